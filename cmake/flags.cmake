@@ -1,0 +1,27 @@
+# Flags for all of our own code. The program must run on any x86-64: instruction sets beyond the
+# baseline are switched on per file, by the kernel table of src/device/cpu.
+add_compile_options(-Wall -Wextra -Wformat=2 -Wvla -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef
+                    -fno-strict-overflow -fstack-protector-strong -fno-math-errno)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-fstack-clash-protection -fcf-protection=full)
+endif()
+if(QUERN_WERROR)
+  add_compile_options(-Werror)
+endif()
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
+set(CMAKE_C_FLAGS_RELEASE "-O2")
+set(CMAKE_C_FLAGS_DEBUG "-O1 -g -fno-omit-frame-pointer")
+
+if(QUERN_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=address,undefined)
+elseif(QUERN_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread)
+  add_link_options(-fsanitize=thread)
+elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  add_compile_options(-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3)
+endif()
+if(QUERN_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+add_link_options(-Wl,-z,relro,-z,now)

@@ -1,0 +1,42 @@
+# One object library per folder of src/, in order of dependency: a layer sees only those before it.
+# A layer that has no file yet is skipped.
+add_library(quern_flags INTERFACE)
+target_include_directories(quern_flags INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_compile_definitions(quern_flags INTERFACE QUERN_VERSION="${PROJECT_VERSION}")
+target_link_libraries(quern_flags INTERFACE Threads::Threads m ${CMAKE_DL_LIBS})
+
+set(QUERN_BELOW "") # the layers so far, for the next one and for its tests
+
+function(quern_layer name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
+  if(name STREQUAL "tool")
+    list(FILTER sources EXCLUDE REGEX "/main\\.c$")
+  endif()
+  if(NOT sources)
+    return()
+  endif()
+  add_library(quern_${name} STATIC ${sources})
+  target_link_libraries(quern_${name} PUBLIC ${QUERN_BELOW} ${ARGN} quern_flags)
+  set(QUERN_BELOW quern_${name} ${QUERN_BELOW} PARENT_SCOPE)
+  set(QUERN_UPTO_${name} quern_${name} ${QUERN_BELOW} CACHE INTERNAL "")
+endfunction()
+
+quern_layer(base)
+quern_layer(device)
+include(cmake/device.cmake)
+quern_layer(format lib_jansson)
+quern_layer(hub)
+quern_layer(lang lib_jansson lib_pcre2 lib_utf8proc)
+quern_layer(model lib_jansson)
+quern_layer(quant)
+quern_layer(run)
+quern_layer(serve)
+quern_layer(tool)
+
+if(EXISTS ${PROJECT_SOURCE_DIR}/src/tool/main.c)
+  add_executable(quern src/tool/main.c)
+  target_link_libraries(quern PRIVATE ${QUERN_BELOW} quern_flags)
+  target_link_options(quern PRIVATE -pie)
+  set_target_properties(quern PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  install(TARGETS quern RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()

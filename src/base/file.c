@@ -1,0 +1,96 @@
+#define _GNU_SOURCE
+#include "base/file.h"
+
+#include "base/buf.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *file_kind(mode_t m)
+{
+    return S_ISDIR(m) ? "a folder" : S_ISFIFO(m) ? "a FIFO" : S_ISSOCK(m) ? "a socket" : "a device";
+}
+
+/* O_NONBLOCK: opening a FIFO must not wait for a writer. */
+static int file_open(const char *path, struct stat *st, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        int code = errno == EMFILE || errno == ENFILE || errno == ENOMEM ? ERR_RESOURCE : ERR_DATA;
+        return err_set(e, code, "cannot open %s: %s", log_safe(path), strerror(errno));
+    }
+    if (fstat(fd, st) < 0)
+        err_set(e, ERR_CHANGED, "cannot look at %s: %s", log_safe(path), strerror(errno));
+    else if (!S_ISREG(st->st_mode))
+        err_set(e, ERR_DATA, "%s is %s, not a file", log_safe(path), file_kind(st->st_mode));
+    else
+        return fd;
+    close(fd);
+    return -1;
+}
+
+int map_open(struct map *m, const char *path, struct err *e)
+{
+    struct stat st;
+    *m = (struct map){.fd = -1};
+    int fd = file_open(path, &st, e);
+    if (fd < 0)
+        return -1;
+    void *p = NULL;
+    if (st.st_size) {
+        p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            err_set(e, ERR_RESOURCE, "cannot map %s (%lld bytes): %s", log_safe(path), (long long)st.st_size,
+                    strerror(errno));
+            close(fd);
+            return -1;
+        }
+    }
+    *m = (struct map){.data = p, .size = (size_t)st.st_size, .fd = fd};
+    return 0;
+}
+
+void map_close(struct map *m)
+{
+    if (m->data)
+        munmap((void *)(uintptr_t)m->data, m->size);
+    if (m->fd >= 0)
+        close(m->fd);
+    *m = (struct map){.fd = -1};
+}
+
+static int file_slurp(int fd, const char *path, struct buf *b, struct err *e)
+{
+    for (;;) {
+        char *p = buf_reserve(b, 65536);
+        if (!p)
+            return err_set(e, ERR_RESOURCE, "%s is too large: more than %zu bytes", log_safe(path), b->len);
+        ssize_t n = read(fd, p, 65536);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_set(e, ERR_CHANGED, "cannot read %s: %s", log_safe(path), strerror(errno));
+        b->len += (size_t)n;
+        b->data[b->len] = 0;
+        if (!n)
+            return 0;
+    }
+}
+
+int file_read(const char *path, struct buf *b, struct err *e)
+{
+    if (!strcmp(path, "-"))
+        return file_slurp(0, "standard input", b, e);
+    struct stat st;
+    int fd = file_open(path, &st, e);
+    if (fd < 0)
+        return -1;
+    int r = file_slurp(fd, path, b, e);
+    close(fd);
+    return r;
+}

@@ -1,0 +1,23 @@
+/* Files: a read-only mapping of a regular file, and small files read whole. Folders, FIFOs, devices
+ * and loops of links are refused at once, without blocking. */
+#pragma once
+
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+
+struct map {
+    const uint8_t *data;
+    size_t size;
+    int fd; /* kept open for the life of the mapping */
+};
+
+/* An empty file maps to size 0 and data NULL. All errors are ERR_DATA but those of the system. */
+int map_open(struct map *m, const char *path, struct err *e);
+void map_close(struct map *m);
+
+/* Appends the whole file to b (whose max bounds it). "-" is standard input. */
+int file_read(const char *path, struct buf *b, struct err *e);

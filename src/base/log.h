@@ -1,0 +1,17 @@
+/* Messages to people go to stderr, one line each, "quern: " in front. */
+#pragma once
+
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+
+void log_set_level(enum log_level most);
+void log_write(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
+#define log_warn(...) log_write(LOG_WARN, __VA_ARGS__)
+#define log_info(...) log_write(LOG_INFO, __VA_ARGS__)
+#define log_debug(...) log_write(LOG_DEBUG, __VA_ARGS__)
+
+/* A name from a file or a person, made fit to print: control characters escaped, cut at about 200
+ * bytes. The result lives in a ring of eight per thread: enough for one message. */
+const char *log_safe(const char *s);
+const char *log_safe_n(const char *s, unsigned long n);

@@ -1,0 +1,186 @@
+#define _GNU_SOURCE
+#include "base/pool.h"
+
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { POOL_SPINS = 2000, POOL_MOST = 1024 };
+
+struct pool {
+    int n;
+    pthread_t *threads; /* (n - 1) */
+    struct worker {
+        struct pool *pool;
+        int index;
+    } *workers;
+    void (*fn)(void *, int, int);
+    void *arg;
+    bool closing;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    _Alignas(64) atomic_uint job;       /* counts jobs: a change starts one */
+    _Alignas(64) atomic_int running;    /* workers that have not finished the job */
+    _Alignas(64) atomic_int arrived;    /* at the barrier */
+    _Alignas(64) atomic_uint generation; /* of the barrier */
+};
+
+static inline void pool_pause(int *spins)
+{
+    if (++*spins < POOL_SPINS)
+        __builtin_ia32_pause();
+    else
+        sched_yield();
+}
+
+static void pool_wait_job(struct pool *p, unsigned seen)
+{
+    for (int spins = 0; spins < 20 * POOL_SPINS; spins++) {
+        if (atomic_load_explicit(&p->job, memory_order_acquire) != seen)
+            return;
+        __builtin_ia32_pause();
+        if (spins % POOL_SPINS == POOL_SPINS - 1)
+            sched_yield();
+    }
+    pthread_mutex_lock(&p->mutex);
+    while (atomic_load(&p->job) == seen)
+        pthread_cond_wait(&p->wake, &p->mutex);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void *pool_thread(void *arg)
+{
+    struct worker *w = arg;
+    struct pool *p = w->pool;
+    for (unsigned seen = 0;; seen++) {
+        pool_wait_job(p, seen);
+        if (p->closing)
+            return NULL;
+        p->fn(p->arg, w->index, p->n);
+        atomic_fetch_sub_explicit(&p->running, 1, memory_order_release);
+    }
+}
+
+static void pool_start(struct pool *p)
+{
+    atomic_store(&p->running, p->n - 1);
+    pthread_mutex_lock(&p->mutex);
+    atomic_fetch_add_explicit(&p->job, 1, memory_order_release);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void pool_run(struct pool *p, void (*fn)(void *, int, int), void *arg)
+{
+    p->fn = fn;
+    p->arg = arg;
+    if (p->n > 1)
+        pool_start(p);
+    fn(arg, 0, p->n);
+    int spins = 0;
+    while (atomic_load_explicit(&p->running, memory_order_acquire))
+        pool_pause(&spins);
+}
+
+void pool_barrier(struct pool *p, int worker)
+{
+    (void)worker;
+    if (p->n == 1)
+        return;
+    unsigned g = atomic_load_explicit(&p->generation, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) == p->n - 1) {
+        atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&p->generation, g + 1, memory_order_release);
+        return;
+    }
+    int spins = 0;
+    while (atomic_load_explicit(&p->generation, memory_order_acquire) == g)
+        pool_pause(&spins);
+}
+
+int pool_size(const struct pool *p)
+{
+    return p->n;
+}
+
+/* The cgroup's CPU quota in whole cores, or a large number. */
+static int pool_quota(void)
+{
+    long quota = -1, period = 0;
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (f) {
+        if (fscanf(f, "%ld %ld", &quota, &period) != 2)
+            quota = -1;
+        fclose(f);
+    }
+    if (quota <= 0 || period <= 0)
+        return POOL_MOST;
+    long cores = (quota + period - 1) / period;
+    return cores < 1 ? 1 : cores > POOL_MOST ? POOL_MOST : (int)cores;
+}
+
+int pool_cores(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+    int quota = pool_quota();
+    n = n < quota ? n : quota;
+    return n < 1 ? 1 : n;
+}
+
+struct pool *pool_open(int n, struct err *e)
+{
+    if (n <= 0)
+        n = pool_cores();
+    if (n > POOL_MOST) {
+        err_set(e, ERR_USAGE, "%d threads asked for; the most is %d", n, POOL_MOST);
+        return NULL;
+    }
+    struct pool *p = mem_aligned(64, sizeof *p);
+    if (!p) {
+        err_memory(e, "the thread pool", sizeof *p);
+        return NULL;
+    }
+    memset(p, 0, sizeof *p);
+    p->n = 1;
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    p->threads = mem_zalloc((size_t)n, sizeof *p->threads);
+    p->workers = mem_zalloc((size_t)n, sizeof *p->workers);
+    if (!p->threads || !p->workers) {
+        err_memory(e, "the thread pool", (size_t)n * sizeof *p->threads);
+        pool_close(p);
+        return NULL;
+    }
+    for (int i = 1; i < n; i++, p->n++) {
+        p->workers[i] = (struct worker){.pool = p, .index = i};
+        int r = pthread_create(&p->threads[i], NULL, pool_thread, &p->workers[i]);
+        if (r) {
+            err_set(e, ERR_RESOURCE, "cannot start thread %d of %d: %s", i + 1, n, strerror(r));
+            pool_close(p);
+            return NULL;
+        }
+    }
+    return p;
+}
+
+void pool_close(struct pool *p)
+{
+    if (!p)
+        return;
+    p->closing = true;
+    pool_start(p);
+    for (int i = 1; i < p->n; i++)
+        pthread_join(p->threads[i], NULL);
+    pthread_mutex_destroy(&p->mutex);
+    pthread_cond_destroy(&p->wake);
+    mem_free(p->threads);
+    mem_free(p->workers);
+    mem_free(p);
+}

@@ -1,0 +1,30 @@
+/* A pool of compute threads: fork and join, cheap enough for a few hundred a token. The caller is
+ * worker 0. Between jobs the others spin for a short while, then sleep; when the machine is busier
+ * than it has cores they yield instead of spinning. One job at a time; one caller at a time. */
+#pragma once
+
+#include "base/err.h"
+
+struct pool;
+
+/* n counts the caller; 0 = one per core that this process may use (affinity and cgroup quota). */
+struct pool *pool_open(int n, struct err *e);
+void pool_close(struct pool *p);
+int pool_size(const struct pool *p);
+
+/* Runs fn(arg, worker, workers) once on every worker, and returns when all are done. */
+void pool_run(struct pool *p, void (*fn)(void *arg, int worker, int workers), void *arg);
+/* Inside a job: all workers wait for each other. */
+void pool_barrier(struct pool *p, int worker);
+
+/* How many cores this process may use. */
+int pool_cores(void);
+
+/* The slice [*from, *to) of n things, in units of `unit`, that is this worker's. */
+static inline void pool_slice(long n, long unit, int worker, int workers, long *from, long *to)
+{
+    long units = (n + unit - 1) / unit;
+    long a = units * worker / workers * unit, b = units * (worker + 1) / workers * unit;
+    *from = a < n ? a : n;
+    *to = b < n ? b : n;
+}

@@ -1,0 +1,44 @@
+/* A model as it lies on disk, GGUF or Hugging Face folder: tensors by name, and the texts beside them.
+ * Tensors point into the mapping; nothing is copied or converted here. Read-only and safe to share. */
+#pragma once
+
+#include "base/err.h"
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct gguf;
+
+struct tensor {
+    const char *name; /* as the container spells it */
+    uint32_t type;    /* enum dtype */
+    uint32_t dims;    /* 1-4 (0 = a scalar of safetensors) */
+    uint64_t shape[4]; /* shape[0] is contiguous (GGUF's order, the reverse of PyTorch's); unused ones are 1 */
+    uint64_t values;   /* product of the shape */
+    const uint8_t *data;
+    size_t bytes;
+};
+
+enum store_kind { STORE_GGUF, STORE_SAFETENSORS };
+
+struct store {
+    enum store_kind kind;
+    const char *path;   /* as given */
+    struct gguf *gguf;  /* STORE_GGUF only */
+    json_t *config;     /* config.json of a folder, an object; NULL for GGUF or where there is none */
+    json_t *generation; /* generation_config.json, or NULL */
+    size_t count;
+    const struct tensor *tensors; /* (count), in the order of the file(s) */
+    size_t bytes;                 /* of the files that hold tensors */
+    void *own;                    /* mappings, index: store.c's affair */
+};
+
+/* MODEL of the command line that is a path: a .gguf, a .safetensors file, or a folder with safetensors
+ * (single, or sharded by model.safetensors.index.json). A folder with exactly one .gguf opens that one. */
+int store_open(struct store **out, const char *path, struct err *e);
+void store_close(struct store *s);
+const struct tensor *store_find(const struct store *s, const char *name); /* hashed; NULL = not there */
+/* Path of a file beside the tensors ("tokenizer.json", "chat_template.jinja"), NULL where there is none.
+ * Lives as long as the store. */
+const char *store_beside(const struct store *s, const char *file);

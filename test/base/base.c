@@ -1,0 +1,258 @@
+/* The base layer: sizes, errors, memory, buffers, cursor, numbers, UTF-8, JSON, pool. */
+#include "test.h"
+
+#include "base/buf.h"
+#include "base/cursor.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/num.h"
+#include "base/pool.h"
+#include "base/size.h"
+#include "base/utf8.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void test_size(void **state)
+{
+    (void)state;
+    size_t r = 7;
+    assert_false(size_mul((size_t)1 << 32, (size_t)1 << 32, &r));
+    assert_false(size_add(SIZE_MAX, 1, &r));
+    assert_false(size_align(SIZE_MAX - 2, 8, &r));
+    assert_int_equal(r, 7);
+    assert_true(size_align(9, 8, &r));
+    assert_int_equal(r, 16);
+    assert_true(size_is_pow2(1) && size_is_pow2(64) && !size_is_pow2(0) && !size_is_pow2(3));
+}
+
+static void test_err(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    assert_int_equal(err_set(&e, ERR_DATA, "tensor %d", 3), -1);
+    err_set(&e, ERR_USAGE, "a later one");
+    assert_int_equal(e.code, ERR_DATA);
+    err_prefix(&e, "file %s", "x");
+    assert_string_equal(e.text, "file x: tensor 3");
+    char huge[2000];
+    memset(huge, 'a', sizeof huge - 1);
+    huge[sizeof huge - 1] = 0;
+    struct err f = {0};
+    err_set(&f, ERR_DATA, "%s", huge);
+    err_prefix(&f, "%s", huge);
+    assert_int_equal(strlen(f.text), sizeof f.text - 1);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    assert_null(mem_alloc(SIZE_MAX, 2));
+    mem_fail_at(2);
+    void *a = mem_alloc(1, 8), *b = mem_alloc(1, 8), *c = mem_alloc(1, 8);
+    assert_non_null(a);
+    assert_null(b);
+    assert_non_null(c);
+    mem_free(a);
+    mem_free(c);
+    struct arena r = {.limit = 100000};
+    for (int i = 0; i < 1000; i++) {
+        char *p = arena_alloc(&r, 1, 33);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % 16, 0);
+        assert_int_equal(p[32], 0);
+        memset(p, 1, 33);
+    }
+    assert_null(arena_alloc(&r, 1, 100000));
+    assert_null(arena_alloc(&r, SIZE_MAX / 2, 3));
+    arena_free(&r);
+}
+
+static void test_buf(void **state)
+{
+    (void)state;
+    struct buf b = {.max = 10};
+    assert_true(buf_str(&b, "12345") && buf_printf(&b, "%d", 678));
+    assert_string_equal(b.data, "12345678");
+    assert_false(buf_str(&b, "xyz"));
+    assert_false(buf_char(&b, 'x')); /* sticky */
+    assert_int_equal(b.len, 8);
+    buf_clear(&b);
+    assert_true(buf_str(&b, "1234567890"));
+    buf_free(&b);
+}
+
+static void test_cursor(void **state)
+{
+    (void)state;
+    const uint8_t data[] = {1, 2, 0, 3, 0, 0, 0, 9};
+    struct cursor c = {.data = data, .size = sizeof data};
+    assert_int_equal(cursor_u8(&c), 1);
+    assert_int_equal(cursor_u16(&c), 2);
+    assert_int_equal(cursor_u32(&c), 3);
+    assert_int_equal(cursor_left(&c), 1);
+    assert_int_equal(cursor_u64(&c), 0);
+    assert_true(c.failed);
+    assert_int_equal(cursor_u8(&c), 0);
+    assert_int_equal(cursor_left(&c), 0);
+    struct cursor d = {.data = data, .size = sizeof data};
+    assert_null(cursor_bytes(&d, SIZE_MAX));
+}
+
+static void test_num(void **state)
+{
+    (void)state;
+    uint64_t u;
+    int64_t i;
+    double f;
+    assert_true(num_u64("18446744073709551615", 20, UINT64_MAX, &u) && u == UINT64_MAX);
+    assert_false(num_u64("18446744073709551616", 20, UINT64_MAX, &u));
+    static const char *const no_int[] = {"", "-", "+1", " 1", "1 ", "0x1", "1.0", "--1", "1e3"};
+    for (size_t k = 0; k < sizeof no_int / sizeof *no_int; k++)
+        assert_false(num_i64(no_int[k], strlen(no_int[k]), INT64_MIN, INT64_MAX, &i));
+    assert_true(num_i64("-9223372036854775808", 20, INT64_MIN, INT64_MAX, &i) && i == INT64_MIN);
+    assert_false(num_i64("9223372036854775808", 19, INT64_MIN, INT64_MAX, &i));
+    static const char *const no_float[] = {"", ".5", "1.", "1e", "nan", "inf", "0x1p3", "1e999", "1 "};
+    for (size_t k = 0; k < sizeof no_float / sizeof *no_float; k++)
+        assert_false(num_f64(no_float[k], strlen(no_float[k]), -1e300, 1e300, &f));
+    assert_true(num_f64("-1.5e-3", 7, -1, 1, &f) && f == -1.5e-3);
+    assert_true(num_bytes("2.5G", 4, &u) && u == 2684354560u);
+    assert_true(num_bytes("64kib", 5, &u) && u == 65536);
+    assert_false(num_bytes("64q", 3, &u));
+    assert_false(num_bytes("G", 1, &u));
+}
+
+static void test_utf8(void **state)
+{
+    (void)state;
+    char out[4];
+    for (uint32_t cp = 0; cp <= 0x110000; cp++) {
+        size_t n = utf8_encode(cp, out);
+        uint32_t back = 0;
+        bool real = cp <= 0x10ffff && (cp < 0xd800 || cp > 0xdfff);
+        assert_int_equal(n > 0, real);
+        if (real) {
+            assert_int_equal(utf8_decode(out, n, &back), n);
+            assert_int_equal(back, cp);
+            for (size_t cut = 1; cut < n; cut++)
+                assert_int_equal(utf8_partial(out, cut), cut);
+        }
+    }
+    assert_false(utf8_valid("\xc0\x80", 2));
+    assert_false(utf8_valid("\xed\xa0\x80", 3));
+    assert_false(utf8_valid("\xf4\x90\x80\x80", 4));
+    assert_int_equal(utf8_partial("\xe0\x80", 2), 0);
+    assert_int_equal(utf8_partial("a\xf0\x9f", 3), 2);
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    struct json j = {.out = &b};
+    json_object(&j);
+    json_key(&j, "a\"\n");
+    json_array(&j);
+    json_int(&j, -1);
+    json_num(&j, 0.1);
+    json_f32(&j, 0.1f);
+    json_num(&j, 1.0 / 0.0);
+    json_bool(&j, true);
+    json_str(&j, NULL);
+    json_end(&j, ']');
+    json_key(&j, "s");
+    json_strn(&j, "x\xff\x01\0y", 5);
+    json_end(&j, '}');
+    assert_string_equal(b.data, "{\"a\\\"\\n\":[-1,0.1,0.1,null,true,null],\"s\":\"x\xef\xbf\xbd\\u0001\\u0000y\"}");
+    buf_free(&b);
+}
+
+static void test_file(void **state)
+{
+    (void)state;
+    struct map m;
+    struct err e = {0};
+    assert_int_equal(map_open(&m, "/", &e), -1);
+    assert_string_equal(e.text, "/ is a folder, not a file");
+    e = (struct err){0};
+    assert_int_equal(map_open(&m, "/dev/zero", &e), -1);
+    assert_string_equal(e.text, "/dev/zero is a device, not a file");
+    char dir[] = "/tmp/quern-test-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/fifo", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    e = (struct err){0};
+    assert_int_equal(map_open(&m, path, &e), -1);
+    assert_non_null(strstr(e.text, "is a FIFO"));
+    unlink(path);
+    FILE *f = fopen(path, "w");
+    fputs("hello", f);
+    fclose(f);
+    e = (struct err){0};
+    assert_int_equal(map_open(&m, path, &e), 0);
+    assert_int_equal(m.size, 5);
+    assert_memory_equal(m.data, "hello", 5);
+    map_close(&m);
+    struct buf b = {0};
+    assert_int_equal(file_read(path, &b, &e), 0);
+    assert_string_equal(b.data, "hello");
+    buf_free(&b);
+    unlink(path);
+    rmdir(dir);
+}
+
+struct job {
+    struct pool *pool;
+    atomic_int count, late;
+};
+
+static void job_run(void *arg, int worker, int workers)
+{
+    struct job *j = arg;
+    for (int round = 1; round <= 3; round++) {
+        atomic_fetch_add(&j->count, 1);
+        pool_barrier(j->pool, worker);
+        if (atomic_load(&j->count) < round * workers)
+            atomic_fetch_add(&j->late, 1);
+        pool_barrier(j->pool, worker);
+    }
+}
+
+static void test_pool(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 5; n++) {
+        struct err e = {0};
+        struct pool *p = pool_open(n, &e);
+        assert_non_null(p);
+        assert_int_equal(pool_size(p), n);
+        for (int k = 0; k < 50; k++) {
+            struct job j = {.pool = p};
+            pool_run(p, job_run, &j);
+            assert_int_equal(j.count, 3 * n);
+            assert_int_equal(j.late, 0);
+        }
+        pool_close(p);
+    }
+    long covered = 0, from, to;
+    for (int w = 0; w < 7; w++) {
+        pool_slice(1000, 32, w, 7, &from, &to);
+        covered += to - from;
+    }
+    assert_int_equal(covered, 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_size), cmocka_unit_test(test_err),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_buf),  cmocka_unit_test(test_cursor), cmocka_unit_test(test_num),
+        cmocka_unit_test(test_utf8), cmocka_unit_test(test_json), cmocka_unit_test(test_file),
+        cmocka_unit_test(test_pool),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
