@@ -1,0 +1,22 @@
+/* The decoders and encoders behind the table of base/dtype.h, which is how to reach them. Each takes n
+ * values, a multiple of its block, and blocks at any address. */
+#pragma once
+
+#include <stddef.h>
+
+void decode_f32(const void *src, float *dst, size_t n);
+void decode_f16(const void *src, float *dst, size_t n);
+void decode_bf16(const void *src, float *dst, size_t n);
+void decode_q4_0(const void *src, float *dst, size_t n);
+void decode_q4_1(const void *src, float *dst, size_t n);
+void decode_q5_0(const void *src, float *dst, size_t n);
+void decode_q5_1(const void *src, float *dst, size_t n);
+void decode_q8_0(const void *src, float *dst, size_t n);
+void decode_q2_k(const void *src, float *dst, size_t n);
+void decode_q3_k(const void *src, float *dst, size_t n);
+void decode_q4_k(const void *src, float *dst, size_t n);
+void decode_q5_k(const void *src, float *dst, size_t n);
+void decode_q6_k(const void *src, float *dst, size_t n);
+void decode_iq4_nl(const void *src, float *dst, size_t n);
+void decode_iq4_xs(const void *src, float *dst, size_t n);
+void decode_mxfp4(const void *src, float *dst, size_t n);
