@@ -79,7 +79,7 @@ const char *gguf_type_name(enum gguf_type t)
     return (unsigned)t < GGUF_TYPES ? gguf_types[t].name : "unknown";
 }
 
-/* Items of one type, from where the cursor stands. `what` names the key in messages. */
+/* A value of k->type from where the cursor stands: fills the rest of k. */
 static int gguf_walk(struct cursor *c, struct gguf_key *k, int depth, struct err *e);
 
 static int gguf_walk_bools(struct cursor *c, uint64_t count, const char *what, struct err *e)
@@ -123,36 +123,45 @@ static int gguf_walk_items(struct cursor *c, struct gguf_key *k, int depth, stru
     return 0;
 }
 
+static int gguf_ends(const struct cursor *c, const char *kind, const char *name, struct err *e)
+{
+    return err_set(e, ERR_DATA, "the file ends inside %s '%s' (%zu bytes)", kind, log_safe(name), c->size);
+}
+
+/* The item type and the count of an array. */
+static int gguf_walk_array(struct cursor *c, struct gguf_key *k, int depth, struct err *e)
+{
+    uint32_t item = cursor_u32(c);
+    k->count = cursor_u64(c);
+    if (c->failed)
+        return gguf_ends(c, "key", k->name, e);
+    if (item >= GGUF_TYPES)
+        return err_set(e, ERR_DATA, "key '%s' is an array of type %u; types are 0 to %d", log_safe(k->name),
+                       item, GGUF_TYPES - 1);
+    if (depth > GGUF_NESTING)
+        return err_set(e, ERR_DATA, "key '%s' nests arrays more than %d deep", log_safe(k->name),
+                       GGUF_NESTING);
+    /* a string is at least its length, an array its type and its count */
+    size_t least = item == GGUF_STRING ? 8 : item == GGUF_ARRAY ? 12 : gguf_types[item].size, bytes;
+    if (!size_mul(k->count, least, &bytes) || bytes > cursor_left(c))
+        return err_set(e, ERR_DATA, "key '%s' is an array of %" PRIu64 " items (%s) where %zu bytes are left",
+                       log_safe(k->name), k->count, gguf_types[item].name, cursor_left(c));
+    k->item = (enum gguf_type)item;
+    return 0;
+}
+
 static int gguf_walk(struct cursor *c, struct gguf_key *k, int depth, struct err *e)
 {
-    uint32_t item = k->type;
+    k->item = k->type;
     k->count = 1;
-    if (k->type == GGUF_ARRAY) {
-        item = cursor_u32(c);
-        k->count = cursor_u64(c);
-        if (!c->failed && item >= GGUF_TYPES)
-            return err_set(e, ERR_DATA, "key '%s' is an array of type %u; types are 0 to %d",
-                           log_safe(k->name), item, GGUF_TYPES - 1);
-        if (depth > GGUF_NESTING)
-            return err_set(e, ERR_DATA, "key '%s' nests arrays more than %d deep", log_safe(k->name),
-                           GGUF_NESTING);
-        /* a string is at least its length, an array its type and its count */
-        size_t least = item == GGUF_STRING ? 8 : item == GGUF_ARRAY ? 12 : gguf_types[item].size, bytes;
-        size_t left = cursor_left(c);
-        if (!c->failed && (!size_mul(k->count, least, &bytes) || bytes > left))
-            return err_set(e, ERR_DATA,
-                           "key '%s' is an array of %" PRIu64 " items (%s) where %zu bytes are left",
-                           log_safe(k->name), k->count, gguf_types[item].name, left);
-    }
-    k->item = (enum gguf_type)item;
+    if (k->type == GGUF_ARRAY && gguf_walk_array(c, k, depth, e) < 0)
+        return -1;
     size_t start = c->at;
-    k->data = c->failed ? NULL : c->data + start;
+    k->data = c->data + start;
     if (gguf_walk_items(c, k, depth, e) < 0)
         return -1;
     k->bytes = c->at - start;
-    if (c->failed)
-        return err_set(e, ERR_DATA, "the file ends inside key '%s' (%zu bytes)", log_safe(k->name), c->size);
-    return 0;
+    return c->failed ? gguf_ends(c, "key", k->name, e) : 0;
 }
 
 /* A name: its length, its bytes, and a copy of them that ends in NUL. `kind` is "key" or "tensor". */
@@ -270,8 +279,7 @@ static int gguf_read_keys(struct gguf_reader *r)
             return -1;
         uint32_t type = cursor_u32(&r->c);
         if (r->c.failed)
-            return err_set(r->e, ERR_DATA, "the file ends inside key '%s' (%zu bytes)", log_safe(k->name),
-                           r->c.size);
+            return gguf_ends(&r->c, "key", k->name, r->e);
         if (type >= GGUF_TYPES)
             return err_set(r->e, ERR_DATA, "key '%s' has type %u; types are 0 to %d", log_safe(k->name), type,
                            GGUF_TYPES - 1);
@@ -292,7 +300,7 @@ static int gguf_read_shape(struct gguf_reader *r, struct tensor *t)
     for (uint32_t d = 0; d < 4; d++) {
         t->shape[d] = d < t->dims ? cursor_u64(&r->c) : 1;
         if (r->c.failed)
-            return err_set(r->e, ERR_DATA, "the file ends inside tensor '%s' (%zu bytes)", name, r->c.size);
+            return gguf_ends(&r->c, "tensor", t->name, r->e);
         if (!t->shape[d])
             return err_set(r->e, ERR_DATA, "tensor '%s': dimension %u is 0; the least is 1", name, d);
         if (!size_mul(t->values, t->shape[d], &t->values) || t->values > INT64_MAX)
@@ -309,7 +317,7 @@ static int gguf_read_tensor(struct gguf_reader *r, struct tensor *t, uint64_t *o
     t->type = cursor_u32(&r->c);
     *offset = cursor_u64(&r->c);
     if (r->c.failed)
-        return err_set(r->e, ERR_DATA, "the file ends inside tensor '%s' (%zu bytes)", name, r->c.size);
+        return gguf_ends(&r->c, "tensor", t->name, r->e);
     const struct dtype_info *type = t->type < DTYPE_F8_E4M3 ? dtype_get(t->type) : NULL;
     if (!type)
         return err_set(r->e, ERR_DATA, "tensor '%s' has type %u, which is none that quern knows", name,
