@@ -154,9 +154,9 @@ static void test_json(void **state)
     (void)state;
     struct buf b = {0};
     struct json j = {.out = &b};
-    json_object(&j);
+    json_begin(&j, '{');
     json_key(&j, "a\"\n");
-    json_array(&j);
+    json_begin(&j, '[');
     json_int(&j, -1);
     json_num(&j, 0.1);
     json_f32(&j, 0.1f);
