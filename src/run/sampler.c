@@ -6,30 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIELD(name, least, most, initial, whole, help)                                                       \
+#define FIELD(name, least, most, initial, whole)                                                             \
     {                                                                                                        \
-#name, offsetof(struct sampler_params, name), least, most, initial, whole, help                      \
+#name, offsetof(struct sampler_params, name), least, most, initial, whole                            \
     }
 
 const struct sampler_field sampler_fields[] = {
-    FIELD(temperature, 0, 100, 0.8, false, "randomness; 0 takes the best token always"),
-    FIELD(top_k, 0, 1 << 20, 40, true, "only the K best tokens; 0 = all"),
-    FIELD(top_p, 0, 1, 0.95, false, "only the best tokens that make up this probability; 1 = all"),
-    FIELD(min_p, 0, 1, 0.05, false, "only tokens at least this probable, relative to the best; 0 = all"),
-    FIELD(typical_p, 0, 1, 1, false, "locally typical sampling; 1 = off"),
-    FIELD(xtc_probability, 0, 1, 0, false, "chance that the top choices are excluded (XTC); 0 = off"),
-    FIELD(xtc_threshold, 0, 1, 0.1, false, "what counts as a top choice for XTC"),
-    FIELD(repeat_penalty, 0.01, 100, 1, false, "divides the logits of tokens already seen; 1 = off"),
-    FIELD(presence_penalty, -100, 100, 0, false, "subtracted from tokens already seen; 0 = off"),
-    FIELD(frequency_penalty, -100, 100, 0, false, "subtracted for every time a token was seen; 0 = off"),
-    FIELD(repeat_last_n, -1, 1 << 30, 64, true, "tokens that the penalties look back at; -1 = all"),
-    FIELD(dry_multiplier, 0, 100, 0, false, "strength of the DRY penalty on repeated sequences; 0 = off"),
-    FIELD(dry_base, 1, 100, 1.75, false, "base of the DRY penalty"),
-    FIELD(dry_allowed_length, 0, 1 << 20, 2, true, "repetitions up to this long are free of DRY"),
-    FIELD(dry_last_n, -1, 1 << 30, -1, true, "tokens that DRY looks back at; -1 = all"),
-    FIELD(mirostat, 0, 2, 0, true, "1 or 2: hold the surprise at mirostat_tau instead of top-k and the like"),
-    FIELD(mirostat_tau, 0, 100, 5, false, "surprise that mirostat aims at, in bits"),
-    FIELD(mirostat_eta, 0, 1, 0.1, false, "learning rate of mirostat"),
+    FIELD(temperature, 0, 100, 0.8, false),
+    FIELD(top_k, 0, 1 << 20, 40, true),
+    FIELD(top_p, 0, 1, 0.95, false),
+    FIELD(min_p, 0, 1, 0.05, false),
+    FIELD(typical_p, 0, 1, 1, false),
+    FIELD(xtc_probability, 0, 1, 0, false),
+    FIELD(xtc_threshold, 0, 1, 0.1, false),
+    FIELD(repeat_penalty, 0.01, 100, 1, false),
+    FIELD(presence_penalty, -100, 100, 0, false),
+    FIELD(frequency_penalty, -100, 100, 0, false),
+    FIELD(repeat_last_n, -1, 1 << 30, 64, true),
+    FIELD(dry_multiplier, 0, 100, 0, false),
+    FIELD(dry_base, 1, 100, 1.75, false),
+    FIELD(dry_allowed_length, 0, 1 << 20, 2, true),
+    FIELD(dry_last_n, -1, 1 << 30, -1, true),
+    FIELD(mirostat, 0, 2, 0, true),
+    FIELD(mirostat_tau, 0, 100, 5, false),
+    FIELD(mirostat_eta, 0, 1, 0.1, false),
 };
 const size_t sampler_field_count = sizeof sampler_fields / sizeof *sampler_fields;
 

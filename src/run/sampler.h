@@ -44,7 +44,6 @@ struct sampler_field {
     size_t offset;    /* of the double in struct sampler_params */
     double least, most, initial;
     bool whole; /* only whole numbers */
-    const char *help;
 };
 
 extern const struct sampler_field sampler_fields[];
