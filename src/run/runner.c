@@ -62,8 +62,10 @@ int runner_open(struct runner **out, const struct plan *plan, const struct weigh
     r->ctx = o->ctx;
     r->most_seqs = o->seqs ? o->seqs : 1;
     r->chunk = o->chunk ? o->chunk : RUNNER_CHUNK;
-    r->chunk = r->chunk < r->ctx * r->most_seqs ? r->chunk : r->ctx * r->most_seqs;
+    uint64_t rows = (uint64_t)r->ctx * r->most_seqs; /* more can never come */
+    r->chunk = r->chunk < rows ? r->chunk : (uint32_t)rows;
     r->most_outs = o->outs ? o->outs : r->most_seqs;
+    r->most_outs = r->most_outs < r->chunk ? r->most_outs : r->chunk;
     r->table_width = (r->ctx + RUNNER_PAGE - 1) / RUNNER_PAGE;
     if (runner_arrays(r, e) || runner_device(r, weights, o, e)) {
         runner_close(r);
