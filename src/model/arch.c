@@ -172,6 +172,7 @@ static const struct arch table[] = {
      .act = ACT_SILU,
      .qk_norm_row = true,
      .gating = GATING_SOFTMAX,
+     .setup = olmoe_setup,
      .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-5, \"num_experts\": 64, \"num_experts_per_tok\": 8, "
                  "\"max_position_embeddings\": 4096}"},

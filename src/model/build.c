@@ -22,7 +22,7 @@ static const float *divisors(struct build *b, const char *name, uint32_t n)
 static void rope_tables(struct build *b)
 {
     const struct hparams *h = b->h;
-    struct rope_divisors d = {0}, none = {0};
+    struct rope_divisors d = {0};
     uint32_t half = h->rope_dims / 2;
     if (h->rope_kind == ROPE_NONE || !half)
         return;
@@ -42,8 +42,7 @@ static void rope_tables(struct build *b)
         struct rope *r = &b->rope[i];
         *r = (struct rope){.kind = h->rope_kind, .dims = h->rope_dims};
         float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
-        if (!freqs || rope_table(h, &h->rope[i], h->rope_dims, b->ctx, i ? &none : &d, freqs, &r->factor,
-                                 b->bind.e) < 0)
+        if (!freqs || rope_table(h, &h->rope[i], h->rope_dims, b->ctx, &d, freqs, &r->factor, b->bind.e) < 0)
             return;
         r->freqs = bind_table(&b->bind, i ? "rope of sliding layers" : "rope", freqs, half);
     }

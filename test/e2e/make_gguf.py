@@ -76,6 +76,21 @@ class Convert:
         self.tensors = {}
         self.source = read_safetensors(os.path.join(folder, "model.safetensors"))
 
+    def check(self):
+        """What the format has no key for."""
+        c, r = self.config, self.rope
+        if self.arch in ("llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "starcoder2") and c.get("sliding_window"):
+            raise ValueError("a window")
+        if c.get("query_pre_attn_scalar", self.head_dim) != self.head_dim:
+            raise ValueError("the divisor of attention")
+        if c.get("no_rope_layers", [])[3:4] == [1] or sum(c.get("no_rope_layers", [])) != self.layers - self.layers // 4 \
+                and self.arch == "smollm3":
+            raise ValueError("layers without positions")
+        if c.get("rope_interleave") is False:
+            raise ValueError("the order of rotated dimensions")
+        if r.get("rope_type") == "dynamic" or self.arch == "llama" and ("mscale" in r or "beta_fast" in r):
+            raise ValueError("this scaling of rope")
+
     def put(self, name, w):
         """By the name in safetensors; the package's own map knows GGUF's."""
         for suffix in (".weight", ".bias", ""):
@@ -233,6 +248,7 @@ class Convert:
         if kind == "longrope":
             old = r["original_max_position_embeddings"]
             stretch = self.config["max_position_embeddings"] / old
+            w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
             w.add_rope_scaling_orig_ctx_len(old)
             w.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(stretch) / np.log(old))))
             self.tensors["rope_factors_short.weight"] = np.array(r["short_factor"], np.float32)
@@ -293,12 +309,13 @@ def main():
         folder = os.path.join(out, name)
         try:
             convert = Convert(os.path.join(refs, name))
+            convert.check()
             os.makedirs(folder, exist_ok=True)
             convert.write(os.path.join(folder, "model.gguf"))
             shutil.copy(os.path.join(refs, name, "ref.json"), folder)
             print("made", name)
         except (KeyError, ValueError) as problem:
-            print("failed", name, repr(problem))
+            print("GGUF cannot say", name, repr(problem))
 
 
 if __name__ == "__main__":
