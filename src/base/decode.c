@@ -14,25 +14,32 @@ void decode_f32(const void *src, float *dst, size_t n)
     memcpy(dst, src, n * sizeof *dst);
 }
 
-void decode_f16(const void *src, float *dst, size_t n)
-{
-    const uint8_t *s = src;
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, s + i * sizeof h, sizeof h);
-        dst[i] = fp16_to_f32(h);
+/* A plain type: one C value of type `type`, at any address, for each float. */
+#define DECODE_PLAIN(name, type, convert)                                                                    \
+    void name(const void *src, float *dst, size_t n)                                                         \
+    {                                                                                                        \
+        const unsigned char *s = src;                                                                        \
+        for (size_t i = 0; i < n; i++) {                                                                     \
+            type v;                                                                                          \
+            memcpy(&v, s + i * sizeof v, sizeof v);                                                          \
+            dst[i] = convert(v);                                                                             \
+        }                                                                                                    \
     }
-}
 
-void decode_bf16(const void *src, float *dst, size_t n)
-{
-    const uint8_t *s = src;
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, s + i * sizeof h, sizeof h);
-        dst[i] = bf16_to_f32(h);
-    }
-}
+DECODE_PLAIN(decode_f16, uint16_t, fp16_to_f32)
+DECODE_PLAIN(decode_bf16, uint16_t, bf16_to_f32)
+DECODE_PLAIN(decode_f8_e4m3, uint8_t, f8_e4m3_to_f32)
+DECODE_PLAIN(decode_f8_e5m2, uint8_t, f8_e5m2_to_f32)
+DECODE_PLAIN(decode_f8_e8m0, uint8_t, f8_e8m0_to_f32)
+DECODE_PLAIN(decode_f64, double, (float))
+DECODE_PLAIN(decode_i8, int8_t, (float))
+DECODE_PLAIN(decode_i16, int16_t, (float))
+DECODE_PLAIN(decode_i32, int32_t, (float))
+DECODE_PLAIN(decode_i64, int64_t, (float))
+DECODE_PLAIN(decode_u8, uint8_t, (float))
+DECODE_PLAIN(decode_u16, uint16_t, (float))
+DECODE_PLAIN(decode_u32, uint32_t, (float))
+DECODE_PLAIN(decode_u64, uint64_t, (float))
 
 void decode_q4_0(const void *src, float *dst, size_t n)
 {
@@ -93,14 +100,31 @@ void decode_q5_1(const void *src, float *dst, size_t n)
     }
 }
 
+static inline void decode_int8(const int8_t *qs, int n, float d, float *dst)
+{
+    for (int j = 0; j < n; j++)
+        dst[j] = d * (float)qs[j];
+}
+
 void decode_q8_0(const void *src, float *dst, size_t n)
 {
     const struct block_q8_0 *b = src;
-    for (size_t i = 0; i < n / 32; i++, b++, dst += 32) {
-        float d = fp16_to_f32(b->d);
-        for (int j = 0; j < 32; j++)
-            dst[j] = d * (float)b->qs[j];
-    }
+    for (size_t i = 0; i < n / 32; i++)
+        decode_int8(b[i].qs, 32, fp16_to_f32(b[i].d), dst + 32 * i);
+}
+
+void decode_q8_1(const void *src, float *dst, size_t n)
+{
+    const struct block_q8_1 *b = src;
+    for (size_t i = 0; i < n / 32; i++)
+        decode_int8(b[i].qs, 32, fp16_to_f32(b[i].d), dst + 32 * i);
+}
+
+void decode_q8_k(const void *src, float *dst, size_t n)
+{
+    const struct block_q8_k *b = src;
+    for (size_t i = 0; i < n / BLOCK_K; i++)
+        decode_int8(b[i].qs, BLOCK_K, b[i].d, dst + BLOCK_K * i);
 }
 
 void decode_q2_k(const void *src, float *dst, size_t n)
@@ -238,4 +262,18 @@ void decode_mxfp4(const void *src, float *dst, size_t n)
     const struct block_mxfp4 *b = src;
     for (size_t i = 0; i < n / 32; i++)
         decode_nibbles(b[i].qs, 16, mxfp4_scale(b[i].e), e2m1_twice, dst + 32 * i);
+}
+
+/* Half of an e4m3 without its sign, which makes good for e2m1_twice; NaN is read as zero. */
+static float nvfp4_scale(uint8_t d)
+{
+    return d == 0x7f ? 0 : (d & 0x7f) == 0x7f ? 240 : 0.5f * f8_e4m3_to_f32(d & 0x7f);
+}
+
+void decode_nvfp4(const void *src, float *dst, size_t n)
+{
+    const struct block_nvfp4 *b = src;
+    for (size_t i = 0; i < n / 64; i++, b++, dst += 64)
+        for (int g = 0; g < 4; g++)
+            decode_nibbles(b->qs + 8 * g, 8, nvfp4_scale(b->d[g]), e2m1_twice, dst + 16 * g);
 }
