@@ -108,7 +108,7 @@ def odd_rows(rng):
     rows = {"normal": normal(), "heavy tails": rng.standard_t(2, shape), "zeros": np.zeros(shape),
             "ties": rng.integers(-16, 17, shape) / 2, "more ties": rng.integers(-127, 128, shape) / 4,
             "one value": np.repeat(rng.standard_normal((200, 1)), 256, 1), "minus zero": np.zeros(shape) * -1.0,
-            "zeros of both signs": np.copysign(0.0, normal()), "mostly zero": normal() * (rng.random(shape) < 0.02),
+            "zeros of both signs": np.copysign(0.0, normal()), "mostly zero": np.where(rng.random(shape) < 0.02, normal(), 0),
             "huge": normal() * 1e38, "past half": normal() * 65504, "small": normal() * 1e-6, "tiny": normal() * 1e-38,
             "subnormal": normal() * 1e-41, "last bits": normal() * 1e-44, "spread": 10.0 ** rng.uniform(-45, 38, shape)}
     with np.errstate(all="ignore"):
