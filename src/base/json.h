@@ -21,7 +21,7 @@ struct json {
 };
 
 void json_begin(struct json *j, char open); /* '{' or '[' */
-void json_end(struct json *j, char close); /* '}' or ']' */
+void json_end(struct json *j, char close);  /* '}' or ']' */
 void json_key(struct json *j, const char *key);
 void json_str(struct json *j, const char *s); /* NULL writes null */
 void json_strn(struct json *j, const char *s, size_t n);
