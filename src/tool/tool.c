@@ -13,8 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TOOL_ROW(name) &tool_##name,
-const struct tool_verb *const tool_verbs[] = {TOOL_VERBS(TOOL_ROW) NULL};
+/* In the order in which help lists them. */
+const struct tool_verb *const tool_verbs[] = {
+    &tool_run,        &tool_info,  &tool_tokenize, &tool_logits, &tool_embed,
+    &tool_perplexity, &tool_bench, &tool_help,     NULL,
+};
 
 const struct tool_verb *tool_find(const char *name, struct err *e)
 {

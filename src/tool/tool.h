@@ -21,15 +21,9 @@ struct tool_verb {
     int (*run)(const struct args *a, struct err *e);
 };
 
-/* A new verb is src/tool/NAME.c, which defines `const struct tool_verb tool_NAME`, and its row here. Help lists
- * them in this order. */
-#define TOOL_VERBS(X)                                                                                        \
-    X(info)                                                                                                  \
-    X(logits)                                                                                                \
-    X(help)
-
-#define TOOL_DECLARE(name) extern const struct tool_verb tool_##name;
-TOOL_VERBS(TOOL_DECLARE)
+/* A new verb is src/tool/NAME.c, which defines tool_NAME, and its row in tool.c. */
+extern const struct tool_verb tool_bench, tool_embed, tool_help, tool_info, tool_logits, tool_perplexity, tool_run,
+    tool_tokenize;
 
 extern const struct tool_verb *const tool_verbs[]; /* NULL ends it */
 /* NULL, with a sentence that names the nearest one. */
