@@ -179,7 +179,7 @@ static int run_once(struct run *r, struct err *e)
     if (!failed && args_flag(r->a, "verbose"))
         answer_stats(r->loaded, &g);
     if (!failed && profiled)
-        failed = profile_print(&r->profile, &g, e);
+        profile_print(&r->profile, &g);
     if (!failed && g.finish == FINISH_CANCEL)
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
     ids_free(&prompt);

@@ -25,6 +25,7 @@ struct tool_verb {
  * them in this order. */
 #define TOOL_VERBS(X)                                                                                        \
     X(info)                                                                                                  \
+    X(logits)                                                                                                \
     X(help)
 
 #define TOOL_DECLARE(name) extern const struct tool_verb tool_##name;
