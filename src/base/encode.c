@@ -40,8 +40,8 @@ ENCODE_PLAIN(encode_f8_e8m0, uint8_t, f8_e8m0_from_f32)
 /* The value of the largest magnitude, the first of equals; a NaN is larger than any. */
 static float largest(const float x[32])
 {
-    float best = 0;
-    for (int i = 0; i < 32; i++)
+    float best = x[0];
+    for (int i = 1; i < 32; i++)
         if (!isnan(best) && !(fabsf(x[i]) <= fabsf(best)))
             best = x[i];
     return best;
@@ -191,7 +191,7 @@ static inline int8_t round_int8(float v)
     return (int8_t)(v < 0 ? -whole : whole);
 }
 
-/* 127 or 128 steps of importance are all alike: importance changes nothing. */
+/* v = d * q, q = -127..127. With steps this fine importance would change next to nothing, and is not asked. */
 static uint16_t round_8bit(const float x[32], int8_t q[32])
 {
     float d = fabsf(largest(x)) / 127, inverse = reciprocal(d);
