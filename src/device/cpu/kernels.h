@@ -1,0 +1,96 @@
+/* The kernel table of the CPU: one struct of function pointers, filled with plain C first
+ * (scalar.c) and then overwritten tier by tier (avx2, avx512) as far as the machine goes and the
+ * caller allows. Every entry has the meaning that scalar.c gives it; test/device/kernels.c proves
+ * every tier against it and prices it.
+ *
+ * Activations for integer products are rounded once, in one way for all tiers and types: blocks of
+ * 32 int8 with one float scale (d = max|x| / 127, q = round to nearest even of x / d), and the sum
+ * of the 32 quants, kept for types with a minimum. */
+#pragma once
+
+#include "device/plan.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Rounded rows, kept as planes so that kernels load them whole: row r of k values has its quants at
+ * q + r*q_stride, its scales at d + r*s_stride and its sums at s + r*s_stride (k/32 each). */
+struct q8_rows {
+    int8_t *q;
+    float *d;   /* scale of a block of 32 */
+    int32_t *s; /* sum of its 32 quants (not scaled) */
+    size_t q_stride, s_stride;
+};
+
+/* y(m, n0..n1) = x(m, k) W(n, k)^T: rows [n0, n1) of the weight against m rows of x. Columns of y
+ * are weight rows: y[r*y_stride + n]. Any m >= 1; kernels block over m and n as they like, and
+ * decode a panel of weights once for all m. No bias, no accumulation into y. */
+struct matmul {
+    const uint8_t *w; /* row 0 of the weight */
+    size_t row_bytes;
+    uint32_t type, k;
+    uint32_t n0, n1;
+    uint32_t m;
+    const float *x; /* (m, x_stride): float path */
+    size_t x_stride;
+    struct q8_rows q8; /* integer path */
+    float *y;
+    size_t y_stride;
+    void *scratch; /* this worker's own, kernels.scratch_bytes long, 64-byte aligned */
+};
+
+enum { KERNEL_TYPES = 128, Q8_BLOCK = 32 };
+
+/* Attention's tile: m query rows (of any rows and heads that share a KV head) against a block of
+ * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
+enum { ATTN_KEYS = 64 };
+
+struct attn_tile {
+    const float *q; /* (m, k_dim) */
+    const float *k; /* (k_dim, ATTN_KEYS) */
+    const float *v; /* (ATTN_KEYS, v_dim) */
+    float *s;       /* (m, ATTN_KEYS): scores, then probabilities */
+    float *acc;     /* (m, v_dim) */
+    const float *rescale; /* (m): what acc is multiplied by first */
+    uint32_t m, k_dim, v_dim;
+};
+
+struct kernels {
+    const char *tier;     /* name of the highest tier in it */
+    size_t scratch_bytes; /* a worker's scratch for matmul, for any k up to KERNEL_K_MOST */
+    /* x (k) -> one rounded row; k a multiple of 32 */
+    void (*quantise)(const float *x, uint32_t k, int8_t *q, float *d, int32_t *s);
+    /* Integer products by weight type; NULL: this type has none, decode and use matmul_float. */
+    void (*matmul_q8[KERNEL_TYPES])(const struct matmul *job);
+    /* Float products for any type with a decoder (F32, F16 and BF16 without a detour). */
+    void (*matmul_float)(const struct matmul *job);
+    /* y may be x in norms and act_mul (gate or up); w and b may be NULL */
+    void (*rms_norm)(const float *x, const float *w, float eps, uint32_t n, float *y);
+    void (*layer_norm)(const float *x, const float *w, const float *b, float eps, uint32_t n, float *y);
+    void (*act_mul)(int act, const float *gate, const float *up, uint32_t n, float *y); /* y = act(gate) * up; up may be NULL */
+    void (*rope)(float *x, uint32_t dims, bool halves, const float *cos_sin); /* cos_sin: (dims/2) cosines, then sines */
+    float (*dot)(const float *a, const float *b, uint32_t n);
+    void (*axpy)(float a, const float *x, uint32_t n, float *y); /* y += a x */
+    float (*max)(const float *x, uint32_t n);
+    float (*exp_sum)(float *x, uint32_t n, float max); /* x = exp(x - max) in place, returns the sum */
+    void (*to_f16)(const float *x, uint32_t n, uint16_t *y);
+    void (*from_f16)(const uint16_t *x, uint32_t n, float *y);
+    void (*softcap)(float *x, uint32_t n, float scale, float cap); /* x = cap * tanh(x * scale / cap); cap 0: x * scale */
+    /* F16 rows -> float rows */
+    void (*panel_f16)(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t cols, float *y, size_t y_stride);
+    void (*attn_scores)(const struct attn_tile *t); /* s = q k */
+    void (*attn_values)(const struct attn_tile *t); /* acc = acc * rescale + s v */
+};
+
+enum { KERNEL_K_MOST = 1 << 18 };
+
+/* The best table up to `tier` ("scalar", "avx2", "avx512"; NULL = what the machine has); NULL and an
+ * error for a tier that is unknown or that the machine lacks. */
+const struct kernels *kernels_get(const char *tier, struct err *e);
+void kernels_scalar(struct kernels *k);
+bool kernels_avx2(struct kernels *k);   /* false: not on this machine */
+bool kernels_avx512(struct kernels *k); /* AVX-512 F, BW, VL, DQ and VNNI */
+/* Attention's entries, for a machine that has the tier. */
+void kernels_attn_avx2(struct kernels *k);
+void kernels_attn_avx512(struct kernels *k);

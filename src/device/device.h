@@ -1,0 +1,86 @@
+/* The seam, lower half: a device runs plans. One device object serves one model: it holds that
+ * model's weights in the form it likes (the CPU uses the mapping), its KV pages and its scratch.
+ * It belongs to one thread. All memory is taken in device_load and device_prepare: device_run
+ * allocates nothing. */
+#pragma once
+
+#include "base/err.h"
+#include "device/plan.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct pool;
+
+struct device_options {
+    int threads;         /* CPU: 0 = all cores that may be used */
+    int index;           /* CUDA: which card */
+    bool exact;          /* float activations and F32 KV: the oracle's arithmetic */
+    const char *tier;    /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
+    uint64_t memory;     /* CUDA: bytes it may use; 0 = what is free */
+    bool no_parity;      /* CUDA: skip the parity gate */
+};
+
+/* How KV is kept. Page 0 of every group is trash: padded rows write there, nobody reads it. */
+struct kv_config {
+    uint32_t type;        /* enum dtype: F16, F32, BF16, Q8_0, F8_E4M3 (CUDA) */
+    uint32_t page_tokens; /* 16 or 32 */
+    uint32_t pages[PLAN_GROUPS_MOST];
+};
+
+struct step_seq {
+    uint32_t first, rows; /* its rows in the batch, contiguous and in order of position */
+    uint32_t length;      /* tokens in KV once this step is done */
+};
+
+/* One step: a flat batch of rows from any number of sequences. Everything is host memory that the
+ * device copies before device_run returns. */
+struct step {
+    uint32_t rows, seqs, outs;
+    const int32_t *ids;         /* (rows) */
+    const int32_t *pos;         /* (rows) */
+    const struct step_seq *seq; /* (seqs) */
+    /* Position p of sequence s in group g lies in page tables[(g*seqs + s)*table_width + p/page_tokens],
+     * slot p % page_tokens. Pages wholly before a window may be 0. */
+    const int32_t *tables;
+    uint32_t table_width;
+    const int32_t *out; /* (outs): rows whose result is wanted, ascending */
+};
+
+struct device_memory {
+    uint64_t weights, kv, scratch, total, free;
+};
+
+struct device;
+
+struct device_ops {
+    const char *name; /* "cpu", "cuda" */
+    /* Takes the weights (upload, repack). `weights` and its bytes must outlive the device. progress may be NULL. */
+    int (*load)(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg, struct err *e);
+    /* Takes scratch and KV for plans of this shape: at most max_rows rows, max_seqs sequences and max_outs results a step. */
+    int (*prepare)(struct device *d, const struct plan *p, const struct kv_config *kv, uint32_t max_rows,
+                   uint32_t max_seqs, uint32_t max_outs, struct err *e);
+    int (*run)(struct device *d, const struct plan *p, const struct step *s, struct err *e);
+    /* The results of the last run: (outs, plan.out_width) floats on the host, valid until the next run. */
+    const float *(*results)(struct device *d, struct err *e);
+    /* Copies whole pages of a group, all its layers: from[i] -> to[i]. */
+    int (*copy_pages)(struct device *d, uint32_t group, const int32_t *from, const int32_t *to, uint32_t n, struct err *e);
+    /* One page of one group to and from host memory (page_bytes long): for the cache on disk and for preemption. */
+    size_t (*page_bytes)(const struct device *d, uint32_t group);
+    int (*read_page)(struct device *d, uint32_t group, int32_t page, void *host, struct err *e);
+    int (*write_page)(struct device *d, uint32_t group, int32_t page, const void *host, struct err *e);
+    void (*memory)(const struct device *d, struct device_memory *m);
+    void (*close)(struct device *d);
+};
+
+struct device {
+    const struct device_ops *ops;
+    /* While not NULL, run adds the seconds of operation i to seconds[i] (plan.count entries). */
+    double *seconds;
+};
+
+/* spec: "cpu", "cuda", "cuda:N". */
+int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e);
+int cpu_open(struct device **out, const struct device_options *o, struct err *e);
+int cuda_open(struct device **out, const struct device_options *o, struct err *e);

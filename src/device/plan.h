@@ -1,0 +1,271 @@
+/* The seam, upper half: what a model writes. A model family appends operations to a plan, once; a
+ * device runs the plan every step. Nothing in a plan changes from step to step: token ids, positions,
+ * page tables and lengths come with the step (device/device.h), so a plan can be replayed as it is.
+ *
+ * Operands are {buffer, column}: a buffer holds one row of `width` floats for every row (token) of
+ * the batch. Weights and vectors are indices into a weight table; 0 is "none".
+ *
+ * Ownership: plan and weight table belong to the model; the bytes of the weights to its store (the
+ * mapped file) or to its arena (converted ones). Built by one thread, then read-only. */
+#pragma once
+
+#include "base/err.h"
+#include "base/mem.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A matrix (rows, cols), row-major, blocks of its type along cols; or `count` of them (experts, heads).
+ * Vectors (norms, biases, tables of frequencies) are F32 with rows = 1 (biases of experts: count = experts). */
+struct weight {
+    const char *name;    /* as in the file, for messages */
+    uint32_t type;       /* enum dtype */
+    uint32_t rows, cols; /* N outputs, K inputs */
+    uint32_t count;      /* matrices, at least 1 */
+    const uint8_t *data; /* host memory */
+    size_t row_bytes;    /* from one row to the next (views: more than the packed size) */
+    size_t each_bytes;   /* from one matrix to the next */
+};
+
+struct weights {
+    struct weight *all; /* all[0] is unused: index 0 means "none" */
+    uint32_t count, room;
+};
+
+typedef uint32_t weight_id; /* index into struct weights; 0 = none */
+
+/* y = W x + b. `adapter` is the slot of LoRA pairs for this product, 0 = none. */
+struct linear {
+    weight_id weight, bias;
+    uint32_t adapter;
+};
+
+enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };
+
+/* RMS: x / sqrt(mean(x^2) + eps) * w.  LAYER: (x - mean) / sqrt(var + eps) * w + b.
+ * weight 0: no multiplication. `heads` > 0: applied to each of that many equal slices with the same
+ * weight of slice length, or with an own weight per slice where the weight is as long as the row. */
+struct norm {
+    enum norm_kind kind;
+    weight_id weight, bias;
+    float eps;
+    uint32_t heads;
+};
+
+enum rope_kind {
+    ROPE_NONE,
+    ROPE_PAIRS, /* rotates (x[2i], x[2i+1]): GGUF's llama, GPT-J, cohere */
+    ROPE_HALVES /* rotates (x[i], x[i+dims/2]): NEOX, Hugging Face */
+};
+
+/* All scaling schemes are in the table: angle(i, pos) = pos * freqs[i], cos and sin times `factor`. */
+struct rope {
+    enum rope_kind kind;
+    uint32_t dims;   /* leading dimensions of the head that rotate (even) */
+    uint32_t first;  /* first dimension that rotates (latent attention rotates the tail); usually 0 */
+    weight_id freqs; /* (dims / 2) F32: inverse frequencies, scaling applied */
+    float factor;    /* YaRN's and longrope's attention factor; 1 otherwise */
+};
+
+enum act_kind {
+    ACT_NONE,
+    ACT_SILU,
+    ACT_GELU,      /* exact, erf */
+    ACT_GELU_TANH, /* the tanh approximation (gelu_new, gelu_pytorch_tanh) */
+    ACT_GELU_QUICK, /* x * sigmoid(1.702 x) */
+    ACT_RELU,
+    ACT_RELU2,     /* relu(x)^2 */
+    ACT_SWIGLU_OAI /* gpt-oss: g = min(gate, limit), u = clamp(up, +-limit): g * sigmoid(alpha g) * (u + 1) */
+};
+
+struct operand {
+    uint32_t buffer; /* index into plan.width; 0 = none */
+    uint32_t col;
+};
+
+/* What follows a product: out = after(residual + scale * post(y)). Each part may be absent
+ * (scale 1). `out` may be the same operand as `residual`. */
+struct tail {
+    struct norm post, after;
+    float scale;
+    struct operand residual, out;
+};
+
+enum op_kind {
+    OP_EMBED,  /* token ids -> rows */
+    OP_QKV,    /* norm, Q/K/V products, bias, q/k norm, RoPE, K and V into the pages */
+    OP_LATENT, /* the same for latent attention (deepseek) */
+    OP_ATTN,   /* paged attention */
+    OP_HEADS,  /* a product per head: y[h] = W[h] x[h] */
+    OP_OUT,    /* norm, product, tail */
+    OP_FFN,    /* norm, gate/up, activation, down, tail */
+    OP_MOE,    /* norm, router, experts, shared expert, tail */
+    OP_LOGITS, /* norm, head, for the rows that ask; or norm alone (weight 0): embeddings */
+};
+
+/* out = norm(scale * table[id] + positions[pos + offset] + types[0]) */
+struct op_embed {
+    weight_id table, positions, types;
+    uint32_t position_offset;
+    float scale;
+    struct norm norm;
+    struct operand out;
+};
+
+struct op_qkv {
+    struct operand in;
+    struct norm norm;          /* of the input */
+    struct linear q, k, v;     /* (heads*k_dim, width), (kv_heads*k_dim, width), (kv_heads*v_dim, width) */
+    float clamp;               /* > 0: q, k, v clipped to +-clamp (after the bias) */
+    struct norm q_norm, k_norm; /* after bias; heads = 0: over the whole row (olmo2), else per head */
+    struct rope rope;
+    uint32_t heads, kv_heads, k_dim, v_dim;
+    uint32_t layer; /* whose KV is written */
+    struct operand out; /* q: (heads, k_dim) */
+};
+
+/* Latent attention, absorbed. With L = latent, R = rope.dims, n = nope:
+ *   q = q_b(q_a_norm(q_a x)) or q_b(x) where q_a is absent: (heads, n + R), the last R rotated
+ *   c = kv_a x: (L + R); the first L normed by kv_norm, the last R rotated; (c) is written to the pages
+ *   out[h] = [ k_b[h] q[h][0..n) , q[h][n..n+R) ]: (heads, L + R)
+ * so that OP_ATTN sees one KV head of k_dim L + R whose V is the first L of its K (v_in_k). */
+struct op_latent {
+    struct operand in;
+    struct norm norm, q_norm, kv_norm;
+    struct linear q_a, q_b, kv_a;
+    weight_id k_b; /* count = heads, (L, n) */
+    struct rope rope; /* first = 0: counted within the R dimensions */
+    uint32_t heads, nope, latent;
+    uint32_t layer;
+    struct operand out;
+};
+
+struct op_attn {
+    struct operand in, out; /* (heads, k_dim) -> (heads, v_dim) */
+    uint32_t heads, kv_heads, k_dim, v_dim;
+    uint32_t layer;
+    uint32_t window; /* 0 = all; else a query at p sees keys in (p - window, p] */
+    float scale, softcap; /* s = scale q.k; softcap > 0: s = softcap * tanh(s / softcap) */
+    weight_id sinks;      /* (heads): one more logit in the softmax's sum, without a value */
+    bool causal;          /* false: every key of the sequence (encoders; the whole sequence in one step) */
+    bool v_in_k;          /* V is the first v_dim of K: nothing is stored for V */
+};
+
+struct op_heads {
+    struct operand in, out; /* (heads, cols) -> (heads, rows) */
+    weight_id weight;       /* count = heads */
+};
+
+struct op_out {
+    struct operand in;
+    struct norm norm;
+    struct linear linear;
+    struct tail tail;
+};
+
+struct op_ffn {
+    struct operand in;
+    struct norm norm;
+    struct linear gate, up, down; /* gate.weight 0: h = act(up x); else h = act(gate x) * (up x) */
+    enum act_kind act;
+    struct tail tail;
+};
+
+enum gating_kind {
+    GATING_SOFTMAX,      /* softmax over all, then the best k */
+    GATING_SOFTMAX_TOPK, /* the best k, then softmax over them (gpt-oss, mixtral) */
+    GATING_SIGMOID       /* sigmoid each (deepseek v3) */
+};
+
+struct op_moe {
+    struct operand in;
+    struct norm norm;
+    struct linear router;      /* (experts, width) */
+    weight_id select_bias;     /* (experts): added for the choice, not for the weight (deepseek v3) */
+    struct linear gate, up, down; /* count = experts; biases (count = experts, rows = 1) */
+    enum act_kind act;
+    float alpha, limit; /* ACT_SWIGLU_OAI */
+    enum gating_kind gating;
+    uint32_t experts, used;
+    uint32_t groups, groups_used; /* 0 or 1: no groups. A group's score: its best (softmax), or its two best summed (sigmoid) */
+    bool normalise;     /* weights of the chosen ones sum to 1 */
+    float weight_scale; /* then times this; 1 otherwise */
+    struct linear shared_gate, shared_up, shared_down; /* the shared expert, weight 0: none */
+    weight_id shared_router; /* (1, width): its output times sigmoid(w x); 0: times 1 */
+    struct tail tail;
+};
+
+struct op_logits {
+    struct operand in;
+    struct norm norm;
+    struct linear head; /* (vocab, width); weight 0: the normed rows themselves are the result */
+    float scale, softcap; /* logit = scale * y, then softcap as in attention */
+};
+
+struct op {
+    enum op_kind kind;
+    uint32_t layer;  /* for print and profile; UINT32_MAX outside the layers */
+    uint32_t device; /* which segment runs it; 0 = the main device */
+    union {
+        struct op_embed embed;
+        struct op_qkv qkv;
+        struct op_latent latent;
+        struct op_attn attn;
+        struct op_heads heads;
+        struct op_out out;
+        struct op_ffn ffn;
+        struct op_moe moe;
+        struct op_logits logits;
+    };
+};
+
+/* Layers of equal geometry and window share a pool of pages and a page table. */
+struct kv_group {
+    uint32_t kv_heads, k_dim, v_dim; /* v_dim 0: V is part of K */
+    uint32_t window;                 /* 0 = all */
+    uint32_t layers;                 /* how many layers are in it */
+};
+
+struct kv_place {
+    uint32_t group, index; /* layer -> its group, and its number within it */
+};
+
+enum { PLAN_GROUPS_MOST = 8 };
+
+struct plan {
+    struct arena arena;
+    struct op *ops; /* (count) */
+    uint32_t count, room;
+    uint32_t *width; /* (buffers): floats a row; width[0] is unused */
+    uint32_t buffers;
+    struct kv_group group[PLAN_GROUPS_MOST];
+    uint32_t groups;
+    struct kv_place *kv; /* (layers) */
+    uint32_t layers;
+    uint32_t out_width; /* of a result row: the vocabulary, or the width for an encoder */
+    bool failed;        /* memory was out while it was built */
+};
+
+/* Building. All are sticky: look at plan.failed once. */
+struct op *plan_add(struct plan *p, enum op_kind kind, uint32_t layer); /* zeroed; scale fields are the caller's */
+struct operand plan_buffer(struct plan *p, uint32_t width);
+/* Says how layer `layer` keeps its KV; joins the group of the same geometry or makes one. */
+void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry);
+void plan_free(struct plan *p);
+
+/* Adds a weight; 0 when memory is out. */
+weight_id weights_add(struct weights *w, const struct weight *one);
+void weights_free(struct weights *w);
+
+/* Checks a plan against its weights: every index, width and shape fits. Devices rely on it. */
+int plan_check(const struct plan *p, const struct weights *w, struct err *e);
+
+/* What an operation reads and computes for `rows` rows of which each sees `keys` keys. */
+struct op_cost {
+    double weight_bytes, kv_bytes, flops;
+};
+struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t op, double rows, double keys);
+const char *plan_op_name(enum op_kind kind);
+struct buf;
+void plan_print(const struct plan *p, const struct weights *w, struct buf *out); /* one line an operation */
