@@ -26,6 +26,7 @@ struct tool_verb {
 #define TOOL_VERBS(X)                                                                                        \
     X(info)                                                                                                  \
     X(logits)                                                                                                \
+    X(template)                                                                                              \
     X(help)
 
 #define TOOL_DECLARE(name) extern const struct tool_verb tool_##name;
