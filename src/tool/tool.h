@@ -27,6 +27,7 @@ struct tool_verb {
     X(info)                                                                                                  \
     X(logits)                                                                                                \
     X(template)                                                                                              \
+    X(tokenize)                                                                                              \
     X(help)
 
 #define TOOL_DECLARE(name) extern const struct tool_verb tool_##name;
