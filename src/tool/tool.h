@@ -26,6 +26,8 @@ struct tool_verb {
 #define TOOL_VERBS(X)                                                                                        \
     X(info)                                                                                                  \
     X(tokenize)                                                                                              \
+    X(logits)                                                                                                \
+    X(template)                                                                                              \
     X(help)
 
 #define TOOL_DECLARE(name) extern const struct tool_verb tool_##name;

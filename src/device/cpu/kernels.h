@@ -83,7 +83,7 @@ struct kernels {
     void (*attn_values)(const struct attn_tile *t); /* acc = acc * rescale + s v */
 };
 
-enum { KERNEL_K_MOST = 1 << 20 };
+enum { KERNEL_K_MOST = 1 << 18 };
 
 /* The best table up to `tier` ("scalar", "avx2", "avx512"; NULL = what the machine has); NULL and an
  * error for a tier that is unknown or that the machine lacks. */
