@@ -258,7 +258,7 @@ int tok_from_tiktoken(struct tokenizer *t, const char *path, struct err *e)
     static const struct {
         int32_t ranks;
         const char *pre;
-    } families[] = {{50281, "gpt-2"},  {128000, "llama-bpe"}, {151643, "qwen2"},
+    } families[] = {{50281, "gpt-2"},    {128000, "llama-bpe"}, {151643, "qwen2"},
                     {163584, "kimi-k2"}, {200100, "gpt-4o"},    {INT32_MAX, "qwen35"}};
     size_t k = 0;
     while (families[k].ranks < top + 1)
