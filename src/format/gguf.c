@@ -255,7 +255,7 @@ static int gguf_header(struct gguf_reader *r)
     uint32_t version = cursor_u32(&r->c);
     if (r->c.failed)
         return err_set(r->e, ERR_DATA, "the file ends inside the header (%zu bytes)", r->c.size);
-    if (version && !(version & 0xffffff))
+    if (version && !(version & 0xf0ffffff)) /* a small number with its bytes in the other order */
         return err_set(
             r->e, ERR_DATA,
             "this GGUF file is big-endian (version %u): only little-endian files can be opened; convert it",
