@@ -54,15 +54,15 @@ ALWAYS_INLINE void tile_dots(const struct q8_panel *p, const struct q8_tile *t, 
     }
 }
 
-/* rows <= TILE is a constant; the last out->rows of them may be fewer. */
-ALWAYS_INLINE void q8_tile_rows(uint32_t type, const struct q8_panel *p, const struct q8_tile *t,
-                                uint32_t groups, int rows, const struct tile_out *out)
+/* rows <= TILE, parts (1, or 2 for types with halves), has_min and centred are constants. */
+ALWAYS_INLINE void q8_tile_rows(const struct q8_tile_job *job, int rows, int parts, bool has_min,
+                                bool centred)
 {
-    const int parts = unit_halves(type) ? 2 : 1;
-    const bool centred = unit_signed(type) || unit_offset(type);
+    const struct q8_panel *p = job->panel;
+    const struct q8_tile *t = job->tile;
     __m512 acc[TILE];
-    tile_load(out, rows, acc);
-    for (uint32_t g = 0; g < groups; g++) {
+    tile_load(&job->out, rows, acc);
+    for (uint32_t g = 0; g < job->groups; g++) {
         __m512 part[TILE];
         for (int i = 0; i < parts; i++) {
             uint32_t at = parts * g + i;
@@ -73,7 +73,7 @@ ALWAYS_INLINE void q8_tile_rows(uint32_t type, const struct q8_panel *p, const s
                 __m512 f = _mm512_cvtepi32_ps(dot[r]);
                 part[r] = i ? _mm512_fmadd_ps(f, a, part[r]) : _mm512_mul_ps(f, a);
             }
-            if (!unit_has_min(type))
+            if (!has_min)
                 continue;
             __m512 b = _mm512_load_ps(p->b[at]);
             for (int r = 0; r < rows; r++)
@@ -82,16 +82,28 @@ ALWAYS_INLINE void q8_tile_rows(uint32_t type, const struct q8_panel *p, const s
         for (int r = 0; r < rows; r++)
             acc[r] = _mm512_fmadd_ps(part[r], _mm512_set1_ps(t->d[g][r]), acc[r]);
     }
-    tile_store(out, rows, acc);
+    tile_store(&job->out, rows, acc);
 }
 
-ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_panel *p, const struct q8_tile *t,
-                               uint32_t groups, const struct tile_out *out)
+ALWAYS_INLINE void q8_tile_class(const struct q8_tile_job *job, int parts, bool has_min, bool centred)
 {
-    if (out->rows > TILE / 2)
-        q8_tile_rows(type, p, t, groups, TILE, out);
+    if (job->out.rows > TILE / 2)
+        q8_tile_rows(job, TILE, parts, has_min, centred);
     else
-        q8_tile_rows(type, p, t, groups, TILE / 2, out);
+        q8_tile_rows(job, TILE / 2, parts, has_min, centred);
+}
+
+/* Four classes are all that types differ by here: none has both a minimum and a centre. */
+static void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
+{
+    if (unit_halves(type) && unit_has_min(type))
+        q8_tile_class(job, 2, true, false);
+    else if (unit_halves(type))
+        q8_tile_class(job, 2, false, true);
+    else if (unit_has_min(type))
+        q8_tile_class(job, 1, true, false);
+    else
+        q8_tile_class(job, 1, false, true);
 }
 
 ALWAYS_INLINE void float_tile_rows(const struct float_panel *p, const struct float_tile *t, uint32_t width,

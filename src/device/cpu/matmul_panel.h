@@ -46,6 +46,14 @@ struct tile_out {
     bool add;
 };
 
+/* `groups` groups of 32 of a panel times a tile. */
+struct q8_tile_job {
+    const struct q8_panel *panel;
+    const struct q8_tile *tile;
+    uint32_t groups;
+    struct tile_out out;
+};
+
 /* Eight rows of eight 32-bit things -> eight columns. */
 ALWAYS_INLINE void transpose_8(__m256i v[8])
 {

@@ -153,8 +153,8 @@ struct q8_scratch {
 };
 
 /* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
-ALWAYS_INLINE void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0,
-                                uint32_t width, struct q8_tile *t)
+static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
+                         struct q8_tile *t)
 {
     const bool halves = unit_halves(type);
     const __m256i ones = _mm256_set1_epi8(1), ones_16 = _mm256_set1_epi16(1);
@@ -264,7 +264,8 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
                 for (uint32_t m = m0; m < m1; m += TILE) {
                     struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, m1 - m),
                                            least(PANEL, job->n1 - n), k0 > 0};
-                    q8_tile_run(type, &s->panel, s->tile + (m - m0) / TILE, width / 32, &out);
+                    q8_tile_run(type,
+                                &(struct q8_tile_job){&s->panel, s->tile + (m - m0) / TILE, width / 32, out});
                 }
             }
         }
