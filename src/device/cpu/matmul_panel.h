@@ -8,7 +8,7 @@
 /* A product of m > 1 rows goes slab by slab along k: the activations of a slab are packed once into
  * tiles of TILE rows, then every panel of PANEL weight rows is decoded once and multiplied with all
  * of them. A panel and a tile fit the first cache together, all tiles the second. */
-enum { PANEL = 16, TILE = 8, M_BLOCK = 256, SLAB = 512 };
+enum { PANEL = 32, TILE = 8, M_BLOCK = 256, SLAB = 512 };
 
 /* SLAB values of PANEL weight rows, decoded: four neighbours of a row side by side, then the rows. The
  * index of a and b counts groups of 32, or of 16 for types with halves. */
