@@ -79,13 +79,14 @@ ALWAYS_INLINE uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Asks for the bytes some way ahead of p; a streaming kernel is never in the same page for long, and
+/* Asks for the bytes that lie `ahead` of p: a streaming kernel is never in the same page for long, and
  * the hardware's own prefetch stops at its end. Addresses past the end of a tensor do no harm. */
-ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t bytes)
+enum { STREAM_AHEAD = 4096 };
+
+ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t ahead, size_t bytes)
 {
-    enum { AHEAD = 4096 };
     for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)((uintptr_t)p + AHEAD + i), _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)p + ahead + i), _MM_HINT_T0);
 }
 
 ALWAYS_INLINE float sum_8(__m256 v)
