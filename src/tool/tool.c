@@ -22,7 +22,7 @@ const struct tool_verb *const tool_verbs[] = {
 const struct tool_verb *tool_find(const char *name, struct err *e)
 {
     const char *near = NULL;
-    int least = 3;
+    int least = ARGS_FAR;
     for (int i = 0; tool_verbs[i]; i++) {
         int far = args_distance(name, tool_verbs[i]->name);
         if (!far)

@@ -239,3 +239,10 @@ def test_folder_says_what_lies_beside(quern, tmp_path):
     assert (info["name"], info["license"], info["tokenizer"], info["template"]) == ("tiny-thing", "mit", "bpe", True)
     assert (info["layers"], info["width"], info["heads"], info["kv_heads"], info["head_dim"]) == (2, 64, 4, 4, 16)
     assert info["memory"]["kv_per_token"] == 2 * 2 * 4 * 16 * 2
+
+
+def test_deep_config_is_written_back(quern, tmp_path):
+    save_file({"a": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
+    config = {"a": json.loads("[" * 63 + "]" * 63)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert quern("info", tmp_path, "--json", "--metadata").json()["metadata"]["config.json"] == config
