@@ -137,7 +137,9 @@ static int facts_read_gguf(struct facts *f, const struct gguf *g, struct err *e)
     const struct gguf_key *tokens = NULL;
     if (facts_gguf_text(g, "general.architecture", f->architecture, sizeof f->architecture, e) < 0 ||
         facts_gguf_text(g, "general.name", f->name, sizeof f->name, e) < 0 ||
-        facts_gguf_text(g, "general.license", f->license, sizeof f->license, e) < 0 ||
+        facts_gguf_text(g, "general.license.name", f->license, sizeof f->license, e) < 0 ||
+        facts_gguf_text(g, "general.license", f->license, sizeof f->license, e) <
+            0 || /* the short form wins */
         facts_gguf_text(g, "tokenizer.ggml.model", f->tokenizer, sizeof f->tokenizer, e) < 0 ||
         gguf_get_array(g, "tokenizer.ggml.tokens", GGUF_STRING, 0, &tokens, e) < 0)
         return -1;
@@ -254,6 +256,9 @@ static int facts_read_folder(struct facts *f, const struct store *s, struct err 
             return -1;
     if (json_is_true(facts_config(s->config, "multi_query")) && !f->kv_heads)
         f->kv_heads = 1;
+    if (!f->ffn &&
+        !strcmp(f->architecture, "gpt2")) /* n_inner is left out where it is four times the width */
+        f->ffn = 4 * f->width;
     facts_folder_license(f, s);
     return facts_folder_tokenizer(f, s, e);
 }

@@ -133,7 +133,7 @@ def test_safetensors_reads_back(quern, tmp_path):
         assert set(got) == set(tensors)
         for name, data in tensors.items():
             assert raw(got[name]) == data.tobytes(), name
-            assert got[name]["shape"] == list(reversed(data.shape)), name
+            assert got[name]["shape"] == list(data.shape), name
             assert name[2:] in (got[name]["type"], "alar", "ne"), name
 
 
@@ -223,7 +223,7 @@ def test_reference_architectures(quern, shared):
         (n,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8:8 + n])
         header.pop("__metadata__", None)
-        assert {t["name"]: (t["shape"][::-1], t["offset"] - 8 - n, t["bytes"]) for t in info["tensors"]} == {
+        assert {t["name"]: (t["shape"], t["offset"] - 8 - n, t["bytes"]) for t in info["tensors"]} == {
             k: (v["shape"], v["data_offsets"][0], v["data_offsets"][1] - v["data_offsets"][0]) for k, v in header.items()}
 
 
@@ -238,6 +238,7 @@ def test_folder_says_what_lies_beside(quern, tmp_path):
     info = quern("info", tmp_path, "--json").json()
     assert (info["name"], info["license"], info["tokenizer"], info["template"]) == ("tiny-thing", "mit", "bpe", True)
     assert (info["layers"], info["width"], info["heads"], info["kv_heads"], info["head_dim"]) == (2, 64, 4, 4, 16)
+    assert info["ffn"] == 256
     assert info["memory"]["kv_per_token"] == 2 * 2 * 4 * 16 * 2
 
 
