@@ -228,6 +228,13 @@ def test_reference_architectures(quern, shared):
 
 
 def test_folder_says_what_lies_beside(quern, tmp_path):
+    commit = tmp_path / ("0123456789" * 4)  # as a hub's cache names a folder
+    commit.mkdir()
+    assert beside(quern, tmp_path)["name"] == tmp_path.name
+    assert beside(quern, commit)["name"] == "tiny-thing"
+
+
+def beside(quern, tmp_path):
     save_file({"a": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({
         "model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_ctx": 128, "vocab_size": 99,
@@ -236,10 +243,11 @@ def test_folder_says_what_lies_beside(quern, tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"version":"1.0","pre_tokenizer":{"type":"ByteLevel"},"model":{"type": "BPE"}}')
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     info = quern("info", tmp_path, "--json").json()
-    assert (info["name"], info["license"], info["tokenizer"], info["template"]) == ("tiny-thing", "mit", "bpe", True)
+    assert (info["license"], info["tokenizer"], info["template"]) == ("mit", "bpe", True)
     assert (info["layers"], info["width"], info["heads"], info["kv_heads"], info["head_dim"]) == (2, 64, 4, 4, 16)
     assert info["ffn"] == 256
     assert info["memory"]["kv_per_token"] == 2 * 2 * 4 * 16 * 2
+    return info
 
 
 def test_deep_config_is_written_back(quern, tmp_path):
