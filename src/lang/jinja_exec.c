@@ -81,6 +81,14 @@ static void jassign(struct jrt *rt, struct jenv *env, const struct jnode *target
     jshallower(rt);
 }
 
+/* Blocks write what a filter or a call gives as it is: jinja2 can join only strings there. */
+static void jexec_write(struct jrt *rt, struct jv v)
+{
+    if (v.kind != J_STR)
+        jfail(rt, "a block gave %s, where only a string can be written", jv_type(v));
+    jsb_str(rt->out, v.s);
+}
+
 /* Output of a body as a string. */
 static struct jstr *jexec_capture(struct jrt *rt, struct jenv *env, const struct jnode *body, enum jflow *flow)
 {
@@ -102,7 +110,7 @@ static enum jflow jexec_set_block(struct jrt *rt, struct jenv *env, const struct
         if (n->kind == JN_SET_BLOCK)
             jassign(rt, env, n->a, v, n->toplevel);
         else
-            jsb_str(rt->out, jop_soft_str(rt, v));
+            jexec_write(rt, v);
     }
     jframe_leave(env, n->frame);
     return flow;
@@ -373,7 +381,7 @@ static void jexec_call_block(struct jrt *rt, struct jenv *env, const struct jnod
     c.kw = kw;
     c.nkw++;
     rt->line = n->line;
-    jsb_str(rt->out, jop_soft_str(rt, jcall_value(rt, callee, &c)));
+    jexec_write(rt, jcall_value(rt, callee, &c));
 }
 
 /* -- all statements */

@@ -94,13 +94,12 @@ FILTER(jf_indent)
     if (v.kind == J_UNDEF)
         jfail_undef(rt, v);
     struct jstr *s = jarg_str(rt, v, "the value to indent"), *by;
-    if (arg[0].kind == J_STR)
+    if (arg[0].kind == J_STR) {
         by = arg[0].s;
-    else
-        by = jtext_pad(rt, jstr_lit(rt, ""), (size_t)size_max(0, (size_t)(jarg_int(rt, arg[0], 4, "width") > 0
-                                                                               ? jarg_int(rt, arg[0], 4, "width")
-                                                                               : 0)),
-                       0, jstr_lit(rt, " "));
+    } else {
+        int64_t width = jarg_int(rt, arg[0], 4, "width");
+        by = jtext_pad(rt, jstr_lit(rt, ""), width > 0 ? (size_t)width : 0, 0, jstr_lit(rt, " "));
+    }
     bool first = jv_true(arg[1]), blank = jv_true(arg[2]);
     struct jlist *lines = jtext_splitlines(rt, jstr_concat(rt, s, jstr_lit(rt, "\n")), false);
     struct jsb b = {.rt = rt};

@@ -3,7 +3,7 @@
 #include "lang/jinja_op.h"
 
 #include "base/utf8.h"
-#include "lang/jinja_call.h"
+#include "lang/jinja_run.h"
 #include "lang/jinja_text.h"
 
 #include <inttypes.h>
@@ -139,6 +139,18 @@ static void jrepr_add(struct jsb *b, struct jv v)
     case J_NS:
         jsb_lit(b, "<Namespace ", false);
         jrepr_dict(b, v.d);
+        jsb_lit(b, ">", false);
+        break;
+    case J_MACRO:
+        jsb_lit(b, "<Macro ", false);
+        jrepr_add(b, v.macro->node->name ? jv_str(v.macro->node->name) : jv_none());
+        jsb_lit(b, ">", false);
+        break;
+    case J_LOOP:
+        jsb_lit(b, "<LoopContext ", false);
+        jrepr_add(b, jv_int(v.loop->index0 + 1));
+        jsb_lit(b, "/", false);
+        jrepr_add(b, jv_int((int64_t)jloop_length(rt, v.loop)));
         jsb_lit(b, ">", false);
         break;
     case J_VIEW:

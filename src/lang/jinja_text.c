@@ -156,8 +156,7 @@ static struct jlist *jtext_split_space(struct jrt *rt, const struct jstr *s, int
         if (start >= s->n)
             return l;
         if (most >= 0 && l->n == (size_t)most) {
-            struct jstr *rest = jstr_sub(rt, s, start, s->n - start);
-            jlist_add(rt, l, jv_str(jtext_strip(rt, rest, NULL, JTEXT_RIGHT)));
+            jlist_add_sub(rt, l, s, start, s->n);
             return l;
         }
         size_t end = i = start;
@@ -203,7 +202,7 @@ static struct jlist *jtext_rsplit_space(struct jrt *rt, const struct jstr *s, in
         if (!to)
             break;
         if (most >= 0 && l->n == (size_t)most) {
-            jlist_add(rt, l, jv_str(jtext_strip(rt, rest, NULL, JTEXT_LEFT)));
+            jlist_add(rt, l, jv_str(rest));
             break;
         }
         size_t start = to;

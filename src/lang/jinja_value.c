@@ -274,7 +274,7 @@ void jsb_str(struct jsb *b, const struct jstr *s)
 
 struct jstr *jsb_done(struct jsb *b)
 {
-    struct jstr *r = jstr_new(b->rt, b->s, b->n, b->seen == 2);
+    struct jstr *r = jstr_new(b->rt, b->n ? b->s : "", b->n, b->seen == 2);
     if (b->seen == 3)
         r->mask = b->mask;
     if (b->n) {
