@@ -90,7 +90,8 @@ static void jexec_write(struct jrt *rt, struct jv v)
 }
 
 /* Output of a body as a string. */
-static struct jstr *jexec_capture(struct jrt *rt, struct jenv *env, const struct jnode *body, enum jflow *flow)
+static struct jstr *jexec_capture(struct jrt *rt, struct jenv *env, const struct jnode *body,
+                                  enum jflow *flow)
 {
     struct jsb b = {.rt = rt}, *outside = rt->out;
     rt->out = &b;
@@ -242,7 +243,8 @@ static struct jloop *jloop_new(struct jrt *rt, struct jenv *outside, const struc
     return l;
 }
 
-static struct jv jfor_recursive(struct jrt *rt, struct jenv *outside, const struct jnode *n, struct jv over, int64_t depth)
+static struct jv jfor_recursive(struct jrt *rt, struct jenv *outside, const struct jnode *n, struct jv over,
+                                int64_t depth)
 {
     struct jsb b = {.rt = rt}, *out = rt->out;
     struct jloop *l = jloop_new(rt, outside, n, over);
@@ -294,8 +296,8 @@ static struct jv jmacro_rest(struct jrt *rt, const struct jmacro *m, const struc
         if (used[i])
             continue;
         if (!(m->node->uses & JUSES_KWARGS))
-            jfail(rt, "macro '%s' takes no keyword argument '%s'", m->node->name ? jstr_c(rt, m->node->name) : "caller",
-                  jstr_c(rt, c->kw[2 * i].s));
+            jfail(rt, "macro '%s' takes no keyword argument '%s'",
+                  m->node->name ? jstr_c(rt, m->node->name) : "caller", jstr_c(rt, c->kw[2 * i].s));
         jdict_set(rt, rest, c->kw[2 * i], c->kw[2 * i + 1]);
     }
     return jv_dict(rest);
@@ -327,7 +329,8 @@ static void jmacro_bind(struct jrt *rt, const struct jmacro *m, struct jenv *env
             jlist_add(rt, more, c->pos[k]);
         *jenv_at(env, n->special[3]) = jv_tuple(more);
     } else if (c->npos > n->count) {
-        jfail(rt, "macro '%s' takes not more than %zu argument(s)", n->name ? jstr_c(rt, n->name) : "caller", n->count);
+        jfail(rt, "macro '%s' takes not more than %zu argument(s)", n->name ? jstr_c(rt, n->name) : "caller",
+              n->count);
     }
 }
 
@@ -443,7 +446,8 @@ static enum jflow jexec_one(struct jrt *rt, struct jenv *env, const struct jnode
     case JN_CONTINUE:
         return JFLOW_CONTINUE;
     default:
-        jfail(rt, "no loader for this environment specified: a chat template cannot include, import or extend another");
+        jfail(rt, "no loader for this environment specified: a chat template cannot include, import or "
+                  "extend another");
     }
 }
 

@@ -103,8 +103,9 @@ static void jrepr_scalar(struct jsb *b, struct jv v)
         jop_float_text(v.f, text);
         break;
     case J_RANGE:
-        snprintf(text, sizeof text, v.range->step == 1 ? "range(%" PRId64 ", %" PRId64 ")"
-                                                       : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
+        snprintf(text, sizeof text,
+                 v.range->step == 1 ? "range(%" PRId64 ", %" PRId64 ")"
+                                    : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
                  v.range->start, v.range->stop, v.range->step);
         break;
     default:
@@ -205,7 +206,8 @@ static void jjson_str(struct jsb *b, const struct jstr *s, bool ascii)
         } else if (cp < 0x10000)
             snprintf(text, sizeof text, "\\u%04x", cp);
         else
-            snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd800 + ((cp - 0x10000) >> 10), 0xdc00 + (cp & 0x3ff));
+            snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd800 + ((cp - 0x10000) >> 10),
+                     0xdc00 + (cp & 0x3ff));
         jsb_lit(b, text, data);
     }
     jsb_lit(b, "\"", true);

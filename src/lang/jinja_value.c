@@ -553,15 +553,24 @@ bool jv_true(struct jv v)
 const char *jv_type(struct jv v)
 {
     static const char *const name[] = {
-        [J_MISSING] = "MissingType", [J_UNDEF] = "Undefined",
-        [J_NONE] = "NoneType",       [J_BOOL] = "bool",
-        [J_INT] = "int",             [J_FLOAT] = "float",
-        [J_STR] = "str",             [J_LIST] = "list",
-        [J_TUPLE] = "tuple",         [J_DICT] = "dict",
-        [J_RANGE] = "range",         [J_ITER] = "generator",
-        [J_NS] = "Namespace",        [J_MACRO] = "Macro",
-        [J_FUNC] = "function",       [J_METHOD] = "builtin_function_or_method",
-        [J_LOOP] = "LoopContext",    [J_CYCLER] = "Cycler",
+        [J_MISSING] = "MissingType",
+        [J_UNDEF] = "Undefined",
+        [J_NONE] = "NoneType",
+        [J_BOOL] = "bool",
+        [J_INT] = "int",
+        [J_FLOAT] = "float",
+        [J_STR] = "str",
+        [J_LIST] = "list",
+        [J_TUPLE] = "tuple",
+        [J_DICT] = "dict",
+        [J_RANGE] = "range",
+        [J_ITER] = "generator",
+        [J_NS] = "Namespace",
+        [J_MACRO] = "Macro",
+        [J_FUNC] = "function",
+        [J_METHOD] = "builtin_function_or_method",
+        [J_LOOP] = "LoopContext",
+        [J_CYCLER] = "Cycler",
         [J_JOINER] = "Joiner",
     };
     static const char *const view[] = {"dict_keys", "dict_values", "dict_items"};

@@ -9,7 +9,14 @@
 #include <string.h>
 #include <time.h>
 
-static const struct tm now = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26, .tm_hour = 12, .tm_min = 30, .tm_sec = 5, .tm_wday = 5, .tm_yday = 207};
+static const struct tm now = {.tm_year = 124,
+                              .tm_mon = 6,
+                              .tm_mday = 26,
+                              .tm_hour = 12,
+                              .tm_min = 30,
+                              .tm_sec = 5,
+                              .tm_wday = 5,
+                              .tm_yday = 207};
 
 static int render(const char *text, const json_t *data, struct spans *out, struct err *e)
 {
@@ -31,16 +38,19 @@ static void test_snippets(void **state)
     assert_non_null(all);
     size_t i, bad = 0;
     assert_true(json_array_size(json_object_get(all, "snippets")) >= 300);
-    json_array_foreach (json_object_get(all, "snippets"), i, one) {
+    json_array_foreach(json_object_get(all, "snippets"), i, one)
+    {
         const char *text = json_string_value(json_object_get(one, "template"));
         const json_t *want = json_object_get(one, "out"), *message = json_object_get(one, "message");
         struct spans got;
         struct err e;
         bool ok = !render(text, json_object_get(all, "context"), &got, &e);
-        bool right = want ? ok && got.n == json_string_length(want) && !memcmp(got.text, json_string_value(want), got.n)
+        bool right = want ? ok && got.n == json_string_length(want) &&
+                                !memcmp(got.text, json_string_value(want), got.n)
                           : !ok && (!message || strstr(e.text, json_string_value(message)));
         if (!right) {
-            print_error("%s\n  gives %s\n  not   %s\n", text, ok ? got.text : e.text, want ? json_string_value(want) : "an error");
+            print_error("%s\n  gives %s\n  not   %s\n", text, ok ? got.text : e.text,
+                        want ? json_string_value(want) : "an error");
             bad++;
         }
         if (!ok)
@@ -62,8 +72,8 @@ static void check_origin(const char *text, const char *want)
     char shown[512];
     size_t n = 0;
     for (size_t i = 0; i < got.count; i++)
-        n += (size_t)snprintf(shown + n, sizeof shown - n, got.items[i].from_template ? "%.*s" : "[%.*s]", (int)got.items[i].n,
-                              got.items[i].text);
+        n += (size_t)snprintf(shown + n, sizeof shown - n, got.items[i].from_template ? "%.*s" : "[%.*s]",
+                              (int)got.items[i].n, got.items[i].text);
     assert_string_equal(shown, want);
     spans_free(&got);
     json_decref(data);
@@ -109,7 +119,8 @@ static void test_roles(void **state)
 {
     (void)state;
     static const char *const roles[] = {"user", NULL};
-    json_t *data = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "m", "role", "user", "content", "user", "role", "x", "content", "y");
+    json_t *data = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "m", "role", "user", "content", "user", "role", "x",
+                             "content", "y");
     struct err e = {0};
     struct jinja *t;
     struct spans out;
@@ -149,13 +160,17 @@ static void test_limits(void **state)
     check_limit("{{ 9223372036854775807 + 1 }}");
     check_limit("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}");
     check_limit("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}");
-    check_limit("{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
-                "{% endfor %}{% endfor %}");
-    check_limit("{% set ns = namespace(s='ab') %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}");
-    check_limit("{% set ns = namespace(l=[1]) %}{% for a in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}");
+    check_limit(
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
+        "{% endfor %}{% endfor %}");
+    check_limit(
+        "{% set ns = namespace(s='ab') %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}");
+    check_limit("{% set ns = namespace(l=[1]) %}{% for a in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% "
+                "endfor %}{{ ns.l }}");
     check_limit("{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns }}");
     check_limit("{% for a in range(99999) %}{{ 'x' * 1000 }}{% endfor %}");
-    check_limit("{% set s = 'a' * 1000000 %}{% for i in range(99999) %}{% if s.replace('a', 'b') %}{% endif %}{% endfor %}");
+    check_limit("{% set s = 'a' * 1000000 %}{% for i in range(99999) %}{% if s.replace('a', 'b') %}{% endif "
+                "%}{% endfor %}");
 }
 
 static char *repeat(const char *before, const char *unit, size_t times)
@@ -174,9 +189,23 @@ static void test_deep_source(void **state)
     (void)state;
     static const struct {
         const char *before, *unit;
-    } deep[] = {{"{{ ", "["}, {"{{ ", "("}, {"{{ ", "{1:"}, {"{{ ", "not "}, {"{{ ", "-"},  {"{{ 1", "+1"}, {"{{ a", ".b"},
-                {"{{ a", "[0]"}, {"{{ a", "|e"}, {"{{ 1", " if 1 else 1"}, {"", "{% if 1 %}"}, {"", "{% for i in x %}"},
-                {"", "{% macro m() %}"}, {"{{ '", "a"}, {"{{ a", "()"}, {"", "{% set x %}"}, {"{{ 1", "~1"}};
+    } deep[] = {{"{{ ", "["},
+                {"{{ ", "("},
+                {"{{ ", "{1:"},
+                {"{{ ", "not "},
+                {"{{ ", "-"},
+                {"{{ 1", "+1"},
+                {"{{ a", ".b"},
+                {"{{ a", "[0]"},
+                {"{{ a", "|e"},
+                {"{{ 1", " if 1 else 1"},
+                {"", "{% if 1 %}"},
+                {"", "{% for i in x %}"},
+                {"", "{% macro m() %}"},
+                {"{{ '", "a"},
+                {"{{ a", "()"},
+                {"", "{% set x %}"},
+                {"{{ 1", "~1"}};
     for (size_t i = 0; i < sizeof deep / sizeof deep[0]; i++) {
         char *text = repeat(deep[i].before, deep[i].unit, 60000);
         struct spans out;
@@ -205,7 +234,8 @@ static void test_errors_have_lines(void **state)
 static void test_memory_fails(void **state)
 {
     (void)state;
-    const char *text = "{% macro m(a) %}{{ a|upper }}{% endmacro %}{% for x in range(3) %}{{ m('é' ~ x) }}{% endfor %}";
+    const char *text =
+        "{% macro m(a) %}{{ a|upper }}{% endmacro %}{% for x in range(3) %}{{ m('é' ~ x) }}{% endfor %}";
     int result = -1;
     for (long n = 1; result && n < 200; n++) {
         struct spans out;
@@ -229,15 +259,17 @@ static void test_mentions(void **state)
     struct err e = {0};
     const char *text = "{% if tools %}{{ messages }}{% endif %}";
     assert_int_equal(jinja_compile(&t, text, strlen(text), &e), 0);
-    assert_true(jinja_mentions(t, "tools") && jinja_mentions(t, "messages") && !jinja_mentions(t, "documents"));
+    assert_true(jinja_mentions(t, "tools") && jinja_mentions(t, "messages") &&
+                !jinja_mentions(t, "documents"));
     jinja_free(t);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_snippets),     cmocka_unit_test(test_origins),     cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_limits),       cmocka_unit_test(test_deep_source), cmocka_unit_test(test_errors_have_lines),
+        cmocka_unit_test(test_snippets),     cmocka_unit_test(test_origins),
+        cmocka_unit_test(test_roles),        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_deep_source),  cmocka_unit_test(test_errors_have_lines),
         cmocka_unit_test(test_memory_fails), cmocka_unit_test(test_mentions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
