@@ -76,8 +76,6 @@ static int template_time(const char *text, struct tm *out, struct err *e)
 static int template_chat(struct chat **out, const struct args *a, struct store **store, struct err *e)
 {
     const char *file = args_text(a, "file");
-    if (!file == !a->count)
-        return err_set(e, ERR_USAGE, "quern template needs either MODEL or --file FILE");
     if (!file)
         return tool_open(store, a->words[0], e) < 0 ? -1 : chat_open(out, *store, NULL, e);
     struct buf text = {.max = TEMPLATE_FILE_MAX};
@@ -91,6 +89,8 @@ static int template_chat(struct chat **out, const struct args *a, struct store *
 static int template_request(struct chat_request *r, const struct args *a, json_t *extra, struct err *e)
 {
     const char *messages = args_text(a, "messages"), *tools = args_text(a, "tools"), *pair;
+    if (!args_text(a, "file") == !a->count)
+        return err_set(e, ERR_USAGE, "quern template needs either MODEL or --file FILE");
     if (!messages)
         return err_set(e, ERR_USAGE, "quern template needs --messages FILE");
     if (!extra)
