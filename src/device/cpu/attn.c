@@ -258,12 +258,13 @@ static void attn_finish(const struct lane *l, const struct attn *a, const struct
 static void attn_task(const struct lane *l, const struct attn *a, const struct task *t)
 {
     uint32_t m = t->rows * t->heads, v_dim = a->o->v_dim;
-    struct piece total = attn_total(l, m, v_dim);
-    struct piece p = {.acc = l->own->attn.acc,
-                      .max = l->own->attn.stat + 2 * TILE_ROWS,
-                      .sum = l->own->attn.stat + 3 * TILE_ROWS};
+    struct piece total = attn_total(l, m, v_dim), p = {.acc = l->own->attn.acc,
+                                                       .max = l->own->attn.stat + 2 * TILE_ROWS,
+                                                       .sum = l->own->attn.stat + 3 * TILE_ROWS};
     attn_queries(l, a, t);
-    for (uint32_t c = t->k0 / CHUNK_KEYS; c * CHUNK_KEYS < t->k1; c++) {
+    uint32_t first = t->k0 / CHUNK_KEYS;
+    attn_chunk(l, a, t, first, &total); /* the same as merged into nothing */
+    for (uint32_t c = first + 1; c * CHUNK_KEYS < t->k1; c++) {
         attn_chunk(l, a, t, c, &p);
         attn_merge(&total, &p, m, v_dim);
     }
