@@ -93,11 +93,10 @@ static void attn_load(const struct lane *l, const struct attn *a, const struct t
     const struct step *s = l->s;
     uint32_t tokens = l->d->kv.page_tokens, v_dim = a->o->v_dim;
     const int32_t *table = s->tables + ((size_t)a->group * s->seqs + t->seq_index) * s->table_width;
-    for (uint32_t at = 0; at < ATTN_KEYS; at += tokens) {
-        uint32_t end = t1 < at + tokens ? t1 : at + tokens;
+    for (uint32_t at = 0; at < t1; at += tokens) {
         float *v = own->v + (size_t)at * v_dim;
-        uint32_t n = at + tokens > t0 && end > at ? end - at : 0; /* tokens of this page that are there */
-        if (!n) {
+        uint32_t n = t1 - at < tokens ? t1 - at : tokens;
+        if (at + tokens <= t0) { /* before the window: the page may be another's by now */
             memset(v, 0, (size_t)tokens * v_dim * sizeof *v);
             continue;
         }

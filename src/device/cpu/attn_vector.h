@@ -113,7 +113,7 @@ static void attn_scores(const struct attn_tile *t)
                                            .b_stride = ATTN_KEYS,
                                            .y_stride = ATTN_KEYS,
                                            .n = t->k_dim},
-                     t->m, (t->keys + ATTN_WIDE - 1) / ATTN_WIDE * ATTN_WIDE);
+                     t->m, (t->keys + ATTN_LANES - 1) / ATTN_LANES * ATTN_LANES);
 }
 
 static void attn_values(const struct attn_tile *t)
