@@ -145,7 +145,8 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
         }
         for (int r = 0; r < rows; r++)
             if ((uint32_t)r < job->m)
-                job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]), _mm256_add_ps(acc[r][2], acc[r][3])));
+                job->y[r * job->y_stride + n] = sum_8(
+                    _mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]), _mm256_add_ps(acc[r][2], acc[r][3])));
     }
 }
 
