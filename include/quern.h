@@ -31,21 +31,21 @@ struct quern_error {
 };
 
 struct quern_options {
-    const char *device;   /* "cpu", "cuda", "cuda:N" */
+    const char *device;        /* "cpu", "cuda", "cuda:N" */
     const char *chat_template; /* a chat template instead of the model's own */
-    uint32_t ctx;         /* tokens of context; 0 = the model's, at most 8,192 */
-    int threads;          /* 0 = all cores that this process may use */
-    int exact;            /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
+    uint32_t ctx;              /* tokens of context; 0 = the model's, at most 8,192 */
+    int threads;               /* 0 = all cores that this process may use */
+    int exact;                 /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
 };
 
 /* One of the three says what is asked: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of
  * the user), or `raw` (the text itself, no template). */
 struct quern_request {
     const char *messages, *prompt, *raw;
-    const char *system;    /* put before `prompt` */
-    uint32_t max_tokens;   /* 0 = until the model ends or the context is full */
+    const char *system;  /* put before `prompt` */
+    uint32_t max_tokens; /* 0 = until the model ends or the context is full */
     uint64_t seed;
-    int greedy;            /* 1 = always the best token */
+    int greedy;                       /* 1 = always the best token */
     double temperature, top_p, min_p; /* 0 = the model's default */
     uint32_t top_k;
     const char *const *stop; /* strings that end the answer, NULL-terminated */

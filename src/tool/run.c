@@ -179,7 +179,7 @@ static int run_once(struct run *r, struct err *e)
     if (!failed && args_flag(r->a, "verbose"))
         answer_stats(r->loaded, &g);
     if (!failed && profiled)
-        failed = profile_print(&r->profile, &g, e);
+        profile_print(&r->profile, &g);
     if (!failed && g.finish == FINISH_CANCEL)
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
     ids_free(&prompt);
@@ -207,7 +207,7 @@ static int run_talk(struct run *r, struct err *e)
 
 static int run_all(struct run *r, struct err *e)
 {
-    bool is_chat;
+    bool is_chat = false;
     struct loaded_options o = {0};
     if (run_read_options(r, e) || run_prompt_text(r, &is_chat, e))
         return -1;

@@ -1,0 +1,34 @@
+/* The architecture table: what each family is called, what its containers leave unsaid, and who writes its plan. */
+#pragma once
+
+#include "device/plan.h"
+#include "model/hparams.h"
+
+struct build;
+
+struct arch {
+    const char *name;     /* ours, which is GGUF's */
+    const char *gguf;     /* other names in GGUF files, "a|b" or NULL */
+    const char *hf;       /* model_type in config.json, "a|b" */
+    const char *defaults; /* what config.json may leave out, as JSON; NULL = nothing */
+    enum norm_kind norm;
+    enum rope_kind gguf_rope, hf_rope;
+    enum act_kind act;
+    uint32_t window_pattern; /* see hparams */
+    enum gating_kind gating;
+    bool normalise;     /* weights of experts, where the file does not say */
+    bool norm_plus_one; /* safetensors hold norms as w - 1 (GGUF holds w) */
+    bool grouped_qkv;   /* safetensors fuse Q, K and V key-value head by head */
+    bool conv1d;        /* safetensors hold matrices of layers transposed */
+    bool qk_norm_row;   /* norms of Q and K are over the whole row, not over each head */
+    bool encoder;
+    /* The family's own keys and rules, after the common ones; NULL = none. */
+    int (*setup)(struct hparams *h, const struct keys *k, struct err *e);
+    void (*build)(struct build *b);
+};
+
+/* NULL = unknown. */
+const struct arch *arch_by_gguf(const char *name);
+const struct arch *arch_by_config(const char *model_type, const char *class_name);
+/* Sets an error that names the unknown one and lists the known ones. */
+int arch_unknown(const char *name, enum store_kind kind, struct err *e);

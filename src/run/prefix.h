@@ -1,0 +1,32 @@
+/* The prefix tree: what past and present sequences have in common is computed once and kept once.
+ *
+ * A node is one page of tokens (RUNNER_PAGE of them; a leaf may hold fewer) after the tokens of its
+ * ancestors, with the KV pages of every group that hold them. The root of a tree is a salt: requests
+ * with different salts (API keys) never share. The tree holds one reference to each of its pages; a
+ * sequence that uses one holds another. Nodes whose pages only the tree holds can be evicted, leaves
+ * first, the least recently used first. Belongs to the engine's thread. */
+#pragma once
+
+#include "base/err.h"
+#include "run/runner.h"
+
+#include <stdint.h>
+
+struct prefix;
+
+int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct err *e);
+void prefix_close(struct prefix *t);
+
+/* Gives the sequence (which is empty) the pages of the longest known beginning of ids[0..n); returns
+ * how many tokens that are. A partly filled page, and a page that is only in part the same, are
+ * copied by the runner when they are first written to. */
+uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n);
+/* Remembers the first `len` tokens of the sequence. Never fails: where there is no room, it forgets. */
+void prefix_insert(struct prefix *t, uint64_t salt, const struct seq *s, uint32_t len);
+/* Frees at least `pages` pages of every group, if that many can be; returns how many nodes went. */
+uint32_t prefix_evict(struct prefix *t, uint32_t pages);
+
+struct prefix_stats {
+    uint64_t nodes, hits, misses, hit_tokens, evicted;
+};
+void prefix_stats(const struct prefix *t, struct prefix_stats *out);
