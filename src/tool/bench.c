@@ -199,10 +199,11 @@ static void bench_json(const struct bench *b, struct buf *out)
 
 static void bench_table(const struct bench *b, struct buf *out)
 {
-    buf_printf(
-        out,
-        "machine, probed: %d threads, read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 %.0f GFLOP/s\n",
-        b->threads, 1e-9 * b->probe.read, 1e-9 * b->probe.int8, 1e-9 * b->probe.float32, 1e-9 * b->probe.bf16);
+    buf_printf(out,
+               "machine, probed: %d threads, read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 %.0f "
+               "GFLOP/s\n",
+               b->threads, 1e-9 * b->probe.read, 1e-9 * b->probe.int8, 1e-9 * b->probe.float32,
+               1e-9 * b->probe.bf16);
     buf_printf(out, "%-8s %6s %7s %6s %10s %8s %8s %8s %s\n", "test", "n", "depth", "batch", "tok/s",
                "spread", "GB/s", "GOP/s", "share of the limit");
     for (int i = 0; i < b->count; i++) {

@@ -1,16 +1,19 @@
 /* Every kernel of every tier that this machine has, against scalar.c, over odd shapes. With --bench
- * [TYPE] it prices the products instead (bench.h). */
+ * [TYPE] it prices the products instead. */
 #include "test.h"
 
 #include "base/block.h"
 #include "base/dtype.h"
 #include "base/half.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/probe.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static const char *const tiers[] = {"avx2", "avx512"};
 static const uint32_t rounded_types[] = {DTYPE_Q4_0,  DTYPE_Q4_1,   DTYPE_Q5_0,  DTYPE_Q5_1, DTYPE_Q8_0,
@@ -425,12 +428,137 @@ static void test_vectors(void **state)
     }
 }
 
-int main(void)
+/* ---- prices ---- */
+
+/* Shapes of a small model's feed-forward; the weights of a row of x are far larger than the caches. */
+enum { PRICE_K = 1536, PRICE_BYTES = 128 << 20, PRICE_N = 4480, PRICE_RUNS = 9 };
+
+struct price {
+    const struct kernels *k;
+    struct matmul job;
+    bool rounded;
+    uint8_t *scratch;
+    size_t scratch_each;
+};
+
+static void price_work(void *arg, int worker, int workers)
+{
+    const struct price *p = arg;
+    struct matmul job = p->job;
+    long from, to;
+    pool_slice(p->job.n1, 16, worker, workers, &from, &to);
+    job.n0 = (uint32_t)from;
+    job.n1 = (uint32_t)to;
+    job.scratch = p->scratch + (size_t)worker * p->scratch_each;
+    if (from < to)
+        (p->rounded ? p->k->matmul_q8[job.type] : p->k->matmul_float)(&job);
+}
+
+static int price_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double price_median(struct pool *pool, struct price *p)
+{
+    double t[PRICE_RUNS];
+    for (int i = -1; i < PRICE_RUNS; i++) {
+        struct timespec a, b;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        pool_run(pool, price_work, p);
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        if (i >= 0)
+            t[i] = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+    }
+    qsort(t, PRICE_RUNS, sizeof *t, price_order);
+    return t[PRICE_RUNS / 2];
+}
+
+static void price_type(struct pool *pool, struct price *p, uint8_t *w, uint32_t type,
+                       const struct probe *walls)
+{
+    static const uint32_t ms[] = {1, 2, 4, 8, 16, 32, 128, 512};
+    const struct dtype_info *t = dtype_get(type);
+    size_t row_bytes = (size_t)(PRICE_K / t->block_values) * t->block_bytes, rows = PRICE_BYTES / row_bytes;
+    double top = p->rounded ? walls->int8 : walls->float32;
+    for (size_t n = 0; n < rows; n++)
+        n < 64 ? random_row(type, PRICE_K, w + n * row_bytes)
+               : (void)memcpy(w + n * row_bytes, w + n % 64 * row_bytes, row_bytes);
+    printf("%-7s %-7s", p->k->tier, t->name);
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        p->job.w = w;
+        p->job.row_bytes = row_bytes;
+        p->job.type = type;
+        p->job.m = ms[i];
+        p->job.n1 = ms[i] > 8 ? PRICE_N : (uint32_t)rows;
+        p->job.y_stride = p->job.n1;
+        double s = price_median(pool, p), bytes = (double)p->job.n1 * (double)row_bytes;
+        double ops = 2.0 * ms[i] * p->job.n1 * PRICE_K;
+        if (ms[i] <= 8)
+            printf(" | %5.1f %3.0f%%", bytes / s * 1e-9, 100 * bytes / s / walls->read);
+        else
+            printf(" | %5.0f %3.0f%%", ops / s * 1e-9, 100 * ops / s / top);
+        fflush(stdout);
+    }
+    printf("\n");
+}
+
+/* Prints GB/s (up to 8 rows) and GOP/s of every product, and their shares of the walls. */
+static int price_all(const char *only)
+{
+    enum { M = 512 };
+    struct err e = {0};
+    struct probe walls;
+    struct pool *pool = pool_open(0, &e);
+    if (!pool || probe_run(pool, &walls, &e))
+        return fprintf(stderr, "%s\n", e.text), 1;
+    printf("%d threads; read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 %.0f GFLOP/s\n",
+           pool_size(pool), walls.read * 1e-9, walls.int8 * 1e-9, walls.float32 * 1e-9, walls.bf16 * 1e-9);
+    printf("tier    type       m=1 GB/s     m=2         m=4         m=8      m=16 GOP/s    m=32        m=128 "
+           "      m=512\n");
+    uint8_t *w = mem_alloc(PRICE_BYTES, 1);
+    float *x = mem_alloc((size_t)M * PRICE_K, 4), *y = mem_alloc((size_t)32 << 20, 4);
+    random_values(x, M * PRICE_K, 1);
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
+        const struct kernels *k = tier_or_skip(tiers[i]);
+        if (!k)
+            continue;
+        struct price p = {.k = k, .scratch_each = k->scratch_bytes + 64};
+        p.scratch = mem_aligned(64, p.scratch_each / 64 * 64 * (size_t)pool_size(pool));
+        p.scratch_each = p.scratch_each / 64 * 64;
+        p.job = (struct matmul){.k = PRICE_K, .x = x, .x_stride = PRICE_K, .y = y};
+        p.job.q8 =
+            (struct q8_rows){mem_aligned(64, (size_t)M * PRICE_K), mem_aligned(64, (size_t)M * PRICE_K / 8),
+                             mem_aligned(64, (size_t)M * PRICE_K / 8), PRICE_K, PRICE_K / 32};
+        k->quantise(x, M * PRICE_K, p.job.q8.q, p.job.q8.d, p.job.q8.s);
+        for (int kind = 0; kind < 2; kind++) {
+            const uint32_t *types = kind ? float_types : rounded_types;
+            size_t count = kind ? sizeof float_types / 4 : sizeof rounded_types / 4;
+            p.rounded = !kind;
+            for (size_t t = 0; t < count; t++)
+                if (!only || (uint32_t)dtype_find(only) == types[t])
+                    price_type(pool, &p, w, types[t], &walls);
+        }
+        void *all[] = {p.scratch, p.job.q8.q, p.job.q8.d, p.job.q8.s};
+        for (size_t j = 0; j < 4; j++)
+            mem_free(all[j]);
+    }
+    mem_free(w);
+    mem_free(x);
+    mem_free(y);
+    pool_close(pool);
+    return 0;
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounded_products),
         cmocka_unit_test(test_float_products),
         cmocka_unit_test(test_vectors),
     };
+    if (argc > 1 && !strcmp(argv[1], "--bench"))
+        return price_all(argc > 2 ? argv[2] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

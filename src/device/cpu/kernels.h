@@ -54,8 +54,7 @@ struct attn_tile {
     float *acc;           /* (m, v_dim) */
     const float *rescale; /* (m): what acc is multiplied by first */
     uint32_t m, k_dim, v_dim;
-    uint32_t
-        keys; /* those that are there; what lies behind them in s does not matter to scores, nor values */
+    uint32_t keys; /* how many there are; in s and v nobody looks behind them */
 };
 
 struct kernels {
@@ -70,18 +69,18 @@ struct kernels {
     /* y may be x in norms and act_mul (gate or up); w and b may be NULL */
     void (*rms_norm)(const float *x, const float *w, float eps, uint32_t n, float *y);
     void (*layer_norm)(const float *x, const float *w, const float *b, float eps, uint32_t n, float *y);
-    void (*act_mul)(int act, const float *gate, const float *up, uint32_t n,
-                    float *y); /* y = act(gate) * up; up may be NULL */
-    void (*rope)(float *x, uint32_t dims, bool halves,
-                 const float *cos_sin); /* cos_sin: (dims/2) cosines, then sines */
+    /* y = act(gate) * up; up may be NULL */
+    void (*act_mul)(int act, const float *gate, const float *up, uint32_t n, float *y);
+    /* cos_sin: (dims/2) cosines, then sines */
+    void (*rope)(float *x, uint32_t dims, bool halves, const float *cos_sin);
     float (*dot)(const float *a, const float *b, uint32_t n);
     void (*axpy)(float a, const float *x, uint32_t n, float *y); /* y += a x */
     float (*max)(const float *x, uint32_t n);
     float (*exp_sum)(float *x, uint32_t n, float max); /* x = exp(x - max) in place, returns the sum */
     void (*to_f16)(const float *x, uint32_t n, uint16_t *y);
     void (*from_f16)(const uint16_t *x, uint32_t n, float *y);
-    void (*softcap)(float *x, uint32_t n, float scale,
-                    float cap); /* x = cap * tanh(x * scale / cap); cap 0: x * scale */
+    /* x = cap * tanh(x * scale / cap); cap 0: x * scale */
+    void (*softcap)(float *x, uint32_t n, float scale, float cap);
     /* F16 rows -> float rows */
     void (*panel_f16)(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t cols, float *y,
                       size_t y_stride);

@@ -48,7 +48,7 @@ ALWAYS_INLINE void float_dot(uint32_t type, const uint8_t *p, const float *const
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
         if (i % 32 == 0)
-            ask_ahead(p + i * size, 32 * size);
+            ask_ahead(p + i * size, STREAM_AHEAD, 32 * size);
         for (int j = 0; j < 2; j++) {
             __m256 w = load_8(type, p + (i + 8 * j) * size);
             for (int r = 0; r < rows; r++)

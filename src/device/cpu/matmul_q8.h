@@ -68,9 +68,12 @@ ALWAYS_INLINE void joint_scales(bool halves, const struct unit_scales *s, const 
     }
 }
 
-/* acc (rows, 2) += the unit whose bytes are at p, times unit u of each row of x. */
+/* A row has this many sums, so that none waits for another. */
+enum { SUMS = 4 };
+
+/* acc (rows, SUMS) += the unit whose bytes are at p, times unit u of each row of x. */
 ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row *x, size_t u, int rows,
-                            __m256 (*acc)[2])
+                            __m256 (*acc)[SUMS])
 {
     const bool halves = unit_halves(type), is_signed = unit_signed(type);
     struct unit_scales s;
@@ -83,8 +86,8 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
         __m256i w = multiply_bytes(is_signed, unit_group(type, p, g));
         for (int r = 0; r < rows; r++) {
             __m256i dot = dot_bytes(is_signed, w, load_32(x[r].q + UNIT * u + 32 * g));
-            acc[r][g % 2] =
-                _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), lane_scales(halves, c[r], g), acc[r][g % 2]);
+            acc[r][g % SUMS] =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), lane_scales(halves, c[r], g), acc[r][g % SUMS]);
         }
     }
     for (int i = 0; i < (halves ? 2 : 1); i++) {
@@ -129,19 +132,20 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
     q8_copy_rows(job, unit_halves(type), x);
     for (uint32_t n = job->n0; n < job->n1; n++) {
         const uint8_t *row = job->w + n * job->row_bytes;
-        __m256 acc[FEW][2];
+        __m256 acc[FEW][SUMS];
         for (int r = 0; r < rows; r++)
-            acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+            for (int i = 0; i < SUMS; i++)
+                acc[r][i] = _mm256_setzero_ps();
         if (groups)
             memcpy(rest, row + whole * bytes, groups * (bytes / UNIT_GROUPS));
         for (uint32_t u = 0; u < whole + (groups > 0); u++) {
             const uint8_t *p = u < whole ? row + u * bytes : rest;
-            ask_ahead(p, bytes);
+            ask_ahead(p, STREAM_AHEAD, bytes);
             unit_dot(type, p, x, u, rows, acc);
         }
         for (int r = 0; r < rows; r++)
             if ((uint32_t)r < job->m)
-                job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(acc[r][0], acc[r][1]));
+                job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]), _mm256_add_ps(acc[r][2], acc[r][3])));
     }
 }
 
@@ -153,8 +157,8 @@ struct q8_scratch {
 };
 
 /* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
-ALWAYS_INLINE void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0,
-                                uint32_t width, struct q8_tile *t)
+static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
+                         struct q8_tile *t)
 {
     const bool halves = unit_halves(type);
     const __m256i ones = _mm256_set1_epi8(1), ones_16 = _mm256_set1_epi16(1);
@@ -242,6 +246,7 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
                 const uint8_t *p =
                     job->w + least(n + col + r, job->n1 - 1) * job->row_bytes + (k0 + at) / UNIT * bytes;
                 uint8_t rest[UNIT_MOST_BYTES] = {0};
+                ask_ahead(p, PANEL * job->row_bytes, bytes); /* for the next panel */
                 if (groups < UNIT_GROUPS)
                     p = memcpy(rest, p, groups * (bytes / UNIT_GROUPS));
                 q8_decode_unit(type, p, r, &unit);
@@ -264,7 +269,8 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
                 for (uint32_t m = m0; m < m1; m += TILE) {
                     struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, m1 - m),
                                            least(PANEL, job->n1 - n), k0 > 0};
-                    q8_tile_run(type, &s->panel, s->tile + (m - m0) / TILE, width / 32, &out);
+                    q8_tile_run(type,
+                                &(struct q8_tile_job){&s->panel, s->tile + (m - m0) / TILE, width / 32, out});
                 }
             }
         }
