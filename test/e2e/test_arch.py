@@ -231,7 +231,7 @@ def cut(name):
     (set_key("rope_parameters", {"rope_type": "spiral"}), ["spiral", "yarn"]),
     (set_key("rope_parameters", {"rope_type": "llama3"}), ["llama3", "low_freq_factor"]),
     (set_key("rope_parameters", {"rope_type": "longrope", "short_factor": [1, 2]}), ["long_factor"]),
-    (set_key("quantization_config", {"quant_method": "gptq"}), ["gptq"]),
+    (set_key("quantization_config", {"quant_method": "gptq"}), ["GPTQ"]),
     (lambda f: f.config.clear(), ["architecture"]),
     (drop("model.norm.weight"), ["model.norm.weight"]),
     (drop("model.layers.1.mlp.up_proj.weight"), ["model.layers.1.mlp.up_proj.weight", "llama"]),
@@ -265,13 +265,13 @@ def against_llama_cpp(shared, logits, path, name, prompts):
     cases = json.loads((shared / "ref" / "llama.cpp.json").read_text())[name]
     for case in cases[:prompts]:
         top = case["top"][0]
-        last = logits(path, case["tokens"])["last"]
+        last = logits(path, case["tokens"], "--exact")["last"]
         high = max(last)
         total = high + math.log(sum(math.exp(x - high) for x in last))
         best = max(range(len(last)), key=last.__getitem__)
         assert best == top[0][0] or last[best] - last[top[0][0]] < 0.1
         differences = [abs(last[i] - total - p) for i, p in top]
-        assert sum(differences) / len(differences) < 0.3  # llama.cpp rounds activations to 8 bits
+        assert sum(differences) / len(differences) < 0.2  # llama.cpp rounds activations to 8 bits, this does not
 
 
 def test_smollm2_like_llama_cpp(shared, logits, smollm2):
