@@ -388,6 +388,18 @@ static void check_quantise(const struct kernels *k, const struct kernels *s)
     }
 }
 
+static void check_panel(const struct kernels *k, const struct kernels *s)
+{
+    enum { ROWS = 3, COLS = 37, FROM = 40, TO = 41 };
+    uint16_t h[ROWS * FROM];
+    float y[ROWS * TO] = {0}, truth[ROWS * TO] = {0};
+    for (int i = 0; i < ROWS * FROM; i++)
+        h[i] = fp16_from_f32(random_value());
+    k->panel_f16(h, FROM, ROWS, COLS, y, TO);
+    s->panel_f16(h, FROM, ROWS, COLS, truth, TO);
+    assert_memory_equal(y, truth, sizeof y);
+}
+
 static void check_halves(const struct kernels *k, const struct kernels *s)
 {
     enum { ALL = 65536, ODD = 3 };
@@ -431,6 +443,7 @@ static void test_vectors(void **state)
         }
         check_quantise(k, scalar);
         check_halves(k, scalar);
+        check_panel(k, scalar);
     }
 }
 
