@@ -223,7 +223,7 @@ ALWAYS_INLINE void float_pack_panel(uint32_t type, const struct matmul *job, uin
         for (uint32_t r = 0; r < 8; r++) {
             row[r] = job->w + least(n + col + r, job->n1 - 1) * job->row_bytes +
                      k0 / info->block_values * (size_t)info->block_bytes;
-            ask_ahead(row[r], PANEL * job->row_bytes, width / info->block_values * info->block_bytes);
+            ask_panel(row[r], PANEL * job->row_bytes, width / info->block_values * info->block_bytes);
             if (!float_direct(type)) {
                 decode(row[r], s->rows[r], width);
                 row[r] = (const uint8_t *)s->rows[r];

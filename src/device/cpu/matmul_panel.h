@@ -89,6 +89,13 @@ ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t ahead, size_t bytes)
         _mm_prefetch((const char *)((uintptr_t)p + ahead + i), _MM_HINT_T0);
 }
 
+/* The same for the next panel, into the second cache: the first is full. */
+ALWAYS_INLINE void ask_panel(const uint8_t *p, size_t ahead, size_t bytes)
+{
+    for (size_t i = 0; i < bytes + 63; i += 64)
+        _mm_prefetch((const char *)((uintptr_t)p + ahead + i), _MM_HINT_T1);
+}
+
 ALWAYS_INLINE float sum_8(__m256 v)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

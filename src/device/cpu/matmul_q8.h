@@ -264,7 +264,7 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
                 const uint8_t *p =
                     job->w + least(n + col + r, job->n1 - 1) * job->row_bytes + (k0 + at) / UNIT * bytes;
                 uint8_t rest[UNIT_MOST_BYTES] = {0};
-                ask_ahead(p, PANEL * job->row_bytes, bytes); /* for the next panel */
+                ask_panel(p, PANEL * job->row_bytes, bytes);
                 if (groups < UNIT_GROUPS)
                     p = memcpy(rest, p, groups * (bytes / UNIT_GROUPS));
                 q8_decode_unit(type, p, r, &unit);

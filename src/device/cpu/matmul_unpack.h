@@ -158,7 +158,7 @@ ALWAYS_INLINE __m256i iq4_levels(__m256i q)
 ALWAYS_INLINE __m256i e2m1_levels(__m256i q)
 {
     const __m256i levels = _mm256_broadcastsi128_si256(_mm_setr_epi8(BLOCK_E2M1_TWICE));
-    return _mm256_add_epi8(_mm256_shuffle_epi8(levels, q), _mm256_set1_epi8(12));
+    return _mm256_shuffle_epi8(_mm256_add_epi8(levels, _mm256_set1_epi8(12)), q); /* the sum is a constant */
 }
 
 /* The 32 bytes q of group g of the unit at p. */
