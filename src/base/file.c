@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -56,6 +57,13 @@ static int map_fill(uint8_t *to, size_t n, int fd, const char *path, struct err 
     return mprotect(to, n, PROT_READ);
 }
 
+static bool map_leases;
+
+void map_lease(void)
+{
+    map_leases = true;
+}
+
 int map_open(struct map *m, const char *path, struct err *e)
 {
     struct stat st;
@@ -81,6 +89,8 @@ int map_open(struct map *m, const char *path, struct err *e)
             return -1;
         }
     }
+    if (map_leases)
+        fcntl(fd, F_SETLEASE, F_RDLCK); /* goes with the descriptor; not every file can have one */
     *m = (struct map){.data = p, .size = (size_t)st.st_size, .fd = fd};
     return 0;
 }

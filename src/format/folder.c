@@ -223,10 +223,10 @@ int folder_look(struct folder *f, const char *path, struct err *e)
     int result;
     if (!index || !single)
         result = err_memory(e, "a path", strlen(path));
+    else if (folder_has(single)) /* before an index, as Hugging Face does */
+        result = folder_add(f, path, "model.safetensors", e);
     else if (folder_has(index))
         result = folder_index(f, path, index, e);
-    else if (folder_has(single))
-        result = folder_add(f, path, "model.safetensors", e);
     else {
         DIR *dir = opendir(path);
         result = dir ? folder_list(f, path, dir, e)

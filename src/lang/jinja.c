@@ -150,8 +150,8 @@ static bool render_guarded(struct jrt *rt, const struct jinja *t, const struct j
     rt->out = out;
     rt->vars = jdict_new(rt);
     rt->given = jdict_new(rt);
-    import_names(rt, in->data, in->roles, true);
     import_names(rt, in->own, NULL, false);
+    import_names(rt, in->data, in->roles, true);
     jexec(rt, NULL, t->root);
     return true;
 }

@@ -28,7 +28,7 @@ struct jinja_limits {
 };
 
 /* The names that a template sees besides the globals of Jinja. Both are JSON objects or NULL, and where
- * both have a name `own` wins. They are only read, and must outlive the call. */
+ * both have a name `data` wins. They are only read, and must outlive the call. */
 struct jinja_input {
     const json_t *data; /* messages, tools, ...: none of its text is trusted */
     const json_t *own;  /* what the engine itself supplies (bos_token, ...): as if the template wrote it */

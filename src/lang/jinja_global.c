@@ -101,10 +101,13 @@ static struct jv jglobal_strftime(struct jrt *rt, struct jv self, struct jv *arg
     char text[8192], c[1024];
     size_t n = 0;
     for (size_t i = 0; i < format->n; i++) {
-        if (format->s[i] == '%' && i + 1 < format->n && format->s[i + 1] == 'f') {
+        char next = format->s[i] == '%' && i + 1 < format->n ? format->s[i + 1] : 0;
+        if (next == 'f') {
             memcpy(c + n, "000000", 6); /* microseconds: the clock is given in seconds */
             n += 6;
             i++;
+        } else if (next == 'z' || next == 'Z') {
+            i++; /* a naive datetime has no zone */
         } else {
             c[n++] = format->s[i];
             if (format->s[i] == '%' && i + 1 < format->n)

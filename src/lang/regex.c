@@ -1,5 +1,5 @@
-/* See regex.h. Two things differ between Oniguruma and PCRE2 and are rewritten before compiling: \s (PCRE2
- * counts U+180E in) and \h (a hexadecimal digit there, a blank here). */
+/* See regex.h. What Oniguruma means by \s (no U+180E), \w (marks and circled letters too), \b and \h (a
+ * hexadecimal digit) is not what PCRE2 means: they are spelled out before compiling. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "lang/regex.h"
 
@@ -25,23 +25,42 @@ struct regex_run {
 #define SPACES                                                                                               \
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
-/* The pattern with \s, \S and \h spelled out. */
+#define WORDS                                                                                                \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"    \
+    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define BEHIND     "(?<=[" WORDS "])"
+#define AHEAD      "(?=[" WORDS "])"
+#define NOT_BEHIND "(?<![" WORDS "])"
+#define NOT_AHEAD  "(?![" WORDS "])"
+
+static const struct {
+    char letter;
+    const char *alone, *in_class; /* NULL = as it is */
+} spelled[] = {{'s', "[" SPACES "]", SPACES},
+               {'S', "[^" SPACES "]", NULL},
+               {'w', "[" WORDS "]", WORDS},
+               {'W', "[^" WORDS "]", NULL},
+               {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
+               {'b', "(?:" BEHIND NOT_AHEAD "|" NOT_BEHIND AHEAD ")", NULL},
+               {'B', "(?:" BEHIND AHEAD "|" NOT_BEHIND NOT_AHEAD ")", NULL}};
+
+/* The pattern with those spelled out. */
 static void translate(struct buf *out, const char *p, size_t n)
 {
     bool in_class = false;
     for (size_t i = 0; i < n; i++) {
         if (p[i] == '\\' && i + 1 < n) {
             char c = p[++i];
-            if (c == 's')
-                buf_str(out, in_class ? SPACES : "[" SPACES "]");
-            else if (c == 'S' && !in_class)
-                buf_str(out, "[^" SPACES "]");
-            else if (c == 'h')
-                buf_str(out, in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
-            else {
+            const char *text = NULL;
+            for (size_t k = 0; k < sizeof spelled / sizeof *spelled; k++)
+                if (spelled[k].letter == c)
+                    text = in_class ? spelled[k].in_class : spelled[k].alone;
+            if (!text)
                 buf_char(out, '\\');
+            if (text)
+                buf_str(out, text);
+            else
                 buf_char(out, c);
-            }
             continue;
         }
         if (p[i] == '[')

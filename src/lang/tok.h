@@ -40,6 +40,8 @@ static inline uint64_t tok_hash(const char *s, size_t n)
     return h ^ h >> 29;
 }
 
+/* What the model itself knows under this string, -1 = nothing. */
+int32_t tok_model_find(const struct tokenizer *t, const char *s, size_t n);
 int tok_map_open(struct tok_map *m, size_t count, struct err *e);
 /* Keeps the id that was there first and returns it, or id. */
 int32_t tok_map_add(struct tok_map *m, const struct tok_str *strs, int32_t id);
@@ -168,6 +170,7 @@ struct tokenizer {
     uint8_t *attr;          /* (n) enum tok_attr */
     double *score;          /* (n) or NULL */
     bool *eog;              /* (n) */
+    bool *outside;          /* (n), not of the model: a text never becomes it by merging */
     struct tok_map by_piece;
     int32_t roles[TOK_ROLES];
 

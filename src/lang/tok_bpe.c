@@ -120,7 +120,7 @@ static int32_t char_id(const struct tokenizer *t, const char *s, size_t at, size
 {
     char text[256];
     if (!t->cont_prefix.n && !t->word_suffix.n)
-        return tokenizer_find(t, s + at, len);
+        return tok_model_find(t, s + at, len);
     size_t n = 0;
     if (at) {
         memcpy(text, t->cont_prefix.s, t->cont_prefix.n);
@@ -132,7 +132,7 @@ static int32_t char_id(const struct tokenizer *t, const char *s, size_t at, size
         memcpy(text + n, t->word_suffix.s, t->word_suffix.n);
         n += t->word_suffix.n;
     }
-    return tokenizer_find(t, text, n);
+    return tok_model_find(t, text, n);
 }
 
 /* Characters of the word as symbols. Those that are no token become byte tokens, or the unknown token
@@ -329,8 +329,8 @@ static int bpe_one(struct tok_work *w, const char *s, size_t n)
     }
     size_t from = w->out->len;
     if (t->whole_words || (t->whole_lines && *s == '\n')) {
-        int32_t id = t->byte_level ? tok_map_find(&t->by_bytes, t->bytes, s, n) : tokenizer_find(t, s, n);
-        if (id >= 0 && t->attr[id] != TOK_CONTROL)
+        int32_t id = t->byte_level ? tok_map_find(&t->by_bytes, t->bytes, s, n) : tok_model_find(t, s, n);
+        if (id >= 0)
             return ids_add(w->out, id, w->e);
     }
     if (merge_and_emit(w, s, n))

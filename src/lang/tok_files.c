@@ -255,11 +255,15 @@ int tok_from_tiktoken(struct tokenizer *t, const char *path, struct err *e)
     mem_free(lines);
     if (rc)
         return -1;
-    const char *pre = top + 1 == 151643   ? "qwen2"
-                      : top >= 190000     ? "gpt-4o"
-                      : top + 1 == 163584 ? "kimi-k2"
-                                          : "llama-bpe";
-    return ranked(t, top + 1 <= 50257 ? "gpt-2" : pre, e);
+    static const struct {
+        int32_t ranks;
+        const char *pre;
+    } families[] = {{50281, "gpt-2"},    {128000, "llama-bpe"}, {151643, "qwen2"},
+                    {163584, "kimi-k2"}, {200100, "gpt-4o"},    {INT32_MAX, "qwen35"}};
+    size_t k = 0;
+    while (families[k].ranks < top + 1)
+        k++;
+    return ranked(t, families[k].pre, e);
 }
 
 /* ---- tekken ---- */

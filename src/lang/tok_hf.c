@@ -69,6 +69,8 @@ static int read_added(struct tokenizer *t, const struct tj *j, const struct tj_n
         if (!text || text->type != TJ_STRING)
             return err_set(e, ERR_DATA, "the added token %d has no content", a.id);
         a.text = (struct tok_str){text->s, text->n};
+        const struct tok_str *had = &t->pieces[a.id];
+        t->outside[a.id] = had->n != a.text.n || memcmp(had->s, a.text.s, had->n);
         t->pieces[a.id] = a.text;
         t->attr[a.id] = a.special ? TOK_CONTROL : TOK_USER;
         if (tok_add_added(t, &a, e))

@@ -103,12 +103,12 @@ static int32_t find_with_prefix(const struct tokenizer *t, const struct tok_str 
 {
     char text[1024];
     if (!prefix->n)
-        return tokenizer_find(t, s, n);
+        return tok_model_find(t, s, n);
     if (prefix->n + n > sizeof text)
         return -1;
     memcpy(text, prefix->s, prefix->n);
     memcpy(text + prefix->n, s, n);
-    return tokenizer_find(t, text, prefix->n + n);
+    return tok_model_find(t, text, prefix->n + n);
 }
 
 int tok_wordpiece_word(struct tok_work *w, const char *s, size_t n)
@@ -126,9 +126,8 @@ int tok_wordpiece_word(struct tok_work *w, const char *s, size_t n)
             if (end < n && ((unsigned char)s[end] & 0xc0) == 0x80)
                 continue;
             id = find_with_prefix(t, at ? &t->cont_prefix : &t->word_prefix, s + at, end - at);
-            if (id >= 0 && t->attr[id] != TOK_CONTROL)
+            if (id >= 0)
                 break;
-            id = -1;
         }
         if (id < 0) {
             w->out->len = from;
@@ -183,6 +182,6 @@ int tok_model_word(struct tok_work *w, const char *s, size_t n)
     case MODEL_WORDLEVEL:
         break;
     }
-    int32_t id = tokenizer_find(w->t, s, n);
-    return id >= 0 && w->t->attr[id] != TOK_CONTROL ? ids_add(w->out, id, w->e) : tok_unknown(w, s, n);
+    int32_t id = tok_model_find(w->t, s, n);
+    return id >= 0 ? ids_add(w->out, id, w->e) : tok_unknown(w, s, n);
 }

@@ -269,7 +269,7 @@ static int apply(struct tok_work *w, const struct norm_step *step, struct buf *o
         return 0;
     case NORM_STRIP_ACCENTS:
         for (size_t at = 0; at < n; at += len)
-            if (!(unicode_class(unicode_next(s + at, &len)) & UC_M))
+            if (!unicode_is_accent(unicode_next(s + at, &len)))
                 buf_add(out, s + at, len);
         return 0;
     case NORM_NMT:

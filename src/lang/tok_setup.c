@@ -65,7 +65,8 @@ int tok_alloc_vocab(struct tokenizer *t, int64_t n, struct err *e)
     t->bytes = mem_zalloc((size_t)n, sizeof *t->bytes);
     t->attr = mem_zalloc((size_t)n, sizeof *t->attr);
     t->eog = mem_zalloc((size_t)n, sizeof *t->eog);
-    if (!t->pieces || !t->bytes || !t->attr || !t->eog)
+    t->outside = mem_zalloc((size_t)n, sizeof *t->outside);
+    if (!t->pieces || !t->bytes || !t->attr || !t->eog || !t->outside)
         return err_memory(e, "the vocabulary", (unsigned long long)n * 40);
     for (int i = 0; i < TOK_ROLES; i++)
         t->roles[i] = -1;
@@ -366,7 +367,7 @@ static int finish_model(struct tokenizer *t, struct err *e)
         if (tok_map_open(&t->by_bytes, (size_t)t->n, e))
             return -1;
         for (int32_t i = 0; i < t->n; i++)
-            if (t->attr[i] == TOK_NORMAL && t->bytes[i].n)
+            if (!t->outside[i] && t->bytes[i].n)
                 tok_map_add(&t->by_bytes, t->bytes, i);
     }
     bool bpe = t->model == MODEL_BPE || t->model == MODEL_RANKED;
@@ -378,7 +379,7 @@ static int finish_model(struct tokenizer *t, struct err *e)
             return -1;
         for (int32_t i = 0; i < t->n; i++) {
             const struct tok_str *p = t->model == MODEL_GREEDY ? &t->bytes[i] : &t->pieces[i];
-            if (!p->n || (t->attr[i] != TOK_NORMAL && t->attr[i] != TOK_USER && t->attr[i] != TOK_UNUSED))
+            if (!p->n || t->outside[i] || t->attr[i] == TOK_UNKNOWN)
                 continue;
             if (t->score && t->attr[i] == TOK_NORMAL && t->score[i] < least)
                 least = t->score[i];
@@ -398,6 +399,8 @@ int tok_finish(struct tokenizer *t, struct err *e)
         return err_set(e, ERR_DATA, "the vocabulary has no scores, which a unigram tokenizer needs");
     if (t->cont_prefix.n > 64 || t->word_suffix.n > 64)
         return err_set(e, ERR_DATA, "the tokenizer's prefix or suffix of sub-words is longer than 64 bytes");
+    for (int32_t i = 0; i < t->n; i++)
+        t->outside[i] |= t->attr[i] == TOK_CONTROL || t->attr[i] == TOK_BYTE;
     find_eog(t);
     return make_bytes(t, e) || finish_model(t, e) || normalize_added(t, e) || build_tries(t, e) ? -1 : 0;
 }

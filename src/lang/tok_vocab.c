@@ -53,6 +53,12 @@ int32_t tok_map_find(const struct tok_map *m, const struct tok_str *strs, const 
     return m->slots ? find_slot(m, strs, s, n)->id : -1;
 }
 
+int32_t tok_model_find(const struct tokenizer *t, const char *s, size_t n)
+{
+    int32_t id = tokenizer_find(t, s, n);
+    return id >= 0 && !t->outside[id] ? id : -1;
+}
+
 int tok_trie_open(struct tok_trie *t, size_t expect, struct err *e)
 {
     size_t size = 256;

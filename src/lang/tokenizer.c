@@ -374,6 +374,7 @@ void tokenizer_close(struct tokenizer *t)
     mem_free(t->attr);
     mem_free(t->score);
     mem_free(t->eog);
+    mem_free(t->outside);
     mem_free(t->added);
     mem_free(t->merges);
     mem_free(t->rank);

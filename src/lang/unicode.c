@@ -81,6 +81,12 @@ bool unicode_is_bert_mark(uint32_t cp)
     return unicode_class(cp) & UC_MN && unicode_is_old(cp) && cp != 0x111c9;
 }
 
+bool unicode_is_accent(uint32_t cp)
+{
+    bool later = unicode_blocks[unicode_index[cp >> 7]][cp & 127] & 0x20;
+    return cp == 0x1cf2 || cp == 0x1cf3 || (unicode_class(cp) & UC_M && !later && cp != 0x111c9);
+}
+
 int unicode_lower(uint32_t cp, uint32_t out[2])
 {
     if (cp < 128) {

@@ -54,7 +54,8 @@ bool unicode_is_han(uint32_t cp);  /* the script */
 /* As the older tables of BERT tokenizers have it (Unicode 8): punctuation, non-spacing marks. */
 bool unicode_is_bert_punct(uint32_t cp);
 bool unicode_is_bert_mark(uint32_t cp);
-bool unicode_is_old(uint32_t cp); /* assigned in Unicode 8 */
+bool unicode_is_old(uint32_t cp);    /* assigned in Unicode 8 */
+bool unicode_is_accent(uint32_t cp); /* a mark of Unicode 9, what StripAccents takes away */
 
 /* Lower case; one character becomes up to two. Returns how many. */
 int unicode_lower(uint32_t cp, uint32_t out[2]);

@@ -149,7 +149,12 @@ static void info_json_metadata(struct json *j, const struct store *s)
     json_end(j, '}');
 }
 
-/* Shapes are written innermost first, in both containers. */
+/* Shapes are written as the file writes them: innermost first in a GGUF, outermost first in safetensors. */
+static uint64_t info_dimension(const struct store *s, const struct tensor *t, uint32_t d)
+{
+    return t->shape[s->gguf ? d : t->dims - 1 - d];
+}
+
 static void info_json_tensors(struct json *j, const struct store *s)
 {
     json_key(j, "tensors");
@@ -164,7 +169,7 @@ static void info_json_tensors(struct json *j, const struct store *s)
         json_key(j, "shape");
         json_begin(j, '[');
         for (uint32_t d = 0; d < t->dims; d++)
-            json_uint(j, t->shape[d]);
+            json_uint(j, info_dimension(s, t, d));
         json_end(j, ']');
         info_json_uint(j, "bytes", t->bytes);
         info_json_text(j, "file", file);
@@ -330,7 +335,7 @@ static void info_text_tensors(struct buf *out, const struct store *s)
         const struct tensor *t = &s->tensors[i];
         buf_printf(out, "  %-44s %-8s", log_safe(t->name), dtype_get(t->type)->name);
         for (uint32_t d = 0; d < t->dims; d++)
-            buf_printf(out, "%s%" PRIu64, d ? " x " : "", t->shape[d]);
+            buf_printf(out, "%s%" PRIu64, d ? " x " : "", info_dimension(s, t, d));
         buf_char(out, '\n');
     }
 }
@@ -359,7 +364,7 @@ static int info_run(const struct args *a, struct err *e)
 }
 
 static const struct arg_option info_options[] = {
-    {.name = "tensors", .help = "list the tensors: name, type, shape (innermost first)"},
+    {.name = "tensors", .help = "list the tensors: name, type, shape (in the order of the file)"},
     {.name = "metadata", .help = "list the keys of the file, or of config.json"},
     {.name = "json", .help = "one JSON object, with the lists inside where they are asked for"},
     {0},

@@ -1,6 +1,7 @@
 /* Finds the verb, runs it, and turns its error into one line on stderr and the exit code. */
 #define _GNU_SOURCE
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "tool/tool.h"
 
@@ -10,14 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A page of the model that can no longer be read: the file was cut short, or the disk failed. Whatever was
- * computed from it is worth nothing. */
-static void main_bus(int signal)
+/* SIGBUS: a page of the model can no longer be read. SIGIO: somebody is about to write to it, and waits for
+ * us. Either way what would be computed from it is worth nothing. */
+static void main_changed(int signal)
 {
-    static const char text[] =
+    static const char cut[] =
         "quern: the model file was cut short or could not be read while it was in use\n";
-    (void)signal;
-    ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+    static const char written[] = "quern: the model file was opened for writing while it was in use\n";
+    ssize_t n = signal == SIGBUS ? write(STDERR_FILENO, cut, sizeof cut - 1)
+                                 : write(STDERR_FILENO, written, sizeof written - 1);
     (void)n;
     _exit(ERR_CHANGED);
 }
@@ -86,8 +88,10 @@ static int main_flush(void)
 
 int main(int argc, char **argv)
 {
-    struct sigaction bus = {.sa_handler = main_bus};
-    sigaction(SIGBUS, &bus, NULL);
+    struct sigaction changed = {.sa_handler = main_changed};
+    sigaction(SIGBUS, &changed, NULL);
+    sigaction(SIGIO, &changed, NULL);
+    map_lease();
     struct err e = {0};
     int result = main_dispatch(argc, argv, &e);
     if (result < 0 && tool_colour(STDERR_FILENO))

@@ -147,23 +147,32 @@ static int decode_lines(const struct job *job, const struct buf *in, struct buf 
     return 0;
 }
 
+static bool is_model(const char *path)
+{
+    size_t n = strlen(path);
+    char magic[4] = "";
+    FILE *f = n > 12 && !strcmp(path + n - 12, ".safetensors") ? NULL : fopen(path, "rb");
+    if (!f)
+        return true;
+    bool is = fread(magic, 1, 4, f) == 4 && !memcmp(magic, "GGUF", 4);
+    fclose(f);
+    return is;
+}
+
 /* MODEL may also be a file or a folder that is only a tokenizer. */
 static int open_tokenizer(struct tokenizer **t, struct store **s, const char *model, struct err *e)
 {
     char path[PATH_MAX];
     struct stat st;
-    struct err first = {0};
+    struct err first = {0}, second = {0};
     if (tool_model_path(model, path, sizeof path, e))
         return -1;
-    size_t n = strlen(path);
-    static const char *const tails[] = {".json", ".model", ".tiktoken", ".txt"};
-    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
-        if (n > strlen(tails[i]) && !strcmp(path + n - strlen(tails[i]), tails[i]))
-            return tokenizer_open_file(t, path, e);
+    bool known = !stat(path, &st);
+    if (known && S_ISREG(st.st_mode) && !is_model(path))
+        return tokenizer_open_file(t, path, e);
     if (!store_open(s, path, &first))
         return tokenizer_open(t, *s, e);
-    struct err second = {0};
-    if (!stat(path, &st) && S_ISDIR(st.st_mode) && !tokenizer_open_file(t, path, &second))
+    if (known && S_ISDIR(st.st_mode) && !tokenizer_open_file(t, path, &second))
         return 0;
     *e = first;
     return -1;

@@ -15,14 +15,14 @@
 
 /* In the order in which help lists them. */
 const struct tool_verb *const tool_verbs[] = {
-    &tool_run,        &tool_info,  &tool_tokenize, &tool_logits, &tool_embed,
-    &tool_perplexity, &tool_bench, &tool_help,     NULL,
+    &tool_run,   &tool_info,       &tool_tokenize, &tool_template, &tool_logits,
+    &tool_embed, &tool_perplexity, &tool_bench,    &tool_help,     NULL,
 };
 
 const struct tool_verb *tool_find(const char *name, struct err *e)
 {
     const char *near = NULL;
-    int least = 3;
+    int least = ARGS_FAR;
     for (int i = 0; tool_verbs[i]; i++) {
         int far = args_distance(name, tool_verbs[i]->name);
         if (!far)
@@ -43,12 +43,11 @@ int tool_model_path(const char *model, char *path, size_t size, struct err *e)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char cache[PATH_MAX];
-    bool own = xdg && xdg[0] == '/'; /* the standard says that a relative one is to be ignored */
-    int n = snprintf(cache, sizeof cache, "%s%s",
-                     own    ? xdg
-                     : home ? home
-                            : "",
-                     own ? "/quern" : "/.cache/quern");
+    int n;
+    if (xdg && xdg[0] == '/') /* the standard says that a relative one is to be ignored */
+        n = snprintf(cache, sizeof cache, "%s/quern", xdg);
+    else
+        n = snprintf(cache, sizeof cache, "%s/.cache/quern", home ? home : "");
     if (n < 0 || (size_t)n >= sizeof cache)
         return err_set(e, ERR_USAGE, "the path of the cache (XDG_CACHE_HOME or HOME) is too long");
     return hub_resolve(cache, model, path, size, e);

@@ -1,5 +1,7 @@
 """What holds for every verb: help, options, exit codes, what goes to which stream."""
 import os
+import shutil
+import signal
 import subprocess
 
 import pytest
@@ -82,3 +84,39 @@ def test_no_colours_off_a_terminal_or_with_no_color(binary):
         os.close(slave)
         assert (b"\x1b[" in os.read(master, 4096)) == coloured
         os.close(master)
+
+
+def blocked(binary, model):
+    """A quern that has the model open and waits, since nobody reads what it prints."""
+    return subprocess.Popen([binary, "info", model, "--json", "--metadata"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_until_it_writes(process):
+    assert process.stdout.read(1) == b"{"  # the rest does not fit into the pipe
+
+
+@pytest.fixture
+def copy(smollm2, tmp_path):
+    path = tmp_path / "m.gguf"
+    shutil.copyfile(smollm2, path)
+    return path
+
+
+def test_bus_error_is_74(binary, copy):
+    process = blocked(binary, copy)
+    wait_until_it_writes(process)
+    process.send_signal(signal.SIGBUS)
+    assert process.wait(20) == 74
+    assert process.stderr.read() == b"quern: the model file was cut short or could not be read while it was in use\n"
+
+
+def test_model_written_while_in_use_is_74(binary, copy):
+    process = blocked(binary, copy)
+    wait_until_it_writes(process)
+    try:
+        os.close(os.open(copy, os.O_WRONLY | os.O_NONBLOCK))
+        process.kill()
+        pytest.skip("no leases on this file system")
+    except BlockingIOError:  # we would have to wait: the lease holds
+        assert process.wait(20) == 74
+    assert process.stderr.read() == b"quern: the model file was opened for writing while it was in use\n"

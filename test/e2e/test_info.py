@@ -133,7 +133,7 @@ def test_safetensors_reads_back(quern, tmp_path):
         assert set(got) == set(tensors)
         for name, data in tensors.items():
             assert raw(got[name]) == data.tobytes(), name
-            assert got[name]["shape"] == list(reversed(data.shape)), name
+            assert got[name]["shape"] == list(data.shape), name
             assert name[2:] in (got[name]["type"], "alar", "ne"), name
 
 
@@ -223,11 +223,18 @@ def test_reference_architectures(quern, shared):
         (n,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8:8 + n])
         header.pop("__metadata__", None)
-        assert {t["name"]: (t["shape"][::-1], t["offset"] - 8 - n, t["bytes"]) for t in info["tensors"]} == {
+        assert {t["name"]: (t["shape"], t["offset"] - 8 - n, t["bytes"]) for t in info["tensors"]} == {
             k: (v["shape"], v["data_offsets"][0], v["data_offsets"][1] - v["data_offsets"][0]) for k, v in header.items()}
 
 
 def test_folder_says_what_lies_beside(quern, tmp_path):
+    commit = tmp_path / ("0123456789" * 4)  # as a hub's cache names a folder
+    commit.mkdir()
+    assert beside(quern, tmp_path)["name"] == tmp_path.name
+    assert beside(quern, commit)["name"] == "tiny-thing"
+
+
+def beside(quern, tmp_path):
     save_file({"a": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({
         "model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_ctx": 128, "vocab_size": 99,
@@ -236,6 +243,15 @@ def test_folder_says_what_lies_beside(quern, tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"version":"1.0","pre_tokenizer":{"type":"ByteLevel"},"model":{"type": "BPE"}}')
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     info = quern("info", tmp_path, "--json").json()
-    assert (info["name"], info["license"], info["tokenizer"], info["template"]) == ("tiny-thing", "mit", "bpe", True)
+    assert (info["license"], info["tokenizer"], info["template"]) == ("mit", "bpe", True)
     assert (info["layers"], info["width"], info["heads"], info["kv_heads"], info["head_dim"]) == (2, 64, 4, 4, 16)
+    assert info["ffn"] == 256
     assert info["memory"]["kv_per_token"] == 2 * 2 * 4 * 16 * 2
+    return info
+
+
+def test_deep_config_is_written_back(quern, tmp_path):
+    save_file({"a": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
+    config = {"a": json.loads("[" * 63 + "]" * 63)}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert quern("info", tmp_path, "--json", "--metadata").json()["metadata"]["config.json"] == config

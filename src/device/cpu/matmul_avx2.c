@@ -145,24 +145,26 @@ static void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
             q8_quarter_run(type, &(struct quarter){job->panel, job->tile, job->groups, row, col, &job->out});
 }
 
+/* HALF_TILE rows and 16 columns at a time. */
 ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct float_tile *t, uint32_t width,
                                   const struct tile_out *out)
 {
-    for (uint32_t row = 0; row < out->rows; row += HALF_TILE) {
-        __m256 left[HALF_TILE], right[HALF_TILE];
-        tile_load(out, row, 0, left);
-        tile_load(out, row, 8, right);
-        for (uint32_t i = 0; i < width; i++) {
-            __m256 w0 = _mm256_load_ps(p->w[i]), w1 = _mm256_load_ps(p->w[i] + 8);
-            for (int r = 0; r < HALF_TILE; r++) {
-                __m256 x = _mm256_set1_ps(t->x[i][row + r]);
-                left[r] = _mm256_fmadd_ps(w0, x, left[r]);
-                right[r] = _mm256_fmadd_ps(w1, x, right[r]);
+    for (uint32_t row = 0; row < out->rows; row += HALF_TILE)
+        for (uint32_t col = 0; col < out->cols; col += 16) {
+            __m256 left[HALF_TILE], right[HALF_TILE];
+            tile_load(out, row, col, left);
+            tile_load(out, row, col + 8, right);
+            for (uint32_t i = 0; i < width; i++) {
+                __m256 w0 = _mm256_load_ps(p->w[i] + col), w1 = _mm256_load_ps(p->w[i] + col + 8);
+                for (int r = 0; r < HALF_TILE; r++) {
+                    __m256 x = _mm256_set1_ps(t->x[i][row + r]);
+                    left[r] = _mm256_fmadd_ps(w0, x, left[r]);
+                    right[r] = _mm256_fmadd_ps(w1, x, right[r]);
+                }
             }
+            tile_store(out, row, col, left);
+            tile_store(out, row, col + 8, right);
         }
-        tile_store(out, row, 0, left);
-        tile_store(out, row, 8, right);
-    }
 }
 
 #include "device/cpu/matmul_float.h"

@@ -8,7 +8,7 @@
 /* A product of m > 1 rows goes slab by slab along k: the activations of a slab are packed once into
  * tiles of TILE rows, then every panel of PANEL weight rows is decoded once and multiplied with all
  * of them. A panel and a tile fit the first cache together, all tiles the second. */
-enum { PANEL = 16, TILE = 8, M_BLOCK = 256, SLAB = 512 };
+enum { PANEL = 32, TILE = 8, M_BLOCK = 256, SLAB = 512 };
 
 /* SLAB values of PANEL weight rows, decoded: four neighbours of a row side by side, then the rows. The
  * index of a and b counts groups of 32, or of 16 for types with halves. */
@@ -79,13 +79,14 @@ ALWAYS_INLINE uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Asks for the bytes some way ahead of p; a streaming kernel is never in the same page for long, and
+/* Asks for the bytes that lie `ahead` of p: a streaming kernel is never in the same page for long, and
  * the hardware's own prefetch stops at its end. Addresses past the end of a tensor do no harm. */
-ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t bytes)
+enum { STREAM_AHEAD = 4096 };
+
+ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t ahead, size_t bytes)
 {
-    enum { AHEAD = 4096 };
     for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)((uintptr_t)p + AHEAD + i), _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)p + ahead + i), _MM_HINT_T0);
 }
 
 ALWAYS_INLINE float sum_8(__m256 v)

