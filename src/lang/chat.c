@@ -24,9 +24,9 @@ struct chat {
     struct chat_caps caps;
 };
 
-static const char *const chat_roles[] = {"system", "developer", "user",  "assistant", "tool",     "function",
-                                         "model",  "ipython",   "human", "gpt",       "observation", "environment",
-                                         NULL};
+static const char *const chat_roles[] = {"system",      "developer",   "user",    "assistant", "tool",
+                                         "function",    "model",       "ipython", "human",     "gpt",
+                                         "observation", "environment", NULL};
 
 /* -- choosing and rendering */
 
@@ -46,9 +46,11 @@ static json_t *chat_names(const struct chat *c, const struct chat_request *r, co
     json_t *names = json_object();
     int failed = json_object_set(names, "messages", (json_t *)messages);
     if (r->tools || c->tokens)
-        failed |= json_object_set_new(names, "tools", r->tools ? json_incref((json_t *)r->tools) : json_null());
+        failed |=
+            json_object_set_new(names, "tools", r->tools ? json_incref((json_t *)r->tools) : json_null());
     if (r->documents || c->tokens)
-        failed |= json_object_set_new(names, "documents", r->documents ? json_incref((json_t *)r->documents) : json_null());
+        failed |= json_object_set_new(names, "documents",
+                                      r->documents ? json_incref((json_t *)r->documents) : json_null());
     if (r->extra)
         failed |= json_object_update(names, (json_t *)r->extra);
     if (!failed)
@@ -57,15 +59,16 @@ static json_t *chat_names(const struct chat *c, const struct chat_request *r, co
     return NULL;
 }
 
-static int chat_render_with(const struct chat *c, const struct chat_request *r, const json_t *messages, struct spans *out,
-                            struct err *e)
+static int chat_render_with(const struct chat *c, const struct chat_request *r, const json_t *messages,
+                            struct spans *out, struct err *e)
 {
     const struct jinja *t = chat_choose(c, r->tools && json_array_size(r->tools));
     if (!t)
         return err_set(e, ERR_DATA, "the model has several chat templates and none of them is named default");
     json_t *names = chat_names(c, r, messages), *own = c->tokens ? json_copy(c->tokens) : json_object();
     int result = -1;
-    if (!names || !own || json_object_set_new(own, "add_generation_prompt", json_boolean(!r->no_generation_prompt)))
+    if (!names || !own ||
+        json_object_set_new(own, "add_generation_prompt", json_boolean(!r->no_generation_prompt)))
         err_memory(e, "a chat", 1);
     else
         result = jinja_render(t, &(struct jinja_input){names, own, chat_roles, r->now, r->limits}, out, e);
@@ -108,28 +111,28 @@ static bool chat_shows(const struct chat *c, json_t *messages, const char *text,
 
 static json_t *probe_call(json_t *arguments)
 {
-    return json_pack("[{s:s,s:s},{s:s,s:s,s:[{s:s,s:s,s:{s:s,s:o}}]}]", "role", "user", "content", "hi", "role",
-                     "assistant", "content", "", "tool_calls", "id", "call12345", "type", "function", "function", "name",
-                     "f", "arguments", arguments);
+    return json_pack("[{s:s,s:s},{s:s,s:s,s:[{s:s,s:s,s:{s:s,s:o}}]}]", "role", "user", "content", "hi",
+                     "role", "assistant", "content", "", "tool_calls", "id", "call12345", "type", "function",
+                     "function", "name", "f", "arguments", arguments);
 }
 
 static void chat_probe(struct chat *c)
 {
     struct chat_caps *k = &c->caps;
-    k->string_content = chat_shows(c, json_pack("[{s:s,s:s}]", "role", "user", "content", PROBE), PROBE, NULL);
-    k->parts_content = chat_shows(c,
-                                  json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text",
-                                            PROBE),
-                                  PROBE, "'text'") &&
-                       !chat_shows(c,
-                                   json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text",
-                                             PROBE),
-                                   "\"text\"", NULL);
+    k->string_content =
+        chat_shows(c, json_pack("[{s:s,s:s}]", "role", "user", "content", PROBE), PROBE, NULL);
+    k->parts_content =
+        chat_shows(
+            c, json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text", PROBE),
+            PROBE, "'text'") &&
+        !chat_shows(
+            c, json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text", PROBE),
+            "\"text\"", NULL);
     k->object_arguments = chat_shows(c, probe_call(json_pack("{s:s}", PROBE, "v")), PROBE, NULL);
     k->string_arguments = chat_shows(c, probe_call(json_string("{\"" PROBE "\": \"v\"}")), PROBE, NULL);
     k->system = chat_shows(c,
-                           json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", PROBE, "role", "user",
-                                     "content", "hi"),
+                           json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", PROBE, "role",
+                                     "user", "content", "hi"),
                            PROBE, NULL);
     for (size_t i = 0; i < c->count; i++) {
         const struct jinja *t = c->templates[i].jinja;
@@ -147,7 +150,8 @@ static int chat_compile(struct chat *c, struct err *e)
     c->templates = mem_zalloc(json_object_size(c->texts), sizeof *c->templates);
     if (!c->templates)
         return err_memory(e, "chat templates", sizeof *c->templates);
-    json_object_foreach (c->texts, name, text) {
+    json_object_foreach(c->texts, name, text)
+    {
         struct chat_template *t = &c->templates[c->count];
         t->name = name;
         if (jinja_compile(&t->jinja, json_string_value(text), json_string_length(text), e))
@@ -175,7 +179,9 @@ int chat_open(struct chat **out, const struct store *s, const char *override, st
     if (!c)
         return err_memory(e, "a chat", sizeof *c);
     c->tokens = chat_load_tokens(s, e);
-    c->texts = override ? json_pack("{s:s}", "default", override) : c->tokens ? chat_load_templates(s, e) : NULL;
+    c->texts = override    ? json_pack("{s:s}", "default", override)
+               : c->tokens ? chat_load_templates(s, e)
+                           : NULL;
     if (!c->tokens || !c->texts) {
         err_set(e, ERR_DATA, "the chat template is not valid UTF-8");
         chat_close(c);
@@ -183,7 +189,8 @@ int chat_open(struct chat **out, const struct store *s, const char *override, st
     }
     if (!json_object_size(c->texts)) {
         chat_close(c);
-        return err_set(e, ERR_DATA, "%s has no chat template: give one with --template, or use the model without a chat",
+        return err_set(e, ERR_DATA,
+                       "%s has no chat template: give one with --template, or use the model without a chat",
                        s->path);
     }
     return chat_finish(out, c, e);

@@ -22,8 +22,8 @@ struct chat;
 
 /* What the template can do with a message, found by trying. */
 struct chat_caps {
-    bool string_content; /* a text as content comes out */
-    bool parts_content;  /* [{"type": "text", "text": ...}] comes out as its text */
+    bool string_content;   /* a text as content comes out */
+    bool parts_content;    /* [{"type": "text", "text": ...}] comes out as its text */
     bool object_arguments; /* arguments of a tool call as an object */
     bool string_arguments; /* and as a string of JSON */
     bool tools;            /* it mentions tools */

@@ -36,7 +36,8 @@ static int load_gguf_templates(json_t *to, const struct gguf *g, struct err *e)
         struct gguf_str text;
         if (strncmp(k->name, base, sizeof base - 1) != 0 || (*rest && *rest != '.') || k->type != GGUF_STRING)
             continue;
-        if (gguf_get_str(g, k->name, &text, e) < 0 || load_put(to, *rest ? rest + 1 : "default", text.s, text.n, e))
+        if (gguf_get_str(g, k->name, &text, e) < 0 ||
+            load_put(to, *rest ? rest + 1 : "default", text.s, text.n, e))
             return -1;
     }
     return 0;
@@ -73,7 +74,8 @@ static int load_gguf_tokens(json_t *to, const struct gguf *g, struct err *e)
 /* An optional JSON file beside the tensors: *out is NULL where there is none. */
 static int load_beside(json_t **out, const struct store *s, const char *file, struct err *e)
 {
-    static const struct jsonread_limits most = {.text = 16 << 20, .memory = 128 << 20, .depth = JSONREAD_DEPTH};
+    static const struct jsonread_limits most = {
+        .text = 16 << 20, .memory = 128 << 20, .depth = JSONREAD_DEPTH};
     const char *path = store_beside(s, file);
     *out = path ? jsonread_file(path, &most, e) : NULL;
     return path && !*out ? -1 : 0;
@@ -86,10 +88,12 @@ static int load_config_templates(json_t *to, const json_t *config, struct err *e
     size_t i;
     if (json_is_string(t) && !json_object_get(to, "default"))
         return load_put(to, "default", json_string_value(t), json_string_length(t), e);
-    json_array_foreach (t, i, one) {
+    json_array_foreach(t, i, one)
+    {
         const json_t *name = json_object_get(one, "name"), *text = json_object_get(one, "template");
         if (!json_is_string(name) || !json_is_string(text))
-            return err_set(e, ERR_DATA, "tokenizer_config.json: item %zu of chat_template needs a name and a template", i);
+            return err_set(e, ERR_DATA,
+                           "tokenizer_config.json: item %zu of chat_template needs a name and a template", i);
         if (!json_object_get(to, json_string_value(name)) &&
             load_put(to, json_string_value(name), json_string_value(text), json_string_length(text), e))
             return -1;
@@ -97,7 +101,8 @@ static int load_config_templates(json_t *to, const json_t *config, struct err *e
     return 0;
 }
 
-static int load_template_file(json_t *to, const struct store *s, const char *file, const char *name, struct err *e)
+static int load_template_file(json_t *to, const struct store *s, const char *file, const char *name,
+                              struct err *e)
 {
     const char *path = store_beside(s, file);
     struct buf text = {.max = TEMPLATE_MAX};

@@ -12,7 +12,8 @@ static int message_arguments(json_t *call, const struct chat_caps *caps)
     json_t *function = json_object_get(call, "function"), *owner = json_is_object(function) ? function : call;
     json_t *arguments = json_object_get(owner, "arguments");
     if (json_is_string(arguments) && caps->object_arguments) {
-        json_t *object = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
+        json_t *object =
+            json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
         if (!json_is_object(object)) { /* what a model wrote need not be JSON: leave it */
             json_decref(object);
             return 0;
@@ -34,7 +35,8 @@ static int message_flatten(json_t *message, const json_t *parts)
     struct buf text = {0};
     const json_t *part;
     size_t i;
-    json_array_foreach (parts, i, part) {
+    json_array_foreach(parts, i, part)
+    {
         const json_t *t = json_is_string(part) ? part : json_object_get(part, "text");
         if (!json_is_string(t)) {
             buf_free(&text);
@@ -79,10 +81,11 @@ json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, stru
     json_t *all = json_deep_copy(messages), *message, *call;
     size_t i, k;
     bool ok = all != NULL;
-    json_array_foreach (all, i, message) {
+    json_array_foreach(all, i, message)
+    {
         ok = ok && !message_content(message, caps) && !message_reasoning(message);
-        json_array_foreach (json_object_get(message, "tool_calls"), k, call)
-            ok = ok && !message_arguments(call, caps);
+        json_array_foreach(json_object_get(message, "tool_calls"), k, call) ok =
+            ok && !message_arguments(call, caps);
     }
     if (ok)
         return all;

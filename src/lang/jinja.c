@@ -33,7 +33,10 @@ int jinja_compile(struct jinja **out, const char *text, size_t n, struct err *e)
     if (!t)
         return err_memory(e, "a template", sizeof *t);
     struct err local = {0};
-    struct jrt rt = {.arena = {.limit = COMPILE_MEMORY}, .fuel = COMPILE_FUEL, .depth_max = COMPILE_DEPTH, .err = e ? e : &local};
+    struct jrt rt = {.arena = {.limit = COMPILE_MEMORY},
+                     .fuel = COMPILE_FUEL,
+                     .depth_max = COMPILE_DEPTH,
+                     .err = e ? e : &local};
     bool ok = compile_guarded(&rt, t, text, n);
     t->arena = rt.arena;
     if (!ok) {
@@ -143,7 +146,8 @@ static void import_names(struct jrt *rt, const json_t *names, const char *const 
 
 /* -- rendering */
 
-static bool render_guarded(struct jrt *rt, const struct jinja *t, const struct jinja_input *in, struct jsb *out)
+static bool render_guarded(struct jrt *rt, const struct jinja *t, const struct jinja_input *in,
+                           struct jsb *out)
 {
     if (setjmp(rt->fail))
         return false;
@@ -161,7 +165,8 @@ static int spans_copy(struct spans *out, const struct jsb *b, struct err *e)
     size_t count = 0;
     for (size_t i = 0; i < b->n; i++)
         count += !i || b->mask[i] != b->mask[i - 1];
-    *out = (struct spans){.text = mem_alloc(b->n + 1, 1), .n = b->n, .items = mem_alloc(count, sizeof *out->items)};
+    *out = (struct spans){
+        .text = mem_alloc(b->n + 1, 1), .n = b->n, .items = mem_alloc(count, sizeof *out->items)};
     if (!out->text || !out->items) {
         spans_free(out);
         return err_memory(e, "the rendered prompt", b->n);

@@ -21,9 +21,9 @@ struct jinja;
 
 /* What a render may use at most; 0 takes the default. Beyond it the render fails with ERR_RESOURCE. */
 struct jinja_limits {
-    uint64_t fuel; /* steps: a node evaluated, an item, 32 bytes of text; default 50 million */
-    size_t memory; /* bytes of values; default 256 MiB */
-    size_t output; /* bytes of the result; default 64 MiB */
+    uint64_t fuel;  /* steps: a node evaluated, an item, 32 bytes of text; default 50 million */
+    size_t memory;  /* bytes of values; default 256 MiB */
+    size_t output;  /* bytes of the result; default 64 MiB */
     unsigned depth; /* nested evaluations, macros and containers; default 1,000 */
 };
 

@@ -62,42 +62,42 @@ const char *jtok_describe(struct jrt *rt, const struct jtok *t);
 
 enum jnode_kind {
     /* expressions */
-    JN_CONST,  /* value */
-    JN_NAME,   /* name, ref */
-    JN_NSREF,  /* name.attr as a target: name, ref, value = attr */
-    JN_TUPLE,  /* list */
-    JN_LIST,   /* list */
-    JN_DICT,   /* list of JN_PAIR */
-    JN_PAIR,   /* a: b */
-    JN_COND,   /* b if a else c (NULL) */
-    JN_OR,     /* a, b */
-    JN_AND,    /* a, b */
-    JN_NOT,    /* a */
-    JN_NEG,    /* a */
-    JN_POS,    /* a */
+    JN_CONST,   /* value */
+    JN_NAME,    /* name, ref */
+    JN_NSREF,   /* name.attr as a target: name, ref, value = attr */
+    JN_TUPLE,   /* list */
+    JN_LIST,    /* list */
+    JN_DICT,    /* list of JN_PAIR */
+    JN_PAIR,    /* a: b */
+    JN_COND,    /* b if a else c (NULL) */
+    JN_OR,      /* a, b */
+    JN_AND,     /* a, b */
+    JN_NOT,     /* a */
+    JN_NEG,     /* a */
+    JN_POS,     /* a */
     JN_COMPARE, /* a, list of JN_OPERAND */
     JN_OPERAND, /* op, a */
-    JN_BINARY, /* op, a, b */
-    JN_CONCAT, /* list */
-    JN_ATTR,   /* a.name */
-    JN_ITEM,   /* a[b] */
-    JN_SLICE,  /* a[list of three, each may be JN_CONST None] */
-    JN_CALL,   /* a(args) */
-    JN_FILTER, /* a|name(args); a NULL: of a block */
-    JN_TEST,   /* a is name(args) */
+    JN_BINARY,  /* op, a, b */
+    JN_CONCAT,  /* list */
+    JN_ATTR,    /* a.name */
+    JN_ITEM,    /* a[b] */
+    JN_SLICE,   /* a[list of three, each may be JN_CONST None] */
+    JN_CALL,    /* a(args) */
+    JN_FILTER,  /* a|name(args); a NULL: of a block */
+    JN_TEST,    /* a is name(args) */
     JN_KEYWORD, /* name = a, in args */
     /* statements */
-    JN_OUTPUT,     /* list of expressions */
-    JN_FOR,        /* a in b if c; body, other, frame, other_frame, func (test), inner (recursive) */
-    JN_IF,         /* a, body, list of JN_IF (elif), other */
-    JN_SET,        /* a = b */
-    JN_SET_BLOCK,  /* a = body through filter b (NULL) */
-    JN_MACRO,      /* name, list of params, list2 of defaults, body */
-    JN_CALL_BLOCK, /* a = call; as JN_MACRO */
+    JN_OUTPUT,       /* list of expressions */
+    JN_FOR,          /* a in b if c; body, other, frame, other_frame, func (test), inner (recursive) */
+    JN_IF,           /* a, body, list of JN_IF (elif), other */
+    JN_SET,          /* a = b */
+    JN_SET_BLOCK,    /* a = body through filter b (NULL) */
+    JN_MACRO,        /* name, list of params, list2 of defaults, body */
+    JN_CALL_BLOCK,   /* a = call; as JN_MACRO */
     JN_FILTER_BLOCK, /* b = filter, body */
-    JN_WITH,       /* list of targets, list2 of values, body */
-    JN_BLOCK,      /* name, body */
-    JN_SCOPE,      /* body; a = condition of autoescape */
+    JN_WITH,         /* list of targets, list2 of values, body */
+    JN_BLOCK,        /* name, body */
+    JN_SCOPE,        /* body; a = condition of autoescape */
     JN_BREAK,
     JN_CONTINUE,
     JN_NO_LOADER /* include, import, extends: list of names that it would set */
@@ -127,7 +127,7 @@ struct jframe {
 };
 
 struct jargs {
-    struct jnode *pos, *kw; /* linked by next; kw are JN_KEYWORD */
+    struct jnode *pos, *kw;       /* linked by next; kw are JN_KEYWORD */
     struct jnode *more, *more_kw; /* *more, **more_kw */
     size_t npos, nkw;
 };
@@ -157,7 +157,7 @@ struct jparser {
     struct jrt *rt;
     struct jtok *t;
     unsigned uses;
-    struct jdict *names; /* all names that are read */
+    struct jdict *names;          /* all names that are read */
     const char *const *ends[200]; /* of the blocks that are open, innermost last */
     size_t nends;
 };
@@ -169,7 +169,8 @@ struct jnode *jparse_tuple(struct jparser *p, bool condexpr, const char *end);
 struct jnode *jparse_parenthesized(struct jparser *p); /* behind '(' */
 struct jnode *jparse_target(struct jparser *p, const char *end, bool with_namespace);
 struct jnode *jparse_filters(struct jparser *p, struct jnode *node, bool start_inline);
-_Noreturn void jparse_fail(struct jparser *p, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+_Noreturn void jparse_fail(struct jparser *p, int line, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 struct jtok *jparse_take(struct jparser *p); /* the current token; the next becomes current */
 bool jparse_is(const struct jparser *p, enum jtok_kind kind);
 bool jparse_is_name(const struct jparser *p, const char *name);

@@ -221,7 +221,8 @@ struct jiter *jiter_of(struct jrt *rt, struct jv v)
     case J_DICT:
         view = jalloc(rt, 1, sizeof *view);
         *view = (struct jview){JVIEW_KEYS, v.d};
-        return jiter_value(rt, (struct jiter){.step = jiter_step_view, .v = {.kind = J_VIEW, .view = view}}).it;
+        return jiter_value(rt, (struct jiter){.step = jiter_step_view, .v = {.kind = J_VIEW, .view = view}})
+            .it;
     case J_VIEW:
         return jiter_value(rt, (struct jiter){.step = jiter_step_view, .v = v}).it;
     case J_RANGE:

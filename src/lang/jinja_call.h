@@ -43,7 +43,7 @@ struct jiter;
 struct jiter *jiter_of(struct jrt *rt, struct jv v);
 bool jiter_next(struct jrt *rt, struct jiter *it, struct jv *out);
 bool jiter_can(struct jv v);
-struct jlist *jiter_list(struct jrt *rt, struct jv v); /* all that is left of it */
+struct jlist *jiter_list(struct jrt *rt, struct jv v);              /* all that is left of it */
 struct jv jiter_reversed(struct jrt *rt, struct jv v, bool strict); /* strict: only what Python can reverse */
 
 /* A lazy sequence: step gives the next item or false. */

@@ -41,9 +41,9 @@ static struct jv jeval_cond(struct jrt *rt, struct jenv *env, const struct jnode
         return jeval(rt, env, n->b);
     if (n->c)
         return jeval(rt, env, n->c);
-    return jv_undef_hint(rt,
-                         "the inline if-expression on line %d evaluated to false and no else section was defined.",
-                         n->line);
+    return jv_undef_hint(
+        rt, "the inline if-expression on line %d evaluated to false and no else section was defined.",
+        n->line);
 }
 
 static struct jv jeval_compare(struct jrt *rt, struct jenv *env, const struct jnode *n)
@@ -116,12 +116,15 @@ static void jeval_check_kw(struct jrt *rt, const struct jcall *c)
     for (size_t i = 0; i < c->nkw; i++)
         for (size_t k = 0; k < i; k++)
             if (jstr_eq(c->kw[2 * i].s, c->kw[2 * k].s))
-                jfail(rt, "%s() got multiple values for keyword argument '%s'", c->name, jstr_c(rt, c->kw[2 * i].s));
+                jfail(rt, "%s() got multiple values for keyword argument '%s'", c->name,
+                      jstr_c(rt, c->kw[2 * i].s));
 }
 
 struct jcall jeval_args(struct jrt *rt, struct jenv *env, const struct jargs *a, const char *name)
 {
-    struct jcall c = {.name = name, .pos = jalloc(rt, a->npos + 1, sizeof *c.pos), .kw = jalloc(rt, 2 * a->nkw + 2, sizeof *c.kw)};
+    struct jcall c = {.name = name,
+                      .pos = jalloc(rt, a->npos + 1, sizeof *c.pos),
+                      .kw = jalloc(rt, 2 * a->nkw + 2, sizeof *c.kw)};
     for (const struct jnode *n = a->pos; n; n = n->next)
         c.pos[c.npos++] = jeval(rt, env, n);
     for (const struct jnode *n = a->kw; n; n = n->next) {
@@ -152,7 +155,9 @@ static struct jv jeval_call(struct jrt *rt, struct jenv *env, const struct jnode
 
 struct jv jeval_filter(struct jrt *rt, struct jenv *env, const struct jnode *n, struct jv block)
 {
-    struct jv v = !n->a ? block : n->a->kind == JN_FILTER ? jeval_filter(rt, env, n->a, block) : jeval(rt, env, n->a);
+    struct jv v = !n->a                     ? block
+                  : n->a->kind == JN_FILTER ? jeval_filter(rt, env, n->a, block)
+                                            : jeval(rt, env, n->a);
     const char *name = n->func ? n->func->name : jstr_c(rt, n->name);
     struct jcall c = jeval_args(rt, env, n->args, name);
     rt->line = n->line;

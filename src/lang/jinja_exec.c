@@ -81,8 +81,17 @@ static void jassign(struct jrt *rt, struct jenv *env, const struct jnode *target
     jshallower(rt);
 }
 
+/* Blocks write what a filter or a call gives as it is: jinja2 can join only strings there. */
+static void jexec_write(struct jrt *rt, struct jv v)
+{
+    if (v.kind != J_STR)
+        jfail(rt, "a block gave %s, where only a string can be written", jv_type(v));
+    jsb_str(rt->out, v.s);
+}
+
 /* Output of a body as a string. */
-static struct jstr *jexec_capture(struct jrt *rt, struct jenv *env, const struct jnode *body, enum jflow *flow)
+static struct jstr *jexec_capture(struct jrt *rt, struct jenv *env, const struct jnode *body,
+                                  enum jflow *flow)
 {
     struct jsb b = {.rt = rt}, *outside = rt->out;
     rt->out = &b;
@@ -102,7 +111,7 @@ static enum jflow jexec_set_block(struct jrt *rt, struct jenv *env, const struct
         if (n->kind == JN_SET_BLOCK)
             jassign(rt, env, n->a, v, n->toplevel);
         else
-            jsb_str(rt->out, jop_soft_str(rt, v));
+            jexec_write(rt, v);
     }
     jframe_leave(env, n->frame);
     return flow;
@@ -234,7 +243,8 @@ static struct jloop *jloop_new(struct jrt *rt, struct jenv *outside, const struc
     return l;
 }
 
-static struct jv jfor_recursive(struct jrt *rt, struct jenv *outside, const struct jnode *n, struct jv over, int64_t depth)
+static struct jv jfor_recursive(struct jrt *rt, struct jenv *outside, const struct jnode *n, struct jv over,
+                                int64_t depth)
 {
     struct jsb b = {.rt = rt}, *out = rt->out;
     struct jloop *l = jloop_new(rt, outside, n, over);
@@ -286,8 +296,8 @@ static struct jv jmacro_rest(struct jrt *rt, const struct jmacro *m, const struc
         if (used[i])
             continue;
         if (!(m->node->uses & JUSES_KWARGS))
-            jfail(rt, "macro '%s' takes no keyword argument '%s'", m->node->name ? jstr_c(rt, m->node->name) : "caller",
-                  jstr_c(rt, c->kw[2 * i].s));
+            jfail(rt, "macro '%s' takes no keyword argument '%s'",
+                  m->node->name ? jstr_c(rt, m->node->name) : "caller", jstr_c(rt, c->kw[2 * i].s));
         jdict_set(rt, rest, c->kw[2 * i], c->kw[2 * i + 1]);
     }
     return jv_dict(rest);
@@ -319,7 +329,8 @@ static void jmacro_bind(struct jrt *rt, const struct jmacro *m, struct jenv *env
             jlist_add(rt, more, c->pos[k]);
         *jenv_at(env, n->special[3]) = jv_tuple(more);
     } else if (c->npos > n->count) {
-        jfail(rt, "macro '%s' takes not more than %zu argument(s)", n->name ? jstr_c(rt, n->name) : "caller", n->count);
+        jfail(rt, "macro '%s' takes not more than %zu argument(s)", n->name ? jstr_c(rt, n->name) : "caller",
+              n->count);
     }
 }
 
@@ -373,7 +384,7 @@ static void jexec_call_block(struct jrt *rt, struct jenv *env, const struct jnod
     c.kw = kw;
     c.nkw++;
     rt->line = n->line;
-    jsb_str(rt->out, jop_soft_str(rt, jcall_value(rt, callee, &c)));
+    jexec_write(rt, jcall_value(rt, callee, &c));
 }
 
 /* -- all statements */
@@ -435,7 +446,8 @@ static enum jflow jexec_one(struct jrt *rt, struct jenv *env, const struct jnode
     case JN_CONTINUE:
         return JFLOW_CONTINUE;
     default:
-        jfail(rt, "no loader for this environment specified: a chat template cannot include, import or extend another");
+        jfail(rt, "no loader for this environment specified: a chat template cannot include, import or "
+                  "extend another");
     }
 }
 

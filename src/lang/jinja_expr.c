@@ -6,7 +6,8 @@
 static struct jnode *jexpr_or(struct jparser *p);
 static struct jnode *jexpr_unary(struct jparser *p, bool filters);
 
-static struct jnode *jexpr_pair(struct jparser *p, enum jnode_kind kind, int line, struct jnode *a, struct jnode *b)
+static struct jnode *jexpr_pair(struct jparser *p, enum jnode_kind kind, int line, struct jnode *a,
+                                struct jnode *b)
 {
     struct jnode *n = jnode_new(p, kind, line);
     n->a = a;
@@ -186,7 +187,8 @@ static void jexpr_note_name(struct jparser *p, struct jstr *name)
     static const struct {
         const char *name;
         unsigned bit;
-    } special[] = {{"loop", JUSES_LOOP}, {"caller", JUSES_CALLER}, {"kwargs", JUSES_KWARGS}, {"varargs", JUSES_VARARGS}};
+    } special[] = {
+        {"loop", JUSES_LOOP}, {"caller", JUSES_CALLER}, {"kwargs", JUSES_KWARGS}, {"varargs", JUSES_VARARGS}};
     for (size_t i = 0; i < 4; i++)
         if (jstr_is(name, special[i].name))
             p->uses |= special[i].bit;
@@ -289,7 +291,8 @@ static struct jnode *jexpr_primary(struct jparser *p, bool with_namespace)
 
 enum jtuple_items { JTUPLE_FULL, JTUPLE_NO_COND, JTUPLE_SIMPLE, JTUPLE_NAMESPACE };
 
-static struct jnode *jexpr_tuple(struct jparser *p, enum jtuple_items items, const char *end, bool parenthesized)
+static struct jnode *jexpr_tuple(struct jparser *p, enum jtuple_items items, const char *end,
+                                 bool parenthesized)
 {
     struct jnode *n = jnode_new(p, JN_TUPLE, p->t->line), **tail = &n->list;
     bool is_tuple = false;
@@ -337,7 +340,8 @@ static void jexpr_assignable(struct jparser *p, struct jnode *n)
             jexpr_assignable(p, item);
         jshallower(p->rt);
     } else if (n->kind != JN_NAME && n->kind != JN_NSREF) {
-        jparse_fail(p, n->line, "can't assign to '%s'", n->kind <= JN_DICT && what[n->kind] ? what[n->kind] : "expression");
+        jparse_fail(p, n->line, "can't assign to '%s'",
+                    n->kind <= JN_DICT && what[n->kind] ? what[n->kind] : "expression");
     }
 }
 

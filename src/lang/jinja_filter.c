@@ -94,13 +94,12 @@ FILTER(jf_indent)
     if (v.kind == J_UNDEF)
         jfail_undef(rt, v);
     struct jstr *s = jarg_str(rt, v, "the value to indent"), *by;
-    if (arg[0].kind == J_STR)
+    if (arg[0].kind == J_STR) {
         by = arg[0].s;
-    else
-        by = jtext_pad(rt, jstr_lit(rt, ""), (size_t)size_max(0, (size_t)(jarg_int(rt, arg[0], 4, "width") > 0
-                                                                               ? jarg_int(rt, arg[0], 4, "width")
-                                                                               : 0)),
-                       0, jstr_lit(rt, " "));
+    } else {
+        int64_t width = jarg_int(rt, arg[0], 4, "width");
+        by = jtext_pad(rt, jstr_lit(rt, ""), width > 0 ? (size_t)width : 0, 0, jstr_lit(rt, " "));
+    }
     bool first = jv_true(arg[1]), blank = jv_true(arg[2]);
     struct jlist *lines = jtext_splitlines(rt, jstr_concat(rt, s, jstr_lit(rt, "\n")), false);
     struct jsb b = {.rt = rt};
@@ -126,7 +125,8 @@ static struct jstr *jtext_cut(struct jrt *rt, struct jstr *s, int64_t chars)
 FILTER(jf_truncate)
 {
     struct jstr *end = arg[2].kind == J_MISSING ? jstr_lit(rt, "...") : jarg_str(rt, arg[2], "end");
-    int64_t length = jarg_int(rt, arg[0], 255, "length"), leeway = jarg_given(arg[3]) ? jarg_int(rt, arg[3], 5, "leeway") : 5;
+    int64_t length = jarg_int(rt, arg[0], 255, "length"),
+            leeway = jarg_given(arg[3]) ? jarg_int(rt, arg[3], 5, "leeway") : 5;
     if (length < (int64_t)end->chars)
         jfail(rt, "expected length >= %zu, got %lld", end->chars, (long long)length);
     if (leeway < 0)
@@ -186,7 +186,8 @@ FILTER(jf_tojson)
     if (how.pretty) {
         int64_t n = arg[1].kind == J_STR ? 0 : jarg_int(rt, arg[1], 0, "indent");
         how.indent = arg[1].kind == J_STR ? arg[1].s
-                                          : jtext_pad(rt, jstr_lit(rt, ""), n > 0 ? (size_t)n : 0, 0, jstr_new(rt, " ", 1, true));
+                                          : jtext_pad(rt, jstr_lit(rt, ""), n > 0 ? (size_t)n : 0, 0,
+                                                      jstr_new(rt, " ", 1, true));
     }
     if (jarg_given(arg[2])) {
         struct jlist *sep = jiter_can(arg[2]) ? jiter_list(rt, arg[2]) : NULL;

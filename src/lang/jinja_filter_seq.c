@@ -160,7 +160,8 @@ FILTER(jf_first)
 {
     (void)arg;
     struct jv item;
-    return jiter_next(rt, jiter_of(rt, v), &item) ? item : jv_undef_hint(rt, "No first item, sequence was empty.");
+    return jiter_next(rt, jiter_of(rt, v), &item) ? item
+                                                  : jv_undef_hint(rt, "No first item, sequence was empty.");
 }
 
 FILTER(jf_last)
@@ -220,7 +221,8 @@ FILTER(jf_attr)
 
 /* -- generators */
 
-static struct jv lazy(struct jrt *rt, bool (*step)(struct jrt *, struct jiter *, struct jv *), struct jv v, void *own)
+static struct jv lazy(struct jrt *rt, bool (*step)(struct jrt *, struct jiter *, struct jv *), struct jv v,
+                      void *own)
 {
     return jiter_value(rt, (struct jiter){.step = step, .v = v, .own = own});
 }
@@ -294,7 +296,8 @@ static bool step_map(struct jrt *rt, struct jiter *it, struct jv *out)
     }
     if (!source_next(rt, it, &item))
         return false;
-    *out = a->by_attribute ? jop_path(rt, item, a->attribute, a->fallback) : jfunc_run(rt, a->func, item, &a->call);
+    *out = a->by_attribute ? jop_path(rt, item, a->attribute, a->fallback)
+                           : jfunc_run(rt, a->func, item, &a->call);
     return true;
 }
 

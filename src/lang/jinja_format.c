@@ -67,9 +67,11 @@ static void group_digits(struct jsb *b, const char *digits, const struct jspec *
 }
 
 /* sign, prefix and digits, padded to the width: zeros between sign and digits, or fill around all. */
-static struct jstr *lay_out(struct jrt *rt, const struct jspec *spec, const char *sign, const struct jstr *digits)
+static struct jstr *lay_out(struct jrt *rt, const struct jspec *spec, const char *sign,
+                            const struct jstr *digits)
 {
-    size_t have = strlen(sign) + digits->chars, pad = spec->width > (int64_t)have ? (size_t)spec->width - have : 0;
+    size_t have = strlen(sign) + digits->chars,
+           pad = spec->width > (int64_t)have ? (size_t)spec->width - have : 0;
     const struct jstr *fill = spec->fill ? spec->fill : jstr_lit(rt, spec->zero ? "0" : " ");
     char align = spec->align ? spec->align : spec->zero ? '=' : '>';
     struct jstr *signs = jstr_copy(rt, sign, strlen(sign), digits->data);
@@ -209,7 +211,8 @@ static struct jv percent_key(struct jpercent *p)
         jfail(p->rt, "incomplete format key");
     if (p->args.kind != J_DICT)
         jfail(p->rt, "format requires a mapping");
-    struct jv key = jv_str(jstr_sub(p->rt, p->fmt, from, p->at - 1 - from)), *v = jdict_get(p->rt, p->args.d, key);
+    struct jv key = jv_str(jstr_sub(p->rt, p->fmt, from, p->at - 1 - from)),
+              *v = jdict_get(p->rt, p->args.d, key);
     if (!v)
         jfail(p->rt, "%s", jstr_c(p->rt, jop_repr(p->rt, key)));
     return *v;
@@ -318,7 +321,9 @@ struct jstr *jformat_percent(struct jrt *rt, const struct jstr *fmt, struct jv a
         if (sign)
             jsb_str(&b, percent_field(&p));
     }
-    size_t n = args.kind == J_TUPLE ? args.l->n : args.kind == J_DICT || args.kind == J_LIST || args.kind == J_RANGE ? 0 : 1;
+    size_t n = args.kind == J_TUPLE                                                 ? args.l->n
+               : args.kind == J_DICT || args.kind == J_LIST || args.kind == J_RANGE ? 0
+                                                                                    : 1;
     if (p.next < n)
         jfail(rt, "not all arguments converted during string formatting");
     struct jstr *s = jsb_done(&b);
@@ -455,7 +460,8 @@ static struct jv braces_lookup(struct jbraces *f, const struct jstr *path)
 static void braces_run(struct jbraces *f, const struct jstr *fmt, struct jsb *b, int depth);
 
 /* The field in fmt[from, to): name, !conversion, :spec */
-static void braces_field(struct jbraces *f, const struct jstr *fmt, size_t from, size_t to, struct jsb *b, int depth)
+static void braces_field(struct jbraces *f, const struct jstr *fmt, size_t from, size_t to, struct jsb *b,
+                         int depth)
 {
     struct jrt *rt = f->rt;
     size_t end = from;
@@ -508,7 +514,8 @@ static void braces_run(struct jbraces *f, const struct jstr *fmt, struct jsb *b,
                 break;
         }
         if (i >= fmt->n)
-            jfail(f->rt, from == fmt->n ? "Single '{' encountered in format string" : "expected '}' before end of string");
+            jfail(f->rt, from == fmt->n ? "Single '{' encountered in format string"
+                                        : "expected '}' before end of string");
         braces_field(f, fmt, from, i, b, depth);
         i++;
     }

@@ -61,7 +61,8 @@ static struct jv jglobal_namespace(struct jrt *rt, struct jv self, const struct 
     struct jdict *d = jglobal_fields(rt, c);
     for (size_t i = 0; i < d->n; i++)
         if (d->item[i].key.kind == J_STR && d->item[i].key.s->n && d->item[i].key.s->s[0] == '_')
-            jfail(rt, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%s'.",
+            jfail(rt,
+                  "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '%s'.",
                   jstr_c(rt, d->item[i].key.s));
     return (struct jv){.kind = J_NS, .d = d};
 }

@@ -68,11 +68,12 @@ static const struct {
     const char *name;
     uint32_t cp;
 } entities[] = {
-    {"amp", '&'},      {"lt", '<'},       {"gt", '>'},       {"quot", '"'},     {"apos", '\''},    {"nbsp", 0xa0},
-    {"copy", 0xa9},    {"reg", 0xae},     {"laquo", 0xab},   {"raquo", 0xbb},   {"middot", 0xb7},  {"deg", 0xb0},
-    {"times", 0xd7},   {"eacute", 0xe9},  {"egrave", 0xe8},  {"agrave", 0xe0},  {"auml", 0xe4},    {"ouml", 0xf6},
-    {"uuml", 0xfc},    {"szlig", 0xdf},   {"ndash", 0x2013}, {"mdash", 0x2014}, {"lsquo", 0x2018}, {"rsquo", 0x2019},
-    {"ldquo", 0x201c}, {"rdquo", 0x201d}, {"bull", 0x2022},  {"hellip", 0x2026}, {"euro", 0x20ac}, {"trade", 0x2122},
+    {"amp", '&'},      {"lt", '<'},       {"gt", '>'},        {"quot", '"'},     {"apos", '\''},
+    {"nbsp", 0xa0},    {"copy", 0xa9},    {"reg", 0xae},      {"laquo", 0xab},   {"raquo", 0xbb},
+    {"middot", 0xb7},  {"deg", 0xb0},     {"times", 0xd7},    {"eacute", 0xe9},  {"egrave", 0xe8},
+    {"agrave", 0xe0},  {"auml", 0xe4},    {"ouml", 0xf6},     {"uuml", 0xfc},    {"szlig", 0xdf},
+    {"ndash", 0x2013}, {"mdash", 0x2014}, {"lsquo", 0x2018},  {"rsquo", 0x2019}, {"ldquo", 0x201c},
+    {"rdquo", 0x201d}, {"bull", 0x2022},  {"hellip", 0x2026}, {"euro", 0x20ac},  {"trade", 0x2122},
 };
 
 /* The entity at s (behind '&'), and how many bytes it takes with its semicolon; 0 = none known. */

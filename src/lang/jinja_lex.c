@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const jtok_text[] = {"+", "-", "/", "//", "*", "%", "**", "~", "[", "]", "(", ")", "{",
-                                        "}", "==", "!=", ">", ">=", "<", "<=", "=", ".", ":", "|", ",", ";"};
+static const char *const jtok_text[] = {"+", "-",  "/",  "//", "*",  "%", "**", "~", "[", "]", "(", ")", "{",
+                                        "}", "==", "!=", ">",  ">=", "<", "<=", "=", ".", ":", "|", ",", ";"};
 
 struct jlexer {
     struct jrt *rt;
@@ -180,7 +180,9 @@ static size_t jlex_hex(struct jlexer *x, const char *s, size_t n, uint32_t *out)
 {
     *out = 0;
     for (size_t i = 0; i < n; i++) {
-        int d = s[i] >= '0' && s[i] <= '9' ? s[i] - '0' : (s[i] | 0x20) >= 'a' && (s[i] | 0x20) <= 'f' ? (s[i] | 0x20) - 'a' + 10 : -1;
+        int d = s[i] >= '0' && s[i] <= '9'                     ? s[i] - '0'
+                : (s[i] | 0x20) >= 'a' && (s[i] | 0x20) <= 'f' ? (s[i] | 0x20) - 'a' + 10
+                                                               : -1;
         if (d < 0)
             jlex_fail(x, "a string has a broken \\x, \\u or \\U escape");
         *out = *out << 4 | (uint32_t)d;
@@ -262,8 +264,8 @@ static bool jlex_digit(char c)
 /* Digits with single underscores between them: behind them. */
 static size_t jlex_digits(const struct jlexer *x, size_t at)
 {
-    while (at < x->n && (jlex_digit(x->s[at]) || (x->s[at] == '_' && at && jlex_digit(x->s[at - 1]) && at + 1 < x->n &&
-                                                 jlex_digit(x->s[at + 1]))))
+    while (at < x->n && (jlex_digit(x->s[at]) || (x->s[at] == '_' && at && jlex_digit(x->s[at - 1]) &&
+                                                  at + 1 < x->n && jlex_digit(x->s[at + 1]))))
         at++;
     return at;
 }
@@ -305,15 +307,17 @@ static size_t jlex_number(struct jlexer *x, size_t at)
         base = kind == 'x' ? 16 : kind == 'o' ? 8 : 2;
         const char *digits = kind == 'x' ? "0123456789abcdefABCDEF" : kind == 'o' ? "01234567" : "01";
         end = at + 2;
-        while (end < x->n && ((x->s[end] && strchr(digits, x->s[end])) ||
-                              (x->s[end] == '_' && end + 1 < x->n && x->s[end + 1] && strchr(digits, x->s[end + 1]))))
+        while (end < x->n &&
+               ((x->s[end] && strchr(digits, x->s[end])) ||
+                (x->s[end] == '_' && end + 1 < x->n && x->s[end + 1] && strchr(digits, x->s[end + 1]))))
             end++;
     }
     if (base == 10 || end == at + 2) {
         base = 10;
         end = jlex_digits(x, at);
         if (x->s[at] == '0') /* 0 is followed only by more of it */
-            for (end = at + 1; end < x->n && (x->s[end] == '0' || (x->s[end] == '_' && jlex_has(x, end + 1, "0")));)
+            for (end = at + 1;
+                 end < x->n && (x->s[end] == '0' || (x->s[end] == '_' && jlex_has(x, end + 1, "0")));)
                 end++;
     }
     struct jstr text = {.s = x->s + at, .n = end - at};
@@ -390,7 +394,8 @@ static bool jlex_tag(struct jlexer *x, const char *close, bool block)
             end = jlex_operator(x, at);
         if (!end) {
             char what[96];
-            snprintf(what, sizeof what, "unexpected char '%.*s' at %zu", (int)len, x->s + at, jstr_count(x->s, at));
+            snprintf(what, sizeof what, "unexpected char '%.*s' at %zu", (int)len, x->s + at,
+                     jstr_count(x->s, at));
             jlex_fail(x, what);
         }
         jlex_count(x, at, end);

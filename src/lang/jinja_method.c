@@ -14,7 +14,8 @@
 
 METHOD(jm_list_index)
 {
-    int64_t n = (int64_t)self.l->n, from = jarg_int(rt, arg[1], 0, "start"), to = jarg_int(rt, arg[2], n, "stop");
+    int64_t n = (int64_t)self.l->n, from = jarg_int(rt, arg[1], 0, "start"),
+            to = jarg_int(rt, arg[2], n, "stop");
     from = from < 0 ? (from + n < 0 ? 0 : from + n) : from;
     to = to < 0 ? to + n : to > n ? n : to;
     for (int64_t i = from; i < to; i++)
@@ -88,9 +89,9 @@ METHOD(jm_fromkeys)
 }
 
 static const struct jfunc dict_methods[] = {
-    {"copy", "", {.bound = jm_copy}},       {"fromkeys", "keys|value", {.bound = jm_fromkeys}},
+    {"copy", "", {.bound = jm_copy}},          {"fromkeys", "keys|value", {.bound = jm_fromkeys}},
     {"get", "key|default", {.bound = jm_get}}, {"items", "", {.bound = jm_items}},
-    {"keys", "", {.bound = jm_keys}},       {"values", "", {.bound = jm_values}},
+    {"keys", "", {.bound = jm_keys}},          {"values", "", {.bound = jm_values}},
 };
 
 /* -- numbers */
@@ -318,7 +319,8 @@ struct jv jmethod_find(struct jrt *rt, struct jv obj, const struct jstr *name)
                          : obj.kind == J_DICT ? "clear pop popitem setdefault update"
                                               : "";
     if (in_words(unsafe, name))
-        return jv_undef_hint(rt, "access to attribute '%s' of '%s' object is unsafe.", jstr_c(rt, name), jv_type(obj));
+        return jv_undef_hint(rt, "access to attribute '%s' of '%s' object is unsafe.", jstr_c(rt, name),
+                             jv_type(obj));
     struct jv v = plain_attr(rt, obj, name);
     if (v.kind != J_MISSING)
         return v;

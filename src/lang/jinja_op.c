@@ -64,7 +64,8 @@ bool jop_eq(struct jrt *rt, struct jv a, struct jv b)
     case J_RANGE:
         return jop_eq_range(a.range, b.range);
     case J_VIEW:
-        return a.view->kind == b.view->kind && a.view->kind != JVIEW_VALUES && jop_eq_dict(rt, a.view->d, b.view->d);
+        return a.view->kind == b.view->kind && a.view->kind != JVIEW_VALUES &&
+               jop_eq_dict(rt, a.view->d, b.view->d);
     case J_METHOD:
         return a.method->func == b.method->func && jop_eq(rt, a.method->self, b.method->self);
     default:
@@ -120,9 +121,10 @@ static bool jop_in_view(struct jrt *rt, struct jv item, const struct jview *view
         return jdict_get(rt, view->d, item);
     for (size_t i = 0; i < view->d->n; i++) {
         const struct jpair *p = &view->d->item[i];
-        if (view->kind == JVIEW_VALUES ? jop_eq(rt, item, p->value)
-                                       : item.kind == J_TUPLE && item.l->n == 2 && jop_eq(rt, item.l->v[0], p->key) &&
-                                             jop_eq(rt, item.l->v[1], p->value))
+        if (view->kind == JVIEW_VALUES
+                ? jop_eq(rt, item, p->value)
+                : item.kind == J_TUPLE && item.l->n == 2 && jop_eq(rt, item.l->v[0], p->key) &&
+                      jop_eq(rt, item.l->v[1], p->value))
             return true;
     }
     return false;
@@ -280,7 +282,9 @@ static struct jv jop_int(struct jrt *rt, enum jbin op, int64_t a, int64_t b)
 static struct jv jop_float(struct jrt *rt, enum jbin op, double a, double b)
 {
     if (op >= JBIN_DIV && op <= JBIN_MOD && b == 0)
-        jfail(rt, op == JBIN_DIV ? "float division by zero" : op == JBIN_MOD ? "float modulo" : "float floor division by zero");
+        jfail(rt, op == JBIN_DIV   ? "float division by zero"
+                  : op == JBIN_MOD ? "float modulo"
+                                   : "float floor division by zero");
     double mod, div;
     switch (op) {
     case JBIN_ADD:
@@ -421,7 +425,8 @@ static struct jv jop_python_attr(struct jrt *rt, struct jv obj, struct jstr *nam
         return v ? *v : jv_missing();
     }
     if (name->n >= 4 && !memcmp(name->s, "__", 2) && !memcmp(name->s + name->n - 2, "__", 2))
-        return jv_undef_hint(rt, "access to attribute '%s' of '%s' object is unsafe.", jstr_c(rt, name), jv_type(obj));
+        return jv_undef_hint(rt, "access to attribute '%s' of '%s' object is unsafe.", jstr_c(rt, name),
+                             jv_type(obj));
     return jmethod_find(rt, obj, name);
 }
 
@@ -449,7 +454,8 @@ struct jv jop_item(struct jrt *rt, struct jv obj, struct jv key)
         struct jv *item = jop_hashable(key) ? jdict_get(rt, obj.d, key) : NULL;
         if (item)
             return *item;
-    } else if ((obj.kind == J_STR || jv_is_seq(obj) || obj.kind == J_RANGE) && jv_is_int(key) && jop_len(obj, &n)) {
+    } else if ((obj.kind == J_STR || jv_is_seq(obj) || obj.kind == J_RANGE) && jv_is_int(key) &&
+               jop_len(obj, &n)) {
         int64_t i = jv_as_int(key);
         if (i < 0)
             i += (int64_t)n;
@@ -511,7 +517,8 @@ static int64_t jop_adjust(int64_t i, int64_t n, bool back)
     return i >= n ? (back ? n - 1 : n) : i;
 }
 
-static struct jv jop_slice_range(struct jrt *rt, const struct jrange *r, int64_t start, int64_t step, size_t count)
+static struct jv jop_slice_range(struct jrt *rt, const struct jrange *r, int64_t start, int64_t step,
+                                 size_t count)
 {
     struct jrange *s = jalloc(rt, 1, sizeof *s);
     *s = (struct jrange){.start = r->start + start * r->step, .step = r->step * step, .n = count};

@@ -26,7 +26,7 @@ struct jstr *jop_str(struct jrt *rt, struct jv v);      /* str(v) without markup
 struct jstr *jop_soft_str(struct jrt *rt, struct jv v); /* a str stays what it is */
 struct jstr *jop_repr(struct jrt *rt, struct jv v);
 struct jstr *jop_pprint(struct jrt *rt, struct jv v);
-size_t jop_float_text(double f, char out[32]); /* Python's repr of a float */
+size_t jop_float_text(double f, char out[32]);        /* Python's repr of a float */
 struct jstr *jop_escape(struct jrt *rt, struct jv v); /* HTML; the result is markup */
 
 struct jjson {

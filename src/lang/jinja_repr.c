@@ -3,7 +3,7 @@
 #include "lang/jinja_op.h"
 
 #include "base/utf8.h"
-#include "lang/jinja_call.h"
+#include "lang/jinja_run.h"
 #include "lang/jinja_text.h"
 
 #include <inttypes.h>
@@ -103,8 +103,9 @@ static void jrepr_scalar(struct jsb *b, struct jv v)
         jop_float_text(v.f, text);
         break;
     case J_RANGE:
-        snprintf(text, sizeof text, v.range->step == 1 ? "range(%" PRId64 ", %" PRId64 ")"
-                                                       : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
+        snprintf(text, sizeof text,
+                 v.range->step == 1 ? "range(%" PRId64 ", %" PRId64 ")"
+                                    : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
                  v.range->start, v.range->stop, v.range->step);
         break;
     default:
@@ -139,6 +140,18 @@ static void jrepr_add(struct jsb *b, struct jv v)
     case J_NS:
         jsb_lit(b, "<Namespace ", false);
         jrepr_dict(b, v.d);
+        jsb_lit(b, ">", false);
+        break;
+    case J_MACRO:
+        jsb_lit(b, "<Macro ", false);
+        jrepr_add(b, v.macro->node->name ? jv_str(v.macro->node->name) : jv_none());
+        jsb_lit(b, ">", false);
+        break;
+    case J_LOOP:
+        jsb_lit(b, "<LoopContext ", false);
+        jrepr_add(b, jv_int(v.loop->index0 + 1));
+        jsb_lit(b, "/", false);
+        jrepr_add(b, jv_int((int64_t)jloop_length(rt, v.loop)));
         jsb_lit(b, ">", false);
         break;
     case J_VIEW:
@@ -193,7 +206,8 @@ static void jjson_str(struct jsb *b, const struct jstr *s, bool ascii)
         } else if (cp < 0x10000)
             snprintf(text, sizeof text, "\\u%04x", cp);
         else
-            snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd800 + ((cp - 0x10000) >> 10), 0xdc00 + (cp & 0x3ff));
+            snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd800 + ((cp - 0x10000) >> 10),
+                     0xdc00 + (cp & 0x3ff));
         jsb_lit(b, text, data);
     }
     jsb_lit(b, "\"", true);

@@ -34,7 +34,7 @@ struct jsym {
 /* Where the walk that resolves names stands. */
 struct jplace {
     struct jsym *sym;
-    bool soft, toplevel; /* soft: inside of an if, where an unknown filter is an error only when reached */
+    bool soft, toplevel;  /* soft: inside of an if, where an unknown filter is an error only when reached */
     bool in_loop, in_for; /* in_loop: break is allowed; in_for: `loop` must not be assigned */
 };
 
@@ -48,7 +48,8 @@ static struct jfn *jfn_new(struct jrt *rt, struct jfn *parent)
 static struct jsym *jsym_new(struct jrt *rt, struct jsym *parent, struct jfn *fn)
 {
     struct jsym *s = jalloc(rt, 1, sizeof *s);
-    *s = (struct jsym){.parent = parent, .fn = fn, .level = parent ? parent->level + 1 : 0, .index = jdict_new(rt)};
+    *s = (struct jsym){
+        .parent = parent, .fn = fn, .level = parent ? parent->level + 1 : 0, .index = jdict_new(rt)};
     return s;
 }
 
@@ -396,10 +397,11 @@ static void jplace_macro(struct jrt *rt, const struct jplace *p, struct jnode *n
         for (int k = 1; k < 4; k++)
             if (jstr_is(param->name, special[k])) {
                 if (k == 1 && (n->uses & JUSES_CALLER) && i + defaults < n->count)
-                    jfail(rt, "When defining macros or call blocks the special \"caller\" argument must be omitted or "
+                    jfail(rt, "When defining macros or call blocks the special \"caller\" argument must be "
+                              "omitted or "
                               "be given a default.");
                 if (k > 1)
-                    n->uses &= (uint8_t)~(1u << k);
+                    n->uses &= (uint8_t) ~(1u << k);
             }
     }
     for (int k = 1; k < 4; k++)

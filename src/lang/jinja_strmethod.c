@@ -11,11 +11,11 @@
 
 /* -- case */
 
-#define CASE_METHOD(name, how)                                                                                         \
-    METHOD(name)                                                                                                       \
-    {                                                                                                                  \
-        (void)arg;                                                                                                     \
-        return jv_str(jtext_map_case(rt, self.s, how));                                                                \
+#define CASE_METHOD(name, how)                                                                               \
+    METHOD(name)                                                                                             \
+    {                                                                                                        \
+        (void)arg;                                                                                           \
+        return jv_str(jtext_map_case(rt, self.s, how));                                                      \
     }
 
 CASE_METHOD(jm_upper, JTEXT_UPPER)
@@ -176,7 +176,8 @@ static struct jv starts_or_ends(struct jrt *rt, struct jv self, const struct jv 
     if (arg[0].kind == J_STR)
         return jv_bool(at_edge(self.s, w, arg[0].s, start));
     if (arg[0].kind != J_TUPLE)
-        jfail(rt, "%s first arg must be str or a tuple of str, not %s", start ? "startswith" : "endswith", jv_type(arg[0]));
+        jfail(rt, "%s first arg must be str or a tuple of str, not %s", start ? "startswith" : "endswith",
+              jv_type(arg[0]));
     for (size_t i = 0; i < arg[0].l->n; i++)
         if (at_edge(self.s, w, jarg_str(rt, arg[0].l->v[i], "every item of the tuple"), start))
             return jv_bool(true);
@@ -323,12 +324,12 @@ static bool all_of(const struct jstr *s, bool (*is)(uint32_t c))
     return s->n > 0;
 }
 
-#define CLASS_METHOD(name, is)                                                                                         \
-    METHOD(name)                                                                                                       \
-    {                                                                                                                  \
-        (void)rt;                                                                                                      \
-        (void)arg;                                                                                                     \
-        return jv_bool(all_of(self.s, is));                                                                            \
+#define CLASS_METHOD(name, is)                                                                               \
+    METHOD(name)                                                                                             \
+    {                                                                                                        \
+        (void)rt;                                                                                            \
+        (void)arg;                                                                                           \
+        return jv_bool(all_of(self.s, is));                                                                  \
     }
 
 CLASS_METHOD(jm_isalpha, jtext_alpha)

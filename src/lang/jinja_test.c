@@ -6,17 +6,17 @@
 #include <string.h>
 
 #define TEST(name) static struct jv name(struct jrt *rt, struct jv v, struct jv *arg)
-#define KIND_TEST(name, condition)                                                                                     \
-    TEST(name)                                                                                                         \
-    {                                                                                                                  \
-        (void)rt;                                                                                                      \
-        (void)arg;                                                                                                     \
-        return jv_bool(condition);                                                                                     \
+#define KIND_TEST(name, condition)                                                                           \
+    TEST(name)                                                                                               \
+    {                                                                                                        \
+        (void)rt;                                                                                            \
+        (void)arg;                                                                                           \
+        return jv_bool(condition);                                                                           \
     }
-#define COMPARE_TEST(name, op)                                                                                         \
-    TEST(name)                                                                                                         \
-    {                                                                                                                  \
-        return jv_bool(jop_compare(rt, op, v, arg[0]));                                                                \
+#define COMPARE_TEST(name, op)                                                                               \
+    TEST(name)                                                                                               \
+    {                                                                                                        \
+        return jv_bool(jop_compare(rt, op, v, arg[0]));                                                      \
     }
 
 KIND_TEST(jt_defined, v.kind != J_UNDEF)
@@ -32,7 +32,8 @@ KIND_TEST(jt_string, v.kind == J_STR)
 KIND_TEST(jt_mapping, v.kind == J_DICT)
 KIND_TEST(jt_iterable, jiter_can(v) || v.kind == J_LOOP)
 KIND_TEST(jt_escaped, v.kind == J_STR && v.s->markup)
-KIND_TEST(jt_sequence, v.kind == J_UNDEF || v.kind == J_STR || jv_is_seq(v) || v.kind == J_DICT || v.kind == J_RANGE)
+KIND_TEST(jt_sequence,
+          v.kind == J_UNDEF || v.kind == J_STR || jv_is_seq(v) || v.kind == J_DICT || v.kind == J_RANGE)
 KIND_TEST(jt_callable, v.kind == J_UNDEF || v.kind == J_MACRO || v.kind == J_FUNC || v.kind == J_METHOD ||
                            v.kind == J_LOOP || v.kind == J_JOINER)
 COMPARE_TEST(jt_eq, JCMP_EQ)

@@ -156,8 +156,7 @@ static struct jlist *jtext_split_space(struct jrt *rt, const struct jstr *s, int
         if (start >= s->n)
             return l;
         if (most >= 0 && l->n == (size_t)most) {
-            struct jstr *rest = jstr_sub(rt, s, start, s->n - start);
-            jlist_add(rt, l, jv_str(jtext_strip(rt, rest, NULL, JTEXT_RIGHT)));
+            jlist_add_sub(rt, l, s, start, s->n);
             return l;
         }
         size_t end = i = start;
@@ -203,7 +202,7 @@ static struct jlist *jtext_rsplit_space(struct jrt *rt, const struct jstr *s, in
         if (!to)
             break;
         if (most >= 0 && l->n == (size_t)most) {
-            jlist_add(rt, l, jv_str(jtext_strip(rt, rest, NULL, JTEXT_LEFT)));
+            jlist_add(rt, l, jv_str(rest));
             break;
         }
         size_t start = to;
@@ -257,8 +256,8 @@ struct jlist *jtext_splitlines(struct jrt *rt, const struct jstr *s, bool keep)
     return l;
 }
 
-struct jstr *jtext_replace(struct jrt *rt, const struct jstr *s, const struct jstr *from, const struct jstr *to,
-                           int64_t most)
+struct jstr *jtext_replace(struct jrt *rt, const struct jstr *s, const struct jstr *from,
+                           const struct jstr *to, int64_t most)
 {
     struct jsb b = {.rt = rt};
     size_t at = 0, hit;
@@ -286,7 +285,8 @@ struct jstr *jtext_replace(struct jrt *rt, const struct jstr *s, const struct js
     return r;
 }
 
-struct jstr *jtext_pad(struct jrt *rt, const struct jstr *s, size_t left, size_t right, const struct jstr *fill)
+struct jstr *jtext_pad(struct jrt *rt, const struct jstr *s, size_t left, size_t right,
+                       const struct jstr *fill)
 {
     struct jsb b = {.rt = rt};
     if (left > rt->arena.limit || right > rt->arena.limit)
@@ -374,7 +374,9 @@ bool jtext_to_int(struct jrt *rt, const struct jstr *s, int base, int64_t *out)
     int64_t v = 0;
     bool over = false;
     for (; *p; p++) {
-        int d = *p >= '0' && *p <= '9' ? *p - '0' : (*p | 0x20) >= 'a' && (*p | 0x20) <= 'z' ? (*p | 0x20) - 'a' + 10 : 99;
+        int d = *p >= '0' && *p <= '9'                     ? *p - '0'
+                : (*p | 0x20) >= 'a' && (*p | 0x20) <= 'z' ? (*p | 0x20) - 'a' + 10
+                                                           : 99;
         if (d >= base)
             return false;
         over = over || __builtin_mul_overflow(v, base, &v) || __builtin_sub_overflow(v, d, &v);
@@ -392,7 +394,8 @@ bool jtext_to_float(const struct jstr *s, double *out)
         return false;
     const char *p = text + (text[0] == '-' || text[0] == '+');
     bool named = !strcasecmp(p, "inf") || !strcasecmp(p, "infinity") || !strcasecmp(p, "nan");
-    if (!named && (strspn(p, "0123456789.eE+-") != strlen(p) || !strpbrk(p, "0123456789") || *p == 'e' || *p == 'E'))
+    if (!named &&
+        (strspn(p, "0123456789.eE+-") != strlen(p) || !strpbrk(p, "0123456789") || *p == 'e' || *p == 'E'))
         return false;
     char *end;
     *out = strtod(text, &end);

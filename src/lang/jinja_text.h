@@ -40,13 +40,14 @@ struct jstr *jtext_strip(struct jrt *rt, const struct jstr *s, const struct jstr
 struct jlist *jtext_split(struct jrt *rt, const struct jstr *s, const struct jstr *sep, int64_t most);
 struct jlist *jtext_rsplit(struct jrt *rt, const struct jstr *s, const struct jstr *sep, int64_t most);
 struct jlist *jtext_splitlines(struct jrt *rt, const struct jstr *s, bool keep);
-struct jstr *jtext_replace(struct jrt *rt, const struct jstr *s, const struct jstr *from, const struct jstr *to,
-                           int64_t most);
+struct jstr *jtext_replace(struct jrt *rt, const struct jstr *s, const struct jstr *from,
+                           const struct jstr *to, int64_t most);
 /* Byte offset of the first (last) occurrence in bytes [from, to), SIZE_MAX where there is none. */
 size_t jtext_find(const struct jstr *s, const struct jstr *sub, size_t from, size_t to);
 size_t jtext_rfind(struct jrt *rt, const struct jstr *s, const struct jstr *sub, size_t from, size_t to);
 /* Left and right padding to a width in characters, with one character. */
-struct jstr *jtext_pad(struct jrt *rt, const struct jstr *s, size_t left, size_t right, const struct jstr *fill);
+struct jstr *jtext_pad(struct jrt *rt, const struct jstr *s, size_t left, size_t right,
+                       const struct jstr *fill);
 struct jstr *jtext_join(struct jrt *rt, const struct jstr *sep, const struct jlist *items);
 /* int(s, base) and float(s) of Python; false: not a number. */
 bool jtext_to_int(struct jrt *rt, const struct jstr *s, int base, int64_t *out);

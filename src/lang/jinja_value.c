@@ -274,7 +274,7 @@ void jsb_str(struct jsb *b, const struct jstr *s)
 
 struct jstr *jsb_done(struct jsb *b)
 {
-    struct jstr *r = jstr_new(b->rt, b->s, b->n, b->seen == 2);
+    struct jstr *r = jstr_new(b->rt, b->n ? b->s : "", b->n, b->seen == 2);
     if (b->seen == 3)
         r->mask = b->mask;
     if (b->n) {
@@ -553,15 +553,24 @@ bool jv_true(struct jv v)
 const char *jv_type(struct jv v)
 {
     static const char *const name[] = {
-        [J_MISSING] = "MissingType", [J_UNDEF] = "Undefined",
-        [J_NONE] = "NoneType",       [J_BOOL] = "bool",
-        [J_INT] = "int",             [J_FLOAT] = "float",
-        [J_STR] = "str",             [J_LIST] = "list",
-        [J_TUPLE] = "tuple",         [J_DICT] = "dict",
-        [J_RANGE] = "range",         [J_ITER] = "generator",
-        [J_NS] = "Namespace",        [J_MACRO] = "Macro",
-        [J_FUNC] = "function",       [J_METHOD] = "builtin_function_or_method",
-        [J_LOOP] = "LoopContext",    [J_CYCLER] = "Cycler",
+        [J_MISSING] = "MissingType",
+        [J_UNDEF] = "Undefined",
+        [J_NONE] = "NoneType",
+        [J_BOOL] = "bool",
+        [J_INT] = "int",
+        [J_FLOAT] = "float",
+        [J_STR] = "str",
+        [J_LIST] = "list",
+        [J_TUPLE] = "tuple",
+        [J_DICT] = "dict",
+        [J_RANGE] = "range",
+        [J_ITER] = "generator",
+        [J_NS] = "Namespace",
+        [J_MACRO] = "Macro",
+        [J_FUNC] = "function",
+        [J_METHOD] = "builtin_function_or_method",
+        [J_LOOP] = "LoopContext",
+        [J_CYCLER] = "Cycler",
         [J_JOINER] = "Joiner",
     };
     static const char *const view[] = {"dict_keys", "dict_values", "dict_items"};

@@ -173,8 +173,8 @@ bool jstr_eq(const struct jstr *a, const struct jstr *b);
 bool jstr_is(const struct jstr *a, const char *lit);
 int jstr_cmp(const struct jstr *a, const struct jstr *b); /* by code points */
 bool jstr_any_data(const struct jstr *s);
-size_t jstr_offset(const struct jstr *s, size_t chars);  /* byte offset of a code point, chars <= s->chars */
-size_t jstr_count(const char *s, size_t n);              /* code points */
+size_t jstr_offset(const struct jstr *s, size_t chars);   /* byte offset of a code point, chars <= s->chars */
+size_t jstr_count(const char *s, size_t n);               /* code points */
 const char *jstr_c(struct jrt *rt, const struct jstr *s); /* for messages: NUL-terminated, cut at 200 bytes */
 bool jstr_data_at(const struct jstr *s, size_t i);
 

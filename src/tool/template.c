@@ -50,7 +50,7 @@ static int template_set(json_t *extra, const char *pair, struct err *e)
 /* Seconds since 1970, or 2024-07-26, 2024-07-26T12:30, 2024-07-26 12:30:05 as local time. */
 static int template_time(const char *text, struct tm *out, struct err *e)
 {
-    static const char *const forms[] = {"%Y-%m-%d", "%Y-%m-%dT%H:%M",    "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S",
+    static const char *const forms[] = {"%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S",
                                         "%Y-%m-%d %H:%M:%S"};
     uint64_t seconds;
     time_t t = text ? 0 : time(NULL);
@@ -69,14 +69,13 @@ static int template_time(const char *text, struct tm *out, struct err *e)
         gmtime_r(&t, out); /* the day of the week and of the year */
         return 0;
     }
-    return err_set(e, ERR_USAGE, "--now %s: expected seconds since 1970, or a time as 2024-07-26T12:30:00", log_safe(text));
+    return err_set(e, ERR_USAGE, "--now %s: expected seconds since 1970, or a time as 2024-07-26T12:30:00",
+                   log_safe(text));
 }
 
 static int template_chat(struct chat **out, const struct args *a, struct store **store, struct err *e)
 {
     const char *file = args_text(a, "file");
-    if (!file == !a->count)
-        return err_set(e, ERR_USAGE, "quern template needs either MODEL or --file FILE");
     if (!file)
         return tool_open(store, a->words[0], e) < 0 ? -1 : chat_open(out, *store, NULL, e);
     struct buf text = {.max = TEMPLATE_FILE_MAX};
@@ -90,6 +89,8 @@ static int template_chat(struct chat **out, const struct args *a, struct store *
 static int template_request(struct chat_request *r, const struct args *a, json_t *extra, struct err *e)
 {
     const char *messages = args_text(a, "messages"), *tools = args_text(a, "tools"), *pair;
+    if (!args_text(a, "file") == !a->count)
+        return err_set(e, ERR_USAGE, "quern template needs either MODEL or --file FILE");
     if (!messages)
         return err_set(e, ERR_USAGE, "quern template needs --messages FILE");
     if (!extra)
@@ -100,7 +101,8 @@ static int template_request(struct chat_request *r, const struct args *a, json_t
     for (int at = 0; (pair = args_next(a, "set", &at));)
         if (template_set(extra, pair, e))
             return -1;
-    if (template_time(args_text(a, "now"), &r->now, e) || !(r->messages = template_json(messages, "messages", e)))
+    if (template_time(args_text(a, "now"), &r->now, e) ||
+        !(r->messages = template_json(messages, "messages", e)))
         return -1;
     return tools && !(r->tools = template_json(tools, "tools", e)) ? -1 : 0;
 }
@@ -133,12 +135,24 @@ static int template_run(const struct args *a, struct err *e)
 }
 
 static const struct arg_option template_options[] = {
-    {.name = "file", .kind = ARG_TEXT, .value = "FILE", .help = "a template in place of a model's; only what is given here is defined in it"},
-    {.name = "messages", .kind = ARG_TEXT, .value = "FILE", .help = "a JSON array of messages (- is standard input)"},
+    {.name = "file",
+     .kind = ARG_TEXT,
+     .value = "FILE",
+     .help = "a template in place of a model's; only what is given here is defined in it"},
+    {.name = "messages",
+     .kind = ARG_TEXT,
+     .value = "FILE",
+     .help = "a JSON array of messages (- is standard input)"},
     {.name = "tools", .kind = ARG_TEXT, .value = "FILE", .help = "a JSON array of tools"},
     {.name = "no-generation-prompt", .help = "do not open the assistant's turn"},
-    {.name = "set", .kind = ARG_TEXT, .value = "NAME=VALUE", .help = "a name for the template: JSON, or else a string; may be given many times"},
-    {.name = "now", .kind = ARG_TEXT, .value = "TIME", .help = "the time that strftime_now sees, as 2024-07-26T12:30:00"},
+    {.name = "set",
+     .kind = ARG_TEXT,
+     .value = "NAME=VALUE",
+     .help = "a name for the template: JSON, or else a string; may be given many times"},
+    {.name = "now",
+     .kind = ARG_TEXT,
+     .value = "TIME",
+     .help = "the time that strftime_now sees, as 2024-07-26T12:30:00"},
     {0},
 };
 
