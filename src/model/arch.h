@@ -20,6 +20,7 @@ struct arch {
     bool norm_plus_one; /* safetensors hold norms as w - 1 (GGUF holds w) */
     bool grouped_qkv;   /* safetensors fuse Q, K and V key-value head by head */
     bool conv1d;        /* safetensors hold matrices of layers transposed */
+    bool partial_rope;  /* config.json's partial_rotary_factor counts; other families pass over it */
     bool qk_norm_row;   /* norms of Q and K are over the whole row, not over each head */
     bool encoder;
     /* The family's own keys and rules, after the common ones; NULL = none. */

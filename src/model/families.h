@@ -13,6 +13,7 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e);
 void olmo_build(struct build *b);
 int olmoe_setup(struct hparams *h, const struct keys *k, struct err *e);
 void olmo2_build(struct build *b);
+int olmo2_setup(struct hparams *h, const struct keys *k, struct err *e);
 void phi2_build(struct build *b);
 void stablelm_build(struct build *b);
 void gpt2_build(struct build *b);

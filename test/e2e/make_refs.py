@@ -104,9 +104,13 @@ CASES = {
     "olmo": ("olmo", {**D, **rope(), "clip_qkv": 0.8}, 1),
     "olmo2": ("olmo2", {**D, **rope(500000.0)}, 1),
     "olmo3": ("olmo3", {**D, **rope(500000.0), "sliding_window": 8, "num_hidden_layers": 4}, 0),
+    "olmo3-yarn": ("olmo3", {**D, "sliding_window": 8, "num_hidden_layers": 4, "rope_parameters": {
+        "full_attention": {"rope_theta": 500000.0, **YARN, "beta_fast": 16.0},
+        "sliding_attention": {"rope_theta": 500000.0, "rope_type": "default"}}}, 0),
     "olmoe": ("olmoe", {**D, **rope(), "num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 16}, 1),
     "granite": ("granite", {**D, **rope(), "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
                             "residual_multiplier": 0.4, "logits_scaling": 2.5}, 1),
+    "llama-partial": ("llama", {**D, **rope(partial_rotary_factor=0.5)}, 0),
     "granite-bias": ("granite", {**D, **rope(), "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
                                  "residual_multiplier": 0.4, "logits_scaling": 2.5, "attention_bias": True,
                                  "mlp_bias": True, "tie_word_embeddings": True}, 0),
