@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "lang/jinja.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -252,6 +253,45 @@ static void test_memory_fails(void **state)
     assert_int_equal(result, 0);
 }
 
+/* One template, many threads. */
+
+static void *render_often(void *template)
+{
+    json_t *data = json_pack("{s:[s,s]}", "l", "a", "é");
+    for (int i = 0; i < 200; i++) {
+        struct spans out;
+        struct err e = {0};
+        bool ok = !jinja_render(template, &(struct jinja_input){.data = data, .now = now}, &out, &e) &&
+                  !strcmp(out.text, "1:A- x 2:É- x ");
+        spans_free(&out);
+        if (!ok)
+            template = NULL;
+        if (!template)
+            break;
+    }
+    json_decref(data);
+    return template;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    struct jinja *t;
+    struct err e = {0};
+    const char *text = "{% macro m(v) %}{{ v|upper ~ '-' }}{% endmacro %}"
+                       "{% for v in l %}{{ loop.index }}:{{ m(v) + ' x ' }}{% endfor %}";
+    assert_int_equal(jinja_compile(&t, text, strlen(text), &e), 0);
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, render_often, t), 0);
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        pthread_join(thread[i], &result);
+        assert_ptr_equal(result, t);
+    }
+    jinja_free(t);
+}
+
 static void test_mentions(void **state)
 {
     (void)state;
@@ -271,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_roles),        cmocka_unit_test(test_limits),
         cmocka_unit_test(test_deep_source),  cmocka_unit_test(test_errors_have_lines),
         cmocka_unit_test(test_memory_fails), cmocka_unit_test(test_mentions),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
