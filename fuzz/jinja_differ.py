@@ -98,7 +98,7 @@ class Writer:
     def statement(self, depth):
         text = lambda: self.pick(["", " ", "\n", "text", "  \n ", "a b\n"])
         if depth <= 0:
-            return text() + "{{" + self.pick(["", "-"]) + " " + self.expr(2) + " " + self.pick(["", "-"]) + "}}" + text()
+            return text() + "{{" + self.pick(["", "-"]) + " " + self.expr(self.r.randint(0, 2)) + " " + self.pick(["", "-"]) + "}}" + text()
         target = lambda: self.pick(["x", "y", "s", "q"])
         return self.pick([
             lambda: self.statement(0), lambda: self.statement(0),
