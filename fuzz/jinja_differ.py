@@ -126,7 +126,7 @@ class Writer:
 def agree(ours, theirs):
     if "out" in theirs:
         # an object's address is nobody's business, nor is an integer beyond 64 bits
-        if " object at 0x" in theirs["out"] or "0x7f" in theirs["out"]:
+        if "0x7f" in theirs["out"].lower():
             return True
         return ours.get("out") == theirs["out"] or "64 bits" in ours.get("error", "")
     return "error" in ours and (theirs["message"] is None or theirs["message"] in ours["error"])
