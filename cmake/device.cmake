@@ -6,11 +6,9 @@ set(optimise -O3)
 if(QUERN_SANITIZE)
   set(optimise -O1 -fno-var-tracking)
 endif()
+file(GLOB plain CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*.c)
+list(REMOVE_ITEM plain ${avx2} ${avx512})
+set_source_files_properties(${plain} PROPERTIES COMPILE_OPTIONS "${optimise}")
 set_source_files_properties(${avx2} PROPERTIES COMPILE_OPTIONS "${optimise};-mavx2;-mfma;-mf16c;-mbmi2")
 set_source_files_properties(${avx512} PROPERTIES COMPILE_OPTIONS
   "${optimise};-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni")
-
-# The vector tiers are used as soon as their kernels are there.
-if(avx2 MATCHES "vector_avx2" AND avx512 MATCHES "vector_avx512")
-  target_compile_definitions(quern_device PRIVATE QUERN_VECTOR_KERNELS)
-endif()

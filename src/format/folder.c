@@ -77,7 +77,7 @@ static const char *folder_quant_method(const json_t *q)
 
 static int folder_refuse(const char *method, struct err *e)
 {
-    static const char *const proper[] = {"GPTQ", "AWQ", "bitsandbytes", "AQLM", "HQQ", "EETQ", "MXFP4"};
+    static const char *const proper[] = {"GPTQ", "AWQ", "bitsandbytes", "AQLM", "HQQ", "EETQ"};
     for (size_t i = 0; i < sizeof proper / sizeof *proper; i++)
         if (!strcasecmp(method, proper[i]))
             method = proper[i];
@@ -94,7 +94,7 @@ int folder_refuse_quant(const json_t *config, const struct tensor *tensors, size
     const char *method = folder_quant_method(q), *format = json_string_value(json_object_get(q, "format"));
     bool fp8 = method && (!strcmp(method, "fp8") || (!strcmp(method, "compressed-tensors") && format &&
                                                      !strcmp(format, "float-quantized")));
-    if (method && !fp8)
+    if (method && !fp8 && strcmp(method, "mxfp4"))
         return folder_refuse(method, e);
     /* older ones say it only in the names; g_idx comes first, since GPTQ has qzeros too */
     static const struct {

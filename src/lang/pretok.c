@@ -7,6 +7,17 @@
 
 #include <string.h>
 
+/* One piece that is being cut. */
+struct cut {
+    struct tok_work *w;
+    int step;
+    const char *s;
+    bool first;
+    size_t from, to; /* the piece that is held back; from == to: none */
+    struct scan_memo memo;
+    bool is_match; /* the last segment was a match */
+};
+
 /* ---- what a step matches ---- */
 
 static bool in_chars(enum pre_chars chars, uint32_t cp)
@@ -22,13 +33,14 @@ static bool in_chars(enum pre_chars chars, uint32_t cp)
 }
 
 /* The end of what matches exactly at `at`, or `at`. */
-static size_t match_at(const struct pre_step *step, const char *s, size_t n, size_t at)
+static size_t match_at(const struct pre_step *step, struct scan_memo *memo, const char *s, size_t n,
+                       size_t at)
 {
     size_t len;
     uint32_t cp;
     switch (step->kind) {
     case PRE_SCAN:
-        return scan_match(step->pass, s, n, at);
+        return scan_match(step->pass, memo, s, n, at);
     case PRE_LITERAL:
         return step->literal.n && n - at >= step->literal.n &&
                        !memcmp(s + at, step->literal.s, step->literal.n)
@@ -50,13 +62,13 @@ static size_t match_at(const struct pre_step *step, const char *s, size_t n, siz
 }
 
 /* The next match at or after `at`: 1 and its place, 0 = none, -1 = an error. Only a regex can match nothing. */
-static int find_match(struct tok_work *w, const struct pre_step *step, const char *s, size_t n, size_t at,
+static int find_match(struct cut *c, const struct pre_step *step, const char *s, size_t n, size_t at,
                       size_t hit[2])
 {
     if (step->kind == PRE_REGEX)
-        return regex_find(step->regex, w->run, s, n, at, hit, w->e);
+        return regex_find(step->regex, c->w->run, s, n, at, hit, c->w->e);
     for (size_t len; at < n; at += len) {
-        size_t end = match_at(step, s, n, at);
+        size_t end = match_at(step, &c->memo, s, n, at);
         if (end > at) {
             hit[0] = at;
             hit[1] = end;
@@ -68,15 +80,6 @@ static int find_match(struct tok_work *w, const struct pre_step *step, const cha
 }
 
 /* ---- cutting ---- */
-
-struct cut {
-    struct tok_work *w;
-    int step;
-    const char *s;
-    bool first;
-    size_t from, to; /* the piece that is held back; from == to: none */
-    bool is_match;   /* the last segment was a match */
-};
 
 static int emit(struct cut *c, size_t from, size_t to)
 {
@@ -124,11 +127,11 @@ static int segment(struct cut *c, enum pre_behaviour how, size_t from, size_t to
     }
 }
 
-static int run_split(struct tok_work *w, const struct pre_step *step, struct cut *c, const char *s, size_t n)
+static int run_split(const struct pre_step *step, struct cut *c, const char *s, size_t n)
 {
     size_t from = 0, at = 0, hit[2];
     int got = 0;
-    while (at <= n && from < n && (got = find_match(w, step, s, n, at, hit)) > 0) {
+    while (at <= n && from < n && (got = find_match(c, step, s, n, at, hit)) > 0) {
         if (hit[0] > from && segment(c, step->behaviour, from, hit[0], step->invert))
             return -1;
         if (segment(c, step->behaviour, hit[0], hit[1], !step->invert))
@@ -168,7 +171,7 @@ static int run_metaspace(struct tok_work *w, const struct pre_step *step, struct
     if (!step->split)
         return emit(c, 0, out->len);
     struct pre_step split = {.kind = PRE_LITERAL, .literal = step->to, .behaviour = SPLIT_NEXT};
-    return run_split(w, &split, c, out->data, out->len);
+    return run_split(&split, c, out->data, out->len);
 }
 
 static int run_bytes(struct tok_work *w, const struct pre_step *step, struct cut *c, const char *s, size_t n)
@@ -210,9 +213,10 @@ static int run_fixed(const struct pre_step *step, struct cut *c, const char *s, 
 /* The usual case, one known pattern and then the model: no bookkeeping. */
 static int run_scan(struct tok_work *w, const struct scan_pass *pass, const char *s, size_t n)
 {
+    struct scan_memo memo = {0};
     size_t gap = 0;
     for (size_t at = 0, len; at < n;) {
-        size_t end = scan_match(pass, s, n, at);
+        size_t end = scan_match(pass, &memo, s, n, at);
         if (end == at) {
             unicode_next(s + at, &len);
             at += len;
@@ -241,6 +245,6 @@ int tok_pre_run(struct tok_work *w, int step, const char *s, size_t n, bool firs
     case PRE_FIXED:
         return run_fixed(p, &c, s, n);
     default:
-        return run_split(w, p, &c, s, n);
+        return run_split(p, &c, s, n);
     }
 }

@@ -140,24 +140,30 @@ static size_t spaces(enum scan_shape shape, const char *s, size_t n, size_t at)
     }
 }
 
-static size_t triples(const struct scan_alt *alt, const char *s, size_t n, size_t at)
+static size_t triples(const struct scan_alt *alt, struct scan_memo *memo, const char *s, size_t n, size_t at)
 {
-    size_t end = at, count = 0, len;
-    while (end < n && has(&alt->b, s, end, &len)) {
-        end += len;
-        count++;
+    size_t take = 3, len;
+    if (at >= memo->end) { /* a new run: what is left over of its threes comes first */
+        size_t end = at, count = 0;
+        while (end < n && has(&alt->b, s, end, &len)) {
+            end += len;
+            count++;
+        }
+        if (!count)
+            return at;
+        memo->end = end;
+        memo->fits = !alt->ci || end == n || !unicode_is_word(unicode_next(s + end, &len));
+        take = count % 3 ? count % 3 : 3;
     }
-    if (!count || (alt->ci && end < n && unicode_is_word(unicode_next(s + end, &len))))
-        return at;
-    size_t take = count % 3 ? count % 3 : 3;
-    for (; take; take--) {
+    for (; memo->fits && take; take--) {
         unicode_next(s + at, &len);
         at += len;
     }
     return at;
 }
 
-static size_t match_one(const struct scan_alt *alt, const char *s, size_t n, size_t at)
+static size_t match_one(const struct scan_alt *alt, struct scan_memo *memo, const char *s, size_t n,
+                        size_t at)
 {
     size_t len, end;
     switch (alt->shape) {
@@ -179,16 +185,16 @@ static size_t match_one(const struct scan_alt *alt, const char *s, size_t n, siz
         end = run(&alt->b, s, n, at + len);
         return end > at + len ? end : at;
     case SCAN_TRIPLES:
-        return triples(alt, s, n, at);
+        return triples(alt, memo, s, n, at);
     default:
         return spaces(alt->shape, s, n, at);
     }
 }
 
-size_t scan_match(const struct scan_pass *p, const char *s, size_t n, size_t at)
+size_t scan_match(const struct scan_pass *p, struct scan_memo *memo, const char *s, size_t n, size_t at)
 {
     for (const struct scan_alt *alt = p->alts; alt->min >= 0; alt++) {
-        size_t end = match_one(alt, s, n, at);
+        size_t end = match_one(alt, memo, s, n, at);
         if (end > at)
             return end;
     }

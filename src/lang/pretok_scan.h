@@ -41,8 +41,14 @@ struct scan_pass {
     const struct scan_alt *alts; /* ends with an alternative whose min is -1 */
 };
 
-/* End of what pass matches at `at` in s (n bytes), or `at` where it matches nothing. */
-size_t scan_match(const struct scan_pass *p, const char *s, size_t n, size_t at);
+/* What one scan over a text remembers, so that long runs of digits are walked once. Zero it for each text. */
+struct scan_memo {
+    size_t end; /* of a run that was walked */
+    bool fits;  /* and may be cut in threes */
+};
+
+/* End of what pass matches at `at` in s (n bytes), or `at` where it matches nothing. A text is scanned forwards. */
+size_t scan_match(const struct scan_pass *p, struct scan_memo *memo, const char *s, size_t n, size_t at);
 
 /* The pass that does the same as this regular expression; NULL = none of ours. */
 const struct scan_pass *scan_for_regex(const char *regex, size_t n);

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 
 #define MATCH_LIMIT 20000000
-#define HEAP_LIMIT  (64 * 1024) /* KiB */
+#define HEAP_LIMIT  (256 * 1024) /* KiB */
 
 struct regex {
     pcre2_code *code;
@@ -138,6 +138,9 @@ int regex_find(const struct regex *r, struct regex_run *run, const char *s, size
                size_t at[2], struct err *e)
 {
     int got = pcre2_match(r->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK, run->data, r->limits);
+    if (got == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its stack on the heap */
+        got = pcre2_match(r->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, run->data,
+                          r->limits);
     if (got == PCRE2_ERROR_NOMATCH)
         return 0;
     if (got < 0) {

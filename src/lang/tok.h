@@ -26,6 +26,9 @@ struct tok_map {
     uint32_t mask;
 };
 
+/* Fetches the memory that a look-up will want: step 0 the slot, 1 the string's place, 2 the string. */
+void tok_map_prefetch(const struct tok_map *m, const struct tok_str *strs, const struct tok_str *s, int step);
+
 static inline uint64_t tok_hash(const char *s, size_t n)
 {
     uint64_t h = n * 0x9e3779b97f4a7c15u, w;
@@ -189,7 +192,8 @@ struct tokenizer {
     bool whole_words; /* a word that is a token is that token (ignore_merges) */
     bool whole_lines; /* so is a word of newlines */
     bool byte_fallback, fuse_unk;
-    bool cut_spaces;      /* no token holds U+2581 behind another character: words can be cut there */
+    uint8_t
+        *glue; /* (8192) bits by tok_glue: characters that a token has before U+2581; NULL = cut nowhere */
     int32_t byte_id[256]; /* byte -> token, -1 = none: of the alphabet, or <0xNN> */
     struct tok_str cont_prefix, word_suffix, word_prefix;
     struct tok_merge *merges; /* (merge_mask + 1), open addressing by (left, right) */
@@ -235,13 +239,27 @@ int tok_char_byte(uint32_t cp);
 /* "<0xNN>" -> the byte, -1 = it is not one. */
 int tok_byte_name(const char *s, size_t n);
 uint32_t tok_rank_of(float score);
+static inline uint32_t tok_glue(uint32_t cp)
+{
+    return (cp * 0x9e3779b1u) >> 16;
+}
 #define TOK_SPACE_MARK "\xe2\x96\x81"
 
 /* ---- tok_bpe.c --------------------------------------------------------------------------------- */
 
 int tok_merges_open(struct tokenizer *t, size_t count, struct err *e);
-/* A merge of two tokens by their strings; ignored where a part or the whole is not in the vocabulary. */
-void tok_merges_add(struct tokenizer *t, const char *a, size_t an, const char *b, size_t bn, uint32_t rank);
+/* Merges by their strings, in order of rank; those with a part or a whole that is not in the vocabulary are
+ * left out. They are looked up many at a time, so that the memory of one is fetched during another. */
+#define TOK_FEED 32
+struct tok_feed {
+    struct tokenizer *t;
+    struct tok_str a[TOK_FEED], b[TOK_FEED];
+    uint32_t rank; /* of the first that is held */
+    int n;
+    int32_t last; /* the token that the merge before made: the next is often the one behind it */
+};
+void tok_feed_merge(struct tok_feed *f, const char *a, size_t an, const char *b, size_t bn);
+void tok_feed_end(struct tok_feed *f);
 
 /* ---- encoding ------------------------------------------------------------------------------------ */
 

@@ -46,20 +46,8 @@ int tok_merges_open(struct tokenizer *t, size_t count, struct err *e)
     return 0;
 }
 
-void tok_merges_add(struct tokenizer *t, const char *a, size_t an, const char *b, size_t bn, uint32_t rank)
+static void add_merge(struct tokenizer *t, int32_t left, int32_t right, uint32_t rank, int32_t id)
 {
-    char both[4096];
-    size_t skip = 0;
-    if (t->cont_prefix.n && bn >= t->cont_prefix.n && !memcmp(b, t->cont_prefix.s, t->cont_prefix.n))
-        skip = t->cont_prefix.n;
-    if (an + bn - skip > sizeof both)
-        return;
-    memcpy(both, a, an);
-    memcpy(both + an, b + skip, bn - skip);
-    int32_t left = tokenizer_find(t, a, an), right = tokenizer_find(t, b, bn);
-    int32_t id = tokenizer_find(t, both, an + bn - skip);
-    if (left < 0 || right < 0 || id < 0)
-        return;
     uint32_t i = pair_hash(left, right) & t->merge_mask;
     while (t->merges[i].left >= 0) {
         if (t->merges[i].left == left && t->merges[i].right == right)
@@ -67,6 +55,59 @@ void tok_merges_add(struct tokenizer *t, const char *a, size_t an, const char *b
         i = (i + 1) & t->merge_mask;
     }
     t->merges[i] = (struct tok_merge){left, right, rank, id};
+}
+
+/* The token that a and b make together. */
+static int32_t made_of(const struct tok_feed *f, const struct tok_str *a, const struct tok_str *b)
+{
+    const struct tokenizer *t = f->t;
+    char both[4096];
+    uint32_t skip = 0;
+    if (t->cont_prefix.n && b->n >= t->cont_prefix.n && !memcmp(b->s, t->cont_prefix.s, t->cont_prefix.n))
+        skip = t->cont_prefix.n;
+    uint32_t n = a->n + b->n - skip;
+    int32_t guess = f->last + 1;
+    if (guess < t->n && t->pieces[guess].n == n && !memcmp(t->pieces[guess].s, a->s, a->n) &&
+        !memcmp(t->pieces[guess].s + a->n, b->s + skip, b->n - skip))
+        return guess;
+    if (n > sizeof both)
+        return -1;
+    memcpy(both, a->s, a->n);
+    memcpy(both + a->n, b->s + skip, b->n - skip);
+    return tokenizer_find(t, both, n);
+}
+
+void tok_feed_end(struct tok_feed *f)
+{
+    struct tokenizer *t = f->t;
+    int32_t left[TOK_FEED], right[TOK_FEED];
+    for (int step = 0; step < 3; step++)
+        for (int i = 0; i < f->n; i++) {
+            tok_map_prefetch(&t->by_piece, t->pieces, &f->a[i], step);
+            tok_map_prefetch(&t->by_piece, t->pieces, &f->b[i], step);
+        }
+    for (int i = 0; i < f->n; i++) {
+        left[i] = tokenizer_find(t, f->a[i].s, f->a[i].n);
+        right[i] = tokenizer_find(t, f->b[i].s, f->b[i].n);
+        __builtin_prefetch(&t->merges[pair_hash(left[i], right[i]) & t->merge_mask], 1);
+    }
+    for (int i = 0; i < f->n; i++) {
+        int32_t id = left[i] < 0 || right[i] < 0 ? -1 : made_of(f, &f->a[i], &f->b[i]);
+        if (id < 0)
+            continue;
+        add_merge(t, left[i], right[i], f->rank + (uint32_t)i, id);
+        f->last = id;
+    }
+    f->rank += (uint32_t)f->n;
+    f->n = 0;
+}
+
+void tok_feed_merge(struct tok_feed *f, const char *a, size_t an, const char *b, size_t bn)
+{
+    f->a[f->n] = (struct tok_str){a, (uint32_t)an};
+    f->b[f->n] = (struct tok_str){b, (uint32_t)bn};
+    if (++f->n == TOK_FEED)
+        tok_feed_end(f);
 }
 
 static const struct tok_merge *find_merge(const struct tokenizer *t, int32_t a, int32_t b)
@@ -348,20 +389,21 @@ static int bpe_one(struct tok_work *w, const char *s, size_t n)
 
 int tok_bpe_word(struct tok_work *w, const char *s, size_t n)
 {
-    if (!w->t->cut_spaces)
+    const uint8_t *glue = w->t->glue;
+    if (!glue)
         return bpe_one(w, s, n);
-    /* nothing merges across the beginning of a run of marks: cut there, so that words repeat */
+    /* nothing merges across the beginning of a run of marks, but behind a few characters: cut there, so that
+     * words repeat */
     size_t from = 0;
-    bool was_mark = true;
+    uint32_t before = 0x2581;
     for (size_t at = 0, len; at < n; at += len) {
-        unicode_next(s + at, &len);
-        bool mark = len == 3 && !memcmp(s + at, TOK_SPACE_MARK, 3);
-        if (mark && !was_mark) {
+        uint32_t cp = unicode_next(s + at, &len), bit = tok_glue(before);
+        if (cp == 0x2581 && before != 0x2581 && !(glue[bit >> 3] >> (bit & 7) & 1)) {
             if (bpe_one(w, s + from, at - from))
                 return -1;
             from = at;
         }
-        was_mark = mark;
+        before = cp;
     }
     return from < n ? bpe_one(w, s + from, n - from) : 0;
 }

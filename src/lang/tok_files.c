@@ -58,32 +58,24 @@ static int gpt2_steps(struct tokenizer *t, struct err *e)
     return 0;
 }
 
-/* Calls one(t, line, n, at, e) for each line that is not empty. */
-static int each_line(struct tokenizer *t, const struct buf *b,
-                     int (*one)(struct tokenizer *, const char *, size_t, uint32_t, struct err *),
-                     struct err *e)
+static int read_merge_lines(struct tokenizer *t, const struct buf *b, struct err *e)
 {
-    uint32_t count = 0;
+    struct tok_feed feed = {.t = t};
     for (size_t at = 0; at < b->len;) {
-        const char *end = memchr(b->data + at, '\n', b->len - at);
+        const char *s = b->data + at, *end = memchr(s, '\n', b->len - at);
         size_t next = end ? (size_t)(end - b->data) + 1 : b->len, n = next - at;
-        while (n && (b->data[at + n - 1] == '\n' || b->data[at + n - 1] == '\r'))
+        while (n && (s[n - 1] == '\n' || s[n - 1] == '\r'))
             n--;
-        if (n && one(t, b->data + at, n, count++, e))
-            return -1;
+        const char *cut = n > 1 ? memchr(s + 1, ' ', n - 1) : NULL;
         at = next;
+        if (!n || (n > 8 && !memcmp(s, "#version", 8)))
+            continue;
+        if (!cut)
+            return err_set(e, ERR_DATA, "the merges have a line that is not two pieces: '%s'",
+                           log_safe_n(s, n));
+        tok_feed_merge(&feed, s, (size_t)(cut - s), cut + 1, n - (size_t)(cut - s) - 1);
     }
-    return 0;
-}
-
-static int merge_line(struct tokenizer *t, const char *s, size_t n, uint32_t at, struct err *e)
-{
-    const char *cut = n > 1 ? memchr(s + 1, ' ', n - 1) : NULL;
-    if (n > 8 && !memcmp(s, "#version", 8))
-        return 0;
-    if (!cut)
-        return err_set(e, ERR_DATA, "line %u of the merges is not two pieces", at + 1);
-    tok_merges_add(t, s, (size_t)(cut - s), cut + 1, n - (size_t)(cut - s) - 1, at);
+    tok_feed_end(&feed);
     return 0;
 }
 
@@ -116,7 +108,7 @@ int tok_from_vocab_merges(struct tokenizer *t, const char *vocab, const char *me
     size_t lines = 0;
     for (size_t i = 0; i < t->files[0].len; i++)
         lines += t->files[0].data[i] == '\n';
-    return tok_merges_open(t, lines + 1, e) || each_line(t, &t->files[0], merge_line, e) ? -1 : 0;
+    return tok_merges_open(t, lines + 1, e) || read_merge_lines(t, &t->files[0], e) ? -1 : 0;
 }
 
 /* ---- vocab.txt of BERT ---- */

@@ -169,11 +169,14 @@ static int read_merges(struct tokenizer *t, const struct gguf *g, struct err *e)
         return -1;
     struct gguf_str s;
     size_t at = 0;
-    for (uint32_t rank = 0; gguf_next_str(k, &at, &s); rank++) {
+    struct tok_feed feed = {.t = t};
+    while (gguf_next_str(k, &at, &s)) {
         const char *cut = s.n > 1 ? memchr(s.s + 1, ' ', s.n - 1) : NULL;
-        if (cut)
-            tok_merges_add(t, s.s, (size_t)(cut - s.s), cut + 1, s.n - (size_t)(cut - s.s) - 1, rank);
+        size_t n =
+            cut ? (size_t)(cut - s.s) : s.n; /* one that is not two takes its rank and merges nothing */
+        tok_feed_merge(&feed, s.s, n, cut ? cut + 1 : s.s, cut ? s.n - n - 1 : 0);
     }
+    tok_feed_end(&feed);
     return 0;
 }
 

@@ -83,6 +83,7 @@ static int read_added(struct tokenizer *t, const struct tj *j, const struct tj_n
 
 static int read_merges(struct tokenizer *t, const struct tj *j, const struct tj_node *list, struct err *e)
 {
+    struct tok_feed feed = {.t = t};
     uint32_t rank = 0;
     if (tok_merges_open(t, list ? list->n : 0, e))
         return -1;
@@ -91,14 +92,15 @@ static int read_merges(struct tokenizer *t, const struct tj *j, const struct tj_
             const char *cut = m->n > 1 ? memchr(m->s + 1, ' ', m->n - 1) : NULL;
             if (!cut)
                 return err_set(e, ERR_DATA, "merge %u is not two pieces", rank);
-            tok_merges_add(t, m->s, (size_t)(cut - m->s), cut + 1, m->n - (size_t)(cut - m->s) - 1, rank);
+            tok_feed_merge(&feed, m->s, (size_t)(cut - m->s), cut + 1, m->n - (size_t)(cut - m->s) - 1);
             continue;
         }
         const struct tj_node *a = tj_first(j, m), *b = a ? tj_next(j, a) : NULL;
         if (!b || a->type != TJ_STRING || b->type != TJ_STRING)
             return err_set(e, ERR_DATA, "merge %u is not two pieces", rank);
-        tok_merges_add(t, a->s, a->n, b->s, b->n, rank);
+        tok_feed_merge(&feed, a->s, a->n, b->s, b->n);
     }
+    tok_feed_end(&feed);
     return 0;
 }
 

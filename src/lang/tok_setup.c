@@ -78,9 +78,12 @@ int tok_build_map(struct tokenizer *t, struct err *e)
 {
     if (tok_map_open(&t->by_piece, (size_t)t->n, e))
         return -1;
-    for (int32_t i = 0; i < t->n; i++)
+    for (int32_t i = 0; i < t->n; i++) {
+        if (i + 16 < t->n)
+            tok_map_prefetch(&t->by_piece, t->pieces, &t->pieces[i + 16], 0);
         if (t->pieces[i].n)
             tok_map_add(&t->by_piece, t->pieces, i);
+    }
     return 0;
 }
 
@@ -147,19 +150,20 @@ uint32_t tok_rank_of(float score)
 
 /* ---- bytes of each token ---- */
 
+/* The bytes behind a piece in the alphabet, which are never more than the piece has. */
 static bool from_alphabet(struct buf *out, const struct tok_str *p)
 {
-    size_t from = out->len;
-    for (size_t at = 0, len; at < p->n; at += len) {
-        uint32_t cp;
-        len = utf8_decode(p->s + at, p->n - at, &cp);
+    char *to = buf_reserve(out, p->n);
+    size_t n = 0;
+    for (size_t at = 0, len; to && at < p->n; at += len) {
+        uint32_t cp = (unsigned char)p->s[at];
+        len = cp < 0x80 ? 1 : utf8_decode(p->s + at, p->n - at, &cp);
         int b = len ? tok_char_byte(cp) : -1;
-        if (b < 0) {
-            out->len = from;
+        if (b < 0)
             return false;
-        }
-        buf_char(out, (char)b);
+        to[n++] = (char)b;
     }
+    out->len += n;
     return true;
 }
 
@@ -187,8 +191,13 @@ static int make_bytes(struct tokenizer *t, struct err *e)
 {
     bool plain = !t->dec_alphabet && !t->dec_mark.n && !t->dec_suffix.n;
     size_t *at = mem_alloc((size_t)t->n, sizeof *at);
-    if (!at)
-        return err_memory(e, "the vocabulary", (unsigned long long)t->n * sizeof *at);
+    size_t total = 1;
+    for (int32_t i = 0; i < t->n; i++)
+        total += t->pieces[i].n;
+    if (!at || !buf_reserve(&t->strings, total)) {
+        mem_free(at);
+        return err_memory(e, "the vocabulary", total + (unsigned long long)t->n * sizeof *at);
+    }
     for (int32_t i = 0; i < t->n; i++) {
         const struct tok_str *p = &t->pieces[i];
         if (t->bytes[i].s)
@@ -345,20 +354,28 @@ static int normalize_added(struct tokenizer *t, struct err *e)
 
 /* ---- the end ---- */
 
-/* Does a token hold a mark behind another character? Then words cannot be cut before marks. */
-static bool marks_inside(const struct tokenizer *t)
+/* Characters that a token holds before a mark: between others and a mark words can be cut. */
+static int find_glue(struct tokenizer *t, struct err *e)
 {
+    t->glue = mem_zalloc(8192, 1);
+    if (!t->glue)
+        return err_memory(e, "a tokenizer", 8192);
     for (int32_t i = 0; i < t->n; i++) {
         const struct tok_str *p = &t->pieces[i];
-        if (t->attr[i] == TOK_CONTROL || p->n < 4)
+        uint32_t before = 0x2581;
+        if (t->outside[i] || p->n < 4)
             continue;
-        const char *at = p->s, *end = p->s + p->n;
-        while (end - at >= 3 && !memcmp(at, TOK_SPACE_MARK, 3))
-            at += 3;
-        if (memmem(at, (size_t)(end - at), TOK_SPACE_MARK, 3))
-            return true;
+        for (size_t at = 0, len; at < p->n; at += len) {
+            uint32_t cp;
+            len = utf8_decode(p->s + at, p->n - at, &cp);
+            if (!len)
+                break;
+            if (cp == 0x2581 && before != 0x2581)
+                t->glue[tok_glue(before) >> 3] |= (uint8_t)(1u << (tok_glue(before) & 7));
+            before = cp;
+        }
     }
-    return false;
+    return 0;
 }
 
 static int finish_model(struct tokenizer *t, struct err *e)
@@ -371,8 +388,10 @@ static int finish_model(struct tokenizer *t, struct err *e)
                 tok_map_add(&t->by_bytes, t->bytes, i);
     }
     bool bpe = t->model == MODEL_BPE || t->model == MODEL_RANKED;
-    t->cut_spaces = bpe && !t->byte_level && !t->whole_words && !t->cont_prefix.n && !t->word_suffix.n &&
-                    tokenizer_find(t, TOK_SPACE_MARK, 3) >= 0 && !marks_inside(t);
+    bool cut = bpe && !t->byte_level && !t->whole_words && !t->cont_prefix.n && !t->word_suffix.n &&
+               tok_model_find(t, TOK_SPACE_MARK, 3) >= 0;
+    if (cut && find_glue(t, e))
+        return -1;
     if (t->model == MODEL_UNIGRAM || t->model == MODEL_GREEDY) {
         double least = DBL_MAX;
         if (tok_trie_open(&t->trie, (size_t)t->n * 4, e))

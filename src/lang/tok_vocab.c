@@ -38,6 +38,15 @@ static struct tok_slot *find_slot(const struct tok_map *m, const struct tok_str 
     }
 }
 
+void tok_map_prefetch(const struct tok_map *m, const struct tok_str *strs, const struct tok_str *s, int step)
+{
+    const struct tok_slot *slot = &m->slots[(uint32_t)tok_hash(s->s, s->n) & m->mask];
+    if (!step)
+        __builtin_prefetch(slot);
+    else if (slot->id >= 0)
+        __builtin_prefetch(step == 1 ? (const void *)&strs[slot->id] : strs[slot->id].s);
+}
+
 int32_t tok_map_add(struct tok_map *m, const struct tok_str *strs, int32_t id)
 {
     struct tok_slot *slot = find_slot(m, strs, strs[id].s, strs[id].n);

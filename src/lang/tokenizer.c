@@ -375,6 +375,7 @@ void tokenizer_close(struct tokenizer *t)
     mem_free(t->score);
     mem_free(t->eog);
     mem_free(t->outside);
+    mem_free(t->glue);
     mem_free(t->added);
     mem_free(t->merges);
     mem_free(t->rank);

@@ -159,7 +159,7 @@ static bool boundary(uint32_t cp)
            (cp >= 0xac00 && cp <= 0xd7a3);
 }
 
-#define CHUNK 4096
+#define CHUNK 512
 
 static void normalize_chunk(struct buf *out, int options, const char *s, size_t n)
 {

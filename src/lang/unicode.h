@@ -77,7 +77,7 @@ static inline uint32_t unicode_next(const char *text, size_t *len)
 void unicode_repair(struct buf *out, const char *s, size_t n);
 
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
-/* Appends the normal form of s. Linear but for absurd runs of combining marks, which are cut at 4,096. */
+/* Appends the normal form of s. Linear but for absurd runs of combining marks, which are cut at 512. */
 void unicode_normalize(struct buf *out, enum unicode_form form, const char *s, size_t n);
 
 /* End of the extended grapheme cluster that starts at `at` (< n). */

@@ -372,7 +372,7 @@ const struct arch *arch_by_config(const char *model_type, const char *class_name
     for (size_t i = 0; model_type && i < ARCHS; i++)
         if (one_of(table[i].hf, model_type))
             return &table[i];
-    for (size_t i = 0; class_name && i < ARCHS; i++)
+    for (size_t i = 0; class_name && !model_type && i < ARCHS; i++)
         for (const char *at = table[i].hf; *at; at += *at == '|') {
             size_t len = strcspn(at, "|");
             if (class_is(class_name, at, len))

@@ -27,7 +27,7 @@ struct arch {
     void (*build)(struct build *b);
 };
 
-/* NULL = unknown. */
+/* NULL = unknown. The class counts only where there is no model type. */
 const struct arch *arch_by_gguf(const char *name);
 const struct arch *arch_by_config(const char *model_type, const char *class_name);
 /* Sets an error that names the unknown one and lists the known ones. */

@@ -26,12 +26,6 @@ int binder_open(struct binder *b, const struct store *s, const struct hparams *h
         return err_memory(e, "tensor flags", s->count);
     json_t *q = json_object_get(s->config, "quantization_config"),
            *block = json_object_get(q, "weight_block_size");
-    const char *method = json_string_value(json_object_get(q, "quant_method"));
-    if (method && strcmp(method, "fp8") && strcmp(method, "mxfp4") && strcmp(method, "compressed-tensors"))
-        return err_set(e, ERR_DATA,
-                       "config.json: weights quantised with \"%s\" cannot be read; plain, fp8 and mxfp4 ones "
-                       "can, and GGUF",
-                       log_safe(method));
     for (size_t i = 0; i < 2; i++) {
         json_int_t n = json_integer_value(json_array_get(block, i));
         b->fp8_block[i] = n > 0 && n < 65536 ? (uint32_t)n : 128;

@@ -46,6 +46,10 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
     bool largest = k->gguf && (!strcmp(h->arch->name, "gemma2") ? h->layers == 46 : h->layers == 62);
     if (k->gguf && largest && strcmp(h->arch->name, "gemma"))
         scalar = (float)(h->width / h->heads);
+    if (k->gguf && !strcmp(h->arch->name, "gemma2")) { /* files that do not say it have these */
+        h->attn_softcap = h->attn_softcap != 0 ? h->attn_softcap : 50;
+        h->logit_softcap = h->logit_softcap != 0 ? h->logit_softcap : 30;
+    }
     if (scalar > 0)
         h->attn_scale = 1 / sqrtf(scalar);
     if (k->gguf && !strcmp(h->arch->name, "gemma3")) {

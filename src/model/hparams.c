@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "format/gguf.h"
+#include "format/jsonread.h"
 #include "model/arch.h"
 
 #include <math.h>
@@ -330,14 +331,27 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
-static int read_pooling(struct hparams *h, const struct keys *k, struct err *e)
+/* How an encoder's rows become one: a key in GGUF, a file beside the tensors in a folder. */
+static int read_pooling(struct hparams *h, const struct keys *k, const struct store *s, struct err *e)
 {
     static const uint32_t range[2] = {0, 4};
     uint32_t type = h->arch->encoder ? POOLING_MEAN : POOLING_NONE;
     if (keys_u32(k, "pooling_type", NULL, range, &type, e) < 0)
         return -1;
     h->pooling = type <= POOLING_LAST ? (enum pooling)type : POOLING_NONE;
-    return 0;
+    const char *path = store_beside(s, "1_Pooling/config.json");
+    json_t *said = path ? jsonread_file(path, &jsonread_config, e) : NULL;
+    if (path && !said)
+        return -1;
+    struct keys in = {.config = said};
+    bool cls = false, mean = false, last = false;
+    int bad = said && (keys_bool(&in, NULL, "pooling_mode_cls_token", &cls, e) < 0 ||
+                       keys_bool(&in, NULL, "pooling_mode_mean_tokens", &mean, e) < 0 ||
+                       keys_bool(&in, NULL, "pooling_mode_lasttoken", &last, e) < 0);
+    if (cls || mean || last)
+        h->pooling = cls ? POOLING_CLS : last ? POOLING_LAST : POOLING_MEAN;
+    json_decref(said);
+    return bad ? -1 : 0;
 }
 
 static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
@@ -399,7 +413,7 @@ static int settle(struct hparams *h, struct err *e)
     return 0;
 }
 
-static int read_all(struct hparams *h, const struct keys *k, struct err *e)
+static int read_all(struct hparams *h, const struct keys *k, const struct store *s, struct err *e)
 {
     h->rope_kind = k->gguf ? h->arch->gguf_rope : h->arch->hf_rope;
     h->normalise = h->arch->normalise;
@@ -409,7 +423,7 @@ static int read_all(struct hparams *h, const struct keys *k, struct err *e)
     h->act_alpha = 1.702f;
     h->act_limit = 7;
     if (read_fields(h, k, e) < 0 || read_act(h, k, e) < 0 || read_layers(h, k, e) < 0 ||
-        read_sliding(h, k, e) < 0 || read_rope(h, k, e) < 0 || read_pooling(h, k, e) < 0 ||
+        read_sliding(h, k, e) < 0 || read_rope(h, k, e) < 0 || read_pooling(h, k, s, e) < 0 ||
         read_gating(h, k, e) < 0)
         return -1;
     if (h->arch->setup && h->arch->setup(h, k, e) < 0)
@@ -430,7 +444,7 @@ static int read_gguf(struct hparams *h, const struct store *s, struct err *e)
     if (!h->arch)
         return arch_unknown(h->spelled, s->kind, e);
     struct keys k = {.gguf = s->gguf, .prefix = h->spelled};
-    if (read_all(h, &k, e) < 0)
+    if (read_all(h, &k, s, e) < 0)
         return -1;
     /* The embedding knows best; without tensors the list of tokens does. */
     const struct tensor *t = store_find(s, "token_embd.weight");
@@ -465,7 +479,7 @@ static int read_config(struct hparams *h, const struct store *s, struct err *e)
         err_memory(e, "config.json", 0);
     } else {
         struct keys k = {.config = merged};
-        ok = read_all(h, &k, e);
+        ok = read_all(h, &k, s, e);
         if (!ok && !h->vocab)
             ok = err_set(e, ERR_DATA, "config.json has no vocab_size");
     }

@@ -134,7 +134,7 @@ static int logits_run(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE, "quern logits wants --tokens, ids with commas between");
     int32_t *ids = read_tokens(text, &l.count, e);
     if (ids && tool_open(&s, a->words[0], e) == 0) {
-        struct model_options o = {.ctx = l.count};
+        struct model_options o = {.ctx = (uint32_t)args_int(a, "ctx", l.count)};
         if (model_open(&m, s, &o, e) == 0 && run_model(a, m, ids, &l, e) == 0) {
             if (args_flag(a, "json"))
                 print_json(&out, &l);
@@ -159,6 +159,8 @@ static const struct arg_option options[] = {
     {"tier", 0, ARG_TEXT, "T", "most this kernel tier of the CPU: scalar, avx2, avx512", 0, 0},
     {"threads", 't', ARG_INT, "N", "compute threads (all cores)", 1, 1024},
     {"chunk", 0, ARG_INT, "N", "tokens a step (128)", 1, 4096},
+    {"ctx", 0, ARG_INT, "N", "context for which the scaling of positions is chosen (as many as the tokens)",
+     1, 1 << 28},
     {"json", 0, ARG_FLAG, NULL,
      "print {\"argmax\": [one id per position], \"last\": [logits of the last position]}", 0, 0},
     {0},

@@ -247,21 +247,28 @@ static void test_rounded_products(void **state)
     }
 }
 
-static void test_float_products(void **state)
+static void check_float_type(uint32_t type)
 {
-    (void)state;
     static const uint32_t plain[] = {1, 7, 8, 9, 31, 64, 257, 300, 521}, blocks[] = {256, 768};
     static const uint32_t rows[][2] = {{0, 1},  {0, 16}, {3, 20}, {5, 6}, {1, 34},
                                        {2, 10}, {0, 31}, {0, 7},  {4, 33}};
-    for (size_t t = 0; t < sizeof float_types / sizeof *float_types; t++) {
-        bool is_plain = dtype_get(float_types[t])->block_values == 1;
-        for (size_t i = 0; i < (is_plain ? 9 : 2); i++) {
-            struct product p;
-            product_open(&p, float_types[t], rows[i][0], rows[i][1], is_plain ? plain[i] : blocks[i]);
-            product_all_m(&p, false);
-            product_close(&p);
-        }
+    const uint32_t values = dtype_get(type)->block_values;
+    for (size_t i = 0; i < (values == 1 ? 9 : 2); i++) {
+        struct product p;
+        uint32_t k = values == 1 ? plain[i] : blocks[i] + (values < 64 && i ? 32 : 0);
+        product_open(&p, type, rows[i][0], rows[i][1], k);
+        product_all_m(&p, false);
+        product_close(&p);
     }
+}
+
+static void test_float_products(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < sizeof float_types / sizeof *float_types; t++)
+        check_float_type(float_types[t]);
+    for (size_t t = 0; t < sizeof rounded_types / sizeof *rounded_types; t++)
+        check_float_type(rounded_types[t]);
 }
 
 /* ---- vectors ---- */

@@ -2,7 +2,7 @@
 """Writes a tiny folder of make_refs.py as GGUF, in the conventions of that format's converters: Q and K of some
 families permuted, Gemma's norms plus one, experts stacked, fused tensors in the order q, k, v.
 
-    make_gguf.py REFS OUT [NAME...]     REFS/NAME -> OUT/NAME/model.gguf, with its ref.json beside it
+    make_gguf.py REFS OUT [--f32] [NAME...]     REFS/NAME -> OUT/NAME/model.gguf, with its ref.json beside it
 """
 import json
 import os
@@ -83,6 +83,8 @@ class Convert:
             raise ValueError("a window")
         if c.get("query_pre_attn_scalar", self.head_dim) != self.head_dim:
             raise ValueError("the divisor of attention")
+        if self.arch == "gemma2" and not c.get("attn_logit_softcapping"):
+            raise ValueError("no caps")
         if c.get("no_rope_layers", [])[3:4] == [1] or sum(c.get("no_rope_layers", [])) != self.layers - self.layers // 4 \
                 and self.arch == "smollm3":
             raise ValueError("layers without positions")
@@ -282,7 +284,7 @@ class Convert:
         w.add_eos_token_id(2)
         w.add_add_bos_token(False)
 
-    def write(self, path):
+    def write(self, path, f32):
         w = gguf.GGUFWriter(path, self.arch)
         self.keys(w)
         self.vocabulary(w)
@@ -291,7 +293,7 @@ class Convert:
         for name, t in self.source.items():
             self.one(name, t)
         for name, t in self.tensors.items():
-            if t.ndim > 1 and "norm" not in name and "gate_inp" not in name and not name.endswith(".bias"):
+            if not f32 and t.ndim > 1 and "norm" not in name and "gate_inp" not in name and not name.endswith(".bias"):
                 half = (t.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
                 w.add_tensor(name, half.view(np.uint8), raw_shape=t.shape[:-1] + (t.shape[-1] * 2,),
                              raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -304,14 +306,14 @@ class Convert:
 
 
 def main():
-    refs, out, names = sys.argv[1], sys.argv[2], sys.argv[3:]
+    refs, out, names = sys.argv[1], sys.argv[2], [a for a in sys.argv[3:] if a != "--f32"]
     for name in names or sorted(os.listdir(refs)):
         folder = os.path.join(out, name)
         try:
             convert = Convert(os.path.join(refs, name))
             convert.check()
             os.makedirs(folder, exist_ok=True)
-            convert.write(os.path.join(folder, "model.gguf"))
+            convert.write(os.path.join(folder, "model.gguf"), "--f32" in sys.argv)
             shutil.copy(os.path.join(refs, name, "ref.json"), folder)
             print("made", name)
         except (KeyError, ValueError) as problem:

@@ -74,6 +74,9 @@ CASES = {
     "gemma2": ("gemma2", {**D, **rope(), "head_dim": 12, "sliding_window": 8, "query_pre_attn_scalar": 20,
                           "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0,
                           "tie_word_embeddings": True}, 1),
+    "gemma2-even": ("gemma2", {**D, **rope(), "head_dim": 12, "sliding_window": 8, "num_hidden_layers": 3,
+                               "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0,
+                               "query_pre_attn_scalar": 12, "tie_word_embeddings": True}, 0),
     "gemma2-plain": ("gemma2", {**D, **rope(), "head_dim": 12, "sliding_window": 8, "num_hidden_layers": 3,
                                 "attn_logit_softcapping": None, "final_logit_softcapping": None,
                                 "query_pre_attn_scalar": 12,
@@ -209,6 +212,16 @@ def results(model, tokens, encoder, greedy):
 def make(out, name, kind, config, seed, small):
     torch.manual_seed(seed)
     g = torch.Generator().manual_seed(seed)
+    if small:
+        experts = "num_local_experts" in config or "num_experts" in config
+        shrink = {"vocab_size": 64, "moe_intermediate_size": 8, "num_experts": 4, "num_local_experts": 4,
+                  "n_positions": 64, "n_inner": 32,
+                  "intermediate_size": min(config.get("intermediate_size", 0), 12 if experts else 24)}
+        if "n_positions" in config or kind == "bert":
+            shrink["max_position_embeddings"] = 64
+        config = {k: shrink.get(k, v) for k, v in config.items()}
+        if kind == "falcon":
+            config["ffn_hidden_size"] = 40
     config = AutoConfig.for_model(kind, **config)
     config._attn_implementation = "eager"
     encoder = kind in ENCODERS

@@ -282,7 +282,7 @@ static int cpu_prepare(struct device *device, const struct plan *p, const struct
         return err_set(e, ERR_USAGE, "the device has no weights yet");
     if (plan_check(p, d->w, e))
         return -1;
-    if (!max_rows || max_rows > 1 << 20 || !max_seqs || max_seqs > max_rows || max_outs > max_rows)
+    if (!max_rows || max_rows > 1 << 20 || !max_seqs || max_outs > max_rows)
         return err_set(e, ERR_USAGE, "a step of at most %u rows, %u sequences and %u results cannot be",
                        max_rows, max_seqs, max_outs);
     if (!kv->page_tokens || ATTN_KEYS % kv->page_tokens)

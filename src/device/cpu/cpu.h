@@ -73,7 +73,7 @@ struct own {
     } attn;
 };
 
-enum { CPU_FEW = 2, CPU_UNIT = 32, CPU_TILE = 1 << 16, CPU_ROPES_MOST = 16 };
+enum { CPU_FEW = 2, CPU_UNIT = 32, CPU_TILE = 1 << 18, CPU_ROPES_MOST = 16 };
 
 struct cpu {
     struct device device;

@@ -46,13 +46,21 @@ enum { KERNEL_TYPES = 128, Q8_BLOCK = 32 };
  * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
 enum { ATTN_KEYS = 64 };
 
+/* F16 pages as they lie: for few rows a detour through float panels would cost more than it saves. */
+struct attn_pages {
+    const uint16_t *k[ATTN_KEYS / 16]; /* each (k_dim, tokens) */
+    const uint16_t *v[ATTN_KEYS / 16]; /* each (tokens, v_dim), v_dim a multiple of 16 */
+    uint32_t tokens;                   /* 16 or 32 */
+};
+
 struct attn_tile {
-    const float *q;       /* (m, k_dim) */
-    const float *k;       /* (k_dim, ATTN_KEYS) */
-    const float *v;       /* (ATTN_KEYS, v_dim) */
-    float *s;             /* (m, ATTN_KEYS): scores, then probabilities */
-    float *acc;           /* (m, v_dim) */
-    const float *rescale; /* (m): what acc is multiplied by first */
+    const float *q;                 /* (m, k_dim) */
+    const float *k;                 /* (k_dim, ATTN_KEYS) */
+    const float *v;                 /* (ATTN_KEYS, v_dim) */
+    const struct attn_pages *pages; /* instead of k and v, or NULL */
+    float *s;                       /* (m, ATTN_KEYS): scores, then probabilities */
+    float *acc;                     /* (m, v_dim) */
+    const float *rescale;           /* (m): what acc is multiplied by first */
     uint32_t m, k_dim, v_dim;
     uint32_t keys; /* how many there are; in s and v nobody looks behind them */
 };

@@ -145,7 +145,8 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
         }
         for (int r = 0; r < rows; r++)
             if ((uint32_t)r < job->m)
-                job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]), _mm256_add_ps(acc[r][2], acc[r][3])));
+                job->y[r * job->y_stride + n] = sum_8(
+                    _mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]), _mm256_add_ps(acc[r][2], acc[r][3])));
     }
 }
 
@@ -156,30 +157,47 @@ struct q8_scratch {
     struct q8_tile tile[M_BLOCK / TILE];
 };
 
+/* The sums of the quants of a half group, for each of eight rows: v holds four values of each row. */
+ALWAYS_INLINE __m256i q8_half_sums(const __m256i v[4])
+{
+    const __m256i ones = _mm256_set1_epi8(1);
+    __m256i low = _mm256_add_epi16(_mm256_maddubs_epi16(ones, v[0]), _mm256_maddubs_epi16(ones, v[1]));
+    __m256i high = _mm256_add_epi16(_mm256_maddubs_epi16(ones, v[2]), _mm256_maddubs_epi16(ones, v[3]));
+    return _mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1));
+}
+
+ALWAYS_INLINE void q8_store_sums(__m256i sum, __m256 d, int centre, uint32_t at, struct q8_tile *t)
+{
+    _mm256_store_si256((__m256i *)t->start[at], _mm256_mullo_epi32(sum, _mm256_set1_epi32(-centre)));
+    _mm256_store_ps(t->sum[at], _mm256_mul_ps(_mm256_cvtepi32_ps(sum), d));
+}
+
 /* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
 static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
                          struct q8_tile *t)
 {
-    const bool halves = unit_halves(type);
-    const __m256i ones = _mm256_set1_epi8(1), ones_16 = _mm256_set1_epi16(1);
-    const __m256i centre = _mm256_set1_epi32(-q8_centre(type));
+    const int8_t *q[TILE];
+    const float *d[TILE];
+    for (uint32_t r = 0; r < TILE; r++) {
+        size_t row = least(m0 + r, job->m - 1);
+        q[r] = job->q8.q + row * job->q8.q_stride + k0;
+        d[r] = job->q8.d + row * job->q8.s_stride + k0 / 32;
+    }
     for (uint32_t g = 0; g < width / 32; g++) {
-        __m256i v[TILE], sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-        for (uint32_t r = 0; r < TILE; r++) {
-            size_t row = least(m0 + r, job->m - 1);
-            v[r] = load_32(job->q8.q + row * job->q8.q_stride + k0 + 32 * g);
-            t->d[g][r] = job->q8.d[row * job->q8.s_stride + k0 / 32 + g];
-        }
+        __m256i v[TILE];
+        for (uint32_t r = 0; r < TILE; r++)
+            v[r] = load_32(q[r] + 32 * g);
+        __m256 scale = _mm256_setr_ps(d[0][g], d[1][g], d[2][g], d[3][g], d[4][g], d[5][g], d[6][g], d[7][g]);
+        _mm256_store_ps(t->d[g], scale);
         transpose_8(v);
-        for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < 8; j++)
             _mm256_store_si256((__m256i *)t->q[8 * g + j], v[j]);
-            __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, v[j]), ones_16);
-            sum[halves ? j / 4 : 0] = _mm256_add_epi32(sum[halves ? j / 4 : 0], four);
-        }
-        for (int i = 0; i < (halves ? 2 : 1); i++) {
-            uint32_t at = halves ? 2 * g + i : g;
-            _mm256_store_si256((__m256i *)t->start[at], _mm256_mullo_epi32(sum[i], centre));
-            _mm256_store_ps(t->sum[at], _mm256_mul_ps(_mm256_cvtepi32_ps(sum[i]), _mm256_load_ps(t->d[g])));
+        __m256i low = q8_half_sums(v), high = q8_half_sums(v + 4);
+        if (unit_halves(type)) {
+            q8_store_sums(low, scale, q8_centre(type), 2 * g, t);
+            q8_store_sums(high, scale, q8_centre(type), 2 * g + 1, t);
+        } else {
+            q8_store_sums(_mm256_add_epi32(low, high), scale, q8_centre(type), g, t);
         }
     }
 }

@@ -222,9 +222,9 @@ ALWAYS_INLINE short load_i16(const uint8_t *p)
 /* Eight fp16, `step` bytes apart. */
 ALWAYS_INLINE __m256 gather_fp16(const uint8_t *p, size_t step)
 {
-    return _mm256_cvtph_ps(_mm_setr_epi16(load_i16(p), load_i16(p + step), load_i16(p + 2 * step),
-                                          load_i16(p + 3 * step), load_i16(p + 4 * step), load_i16(p + 5 * step),
-                                          load_i16(p + 6 * step), load_i16(p + 7 * step)));
+    return _mm256_cvtph_ps(_mm_setr_epi16(
+        load_i16(p), load_i16(p + step), load_i16(p + 2 * step), load_i16(p + 3 * step),
+        load_i16(p + 4 * step), load_i16(p + 5 * step), load_i16(p + 6 * step), load_i16(p + 7 * step)));
 }
 
 ALWAYS_INLINE __m256 fp16_all(uint16_t h)
@@ -302,7 +302,8 @@ ALWAYS_INLINE void scales_mxfp4(const uint8_t *p, struct unit_scales *s)
     for (int i = 0; i < 8; i++)
         eight |= (uint64_t)p[i * STEP] << 8 * i;
     __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)eight)), bits = _mm256_slli_epi32(e, 23);
-    __m256i low = _mm256_cmpeq_epi32(e, _mm256_setzero_si256()), high = _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255));
+    __m256i low = _mm256_cmpeq_epi32(e, _mm256_setzero_si256()),
+            high = _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255));
     bits = _mm256_or_si256(bits, _mm256_and_si256(_mm256_or_si256(low, high), _mm256_set1_epi32(0x00400000)));
     s->a[0] = _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
 }
