@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "lang/jinja.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -18,16 +19,22 @@ static const struct tm now = {.tm_year = 124,
                               .tm_wday = 5,
                               .tm_yday = 207};
 
-static int render(const char *text, const json_t *data, struct spans *out, struct err *e)
+static int render_with(const char *text, const json_t *data, uint64_t fuel, struct spans *out, struct err *e)
 {
     struct jinja *t;
     *e = (struct err){0};
     *out = (struct spans){0};
     if (jinja_compile(&t, text, strlen(text), e))
         return -1;
-    int result = jinja_render(t, &(struct jinja_input){.data = data, .now = now}, out, e);
+    int result =
+        jinja_render(t, &(struct jinja_input){.data = data, .now = now, .limits.fuel = fuel}, out, e);
     jinja_free(t);
     return result;
+}
+
+static int render(const char *text, const json_t *data, struct spans *out, struct err *e)
+{
+    return render_with(text, data, 0, out, e);
 }
 
 static void test_snippets(void **state)
@@ -141,7 +148,8 @@ static void check_limit(const char *text)
 {
     struct spans out;
     struct err e;
-    assert_int_equal(render(text, NULL, &out, &e), -1);
+    assert_int_equal(render_with(text, NULL, 3000000, &out, &e),
+                     -1); /* the default takes seconds with sanitizers */
     bool limit = e.code == ERR_RESOURCE || strstr(e.text, "Range too big") || strstr(e.text, "too big");
     if (!limit)
         print_error("%.60s: %s\n", text, e.text);
@@ -252,6 +260,45 @@ static void test_memory_fails(void **state)
     assert_int_equal(result, 0);
 }
 
+/* One template, many threads. */
+
+static void *render_often(void *template)
+{
+    json_t *data = json_pack("{s:[s,s]}", "l", "a", "é");
+    for (int i = 0; i < 200; i++) {
+        struct spans out;
+        struct err e = {0};
+        bool ok = !jinja_render(template, &(struct jinja_input){.data = data, .now = now}, &out, &e) &&
+                  !strcmp(out.text, "1:A- x 2:É- x ");
+        spans_free(&out);
+        if (!ok)
+            template = NULL;
+        if (!template)
+            break;
+    }
+    json_decref(data);
+    return template;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    struct jinja *t;
+    struct err e = {0};
+    const char *text = "{% macro m(v) %}{{ v|upper ~ '-' }}{% endmacro %}"
+                       "{% for v in l %}{{ loop.index }}:{{ m(v) + ' x ' }}{% endfor %}";
+    assert_int_equal(jinja_compile(&t, text, strlen(text), &e), 0);
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, render_often, t), 0);
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        pthread_join(thread[i], &result);
+        assert_ptr_equal(result, t);
+    }
+    jinja_free(t);
+}
+
 static void test_mentions(void **state)
 {
     (void)state;
@@ -271,6 +318,7 @@ int main(void)
         cmocka_unit_test(test_roles),        cmocka_unit_test(test_limits),
         cmocka_unit_test(test_deep_source),  cmocka_unit_test(test_errors_have_lines),
         cmocka_unit_test(test_memory_fails), cmocka_unit_test(test_mentions),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
