@@ -18,7 +18,7 @@ def commands():
             yield pytest.param(command, shown, id=command[:50])
 
 
-@pytest.mark.parametrize("command, shown", commands())
+@pytest.mark.parametrize("command, shown", list(commands()))
 def test_command(command, shown, binary, smollm2):
     if command.startswith("make"):
         pytest.skip("a make target: this very test runs inside one")
