@@ -9,7 +9,7 @@ enum { FLOAT_FEW = 4 }; /* rows of x that share one pass over the weights */
 
 struct float_scratch {
     struct float_panel panel;
-    struct float_tile tile[M_BLOCK / TILE];
+    struct float_tile tile[TILES];
     float rows[8][FLOAT_SLAB]; /* decoded weights */
 };
 
@@ -240,24 +240,33 @@ ALWAYS_INLINE void float_pack_panel(uint32_t type, const struct matmul *job, uin
     }
 }
 
+/* The panel at n, slab by slab, times all rows of x that are packed. */
+ALWAYS_INLINE void float_panel_run(uint32_t type, const struct matmul *job, const struct block *b, uint32_t n)
+{
+    struct float_scratch *s = job->scratch;
+    for (uint32_t k0 = b->k0; k0 < b->k1; k0 += FLOAT_SLAB) {
+        const uint32_t width = least(FLOAT_SLAB, b->k1 - k0);
+        const struct float_tile *t = s->tile + (k0 - b->k0) / FLOAT_SLAB * b->tiles;
+        float_pack_panel(type, job, n, k0, width, s);
+        for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
+            struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
+                                   least(PANEL, job->n1 - n), k0 > 0};
+            float_tile_run(&s->panel, t, width, &out);
+        }
+    }
+}
+
 ALWAYS_INLINE void float_many(uint32_t type, const struct matmul *job)
 {
     struct float_scratch *s = job->scratch;
-    for (uint32_t m0 = 0; m0 < job->m; m0 += M_BLOCK) {
-        uint32_t m1 = least(m0 + M_BLOCK, job->m);
-        for (uint32_t k0 = 0; k0 < job->k; k0 += FLOAT_SLAB) {
-            uint32_t width = least(FLOAT_SLAB, job->k - k0);
-            for (uint32_t m = m0; m < m1; m += TILE)
-                float_pack_tile(job, m, k0, width, s->tile + (m - m0) / TILE);
-            for (uint32_t n = job->n0; n < job->n1; n += PANEL) {
-                float_pack_panel(type, job, n, k0, width, s);
-                for (uint32_t m = m0; m < m1; m += TILE) {
-                    struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, m1 - m),
-                                           least(PANEL, job->n1 - n), k0 > 0};
-                    float_tile_run(&s->panel, s->tile + (m - m0) / TILE, width, &out);
-                }
-            }
-        }
+    for (struct block b = block_first(job, FLOAT_SLAB); block_more(job, &b);
+         block_next(job, &b, FLOAT_SLAB)) {
+        struct float_tile *t = s->tile;
+        for (uint32_t k0 = b.k0; k0 < b.k1; k0 += FLOAT_SLAB)
+            for (uint32_t m = b.m0; m < b.m1; m += TILE)
+                float_pack_tile(job, m, k0, least(FLOAT_SLAB, b.k1 - k0), t++);
+        for (uint32_t n = job->n0; n < job->n1; n += PANEL)
+            float_panel_run(type, job, &b, n);
     }
 }
 

@@ -5,10 +5,10 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/matmul_unpack.h"
 
-/* A product of m > 1 rows goes slab by slab along k: the activations of a slab are packed once into
- * tiles of TILE rows, then every panel of PANEL weight rows is decoded once and multiplied with all
- * of them. A panel and a tile fit the first cache together, all tiles the second. */
-enum { PANEL = 32, TILE = 8, M_BLOCK = 256, SLAB = 512 };
+/* A product of many rows goes by slabs along k: a block of activations is packed into tiles of TILE
+ * rows by one slab, then every panel of PANEL weight rows is decoded, slab by slab, and multiplied
+ * with all of its tiles. A panel and a tile fit the first cache together, all tiles the second. */
+enum { PANEL = 32, TILE = 8, TILES = 32, SLAB = 512 };
 
 /* SLAB values of PANEL weight rows, decoded: four neighbours of a row side by side, then the rows. The
  * index of a and b counts groups of 32, or of 16 for types with halves. */
@@ -25,6 +25,13 @@ struct q8_tile {
     float d[SLAB / 32][TILE];
     float sum[SLAB / 16][TILE];
     int32_t start[SLAB / 16][TILE];
+};
+
+/* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most TILES tiles. Few rows
+ * are taken along all of k if they can, so that the weights are read as they lie; many slab by slab. */
+struct block {
+    uint32_t m0, m1, k0, k1;
+    uint32_t tiles; /* of one slab */
 };
 
 /* The same for float products, a shorter slab. */
@@ -77,6 +84,37 @@ ALWAYS_INLINE void transpose_8(__m256i v[8])
 ALWAYS_INLINE uint32_t least(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
+}
+
+ALWAYS_INLINE void block_cut(const struct matmul *job, struct block *b, uint32_t slab)
+{
+    b->m1 = least(b->m0 + TILES * TILE, job->m);
+    b->tiles = (b->m1 - b->m0 + TILE - 1) / TILE;
+    b->k1 = least(b->k0 + TILES / b->tiles * slab, job->k);
+}
+
+ALWAYS_INLINE struct block block_first(const struct matmul *job, uint32_t slab)
+{
+    struct block b = {0};
+    block_cut(job, &b, slab);
+    return b;
+}
+
+ALWAYS_INLINE bool block_more(const struct matmul *job, const struct block *b)
+{
+    return b->m0 < job->m;
+}
+
+ALWAYS_INLINE void block_next(const struct matmul *job, struct block *b, uint32_t slab)
+{
+    if (b->k1 < job->k) {
+        b->k0 = b->k1;
+    } else {
+        b->k0 = 0;
+        b->m0 = b->m1;
+    }
+    if (block_more(job, b))
+        block_cut(job, b, slab);
 }
 
 /* Asks for the bytes that lie `ahead` of p: a streaming kernel is never in the same page for long, and

@@ -154,7 +154,7 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
 
 struct q8_scratch {
     struct q8_panel panel;
-    struct q8_tile tile[M_BLOCK / TILE];
+    struct q8_tile tile[TILES];
 };
 
 /* The sums of the quants of a half group, for each of eight rows: v holds four values of each row. */
@@ -273,25 +273,32 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
         }
 }
 
+/* The panel at n, slab by slab, times all rows of x that are packed. */
+ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const struct block *b, uint32_t n)
+{
+    struct q8_scratch *s = job->scratch;
+    for (uint32_t k0 = b->k0; k0 < b->k1; k0 += SLAB) {
+        const uint32_t width = least(SLAB, b->k1 - k0);
+        const struct q8_tile *t = s->tile + (k0 - b->k0) / SLAB * b->tiles;
+        q8_pack_panel(type, job, n, k0, width, &s->panel);
+        for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
+            struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
+                                   least(PANEL, job->n1 - n), k0 > 0};
+            q8_tile_run(type, &(struct q8_tile_job){&s->panel, t, width / 32, out});
+        }
+    }
+}
+
 ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
 {
     struct q8_scratch *s = job->scratch;
-    for (uint32_t m0 = 0; m0 < job->m; m0 += M_BLOCK) {
-        uint32_t m1 = least(m0 + M_BLOCK, job->m);
-        for (uint32_t k0 = 0; k0 < job->k; k0 += SLAB) {
-            uint32_t width = least(SLAB, job->k - k0);
-            for (uint32_t m = m0; m < m1; m += TILE)
-                q8_pack_tile(type, job, m, k0, width, s->tile + (m - m0) / TILE);
-            for (uint32_t n = job->n0; n < job->n1; n += PANEL) {
-                q8_pack_panel(type, job, n, k0, width, &s->panel);
-                for (uint32_t m = m0; m < m1; m += TILE) {
-                    struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, m1 - m),
-                                           least(PANEL, job->n1 - n), k0 > 0};
-                    q8_tile_run(type,
-                                &(struct q8_tile_job){&s->panel, s->tile + (m - m0) / TILE, width / 32, out});
-                }
-            }
-        }
+    for (struct block b = block_first(job, SLAB); block_more(job, &b); block_next(job, &b, SLAB)) {
+        struct q8_tile *t = s->tile;
+        for (uint32_t k0 = b.k0; k0 < b.k1; k0 += SLAB)
+            for (uint32_t m = b.m0; m < b.m1; m += TILE)
+                q8_pack_tile(type, job, m, k0, least(SLAB, b.k1 - k0), t++);
+        for (uint32_t n = job->n0; n < job->n1; n += PANEL)
+            q8_panel_run(type, job, &b, n);
     }
 }
 
