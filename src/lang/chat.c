@@ -134,6 +134,9 @@ static void chat_probe(struct chat *c)
                            json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", PROBE, "role",
                                      "user", "content", "hi"),
                            PROBE, NULL);
+    /* where nothing came out at all, what transformers hands over */
+    k->string_content = k->string_content || !k->parts_content;
+    k->object_arguments = k->object_arguments || !k->string_arguments;
     for (size_t i = 0; i < c->count; i++) {
         const struct jinja *t = c->templates[i].jinja;
         k->tools = k->tools || jinja_mentions(t, "tools");
