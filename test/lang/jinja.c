@@ -1,6 +1,7 @@
 /* Jinja: the snippets of test/data/jinja with what jinja2 made of them, origins of bytes, limits, errors. */
 #include "test.h"
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "lang/jinja.h"
@@ -120,6 +121,64 @@ static void test_origins(void **state)
     check_origin("{{ ('a' ~ d)|indent(1, true) }}", " a[<|X|>]");
     check_origin("{{ (d ~ 'b')|truncate(4, true, '~', 0) }}", "[<|X]~");
     check_origin("{{ [d, 'b']|string }}", "[['<|X|>', ]'b'[]]");
+}
+
+/* All letters of all strings (not of keys) moved to U+E000 and on, where no template writes. */
+static json_t *marked(const json_t *v)
+{
+    if (json_is_string(v)) {
+        struct buf b = {0};
+        for (const char *c = json_string_value(v); *c; c++) {
+            bool letter = (*c | 0x20) >= 'a' && (*c | 0x20) <= 'z';
+            char pua[3] = {(char)0xee, (char)(0x80 | *c >> 6), (char)(0x80 | (*c & 0x3f))};
+            buf_add(&b, letter ? pua : c, letter ? 3 : 1);
+        }
+        json_t *r = json_string(b.data ? b.data : "");
+        buf_free(&b);
+        return r;
+    }
+    if (json_is_array(v)) {
+        json_t *r = json_array(), *item;
+        size_t i;
+        json_array_foreach(v, i, item) json_array_append_new(r, marked(item));
+        return r;
+    }
+    if (json_is_object(v)) {
+        json_t *r = json_object(), *item;
+        const char *key;
+        json_object_foreach((json_t *)v, key, item) json_object_set_new(r, key, marked(item));
+        return r;
+    }
+    return json_deep_copy(v);
+}
+
+/* Whatever a template does with data: none of its characters may come out as the template's. */
+static void test_data_stays_data(void **state)
+{
+    (void)state;
+    json_t *all = json_load_file("test/data/jinja/snippets.json", JSON_ALLOW_NUL, NULL), *one;
+    assert_non_null(all);
+    json_t *context = marked(json_object_get(all, "context"));
+    size_t i, seen = 0;
+    json_array_foreach(json_object_get(all, "snippets"), i, one)
+    {
+        const char *text = json_string_value(json_object_get(one, "template"));
+        struct spans got;
+        struct err e;
+        if (render(text, context, &got, &e))
+            continue;
+        for (size_t k = 0; k < got.count; k++) {
+            bool data = memchr(got.items[k].text, 0xee, got.items[k].n);
+            seen += data;
+            if (data && got.items[k].from_template)
+                print_error("%s\n", text);
+            assert_false(data && got.items[k].from_template);
+        }
+        spans_free(&got);
+    }
+    assert_true(seen > 50);
+    json_decref(context);
+    json_decref(all);
 }
 
 static void test_roles(void **state)
@@ -314,10 +373,15 @@ static void test_mentions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_snippets),     cmocka_unit_test(test_origins),
-        cmocka_unit_test(test_roles),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_deep_source),  cmocka_unit_test(test_errors_have_lines),
-        cmocka_unit_test(test_memory_fails), cmocka_unit_test(test_mentions),
+        cmocka_unit_test(test_snippets),
+        cmocka_unit_test(test_origins),
+        cmocka_unit_test(test_data_stays_data),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_deep_source),
+        cmocka_unit_test(test_errors_have_lines),
+        cmocka_unit_test(test_memory_fails),
+        cmocka_unit_test(test_mentions),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
