@@ -93,7 +93,7 @@ void tok_find_byte_ids(struct tokenizer *t)
         char text[8];
         size_t n;
         if (t->byte_level) {
-            n = utf8_encode(tok_byte_char((unsigned char)b), text);
+            n = utf8_put(tok_byte_char((unsigned char)b), text);
         } else {
             static const char hex[] = "0123456789ABCDEF";
             memcpy(text, "<0x", 3);

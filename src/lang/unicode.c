@@ -185,7 +185,7 @@ static void normalize_chunk(struct buf *out, int options, const char *s, size_t 
         got = utf8proc_normalize_utf32(cps, got, (utf8proc_option_t)options);
     for (utf8proc_ssize_t i = 0; i < got; i++) {
         char utf8[4];
-        buf_add(out, utf8, utf8_encode((uint32_t)cps[i], utf8));
+        buf_add(out, utf8, utf8_put((uint32_t)cps[i], utf8));
     }
     if (got < 0)
         buf_add(out, s, n);

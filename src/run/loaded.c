@@ -132,7 +132,9 @@ int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct
 {
     struct spans spans = {0};
     time_t now = time(NULL);
-    struct chat_request request = {.messages = r->messages, .tools = r->tools, .extra = r->set,
+    struct chat_request request = {.messages = r->messages,
+                                   .tools = r->tools,
+                                   .extra = r->set,
                                    .no_generation_prompt = r->no_generation_prompt};
     if (!l->chat) {
         *e = l->chat_why;
