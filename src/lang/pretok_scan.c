@@ -140,9 +140,11 @@ static size_t spaces(enum scan_shape shape, const char *s, size_t n, size_t at)
     }
 }
 
-/* \w as Oniguruma has it, with the superscripts and fractions of Latin-1. */
+/* \w as Oniguruma has it: with the superscripts and fractions of Latin-1, without the joiners. */
 static bool is_word(uint32_t cp)
 {
+    if (cp == 0x200c || cp == 0x200d)
+        return false;
     return unicode_is_word(cp) || cp == 0xb2 || cp == 0xb3 || cp == 0xb9 || (cp >= 0xbc && cp <= 0xbe);
 }
 
