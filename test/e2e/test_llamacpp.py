@@ -31,7 +31,7 @@ def log_softmax(logits):
     return [x - total for x in logits]
 
 
-CLOSE = 0.3  # nats between two tokens that noise may swap
+CLOSE = 0.5  # nats between two tokens that noise may swap
 
 
 def logprobs(quern, path, ids, *options):
