@@ -50,10 +50,9 @@ def spent(command, stdin):
 JUDGE = """
 import json, os, sys, time
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-from tokenizers import Tokenizer, Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, Regex, models, pre_tokenizers
 model = json.load(open(sys.argv[1]))
 t = Tokenizer(models.BPE(vocab=model["vocab"], merges=[tuple(m.split(" ")) for m in model["merges"]]))
-t.normalizer = normalizers.NFC()
 t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(model["pattern"]), "isolated"),
                                            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 text = sys.stdin.buffer.read().decode()

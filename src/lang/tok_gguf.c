@@ -244,8 +244,6 @@ static int from_bpe(struct tokenizer *t, const struct gguf *g, bool gemma4, stru
         if (marks_for_spaces(t, e))
             return -1;
     }
-    if (m->flags & SCAN_NFC && !tok_norm_add(t, NORM_FORM, e)) /* its form is NFC, the first */
-        return -1;
     bool lower;
     if (get_flag(g, KEY "normalizer.lowercase", false, &lower, e))
         return -1;
