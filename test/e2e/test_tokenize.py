@@ -119,6 +119,11 @@ def tiktoken_of(path, pattern):
     return lambda text: encoding.encode(text, disallowed_special=())
 
 
+def from_json_normalizer(name):
+    tokenizers = pytest.importorskip("tokenizers")
+    return getattr(tokenizers.normalizers, name)().normalize_str
+
+
 FULL = 10000
 COUNTS = [pytest.param(200, id="quick"), pytest.param(FULL, id="full", marks=pytest.mark.slow)]
 
@@ -152,8 +157,14 @@ def test_tokenizer_json(quern, where, count):
     (("dashscope", "resources", "qwen.tiktoken"), QWEN2)], ids=lambda w: "-".join(w[::2]) if isinstance(w, tuple) else "")
 def test_tiktoken(quern, where, pattern, count):
     path = package(*where)
-    lines, ids = check(quern, path, tiktoken_of(path, pattern), count)
-    check_back(quern, path, lines, ids)
+    encode = tiktoken_of(path, pattern)
+    if "qwen" not in path.name:
+        check_back(quern, path, *check(quern, path, encode, count))
+        return
+    # Qwen composes the text first
+    compose = from_json_normalizer("NFC")
+    lines, ids = check(quern, path, lambda text: encode(compose(text)), count)
+    check_back(quern, path, [compose(line) for line in lines], ids)
 
 
 @pytest.mark.parametrize("count", COUNTS)
