@@ -17,6 +17,7 @@ int olmo2_setup(struct hparams *h, const struct keys *k, struct err *e);
 void phi2_build(struct build *b);
 void stablelm_build(struct build *b);
 void gpt2_build(struct build *b);
+int gpt2_setup(struct hparams *h, const struct keys *k, struct err *e);
 void neox_build(struct build *b);
 int neox_setup(struct hparams *h, const struct keys *k, struct err *e);
 void falcon_build(struct build *b);

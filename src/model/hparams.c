@@ -140,11 +140,13 @@ static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
     h->layer = arena_alloc(&h->arena, h->layers, sizeof *h->layer);
     if (!each || !h->layer)
         return err_memory(e, "layers", h->layers * sizeof *h->layer);
+    const char *kv = h->arch->hf_kv_heads ? h->arch->hf_kv_heads : "num_key_value_heads";
     for (uint32_t i = 0; i < h->layers; i++)
-        each[i] = h->kv_heads ? h->kv_heads : h->heads;
-    if (keys_each(k, "attention.head_count_kv", "num_key_value_heads|num_kv_heads|n_head_kv", heads_range,
-                  each, h->layers, e) < 0)
+        each[i] = h->heads;
+    if (keys_each(k, "attention.head_count_kv", kv, heads_range, each, h->layers, e) < 0)
         return -1;
+    if (h->arch->plain_heads && !k->gguf)
+        h->k_dim = h->v_dim = 0;
     h->kv_heads = 0;
     for (uint32_t i = 0; i < h->layers; i++) {
         if (h->heads % each[i])
@@ -325,7 +327,7 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
         if (h->rope[i].scaling != SCALING_NONE &&
             keys_u32(k, NULL, "original_max_position_embeddings", HPARAMS_COUNT, &h->rope[i].original, e) < 0)
             return -1;
-    if (keys_json(k, "rope_local_base_freq", name)) {
+    if (!slide && keys_json(k, "rope_local_base_freq", name)) {
         *local = (struct rope_params){.theta = full->theta, .partial = full->partial};
         return keys_f32(k, NULL, "rope_local_base_freq", POSITIVE, &local->theta, e) < 0 ? -1 : 0;
     }
@@ -373,7 +375,7 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
     else if (name[0])
         return err_set(e, ERR_DATA, "config.json: scoring_func is \"%s\"; softmax or sigmoid is expected",
                        log_safe(name));
-    if (h->experts && !h->expert_ffn)
+    if (h->experts && (!h->expert_ffn || (h->arch->expert_is_ffn && !k->gguf)))
         h->expert_ffn = h->ffn;
     uint64_t shared = (uint64_t)h->shared_experts * h->expert_ffn;
     if (shared > MOST)

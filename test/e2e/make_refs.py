@@ -86,7 +86,7 @@ CASES = {
                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
                                "rope_parameters": {
                                    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}, 1),
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}}}, 1),
     "gemma3-deep": ("gemma3_text", {**D, "head_dim": 8, "tie_word_embeddings": True, "sliding_window": 8,
                                     "num_hidden_layers": 7, "final_logit_softcapping": 4.0, "query_pre_attn_scalar": 8,
                                     "rope_parameters": {
@@ -131,7 +131,8 @@ CASES = {
     "gpt2": ("gpt2", dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, n_inner=48,
                           bos_token_id=1, eos_token_id=2), 1),
     "gpt2-gelu": ("gpt2", dict(vocab_size=VOCAB, n_embd=24, n_layer=3, n_head=3, n_positions=128,
-                               activation_function="gelu", bos_token_id=1, eos_token_id=2), 0),
+                               activation_function="gelu", bos_token_id=1, eos_token_id=2,
+                               scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False), 0),
     "neox": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=0.25)}, 1),
     "neox-serial": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=0.5), "use_parallel_residual": False,
                                  "hidden_act": "gelu_new"}, 0),
