@@ -27,7 +27,7 @@ size_t utf8_decode(const char *str, size_t n, uint32_t *cp)
     return len;
 }
 
-size_t utf8_encode(uint32_t c, char out[4])
+size_t utf8_put(uint32_t c, char out[4])
 {
     if (c < 0x80) {
         out[0] = (char)c;

@@ -109,11 +109,24 @@ static bool chat_shows(const struct chat *c, json_t *messages, const char *text,
     return shows;
 }
 
-static json_t *probe_call(json_t *arguments)
+/* A tool call with these arguments (released), beside a content of "" or null. */
+static json_t *probe_call(json_t *arguments, bool null)
 {
-    return json_pack("[{s:s,s:s},{s:s,s:s,s:[{s:s,s:s,s:{s:s,s:o}}]}]", "role", "user", "content", "hi",
-                     "role", "assistant", "content", "", "tool_calls", "id", "call12345", "type", "function",
-                     "function", "name", "f", "arguments", arguments);
+    return json_pack("[{s:s,s:s},{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]}]", "role", "user", "content", "hi",
+                     "role", "assistant", "content", null ? json_null() : json_string(""), "tool_calls", "id",
+                     "call12345", "type", "function", "function", "name", "f", "arguments", arguments);
+}
+
+static void chat_probe_calls(struct chat *c)
+{
+    struct chat_caps *k = &c->caps;
+    for (int null = 0; null < 2; null++) {
+        bool object = chat_shows(c, probe_call(json_pack("{s:s}", PROBE, "v"), null), PROBE, "'" PROBE "'");
+        bool string = chat_shows(c, probe_call(json_string("{\"" PROBE "\": \"v\"}"), null), PROBE, NULL);
+        k->object_arguments = k->object_arguments || object;
+        k->string_arguments = k->string_arguments || string;
+        *(null ? &k->calls_with_null : &k->calls_with_empty) = object || string;
+    }
 }
 
 static void chat_probe(struct chat *c)
@@ -128,12 +141,14 @@ static void chat_probe(struct chat *c)
         !chat_shows(
             c, json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text", PROBE),
             "\"text\"", NULL);
-    k->object_arguments = chat_shows(c, probe_call(json_pack("{s:s}", PROBE, "v")), PROBE, NULL);
-    k->string_arguments = chat_shows(c, probe_call(json_string("{\"" PROBE "\": \"v\"}")), PROBE, NULL);
+    chat_probe_calls(c);
     k->system = chat_shows(c,
                            json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", PROBE, "role",
                                      "user", "content", "hi"),
                            PROBE, NULL);
+    /* where nothing came out at all, what transformers hands over */
+    k->string_content = k->string_content || !k->parts_content;
+    k->object_arguments = k->object_arguments || !k->string_arguments;
     for (size_t i = 0; i < c->count; i++) {
         const struct jinja *t = c->templates[i].jinja;
         k->tools = k->tools || jinja_mentions(t, "tools");

@@ -26,6 +26,8 @@ struct chat_caps {
     bool parts_content;    /* [{"type": "text", "text": ...}] comes out as its text */
     bool object_arguments; /* arguments of a tool call as an object */
     bool string_arguments; /* and as a string of JSON */
+    bool calls_with_empty; /* tool calls come out where the content is "" */
+    bool calls_with_null;  /* and where it is null */
     bool tools;            /* it mentions tools */
     bool system;           /* a system message comes out */
     bool thinking;         /* it mentions enable_thinking or thinking */
@@ -40,7 +42,8 @@ struct chat_request {
     /* Render the messages exactly as given. Otherwise they are first brought into the form that the template
      * takes: arguments of tool calls that are strings of JSON become objects (or the other way round, where
      * the template needs that), parts become one text where the template does not walk over them, a text
-     * becomes a part where it does nothing else, and reasoning is given under its usual names. */
+     * becomes a part where it does nothing else, an empty content beside tool calls becomes "" or null as the
+     * template wants it, and reasoning is given under its usual names. */
     bool as_given;
     struct tm now; /* local time */
     struct jinja_limits limits;

@@ -49,6 +49,20 @@ static int message_flatten(json_t *message, const json_t *parts)
     return string ? json_object_set_new(message, "content", string) : -1;
 }
 
+/* Beside tool calls some templates want "" for no content, and some null. */
+static int message_empty(json_t *message, const struct chat_caps *caps)
+{
+    const json_t *content = json_object_get(message, "content");
+    bool null = !content || json_is_null(content),
+         empty = json_is_string(content) && !json_string_length(content);
+    if (!json_array_size(json_object_get(message, "tool_calls")) ||
+        caps->calls_with_empty == caps->calls_with_null)
+        return 0;
+    if (null && caps->calls_with_empty)
+        return json_object_set_new(message, "content", json_string(""));
+    return empty && caps->calls_with_null ? json_object_set_new(message, "content", json_null()) : 0;
+}
+
 static int message_content(json_t *message, const struct chat_caps *caps)
 {
     json_t *content = json_object_get(message, "content");
@@ -83,7 +97,8 @@ json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, stru
     bool ok = all != NULL;
     json_array_foreach(all, i, message)
     {
-        ok = ok && !message_content(message, caps) && !message_reasoning(message);
+        ok = ok && !message_empty(message, caps) && !message_content(message, caps) &&
+             !message_reasoning(message);
         json_array_foreach(json_object_get(message, "tool_calls"), k, call) ok =
             ok && !message_arguments(call, caps);
     }

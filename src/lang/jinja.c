@@ -12,7 +12,7 @@
 #define RENDER_FUEL    ((uint64_t)50 * 1000 * 1000)
 #define RENDER_MEMORY  ((size_t)256 << 20)
 #define RENDER_OUTPUT  ((size_t)64 << 20)
-#define RENDER_DEPTH   1000
+#define RENDER_DEPTH   2000
 
 /* -- compiling */
 

@@ -159,6 +159,7 @@ static bool jiter_step_str(struct jrt *rt, struct jiter *it, struct jv *out)
     while (it->at + n < s->n && ((unsigned char)s->s[it->at + n] & 0xc0) == 0x80)
         n++;
     *out = jv_str(jstr_sub(rt, s, it->at, n));
+    out->s->markup = false; /* the characters of a Markup are plain */
     it->at += n;
     return true;
 }

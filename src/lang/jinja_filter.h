@@ -9,3 +9,6 @@ struct jfilters {
 };
 
 extern const struct jfilters jfilters_text, jfilters_seq, jfilters_html;
+
+/* jinja_urlize.c */
+struct jv jurlize_filter(struct jrt *rt, struct jv v, struct jv *arg);

@@ -321,9 +321,9 @@ struct jstr *jformat_percent(struct jrt *rt, const struct jstr *fmt, struct jv a
         if (sign)
             jsb_str(&b, percent_field(&p));
     }
-    size_t n = args.kind == J_TUPLE                                                 ? args.l->n
-               : args.kind == J_DICT || args.kind == J_LIST || args.kind == J_RANGE ? 0
-                                                                                    : 1;
+    /* what can be subscribed counts as a mapping, whose items need not all be used */
+    bool mapping = args.kind == J_DICT || args.kind == J_LIST || args.kind == J_RANGE || args.kind == J_UNDEF;
+    size_t n = args.kind == J_TUPLE ? args.l->n : !mapping;
     if (p.next < n)
         jfail(rt, "not all arguments converted during string formatting");
     struct jstr *s = jsb_done(&b);

@@ -207,13 +207,6 @@ FILTER(jf_xmlattr)
     return jv_str(jsb_done(&b));
 }
 
-static struct jv jf_urlize(struct jrt *rt, struct jv v, const struct jcall *c)
-{
-    (void)v;
-    (void)c;
-    jfail(rt, "the filter urlize is not supported: a prompt is not a web page");
-}
-
 static const struct jfunc table[] = {
     {"e", "", {.bound = jf_escape}},
     {"escape", "", {.bound = jf_escape}},
@@ -221,7 +214,7 @@ static const struct jfunc table[] = {
     {"safe", "", {.bound = jf_safe}},
     {"striptags", "", {.bound = jf_striptags}},
     {"urlencode", "", {.bound = jf_urlencode}},
-    {"urlize", NULL, {.call = jf_urlize}},
+    {"urlize", "|trim_url_limit nofollow target rel extra_schemes", {.bound = jurlize_filter}},
     {"xmlattr", "|autospace", {.bound = jf_xmlattr}},
 };
 

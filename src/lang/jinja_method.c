@@ -45,6 +45,22 @@ static const struct jfunc list_methods[] = {
     {"index", "value|start stop", {.bound = jm_list_index}},
 };
 
+/* A range is counted and searched as the list of its items. */
+METHOD(jm_range_index)
+{
+    return jm_list_index(rt, jv_list(jiter_list(rt, self)), arg);
+}
+
+METHOD(jm_range_count)
+{
+    return jm_list_count(rt, jv_list(jiter_list(rt, self)), arg);
+}
+
+static const struct jfunc range_methods[] = {
+    {"count", "value", {.bound = jm_range_count}},
+    {"index", "value", {.bound = jm_range_index}},
+};
+
 /* -- dict */
 
 static struct jv view(struct jrt *rt, struct jv self, enum jview_kind kind)
@@ -293,6 +309,8 @@ static const struct jfunc *method_of(struct jv obj, const struct jstr *name)
         return f && jstr_is(name, "copy") ? NULL : f;
     case J_LIST:
         return IN(list_methods);
+    case J_RANGE:
+        return IN(range_methods);
     case J_DICT:
         return IN(dict_methods);
     case J_BOOL:

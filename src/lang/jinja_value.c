@@ -249,7 +249,7 @@ void jsb_lit(struct jsb *b, const char *s, bool data)
 void jsb_cp(struct jsb *b, uint32_t cp, bool data)
 {
     char c[4];
-    jsb_add(b, c, utf8_encode(cp, c), data);
+    jsb_add(b, c, utf8_put(cp, c), data);
 }
 
 void jsb_sub(struct jsb *b, const struct jstr *s, size_t from, size_t n)

@@ -186,7 +186,7 @@ static int run_bytes(struct tok_work *w, const struct pre_step *step, struct cut
     } else {
         for (size_t at = 0; at < n; at++) {
             char utf8[4];
-            buf_add(out, utf8, utf8_encode(tok_byte_char((unsigned char)s[at]), utf8));
+            buf_add(out, utf8, utf8_put(tok_byte_char((unsigned char)s[at]), utf8));
         }
     }
     if (out->failed)

@@ -140,6 +140,14 @@ static size_t spaces(enum scan_shape shape, const char *s, size_t n, size_t at)
     }
 }
 
+/* \w as Oniguruma has it: with the superscripts and fractions of Latin-1, without the joiners. */
+static bool is_word(uint32_t cp)
+{
+    if (cp == 0x200c || cp == 0x200d)
+        return false;
+    return unicode_is_word(cp) || cp == 0xb2 || cp == 0xb3 || cp == 0xb9 || (cp >= 0xbc && cp <= 0xbe);
+}
+
 static size_t triples(const struct scan_alt *alt, struct scan_memo *memo, const char *s, size_t n, size_t at)
 {
     size_t take = 3, len;
@@ -152,7 +160,7 @@ static size_t triples(const struct scan_alt *alt, struct scan_memo *memo, const 
         if (!count)
             return at;
         memo->end = end;
-        memo->fits = !alt->ci || end == n || !unicode_is_word(unicode_next(s + end, &len));
+        memo->fits = !alt->ci || end == n || !is_word(unicode_next(s + end, &len));
         take = count % 3 ? count % 3 : 3;
     }
     for (; memo->fits && take; take--) {

@@ -65,7 +65,8 @@ enum {
     SCAN_ADD_BOS = 2,       /* unless the file says otherwise */
     SCAN_NO_BOS = 8,        /* has no default BOS */
     SCAN_CHARS = 16,        /* characters, not bytes; spaces become U+2581 */
-    SCAN_WORDS = 32         /* characters, words between spaces */
+    SCAN_NFC = 4,   /* tiktoken files of this family: the text is composed first (a GGUF never says so) */
+    SCAN_WORDS = 32 /* characters, words between spaces */
 };
 const struct scan_model *scan_for_name(const char *name, size_t n);
 extern const struct scan_pass scan_gpt2;

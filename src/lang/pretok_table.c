@@ -265,12 +265,12 @@ static const struct scan_model models[] = {
     {"whitespace", {0}, NULL, SCAN_WORDS},
     {"refact", {&digit, &scan_gpt2}, NULL, 0},
     {"command-r", {&digit, &scan_gpt2}, NULL, 0},
-    {"qwen2", {&qwen2}, NULL, 0},
+    {"qwen2", {&qwen2}, NULL, SCAN_NFC},
     {"deepseek-r1-qwen", {&qwen2}, NULL, 0},
     {"kormo", {&qwen2}, NULL, 0},
     {"f2llmv2", {&qwen2}, NULL, 0},
     {"megrez", {&qwen2}, NULL, 0},
-    {"qwen35", {&qwen35}, NULL, 0},
+    {"qwen35", {&qwen35}, NULL, SCAN_NFC},
     {"stablelm2", {&qwen2}, NULL, 0},
     {"hunyuan", {&qwen2}, NULL, 0},
     {"solar-open", {&qwen2}, NULL, 0},
@@ -325,13 +325,17 @@ static const struct {
 } regexes[] = {
     {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", &scan_gpt2},
     {CONTRACTIONS_I "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACE_TAIL, &llama3},
-    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", &llama3},
+    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*"
+     "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+", &llama3},
     {CONTRACTIONS_I "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACE_TAIL, &qwen2},
-    {CONTRACTIONS_I "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}+| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACE_TAIL, &cl100k_numbers},
-    {CONTRACTIONS_I "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACE_TAIL, &qwen35},
+    {CONTRACTIONS_I "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}+"
+     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACE_TAIL, &cl100k_numbers},
+    {CONTRACTIONS_I "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+     "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACE_TAIL, &qwen35},
     {CAMEL_LOW CONTRACTIONS_I "?" CAMEL_UP CONTRACTIONS_I "?|\\p{N}{1,3}" CAMEL_REST, &o200k},
     {CAMEL_LOW CAMEL_UP "|\\p{N}" CAMEL_REST, &tekken},
-    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+", &deepseek3},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+     "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+", &deepseek3},
     {"[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+", &ds_cjk3_run},
     {"\\p{N}{1,3}", &digits3},
     {"\\p{N}", &digit},

@@ -6,9 +6,11 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "lang/unicode.h"
 
 #include <pcre2.h>
 #include <stdbool.h>
+#include <string.h>
 
 #define MATCH_LIMIT 20000000
 #define HEAP_LIMIT  (256 * 1024) /* KiB */
@@ -44,11 +46,65 @@ static const struct {
                {'b', "(?:" BEHIND NOT_AHEAD "|" NOT_BEHIND AHEAD ")", NULL},
                {'B', "(?:" BEHIND AHEAD "|" NOT_BEHIND NOT_AHEAD ")", NULL}};
 
+/* Characters of a category ("L", "Lu") that PCRE2's older tables do not know, as ranges of a class. */
+static void later_ranges(struct buf *out, const char *name, size_t n)
+{
+    static const char *const two[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
+                                      "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
+                                      "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
+    uint32_t mask = 0, from = 0;
+    for (int i = 1; i < 30; i++)
+        if (!strncmp(two[i], name, n) && n <= 2)
+            mask |= 1u << i;
+    for (uint32_t cp = 0x80; mask && cp < 0x110000; cp++) {
+        bool in = unicode_after_14(cp) && unicode_class(cp) & mask;
+        if (in && !from)
+            from = cp;
+        if (!in && from) {
+            buf_printf(out, "\\x{%x}-\\x{%x}", from, cp - 1);
+            from = 0;
+        }
+    }
+}
+
+/* \p{X} or \P{X} at p: what it takes of the pattern, 0 = it is neither. */
+static size_t property(struct buf *out, const char *p, size_t n, bool in_class)
+{
+    const char *end = n > 3 && (p[1] == 'p' || p[1] == 'P') && p[2] == '{' ? memchr(p, '}', n) : NULL;
+    if (!end || (p[1] == 'P' && in_class) || p[3] == '^')
+        return 0;
+    size_t len = (size_t)(end - p) + 1;
+    if (!in_class)
+        buf_str(out, p[1] == 'P' ? "[^" : "[");
+    buf_str(out, "\\p");
+    buf_add(out, p + 2, len - 2);
+    later_ranges(out, p + 3, len - 4);
+    if (!in_class)
+        buf_char(out, ']');
+    return len;
+}
+
+/* A text of the table, which has properties inside of classes. */
+static void spell(struct buf *out, const char *text)
+{
+    for (size_t n = strlen(text), i = 0; i < n;) {
+        size_t taken = text[i] == '\\' ? property(out, text + i, n - i, true) : 0;
+        if (!taken)
+            buf_char(out, text[i]);
+        i += taken ? taken : 1;
+    }
+}
+
 /* The pattern with those spelled out. */
 static void translate(struct buf *out, const char *p, size_t n)
 {
     bool in_class = false;
     for (size_t i = 0; i < n; i++) {
+        size_t taken = p[i] == '\\' ? property(out, p + i, n - i, in_class) : 0;
+        if (taken) {
+            i += taken - 1;
+            continue;
+        }
         if (p[i] == '\\' && i + 1 < n) {
             char c = p[++i];
             const char *text = NULL;
@@ -58,7 +114,7 @@ static void translate(struct buf *out, const char *p, size_t n)
             if (!text)
                 buf_char(out, '\\');
             if (text)
-                buf_str(out, text);
+                spell(out, text);
             else
                 buf_char(out, c);
             continue;

@@ -377,7 +377,7 @@ static int bpe_one(struct tok_work *w, const char *s, size_t n)
     if (merge_and_emit(w, s, n))
         return -1;
     size_t count = w->out->len - from;
-    if (line && count <= LINE_IDS) {
+    if (line && count && count <= LINE_IDS) {
         line->hash = hash;
         line->n = (uint8_t)n;
         line->count = (uint8_t)count;

@@ -175,6 +175,8 @@ static int ranked(struct tokenizer *t, const char *pre, struct err *e)
     if (!step)
         return -1;
     step->pass = m->passes[0];
+    if (m->flags & SCAN_NFC && !tok_norm_add(t, NORM_FORM, e)) /* NFC, the first of the forms */
+        return -1;
     t->model = MODEL_RANKED;
     t->byte_level = t->whole_words = true;
     snprintf(t->kind, sizeof t->kind, "tiktoken");

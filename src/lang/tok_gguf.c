@@ -235,6 +235,8 @@ static int from_bpe(struct tokenizer *t, const struct gguf *g, bool gemma4, stru
     t->model = MODEL_BPE;
     t->byte_level = !(m->flags & (SCAN_CHARS | SCAN_WORDS));
     t->dec_alphabet = t->byte_level;
+    if (t->byte_level)
+        t->roles[TOK_UNK] = -1; /* a byte without a token gives nothing, whatever the file calls unknown */
     t->whole_words = m->flags & SCAN_IGNORE_MERGES;
     t->byte_fallback = !t->byte_level;
     if (m->flags & SCAN_CHARS) {

@@ -75,7 +75,7 @@ static int escape(struct reader *r, size_t *to)
     if (cp >= 0xd800 && cp < 0xe000)
         cp = 0xfffd;
     char utf8[4];
-    size_t len = utf8_encode(cp, utf8);
+    size_t len = utf8_put(cp, utf8);
     memcpy(r->s + *to, utf8, len);
     *to += len;
     return 0;

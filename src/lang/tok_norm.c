@@ -10,7 +10,7 @@
 static void put(struct buf *out, uint32_t cp)
 {
     char utf8[4];
-    buf_add(out, utf8, utf8_encode(cp, utf8));
+    buf_add(out, utf8, utf8_put(cp, utf8));
 }
 
 static void lower(struct buf *out, const char *s, size_t n)

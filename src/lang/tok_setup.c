@@ -79,7 +79,7 @@ int tok_build_map(struct tokenizer *t, struct err *e)
     if (tok_map_open(&t->by_piece, (size_t)t->n, e))
         return -1;
     for (int32_t i = 0; i < t->n; i++) {
-        if (i + 16 < t->n)
+        if (i + 16 < t->n && t->pieces[i + 16].n)
             tok_map_prefetch(&t->by_piece, t->pieces, &t->pieces[i + 16], 0);
         if (t->pieces[i].n)
             tok_map_add(&t->by_piece, t->pieces, i);
@@ -93,7 +93,7 @@ void tok_find_byte_ids(struct tokenizer *t)
         char text[8];
         size_t n;
         if (t->byte_level) {
-            n = utf8_encode(tok_byte_char((unsigned char)b), text);
+            n = utf8_put(tok_byte_char((unsigned char)b), text);
         } else {
             static const char hex[] = "0123456789ABCDEF";
             memcpy(text, "<0x", 3);

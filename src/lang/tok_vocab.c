@@ -40,6 +40,8 @@ static struct tok_slot *find_slot(const struct tok_map *m, const struct tok_str 
 
 void tok_map_prefetch(const struct tok_map *m, const struct tok_str *strs, const struct tok_str *s, int step)
 {
+    if (!s->n)
+        return;
     const struct tok_slot *slot = &m->slots[(uint32_t)tok_hash(s->s, s->n) & m->mask];
     if (!step)
         __builtin_prefetch(slot);

@@ -81,10 +81,20 @@ bool unicode_is_bert_mark(uint32_t cp)
     return unicode_class(cp) & UC_MN && unicode_is_old(cp) && cp != 0x111c9;
 }
 
+bool unicode_after_9(uint32_t cp)
+{
+    return unicode_blocks[unicode_index[cp >> 7]][cp & 127] & 0x20;
+}
+
+bool unicode_after_14(uint32_t cp)
+{
+    return unicode_blocks[unicode_index[cp >> 7]][cp & 127] & 0x80;
+}
+
 bool unicode_is_accent(uint32_t cp)
 {
-    bool later = unicode_blocks[unicode_index[cp >> 7]][cp & 127] & 0x20;
-    return cp == 0x1cf2 || cp == 0x1cf3 || (unicode_class(cp) & UC_M && !later && cp != 0x111c9);
+    return cp == 0x1cf2 || cp == 0x1cf3 ||
+           (unicode_class(cp) & UC_M && !unicode_after_9(cp) && cp != 0x111c9);
 }
 
 int unicode_lower(uint32_t cp, uint32_t out[2])
@@ -175,7 +185,7 @@ static void normalize_chunk(struct buf *out, int options, const char *s, size_t 
         got = utf8proc_normalize_utf32(cps, got, (utf8proc_option_t)options);
     for (utf8proc_ssize_t i = 0; i < got; i++) {
         char utf8[4];
-        buf_add(out, utf8, utf8_encode((uint32_t)cps[i], utf8));
+        buf_add(out, utf8, utf8_put((uint32_t)cps[i], utf8));
     }
     if (got < 0)
         buf_add(out, s, n);
@@ -202,8 +212,16 @@ void unicode_normalize(struct buf *out, enum unicode_form form, const char *s, s
         if (at >= n)
             break;
         size_t count = 0, len;
+        uint32_t first = unicode_next(s + at, &len);
+        if (unicode_after_9(first)) {
+            buf_add(out, s + at, len);
+            at += len;
+            continue;
+        }
         for (end = at; end < n; end += len, count++) {
             uint32_t cp = unicode_next(s + end, &len);
+            if (unicode_after_9(cp))
+                break;
             if (count && ((cp < 128) || (count >= 256 && boundary(cp)) || count >= CHUNK))
                 break;
         }

@@ -54,7 +54,9 @@ bool unicode_is_han(uint32_t cp);  /* the script */
 /* As the older tables of BERT tokenizers have it (Unicode 8): punctuation, non-spacing marks. */
 bool unicode_is_bert_punct(uint32_t cp);
 bool unicode_is_bert_mark(uint32_t cp);
-bool unicode_is_old(uint32_t cp);    /* assigned in Unicode 8 */
+bool unicode_is_old(uint32_t cp); /* assigned in Unicode 8 */
+bool unicode_after_9(uint32_t cp);
+bool unicode_after_14(uint32_t cp);
 bool unicode_is_accent(uint32_t cp); /* a mark of Unicode 9, what StripAccents takes away */
 
 /* Lower case; one character becomes up to two. Returns how many. */
@@ -77,7 +79,8 @@ static inline uint32_t unicode_next(const char *text, size_t *len)
 void unicode_repair(struct buf *out, const char *s, size_t n);
 
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
-/* Appends the normal form of s. Linear but for absurd runs of combining marks, which are cut at 512. */
+/* Appends the normal form of s, as Unicode 9 has it: what was assigned later stays as it is, as it does in
+ * Hugging Face's tokenizers. Linear but for absurd runs of combining marks, which are cut at 512. */
 void unicode_normalize(struct buf *out, enum unicode_form form, const char *s, size_t n);
 
 /* End of the extended grapheme cluster that starts at `at` (< n). */

@@ -16,11 +16,15 @@ struct arch {
     enum act_kind act;
     uint32_t window_pattern; /* see hparams */
     enum gating_kind gating;
-    bool normalise;     /* weights of experts, where the file does not say */
-    bool norm_plus_one; /* safetensors hold norms as w - 1 (GGUF holds w) */
-    bool grouped_qkv;   /* safetensors fuse Q, K and V key-value head by head */
-    bool conv1d;        /* safetensors hold matrices of layers transposed */
-    bool qk_norm_row;   /* norms of Q and K are over the whole row, not over each head */
+    bool normalise;          /* weights of experts, where the file does not say */
+    bool norm_plus_one;      /* safetensors hold norms as w - 1 (GGUF holds w) */
+    bool grouped_qkv;        /* safetensors fuse Q, K and V key-value head by head */
+    bool conv1d;             /* safetensors hold matrices of layers transposed */
+    const char *hf_kv_heads; /* config.json's name for the key-value heads: NULL the usual, "" it has none */
+    bool plain_heads;        /* a head's size is width / heads, whatever config.json says */
+    bool expert_is_ffn;      /* experts are intermediate_size wide, whatever else config.json says */
+    bool partial_rope;       /* config.json's partial_rotary_factor counts; other families pass over it */
+    bool qk_norm_row;        /* norms of Q and K are over the whole row, not over each head */
     bool encoder;
     /* The family's own keys and rules, after the common ones; NULL = none. */
     int (*setup)(struct hparams *h, const struct keys *k, struct err *e);

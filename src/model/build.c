@@ -264,10 +264,12 @@ struct op_logits *build_logits(struct build *b, struct norm in)
     if (h->arch->encoder)
         return o;
     b->p->out_width = h->vocab;
-    if (h->tied || !bind_has(&b->bind, "output", LOOKUP_NO_LAYER))
+    if (h->tied || !bind_has(&b->bind, "output", LOOKUP_NO_LAYER)) {
         o->head.weight = b->table;
-    else
+        o->head.bias = bind_optional(&b->bind, "output", LOOKUP_NO_LAYER, ".bias", h->vocab);
+    } else {
         o->head = bind_linear(&b->bind, "output", LOOKUP_NO_LAYER, h->vocab, h->width);
+    }
     return o;
 }
 

@@ -35,6 +35,8 @@ int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
                        h->nope_dim, rope, h->v_dim);
     if (!strcmp(method, "greedy"))
         h->expert_groups = 0;
+    if (!k->gguf && h->gating == GATING_SOFTMAX)
+        h->normalise = false; /* v2's code does not look at norm_topk_prob */
     /* The share of YaRN's factor that falls on all dimensions, squared, is in the scale of q.k. */
     struct rope_params *r = &h->rope[0];
     if (k->gguf) {

@@ -1,4 +1,5 @@
-/* Reads hyper-parameters: one table of fields for both containers, then what needs a rule: rope, layers, the family's own. */
+/* Reads hyper-parameters: one table of fields for both containers, then what needs a rule: rope,
+ * layers, the family's own. */
 #include "model/hparams.h"
 
 #include "base/log.h"
@@ -139,11 +140,13 @@ static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
     h->layer = arena_alloc(&h->arena, h->layers, sizeof *h->layer);
     if (!each || !h->layer)
         return err_memory(e, "layers", h->layers * sizeof *h->layer);
+    const char *kv = h->arch->hf_kv_heads ? h->arch->hf_kv_heads : "num_key_value_heads";
     for (uint32_t i = 0; i < h->layers; i++)
-        each[i] = h->kv_heads ? h->kv_heads : h->heads;
-    if (keys_each(k, "attention.head_count_kv", "num_key_value_heads|num_kv_heads|n_head_kv", heads_range,
-                  each, h->layers, e) < 0)
+        each[i] = h->heads;
+    if (keys_each(k, "attention.head_count_kv", kv, heads_range, each, h->layers, e) < 0)
         return -1;
+    if (h->arch->plain_heads && !k->gguf)
+        h->k_dim = h->v_dim = 0;
     h->kv_heads = 0;
     for (uint32_t i = 0; i < h->layers; i++) {
         if (h->heads % each[i])
@@ -304,7 +307,7 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
     /* The older spelling first: rope_theta beside rope_scaling; then rope_parameters, maybe one for each kind of layer. */
     char name[64];
     if (keys_f32(k, NULL, "rope_theta|rotary_emb_base", POSITIVE, &full->theta, e) < 0 ||
-        keys_f32(k, NULL, "partial_rotary_factor|rotary_pct|rotary_emb_fraction", HPARAMS_REAL,
+        keys_f32(k, NULL, "partial_rotary_factor|rotary_pct|rope_pct|rotary_emb_fraction", HPARAMS_REAL,
                  &full->partial, e) < 0)
         return -1;
     json_t *both = keys_json(k, "rope_parameters", name), *old = keys_json(k, "rope_scaling", name);
@@ -324,7 +327,7 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
         if (h->rope[i].scaling != SCALING_NONE &&
             keys_u32(k, NULL, "original_max_position_embeddings", HPARAMS_COUNT, &h->rope[i].original, e) < 0)
             return -1;
-    if (keys_json(k, "rope_local_base_freq", name)) {
+    if (!slide && keys_json(k, "rope_local_base_freq", name)) {
         *local = (struct rope_params){.theta = full->theta, .partial = full->partial};
         return keys_f32(k, NULL, "rope_local_base_freq", POSITIVE, &local->theta, e) < 0 ? -1 : 0;
     }
@@ -372,10 +375,14 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
     else if (name[0])
         return err_set(e, ERR_DATA, "config.json: scoring_func is \"%s\"; softmax or sigmoid is expected",
                        log_safe(name));
-    if (h->experts && !h->expert_ffn)
+    if (h->experts && (!h->expert_ffn || (h->arch->expert_is_ffn && !k->gguf)))
         h->expert_ffn = h->ffn;
+    uint64_t shared = (uint64_t)h->shared_experts * h->expert_ffn;
+    if (shared > MOST)
+        return err_set(e, ERR_DATA, "%u shared experts of width %u are more than can be", h->shared_experts,
+                       h->expert_ffn);
     if (!h->shared_ffn)
-        h->shared_ffn = h->shared_experts * h->expert_ffn;
+        h->shared_ffn = (uint32_t)shared;
     if (h->experts && (!h->experts_used || h->experts_used > h->experts))
         return err_set(e, ERR_DATA, "%u of %u experts are used for a token; from 1 to all is expected",
                        h->experts_used, h->experts);
@@ -399,10 +406,15 @@ static int settle(struct hparams *h, struct err *e)
     if (!h->v_dim)
         h->v_dim = h->k_dim;
     if (!given)
-        h->rope_dims = (uint32_t)((double)h->k_dim * h->rope[0].partial + 1e-6);
+        h->rope_dims =
+            (uint32_t)(h->k_dim * (h->arch->partial_rope ? (double)h->rope[0].partial : 1.0) + 1e-6);
     if (h->rope_dims % 2 || h->rope_dims > h->k_dim)
         return err_set(e, ERR_DATA, "%u dimensions of a head rotate; an even number up to %u is expected",
                        h->rope_dims, h->k_dim);
+    uint64_t widest = h->k_dim > h->nope_dim + h->v_dim ? h->k_dim : h->nope_dim + h->v_dim;
+    if (widest * h->heads > MOST)
+        return err_set(e, ERR_DATA, "%u heads of %llu dimensions are more than can be", h->heads,
+                       (unsigned long long)widest);
     if (h->attn_scale == 0)
         h->attn_scale = (float)(1 / sqrt(h->k_dim));
     if (!(h->eps >= 0 && h->eps < 1))

@@ -65,6 +65,7 @@ struct hparams {
     float act_alpha, act_limit;      /* ACT_SWIGLU_OAI */
     uint32_t window, window_pattern; /* a layer i slides when pattern is 0 or i % pattern < pattern - 1 */
     float attn_scale;                /* of q.k; 0 until known */
+    bool scale_by_layer;             /* ... divided by the layer's number, from 1 */
     float attn_softcap, logit_softcap;
     float embed_scale, residual_scale, logit_scale;
     float clamp_qkv;

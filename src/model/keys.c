@@ -33,9 +33,8 @@ json_t *keys_json(const struct keys *k, const char *hf, char name[64])
 /* What a value looks like, for a message. */
 static const char *shown(json_t *v, char out[64])
 {
-    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-    snprintf(out, 64, "%.60s", text ? text : "?");
-    free(text);
+    size_t n = json_dumpb(v, out, 60, JSON_ENCODE_ANY | JSON_COMPACT);
+    out[n < 60 ? n : 60] = 0;
     return log_safe(out);
 }
 

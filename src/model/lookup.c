@@ -156,11 +156,16 @@ const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, co
         gguf_name(at, suffix, name);
         return store_find(n->store, name);
     }
-    const struct tensor *t = find_hf(n, at, suffix);
-    if (!t && !strcmp(suffix, ".weight"))
-        return find_hf(n, at, ""); /* a bare parameter */
-    if (!t && !strcmp(suffix, ".bias"))
-        return find_hf(n, at, "_bias");
+    /* a bare parameter; the names that norms had in TensorFlow */
+    static const char *const weights[] = {".weight", "", ".gamma", NULL};
+    static const char *const biases[] = {".bias", "_bias", ".beta", NULL};
+    const char *const alone[] = {suffix, NULL};
+    const char *const *tries = !strcmp(suffix, ".weight") ? weights
+                               : !strcmp(suffix, ".bias") ? biases
+                                                          : alone;
+    const struct tensor *t = NULL;
+    for (; !t && *tries; tries++)
+        t = find_hf(n, at, *tries);
     return t;
 }
 

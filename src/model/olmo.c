@@ -27,6 +27,14 @@ void olmo2_build(struct build *b)
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }
 
+/* olmo3: layers that slide rotate without scaling. */
+int olmo2_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    (void)k, (void)e;
+    h->rope[1] = (struct rope_params){.theta = h->rope[1].theta, .partial = h->rope[1].partial};
+    return 0;
+}
+
 /* It would clip Q and K after their norms, which no operation does. */
 int olmoe_setup(struct hparams *h, const struct keys *k, struct err *e)
 {

@@ -1,9 +1,8 @@
 #include "run/generate.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "run/stop.h"
-
-#include <time.h>
 
 const char *finish_name(enum finish_kind f)
 {
@@ -14,13 +13,6 @@ void generation_free(struct generation *g)
 {
     buf_free(&g->text);
     ids_free(&g->ids);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 struct writer {
@@ -80,7 +72,7 @@ static int generate_loop(struct seq *s, const struct tokenizer *t, struct sample
 {
     const struct generate_options *o = w->o;
     struct generation *g = w->g;
-    double start = now();
+    double start = clock_now();
     for (uint32_t made = 0;;) {
         const float *logits = runner_results(s->runner, e);
         if (!logits)
@@ -89,13 +81,13 @@ static int generate_loop(struct seq *s, const struct tokenizer *t, struct sample
         if (id < 0 || ids_add(&g->ids, id, e))
             return -1;
         if (!made++) {
-            g->first_seconds = g->prompt_seconds + now() - start;
-            start = now();
+            g->first_seconds = g->prompt_seconds + clock_now() - start;
+            start = clock_now();
         }
         bool stopped = generate_ends(t, o, id);
         if (!stopped && writer_token(w, id, &stopped, e))
             return -1;
-        g->decode_seconds = now() - start;
+        g->decode_seconds = clock_now() - start;
         g->finish = stopped ? FINISH_STOP : FINISH_LENGTH;
         if (stopped || made == o->most)
             return 0;
@@ -126,7 +118,7 @@ int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, ui
             s->runner->ctx, n - s->runner->ctx);
     if (sampler_open(&sampler, &o->sampler, s->runner->plan->out_width, e))
         return -1;
-    double start = now();
+    double start = clock_now();
     uint32_t common = seq_common(s, prompt, n);
     common = common < n ? common : n - 1; /* the last token is computed again: its result is wanted */
     seq_truncate(s, common);
@@ -136,7 +128,7 @@ int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, ui
         .o = o, .g = g, .decoder = {.t = t, .skip_special = !o->show_special, .started = true}};
     w.stop = (struct stop){.strings = o->stop_strings, .count = o->stops};
     int r = seq_feed(s, prompt + common, n - common, &o->feed, e);
-    g->prompt_seconds = now() - start;
+    g->prompt_seconds = clock_now() - start;
     if (!r)
         r = generate_loop(s, t, sampler, &w, e);
     else if (e->code == ERR_INTERRUPTED && o->feed.cancel && *o->feed.cancel)

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "run/loaded.h"
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -11,13 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-
-static double loaded_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* The context where nobody says. Where the rotary scaling depends on it, the length that the model was
  * made with before it was stretched: short texts are read best so. */
@@ -89,7 +83,7 @@ static int loaded_text(struct loaded *l, const char *chat_template, struct err *
 
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e)
 {
-    double start = loaded_clock();
+    double start = clock_now();
     struct runner_options r = o->runner;
     struct loaded *l = mem_zalloc(1, sizeof *l);
     *out = NULL;
@@ -110,7 +104,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     if (o->lock && mlockall(MCL_CURRENT))
         log_warn("the model cannot be kept in memory (--mlock): %s; 'ulimit -l' says how much may be locked",
                  strerror(errno));
-    l->seconds = loaded_clock() - start;
+    l->seconds = clock_now() - start;
     *out = l;
     return 0;
 }
@@ -132,7 +126,9 @@ int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct
 {
     struct spans spans = {0};
     time_t now = time(NULL);
-    struct chat_request request = {.messages = r->messages, .tools = r->tools, .extra = r->set,
+    struct chat_request request = {.messages = r->messages,
+                                   .tools = r->tools,
+                                   .extra = r->set,
                                    .no_generation_prompt = r->no_generation_prompt};
     if (!l->chat) {
         *e = l->chat_why;

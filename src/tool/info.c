@@ -9,6 +9,7 @@
 #include "format/gguf.h"
 #include "format/jsonread.h"
 #include "format/store.h"
+#include "model/model.h"
 #include "tool/facts.h"
 
 #include <inttypes.h>
@@ -340,6 +341,18 @@ static void info_text_tensors(struct buf *out, const struct store *s)
     }
 }
 
+/* The operations of a forward pass, one a line. */
+static int info_plan(struct buf *out, const struct store *s, struct err *e)
+{
+    struct model *m;
+    if (model_open(&m, s, &(struct model_options){0}, e))
+        return -1;
+    buf_char(out, '\n');
+    plan_print(&m->plan, &m->weights, out);
+    model_close(m);
+    return 0;
+}
+
 static int info_run(const struct args *a, struct err *e)
 {
     struct store *s;
@@ -357,8 +370,10 @@ static int info_run(const struct args *a, struct err *e)
             info_text_metadata(&out, s);
         if (tensors)
             info_text_tensors(&out, s);
+        if (args_flag(a, "plan"))
+            result = info_plan(&out, s, e);
     }
-    result = result < 0 ? -1 : tool_print(&out, e);
+    result = result < 0 ? (buf_free(&out), -1) : tool_print(&out, e);
     store_close(s);
     return result;
 }
@@ -366,6 +381,7 @@ static int info_run(const struct args *a, struct err *e)
 static const struct arg_option info_options[] = {
     {.name = "tensors", .help = "list the tensors: name, type, shape (in the order of the file)"},
     {.name = "metadata", .help = "list the keys of the file, or of config.json"},
+    {.name = "plan", .help = "list the operations of a forward pass"},
     {.name = "json", .help = "one JSON object, with the lists inside where they are asked for"},
     {0},
 };

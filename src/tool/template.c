@@ -33,20 +33,6 @@ static json_t *template_json(const char *path, const char *what, struct err *e)
     return j;
 }
 
-/* k=v: v is JSON, or else a string. */
-static int template_set(json_t *extra, const char *pair, struct err *e)
-{
-    const char *eq = strchr(pair, '=');
-    if (!eq || eq == pair)
-        return err_set(e, ERR_USAGE, "--set %s: expected name=value", log_safe(pair));
-    json_t *v = json_loads(eq + 1, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    if (!v)
-        v = json_string(eq + 1);
-    if (!v || json_object_setn_new(extra, pair, (size_t)(eq - pair), v))
-        return err_set(e, ERR_USAGE, "--set %s: the value is not valid UTF-8", log_safe(pair));
-    return 0;
-}
-
 /* Seconds since 1970, or 2024-07-26, 2024-07-26T12:30, 2024-07-26 12:30:05 as local time. */
 static int template_time(const char *text, struct tm *out, struct err *e)
 {
@@ -86,24 +72,19 @@ static int template_chat(struct chat **out, const struct args *a, struct store *
     return result;
 }
 
-static int template_request(struct chat_request *r, const struct args *a, json_t *extra, struct err *e)
+static int template_request(struct chat_request *r, const struct args *a, json_t **extra, struct err *e)
 {
-    const char *messages = args_text(a, "messages"), *tools = args_text(a, "tools"), *pair;
+    const char *messages = args_text(a, "messages"), *tools = args_text(a, "tools");
     if (!args_text(a, "file") == !a->count)
         return err_set(e, ERR_USAGE, "quern template needs either MODEL or --file FILE");
     if (!messages)
         return err_set(e, ERR_USAGE, "quern template needs --messages FILE");
-    if (!extra)
-        return err_memory(e, "the names of --set", 64);
-    r->extra = extra;
     r->as_given = true;
     r->no_generation_prompt = args_flag(a, "no-generation-prompt");
-    for (int at = 0; (pair = args_next(a, "set", &at));)
-        if (template_set(extra, pair, e))
-            return -1;
-    if (template_time(args_text(a, "now"), &r->now, e) ||
+    if (tool_set_values(a, extra, e) || template_time(args_text(a, "now"), &r->now, e) ||
         !(r->messages = template_json(messages, "messages", e)))
         return -1;
+    r->extra = *extra;
     return tools && !(r->tools = template_json(tools, "tools", e)) ? -1 : 0;
 }
 
@@ -114,8 +95,8 @@ static int template_run(const struct args *a, struct err *e)
     struct chat_request r = {0};
     struct spans prompt = {0};
     struct buf out = {0};
-    json_t *extra = json_object();
-    int result = template_request(&r, a, extra, e);
+    json_t *extra = NULL;
+    int result = template_request(&r, a, &extra, e);
     if (!result)
         result = template_chat(&chat, a, &store, e);
     if (!result)

@@ -88,6 +88,8 @@ class Convert:
         if c.get("no_rope_layers", [])[3:4] == [1] or sum(c.get("no_rope_layers", [])) != self.layers - self.layers // 4 \
                 and self.arch == "smollm3":
             raise ValueError("layers without positions")
+        if c.get("scale_attn_by_inverse_layer_idx"):
+            raise ValueError("scales of attention")
         if c.get("rope_interleave") is False:
             raise ValueError("the order of rotated dimensions")
         if r.get("rope_type") == "dynamic" or self.arch == "llama" and ("mscale" in r or "beta_fast" in r):

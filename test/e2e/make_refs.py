@@ -86,7 +86,7 @@ CASES = {
                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
                                "rope_parameters": {
                                    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-                                   "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}, 1),
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}}}, 1),
     "gemma3-deep": ("gemma3_text", {**D, "head_dim": 8, "tie_word_embeddings": True, "sliding_window": 8,
                                     "num_hidden_layers": 7, "final_logit_softcapping": 4.0, "query_pre_attn_scalar": 8,
                                     "rope_parameters": {
@@ -104,9 +104,13 @@ CASES = {
     "olmo": ("olmo", {**D, **rope(), "clip_qkv": 0.8}, 1),
     "olmo2": ("olmo2", {**D, **rope(500000.0)}, 1),
     "olmo3": ("olmo3", {**D, **rope(500000.0), "sliding_window": 8, "num_hidden_layers": 4}, 0),
+    "olmo3-yarn": ("olmo3", {**D, "sliding_window": 8, "num_hidden_layers": 4, "rope_parameters": {
+        "full_attention": {"rope_theta": 500000.0, **YARN, "beta_fast": 16.0},
+        "sliding_attention": {"rope_theta": 500000.0, "rope_type": "default"}}}, 0),
     "olmoe": ("olmoe", {**D, **rope(), "num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 16}, 1),
     "granite": ("granite", {**D, **rope(), "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
                             "residual_multiplier": 0.4, "logits_scaling": 2.5}, 1),
+    "llama-partial": ("llama", {**D, **rope(partial_rotary_factor=0.5)}, 0),
     "granite-bias": ("granite", {**D, **rope(), "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
                                  "residual_multiplier": 0.4, "logits_scaling": 2.5, "attention_bias": True,
                                  "mlp_bias": True, "tie_word_embeddings": True}, 0),
@@ -127,7 +131,8 @@ CASES = {
     "gpt2": ("gpt2", dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, n_inner=48,
                           bos_token_id=1, eos_token_id=2), 1),
     "gpt2-gelu": ("gpt2", dict(vocab_size=VOCAB, n_embd=24, n_layer=3, n_head=3, n_positions=128,
-                               activation_function="gelu", bos_token_id=1, eos_token_id=2), 0),
+                               activation_function="gelu", bos_token_id=1, eos_token_id=2,
+                               scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False), 0),
     "neox": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=0.25)}, 1),
     "neox-serial": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=0.5), "use_parallel_residual": False,
                                  "hidden_act": "gelu_new"}, 0),

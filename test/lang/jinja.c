@@ -1,10 +1,12 @@
 /* Jinja: the snippets of test/data/jinja with what jinja2 made of them, origins of bytes, limits, errors. */
 #include "test.h"
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "lang/jinja.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -18,16 +20,22 @@ static const struct tm now = {.tm_year = 124,
                               .tm_wday = 5,
                               .tm_yday = 207};
 
-static int render(const char *text, const json_t *data, struct spans *out, struct err *e)
+static int render_with(const char *text, const json_t *data, uint64_t fuel, struct spans *out, struct err *e)
 {
     struct jinja *t;
     *e = (struct err){0};
     *out = (struct spans){0};
     if (jinja_compile(&t, text, strlen(text), e))
         return -1;
-    int result = jinja_render(t, &(struct jinja_input){.data = data, .now = now}, out, e);
+    int result =
+        jinja_render(t, &(struct jinja_input){.data = data, .now = now, .limits.fuel = fuel}, out, e);
     jinja_free(t);
     return result;
+}
+
+static int render(const char *text, const json_t *data, struct spans *out, struct err *e)
+{
+    return render_with(text, data, 0, out, e);
 }
 
 static void test_snippets(void **state)
@@ -115,6 +123,64 @@ static void test_origins(void **state)
     check_origin("{{ [d, 'b']|string }}", "[['<|X|>', ]'b'[]]");
 }
 
+/* All letters of all strings (not of keys) moved to U+E000 and on, where no template writes. */
+static json_t *marked(const json_t *v)
+{
+    if (json_is_string(v)) {
+        struct buf b = {0};
+        for (const char *c = json_string_value(v); *c; c++) {
+            bool letter = (*c | 0x20) >= 'a' && (*c | 0x20) <= 'z';
+            char pua[3] = {(char)0xee, (char)(0x80 | *c >> 6), (char)(0x80 | (*c & 0x3f))};
+            buf_add(&b, letter ? pua : c, letter ? 3 : 1);
+        }
+        json_t *r = json_string(b.data ? b.data : "");
+        buf_free(&b);
+        return r;
+    }
+    if (json_is_array(v)) {
+        json_t *r = json_array(), *item;
+        size_t i;
+        json_array_foreach(v, i, item) json_array_append_new(r, marked(item));
+        return r;
+    }
+    if (json_is_object(v)) {
+        json_t *r = json_object(), *item;
+        const char *key;
+        json_object_foreach((json_t *)v, key, item) json_object_set_new(r, key, marked(item));
+        return r;
+    }
+    return json_deep_copy(v);
+}
+
+/* Whatever a template does with data: none of its characters may come out as the template's. */
+static void test_data_stays_data(void **state)
+{
+    (void)state;
+    json_t *all = json_load_file("test/data/jinja/snippets.json", JSON_ALLOW_NUL, NULL), *one;
+    assert_non_null(all);
+    json_t *context = marked(json_object_get(all, "context"));
+    size_t i, seen = 0;
+    json_array_foreach(json_object_get(all, "snippets"), i, one)
+    {
+        const char *text = json_string_value(json_object_get(one, "template"));
+        struct spans got;
+        struct err e;
+        if (render(text, context, &got, &e))
+            continue;
+        for (size_t k = 0; k < got.count; k++) {
+            bool data = memchr(got.items[k].text, 0xee, got.items[k].n);
+            seen += data;
+            if (data && got.items[k].from_template)
+                print_error("%s\n", text);
+            assert_false(data && got.items[k].from_template);
+        }
+        spans_free(&got);
+    }
+    assert_true(seen > 50);
+    json_decref(context);
+    json_decref(all);
+}
+
 static void test_roles(void **state)
 {
     (void)state;
@@ -141,7 +207,8 @@ static void check_limit(const char *text)
 {
     struct spans out;
     struct err e;
-    assert_int_equal(render(text, NULL, &out, &e), -1);
+    assert_int_equal(render_with(text, NULL, 3000000, &out, &e),
+                     -1); /* the default takes seconds with sanitizers */
     bool limit = e.code == ERR_RESOURCE || strstr(e.text, "Range too big") || strstr(e.text, "too big");
     if (!limit)
         print_error("%.60s: %s\n", text, e.text);
@@ -252,6 +319,45 @@ static void test_memory_fails(void **state)
     assert_int_equal(result, 0);
 }
 
+/* One template, many threads. */
+
+static void *render_often(void *template)
+{
+    json_t *data = json_pack("{s:[s,s]}", "l", "a", "é");
+    for (int i = 0; i < 200; i++) {
+        struct spans out;
+        struct err e = {0};
+        bool ok = !jinja_render(template, &(struct jinja_input){.data = data, .now = now}, &out, &e) &&
+                  !strcmp(out.text, "1:A- x 2:É- x ");
+        spans_free(&out);
+        if (!ok)
+            template = NULL;
+        if (!template)
+            break;
+    }
+    json_decref(data);
+    return template;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    struct jinja *t;
+    struct err e = {0};
+    const char *text = "{% macro m(v) %}{{ v|upper ~ '-' }}{% endmacro %}"
+                       "{% for v in l %}{{ loop.index }}:{{ m(v) + ' x ' }}{% endfor %}";
+    assert_int_equal(jinja_compile(&t, text, strlen(text), &e), 0);
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, render_often, t), 0);
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        pthread_join(thread[i], &result);
+        assert_ptr_equal(result, t);
+    }
+    jinja_free(t);
+}
+
 static void test_mentions(void **state)
 {
     (void)state;
@@ -267,10 +373,16 @@ static void test_mentions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_snippets),     cmocka_unit_test(test_origins),
-        cmocka_unit_test(test_roles),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_deep_source),  cmocka_unit_test(test_errors_have_lines),
-        cmocka_unit_test(test_memory_fails), cmocka_unit_test(test_mentions),
+        cmocka_unit_test(test_snippets),
+        cmocka_unit_test(test_origins),
+        cmocka_unit_test(test_data_stays_data),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_deep_source),
+        cmocka_unit_test(test_errors_have_lines),
+        cmocka_unit_test(test_memory_fails),
+        cmocka_unit_test(test_mentions),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,8 +48,13 @@ static bool run_case(const char *folder, const json_t *ref, bool exact, double m
         ids[i] = (int32_t)json_integer_value(json_array_get(tokens, i));
     struct device_options o = {.threads = 1, .exact = exact};
     struct model_options mo = {.ctx = n};
-    if (store_open(&s, folder, &e) < 0 || model_open(&m, s, &mo, &e) < 0 || cpu_open(&d, &o, &e) < 0)
-        fail_msg("%s: %s", folder, e.text);
+    if (store_open(&s, folder, &e) < 0 || model_open(&m, s, &mo, &e) < 0 || cpu_open(&d, &o, &e) < 0) {
+        print_error("%s\n", e.text);
+        if (s)
+            store_close(s);
+        free(ids);
+        return false;
+    }
     struct seen seen = {
         .argmax = json_object_get(ref, "argmax"), .last = json_object_get(ref, "last"), .count = n};
     seen.width = m->plan.out_width;

@@ -1,6 +1,7 @@
 /* The CPU device: opening, memory, pages, and the step that walks a plan. */
 #include "device/cpu/cpu.h"
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -8,7 +9,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- memory: what a plan needs, laid out twice: once to count, once to place ---- */
@@ -422,13 +422,6 @@ static void cpu_rope_tables(struct lane *l)
     }
 }
 
-static double cpu_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct cpu_step {
     struct cpu *d;
     const struct step *s;
@@ -445,12 +438,12 @@ static void cpu_step_run(void *arg, int worker, int workers)
                      .own = &d->own[worker],
                      .worker = worker,
                      .workers = workers};
-    double *seconds = worker == 0 ? d->device.seconds : NULL, last = seconds ? cpu_clock() : 0;
+    double *seconds = worker == 0 ? d->device.seconds : NULL, last = seconds ? clock_now() : 0;
     cpu_rope_tables(&l);
     for (uint32_t i = 0; i < d->plan->count; i++) {
         cpu_run_op(&l, &d->plan->ops[i]);
         if (seconds) {
-            double now = cpu_clock();
+            double now = clock_now();
             seconds[i] += now - last;
             last = now;
         }

@@ -3,20 +3,13 @@
 #include "device/cpu/probe.h"
 #include "device/cpu/kernels.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/pool.h"
 
 #include <string.h>
-#include <time.h>
 
 enum { PROBE_BYTES = 256 << 20, PROBE_ROUNDS = 5, PROBE_WORKERS = 256 };
-
-static double probe_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Plain C, for a machine without vectors: what the scalar tier is measured by. */
 static uint64_t read_plain(const void *p, size_t bytes)
@@ -65,9 +58,9 @@ static double probe_rate(struct pool *p, struct probe_job *job, float (*loop)(lo
     double best = 0;
     job->loop = loop;
     for (int i = 0; i < PROBE_ROUNDS; i++) {
-        double start = probe_now();
+        double start = clock_now();
         pool_run(p, probe_work, job);
-        double rate = work / (probe_now() - start);
+        double rate = work / (clock_now() - start);
         best = rate > best ? rate : best;
     }
     return best;
