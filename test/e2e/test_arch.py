@@ -259,27 +259,3 @@ def test_alibi_is_refused(folder, quern):
     f.config["alibi"] = True
     r = quern("logits", f.write(), "--tokens", "1")
     assert r.code == 65 and "alibi" in r.err
-
-
-def against_llama_cpp(shared, logits, path, name, prompts):
-    cases = json.loads((shared / "ref" / "llama.cpp.json").read_text())[name]
-    for case in cases[:prompts]:
-        top = case["top"][0]
-        last = logits(path, case["tokens"], "--exact")["last"]
-        high = max(last)
-        total = high + math.log(sum(math.exp(x - high) for x in last))
-        best = max(range(len(last)), key=last.__getitem__)
-        assert best == top[0][0] or last[best] - last[top[0][0]] < 0.1
-        differences = [abs(last[i] - total - p) for i, p in top]
-        assert sum(differences) / len(differences) < 0.2  # llama.cpp rounds activations to 8 bits, this does not
-
-
-def test_smollm2_like_llama_cpp(shared, logits, smollm2):
-    against_llama_cpp(shared, logits, smollm2, "smollm2-135m", 3)
-
-
-@pytest.mark.models
-@pytest.mark.parametrize("file, name", [("gemma-3-270m-q4_k_m.gguf", "gemma3-270m"),
-                                        ("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen-coder-0.5b")])
-def test_models_like_llama_cpp(shared, logits, model, file, name):
-    against_llama_cpp(shared, logits, model(file), name, 8)

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/size.h"
@@ -528,7 +529,10 @@ static int cpu_load(struct device *device, const struct weights *w, void (*progr
                     void *arg, struct err *e)
 {
     struct cpu *d = (struct cpu *)device;
-    (void)e;
+    for (uint32_t i = 1; i < w->count; i++)
+        if (w->all[i].rows > 1 && w->all[i].cols > KERNEL_K_MOST)
+            return err_set(e, ERR_DATA, "%s has rows of %u values; the CPU's kernels take at most %d",
+                           log_safe(w->all[i].name), w->all[i].cols, KERNEL_K_MOST);
     d->w = w; /* used where they lie */
     if (progress)
         progress(arg, 1.0);
