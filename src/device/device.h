@@ -16,6 +16,7 @@ struct pool;
 struct device_options {
     int threads;      /* CPU: 0 = all cores that may be used */
     int index;        /* CUDA: which card */
+    int activations;  /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
     bool exact;       /* float activations and F32 KV: the oracle's arithmetic */
     const char *tier; /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
     uint64_t memory;  /* CUDA: bytes it may use; 0 = what is free */

@@ -134,19 +134,20 @@ static struct need cpu_need(const struct cpu *d, const struct plan *p)
     return n;
 }
 
-static struct area cpu_area(size_t values)
+static struct area cpu_area(const struct cpu *d, size_t values)
 {
-    return (struct area){.floats = values, .blocks = values / Q8_BLOCK};
+    return (struct area){.floats = values, .blocks = d->terms * values / Q8_BLOCK, .terms = d->terms};
 }
 
 static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need *n, struct bump *b)
 {
     size_t attn = attn_own_floats(p);
     for (int i = 0; i < pool_size(d->pool); i++) {
-        struct own own = {.input = cpu_area(CPU_FEW * n->own)};
+        struct own own = {.input = cpu_area(d, CPU_FEW * n->own)};
         own.kernel = bump_take(b, d->k->scratch_bytes, 1);
         own.tile[0] = bump_take(b, d->tile_floats, sizeof(float));
         own.tile[1] = bump_take(b, d->tile_floats, sizeof(float));
+        own.terms = bump_take(b, d->terms > 1 ? 2 * d->tile_floats : 0, sizeof(float));
         bump_area(b, &own.input);
         float *at = bump_take(b, attn, sizeof(float));
         if (!b->base)
@@ -171,10 +172,10 @@ static void cpu_place(struct cpu *d, const struct plan *p, struct bump *b)
 {
     struct need n = cpu_need(d, p);
     d->tile_floats = n.tile;
-    d->x = cpu_area(n.x);
-    d->h = cpu_area(n.h);
-    d->g = cpu_area(n.g);
-    d->shared = cpu_area(n.shared);
+    d->x = cpu_area(d, n.x);
+    d->h = cpu_area(d, n.h);
+    d->g = cpu_area(d, n.g);
+    d->shared = cpu_area(d, n.shared);
     bump_area(b, &d->x);
     bump_area(b, &d->h);
     bump_area(b, &d->g);
@@ -525,6 +526,17 @@ static int cpu_write_page(struct device *device, uint32_t group, int32_t page, c
 
 /* ---- the rest ---- */
 
+static uint64_t cpu_weight_bytes(const struct weights *w)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < w->count; i++) {
+        size_t row = 0;
+        dtype_row_bytes(w->all[i].type, w->all[i].cols, &row);
+        bytes += (uint64_t)row * w->all[i].rows * w->all[i].count;
+    }
+    return bytes;
+}
+
 static int cpu_load(struct device *device, const struct weights *w, void (*progress)(void *, double),
                     void *arg, struct err *e)
 {
@@ -534,6 +546,8 @@ static int cpu_load(struct device *device, const struct weights *w, void (*progr
             return err_set(e, ERR_DATA, "%s has rows of %u values; the CPU's kernels take at most %d",
                            log_safe(w->all[i].name), w->all[i].cols, KERNEL_K_MOST);
     d->w = w; /* used where they lie */
+    if (!d->terms)
+        d->terms = cpu_weight_bytes(w) < CPU_SMALL ? 2 : 1;
     if (progress)
         progress(arg, 1.0);
     return 0;
@@ -546,11 +560,7 @@ static void cpu_memory(const struct device *device, struct device_memory *m)
     *m = (struct device_memory){.kv = d->kv_bytes, .scratch = d->scratch_bytes};
     m->total = pages > 0 ? (uint64_t)pages * (uint64_t)size : 0;
     m->free = free > 0 ? (uint64_t)free * (uint64_t)size : 0;
-    for (uint32_t i = 1; d->w && i < d->w->count; i++) {
-        size_t row = 0;
-        dtype_row_bytes(d->w->all[i].type, d->w->all[i].cols, &row);
-        m->weights += (uint64_t)row * d->w->all[i].rows * d->w->all[i].count;
-    }
+    m->weights = d->w ? cpu_weight_bytes(d->w) : 0;
 }
 
 static void cpu_close(struct device *device)
@@ -584,6 +594,7 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
     d->device.ops = &ops;
     d->k = k;
     d->exact = o->exact;
+    d->terms = o->activations == 16 ? 2 : o->activations == 8 ? 1 : 0;
     d->pool = pool_open(o->threads, e);
     if (!d->pool) {
         mem_free(d);
