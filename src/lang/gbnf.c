@@ -194,8 +194,8 @@ static struct gram *gbnf_class(struct gbnf *p)
 {
     const char *from = p->at++;
     struct ranges r = {0};
-    bool not = p->at < p->end && *p->at == '^';
-    p->at += not ;
+    bool inverted = p->at < p->end && *p->at == '^';
+    p->at += inverted;
     while (p->at < p->end && *p->at != ']' && !gbnf_stop(p)) {
         uint32_t lo = 0, hi;
         if (!gbnf_char(p, &lo))
@@ -215,7 +215,7 @@ static struct gram *gbnf_class(struct gbnf *p)
         gbnf_error(p, "a class without its closing bracket");
     }
     p->at++;
-    if (not )
+    if (inverted)
         ranges_invert(p->g, &r);
     return gram_class(p->g, &r, false);
 }

@@ -53,10 +53,10 @@ static void both_append(struct pattern *p, struct ranges *to, const struct range
 
 static void both_invert(struct pattern *p, struct both *c)
 {
-    struct both not = {c->possible, c->sure};
-    ranges_invert(p->g, &not .sure);
-    ranges_invert(p->g, &not .possible);
-    *c = not ;
+    struct both inverted = {c->possible, c->sure};
+    ranges_invert(p->g, &inverted.sure);
+    ranges_invert(p->g, &inverted.possible);
+    *c = inverted;
 }
 
 /* \d \w \s and their negations. */
@@ -93,7 +93,7 @@ static void pattern_set(struct pattern *p, char letter, struct both *out)
 }
 
 /* \p{L}, \P{Lu}, \p{Letter}: general categories. */
-static void pattern_property(struct pattern *p, bool not, struct both *out)
+static void pattern_property(struct pattern *p, bool inverted, struct both *out)
 {
     struct both c = {0};
     const char *name = p->at + 1;
@@ -106,7 +106,7 @@ static void pattern_property(struct pattern *p, bool not, struct both *out)
         pattern_error(p, "a category of characters that is not known");
     p->at = name + n + 1;
     both_append(p, &c.possible, &c.sure);
-    if (not )
+    if (inverted)
         both_invert(p, &c);
     both_append(p, &out->sure, &c.sure);
     both_append(p, &out->possible, &c.possible);
@@ -211,8 +211,8 @@ static struct gram *pattern_class(struct pattern *p)
 {
     struct both c = {0};
     p->at++;
-    bool not = p->at < p->end && *p->at == '^';
-    p->at += not ;
+    bool inverted = p->at < p->end && *p->at == '^';
+    p->at += inverted;
     while (p->at < p->end && *p->at != ']' && !pattern_stop(p)) {
         uint32_t lo, hi;
         if (p->end - p->at > 1 && p->at[0] == '[' && p->at[1] == ':') {
@@ -236,7 +236,7 @@ static struct gram *pattern_class(struct pattern *p)
     if (!pattern_stop(p) && p->at >= p->end)
         pattern_error(p, "a class without its closing bracket");
     p->at++;
-    if (not )
+    if (inverted)
         both_invert(p, &c);
     return gram_class(p->g, &c.sure, p->quoted);
 }

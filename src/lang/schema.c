@@ -68,11 +68,15 @@ static const json_t *schema_anchor(const json_t *at, const char *name)
     json_t *kid;
     size_t i;
     json_array_foreach(at, i, kid) if (!found) found = schema_anchor(kid, name);
-    json_object_foreach((json_t *)at, key, kid) if (!found) found = schema_anchor(kid, name);
+    json_object_foreach((json_t *)at, key, kid)
+    {
+        if (!found && strcmp(key, "enum") && strcmp(key, "const")) /* values are no schemas */
+            found = schema_anchor(kid, name);
+    }
     return found;
 }
 
-static const json_t *schema_ref(struct schema *s, const char *ref)
+const json_t *schema_ref(struct schema *s, const char *ref)
 {
     const char *id = json_string_value(json_object_get(s->root, "$id")), *at = ref;
     size_t n = id ? strlen(id) : 0;
@@ -103,16 +107,19 @@ static void schema_unsupported(struct schema *s, const json_t *one)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (json_object_get(one, words[i]))
             schema_refuse(s, "%s is not supported", words[i]);
-    if (json_object_get(one, "if") && (json_object_get(one, "then") || json_object_get(one, "else")))
-        schema_refuse(s, "if, then and else are not supported");
-    const json_t *not = json_object_get(one, "not");
-    bool type_only = json_object_size(not ) == 1 && json_object_get(not, "type");
-    if (not &&!type_only && !json_is_boolean(not ) && !(json_is_object(not ) && !json_object_size(not )))
-        schema_refuse(s, "\"not\" is supported only for a type");
 }
 
-void conj_add(struct schema *s, struct conj *c, const json_t *one, uint32_t taken)
+/* Did part d come with part k, or is it that? */
+static bool conj_from(const struct conj *c, uint32_t d, uint32_t k)
 {
+    while (d != k && d != CONJ_TOP)
+        d = c->part[d].parent;
+    return d == k;
+}
+
+void conj_add(struct schema *s, struct conj *c, const json_t *one, uint32_t parent)
+{
+    bool aside = parent != CONJ_TOP && c->part[parent].aside;
     if (schema_stop(s) || json_is_true(one))
         return;
     if (json_is_false(one)) {
@@ -126,7 +133,7 @@ void conj_add(struct schema *s, struct conj *c, const json_t *one, uint32_t take
     for (uint32_t i = 0; i < c->n; i++)
         if (c->part[i].s == one) {
             /* Still being added, or a choice of its own led back to it. */
-            if (c->part[i].open || (c->part[i].taken && !taken))
+            if (c->part[i].open || conj_from(c, parent, i))
                 schema_refuse(s, "a $ref comes back to itself before it describes anything");
             return;
         }
@@ -137,19 +144,31 @@ void conj_add(struct schema *s, struct conj *c, const json_t *one, uint32_t take
         return;
     }
     schema_unsupported(s, one);
-    struct conj_part *part = &c->part[c->n++];
-    *part = (struct conj_part){one, taken, true};
+    uint32_t self = c->n++;
+    c->part[self] = (struct conj_part){one, 0, (uint16_t)parent, true, aside};
     const json_t *ref = json_object_get(one, "$ref"), *all = json_object_get(one, "allOf");
     if (ref && !json_is_string(ref))
         schema_refuse(s, "$ref is a string");
     else if (ref)
-        conj_add(s, c, schema_ref(s, json_string_value(ref)), 0);
+        conj_add(s, c, schema_ref(s, json_string_value(ref)), self);
     if (all && (!json_is_array(all) || !json_array_size(all)))
         schema_refuse(s, "allOf is a list of schemas");
     size_t i;
     json_t *kid;
-    json_array_foreach(all, i, kid) conj_add(s, c, kid, 0);
-    part->open = false;
+    json_array_foreach(all, i, kid) conj_add(s, c, kid, self);
+    const json_t *derived = schema_derived(s, one);
+    if (derived) {
+        /* What we wrote ourselves looks at no property in the schema's name. */
+        c->part[self].aside = true;
+        conj_add(s, c, derived, self);
+        c->part[self].aside = aside;
+    }
+    c->part[self].open = false;
+}
+
+bool conj_below(const struct conj *c, uint32_t d, uint32_t k)
+{
+    return (d == k || !c->part[d].aside) && conj_from(c, d, k);
 }
 
 const json_t *conj_choice(const struct conj *c, uint32_t *part, uint32_t *bit)
@@ -168,7 +187,7 @@ const json_t *conj_choice(const struct conj *c, uint32_t *part, uint32_t *bit)
 }
 
 /* A list in the arena ends with its last part. */
-static void conj_copy(struct conj *to, const struct conj *from)
+void conj_copy(struct conj *to, const struct conj *from)
 {
     memcpy(to, from, offsetof(struct conj, part) + from->n * sizeof *from->part);
 }
@@ -177,8 +196,8 @@ void conj_branch(struct schema *s, const struct conj *c, uint32_t part, uint32_t
                  struct conj *out)
 {
     conj_copy(out, c);
-    out->part[part].taken |= bit;
-    conj_add(s, out, branch, 0);
+    out->part[part].taken |= (uint16_t)bit;
+    conj_add(s, out, branch, part);
 }
 
 static uint32_t type_bit(const char *name)
@@ -219,16 +238,12 @@ uint32_t conj_types(struct schema *s, const struct conj *c)
     uint32_t mask = c->never ? 0 : T_ALL;
     for (uint32_t i = 0; i < c->n; i++) {
         const json_t *type = json_object_get(c->part[i].s, "type"),
-                     *not = json_object_get(c->part[i].s, "not");
+                     *excluded = json_object_get(c->part[i].s, "not");
         if (type)
             mask &= schema_types(s, type);
-        if (json_is_true(not ) || (json_is_object(not ) && !json_object_size(not )))
-            mask = 0;
-        else if (json_is_object(not ))
-            mask &= ~schema_types(s, json_object_get(not, "type"));
+        if (json_object_size(excluded) == 1 && json_object_get(excluded, "type"))
+            mask &= ~schema_types(s, json_object_get(excluded, "type"));
     }
-    if ((mask & T_NUMBER) == T_FRACTION)
-        schema_refuse(s, "numbers that are no integers are not supported (\"not\": integer)");
     return mask;
 }
 
@@ -309,6 +324,7 @@ static bool value_listed(const json_t *part, const json_t *v)
     const json_t *only = json_object_get(part, "const"), *list = json_object_get(part, "enum");
     size_t i;
     json_t *one;
+    json_array_foreach(json_object_get(part, SCHEMA_NOT_ENUM), i, one) if (json_equal(one, v)) return false;
     if (only && !value_equal(only, v))
         return false;
     if (!list)
@@ -347,6 +363,39 @@ json_t *conj_values(struct schema *s, const struct conj *c)
     return kept;
 }
 
+/* Arrays and objects, with the white space that those of a schema may have. The depth is that of the schema. */
+static struct gram *literal_deep(struct schema *s, const json_t *v)
+{
+    struct grammar *g = s->g;
+    struct gram_items l = {0};
+    struct gram *comma = gram_seq(g, gram_text(g, ","), schema_space(s));
+    const char *key;
+    json_t *kid;
+    size_t i;
+    json_array_foreach(v, i, kid)
+    {
+        if (i)
+            gram_push(g, &l, comma);
+        gram_push(g, &l, schema_literal(s, kid));
+    }
+    json_object_foreach((json_t *)v, key, kid)
+    {
+        json_t *name = json_string(key);
+        if (l.n)
+            gram_push(g, &l, comma);
+        gram_push(g, &l, schema_literal(s, name));
+        gram_push(g, &l, gram_seq(g, gram_text(g, ":"), schema_space(s)));
+        gram_push(g, &l, schema_literal(s, kid));
+        json_decref(name);
+    }
+    if (l.n)
+        gram_push(g, &l, schema_space(s));
+    struct gram *inside = gram_list(g, GRAM_SEQ, l.at, l.n);
+    bool array = json_is_array(v);
+    return gram_seq(g, gram_text(g, array ? "[" : "{"), schema_space(s), inside,
+                    gram_text(g, array ? "]" : "}"));
+}
+
 struct gram *schema_literal(struct schema *s, const json_t *v)
 {
     struct gram *node;
@@ -366,14 +415,15 @@ struct gram *schema_literal(struct schema *s, const json_t *v)
         buf_free(&out);
         return node;
     }
-    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!text)
-        err_memory(&s->g->err, "a schema", 64);
-    node = gram_text(s->g, text ? text : "");
-    json_free_t release;
-    json_get_alloc_funcs(NULL, &release);
-    release(text);
-    return node;
+    if (json_is_array(v) || json_is_object(v))
+        return literal_deep(s, v);
+    char text[32];
+    if (json_is_integer(v))
+        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    return gram_text(s->g, json_is_integer(v) ? text
+                           : json_is_null(v)  ? "null"
+                           : json_is_true(v)  ? "true"
+                                              : "false");
 }
 
 struct gram *schema_space(struct schema *s)
@@ -395,7 +445,8 @@ static bool conj_equal(const struct conj *a, const struct conj *b)
     if (a->n != b->n || a->never != b->never)
         return false;
     for (uint32_t i = 0; i < a->n; i++)
-        if (a->part[i].s != b->part[i].s || a->part[i].taken != b->part[i].taken)
+        if (a->part[i].s != b->part[i].s || a->part[i].taken != b->part[i].taken ||
+            a->part[i].parent != b->part[i].parent)
             return false;
     return true;
 }
@@ -461,7 +512,7 @@ static struct gram *schema_typed(struct schema *s, const struct conj *c)
     if (types & T_STRING)
         gram_push(g, &l, schema_string(s, c));
     if (types & T_NUMBER)
-        gram_push(g, &l, schema_number(s, c, !(types & T_FRACTION)));
+        gram_push(g, &l, schema_number(s, c, types));
     if (types & T_BOOL)
         gram_push(g, &l, gram_alt(g, gram_text(g, "true"), gram_text(g, "false")));
     if (types & T_NULL)
@@ -519,7 +570,7 @@ uint32_t schema_read(struct grammar *g, const json_t *schema)
     else if (schema_measure(&s, schema, 0, &nodes)) {
         struct conj c = {0};
         schema_basics(&s);
-        conj_add(&s, &c, schema, 0);
+        conj_add(&s, &c, schema, CONJ_TOP);
         grammar_define(g, root, schema_value(&s, &c));
         for (; s.done < s.count && !schema_stop(&s); s.done++) {
             /* The body may add rules, and move the list. */
@@ -532,5 +583,6 @@ uint32_t schema_read(struct grammar *g, const json_t *schema)
     json_decref(s.own);
     mem_free(s.rules);
     mem_free(s.slots);
+    mem_free(s.made);
     return root;
 }

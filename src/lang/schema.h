@@ -33,6 +33,7 @@ enum { /* sets of types; a number that is no integer is a type of its own */
        T_NUMBER = T_INTEGER | T_FRACTION
 };
 
+enum { CONJ_TOP = 0xffff };
 enum { TAKEN_ANY = 1, TAKEN_ONE = 2 }; /* a branch of it has been added */
 
 struct conj {
@@ -40,8 +41,10 @@ struct conj {
     bool never; /* nothing satisfies it */
     struct conj_part {
         const json_t *s; /* an object */
-        uint32_t taken;
-        bool open; /* what it refers to is being added */
+        uint16_t taken;
+        uint16_t parent; /* the part that brought it: $ref, allOf, a branch; CONJ_TOP = none */
+        bool open;       /* what it refers to is being added */
+        bool aside;      /* it came with a schema of our own */
     } part[SCHEMA_PARTS];
 };
 
@@ -59,6 +62,17 @@ struct schema {
     struct gram *character; /* of a string, with every escape */
     const struct dfa *keys; /* every JSON string, in its shortest form */
     uint32_t work;          /* bounded: some schemas multiply */
+    struct schema_made {
+        const json_t *from;
+        json_t *made; /* in `own`; NULL = nothing to say */
+        bool negated;
+    } * made; /* what we wrote for a schema: once, so that recursion comes back to the same */
+    uint32_t made_count, made_cap;
+    struct {
+        const char *pattern;
+        const struct dfa *dfa;
+    } patterns[16]; /* the last ones, in a ring */
+    uint32_t pattern_next;
 };
 
 enum { SCHEMA_SLOTS = 1 << 16, SCHEMA_WORK = 200000 };
@@ -70,7 +84,10 @@ static inline bool schema_stop(const struct schema *s)
 }
 
 /* Adds a schema, and what it refers to. */
-void conj_add(struct schema *s, struct conj *c, const json_t *one, uint32_t taken);
+void conj_add(struct schema *s, struct conj *c, const json_t *one, uint32_t parent);
+void conj_copy(struct conj *to, const struct conj *from);
+/* Did part d come with part k (or is it that)? Then k knows what d has looked at: unevaluatedProperties. */
+bool conj_below(const struct conj *c, uint32_t d, uint32_t k);
 /* The part with a choice that is still open, and its branches; NULL = none. */
 const json_t *conj_choice(const struct conj *c, uint32_t *part, uint32_t *bit);
 /* The list with that choice taken. */
@@ -87,7 +104,7 @@ bool conj_has(const struct conj *c, const char *keyword);
 /* A call of the rule for such a value. */
 struct gram *schema_value(struct schema *s, const struct conj *c);
 struct gram *schema_space(struct schema *s);
-struct gram *schema_number(struct schema *s, const struct conj *c, bool integer);
+struct gram *schema_number(struct schema *s, const struct conj *c, uint32_t types);
 struct gram *schema_string(struct schema *s, const struct conj *c);
 struct gram *schema_array(struct schema *s, const struct conj *c);
 struct gram *schema_object(struct schema *s, const struct conj *c);
@@ -104,6 +121,14 @@ struct buf;
 void schema_quote(struct buf *out, const char *text, size_t n);
 /* NULL = a format that only describes. */
 const char *schema_format(const char *name);
+
+/* What follows from not, if, dependentRequired and dependentSchemas, in other keywords; NULL = nothing. */
+const json_t *schema_derived(struct schema *s, const json_t *one);
+/* A schema of values that do not satisfy this one: all of them, or those that can be told. NULL = none can. */
+const json_t *schema_negated(struct schema *s, const json_t *one);
+#define SCHEMA_NOT_PATTERN "\001pattern" /* our own keyword: a string that does not match */
+#define SCHEMA_NOT_ENUM    "\001enum"    /* our own keyword: a string that is none of these */
+const json_t *schema_ref(struct schema *s, const char *ref);
 
 struct bound {
     bool set, strict;

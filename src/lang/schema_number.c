@@ -224,15 +224,17 @@ static struct gram *number_text(struct grammar *g, uint32_t whole, uint32_t part
     return n;
 }
 
-struct gram *schema_number(struct schema *s, const struct conj *c, bool integer)
+struct gram *schema_number(struct schema *s, const struct conj *c, uint32_t types)
 {
     struct grammar *g = s->g;
     struct bound lo, hi;
     struct digits d;
     schema_bounds(s, c, &lo, &hi);
     uint32_t multiple = schema_multiple(s, c), whole = 1;
-    integer = integer || multiple;
-    if (!lo.set && !hi.set && !multiple)
+    bool integer = !(types & T_FRACTION) || multiple, fraction_only = !(types & T_INTEGER);
+    if (fraction_only && multiple)
+        return gram_fail(g);
+    if (!lo.set && !hi.set && !multiple && !fraction_only)
         return number_text(g, integer ? NUMBER_INTEGER : 16, integer ? 0 : 16, !integer);
     for (int i = 0; i < 2; i++) {
         const struct bound *b = i ? &hi : &lo;
@@ -248,5 +250,10 @@ struct gram *schema_number(struct schema *s, const struct conj *c, bool integer)
         all = dfa_combine(g, all, bound_dfa(s, &hi, true), DFA_AND);
     if (multiple)
         all = dfa_combine(g, all, multiple_dfa(s, multiple), DFA_AND);
+    if (fraction_only) {
+        static const char text[] = "-?[0-9]+\\.[0-9]*[1-9][0-9]*";
+        all =
+            dfa_combine(g, all, dfa_make(g, pattern_read(g, text, sizeof text - 1, PATTERN_WHOLE)), DFA_AND);
+    }
     return gram_dfa(g, all);
 }

@@ -14,13 +14,6 @@
 
 #include <string.h>
 
-static void refuse_keywords(struct schema *s, const struct conj *c, const char *const *words, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (conj_has(c, words[i]))
-            schema_refuse(s, "%s is not supported", words[i]);
-}
-
 /* --- arrays --- */
 
 static const json_t *array_prefix(const json_t *part)
@@ -29,34 +22,75 @@ static const json_t *array_prefix(const json_t *part)
     return prefix ? prefix : json_is_array(items) ? items : NULL; /* a list of items is the older drafts' */
 }
 
+/* What a part itself says about element i; NULL = nothing. */
+static const json_t *part_item(const json_t *part, uint32_t i)
+{
+    const json_t *prefix = array_prefix(part), *items = json_object_get(part, "items");
+    if (i < json_array_size(prefix))
+        return json_array_get(prefix, i);
+    return json_is_array(items) ? json_object_get(part, "additionalItems") : items;
+}
+
 void schema_item(struct schema *s, const struct conj *c, uint32_t i, struct conj *out)
 {
     out->n = 0;
     out->never = false;
     for (uint32_t k = 0; k < c->n; k++) {
-        const json_t *part = c->part[k].s, *prefix = array_prefix(part),
-                     *items = json_object_get(part, "items");
-        const json_t *rest = json_is_array(items) ? json_object_get(part, "additionalItems") : items;
-        if (!rest)
-            rest = json_object_get(part, "unevaluatedItems");
-        const json_t *one = i < json_array_size(prefix) ? json_array_get(prefix, i) : rest;
+        const json_t *one = part_item(c->part[k].s, i),
+                     *rest = json_object_get(c->part[k].s, "unevaluatedItems");
+        bool seen = one != NULL;
+        for (uint32_t d = 0; rest && d < c->n && !seen; d++)
+            seen = d != k && conj_below(c, d, k) &&
+                   (part_item(c->part[d].s, i) || json_object_get(c->part[d].s, "unevaluatedItems"));
         if (one)
-            conj_add(s, out, one, 0);
+            conj_add(s, out, one, CONJ_TOP);
+        else if (rest && !seen)
+            conj_add(s, out, rest, CONJ_TOP);
     }
 }
 
 static void array_check(struct schema *s, const struct conj *c, uint32_t most)
 {
     for (uint32_t k = 0; k < c->n; k++) {
-        const json_t *part = c->part[k].s, *least = json_object_get(part, "minContains");
+        const json_t *part = c->part[k].s;
         if (json_is_true(json_object_get(part, "uniqueItems")) && most > 1)
             schema_refuse(s, "uniqueItems is not supported");
-        if (json_object_get(part, "contains") &&
-            (!least || json_number_value(least) != 0 || json_object_get(part, "maxContains")))
-            schema_refuse(s, "contains is not supported");
         if (json_object_get(part, "prefixItems") && !json_is_array(json_object_get(part, "prefixItems")))
             schema_refuse(s, "prefixItems is a list of schemas");
     }
+}
+
+/* The schema that one element at least satisfies; NULL = none is asked for. */
+static const json_t *array_contains(struct schema *s, const struct conj *c)
+{
+    const json_t *found = NULL;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const json_t *part = c->part[k].s, *one = json_object_get(part, "contains");
+        const json_t *least = json_object_get(part, "minContains");
+        if (!one || (least && json_number_value(least) == 0 && !json_object_get(part, "maxContains")))
+            continue;
+        if (found || (least && json_number_value(least) != 1) || json_object_get(part, "maxContains") ||
+            array_prefix(part) || conj_has(c, "maxItems") || conj_has(c, "unevaluatedItems") ||
+            conj_least(s, c, "minItems", 0) > 1)
+            schema_refuse(s, "contains is supported once, for one element at least, beside items only");
+        found = one;
+    }
+    return found;
+}
+
+/* Any elements, one that satisfies the schema, any elements. */
+static struct gram *array_with(struct schema *s, const struct conj *c, const json_t *one)
+{
+    struct grammar *g = s->g;
+    struct conj item, special;
+    schema_item(s, c, 0, &item);
+    conj_copy(&special, &item);
+    conj_add(s, &special, one, CONJ_TOP);
+    struct gram *comma = gram_seq(g, gram_text(g, ","), schema_space(s)), *any = schema_value(s, &item);
+    return gram_seq(g, gram_text(g, "["), schema_space(s),
+                    gram_rep(g, gram_seq(g, any, comma), 0, GRAMMAR_MOST), schema_value(s, &special),
+                    gram_rep(g, gram_seq(g, comma, any), 0, GRAMMAR_MOST), schema_space(s),
+                    gram_text(g, "]"));
 }
 
 struct gram *schema_array(struct schema *s, const struct conj *c)
@@ -65,6 +99,9 @@ struct gram *schema_array(struct schema *s, const struct conj *c)
     uint32_t min = conj_least(s, c, "minItems", 0), max = conj_most(s, c, "maxItems", GRAMMAR_MOST),
              named = 0;
     array_check(s, c, max);
+    const json_t *contained = array_contains(s, c);
+    if (contained)
+        return array_with(s, c, contained);
     for (uint32_t k = 0; k < c->n; k++)
         if (json_array_size(array_prefix(c->part[k].s)) > named)
             named = (uint32_t)json_array_size(array_prefix(c->part[k].s));
@@ -121,12 +158,6 @@ bool schema_required(const struct conj *c, const char *name)
     return false;
 }
 
-static const json_t *object_others(const json_t *part)
-{
-    const json_t *others = json_object_get(part, "additionalProperties");
-    return others ? others : json_object_get(part, "unevaluatedProperties");
-}
-
 static bool dfa_matches(struct schema *s, const struct dfa *d, const char *name)
 {
     struct buf text = {0};
@@ -148,7 +179,7 @@ static const struct dfa *object_names(struct schema *s, const struct conj *c)
         uint32_t part, bit;
         if (!names)
             continue;
-        conj_add(s, &one, names, 0);
+        conj_add(s, &one, names, CONJ_TOP);
         const struct dfa *d = NULL;
         if (one.never || !(conj_types(s, &one) & T_STRING))
             d = dfa_make(s->g, gram_fail(s->g));
@@ -177,27 +208,65 @@ static const struct dfa *object_names(struct schema *s, const struct conj *c)
     return all;
 }
 
-void schema_property(struct schema *s, const struct conj *c, const char *name, struct conj *out)
+/* A key: a name, or whatever matches exactly the patterns of a set. */
+struct key {
+    const char *name; /* NULL = the set */
+    uint32_t set, patterns;
+    const char *const *pattern; /* (patterns) */
+};
+
+static bool key_matches(struct schema *s, const struct key *key, const char *pattern)
 {
+    if (key->name)
+        return dfa_matches(s, schema_pattern_dfa(s, pattern), key->name);
+    for (uint32_t p = 0; p < key->patterns; p++)
+        if (!strcmp(key->pattern[p], pattern))
+            return key->set >> p & 1;
+    return false;
+}
+
+/* What a part says about a key, added to `out` where there is one; does it say anything? */
+static bool key_part(struct schema *s, const struct key *key, const json_t *part, struct conj *out)
+{
+    const json_t *own = key->name ? json_object_get(json_object_get(part, "properties"), key->name) : NULL;
+    const json_t *others = json_object_get(part, "additionalProperties");
     const char *pattern;
     json_t *schema;
+    bool known = own != NULL;
+    if (own && out)
+        conj_add(s, out, own, CONJ_TOP);
+    json_object_foreach(json_object_get(part, "patternProperties"), pattern, schema)
+    {
+        if (!key_matches(s, key, pattern))
+            continue;
+        known = true;
+        if (out)
+            conj_add(s, out, schema, CONJ_TOP);
+    }
+    if (!known && others && out)
+        conj_add(s, out, others, CONJ_TOP);
+    return known || others;
+}
+
+static void key_value(struct schema *s, const struct conj *c, const struct key *key, struct conj *out)
+{
     out->n = 0;
     out->never = false;
-    for (uint32_t k = 0; k < c->n; k++) {
-        const json_t *part = c->part[k].s, *own = json_object_get(json_object_get(part, "properties"), name);
-        bool known = own != NULL;
-        if (own)
-            conj_add(s, out, own, 0);
-        json_object_foreach(json_object_get(part, "patternProperties"), pattern, schema)
-        {
-            if (!dfa_matches(s, schema_pattern_dfa(s, pattern), name))
-                continue;
-            known = true;
-            conj_add(s, out, schema, 0);
-        }
-        if (!known && object_others(part))
-            conj_add(s, out, object_others(part), 0);
+    for (uint32_t k = 0; k < c->n && !schema_stop(s); k++) {
+        const json_t *rest = json_object_get(c->part[k].s, "unevaluatedProperties");
+        bool seen = key_part(s, key, c->part[k].s, out);
+        for (uint32_t d = 0; rest && d < c->n && !seen; d++)
+            seen = d != k && conj_below(c, d, k) &&
+                   (json_object_get(c->part[d].s, "unevaluatedProperties") ||
+                    key_part(s, key, c->part[d].s, NULL));
+        if (rest && !seen)
+            conj_add(s, out, rest, CONJ_TOP);
     }
+}
+
+void schema_property(struct schema *s, const struct conj *c, const char *name, struct conj *out)
+{
+    key_value(s, c, &(struct key){.name = name}, out);
 }
 
 struct object {
@@ -255,21 +324,7 @@ static void object_read(struct object *o)
 /* What holds for a key that is not declared and matches exactly the patterns of the set. */
 static void object_cell_value(struct object *o, uint32_t set, struct conj *out)
 {
-    out->n = 0;
-    out->never = false;
-    for (uint32_t k = 0; k < o->c->n; k++) {
-        const json_t *part = o->c->part[k].s, *by = json_object_get(part, "patternProperties");
-        bool known = false;
-        for (uint32_t p = 0; p < o->patterns; p++) {
-            const json_t *one = set >> p & 1 ? json_object_get(by, o->pattern[p]) : NULL;
-            if (!one)
-                continue;
-            known = true;
-            conj_add(o->s, out, one, 0);
-        }
-        if (!known && object_others(part))
-            conj_add(o->s, out, object_others(part), 0);
-    }
+    key_value(o->s, o->c, &(struct key){NULL, set, o->patterns, o->pattern}, out);
 }
 
 /* ": value" behind a key, which has its quotes. */
@@ -386,10 +441,10 @@ static void object_chain(struct object *o, uint32_t first, uint32_t n)
 
 struct gram *schema_object(struct schema *s, const struct conj *c)
 {
-    static const char *const refused[] = {"dependentRequired", "dependentSchemas", "dependencies"};
     struct grammar *g = s->g;
     struct object o = {.s = s, .c = c, .names = json_object()};
-    refuse_keywords(s, c, refused, sizeof refused / sizeof *refused);
+    if (conj_has(c, "dependencies"))
+        schema_refuse(s, "dependencies is not supported: write dependentRequired or dependentSchemas");
     if (!o.names)
         err_memory(&g->err, "a schema", 64);
     o.min = conj_least(s, c, "minProperties", 0);

@@ -1,6 +1,6 @@
 /* oneOf: exactly one branch holds. Branches that cannot both hold are alternatives. Where two objects could, a
- * branch is narrowed until the other cannot: a property that the other requires is left out. What is still not
- * certain is refused: a text that satisfies two branches would satisfy none. */
+ * branch is narrowed until the other cannot: a property that the other requires is left out, or the other is
+ * negated. What is still not certain is refused: a text that satisfies two branches would satisfy none. */
 #include "lang/schema.h"
 
 #include "base/buf.h"
@@ -159,15 +159,14 @@ static bool values_apart(struct schema *s, const struct conj *a, const struct co
     size_t i;
     json_array_foreach(values, i, v)
     {
-        struct conj both = {0};
+        struct conj both;
         json_t *only = json_pack("{sO}", "const", v);
         if (meet || !only || json_array_append_new(s->own, only)) {
             meet = true;
             break;
         }
-        for (uint32_t p = 0; p < b->n; p++)
-            conj_add(s, &both, b->part[p].s, b->part[p].taken);
-        conj_add(s, &both, only, 0);
+        conj_copy(&both, b);
+        conj_add(s, &both, only, CONJ_TOP);
         json_t *left = conj_values(s, &both);
         meet = !left || json_array_size(left);
         json_decref(left);
@@ -230,19 +229,26 @@ static const char *name_to_drop(const struct conj *a, const struct conj *b)
     return NULL;
 }
 
-/* Narrows branch a until it is certain that b does not hold; false where that is not known to be possible. */
-static bool branch_narrow(struct schema *s, struct conj *a, const struct conj *b)
+/* Narrows branch a until it is certain that b, whose schema is `other`, does not hold; false where that is not
+ * known to be possible. */
+static bool branch_narrow(struct schema *s, struct conj *a, const struct conj *b, const json_t *other)
 {
     uint32_t part, bit;
     if (schema_apart(s, a, b, 0))
         return true;
-    if (conj_choice(a, &part, &bit) || conj_choice(b, &part, &bit) || schema_stop(s))
+    if (schema_stop(s))
         return false;
-    const char *name = (conj_types(s, a) & conj_types(s, b)) == T_OBJECT ? name_to_drop(a, b) : NULL;
-    json_t *without = name ? json_pack("{s{sb}}", "properties", name, 0) : NULL;
-    if (!without || json_array_append_new(s->own, without))
+    bool open = conj_choice(a, &part, &bit) || conj_choice(b, &part, &bit);
+    const char *name = !open && (conj_types(s, a) & conj_types(s, b)) == T_OBJECT ? name_to_drop(a, b) : NULL;
+    const json_t *without = NULL;
+    if (name) {
+        json_t *made = json_pack("{s{sb}}", "properties", name, 0);
+        without = made && !json_array_append_new(s->own, made) ? made : NULL;
+    } else
+        without = schema_negated(s, other);
+    if (!without)
         return false;
-    conj_add(s, a, without, 0);
+    conj_add(s, a, without, CONJ_TOP);
     return true;
 }
 
@@ -260,7 +266,7 @@ struct gram *schema_one_of(struct schema *s, const struct conj *c, uint32_t part
             if (k == i)
                 continue;
             conj_branch(s, c, part, TAKEN_ONE, json_array_get(branches, k), &other);
-            sure = branch_narrow(s, &one, &other);
+            sure = branch_narrow(s, &one, &other, json_array_get(branches, k));
         }
         if (!sure)
             lost = i;

@@ -91,8 +91,16 @@ const struct dfa *schema_keys(struct schema *s)
 
 const struct dfa *schema_pattern_dfa(struct schema *s, const char *pattern)
 {
+    const uint32_t most = sizeof s->patterns / sizeof *s->patterns;
+    for (uint32_t i = 0; i < most; i++)
+        if (s->patterns[i].pattern == pattern)
+            return s->patterns[i].dfa;
+    const struct dfa *d = dfa_make(s->g, pattern_read(s->g, pattern, strlen(pattern), PATTERN_QUOTED));
+    s->patterns[s->pattern_next].pattern = pattern;
+    s->patterns[s->pattern_next].dfa = d;
+    s->pattern_next = (s->pattern_next + 1) % most;
     s->work += 100;
-    return dfa_make(s->g, pattern_read(s->g, pattern, strlen(pattern), PATTERN_QUOTED));
+    return d;
 }
 
 static struct gram *format_tree(struct schema *s, const char *pattern)
@@ -108,9 +116,9 @@ static struct gram *format_tree(struct schema *s, const char *pattern)
     return node;
 }
 
-/* The trees of all patterns and formats, and the bounds of the length. */
+/* The trees of all patterns and formats, those that must not match, and the bounds of the length. */
 struct texts {
-    struct gram_items trees;
+    struct gram_items trees, never;
     uint32_t min, max;
 };
 
@@ -130,6 +138,20 @@ static void texts_of(struct schema *s, const struct conj *c, struct texts *t)
                 pattern_read(s->g, json_string_value(pattern), json_string_length(pattern), PATTERN_QUOTED));
         if (known)
             gram_push(s->g, &t->trees, format_tree(s, known));
+        const json_t *refused = json_object_get(c->part[i].s, SCHEMA_NOT_PATTERN);
+        if (json_is_string(refused))
+            gram_push(
+                s->g, &t->never,
+                pattern_read(s->g, json_string_value(refused), json_string_length(refused), PATTERN_QUOTED));
+        size_t k;
+        json_t *v;
+        json_array_foreach(json_object_get(c->part[i].s, SCHEMA_NOT_ENUM), k, v)
+        {
+            struct buf text = {0};
+            schema_quote(&text, json_string_value(v), json_string_length(v));
+            gram_push(s->g, &t->never, gram_bytes(s->g, text.len ? text.data : "", text.len));
+            buf_free(&text);
+        }
     }
 }
 
@@ -147,6 +169,9 @@ const struct dfa *schema_string_dfa(struct schema *s, const struct conj *c)
         const struct dfa *length = dfa_make(s->g, gram_rep(s->g, string_character(s->g), t.min, t.max));
         all = all ? dfa_combine(s->g, all, length, DFA_AND) : length;
     }
+    if (t.never.n && !schema_stop(s))
+        all = dfa_combine(s->g, all ? all : schema_keys(s),
+                          dfa_make(s->g, gram_list(s->g, GRAM_ALT, t.never.at, t.never.n)), DFA_MINUS);
     return all;
 }
 
@@ -156,9 +181,11 @@ struct gram *schema_string(struct schema *s, const struct conj *c)
     struct gram *quote = gram_text(s->g, "\""), *inside;
     texts_of(s, c, &t);
     bool bounded = t.min || t.max != GRAMMAR_MOST;
-    if (!t.trees.n && !bounded)
+    if (!t.trees.n && !t.never.n && !bounded)
         return gram_call(s->g, s->string);
-    if (!t.trees.n)
+    if (t.never.n)
+        inside = gram_dfa(s->g, schema_string_dfa(s, c));
+    else if (!t.trees.n)
         inside = gram_rep(s->g, s->character, t.min, t.max);
     else if (t.trees.n == 1 && !bounded)
         inside = t.trees.at[0];

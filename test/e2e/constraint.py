@@ -2,8 +2,9 @@
 import ctypes as C
 import json
 import os
-import random
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT, END, NEVER = 0, 1, 2
@@ -162,13 +163,7 @@ class State:
         e = Err()
         if lib.constraint_mask(self.at, self.mask, C.byref(e)):
             raise Refused(e.text.decode())
-        bits = int.from_bytes(bytes(self.mask), "little")
-        out = []
-        while bits:
-            low = bits & -bits
-            out.append(low.bit_length() - 1)
-            bits ^= low
-        return out
+        return np.flatnonzero(np.unpackbits(np.frombuffer(self.mask, np.uint8), bitorder="little")).tolist()
 
     def take(self, token):
         return lib.constraint_accept(self.at, token, None) == 0
