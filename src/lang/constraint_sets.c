@@ -73,7 +73,8 @@ set_id set_intern(struct constraint_bound *b, struct item *items, uint32_t n, ui
     uint32_t h = set_hash(items, n, flags), at = h & (b->slot_count - 1);
     for (; b->slots[at]; at = (at + 1) & (b->slot_count - 1)) {
         const struct set *s = set_get(b, b->slots[at]);
-        if (s->hash == h && s->n == n && s->flags == flags && !memcmp(s->item, items, n * sizeof *items))
+        if (s->hash == h && s->n == n && s->flags == flags &&
+            (!n || !memcmp(s->item, items, n * sizeof *items)))
             return b->slots[at];
     }
     if (b->set_count > b->slot_count / 2)
