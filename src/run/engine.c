@@ -14,8 +14,8 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
     if (!r->n)
         return err_set(e, ERR_USAGE, "the prompt is empty: there is nothing to go on from");
     if (r->n > g->room)
-        return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many", r->n,
-                       g->room, r->n - g->room);
+        return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many",
+                       r->n, g->room, r->n - g->room);
     if (r->top_logprobs > ENGINE_TOP_MOST)
         return err_set(e, ERR_USAGE, "top_logprobs is %u; the most is %d", r->top_logprobs, ENGINE_TOP_MOST);
     for (uint32_t i = 0; i < r->n; i++)

@@ -39,8 +39,8 @@ struct engine_request {
     bool logprobs;         /* ln p of each token */
     uint32_t top_logprobs; /* and of so many best ones; at most ENGINE_TOP_MOST */
     struct rule *rule;     /* what the answer has to be; NULL = anything; shared, not taken over */
-    uint64_t salt;  /* requests share prefixes only with those of the same salt */
-    double seconds; /* it has to be done within so many; 0 = no deadline */
+    uint64_t salt;         /* requests share prefixes only with those of the same salt */
+    double seconds;        /* it has to be done within so many; 0 = no deadline */
     /* Called by the engine's thread when there is news, never after the stream was closed. It must
      * neither block nor call the engine or the stream. May be NULL. */
     void (*wake)(void *arg);
@@ -51,8 +51,8 @@ struct engine_request {
 struct stream_news {
     const char *text;
     size_t text_length;
-    const int32_t *ids;    /* (count) */
-    const float *logprobs; /* (count), where asked for */
+    const int32_t *ids;           /* (count) */
+    const float *logprobs;        /* (count), where asked for */
     const struct token_prob *top; /* (count, top_logprobs), where asked for */
     size_t count;
     bool done; /* nothing more will come */

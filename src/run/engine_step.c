@@ -69,8 +69,8 @@ static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint3
         n -= over;
     j->draft = 0;
     g->owner[at] = j;
-    g->parts[at] = (struct seq_rows){
-        .seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n == job_pending(j)};
+    g->parts[at] =
+        (struct seq_rows){.seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n == job_pending(j)};
 }
 
 /* Whether an older request reads the very page that this one needs next: then it waits, and shares it. */
@@ -132,7 +132,8 @@ static void engine_catch_up(struct engine *g, struct job *j)
 static uint32_t engine_compose(struct engine *g)
 {
     const struct runner *r = g->loaded->runner;
-    uint32_t parts = 0, rows = 0, after = g->count; /* each of those after has a row and a result for itself */
+    uint32_t parts = 0, rows = 0,
+             after = g->count; /* each of those after has a row and a result for itself */
     for (uint32_t i = 0; i < g->count; i++)
         engine_catch_up(g, g->running[i]);
     for (uint32_t i = 0; i < g->count; i++) {

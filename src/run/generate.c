@@ -146,7 +146,7 @@ int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, ui
         .o = o, .g = g, .decoder = {.t = t, .skip_special = !o->show_special, .started = true}};
     w.stop = (struct stop){.strings = o->stop_strings, .count = o->stops};
     int r = rule_walk_open(&w.walk, o->rule, s->runner->plan->out_width, e) ||
-            seq_feed(s, prompt + common, n - common, &o->feed, e)
+                    seq_feed(s, prompt + common, n - common, &o->feed, e)
                 ? -1
                 : 0;
     g->prompt_seconds = now() - start;

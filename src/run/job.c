@@ -152,10 +152,10 @@ struct job *job_open(const struct loaded *l, const struct engine_request *r, str
 {
     uint32_t vocab = l->model->plan.out_width;
     struct job *j = mem_zalloc(1, sizeof *j);
-    int failed = !j || job_copy(j, r) || !(j->stream = stream_open(r))
-                     ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
-                     : sampler_open(&j->sampler, &r->sampler, vocab, e) ||
-                           rule_walk_open(&j->walk, r->rule, vocab, e);
+    int failed =
+        !j || job_copy(j, r) || !(j->stream = stream_open(r))
+            ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
+            : sampler_open(&j->sampler, &r->sampler, vocab, e) || rule_walk_open(&j->walk, r->rule, vocab, e);
     if (failed) {
         if (j)
             job_close(j);

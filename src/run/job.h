@@ -14,9 +14,9 @@ struct stream {
     pthread_mutex_t mutex;
     pthread_cond_t news;
     struct buf text;
-    struct ids ids;             /* it, logprobs and top never move: the client looks into them */
-    float *logprobs;            /* (ids.cap) or NULL */
-    struct token_prob *top;     /* (ids.cap, tops) or NULL */
+    struct ids ids;         /* it, logprobs and top never move: the client looks into them */
+    float *logprobs;        /* (ids.cap) or NULL */
+    struct token_prob *top; /* (ids.cap, tops) or NULL */
     uint32_t tops;
     size_t seen_text, seen_ids; /* what the client has been given */
     struct buf out_text;        /* a copy for the client: the original moves as it grows */

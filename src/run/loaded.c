@@ -164,11 +164,12 @@ const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e)
     }
     pthread_mutex_lock(&l->lock);
     if (!l->vocab)
-        l->vocab = constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
-                                                                     .of = l,
-                                                                     .bytes = loaded_token_bytes,
-                                                                     .kind = loaded_token_kind},
-                                         e);
+        l->vocab =
+            constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
+                                                              .of = l,
+                                                              .bytes = loaded_token_bytes,
+                                                              .kind = loaded_token_kind},
+                                  e);
     pthread_mutex_unlock(&l->lock);
     return l->vocab;
 }
@@ -177,7 +178,9 @@ int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct
 {
     struct spans spans = {0};
     time_t now = time(NULL);
-    struct chat_request request = {.messages = r->messages, .tools = r->tools, .extra = r->set,
+    struct chat_request request = {.messages = r->messages,
+                                   .tools = r->tools,
+                                   .extra = r->set,
                                    .no_generation_prompt = r->no_generation_prompt};
     if (!l->chat) {
         *e = l->chat_why;
