@@ -2,8 +2,8 @@
  * made do with, prefixes are computed and stored once, and whatever clients do, all comes back. */
 #include "test.h"
 
-#include "base/dtype.h"
 #include "base/mem.h"
+#include "run/open.h"
 #include "run/engine.h"
 
 #include <pthread.h>
@@ -37,23 +37,11 @@ struct setting {
 
 static struct loaded *open_model(const struct setting *o)
 {
-    char path[256];
-    struct err e = {0};
-    struct store *store;
-    struct loaded *l;
-    snprintf(path, sizeof path, "test/data/arch/%s", o->folder);
-    struct loaded_options lo = {
-        .runner = {.ctx = o->ctx ? o->ctx : CTX,
-                   .seqs = o->seqs,
-                   .pages = o->pages,
-                   .chunk = o->chunk,
-                   .outs = o->outs,
-                   .kv_type = DTYPE_F16,
-                   .device_options = {.threads = 1, .exact = !o->fast, .tier = o->fast ? NULL : "scalar"}},
-        .no_text = true};
-    if (store_open(&store, path, &e) || loaded_open(&l, store, &lo, &e))
-        fail_msg("%s", e.text);
-    return l;
+    struct runner_options r = {
+        .ctx = o->ctx ? o->ctx : CTX, .seqs = o->seqs, .pages = o->pages, .chunk = o->chunk, .outs = o->outs};
+    if (!o->fast)
+        r.device_options = (struct device_options){.exact = true, .tier = "scalar"};
+    return open_tiny(o->folder, &r);
 }
 
 struct ask {
