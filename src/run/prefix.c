@@ -56,7 +56,7 @@ int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, stru
     if (!t->nodes || !t->bucket) {
         prefix_close(t);
         *out = NULL;
-        return err_memory(e, "the prefix tree", (uint64_t)t->room * sizeof *t->nodes);
+        return err_memory(e, "the prefix tree", (uint64_t)most_nodes * sizeof(struct node));
     }
     prefix_reset(t);
     return 0;
