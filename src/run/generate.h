@@ -45,8 +45,8 @@ struct generation {
 
 const char *finish_name(enum finish_kind f);
 
-/* Without a tokenizer (NULL) there is no text. Appends to g, which the caller zeroes first and frees afterwards. After an error g holds what came
- * before it. */
+/* Without a tokenizer (NULL) there is no text. Appends to g, which the caller zeroes first and frees
+ * afterwards. After an error g holds what came before it. */
 int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, uint32_t n,
              const struct generate_options *o, struct generation *g, struct err *e);
 void generation_free(struct generation *g);
