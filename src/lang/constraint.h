@@ -50,6 +50,7 @@ struct constraint_source {
 
 struct constraint_vocab *constraint_vocab_open(const struct constraint_source *s, struct err *e);
 struct constraint_vocab *constraint_vocab_tokenizer(const struct tokenizer *t, struct err *e);
+enum constraint_kind constraint_token_kind(const struct tokenizer *t, int32_t id);
 void constraint_vocab_close(struct constraint_vocab *v);
 
 /* Keeps both alive: they must be closed later. `memory`: bytes for what is computed, 0 = 64 MiB; touched as

@@ -9,7 +9,7 @@ static const char *tok_bytes(const void *of, int32_t id, size_t *n)
     return tokenizer_token_bytes(of, id, n);
 }
 
-static enum constraint_kind tok_kind(const void *of, int32_t id)
+enum constraint_kind constraint_token_kind(const struct tokenizer *of, int32_t id)
 {
     if (tokenizer_is_eog(of, id))
         return CONSTRAINT_END;
@@ -24,6 +24,11 @@ static enum constraint_kind tok_kind(const void *of, int32_t id)
         break;
     }
     return CONSTRAINT_NEVER;
+}
+
+static enum constraint_kind tok_kind(const void *of, int32_t id)
+{
+    return constraint_token_kind(of, id);
 }
 
 struct constraint_vocab *constraint_vocab_tokenizer(const struct tokenizer *t, struct err *e)

@@ -2,76 +2,71 @@
 #include "run/engine.h"
 
 #include "base/mem.h"
-#include "run/job.h"
+#include "run/engine_own.h"
 
-#include <math.h>
 #include <string.h>
-
-enum { ENGINE_DRAFT_MOST = 16, ENGINE_NGRAM = 3, ENGINE_CHUNK_LEAST = 16 };
-
-/* The lists `waiting` and the flags are shared with the clients, under the mutex; everything else is
- * the thread's own. */
-struct engine {
-    struct loaded *loaded;
-    struct engine_options o;
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t work;
-    struct job *waiting, **waiting_end; /* first come, first served */
-    bool closing;
-    struct engine_stats stats;
-    /* the thread's own */
-    struct job **running; /* (slots), in order of admission */
-    uint32_t count;
-    struct prefix *prefix;
-    struct seq_rows *parts;                   /* (slots): the step */
-    struct job **owner;                       /* (slots): whose part it is */
-    int32_t (*drafts)[ENGINE_DRAFT_MOST + 1]; /* (slots) */
-    double row_seconds;                       /* what a row of a prompt takes, as measured */
-};
 
 /* ---- clients ---- */
 
-int engine_submit(struct engine *g, const struct engine_request *r, struct stream **out, struct err *e)
+static int engine_check(const struct engine *g, const struct engine_request *r, struct err *e)
 {
-    uint32_t ctx = g->loaded->runner->ctx;
-    *out = NULL;
+    uint32_t vocab = g->loaded->model->plan.out_width;
     if (!r->n)
         return err_set(e, ERR_USAGE, "the prompt is empty: there is nothing to go on from");
-    if (r->n > ctx)
-        return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and the context holds %u: %u too many",
-                       r->n, ctx, r->n - ctx);
-    if (sampler_check(&r->sampler, g->loaded->model->plan.out_width, e))
-        return -1;
-    struct engine_request own = *r;
-    own.most = r->most && r->most < ctx - r->n + 1 ? r->most : ctx - r->n + 1;
-    struct job *j = job_open(g, &own, e);
-    if (!j || sampler_open(&j->sampler, &r->sampler, g->loaded->model->plan.out_width, e)) {
-        if (j)
-            job_close(j);
-        return -1;
-    }
-    j->decoder =
-        (struct tok_decoder){.t = g->loaded->tokenizer, .skip_special = !r->show_special, .started = true};
-    j->draft_ok = g->o.draft / 2;
-    j->stream->owners = 2;
+    if (r->n > g->room)
+        return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many",
+                       r->n, g->room, r->n - g->room);
+    if (r->top_logprobs > ENGINE_TOP_MOST)
+        return err_set(e, ERR_USAGE, "top_logprobs is %u; the most is %d", r->top_logprobs, ENGINE_TOP_MOST);
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= vocab)
+            return err_set(e, ERR_USAGE, "token %u of the prompt is %d; the vocabulary has 0 to %u", i,
+                           r->prompt[i], vocab - 1);
+    for (size_t i = 0; i < r->stops; i++)
+        if (!*r->stop_strings[i])
+            return err_set(e, ERR_USAGE, "stop string %zu is empty", i);
+    return sampler_check(&r->sampler, vocab, e);
+}
+
+/* Puts a job at the end of the queue, unless that is full. */
+static int engine_queue(struct engine *g, struct job *j, struct err *e)
+{
     pthread_mutex_lock(&g->mutex);
-    bool full = g->stats.waiting >= g->o.queue || g->closing;
-    g->stats.refused += full;
-    if (!full) {
+    bool closing = g->closing, full = g->stats.waiting >= g->o.queue;
+    if (!closing && !full) {
         *g->waiting_end = j;
         g->waiting_end = &j->next;
         g->stats.waiting++;
         g->stats.submitted++;
         pthread_cond_signal(&g->work);
-    }
+    } else
+        g->stats.refused++;
     pthread_mutex_unlock(&g->mutex);
-    if (full) {
-        j->stream->owners = 1;
+    if (closing)
+        return err_set(e, ERR_RESOURCE, "the engine is closing and takes no more requests");
+    return full ? err_set(e, ERR_RESOURCE, "the queue is full: %u requests are waiting", g->o.queue) : 0;
+}
+
+int engine_submit(struct engine *g, const struct engine_request *r, struct stream **out, struct err *e)
+{
+    *out = NULL;
+    if (engine_check(g, r, e))
+        return -1;
+    struct engine_request own = *r;
+    uint32_t most = g->room - r->n + 1; /* the last token needs no place */
+    own.most = r->most && r->most < most ? r->most : most;
+    struct job *j = job_open(g->loaded, &own, e);
+    if (!j)
+        return -1;
+    j->draft_ok = (g->o.draft + 1) / 2;
+    struct stream *s = j->stream;
+    s->owners = 2;
+    if (engine_queue(g, j, e)) {
+        s->owners = 1;
         job_close(j);
-        return err_set(e, ERR_RESOURCE, "the queue is full: %u requests are waiting", g->o.queue);
+        return -1;
     }
-    *out = j->stream;
+    *out = s;
     return 0;
 }
 
@@ -84,38 +79,42 @@ void engine_stats(struct engine *g, struct engine_stats *out)
 
 /* ---- the thread ---- */
 
-static void engine_count(struct engine *g, enum finish_kind finish, bool failed)
+/* The mutex is held. */
+static void engine_count(struct engine *g, const struct job_end *end)
 {
-    g->stats.failed += failed;
-    g->stats.cancelled += !failed && finish == FINISH_CANCEL;
-    g->stats.finished += !failed && finish != FINISH_CANCEL;
+    bool cancelled = end->finish == FINISH_CANCEL;
+    g->stats.failed += end->err != NULL;
+    g->stats.cancelled += !end->err && cancelled;
+    g->stats.finished += !end->err && !cancelled;
 }
 
-/* Ends a running job, and leaves what it computed to the prefix tree. */
-static void engine_end(struct engine *g, struct job *j, enum finish_kind finish, const struct err *e)
+void engine_end(struct engine *g, struct job *j, const struct job_end *end)
 {
     uint32_t i = 0;
     while (g->running[i] != j)
         i++;
     memmove(g->running + i, g->running + i + 1, (g->count - i - 1) * sizeof *g->running);
     g->count--;
-    if (!e)
+    g->crowded = false;
+    if (!end->err)
         prefix_insert(g->prefix, j->request.salt, j->seq, j->seq->len);
-    job_finish(j, finish, e);
+    seq_close(j->seq);
+    j->seq = NULL;
     pthread_mutex_lock(&g->mutex);
-    engine_count(g, finish, e != NULL);
+    engine_count(g, end);
     g->stats.running = g->count;
     pthread_mutex_unlock(&g->mutex);
+    job_finish(j, end);
     job_close(j);
 }
 
-/* Takes the youngest running job back into the queue, at its front: it keeps its tokens. */
-static void engine_preempt(struct engine *g)
+void engine_preempt(struct engine *g)
 {
     struct job *j = g->running[--g->count];
     seq_close(j->seq);
     j->seq = NULL;
-    j->state = JOB_WAITING;
+    j->kept = 0;
+    g->crowded = true;
     pthread_mutex_lock(&g->mutex);
     j->next = g->waiting;
     g->waiting = j;
@@ -125,6 +124,100 @@ static void engine_preempt(struct engine *g)
     g->stats.preempted++;
     g->stats.running = g->count;
     pthread_mutex_unlock(&g->mutex);
+}
+
+/* Takes the job that *at points to out of the queue. The mutex is held. */
+static void engine_unqueue(struct engine *g, struct job **at)
+{
+    struct job *j = *at;
+    *at = j->next;
+    if (!j->next)
+        g->waiting_end = at;
+    j->next = NULL;
+    g->stats.waiting--;
+}
+
+/* Pages for all of its tokens, beside those that it has, and one for everybody who runs. */
+static bool engine_fits(struct engine *g, const struct job *j)
+{
+    uint32_t need = seq_need(j->seq, (uint32_t)j->ids.len + 1 - j->seq->len) + g->count;
+    return engine_make_room(g, need);
+}
+
+/* The first of the queue starts, if there is a slot and room for its tokens. */
+static bool engine_admit(struct engine *g)
+{
+    if (g->count == g->o.slots || (g->crowded && g->count))
+        return false;
+    pthread_mutex_lock(&g->mutex);
+    struct job *j = g->waiting; /* only this thread takes from the front */
+    pthread_mutex_unlock(&g->mutex);
+    if (!j)
+        return false;
+    struct err e = {0};
+    uint32_t known = 0;
+    j->seq = seq_open(g->loaded->runner, &e);
+    if (j->seq) /* the last token is always computed: its result is wanted */
+        known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+    if (j->seq && !engine_fits(g, j) && g->count) {
+        seq_close(j->seq);
+        j->seq = NULL;
+        g->crowded = true;
+        return false;
+    }
+    g->running[g->count++] = j;
+    pthread_mutex_lock(&g->mutex);
+    engine_unqueue(g, &g->waiting);
+    g->stats.running = g->count;
+    if (!j->made) {
+        j->cached = known;
+        j->started = engine_clock();
+    }
+    pthread_mutex_unlock(&g->mutex);
+    if (!j->seq)
+        engine_end(g, j, &(struct job_end){.finish = FINISH_CANCEL, .err = &e});
+    return true;
+}
+
+/* Whether a job has to end now; *end says how. */
+static bool engine_is_over(const struct job *j, double now, struct job_end *end)
+{
+    static const struct err late = {.code = ERR_RESOURCE, .text = "the deadline has passed"};
+    bool cancelled = atomic_load(&j->stream->cancel);
+    bool too_late = j->request.seconds > 0 && now > j->submitted + j->request.seconds;
+    *end = (struct job_end){.finish = FINISH_CANCEL, .err = !cancelled && too_late ? &late : NULL};
+    return cancelled || too_late;
+}
+
+/* Takes the first waiting job that is over (all: any) out of the queue; NULL = there is none. */
+static struct job *engine_next_over(struct engine *g, double now, bool all, struct job_end *end)
+{
+    struct job *j = NULL;
+    pthread_mutex_lock(&g->mutex);
+    struct job **at = &g->waiting;
+    while (*at && !engine_is_over(*at, now, end) && !all)
+        at = &(*at)->next;
+    if ((j = *at)) {
+        engine_unqueue(g, at);
+        engine_count(g, end);
+    }
+    pthread_mutex_unlock(&g->mutex);
+    return j;
+}
+
+/* Jobs that were cancelled or are too late end before the step, running or waiting; or all of them. */
+static void engine_sweep(struct engine *g, bool all)
+{
+    double now = engine_clock();
+    struct job_end end;
+    for (uint32_t i = g->count; i-- > 0;)
+        if (engine_is_over(g->running[i], now, &end) || all)
+            engine_end(g, g->running[i], &end);
+    for (struct job *j; (j = engine_next_over(g, now, all, &end));) {
+        g->crowded = false; /* another one may be first now */
+        job_finish(j, &end);
+        job_close(j);
+    }
 }
 
 static uint32_t engine_free_pages(const struct engine *g)
@@ -137,8 +230,7 @@ static uint32_t engine_free_pages(const struct engine *g)
     return least;
 }
 
-/* Makes room for so many pages, from what nobody uses. */
-static bool engine_make_room(struct engine *g, uint32_t pages)
+bool engine_make_room(struct engine *g, uint32_t pages)
 {
     uint32_t have = engine_free_pages(g);
     if (have < pages)
@@ -146,263 +238,12 @@ static bool engine_make_room(struct engine *g, uint32_t pages)
     return engine_free_pages(g) >= pages;
 }
 
-/* The first of the queue starts, if there is a slot and room for its tokens. */
-static bool engine_admit(struct engine *g)
-{
-    pthread_mutex_lock(&g->mutex);
-    struct job *j = g->count < g->o.slots ? g->waiting : NULL;
-    pthread_mutex_unlock(&g->mutex);
-    if (!j)
-        return false;
-    uint32_t need = (uint32_t)j->ids.len / RUNNER_PAGE + 2;
-    if (!j->stream->cancel && !engine_make_room(g, need) && g->count)
-        return false;
-    pthread_mutex_lock(&g->mutex);
-    g->waiting = j->next;
-    if (!g->waiting)
-        g->waiting_end = &g->waiting;
-    g->stats.waiting--;
-    g->stats.running = g->count + 1;
-    pthread_mutex_unlock(&g->mutex);
-    j->next = NULL;
-    struct err e = {0};
-    g->running[g->count++] = j;
-    j->state = JOB_RUNNING;
-    if (!(j->seq = seq_open(g->loaded->runner, &e))) {
-        engine_end(g, j, FINISH_CANCEL, &e);
-        return true;
-    }
-    /* the last token is always computed: its result is wanted */
-    uint32_t cached = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
-    if (!j->made) {
-        j->started = engine_clock();
-        pthread_mutex_lock(&j->stream->mutex);
-        j->stream->state.cached = cached;
-        pthread_mutex_unlock(&j->stream->mutex);
-        pthread_mutex_lock(&g->mutex);
-        g->stats.cached_tokens += cached;
-        pthread_mutex_unlock(&g->mutex);
-    }
-    return true;
-}
-
-/* Jobs that were cancelled or are too late end before the step. */
-static void engine_sweep(struct engine *g)
-{
-    double now = engine_clock();
-    for (uint32_t i = g->count; i-- > 0;) {
-        struct job *j = g->running[i];
-        struct err late = {.code = ERR_RESOURCE, .text = "the deadline has passed"};
-        if (j->stream->cancel)
-            engine_end(g, j, FINISH_CANCEL, NULL);
-        else if (j->request.seconds > 0 && now > j->submitted + j->request.seconds)
-            engine_end(g, j, FINISH_CANCEL, &late);
-    }
-}
-
-/* Guesses what follows: the tokens that came after the last place where the text ended as it does now. */
-static uint32_t engine_draft(const struct job *j, uint32_t most, int32_t *out)
-{
-    const int32_t *ids = j->ids.data;
-    size_t n = j->ids.len;
-    if (n < 2 * ENGINE_NGRAM)
-        return 0;
-    for (size_t at = n - ENGINE_NGRAM; at-- > 0;) {
-        if (memcmp(ids + at, ids + n - ENGINE_NGRAM, ENGINE_NGRAM * sizeof *ids) != 0)
-            continue;
-        uint32_t k = 0;
-        for (; k < most && at + ENGINE_NGRAM + k < n; k++)
-            out[k] = ids[at + ENGINE_NGRAM + k];
-        return k;
-    }
-    return 0;
-}
-
-/* The job's part in the step: one row (and guesses), or as much of its prompt as `room` allows. */
-static void engine_part(struct engine *g, struct job *j, uint32_t at, uint32_t room, uint32_t rows_left)
-{
-    uint32_t pending = (uint32_t)j->ids.len - j->seq->len,
-             left = g->loaded->runner->ctx - (uint32_t)j->ids.len;
-    struct seq_rows *p = &g->parts[at];
-    *p = (struct seq_rows){.seq = j->seq, .ids = j->ids.data + j->seq->len};
-    g->owner[at] = j;
-    j->draft = 0;
-    if (pending > 1) {
-        p->n = pending < room ? pending : room;
-        p->outs = p->n == pending;
-        return;
-    }
-    uint32_t most = j->draft_rest ? 0 : j->draft_ok;
-    most = most < left ? most : left;
-    most = most < j->request.most - j->made - 1 ? most : j->request.most - j->made - 1;
-    most = most + 1 < rows_left ? most : rows_left ? rows_left - 1 : 0;
-    if (most) {
-        g->drafts[at][0] = j->ids.data[j->ids.len - 1];
-        j->draft = engine_draft(j, most, g->drafts[at] + 1);
-        p->ids = g->drafts[at];
-    }
-    j->draft_rest -= j->draft_rest > 0;
-    p->n = p->outs = 1 + j->draft;
-}
-
-/* Fills the step: every decoding job one row, then prompts in order of admission within the budget. */
-static uint32_t engine_compose(struct engine *g)
-{
-    struct runner *r = g->loaded->runner;
-    uint32_t parts = 0, rows = 0, decoding = 0;
-    for (uint32_t i = 0; i < g->count; i++)
-        decoding += g->running[i]->ids.len - g->running[i]->seq->len == 1;
-    for (uint32_t i = 0; i < g->count; i++) {
-        struct job *j = g->running[i];
-        if (j->ids.len - j->seq->len != 1)
-            continue;
-        uint32_t spare = r->chunk - rows - (decoding - parts - 1); /* the others' rows are theirs */
-        uint32_t outs = r->most_outs - rows - (decoding - parts - 1);
-        engine_part(g, j, parts, 0, spare < outs ? spare : outs);
-        rows += g->parts[parts++].n;
-    }
-    /* while others wait for their next token, a prompt gets what fits into the gap */
-    uint32_t room = r->chunk - rows;
-    if (decoding && g->row_seconds > 0) {
-        double fit = g->o.gap / g->row_seconds;
-        fit = fit < ENGINE_CHUNK_LEAST ? ENGINE_CHUNK_LEAST : fit;
-        room = fit < room ? (uint32_t)fit : room;
-    }
-    for (uint32_t i = 0; i < g->count && room; i++) {
-        struct job *j = g->running[i];
-        if (j->ids.len - j->seq->len == 1)
-            continue;
-        engine_part(g, j, parts, room, 0);
-        room -= g->parts[parts++].n;
-    }
-    return parts;
-}
-
-/* Whether the pages for this step are there; where not, somebody has to give way. */
-static bool engine_pages_suffice(struct engine *g, uint32_t parts)
-{
-    uint32_t need = 0;
-    for (uint32_t i = 0; i < parts; i++)
-        need += g->parts[i].n / RUNNER_PAGE + 2;
-    return engine_make_room(g, need);
-}
-
-enum took { TOOK_ONE, TOOK_STOP, TOOK_LENGTH, TOOK_FULL, TOOK_ERROR };
-
-/* Takes one token for a job from its logits. */
-static enum took engine_token(const struct engine *g, struct job *j, const float *logits, int32_t *id,
-                              struct err *e)
-{
-    uint32_t vocab = g->loaded->model->plan.out_width, len = (uint32_t)j->ids.len;
-    *id = sampler_pick(j->sampler, logits, j->ids.data, len, len, NULL, e);
-    float logprob = *id >= 0 && j->request.logprobs ? (float)sampler_logprob(logits, vocab, *id) : 0;
-    int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, logprob, e);
-    if (end)
-        return end < 0 ? TOOK_ERROR : TOOK_STOP;
-    if (j->made == j->request.most)
-        return len == g->loaded->runner->ctx ? TOOK_FULL : TOOK_LENGTH;
-    return TOOK_ONE;
-}
-
-/* Guesses that come true may grow longer; those that fail grow shorter and pause. */
-static void engine_learn(struct engine *g, struct job *j, uint32_t right)
-{
-    if (!j->draft)
-        return;
-    pthread_mutex_lock(&g->mutex);
-    g->stats.drafted += j->draft;
-    g->stats.accepted += right;
-    pthread_mutex_unlock(&g->mutex);
-    if (right == j->draft)
-        j->draft_ok = j->draft_ok * 2 < g->o.draft ? j->draft_ok * 2 : g->o.draft;
-    else if (!right) {
-        j->draft_ok = j->draft_ok > 1 ? j->draft_ok / 2 : 1;
-        j->draft_rest = 4;
-    }
-}
-
-/* The results of one part: a token, and as many of the guesses as turn out to be what the model takes. */
-static void engine_take(struct engine *g, uint32_t part, const float *logits)
-{
-    struct job *j = g->owner[part];
-    struct err e = {0};
-    uint32_t right = 0, base = j->seq->len - j->draft;
-    enum took took;
-    for (uint32_t i = 0;; i++) {
-        int32_t id;
-        took = engine_token(g, j, logits + (size_t)i * g->loaded->model->plan.out_width, &id, &e);
-        if (took != TOOK_ONE || i == j->draft || id != g->drafts[part][i + 1])
-            break;
-        right++;
-    }
-    seq_truncate(j->seq, base + right);
-    engine_learn(g, j, right);
-    pthread_mutex_lock(&g->mutex);
-    g->stats.made_tokens += right + 1;
-    pthread_mutex_unlock(&g->mutex);
-    if (took == TOOK_ONE) {
-        job_publish(j);
-        return;
-    }
-    j->stream->state.context_full = took == TOOK_FULL;
-    engine_end(g, j, took == TOOK_STOP ? FINISH_STOP : FINISH_LENGTH, took == TOOK_ERROR ? &e : NULL);
-}
-
-/* A step that fails takes its requests with it; the engine goes on. */
-static void engine_fail(struct engine *g, const struct err *e)
-{
-    while (g->count)
-        engine_end(g, g->running[g->count - 1], FINISH_CANCEL, e);
-}
-
-static void engine_measure(struct engine *g, uint32_t parts, double seconds)
-{
-    uint32_t rows = 0, prompt = 0;
-    for (uint32_t i = 0; i < parts; i++) {
-        rows += g->parts[i].n;
-        prompt += g->parts[i].outs != g->parts[i].n ? g->parts[i].n : 0;
-    }
-    if (prompt >= ENGINE_CHUNK_LEAST)
-        g->row_seconds = g->row_seconds > 0 ? 0.7 * g->row_seconds + 0.3 * seconds / rows : seconds / rows;
-    pthread_mutex_lock(&g->mutex);
-    g->stats.steps++;
-    g->stats.prompt_tokens += prompt;
-    g->stats.last_step = engine_clock();
-    g->stats.pages = g->loaded->model->plan.groups ? g->loaded->runner->pages[0].count - 1 : 0;
-    g->stats.pages_free = engine_free_pages(g);
-    prefix_stats(g->prefix, &g->stats.prefix);
-    pthread_mutex_unlock(&g->mutex);
-}
-
-static void engine_step(struct engine *g)
-{
-    struct err e = {0};
-    uint32_t parts = engine_compose(g);
-    while (!engine_pages_suffice(g, parts) && g->count > 1) {
-        engine_preempt(g);
-        parts = engine_compose(g);
-    }
-    double start = engine_clock();
-    const float *results = NULL;
-    if (!runner_step(g->loaded->runner, g->parts, parts, &e))
-        results = runner_results(g->loaded->runner, &e);
-    if (!results) {
-        engine_fail(g, &e);
-        return;
-    }
-    engine_measure(g, parts, engine_clock() - start);
-    for (uint32_t i = 0; i < parts; i++) {
-        uint32_t outs = g->parts[i].outs;
-        if (outs)
-            engine_take(g, i, results);
-        results += (size_t)outs * g->loaded->model->plan.out_width;
-    }
-}
-
 /* Waits for work; false when the engine closes. */
 static bool engine_wait(struct engine *g)
 {
     pthread_mutex_lock(&g->mutex);
+    g->stats.pages_free = engine_free_pages(g);
+    prefix_stats(g->prefix, &g->stats.prefix);
     while (!g->closing && !g->waiting && !g->count)
         pthread_cond_wait(&g->work, &g->mutex);
     bool closing = g->closing;
@@ -414,20 +255,13 @@ static void *engine_thread(void *arg)
 {
     struct engine *g = arg;
     while (engine_wait(g)) {
+        engine_sweep(g, false);
         while (engine_admit(g))
             ;
-        engine_sweep(g);
         if (g->count)
             engine_step(g);
     }
-    while (g->count)
-        engine_end(g, g->running[g->count - 1], FINISH_CANCEL, NULL);
-    for (struct job *j = g->waiting, *next; j; j = next) {
-        next = j->next;
-        job_finish(j, FINISH_CANCEL, NULL);
-        engine_count(g, FINISH_CANCEL, false);
-        job_close(j);
-    }
+    engine_sweep(g, true);
     return NULL;
 }
 
@@ -443,6 +277,43 @@ static void engine_free(struct engine *g)
     mem_free(g);
 }
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The options as they are used, and how much one request can have. */
+static void engine_limits(struct engine *g, const struct engine_options *o)
+{
+    const struct runner *r = g->loaded->runner;
+    g->o = *o;
+    g->o.slots = least(o->slots ? o->slots : r->most_seqs, r->most_seqs);
+    g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* everybody has a row in every step */
+    g->o.queue = o->queue ? o->queue : 4 * g->o.slots;
+    g->o.gap = o->gap > 0 ? o->gap : 0.1;
+    g->o.draft = least(o->draft, ENGINE_DRAFT_MOST);
+    g->room = r->ctx;
+    for (uint32_t i = 0; i < r->plan->groups; i++) {
+        uint64_t tokens = (uint64_t)(r->pages[i].count - 1) * RUNNER_PAGE;
+        g->room = tokens < g->room ? (uint32_t)tokens : g->room;
+        g->stats.pages = i ? least(g->stats.pages, r->pages[i].count - 1) : r->pages[i].count - 1;
+    }
+}
+
+static int engine_start(struct engine *g, struct err *e)
+{
+    g->running = mem_alloc(g->o.slots, sizeof *g->running);
+    g->parts = mem_alloc(g->o.slots, sizeof *g->parts);
+    g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
+    g->drafts = mem_alloc(g->o.slots, sizeof *g->drafts);
+    if (!g->running || !g->parts || !g->owner || !g->drafts)
+        return err_memory(e, "the engine", g->o.slots * sizeof *g->drafts);
+    if (prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, e))
+        return -1;
+    int r = pthread_create(&g->thread, NULL, engine_thread, g);
+    return r ? err_set(e, ERR_RESOURCE, "cannot start the engine's thread: %s", strerror(r)) : 0;
+}
+
 int engine_open(struct engine **out, struct loaded *l, const struct engine_options *o, struct err *e)
 {
     struct engine *g = mem_zalloc(1, sizeof *g);
@@ -450,26 +321,11 @@ int engine_open(struct engine **out, struct loaded *l, const struct engine_optio
     if (!g)
         return err_memory(e, "the engine", sizeof *g);
     g->loaded = l;
-    g->o = *o;
-    g->o.slots = o->slots && o->slots < l->runner->most_seqs ? o->slots : l->runner->most_seqs;
-    g->o.queue = o->queue ? o->queue : 4 * g->o.slots;
-    g->o.gap = o->gap > 0 ? o->gap : 0.1;
-    g->o.draft = o->draft < ENGINE_DRAFT_MOST ? o->draft : ENGINE_DRAFT_MOST;
     g->waiting_end = &g->waiting;
     pthread_mutex_init(&g->mutex, NULL);
     pthread_cond_init(&g->work, NULL);
-    g->running = mem_alloc(g->o.slots, sizeof *g->running);
-    g->parts = mem_alloc(g->o.slots, sizeof *g->parts);
-    g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
-    g->drafts = mem_alloc(g->o.slots, sizeof *g->drafts);
-    uint32_t nodes = l->model->plan.groups ? l->runner->pages[0].count : 1;
-    int failed = !g->running || !g->parts || !g->owner || !g->drafts
-                     ? err_memory(e, "the engine", g->o.slots * sizeof *g->drafts)
-                     : prefix_open(&g->prefix, l->runner, nodes, e);
-    int r = failed ? 0 : pthread_create(&g->thread, NULL, engine_thread, g);
-    if (r)
-        failed = err_set(e, ERR_RESOURCE, "cannot start the engine's thread: %s", strerror(r));
-    if (failed) {
+    engine_limits(g, o);
+    if (engine_start(g, e)) {
         engine_free(g);
         return -1;
     }

@@ -10,6 +10,7 @@
 #include "run/generate.h"
 #include "run/loaded.h"
 #include "run/prefix.h"
+#include "run/rule.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +23,10 @@ struct engine_options {
     uint32_t queue; /* requests that wait; 0 = 4 times the slots */
     double gap;     /* seconds that a running stream may wait for a chunk; 0 = 0.1 */
     uint32_t draft; /* most tokens guessed ahead by n-grams; 0 = none */
+    bool guard;     /* for tests: an allocation inside a step is fatal */
 };
+
+enum { ENGINE_TOP_MOST = 20 };
 
 struct engine_request {
     const int32_t *prompt; /* (n), copied */
@@ -32,10 +36,13 @@ struct engine_request {
     const char *const *stop_strings; /* (stops), copied */
     size_t stops;
     bool ignore_eog, show_special;
-    bool logprobs;  /* ln p of each token */
-    uint64_t salt;  /* requests share prefixes only with those of the same salt */
-    double seconds; /* it has to be done within so many; 0 = no deadline */
-    /* Called by the engine's thread when there is news; must not block. May be NULL. */
+    bool logprobs;         /* ln p of each token */
+    uint32_t top_logprobs; /* and of so many best ones; at most ENGINE_TOP_MOST */
+    struct rule *rule;     /* what the answer has to be; NULL = anything; shared, not taken over */
+    uint64_t salt;         /* requests share prefixes only with those of the same salt */
+    double seconds;        /* it has to be done within so many; 0 = no deadline */
+    /* Called by the engine's thread when there is news, never after the stream was closed. It must
+     * neither block nor call the engine or the stream. May be NULL. */
     void (*wake)(void *arg);
     void *arg;
 };
@@ -44,8 +51,9 @@ struct engine_request {
 struct stream_news {
     const char *text;
     size_t text_length;
-    const int32_t *ids;    /* (count) */
-    const float *logprobs; /* (count), where asked for */
+    const int32_t *ids;           /* (count) */
+    const float *logprobs;        /* (count), where asked for */
+    const struct token_prob *top; /* (count, top_logprobs), where asked for */
     size_t count;
     bool done; /* nothing more will come */
     enum finish_kind finish;
@@ -57,7 +65,7 @@ struct stream_news {
 
 /* The loaded model must outlive the engine, and is the engine's alone meanwhile. */
 int engine_open(struct engine **out, struct loaded *l, const struct engine_options *o, struct err *e);
-/* Ends what runs (as cancelled) and waits for the thread. All streams must be closed afterwards. */
+/* Ends what runs (as cancelled) and waits for the thread. Streams stay readable until they are closed. */
 void engine_close(struct engine *g);
 
 /* ERR_RESOURCE when the queue is full. Thread-safe, as all below. */
@@ -67,6 +75,8 @@ bool stream_look(struct stream *s, double seconds, struct stream_news *out);
 void stream_cancel(struct stream *s); /* takes effect within a step */
 void stream_close(struct stream *s);  /* cancels, if it runs */
 
+/* submitted = finished + cancelled + failed + running + waiting. prompt_tokens are rows of prompts that
+ * were computed (again after a preemption), cached_tokens those that were not, because they were known. */
 struct engine_stats {
     uint32_t running, waiting;
     uint64_t submitted, finished, cancelled, failed, refused;

@@ -20,6 +20,7 @@ struct writer {
     struct generation *g;
     struct tok_decoder decoder;
     struct stop stop;
+    struct rule_walk walk;
     struct buf piece; /* scratch of one token */
 };
 
@@ -34,6 +35,8 @@ static void writer_emit(struct writer *w, size_t from)
 static int writer_token(struct writer *w, int32_t id, bool *stopped, struct err *e)
 {
     buf_clear(&w->piece);
+    if (!w->decoder.t)
+        return 0;
     if (tok_decoder_feed(&w->decoder, id, &w->piece, e))
         return -1;
     size_t from = w->g->text.len;
@@ -48,22 +51,24 @@ static void writer_finish(struct writer *w)
 {
     size_t from = w->g->text.len;
     buf_clear(&w->piece);
-    tok_decoder_flush(&w->decoder, &w->piece);
+    if (w->decoder.t)
+        tok_decoder_flush(&w->decoder, &w->piece);
     stop_feed(&w->stop, w->piece.data ? w->piece.data : "", w->piece.len, &w->g->text);
     stop_flush(&w->stop, &w->g->text);
     writer_emit(w, from);
     stop_free(&w->stop);
+    rule_walk_close(&w->walk);
     buf_free(&w->piece);
 }
 
 static bool generate_ends(const struct tokenizer *t, const struct generate_options *o, int32_t id)
 {
-    if (o->ignore_eog)
+    if (o->ignore_eog && !o->rule) /* under a rule an end token is the end of the text */
         return false;
     for (size_t i = 0; i < o->stop_id_count; i++)
         if (o->stop_ids[i] == id)
             return true;
-    return tokenizer_is_eog(t, id);
+    return t && tokenizer_is_eog(t, id);
 }
 
 /* Samples until something ends it. The sequence holds the prompt, and its last result is at hand. */
@@ -77,8 +82,13 @@ static int generate_loop(struct seq *s, const struct tokenizer *t, struct sample
         const float *logits = runner_results(s->runner, e);
         if (!logits)
             return -1;
-        int32_t id = sampler_pick(sampler, logits, s->ids, s->len, s->len, NULL, e);
-        if (id < 0 || ids_add(&g->ids, id, e))
+        const uint32_t *mask;
+        int whole = rule_walk_next(&w->walk, &mask, e);
+        g->finish = FINISH_STOP;
+        if (whole)
+            return whole < 0 ? -1 : 0;
+        int32_t id = sampler_pick(sampler, logits, s->ids, s->len, s->len, mask, e);
+        if (id < 0 || ids_add(&g->ids, id, e) || rule_walk_accept(&w->walk, id, e))
             return -1;
         if (!made++) {
             g->first_seconds = g->prompt_seconds + clock_now() - start;
@@ -127,7 +137,10 @@ int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, ui
     struct writer w = {
         .o = o, .g = g, .decoder = {.t = t, .skip_special = !o->show_special, .started = true}};
     w.stop = (struct stop){.strings = o->stop_strings, .count = o->stops};
-    int r = seq_feed(s, prompt + common, n - common, &o->feed, e);
+    int r = rule_walk_open(&w.walk, o->rule, s->runner->plan->out_width, e) ||
+                    seq_feed(s, prompt + common, n - common, &o->feed, e)
+                ? -1
+                : 0;
     g->prompt_seconds = clock_now() - start;
     if (!r)
         r = generate_loop(s, t, sampler, &w, e);

@@ -55,7 +55,8 @@ static int loaded_fits(struct loaded *l, const struct runner_options *r, struct 
     memory_read(&m);
     uint32_t type = r->device_options.exact ? DTYPE_F32 : r->kv_type;
     l->kv_bytes = runner_kv_bytes(&l->model->plan, type);
-    double kv = (double)l->kv_bytes * r->ctx * (r->seqs ? r->seqs : 1);
+    double tokens = r->pages ? (double)r->pages * RUNNER_PAGE : (double)r->ctx * (r->seqs ? r->seqs : 1);
+    double kv = (double)l->kv_bytes * tokens;
     double weights = (double)l->store->bytes + (double)l->model->converted;
     bool on_cpu = !r->device || !strcmp(r->device, "cpu");
     if (m.total && on_cpu && weights + kv > (double)m.total)
@@ -92,6 +93,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
         return err_memory(e, "the model", sizeof *l);
     }
     l->store = store;
+    pthread_mutex_init(&l->lock, NULL);
     if (loaded_model(l, &r.ctx, o->hidden, e) || loaded_fits(l, &r, e) ||
         (!o->no_text && loaded_text(l, o->chat_template, e)) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
@@ -114,12 +116,56 @@ void loaded_close(struct loaded *l)
     if (!l)
         return;
     runner_close(l->runner);
+    constraint_vocab_close(l->vocab);
+    pthread_mutex_destroy(&l->lock);
     chat_close(l->chat);
     tokenizer_close(l->tokenizer);
     model_close(l->model);
     store_close(l->store);
     mem_free(l->stop_ids);
     mem_free(l);
+}
+
+bool loaded_ends(const struct loaded *l, int32_t id)
+{
+    for (size_t i = 0; i < l->stops; i++)
+        if (l->stop_ids[i] == id)
+            return true;
+    return l->tokenizer && tokenizer_is_eog(l->tokenizer, id);
+}
+
+static const char *loaded_token_bytes(const void *of, int32_t id, size_t *n)
+{
+    const struct loaded *l = of;
+    *n = 0;
+    return id < tokenizer_vocab(l->tokenizer) ? tokenizer_token_bytes(l->tokenizer, id, n) : "";
+}
+
+static enum constraint_kind loaded_token_kind(const void *of, int32_t id)
+{
+    const struct loaded *l = of;
+    if (loaded_ends(l, id))
+        return CONSTRAINT_END;
+    /* the head may have rows that the tokenizer has no name for */
+    return id < tokenizer_vocab(l->tokenizer) ? constraint_token_kind(l->tokenizer, id) : CONSTRAINT_NEVER;
+}
+
+const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e)
+{
+    if (!l->tokenizer) {
+        err_set(e, ERR_USAGE, "a constraint needs a tokenizer, and this model was opened without one");
+        return NULL;
+    }
+    pthread_mutex_lock(&l->lock);
+    if (!l->vocab)
+        l->vocab =
+            constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
+                                                              .of = l,
+                                                              .bytes = loaded_token_bytes,
+                                                              .kind = loaded_token_kind},
+                                  e);
+    pthread_mutex_unlock(&l->lock);
+    return l->vocab;
 }
 
 int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e)

@@ -17,14 +17,19 @@ struct prefix;
 int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct err *e);
 void prefix_close(struct prefix *t);
 
-/* Gives the sequence (which is empty) the pages of the longest known beginning of ids[0..n); returns
- * how many tokens that are. A partly filled page, and a page that is only in part the same, are
- * copied by the runner when they are first written to. */
+/* Gives the sequence, which holds a beginning of ids[0..n), the pages of the longest known one; returns how many
+ * tokens it holds then. It takes whole pages where it stands at the end of one; an empty sequence may
+ * also get a page that is filled or equal only in part: the runner copies it when it is first written to. */
 uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n);
-/* Remembers the first `len` tokens of the sequence. Never fails: where there is no room, it forgets. */
-void prefix_insert(struct prefix *t, uint64_t salt, const struct seq *s, uint32_t len);
+/* Counts a match in the statistics: a request got `tokens` of its prompt. */
+void prefix_count(struct prefix *t, uint32_t tokens);
+/* Remembers the first `len` tokens of the sequence. Where a page of them is known already, the
+ * sequence gets that one and gives up its own. Never fails: where there is no room, it forgets. */
+void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len);
 /* Frees at least `pages` pages of every group, if that many can be; returns how many nodes went. */
 uint32_t prefix_evict(struct prefix *t, uint32_t pages);
+/* Forgets everything, also what sequences use. */
+void prefix_clear(struct prefix *t);
 
 struct prefix_stats {
     uint64_t nodes, hits, misses, hit_tokens, evicted;

@@ -39,7 +39,7 @@ static int runner_device(struct runner *r, const struct weights *weights, const 
     if (o->device_options.exact)
         kv.type = DTYPE_F32;
     for (uint32_t g = 0; g < r->plan->groups; g++) {
-        kv.pages[g] = 1 + r->most_seqs * r->table_width;
+        kv.pages[g] = 1 + (o->pages ? o->pages : r->most_seqs * r->table_width);
         if (pages_open(&r->pages[g], kv.pages[g], e))
             return -1;
     }
@@ -191,6 +191,16 @@ static int seq_reserve(struct seq *s, uint32_t len, struct err *e)
         }
     }
     return 0;
+}
+
+uint32_t seq_need(const struct seq *s, uint32_t n)
+{
+    const struct runner *r = s->runner;
+    uint32_t have = (s->len + RUNNER_PAGE - 1) / RUNNER_PAGE;
+    uint32_t need = (s->len + n + RUNNER_PAGE - 1) / RUNNER_PAGE - have, copies = 0;
+    for (uint32_t g = 0; g < r->plan->groups && s->len % RUNNER_PAGE; g++)
+        copies |= r->pages[g].refs[s->table[g][s->len / RUNNER_PAGE]] > 1;
+    return need + copies;
 }
 
 static int runner_check(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)

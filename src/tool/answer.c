@@ -66,6 +66,7 @@ int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const 
         .most = o->most,
         .stop_strings = o->stop_strings,
         .stops = o->stops,
+        .rule = o->rule,
         .stop_ids = l->stop_ids,
         .stop_id_count = l->stops,
         .ignore_eog = o->ignore_eog,

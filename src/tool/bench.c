@@ -6,6 +6,7 @@
 #include "base/num.h"
 #include "base/pool.h"
 #include "device/cpu/probe.h"
+#include "tool/bench_engine.h"
 #include "tool/load.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
@@ -22,6 +23,8 @@ static const struct arg_option bench_options[] = {
     {"depth", 'd', ARG_TEXT, "N,N", "tokens already in the context (default: 0)", 0, 0},
     {"batch", 'b', ARG_TEXT, "N,N", "streams at once when generating (default: 1)", 0, 0},
     {"repeat", 'r', ARG_INT, "N", "how often each is measured (default: 5)", 1, BENCH_REPEATS_MOST},
+    {"streams", 0, ARG_TEXT, "N,N", "instead: so many requests at once, through the engine", 0, 0},
+    {"read", 0, ARG_INT, "N", "with --streams: how long one waits while such a prompt is read", 1, 1 << 20},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array", 0, 0},
     LOAD_OPTIONS,
     {0},
@@ -300,9 +303,28 @@ static int bench_all(struct bench *b, struct err *e)
     return tool_print(&out, e);
 }
 
+/* Requests at once: the first of each list counts. */
+static int bench_streams(const struct args *a, struct err *e)
+{
+    struct list streams = {0}, prompt = {0}, predict = {0};
+    if (bench_list(a, "streams", "1", &streams, e) || bench_list(a, "prompt", "16", &prompt, e) ||
+        bench_list(a, "predict", "64", &predict, e))
+        return -1;
+    if (!prompt.item[0] || !predict.item[0])
+        return err_set(e, ERR_USAGE, "--streams needs a --prompt and a --predict that are not 0");
+    struct bench_engine o = {.streams = streams.item,
+                             .count = streams.count,
+                             .prompt = prompt.item[0],
+                             .predict = predict.item[0],
+                             .read = (uint32_t)args_int(a, "read", 0)};
+    return bench_engine(a, &o, e);
+}
+
 static int bench_run(const struct args *a, struct err *e)
 {
     struct bench b = {.a = a};
+    if (args_text(a, "streams"))
+        return bench_streams(a, e);
     int failed = bench_all(&b, e);
     for (uint32_t i = 0; b.seqs && i < b.batches; i++)
         seq_close(b.seqs[i]);
@@ -318,7 +340,8 @@ const struct tool_verb tool_bench = {
     .words = "MODEL",
     .brief = "measure reading and generating, beside the machine's limits",
     .more = "Lists make a table of all combinations:\n"
-            "  quern bench model.gguf -p 512,2048 -n 128 -b 1,4,8 -d 0,4096\n",
+            "  quern bench model.gguf -p 512,2048 -n 128 -b 1,4,8 -d 0,4096\n"
+            "  quern bench model.gguf --streams 1,16 --read 8000\n",
     .options = bench_options,
     .least = 1,
     .most = 1,

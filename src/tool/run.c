@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "tool/answer.h"
+#include "tool/constrain.h"
 #include "tool/load.h"
 #include "tool/profile.h"
 #include "tool/sampling.h"
@@ -27,6 +28,7 @@ static const struct arg_option run_options[] = {
     {"ignore-eos", 0, ARG_FLAG, NULL, "go on after the model's end token", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON value at the end instead of streaming", 0, 0},
     {"profile", 0, ARG_FLAG, NULL, "print where the time went, operation by operation", 0, 0},
+    CONSTRAIN_OPTIONS,
     SAMPLING_OPTIONS,
     LOAD_OPTIONS,
     {0},
@@ -42,6 +44,8 @@ struct run {
     size_t stop_count;
     struct buf prompt, chat_template;
     json_t *set;
+    struct constraint *constraint; /* until the model is loaded; then the rule */
+    struct rule *rule;
     struct profile profile;
 };
 
@@ -57,6 +61,8 @@ static int run_read_options(struct run *r, struct err *e)
     }
     const char *file = args_text(r->a, "template");
     if (file && file_read(file, &r->chat_template, e))
+        return -1;
+    if (constrain_read(r->a, &r->constraint, e))
         return -1;
     return tool_set_values(r->a, &r->set, e);
 }
@@ -157,6 +163,7 @@ static int run_once(struct run *r, struct err *e)
         .most = (uint32_t)args_int(r->a, "predict", 0),
         .stop_strings = r->stops,
         .stops = r->stop_count,
+        .rule = r->rule,
         .quiet = json,
         .special = args_flag(r->a, "special"),
         .ignore_eog = args_flag(r->a, "ignore-eos"),
@@ -199,6 +206,7 @@ static int run_talk(struct run *r, struct err *e)
         .most = (uint32_t)args_int(r->a, "predict", 0),
         .stop_strings = r->stops,
         .stops = r->stop_count,
+        .rule = r->rule,
         .set = r->set,
         .verbose = args_flag(r->a, "verbose"),
     };
@@ -220,8 +228,9 @@ static int run_all(struct run *r, struct err *e)
         sampling_read(r->a, &r->loaded->defaults, &r->sampling, e) ||
         sampler_check(&r->sampling.params, r->loaded->model->plan.out_width, e))
         return -1;
-    r->seq = seq_open(r->loaded->runner, e);
-    if (!r->seq)
+    struct constraint *c = r->constraint;
+    r->constraint = NULL;
+    if (constrain_rule(c, r->loaded, &r->rule, e) || !(r->seq = seq_open(r->loaded->runner, e)))
         return -1;
     return is_chat ? run_talk(r, e) : run_once(r, e);
 }
@@ -233,6 +242,8 @@ static int run_run(const struct args *a, struct err *e)
     int result = run_all(&r, e);
     seq_close(r.seq);
     profile_free(&r.profile);
+    constraint_free(r.constraint);
+    rule_drop(r.rule);
     loaded_close(r.loaded);
     json_decref(r.set);
     buf_free(&r.prompt);
@@ -247,7 +258,8 @@ const struct tool_verb tool_run = {
     .more = "Without MODEL the default model answers; without a prompt, on a terminal, it is a chat.\n"
             "  quern run -p \"Why is the sky blue?\"\n"
             "  quern run model.gguf \"Write a haiku about mills\" --temp 0.5\n"
-            "  git diff | quern run coder.gguf --system \"Review this change.\"\n",
+            "  git diff | quern run coder.gguf --system \"Review this change.\"\n"
+            "  quern run --json-schema person.json -p \"Invent a person.\"\n",
     .options = run_options,
     .least = 0,
     .most = 2,

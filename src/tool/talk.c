@@ -174,6 +174,7 @@ static void talk_answer(struct talk *t)
         .most = t->o->most,
         .stop_strings = t->o->stop_strings,
         .stops = t->o->stops,
+        .rule = t->o->rule,
     };
     generation_free(&t->last);
     t->last = (struct generation){0};
