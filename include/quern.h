@@ -20,7 +20,8 @@
  * only during the call. Threads: any thread may call into a model, many at once; a stream is read by one thread
  * at a time, and any thread may cancel it. A model is closed last, when no call runs and all streams are closed.
  * What requests have in common is computed once and kept once. Errors: a call that fails returns NULL or -1 and
- * fills quern_error, whose code is the exit code that the program would give. Zero in any field of an options struct means the default. */
+ * fills quern_error, whose code is the exit code that the program would give. Zero in any field of an options
+ * struct means the default. */
 #pragma once
 
 #include <stddef.h>

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "run/engine.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "run/engine_own.h"
 
@@ -171,7 +172,7 @@ static bool engine_admit(struct engine *g)
     g->stats.running = g->count;
     if (!j->made) {
         j->cached = known;
-        j->started = engine_clock();
+        j->started = clock_now();
     }
     pthread_mutex_unlock(&g->mutex);
     if (!j->seq)
@@ -208,7 +209,7 @@ static struct job *engine_next_over(struct engine *g, double now, bool all, stru
 /* Jobs that were cancelled or are too late end before the step, running or waiting; or all of them. */
 static void engine_sweep(struct engine *g, bool all)
 {
-    double now = engine_clock();
+    double now = clock_now();
     struct job_end end;
     for (uint32_t i = g->count; i-- > 0;)
         if (engine_is_over(g->running[i], now, &end) || all)

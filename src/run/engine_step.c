@@ -1,4 +1,5 @@
 /* A step of the engine: who computes what, whether there are pages for it, and what comes of it. */
+#include "base/clock.h"
 #include "base/mem.h"
 #include "run/engine_own.h"
 
@@ -251,7 +252,7 @@ static void engine_measure(struct engine *g, uint32_t parts, double seconds)
     pthread_mutex_lock(&g->mutex);
     g->stats.steps++;
     g->stats.prompt_tokens += prompt;
-    g->stats.last_step = engine_clock();
+    g->stats.last_step = clock_now();
     pthread_mutex_unlock(&g->mutex);
 }
 
@@ -273,12 +274,12 @@ void engine_step(struct engine *g)
     }
     if (g->count == 1 && !engine_pages_suffice(g, parts))
         prefix_clear(g->prefix); /* then every page is its own, and a request never has more than there are */
-    double start = engine_clock();
+    double start = clock_now();
     const float *results = NULL;
     if (!runner_step(g->loaded->runner, g->parts, parts, &e))
         results = runner_results(g->loaded->runner, &e);
     if (results) {
-        engine_measure(g, parts, engine_clock() - start);
+        engine_measure(g, parts, clock_now() - start);
         for (uint32_t i = 0; i < parts; i++) {
             uint32_t outs = g->parts[i].outs;
             if (outs)

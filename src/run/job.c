@@ -1,17 +1,11 @@
 #include "run/job.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
 #include <time.h>
-
-double engine_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void stream_free(struct stream *s)
 {
@@ -86,7 +80,7 @@ void stream_close(struct stream *s)
 /* Waits on the condition until there is news or the time is up. The mutex is held. */
 static void stream_wait(struct stream *s, double seconds)
 {
-    double until = engine_clock() + seconds;
+    double until = clock_now() + seconds;
     struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)(1e9 * (until - floor(until)))};
     while (!s->fresh) {
         int r = seconds < 0 ? pthread_cond_wait(&s->news, &s->mutex)
@@ -161,7 +155,7 @@ struct job *job_open(const struct loaded *l, const struct engine_request *r, str
             job_close(j);
         return NULL;
     }
-    j->submitted = engine_clock();
+    j->submitted = clock_now();
     j->decoder = (struct tok_decoder){.t = l->tokenizer, .skip_special = !r->show_special, .started = true};
     return j;
 }
@@ -233,7 +227,7 @@ int job_token(struct job *j, const struct loaded *l, int32_t id, const float *lo
         return -1;
     j->ids.data[j->ids.len++] = id;
     if (!j->made++)
-        j->first = engine_clock();
+        j->first = clock_now();
     job_note(j, l->model->plan.out_width, id, logits);
     /* under a rule an end token is the end of the text, whatever was asked for */
     if ((!j->request.ignore_eog || j->walk.state) && loaded_ends(l, id))
@@ -246,7 +240,7 @@ int job_token(struct job *j, const struct loaded *l, int32_t id, const float *lo
 void job_finish(struct job *j, const struct job_end *end)
 {
     struct stream *s = j->stream;
-    double now = engine_clock();
+    double now = clock_now();
     buf_clear(&j->piece);
     if (j->decoder.t)
         tok_decoder_flush(&j->decoder, &j->piece);

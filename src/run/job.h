@@ -62,5 +62,3 @@ void job_finish(struct job *j, const struct job_end *end);
 /* One more token, taken from these logits. 1: it ends the request; 0: go on; -1: an error. */
 int job_token(struct job *j, const struct loaded *l, int32_t id, const float *logits, struct err *e);
 void job_publish(struct job *j); /* tells the client that there is news */
-
-double engine_clock(void);

@@ -1,5 +1,6 @@
 #include "tool/bench_engine.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "run/engine.h"
 #include "tool/load.h"
