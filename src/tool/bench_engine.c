@@ -7,7 +7,22 @@
 #include "tool/progress.h"
 #include "tool/tool.h"
 
-#include <stdio.h>
+#include <stdlib.h>
+
+struct figures {
+    uint32_t streams;
+    double tok_s, first; /* all together; seconds until the last one has its first token */
+    uint64_t steps;
+};
+
+enum { GAPS_MOST = 1 << 16 };
+
+/* Seconds between two tokens of a running stream. */
+struct gaps {
+    double *item; /* (GAPS_MOST) */
+    uint32_t count;
+    double median, most;
+};
 
 struct run {
     const struct bench_engine *o;
@@ -17,16 +32,7 @@ struct run {
     uint32_t most;
     int32_t *ids; /* (longest prompt) */
     uint32_t seed;
-};
-
-struct figures {
-    uint32_t streams;
-    double tok_s, first; /* all together; seconds until the last one has its first token */
-    uint64_t steps;
-};
-
-struct gap {
-    double usual, longest, seconds; /* between two tokens: before, while the prompt is read; to read it */
+    struct gaps gaps;
 };
 
 static struct engine_request request(struct run *r, uint32_t n, uint32_t most)
@@ -78,42 +84,91 @@ static int measure(struct run *r, uint32_t n, struct figures *f, struct err *e)
     return failed ? -1 : 0;
 }
 
-/* The longest time between two looks at a running stream that bring something, until `until` has news. */
-static double longest_gap(struct stream *running, struct stream *until, uint32_t tokens)
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Looks at a running stream until `until` has news, or so many times. */
+static void watch(struct stream *running, struct stream *until, uint32_t times, struct gaps *out)
 {
     struct stream_news news;
-    double longest = 0, last = clock_now();
-    for (uint32_t i = 0; i < tokens; i++) {
+    double last = clock_now();
+    for (out->count = 0; out->count < times && out->count < GAPS_MOST;) {
         if (until && stream_look(until, 0, &news) && (news.count || news.done))
             break;
         stream_look(running, -1, &news);
         double now = clock_now();
-        longest = now - last > longest ? now - last : longest;
+        out->item[out->count++] = now - last;
         last = now;
         if (news.done)
             break;
     }
-    return longest;
+    qsort(out->item, out->count, sizeof *out->item, by_value);
+    out->median = out->count ? out->item[out->count / 2] : 0;
+    out->most = out->count ? out->item[out->count - 1] : 0;
 }
 
-static int measure_gap(struct run *r, struct gap *out, struct err *e)
+/* How long a running stream waits for its tokens while a long prompt is read. */
+static int measure_gap(struct run *r, struct gaps *gaps, struct buf *out, struct err *e)
 {
     struct stream *running, *reading;
     struct engine_request q = request(r, r->o->prompt, 0);
     if (engine_submit(r->engine, &q, &running, e))
         return -1;
-    longest_gap(running, NULL, 2);
-    out->usual = longest_gap(running, NULL, 16);
+    watch(running, NULL, 2, gaps);
+    watch(running, NULL, 16, gaps);
+    buf_printf(out, "a running stream waits %.0f ms for a token (%.0f at most)\n", 1e3 * gaps->median,
+               1e3 * gaps->most);
     q = request(r, r->o->read, 1);
     double start = clock_now();
     int failed = engine_submit(r->engine, &q, &reading, e);
     if (!failed) {
-        out->longest = longest_gap(running, reading, UINT32_MAX);
-        out->seconds = clock_now() - start;
+        watch(running, reading, GAPS_MOST, gaps);
+        buf_printf(out, "while a prompt of %u tokens is read: %.0f ms (%.0f at most), for %.1f s\n",
+                   r->o->read, 1e3 * gaps->median, 1e3 * gaps->most, clock_now() - start);
         stream_close(reading);
     }
     stream_close(running);
     return failed;
+}
+
+/* Seconds to the first token after a prompt, with nothing beside it. */
+static double first_token(struct run *r, const struct engine_request *q, uint32_t *cached, struct err *e)
+{
+    struct stream *s;
+    struct stream_news news;
+    if (engine_submit(r->engine, q, &s, e))
+        return -1;
+    int failed = wait_done(s, &news, e);
+    stream_close(s);
+    *cached = news.cached;
+    return failed ? -1 : news.first_seconds;
+}
+
+/* A prompt whose beginning is known, beside one that is only the rest of it. */
+static int measure_known(struct run *r, struct buf *out, struct err *e)
+{
+    enum { REST = 256 };
+    uint32_t n = r->o->read, cached, none;
+    if (n < 2 * REST)
+        return 0;
+    struct engine_request q = request(r, n, 1);
+    q.n = n - REST;
+    if (first_token(r, &q, &cached, e) < 0)
+        return -1;
+    q.n = n;
+    double known = first_token(r, &q, &cached, e);
+    q.prompt += n - REST;
+    q.n = REST;
+    double rest = known < 0 ? -1 : first_token(r, &q, &none, e);
+    if (rest < 0)
+        return -1;
+    buf_printf(out,
+               "first token of %u tokens of which %u are known: %.0f ms; of the last %d alone: %.0f ms\n", n,
+               cached, 1e3 * known, REST, 1e3 * rest);
+    return 0;
 }
 
 static int run_open(struct run *r, const struct args *a, struct err *e)
@@ -131,7 +186,8 @@ static int run_open(struct run *r, const struct args *a, struct err *e)
         return -1;
     r->streams = mem_zalloc(r->most, sizeof *r->streams);
     r->ids = mem_alloc(longest, sizeof *r->ids);
-    if (!r->streams || !r->ids)
+    r->gaps.item = mem_alloc(GAPS_MOST, sizeof *r->gaps.item);
+    if (!r->streams || !r->ids || !r->gaps.item)
         return err_memory(e, "the benchmark", longest * sizeof *r->ids);
     return engine_open(&r->engine, r->loaded, &(struct engine_options){.queue = r->most + 2}, e);
 }
@@ -151,15 +207,8 @@ static int run_all(struct run *r, const struct args *a, struct err *e)
         buf_printf(&out, "%8u %10.1f %9.0f ms %8llu %.2fx\n", f.streams, f.tok_s, 1e3 * f.first,
                    (unsigned long long)f.steps, base.tok_s > 0 ? f.tok_s / base.tok_s : 0);
     }
-    struct gap gap;
-    if (r->o->read) {
-        if (measure_gap(r, &gap, e))
-            return -1;
-        buf_printf(&out,
-                   "a running stream waits %.0f ms at most; %.0f ms while a prompt of %u tokens is read "
-                   "(which takes %.1f s)\n",
-                   1e3 * gap.usual, 1e3 * gap.longest, r->o->read, gap.seconds);
-    }
+    if (r->o->read && (measure_gap(r, &r->gaps, &out, e) || measure_known(r, &out, e)))
+        return -1;
     return tool_print(&out, e);
 }
 
@@ -171,5 +220,6 @@ int bench_engine(const struct args *a, const struct bench_engine *o, struct err 
     loaded_close(r.loaded);
     mem_free(r.streams);
     mem_free(r.ids);
+    mem_free(r.gaps.item);
     return failed;
 }
