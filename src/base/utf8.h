@@ -12,3 +12,7 @@ size_t utf8_encode(uint32_t cp, char out[4]);
 bool utf8_valid(const char *s, size_t n);
 /* How many bytes at the end of s are the beginning of a character that more bytes could complete (0-3). */
 size_t utf8_partial(const char *s, size_t n);
+
+struct buf;
+/* Appends the text with U+FFFD in place of every byte that is no part of a character. */
+bool utf8_clean(struct buf *out, const char *s, size_t n);

@@ -88,14 +88,14 @@ bool tokenizer_adds_bos(const struct tokenizer *t);
 bool tokenizer_adds_eos(const struct tokenizer *t);
 
 /* Ids back to text, one at a time. What comes out is whole characters; bytes that can never become one
- * come out as they are, so that nothing is lost. Zero it, set `t`, feed, flush. */
+ * come out as they are, so that nothing is lost. Zero it, set `t`, feed, flush. For text that continues a
+ * prompt set `started`: some tokenizers drop a space at the very beginning of a text. */
 struct tok_decoder {
     const struct tokenizer *t;
     bool skip_special; /* control tokens give no text */
-    bool started;      /* the rule for the first token has been applied */
-    unsigned char n;   /* bytes held in `held` */
-    char held[4];      /* the beginning of a character */
-    bool space;        /* a space is due before the next word (clean-up may drop it) */
+    bool started;
+    unsigned char n; /* bytes in `held` */
+    char held[4];    /* the beginning of a character */
 };
 
 /* Appends to out what is complete now. An id outside the vocabulary is an error. */

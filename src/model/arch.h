@@ -16,11 +16,11 @@ struct arch {
     enum act_kind act;
     uint32_t window_pattern; /* see hparams */
     enum gating_kind gating;
-    bool normalise; /* weights of experts, where the file does not say */
+    bool normalise;     /* weights of experts, where the file does not say */
     bool norm_plus_one; /* safetensors hold norms as w - 1 (GGUF holds w) */
-    bool grouped_qkv; /* safetensors fuse Q, K and V key-value head by head */
-    bool conv1d; /* safetensors hold matrices of layers transposed */
-    bool qk_norm_row; /* norms of Q and K are over the whole row, not over each head */
+    bool grouped_qkv;   /* safetensors fuse Q, K and V key-value head by head */
+    bool conv1d;        /* safetensors hold matrices of layers transposed */
+    bool qk_norm_row;   /* norms of Q and K are over the whole row, not over each head */
     bool encoder;
     /* The family's own keys and rules, after the common ones; NULL = none. */
     int (*setup)(struct hparams *h, const struct keys *k, struct err *e);

@@ -16,18 +16,21 @@ struct owned {
     void *bytes;
 };
 
-int binder_open(struct binder *b, const struct store *s, const struct hparams *h, struct weights *w, struct err *e)
+int binder_open(struct binder *b, const struct store *s, const struct hparams *h, struct weights *w,
+                struct err *e)
 {
     *b = (struct binder){.h = h, .weights = w, .e = e};
     lookup_open(&b->names, s);
     b->used = mem_zalloc(s->count + 1, 1);
     if (!b->used)
         return err_memory(e, "tensor flags", s->count);
-    json_t *q = json_object_get(s->config, "quantization_config"), *block = json_object_get(q, "weight_block_size");
+    json_t *q = json_object_get(s->config, "quantization_config"),
+           *block = json_object_get(q, "weight_block_size");
     const char *method = json_string_value(json_object_get(q, "quant_method"));
     if (method && strcmp(method, "fp8") && strcmp(method, "mxfp4") && strcmp(method, "compressed-tensors"))
         return err_set(e, ERR_DATA,
-                       "config.json: weights quantised with \"%s\" cannot be read; plain, fp8 and mxfp4 ones can, and GGUF",
+                       "config.json: weights quantised with \"%s\" cannot be read; plain, fp8 and mxfp4 ones "
+                       "can, and GGUF",
                        log_safe(method));
     for (size_t i = 0; i < 2; i++) {
         json_int_t n = json_integer_value(json_array_get(block, i));
@@ -112,10 +115,10 @@ int bind_check(struct binder *b, const struct tensor *t, struct shape want)
         n += snprintf(have + n, sizeof have - (size_t)n, "%s%llu", i ? ", " : "",
                       (unsigned long long)t->shape[(t->dims ? t->dims : 1) - 1 - i]);
     if (want.count > 1)
-        return err_set(b->e, ERR_DATA, "tensor %s has the shape (%s); (%u, %u, %u) is expected", log_safe(t->name), have,
-                       want.count, want.rows, want.cols);
-    return err_set(b->e, ERR_DATA, "tensor %s has the shape (%s); (%u, %u) is expected", log_safe(t->name), have,
-                   want.rows, want.cols);
+        return err_set(b->e, ERR_DATA, "tensor %s has the shape (%s); (%u, %u, %u) is expected",
+                       log_safe(t->name), have, want.count, want.rows, want.cols);
+    return err_set(b->e, ERR_DATA, "tensor %s has the shape (%s); (%u, %u) is expected", log_safe(t->name),
+                   have, want.rows, want.cols);
 }
 
 bool bind_is_fp8(uint32_t type)
@@ -147,8 +150,10 @@ static struct scales fp8_scales(struct binder *b, struct tensor_at at, const str
     s.row_span = s.rows == rows ? 1 : s.rows == 1 ? rows : b->fp8_block[0];
     s.col_span = s.cols == 1 ? cols : b->fp8_block[1];
     float *value = info->decode ? bind_memory(b, q->values * sizeof *value) : NULL;
-    if (!info->decode || s.rows * s.row_span < rows || s.cols * s.col_span < cols || s.rows * s.cols != q->values) {
-        err_set(b->e, ERR_DATA, "tensor %s: its shape does not fit the scales of %s", log_safe(q->name), log_safe(t->name));
+    if (!info->decode || s.rows * s.row_span < rows || s.cols * s.col_span < cols ||
+        s.rows * s.cols != q->values) {
+        err_set(b->e, ERR_DATA, "tensor %s: its shape does not fit the scales of %s", log_safe(q->name),
+                log_safe(t->name));
         return s;
     }
     if (value)
@@ -177,10 +182,11 @@ void bind_decode_fp8(struct binder *b, struct tensor_at at, const struct tensor 
 /* A weight over the tensor's own bytes. */
 static struct weight as_weight(struct binder *b, const struct tensor *t, struct shape s)
 {
-    struct weight w = {.name = t->name, .type = t->type, .rows = s.rows, .cols = s.cols, .count = s.count, .data = t->data};
+    struct weight w = {
+        .name = t->name, .type = t->type, .rows = s.rows, .cols = s.cols, .count = s.count, .data = t->data};
     if (!dtype_row_bytes(t->type, s.cols, &w.row_bytes) || !size_mul(w.row_bytes, s.rows, &w.each_bytes)) {
-        err_set(b->e, ERR_DATA, "tensor %s: rows of %u values cannot be of type %s", log_safe(t->name), s.cols,
-                dtype_get(t->type)->name);
+        err_set(b->e, ERR_DATA, "tensor %s: rows of %u values cannot be of type %s", log_safe(t->name),
+                s.cols, dtype_get(t->type)->name);
         w.data = NULL;
     }
     return w;
@@ -188,8 +194,8 @@ static struct weight as_weight(struct binder *b, const struct tensor *t, struct 
 
 static bool is_number(uint32_t type)
 {
-    return dtype_get(type)->decode && type != DTYPE_I8 && type != DTYPE_I16 && type != DTYPE_I32 && type != DTYPE_I64 &&
-           type != DTYPE_F64 && type < DTYPE_F8_E4M3;
+    return dtype_get(type)->decode && type != DTYPE_I8 && type != DTYPE_I16 && type != DTYPE_I32 &&
+           type != DTYPE_I64 && type != DTYPE_F64 && type < DTYPE_F8_E4M3;
 }
 
 struct weight bind_find(struct binder *b, struct tensor_at at, struct shape want)
@@ -208,7 +214,8 @@ struct weight bind_find(struct binder *b, struct tensor_at at, struct shape want
         if (!bytes)
             return none;
         bind_decode_fp8(b, at, t, bytes);
-        w = (struct weight){.name = t->name, .type = DTYPE_BF16, .rows = lies.rows, .cols = lies.cols, .count = lies.count};
+        w = (struct weight){
+            .name = t->name, .type = DTYPE_BF16, .rows = lies.rows, .cols = lies.cols, .count = lies.count};
         w.data = (const uint8_t *)bytes;
         w.row_bytes = lies.cols * sizeof *bytes;
         w.each_bytes = w.row_bytes * lies.rows;
@@ -256,7 +263,8 @@ const float *bind_floats(struct binder *b, const struct tensor *t, uint64_t n, f
         return NULL;
     }
     if (!info->decode || n % info->block_values) {
-        err_set(b->e, ERR_DATA, "tensor %s is of type %s, which does not hold numbers", log_safe(t->name), info->name);
+        err_set(b->e, ERR_DATA, "tensor %s is of type %s, which does not hold numbers", log_safe(t->name),
+                info->name);
         return NULL;
     }
     if (t->type == DTYPE_F32 && add == 0 && (uintptr_t)t->data % sizeof(float) == 0)
@@ -270,7 +278,8 @@ const float *bind_floats(struct binder *b, const struct tensor *t, uint64_t n, f
     return out;
 }
 
-weight_id bind_vector(struct binder *b, const char *name, int layer, const char *suffix, uint32_t n, float add)
+weight_id bind_vector(struct binder *b, const char *name, int layer, const char *suffix, uint32_t n,
+                      float add)
 {
     const struct tensor *t = bind_tensor(b, at_layer(name, layer), suffix);
     const float *data = t ? bind_floats(b, t, n, add) : NULL;
@@ -308,15 +317,16 @@ static struct weight take(struct binder *b, const struct weight *w, const struct
     return part;
 }
 
-void bind_split(struct binder *b, const char *name, int layer, struct shape want, const struct slice *s, uint32_t n,
-                struct linear *out)
+void bind_split(struct binder *b, const char *name, int layer, struct shape want, const struct slice *s,
+                uint32_t n, struct linear *out)
 {
     struct weight w = bind_find(b, at_layer(name, layer), want);
     const struct tensor *t = lookup_find(&b->names, at_layer(name, layer), ".bias");
     const float *bias = t && !b->e->code ? bind_floats(b, t, want.rows, 0) : NULL;
     if (t)
         bind_mark(b, t);
-    struct weight vector = {.type = DTYPE_F32, .rows = want.rows, .cols = 1, .count = 1, .row_bytes = sizeof *bias};
+    struct weight vector = {
+        .type = DTYPE_F32, .rows = want.rows, .cols = 1, .count = 1, .row_bytes = sizeof *bias};
     vector.data = (const uint8_t *)bias;
     for (uint32_t i = 0; i < n && !b->e->code; i++) {
         struct weight part = take(b, &w, &s[i]);

@@ -22,13 +22,14 @@ struct binder {
     struct weights *weights;
     struct owned *owned;
     uint64_t owned_bytes;
-    uint8_t *used; /* (store->count): tensors that were taken */
+    uint8_t *used;         /* (store->count): tensors that were taken */
     uint32_t fp8_block[2]; /* rows and columns that share a scale; 0 = said by the scale's shape */
-    bool conv1d;   /* matrices of layers lie transposed (gpt2 in safetensors) */
+    bool conv1d;           /* matrices of layers lie transposed (gpt2 in safetensors) */
     struct err *e;
 };
 
-int binder_open(struct binder *b, const struct store *s, const struct hparams *h, struct weights *w, struct err *e);
+int binder_open(struct binder *b, const struct store *s, const struct hparams *h, struct weights *w,
+                struct err *e);
 void binder_close(struct binder *b); /* keeps what is owned */
 void owned_free(struct owned *o);
 
@@ -48,7 +49,8 @@ struct weight bind_find(struct binder *b, struct tensor_at at, struct shape want
 weight_id bind_add(struct binder *b, const struct weight *w);
 weight_id bind_matrix(struct binder *b, const char *name, int layer, struct shape want);
 /* n numbers as F32, plus `add`. suffix ".weight" or ".bias". Optional: 0 where the file has none. */
-weight_id bind_vector(struct binder *b, const char *name, int layer, const char *suffix, uint32_t n, float add);
+weight_id bind_vector(struct binder *b, const char *name, int layer, const char *suffix, uint32_t n,
+                      float add);
 weight_id bind_optional(struct binder *b, const char *name, int layer, const char *suffix, uint32_t n);
 /* All n numbers of a tensor as floats, plus `add`: where they lie when that can be. NULL on failure. */
 const float *bind_floats(struct binder *b, const struct tensor *t, uint64_t n, float add);
@@ -63,8 +65,8 @@ struct slice {
     uint32_t groups, stride, first, len;
 };
 /* Cuts a fused tensor of `rows` rows (weight, and bias where there is one) into n products. */
-void bind_split(struct binder *b, const char *name, int layer, struct shape want, const struct slice *s, uint32_t n,
-                struct linear *out);
+void bind_split(struct binder *b, const char *name, int layer, struct shape want, const struct slice *s,
+                uint32_t n, struct linear *out);
 
 /* Swaps rows and columns of each matrix: owned, in the same type where it is plain, else F16. */
 struct weight bind_transpose(struct binder *b, const struct weight *w);
@@ -78,6 +80,7 @@ struct expert_linears bind_experts(struct binder *b, int layer);
 /* For experts.c: one matrix of a type that no device takes, decoded into dst as BF16. */
 bool bind_is_fp8(uint32_t type);
 void bind_decode_fp8(struct binder *b, struct tensor_at at, const struct tensor *t, uint16_t *dst);
-const struct tensor *bind_tensor(struct binder *b, struct tensor_at at, const char *suffix); /* error when absent */
+const struct tensor *bind_tensor(struct binder *b, struct tensor_at at,
+                                 const char *suffix); /* error when absent */
 int bind_check(struct binder *b, const struct tensor *t, struct shape want);
 void bind_mark(struct binder *b, const struct tensor *t);

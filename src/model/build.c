@@ -11,8 +11,8 @@
 /* Divisors of frequencies that a GGUF may hold. */
 static const float *divisors(struct build *b, const char *name, uint32_t n)
 {
-    const struct tensor *t = lookup_find(&b->bind.names, (struct tensor_at){name, LOOKUP_NO_LAYER, LOOKUP_NO_EXPERT},
-                                         ".weight");
+    const struct tensor *t =
+        lookup_find(&b->bind.names, (struct tensor_at){name, LOOKUP_NO_LAYER, LOOKUP_NO_EXPERT}, ".weight");
     if (!t || b->bind.e->code)
         return NULL;
     bind_mark(&b->bind, t);
@@ -22,7 +22,7 @@ static const float *divisors(struct build *b, const char *name, uint32_t n)
 static void rope_tables(struct build *b)
 {
     const struct hparams *h = b->h;
-    struct rope_divisors d = {0}, none = {0};
+    struct rope_divisors d = {0};
     uint32_t half = h->rope_dims / 2;
     if (h->rope_kind == ROPE_NONE || !half)
         return;
@@ -42,8 +42,7 @@ static void rope_tables(struct build *b)
         struct rope *r = &b->rope[i];
         *r = (struct rope){.kind = h->rope_kind, .dims = h->rope_dims};
         float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
-        if (!freqs ||
-            rope_table(h, &h->rope[i], h->rope_dims, b->ctx, i ? &none : &d, freqs, &r->factor, b->bind.e) < 0)
+        if (!freqs || rope_table(h, &h->rope[i], h->rope_dims, b->ctx, &d, freqs, &r->factor, b->bind.e) < 0)
             return;
         r->freqs = bind_table(&b->bind, i ? "rope of sliding layers" : "rope", freqs, half);
     }
@@ -110,7 +109,8 @@ struct norm build_head_norm(struct build *b, const char *name, int layer, uint32
 struct op_embed *build_embed(struct build *b)
 {
     struct op_embed *o = &plan_add(b->p, OP_EMBED, UINT32_MAX)->embed;
-    b->table = bind_matrix(&b->bind, "token_embd", LOOKUP_NO_LAYER, (struct shape){b->h->vocab, b->h->width, 1});
+    b->table =
+        bind_matrix(&b->bind, "token_embd", LOOKUP_NO_LAYER, (struct shape){b->h->vocab, b->h->width, 1});
     o->table = b->table;
     o->scale = b->h->embed_scale;
     o->out = b->x;
@@ -147,13 +147,15 @@ struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
     o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = h->k_dim, o->v_dim = h->v_dim;
     bind_qkv(b, layer, o);
     bool row = h->arch->qk_norm_row;
-    o->q_norm = build_head_norm(b, "attn_q_norm", (int)layer, row ? 0 : o->heads, row ? o->heads * o->k_dim : o->k_dim);
-    o->k_norm =
-        build_head_norm(b, "attn_k_norm", (int)layer, row ? 0 : o->kv_heads, row ? o->kv_heads * o->k_dim : o->k_dim);
+    o->q_norm = build_head_norm(b, "attn_q_norm", (int)layer, row ? 0 : o->heads,
+                                row ? o->heads * o->k_dim : o->k_dim);
+    o->k_norm = build_head_norm(b, "attn_k_norm", (int)layer, row ? 0 : o->kv_heads,
+                                row ? o->kv_heads * o->k_dim : o->k_dim);
     if (l->rope)
         o->rope = b->rope[l->sliding];
     plan_kv(b->p, layer,
-            (struct kv_group){l->kv_heads, h->k_dim, h->v_dim, .window = l->sliding ? h->window : 0, .layers = 0});
+            (struct kv_group){l->kv_heads, h->k_dim, h->v_dim, .window = l->sliding ? h->window : 0,
+                              .layers = 0});
     return o;
 }
 
@@ -162,7 +164,8 @@ struct op_attn *build_attn(struct build *b, uint32_t layer)
     const struct hparams *h = b->h;
     const struct layer_params *l = &h->layer[layer];
     struct op_attn *o = &plan_add(b->p, OP_ATTN, layer)->attn;
-    *o = (struct op_attn){.in = b->q, .out = b->a, .layer = layer, .scale = h->attn_scale, .softcap = h->attn_softcap};
+    *o = (struct op_attn){
+        .in = b->q, .out = b->a, .layer = layer, .scale = h->attn_scale, .softcap = h->attn_softcap};
     o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = h->k_dim, o->v_dim = h->v_dim;
     o->window = l->sliding ? h->window : 0;
     o->causal = h->causal;
@@ -186,8 +189,8 @@ struct tail *build_out(struct build *b, uint32_t layer)
 }
 
 /* gate and up in one tensor, gate first. */
-static void split_gate_up(struct build *b, const char *name, uint32_t layer, uint32_t ffn, struct linear *gate,
-                          struct linear *up)
+static void split_gate_up(struct build *b, const char *name, uint32_t layer, uint32_t ffn,
+                          struct linear *gate, struct linear *up)
 {
     struct slice s[2] = {{1, 2 * ffn, 0, ffn}, {1, 2 * ffn, ffn, ffn}};
     struct linear out[2] = {0};
@@ -202,7 +205,8 @@ static struct tail *build_moe(struct build *b, uint32_t layer, struct norm in)
     struct binder *w = &b->bind;
     int il = (int)layer;
     struct op_moe *o = &plan_add(b->p, OP_MOE, layer)->moe;
-    *o = (struct op_moe){.in = b->x, .norm = in, .act = h->act, .alpha = 1.702f, .limit = 7, .gating = h->gating};
+    *o = (struct op_moe){.in = b->x, .norm = in, .act = h->act, .gating = h->gating};
+    o->alpha = h->act_alpha, o->limit = h->act_limit;
     o->experts = h->experts, o->used = h->experts_used;
     o->groups = h->expert_groups, o->groups_used = h->expert_groups_used;
     o->normalise = h->normalise;
@@ -236,9 +240,9 @@ struct tail *build_ffn(struct build *b, uint32_t layer, struct norm in)
         return build_moe(b, layer, in);
     struct op_ffn *o = &plan_add(b->p, OP_FFN, layer)->ffn;
     *o = (struct op_ffn){.in = b->x, .norm = in, .act = h->act};
-    const char *both = bind_has(w, "ffn_gate_up", il)              ? "ffn_gate_up"
+    const char *both = bind_has(w, "ffn_gate_up", il)             ? "ffn_gate_up"
                        : bind_rows(w, "ffn_up", il) == 2ull * ffn ? "ffn_up"
-                                                                   : NULL;
+                                                                  : NULL;
     if (both) {
         split_gate_up(b, both, layer, ffn, &o->gate, &o->up);
     } else {

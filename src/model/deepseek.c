@@ -29,8 +29,10 @@ int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
     if (k->gguf)
         h->nope_dim = head > rope ? head - rope : 0;
     if (!h->nope_dim || !rope || rope % 2 || !h->v_dim)
-        return err_set(e, ERR_DATA, "latent attention: a head has %u plain and %u rotating dimensions and %u of values; "
-                                    "all above 0 are expected", h->nope_dim, rope, h->v_dim);
+        return err_set(e, ERR_DATA,
+                       "latent attention: a head has %u plain and %u rotating dimensions and %u of values; "
+                       "all above 0 are expected",
+                       h->nope_dim, rope, h->v_dim);
     if (!strcmp(method, "greedy"))
         h->expert_groups = 0;
     /* The share of YaRN's factor that falls on all dimensions, squared, is in the scale of q.k. */

@@ -26,7 +26,8 @@ static struct weight one_by_one(struct binder *b, const char *name, int layer, s
         if (i == 0) {
             w.name = t->name, w.type = t->type, first = t->data;
         } else if (t->type != w.type) {
-            err_set(b->e, ERR_DATA, "tensor %s is of another type than the experts before it", log_safe(t->name));
+            err_set(b->e, ERR_DATA, "tensor %s is of another type than the experts before it",
+                    log_safe(t->name));
             return (struct weight){0};
         } else if (i == 1) {
             w.each_bytes = (size_t)(t->data - first);
@@ -69,9 +70,10 @@ static struct weight mxfp4(struct binder *b, const char *name, int layer, struct
     if (!q || !s)
         return none;
     uint64_t blocks = want.cols / 32, all = (uint64_t)want.count * want.rows * blocks;
-    if (want.cols % 32 || q->type != DTYPE_U8 || s->type != DTYPE_U8 || q->values != all * 16 || s->values != all) {
-        err_set(b->e, ERR_DATA, "tensor %s: %u x %u x %u values in blocks of 32 are expected", log_safe(q->name),
-                want.count, want.rows, want.cols);
+    if (want.cols % 32 || q->type != DTYPE_U8 || s->type != DTYPE_U8 || q->values != all * 16 ||
+        s->values != all) {
+        err_set(b->e, ERR_DATA, "tensor %s: %u x %u x %u values in blocks of 32 are expected",
+                log_safe(q->name), want.count, want.rows, want.cols);
         return none;
     }
     uint8_t *bytes = bind_memory(b, all * 17);
@@ -85,7 +87,8 @@ static struct weight mxfp4(struct binder *b, const char *name, int layer, struct
         for (int j = 0; j < 16; j++)
             to[1 + j] = (uint8_t)(value[j] | value[j + 16] << 4);
     }
-    struct weight w = {.name = q->name, .type = DTYPE_MXFP4, .rows = want.rows, .cols = want.cols, .count = want.count};
+    struct weight w = {
+        .name = q->name, .type = DTYPE_MXFP4, .rows = want.rows, .cols = want.cols, .count = want.count};
     w.data = bytes;
     w.row_bytes = blocks * 17;
     w.each_bytes = w.row_bytes * want.rows;
@@ -105,7 +108,8 @@ static struct weight stacked(struct binder *b, const char *name, int layer, stru
 }
 
 /* A vector an expert: number `first` of every `step` in the tensor. */
-static weight_id biases(struct binder *b, const char *name, int layer, struct shape want, uint32_t first, uint32_t step)
+static weight_id biases(struct binder *b, const char *name, int layer, struct shape want, uint32_t first,
+                        uint32_t step)
 {
     if (!lookup_find(&b->names, at_layer(name, layer), ".bias"))
         return 0;

@@ -11,6 +11,7 @@ void gpt_oss_build(struct build *b);
 void gemma_build(struct build *b);
 int gemma_setup(struct hparams *h, const struct keys *k, struct err *e);
 void olmo_build(struct build *b);
+int olmoe_setup(struct hparams *h, const struct keys *k, struct err *e);
 void olmo2_build(struct build *b);
 void phi2_build(struct build *b);
 void stablelm_build(struct build *b);

@@ -31,8 +31,11 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
     if (keys_bool(k, NULL, "use_bidirectional_attention", &both_ways, e) < 0)
         return -1;
     if (both_ways)
-        return err_set(e, ERR_DATA, "config.json: use_bidirectional_attention is true; only causal gemma models can be run");
-    if (!k->gguf && keys_str(k, NULL, "hidden_activation|hidden_act", text, sizeof text, e) == 1 && !strcmp(text, "gelu"))
+        return err_set(
+            e, ERR_DATA,
+            "config.json: use_bidirectional_attention is true; only causal gemma models can be run");
+    if (!k->gguf && keys_str(k, NULL, "hidden_activation|hidden_act", text, sizeof text, e) == 1 &&
+        !strcmp(text, "gelu"))
         h->act = ACT_GELU_TANH; /* the first files said gelu and meant this */
     h->embed_scale = sqrtf((float)h->width);
     float scalar = 0;

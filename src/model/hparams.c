@@ -25,14 +25,14 @@ struct field {
 };
 
 #define AT(member) offsetof(struct hparams, member)
-#define MOST (1u << 24)
+#define MOST       (1u << 24)
 
 static const struct field fields[] = {
     {FIELD_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model", 1, 1u << 20, true},
     {FIELD_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024, true},
     {FIELD_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads", 1, 65536, true},
-    {FIELD_U32, AT(context), "context_length", "max_position_embeddings|n_positions|max_trained_positions|n_ctx", 1,
-     1u << 28, true},
+    {FIELD_U32, AT(context), "context_length",
+     "max_position_embeddings|n_positions|max_trained_positions|n_ctx", 1, 1u << 28, true},
     {FIELD_U32, AT(vocab), "vocab_size", "vocab_size", 1, 1u << 26, false},
     {FIELD_U32, AT(k_dim), "attention.key_length", "head_dim", 1, 65536, false},
     {FIELD_U32, AT(v_dim), "attention.value_length", "v_head_dim", 1, 65536, false},
@@ -53,8 +53,10 @@ static const struct field fields[] = {
     {FIELD_BOOL, AT(causal), "attention.causal", NULL, 0, 0, false},
     {FIELD_BOOL, AT(alibi), NULL, "alibi", 0, 0, false},
     {FIELD_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, false},
-    {FIELD_U32, AT(experts), "expert_count", "num_local_experts|num_experts|n_routed_experts", 0, 65536, false},
-    {FIELD_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token", 0, 65536, false},
+    {FIELD_U32, AT(experts), "expert_count", "num_local_experts|num_experts|n_routed_experts", 0, 65536,
+     false},
+    {FIELD_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token", 0, 65536,
+     false},
     {FIELD_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST, false},
     {FIELD_U32, AT(shared_ffn), "expert_shared_feed_forward_length",
      "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, false},
@@ -63,6 +65,8 @@ static const struct field fields[] = {
     {FIELD_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, false},
     {FIELD_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob", 0, 0, false},
     {FIELD_F32, AT(weight_scale), "expert_weights_scale", "routed_scaling_factor", 0, 0, false},
+    {FIELD_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, false},
+    {FIELD_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, false},
     {FIELD_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, false},
     {FIELD_U32, AT(kv_lora), "attention.kv_lora_rank", "kv_lora_rank", 0, MOST, false},
     {FIELD_U32, AT(nope_dim), NULL, "qk_nope_head_dim", 0, 65536, false},
@@ -109,7 +113,8 @@ static int read_act(struct hparams *h, const struct keys *k, struct err *e)
     };
     char name[64];
     h->act = h->arch->act;
-    int got = keys_str(k, NULL, "hidden_activation|hidden_act|activation_function|activation", name, sizeof name, e);
+    int got = keys_str(k, NULL, "hidden_activation|hidden_act|activation_function|activation", name,
+                       sizeof name, e);
     if (got <= 0)
         return got;
     if (h->arch->act == ACT_SWIGLU_OAI)
@@ -119,8 +124,10 @@ static int read_act(struct hparams *h, const struct keys *k, struct err *e)
             h->act = known[i].kind;
             return 0;
         }
-    return err_set(e, ERR_DATA, "config.json: the activation \"%s\" is not known; silu, gelu, gelu_new, relu and relu2 are",
-                   log_safe(name));
+    return err_set(
+        e, ERR_DATA,
+        "config.json: the activation \"%s\" is not known; silu, gelu, gelu_new, relu and relu2 are",
+        log_safe(name));
 }
 
 /* Heads, sizes of heads and feed-forward, layer by layer. */
@@ -133,21 +140,21 @@ static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
         return err_memory(e, "layers", h->layers * sizeof *h->layer);
     for (uint32_t i = 0; i < h->layers; i++)
         each[i] = h->kv_heads ? h->kv_heads : h->heads;
-    if (keys_each(k, "attention.head_count_kv", "num_key_value_heads|num_kv_heads|n_head_kv", heads_range, each,
-                  h->layers, e) < 0)
+    if (keys_each(k, "attention.head_count_kv", "num_key_value_heads|num_kv_heads|n_head_kv", heads_range,
+                  each, h->layers, e) < 0)
         return -1;
     h->kv_heads = 0;
     for (uint32_t i = 0; i < h->layers; i++) {
         if (h->heads % each[i])
-            return err_set(e, ERR_DATA, "layer %u has %u key-value heads, which do not divide its %u heads", i, each[i],
-                           h->heads);
+            return err_set(e, ERR_DATA, "layer %u has %u key-value heads, which do not divide its %u heads",
+                           i, each[i], h->heads);
         h->layer[i].kv_heads = each[i];
         h->layer[i].rope = true;
         h->kv_heads = each[i] > h->kv_heads ? each[i] : h->kv_heads;
         each[i] = h->ffn ? h->ffn : 4 * h->width;
     }
-    if (keys_each(k, "feed_forward_length", "intermediate_size|n_inner|ffn_hidden_size", HPARAMS_COUNT, each, h->layers,
-                  e) < 0)
+    if (keys_each(k, "feed_forward_length", "ffn_hidden_size|intermediate_size|n_inner", HPARAMS_COUNT, each,
+                  h->layers, e) < 0)
         return -1;
     h->ffn = 0;
     for (uint32_t i = 0; i < h->layers; i++) {
@@ -181,8 +188,8 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
             flags = NULL;
     }
     if (!flags && !json_is_array(types) &&
-        keys_u32(k, "attention.sliding_window_pattern", "sliding_window_pattern|_sliding_window_pattern", HPARAMS_COUNT,
-                 &h->window_pattern, e) < 0)
+        keys_u32(k, "attention.sliding_window_pattern", "sliding_window_pattern|_sliding_window_pattern",
+                 HPARAMS_COUNT, &h->window_pattern, e) < 0)
         return -1;
     for (uint32_t i = 0; i < h->layers; i++) {
         uint32_t p = h->window_pattern;
@@ -192,9 +199,10 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
             if (!type)
                 return err_set(e, ERR_DATA, "config.json: layer_types has no name for layer %u", i);
             if (strcmp(type, "sliding_attention") && strcmp(type, "full_attention"))
-                return err_set(e, ERR_DATA,
-                               "config.json: layer_types[%u] is \"%s\"; full_attention or sliding_attention is expected",
-                               i, log_safe(type));
+                return err_set(
+                    e, ERR_DATA,
+                    "config.json: layer_types[%u] is \"%s\"; full_attention or sliding_attention is expected",
+                    i, log_safe(type));
             on = !strcmp(type, "sliding_attention");
         } else if (flags) {
             on = gguf_item_i64(flags, i) != 0;
@@ -210,7 +218,8 @@ static const float *read_factors(struct hparams *h, const struct keys *k, const 
     json_t *a = keys_json(k, name, found);
     size_t n = json_array_size(a);
     if (!n || n > 65536 || (h->rope[0].factors && n != h->rope[0].factors)) {
-        err_set(e, ERR_DATA, "config.json: longrope wants the arrays short_factor and long_factor, of equal length");
+        err_set(e, ERR_DATA,
+                "config.json: longrope wants the arrays short_factor and long_factor, of equal length");
         return NULL;
     }
     float *f = arena_alloc(&h->arena, n, sizeof *f);
@@ -236,9 +245,9 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
         const char *name;
         enum rope_scaling scaling;
     } known[] = {
-        {"none", SCALING_NONE},       {"default", SCALING_NONE}, {"linear", SCALING_LINEAR},
-        {"dynamic", SCALING_DYNAMIC}, {"yarn", SCALING_YARN},    {"llama3", SCALING_LLAMA3},
-        {"longrope", SCALING_LONGROPE}, {"su", SCALING_LONGROPE}, {"mrope", SCALING_NONE},
+        {"none", SCALING_NONE},         {"default", SCALING_NONE}, {"linear", SCALING_LINEAR},
+        {"dynamic", SCALING_DYNAMIC},   {"yarn", SCALING_YARN},    {"llama3", SCALING_LLAMA3},
+        {"longrope", SCALING_LONGROPE}, {"su", SCALING_LONGROPE},  {"mrope", SCALING_NONE},
     };
     char type[32] = "";
     if (keys_str(k, "rope.scaling.type", "rope_type|type", type, sizeof type, e) < 0)
@@ -247,7 +256,8 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
     while (type[0] && i < n && strcmp(type, known[i].name))
         i++;
     if (i == n)
-        return err_set(e, ERR_DATA, "rope scaling \"%s\" is not known; linear, dynamic, yarn, llama3 and longrope are",
+        return err_set(e, ERR_DATA,
+                       "rope scaling \"%s\" is not known; linear, dynamic, yarn, llama3 and longrope are",
                        log_safe(type));
     if (type[0])
         r->scaling = known[i].scaling;
@@ -255,11 +265,13 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
         keys_f32(k, "rope.scaling.factor", "factor", HPARAMS_REAL, &r->factor, e) < 0 ||
         keys_u32(k, "rope.scaling.original_context_length", "original_max_position_embeddings", HPARAMS_COUNT,
                  &r->original, e) < 0 ||
-        keys_f32(k, "rope.scaling.attn_factor", "attention_factor", HPARAMS_REAL, &r->attention_factor, e) < 0 ||
+        keys_f32(k, "rope.scaling.attn_factor", "attention_factor", HPARAMS_REAL, &r->attention_factor, e) <
+            0 ||
         keys_f32(k, "rope.scaling.yarn_beta_fast", "beta_fast", HPARAMS_REAL, &r->beta_fast, e) < 0 ||
         keys_f32(k, "rope.scaling.yarn_beta_slow", "beta_slow", HPARAMS_REAL, &r->beta_slow, e) < 0 ||
         keys_f32(k, NULL, "mscale", HPARAMS_REAL, &r->mscale, e) < 0 ||
-        keys_f32(k, "rope.scaling.yarn_log_multiplier", "mscale_all_dim", HPARAMS_REAL, &r->mscale_all_dim, e) < 0 ||
+        keys_f32(k, "rope.scaling.yarn_log_multiplier", "mscale_all_dim", HPARAMS_REAL, &r->mscale_all_dim,
+                 e) < 0 ||
         keys_bool(k, NULL, "truncate", &r->truncate, e) < 0 ||
         keys_f32(k, NULL, "low_freq_factor", HPARAMS_REAL, &r->low_freq, e) < 0 ||
         keys_f32(k, NULL, "high_freq_factor", HPARAMS_REAL, &r->high_freq, e) < 0 ||
@@ -279,7 +291,8 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
 static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
 {
     struct rope_params *full = &h->rope[0], *local = &h->rope[1];
-    *full = (struct rope_params){.theta = 10000, .beta_fast = 32, .beta_slow = 1, .truncate = true, .partial = 1};
+    *full =
+        (struct rope_params){.theta = 10000, .beta_fast = 32, .beta_slow = 1, .truncate = true, .partial = 1};
     if (k->gguf) {
         if (keys_f32(k, "rope.scale_linear", NULL, HPARAMS_REAL, &full->factor, e) < 0 ||
             read_scaling(h, k, full, e) < 0)
@@ -290,10 +303,12 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
     /* The older spelling first: rope_theta beside rope_scaling; then rope_parameters, maybe one for each kind of layer. */
     char name[64];
     if (keys_f32(k, NULL, "rope_theta|rotary_emb_base", POSITIVE, &full->theta, e) < 0 ||
-        keys_f32(k, NULL, "partial_rotary_factor|rotary_pct|rotary_emb_fraction", HPARAMS_REAL, &full->partial, e) < 0)
+        keys_f32(k, NULL, "partial_rotary_factor|rotary_pct|rotary_emb_fraction", HPARAMS_REAL,
+                 &full->partial, e) < 0)
         return -1;
     json_t *both = keys_json(k, "rope_parameters", name), *old = keys_json(k, "rope_scaling", name);
-    json_t *global = json_object_get(both, "full_attention"), *slide = json_object_get(both, "sliding_attention");
+    json_t *global = json_object_get(both, "full_attention"),
+           *slide = json_object_get(both, "sliding_attention");
     *local = *full;
     struct keys in = {.config = global ? global : both ? both : old};
     if (json_is_object(in.config) && read_scaling(h, &in, full, e) < 0)
@@ -341,18 +356,19 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
     else if (func == 3)
         h->gating = GATING_SOFTMAX_TOPK;
     else if (name[0])
-        return err_set(e, ERR_DATA, "config.json: scoring_func is \"%s\"; softmax or sigmoid is expected", log_safe(name));
+        return err_set(e, ERR_DATA, "config.json: scoring_func is \"%s\"; softmax or sigmoid is expected",
+                       log_safe(name));
     if (h->experts && !h->expert_ffn)
         h->expert_ffn = h->ffn;
     if (!h->shared_ffn)
         h->shared_ffn = h->shared_experts * h->expert_ffn;
     if (h->experts && (!h->experts_used || h->experts_used > h->experts))
-        return err_set(e, ERR_DATA, "%u of %u experts are used for a token; from 1 to all is expected", h->experts_used,
-                       h->experts);
+        return err_set(e, ERR_DATA, "%u of %u experts are used for a token; from 1 to all is expected",
+                       h->experts_used, h->experts);
     if (h->experts && h->expert_groups > 1 &&
         (h->experts % h->expert_groups || !h->expert_groups_used || h->expert_groups_used > h->expert_groups))
-        return err_set(e, ERR_DATA, "%u experts in %u groups of which %u are used: that does not divide", h->experts,
-                       h->expert_groups, h->expert_groups_used);
+        return err_set(e, ERR_DATA, "%u experts in %u groups of which %u are used: that does not divide",
+                       h->experts, h->expert_groups, h->expert_groups_used);
     return 0;
 }
 
@@ -361,8 +377,9 @@ static int settle(struct hparams *h, struct err *e)
 {
     bool given = h->rope_dims != 0;
     if (!h->k_dim && h->width % h->heads)
-        return err_set(e, ERR_DATA, "a width of %u is not a multiple of %u heads, and no size of a head is given", h->width,
-                       h->heads);
+        return err_set(e, ERR_DATA,
+                       "a width of %u is not a multiple of %u heads, and no size of a head is given",
+                       h->width, h->heads);
     if (!h->k_dim)
         h->k_dim = h->width / h->heads;
     if (!h->v_dim)
@@ -370,12 +387,13 @@ static int settle(struct hparams *h, struct err *e)
     if (!given)
         h->rope_dims = (uint32_t)((double)h->k_dim * h->rope[0].partial + 1e-6);
     if (h->rope_dims % 2 || h->rope_dims > h->k_dim)
-        return err_set(e, ERR_DATA, "%u dimensions of a head rotate; an even number up to %u is expected", h->rope_dims,
-                       h->k_dim);
+        return err_set(e, ERR_DATA, "%u dimensions of a head rotate; an even number up to %u is expected",
+                       h->rope_dims, h->k_dim);
     if (h->attn_scale == 0)
         h->attn_scale = (float)(1 / sqrt(h->k_dim));
     if (!(h->eps >= 0 && h->eps < 1))
-        return err_set(e, ERR_DATA, "the epsilon of the norms is %g; a number from 0 to 1 is expected", (double)h->eps);
+        return err_set(e, ERR_DATA, "the epsilon of the norms is %g; a number from 0 to 1 is expected",
+                       (double)h->eps);
     if (h->logit_scale == 0)
         return err_set(e, ERR_DATA, "the scale of the logits is 0");
     return 0;
@@ -388,8 +406,11 @@ static int read_all(struct hparams *h, const struct keys *k, struct err *e)
     h->causal = !h->arch->encoder;
     h->embed_scale = h->residual_scale = h->logit_scale = h->weight_scale = 1;
     h->eps = 1e-5f;
-    if (read_fields(h, k, e) < 0 || read_act(h, k, e) < 0 || read_layers(h, k, e) < 0 || read_sliding(h, k, e) < 0 ||
-        read_rope(h, k, e) < 0 || read_pooling(h, k, e) < 0 || read_gating(h, k, e) < 0)
+    h->act_alpha = 1.702f;
+    h->act_limit = 7;
+    if (read_fields(h, k, e) < 0 || read_act(h, k, e) < 0 || read_layers(h, k, e) < 0 ||
+        read_sliding(h, k, e) < 0 || read_rope(h, k, e) < 0 || read_pooling(h, k, e) < 0 ||
+        read_gating(h, k, e) < 0)
         return -1;
     if (h->arch->setup && h->arch->setup(h, k, e) < 0)
         return -1;
@@ -425,7 +446,8 @@ static int read_config(struct hparams *h, const struct store *s, struct err *e)
 {
     if (!s->config)
         return err_set(e, ERR_DATA, "%s: there is no config.json beside the tensors", log_safe(s->path));
-    json_t *text = json_object_get(s->config, "text_config"), *config = json_is_object(text) ? text : s->config;
+    json_t *text = json_object_get(s->config, "text_config"),
+           *config = json_is_object(text) ? text : s->config;
     const char *type = json_string_value(json_object_get(config, "model_type"));
     if (!type)
         type = json_string_value(json_object_get(s->config, "model_type"));

@@ -33,7 +33,7 @@ struct rope_params {
     float beta_fast, beta_slow, mscale, mscale_all_dim;
     bool truncate; /* YaRN's ramp between whole dimensions */
     float low_freq, high_freq;
-    float partial;            /* share of the head that rotates */
+    float partial;             /* share of the head that rotates */
     const float *short_factor; /* (factors): longrope from config.json */
     const float *long_factor;
     uint32_t factors;
@@ -56,12 +56,13 @@ struct hparams {
     uint32_t vocab, context, layers, width, ffn;
     uint32_t heads, kv_heads, k_dim, v_dim; /* k_dim, v_dim: of a head */
     uint32_t rope_dims;
-    struct layer_params *layer;   /* (layers) */
-    struct rope_params rope[2];   /* [0] of full layers, [1] of sliding ones */
+    struct layer_params *layer; /* (layers) */
+    struct rope_params rope[2]; /* [0] of full layers, [1] of sliding ones */
     enum rope_kind rope_kind;
 
     float eps;
     enum act_kind act;
+    float act_alpha, act_limit;      /* ACT_SWIGLU_OAI */
     uint32_t window, window_pattern; /* a layer i slides when pattern is 0 or i % pattern < pattern - 1 */
     float attn_scale;                /* of q.k; 0 until known */
     float attn_softcap, logit_softcap;
@@ -88,6 +89,6 @@ int hparams_read(struct hparams *h, const struct store *s, struct err *e);
 void hparams_free(struct hparams *h);
 
 /* For the families' own keys. */
-extern const uint32_t HPARAMS_SIZE[2]; /* 1 to 2^24 */
+extern const uint32_t HPARAMS_SIZE[2];  /* 1 to 2^24 */
 extern const uint32_t HPARAMS_COUNT[2]; /* 0 to 2^24 */
 extern const double HPARAMS_REAL[2];

@@ -69,7 +69,8 @@ int keys_u32(const struct keys *k, const char *gguf, const char *hf, const uint3
     return v ? json_u32(v, name, range, out, e) : 0;
 }
 
-int keys_f32(const struct keys *k, const char *gguf, const char *hf, const double range[2], float *out, struct err *e)
+int keys_f32(const struct keys *k, const char *gguf, const char *hf, const double range[2], float *out,
+             struct err *e)
 {
     double d;
     char name[160] = "";
@@ -87,8 +88,8 @@ int keys_f32(const struct keys *k, const char *gguf, const char *hf, const doubl
         d = json_number_value(v);
     }
     if (!(d >= range[0] && d <= range[1]))
-        return err_set(e, ERR_DATA, "%s is %g; a number from %g to %g is expected", log_safe(name), d, range[0],
-                       range[1]);
+        return err_set(e, ERR_DATA, "%s is %g; a number from %g to %g is expected", log_safe(name), d,
+                       range[0], range[1]);
     *out = (float)d;
     return 1;
 }
@@ -129,27 +130,27 @@ int keys_str(const struct keys *k, const char *gguf, const char *hf, char *out, 
     return 1;
 }
 
-static int gguf_each(const struct keys *k, const char *name, const uint32_t range[2], uint32_t *out, uint32_t n,
-                     struct err *e)
+static int gguf_each(const struct keys *k, const char *name, const uint32_t range[2], uint32_t *out,
+                     uint32_t n, struct err *e)
 {
     const struct gguf_key *a;
     if (gguf_get_array(k->gguf, name, GGUF_I64, 0, &a, e) != 1)
         return -1;
     if (a->count < n)
-        return err_set(e, ERR_DATA, "%s has %llu numbers; one for each of %u layers is expected", log_safe(name),
-                       (unsigned long long)a->count, n);
+        return err_set(e, ERR_DATA, "%s has %llu numbers; one for each of %u layers is expected",
+                       log_safe(name), (unsigned long long)a->count, n);
     for (uint32_t i = 0; i < n; i++) {
         int64_t v = gguf_item_i64(a, i);
         if (v < (int64_t)range[0] || v > (int64_t)range[1])
-            return err_set(e, ERR_DATA, "%s[%u] is %lld; a whole number from %u to %u is expected", log_safe(name), i,
-                           (long long)v, range[0], range[1]);
+            return err_set(e, ERR_DATA, "%s[%u] is %lld; a whole number from %u to %u is expected",
+                           log_safe(name), i, (long long)v, range[0], range[1]);
         out[i] = (uint32_t)v;
     }
     return 1;
 }
 
-int keys_each(const struct keys *k, const char *gguf, const char *hf, const uint32_t range[2], uint32_t *out, uint32_t n,
-              struct err *e)
+int keys_each(const struct keys *k, const char *gguf, const char *hf, const uint32_t range[2], uint32_t *out,
+              uint32_t n, struct err *e)
 {
     uint32_t one;
     char name[160];
@@ -161,8 +162,9 @@ int keys_each(const struct keys *k, const char *gguf, const char *hf, const uint
         json_t *v = keys_json(k, hf, name);
         if (json_is_array(v)) {
             if (json_array_size(v) < n)
-                return err_set(e, ERR_DATA, "config.json: %s has %zu numbers; one for each of %u layers is expected",
-                               name, json_array_size(v), n);
+                return err_set(e, ERR_DATA,
+                               "config.json: %s has %zu numbers; one for each of %u layers is expected", name,
+                               json_array_size(v), n);
             for (uint32_t i = 0; i < n; i++)
                 if (json_u32(json_array_get(v, i), name, range, &out[i], e) < 0)
                     return -1;

@@ -21,7 +21,8 @@ static const struct {
     {"attn_q", "self_attn.q_proj|attention.self.query"},
     {"attn_k", "self_attn.k_proj|attention.self.key"},
     {"attn_v", "self_attn.v_proj|attention.self.value"},
-    {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|self_attention.query_key_value|attn.Wqkv"},
+    {"attn_qkv",
+     "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|self_attention.query_key_value|attn.Wqkv"},
     {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
                     "attention.output.dense|attn.out_proj"},
     {"attn_q_norm", "self_attn.q_norm|self_attn.q_layernorm|self_attn.q_layernorm.norms.%u"},
@@ -42,7 +43,8 @@ static const struct {
     {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3"},
     {"ffn_down_exps", "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
                       "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj"},
-    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|block_sparse_moe.experts.gate_up_proj"},
+    {"ffn_gate_up_exps",
+     "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|block_sparse_moe.experts.gate_up_proj"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj"},
     {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj"},
@@ -58,9 +60,16 @@ static const struct {
 
 void lookup_open(struct lookup *n, const struct store *s)
 {
-    static const char *const roots[] = {"model.language_model.", "language_model.model.", "model.text_model.", "model.",
-                                        "transformer.",          "gpt_neox.",             "bert.",             "roberta.",
-                                        "",                      "base_model.model."};
+    static const char *const roots[] = {"model.language_model.",
+                                        "language_model.model.",
+                                        "model.text_model.",
+                                        "model.",
+                                        "transformer.",
+                                        "gpt_neox.",
+                                        "bert.",
+                                        "roberta.",
+                                        "",
+                                        "base_model.model."};
     static const char *const stacks[] = {"layers.", "h.", "encoder.layer.", "encoder.layers."};
     *n = (struct lookup){.store = s};
     if (s->kind == STORE_GGUF)
@@ -94,8 +103,8 @@ static void gguf_name(struct tensor_at at, const char *suffix, char out[256])
 }
 
 /* One alternative, spelled out. False where it wants an expert and there is none, or the reverse. */
-static bool hf_name(const struct lookup *n, struct tensor_at at, const char *alt, size_t len, const char *root,
-                    const char *suffix, char out[256])
+static bool hf_name(const struct lookup *n, struct tensor_at at, const char *alt, size_t len,
+                    const char *root, const char *suffix, char out[256])
 {
     char layer[64] = "", expert[32] = "";
     const char *hole = memchr(alt, '%', len);
@@ -109,8 +118,8 @@ static bool hf_name(const struct lookup *n, struct tensor_at at, const char *alt
     }
     snprintf(expert, sizeof expert, "%d", at.expert);
     size_t before = (size_t)(hole - alt);
-    snprintf(out, 256, "%s%s%.*s%s%.*s%s", root, layer, (int)before, alt, expert, (int)(len - before - 2), hole + 2,
-             suffix);
+    snprintf(out, 256, "%s%s%.*s%s%.*s%s", root, layer, (int)before, alt, expert, (int)(len - before - 2),
+             hole + 2, suffix);
     return true;
 }
 

@@ -11,7 +11,8 @@
 /* A tensor of a layer that nobody asked for may mean a model that is not what it says. */
 static void warn_unused(const struct binder *b, const struct store *s)
 {
-    static const char *const known[] = {"rotary_emb.", "attn.bias", "masked_bias", "attention.bias", "rope_freqs"};
+    static const char *const known[] = {"rotary_emb.", "attn.bias", "masked_bias", "attention.bias",
+                                        "rope_freqs"};
     char layers[128];
     int n = s->kind == STORE_GGUF ? snprintf(layers, sizeof layers, "blk.")
                                   : snprintf(layers, sizeof layers, "%s%s", b->names.root, b->names.stack);
@@ -22,8 +23,8 @@ static void warn_unused(const struct binder *b, const struct store *s)
             fine = strstr(name, known[j]) != NULL;
         unsigned long layer = fine ? 0 : strtoul(name + n, NULL, 10);
         if (!fine && layer < b->h->layers) { /* beyond: layers for predicting several tokens */
-            log_warn("%s: tensor %s is not used by architecture %s; the results may be wrong", log_safe(s->path),
-                     log_safe(name), b->h->arch->name);
+            log_warn("%s: tensor %s is not used by architecture %s; the results may be wrong",
+                     log_safe(s->path), log_safe(name), b->h->arch->name);
             return;
         }
     }

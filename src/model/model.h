@@ -13,7 +13,8 @@
 struct owned;
 
 struct model_options {
-    uint32_t ctx; /* the longest sequence that will be run: some rotary scalings depend on it; 0 = as trained */
+    uint32_t
+        ctx; /* the longest sequence that will be run: some rotary scalings depend on it; 0 = as trained */
 };
 
 struct model {

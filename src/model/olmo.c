@@ -26,3 +26,13 @@ void olmo2_build(struct build *b)
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }
+
+/* It would clip Q and K after their norms, which no operation does. */
+int olmoe_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    (void)k;
+    if (h->clamp_qkv != 0)
+        return err_set(e, ERR_DATA, "clip_qkv is %g; olmoe models that clip Q, K and V cannot be run",
+                       (double)h->clamp_qkv);
+    return 0;
+}

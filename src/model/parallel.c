@@ -64,7 +64,8 @@ int falcon_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     bool grouped = false, single = true;
     if (h->alibi)
-        return err_set(e, ERR_DATA, "config.json: alibi is true; falcon models with ALiBi positions cannot be run");
+        return err_set(e, ERR_DATA,
+                       "config.json: alibi is true; falcon models with ALiBi positions cannot be run");
     if (k->gguf)
         return 0;
     if (keys_bool(k, NULL, "new_decoder_architecture", &grouped, e) < 0 ||

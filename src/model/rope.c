@@ -73,7 +73,9 @@ static float attention_factor(const struct hparams *h, const struct rope_params 
 static int divide(float *freqs, const float *by, uint32_t n, uint32_t have, struct err *e)
 {
     if (have != n)
-        return err_set(e, ERR_DATA, "longrope has %u factors; half of the %u rotating dimensions are expected", have, 2 * n);
+        return err_set(e, ERR_DATA,
+                       "longrope has %u factors; half of the %u rotating dimensions are expected", have,
+                       2 * n);
     for (uint32_t i = 0; i < n; i++)
         freqs[i] /= by[i];
     return 0;
@@ -104,8 +106,9 @@ int rope_table(const struct hparams *h, const struct rope_params *r, uint32_t di
         return 0;
     case SCALING_LLAMA3:
         if (!(r->factor > 0 && r->low_freq > 0 && r->high_freq > r->low_freq))
-            return err_set(e, ERR_DATA,
-                           "rope scaling llama3 wants factor, low_freq_factor and high_freq_factor, in rising order");
+            return err_set(
+                e, ERR_DATA,
+                "rope scaling llama3 wants factor, low_freq_factor and high_freq_factor, in rising order");
         llama3(r, dims, original, freqs);
         return 0;
     case SCALING_LONGROPE:

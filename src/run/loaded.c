@@ -127,3 +127,27 @@ void loaded_close(struct loaded *l)
     mem_free(l->stop_ids);
     mem_free(l);
 }
+
+int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e)
+{
+    struct spans spans = {0};
+    time_t now = time(NULL);
+    struct chat_request request = {.messages = r->messages, .tools = r->tools, .extra = r->set,
+                                   .no_generation_prompt = r->no_generation_prompt};
+    if (!l->chat) {
+        *e = l->chat_why;
+        return -1;
+    }
+    localtime_r(&now, &request.now);
+    if (chat_render(l->chat, &request, &spans, e))
+        return -1;
+    struct tok_span *parts = mem_alloc(spans.count, sizeof *parts);
+    for (size_t i = 0; parts && i < spans.count; i++)
+        parts[i] = (struct tok_span){spans.items[i].text, spans.items[i].n, spans.items[i].from_template};
+    /* the template wrote BOS and the like itself: nothing is added */
+    int failed = parts ? tokenizer_encode_spans(l->tokenizer, parts, spans.count, TOK_SPECIAL, out, e)
+                       : err_memory(e, "the prompt", spans.count * sizeof *parts);
+    mem_free(parts);
+    spans_free(&spans);
+    return failed;
+}

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
+#include "base/pool.h"
 #include "device/cpu/probe.h"
 #include "tool/load.h"
 #include "tool/progress.h"
@@ -47,6 +48,7 @@ struct bench {
     int repeats;
     struct list prompt, predict, depth, batch;
     struct probe probe;
+    int threads;
     struct bench_test *tests;
     int count;
 };
@@ -155,7 +157,7 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
 /* What stands in the way: bytes when generating, operations when reading. */
 static double bench_share(const struct bench *b, const struct bench_test *t)
 {
-    double limit = t->decode ? b->probe.read_gb_s : b->probe.int8_gop_s;
+    double limit = t->decode ? 1e-9 * b->probe.read : 1e-9 * b->probe.int8;
     return limit > 0 ? (t->decode ? t->gb_s : t->gop_s) / limit : 0;
 }
 
@@ -176,7 +178,7 @@ static void bench_json(const struct bench *b, struct buf *out)
         json_key(&j, "batch");
         json_uint(&j, t->batch);
         json_key(&j, "threads");
-        json_int(&j, b->probe.threads);
+        json_int(&j, b->threads);
         json_key(&j, "device");
         json_str(&j, device ? device : "cpu");
         json_key(&j, "tok_s");
@@ -197,10 +199,11 @@ static void bench_json(const struct bench *b, struct buf *out)
 
 static void bench_table(const struct bench *b, struct buf *out)
 {
-    buf_printf(
-        out,
-        "machine: %d threads, %s kernels, read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s (probed)\n",
-        b->probe.threads, b->probe.tier, b->probe.read_gb_s, b->probe.int8_gop_s, b->probe.float_gflop_s);
+    buf_printf(out,
+               "machine, probed: %d threads, read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 %.0f "
+               "GFLOP/s\n",
+               b->threads, 1e-9 * b->probe.read, 1e-9 * b->probe.int8, 1e-9 * b->probe.float32,
+               1e-9 * b->probe.bf16);
     buf_printf(out, "%-8s %6s %7s %6s %10s %8s %8s %8s %s\n", "test", "n", "depth", "batch", "tok/s",
                "spread", "GB/s", "GOP/s", "share of the limit");
     for (int i = 0; i < b->count; i++) {
@@ -255,6 +258,18 @@ static void bench_plan(struct bench *b)
     }
 }
 
+/* The walls, with as many threads as the model gets. */
+static int bench_probe(struct bench *b, struct err *e)
+{
+    struct pool *pool = pool_open((int)args_int(b->a, "threads", 0), e);
+    if (!pool)
+        return -1;
+    b->threads = pool_size(pool);
+    int failed = probe_run(pool, &b->probe, e);
+    pool_close(pool);
+    return failed;
+}
+
 static int bench_all(struct bench *b, struct err *e)
 {
     struct progress bar;
@@ -268,7 +283,7 @@ static int bench_all(struct bench *b, struct err *e)
     if (!b->tests)
         return err_memory(e, "the benchmark", 0);
     bench_plan(b);
-    if (probe_machine((int)args_int(b->a, "threads", 0), &b->probe, e))
+    if (bench_probe(b, e))
         return -1;
     progress_start(&bar, "measuring");
     int failed = 0;

@@ -207,7 +207,7 @@ static int run_talk(struct run *r, struct err *e)
 
 static int run_all(struct run *r, struct err *e)
 {
-    bool is_chat;
+    bool is_chat = false;
     struct loaded_options o = {0};
     if (run_read_options(r, e) || run_prompt_text(r, &is_chat, e))
         return -1;

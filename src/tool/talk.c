@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "base/utf8.h"
 #include "tool/answer.h"
 #include "tool/line.h"
 #include "tool/tool.h"
@@ -43,7 +44,7 @@ static void talk_add(struct talk *t, const char *role, const char *text, size_t 
     json_t *content = json_stringn(text, n);
     if (!content) { /* not UTF-8: the model's own bytes, or a terminal in another encoding */
         struct buf clean = {0};
-        json_escape(&clean, text, n);
+        utf8_clean(&clean, text, n);
         content = json_stringn(clean.data ? clean.data : "", clean.len);
         buf_free(&clean);
     }

@@ -13,8 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TOOL_ROW(name) &tool_##name,
-const struct tool_verb *const tool_verbs[] = {TOOL_VERBS(TOOL_ROW) NULL};
+/* In the order in which help lists them. */
+const struct tool_verb *const tool_verbs[] = {
+    &tool_run,        &tool_info,  &tool_tokenize, &tool_logits, &tool_embed,
+    &tool_perplexity, &tool_bench, &tool_help,     NULL,
+};
 
 const struct tool_verb *tool_find(const char *name, struct err *e)
 {
@@ -55,6 +58,31 @@ int tool_open(struct store **out, const char *model, struct err *e)
 {
     char path[PATH_MAX];
     return tool_model_path(model, path, sizeof path, e) < 0 ? -1 : store_open(out, path, e);
+}
+
+static int tool_set_value(json_t *all, const char *pair, struct err *e)
+{
+    const char *eq = strchr(pair, '=');
+    if (!eq || eq == pair)
+        return err_set(e, ERR_USAGE, "--set wants NAME=VALUE, not '%s'", log_safe(pair));
+    json_t *v = json_loads(eq + 1, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    v = v ? v : json_string(eq + 1);
+    if (!v || json_object_setn_new(all, pair, (size_t)(eq - pair), v))
+        return err_set(e, ERR_USAGE, "--set %s: the value is not valid UTF-8", log_safe(pair));
+    return 0;
+}
+
+int tool_set_values(const struct args *a, json_t **out, struct err *e)
+{
+    int at = 0;
+    *out = NULL;
+    for (const char *pair; (pair = args_next(a, "set", &at));) {
+        if (!*out && !(*out = json_object()))
+            return err_memory(e, "the template's variables", 64);
+        if (tool_set_value(*out, pair, e))
+            return -1;
+    }
+    return 0;
 }
 
 int tool_print(struct buf *b, struct err *e)

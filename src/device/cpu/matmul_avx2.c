@@ -64,7 +64,8 @@ ALWAYS_INLINE void tile_load(const struct tile_out *out, uint32_t row, uint32_t 
             acc[r] = _mm256_maskload_ps(out->y + (row + r) * out->stride + col, columns_mask(out, col));
 }
 
-ALWAYS_INLINE void tile_store(const struct tile_out *out, uint32_t row, uint32_t col, const __m256 acc[HALF_TILE])
+ALWAYS_INLINE void tile_store(const struct tile_out *out, uint32_t row, uint32_t col,
+                              const __m256 acc[HALF_TILE])
 {
     for (uint32_t r = 0; r < HALF_TILE; r++)
         if (row + r < out->rows && col < out->cols)
@@ -102,7 +103,8 @@ ALWAYS_INLINE void quarter_dots(uint32_t type, const struct quarter *q, uint32_t
     }
 }
 
-ALWAYS_INLINE void q8_quarter(uint32_t type, const struct quarter *q, uint32_t groups, const struct tile_out *out)
+ALWAYS_INLINE void q8_quarter(uint32_t type, const struct quarter *q, uint32_t groups,
+                              const struct tile_out *out)
 {
     const int parts = unit_halves(type) ? 2 : 1;
     __m256 acc[HALF_TILE];
@@ -129,8 +131,8 @@ ALWAYS_INLINE void q8_quarter(uint32_t type, const struct quarter *q, uint32_t g
     tile_store(out, q->row, q->col, acc);
 }
 
-ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_panel *p, const struct q8_tile *t, uint32_t groups,
-                               const struct tile_out *out)
+ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_panel *p, const struct q8_tile *t,
+                               uint32_t groups, const struct tile_out *out)
 {
     for (uint32_t row = 0; row < out->rows; row += HALF_TILE)
         for (uint32_t col = 0; col < out->cols; col += 8)

@@ -85,8 +85,8 @@ ALWAYS_INLINE void q8_tile_rows(uint32_t type, const struct q8_panel *p, const s
     tile_store(out, rows, acc);
 }
 
-ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_panel *p, const struct q8_tile *t, uint32_t groups,
-                               const struct tile_out *out)
+ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_panel *p, const struct q8_tile *t,
+                               uint32_t groups, const struct tile_out *out)
 {
     if (out->rows > TILE / 2)
         q8_tile_rows(type, p, t, groups, TILE, out);
@@ -94,8 +94,8 @@ ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_panel *p, const st
         q8_tile_rows(type, p, t, groups, TILE / 2, out);
 }
 
-ALWAYS_INLINE void float_tile_rows(const struct float_panel *p, const struct float_tile *t, uint32_t width, int rows,
-                                   const struct tile_out *out)
+ALWAYS_INLINE void float_tile_rows(const struct float_panel *p, const struct float_tile *t, uint32_t width,
+                                   int rows, const struct tile_out *out)
 {
     __m512 acc[TILE];
     tile_load(out, rows, acc);

@@ -96,7 +96,8 @@ ALWAYS_INLINE void float_few(uint32_t type, const struct matmul *job, uint32_t m
 }
 
 /* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
-static void float_pack_tile(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width, struct float_tile *t)
+static void float_pack_tile(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
+                            struct float_tile *t)
 {
     for (uint32_t i = 0; i < width; i += 8) {
         __m256i v[8];
@@ -111,8 +112,8 @@ static void float_pack_tile(const struct matmul *job, uint32_t m0, uint32_t k0, 
 }
 
 /* Values [k0, k0+width) of weight rows [n, n+PANEL); rows past the end repeat the last one. */
-ALWAYS_INLINE void float_pack_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width,
-                                    struct float_scratch *s)
+ALWAYS_INLINE void float_pack_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
+                                    uint32_t width, struct float_scratch *s)
 {
     const struct dtype_info *info = dtype_get(job->type);
     const uint32_t stored = float_direct(type) ? type : DTYPE_F32;

@@ -20,12 +20,14 @@ ALWAYS_INLINE int q8_centre(uint32_t type)
 
 /* ---- few rows: memory is the wall ---- */
 
-enum { FEW = 4 }; /* rows of activations that share one pass over the weights */
+/* Rows of activations that share one pass over the weights, and what a unit of one takes in scratch. */
+enum { FEW = 4, Q8_ROW_BYTES = UNIT + UNIT / 8 + UNIT / 4 };
 
-/* One row of activations, from some unit on. sum = d * sum of the quants, by 32 or by 16. */
+/* One row of activations in scratch, zeros behind it up to a whole unit. sum = d * sum of the quants, by
+ * 32 or by 16. */
 struct q8_row {
-    const int8_t *q;
-    const float *d, *sum;
+    int8_t *q;
+    float *d, *sum;
 };
 
 static void q8_sums(bool halves, const int8_t *q, const float *d, uint32_t groups, float *sum)
@@ -81,13 +83,15 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
         __m256i w = multiply_bytes(is_signed, unit_group(type, p, g));
         for (int r = 0; r < rows; r++) {
             __m256i dot = dot_bytes(is_signed, w, load_32(x[r].q + UNIT * u + 32 * g));
-            acc[r][g % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), lane_scales(halves, c[r], g), acc[r][g % 2]);
+            acc[r][g % 2] =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), lane_scales(halves, c[r], g), acc[r][g % 2]);
         }
     }
     for (int i = 0; i < (halves ? 2 : 1); i++) {
         if (!unit_has_min(type) && q8_centre(type) == 0)
             break;
-        __m256 b = unit_has_min(type) ? s.b[i] : _mm256_xor_ps(_mm256_mul_ps(s.a[i], centre), _mm256_set1_ps(-0.0f));
+        __m256 b =
+            unit_has_min(type) ? s.b[i] : _mm256_xor_ps(_mm256_mul_ps(s.a[i], centre), _mm256_set1_ps(-0.0f));
         for (int r = 0; r < rows; r++) {
             const float *sum = x[r].sum + (halves ? 2 : 1) * UNIT_GROUPS * u + 8 * i;
             acc[r][i] = _mm256_fmadd_ps(b, _mm256_loadu_ps(sum), acc[r][i]);
@@ -95,46 +99,49 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
     }
 }
 
-/* A unit that is not whole: weights and activations are copied out, with zeros behind. */
-struct q8_rest {
-    uint8_t w[UNIT_MOST_BYTES];
-    int8_t q[FEW][UNIT];
-    float d[FEW][UNIT_GROUPS], sum[FEW][2 * UNIT_GROUPS];
-};
-
-/* Rows [m0, m0+rows) of x against all rows of the job; rows <= FEW is a constant. */
-ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, uint32_t m0, int rows)
+/* Rows [0, FEW) of x into scratch; those past the end repeat the last one. */
+static void q8_copy_rows(const struct matmul *job, bool halves, struct q8_row x[FEW])
 {
-    const bool halves = unit_halves(type);
-    const uint32_t units = job->k / UNIT, groups = job->k % UNIT / 32;
-    const size_t bytes = unit_bytes(type), sums = (size_t)units * (halves ? 16 : 8);
-    struct q8_row x[FEW], last[FEW];
-    struct q8_rest rest;
-    memset(&rest, 0, sizeof rest);
-    for (int r = 0; r < rows; r++) {
-        float *sum = (float *)job->scratch + r * sums;
-        x[r] = (struct q8_row){job->q8.q + (m0 + r) * job->q8.q_stride, job->q8.d + (m0 + r) * job->q8.s_stride, sum};
-        q8_sums(halves, x[r].q, x[r].d, units * UNIT_GROUPS, sum);
-        memcpy(rest.q[r], x[r].q + (size_t)units * UNIT, groups * 32);
-        memcpy(rest.d[r], x[r].d + (size_t)units * UNIT_GROUPS, groups * sizeof(float));
-        q8_sums(halves, rest.q[r], rest.d[r], groups, rest.sum[r]);
-        last[r] = (struct q8_row){rest.q[r], rest.d[r], rest.sum[r]};
+    const size_t units = (job->k + UNIT - 1) / UNIT, groups = job->k / 32;
+    uint8_t *at = job->scratch;
+    for (uint32_t r = 0; r < FEW; r++) {
+        if (r >= job->m) {
+            x[r] = x[r - 1];
+            continue;
+        }
+        x[r] = (struct q8_row){(int8_t *)at, (float *)(at + units * UNIT),
+                               (float *)(at + units * (UNIT + UNIT / 8))};
+        memset(at, 0, units * Q8_ROW_BYTES);
+        memcpy(x[r].q, job->q8.q + r * job->q8.q_stride, job->k);
+        memcpy(x[r].d, job->q8.d + r * job->q8.s_stride, groups * sizeof(float));
+        q8_sums(halves, x[r].q, x[r].d, (uint32_t)groups, x[r].sum);
+        at += units * Q8_ROW_BYTES;
     }
+}
+
+/* All of job->m <= rows <= FEW rows of x; rows is a constant. */
+ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
+{
+    const uint32_t whole = job->k / UNIT, groups = job->k % UNIT / 32;
+    const size_t bytes = unit_bytes(type);
+    uint8_t rest[UNIT_MOST_BYTES] = {0}; /* of a row that is no whole number of units */
+    struct q8_row x[FEW];
+    q8_copy_rows(job, unit_halves(type), x);
     for (uint32_t n = job->n0; n < job->n1; n++) {
         const uint8_t *row = job->w + n * job->row_bytes;
         __m256 acc[FEW][2];
         for (int r = 0; r < rows; r++)
             acc[r][0] = acc[r][1] = _mm256_setzero_ps();
-        for (uint32_t u = 0; u < units; u++) {
-            ask_ahead(row + u * bytes, bytes);
-            unit_dot(type, row + u * bytes, x, u, rows, acc);
-        }
-        if (groups) {
-            memcpy(rest.w, row + units * bytes, groups * (bytes / UNIT_GROUPS));
-            unit_dot(type, rest.w, last, 0, rows, acc);
+        if (groups)
+            memcpy(rest, row + whole * bytes, groups * (bytes / UNIT_GROUPS));
+        for (uint32_t u = 0; u < whole + (groups > 0); u++) {
+            const uint8_t *p = u < whole ? row + u * bytes : rest;
+            ask_ahead(p, bytes);
+            unit_dot(type, p, x, u, rows, acc);
         }
         for (int r = 0; r < rows; r++)
-            job->y[(m0 + r) * job->y_stride + n] = sum_8(_mm256_add_ps(acc[r][0], acc[r][1]));
+            if ((uint32_t)r < job->m)
+                job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(acc[r][0], acc[r][1]));
     }
 }
 
@@ -146,8 +153,8 @@ struct q8_scratch {
 };
 
 /* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
-ALWAYS_INLINE void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
-                                struct q8_tile *t)
+ALWAYS_INLINE void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0,
+                                uint32_t width, struct q8_tile *t)
 {
     const bool halves = unit_halves(type);
     const __m256i ones = _mm256_set1_epi8(1), ones_16 = _mm256_set1_epi16(1);
@@ -173,66 +180,74 @@ ALWAYS_INLINE void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_
     }
 }
 
-/* One unit of eight weight rows at p into columns [col, col+8) of the panel, from group `first` on. */
-ALWAYS_INLINE void q8_pack_unit(uint32_t type, const uint8_t *const p[8], uint32_t first, uint32_t col,
-                                struct q8_panel *panel)
+/* Eight weight rows of one unit, decoded; then they are turned into columns. */
+struct q8_unit_rows {
+    uint8_t q[8][UNIT];
+    float a[8][16], b[8][16];
+};
+
+static void q8_turn_scales(const float rows[8][16], int count, float (*panel)[PANEL])
 {
-    const int parts = unit_halves(type) ? 2 : 1;
-    struct unit_scales s[8];
-    for (int r = 0; r < 8; r++)
-        unit_scales(type, p[r], s + r);
-    for (int i = 0; i < parts; i++) {
-        __m256i a[8], b[8];
-        for (int r = 0; r < 8; r++)
-            a[r] = _mm256_castps_si256(s[r].a[i]);
-        transpose_8(a);
-        for (int g = 0; g < 8; g++)
-            _mm256_store_si256((__m256i *)(panel->a[first * parts + 8 * i + g] + col), a[g]);
-        if (!unit_has_min(type))
-            continue;
-        for (int r = 0; r < 8; r++)
-            b[r] = _mm256_castps_si256(s[r].b[i]);
-        transpose_8(b);
-        for (int g = 0; g < 8; g++)
-            _mm256_store_si256((__m256i *)(panel->b[first * parts + 8 * i + g] + col), b[g]);
-    }
-#pragma GCC unroll 8
-    for (int g = 0; g < UNIT_GROUPS; g++) {
+    for (int i = 0; i < count; i += 8) {
         __m256i v[8];
         for (int r = 0; r < 8; r++)
-            v[r] = multiply_bytes(unit_signed(type), unit_group(type, p[r], g));
+            v[r] = load_32(rows[r] + i);
+        transpose_8(v);
+        for (int g = 0; g < 8; g++)
+            _mm256_store_si256((__m256i *)panel[i + g], v[g]);
+    }
+}
+
+/* Into columns [col, col+8) of the panel, from group `first` on; parts of a group with a scale: 1 or 2. */
+static void q8_turn_unit(const struct q8_unit_rows *s, int parts, uint32_t first, uint32_t col,
+                         struct q8_panel *panel)
+{
+    q8_turn_scales(s->a, 8 * parts, (float(*)[PANEL])(panel->a[first * parts] + col));
+    q8_turn_scales(s->b, 8 * parts, (float(*)[PANEL])(panel->b[first * parts] + col));
+    for (uint32_t g = 0; g < UNIT_GROUPS; g++) {
+        __m256i v[8];
+        for (int r = 0; r < 8; r++)
+            v[r] = load_32(s->q[r] + 32 * g);
         transpose_8(v);
         for (int j = 0; j < 8; j++)
             _mm256_store_si256((__m256i *)panel->q[8 * (first + g) + j][col], v[j]);
     }
 }
 
+ALWAYS_INLINE void q8_decode_unit(uint32_t type, const uint8_t *p, uint32_t r, struct q8_unit_rows *out)
+{
+    struct unit_scales s;
+    unit_scales(type, p, &s);
+    for (int i = 0; i < (unit_halves(type) ? 2 : 1); i++) {
+        _mm256_storeu_ps(out->a[r] + 8 * i, s.a[i]);
+        _mm256_storeu_ps(out->b[r] + 8 * i, unit_has_min(type) ? s.b[i] : _mm256_setzero_ps());
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < UNIT_GROUPS; g++) {
+        __m256i v = multiply_bytes(unit_signed(type), unit_group(type, p, g));
+        _mm256_storeu_si256((__m256i *)(out->q[r] + 32 * g), v);
+    }
+}
+
 /* Values [k0, k0+width) of weight rows [n, n+PANEL); rows past the end repeat the last one. */
-ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width,
-                                 struct q8_panel *panel)
+ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
+                                 uint32_t width, struct q8_panel *panel)
 {
     const size_t bytes = unit_bytes(type);
-    for (uint32_t col = 0; col < PANEL; col += 8) {
-        const uint8_t *row[8];
-        for (uint32_t r = 0; r < 8; r++)
-            row[r] = job->w + least(n + col + r, job->n1 - 1) * job->row_bytes + k0 / UNIT * bytes;
-        uint32_t u = 0;
-        for (; u < width / UNIT; u++) {
-            const uint8_t *p[8];
-            for (int r = 0; r < 8; r++)
-                p[r] = row[r] + u * bytes;
-            q8_pack_unit(type, p, u * UNIT_GROUPS, col, panel);
-        }
-        if (width % UNIT) {
-            uint8_t rest[8][UNIT_MOST_BYTES] = {{0}};
-            const uint8_t *p[8];
-            for (int r = 0; r < 8; r++) {
-                memcpy(rest[r], row[r] + u * bytes, width % UNIT / 32 * (bytes / UNIT_GROUPS));
-                p[r] = rest[r];
+    for (uint32_t col = 0; col < PANEL; col += 8)
+        for (uint32_t at = 0; at < width; at += UNIT) {
+            struct q8_unit_rows unit;
+            const uint32_t groups = least(UNIT, width - at) / 32;
+            for (uint32_t r = 0; r < 8; r++) {
+                const uint8_t *p =
+                    job->w + least(n + col + r, job->n1 - 1) * job->row_bytes + (k0 + at) / UNIT * bytes;
+                uint8_t rest[UNIT_MOST_BYTES] = {0};
+                if (groups < UNIT_GROUPS)
+                    p = memcpy(rest, p, groups * (bytes / UNIT_GROUPS));
+                q8_decode_unit(type, p, r, &unit);
             }
-            q8_pack_unit(type, p, u * UNIT_GROUPS, col, panel);
+            q8_turn_unit(&unit, unit_halves(type) ? 2 : 1, at / 32, col, panel);
         }
-    }
 }
 
 ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
@@ -258,29 +273,21 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
 
 ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
 {
-    switch (job->m) {
-    case 1:
-        q8_few(type, job, 0, 1);
-        break;
-    case 2:
-        q8_few(type, job, 0, 2);
-        break;
-    case 3:
-        q8_few(type, job, 0, 3);
-        break;
-    case 4:
-        q8_few(type, job, 0, 4);
-        break;
-    default:
+    if (job->m == 1)
+        q8_few(type, job, 1);
+    else if (job->m == 2)
+        q8_few(type, job, 2);
+    else if (job->m <= FEW)
+        q8_few(type, job, FEW);
+    else
         q8_many(type, job);
-    }
 }
 
-/* A worker's scratch: the blocks of a product of matrices, or the sums of a few rows. */
+/* A worker's scratch: the blocks of a product of matrices, or a few rows of activations. */
 enum {
-    MATMUL_SUMS = FEW * (KERNEL_K_MOST / 16) * sizeof(float),
+    MATMUL_ROWS = FEW * (KERNEL_K_MOST / UNIT) * Q8_ROW_BYTES,
     MATMUL_BLOCKS = sizeof(struct q8_scratch) + sizeof(struct float_scratch),
-    MATMUL_SCRATCH = (int)MATMUL_SUMS > (int)MATMUL_BLOCKS ? MATMUL_SUMS : MATMUL_BLOCKS
+    MATMUL_SCRATCH = (int)MATMUL_ROWS > (int)MATMUL_BLOCKS ? MATMUL_ROWS : MATMUL_BLOCKS
 };
 
 static void matmul_q4_0(const struct matmul *job)

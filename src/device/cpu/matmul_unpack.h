@@ -186,7 +186,8 @@ ALWAYS_INLINE __m256i unit_group(uint32_t type, const uint8_t *p, int g)
     }
     case DTYPE_Q3_K: {
         const struct block_q3_k *b = (const void *)p;
-        return _mm256_or_si256(bit_pair(load_32(b->qs + 32 * (g / 4)), g % 4), bit_to(load_32(b->hmask), g, 2));
+        return _mm256_or_si256(bit_pair(load_32(b->qs + 32 * (g / 4)), g % 4),
+                               bit_to(load_32(b->hmask), g, 2));
     }
     case DTYPE_Q4_K: {
         const struct block_q4_k *b = (const void *)p;
@@ -200,7 +201,8 @@ ALWAYS_INLINE __m256i unit_group(uint32_t type, const uint8_t *p, int g)
         const struct block_q6_k *b = (const void *)p;
         __m256i low = nibble(load_32(b->ql + 64 * (g / 4) + 32 * (g % 2)), g % 4 / 2);
         __m256i high = load_32(b->qh + 32 * (g / 4));
-        high = g % 4 < 2 ? _mm256_slli_epi16(high, 4 - 2 * (g % 4)) : _mm256_srli_epi16(high, 2 * (g % 4) - 4);
+        high =
+            g % 4 < 2 ? _mm256_slli_epi16(high, 4 - 2 * (g % 4)) : _mm256_srli_epi16(high, 2 * (g % 4) - 4);
         return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
     }
     default: {

@@ -216,7 +216,7 @@ static void scalar_panel_f16(const uint16_t *x, size_t x_stride, uint32_t rows, 
 static void scalar_attn_scores(const struct attn_tile *t)
 {
     for (uint32_t r = 0; r < t->m; r++)
-        for (uint32_t j = 0; j < ATTN_KEYS; j++) {
+        for (uint32_t j = 0; j < t->keys; j++) {
             float sum = 0;
             for (uint32_t i = 0; i < t->k_dim; i++)
                 sum = fmaf(t->q[r * t->k_dim + i], t->k[i * ATTN_KEYS + j], sum);
@@ -229,7 +229,7 @@ static void scalar_attn_values(const struct attn_tile *t)
     for (uint32_t r = 0; r < t->m; r++)
         for (uint32_t i = 0; i < t->v_dim; i++) {
             float sum = t->acc[r * t->v_dim + i] * t->rescale[r];
-            for (uint32_t j = 0; j < ATTN_KEYS; j++)
+            for (uint32_t j = 0; j < t->keys; j++)
                 sum = fmaf(t->s[r * ATTN_KEYS + j], t->v[j * t->v_dim + i], sum);
             t->acc[r * t->v_dim + i] = sum;
         }

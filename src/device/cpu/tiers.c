@@ -4,8 +4,8 @@
 
 bool kernels_avx2(struct kernels *k)
 {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c") ||
-        !__builtin_cpu_supports("bmi2"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("bmi2"))
         return false;
     matmul_avx2(k);
     vector_avx2(k);
@@ -17,7 +17,7 @@ bool kernels_avx512(struct kernels *k)
 {
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
-        !__builtin_cpu_supports("avx512vnni") || !kernels_avx2(k))
+        !__builtin_cpu_supports("avx512vnni"))
         return false;
     matmul_avx512(k);
     vector_avx512(k);
