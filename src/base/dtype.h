@@ -40,6 +40,7 @@ enum dtype {
     DTYPE_TQ2_0 = 35,
     DTYPE_MXFP4 = 39,
     DTYPE_NVFP4 = 40,
+    DTYPE_Q1_0 = 41,
     DTYPE_F8_E4M3 = 100,
     DTYPE_F8_E5M2 = 101,
     DTYPE_U8 = 102,
@@ -47,6 +48,7 @@ enum dtype {
     DTYPE_U32 = 104,
     DTYPE_U64 = 105,
     DTYPE_BOOL = 106,
+    DTYPE_F8_E8M0 = 107,
     DTYPE_MOST = 128
 };
 

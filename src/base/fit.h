@@ -1,0 +1,35 @@
+/* The search behind the encoders: for a block of values, the integers and the factors whose decoding lies
+ * nearest to them, by the weighted sum of squares.
+ *
+ * Every type that is searched has this form, value i lying in group g = i / len:
+ *
+ *   value(i) = d * scale(g) * level(q(i)) - dmin * min(g)
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { FIT_GROUPS = 16, FIT_VALUES = 256, FIT_LEVELS = 16 };
+
+struct fit_form {
+    int groups, len;             /* len is 16 or 32 */
+    int least, most;             /* codes q */
+    const float *levels;         /* (most - least + 1), rising; NULL: the level of a code is itself */
+    int scale_least, scale_most; /* factors of d; 1 and 1: there is but d */
+    int min_most;                /* factors of dmin are 0..min_most; 0: there is no minimum */
+    bool min_signed;             /* dmin may be negative, and its factor is always 1 */
+    bool power;                  /* d is a power of two and kept as e8m0; otherwise as fp16 */
+};
+
+struct fit {
+    uint16_t d, dmin;         /* fp16, or e8m0 */
+    int8_t scale[FIT_GROUPS]; /* scale_least..scale_most */
+    uint8_t min[FIT_GROUPS];  /* 0..min_most */
+    int8_t q[FIT_VALUES];     /* least..most */
+};
+
+/* x and weight are (groups * len); weight may be NULL: all alike. Whatever the floats are, the result is a
+ * valid block: NaN counts as zero, infinity as the largest float, a weight that is no positive number as
+ * next to nothing. */
+void fit_block(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
