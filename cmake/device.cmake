@@ -4,3 +4,5 @@ file(GLOB avx512 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_avx512
 set_source_files_properties(${avx2} PROPERTIES COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mf16c;-mbmi2")
 set_source_files_properties(${avx512} PROPERTIES COMPILE_OPTIONS
   "-O3;-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni")
+
+include(cmake/cuda.cmake)

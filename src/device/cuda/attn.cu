@@ -1,0 +1,458 @@
+/* Paged attention. Three ways:
+ *   attn_any      every head size and KV type, in float: a block per (row, head). The oracle's arithmetic.
+ *   attn_decode   fp16 KV, few queries a sequence: keys split over blocks and warps, 16 queries (rows x heads
+ *                 of a group) against 16 keys at a time on the tensor cores; attn_combine joins the parts.
+ *   attn_prefill  fp16 KV, many queries: 64 of them a block, keys through shared memory.
+ *
+ * Order of keys in a unit of 16: score tile i (0, 1) has in column n the key 4*(n/2) + 2i + n%2, so that the
+ * scores of lane t are keys 4t..4t+3, and its V operand is 8 bytes of a transposed row of V. */
+#include "device/cuda/common.cuh"
+
+static __device__ __forceinline__ const uint8_t *kv_k(const struct kv_view &kv, uint32_t page, uint32_t head)
+{
+    return kv.base + page * kv.page_bytes + (uint64_t)head * kv.tokens * kv.k_row;
+}
+
+static __device__ __forceinline__ const uint8_t *kv_v(const struct kv_view &kv, uint32_t page, uint32_t head)
+{
+    return kv.base + page * kv.page_bytes + (uint64_t)kv.tokens * (kv.heads * (uint64_t)kv.k_row + head * (uint64_t)kv.v_row);
+}
+
+static __device__ __forceinline__ float kv_value(uint32_t type, const uint8_t *row, uint32_t i)
+{
+    switch (type) {
+    case KV_F32:
+        return ((const float *)row)[i];
+    case KV_F16:
+        return decode_half(((const uint16_t *)row)[i]);
+    case KV_BF16:
+        return bf16_to_f32(((const uint16_t *)row)[i]);
+    case KV_Q8_0:
+        return decode_half(*(const uint16_t *)(row + 34 * (i / 32))) * (float)(int8_t)row[34 * (i / 32) + 2 + i % 32];
+    default:
+        return f8_e4m3_to_f32(row[i]);
+    }
+}
+
+/* The keys that row sees: [*from, *to). */
+static __device__ __forceinline__ void key_range(const struct attn_args &p, uint32_t row, uint32_t *from, uint32_t *to)
+{
+    const uint32_t pos = p.meta.pos[row], len = p.meta.seq_len[p.meta.row_seq[row]];
+    *to = p.causal ? min(pos + 1, len) : len;
+    *from = p.window && pos + 1 > p.window ? pos + 1 - p.window : 0;
+}
+
+static __device__ __forceinline__ float score(const struct attn_args &p, float dot)
+{
+    float s = dot * p.scale;
+    return p.softcap > 0.0f ? p.softcap * tanhf(s / p.softcap) : s;
+}
+
+enum { ANY_KEYS = 128, ANY_DIMS = 8 }; /* keys at a time; values of the output a thread keeps: v_dim <= 1024 */
+
+extern "C" __global__ void __launch_bounds__(128) attn_any(const __grid_constant__ struct attn_args p)
+{
+    extern __shared__ float q[]; /* (k_dim) */
+    __shared__ float s[ANY_KEYS], room[32];
+    dep_launch();
+    dep_wait();
+    const uint32_t row = blockIdx.x, head = blockIdx.y, kvh = head / (p.heads / p.kv.heads);
+    const uint32_t vd = p.kv.v_dim, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int32_t *table = p.kv.table + (uint64_t)p.meta.row_seq[row] * p.meta.width;
+    for (uint32_t i = threadIdx.x; i < p.kv.k_dim; i += 128)
+        q[i] = p.q[row * p.ldq + (uint64_t)head * p.kv.k_dim + i];
+    uint32_t from, to;
+    key_range(p, row, &from, &to);
+    float max = p.sinks ? p.sinks[head] : -INFINITY, sum = p.sinks ? 1.0f : 0.0f, acc[ANY_DIMS] = {};
+    for (uint32_t base = from; base < to; base += ANY_KEYS) {
+        const uint32_t n = min((uint32_t)ANY_KEYS, to - base);
+        __syncthreads();
+        /* a warp per key, so that its row is read in order */
+        for (uint32_t j = warp; j < n; j += 4) {
+            uint32_t key = base + j;
+            const uint8_t *k = kv_k(p.kv, table[key / p.kv.tokens], kvh) + (uint64_t)(key % p.kv.tokens) * p.kv.k_row;
+            float dot = 0.0f;
+            for (uint32_t i = lane; i < p.kv.k_dim; i += 32)
+                dot += q[i] * kv_value(p.kv.type, k, i);
+            dot = warp_sum(dot);
+            if (lane == 0)
+                s[j] = score(p, dot);
+        }
+        __syncthreads();
+        float mine = threadIdx.x < n ? s[threadIdx.x] : -INFINITY;
+        float next = fmaxf(max, block_max(mine, room));
+        float e = threadIdx.x < n ? expf(mine - next) : 0.0f;
+        if (threadIdx.x < n)
+            s[threadIdx.x] = e;
+        float shrink = max == -INFINITY ? 0.0f : expf(max - next);
+        sum = sum * shrink + block_sum(e, room);
+        max = next;
+#pragma unroll
+        for (int i = 0; i < ANY_DIMS; i++)
+            acc[i] *= shrink;
+        for (uint32_t j = 0; j < n; j++) {
+            uint32_t key = base + j, page = table[key / p.kv.tokens], slot = key % p.kv.tokens;
+            bool turned = p.kv.type == KV_F16 && !p.v_in_k;
+            const uint8_t *v = p.v_in_k ? kv_k(p.kv, page, kvh) + (uint64_t)slot * p.kv.k_row
+                                        : kv_v(p.kv, page, kvh) + (turned ? 0 : (uint64_t)slot * p.kv.v_row);
+#pragma unroll
+            for (int i = 0; i < ANY_DIMS; i++) {
+                uint32_t d = threadIdx.x + 128 * i;
+                if (d < vd)
+                    acc[i] += s[j] * kv_value(p.kv.type, v, turned ? d * p.kv.tokens + slot : d);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ANY_DIMS; i++) {
+        uint32_t d = threadIdx.x + 128 * i;
+        if (d < vd)
+            p.out[row * p.ldo + (uint64_t)head * vd + d] = sum > 0.0f ? acc[i] / sum : 0.0f;
+    }
+}
+
+/* The state of 16 queries of a warp: rows g and g + 8 of the tile in each lane. D = 32 * C. */
+template <int C> struct flash {
+    uint32_t q[C][8];    /* A operands of two mma for 32 dimensions */
+    float o[4 * C][4];
+    float max[2], sum[2];
+};
+
+/* Which query a row of the tile is: f = (row of the sequence) * group + head of the group. */
+struct query {
+    uint32_t row, head;
+    int pos; /* -1: there is none */
+};
+
+static __device__ __forceinline__ struct query query_of(const struct attn_args &p, uint32_t seq, uint32_t kvh, uint32_t f)
+{
+    const uint32_t group = p.heads / p.kv.heads;
+    struct query r;
+    r.row = p.meta.seq_first[seq] + f / group;
+    r.head = kvh * group + f % group;
+    r.pos = -1;
+    if (f / group < (uint32_t)p.meta.seq_rows[seq])
+        r.pos = p.meta.pos[r.row];
+    else
+        r.row = p.meta.seq_first[seq];
+    return r;
+}
+
+template <int C>
+static __device__ __forceinline__ void flash_start(struct flash<C> &s, const struct attn_args &p, struct query a, struct query b)
+{
+    const uint32_t t = threadIdx.x % 4;
+    const float *qa = p.q + a.row * p.ldq + (uint64_t)a.head * (32 * C), *qb = p.q + b.row * p.ldq + (uint64_t)b.head * (32 * C);
+    /* scores are kept in units of ln 2 (softcap: as they are) */
+    const float f = p.softcap > 0.0f ? p.scale : p.scale * 1.4426950408889634f;
+#pragma unroll
+    for (int c = 0; c < C; c++) {
+        float va[8], vb[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            va[i] = a.pos >= 0 ? qa[32 * c + 8 * t + i] * f : 0.0f;
+            vb[i] = b.pos >= 0 ? qb[32 * c + 8 * t + i] * f : 0.0f;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            s.q[c][4 * h] = half_bits2(va[4 * h], va[4 * h + 1]);
+            s.q[c][4 * h + 1] = half_bits2(vb[4 * h], vb[4 * h + 1]);
+            s.q[c][4 * h + 2] = half_bits2(va[4 * h + 2], va[4 * h + 3]);
+            s.q[c][4 * h + 3] = half_bits2(vb[4 * h + 2], vb[4 * h + 3]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * C; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            s.o[i][j] = 0.0f;
+    s.max[0] = s.max[1] = -INFINITY;
+    s.sum[0] = s.sum[1] = 0.0f;
+}
+
+/* Sixteen keys, the first of them `key`. k: lane's pointer to (its key of tile 0, 8t); tile 1 is k_tile bytes on;
+ * v: lane's pointer to (dimension g, key 4t), rows of v_row bytes. */
+template <int C>
+static __device__ __forceinline__ void flash_keys(struct flash<C> &s, const struct attn_args &p, uint32_t key, int pa, int pb,
+                                                  uint32_t len, const uint8_t *k, uint32_t k_tile, const uint8_t *v,
+                                                  uint32_t v_row)
+{
+    const uint32_t t = threadIdx.x % 4;
+    float c[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            c[i][j] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < C; j++) {
+            uint4 b = *(const uint4 *)(k + i * k_tile + 64 * j);
+            mma_f16(c[i], s.q[j][0], s.q[j][1], s.q[j][2], s.q[j][3], b.x, b.y);
+            mma_f16(c[i], s.q[j][4], s.q[j][5], s.q[j][6], s.q[j][7], b.z, b.w);
+        }
+    }
+    float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t at = key + 4 * t + 2 * i + (j & 1);
+            const int pos = j < 2 ? pa : pb;
+            bool seen = pos >= 0 && at < len && (!p.causal || (int)at <= pos) && (!p.window || (int)at > pos - (int)p.window);
+            if (p.softcap > 0.0f)
+                c[i][j] = p.softcap * tanhf(c[i][j] / p.softcap) * 1.4426950408889634f;
+            c[i][j] = seen ? c[i][j] : -INFINITY;
+            top[j / 2] = fmaxf(top[j / 2], c[i][j]);
+        }
+    float shrink[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
+        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
+        float next = fmaxf(s.max[r], top[r]);
+        shrink[r] = next == -INFINITY ? 1.0f : exp2f(s.max[r] - next);
+        s.max[r] = next;
+        s.sum[r] *= shrink[r];
+    }
+    uint32_t a[4];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float e[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            e[j] = c[i][j] == -INFINITY ? 0.0f : exp2f(c[i][j] - s.max[j / 2]);
+        s.sum[0] += e[0] + e[1];
+        s.sum[1] += e[2] + e[3];
+        a[2 * i] = half_bits2(e[0], e[1]);
+        a[2 * i + 1] = half_bits2(e[2], e[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * C; i++) {
+        s.o[i][0] *= shrink[0];
+        s.o[i][1] *= shrink[0];
+        s.o[i][2] *= shrink[1];
+        s.o[i][3] *= shrink[1];
+        uint2 b = *(const uint2 *)(v + (uint64_t)(8 * i) * v_row);
+        mma_f16(s.o[i], a[0], a[1], a[2], a[3], b.x, b.y);
+    }
+}
+
+/* The sums of the four lanes that share a row. */
+template <int C> static __device__ __forceinline__ void flash_end(struct flash<C> &s)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 1);
+        s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 2);
+    }
+}
+
+enum { DECODE_WARPS = 4 };
+
+/* grid: (splits, kv heads, sequences); at most 16 queries a sequence. */
+template <int C> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
+{
+    extern __shared__ __align__(128) uint8_t keys[];
+    float(*o)[16][32 * C + 4] = (float(*)[16][32 * C + 4])keys; /* DECODE_WARPS of them */
+    __shared__ float ml[DECODE_WARPS][16][2];
+    dep_launch();
+    dep_wait();
+    const uint32_t split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, len = p.meta.seq_len[seq];
+    const uint32_t group = p.heads / p.kv.heads, queries = group * p.meta.seq_rows[seq];
+    if (queries > 16)
+        return; /* attn_prefill's */
+    struct query a = query_of(p, seq, kvh, g), b = query_of(p, seq, kvh, g + 8);
+    struct flash<C> s;
+    flash_start<C>(s, p, a, b);
+    const int first = p.meta.pos[p.meta.seq_first[seq]];
+    uint32_t from = p.window && first + 1 > (int)p.window ? first + 1 - p.window : 0;
+    /* splits count from the window's first unit, so that a window is spread over all of them */
+    const uint32_t start = from / 16 * 16 + split * p.split_keys, end = min(start + p.split_keys, len);
+    const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
+    for (uint32_t key = start + 16 * warp; key < end; key += 16 * DECODE_WARPS) {
+        const uint32_t page = table[key / p.kv.tokens], slot = key % p.kv.tokens;
+        const uint8_t *k = kv_k(p.kv, page, kvh) + (uint64_t)(slot + 4 * (g / 2) + g % 2) * p.kv.k_row + 16 * t;
+        const uint8_t *v = kv_v(p.kv, page, kvh) + ((uint64_t)g * p.kv.tokens + slot + 4 * t) * 2;
+        flash_keys<C>(s, p, key, a.pos, b.pos, len, k, 2 * p.kv.k_row, v, 2 * p.kv.tokens);
+    }
+    flash_end<C>(s);
+#pragma unroll
+    for (int i = 0; i < 4 * C; i++) {
+        o[warp][g][8 * i + 2 * t] = s.o[i][0];
+        o[warp][g][8 * i + 2 * t + 1] = s.o[i][1];
+        o[warp][g + 8][8 * i + 2 * t] = s.o[i][2];
+        o[warp][g + 8][8 * i + 2 * t + 1] = s.o[i][3];
+    }
+    if (t == 0) {
+        ml[warp][g][0] = s.max[0];
+        ml[warp][g][1] = s.sum[0];
+        ml[warp][g + 8][0] = s.max[1];
+        ml[warp][g + 8][1] = s.sum[1];
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS) {
+        const uint32_t f = i / (32 * C), d = i % (32 * C);
+        float max = -INFINITY, sum = 0.0f, v = 0.0f;
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++)
+            max = fmaxf(max, ml[w][f][0]);
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++) {
+            float e = ml[w][f][0] == -INFINITY ? 0.0f : exp2f(ml[w][f][0] - max);
+            sum += e * ml[w][f][1];
+            v += e * o[w][f][d];
+        }
+        struct query q = query_of(p, seq, kvh, f);
+        const uint64_t at = ((uint64_t)split * p.m + q.row) * p.heads + q.head;
+        p.part[at * (32 * C) + d] = v;
+        if (d == 0) {
+            p.part_ml[2 * at] = max;
+            p.part_ml[2 * at + 1] = sum;
+        }
+    }
+}
+
+/* Joins the parts of a row, 256 columns a block of 128 threads (2 warps pack, all four add up). */
+extern "C" __global__ void __launch_bounds__(128) attn_combine(const __grid_constant__ struct attn_args p)
+{
+    __shared__ float v[256];
+    dep_launch();
+    dep_wait();
+    const uint32_t row = blockIdx.y, width = p.heads * p.kv.v_dim, vd = p.kv.v_dim;
+    if (p.heads / p.kv.heads * p.meta.seq_rows[p.meta.row_seq[row]] > 16)
+        return;
+    for (uint32_t i = threadIdx.x; i < 256; i += 128) {
+        const uint32_t col = blockIdx.x * 256 + i;
+        float r = 0.0f;
+        if (col < width) {
+            const uint32_t head = col / vd;
+            float max = -INFINITY, sum = 0.0f;
+            for (uint32_t s = 0; s < p.splits; s++)
+                max = fmaxf(max, p.part_ml[2 * (((uint64_t)s * p.m + row) * p.heads + head)]);
+            float sink = p.sinks ? p.sinks[head] * 1.4426950408889634f : -INFINITY;
+            max = fmaxf(max, sink);
+            for (uint32_t s = 0; s < p.splits; s++) {
+                const uint64_t at = ((uint64_t)s * p.m + row) * p.heads + head;
+                float m = p.part_ml[2 * at];
+                if (m == -INFINITY)
+                    continue;
+                float e = exp2f(m - max);
+                sum += e * p.part_ml[2 * at + 1];
+                r += e * p.part[at * vd + col % vd];
+            }
+            if (p.sinks)
+                sum += exp2f(sink - max);
+            r = sum > 0.0f ? r / sum : 0.0f;
+            p.out[row * p.ldo + col] = r;
+        }
+        v[i] = r;
+    }
+    __syncthreads();
+    if (p.pack.pack && threadIdx.x < 32) {
+        float x[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = v[8 * threadIdx.x + i];
+        pack_warp(p.pack.pack, (width + 255) / 256, row, blockIdx.x, x);
+    }
+}
+
+enum { PREFILL_WARPS = 4, PREFILL_KEYS = 64 };
+
+static __device__ __forceinline__ void copy16(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
+}
+
+/* 64 keys of one head into shared memory: K rows padded by 16 bytes, V as units of [dimension][16 keys]. */
+template <int C>
+static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, const int32_t *table, uint32_t kvh, uint32_t key,
+                                                     uint32_t len, uint8_t *ks, uint8_t *vs)
+{
+    for (uint32_t i = threadIdx.x; i < PREFILL_KEYS * 4 * C; i += 32 * PREFILL_WARPS) {
+        const uint32_t j = i / (4 * C), part = i % (4 * C), at = min(key + j, len - 1);
+        copy16(ks + j * (64 * C + 16) + 16 * part,
+               kv_k(p.kv, table[at / p.kv.tokens], kvh) + (uint64_t)(at % p.kv.tokens) * p.kv.k_row + 16 * part);
+    }
+    for (uint32_t i = threadIdx.x; i < PREFILL_KEYS / 16 * 32 * C * 2; i += 32 * PREFILL_WARPS) {
+        const uint32_t unit = i / (64 * C), d = i % (64 * C) / 2, part = i % 2, at = min(key + 16 * unit, (len - 1) / 16 * 16);
+        copy16(vs + unit * (32 * C * 32) + d * 32 + 16 * part,
+               kv_v(p.kv, table[at / p.kv.tokens], kvh) + ((uint64_t)d * p.kv.tokens + at % p.kv.tokens + 8 * part) * 2);
+    }
+    asm volatile("cp.async.commit_group;");
+}
+
+template <int C> static __device__ __forceinline__ void prefill_body(const struct attn_args &p)
+{
+    extern __shared__ __align__(128) uint8_t keys[];
+    const uint32_t k_bytes = PREFILL_KEYS * (64 * C + 16), v_bytes = PREFILL_KEYS * 64 * C;
+    dep_launch();
+    dep_wait();
+    const uint32_t kvh = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    /* the tiles with the most keys first */
+    const uint32_t tile = p.tiles - 1 - blockIdx.x;
+    const uint32_t seq = p.meta.tiles[2 * tile], f0 = p.meta.tiles[2 * tile + 1], len = p.meta.seq_len[seq];
+    const uint32_t group = p.heads / p.kv.heads, queries = group * p.meta.seq_rows[seq];
+    struct query a = query_of(p, seq, kvh, f0 + 16 * warp + g), b = query_of(p, seq, kvh, f0 + 16 * warp + g + 8);
+    struct flash<C> s;
+    flash_start<C>(s, p, a, b);
+    const uint32_t last = min(f0 + 16 * PREFILL_WARPS, queries) - 1;
+    const int first_pos = query_of(p, seq, kvh, f0).pos, last_pos = query_of(p, seq, kvh, last).pos;
+    uint32_t from = p.window && first_pos + 1 > (int)p.window ? (first_pos + 1 - p.window) / 16 * 16 : 0;
+    const uint32_t to = p.causal ? min((uint32_t)last_pos + 1, len) : len;
+    const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
+    prefill_fetch<C>(p, table, kvh, from, len, keys, keys + k_bytes);
+    uint32_t stage = 0;
+    for (uint32_t key = from; key < to; key += PREFILL_KEYS, stage ^= 1) {
+        uint8_t *here = keys + stage * (k_bytes + v_bytes), *other = keys + (stage ^ 1) * (k_bytes + v_bytes);
+        __syncthreads(); /* the other stage is read no more */
+        if (key + PREFILL_KEYS < to) {
+            prefill_fetch<C>(p, table, kvh, key + PREFILL_KEYS, len, other, other + k_bytes);
+            asm volatile("cp.async.wait_group 1;");
+        } else {
+            asm volatile("cp.async.wait_group 0;");
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (uint32_t u = 0; u < PREFILL_KEYS / 16 && key + 16 * u < to; u++) {
+            const uint8_t *k = here + (16 * u + 4 * (g / 2) + g % 2) * (64 * C + 16) + 16 * t;
+            const uint8_t *v = here + k_bytes + u * (32 * C * 32) + g * 32 + 8 * t;
+            flash_keys<C>(s, p, key + 16 * u, a.pos, b.pos, len, k, 2 * (64 * C + 16), v, 32);
+        }
+    }
+    flash_end<C>(s);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        struct query q = r ? b : a;
+        if (q.pos < 0)
+            continue;
+        float sum = s.sum[r], scale;
+        if (p.sinks) {
+            float sink = p.sinks[q.head] * 1.4426950408889634f, max = fmaxf(sink, s.max[r]);
+            float e = s.max[r] == -INFINITY ? 0.0f : exp2f(s.max[r] - max);
+            scale = e / (sum * e + exp2f(sink - max));
+        } else {
+            scale = sum > 0.0f ? 1.0f / sum : 0.0f;
+        }
+        float *out = p.out + q.row * p.ldo + (uint64_t)q.head * (32 * C);
+#pragma unroll
+        for (int i = 0; i < 4 * C; i++)
+            *(float2 *)(out + 8 * i + 2 * t) = make_float2(s.o[i][2 * r] * scale, s.o[i][2 * r + 1] * scale);
+    }
+}
+
+#define ATTN_KERNELS(dim, c)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(128) attn_decode_##dim(const __grid_constant__ struct attn_args p)    \
+    {                                                                                                                  \
+        decode_body<c>(p);                                                                                             \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(128) attn_prefill_##dim(const __grid_constant__ struct attn_args p)   \
+    {                                                                                                                  \
+        prefill_body<c>(p);                                                                                            \
+    }
+
+ATTN_KERNELS(64, 2)
+ATTN_KERNELS(96, 3)
+ATTN_KERNELS(128, 4)
+ATTN_KERNELS(256, 8)

@@ -1,0 +1,398 @@
+/* Operations on rows: norms, packing, activations, tails, embeddings, what follows Q/K/V. */
+#include "device/cuda/common.cuh"
+
+struct stat {
+    float mean, scale;
+};
+
+/* Mean and 1/deviation (RMS: mean 0) of n values that each thread of the block sees through f. */
+template <class F>
+static __device__ __forceinline__ struct stat block_stat(uint32_t kind, float eps, uint32_t n, float *room, F f)
+{
+    struct stat r = {0.0f, 1.0f};
+    if (kind == NORM_NONE)
+        return r;
+    float sum = 0.0f;
+    if (kind == NORM_LAYER) {
+        for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+            sum += f(i);
+        r.mean = block_sum(sum, room) / (float)n;
+        sum = 0.0f;
+    }
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = f(i) - r.mean;
+        sum += v * v;
+    }
+    r.scale = rsqrtf(block_sum(sum, room) / (float)n + eps);
+    return r;
+}
+
+static __device__ __forceinline__ float normed(const struct norm_args &n, struct stat s, float v, uint32_t i)
+{
+    v = (v - s.mean) * s.scale;
+    if (n.w)
+        v *= n.w[i];
+    if (n.b)
+        v += n.b[i];
+    return v;
+}
+
+/* fp16 rows for the large products: the row times a power of two if it would overflow. */
+template <class F>
+static __device__ __forceinline__ void half_row(const struct pack_out &o, uint32_t row, uint32_t k, float *room, F f)
+{
+    float max = 0.0f;
+    for (uint32_t i = threadIdx.x; i < k; i += blockDim.x)
+        max = fmaxf(max, fabsf(f(i)));
+    max = block_max(max, room);
+    float s = max > 32768.0f ? pack_scale(max) : 1.0f;
+    uint16_t *to = o.half + (uint64_t)row * o.kp;
+    for (uint32_t i = threadIdx.x; i < o.kp; i += blockDim.x)
+        to[i] = __half_as_ushort(__float2half_rn(i < k ? f(i) * s : 0.0f));
+    if (threadIdx.x == 0)
+        o.half_scale[row] = 1.0f / s;
+}
+
+/* The whole block packs a row, a warp 256 values at a time. */
+template <class F> static __device__ __forceinline__ void pack_row(uint8_t *pack, uint32_t row, uint32_t k, F f)
+{
+    const uint32_t lane = threadIdx.x % 32, columns = (k + 255) / 256;
+    for (uint32_t c = threadIdx.x / 32; c < columns; c += blockDim.x / 32) {
+        float v[8];
+        for (int i = 0; i < 8; i++) {
+            uint32_t at = 256 * c + 8 * lane + i;
+            v[i] = at < k ? f(at) : 0.0f;
+        }
+        pack_warp(pack, columns, row, c, v);
+    }
+}
+
+template <class F>
+static __device__ __forceinline__ void put_row(const struct pack_out &o, uint32_t row, uint32_t k, float *room, F f)
+{
+    if (o.pack)
+        pack_row(o.pack, row, k, f);
+    if (o.half)
+        half_row(o, row, k, room, f);
+    if (o.rows)
+        for (uint32_t i = threadIdx.x; i < k; i += blockDim.x)
+            o.rows[(uint64_t)row * o.ldr + i] = f(i);
+}
+
+/* A row a block: norm, and on to wherever it is wanted. The row waits in shared memory. */
+extern "C" __global__ void __launch_bounds__(512) norm_pack(const __grid_constant__ struct pack_args p)
+{
+    extern __shared__ float row_room[];
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint32_t row = blockIdx.x;
+    int from = p.slot_row ? p.slot_row[row] : (int)row;
+    if (from < 0)
+        return;
+    const float *x = p.x + (uint64_t)from * p.ldx;
+    for (uint32_t i = threadIdx.x; i < p.k; i += blockDim.x)
+        row_room[i] = x[i];
+    __syncthreads();
+    struct stat s = block_stat(p.norm.kind, p.norm.eps, p.k, room, [&](uint32_t i) { return row_room[i]; });
+    if (p.norm.kind == NORM_NONE)
+        put_row(p.out, row, p.k, room, [&](uint32_t i) { return row_room[i]; });
+    else
+        put_row(p.out, row, p.k, room, [&](uint32_t i) { return normed(p.norm, s, row_room[i], i); });
+}
+
+static __device__ __forceinline__ float act_at(const struct act_args &p, uint64_t row, float rs, uint32_t i)
+{
+    float u = p.up[row * p.ld + i] * rs + (p.up_bias ? p.up_bias[i] : 0.0f);
+    if (!p.gate)
+        return act_one(p.act, u);
+    float g = p.gate[row * p.ld + i] * rs + (p.gate_bias ? p.gate_bias[i] : 0.0f);
+    if (p.act == ACT_SWIGLU_OAI) {
+        g = fminf(g, p.limit);
+        u = fminf(fmaxf(u, -p.limit), p.limit);
+        return g / (1.0f + expf(-p.alpha * g)) * (u + 1.0f);
+    }
+    return act_one(p.act, g) * u;
+}
+
+/* Packed: a warp per 256 values, blockIdx.y the row. */
+extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant__ struct act_args p)
+{
+    dep_launch();
+    dep_wait();
+    const uint32_t columns = (p.k + 255) / 256, c = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t row = blockIdx.y;
+    if (c >= columns)
+        return;
+    const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t at = 256 * c + 8 * lane + i;
+        v[i] = at < p.k ? act_at(p, row, rs, at) : 0.0f;
+    }
+    pack_warp(p.out.pack, columns, row, c, v);
+}
+
+/* fp16 or float rows: a block a row. */
+extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant__ struct act_args p)
+{
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint32_t row = blockIdx.x;
+    const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
+    struct pack_out o = p.out;
+    o.pack = nullptr;
+    put_row(o, row, p.k, room, [&](uint32_t i) { return act_at(p, row, rs, i); });
+}
+
+/* out = after(residual + scale * post(y + bias)), a block a row. */
+extern "C" __global__ void __launch_bounds__(512) tail(const __grid_constant__ struct tail_args p)
+{
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint64_t row = blockIdx.x;
+    const float *y = p.y + row * p.ldy, rs = p.row_scale ? p.row_scale[row] : 1.0f;
+    auto in = [&](uint32_t i) { return y[i] * rs + (p.bias ? p.bias[i] : 0.0f); };
+    struct stat s = block_stat(p.post.kind, p.post.eps, p.n, room, in);
+    float *out = p.out + row * p.ldo;
+    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x) {
+        float v = in(i);
+        if (p.post.kind != NORM_NONE)
+            v = normed(p.post, s, v, i);
+        v *= p.scale;
+        if (p.residual)
+            v += p.residual[row * p.ldr + i];
+        out[i] = v;
+    }
+    if (p.after.kind == NORM_NONE)
+        return;
+    /* each thread reads back only what it wrote */
+    s = block_stat(p.after.kind, p.after.eps, p.n, room, [&](uint32_t i) { return out[i]; });
+    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x)
+        out[i] = normed(p.after, s, out[i], i);
+}
+
+extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ struct embed_args p)
+{
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint32_t row = blockIdx.x;
+    float *out = p.out + (uint64_t)row * p.ldo;
+    const uint32_t id = p.meta.ids[row], at = p.meta.pos[row] + p.position_offset;
+    for (uint32_t i = threadIdx.x; i < (p.width + 7) / 8; i += blockDim.x) {
+        float v[8], z[8];
+        decode8(p.table.base, p.table.stride, p.table.fmt, p.table.k, id, i, v);
+        for (int j = 0; j < 8; j++)
+            v[j] *= p.scale;
+        if (p.positions.base) {
+            decode8(p.positions.base, p.positions.stride, p.positions.fmt, p.positions.k, at, i, z);
+            for (int j = 0; j < 8; j++)
+                v[j] += z[j];
+        }
+        if (p.types.base) {
+            decode8(p.types.base, p.types.stride, p.types.fmt, p.types.k, 0, i, z);
+            for (int j = 0; j < 8; j++)
+                v[j] += z[j];
+        }
+        for (int j = 0; j < 8; j++)
+            if (8 * i + j < p.width)
+                out[8 * i + j] = v[j];
+    }
+    if (p.norm.kind == NORM_NONE)
+        return;
+    __syncthreads();
+    struct stat s = block_stat(p.norm.kind, p.norm.eps, p.width, room, [&](uint32_t i) { return out[i]; });
+    for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x)
+        out[i] = normed(p.norm, s, out[i], i);
+}
+
+extern "C" __global__ void __launch_bounds__(256) gather_rows(const __grid_constant__ struct gather_args p)
+{
+    dep_launch();
+    dep_wait();
+    const uint64_t from = p.meta.out[blockIdx.x];
+    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x)
+        p.y[blockIdx.x * p.ldy + i] = p.x[from * p.ldx + i];
+}
+
+extern "C" __global__ void __launch_bounds__(256) finish_logits(const __grid_constant__ struct finish_args p)
+{
+    dep_launch();
+    dep_wait();
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.n)
+        return;
+    float *y = p.y + blockIdx.y * p.ldy + i;
+    float v = (*y + (p.bias ? p.bias[i] : 0.0f)) * p.scale;
+    *y = p.softcap > 0.0f ? p.softcap * tanhf(v / p.softcap) : v;
+}
+
+/* Rotates v (in shared memory, one warp) in place. */
+static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, uint32_t first, float factor,
+                                                 const float *freqs, int pos)
+{
+    for (uint32_t i = threadIdx.x % 32; i < dims / 2; i += 32) {
+        float s, c;
+        sincosf((float)pos * freqs[i], &s, &c);
+        s *= factor;
+        c *= factor;
+        uint32_t a = first + (kind == ROPE_PAIRS ? 2 * i : i), b = kind == ROPE_PAIRS ? a + 1 : a + dims / 2;
+        float x = v[a], y = v[b];
+        v[a] = x * c - y * s;
+        v[b] = x * s + y * c;
+    }
+    __syncwarp();
+}
+
+static __device__ __forceinline__ void norm_warp(const struct norm_args &n, float *v, uint32_t dim, uint32_t head,
+                                                 const float *whole, uint32_t whole_n, float rs, const float *bias)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    float mean = 0.0f, sum = 0.0f, count = n.heads ? (float)dim : (float)whole_n;
+    /* heads == 0: the statistics of the whole row, which every warp takes anew */
+    auto at = [&](uint32_t i) { return n.heads ? v[i] : whole[i] * rs + (bias ? bias[i] : 0.0f); };
+    if (n.kind == NORM_LAYER) {
+        for (uint32_t i = lane; i < (uint32_t)count; i += 32)
+            mean += at(i);
+        mean = warp_sum(mean) / count;
+    }
+    for (uint32_t i = lane; i < (uint32_t)count; i += 32) {
+        float d = at(i) - mean;
+        sum += d * d;
+    }
+    float scale = rsqrtf(warp_sum(sum) / count + n.eps);
+    uint32_t off = n.w_len > dim || !n.heads ? head * dim : 0;
+    for (uint32_t i = lane; i < dim; i += 32) {
+        float r = (v[i] - mean) * scale;
+        if (n.w)
+            r *= n.w[off + i];
+        if (n.b)
+            r += n.b[off + i];
+        v[i] = r;
+    }
+    __syncwarp();
+}
+
+/* A row of K or V of one head from shared memory into its page. */
+static __device__ __forceinline__ void kv_store(const struct kv_view &kv, uint32_t page, uint32_t slot, uint32_t head,
+                                                bool is_v, const float *v)
+{
+    const uint32_t lane = threadIdx.x % 32, dim = is_v ? kv.v_dim : kv.k_dim, row = is_v ? kv.v_row : kv.k_row;
+    uint8_t *at = kv.base + page * kv.page_bytes;
+    at += is_v ? (uint64_t)kv.heads * kv.tokens * kv.k_row : 0;
+    at += (uint64_t)head * kv.tokens * row;
+    if (kv.type == KV_F16 && is_v) {
+        for (uint32_t i = lane; i < dim; i += 32)
+            ((__half *)at)[(uint64_t)i * kv.tokens + slot] = __float2half_rn(v[i]);
+        return;
+    }
+    at += (uint64_t)slot * row;
+    if (kv.type == KV_Q8_0) {
+        for (uint32_t b = 0; b < dim / 32; b++) {
+            float x = v[32 * b + lane];
+            __half d = __float2half_rn(warp_max(fabsf(x)) / 127.0f);
+            float f = __half2float(d);
+            int q = f > 0.0f ? __float2int_rn(x / f) : 0;
+            at[34 * b + 2 + lane] = (uint8_t)(int8_t)max(-127, min(127, q));
+            if (lane == 0)
+                *(__half *)(at + 34 * b) = d;
+        }
+        return;
+    }
+    for (uint32_t i = lane; i < dim; i += 32) {
+        if (kv.type == KV_F32)
+            ((float *)at)[i] = v[i];
+        else if (kv.type == KV_F16)
+            ((__half *)at)[i] = __float2half_rn(v[i]);
+        else if (kv.type == KV_BF16)
+            ((uint16_t *)at)[i] = bf16_from_f32(v[i]);
+        else
+            at[i] = f8_e4m3_from_f32(fminf(fmaxf(v[i], -448.0f), 448.0f));
+    }
+}
+
+/* A warp per (row, head of q, k or v). */
+extern "C" __global__ void __launch_bounds__(128) qkv_finish(const __grid_constant__ struct qkv_args p)
+{
+    extern __shared__ float row_room[];
+    dep_launch();
+    dep_wait();
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, slots = p.heads + 2 * p.kv.heads;
+    const uint32_t slot = blockIdx.x * 4 + warp, row = blockIdx.y;
+    if (slot >= slots)
+        return;
+    const uint32_t most = max(p.kv.k_dim, p.kv.v_dim), pos = p.meta.pos[row];
+    float *v = row_room + warp * most;
+    const bool is_q = slot < p.heads, is_k = !is_q && slot < p.heads + p.kv.heads;
+    const uint32_t head = is_q ? slot : is_k ? slot - p.heads : slot - p.heads - p.kv.heads;
+    const uint32_t dim = is_q || is_k ? p.kv.k_dim : p.kv.v_dim;
+    const uint64_t q_n = (uint64_t)p.heads * p.kv.k_dim, k_n = (uint64_t)p.kv.heads * p.kv.k_dim;
+    const float *y = p.y + row * p.ldy + (is_q ? 0 : is_k ? q_n : q_n + k_n);
+    const float *bias = is_q ? p.q_bias : is_k ? p.k_bias : p.v_bias;
+    const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
+    for (uint32_t i = lane; i < dim; i += 32) {
+        float x = y[(uint64_t)head * dim + i] * rs + (bias ? bias[head * dim + i] : 0.0f);
+        v[i] = p.clamp > 0.0f ? fminf(fmaxf(x, -p.clamp), p.clamp) : x;
+    }
+    __syncwarp();
+    const struct norm_args &n = is_q ? p.q_norm : p.k_norm;
+    if ((is_q || is_k) && n.kind != NORM_NONE)
+        norm_warp(n, v, dim, head, y, (uint32_t)(is_q ? q_n : k_n), rs, bias);
+    if ((is_q || is_k) && p.rope != ROPE_NONE)
+        rope_warp(v, p.rope, p.rope_dims, p.rope_first, p.rope_factor, p.freqs, (int)pos);
+    if (is_q) {
+        for (uint32_t i = lane; i < dim; i += 32)
+            p.out[row * p.ldo + (uint64_t)head * dim + i] = v[i];
+        return;
+    }
+    const uint32_t page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + pos / p.kv.tokens];
+    kv_store(p.kv, page, pos % p.kv.tokens, head, !is_k, v);
+}
+
+/* Latent attention: warp 0 of a row's first block norms, rotates and stores c; the others rotate a q head. */
+extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_constant__ struct latent_args p)
+{
+    extern __shared__ float row_room[];
+    dep_launch();
+    dep_wait();
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = blockIdx.x * 4 + warp, row = blockIdx.y;
+    if (slot > p.heads)
+        return;
+    const uint32_t pos = p.meta.pos[row], width = p.latent + p.rope_dims;
+    float *v = row_room + warp * width;
+    if (slot == p.heads) {
+        const float *c = p.c + row * p.ldc;
+        for (uint32_t i = lane; i < width; i += 32)
+            v[i] = c[i];
+        __syncwarp();
+        struct norm_args n = p.norm;
+        n.heads = 1;
+        if (n.kind != NORM_NONE)
+            norm_warp(n, v, p.latent, 0, nullptr, 0, 1.0f, nullptr);
+        rope_warp(v, p.rope, p.rope_dims, p.latent, p.rope_factor, p.freqs, (int)pos);
+        const uint32_t page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + pos / p.kv.tokens];
+        kv_store(p.kv, page, pos % p.kv.tokens, 0, false, v);
+        return;
+    }
+    const float *q = p.q + row * p.ldq + (uint64_t)slot * (p.nope + p.rope_dims) + p.nope;
+    for (uint32_t i = lane; i < p.rope_dims; i += 32)
+        v[i] = q[i];
+    __syncwarp();
+    rope_warp(v, p.rope, p.rope_dims, 0, p.rope_factor, p.freqs, (int)pos);
+    float *out = p.out + row * p.ldo + (uint64_t)slot * width + p.latent;
+    for (uint32_t i = lane; i < p.rope_dims; i += 32)
+        out[i] = v[i];
+}
+
+extern "C" __global__ void __launch_bounds__(256) copy_pages(const __grid_constant__ struct pages_args p)
+{
+    uint8_t *layer = p.base + blockIdx.y * p.layer_bytes;
+    const uint4 *from = (const uint4 *)(layer + p.from[blockIdx.x] * p.page_bytes);
+    uint4 *to = (uint4 *)(layer + p.to[blockIdx.x] * p.page_bytes);
+    for (uint64_t i = threadIdx.x; i < p.page_bytes / 16; i += blockDim.x)
+        to[i] = from[i];
+}
