@@ -40,8 +40,8 @@ ENCODE_PLAIN(encode_f8_e8m0, uint8_t, f8_e8m0_from_f32)
 /* The value of the largest magnitude, the first of equals; a NaN is larger than any. */
 static float largest(const float x[32])
 {
-    float best = 0;
-    for (int i = 0; i < 32; i++)
+    float best = x[0];
+    for (int i = 1; i < 32; i++)
         if (!isnan(best) && !(fabsf(x[i]) <= fabsf(best)))
             best = x[i];
     return best;

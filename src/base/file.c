@@ -34,6 +34,28 @@ static int file_open(const char *path, struct stat *st, struct err *e)
     return -1;
 }
 
+static bool map_copies;
+
+void map_into_memory(bool on)
+{
+    map_copies = on;
+}
+
+/* Fills anonymous memory with the file: it is unmapped like any other mapping. */
+static int map_fill(uint8_t *to, size_t n, int fd, const char *path, struct err *e)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t got = pread(fd, to + at, n - at, (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return err_set(e, ERR_CHANGED, "cannot read %s at byte %zu: %s", log_safe(path), at,
+                           got ? strerror(errno) : "it has become shorter");
+        at += (size_t)got;
+    }
+    return mprotect(to, n, PROT_READ);
+}
+
 int map_open(struct map *m, const char *path, struct err *e)
 {
     struct stat st;
@@ -43,10 +65,18 @@ int map_open(struct map *m, const char *path, struct err *e)
         return -1;
     void *p = NULL;
     if (st.st_size) {
-        p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map_copies)
+            p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        else
+            p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
             err_set(e, ERR_RESOURCE, "cannot map %s (%lld bytes): %s", log_safe(path), (long long)st.st_size,
                     strerror(errno));
+            close(fd);
+            return -1;
+        }
+        if (map_copies && map_fill(p, (size_t)st.st_size, fd, path, e)) {
+            munmap(p, (size_t)st.st_size);
             close(fd);
             return -1;
         }

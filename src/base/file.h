@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,8 @@ struct map {
 /* An empty file maps to size 0 and data NULL. All errors are ERR_DATA but those of the system. */
 int map_open(struct map *m, const char *path, struct err *e);
 void map_close(struct map *m);
+/* From now on (for the whole process) map_open reads files into memory instead of mapping them. */
+void map_into_memory(bool on);
 
 /* Appends the whole file to b (whose max bounds it). "-" is standard input. */
 int file_read(const char *path, struct buf *b, struct err *e);

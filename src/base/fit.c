@@ -16,9 +16,10 @@
 #include "base/half.h"
 
 enum {
-    FIT_LANES = 8,
+    FIT_LANES = 4,
     FIT_TRIALS = 11, /* scales tried for a group */
-    FIT_ROUNDS = 4   /* times that moves 2 and 3 are made, at most */
+    FIT_STARTS = 3,  /* largest factors from which d is searched */
+    FIT_ROUNDS = 4   /* times that moves 2 and 3 are made from there, at most */
 };
 
 /* value = scale * level - min */
@@ -26,9 +27,9 @@ struct line {
     float scale, min;
 };
 
-/* A group rounded by a line: sums of w times 1, level, level^2, x, x * level, and the error squared. */
+/* A group rounded by a line: sums of w times level, level^2, x * level, and the error squared. */
 struct sums {
-    float w, l, ll, x, xl, ee;
+    float l, ll, xl, ee;
 };
 
 /* The whole block, times 2^-exponent, and each group's own best. */
@@ -38,6 +39,7 @@ struct search {
     float first, last;        /* levels */
     float middle[FIT_LEVELS]; /* between level i and i + 1 */
     float x[FIT_VALUES], w[FIT_VALUES];
+    float sum_w[FIT_GROUPS], sum_x[FIT_GROUPS]; /* of w and of w * x, by group */
     struct line own[FIT_GROUPS];
     float drift[FIT_GROUPS]; /* how a group's best minimum moves with its scale */
 };
@@ -49,36 +51,41 @@ struct choice {
     struct sums sums[FIT_GROUPS];
 };
 
-struct lanes {
-    float v[FIT_LANES];
-};
+/* Four floats at a time, in whatever registers the machine has. */
+typedef float lanes __attribute__((vector_size(16)));
+typedef int32_t lane_bits __attribute__((vector_size(16)));
 
-static float lanes_sum(const struct lanes *a)
+static inline lanes lanes_load(const float *p)
 {
-    const float *v = a->v;
-    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+    lanes v;
+    memcpy(&v, p, sizeof v);
+    return v;
 }
 
-/* The levels nearest to each of t. */
-static inline struct lanes nearest(const struct search *s, struct lanes t)
+static inline lanes lanes_pick(lane_bits mask, lanes yes, lanes no)
+{
+    return (lanes)((mask & (lane_bits)yes) | (~mask & (lane_bits)no));
+}
+
+static inline float lanes_sum(lanes a)
+{
+    return (a[0] + a[2]) + (a[1] + a[3]);
+}
+
+/* The level nearest to each of t. */
+static inline lanes nearest(const struct search *s, lanes t)
 {
     const struct fit_form *f = s->form;
-    struct lanes r;
+    lanes first = s->first - (lanes){0}, last = s->last - (lanes){0};
     if (!f->levels) {
         const float magic = 0x1.8p23f; /* a float near it has the step 1: the sum is rounded to integers */
-        for (int k = 0; k < FIT_LANES; k++) {
-            float v = t.v[k] > s->first ? t.v[k] : s->first;
-            v = v < s->last ? v : s->last;
-            r.v[k] = (v + magic) - magic;
-        }
-        return r;
+        t = lanes_pick(t > first, t, first);
+        t = lanes_pick(t < last, t, last);
+        return (t + magic) - magic;
     }
-    for (int k = 0; k < FIT_LANES; k++)
-        r.v[k] = s->first;
     for (int i = 0; i < f->most - f->least; i++)
-        for (int k = 0; k < FIT_LANES; k++)
-            r.v[k] = t.v[k] > s->middle[i] ? f->levels[i + 1] : r.v[k];
-    return r;
+        first = lanes_pick(t > s->middle[i], f->levels[i + 1] - (lanes){0}, first);
+    return first;
 }
 
 /* Rounds group g by a line. The levels are stored where level is not NULL. */
@@ -87,87 +94,34 @@ static struct sums group_round(const struct search *s, int g, struct line at, fl
     const int len = s->form->len;
     const float *x = s->x + g * len, *w = s->w + g * len;
     const float inverse = fabsf(at.scale) > FLT_MIN ? 1 / at.scale : 0;
-    struct lanes sw = {{0}}, sl = {{0}}, sll = {{0}}, sx = {{0}}, sxl = {{0}}, see = {{0}}, t;
+    lanes sl = {0}, sll = {0}, sxl = {0}, see = {0};
     for (int i = 0; i < len; i += FIT_LANES) {
-        for (int k = 0; k < FIT_LANES; k++)
-            t.v[k] = (x[i + k] + at.min) * inverse;
-        t = nearest(s, t);
-        for (int k = 0; k < FIT_LANES; k++) {
-            float l = t.v[k], wl = w[i + k] * l, e = at.scale * l - at.min - x[i + k];
-            sw.v[k] += w[i + k];
-            sl.v[k] += wl;
-            sll.v[k] += wl * l;
-            sx.v[k] += w[i + k] * x[i + k];
-            sxl.v[k] += wl * x[i + k];
-            see.v[k] += w[i + k] * e * e;
-        }
+        lanes xi = lanes_load(x + i), wi = lanes_load(w + i);
+        lanes l = nearest(s, (xi + at.min) * inverse), wl = wi * l, e = at.scale * l - at.min - xi;
+        sl += wl;
+        sll += wl * l;
+        sxl += wl * xi;
+        see += wi * e * e;
         if (level)
-            memcpy(level + i, t.v, sizeof t.v);
+            memcpy(level + i, &l, sizeof l);
     }
-    return (struct sums){lanes_sum(&sw), lanes_sum(&sl),  lanes_sum(&sll),
-                         lanes_sum(&sx), lanes_sum(&sxl), lanes_sum(&see)};
+    return (struct sums){lanes_sum(sl), lanes_sum(sll), lanes_sum(sxl), lanes_sum(see)};
 }
 
-/* The line that suits the levels of a group best, and the error that it leaves with them. `at` is the line
- * by which they were rounded. */
-static struct line group_solve(const struct search *s, const struct sums *a, struct line at, float *error)
+/* The line that suits the levels of a group best. */
+static struct line group_solve(const struct search *s, int g, const struct sums *a)
 {
-    const struct fit_form *f = s->form;
+    const float w = s->sum_w[g], x = s->sum_x[g], det = w * a->ll - a->l * a->l;
     struct line r = {a->ll > 0 ? a->xl / a->ll : 0, 0};
-    float det = a->w * a->ll - a->l * a->l;
-    if (f->min_most && det > 1e-6f * a->w * a->ll) {
-        float scale = (a->w * a->xl - a->x * a->l) / det, min = (scale * a->l - a->x) / a->w;
-        if (scale > 0 && (min > 0 || f->min_signed))
-            r = (struct line){scale, min};
+    if (s->form->min_most) {
+        float scale = (w * a->xl - x * a->l) / det;
+        bool flat =
+            !(det > 1e-6f * w * a->ll && scale > 0); /* all levels alike: what is left is their mean */
+        struct line free = {flat ? 0 : scale, flat ? -x / w : (scale * a->l - x) / w};
+        if (free.min > 0 || s->form->min_signed)
+            r = free;
     }
-    /* The error at the minimum of a parabola, from the error elsewhere. Where the minimum of the group was
-     * forced to zero r is not that: it is then judged too well, and the next rounding says so. */
-    float ds = r.scale - at.scale, dm = r.min - at.min;
-    *error = a->ee - (ds * ds * a->ll - 2 * ds * dm * a->l + dm * dm * a->w);
     return r;
-}
-
-struct best {
-    struct line at;
-    float error;
-};
-
-static void group_try(const struct search *s, int g, struct line at, struct best *best)
-{
-    float error;
-    struct sums a = group_round(s, g, at, NULL);
-    at = group_solve(s, &a, at, &error);
-    if (error < best->error)
-        *best = (struct best){at, error};
-}
-
-/* Move 1. */
-static void group_fit(struct search *s, int g)
-{
-    const struct fit_form *f = s->form;
-    const float *x = s->x + g * f->len;
-    float low = f->min_signed ? x[0] : 0, high = low;
-    for (int i = 0; i < f->len; i++) {
-        low = x[i] < low ? x[i] : low;
-        high = x[i] > high ? x[i] : high;
-    }
-    float span = high - low, far = high > -low ? high : low;
-    float step = (s->last - s->first) / (float)(f->most - f->least);
-    struct best best = {{0, 0}, FLT_MAX};
-    for (int k = 0; k < FIT_TRIALS; k++) {
-        /* The farthest value lies from a step inside the last level to one beyond it. */
-        float beyond = step * (-1 + 2 * (float)k / (FIT_TRIALS - 1));
-        if (f->min_most) {
-            group_try(s, g, (struct line){span / (s->last + beyond), -low}, &best);
-        } else {
-            group_try(s, g, (struct line){fabsf(far) / (s->last + beyond), 0}, &best);
-            if (!f->power)
-                group_try(s, g, (struct line){far / (s->first - beyond), 0}, &best);
-        }
-    }
-    struct sums a = group_round(s, g, best.at, NULL);
-    s->own[g] = group_solve(s, &a, best.at, &best.error);
-    s->drift[g] = a.l / a.w;
 }
 
 /* The nearest factor that a block can keep; not zero, from which nothing leads away. */
@@ -175,7 +129,7 @@ static float factor_round(const struct search *s, float v, uint16_t *bits)
 {
     float unit = ldexpf(1, s->exponent), back = ldexpf(1, -s->exponent);
     if (s->form->power) {
-        int e = v > 0 ? ilogbf(v * 1.41421356f) + s->exponent + 127 : 0;
+        int e = v > 0 && v < 0x1p100f ? ilogbf(v * 1.41421356f) + s->exponent + 127 : 0;
         e = e < 0 ? 0 : e > 254 ? 254 : e;
         *bits = (uint16_t)e;
         return f8_e8m0_to_f32((uint8_t)e) * back;
@@ -188,6 +142,56 @@ static float factor_round(const struct search *s, float v, uint16_t *bits)
     return fp16_to_f32(*bits) * back;
 }
 
+struct best {
+    struct line at;
+    struct sums sums;
+};
+
+/* Rounds by a line and by the one that suits the levels so found, which becomes *best if it is better. */
+static void group_try(const struct search *s, int g, struct line at, struct best *best)
+{
+    /* In a larger block a small scale is worth something, as the largest decides how coarse all others are:
+     * of lines nearly alike the first one stays. A group that is the block can be judged as it will be kept. */
+    bool alone = s->form->groups == 1;
+    struct sums a = group_round(s, g, at, NULL);
+    at = group_solve(s, g, &a);
+    if (alone) {
+        uint16_t bits;
+        at = (struct line){factor_round(s, at.scale, &bits), factor_round(s, at.min, &bits)};
+    }
+    a = group_round(s, g, at, NULL);
+    if (a.ee < best->sums.ee * (alone ? 1 : 0.99f))
+        *best = (struct best){at, a};
+}
+
+/* Move 1. */
+static void group_fit(struct search *s, int g)
+{
+    const struct fit_form *f = s->form;
+    const float *x = s->x + g * f->len;
+    float low = f->min_signed ? x[0] : 0, high = low;
+    for (int i = 0; i < f->len; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    float span = high - low, far = high > -low ? high : f->power ? -low : low;
+    float step = (s->last - s->first) / (float)(f->most - f->least);
+    struct best best = {.sums.ee = FLT_MAX};
+    for (int k = 0; k < FIT_TRIALS; k++) {
+        /* Small scales first: from the farthest value 1.5 steps beyond the last level to one step inside. */
+        float beyond = step * (1.5f - 2.5f * (float)k / (FIT_TRIALS - 1));
+        if (f->min_most) {
+            group_try(s, g, (struct line){span / (s->last + beyond), -low}, &best);
+        } else {
+            group_try(s, g, (struct line){far / (s->last + beyond), 0}, &best);
+            if (!f->power)
+                group_try(s, g, (struct line){far / (s->first - beyond), 0}, &best);
+        }
+    }
+    s->own[g] = best.at;
+    s->drift[g] = best.sums.l / s->sum_w[g];
+}
+
 /* The integer at or below v / unit, within bounds. */
 static int factor_below(float v, float unit, int least, int most)
 {
@@ -197,8 +201,8 @@ static int factor_below(float v, float unit, int least, int most)
     return t < (float)most ? (int)floorf(t) : most;
 }
 
-/* Move 2: fills in all but d and dmin, which are given. */
-static void settle(const struct search *s, struct choice *c)
+/* Move 2: fills in all but d and dmin, which are given. Gives up where the error comes to `limit`. */
+static void settle(const struct search *s, struct choice *c, float limit)
 {
     const struct fit_form *f = s->form;
     c->error = 0;
@@ -219,6 +223,8 @@ static void settle(const struct search *s, struct choice *c)
             }
         }
         c->error += c->sums[g].ee;
+        if (c->error >= limit)
+            return;
     }
 }
 
@@ -230,9 +236,9 @@ static struct line factor_solve(const struct search *s, const struct choice *c)
         float k = (float)c->scale[g], n = (float)c->min[g];
         a += k * k * c->sums[g].ll;
         b += k * n * c->sums[g].l;
-        m += n * n * c->sums[g].w;
+        m += n * n * s->sum_w[g];
         p += k * c->sums[g].xl;
-        r += n * c->sums[g].x;
+        r += n * s->sum_x[g];
     }
     float det = a * m - b * b;
     if (det > 1e-6f * a * m) {
@@ -248,14 +254,12 @@ static void search_from(const struct search *s, struct line from, struct choice 
     uint16_t bits;
     struct choice c = {.error = FLT_MAX};
     for (int i = 0; i < FIT_ROUNDS; i++) {
-        float before = c.error;
         c.d = factor_round(s, from.scale, &bits);
         c.dmin = factor_round(s, from.min, &bits);
-        settle(s, &c);
-        if (c.error < best->error)
-            *best = c;
-        if (!(c.error < before))
+        settle(s, &c, best->error);
+        if (!(c.error < best->error))
             return;
+        *best = c;
         from = factor_solve(s, &c);
     }
 }
@@ -282,6 +286,10 @@ static bool search_load(struct search *s, const float *x, const float *weight)
         s->x[i] *= back;
         /* Even what does not matter must not be free to go anywhere. */
         s->w[i] = heaviest > FLT_MIN ? fmaxf(s->w[i] / heaviest, 1e-6f) : 1;
+    }
+    for (int i = 0; i < n; i++) {
+        s->sum_w[i / f->len] += s->w[i];
+        s->sum_x[i / f->len] += s->w[i] * s->x[i];
     }
     s->first = f->levels ? f->levels[0] : (float)f->least;
     s->last = f->levels ? f->levels[f->most - f->least] : (float)f->most;
@@ -325,11 +333,16 @@ void fit_block(const struct fit_form *f, const float *x, const float *weight, st
     struct choice best = {.error = FLT_MAX};
     if (f->min_most)
         most.min /= (float)f->min_most;
-    if (f->power)
-        for (int k = -1; k <= 1; k++)
-            search_from(&s, (struct line){ldexpf(most.scale, k), 0}, &best);
-    search_from(&s, (struct line){most.scale / (float)f->scale_most, most.min}, &best);
-    if (f->scale_least < 0)
-        search_from(&s, (struct line){most.scale / (float)f->scale_least, most.min}, &best);
+    for (int k = 0; k < FIT_STARTS && f->groups > 1; k++) {
+        search_from(&s, (struct line){most.scale / (float)(f->scale_most - k), most.min}, &best);
+        if (f->scale_least < 0)
+            search_from(&s, (struct line){most.scale / (float)(f->scale_least + k), most.min}, &best);
+    }
+    if (f->groups == 1)
+        search_from(&s, most, &best);
+    if (f->power) { /* there is nothing between two factors */
+        search_from(&s, (struct line){most.scale / 2, 0}, &best);
+        search_from(&s, (struct line){most.scale * 2, 0}, &best);
+    }
     fill(&s, &best, out);
 }

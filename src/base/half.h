@@ -34,13 +34,20 @@ HALF_INLINE float f32_from_bits(uint32_t u)
     return f;
 }
 
+/* yes where a < b, else no. Arithmetic, as a compiler that sees a branch here does not vectorise. */
+HALF_INLINE uint32_t bits_below(uint32_t a, uint32_t b, uint32_t yes, uint32_t no)
+{
+    uint32_t mask = 0u - (uint32_t)(a < b);
+    return (yes & mask) | (no & ~mask);
+}
+
 HALF_INLINE float fp16_to_f32(uint16_t h)
 {
     uint32_t mag = h & 0x7fffu;
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    uint32_t normal = (mag << 13) + ((mag >= 0x7c00u ? 224u : 112u) << 23);
+    uint32_t normal = (mag << 13) + bits_below(mag, 0x7c00u, 112u << 23, 224u << 23);
     uint32_t small = f32_bits((float)(int32_t)mag * 0x1p-24f);
-    return f32_from_bits(sign | (mag < 0x400u ? small : normal));
+    return f32_from_bits(sign | bits_below(mag, 0x400u, small, normal));
 }
 
 HALF_INLINE uint16_t fp16_from_f32(float f)
@@ -49,10 +56,10 @@ HALF_INLINE uint16_t fp16_from_f32(float f)
     uint32_t mag = f32_bits(f) & 0x7fffffffu;
     uint32_t normal = ((mag + 0xfffu + (mag >> 13 & 1u)) >> 13) - (112u << 10);
     /* A float in [0.5, 1) has the step of fp16's subnormals, so this sum rounds as they do. */
-    uint32_t small = f32_bits(f32_from_bits(mag < 0x38800000u ? mag : 0) + 0.5f) - 0x3f000000u;
-    uint32_t r = mag < 0x38800000u ? small : normal;
-    r = mag >= 0x477ff000u ? 0x7c00u : r;
-    r = mag > 0x7f800000u ? 0x7e00u | (mag >> 13 & 0x3ffu) : r;
+    uint32_t small = f32_bits(f32_from_bits(bits_below(mag, 0x38800000u, mag, 0)) + 0.5f) - 0x3f000000u;
+    uint32_t nan = 0x7e00u | (mag >> 13 & 0x3ffu);
+    uint32_t r = bits_below(mag, 0x38800000u, small, normal);
+    r = bits_below(mag, 0x477ff000u, r, bits_below(0x7f800000u, mag, nan, 0x7c00u));
     return (uint16_t)(sign | r);
 }
 
@@ -66,16 +73,16 @@ HALF_INLINE uint16_t bf16_from_f32(float f)
     uint32_t u = f32_bits(f);
     uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
     uint32_t nan = u >> 16 | 0x40u;
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    return (uint16_t)bits_below(0x7f800000u, u & 0x7fffffffu, nan, rounded);
 }
 
 HALF_INLINE float f8_e4m3_to_f32(uint8_t h)
 {
     uint32_t mag = h & 0x7fu;
     uint32_t sign = (uint32_t)(h & 0x80u) << 24;
-    uint32_t normal = mag == 0x7fu ? 0x7fc00000u : (mag << 20) + (120u << 23);
+    uint32_t normal = bits_below(mag, 0x7fu, (mag << 20) + (120u << 23), 0x7fc00000u);
     uint32_t small = f32_bits((float)(int32_t)mag * 0x1p-9f);
-    return f32_from_bits(sign | (mag < 8u ? small : normal));
+    return f32_from_bits(sign | bits_below(mag, 8u, small, normal));
 }
 
 HALF_INLINE uint8_t f8_e4m3_from_f32(float f)
@@ -83,9 +90,9 @@ HALF_INLINE uint8_t f8_e4m3_from_f32(float f)
     uint32_t sign = f32_bits(f) >> 24 & 0x80u;
     uint32_t mag = f32_bits(f) & 0x7fffffffu;
     uint32_t normal = ((mag + 0x7ffffu + (mag >> 20 & 1u)) >> 20) - (120u << 3);
-    uint32_t small = f32_bits(f32_from_bits(mag < 0x3c800000u ? mag : 0) + 0x1p14f) - 0x46800000u;
-    uint32_t r = mag < 0x3c800000u ? small : normal;
-    return (uint8_t)(sign | (r > 0x7fu ? 0x7fu : r));
+    uint32_t small = f32_bits(f32_from_bits(bits_below(mag, 0x3c800000u, mag, 0)) + 0x1p14f) - 0x46800000u;
+    uint32_t r = bits_below(mag, 0x3c800000u, small, normal);
+    return (uint8_t)(sign | bits_below(r, 0x7fu, r, 0x7fu));
 }
 
 HALF_INLINE float f8_e5m2_to_f32(uint8_t h)
@@ -98,10 +105,9 @@ HALF_INLINE uint8_t f8_e5m2_from_f32(float f)
     uint32_t sign = f32_bits(f) >> 24 & 0x80u;
     uint32_t mag = f32_bits(f) & 0x7fffffffu;
     uint32_t normal = ((mag + 0xfffffu + (mag >> 21 & 1u)) >> 21) - (112u << 2);
-    uint32_t small = f32_bits(f32_from_bits(mag < 0x38800000u ? mag : 0) + 0x1p7f) - 0x43000000u;
-    uint32_t r = mag < 0x38800000u ? small : normal;
-    r = r > 0x7cu ? 0x7cu : r;
-    r = mag > 0x7f800000u ? 0x7eu : r;
+    uint32_t small = f32_bits(f32_from_bits(bits_below(mag, 0x38800000u, mag, 0)) + 0x1p7f) - 0x43000000u;
+    uint32_t r = bits_below(mag, 0x38800000u, small, normal);
+    r = bits_below(r, 0x7cu, r, bits_below(0x7f800000u, mag, 0x7eu, 0x7cu));
     return (uint8_t)(sign | r);
 }
 

@@ -34,22 +34,12 @@ static void json_before(struct json *j)
     json_line(j);
 }
 
-static void json_open(struct json *j, char c)
+void json_begin(struct json *j, char open)
 {
     json_before(j);
     assert(j->depth < JSON_DEPTH);
-    buf_char(j->out, c);
+    buf_char(j->out, open);
     j->filled[j->depth++] = false;
-}
-
-void json_object(struct json *j)
-{
-    json_open(j, '{');
-}
-
-void json_array(struct json *j)
-{
-    json_open(j, '[');
 }
 
 void json_end(struct json *j, char close)
@@ -96,7 +86,7 @@ void json_str(struct json *j, const char *s)
     if (s)
         json_strn(j, s, strlen(s));
     else
-        json_null(j);
+        json_nil(j);
 }
 
 void json_key(struct json *j, const char *key)
@@ -122,7 +112,7 @@ void json_uint(struct json *j, uint64_t v)
 void json_num(struct json *j, double v)
 {
     if (!isfinite(v)) {
-        json_null(j);
+        json_nil(j);
         return;
     }
     char text[40];
@@ -138,7 +128,7 @@ void json_num(struct json *j, double v)
 void json_f32(struct json *j, float v)
 {
     if (!isfinite(v)) {
-        json_null(j);
+        json_nil(j);
         return;
     }
     char text[40];
@@ -157,7 +147,7 @@ void json_bool(struct json *j, bool v)
     buf_str(j->out, v ? "true" : "false");
 }
 
-void json_null(struct json *j)
+void json_nil(struct json *j)
 {
     json_before(j);
     buf_str(j->out, "null");

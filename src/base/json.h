@@ -1,6 +1,7 @@
 /* A JSON writer into a buffer. Commas and colons are its affair; nesting is checked with assertions,
  * since a wrong nesting is our own mistake. Strings are written as valid UTF-8: a byte that is not
- * becomes U+FFFD. Reading JSON is for jansson, in the layers above. */
+ * becomes U+FFFD. Reading JSON is for jansson, in the layers above,
+ * whose names (json_object, json_array, json_null) these must not take. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,9 +20,8 @@ struct json {
     bool after_key;
 };
 
-void json_object(struct json *j);
-void json_array(struct json *j);
-void json_end(struct json *j, char close); /* '}' or ']' */
+void json_begin(struct json *j, char open); /* '{' or '[' */
+void json_end(struct json *j, char close);  /* '}' or ']' */
 void json_key(struct json *j, const char *key);
 void json_str(struct json *j, const char *s); /* NULL writes null */
 void json_strn(struct json *j, const char *s, size_t n);
@@ -30,7 +30,7 @@ void json_uint(struct json *j, uint64_t v);
 void json_num(struct json *j, double v); /* shortest that reads back the same; not finite: null */
 void json_f32(struct json *j, float v);
 void json_bool(struct json *j, bool v);
-void json_null(struct json *j);
+void json_nil(struct json *j);
 
 /* The text of a string without its quotes, appended to out. */
 void json_escape(struct buf *out, const char *s, size_t n);

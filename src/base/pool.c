@@ -19,15 +19,15 @@ struct pool {
     struct worker {
         struct pool *pool;
         int index;
-    } *workers;
+    } * workers;
     void (*fn)(void *, int, int);
     void *arg;
     bool closing;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    _Alignas(64) atomic_uint job;       /* counts jobs: a change starts one */
-    _Alignas(64) atomic_int running;    /* workers that have not finished the job */
-    _Alignas(64) atomic_int arrived;    /* at the barrier */
+    _Alignas(64) atomic_uint job;        /* counts jobs: a change starts one */
+    _Alignas(64) atomic_int running;     /* workers that have not finished the job */
+    _Alignas(64) atomic_int arrived;     /* at the barrier */
     _Alignas(64) atomic_uint generation; /* of the barrier */
 };
 

@@ -62,7 +62,8 @@ size_t utf8_partial(const char *str, size_t n)
         /* the second byte already tells overlong forms, surrogates and what is above U+10FFFF */
         if (back >= 2) {
             uint8_t d = s[n - back + 1];
-            if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d > 0x9f) || (c == 0xf0 && d < 0x90) || (c == 0xf4 && d > 0x8f))
+            if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d > 0x9f) || (c == 0xf0 && d < 0x90) ||
+                (c == 0xf4 && d > 0x8f))
                 return 0;
         }
         return back;

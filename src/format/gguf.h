@@ -37,7 +37,8 @@ struct gguf_key {
     enum gguf_type type; /* GGUF_ARRAY: an array of `item` */
     enum gguf_type item; /* of an array; otherwise the same as type */
     uint64_t count;      /* of an array; otherwise 1 */
-    const uint8_t *data; /* the value's bytes in the mapping, validated to `bytes` */
+    const uint8_t
+        *data; /* the items where they lie in the mapping, validated to `bytes`; strings with their lengths */
     size_t bytes;
 };
 
@@ -56,8 +57,10 @@ const struct gguf_key *gguf_find(const struct gguf *g, const char *name); /* NUL
 
 /* Typed getters: 1 = there, 0 = not there, -1 = there with another type or out of range (e says which key,
  * what it has and what was expected). Integers of any width are taken where they fit. */
-int gguf_get_u64(const struct gguf *g, const char *name, uint64_t least, uint64_t most, uint64_t *out, struct err *e);
-int gguf_get_f64(const struct gguf *g, const char *name, double *out, struct err *e); /* floats, also integers */
+int gguf_get_u64(const struct gguf *g, const char *name, uint64_t least, uint64_t most, uint64_t *out,
+                 struct err *e);
+int gguf_get_f64(const struct gguf *g, const char *name, double *out,
+                 struct err *e); /* floats, also integers */
 int gguf_get_bool(const struct gguf *g, const char *name, bool *out, struct err *e);
 int gguf_get_str(const struct gguf *g, const char *name, struct gguf_str *out, struct err *e);
 /* An array whose items are of class `item`: GGUF_STRING, GGUF_F32 (any float), GGUF_I64 (any integer),
@@ -65,12 +68,20 @@ int gguf_get_str(const struct gguf *g, const char *name, struct gguf_str *out, s
 int gguf_get_array(const struct gguf *g, const char *name, enum gguf_type item, uint64_t count,
                    const struct gguf_key **out, struct err *e);
 
-/* Items of an array of numbers; i < count. */
+/* Items of an array of numbers or booleans; i < count. An unsigned one above INT64_MAX gives INT64_MAX. */
 int64_t gguf_item_i64(const struct gguf_key *k, uint64_t i);
 double gguf_item_f64(const struct gguf_key *k, uint64_t i);
 /* Items of an array of strings, in order: start with at = 0, returns false after the last. */
 bool gguf_next_str(const struct gguf_key *k, size_t *at, struct gguf_str *out);
+/* Items of an array of arrays, in the same way. */
+bool gguf_next_array(const struct gguf_key *k, size_t *at, struct gguf_key *out);
+/* "u32", "string": how messages and listings call a type. */
+const char *gguf_type_name(enum gguf_type t);
+bool gguf_is_integer(enum gguf_type t);
 
 size_t gguf_tensor_count(const struct gguf *g);
-const struct tensor *gguf_tensor_at(const struct gguf *g, size_t i);
-size_t gguf_file_bytes(const struct gguf *g); /* of all parts */
+const struct tensor *gguf_tensor_at(const struct gguf *g, size_t i);           /* consecutive in memory */
+const struct tensor *gguf_find_tensor(const struct gguf *g, const char *name); /* NULL = not there */
+size_t gguf_file_bytes(const struct gguf *g);                                  /* of all parts */
+/* The file that holds this tensor, and where in it the data begin. */
+const char *gguf_tensor_file(const struct gguf *g, const struct tensor *t, size_t *offset);

@@ -154,9 +154,9 @@ static void test_json(void **state)
     (void)state;
     struct buf b = {0};
     struct json j = {.out = &b};
-    json_object(&j);
+    json_begin(&j, '{');
     json_key(&j, "a\"\n");
-    json_array(&j);
+    json_begin(&j, '[');
     json_int(&j, -1);
     json_num(&j, 0.1);
     json_f32(&j, 0.1f);
@@ -167,7 +167,8 @@ static void test_json(void **state)
     json_key(&j, "s");
     json_strn(&j, "x\xff\x01\0y", 5);
     json_end(&j, '}');
-    assert_string_equal(b.data, "{\"a\\\"\\n\":[-1,0.1,0.1,null,true,null],\"s\":\"x\xef\xbf\xbd\\u0001\\u0000y\"}");
+    assert_string_equal(b.data,
+                        "{\"a\\\"\\n\":[-1,0.1,0.1,null,true,null],\"s\":\"x\xef\xbf\xbd\\u0001\\u0000y\"}");
     buf_free(&b);
 }
 
@@ -249,9 +250,9 @@ static void test_pool(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_size), cmocka_unit_test(test_err),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_size), cmocka_unit_test(test_err),    cmocka_unit_test(test_memory),
         cmocka_unit_test(test_buf),  cmocka_unit_test(test_cursor), cmocka_unit_test(test_num),
-        cmocka_unit_test(test_utf8), cmocka_unit_test(test_json), cmocka_unit_test(test_file),
+        cmocka_unit_test(test_utf8), cmocka_unit_test(test_json),   cmocka_unit_test(test_file),
         cmocka_unit_test(test_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,6 +42,22 @@ struct matmul {
 
 enum { KERNEL_TYPES = 128, Q8_BLOCK = 32 };
 
+/* Attention's tile: m query rows (of any rows and heads that share a KV head) against a block of
+ * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
+enum { ATTN_KEYS = 64 };
+
+struct attn_tile {
+    const float *q;       /* (m, k_dim) */
+    const float *k;       /* (k_dim, ATTN_KEYS) */
+    const float *v;       /* (ATTN_KEYS, v_dim) */
+    float *s;             /* (m, ATTN_KEYS): scores, then probabilities */
+    float *acc;           /* (m, v_dim) */
+    const float *rescale; /* (m): what acc is multiplied by first */
+    uint32_t m, k_dim, v_dim;
+    uint32_t
+        keys; /* those that are there; what lies behind them in s does not matter to scores, nor values */
+};
+
 struct kernels {
     const char *tier;     /* name of the highest tier in it */
     size_t scratch_bytes; /* a worker's scratch for matmul, for any k up to KERNEL_K_MOST */
@@ -51,19 +67,29 @@ struct kernels {
     void (*matmul_q8[KERNEL_TYPES])(const struct matmul *job);
     /* Float products for any type with a decoder (F32, F16 and BF16 without a detour). */
     void (*matmul_float)(const struct matmul *job);
-    void (*rms_norm)(const float *x, const float *w, float eps, uint32_t n, float *y);   /* w may be NULL */
+    /* y may be x in norms and act_mul (gate or up); w and b may be NULL */
+    void (*rms_norm)(const float *x, const float *w, float eps, uint32_t n, float *y);
     void (*layer_norm)(const float *x, const float *w, const float *b, float eps, uint32_t n, float *y);
-    void (*act_mul)(int act, const float *gate, const float *up, uint32_t n, float *y); /* y = act(gate) * up; up may be NULL */
-    void (*rope)(float *x, uint32_t dims, bool halves, const float *cos_sin); /* cos_sin: (dims/2) cosines, then sines */
+    void (*act_mul)(int act, const float *gate, const float *up, uint32_t n,
+                    float *y); /* y = act(gate) * up; up may be NULL */
+    void (*rope)(float *x, uint32_t dims, bool halves,
+                 const float *cos_sin); /* cos_sin: (dims/2) cosines, then sines */
     float (*dot)(const float *a, const float *b, uint32_t n);
     void (*axpy)(float a, const float *x, uint32_t n, float *y); /* y += a x */
     float (*max)(const float *x, uint32_t n);
     float (*exp_sum)(float *x, uint32_t n, float max); /* x = exp(x - max) in place, returns the sum */
     void (*to_f16)(const float *x, uint32_t n, uint16_t *y);
     void (*from_f16)(const uint16_t *x, uint32_t n, float *y);
+    void (*softcap)(float *x, uint32_t n, float scale,
+                    float cap); /* x = cap * tanh(x * scale / cap); cap 0: x * scale */
+    /* F16 rows -> float rows */
+    void (*panel_f16)(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t cols, float *y,
+                      size_t y_stride);
+    void (*attn_scores)(const struct attn_tile *t); /* s = q k */
+    void (*attn_values)(const struct attn_tile *t); /* acc = acc * rescale + s v */
 };
 
-enum { KERNEL_K_MOST = 1 << 20 };
+enum { KERNEL_K_MOST = 1 << 18 };
 
 /* The best table up to `tier` ("scalar", "avx2", "avx512"; NULL = what the machine has); NULL and an
  * error for a tier that is unknown or that the machine lacks. */
@@ -71,3 +97,6 @@ const struct kernels *kernels_get(const char *tier, struct err *e);
 void kernels_scalar(struct kernels *k);
 bool kernels_avx2(struct kernels *k);   /* false: not on this machine */
 bool kernels_avx512(struct kernels *k); /* AVX-512 F, BW, VL, DQ and VNNI */
+/* Attention's entries, for a machine that has the tier. */
+void kernels_attn_avx2(struct kernels *k);
+void kernels_attn_avx512(struct kernels *k);

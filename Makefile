@@ -1,0 +1,58 @@
+# The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
+.PHONY: all run test build asan tsan fuzz soak bench check format install portable test-models clean
+
+MODEL ?= smollm2
+PROMPT ?= Why is the sky blue? Answer in two sentences.
+SECONDS_EACH ?= 600
+
+all: build
+
+build:
+	@scripts/setup build
+	@scripts/build release
+
+run: build
+	@scripts/fetch-model smollm2
+	build/quern run $(MODEL) -p "$(PROMPT)"
+
+test:
+	@scripts/setup test
+	@scripts/test
+
+# The larger models and the slow tests: an hour, not for CI.
+test-models:
+	@scripts/setup test
+	@scripts/build release
+	@scripts/fetch-model smollm2 gemma3 qwen05 qwen15 minilm-st nomic
+	.venv/bin/python -m pytest -q -m "models or slow" test/e2e
+
+soak:
+	@scripts/setup test
+	@scripts/build release
+	.venv/bin/python -m pytest -q -m "slow" test/e2e
+
+fuzz:
+	@scripts/setup fuzz
+	@scripts/build fuzz
+	@scripts/fuzz $(SECONDS_EACH)
+
+bench: build
+	@scripts/setup test
+	@scripts/bench
+
+check:
+	@scripts/setup test
+	@scripts/check
+
+format:
+	@scripts/check --format
+
+asan tsan portable:
+	@scripts/setup build
+	@scripts/build $@
+
+install: build
+	cmake --install build
+
+clean:
+	rm -rf build build-*

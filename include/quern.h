@@ -1,0 +1,86 @@
+/* libquern: a language model in a few calls.
+ *
+ *     struct quern_error why;
+ *     struct quern_model *m = quern_open("model.gguf", NULL, &why);
+ *     struct quern_request r = {.prompt = "Why is the sky blue?", .text = print, .arg = stdout};
+ *     struct quern_answer a;
+ *     if (!quern_generate(m, &r, &a, &why))
+ *         quern_answer_free(&a);
+ *     quern_close(m);
+ *
+ * Ownership: what a call returns is freed by the call named beside it; what a call is given is only read, and
+ * only during the call. Threads: a model is used by one thread at a time; different models do not know of each
+ * other. Errors: a call that fails returns NULL or -1 and fills quern_error, whose code is the exit code that
+ * the program would give. Zero in any field of an options struct means the default. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QUERN_API __attribute__((visibility("default")))
+
+struct quern_model;
+
+struct quern_error {
+    int code; /* 64 usage, 65 bad or missing model, 70 device fault, 75 out of a resource, 130 interrupted */
+    char text[768];
+};
+
+struct quern_options {
+    const char *device;   /* "cpu", "cuda", "cuda:N" */
+    const char *chat_template; /* a chat template instead of the model's own */
+    uint32_t ctx;         /* tokens of context; 0 = the model's, at most 8,192 */
+    int threads;          /* 0 = all cores that this process may use */
+    int exact;            /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
+};
+
+/* One of the three says what is asked: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of
+ * the user), or `raw` (the text itself, no template). */
+struct quern_request {
+    const char *messages, *prompt, *raw;
+    const char *system;    /* put before `prompt` */
+    uint32_t max_tokens;   /* 0 = until the model ends or the context is full */
+    uint64_t seed;
+    int greedy;            /* 1 = always the best token */
+    double temperature, top_p, min_p; /* 0 = the model's default */
+    uint32_t top_k;
+    const char *const *stop; /* strings that end the answer, NULL-terminated */
+    /* Called with text as it comes: whole characters. Not 0 ends the answer. */
+    int (*text)(void *arg, const char *text, size_t n);
+    void *arg;
+};
+
+struct quern_answer {
+    char *text; /* NUL-terminated, UTF-8 as far as the model keeps to it */
+    size_t text_length;
+    int32_t *ids;
+    size_t id_count;
+    uint32_t prompt_tokens, cached_tokens;
+    const char *finish_reason; /* "stop", "length", "cancelled"; static */
+    double prompt_seconds, decode_seconds;
+};
+
+QUERN_API const char *quern_version(void);
+
+/* path: a .gguf (first of a split) or a folder with safetensors. options may be NULL. */
+QUERN_API struct quern_model *quern_open(const char *path, const struct quern_options *options,
+                                         struct quern_error *error);
+QUERN_API void quern_close(struct quern_model *m);
+
+QUERN_API int quern_generate(struct quern_model *m, const struct quern_request *request,
+                             struct quern_answer *answer, struct quern_error *error);
+QUERN_API void quern_answer_free(struct quern_answer *answer);
+
+/* Text to ids; special != 0 parses control tokens in the text and adds what the model adds (BOS). Returns how
+ * many, or -1; *ids is freed with quern_free. */
+QUERN_API long quern_tokenize(struct quern_model *m, const char *text, size_t n, int special, int32_t **ids,
+                              struct quern_error *error);
+QUERN_API void quern_free(void *p);
+
+#ifdef __cplusplus
+}
+#endif

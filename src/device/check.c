@@ -1,0 +1,410 @@
+/* The check of a plan against its weights. A model file decides shapes, and may lie: what passes here
+ * is what every device may rely on without looking again. */
+#include "device/plan.h"
+
+#include "base/dtype.h"
+#include "base/size.h"
+
+#include <math.h>
+
+enum {
+    CHECK_DIM_MOST = 1024,
+    CHECK_WIDTH_MOST = 1 << 24,
+    CHECK_K_MOST = 1 << 20,
+    CHECK_HEADS_MOST = 1 << 16
+};
+
+struct check {
+    const struct plan *p;
+    const struct weights *w;
+    uint32_t i; /* the operation looked at */
+    struct err *e;
+};
+
+/* "operation 12 (qkv, layer 3): " and the rest. */
+static int check_fail(struct check *c, const char *what, const char *rest)
+{
+    const struct op *op = &c->p->ops[c->i];
+    if (op->layer == UINT32_MAX)
+        return err_set(c->e, ERR_DATA, "operation %u (%s): %s %s", c->i, plan_op_name(op->kind), what, rest);
+    return err_set(c->e, ERR_DATA, "operation %u (%s, layer %u): %s %s", c->i, plan_op_name(op->kind),
+                   op->layer, what, rest);
+}
+
+static int check_operand(struct check *c, struct operand o, uint64_t n, const char *what)
+{
+    if (!o.buffer || o.buffer >= c->p->buffers)
+        return check_fail(c, what, "names a buffer that the plan does not have");
+    if (o.col > c->p->width[o.buffer] || n > c->p->width[o.buffer] - o.col)
+        return check_fail(c, what, "reaches beyond the width of its buffer");
+    return 0;
+}
+
+/* The storage of one weight, whatever it is for. */
+static int check_weight(struct check *c, weight_id id, const char *what)
+{
+    if (!id || id >= c->w->count)
+        return check_fail(c, what, "names a weight that does not exist");
+    const struct weight *m = &c->w->all[id];
+    const struct dtype_info *t = m->type < DTYPE_MOST ? dtype_get(m->type) : NULL;
+    if (!t || !t->decode)
+        return check_fail(c, what, "has a type that cannot be computed with");
+    size_t packed, matrix;
+    if (!m->rows || !m->cols || !m->count || m->cols > CHECK_WIDTH_MOST || !m->data)
+        return check_fail(c, what, "is empty, or too wide");
+    if (!dtype_row_bytes(m->type, m->cols, &packed))
+        return check_fail(c, what, "has rows that are no multiple of its type's block");
+    if (m->row_bytes < packed || !size_mul(m->rows, m->row_bytes, &matrix))
+        return check_fail(c, what, "has rows that overlap");
+    if (m->count > 1 && m->each_bytes < matrix - m->row_bytes + packed)
+        return check_fail(c, what, "has matrices that overlap");
+    return 0;
+}
+
+static int check_matrix(struct check *c, weight_id id, uint64_t rows, uint64_t cols, uint32_t count,
+                        const char *what)
+{
+    if (check_weight(c, id, what))
+        return -1;
+    const struct weight *m = &c->w->all[id];
+    if (m->rows == rows && m->cols == cols && m->count == count && cols <= CHECK_K_MOST)
+        return 0;
+    err_set(c->e, ERR_DATA, "'%s' is %u x (%u, %u); %u x (%llu, %llu) was expected", m->name ? m->name : what,
+            m->count, m->rows, m->cols, count, (unsigned long long)rows, (unsigned long long)cols);
+    return err_prefix(c->e, "operation %u (%s)", c->i, plan_op_name(c->p->ops[c->i].kind));
+}
+
+static int check_vector(struct check *c, weight_id id, uint64_t n, uint32_t count, const char *what)
+{
+    if (check_matrix(c, id, 1, n, count, what))
+        return -1;
+    const struct weight *m = &c->w->all[id];
+    if (m->type != DTYPE_F32 || (uintptr_t)m->data % sizeof(float) || m->each_bytes % sizeof(float))
+        return check_fail(c, what, "must be aligned F32");
+    return 0;
+}
+
+static int check_linear(struct check *c, struct linear l, uint64_t rows, uint64_t cols, uint32_t count,
+                        const char *what)
+{
+    if (check_matrix(c, l.weight, rows, cols, count, what))
+        return -1;
+    return l.bias ? check_vector(c, l.bias, rows, count, what) : 0;
+}
+
+static int check_norm(struct check *c, const struct norm *n, uint64_t width, const char *what)
+{
+    if (n->kind == NORM_NONE)
+        return 0;
+    if (n->kind != NORM_RMS && n->kind != NORM_LAYER)
+        return check_fail(c, what, "is of no kind that exists");
+    if (!isfinite(n->eps) || n->eps < 0)
+        return check_fail(c, what, "has an epsilon that is no small number");
+    if (n->heads && width % n->heads)
+        return check_fail(c, what, "does not divide its row into equal heads");
+    uint64_t slice = n->heads ? width / n->heads : width;
+    const weight_id both[2] = {n->weight, n->bias};
+    for (int i = 0; i < 2; i++) {
+        bool whole = both[i] && both[i] < c->w->count && c->w->all[both[i]].cols == width;
+        if (both[i] && check_vector(c, both[i], whole ? width : slice, 1, what))
+            return -1;
+    }
+    return 0;
+}
+
+static int check_rope(struct check *c, const struct rope *r, uint32_t room)
+{
+    if (r->kind == ROPE_NONE)
+        return 0;
+    if (r->kind != ROPE_PAIRS && r->kind != ROPE_HALVES)
+        return check_fail(c, "rope", "is of no kind that exists");
+    if (!r->dims || r->dims % 2 || r->dims > room || r->first > room - r->dims || !isfinite(r->factor))
+        return check_fail(c, "rope", "rotates dimensions that the head does not have");
+    return check_vector(c, r->freqs, r->dims / 2, 1, "rope's frequencies");
+}
+
+static int check_tail(struct check *c, const struct tail *t, uint64_t n)
+{
+    if (!isfinite(t->scale))
+        return check_fail(c, "scale", "is not a number");
+    if (check_norm(c, &t->post, n, "post norm") || check_norm(c, &t->after, n, "norm after"))
+        return -1;
+    if (t->residual.buffer && check_operand(c, t->residual, n, "residual"))
+        return -1;
+    return check_operand(c, t->out, n, "output");
+}
+
+static int check_apart(struct check *c, struct operand in, struct operand out)
+{
+    return in.buffer == out.buffer ? check_fail(c, "output", "is the buffer of the input") : 0;
+}
+
+/* The number of columns of a weight, 0 where there is none. */
+static uint32_t check_cols(const struct check *c, weight_id id)
+{
+    return id && id < c->w->count ? c->w->all[id].cols : 0;
+}
+
+static uint32_t check_rows(const struct check *c, weight_id id)
+{
+    return id && id < c->w->count ? c->w->all[id].rows : 0;
+}
+
+static int check_heads_shape(struct check *c, uint32_t heads, uint32_t kv_heads, uint32_t k_dim,
+                             uint32_t v_dim)
+{
+    if (!heads || heads > CHECK_HEADS_MOST || !kv_heads || heads % kv_heads)
+        return check_fail(c, "heads", "must be a multiple of the KV heads");
+    if (!k_dim || k_dim > CHECK_DIM_MOST || !v_dim || v_dim > CHECK_DIM_MOST)
+        return check_fail(c, "head size", "must be from 1 to 1024");
+    return 0;
+}
+
+static int check_place(struct check *c, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, uint32_t v_dim)
+{
+    const struct plan *p = c->p;
+    if (layer >= p->layers || p->kv[layer].group >= p->groups)
+        return check_fail(c, "layer", "has no place for its KV");
+    const struct kv_group *g = &p->group[p->kv[layer].group];
+    if (p->kv[layer].index >= g->layers || g->kv_heads != kv_heads || g->k_dim != k_dim || g->v_dim != v_dim)
+        return check_fail(c, "KV", "has another geometry than its group");
+    return 0;
+}
+
+static int check_embed(struct check *c, const struct op_embed *o)
+{
+    uint32_t n = check_cols(c, o->table);
+    if (check_weight(c, o->table, "table") ||
+        check_matrix(c, o->table, check_rows(c, o->table), n, 1, "table"))
+        return -1;
+    if (o->positions && check_matrix(c, o->positions, check_rows(c, o->positions), n, 1, "positions"))
+        return -1;
+    if (o->types && check_matrix(c, o->types, check_rows(c, o->types), n, 1, "types"))
+        return -1;
+    if (!isfinite(o->scale) || o->position_offset > CHECK_WIDTH_MOST)
+        return check_fail(c, "scale or offset", "is not a number that makes sense");
+    return check_norm(c, &o->norm, n, "norm") ? -1 : check_operand(c, o->out, n, "output");
+}
+
+static int check_qkv(struct check *c, const struct op_qkv *o)
+{
+    if (check_heads_shape(c, o->heads, o->kv_heads, o->k_dim, o->v_dim) ||
+        check_place(c, o->layer, o->kv_heads, o->k_dim, o->v_dim))
+        return -1;
+    uint64_t k = check_cols(c, o->q.weight), nq = (uint64_t)o->heads * o->k_dim;
+    uint64_t nk = (uint64_t)o->kv_heads * o->k_dim, nv = (uint64_t)o->kv_heads * o->v_dim;
+    if (check_linear(c, o->q, nq, k, 1, "q") || check_linear(c, o->k, nk, k, 1, "k") ||
+        check_linear(c, o->v, nv, k, 1, "v"))
+        return -1;
+    if ((o->q_norm.heads && o->q_norm.heads != o->heads) ||
+        (o->k_norm.heads && o->k_norm.heads != o->kv_heads))
+        return check_fail(c, "q or k norm", "has another number of heads");
+    if (check_norm(c, &o->norm, k, "norm") || check_norm(c, &o->q_norm, nq, "q norm") ||
+        check_norm(c, &o->k_norm, nk, "k norm") || check_rope(c, &o->rope, o->k_dim))
+        return -1;
+    if (!isfinite(o->clamp))
+        return check_fail(c, "clamp", "is not a number");
+    return check_operand(c, o->in, k, "input") || check_operand(c, o->out, nq, "output") ||
+                   check_apart(c, o->in, o->out)
+               ? -1
+               : 0;
+}
+
+static int check_latent(struct check *c, const struct op_latent *o)
+{
+    uint32_t r = o->rope.dims;
+    if (!o->heads || o->heads > CHECK_HEADS_MOST || !o->nope || o->nope > CHECK_DIM_MOST ||
+        r > CHECK_DIM_MOST || o->latent > CHECK_DIM_MOST)
+        return check_fail(c, "head size", "must be from 1 to 1024");
+    if (check_heads_shape(c, o->heads, 1, o->latent + r, o->latent) ||
+        check_place(c, o->layer, 1, o->latent + r, 0))
+        return -1;
+    uint64_t k = check_cols(c, o->kv_a.weight), nq = (uint64_t)o->heads * (o->nope + r);
+    uint64_t low = o->q_a.weight ? check_rows(c, o->q_a.weight) : k;
+    if (o->q_a.weight && check_linear(c, o->q_a, low, k, 1, "q_a"))
+        return -1;
+    if (check_linear(c, o->q_b, nq, low, 1, "q_b") || check_linear(c, o->kv_a, o->latent + r, k, 1, "kv_a") ||
+        check_matrix(c, o->k_b, o->latent, o->nope, o->heads, "k_b"))
+        return -1;
+    if (check_norm(c, &o->norm, k, "norm") || check_norm(c, &o->kv_norm, o->latent, "kv norm") ||
+        (o->q_a.weight && check_norm(c, &o->q_norm, low, "q norm")) || check_rope(c, &o->rope, r))
+        return -1;
+    if (o->rope.kind == ROPE_NONE || o->rope.first)
+        return check_fail(c, "rope", "must rotate the tail of the head, counted from 0");
+    return check_operand(c, o->in, k, "input") ||
+                   check_operand(c, o->out, (uint64_t)o->heads * (o->latent + r), "output") ||
+                   check_apart(c, o->in, o->out)
+               ? -1
+               : 0;
+}
+
+static int check_attn(struct check *c, const struct op_attn *o)
+{
+    if (check_heads_shape(c, o->heads, o->kv_heads, o->k_dim, o->v_dim) ||
+        check_place(c, o->layer, o->kv_heads, o->k_dim, o->v_in_k ? 0 : o->v_dim))
+        return -1;
+    if (o->v_in_k && o->v_dim > o->k_dim)
+        return check_fail(c, "v", "is longer than the k that it is part of");
+    uint32_t window = c->p->group[c->p->kv[o->layer].group].window;
+    if (window && (!o->window || o->window > window || !o->causal))
+        return check_fail(c, "window", "is wider than what its group keeps");
+    if (!isfinite(o->scale) || !isfinite(o->softcap))
+        return check_fail(c, "scale or softcap", "is not a number");
+    if (o->sinks && check_vector(c, o->sinks, o->heads, 1, "sinks"))
+        return -1;
+    return check_operand(c, o->in, (uint64_t)o->heads * o->k_dim, "input") ||
+                   check_operand(c, o->out, (uint64_t)o->heads * o->v_dim, "output") ||
+                   check_apart(c, o->in, o->out)
+               ? -1
+               : 0;
+}
+
+static int check_heads(struct check *c, const struct op_heads *o)
+{
+    if (check_weight(c, o->weight, "weight"))
+        return -1;
+    const struct weight *m = &c->w->all[o->weight];
+    if (m->count > CHECK_HEADS_MOST || check_matrix(c, o->weight, m->rows, m->cols, m->count, "weight"))
+        return check_fail(c, "weight", "has too many heads");
+    return check_operand(c, o->in, (uint64_t)m->count * m->cols, "input") ||
+                   check_operand(c, o->out, (uint64_t)m->count * m->rows, "output") ||
+                   check_apart(c, o->in, o->out)
+               ? -1
+               : 0;
+}
+
+static int check_out(struct check *c, const struct op_out *o)
+{
+    uint32_t n = check_rows(c, o->linear.weight), k = check_cols(c, o->linear.weight);
+    return check_linear(c, o->linear, n, k, 1, "weight") || check_norm(c, &o->norm, k, "norm") ||
+                   check_operand(c, o->in, k, "input") || check_tail(c, &o->tail, n)
+               ? -1
+               : 0;
+}
+
+/* gate (may be absent), up and down of a feed-forward block between rows of k. */
+static int check_hidden(struct check *c, const struct linear l[3], uint32_t k, uint32_t count,
+                        const char *what)
+{
+    uint32_t hidden = check_rows(c, l[1].weight), n = check_rows(c, l[2].weight);
+    return (l[0].weight && check_linear(c, l[0], hidden, k, count, what)) ||
+                   check_linear(c, l[1], hidden, k, count, what) ||
+                   check_linear(c, l[2], n, hidden, count, what)
+               ? -1
+               : 0;
+}
+
+static int check_ffn(struct check *c, const struct op_ffn *o)
+{
+    const struct linear l[3] = {o->gate, o->up, o->down};
+    uint32_t k = check_cols(c, o->up.weight);
+    if ((unsigned)o->act >= ACT_SWIGLU_OAI)
+        return check_fail(c, "activation", "is none that a plain feed-forward has");
+    return check_hidden(c, l, k, 1, "weight") || check_norm(c, &o->norm, k, "norm") ||
+                   check_operand(c, o->in, k, "input") ||
+                   check_tail(c, &o->tail, check_rows(c, o->down.weight))
+               ? -1
+               : 0;
+}
+
+static int check_choice(struct check *c, const struct op_moe *o)
+{
+    if (!o->experts || o->experts > CHECK_HEADS_MOST || !o->used || o->used > o->experts)
+        return check_fail(c, "experts", "are fewer than a row uses, or none");
+    if ((unsigned)o->gating > GATING_SIGMOID || (unsigned)o->act > ACT_SWIGLU_OAI)
+        return check_fail(c, "gating or activation", "is of no kind that exists");
+    if (o->groups > 1) {
+        if (o->experts % o->groups || !o->groups_used || o->groups_used > o->groups ||
+            (uint64_t)o->groups_used * (o->experts / o->groups) < o->used)
+            return check_fail(c, "expert groups", "do not hold the experts that a row uses");
+    }
+    if (!isfinite(o->weight_scale) || (o->act == ACT_SWIGLU_OAI && (!isfinite(o->alpha) || !o->alpha ||
+                                                                    !(o->limit > 0) || !o->gate.weight)))
+        return check_fail(c, "weight scale, alpha or limit", "is not a number that makes sense");
+    return o->select_bias ? check_vector(c, o->select_bias, o->experts, 1, "selection bias") : 0;
+}
+
+static int check_moe(struct check *c, const struct op_moe *o)
+{
+    const struct linear l[3] = {o->gate, o->up, o->down};
+    const struct linear shared[3] = {o->shared_gate, o->shared_up, o->shared_down};
+    uint32_t k = check_cols(c, o->up.weight), n = check_rows(c, o->down.weight);
+    if (check_choice(c, o) || check_linear(c, o->router, o->experts, k, 1, "router") ||
+        check_hidden(c, l, k, o->experts, "experts"))
+        return -1;
+    if (o->shared_up.weight) {
+        if (check_hidden(c, shared, k, 1, "shared expert"))
+            return -1;
+        if (check_rows(c, o->shared_down.weight) != n)
+            return check_fail(c, "shared expert", "is not as wide as the others");
+        if (o->act == ACT_SWIGLU_OAI && !o->shared_gate.weight)
+            return check_fail(c, "shared expert", "has no gate");
+    }
+    if (o->shared_router && check_matrix(c, o->shared_router, 1, k, 1, "shared router"))
+        return -1;
+    return check_norm(c, &o->norm, k, "norm") || check_operand(c, o->in, k, "input") ||
+                   check_tail(c, &o->tail, n)
+               ? -1
+               : 0;
+}
+
+static int check_logits(struct check *c, const struct op_logits *o)
+{
+    uint32_t k = o->head.weight ? check_cols(c, o->head.weight) : c->p->out_width;
+    if (o->head.weight && check_linear(c, o->head, c->p->out_width, k, 1, "head"))
+        return -1;
+    if (!isfinite(o->scale) || !isfinite(o->softcap))
+        return check_fail(c, "scale or softcap", "is not a number");
+    return check_norm(c, &o->norm, k, "norm") ? -1 : check_operand(c, o->in, k, "input");
+}
+
+static int check_op(struct check *c, const struct op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+        return check_embed(c, &op->embed);
+    case OP_QKV:
+        return check_qkv(c, &op->qkv);
+    case OP_LATENT:
+        return check_latent(c, &op->latent);
+    case OP_ATTN:
+        return check_attn(c, &op->attn);
+    case OP_HEADS:
+        return check_heads(c, &op->heads);
+    case OP_OUT:
+        return check_out(c, &op->out);
+    case OP_FFN:
+        return check_ffn(c, &op->ffn);
+    case OP_MOE:
+        return check_moe(c, &op->moe);
+    case OP_LOGITS:
+        return check_logits(c, &op->logits);
+    }
+    return check_fail(c, "kind", "is none that exists");
+}
+
+int plan_check(const struct plan *p, const struct weights *w, struct err *e)
+{
+    if (p->failed)
+        return err_set(e, ERR_RESOURCE,
+                       "memory was out, or the KV geometries were too many, while the plan was built");
+    uint32_t results = 0;
+    for (uint32_t i = 0; i < p->count; i++)
+        results += p->ops[i].kind == OP_LOGITS;
+    if (!p->out_width || p->out_width > CHECK_WIDTH_MOST || results != 1)
+        return err_set(e, ERR_DATA, "a plan has one result of 1 to %d numbers a row; this has %u of %u",
+                       CHECK_WIDTH_MOST, results, p->out_width);
+    for (uint32_t b = 1; b < p->buffers; b++)
+        if (!p->width[b] || p->width[b] > CHECK_WIDTH_MOST)
+            return err_set(e, ERR_DATA, "buffer %u of the plan is %u wide; 1 to %d was expected", b,
+                           p->width[b], CHECK_WIDTH_MOST);
+    for (uint32_t g = 0; g < p->groups; g++)
+        if (!p->group[g].kv_heads || p->group[g].kv_heads > CHECK_HEADS_MOST || !p->group[g].k_dim ||
+            p->group[g].k_dim > CHECK_DIM_MOST || p->group[g].v_dim > CHECK_DIM_MOST)
+            return err_set(e, ERR_DATA, "KV group %u has heads of a size that cannot be", g);
+    struct check c = {.p = p, .w = w, .e = e};
+    for (c.i = 0; c.i < p->count; c.i++)
+        if (check_op(&c, &p->ops[c.i]))
+            return -1;
+    return 0;
+}

@@ -1,0 +1,597 @@
+/* The CPU device: opening, memory, pages, and the step that walks a plan. */
+#include "device/cpu/cpu.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/size.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- memory: what a plan needs, laid out twice: once to count, once to place ---- */
+
+struct bump {
+    uint8_t *base; /* NULL: only counting */
+    size_t at;
+    bool failed;
+};
+
+static void *bump_take(struct bump *b, size_t count, size_t size)
+{
+    size_t bytes, next;
+    if (b->failed || !size_mul(count, size, &bytes) || !size_align(bytes, 64, &bytes) ||
+        !size_add(b->at, bytes, &next)) {
+        b->failed = true;
+        return NULL;
+    }
+    void *p = b->base ? b->base + b->at : NULL;
+    b->at = next;
+    return p;
+}
+
+static void bump_area(struct bump *b, struct area *a)
+{
+    a->f = bump_take(b, a->floats, sizeof *a->f);
+    a->q = bump_take(b, a->blocks, Q8_BLOCK);
+    a->d = bump_take(b, a->blocks, sizeof *a->d);
+    a->s = bump_take(b, a->blocks, sizeof *a->s);
+}
+
+/* What the operations of a plan need at most. */
+struct need {
+    size_t x, h, g, shared, own; /* values of rows of that area; own: of one row */
+    size_t qt, kt, vt, sum;
+    size_t tile;
+    size_t score, choice, pairs, experts;
+};
+
+static void need_most(size_t *most, size_t n)
+{
+    *most = *most > n ? *most : n;
+}
+
+static void need_input(struct need *n, size_t rows, size_t k)
+{
+    need_most(&n->x, rows * area_stride((uint32_t)k));
+    need_most(&n->own, area_stride((uint32_t)k));
+}
+
+static void need_moe(struct need *n, const struct weights *w, const struct op_moe *o, size_t rows)
+{
+    uint32_t k = w->all[o->up.weight].cols, slots = o->used;
+    need_input(n, rows, k);
+    need_most(&n->g, rows * slots * area_stride(k));
+    need_most(&n->h, rows * slots * area_stride(w->all[o->up.weight].rows));
+    if (o->shared_up.weight)
+        need_most(&n->shared, rows * area_stride(w->all[o->shared_up.weight].rows));
+    need_most(&n->score, rows * (o->experts + 1));
+    need_most(&n->choice, rows * 2 * o->experts);
+    need_most(&n->pairs, rows * slots);
+    need_most(&n->experts, o->experts + 1);
+}
+
+static void need_latent(struct need *n, const struct weights *w, const struct op_latent *o, size_t rows)
+{
+    need_input(n, rows, w->all[o->kv_a.weight].cols);
+    need_input(n, rows, (size_t)o->heads * o->nope);
+    need_most(&n->kt, rows * (o->latent + o->rope.dims));
+    need_most(&n->qt, rows * o->heads * (o->nope + o->rope.dims));
+    if (!o->q_a.weight)
+        return;
+    need_input(n, rows, w->all[o->q_a.weight].rows);
+    need_most(&n->vt, rows * w->all[o->q_a.weight].rows);
+}
+
+static void need_op(struct need *n, const struct weights *w, const struct op *op, size_t rows, size_t outs)
+{
+    const struct weight *all = w->all;
+    switch (op->kind) {
+    case OP_EMBED:
+        need_most(&n->tile, all[op->embed.table].cols);
+        break;
+    case OP_QKV:
+        need_input(n, rows, all[op->qkv.q.weight].cols);
+        need_most(&n->kt, rows * op->qkv.kv_heads * op->qkv.k_dim);
+        need_most(&n->vt, rows * op->qkv.kv_heads * op->qkv.v_dim);
+        break;
+    case OP_LATENT:
+        need_latent(n, w, &op->latent, rows);
+        break;
+    case OP_ATTN:
+        break;
+    case OP_HEADS:
+        need_input(n, rows, (size_t)all[op->heads.weight].count * all[op->heads.weight].cols);
+        break;
+    case OP_OUT:
+        need_input(n, rows, all[op->out.linear.weight].cols);
+        break;
+    case OP_FFN:
+        need_input(n, rows, all[op->ffn.up.weight].cols);
+        need_most(&n->h, rows * area_stride(all[op->ffn.up.weight].rows));
+        break;
+    case OP_MOE:
+        need_moe(n, w, &op->moe, rows);
+        break;
+    case OP_LOGITS:
+        if (op->logits.head.weight)
+            need_input(n, outs, all[op->logits.head.weight].cols);
+        break;
+    }
+}
+
+static struct need cpu_need(const struct cpu *d, const struct plan *p)
+{
+    struct need n = {.tile = CPU_TILE};
+    need_most(&n.tile, (size_t)CPU_UNIT * d->max_rows);
+    for (uint32_t i = 0; i < p->count; i++)
+        need_op(&n, d->w, &p->ops[i], d->max_rows, d->max_outs);
+    for (uint32_t b = 1; b < p->buffers; b++)
+        need_most(&n.sum, (size_t)d->max_rows * p->width[b]);
+    return n;
+}
+
+static struct area cpu_area(size_t values)
+{
+    return (struct area){.floats = values, .blocks = values / Q8_BLOCK};
+}
+
+static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need *n, struct bump *b)
+{
+    size_t attn = attn_own_floats(p);
+    for (int i = 0; i < pool_size(d->pool); i++) {
+        struct own own = {.input = cpu_area(CPU_FEW * n->own)};
+        own.kernel = bump_take(b, d->k->scratch_bytes, 1);
+        own.tile[0] = bump_take(b, d->tile_floats, sizeof(float));
+        own.tile[1] = bump_take(b, d->tile_floats, sizeof(float));
+        bump_area(b, &own.input);
+        float *at = bump_take(b, attn, sizeof(float));
+        if (!b->base)
+            continue;
+        attn_own_place(&own.attn, p, at);
+        d->own[i] = own;
+    }
+}
+
+static void cpu_place_moe(struct moe_route *m, const struct need *n, struct bump *b)
+{
+    m->score = bump_take(b, n->score, sizeof *m->score);
+    m->choice = bump_take(b, n->choice, sizeof *m->choice);
+    m->expert = bump_take(b, n->pairs, sizeof *m->expert);
+    m->weight = bump_take(b, n->pairs, sizeof *m->weight);
+    m->first = bump_take(b, n->experts, sizeof *m->first);
+    m->slot_row = bump_take(b, n->pairs, sizeof *m->slot_row);
+    m->slot_weight = bump_take(b, n->pairs, sizeof *m->slot_weight);
+}
+
+static void cpu_place(struct cpu *d, const struct plan *p, struct bump *b)
+{
+    struct need n = cpu_need(d, p);
+    d->tile_floats = n.tile;
+    d->x = cpu_area(n.x);
+    d->h = cpu_area(n.h);
+    d->g = cpu_area(n.g);
+    d->shared = cpu_area(n.shared);
+    bump_area(b, &d->x);
+    bump_area(b, &d->h);
+    bump_area(b, &d->g);
+    bump_area(b, &d->shared);
+    d->qt = bump_take(b, n.qt, sizeof(float));
+    d->kt = bump_take(b, n.kt, sizeof(float));
+    d->vt = bump_take(b, n.vt, sizeof(float));
+    d->sum = bump_take(b, n.sum, sizeof(float));
+    cpu_place_moe(&d->moe, &n, b);
+    d->partial_floats = attn_partial_floats(d, p);
+    d->partial = bump_take(b, d->partial_floats, sizeof(float));
+    d->row_seq = bump_take(b, d->max_rows, sizeof *d->row_seq);
+    d->results = bump_take(b, size_max(d->max_outs, 1) * p->out_width, sizeof(float));
+    for (uint32_t i = 0; i < d->ropes; i++)
+        d->rope[i].cos_sin = bump_take(b, (size_t)d->max_rows * d->rope[i].dims, sizeof(float));
+    float **buffer = bump_take(b, p->buffers ? p->buffers : 1, sizeof *buffer);
+    struct own *own = bump_take(b, (size_t)pool_size(d->pool), sizeof *own);
+    d->buffer = buffer;
+    d->own = own;
+    for (uint32_t i = 1; i < p->buffers; i++) {
+        float *at = bump_take(b, (size_t)d->max_rows * p->width[i], sizeof(float));
+        if (b->base)
+            d->buffer[i] = at;
+    }
+    cpu_place_own(d, p, &n, b);
+}
+
+/* ---- prepare ---- */
+
+static int cpu_add_rope(struct cpu *d, const struct rope *r, struct err *e)
+{
+    if (!r->kind)
+        return 0;
+    for (uint32_t i = 0; i < d->ropes; i++)
+        if (d->rope[i].freqs == r->freqs && d->rope[i].dims == r->dims && d->rope[i].factor == r->factor)
+            return 0;
+    if (d->ropes == CPU_ROPES_MOST)
+        return err_set(e, ERR_DATA, "the plan has more than %d kinds of RoPE", CPU_ROPES_MOST);
+    d->rope[d->ropes++] = (struct rope_table){.freqs = r->freqs, .dims = r->dims, .factor = r->factor};
+    return 0;
+}
+
+static void cpu_drop(struct cpu *d)
+{
+    mem_free(d->memory);
+    for (uint32_t g = 0; g < PLAN_GROUPS_MOST; g++) {
+        mem_free(d->group[g].memory);
+        d->group[g] = (struct kv_pool){0};
+    }
+    d->memory = NULL;
+    d->plan = NULL;
+    d->ropes = 0;
+    d->scratch_bytes = d->kv_bytes = 0;
+}
+
+static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
+{
+    for (uint32_t i = 0; i < p->groups; i++) {
+        struct kv_pool *g = &d->group[i];
+        size_t bytes = 0;
+        const struct dtype_info *t = dtype_get(d->kv.type);
+        if (!kv_layout(g, &p->group[i], &d->kv))
+            return err_set(e, ERR_USAGE,
+                           "KV of type %s cannot keep heads of %u and %u; F16, F32 and BF16 can",
+                           t ? t->name : "?", p->group[i].k_dim, p->group[i].v_dim);
+        g->pages = d->kv.pages[i];
+        if (!g->pages || !size_mul(g->page_bytes, g->pages, &bytes))
+            return err_set(e, ERR_USAGE, "KV group %u has %u pages: one or more was expected", i, g->pages);
+        /* Cleared by the kernel as it is touched: what is never used costs nothing. */
+        g->memory = mem_zalloc(bytes / 64 + 1, 64);
+        if (!g->memory)
+            return err_memory(e, "the KV cache", bytes);
+        g->base = (uint8_t *)g->memory + (64 - (uintptr_t)g->memory % 64) % 64;
+        d->kv_bytes += bytes;
+    }
+    return 0;
+}
+
+static int cpu_prepare_all(struct cpu *d, const struct plan *p, struct err *e)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op *op = &p->ops[i];
+        const struct rope *r = op->kind == OP_QKV      ? &op->qkv.rope
+                               : op->kind == OP_LATENT ? &op->latent.rope
+                                                       : NULL;
+        if (r && cpu_add_rope(d, r, e))
+            return -1;
+    }
+    struct bump b = {0};
+    cpu_place(d, p, &b);
+    d->memory = b.failed ? NULL : mem_aligned(64, b.at);
+    if (!d->memory)
+        return err_memory(e, "the step's scratch", b.at);
+    d->scratch_bytes = b.at;
+    b = (struct bump){.base = d->memory};
+    cpu_place(d, p, &b);
+    return cpu_prepare_kv(d, p, e);
+}
+
+static int cpu_prepare(struct device *device, const struct plan *p, const struct kv_config *kv,
+                       uint32_t max_rows, uint32_t max_seqs, uint32_t max_outs, struct err *e)
+{
+    struct cpu *d = (struct cpu *)device;
+    cpu_drop(d);
+    if (!d->w)
+        return err_set(e, ERR_USAGE, "the device has no weights yet");
+    if (plan_check(p, d->w, e))
+        return -1;
+    if (!max_rows || max_rows > 1 << 20 || !max_seqs || max_seqs > max_rows || max_outs > max_rows)
+        return err_set(e, ERR_USAGE, "a step of at most %u rows, %u sequences and %u results cannot be",
+                       max_rows, max_seqs, max_outs);
+    if (!kv->page_tokens || ATTN_KEYS % kv->page_tokens)
+        return err_set(e, ERR_USAGE, "a page of %u tokens: 16 or 32 was expected", kv->page_tokens);
+    d->kv = *kv;
+    d->max_rows = max_rows;
+    d->max_seqs = max_seqs;
+    d->max_outs = max_outs;
+    if (cpu_prepare_all(d, p, e)) {
+        cpu_drop(d);
+        return -1;
+    }
+    d->plan = p;
+    return 0;
+}
+
+/* ---- the step ---- */
+
+static int cpu_check_tables(const struct cpu *d, const struct step *s, uint32_t seq, struct err *e)
+{
+    uint32_t length = s->seq[seq].length, used = (length + d->kv.page_tokens - 1) / d->kv.page_tokens;
+    if (used > s->table_width)
+        return err_set(e, ERR_USAGE, "sequence %u is %u tokens long; its page table has room for %u", seq,
+                       length, s->table_width * d->kv.page_tokens);
+    for (uint32_t g = 0; g < d->plan->groups; g++) {
+        const int32_t *table = s->tables + ((size_t)g * s->seqs + seq) * s->table_width;
+        for (uint32_t i = 0; i < used; i++)
+            if (table[i] < 0 || (uint32_t)table[i] >= d->group[g].pages)
+                return err_set(e, ERR_USAGE, "sequence %u names page %d of group %u, which has %u", seq,
+                               table[i], g, d->group[g].pages);
+    }
+    return 0;
+}
+
+/* Rows to sequences; everything that a worker will index with. */
+static int cpu_check_seqs(struct cpu *d, const struct step *s, struct err *e)
+{
+    for (uint32_t r = 0; r < s->rows; r++)
+        d->row_seq[r] = UINT32_MAX;
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        const struct step_seq *q = &s->seq[i];
+        if (q->first > s->rows || q->rows > s->rows - q->first)
+            return err_set(e, ERR_USAGE, "sequence %u has rows beyond the step's %u", i, s->rows);
+        if (d->plan->groups && cpu_check_tables(d, s, i, e))
+            return -1;
+        for (uint32_t r = q->first; r < q->first + q->rows; r++) {
+            if (s->pos[r] < 0 || (uint32_t)s->pos[r] >= q->length ||
+                (r > q->first && s->pos[r] <= s->pos[r - 1]))
+                return err_set(e, ERR_USAGE, "row %u is at position %d of sequence %u, which is %u long", r,
+                               s->pos[r], i, q->length);
+            d->row_seq[r] = i;
+        }
+    }
+    return 0;
+}
+
+static int cpu_check_ids(const struct cpu *d, const struct op_embed *o, const struct step *s, struct err *e)
+{
+    uint32_t known = d->w->all[o->table].rows, places = o->positions ? d->w->all[o->positions].rows : 0;
+    for (uint32_t r = 0; r < s->rows; r++) {
+        if (s->ids[r] < 0 || (uint32_t)s->ids[r] >= known)
+            return err_set(e, ERR_USAGE, "there is no token %d: the vocabulary has %u", s->ids[r], known);
+        if (o->positions && (s->pos[r] < 0 || (uint64_t)(uint32_t)s->pos[r] + o->position_offset >= places))
+            return err_set(e, ERR_RESOURCE, "position %d is beyond the %u that the model has learnt",
+                           s->pos[r], places - o->position_offset);
+    }
+    return 0;
+}
+
+static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step *s, struct err *e)
+{
+    if (!d->plan || p != d->plan)
+        return err_set(e, ERR_USAGE, "the device was not prepared for this plan");
+    if (s->rows > d->max_rows || s->seqs > d->max_seqs || s->outs > d->max_outs)
+        return err_set(e, ERR_USAGE,
+                       "a step of %u rows, %u sequences, %u results; prepared were %u, %u and %u", s->rows,
+                       s->seqs, s->outs, d->max_rows, d->max_seqs, d->max_outs);
+    for (uint32_t i = 0; i < s->outs; i++)
+        if (s->out[i] < 0 || (uint32_t)s->out[i] >= s->rows)
+            return err_set(e, ERR_USAGE, "a result is asked for row %d of %u", s->out[i], s->rows);
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->ops[i].kind == OP_EMBED && cpu_check_ids(d, &p->ops[i].embed, s, e))
+            return -1;
+    return cpu_check_seqs(d, s, e);
+}
+
+static void cpu_run_op(struct lane *l, const struct op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+        op_embed_run(l, &op->embed);
+        break;
+    case OP_QKV:
+        op_qkv_run(l, &op->qkv);
+        break;
+    case OP_LATENT:
+        op_latent_run(l, &op->latent);
+        break;
+    case OP_ATTN:
+        op_attn_run(l, &op->attn);
+        break;
+    case OP_HEADS:
+        op_heads_run(l, &op->heads);
+        break;
+    case OP_OUT:
+        op_out_run(l, &op->out);
+        break;
+    case OP_FFN:
+        op_ffn_run(l, &op->ffn);
+        break;
+    case OP_MOE:
+        op_moe_run(l, &op->moe);
+        break;
+    case OP_LOGITS:
+        op_logits_run(l, &op->logits);
+        break;
+    }
+}
+
+/* Angles in float, as the models were trained: pos * freq, then cosine and sine. */
+static void cpu_rope_tables(struct lane *l)
+{
+    uint32_t from, to;
+    lane_slice(l, l->s->rows, 1, &from, &to);
+    for (uint32_t i = 0; i < l->d->ropes; i++) {
+        const struct rope_table *t = &l->d->rope[i];
+        const float *freqs = lane_vector(l, t->freqs);
+        uint32_t half = t->dims / 2;
+        for (uint32_t r = from; r < to; r++) {
+            float *c = t->cos_sin + (size_t)r * t->dims;
+            for (uint32_t j = 0; j < half; j++) {
+                float angle = (float)l->s->pos[r] * freqs[j];
+                c[j] = cosf(angle) * t->factor;
+                c[half + j] = sinf(angle) * t->factor;
+            }
+        }
+    }
+}
+
+static double cpu_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct cpu_step {
+    struct cpu *d;
+    const struct step *s;
+};
+
+static void cpu_step_run(void *arg, int worker, int workers)
+{
+    const struct cpu_step *job = arg;
+    struct cpu *d = job->d;
+    struct lane l = {.d = d,
+                     .k = d->k,
+                     .p = d->plan,
+                     .s = job->s,
+                     .own = &d->own[worker],
+                     .worker = worker,
+                     .workers = workers};
+    double *seconds = worker == 0 ? d->device.seconds : NULL, last = seconds ? cpu_clock() : 0;
+    cpu_rope_tables(&l);
+    for (uint32_t i = 0; i < d->plan->count; i++) {
+        cpu_run_op(&l, &d->plan->ops[i]);
+        if (seconds) {
+            double now = cpu_clock();
+            seconds[i] += now - last;
+            last = now;
+        }
+    }
+}
+
+static int cpu_run(struct device *device, const struct plan *p, const struct step *s, struct err *e)
+{
+    struct cpu *d = (struct cpu *)device;
+    if (cpu_check_step(d, p, s, e))
+        return -1;
+    if (!s->rows)
+        return 0;
+    struct cpu_step job = {.d = d, .s = s};
+    pool_run(d->pool, cpu_step_run, &job);
+    return 0;
+}
+
+static const float *cpu_results(struct device *device, struct err *e)
+{
+    struct cpu *d = (struct cpu *)device;
+    if (!d->plan)
+        err_set(e, ERR_USAGE, "no step has been run");
+    return d->plan ? d->results : NULL;
+}
+
+/* ---- pages ---- */
+
+static int cpu_check_page(const struct cpu *d, uint32_t group, int32_t page, struct err *e)
+{
+    if (!d->plan || group >= d->plan->groups || page < 0 || (uint32_t)page >= d->group[group].pages)
+        return err_set(e, ERR_USAGE, "there is no page %d in KV group %u", page, group);
+    return 0;
+}
+
+static int cpu_copy_pages(struct device *device, uint32_t group, const int32_t *from, const int32_t *to,
+                          uint32_t n, struct err *e)
+{
+    struct cpu *d = (struct cpu *)device;
+    for (uint32_t i = 0; i < n; i++) {
+        if (cpu_check_page(d, group, from[i], e) || cpu_check_page(d, group, to[i], e))
+            return -1;
+        const struct kv_pool *g = &d->group[group];
+        for (uint32_t j = 0; j < g->shape.layers * g->shape.kv_heads; j++)
+            memmove(kv_page(g, 0, j, (uint32_t)to[i]), kv_page(g, 0, j, (uint32_t)from[i]), g->head_page);
+    }
+    return 0;
+}
+
+static size_t cpu_page_bytes(const struct device *device, uint32_t group)
+{
+    const struct cpu *d = (const struct cpu *)device;
+    return d->plan && group < d->plan->groups ? d->group[group].page_bytes : 0;
+}
+
+static int cpu_read_page(struct device *device, uint32_t group, int32_t page, void *host, struct err *e)
+{
+    struct cpu *d = (struct cpu *)device;
+    if (cpu_check_page(d, group, page, e))
+        return -1;
+    const struct kv_pool *g = &d->group[group];
+    for (uint32_t j = 0; j < g->shape.layers * g->shape.kv_heads; j++)
+        memcpy((uint8_t *)host + j * g->head_page, kv_page(g, 0, j, (uint32_t)page), g->head_page);
+    return 0;
+}
+
+static int cpu_write_page(struct device *device, uint32_t group, int32_t page, const void *host,
+                          struct err *e)
+{
+    struct cpu *d = (struct cpu *)device;
+    if (cpu_check_page(d, group, page, e))
+        return -1;
+    const struct kv_pool *g = &d->group[group];
+    for (uint32_t j = 0; j < g->shape.layers * g->shape.kv_heads; j++)
+        memcpy(kv_page(g, 0, j, (uint32_t)page), (const uint8_t *)host + j * g->head_page, g->head_page);
+    return 0;
+}
+
+/* ---- the rest ---- */
+
+static int cpu_load(struct device *device, const struct weights *w, void (*progress)(void *, double),
+                    void *arg, struct err *e)
+{
+    struct cpu *d = (struct cpu *)device;
+    (void)e;
+    d->w = w; /* used where they lie */
+    if (progress)
+        progress(arg, 1.0);
+    return 0;
+}
+
+static void cpu_memory(const struct device *device, struct device_memory *m)
+{
+    const struct cpu *d = (const struct cpu *)device;
+    long pages = sysconf(_SC_PHYS_PAGES), free = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    *m = (struct device_memory){.kv = d->kv_bytes, .scratch = d->scratch_bytes};
+    m->total = pages > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+    m->free = free > 0 ? (uint64_t)free * (uint64_t)size : 0;
+    for (uint32_t i = 1; d->w && i < d->w->count; i++) {
+        size_t row = 0;
+        dtype_row_bytes(d->w->all[i].type, d->w->all[i].cols, &row);
+        m->weights += (uint64_t)row * d->w->all[i].rows * d->w->all[i].count;
+    }
+}
+
+static void cpu_close(struct device *device)
+{
+    struct cpu *d = (struct cpu *)device;
+    cpu_drop(d);
+    pool_close(d->pool);
+    mem_free(d);
+}
+
+int cpu_open(struct device **out, const struct device_options *o, struct err *e)
+{
+    static const struct device_ops ops = {.name = "cpu",
+                                          .load = cpu_load,
+                                          .prepare = cpu_prepare,
+                                          .run = cpu_run,
+                                          .results = cpu_results,
+                                          .copy_pages = cpu_copy_pages,
+                                          .page_bytes = cpu_page_bytes,
+                                          .read_page = cpu_read_page,
+                                          .write_page = cpu_write_page,
+                                          .memory = cpu_memory,
+                                          .close = cpu_close};
+    *out = NULL;
+    const struct kernels *k = kernels_get(o->tier, e);
+    if (!k)
+        return -1;
+    struct cpu *d = mem_zalloc(1, sizeof *d);
+    if (!d)
+        return err_memory(e, "the CPU device", sizeof *d);
+    d->device.ops = &ops;
+    d->k = k;
+    d->exact = o->exact;
+    d->pool = pool_open(o->threads, e);
+    if (!d->pool) {
+        mem_free(d);
+        return -1;
+    }
+    *out = &d->device;
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* Which kernels this machine gets: the tables are filled once, tier upon tier. */
+#include "device/cpu/kernels.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { TIER_SCALAR, TIER_AVX2, TIER_AVX512, TIERS };
+
+static const char *const tier_name[TIERS] = {"scalar", "avx2", "avx512"};
+static struct kernels tier_table[TIERS];
+static int tier_best;
+static pthread_once_t tier_once = PTHREAD_ONCE_INIT;
+
+static void kernels_fill(void)
+{
+    kernels_scalar(&tier_table[TIER_SCALAR]);
+#ifdef QUERN_VECTOR_KERNELS
+    static bool (*const fill[TIERS])(struct kernels *) = {NULL, kernels_avx2, kernels_avx512};
+    static void (*const fill_attn[TIERS])(struct kernels *) = {NULL, kernels_attn_avx2, kernels_attn_avx512};
+    for (int t = TIER_AVX2; t < TIERS; t++) {
+        tier_table[t] = tier_table[t - 1];
+        if (!fill[t](&tier_table[t]))
+            return;
+        fill_attn[t](&tier_table[t]);
+        tier_table[t].tier = tier_name[t];
+        tier_best = t;
+    }
+#endif
+}
+
+const struct kernels *kernels_get(const char *tier, struct err *e)
+{
+    pthread_once(&tier_once, kernels_fill);
+    if (!tier)
+        return &tier_table[tier_best];
+    for (int t = 0; t < TIERS; t++) {
+        if (strcmp(tier, tier_name[t]))
+            continue;
+        if (t <= tier_best)
+            return &tier_table[t];
+        err_set(e, ERR_USAGE, "this machine has no %s; its best tier is %s", tier, tier_name[tier_best]);
+        return NULL;
+    }
+    err_set(e, ERR_USAGE, "there is no kernel tier '%s': the tiers are scalar, avx2 and avx512", tier);
+    return NULL;
+}

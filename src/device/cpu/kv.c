@@ -1,0 +1,154 @@
+/* How KV lies in pages. Within a page of one head of one layer:
+ *
+ *   K  (k_dim, page_tokens): transposed, so that a vector of keys is one load in the scores
+ *   V  (page_tokens, v_dim)
+ *
+ * Q8_0 keeps a scale for 32 dimensions of a token as F16, behind the int8 values of the same plane:
+ *   K  (k_dim, page_tokens) int8, (k_dim / 32, page_tokens) F16;  V likewise, (page_tokens, v_dim / 32) */
+#include "device/cpu/cpu.h"
+
+#include "base/dtype.h"
+#include "base/half.h"
+#include "base/size.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { KV_DIM_MOST = 1024 };
+
+/* Bytes of `tokens` vectors of `dim`; 0: this type does not keep them. */
+static size_t kv_plane(uint32_t type, uint32_t dim, uint32_t tokens)
+{
+    size_t n = (size_t)dim * tokens;
+    switch (type) {
+    case DTYPE_F32:
+        return n * 4;
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        return n * 2;
+    case DTYPE_Q8_0:
+        return dim % Q8_BLOCK ? 0 : n + n / Q8_BLOCK * 2;
+    default:
+        return 0;
+    }
+}
+
+bool kv_layout(struct kv_pool *g, const struct kv_group *shape, const struct kv_config *c)
+{
+    size_t k = kv_plane(c->type, shape->k_dim, c->page_tokens),
+           v = kv_plane(c->type, shape->v_dim, c->page_tokens);
+    if (!k || (shape->v_dim && !v) || shape->k_dim > KV_DIM_MOST || shape->v_dim > KV_DIM_MOST)
+        return false;
+    g->shape = *shape;
+    g->v_at = (k + 63) & ~(size_t)63;
+    g->head_page = (g->v_at + v + 63) & ~(size_t)63;
+    return size_mul(g->head_page, shape->kv_heads, &g->page_bytes) &&
+           size_mul(g->page_bytes, shape->layers, &g->page_bytes);
+}
+
+uint8_t *kv_page(const struct kv_pool *g, uint32_t layer, uint32_t head, uint32_t page)
+{
+    return g->base + (((size_t)layer * g->shape.kv_heads + head) * g->pages + page) * g->head_page;
+}
+
+/* ---- one token in ---- */
+
+/* n values 32 by 32 as int8 and a scale. */
+static void kv_round(const float *x, uint32_t n, int8_t *q, uint16_t *scale)
+{
+    for (uint32_t b = 0; b < n / Q8_BLOCK; b++) {
+        float most = 0;
+        for (uint32_t i = 0; i < Q8_BLOCK; i++)
+            most = fmaxf(most, fabsf(x[b * Q8_BLOCK + i]));
+        scale[b] = fp16_from_f32(most / 127.0f);
+        float d = fp16_to_f32(scale[b]), inverse = d > 0 ? 1.0f / d : 0;
+        for (uint32_t i = b * Q8_BLOCK; i < (b + 1) * Q8_BLOCK; i++)
+            q[i] = (int8_t)nearbyintf(fminf(fmaxf(x[i] * inverse, -127.0f), 127.0f));
+    }
+}
+
+static void kv_halves(const struct cpu *d, const float *x, uint32_t n, uint16_t *y)
+{
+    if (d->kv.type == DTYPE_F16)
+        d->k->to_f16(x, n, y);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            y[i] = bf16_from_f32(x[i]);
+}
+
+void kv_put_k(const struct cpu *d, const struct kv_pool *g, uint8_t *page, uint32_t slot, const float *k)
+{
+    uint32_t n = g->shape.k_dim, tokens = d->kv.page_tokens;
+    if (d->kv.type == DTYPE_F32) {
+        float *to = (float *)(void *)page + slot;
+        for (uint32_t i = 0; i < n; i++)
+            to[i * tokens] = k[i];
+    } else if (d->kv.type == DTYPE_Q8_0) {
+        int8_t q[KV_DIM_MOST], *to = (int8_t *)page + slot;
+        uint16_t scale[KV_DIM_MOST / Q8_BLOCK], *at = (uint16_t *)(void *)(page + n * tokens) + slot;
+        kv_round(k, n, q, scale);
+        for (uint32_t i = 0; i < n; i++)
+            to[i * tokens] = q[i];
+        for (uint32_t i = 0; i < n / Q8_BLOCK; i++)
+            at[i * tokens] = scale[i];
+    } else {
+        uint16_t half[KV_DIM_MOST], *to = (uint16_t *)(void *)page + slot;
+        kv_halves(d, k, n, half);
+        for (uint32_t i = 0; i < n; i++)
+            to[i * tokens] = half[i];
+    }
+}
+
+void kv_put_v(const struct cpu *d, const struct kv_pool *g, uint8_t *page, uint32_t slot, const float *v)
+{
+    uint32_t n = g->shape.v_dim, tokens = d->kv.page_tokens;
+    uint8_t *at = page + g->v_at;
+    if (d->kv.type == DTYPE_F32)
+        memcpy(at + (size_t)slot * n * sizeof *v, v, n * sizeof *v);
+    else if (d->kv.type == DTYPE_Q8_0)
+        kv_round(v, n, (int8_t *)at + slot * n,
+                 (uint16_t *)(void *)(at + n * tokens) + slot * (n / Q8_BLOCK));
+    else
+        kv_halves(d, v, n, (uint16_t *)(void *)at + (size_t)slot * n);
+}
+
+/* ---- a page out ---- */
+
+void kv_get_k(const struct cpu *d, const struct kv_pool *g, const uint8_t *page, float *k)
+{
+    uint32_t n = g->shape.k_dim, tokens = d->kv.page_tokens;
+    const uint16_t *half = (const uint16_t *)(const void *)page;
+    const uint16_t *scale = (const uint16_t *)(const void *)(page + n * tokens);
+    if (d->kv.type == DTYPE_F16) {
+        d->k->panel_f16(half, tokens, n, tokens, k, ATTN_KEYS);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++, k += ATTN_KEYS)
+        for (uint32_t t = 0; t < tokens; t++) {
+            uint32_t at = i * tokens + t;
+            if (d->kv.type == DTYPE_F32)
+                k[t] = ((const float *)(const void *)page)[at];
+            else if (d->kv.type == DTYPE_BF16)
+                k[t] = bf16_to_f32(half[at]);
+            else
+                k[t] = (float)(int8_t)page[at] * fp16_to_f32(scale[i / Q8_BLOCK * tokens + t]);
+        }
+}
+
+void kv_get_v(const struct cpu *d, const struct kv_pool *g, const uint8_t *page, uint32_t n, float *v)
+{
+    uint32_t dim = g->shape.v_dim, count = n * dim;
+    const uint8_t *at = page + g->v_at;
+    const uint16_t *half = (const uint16_t *)(const void *)at;
+    const uint16_t *scale = (const uint16_t *)(const void *)(at + dim * d->kv.page_tokens);
+    if (d->kv.type == DTYPE_F32)
+        memcpy(v, at, count * sizeof *v);
+    else if (d->kv.type == DTYPE_F16)
+        d->k->from_f16(half, count, v);
+    else if (d->kv.type == DTYPE_BF16)
+        for (uint32_t i = 0; i < count; i++)
+            v[i] = bf16_to_f32(half[i]);
+    else
+        for (uint32_t i = 0; i < count; i++)
+            v[i] = (float)(int8_t)at[i] * fp16_to_f32(scale[i / Q8_BLOCK]);
+}

@@ -1,0 +1,373 @@
+/* Integer products: quantised weights against rounded activations, the same for both vector tiers.
+ * A tier's file includes matmul_panel.h and defines, before it includes this one:
+ *
+ *   SIGNED_OFFSET   what multiply_bytes adds to signed bytes (128 or 0)
+ *   multiply_bytes  32 bytes of a group as dot_bytes and panels want them
+ *   dot_bytes       8 int32, each the sum of four products of bytes w * x
+ *   q8_tile_run     a panel times a tile
+ *
+ * Few rows of activations stream along the weights as they lie; more go through panels. Both use the
+ * same quants and scales: they differ by the order of float additions alone. */
+#pragma once
+
+#include "device/cpu/matmul_panel.h"
+
+/* What to subtract from the bytes that are multiplied. */
+ALWAYS_INLINE int q8_centre(uint32_t type)
+{
+    return unit_signed(type) ? SIGNED_OFFSET : unit_offset(type);
+}
+
+/* ---- few rows: memory is the wall ---- */
+
+/* Rows of activations that share one pass over the weights, and what a unit of one takes in scratch. */
+enum { FEW = 4, Q8_ROW_BYTES = UNIT + UNIT / 8 + UNIT / 4 };
+
+/* One row of activations in scratch, zeros behind it up to a whole unit. sum = d * sum of the quants, by
+ * 32 or by 16. */
+struct q8_row {
+    int8_t *q;
+    float *d, *sum;
+};
+
+static void q8_sums(bool halves, const int8_t *q, const float *d, uint32_t groups, float *sum)
+{
+    const __m256i ones = _mm256_set1_epi8(1), ones_16 = _mm256_set1_epi16(1);
+    for (uint32_t g = 0; g < groups; g++) {
+        __m256i v = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, load_32(q + 32 * (size_t)g)), ones_16);
+        v = _mm256_hadd_epi32(v, v);
+        v = _mm256_hadd_epi32(v, v);
+        int low = _mm256_cvtsi256_si32(v), high = _mm256_extract_epi32(v, 4);
+        if (halves) {
+            sum[2 * g] = d[g] * (float)low;
+            sum[2 * g + 1] = d[g] * (float)high;
+        } else {
+            sum[g] = d[g] * (float)(low + high);
+        }
+    }
+}
+
+/* The scale of each 32-bit lane of group g, from c: one for a group of 32, or one for each half. */
+ALWAYS_INLINE __m256 lane_scales(bool halves, const __m256 c[2], int g)
+{
+    if (!halves)
+        return _mm256_permutevar8x32_ps(c[0], _mm256_set1_epi32(g));
+    int i = 2 * (g % 4);
+    return _mm256_permutevar8x32_ps(c[g / 4], _mm256_setr_epi32(i, i, i, i, i + 1, i + 1, i + 1, i + 1));
+}
+
+/* The scales of a unit times those of one row of activations. */
+ALWAYS_INLINE void joint_scales(bool halves, const struct unit_scales *s, const float *x_d, __m256 c[2])
+{
+    __m256 d = _mm256_loadu_ps(x_d);
+    if (halves) {
+        c[0] = _mm256_mul_ps(s->a[0], _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)));
+        c[1] = _mm256_mul_ps(s->a[1], _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)));
+    } else {
+        c[0] = _mm256_mul_ps(s->a[0], d);
+    }
+}
+
+/* acc (rows, 2) += the unit whose bytes are at p, times unit u of each row of x. */
+ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row *x, size_t u, int rows,
+                            __m256 (*acc)[2])
+{
+    const bool halves = unit_halves(type), is_signed = unit_signed(type);
+    struct unit_scales s;
+    __m256 c[FEW][2], centre = _mm256_set1_ps((float)q8_centre(type));
+    unit_scales(type, p, &s);
+    for (int r = 0; r < rows; r++)
+        joint_scales(halves, &s, x[r].d + UNIT_GROUPS * u, c[r]);
+#pragma GCC unroll 8
+    for (int g = 0; g < UNIT_GROUPS; g++) {
+        __m256i w = multiply_bytes(is_signed, unit_group(type, p, g));
+        for (int r = 0; r < rows; r++) {
+            __m256i dot = dot_bytes(is_signed, w, load_32(x[r].q + UNIT * u + 32 * g));
+            acc[r][g % 2] =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), lane_scales(halves, c[r], g), acc[r][g % 2]);
+        }
+    }
+    for (int i = 0; i < (halves ? 2 : 1); i++) {
+        if (!unit_has_min(type) && q8_centre(type) == 0)
+            break;
+        __m256 b =
+            unit_has_min(type) ? s.b[i] : _mm256_xor_ps(_mm256_mul_ps(s.a[i], centre), _mm256_set1_ps(-0.0f));
+        for (int r = 0; r < rows; r++) {
+            const float *sum = x[r].sum + (halves ? 2 : 1) * UNIT_GROUPS * u + 8 * i;
+            acc[r][i] = _mm256_fmadd_ps(b, _mm256_loadu_ps(sum), acc[r][i]);
+        }
+    }
+}
+
+/* Rows [0, FEW) of x into scratch; those past the end repeat the last one. */
+static void q8_copy_rows(const struct matmul *job, bool halves, struct q8_row x[FEW])
+{
+    const size_t units = (job->k + UNIT - 1) / UNIT, groups = job->k / 32;
+    uint8_t *at = job->scratch;
+    for (uint32_t r = 0; r < FEW; r++) {
+        if (r >= job->m) {
+            x[r] = x[r - 1];
+            continue;
+        }
+        x[r] = (struct q8_row){(int8_t *)at, (float *)(at + units * UNIT),
+                               (float *)(at + units * (UNIT + UNIT / 8))};
+        memset(at, 0, units * Q8_ROW_BYTES);
+        memcpy(x[r].q, job->q8.q + r * job->q8.q_stride, job->k);
+        memcpy(x[r].d, job->q8.d + r * job->q8.s_stride, groups * sizeof(float));
+        q8_sums(halves, x[r].q, x[r].d, (uint32_t)groups, x[r].sum);
+        at += units * Q8_ROW_BYTES;
+    }
+}
+
+/* All of job->m <= rows <= FEW rows of x; rows is a constant. */
+ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
+{
+    const uint32_t whole = job->k / UNIT, groups = job->k % UNIT / 32;
+    const size_t bytes = unit_bytes(type);
+    uint8_t rest[UNIT_MOST_BYTES] = {0}; /* of a row that is no whole number of units */
+    struct q8_row x[FEW];
+    q8_copy_rows(job, unit_halves(type), x);
+    for (uint32_t n = job->n0; n < job->n1; n++) {
+        const uint8_t *row = job->w + n * job->row_bytes;
+        __m256 acc[FEW][2];
+        for (int r = 0; r < rows; r++)
+            acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+        if (groups)
+            memcpy(rest, row + whole * bytes, groups * (bytes / UNIT_GROUPS));
+        for (uint32_t u = 0; u < whole + (groups > 0); u++) {
+            const uint8_t *p = u < whole ? row + u * bytes : rest;
+            ask_ahead(p, bytes);
+            unit_dot(type, p, x, u, rows, acc);
+        }
+        for (int r = 0; r < rows; r++)
+            if ((uint32_t)r < job->m)
+                job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(acc[r][0], acc[r][1]));
+    }
+}
+
+/* ---- many rows: a product of matrices ---- */
+
+struct q8_scratch {
+    struct q8_panel panel;
+    struct q8_tile tile[M_BLOCK / TILE];
+};
+
+/* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
+ALWAYS_INLINE void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0,
+                                uint32_t width, struct q8_tile *t)
+{
+    const bool halves = unit_halves(type);
+    const __m256i ones = _mm256_set1_epi8(1), ones_16 = _mm256_set1_epi16(1);
+    const __m256i centre = _mm256_set1_epi32(-q8_centre(type));
+    for (uint32_t g = 0; g < width / 32; g++) {
+        __m256i v[TILE], sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        for (uint32_t r = 0; r < TILE; r++) {
+            size_t row = least(m0 + r, job->m - 1);
+            v[r] = load_32(job->q8.q + row * job->q8.q_stride + k0 + 32 * g);
+            t->d[g][r] = job->q8.d[row * job->q8.s_stride + k0 / 32 + g];
+        }
+        transpose_8(v);
+        for (int j = 0; j < 8; j++) {
+            _mm256_store_si256((__m256i *)t->q[8 * g + j], v[j]);
+            __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, v[j]), ones_16);
+            sum[halves ? j / 4 : 0] = _mm256_add_epi32(sum[halves ? j / 4 : 0], four);
+        }
+        for (int i = 0; i < (halves ? 2 : 1); i++) {
+            uint32_t at = halves ? 2 * g + i : g;
+            _mm256_store_si256((__m256i *)t->start[at], _mm256_mullo_epi32(sum[i], centre));
+            _mm256_store_ps(t->sum[at], _mm256_mul_ps(_mm256_cvtepi32_ps(sum[i]), _mm256_load_ps(t->d[g])));
+        }
+    }
+}
+
+/* Eight weight rows of one unit, decoded; then they are turned into columns. */
+struct q8_unit_rows {
+    uint8_t q[8][UNIT];
+    float a[8][16], b[8][16];
+};
+
+static void q8_turn_scales(const float rows[8][16], int count, float (*panel)[PANEL])
+{
+    for (int i = 0; i < count; i += 8) {
+        __m256i v[8];
+        for (int r = 0; r < 8; r++)
+            v[r] = load_32(rows[r] + i);
+        transpose_8(v);
+        for (int g = 0; g < 8; g++)
+            _mm256_store_si256((__m256i *)panel[i + g], v[g]);
+    }
+}
+
+/* Into columns [col, col+8) of the panel, from group `first` on; parts of a group with a scale: 1 or 2. */
+static void q8_turn_unit(const struct q8_unit_rows *s, int parts, uint32_t first, uint32_t col,
+                         struct q8_panel *panel)
+{
+    q8_turn_scales(s->a, 8 * parts, (float(*)[PANEL])(panel->a[first * parts] + col));
+    q8_turn_scales(s->b, 8 * parts, (float(*)[PANEL])(panel->b[first * parts] + col));
+    for (uint32_t g = 0; g < UNIT_GROUPS; g++) {
+        __m256i v[8];
+        for (int r = 0; r < 8; r++)
+            v[r] = load_32(s->q[r] + 32 * g);
+        transpose_8(v);
+        for (int j = 0; j < 8; j++)
+            _mm256_store_si256((__m256i *)panel->q[8 * (first + g) + j][col], v[j]);
+    }
+}
+
+ALWAYS_INLINE void q8_decode_unit(uint32_t type, const uint8_t *p, uint32_t r, struct q8_unit_rows *out)
+{
+    struct unit_scales s;
+    unit_scales(type, p, &s);
+    for (int i = 0; i < (unit_halves(type) ? 2 : 1); i++) {
+        _mm256_storeu_ps(out->a[r] + 8 * i, s.a[i]);
+        _mm256_storeu_ps(out->b[r] + 8 * i, unit_has_min(type) ? s.b[i] : _mm256_setzero_ps());
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < UNIT_GROUPS; g++) {
+        __m256i v = multiply_bytes(unit_signed(type), unit_group(type, p, g));
+        _mm256_storeu_si256((__m256i *)(out->q[r] + 32 * g), v);
+    }
+}
+
+/* Values [k0, k0+width) of weight rows [n, n+PANEL); rows past the end repeat the last one. */
+ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
+                                 uint32_t width, struct q8_panel *panel)
+{
+    const size_t bytes = unit_bytes(type);
+    for (uint32_t col = 0; col < PANEL; col += 8)
+        for (uint32_t at = 0; at < width; at += UNIT) {
+            struct q8_unit_rows unit;
+            const uint32_t groups = least(UNIT, width - at) / 32;
+            for (uint32_t r = 0; r < 8; r++) {
+                const uint8_t *p =
+                    job->w + least(n + col + r, job->n1 - 1) * job->row_bytes + (k0 + at) / UNIT * bytes;
+                uint8_t rest[UNIT_MOST_BYTES] = {0};
+                if (groups < UNIT_GROUPS)
+                    p = memcpy(rest, p, groups * (bytes / UNIT_GROUPS));
+                q8_decode_unit(type, p, r, &unit);
+            }
+            q8_turn_unit(&unit, unit_halves(type) ? 2 : 1, at / 32, col, panel);
+        }
+}
+
+ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
+{
+    struct q8_scratch *s = job->scratch;
+    for (uint32_t m0 = 0; m0 < job->m; m0 += M_BLOCK) {
+        uint32_t m1 = least(m0 + M_BLOCK, job->m);
+        for (uint32_t k0 = 0; k0 < job->k; k0 += SLAB) {
+            uint32_t width = least(SLAB, job->k - k0);
+            for (uint32_t m = m0; m < m1; m += TILE)
+                q8_pack_tile(type, job, m, k0, width, s->tile + (m - m0) / TILE);
+            for (uint32_t n = job->n0; n < job->n1; n += PANEL) {
+                q8_pack_panel(type, job, n, k0, width, &s->panel);
+                for (uint32_t m = m0; m < m1; m += TILE) {
+                    struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, m1 - m),
+                                           least(PANEL, job->n1 - n), k0 > 0};
+                    q8_tile_run(type, &s->panel, s->tile + (m - m0) / TILE, width / 32, &out);
+                }
+            }
+        }
+    }
+}
+
+ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
+{
+    if (job->m == 1)
+        q8_few(type, job, 1);
+    else if (job->m == 2)
+        q8_few(type, job, 2);
+    else if (job->m <= FEW)
+        q8_few(type, job, FEW);
+    else
+        q8_many(type, job);
+}
+
+/* A worker's scratch: the blocks of a product of matrices, or a few rows of activations. */
+enum {
+    MATMUL_ROWS = FEW * (KERNEL_K_MOST / UNIT) * Q8_ROW_BYTES,
+    MATMUL_BLOCKS = sizeof(struct q8_scratch) + sizeof(struct float_scratch),
+    MATMUL_SCRATCH = (int)MATMUL_ROWS > (int)MATMUL_BLOCKS ? MATMUL_ROWS : MATMUL_BLOCKS
+};
+
+static void matmul_q4_0(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q4_0, job);
+}
+
+static void matmul_q4_1(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q4_1, job);
+}
+
+static void matmul_q5_0(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q5_0, job);
+}
+
+static void matmul_q5_1(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q5_1, job);
+}
+
+static void matmul_q8_0(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q8_0, job);
+}
+
+static void matmul_q2_k(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q2_K, job);
+}
+
+static void matmul_q3_k(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q3_K, job);
+}
+
+static void matmul_q4_k(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q4_K, job);
+}
+
+static void matmul_q5_k(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q5_K, job);
+}
+
+static void matmul_q6_k(const struct matmul *job)
+{
+    matmul_q8(DTYPE_Q6_K, job);
+}
+
+static void matmul_iq4_nl(const struct matmul *job)
+{
+    matmul_q8(DTYPE_IQ4_NL, job);
+}
+
+static void matmul_iq4_xs(const struct matmul *job)
+{
+    matmul_q8(DTYPE_IQ4_XS, job);
+}
+
+static void matmul_mxfp4(const struct matmul *job)
+{
+    matmul_q8(DTYPE_MXFP4, job);
+}
+
+static void matmul_q8_fill(struct kernels *k)
+{
+    k->matmul_q8[DTYPE_Q4_0] = matmul_q4_0;
+    k->matmul_q8[DTYPE_Q4_1] = matmul_q4_1;
+    k->matmul_q8[DTYPE_Q5_0] = matmul_q5_0;
+    k->matmul_q8[DTYPE_Q5_1] = matmul_q5_1;
+    k->matmul_q8[DTYPE_Q8_0] = matmul_q8_0;
+    k->matmul_q8[DTYPE_Q2_K] = matmul_q2_k;
+    k->matmul_q8[DTYPE_Q3_K] = matmul_q3_k;
+    k->matmul_q8[DTYPE_Q4_K] = matmul_q4_k;
+    k->matmul_q8[DTYPE_Q5_K] = matmul_q5_k;
+    k->matmul_q8[DTYPE_Q6_K] = matmul_q6_k;
+    k->matmul_q8[DTYPE_IQ4_NL] = matmul_iq4_nl;
+    k->matmul_q8[DTYPE_IQ4_XS] = matmul_iq4_xs;
+    k->matmul_q8[DTYPE_MXFP4] = matmul_mxfp4;
+}

@@ -1,0 +1,307 @@
+/* The pieces that the CPU's operations are made of: rows made ready for products, products, tails. */
+#include "device/cpu/cpu.h"
+
+#include "base/pool.h"
+
+#include <string.h>
+
+void lane_wait(struct lane *l)
+{
+    pool_barrier(l->d->pool, l->worker);
+}
+
+const struct weight *lane_weight(const struct lane *l, weight_id id)
+{
+    return &l->d->w->all[id];
+}
+
+const float *lane_vector(const struct lane *l, weight_id id)
+{
+    return id ? (const float *)(const void *)lane_weight(l, id)->data : NULL;
+}
+
+float *lane_at(const struct lane *l, struct operand o, size_t *stride)
+{
+    *stride = l->p->width[o.buffer];
+    return l->d->buffer[o.buffer] + o.col;
+}
+
+void lane_slice(const struct lane *l, uint32_t n, uint32_t unit, uint32_t *from, uint32_t *to)
+{
+    long a, b;
+    pool_slice(n, unit, l->worker, l->workers, &a, &b);
+    *from = (uint32_t)a;
+    *to = (uint32_t)b;
+}
+
+uint64_t share_cost(uint32_t n, uint64_t unit_cost)
+{
+    return (n + (uint64_t)CPU_UNIT - 1) / CPU_UNIT * unit_cost;
+}
+
+struct share lane_share(const struct lane *l, uint64_t total)
+{
+    return (struct share){.from = total * (uint64_t)l->worker / (uint64_t)l->workers,
+                          .to = total * ((uint64_t)l->worker + 1) / (uint64_t)l->workers};
+}
+
+/* A unit is the worker's in whose range it starts: of the units of a part that starts at `at`, those
+ * before the given border. */
+static uint32_t share_units(uint64_t border, uint64_t at, uint64_t cost, uint32_t units)
+{
+    uint64_t n = border > at ? (border - at + cost - 1) / cost : 0;
+    return n < units ? (uint32_t)n : units;
+}
+
+bool share_next(struct share *s, uint32_t n, uint64_t unit_cost, uint32_t *n0, uint32_t *n1)
+{
+    uint32_t units = (n + CPU_UNIT - 1) / CPU_UNIT;
+    uint32_t a = share_units(s->from, s->at, unit_cost, units) * CPU_UNIT;
+    uint32_t b = share_units(s->to, s->at, unit_cost, units) * CPU_UNIT;
+    *n0 = a < n ? a : n;
+    *n1 = b < n ? b : n;
+    s->at += units * unit_cost;
+    return *n0 < *n1;
+}
+
+/* ---- norms ---- */
+
+/* Slice `i` of a row that is normed in slices. */
+static void lane_norm_slice(const struct lane *l, const struct norm *n, const float *x, uint32_t size,
+                            uint32_t i, float *y)
+{
+    const float *w = lane_vector(l, n->weight), *b = lane_vector(l, n->bias);
+    if (w && lane_weight(l, n->weight)->cols != size)
+        w += (size_t)i * size;
+    if (b && lane_weight(l, n->bias)->cols != size)
+        b += (size_t)i * size;
+    if (n->kind == NORM_LAYER)
+        l->k->layer_norm(x, w, b, n->eps, size, y);
+    else
+        l->k->rms_norm(x, w, n->eps, size, y);
+}
+
+void lane_norm_head(const struct lane *l, const struct norm *n, float *x, uint32_t size, uint32_t head)
+{
+    if (n->kind)
+        lane_norm_slice(l, n, x, size, head, x);
+}
+
+void lane_norm(const struct lane *l, const struct norm *n, const float *x, uint32_t width, float *y)
+{
+    uint32_t heads = n->heads ? n->heads : 1, size = width / heads;
+    for (uint32_t i = 0; i < heads; i++)
+        lane_norm_slice(l, n, x + (size_t)i * size, size, i, y + (size_t)i * size);
+}
+
+/* ---- rows ---- */
+
+bool cpu_rounds(const struct cpu *d, weight_id id)
+{
+    const struct weight *w = &d->w->all[id];
+    return id && !d->exact && w->cols % Q8_BLOCK == 0 && d->k->matmul_q8[w->type];
+}
+
+struct rows area_rows(const struct area *a, uint32_t m, uint32_t k)
+{
+    size_t wide = area_stride(k);
+    return (struct rows){
+        .m = m,
+        .x = a->f,
+        .x_stride = wide,
+        .q8 = {.q = a->q, .d = a->d, .s = a->s, .q_stride = wide, .s_stride = wide / Q8_BLOCK}};
+}
+
+struct rows rows_from(const struct rows *r, uint32_t first, uint32_t m, uint32_t col)
+{
+    struct rows to = *r;
+    to.m = m;
+    if (to.x)
+        to.x += first * r->x_stride + col;
+    if (to.q8.q) {
+        to.q8.q += first * r->q8.q_stride + col;
+        to.q8.d += first * r->q8.s_stride + col / Q8_BLOCK;
+        to.q8.s += first * r->q8.s_stride + col / Q8_BLOCK;
+    }
+    return to;
+}
+
+void lane_round(const struct lane *l, const float *x, uint32_t n, const struct rows *to, uint32_t row,
+                uint32_t col)
+{
+    struct rows at = rows_from(to, row, 1, col);
+    l->k->quantise(x, n, at.q8.q, at.q8.d, at.q8.s);
+}
+
+/* Few rows are prepared by every worker for itself: that costs less than to meet at a barrier. */
+struct rows lane_input(struct lane *l, const struct input *in)
+{
+    bool norm = in->norm && in->norm->kind;
+    bool direct = !norm && !in->copy && !in->pick;
+    if (direct && !in->rounded)
+        return (struct rows){.m = in->m, .x = in->x, .x_stride = in->stride};
+    bool alone = in->m <= CPU_FEW && !in->copy;
+    struct rows to = area_rows(alone ? &l->own->input : &l->d->x, in->m, in->k);
+    uint32_t from = 0, end = in->m;
+    if (!alone)
+        lane_slice(l, in->m, 1, &from, &end);
+    for (uint32_t r = from; r < end; r++) {
+        const float *x = in->x + (in->pick ? (size_t)in->pick[r] : r) * in->stride;
+        float *y = to.x + r * to.x_stride;
+        if (norm)
+            lane_norm(l, in->norm, x, in->k, y);
+        else if (!direct)
+            memcpy(y, x, in->k * sizeof *y);
+        if (in->rounded)
+            lane_round(l, direct ? x : y, in->k, &to, r, 0);
+    }
+    if (!alone)
+        lane_wait(l);
+    if (direct) {
+        to.x = in->x;
+        to.x_stride = in->stride;
+    }
+    return to;
+}
+
+/* ---- products ---- */
+
+static void lane_bias(const struct lane *l, const struct product *p, uint32_t m)
+{
+    const struct weight *w = lane_weight(l, p->linear.bias);
+    const float *b = lane_vector(l, p->linear.bias) + p->matrix * (w->each_bytes / sizeof(float)) + p->n0;
+    for (uint32_t r = 0; r < m; r++)
+        l->k->axpy(1.0f, b, p->n1 - p->n0, p->y + r * p->y_stride);
+}
+
+void lane_product(const struct lane *l, const struct rows *x, const struct product *p)
+{
+    const struct weight *w = lane_weight(l, p->linear.weight);
+    struct matmul job = {.w = w->data + p->matrix * w->each_bytes + p->n0 * w->row_bytes,
+                         .row_bytes = w->row_bytes,
+                         .type = w->type,
+                         .k = w->cols,
+                         .n1 = p->n1 - p->n0,
+                         .m = x->m,
+                         .x = x->x,
+                         .x_stride = x->x_stride,
+                         .q8 = x->q8,
+                         .y = p->y,
+                         .y_stride = p->y_stride,
+                         .scratch = l->own->kernel};
+    if (!p->floats && cpu_rounds(l->d, p->linear.weight))
+        l->k->matmul_q8[w->type](&job);
+    else
+        l->k->matmul_float(&job);
+    if (p->linear.bias)
+        lane_bias(l, p, x->m);
+}
+
+uint32_t lane_tile_cols(const struct lane *l, uint32_t m)
+{
+    size_t cols = l->d->tile_floats / m / CPU_UNIT * CPU_UNIT;
+    return cols < CPU_UNIT ? CPU_UNIT : cols > 1u << 20 ? 1u << 20 : (uint32_t)cols;
+}
+
+/* The two clamps of gpt-oss, brought to the form g' * sigmoid(g') * u' that SiLU has. */
+static void lane_clamp_gate(float *gate, float *up, uint32_t n, float alpha, float limit)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float g = gate[i] < limit ? gate[i] : limit;
+        float u = up[i] < limit ? up[i] : limit;
+        u = u > -limit ? u : -limit;
+        gate[i] = alpha * g;
+        up[i] = (u + 1.0f) / alpha;
+    }
+}
+
+static void lane_activate(const struct lane *l, const struct hidden *h, float *gate, float *up, uint32_t n,
+                          float *y)
+{
+    if (h->act == ACT_SWIGLU_OAI) {
+        lane_clamp_gate(gate, up, n, h->alpha, h->limit);
+        l->k->act_mul(ACT_SILU, gate, up, n, y);
+    } else if (h->gate.weight) {
+        l->k->act_mul(h->act, gate, up, n, y);
+    } else {
+        l->k->act_mul(h->act, up, NULL, n, y);
+    }
+}
+
+void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden *h, uint32_t n0, uint32_t n1)
+{
+    uint32_t most = lane_tile_cols(l, x->m);
+    float *gate = l->own->tile[0], *up = l->own->tile[1];
+    for (uint32_t a = n0, b; a < n1; a = b) {
+        b = n1 - a < most ? n1 : a + most;
+        struct product p = {
+            .linear = h->up, .matrix = h->matrix, .n0 = a, .n1 = b, .y = up, .y_stride = b - a};
+        lane_product(l, x, &p);
+        if (h->gate.weight) {
+            p.linear = h->gate;
+            p.y = gate;
+            lane_product(l, x, &p);
+        }
+        for (uint32_t r = 0; r < x->m; r++) {
+            float *g = gate + (size_t)r * (b - a), *u = up + (size_t)r * (b - a);
+            lane_activate(l, h, g, u, b - a, h->rounded ? u : h->to.x + r * h->to.x_stride + a);
+            if (h->rounded)
+                lane_round(l, u, b - a, &h->to, r, a);
+        }
+    }
+}
+
+/* ---- tails ---- */
+
+void lane_tail(const struct lane *l, const struct tail *t, const float *y, size_t y_stride, uint32_t n0,
+               uint32_t n1)
+{
+    size_t out_stride, in_stride = 0;
+    float *out = lane_at(l, t->out, &out_stride);
+    const float *in = t->residual.buffer ? lane_at(l, t->residual, &in_stride) : NULL;
+    for (uint32_t r = 0; r < l->s->rows; r++, y += y_stride) {
+        if (t->post.kind) {
+            memmove(l->d->sum + r * out_stride + n0, y, (n1 - n0) * sizeof *y);
+            continue;
+        }
+        float *o = out + r * out_stride;
+        const float *i = in ? in + r * in_stride : NULL;
+        for (uint32_t n = n0; n < n1; n++)
+            o[n] = (i ? i[n] : 0.0f) + t->scale * y[n - n0];
+    }
+}
+
+void lane_tail_end(struct lane *l, const struct tail *t, uint32_t n)
+{
+    lane_wait(l);
+    if (!t->post.kind && !t->after.kind)
+        return;
+    size_t out_stride, in_stride = 0;
+    float *out = lane_at(l, t->out, &out_stride);
+    const float *in = t->residual.buffer ? lane_at(l, t->residual, &in_stride) : NULL;
+    uint32_t from, to;
+    lane_slice(l, l->s->rows, 1, &from, &to);
+    for (uint32_t r = from; r < to; r++) {
+        float *o = out + r * out_stride, *y = l->d->sum + r * out_stride;
+        if (t->post.kind) {
+            lane_norm(l, &t->post, y, n, y);
+            for (uint32_t i = 0; i < n; i++)
+                o[i] = (in ? in[r * in_stride + i] : 0.0f) + t->scale * y[i];
+        }
+        if (t->after.kind)
+            lane_norm(l, &t->after, o, n, o);
+    }
+    lane_wait(l);
+}
+
+void lane_product_tail(const struct lane *l, const struct rows *x, struct linear linear, const struct tail *t)
+{
+    uint32_t from, to, most = lane_tile_cols(l, x->m);
+    lane_slice(l, lane_weight(l, linear.weight)->rows, CPU_UNIT, &from, &to);
+    for (uint32_t a = from, b; a < to; a = b) {
+        b = to - a < most ? to : a + most;
+        struct product p = {.linear = linear, .n0 = a, .n1 = b, .y = l->own->tile[0], .y_stride = b - a};
+        lane_product(l, x, &p);
+        lane_tail(l, t, p.y, p.y_stride, a, b);
+    }
+}

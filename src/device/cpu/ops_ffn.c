@@ -1,0 +1,285 @@
+/* Feed-forward blocks: one for all rows, or experts that rows choose.
+ *
+ * Experts: rows are sorted by expert, so that the weights of an expert are read once a step for all of
+ * its rows. The first half (gate, up, activation) is cut by (expert, columns); the second by columns of
+ * the result alone, so that one worker adds up all experts of a column in the order of their numbers. */
+#include "device/cpu/cpu.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+void op_ffn_run(struct lane *l, const struct op_ffn *o)
+{
+    size_t stride;
+    float *in = lane_at(l, o->in, &stride);
+    const struct weight *up = lane_weight(l, o->up.weight);
+    bool rounded = cpu_rounds(l->d, o->up.weight) || (o->gate.weight && cpu_rounds(l->d, o->gate.weight));
+    struct rows x = lane_input(
+        l,
+        &(struct input){
+            .x = in, .stride = stride, .m = l->s->rows, .k = up->cols, .norm = &o->norm, .rounded = rounded});
+    struct hidden h = {.gate = o->gate,
+                       .up = o->up,
+                       .act = o->act,
+                       .to = area_rows(&l->d->h, l->s->rows, up->rows),
+                       .rounded = cpu_rounds(l->d, o->down.weight)};
+    uint32_t n0, n1;
+    lane_slice(l, up->rows, CPU_UNIT, &n0, &n1);
+    lane_hidden(l, &x, &h, n0, n1);
+    lane_wait(l);
+    lane_product_tail(l, &h.to, o->down, &o->tail);
+    lane_tail_end(l, &o->tail, lane_weight(l, o->down.weight)->rows);
+}
+
+/* ---- the choice of experts ---- */
+
+static void moe_softmax(float *x, uint32_t n)
+{
+    float most = -FLT_MAX, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] = expf(x[i] - most);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+/* The largest of n, which is then struck out (-INFINITY). Candidates are at least -FLT_MAX. */
+static uint32_t moe_take_best(float *x, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        best = x[i] > x[best] ? i : best;
+    x[best] = -INFINITY;
+    return best;
+}
+
+/* Strikes out the experts of all groups but the best; `rank` has room for one number a group. */
+static void moe_keep_groups(const struct op_moe *o, float *choice, float *rank)
+{
+    uint32_t size = o->experts / o->groups;
+    for (uint32_t g = 0; g < o->groups; g++) {
+        float first = -INFINITY, second = -INFINITY;
+        for (uint32_t i = g * size; i < (g + 1) * size; i++) {
+            float x = choice[i];
+            second = x > first ? first : x > second ? x : second;
+            first = x > first ? x : first;
+        }
+        rank[g] = o->gating == GATING_SIGMOID && size > 1 ? fmaxf(first + second, -FLT_MAX) : first;
+    }
+    for (uint32_t i = 0; i < o->groups_used; i++)
+        moe_take_best(rank, o->groups);
+    for (uint32_t i = 0; i < o->experts; i++) /* those taken are -INFINITY now */
+        choice[i] = rank[i / size] > -INFINITY ? -INFINITY : choice[i];
+}
+
+static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t row)
+{
+    const struct moe_route *m = &l->d->moe;
+    const float *bias = lane_vector(l, o->select_bias);
+    float *score = m->score + (size_t)row * (o->experts + 1),
+          *choice = m->choice + (size_t)row * 2 * o->experts;
+    uint32_t *expert = m->expert + (size_t)row * o->used;
+    float *weight = m->weight + (size_t)row * o->used, sum = 0;
+    if (o->gating == GATING_SOFTMAX)
+        moe_softmax(score, o->experts);
+    for (uint32_t i = 0; i < o->experts; i++) {
+        if (o->gating == GATING_SIGMOID)
+            score[i] = 1.0f / (1.0f + expf(-score[i]));
+        float x = score[i] + (bias ? bias[i] : 0.0f);
+        choice[i] = x > -FLT_MAX ? x : -FLT_MAX; /* NaN too: a choice is always made */
+    }
+    if (o->groups > 1)
+        moe_keep_groups(o, choice, choice + o->experts);
+    for (uint32_t i = 0; i < o->used; i++) {
+        expert[i] = moe_take_best(choice, o->experts);
+        weight[i] = score[expert[i]];
+    }
+    if (o->gating == GATING_SOFTMAX_TOPK)
+        moe_softmax(weight, o->used);
+    for (uint32_t i = 0; i < o->used; i++)
+        sum += weight[i];
+    float scale = o->weight_scale / (o->normalise ? sum + 1e-20f : 1.0f);
+    for (uint32_t i = 0; i < o->used; i++)
+        weight[i] *= scale;
+}
+
+/* Sorts (row, expert) pairs by expert, rows in order. */
+static void moe_sort(const struct lane *l, const struct op_moe *o)
+{
+    const struct moe_route *m = &l->d->moe;
+    uint32_t pairs = l->s->rows * o->used;
+    memset(m->first, 0, (o->experts + 1) * sizeof *m->first);
+    for (uint32_t i = 0; i < pairs; i++)
+        m->first[m->expert[i] + 1]++;
+    for (uint32_t e = 0; e < o->experts; e++)
+        m->first[e + 1] += m->first[e];
+    for (uint32_t i = 0; i < pairs; i++) { /* first[e] moves on to where e + 1 starts */
+        uint32_t slot = m->first[m->expert[i]]++;
+        m->slot_row[slot] = i / o->used;
+        m->slot_weight[slot] = m->weight[i];
+    }
+    memmove(m->first + 1, m->first, o->experts * sizeof *m->first);
+    m->first[0] = 0;
+}
+
+static void moe_route(struct lane *l, const struct op_moe *o, const struct rows *x)
+{
+    uint32_t n0, n1, rows = l->s->rows, few = 8;
+    float *score = l->d->moe.score;
+    struct product p = {.linear = o->router, .floats = true, .y_stride = o->experts + 1};
+    lane_slice(l, o->experts, 8, &n0, &n1);
+    p.n0 = n0, p.n1 = n1, p.y = score + n0;
+    if (n0 < n1)
+        lane_product(l, x, &p);
+    if (o->shared_router && l->worker == l->workers - 1) {
+        p.linear = (struct linear){.weight = o->shared_router};
+        p.n0 = 0, p.n1 = 1, p.y = score + o->experts;
+        lane_product(l, x, &p);
+    }
+    lane_wait(l);
+    if (rows > few) {
+        lane_slice(l, rows, 1, &n0, &n1);
+        for (uint32_t r = n0; r < n1; r++)
+            moe_choose(l, o, r);
+        lane_wait(l);
+    }
+    if (l->worker == 0) {
+        for (uint32_t r = 0; rows <= few && r < rows; r++)
+            moe_choose(l, o, r);
+        moe_sort(l, o);
+    }
+    lane_wait(l);
+}
+
+/* ---- the experts ---- */
+
+struct moe_run {
+    struct rows x;      /* (rows, k) */
+    struct rows slots;  /* (slots, k): x in the order of slots */
+    struct rows h;      /* (slots, hidden) */
+    struct rows shared; /* (rows, hidden of the shared expert) */
+    bool one;           /* a single row: every slot is that row */
+};
+
+/* The forms that the experts' first products want, in the order of slots. */
+static void moe_gather(struct lane *l, const struct op_moe *o, struct moe_run *run)
+{
+    bool up = cpu_rounds(l->d, o->up.weight), gate = o->gate.weight ? cpu_rounds(l->d, o->gate.weight) : up;
+    uint32_t slots = l->s->rows * o->used, k = lane_weight(l, o->up.weight)->cols, from, to;
+    run->slots = area_rows(&l->d->g, slots, k);
+    lane_slice(l, slots, 1, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        struct rows a = rows_from(&run->x, l->d->moe.slot_row[i], 1, 0), b = rows_from(&run->slots, i, 1, 0);
+        if (!up || !gate)
+            memcpy(b.x, a.x, k * sizeof *b.x);
+        if (!up && !gate)
+            continue;
+        memcpy(b.q8.q, a.q8.q, k);
+        memcpy(b.q8.d, a.q8.d, k / Q8_BLOCK * sizeof *b.q8.d);
+        memcpy(b.q8.s, a.q8.s, k / Q8_BLOCK * sizeof *b.q8.s);
+    }
+    lane_wait(l);
+}
+
+/* A unit of an expert's columns costs what its weights cost to read, and its rows. */
+static uint64_t moe_cost(uint32_t rows)
+{
+    return rows ? rows + 4 : 0;
+}
+
+static void moe_hidden(struct lane *l, const struct op_moe *o, struct moe_run *run)
+{
+    const uint32_t *first = l->d->moe.first, rows = l->s->rows;
+    uint32_t hidden = lane_weight(l, o->up.weight)->rows, n0, n1;
+    uint32_t wide = o->shared_up.weight ? lane_weight(l, o->shared_up.weight)->rows : 0;
+    uint64_t total = wide ? share_cost(wide, moe_cost(rows)) : 0;
+    for (uint32_t e = 0; e < o->experts; e++)
+        total += share_cost(hidden, moe_cost(first[e + 1] - first[e]));
+    struct share share = lane_share(l, total);
+    struct hidden h = {.gate = o->gate,
+                       .up = o->up,
+                       .act = o->act,
+                       .alpha = o->alpha,
+                       .limit = o->limit,
+                       .rounded = cpu_rounds(l->d, o->down.weight)};
+    for (uint32_t e = 0; e < o->experts; e++) {
+        uint32_t m = first[e + 1] - first[e];
+        if (!m || !share_next(&share, hidden, moe_cost(m), &n0, &n1))
+            continue;
+        struct rows x = run->one ? run->x : rows_from(&run->slots, first[e], m, 0);
+        h.to = rows_from(&run->h, first[e], m, 0);
+        h.matrix = e;
+        lane_hidden(l, &x, &h, n0, n1);
+    }
+    if (wide && share_next(&share, wide, moe_cost(rows), &n0, &n1)) {
+        h.gate = o->shared_gate, h.up = o->shared_up, h.matrix = 0, h.to = run->shared;
+        h.rounded = cpu_rounds(l->d, o->shared_down.weight);
+        lane_hidden(l, &run->x, &h, n0, n1);
+    }
+    lane_wait(l);
+}
+
+/* Columns [n0, n1) of all experts, each times its weight, added up in `sum`. */
+static void moe_combine(const struct lane *l, const struct op_moe *o, const struct moe_run *run, uint32_t n0,
+                        uint32_t n1)
+{
+    const struct moe_route *m = &l->d->moe;
+    size_t stride = l->p->width[o->tail.out.buffer];
+    float *sum = l->d->sum + n0, *y = l->own->tile[0];
+    struct product p = {.linear = o->down, .n0 = n0, .n1 = n1, .y = y, .y_stride = n1 - n0};
+    for (uint32_t r = 0; r < l->s->rows; r++)
+        memset(sum + r * stride, 0, (n1 - n0) * sizeof *sum);
+    for (uint32_t e = 0; e < o->experts; e++) {
+        uint32_t first = m->first[e], count = m->first[e + 1] - first;
+        if (!count)
+            continue;
+        struct rows x = rows_from(&run->h, first, count, 0);
+        p.matrix = e;
+        lane_product(l, &x, &p);
+        for (uint32_t i = 0; i < count; i++)
+            l->k->axpy(m->slot_weight[first + i], y + (size_t)i * (n1 - n0), n1 - n0,
+                       sum + m->slot_row[first + i] * stride);
+    }
+    if (!o->shared_up.weight)
+        return;
+    p.linear = o->shared_down, p.matrix = 0;
+    lane_product(l, &run->shared, &p);
+    for (uint32_t r = 0; r < l->s->rows; r++) {
+        float gate = m->score[(size_t)r * (o->experts + 1) + o->experts];
+        float weight = o->shared_router ? 1.0f / (1.0f + expf(-gate)) : 1.0f;
+        l->k->axpy(weight, y + (size_t)r * (n1 - n0), n1 - n0, sum + r * stride);
+    }
+}
+
+void op_moe_run(struct lane *l, const struct op_moe *o)
+{
+    size_t stride, out_stride = l->p->width[o->tail.out.buffer];
+    float *in = lane_at(l, o->in, &stride);
+    const struct weight *up = lane_weight(l, o->up.weight);
+    uint32_t rows = l->s->rows, k = up->cols, n = lane_weight(l, o->down.weight)->rows, from, to;
+    const weight_id first[4] = {o->gate.weight, o->up.weight, o->shared_gate.weight, o->shared_up.weight};
+    bool rounded = false;
+    for (int i = 0; i < 4; i++)
+        rounded |= cpu_rounds(l->d, first[i]);
+    struct moe_run run = {.one = rows == 1};
+    run.x = lane_input(
+        l,
+        &(struct input){.x = in, .stride = stride, .m = rows, .k = k, .norm = &o->norm, .rounded = rounded});
+    moe_route(l, o, &run.x);
+    run.h = area_rows(&l->d->h, rows * o->used, up->rows);
+    if (o->shared_up.weight)
+        run.shared = area_rows(&l->d->shared, rows, lane_weight(l, o->shared_up.weight)->rows);
+    if (!run.one)
+        moe_gather(l, o, &run);
+    moe_hidden(l, o, &run);
+    uint32_t most = lane_tile_cols(l, rows);
+    lane_slice(l, n, CPU_UNIT, &from, &to);
+    for (uint32_t a = from, b; a < to; a = b) {
+        b = to - a < most ? to : a + most;
+        moe_combine(l, o, &run, a, b);
+        lane_tail(l, &o->tail, l->d->sum + a, out_stride, a, b);
+    }
+    lane_tail_end(l, &o->tail, n);
+}

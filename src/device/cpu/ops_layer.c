@@ -1,0 +1,390 @@
+/* Embedding, Q/K/V, latent attention's products, per-head products, the output product, the head. */
+#include "device/cpu/cpu.h"
+
+#include "base/dtype.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- embed ---- */
+
+/* Row `row` of a table, added to y (after `scale`), or y itself where `first`. */
+static void embed_add(const struct lane *l, weight_id id, uint32_t row, float *y, bool first)
+{
+    const struct weight *w = lane_weight(l, id);
+    const struct dtype_info *t = dtype_get(w->type);
+    float *at = first ? y : l->own->tile[0];
+    t->decode(w->data + row * w->row_bytes, at, w->cols);
+    if (!first)
+        l->k->axpy(1.0f, at, w->cols, y);
+}
+
+void op_embed_run(struct lane *l, const struct op_embed *o)
+{
+    size_t stride;
+    float *out = lane_at(l, o->out, &stride);
+    uint32_t from, to, n = lane_weight(l, o->table)->cols;
+    lane_slice(l, l->s->rows, 1, &from, &to);
+    for (uint32_t r = from; r < to; r++) {
+        float *y = out + r * stride;
+        embed_add(l, o->table, (uint32_t)l->s->ids[r], y, true);
+        if (o->scale != 1.0f)
+            l->k->softcap(y, n, o->scale, 0);
+        if (o->positions)
+            embed_add(l, o->positions, (uint32_t)l->s->pos[r] + o->position_offset, y, false);
+        if (o->types)
+            embed_add(l, o->types, 0, y, false);
+        if (o->norm.kind)
+            lane_norm(l, &o->norm, y, n, y);
+    }
+    lane_wait(l);
+}
+
+/* ---- qkv ---- */
+
+const float *lane_cos_sin(const struct lane *l, const struct rope *r, uint32_t row)
+{
+    const struct rope_table *t = l->d->rope;
+    while (t->freqs != r->freqs || t->dims != r->dims || t->factor != r->factor)
+        t++;
+    return t->cos_sin + (size_t)row * t->dims;
+}
+
+static void lane_rotate(const struct lane *l, const struct rope *r, uint32_t row, float *x)
+{
+    if (r->kind)
+        l->k->rope(x + r->first, r->dims, r->kind == ROPE_HALVES, lane_cos_sin(l, r, row));
+}
+
+static void lane_clip(float *x, uint32_t n, float most)
+{
+    for (uint32_t i = 0; most > 0 && i < n; i++)
+        x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
+}
+
+/* The page and slot that a row's KV goes to; NULL for a padded row. */
+static uint8_t *lane_slot(const struct lane *l, uint32_t layer, uint32_t head, uint32_t row, uint32_t *slot)
+{
+    const struct step *s = l->s;
+    const struct kv_place *place = &l->p->kv[layer];
+    uint32_t seq = l->d->row_seq[row], tokens = l->d->kv.page_tokens, pos = (uint32_t)s->pos[row];
+    if (seq == UINT32_MAX)
+        return NULL;
+    *slot = pos % tokens;
+    int32_t page = s->tables[((size_t)place->group * s->seqs + seq) * s->table_width + pos / tokens];
+    return kv_page(&l->d->group[place->group], place->index, head, (uint32_t)page);
+}
+
+/* Heads [h0, h1) of one row, after the products. */
+static void qkv_finish_q(const struct lane *l, const struct op_qkv *o, uint32_t row, uint32_t h0, uint32_t h1)
+{
+    size_t stride;
+    float *q = lane_at(l, o->out, &stride) + row * stride;
+    lane_clip(q + h0 * o->k_dim, (h1 - h0) * o->k_dim, o->clamp);
+    if (o->q_norm.kind && !o->q_norm.heads)
+        lane_norm(l, &o->q_norm, q, o->heads * o->k_dim, q);
+    for (uint32_t h = h0; h < h1; h++) {
+        if (o->q_norm.heads)
+            lane_norm_head(l, &o->q_norm, q + h * o->k_dim, o->k_dim, h);
+        lane_rotate(l, &o->rope, row, q + h * o->k_dim);
+    }
+}
+
+static void qkv_finish_k(const struct lane *l, const struct op_qkv *o, uint32_t row, uint32_t h0, uint32_t h1)
+{
+    const struct kv_pool *g = &l->d->group[l->p->kv[o->layer].group];
+    float *k = l->d->kt + (size_t)row * o->kv_heads * o->k_dim;
+    lane_clip(k + h0 * o->k_dim, (h1 - h0) * o->k_dim, o->clamp);
+    if (o->k_norm.kind && !o->k_norm.heads)
+        lane_norm(l, &o->k_norm, k, o->kv_heads * o->k_dim, k);
+    for (uint32_t h = h0, slot = 0; h < h1; h++) {
+        if (o->k_norm.heads)
+            lane_norm_head(l, &o->k_norm, k + h * o->k_dim, o->k_dim, h);
+        lane_rotate(l, &o->rope, row, k + h * o->k_dim);
+        uint8_t *page = lane_slot(l, o->layer, h, row, &slot);
+        if (page)
+            kv_put_k(l->d, g, page, slot, k + h * o->k_dim);
+    }
+}
+
+static void qkv_finish_v(const struct lane *l, const struct op_qkv *o, uint32_t row, uint32_t h0, uint32_t h1)
+{
+    const struct kv_pool *g = &l->d->group[l->p->kv[o->layer].group];
+    float *v = l->d->vt + (size_t)row * o->kv_heads * o->v_dim;
+    lane_clip(v + h0 * o->v_dim, (h1 - h0) * o->v_dim, o->clamp);
+    for (uint32_t h = h0, slot = 0; h < h1; h++) {
+        uint8_t *page = lane_slot(l, o->layer, h, row, &slot);
+        if (page)
+            kv_put_v(l->d, g, page, slot, v + h * o->v_dim);
+    }
+}
+
+/* Norms, RoPE and the pages: a head of a row is one piece of work, or all its heads where a norm goes
+ * over the whole row. */
+static void qkv_finish(struct lane *l, const struct op_qkv *o)
+{
+    bool whole = (o->q_norm.kind && !o->q_norm.heads) || (o->k_norm.kind && !o->k_norm.heads);
+    uint32_t nq = whole ? 1 : o->heads, nkv = whole ? 1 : o->kv_heads, from, to, each = nq + 2 * nkv;
+    lane_slice(l, l->s->rows * each, 1, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        uint32_t row = i / each, j = i % each;
+        if (j < nq)
+            qkv_finish_q(l, o, row, j, whole ? o->heads : j + 1);
+        else if (j < nq + nkv)
+            qkv_finish_k(l, o, row, j - nq, whole ? o->kv_heads : j - nq + 1);
+        else
+            qkv_finish_v(l, o, row, j - nq - nkv, whole ? o->kv_heads : j - nq - nkv + 1);
+    }
+    lane_wait(l);
+}
+
+/* What a unit of columns costs: its bytes where weights are read for few rows, else its work. */
+static uint64_t lane_unit_cost(const struct lane *l, weight_id id, uint32_t m)
+{
+    return m > 8 ? lane_weight(l, id)->cols : lane_weight(l, id)->row_bytes;
+}
+
+/* Several products of the same rows, each to its own y (m, stride). */
+struct target {
+    struct linear linear;
+    float *y;
+    size_t stride;
+};
+
+static void lane_products(const struct lane *l, const struct rows *x, const struct target *t, uint32_t count)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++)
+        total +=
+            share_cost(lane_weight(l, t[i].linear.weight)->rows, lane_unit_cost(l, t[i].linear.weight, x->m));
+    struct share share = lane_share(l, total);
+    for (uint32_t i = 0, n0, n1; i < count; i++) {
+        uint32_t n = lane_weight(l, t[i].linear.weight)->rows;
+        if (!share_next(&share, n, lane_unit_cost(l, t[i].linear.weight, x->m), &n0, &n1))
+            continue;
+        struct product p = {
+            .linear = t[i].linear, .n0 = n0, .n1 = n1, .y = t[i].y + n0, .y_stride = t[i].stride};
+        lane_product(l, x, &p);
+    }
+}
+
+static bool lane_any_rounds(const struct lane *l, const struct target *t, uint32_t count)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < count; i++)
+        any |= cpu_rounds(l->d, t[i].linear.weight);
+    return any;
+}
+
+void op_qkv_run(struct lane *l, const struct op_qkv *o)
+{
+    size_t in_stride, out_stride;
+    float *in = lane_at(l, o->in, &in_stride), *out = lane_at(l, o->out, &out_stride);
+    const struct target t[3] = {{o->q, out, out_stride},
+                                {o->k, l->d->kt, (size_t)o->kv_heads * o->k_dim},
+                                {o->v, l->d->vt, (size_t)o->kv_heads * o->v_dim}};
+    struct rows x = lane_input(l, &(struct input){.x = in,
+                                                  .stride = in_stride,
+                                                  .m = l->s->rows,
+                                                  .k = lane_weight(l, o->q.weight)->cols,
+                                                  .norm = &o->norm,
+                                                  .rounded = lane_any_rounds(l, t, 3)});
+    lane_products(l, &x, t, 3);
+    lane_wait(l);
+    qkv_finish(l, o);
+}
+
+/* ---- products per head ---- */
+
+struct per_head {
+    weight_id weight;
+    struct rows x; /* head h's columns start at h * x_step */
+    uint32_t x_step;
+    float *y;
+    size_t y_stride;
+    uint32_t y_step;
+};
+
+static void lane_per_head(const struct lane *l, const struct per_head *j)
+{
+    const struct weight *w = lane_weight(l, j->weight);
+    uint32_t units = (w->rows + CPU_UNIT - 1) / CPU_UNIT, from, to;
+    lane_slice(l, w->count * units, 1, &from, &to);
+    for (uint32_t u = from, end; u < to; u = end) {
+        uint32_t head = u / units, n0 = u % units * CPU_UNIT;
+        end = (head + 1) * units < to ? (head + 1) * units : to;
+        uint32_t n1 = n0 + (end - u) * CPU_UNIT;
+        struct rows x = rows_from(&j->x, 0, j->x.m, head * j->x_step);
+        struct product p = {.linear = {.weight = j->weight},
+                            .matrix = head,
+                            .n0 = n0,
+                            .n1 = n1 < w->rows ? n1 : w->rows,
+                            .y = j->y + (size_t)head * j->y_step + n0,
+                            .y_stride = j->y_stride};
+        lane_product(l, &x, &p);
+    }
+}
+
+void op_heads_run(struct lane *l, const struct op_heads *o)
+{
+    const struct weight *w = lane_weight(l, o->weight);
+    size_t in_stride;
+    float *in = lane_at(l, o->in, &in_stride);
+    struct per_head job = {.weight = o->weight, .x_step = w->cols, .y_step = w->rows};
+    job.y = lane_at(l, o->out, &job.y_stride);
+    job.x = lane_input(l, &(struct input){.x = in,
+                                          .stride = in_stride,
+                                          .m = l->s->rows,
+                                          .k = w->count * w->cols,
+                                          .rounded = cpu_rounds(l->d, o->weight)});
+    lane_per_head(l, &job);
+    lane_wait(l);
+}
+
+/* ---- latent attention ---- */
+
+/* c = kv_a x lies in kt: its latent part is normed, its tail rotated, and all of it goes to the page. */
+static void latent_finish_kv(const struct lane *l, const struct op_latent *o)
+{
+    const struct kv_pool *g = &l->d->group[l->p->kv[o->layer].group];
+    uint32_t from, to, wide = o->latent + o->rope.dims, slot = 0;
+    lane_slice(l, l->s->rows, 1, &from, &to);
+    for (uint32_t r = from; r < to; r++) {
+        float *c = l->d->kt + (size_t)r * wide;
+        if (o->kv_norm.kind)
+            lane_norm(l, &o->kv_norm, c, o->latent, c);
+        lane_rotate(l, &o->rope, r, c + o->latent);
+        uint8_t *page = lane_slot(l, o->layer, 0, r, &slot);
+        if (page)
+            kv_put_k(l->d, g, page, slot, c);
+    }
+}
+
+/* Each q head in qt: its head is rounded for k_b, its tail rotated and put behind what k_b will write. */
+static struct rows latent_finish_q(struct lane *l, const struct op_latent *o)
+{
+    bool rounded = cpu_rounds(l->d, o->k_b);
+    uint32_t from, to, wide = o->nope + o->rope.dims, m = l->s->rows;
+    struct rows x = area_rows(&l->d->x, m, o->heads * o->nope);
+    size_t stride, q_stride = (size_t)o->heads * wide;
+    float *out = lane_at(l, o->out, &stride);
+    lane_slice(l, m * o->heads, 1, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        uint32_t r = i / o->heads, h = i % o->heads;
+        float *q = l->d->qt + r * q_stride + (size_t)h * wide;
+        float *tail = out + r * stride + (size_t)h * (o->latent + o->rope.dims) + o->latent;
+        if (rounded)
+            lane_round(l, q, o->nope, &x, r, h * o->nope);
+        memcpy(tail, q + o->nope, o->rope.dims * sizeof *q);
+        lane_rotate(l, &o->rope, r, tail);
+    }
+    if (!rounded)
+        return (struct rows){.m = m, .x = l->d->qt, .x_stride = q_stride};
+    x.x = NULL;
+    lane_wait(l);
+    return x;
+}
+
+void op_latent_run(struct lane *l, const struct op_latent *o)
+{
+    size_t in_stride, wide = o->nope + o->rope.dims, low = 0;
+    float *in = lane_at(l, o->in, &in_stride);
+    uint32_t m = l->s->rows;
+    struct target t[2] = {{o->q_b, l->d->qt, o->heads * wide}, {o->kv_a, l->d->kt, o->latent + o->rope.dims}};
+    if (o->q_a.weight) {
+        low = lane_weight(l, o->q_a.weight)->rows;
+        t[0] = (struct target){o->q_a, l->d->vt, low};
+    }
+    struct rows x = lane_input(l, &(struct input){.x = in,
+                                                  .stride = in_stride,
+                                                  .m = m,
+                                                  .k = lane_weight(l, o->kv_a.weight)->cols,
+                                                  .norm = &o->norm,
+                                                  .rounded = lane_any_rounds(l, t, 2)});
+    lane_products(l, &x, t, 2);
+    lane_wait(l);
+    latent_finish_kv(l, o);
+    if (o->q_a.weight) {
+        const struct target q = {o->q_b, l->d->qt, o->heads * wide};
+        x = lane_input(l, &(struct input){.x = l->d->vt,
+                                          .stride = low,
+                                          .m = m,
+                                          .k = (uint32_t)low,
+                                          .norm = &o->q_norm,
+                                          .rounded = cpu_rounds(l->d, o->q_b.weight)});
+        lane_products(l, &x, &q, 1);
+        lane_wait(l);
+    }
+    struct per_head job = {.weight = o->k_b, .x = latent_finish_q(l, o), .y_step = o->latent + o->rope.dims};
+    job.x_step = job.x.x ? (uint32_t)wide : o->nope;
+    job.y = lane_at(l, o->out, &job.y_stride);
+    lane_per_head(l, &job);
+    lane_wait(l);
+}
+
+/* ---- out and logits ---- */
+
+void op_out_run(struct lane *l, const struct op_out *o)
+{
+    size_t stride;
+    float *in = lane_at(l, o->in, &stride);
+    const struct weight *w = lane_weight(l, o->linear.weight);
+    struct rows x = lane_input(l, &(struct input){.x = in,
+                                                  .stride = stride,
+                                                  .m = l->s->rows,
+                                                  .k = w->cols,
+                                                  .norm = &o->norm,
+                                                  .rounded = cpu_rounds(l->d, o->linear.weight),
+                                                  .copy = o->in.buffer == o->tail.out.buffer});
+    lane_product_tail(l, &x, o->linear, &o->tail);
+    lane_tail_end(l, &o->tail, w->rows);
+}
+
+/* The normed rows themselves are the result. */
+static void logits_rows(struct lane *l, const struct op_logits *o, const float *in, size_t stride)
+{
+    uint32_t from, to, n = l->p->out_width;
+    lane_slice(l, l->s->outs, 1, &from, &to);
+    for (uint32_t r = from; r < to; r++) {
+        const float *x = in + (size_t)l->s->out[r] * stride;
+        float *y = l->d->results + (size_t)r * n;
+        if (o->norm.kind)
+            lane_norm(l, &o->norm, x, n, y);
+        else
+            memcpy(y, x, n * sizeof *y);
+        if (o->scale != 1.0f || o->softcap > 0)
+            l->k->softcap(y, n, o->scale, o->softcap);
+    }
+}
+
+static void logits_head(struct lane *l, const struct op_logits *o, float *in, size_t stride)
+{
+    uint32_t n0, n1, n = l->p->out_width;
+    struct rows x = lane_input(l, &(struct input){.x = in,
+                                                  .stride = stride,
+                                                  .m = l->s->outs,
+                                                  .k = lane_weight(l, o->head.weight)->cols,
+                                                  .pick = l->s->out,
+                                                  .norm = &o->norm,
+                                                  .rounded = cpu_rounds(l->d, o->head.weight)});
+    lane_slice(l, n, CPU_UNIT, &n0, &n1);
+    if (n0 == n1)
+        return;
+    struct product p = {.linear = o->head, .n0 = n0, .n1 = n1, .y = l->d->results + n0, .y_stride = n};
+    lane_product(l, &x, &p);
+    for (uint32_t r = 0; (o->scale != 1.0f || o->softcap > 0) && r < l->s->outs; r++)
+        l->k->softcap(p.y + (size_t)r * n, n1 - n0, o->scale, o->softcap);
+}
+
+void op_logits_run(struct lane *l, const struct op_logits *o)
+{
+    size_t stride;
+    float *in = lane_at(l, o->in, &stride);
+    if (!l->s->outs)
+        return;
+    if (o->head.weight)
+        logits_head(l, o, in, stride);
+    else
+        logits_rows(l, o, in, stride);
+    lane_wait(l);
+}

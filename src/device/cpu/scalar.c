@@ -1,0 +1,264 @@
+/* Every entry of the kernel table in plain C, written to be read: the meaning, the fallback and the
+ * oracle of the vector tiers. Sums are kept in double so that the order of a vector tier is the only
+ * difference to it. */
+#include "device/cpu/kernels.h"
+
+#include "base/dtype.h"
+#include "base/half.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SCALAR_CHUNK = 256, SCALAR_ROWS = 16 };
+
+static void scalar_quantise(const float *x, uint32_t k, int8_t *q, float *d, int32_t *s)
+{
+    for (uint32_t b = 0; b < k / Q8_BLOCK; b++, x += Q8_BLOCK, q += Q8_BLOCK) {
+        float most = 0;
+        for (int i = 0; i < Q8_BLOCK; i++)
+            most = fmaxf(most, fabsf(x[i]));
+        float scale = most / 127.0f, inverse = most > 0 ? 127.0f / most : 0;
+        int32_t sum = 0;
+        for (int i = 0; i < Q8_BLOCK; i++) {
+            q[i] = (int8_t)nearbyintf(fminf(fmaxf(x[i] * inverse, -127.0f), 127.0f));
+            sum += q[i];
+        }
+        d[b] = scale;
+        s[b] = sum;
+    }
+}
+
+/* Rows of x for a product, `chunk` values from column `at` of row r, as floats. */
+typedef const float *(*scalar_rows)(const struct matmul *job, uint32_t r, uint32_t at, uint32_t n,
+                                    float *hold);
+
+static const float *scalar_float_rows(const struct matmul *job, uint32_t r, uint32_t at, uint32_t n,
+                                      float *hold)
+{
+    (void)n;
+    (void)hold;
+    return job->x + r * job->x_stride + at;
+}
+
+static const float *scalar_q8_rows(const struct matmul *job, uint32_t r, uint32_t at, uint32_t n, float *hold)
+{
+    const int8_t *q = job->q8.q + r * job->q8.q_stride + at;
+    const float *d = job->q8.d + r * job->q8.s_stride + at / Q8_BLOCK;
+    for (uint32_t i = 0; i < n; i++)
+        hold[i] = (float)q[i] * d[i / Q8_BLOCK];
+    return hold;
+}
+
+/* One weight row against up to SCALAR_ROWS rows of x: each chunk of the weight is decoded once for all. */
+static void scalar_product(const struct matmul *job, const uint8_t *w, uint32_t r0, uint32_t rows,
+                           double *sum, scalar_rows get)
+{
+    const struct dtype_info *t = dtype_get(job->type);
+    uint32_t chunk = SCALAR_CHUNK / t->block_values * t->block_values;
+    float a[SCALAR_CHUNK], hold[SCALAR_CHUNK];
+    for (uint32_t at = 0; at < job->k; at += chunk) {
+        uint32_t n = job->k - at < chunk ? job->k - at : chunk;
+        t->decode(w + (size_t)(at / t->block_values) * t->block_bytes, a, n);
+        for (uint32_t r = 0; r < rows; r++) {
+            const float *x = get(job, r0 + r, at, n, hold);
+            for (uint32_t i = 0; i < n; i++)
+                sum[r] += (double)a[i] * (double)x[i];
+        }
+    }
+}
+
+static void scalar_matmul(const struct matmul *job, scalar_rows get)
+{
+    for (uint32_t n = job->n0; n < job->n1; n++) {
+        const uint8_t *w = job->w + n * job->row_bytes;
+        for (uint32_t r0 = 0; r0 < job->m; r0 += SCALAR_ROWS) {
+            uint32_t rows = job->m - r0 < SCALAR_ROWS ? job->m - r0 : SCALAR_ROWS;
+            double sum[SCALAR_ROWS] = {0};
+            scalar_product(job, w, r0, rows, sum, get);
+            for (uint32_t r = 0; r < rows; r++)
+                job->y[(r0 + r) * job->y_stride + n] = (float)sum[r];
+        }
+    }
+}
+
+static void scalar_matmul_float(const struct matmul *job)
+{
+    scalar_matmul(job, scalar_float_rows);
+}
+
+static void scalar_matmul_q8(const struct matmul *job)
+{
+    scalar_matmul(job, scalar_q8_rows);
+}
+
+static void scalar_rms_norm(const float *x, const float *w, float eps, uint32_t n, float *y)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    float inverse = (float)(1.0 / sqrt(sum / n + (double)eps));
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * inverse * (w ? w[i] : 1.0f);
+}
+
+static void scalar_layer_norm(const float *x, const float *w, const float *b, float eps, uint32_t n, float *y)
+{
+    double sum = 0, square = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)x[i];
+    double mean = sum / n;
+    for (uint32_t i = 0; i < n; i++)
+        square += ((double)x[i] - mean) * ((double)x[i] - mean);
+    float inverse = (float)(1.0 / sqrt(square / n + (double)eps)), middle = (float)mean;
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = (x[i] - middle) * inverse * (w ? w[i] : 1.0f) + (b ? b[i] : 0.0f);
+}
+
+static float scalar_sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+static float scalar_act(int act, float x)
+{
+    switch (act) {
+    case ACT_SILU:
+        return x * scalar_sigmoid(x);
+    case ACT_GELU:
+        return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    case ACT_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    case ACT_GELU_QUICK:
+        return x * scalar_sigmoid(1.702f * x);
+    case ACT_RELU:
+        return x > 0 ? x : 0;
+    case ACT_RELU2:
+        return x > 0 ? x * x : 0;
+    default:
+        return x;
+    }
+}
+
+static void scalar_act_mul(int act, const float *gate, const float *up, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = scalar_act(act, gate[i]) * (up ? up[i] : 1.0f);
+}
+
+static void scalar_rope(float *x, uint32_t dims, bool halves, const float *cos_sin)
+{
+    uint32_t half = dims / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        float *a = halves ? &x[i] : &x[2 * i], *b = halves ? &x[i + half] : &x[2 * i + 1];
+        float c = cos_sin[i], s = cos_sin[half + i], a0 = *a, b0 = *b;
+        *a = a0 * c - b0 * s;
+        *b = a0 * s + b0 * c;
+    }
+}
+
+static float scalar_dot(const float *a, const float *b, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return (float)sum;
+}
+
+static void scalar_axpy(float a, const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] += a * x[i];
+}
+
+static float scalar_max(const float *x, uint32_t n)
+{
+    float most = -INFINITY;
+    for (uint32_t i = 0; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+static float scalar_exp_sum(float *x, uint32_t n, float max)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = expf(x[i] - max);
+        sum += (double)x[i];
+    }
+    return (float)sum;
+}
+
+static void scalar_softcap(float *x, uint32_t n, float scale, float cap)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = cap > 0 ? cap * tanhf(x[i] * scale / cap) : x[i] * scale;
+}
+
+static void scalar_to_f16(const float *x, uint32_t n, uint16_t *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = fp16_from_f32(x[i]);
+}
+
+static void scalar_from_f16(const uint16_t *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = fp16_to_f32(x[i]);
+}
+
+static void scalar_panel_f16(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t cols, float *y,
+                             size_t y_stride)
+{
+    for (uint32_t r = 0; r < rows; r++)
+        scalar_from_f16(x + r * x_stride, cols, y + r * y_stride);
+}
+
+static void scalar_attn_scores(const struct attn_tile *t)
+{
+    for (uint32_t r = 0; r < t->m; r++)
+        for (uint32_t j = 0; j < t->keys; j++) {
+            float sum = 0;
+            for (uint32_t i = 0; i < t->k_dim; i++)
+                sum = fmaf(t->q[r * t->k_dim + i], t->k[i * ATTN_KEYS + j], sum);
+            t->s[r * ATTN_KEYS + j] = sum;
+        }
+}
+
+static void scalar_attn_values(const struct attn_tile *t)
+{
+    for (uint32_t r = 0; r < t->m; r++)
+        for (uint32_t i = 0; i < t->v_dim; i++) {
+            float sum = t->acc[r * t->v_dim + i] * t->rescale[r];
+            for (uint32_t j = 0; j < t->keys; j++)
+                sum = fmaf(t->s[r * ATTN_KEYS + j], t->v[j * t->v_dim + i], sum);
+            t->acc[r * t->v_dim + i] = sum;
+        }
+}
+
+void kernels_scalar(struct kernels *k)
+{
+    static const uint8_t rounded[] = {DTYPE_Q4_0,   DTYPE_Q4_1,   DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
+                                      DTYPE_Q2_K,   DTYPE_Q3_K,   DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+                                      DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
+    memset(k, 0, sizeof *k);
+    k->tier = "scalar";
+    k->scratch_bytes = 64;
+    k->quantise = scalar_quantise;
+    for (size_t i = 0; i < sizeof rounded; i++)
+        k->matmul_q8[rounded[i]] = scalar_matmul_q8;
+    k->matmul_float = scalar_matmul_float;
+    k->rms_norm = scalar_rms_norm;
+    k->layer_norm = scalar_layer_norm;
+    k->act_mul = scalar_act_mul;
+    k->rope = scalar_rope;
+    k->dot = scalar_dot;
+    k->axpy = scalar_axpy;
+    k->max = scalar_max;
+    k->exp_sum = scalar_exp_sum;
+    k->softcap = scalar_softcap;
+    k->to_f16 = scalar_to_f16;
+    k->from_f16 = scalar_from_f16;
+    k->panel_f16 = scalar_panel_f16;
+    k->attn_scores = scalar_attn_scores;
+    k->attn_values = scalar_attn_values;
+}

@@ -1,0 +1,9 @@
+/* Vector work of the AVX2 tier. */
+#define VECTOR_BYTES 32
+#include "device/cpu/vector.h"
+#include "device/cpu/tiers.h"
+
+void vector_avx2(struct kernels *k)
+{
+    vector_fill(k);
+}

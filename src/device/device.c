@@ -1,0 +1,22 @@
+/* Opening a device by its name. */
+#include "device/device.h"
+
+#include "base/num.h"
+
+#include <string.h>
+
+int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e)
+{
+    *out = NULL;
+    if (!strcmp(spec, "cpu"))
+        return cpu_open(out, o, e);
+    struct device_options options = *o;
+    uint64_t index = 0;
+    if (!strcmp(spec, "cuda"))
+        return cuda_open(out, &options, e);
+    if (!strncmp(spec, "cuda:", 5) && num_u64(spec + 5, strlen(spec + 5), 1023, &index)) {
+        options.index = (int)index;
+        return cuda_open(out, &options, e);
+    }
+    return err_set(e, ERR_USAGE, "there is no device '%s': cpu, cuda or cuda:N was expected", spec);
+}

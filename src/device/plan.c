@@ -1,0 +1,387 @@
+/* Building, pricing and printing plans. The check is in check.c. */
+#include "device/plan.h"
+
+#include "base/buf.h"
+#include "base/dtype.h"
+#include "base/size.h"
+
+#include <string.h>
+
+/* Grows an arena array by doubling; the old one stays in the arena, which has one life. */
+static void *plan_grow(struct plan *p, void *old, uint32_t count, uint32_t *room, size_t size)
+{
+    if (count < *room)
+        return old;
+    uint32_t more = *room ? *room * 2 : 16;
+    void *grown = count >= UINT32_MAX / 4 ? NULL : arena_alloc(&p->arena, more, size);
+    if (!grown) {
+        p->failed = true;
+        return NULL;
+    }
+    if (count)
+        memcpy(grown, old, count * size);
+    *room = more;
+    return grown;
+}
+
+struct op *plan_add(struct plan *p, enum op_kind kind, uint32_t layer)
+{
+    static _Thread_local struct op lost; /* written to, and forgotten, after a failure */
+    struct op *ops = plan_grow(p, p->ops, p->count, &p->room, sizeof *ops);
+    if (!ops) {
+        memset(&lost, 0, sizeof lost);
+        return &lost;
+    }
+    p->ops = ops;
+    struct op *op = &p->ops[p->count++];
+    op->kind = kind;
+    op->layer = layer;
+    return op;
+}
+
+struct operand plan_buffer(struct plan *p, uint32_t width)
+{
+    uint32_t count = p->buffers ? p->buffers : 1; /* buffer 0 is "none" */
+    uint32_t *grown = arena_alloc(&p->arena, (size_t)count + 1, sizeof *grown);
+    if (!grown) {
+        p->failed = true;
+        return (struct operand){0};
+    }
+    if (p->buffers)
+        memcpy(grown, p->width, p->buffers * sizeof *grown);
+    grown[count] = width;
+    p->width = grown;
+    p->buffers = count + 1;
+    return (struct operand){.buffer = count};
+}
+
+static bool plan_same_group(const struct kv_group *a, const struct kv_group *b)
+{
+    return a->kv_heads == b->kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim &&
+           a->window == b->window;
+}
+
+void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry)
+{
+    if (layer >= p->layers) {
+        struct kv_place *kv =
+            layer < (1u << 20) ? arena_alloc(&p->arena, (size_t)layer + 1, sizeof *kv) : NULL;
+        if (!kv) {
+            p->failed = true;
+            return;
+        }
+        if (p->layers)
+            memcpy(kv, p->kv, p->layers * sizeof *kv);
+        for (uint32_t i = p->layers; i < layer; i++)
+            kv[i].group = UINT32_MAX; /* not said yet */
+        p->kv = kv;
+        p->layers = layer + 1;
+    }
+    uint32_t g = 0;
+    while (g < p->groups && !plan_same_group(&p->group[g], &geometry))
+        g++;
+    if (g == PLAN_GROUPS_MOST) {
+        p->failed = true;
+        return;
+    }
+    if (g == p->groups) {
+        geometry.layers = 0;
+        p->group[p->groups++] = geometry;
+    }
+    p->kv[layer] = (struct kv_place){.group = g, .index = p->group[g].layers++};
+}
+
+void plan_free(struct plan *p)
+{
+    arena_free(&p->arena);
+    memset(p, 0, sizeof *p);
+}
+
+weight_id weights_add(struct weights *w, const struct weight *one)
+{
+    uint32_t count = w->count ? w->count : 1;
+    if (count >= w->room) {
+        uint32_t room = w->room ? w->room * 2 : 64;
+        struct weight *all = count < UINT32_MAX / 4 ? mem_realloc(w->all, room, sizeof *all) : NULL;
+        if (!all)
+            return 0;
+        w->all = all;
+        w->room = room;
+    }
+    if (!w->count)
+        memset(&w->all[0], 0, sizeof w->all[0]);
+    w->all[count] = *one;
+    w->count = count + 1;
+    return count;
+}
+
+void weights_free(struct weights *w)
+{
+    mem_free(w->all);
+    memset(w, 0, sizeof *w);
+}
+
+/* ---- cost ---- */
+
+/* Adds a product of `rows` rows with `used` of the weight's matrices (0 = all of them). */
+static void cost_matrix(struct op_cost *c, const struct weights *w, weight_id id, double rows, double used)
+{
+    if (!id || id >= w->count)
+        return;
+    const struct weight *m = &w->all[id];
+    size_t bytes = 0;
+    dtype_row_bytes(m->type, m->cols, &bytes);
+    double count = used > 0 ? used : m->count;
+    c->weight_bytes += count * m->rows * (double)bytes;
+    c->flops += 2 * rows * count * m->rows * m->cols;
+}
+
+static void cost_linear(struct op_cost *c, const struct weights *w, struct linear l, double rows)
+{
+    cost_matrix(c, w, l.weight, rows, 0);
+    cost_matrix(c, w, l.bias, 0, 0);
+}
+
+static void cost_moe(struct op_cost *c, const struct weights *w, const struct op_moe *m, double rows)
+{
+    cost_linear(c, w, m->router, rows);
+    /* The experts that `rows` rows wake, were they to choose evenly; each computes its share of the rows. */
+    double idle = 1;
+    for (double i = 0; i < rows && i < 1024; i++)
+        idle *= 1 - (double)m->used / m->experts;
+    double awake = m->experts * (1 - idle);
+    weight_id experts[3] = {m->gate.weight, m->up.weight, m->down.weight};
+    for (int i = 0; i < 3; i++)
+        cost_matrix(c, w, experts[i], awake > 0 ? rows * m->used / awake : 0, awake);
+    cost_linear(c, w, m->shared_gate, rows);
+    cost_linear(c, w, m->shared_up, rows);
+    cost_linear(c, w, m->shared_down, rows);
+    cost_matrix(c, w, m->shared_router, rows, 0);
+}
+
+/* KV is priced as F16: what devices keep by default. */
+static void cost_attn(struct op_cost *c, const struct op_attn *a, double rows, double keys)
+{
+    if (a->window && keys > a->window)
+        keys = a->window;
+    c->kv_bytes = 2.0 * keys * a->kv_heads * (a->k_dim + (a->v_in_k ? 0 : a->v_dim));
+    c->flops = 2.0 * rows * keys * a->heads * (a->k_dim + a->v_dim);
+}
+
+static void cost_row(struct op_cost *c, const struct weights *w, weight_id id, double rows)
+{
+    size_t bytes = 0;
+    if (id && id < w->count && dtype_row_bytes(w->all[id].type, w->all[id].cols, &bytes))
+        c->weight_bytes += rows * (double)bytes;
+}
+
+struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t i, double rows, double keys)
+{
+    struct op_cost c = {0};
+    const struct op *op = &p->ops[i];
+    switch (op->kind) {
+    case OP_EMBED:
+        cost_row(&c, w, op->embed.table, rows);
+        cost_row(&c, w, op->embed.positions, rows);
+        break;
+    case OP_QKV:
+        cost_linear(&c, w, op->qkv.q, rows);
+        cost_linear(&c, w, op->qkv.k, rows);
+        cost_linear(&c, w, op->qkv.v, rows);
+        c.kv_bytes = 2.0 * rows * op->qkv.kv_heads * (op->qkv.k_dim + op->qkv.v_dim);
+        break;
+    case OP_LATENT:
+        cost_linear(&c, w, op->latent.q_a, rows);
+        cost_linear(&c, w, op->latent.q_b, rows);
+        cost_linear(&c, w, op->latent.kv_a, rows);
+        cost_matrix(&c, w, op->latent.k_b, rows, 0);
+        c.kv_bytes = 2.0 * rows * (op->latent.latent + op->latent.rope.dims);
+        break;
+    case OP_ATTN:
+        cost_attn(&c, &op->attn, rows, keys);
+        break;
+    case OP_HEADS:
+        cost_matrix(&c, w, op->heads.weight, rows, 0);
+        break;
+    case OP_OUT:
+        cost_linear(&c, w, op->out.linear, rows);
+        break;
+    case OP_FFN:
+        cost_linear(&c, w, op->ffn.gate, rows);
+        cost_linear(&c, w, op->ffn.up, rows);
+        cost_linear(&c, w, op->ffn.down, rows);
+        break;
+    case OP_MOE:
+        cost_moe(&c, w, &op->moe, rows);
+        break;
+    case OP_LOGITS:
+        cost_linear(&c, w, op->logits.head, rows);
+        break;
+    }
+    return c;
+}
+
+/* ---- print ---- */
+
+const char *plan_op_name(enum op_kind kind)
+{
+    static const char *const name[] = {"embed", "qkv", "latent", "attn",  "heads",
+                                       "out",   "ffn", "moe",    "logits"};
+    return (size_t)kind < sizeof name / sizeof *name ? name[kind] : "?";
+}
+
+static void print_weight(struct buf *out, const struct weights *w, const char *label, weight_id id)
+{
+    if (!id || id >= w->count)
+        return;
+    const struct weight *m = &w->all[id];
+    const struct dtype_info *t = dtype_get(m->type);
+    buf_printf(out, " %s=", label);
+    if (m->count > 1)
+        buf_printf(out, "%ux", m->count);
+    buf_printf(out, "%ux%u:%s", m->rows, m->cols, t ? t->name : "?");
+}
+
+static void print_norm(struct buf *out, const char *label, const struct norm *n)
+{
+    static const char *const kind[] = {"", "rms", "layer"};
+    if (n->kind)
+        buf_printf(out, n->heads ? " %s=%s/%u" : " %s=%s", label, kind[n->kind], n->heads);
+}
+
+static void print_tail(struct buf *out, const struct tail *t)
+{
+    print_norm(out, "post", &t->post);
+    print_norm(out, "after", &t->after);
+    if (t->scale != 1)
+        buf_printf(out, " scale=%g", (double)t->scale);
+    if (t->residual.buffer)
+        buf_printf(out, " +b%u", t->residual.buffer);
+    buf_printf(out, " -> b%u", t->out.buffer);
+}
+
+static void print_rope(struct buf *out, const struct rope *r)
+{
+    if (r->kind)
+        buf_printf(out, " rope=%s/%u", r->kind == ROPE_PAIRS ? "pairs" : "halves", r->dims);
+}
+
+static void print_qkv(struct buf *out, const struct weights *w, const struct op_qkv *q)
+{
+    buf_printf(out, " b%u", q->in.buffer);
+    print_norm(out, "norm", &q->norm);
+    print_weight(out, w, "q", q->q.weight);
+    print_weight(out, w, "k", q->k.weight);
+    print_weight(out, w, "v", q->v.weight);
+    print_norm(out, "q_norm", &q->q_norm);
+    print_norm(out, "k_norm", &q->k_norm);
+    print_rope(out, &q->rope);
+    buf_printf(out, " -> b%u", q->out.buffer);
+}
+
+static void print_latent(struct buf *out, const struct weights *w, const struct op_latent *l)
+{
+    buf_printf(out, " b%u", l->in.buffer);
+    print_norm(out, "norm", &l->norm);
+    print_weight(out, w, "q_a", l->q_a.weight);
+    print_weight(out, w, "q_b", l->q_b.weight);
+    print_weight(out, w, "kv_a", l->kv_a.weight);
+    print_weight(out, w, "k_b", l->k_b);
+    print_rope(out, &l->rope);
+    buf_printf(out, " -> b%u", l->out.buffer);
+}
+
+static void print_attn(struct buf *out, const struct op_attn *a)
+{
+    buf_printf(out, " b%u heads=%u/%u dims=%u/%u", a->in.buffer, a->heads, a->kv_heads, a->k_dim, a->v_dim);
+    if (a->window)
+        buf_printf(out, " window=%u", a->window);
+    if (a->softcap > 0)
+        buf_printf(out, " softcap=%g", (double)a->softcap);
+    buf_printf(out, "%s%s%s -> b%u", a->sinks ? " sinks" : "", a->causal ? "" : " both ways",
+               a->v_in_k ? " v in k" : "", a->out.buffer);
+}
+
+static void print_ffn(struct buf *out, const struct weights *w, const struct op_ffn *f)
+{
+    buf_printf(out, " b%u", f->in.buffer);
+    print_norm(out, "norm", &f->norm);
+    print_weight(out, w, "gate", f->gate.weight);
+    print_weight(out, w, "up", f->up.weight);
+    print_weight(out, w, "down", f->down.weight);
+    print_tail(out, &f->tail);
+}
+
+static void print_moe(struct buf *out, const struct weights *w, const struct op_moe *m)
+{
+    static const char *const gating[] = {"softmax", "softmax-topk", "sigmoid"};
+    buf_printf(out, " b%u", m->in.buffer);
+    print_norm(out, "norm", &m->norm);
+    buf_printf(out, " %u of %u by %s", m->used, m->experts, gating[m->gating]);
+    print_weight(out, w, "gate", m->gate.weight);
+    print_weight(out, w, "up", m->up.weight);
+    print_weight(out, w, "down", m->down.weight);
+    print_weight(out, w, "shared", m->shared_up.weight);
+    print_tail(out, &m->tail);
+}
+
+static void print_op(struct buf *out, const struct weights *w, const struct op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+        print_weight(out, w, "table", op->embed.table);
+        print_weight(out, w, "positions", op->embed.positions);
+        print_norm(out, "norm", &op->embed.norm);
+        buf_printf(out, " -> b%u", op->embed.out.buffer);
+        break;
+    case OP_QKV:
+        print_qkv(out, w, &op->qkv);
+        break;
+    case OP_LATENT:
+        print_latent(out, w, &op->latent);
+        break;
+    case OP_ATTN:
+        print_attn(out, &op->attn);
+        break;
+    case OP_HEADS:
+        buf_printf(out, " b%u", op->heads.in.buffer);
+        print_weight(out, w, "w", op->heads.weight);
+        buf_printf(out, " -> b%u", op->heads.out.buffer);
+        break;
+    case OP_OUT:
+        buf_printf(out, " b%u", op->out.in.buffer);
+        print_norm(out, "norm", &op->out.norm);
+        print_weight(out, w, "w", op->out.linear.weight);
+        print_tail(out, &op->out.tail);
+        break;
+    case OP_FFN:
+        print_ffn(out, w, &op->ffn);
+        break;
+    case OP_MOE:
+        print_moe(out, w, &op->moe);
+        break;
+    case OP_LOGITS:
+        buf_printf(out, " b%u", op->logits.in.buffer);
+        print_norm(out, "norm", &op->logits.norm);
+        print_weight(out, w, "head", op->logits.head.weight);
+        break;
+    }
+}
+
+void plan_print(const struct plan *p, const struct weights *w, struct buf *out)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op *op = &p->ops[i];
+        buf_printf(out, "%4u ", i);
+        buf_printf(out, op->layer == UINT32_MAX ? "     " : "L%-4u", op->layer);
+        buf_printf(out, " %-6s", plan_op_name(op->kind));
+        print_op(out, w, op);
+        buf_char(out, '\n');
+    }
+    for (uint32_t g = 0; g < p->groups; g++) {
+        const struct kv_group *k = &p->group[g];
+        buf_printf(out, "kv group %u: %u layers, %u heads of %u/%u", g, k->layers, k->kv_heads, k->k_dim,
+                   k->v_dim);
+        buf_printf(out, k->window ? ", window %u\n" : "\n", k->window);
+    }
+}

@@ -1,0 +1,173 @@
+#include "format/jsonread.h"
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/size.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+const struct jsonread_limits jsonread_config = {.text = 4 << 20, .memory = 32 << 20, .depth = JSONREAD_DEPTH};
+
+/* What jansson may still allocate on this thread while it reads; outside of that there is no limit. */
+static _Thread_local size_t jsonread_left;
+static _Thread_local bool jsonread_limited;
+static _Thread_local bool jsonread_spent;
+
+static void *jsonread_alloc(size_t n)
+{
+    if (jsonread_limited && n > jsonread_left) {
+        jsonread_spent = true;
+        return NULL;
+    }
+    void *p = mem_alloc(n, 1);
+    if (p && jsonread_limited)
+        jsonread_left -= size_min(jsonread_left, malloc_usable_size(p));
+    return p;
+}
+
+static void jsonread_free(void *p)
+{
+    if (p && jsonread_limited)
+        jsonread_left += malloc_usable_size(p);
+    mem_free(p);
+}
+
+static void jsonread_setup(void)
+{
+    json_set_alloc_funcs(jsonread_alloc, jsonread_free);
+}
+
+/* How deep the brackets nest, before anything recurses over them. */
+static int jsonread_depth(const char *s, size_t n)
+{
+    int depth = 0, deepest = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == '"') {
+            for (i++; i < n && s[i] != '"'; i++)
+                i += s[i] == '\\';
+        } else if (s[i] == '{' || s[i] == '[') {
+            depth++;
+            deepest = depth > deepest ? depth : deepest;
+        } else if (s[i] == '}' || s[i] == ']') {
+            depth--;
+        }
+    }
+    return deepest;
+}
+
+/* Python writes these three, and they are no JSON. */
+static const char *jsonread_not_finite(const char *text)
+{
+    return strstr(text, "'Infinity'") || strstr(text, "'I'") ? "Infinity"
+           : strstr(text, "'NaN'") || strstr(text, "'N'")    ? "NaN"
+           : strstr(text, "'-I")                             ? "-Infinity"
+                                                             : NULL;
+}
+
+json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits *most, const char *what,
+                       struct err *e)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, jsonread_setup);
+    what = log_safe(what);
+    if (n > most->text) {
+        err_set(e, ERR_DATA, "%s is %zu bytes of JSON; at most %zu are read", what, n, most->text);
+        return NULL;
+    }
+    if (jsonread_depth(text, n) > most->depth) {
+        err_set(e, ERR_DATA, "%s nests more than %d levels deep", what, most->depth);
+        return NULL;
+    }
+    jsonread_left = most->memory;
+    jsonread_limited = true;
+    jsonread_spent = false;
+    json_error_t at;
+    json_t *v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &at);
+    jsonread_limited = false;
+    if (v)
+        return v;
+    const char *odd = jsonread_not_finite(at.text);
+    if (jsonread_spent)
+        err_set(e, ERR_RESOURCE, "%s needs more than the %zu MiB that it may take to read", what,
+                most->memory >> 20);
+    else if (json_error_code(&at) == json_error_out_of_memory)
+        err_memory(e, what, n);
+    else if (odd)
+        err_set(e, ERR_DATA, "%s, line %d: %s is not JSON; write a finite number or null there", what,
+                at.line, odd);
+    else
+        err_set(e, ERR_DATA, "%s, line %d, column %d: %s", what, at.line, at.column, log_safe(at.text));
+    return NULL;
+}
+
+json_t *jsonread_object(const char *text, size_t n, const struct jsonread_limits *most, const char *what,
+                        struct err *e)
+{
+    json_t *v = jsonread_value(text, n, most, what, e);
+    if (v && !json_is_object(v)) {
+        err_set(e, ERR_DATA, "%s is not a JSON object", log_safe(what));
+        json_decref(v);
+        return NULL;
+    }
+    return v;
+}
+
+json_t *jsonread_file(const char *path, const struct jsonread_limits *most, struct err *e)
+{
+    struct map m;
+    if (map_open(&m, path, e) < 0)
+        return NULL;
+    json_t *v = jsonread_object(m.data ? (const char *)m.data : "", m.size, most, path, e);
+    map_close(&m);
+    return v;
+}
+
+static void jsonread_write_object(struct json *out, const json_t *v)
+{
+    const char *key;
+    json_t *item;
+    json_begin(out, '{');
+    json_object_foreach((json_t *)(uintptr_t)v, key, item)
+    {
+        json_key(out, key);
+        jsonread_write(out, item);
+    }
+    json_end(out, '}');
+}
+
+void jsonread_write(struct json *out, const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        jsonread_write_object(out, v);
+        break;
+    case JSON_ARRAY:
+        json_begin(out, '[');
+        for (size_t i = 0; i < json_array_size(v); i++)
+            jsonread_write(out, json_array_get(v, i));
+        json_end(out, ']');
+        break;
+    case JSON_STRING:
+        json_strn(out, json_string_value(v), json_string_length(v));
+        break;
+    case JSON_INTEGER:
+        json_int(out, json_integer_value(v));
+        break;
+    case JSON_REAL:
+        json_num(out, json_real_value(v));
+        break;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        json_bool(out, json_is_true(v));
+        break;
+    case JSON_NULL:
+        json_nil(out);
+        break;
+    }
+}

@@ -1,0 +1,13 @@
+/* What a model's files say about sampling and stopping: generation_config.json of a folder, or the keys
+ * general.sampling.* of a GGUF. Values out of range are ignored with a warning: a bad default must not
+ * keep a model from answering. */
+#pragma once
+
+#include "base/err.h"
+#include "format/store.h"
+#include "run/sampler.h"
+
+/* Overwrites in p what the files say. */
+void defaults_sampling(const struct store *s, struct sampler_params *p);
+/* eos_token_id of generation_config.json, one or several; *out is freed with mem_free, NULL for none. */
+int defaults_stops(const struct store *s, uint32_t vocab, int32_t **out, size_t *count, struct err *e);

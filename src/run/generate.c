@@ -1,0 +1,147 @@
+#include "run/generate.h"
+
+#include "base/mem.h"
+#include "run/stop.h"
+
+#include <time.h>
+
+const char *finish_name(enum finish_kind f)
+{
+    return f == FINISH_STOP ? "stop" : f == FINISH_LENGTH ? "length" : "cancelled";
+}
+
+void generation_free(struct generation *g)
+{
+    buf_free(&g->text);
+    ids_free(&g->ids);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct writer {
+    const struct generate_options *o;
+    struct generation *g;
+    struct tok_decoder decoder;
+    struct stop stop;
+    struct buf piece; /* scratch of one token */
+};
+
+/* Hands out what has been added to g->text since `from`. */
+static void writer_emit(struct writer *w, size_t from)
+{
+    if (w->o->text && w->g->text.len > from)
+        w->o->text(w->o->arg, w->g->text.data + from, w->g->text.len - from);
+}
+
+/* One more token's text; true when a stop string has come. */
+static int writer_token(struct writer *w, int32_t id, bool *stopped, struct err *e)
+{
+    buf_clear(&w->piece);
+    if (tok_decoder_feed(&w->decoder, id, &w->piece, e))
+        return -1;
+    size_t from = w->g->text.len;
+    *stopped = stop_feed(&w->stop, w->piece.data ? w->piece.data : "", w->piece.len, &w->g->text);
+    writer_emit(w, from);
+    return w->piece.failed || w->g->text.failed || w->stop.held.failed
+               ? err_memory(e, "the text", w->g->text.len)
+               : 0;
+}
+
+static void writer_finish(struct writer *w)
+{
+    size_t from = w->g->text.len;
+    buf_clear(&w->piece);
+    tok_decoder_flush(&w->decoder, &w->piece);
+    stop_feed(&w->stop, w->piece.data ? w->piece.data : "", w->piece.len, &w->g->text);
+    stop_flush(&w->stop, &w->g->text);
+    writer_emit(w, from);
+    stop_free(&w->stop);
+    buf_free(&w->piece);
+}
+
+static bool generate_ends(const struct tokenizer *t, const struct generate_options *o, int32_t id)
+{
+    if (o->ignore_eog)
+        return false;
+    for (size_t i = 0; i < o->stop_id_count; i++)
+        if (o->stop_ids[i] == id)
+            return true;
+    return tokenizer_is_eog(t, id);
+}
+
+/* Samples until something ends it. The sequence holds the prompt, and its last result is at hand. */
+static int generate_loop(struct seq *s, const struct tokenizer *t, struct sampler *sampler, struct writer *w,
+                         struct err *e)
+{
+    const struct generate_options *o = w->o;
+    struct generation *g = w->g;
+    double start = now();
+    for (uint32_t made = 0;;) {
+        const float *logits = runner_results(s->runner, e);
+        if (!logits)
+            return -1;
+        int32_t id = sampler_pick(sampler, logits, s->ids, s->len, s->len, NULL, e);
+        if (id < 0 || ids_add(&g->ids, id, e))
+            return -1;
+        if (!made++) {
+            g->first_seconds = g->prompt_seconds + now() - start;
+            start = now();
+        }
+        bool stopped = generate_ends(t, o, id);
+        if (!stopped && writer_token(w, id, &stopped, e))
+            return -1;
+        g->decode_seconds = now() - start;
+        g->finish = stopped ? FINISH_STOP : FINISH_LENGTH;
+        if (stopped || made == o->most)
+            return 0;
+        if (s->len == s->runner->ctx) {
+            g->context_full = true;
+            return 0;
+        }
+        if (o->feed.cancel && *o->feed.cancel) {
+            g->finish = FINISH_CANCEL;
+            return 0;
+        }
+        struct seq_rows row = {.seq = s, .ids = &id, .n = 1, .outs = 1};
+        if (runner_step(s->runner, &row, 1, e))
+            return -1;
+    }
+}
+
+int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, uint32_t n,
+             const struct generate_options *o, struct generation *g, struct err *e)
+{
+    struct sampler *sampler;
+    if (!n)
+        return err_set(e, ERR_USAGE, "the prompt is empty: there is nothing to go on from");
+    if (n > s->runner->ctx)
+        return err_set(
+            e, ERR_RESOURCE,
+            "the prompt has %u tokens and the context holds %u: %u too many (--ctx makes it larger)", n,
+            s->runner->ctx, n - s->runner->ctx);
+    if (sampler_open(&sampler, &o->sampler, s->runner->plan->out_width, e))
+        return -1;
+    double start = now();
+    uint32_t common = seq_common(s, prompt, n);
+    common = common < n ? common : n - 1; /* the last token is computed again: its result is wanted */
+    seq_truncate(s, common);
+    g->prompt = n;
+    g->cached = common;
+    struct writer w = {
+        .o = o, .g = g, .decoder = {.t = t, .skip_special = !o->show_special, .started = true}};
+    w.stop = (struct stop){.strings = o->stop_strings, .count = o->stops};
+    int r = seq_feed(s, prompt + common, n - common, &o->feed, e);
+    g->prompt_seconds = now() - start;
+    if (!r)
+        r = generate_loop(s, t, sampler, &w, e);
+    else if (e->code == ERR_INTERRUPTED && o->feed.cancel && *o->feed.cancel)
+        g->finish = FINISH_CANCEL;
+    writer_finish(&w);
+    sampler_close(sampler);
+    return r;
+}

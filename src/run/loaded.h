@@ -1,0 +1,48 @@
+/* A model that is ready to answer: its file, weights and plan, tokenizer, chat template, and a runner.
+ * Opened and used by one thread. */
+#pragma once
+
+#include "base/err.h"
+#include "lang/chat.h"
+#include "lang/tokenizer.h"
+#include "model/model.h"
+#include "run/runner.h"
+#include "run/sampler.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { LOADED_CTX = 8192 }; /* tokens of context where nobody says: at most this, at most the model's */
+
+struct loaded_options {
+    struct runner_options runner; /* ctx 0: as above */
+    const char *chat_template;    /* text of a template instead of the model's own; NULL = its own */
+    bool lock;                    /* keep the weights in memory (mlock) */
+    bool no_text;                 /* neither tokenizer nor template are needed: ids in, logits out */
+    bool hidden;                  /* results are the final rows (embeddings), not logits */
+};
+
+struct loaded {
+    struct store *store;
+    struct model *model;
+    struct tokenizer *tokenizer; /* NULL with no_text */
+    struct chat *chat;           /* NULL where the model has no template: chat_why says so */
+    struct err chat_why;
+    struct runner *runner;
+    struct sampler_params defaults; /* ours, then what the model's files say */
+    int32_t *stop_ids;              /* (stops): eos_token_id of generation_config.json */
+    size_t stops;
+    uint64_t kv_bytes; /* a token's */
+    double seconds;    /* to open all of it */
+};
+
+/* Takes over the store, also when it fails. */
+int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e);
+void loaded_close(struct loaded *l);
+
+/* The prompt of a conversation, as ids: template, then tokenizer. tools and set (extra template variables) may be NULL. */
+struct prompt_request {
+    const json_t *messages, *tools, *set;
+    bool no_generation_prompt;
+};
+int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e);

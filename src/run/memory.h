@@ -1,0 +1,12 @@
+/* How much memory there is: the machine's and the cgroup's limits, whichever is less. */
+#pragma once
+
+#include <stdint.h>
+
+struct memory {
+    uint64_t total;     /* what this process could have at most */
+    uint64_t available; /* without pushing anything out but page cache */
+    uint64_t resident;  /* of this process, now */
+};
+
+void memory_read(struct memory *m);

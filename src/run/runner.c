@@ -1,0 +1,262 @@
+#include "run/runner.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "base/size.h"
+
+#include <string.h>
+
+uint64_t runner_kv_bytes(const struct plan *plan, uint32_t kv_type)
+{
+    const struct dtype_info *t = dtype_get(kv_type);
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; t && g < plan->groups; g++) {
+        const struct kv_group *k = &plan->group[g];
+        uint64_t values = (uint64_t)k->layers * k->kv_heads * (k->k_dim + k->v_dim);
+        bytes += values * t->block_bytes / t->block_values;
+    }
+    return bytes;
+}
+
+/* Takes the arrays of the step: sizes are products of checked options, far from overflow. */
+static int runner_arrays(struct runner *r, struct err *e)
+{
+    size_t cells = (size_t)r->most_seqs * r->table_width * size_max(r->plan->groups, 1);
+    r->ids = mem_alloc(r->chunk, sizeof *r->ids);
+    r->pos = mem_alloc(r->chunk, sizeof *r->pos);
+    r->out = mem_alloc(r->most_outs, sizeof *r->out);
+    r->tables = mem_alloc(cells, sizeof *r->tables);
+    r->step_seq = mem_alloc(r->most_seqs, sizeof *r->step_seq);
+    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq)
+        return err_memory(e, "a step's tables", cells * sizeof *r->tables);
+    return 0;
+}
+
+static int runner_device(struct runner *r, const struct weights *weights, const struct runner_options *o,
+                         struct err *e)
+{
+    struct kv_config kv = {.page_tokens = RUNNER_PAGE, .type = o->kv_type};
+    if (o->device_options.exact)
+        kv.type = DTYPE_F32;
+    for (uint32_t g = 0; g < r->plan->groups; g++) {
+        kv.pages[g] = 1 + r->most_seqs * r->table_width;
+        if (pages_open(&r->pages[g], kv.pages[g], e))
+            return -1;
+    }
+    if (device_open(&r->device, o->device ? o->device : "cpu", &o->device_options, e))
+        return -1;
+    const struct device_ops *ops = r->device->ops;
+    if (ops->load(r->device, weights, o->progress, o->progress_arg, e))
+        return -1;
+    return ops->prepare(r->device, r->plan, &kv, r->chunk, r->most_seqs, r->most_outs, e);
+}
+
+int runner_open(struct runner **out, const struct plan *plan, const struct weights *weights,
+                const struct runner_options *o, struct err *e)
+{
+    *out = NULL;
+    struct runner *r = mem_zalloc(1, sizeof *r);
+    if (!r)
+        return err_memory(e, "the runner", sizeof *r);
+    r->plan = plan;
+    r->ctx = o->ctx;
+    r->most_seqs = o->seqs ? o->seqs : 1;
+    r->chunk = o->chunk ? o->chunk : RUNNER_CHUNK;
+    uint64_t rows = (uint64_t)r->ctx * r->most_seqs; /* more can never come */
+    r->chunk = r->chunk < rows ? r->chunk : (uint32_t)rows;
+    r->most_outs = o->outs ? o->outs : r->most_seqs;
+    r->most_outs = r->most_outs < r->chunk ? r->most_outs : r->chunk;
+    r->table_width = (r->ctx + RUNNER_PAGE - 1) / RUNNER_PAGE;
+    if (runner_arrays(r, e) || runner_device(r, weights, o, e)) {
+        runner_close(r);
+        return -1;
+    }
+    *out = r;
+    return 0;
+}
+
+void runner_close(struct runner *r)
+{
+    if (!r)
+        return;
+    if (r->device)
+        r->device->ops->close(r->device);
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        pages_close(&r->pages[g]);
+    mem_free(r->ids);
+    mem_free(r->pos);
+    mem_free(r->out);
+    mem_free(r->tables);
+    mem_free(r->step_seq);
+    mem_free(r);
+}
+
+struct seq *seq_open(struct runner *r, struct err *e)
+{
+    if (r->seqs == r->most_seqs) {
+        err_set(e, ERR_RESOURCE, "all %u sequences are in use", r->most_seqs);
+        return NULL;
+    }
+    struct seq *s = mem_zalloc(1, sizeof *s);
+    if (s) {
+        s->runner = r;
+        r->seqs++;
+        bool whole = (s->ids = mem_alloc(r->ctx, sizeof *s->ids)) != NULL;
+        for (uint32_t g = 0; g < r->plan->groups; g++)
+            whole &= (s->table[g] = mem_zalloc(r->table_width, sizeof **s->table)) != NULL;
+        if (whole)
+            return s;
+        seq_close(s);
+    }
+    err_memory(e, "a sequence", (uint64_t)r->ctx * sizeof(int32_t));
+    return NULL;
+}
+
+void seq_close(struct seq *s)
+{
+    if (!s)
+        return;
+    seq_truncate(s, 0);
+    for (uint32_t g = 0; g < s->runner->plan->groups; g++)
+        mem_free(s->table[g]);
+    mem_free(s->ids);
+    s->runner->seqs--;
+    mem_free(s);
+}
+
+/* Gives back the pages from position `len` on. */
+static void seq_drop_pages(struct seq *s, uint32_t len)
+{
+    uint32_t keep = (len + RUNNER_PAGE - 1) / RUNNER_PAGE;
+    for (uint32_t g = 0; g < s->runner->plan->groups; g++) {
+        for (uint32_t i = keep; s->table[g] && i < s->runner->table_width && s->table[g][i]; i++) {
+            pages_drop(&s->runner->pages[g], s->table[g][i]);
+            s->table[g][i] = 0;
+        }
+    }
+}
+
+void seq_truncate(struct seq *s, uint32_t len)
+{
+    if (len < s->len)
+        s->len = len;
+    seq_drop_pages(s, s->len);
+}
+
+uint32_t seq_common(const struct seq *s, const int32_t *ids, size_t n)
+{
+    uint32_t i = 0;
+    while (i < s->len && i < n && s->ids[i] == ids[i])
+        i++;
+    return i;
+}
+
+/* Pages for positions up to len, in every group. */
+static int seq_reserve(struct seq *s, uint32_t len, struct err *e)
+{
+    uint32_t want = (len + RUNNER_PAGE - 1) / RUNNER_PAGE;
+    for (uint32_t g = 0; g < s->runner->plan->groups; g++) {
+        for (uint32_t i = 0; i < want; i++) {
+            if (!s->table[g][i] && !(s->table[g][i] = pages_take(&s->runner->pages[g])))
+                return err_set(e, ERR_RESOURCE, "out of KV pages: all %u are in use",
+                               s->runner->pages[g].count - 1);
+        }
+    }
+    return 0;
+}
+
+static int runner_check(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)
+{
+    uint64_t rows = 0, outs = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct seq *s = parts[i].seq;
+        rows += parts[i].n;
+        outs += parts[i].outs;
+        if (!parts[i].n || parts[i].outs > parts[i].n)
+            return err_set(e, ERR_USAGE, "a part of a step has %u rows and wants %u results", parts[i].n,
+                           parts[i].outs);
+        if (parts[i].n > r->ctx - s->len)
+            return err_set(e, ERR_RESOURCE,
+                           "the context of %u tokens is too small by %u: %u are in it, %u more come", r->ctx,
+                           parts[i].n - (r->ctx - s->len), s->len, parts[i].n);
+    }
+    if (count > r->most_seqs || rows > r->chunk || outs > r->most_outs)
+        return err_set(e, ERR_RESOURCE,
+                       "a step of %u sequences, %u rows and %u results; the most is %u, %u and %u", count,
+                       (unsigned)rows, (unsigned)outs, r->most_seqs, r->chunk, r->most_outs);
+    return 0;
+}
+
+static struct step runner_fill(struct runner *r, const struct seq_rows *parts, uint32_t count)
+{
+    struct step st = {.ids = r->ids,
+                      .pos = r->pos,
+                      .seq = r->step_seq,
+                      .tables = r->tables,
+                      .out = r->out,
+                      .seqs = count,
+                      .table_width = r->table_width};
+    for (uint32_t i = 0; i < count; i++) {
+        const struct seq_rows *p = &parts[i];
+        r->step_seq[i] = (struct step_seq){.first = st.rows, .rows = p->n, .length = p->seq->len + p->n};
+        for (uint32_t k = 0; k < p->n; k++) {
+            r->ids[st.rows + k] = p->ids[k];
+            r->pos[st.rows + k] = (int32_t)(p->seq->len + k);
+        }
+        for (uint32_t k = p->n - p->outs; k < p->n; k++)
+            r->out[st.outs++] = (int32_t)(st.rows + k);
+        for (uint32_t g = 0; g < r->plan->groups; g++)
+            memcpy(r->tables + ((size_t)g * count + i) * r->table_width, p->seq->table[g],
+                   r->table_width * sizeof *r->tables);
+        st.rows += p->n;
+    }
+    return st;
+}
+
+int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)
+{
+    if (runner_check(r, parts, count, e))
+        return -1;
+    int failed = 0;
+    for (uint32_t i = 0; i < count && !failed; i++)
+        failed = seq_reserve(parts[i].seq, parts[i].seq->len + parts[i].n, e);
+    if (!failed) {
+        struct step st = runner_fill(r, parts, count);
+        failed = r->device->ops->run(r->device, r->plan, &st, e);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct seq *s = parts[i].seq;
+        if (failed) {
+            seq_drop_pages(s, s->len);
+            continue;
+        }
+        memcpy(s->ids + s->len, parts[i].ids, parts[i].n * sizeof *s->ids);
+        s->len += parts[i].n;
+    }
+    return failed;
+}
+
+const float *runner_results(struct runner *r, struct err *e)
+{
+    return r->device->ops->results(r->device, e);
+}
+
+int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, const struct feed_control *c, struct err *e)
+{
+    struct runner *r = s->runner;
+    if (n > r->ctx - s->len)
+        return err_set(e, ERR_RESOURCE, "%u tokens do not fit into the context of %u: %u too many",
+                       s->len + n, r->ctx, s->len + n - r->ctx);
+    for (uint32_t at = 0; at < n;) {
+        if (c && c->cancel && *c->cancel)
+            return err_set(e, ERR_INTERRUPTED, "interrupted");
+        uint32_t part = n - at < r->chunk ? n - at : r->chunk;
+        struct seq_rows rows = {.seq = s, .ids = ids + at, .n = part, .outs = at + part == n};
+        if (runner_step(r, &rows, 1, e))
+            return -1;
+        at += part;
+        if (c && c->progress)
+            c->progress(c->arg, at, n);
+    }
+    return 0;
+}

@@ -1,0 +1,82 @@
+/* One model on one device: the device, its KV pages, and steps over a flat batch of rows from any
+ * number of sequences. It belongs to one thread. Nothing is allocated once it is open and its
+ * sequences are made: a step only fills arrays that are there. */
+#pragma once
+
+#include "base/err.h"
+#include "device/device.h"
+#include "run/pages.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct runner_options {
+    const char *device; /* "cpu", "cuda", "cuda:N"; NULL = "cpu" */
+    struct device_options device_options;
+    uint32_t ctx;                              /* tokens a sequence may have */
+    uint32_t seqs;                             /* sequences at once; 0 = 1 */
+    uint32_t chunk;                            /* rows a step; 0 = 512 */
+    uint32_t outs;                             /* results a step; 0 = one per sequence */
+    uint32_t kv_type;                          /* enum dtype; F32 where device_options.exact */
+    void (*progress)(void *arg, double share); /* while weights load; may be NULL */
+    void *progress_arg;
+};
+
+enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512 };
+
+struct runner {
+    struct device *device;
+    const struct plan *plan;
+    uint32_t ctx, chunk, most_seqs, most_outs, table_width;
+    struct pages pages[PLAN_GROUPS_MOST];
+    /* the step under construction */
+    int32_t *ids, *pos, *out, *tables;
+    struct step_seq *step_seq;
+    uint32_t seqs; /* sequences that exist */
+};
+
+/* A sequence: ids[0..len) have their keys and values in the pages of its tables. */
+struct seq {
+    struct runner *runner;
+    int32_t *ids; /* (ctx) */
+    uint32_t len;
+    int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page yet */
+};
+
+/* A sequence's part in a step: n new ids, and for how many of them, counted from the last, the
+ * results are wanted. */
+struct seq_rows {
+    struct seq *seq;
+    const int32_t *ids;
+    uint32_t n, outs;
+};
+
+/* plan and weights must outlive the runner. */
+int runner_open(struct runner **out, const struct plan *plan, const struct weights *weights,
+                const struct runner_options *o, struct err *e);
+void runner_close(struct runner *r);
+
+/* Bytes of KV that one token takes, over all layers. */
+uint64_t runner_kv_bytes(const struct plan *plan, uint32_t kv_type);
+
+struct seq *seq_open(struct runner *r, struct err *e);
+void seq_close(struct seq *s);
+/* Forgets everything from position `len` on. */
+void seq_truncate(struct seq *s, uint32_t len);
+/* How many of these ids the sequence holds already, from the start. */
+uint32_t seq_common(const struct seq *s, const int32_t *ids, size_t n);
+
+/* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their
+ * sequences; on an error no sequence has changed. */
+int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e);
+/* (sum of outs, plan.out_width), in the order of the parts; valid until the next step. */
+const float *runner_results(struct runner *r, struct err *e);
+/* A whole prompt in chunks: afterwards runner_results has the last row's result. progress may be NULL;
+ * *cancel, where not NULL, is looked at between chunks. */
+struct feed_control {
+    void (*progress)(void *arg, uint32_t done, uint32_t of);
+    void *arg;
+    const volatile int *cancel;
+};
+int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, const struct feed_control *c, struct err *e);

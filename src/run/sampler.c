@@ -1,0 +1,468 @@
+#include "run/sampler.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIELD(name, least, most, initial, whole)                                                             \
+    {                                                                                                        \
+#name, offsetof(struct sampler_params, name), least, most, initial, whole                            \
+    }
+
+const struct sampler_field sampler_fields[] = {
+    FIELD(temperature, 0, 100, 0.8, false),
+    FIELD(top_k, 0, 1 << 20, 40, true),
+    FIELD(top_p, 0, 1, 0.95, false),
+    FIELD(min_p, 0, 1, 0.05, false),
+    FIELD(typical_p, 0, 1, 1, false),
+    FIELD(xtc_probability, 0, 1, 0, false),
+    FIELD(xtc_threshold, 0, 1, 0.1, false),
+    FIELD(repeat_penalty, 0.01, 100, 1, false),
+    FIELD(presence_penalty, -100, 100, 0, false),
+    FIELD(frequency_penalty, -100, 100, 0, false),
+    FIELD(repeat_last_n, -1, 1 << 30, 64, true),
+    FIELD(dry_multiplier, 0, 100, 0, false),
+    FIELD(dry_base, 1, 100, 1.75, false),
+    FIELD(dry_allowed_length, 0, 1 << 20, 2, true),
+    FIELD(dry_last_n, -1, 1 << 30, -1, true),
+    FIELD(mirostat, 0, 2, 0, true),
+    FIELD(mirostat_tau, 0, 100, 5, false),
+    FIELD(mirostat_eta, 0, 1, 0.1, false),
+};
+const size_t sampler_field_count = sizeof sampler_fields / sizeof *sampler_fields;
+
+struct candidate {
+    float logit, p;
+    int32_t id;
+};
+
+/* Invariant between the links of the chain: c[0..n) are the surviving tokens; `sorted` says whether
+ * they stand in descending order of logit. */
+struct sampler {
+    struct sampler_params params;
+    uint32_t vocab;
+    struct logit_bias *bias;
+    struct candidate *c; /* (vocab) */
+    uint32_t n;
+    bool sorted;
+    uint32_t *seen;   /* (vocab): scratch of the penalties, zero between calls */
+    uint32_t *length; /* (vocab): scratch of DRY, zero between calls */
+    double mu;        /* mirostat's state */
+};
+
+static double *sampler_value(struct sampler_params *p, const struct sampler_field *f)
+{
+    return (double *)((char *)p + f->offset);
+}
+
+void sampler_defaults(struct sampler_params *p)
+{
+    *p = (struct sampler_params){0};
+    for (size_t i = 0; i < sampler_field_count; i++)
+        *sampler_value(p, &sampler_fields[i]) = sampler_fields[i].initial;
+}
+
+int sampler_check(const struct sampler_params *p, uint32_t vocab, struct err *e)
+{
+    for (size_t i = 0; i < sampler_field_count; i++) {
+        const struct sampler_field *f = &sampler_fields[i];
+        double v = *(const double *)((const char *)p + f->offset);
+        if (!(v >= f->least && v <= f->most) || (f->whole && v != floor(v)))
+            return err_set(e, ERR_USAGE, "%s is %g; it has to be %s from %g to %g", f->name, v,
+                           f->whole ? "a whole number" : "a number", f->least, f->most);
+    }
+    for (size_t i = 0; i < p->biases; i++) {
+        if (p->bias[i].id < 0 || (uint32_t)p->bias[i].id >= vocab)
+            return err_set(e, ERR_USAGE, "logit_bias names token %d; the vocabulary has 0 to %u",
+                           p->bias[i].id, vocab - 1);
+        if (isnan(p->bias[i].bias))
+            return err_set(e, ERR_USAGE, "logit_bias of token %d is not a number", p->bias[i].id);
+    }
+    return 0;
+}
+
+int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t vocab, struct err *e)
+{
+    *out = NULL;
+    if (sampler_check(p, vocab, e))
+        return -1;
+    struct sampler *s = mem_zalloc(1, sizeof *s);
+    if (!s)
+        return err_memory(e, "the sampler", sizeof *s);
+    s->params = *p;
+    s->vocab = vocab;
+    s->mu = 2 * p->mirostat_tau;
+    s->c = mem_alloc(vocab, sizeof *s->c);
+    s->seen = mem_zalloc(vocab, sizeof *s->seen);
+    s->length = mem_zalloc(vocab, sizeof *s->length);
+    s->bias = mem_alloc(p->biases, sizeof *s->bias);
+    if (!s->c || !s->seen || !s->length || !s->bias) {
+        sampler_close(s);
+        return err_memory(e, "the sampler", (unsigned long long)vocab * sizeof *s->c);
+    }
+    if (p->biases)
+        memcpy(s->bias, p->bias, p->biases * sizeof *s->bias);
+    s->params.bias = s->bias;
+    *out = s;
+    return 0;
+}
+
+void sampler_close(struct sampler *s)
+{
+    if (!s)
+        return;
+    mem_free(s->c);
+    mem_free(s->seen);
+    mem_free(s->length);
+    mem_free(s->bias);
+    mem_free(s);
+}
+
+/* Uniform in (0, 1) from three numbers: two rounds of a 64-bit mixer. */
+static double sampler_uniform(uint64_t seed, uint64_t position, uint64_t token)
+{
+    uint64_t x = seed * 0x9e3779b97f4a7c15u + position * 0xd1342543de82ef95u + token * 0xaf251af3b0f025b5u;
+    for (int i = 0; i < 2; i++) {
+        x ^= x >> 32;
+        x *= 0xd6e8feb86659fd93u;
+    }
+    x ^= x >> 32;
+    return ((double)(x >> 11) + 0.5) * 0x1p-53;
+}
+
+static int sampler_descending(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit < y->logit ? 1 : -1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static void sampler_sort(struct sampler *s)
+{
+    if (!s->sorted)
+        qsort(s->c, s->n, sizeof *s->c, sampler_descending);
+    s->sorted = true;
+}
+
+/* Moves c[at] down a heap of k whose root is the worst. */
+static void sampler_sift(struct candidate *c, uint32_t k, uint32_t at)
+{
+    for (;;) {
+        uint32_t worst = at, left = 2 * at + 1, right = left + 1;
+        if (left < k && sampler_descending(&c[left], &c[worst]) > 0)
+            worst = left;
+        if (right < k && sampler_descending(&c[right], &c[worst]) > 0)
+            worst = right;
+        if (worst == at)
+            return;
+        struct candidate t = c[at];
+        c[at] = c[worst];
+        c[worst] = t;
+        at = worst;
+    }
+}
+
+/* Keeps the k best, sorted. */
+static void sampler_keep_best(struct sampler *s, uint32_t k)
+{
+    if (k < s->n) {
+        for (uint32_t i = k / 2; i-- > 0;)
+            sampler_sift(s->c, k, i);
+        for (uint32_t i = k; i < s->n; i++) {
+            if (sampler_descending(&s->c[i], &s->c[0]) >= 0)
+                continue;
+            s->c[0] = s->c[i];
+            sampler_sift(s->c, k, 0);
+        }
+        s->n = k;
+    }
+    sampler_sort(s);
+}
+
+/* Sets p of every candidate to its share of the survivors. */
+static void sampler_softmax(struct sampler *s)
+{
+    float best = -INFINITY;
+    for (uint32_t i = 0; i < s->n; i++)
+        best = s->c[i].logit > best ? s->c[i].logit : best;
+    double sum = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        sum += s->c[i].p = expf(s->c[i].logit - best);
+    for (uint32_t i = 0; i < s->n; i++)
+        s->c[i].p = (float)(s->c[i].p / sum);
+}
+
+/* Puts the candidates that hold at least `mass` of the probability in front, sorted, without sorting
+ * a whole vocabulary: those within a few nats of the best usually suffice. Needs p. */
+static void sampler_sort_mass(struct sampler *s, double mass)
+{
+    if (s->sorted)
+        return;
+    float best = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        best = s->c[i].p > best ? s->c[i].p : best;
+    for (float cut = best * 1e-3f; cut > 0 && s->n > 1024; cut *= 1e-3f) {
+        double sum = 0;
+        uint32_t front = 0;
+        for (uint32_t i = 0; i < s->n; i++) {
+            if (s->c[i].p < cut)
+                continue;
+            sum += s->c[i].p;
+            struct candidate t = s->c[front];
+            s->c[front++] = s->c[i];
+            s->c[i] = t;
+        }
+        if (sum >= mass) {
+            s->n = front;
+            break;
+        }
+    }
+    sampler_sort(s);
+}
+
+/* How often each token occurs in the window, applied to the logits. */
+static void sampler_penalise(struct sampler *s, const int32_t *history, size_t n)
+{
+    const struct sampler_params *p = &s->params;
+    bool off = p->repeat_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0;
+    size_t last = p->repeat_last_n < 0 || p->repeat_last_n > (double)n ? n : (size_t)p->repeat_last_n;
+    if (off || !last)
+        return;
+    for (size_t i = n - last; i < n; i++)
+        if (history[i] >= 0 && (uint32_t)history[i] < s->vocab)
+            s->seen[history[i]]++;
+    for (size_t i = n - last; i < n; i++) {
+        int32_t id = history[i];
+        if (id < 0 || (uint32_t)id >= s->vocab || !s->seen[id])
+            continue;
+        float *l = &s->c[id].logit; /* the candidates are still in order of id */
+        *l = (float)(*l > 0 ? *l / p->repeat_penalty : *l * p->repeat_penalty);
+        *l -= (float)(p->presence_penalty + p->frequency_penalty * s->seen[id]);
+        s->seen[id] = 0;
+    }
+}
+
+/* DRY: a token that would carry on a repetition of length m pays multiplier * base^(m - allowed). For
+ * every earlier place whose tokens end like the history does, the token that followed there is found
+ * with the length of the match. */
+static void sampler_dry(struct sampler *s, const int32_t *history, size_t n)
+{
+    enum { MOST = 64, LOOK = 8192 }; /* longer matches are penalised like MOST: the power is huge by then */
+    const struct sampler_params *p = &s->params;
+    size_t last = p->dry_last_n < 0 || p->dry_last_n > (double)n ? n : (size_t)p->dry_last_n;
+    if (p->dry_multiplier == 0 || last < 2)
+        return;
+    last = last < LOOK ? last : LOOK;
+    const int32_t *h = history + (n - last);
+    for (size_t i = 0; i + 1 < last; i++) {
+        uint32_t m = 0;
+        while (m < MOST && m <= i && h[i - m] == h[last - 1 - m]) {
+            int32_t id = h[i - m];
+            if (id < 0 || (uint32_t)id >= s->vocab || (p->dry_breaker && p->dry_breaker[id]))
+                break;
+            m++;
+        }
+        int32_t next = h[i + 1];
+        if (next >= 0 && (uint32_t)next < s->vocab && m > s->length[next])
+            s->length[next] = m;
+    }
+    for (size_t i = 1; i < last; i++) {
+        int32_t id = h[i];
+        if (id < 0 || (uint32_t)id >= s->vocab || !s->length[id])
+            continue;
+        double over = (double)s->length[id] - p->dry_allowed_length;
+        if (over >= 0)
+            s->c[id].logit -= (float)(p->dry_multiplier * pow(p->dry_base, over));
+        s->length[id] = 0;
+    }
+}
+
+/* Keeps the tokens whose surprise is nearest to the entropy, until they hold typical_p. */
+static int sampler_by_shift(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    return x->p < y->p ? -1 : x->p > y->p;
+}
+
+static void sampler_typical(struct sampler *s)
+{
+    double mass = s->params.typical_p, entropy = 0, sum = 0;
+    sampler_softmax(s);
+    float best = -INFINITY;
+    for (uint32_t i = 0; i < s->n; i++) {
+        best = s->c[i].logit > best ? s->c[i].logit : best;
+        if (s->c[i].p > 0)
+            entropy -= s->c[i].p * log(s->c[i].p);
+    }
+    double total = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        total += exp((double)s->c[i].logit - best);
+    for (uint32_t i = 0; i < s->n; i++)
+        s->c[i].p = (float)fabs(log(total) - ((double)s->c[i].logit - best) - entropy);
+    qsort(s->c, s->n, sizeof *s->c, sampler_by_shift);
+    uint32_t keep = 0;
+    while (keep < s->n && (sum < mass || !keep))
+        sum += exp((double)s->c[keep++].logit - best) / total;
+    s->n = keep;
+    s->sorted = false;
+}
+
+static void sampler_top_p(struct sampler *s)
+{
+    sampler_softmax(s);
+    sampler_sort_mass(s, s->params.top_p);
+    double sum = 0;
+    uint32_t keep = 0;
+    while (keep < s->n && (sum < s->params.top_p || !keep))
+        sum += s->c[keep++].p;
+    s->n = keep;
+}
+
+static void sampler_min_p(struct sampler *s)
+{
+    float best = -INFINITY;
+    for (uint32_t i = 0; i < s->n; i++)
+        best = s->c[i].logit > best ? s->c[i].logit : best;
+    float least = best + logf((float)s->params.min_p);
+    uint32_t keep = 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->c[i].logit >= least)
+            s->c[keep++] = s->c[i];
+    s->n = keep;
+}
+
+/* With the given chance, drops all but the least probable of the tokens above the threshold. */
+static void sampler_xtc(struct sampler *s, uint64_t position)
+{
+    if (sampler_uniform(s->params.seed, position, UINT64_MAX) >= s->params.xtc_probability)
+        return;
+    sampler_softmax(s);
+    sampler_sort(s);
+    uint32_t above = 0;
+    while (above < s->n && s->c[above].p >= s->params.xtc_threshold)
+        above++;
+    if (above < 2)
+        return;
+    s->n -= above - 1;
+    memmove(s->c, s->c + above - 1, s->n * sizeof *s->c);
+}
+
+/* The survivor with the largest logit / T + Gumbel noise. */
+static struct candidate sampler_draw(struct sampler *s, double temperature, uint64_t position)
+{
+    double best = -INFINITY;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        double l = s->c[i].logit / temperature;
+        if (l + 37 < best) /* -log(-log(u)) is below 37 for every u that we draw */
+            continue;
+        double u = sampler_uniform(s->params.seed, position, (uint64_t)s->c[i].id);
+        double v = l - log(-log(u));
+        if (v > best) {
+            best = v;
+            at = i;
+        }
+    }
+    return s->c[at];
+}
+
+/* Mirostat: cuts so that the surprise of what is drawn stays near tau. Version 1 estimates the cut
+ * from the slope of the best 100; version 2 cuts at mu directly. */
+static struct candidate sampler_mirostat(struct sampler *s, uint64_t position)
+{
+    const struct sampler_params *p = &s->params;
+    double t = p->temperature;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->c[i].logit = (float)(s->c[i].logit / t);
+    sampler_softmax(s);
+    sampler_sort(s);
+    uint32_t keep = 1;
+    if (p->mirostat == 1) {
+        double num = 0, den = 0;
+        for (uint32_t i = 0; i < 99 && i + 1 < s->n && s->c[i + 1].p > 0; i++) {
+            double x = log((double)(i + 2) / (i + 1)), y = log(s->c[i].p / s->c[i + 1].p);
+            num += x * y;
+            den += x * x;
+        }
+        double slope = den > 0 ? num / den : 1, eps = slope - 1;
+        double k = pow(eps * pow(2, s->mu) / (1 - pow((double)s->vocab, -eps)), 1 / slope);
+        keep = k >= 1 && k < s->n ? (uint32_t)k : k >= s->n ? s->n : 1;
+    } else {
+        while (keep < s->n && -log2(s->c[keep].p) <= s->mu)
+            keep++;
+    }
+    s->n = keep;
+    sampler_softmax(s);
+    struct candidate c = sampler_draw(s, 1, position);
+    s->mu -= p->mirostat_eta * (-log2(c.p) - p->mirostat_tau);
+    return c;
+}
+
+static int32_t sampler_best(const struct sampler *s)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 1; i < s->n; i++)
+        if (s->c[i].logit > s->c[at].logit)
+            at = i;
+    return s->c[at].id;
+}
+
+/* Candidates from logits, in order of id, with bias and penalties; then without what is banned. */
+static int sampler_fill(struct sampler *s, const float *logits, const int32_t *history, size_t n,
+                        const uint32_t *mask, struct err *e)
+{
+    bool bad = false;
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        bad |= !(logits[i] < INFINITY);
+        s->c[i] = (struct candidate){.logit = logits[i], .id = (int32_t)i};
+    }
+    if (bad)
+        return err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
+    for (size_t i = 0; i < s->params.biases; i++)
+        s->c[s->bias[i].id].logit += s->bias[i].bias;
+    sampler_penalise(s, history, n);
+    sampler_dry(s, history, n);
+    s->n = 0;
+    for (uint32_t i = 0; i < s->vocab; i++)
+        if (s->c[i].logit > -INFINITY && (!mask || mask[i / 32] >> i % 32 & 1))
+            s->c[s->n++] = s->c[i];
+    s->sorted = false;
+    return s->n ? 0 : err_set(e, ERR_DATA, "no token is allowed here: every one is banned");
+}
+
+int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *history, size_t n,
+                     uint64_t position, const uint32_t *mask, struct err *e)
+{
+    const struct sampler_params *p = &s->params;
+    if (sampler_fill(s, logits, history, n, mask, e))
+        return -1;
+    if (p->temperature == 0)
+        return sampler_best(s);
+    if (p->mirostat > 0)
+        return sampler_mirostat(s, position).id;
+    if (p->top_k > 0)
+        sampler_keep_best(s, (uint32_t)p->top_k);
+    if (p->typical_p < 1)
+        sampler_typical(s);
+    if (p->top_p < 1)
+        sampler_top_p(s);
+    if (p->min_p > 0)
+        sampler_min_p(s);
+    if (p->xtc_probability > 0)
+        sampler_xtc(s, position);
+    return sampler_draw(s, p->temperature, position).id;
+}
+
+double sampler_logprob(const float *logits, uint32_t vocab, int32_t id)
+{
+    float best = logits[0];
+    for (uint32_t i = 1; i < vocab; i++)
+        best = logits[i] > best ? logits[i] : best;
+    double sum = 0;
+    for (uint32_t i = 0; i < vocab; i++)
+        sum += exp((double)logits[i] - best);
+    return (double)logits[id] - best - log(sum);
+}

@@ -1,0 +1,103 @@
+#define _GNU_SOURCE
+#include "tool/answer.h"
+
+#include "base/log.h"
+#include "run/memory.h"
+#include "tool/progress.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static volatile int interrupted;
+
+static void answer_on_interrupt(int signal)
+{
+    (void)signal;
+    if (interrupted)
+        _exit(ERR_INTERRUPTED);
+    interrupted = 1;
+}
+
+void answer_catch_interrupts(void)
+{
+    struct sigaction act = {.sa_handler = answer_on_interrupt};
+    sigaction(SIGINT, &act, NULL);
+}
+
+bool answer_interrupted(void)
+{
+    return interrupted;
+}
+
+struct stream {
+    const struct answer_options *o;
+    struct progress bar;
+};
+
+static void stream_text(void *arg, const char *text, size_t n)
+{
+    struct stream *s = arg;
+    if (s->o->quiet)
+        return;
+    fwrite(text, 1, n, stdout);
+    if (fflush(stdout)) /* nobody reads any more: main says so at the end */
+        interrupted = 1;
+}
+
+static void stream_prompt(void *arg, uint32_t done, uint32_t of)
+{
+    struct stream *s = arg;
+    progress_show(&s->bar, (double)done / of, NULL);
+    if (done < of)
+        return;
+    progress_end(&s->bar);
+    if (s->o->prompt_done)
+        s->o->prompt_done(s->o->arg);
+}
+
+int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const struct answer_options *o,
+               struct generation *g, struct err *e)
+{
+    struct stream stream = {.o = o};
+    struct generate_options options = {
+        .sampler = *o->sampler,
+        .most = o->most,
+        .stop_strings = o->stop_strings,
+        .stops = o->stops,
+        .stop_ids = l->stop_ids,
+        .stop_id_count = l->stops,
+        .ignore_eog = o->ignore_eog,
+        .show_special = o->special,
+        .text = stream_text,
+        .arg = &stream,
+        .feed = {.progress = stream_prompt, .arg = &stream, .cancel = &interrupted},
+    };
+    interrupted = 0;
+    progress_start(&stream.bar, "reading the prompt");
+    int r = generate(s, l->tokenizer, prompt->data, (uint32_t)prompt->len, &options, g, e);
+    progress_end(&stream.bar);
+    return r;
+}
+
+static double rate(double n, double seconds)
+{
+    return seconds > 0 ? n / seconds : 0;
+}
+
+void answer_stats(const struct loaded *l, const struct generation *g)
+{
+    struct memory m;
+    memory_read(&m);
+    double after_first = g->ids.len ? (double)g->ids.len - 1 : 0;
+    fprintf(stderr,
+            "load     %8.0f ms\n"
+            "prompt   %8u tokens, %u of them cached, %.1f tok/s\n"
+            "first    %8.0f ms to the first token\n"
+            "answer   %8zu tokens, %.1f tok/s (%s)\n"
+            "memory   %8.0f MB resident, %u tokens of context take %.0f MB\n",
+            1e3 * l->seconds, g->prompt, g->cached, rate(g->prompt - g->cached, g->prompt_seconds),
+            1e3 * g->first_seconds, g->ids.len, rate(after_first, g->decode_seconds), finish_name(g->finish),
+            1e-6 * (double)m.resident, l->runner->ctx, 1e-6 * (double)l->kv_bytes * l->runner->ctx);
+}

@@ -1,0 +1,31 @@
+/* One answer in the terminal: prompt ids in, text streamed to standard output, Ctrl-C ends it. Shared by
+ * `quern run` with a prompt and by the chat. */
+#pragma once
+
+#include "run/generate.h"
+#include "run/loaded.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+struct answer_options {
+    const struct sampler_params *sampler;
+    uint32_t most;                   /* tokens; 0 = no limit but the context */
+    const char *const *stop_strings; /* (stops) */
+    size_t stops;
+    bool quiet;   /* nothing is streamed: --json */
+    bool special; /* show control tokens */
+    bool ignore_eog;
+    void (*prompt_done)(void *arg); /* called between the two phases; may be NULL */
+    void *arg;
+};
+
+/* Ctrl-C sets a flag while an answer is made (again within it: exits at once). */
+void answer_catch_interrupts(void);
+bool answer_interrupted(void);
+
+int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const struct answer_options *o,
+               struct generation *g, struct err *e);
+
+/* "prompt 31 tokens, 350 tok/s; answer 128 tokens, 40.1 tok/s; ..." on stderr */
+void answer_stats(const struct loaded *l, const struct generation *g);

@@ -1,0 +1,60 @@
+/* The command line of a verb, read by a table of its options. Options may stand before or after the other
+ * words: --name VALUE, --name=VALUE, -n VALUE, -nVALUE; "--" ends them. */
+#pragma once
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum arg_kind {
+    ARG_FLAG,
+    ARG_INT,   /* a whole number, least to most */
+    ARG_NUM,   /* a number, least to most */
+    ARG_TEXT,  /* as it is */
+    ARG_BYTES, /* "512M", "2.5GiB", least to most */
+};
+
+struct arg_option {
+    const char *name; /* without its dashes; NULL ends the table */
+    char letter;      /* 0 = has none */
+    enum arg_kind kind;
+    const char *value; /* how help calls the value: "N", "FILE" */
+    const char *help;
+    double least, most;
+};
+
+struct arg_seen {
+    const struct arg_option *option;
+    const char *text; /* NULL for a flag */
+    union {
+        int64_t integer; /* ARG_INT, ARG_BYTES */
+        double number;
+    };
+};
+
+struct args {
+    const struct arg_option *options;
+    struct arg_seen *seen; /* (seen_count), in the order given */
+    int seen_count;
+    const char **words; /* (count): what is no option */
+    int count;
+};
+
+/* Options that every verb has: --help, --quiet, --verbose. */
+extern const struct arg_option args_common[];
+
+/* argv without the program and the verb. */
+int args_parse(struct args *a, const struct arg_option *options, int argc, char **argv, struct err *e);
+void args_free(struct args *a);
+
+/* The last one given, where there are several. */
+bool args_flag(const struct args *a, const char *name);
+const char *args_text(const struct args *a, const char *name); /* NULL = not given */
+int64_t args_int(const struct args *a, const char *name, int64_t otherwise);
+double args_num(const struct args *a, const char *name, double otherwise);
+/* An option that may be given many times: start with at = 0; NULL after the last. */
+const char *args_next(const struct args *a, const char *name, int *at);
+
+/* How far two words are apart: letters to change, add or leave out; at most 3 is a slip of the hand. */
+int args_distance(const char *a, const char *b);

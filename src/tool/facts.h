@@ -1,0 +1,23 @@
+/* What a person wants to know about a model, from either container. 0 and "" are what the model does not say. */
+#pragma once
+
+#include "base/dtype.h"
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct store;
+
+struct facts {
+    char architecture[64], name[256], license[128], tokenizer[32];
+    bool template;
+    uint64_t parameters;        /* values of all tensors */
+    uint64_t weights;           /* their bytes */
+    uint64_t types[DTYPE_MOST]; /* tensors of each type */
+    uint64_t context, layers, width, heads, kv_heads, head_dim, ffn, experts, vocab;
+    uint64_t kv_per_token; /* bytes of keys and values in F16; 0 for an encoder */
+};
+
+/* -1 where a key has the wrong type or a senseless value. */
+int facts_read(struct facts *f, const struct store *s, struct err *e);

@@ -1,0 +1,61 @@
+/* quern help [COMMAND], and the texts that --help prints: all of it from the tables of the verbs. */
+#include "tool/tool.h"
+
+#include "base/buf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void help_short(struct buf *out)
+{
+    buf_str(
+        out,
+        "quern runs language models: GGUF files and Hugging Face folders, on the CPU or an NVIDIA GPU.\n\n"
+        "usage: quern COMMAND [options]\n\n");
+    for (int i = 0; tool_verbs[i]; i++)
+        buf_printf(out, "  %-11s %s\n", tool_verbs[i]->name, tool_verbs[i]->brief);
+    buf_str(out, "\n'quern help COMMAND' says more about one; 'quern --version' prints the version.\n"
+                 "MODEL is a .gguf (the first part of a split one), a folder with safetensors, or a name "
+                 "(smollm2).\n");
+}
+
+static void help_options(struct buf *out, const struct arg_option *o)
+{
+    for (; o && o->name; o++) {
+        char left[64], letter[] = {'-', o->letter, ',', ' ', 0};
+        snprintf(left, sizeof left, "%s--%s%s%s", o->letter ? letter : "    ", o->name, o->value ? " " : "",
+                 o->value ? o->value : "");
+        buf_printf(out, "  %-28s %s\n", left, o->help);
+    }
+}
+
+void help_verb(struct buf *out, const struct tool_verb *v)
+{
+    buf_printf(out, "usage: quern %s%s%s [options]\n\n%s\n\n", v->name, *v->words ? " " : "", v->words,
+               v->brief);
+    help_options(out, v->options);
+    help_options(out, args_common);
+    if (v->more)
+        buf_printf(out, "\n%s", v->more);
+}
+
+static int help_run(const struct args *a, struct err *e)
+{
+    struct buf out = {0};
+    const struct tool_verb *v = a->count ? tool_find(a->words[0], e) : NULL;
+    if (a->count && !v)
+        return -1;
+    if (v)
+        help_verb(&out, v);
+    else
+        help_short(&out);
+    return tool_print(&out, e);
+}
+
+const struct tool_verb tool_help = {
+    .name = "help",
+    .words = "[COMMAND]",
+    .brief = "list the commands, or say more about one",
+    .most = 1,
+    .run = help_run,
+};

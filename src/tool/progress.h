@@ -1,0 +1,18 @@
+/* A progress bar on stderr: only where it is a terminal, only once the work has lasted a moment, and
+ * gone when it is done. */
+#pragma once
+
+#include <stdbool.h>
+
+struct progress {
+    const char *label;
+    bool on;    /* stderr is a terminal */
+    bool drawn; /* there is a bar to wipe */
+    double start, last;
+};
+
+void progress_start(struct progress *p, const char *label);
+/* share: 0 to 1; note may be NULL. */
+void progress_show(struct progress *p, double share, const char *note);
+void progress_end(struct progress *p);
+double clock_now(void); /* seconds, monotonic */

@@ -1,0 +1,255 @@
+/* quern run: one answer and exit, or a chat in the terminal. */
+#define _GNU_SOURCE
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "tool/answer.h"
+#include "tool/load.h"
+#include "tool/profile.h"
+#include "tool/sampling.h"
+#include "tool/talk.h"
+#include "tool/tool.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { RUN_STOPS = 16 };
+
+static const struct arg_option run_options[] = {
+    {"prompt", 'p', ARG_TEXT, "TEXT", "the prompt (or the second word, or standard input)", 0, 0},
+    {"predict", 'n', ARG_INT, "N", "at most so many tokens (default: until the model ends)", 1, 1 << 24},
+    {"system", 0, ARG_TEXT, "TEXT", "the system message", 0, 0},
+    {"raw", 0, ARG_FLAG, NULL, "the prompt as it is, without the chat template", 0, 0},
+    {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
+    {"set", 0, ARG_TEXT, "K=V", "a variable for the template (JSON, else text); may be repeated", 0, 0},
+    {"stop", 0, ARG_TEXT, "TEXT", "text that ends the answer; may be repeated", 0, 0},
+    {"special", 0, ARG_FLAG, NULL, "show control tokens in the answer", 0, 0},
+    {"ignore-eos", 0, ARG_FLAG, NULL, "go on after the model's end token", 0, 0},
+    {"json", 0, ARG_FLAG, NULL, "print one JSON value at the end instead of streaming", 0, 0},
+    {"profile", 0, ARG_FLAG, NULL, "print where the time went, operation by operation", 0, 0},
+    SAMPLING_OPTIONS,
+    LOAD_OPTIONS,
+    {0},
+};
+
+/* Everything that one call of the verb needs. */
+struct run {
+    const struct args *a;
+    struct loaded *loaded;
+    struct seq *seq;
+    struct sampling sampling;
+    const char *stops[RUN_STOPS];
+    size_t stop_count;
+    struct buf prompt, chat_template;
+    json_t *set;
+    struct profile profile;
+};
+
+static int run_read_options(struct run *r, struct err *e)
+{
+    int at = 0;
+    for (const char *text; (text = args_next(r->a, "stop", &at));) {
+        if (!*text)
+            return err_set(e, ERR_USAGE, "--stop is empty");
+        if (r->stop_count == RUN_STOPS)
+            return err_set(e, ERR_USAGE, "more than %d of --stop", RUN_STOPS);
+        r->stops[r->stop_count++] = text;
+    }
+    const char *file = args_text(r->a, "template");
+    if (file && file_read(file, &r->chat_template, e))
+        return -1;
+    return tool_set_values(r->a, &r->set, e);
+}
+
+/* The prompt's text: -p, the second word, or standard input. false: there is none, and it is a chat. */
+static int run_prompt_text(struct run *r, bool *is_chat, struct err *e)
+{
+    const char *text = args_text(r->a, "prompt");
+    if (text && r->a->count > 1)
+        return err_set(e, ERR_USAGE, "the prompt is given twice: by -p and as the second word");
+    text = text ? text : r->a->count > 1 ? r->a->words[1] : NULL;
+    *is_chat = !text && isatty(STDIN_FILENO);
+    if (*is_chat)
+        return 0;
+    if (!text)
+        return file_read("-", &r->prompt, e);
+    return buf_str(&r->prompt, text) ? 0 : err_memory(e, "the prompt", strlen(text));
+}
+
+/* The prompt's ids: through the template, or raw. */
+static int run_prompt_ids(struct run *r, struct ids *out, struct err *e)
+{
+    const char *text = r->prompt.data ? r->prompt.data : "", *system = args_text(r->a, "system");
+    if (args_flag(r->a, "raw"))
+        return tokenizer_encode(r->loaded->tokenizer, text, r->prompt.len, TOK_SPECIAL | TOK_ADD, out, e);
+    json_t *messages = json_array();
+    int failed = 0;
+    if (system)
+        failed = json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", system));
+    failed |= json_array_append_new(messages,
+                                    json_pack("{s:s,s:s%}", "role", "user", "content", text, r->prompt.len));
+    if (failed)
+        err_set(e, ERR_DATA, "the prompt is not valid UTF-8 text; --raw takes any bytes");
+    else
+        failed =
+            loaded_prompt(r->loaded, &(struct prompt_request){.messages = messages, .set = r->set}, out, e);
+    json_decref(messages);
+    return failed ? -1 : 0;
+}
+
+static void run_ids_json(struct json *j, const char *key, const struct ids *ids)
+{
+    json_key(j, key);
+    json_begin(j, '[');
+    for (size_t i = 0; i < ids->len; i++)
+        json_int(j, ids->data[i]);
+    json_end(j, ']');
+}
+
+static int run_print_json(const struct run *r, const struct ids *prompt, const struct generation *g,
+                          struct err *e)
+{
+    struct buf out = {0};
+    struct json j = {.out = &out};
+    double read = g->prompt - g->cached, after = (double)g->ids.len - 1;
+    json_begin(&j, '{');
+    json_key(&j, "text");
+    json_strn(&j, g->text.data ? g->text.data : "", g->text.len);
+    run_ids_json(&j, "ids", &g->ids);
+    run_ids_json(&j, "prompt_ids", prompt);
+    json_key(&j, "finish_reason");
+    json_str(&j, finish_name(g->finish));
+    json_key(&j, "timings");
+    json_begin(&j, '{');
+    const struct {
+        const char *key;
+        double value;
+    } rows[] = {
+        {"load_ms", 1e3 * r->loaded->seconds},
+        {"first_token_ms", 1e3 * g->first_seconds},
+        {"prompt_n", read},
+        {"prompt_tok_s", g->prompt_seconds > 0 ? read / g->prompt_seconds : 0},
+        {"n", (double)g->ids.len},
+        {"tok_s", after > 0 && g->decode_seconds > 0 ? after / g->decode_seconds : 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_key(&j, rows[i].key);
+        json_num(&j, rows[i].value);
+    }
+    json_end(&j, '}');
+    json_end(&j, '}');
+    buf_char(&out, '\n');
+    return tool_print(&out, e);
+}
+
+static void run_prompt_done(void *arg)
+{
+    profile_mark(arg);
+}
+
+static int run_once(struct run *r, struct err *e)
+{
+    bool json = args_flag(r->a, "json"), profiled = args_flag(r->a, "profile");
+    struct ids prompt = {0};
+    struct generation g = {0};
+    struct answer_options o = {
+        .sampler = &r->sampling.params,
+        .most = (uint32_t)args_int(r->a, "predict", 0),
+        .stop_strings = r->stops,
+        .stops = r->stop_count,
+        .quiet = json,
+        .special = args_flag(r->a, "special"),
+        .ignore_eog = args_flag(r->a, "ignore-eos"),
+    };
+    int failed = run_prompt_ids(r, &prompt, e);
+    if (!failed && profiled) {
+        failed = profile_start(&r->profile, r->loaded, e);
+        o.prompt_done = run_prompt_done;
+        o.arg = &r->profile;
+    }
+    answer_catch_interrupts();
+    failed = failed || answer_run(r->loaded, r->seq, &prompt, &o, &g, e);
+    if (!json && g.text.len && (failed || g.text.data[g.text.len - 1] != '\n'))
+        putchar('\n');
+    if (!failed && json)
+        failed = run_print_json(r, &prompt, &g, e);
+    if (!failed && g.context_full)
+        log_warn("the answer ends because the context of %u tokens is full; --ctx makes it larger",
+                 r->loaded->runner->ctx);
+    if (!failed && args_flag(r->a, "verbose"))
+        answer_stats(r->loaded, &g);
+    if (!failed && profiled)
+        failed = profile_print(&r->profile, &g, e);
+    if (!failed && g.finish == FINISH_CANCEL)
+        failed = err_set(e, ERR_INTERRUPTED, "interrupted");
+    ids_free(&prompt);
+    generation_free(&g);
+    return failed ? -1 : 0;
+}
+
+static int run_talk(struct run *r, struct err *e)
+{
+    if (!r->loaded->chat) {
+        *e = r->loaded->chat_why;
+        return -1;
+    }
+    struct talk_options o = {
+        .system = args_text(r->a, "system"),
+        .sampling = &r->sampling,
+        .most = (uint32_t)args_int(r->a, "predict", 0),
+        .stop_strings = r->stops,
+        .stops = r->stop_count,
+        .set = r->set,
+        .verbose = args_flag(r->a, "verbose"),
+    };
+    return talk_run(r->loaded, r->seq, &o, e);
+}
+
+static int run_all(struct run *r, struct err *e)
+{
+    bool is_chat;
+    struct loaded_options o = {0};
+    if (run_read_options(r, e) || run_prompt_text(r, &is_chat, e))
+        return -1;
+    if (!is_chat && !r->prompt.len)
+        return err_set(e, ERR_USAGE, "the prompt is empty");
+    if (is_chat && args_flag(r->a, "json"))
+        return err_set(e, ERR_USAGE, "--json needs a prompt (-p TEXT, or standard input)");
+    o.chat_template = r->chat_template.data;
+    if (load_model(&r->loaded, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
+        sampling_read(r->a, &r->loaded->defaults, &r->sampling, e) ||
+        sampler_check(&r->sampling.params, r->loaded->model->plan.out_width, e))
+        return -1;
+    r->seq = seq_open(r->loaded->runner, e);
+    if (!r->seq)
+        return -1;
+    return is_chat ? run_talk(r, e) : run_once(r, e);
+}
+
+static int run_run(const struct args *a, struct err *e)
+{
+    static struct run r; /* large: the biases */
+    r = (struct run){.a = a, .prompt.max = 64 << 20, .chat_template.max = 4 << 20};
+    int result = run_all(&r, e);
+    seq_close(r.seq);
+    profile_free(&r.profile);
+    loaded_close(r.loaded);
+    json_decref(r.set);
+    buf_free(&r.prompt);
+    buf_free(&r.chat_template);
+    return result;
+}
+
+const struct tool_verb tool_run = {
+    .name = "run",
+    .words = "[MODEL] [PROMPT]",
+    .brief = "answer a prompt, or chat in the terminal",
+    .more = "Without MODEL the default model answers; without a prompt, on a terminal, it is a chat.\n"
+            "  quern run -p \"Why is the sky blue?\"\n"
+            "  quern run model.gguf \"Write a haiku about mills\" --temp 0.5\n"
+            "  git diff | quern run coder.gguf --system \"Review this change.\"\n",
+    .options = run_options,
+    .least = 0,
+    .most = 2,
+    .run = run_run,
+};

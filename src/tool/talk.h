@@ -1,0 +1,17 @@
+/* A chat in the terminal: line editing, history, commands that begin with a slash. */
+#pragma once
+
+#include "run/loaded.h"
+#include "tool/sampling.h"
+
+struct talk_options {
+    const char *system; /* NULL = none */
+    struct sampling *sampling;
+    uint32_t most;
+    const char *const *stop_strings; /* (stops) */
+    size_t stops;
+    const json_t *set; /* template variables, or NULL */
+    bool verbose;      /* figures after every answer */
+};
+
+int talk_run(struct loaded *l, struct seq *s, const struct talk_options *o, struct err *e);

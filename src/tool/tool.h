@@ -1,0 +1,47 @@
+/* The command line: one file per verb, and one row in TOOL_VERBS. */
+#pragma once
+
+#include "base/err.h"
+#include "tool/args.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct buf;
+struct store;
+
+struct tool_verb {
+    const char *name;
+    const char *words; /* how usage calls what is no option: "MODEL", "[MODEL] [PROMPT]"; "" = none */
+    const char *brief; /* one line: what it does */
+    const char *more;  /* examples and the like, at the end of its help; NULL = nothing */
+    const struct arg_option *options;
+    int least, most; /* how many words */
+    /* 0, or -1 with an error whose code is the exit code. Standard output is flushed and checked by main. */
+    int (*run)(const struct args *a, struct err *e);
+};
+
+/* A new verb is src/tool/NAME.c, which defines `const struct tool_verb tool_NAME`, and its row here. Help lists
+ * them in this order. */
+#define TOOL_VERBS(X)                                                                                        \
+    X(info)                                                                                                  \
+    X(help)
+
+#define TOOL_DECLARE(name) extern const struct tool_verb tool_##name;
+TOOL_VERBS(TOOL_DECLARE)
+
+extern const struct tool_verb *const tool_verbs[]; /* NULL ends it */
+/* NULL, with a sentence that names the nearest one. */
+const struct tool_verb *tool_find(const char *name, struct err *e);
+
+void help_short(struct buf *out);                           /* of `quern` alone */
+void help_verb(struct buf *out, const struct tool_verb *v); /* of `quern VERB --help` */
+
+/* MODEL of the command line (NULL = the default model) to a path, and to an open model. */
+int tool_model_path(const char *model, char *path, size_t size, struct err *e);
+int tool_open(struct store **out, const char *model, struct err *e);
+
+/* Writes b to standard output and frees it; a buffer that failed is an error. */
+int tool_print(struct buf *b, struct err *e);
+/* Whether to colour what goes to this stream (1 or 2): a terminal, and no NO_COLOR. */
+bool tool_colour(int fd);

@@ -1,0 +1,436 @@
+/* Every kernel of every tier that this machine has, against scalar.c, over odd shapes. With --bench
+ * [TYPE] it prices the products instead (bench.h). */
+#include "test.h"
+
+#include "base/block.h"
+#include "base/dtype.h"
+#include "base/half.h"
+#include "base/mem.h"
+#include "device/cpu/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const tiers[] = {"avx2", "avx512"};
+static const uint32_t rounded_types[] = {DTYPE_Q4_0,  DTYPE_Q4_1,   DTYPE_Q5_0,  DTYPE_Q5_1, DTYPE_Q8_0,
+                                         DTYPE_Q2_K,  DTYPE_Q3_K,   DTYPE_Q4_K,  DTYPE_Q5_K, DTYPE_Q6_K,
+                                         DTYPE_MXFP4, DTYPE_IQ4_NL, DTYPE_IQ4_XS};
+static const uint32_t float_types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,
+                                       DTYPE_Q4_K, DTYPE_IQ2_XS, DTYPE_NVFP4};
+
+enum { M_MOST = 100 };
+
+static uint64_t random_state = 88172645463325252u;
+
+static uint32_t random_u32(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 32);
+}
+
+static float random_unit(void) /* [-1, 1) */
+{
+    return (float)(int32_t)random_u32() * 0x1p-31f;
+}
+
+/* Bell-like, with an outlier now and then as activations have them. */
+static float random_value(void)
+{
+    float v = random_unit() + random_unit() + random_unit();
+    return random_u32() % 64 ? v : v * 20;
+}
+
+static const struct kernels *tier_or_skip(const char *name)
+{
+    struct err e = {0};
+    const struct kernels *k = kernels_get(name, &e);
+    if (!k)
+        print_message("no %s on this machine: skipped\n", name);
+    return k;
+}
+
+/* ---- weights ---- */
+
+/* Where a block keeps its fp16 scales, so that random bytes become sensible numbers. */
+static void set_scales(uint32_t type, uint8_t *block)
+{
+    static const struct {
+        uint8_t type, at[2], count;
+    } where[] = {{DTYPE_Q4_0, {0}, 1},    {DTYPE_Q4_1, {0, 2}, 2}, {DTYPE_Q5_0, {0}, 1},
+                 {DTYPE_Q5_1, {0, 2}, 2}, {DTYPE_Q8_0, {0}, 1},    {DTYPE_Q2_K, {80, 82}, 2},
+                 {DTYPE_Q3_K, {108}, 1},  {DTYPE_Q4_K, {0, 2}, 2}, {DTYPE_Q5_K, {0, 2}, 2},
+                 {DTYPE_Q6_K, {208}, 1},  {DTYPE_IQ4_NL, {0}, 1},  {DTYPE_IQ4_XS, {0}, 1},
+                 {DTYPE_IQ2_XS, {0}, 1}};
+    static const float extremes[] = {0, 6e-8f, -6e-8f, 6.1e-5f, -3.0f};
+    for (size_t i = 0; i < sizeof where / sizeof *where; i++)
+        for (int j = 0; where[i].type == type && j < where[i].count; j++) {
+            float d = random_u32() % 16 ? random_unit() * 0.05f : extremes[random_u32() % 5];
+            uint16_t h = fp16_from_f32(d);
+            memcpy(block + where[i].at[j], &h, 2);
+        }
+    if (type == DTYPE_MXFP4)
+        block[0] = (uint8_t)(random_u32() % 16 ? 110 + random_u32() % 20 : random_u32() % 2 ? 0 : 140);
+    for (int j = 0; type == DTYPE_NVFP4 && j < 4; j++)
+        block[j] = (uint8_t)(random_u32() % 0x60);
+}
+
+static void random_row(uint32_t type, uint32_t k, uint8_t *row)
+{
+    const struct dtype_info *t = dtype_get(type);
+    for (uint32_t b = 0; b < k / t->block_values; b++, row += t->block_bytes) {
+        for (uint32_t i = 0; i < t->block_bytes; i++)
+            row[i] = (uint8_t)random_u32();
+        set_scales(type, row);
+        float v = random_value() * 0.05f;
+        uint16_t h = type == DTYPE_F16 ? fp16_from_f32(v) : bf16_from_f32(v);
+        if (type == DTYPE_F32)
+            memcpy(row, &v, 4);
+        else if (type == DTYPE_F16 || type == DTYPE_BF16)
+            memcpy(row, &h, 2);
+    }
+}
+
+/* A product and its truth. All arrays are exactly as long as they may be read, and at odd addresses. */
+struct product {
+    struct matmul job;
+    uint8_t *w_hold;
+    float *x, *y, *truth, *scale; /* (M_MOST, n1): y has one column more, which stays untouched */
+    uint32_t cols;
+};
+
+/* What the error of one result is measured by: the sum of |x| times the largest |w| of each 32. (The
+ * parts of w = a q + b may cancel, and each has its own rounding.) */
+static void product_scales(struct product *p)
+{
+    const struct dtype_info *t = dtype_get(p->job.type);
+    float *row = mem_alloc(p->job.k, sizeof(float));
+    for (uint32_t n = p->job.n0; n < p->job.n1; n++) {
+        t->decode(p->job.w + n * p->job.row_bytes, row, p->job.k);
+        for (uint32_t r = 0; r < M_MOST; r++) {
+            float sum = 0;
+            for (uint32_t k = 0; k < p->job.k; k += 32) {
+                float most = 0, part = 0;
+                for (uint32_t i = k; i < k + 32 && i < p->job.k; i++) {
+                    most = fmaxf(most, fabsf(row[i]));
+                    part += fabsf(p->x[r * p->job.x_stride + i]);
+                }
+                sum += most * part;
+            }
+            p->scale[r * p->cols + n] = sum;
+        }
+    }
+    mem_free(row);
+}
+
+static void product_open(struct product *p, uint32_t type, uint32_t n0, uint32_t n1, uint32_t k)
+{
+    const struct dtype_info *t = dtype_get(type);
+    size_t row_bytes = (size_t)(k / t->block_values) * t->block_bytes;
+    memset(p, 0, sizeof *p);
+    p->cols = n1 + 1;
+    p->w_hold = mem_alloc(n1 * row_bytes + 1, 1);
+    p->x = mem_alloc((size_t)M_MOST * k, sizeof(float));
+    p->y = mem_alloc((size_t)M_MOST * p->cols, sizeof(float));
+    p->truth = mem_alloc((size_t)M_MOST * p->cols, sizeof(float));
+    p->scale = mem_alloc((size_t)M_MOST * p->cols, sizeof(float));
+    for (uint32_t n = 0; n < n1; n++)
+        random_row(type, k, p->w_hold + 1 + n * row_bytes);
+    for (size_t i = 0; i < (size_t)M_MOST * k; i++)
+        p->x[i] = random_value();
+    p->job = (struct matmul){.w = p->w_hold + 1,
+                             .row_bytes = row_bytes,
+                             .type = type,
+                             .k = k,
+                             .n0 = n0,
+                             .n1 = n1,
+                             .x = p->x,
+                             .x_stride = k,
+                             .y = p->y,
+                             .y_stride = p->cols};
+    p->job.q8 = (struct q8_rows){.q = mem_alloc((size_t)M_MOST * k, 1),
+                                 .d = mem_alloc((size_t)M_MOST * (k / 32) + 1, sizeof(float)),
+                                 .s = mem_alloc((size_t)M_MOST * (k / 32) + 1, sizeof(int32_t)),
+                                 .q_stride = k,
+                                 .s_stride = k / 32};
+    product_scales(p);
+}
+
+static void product_close(struct product *p)
+{
+    void *all[] = {p->w_hold, p->x, p->y, p->truth, p->scale, p->job.q8.q, p->job.q8.d, p->job.q8.s};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        mem_free(all[i]);
+}
+
+static void product_round(struct product *p, const struct kernels *k)
+{
+    const struct q8_rows *q = &p->job.q8;
+    for (uint32_t r = 0; r < M_MOST; r++)
+        k->quantise(p->x + r * p->job.x_stride, p->job.k, q->q + r * q->q_stride, q->d + r * q->s_stride,
+                    q->s + r * q->s_stride);
+}
+
+/* The bound: 2e-6 of the scale, that is a few units in the last place of a float, whatever k and m. */
+static void product_check(struct product *p, const struct kernels *k, uint32_t m,
+                          void (*kernel)(const struct matmul *), void *scratch)
+{
+    struct matmul job = p->job;
+    job.m = m;
+    job.scratch = scratch;
+    for (size_t i = 0; i < (size_t)M_MOST * p->cols; i++)
+        p->y[i] = 12345.0f;
+    kernel(&job);
+    for (uint32_t r = 0; r < M_MOST; r++)
+        for (uint32_t n = 0; n < p->cols; n++) {
+            size_t at = (size_t)r * p->cols + n;
+            if (r >= m || n < job.n0 || n >= job.n1) {
+                if (p->y[at] != 12345.0f)
+                    fail_msg("%s %s wrote outside: row %u column %u", k->tier, dtype_get(job.type)->name, r,
+                             n);
+                continue;
+            }
+            float off = fabsf(p->y[at] - p->truth[at]);
+            if (!(off <= 2e-6f * p->scale[at] + 1e-30f))
+                fail_msg(
+                    "%s %s m %u k %u rows %u..%u: y(%u, %u) is %g, scalar has %g, off by %g of the scale",
+                    k->tier, dtype_get(job.type)->name, m, job.k, job.n0, job.n1, r, n, (double)p->y[at],
+                    (double)p->truth[at], (double)(off / p->scale[at]));
+        }
+}
+
+static void product_all_m(struct product *p, bool rounded)
+{
+    static const uint32_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 100};
+    struct err e = {0};
+    const struct kernels *scalar = kernels_get("scalar", &e);
+    product_round(p, scalar);
+    p->job.m = M_MOST;
+    float *y = p->job.y;
+    p->job.y = p->truth;
+    (rounded ? scalar->matmul_q8[p->job.type] : scalar->matmul_float)(&p->job);
+    p->job.y = y;
+    for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
+        const struct kernels *k = kernels_get(tiers[t], &e);
+        if (!k)
+            continue;
+        void *scratch = mem_aligned(64, k->scratch_bytes);
+        for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+            product_check(p, k, ms[i], rounded ? k->matmul_q8[p->job.type] : k->matmul_float, scratch);
+        mem_free(scratch);
+    }
+}
+
+static void test_rounded_products(void **state)
+{
+    (void)state;
+    static const uint32_t small[] = {32, 64, 224, 256, 288, 544, 1056}, large[] = {256, 512, 768, 1280};
+    static const uint32_t rows[][2] = {{0, 1}, {0, 16}, {3, 20}, {5, 6}, {1, 34}, {2, 10}, {0, 31}};
+    for (size_t t = 0; t < sizeof rounded_types / sizeof *rounded_types; t++) {
+        bool k_type = dtype_get(rounded_types[t])->block_values == 256;
+        const uint32_t *ks = k_type ? large : small;
+        for (size_t i = 0; i < (k_type ? 4 : 7); i++) {
+            struct product p;
+            product_open(&p, rounded_types[t], rows[i][0], rows[i][1], ks[i]);
+            product_all_m(&p, true);
+            product_close(&p);
+        }
+        struct product p;
+        product_open(&p, rounded_types[t], 1, 34, k_type ? 1280 : 1056);
+        product_all_m(&p, true);
+        product_close(&p);
+    }
+}
+
+static void test_float_products(void **state)
+{
+    (void)state;
+    static const uint32_t plain[] = {1, 7, 8, 9, 31, 64, 257, 300, 521}, blocks[] = {256, 768};
+    static const uint32_t rows[][2] = {{0, 1},  {0, 16}, {3, 20}, {5, 6}, {1, 34},
+                                       {2, 10}, {0, 31}, {0, 7},  {4, 33}};
+    for (size_t t = 0; t < sizeof float_types / sizeof *float_types; t++) {
+        bool is_plain = dtype_get(float_types[t])->block_values == 1;
+        for (size_t i = 0; i < (is_plain ? 9 : 2); i++) {
+            struct product p;
+            product_open(&p, float_types[t], rows[i][0], rows[i][1], is_plain ? plain[i] : blocks[i]);
+            product_all_m(&p, false);
+            product_close(&p);
+        }
+    }
+}
+
+/* ---- vectors ---- */
+
+enum { N_MOST = 400 };
+
+static const uint32_t lengths[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 128, 255, 400};
+
+static void random_values(float *x, uint32_t n, float scale)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = random_value() * scale;
+}
+
+/* |a - b| <= bound * (1 + |b|) */
+static void check_close(const char *what, const struct kernels *k, uint32_t n, const float *a, const float *b,
+                        float bound)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!(fabsf(a[i] - b[i]) <= bound * (1 + fabsf(b[i]))))
+            fail_msg("%s %s, %u values: value %u is %.9g, scalar has %.9g", k->tier, what, n, i, (double)a[i],
+                     (double)b[i]);
+}
+
+static void check_norms(const struct kernels *k, const struct kernels *s, uint32_t n)
+{
+    float x[N_MOST], w[N_MOST], b[N_MOST], y[N_MOST], truth[N_MOST];
+    random_values(x, n, 3);
+    random_values(w, n, 1);
+    random_values(b, n, 1);
+    for (int with = 0; with < 2; with++) {
+        k->rms_norm(x, with ? w : NULL, 1e-5f, n, y);
+        s->rms_norm(x, with ? w : NULL, 1e-5f, n, truth);
+        check_close("rms_norm", k, n, y, truth, 1e-6f);
+        k->layer_norm(x, with ? w : NULL, with ? b : NULL, 1e-5f, n, y);
+        s->layer_norm(x, with ? w : NULL, with ? b : NULL, 1e-5f, n, truth);
+        check_close("layer_norm", k, n, y, truth, n > 2 ? 4e-6f : 1e-4f); /* two values may nearly cancel */
+    }
+    memcpy(y, x, n * sizeof *x); /* in place */
+    k->rms_norm(y, w, 1e-5f, n, y);
+    s->rms_norm(x, w, 1e-5f, n, truth);
+    check_close("rms_norm in place", k, n, y, truth, 1e-6f);
+}
+
+static void check_acts(const struct kernels *k, const struct kernels *s, uint32_t n)
+{
+    float g[N_MOST], u[N_MOST], y[N_MOST], truth[N_MOST];
+    for (int act = ACT_NONE; act <= ACT_RELU2; act++)
+        for (int round = 0; round < 3; round++) {
+            random_values(g, n, round == 0 ? 0.01f : round == 1 ? 2 : 40);
+            random_values(u, n, 1);
+            k->act_mul(act, g, round ? u : NULL, n, y);
+            s->act_mul(act, g, round ? u : NULL, n, truth);
+            for (uint32_t i = 0; i < n; i++) { /* where 1 + tanh or 1 + erf cancel, scalar.c itself is off */
+                float bound = 1e-6f * (1 + fabsf(truth[i])) + 2e-7f * fabsf(g[i] * (round ? u[i] : 1));
+                if (!(fabsf(y[i] - truth[i]) <= bound))
+                    fail_msg("%s act %d(%.9g) is %.9g, scalar has %.9g", k->tier, act, (double)g[i],
+                             (double)y[i], (double)truth[i]);
+            }
+        }
+}
+
+static void check_small(const struct kernels *k, const struct kernels *s, uint32_t n)
+{
+    float a[N_MOST], b[N_MOST], y[N_MOST], truth[N_MOST], size = 0;
+    random_values(a, n, 1);
+    random_values(b, n, 1);
+    for (uint32_t i = 0; i < n; i++)
+        size += fabsf(a[i] * b[i]);
+    assert_true(fabsf(k->dot(a, b, n) - s->dot(a, b, n)) <= 1e-6f * size);
+    assert_true(k->max(a, n) == s->max(a, n));
+    memcpy(y, b, sizeof y);
+    memcpy(truth, b, sizeof y);
+    k->axpy(0.37f, a, n, y);
+    s->axpy(0.37f, a, n, truth);
+    check_close("axpy", k, n, y, truth, 1e-6f);
+    for (int capped = 0; capped < 2; capped++) {
+        memcpy(y, a, sizeof y);
+        memcpy(truth, a, sizeof y);
+        k->softcap(y, n, 1.7f, capped ? 30 : 0);
+        s->softcap(truth, n, 1.7f, capped ? 30 : 0);
+        check_close("softcap", k, n, y, truth, 1e-6f);
+    }
+    for (int halves = 0; halves < 2 && n % 2 == 0; halves++) {
+        memcpy(y, a, sizeof y);
+        memcpy(truth, a, sizeof y);
+        k->rope(y, n, halves, b);
+        s->rope(truth, n, halves, b);
+        check_close("rope", k, n, y, truth, 1e-5f); /* cosines of any size here */
+    }
+    a[n / 2] = -INFINITY; /* a masked key */
+    memcpy(y, a, sizeof y);
+    memcpy(truth, a, sizeof y);
+    float sum = k->exp_sum(y, n, 2.5f), sum_truth = s->exp_sum(truth, n, 2.5f);
+    check_close("exp_sum", k, n, y, truth, 1e-6f);
+    assert_true(y[n / 2] == 0);
+    check_close("the sum of exp_sum", k, 1, &sum, &sum_truth, 1e-6f);
+}
+
+static void check_quantise(const struct kernels *k, const struct kernels *s)
+{
+    enum { K = 96 };
+    for (int round = 0; round < 200; round++) {
+        float x[K], d[2][K / 32];
+        int8_t q[2][K];
+        int32_t sums[2][K / 32];
+        random_values(x, K, round % 7 == 0 ? 1e-38f : round % 11 == 0 ? 1e30f : 1);
+        if (round % 5 == 0)
+            memset(x + 32, 0, 32 * sizeof *x);
+        if (round % 3 == 0)
+            for (int i = 0; i < 32; i++) /* halves: where rounding has a tie */
+                x[i] = i == 0 ? 127 : (float)(int)(random_u32() % 200) - 99.5f;
+        k->quantise(x, K, q[0], d[0], sums[0]);
+        s->quantise(x, K, q[1], d[1], sums[1]);
+        assert_memory_equal(q[0], q[1], sizeof q[0]);
+        assert_memory_equal(d[0], d[1], sizeof d[0]);
+        assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+    }
+}
+
+static void check_halves(const struct kernels *k, const struct kernels *s)
+{
+    enum { ALL = 65536, ODD = 3 };
+    uint16_t *h = mem_alloc(ALL, 2), *back = mem_alloc(ALL, 2), *truth_back = mem_alloc(ALL, 2);
+    float *f = mem_alloc(ALL, 4), *truth = mem_alloc(ALL, 4);
+    for (uint32_t i = 0; i < ALL; i++)
+        h[i] = (uint16_t)i;
+    k->from_f16(h, ALL - ODD, f);
+    s->from_f16(h, ALL - ODD, truth);
+    for (uint32_t i = 0; i < ALL - ODD; i++)
+        assert_true(f[i] == truth[i] || (isnan(f[i]) && isnan(truth[i])));
+    for (uint32_t i = 0; i < ALL; i++) {
+        uint32_t bits = random_u32();
+        memcpy(f + i, &bits, 4);
+        if (isnan(f[i]))
+            f[i] = random_value() * 1e-6f;
+    }
+    k->to_f16(f, ALL - ODD, back);
+    s->to_f16(f, ALL - ODD, truth_back);
+    assert_memory_equal(back, truth_back, (ALL - ODD) * 2);
+    mem_free(h);
+    mem_free(back);
+    mem_free(truth_back);
+    mem_free(f);
+    mem_free(truth);
+}
+
+static void test_vectors(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    const struct kernels *scalar = kernels_get("scalar", &e);
+    for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
+        const struct kernels *k = tier_or_skip(tiers[t]);
+        if (!k)
+            continue;
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            check_norms(k, scalar, lengths[i]);
+            check_acts(k, scalar, lengths[i]);
+            check_small(k, scalar, lengths[i]);
+        }
+        check_quantise(k, scalar);
+        check_halves(k, scalar);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rounded_products),
+        cmocka_unit_test(test_float_products),
+        cmocka_unit_test(test_vectors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,74 @@
+"""Fixtures of the end-to-end tests: the program, reference data, models."""
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def json(self):
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "models: needs models that only `make test-models` fetches")
+    config.addinivalue_line("markers", "slow: takes minutes; for `make soak`")
+
+
+@pytest.fixture(scope="session")
+def binary():
+    path = Path(os.environ.get("QUERN_BUILD", ROOT / "build")) / "quern"
+    if not path.is_file():
+        pytest.fail(f"{path} is not there: make build")
+    return path
+
+
+@pytest.fixture(scope="session")
+def quern(binary):
+    """quern("info", path, stdin=b"") -> Result(code, out, err). With raw=True out is bytes."""
+    def run(*args, stdin=b"", timeout=120, env=None, cwd=None, raw=False):
+        stdin = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run([str(binary), *map(str, args)], input=stdin, capture_output=True, timeout=timeout, cwd=cwd,
+                              env={**os.environ, **(env or {})})
+        out = done.stdout if raw else done.stdout.decode("utf-8", "replace")
+        return Result(done.returncode, out, done.stderr.decode("utf-8", "replace"))
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder of reference data: $QUERN_SHARED, or `shared` beside the repository."""
+    path = Path(os.environ.get("QUERN_SHARED", ROOT.parent / "shared"))
+    if not (path / "vocab").is_dir():
+        pytest.skip("no reference data: ../shared is not there")
+    return path
+
+
+def cached(name):
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    path = Path(cache) / "quern" / "models" / name
+    if not path.exists():
+        pytest.skip(f"the model {name} is not in the cache (scripts/fetch-model)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The default model, which `make test` fetches."""
+    return cached("SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture(scope="session")
+def model():
+    """model("gemma-3-270m-q4_k_m.gguf") -> its path in the cache, or a skip."""
+    return cached

@@ -1,0 +1,306 @@
+/* The sampler chain: what each link keeps, that draws follow the distribution, that noise depends on
+ * (seed, position) alone, and that bad values are refused by name. */
+#include "test.h"
+
+#include "run/sampler.h"
+#include "run/stop.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { VOCAB = 8, DRAWS = 20000 };
+
+/* Probabilities 0.4, 0.25, 0.15, 0.1, 0.05, 0.03, 0.015, 0.005, shuffled over the ids. */
+static const float P[VOCAB] = {0.1f, 0.4f, 0.015f, 0.25f, 0.005f, 0.15f, 0.03f, 0.05f};
+
+static void plain(struct sampler_params *p)
+{
+    sampler_defaults(p);
+    p->temperature = 1;
+    p->top_k = 0;
+    p->top_p = 1;
+    p->min_p = 0;
+}
+
+static void draw(const struct sampler_params *p, const int32_t *history, size_t n, double share[VOCAB])
+{
+    struct err e = {0};
+    struct sampler *s;
+    float logits[VOCAB];
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = logf(P[i]) + 3;
+    assert_int_equal(sampler_open(&s, p, VOCAB, &e), 0);
+    memset(share, 0, VOCAB * sizeof *share);
+    for (uint64_t pos = 0; pos < DRAWS; pos++) {
+        int32_t id = sampler_pick(s, logits, history, n, pos, NULL, &e);
+        assert_in_range(id, 0, VOCAB - 1);
+        share[id] += 1.0 / DRAWS;
+    }
+    sampler_close(s);
+}
+
+/* The survivors have their renormalised probabilities, the others none. */
+static void expect(const struct sampler_params *p, const char *survivors)
+{
+    double share[VOCAB], sum = 0;
+    draw(p, NULL, 0, share);
+    for (int i = 0; i < VOCAB; i++)
+        sum += strchr(survivors, '0' + i) ? P[i] : 0;
+    for (int i = 0; i < VOCAB; i++) {
+        double want = strchr(survivors, '0' + i) ? P[i] / sum : 0;
+        if (fabs(share[i] - want) > 0.015 || (want == 0 && share[i] != 0))
+            fail_msg("survivors %s: token %d drawn with %.4f, wanted %.4f", survivors, i, share[i], want);
+    }
+}
+
+static void test_links(void **state)
+{
+    (void)state;
+    struct sampler_params p;
+    plain(&p);
+    expect(&p, "01234567");
+    p.top_k = 3;
+    expect(&p, "135");
+    p.top_k = 100;
+    expect(&p, "01234567");
+    plain(&p);
+    p.top_p = 0.75;
+    expect(&p, "135"); /* 0.4 + 0.25 = 0.65 is not enough */
+    p.top_p = 0;
+    expect(&p, "1"); /* the best always stays */
+    plain(&p);
+    p.min_p = 0.3;
+    expect(&p, "135");
+    plain(&p);
+    p.xtc_probability = 1;
+    p.xtc_threshold = 0.12;
+    expect(&p, "0245 67"); /* of 1, 3, 5 only the least stays */
+    p.xtc_threshold = 0.5;
+    expect(&p, "01234567");
+    plain(&p);
+    p.typical_p = 0.5; /* entropy 1.57 nats: -ln p is nearest for 0.25, then 0.15, then 0.4 */
+    expect(&p, "135");
+}
+
+static void test_temperature(void **state)
+{
+    (void)state;
+    struct sampler_params p;
+    double share[VOCAB], z = 0;
+    plain(&p);
+    p.temperature = 0;
+    draw(&p, NULL, 0, share);
+    assert_true(share[1] > 0.999);
+    p.temperature = 2;
+    draw(&p, NULL, 0, share);
+    for (int i = 0; i < VOCAB; i++)
+        z += sqrt(P[i]);
+    for (int i = 0; i < VOCAB; i++)
+        assert_true(fabs(share[i] - sqrt(P[i]) / z) < 0.015);
+}
+
+static void test_penalties(void **state)
+{
+    (void)state;
+    struct sampler_params p;
+    double share[VOCAB];
+    const int32_t history[] = {1, 3, 1, 2};
+    plain(&p);
+    p.presence_penalty = 100;
+    p.repeat_last_n = -1;
+    draw(&p, history, 4, share);
+    assert_true(share[1] == 0 && share[3] == 0 && share[2] == 0 && share[5] > 0.3);
+    p.repeat_last_n = 2; /* looks at 1 and 2 only */
+    draw(&p, history, 4, share);
+    assert_true(share[1] == 0 && share[3] > 0.3);
+    p.repeat_last_n = 0;
+    draw(&p, history, 4, share);
+    assert_true(share[1] > 0.35);
+    plain(&p);
+    p.frequency_penalty = (double)logf(2); /* twice seen: a quarter of the odds */
+    draw(&p, history, 4, share);
+    assert_true(fabs(share[1] / share[0] - 0.4 / 4 / 0.1) < 0.15);
+    const struct logit_bias bias[] = {{1, -INFINITY}, {4, 100}};
+    plain(&p);
+    p.bias = bias;
+    p.biases = 2;
+    draw(&p, NULL, 0, share);
+    assert_true(share[4] > 0.999);
+    p.biases = 1;
+    draw(&p, NULL, 0, share);
+    assert_true(share[1] == 0 && share[3] > 0.3);
+}
+
+static void test_dry(void **state)
+{
+    (void)state;
+    struct sampler_params p;
+    double share[VOCAB];
+    const int32_t history[] = {5, 3, 0, 1, 7, 5, 3, 0}; /* 5 3 0 came before, followed by 1 */
+    plain(&p);
+    p.dry_multiplier = 10;
+    draw(&p, history, 8, share);
+    assert_true(share[1] < 0.001 && share[3] > 0.3);
+    p.dry_allowed_length = 4;
+    draw(&p, history, 8, share);
+    assert_true(share[1] > 0.35);
+    p.dry_allowed_length = 2;
+    uint8_t breaker[VOCAB] = {[0] = 1};
+    p.dry_breaker = breaker;
+    draw(&p, history, 8, share);
+    assert_true(share[1] > 0.35);
+}
+
+static void test_mirostat(void **state)
+{
+    (void)state;
+    struct sampler_params p;
+    double share[VOCAB];
+    for (int version = 1; version <= 2; version++) {
+        plain(&p);
+        p.mirostat = version;
+        p.mirostat_tau = 1;
+        draw(&p, NULL, 0, share);
+        double surprise = 0;
+        for (int i = 0; i < VOCAB; i++)
+            surprise -= share[i] * log2(P[i]);
+        assert_true(surprise < 2.2); /* the plain distribution has 2.35 bits */
+        assert_true(share[1] > 0.45);
+    }
+}
+
+static void test_seed(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct sampler_params p;
+    struct sampler *a, *b, *c;
+    float logits[VOCAB];
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = logf(P[i]);
+    plain(&p);
+    p.seed = 42;
+    assert_int_equal(sampler_open(&a, &p, VOCAB, &e) | sampler_open(&b, &p, VOCAB, &e), 0);
+    p.seed = 43;
+    assert_int_equal(sampler_open(&c, &p, VOCAB, &e), 0);
+    int differ = 0, last = 0;
+    for (uint64_t pos = 0; pos < 200; pos++) {
+        int32_t x = sampler_pick(a, logits, NULL, 0, pos, NULL, &e);
+        /* b is asked in another order: the position alone decides */
+        int32_t y = sampler_pick(b, logits, NULL, 0, 199 - pos, NULL, &e);
+        int32_t z = sampler_pick(b, logits, NULL, 0, pos, NULL, &e);
+        assert_int_equal(x, z);
+        differ += x != sampler_pick(c, logits, NULL, 0, pos, NULL, &e);
+        last += x != y;
+    }
+    assert_true(differ > 50 && last > 50);
+    uint32_t mask = 1u << 4 | 1u << 6;
+    for (uint64_t pos = 0; pos < 200; pos++) {
+        int32_t id = sampler_pick(a, logits, NULL, 0, pos, &mask, &e);
+        assert_true(id == 4 || id == 6);
+    }
+    mask = 0;
+    assert_int_equal(sampler_pick(a, logits, NULL, 0, 0, &mask, &e), -1);
+    assert_string_equal(e.text, "no token is allowed here: every one is banned");
+    e = (struct err){0};
+    logits[3] = NAN;
+    assert_int_equal(sampler_pick(a, logits, NULL, 0, 0, NULL, &e), -1);
+    assert_int_equal(e.code, ERR_DEVICE);
+    sampler_close(a);
+    sampler_close(b);
+    sampler_close(c);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sampler_field_count; i++) {
+        const struct sampler_field *f = &sampler_fields[i];
+        double bad[] = {f->least - 1, f->most + 1, NAN, f->whole ? 0.5 : NAN};
+        for (int k = 0; k < 4; k++) {
+            struct sampler_params p;
+            struct err e = {0};
+            sampler_defaults(&p);
+            assert_int_equal(sampler_check(&p, VOCAB, &e), 0);
+            *(double *)((char *)&p + f->offset) = bad[k];
+            assert_int_equal(sampler_check(&p, VOCAB, &e), -1);
+            assert_int_equal(e.code, ERR_USAGE);
+            assert_true(!strncmp(e.text, f->name, strlen(f->name)));
+        }
+    }
+    struct sampler_params p;
+    struct err e = {0};
+    const struct logit_bias bias = {VOCAB, 1};
+    sampler_defaults(&p);
+    p.bias = &bias;
+    p.biases = 1;
+    assert_int_equal(sampler_check(&p, VOCAB, &e), -1);
+    assert_string_equal(e.text, "logit_bias names token 8; the vocabulary has 0 to 7");
+}
+
+/* A large vocabulary: top-p without top-k, checked against a full sort. */
+static void test_large(void **state)
+{
+    (void)state;
+    enum { N = 50000 };
+    struct err e = {0};
+    struct sampler_params p;
+    struct sampler *s;
+    static float logits[N];
+    uint32_t x = 1;
+    for (int i = 0; i < N; i++) {
+        x = x * 1664525 + 1013904223;
+        logits[i] = (float)(x >> 8) / (1 << 24) * 12;
+    }
+    logits[7] = 22;
+    logits[9] = 21;
+    plain(&p);
+    p.top_p = 0.7;
+    assert_int_equal(sampler_open(&s, &p, N, &e), 0);
+    for (uint64_t pos = 0; pos < 50; pos++) {
+        int32_t id = sampler_pick(s, logits, NULL, 0, pos, NULL, &e);
+        assert_true(id == 7 || id == 9);
+    }
+    sampler_close(s);
+    assert_true(fabs(exp(sampler_logprob(logits, N, 7)) - 0.55) < 0.2);
+}
+
+static void test_stop(void **state)
+{
+    (void)state;
+    static const char *const strings[] = {"\n\n", "END", "</s>"};
+    static const char text[] = "one\ntwo E EN <</s ENDless";
+    for (size_t piece = 1; piece < 6; piece++) {
+        struct stop s = {.strings = strings, .count = 3};
+        struct buf out = {0};
+        bool hit = false;
+        for (size_t at = 0; at < sizeof text - 1 && !hit; at += piece) {
+            size_t n = sizeof text - 1 - at < piece ? sizeof text - 1 - at : piece;
+            hit = stop_feed(&s, text + at, n, &out);
+        }
+        stop_flush(&s, &out);
+        assert_true(hit);
+        assert_string_equal(out.data, "one\ntwo E EN <</s ");
+        buf_free(&out);
+        stop_free(&s);
+    }
+    struct stop s = {.strings = strings, .count = 3};
+    struct buf out = {0};
+    assert_false(stop_feed(&s, "tail EN", 7, &out));
+    assert_string_equal(out.data, "tail ");
+    stop_flush(&s, &out);
+    assert_string_equal(out.data, "tail EN");
+    buf_free(&out);
+    stop_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_links),   cmocka_unit_test(test_temperature), cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_dry),     cmocka_unit_test(test_mirostat),    cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_large),       cmocka_unit_test(test_stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
