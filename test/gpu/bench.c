@@ -166,6 +166,27 @@ static void profile(struct rig *r, uint32_t rows, const char *what)
     fflush(stdout);
 }
 
+/* What each kind of kernel costs where it stands: the step without it. */
+static void ablate(struct rig *r, const struct preset *p, double peak)
+{
+    static const struct {
+        const char *name;
+        uint32_t from, count;
+    } part[] = {{"nothing", 0, 0},           {"norm_pack", K_NORM_PACK, 1},   {"qkv_finish", K_QKV, 1},
+                {"attn_decode", K_ATTN_DECODE, 4}, {"attn_combine", K_ATTN_COMBINE, 1}, {"act_pack", K_ACT_PACK, 1},
+                {"products", K_GEMM, 4 * FMT_COUNT}, {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
+    struct cuda_device *d = (struct cuda_device *)r->device;
+    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
+        for (uint32_t k = 0; k < part[i].count; k++)
+            d->g->skip[part[i].from + k] = true;
+        d->graphs = 0;
+        printf("  without %-16s", part[i].name);
+        decode(r, p, 1, 512, peak);
+        memset(d->g->skip, 0, sizeof d->g->skip);
+    }
+    d->graphs = 0;
+}
+
 static void prefill(struct rig *r, const struct preset *p, uint32_t tokens, uint32_t chunk)
 {
     struct err e = {0};
@@ -238,6 +259,7 @@ static int bench_step(const char *name, uint32_t type)
         decode(&r, p, streams[i], 512, peak);
     r.length[0] = 512;
     profile(&r, 1, "decode 1");
+    ablate(&r, p, peak);
     rig_close(&r);
     open_rig(&r, 1024, 1, 17408);
     static const uint32_t tokens[] = {512, 2048, 8192};
@@ -271,7 +293,7 @@ static float time_product(struct gpu *g, const struct gemm_args *a, uint32_t ker
         for (int i = 0; i < copies; i++) {
             struct gemm_args b = *a;
             b.seg[0].w.base = (const uint8_t *)(pool + (uint64_t)i * each);
-            if (gpu_launch(g, kernel, (struct gpu_grid){gpu_blocks(b.tiles, GEMM_WARPS / b.split), 1, 1, GEMM_WARPS * 32, 0}, &b, &e))
+            if (gpu_launch(g, kernel, (struct gpu_grid){gpu_blocks(b.strips, GEMM_WARPS / b.split), 1, 1, GEMM_WARPS * 32, 0}, &b, &e))
                 die(&e);
         }
         g->cu->event_record(event[1], g->stream);
@@ -300,7 +322,9 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, cu_ptr poo
             printf(" | M=%-2u", rows[m]);
             float best = 1e9f;
             for (uint32_t split = 1; split <= 8; split *= 2) {
-                struct gemm_args a = {.segs = 1, .tiles = (shapes[s].n + 15) / 16, .m = rows[m], .k = shapes[s].k, .split = split, .scale = 1};
+                uint32_t strip = gpu_gemm_strip(fmt, rows[m]);
+                struct gemm_args a = {.segs = 1, .strips = (shapes[s].n + strip - 1) / strip, .m = rows[m], .k = shapes[s].k, .split = split, .scale = 1};
+                a.groups = gpu_gemm_groups(rows[m]);
                 a.x = (const uint8_t *)x;
                 a.seg[0] = (struct gemm_seg){.w = {.fmt = fmt, .n = shapes[s].n, .k = shapes[s].k, .stride = layout_stride(fmt, shapes[s].k)},
                                              .y = (float *)y,

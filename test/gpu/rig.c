@@ -54,9 +54,11 @@ static void random_block(uint32_t type, uint8_t *to, size_t bytes, float size)
     const struct dtype_info *info = dtype_get(type);
     for (size_t i = 0; i < bytes; i++)
         to[i] = (uint8_t)rig_random();
+    /* the scale is the first or the last two bytes of a block */
     uint16_t d = fp16_from_f32(size / 64);
+    size_t last = type == DTYPE_TQ1_0 || type == DTYPE_TQ2_0 ? info->block_bytes - 2u : 0;
     for (size_t at = 0; at < bytes; at += info->block_bytes)
-        memcpy(to + at, &d, 2);
+        memcpy(to + at + last, &d, 2);
 }
 
 weight_id rig_matrix(struct rig *r, uint32_t type, uint32_t rows, uint32_t cols, uint32_t count, float size)

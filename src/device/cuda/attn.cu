@@ -170,57 +170,69 @@ static __device__ __forceinline__ void flash_start(struct flash<C> &s, const str
     s.sum[0] = s.sum[1] = 0.0f;
 }
 
-/* Sixteen keys, the first of them `key`. k: lane's pointer to (its key of tile 0, 8t); tile 1 is k_tile bytes on;
- * v: lane's pointer to (dimension g, key 4t), rows of v_row bytes. */
+/* A key is seen by a query at pos. */
+static __device__ __forceinline__ bool is_seen(const struct attn_args &p, uint32_t key, int pos, uint32_t len)
+{
+    return pos >= 0 && key < len && (!p.causal || (int)key <= pos) && (!p.window || (int)key > pos - (int)p.window);
+}
+
+static __device__ __forceinline__ float capped(const struct attn_args &p, float s)
+{
+    return p.softcap > 0.0f ? p.softcap * tanhf(s / p.softcap) * 1.4426950408889634f : s;
+}
+
+/* The new maximum of rows g and g + 8, given this lane's; what was summed so far shrinks by shrink[]. */
+template <int C>
+static __device__ __forceinline__ void flash_raise(struct flash<C> &s, const float top[2], float shrink[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float m = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        m = fmaxf(s.max[r], m);
+        shrink[r] = m == -INFINITY ? 1.0f : exp2f(s.max[r] - m);
+        s.max[r] = m;
+        s.sum[r] *= shrink[r];
+    }
+}
+
+static __device__ __forceinline__ float flash_exp(float score, float max)
+{
+    return score == -INFINITY ? 0.0f : exp2f(score - max);
+}
+
+/* Sixteen keys, the first of them `key`, whose K and V the lane has: k[i][c] of its key of tile i, v[d] of dimension
+ * 8d + g and keys 4t..4t+3. */
 template <int C>
 static __device__ __forceinline__ void flash_keys(struct flash<C> &s, const struct attn_args &p, uint32_t key, int pa, int pb,
-                                                  uint32_t len, const uint8_t *k, uint32_t k_tile, const uint8_t *v,
-                                                  uint32_t v_row)
+                                                  uint32_t len, const uint4 k[2][C], const uint2 v[4 * C])
 {
     const uint32_t t = threadIdx.x % 4;
-    float c[2][4];
+    float c[2][4] = {};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int j = 0; j < C; j++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            c[i][j] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < C; j++) {
-            uint4 b = *(const uint4 *)(k + i * k_tile + 64 * j);
-            mma_f16(c[i], s.q[j][0], s.q[j][1], s.q[j][2], s.q[j][3], b.x, b.y);
-            mma_f16(c[i], s.q[j][4], s.q[j][5], s.q[j][6], s.q[j][7], b.z, b.w);
+        for (int i = 0; i < 2; i++) {
+            mma_f16(c[i], s.q[j][0], s.q[j][1], s.q[j][2], s.q[j][3], k[i][j].x, k[i][j].y);
+            mma_f16(c[i], s.q[j][4], s.q[j][5], s.q[j][6], s.q[j][7], k[i][j].z, k[i][j].w);
         }
-    }
-    float top[2] = {-INFINITY, -INFINITY};
+    float top[2] = {-INFINITY, -INFINITY}, shrink[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint32_t at = key + 4 * t + 2 * i + (j & 1);
-            const int pos = j < 2 ? pa : pb;
-            bool seen = pos >= 0 && at < len && (!p.causal || (int)at <= pos) && (!p.window || (int)at > pos - (int)p.window);
-            if (p.softcap > 0.0f)
-                c[i][j] = p.softcap * tanhf(c[i][j] / p.softcap) * 1.4426950408889634f;
-            c[i][j] = seen ? c[i][j] : -INFINITY;
+            bool seen = is_seen(p, key + 4 * t + 2 * i + (j & 1), j < 2 ? pa : pb, len);
+            c[i][j] = seen ? capped(p, c[i][j]) : -INFINITY;
             top[j / 2] = fmaxf(top[j / 2], c[i][j]);
         }
-    float shrink[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
-        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
-        float next = fmaxf(s.max[r], top[r]);
-        shrink[r] = next == -INFINITY ? 1.0f : exp2f(s.max[r] - next);
-        s.max[r] = next;
-        s.sum[r] *= shrink[r];
-    }
+    flash_raise<C>(s, top, shrink);
     uint32_t a[4];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float e[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            e[j] = c[i][j] == -INFINITY ? 0.0f : exp2f(c[i][j] - s.max[j / 2]);
+            e[j] = flash_exp(c[i][j], s.max[j / 2]);
         s.sum[0] += e[0] + e[1];
         s.sum[1] += e[2] + e[3];
         a[2 * i] = half_bits2(e[0], e[1]);
@@ -232,8 +244,7 @@ static __device__ __forceinline__ void flash_keys(struct flash<C> &s, const stru
         s.o[i][1] *= shrink[0];
         s.o[i][2] *= shrink[1];
         s.o[i][3] *= shrink[1];
-        uint2 b = *(const uint2 *)(v + (uint64_t)(8 * i) * v_row);
-        mma_f16(s.o[i], a[0], a[1], a[2], a[3], b.x, b.y);
+        mma_f16(s.o[i], a[0], a[1], a[2], a[3], v[i].x, v[i].y);
     }
 }
 
@@ -272,9 +283,18 @@ template <int C> static __device__ __forceinline__ void decode_body(const struct
     const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
     for (uint32_t key = start + 16 * warp; key < end; key += 16 * DECODE_WARPS) {
         const uint32_t page = table[key / p.kv.tokens], slot = key % p.kv.tokens;
-        const uint8_t *k = kv_k(p.kv, page, kvh) + (uint64_t)(slot + 4 * (g / 2) + g % 2) * p.kv.k_row + 16 * t;
-        const uint8_t *v = kv_v(p.kv, page, kvh) + ((uint64_t)g * p.kv.tokens + slot + 4 * t) * 2;
-        flash_keys<C>(s, p, key, a.pos, b.pos, len, k, 2 * p.kv.k_row, v, 2 * p.kv.tokens);
+        const uint8_t *k = kv_k(p.kv, page, kvh) + (slot + 4 * (g / 2) + g % 2) * (64 * C) + 16 * t;
+        const uint8_t *v = kv_v(p.kv, page, kvh) + (g * p.kv.tokens + slot + 4 * t) * 2;
+        const uint32_t v_step = 16 * p.kv.tokens;
+        uint4 kf[2][C];
+        uint2 vf[4 * C];
+#pragma unroll
+        for (int i = 0; i < 2 * C; i++)
+            kf[i / C][i % C] = *(const uint4 *)(k + i / C * (128 * C) + 64 * (i % C));
+#pragma unroll
+        for (int i = 0; i < 4 * C; i++)
+            vf[i] = *(const uint2 *)(v + i * v_step);
+        flash_keys<C>(s, p, key, a.pos, b.pos, len, kf, vf);
     }
     flash_end<C>(s);
 #pragma unroll
@@ -313,48 +333,62 @@ template <int C> static __device__ __forceinline__ void decode_body(const struct
     }
 }
 
-/* Joins the parts of a row, 256 columns a block of 128 threads (2 warps pack, all four add up). */
-extern "C" __global__ void __launch_bounds__(128) attn_combine(const __grid_constant__ struct attn_args p)
+enum { SPLITS_MOST = 128 };
+
+/* Joins the parts of a row, 256 columns a block; one warp a head weighs its parts first. */
+extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_constant__ struct attn_args p)
 {
-    __shared__ float v[256];
+    __shared__ float weight[8][SPLITS_MOST], v[256];
     dep_launch();
     dep_wait();
     const uint32_t row = blockIdx.y, width = p.heads * p.kv.v_dim, vd = p.kv.v_dim;
     if (p.heads / p.kv.heads * p.meta.seq_rows[p.meta.row_seq[row]] > 16)
         return;
-    for (uint32_t i = threadIdx.x; i < 256; i += 128) {
-        const uint32_t col = blockIdx.x * 256 + i;
-        float r = 0.0f;
-        if (col < width) {
-            const uint32_t head = col / vd;
-            float max = -INFINITY, sum = 0.0f;
-            for (uint32_t s = 0; s < p.splits; s++)
-                max = fmaxf(max, p.part_ml[2 * (((uint64_t)s * p.m + row) * p.heads + head)]);
-            float sink = p.sinks ? p.sinks[head] * 1.4426950408889634f : -INFINITY;
-            max = fmaxf(max, sink);
-            for (uint32_t s = 0; s < p.splits; s++) {
-                const uint64_t at = ((uint64_t)s * p.m + row) * p.heads + head;
-                float m = p.part_ml[2 * at];
-                if (m == -INFINITY)
-                    continue;
-                float e = exp2f(m - max);
-                sum += e * p.part_ml[2 * at + 1];
-                r += e * p.part[at * vd + col % vd];
-            }
-            if (p.sinks)
-                sum += exp2f(sink - max);
-            r = sum > 0.0f ? r / sum : 0.0f;
-            p.out[row * p.ldo + col] = r;
+    const uint32_t col = blockIdx.x * 256 + threadIdx.x, lane = threadIdx.x % 32;
+    const uint32_t head0 = blockIdx.x * 256 / vd, heads = min((blockIdx.x * 256 + 255) / vd + 1, p.heads) - head0;
+    const uint64_t step = (uint64_t)p.m * p.heads; /* from split to split */
+    if (threadIdx.x / 32 < heads) {
+        const uint32_t h = threadIdx.x / 32;
+        const float2 *ml = (const float2 *)p.part_ml + (uint64_t)row * p.heads + head0 + h;
+        const float sink = p.sinks ? p.sinks[head0 + h] * 1.4426950408889634f : -INFINITY;
+        float2 mine[SPLITS_MOST / 32];
+        float max = sink, sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < SPLITS_MOST / 32; i++) {
+            mine[i] = lane + 32 * i < p.splits ? ml[(lane + 32 * i) * step] : make_float2(-INFINITY, 0.0f);
+            max = fmaxf(max, mine[i].x);
         }
-        v[i] = r;
+        max = warp_max(max);
+#pragma unroll
+        for (int i = 0; i < SPLITS_MOST / 32; i++) {
+            mine[i].x = flash_exp(mine[i].x, max);
+            sum += mine[i].x * mine[i].y;
+        }
+        sum = warp_sum(sum) + (p.sinks ? exp2f(sink - max) : 0.0f);
+#pragma unroll
+        for (int i = 0; i < SPLITS_MOST / 32; i++)
+            if (lane + 32 * i < p.splits)
+                weight[h][lane + 32 * i] = sum > 0.0f ? mine[i].x / sum : 0.0f;
     }
     __syncthreads();
-    if (p.pack.pack && threadIdx.x < 32) {
+    float r = 0.0f;
+    if (col < width) {
+        const float *part = p.part + ((uint64_t)row * p.heads + col / vd) * vd + col % vd, *w = weight[col / vd - head0];
+#pragma unroll 8
+        for (uint32_t s = 0; s < p.splits; s++)
+            r += w[s] * part[s * step * vd];
+        p.out[row * p.ldo + col] = r;
+    }
+    if (!p.pack.pack)
+        return;
+    v[threadIdx.x] = r;
+    __syncthreads();
+    if (threadIdx.x < 32) {
         float x[8];
 #pragma unroll
         for (int i = 0; i < 8; i++)
             x[i] = v[8 * threadIdx.x + i];
-        pack_warp(p.pack.pack, (width + 255) / 256, row, blockIdx.x, x);
+        pack_warp(p.pack, (width + 255) / 256, row, blockIdx.x, x);
     }
 }
 
@@ -365,27 +399,99 @@ static __device__ __forceinline__ void copy16(void *to, const void *from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
 }
 
-/* 64 keys of one head into shared memory: K rows padded by 16 bytes, V as units of [dimension][16 keys]. */
+/* 64 keys of one head into shared memory: K rows padded by 16 bytes, V as two units of [dimension][32 keys]. */
 template <int C>
 static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, const int32_t *table, uint32_t kvh, uint32_t key,
                                                      uint32_t len, uint8_t *ks, uint8_t *vs)
 {
+#pragma unroll 4
     for (uint32_t i = threadIdx.x; i < PREFILL_KEYS * 4 * C; i += 32 * PREFILL_WARPS) {
         const uint32_t j = i / (4 * C), part = i % (4 * C), at = min(key + j, len - 1);
-        copy16(ks + j * (64 * C + 16) + 16 * part,
-               kv_k(p.kv, table[at / p.kv.tokens], kvh) + (uint64_t)(at % p.kv.tokens) * p.kv.k_row + 16 * part);
+        copy16(ks + j * (64 * C + 16) + 16 * part, kv_k(p.kv, table[at / p.kv.tokens], kvh) + at % p.kv.tokens * (64 * C) + 16 * part);
     }
-    for (uint32_t i = threadIdx.x; i < PREFILL_KEYS / 16 * 32 * C * 2; i += 32 * PREFILL_WARPS) {
-        const uint32_t unit = i / (64 * C), d = i % (64 * C) / 2, part = i % 2, at = min(key + 16 * unit, (len - 1) / 16 * 16);
-        copy16(vs + unit * (32 * C * 32) + d * 32 + 16 * part,
-               kv_v(p.kv, table[at / p.kv.tokens], kvh) + ((uint64_t)d * p.kv.tokens + at % p.kv.tokens + 8 * part) * 2);
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < PREFILL_KEYS / 8 * 32 * C; i += 32 * PREFILL_WARPS) {
+        const uint32_t d = i % (32 * C), eight = i / (32 * C), at = min(key + 8 * eight, (len - 1) / 8 * 8);
+        copy16(vs + eight / 4 * (32 * C * 64) + d * 64 + eight % 4 * 16,
+               kv_v(p.kv, table[at / p.kv.tokens], kvh) + (d * p.kv.tokens + at % p.kv.tokens) * 2);
     }
     asm volatile("cp.async.commit_group;");
+}
+
+/* U units of 32 keys from shared memory. Score tile i of a unit has in column n the key 8*(n/2) + 2i + n%2, so that lane
+ * t has the scores of keys 8t..8t+7, and 16 bytes of a row of V go with them. */
+template <int C, int U>
+static __device__ __forceinline__ void prefill_keys(struct flash<C> &s, const struct attn_args &p, uint32_t key, int pa, int pb,
+                                                    uint32_t len, bool all_seen, const uint8_t *k, const uint8_t *v)
+{
+    const uint32_t t = threadIdx.x % 4;
+    float c[4 * U][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4 * U; i++)
+#pragma unroll
+        for (int j = 0; j < C; j++) {
+            const uint4 b = *(const uint4 *)(k + (32 * (i / 4) + 2 * (i % 4)) * (64 * C + 16) + 64 * j);
+            mma_f16(c[i], s.q[j][0], s.q[j][1], s.q[j][2], s.q[j][3], b.x, b.y);
+            mma_f16(c[i], s.q[j][4], s.q[j][5], s.q[j][6], s.q[j][7], b.z, b.w);
+        }
+    float top[2] = {-INFINITY, -INFINITY}, shrink[2];
+#pragma unroll
+    for (int i = 0; i < 4 * U; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            c[i][j] = capped(p, c[i][j]);
+            if (!all_seen && !is_seen(p, key + 32 * (i / 4) + 8 * t + 2 * (i % 4) + (j & 1), j < 2 ? pa : pb, len))
+                c[i][j] = -INFINITY;
+            top[j / 2] = fmaxf(top[j / 2], c[i][j]);
+        }
+    flash_raise<C>(s, top, shrink);
+    /* with no key seen yet the maximum is -inf: 0 in its place keeps the exponent from being NaN */
+    const float m0 = s.max[0] == -INFINITY ? 0.0f : s.max[0], m1 = s.max[1] == -INFINITY ? 0.0f : s.max[1];
+    uint32_t a[2 * U][4];
+#pragma unroll
+    for (int i = 0; i < 4 * U; i++) {
+        const float e0 = exp2f(c[i][0] - m0), e1 = exp2f(c[i][1] - m0), e2 = exp2f(c[i][2] - m1), e3 = exp2f(c[i][3] - m1);
+        s.sum[0] += e0 + e1;
+        s.sum[1] += e2 + e3;
+        a[i / 2][2 * (i % 2)] = half_bits2(e0, e1);
+        a[i / 2][2 * (i % 2) + 1] = half_bits2(e2, e3);
+    }
+#pragma unroll
+    for (int i = 0; i < 4 * C; i++) {
+        s.o[i][0] *= shrink[0];
+        s.o[i][1] *= shrink[0];
+        s.o[i][2] *= shrink[1];
+        s.o[i][3] *= shrink[1];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const uint4 b = *(const uint4 *)(v + u * (32 * C * 64) + 8 * i * 64);
+            mma_f16(s.o[i], a[2 * u][0], a[2 * u][1], a[2 * u][2], a[2 * u][3], b.x, b.y);
+            mma_f16(s.o[i], a[2 * u + 1][0], a[2 * u + 1][1], a[2 * u + 1][2], a[2 * u + 1][3], b.z, b.w);
+        }
+    }
+}
+
+/* A query's row of the result. */
+template <int C>
+static __device__ __forceinline__ void prefill_store(const struct flash<C> &s, const struct attn_args &p, struct query q, int r)
+{
+    if (q.pos < 0)
+        return;
+    float sum = s.sum[r], scale = sum > 0.0f ? 1.0f / sum : 0.0f;
+    if (p.sinks) {
+        float sink = p.sinks[q.head] * 1.4426950408889634f, max = fmaxf(sink, s.max[r]), e = flash_exp(s.max[r], max);
+        scale = e / (sum * e + exp2f(sink - max));
+    }
+    float *out = p.out + q.row * p.ldo + (uint64_t)q.head * (32 * C);
+#pragma unroll
+    for (int i = 0; i < 4 * C; i++)
+        *(float2 *)(out + 8 * i + 2 * (threadIdx.x % 4)) = make_float2(s.o[i][2 * r] * scale, s.o[i][2 * r + 1] * scale);
 }
 
 template <int C> static __device__ __forceinline__ void prefill_body(const struct attn_args &p)
 {
     extern __shared__ __align__(128) uint8_t keys[];
+    constexpr int U = C <= 4 ? 2 : 1;
     const uint32_t k_bytes = PREFILL_KEYS * (64 * C + 16), v_bytes = PREFILL_KEYS * 64 * C;
     dep_launch();
     dep_wait();
@@ -399,8 +505,11 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
     flash_start<C>(s, p, a, b);
     const uint32_t last = min(f0 + 16 * PREFILL_WARPS, queries) - 1;
     const int first_pos = query_of(p, seq, kvh, f0).pos, last_pos = query_of(p, seq, kvh, last).pos;
-    uint32_t from = p.window && first_pos + 1 > (int)p.window ? (first_pos + 1 - p.window) / 16 * 16 : 0;
+    const uint32_t from = p.window && first_pos + 1 > (int)p.window ? (first_pos + 1 - p.window) / 16 * 16 : 0;
     const uint32_t to = p.causal ? min((uint32_t)last_pos + 1, len) : len;
+    /* of this warp's queries: the first and the last position */
+    const int warp_first = __shfl_sync(~0u, a.pos, 0), warp_last = __shfl_sync(~0u, b.pos, 28);
+    const bool whole = __all_sync(~0u, a.pos >= 0 && b.pos >= 0);
     const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
     prefill_fetch<C>(p, table, kvh, from, len, keys, keys + k_bytes);
     uint32_t stage = 0;
@@ -415,31 +524,20 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
         }
         __syncthreads();
 #pragma unroll 1
-        for (uint32_t u = 0; u < PREFILL_KEYS / 16 && key + 16 * u < to; u++) {
-            const uint8_t *k = here + (16 * u + 4 * (g / 2) + g % 2) * (64 * C + 16) + 16 * t;
-            const uint8_t *v = here + k_bytes + u * (32 * C * 32) + g * 32 + 8 * t;
-            flash_keys<C>(s, p, key + 16 * u, a.pos, b.pos, len, k, 2 * (64 * C + 16), v, 32);
+        for (uint32_t u = 0; u < PREFILL_KEYS / 32 / U; u++) {
+            const uint32_t at = key + 32 * U * u, end = at + 32 * U;
+            const bool all_seen = whole && end <= len && (!p.causal || (int)end <= warp_first + 1) &&
+                                  (!p.window || (int)at > warp_last - (int)p.window);
+            if (p.causal && (int)at > (whole ? warp_last : last_pos))
+                continue;
+            const uint8_t *k = here + (32 * U * u + 8 * (g / 2) + g % 2) * (64 * C + 16) + 16 * t;
+            const uint8_t *v = here + k_bytes + U * u * (32 * C * 64) + g * 64 + 16 * t;
+            prefill_keys<C, U>(s, p, at, a.pos, b.pos, len, all_seen, k, v);
         }
     }
     flash_end<C>(s);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        struct query q = r ? b : a;
-        if (q.pos < 0)
-            continue;
-        float sum = s.sum[r], scale;
-        if (p.sinks) {
-            float sink = p.sinks[q.head] * 1.4426950408889634f, max = fmaxf(sink, s.max[r]);
-            float e = s.max[r] == -INFINITY ? 0.0f : exp2f(s.max[r] - max);
-            scale = e / (sum * e + exp2f(sink - max));
-        } else {
-            scale = sum > 0.0f ? 1.0f / sum : 0.0f;
-        }
-        float *out = p.out + q.row * p.ldo + (uint64_t)q.head * (32 * C);
-#pragma unroll
-        for (int i = 0; i < 4 * C; i++)
-            *(float2 *)(out + 8 * i + 2 * t) = make_float2(s.o[i][2 * r] * scale, s.o[i][2 * r + 1] * scale);
-    }
+    prefill_store<C>(s, p, a, 0);
+    prefill_store<C>(s, p, b, 1);
 }
 
 #define ATTN_KERNELS(dim, c)                                                                                           \

@@ -102,11 +102,11 @@ static __device__ __forceinline__ float pack_scale(float max)
 }
 
 /* A warp packs 256 values of one stream: lane l has values 8l..8l+7 (sub l/4, t = l%4). */
-static __device__ __forceinline__ void pack_warp(uint8_t *pack, uint32_t columns, uint32_t row, uint32_t column,
+static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint32_t columns, uint32_t row, uint32_t column,
                                                  const float v[8])
 {
-    uint32_t lane = threadIdx.x % 32, stream = row % PACK_STREAMS;
-    uint8_t *to = pack + ((uint64_t)(row / PACK_STREAMS) * columns + column) * PACK_BYTES;
+    const uint32_t lane = threadIdx.x % 32, stream = row % PACK_STREAMS, group = row / PACK_STREAMS;
+    uint8_t *to = o.pack + (((uint64_t)(group / o.groups) * columns + column) * o.groups + group % o.groups) * PACK_BYTES;
     float max = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; i++)

@@ -105,7 +105,7 @@ static void lay_out(struct cuda_device *d, const struct plan *p, const struct st
     for (uint32_t i = 1; i < p->buffers; i++)
         d->buffer[i] = take(b, rows * p->width[i] * 4);
     uint64_t in = rows > d->max_outs ? rows : d->max_outs;
-    d->pack = take(b, (in + 7) / 8 * ((s->k + 255) / 256) * PACK_BYTES);
+    d->pack = take(b, (in + 63) / 64 * 8 * ((s->k + 255) / 256) * PACK_BYTES);
     d->x = take(b, d->options.exact ? in * ((s->k + 7) / 8 * 8) * 4 : 0);
     bool large = d->blas && in > PACK_ROWS_MOST;
     d->half = take(b, large ? in * ((s->k + 31) / 32 * 32) * 2 : 0);
@@ -277,7 +277,9 @@ static int write_meta(struct cuda_device *d, const struct step *s, struct err *e
     put_tables(d, s, width, put(d, &at, (uint64_t)d->kv_groups * s->seqs * width, &m->tables));
     put_tiles(d, s, &at);
     d->meta_used = at * 4;
-    d->longest = round_pow2(longest < 64 ? 64 : longest);
+    /* graphs are kept per length, rounded up to eighths of a power of two */
+    uint32_t unit = round_pow2(longest) / 16 < 64 ? 64 : round_pow2(longest) / 16;
+    d->longest = (longest + unit - 1) / unit * unit;
     return 0;
 }
 

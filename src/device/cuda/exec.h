@@ -96,6 +96,7 @@ int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err 
 /* Sizes that step.c needs and cuda.c takes. */
 struct step_sizes {
     uint32_t y, k, z; /* widest product, widest input, second results */
+    uint32_t widest;  /* input of a product as it is */
     uint64_t decoded; /* bytes of the largest weight as fp16 */
     uint32_t experts, used;
     uint32_t shared_width;

@@ -6,33 +6,21 @@
 
 #include "device/cuda/common.cuh"
 
+/* Where a lane finds its part of x. Groups of a column lie side by side, so that all offsets but the column's are
+ * constants. Lanes of streams that are not there (fewer than eight in all) read the last one's. */
 struct gemm_where {
-    const uint8_t *x; /* pack of the first group */
-    uint32_t columns; /* of 256 */
-    uint32_t m;       /* streams from the first group on */
+    const uint8_t *b;     /* pack + 64 * stream + 16 * t */
+    const uint8_t *sum;   /* pack + PACK_SUMS + 32 * stream + 8 * t */
+    const uint8_t *scale; /* pack + PACK_SCALE + 8 * t */
+    uint64_t column;      /* bytes from a column to the next */
 };
 
-static __device__ __forceinline__ const uint8_t *gemm_x(const struct gemm_where &w, int nb, uint32_t column)
+static __device__ __forceinline__ struct gemm_where gemm_where(const uint8_t *pack, uint32_t groups, uint32_t m)
 {
-    return w.x + ((uint64_t)nb * w.columns + column) * PACK_BYTES;
-}
-
-/* B of one sub for group nb: nothing for streams that are not there. */
-static __device__ __forceinline__ uint4 gemm_b(const struct gemm_where &w, int nb, const uint8_t *x, uint32_t sub)
-{
-    uint32_t lane = threadIdx.x % 32;
-    if (lane / 4 + 8 * nb < w.m)
-        return *(const uint4 *)(x + sub * 512 + lane * 16);
-    return make_uint4(0, 0, 0, 0);
-}
-
-static __device__ __forceinline__ float2 gemm_scale(const struct gemm_where &w, int nb, const uint8_t *x)
-{
-    uint32_t t = threadIdx.x % 4;
-    float2 s = make_float2(0.0f, 0.0f);
-    if (2 * t + 8 * nb < w.m)
-        s = *(const float2 *)(x + PACK_SCALE + 8 * t);
-    return s;
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4, stream = min(lane / 4, m - 1);
+    struct gemm_where w = {pack + 64 * stream + 16 * t, pack + PACK_SUMS + 32 * stream + 8 * t, pack + PACK_SCALE + 8 * t,
+                           (uint64_t)groups * PACK_BYTES};
+    return w;
 }
 
 static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b)
@@ -74,69 +62,94 @@ static __device__ __forceinline__ uint32_t q4k_1024(uint32_t w, int i)
     return __byte_perm(w, 0x64, 0x4040 + 0x0101 * i);
 }
 
-template <int NB>
-static __device__ __forceinline__ void q4k_columns(float acc[NB][4], const uint8_t *tile, uint32_t from, uint32_t to,
-                                                   const struct gemm_where &w)
+/* RT strips of 16 outputs share what is read of x. */
+template <int NB, int RT>
+static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT], uint32_t from,
+                                                   uint32_t to, const struct gemm_where &w)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4;
-    uint4 q[4], h0, h1;
-    if (from < to) {
-        const uint8_t *p = tile + (uint64_t)from * TILE_Q4_K;
+    uint4 q[RT][4], h[RT][2];
+    const uint8_t *p[RT];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            q[j] = load_stream(p + 512 * j + 16 * lane);
-        h0 = load_stream(p + 2048 + 16 * g);
-        h1 = load_stream(p + 2048 + 16 * (g + 8));
+    for (int r = 0; r < RT; r++) {
+        p[r] = strip[r] + (uint64_t)from * TILE_Q4_K;
+        if (from < to) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                q[r][j] = load_stream(p[r] + 512 * j + 16 * lane);
+            h[r][0] = load_stream(p[r] + 2048 + 16 * g);
+            h[r][1] = load_stream(p[r] + 2048 + 16 * (g + 8));
+        }
     }
     dep_wait();
+    const uint8_t *b = w.b + from * w.column, *sums = w.sum + from * w.column, *scale = w.scale + from * w.column;
     for (uint32_t s = from; s < to; s++) {
-        /* The next tile's chunk is fetched into the registers of the one just used; the last tile again at the end. */
-        const uint8_t *next = tile + (uint64_t)(s + 1 < to ? s + 1 : s) * TILE_Q4_K;
-        struct q4k_head a = q4k_header(h0), b = q4k_header(h1);
-        h0 = load_stream(next + 2048 + 16 * g);
-        h1 = load_stream(next + 2048 + 16 * (g + 8));
-        float c[NB][4], mn[NB][4];
+        struct q4k_head hd[RT][2];
+        float c[RT][NB][4], mn[RT][NB][4];
+        const uint32_t step = s + 1 < to ? TILE_Q4_K : 0; /* the last tile is fetched again at the end */
 #pragma unroll
-        for (int nb = 0; nb < NB; nb++) {
-            uint2 sum = make_uint2(0, 0);
-            if (g + 8 * nb < w.m)
-                sum = *(const uint2 *)(gemm_x(w, nb, s) + PACK_SUMS + 8 * lane);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                c[nb][i] = mn[nb][i] = 0.0f;
-            mma_f16(mn[nb], a.min, b.min, a.min, b.min, sum.x, sum.y);
+        for (int r = 0; r < RT; r++) {
+            hd[r][0] = q4k_header(h[r][0]);
+            hd[r][1] = q4k_header(h[r][1]);
+            p[r] += step;
+            h[r][0] = load_stream(p[r] + 2048 + 16 * g);
+            h[r][1] = load_stream(p[r] + 2048 + 16 * (g + 8));
         }
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int nb = 0; nb < NB; nb++) {
+            uint2 sum = *(const uint2 *)(sums + nb * PACK_BYTES);
 #pragma unroll
-            for (int high = 0; high < 2; high++) {
-                const int sub = 2 * j + high;
-                const uint32_t one = high ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
-                const uint32_t off = high ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
-                const uint32_t mask = high ? 0x00f000f0u : 0x000f000fu;
-                uint32_t sa = fma2(q4k_1024(sub < 4 ? a.s0 : a.s1, sub % 4), one, off);
-                uint32_t sb = fma2(q4k_1024(sub < 4 ? b.s0 : b.s1, sub % 4), one, off);
-                uint32_t a0 = mul2(q[j].x & mask, sa), a1 = mul2(q[j].z & mask, sb);
-                uint32_t a2 = mul2(q[j].x >> 8 & mask, sa), a3 = mul2(q[j].z >> 8 & mask, sb);
-                uint32_t a4 = mul2(q[j].y & mask, sa), a5 = mul2(q[j].w & mask, sb);
-                uint32_t a6 = mul2(q[j].y >> 8 & mask, sa), a7 = mul2(q[j].w >> 8 & mask, sb);
+            for (int r = 0; r < RT; r++) {
 #pragma unroll
-                for (int nb = 0; nb < NB; nb++) {
-                    uint4 x = gemm_b(w, nb, gemm_x(w, nb, s), sub);
-                    mma_f16(c[nb], a0, a1, a2, a3, x.x, x.y);
-                    mma_f16(c[nb], a4, a5, a6, a7, x.z, x.w);
-                }
+                for (int i = 0; i < 4; i++)
+                    c[r][nb][i] = mn[r][nb][i] = 0.0f;
+                mma_f16(mn[r][nb], hd[r][0].min, hd[r][1].min, hd[r][0].min, hd[r][1].min, sum.x, sum.y);
             }
-            q[j] = load_stream(next + 512 * j + 16 * lane);
+        }
+#pragma unroll
+        for (int sub = 0; sub < 8; sub++) {
+            const int j = sub / 2;
+            const uint32_t one = sub & 1 ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
+            const uint32_t off = sub & 1 ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
+            const uint32_t mask = sub & 1 ? 0x00f000f0u : 0x000f000fu;
+            uint4 x[NB];
+#pragma unroll
+            for (int nb = 0; nb < NB; nb++)
+                x[nb] = *(const uint4 *)(b + nb * PACK_BYTES + 512 * sub);
+#pragma unroll
+            for (int r = 0; r < RT; r++) {
+                uint32_t sa = fma2(q4k_1024(sub < 4 ? hd[r][0].s0 : hd[r][0].s1, sub % 4), one, off);
+                uint32_t sb = fma2(q4k_1024(sub < 4 ? hd[r][1].s0 : hd[r][1].s1, sub % 4), one, off);
+                const uint4 v = q[r][j];
+                uint32_t a0 = mul2(v.x & mask, sa), a1 = mul2(v.z & mask, sb);
+                uint32_t a2 = mul2(v.x >> 8 & mask, sa), a3 = mul2(v.z >> 8 & mask, sb);
+                uint32_t a4 = mul2(v.y & mask, sa), a5 = mul2(v.w & mask, sb);
+                uint32_t a6 = mul2(v.y >> 8 & mask, sa), a7 = mul2(v.w >> 8 & mask, sb);
+#pragma unroll
+                for (int nb = 0; nb < NB; nb++)
+                    mma_f16(c[r][nb], a0, a1, a2, a3, x[nb].x, x[nb].y);
+#pragma unroll
+                for (int nb = 0; nb < NB; nb++)
+                    mma_f16(c[r][nb], a4, a5, a6, a7, x[nb].z, x[nb].w);
+                if (sub & 1)
+                    q[r][j] = load_stream(p[r] + 512 * j + 16 * lane);
+            }
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
-            float2 xs = gemm_scale(w, nb, gemm_x(w, nb, s));
-            acc[nb][0] += xs.x * (a.d * c[nb][0] - a.dmin * mn[nb][0]);
-            acc[nb][1] += xs.y * (a.d * c[nb][1] - a.dmin * mn[nb][1]);
-            acc[nb][2] += xs.x * (b.d * c[nb][2] - b.dmin * mn[nb][2]);
-            acc[nb][3] += xs.y * (b.d * c[nb][3] - b.dmin * mn[nb][3]);
+            const float2 xs = *(const float2 *)(scale + nb * PACK_BYTES);
+#pragma unroll
+            for (int r = 0; r < RT; r++) {
+                const struct q4k_head &e = hd[r][0], &f = hd[r][1];
+                acc[r][nb][0] += xs.x * (e.d * c[r][nb][0] - e.dmin * mn[r][nb][0]);
+                acc[r][nb][1] += xs.y * (e.d * c[r][nb][1] - e.dmin * mn[r][nb][1]);
+                acc[r][nb][2] += xs.x * (f.d * c[r][nb][2] - f.dmin * mn[r][nb][2]);
+                acc[r][nb][3] += xs.y * (f.d * c[r][nb][3] - f.dmin * mn[r][nb][3]);
+            }
         }
+        b += w.column;
+        sums += w.column;
+        scale += w.column;
     }
 }
 
@@ -152,51 +165,72 @@ static __device__ __forceinline__ uint32_t shift(uint32_t v, int n)
     return n >= 0 ? v << n : v >> -n;
 }
 
-template <int NB>
-static __device__ __forceinline__ void q6k_columns(float acc[NB][4], const uint8_t *tile, uint32_t from, uint32_t to,
-                                                   const struct gemm_where &w)
-{
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    uint4 q[6];
+/* The lane's two rows of scales and d: fetched a tile ahead, like the quants. */
+struct q6k_head {
     uint2 sa, sb;
     uint16_t da, db;
-    if (from < to) {
-        const uint8_t *p = tile + (uint64_t)from * TILE_Q6_K;
+};
+
+static __device__ __forceinline__ struct q6k_head q6k_header(const uint8_t *p)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    struct q6k_head h;
+    h.sa = *(const uint2 *)(p + 3072 + 16 * g + 8 * (t / 2));
+    h.sb = *(const uint2 *)(p + 3072 + 16 * (g + 8) + 8 * (t / 2));
+    h.da = *(const uint16_t *)(p + 3328 + 2 * g);
+    h.db = *(const uint16_t *)(p + 3328 + 2 * (g + 8));
+    return h;
+}
+
+template <int NB, int RT>
+static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT], uint32_t from,
+                                                   uint32_t to, const struct gemm_where &w)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint4 q[RT][6];
+    struct q6k_head next[RT];
+    const uint8_t *p[RT];
 #pragma unroll
-        for (int j = 0; j < 6; j++)
-            q[j] = load_stream(p + 512 * j + 16 * lane);
-        sa = *(const uint2 *)(p + 3072 + 16 * g + 8 * (t / 2));
-        sb = *(const uint2 *)(p + 3072 + 16 * (g + 8) + 8 * (t / 2));
-        da = *(const uint16_t *)(p + 3328 + 2 * g);
-        db = *(const uint16_t *)(p + 3328 + 2 * (g + 8));
+    for (int r = 0; r < RT; r++) {
+        p[r] = strip[r] + (uint64_t)from * TILE_Q6_K;
+        if (from < to) {
+#pragma unroll
+            for (int j = 0; j < 6; j++)
+                q[r][j] = load_stream(p[r] + 512 * j + 16 * lane);
+            next[r] = q6k_header(p[r]);
+        }
     }
     dep_wait();
+    const uint8_t *b = w.b + from * w.column, *scale = w.scale + from * w.column;
     for (uint32_t s = from; s < to; s++) {
-        const uint8_t *next = tile + (uint64_t)(s + 1 < to ? s + 1 : s) * TILE_Q6_K;
-        uint32_t ua[2] = {sa.x ^ 0x80808080u, sa.y ^ 0x80808080u}, ub[2] = {sb.x ^ 0x80808080u, sb.y ^ 0x80808080u};
-        float fa = decode_half(da), fb = decode_half(db);
-        sa = *(const uint2 *)(next + 3072 + 16 * g + 8 * (t / 2));
-        sb = *(const uint2 *)(next + 3072 + 16 * (g + 8) + 8 * (t / 2));
-        da = *(const uint16_t *)(next + 3328 + 2 * g);
-        db = *(const uint16_t *)(next + 3328 + 2 * (g + 8));
-        float c[NB][4];
+        const uint32_t step = s + 1 < to ? TILE_Q6_K : 0;
+        float c[RT][NB][4];
+        struct q6k_head hd[RT];
 #pragma unroll
-        for (int nb = 0; nb < NB; nb++)
+        for (int r = 0; r < RT; r++) {
+            hd[r] = next[r];
+            p[r] += step;
+            next[r] = q6k_header(p[r]);
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                c[nb][i] = 0.0f;
+            for (int nb = 0; nb < NB; nb++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint4 h = q[3 * half + 2];
+                for (int i = 0; i < 4; i++)
+                    c[r][nb][i] = 0.0f;
+        }
 #pragma unroll
-            for (int quarter = 0; quarter < 4; quarter++) {
-                const int sub = 4 * half + quarter;
-                const uint4 l = q[3 * half + (quarter & 1)];
-                const int ls = quarter < 2 ? 4 : 0, hs = 8 - 2 * quarter;
-                /* scales as halves: 1024 + 128 + s, minus 1152 */
-                uint32_t ka = fma2(q4k_1024(ua[sub / 4], sub % 4), 0x3c003c00u, 0xe480e480u);
-                uint32_t kb = fma2(q4k_1024(ub[sub / 4], sub % 4), 0x3c003c00u, 0xe480e480u);
-                uint32_t ca = mul2(ka, 0xd600d600u), cb = mul2(kb, 0xd600d600u); /* -96 */
+        for (int sub = 0; sub < 8; sub++) {
+            const int half = sub / 4, quarter = sub % 4, ls = quarter < 2 ? 4 : 0, hs = 8 - 2 * quarter;
+            uint4 x[NB];
+#pragma unroll
+            for (int nb = 0; nb < NB; nb++)
+                x[nb] = *(const uint4 *)(b + nb * PACK_BYTES + 512 * sub);
+#pragma unroll
+            for (int r = 0; r < RT; r++) {
+                const uint4 h = q[r][3 * half + 2], l = q[r][3 * half + (quarter & 1)];
+                /* scales as halves: 1024 + 128 + s, minus 1152; then -96 of them */
+                uint32_t ka = fma2(q4k_1024((sub < 4 ? hd[r].sa.x : hd[r].sa.y) ^ 0x80808080u, sub % 4), 0x3c003c00u, 0xe480e480u);
+                uint32_t kb = fma2(q4k_1024((sub < 4 ? hd[r].sb.x : hd[r].sb.y) ^ 0x80808080u, sub % 4), 0x3c003c00u, 0xe480e480u);
+                uint32_t ca = mul2(ka, 0xd600d600u), cb = mul2(kb, 0xd600d600u);
                 uint32_t a0 = q6k_pair(shift(l.x, ls), shift(h.x, hs), ka, ca);
                 uint32_t a1 = q6k_pair(shift(l.z, ls), shift(h.z, hs), kb, cb);
                 uint32_t a2 = q6k_pair(shift(l.x, ls - 8), shift(h.x, hs - 8), ka, ca);
@@ -206,24 +240,31 @@ static __device__ __forceinline__ void q6k_columns(float acc[NB][4], const uint8
                 uint32_t a6 = q6k_pair(shift(l.y, ls - 8), shift(h.y, hs - 8), ka, ca);
                 uint32_t a7 = q6k_pair(shift(l.w, ls - 8), shift(h.w, hs - 8), kb, cb);
 #pragma unroll
-                for (int nb = 0; nb < NB; nb++) {
-                    uint4 x = gemm_b(w, nb, gemm_x(w, nb, s), sub);
-                    mma_f16(c[nb], a0, a1, a2, a3, x.x, x.y);
-                    mma_f16(c[nb], a4, a5, a6, a7, x.z, x.w);
-                }
-            }
+                for (int nb = 0; nb < NB; nb++)
+                    mma_f16(c[r][nb], a0, a1, a2, a3, x[nb].x, x[nb].y);
 #pragma unroll
-            for (int j = 3 * half; j < 3 * half + 3; j++)
-                q[j] = load_stream(next + 512 * j + 16 * lane);
+                for (int nb = 0; nb < NB; nb++)
+                    mma_f16(c[r][nb], a4, a5, a6, a7, x[nb].z, x[nb].w);
+                if (quarter == 3)
+#pragma unroll
+                    for (int i = 3 * half; i < 3 * half + 3; i++)
+                        q[r][i] = load_stream(p[r] + 512 * i + 16 * lane);
+            }
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
-            float2 xs = gemm_scale(w, nb, gemm_x(w, nb, s));
-            acc[nb][0] += xs.x * fa * c[nb][0];
-            acc[nb][1] += xs.y * fa * c[nb][1];
-            acc[nb][2] += xs.x * fb * c[nb][2];
-            acc[nb][3] += xs.y * fb * c[nb][3];
+            const float2 xs = *(const float2 *)(scale + nb * PACK_BYTES);
+#pragma unroll
+            for (int r = 0; r < RT; r++) {
+                const float fa = decode_half(hd[r].da), fb = decode_half(hd[r].db);
+                acc[r][nb][0] += xs.x * fa * c[r][nb][0];
+                acc[r][nb][1] += xs.y * fa * c[r][nb][1];
+                acc[r][nb][2] += xs.x * fb * c[r][nb][2];
+                acc[r][nb][3] += xs.y * fb * c[r][nb][3];
+            }
         }
+        b += w.column;
+        scale += w.column;
     }
 }
 
@@ -264,6 +305,7 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
     const uint32_t ra = min(first + g, m.n - 1), rb = min(first + g + 8, m.n - 1), subs = (m.k + 31) / 32;
     dep_wait();
     for (uint32_t s = from; s < to; s++) {
+        const uint8_t *b = w.b + s * w.column;
         float c[NB][4];
 #pragma unroll
         for (int nb = 0; nb < NB; nb++)
@@ -271,26 +313,30 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
             for (int i = 0; i < 4; i++)
                 c[nb][i] = 0.0f;
         const uint32_t here = min(8u, subs - 8 * s);
-        auto sub_step = [&](uint32_t sub, const uint4 &a, const uint4 &b) {
+        auto sub_step = [&](uint32_t sub, const uint4 &x, const uint4 &y) {
+            uint4 v[NB];
 #pragma unroll
-            for (int nb = 0; nb < NB; nb++) {
-                uint4 x = gemm_b(w, nb, gemm_x(w, nb, s), sub);
-                mma_f16(c[nb], a.x, b.x, a.y, b.y, x.x, x.y);
-                mma_f16(c[nb], a.z, b.z, a.w, b.w, x.z, x.w);
-            }
+            for (int nb = 0; nb < NB; nb++)
+                v[nb] = *(const uint4 *)(b + nb * PACK_BYTES + 512 * sub);
+#pragma unroll
+            for (int nb = 0; nb < NB; nb++)
+                mma_f16(c[nb], x.x, y.x, x.y, y.y, v[nb].x, v[nb].y);
+#pragma unroll
+            for (int nb = 0; nb < NB; nb++)
+                mma_f16(c[nb], x.z, y.z, x.w, y.w, v[nb].z, v[nb].w);
         };
         if (here == 8) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                uint4 a[4], b[4];
+                uint4 x[4], y[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    a[i] = gemm_decode<FMT>(m, ra, 4 * (8 * s + 4 * half + i) + t);
-                    b[i] = gemm_decode<FMT>(m, rb, 4 * (8 * s + 4 * half + i) + t);
+                    x[i] = gemm_decode<FMT>(m, ra, 4 * (8 * s + 4 * half + i) + t);
+                    y[i] = gemm_decode<FMT>(m, rb, 4 * (8 * s + 4 * half + i) + t);
                 }
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    sub_step(4 * half + i, a[i], b[i]);
+                    sub_step(4 * half + i, x[i], y[i]);
             }
         } else {
             for (uint32_t sub = 0; sub < here; sub++)
@@ -298,7 +344,7 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
-            float2 xs = gemm_scale(w, nb, gemm_x(w, nb, s));
+            const float2 xs = *(const float2 *)(w.scale + s * w.column + nb * PACK_BYTES);
             acc[nb][0] += xs.x * c[nb][0];
             acc[nb][1] += xs.y * c[nb][1];
             acc[nb][2] += xs.x * c[nb][2];
@@ -307,66 +353,31 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
     }
 }
 
-/* FMT 0: Q4_K and Q6_K tiles, whichever the segment has. */
-template <int FMT, int NB> static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
+/* Which segment a strip belongs to. */
+static __device__ __forceinline__ uint32_t gemm_segment(const struct gemm_args &p, uint32_t strip)
 {
-    __shared__ float room[GEMM_WARPS][TILE_ROWS][NB * 8 + 1];
-    dep_launch();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t per_block = GEMM_WARPS / p.split, part = warp % p.split;
-    const uint32_t tile = blockIdx.x * per_block + warp / p.split;
-    const uint32_t columns = (p.k + 255) / 256;
-    float acc[NB][4] = {};
-    int expert = 0;
-    struct gemm_where where = {p.x, columns, p.m};
-    if (p.expert) {
-        dep_wait(); /* which experts there are is the predecessor's result */
-        expert = p.expert[blockIdx.y];
-        if (expert < 0)
-            return;
-        where.x += (uint64_t)blockIdx.y * columns * PACK_BYTES;
-        where.m = 8;
-    }
-    if (tile < p.tiles) {
-        uint32_t i = p.segs > 2 && tile >= p.seg[2].first_tile ? 2 : p.segs > 1 && tile >= p.seg[1].first_tile ? 1 : 0;
-        struct mat m = p.seg[i].w;
-        m.base += expert * m.each;
-        const uint32_t at = tile - p.seg[i].first_tile;
-        const uint32_t from = columns * part / p.split, to = columns * (part + 1) / p.split;
-        if constexpr (FMT == 0) {
-            if (m.fmt == FMT_Q4_K_TILE)
-                q4k_columns<NB>(acc, m.base + at * m.stride, from, to, where);
-            else
-                q6k_columns<NB>(acc, m.base + at * m.stride, from, to, where);
-        } else {
-            any_columns<FMT, NB>(acc, m, at * TILE_ROWS, from, to, where);
-        }
-    } else {
-        dep_wait();
-    }
-#pragma unroll
-    for (int nb = 0; nb < NB; nb++) {
-        room[warp][g][8 * nb + 2 * t] = acc[nb][0];
-        room[warp][g][8 * nb + 2 * t + 1] = acc[nb][1];
-        room[warp][g + 8][8 * nb + 2 * t] = acc[nb][2];
-        room[warp][g + 8][8 * nb + 2 * t + 1] = acc[nb][3];
-    }
-    __syncthreads();
-    const uint32_t streams = min(where.m, (uint32_t)NB * 8);
-    for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
-        uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
-        uint32_t out = blockIdx.x * per_block + k;
-        if (out >= p.tiles)
+    return p.segs > 2 && strip >= p.seg[2].first ? 2 : p.segs > 1 && strip >= p.seg[1].first ? 1 : 0;
+}
+
+/* Adds up the warps that shared a strip, and stores. */
+template <int NB, int RT>
+static __device__ __forceinline__ void gemm_store(const struct gemm_args &p, const float (*room)[RT * TILE_ROWS][NB * 8 + 1],
+                                                  uint32_t m, int expert)
+{
+    const uint32_t per_block = GEMM_WARPS / p.split, streams = min(m, (uint32_t)NB * 8), rows = RT * TILE_ROWS;
+    for (uint32_t i = threadIdx.x; i < per_block * rows * streams; i += GEMM_WARPS * 32) {
+        const uint32_t row = i % rows, stream = i / rows % streams, k = i / (rows * streams);
+        const uint32_t strip = blockIdx.x * per_block + k;
+        if (strip >= p.strips)
             continue;
-        uint32_t s = p.segs > 2 && out >= p.seg[2].first_tile ? 2 : p.segs > 1 && out >= p.seg[1].first_tile ? 1 : 0;
-        const struct gemm_seg &seg = p.seg[s];
-        uint32_t n = (out - seg.first_tile) * TILE_ROWS + row;
+        const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
+        const uint32_t n = (strip - seg.first) * rows + row;
         if (n >= seg.w.n)
             continue;
         float y = 0.0f;
         for (uint32_t j = 0; j < p.split; j++)
             y += room[k * p.split + j][row][stream];
-        uint64_t r = stream + (p.expert ? 8ull * blockIdx.y : 0);
+        const uint64_t r = stream + (p.expert ? 8ull * blockIdx.y : 0);
         if (seg.bias)
             y += seg.bias[(uint64_t)expert * seg.w.n + n];
         y *= p.scale;
@@ -376,14 +387,71 @@ template <int FMT, int NB> static __device__ __forceinline__ void gemm_body(cons
     }
 }
 
-#define GEMM_KERNEL(name, fmt, nb, blocks)                                                                             \
-    extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, blocks) name(const __grid_constant__ struct gemm_args p)            \
+/* FMT 0: Q4_K and Q6_K tiles, whichever the segment has. */
+template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
+{
+    __shared__ float room[GEMM_WARPS][RT * TILE_ROWS][NB * 8 + 1];
+    dep_launch();
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t part = warp % p.split, strip = blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split;
+    const uint32_t columns = (p.k + 255) / 256;
+    float acc[RT][NB][4] = {};
+    const uint8_t *x = p.x;
+    uint32_t m = p.m;
+    int expert = 0;
+    if (p.expert) {
+        dep_wait(); /* which experts there are is the predecessor's result */
+        expert = p.expert[blockIdx.y];
+        if (expert < 0)
+            return;
+        x += (uint64_t)blockIdx.y * columns * PACK_BYTES;
+        m = 8;
+    }
+    const struct gemm_where where = gemm_where(x, p.groups, m);
+    if (strip < p.strips) {
+        const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
+        const uint32_t first = (strip - seg.first) * RT, last = (seg.w.n - 1) / TILE_ROWS;
+        const uint32_t from = columns * part / p.split, to = columns * (part + 1) / p.split;
+        const uint8_t *base = seg.w.base + expert * seg.w.each;
+        if constexpr (FMT == 0) {
+            const uint8_t *at[RT];
+#pragma unroll
+            for (int r = 0; r < RT; r++)
+                at[r] = base + min(first + r, last) * seg.w.stride;
+            if (seg.w.fmt == FMT_Q4_K_TILE)
+                q4k_columns<NB, RT>(acc, at, from, to, where);
+            else
+                q6k_columns<NB, RT>(acc, at, from, to, where);
+        } else {
+            static_assert(FMT == 0 || RT == 1, "one strip");
+            struct mat w = seg.w;
+            w.base = base;
+            any_columns<FMT, NB>(acc[0], w, first * TILE_ROWS, from, to, where);
+        }
+    } else {
+        dep_wait();
+    }
+#pragma unroll
+    for (int r = 0; r < RT; r++)
+#pragma unroll
+        for (int nb = 0; nb < NB; nb++) {
+            room[warp][16 * r + g][8 * nb + 2 * t] = acc[r][nb][0];
+            room[warp][16 * r + g][8 * nb + 2 * t + 1] = acc[r][nb][1];
+            room[warp][16 * r + g + 8][8 * nb + 2 * t] = acc[r][nb][2];
+            room[warp][16 * r + g + 8][8 * nb + 2 * t + 1] = acc[r][nb][3];
+        }
+    __syncthreads();
+    gemm_store<NB, RT>(p, room, m, expert);
+}
+
+#define GEMM_KERNEL(name, fmt, nb, rt, blocks)                                                                         \
+    extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, blocks) name(const __grid_constant__ struct gemm_args p) \
     {                                                                                                                  \
-        gemm_body<fmt, nb>(p);                                                                                         \
+        gemm_body<fmt, nb, rt>(p);                                                                                     \
     }
 
 #define GEMM_KERNELS(name, fmt)                                                                                        \
-    GEMM_KERNEL(name##_8, fmt, 1, 2)                                                                                   \
-    GEMM_KERNEL(name##_16, fmt, 2, 2)                                                                                  \
-    GEMM_KERNEL(name##_32, fmt, 4, 1)                                                                                  \
-    GEMM_KERNEL(name##_64, fmt, 8, 1)
+    GEMM_KERNEL(name##_8, fmt, 1, 1, 2)                                                                                \
+    GEMM_KERNEL(name##_16, fmt, 2, 1, 2)                                                                               \
+    GEMM_KERNEL(name##_32, fmt, 4, 1, 1)                                                                               \
+    GEMM_KERNEL(name##_64, fmt, 8, 1, 1)

@@ -267,7 +267,7 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
 {
     if (gpu_alive(g, e))
         return -1;
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || g->skip[kernel])
         return 0;
     struct cu_launch_attribute early = {.id = CU_LAUNCH_PROGRAMMATIC, .value = {.flag = 1}};
     struct cu_launch c = {.grid = {grid.x, grid.y, grid.z},
@@ -297,6 +297,24 @@ int gpu_sync(struct gpu *g, struct err *e)
 uint32_t gpu_gemm_kernel(uint32_t fmt, uint32_t m)
 {
     return K_GEMM + 4 * fmt + (m <= 8 ? 0 : m <= 16 ? 1 : m <= 32 ? 2 : 3);
+}
+
+uint32_t gpu_gemm_groups(uint32_t m)
+{
+    return m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
+}
+
+uint32_t gpu_gemm_strip(uint32_t fmt, uint32_t m)
+{
+    return layout_is_tile(fmt) && gpu_gemm_groups(m) == 4 ? 2 * TILE_ROWS : TILE_ROWS;
+}
+
+uint32_t gpu_gemm_split(const struct gpu *g, uint32_t strips, uint32_t columns, uint32_t m)
+{
+    uint32_t split = 1, sms = (uint32_t)g->profile.sms, enough = sms * 8 + sms / 2;
+    while (split < GEMM_WARPS && columns >= 2 * split && (m > 16 ? strips * split * 2 <= sms * 8 : strips * split < enough))
+        split *= 2;
+    return split;
 }
 
 const char *gpu_kernel_name(uint32_t kernel)

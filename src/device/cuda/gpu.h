@@ -77,6 +77,7 @@ struct gpu {
     uint64_t taken;    /* bytes of device memory that are ours */
     uint64_t limit;    /* at most; 0 = what is free */
     uint64_t launches; /* so far */
+    bool skip[K_COUNT]; /* for benchmarks: leaves a kernel out, to see what it costs */
 };
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e);
@@ -103,6 +104,12 @@ int gpu_sync(struct gpu *g, struct err *e);
 
 /* Which product kernel takes m rows (at most 64) of a weight of this form. */
 uint32_t gpu_gemm_kernel(uint32_t fmt, uint32_t m);
+/* Outputs of a strip of that kernel: 16, or 32. */
+uint32_t gpu_gemm_strip(uint32_t fmt, uint32_t m);
+/* Groups of eight streams that it works on: 1, 2, 4 or 8. */
+uint32_t gpu_gemm_groups(uint32_t m);
+/* Warps that share a strip: few rows want all the warps that the card holds, many rows one wave of blocks. */
+uint32_t gpu_gemm_split(const struct gpu *g, uint32_t strips, uint32_t columns, uint32_t m);
 const char *gpu_kernel_name(uint32_t kernel);
 /* GB/s of reading, over 2 GB (or less where less is free). */
 int gpu_measure(struct gpu *g, struct err *e);

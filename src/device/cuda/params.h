@@ -2,7 +2,7 @@
  * pointers are device memory. Activations are float rows (m, ld); in front of a product they are
  * packed as fp16 in the order in which mma.m16n8k16 wants its B operand:
  *
- *   pack  [group of 8 streams][column of 256][8 subs][lane = 4*stream + t][8 halves], then
+ *   pack  [G groups of 8 streams][column of 256][group][8 subs][lane = 4*stream + t][8 halves], then
  *         [lane][sums of subs 2t, 2t+1: hi, hi, lo, lo], then [stream] float scale
  *   lane (stream, t) has values 8t + {0,2,1,3,4,6,5,7} of each sub of 32; the values of a stream in a
  *   column were multiplied by a power of two (so that fp16 holds them), whose inverse is `scale`. */
@@ -20,17 +20,19 @@ struct gemm_seg {
     float *y; /* (m, ldy) */
     uint64_t ldy;
     const float *bias;    /* (n) or NULL; (count, n) with experts */
-    uint32_t first_tile;  /* its first tile of 16 outputs in the launch */
+    uint32_t first; /* its first strip in the launch */
     uint32_t pad;
 };
 
 /* y = scale * (W x + bias) + residual, for up to three weights that share x. */
 struct gemm_args {
     struct gemm_seg seg[GEMM_SEGS];
-    uint32_t segs, tiles; /* tiles in all */
+    uint32_t segs, strips; /* strips of 16 (or 32: gpu_gemm_strip) outputs in all */
     uint32_t m, k;
-    uint32_t split; /* warps that share a tile's columns: 1, 2, 4 or 8 */
+    uint32_t split;  /* warps that share a strip's columns: 1, 2, 4 or 8 */
+    uint32_t groups; /* of eight streams, side by side in x */
     float scale;
+    uint32_t pad;
     const uint8_t *x;      /* pack */
     const float *residual; /* (m, ldr) or NULL */
     uint64_t ldr;
@@ -78,7 +80,9 @@ struct norm_args {
 /* Where rows go in front of a product; NULL: not there. */
 struct pack_out {
     uint8_t *pack;
-    uint16_t *half; /* (m, kp) */
+    uint32_t groups; /* G of pack */
+    uint32_t pad0;
+    uint16_t *half;    /* (m, kp) */
     float *half_scale; /* (m): multiply the product of `half` with it */
     float *rows;       /* (m, ldr) floats */
     uint64_t ldr;

@@ -37,82 +37,138 @@ static __device__ __forceinline__ float normed(const struct norm_args &n, struct
     return v;
 }
 
-/* fp16 rows for the large products: the row times a power of two if it would overflow. */
-template <class F>
-static __device__ __forceinline__ void half_row(const struct pack_out &o, uint32_t row, uint32_t k, float *room, F f)
+/* Eight floats from x, zeros from `left` on. */
+static __device__ __forceinline__ void load8(const float *x, uint32_t left, bool aligned, float v[8])
 {
-    float max = 0.0f;
-    for (uint32_t i = threadIdx.x; i < k; i += blockDim.x)
-        max = fmaxf(max, fabsf(f(i)));
-    max = block_max(max, room);
-    float s = max > 32768.0f ? pack_scale(max) : 1.0f;
-    uint16_t *to = o.half + (uint64_t)row * o.kp;
-    for (uint32_t i = threadIdx.x; i < o.kp; i += blockDim.x)
-        to[i] = __half_as_ushort(__float2half_rn(i < k ? f(i) * s : 0.0f));
-    if (threadIdx.x == 0)
-        o.half_scale[row] = 1.0f / s;
-}
-
-/* The whole block packs a row, a warp 256 values at a time. */
-template <class F> static __device__ __forceinline__ void pack_row(uint8_t *pack, uint32_t row, uint32_t k, F f)
-{
-    const uint32_t lane = threadIdx.x % 32, columns = (k + 255) / 256;
-    for (uint32_t c = threadIdx.x / 32; c < columns; c += blockDim.x / 32) {
-        float v[8];
-        for (int i = 0; i < 8; i++) {
-            uint32_t at = 256 * c + 8 * lane + i;
-            v[i] = at < k ? f(at) : 0.0f;
-        }
-        pack_warp(pack, columns, row, c, v);
+    if (aligned && left >= 8) {
+        float4 a = *(const float4 *)x, b = *(const float4 *)(x + 4);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            v[i] = i < left ? x[i] : 0.0f;
     }
 }
 
-template <class F>
-static __device__ __forceinline__ void put_row(const struct pack_out &o, uint32_t row, uint32_t k, float *room, F f)
+static __device__ __forceinline__ bool is_aligned(const void *p, uint64_t ld)
 {
-    if (o.pack)
-        pack_row(o.pack, row, k, f);
-    if (o.half)
-        half_row(o, row, k, room, f);
-    if (o.rows)
-        for (uint32_t i = threadIdx.x; i < k; i += blockDim.x)
-            o.rows[(uint64_t)row * o.ldr + i] = f(i);
+    return (((uintptr_t)p | ld * 4) & 15) == 0;
 }
 
-/* A row a block: norm, and on to wherever it is wanted. The row waits in shared memory. */
-extern "C" __global__ void __launch_bounds__(512) norm_pack(const __grid_constant__ struct pack_args p)
+enum { NORM_COLUMNS = 4 }; /* of 256 values that a warp keeps in registers: rows of up to 1024 * warps */
+
+/* A row a block: norm, and on to wherever it is wanted. A warp has columns of 256, a lane 8 values of each. */
+extern "C" __global__ void __launch_bounds__(1024) norm_pack(const __grid_constant__ struct pack_args p)
 {
-    extern __shared__ float row_room[];
-    __shared__ float room[32];
+    __shared__ float room[3][32];
     dep_launch();
+    const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const uint32_t columns = (p.k + 255) / 256;
+    float v[NORM_COLUMNS][8], w[NORM_COLUMNS][8];
+    /* weights are there before the predecessor is done */
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++) {
+        const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
+        if (p.norm.w && at < p.k)
+            load8(p.norm.w + at, p.k - at, true, w[i]);
+        else
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                w[i][j] = 1.0f;
+    }
     dep_wait();
-    const uint32_t row = blockIdx.x;
-    int from = p.slot_row ? p.slot_row[row] : (int)row;
+    const int from = p.slot_row ? p.slot_row[row] : (int)row;
     if (from < 0)
         return;
     const float *x = p.x + (uint64_t)from * p.ldx;
-    for (uint32_t i = threadIdx.x; i < p.k; i += blockDim.x)
-        row_room[i] = x[i];
-    __syncthreads();
-    struct stat s = block_stat(p.norm.kind, p.norm.eps, p.k, room, [&](uint32_t i) { return row_room[i]; });
-    if (p.norm.kind == NORM_NONE)
-        put_row(p.out, row, p.k, room, [&](uint32_t i) { return row_room[i]; });
-    else
-        put_row(p.out, row, p.k, room, [&](uint32_t i) { return normed(p.norm, s, row_room[i], i); });
+    const bool aligned = is_aligned(p.x, p.ldx);
+    float sum = 0.0f, mean = 0.0f, scale = 1.0f;
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++) {
+        const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
+        load8(x + at, at < p.k ? p.k - at : 0, aligned, v[i]);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum += p.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
+    }
+    if (p.norm.kind == NORM_LAYER) {
+        mean = block_sum(sum, room[0]) / (float)p.k;
+        sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < NORM_COLUMNS; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (256 * (warp + warps * i) + 8 * lane + j < p.k)
+                    sum += (v[i][j] - mean) * (v[i][j] - mean);
+    }
+    if (p.norm.kind != NORM_NONE)
+        scale = rsqrtf(block_sum(sum, room[1]) / (float)p.k + p.norm.eps);
+    float max = 0.0f;
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const uint32_t at = 256 * (warp + warps * i) + 8 * lane + j;
+            float y = (v[i][j] - mean) * scale * w[i][j];
+            if (p.norm.b && at < p.k)
+                y += p.norm.b[at];
+            v[i][j] = at < p.k ? y : 0.0f;
+            max = fmaxf(max, fabsf(v[i][j]));
+        }
+    float half_scale = 1.0f;
+    if (p.out.half) {
+        max = block_max(max, room[2]);
+        half_scale = max > 32768.0f ? pack_scale(max) : 1.0f;
+        if (threadIdx.x == 0)
+            p.out.half_scale[row] = 1.0f / half_scale;
+    }
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++) {
+        const uint32_t c = warp + warps * i, at = 256 * c + 8 * lane;
+        if (p.out.pack && c < columns)
+            pack_warp(p.out, columns, row, c, v[i]);
+        if (p.out.half && at < p.out.kp) {
+            const float s = half_scale;
+            *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
+                make_uint4(half_bits2(v[i][0] * s, v[i][1] * s), half_bits2(v[i][2] * s, v[i][3] * s),
+                           half_bits2(v[i][4] * s, v[i][5] * s), half_bits2(v[i][6] * s, v[i][7] * s));
+        }
+        if (p.out.rows)
+#pragma unroll
+            for (uint32_t j = 0; j < 8; j++)
+                if (at + j < p.k)
+                    p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[i][j];
+    }
 }
 
-static __device__ __forceinline__ float act_at(const struct act_args &p, uint64_t row, float rs, uint32_t i)
+static __device__ __forceinline__ float act_pair(const struct act_args &p, float g, float u)
 {
-    float u = p.up[row * p.ld + i] * rs + (p.up_bias ? p.up_bias[i] : 0.0f);
-    if (!p.gate)
-        return act_one(p.act, u);
-    float g = p.gate[row * p.ld + i] * rs + (p.gate_bias ? p.gate_bias[i] : 0.0f);
     if (p.act == ACT_SWIGLU_OAI) {
         g = fminf(g, p.limit);
         u = fminf(fmaxf(u, -p.limit), p.limit);
         return g / (1.0f + expf(-p.alpha * g)) * (u + 1.0f);
     }
-    return act_one(p.act, g) * u;
+    return p.gate ? act_one(p.act, g) * u : act_one(p.act, u);
+}
+
+/* Eight results of a row from `at` on, zeros past its end. */
+static __device__ __forceinline__ void act8(const struct act_args &p, uint64_t row, float rs, uint32_t at, bool aligned, float v[8])
+{
+    float g[8], u[8];
+    const uint32_t left = at < p.k ? p.k - at : 0;
+    load8(p.up + row * p.ld + at, left, aligned, u);
+    if (p.gate)
+        load8(p.gate + row * p.ld + at, left, aligned, g);
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) {
+        const float gb = p.gate_bias && j < left ? p.gate_bias[at + j] : 0.0f, ub = p.up_bias && j < left ? p.up_bias[at + j] : 0.0f;
+        v[j] = j < left ? act_pair(p, p.gate ? g[j] * rs + gb : 0.0f, u[j] * rs + ub) : 0.0f;
+    }
+}
+
+static __device__ __forceinline__ bool act_aligned(const struct act_args &p)
+{
+    return is_aligned(p.up, p.ld) && (!p.gate || is_aligned(p.gate, p.ld));
 }
 
 /* Packed: a warp per 256 values, blockIdx.y the row. */
@@ -120,21 +176,15 @@ extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant
 {
     dep_launch();
     dep_wait();
-    const uint32_t columns = (p.k + 255) / 256, c = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t row = blockIdx.y;
+    const uint32_t columns = (p.k + 255) / 256, c = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
     if (c >= columns)
         return;
-    const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
     float v[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        uint32_t at = 256 * c + 8 * lane + i;
-        v[i] = at < p.k ? act_at(p, row, rs, at) : 0.0f;
-    }
-    pack_warp(p.out.pack, columns, row, c, v);
+    act8(p, row, p.row_scale ? p.row_scale[row] : 1.0f, 256 * c + 8 * (threadIdx.x % 32), act_aligned(p), v);
+    pack_warp(p.out, columns, row, c, v);
 }
 
-/* fp16 or float rows: a block a row. */
+/* fp16 or float rows: a block a row. The row's scale for fp16 needs its maximum first. */
 extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant__ struct act_args p)
 {
     __shared__ float room[32];
@@ -142,9 +192,34 @@ extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant
     dep_wait();
     const uint32_t row = blockIdx.x;
     const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
-    struct pack_out o = p.out;
-    o.pack = nullptr;
-    put_row(o, row, p.k, room, [&](uint32_t i) { return act_at(p, row, rs, i); });
+    const bool aligned = act_aligned(p);
+    float v[8], max = 0.0f, s = 1.0f;
+    for (uint32_t at = 8 * threadIdx.x; p.out.half && at < p.out.kp; at += 8 * 512) {
+        act8(p, row, rs, at, aligned, v);
+        *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
+            make_uint4(half_bits2(v[0], v[1]), half_bits2(v[2], v[3]), half_bits2(v[4], v[5]), half_bits2(v[6], v[7]));
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            max = fmaxf(max, fabsf(v[j]));
+    }
+    if (p.out.half)
+        max = block_max(max, room);
+    if (max > 32768.0f) { /* rare: once more, scaled (every thread overwrites what it wrote) */
+        s = pack_scale(max);
+        for (uint32_t at = 8 * threadIdx.x; at < p.out.kp; at += 8 * 512) {
+            act8(p, row, rs, at, aligned, v);
+            *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
+                make_uint4(half_bits2(v[0] * s, v[1] * s), half_bits2(v[2] * s, v[3] * s), half_bits2(v[4] * s, v[5] * s),
+                           half_bits2(v[6] * s, v[7] * s));
+        }
+    }
+    if (p.out.half && threadIdx.x == 0)
+        p.out.half_scale[row] = 1.0f / s;
+    for (uint32_t at = 8 * threadIdx.x; p.out.rows && at < p.k; at += 8 * 512) {
+        act8(p, row, rs, at, aligned, v);
+        for (uint32_t j = 0; j < 8 && at + j < p.k; j++)
+            p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[j];
+    }
 }
 
 /* out = after(residual + scale * post(y + bias)), a block a row. */

@@ -42,11 +42,13 @@ static enum path path_for(const struct cuda_device *d, uint32_t m)
     return m > PACK_ROWS_MOST && d->blas ? PATH_HALF : PATH_PACK;
 }
 
-static struct pack_out out_of(struct cuda_device *d, enum path path, uint32_t k)
+static struct pack_out out_of(struct cuda_device *d, enum path path, uint32_t m, uint32_t k)
 {
     struct pack_out o = {.kp = (k + 31) / 32 * 32};
-    if (path == PATH_PACK)
+    if (path == PATH_PACK) {
         o.pack = d->pack;
+        o.groups = gpu_gemm_groups(m);
+    }
     if (path == PATH_HALF) {
         o.half = d->half;
         o.half_scale = d->half_scale;
@@ -65,16 +67,27 @@ struct input {
     uint32_t m, k;
     const struct norm *norm;
     const int32_t *row; /* row i is x's row row[i] */
+    bool grouped;       /* the rows of experts: each group of eight by itself */
 };
+
+/* norm_pack keeps a row in registers: a thread has up to 32 of its values. */
+enum { NORM_WIDTH_MOST = 32 * 1024 };
+
+static int put_rows(struct cuda_device *d, const struct pack_args *a, struct err *e)
+{
+    unsigned threads = a->k <= 1024 ? 128 : a->k <= 2048 ? 256 : a->k <= 16384 ? 512 : 1024;
+    return gpu_launch(d->g, K_NORM_PACK, (struct gpu_grid){a->m, 1, 1, threads, 0}, a, e);
+}
 
 static int put_input(struct cuda_device *d, enum path path, const struct input *in, struct err *e)
 {
     struct pack_args a = {.x = in->x, .ldx = in->ldx, .m = in->m, .k = in->k, .slot_row = in->row};
     if (in->norm)
         a.norm = norm_of(d, in->norm);
-    a.out = out_of(d, path, in->k);
-    unsigned threads = in->k >= 2048 ? 512 : in->k >= 512 ? 256 : 128;
-    return gpu_launch(d->g, K_NORM_PACK, (struct gpu_grid){in->m, 1, 1, threads, in->k * 4}, &a, e);
+    a.out = out_of(d, path, in->m, in->k);
+    if (in->grouped)
+        a.out.groups = 1;
+    return put_rows(d, &a, e);
 }
 
 /* One product of a set that shares its input; y is (m, ldy). */
@@ -91,14 +104,7 @@ struct after {
     uint64_t ldr;
 };
 
-/* Warps that share a tile of outputs: enough of them to fill the card, never more than there are columns. */
-static uint32_t split_for(const struct cuda_device *d, uint32_t tiles, uint32_t columns)
-{
-    uint32_t split = 1, want = (uint32_t)d->g->profile.sms * 16;
-    while (split < 8 && tiles * split < want && columns >= 2 * split)
-        split *= 2;
-    return split;
-}
+enum { SPLITS_MOST = 128 }; /* as attn.cu has it */
 
 static bool is_tile(const struct mat *m)
 {
@@ -124,24 +130,27 @@ static int run_packed(struct cuda_device *d, const struct product *p, uint32_t n
 {
     for (uint32_t i = 0; i < n;) {
         uint32_t next = run_of(d, p, i, n), k = mat_of(d, p[i].weight)->k, columns = (k + 255) / 256;
+        uint32_t groups = gpu_gemm_groups(m);
         for (uint32_t row = 0; row < m; row += GEMM_ROWS_MOST) {
-            struct gemm_args a = {.k = k, .m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST, .scale = after->scale};
+            struct gemm_args a = {.k = k, .m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST, .groups = groups};
+            a.scale = after->scale;
             a.x = d->pack + (uint64_t)(row / PACK_STREAMS) * columns * PACK_BYTES;
             for (uint32_t j = i; j < next; j++) {
                 const struct mat *w = mat_of(d, p[j].weight);
+                uint32_t strip = gpu_gemm_strip(w->fmt, a.m);
                 a.seg[a.segs++] = (struct gemm_seg){.w = *w,
                                                     .y = p[j].y + row * p[j].ldy,
                                                     .ldy = p[j].ldy,
                                                     .bias = vector_of(d, p[j].bias),
-                                                    .first_tile = a.tiles};
-                a.tiles += (w->n + TILE_ROWS - 1) / TILE_ROWS;
+                                                    .first = a.strips};
+                a.strips += (w->n + strip - 1) / strip;
             }
-            a.split = split_for(d, a.tiles, columns);
+            a.split = gpu_gemm_split(d->g, a.strips, columns, a.m);
             if (after->residual) {
                 a.residual = after->residual + row * after->ldr;
                 a.ldr = after->ldr;
             }
-            struct gpu_grid grid = {gpu_blocks(a.tiles, GEMM_WARPS / a.split), 1, 1, GEMM_WARPS * 32, 0};
+            struct gpu_grid grid = {gpu_blocks(a.strips, GEMM_WARPS / a.split), 1, 1, GEMM_WARPS * 32, 0};
             if (gpu_launch(d->g, gpu_gemm_kernel(a.seg[0].w.fmt, a.m), grid, &a, e))
                 return -1;
         }
@@ -304,7 +313,7 @@ static int op_qkv(struct cuda_device *d, const struct plan *p, const struct op_q
 {
     uint32_t m = d->meta.rows, q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim, n = q_n + k_n + o->kv_heads * o->v_dim;
     enum path path = path_for(d, m);
-    struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->q.weight)->k, &o->norm, NULL};
+    struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->q.weight)->k, &o->norm, NULL, false};
     struct product three[3] = {{o->q.weight, 0, d->y, n}, {o->k.weight, 0, d->y + q_n, n}, {o->v.weight, 0, d->y + q_n + k_n, n}};
     if (put_input(d, path, &in, e) || run_products(d, path, three, 3, m, &plain, e))
         return -1;
@@ -355,7 +364,7 @@ static int op_latent(struct cuda_device *d, const struct plan *p, const struct o
 {
     uint32_t m = d->meta.rows, width = o->latent + o->rope.dims, q_n = o->heads * (o->nope + o->rope.dims);
     enum path path = path_for(d, m);
-    struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->kv_a.weight)->k, &o->norm, NULL};
+    struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->kv_a.weight)->k, &o->norm, NULL, false};
     uint32_t a_n = o->q_a.weight ? mat_of(d, o->q_a.weight)->n : 0;
     float *c = d->z, *low = d->z + (uint64_t)m * width, *q = d->y;
     struct product first[2] = {{o->kv_a.weight, o->kv_a.bias, c, width},
@@ -365,7 +374,7 @@ static int op_latent(struct cuda_device *d, const struct plan *p, const struct o
     if (put_input(d, path, &in, e) || run_finished(d, path, first, 2, m, e))
         return -1;
     if (a_n) {
-        struct input second = {low, a_n, m, a_n, &o->q_norm, NULL};
+        struct input second = {low, a_n, m, a_n, &o->q_norm, NULL, false};
         struct product b = {o->q_b.weight, o->q_b.bias, q, q_n};
         if (put_input(d, path, &second, e) || run_finished(d, path, &b, 1, m, e))
             return -1;
@@ -432,17 +441,18 @@ static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, 
         span = o->window + 32;
     uint32_t splits = (want + blocks - 1) / blocks, most = (span + 63) / 64;
     splits = splits > most ? most : splits;
+    splits = splits > SPLITS_MOST ? SPLITS_MOST : splits;
     a->split_keys = ((span + splits - 1) / splits + 63) / 64 * 64;
     a->splits = (span + a->split_keys - 1) / a->split_keys;
     a->part = d->part;
     a->part_ml = d->part_ml;
     if (path_for(d, d->meta.rows) == PATH_PACK && !d->any_prefill && feeds_product(p, i)) {
-        a->pack.pack = d->pack;
+        a->pack = out_of(d, PATH_PACK, d->meta.rows, o->heads * o->v_dim);
         d->packed = o->out;
     }
     unsigned shared = 4 * 16 * (o->v_dim + 4) * 4;
     struct gpu_grid grid = {a->splits, a->kv.heads, d->meta.seqs, 128, shared};
-    struct gpu_grid join = {gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 128, 0};
+    struct gpu_grid join = {gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 256, 0};
     return gpu_launch(d->g, K_ATTN_DECODE + (uint32_t)dim_index(o->k_dim), grid, a, e) ||
                    gpu_launch(d->g, K_ATTN_COMBINE, join, a, e)
                ? -1
@@ -486,7 +496,7 @@ static int op_out(struct cuda_device *d, const struct op_out *o, struct err *e)
 {
     uint32_t m = d->meta.rows;
     enum path path = path_for(d, m);
-    struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->linear.weight)->k, &o->norm, NULL};
+    struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->linear.weight)->k, &o->norm, NULL, false};
     bool packed = d->packed.buffer && d->packed.buffer == o->in.buffer && d->packed.col == o->in.col;
     if (!(packed && path == PATH_PACK) && put_input(d, path, &in, e))
         return -1;
@@ -494,9 +504,11 @@ static int op_out(struct cuda_device *d, const struct op_out *o, struct err *e)
 }
 
 /* gate and up lie side by side in y. */
-static int run_act(struct cuda_device *d, enum path path, struct act_args *a, struct err *e)
+static int run_act(struct cuda_device *d, enum path path, struct act_args *a, bool grouped, struct err *e)
 {
-    a->out = out_of(d, path, a->k);
+    a->out = out_of(d, path, a->m, a->k);
+    if (grouped)
+        a->out.groups = 1;
     if (path == PATH_PACK)
         return gpu_launch(d->g, K_ACT_PACK, (struct gpu_grid){gpu_blocks(a->k, 1024), a->m, 1, 128, 0}, a, e);
     return gpu_launch(d->g, K_ACT_ROWS, (struct gpu_grid){a->m, 1, 1, 512, 0}, a, e);
@@ -524,14 +536,14 @@ static int ffn_up(struct cuda_device *d, enum path path, const struct input *in,
                          .act = act,
                          .gate_bias = half ? vector_of(d, gate->bias) : NULL,
                          .up_bias = half ? vector_of(d, up->bias) : NULL};
-    return run_act(d, path, &a, e);
+    return run_act(d, path, &a, false, e);
 }
 
 static int op_ffn(struct cuda_device *d, const struct op_ffn *o, struct err *e)
 {
     uint32_t m = d->meta.rows;
     enum path path = path_for(d, m);
-    struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->up.weight)->k, &o->norm, NULL};
+    struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->up.weight)->k, &o->norm, NULL, false};
     return ffn_up(d, path, &in, &o->gate, &o->up, o->act, e) || run_last(d, path, &o->down, &o->tail, m, e) ? -1 : 0;
 }
 
@@ -551,11 +563,11 @@ static int run_experts(struct cuda_device *d, const struct linear *l, float *y, 
                                .expert = d->group_expert};
         return gpu_launch(d->g, K_GEMM_FLOAT, (struct gpu_grid){gpu_blocks(w->n, 8), groups, 1, 256, 0}, &a, e);
     }
-    struct gemm_args a = {.segs = 1, .k = w->k, .m = 8, .scale = 1.0f, .x = d->pack, .expert = d->group_expert};
-    a.tiles = (w->n + TILE_ROWS - 1) / TILE_ROWS;
-    a.split = split_for(d, a.tiles * (groups < 8 ? groups : 8), (w->k + 255) / 256);
+    struct gemm_args a = {.segs = 1, .k = w->k, .m = 8, .groups = 1, .scale = 1.0f, .x = d->pack, .expert = d->group_expert};
+    a.strips = (w->n + TILE_ROWS - 1) / TILE_ROWS;
+    a.split = gpu_gemm_split(d->g, a.strips * (groups < 8 ? groups : 8), (w->k + 255) / 256, 8);
     a.seg[0] = (struct gemm_seg){.w = *w, .y = y, .ldy = ldy, .bias = vector_of(d, l->bias)};
-    struct gpu_grid grid = {gpu_blocks(a.tiles, GEMM_WARPS / a.split), groups, 1, GEMM_WARPS * 32, 0};
+    struct gpu_grid grid = {gpu_blocks(a.strips, GEMM_WARPS / a.split), groups, 1, GEMM_WARPS * 32, 0};
     return gpu_launch(d->g, gpu_gemm_kernel(w->fmt, 8), grid, &a, e);
 }
 
@@ -602,7 +614,7 @@ static uint32_t moe_route(struct cuda_device *d, const struct op_moe *o, uint32_
 static int moe_shared(struct cuda_device *d, const struct op_moe *o, uint32_t m, uint32_t width, struct err *e)
 {
     enum path path = d->options.exact ? PATH_FLOAT : PATH_PACK;
-    struct input in = {d->z, width, m, width, NULL, NULL};
+    struct input in = {d->z, width, m, width, NULL, NULL, false};
     if (ffn_up(d, path, &in, &o->shared_gate, &o->shared_up, o->act == ACT_SWIGLU_OAI ? ACT_SILU : o->act, e))
         return -1;
     struct product down = {o->shared_down.weight, o->shared_down.bias, d->shared, mat_of(d, o->shared_down.weight)->n};
@@ -630,7 +642,7 @@ static int moe_rows(struct cuda_device *d, const struct op_moe *o, uint32_t firs
                              .k = width,
                              .norm = norm_of(d, &o->norm),
                              .out = {.rows = d->z, .ldr = width}};
-    if (gpu_launch(d->g, K_NORM_PACK, (struct gpu_grid){m, 1, 1, 256, width * 4}, &norm, e))
+    if (put_rows(d, &norm, e))
         return -1;
     if (o->shared_up.weight && moe_shared(d, o, m, width, e))
         return -1;
@@ -638,7 +650,7 @@ static int moe_rows(struct cuda_device *d, const struct op_moe *o, uint32_t firs
     if (!groups)
         return -1;
     enum path path = d->options.exact ? PATH_FLOAT : PATH_PACK;
-    struct input in = {d->z, width, slots, width, NULL, d->slot_row};
+    struct input in = {d->z, width, slots, width, NULL, d->slot_row, true};
     bool gated = o->gate.weight != 0;
     if (put_input(d, path, &in, e) || (gated && run_experts(d, &o->gate, d->y, 2 * f, groups, e)) ||
         run_experts(d, &o->up, d->y + f, 2 * f, groups, e))
@@ -651,7 +663,7 @@ static int moe_rows(struct cuda_device *d, const struct op_moe *o, uint32_t firs
                            .act = o->act,
                            .alpha = o->alpha,
                            .limit = o->limit};
-    if (run_act(d, path, &act, e) || run_experts(d, &o->down, d->y, n, groups, e))
+    if (run_act(d, path, &act, true, e) || run_experts(d, &o->down, d->y, n, groups, e))
         return -1;
     struct combine_args c = {.y = d->y,
                              .ldy = n,
@@ -704,11 +716,11 @@ static int op_logits(struct cuda_device *d, const struct plan *p, const struct o
                               .norm = norm_of(d, &o->norm),
                               .out = {.rows = d->logits, .ldr = width},
                               .slot_row = d->meta.out};
-        return gpu_launch(d->g, K_NORM_PACK, (struct gpu_grid){m, 1, 1, 256, width * 4}, &a, e);
+        return put_rows(d, &a, e);
     }
     const struct mat *w = mat_of(d, o->head.weight);
     enum path path = path_for(d, m);
-    struct input in = {at(d, o->in), ld(d, o->in), m, w->k, &o->norm, d->meta.out};
+    struct input in = {at(d, o->in), ld(d, o->in), m, w->k, &o->norm, d->meta.out, false};
     struct product head = {o->head.weight, path == PATH_HALF ? 0 : o->head.bias, d->logits, w->n};
     if (put_input(d, path, &in, e) || run_finished(d, path, &head, 1, m, e))
         return -1;
@@ -769,6 +781,7 @@ static void measure_linear(const struct cuda_device *d, struct step_sizes *s, we
         return;
     const struct mat *m = &d->weights.mat[w];
     s->k = most(s->k, m->k);
+    s->widest = most(s->widest, m->k);
     uint64_t bytes = (uint64_t)((m->n + 127) / 128 * 128) * ((m->k + 31) / 32 * 32) * 2;
     if (!head && m->count == 1)
         s->decoded = bytes > s->decoded ? bytes : s->decoded;
