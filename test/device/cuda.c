@@ -90,9 +90,14 @@ static void test_launch_table(void **state)
     (void)state;
     for (uint32_t k = 4; k < K_COUNT; k++)
         assert_string_not_equal(gpu_kernel_name(k), "?");
-    assert_int_equal(gpu_gemm_kernel(FMT_F16, 1), gpu_gemm_kernel(FMT_F16, 8));
-    assert_int_not_equal(gpu_gemm_kernel(FMT_F16, 8), gpu_gemm_kernel(FMT_F16, 9));
-    assert_int_equal(gpu_gemm_kernel(FMT_F16, 33), gpu_gemm_kernel(FMT_F16, 64));
+    struct gpu g = {.profile = {.major = 9, .sms = 132}};
+    for (uint32_t m = 1; m <= 64; m++) {
+        struct gpu_gemm plain = gpu_gemm_choose(&g, FMT_F16, m, 256, 4096), tile = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 256, 4096);
+        assert_true(8 * plain.groups >= m && plain.groups <= 8);
+        assert_true(tile.grid.x * 8 / tile.split >= 256);
+        assert_string_not_equal(gpu_kernel_name(tile.kernel), "?");
+        assert_true(tile.grid.shared <= 200 << 10);
+    }
     /* kernels are built in for all modules or for none */
     for (int m = 1; m < MODULE_COUNT; m++)
         assert_int_equal(!gpu_blob(m), !gpu_blob(0));

@@ -167,21 +167,21 @@ static void profile(struct rig *r, uint32_t rows, const char *what)
 }
 
 /* What each kind of kernel costs where it stands: the step without it. */
-static void ablate(struct rig *r, const struct preset *p, double peak)
+static void ablate(struct rig *r, const struct preset *p, uint32_t streams, double peak)
 {
     static const struct {
         const char *name;
         uint32_t from, count;
     } part[] = {{"nothing", 0, 0},           {"norm_pack", K_NORM_PACK, 1},   {"qkv_finish", K_QKV, 1},
                 {"attn_decode", K_ATTN_DECODE, 4}, {"attn_combine", K_ATTN_COMBINE, 1}, {"act_pack", K_ACT_PACK, 1},
-                {"products", K_GEMM, 4 * FMT_COUNT}, {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
+                {"products", K_GEMM, K_REPACK}, {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
     struct cuda_device *d = (struct cuda_device *)r->device;
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
         for (uint32_t k = 0; k < part[i].count; k++)
             d->g->skip[part[i].from + k] = true;
         d->graphs = 0;
         printf("  without %-16s", part[i].name);
-        decode(r, p, 1, 512, peak);
+        decode(r, p, streams, 512, peak);
         memset(d->g->skip, 0, sizeof d->g->skip);
     }
     d->graphs = 0;
@@ -259,7 +259,21 @@ static int bench_step(const char *name, uint32_t type)
         decode(&r, p, streams[i], 512, peak);
     r.length[0] = 512;
     profile(&r, 1, "decode 1");
-    ablate(&r, p, peak);
+    ablate(&r, p, 1, peak);
+    ablate(&r, p, 32, peak);
+    struct cuda_device *d = (struct cuda_device *)r.device;
+    d->no_fuse = true;
+    d->graphs = 0;
+    printf("  nothing fused ");
+    decode(&r, p, 1, 512, peak);
+    d->no_fuse = false;
+    for (d->g->ahead = 1; d->g->ahead <= 4; d->g->ahead *= 2) {
+        d->graphs = 0;
+        printf("  %u tiles ahead ", d->g->ahead);
+        decode(&r, p, 1, 512, peak);
+    }
+    d->g->ahead = 0;
+    d->graphs = 0;
     rig_close(&r);
     open_rig(&r, 1024, 1, 17408);
     static const uint32_t tokens[] = {512, 2048, 8192};
@@ -282,8 +296,8 @@ struct shape {
     uint32_t n, k;
 };
 
-static float time_product(struct gpu *g, const struct gemm_args *a, uint32_t kernel, cu_ptr pool, uint64_t each, int copies,
-                          void *const event[2])
+static float time_product(struct gpu *g, const struct gemm_args *a, const struct gpu_gemm *how, cu_ptr pool, uint64_t each,
+                          int copies, void *const event[2])
 {
     struct err e = {0};
     float best = 1e9f;
@@ -293,7 +307,7 @@ static float time_product(struct gpu *g, const struct gemm_args *a, uint32_t ker
         for (int i = 0; i < copies; i++) {
             struct gemm_args b = *a;
             b.seg[0].w.base = (const uint8_t *)(pool + (uint64_t)i * each);
-            if (gpu_launch(g, kernel, (struct gpu_grid){gpu_blocks(b.strips, GEMM_WARPS / b.split), 1, 1, GEMM_WARPS * 32, 0}, &b, &e))
+            if (gpu_launch(g, how->kernel, how->grid, &b, &e))
                 die(&e);
         }
         g->cu->event_record(event[1], g->stream);
@@ -305,7 +319,13 @@ static float time_product(struct gpu *g, const struct gemm_args *a, uint32_t ker
     return 1e3f * best;
 }
 
-static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, cu_ptr pool, uint64_t pool_bytes, cu_ptr x, cu_ptr y, double peak)
+struct places {
+    cu_ptr pool, x, y;
+    uint64_t pool_bytes;
+    double peak;
+};
+
+static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
 {
     static const struct shape shapes[] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096},
                                           {2048, 1536}, {17920, 1536}, {1536, 8960}};
@@ -315,29 +335,32 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, cu_ptr poo
     g->cu->event_create(&event[1], 0);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         uint64_t each = layout_bytes(fmt, shapes[s].n, shapes[s].k);
-        int copies = (int)(pool_bytes / each);
+        int copies = (int)(at->pool_bytes / each);
         copies = copies > 40 ? 40 : copies;
         printf("%-5s %6ux%-5u", name, shapes[s].n, shapes[s].k);
         for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
             printf(" | M=%-2u", rows[m]);
             float best = 1e9f;
-            for (uint32_t split = 1; split <= 8; split *= 2) {
-                uint32_t strip = gpu_gemm_strip(fmt, rows[m]);
-                struct gemm_args a = {.segs = 1, .strips = (shapes[s].n + strip - 1) / strip, .m = rows[m], .k = shapes[s].k, .split = split, .scale = 1};
-                a.groups = gpu_gemm_groups(rows[m]);
-                a.x = (const uint8_t *)x;
+            for (int stage = GPU_STAGE_NEVER; stage <= (layout_is_tile(fmt) && rows[m] > 8 ? GPU_STAGE_ALWAYS : GPU_STAGE_NEVER); stage++) {
+                g->stage = (enum gpu_stage)stage;
+                uint32_t strips = (shapes[s].n + TILE_ROWS - 1) / TILE_ROWS;
+                struct gpu_gemm how = gpu_gemm_choose(g, fmt, rows[m], strips, shapes[s].k);
+                struct gemm_args a = {.segs = 1, .strips = strips, .m = rows[m], .k = shapes[s].k, .split = how.split, .scale = 1};
+                a.groups = how.groups;
+                a.x = (const uint8_t *)at->x;
                 a.seg[0] = (struct gemm_seg){.w = {.fmt = fmt, .n = shapes[s].n, .k = shapes[s].k, .stride = layout_stride(fmt, shapes[s].k)},
-                                             .y = (float *)y,
+                                             .y = (float *)at->y,
                                              .ldy = shapes[s].n};
-                float us = time_product(g, &a, gpu_gemm_kernel(fmt, rows[m]), pool, each, copies, event);
+                float us = time_product(g, &a, &how, at->pool, each, copies, event);
                 best = us < best ? us : best;
                 printf(" %.2f", us);
             }
-            printf(" (%.0f%%)", 100.0 * (double)each / best / 1e3 / peak);
+            printf(" (%.0f%%)", 100.0 * (double)each / best / 1e3 / at->peak);
         }
         printf("\n");
         fflush(stdout);
     }
+    g->stage = GPU_STAGE_AUTO;
     g->cu->event_destroy(event[0]);
     g->cu->event_destroy(event[1]);
 }
@@ -361,11 +384,12 @@ static int bench_kernels(void)
     g->cu->to_device(x, host, 64u << 20, g->stream);
     if (gpu_sync(g, &e))
         die(&e);
-    printf("us for split 1, 2, 4, 8; %% of %.0f GB/s\n", g->profile.read_gbs);
-    kernels_of(g, FMT_Q4_K_TILE, "Q4_K", pool, bytes, x, y, g->profile.read_gbs);
-    kernels_of(g, FMT_Q6_K_TILE, "Q6_K", pool, bytes, x, y, g->profile.read_gbs);
-    kernels_of(g, FMT_Q8_0, "Q8_0", pool, bytes, x, y, g->profile.read_gbs);
-    kernels_of(g, FMT_F16, "F16", pool, bytes, x, y, g->profile.read_gbs);
+    printf("us: plain, staged; %% of %.0f GB/s\n", g->profile.read_gbs);
+    struct places at = {pool, x, y, bytes, g->profile.read_gbs};
+    kernels_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
+    kernels_of(g, FMT_Q6_K_TILE, "Q6_K", &at);
+    kernels_of(g, FMT_Q8_0, "Q8_0", &at);
+    kernels_of(g, FMT_F16, "F16", &at);
     mem_free(host);
     return 0;
 }

@@ -6,7 +6,7 @@
  *
  * Order of keys in a unit of 16: score tile i (0, 1) has in column n the key 4*(n/2) + 2i + n%2, so that the
  * scores of lane t are keys 4t..4t+3, and its V operand is 8 bytes of a transposed row of V. */
-#include "device/cuda/common.cuh"
+#include "device/cuda/qkv.cuh"
 
 static __device__ __forceinline__ const uint8_t *kv_k(const struct kv_view &kv, uint32_t page, uint32_t head)
 {
@@ -138,11 +138,16 @@ static __device__ __forceinline__ struct query query_of(const struct attn_args &
     return r;
 }
 
+static __device__ __forceinline__ const float *query_at(const struct attn_args &p, struct query q, uint32_t dim)
+{
+    return p.q + q.row * p.ldq + (uint64_t)q.head * dim;
+}
+
 template <int C>
-static __device__ __forceinline__ void flash_start(struct flash<C> &s, const struct attn_args &p, struct query a, struct query b)
+static __device__ __forceinline__ void flash_start(struct flash<C> &s, const struct attn_args &p, struct query a, struct query b,
+                                                   const float *qa, const float *qb)
 {
     const uint32_t t = threadIdx.x % 4;
-    const float *qa = p.q + a.row * p.ldq + (uint64_t)a.head * (32 * C), *qb = p.q + b.row * p.ldq + (uint64_t)b.head * (32 * C);
     /* scores are kept in units of ln 2 (softcap: as they are) */
     const float f = p.softcap > 0.0f ? p.scale : p.scale * 1.4426950408889634f;
 #pragma unroll
@@ -260,49 +265,94 @@ template <int C> static __device__ __forceinline__ void flash_end(struct flash<C
 
 enum { DECODE_WARPS = 4 };
 
-/* grid: (splits, kv heads, sequences); at most 16 queries a sequence. */
+/* The lane's K and V of 16 keys that lie in one page. */
+template <int C>
+static __device__ __forceinline__ void decode_fetch(const struct attn_args &p, uint32_t page, uint32_t slot, uint32_t kvh,
+                                                    uint4 k[2][C], uint2 v[4 * C])
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint8_t *from = kv_k(p.kv, page, kvh) + (slot + 4 * (g / 2) + g % 2) * (64 * C) + 16 * t;
+#pragma unroll
+    for (int i = 0; i < 2 * C; i++)
+        k[i / C][i % C] = *(const uint4 *)(from + i / C * (128 * C) + 64 * (i % C));
+    from = kv_v(p.kv, page, kvh) + (g * p.kv.tokens + slot + 4 * t) * 2;
+#pragma unroll
+    for (int i = 0; i < 4 * C; i++)
+        v[i] = *(const uint2 *)(from + ((16 * i) << p.kv.token_bits));
+}
+
+/* qkv_finish's work for a group of heads: q into room; the block that has the new key also puts K and V into their page. */
+static __device__ __forceinline__ void decode_finish(const struct attn_args &p, uint32_t row, uint32_t kvh, uint32_t group, bool owner,
+                                                     float *room, uint32_t dim)
+{
+    const uint32_t warp = threadIdx.x / 32, jobs = group + (owner ? 2 : 0);
+    dep_wait();
+    for (uint32_t i = warp; i < jobs; i += DECODE_WARPS) {
+        const uint32_t slot = i < group ? kvh * group + i : i == group ? p.heads + kvh : p.heads + p.kv.heads + kvh;
+        struct qkv_head h = qkv_start(p.qkv, row, slot);
+        qkv_compute(p.qkv, h, row, room + i * dim);
+        if (h.kind != QKV_Q) {
+            __syncwarp();
+            kv_store(p.kv, h.page, h.pos & (p.kv.tokens - 1), h.head, h.kind == QKV_V, room + i * dim);
+        }
+    }
+    __syncthreads(); /* q, and what was stored, for the whole block */
+}
+
+/* grid: (splits, kv heads, sequences); at most 16 queries a sequence. What was in KV before this step, and the step's own
+ * data, is read without waiting for the predecessor. */
 template <int C> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
 {
     extern __shared__ __align__(128) uint8_t keys[];
     float(*o)[16][32 * C + 4] = (float(*)[16][32 * C + 4])keys; /* DECODE_WARPS of them */
     __shared__ float ml[DECODE_WARPS][16][2];
     dep_launch();
-    dep_wait();
     const uint32_t split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, len = p.meta.seq_len[seq];
-    const uint32_t group = p.heads / p.kv.heads, queries = group * p.meta.seq_rows[seq];
-    if (queries > 16)
+    const uint32_t group = p.heads / p.kv.heads, rows = p.meta.seq_rows[seq], queries = group * rows;
+    if (queries > 16) {
+        dep_wait();
         return; /* attn_prefill's */
+    }
     struct query a = query_of(p, seq, kvh, g), b = query_of(p, seq, kvh, g + 8);
-    struct flash<C> s;
-    flash_start<C>(s, p, a, b);
-    const int first = p.meta.pos[p.meta.seq_first[seq]];
-    uint32_t from = p.window && first + 1 > (int)p.window ? first + 1 - p.window : 0;
+    const uint32_t old = len - rows; /* keys of earlier steps */
+    const uint32_t from = p.window && old + 1 > p.window ? old + 1 - p.window : 0;
     /* splits count from the window's first unit, so that a window is spread over all of them */
     const uint32_t start = from / 16 * 16 + split * p.split_keys, end = min(start + p.split_keys, len);
     const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
-    for (uint32_t key = start + 16 * warp; key < end; key += 16 * DECODE_WARPS) {
-        const uint32_t page = table[key / p.kv.tokens], slot = key % p.kv.tokens;
-        const uint8_t *k = kv_k(p.kv, page, kvh) + (slot + 4 * (g / 2) + g % 2) * (64 * C) + 16 * t;
-        const uint8_t *v = kv_v(p.kv, page, kvh) + (g * p.kv.tokens + slot + 4 * t) * 2;
-        const uint32_t v_step = 16 * p.kv.tokens;
-        uint4 kf[2][C];
-        uint2 vf[4 * C];
-#pragma unroll
-        for (int i = 0; i < 2 * C; i++)
-            kf[i / C][i % C] = *(const uint4 *)(k + i / C * (128 * C) + 64 * (i % C));
-#pragma unroll
-        for (int i = 0; i < 4 * C; i++)
-            vf[i] = *(const uint2 *)(v + i * v_step);
+    uint32_t key = start + 16 * warp;
+    uint4 kf[2][C];
+    uint2 vf[4 * C];
+    const bool early = key + 16 <= old && key < end;
+    if (early)
+        decode_fetch<C>(p, table[key >> p.kv.token_bits], key & (p.kv.tokens - 1), kvh, kf, vf);
+    const float *qa = query_at(p, a, 32 * C), *qb = query_at(p, b, 32 * C);
+    if (p.qkv.y) {
+        float *room = &o[0][0][0]; /* (queries, 32 C), then a head of k and of v; free again before o is written */
+        decode_finish(p, p.meta.seq_first[seq], kvh, group, start <= old && old < end, room, 32 * C);
+        qa = room + min(g, queries - 1) * (32 * C);
+        qb = room + min(g + 8, queries - 1) * (32 * C);
+    } else {
+        dep_wait();
+    }
+    struct flash<C> s;
+    flash_start<C>(s, p, a, b, qa, qb);
+    if (key < end && !early)
+        decode_fetch<C>(p, table[key >> p.kv.token_bits], key & (p.kv.tokens - 1), kvh, kf, vf);
+    while (key < end) {
+        const uint32_t next = key + 16 * DECODE_WARPS;
+        const uint32_t page = next < end ? table[next >> p.kv.token_bits] : 0;
         flash_keys<C>(s, p, key, a.pos, b.pos, len, kf, vf);
+        if (next < end)
+            decode_fetch<C>(p, page, next & (p.kv.tokens - 1), kvh, kf, vf);
+        key = next;
     }
     flash_end<C>(s);
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < 4 * C; i++) {
-        o[warp][g][8 * i + 2 * t] = s.o[i][0];
-        o[warp][g][8 * i + 2 * t + 1] = s.o[i][1];
-        o[warp][g + 8][8 * i + 2 * t] = s.o[i][2];
-        o[warp][g + 8][8 * i + 2 * t + 1] = s.o[i][3];
+        *(float2 *)&o[warp][g][8 * i + 2 * t] = make_float2(s.o[i][0], s.o[i][1]);
+        *(float2 *)&o[warp][g + 8][8 * i + 2 * t] = make_float2(s.o[i][2], s.o[i][3]);
     }
     if (t == 0) {
         ml[warp][g][0] = s.max[0];
@@ -311,6 +361,7 @@ template <int C> static __device__ __forceinline__ void decode_body(const struct
         ml[warp][g + 8][1] = s.sum[1];
     }
     __syncthreads();
+    const uint32_t first = p.meta.seq_first[seq];
     for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS) {
         const uint32_t f = i / (32 * C), d = i % (32 * C);
         float max = -INFINITY, sum = 0.0f, v = 0.0f;
@@ -319,34 +370,37 @@ template <int C> static __device__ __forceinline__ void decode_body(const struct
             max = fmaxf(max, ml[w][f][0]);
 #pragma unroll
         for (int w = 0; w < DECODE_WARPS; w++) {
-            float e = ml[w][f][0] == -INFINITY ? 0.0f : exp2f(ml[w][f][0] - max);
+            float e = flash_exp(ml[w][f][0], max);
             sum += e * ml[w][f][1];
             v += e * o[w][f][d];
         }
-        struct query q = query_of(p, seq, kvh, f);
-        const uint64_t at = ((uint64_t)split * p.m + q.row) * p.heads + q.head;
+        const uint64_t at = ((uint64_t)split * p.m + first + f / group) * p.heads + kvh * group + f % group;
         p.part[at * (32 * C) + d] = v;
-        if (d == 0) {
-            p.part_ml[2 * at] = max;
-            p.part_ml[2 * at + 1] = sum;
-        }
+        if (d == 0)
+            *(float2 *)(p.part_ml + 2 * at) = make_float2(max, sum);
     }
 }
 
-enum { SPLITS_MOST = 128 };
+enum { SPLITS_MOST = 128, PARTS_AHEAD = 16 };
 
 /* Joins the parts of a row, 256 columns a block; one warp a head weighs its parts first. */
 extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_constant__ struct attn_args p)
 {
     __shared__ float weight[8][SPLITS_MOST], v[256];
     dep_launch();
-    dep_wait();
     const uint32_t row = blockIdx.y, width = p.heads * p.kv.v_dim, vd = p.kv.v_dim;
-    if (p.heads / p.kv.heads * p.meta.seq_rows[p.meta.row_seq[row]] > 16)
+    const bool other = p.heads / p.kv.heads * p.meta.seq_rows[p.meta.row_seq[row]] > 16;
+    dep_wait();
+    if (other)
         return;
     const uint32_t col = blockIdx.x * 256 + threadIdx.x, lane = threadIdx.x % 32;
     const uint32_t head0 = blockIdx.x * 256 / vd, heads = min((blockIdx.x * 256 + 255) / vd + 1, p.heads) - head0;
     const uint64_t step = (uint64_t)p.m * p.heads; /* from split to split */
+    const float *part = p.part + ((uint64_t)row * p.heads + col / vd) * vd + col % vd;
+    float ahead[PARTS_AHEAD]; /* on their way while the weights are computed */
+#pragma unroll
+    for (uint32_t s = 0; s < PARTS_AHEAD; s++)
+        ahead[s] = col < width && s < p.splits ? part[s * step * vd] : 0.0f;
     if (threadIdx.x / 32 < heads) {
         const uint32_t h = threadIdx.x / 32;
         const float2 *ml = (const float2 *)p.part_ml + (uint64_t)row * p.heads + head0 + h;
@@ -373,9 +427,12 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
     __syncthreads();
     float r = 0.0f;
     if (col < width) {
-        const float *part = p.part + ((uint64_t)row * p.heads + col / vd) * vd + col % vd, *w = weight[col / vd - head0];
+        const float *w = weight[col / vd - head0];
+#pragma unroll
+        for (uint32_t s = 0; s < PARTS_AHEAD; s++)
+            r += s < p.splits ? w[s] * ahead[s] : 0.0f;
 #pragma unroll 8
-        for (uint32_t s = 0; s < p.splits; s++)
+        for (uint32_t s = PARTS_AHEAD; s < p.splits; s++)
             r += w[s] * part[s * step * vd];
         p.out[row * p.ldo + col] = r;
     }
@@ -404,17 +461,20 @@ template <int C>
 static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, const int32_t *table, uint32_t kvh, uint32_t key,
                                                      uint32_t len, uint8_t *ks, uint8_t *vs)
 {
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < PREFILL_KEYS * 4 * C; i += 32 * PREFILL_WARPS) {
-        const uint32_t j = i / (4 * C), part = i % (4 * C), at = min(key + j, len - 1);
-        copy16(ks + j * (64 * C + 16) + 16 * part, kv_k(p.kv, table[at / p.kv.tokens], kvh) + at % p.kv.tokens * (64 * C) + 16 * part);
+    /* a warp per 16 keys, which lie in one page; past the end the last ones again */
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, at = min(key + 16 * warp, (len - 1) / 16 * 16);
+    const uint32_t page = table[at >> p.kv.token_bits], slot = at & (p.kv.tokens - 1);
+    const uint8_t *k = kv_k(p.kv, page, kvh) + slot * (64 * C) + 16 * lane;
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * C; i++) {
+        const uint32_t chunk = 32 * i + lane, row = chunk / (4 * C), part = chunk % (4 * C);
+        copy16(ks + (16 * warp + row) * (64 * C + 16) + 16 * part, k + 512 * i);
     }
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < PREFILL_KEYS / 8 * 32 * C; i += 32 * PREFILL_WARPS) {
-        const uint32_t d = i % (32 * C), eight = i / (32 * C), at = min(key + 8 * eight, (len - 1) / 8 * 8);
-        copy16(vs + eight / 4 * (32 * C * 64) + d * 64 + eight % 4 * 16,
-               kv_v(p.kv, table[at / p.kv.tokens], kvh) + (d * p.kv.tokens + at % p.kv.tokens) * 2);
-    }
+    const uint8_t *v = kv_v(p.kv, page, kvh) + slot * 2 + ((lane / 2) << p.kv.token_bits) * 2 + lane % 2 * 16;
+    uint8_t *to = vs + warp / 2 * (32 * C * 64) + lane / 2 * 64 + warp % 2 * 32 + lane % 2 * 16;
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * C; i++)
+        copy16(to + 1024 * i, v + ((16 * i) << p.kv.token_bits) * 2);
     asm volatile("cp.async.commit_group;");
 }
 
@@ -427,13 +487,18 @@ static __device__ __forceinline__ void prefill_keys(struct flash<C> &s, const st
     const uint32_t t = threadIdx.x % 4;
     float c[4 * U][4] = {};
 #pragma unroll
-    for (int i = 0; i < 4 * U; i++)
+    for (int j = 0; j < C; j++) {
+        uint4 b[4 * U];
 #pragma unroll
-        for (int j = 0; j < C; j++) {
-            const uint4 b = *(const uint4 *)(k + (32 * (i / 4) + 2 * (i % 4)) * (64 * C + 16) + 64 * j);
-            mma_f16(c[i], s.q[j][0], s.q[j][1], s.q[j][2], s.q[j][3], b.x, b.y);
-            mma_f16(c[i], s.q[j][4], s.q[j][5], s.q[j][6], s.q[j][7], b.z, b.w);
-        }
+        for (int i = 0; i < 4 * U; i++)
+            b[i] = *(const uint4 *)(k + (32 * (i / 4) + 2 * (i % 4)) * (64 * C + 16) + 64 * j);
+#pragma unroll
+        for (int i = 0; i < 4 * U; i++)
+            mma_f16(c[i], s.q[j][0], s.q[j][1], s.q[j][2], s.q[j][3], b[i].x, b[i].y);
+#pragma unroll
+        for (int i = 0; i < 4 * U; i++)
+            mma_f16(c[i], s.q[j][4], s.q[j][5], s.q[j][6], s.q[j][7], b[i].z, b[i].w);
+    }
     float top[2] = {-INFINITY, -INFINITY}, shrink[2];
 #pragma unroll
     for (int i = 0; i < 4 * U; i++)
@@ -456,19 +521,29 @@ static __device__ __forceinline__ void prefill_keys(struct flash<C> &s, const st
         a[i / 2][2 * (i % 2)] = half_bits2(e0, e1);
         a[i / 2][2 * (i % 2) + 1] = half_bits2(e2, e3);
     }
+    if (__any_sync(~0u, shrink[0] != 1.0f || shrink[1] != 1.0f))
 #pragma unroll
-    for (int i = 0; i < 4 * C; i++) {
-        s.o[i][0] *= shrink[0];
-        s.o[i][1] *= shrink[0];
-        s.o[i][2] *= shrink[1];
-        s.o[i][3] *= shrink[1];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const uint4 b = *(const uint4 *)(v + u * (32 * C * 64) + 8 * i * 64);
-            mma_f16(s.o[i], a[2 * u][0], a[2 * u][1], a[2 * u][2], a[2 * u][3], b.x, b.y);
-            mma_f16(s.o[i], a[2 * u + 1][0], a[2 * u + 1][1], a[2 * u + 1][2], a[2 * u + 1][3], b.z, b.w);
+        for (int i = 0; i < 4 * C; i++) {
+            s.o[i][0] *= shrink[0];
+            s.o[i][1] *= shrink[0];
+            s.o[i][2] *= shrink[1];
+            s.o[i][3] *= shrink[1];
         }
-    }
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int i = 0; i < 4 * C; i += 4) {
+            uint4 b[4];
+#pragma unroll
+            for (int d = 0; d < 4; d++)
+                b[d] = *(const uint4 *)(v + u * (32 * C * 64) + 8 * (i + d) * 64);
+#pragma unroll
+            for (int d = 0; d < 4; d++)
+                mma_f16(s.o[i + d], a[2 * u][0], a[2 * u][1], a[2 * u][2], a[2 * u][3], b[d].x, b[d].y);
+#pragma unroll
+            for (int d = 0; d < 4; d++)
+                mma_f16(s.o[i + d], a[2 * u + 1][0], a[2 * u + 1][1], a[2 * u + 1][2], a[2 * u + 1][3], b[d].z, b[d].w);
+        }
 }
 
 /* A query's row of the result. */
@@ -502,7 +577,7 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
     const uint32_t group = p.heads / p.kv.heads, queries = group * p.meta.seq_rows[seq];
     struct query a = query_of(p, seq, kvh, f0 + 16 * warp + g), b = query_of(p, seq, kvh, f0 + 16 * warp + g + 8);
     struct flash<C> s;
-    flash_start<C>(s, p, a, b);
+    flash_start<C>(s, p, a, b, query_at(p, a, 32 * C), query_at(p, b, 32 * C));
     const uint32_t last = min(f0 + 16 * PREFILL_WARPS, queries) - 1;
     const int first_pos = query_of(p, seq, kvh, f0).pos, last_pos = query_of(p, seq, kvh, last).pos;
     const uint32_t from = p.window && first_pos + 1 > (int)p.window ? (first_pos + 1 - p.window) / 16 * 16 : 0;

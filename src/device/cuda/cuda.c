@@ -58,8 +58,8 @@ static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_
     if (type < 0)
         return err_set(e, ERR_USAGE, "the GPU keeps KV as F32, F16, BF16, Q8_0 or F8_E4M3, not as %s",
                        dtype_get(kv->type) ? dtype_get(kv->type)->name : "that type");
-    if (kv->page_tokens % 16 || !kv->page_tokens)
-        return err_set(e, ERR_USAGE, "a KV page of %u tokens: a multiple of 16 was expected", kv->page_tokens);
+    if (kv->page_tokens < 16 || !size_is_pow2(kv->page_tokens))
+        return err_set(e, ERR_USAGE, "a KV page of %u tokens: a power of two, at least 16, was expected", kv->page_tokens);
     d->page_tokens = kv->page_tokens;
     for (uint32_t i = 0; i < p->groups; i++) {
         struct group_kv *g = &d->kv[i];
@@ -303,6 +303,8 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
     if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream), "sending a step", e))
         return -1;
     d->packed = (struct operand){0, 0};
+    d->in.x = NULL;
+    d->qkv.y = NULL;
     for (uint32_t i = 0; i < p->count; i++)
         if (d->base.seconds ? timed_op(d, p, i, e) : step_op(d, p, i, e))
             return -1;

@@ -18,7 +18,8 @@ enum {
     TILE_QUERIES = 64,    /* of prefill attention */
     DECODE_QUERIES = 16,  /* sequences with at most this many (row, head of a group) pairs are decode */
     RATIOS_MOST = 4,      /* different heads / kv_heads in a plan */
-    MOE_ROWS = 512        /* rows of an expert layer at a time */
+    MOE_ROWS = 512,       /* rows of an expert layer at a time */
+    GEMM_ROW_MOST = 4096  /* inputs of a product that norms its row itself */
 };
 
 struct group_kv {
@@ -79,6 +80,10 @@ struct cuda_device {
     uint32_t longest;       /* of the sequences, rounded up to a power of two */
     float *results;         /* pinned */
     uint32_t outs, out_width;
+    struct gemm_in in;      /* the input that the next product makes itself (x NULL: none) */
+    struct pack_args in_rows;
+    struct qkv_args qkv;    /* what the attention that follows finishes itself (y NULL: nothing) */
+    bool no_fuse;           /* for benchmarks: neither */
     struct operand packed;  /* what attention has packed already for the product that follows */
     const struct plan *plan;
     bool ran;

@@ -6,22 +6,40 @@
 
 #include "device/cuda/common.cuh"
 
-/* Where a lane finds its part of x. Groups of a column lie side by side, so that all offsets but the column's are
- * constants. Lanes of streams that are not there (fewer than eight in all) read the last one's. */
-struct gemm_where {
-    const uint8_t *b;     /* pack + 64 * stream + 16 * t */
-    const uint8_t *sum;   /* pack + PACK_SUMS + 32 * stream + 8 * t */
-    const uint8_t *scale; /* pack + PACK_SCALE + 8 * t */
-    uint64_t column;      /* bytes from a column to the next */
+/* Where a lane finds its part of a column of x: its B operand of sub s and group nb is at b + nb * PACK_BYTES + s * SUB,
+ * the sums at sum, the scales at scale (both + nb * PACK_BYTES). */
+struct x_column {
+    const uint8_t *b, *sum, *scale;
 };
 
-static __device__ __forceinline__ struct gemm_where gemm_where(const uint8_t *pack, uint32_t groups, uint32_t m)
-{
-    const uint32_t lane = threadIdx.x % 32, t = lane % 4, stream = min(lane / 4, m - 1);
-    struct gemm_where w = {pack + 64 * stream + 16 * t, pack + PACK_SUMS + 32 * stream + 8 * t, pack + PACK_SCALE + 8 * t,
-                           (uint64_t)groups * PACK_BYTES};
-    return w;
-}
+/* Straight from memory. Groups of a column lie side by side, so that all offsets but the column's are constants. Lanes of
+ * streams that are not there (fewer than eight in all) read the last one's. */
+struct x_memory {
+    enum { SUB = 512 };
+    struct x_column at;
+    uint64_t step; /* bytes from a column to the next */
+
+    __device__ __forceinline__ x_memory(const uint8_t *pack, uint32_t groups, uint32_t m)
+    {
+        const uint32_t lane = threadIdx.x % 32, t = lane % 4, stream = min(lane / 4, m - 1);
+        at.b = pack + 64 * stream + 16 * t;
+        at.sum = pack + PACK_SUMS + 32 * stream + 8 * t;
+        at.scale = pack + PACK_SCALE + 8 * t;
+        step = (uint64_t)groups * PACK_BYTES;
+    }
+    __device__ __forceinline__ void begin()
+    {
+        dep_wait();
+    }
+    __device__ __forceinline__ struct x_column enter(uint32_t column)
+    {
+        struct x_column c = {at.b + column * step, at.sum + column * step, at.scale + column * step};
+        return c;
+    }
+    __device__ __forceinline__ void leave(uint32_t)
+    {
+    }
+};
 
 static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b)
 {
@@ -62,10 +80,17 @@ static __device__ __forceinline__ uint32_t q4k_1024(uint32_t w, int i)
     return __byte_perm(w, 0x64, 0x4040 + 0x0101 * i);
 }
 
+/* While the predecessor is still at work: asks for the next `tiles` of a strip, lane by lane, so that they wait in L2. */
+static __device__ __forceinline__ void prefetch_tiles(const uint8_t *p, uint32_t tile_bytes, uint32_t tiles)
+{
+    for (uint32_t at = 128 * (threadIdx.x % 32); at < tile_bytes * tiles; at += 128 * 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(p + at));
+}
+
 /* RT strips of 16 outputs share what is read of x. */
-template <int NB, int RT>
+template <int NB, int RT, class X>
 static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT], uint32_t from,
-                                                   uint32_t to, const struct gemm_where &w)
+                                                   uint32_t to, uint32_t ahead, X &x)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4;
     uint4 q[RT][4], h[RT][2];
@@ -81,11 +106,13 @@ static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const u
             h[r][1] = load_stream(p[r] + 2048 + 16 * (g + 8));
         }
     }
-    dep_wait();
-    const uint8_t *b = w.b + from * w.column, *sums = w.sum + from * w.column, *scale = w.scale + from * w.column;
+    if (ahead && from + 1 < to)
+        prefetch_tiles(strip[0] + (uint64_t)(from + 1) * TILE_Q4_K, TILE_Q4_K, min(ahead, to - from - 1));
+    x.begin();
     for (uint32_t s = from; s < to; s++) {
+        const struct x_column in = x.enter(s);
         struct q4k_head hd[RT][2];
-        float c[RT][NB][4], mn[RT][NB][4];
+        float c[RT][NB][4] = {};
         const uint32_t step = s + 1 < to ? TILE_Q4_K : 0; /* the last tile is fetched again at the end */
 #pragma unroll
         for (int r = 0; r < RT; r++) {
@@ -96,26 +123,15 @@ static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const u
             h[r][1] = load_stream(p[r] + 2048 + 16 * (g + 8));
         }
 #pragma unroll
-        for (int nb = 0; nb < NB; nb++) {
-            uint2 sum = *(const uint2 *)(sums + nb * PACK_BYTES);
-#pragma unroll
-            for (int r = 0; r < RT; r++) {
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    c[r][nb][i] = mn[r][nb][i] = 0.0f;
-                mma_f16(mn[r][nb], hd[r][0].min, hd[r][1].min, hd[r][0].min, hd[r][1].min, sum.x, sum.y);
-            }
-        }
-#pragma unroll
         for (int sub = 0; sub < 8; sub++) {
             const int j = sub / 2;
             const uint32_t one = sub & 1 ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
             const uint32_t off = sub & 1 ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
             const uint32_t mask = sub & 1 ? 0x00f000f0u : 0x000f000fu;
-            uint4 x[NB];
+            uint4 b[NB];
 #pragma unroll
             for (int nb = 0; nb < NB; nb++)
-                x[nb] = *(const uint4 *)(b + nb * PACK_BYTES + 512 * sub);
+                b[nb] = *(const uint4 *)(in.b + nb * PACK_BYTES + X::SUB * sub);
 #pragma unroll
             for (int r = 0; r < RT; r++) {
                 uint32_t sa = fma2(q4k_1024(sub < 4 ? hd[r][0].s0 : hd[r][0].s1, sub % 4), one, off);
@@ -127,29 +143,30 @@ static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const u
                 uint32_t a6 = mul2(v.y >> 8 & mask, sa), a7 = mul2(v.w >> 8 & mask, sb);
 #pragma unroll
                 for (int nb = 0; nb < NB; nb++)
-                    mma_f16(c[r][nb], a0, a1, a2, a3, x[nb].x, x[nb].y);
+                    mma_f16(c[r][nb], a0, a1, a2, a3, b[nb].x, b[nb].y);
 #pragma unroll
                 for (int nb = 0; nb < NB; nb++)
-                    mma_f16(c[r][nb], a4, a5, a6, a7, x[nb].z, x[nb].w);
+                    mma_f16(c[r][nb], a4, a5, a6, a7, b[nb].z, b[nb].w);
                 if (sub & 1)
                     q[r][j] = load_stream(p[r] + 512 * j + 16 * lane);
             }
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
-            const float2 xs = *(const float2 *)(scale + nb * PACK_BYTES);
+            const float2 xs = *(const float2 *)(in.scale + nb * PACK_BYTES);
+            const uint2 sum = *(const uint2 *)(in.sum + nb * PACK_BYTES);
 #pragma unroll
             for (int r = 0; r < RT; r++) {
                 const struct q4k_head &e = hd[r][0], &f = hd[r][1];
-                acc[r][nb][0] += xs.x * (e.d * c[r][nb][0] - e.dmin * mn[r][nb][0]);
-                acc[r][nb][1] += xs.y * (e.d * c[r][nb][1] - e.dmin * mn[r][nb][1]);
-                acc[r][nb][2] += xs.x * (f.d * c[r][nb][2] - f.dmin * mn[r][nb][2]);
-                acc[r][nb][3] += xs.y * (f.d * c[r][nb][3] - f.dmin * mn[r][nb][3]);
+                float mn[4] = {};
+                mma_f16(mn, e.min, f.min, e.min, f.min, sum.x, sum.y);
+                acc[r][nb][0] += xs.x * (e.d * c[r][nb][0] - e.dmin * mn[0]);
+                acc[r][nb][1] += xs.y * (e.d * c[r][nb][1] - e.dmin * mn[1]);
+                acc[r][nb][2] += xs.x * (f.d * c[r][nb][2] - f.dmin * mn[2]);
+                acc[r][nb][3] += xs.y * (f.d * c[r][nb][3] - f.dmin * mn[3]);
             }
         }
-        b += w.column;
-        sums += w.column;
-        scale += w.column;
+        x.leave(s);
     }
 }
 
@@ -182,9 +199,9 @@ static __device__ __forceinline__ struct q6k_head q6k_header(const uint8_t *p)
     return h;
 }
 
-template <int NB, int RT>
+template <int NB, int RT, class X>
 static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT], uint32_t from,
-                                                   uint32_t to, const struct gemm_where &w)
+                                                   uint32_t to, uint32_t ahead, X &x)
 {
     const uint32_t lane = threadIdx.x % 32;
     uint4 q[RT][6];
@@ -200,9 +217,11 @@ static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const u
             next[r] = q6k_header(p[r]);
         }
     }
-    dep_wait();
-    const uint8_t *b = w.b + from * w.column, *scale = w.scale + from * w.column;
+    if (ahead && from + 1 < to)
+        prefetch_tiles(strip[0] + (uint64_t)(from + 1) * TILE_Q6_K, TILE_Q6_K, min(ahead, to - from - 1));
+    x.begin();
     for (uint32_t s = from; s < to; s++) {
+        const struct x_column in = x.enter(s);
         const uint32_t step = s + 1 < to ? TILE_Q6_K : 0;
         float c[RT][NB][4];
         struct q6k_head hd[RT];
@@ -220,10 +239,10 @@ static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const u
 #pragma unroll
         for (int sub = 0; sub < 8; sub++) {
             const int half = sub / 4, quarter = sub % 4, ls = quarter < 2 ? 4 : 0, hs = 8 - 2 * quarter;
-            uint4 x[NB];
+            uint4 b[NB];
 #pragma unroll
             for (int nb = 0; nb < NB; nb++)
-                x[nb] = *(const uint4 *)(b + nb * PACK_BYTES + 512 * sub);
+                b[nb] = *(const uint4 *)(in.b + nb * PACK_BYTES + X::SUB * sub);
 #pragma unroll
             for (int r = 0; r < RT; r++) {
                 const uint4 h = q[r][3 * half + 2], l = q[r][3 * half + (quarter & 1)];
@@ -241,10 +260,10 @@ static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const u
                 uint32_t a7 = q6k_pair(shift(l.w, ls - 8), shift(h.w, hs - 8), kb, cb);
 #pragma unroll
                 for (int nb = 0; nb < NB; nb++)
-                    mma_f16(c[r][nb], a0, a1, a2, a3, x[nb].x, x[nb].y);
+                    mma_f16(c[r][nb], a0, a1, a2, a3, b[nb].x, b[nb].y);
 #pragma unroll
                 for (int nb = 0; nb < NB; nb++)
-                    mma_f16(c[r][nb], a4, a5, a6, a7, x[nb].z, x[nb].w);
+                    mma_f16(c[r][nb], a4, a5, a6, a7, b[nb].z, b[nb].w);
                 if (quarter == 3)
 #pragma unroll
                     for (int i = 3 * half; i < 3 * half + 3; i++)
@@ -253,7 +272,7 @@ static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const u
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
-            const float2 xs = *(const float2 *)(scale + nb * PACK_BYTES);
+            const float2 xs = *(const float2 *)(in.scale + nb * PACK_BYTES);
 #pragma unroll
             for (int r = 0; r < RT; r++) {
                 const float fa = decode_half(hd[r].da), fb = decode_half(hd[r].db);
@@ -263,8 +282,7 @@ static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const u
                 acc[r][nb][3] += xs.y * fb * c[r][nb][3];
             }
         }
-        b += w.column;
-        scale += w.column;
+        x.leave(s);
     }
 }
 
@@ -298,14 +316,14 @@ static __device__ __forceinline__ uint4 gemm_decode(const struct mat &w, uint32_
 
 template <int FMT, int NB>
 static __device__ __forceinline__ void any_columns(float acc[NB][4], const struct mat &m, uint32_t first, uint32_t from,
-                                                   uint32_t to, const struct gemm_where &w)
+                                                   uint32_t to, struct x_memory &source)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     /* Rows past the last one read the last one; their results are not stored. */
     const uint32_t ra = min(first + g, m.n - 1), rb = min(first + g + 8, m.n - 1), subs = (m.k + 31) / 32;
-    dep_wait();
+    source.begin();
     for (uint32_t s = from; s < to; s++) {
-        const uint8_t *b = w.b + s * w.column;
+        const struct x_column in = source.enter(s);
         float c[NB][4];
 #pragma unroll
         for (int nb = 0; nb < NB; nb++)
@@ -317,7 +335,7 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
             uint4 v[NB];
 #pragma unroll
             for (int nb = 0; nb < NB; nb++)
-                v[nb] = *(const uint4 *)(b + nb * PACK_BYTES + 512 * sub);
+                v[nb] = *(const uint4 *)(in.b + nb * PACK_BYTES + 512 * sub);
 #pragma unroll
             for (int nb = 0; nb < NB; nb++)
                 mma_f16(c[nb], x.x, y.x, x.y, y.y, v[nb].x, v[nb].y);
@@ -344,7 +362,7 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
-            const float2 xs = *(const float2 *)(w.scale + s * w.column + nb * PACK_BYTES);
+            const float2 xs = *(const float2 *)(in.scale + nb * PACK_BYTES);
             acc[nb][0] += xs.x * c[nb][0];
             acc[nb][1] += xs.y * c[nb][1];
             acc[nb][2] += xs.x * c[nb][2];
@@ -407,7 +425,7 @@ template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_b
         x += (uint64_t)blockIdx.y * columns * PACK_BYTES;
         m = 8;
     }
-    const struct gemm_where where = gemm_where(x, p.groups, m);
+    struct x_memory where(x, p.groups, m);
     if (strip < p.strips) {
         const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
         const uint32_t first = (strip - seg.first) * RT, last = (seg.w.n - 1) / TILE_ROWS;
@@ -419,9 +437,9 @@ template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_b
             for (int r = 0; r < RT; r++)
                 at[r] = base + min(first + r, last) * seg.w.stride;
             if (seg.w.fmt == FMT_Q4_K_TILE)
-                q4k_columns<NB, RT>(acc, at, from, to, where);
+                q4k_columns<NB, RT>(acc, at, from, to, p.ahead, where);
             else
-                q6k_columns<NB, RT>(acc, at, from, to, where);
+                q6k_columns<NB, RT>(acc, at, from, to, p.ahead, where);
         } else {
             static_assert(FMT == 0 || RT == 1, "one strip");
             struct mat w = seg.w;

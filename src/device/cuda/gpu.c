@@ -15,6 +15,10 @@ struct kernel_row {
 };
 
 static const struct kernel_row rows[] = {
+    {K_GEMM_ROW, MODULE_GEMM_TILE, false, "gemm_tile_1"},
+    {K_GEMM_STAGED + 0, MODULE_GEMM_TILE, true, "gemm_staged_16"},
+    {K_GEMM_STAGED + 1, MODULE_GEMM_TILE, true, "gemm_staged_32"},
+    {K_GEMM_STAGED + 2, MODULE_GEMM_TILE, true, "gemm_staged_64"},
     {K_REPACK, MODULE_WEIGHTS, false, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, false, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, false, "dequant_tile"},
@@ -294,27 +298,30 @@ int gpu_sync(struct gpu *g, struct err *e)
     return gpu_check(g, g->cu->stream_sync(g->stream), "running kernels", e);
 }
 
-uint32_t gpu_gemm_kernel(uint32_t fmt, uint32_t m)
-{
-    return K_GEMM + 4 * fmt + (m <= 8 ? 0 : m <= 16 ? 1 : m <= 32 ? 2 : 3);
-}
-
 uint32_t gpu_gemm_groups(uint32_t m)
 {
     return m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
 }
 
-uint32_t gpu_gemm_strip(uint32_t fmt, uint32_t m)
+struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k)
 {
-    return layout_is_tile(fmt) && gpu_gemm_groups(m) == 4 ? 2 * TILE_ROWS : TILE_ROWS;
-}
-
-uint32_t gpu_gemm_split(const struct gpu *g, uint32_t strips, uint32_t columns, uint32_t m)
-{
-    uint32_t split = 1, sms = (uint32_t)g->profile.sms, enough = sms * 8 + sms / 2;
-    while (split < GEMM_WARPS && columns >= 2 * split && (m > 16 ? strips * split * 2 <= sms * 8 : strips * split < enough))
-        split *= 2;
-    return split;
+    struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1};
+    const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms, index = r.groups == 1 ? 0 : r.groups == 2 ? 1 : r.groups == 4 ? 2 : 3;
+    if (layout_is_tile(fmt) && index && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER &&
+        (strips >= sms * 6 || g->stage == GPU_STAGE_ALWAYS)) {
+        /* eight strips a block, enough of those for the card: columns come through shared memory */
+        uint32_t stage = 3 * r.groups * PACK_BYTES, room = GEMM_WARPS * TILE_ROWS * (8 * r.groups + 1) * 4;
+        r.kernel = K_GEMM_STAGED + index - 1;
+        r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS), 1, 1, GEMM_WARPS * 32, stage > room ? stage : room);
+        return r;
+    }
+    /* few rows want all the warps that the card holds, many rows one wave of blocks */
+    while (r.split < GEMM_WARPS && columns >= 2 * r.split &&
+           (m > 16 ? strips * r.split * 2 <= sms * 8 : strips * r.split < sms * 8))
+        r.split *= 2;
+    r.kernel = K_GEMM + 4 * fmt + index;
+    r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), 1, 1, GEMM_WARPS * 32, 0);
+    return r;
 }
 
 const char *gpu_kernel_name(uint32_t kernel)
@@ -344,7 +351,7 @@ int gpu_measure(struct gpu *g, struct err *e)
     for (int i = 0; i < 6 && !bad; i++) {
         float ms = 0;
         cu->event_record(from, g->stream);
-        bad = gpu_launch(g, K_PROBE, (struct gpu_grid){(unsigned)g->profile.sms * 4, 1, 1, 512, 0}, &p, e);
+        bad = gpu_launch(g, K_PROBE, gpu_grid((unsigned)g->profile.sms * 4, 1, 1, 512, 0), &p, e);
         cu->event_record(to, g->stream);
         bad = bad || gpu_sync(g, e) || gpu_check(g, cu->event_ms(&ms, from, to), "timing", e);
         if (!bad && (best == 0 || ms < best))

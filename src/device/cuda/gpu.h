@@ -24,7 +24,9 @@ enum gpu_module {
 
 enum gpu_kernel {
     K_GEMM = 0, /* + 4 * fmt + (0, 1, 2, 3); the two tile forms share theirs */
-    K_REPACK = 4 * FMT_COUNT,
+    K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
+    K_GEMM_STAGED,              /* tiles, + 0..2: up to 16, 32, 64 rows, columns staged */
+    K_REPACK = K_GEMM_STAGED + 3,
     K_DEQUANT,
     K_DEQUANT_TILE,
     K_GEMM_FLOAT,
@@ -65,6 +67,9 @@ struct gpu_profile {
     double read_gbs; /* measured by gpu_measure; 0 = not yet */
 };
 
+/* For benchmarks: whether products with staged columns are taken. */
+enum gpu_stage { GPU_STAGE_AUTO, GPU_STAGE_NEVER, GPU_STAGE_ALWAYS };
+
 struct gpu {
     const struct driver *cu;
     int card;
@@ -77,6 +82,8 @@ struct gpu {
     uint64_t taken;    /* bytes of device memory that are ours */
     uint64_t limit;    /* at most; 0 = what is free */
     uint64_t launches; /* so far */
+    enum gpu_stage stage;
+    uint32_t ahead; /* tiles that products of few rows ask for early */
     bool skip[K_COUNT]; /* for benchmarks: leaves a kernel out, to see what it costs */
 };
 
@@ -99,17 +106,25 @@ struct gpu_grid {
     unsigned x, y, z, threads, shared;
 };
 
+static inline struct gpu_grid gpu_grid(unsigned x, unsigned y, unsigned z, unsigned threads, unsigned shared)
+{
+    return (struct gpu_grid){x, y, z, threads, shared};
+}
+
 int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void *args, struct err *e);
 int gpu_sync(struct gpu *g, struct err *e);
 
-/* Which product kernel takes m rows (at most 64) of a weight of this form. */
-uint32_t gpu_gemm_kernel(uint32_t fmt, uint32_t m);
-/* Outputs of a strip of that kernel: 16, or 32. */
-uint32_t gpu_gemm_strip(uint32_t fmt, uint32_t m);
-/* Groups of eight streams that it works on: 1, 2, 4 or 8. */
+/* How a product is launched: the row of the variant table for this form of weight and number of rows (at most 64). */
+struct gpu_gemm {
+    uint32_t kernel;
+    uint32_t groups; /* of eight streams */
+    uint32_t split;  /* warps of a block that share a strip's columns */
+    struct gpu_grid grid;
+};
+/* strips: of 16 outputs, k: columns. */
+struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k);
+/* Groups of eight streams that m rows are packed in, side by side: 1, 2, 4 or 8. */
 uint32_t gpu_gemm_groups(uint32_t m);
-/* Warps that share a strip: few rows want all the warps that the card holds, many rows one wave of blocks. */
-uint32_t gpu_gemm_split(const struct gpu *g, uint32_t strips, uint32_t columns, uint32_t m);
 const char *gpu_kernel_name(uint32_t kernel);
 /* GB/s of reading, over 2 GB (or less where less is free). */
 int gpu_measure(struct gpu *g, struct err *e);

@@ -24,6 +24,44 @@ struct gemm_seg {
     uint32_t pad;
 };
 
+struct norm_args {
+    uint32_t kind, heads; /* enum norm_kind */
+    const float *w, *b;
+    uint32_t w_len; /* of w: a slice, or the row */
+    float eps;
+};
+
+/* Where rows go in front of a product; NULL: not there. */
+struct pack_out {
+    uint8_t *pack;
+    uint32_t groups; /* G of pack */
+    uint32_t pad0;
+    uint16_t *half;    /* (m, kp) */
+    float *half_scale; /* (m): multiply the product of `half` with it */
+    float *rows;       /* (m, ldr) floats */
+    uint64_t ldr;
+    uint32_t kp, pad;
+};
+
+/* h = act(gate) * up, or act(up) where gate is NULL. */
+struct act_args {
+    const float *gate, *up; /* (m, ld) */
+    uint64_t ld;
+    const float *row_scale; /* (m) or NULL */
+    uint32_t m, k;
+    uint32_t act;
+    float alpha, limit;
+    uint32_t pad;
+    const float *gate_bias, *up_bias; /* or NULL */
+    struct pack_out out;
+};
+
+/* What a product of one row makes of its input itself; x NULL: it takes the pack. */
+struct gemm_in {
+    const float *x; /* (k) */
+    struct norm_args norm;
+};
+
 /* y = scale * (W x + bias) + residual, for up to three weights that share x. */
 struct gemm_args {
     struct gemm_seg seg[GEMM_SEGS];
@@ -32,11 +70,12 @@ struct gemm_args {
     uint32_t split;  /* warps that share a strip's columns: 1, 2, 4 or 8 */
     uint32_t groups; /* of eight streams, side by side in x */
     float scale;
-    uint32_t pad;
+    uint32_t ahead;        /* tiles that a warp asks for before it waits for its predecessor */
     const uint8_t *x;      /* pack */
     const float *residual; /* (m, ldr) or NULL */
     uint64_t ldr;
     const int32_t *expert; /* (groups) or NULL: group blockIdx.y multiplies with that matrix; -1 = none */
+    struct gemm_in in;     /* of gemm_tile_1, which has no pack */
 };
 
 /* The same with float rows: x (m, ldx). experts: rows 8*blockIdx.y.. belong to group blockIdx.y. */
@@ -70,25 +109,6 @@ struct dequant_args {
     uint32_t first, rows, kp, pad;
 };
 
-struct norm_args {
-    uint32_t kind, heads; /* enum norm_kind */
-    const float *w, *b;
-    uint32_t w_len; /* of w: a slice, or the row */
-    float eps;
-};
-
-/* Where rows go in front of a product; NULL: not there. */
-struct pack_out {
-    uint8_t *pack;
-    uint32_t groups; /* G of pack */
-    uint32_t pad0;
-    uint16_t *half;    /* (m, kp) */
-    float *half_scale; /* (m): multiply the product of `half` with it */
-    float *rows;       /* (m, ldr) floats */
-    uint64_t ldr;
-    uint32_t kp, pad;
-};
-
 struct pack_args {
     const float *x; /* (m, ldx) */
     uint64_t ldx;
@@ -96,19 +116,6 @@ struct pack_args {
     struct norm_args norm;
     struct pack_out out;
     const int32_t *slot_row; /* or NULL: row i is x's row slot_row[i] (-1: leave it) */
-};
-
-/* h = act(gate) * up, or act(up) where gate is NULL. */
-struct act_args {
-    const float *gate, *up; /* (m, ld) */
-    uint64_t ld;
-    const float *row_scale; /* (m) or NULL */
-    uint32_t m, k;
-    uint32_t act;
-    float alpha, limit;
-    uint32_t pad;
-    const float *gate_bias, *up_bias; /* or NULL */
-    struct pack_out out;
 };
 
 struct tail_args {
@@ -141,7 +148,7 @@ enum kv_type { KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_F8 };
 struct kv_view {
     uint8_t *base;
     uint64_t page_bytes;
-    uint32_t type, tokens;
+    uint32_t type, tokens, token_bits; /* tokens of a page: 1 << token_bits */
     uint32_t heads, k_dim, v_dim;
     uint32_t k_row, v_row; /* bytes of a token's K and V of one head */
     const int32_t *table;  /* (seqs, width) of its group */
@@ -180,6 +187,7 @@ struct attn_args {
     struct pack_out pack;
     struct kv_view kv;
     struct meta meta;
+    struct qkv_args qkv; /* y not NULL: decode does qkv_finish's work itself, one row a sequence */
 };
 
 /* Latent attention: q (m, heads, nope + R) and c (m, L + R) after their products. */

@@ -1,5 +1,5 @@
 /* Operations on rows: norms, packing, activations, tails, embeddings, what follows Q/K/V. */
-#include "device/cuda/common.cuh"
+#include "device/cuda/qkv.cuh"
 
 struct stat {
     float mean, scale;
@@ -35,24 +35,6 @@ static __device__ __forceinline__ float normed(const struct norm_args &n, struct
     if (n.b)
         v += n.b[i];
     return v;
-}
-
-/* Eight floats from x, zeros from `left` on. */
-static __device__ __forceinline__ void load8(const float *x, uint32_t left, bool aligned, float v[8])
-{
-    if (aligned && left >= 8) {
-        float4 a = *(const float4 *)x, b = *(const float4 *)(x + 4);
-        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-    } else {
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++)
-            v[i] = i < left ? x[i] : 0.0f;
-    }
-}
-
-static __device__ __forceinline__ bool is_aligned(const void *p, uint64_t ld)
-{
-    return (((uintptr_t)p | ld * 4) & 15) == 0;
 }
 
 enum { NORM_COLUMNS = 4 }; /* of 256 values that a warp keeps in registers: rows of up to 1024 * warps */
@@ -139,36 +121,6 @@ extern "C" __global__ void __launch_bounds__(1024) norm_pack(const __grid_consta
                 if (at + j < p.k)
                     p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[i][j];
     }
-}
-
-static __device__ __forceinline__ float act_pair(const struct act_args &p, float g, float u)
-{
-    if (p.act == ACT_SWIGLU_OAI) {
-        g = fminf(g, p.limit);
-        u = fminf(fmaxf(u, -p.limit), p.limit);
-        return g / (1.0f + expf(-p.alpha * g)) * (u + 1.0f);
-    }
-    return p.gate ? act_one(p.act, g) * u : act_one(p.act, u);
-}
-
-/* Eight results of a row from `at` on, zeros past its end. */
-static __device__ __forceinline__ void act8(const struct act_args &p, uint64_t row, float rs, uint32_t at, bool aligned, float v[8])
-{
-    float g[8], u[8];
-    const uint32_t left = at < p.k ? p.k - at : 0;
-    load8(p.up + row * p.ld + at, left, aligned, u);
-    if (p.gate)
-        load8(p.gate + row * p.ld + at, left, aligned, g);
-#pragma unroll
-    for (uint32_t j = 0; j < 8; j++) {
-        const float gb = p.gate_bias && j < left ? p.gate_bias[at + j] : 0.0f, ub = p.up_bias && j < left ? p.up_bias[at + j] : 0.0f;
-        v[j] = j < left ? act_pair(p, p.gate ? g[j] * rs + gb : 0.0f, u[j] * rs + ub) : 0.0f;
-    }
-}
-
-static __device__ __forceinline__ bool act_aligned(const struct act_args &p)
-{
-    return is_aligned(p.up, p.ld) && (!p.gate || is_aligned(p.gate, p.ld));
 }
 
 /* Packed: a warp per 256 values, blockIdx.y the row. */
@@ -306,126 +258,23 @@ extern "C" __global__ void __launch_bounds__(256) finish_logits(const __grid_con
     *y = p.softcap > 0.0f ? p.softcap * tanhf(v / p.softcap) : v;
 }
 
-/* Rotates v (in shared memory, one warp) in place. */
-static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, uint32_t first, float factor,
-                                                 const float *freqs, int pos)
-{
-    for (uint32_t i = threadIdx.x % 32; i < dims / 2; i += 32) {
-        float s, c;
-        sincosf((float)pos * freqs[i], &s, &c);
-        s *= factor;
-        c *= factor;
-        uint32_t a = first + (kind == ROPE_PAIRS ? 2 * i : i), b = kind == ROPE_PAIRS ? a + 1 : a + dims / 2;
-        float x = v[a], y = v[b];
-        v[a] = x * c - y * s;
-        v[b] = x * s + y * c;
-    }
-    __syncwarp();
-}
-
-static __device__ __forceinline__ void norm_warp(const struct norm_args &n, float *v, uint32_t dim, uint32_t head,
-                                                 const float *whole, uint32_t whole_n, float rs, const float *bias)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    float mean = 0.0f, sum = 0.0f, count = n.heads ? (float)dim : (float)whole_n;
-    /* heads == 0: the statistics of the whole row, which every warp takes anew */
-    auto at = [&](uint32_t i) { return n.heads ? v[i] : whole[i] * rs + (bias ? bias[i] : 0.0f); };
-    if (n.kind == NORM_LAYER) {
-        for (uint32_t i = lane; i < (uint32_t)count; i += 32)
-            mean += at(i);
-        mean = warp_sum(mean) / count;
-    }
-    for (uint32_t i = lane; i < (uint32_t)count; i += 32) {
-        float d = at(i) - mean;
-        sum += d * d;
-    }
-    float scale = rsqrtf(warp_sum(sum) / count + n.eps);
-    uint32_t off = n.w_len > dim || !n.heads ? head * dim : 0;
-    for (uint32_t i = lane; i < dim; i += 32) {
-        float r = (v[i] - mean) * scale;
-        if (n.w)
-            r *= n.w[off + i];
-        if (n.b)
-            r += n.b[off + i];
-        v[i] = r;
-    }
-    __syncwarp();
-}
-
-/* A row of K or V of one head from shared memory into its page. */
-static __device__ __forceinline__ void kv_store(const struct kv_view &kv, uint32_t page, uint32_t slot, uint32_t head,
-                                                bool is_v, const float *v)
-{
-    const uint32_t lane = threadIdx.x % 32, dim = is_v ? kv.v_dim : kv.k_dim, row = is_v ? kv.v_row : kv.k_row;
-    uint8_t *at = kv.base + page * kv.page_bytes;
-    at += is_v ? (uint64_t)kv.heads * kv.tokens * kv.k_row : 0;
-    at += (uint64_t)head * kv.tokens * row;
-    if (kv.type == KV_F16 && is_v) {
-        for (uint32_t i = lane; i < dim; i += 32)
-            ((__half *)at)[(uint64_t)i * kv.tokens + slot] = __float2half_rn(v[i]);
-        return;
-    }
-    at += (uint64_t)slot * row;
-    if (kv.type == KV_Q8_0) {
-        for (uint32_t b = 0; b < dim / 32; b++) {
-            float x = v[32 * b + lane];
-            __half d = __float2half_rn(warp_max(fabsf(x)) / 127.0f);
-            float f = __half2float(d);
-            int q = f > 0.0f ? __float2int_rn(x / f) : 0;
-            at[34 * b + 2 + lane] = (uint8_t)(int8_t)max(-127, min(127, q));
-            if (lane == 0)
-                *(__half *)(at + 34 * b) = d;
-        }
-        return;
-    }
-    for (uint32_t i = lane; i < dim; i += 32) {
-        if (kv.type == KV_F32)
-            ((float *)at)[i] = v[i];
-        else if (kv.type == KV_F16)
-            ((__half *)at)[i] = __float2half_rn(v[i]);
-        else if (kv.type == KV_BF16)
-            ((uint16_t *)at)[i] = bf16_from_f32(v[i]);
-        else
-            at[i] = f8_e4m3_from_f32(fminf(fmaxf(v[i], -448.0f), 448.0f));
-    }
-}
-
-/* A warp per (row, head of q, k or v). */
 extern "C" __global__ void __launch_bounds__(128) qkv_finish(const __grid_constant__ struct qkv_args p)
 {
     extern __shared__ float row_room[];
     dep_launch();
+    const uint32_t warp = threadIdx.x / 32, slot = blockIdx.x * 4 + warp, row = blockIdx.y;
+    struct qkv_head h = qkv_start(p, row, slot);
     dep_wait();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, slots = p.heads + 2 * p.kv.heads;
-    const uint32_t slot = blockIdx.x * 4 + warp, row = blockIdx.y;
-    if (slot >= slots)
+    if (slot >= p.heads + 2 * p.kv.heads)
         return;
-    const uint32_t most = max(p.kv.k_dim, p.kv.v_dim), pos = p.meta.pos[row];
-    float *v = row_room + warp * most;
-    const bool is_q = slot < p.heads, is_k = !is_q && slot < p.heads + p.kv.heads;
-    const uint32_t head = is_q ? slot : is_k ? slot - p.heads : slot - p.heads - p.kv.heads;
-    const uint32_t dim = is_q || is_k ? p.kv.k_dim : p.kv.v_dim;
-    const uint64_t q_n = (uint64_t)p.heads * p.kv.k_dim, k_n = (uint64_t)p.kv.heads * p.kv.k_dim;
-    const float *y = p.y + row * p.ldy + (is_q ? 0 : is_k ? q_n : q_n + k_n);
-    const float *bias = is_q ? p.q_bias : is_k ? p.k_bias : p.v_bias;
-    const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
-    for (uint32_t i = lane; i < dim; i += 32) {
-        float x = y[(uint64_t)head * dim + i] * rs + (bias ? bias[head * dim + i] : 0.0f);
-        v[i] = p.clamp > 0.0f ? fminf(fmaxf(x, -p.clamp), p.clamp) : x;
-    }
-    __syncwarp();
-    const struct norm_args &n = is_q ? p.q_norm : p.k_norm;
-    if ((is_q || is_k) && n.kind != NORM_NONE)
-        norm_warp(n, v, dim, head, y, (uint32_t)(is_q ? q_n : k_n), rs, bias);
-    if ((is_q || is_k) && p.rope != ROPE_NONE)
-        rope_warp(v, p.rope, p.rope_dims, p.rope_first, p.rope_factor, p.freqs, (int)pos);
-    if (is_q) {
-        for (uint32_t i = lane; i < dim; i += 32)
-            p.out[row * p.ldo + (uint64_t)head * dim + i] = v[i];
+    float *v = row_room + warp * max(p.kv.k_dim, p.kv.v_dim);
+    qkv_compute(p, h, row, v);
+    if (h.kind == QKV_Q) {
+        for (uint32_t i = threadIdx.x % 32; i < p.kv.k_dim; i += 32)
+            p.out[row * p.ldo + (uint64_t)h.head * p.kv.k_dim + i] = v[i];
         return;
     }
-    const uint32_t page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + pos / p.kv.tokens];
-    kv_store(p.kv, page, pos % p.kv.tokens, head, !is_k, v);
+    kv_store(p.kv, h.page, h.pos & (p.kv.tokens - 1), h.head, h.kind == QKV_V, v);
 }
 
 /* Latent attention: warp 0 of a row's first block norms, rotates and stores c; the others rotate a q head. */
@@ -438,7 +287,9 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
     if (slot > p.heads)
         return;
     const uint32_t pos = p.meta.pos[row], width = p.latent + p.rope_dims;
-    float *v = row_room + warp * width;
+    float *v = row_room + warp * width, sine = 0.0f, cosine = 1.0f;
+    if (lane < p.rope_dims / 2)
+        sincosf((float)pos * p.freqs[lane], &sine, &cosine);
     if (slot == p.heads) {
         const float *c = p.c + row * p.ldc;
         for (uint32_t i = lane; i < width; i += 32)
@@ -448,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
         n.heads = 1;
         if (n.kind != NORM_NONE)
             norm_warp(n, v, p.latent, 0, nullptr, 0, 1.0f, nullptr);
-        rope_warp(v, p.rope, p.rope_dims, p.latent, p.rope_factor, p.freqs, (int)pos);
+        rope_warp(v, p.rope, p.rope_dims, p.latent, p.rope_factor, p.freqs, (int)pos, sine, cosine);
         const uint32_t page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + pos / p.kv.tokens];
         kv_store(p.kv, page, pos % p.kv.tokens, 0, false, v);
         return;
@@ -457,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         v[i] = q[i];
     __syncwarp();
-    rope_warp(v, p.rope, p.rope_dims, 0, p.rope_factor, p.freqs, (int)pos);
+    rope_warp(v, p.rope, p.rope_dims, 0, p.rope_factor, p.freqs, (int)pos, sine, cosine);
     float *out = p.out + row * p.ldo + (uint64_t)slot * width + p.latent;
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         out[i] = v[i];

@@ -76,7 +76,28 @@ enum { NORM_WIDTH_MOST = 32 * 1024 };
 static int put_rows(struct cuda_device *d, const struct pack_args *a, struct err *e)
 {
     unsigned threads = a->k <= 1024 ? 128 : a->k <= 2048 ? 256 : a->k <= 16384 ? 512 : 1024;
-    return gpu_launch(d->g, K_NORM_PACK, (struct gpu_grid){a->m, 1, 1, threads, 0}, a, e);
+    return gpu_launch(d->g, K_NORM_PACK, gpu_grid(a->m, 1, 1, threads, 0), a, e);
+}
+
+/* One row in front of tiles: the product makes its input itself, so nothing is launched for it yet. */
+static bool may_wait(const struct cuda_device *d, enum path path, const struct input *in)
+{
+    return path == PATH_PACK && in->m == 1 && in->k % 256 == 0 && in->k <= GEMM_ROW_MOST && ((uintptr_t)in->x & 15) == 0 &&
+           !in->grouped && !d->no_fuse;
+}
+
+static int put_act(struct cuda_device *d, enum path path, const struct act_args *a, struct err *e)
+{
+    if (path == PATH_PACK)
+        return gpu_launch(d->g, K_ACT_PACK, gpu_grid(gpu_blocks(a->k, 1024), a->m, 1, 128, 0), a, e);
+    return gpu_launch(d->g, K_ACT_ROWS, gpu_grid(a->m, 1, 1, 512, 0), a, e);
+}
+
+/* The input after all, for a product that wants it packed. */
+static int flush_input(struct cuda_device *d, struct err *e)
+{
+    d->in.x = NULL;
+    return put_rows(d, &d->in_rows, e);
 }
 
 static int put_input(struct cuda_device *d, enum path path, const struct input *in, struct err *e)
@@ -87,6 +108,12 @@ static int put_input(struct cuda_device *d, enum path path, const struct input *
     a.out = out_of(d, path, in->m, in->k);
     if (in->grouped)
         a.out.groups = 1;
+    d->in.x = NULL;
+    if (may_wait(d, path, in) && (!in->row || d->meta.rows == 1)) {
+        d->in = (struct gemm_in){in->x, a.norm};
+        d->in_rows = a;
+        return 0;
+    }
     return put_rows(d, &a, e);
 }
 
@@ -125,36 +152,53 @@ static uint32_t run_of(struct cuda_device *d, const struct product *p, uint32_t 
     return j;
 }
 
+/* One launch of products that share a kernel: rows [row, row + a.m). */
+static int run_segments(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m, uint32_t row,
+                        const struct after *after, struct err *e)
+{
+    const struct mat *first = mat_of(d, p[0].weight);
+    uint32_t k = first->k, columns = (k + 255) / 256, strips = 0;
+    for (uint32_t j = 0; j < n; j++)
+        strips += (mat_of(d, p[j].weight)->n + TILE_ROWS - 1) / TILE_ROWS;
+    struct gemm_args a = {.k = k, .m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST, .groups = gpu_gemm_groups(m)};
+    struct gpu_gemm how = gpu_gemm_choose(d->g, first->fmt, a.m, strips, k);
+    a.split = how.split;
+    a.scale = after->scale;
+    a.x = d->pack + (uint64_t)(row / PACK_STREAMS) * columns * PACK_BYTES;
+    for (uint32_t j = 0; j < n; j++) {
+        const struct mat *w = mat_of(d, p[j].weight);
+        a.seg[a.segs++] = (struct gemm_seg){.w = *w,
+                                            .y = p[j].y + row * p[j].ldy,
+                                            .ldy = p[j].ldy,
+                                            .bias = vector_of(d, p[j].bias),
+                                            .first = a.strips};
+        a.strips += (w->n + TILE_ROWS - 1) / TILE_ROWS;
+    }
+    if (after->residual) {
+        a.residual = after->residual + row * after->ldr;
+        a.ldr = after->ldr;
+    }
+    a.ahead = a.m <= 8 ? d->g->ahead : 0;
+    if (d->in.x) {
+        /* a block repeats the work on the row: not for so many that this costs more than a launch */
+        if (is_tile(first) && how.grid.x <= (uint32_t)d->g->profile.sms * 4) {
+            a.in = d->in;
+            how.kernel = K_GEMM_ROW;
+        } else if (flush_input(d, e)) {
+            return -1;
+        }
+    }
+    return gpu_launch(d->g, how.kernel, how.grid, &a, e);
+}
+
 static int run_packed(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m, const struct after *after,
                       struct err *e)
 {
-    for (uint32_t i = 0; i < n;) {
-        uint32_t next = run_of(d, p, i, n), k = mat_of(d, p[i].weight)->k, columns = (k + 255) / 256;
-        uint32_t groups = gpu_gemm_groups(m);
-        for (uint32_t row = 0; row < m; row += GEMM_ROWS_MOST) {
-            struct gemm_args a = {.k = k, .m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST, .groups = groups};
-            a.scale = after->scale;
-            a.x = d->pack + (uint64_t)(row / PACK_STREAMS) * columns * PACK_BYTES;
-            for (uint32_t j = i; j < next; j++) {
-                const struct mat *w = mat_of(d, p[j].weight);
-                uint32_t strip = gpu_gemm_strip(w->fmt, a.m);
-                a.seg[a.segs++] = (struct gemm_seg){.w = *w,
-                                                    .y = p[j].y + row * p[j].ldy,
-                                                    .ldy = p[j].ldy,
-                                                    .bias = vector_of(d, p[j].bias),
-                                                    .first = a.strips};
-                a.strips += (w->n + strip - 1) / strip;
-            }
-            a.split = gpu_gemm_split(d->g, a.strips, columns, a.m);
-            if (after->residual) {
-                a.residual = after->residual + row * after->ldr;
-                a.ldr = after->ldr;
-            }
-            struct gpu_grid grid = {gpu_blocks(a.strips, GEMM_WARPS / a.split), 1, 1, GEMM_WARPS * 32, 0};
-            if (gpu_launch(d->g, gpu_gemm_kernel(a.seg[0].w.fmt, a.m), grid, &a, e))
+    for (uint32_t i = 0, next; i < n; i = next) {
+        next = run_of(d, p, i, n);
+        for (uint32_t row = 0; row < m; row += GEMM_ROWS_MOST)
+            if (run_segments(d, p + i, next - i, m, row, after, e))
                 return -1;
-        }
-        i = next;
     }
     return 0;
 }
@@ -173,7 +217,7 @@ static int run_float(struct cuda_device *d, const struct product *p, uint32_t n,
                                .m = m,
                                .scale = after->scale};
         a.ldx = a.w.k;
-        struct gpu_grid grid = {gpu_blocks(a.w.n, 8), gpu_blocks(m, 8), 1, 256, 0};
+        struct gpu_grid grid = gpu_grid(gpu_blocks(a.w.n, 8), gpu_blocks(m, 8), 1, 256, 0);
         if (gpu_launch(d->g, K_GEMM_FLOAT, grid, &a, e))
             return -1;
     }
@@ -191,7 +235,7 @@ static int run_half(struct cuda_device *d, const struct product *p, uint32_t n, 
             a.rows = w->n - row < most ? w->n - row : most;
             bool tile = w->fmt == FMT_Q4_K_TILE;
             uint64_t tiles = (uint64_t)((a.rows + 15) / 16) * (w->k / 256);
-            struct gpu_grid grid = {tile ? gpu_blocks(tiles, 8) : a.rows, 1, 1, 256, 0};
+            struct gpu_grid grid = gpu_grid(tile ? gpu_blocks(tiles, 8) : a.rows, 1, 1, 256, 0);
             struct blas_product b = {.w = (cu_ptr)d->decoded,
                                      .x = (cu_ptr)d->half,
                                      .y = (cu_ptr)(p[i].y + row),
@@ -234,7 +278,7 @@ static int run_finished(struct cuda_device *d, enum path path, const struct prod
                               .scale = 1.0f,
                               .out = p[i].y,
                               .ldo = p[i].ldy};
-        if (gpu_launch(d->g, K_TAIL, (struct gpu_grid){m, 1, 1, 256, 0}, &t, e))
+        if (gpu_launch(d->g, K_TAIL, gpu_grid(m, 1, 1, 256, 0), &t, e))
             return -1;
     }
     return 0;
@@ -256,7 +300,7 @@ static int run_tail(struct cuda_device *d, const struct tail *t, const float *y,
                           .ldr = ld(d, t->residual),
                           .out = at(d, t->out),
                           .ldo = ld(d, t->out)};
-    return gpu_launch(d->g, K_TAIL, (struct gpu_grid){m, 1, 1, n >= 2048 ? 512 : 256, 0}, &a, e);
+    return gpu_launch(d->g, K_TAIL, gpu_grid(m, 1, 1, n >= 2048 ? 512 : 256, 0), &a, e);
 }
 
 /* The last product of an operation, with its tail: in the product itself where nothing but a sum follows. */
@@ -284,6 +328,7 @@ static struct kv_view view_of(struct cuda_device *d, const struct plan *p, uint3
                             .page_bytes = g->page_bytes,
                             .type = g->type,
                             .tokens = d->page_tokens,
+                            .token_bits = (uint32_t)__builtin_ctz(d->page_tokens),
                             .heads = g->shape.kv_heads,
                             .k_dim = g->shape.k_dim,
                             .v_dim = g->shape.v_dim,
@@ -306,11 +351,46 @@ static int op_embed(struct cuda_device *d, const struct op_embed *o, struct err 
         a.positions = *mat_of(d, o->positions);
     if (o->types)
         a.types = *mat_of(d, o->types);
-    return gpu_launch(d->g, K_EMBED, (struct gpu_grid){d->meta.rows, 1, 1, 256, 0}, &a, e);
+    return gpu_launch(d->g, K_EMBED, gpu_grid(d->meta.rows, 1, 1, 256, 0), &a, e);
 }
 
-static int op_qkv(struct cuda_device *d, const struct plan *p, const struct op_qkv *o, struct err *e)
+/* Which kernels a head size has on the tensor cores; -1: none. */
+static int dim_index(uint32_t dim)
 {
+    return dim == 64 ? 0 : dim == 96 ? 1 : dim == 128 ? 2 : dim == 256 ? 3 : -1;
+}
+
+static uint32_t ratio_index(const struct cuda_device *d, uint32_t ratio)
+{
+    uint32_t i = 0;
+    while (i < d->ratios && d->ratio[i] != ratio)
+        i++;
+    return i;
+}
+
+static bool attn_on_tensors(const struct cuda_device *d, const struct op_attn *o, const struct kv_view *kv)
+{
+    uint32_t ratio = o->heads / o->kv_heads;
+    return !d->options.exact && kv->type == KV_F16 && !o->v_in_k && o->k_dim == o->v_dim && dim_index(o->k_dim) >= 0 &&
+           ratio <= DECODE_QUERIES && ratio_index(d, ratio) < d->ratios;
+}
+
+/* One row a sequence, and attention on the tensor cores comes next: it finishes Q, K and V itself. */
+static bool attn_takes(const struct cuda_device *d, const struct plan *p, uint32_t i, enum path path)
+{
+    if (path != PATH_PACK || d->no_fuse || d->meta.seqs != d->meta.rows || i + 1 >= p->count || p->ops[i + 1].kind != OP_ATTN)
+        return false;
+    const struct op_qkv *q = &p->ops[i].qkv;
+    const struct op_attn *a = &p->ops[i + 1].attn;
+    const struct kv_view kv = {.type = d->kv[p->kv[q->layer].group].type};
+    /* room for the group's queries and the new K and V */
+    return a->layer == q->layer && a->in.buffer == q->out.buffer && a->in.col == q->out.col && q->k_dim == q->v_dim &&
+           q->heads / q->kv_heads + 2 <= 4 * DECODE_QUERIES && attn_on_tensors(d, a, &kv);
+}
+
+static int op_qkv(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
+{
+    const struct op_qkv *o = &p->ops[i].qkv;
     uint32_t m = d->meta.rows, q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim, n = q_n + k_n + o->kv_heads * o->v_dim;
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->q.weight)->k, &o->norm, NULL, false};
@@ -337,8 +417,12 @@ static int op_qkv(struct cuda_device *d, const struct plan *p, const struct op_q
                          .ldo = ld(d, o->out),
                          .kv = view_of(d, p, o->layer),
                          .meta = d->meta};
+    if (attn_takes(d, p, i, path)) {
+        d->qkv = a;
+        return 0;
+    }
     uint32_t widest = o->k_dim > o->v_dim ? o->k_dim : o->v_dim;
-    struct gpu_grid grid = {gpu_blocks(o->heads + 2 * o->kv_heads, 4), m, 1, 128, 4 * widest * 4};
+    struct gpu_grid grid = gpu_grid(gpu_blocks(o->heads + 2 * o->kv_heads, 4), m, 1, 128, 4 * widest * 4);
     return gpu_launch(d->g, K_QKV, grid, &a, e);
 }
 
@@ -356,7 +440,7 @@ static int run_heads(struct cuda_device *d, weight_id w, const float *x, uint64_
                            .x_step = x_step,
                            .y_step = y_step};
     a.heads = a.w.count;
-    struct gpu_grid grid = {gpu_blocks(a.w.n, 8), gpu_blocks(m, 8), a.heads, 256, 0};
+    struct gpu_grid grid = gpu_grid(gpu_blocks(a.w.n, 8), gpu_blocks(m, 8), a.heads, 256, 0);
     return gpu_launch(d->g, K_GEMM_FLOAT, grid, &a, e);
 }
 
@@ -396,31 +480,10 @@ static int op_latent(struct cuda_device *d, const struct plan *p, const struct o
                             .ldo = ld(d, o->out),
                             .kv = view_of(d, p, o->layer),
                             .meta = d->meta};
-    struct gpu_grid grid = {gpu_blocks(o->heads + 1, 4), m, 1, 128, 4 * width * 4};
+    struct gpu_grid grid = gpu_grid(gpu_blocks(o->heads + 1, 4), m, 1, 128, 4 * width * 4);
     if (gpu_launch(d->g, K_LATENT, grid, &a, e))
         return -1;
     return run_heads(d, o->k_b, q, q_n, o->nope + o->rope.dims, at(d, o->out), ld(d, o->out), width, m, e);
-}
-
-/* Which kernels a head size has on the tensor cores; -1: none. */
-static int dim_index(uint32_t dim)
-{
-    return dim == 64 ? 0 : dim == 96 ? 1 : dim == 128 ? 2 : dim == 256 ? 3 : -1;
-}
-
-static uint32_t ratio_index(const struct cuda_device *d, uint32_t ratio)
-{
-    uint32_t i = 0;
-    while (i < d->ratios && d->ratio[i] != ratio)
-        i++;
-    return i;
-}
-
-static bool attn_on_tensors(const struct cuda_device *d, const struct op_attn *o, const struct kv_view *kv)
-{
-    uint32_t ratio = o->heads / o->kv_heads;
-    return !d->options.exact && kv->type == KV_F16 && !o->v_in_k && o->k_dim == o->v_dim && dim_index(o->k_dim) >= 0 &&
-           ratio <= DECODE_QUERIES && ratio_index(d, ratio) < d->ratios;
 }
 
 /* The next operation takes what attention gives as it is: then attention packs it. */
@@ -436,7 +499,7 @@ static bool feeds_product(const struct plan *p, uint32_t i)
 static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, struct attn_args *a, struct err *e)
 {
     const struct op_attn *o = &p->ops[i].attn;
-    uint32_t span = d->longest, blocks = a->kv.heads * d->meta.seqs, want = (uint32_t)d->g->profile.sms * 4;
+    uint32_t span = d->longest, blocks = a->kv.heads * d->meta.seqs, want = (uint32_t)d->g->profile.sms * 2;
     if (o->window && o->window + 32 < span)
         span = o->window + 32;
     uint32_t splits = (want + blocks - 1) / blocks, most = (span + 63) / 64;
@@ -451,8 +514,8 @@ static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, 
         d->packed = o->out;
     }
     unsigned shared = 4 * 16 * (o->v_dim + 4) * 4;
-    struct gpu_grid grid = {a->splits, a->kv.heads, d->meta.seqs, 128, shared};
-    struct gpu_grid join = {gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 256, 0};
+    struct gpu_grid grid = gpu_grid(a->splits, a->kv.heads, d->meta.seqs, 128, shared);
+    struct gpu_grid join = gpu_grid(gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 256, 0);
     return gpu_launch(d->g, K_ATTN_DECODE + (uint32_t)dim_index(o->k_dim), grid, a, e) ||
                    gpu_launch(d->g, K_ATTN_COMBINE, join, a, e)
                ? -1
@@ -477,15 +540,17 @@ static int op_attn(struct cuda_device *d, const struct plan *p, uint32_t i, stru
                           .kv = view_of(d, p, o->layer),
                           .meta = d->meta};
     a.kv.v_dim = o->v_dim;
+    a.qkv = d->qkv;
+    d->qkv.y = NULL;
     if (!attn_on_tensors(d, o, &a.kv))
-        return gpu_launch(d->g, K_ATTN_ANY, (struct gpu_grid){d->meta.rows, o->heads, 1, 128, o->k_dim * 4}, &a, e);
+        return gpu_launch(d->g, K_ATTN_ANY, gpu_grid(d->meta.rows, o->heads, 1, 128, o->k_dim * 4), &a, e);
     uint32_t r = ratio_index(d, o->heads / o->kv_heads);
     if (d->tiles[r]) {
         struct attn_args b = a;
         b.tiles = d->tiles[r];
         b.meta.tiles += d->tiles_at[r];
         uint32_t row = 2 * o->k_dim;
-        struct gpu_grid grid = {b.tiles, a.kv.heads, 1, 128, 2 * 64 * (row + 16 + row)};
+        struct gpu_grid grid = gpu_grid(b.tiles, a.kv.heads, 1, 128, 2 * 64 * (row + 16 + row));
         if (gpu_launch(d->g, K_ATTN_PREFILL + (uint32_t)dim_index(o->k_dim), grid, &b, e))
             return -1;
     }
@@ -498,6 +563,7 @@ static int op_out(struct cuda_device *d, const struct op_out *o, struct err *e)
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->linear.weight)->k, &o->norm, NULL, false};
     bool packed = d->packed.buffer && d->packed.buffer == o->in.buffer && d->packed.col == o->in.col;
+    d->in.x = NULL;
     if (!(packed && path == PATH_PACK) && put_input(d, path, &in, e))
         return -1;
     return run_last(d, path, &o->linear, &o->tail, m, e);
@@ -509,9 +575,8 @@ static int run_act(struct cuda_device *d, enum path path, struct act_args *a, bo
     a->out = out_of(d, path, a->m, a->k);
     if (grouped)
         a->out.groups = 1;
-    if (path == PATH_PACK)
-        return gpu_launch(d->g, K_ACT_PACK, (struct gpu_grid){gpu_blocks(a->k, 1024), a->m, 1, 128, 0}, a, e);
-    return gpu_launch(d->g, K_ACT_ROWS, (struct gpu_grid){a->m, 1, 1, 512, 0}, a, e);
+    d->in.x = NULL;
+    return put_act(d, path, a, e);
 }
 
 /* norm, gate and up, activation: the input of the down product is then in place. */
@@ -561,14 +626,15 @@ static int run_experts(struct cuda_device *d, const struct linear *l, float *y, 
                                .m = groups * 8,
                                .scale = 1.0f,
                                .expert = d->group_expert};
-        return gpu_launch(d->g, K_GEMM_FLOAT, (struct gpu_grid){gpu_blocks(w->n, 8), groups, 1, 256, 0}, &a, e);
+        return gpu_launch(d->g, K_GEMM_FLOAT, gpu_grid(gpu_blocks(w->n, 8), groups, 1, 256, 0), &a, e);
     }
     struct gemm_args a = {.segs = 1, .k = w->k, .m = 8, .groups = 1, .scale = 1.0f, .x = d->pack, .expert = d->group_expert};
     a.strips = (w->n + TILE_ROWS - 1) / TILE_ROWS;
-    a.split = gpu_gemm_split(d->g, a.strips * (groups < 8 ? groups : 8), (w->k + 255) / 256, 8);
+    struct gpu_gemm how = gpu_gemm_choose(d->g, w->fmt, 8, a.strips * (groups < 8 ? groups : 8), w->k);
+    a.split = how.split;
     a.seg[0] = (struct gemm_seg){.w = *w, .y = y, .ldy = ldy, .bias = vector_of(d, l->bias)};
-    struct gpu_grid grid = {gpu_blocks(a.strips, GEMM_WARPS / a.split), groups, 1, GEMM_WARPS * 32, 0};
-    return gpu_launch(d->g, gpu_gemm_kernel(w->fmt, 8), grid, &a, e);
+    struct gpu_grid grid = gpu_grid(gpu_blocks(a.strips, GEMM_WARPS / a.split), groups, 1, GEMM_WARPS * 32, 0);
+    return gpu_launch(d->g, how.kernel, grid, &a, e);
 }
 
 /* Router and grouping of m rows whose normed form is in z; the number of groups of eight pairs. */
@@ -603,9 +669,9 @@ static uint32_t moe_route(struct cuda_device *d, const struct op_moe *o, uint32_
                            .slot = d->slot,
                            .slot_row = d->slot_row,
                            .group_expert = d->group_expert};
-    if (gpu_launch(d->g, K_GEMM_FLOAT, (struct gpu_grid){gpu_blocks(o->experts, 8), gpu_blocks(m, 8), 1, 256, 0}, &r, e) ||
-        gpu_launch(d->g, K_ROUTE, (struct gpu_grid){m, 1, 1, 32, 0}, &c, e) ||
-        gpu_launch(d->g, K_GROUP, (struct gpu_grid){1, 1, 1, 1024, 0}, &s, e))
+    if (gpu_launch(d->g, K_GEMM_FLOAT, gpu_grid(gpu_blocks(o->experts, 8), gpu_blocks(m, 8), 1, 256, 0), &r, e) ||
+        gpu_launch(d->g, K_ROUTE, gpu_grid(m, 1, 1, 32, 0), &c, e) ||
+        gpu_launch(d->g, K_GROUP, gpu_grid(1, 1, 1, 1024, 0), &s, e))
         return 0;
     return groups;
 }
@@ -629,7 +695,7 @@ static int moe_shared(struct cuda_device *d, const struct op_moe *o, uint32_t m,
                            .ldy = 1,
                            .m = m,
                            .scale = 1.0f};
-    return gpu_launch(d->g, K_GEMM_FLOAT, (struct gpu_grid){1, gpu_blocks(m, 8), 1, 256, 0}, &r, e);
+    return gpu_launch(d->g, K_GEMM_FLOAT, gpu_grid(1, gpu_blocks(m, 8), 1, 256, 0), &r, e);
 }
 
 /* Rows [first, first + m) of an expert layer: y = sum of the experts, into d->y's second part, then the tail. */
@@ -676,7 +742,7 @@ static int moe_rows(struct cuda_device *d, const struct op_moe *o, uint32_t firs
                              .m = m,
                              .n = n,
                              .used = o->used};
-    if (gpu_launch(d->g, K_COMBINE, (struct gpu_grid){gpu_blocks(n, 256), m, 1, 256, 0}, &c, e))
+    if (gpu_launch(d->g, K_COMBINE, gpu_grid(gpu_blocks(n, 256), m, 1, 256, 0), &c, e))
         return -1;
     struct tail_args t = {.y = d->z,
                           .ldy = n,
@@ -689,7 +755,7 @@ static int moe_rows(struct cuda_device *d, const struct op_moe *o, uint32_t firs
                           .ldr = ld(d, o->tail.residual),
                           .out = at(d, o->tail.out) + first * ld(d, o->tail.out),
                           .ldo = ld(d, o->tail.out)};
-    return gpu_launch(d->g, K_TAIL, (struct gpu_grid){m, 1, 1, 256, 0}, &t, e);
+    return gpu_launch(d->g, K_TAIL, gpu_grid(m, 1, 1, 256, 0), &t, e);
 }
 
 static int op_moe(struct cuda_device *d, const struct op_moe *o, struct err *e)
@@ -734,7 +800,7 @@ static int op_logits(struct cuda_device *d, const struct plan *p, const struct o
                             .m = m,
                             .scale = o->scale,
                             .softcap = o->softcap};
-    return gpu_launch(d->g, K_FINISH, (struct gpu_grid){gpu_blocks(w->n, 256), m, 1, 256, 0}, &a, e);
+    return gpu_launch(d->g, K_FINISH, gpu_grid(gpu_blocks(w->n, 256), m, 1, 256, 0), &a, e);
 }
 
 int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
@@ -744,7 +810,7 @@ int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err 
     case OP_EMBED:
         return op_embed(d, &o->embed, e);
     case OP_QKV:
-        return op_qkv(d, p, &o->qkv, e);
+        return op_qkv(d, p, i, e);
     case OP_LATENT:
         return op_latent(d, p, &o->latent, e);
     case OP_ATTN:

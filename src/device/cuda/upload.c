@@ -171,7 +171,7 @@ static int send_slot(struct loader *l, const struct slot *s, const struct job *j
                             .fmt = m->fmt,
                             .n = j->rows,
                             .k = w->cols};
-    struct gpu_grid grid = {gpu_blocks(a.bytes, 16 * 256), 1, 1, 256, 0};
+    struct gpu_grid grid = gpu_grid(gpu_blocks(a.bytes, 16 * 256), 1, 1, 256, 0);
     if (gpu_check(g, g->cu->to_device(s->device, s->host, bytes, g->stream), "uploading weights", e) ||
         gpu_launch(g, K_REPACK, grid, &a, e) ||
         gpu_check(g, g->cu->event_record(s->done, g->stream), "uploading weights", e))
