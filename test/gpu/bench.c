@@ -173,7 +173,7 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, doub
         const char *name;
         uint32_t from, count;
     } part[] = {{"nothing", 0, 0},           {"norm_pack", K_NORM_PACK, 1},   {"qkv_finish", K_QKV, 1},
-                {"attn_decode", K_ATTN_DECODE, 4}, {"attn_combine", K_ATTN_COMBINE, 1}, {"act_pack", K_ACT_PACK, 1},
+                {"attn_decode", K_ATTN_DECODE, 8}, {"attn_combine", K_ATTN_COMBINE, 1}, {"act_pack", K_ACT_PACK, 1},
                 {"products", K_GEMM, K_REPACK}, {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
     struct cuda_device *d = (struct cuda_device *)r->device;
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
@@ -267,12 +267,6 @@ static int bench_step(const char *name, uint32_t type)
     printf("  nothing fused ");
     decode(&r, p, 1, 512, peak);
     d->no_fuse = false;
-    for (d->g->ahead = 1; d->g->ahead <= 4; d->g->ahead *= 2) {
-        d->graphs = 0;
-        printf("  %u tiles ahead ", d->g->ahead);
-        decode(&r, p, 1, 512, peak);
-    }
-    d->g->ahead = 0;
     d->graphs = 0;
     rig_close(&r);
     open_rig(&r, 1024, 1, 17408);

@@ -6,7 +6,7 @@
  *
  * Order of keys in a unit of 16: score tile i (0, 1) has in column n the key 4*(n/2) + 2i + n%2, so that the
  * scores of lane t are keys 4t..4t+3, and its V operand is 8 bytes of a transposed row of V. */
-#include "device/cuda/qkv.cuh"
+#include "device/cuda/common.cuh"
 
 static __device__ __forceinline__ const uint8_t *kv_k(const struct kv_view &kv, uint32_t page, uint32_t head)
 {
@@ -111,12 +111,25 @@ extern "C" __global__ void __launch_bounds__(128) attn_any(const __grid_constant
     }
 }
 
-/* The state of 16 queries of a warp: rows g and g + 8 of the tile in each lane. D = 32 * C. */
-template <int C> struct flash {
-    uint32_t q[C][8];    /* A operands of two mma for 32 dimensions */
-    float o[4 * C][4];
-    float max[2], sum[2];
+/* The state of the queries of a warp: rows g and (R = 2) g + 8 of the tile in each lane. D = 32 * C. */
+template <int C, int R> struct flash {
+    uint32_t q[C][4 * R]; /* A operands of two mma for 32 dimensions: [half][2 pairs][row] */
+    float o[4 * C][2 * R];
+    float max[R], sum[R];
 };
+
+/* c += A B, where rows 8..15 of A may be missing (and then so are those of c). */
+template <int R> static __device__ __forceinline__ void mma_rows(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    if constexpr (R == 2) {
+        mma_f16(c, a[0], a[1], a[2], a[3], b0, b1);
+    } else {
+        float none[2];
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%5}, {%7,%8}, {%0,%1,%9,%9};"
+            : "+f"(c[0]), "+f"(c[1]), "=f"(none[0]), "=f"(none[1])
+            : "r"(a[0]), "r"(0u), "r"(a[1]), "r"(b0), "r"(b1), "f"(0.0f));
+    }
+}
 
 /* Which query a row of the tile is: f = (row of the sequence) * group + head of the group. */
 struct query {
@@ -143,36 +156,33 @@ static __device__ __forceinline__ const float *query_at(const struct attn_args &
     return p.q + q.row * p.ldq + (uint64_t)q.head * dim;
 }
 
-template <int C>
-static __device__ __forceinline__ void flash_start(struct flash<C> &s, const struct attn_args &p, struct query a, struct query b,
-                                                   const float *qa, const float *qb)
+template <int C, int R>
+static __device__ __forceinline__ void flash_start(struct flash<C, R> &s, const struct attn_args &p, const struct query query[2])
 {
     const uint32_t t = threadIdx.x % 4;
+    const bool aligned = is_aligned(p.q, p.ldq);
     /* scores are kept in units of ln 2 (softcap: as they are) */
     const float f = p.softcap > 0.0f ? p.scale : p.scale * 1.4426950408889634f;
 #pragma unroll
-    for (int c = 0; c < C; c++) {
-        float va[8], vb[8];
+    for (int r = 0; r < R; r++) {
+        const float *q = query_at(p, query[r], 32 * C) + 8 * t;
+        float v[C][8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            va[i] = a.pos >= 0 ? qa[32 * c + 8 * t + i] * f : 0.0f;
-            vb[i] = b.pos >= 0 ? qb[32 * c + 8 * t + i] * f : 0.0f;
-        }
+        for (int c = 0; c < C; c++)
+            load8(q + 32 * c, query[r].pos >= 0 ? 8 : 0, aligned, v[c]);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            s.q[c][4 * h] = half_bits2(va[4 * h], va[4 * h + 1]);
-            s.q[c][4 * h + 1] = half_bits2(vb[4 * h], vb[4 * h + 1]);
-            s.q[c][4 * h + 2] = half_bits2(va[4 * h + 2], va[4 * h + 3]);
-            s.q[c][4 * h + 3] = half_bits2(vb[4 * h + 2], vb[4 * h + 3]);
-        }
+        for (int c = 0; c < C; c++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) /* pairs (0,1) (2,3) are the first mma's, (4,5) (6,7) the second's */
+                s.q[c][2 * R * (i / 2) + R * (i % 2) + r] = half_bits2(v[c][2 * i] * f, v[c][2 * i + 1] * f);
+        s.max[r] = -INFINITY;
+        s.sum[r] = 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < 4 * C; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 2 * R; j++)
             s.o[i][j] = 0.0f;
-    s.max[0] = s.max[1] = -INFINITY;
-    s.sum[0] = s.sum[1] = 0.0f;
 }
 
 /* A key is seen by a query at pos. */
@@ -186,12 +196,12 @@ static __device__ __forceinline__ float capped(const struct attn_args &p, float 
     return p.softcap > 0.0f ? p.softcap * tanhf(s / p.softcap) * 1.4426950408889634f : s;
 }
 
-/* The new maximum of rows g and g + 8, given this lane's; what was summed so far shrinks by shrink[]. */
-template <int C>
-static __device__ __forceinline__ void flash_raise(struct flash<C> &s, const float top[2], float shrink[2])
+/* The new maximum of the rows, given this lane's; what was summed so far shrinks by shrink[]. */
+template <int C, int R>
+static __device__ __forceinline__ void flash_raise(struct flash<C, R> &s, const float *top, float *shrink)
 {
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < R; r++) {
         float m = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
         m = fmaxf(s.max[r], m);
@@ -208,56 +218,57 @@ static __device__ __forceinline__ float flash_exp(float score, float max)
 
 /* Sixteen keys, the first of them `key`, whose K and V the lane has: k[i][c] of its key of tile i, v[d] of dimension
  * 8d + g and keys 4t..4t+3. */
-template <int C>
-static __device__ __forceinline__ void flash_keys(struct flash<C> &s, const struct attn_args &p, uint32_t key, int pa, int pb,
-                                                  uint32_t len, const uint4 k[2][C], const uint2 v[4 * C])
+template <int C, int R>
+static __device__ __forceinline__ void flash_keys(struct flash<C, R> &s, const struct attn_args &p, uint32_t key,
+                                                  const struct query query[2], uint32_t len, const uint4 k[2][C],
+                                                  const uint2 v[4 * C])
 {
     const uint32_t t = threadIdx.x % 4;
-    float c[2][4] = {};
+    float c[2][2 * R] = {};
 #pragma unroll
     for (int j = 0; j < C; j++)
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            mma_f16(c[i], s.q[j][0], s.q[j][1], s.q[j][2], s.q[j][3], k[i][j].x, k[i][j].y);
-            mma_f16(c[i], s.q[j][4], s.q[j][5], s.q[j][6], s.q[j][7], k[i][j].z, k[i][j].w);
-        }
-    float top[2] = {-INFINITY, -INFINITY}, shrink[2];
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                mma_rows<R>(c[i], s.q[j] + 2 * R * h, h ? k[i][j].z : k[i][j].x, h ? k[i][j].w : k[i][j].y);
+    float top[R], shrink[R];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        top[r] = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                bool seen = is_seen(p, key + 4 * t + 2 * i + j, query[r].pos, len);
+                c[i][2 * r + j] = seen ? capped(p, c[i][2 * r + j]) : -INFINITY;
+                top[r] = fmaxf(top[r], c[i][2 * r + j]);
+            }
+    }
+    flash_raise<C, R>(s, top, shrink);
+    uint32_t a[2 * R];
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            bool seen = is_seen(p, key + 4 * t + 2 * i + (j & 1), j < 2 ? pa : pb, len);
-            c[i][j] = seen ? capped(p, c[i][j]) : -INFINITY;
-            top[j / 2] = fmaxf(top[j / 2], c[i][j]);
+        for (int r = 0; r < R; r++) {
+            float e0 = flash_exp(c[i][2 * r], s.max[r]), e1 = flash_exp(c[i][2 * r + 1], s.max[r]);
+            s.sum[r] += e0 + e1;
+            a[R * i + r] = half_bits2(e0, e1);
         }
-    flash_raise<C>(s, top, shrink);
-    uint32_t a[4];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float e[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            e[j] = flash_exp(c[i][j], s.max[j / 2]);
-        s.sum[0] += e[0] + e[1];
-        s.sum[1] += e[2] + e[3];
-        a[2 * i] = half_bits2(e[0], e[1]);
-        a[2 * i + 1] = half_bits2(e[2], e[3]);
-    }
 #pragma unroll
     for (int i = 0; i < 4 * C; i++) {
-        s.o[i][0] *= shrink[0];
-        s.o[i][1] *= shrink[0];
-        s.o[i][2] *= shrink[1];
-        s.o[i][3] *= shrink[1];
-        mma_f16(s.o[i], a[0], a[1], a[2], a[3], v[i].x, v[i].y);
+#pragma unroll
+        for (int j = 0; j < 2 * R; j++)
+            s.o[i][j] *= shrink[j / 2];
+        mma_rows<R>(s.o[i], a, v[i].x, v[i].y);
     }
 }
 
 /* The sums of the four lanes that share a row. */
-template <int C> static __device__ __forceinline__ void flash_end(struct flash<C> &s)
+template <int C, int R> static __device__ __forceinline__ void flash_end(struct flash<C, R> &s)
 {
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < R; r++) {
         s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 1);
         s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 2);
     }
@@ -281,31 +292,13 @@ static __device__ __forceinline__ void decode_fetch(const struct attn_args &p, u
         v[i] = *(const uint2 *)(from + ((16 * i) << p.kv.token_bits));
 }
 
-/* qkv_finish's work for a group of heads: q into room; the block that has the new key also puts K and V into their page. */
-static __device__ __forceinline__ void decode_finish(const struct attn_args &p, uint32_t row, uint32_t kvh, uint32_t group, bool owner,
-                                                     float *room, uint32_t dim)
-{
-    const uint32_t warp = threadIdx.x / 32, jobs = group + (owner ? 2 : 0);
-    dep_wait();
-    for (uint32_t i = warp; i < jobs; i += DECODE_WARPS) {
-        const uint32_t slot = i < group ? kvh * group + i : i == group ? p.heads + kvh : p.heads + p.kv.heads + kvh;
-        struct qkv_head h = qkv_start(p.qkv, row, slot);
-        qkv_compute(p.qkv, h, row, room + i * dim);
-        if (h.kind != QKV_Q) {
-            __syncwarp();
-            kv_store(p.kv, h.page, h.pos & (p.kv.tokens - 1), h.head, h.kind == QKV_V, room + i * dim);
-        }
-    }
-    __syncthreads(); /* q, and what was stored, for the whole block */
-}
-
 /* grid: (splits, kv heads, sequences); at most 16 queries a sequence. What was in KV before this step, and the step's own
  * data, is read without waiting for the predecessor. */
-template <int C> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
+template <int C, int R> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
 {
     extern __shared__ __align__(128) uint8_t keys[];
-    float(*o)[16][32 * C + 4] = (float(*)[16][32 * C + 4])keys; /* DECODE_WARPS of them */
-    __shared__ float ml[DECODE_WARPS][16][2];
+    float(*o)[8 * R][32 * C + 4] = (float(*)[8 * R][32 * C + 4])keys; /* DECODE_WARPS of them */
+    __shared__ float ml[DECODE_WARPS][8 * R][2];
     dep_launch();
     const uint32_t split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, len = p.meta.seq_len[seq];
@@ -314,7 +307,7 @@ template <int C> static __device__ __forceinline__ void decode_body(const struct
         dep_wait();
         return; /* attn_prefill's */
     }
-    struct query a = query_of(p, seq, kvh, g), b = query_of(p, seq, kvh, g + 8);
+    struct query query[2] = {query_of(p, seq, kvh, g), query_of(p, seq, kvh, g + 8)};
     const uint32_t old = len - rows; /* keys of earlier steps */
     const uint32_t from = p.window && old + 1 > p.window ? old + 1 - p.window : 0;
     /* splits count from the window's first unit, so that a window is spread over all of them */
@@ -326,39 +319,29 @@ template <int C> static __device__ __forceinline__ void decode_body(const struct
     const bool early = key + 16 <= old && key < end;
     if (early)
         decode_fetch<C>(p, table[key >> p.kv.token_bits], key & (p.kv.tokens - 1), kvh, kf, vf);
-    const float *qa = query_at(p, a, 32 * C), *qb = query_at(p, b, 32 * C);
-    if (p.qkv.y) {
-        float *room = &o[0][0][0]; /* (queries, 32 C), then a head of k and of v; free again before o is written */
-        decode_finish(p, p.meta.seq_first[seq], kvh, group, start <= old && old < end, room, 32 * C);
-        qa = room + min(g, queries - 1) * (32 * C);
-        qb = room + min(g + 8, queries - 1) * (32 * C);
-    } else {
-        dep_wait();
-    }
-    struct flash<C> s;
-    flash_start<C>(s, p, a, b, qa, qb);
+    dep_wait();
+    struct flash<C, R> s;
+    flash_start<C, R>(s, p, query);
     if (key < end && !early)
         decode_fetch<C>(p, table[key >> p.kv.token_bits], key & (p.kv.tokens - 1), kvh, kf, vf);
     while (key < end) {
         const uint32_t next = key + 16 * DECODE_WARPS;
         const uint32_t page = next < end ? table[next >> p.kv.token_bits] : 0;
-        flash_keys<C>(s, p, key, a.pos, b.pos, len, kf, vf);
+        flash_keys<C, R>(s, p, key, query, len, kf, vf);
         if (next < end)
             decode_fetch<C>(p, page, next & (p.kv.tokens - 1), kvh, kf, vf);
         key = next;
     }
-    flash_end<C>(s);
-    __syncthreads();
+    flash_end<C, R>(s);
 #pragma unroll
-    for (int i = 0; i < 4 * C; i++) {
-        *(float2 *)&o[warp][g][8 * i + 2 * t] = make_float2(s.o[i][0], s.o[i][1]);
-        *(float2 *)&o[warp][g + 8][8 * i + 2 * t] = make_float2(s.o[i][2], s.o[i][3]);
-    }
-    if (t == 0) {
-        ml[warp][g][0] = s.max[0];
-        ml[warp][g][1] = s.sum[0];
-        ml[warp][g + 8][0] = s.max[1];
-        ml[warp][g + 8][1] = s.sum[1];
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+        for (int i = 0; i < 4 * C; i++)
+            *(float2 *)&o[warp][g + 8 * r][8 * i + 2 * t] = make_float2(s.o[i][2 * r], s.o[i][2 * r + 1]);
+        if (t == 0) {
+            ml[warp][g + 8 * r][0] = s.max[r];
+            ml[warp][g + 8 * r][1] = s.sum[r];
+        }
     }
     __syncthreads();
     const uint32_t first = p.meta.seq_first[seq];
@@ -481,7 +464,7 @@ static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, 
 /* U units of 32 keys from shared memory. Score tile i of a unit has in column n the key 8*(n/2) + 2i + n%2, so that lane
  * t has the scores of keys 8t..8t+7, and 16 bytes of a row of V go with them. */
 template <int C, int U>
-static __device__ __forceinline__ void prefill_keys(struct flash<C> &s, const struct attn_args &p, uint32_t key, int pa, int pb,
+static __device__ __forceinline__ void prefill_keys(struct flash<C, 2> &s, const struct attn_args &p, uint32_t key, int pa, int pb,
                                                     uint32_t len, bool all_seen, const uint8_t *k, const uint8_t *v)
 {
     const uint32_t t = threadIdx.x % 4;
@@ -509,7 +492,7 @@ static __device__ __forceinline__ void prefill_keys(struct flash<C> &s, const st
                 c[i][j] = -INFINITY;
             top[j / 2] = fmaxf(top[j / 2], c[i][j]);
         }
-    flash_raise<C>(s, top, shrink);
+    flash_raise<C, 2>(s, top, shrink);
     /* with no key seen yet the maximum is -inf: 0 in its place keeps the exponent from being NaN */
     const float m0 = s.max[0] == -INFINITY ? 0.0f : s.max[0], m1 = s.max[1] == -INFINITY ? 0.0f : s.max[1];
     uint32_t a[2 * U][4];
@@ -548,7 +531,7 @@ static __device__ __forceinline__ void prefill_keys(struct flash<C> &s, const st
 
 /* A query's row of the result. */
 template <int C>
-static __device__ __forceinline__ void prefill_store(const struct flash<C> &s, const struct attn_args &p, struct query q, int r)
+static __device__ __forceinline__ void prefill_store(const struct flash<C, 2> &s, const struct attn_args &p, struct query q, int r)
 {
     if (q.pos < 0)
         return;
@@ -575,9 +558,10 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
     const uint32_t tile = p.tiles - 1 - blockIdx.x;
     const uint32_t seq = p.meta.tiles[2 * tile], f0 = p.meta.tiles[2 * tile + 1], len = p.meta.seq_len[seq];
     const uint32_t group = p.heads / p.kv.heads, queries = group * p.meta.seq_rows[seq];
-    struct query a = query_of(p, seq, kvh, f0 + 16 * warp + g), b = query_of(p, seq, kvh, f0 + 16 * warp + g + 8);
-    struct flash<C> s;
-    flash_start<C>(s, p, a, b, query_at(p, a, 32 * C), query_at(p, b, 32 * C));
+    const struct query query[2] = {query_of(p, seq, kvh, f0 + 16 * warp + g), query_of(p, seq, kvh, f0 + 16 * warp + g + 8)};
+    const struct query &a = query[0], &b = query[1];
+    struct flash<C, 2> s;
+    flash_start<C, 2>(s, p, query);
     const uint32_t last = min(f0 + 16 * PREFILL_WARPS, queries) - 1;
     const int first_pos = query_of(p, seq, kvh, f0).pos, last_pos = query_of(p, seq, kvh, last).pos;
     const uint32_t from = p.window && first_pos + 1 > (int)p.window ? (first_pos + 1 - p.window) / 16 * 16 : 0;
@@ -610,22 +594,26 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
             prefill_keys<C, U>(s, p, at, a.pos, b.pos, len, all_seen, k, v);
         }
     }
-    flash_end<C>(s);
+    flash_end<C, 2>(s);
     prefill_store<C>(s, p, a, 0);
     prefill_store<C>(s, p, b, 1);
 }
 
-#define ATTN_KERNELS(dim, c)                                                                                           \
+#define ATTN_KERNELS(dim, c, few)                                                                                        \
     extern "C" __global__ void __launch_bounds__(128) attn_decode_##dim(const __grid_constant__ struct attn_args p)    \
     {                                                                                                                  \
-        decode_body<c>(p);                                                                                             \
+        decode_body<c, 2>(p);                                                                                          \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(128, few) attn_few_##dim(const __grid_constant__ struct attn_args p)       \
+    {                                                                                                                  \
+        decode_body<c, 1>(p);                                                                                          \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(128) attn_prefill_##dim(const __grid_constant__ struct attn_args p)   \
     {                                                                                                                  \
         prefill_body<c>(p);                                                                                            \
     }
 
-ATTN_KERNELS(64, 2)
-ATTN_KERNELS(96, 3)
-ATTN_KERNELS(128, 4)
-ATTN_KERNELS(256, 8)
+ATTN_KERNELS(64, 2, 4)
+ATTN_KERNELS(96, 3, 3)
+ATTN_KERNELS(128, 4, 3)
+ATTN_KERNELS(256, 8, 1)

@@ -304,7 +304,6 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
         return -1;
     d->packed = (struct operand){0, 0};
     d->in.x = NULL;
-    d->qkv.y = NULL;
     for (uint32_t i = 0; i < p->count; i++)
         if (d->base.seconds ? timed_op(d, p, i, e) : step_op(d, p, i, e))
             return -1;

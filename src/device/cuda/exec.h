@@ -19,7 +19,8 @@ enum {
     DECODE_QUERIES = 16,  /* sequences with at most this many (row, head of a group) pairs are decode */
     RATIOS_MOST = 4,      /* different heads / kv_heads in a plan */
     MOE_ROWS = 512,       /* rows of an expert layer at a time */
-    GEMM_ROW_MOST = 4096  /* inputs of a product that norms its row itself */
+    GEMM_NORM_MOST = 4096, /* inputs of a product that norms its row itself */
+    GEMM_ROW_MOST = 28672  /* or only packs it */
 };
 
 struct group_kv {
@@ -82,8 +83,7 @@ struct cuda_device {
     uint32_t outs, out_width;
     struct gemm_in in;      /* the input that the next product makes itself (x NULL: none) */
     struct pack_args in_rows;
-    struct qkv_args qkv;    /* what the attention that follows finishes itself (y NULL: nothing) */
-    bool no_fuse;           /* for benchmarks: neither */
+    bool no_fuse;           /* for benchmarks: never, and no pairs of gate and up either */
     struct operand packed;  /* what attention has packed already for the product that follows */
     const struct plan *plan;
     bool ran;

@@ -80,17 +80,10 @@ static __device__ __forceinline__ uint32_t q4k_1024(uint32_t w, int i)
     return __byte_perm(w, 0x64, 0x4040 + 0x0101 * i);
 }
 
-/* While the predecessor is still at work: asks for the next `tiles` of a strip, lane by lane, so that they wait in L2. */
-static __device__ __forceinline__ void prefetch_tiles(const uint8_t *p, uint32_t tile_bytes, uint32_t tiles)
-{
-    for (uint32_t at = 128 * (threadIdx.x % 32); at < tile_bytes * tiles; at += 128 * 32)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(p + at));
-}
-
 /* RT strips of 16 outputs share what is read of x. */
 template <int NB, int RT, class X>
 static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT], uint32_t from,
-                                                   uint32_t to, uint32_t ahead, X &x)
+                                                   uint32_t to, X &x)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4;
     uint4 q[RT][4], h[RT][2];
@@ -106,13 +99,11 @@ static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const u
             h[r][1] = load_stream(p[r] + 2048 + 16 * (g + 8));
         }
     }
-    if (ahead && from + 1 < to)
-        prefetch_tiles(strip[0] + (uint64_t)(from + 1) * TILE_Q4_K, TILE_Q4_K, min(ahead, to - from - 1));
     x.begin();
     for (uint32_t s = from; s < to; s++) {
         const struct x_column in = x.enter(s);
         struct q4k_head hd[RT][2];
-        float c[RT][NB][4] = {};
+        float c[RT][NB][4] = {}, mn[RT][NB][4] = {};
         const uint32_t step = s + 1 < to ? TILE_Q4_K : 0; /* the last tile is fetched again at the end */
 #pragma unroll
         for (int r = 0; r < RT; r++) {
@@ -121,6 +112,13 @@ static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const u
             p[r] += step;
             h[r][0] = load_stream(p[r] + 2048 + 16 * g);
             h[r][1] = load_stream(p[r] + 2048 + 16 * (g + 8));
+        }
+#pragma unroll
+        for (int nb = 0; nb < NB; nb++) {
+            const uint2 sum = *(const uint2 *)(in.sum + nb * PACK_BYTES);
+#pragma unroll
+            for (int r = 0; r < RT; r++)
+                mma_f16(mn[r][nb], hd[r][0].min, hd[r][1].min, hd[r][0].min, hd[r][1].min, sum.x, sum.y);
         }
 #pragma unroll
         for (int sub = 0; sub < 8; sub++) {
@@ -154,16 +152,13 @@ static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const u
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
             const float2 xs = *(const float2 *)(in.scale + nb * PACK_BYTES);
-            const uint2 sum = *(const uint2 *)(in.sum + nb * PACK_BYTES);
 #pragma unroll
             for (int r = 0; r < RT; r++) {
                 const struct q4k_head &e = hd[r][0], &f = hd[r][1];
-                float mn[4] = {};
-                mma_f16(mn, e.min, f.min, e.min, f.min, sum.x, sum.y);
-                acc[r][nb][0] += xs.x * (e.d * c[r][nb][0] - e.dmin * mn[0]);
-                acc[r][nb][1] += xs.y * (e.d * c[r][nb][1] - e.dmin * mn[1]);
-                acc[r][nb][2] += xs.x * (f.d * c[r][nb][2] - f.dmin * mn[2]);
-                acc[r][nb][3] += xs.y * (f.d * c[r][nb][3] - f.dmin * mn[3]);
+                acc[r][nb][0] += xs.x * (e.d * c[r][nb][0] - e.dmin * mn[r][nb][0]);
+                acc[r][nb][1] += xs.y * (e.d * c[r][nb][1] - e.dmin * mn[r][nb][1]);
+                acc[r][nb][2] += xs.x * (f.d * c[r][nb][2] - f.dmin * mn[r][nb][2]);
+                acc[r][nb][3] += xs.y * (f.d * c[r][nb][3] - f.dmin * mn[r][nb][3]);
             }
         }
         x.leave(s);
@@ -201,7 +196,7 @@ static __device__ __forceinline__ struct q6k_head q6k_header(const uint8_t *p)
 
 template <int NB, int RT, class X>
 static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT], uint32_t from,
-                                                   uint32_t to, uint32_t ahead, X &x)
+                                                   uint32_t to, X &x)
 {
     const uint32_t lane = threadIdx.x % 32;
     uint4 q[RT][6];
@@ -217,8 +212,6 @@ static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const u
             next[r] = q6k_header(p[r]);
         }
     }
-    if (ahead && from + 1 < to)
-        prefetch_tiles(strip[0] + (uint64_t)(from + 1) * TILE_Q6_K, TILE_Q6_K, min(ahead, to - from - 1));
     x.begin();
     for (uint32_t s = from; s < to; s++) {
         const struct x_column in = x.enter(s);
@@ -371,10 +364,37 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
     }
 }
 
-/* Which segment a strip belongs to. */
+/* Which segment a strip belongs to: in turns where gate and up are paired. */
 static __device__ __forceinline__ uint32_t gemm_segment(const struct gemm_args &p, uint32_t strip)
 {
+    if (p.paired)
+        return strip & 1;
     return p.segs > 2 && strip >= p.seg[2].first ? 2 : p.segs > 1 && strip >= p.seg[1].first ? 1 : 0;
+}
+
+/* Its number within its segment. */
+static __device__ __forceinline__ uint32_t gemm_within(const struct gemm_args &p, const struct gemm_seg &seg, uint32_t strip)
+{
+    return p.paired ? strip >> 1 : strip - seg.first;
+}
+
+/* Gate and up of 16 outputs lie in neighbouring strips of one block: y = act(gate) * up. */
+template <int NB>
+static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p, const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m)
+{
+    const uint32_t pairs = GEMM_WARPS / p.split / 2, streams = min(m, (uint32_t)NB * 8);
+    for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
+        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
+        const uint32_t n = (blockIdx.x * pairs + k) * TILE_ROWS + row;
+        if (n >= p.seg[0].w.n)
+            continue;
+        float gate = p.seg[0].bias ? p.seg[0].bias[n] : 0.0f, up = p.seg[1].bias ? p.seg[1].bias[n] : 0.0f;
+        for (uint32_t j = 0; j < p.split; j++) {
+            gate += room[2 * k * p.split + j][row][stream];
+            up += room[(2 * k + 1) * p.split + j][row][stream];
+        }
+        p.seg[0].y[stream * p.seg[0].ldy + n] = act_one(p.act, gate) * up;
+    }
 }
 
 /* Adds up the warps that shared a strip, and stores. */
@@ -428,7 +448,7 @@ template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_b
     struct x_memory where(x, p.groups, m);
     if (strip < p.strips) {
         const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-        const uint32_t first = (strip - seg.first) * RT, last = (seg.w.n - 1) / TILE_ROWS;
+        const uint32_t first = gemm_within(p, seg, strip) * RT, last = (seg.w.n - 1) / TILE_ROWS;
         const uint32_t from = columns * part / p.split, to = columns * (part + 1) / p.split;
         const uint8_t *base = seg.w.base + expert * seg.w.each;
         if constexpr (FMT == 0) {
@@ -437,9 +457,9 @@ template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_b
             for (int r = 0; r < RT; r++)
                 at[r] = base + min(first + r, last) * seg.w.stride;
             if (seg.w.fmt == FMT_Q4_K_TILE)
-                q4k_columns<NB, RT>(acc, at, from, to, p.ahead, where);
+                q4k_columns<NB, RT>(acc, at, from, to, where);
             else
-                q6k_columns<NB, RT>(acc, at, from, to, p.ahead, where);
+                q6k_columns<NB, RT>(acc, at, from, to, where);
         } else {
             static_assert(FMT == 0 || RT == 1, "one strip");
             struct mat w = seg.w;
@@ -459,6 +479,11 @@ template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_b
             room[warp][16 * r + g + 8][8 * nb + 2 * t + 1] = acc[r][nb][3];
         }
     __syncthreads();
+    if constexpr (RT == 1)
+        if (p.paired) {
+            gemm_store_pairs<NB>(p, room, m);
+            return;
+        }
     gemm_store<NB, RT>(p, room, m, expert);
 }
 

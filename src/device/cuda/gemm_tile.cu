@@ -33,9 +33,31 @@ struct x_row {
             *(float *)(to + ROW_SCALE + 4) = 0.0f; /* there is no second stream */
     }
 
+    /* No norm: the row as it is, four columns of a warp at a time. */
+    __device__ __forceinline__ void copy()
+    {
+        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        dep_wait();
+        for (uint32_t c = warp; c < columns; c += 4 * GEMM_WARPS) {
+            float v[4][8];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                load8(p.in.x + 256 * (c + GEMM_WARPS * i) + 8 * lane, c + GEMM_WARPS * i < columns ? 8 : 0, true, v[i]);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (c + GEMM_WARPS * i < columns)
+                    put(c + GEMM_WARPS * i, v[i]);
+        }
+        __syncthreads();
+    }
+
     __device__ __forceinline__ void begin()
     {
         const struct gemm_in &in = p.in;
+        if (in.norm.kind == NORM_NONE) {
+            copy();
+            return;
+        }
         const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         float v[ROW_COLUMNS][8], w[ROW_COLUMNS][8], sum = 0.0f, mean = 0.0f, scale = 1.0f;
 #pragma unroll
@@ -65,8 +87,7 @@ struct x_row {
                     for (int j = 0; j < 8; j++)
                         sum += (v[i][j] - mean) * (v[i][j] - mean);
         }
-        if (in.norm.kind != NORM_NONE)
-            scale = rsqrtf(block_sum(sum, sums) / (float)p.k + in.norm.eps);
+        scale = rsqrtf(block_sum(sum, sums) / (float)p.k + in.norm.eps);
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
             const uint32_t c = warp + GEMM_WARPS * i;
@@ -97,26 +118,29 @@ struct x_row {
 
 extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2) gemm_tile_1(const __grid_constant__ struct gemm_args p)
 {
-    __shared__ __align__(16) uint8_t shared[ROW_COLUMNS * GEMM_WARPS * ROW_COLUMN];
+    extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
     __shared__ float room[GEMM_WARPS][TILE_ROWS][9], sums[32];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t part = warp % p.split, strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
     const uint32_t columns = p.k / 256, from = columns * part / p.split, to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-    const uint8_t *at[1] = {seg.w.base + (strip - seg.first) * seg.w.stride};
+    const uint8_t *at[1] = {seg.w.base + gemm_within(p, seg, strip) * seg.w.stride};
     float acc[1][1][4] = {};
-    struct x_row x(p, shared, sums);
+    struct x_row x(p, row_room, sums);
     if (seg.w.fmt == FMT_Q4_K_TILE)
-        q4k_columns<1, 1>(acc, at, from, to, p.ahead, x);
+        q4k_columns<1, 1>(acc, at, from, to, x);
     else
-        q6k_columns<1, 1>(acc, at, from, to, p.ahead, x);
+        q6k_columns<1, 1>(acc, at, from, to, x);
     if (t == 0) {
         room[warp][g][0] = acc[0][0][0];
         room[warp][g + 8][0] = acc[0][0][2];
     }
     __syncthreads();
-    gemm_store<1, 1>(p, room, 1, 0);
+    if (p.paired)
+        gemm_store_pairs<1>(p, room, 1);
+    else
+        gemm_store<1, 1>(p, room, 1, 0);
 }
 
 /* ---- staged ---- */
@@ -196,13 +220,13 @@ template <int NB, int RT> static __device__ __forceinline__ void staged_body(con
     const uint8_t *at[RT];
 #pragma unroll
     for (int r = 0; r < RT; r++)
-        at[r] = seg.w.base + min((strip - seg.first) * RT + r, (seg.w.n - 1) / TILE_ROWS) * seg.w.stride;
+        at[r] = seg.w.base + min(gemm_within(p, seg, strip) * RT + r, (seg.w.n - 1) / TILE_ROWS) * seg.w.stride;
     float acc[RT][NB][4] = {};
     struct x_staged<NB> x = {p.x, (uint64_t)p.groups * PACK_BYTES, stages, full, 0, columns};
     if (seg.w.fmt == FMT_Q4_K_TILE)
-        q4k_columns<NB, RT>(acc, at, 0, columns, 0, x);
+        q4k_columns<NB, RT>(acc, at, 0, columns, x);
     else
-        q6k_columns<NB, RT>(acc, at, 0, columns, 0, x);
+        q6k_columns<NB, RT>(acc, at, 0, columns, x);
     float(*room)[RT * TILE_ROWS][NB * 8 + 1] = (float(*)[RT * TILE_ROWS][NB * 8 + 1])stages; /* free now */
 #pragma unroll
     for (int r = 0; r < RT; r++)
@@ -214,6 +238,11 @@ template <int NB, int RT> static __device__ __forceinline__ void staged_body(con
             room[warp][16 * r + g + 8][8 * nb + 2 * t + 1] = acc[r][nb][3];
         }
     __syncthreads();
+    if constexpr (RT == 1)
+        if (p.paired) {
+            gemm_store_pairs<NB>(p, room, p.m);
+            return;
+        }
     gemm_store<NB, RT>(p, room, p.m, 0);
 }
 #else

@@ -15,7 +15,7 @@ struct kernel_row {
 };
 
 static const struct kernel_row rows[] = {
-    {K_GEMM_ROW, MODULE_GEMM_TILE, false, "gemm_tile_1"},
+    {K_GEMM_ROW, MODULE_GEMM_TILE, true, "gemm_tile_1"},
     {K_GEMM_STAGED + 0, MODULE_GEMM_TILE, true, "gemm_staged_16"},
     {K_GEMM_STAGED + 1, MODULE_GEMM_TILE, true, "gemm_staged_32"},
     {K_GEMM_STAGED + 2, MODULE_GEMM_TILE, true, "gemm_staged_64"},
@@ -42,6 +42,10 @@ static const struct kernel_row rows[] = {
     {K_ATTN_DECODE + 1, MODULE_ATTN, true, "attn_decode_96"},
     {K_ATTN_DECODE + 2, MODULE_ATTN, true, "attn_decode_128"},
     {K_ATTN_DECODE + 3, MODULE_ATTN, true, "attn_decode_256"},
+    {K_ATTN_FEW + 0, MODULE_ATTN, true, "attn_few_64"},
+    {K_ATTN_FEW + 1, MODULE_ATTN, true, "attn_few_96"},
+    {K_ATTN_FEW + 2, MODULE_ATTN, true, "attn_few_128"},
+    {K_ATTN_FEW + 3, MODULE_ATTN, true, "attn_few_256"},
     {K_ATTN_PREFILL + 0, MODULE_ATTN, true, "attn_prefill_64"},
     {K_ATTN_PREFILL + 1, MODULE_ATTN, true, "attn_prefill_96"},
     {K_ATTN_PREFILL + 2, MODULE_ATTN, true, "attn_prefill_128"},

@@ -46,7 +46,8 @@ enum gpu_kernel {
     K_ATTN_ANY,
     K_ATTN_COMBINE,
     K_ATTN_DECODE, /* + 0..3: head sizes 64, 96, 128, 256 */
-    K_ATTN_PREFILL = K_ATTN_DECODE + 4,
+    K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
+    K_ATTN_PREFILL = K_ATTN_FEW + 4,
     K_ROUTE = K_ATTN_PREFILL + 4,
     K_GROUP,
     K_COMBINE,
@@ -83,7 +84,6 @@ struct gpu {
     uint64_t limit;    /* at most; 0 = what is free */
     uint64_t launches; /* so far */
     enum gpu_stage stage;
-    uint32_t ahead; /* tiles that products of few rows ask for early */
     bool skip[K_COUNT]; /* for benchmarks: leaves a kernel out, to see what it costs */
 };
 

@@ -70,7 +70,8 @@ struct gemm_args {
     uint32_t split;  /* warps that share a strip's columns: 1, 2, 4 or 8 */
     uint32_t groups; /* of eight streams, side by side in x */
     float scale;
-    uint32_t ahead;        /* tiles that a warp asks for before it waits for its predecessor */
+    uint32_t paired, act;  /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
+    uint32_t pad;
     const uint8_t *x;      /* pack */
     const float *residual; /* (m, ldr) or NULL */
     uint64_t ldr;
@@ -187,7 +188,6 @@ struct attn_args {
     struct pack_out pack;
     struct kv_view kv;
     struct meta meta;
-    struct qkv_args qkv; /* y not NULL: decode does qkv_finish's work itself, one row a sequence */
 };
 
 /* Latent attention: q (m, heads, nope + R) and c (m, L + R) after their products. */

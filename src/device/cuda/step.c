@@ -82,7 +82,8 @@ static int put_rows(struct cuda_device *d, const struct pack_args *a, struct err
 /* One row in front of tiles: the product makes its input itself, so nothing is launched for it yet. */
 static bool may_wait(const struct cuda_device *d, enum path path, const struct input *in)
 {
-    return path == PATH_PACK && in->m == 1 && in->k % 256 == 0 && in->k <= GEMM_ROW_MOST && ((uintptr_t)in->x & 15) == 0 &&
+    uint32_t limit = in->norm && in->norm->kind != NORM_NONE ? GEMM_NORM_MOST : GEMM_ROW_MOST;
+    return path == PATH_PACK && in->m == 1 && in->k % 256 == 0 && in->k <= limit && ((uintptr_t)in->x & 15) == 0 &&
            !in->grouped && !d->no_fuse;
 }
 
@@ -124,11 +125,13 @@ struct product {
     uint64_t ldy;
 };
 
-/* What follows: y = scale * (W x + bias) + residual. */
+/* What follows: y = scale * (W x + bias) + residual; or, of a pair of products, y = act(gate) * up. */
 struct after {
     float scale;
     const float *residual;
     uint64_t ldr;
+    bool paired;
+    enum act_kind act;
 };
 
 enum { SPLITS_MOST = 128 }; /* as attn.cu has it */
@@ -162,8 +165,14 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
         strips += (mat_of(d, p[j].weight)->n + TILE_ROWS - 1) / TILE_ROWS;
     struct gemm_args a = {.k = k, .m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST, .groups = gpu_gemm_groups(m)};
     struct gpu_gemm how = gpu_gemm_choose(d->g, first->fmt, a.m, strips, k);
+    if (after->paired && how.split == GEMM_WARPS) { /* both strips of a pair lie in one block */
+        how.split /= 2;
+        how.grid.x = gpu_blocks(strips, GEMM_WARPS / how.split);
+    }
     a.split = how.split;
     a.scale = after->scale;
+    a.paired = after->paired;
+    a.act = after->act;
     a.x = d->pack + (uint64_t)(row / PACK_STREAMS) * columns * PACK_BYTES;
     for (uint32_t j = 0; j < n; j++) {
         const struct mat *w = mat_of(d, p[j].weight);
@@ -178,12 +187,12 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
         a.residual = after->residual + row * after->ldr;
         a.ldr = after->ldr;
     }
-    a.ahead = a.m <= 8 ? d->g->ahead : 0;
     if (d->in.x) {
         /* a block repeats the work on the row: not for so many that this costs more than a launch */
         if (is_tile(first) && how.grid.x <= (uint32_t)d->g->profile.sms * 4) {
             a.in = d->in;
             how.kernel = K_GEMM_ROW;
+            how.grid.shared = columns * 560; /* ROW_COLUMN of gemm_tile.cu */
         } else if (flush_input(d, e)) {
             return -1;
         }
@@ -310,7 +319,7 @@ static int run_last(struct cuda_device *d, enum path path, const struct linear *
     uint32_t n = mat_of(d, l->weight)->n;
     if (path != PATH_HALF && t->post.kind == NORM_NONE && t->after.kind == NORM_NONE) {
         struct product p = {l->weight, l->bias, at(d, t->out), ld(d, t->out)};
-        struct after after = {t->scale, at(d, t->residual), ld(d, t->residual)};
+        struct after after = {.scale = t->scale, .residual = at(d, t->residual), .ldr = ld(d, t->residual)};
         return run_products(d, path, &p, 1, m, &after, e);
     }
     struct product p = {l->weight, path == PATH_HALF ? 0 : l->bias, d->y, n};
@@ -375,22 +384,8 @@ static bool attn_on_tensors(const struct cuda_device *d, const struct op_attn *o
            ratio <= DECODE_QUERIES && ratio_index(d, ratio) < d->ratios;
 }
 
-/* One row a sequence, and attention on the tensor cores comes next: it finishes Q, K and V itself. */
-static bool attn_takes(const struct cuda_device *d, const struct plan *p, uint32_t i, enum path path)
+static int op_qkv(struct cuda_device *d, const struct plan *p, const struct op_qkv *o, struct err *e)
 {
-    if (path != PATH_PACK || d->no_fuse || d->meta.seqs != d->meta.rows || i + 1 >= p->count || p->ops[i + 1].kind != OP_ATTN)
-        return false;
-    const struct op_qkv *q = &p->ops[i].qkv;
-    const struct op_attn *a = &p->ops[i + 1].attn;
-    const struct kv_view kv = {.type = d->kv[p->kv[q->layer].group].type};
-    /* room for the group's queries and the new K and V */
-    return a->layer == q->layer && a->in.buffer == q->out.buffer && a->in.col == q->out.col && q->k_dim == q->v_dim &&
-           q->heads / q->kv_heads + 2 <= 4 * DECODE_QUERIES && attn_on_tensors(d, a, &kv);
-}
-
-static int op_qkv(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
-{
-    const struct op_qkv *o = &p->ops[i].qkv;
     uint32_t m = d->meta.rows, q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim, n = q_n + k_n + o->kv_heads * o->v_dim;
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->q.weight)->k, &o->norm, NULL, false};
@@ -417,10 +412,6 @@ static int op_qkv(struct cuda_device *d, const struct plan *p, uint32_t i, struc
                          .ldo = ld(d, o->out),
                          .kv = view_of(d, p, o->layer),
                          .meta = d->meta};
-    if (attn_takes(d, p, i, path)) {
-        d->qkv = a;
-        return 0;
-    }
     uint32_t widest = o->k_dim > o->v_dim ? o->k_dim : o->v_dim;
     struct gpu_grid grid = gpu_grid(gpu_blocks(o->heads + 2 * o->kv_heads, 4), m, 1, 128, 4 * widest * 4);
     return gpu_launch(d->g, K_QKV, grid, &a, e);
@@ -499,7 +490,7 @@ static bool feeds_product(const struct plan *p, uint32_t i)
 static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, struct attn_args *a, struct err *e)
 {
     const struct op_attn *o = &p->ops[i].attn;
-    uint32_t span = d->longest, blocks = a->kv.heads * d->meta.seqs, want = (uint32_t)d->g->profile.sms * 2;
+    uint32_t span = d->longest, blocks = a->kv.heads * d->meta.seqs, want = (uint32_t)d->g->profile.sms * 3;
     if (o->window && o->window + 32 < span)
         span = o->window + 32;
     uint32_t splits = (want + blocks - 1) / blocks, most = (span + 63) / 64;
@@ -513,10 +504,12 @@ static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, 
         a->pack = out_of(d, PATH_PACK, d->meta.rows, o->heads * o->v_dim);
         d->packed = o->out;
     }
-    unsigned shared = 4 * 16 * (o->v_dim + 4) * 4;
+    /* one row a sequence and up to eight heads a group: half of a tile's rows are enough */
+    bool few = d->meta.seqs == d->meta.rows && o->heads / o->kv_heads <= DECODE_QUERIES / 2;
+    unsigned shared = 4 * (few ? 8 : 16) * (o->v_dim + 4) * 4;
     struct gpu_grid grid = gpu_grid(a->splits, a->kv.heads, d->meta.seqs, 128, shared);
     struct gpu_grid join = gpu_grid(gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 256, 0);
-    return gpu_launch(d->g, K_ATTN_DECODE + (uint32_t)dim_index(o->k_dim), grid, a, e) ||
+    return gpu_launch(d->g, (few ? K_ATTN_FEW : K_ATTN_DECODE) + (uint32_t)dim_index(o->k_dim), grid, a, e) ||
                    gpu_launch(d->g, K_ATTN_COMBINE, join, a, e)
                ? -1
                : 0;
@@ -540,8 +533,6 @@ static int op_attn(struct cuda_device *d, const struct plan *p, uint32_t i, stru
                           .kv = view_of(d, p, o->layer),
                           .meta = d->meta};
     a.kv.v_dim = o->v_dim;
-    a.qkv = d->qkv;
-    d->qkv.y = NULL;
     if (!attn_on_tensors(d, o, &a.kv))
         return gpu_launch(d->g, K_ATTN_ANY, gpu_grid(d->meta.rows, o->heads, 1, 128, o->k_dim * 4), &a, e);
     uint32_t r = ratio_index(d, o->heads / o->kv_heads);
@@ -579,6 +570,15 @@ static int run_act(struct cuda_device *d, enum path path, struct act_args *a, bo
     return put_act(d, path, a, e);
 }
 
+/* Rows without a norm, packed by as many warps as they have columns of 256. */
+static int put_wide(struct cuda_device *d, const struct input *in, struct err *e)
+{
+    struct act_args a = {.up = in->x, .ld = in->ldx, .m = in->m, .k = in->k, .act = ACT_NONE, .out = out_of(d, PATH_PACK, in->m, in->k)};
+    if (may_wait(d, PATH_PACK, in))
+        return put_input(d, PATH_PACK, in, e);
+    return put_act(d, PATH_PACK, &a, e);
+}
+
 /* norm, gate and up, activation: the input of the down product is then in place. */
 static int ffn_up(struct cuda_device *d, enum path path, const struct input *in, const struct linear *gate, const struct linear *up,
                   enum act_kind act, struct err *e)
@@ -590,7 +590,15 @@ static int ffn_up(struct cuda_device *d, enum path path, const struct input *in,
         two[1] = two[0];
         two[0] = (struct product){gate->weight, half ? 0 : gate->bias, d->y, n};
     }
-    if (put_input(d, path, in, e) || run_products(d, path, two, gate->weight ? 2 : 1, m, &plain, e))
+    if (put_input(d, path, in, e))
+        return -1;
+    if (path == PATH_PACK && gate->weight && run_of(d, two, 0, 2) == 2 && !d->no_fuse) {
+        const struct after pair = {.scale = 1.0f, .paired = true, .act = act};
+        struct input h = {d->y, f, m, f, NULL, NULL, false};
+        two[0].ldy = f;
+        return run_products(d, path, two, 2, m, &pair, e) || put_wide(d, &h, e) ? -1 : 0;
+    }
+    if (run_products(d, path, two, gate->weight ? 2 : 1, m, &plain, e))
         return -1;
     struct act_args a = {.gate = gate->weight ? d->y : NULL,
                          .up = d->y + (n - f),
@@ -810,7 +818,7 @@ int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err 
     case OP_EMBED:
         return op_embed(d, &o->embed, e);
     case OP_QKV:
-        return op_qkv(d, p, i, e);
+        return op_qkv(d, p, &o->qkv, e);
     case OP_LATENT:
         return op_latent(d, p, &o->latent, e);
     case OP_ATTN:
