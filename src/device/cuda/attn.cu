@@ -216,15 +216,15 @@ static __device__ __forceinline__ float flash_exp(float score, float max)
     return score == -INFINITY ? 0.0f : exp2f(score - max);
 }
 
-/* Sixteen keys, the first of them `key`, whose K and V the lane has: k[i][c] of its key of tile i, v[d] of dimension
- * 8d + g and keys 4t..4t+3. */
+/* The scores of sixteen keys whose K the lane has: k[i][c] of its key of tile i. */
 template <int C, int R>
-static __device__ __forceinline__ void flash_keys(struct flash<C, R> &s, const struct attn_args &p, uint32_t key,
-                                                  const struct query query[2], uint32_t len, const uint4 k[2][C],
-                                                  const uint2 v[4 * C])
+static __device__ __forceinline__ void flash_scores(const struct flash<C, R> &s, float c[2][2 * R], const uint4 k[2][C])
 {
-    const uint32_t t = threadIdx.x % 4;
-    float c[2][2 * R] = {};
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < 2 * R; j++)
+            c[i][j] = 0.0f;
 #pragma unroll
     for (int j = 0; j < C; j++)
 #pragma unroll
@@ -232,6 +232,15 @@ static __device__ __forceinline__ void flash_keys(struct flash<C, R> &s, const s
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 mma_rows<R>(c[i], s.q[j] + 2 * R * h, h ? k[i][j].z : k[i][j].x, h ? k[i][j].w : k[i][j].y);
+}
+
+/* Takes them in, the first being `key`: v[d] is V of dimension 8d + g and keys 4t..4t+3. */
+template <int C, int R>
+static __device__ __forceinline__ void flash_values(struct flash<C, R> &s, const struct attn_args &p, uint32_t key,
+                                                    const struct query query[2], uint32_t len, float c[2][2 * R],
+                                                    const uint2 v[4 * C])
+{
+    const uint32_t t = threadIdx.x % 4;
     float top[R], shrink[R];
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -276,17 +285,22 @@ template <int C, int R> static __device__ __forceinline__ void flash_end(struct 
 
 enum { DECODE_WARPS = 4 };
 
-/* The lane's K and V of 16 keys that lie in one page. */
+/* The lane's K, and its V, of 16 keys that lie in one page. */
 template <int C>
-static __device__ __forceinline__ void decode_fetch(const struct attn_args &p, uint32_t page, uint32_t slot, uint32_t kvh,
-                                                    uint4 k[2][C], uint2 v[4 * C])
+static __device__ __forceinline__ void decode_k(const struct attn_args &p, uint32_t page, uint32_t slot, uint32_t kvh, uint4 k[2][C])
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint8_t *from = kv_k(p.kv, page, kvh) + (slot + 4 * (g / 2) + g % 2) * (64 * C) + 16 * t;
 #pragma unroll
     for (int i = 0; i < 2 * C; i++)
         k[i / C][i % C] = *(const uint4 *)(from + i / C * (128 * C) + 64 * (i % C));
-    from = kv_v(p.kv, page, kvh) + (g * p.kv.tokens + slot + 4 * t) * 2;
+}
+
+template <int C>
+static __device__ __forceinline__ void decode_v(const struct attn_args &p, uint32_t page, uint32_t slot, uint32_t kvh, uint2 v[4 * C])
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint8_t *from = kv_v(p.kv, page, kvh) + (g * p.kv.tokens + slot + 4 * t) * 2;
 #pragma unroll
     for (int i = 0; i < 4 * C; i++)
         v[i] = *(const uint2 *)(from + ((16 * i) << p.kv.token_bits));
@@ -316,20 +330,31 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
     uint32_t key = start + 16 * warp;
     uint4 kf[2][C];
     uint2 vf[4 * C];
-    const bool early = key + 16 <= old && key < end;
-    if (early)
-        decode_fetch<C>(p, table[key >> p.kv.token_bits], key & (p.kv.tokens - 1), kvh, kf, vf);
+    const uint32_t mask = p.kv.tokens - 1;
+    uint32_t page = key < end ? table[key >> p.kv.token_bits] : 0;
+    const bool early = key + 16 <= old;
+    if (early && key < end) {
+        decode_k<C>(p, page, key & mask, kvh, kf);
+        decode_v<C>(p, page, key & mask, kvh, vf);
+    }
     dep_wait();
     struct flash<C, R> s;
     flash_start<C, R>(s, p, query);
-    if (key < end && !early)
-        decode_fetch<C>(p, table[key >> p.kv.token_bits], key & (p.kv.tokens - 1), kvh, kf, vf);
+    if (!early && key < end) {
+        decode_k<C>(p, page, key & mask, kvh, kf);
+        decode_v<C>(p, page, key & mask, kvh, vf);
+    }
     while (key < end) {
+        /* the next K is asked for as soon as this one is used, and so is V */
         const uint32_t next = key + 16 * DECODE_WARPS;
-        const uint32_t page = next < end ? table[next >> p.kv.token_bits] : 0;
-        flash_keys<C, R>(s, p, key, query, len, kf, vf);
+        float c[2][2 * R];
+        page = next < end ? table[next >> p.kv.token_bits] : 0;
+        flash_scores<C, R>(s, c, kf);
         if (next < end)
-            decode_fetch<C>(p, page, next & (p.kv.tokens - 1), kvh, kf, vf);
+            decode_k<C>(p, page, next & mask, kvh, kf);
+        flash_values<C, R>(s, p, key, query, len, c, vf);
+        if (next < end)
+            decode_v<C>(p, page, next & mask, kvh, vf);
         key = next;
     }
     flash_end<C, R>(s);

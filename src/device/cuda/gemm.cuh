@@ -380,7 +380,8 @@ static __device__ __forceinline__ uint32_t gemm_within(const struct gemm_args &p
 
 /* Gate and up of 16 outputs lie in neighbouring strips of one block: y = act(gate) * up. */
 template <int NB>
-static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p, const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m)
+static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p, const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m,
+                                                        uint32_t stream0 = 0)
 {
     const uint32_t pairs = GEMM_WARPS / p.split / 2, streams = min(m, (uint32_t)NB * 8);
     for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
@@ -393,14 +394,14 @@ static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &
             gate += room[2 * k * p.split + j][row][stream];
             up += room[(2 * k + 1) * p.split + j][row][stream];
         }
-        p.seg[0].y[stream * p.seg[0].ldy + n] = act_one(p.act, gate) * up;
+        p.seg[0].y[(uint64_t)(stream0 + stream) * p.seg[0].ldy + n] = act_one(p.act, gate) * up;
     }
 }
 
 /* Adds up the warps that shared a strip, and stores. */
 template <int NB, int RT>
 static __device__ __forceinline__ void gemm_store(const struct gemm_args &p, const float (*room)[RT * TILE_ROWS][NB * 8 + 1],
-                                                  uint32_t m, int expert)
+                                                  uint32_t m, int expert, uint32_t stream0 = 0)
 {
     const uint32_t per_block = GEMM_WARPS / p.split, streams = min(m, (uint32_t)NB * 8), rows = RT * TILE_ROWS;
     for (uint32_t i = threadIdx.x; i < per_block * rows * streams; i += GEMM_WARPS * 32) {
@@ -415,7 +416,7 @@ static __device__ __forceinline__ void gemm_store(const struct gemm_args &p, con
         float y = 0.0f;
         for (uint32_t j = 0; j < p.split; j++)
             y += room[k * p.split + j][row][stream];
-        const uint64_t r = stream + (p.expert ? 8ull * blockIdx.y : 0);
+        const uint64_t r = stream0 + stream + (p.expert ? 8ull * blockIdx.y : 0);
         if (seg.bias)
             y += seg.bias[(uint64_t)expert * seg.w.n + n];
         y *= p.scale;

@@ -146,25 +146,26 @@ extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2) gemm_tile_1(con
 /* ---- staged ---- */
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
-enum { STAGES = 3 };
+enum { STAGES_MOST = 3 };
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* The warps of a block that share columns have a ring of their own, and a barrier of their own. */
 template <int NB> struct x_staged {
     enum { SUB = 512, BYTES = NB * PACK_BYTES };
     const uint8_t *pack;
     uint64_t step;
     uint8_t *room;
-    uint64_t *full; /* (STAGES) barriers */
-    uint32_t from, to;
+    uint64_t *full; /* (stages) barriers */
+    uint32_t from, to, stages, part, threads;
+    bool first; /* this thread fetches */
 
-    /* Thread 0: column c into its stage. */
     __device__ __forceinline__ void fetch(uint32_t c)
     {
-        const uint32_t stage = (c - from) % STAGES, bar = shared_address(full + stage);
+        const uint32_t stage = (c - from) % stages, bar = shared_address(full + stage);
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"((uint32_t)BYTES) : "memory");
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                          shared_address(room + stage * BYTES)),
@@ -174,23 +175,23 @@ template <int NB> struct x_staged {
 
     __device__ __forceinline__ void begin()
     {
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++)
+        if (first) {
+            for (uint32_t i = 0; i < stages; i++)
                 asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(full + i)) : "memory");
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
         __syncthreads();
         dep_wait();
-        if (threadIdx.x == 0) {
+        if (first) {
             asm volatile("fence.proxy.async;" ::: "memory");
-            for (uint32_t c = from; c < to && c < from + STAGES; c++)
+            for (uint32_t c = from; c < to && c < from + stages; c++)
                 fetch(c);
         }
     }
 
     __device__ __forceinline__ struct x_column enter(uint32_t column)
     {
-        const uint32_t lane = threadIdx.x % 32, n = column - from, stage = n % STAGES, parity = n / STAGES & 1;
+        const uint32_t lane = threadIdx.x % 32, n = column - from, stage = n % stages, parity = n / stages & 1;
         const uint32_t bar = shared_address(full + stage);
         asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra wait;\n}" ::"r"(bar),
                      "r"(parity)
@@ -202,61 +203,66 @@ template <int NB> struct x_staged {
 
     __device__ __forceinline__ void leave(uint32_t column)
     {
-        __syncthreads(); /* nobody reads this stage any more */
-        if (threadIdx.x == 0 && column + STAGES < to)
-            fetch(column + STAGES);
+        /* nobody of this part reads the stage any more */
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + part), "r"(threads) : "memory");
+        if (first && column + stages < to)
+            fetch(column + stages);
     }
 };
 
-/* A block takes eight strips and all columns. */
-template <int NB, int RT> static __device__ __forceinline__ void staged_body(const struct gemm_args &p)
+/* A block takes 8 / split strips; blockIdx.y: which groups of eight streams, NB at a time. */
+template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &args)
 {
     extern __shared__ __align__(128) uint8_t stages[];
-    __shared__ uint64_t full[STAGES];
+    __shared__ uint64_t full[GEMM_WARPS][STAGES_MOST];
     dep_launch();
+    const struct gemm_args &p = args;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, columns = p.k / 256;
-    const uint32_t strip = min(blockIdx.x * GEMM_WARPS + warp, p.strips - 1);
+    const uint32_t part = warp % p.split, strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
+    const uint32_t depth = p.split > 2 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-    const uint8_t *at[RT];
-#pragma unroll
-    for (int r = 0; r < RT; r++)
-        at[r] = seg.w.base + min(gemm_within(p, seg, strip) * RT + r, (seg.w.n - 1) / TILE_ROWS) * seg.w.stride;
-    float acc[RT][NB][4] = {};
-    struct x_staged<NB> x = {p.x, (uint64_t)p.groups * PACK_BYTES, stages, full, 0, columns};
+    const uint8_t *at[1] = {seg.w.base + gemm_within(p, seg, strip) * seg.w.stride};
+    float acc[1][NB][4] = {};
+    struct x_staged<NB> x = {p.x + (uint64_t)blockIdx.y * NB * PACK_BYTES,
+                             (uint64_t)p.groups * PACK_BYTES,
+                             stages + part * depth * (NB * PACK_BYTES),
+                             full[part],
+                             columns * part / p.split,
+                             columns * (part + 1) / p.split,
+                             depth,
+                             part,
+                             GEMM_WARPS * 32 / p.split,
+                             warp / p.split == 0 && lane == 0};
     if (seg.w.fmt == FMT_Q4_K_TILE)
-        q4k_columns<NB, RT>(acc, at, 0, columns, x);
+        q4k_columns<NB, 1>(acc, at, x.from, x.to, x);
     else
-        q6k_columns<NB, RT>(acc, at, 0, columns, x);
-    float(*room)[RT * TILE_ROWS][NB * 8 + 1] = (float(*)[RT * TILE_ROWS][NB * 8 + 1])stages; /* free now */
-#pragma unroll
-    for (int r = 0; r < RT; r++)
-#pragma unroll
-        for (int nb = 0; nb < NB; nb++) {
-            room[warp][16 * r + g][8 * nb + 2 * t] = acc[r][nb][0];
-            room[warp][16 * r + g][8 * nb + 2 * t + 1] = acc[r][nb][1];
-            room[warp][16 * r + g + 8][8 * nb + 2 * t] = acc[r][nb][2];
-            room[warp][16 * r + g + 8][8 * nb + 2 * t + 1] = acc[r][nb][3];
-        }
+        q6k_columns<NB, 1>(acc, at, x.from, x.to, x);
     __syncthreads();
-    if constexpr (RT == 1)
-        if (p.paired) {
-            gemm_store_pairs<NB>(p, room, p.m);
-            return;
-        }
-    gemm_store<NB, RT>(p, room, p.m, 0);
+    float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1])stages; /* free now */
+#pragma unroll
+    for (int nb = 0; nb < NB; nb++) {
+        room[warp][g][8 * nb + 2 * t] = acc[0][nb][0];
+        room[warp][g][8 * nb + 2 * t + 1] = acc[0][nb][1];
+        room[warp][g + 8][8 * nb + 2 * t] = acc[0][nb][2];
+        room[warp][g + 8][8 * nb + 2 * t + 1] = acc[0][nb][3];
+    }
+    __syncthreads();
+    if (p.paired)
+        gemm_store_pairs<NB>(p, room, p.m - stream0, stream0);
+    else
+        gemm_store<NB, 1>(p, room, p.m - stream0, 0, stream0);
 }
 #else
-template <int NB, int RT> static __device__ __forceinline__ void staged_body(const struct gemm_args &)
+template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &)
 {
 }
 #endif
 
-#define STAGED_KERNEL(name, nb, rt, blocks)                                                                            \
+#define STAGED_KERNEL(name, nb, blocks)                                                                                \
     extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, blocks) name(const __grid_constant__ struct gemm_args p) \
     {                                                                                                                  \
-        staged_body<nb, rt>(p);                                                                                        \
+        staged_body<nb>(p);                                                                                            \
     }
 
-STAGED_KERNEL(gemm_staged_16, 2, 1, 2)
-STAGED_KERNEL(gemm_staged_32, 4, 1, 2)
-STAGED_KERNEL(gemm_staged_64, 8, 1, 1)
+STAGED_KERNEL(gemm_staged_16, 2, 2)
+STAGED_KERNEL(gemm_staged_32, 4, 2)

@@ -18,7 +18,6 @@ static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, true, "gemm_tile_1"},
     {K_GEMM_STAGED + 0, MODULE_GEMM_TILE, true, "gemm_staged_16"},
     {K_GEMM_STAGED + 1, MODULE_GEMM_TILE, true, "gemm_staged_32"},
-    {K_GEMM_STAGED + 2, MODULE_GEMM_TILE, true, "gemm_staged_64"},
     {K_REPACK, MODULE_WEIGHTS, false, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, false, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, false, "dequant_tile"},
@@ -311,13 +310,20 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
 {
     struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1};
     const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms, index = r.groups == 1 ? 0 : r.groups == 2 ? 1 : r.groups == 4 ? 2 : 3;
-    if (layout_is_tile(fmt) && index && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER &&
-        (strips >= sms * 6 || g->stage == GPU_STAGE_ALWAYS)) {
-        /* eight strips a block, enough of those for the card: columns come through shared memory */
-        uint32_t stage = 3 * r.groups * PACK_BYTES, room = GEMM_WARPS * TILE_ROWS * (8 * r.groups + 1) * 4;
-        r.kernel = K_GEMM_STAGED + index - 1;
-        r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS), 1, 1, GEMM_WARPS * 32, stage > room ? stage : room);
-        return r;
+    if (layout_is_tile(fmt) && index && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER) {
+        /* columns through shared memory, cut among the warps of a block until the card is full */
+        const uint32_t nb = index == 1 ? 2 : 4, halves = r.groups / nb;
+        uint32_t split = 1;
+        while (split < 4 && gpu_blocks(strips, GEMM_WARPS / (2 * split)) * halves <= sms + sms / 8 && columns >= 4 * split)
+            split *= 2;
+        uint32_t blocks = gpu_blocks(strips, GEMM_WARPS / split), stages = split > 2 ? 2 : 3;
+        uint32_t stage = split * stages * nb * PACK_BYTES, room = GEMM_WARPS * TILE_ROWS * (8 * nb + 1) * 4;
+        if (blocks * halves * 2 >= sms || g->stage == GPU_STAGE_ALWAYS) {
+            r.kernel = K_GEMM_STAGED + (nb == 4);
+            r.split = split;
+            r.grid = gpu_grid(blocks, halves, 1, GEMM_WARPS * 32, stage > room ? stage : room);
+            return r;
+        }
     }
     /* few rows want all the warps that the card holds, many rows one wave of blocks */
     while (r.split < GEMM_WARPS && columns >= 2 * r.split &&

@@ -25,8 +25,8 @@ enum gpu_module {
 enum gpu_kernel {
     K_GEMM = 0, /* + 4 * fmt + (0, 1, 2, 3); the two tile forms share theirs */
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
-    K_GEMM_STAGED,              /* tiles, + 0..2: up to 16, 32, 64 rows, columns staged */
-    K_REPACK = K_GEMM_STAGED + 3,
+    K_GEMM_STAGED,              /* tiles, + 0..1: 16 and 32 rows at a time, columns staged */
+    K_REPACK = K_GEMM_STAGED + 2,
     K_DEQUANT,
     K_DEQUANT_TILE,
     K_GEMM_FLOAT,
