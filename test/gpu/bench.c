@@ -172,7 +172,7 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, doub
     static const struct {
         const char *name;
         uint32_t from, count;
-    } part[] = {{"nothing", 0, 0},           {"norm_pack", K_NORM_PACK, 1},   {"qkv_finish", K_QKV, 1},
+    } part[] = {{"nothing", 0, 0},           {"norm_pack", K_NORM_PACK, 3},   {"qkv_finish", K_QKV, 1},
                 {"attn_decode", K_ATTN_DECODE, 8}, {"attn_combine", K_ATTN_COMBINE, 1}, {"act_pack", K_ACT_PACK, 1},
                 {"products", K_GEMM, K_REPACK}, {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
     struct cuda_device *d = (struct cuda_device *)r->device;
@@ -335,7 +335,7 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
         for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
             printf(" | M=%-2u", rows[m]);
             float best = 1e9f;
-            for (int stage = GPU_STAGE_NEVER; stage <= (layout_is_tile(fmt) && rows[m] > 8 ? GPU_STAGE_ALWAYS : GPU_STAGE_NEVER); stage++) {
+            for (int stage = GPU_STAGE_NEVER; stage <= (layout_is_tile(fmt) && rows[m] > 16 ? GPU_STAGE_ALWAYS : GPU_STAGE_NEVER); stage++) {
                 g->stage = (enum gpu_stage)stage;
                 uint32_t strips = (shapes[s].n + TILE_ROWS - 1) / TILE_ROWS;
                 struct gpu_gemm how = gpu_gemm_choose(g, fmt, rows[m], strips, shapes[s].k);

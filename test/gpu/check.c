@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "device/cuda/gpu.h"
+#include "quern_gpu.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -469,6 +470,274 @@ static void check_recipes(void)
     }
 }
 
+/* ---- the public header ---- */
+
+static struct quern_gpu *pub;
+
+static struct quern_gpu_buf floats(const float *v, uint64_t n)
+{
+    struct quern_gpu_buf b = {0};
+    if (quern_gpu_new(pub, n, &b) || (v && quern_gpu_write(pub, b, v, n))) {
+        printf("FAIL buffer: %s\n", quern_gpu_error(pub));
+        exit(1);
+    }
+    quern_gpu_sync(pub);
+    return b;
+}
+
+static void fill(float *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        v[i] = rig_uniform(1);
+}
+
+/* The operation's result against `want`; it must have been accepted. */
+static void expect(int result, struct quern_gpu_buf y, const float *want, size_t n, const char *what, double bound)
+{
+    float *got = mem_alloc(n, 4);
+    if (result || quern_gpu_read(pub, y, got, n)) {
+        printf("FAIL %s: %s\n", what, quern_gpu_error(pub));
+        failed++;
+    } else {
+        double d = distance(got, want, n);
+        verdict(d <= bound, what, d, bound);
+    }
+    mem_free(got);
+}
+
+/* A call that must be refused with words that contain `part`. */
+static void refused(int result, const char *part)
+{
+    char what[160];
+    snprintf(what, sizeof what, "refused: ...%s...", part);
+    bool good = result < 0 && strstr(quern_gpu_error(pub), part);
+    if (!good)
+        printf("     said: %s\n", quern_gpu_error(pub));
+    verdict(good, what, 0, 0);
+}
+
+/* An encoded weight, its decoded rows and its handle. */
+static int public_weight(const char *name, const char *type, uint32_t n, uint32_t k, int flags, float *decoded)
+{
+    const struct dtype_info *info = dtype_get((uint32_t)dtype_find(type));
+    size_t row = 0;
+    dtype_row_bytes((uint32_t)dtype_find(type), k, &row);
+    uint8_t *bytes = mem_alloc(n, row);
+    for (uint32_t i = 0; i < n; i++) {
+        fill(decoded + (size_t)i * k, k);
+        info->encode(decoded + (size_t)i * k, bytes + i * row, k, NULL);
+        info->decode(bytes + i * row, decoded + (size_t)i * k, k);
+    }
+    int h = quern_gpu_load(pub, name, type, n, k, bytes, row * n, flags);
+    if (h < 1)
+        fatal(name, &(struct err){.code = ERR_USAGE});
+    mem_free(bytes);
+    return h;
+}
+
+static void matmul(const float *w, const float *x, uint32_t m, uint32_t n, uint32_t k, float *y)
+{
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++) {
+            double s = 0;
+            for (uint32_t t = 0; t < k; t++)
+                s += (double)w[(size_t)j * k + t] * x[(size_t)i * k + t];
+            y[(size_t)i * n + j] = (float)s;
+        }
+}
+
+static void check_public_products(void)
+{
+    enum { N = 300, K = 1024, M = 5 };
+    float *w = mem_alloc(N * K, 4), *x = mem_alloc(M * K, 4), *y = mem_alloc(M * N, 4);
+    fill(x, M * K);
+    int native = public_weight("native", "Q4_K", N, K, QUERN_GPU_NATIVE, w);
+    struct quern_gpu_buf dx = floats(x, K), dm = floats(x, M * K), dy = floats(NULL, N), dym = floats(NULL, M * N);
+    matmul(w, x, M, N, K, y);
+    for (int per = 1; per <= 8; per *= 2) {
+        expect(quern_gpu_gemm(pub, native, dx, 1, dy, &(struct quern_gpu_options){QUERN_GPU_TILED, per}), dy, y, N, "public tiled", 2e-6);
+        expect(quern_gpu_gemm(pub, native, dx, 1, dy, &(struct quern_gpu_options){QUERN_GPU_CHUNKED, per}), dy, y, N, "public chunked", 2e-6);
+    }
+    expect(quern_gpu_gemm(pub, native, dx, 1, dy, &(struct quern_gpu_options){QUERN_GPU_INTEGER, 0}), dy, y, N, "public integer", 2e-2);
+    expect(quern_gpu_gemm(pub, native, dm, M, dym, &(struct quern_gpu_options){QUERN_GPU_FLOAT, 0}), dym, y, M * N, "public float", 2e-6);
+    expect(quern_gpu_gemm(pub, native, dm, M, dym, NULL), dym, y, M * N, "public native by table", 6e-4);
+    int tile = public_weight("tile", "Q4_K", N, K, 0, w);
+    matmul(w, x, M, N, K, y);
+    expect(quern_gpu_gemm(pub, tile, dm, M, dym, NULL), dym, y, M * N, "public tile by table", 6e-4);
+    verdict(quern_gpu_find(pub, "tile") == tile, "public find", 0, 0);
+    refused(quern_gpu_find(pub, "none"), "no weight 'none'");
+    dx.floats--;
+    refused(quern_gpu_gemm(pub, tile, dx, 1, dy, NULL), "the input has 1023 floats, M*K = 1*1024 = 1024");
+    dx.floats++;
+    refused(quern_gpu_gemm(pub, 99, dx, 1, dy, NULL), "weight 99 is not loaded");
+    refused(quern_gpu_gemm(pub, tile, (struct quern_gpu_buf){0}, 1, dy, NULL), "null pointer");
+    refused(quern_gpu_gemm(pub, tile, dx, 1, dy, &(struct quern_gpu_options){QUERN_GPU_INTEGER, 0}), "QUERN_GPU_NATIVE");
+    refused(quern_gpu_load(pub, "odd", "Q4_K", 4, 1000, x, 100, 0), "multiple of the block of 256");
+    refused(quern_gpu_load(pub, "short", "F32", 4, 8, x, 100, 0), "has 100 bytes");
+    refused(quern_gpu_load(pub, "what", "Q9_Z", 4, 8, x, 128, 0), "no type 'Q9_Z'");
+    struct quern_gpu_buf huge = {0};
+    refused(quern_gpu_new(pub, 1ull << 40, &huge), "MB are free");
+    struct quern_gpu_buf q8 = {0};
+    verdict(quern_gpu_quantise(pub, dm, M, K, &q8) == 0 && q8.floats == M * K / 32 * 9, "public quantise", 0, 0);
+    refused(quern_gpu_quantise(pub, dm, M, 1023, &q8), "multiple of the block of 32");
+    mem_free(w);
+    mem_free(x);
+    mem_free(y);
+}
+
+static void check_public_rows(void)
+{
+    enum { M = 3, N = 384, H = 3, D = N / H };
+    float x[M * N], w[N], b[N], y[M * N], freqs[D / 2];
+    int32_t pos[M] = {0, 7, 4000}, ids[M * 4];
+    fill(x, M * N);
+    fill(w, N);
+    fill(b, N);
+    struct quern_gpu_buf dx = floats(x, M * N), dw = floats(w, N), db = floats(b, N), dy = floats(NULL, M * N), ds = floats(w, D);
+    for (int i = 0; i < M; i++) {
+        double mean = 0, var = 0, rms = 0;
+        for (int j = 0; j < N; j++)
+            mean += x[i * N + j] / (double)N;
+        for (int j = 0; j < N; j++) {
+            var += (x[i * N + j] - mean) * (x[i * N + j] - mean) / N;
+            rms += (double)x[i * N + j] * x[i * N + j] / N;
+        }
+        for (int j = 0; j < N; j++)
+            y[i * N + j] = (float)((x[i * N + j] - mean) / sqrt(var + 1e-5) * w[j] + b[j]);
+    }
+    expect(quern_gpu_layer_norm(pub, dx, M, N, dw, db, 1e-5f, dy), dy, y, M * N, "public layer norm", 2e-6);
+    for (int i = 0; i < M * H; i++) {
+        double s = 0;
+        for (int j = 0; j < D; j++)
+            s += (double)x[i * D + j] * x[i * D + j] / D;
+        for (int j = 0; j < D; j++)
+            y[i * D + j] = (float)(x[i * D + j] / sqrt(s + 1e-6) * w[j]);
+    }
+    expect(quern_gpu_rms_norm(pub, dx, M, N, ds, 1e-6f, H, dy), dy, y, M * N, "public norm by head", 2e-6);
+    for (int i = 0; i < M * N; i++)
+        y[i] = x[i] / (1 + expf(-x[i]));
+    expect(quern_gpu_act(pub, QUERN_GPU_SILU, dx, dy), dy, y, M * N, "public silu", 2e-6);
+    for (int i = 0; i < M * N; i++)
+        y[i] = 0.5f * x[i] * (1 + erff(x[i] * 0.70710678f));
+    expect(quern_gpu_act(pub, QUERN_GPU_GELU, dx, dy), dy, y, M * N, "public gelu", 2e-6);
+    for (int i = 0; i < M * N; i++)
+        y[i] = x[i] + b[i % N];
+    expect(quern_gpu_bias(pub, dx, M, db, dy), dy, y, M * N, "public bias", 1e-7);
+    for (int i = 0; i < M * N; i++)
+        y[i] = 2 * x[i];
+    expect(quern_gpu_add(pub, dx, dx, dy), dy, y, M * N, "public add", 1e-7);
+    for (int i = 0; i < M * N; i++)
+        y[i] = x[i] / (1 + expf(-x[i])) * x[i];
+    expect(quern_gpu_swiglu(pub, dx, dx, dy), dy, y, M * N, "public swiglu", 2e-6);
+    for (int i = 0; i < M; i++) {
+        double s = 0;
+        for (int j = 0; j < N; j++)
+            s += exp(x[i * N + j]);
+        for (int j = 0; j < N; j++)
+            y[i * N + j] = (float)(exp(x[i * N + j]) / s);
+    }
+    expect(quern_gpu_softmax(pub, dx, M, dy), dy, y, M * N, "public softmax", 2e-6);
+    for (int i = 0; i < D / 2; i++)
+        freqs[i] = powf(10000, -2.0f * (float)i / D);
+    struct quern_gpu_buf df = floats(freqs, D / 2), dp = floats((const float *)pos, M), di = floats(NULL, M * 4);
+    for (int kind = QUERN_GPU_ROPE_PAIRS; kind <= QUERN_GPU_ROPE_HALVES; kind++) {
+        for (int i = 0; i < M * H; i++)
+            for (int j = 0; j < D / 2; j++) {
+                float t = (float)pos[i / H] * freqs[j], c = cosf(t), s = sinf(t);
+                int p = i * D + (kind == QUERN_GPU_ROPE_PAIRS ? 2 * j : j), q = kind == QUERN_GPU_ROPE_PAIRS ? p + 1 : p + D / 2;
+                y[p] = x[p] * c - x[q] * s;
+                y[q] = x[p] * s + x[q] * c;
+            }
+        struct quern_gpu_rope_options o = {(enum quern_gpu_rope)kind, H, D, D, 0, 1.0f};
+        expect(quern_gpu_rope(pub, dx, M, &o, df, dp, dy), dy, y, M * N, "public rope", 1e-5);
+    }
+    bool good = !quern_gpu_top(pub, dx, M, 4, di, (struct quern_gpu_buf){0}) && !quern_gpu_read(pub, di, ids, M * 4);
+    for (int i = 0; good && i < M; i++) {
+        int best = 0;
+        for (int j = 0; j < N; j++)
+            best = x[i * N + j] > x[i * N + best] ? j : best;
+        good = ids[4 * i] == best && x[i * N + ids[4 * i + 1]] >= x[i * N + ids[4 * i + 2]];
+    }
+    verdict(good, "public top", 0, 0);
+    float noise[M] = {0.0f, 0.5f, 0.9999f};
+    struct quern_gpu_buf dn = floats(noise, M), d1 = floats(NULL, M);
+    good = !quern_gpu_sample(pub, dx, M, &(struct quern_gpu_sampling){0.7f, 0.9f, 0, 40}, dn, d1) && !quern_gpu_read(pub, d1, pos, M);
+    verdict(good && pos[0] == ids[0] && pos[1] >= 0 && pos[1] < N && pos[2] >= 0 && pos[2] < N, "public sample", 0, 0);
+    refused(quern_gpu_softmax(pub, dx, 7, dy), "no 7 rows");
+}
+
+/* A layer by the public calls one by one, as one call, and as a replayed graph: all three agree. */
+static void check_public_layer(void)
+{
+    enum { W = 256, F = 512, HEADS = 4, KVH = 2, D = 64, M = 6 };
+    float *w = mem_alloc(F * F, 4), x[M * W], norm[W], freqs[D / 2], one[M * W];
+    fill(x, M * W);
+    for (int i = 0; i < W; i++)
+        norm[i] = 1 + rig_uniform(0.2f);
+    for (int i = 0; i < D / 2; i++)
+        freqs[i] = powf(10000, -2.0f * (float)i / D);
+    struct quern_gpu_layer l = {.heads = {HEADS, KVH, D, 0, 0.125f, 0}, .eps = 1e-6f};
+    l.qkv = (struct quern_gpu_qkv){.q = public_weight("l.q", "Q4_K", HEADS * D, W, 0, w),
+                                   .k = public_weight("l.k", "Q8_0", KVH * D, W, 0, w),
+                                   .v = public_weight("l.v", "Q6_K", KVH * D, W, 0, w),
+                                   .norm = floats(norm, W),
+                                   .freqs = floats(freqs, D / 2),
+                                   .eps = 1e-6f,
+                                   .rope = QUERN_GPU_ROPE_HALVES};
+    l.out = public_weight("l.out", "F16", W, HEADS * D, 0, w);
+    l.ffn_norm = floats(norm, W);
+    l.ffn = (struct quern_gpu_ffn){public_weight("l.gate", "Q4_K", F, W, 0, w), public_weight("l.up", "Q4_K", F, W, 0, w),
+                                   public_weight("l.down", "Q5_K", W, F, 0, w), QUERN_GPU_SILU, 0};
+    struct quern_gpu_kv *kv = NULL;
+    if (quern_gpu_kv_new(pub, KVH, D, 64, 0, &kv)) {
+        refused(0, "KV");
+        return;
+    }
+    struct quern_gpu_buf dx = floats(x, M * W), q = floats(NULL, M * HEADS * D), a = floats(NULL, M * HEADS * D), o = floats(NULL, M * W);
+    struct quern_gpu_buf n = floats(NULL, M * W), s = floats(x, M * W);
+    int bad = quern_gpu_qkv(pub, &l.qkv, &l.heads, kv, s, M, 0, q) || quern_gpu_attention(pub, &l.heads, kv, q, M, 0, a) ||
+              quern_gpu_gemm(pub, l.out, a, M, o, NULL) || quern_gpu_add(pub, s, o, s) ||
+              quern_gpu_rms_norm(pub, s, M, W, l.ffn_norm, 1e-6f, 0, n) || quern_gpu_ffn(pub, &l.ffn, n, M, o) ||
+              quern_gpu_add(pub, s, o, s) || quern_gpu_read(pub, s, one, M * W);
+    verdict(!bad, "public layer, step by step", 0, 0);
+    expect(quern_gpu_layer(pub, &l, kv, dx, M, 0), dx, one, M * W, "public layer in one call", 1e-3);
+    struct quern_gpu_graph *graph = NULL;
+    bad = quern_gpu_write(pub, dx, x, M * W) || quern_gpu_sync(pub) || quern_gpu_record(pub) || quern_gpu_layer(pub, &l, kv, dx, M, 0) ||
+          quern_gpu_record_end(pub, &graph);
+    expect(bad || quern_gpu_replay(pub, graph), dx, one, M * W, "public layer as a graph", 1e-3);
+    quern_gpu_graph_delete(pub, graph);
+    float host[M * W], want[M * W];
+    bad = quern_gpu_write(pub, n, x, M * W) || quern_gpu_ffn(pub, &l.ffn, n, M, o) || quern_gpu_read(pub, o, want, M * W) ||
+          quern_gpu_ffn_host(pub, &l.ffn, x, M, host);
+    verdict(!bad && distance(host, want, M * W) == 0, "public ffn in host memory", 0, 0);
+    refused(quern_gpu_attention(pub, &l.heads, kv, q, M, 60, a), "KV has room for 64");
+    char table[4096];
+    quern_gpu_profile(pub, QUERN_GPU_PROFILE_ON);
+    bad = quern_gpu_layer(pub, &l, kv, dx, M, 0) || quern_gpu_gemm(pub, l.out, a, M, o, NULL);
+    verdict(!bad && quern_gpu_profile_table(pub, table, sizeof table) && strstr(table, "gemm") && strstr(table, "launch overhead") &&
+                quern_gpu_profile_json(pub, table, sizeof table) && strstr(table, "overhead_seconds"),
+            "public profile", 0, 0);
+    quern_gpu_profile(pub, QUERN_GPU_PROFILE_OFF);
+    quern_gpu_kv_delete(pub, kv);
+    mem_free(w);
+}
+
+static void check_public(void)
+{
+    char why[256];
+    verdict(!quern_gpu_open(99, 8, 1024, why, sizeof why) && strstr(why, "there is no cuda:99"), "public: no such card", 0, 0);
+    pub = quern_gpu_open(0, 16, 4096, why, sizeof why);
+    if (!pub) {
+        printf("FAIL %s\n", why);
+        failed++;
+        return;
+    }
+    check_public_products();
+    check_public_rows();
+    check_public_layer();
+    quern_gpu_close(pub);
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {0};
@@ -481,6 +750,7 @@ int main(int argc, char **argv)
     printf("%s, sm_%d%d, %d SMs, driver %d\n", g->profile.name, g->profile.major, g->profile.minor, g->profile.sms,
            g->profile.driver);
     gpu_close(g);
+    check_public();
     check_recipes();
     check_products();
     printf("%d passed, %d failed\n", passed, failed);

@@ -191,7 +191,7 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     lay_out(d, p, &sizes, &hand);
     if (gpu_check(d->g, d->g->cu->set8(d->scratch, 0, d->scratch_bytes, d->g->stream), "clearing scratch", e) || gpu_sync(d->g, e))
         return -1;
-    return d->options.no_parity ? 0 : parity_check(d, e);
+    return d->options.no_parity ? 0 : parity_check(d, &sizes, e);
 }
 
 /* ---- a step ---- */

@@ -98,10 +98,12 @@ struct cuda_device {
 /* Launches operation i of the plan (step.c). */
 int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e);
 
+/* y (m, w->n) = x (m, w->k) W^T by the kernels of `path`; rows of both lie tightly. */
+int step_product(struct cuda_device *d, enum path path, const struct mat *w, const float *x, uint32_t m, float *y, struct err *e);
+
 /* Sizes that step.c needs and cuda.c takes. */
 struct step_sizes {
     uint32_t y, k, z; /* widest product, widest input, second results */
-    uint32_t widest;  /* input of a product as it is */
     uint64_t decoded; /* bytes of the largest weight as fp16 */
     uint32_t experts, used;
     uint32_t shared_width;

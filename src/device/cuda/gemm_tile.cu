@@ -2,8 +2,7 @@
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
  *                     weights arrive
  *   gemm_tile_8..64   packed, straight from memory
- *   gemm_staged_16..  packed, columns copied ahead into shared memory for the whole block (sm_90): for weights of so
- *                     many outputs that their strips alone fill the card */
+ *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
 #include "device/cuda/gemm.cuh"
 
 GEMM_KERNEL(gemm_tile_8, 0, 1, 1, 2)
@@ -211,12 +210,11 @@ template <int NB> struct x_staged {
 };
 
 /* A block takes 8 / split strips; blockIdx.y: which groups of eight streams, NB at a time. */
-template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &args)
+template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &p)
 {
     extern __shared__ __align__(128) uint8_t stages[];
     __shared__ uint64_t full[GEMM_WARPS][STAGES_MOST];
     dep_launch();
-    const struct gemm_args &p = args;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, columns = p.k / 256;
     const uint32_t part = warp % p.split, strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
     const uint32_t depth = p.split > 2 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
@@ -258,11 +256,7 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
 }
 #endif
 
-#define STAGED_KERNEL(name, nb, blocks)                                                                                \
-    extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, blocks) name(const __grid_constant__ struct gemm_args p) \
-    {                                                                                                                  \
-        staged_body<nb>(p);                                                                                            \
-    }
-
-STAGED_KERNEL(gemm_staged_16, 2, 2)
-STAGED_KERNEL(gemm_staged_32, 4, 2)
+extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2) gemm_staged(const __grid_constant__ struct gemm_args p)
+{
+    staged_body<4>(p);
+}

@@ -16,8 +16,7 @@ struct kernel_row {
 
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, true, "gemm_tile_1"},
-    {K_GEMM_STAGED + 0, MODULE_GEMM_TILE, true, "gemm_staged_16"},
-    {K_GEMM_STAGED + 1, MODULE_GEMM_TILE, true, "gemm_staged_32"},
+    {K_GEMM_STAGED, MODULE_GEMM_TILE, true, "gemm_staged"},
     {K_REPACK, MODULE_WEIGHTS, false, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, false, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, false, "dequant_tile"},
@@ -26,7 +25,9 @@ static const struct kernel_row rows[] = {
     {K_QUANTISE, MODULE_WEIGHTS, false, "quantise_q8_1"},
     {K_GEMV_DP4A, MODULE_WEIGHTS, false, "gemv_q4k_dp4a"},
     {K_PROBE, MODULE_WEIGHTS, false, "probe_read"},
-    {K_NORM_PACK, MODULE_ROWS, true, "norm_pack"},
+    {K_NORM_PACK + 0, MODULE_ROWS, false, "norm_pack_1"},
+    {K_NORM_PACK + 1, MODULE_ROWS, false, "norm_pack_2"},
+    {K_NORM_PACK + 2, MODULE_ROWS, false, "norm_pack_4"},
     {K_ACT_PACK, MODULE_ROWS, false, "act_pack"},
     {K_ACT_ROWS, MODULE_ROWS, false, "act_rows"},
     {K_TAIL, MODULE_ROWS, false, "tail"},
@@ -310,18 +311,15 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
 {
     struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1};
     const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms, index = r.groups == 1 ? 0 : r.groups == 2 ? 1 : r.groups == 4 ? 2 : 3;
-    if (layout_is_tile(fmt) && index && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER) {
-        /* columns through shared memory, cut among the warps of a block until the card is full */
-        const uint32_t nb = index == 1 ? 2 : 4, halves = r.groups / nb;
-        uint32_t split = 1;
-        while (split < 4 && gpu_blocks(strips, GEMM_WARPS / (2 * split)) * halves <= sms + sms / 8 && columns >= 4 * split)
-            split *= 2;
-        uint32_t blocks = gpu_blocks(strips, GEMM_WARPS / split), stages = split > 2 ? 2 : 3;
-        uint32_t stage = split * stages * nb * PACK_BYTES, room = GEMM_WARPS * TILE_ROWS * (8 * nb + 1) * 4;
-        if (blocks * halves * 2 >= sms || g->stage == GPU_STAGE_ALWAYS) {
-            r.kernel = K_GEMM_STAGED + (nb == 4);
+    if (layout_is_tile(fmt) && index >= 2 && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER) {
+        /* columns through shared memory: where strips of 8 a block fill the card, or (up to 32 rows) strips of 2 just do */
+        const uint32_t halves = r.groups / 4;
+        const bool many = strips >= sms * 6, fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
+        const uint32_t split = many ? 1 : 4, stage = split * (many ? 3 : 2) * 4 * PACK_BYTES;
+        if (many || fits || g->stage == GPU_STAGE_ALWAYS) {
+            r.kernel = K_GEMM_STAGED;
             r.split = split;
-            r.grid = gpu_grid(blocks, halves, 1, GEMM_WARPS * 32, stage > room ? stage : room);
+            r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / split), halves, 1, GEMM_WARPS * 32, stage);
             return r;
         }
     }

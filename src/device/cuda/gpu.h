@@ -25,8 +25,8 @@ enum gpu_module {
 enum gpu_kernel {
     K_GEMM = 0, /* + 4 * fmt + (0, 1, 2, 3); the two tile forms share theirs */
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
-    K_GEMM_STAGED,              /* tiles, + 0..1: 16 and 32 rows at a time, columns staged */
-    K_REPACK = K_GEMM_STAGED + 2,
+    K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
+    K_REPACK,
     K_DEQUANT,
     K_DEQUANT_TILE,
     K_GEMM_FLOAT,
@@ -34,8 +34,8 @@ enum gpu_kernel {
     K_QUANTISE,
     K_GEMV_DP4A,
     K_PROBE,
-    K_NORM_PACK,
-    K_ACT_PACK,
+    K_NORM_PACK, /* + 0..2: rows of up to 4096, 8192, 32768 */
+    K_ACT_PACK = K_NORM_PACK + 3,
     K_ACT_ROWS,
     K_TAIL,
     K_EMBED,

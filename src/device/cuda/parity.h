@@ -4,4 +4,4 @@
 
 #include "device/cuda/exec.h"
 
-int parity_check(struct cuda_device *d, struct err *e);
+int parity_check(struct cuda_device *d, const struct step_sizes *sizes, struct err *e);

@@ -37,10 +37,9 @@ static __device__ __forceinline__ float normed(const struct norm_args &n, struct
     return v;
 }
 
-enum { NORM_COLUMNS = 4 }; /* of 256 values that a warp keeps in registers: rows of up to 1024 * warps */
-
-/* A row a block: norm, and on to wherever it is wanted. A warp has columns of 256, a lane 8 values of each. */
-extern "C" __global__ void __launch_bounds__(1024) norm_pack(const __grid_constant__ struct pack_args p)
+/* A row a block: norm, and on to wherever it is wanted. A warp has NORM_COLUMNS columns of 256 values in registers, a lane
+ * 8 values of each. */
+template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
 {
     __shared__ float room[3][32];
     dep_launch();
@@ -121,6 +120,22 @@ extern "C" __global__ void __launch_bounds__(1024) norm_pack(const __grid_consta
                 if (at + j < p.k)
                     p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[i][j];
     }
+}
+
+/* Rows of up to 256 * warps, 512 * warps and 1024 * warps values. */
+extern "C" __global__ void __launch_bounds__(512) norm_pack_1(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<1>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(512) norm_pack_2(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<2>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) norm_pack_4(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<4>(p);
 }
 
 /* Packed: a warp per 256 values, blockIdx.y the row. */

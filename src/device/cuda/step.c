@@ -70,13 +70,14 @@ struct input {
     bool grouped;       /* the rows of experts: each group of eight by itself */
 };
 
-/* norm_pack keeps a row in registers: a thread has up to 32 of its values. */
+/* norm_pack keeps a row in registers. */
 enum { NORM_WIDTH_MOST = 32 * 1024 };
 
 static int put_rows(struct cuda_device *d, const struct pack_args *a, struct err *e)
 {
-    unsigned threads = a->k <= 1024 ? 128 : a->k <= 2048 ? 256 : a->k <= 16384 ? 512 : 1024;
-    return gpu_launch(d->g, K_NORM_PACK, gpu_grid(a->m, 1, 1, threads, 0), a, e);
+    uint32_t kernel = a->k <= 4096 ? 0 : a->k <= 8192 ? 1 : 2;
+    unsigned warps = (a->k + 255) / 256 < 16 ? (a->k + 255) / 256 : 16;
+    return gpu_launch(d->g, K_NORM_PACK + kernel, gpu_grid(a->m, 1, 1, kernel == 2 ? 1024 : 32 * warps, 0), a, e);
 }
 
 /* One row in front of tiles: the product makes its input itself, so nothing is launched for it yet. */
@@ -327,6 +328,15 @@ static int run_last(struct cuda_device *d, enum path path, const struct linear *
         return -1;
     return run_tail(d, t, d->y, n, n, m, path == PATH_HALF ? d->half_scale : NULL,
                     path == PATH_HALF ? vector_of(d, l->bias) : NULL, e);
+}
+
+int step_product(struct cuda_device *d, enum path path, const struct mat *w, const float *x, uint32_t m, float *y, struct err *e)
+{
+    const weight_id part = d->weights.count;
+    struct input in = {x, w->k, m, w->k, NULL, NULL, false};
+    struct product p = {part, 0, y, w->n};
+    d->weights.mat[part] = *w;
+    return put_input(d, path, &in, e) || run_finished(d, path, &p, 1, m, e) ? -1 : 0;
 }
 
 static struct kv_view view_of(struct cuda_device *d, const struct plan *p, uint32_t layer)
@@ -855,7 +865,6 @@ static void measure_linear(const struct cuda_device *d, struct step_sizes *s, we
         return;
     const struct mat *m = &d->weights.mat[w];
     s->k = most(s->k, m->k);
-    s->widest = most(s->widest, m->k);
     uint64_t bytes = (uint64_t)((m->n + 127) / 128 * 128) * ((m->k + 31) / 32 * 32) * 2;
     if (!head && m->count == 1)
         s->decoded = bytes > s->decoded ? bytes : s->decoded;
@@ -894,6 +903,9 @@ int step_measure(const struct cuda_device *d, const struct plan *p, struct step_
 {
     const struct mat *w = d->weights.mat;
     *s = (struct step_sizes){.y = 1, .k = 1, .z = 1, .part = 1, .part_ml = 1};
+    for (uint32_t i = 1; i < p->buffers; i++)
+        if (p->width[i] > NORM_WIDTH_MOST)
+            return err_set(e, ERR_DATA, "rows of %u values: the GPU takes %d", p->width[i], NORM_WIDTH_MOST);
     for (uint32_t i = 0; i < p->count; i++) {
         const struct op *o = &p->ops[i];
         switch (o->kind) {

@@ -278,7 +278,7 @@ int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int
 {
     *u = (struct upload){.g = g, .count = w->count};
     u->bytes = upload_bytes(w);
-    if (!(u->mat = mem_zalloc(w->count ? w->count : 1, sizeof *u->mat)))
+    if (!(u->mat = mem_zalloc(w->count + 1, sizeof *u->mat)))
         return err_memory(e, "the table of weights", w->count * sizeof *u->mat);
     if (!(u->pool = gpu_alloc(g, u->bytes, "the weights", e)))
         return -1;
