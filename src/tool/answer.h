@@ -24,6 +24,8 @@ struct answer_options {
 /* Ctrl-C sets a flag while an answer is made (again within it: exits at once). */
 void answer_catch_interrupts(void);
 bool answer_interrupted(void);
+/* Before a new question: the Ctrl-C that ended the last answer has done its work. */
+void answer_forget_interrupt(void);
 
 int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const struct answer_options *o,
                struct generation *g, struct err *e);

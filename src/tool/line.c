@@ -105,7 +105,6 @@ bool line_read(struct line *l, const char *prompt, struct buf *out)
         if (errno != EINTR)
             return false;
         putchar('\n');
-        el_set(l->edit, EL_REFRESH);
         return true;
     }
     if (text[n - 1] == '\n')

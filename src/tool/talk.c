@@ -119,6 +119,10 @@ static void talk_load(struct talk *t, const char *path)
     struct buf text = {.max = 64 << 20};
     struct err e = {0};
     json_error_t why;
+    if (!*path || !strcmp(path, "-")) { /* standard input is the chat itself */
+        printf("/load wants a file name\n");
+        return;
+    }
     if (file_read(path, &text, &e)) {
         printf("%s\n", e.text);
         buf_free(&text);
@@ -201,13 +205,16 @@ static bool talk_read(struct talk *t, struct buf *message)
     struct buf line = {0};
     bool more, block = false;
     buf_clear(message);
+    answer_forget_interrupt();
     do {
         if (!line_read(t->line, message->len || block ? "... " : ">>> ", &line)) {
             buf_free(&line);
             return false;
         }
-        if (answer_interrupted())
-            line.len = 0;
+        if (answer_interrupted()) { /* the whole message is taken back */
+            buf_clear(message);
+            break;
+        }
         bool quotes = line.len >= 3 && !memcmp(block ? line.data + line.len - 3 : line.data, "\"\"\"", 3);
         size_t from = quotes && !block ? 3 : 0, n = line.len - (quotes && block ? 3 : 0);
         more = !block && n && line.data[n - 1] == '\\';
@@ -232,7 +239,7 @@ int talk_run(struct loaded *l, struct seq *s, const struct talk_options *o, stru
     answer_catch_interrupts();
     fprintf(stderr, "/help says what there is, /bye leaves\n");
     while (!e->code && !t.done && !tool_flush() && talk_read(&t, &message)) {
-        if (!message.len)
+        if (strspn(message.data ? message.data : "", " \t\n") == message.len)
             continue;
         line_remember(t.line, message.data);
         if (message.data[0] == '/' && !strchr(message.data, '\n')) {

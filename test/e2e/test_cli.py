@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from conftest import ROOT
+
 
 def test_alone_prints_help(quern):
     done = quern()
@@ -152,3 +154,13 @@ def test_model_cut_short_while_it_runs_is_74(binary, copy):
     process.stdout.read()
     assert process.wait(60) == 74
     assert b"quern: the model file was" in process.stderr.read()
+
+
+def test_fetch_model_sees_a_file_cut_short(tmp_path):
+    """It is fetched again; without a network, one sentence."""
+    models = tmp_path / "quern" / "models"
+    models.mkdir(parents=True)
+    (models / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF")
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    done = subprocess.run([ROOT / "scripts" / "fetch-model", "smollm2"], capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 69 and "has 4 bytes, not 98362432" in done.stderr and "could not be fetched" in done.stderr

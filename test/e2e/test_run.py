@@ -198,12 +198,23 @@ def test_chat(binary, smollm2, tmp_path):
 
 
 def test_chat_interrupt_stops_the_answer_only(binary, smollm2, tmp_path):
-    t = Terminal([str(binary), "run", str(smollm2)], {"XDG_STATE_HOME": str(tmp_path)})
+    t = Terminal([str(binary), "run", str(smollm2), "-n", "200"], {"XDG_STATE_HOME": str(tmp_path)})
     t.wait_for(">>> ")
     t.type("Write a very long story about a mill, with many chapters.\r")
     t.wait_for("chapters.\r\n.")
     t.type("\x03")
     t.wait_for(">>> ")
+    for typed in ("", "half a line", '"""one\r'):
+        t.type(typed)
+        time.sleep(0.2)
+        t.type("\x03")
+        t.wait_for("\n>>> ")
+    t.type("/set top_k 1\r")
+    t.type("Say hi.\r")
+    t.wait_for("Say hi\\.\r\n[^>]*[A-Za-z]")  # the next question is answered
+    t.wait_for(">>> ")
+    t.type("/load -\r")
+    t.wait_for("wants a file name")
     t.type("\x04")
     assert t.end() == 0
 
