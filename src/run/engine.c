@@ -291,7 +291,7 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     g->o.slots = least(o->slots ? o->slots : r->most_seqs, r->most_seqs);
     g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* everybody has a row in every step */
     g->o.queue = o->queue ? o->queue : 4 * g->o.slots;
-    g->o.gap = o->gap > 0 ? o->gap : 0.1;
+    g->o.gap = o->gap > 0 ? o->gap : 0.15;
     g->o.draft = least(o->draft, ENGINE_DRAFT_MOST);
     g->room = r->ctx;
     for (uint32_t i = 0; i < r->plan->groups; i++) {

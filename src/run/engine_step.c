@@ -66,7 +66,7 @@ static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uin
 static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
 {
     uint32_t from = j->seq->len, n = least(job_pending(j), rows), over = (from + n) % RUNNER_PAGE;
-    if (n < job_pending(j) && n > over)
+    if (n < job_pending(j) && n >= RUNNER_PAGE)
         n -= over;
     j->draft = 0;
     g->owner[at] = j;
