@@ -12,3 +12,5 @@ set_source_files_properties(${plain} PROPERTIES COMPILE_OPTIONS "${optimise}")
 set_source_files_properties(${avx2} PROPERTIES COMPILE_OPTIONS "${optimise};-mavx2;-mfma;-mf16c;-mbmi2")
 set_source_files_properties(${avx512} PROPERTIES COMPILE_OPTIONS
   "${optimise};-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni")
+
+include(cmake/cuda.cmake)

@@ -78,8 +78,11 @@ int map_open(struct map *m, const char *path, struct err *e)
         else
             p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
-            err_set(e, ERR_RESOURCE, "cannot map %s (%lld bytes): %s", log_safe(path), (long long)st.st_size,
-                    strerror(errno));
+            if (errno == ENOMEM)
+                err_memory(e, log_safe(path), (unsigned long long)st.st_size);
+            else
+                err_set(e, ERR_RESOURCE, "cannot map %s (%lld bytes): %s", log_safe(path),
+                        (long long)st.st_size, strerror(errno));
             close(fd);
             return -1;
         }

@@ -5,15 +5,6 @@
 
 #include <string.h>
 
-#ifndef QUERN_HAVE_CUDA_DEVICE
-int cuda_open(struct device **out, const struct device_options *o, struct err *e)
-{
-    (void)o;
-    *out = NULL;
-    return err_set(e, ERR_USAGE, "this quern was built without CUDA: use --device cpu");
-}
-#endif
-
 int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e)
 {
     *out = NULL;

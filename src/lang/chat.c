@@ -205,7 +205,7 @@ int chat_open(struct chat **out, const struct store *s, const char *override, st
     if (!json_object_size(c->texts)) {
         chat_close(c);
         return err_set(e, ERR_DATA,
-                       "%s has no chat template: give one with --template, or use the model without a chat",
+                       "%s has no chat template: give one with --template, or use --raw for plain text",
                        s->path);
     }
     return chat_finish(out, c, e);

@@ -127,6 +127,13 @@ struct constraint_bound *constraint_bind(const struct constraint *c, const struc
     return NULL;
 }
 
+void constraint_warm(struct constraint_bound *b)
+{
+    pthread_mutex_lock(&b->lock);
+    mask_warm(b);
+    pthread_mutex_unlock(&b->lock);
+}
+
 static set_id state_top(const struct constraint_state *s)
 {
     return s->ring[s->at];

@@ -57,6 +57,9 @@ void constraint_vocab_close(struct constraint_vocab *v);
  * needed only. */
 struct constraint_bound *constraint_bind(const struct constraint *c, const struct constraint_vocab *v,
                                          size_t memory, struct err *e);
+/* Computes beforehand what most masks need, so that no step of a generation has to: up to some tens of
+ * milliseconds with a large vocabulary, best spent where the request is prepared. Optional. */
+void constraint_warm(struct constraint_bound *b);
 void constraint_unbind(struct constraint_bound *b); /* all of its states must be closed */
 
 enum { CONSTRAINT_BACK = 256 }; /* tokens that can be taken back */

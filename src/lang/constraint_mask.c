@@ -41,6 +41,10 @@ struct find {
 };
 
 enum { MASK_NARROW = 16, MASK_GROUPS = 8, MASK_KEEP = 2048, PART_ROUNDS = 1024 };
+enum {
+    WARM_SETS = 48,
+    WARM_NODES = 6 << 20
+}; /* what is computed beforehand: sets of a rule, nodes of the tree */
 
 static uint32_t words(const struct constraint_bound *b)
 {
@@ -318,4 +322,55 @@ void mask_make(struct constraint_bound *b, set_id from)
         if (s->mask)
             memcpy(bound_at(b, s->mask), b->mask, bytes);
     }
+}
+
+/* A set above an unknown parent as part_above would write it; 0 where it holds frames of other rules, which are
+ * looked at with those. */
+static set_id warm_set(struct constraint_bound *b, set_id id, set_id unknown)
+{
+    const struct set *s = set_get(b, id);
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (s->item[i].parent != unknown || (unknown == SET_COUNTLESS && s->item[i].count))
+            return SET_DEAD;
+        b->temp[i] = s->item[i];
+    }
+    return s->n ? set_intern(b, b->temp, s->n, 0) : SET_DEAD;
+}
+
+/* The wide sets of one rule: from its start, byte by byte. */
+static void warm_rule(struct constraint_bound *b, uint32_t rule)
+{
+    set_id unknown = b->p->rules[rule].simple ? SET_COUNTLESS : SET_BELOW, seen[WARM_SETS];
+    set_id start = set_start(b, rule, unknown),
+           at = start < SET_FIRST ? SET_DEAD : warm_set(b, start, unknown);
+    uint32_t n = 0;
+    if (at)
+        seen[n++] = at;
+    for (uint32_t i = 0; i < n && !b->failed; i++) {
+        const struct set *s = set_get(b, seen[i]);
+        uint32_t bytes = 0;
+        for (int k = 0; k < 8; k++)
+            bytes += (uint32_t)__builtin_popcount(s->first[k]);
+        if (bytes > MASK_NARROW && b->visited < WARM_NODES && b->used < b->size / 4)
+            part_get(b, seen[i]);
+        for (uint32_t c = 0; c < b->p->classes && n < WARM_SETS && !b->failed; c++) {
+            set_id to = set_step(b, seen[i], b->p->class_byte[c]);
+            to = to < SET_FIRST ? SET_DEAD : warm_set(b, to, unknown);
+            uint32_t k = 0;
+            while (k < n && seen[k] != to)
+                k++;
+            if (to && k == n)
+                seen[n++] = to;
+        }
+    }
+}
+
+void mask_warm(struct constraint_bound *b)
+{
+    b->visited = 0;
+    for (uint32_t r = 0; r < b->p->rule_count && b->visited < WARM_NODES && b->used < b->size / 4; r++) {
+        b->failed = false;
+        warm_rule(b, r);
+    }
+    b->failed = false;
 }

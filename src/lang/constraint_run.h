@@ -126,6 +126,8 @@ set_id set_intern(struct constraint_bound *b, struct item *items, uint32_t n, ui
 set_id set_closed(struct constraint_bound *b, set_id raw);
 /* Where a byte leads; SET_END = nowhere. */
 set_id set_step_slow(struct constraint_bound *b, set_id from, uint32_t class);
+/* The beginning of a rule, above a parent. */
+set_id set_start(struct constraint_bound *b, uint32_t rule, set_id parent);
 int sets_open(struct constraint_bound *b);
 /* Copies what the states need to the other half, when this one is more than half full. */
 void sets_collect(struct constraint_bound *b);
@@ -144,3 +146,5 @@ static inline set_id set_step(struct constraint_bound *b, set_id from, uint8_t b
 
 /* Adds the tokens that may follow `from` to b->mask. */
 void mask_make(struct constraint_bound *b, set_id from);
+/* Computes beforehand what masks of wide sets will need. */
+void mask_warm(struct constraint_bound *b);

@@ -305,6 +305,13 @@ set_id set_step_slow(struct constraint_bound *b, set_id from, uint32_t class)
     return *to ? *to : SET_END;
 }
 
+set_id set_start(struct constraint_bound *b, uint32_t rule, set_id parent)
+{
+    work_begin(b);
+    work_add(b, b->p->rules[rule].start, 0, parent, true);
+    return work_close(b);
+}
+
 static void sets_begin(struct constraint_bound *b)
 {
     b->used = SET_FIRST * 8;

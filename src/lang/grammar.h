@@ -49,15 +49,22 @@ struct gram {
 
 /* A deterministic automaton over bytes: state 0 is dead, 1 is the start. */
 struct dfa {
-    uint32_t n;
-    const uint16_t (*next)[256]; /* (n) */
-    const uint8_t *accept;       /* (n) */
+    uint32_t n, classes;
+    uint8_t class_of[256]; /* bytes that no state tells apart have one class */
+    const uint16_t *next;  /* (n, classes) */
+    const uint8_t *accept; /* (n) */
 };
+
+static inline uint32_t dfa_next(const struct dfa *d, uint32_t state, uint32_t byte)
+{
+    return d->next[state * d->classes + d->class_of[byte]];
+}
 
 struct grammar {
     struct arena arena;
     struct gram **rules; /* (count): NULL = declared, not defined yet */
     uint32_t count, cap;
+    size_t work;    /* spent on automata, which is bounded */
     struct err err; /* the first error */
 };
 
@@ -106,6 +113,9 @@ void ranges_invert(struct grammar *g, struct ranges *l);
 const struct dfa *dfa_make(struct grammar *g, const struct gram *node);
 enum dfa_op { DFA_AND, DFA_MINUS };
 const struct dfa *dfa_combine(struct grammar *g, const struct dfa *a, const struct dfa *b, enum dfa_op op);
+/* Of d, the texts of at least min and at most max characters, each of which is a text of `one`. */
+const struct dfa *dfa_counted(struct grammar *g, const struct dfa *d, const struct dfa *one, uint32_t min,
+                              uint32_t max);
 bool dfa_empty(const struct dfa *d);
 bool dfa_accepts(const struct dfa *d, const char *s, size_t n);
 

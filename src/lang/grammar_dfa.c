@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { DFA_STATES = 8192, DFA_WORK = 40 << 20 };
+enum { DFA_STATES = 16384, DFA_WORK = 20 << 20, DFA_FLAT = 5000 }; /* work: of all automata of a grammar */
 
 struct dfa_build {
     struct grammar *g;
@@ -13,13 +13,12 @@ struct dfa_build {
     uint8_t *accept;
     uint32_t n, cap;
     uint32_t *slot; /* hash of keys -> state; a power of two */
-    size_t work;
     /* The key of state i is keys[key[i] .. key[i + 1]): the NFA's states, or the pair. */
     uint32_t *keys, *key;
     size_t keys_len, keys_cap;
 };
 
-enum { DFA_SLOTS = 1 << 14 };
+enum { DFA_SLOTS = 1 << 15 };
 
 static void dfa_close(struct dfa_build *b)
 {
@@ -34,6 +33,7 @@ static bool dfa_open(struct dfa_build *b, struct grammar *g)
 {
     memset(b, 0, sizeof *b);
     b->g = g;
+    g->work += DFA_FLAT;
     b->slot = mem_zalloc(DFA_SLOTS, sizeof *b->slot);
     b->key = mem_zalloc(DFA_STATES + 2, sizeof *b->key);
     if (!b->slot || !b->key)
@@ -98,16 +98,38 @@ static uint32_t dfa_state(struct dfa_build *b, const uint32_t *key, size_t n, bo
     return s;
 }
 
+static bool dfa_alike(const struct dfa_build *b, uint32_t x, uint32_t y)
+{
+    for (uint32_t s = 1; s < b->n; s++)
+        if (b->next[s][x] != b->next[s][y])
+            return false;
+    return true;
+}
+
+/* The automaton with its bytes in classes, in the grammar's arena. */
 static const struct dfa *dfa_finish(struct dfa_build *b)
 {
     struct grammar *g = b->g;
     struct dfa *d = g->err.code ? NULL : arena_alloc(&g->arena, 1, sizeof *d);
-    uint16_t(*next)[256] = d ? arena_alloc(&g->arena, b->n, sizeof *next) : NULL;
+    uint8_t first[256]; /* of each class */
+    for (uint32_t c = 0; d && c < 256; c++) {
+        uint32_t k = 0;
+        while (k < d->classes && !dfa_alike(b, first[k], c))
+            k++;
+        if (k == d->classes)
+            first[d->classes++] = (uint8_t)c;
+        d->class_of[c] = (uint8_t)k;
+    }
+    uint16_t *next = d ? arena_alloc(&g->arena, (size_t)b->n * d->classes, sizeof *next) : NULL;
     uint8_t *accept = next ? arena_alloc(&g->arena, b->n, 1) : NULL;
     if (accept) {
-        memcpy(next, b->next, b->n * sizeof *next);
+        for (uint32_t s = 0; s < b->n; s++)
+            for (uint32_t k = 0; k < d->classes; k++)
+                next[s * d->classes + k] = b->next[s][first[k]];
         memcpy(accept, b->accept, b->n);
-        *d = (struct dfa){b->n, (const uint16_t(*)[256])next, accept};
+        d->n = b->n;
+        d->next = next;
+        d->accept = accept;
     } else
         grammar_fail(g, ERR_RESOURCE, "the constraint is too large: its automata take more than %d MiB",
                      GRAMMAR_MEMORY >> 20);
@@ -121,6 +143,7 @@ struct nfa_walk {
     uint32_t round;
     uint32_t *stack, *set;
     uint32_t n; /* of set */
+    size_t visited;
     bool accept;
 };
 
@@ -141,6 +164,7 @@ static void nfa_reach(struct nfa_walk *w, uint32_t from)
             w->accept = true;
         else if (st->b)
             w->set[w->n++] = s;
+        w->visited++;
     }
 }
 
@@ -151,12 +175,18 @@ static uint32_t nfa_state(struct dfa_build *b, struct nfa_walk *w)
     /* Insertion sort: sets are small and nearly sorted. */
     for (uint32_t i = 1; i < w->n; i++) {
         uint32_t v = w->set[i], j = i;
-        for (; j && w->set[j - 1] > v; j--, b->work++)
+        for (; j && w->set[j - 1] > v; j--, b->g->work++)
             w->set[j] = w->set[j - 1];
         w->set[j] = v;
     }
     w->set[w->n] = w->accept ? 1 : 0; /* part of the key: a set may or may not hold the end */
     return dfa_state(b, w->set, w->n + 1, w->accept);
+}
+
+static void dfa_check_work(struct grammar *g)
+{
+    if (g->work > DFA_WORK)
+        grammar_fail(g, ERR_DATA, "the patterns (or what holds beside them) take too much work");
 }
 
 static void dfa_subsets(struct dfa_build *b, struct nfa_walk *w)
@@ -181,13 +211,11 @@ static void dfa_subsets(struct dfa_build *b, struct nfa_walk *w)
                 for (uint32_t e = st->a; e < st->a + st->b; e++)
                     if (byte >= p->edges[e].lo && byte <= p->edges[e].hi)
                         nfa_reach(w, p->edges[e].to);
-                b->work += st->b + 1;
+                b->g->work += st->b + 1;
             }
-            b->work += 4 * w->n;
-            if (b->work > DFA_WORK) {
-                grammar_fail(b->g, ERR_DATA, "a pattern (or what holds beside it) takes too much work");
-                return;
-            }
+            b->g->work += 4 * w->n + w->visited;
+            w->visited = 0;
+            dfa_check_work(b->g);
             uint16_t to = (uint16_t)nfa_state(b, w);
             uint32_t end = c + 1 < p->classes ? p->class_byte[c + 1] : 256;
             for (uint32_t x = byte; x < end; x++)
@@ -246,8 +274,40 @@ const struct dfa *dfa_combine(struct grammar *g, const struct dfa *x, const stru
     }
     for (uint32_t s = 1; s < b.n && !g->err.code; s++) {
         uint32_t i = b.keys[b.key[s]], j = b.keys[b.key[s] + 1];
+        g->work += 1024; /* 256 look-ups in the hash */
+        dfa_check_work(g);
         for (uint32_t c = 0; c < 256 && !g->err.code; c++) {
-            uint32_t to = dfa_pair(&b, x, y, x->next[i][c], y->next[j][c], op);
+            uint32_t to = dfa_pair(&b, x, y, dfa_next(x, i, c), dfa_next(y, j, c), op);
+            b.next[s][c] = (uint16_t)to;
+        }
+    }
+    return dfa_finish(&b);
+}
+
+const struct dfa *dfa_counted(struct grammar *g, const struct dfa *d, const struct dfa *one, uint32_t min,
+                              uint32_t max)
+{
+    struct dfa_build b;
+    if (!d || !one)
+        return NULL;
+    uint32_t key[3] = {1, 1, 0}; /* the state of d, the state within a character, the characters */
+    if (dfa_open(&b, g)) {
+        dfa_state(&b, NULL, 0, false);
+        dfa_state(&b, key, 3, d->accept[1] && !min);
+    }
+    for (uint32_t s = 1; s < b.n && !g->err.code; s++) {
+        g->work += 1024;
+        dfa_check_work(g);
+        for (uint32_t c = 0; c < 256 && !g->err.code; c++) {
+            memcpy(key, b.keys + b.key[s], sizeof key);
+            key[0] = dfa_next(d, key[0], c);
+            key[1] = dfa_next(one, key[1], c);
+            if (one->accept[key[1]]) {
+                key[1] = 1;
+                key[2] = max == GRAMMAR_MOST && key[2] >= min ? min : key[2] + 1;
+            }
+            bool in = key[0] && d->accept[key[0]] && key[1] == 1 && key[2] >= min;
+            uint32_t to = key[0] && key[1] && key[2] <= max ? dfa_state(&b, key, 3, in) : 0;
             b.next[s][c] = (uint16_t)to;
         }
     }
@@ -266,6 +326,6 @@ bool dfa_accepts(const struct dfa *d, const char *s, size_t n)
 {
     uint32_t at = 1;
     for (size_t i = 0; i < n && at; i++)
-        at = d->next[at][(uint8_t)s[i]];
+        at = dfa_next(d, at, (uint8_t)s[i]);
     return at && d->accept[at];
 }

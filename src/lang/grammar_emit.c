@@ -218,8 +218,8 @@ static uint32_t emit_dfa(struct emit *m, const struct dfa *d, uint32_t next)
     for (uint32_t i = 1; i < d->n; i++) {
         uint32_t edge = m->p->edge_count;
         for (uint32_t c = 0; c < 256;) {
-            uint32_t to = d->next[i][c], end = c;
-            while (end < 255 && d->next[i][end + 1] == to)
+            uint32_t to = dfa_next(d, i, c), end = c;
+            while (end < 255 && dfa_next(d, i, end + 1) == to)
                 end++;
             if (to)
                 emit_edge(m, (uint8_t)c, (uint8_t)end, first + 2 * (to - 1));

@@ -191,20 +191,23 @@ static const struct dfa *bound_dfa(struct schema *s, const struct bound *b, bool
 static const struct dfa *multiple_dfa(struct schema *s, uint32_t m)
 {
     struct dfa *d = arena_alloc(&s->g->arena, 1, sizeof *d);
-    uint16_t(*next)[256] = arena_alloc(&s->g->arena, m + 3, sizeof *next);
+    uint16_t *next = arena_alloc(&s->g->arena, (m + 3) * 12, sizeof *next);
     uint8_t *accept = arena_alloc(&s->g->arena, m + 3, 1);
     if (!d || !next || !accept) {
         grammar_fail(s->g, ERR_RESOURCE, "the schema is too large");
         return NULL;
     }
-    next[1]['-'] = (uint16_t)(m + 2); /* the start again, without a sign */
+    *d = (struct dfa){.n = m + 3, .classes = 12, .next = next, .accept = accept};
+    for (uint32_t c = 0; c < 10; c++)
+        d->class_of['0' + c] = (uint8_t)(1 + c);
+    d->class_of['-'] = 11;
+    next[12 + 11] = (uint16_t)(m + 2); /* the start again, without a sign */
     for (uint32_t state = 1; state < m + 3; state++) {
         uint32_t r = state == 1 || state == m + 2 ? 0 : state - 2;
         for (uint32_t c = 0; c < 10; c++)
-            next[state]['0' + c] = (uint16_t)(2 + (r * 10 + c) % m);
+            next[state * 12 + 1 + c] = (uint16_t)(2 + (r * 10 + c) % m);
     }
     accept[2] = 1;
-    *d = (struct dfa){m + 3, (const uint16_t(*)[256])next, accept};
     return d;
 }
 

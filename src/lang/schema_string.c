@@ -165,10 +165,9 @@ const struct dfa *schema_string_dfa(struct schema *s, const struct conj *c)
         const struct dfa *one = dfa_make(s->g, t.trees.at[i]);
         all = i ? dfa_combine(s->g, all, one, DFA_AND) : one;
     }
-    if ((t.min || t.max != GRAMMAR_MOST) && !schema_stop(s)) {
-        const struct dfa *length = dfa_make(s->g, gram_rep(s->g, string_character(s->g), t.min, t.max));
-        all = all ? dfa_combine(s->g, all, length, DFA_AND) : length;
-    }
+    if ((t.min || t.max != GRAMMAR_MOST) && !schema_stop(s))
+        all = dfa_counted(s->g, all ? all : schema_keys(s), dfa_make(s->g, string_character(s->g)), t.min,
+                          t.max);
     if (t.never.n && !schema_stop(s))
         all = dfa_combine(s->g, all ? all : schema_keys(s),
                           dfa_make(s->g, gram_list(s->g, GRAM_ALT, t.never.at, t.never.n)), DFA_MINUS);

@@ -19,6 +19,8 @@
 
 /* Reads those rows into o, which keeps what else is in it. */
 void load_options(const struct args *a, struct loaded_options *o);
+/* An error for encoders, which only embed: they predict no token. */
+int load_predicts(const struct model *m, const char *path, struct err *e);
 /* MODEL (NULL = the default one), with a progress bar where it takes long. */
 int load_model(struct loaded **out, const char *model, struct loaded_options *o, const struct args *a,
                struct err *e);

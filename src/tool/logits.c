@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "format/store.h"
 #include "model/forward.h"
+#include "tool/load.h"
 #include "tool/tool.h"
 
 #include <string.h>
@@ -136,7 +137,8 @@ static int logits_run(const struct args *a, struct err *e)
     int32_t *ids = read_tokens(text, &l.count, e);
     if (ids && tool_open(&s, a->words[0], e) == 0) {
         struct model_options o = {.ctx = (uint32_t)args_int(a, "ctx", l.count)};
-        if (model_open(&m, s, &o, e) == 0 && run_model(a, m, ids, &l, e) == 0) {
+        if (model_open(&m, s, &o, e) == 0 && load_predicts(m, s->path, e) == 0 &&
+            run_model(a, m, ids, &l, e) == 0) {
             if (args_flag(a, "json"))
                 print_json(&out, &l);
             else

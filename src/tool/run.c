@@ -67,7 +67,8 @@ static int run_read_options(struct run *r, struct err *e)
     return tool_set_values(r->a, &r->set, e);
 }
 
-/* The prompt's text: -p, the second word, or standard input. false: there is none, and it is a chat. */
+/* The prompt's text: -p, or the second word. Where there is none it is a chat on a terminal, and else the
+ * prompt is read from standard input once the model is there. */
 static int run_prompt_text(struct run *r, bool *is_chat, struct err *e)
 {
     const char *text = args_text(r->a, "prompt");
@@ -75,10 +76,10 @@ static int run_prompt_text(struct run *r, bool *is_chat, struct err *e)
         return err_set(e, ERR_USAGE, "the prompt is given twice: by -p and as the second word");
     text = text ? text : r->a->count > 1 ? r->a->words[1] : NULL;
     *is_chat = !text && isatty(STDIN_FILENO);
-    if (*is_chat)
-        return 0;
+    if (text && !*text)
+        return err_set(e, ERR_USAGE, "the prompt is empty");
     if (!text)
-        return file_read("-", &r->prompt, e);
+        return 0;
     return buf_str(&r->prompt, text) ? 0 : err_memory(e, "the prompt", strlen(text));
 }
 
@@ -187,7 +188,7 @@ static int run_once(struct run *r, struct err *e)
         answer_stats(r->loaded, &g);
     if (!failed && profiled)
         profile_print(&r->profile, &g);
-    if (!failed && g.finish == FINISH_CANCEL)
+    if (!failed && g.finish == FINISH_CANCEL && !tool_flush())
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
     ids_free(&prompt);
     generation_free(&g);
@@ -219,15 +220,18 @@ static int run_all(struct run *r, struct err *e)
     struct loaded_options o = {0};
     if (run_read_options(r, e) || run_prompt_text(r, &is_chat, e))
         return -1;
-    if (!is_chat && !r->prompt.len)
-        return err_set(e, ERR_USAGE, "the prompt is empty");
     if (is_chat && args_flag(r->a, "json"))
         return err_set(e, ERR_USAGE, "--json needs a prompt (-p TEXT, or standard input)");
     o.chat_template = r->chat_template.data;
     if (load_model(&r->loaded, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
+        load_predicts(r->loaded->model, r->loaded->store->path, e) ||
         sampling_read(r->a, &r->loaded->defaults, &r->sampling, e) ||
         sampler_check(&r->sampling.params, r->loaded->model->plan.out_width, e))
         return -1;
+    if (!is_chat && !r->prompt.len && file_read("-", &r->prompt, e))
+        return -1;
+    if (!is_chat && !r->prompt.len)
+        return err_set(e, ERR_USAGE, "the prompt is empty");
     struct constraint *c = r->constraint;
     r->constraint = NULL;
     if (constrain_rule(c, r->loaded, &r->rule, e) || !(r->seq = seq_open(r->loaded->runner, e)))

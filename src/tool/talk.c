@@ -231,7 +231,7 @@ int talk_run(struct loaded *l, struct seq *s, const struct talk_options *o, stru
         talk_clear(&t, o->system);
     answer_catch_interrupts();
     fprintf(stderr, "/help says what there is, /bye leaves\n");
-    while (!e->code && !t.done && talk_read(&t, &message)) {
+    while (!e->code && !t.done && !tool_flush() && talk_read(&t, &message)) {
         if (!message.len)
             continue;
         line_remember(t.line, message.data);

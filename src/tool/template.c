@@ -49,7 +49,7 @@ static int template_time(const char *text, struct tm *out, struct err *e)
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         struct tm tm = {0};
         const char *end = strptime(text, forms[i], &tm);
-        if (!end || *end)
+        if (!end || strcmp(end + (*end == 'Z'), "") != 0)
             continue;
         t = timegm(&tm);
         gmtime_r(&t, out); /* the day of the week and of the year */

@@ -22,7 +22,7 @@ static const struct arg_option options[] = {
      .help = "leave out every token that would be added (BOS, EOS, CLS, SEP)"},
     {.name = "special", .kind = ARG_FLAG, .help = "parse special tokens in the text"},
     {.name = "lines", .kind = ARG_FLAG, .help = "each line is a text; print one JSON value a line"},
-    {.name = "decode", .kind = ARG_FLAG, .help = "standard input is ids (or their JSON): print their text"},
+    {.name = "decode", .kind = ARG_FLAG, .help = "what comes in is ids (or their JSON): print their text"},
     {0}};
 
 struct job {
@@ -86,7 +86,7 @@ static int encode_lines(const struct job *job, const struct buf *in, struct buf 
             return -1;
         at += n + (end != NULL);
         if (out->len > 1 << 20) {
-            fwrite(out->data, 1, out->len, stdout);
+            tool_write(out->data, out->len);
             buf_clear(out);
         }
     }
@@ -185,7 +185,9 @@ static int run(const struct args *a, struct err *e)
     struct buf in = {.max = (size_t)1 << 30}, out = {.max = (size_t)8 << 30};
     bool lines = args_flag(a, "lines"), json = args_flag(a, "json");
     int rc = open_tokenizer(&t, &s, a->words[0], e);
-    if (!rc)
+    for (int i = 1; i < a->count; i++) /* words in place of standard input */
+        buf_printf(&in, i > 1 ? " %s" : "%s", a->words[i]);
+    if (!rc && a->count == 1)
         rc = file_read("-", &in, e);
     struct job job = {.t = t, .json = json};
     job.flags = (args_flag(a, "special") ? TOK_SPECIAL : 0) | (args_flag(a, "no-bos") ? 0 : TOK_ADD);
@@ -214,12 +216,12 @@ static int run(const struct args *a, struct err *e)
 
 const struct tool_verb tool_tokenize = {
     .name = "tokenize",
-    .words = "MODEL",
-    .brief = "text on standard input to the model's tokens, or back",
+    .words = "MODEL [TEXT]...",
+    .brief = "text, of standard input or the command line, to the model's tokens, or back",
     .more = "  quern tokenize smollm2 --json <<< 'Hello'\n"
-            "  echo 19556 | quern tokenize smollm2 --decode\n",
+            "  quern tokenize smollm2 --decode 19556\n",
     .options = options,
     .least = 1,
-    .most = 1,
+    .most = INT_MAX,
     .run = run,
 };

@@ -84,12 +84,28 @@ int tool_set_values(const struct args *a, json_t **out, struct err *e)
     return 0;
 }
 
+static int tool_lost; /* errno of the first write that failed */
+
+void tool_write(const char *text, size_t n)
+{
+    errno = 0;
+    if (n && fwrite(text, 1, n, stdout) < n && !tool_lost)
+        tool_lost = errno ? errno : EIO;
+}
+
+int tool_flush(void)
+{
+    errno = 0;
+    if ((fflush(stdout) || ferror(stdout)) && !tool_lost)
+        tool_lost = errno ? errno : EIO;
+    return tool_lost;
+}
+
 int tool_print(struct buf *b, struct err *e)
 {
     bool failed = b->failed;
-    /* a failure to write shows in ferror, which main looks at once at the end */
-    if (!failed && b->len)
-        fwrite(b->data, 1, b->len, stdout);
+    if (!failed)
+        tool_write(b->data, b->len);
     buf_free(b);
     return failed ? err_set(e, ERR_RESOURCE, "out of memory for what was to be printed") : 0;
 }

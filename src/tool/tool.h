@@ -40,7 +40,11 @@ int tool_open(struct store **out, const char *model, struct err *e);
 /* All of --set NAME=VALUE as one object, VALUE read as JSON, else as text; NULL where there is none. */
 int tool_set_values(const struct args *a, json_t **out, struct err *e);
 
+/* Standard output. What cannot be written is lost: tool_flush gives the errno of the first such write, else 0,
+ * and main says it at the end. */
+void tool_write(const char *text, size_t n);
+int tool_flush(void);
 /* Writes b to standard output and frees it; a buffer that failed is an error. */
 int tool_print(struct buf *b, struct err *e);
-/* Whether to colour what goes to this stream (1 or 2): a terminal, and no NO_COLOR. */
+/* Whether colours and bars may go to this stream (1 or 2): a terminal, and no NO_COLOR. */
 bool tool_colour(int fd);

@@ -131,17 +131,15 @@ class Constraint:
         finally:
             s.close()
 
-    def walk(self, rng, most=400):
+    def walk(self, rng, most=150):
         """A text made of tokens drawn evenly from those that are allowed; None when it does not end. Once it is long,
         an end is taken where it may be."""
         s, out = self.state(), b""
         try:
             for step in range(most):
-                ids = s.allowed()
-                ends = [i for i in ids if i in self.vocab.ends]
-                if ends and (len(ids) == len(ends) or rng.random() < 0.3 or step > most // 2):
+                token = s.draw(rng)
+                if s.may_end() and (token in self.vocab.ends or rng.random() < 0.3 or step > most // 4):
                     return out
-                token = rng.choice([i for i in ids if i not in self.vocab.ends])
                 assert s.take(token), (out, self.vocab.tokens[token])
                 out += self.vocab.tokens[token]
             return None
@@ -164,6 +162,18 @@ class State:
         if lib.constraint_mask(self.at, self.mask, C.byref(e)):
             raise Refused(e.text.decode())
         return np.flatnonzero(np.unpackbits(np.frombuffer(self.mask, np.uint8), bitorder="little")).tolist()
+
+    def draw(self, rng):
+        """One of the allowed tokens, each as likely as the others."""
+        e = Err()
+        if lib.constraint_mask(self.at, self.mask, C.byref(e)):
+            raise Refused(e.text.decode())
+        for _ in range(64):
+            i = rng.randrange(len(self.vocab.tokens))
+            if self.mask[i // 32] >> i % 32 & 1:
+                return i
+        bits = np.unpackbits(np.frombuffer(self.mask, np.uint8), bitorder="little")
+        return int(rng.choice(np.flatnonzero(bits)))
 
     def take(self, token):
         return lib.constraint_accept(self.at, token, None) == 0

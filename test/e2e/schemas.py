@@ -73,12 +73,20 @@ COMMON = [
     {"$defs": {"base": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}},
      "allOf": [{"$ref": "#/$defs/base"}], "properties": {"name": {"type": "string"}}, "unevaluatedProperties": False},
     {"type": "string", "title": "t", "description": "d", "default": 3, "examples": [1], "deprecated": True, "$comment": "c", "x-own": {"not": 1}},
+    {"not": {"const": 1}}, {"type": "string", "not": {"enum": ["a", "b", "ab"]}}, {"type": "string", "not": {"pattern": "a"}},
+    {"type": "integer", "not": {"minimum": 5}}, {"type": "object", "not": {"required": ["a"]}}, {"not": {"type": "integer"}, "type": "number"},
+    {"type": "object", "properties": {"k": {"enum": ["a", "b"]}, "n": {"type": "integer"}}, "required": ["k"], "additionalProperties": False,
+     "if": {"properties": {"k": {"const": "a"}}}, "then": {"required": ["n"]}, "else": {"properties": {"n": {"minimum": 10}}}},
+    {"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}, "additionalProperties": False},
+    {"type": "object", "properties": {"a": {}, "b": {}}, "dependentSchemas": {"b": {"properties": {"a": {"type": "null"}}}}},
+    {"type": "array", "contains": {"type": "string"}, "items": {"type": ["string", "integer"]}},
+    {"oneOf": [{"type": "integer", "multipleOf": 2, "maximum": 10}, {"type": "integer", "minimum": 5}]}, {"oneOf": [{"minLength": 2}, {"type": "string"}]},
     {"not": {"type": ["object", "array", "string", "number"]}}, {"type": ["object", "null"], "properties": {"a": {"type": "integer"}}, "required": ["a"]},
 ]
 
 REFUSED = [
     False, {"$ref": "#"}, {"$ref": "#/$defs/none"}, {"$ref": "http://example.com/x"}, {"type": "strin"}, {"type": 3}, {"enum": []}, {"anyOf": []},
-    {"type": "array", "uniqueItems": True}, {"type": "array", "contains": {"type": "integer"}}, {"$dynamicRef": "#x"},
+    {"type": "array", "uniqueItems": True}, {"type": "array", "contains": {"type": "integer"}, "maxContains": 2}, {"$dynamicRef": "#x"},
     {"type": "number", "multipleOf": 0.1}, {"type": "string", "pattern": "(?=a)b"}, {"type": "string", "pattern": "(a)\\1"},
     {"type": "string", "pattern": "a\\b"}, {"type": "string", "pattern": "["}, {"type": "string", "pattern": "(?i)a"}, {"minLength": -1},
     {"type": "integer", "minimum": 5, "maximum": 4}, {"type": "string", "minLength": 3, "maxLength": 2}, {"type": "array", "minItems": 2, "maxItems": 1},
@@ -113,12 +121,16 @@ def hostile():
                                    "\\p{Nope}", "(a", "a)", "a**", "x{1,", "[a", "\\u12", "\\c", "a++", "(^a)*", "a^b", "\\q", "[[:alpha:]]", "\\k<a>")
             if p not in ("x{1,", "a**")]
     out += [("gbnf", g) for g in (
-        "", "x", "root", "root ::=", "root ::= (", "root ::= " + "(" * 60000, "root ::= " + "[" * 60000, 'root ::= "a', "root ::= [a", "root ::= root",
+        "", "x", "root", "root ::= (", "root ::= " + "(" * 60000, "root ::= " + "[" * 60000, 'root ::= "a', "root ::= [a", "root ::= root",
         "root ::= root \"a\"", 'root ::= a\na ::= b\nb ::= a "x"', "root ::= a", "a ::= \"x\"", 'root ::= "a" root', "root ::= (((root)))", 'root ::= "x"\nroot ::= "y"',
         'root ::= "a"{2,1}', 'root ::= "a"{9999999}', 'root ::= "\\q"', 'root ::= "\\x4"', "root ::= [z-a]", 'root ::= "a" )', "root ::= \x00", 'root ::= ("a"? root)',
         "root ::= " + " ".join(f"r{i}" for i in range(30000)), "\n".join(f"r{i} ::= r{i + 1}" for i in range(30000)), 'root ::= "' + "\\U00110000" + '"',
         'root ::= "' + "\\ud800" + '"', "root ::= a b\na ::= b?\nb ::= a?", "root ::= a\na ::= \"\"? a | \"x\"", "::= x", "root := x", "root ::= *", "root ::= | |)",
         "root ::= <[1]>", "root ::= " + "(" * 100 + '"a"' + ")" * 100, "root ::= a\n" + "a ::= " + "a?" * 1000)]
+    # Cut anywhere inside, a text in quotes or brackets is not whole.
+    whole = 'root ::= ("a" | [b-c\\n] | x{2,3})* \nx ::= "(" root ")" '
+    out += [("gbnf", whole[:n]) for n in range(9, len(whole), 2) if whole[:n].count('"') % 2]
+    out += [("regex", "(" * n + "a" + ")" * (n - 1)) for n in range(1, 40)] + [("regex", "(a|" * n) for n in range(1, 40)]
     return out
 
 

@@ -3,6 +3,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -68,10 +69,30 @@ def test_closed_output(binary):
 
 
 def test_reader_goes_away(binary):
-    """As other tools of Unix: no message."""
-    done = subprocess.run(["/bin/bash", "-c", f"trap '' PIPE; '{binary}' help | true; echo ${{PIPESTATUS[0]}}"],
+    """A sentence and an exit code, not death by a signal."""
+    done = subprocess.run(["/bin/bash", "-c", f"'{binary}' help | exec <&-; echo ${{PIPESTATUS[0]}}"],
                           capture_output=True, text=True, timeout=20)
-    assert done.stderr == "" and done.stdout.strip() in ("0", "74")
+    assert (done.stdout.strip(), done.stderr) in (("0", ""), ("74", "quern: cannot write to standard output: its reader has gone\n"))
+
+
+def test_closed_input_is_not_the_model(binary, smollm2):
+    done = subprocess.run(["/bin/sh", "-c", f"'{binary}' tokenize '{smollm2}' <&-"], capture_output=True, timeout=20)
+    assert done.returncode == 74 and b"cannot read standard input" in done.stderr and done.stdout == b""
+
+
+def test_interrupt_while_waiting(binary, smollm2):
+    process = subprocess.Popen([binary, "tokenize", smollm2], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[1] == b"quern: interrupted\n" and process.returncode == 130
+
+
+@pytest.mark.parametrize("limit, phrase", [(60_000, "in all (ulimit -v)"), (250_000, "there are 0.26 GB")])
+def test_limits_of_the_process_are_said(binary, smollm2, limit, phrase):
+    done = subprocess.run(["/bin/bash", "-c", f"ulimit -v {limit}; exec '{binary}' run '{smollm2}' -p hi -n 1"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 75 and phrase in done.stderr
 
 
 def test_no_colours_off_a_terminal_or_with_no_color(binary):

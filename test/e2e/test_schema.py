@@ -51,17 +51,17 @@ def test_walks_validate(small):
 
 def test_walks_over_a_real_vocabulary(real):
     rng, done, tries = random.Random(2), 0, 0
-    schemas = COMMON + [Maker(random.Random(i)).schema()[0] for i in range(100)]
+    schemas = COMMON + [Maker(random.Random(i)).schema()[0] for i in range(60)]
     while done < 1000:
         for s in schemas:
-            done += walks(s, real, rng, 4)
-            tries += 4
+            done += walks(s, real, rng, 6)
+            tries += 6
         assert tries < 3000
     assert done >= 1000
 
 
 def test_random_schemas(small):
-    for seed in range(150):
+    for seed in range(60):
         rng = random.Random(seed)
         schema, make = Maker(rng).schema()
         walks(schema, small, rng, 2)
@@ -79,12 +79,12 @@ def test_random_schemas(small):
 
 def test_masks_are_what_the_bytes_say(small):
     """Every bit of a mask is whether the token's bytes are accepted."""
-    for seed in range(25):
+    for seed in range(12):
         rng = random.Random(seed)
         schema = rng.choice(COMMON[2:]) if seed % 2 else Maker(rng).schema()[0]
         c = Constraint("schema", schema, small)
         s = c.state()
-        for _ in range(25):
+        for _ in range(12):
             ids = set(s.allowed())
             for i, token in enumerate(small.tokens):
                 if i in small.ends:
@@ -114,7 +114,7 @@ def test_refused(schema, small):
 def test_hostile(small):
     """Each of them ends in an error, in under a second and 64 MB."""
     cases = hostile()
-    assert len(cases) >= 120
+    assert len(cases) >= 200
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for kind, text in cases:
         start = time.process_time()

@@ -92,6 +92,7 @@ def test_bad_input(quern, files):
     assert quern("template", "--file", template, "--messages", files("{")).code == 65
     assert quern("template", "--file", template, "--messages", files({"a": 1})).code == 65
     assert quern("template", "--file", template, "--messages", files([]), "--set", "x").code == 64
+    assert quern("template", "--file", template, "--messages", files([]), "--now", "2024-07-26T12:30:00Z").code == 0
     assert quern("template", "--file", template, "--messages", files([]), "--now", "yesterday").code == 64
     assert quern("template", "--file", files("{{ 'a' * 10**9 }}"), "--messages", files([])).code == 75
 

@@ -361,6 +361,8 @@ def test_command_line(quern, smollm2):
     assert [int(line.split()[0]) for line in plain.out.splitlines()] == got["ids"]
     assert quern("tokenize", smollm2, "--lines", stdin="a\n\nb").out.count("\n") == 3
     assert quern("tokenize", smollm2, "--json", stdin=b"\xff\xe4\xb8 x").json() == quern("tokenize", smollm2, "--json", stdin="\ufffd\ufffd x").json()
+    assert quern("tokenize", smollm2, "--decode", *got["ids"]).out == text
+    assert quern("tokenize", smollm2, "--json", "--", text).json() == got
     bad = quern("tokenize", smollm2, "--decode", stdin="12 x7")
     assert bad.code == 65 and "x7" in bad.err
     assert quern("tokenize", smollm2, "--decode", stdin="4000000").code == 65

@@ -1,0 +1,209 @@
+/* What all kernels share: dependent launches, warp sums, the packed form of activations. */
+#pragma once
+
+#include "device/cuda/decode.h"
+#include "device/cuda/params.h"
+#include "device/plan.h"
+
+#include <cuda_fp16.h>
+
+/* Programmatic dependent launch: a kernel lets its successor start at once, and waits for its
+ * predecessor before it touches what that one wrote. Without the launch attribute both are nothing. */
+static __device__ __forceinline__ void dep_launch()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void dep_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ float warp_sum(float v)
+{
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        v += __shfl_xor_sync(~0u, v, o);
+    return v;
+}
+
+static __device__ __forceinline__ float warp_max(float v)
+{
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
+    return v;
+}
+
+/* Over a block of up to 1024 threads; `room` is 32 floats of shared memory, free again at return. */
+static __device__ __forceinline__ float block_sum(float v, float *room)
+{
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = threadIdx.x % 32 < (blockDim.x + 31) / 32 ? room[threadIdx.x % 32] : 0.0f;
+    v = warp_sum(v);
+    __syncthreads();
+    return v;
+}
+
+static __device__ __forceinline__ float block_max(float v, float *room)
+{
+    v = warp_max(v);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = threadIdx.x % 32 < (blockDim.x + 31) / 32 ? room[threadIdx.x % 32] : -INFINITY;
+    v = warp_max(v);
+    __syncthreads();
+    return v;
+}
+
+static __device__ __forceinline__ float act_one(uint32_t act, float x)
+{
+    switch (act) {
+    case ACT_SILU:
+        return x / (1.0f + expf(-x));
+    case ACT_GELU:
+        return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    case ACT_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case ACT_GELU_QUICK:
+        return x / (1.0f + expf(-1.702f * x));
+    case ACT_RELU:
+        return fmaxf(x, 0.0f);
+    case ACT_RELU2:
+        x = fmaxf(x, 0.0f);
+        return x * x;
+    default:
+        return x;
+    }
+}
+
+static __device__ __forceinline__ uint32_t half_bits2(float a, float b)
+{
+    __half2 h = __floats2half2_rn(a, b);
+    return *(uint32_t *)&h;
+}
+
+/* The power of two that brings max to [2^9, 2^10): 32 such values still sum to less than 2^15. */
+static __device__ __forceinline__ float pack_scale(float max)
+{
+    int e = (int)(__float_as_uint(max) >> 23) - 127;
+    if (max == 0.0f || e < -100)
+        return 1.0f;
+    e = e > 100 ? 100 : e;
+    return __uint_as_float((uint32_t)(127 + 9 - e) << 23);
+}
+
+/* A warp packs 256 values of one stream: lane l has values 8l..8l+7 (sub l/4, t = l%4). `b` is where the stream's first
+ * sub is, `sub` the bytes to the next one. */
+static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uint8_t *sums, uint8_t *scale, const float v[8])
+{
+    const uint32_t lane = threadIdx.x % 32;
+    float max = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        max = fmaxf(max, fabsf(v[i]));
+    max = warp_max(max);
+    float s = pack_scale(max), sum = 0.0f;
+    float r[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        __half h = __float2half_rn(v[i] * s);
+        r[i] = __half2float(h);
+        sum += r[i];
+    }
+    uint4 bits = make_uint4(half_bits2(r[0], r[2]), half_bits2(r[1], r[3]), half_bits2(r[4], r[6]),
+                            half_bits2(r[5], r[7]));
+    *(uint4 *)(b + (lane / 4) * sub + lane % 4 * 16) = bits;
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    /* lane 8t of the warp has the sum of sub 2t, lane 8t + 4 that of 2t + 1 */
+    float other = __shfl_down_sync(~0u, sum, 4);
+    if (lane % 8 == 0) {
+        float hi0 = __half2float(__float2half_rn(sum)), hi1 = __half2float(__float2half_rn(other));
+        *(uint2 *)(sums + lane / 8 * 8) = make_uint2(half_bits2(hi0, hi1), half_bits2(sum - hi0, other - hi1));
+    }
+    if (lane == 0)
+        *(float *)scale = 1.0f / s;
+}
+
+static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint32_t columns, uint32_t row, uint32_t column,
+                                                 const float v[8])
+{
+    const uint32_t stream = row % PACK_STREAMS, group = row / PACK_STREAMS;
+    uint8_t *to = o.pack + (((uint64_t)(group / o.groups) * columns + column) * o.groups + group % o.groups) * PACK_BYTES;
+    pack_values(to + 64 * stream, 512, to + PACK_SUMS + 32 * stream, to + PACK_SCALE + 4 * stream, v);
+}
+
+/* Eight floats from x, zeros from `left` on. */
+static __device__ __forceinline__ void load8(const float *x, uint32_t left, bool aligned, float v[8])
+{
+    if (aligned && left >= 8) {
+        float4 a = *(const float4 *)x, b = *(const float4 *)(x + 4);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            v[i] = i < left ? x[i] : 0.0f;
+    }
+}
+
+static __device__ __forceinline__ bool is_aligned(const void *p, uint64_t ld)
+{
+    return (((uintptr_t)p | ld * 4) & 15) == 0;
+}
+
+static __device__ __forceinline__ float act_pair(const struct act_args &p, float g, float u)
+{
+    if (p.act == ACT_SWIGLU_OAI) {
+        g = fminf(g, p.limit);
+        u = fminf(fmaxf(u, -p.limit), p.limit);
+        return g / (1.0f + expf(-p.alpha * g)) * (u + 1.0f);
+    }
+    return p.gate ? act_one(p.act, g) * u : act_one(p.act, u);
+}
+
+/* Eight results of a row from `at` on, zeros past its end. */
+static __device__ __forceinline__ void act8(const struct act_args &p, uint64_t row, float rs, uint32_t at, bool aligned, float v[8])
+{
+    float g[8], u[8];
+    const uint32_t left = at < p.k ? p.k - at : 0;
+    load8(p.up + row * p.ld + at, left, aligned, u);
+    if (p.gate)
+        load8(p.gate + row * p.ld + at, left, aligned, g);
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) {
+        const float gb = p.gate_bias && j < left ? p.gate_bias[at + j] : 0.0f, ub = p.up_bias && j < left ? p.up_bias[at + j] : 0.0f;
+        v[j] = j < left ? act_pair(p, p.gate ? g[j] * rs + gb : 0.0f, u[j] * rs + ub) : 0.0f;
+    }
+}
+
+static __device__ __forceinline__ bool act_aligned(const struct act_args &p)
+{
+    return is_aligned(p.up, p.ld) && (!p.gate || is_aligned(p.gate, p.ld));
+}
+
+static __device__ __forceinline__ void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                               uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Weights are read once: past L1. */
+static __device__ __forceinline__ uint4 load_stream(const uint8_t *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}

@@ -1,0 +1,541 @@
+/* The CUDA device of the seam: memory, steps, graphs. */
+#include "device/cuda/exec.h"
+#include "device/cuda/parity.h"
+
+#include "base/dtype.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/size.h"
+
+#include <string.h>
+#include <time.h>
+
+static struct cuda_device *self(struct device *d)
+{
+    return (struct cuda_device *)d;
+}
+
+static int cuda_load(struct device *base, const struct weights *w, void (*progress)(void *, double), void *arg, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    d->source = w;
+    if (upload_weights(&d->weights, d->g, w, d->options.threads, progress, arg, e))
+        return -1;
+    if (d->weights.converted)
+        log_info("%u weights have types without a kernel on the GPU: decoded to F16", d->weights.converted);
+    return 0;
+}
+
+/* ---- KV ---- */
+
+static int kv_type_of(uint32_t dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        return KV_F32;
+    case DTYPE_F16:
+        return KV_F16;
+    case DTYPE_BF16:
+        return KV_BF16;
+    case DTYPE_Q8_0:
+        return KV_Q8_0;
+    case DTYPE_F8_E4M3:
+        return KV_F8;
+    default:
+        return -1;
+    }
+}
+
+static uint32_t kv_row_bytes(uint32_t type, uint32_t dim)
+{
+    static const uint32_t bytes[] = {[KV_F32] = 4, [KV_F16] = 2, [KV_BF16] = 2, [KV_F8] = 1};
+    return type == KV_Q8_0 ? dim / 32 * 34 : dim * bytes[type];
+}
+
+static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_config *kv, struct err *e)
+{
+    int type = kv_type_of(kv->type);
+    if (type < 0)
+        return err_set(e, ERR_USAGE, "the GPU keeps KV as F32, F16, BF16, Q8_0 or F8_E4M3, not as %s",
+                       dtype_get(kv->type) ? dtype_get(kv->type)->name : "that type");
+    if (kv->page_tokens < 16 || !size_is_pow2(kv->page_tokens))
+        return err_set(e, ERR_USAGE, "a KV page of %u tokens: a power of two, at least 16, was expected", kv->page_tokens);
+    d->page_tokens = kv->page_tokens;
+    for (uint32_t i = 0; i < p->groups; i++) {
+        struct group_kv *g = &d->kv[i];
+        *g = (struct group_kv){.shape = p->group[i], .type = (uint32_t)type};
+        if (type == KV_Q8_0 && (g->shape.k_dim % 32 || g->shape.v_dim % 32))
+            return err_set(e, ERR_USAGE, "KV as Q8_0 needs heads of a multiple of 32 values, this model has %u and %u",
+                           g->shape.k_dim, g->shape.v_dim);
+        g->k_row = kv_row_bytes(g->type, g->shape.k_dim);
+        g->v_row = kv_row_bytes(g->type, g->shape.v_dim);
+        g->page_bytes = (uint64_t)kv->page_tokens * g->shape.kv_heads * (g->k_row + g->v_row);
+        g->layer_bytes = g->page_bytes * kv->pages[i];
+        g->bytes = g->layer_bytes * g->shape.layers;
+        if (!(g->base = gpu_alloc(d->g, g->bytes, "KV", e)))
+            return -1;
+        /* keys past a sequence's end are masked, but their values are multiplied by zero: they must be finite */
+        if (gpu_check(d->g, d->g->cu->set8(g->base, 0, g->bytes, d->g->stream), "clearing KV", e))
+            return -1;
+        d->kv_groups = i + 1;
+        d->kv_pages = kv->pages[i] > d->kv_pages ? kv->pages[i] : d->kv_pages;
+    }
+    return 0;
+}
+
+/* ---- scratch ---- */
+
+struct bump {
+    uint64_t at;
+    cu_ptr base;
+};
+
+static void *take(struct bump *b, uint64_t bytes)
+{
+    uint64_t from = b->at;
+    b->at += (bytes + 255) / 256 * 256;
+    return (void *)(b->base + from);
+}
+
+/* Called twice: once to count (base 0), once to hand out. */
+static void lay_out(struct cuda_device *d, const struct plan *p, const struct step_sizes *s, struct bump *b)
+{
+    uint64_t rows = d->max_rows, moe = rows < MOE_ROWS ? rows : MOE_ROWS;
+    uint64_t slots = moe * s->used + 8ull * (s->experts < moe * s->used ? s->experts : moe * s->used) + 8;
+    for (uint32_t i = 1; i < p->buffers; i++)
+        d->buffer[i] = take(b, rows * p->width[i] * 4);
+    uint64_t in = rows > d->max_outs ? rows : d->max_outs;
+    d->pack = take(b, (in + 63) / 64 * 8 * ((s->k + 255) / 256) * PACK_BYTES);
+    d->x = take(b, d->options.exact ? in * ((s->k + 7) / 8 * 8) * 4 : 0);
+    bool large = d->blas && in > PACK_ROWS_MOST;
+    d->half = take(b, large ? in * ((s->k + 31) / 32 * 32) * 2 : 0);
+    d->half_scale = take(b, large ? in * 4 : 0);
+    d->decoded_bytes = large ? s->decoded : 0;
+    d->decoded = take(b, d->decoded_bytes);
+    d->y = take(b, rows * s->y * 4);
+    d->z = take(b, rows * s->z * 4);
+    d->part = take(b, s->part * 4);
+    d->part_ml = take(b, s->part_ml * 4);
+    d->logits = take(b, (uint64_t)d->max_outs * p->out_width * 4);
+    d->router = take(b, moe * s->experts * 4);
+    d->route_weight = take(b, moe * s->used * 4);
+    d->route_expert = take(b, moe * s->used * 4);
+    d->shared = take(b, moe * s->shared_width * 4);
+    d->shared_gate = take(b, moe * 4);
+    d->slot = take(b, moe * s->used * 4);
+    d->slot_row = take(b, slots * 4);
+    d->group_expert = take(b, slots / 8 * 4);
+}
+
+static uint32_t round_pow2(uint32_t n)
+{
+    uint32_t r = 1;
+    while (r < n)
+        r *= 2;
+    return r;
+}
+
+static void find_ratios(struct cuda_device *d, const struct plan *p)
+{
+    d->ratios = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (p->ops[i].kind != OP_ATTN)
+            continue;
+        uint32_t r = p->ops[i].attn.heads / p->ops[i].attn.kv_heads, j = 0;
+        while (j < d->ratios && d->ratio[j] != r)
+            j++;
+        if (j == d->ratios && j < RATIOS_MOST)
+            d->ratio[d->ratios++] = r;
+    }
+}
+
+static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
+    uint64_t ints = 3ull * d->max_rows + d->max_outs + 3ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
+    for (uint32_t i = 0; i < d->ratios; i++)
+        ints += 2 * ((uint64_t)d->max_rows * d->ratio[i] / TILE_QUERIES + d->max_seqs + 1);
+    d->meta_bytes = ints * 4 < (256u << 20) ? ints * 4 : 256u << 20;
+    if (!(d->meta_host = gpu_pinned(d->g, d->meta_bytes, e)) ||
+        !(d->meta_device = gpu_alloc(d->g, d->meta_bytes, "the step's data", e)) ||
+        !(d->results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)))
+        return -1;
+    memset(d->meta_host, 0, d->meta_bytes);
+    return gpu_check(d->g, d->g->cu->set8(d->meta_device, 0, d->meta_bytes, d->g->stream), "clearing scratch", e);
+}
+
+static int cuda_prepare(struct device *base, const struct plan *p, const struct kv_config *kv, uint32_t max_rows,
+                        uint32_t max_seqs, uint32_t max_outs, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    struct step_sizes sizes;
+    d->max_rows = max_rows;
+    d->max_seqs = max_seqs;
+    d->max_outs = max_outs;
+    d->plan = p;
+    d->buffers = p->buffers;
+    d->width = p->width;
+    if (!d->options.exact && max_rows > PACK_ROWS_MOST && !d->blas)
+        d->blas = blas_open(d->g, 32u << 20);
+    if (step_measure(d, p, &sizes, e))
+        return -1;
+    if (!(d->buffer = mem_zalloc(p->buffers + 1, sizeof *d->buffer)))
+        return err_memory(e, "the table of buffers", p->buffers * sizeof *d->buffer);
+    find_ratios(d, p);
+    struct bump count = {0};
+    lay_out(d, p, &sizes, &count);
+    d->scratch_bytes = count.at;
+    if (take_kv(d, p, kv, e) || !(d->scratch = gpu_alloc(d->g, count.at, "scratch", e)) || take_meta(d, p, e))
+        return -1;
+    struct bump hand = {0, d->scratch};
+    lay_out(d, p, &sizes, &hand);
+    if (gpu_check(d->g, d->g->cu->set8(d->scratch, 0, d->scratch_bytes, d->g->stream), "clearing scratch", e) || gpu_sync(d->g, e))
+        return -1;
+    return d->options.no_parity ? 0 : parity_check(d, &sizes, e);
+}
+
+/* ---- a step ---- */
+
+static int too_large(const struct cuda_device *d, const struct step *s, struct err *e)
+{
+    if (s->rows > d->max_rows || s->seqs > d->max_seqs || s->outs > d->max_outs)
+        return err_set(e, ERR_RESOURCE, "a step of %u rows, %u sequences and %u results: at most %u, %u and %u were prepared",
+                       s->rows, s->seqs, s->outs, d->max_rows, d->max_seqs, d->max_outs);
+    return 0;
+}
+
+/* A cursor over the step's block: the same offsets on the host and on the card. */
+static int32_t *put(struct cuda_device *d, uint64_t *at, uint64_t n, const int32_t **device)
+{
+    int32_t *host = (int32_t *)d->meta_host + *at;
+    *device = (const int32_t *)d->meta_device + *at;
+    *at += n;
+    return host;
+}
+
+static void put_tables(struct cuda_device *d, const struct step *s, uint32_t width, int32_t *to)
+{
+    for (uint32_t i = 0; i < d->kv_groups * s->seqs; i++) {
+        uint32_t n = s->table_width < width ? s->table_width : width;
+        memcpy(to + (uint64_t)i * width, s->tables + (uint64_t)i * s->table_width, n * 4);
+        memset(to + (uint64_t)i * width + n, 0, (width - n) * 4);
+    }
+}
+
+/* Tiles of queries for the sequences that are not decode, for each ratio of heads to KV heads. */
+static void put_tiles(struct cuda_device *d, const struct step *s, uint64_t *at)
+{
+    const int32_t *base;
+    int32_t *to = put(d, at, 0, &base);
+    uint32_t n = 0;
+    d->meta.tiles = base;
+    d->any_decode = d->any_prefill = false;
+    for (uint32_t r = 0; r < d->ratios; r++) {
+        d->tiles[r] = 0;
+        d->tiles_at[r] = n;
+        for (uint32_t i = 0; i < s->seqs; i++) {
+            uint32_t queries = s->seq[i].rows * d->ratio[r];
+            if (queries <= DECODE_QUERIES) {
+                d->any_decode = true;
+                continue;
+            }
+            d->any_prefill = true;
+            for (uint32_t f = 0; f < queries; f += TILE_QUERIES) {
+                to[n++] = (int32_t)i;
+                to[n++] = (int32_t)f;
+                d->tiles[r]++;
+            }
+        }
+    }
+    *at += n;
+}
+
+static int write_meta(struct cuda_device *d, const struct step *s, struct err *e)
+{
+    struct meta *m = &d->meta;
+    uint64_t at = 0;
+    uint32_t longest = 1, width = round_pow2(s->table_width ? s->table_width : 1);
+    uint64_t ints = 3ull * s->rows + s->outs + 3ull * s->seqs + (uint64_t)d->kv_groups * s->seqs * width;
+    if (ints * 4 > d->meta_bytes)
+        return err_set(e, ERR_RESOURCE, "a page table of %u x %u entries is larger than what was prepared", s->seqs, s->table_width);
+    *m = (struct meta){.rows = s->rows, .seqs = s->seqs, .outs = s->outs, .width = width};
+    memcpy(put(d, &at, s->rows, &m->ids), s->ids, s->rows * 4ull);
+    memcpy(put(d, &at, s->rows, &m->pos), s->pos, s->rows * 4ull);
+    int32_t *row_seq = put(d, &at, s->rows, &m->row_seq), *out = put(d, &at, s->outs, &m->out);
+    int32_t *first = put(d, &at, s->seqs, &m->seq_first), *rows = put(d, &at, s->seqs, &m->seq_rows);
+    int32_t *len = put(d, &at, s->seqs, &m->seq_len);
+    if (s->outs)
+        memcpy(out, s->out, s->outs * 4ull);
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        first[i] = (int32_t)s->seq[i].first;
+        rows[i] = (int32_t)s->seq[i].rows;
+        len[i] = (int32_t)s->seq[i].length;
+        longest = s->seq[i].length > longest ? s->seq[i].length : longest;
+        for (uint32_t r = 0; r < s->seq[i].rows && s->seq[i].first + r < s->rows; r++)
+            row_seq[s->seq[i].first + r] = (int32_t)i;
+    }
+    put_tables(d, s, width, put(d, &at, (uint64_t)d->kv_groups * s->seqs * width, &m->tables));
+    put_tiles(d, s, &at);
+    d->meta_used = at * 4;
+    /* graphs are kept per length, rounded up to eighths of a power of two */
+    uint32_t unit = round_pow2(longest) / 16 < 64 ? 64 : round_pow2(longest) / 16;
+    d->longest = (longest + unit - 1) / unit * unit;
+    return 0;
+}
+
+
+static int timed_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
+{
+    float ms = 0;
+    const struct driver *cu = d->g->cu;
+    if (gpu_check(d->g, cu->event_record(d->event[0], d->g->stream), "timing", e) || step_op(d, p, i, e) ||
+        gpu_check(d->g, cu->event_record(d->event[1], d->g->stream), "timing", e) || gpu_sync(d->g, e) ||
+        gpu_check(d->g, cu->event_ms(&ms, d->event[0], d->event[1]), "timing", e))
+        return -1;
+    d->base.seconds[i] += 1e-3 * ms;
+    return 0;
+}
+
+/* All of a step on the stream: data in, operations, results out. */
+static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    struct gpu *g = d->g;
+    if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream), "sending a step", e))
+        return -1;
+    d->packed = (struct operand){0, 0};
+    d->in.x = NULL;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (d->base.seconds ? timed_op(d, p, i, e) : step_op(d, p, i, e))
+            return -1;
+    uint64_t bytes = (uint64_t)d->meta.outs * p->out_width * 4;
+    if (!bytes)
+        return 0;
+    return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results", e);
+}
+
+static struct step_graph *find_graph(struct cuda_device *d, const struct step_key *k)
+{
+    for (uint32_t i = 0; i < d->graphs; i++)
+        if (!memcmp(&d->graph[i].key, k, sizeof *k))
+            return &d->graph[i];
+    return NULL;
+}
+
+static void forget_graph(struct cuda_device *d, struct step_graph *s)
+{
+    if (s->exec)
+        d->g->cu->graph_exec_destroy(s->exec);
+    s->exec = NULL;
+}
+
+/* A place for a new key: the one not used for the longest time goes. */
+static struct step_graph *new_graph(struct cuda_device *d, const struct step_key *k)
+{
+    struct step_graph *s = &d->graph[d->graphs < GRAPHS_MOST ? d->graphs++ : 0];
+    for (uint32_t i = 0; i < d->graphs && d->graphs == GRAPHS_MOST; i++)
+        if (d->graph[i].used < s->used)
+            s = &d->graph[i];
+    forget_graph(d, s);
+    s->key = *k;
+    return s;
+}
+
+/* Records the step as a graph; where that fails the step runs as launches from then on, and the log says so. */
+static int record_graph(struct cuda_device *d, const struct plan *p, struct step_graph *s)
+{
+    struct gpu *g = d->g;
+    struct err why = {0};
+    void *graph = NULL;
+    if (gpu_check(g, g->cu->capture_begin(g->stream, CU_CAPTURE_THREAD), "recording a graph", &why))
+        goto failed;
+    int bad = put_step(d, p, &why);
+    int r = g->cu->capture_end(g->stream, &graph);
+    if (bad || gpu_check(g, r, "recording a graph", &why) ||
+        gpu_check(g, g->cu->graph_instantiate(&s->exec, graph, 0), "building a graph", &why)) {
+        if (graph)
+            g->cu->graph_destroy(graph);
+        goto failed;
+    }
+    g->cu->graph_destroy(graph);
+    return 0;
+failed:
+    d->no_graphs = true;
+    s->exec = NULL;
+    log_warn("no CUDA graphs, steps run as single launches: %s", why.text);
+    return -1;
+}
+
+static bool may_graph(const struct cuda_device *d, const struct plan *p)
+{
+    (void)p;
+    return !d->no_graphs && !d->base.seconds && !d->any_prefill && d->meta.rows <= PACK_ROWS_MOST;
+}
+
+static int cuda_run(struct device *base, const struct plan *p, const struct step *s, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    struct gpu *g = d->g;
+    if (gpu_alive(g, e) || too_large(d, s, e))
+        return -1;
+    if (d->ran && gpu_sync(g, e)) /* the last step still reads the block that is written now */
+        return -1;
+    d->ran = false;
+    if (write_meta(d, s, e))
+        return -1;
+    d->step++;
+    d->out_width = p->out_width;
+    struct step_graph *graph = NULL;
+    if (may_graph(d, p)) {
+        struct step_key key;
+        memset(&key, 0, sizeof key);
+        key.plan = p;
+        key.rows = s->rows;
+        key.seqs = s->seqs;
+        key.outs = s->outs;
+        key.width = d->meta.width;
+        key.longest = d->longest;
+        graph = find_graph(d, &key);
+        if (!graph) /* the second step with this key is worth a graph */
+            new_graph(d, &key)->used = d->step;
+        else if (!graph->exec)
+            record_graph(d, p, graph);
+    }
+    d->ran = true;
+    if (graph && graph->exec) {
+        graph->used = d->step;
+        return gpu_check(g, g->cu->graph_launch(graph->exec, g->stream), "replaying a graph", e);
+    }
+    return put_step(d, p, e);
+}
+
+static const float *cuda_results(struct device *base, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    if (gpu_sync(d->g, e))
+        return NULL;
+    d->ran = false;
+    return d->results;
+}
+
+/* ---- pages ---- */
+
+static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *from, const int32_t *to, uint32_t n, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    const struct group_kv *k = &d->kv[group];
+    for (uint32_t l = 0; l < k->shape.layers; l++)
+        for (uint32_t i = 0; i < n; i++) {
+            cu_ptr layer = k->base + l * k->layer_bytes;
+            if (gpu_alive(d->g, e) ||
+                gpu_check(d->g,
+                          d->g->cu->to_same(layer + (uint64_t)to[i] * k->page_bytes, layer + (uint64_t)from[i] * k->page_bytes,
+                                            k->page_bytes, d->g->stream),
+                          "copying KV pages", e))
+                return -1;
+        }
+    return 0;
+}
+
+static size_t cuda_page_bytes(const struct device *base, uint32_t group)
+{
+    const struct group_kv *k = &((const struct cuda_device *)base)->kv[group];
+    return k->page_bytes * k->shape.layers;
+}
+
+static int move_page(struct cuda_device *d, uint32_t group, int32_t page, uint8_t *to, const uint8_t *from, struct err *e)
+{
+    const struct group_kv *k = &d->kv[group];
+    const struct driver *cu = d->g->cu;
+    for (uint32_t l = 0; l < k->shape.layers; l++) {
+        cu_ptr at = k->base + l * k->layer_bytes + (uint64_t)page * k->page_bytes;
+        int r = to ? cu->to_host(to + l * k->page_bytes, at, k->page_bytes, d->g->stream)
+                   : cu->to_device(at, from + l * k->page_bytes, k->page_bytes, d->g->stream);
+        if (gpu_alive(d->g, e) || gpu_check(d->g, r, "moving a KV page", e))
+            return -1;
+    }
+    return gpu_sync(d->g, e);
+}
+
+static int cuda_read_page(struct device *base, uint32_t group, int32_t page, void *host, struct err *e)
+{
+    return move_page(self(base), group, page, host, NULL, e);
+}
+
+static int cuda_write_page(struct device *base, uint32_t group, int32_t page, const void *host, struct err *e)
+{
+    return move_page(self(base), group, page, NULL, host, e);
+}
+
+/* ---- the rest ---- */
+
+static void cuda_memory(const struct device *base, struct device_memory *m)
+{
+    const struct cuda_device *d = (const struct cuda_device *)base;
+    size_t available = 0, total = 0;
+    *m = (struct device_memory){.weights = d->weights.bytes, .scratch = d->g->taken - d->weights.bytes};
+    for (uint32_t i = 0; i < d->kv_groups; i++)
+        m->kv += d->kv[i].bytes;
+    m->scratch -= m->kv;
+    if (d->g->cu->mem_info(&available, &total) == CU_OK) {
+        m->total = total;
+        m->free = available;
+    }
+}
+
+static void cuda_close(struct device *base)
+{
+    struct cuda_device *d = self(base);
+    struct gpu *g = d->g;
+    if (g) {
+        g->cu->stream_sync(g->stream);
+        for (uint32_t i = 0; i < d->graphs; i++)
+            forget_graph(d, &d->graph[i]);
+        for (int i = 0; i < 2; i++)
+            if (d->event[i])
+                g->cu->event_destroy(d->event[i]);
+        blas_close(d->blas);
+        gpu_pinned_free(g, d->meta_host);
+        gpu_pinned_free(g, d->results);
+        gpu_free(g, d->meta_device, d->meta_bytes);
+        gpu_free(g, d->scratch, d->scratch_bytes);
+        for (uint32_t i = 0; i < d->kv_groups; i++)
+            gpu_free(g, d->kv[i].base, d->kv[i].bytes);
+        upload_free(&d->weights);
+        gpu_close(g);
+    }
+    mem_free(d->buffer);
+    mem_free(d);
+}
+
+static const struct device_ops ops = {.name = "cuda",
+                                      .load = cuda_load,
+                                      .prepare = cuda_prepare,
+                                      .run = cuda_run,
+                                      .results = cuda_results,
+                                      .copy_pages = cuda_copy_pages,
+                                      .page_bytes = cuda_page_bytes,
+                                      .read_page = cuda_read_page,
+                                      .write_page = cuda_write_page,
+                                      .memory = cuda_memory,
+                                      .close = cuda_close};
+
+int cuda_open(struct device **out, const struct device_options *o, struct err *e)
+{
+    *out = NULL;
+    struct cuda_device *d = mem_zalloc(1, sizeof *d);
+    if (!d)
+        return err_memory(e, "a device", sizeof *d);
+    d->base.ops = &ops;
+    d->options = *o;
+    if (!(d->g = gpu_open(o->index, o->memory, e))) {
+        mem_free(d);
+        return -1;
+    }
+    for (int i = 0; i < 2; i++)
+        if (gpu_check(d->g, d->g->cu->event_create(&d->event[i], 0), "making an event", e)) {
+            cuda_close(&d->base);
+            return -1;
+        }
+    *out = &d->base;
+    return 0;
+}

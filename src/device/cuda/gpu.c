@@ -1,0 +1,374 @@
+#include "device/cuda/gpu.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The launch table: kernel, its name in the module, and whether it asks for more shared memory than usual. */
+struct kernel_row {
+    uint16_t kernel;
+    uint8_t module;
+    bool shared;
+    const char *name;
+};
+
+static const struct kernel_row rows[] = {
+    {K_GEMM_ROW, MODULE_GEMM_TILE, true, "gemm_tile_1"},
+    {K_GEMM_STAGED, MODULE_GEMM_TILE, true, "gemm_staged"},
+    {K_REPACK, MODULE_WEIGHTS, false, "repack"},
+    {K_DEQUANT, MODULE_WEIGHTS, false, "dequant"},
+    {K_DEQUANT_TILE, MODULE_WEIGHTS, false, "dequant_tile"},
+    {K_GEMM_FLOAT, MODULE_WEIGHTS, false, "gemm_float"},
+    {K_GEMV_TILED, MODULE_WEIGHTS, true, "gemv_tiled"},
+    {K_QUANTISE, MODULE_WEIGHTS, false, "quantise_q8_1"},
+    {K_GEMV_DP4A, MODULE_WEIGHTS, false, "gemv_q4k_dp4a"},
+    {K_PROBE, MODULE_WEIGHTS, false, "probe_read"},
+    {K_NORM_PACK + 0, MODULE_ROWS, false, "norm_pack_1"},
+    {K_NORM_PACK + 1, MODULE_ROWS, false, "norm_pack_2"},
+    {K_NORM_PACK + 2, MODULE_ROWS, false, "norm_pack_4"},
+    {K_ACT_PACK, MODULE_ROWS, false, "act_pack"},
+    {K_ACT_ROWS, MODULE_ROWS, false, "act_rows"},
+    {K_TAIL, MODULE_ROWS, false, "tail"},
+    {K_EMBED, MODULE_ROWS, false, "embed"},
+    {K_FINISH, MODULE_ROWS, false, "finish_logits"},
+    {K_QKV, MODULE_ROWS, true, "qkv_finish"},
+    {K_LATENT, MODULE_ROWS, true, "latent_finish"},
+    {K_COPY_PAGES, MODULE_ROWS, false, "copy_pages"},
+    {K_ATTN_ANY, MODULE_ATTN, false, "attn_any"},
+    {K_ATTN_COMBINE, MODULE_ATTN, false, "attn_combine"},
+    {K_ATTN_DECODE + 0, MODULE_ATTN, true, "attn_decode_64"},
+    {K_ATTN_DECODE + 1, MODULE_ATTN, true, "attn_decode_96"},
+    {K_ATTN_DECODE + 2, MODULE_ATTN, true, "attn_decode_128"},
+    {K_ATTN_DECODE + 3, MODULE_ATTN, true, "attn_decode_256"},
+    {K_ATTN_FEW + 0, MODULE_ATTN, true, "attn_few_64"},
+    {K_ATTN_FEW + 1, MODULE_ATTN, true, "attn_few_96"},
+    {K_ATTN_FEW + 2, MODULE_ATTN, true, "attn_few_128"},
+    {K_ATTN_FEW + 3, MODULE_ATTN, true, "attn_few_256"},
+    {K_ATTN_PREFILL + 0, MODULE_ATTN, true, "attn_prefill_64"},
+    {K_ATTN_PREFILL + 1, MODULE_ATTN, true, "attn_prefill_96"},
+    {K_ATTN_PREFILL + 2, MODULE_ATTN, true, "attn_prefill_128"},
+    {K_ATTN_PREFILL + 3, MODULE_ATTN, true, "attn_prefill_256"},
+    {K_ROUTE, MODULE_MOE, false, "moe_route"},
+    {K_GROUP, MODULE_MOE, false, "moe_group"},
+    {K_COMBINE, MODULE_MOE, false, "moe_combine"},
+    {K_EACH, MODULE_SMALL, false, "rows_each"},
+    {K_SOFTMAX, MODULE_SMALL, false, "rows_softmax"},
+    {K_ROPE, MODULE_SMALL, false, "rows_rope"},
+    {K_TOP, MODULE_SMALL, false, "sample_top"},
+    {K_PICK, MODULE_SMALL, false, "sample_pick"},
+};
+
+/* Products: the form, its module, the stem of its four names. */
+struct gemm_row {
+    uint8_t fmt, module;
+    const char *stem;
+};
+
+static const struct gemm_row gemms[] = {
+    {FMT_F32, MODULE_GEMM_PLAIN, "gemm_f32"},       {FMT_F16, MODULE_GEMM_PLAIN, "gemm_f16"},
+    {FMT_BF16, MODULE_GEMM_PLAIN, "gemm_bf16"},     {FMT_Q8_0, MODULE_GEMM_PLAIN, "gemm_q8_0"},
+    {FMT_Q4_0, MODULE_GEMM_NIBBLE, "gemm_q4_0"},    {FMT_Q4_1, MODULE_GEMM_NIBBLE, "gemm_q4_1"},
+    {FMT_Q5_0, MODULE_GEMM_NIBBLE, "gemm_q5_0"},    {FMT_Q5_1, MODULE_GEMM_NIBBLE, "gemm_q5_1"},
+    {FMT_IQ4_NL, MODULE_GEMM_NIBBLE, "gemm_iq4_nl"}, {FMT_MXFP4, MODULE_GEMM_NIBBLE, "gemm_mxfp4"},
+    {FMT_Q2_K, MODULE_GEMM_SUPER, "gemm_q2_k"},     {FMT_Q3_K, MODULE_GEMM_SUPER, "gemm_q3_k"},
+    {FMT_Q4_K, MODULE_GEMM_SUPER, "gemm_q4_k"},     {FMT_Q5_K, MODULE_GEMM_SUPER, "gemm_q5_k"},
+    {FMT_IQ4_XS, MODULE_GEMM_SUPER, "gemm_iq4_xs"}, {FMT_Q4_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
+    {FMT_Q6_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
+};
+
+enum { SHARED_MOST = 200 << 10 };
+
+int gpu_alive(const struct gpu *g, struct err *e)
+{
+    if (!g->lost)
+        return 0;
+    return err_set(e, ERR_DEVICE, "device lost: cuda:%d failed earlier (error %d) and cannot be used by this process any more",
+                   g->card, g->lost);
+}
+
+/* Codes after which the context answers nothing but this code. */
+static bool is_sticky(int r)
+{
+    return r == CU_ECC_UNCORRECTABLE || (r >= CU_ILLEGAL_ADDRESS && r <= CU_LAUNCH_FAILED) || r == 220 || r == 721 || r == 999;
+}
+
+int gpu_check(struct gpu *g, int r, const char *doing, struct err *e)
+{
+    if (r == CU_OK)
+        return 0;
+    const char *name = NULL;
+    g->cu->error_name(r, &name);
+    if (is_sticky(r)) {
+        g->lost = r;
+        return err_set(e, ERR_DEVICE, "device lost: cuda:%d failed while %s (%s, error %d); restart the program", g->card,
+                       doing, name ? name : "unknown", r);
+    }
+    return err_set(e, r == CU_OUT_OF_MEMORY ? ERR_RESOURCE : ERR_DEVICE, "cuda:%d failed while %s (%s, error %d)", g->card,
+                   doing, name ? name : "unknown", r);
+}
+
+int gpu_count(struct err *e)
+{
+    const struct driver *cu = driver_get(e);
+    int n = 0;
+    if (!cu || cu->device_count(&n) != CU_OK)
+        return -1;
+    return n;
+}
+
+static void read_profile(struct gpu *g)
+{
+    struct gpu_profile *p = &g->profile;
+    const struct {
+        int what, *to;
+    } ask[] = {{CU_ATTR_MAJOR, &p->major},         {CU_ATTR_MINOR, &p->minor},
+               {CU_ATTR_SMS, &p->sms},             {CU_ATTR_SHARED_BLOCK, &p->shared_block},
+               {CU_ATTR_L2_BYTES, &p->l2_bytes},   {CU_ATTR_CLOCK_KHZ, &p->clock_khz},
+               {CU_ATTR_BUS_BITS, &p->bus_bits},   {CU_ATTR_MEMORY_CLOCK_KHZ, &p->memory_khz},
+               {CU_ATTR_ECC, &p->ecc}};
+    for (size_t i = 0; i < sizeof ask / sizeof ask[0]; i++)
+        if (g->cu->device_attribute(ask[i].to, ask[i].what, g->card) != CU_OK)
+            *ask[i].to = 0;
+    g->cu->device_name(p->name, sizeof p->name, g->card);
+    g->cu->device_memory(&p->memory, g->card);
+    p->driver = g->cu->version;
+}
+
+static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *name, bool shared, struct err *e)
+{
+    if (gpu_check(g, g->cu->module_function(&g->kernel[kernel], g->module[module], name), "looking up a kernel", e))
+        return err_prefix(e, "%s", name);
+    int most = g->profile.shared_block - 2048 < SHARED_MOST ? g->profile.shared_block - 2048 : SHARED_MOST;
+    if (shared && gpu_check(g, g->cu->function_set(g->kernel[kernel], CU_FUNC_DYNAMIC_SHARED, most), "setting a kernel up", e))
+        return err_prefix(e, "%s", name);
+    return 0;
+}
+
+static int load_kernels(struct gpu *g, struct err *e)
+{
+    for (int m = 0; m < MODULE_COUNT; m++) {
+        int r = g->cu->module_load(&g->module[m], gpu_blob(m));
+        if (r == CU_NO_BINARY)
+            return err_set(e, ERR_RESOURCE,
+                           "this build has no kernels for %s (compute capability %d.%d): build with nvcc on that machine, "
+                           "or use a package build",
+                           g->profile.name, g->profile.major, g->profile.minor);
+        if (gpu_check(g, r, "loading kernels", e))
+            return -1;
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (find_kernel(g, rows[i].kernel, rows[i].module, rows[i].name, rows[i].shared, e))
+            return -1;
+    for (size_t i = 0; i < sizeof gemms / sizeof gemms[0]; i++)
+        for (int s = 0; s < 4; s++) {
+            char name[48];
+            snprintf(name, sizeof name, "%s_%d", gemms[i].stem, 8 << s);
+            if (find_kernel(g, K_GEMM + 4u * gemms[i].fmt + s, gemms[i].module, name, false, e))
+                return -1;
+        }
+    return 0;
+}
+
+static int start(struct gpu *g, int index, struct err *e)
+{
+    int n = 0;
+    if (!(g->cu = driver_get(e)))
+        return -1;
+    if (!gpu_blob(0))
+        return err_set(e, ERR_RESOURCE, "this build has no CUDA kernels: nvcc was not there when it was built");
+    if (gpu_check(g, g->cu->device_count(&n), "counting cards", e))
+        return -1;
+    if (index < 0 || index >= n)
+        return err_set(e, ERR_USAGE, "there is no cuda:%d: this machine has %d card%s (cuda:0 to cuda:%d)", index, n,
+                       n == 1 ? "" : "s", n - 1);
+    if (gpu_check(g, g->cu->device_get(&g->card, index), "opening the card", e))
+        return -1;
+    read_profile(g);
+    if (g->profile.major < 8)
+        return err_set(e, ERR_RESOURCE, "%s is too old: compute capability %d.%d, at least 8.0 is needed", g->profile.name,
+                       g->profile.major, g->profile.minor);
+    g->plain_launch = g->profile.major < 9;
+    /* The primary context: cuBLASLt works in that one. */
+    if (gpu_check(g, g->cu->primary_retain(&g->context, g->card), "opening the card's context", e) ||
+        gpu_check(g, g->cu->context_set(g->context), "using the card's context", e) ||
+        gpu_check(g, g->cu->stream_create(&g->stream, CU_STREAM_NON_BLOCKING), "making a stream", e))
+        return -1;
+    return load_kernels(g, e);
+}
+
+struct gpu *gpu_open(int index, uint64_t limit, struct err *e)
+{
+    struct gpu *g = mem_zalloc(1, sizeof *g);
+    if (!g) {
+        err_memory(e, "a GPU", sizeof *g);
+        return NULL;
+    }
+    g->limit = limit;
+    if (start(g, index, e)) {
+        gpu_close(g);
+        return NULL;
+    }
+    return g;
+}
+
+void gpu_close(struct gpu *g)
+{
+    if (!g)
+        return;
+    if (g->context) {
+        for (int m = 0; m < MODULE_COUNT; m++)
+            if (g->module[m])
+                g->cu->module_unload(g->module[m]);
+        if (g->stream)
+            g->cu->stream_destroy(g->stream);
+        g->cu->primary_release(g->card);
+    }
+    mem_free(g);
+}
+
+cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
+{
+    size_t available = 0, total = 0;
+    cu_ptr p = 0;
+    if (gpu_alive(g, e) || gpu_check(g, g->cu->mem_info(&available, &total), "asking for free memory", e))
+        return 0;
+    uint64_t may = g->limit && g->limit < g->taken + available ? (g->limit > g->taken ? g->limit - g->taken : 0) : available;
+    bytes = bytes ? bytes : 16;
+    if (bytes > may) {
+        err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, %.1f MB are free%s", what, (double)bytes / 1e6,
+                (double)may / 1e6, g->limit ? " within the limit" : "");
+        return 0;
+    }
+    if (gpu_check(g, g->cu->mem_alloc(&p, bytes), "taking memory", e)) {
+        err_prefix(e, "%s, %.1f MB of GPU memory", what, (double)bytes / 1e6);
+        return 0;
+    }
+    g->taken += bytes;
+    return p;
+}
+
+void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes)
+{
+    if (!p)
+        return;
+    g->cu->mem_free(p);
+    g->taken -= bytes ? bytes : 16;
+}
+
+void *gpu_pinned(struct gpu *g, uint64_t bytes, struct err *e)
+{
+    void *p = NULL;
+    if (gpu_check(g, g->cu->host_alloc(&p, bytes ? bytes : 16, 0), "taking pinned memory", e))
+        return NULL;
+    return p;
+}
+
+void gpu_pinned_free(struct gpu *g, void *p)
+{
+    if (p)
+        g->cu->host_free(p);
+}
+
+int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void *args, struct err *e)
+{
+    if (gpu_alive(g, e))
+        return -1;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || g->skip[kernel])
+        return 0;
+    struct cu_launch_attribute early = {.id = CU_LAUNCH_PROGRAMMATIC, .value = {.flag = 1}};
+    struct cu_launch c = {.grid = {grid.x, grid.y, grid.z},
+                          .block = {grid.threads, 1, 1},
+                          .shared = grid.shared,
+                          .stream = g->stream,
+                          .attributes = &early,
+                          .attribute_count = g->plain_launch ? 0 : 1};
+    void *params[1];
+    memcpy(params, &args, sizeof args);
+    g->launches++;
+    int r = g->cu->launch(&c, g->kernel[kernel], params, NULL);
+    if (r == CU_OK)
+        return 0;
+    gpu_check(g, r, "launching a kernel", e);
+    return err_prefix(e, "%s (%u, %u, %u) x %u, %u bytes shared", gpu_kernel_name(kernel), grid.x, grid.y, grid.z,
+                      grid.threads, grid.shared);
+}
+
+int gpu_sync(struct gpu *g, struct err *e)
+{
+    if (gpu_alive(g, e))
+        return -1;
+    return gpu_check(g, g->cu->stream_sync(g->stream), "running kernels", e);
+}
+
+uint32_t gpu_gemm_groups(uint32_t m)
+{
+    return m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
+}
+
+struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k)
+{
+    struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1};
+    const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms, index = r.groups == 1 ? 0 : r.groups == 2 ? 1 : r.groups == 4 ? 2 : 3;
+    if (layout_is_tile(fmt) && index >= 2 && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER) {
+        /* columns through shared memory: where strips of 8 a block fill the card, or (up to 32 rows) strips of 2 just do */
+        const uint32_t halves = r.groups / 4;
+        const bool many = strips >= sms * 6, fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
+        const uint32_t split = many ? 1 : 4, stage = split * (many ? 3 : 2) * 4 * PACK_BYTES;
+        if (many || fits || g->stage == GPU_STAGE_ALWAYS) {
+            r.kernel = K_GEMM_STAGED;
+            r.split = split;
+            r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / split), halves, 1, GEMM_WARPS * 32, stage);
+            return r;
+        }
+    }
+    /* few rows want all the warps that the card holds, many rows one wave of blocks */
+    while (r.split < GEMM_WARPS && columns >= 2 * r.split &&
+           (m > 16 ? strips * r.split * 2 <= sms * 8 : strips * r.split < sms * 8))
+        r.split *= 2;
+    r.kernel = K_GEMM + 4 * fmt + index;
+    r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), 1, 1, GEMM_WARPS * 32, 0);
+    return r;
+}
+
+const char *gpu_kernel_name(uint32_t kernel)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].kernel == kernel)
+            return rows[i].name;
+    for (size_t i = 0; i < sizeof gemms / sizeof gemms[0]; i++)
+        if (kernel / 4 == gemms[i].fmt)
+            return gemms[i].stem;
+    return "?";
+}
+
+int gpu_measure(struct gpu *g, struct err *e)
+{
+    const struct driver *cu = g->cu;
+    uint64_t bytes = 2ull << 30;
+    float best = 0;
+    void *from = NULL, *to = NULL;
+    cu_ptr room = gpu_alloc(g, bytes, "the bandwidth probe", e);
+    if (!room)
+        return -1;
+    cu->event_create(&from, 0);
+    cu->event_create(&to, 0);
+    int bad = gpu_check(g, cu->set8(room, 1, bytes, g->stream), "clearing memory", e);
+    struct probe_args p = {(const uint8_t *)room, bytes, (uint32_t *)room};
+    for (int i = 0; i < 6 && !bad; i++) {
+        float ms = 0;
+        cu->event_record(from, g->stream);
+        bad = gpu_launch(g, K_PROBE, gpu_grid((unsigned)g->profile.sms * 4, 1, 1, 512, 0), &p, e);
+        cu->event_record(to, g->stream);
+        bad = bad || gpu_sync(g, e) || gpu_check(g, cu->event_ms(&ms, from, to), "timing", e);
+        if (!bad && (best == 0 || ms < best))
+            best = ms;
+    }
+    if (!bad)
+        g->profile.read_gbs = (double)bytes / 1e6 / best;
+    cu->event_destroy(from);
+    cu->event_destroy(to);
+    gpu_free(g, room, bytes);
+    return bad ? -1 : 0;
+}

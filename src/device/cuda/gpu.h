@@ -1,0 +1,138 @@
+/* One card: its primary context, a stream, our kernels on it, and what it is (the device profile).
+ * Belongs to one thread. After a fault that the driver calls sticky every call answers "device lost". */
+#pragma once
+
+#include "base/err.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/params.h"
+
+#include <stdbool.h>
+
+/* The products come in fours, for up to 8, 16, 32 and 64 streams, in the order of enum fmt. */
+enum gpu_module {
+    MODULE_GEMM_TILE,
+    MODULE_GEMM_PLAIN,
+    MODULE_GEMM_NIBBLE,
+    MODULE_GEMM_SUPER,
+    MODULE_WEIGHTS,
+    MODULE_ROWS,
+    MODULE_ATTN,
+    MODULE_MOE,
+    MODULE_SMALL,
+    MODULE_COUNT
+};
+
+enum gpu_kernel {
+    K_GEMM = 0, /* + 4 * fmt + (0, 1, 2, 3); the two tile forms share theirs */
+    K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
+    K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
+    K_REPACK,
+    K_DEQUANT,
+    K_DEQUANT_TILE,
+    K_GEMM_FLOAT,
+    K_GEMV_TILED,
+    K_QUANTISE,
+    K_GEMV_DP4A,
+    K_PROBE,
+    K_NORM_PACK, /* + 0..2: rows of up to 4096, 8192, 32768 */
+    K_ACT_PACK = K_NORM_PACK + 3,
+    K_ACT_ROWS,
+    K_TAIL,
+    K_EMBED,
+    K_FINISH,
+    K_QKV,
+    K_LATENT,
+    K_COPY_PAGES,
+    K_ATTN_ANY,
+    K_ATTN_COMBINE,
+    K_ATTN_DECODE, /* + 0..3: head sizes 64, 96, 128, 256 */
+    K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
+    K_ATTN_PREFILL = K_ATTN_FEW + 4,
+    K_ROUTE = K_ATTN_PREFILL + 4,
+    K_GROUP,
+    K_COMBINE,
+    K_EACH,
+    K_SOFTMAX,
+    K_ROPE,
+    K_TOP,
+    K_PICK,
+    K_COUNT
+};
+
+/* What the card is; selects kernels, and `quern doctor` prints it. */
+struct gpu_profile {
+    char name[96];
+    int major, minor, sms, driver;
+    int shared_block, l2_bytes, clock_khz, memory_khz, bus_bits, ecc;
+    size_t memory;
+    double read_gbs; /* measured by gpu_measure; 0 = not yet */
+};
+
+/* For benchmarks: whether products with staged columns are taken. */
+enum gpu_stage { GPU_STAGE_AUTO, GPU_STAGE_NEVER, GPU_STAGE_ALWAYS };
+
+struct gpu {
+    const struct driver *cu;
+    int card;
+    void *context, *stream;
+    void *module[MODULE_COUNT];
+    void *kernel[K_COUNT];
+    struct gpu_profile profile;
+    bool plain_launch; /* without programmatic dependent launch (below sm_90) */
+    int lost;          /* the driver's code, once it said so */
+    uint64_t taken;    /* bytes of device memory that are ours */
+    uint64_t limit;    /* at most; 0 = what is free */
+    uint64_t launches; /* so far */
+    enum gpu_stage stage;
+    bool skip[K_COUNT]; /* for benchmarks: leaves a kernel out, to see what it costs */
+};
+
+struct gpu *gpu_open(int index, uint64_t limit, struct err *e);
+void gpu_close(struct gpu *g);
+/* How many cards there are; -1 and the reason where there is no driver. */
+int gpu_count(struct err *e);
+
+/* 0 where r is CU_OK, else -1 and a sentence: `doing` is what failed. */
+int gpu_check(struct gpu *g, int r, const char *doing, struct err *e);
+/* -1 and "device lost" where it is. */
+int gpu_alive(const struct gpu *g, struct err *e);
+
+cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e); /* 0 on failure */
+void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes);
+void *gpu_pinned(struct gpu *g, uint64_t bytes, struct err *e);
+void gpu_pinned_free(struct gpu *g, void *p);
+
+struct gpu_grid {
+    unsigned x, y, z, threads, shared;
+};
+
+static inline struct gpu_grid gpu_grid(unsigned x, unsigned y, unsigned z, unsigned threads, unsigned shared)
+{
+    return (struct gpu_grid){x, y, z, threads, shared};
+}
+
+int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void *args, struct err *e);
+int gpu_sync(struct gpu *g, struct err *e);
+
+/* How a product is launched: the row of the variant table for this form of weight and number of rows (at most 64). */
+struct gpu_gemm {
+    uint32_t kernel;
+    uint32_t groups; /* of eight streams */
+    uint32_t split;  /* warps of a block that share a strip's columns */
+    struct gpu_grid grid;
+};
+/* strips: of 16 outputs, k: columns. */
+struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k);
+/* Groups of eight streams that m rows are packed in, side by side: 1, 2, 4 or 8. */
+uint32_t gpu_gemm_groups(uint32_t m);
+const char *gpu_kernel_name(uint32_t kernel);
+/* GB/s of reading, over 2 GB (or less where less is free). */
+int gpu_measure(struct gpu *g, struct err *e);
+
+/* The kernels that were built in: NULL where nvcc was not there. */
+const void *gpu_blob(enum gpu_module module);
+
+static inline unsigned gpu_blocks(uint64_t n, uint64_t per)
+{
+    return (unsigned)((n + per - 1) / per);
+}

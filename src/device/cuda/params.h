@@ -1,0 +1,316 @@
+/* What the kernels are given: one struct each, passed by value, written by C and read by CUDA. All
+ * pointers are device memory. Activations are float rows (m, ld); in front of a product they are
+ * packed as fp16 in the order in which mma.m16n8k16 wants its B operand:
+ *
+ *   pack  [G groups of 8 streams][column of 256][group][8 subs][lane = 4*stream + t][8 halves], then
+ *         [lane][sums of subs 2t, 2t+1: hi, hi, lo, lo], then [stream] float scale
+ *   lane (stream, t) has values 8t + {0,2,1,3,4,6,5,7} of each sub of 32; the values of a stream in a
+ *   column were multiplied by a power of two (so that fp16 holds them), whose inverse is `scale`. */
+#pragma once
+
+#include "device/cuda/layout.h"
+
+#include <stdint.h>
+
+enum { PACK_SUMS = 4096, PACK_SCALE = 4352, PACK_BYTES = 4384, PACK_STREAMS = 8 };
+enum { GEMM_SEGS = 3, GEMM_WARPS = 8, GEMM_ROWS_MOST = 64 };
+
+struct gemm_seg {
+    struct mat w;
+    float *y; /* (m, ldy) */
+    uint64_t ldy;
+    const float *bias;    /* (n) or NULL; (count, n) with experts */
+    uint32_t first; /* its first strip in the launch */
+    uint32_t pad;
+};
+
+struct norm_args {
+    uint32_t kind, heads; /* enum norm_kind */
+    const float *w, *b;
+    uint32_t w_len; /* of w: a slice, or the row */
+    float eps;
+};
+
+/* Where rows go in front of a product; NULL: not there. */
+struct pack_out {
+    uint8_t *pack;
+    uint32_t groups; /* G of pack */
+    uint32_t pad0;
+    uint16_t *half;    /* (m, kp) */
+    float *half_scale; /* (m): multiply the product of `half` with it */
+    float *rows;       /* (m, ldr) floats */
+    uint64_t ldr;
+    uint32_t kp, pad;
+};
+
+/* h = act(gate) * up, or act(up) where gate is NULL. */
+struct act_args {
+    const float *gate, *up; /* (m, ld) */
+    uint64_t ld;
+    const float *row_scale; /* (m) or NULL */
+    uint32_t m, k;
+    uint32_t act;
+    float alpha, limit;
+    uint32_t pad;
+    const float *gate_bias, *up_bias; /* or NULL */
+    struct pack_out out;
+};
+
+/* What a product of one row makes of its input itself; x NULL: it takes the pack. */
+struct gemm_in {
+    const float *x; /* (k) */
+    struct norm_args norm;
+};
+
+/* y = scale * (W x + bias) + residual, for up to three weights that share x. */
+struct gemm_args {
+    struct gemm_seg seg[GEMM_SEGS];
+    uint32_t segs, strips; /* strips of 16 (or 32: gpu_gemm_strip) outputs in all */
+    uint32_t m, k;
+    uint32_t split;  /* warps that share a strip's columns: 1, 2, 4 or 8 */
+    uint32_t groups; /* of eight streams, side by side in x */
+    float scale;
+    uint32_t paired, act;  /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
+    uint32_t pad;
+    const uint8_t *x;      /* pack */
+    const float *residual; /* (m, ldr) or NULL */
+    uint64_t ldr;
+    const int32_t *expert; /* (groups) or NULL: group blockIdx.y multiplies with that matrix; -1 = none */
+    struct gemm_in in;     /* of gemm_tile_1, which has no pack */
+};
+
+/* The same with float rows: x (m, ldx). experts: rows 8*blockIdx.y.. belong to group blockIdx.y. */
+struct float_args {
+    struct mat w;
+    const float *x;
+    uint64_t ldx;
+    float *y;
+    uint64_t ldy;
+    const float *bias, *residual;
+    uint64_t ldr;
+    uint32_t m;
+    float scale;
+    const int32_t *expert;
+    uint32_t heads; /* > 0: matrix h takes columns h*k of x and gives columns h*n of y (x_step, y_step) */
+    uint32_t x_step, y_step;
+    uint32_t pad;
+};
+
+struct repack_args {
+    const uint8_t *src;
+    uint8_t *dst;
+    uint64_t row_bytes, bytes; /* bytes: of dst */
+    uint32_t fmt, n, k, pad;
+};
+
+/* Rows [first, first + rows) as fp16, k padded to kp with zeros. */
+struct dequant_args {
+    struct mat w;
+    uint16_t *dst; /* (rows, kp) */
+    uint32_t first, rows, kp, pad;
+};
+
+struct pack_args {
+    const float *x; /* (m, ldx) */
+    uint64_t ldx;
+    uint32_t m, k;
+    struct norm_args norm;
+    struct pack_out out;
+    const int32_t *slot_row; /* or NULL: row i is x's row slot_row[i] (-1: leave it) */
+};
+
+struct tail_args {
+    const float *y; /* (m, ldy) */
+    uint64_t ldy;
+    const float *row_scale, *bias;
+    uint32_t m, n;
+    struct norm_args post, after;
+    float scale;
+    uint32_t pad;
+    const float *residual;
+    uint64_t ldr;
+    float *out;
+    uint64_t ldo;
+};
+
+/* The step on the device. */
+struct meta {
+    const int32_t *ids, *pos, *row_seq, *out;
+    const int32_t *seq_first, *seq_rows, *seq_len;
+    const int32_t *tables; /* (groups, seqs, width) */
+    const int32_t *tiles;  /* (tiles, 2): sequence, first query of a tile of prefill attention */
+    uint32_t rows, seqs, outs, width;
+};
+
+enum kv_type { KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_F8 };
+
+/* One layer's KV: a page is [head][K: slot rows][...] then [head][V]; V of fp16 is transposed,
+ * (v_dim, tokens), which is what the second product of attention wants. */
+struct kv_view {
+    uint8_t *base;
+    uint64_t page_bytes;
+    uint32_t type, tokens, token_bits; /* tokens of a page: 1 << token_bits */
+    uint32_t heads, k_dim, v_dim;
+    uint32_t k_row, v_row; /* bytes of a token's K and V of one head */
+    const int32_t *table;  /* (seqs, width) of its group */
+};
+
+struct qkv_args {
+    const float *y; /* (m, ldy): q | k | v */
+    uint64_t ldy;
+    const float *row_scale;
+    const float *q_bias, *k_bias, *v_bias;
+    float clamp;
+    uint32_t m, heads;
+    struct norm_args q_norm, k_norm;
+    uint32_t rope, rope_dims, rope_first;
+    float rope_factor;
+    const float *freqs;
+    float *out; /* q */
+    uint64_t ldo;
+    struct kv_view kv;
+    struct meta meta;
+};
+
+struct attn_args {
+    const float *q;
+    uint64_t ldq;
+    float *out; /* (m, heads * v_dim) */
+    uint64_t ldo;
+    uint32_t heads, m;
+    float scale, softcap;
+    uint32_t window, causal, v_in_k;
+    uint32_t splits, split_keys;
+    uint32_t tiles;
+    const float *sinks;
+    float *part;    /* (splits, m, heads, v_dim) */
+    float *part_ml; /* (splits, m, heads, 2) */
+    struct pack_out pack;
+    struct kv_view kv;
+    struct meta meta;
+};
+
+/* Latent attention: q (m, heads, nope + R) and c (m, L + R) after their products. */
+struct latent_args {
+    float *q;
+    uint64_t ldq;
+    float *c;
+    uint64_t ldc;
+    struct norm_args norm;
+    uint32_t m, heads, nope, latent;
+    uint32_t rope, rope_dims;
+    float rope_factor;
+    uint32_t pad;
+    const float *freqs;
+    float *out; /* (m, heads, L + R): the rotated part is written here */
+    uint64_t ldo;
+    struct kv_view kv;
+    struct meta meta;
+};
+
+struct embed_args {
+    struct mat table, positions, types;
+    uint32_t position_offset;
+    float scale;
+    struct norm_args norm;
+    float *out;
+    uint64_t ldo;
+    uint32_t width, pad;
+    struct meta meta;
+};
+
+struct gather_args { /* rows meta.out of x */
+    const float *x;
+    uint64_t ldx;
+    float *y;
+    uint64_t ldy;
+    uint32_t n, m;
+    struct meta meta;
+};
+
+struct finish_args { /* logits = softcap(scale * y + bias) */
+    float *y;
+    uint64_t ldy;
+    const float *bias;
+    uint32_t n, m;
+    float scale, softcap;
+};
+
+struct route_args {
+    const float *logits; /* (m, experts) */
+    const float *select_bias;
+    uint32_t m, experts, used, gating, groups, groups_used, normalise;
+    float weight_scale;
+    int32_t *expert; /* (m, used) */
+    float *weight;   /* (m, used) */
+};
+
+struct group_args {
+    const int32_t *expert; /* (m, used) */
+    uint32_t m, used, experts, most_groups;
+    int32_t *slot;         /* (m, used): where the pair lies */
+    int32_t *slot_row;     /* (slots): its row, -1 = padding */
+    int32_t *group_expert; /* (most_groups), -1 = none */
+};
+
+struct combine_args {
+    const float *y; /* (slots, n) */
+    uint64_t ldy;
+    const int32_t *slot;
+    const float *weight;
+    const float *shared; /* (m, n) or NULL */
+    const float *shared_gate; /* (m) logits or NULL */
+    float *out; /* (m, n) */
+    uint64_t ldo;
+    uint32_t m, n, used, pad;
+};
+
+enum { ROWS_ADD = 100, ROWS_BIAS, ROWS_SWIGLU }; /* beside enum act_kind */
+
+/* Small operations on rows, for callers of the public header. */
+struct rows_args {
+    const float *x, *w, *b;
+    float *y;
+    uint64_t n;
+    uint32_t m, kind; /* kind: enum act_kind, or which operation */
+    const int32_t *pos;
+    float factor;
+    uint32_t heads, dim, rope_dims, rope_first, pad;
+};
+
+struct q8_args {
+    const float *x; /* (m, k) */
+    uint8_t *y;     /* (m, k/32) blocks of 36 bytes */
+    uint64_t blocks;
+};
+
+struct gemv_args {
+    struct mat w;
+    const float *x;
+    const uint8_t *x8; /* Q8_1 */
+    float *y;
+    uint32_t per_block, chunk; /* outputs a block, floats staged at a time */
+};
+
+struct sample_args {
+    const float *logits; /* (m, n) */
+    uint64_t ld;
+    uint32_t n, m, top_k;
+    float temperature, top_p, min_p;
+    const float *noise; /* (m) in [0, 1) */
+    int32_t *ids;       /* (m), top-k: (m, top_k) */
+    float *values;      /* (m, top_k) */
+};
+
+struct probe_args {
+    const uint8_t *src;
+    uint64_t bytes;
+    uint32_t *sink;
+};
+
+struct pages_args {
+    uint8_t *base;
+    uint64_t page_bytes, layer_bytes;
+    const int32_t *from, *to;
+    uint32_t n, layers;
+};

@@ -1,0 +1,467 @@
+/* Operations on rows: norms, packing, activations, tails, embeddings, what follows Q/K/V. */
+#include "device/cuda/common.cuh"
+
+struct stat {
+    float mean, scale;
+};
+
+/* Mean and 1/deviation (RMS: mean 0) of n values that each thread of the block sees through f. */
+template <class F>
+static __device__ __forceinline__ struct stat block_stat(uint32_t kind, float eps, uint32_t n, float *room, F f)
+{
+    struct stat r = {0.0f, 1.0f};
+    if (kind == NORM_NONE)
+        return r;
+    float sum = 0.0f;
+    if (kind == NORM_LAYER) {
+        for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+            sum += f(i);
+        r.mean = block_sum(sum, room) / (float)n;
+        sum = 0.0f;
+    }
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = f(i) - r.mean;
+        sum += v * v;
+    }
+    r.scale = rsqrtf(block_sum(sum, room) / (float)n + eps);
+    return r;
+}
+
+static __device__ __forceinline__ float normed(const struct norm_args &n, struct stat s, float v, uint32_t i)
+{
+    v = (v - s.mean) * s.scale;
+    if (n.w)
+        v *= n.w[i];
+    if (n.b)
+        v += n.b[i];
+    return v;
+}
+
+/* A row a block: norm, and on to wherever it is wanted. A warp has NORM_COLUMNS columns of 256 values in registers, a lane
+ * 8 values of each. */
+template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
+{
+    __shared__ float room[3][32];
+    dep_launch();
+    const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const uint32_t columns = (p.k + 255) / 256;
+    float v[NORM_COLUMNS][8], w[NORM_COLUMNS][8];
+    /* weights are there before the predecessor is done */
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++) {
+        const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
+        if (p.norm.w && at < p.k)
+            load8(p.norm.w + at, p.k - at, true, w[i]);
+        else
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                w[i][j] = 1.0f;
+    }
+    dep_wait();
+    const int from = p.slot_row ? p.slot_row[row] : (int)row;
+    if (from < 0)
+        return;
+    const float *x = p.x + (uint64_t)from * p.ldx;
+    const bool aligned = is_aligned(p.x, p.ldx);
+    float sum = 0.0f, mean = 0.0f, scale = 1.0f;
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++) {
+        const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
+        load8(x + at, at < p.k ? p.k - at : 0, aligned, v[i]);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            sum += p.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
+    }
+    if (p.norm.kind == NORM_LAYER) {
+        mean = block_sum(sum, room[0]) / (float)p.k;
+        sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < NORM_COLUMNS; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                if (256 * (warp + warps * i) + 8 * lane + j < p.k)
+                    sum += (v[i][j] - mean) * (v[i][j] - mean);
+    }
+    if (p.norm.kind != NORM_NONE)
+        scale = rsqrtf(block_sum(sum, room[1]) / (float)p.k + p.norm.eps);
+    float max = 0.0f;
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const uint32_t at = 256 * (warp + warps * i) + 8 * lane + j;
+            float y = (v[i][j] - mean) * scale * w[i][j];
+            if (p.norm.b && at < p.k)
+                y += p.norm.b[at];
+            v[i][j] = at < p.k ? y : 0.0f;
+            max = fmaxf(max, fabsf(v[i][j]));
+        }
+    float half_scale = 1.0f;
+    if (p.out.half) {
+        max = block_max(max, room[2]);
+        half_scale = max > 32768.0f ? pack_scale(max) : 1.0f;
+        if (threadIdx.x == 0)
+            p.out.half_scale[row] = 1.0f / half_scale;
+    }
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++) {
+        const uint32_t c = warp + warps * i, at = 256 * c + 8 * lane;
+        if (p.out.pack && c < columns)
+            pack_warp(p.out, columns, row, c, v[i]);
+        if (p.out.half && at < p.out.kp) {
+            const float s = half_scale;
+            *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
+                make_uint4(half_bits2(v[i][0] * s, v[i][1] * s), half_bits2(v[i][2] * s, v[i][3] * s),
+                           half_bits2(v[i][4] * s, v[i][5] * s), half_bits2(v[i][6] * s, v[i][7] * s));
+        }
+        if (p.out.rows)
+#pragma unroll
+            for (uint32_t j = 0; j < 8; j++)
+                if (at + j < p.k)
+                    p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[i][j];
+    }
+}
+
+/* Rows of up to 256 * warps, 512 * warps and 1024 * warps values. */
+extern "C" __global__ void __launch_bounds__(512) norm_pack_1(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<1>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(512) norm_pack_2(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<2>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) norm_pack_4(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<4>(p);
+}
+
+/* Packed: a warp per 256 values, blockIdx.y the row. */
+extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant__ struct act_args p)
+{
+    dep_launch();
+    dep_wait();
+    const uint32_t columns = (p.k + 255) / 256, c = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
+    if (c >= columns)
+        return;
+    float v[8];
+    act8(p, row, p.row_scale ? p.row_scale[row] : 1.0f, 256 * c + 8 * (threadIdx.x % 32), act_aligned(p), v);
+    pack_warp(p.out, columns, row, c, v);
+}
+
+/* fp16 or float rows: a block a row. The row's scale for fp16 needs its maximum first. */
+extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant__ struct act_args p)
+{
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint32_t row = blockIdx.x;
+    const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
+    const bool aligned = act_aligned(p);
+    float v[8], max = 0.0f, s = 1.0f;
+    for (uint32_t at = 8 * threadIdx.x; p.out.half && at < p.out.kp; at += 8 * 512) {
+        act8(p, row, rs, at, aligned, v);
+        *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
+            make_uint4(half_bits2(v[0], v[1]), half_bits2(v[2], v[3]), half_bits2(v[4], v[5]), half_bits2(v[6], v[7]));
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            max = fmaxf(max, fabsf(v[j]));
+    }
+    if (p.out.half)
+        max = block_max(max, room);
+    if (max > 32768.0f) { /* rare: once more, scaled (every thread overwrites what it wrote) */
+        s = pack_scale(max);
+        for (uint32_t at = 8 * threadIdx.x; at < p.out.kp; at += 8 * 512) {
+            act8(p, row, rs, at, aligned, v);
+            *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
+                make_uint4(half_bits2(v[0] * s, v[1] * s), half_bits2(v[2] * s, v[3] * s), half_bits2(v[4] * s, v[5] * s),
+                           half_bits2(v[6] * s, v[7] * s));
+        }
+    }
+    if (p.out.half && threadIdx.x == 0)
+        p.out.half_scale[row] = 1.0f / s;
+    for (uint32_t at = 8 * threadIdx.x; p.out.rows && at < p.k; at += 8 * 512) {
+        act8(p, row, rs, at, aligned, v);
+        for (uint32_t j = 0; j < 8 && at + j < p.k; j++)
+            p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[j];
+    }
+}
+
+/* out = after(residual + scale * post(y + bias)), a block a row. */
+extern "C" __global__ void __launch_bounds__(512) tail(const __grid_constant__ struct tail_args p)
+{
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint64_t row = blockIdx.x;
+    const float *y = p.y + row * p.ldy, rs = p.row_scale ? p.row_scale[row] : 1.0f;
+    auto in = [&](uint32_t i) { return y[i] * rs + (p.bias ? p.bias[i] : 0.0f); };
+    struct stat s = block_stat(p.post.kind, p.post.eps, p.n, room, in);
+    float *out = p.out + row * p.ldo;
+    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x) {
+        float v = in(i);
+        if (p.post.kind != NORM_NONE)
+            v = normed(p.post, s, v, i);
+        v *= p.scale;
+        if (p.residual)
+            v += p.residual[row * p.ldr + i];
+        out[i] = v;
+    }
+    if (p.after.kind == NORM_NONE)
+        return;
+    /* each thread reads back only what it wrote */
+    s = block_stat(p.after.kind, p.after.eps, p.n, room, [&](uint32_t i) { return out[i]; });
+    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x)
+        out[i] = normed(p.after, s, out[i], i);
+}
+
+extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ struct embed_args p)
+{
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint32_t row = blockIdx.x;
+    float *out = p.out + (uint64_t)row * p.ldo;
+    const uint32_t id = p.meta.ids[row], at = p.meta.pos[row] + p.position_offset;
+    for (uint32_t i = threadIdx.x; i < (p.width + 7) / 8; i += blockDim.x) {
+        float v[8], z[8];
+        decode8(p.table.base, p.table.stride, p.table.fmt, p.table.k, id, i, v);
+        for (int j = 0; j < 8; j++)
+            v[j] *= p.scale;
+        if (p.positions.base) {
+            decode8(p.positions.base, p.positions.stride, p.positions.fmt, p.positions.k, at, i, z);
+            for (int j = 0; j < 8; j++)
+                v[j] += z[j];
+        }
+        if (p.types.base) {
+            decode8(p.types.base, p.types.stride, p.types.fmt, p.types.k, 0, i, z);
+            for (int j = 0; j < 8; j++)
+                v[j] += z[j];
+        }
+        for (int j = 0; j < 8; j++)
+            if (8 * i + j < p.width)
+                out[8 * i + j] = v[j];
+    }
+    if (p.norm.kind == NORM_NONE)
+        return;
+    __syncthreads();
+    struct stat s = block_stat(p.norm.kind, p.norm.eps, p.width, room, [&](uint32_t i) { return out[i]; });
+    for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x)
+        out[i] = normed(p.norm, s, out[i], i);
+}
+
+extern "C" __global__ void __launch_bounds__(256) gather_rows(const __grid_constant__ struct gather_args p)
+{
+    dep_launch();
+    dep_wait();
+    const uint64_t from = p.meta.out[blockIdx.x];
+    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x)
+        p.y[blockIdx.x * p.ldy + i] = p.x[from * p.ldx + i];
+}
+
+extern "C" __global__ void __launch_bounds__(256) finish_logits(const __grid_constant__ struct finish_args p)
+{
+    dep_launch();
+    dep_wait();
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.n)
+        return;
+    float *y = p.y + blockIdx.y * p.ldy + i;
+    float v = (*y + (p.bias ? p.bias[i] : 0.0f)) * p.scale;
+    *y = p.softcap > 0.0f ? p.softcap * tanhf(v / p.softcap) : v;
+}
+
+/* Rotates v (in shared memory, one warp) in place; the lane has the sine and cosine of its first pair. */
+static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, uint32_t first, float factor,
+                                                 const float *freqs, int pos, float sine, float cosine)
+{
+    for (uint32_t i = threadIdx.x % 32; i < dims / 2; i += 32) {
+        if (i >= 32)
+            sincosf((float)pos * freqs[i], &sine, &cosine);
+        const float s = sine * factor, c = cosine * factor;
+        uint32_t a = first + (kind == ROPE_PAIRS ? 2 * i : i), b = kind == ROPE_PAIRS ? a + 1 : a + dims / 2;
+        float x = v[a], y = v[b];
+        v[a] = x * c - y * s;
+        v[b] = x * s + y * c;
+    }
+    __syncwarp();
+}
+
+static __device__ __forceinline__ void norm_warp(const struct norm_args &n, float *v, uint32_t dim, uint32_t head,
+                                                 const float *whole, uint32_t whole_n, float rs, const float *bias)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    float mean = 0.0f, sum = 0.0f, count = n.heads ? (float)dim : (float)whole_n;
+    /* heads == 0: the statistics of the whole row, which every warp takes anew */
+    auto at = [&](uint32_t i) { return n.heads ? v[i] : whole[i] * rs + (bias ? bias[i] : 0.0f); };
+    if (n.kind == NORM_LAYER) {
+        for (uint32_t i = lane; i < (uint32_t)count; i += 32)
+            mean += at(i);
+        mean = warp_sum(mean) / count;
+    }
+    for (uint32_t i = lane; i < (uint32_t)count; i += 32) {
+        float d = at(i) - mean;
+        sum += d * d;
+    }
+    float scale = rsqrtf(warp_sum(sum) / count + n.eps);
+    uint32_t off = n.w_len > dim || !n.heads ? head * dim : 0;
+    for (uint32_t i = lane; i < dim; i += 32) {
+        float r = (v[i] - mean) * scale;
+        if (n.w)
+            r *= n.w[off + i];
+        if (n.b)
+            r += n.b[off + i];
+        v[i] = r;
+    }
+    __syncwarp();
+}
+
+/* A row of K or V of one head from shared memory into its page. */
+static __device__ __forceinline__ void kv_store(const struct kv_view &kv, uint32_t page, uint32_t slot, uint32_t head,
+                                                bool is_v, const float *v)
+{
+    const uint32_t lane = threadIdx.x % 32, dim = is_v ? kv.v_dim : kv.k_dim, row = is_v ? kv.v_row : kv.k_row;
+    uint8_t *at = kv.base + page * kv.page_bytes;
+    at += is_v ? (uint64_t)kv.heads * kv.tokens * kv.k_row : 0;
+    at += (uint64_t)head * kv.tokens * row;
+    if (kv.type == KV_F16 && is_v) {
+        for (uint32_t i = lane; i < dim; i += 32)
+            ((__half *)at)[(uint64_t)i * kv.tokens + slot] = __float2half_rn(v[i]);
+        return;
+    }
+    at += (uint64_t)slot * row;
+    if (kv.type == KV_Q8_0) {
+        for (uint32_t b = 0; b < dim / 32; b++) {
+            float x = v[32 * b + lane];
+            __half d = __float2half_rn(warp_max(fabsf(x)) / 127.0f);
+            float f = __half2float(d);
+            int q = f > 0.0f ? __float2int_rn(x / f) : 0;
+            at[34 * b + 2 + lane] = (uint8_t)(int8_t)max(-127, min(127, q));
+            if (lane == 0)
+                *(__half *)(at + 34 * b) = d;
+        }
+        return;
+    }
+    for (uint32_t i = lane; i < dim; i += 32) {
+        if (kv.type == KV_F32)
+            ((float *)at)[i] = v[i];
+        else if (kv.type == KV_F16)
+            ((__half *)at)[i] = __float2half_rn(v[i]);
+        else if (kv.type == KV_BF16)
+            ((uint16_t *)at)[i] = bf16_from_f32(v[i]);
+        else
+            at[i] = f8_e4m3_from_f32(fminf(fmaxf(v[i], -448.0f), 448.0f));
+    }
+}
+
+enum { QKV_Q, QKV_K, QKV_V };
+
+struct qkv_head {
+    uint32_t kind, head, pos, page;
+    float sine, cosine; /* of the lane's first pair */
+};
+
+/* What needs no predecessor: the step's data was there before the first kernel. slot counts the heads of q, k, v. */
+static __device__ __forceinline__ struct qkv_head qkv_start(const struct qkv_args &p, uint32_t row, uint32_t slot)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    struct qkv_head h;
+    h.kind = slot < p.heads ? QKV_Q : slot < p.heads + p.kv.heads ? QKV_K : QKV_V;
+    h.head = h.kind == QKV_Q ? slot : h.kind == QKV_K ? slot - p.heads : slot - p.heads - p.kv.heads;
+    h.pos = p.meta.pos[row];
+    h.page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + (h.pos >> p.kv.token_bits)];
+    h.sine = 0.0f;
+    h.cosine = 1.0f;
+    if (h.kind != QKV_V && p.rope != ROPE_NONE && lane < p.rope_dims / 2)
+        sincosf((float)h.pos * p.freqs[lane], &h.sine, &h.cosine);
+    return h;
+}
+
+/* The finished head into v (shared memory, its dimension long). */
+static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, const struct qkv_head &h, uint32_t row, float *v)
+{
+    const uint32_t lane = threadIdx.x % 32, dim = h.kind == QKV_V ? p.kv.v_dim : p.kv.k_dim;
+    const uint64_t q_n = (uint64_t)p.heads * p.kv.k_dim, k_n = (uint64_t)p.kv.heads * p.kv.k_dim;
+    const float *y = p.y + row * p.ldy + (h.kind == QKV_Q ? 0 : h.kind == QKV_K ? q_n : q_n + k_n);
+    const float *bias = h.kind == QKV_Q ? p.q_bias : h.kind == QKV_K ? p.k_bias : p.v_bias;
+    const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
+#pragma unroll 4
+    for (uint32_t i = lane; i < dim; i += 32) {
+        float x = y[(uint64_t)h.head * dim + i] * rs + (bias ? bias[h.head * dim + i] : 0.0f);
+        v[i] = p.clamp > 0.0f ? fminf(fmaxf(x, -p.clamp), p.clamp) : x;
+    }
+    __syncwarp();
+    const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : p.k_norm;
+    if (h.kind != QKV_V && n.kind != NORM_NONE)
+        norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
+    if (h.kind != QKV_V && p.rope != ROPE_NONE)
+        rope_warp(v, p.rope, p.rope_dims, p.rope_first, p.rope_factor, p.freqs, (int)h.pos, h.sine, h.cosine);
+}
+
+/* A warp per (row, head of q, k or v). */
+extern "C" __global__ void __launch_bounds__(128) qkv_finish(const __grid_constant__ struct qkv_args p)
+{
+    extern __shared__ float row_room[];
+    dep_launch();
+    const uint32_t warp = threadIdx.x / 32, slot = blockIdx.x * 4 + warp, row = blockIdx.y;
+    struct qkv_head h = qkv_start(p, row, slot);
+    dep_wait();
+    if (slot >= p.heads + 2 * p.kv.heads)
+        return;
+    float *v = row_room + warp * max(p.kv.k_dim, p.kv.v_dim);
+    qkv_compute(p, h, row, v);
+    if (h.kind == QKV_Q) {
+        for (uint32_t i = threadIdx.x % 32; i < p.kv.k_dim; i += 32)
+            p.out[row * p.ldo + (uint64_t)h.head * p.kv.k_dim + i] = v[i];
+        return;
+    }
+    kv_store(p.kv, h.page, h.pos & (p.kv.tokens - 1), h.head, h.kind == QKV_V, v);
+}
+
+/* Latent attention: warp 0 of a row's first block norms, rotates and stores c; the others rotate a q head. */
+extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_constant__ struct latent_args p)
+{
+    extern __shared__ float row_room[];
+    dep_launch();
+    dep_wait();
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = blockIdx.x * 4 + warp, row = blockIdx.y;
+    if (slot > p.heads)
+        return;
+    const uint32_t pos = p.meta.pos[row], width = p.latent + p.rope_dims;
+    float *v = row_room + warp * width, sine = 0.0f, cosine = 1.0f;
+    if (lane < p.rope_dims / 2)
+        sincosf((float)pos * p.freqs[lane], &sine, &cosine);
+    if (slot == p.heads) {
+        const float *c = p.c + row * p.ldc;
+        for (uint32_t i = lane; i < width; i += 32)
+            v[i] = c[i];
+        __syncwarp();
+        struct norm_args n = p.norm;
+        n.heads = 1;
+        if (n.kind != NORM_NONE)
+            norm_warp(n, v, p.latent, 0, nullptr, 0, 1.0f, nullptr);
+        rope_warp(v, p.rope, p.rope_dims, p.latent, p.rope_factor, p.freqs, (int)pos, sine, cosine);
+        const uint32_t page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + pos / p.kv.tokens];
+        kv_store(p.kv, page, pos % p.kv.tokens, 0, false, v);
+        return;
+    }
+    const float *q = p.q + row * p.ldq + (uint64_t)slot * (p.nope + p.rope_dims) + p.nope;
+    for (uint32_t i = lane; i < p.rope_dims; i += 32)
+        v[i] = q[i];
+    __syncwarp();
+    rope_warp(v, p.rope, p.rope_dims, 0, p.rope_factor, p.freqs, (int)pos, sine, cosine);
+    float *out = p.out + row * p.ldo + (uint64_t)slot * width + p.latent;
+    for (uint32_t i = lane; i < p.rope_dims; i += 32)
+        out[i] = v[i];
+}
+
+extern "C" __global__ void __launch_bounds__(256) copy_pages(const __grid_constant__ struct pages_args p)
+{
+    uint8_t *layer = p.base + blockIdx.y * p.layer_bytes;
+    const uint4 *from = (const uint4 *)(layer + p.from[blockIdx.x] * p.page_bytes);
+    uint4 *to = (uint4 *)(layer + p.to[blockIdx.x] * p.page_bytes);
+    for (uint64_t i = threadIdx.x; i < p.page_bytes / 16; i += blockDim.x)
+        to[i] = from[i];
+}

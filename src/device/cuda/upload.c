@@ -1,0 +1,308 @@
+#include "device/cuda/upload.h"
+
+#include "base/dtype.h"
+#include "base/half.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+enum { SLOT_BYTES = 8 << 20, SLOTS = 3, THREADS_MOST = 8, ALIGN = 256 };
+
+/* A run of rows of one matrix. */
+struct job {
+    uint32_t weight, matrix, first, rows;
+};
+
+/* A worker's ring: pinned memory, and room on the GPU for the file's bytes before they are repacked. */
+struct slot {
+    uint8_t *host;
+    cu_ptr device;
+    void *done;
+    float *decoded; /* a row, for types that are converted */
+};
+
+struct loader {
+    struct upload *u;
+    const struct weights *w;
+    struct job *jobs;
+    uint32_t job_count, next, finished;
+    struct slot slot[THREADS_MOST][SLOTS];
+    size_t widest; /* columns */
+    pthread_mutex_t lock;
+    void (*progress)(void *, double);
+    void *arg;
+    struct err error;
+};
+
+uint32_t upload_fmt(const struct weight *w)
+{
+    uint32_t fmt = layout_for(w->type);
+    if (w->type == DTYPE_F32 && w->rows == 1)
+        return FMT_F32;
+    return fmt == FMT_NONE ? FMT_F16 : fmt;
+}
+
+/* Vectors lie tightly, so that those of experts can be counted through. */
+static bool is_vector(const struct weight *w)
+{
+    return w->type == DTYPE_F32 && w->rows == 1;
+}
+
+static uint64_t each_bytes(const struct weight *w)
+{
+    return is_vector(w) ? (uint64_t)w->cols * 4 : layout_bytes(upload_fmt(w), w->rows, w->cols);
+}
+
+static uint64_t room_of(const struct weight *w)
+{
+    return (each_bytes(w) * w->count + 2 * ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* The earlier weight with the same bytes (tied embeddings); 0: none. */
+static uint32_t same_as(const struct weights *w, uint32_t i)
+{
+    for (uint32_t j = 1; j < i; j++) {
+        const struct weight *a = &w->all[i], *b = &w->all[j];
+        if (a->data == b->data && a->type == b->type && a->rows == b->rows && a->cols == b->cols && a->count == b->count &&
+            a->row_bytes == b->row_bytes)
+            return j;
+    }
+    return 0;
+}
+
+uint64_t upload_bytes(const struct weights *w)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 1; i < w->count; i++)
+        n += same_as(w, i) ? 0 : room_of(&w->all[i]);
+    return n;
+}
+
+static void place(struct upload *u, const struct weights *w)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 1; i < w->count; i++) {
+        const struct weight *a = &w->all[i];
+        uint32_t same = same_as(w, i);
+        if (same) {
+            u->mat[i] = u->mat[same];
+            continue;
+        }
+        u->mat[i] = (struct mat){.base = (const uint8_t *)(u->pool + at),
+                                 .stride = layout_stride(upload_fmt(a), a->cols),
+                                 .each = each_bytes(a),
+                                 .fmt = upload_fmt(a),
+                                 .n = a->rows,
+                                 .k = a->cols,
+                                 .count = a->count};
+        u->converted += layout_for(a->type) == FMT_NONE;
+        at += room_of(a);
+    }
+}
+
+static size_t source_row(const struct weight *w)
+{
+    size_t n = 0;
+    if (layout_for(w->type) == FMT_NONE)
+        return 2 * (size_t)w->cols;
+    return dtype_row_bytes(w->type, w->cols, &n) ? n : 0;
+}
+
+/* Cuts the weights into jobs; with jobs NULL only counts them. */
+static uint32_t make_jobs(const struct weights *w, struct job *jobs)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 1; i < w->count; i++) {
+        const struct weight *a = &w->all[i];
+        if (same_as(w, i))
+            continue;
+        uint64_t rows = SLOT_BYTES / source_row(a) / TILE_ROWS * TILE_ROWS;
+        for (uint32_t m = 0; m < a->count; m++)
+            for (uint64_t r = 0; r < a->rows; r += rows) {
+                if (jobs)
+                    jobs[n] = (struct job){i, m, (uint32_t)r, (uint32_t)(a->rows - r < rows ? a->rows - r : rows)};
+                n++;
+            }
+    }
+    return n;
+}
+
+static void fill_slot(const struct slot *s, const struct weight *w, const struct job *j)
+{
+    const uint8_t *from = w->data + j->matrix * w->each_bytes + j->first * w->row_bytes;
+    size_t row = source_row(w);
+    if (layout_for(w->type) == FMT_NONE) {
+        const struct dtype_info *info = dtype_get(w->type);
+        for (uint32_t r = 0; r < j->rows; r++) {
+            info->decode(from + r * w->row_bytes, s->decoded, w->cols);
+            uint16_t *to = (uint16_t *)(s->host + r * row);
+            for (uint32_t i = 0; i < w->cols; i++)
+                to[i] = fp16_from_f32(s->decoded[i]);
+        }
+    } else if (row == w->row_bytes) {
+        memcpy(s->host, from, j->rows * row);
+    } else {
+        for (uint32_t r = 0; r < j->rows; r++)
+            memcpy(s->host + r * row, from + r * w->row_bytes, row);
+    }
+}
+
+static int send_slot(struct loader *l, const struct slot *s, const struct job *j, struct err *e)
+{
+    struct gpu *g = l->u->g;
+    const struct weight *w = &l->w->all[j->weight];
+    const struct mat *m = &l->u->mat[j->weight];
+    size_t row = source_row(w), bytes = j->rows * row;
+    cu_ptr to = (cu_ptr)m->base + j->matrix * m->each;
+    if (is_vector(w))
+        return gpu_check(g, g->cu->to_device(to, s->host, bytes, g->stream), "uploading weights", e) ||
+                       gpu_check(g, g->cu->event_record(s->done, g->stream), "uploading weights", e)
+                   ? -1
+                   : 0;
+    to += (uint64_t)(layout_is_tile(m->fmt) ? j->first / TILE_ROWS : j->first) * m->stride;
+    struct repack_args a = {.src = (const uint8_t *)s->device,
+                            .dst = (uint8_t *)to,
+                            .row_bytes = row,
+                            .bytes = layout_bytes(m->fmt, j->rows, w->cols),
+                            .fmt = m->fmt,
+                            .n = j->rows,
+                            .k = w->cols};
+    struct gpu_grid grid = gpu_grid(gpu_blocks(a.bytes, 16 * 256), 1, 1, 256, 0);
+    if (gpu_check(g, g->cu->to_device(s->device, s->host, bytes, g->stream), "uploading weights", e) ||
+        gpu_launch(g, K_REPACK, grid, &a, e) ||
+        gpu_check(g, g->cu->event_record(s->done, g->stream), "uploading weights", e))
+        return -1;
+    return 0;
+}
+
+static void load_worker(void *arg, int worker, int workers)
+{
+    struct loader *l = arg;
+    struct gpu *g = l->u->g;
+    (void)workers;
+    if (worker >= THREADS_MOST)
+        return;
+    g->cu->context_set(g->context);
+    for (uint32_t turn = 0;; turn = (turn + 1) % SLOTS) {
+        struct slot *s = &l->slot[worker][turn];
+        struct err e = {0};
+        pthread_mutex_lock(&l->lock);
+        uint32_t i = l->error.code ? l->job_count : l->next++;
+        pthread_mutex_unlock(&l->lock);
+        if (i >= l->job_count)
+            return;
+        int bad = gpu_check(g, g->cu->event_sync(s->done), "uploading weights", &e);
+        if (!bad)
+            fill_slot(s, &l->w->all[l->jobs[i].weight], &l->jobs[i]);
+        pthread_mutex_lock(&l->lock); /* the stream takes one at a time */
+        if (!bad)
+            bad = send_slot(l, s, &l->jobs[i], &e);
+        if (bad && !l->error.code)
+            l->error = e;
+        double done = (double)++l->finished / l->job_count;
+        if (worker == 0 && l->progress)
+            l->progress(l->arg, done);
+        pthread_mutex_unlock(&l->lock);
+    }
+}
+
+static int open_slots(struct loader *l, int threads, struct err *e)
+{
+    struct gpu *g = l->u->g;
+    for (int t = 0; t < threads; t++)
+        for (int i = 0; i < SLOTS; i++) {
+            struct slot *s = &l->slot[t][i];
+            if (!(s->host = gpu_pinned(g, SLOT_BYTES, e)) || !(s->device = gpu_alloc(g, SLOT_BYTES, "the upload ring", e)) ||
+                gpu_check(g, g->cu->event_create(&s->done, CU_EVENT_NO_TIMING), "making an event", e))
+                return -1;
+            if (!(s->decoded = mem_alloc(l->widest, sizeof(float))))
+                return err_memory(e, "the upload ring", l->widest * sizeof(float));
+        }
+    return 0;
+}
+
+static void close_slots(struct loader *l)
+{
+    struct gpu *g = l->u->g;
+    for (int t = 0; t < THREADS_MOST; t++)
+        for (int i = 0; i < SLOTS; i++) {
+            struct slot *s = &l->slot[t][i];
+            gpu_pinned_free(g, s->host);
+            gpu_free(g, s->device, SLOT_BYTES);
+            if (s->done)
+                g->cu->event_destroy(s->done);
+            mem_free(s->decoded);
+        }
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int load_all(struct loader *l, int threads, struct err *e)
+{
+    struct upload *u = l->u;
+    struct pool *pool = NULL;
+    for (uint32_t i = 1; i < l->w->count; i++)
+        l->widest = l->w->all[i].cols > l->widest ? l->w->all[i].cols : l->widest;
+    l->job_count = make_jobs(l->w, NULL);
+    if (!(l->jobs = mem_alloc(l->job_count ? l->job_count : 1, sizeof *l->jobs)))
+        return err_memory(e, "the upload's list", l->job_count * sizeof *l->jobs);
+    make_jobs(l->w, l->jobs);
+    if (!threads)
+        threads = pool_cores() < THREADS_MOST ? pool_cores() : THREADS_MOST;
+    threads = threads > THREADS_MOST ? THREADS_MOST : threads;
+    if (open_slots(l, threads, e) || !(pool = pool_open(threads, e)))
+        return -1;
+    double from = now();
+    pool_run(pool, load_worker, l);
+    pool_close(pool);
+    if (l->error.code) {
+        *e = l->error;
+        return -1;
+    }
+    int bad = gpu_sync(u->g, e);
+    u->seconds = now() - from;
+    return bad;
+}
+
+int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int threads,
+                   void (*progress)(void *, double), void *arg, struct err *e)
+{
+    *u = (struct upload){.g = g, .count = w->count};
+    u->bytes = upload_bytes(w);
+    if (!(u->mat = mem_zalloc(w->count + 1, sizeof *u->mat)))
+        return err_memory(e, "the table of weights", w->count * sizeof *u->mat);
+    if (!(u->pool = gpu_alloc(g, u->bytes, "the weights", e)))
+        return -1;
+    place(u, w);
+    struct loader *l = mem_zalloc(1, sizeof *l);
+    if (!l)
+        return err_memory(e, "the upload", sizeof *l);
+    l->u = u;
+    l->w = w;
+    l->progress = progress;
+    l->arg = arg;
+    pthread_mutex_init(&l->lock, NULL);
+    int bad = load_all(l, threads, e);
+    close_slots(l);
+    pthread_mutex_destroy(&l->lock);
+    mem_free(l->jobs);
+    mem_free(l);
+    return bad;
+}
+
+void upload_free(struct upload *u)
+{
+    if (u->g)
+        gpu_free(u->g, u->pool, u->bytes);
+    mem_free(u->mat);
+    *u = (struct upload){0};
+}

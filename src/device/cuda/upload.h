@@ -1,0 +1,24 @@
+/* The weights of a model on the GPU: one pool, filled by several threads through pinned memory. */
+#pragma once
+
+#include "device/cuda/gpu.h"
+#include "device/plan.h"
+
+struct upload {
+    struct gpu *g;
+    struct mat *mat; /* (weights.count + 1); base NULL for index 0; the last is for whoever needs a part of another */
+    uint32_t count;
+    cu_ptr pool;
+    uint64_t bytes;
+    uint32_t converted; /* weights whose type has no kernel: decoded to F16 */
+    double seconds;
+};
+
+/* What upload_weights will take. */
+uint64_t upload_bytes(const struct weights *w);
+/* threads: 0 = up to eight. */
+int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int threads,
+                   void (*progress)(void *, double), void *arg, struct err *e);
+void upload_free(struct upload *u);
+/* The form that a weight gets, and its dtype there (for messages). */
+uint32_t upload_fmt(const struct weight *w);

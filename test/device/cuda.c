@@ -1,0 +1,148 @@
+/* What the GPU's code can prove without a GPU: that every layout is a permutation which the kernels' own decoders
+ * read back as the file's decoders do, that the launch table is whole, and what is said where there is no driver. */
+#include "test.h"
+
+#include "base/dtype.h"
+#include "base/half.h"
+#include "base/mem.h"
+#include "device/cuda/decode.h"
+#include "device/cuda/gpu.h"
+#include "device/cuda/upload.h"
+#include "device/device.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint32_t seed = 12345;
+
+static uint32_t random_u32(void)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return seed >> 8;
+}
+
+/* Random blocks: any bytes, but halves that are finite and not tiny. */
+static void fill(uint32_t type, uint8_t *to, size_t values)
+{
+    const struct dtype_info *info = dtype_get(type);
+    float *v = mem_alloc(values, sizeof *v);
+    for (size_t i = 0; i < values; i++)
+        v[i] = ((float)(random_u32() & 0xffff) / 32768.0f - 1.0f) * (float)(1 + i % 7);
+    info->encode(v, to, values, NULL);
+    mem_free(v);
+}
+
+static void check_layout(uint32_t type, uint32_t fmt, uint32_t n, uint32_t k)
+{
+    size_t row = 0;
+    assert_true(dtype_row_bytes(type, k, &row));
+    size_t from_row = row + 6; /* a view: rows further apart than they are long */
+    uint8_t *file = mem_zalloc(n, from_row);
+    uint64_t bytes = layout_bytes(fmt, n, k);
+    uint8_t *card = mem_zalloc(bytes + 64, 1);
+    uint32_t *used = mem_zalloc(n * from_row, sizeof *used);
+    float *want = mem_alloc(k, sizeof *want);
+    assert_int_equal(bytes % 16, 0);
+    for (uint32_t r = 0; r < n; r++)
+        fill(type, file + r * from_row, k);
+    for (uint64_t i = 0; i < bytes; i++) {
+        int64_t at = layout_source(fmt, n, k, from_row, i);
+        assert_true(at < (int64_t)(n * from_row));
+        if (at >= 0) {
+            card[i] = file[at];
+            used[at]++;
+        }
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        for (size_t b = 0; b < row; b++)
+            assert_int_equal(used[r * from_row + b], 1);
+        dtype_get(type)->decode(file + r * from_row, want, k);
+        for (uint32_t i = 0; i < (k + 7) / 8; i++) {
+            float v[8];
+            decode8(card, layout_stride(fmt, k), fmt, k, r, i, v);
+            for (uint32_t j = 0; j < 8 && 8 * i + j < k; j++)
+                if (fabsf(v[j] - want[8 * i + j]) > 1e-6f * fabsf(want[8 * i + j]) + 1e-9f)
+                    fail_msg("%s (form %u) row %u value %u: %g, not %g", dtype_get(type)->name, fmt, r, 8 * i + j, v[j],
+                             want[8 * i + j]);
+        }
+    }
+    mem_free(file);
+    mem_free(card);
+    mem_free(used);
+    mem_free(want);
+}
+
+static void test_layouts(void **state)
+{
+    (void)state;
+    static const uint32_t types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1,   DTYPE_Q5_0,   DTYPE_Q5_1, DTYPE_Q8_0,
+                                     DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        uint32_t block = dtype_get(types[i])->block_values;
+        check_layout(types[i], layout_for(types[i]), 37, block == 256 ? 768 : block == 32 ? 160 : 61);
+        check_layout(types[i], layout_for(types[i]), 1, block == 256 ? 256 : 32);
+    }
+    check_layout(DTYPE_Q4_K, FMT_Q4_K, 5, 512);
+}
+
+static void test_launch_table(void **state)
+{
+    (void)state;
+    for (uint32_t k = 4; k < K_COUNT; k++)
+        assert_string_not_equal(gpu_kernel_name(k), "?");
+    struct gpu g = {.profile = {.major = 9, .sms = 132}};
+    for (uint32_t m = 1; m <= 64; m++) {
+        struct gpu_gemm plain = gpu_gemm_choose(&g, FMT_F16, m, 256, 4096), tile = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 256, 4096);
+        assert_true(8 * plain.groups >= m && plain.groups <= 8);
+        assert_true(tile.grid.x * 8 / tile.split >= 256);
+        assert_string_not_equal(gpu_kernel_name(tile.kernel), "?");
+        assert_true(tile.grid.shared <= 200 << 10);
+    }
+    /* kernels are built in for all modules or for none */
+    for (int m = 1; m < MODULE_COUNT; m++)
+        assert_int_equal(!gpu_blob(m), !gpu_blob(0));
+}
+
+static void test_no_driver(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct device *d = NULL;
+    driver_set_library("libcuda-that-is-not-there.so.1");
+    assert_int_equal(device_open(&d, "cuda", &(struct device_options){0}, &e), -1);
+    assert_null(d);
+    assert_int_equal(e.code, ERR_RESOURCE);
+    assert_non_null(strstr(e.text, "no NVIDIA driver"));
+    /* a library that is there but is no driver */
+    e = (struct err){0};
+    driver_set_library("libm.so.6");
+    assert_int_equal(device_open(&d, "cuda:3", &(struct device_options){0}, &e), -1);
+    assert_non_null(strstr(e.text, "too old"));
+    driver_set_library("libcuda.so.1");
+}
+
+static void test_upload_sizes(void **state)
+{
+    (void)state;
+    struct weights w = {0};
+    static uint8_t data[4096];
+    struct weight a = {.name = "a", .type = DTYPE_F16, .rows = 4, .cols = 8, .count = 1, .data = data, .row_bytes = 16, .each_bytes = 64};
+    assert_int_not_equal(weights_add(&w, &a), 0);
+    uint64_t one = upload_bytes(&w);
+    assert_true(one >= 4 * 64 && one % 256 == 0);
+    weights_add(&w, &a); /* the same bytes: uploaded once */
+    assert_int_equal(upload_bytes(&w), one);
+    a.data = data + 64;
+    weights_add(&w, &a);
+    assert_int_equal(upload_bytes(&w), 2 * one);
+    a.type = DTYPE_IQ2_XXS;
+    assert_int_equal(upload_fmt(&a), FMT_F16);
+    weights_free(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts), cmocka_unit_test(test_launch_table),
+                                       cmocka_unit_test(test_no_driver), cmocka_unit_test(test_upload_sizes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

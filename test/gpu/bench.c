@@ -1,0 +1,401 @@
+/* The benchmark of the card: decode and prefill of real models' shapes (random weights), and single kernels.
+ *   gpu_bench step PRESET [TYPE]   decode at 1..64 streams and at 16k tokens, prefill, upload
+ *   gpu_bench kernels              products over the shapes of an 8B model, by rows and by split */
+#include "rig.h"
+
+#include "base/mem.h"
+#include "device/cuda/exec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct preset {
+    const char *name;
+    uint32_t layers, width, heads, kv_heads, dim, ffn, vocab;
+    bool tied, bias;
+};
+
+static const struct preset presets[] = {
+    {"llama3-8b", 32, 4096, 32, 8, 128, 14336, 128256, false, false},
+    {"qwen2.5-1.5b", 28, 1536, 12, 2, 128, 8960, 151936, true, true},
+    {"llama3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, true, false},
+};
+
+/* As the recipe Q4_K_M mixes its types: Q6_K for the head, and for V and down of some layers. */
+static uint32_t type_of(const struct preset *p, uint32_t base, uint32_t layer, bool mixed)
+{
+    uint32_t l = p->layers;
+    bool more = layer < l / 8 || layer >= 7 * l / 8 || (layer - l / 8) % 3 == 2;
+    return base == DTYPE_Q4_K && mixed && more ? DTYPE_Q6_K : base;
+}
+
+static struct linear slab_linear(struct rig *r, uint32_t type, uint32_t n, uint32_t k, bool bias)
+{
+    return (struct linear){.weight = rig_slab(r, type, n, k, 1), .bias = bias ? rig_vector(r, n, 0, 0.1f) : 0};
+}
+
+static void build(struct rig *r, const struct preset *p, uint32_t base)
+{
+    uint32_t qn = p->heads * p->dim, kn = p->kv_heads * p->dim, head = base == DTYPE_Q4_K ? DTYPE_Q6_K : base;
+    struct operand x = plan_buffer(&r->plan, p->width), q = plan_buffer(&r->plan, qn), a = plan_buffer(&r->plan, qn);
+    weight_id table = rig_slab(r, p->tied ? head : base, p->vocab, p->width, 1), freqs = rig_vector(r, p->dim / 2, 0.01f, 0.01f);
+    r->vocab = p->vocab;
+    plan_add(&r->plan, OP_EMBED, UINT32_MAX)->embed = (struct op_embed){.table = table, .scale = 1, .out = x};
+    for (uint32_t l = 0; l < p->layers; l++) {
+        struct tail t = {.scale = 1, .residual = x, .out = x};
+        plan_kv(&r->plan, l, (struct kv_group){.kv_heads = p->kv_heads, .k_dim = p->dim, .v_dim = p->dim});
+        plan_add(&r->plan, OP_QKV, l)->qkv = (struct op_qkv){.in = x,
+                                                             .norm = rig_norm(r, NORM_RMS, p->width),
+                                                             .q = slab_linear(r, base, qn, p->width, p->bias),
+                                                             .k = slab_linear(r, base, kn, p->width, p->bias),
+                                                             .v = slab_linear(r, type_of(p, base, l, true), kn, p->width, p->bias),
+                                                             .rope = {ROPE_HALVES, p->dim, 0, freqs, 1},
+                                                             .heads = p->heads,
+                                                             .kv_heads = p->kv_heads,
+                                                             .k_dim = p->dim,
+                                                             .v_dim = p->dim,
+                                                             .layer = l,
+                                                             .out = q};
+        plan_add(&r->plan, OP_ATTN, l)->attn = (struct op_attn){.in = q,
+                                                                .out = a,
+                                                                .heads = p->heads,
+                                                                .kv_heads = p->kv_heads,
+                                                                .k_dim = p->dim,
+                                                                .v_dim = p->dim,
+                                                                .layer = l,
+                                                                .scale = 0.088f,
+                                                                .causal = true};
+        plan_add(&r->plan, OP_OUT, l)->out =
+            (struct op_out){.in = a, .linear = slab_linear(r, base, p->width, qn, false), .tail = t};
+        plan_add(&r->plan, OP_FFN, l)->ffn = (struct op_ffn){.in = x,
+                                                             .norm = rig_norm(r, NORM_RMS, p->width),
+                                                             .gate = slab_linear(r, base, p->ffn, p->width, false),
+                                                             .up = slab_linear(r, base, p->ffn, p->width, false),
+                                                             .down = slab_linear(r, type_of(p, base, l, true), p->width, p->ffn, false),
+                                                             .act = ACT_SILU,
+                                                             .tail = t};
+    }
+    struct linear out = {.weight = p->tied ? table : rig_slab(r, head, p->vocab, p->width, 1)};
+    plan_add(&r->plan, OP_LOGITS, UINT32_MAX)->logits =
+        (struct op_logits){.in = x, .norm = rig_norm(r, NORM_RMS, p->width), .head = out, .scale = 1};
+    r->plan.out_width = p->vocab;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void die(const struct err *e)
+{
+    printf("FAILED: %s\n", e->text);
+    exit(1);
+}
+
+/* Bytes of weights and KV that a step reads. */
+static double step_bytes(const struct rig *r, uint32_t rows, uint32_t keys)
+{
+    double bytes = 0;
+    for (uint32_t i = 0; i < r->plan.count; i++) {
+        struct op_cost c = plan_cost(&r->plan, &r->weights, i, rows, keys);
+        bytes += c.weight_bytes + c.kv_bytes;
+    }
+    return bytes;
+}
+
+static void decode(struct rig *r, const struct preset *p, uint32_t streams, uint32_t length, double peak)
+{
+    struct err e = {0};
+    double t[48];
+    int count = (int)(sizeof t / sizeof t[0]);
+    for (uint32_t i = 0; i < streams; i++)
+        r->length[i] = length;
+    for (int i = -6; i < count; i++) {
+        double from = now();
+        rig_begin(r);
+        for (uint32_t s = 0; s < streams; s++)
+            rig_add(r, s, 1, true);
+        if (!rig_run(r, &e))
+            die(&e);
+        if (i >= 0)
+            t[i] = now() - from;
+    }
+    qsort(t, (size_t)count, sizeof t[0], order);
+    double s = t[count / 2], gbs = step_bytes(r, streams, length) / s / 1e9;
+    printf("%-14s decode %2u streams, %5u keys: %8.1f tok/s  %7.1f us a step  %6.0f GB/s = %4.1f%% of %.0f\n", p->name,
+           streams, length, streams / s, 1e6 * s, gbs, 100 * gbs / peak, peak);
+    fflush(stdout);
+}
+
+static void profile(struct rig *r, uint32_t rows, const char *what)
+{
+    static double seconds[4096];
+    struct err e = {0};
+    double kind[16] = {0}, total = 0;
+    memset(seconds, 0, sizeof seconds);
+    r->device->seconds = seconds;
+    int rounds = 3;
+    uint32_t length = r->length[0];
+    for (int i = 0; i < rounds; i++) {
+        r->length[0] = length;
+        rig_begin(r);
+        rig_add(r, 0, rows, false);
+        if (!rig_run(r, &e))
+            die(&e);
+    }
+    r->device->seconds = NULL;
+    for (uint32_t i = 0; i < r->plan.count; i++) {
+        kind[r->plan.ops[i].kind] += seconds[i] / rounds;
+        total += seconds[i] / rounds;
+    }
+    printf("  profile %s: %.0f us of kernels:", what, 1e6 * total);
+    for (int k = 0; k <= OP_LOGITS; k++)
+        if (kind[k] > 0)
+            printf(" %s %.0f", plan_op_name((enum op_kind)k), 1e6 * kind[k]);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* What each kind of kernel costs where it stands: the step without it. */
+static void ablate(struct rig *r, const struct preset *p, uint32_t streams, double peak)
+{
+    static const struct {
+        const char *name;
+        uint32_t from, count;
+    } part[] = {{"nothing", 0, 0},           {"norm_pack", K_NORM_PACK, 3},   {"qkv_finish", K_QKV, 1},
+                {"attn_decode", K_ATTN_DECODE, 8}, {"attn_combine", K_ATTN_COMBINE, 1}, {"act_pack", K_ACT_PACK, 1},
+                {"products", K_GEMM, K_REPACK}, {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
+    struct cuda_device *d = (struct cuda_device *)r->device;
+    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
+        for (uint32_t k = 0; k < part[i].count; k++)
+            d->g->skip[part[i].from + k] = true;
+        d->graphs = 0;
+        printf("  without %-16s", part[i].name);
+        decode(r, p, streams, 512, peak);
+        memset(d->g->skip, 0, sizeof d->g->skip);
+    }
+    d->graphs = 0;
+}
+
+static void prefill(struct rig *r, const struct preset *p, uint32_t tokens, uint32_t chunk)
+{
+    struct err e = {0};
+    double t[5];
+    int count = 5;
+    for (int i = -2; i < count; i++) {
+        double from = now();
+        r->length[0] = 0;
+        for (uint32_t done = 0; done < tokens;) {
+            uint32_t n = tokens - done < chunk ? tokens - done : chunk;
+            rig_begin(r);
+            rig_add(r, 0, n, false);
+            if (!rig_run(r, &e))
+                die(&e);
+            done += n;
+        }
+        if (i >= 0)
+            t[i] = now() - from;
+    }
+    qsort(t, (size_t)count, sizeof t[0], order);
+    double flops = 0;
+    for (uint32_t i = 0; i < r->plan.count; i++)
+        flops += plan_cost(&r->plan, &r->weights, i, tokens, tokens / 2.0).flops;
+    printf("%-14s prefill %5u in chunks of %4u: %8.0f tok/s  %7.2f ms  %.0f TFLOP/s\n", p->name, tokens, chunk,
+           tokens / t[count / 2], 1e3 * t[count / 2], flops / t[count / 2] / 1e12);
+    fflush(stdout);
+}
+
+static void open_rig(struct rig *r, uint32_t rows, uint32_t seqs, uint32_t tokens)
+{
+    struct err e = {0};
+    r->max_rows = rows;
+    r->max_seqs = seqs;
+    double from = now();
+    if (rig_open(r, "cuda", &(struct device_options){0}, DTYPE_F16, tokens, &e))
+        die(&e);
+    struct device_memory m;
+    r->device->ops->memory(r->device, &m);
+    struct cuda_device *d = (struct cuda_device *)r->device;
+    printf("  opened in %.2f s: weights %.2f GB in %.3f s = %.1f GB/s; KV %.2f GB, scratch %.0f MB\n", now() - from,
+           (double)m.weights / 1e9, d->weights.seconds, (double)m.weights / 1e9 / d->weights.seconds, (double)m.kv / 1e9,
+           (double)m.scratch / 1e6);
+    fflush(stdout);
+}
+
+static double measure(void)
+{
+    struct err e = {0};
+    struct gpu *g = gpu_open(0, 0, &e);
+    if (!g || gpu_measure(g, &e))
+        die(&e);
+    double gbs = g->profile.read_gbs;
+    printf("%s: read bandwidth %.0f GB/s\n", g->profile.name, gbs);
+    gpu_close(g);
+    return gbs;
+}
+
+static int bench_step(const char *name, uint32_t type)
+{
+    const struct preset *p = presets;
+    while (strcmp(p->name, name))
+        if (++p == presets + sizeof presets / sizeof presets[0])
+            return 1;
+    double peak = measure();
+    struct rig r = {0};
+    build(&r, p, type);
+    open_rig(&r, 256, 64, 1024);
+    static const uint32_t streams[] = {1, 2, 4, 8, 16, 32, 64};
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
+        decode(&r, p, streams[i], 512, peak);
+    r.length[0] = 512;
+    profile(&r, 1, "decode 1");
+    ablate(&r, p, 1, peak);
+    ablate(&r, p, 32, peak);
+    struct cuda_device *d = (struct cuda_device *)r.device;
+    d->no_fuse = true;
+    d->graphs = 0;
+    printf("  nothing fused ");
+    decode(&r, p, 1, 512, peak);
+    d->no_fuse = false;
+    d->graphs = 0;
+    rig_close(&r);
+    open_rig(&r, 1024, 1, 17408);
+    static const uint32_t tokens[] = {512, 2048, 8192};
+    for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
+        prefill(&r, p, tokens[i], 1024);
+    r.length[0] = 1024;
+    profile(&r, 1024, "prefill 1024 at 1024");
+    prefill(&r, p, 16384, 1024);
+    decode(&r, p, 1, 16384, peak);
+    r.length[0] = 16384;
+    profile(&r, 1, "decode 1 at 16k");
+    rig_close(&r);
+    rig_free(&r);
+    return 0;
+}
+
+/* ---- single kernels ---- */
+
+struct shape {
+    uint32_t n, k;
+};
+
+static float time_product(struct gpu *g, const struct gemm_args *a, const struct gpu_gemm *how, cu_ptr pool, uint64_t each,
+                          int copies, void *const event[2])
+{
+    struct err e = {0};
+    float best = 1e9f;
+    for (int round = 0; round < 4; round++) {
+        float ms = 0;
+        g->cu->event_record(event[0], g->stream);
+        for (int i = 0; i < copies; i++) {
+            struct gemm_args b = *a;
+            b.seg[0].w.base = (const uint8_t *)(pool + (uint64_t)i * each);
+            if (gpu_launch(g, how->kernel, how->grid, &b, &e))
+                die(&e);
+        }
+        g->cu->event_record(event[1], g->stream);
+        if (gpu_sync(g, &e))
+            die(&e);
+        g->cu->event_ms(&ms, event[0], event[1]);
+        best = ms / (float)copies < best ? ms / (float)copies : best;
+    }
+    return 1e3f * best;
+}
+
+struct places {
+    cu_ptr pool, x, y;
+    uint64_t pool_bytes;
+    double peak;
+};
+
+static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
+{
+    static const struct shape shapes[] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096},
+                                          {2048, 1536}, {17920, 1536}, {1536, 8960}};
+    static const uint32_t rows[] = {1, 8, 16, 32, 64};
+    void *event[2];
+    g->cu->event_create(&event[0], 0);
+    g->cu->event_create(&event[1], 0);
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        uint64_t each = layout_bytes(fmt, shapes[s].n, shapes[s].k);
+        int copies = (int)(at->pool_bytes / each);
+        copies = copies > 40 ? 40 : copies;
+        printf("%-5s %6ux%-5u", name, shapes[s].n, shapes[s].k);
+        for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
+            printf(" | M=%-2u", rows[m]);
+            float best = 1e9f;
+            for (int stage = GPU_STAGE_NEVER; stage <= (layout_is_tile(fmt) && rows[m] > 16 ? GPU_STAGE_ALWAYS : GPU_STAGE_NEVER); stage++) {
+                g->stage = (enum gpu_stage)stage;
+                uint32_t strips = (shapes[s].n + TILE_ROWS - 1) / TILE_ROWS;
+                struct gpu_gemm how = gpu_gemm_choose(g, fmt, rows[m], strips, shapes[s].k);
+                struct gemm_args a = {.segs = 1, .strips = strips, .m = rows[m], .k = shapes[s].k, .split = how.split, .scale = 1};
+                a.groups = how.groups;
+                a.x = (const uint8_t *)at->x;
+                a.seg[0] = (struct gemm_seg){.w = {.fmt = fmt, .n = shapes[s].n, .k = shapes[s].k, .stride = layout_stride(fmt, shapes[s].k)},
+                                             .y = (float *)at->y,
+                                             .ldy = shapes[s].n};
+                float us = time_product(g, &a, &how, at->pool, each, copies, event);
+                best = us < best ? us : best;
+                printf(" %.2f", us);
+            }
+            printf(" (%.0f%%)", 100.0 * (double)each / best / 1e3 / at->peak);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
+    g->stage = GPU_STAGE_AUTO;
+    g->cu->event_destroy(event[0]);
+    g->cu->event_destroy(event[1]);
+}
+
+static int bench_kernels(void)
+{
+    struct err e = {0};
+    struct gpu *g = gpu_open(0, 0, &e);
+    uint64_t bytes = 3ull << 30;
+    if (!g || gpu_measure(g, &e))
+        die(&e);
+    cu_ptr pool = gpu_alloc(g, bytes, "weights", &e), x = gpu_alloc(g, 64u << 20, "x", &e), y = gpu_alloc(g, 256u << 20, "y", &e);
+    if (!pool || !x || !y)
+        die(&e);
+    /* plausible bytes: no kernel's speed depends on them, but zeros would draw less power */
+    uint32_t *host = mem_alloc(64u << 20, 1);
+    for (size_t i = 0; i < (64u << 18); i++)
+        host[i] = rig_random() & 0x3bff3bff;
+    for (uint64_t at = 0; at < bytes; at += 64u << 20)
+        g->cu->to_device(pool + at, host, 64u << 20, g->stream);
+    g->cu->to_device(x, host, 64u << 20, g->stream);
+    if (gpu_sync(g, &e))
+        die(&e);
+    printf("us: plain, staged; %% of %.0f GB/s\n", g->profile.read_gbs);
+    struct places at = {pool, x, y, bytes, g->profile.read_gbs};
+    kernels_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
+    kernels_of(g, FMT_Q6_K_TILE, "Q6_K", &at);
+    kernels_of(g, FMT_Q8_0, "Q8_0", &at);
+    kernels_of(g, FMT_F16, "F16", &at);
+    mem_free(host);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && !strcmp(argv[1], "step")) {
+        int type = argc > 3 ? dtype_find(argv[3]) : DTYPE_Q4_K;
+        return type < 0 ? 1 : bench_step(argv[2], (uint32_t)type);
+    }
+    if (argc > 1 && !strcmp(argv[1], "kernels"))
+        return bench_kernels();
+    fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels\n");
+    return 64;
+}
