@@ -50,7 +50,9 @@ struct quern_options {
     uint32_t streams;          /* requests that run at once; 0 = 1 */
     uint32_t queue;            /* requests that wait; 0 = 4 for each stream */
     uint32_t draft;            /* tokens guessed ahead where the text repeats itself, at most 16; 0 = none */
-    int embed;                 /* 1 = for quern_embed only */
+    const char
+        *draft_model; /* a small model with the same vocabulary, which guesses the rest; `draft` 0 = 8 */
+    int embed;        /* 1 = for quern_embed only */
 };
 
 /* One of the three says what is asked: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of

@@ -9,11 +9,11 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { API_STOPS = 16 };
+enum { API_STOPS = 16, API_GUESSES = 8 };
 
 struct quern_model {
-    struct loaded *loaded;
-    struct engine *engine; /* NULL with `embed`: then the sequence, under the mutex */
+    struct loaded *loaded, *draft; /* draft: NULL = none */
+    struct engine *engine;         /* NULL with `embed`: then the sequence, under the mutex */
     struct seq *seq;
     pthread_mutex_t mutex;
 };
@@ -59,13 +59,20 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
     };
     if (o->embed) /* a whole text is one step */
         lo.runner.chunk = lo.runner.outs = UINT32_MAX;
-    else if (o->draft)
+    else if (o->draft || o->draft_model)
         lo.runner.outs = RUNNER_CHUNK;
     if (store_open(&store, path, e) || loaded_open(&m->loaded, store, &lo, e))
         return -1;
     if (o->embed)
         return (m->seq = seq_open(m->loaded->runner, e)) ? 0 : -1;
-    return engine_open(&m->engine, m->loaded, &(struct engine_options){.queue = o->queue, .draft = o->draft},
+    lo.runner.ctx = m->loaded->runner->ctx;
+    lo.runner.outs = 0;
+    lo.chat_template = NULL;
+    if (o->draft_model && (store_open(&store, o->draft_model, e) || loaded_open(&m->draft, store, &lo, e)))
+        return -1;
+    uint32_t guesses = o->draft || !o->draft_model ? o->draft : API_GUESSES;
+    return engine_open(&m->engine, m->loaded,
+                       &(struct engine_options){.queue = o->queue, .draft = guesses, .draft_model = m->draft},
                        e);
 }
 
@@ -93,6 +100,7 @@ void quern_close(struct quern_model *m)
         return;
     engine_close(m->engine);
     seq_close(m->seq);
+    loaded_close(m->draft);
     loaded_close(m->loaded);
     pthread_mutex_destroy(&m->mutex);
     mem_free(m);

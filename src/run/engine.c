@@ -113,7 +113,8 @@ void engine_preempt(struct engine *g)
 {
     struct job *j = g->running[--g->count];
     seq_close(j->seq);
-    j->seq = NULL;
+    seq_close(j->guess);
+    j->seq = j->guess = NULL;
     j->kept = 0;
     g->crowded = true;
     pthread_mutex_lock(&g->mutex);
@@ -175,6 +176,10 @@ static bool engine_admit(struct engine *g)
         j->started = clock_now();
     }
     pthread_mutex_unlock(&g->mutex);
+    if (g->o.draft_model && g->o.draft) {
+        struct err none = {0};
+        j->guess = seq_open(g->o.draft_model->runner, &none); /* without one it just does not guess */
+    }
     if (!j->seq)
         engine_end(g, j, &(struct job_end){.finish = FINISH_CANCEL, .err = &e});
     return true;
@@ -274,7 +279,6 @@ static void engine_free(struct engine *g)
     mem_free(g->running);
     mem_free(g->parts);
     mem_free(g->owner);
-    mem_free(g->drafts);
     mem_free(g);
 }
 
@@ -291,7 +295,7 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     g->o.slots = least(o->slots ? o->slots : r->most_seqs, r->most_seqs);
     g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* everybody has a row in every step */
     g->o.queue = o->queue ? o->queue : 4 * g->o.slots;
-    g->o.gap = o->gap > 0 ? o->gap : 0.1;
+    g->o.gap = o->gap > 0 ? o->gap : 0.15;
     g->o.draft = least(o->draft, ENGINE_DRAFT_MOST);
     g->room = r->ctx;
     for (uint32_t i = 0; i < r->plan->groups; i++) {
@@ -306,9 +310,8 @@ static int engine_start(struct engine *g, struct err *e)
     g->running = mem_alloc(g->o.slots, sizeof *g->running);
     g->parts = mem_alloc(g->o.slots, sizeof *g->parts);
     g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
-    g->drafts = mem_alloc(g->o.slots, sizeof *g->drafts);
-    if (!g->running || !g->parts || !g->owner || !g->drafts)
-        return err_memory(e, "the engine", g->o.slots * sizeof *g->drafts);
+    if (!g->running || !g->parts || !g->owner)
+        return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
     if (prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, e))
         return -1;
     int r = pthread_create(&g->thread, NULL, engine_thread, g);
@@ -326,7 +329,8 @@ int engine_open(struct engine **out, struct loaded *l, const struct engine_optio
     pthread_mutex_init(&g->mutex, NULL);
     pthread_cond_init(&g->work, NULL);
     engine_limits(g, o);
-    if (engine_start(g, e)) {
+    if ((o->draft_model && engine_check_draft(l, o->draft_model, g->o.slots, g->room, e)) ||
+        engine_start(g, e)) {
         engine_free(g);
         return -1;
     }

@@ -21,9 +21,12 @@ struct stream;
 struct engine_options {
     uint32_t slots; /* streams at once; at most the runner's sequences; 0 = as many */
     uint32_t queue; /* requests that wait; 0 = 4 times the slots */
-    double gap;     /* seconds that a running stream may wait for a chunk; 0 = 0.1 */
-    uint32_t draft; /* most tokens guessed ahead by n-grams; 0 = none */
-    bool guard;     /* for tests: an allocation inside a step is fatal */
+    double gap;     /* seconds that a running stream may wait for a chunk; 0 = 0.15 */
+    uint32_t draft; /* most tokens guessed ahead where the text repeats itself; 0 = none */
+    /* With `draft`: guesses the rest. It has the same vocabulary, a sequence for every slot and pages for all of
+     * them, and is the engine's alone, too. NULL = none. */
+    struct loaded *draft_model;
+    bool guard; /* for tests: an allocation inside a step is fatal */
 };
 
 enum { ENGINE_TOP_MOST = 20 };

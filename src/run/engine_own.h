@@ -1,5 +1,5 @@
 /* What the files of the engine share: the engine itself. engine.c has the clients' side, the queue and
- * the thread; engine_step.c has what happens in a step. */
+ * the thread; engine_step.c has what happens in a step, engine_draft.c what it guesses ahead. */
 #pragma once
 
 #include "run/job.h"
@@ -23,10 +23,9 @@ struct engine {
     uint32_t count;
     bool crowded; /* nobody is admitted until a request has ended: there are no pages */
     struct prefix *prefix;
-    struct seq_rows *parts;                   /* (slots): the step */
-    struct job **owner;                       /* (slots): whose part it is */
-    int32_t (*drafts)[ENGINE_DRAFT_MOST + 1]; /* (slots) */
-    double row_seconds;                       /* what a row of a prompt takes, as measured */
+    struct seq_rows *parts; /* (slots): the step */
+    struct job **owner;     /* (slots): whose part it is */
+    double row_seconds;     /* what a row of a prompt takes, as measured */
 };
 
 /* One step over everything that runs. */
@@ -37,3 +36,10 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end);
 void engine_preempt(struct engine *g);
 /* Makes room for so many pages, from what nobody uses. */
 bool engine_make_room(struct engine *g, uint32_t pages);
+
+/* Guesses for everybody who decodes. */
+void engine_guess(struct engine *g);
+/* So many of the job's guesses were right, and its sequence holds just those. */
+void engine_learn(const struct engine *g, struct job *j, uint32_t right);
+int engine_check_draft(const struct loaded *l, const struct loaded *draft, uint32_t slots, uint32_t room,
+                       struct err *e);

@@ -6,8 +6,6 @@
 #include <string.h>
 
 enum {
-    STEP_NGRAM = 3,        /* tokens that have to agree before what followed them is guessed again */
-    STEP_REST = 4,         /* steps without guesses after one of which nothing came true */
     STEP_CHUNK_LEAST = 16, /* rows of prompts in a step, however slow the machine */
     STEP_CHUNK_FIRST = 64  /* while nothing has been measured */
 };
@@ -30,43 +28,20 @@ static bool job_reads(const struct job *j)
     return job_pending(j) > 1;
 }
 
-/* Guesses what follows: the tokens that came after the last place where the text ended as it does now. */
-static uint32_t engine_draft(const struct job *j, uint32_t most, int32_t *out)
-{
-    const int32_t *ids = j->ids.data;
-    size_t n = j->ids.len;
-    if (n <= STEP_NGRAM)
-        return 0;
-    for (size_t at = n - STEP_NGRAM; at-- > 0;) {
-        if (memcmp(ids + at, ids + n - STEP_NGRAM, STEP_NGRAM * sizeof *ids) != 0)
-            continue;
-        uint32_t k = 0;
-        for (; k < most && at + STEP_NGRAM + k < n; k++)
-            out[k] = ids[at + STEP_NGRAM + k];
-        return k;
-    }
-    return 0;
-}
-
-/* One row, and as many guesses as `rows` allows beside it. */
+/* One row, and as many of its guesses as `rows` allows beside it. */
 static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
 {
-    uint32_t most = j->draft_rest ? 0 : j->draft_ok;
-    most = least(most, g->room - (uint32_t)j->ids.len);
-    most = least(most, j->request.most - j->made - 1);
-    most = least(most, rows - 1);
-    g->drafts[at][0] = j->ids.data[j->ids.len - 1];
-    j->draft = most ? engine_draft(j, most, g->drafts[at] + 1) : 0;
+    j->draft = least(j->guessed, rows - 1);
     g->owner[at] = j;
-    g->parts[at] =
-        (struct seq_rows){.seq = j->seq, .ids = g->drafts[at], .n = 1 + j->draft, .outs = 1 + j->draft};
+    g->parts[at] = (struct seq_rows){
+        .seq = j->seq, .ids = j->ids.data + j->ids.len - 1, .n = 1 + j->draft, .outs = 1 + j->draft};
 }
 
 /* At most so many rows of what is missing; chunks end where pages end, so that others can go on from there. */
 static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
 {
     uint32_t from = j->seq->len, n = least(job_pending(j), rows), over = (from + n) % RUNNER_PAGE;
-    if (n < job_pending(j) && n > over)
+    if (n < job_pending(j) && n >= RUNNER_PAGE)
         n -= over;
     j->draft = 0;
     g->owner[at] = j;
@@ -135,8 +110,6 @@ static uint32_t engine_compose(struct engine *g)
     const struct runner *r = g->loaded->runner;
     uint32_t parts = 0, rows = 0,
              after = g->count; /* each of those after has a row and a result for itself */
-    for (uint32_t i = 0; i < g->count; i++)
-        engine_catch_up(g, g->running[i]);
     for (uint32_t i = 0; i < g->count; i++) {
         struct job *j = g->running[i];
         if (job_reads(j))
@@ -180,20 +153,6 @@ static enum took engine_token(const struct engine *g, struct job *j, const float
     return TOOK_ONE;
 }
 
-/* Guesses that come true may grow longer; those that fail grow shorter and pause. */
-static void engine_learn(struct engine *g, struct job *j, uint32_t right)
-{
-    j->draft_rest -= j->draft_rest > 0;
-    if (!j->draft)
-        return;
-    if (right == j->draft)
-        j->draft_ok = least(j->draft_ok * 2, g->o.draft);
-    else if (!right) {
-        j->draft_ok = j->draft_ok > 1 ? j->draft_ok / 2 : 1;
-        j->draft_rest = STEP_REST;
-    }
-}
-
 /* Whole pages are known to others as soon as they are computed. */
 static void engine_keep(struct engine *g, struct job *j)
 {
@@ -213,7 +172,7 @@ static void engine_take(struct engine *g, uint32_t part, const float *logits)
     for (;; right++) {
         int32_t id;
         took = engine_token(g, j, logits + (size_t)right * g->loaded->model->plan.out_width, &id, &e);
-        if (took != TOOK_ONE || right == j->draft || id != g->drafts[part][right + 1])
+        if (took != TOOK_ONE || right == j->draft || id != j->seq->ids[base + right])
             break;
     }
     seq_truncate(j->seq, base + right);
@@ -267,6 +226,9 @@ void engine_step(struct engine *g)
 {
     struct err e = {0};
     mem_guard(g->o.guard);
+    for (uint32_t i = 0; i < g->count; i++)
+        engine_catch_up(g, g->running[i]);
+    engine_guess(g);
     uint32_t parts = engine_compose(g);
     while (!engine_pages_suffice(g, parts) && g->count > 1) {
         engine_preempt(g);

@@ -171,6 +171,7 @@ void job_close(struct job *j)
     sampler_close(j->sampler);
     rule_walk_close(&j->walk);
     seq_close(j->seq);
+    seq_close(j->guess);
     if (j->stream)
         stream_release(j->stream, false);
     mem_free(j);

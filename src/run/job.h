@@ -44,7 +44,9 @@ struct job {
     uint32_t made, cached;
     uint32_t kept; /* tokens that the prefix tree has been given */
     double submitted, started, first;
-    uint32_t draft;      /* tokens that the next step guesses ahead */
+    struct seq *guess;   /* the draft model's, while it runs; NULL = none */
+    uint32_t guessed;    /* guesses that stand after ids */
+    uint32_t draft;      /* how many of them the step verifies */
     uint32_t draft_ok;   /* how many it may guess: adapts */
     uint32_t draft_rest; /* steps to sit out after guesses that failed */
 };

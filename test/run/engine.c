@@ -199,6 +199,36 @@ static void batched_is_alone(void **state)
     }
 }
 
+/* A draft model that says the same is always right; another one is often wrong, and changes nothing. */
+static void draft_models_guess(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct engine *g;
+    struct setting few = {.folder = "llama", .seqs = 8, .pages = 40, .chunk = 128, .outs = 64};
+    for (int sampled = 0; sampled < 2; sampled++) {
+        answers_alone("llama", sampled);
+        struct loaded *same = open_model(&(struct setting){.folder = "llama", .seqs = 8, .chunk = 96});
+        struct loaded *other = open_model(&(struct setting){.folder = "mistral", .seqs = 8});
+        struct engine_options o = {.queue = REQUESTS, .guard = true, .draft = 4, .draft_model = same};
+        struct engine_stats s = run_batch(&few, &o);
+        assert_true(s.accepted > s.made_tokens / 3 && s.accepted > s.drafted / 2);
+        assert_all_back(same);
+        o.draft_model = other;
+        s = run_batch(&few, &o);
+        assert_true(s.drafted > 0 && s.accepted < s.drafted);
+        assert_all_back(other);
+        loaded_close(same);
+        loaded_close(other);
+    }
+    struct loaded *l = open_model(&few);
+    struct loaded *small = open_model(&(struct setting){.folder = "llama", .seqs = 2});
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 4, .draft_model = small}, &e), -1);
+    assert_int_equal(e.code, ERR_USAGE);
+    loaded_close(small);
+    loaded_close(l);
+}
+
 static void few_pages_preempt(void **state)
 {
     (void)state;
@@ -534,13 +564,10 @@ static void logprobs_are_right(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batched_is_alone),
-        cmocka_unit_test(few_pages_preempt),
-        cmocka_unit_test(never_fits),
-        cmocka_unit_test(prefix_once),
-        cmocka_unit_test(queue_and_deadline),
-        cmocka_unit_test(random_clients),
-        cmocka_unit_test(submit_without_memory),
+        cmocka_unit_test(batched_is_alone),   cmocka_unit_test(draft_models_guess),
+        cmocka_unit_test(few_pages_preempt),  cmocka_unit_test(never_fits),
+        cmocka_unit_test(prefix_once),        cmocka_unit_test(queue_and_deadline),
+        cmocka_unit_test(random_clients),     cmocka_unit_test(submit_without_memory),
         cmocka_unit_test(logprobs_are_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
