@@ -79,7 +79,7 @@ struct work {
 
 /* A text may cost WORK_TEXT once and WORK_CALL for each call on average: what ordinary languages need is far below,
  * and an ambiguous one must not hold up those that wait. */
-enum { WORK_TEXT = 4 << 20, WORK_CALL = 20000 };
+enum { WORK_TEXT = 2 << 20, WORK_CALL = 20000 };
 enum { WORK_MOST = 1 << 15, WORK_SLOTS = 1 << 16, UNION_SLOTS = 1 << 10 };
 
 struct constraint_bound {

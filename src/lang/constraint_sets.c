@@ -146,6 +146,8 @@ static set_id set_union(struct constraint_bound *b, set_id x, set_id y)
 static void work_add(struct constraint_bound *b, uint32_t state, uint32_t count, set_id parent, bool fresh)
 {
     const struct pstate *st = &b->p->states[state];
+    if (--b->left < 0)
+        b->failed = true;
     if (b->failed || set_depth(b, parent) + 1 + (uint64_t)st->height > PROGRAM_NESTING)
         return;
     uint32_t h = (state * 0x9e3779b9u ^ count * 0x85ebca6bu ^ fresh) * 0x27d4eb2fu;
@@ -237,8 +239,6 @@ static set_id work_close(struct constraint_bound *b)
             continue;
         w->done = true;
         work_look(b, w->item, w->fresh);
-        if (--b->left < 0)
-            b->failed = true;
     }
     b->left -= 2 * (int64_t)b->work_count;
     uint32_t n = 0;
