@@ -55,7 +55,11 @@ static bool walk_steps(struct constraint_state *s, const uint8_t *data, size_t s
             int32_t id = (int32_t)((from + i) % WALK_COUNT);
             bool allowed = mask[id / 32] >> id % 32 & 1;
             if (i < 8 || (allowed && pick < 0)) {
-                if ((constraint_accept(s, id, NULL) == 0) != allowed)
+                struct err why = {0};
+                bool accepted = constraint_accept(s, id, &why) == 0;
+                if (why.code == ERR_RESOURCE)
+                    return false;
+                if (accepted != allowed)
                     abort();
                 if (allowed && constraint_rollback(s, 1, NULL))
                     abort();
@@ -63,13 +67,19 @@ static bool walk_steps(struct constraint_state *s, const uint8_t *data, size_t s
             pick = allowed && pick < 0 ? id : pick;
         }
         size_t n = constraint_forced(s, forced, sizeof forced);
-        if (constraint_mask(s, again, &e) || memcmp(mask, again, sizeof mask) || pick < 0)
+        if (constraint_mask(s, again, &e) && e.code == ERR_RESOURCE)
+            return false;
+        if (e.code || memcmp(mask, again, sizeof mask) || pick < 0)
             abort();
         if (pick == WALK_END)
             return true;
         size_t bytes;
         const char *text = walk_bytes(NULL, pick, &bytes);
-        if (memcmp(text, forced, n < bytes ? n : bytes) || constraint_accept(s, pick, &e))
+        if (memcmp(text, forced, n < bytes ? n : bytes))
+            abort();
+        if (constraint_accept(s, pick, &e) && e.code == ERR_RESOURCE)
+            return false;
+        if (e.code)
             abort();
         memcpy(out + *len, text, bytes);
         *len += bytes;

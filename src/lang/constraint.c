@@ -152,18 +152,22 @@ static void state_enter(struct constraint_state *s)
 {
     pthread_mutex_lock(&s->b->lock);
     s->b->failed = false;
+    s->left = s->left + WORK_CALL < WORK_TEXT ? s->left + WORK_CALL : WORK_TEXT;
+    s->b->left = s->left;
     sets_collect(s->b);
 }
 
 static void state_leave(struct constraint_state *s)
 {
+    s->left = s->b->left;
     pthread_mutex_unlock(&s->b->lock);
 }
 
 static int state_full(struct err *e)
 {
-    return err_set(e, ERR_RESOURCE,
-                   "the constraint is too ambiguous: following it takes more memory than it is given");
+    return err_set(
+        e, ERR_RESOURCE,
+        "the constraint is too ambiguous: following it takes more memory or work than it is given");
 }
 
 static void state_link(struct constraint_state *s)
@@ -186,6 +190,7 @@ struct constraint_state *constraint_state_open(struct constraint_bound *b, struc
     s->b = b;
     pthread_mutex_lock(&b->lock);
     s->n = 1;
+    s->left = WORK_TEXT;
     s->ring[0] = b->start;
     state_link(s);
     pthread_mutex_unlock(&b->lock);

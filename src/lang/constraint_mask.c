@@ -368,6 +368,7 @@ static void warm_rule(struct constraint_bound *b, uint32_t rule)
 void mask_warm(struct constraint_bound *b)
 {
     b->visited = 0;
+    b->left = WORK_TEXT;
     for (uint32_t r = 0; r < b->p->rule_count && b->visited < WARM_NODES && b->used < b->size / 4; r++) {
         b->failed = false;
         warm_rule(b, r);

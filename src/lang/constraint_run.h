@@ -77,6 +77,9 @@ struct work {
     uint32_t slot; /* where the hash of the work has it */
 };
 
+/* A text may cost WORK_TEXT once and WORK_CALL for each call on average: what ordinary languages need is far below,
+ * and an ambiguous one must not hold up those that wait. */
+enum { WORK_TEXT = 2 << 20, WORK_CALL = 20000 };
 enum { WORK_MOST = 1 << 15, WORK_SLOTS = 1 << 16, UNION_SLOTS = 1 << 10 };
 
 struct constraint_bound {
@@ -97,6 +100,7 @@ struct constraint_bound {
     set_id *path;             /* (vocabulary depth + 1), of a walk through the tree */
     uint32_t *mask, *scratch; /* a mask being made, and a part of one */
     uint8_t flags;            /* of the closure being made */
+    int64_t left;             /* work that this call may still do, in positions looked at */
     bool failed;              /* out of memory or work: sticky within one call */
     size_t visited;           /* nodes of the tree, in this call */
     set_id start;
@@ -106,6 +110,7 @@ struct constraint_bound {
 struct constraint_state {
     struct constraint_bound *b;
     struct constraint_state *next, *prev;
+    int64_t left;                     /* work that its calls may still do; each call adds some */
     uint32_t n, at;                   /* ring: `n` entries, the newest at `at` */
     set_id ring[CONSTRAINT_BACK + 1]; /* SET_END: an ending token was accepted */
 };

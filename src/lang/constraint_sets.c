@@ -119,6 +119,7 @@ static set_id set_union(struct constraint_bound *b, set_id x, set_id y)
     if (b->unions[slot].a == x && b->unions[slot].b == y)
         return b->unions[slot].both;
     const struct set *s = set_get(b, x), *t = set_get(b, y);
+    b->left -= s->n + t->n;
     uint32_t n = s->n + t->n, i = 0, j = 0, out = 0, room = bound_alloc(b, n * sizeof(struct item));
     if (b->failed)
         return SET_DEAD;
@@ -145,6 +146,8 @@ static set_id set_union(struct constraint_bound *b, set_id x, set_id y)
 static void work_add(struct constraint_bound *b, uint32_t state, uint32_t count, set_id parent, bool fresh)
 {
     const struct pstate *st = &b->p->states[state];
+    if (--b->left < 0)
+        b->failed = true;
     if (b->failed || set_depth(b, parent) + 1 + (uint64_t)st->height > PROGRAM_NESTING)
         return;
     uint32_t h = (state * 0x9e3779b9u ^ count * 0x85ebca6bu ^ fresh) * 0x27d4eb2fu;
@@ -237,6 +240,7 @@ static set_id work_close(struct constraint_bound *b)
         w->done = true;
         work_look(b, w->item, w->fresh);
     }
+    b->left -= 2 * (int64_t)b->work_count;
     uint32_t n = 0;
     for (uint32_t i = 0; i < b->work_count; i++) {
         const struct work *w = &b->work[i];
@@ -323,6 +327,7 @@ static void sets_begin(struct constraint_bound *b)
 int sets_open(struct constraint_bound *b)
 {
     const struct prule *root = &b->p->rules[b->p->root];
+    b->left = WORK_TEXT;
     sets_begin(b);
     work_begin(b);
     work_add(b, root->start, 0, SET_END, true);

@@ -29,6 +29,7 @@ static bool schema_measure(struct schema *s, const json_t *v, int depth, size_t 
                       SCHEMA_NODES);
         return false;
     }
+    s->embedded = s->embedded || (depth && json_is_string(json_object_get(v, "$id")));
     json_array_foreach(v, i, kid) if (!schema_measure(s, kid, depth + 1, nodes)) return false;
     json_object_foreach((json_t *)v, key, kid) if (!schema_measure(s, kid, depth + 1, nodes)) return false;
     return true;
@@ -83,6 +84,9 @@ const json_t *schema_ref(struct schema *s, const char *ref)
     if (n && !strncmp(at, id, n) && (!at[n] || at[n] == '#'))
         at += n;
     const json_t *to = s->root;
+    if (s->embedded)
+        schema_refuse(s,
+                      "$ref beside a schema that has an $id of its own, inside this one, is not supported");
     if (*at && *at != '#') {
         schema_refuse(s, "$ref \"%.200s\" leaves the document: only references within it are followed", ref);
         return NULL;

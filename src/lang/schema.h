@@ -61,6 +61,7 @@ struct schema {
     uint32_t space, string; /* rules */
     struct gram *character; /* of a string, with every escape */
     const struct dfa *keys; /* every JSON string, in its shortest form */
+    bool embedded;          /* a schema inside has an $id, which would change what "#" means there */
     uint32_t work;          /* bounded: some schemas multiply */
     struct schema_made {
         const json_t *from;
