@@ -27,3 +27,13 @@ endfunction()
 quern_library(jansson jansson)
 quern_library(pcre2 libpcre2-8)
 quern_library(utf8proc libutf8proc)
+
+# Line editing is optional: without it the chat reads plain lines.
+pkg_check_modules(edit_found QUIET libedit)
+if(edit_found_FOUND)
+  quern_library(edit libedit)
+  target_compile_definitions(lib_edit INTERFACE QUERN_LIBEDIT)
+else()
+  add_library(lib_edit INTERFACE)
+  message(STATUS "quern: libedit is not there: the chat will read plain lines")
+endif()

@@ -8,10 +8,20 @@
  *         quern_answer_free(&a);
  *     quern_close(m);
  *
+ * Many requests at once: open the model with `streams`, submit each, and read each one's stream:
+ *
+ *     struct quern_stream *s = quern_submit(m, &r, &why);
+ *     struct quern_news news;
+ *     while (quern_next(s, -1, &news, &why) > 0 && !news.done)
+ *         fwrite(news.text, 1, news.text_length, stdout);
+ *     quern_stream_close(s);
+ *
  * Ownership: what a call returns is freed by the call named beside it; what a call is given is only read, and
- * only during the call. Threads: a model is used by one thread at a time; different models do not know of each
- * other. Errors: a call that fails returns NULL or -1 and fills quern_error, whose code is the exit code that
- * the program would give. Zero in any field of an options struct means the default. */
+ * only during the call. Threads: any thread may call into a model, many at once; a stream is read by one thread
+ * at a time, and any thread may cancel it. A model is closed last, when no call runs and all streams are closed.
+ * What requests have in common is computed once and kept once. Errors: a call that fails returns NULL or -1 and
+ * fills quern_error, whose code is the exit code that the program would give. Zero in any field of an options
+ * struct means the default. */
 #pragma once
 
 #include <stddef.h>
@@ -24,6 +34,7 @@ extern "C" {
 #define QUERN_API __attribute__((visibility("default")))
 
 struct quern_model;
+struct quern_stream;
 
 struct quern_error {
     int code; /* 64 usage, 65 bad or missing model, 70 device fault, 75 out of a resource, 130 interrupted */
@@ -31,25 +42,34 @@ struct quern_error {
 };
 
 struct quern_options {
-    const char *device;   /* "cpu", "cuda", "cuda:N" */
+    const char *device;        /* "cpu", "cuda", "cuda:N" */
     const char *chat_template; /* a chat template instead of the model's own */
-    uint32_t ctx;         /* tokens of context; 0 = the model's, at most 8,192 */
-    int threads;          /* 0 = all cores that this process may use */
-    int exact;            /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
+    uint32_t ctx;              /* tokens of context; 0 = the model's, at most 8,192 */
+    int threads;               /* 0 = all cores that this process may use */
+    int exact;                 /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
+    uint32_t streams;          /* requests that run at once; 0 = 1 */
+    uint32_t queue;            /* requests that wait; 0 = 4 for each stream */
+    uint32_t draft;            /* tokens guessed ahead where the text repeats itself, at most 16; 0 = none */
+    int embed;                 /* 1 = for quern_embed only */
 };
 
 /* One of the three says what is asked: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of
  * the user), or `raw` (the text itself, no template). */
 struct quern_request {
     const char *messages, *prompt, *raw;
-    const char *system;    /* put before `prompt` */
-    uint32_t max_tokens;   /* 0 = until the model ends or the context is full */
+    const char *system;  /* put before `prompt` */
+    uint32_t max_tokens; /* 0 = until the model ends or the context is full */
     uint64_t seed;
-    int greedy;            /* 1 = always the best token */
+    int greedy;                       /* 1 = always the best token */
     double temperature, top_p, min_p; /* 0 = the model's default */
     uint32_t top_k;
     const char *const *stop; /* strings that end the answer, NULL-terminated */
-    /* Called with text as it comes: whole characters. Not 0 ends the answer. */
+    const char *json_schema; /* the answer is JSON that this schema (its text) accepts */
+    const char *grammar;     /* or it is text that this grammar (GBNF) accepts */
+    int logprobs;            /* 1 = the natural logarithm of each token's probability, in the news */
+    double seconds;          /* it has to be done within so many; 0 = no deadline */
+    uint64_t salt;           /* requests share what they have in common only with those of the same salt */
+    /* quern_generate calls it with text as it comes: whole characters. Not 0 ends the answer. */
     int (*text)(void *arg, const char *text, size_t n);
     void *arg;
 };
@@ -60,8 +80,8 @@ struct quern_answer {
     int32_t *ids;
     size_t id_count;
     uint32_t prompt_tokens, cached_tokens;
-    const char *finish_reason; /* "stop", "length", "cancelled"; static */
-    double prompt_seconds, decode_seconds;
+    const char *finish_reason;     /* "stop", "length", "cancelled"; static */
+    double first_seconds, seconds; /* until the first token; in all */
 };
 
 QUERN_API const char *quern_version(void);
@@ -74,6 +94,33 @@ QUERN_API void quern_close(struct quern_model *m);
 QUERN_API int quern_generate(struct quern_model *m, const struct quern_request *request,
                              struct quern_answer *answer, struct quern_error *error);
 QUERN_API void quern_answer_free(struct quern_answer *answer);
+
+/* NULL when the request is wrong, or the queue is full (code 75). */
+QUERN_API struct quern_stream *quern_submit(struct quern_model *m, const struct quern_request *request,
+                                            struct quern_error *error);
+
+/* What has come since the last look; pointers hold until the next one. */
+struct quern_news {
+    const char *text; /* whole characters */
+    size_t text_length;
+    const int32_t *ids;
+    const float *logprobs; /* NULL where not asked for */
+    size_t count;          /* of ids */
+    int done;              /* nothing more will come; then the rest below is set */
+    const char *finish_reason;
+    uint32_t prompt_tokens, cached_tokens;
+    double queued_seconds, first_seconds, seconds; /* waiting; until the first token; in all */
+};
+
+/* Waits up to `seconds` for news (< 0: as long as it takes). 1: there is some; 0: none yet; -1: it failed. */
+QUERN_API int quern_next(struct quern_stream *s, double seconds, struct quern_news *news,
+                         struct quern_error *error);
+QUERN_API void quern_cancel(struct quern_stream *s);       /* takes effect within a step */
+QUERN_API void quern_stream_close(struct quern_stream *s); /* cancels, if it runs */
+
+/* A text as a vector of length 1, pooled as the model says. *vector is freed with quern_free. Returns its width, or -1. */
+QUERN_API long quern_embed(struct quern_model *m, const char *text, size_t n, float **vector,
+                           struct quern_error *error);
 
 /* Text to ids; special != 0 parses control tokens in the text and adds what the model adds (BOS). Returns how
  * many, or -1; *ids is freed with quern_free. */

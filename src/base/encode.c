@@ -191,7 +191,7 @@ static inline int8_t round_int8(float v)
     return (int8_t)(v < 0 ? -whole : whole);
 }
 
-/* 127 or 128 steps of importance are all alike: importance changes nothing. */
+/* v = d * q, q = -127..127. With steps this fine importance would change next to nothing, and is not asked. */
 static uint16_t round_8bit(const float x[32], int8_t q[32])
 {
     float d = fabsf(largest(x)) / 127, inverse = reciprocal(d);

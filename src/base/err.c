@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 int err_set(struct err *e, enum err_code code, const char *fmt, ...)
 {
@@ -37,5 +38,10 @@ int err_prefix(struct err *e, const char *fmt, ...)
 
 int err_memory(struct err *e, const char *what, unsigned long long bytes)
 {
-    return err_set(e, ERR_RESOURCE, "out of memory: %llu bytes for %s", bytes, what);
+    struct rlimit all;
+    if (getrlimit(RLIMIT_AS, &all) || all.rlim_cur == RLIM_INFINITY)
+        return err_set(e, ERR_RESOURCE, "out of memory: %llu bytes for %s", bytes, what);
+    return err_set(e, ERR_RESOURCE,
+                   "out of memory: %llu bytes for %s, and this process may have %llu in all (ulimit -v)",
+                   bytes, what, (unsigned long long)all.rlim_cur);
 }

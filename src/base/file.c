@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -56,6 +57,13 @@ static int map_fill(uint8_t *to, size_t n, int fd, const char *path, struct err 
     return mprotect(to, n, PROT_READ);
 }
 
+static bool map_leases;
+
+void map_lease(void)
+{
+    map_leases = true;
+}
+
 int map_open(struct map *m, const char *path, struct err *e)
 {
     struct stat st;
@@ -70,8 +78,11 @@ int map_open(struct map *m, const char *path, struct err *e)
         else
             p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
-            err_set(e, ERR_RESOURCE, "cannot map %s (%lld bytes): %s", log_safe(path), (long long)st.st_size,
-                    strerror(errno));
+            if (errno == ENOMEM)
+                err_memory(e, log_safe(path), (unsigned long long)st.st_size);
+            else
+                err_set(e, ERR_RESOURCE, "cannot map %s (%lld bytes): %s", log_safe(path),
+                        (long long)st.st_size, strerror(errno));
             close(fd);
             return -1;
         }
@@ -81,6 +92,8 @@ int map_open(struct map *m, const char *path, struct err *e)
             return -1;
         }
     }
+    if (map_leases)
+        fcntl(fd, F_SETLEASE, F_RDLCK); /* goes with the descriptor; not every file can have one */
     *m = (struct map){.data = p, .size = (size_t)st.st_size, .fd = fd};
     return 0;
 }

@@ -16,6 +16,9 @@ struct map {
     int fd; /* kept open for the life of the mapping */
 };
 
+/* From now on map_open takes a read lease where the file system has them: when somebody opens the file for
+ * writing, or cuts it short, they wait and this process gets SIGIO, which it must handle. */
+void map_lease(void);
 /* An empty file maps to size 0 and data NULL. All errors are ERR_DATA but those of the system. */
 int map_open(struct map *m, const char *path, struct err *e);
 void map_close(struct map *m);

@@ -181,7 +181,10 @@ static void group_fit(struct search *s, int g)
         /* Small scales first: from the farthest value 1.5 steps beyond the last level to one step inside. */
         float beyond = step * (1.5f - 2.5f * (float)k / (FIT_TRIALS - 1));
         if (f->min_most) {
-            group_try(s, g, (struct line){span / (s->last + beyond), -low}, &best);
+            /* As it comes, and with zero, near which most values lie, made a level. */
+            float scale = span / (s->last + beyond);
+            group_try(s, g, (struct line){scale, -low}, &best);
+            group_try(s, g, (struct line){scale, scale * nearbyintf(-low / (scale + FLT_MIN))}, &best);
         } else {
             group_try(s, g, (struct line){far / (s->last + beyond), 0}, &best);
             if (!f->power)

@@ -10,7 +10,7 @@
 
 struct buf;
 
-#define JSON_DEPTH 32
+#define JSON_DEPTH 128
 
 struct json {
     struct buf *out;

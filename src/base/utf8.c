@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include "base/buf.h"
+
 size_t utf8_decode(const char *str, size_t n, uint32_t *cp)
 {
     const uint8_t *s = (const uint8_t *)str;
@@ -25,7 +27,7 @@ size_t utf8_decode(const char *str, size_t n, uint32_t *cp)
     return len;
 }
 
-size_t utf8_encode(uint32_t c, char out[4])
+size_t utf8_put(uint32_t c, char out[4])
 {
     if (c < 0x80) {
         out[0] = (char)c;
@@ -69,4 +71,15 @@ size_t utf8_partial(const char *str, size_t n)
         return back;
     }
     return 0;
+}
+
+bool utf8_clean(struct buf *out, const char *s, size_t n)
+{
+    uint32_t cp;
+    for (size_t i = 0; i < n;) {
+        size_t len = utf8_decode(s + i, n - i, &cp);
+        buf_add(out, len ? s + i : "\xef\xbf\xbd", len ? len : 3);
+        i += len ? len : 1;
+    }
+    return !out->failed;
 }

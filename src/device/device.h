@@ -14,12 +14,13 @@
 struct pool;
 
 struct device_options {
-    int threads;         /* CPU: 0 = all cores that may be used */
-    int index;           /* CUDA: which card */
-    bool exact;          /* float activations and F32 KV: the oracle's arithmetic */
-    const char *tier;    /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
-    uint64_t memory;     /* CUDA: bytes it may use; 0 = what is free */
-    bool no_parity;      /* CUDA: skip the parity gate */
+    int threads;      /* CPU: 0 = all cores that may be used */
+    int index;        /* CUDA: which card */
+    int activations;  /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
+    bool exact;       /* float activations and F32 KV: the oracle's arithmetic */
+    const char *tier; /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
+    uint64_t memory;  /* CUDA: bytes it may use; 0 = what is free */
+    bool no_parity;   /* CUDA: skip the parity gate */
 };
 
 /* How KV is kept. Page 0 of every group is trash: padded rows write there, nobody reads it. */
@@ -57,15 +58,17 @@ struct device;
 struct device_ops {
     const char *name; /* "cpu", "cuda" */
     /* Takes the weights (upload, repack). `weights` and its bytes must outlive the device. progress may be NULL. */
-    int (*load)(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg, struct err *e);
-    /* Takes scratch and KV for plans of this shape: at most max_rows rows, max_seqs sequences and max_outs results a step. */
+    int (*load)(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg,
+                struct err *e);
+    /* Takes scratch and KV for plans of this shape: at most so many rows, sequences and results a step. */
     int (*prepare)(struct device *d, const struct plan *p, const struct kv_config *kv, uint32_t max_rows,
                    uint32_t max_seqs, uint32_t max_outs, struct err *e);
     int (*run)(struct device *d, const struct plan *p, const struct step *s, struct err *e);
     /* The results of the last run: (outs, plan.out_width) floats on the host, valid until the next run. */
     const float *(*results)(struct device *d, struct err *e);
     /* Copies whole pages of a group, all its layers: from[i] -> to[i]. */
-    int (*copy_pages)(struct device *d, uint32_t group, const int32_t *from, const int32_t *to, uint32_t n, struct err *e);
+    int (*copy_pages)(struct device *d, uint32_t group, const int32_t *from, const int32_t *to, uint32_t n,
+                      struct err *e);
     /* One page of one group to and from host memory (page_bytes long): for the cache on disk and for preemption. */
     size_t (*page_bytes)(const struct device *d, uint32_t group);
     int (*read_page)(struct device *d, uint32_t group, int32_t page, void *host, struct err *e);

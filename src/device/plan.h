@@ -71,8 +71,8 @@ struct rope {
 enum act_kind {
     ACT_NONE,
     ACT_SILU,
-    ACT_GELU,      /* exact, erf */
-    ACT_GELU_TANH, /* the tanh approximation (gelu_new, gelu_pytorch_tanh) */
+    ACT_GELU,       /* exact, erf */
+    ACT_GELU_TANH,  /* the tanh approximation (gelu_new, gelu_pytorch_tanh) */
     ACT_GELU_QUICK, /* x * sigmoid(1.702 x) */
     ACT_RELU,
     ACT_RELU2,     /* relu(x)^2 */
@@ -115,13 +115,13 @@ struct op_embed {
 
 struct op_qkv {
     struct operand in;
-    struct norm norm;          /* of the input */
-    struct linear q, k, v;     /* (heads*k_dim, width), (kv_heads*k_dim, width), (kv_heads*v_dim, width) */
-    float clamp;               /* > 0: q, k, v clipped to +-clamp (after the bias) */
+    struct norm norm;           /* of the input */
+    struct linear q, k, v;      /* (heads*k_dim, width), (kv_heads*k_dim, width), (kv_heads*v_dim, width) */
+    float clamp;                /* > 0: q, k, v clipped to +-clamp (after the bias) */
     struct norm q_norm, k_norm; /* after bias; heads = 0: over the whole row (olmo2), else per head */
     struct rope rope;
     uint32_t heads, kv_heads, k_dim, v_dim;
-    uint32_t layer; /* whose KV is written */
+    uint32_t layer;     /* whose KV is written */
     struct operand out; /* q: (heads, k_dim) */
 };
 
@@ -134,7 +134,7 @@ struct op_latent {
     struct operand in;
     struct norm norm, q_norm, kv_norm;
     struct linear q_a, q_b, kv_a;
-    weight_id k_b; /* count = heads, (L, n) */
+    weight_id k_b;    /* count = heads, (L, n) */
     struct rope rope; /* first = 0: counted within the R dimensions */
     uint32_t heads, nope, latent;
     uint32_t layer;
@@ -145,7 +145,7 @@ struct op_attn {
     struct operand in, out; /* (heads, k_dim) -> (heads, v_dim) */
     uint32_t heads, kv_heads, k_dim, v_dim;
     uint32_t layer;
-    uint32_t window; /* 0 = all; else a query at p sees keys in (p - window, p] */
+    uint32_t window;      /* 0 = all; else a query at p sees keys in (p - window, p] */
     float scale, softcap; /* s = scale q.k; softcap > 0: s = softcap * tanh(s / softcap) */
     weight_id sinks;      /* (heads): one more logit in the softmax's sum, without a value */
     bool causal;          /* false: every key of the sequence (encoders; the whole sequence in one step) */
@@ -181,16 +181,17 @@ enum gating_kind {
 struct op_moe {
     struct operand in;
     struct norm norm;
-    struct linear router;      /* (experts, width) */
-    weight_id select_bias;     /* (experts): added for the choice, not for the weight (deepseek v3) */
+    struct linear router;         /* (experts, width) */
+    weight_id select_bias;        /* (experts): added for the choice, not for the weight (deepseek v3) */
     struct linear gate, up, down; /* count = experts; biases (count = experts, rows = 1) */
     enum act_kind act;
     float alpha, limit; /* ACT_SWIGLU_OAI */
     enum gating_kind gating;
     uint32_t experts, used;
-    uint32_t groups, groups_used; /* 0 or 1: no groups. A group's score: its best (softmax), or its two best summed (sigmoid) */
-    bool normalise;     /* weights of the chosen ones sum to 1 */
-    float weight_scale; /* then times this; 1 otherwise */
+    uint32_t groups,
+        groups_used; /* 0 or 1: no groups. A group's score: its best (softmax), or its two best summed (sigmoid) */
+    bool normalise;                                    /* weights of the chosen ones sum to 1 */
+    float weight_scale;                                /* then times this; 1 otherwise */
     struct linear shared_gate, shared_up, shared_down; /* the shared expert, weight 0: none */
     weight_id shared_router; /* (1, width): its output times sigmoid(w x); 0: times 1 */
     struct tail tail;
@@ -199,7 +200,7 @@ struct op_moe {
 struct op_logits {
     struct operand in;
     struct norm norm;
-    struct linear head; /* (vocab, width); weight 0: the normed rows themselves are the result */
+    struct linear head;   /* (vocab, width); weight 0: the normed rows themselves are the result */
     float scale, softcap; /* logit = scale * y, then softcap as in attention */
 };
 
@@ -248,7 +249,8 @@ struct plan {
 };
 
 /* Building. All are sticky: look at plan.failed once. */
-struct op *plan_add(struct plan *p, enum op_kind kind, uint32_t layer); /* zeroed; scale fields are the caller's */
+struct op *plan_add(struct plan *p, enum op_kind kind,
+                    uint32_t layer); /* zeroed; scale fields are the caller's */
 struct operand plan_buffer(struct plan *p, uint32_t width);
 /* Says how layer `layer` keeps its KV; joins the group of the same geometry or makes one. */
 void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry);
@@ -265,7 +267,8 @@ int plan_check(const struct plan *p, const struct weights *w, struct err *e);
 struct op_cost {
     double weight_bytes, kv_bytes, flops;
 };
-struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t op, double rows, double keys);
+struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t op, double rows,
+                         double keys);
 const char *plan_op_name(enum op_kind kind);
 struct buf;
 void plan_print(const struct plan *p, const struct weights *w, struct buf *out); /* one line an operation */

@@ -77,7 +77,7 @@ static const char *folder_quant_method(const json_t *q)
 
 static int folder_refuse(const char *method, struct err *e)
 {
-    static const char *const proper[] = {"GPTQ", "AWQ", "bitsandbytes", "AQLM", "HQQ", "EETQ", "MXFP4"};
+    static const char *const proper[] = {"GPTQ", "AWQ", "bitsandbytes", "AQLM", "HQQ", "EETQ"};
     for (size_t i = 0; i < sizeof proper / sizeof *proper; i++)
         if (!strcasecmp(method, proper[i]))
             method = proper[i];
@@ -94,7 +94,7 @@ int folder_refuse_quant(const json_t *config, const struct tensor *tensors, size
     const char *method = folder_quant_method(q), *format = json_string_value(json_object_get(q, "format"));
     bool fp8 = method && (!strcmp(method, "fp8") || (!strcmp(method, "compressed-tensors") && format &&
                                                      !strcmp(format, "float-quantized")));
-    if (method && !fp8)
+    if (method && !fp8 && strcmp(method, "mxfp4"))
         return folder_refuse(method, e);
     /* older ones say it only in the names; g_idx comes first, since GPTQ has qzeros too */
     static const struct {
@@ -223,10 +223,10 @@ int folder_look(struct folder *f, const char *path, struct err *e)
     int result;
     if (!index || !single)
         result = err_memory(e, "a path", strlen(path));
+    else if (folder_has(single)) /* before an index, as Hugging Face does */
+        result = folder_add(f, path, "model.safetensors", e);
     else if (folder_has(index))
         result = folder_index(f, path, index, e);
-    else if (folder_has(single))
-        result = folder_add(f, path, "model.safetensors", e);
     else {
         DIR *dir = opendir(path);
         result = dir ? folder_list(f, path, dir, e)

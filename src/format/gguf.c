@@ -255,7 +255,7 @@ static int gguf_header(struct gguf_reader *r)
     uint32_t version = cursor_u32(&r->c);
     if (r->c.failed)
         return err_set(r->e, ERR_DATA, "the file ends inside the header (%zu bytes)", r->c.size);
-    if (version && !(version & 0xffffff))
+    if (version && !(version & 0xf0ffffff)) /* a small number with its bytes in the other order */
         return err_set(
             r->e, ERR_DATA,
             "this GGUF file is big-endian (version %u): only little-endian files can be opened; convert it",
@@ -558,6 +558,25 @@ static int gguf_open_others(struct gguf *g, const char *path, uint64_t count, st
     return 0;
 }
 
+/* The parts are found by name, and only from the first. */
+static int gguf_check_first(const char *path, uint64_t no, uint64_t count, struct err *e)
+{
+    char *first = gguf_part_path(path, 1, count);
+    int result = 0;
+    if (!first && gguf_suffix(path))
+        result = err_memory(e, "a path", strlen(path));
+    else if (no)
+        result = err_set(e, ERR_DATA, "%s is part %" PRIu64 " of %" PRIu64 ": open the first%s%s",
+                         log_safe(path), no + 1, count, first ? ", " : "", first ? log_safe(first) : "");
+    else if (!first || strcmp(first, path) != 0)
+        result = err_set(e, ERR_DATA,
+                         "%s is the first of %" PRIu64 " parts, which are found by name: it must end in "
+                         "-00001-of-%05" PRIu64 ".gguf",
+                         log_safe(path), count, count);
+    mem_free(first);
+    return result;
+}
+
 /* After the first part: finds the others, and checks that all is there. */
 static int gguf_open_split(struct gguf *g, const char *path, struct err *e)
 {
@@ -565,24 +584,8 @@ static int gguf_open_split(struct gguf *g, const char *path, struct err *e)
     int has = gguf_get_u64(g, "split.count", 0, GGUF_MOST_PARTS, &count, e);
     if (has < 0 || gguf_get_u64(g, "split.no", 0, GGUF_MOST_PARTS, &no, e) < 0)
         return err_prefix(e, "%s", log_safe(path));
-    if (has && count > 1) {
-        char *first = gguf_part_path(path, 1, count);
-        int result = 0;
-        if (no && first)
-            result = err_set(e, ERR_DATA, "%s is part %" PRIu64 " of %" PRIu64 ": open the first, %s",
-                             log_safe(path), no + 1, count, log_safe(first));
-        else if (no)
-            result = err_set(e, ERR_DATA, "%s is part %" PRIu64 " of %" PRIu64 ": open the first",
-                             log_safe(path), no + 1, count);
-        else if (!first || strcmp(first, path) != 0)
-            result = err_set(e, ERR_DATA,
-                             "%s is the first of %" PRIu64 " parts, which are found by name: it must end in "
-                             "-00001-of-%05" PRIu64 ".gguf",
-                             log_safe(path), count, count);
-        mem_free(first);
-        if (result < 0 || gguf_open_others(g, path, count, e) < 0)
-            return -1;
-    }
+    if (count > 1 && (gguf_check_first(path, no, count, e) < 0 || gguf_open_others(g, path, count, e) < 0))
+        return -1;
     has = gguf_get_u64(g, "split.tensors.count", 0, INT64_MAX, &tensors, e);
     if (has > 0 && tensors != g->tensor_count)
         has = err_set(e, ERR_DATA, "split.tensors.count is %" PRIu64 ", and the parts have %zu tensors",

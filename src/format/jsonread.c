@@ -17,7 +17,8 @@ const struct jsonread_limits jsonread_config = {.text = 4 << 20, .memory = 32 <<
 /* What jansson may still allocate on this thread while it reads; outside of that there is no limit. */
 static _Thread_local size_t jsonread_left;
 static _Thread_local bool jsonread_limited;
-static _Thread_local bool jsonread_spent;
+static _Thread_local bool jsonread_spent;  /* asked for more than that */
+static _Thread_local bool jsonread_failed; /* memory was out: jansson does not always say so */
 
 static void *jsonread_alloc(size_t n)
 {
@@ -26,6 +27,7 @@ static void *jsonread_alloc(size_t n)
         return NULL;
     }
     void *p = mem_alloc(n, 1);
+    jsonread_failed |= !p;
     if (p && jsonread_limited)
         jsonread_left -= size_min(jsonread_left, malloc_usable_size(p));
     return p;
@@ -61,13 +63,17 @@ static int jsonread_depth(const char *s, size_t n)
     return deepest;
 }
 
-/* Python writes these three, and they are no JSON. */
-static const char *jsonread_not_finite(const char *text)
+/* Python writes these three, and they are no JSON. The error stands behind the word, or behind its sign. */
+static const char *jsonread_not_finite(const char *text, size_t n, const json_error_t *at)
 {
-    return strstr(text, "'Infinity'") || strstr(text, "'I'") ? "Infinity"
-           : strstr(text, "'NaN'") || strstr(text, "'N'")    ? "NaN"
-           : strstr(text, "'-I")                             ? "-Infinity"
-                                                             : NULL;
+    static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        size_t len = strlen(words[i]), back = i ? len : 1, end = (size_t)at->position;
+        if (at->position >= 0 && end >= back && end - back + len <= n &&
+            !memcmp(text + end - back, words[i], len))
+            return words[i];
+    }
+    return NULL;
 }
 
 json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits *most, const char *what,
@@ -86,17 +92,17 @@ json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits 
     }
     jsonread_left = most->memory;
     jsonread_limited = true;
-    jsonread_spent = false;
+    jsonread_spent = jsonread_failed = false;
     json_error_t at;
     json_t *v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &at);
     jsonread_limited = false;
     if (v)
         return v;
-    const char *odd = jsonread_not_finite(at.text);
+    const char *odd = jsonread_not_finite(text, n, &at);
     if (jsonread_spent)
         err_set(e, ERR_RESOURCE, "%s needs more than the %zu MiB that it may take to read", what,
                 most->memory >> 20);
-    else if (json_error_code(&at) == json_error_out_of_memory)
+    else if (jsonread_failed)
         err_memory(e, what, n);
     else if (odd)
         err_set(e, ERR_DATA, "%s, line %d: %s is not JSON; write a finite number or null there", what,

@@ -15,7 +15,7 @@ struct jsonread_limits {
     int depth;     /* at most JSONREAD_DEPTH */
 };
 
-enum { JSONREAD_DEPTH = 30 }; /* what the writer of base/json.h can nest, and a level to spare */
+enum { JSONREAD_DEPTH = 64 }; /* half of what the writer of base/json.h can nest */
 
 /* For files beside a model: config.json and its like. */
 extern const struct jsonread_limits jsonread_config;

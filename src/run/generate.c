@@ -1,9 +1,8 @@
 #include "run/generate.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "run/stop.h"
-
-#include <time.h>
 
 const char *finish_name(enum finish_kind f)
 {
@@ -16,18 +15,12 @@ void generation_free(struct generation *g)
     ids_free(&g->ids);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct writer {
     const struct generate_options *o;
     struct generation *g;
     struct tok_decoder decoder;
     struct stop stop;
+    struct rule_walk walk;
     struct buf piece; /* scratch of one token */
 };
 
@@ -42,6 +35,8 @@ static void writer_emit(struct writer *w, size_t from)
 static int writer_token(struct writer *w, int32_t id, bool *stopped, struct err *e)
 {
     buf_clear(&w->piece);
+    if (!w->decoder.t)
+        return 0;
     if (tok_decoder_feed(&w->decoder, id, &w->piece, e))
         return -1;
     size_t from = w->g->text.len;
@@ -56,22 +51,24 @@ static void writer_finish(struct writer *w)
 {
     size_t from = w->g->text.len;
     buf_clear(&w->piece);
-    tok_decoder_flush(&w->decoder, &w->piece);
+    if (w->decoder.t)
+        tok_decoder_flush(&w->decoder, &w->piece);
     stop_feed(&w->stop, w->piece.data ? w->piece.data : "", w->piece.len, &w->g->text);
     stop_flush(&w->stop, &w->g->text);
     writer_emit(w, from);
     stop_free(&w->stop);
+    rule_walk_close(&w->walk);
     buf_free(&w->piece);
 }
 
 static bool generate_ends(const struct tokenizer *t, const struct generate_options *o, int32_t id)
 {
-    if (o->ignore_eog)
+    if (o->ignore_eog && !o->rule) /* under a rule an end token is the end of the text */
         return false;
     for (size_t i = 0; i < o->stop_id_count; i++)
         if (o->stop_ids[i] == id)
             return true;
-    return tokenizer_is_eog(t, id);
+    return t && tokenizer_is_eog(t, id);
 }
 
 /* Samples until something ends it. The sequence holds the prompt, and its last result is at hand. */
@@ -80,22 +77,27 @@ static int generate_loop(struct seq *s, const struct tokenizer *t, struct sample
 {
     const struct generate_options *o = w->o;
     struct generation *g = w->g;
-    double start = now();
+    double start = clock_now();
     for (uint32_t made = 0;;) {
         const float *logits = runner_results(s->runner, e);
         if (!logits)
             return -1;
-        int32_t id = sampler_pick(sampler, logits, s->ids, s->len, s->len, NULL, e);
-        if (id < 0 || ids_add(&g->ids, id, e))
+        const uint32_t *mask;
+        int whole = rule_walk_next(&w->walk, &mask, e);
+        g->finish = FINISH_STOP;
+        if (whole)
+            return whole < 0 ? -1 : 0;
+        int32_t id = sampler_pick(sampler, logits, s->ids, s->len, s->len, mask, e);
+        if (id < 0 || ids_add(&g->ids, id, e) || rule_walk_accept(&w->walk, id, e))
             return -1;
         if (!made++) {
-            g->first_seconds = g->prompt_seconds + now() - start;
-            start = now();
+            g->first_seconds = g->prompt_seconds + clock_now() - start;
+            start = clock_now();
         }
         bool stopped = generate_ends(t, o, id);
         if (!stopped && writer_token(w, id, &stopped, e))
             return -1;
-        g->decode_seconds = now() - start;
+        g->decode_seconds = clock_now() - start;
         g->finish = stopped ? FINISH_STOP : FINISH_LENGTH;
         if (stopped || made == o->most)
             return 0;
@@ -126,7 +128,7 @@ int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, ui
             s->runner->ctx, n - s->runner->ctx);
     if (sampler_open(&sampler, &o->sampler, s->runner->plan->out_width, e))
         return -1;
-    double start = now();
+    double start = clock_now();
     uint32_t common = seq_common(s, prompt, n);
     common = common < n ? common : n - 1; /* the last token is computed again: its result is wanted */
     seq_truncate(s, common);
@@ -135,8 +137,11 @@ int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, ui
     struct writer w = {
         .o = o, .g = g, .decoder = {.t = t, .skip_special = !o->show_special, .started = true}};
     w.stop = (struct stop){.strings = o->stop_strings, .count = o->stops};
-    int r = seq_feed(s, prompt + common, n - common, &o->feed, e);
-    g->prompt_seconds = now() - start;
+    int r = rule_walk_open(&w.walk, o->rule, s->runner->plan->out_width, e) ||
+                    seq_feed(s, prompt + common, n - common, &o->feed, e)
+                ? -1
+                : 0;
+    g->prompt_seconds = clock_now() - start;
     if (!r)
         r = generate_loop(s, t, sampler, &w, e);
     else if (e->code == ERR_INTERRUPTED && o->feed.cancel && *o->feed.cancel)

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "run/loaded.h"
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -11,13 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-
-static double loaded_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* The context where nobody says. Where the rotary scaling depends on it, the length that the model was
  * made with before it was stretched: short texts are read best so. */
@@ -61,7 +55,8 @@ static int loaded_fits(struct loaded *l, const struct runner_options *r, struct 
     memory_read(&m);
     uint32_t type = r->device_options.exact ? DTYPE_F32 : r->kv_type;
     l->kv_bytes = runner_kv_bytes(&l->model->plan, type);
-    double kv = (double)l->kv_bytes * r->ctx * (r->seqs ? r->seqs : 1);
+    double tokens = r->pages ? (double)r->pages * RUNNER_PAGE : (double)r->ctx * (r->seqs ? r->seqs : 1);
+    double kv = (double)l->kv_bytes * tokens;
     double weights = (double)l->store->bytes + (double)l->model->converted;
     bool on_cpu = !r->device || !strcmp(r->device, "cpu");
     if (m.total && on_cpu && weights + kv > (double)m.total)
@@ -89,7 +84,7 @@ static int loaded_text(struct loaded *l, const char *chat_template, struct err *
 
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e)
 {
-    double start = loaded_clock();
+    double start = clock_now();
     struct runner_options r = o->runner;
     struct loaded *l = mem_zalloc(1, sizeof *l);
     *out = NULL;
@@ -98,6 +93,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
         return err_memory(e, "the model", sizeof *l);
     }
     l->store = store;
+    pthread_mutex_init(&l->lock, NULL);
     if (loaded_model(l, &r.ctx, o->hidden, e) || loaded_fits(l, &r, e) ||
         (!o->no_text && loaded_text(l, o->chat_template, e)) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
@@ -110,7 +106,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     if (o->lock && mlockall(MCL_CURRENT))
         log_warn("the model cannot be kept in memory (--mlock): %s; 'ulimit -l' says how much may be locked",
                  strerror(errno));
-    l->seconds = loaded_clock() - start;
+    l->seconds = clock_now() - start;
     *out = l;
     return 0;
 }
@@ -120,10 +116,80 @@ void loaded_close(struct loaded *l)
     if (!l)
         return;
     runner_close(l->runner);
+    constraint_vocab_close(l->vocab);
+    pthread_mutex_destroy(&l->lock);
     chat_close(l->chat);
     tokenizer_close(l->tokenizer);
     model_close(l->model);
     store_close(l->store);
     mem_free(l->stop_ids);
     mem_free(l);
+}
+
+bool loaded_ends(const struct loaded *l, int32_t id)
+{
+    for (size_t i = 0; i < l->stops; i++)
+        if (l->stop_ids[i] == id)
+            return true;
+    return l->tokenizer && tokenizer_is_eog(l->tokenizer, id);
+}
+
+static const char *loaded_token_bytes(const void *of, int32_t id, size_t *n)
+{
+    const struct loaded *l = of;
+    *n = 0;
+    return id < tokenizer_vocab(l->tokenizer) ? tokenizer_token_bytes(l->tokenizer, id, n) : "";
+}
+
+static enum constraint_kind loaded_token_kind(const void *of, int32_t id)
+{
+    const struct loaded *l = of;
+    if (loaded_ends(l, id))
+        return CONSTRAINT_END;
+    /* the head may have rows that the tokenizer has no name for */
+    return id < tokenizer_vocab(l->tokenizer) ? constraint_token_kind(l->tokenizer, id) : CONSTRAINT_NEVER;
+}
+
+const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e)
+{
+    if (!l->tokenizer) {
+        err_set(e, ERR_USAGE, "a constraint needs a tokenizer, and this model was opened without one");
+        return NULL;
+    }
+    pthread_mutex_lock(&l->lock);
+    if (!l->vocab)
+        l->vocab =
+            constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
+                                                              .of = l,
+                                                              .bytes = loaded_token_bytes,
+                                                              .kind = loaded_token_kind},
+                                  e);
+    pthread_mutex_unlock(&l->lock);
+    return l->vocab;
+}
+
+int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e)
+{
+    struct spans spans = {0};
+    time_t now = time(NULL);
+    struct chat_request request = {.messages = r->messages,
+                                   .tools = r->tools,
+                                   .extra = r->set,
+                                   .no_generation_prompt = r->no_generation_prompt};
+    if (!l->chat) {
+        *e = l->chat_why;
+        return -1;
+    }
+    localtime_r(&now, &request.now);
+    if (chat_render(l->chat, &request, &spans, e))
+        return -1;
+    struct tok_span *parts = mem_alloc(spans.count, sizeof *parts);
+    for (size_t i = 0; parts && i < spans.count; i++)
+        parts[i] = (struct tok_span){spans.items[i].text, spans.items[i].n, spans.items[i].from_template};
+    /* the template wrote BOS and the like itself: nothing is added */
+    int failed = parts ? tokenizer_encode_spans(l->tokenizer, parts, spans.count, TOK_SPECIAL, out, e)
+                       : err_memory(e, "the prompt", spans.count * sizeof *parts);
+    mem_free(parts);
+    spans_free(&spans);
+    return failed;
 }

@@ -4,11 +4,13 @@
 
 #include "base/err.h"
 #include "lang/chat.h"
+#include "lang/constraint.h"
 #include "lang/tokenizer.h"
 #include "model/model.h"
 #include "run/runner.h"
 #include "run/sampler.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -34,11 +36,18 @@ struct loaded {
     size_t stops;
     uint64_t kv_bytes; /* a token's */
     double seconds;    /* to open all of it */
+    pthread_mutex_t lock;
+    struct constraint_vocab *vocab; /* made when it is first wanted, under the lock */
 };
 
 /* Takes over the store, also when it fails. */
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e);
 void loaded_close(struct loaded *l);
+
+/* Does this token end a generation. */
+bool loaded_ends(const struct loaded *l, int32_t id);
+/* The vocabulary for constraints; any thread may ask. NULL and an error: there is no tokenizer, or no memory. */
+const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e);
 
 /* The prompt of a conversation, as ids: template, then tokenizer. tools and set (extra template variables) may be NULL. */
 struct prompt_request {

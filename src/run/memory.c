@@ -1,8 +1,11 @@
 #include "run/memory.h"
 
 #include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* One number from a file that holds nothing else; most where there is none ("max"). */
@@ -60,19 +63,64 @@ static void memory_limit(struct memory *m, const char *most, const char *used, c
     m->available = left < m->available ? left : m->available;
 }
 
+/* The limits of a group and of all above it: any of them may be the one that bites. */
+static void memory_group(struct memory *m, const char *root, char *group, bool v2)
+{
+    char most[PATH_MAX], used[PATH_MAX], stat[PATH_MAX];
+    for (;;) {
+        size_t n = strlen(group);
+        while (n && group[n - 1] == '/')
+            group[--n] = 0;
+        int fits = snprintf(most, sizeof most, "%s%s/memory.%s", root, group, v2 ? "max" : "limit_in_bytes") <
+                       PATH_MAX &&
+                   snprintf(used, sizeof used, "%s%s/memory.%s", root, group,
+                            v2 ? "current" : "usage_in_bytes") < PATH_MAX &&
+                   snprintf(stat, sizeof stat, "%s%s/memory.stat", root, group) < PATH_MAX;
+        if (fits)
+            memory_limit(m, most, used, stat);
+        char *cut = strrchr(group, '/');
+        if (!cut)
+            return;
+        *cut = 0;
+    }
+}
+
+/* /proc/self/cgroup: "0::/a/b" of version 2, "5:memory:/a/b" of version 1. */
+static void memory_groups(struct memory *m)
+{
+    char line[PATH_MAX];
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        char *kind = strchr(line, ':'), *group = kind ? strchr(kind + 1, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = 0;
+        group[strcspn(group, "\n")] = 0;
+        if (!kind[1])
+            memory_group(m, "/sys/fs/cgroup", group, true);
+        else if (!strcmp(kind + 1, "memory"))
+            memory_group(m, "/sys/fs/cgroup/memory", group, false);
+    }
+    if (f)
+        fclose(f);
+}
+
 void memory_read(struct memory *m)
 {
     *m = (struct memory){0};
     memory_machine(m);
-    memory_limit(m, "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current",
-                 "/sys/fs/cgroup/memory.stat");
-    memory_limit(m, "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                 "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat");
-    uint64_t size, resident;
+    memory_groups(m);
+    uint64_t size = 0, resident = 0, page = (uint64_t)sysconf(_SC_PAGESIZE);
     FILE *f = fopen("/proc/self/statm", "re");
     if (f) {
         if (fscanf(f, "%" SCNu64 " %" SCNu64, &size, &resident) == 2)
-            m->resident = resident * (uint64_t)sysconf(_SC_PAGESIZE);
+            m->resident = resident * page;
         fclose(f);
     }
+    struct rlimit space;
+    if (getrlimit(RLIMIT_AS, &space) || space.rlim_cur == RLIM_INFINITY || space.rlim_cur >= m->total)
+        return;
+    uint64_t left = space.rlim_cur > size * page ? space.rlim_cur - size * page : 0;
+    m->total = space.rlim_cur;
+    m->available = left < m->available ? left : m->available;
 }

@@ -1,4 +1,4 @@
-/* How much memory there is: the machine's and the cgroup's limits, whichever is less. */
+/* How much memory there is: the machine's, the cgroups' or the process's limit (ulimit -v), whichever is less. */
 #pragma once
 
 #include <stdint.h>

@@ -39,7 +39,7 @@ static int runner_device(struct runner *r, const struct weights *weights, const 
     if (o->device_options.exact)
         kv.type = DTYPE_F32;
     for (uint32_t g = 0; g < r->plan->groups; g++) {
-        kv.pages[g] = 1 + r->most_seqs * r->table_width;
+        kv.pages[g] = 1 + (o->pages ? o->pages : r->most_seqs * r->table_width);
         if (pages_open(&r->pages[g], kv.pages[g], e))
             return -1;
     }
@@ -151,18 +151,56 @@ uint32_t seq_common(const struct seq *s, const int32_t *ids, size_t n)
     return i;
 }
 
+static int runner_out_of_pages(const struct runner *r, uint32_t g, struct err *e)
+{
+    return err_set(e, ERR_RESOURCE, "out of KV pages: all %u are in use", r->pages[g].count - 1);
+}
+
+/* The page that the next token goes into, where it is shared and partly filled: copied first. */
+static int seq_own_tail(struct seq *s, struct err *e)
+{
+    struct runner *r = s->runner;
+    uint32_t at = s->len / RUNNER_PAGE;
+    for (uint32_t g = 0; g < r->plan->groups && s->len % RUNNER_PAGE; g++) {
+        int32_t shared = s->table[g][at];
+        if (r->pages[g].refs[shared] == 1)
+            continue;
+        int32_t own = pages_take(&r->pages[g]);
+        if (!own)
+            return runner_out_of_pages(r, g, e);
+        if (r->device->ops->copy_pages(r->device, g, &shared, &own, 1, e)) {
+            pages_drop(&r->pages[g], own);
+            return -1;
+        }
+        pages_drop(&r->pages[g], shared);
+        s->table[g][at] = own;
+    }
+    return 0;
+}
+
 /* Pages for positions up to len, in every group. */
 static int seq_reserve(struct seq *s, uint32_t len, struct err *e)
 {
+    if (seq_own_tail(s, e))
+        return -1;
     uint32_t want = (len + RUNNER_PAGE - 1) / RUNNER_PAGE;
     for (uint32_t g = 0; g < s->runner->plan->groups; g++) {
         for (uint32_t i = 0; i < want; i++) {
             if (!s->table[g][i] && !(s->table[g][i] = pages_take(&s->runner->pages[g])))
-                return err_set(e, ERR_RESOURCE, "out of KV pages: all %u are in use",
-                               s->runner->pages[g].count - 1);
+                return runner_out_of_pages(s->runner, g, e);
         }
     }
     return 0;
+}
+
+uint32_t seq_need(const struct seq *s, uint32_t n)
+{
+    const struct runner *r = s->runner;
+    uint32_t have = (s->len + RUNNER_PAGE - 1) / RUNNER_PAGE;
+    uint32_t need = (s->len + n + RUNNER_PAGE - 1) / RUNNER_PAGE - have, copies = 0;
+    for (uint32_t g = 0; g < r->plan->groups && s->len % RUNNER_PAGE; g++)
+        copies |= r->pages[g].refs[s->table[g][s->len / RUNNER_PAGE]] > 1;
+    return need + copies;
 }
 
 static int runner_check(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)

@@ -18,6 +18,7 @@ struct runner_options {
     uint32_t seqs;                             /* sequences at once; 0 = 1 */
     uint32_t chunk;                            /* rows a step; 0 = 512 */
     uint32_t outs;                             /* results a step; 0 = one per sequence */
+    uint32_t pages;                            /* of KV in all; 0 = enough for every sequence */
     uint32_t kv_type;                          /* enum dtype; F32 where device_options.exact */
     void (*progress)(void *arg, double share); /* while weights load; may be NULL */
     void *progress_arg;
@@ -66,6 +67,9 @@ void seq_close(struct seq *s);
 void seq_truncate(struct seq *s, uint32_t len);
 /* How many of these ids the sequence holds already, from the start. */
 uint32_t seq_common(const struct seq *s, const int32_t *ids, size_t n);
+
+/* How many pages of a group n more tokens would take. */
+uint32_t seq_need(const struct seq *s, uint32_t n);
 
 /* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their
  * sequences; on an error no sequence has changed. */

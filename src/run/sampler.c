@@ -456,7 +456,8 @@ int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *hist
     return sampler_draw(s, p->temperature, position).id;
 }
 
-double sampler_logprob(const float *logits, uint32_t vocab, int32_t id)
+/* ln of the sum of exp(logit). */
+static double sampler_log_sum(const float *logits, uint32_t vocab)
 {
     float best = logits[0];
     for (uint32_t i = 1; i < vocab; i++)
@@ -464,5 +465,27 @@ double sampler_logprob(const float *logits, uint32_t vocab, int32_t id)
     double sum = 0;
     for (uint32_t i = 0; i < vocab; i++)
         sum += exp((double)logits[i] - best);
-    return (double)logits[id] - best - log(sum);
+    return best + log(sum);
+}
+
+double sampler_logprob(const float *logits, uint32_t vocab, int32_t id)
+{
+    return (double)logits[id] - sampler_log_sum(logits, vocab);
+}
+
+void sampler_top(const float *logits, uint32_t vocab, uint32_t k, struct token_prob *out)
+{
+    double sum = sampler_log_sum(logits, vocab);
+    for (uint32_t i = 0; i < k; i++)
+        out[i] = (struct token_prob){.id = -1, .logprob = -INFINITY};
+    for (uint32_t i = 0; k && i < vocab; i++) {
+        if (logits[i] <= out[k - 1].logprob)
+            continue;
+        uint32_t at = k - 1;
+        for (; at > 0 && out[at - 1].logprob < logits[i]; at--)
+            out[at] = out[at - 1];
+        out[at] = (struct token_prob){.id = (int32_t)i, .logprob = logits[i]};
+    }
+    for (uint32_t i = 0; i < k; i++)
+        out[i].logprob = (float)(out[i].logprob - sum);
 }

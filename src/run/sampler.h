@@ -66,3 +66,10 @@ int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *hist
 
 /* ln p of a token under plain softmax. */
 double sampler_logprob(const float *logits, uint32_t vocab, int32_t id);
+
+/* The k best tokens under plain softmax, the best first; fewer where the vocabulary has fewer: id -1. */
+struct token_prob {
+    int32_t id;
+    float logprob;
+};
+void sampler_top(const float *logits, uint32_t vocab, uint32_t k, struct token_prob *out);

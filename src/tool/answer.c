@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "run/memory.h"
 #include "tool/progress.h"
+#include "tool/tool.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -41,8 +42,8 @@ static void stream_text(void *arg, const char *text, size_t n)
     struct stream *s = arg;
     if (s->o->quiet)
         return;
-    fwrite(text, 1, n, stdout);
-    if (fflush(stdout)) /* nobody reads any more: main says so at the end */
+    tool_write(text, n);
+    if (tool_flush()) /* nobody reads any more: main says so at the end */
         interrupted = 1;
 }
 
@@ -66,6 +67,7 @@ int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const 
         .most = o->most,
         .stop_strings = o->stop_strings,
         .stops = o->stops,
+        .rule = o->rule,
         .stop_ids = l->stop_ids,
         .stop_id_count = l->stops,
         .ignore_eog = o->ignore_eog,

@@ -13,8 +13,9 @@ struct answer_options {
     uint32_t most;                   /* tokens; 0 = no limit but the context */
     const char *const *stop_strings; /* (stops) */
     size_t stops;
-    bool quiet;   /* nothing is streamed: --json */
-    bool special; /* show control tokens */
+    struct rule *rule; /* what the answer has to be; NULL = anything */
+    bool quiet;        /* nothing is streamed: --json */
+    bool special;      /* show control tokens */
     bool ignore_eog;
     void (*prompt_done)(void *arg); /* called between the two phases; may be NULL */
     void *arg;

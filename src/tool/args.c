@@ -20,7 +20,7 @@ int args_distance(const char *a, const char *b)
     enum { MOST = 32 };
     size_t n = strlen(a), m = strlen(b);
     if (n > MOST || m > MOST)
-        return MOST;
+        return ARGS_FAR;
     int row[MOST + 1]; /* row[j]: from the first i letters of a to the first j of b */
     for (size_t j = 0; j <= m; j++)
         row[j] = (int)j;
@@ -34,7 +34,7 @@ int args_distance(const char *a, const char *b)
             row[j] = change < shift ? change : shift;
         }
     }
-    return row[m];
+    return row[m] > ARGS_FAR || row[m] * 2 > (int)n ? ARGS_FAR : row[m];
 }
 
 /* Finds an option in the verb's table and in the common one: by name (n letters) or by its letter. */
@@ -55,7 +55,7 @@ static int args_unknown(const struct args *a, const char *word, struct err *e)
     memcpy(name, word, n < sizeof name ? n : sizeof name - 1);
     const struct arg_option *const tables[] = {a->options, args_common};
     const char *best = NULL;
-    int least = 3; /* this far is no likeness */
+    int least = ARGS_FAR;
     for (int t = 0; t < 2 && word[1] == '-'; t++)
         for (const struct arg_option *o = tables[t]; o && o->name; o++) {
             int far = args_distance(name + 2, o->name);

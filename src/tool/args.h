@@ -56,5 +56,7 @@ double args_num(const struct args *a, const char *name, double otherwise);
 /* An option that may be given many times: start with at = 0; NULL after the last. */
 const char *args_next(const struct args *a, const char *name, int *at);
 
-/* How far two words are apart: letters to change, add or leave out; at most 3 is a slip of the hand. */
+/* How far two words are apart: letters to change, add or leave out. ARGS_FAR is what no slip of the hand
+ * explains: three letters, or more than half of the word. */
+enum { ARGS_FAR = 3 };
 int args_distance(const char *a, const char *b);

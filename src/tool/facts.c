@@ -137,7 +137,9 @@ static int facts_read_gguf(struct facts *f, const struct gguf *g, struct err *e)
     const struct gguf_key *tokens = NULL;
     if (facts_gguf_text(g, "general.architecture", f->architecture, sizeof f->architecture, e) < 0 ||
         facts_gguf_text(g, "general.name", f->name, sizeof f->name, e) < 0 ||
-        facts_gguf_text(g, "general.license", f->license, sizeof f->license, e) < 0 ||
+        facts_gguf_text(g, "general.license.name", f->license, sizeof f->license, e) < 0 ||
+        facts_gguf_text(g, "general.license", f->license, sizeof f->license, e) <
+            0 || /* the short form wins */
         facts_gguf_text(g, "tokenizer.ggml.model", f->tokenizer, sizeof f->tokenizer, e) < 0 ||
         gguf_get_array(g, "tokenizer.ggml.tokens", GGUF_STRING, 0, &tokens, e) < 0)
         return -1;
@@ -242,30 +244,35 @@ static void facts_folder_license(struct facts *f, const struct store *s)
 static int facts_read_folder(struct facts *f, const struct store *s, struct err *e)
 {
     const char *kind = json_string_value(json_object_get(s->config, "model_type"));
-    const char *name = json_string_value(json_object_get(s->config, "_name_or_path"));
     if (kind)
         facts_text(f->architecture, sizeof f->architecture, kind, strlen(kind));
-    if (name && *name) {
-        const char *slash = strrchr(name, '/');
-        facts_text(f->name, sizeof f->name, slash ? slash + 1 : name, strlen(slash ? slash + 1 : name));
-    }
     for (int i = 0; i < FACTS_ROWS; i++)
         if (facts_config_number(s->config, &facts_rows[i], facts_place(f, &facts_rows[i]), e) < 0)
             return -1;
     if (json_is_true(facts_config(s->config, "multi_query")) && !f->kv_heads)
         f->kv_heads = 1;
+    if (!f->ffn &&
+        !strcmp(f->architecture, "gpt2")) /* n_inner is left out where it is four times the width */
+        f->ffn = 4 * f->width;
     facts_folder_license(f, s);
     return facts_folder_tokenizer(f, s, e);
 }
 
-/* Where nothing else says so, a model is called as its file or folder is. */
+/* Where nothing else says so, a model is called as its file or folder is. config.json's own name is often that
+ * of the model it was made from; it serves where the folder is named by a commit, as in a hub's cache. */
 static void facts_default_name(struct facts *f, const struct store *s)
 {
+    enum { COMMIT = 40 };
     char whole[PATH_MAX];
     if (f->name[0] || !realpath(s->path, whole))
         return;
-    const char *slash = strrchr(whole, '/');
-    facts_text(f->name, sizeof f->name, slash + 1, strlen(slash + 1));
+    const char *name = strrchr(whole, '/') + 1,
+               *said = json_string_value(json_object_get(s->config, "_name_or_path"));
+    if (said && *said && strlen(name) == COMMIT && strspn(name, "0123456789abcdef") == COMMIT) {
+        const char *slash = strrchr(said, '/');
+        name = slash ? slash + 1 : said;
+    }
+    facts_text(f->name, sizeof f->name, name, strlen(name));
 }
 
 static bool facts_is_encoder(const char *architecture)

@@ -9,6 +9,7 @@
 #include "format/gguf.h"
 #include "format/jsonread.h"
 #include "format/store.h"
+#include "model/model.h"
 #include "tool/facts.h"
 
 #include <inttypes.h>
@@ -149,7 +150,12 @@ static void info_json_metadata(struct json *j, const struct store *s)
     json_end(j, '}');
 }
 
-/* Shapes are written innermost first, in both containers. */
+/* Shapes are written as the file writes them: innermost first in a GGUF, outermost first in safetensors. */
+static uint64_t info_dimension(const struct store *s, const struct tensor *t, uint32_t d)
+{
+    return t->shape[s->gguf ? d : t->dims - 1 - d];
+}
+
 static void info_json_tensors(struct json *j, const struct store *s)
 {
     json_key(j, "tensors");
@@ -164,7 +170,7 @@ static void info_json_tensors(struct json *j, const struct store *s)
         json_key(j, "shape");
         json_begin(j, '[');
         for (uint32_t d = 0; d < t->dims; d++)
-            json_uint(j, t->shape[d]);
+            json_uint(j, info_dimension(s, t, d));
         json_end(j, ']');
         info_json_uint(j, "bytes", t->bytes);
         info_json_text(j, "file", file);
@@ -330,9 +336,21 @@ static void info_text_tensors(struct buf *out, const struct store *s)
         const struct tensor *t = &s->tensors[i];
         buf_printf(out, "  %-44s %-8s", log_safe(t->name), dtype_get(t->type)->name);
         for (uint32_t d = 0; d < t->dims; d++)
-            buf_printf(out, "%s%" PRIu64, d ? " x " : "", t->shape[d]);
+            buf_printf(out, "%s%" PRIu64, d ? " x " : "", info_dimension(s, t, d));
         buf_char(out, '\n');
     }
+}
+
+/* The operations of a forward pass, one a line. */
+static int info_plan(struct buf *out, const struct store *s, struct err *e)
+{
+    struct model *m;
+    if (model_open(&m, s, &(struct model_options){0}, e))
+        return -1;
+    buf_char(out, '\n');
+    plan_print(&m->plan, &m->weights, out);
+    model_close(m);
+    return 0;
 }
 
 static int info_run(const struct args *a, struct err *e)
@@ -352,15 +370,18 @@ static int info_run(const struct args *a, struct err *e)
             info_text_metadata(&out, s);
         if (tensors)
             info_text_tensors(&out, s);
+        if (args_flag(a, "plan"))
+            result = info_plan(&out, s, e);
     }
-    result = result < 0 ? -1 : tool_print(&out, e);
+    result = result < 0 ? (buf_free(&out), -1) : tool_print(&out, e);
     store_close(s);
     return result;
 }
 
 static const struct arg_option info_options[] = {
-    {.name = "tensors", .help = "list the tensors: name, type, shape (innermost first)"},
+    {.name = "tensors", .help = "list the tensors: name, type, shape (in the order of the file)"},
     {.name = "metadata", .help = "list the keys of the file, or of config.json"},
+    {.name = "plan", .help = "list the operations of a forward pass"},
     {.name = "json", .help = "one JSON object, with the lists inside where they are asked for"},
     {0},
 };

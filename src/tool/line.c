@@ -123,8 +123,7 @@ void line_remember(struct line *l, const char *text)
 #else
 
 struct line {
-    char *text;
-    size_t room;
+    int unused;
 };
 
 struct line *line_open(void)
@@ -134,24 +133,22 @@ struct line *line_open(void)
 
 void line_close(struct line *l)
 {
-    if (l)
-        free(l->text); /* getline's */
     mem_free(l);
 }
 
 bool line_read(struct line *l, const char *prompt, struct buf *out)
 {
+    (void)l;
     buf_clear(out);
     fputs(prompt, stdout);
     fflush(stdout);
     errno = 0;
-    ssize_t n = getline(&l->text, &l->room, stdin);
-    if (n < 0) {
-        clearerr(stdin);
-        return errno == EINTR;
-    }
-    buf_add(out, l->text, (size_t)n - (l->text[n - 1] == '\n'));
-    return true;
+    int c;
+    while ((c = getchar()) != EOF && c != '\n')
+        buf_char(out, (char)c);
+    bool interrupted = c == EOF && errno == EINTR;
+    clearerr(stdin);
+    return c == '\n' || out->len || interrupted;
 }
 
 void line_remember(struct line *l, const char *text)

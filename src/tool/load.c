@@ -2,6 +2,8 @@
 
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "model/arch.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -11,11 +13,20 @@ void load_options(const struct args *a, struct loaded_options *o)
     r->device = args_text(a, "device");
     r->ctx = (uint32_t)args_int(a, "ctx", r->ctx);
     r->device_options.threads = (int)args_int(a, "threads", 0);
+    r->device_options.activations = (int)args_int(a, "activations", 0);
     r->device_options.exact = args_flag(a, "exact");
     r->device_options.tier = args_text(a, "tier");
     r->kv_type = DTYPE_F16;
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
+}
+
+int load_predicts(const struct model *m, const char *path, struct err *e)
+{
+    if (!m->h.arch->encoder)
+        return 0;
+    return err_set(e, ERR_DATA, "%s is an encoder (%s): it predicts no tokens; 'quern embed' is for it",
+                   log_safe(path), m->h.arch->name);
 }
 
 static void load_show(void *arg, double share)
@@ -36,5 +47,9 @@ int load_model(struct loaded **out, const char *model, struct loaded_options *o,
     o->runner.progress_arg = &bar;
     int r = loaded_open(out, store, o, e);
     progress_end(&bar);
+    uint32_t made_for = r ? 0 : (*out)->model->h.context;
+    if (made_for && (*out)->runner->ctx > made_for)
+        log_warn("a context of %u tokens is more than the %u that the model was made for",
+                 (*out)->runner->ctx, made_for);
     return r;
 }

@@ -9,6 +9,7 @@
     {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},        \
         {"threads", 't', ARG_INT, "N", "threads (default: all cores that may be used)", 1, 1024},            \
         {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: cpu)", 0, 0},                            \
+        {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 640 MiB)", 8, 16},   \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},             \
         {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512 (default: the best)", 0, 0},           \
         {"no-mmap", 0, ARG_FLAG, NULL, "read the file into memory instead of mapping it", 0, 0},             \
@@ -18,6 +19,8 @@
 
 /* Reads those rows into o, which keeps what else is in it. */
 void load_options(const struct args *a, struct loaded_options *o);
+/* An error for encoders, which only embed: they predict no token. */
+int load_predicts(const struct model *m, const char *path, struct err *e);
 /* MODEL (NULL = the default one), with a progress bar where it takes long. */
 int load_model(struct loaded **out, const char *model, struct loaded_options *o, const struct args *a,
                struct err *e);

@@ -1,25 +1,48 @@
 /* Finds the verb, runs it, and turns its error into one line on stderr and the exit code. */
 #define _GNU_SOURCE
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "tool/tool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* A page of the model that can no longer be read: the file was cut short, or the disk failed. Whatever was
- * computed from it is worth nothing. */
-static void main_bus(int signal)
+/* SIGBUS: a page of the model can no longer be read. SIGIO: somebody is about to write to it, and waits for
+ * us. Either way what would be computed from it is worth nothing. */
+static void main_changed(int signal)
 {
-    static const char text[] =
+    static const char cut[] =
         "quern: the model file was cut short or could not be read while it was in use\n";
-    (void)signal;
-    ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+    static const char written[] = "quern: the model file was opened for writing while it was in use\n";
+    ssize_t n = signal == SIGBUS ? write(STDERR_FILENO, cut, sizeof cut - 1)
+                                 : write(STDERR_FILENO, written, sizeof written - 1);
     (void)n;
     _exit(ERR_CHANGED);
+}
+
+/* Ctrl-C where no verb has its own way of stopping: while a model loads, and in all that is short. */
+static void main_interrupted(int signal)
+{
+    static const char clear[] = "\r\033[K", text[] = "quern: interrupted\n";
+    (void)signal;
+    ssize_t n = tool_colour(STDERR_FILENO) ? write(STDERR_FILENO, clear, sizeof clear - 1) : 0;
+    n += write(STDERR_FILENO, text, sizeof text - 1);
+    (void)n;
+    _exit(ERR_INTERRUPTED);
+}
+
+/* A standard stream that was closed must not become the model's descriptor. Each gets one that fails as the
+ * closed one would: 0 cannot be read, 1 and 2 cannot be written. */
+static void main_fill_streams(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+            return;
 }
 
 static int main_verb(const struct tool_verb *v, int argc, char **argv, struct err *e)
@@ -73,21 +96,24 @@ static int main_dispatch(int argc, char **argv, struct err *e)
     return tool_print(&out, e);
 }
 
-/* A reader that has gone away (EPIPE) is no news to anybody. */
 static int main_flush(void)
 {
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout))
+    int lost = tool_flush();
+    if (!lost)
         return 0;
-    if (errno != EPIPE)
-        log_error("cannot write to standard output: %s", errno ? strerror(errno) : "some of it was lost");
+    log_error("cannot write to standard output: %s", lost == EPIPE ? "its reader has gone" : strerror(lost));
     return ERR_CHANGED;
 }
 
 int main(int argc, char **argv)
 {
-    struct sigaction bus = {.sa_handler = main_bus};
-    sigaction(SIGBUS, &bus, NULL);
+    struct sigaction changed = {.sa_handler = main_changed}, interrupted = {.sa_handler = main_interrupted};
+    main_fill_streams();
+    signal(SIGPIPE, SIG_IGN); /* a write says it, with a sentence at the end */
+    sigaction(SIGINT, &interrupted, NULL);
+    sigaction(SIGBUS, &changed, NULL);
+    sigaction(SIGIO, &changed, NULL);
+    map_lease();
     struct err e = {0};
     int result = main_dispatch(argc, argv, &e);
     if (result < 0 && tool_colour(STDERR_FILENO))

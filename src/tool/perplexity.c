@@ -87,7 +87,7 @@ static int perplexity_verb(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE, "--ctx has to be at least 4 here");
     if (load_model(&l, a->words[0], &o, a, e))
         return -1;
-    struct seq *s = seq_open(l->runner, e);
+    struct seq *s = load_predicts(l->model, l->store->path, e) ? NULL : seq_open(l->runner, e);
     int failed = !s || perplexity_measure(l, s, a, e);
     seq_close(s);
     loaded_close(l);

@@ -1,26 +1,18 @@
 #include "tool/progress.h"
 
+#include "base/clock.h"
+#include "tool/tool.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PROGRESS_CELLS = 28 };
 
-double clock_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void progress_start(struct progress *p, const char *label)
 {
-    const char *term = getenv("TERM");
-    *p = (struct progress){.label = label, .start = clock_now()};
-    p->on = isatty(2) && !(term && !strcmp(term, "dumb"));
+    *p = (struct progress){.label = label, .start = clock_now(), .on = tool_colour(STDERR_FILENO)};
 }
 
 /* How many columns the terminal has; 80 where it does not say. */

@@ -15,4 +15,3 @@ void progress_start(struct progress *p, const char *label);
 /* share: 0 to 1; note may be NULL. */
 void progress_show(struct progress *p, double share, const char *note);
 void progress_end(struct progress *p);
-double clock_now(void); /* seconds, monotonic */

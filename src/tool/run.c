@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "tool/answer.h"
+#include "tool/constrain.h"
 #include "tool/load.h"
 #include "tool/profile.h"
 #include "tool/sampling.h"
@@ -27,6 +28,7 @@ static const struct arg_option run_options[] = {
     {"ignore-eos", 0, ARG_FLAG, NULL, "go on after the model's end token", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON value at the end instead of streaming", 0, 0},
     {"profile", 0, ARG_FLAG, NULL, "print where the time went, operation by operation", 0, 0},
+    CONSTRAIN_OPTIONS,
     SAMPLING_OPTIONS,
     LOAD_OPTIONS,
     {0},
@@ -42,6 +44,8 @@ struct run {
     size_t stop_count;
     struct buf prompt, chat_template;
     json_t *set;
+    struct constraint *constraint; /* until the model is loaded; then the rule */
+    struct rule *rule;
     struct profile profile;
 };
 
@@ -58,10 +62,13 @@ static int run_read_options(struct run *r, struct err *e)
     const char *file = args_text(r->a, "template");
     if (file && file_read(file, &r->chat_template, e))
         return -1;
+    if (constrain_read(r->a, &r->constraint, e))
+        return -1;
     return tool_set_values(r->a, &r->set, e);
 }
 
-/* The prompt's text: -p, the second word, or standard input. false: there is none, and it is a chat. */
+/* The prompt's text: -p, or the second word. Where there is none it is a chat on a terminal, and else the
+ * prompt is read from standard input once the model is there. */
 static int run_prompt_text(struct run *r, bool *is_chat, struct err *e)
 {
     const char *text = args_text(r->a, "prompt");
@@ -69,10 +76,10 @@ static int run_prompt_text(struct run *r, bool *is_chat, struct err *e)
         return err_set(e, ERR_USAGE, "the prompt is given twice: by -p and as the second word");
     text = text ? text : r->a->count > 1 ? r->a->words[1] : NULL;
     *is_chat = !text && isatty(STDIN_FILENO);
-    if (*is_chat)
-        return 0;
+    if (text && !*text)
+        return err_set(e, ERR_USAGE, "the prompt is empty");
     if (!text)
-        return file_read("-", &r->prompt, e);
+        return 0;
     return buf_str(&r->prompt, text) ? 0 : err_memory(e, "the prompt", strlen(text));
 }
 
@@ -157,6 +164,7 @@ static int run_once(struct run *r, struct err *e)
         .most = (uint32_t)args_int(r->a, "predict", 0),
         .stop_strings = r->stops,
         .stops = r->stop_count,
+        .rule = r->rule,
         .quiet = json,
         .special = args_flag(r->a, "special"),
         .ignore_eog = args_flag(r->a, "ignore-eos"),
@@ -179,8 +187,8 @@ static int run_once(struct run *r, struct err *e)
     if (!failed && args_flag(r->a, "verbose"))
         answer_stats(r->loaded, &g);
     if (!failed && profiled)
-        failed = profile_print(&r->profile, &g, e);
-    if (!failed && g.finish == FINISH_CANCEL)
+        profile_print(&r->profile, &g);
+    if (!failed && g.finish == FINISH_CANCEL && !tool_flush())
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
     ids_free(&prompt);
     generation_free(&g);
@@ -199,6 +207,7 @@ static int run_talk(struct run *r, struct err *e)
         .most = (uint32_t)args_int(r->a, "predict", 0),
         .stop_strings = r->stops,
         .stops = r->stop_count,
+        .rule = r->rule,
         .set = r->set,
         .verbose = args_flag(r->a, "verbose"),
     };
@@ -207,21 +216,25 @@ static int run_talk(struct run *r, struct err *e)
 
 static int run_all(struct run *r, struct err *e)
 {
-    bool is_chat;
+    bool is_chat = false;
     struct loaded_options o = {0};
     if (run_read_options(r, e) || run_prompt_text(r, &is_chat, e))
         return -1;
-    if (!is_chat && !r->prompt.len)
-        return err_set(e, ERR_USAGE, "the prompt is empty");
     if (is_chat && args_flag(r->a, "json"))
         return err_set(e, ERR_USAGE, "--json needs a prompt (-p TEXT, or standard input)");
     o.chat_template = r->chat_template.data;
     if (load_model(&r->loaded, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
+        load_predicts(r->loaded->model, r->loaded->store->path, e) ||
         sampling_read(r->a, &r->loaded->defaults, &r->sampling, e) ||
         sampler_check(&r->sampling.params, r->loaded->model->plan.out_width, e))
         return -1;
-    r->seq = seq_open(r->loaded->runner, e);
-    if (!r->seq)
+    if (!is_chat && !r->prompt.len && file_read("-", &r->prompt, e))
+        return -1;
+    if (!is_chat && !r->prompt.len)
+        return err_set(e, ERR_USAGE, "the prompt is empty");
+    struct constraint *c = r->constraint;
+    r->constraint = NULL;
+    if (constrain_rule(c, r->loaded, &r->rule, e) || !(r->seq = seq_open(r->loaded->runner, e)))
         return -1;
     return is_chat ? run_talk(r, e) : run_once(r, e);
 }
@@ -233,6 +246,8 @@ static int run_run(const struct args *a, struct err *e)
     int result = run_all(&r, e);
     seq_close(r.seq);
     profile_free(&r.profile);
+    constraint_free(r.constraint);
+    rule_drop(r.rule);
     loaded_close(r.loaded);
     json_decref(r.set);
     buf_free(&r.prompt);
@@ -247,7 +262,8 @@ const struct tool_verb tool_run = {
     .more = "Without MODEL the default model answers; without a prompt, on a terminal, it is a chat.\n"
             "  quern run -p \"Why is the sky blue?\"\n"
             "  quern run model.gguf \"Write a haiku about mills\" --temp 0.5\n"
-            "  git diff | quern run coder.gguf --system \"Review this change.\"\n",
+            "  git diff | quern run coder.gguf --system \"Review this change.\"\n"
+            "  quern run --json-schema person.json -p \"Invent a person.\"\n",
     .options = run_options,
     .least = 0,
     .most = 2,

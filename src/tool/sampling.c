@@ -61,9 +61,11 @@ int sampling_read(const struct args *a, const struct sampler_params *defaults, s
             return -1;
     }
     out->params.bias = out->bias;
-    int64_t seed = args_int(a, "seed", -1);
-    out->params.seed = (uint64_t)seed;
-    if (seed < 0 && getrandom(&out->params.seed, sizeof out->params.seed, 0) < 0)
+    text = args_text(a, "seed");
+    if (text && !num_u64(text, strlen(text), UINT64_MAX, &out->params.seed))
+        return err_set(e, ERR_USAGE, "--seed takes a whole number from 0 to %llu, not %s",
+                       (unsigned long long)UINT64_MAX, log_safe(text));
+    if (!text && getrandom(&out->params.seed, sizeof out->params.seed, 0) < 0)
         return err_set(e, ERR_RESOURCE, "the system gives no random numbers; give a --seed");
     return 0;
 }

@@ -23,7 +23,7 @@
         {"mirostat", 0, ARG_INT, "V", "1 or 2: hold the surprise instead of top-k and the like", 0, 2},      \
         {"mirostat-tau", 0, ARG_NUM, "X", "surprise that mirostat aims at, in bits", 0, 100},                \
         {"mirostat-eta", 0, ARG_NUM, "X", "learning rate of mirostat", 0, 1},                                \
-        {"seed", 's', ARG_INT, "S", "the same seed gives the same text (default: random)", 0, 9e15},         \
+        {"seed", 's', ARG_TEXT, "S", "the same seed gives the same text (default: random)", 0, 0},           \
     {                                                                                                        \
         "logit-bias", 0, ARG_TEXT, "ID=X", "added to a token's logit; -inf bans it; may be repeated", 0, 0   \
     }

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "base/utf8.h"
 #include "tool/answer.h"
 #include "tool/line.h"
 #include "tool/tool.h"
@@ -43,7 +44,7 @@ static void talk_add(struct talk *t, const char *role, const char *text, size_t 
     json_t *content = json_stringn(text, n);
     if (!content) { /* not UTF-8: the model's own bytes, or a terminal in another encoding */
         struct buf clean = {0};
-        json_escape(&clean, text, n);
+        utf8_clean(&clean, text, n);
         content = json_stringn(clean.data ? clean.data : "", clean.len);
         buf_free(&clean);
     }
@@ -173,6 +174,7 @@ static void talk_answer(struct talk *t)
         .most = t->o->most,
         .stop_strings = t->o->stop_strings,
         .stops = t->o->stops,
+        .rule = t->o->rule,
     };
     generation_free(&t->last);
     t->last = (struct generation){0};
@@ -229,7 +231,7 @@ int talk_run(struct loaded *l, struct seq *s, const struct talk_options *o, stru
         talk_clear(&t, o->system);
     answer_catch_interrupts();
     fprintf(stderr, "/help says what there is, /bye leaves\n");
-    while (!e->code && !t.done && talk_read(&t, &message)) {
+    while (!e->code && !t.done && !tool_flush() && talk_read(&t, &message)) {
         if (!message.len)
             continue;
         line_remember(t.line, message.data);

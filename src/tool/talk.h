@@ -10,6 +10,7 @@ struct talk_options {
     uint32_t most;
     const char *const *stop_strings; /* (stops) */
     size_t stops;
+    struct rule *rule; /* what every answer has to be; NULL = anything */
     const json_t *set; /* template variables, or NULL */
     bool verbose;      /* figures after every answer */
 };

@@ -13,13 +13,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TOOL_ROW(name) &tool_##name,
-const struct tool_verb *const tool_verbs[] = {TOOL_VERBS(TOOL_ROW) NULL};
+/* In the order in which help lists them. */
+const struct tool_verb *const tool_verbs[] = {
+    &tool_run,   &tool_info,       &tool_tokenize, &tool_template, &tool_logits,
+    &tool_embed, &tool_perplexity, &tool_bench,    &tool_help,     NULL,
+};
 
 const struct tool_verb *tool_find(const char *name, struct err *e)
 {
     const char *near = NULL;
-    int least = 3;
+    int least = ARGS_FAR;
     for (int i = 0; tool_verbs[i]; i++) {
         int far = args_distance(name, tool_verbs[i]->name);
         if (!far)
@@ -40,12 +43,11 @@ int tool_model_path(const char *model, char *path, size_t size, struct err *e)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char cache[PATH_MAX];
-    bool own = xdg && xdg[0] == '/'; /* the standard says that a relative one is to be ignored */
-    int n = snprintf(cache, sizeof cache, "%s%s",
-                     own    ? xdg
-                     : home ? home
-                            : "",
-                     own ? "/quern" : "/.cache/quern");
+    int n;
+    if (xdg && xdg[0] == '/') /* the standard says that a relative one is to be ignored */
+        n = snprintf(cache, sizeof cache, "%s/quern", xdg);
+    else
+        n = snprintf(cache, sizeof cache, "%s/.cache/quern", home ? home : "");
     if (n < 0 || (size_t)n >= sizeof cache)
         return err_set(e, ERR_USAGE, "the path of the cache (XDG_CACHE_HOME or HOME) is too long");
     return hub_resolve(cache, model, path, size, e);
@@ -57,12 +59,53 @@ int tool_open(struct store **out, const char *model, struct err *e)
     return tool_model_path(model, path, sizeof path, e) < 0 ? -1 : store_open(out, path, e);
 }
 
+static int tool_set_value(json_t *all, const char *pair, struct err *e)
+{
+    const char *eq = strchr(pair, '=');
+    if (!eq || eq == pair)
+        return err_set(e, ERR_USAGE, "--set wants NAME=VALUE, not '%s'", log_safe(pair));
+    json_t *v = json_loads(eq + 1, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    v = v ? v : json_string(eq + 1);
+    if (!v || json_object_setn_new(all, pair, (size_t)(eq - pair), v))
+        return err_set(e, ERR_USAGE, "--set %s: the value is not valid UTF-8", log_safe(pair));
+    return 0;
+}
+
+int tool_set_values(const struct args *a, json_t **out, struct err *e)
+{
+    int at = 0;
+    *out = NULL;
+    for (const char *pair; (pair = args_next(a, "set", &at));) {
+        if (!*out && !(*out = json_object()))
+            return err_memory(e, "the template's variables", 64);
+        if (tool_set_value(*out, pair, e))
+            return -1;
+    }
+    return 0;
+}
+
+static int tool_lost; /* errno of the first write that failed */
+
+void tool_write(const char *text, size_t n)
+{
+    errno = 0;
+    if (n && fwrite(text, 1, n, stdout) < n && !tool_lost)
+        tool_lost = errno ? errno : EIO;
+}
+
+int tool_flush(void)
+{
+    errno = 0;
+    if ((fflush(stdout) || ferror(stdout)) && !tool_lost)
+        tool_lost = errno ? errno : EIO;
+    return tool_lost;
+}
+
 int tool_print(struct buf *b, struct err *e)
 {
     bool failed = b->failed;
-    /* a failure to write shows in ferror, which main looks at once at the end */
-    if (!failed && b->len)
-        fwrite(b->data, 1, b->len, stdout);
+    if (!failed)
+        tool_write(b->data, b->len);
     buf_free(b);
     return failed ? err_set(e, ERR_RESOURCE, "out of memory for what was to be printed") : 0;
 }

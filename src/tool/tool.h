@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "tool/args.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -21,14 +22,9 @@ struct tool_verb {
     int (*run)(const struct args *a, struct err *e);
 };
 
-/* A new verb is src/tool/NAME.c, which defines `const struct tool_verb tool_NAME`, and its row here. Help lists
- * them in this order. */
-#define TOOL_VERBS(X)                                                                                        \
-    X(info)                                                                                                  \
-    X(help)
-
-#define TOOL_DECLARE(name) extern const struct tool_verb tool_##name;
-TOOL_VERBS(TOOL_DECLARE)
+/* A new verb is src/tool/NAME.c, which defines tool_NAME, and its row in tool.c. */
+extern const struct tool_verb tool_bench, tool_embed, tool_help, tool_info, tool_logits, tool_perplexity,
+    tool_run, tool_template, tool_tokenize;
 
 extern const struct tool_verb *const tool_verbs[]; /* NULL ends it */
 /* NULL, with a sentence that names the nearest one. */
@@ -41,7 +37,14 @@ void help_verb(struct buf *out, const struct tool_verb *v); /* of `quern VERB --
 int tool_model_path(const char *model, char *path, size_t size, struct err *e);
 int tool_open(struct store **out, const char *model, struct err *e);
 
+/* All of --set NAME=VALUE as one object, VALUE read as JSON, else as text; NULL where there is none. */
+int tool_set_values(const struct args *a, json_t **out, struct err *e);
+
+/* Standard output. What cannot be written is lost: tool_flush gives the errno of the first such write, else 0,
+ * and main says it at the end. */
+void tool_write(const char *text, size_t n);
+int tool_flush(void);
 /* Writes b to standard output and frees it; a buffer that failed is an error. */
 int tool_print(struct buf *b, struct err *e);
-/* Whether to colour what goes to this stream (1 or 2): a terminal, and no NO_COLOR. */
+/* Whether colours and bars may go to this stream (1 or 2): a terminal, and no NO_COLOR. */
 bool tool_colour(int fd);

@@ -1,5 +1,5 @@
 /* Every kernel of every tier that this machine has, against scalar.c, over odd shapes. With --bench
- * [TYPE] it prices the products instead (bench.h). */
+ * [TYPE] it prices the products instead. */
 #include "test.h"
 
 #include "base/block.h"
@@ -7,10 +7,12 @@
 #include "base/half.h"
 #include "base/mem.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/probe.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static const char *const tiers[] = {"avx2", "avx512"};
 static const uint32_t rounded_types[] = {DTYPE_Q4_0,  DTYPE_Q4_1,   DTYPE_Q5_0,  DTYPE_Q5_1, DTYPE_Q8_0,
@@ -244,21 +246,28 @@ static void test_rounded_products(void **state)
     }
 }
 
-static void test_float_products(void **state)
+static void check_float_type(uint32_t type)
 {
-    (void)state;
     static const uint32_t plain[] = {1, 7, 8, 9, 31, 64, 257, 300, 521}, blocks[] = {256, 768};
     static const uint32_t rows[][2] = {{0, 1},  {0, 16}, {3, 20}, {5, 6}, {1, 34},
                                        {2, 10}, {0, 31}, {0, 7},  {4, 33}};
-    for (size_t t = 0; t < sizeof float_types / sizeof *float_types; t++) {
-        bool is_plain = dtype_get(float_types[t])->block_values == 1;
-        for (size_t i = 0; i < (is_plain ? 9 : 2); i++) {
-            struct product p;
-            product_open(&p, float_types[t], rows[i][0], rows[i][1], is_plain ? plain[i] : blocks[i]);
-            product_all_m(&p, false);
-            product_close(&p);
-        }
+    const uint32_t values = dtype_get(type)->block_values;
+    for (size_t i = 0; i < (values == 1 ? 9 : 2); i++) {
+        struct product p;
+        uint32_t k = values == 1 ? plain[i] : blocks[i] + (values < 64 && i ? 32 : 0);
+        product_open(&p, type, rows[i][0], rows[i][1], k);
+        product_all_m(&p, false);
+        product_close(&p);
     }
+}
+
+static void test_float_products(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < sizeof float_types / sizeof *float_types; t++)
+        check_float_type(float_types[t]);
+    for (size_t t = 0; t < sizeof rounded_types / sizeof *rounded_types; t++)
+        check_float_type(rounded_types[t]);
 }
 
 /* ---- vectors ---- */
@@ -379,6 +388,18 @@ static void check_quantise(const struct kernels *k, const struct kernels *s)
     }
 }
 
+static void check_panel(const struct kernels *k, const struct kernels *s)
+{
+    enum { ROWS = 3, COLS = 37, FROM = 40, TO = 41 };
+    uint16_t h[ROWS * FROM];
+    float y[ROWS * TO] = {0}, truth[ROWS * TO] = {0};
+    for (int i = 0; i < ROWS * FROM; i++)
+        h[i] = fp16_from_f32(random_value());
+    k->panel_f16(h, FROM, ROWS, COLS, y, TO);
+    s->panel_f16(h, FROM, ROWS, COLS, truth, TO);
+    assert_memory_equal(y, truth, sizeof y);
+}
+
 static void check_halves(const struct kernels *k, const struct kernels *s)
 {
     enum { ALL = 65536, ODD = 3 };
@@ -422,15 +443,145 @@ static void test_vectors(void **state)
         }
         check_quantise(k, scalar);
         check_halves(k, scalar);
+        check_panel(k, scalar);
     }
 }
 
-int main(void)
+/* ---- prices ----
+ * One thread, its own processor time and the best of a few runs: neighbours on the machine then do
+ * little harm. The walls are measured in the same way. */
+
+enum { PRICE_K = 1536, PRICE_N = 2240, PRICE_M = 512, PRICE_BYTES = 128 << 20, PRICE_RUNS = 5 };
+
+static double price_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double price_loop(float (*loop)(long), double round)
+{
+    enum { STEPS = 20000 };
+    double best = 0;
+    for (int i = 0; loop && i < 20; i++) {
+        double start = price_now();
+        volatile float keep = loop(STEPS);
+        (void)keep;
+        best = fmax(best, round * STEPS / (price_now() - start));
+    }
+    return best;
+}
+
+static struct probe price_walls(const char *tier, const uint8_t *memory)
+{
+    struct probe_kernels k;
+    struct probe walls = {0};
+    strcmp(tier, "avx512") ? probe_avx2(&k) : probe_avx512(&k);
+    walls.int8 = price_loop(k.int8, k.int8_round);
+    walls.float32 = price_loop(k.float32, k.float32_round);
+    walls.bf16 = price_loop(k.bf16, k.bf16_round);
+    for (int i = 0; i < PRICE_RUNS; i++) {
+        double start = price_now();
+        volatile uint64_t keep = k.read(memory, PRICE_BYTES);
+        (void)keep;
+        walls.read = fmax(walls.read, PRICE_BYTES / (price_now() - start));
+    }
+    return walls;
+}
+
+struct price {
+    const struct kernels *k;
+    struct matmul job;
+    struct probe walls;
+    uint8_t *weights; /* PRICE_BYTES, far more than the caches hold */
+    bool rounded;
+};
+
+static void price_type(struct price *p, uint32_t type)
+{
+    static const uint32_t ms[] = {1, 2, 4, 8, 16, 32, 128, 512};
+    const struct dtype_info *t = dtype_get(type);
+    size_t row_bytes = (size_t)(PRICE_K / t->block_values) * t->block_bytes, rows = PRICE_BYTES / row_bytes;
+    for (size_t n = 0; n < rows; n++)
+        if (n < 64)
+            random_row(type, PRICE_K, p->weights + n * row_bytes);
+        else
+            memcpy(p->weights + n * row_bytes, p->weights + n % 64 * row_bytes, row_bytes);
+    printf("%-7s %-7s %-5s", p->k->tier, t->name, p->rounded ? "int8" : "float");
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        struct matmul job = p->job;
+        job.w = p->weights;
+        job.row_bytes = row_bytes;
+        job.type = type;
+        job.m = ms[i];
+        job.n1 = (uint32_t)(ms[i] > 8 ? PRICE_N : rows < 65536 ? rows : 65536);
+        job.y_stride = job.n1;
+        double best = 1e9;
+        for (int run = 0; run < PRICE_RUNS; run++) {
+            double start = price_now();
+            (p->rounded ? p->k->matmul_q8[type] : p->k->matmul_float)(&job);
+            best = fmin(best, price_now() - start);
+        }
+        double rate =
+            ms[i] > 8 ? 2.0 * ms[i] * job.n1 * PRICE_K / best : (double)job.n1 * (double)row_bytes / best;
+        double wall = ms[i] <= 8 ? p->walls.read : p->rounded ? p->walls.int8 : p->walls.float32;
+        printf(" | %5.1f %3.0f%%", rate * 1e-9, 100 * rate / wall);
+        fflush(stdout);
+    }
+    printf("\n");
+}
+
+static void price_tier(struct price *p, const char *only)
+{
+    const struct probe *w = &p->walls;
+    p->walls = price_walls(p->k->tier, p->weights);
+    printf("%s, one thread: read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 %.0f GFLOP/s\n",
+           p->k->tier, w->read * 1e-9, w->int8 * 1e-9, w->float32 * 1e-9, w->bf16 * 1e-9);
+    printf(
+        "                  rows: 1 GB/s     2            4            8            16 GOP/s     32           "
+        "128          512\n");
+    p->job.scratch = mem_aligned(64, p->k->scratch_bytes);
+    for (int kind = 0; kind < 2; kind++) {
+        const uint32_t *types = kind ? float_types : rounded_types;
+        p->rounded = !kind;
+        for (size_t t = 0; t < (kind ? sizeof float_types : sizeof rounded_types) / sizeof *types; t++)
+            if (!only || (uint32_t)dtype_find(only) == types[t])
+                price_type(p, types[t]);
+    }
+    mem_free(p->job.scratch);
+}
+
+/* Prints GB/s (up to 8 rows) and GOP/s of every product, and their shares of the walls. */
+static int price_all(const char *only)
+{
+    struct price p = {.weights = mem_aligned(64, PRICE_BYTES)};
+    float *x = mem_alloc((size_t)PRICE_M * PRICE_K, 4), *y = mem_alloc((size_t)8 * PRICE_BYTES / 512, 4);
+    struct q8_rows q8 = {mem_aligned(64, (size_t)PRICE_M * PRICE_K),
+                         mem_aligned(64, (size_t)PRICE_M * PRICE_K / 8),
+                         mem_aligned(64, (size_t)PRICE_M * PRICE_K / 8), PRICE_K, PRICE_K / 32};
+    random_values(x, PRICE_M * PRICE_K, 1);
+    p.job = (struct matmul){.k = PRICE_K, .x = x, .x_stride = PRICE_K, .q8 = q8, .y = y};
+    memset(p.weights, 1, PRICE_BYTES);
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
+        if ((p.k = tier_or_skip(tiers[i]))) {
+            p.k->quantise(x, PRICE_M * PRICE_K, q8.q, q8.d, q8.s);
+            price_tier(&p, only);
+        }
+    void *all[] = {p.weights, x, y, q8.q, q8.d, q8.s};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        mem_free(all[i]);
+    return 0;
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounded_products),
         cmocka_unit_test(test_float_products),
         cmocka_unit_test(test_vectors),
     };
+    if (argc > 1 && !strcmp(argv[1], "--bench"))
+        return price_all(argc > 2 ? argv[2] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

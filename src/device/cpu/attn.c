@@ -8,10 +8,12 @@
  * does it and changes no bit. */
 #include "device/cpu/cpu.h"
 
+#include "base/dtype.h"
+
 #include <math.h>
 #include <string.h>
 
-enum { TILE_ROWS = 64, CHUNK_KEYS = 4 * ATTN_KEYS, PARTIAL_FLOATS_MOST = 1 << 24 };
+enum { TILE_ROWS = 64, DIRECT_ROWS = 12, CHUNK_KEYS = 4 * ATTN_KEYS, PARTIAL_FLOATS_MOST = 1 << 24 };
 
 struct attn {
     const struct op_attn *o;
@@ -93,11 +95,10 @@ static void attn_load(const struct lane *l, const struct attn *a, const struct t
     const struct step *s = l->s;
     uint32_t tokens = l->d->kv.page_tokens, v_dim = a->o->v_dim;
     const int32_t *table = s->tables + ((size_t)a->group * s->seqs + t->seq_index) * s->table_width;
-    for (uint32_t at = 0; at < ATTN_KEYS; at += tokens) {
-        uint32_t end = t1 < at + tokens ? t1 : at + tokens;
+    for (uint32_t at = 0; at < t1; at += tokens) {
         float *v = own->v + (size_t)at * v_dim;
-        uint32_t n = at + tokens > t0 && end > at ? end - at : 0; /* tokens of this page that are there */
-        if (!n) {
+        uint32_t n = t1 - at < tokens ? t1 - at : tokens;
+        if (at + tokens <= t0) { /* before the window: the page may be another's by now */
             memset(v, 0, (size_t)tokens * v_dim * sizeof *v);
             continue;
         }
@@ -108,6 +109,27 @@ static void attn_load(const struct lane *l, const struct attn *a, const struct t
         for (uint32_t i = 0; a->o->v_in_k && i < v_dim; i++)
             for (uint32_t j = 0; j < n; j++)
                 v[(size_t)j * v_dim + i] = own->k[(size_t)i * ATTN_KEYS + at + j];
+    }
+}
+
+/* True where the tile may read the pages as they lie: F16, and few rows to share a panel. */
+static bool attn_direct(const struct lane *l, const struct attn *a, uint32_t m)
+{
+    uint32_t tokens = l->d->kv.page_tokens;
+    return l->d->kv.type == DTYPE_F16 && !a->o->v_in_k && a->o->v_dim % 16 == 0 && m <= DIRECT_ROWS &&
+           (tokens == 16 || tokens == 32);
+}
+
+static void attn_point(const struct lane *l, const struct attn *a, const struct task *t, uint32_t key,
+                       struct attn_pages *g)
+{
+    const struct step *s = l->s;
+    const int32_t *table = s->tables + ((size_t)a->group * s->seqs + t->seq_index) * s->table_width;
+    g->tokens = l->d->kv.page_tokens;
+    for (uint32_t at = 0; at < ATTN_KEYS && key + at < t->k1; at += g->tokens) {
+        const uint8_t *page = kv_page(a->pool, a->layer, t->kv_head, (uint32_t)table[(key + at) / g->tokens]);
+        g->k[at / g->tokens] = (const uint16_t *)(const void *)page;
+        g->v[at / g->tokens] = (const uint16_t *)(const void *)(page + a->pool->v_at);
     }
 }
 
@@ -153,6 +175,8 @@ static void attn_chunk(const struct lane *l, const struct attn *a, const struct 
     const struct attn_own *own = &l->own->attn;
     uint32_t m = t->rows * t->heads, start = chunk * CHUNK_KEYS, end = start + CHUNK_KEYS;
     float *rescale = own->stat + 4 * TILE_ROWS;
+    bool direct = attn_direct(l, a, m);
+    struct attn_pages pages;
     struct attn_tile tile = {.q = own->q,
                              .k = own->k,
                              .v = own->v,
@@ -172,7 +196,11 @@ static void attn_chunk(const struct lane *l, const struct attn *a, const struct 
             continue;
         uint32_t t0 = t->k0 > key ? t->k0 - key : 0, t1 = t->k1 - key < ATTN_KEYS ? t->k1 - key : ATTN_KEYS;
         tile.keys = t1;
-        attn_load(l, a, t, key, t0, t1);
+        tile.pages = direct && !t0 ? &pages : NULL; /* a page before the window may be another's by now */
+        if (tile.pages)
+            attn_point(l, a, t, key, &pages);
+        else
+            attn_load(l, a, t, key, t0, t1);
         l->k->attn_scores(&tile);
         if (a->o->softcap > 0)
             l->k->softcap(own->s, m * ATTN_KEYS, 1.0f, a->o->softcap);
@@ -258,12 +286,13 @@ static void attn_finish(const struct lane *l, const struct attn *a, const struct
 static void attn_task(const struct lane *l, const struct attn *a, const struct task *t)
 {
     uint32_t m = t->rows * t->heads, v_dim = a->o->v_dim;
-    struct piece total = attn_total(l, m, v_dim);
-    struct piece p = {.acc = l->own->attn.acc,
-                      .max = l->own->attn.stat + 2 * TILE_ROWS,
-                      .sum = l->own->attn.stat + 3 * TILE_ROWS};
+    struct piece total = attn_total(l, m, v_dim), p = {.acc = l->own->attn.acc,
+                                                       .max = l->own->attn.stat + 2 * TILE_ROWS,
+                                                       .sum = l->own->attn.stat + 3 * TILE_ROWS};
     attn_queries(l, a, t);
-    for (uint32_t c = t->k0 / CHUNK_KEYS; c * CHUNK_KEYS < t->k1; c++) {
+    uint32_t first = t->k0 / CHUNK_KEYS;
+    attn_chunk(l, a, t, first, &total); /* the same as merged into nothing */
+    for (uint32_t c = first + 1; c * CHUNK_KEYS < t->k1; c++) {
         attn_chunk(l, a, t, c, &p);
         attn_merge(&total, &p, m, v_dim);
     }

@@ -1,14 +1,15 @@
 /* The CPU device: opening, memory, pages, and the step that walks a plan. */
 #include "device/cpu/cpu.h"
 
+#include "base/clock.h"
 #include "base/dtype.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/size.h"
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- memory: what a plan needs, laid out twice: once to count, once to place ---- */
@@ -133,19 +134,20 @@ static struct need cpu_need(const struct cpu *d, const struct plan *p)
     return n;
 }
 
-static struct area cpu_area(size_t values)
+static struct area cpu_area(const struct cpu *d, size_t values)
 {
-    return (struct area){.floats = values, .blocks = values / Q8_BLOCK};
+    return (struct area){.floats = values, .blocks = d->terms * values / Q8_BLOCK, .terms = d->terms};
 }
 
 static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need *n, struct bump *b)
 {
     size_t attn = attn_own_floats(p);
     for (int i = 0; i < pool_size(d->pool); i++) {
-        struct own own = {.input = cpu_area(CPU_FEW * n->own)};
+        struct own own = {.input = cpu_area(d, CPU_FEW * n->own)};
         own.kernel = bump_take(b, d->k->scratch_bytes, 1);
         own.tile[0] = bump_take(b, d->tile_floats, sizeof(float));
         own.tile[1] = bump_take(b, d->tile_floats, sizeof(float));
+        own.terms = bump_take(b, d->terms > 1 ? 2 * d->tile_floats : 0, sizeof(float));
         bump_area(b, &own.input);
         float *at = bump_take(b, attn, sizeof(float));
         if (!b->base)
@@ -170,10 +172,10 @@ static void cpu_place(struct cpu *d, const struct plan *p, struct bump *b)
 {
     struct need n = cpu_need(d, p);
     d->tile_floats = n.tile;
-    d->x = cpu_area(n.x);
-    d->h = cpu_area(n.h);
-    d->g = cpu_area(n.g);
-    d->shared = cpu_area(n.shared);
+    d->x = cpu_area(d, n.x);
+    d->h = cpu_area(d, n.h);
+    d->g = cpu_area(d, n.g);
+    d->shared = cpu_area(d, n.shared);
     bump_area(b, &d->x);
     bump_area(b, &d->h);
     bump_area(b, &d->g);
@@ -282,7 +284,7 @@ static int cpu_prepare(struct device *device, const struct plan *p, const struct
         return err_set(e, ERR_USAGE, "the device has no weights yet");
     if (plan_check(p, d->w, e))
         return -1;
-    if (!max_rows || max_rows > 1 << 20 || !max_seqs || max_seqs > max_rows || max_outs > max_rows)
+    if (!max_rows || max_rows > 1 << 20 || !max_seqs || max_outs > max_rows)
         return err_set(e, ERR_USAGE, "a step of at most %u rows, %u sequences and %u results cannot be",
                        max_rows, max_seqs, max_outs);
     if (!kv->page_tokens || ATTN_KEYS % kv->page_tokens)
@@ -422,13 +424,6 @@ static void cpu_rope_tables(struct lane *l)
     }
 }
 
-static double cpu_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct cpu_step {
     struct cpu *d;
     const struct step *s;
@@ -445,12 +440,12 @@ static void cpu_step_run(void *arg, int worker, int workers)
                      .own = &d->own[worker],
                      .worker = worker,
                      .workers = workers};
-    double *seconds = worker == 0 ? d->device.seconds : NULL, last = seconds ? cpu_clock() : 0;
+    double *seconds = worker == 0 ? d->device.seconds : NULL, last = seconds ? clock_now() : 0;
     cpu_rope_tables(&l);
     for (uint32_t i = 0; i < d->plan->count; i++) {
         cpu_run_op(&l, &d->plan->ops[i]);
         if (seconds) {
-            double now = cpu_clock();
+            double now = clock_now();
             seconds[i] += now - last;
             last = now;
         }
@@ -531,12 +526,28 @@ static int cpu_write_page(struct device *device, uint32_t group, int32_t page, c
 
 /* ---- the rest ---- */
 
+static uint64_t cpu_weight_bytes(const struct weights *w)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < w->count; i++) {
+        size_t row = 0;
+        dtype_row_bytes(w->all[i].type, w->all[i].cols, &row);
+        bytes += (uint64_t)row * w->all[i].rows * w->all[i].count;
+    }
+    return bytes;
+}
+
 static int cpu_load(struct device *device, const struct weights *w, void (*progress)(void *, double),
                     void *arg, struct err *e)
 {
     struct cpu *d = (struct cpu *)device;
-    (void)e;
+    for (uint32_t i = 1; i < w->count; i++)
+        if (w->all[i].rows > 1 && w->all[i].cols > KERNEL_K_MOST)
+            return err_set(e, ERR_DATA, "%s has rows of %u values; the CPU's kernels take at most %d",
+                           log_safe(w->all[i].name), w->all[i].cols, KERNEL_K_MOST);
     d->w = w; /* used where they lie */
+    if (!d->terms)
+        d->terms = cpu_weight_bytes(w) < CPU_SMALL ? 2 : 1;
     if (progress)
         progress(arg, 1.0);
     return 0;
@@ -549,11 +560,7 @@ static void cpu_memory(const struct device *device, struct device_memory *m)
     *m = (struct device_memory){.kv = d->kv_bytes, .scratch = d->scratch_bytes};
     m->total = pages > 0 ? (uint64_t)pages * (uint64_t)size : 0;
     m->free = free > 0 ? (uint64_t)free * (uint64_t)size : 0;
-    for (uint32_t i = 1; d->w && i < d->w->count; i++) {
-        size_t row = 0;
-        dtype_row_bytes(d->w->all[i].type, d->w->all[i].cols, &row);
-        m->weights += (uint64_t)row * d->w->all[i].rows * d->w->all[i].count;
-    }
+    m->weights = d->w ? cpu_weight_bytes(d->w) : 0;
 }
 
 static void cpu_close(struct device *device)
@@ -587,6 +594,7 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
     d->device.ops = &ops;
     d->k = k;
     d->exact = o->exact;
+    d->terms = o->activations == 16 ? 2 : o->activations == 8 ? 1 : 0;
     d->pool = pool_open(o->threads, e);
     if (!d->pool) {
         mem_free(d);

@@ -17,8 +17,8 @@ struct pool;
 struct rows {
     float *x; /* (m, x_stride) */
     size_t x_stride;
-    struct q8_rows q8;
-    uint32_t m;
+    struct q8_rows q8; /* `terms` rows for every row: rounded, then what the rounding left */
+    uint32_t m, terms;
 };
 
 /* Room for rows: `floats` floats and `blocks` blocks of Q8_BLOCK rounded values. */
@@ -28,6 +28,7 @@ struct area {
     float *d;
     int32_t *s;
     size_t floats, blocks;
+    uint32_t terms;
 };
 
 /* One KV group. A KV head of a layer keeps its pages one after another, so that a worker that follows
@@ -67,13 +68,16 @@ struct moe_route {
 struct own {
     void *kernel;      /* kernels.scratch_bytes */
     float *tile[2];    /* (tile_floats): pieces of products */
+    float *terms;      /* (2 * tile_floats): products of both terms, with 16-bit activations */
     struct area input; /* rows prepared by each worker for itself, CPU_FEW at most */
     struct attn_own {
         float *q, *k, *v, *s, *acc, *total, *stat; /* see attn.c */
     } attn;
 };
 
-enum { CPU_FEW = 2, CPU_UNIT = 32, CPU_TILE = 1 << 16, CPU_ROPES_MOST = 16 };
+#define CPU_SMALL ((uint64_t)640 << 20)
+
+enum { CPU_FEW = 2, CPU_UNIT = 32, CPU_TILE = 1 << 18, CPU_ROPES_MOST = 16 };
 
 struct cpu {
     struct device device;
@@ -81,6 +85,9 @@ struct cpu {
     const struct kernels *k;
     const struct weights *w;
     bool exact;
+    /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Models below
+     * CPU_SMALL bytes take 2: they are upset by less, and have speed to spare. */
+    uint32_t terms;
     /* of device_prepare */
     const struct plan *plan;
     struct kv_config kv;

@@ -14,7 +14,6 @@ static pthread_once_t tier_once = PTHREAD_ONCE_INIT;
 static void kernels_fill(void)
 {
     kernels_scalar(&tier_table[TIER_SCALAR]);
-#ifdef QUERN_VECTOR_KERNELS
     static bool (*const fill[TIERS])(struct kernels *) = {NULL, kernels_avx2, kernels_avx512};
     static void (*const fill_attn[TIERS])(struct kernels *) = {NULL, kernels_attn_avx2, kernels_attn_avx512};
     for (int t = TIER_AVX2; t < TIERS; t++) {
@@ -25,7 +24,6 @@ static void kernels_fill(void)
         tier_table[t].tier = tier_name[t];
         tier_best = t;
     }
-#endif
 }
 
 const struct kernels *kernels_get(const char *tier, struct err *e)

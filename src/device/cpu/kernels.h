@@ -46,16 +46,23 @@ enum { KERNEL_TYPES = 128, Q8_BLOCK = 32 };
  * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
 enum { ATTN_KEYS = 64 };
 
+/* F16 pages as they lie: for few rows a detour through float panels would cost more than it saves. */
+struct attn_pages {
+    const uint16_t *k[ATTN_KEYS / 16]; /* each (k_dim, tokens) */
+    const uint16_t *v[ATTN_KEYS / 16]; /* each (tokens, v_dim), v_dim a multiple of 16 */
+    uint32_t tokens;                   /* 16 or 32 */
+};
+
 struct attn_tile {
-    const float *q;       /* (m, k_dim) */
-    const float *k;       /* (k_dim, ATTN_KEYS) */
-    const float *v;       /* (ATTN_KEYS, v_dim) */
-    float *s;             /* (m, ATTN_KEYS): scores, then probabilities */
-    float *acc;           /* (m, v_dim) */
-    const float *rescale; /* (m): what acc is multiplied by first */
+    const float *q;                 /* (m, k_dim) */
+    const float *k;                 /* (k_dim, ATTN_KEYS) */
+    const float *v;                 /* (ATTN_KEYS, v_dim) */
+    const struct attn_pages *pages; /* instead of k and v, or NULL */
+    float *s;                       /* (m, ATTN_KEYS): scores, then probabilities */
+    float *acc;                     /* (m, v_dim) */
+    const float *rescale;           /* (m): what acc is multiplied by first */
     uint32_t m, k_dim, v_dim;
-    uint32_t
-        keys; /* those that are there; what lies behind them in s does not matter to scores, nor values */
+    uint32_t keys; /* how many there are; in s and v nobody looks behind them */
 };
 
 struct kernels {
@@ -70,18 +77,18 @@ struct kernels {
     /* y may be x in norms and act_mul (gate or up); w and b may be NULL */
     void (*rms_norm)(const float *x, const float *w, float eps, uint32_t n, float *y);
     void (*layer_norm)(const float *x, const float *w, const float *b, float eps, uint32_t n, float *y);
-    void (*act_mul)(int act, const float *gate, const float *up, uint32_t n,
-                    float *y); /* y = act(gate) * up; up may be NULL */
-    void (*rope)(float *x, uint32_t dims, bool halves,
-                 const float *cos_sin); /* cos_sin: (dims/2) cosines, then sines */
+    /* y = act(gate) * up; up may be NULL */
+    void (*act_mul)(int act, const float *gate, const float *up, uint32_t n, float *y);
+    /* cos_sin: (dims/2) cosines, then sines */
+    void (*rope)(float *x, uint32_t dims, bool halves, const float *cos_sin);
     float (*dot)(const float *a, const float *b, uint32_t n);
     void (*axpy)(float a, const float *x, uint32_t n, float *y); /* y += a x */
     float (*max)(const float *x, uint32_t n);
     float (*exp_sum)(float *x, uint32_t n, float max); /* x = exp(x - max) in place, returns the sum */
     void (*to_f16)(const float *x, uint32_t n, uint16_t *y);
     void (*from_f16)(const uint16_t *x, uint32_t n, float *y);
-    void (*softcap)(float *x, uint32_t n, float scale,
-                    float cap); /* x = cap * tanh(x * scale / cap); cap 0: x * scale */
+    /* x = cap * tanh(x * scale / cap); cap 0: x * scale */
+    void (*softcap)(float *x, uint32_t n, float scale, float cap);
     /* F16 rows -> float rows */
     void (*panel_f16)(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t cols, float *y,
                       size_t y_stride);

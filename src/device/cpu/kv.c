@@ -114,25 +114,39 @@ void kv_put_v(const struct cpu *d, const struct kv_pool *g, uint8_t *page, uint3
 
 /* ---- a page out ---- */
 
+static void kv_from_bf16(const uint16_t *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = bf16_to_f32(x[i]);
+}
+
+static void kv_get_k_q8(const uint8_t *page, uint32_t n, uint32_t tokens, float *k)
+{
+    const int8_t *q = (const int8_t *)page;
+    const uint16_t *scale = (const uint16_t *)(const void *)(page + n * tokens);
+    float d[ATTN_KEYS];
+    for (uint32_t i = 0; i < n; i++, q += tokens, k += ATTN_KEYS) {
+        for (uint32_t t = 0; i % Q8_BLOCK == 0 && t < tokens; t++)
+            d[t] = fp16_to_f32(scale[i / Q8_BLOCK * tokens + t]);
+        for (uint32_t t = 0; t < tokens; t++)
+            k[t] = (float)q[t] * d[t];
+    }
+}
+
 void kv_get_k(const struct cpu *d, const struct kv_pool *g, const uint8_t *page, float *k)
 {
     uint32_t n = g->shape.k_dim, tokens = d->kv.page_tokens;
     const uint16_t *half = (const uint16_t *)(const void *)page;
-    const uint16_t *scale = (const uint16_t *)(const void *)(page + n * tokens);
-    if (d->kv.type == DTYPE_F16) {
+    if (d->kv.type == DTYPE_F16)
         d->k->panel_f16(half, tokens, n, tokens, k, ATTN_KEYS);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++, k += ATTN_KEYS)
-        for (uint32_t t = 0; t < tokens; t++) {
-            uint32_t at = i * tokens + t;
-            if (d->kv.type == DTYPE_F32)
-                k[t] = ((const float *)(const void *)page)[at];
-            else if (d->kv.type == DTYPE_BF16)
-                k[t] = bf16_to_f32(half[at]);
-            else
-                k[t] = (float)(int8_t)page[at] * fp16_to_f32(scale[i / Q8_BLOCK * tokens + t]);
-        }
+    else if (d->kv.type == DTYPE_Q8_0)
+        kv_get_k_q8(page, n, tokens, k);
+    else if (d->kv.type == DTYPE_BF16)
+        for (uint32_t i = 0; i < n; i++)
+            kv_from_bf16(half + i * tokens, tokens, k + i * ATTN_KEYS);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(k + i * ATTN_KEYS, page + i * tokens * sizeof *k, tokens * sizeof *k);
 }
 
 void kv_get_v(const struct cpu *d, const struct kv_pool *g, const uint8_t *page, uint32_t n, float *v)
@@ -146,9 +160,11 @@ void kv_get_v(const struct cpu *d, const struct kv_pool *g, const uint8_t *page,
     else if (d->kv.type == DTYPE_F16)
         d->k->from_f16(half, count, v);
     else if (d->kv.type == DTYPE_BF16)
-        for (uint32_t i = 0; i < count; i++)
-            v[i] = bf16_to_f32(half[i]);
+        kv_from_bf16(half, count, v);
     else
-        for (uint32_t i = 0; i < count; i++)
-            v[i] = (float)(int8_t)at[i] * fp16_to_f32(scale[i / Q8_BLOCK]);
+        for (uint32_t b = 0; b < count / Q8_BLOCK; b++) {
+            float s = fp16_to_f32(scale[b]);
+            for (uint32_t i = b * Q8_BLOCK; i < (b + 1) * Q8_BLOCK; i++)
+                v[i] = (float)(int8_t)at[i] * s;
+        }
 }

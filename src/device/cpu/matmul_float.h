@@ -1,15 +1,105 @@
 /* Float products, the same for both vector tiers: F32, F16 and BF16 as they lie, any other type
- * through its decoder, FLOAT_SLAB values at a time. A tier's file defines float_tile_run (a panel
+ * decoded to floats, FLOAT_SLAB values at a time. A tier's file defines float_tile_run (a panel
  * times a tile) before it includes this one. */
 #pragma once
 
 #include "device/cpu/matmul_panel.h"
 
+enum { FLOAT_FEW = 4 }; /* rows of x that share one pass over the weights */
+
 struct float_scratch {
     struct float_panel panel;
-    struct float_tile tile[M_BLOCK / TILE];
+    struct float_tile tile[TILES];
     float rows[8][FLOAT_SLAB]; /* decoded weights */
 };
+
+/* n values of a row of blocks as floats, n <= FLOAT_SLAB. */
+typedef void (*float_decoder)(const void *src, float *dst, size_t n);
+
+/* One unit of a type that has units: w = a * (q - offset) + b. */
+ALWAYS_INLINE void decode_unit(uint32_t type, const uint8_t *p, float *y)
+{
+    const bool halves = unit_halves(type);
+    float a[16], b[16];
+    struct unit_scales s;
+    unit_scales(type, p, &s);
+    for (int i = 0; i < (halves ? 2 : 1); i++) {
+        __m256 offset = _mm256_set1_ps((float)-unit_offset(type));
+        _mm256_storeu_ps(a + 8 * i, s.a[i]);
+        _mm256_storeu_ps(b + 8 * i, unit_has_min(type) ? s.b[i] : _mm256_mul_ps(s.a[i], offset));
+    }
+#pragma GCC unroll 8
+    for (int g = 0; g < UNIT_GROUPS; g++) {
+        uint8_t q[32];
+        _mm256_storeu_si256((__m256i *)q, unit_group(type, p, g));
+        for (int i = 0; i < 4; i++) {
+            int at = halves ? 2 * g + i / 2 : g;
+            __m128i eight = _mm_loadl_epi64((const __m128i *)(q + 8 * i));
+            __m256i v = unit_signed(type) ? _mm256_cvtepi8_epi32(eight) : _mm256_cvtepu8_epi32(eight);
+            __m256 w = _mm256_fmadd_ps(_mm256_cvtepi32_ps(v), _mm256_set1_ps(a[at]), _mm256_set1_ps(b[at]));
+            _mm256_storeu_ps(y + 32 * g + 8 * i, w);
+        }
+    }
+}
+
+ALWAYS_INLINE void decode_units(uint32_t type, const void *src, float *dst, size_t n)
+{
+    if (n == UNIT)
+        decode_unit(type, src, dst);
+    else
+        dtype_get(type)->decode(src, dst, n);
+}
+
+static void decode_q4_0(const void *src, float *dst, size_t n)
+{
+    decode_units(DTYPE_Q4_0, src, dst, n);
+}
+
+static void decode_q4_1(const void *src, float *dst, size_t n)
+{
+    decode_units(DTYPE_Q4_1, src, dst, n);
+}
+
+static void decode_q8_0(const void *src, float *dst, size_t n)
+{
+    decode_units(DTYPE_Q8_0, src, dst, n);
+}
+
+static void decode_q4_k(const void *src, float *dst, size_t n)
+{
+    decode_units(DTYPE_Q4_K, src, dst, n);
+}
+
+static void decode_q5_k(const void *src, float *dst, size_t n)
+{
+    decode_units(DTYPE_Q5_K, src, dst, n);
+}
+
+static void decode_q6_k(const void *src, float *dst, size_t n)
+{
+    decode_units(DTYPE_Q6_K, src, dst, n);
+}
+
+/* The commonest types have a decoder of vectors. */
+static float_decoder float_decoder_of(uint32_t type)
+{
+    switch (type) {
+    case DTYPE_Q4_0:
+        return decode_q4_0;
+    case DTYPE_Q4_1:
+        return decode_q4_1;
+    case DTYPE_Q8_0:
+        return decode_q8_0;
+    case DTYPE_Q4_K:
+        return decode_q4_k;
+    case DTYPE_Q5_K:
+        return decode_q5_k;
+    case DTYPE_Q6_K:
+        return decode_q6_k;
+    default:
+        return dtype_get(type)->decode;
+    }
+}
 
 ALWAYS_INLINE bool float_direct(uint32_t type)
 {
@@ -48,7 +138,7 @@ ALWAYS_INLINE void float_dot(uint32_t type, const uint8_t *p, const float *const
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
         if (i % 32 == 0)
-            ask_ahead(p + i * size, 32 * size);
+            ask_ahead(p + i * size, STREAM_AHEAD, 32 * size);
         for (int j = 0; j < 2; j++) {
             __m256 w = load_8(type, p + (i + 8 * j) * size);
             for (int r = 0; r < rows; r++)
@@ -65,33 +155,42 @@ ALWAYS_INLINE void float_dot(uint32_t type, const uint8_t *p, const float *const
     }
 }
 
-/* Rows [m0, m0+rows) of x; rows is a constant, as is a direct type (others all come as DTYPE_MOST). */
-ALWAYS_INLINE void float_few(uint32_t type, const struct matmul *job, uint32_t m0, int rows)
+/* acc (rows, 2) = the row of weights at p, decoded piece by piece, times those at x[r]. */
+ALWAYS_INLINE void float_dot_decoded(const struct matmul *job, const uint8_t *p, const float *const *x,
+                                     int rows, __m256 (*acc)[2])
 {
     struct float_scratch *s = job->scratch;
     const struct dtype_info *info = dtype_get(job->type);
-    const float *x[4];
+    const float_decoder decode = float_decoder_of(job->type);
+    for (uint32_t k0 = 0; k0 < job->k; k0 += FLOAT_SLAB) {
+        uint32_t width = least(FLOAT_SLAB, job->k - k0);
+        const float *part[FLOAT_FEW];
+        for (int r = 0; r < rows; r++)
+            part[r] = x[r] + k0;
+        decode(p + k0 / info->block_values * (size_t)info->block_bytes, s->rows[0], width);
+        float_dot(DTYPE_F32, (const uint8_t *)s->rows[0], part, width, rows, acc);
+    }
+}
+
+/* All of job->m <= rows rows of x, those past the end repeat the last one; rows is a constant, as is a
+ * direct type (others all come as DTYPE_MOST). */
+ALWAYS_INLINE void float_few(uint32_t type, const struct matmul *job, int rows)
+{
+    const float *x[FLOAT_FEW];
     for (int r = 0; r < rows; r++)
-        x[r] = job->x + (m0 + r) * job->x_stride;
+        x[r] = job->x + least((uint32_t)r, job->m - 1) * job->x_stride;
     for (uint32_t n = job->n0; n < job->n1; n++) {
         const uint8_t *row = job->w + n * job->row_bytes;
-        __m256 acc[4][2];
+        __m256 acc[FLOAT_FEW][2];
         for (int r = 0; r < rows; r++)
             acc[r][0] = acc[r][1] = _mm256_setzero_ps();
-        if (float_direct(type)) {
+        if (float_direct(type))
             float_dot(type, row, x, job->k, rows, acc);
-        } else {
-            for (uint32_t k0 = 0; k0 < job->k; k0 += FLOAT_SLAB) {
-                uint32_t width = least(FLOAT_SLAB, job->k - k0);
-                const float *part[4];
-                for (int r = 0; r < rows; r++)
-                    part[r] = x[r] + k0;
-                info->decode(row + k0 / info->block_values * (size_t)info->block_bytes, s->rows[0], width);
-                float_dot(DTYPE_F32, (const uint8_t *)s->rows[0], part, width, rows, acc);
-            }
-        }
+        else
+            float_dot_decoded(job, row, x, rows, acc);
         for (int r = 0; r < rows; r++)
-            job->y[(m0 + r) * job->y_stride + n] = sum_8(_mm256_add_ps(acc[r][0], acc[r][1]));
+            if ((uint32_t)r < job->m)
+                job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(acc[r][0], acc[r][1]));
     }
 }
 
@@ -116,6 +215,7 @@ ALWAYS_INLINE void float_pack_panel(uint32_t type, const struct matmul *job, uin
                                     uint32_t width, struct float_scratch *s)
 {
     const struct dtype_info *info = dtype_get(job->type);
+    const float_decoder decode = float_decoder_of(job->type);
     const uint32_t stored = float_direct(type) ? type : DTYPE_F32;
     const size_t size = stored == DTYPE_F32 ? 4 : 2;
     for (uint32_t col = 0; col < PANEL; col += 8) {
@@ -123,8 +223,9 @@ ALWAYS_INLINE void float_pack_panel(uint32_t type, const struct matmul *job, uin
         for (uint32_t r = 0; r < 8; r++) {
             row[r] = job->w + least(n + col + r, job->n1 - 1) * job->row_bytes +
                      k0 / info->block_values * (size_t)info->block_bytes;
+            ask_panel(row[r], PANEL * job->row_bytes, width / info->block_values * info->block_bytes);
             if (!float_direct(type)) {
-                info->decode(row[r], s->rows[r], width);
+                decode(row[r], s->rows[r], width);
                 row[r] = (const uint8_t *)s->rows[r];
             }
         }
@@ -139,42 +240,46 @@ ALWAYS_INLINE void float_pack_panel(uint32_t type, const struct matmul *job, uin
     }
 }
 
+/* The panel at n, slab by slab, times all rows of x that are packed. */
+ALWAYS_INLINE void float_panel_run(uint32_t type, const struct matmul *job, const struct block *b, uint32_t n)
+{
+    struct float_scratch *s = job->scratch;
+    for (uint32_t k0 = b->k0; k0 < b->k1; k0 += FLOAT_SLAB) {
+        const uint32_t width = least(FLOAT_SLAB, b->k1 - k0);
+        const struct float_tile *t = s->tile + (k0 - b->k0) / FLOAT_SLAB * b->tiles;
+        float_pack_panel(type, job, n, k0, width, s);
+        for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
+            struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
+                                   least(PANEL, job->n1 - n), k0 > 0};
+            float_tile_run(&s->panel, t, width, &out);
+        }
+    }
+}
+
 ALWAYS_INLINE void float_many(uint32_t type, const struct matmul *job)
 {
     struct float_scratch *s = job->scratch;
-    for (uint32_t m0 = 0; m0 < job->m; m0 += M_BLOCK) {
-        uint32_t m1 = least(m0 + M_BLOCK, job->m);
-        for (uint32_t k0 = 0; k0 < job->k; k0 += FLOAT_SLAB) {
-            uint32_t width = least(FLOAT_SLAB, job->k - k0);
-            for (uint32_t m = m0; m < m1; m += TILE)
-                float_pack_tile(job, m, k0, width, s->tile + (m - m0) / TILE);
-            for (uint32_t n = job->n0; n < job->n1; n += PANEL) {
-                float_pack_panel(type, job, n, k0, width, s);
-                for (uint32_t m = m0; m < m1; m += TILE) {
-                    struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, m1 - m),
-                                           least(PANEL, job->n1 - n), k0 > 0};
-                    float_tile_run(&s->panel, s->tile + (m - m0) / TILE, width, &out);
-                }
-            }
-        }
+    for (struct block b = block_first(job, FLOAT_SLAB); block_more(job, &b);
+         block_next(job, &b, FLOAT_SLAB)) {
+        struct float_tile *t = s->tile;
+        for (uint32_t k0 = b.k0; k0 < b.k1; k0 += FLOAT_SLAB)
+            for (uint32_t m = b.m0; m < b.m1; m += TILE)
+                float_pack_tile(job, m, k0, least(FLOAT_SLAB, b.k1 - k0), t++);
+        for (uint32_t n = job->n0; n < job->n1; n += PANEL)
+            float_panel_run(type, job, &b, n);
     }
 }
 
 ALWAYS_INLINE void float_any(uint32_t type, const struct matmul *job)
 {
-    switch (job->m) {
-    case 1:
-        float_few(type, job, 0, 1);
-        break;
-    case 2:
-        float_few(type, job, 0, 2);
-        break;
-    case 3:
-        float_few(type, job, 0, 3);
-        break;
-    default:
+    if (job->m == 1)
+        float_few(type, job, 1);
+    else if (job->m == 2)
+        float_few(type, job, 2);
+    else if (job->m <= FLOAT_FEW)
+        float_few(type, job, FLOAT_FEW);
+    else
         float_many(type, job);
-    }
 }
 
 static void matmul_float(const struct matmul *job)

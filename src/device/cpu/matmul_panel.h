@@ -5,10 +5,10 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/matmul_unpack.h"
 
-/* A product of m > 1 rows goes slab by slab along k: the activations of a slab are packed once into
- * tiles of TILE rows, then every panel of PANEL weight rows is decoded once and multiplied with all
- * of them. A panel and a tile fit the first cache together, all tiles the second. */
-enum { PANEL = 16, TILE = 8, M_BLOCK = 256, SLAB = 512 };
+/* A product of many rows goes by slabs along k: a block of activations is packed into tiles of TILE
+ * rows by one slab, then every panel of PANEL weight rows is decoded, slab by slab, and multiplied
+ * with all of its tiles. A panel and a tile fit the first cache together, all tiles the second. */
+enum { PANEL = 32, TILE = 8, TILES = 32, SLAB = 512 };
 
 /* SLAB values of PANEL weight rows, decoded: four neighbours of a row side by side, then the rows. The
  * index of a and b counts groups of 32, or of 16 for types with halves. */
@@ -25,6 +25,13 @@ struct q8_tile {
     float d[SLAB / 32][TILE];
     float sum[SLAB / 16][TILE];
     int32_t start[SLAB / 16][TILE];
+};
+
+/* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most TILES tiles. Few rows
+ * are taken along all of k if they can, so that the weights are read as they lie; many slab by slab. */
+struct block {
+    uint32_t m0, m1, k0, k1;
+    uint32_t tiles; /* of one slab */
 };
 
 /* The same for float products, a shorter slab. */
@@ -44,6 +51,14 @@ struct tile_out {
     size_t stride;
     uint32_t rows, cols;
     bool add;
+};
+
+/* `groups` groups of 32 of a panel times a tile. */
+struct q8_tile_job {
+    const struct q8_panel *panel;
+    const struct q8_tile *tile;
+    uint32_t groups;
+    struct tile_out out;
 };
 
 /* Eight rows of eight 32-bit things -> eight columns. */
@@ -71,13 +86,52 @@ ALWAYS_INLINE uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Asks for the bytes some way ahead of p; a streaming kernel is never in the same page for long, and
- * the hardware's own prefetch stops at its end. Addresses past the end of a tensor do no harm. */
-ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t bytes)
+ALWAYS_INLINE void block_cut(const struct matmul *job, struct block *b, uint32_t slab)
 {
-    enum { AHEAD = 4096 };
+    b->m1 = least(b->m0 + TILES * TILE, job->m);
+    b->tiles = (b->m1 - b->m0 + TILE - 1) / TILE;
+    b->k1 = least(b->k0 + TILES / b->tiles * slab, job->k);
+}
+
+ALWAYS_INLINE struct block block_first(const struct matmul *job, uint32_t slab)
+{
+    struct block b = {0};
+    block_cut(job, &b, slab);
+    return b;
+}
+
+ALWAYS_INLINE bool block_more(const struct matmul *job, const struct block *b)
+{
+    return b->m0 < job->m;
+}
+
+ALWAYS_INLINE void block_next(const struct matmul *job, struct block *b, uint32_t slab)
+{
+    if (b->k1 < job->k) {
+        b->k0 = b->k1;
+    } else {
+        b->k0 = 0;
+        b->m0 = b->m1;
+    }
+    if (block_more(job, b))
+        block_cut(job, b, slab);
+}
+
+/* Asks for the bytes that lie `ahead` of p: a streaming kernel is never in the same page for long, and
+ * the hardware's own prefetch stops at its end. Addresses past the end of a tensor do no harm. */
+enum { STREAM_AHEAD = 4096 };
+
+ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t ahead, size_t bytes)
+{
     for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)((uintptr_t)p + AHEAD + i), _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)p + ahead + i), _MM_HINT_T0);
+}
+
+/* The same for the next panel, into the second cache: the first is full. */
+ALWAYS_INLINE void ask_panel(const uint8_t *p, size_t ahead, size_t bytes)
+{
+    for (size_t i = 0; i < bytes + 63; i += 64)
+        _mm_prefetch((const char *)((uintptr_t)p + ahead + i), _MM_HINT_T1);
 }
 
 ALWAYS_INLINE float sum_8(__m256 v)

@@ -68,9 +68,12 @@ ALWAYS_INLINE void joint_scales(bool halves, const struct unit_scales *s, const 
     }
 }
 
-/* acc (rows, 2) += the unit whose bytes are at p, times unit u of each row of x. */
+/* A row has this many sums, so that none waits for another. */
+enum { SUMS = 4 };
+
+/* acc (rows, SUMS) += the unit whose bytes are at p, times unit u of each row of x. */
 ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row *x, size_t u, int rows,
-                            __m256 (*acc)[2])
+                            __m256 (*acc)[SUMS])
 {
     const bool halves = unit_halves(type), is_signed = unit_signed(type);
     struct unit_scales s;
@@ -83,8 +86,8 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
         __m256i w = multiply_bytes(is_signed, unit_group(type, p, g));
         for (int r = 0; r < rows; r++) {
             __m256i dot = dot_bytes(is_signed, w, load_32(x[r].q + UNIT * u + 32 * g));
-            acc[r][g % 2] =
-                _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), lane_scales(halves, c[r], g), acc[r][g % 2]);
+            acc[r][g % SUMS] =
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), lane_scales(halves, c[r], g), acc[r][g % SUMS]);
         }
     }
     for (int i = 0; i < (halves ? 2 : 1); i++) {
@@ -129,19 +132,21 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
     q8_copy_rows(job, unit_halves(type), x);
     for (uint32_t n = job->n0; n < job->n1; n++) {
         const uint8_t *row = job->w + n * job->row_bytes;
-        __m256 acc[FEW][2];
+        __m256 acc[FEW][SUMS];
         for (int r = 0; r < rows; r++)
-            acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+            for (int i = 0; i < SUMS; i++)
+                acc[r][i] = _mm256_setzero_ps();
         if (groups)
             memcpy(rest, row + whole * bytes, groups * (bytes / UNIT_GROUPS));
         for (uint32_t u = 0; u < whole + (groups > 0); u++) {
             const uint8_t *p = u < whole ? row + u * bytes : rest;
-            ask_ahead(p, bytes);
+            ask_ahead(p, STREAM_AHEAD, bytes);
             unit_dot(type, p, x, u, rows, acc);
         }
         for (int r = 0; r < rows; r++)
             if ((uint32_t)r < job->m)
-                job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(acc[r][0], acc[r][1]));
+                job->y[r * job->y_stride + n] = sum_8(
+                    _mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]), _mm256_add_ps(acc[r][2], acc[r][3])));
     }
 }
 
@@ -149,33 +154,50 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
 
 struct q8_scratch {
     struct q8_panel panel;
-    struct q8_tile tile[M_BLOCK / TILE];
+    struct q8_tile tile[TILES];
 };
 
-/* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
-ALWAYS_INLINE void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0,
-                                uint32_t width, struct q8_tile *t)
+/* The sums of the quants of a half group, for each of eight rows: v holds four values of each row. */
+ALWAYS_INLINE __m256i q8_half_sums(const __m256i v[4])
 {
-    const bool halves = unit_halves(type);
-    const __m256i ones = _mm256_set1_epi8(1), ones_16 = _mm256_set1_epi16(1);
-    const __m256i centre = _mm256_set1_epi32(-q8_centre(type));
+    const __m256i ones = _mm256_set1_epi8(1);
+    __m256i low = _mm256_add_epi16(_mm256_maddubs_epi16(ones, v[0]), _mm256_maddubs_epi16(ones, v[1]));
+    __m256i high = _mm256_add_epi16(_mm256_maddubs_epi16(ones, v[2]), _mm256_maddubs_epi16(ones, v[3]));
+    return _mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1));
+}
+
+ALWAYS_INLINE void q8_store_sums(__m256i sum, __m256 d, int centre, uint32_t at, struct q8_tile *t)
+{
+    _mm256_store_si256((__m256i *)t->start[at], _mm256_mullo_epi32(sum, _mm256_set1_epi32(-centre)));
+    _mm256_store_ps(t->sum[at], _mm256_mul_ps(_mm256_cvtepi32_ps(sum), d));
+}
+
+/* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
+static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
+                         struct q8_tile *t)
+{
+    const int8_t *q[TILE];
+    const float *d[TILE];
+    for (uint32_t r = 0; r < TILE; r++) {
+        size_t row = least(m0 + r, job->m - 1);
+        q[r] = job->q8.q + row * job->q8.q_stride + k0;
+        d[r] = job->q8.d + row * job->q8.s_stride + k0 / 32;
+    }
     for (uint32_t g = 0; g < width / 32; g++) {
-        __m256i v[TILE], sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-        for (uint32_t r = 0; r < TILE; r++) {
-            size_t row = least(m0 + r, job->m - 1);
-            v[r] = load_32(job->q8.q + row * job->q8.q_stride + k0 + 32 * g);
-            t->d[g][r] = job->q8.d[row * job->q8.s_stride + k0 / 32 + g];
-        }
+        __m256i v[TILE];
+        for (uint32_t r = 0; r < TILE; r++)
+            v[r] = load_32(q[r] + 32 * g);
+        __m256 scale = _mm256_setr_ps(d[0][g], d[1][g], d[2][g], d[3][g], d[4][g], d[5][g], d[6][g], d[7][g]);
+        _mm256_store_ps(t->d[g], scale);
         transpose_8(v);
-        for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < 8; j++)
             _mm256_store_si256((__m256i *)t->q[8 * g + j], v[j]);
-            __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, v[j]), ones_16);
-            sum[halves ? j / 4 : 0] = _mm256_add_epi32(sum[halves ? j / 4 : 0], four);
-        }
-        for (int i = 0; i < (halves ? 2 : 1); i++) {
-            uint32_t at = halves ? 2 * g + i : g;
-            _mm256_store_si256((__m256i *)t->start[at], _mm256_mullo_epi32(sum[i], centre));
-            _mm256_store_ps(t->sum[at], _mm256_mul_ps(_mm256_cvtepi32_ps(sum[i]), _mm256_load_ps(t->d[g])));
+        __m256i low = q8_half_sums(v), high = q8_half_sums(v + 4);
+        if (unit_halves(type)) {
+            q8_store_sums(low, scale, q8_centre(type), 2 * g, t);
+            q8_store_sums(high, scale, q8_centre(type), 2 * g + 1, t);
+        } else {
+            q8_store_sums(_mm256_add_epi32(low, high), scale, q8_centre(type), g, t);
         }
     }
 }
@@ -242,6 +264,7 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
                 const uint8_t *p =
                     job->w + least(n + col + r, job->n1 - 1) * job->row_bytes + (k0 + at) / UNIT * bytes;
                 uint8_t rest[UNIT_MOST_BYTES] = {0};
+                ask_panel(p, PANEL * job->row_bytes, bytes);
                 if (groups < UNIT_GROUPS)
                     p = memcpy(rest, p, groups * (bytes / UNIT_GROUPS));
                 q8_decode_unit(type, p, r, &unit);
@@ -250,24 +273,32 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
         }
 }
 
+/* The panel at n, slab by slab, times all rows of x that are packed. */
+ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const struct block *b, uint32_t n)
+{
+    struct q8_scratch *s = job->scratch;
+    for (uint32_t k0 = b->k0; k0 < b->k1; k0 += SLAB) {
+        const uint32_t width = least(SLAB, b->k1 - k0);
+        const struct q8_tile *t = s->tile + (k0 - b->k0) / SLAB * b->tiles;
+        q8_pack_panel(type, job, n, k0, width, &s->panel);
+        for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
+            struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
+                                   least(PANEL, job->n1 - n), k0 > 0};
+            q8_tile_run(type, &(struct q8_tile_job){&s->panel, t, width / 32, out});
+        }
+    }
+}
+
 ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
 {
     struct q8_scratch *s = job->scratch;
-    for (uint32_t m0 = 0; m0 < job->m; m0 += M_BLOCK) {
-        uint32_t m1 = least(m0 + M_BLOCK, job->m);
-        for (uint32_t k0 = 0; k0 < job->k; k0 += SLAB) {
-            uint32_t width = least(SLAB, job->k - k0);
-            for (uint32_t m = m0; m < m1; m += TILE)
-                q8_pack_tile(type, job, m, k0, width, s->tile + (m - m0) / TILE);
-            for (uint32_t n = job->n0; n < job->n1; n += PANEL) {
-                q8_pack_panel(type, job, n, k0, width, &s->panel);
-                for (uint32_t m = m0; m < m1; m += TILE) {
-                    struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, m1 - m),
-                                           least(PANEL, job->n1 - n), k0 > 0};
-                    q8_tile_run(type, &s->panel, s->tile + (m - m0) / TILE, width / 32, &out);
-                }
-            }
-        }
+    for (struct block b = block_first(job, SLAB); block_more(job, &b); block_next(job, &b, SLAB)) {
+        struct q8_tile *t = s->tile;
+        for (uint32_t k0 = b.k0; k0 < b.k1; k0 += SLAB)
+            for (uint32_t m = b.m0; m < b.m1; m += TILE)
+                q8_pack_tile(type, job, m, k0, least(SLAB, b.k1 - k0), t++);
+        for (uint32_t n = job->n0; n < job->n1; n += PANEL)
+            q8_panel_run(type, job, &b, n);
     }
 }
 

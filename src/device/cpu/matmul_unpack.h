@@ -158,7 +158,7 @@ ALWAYS_INLINE __m256i iq4_levels(__m256i q)
 ALWAYS_INLINE __m256i e2m1_levels(__m256i q)
 {
     const __m256i levels = _mm256_broadcastsi128_si256(_mm_setr_epi8(BLOCK_E2M1_TWICE));
-    return _mm256_add_epi8(_mm256_shuffle_epi8(levels, q), _mm256_set1_epi8(12));
+    return _mm256_shuffle_epi8(_mm256_add_epi8(levels, _mm256_set1_epi8(12)), q); /* the sum is a constant */
 }
 
 /* The 32 bytes q of group g of the unit at p. */
@@ -212,13 +212,19 @@ ALWAYS_INLINE __m256i unit_group(uint32_t type, const uint8_t *p, int g)
     }
 }
 
+ALWAYS_INLINE short load_i16(const uint8_t *p)
+{
+    short h;
+    memcpy(&h, p, sizeof h);
+    return h;
+}
+
 /* Eight fp16, `step` bytes apart. */
 ALWAYS_INLINE __m256 gather_fp16(const uint8_t *p, size_t step)
 {
-    uint16_t h[8];
-    for (int i = 0; i < 8; i++)
-        memcpy(h + i, p + (size_t)i * step, 2);
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)h));
+    return _mm256_cvtph_ps(_mm_setr_epi16(
+        load_i16(p), load_i16(p + step), load_i16(p + 2 * step), load_i16(p + 3 * step),
+        load_i16(p + 4 * step), load_i16(p + 5 * step), load_i16(p + 6 * step), load_i16(p + 7 * step)));
 }
 
 ALWAYS_INLINE __m256 fp16_all(uint16_t h)
@@ -287,13 +293,19 @@ ALWAYS_INLINE void scales_iq4_xs(const uint8_t *p, struct unit_scales *s)
     s->a[0] = _mm256_mul_ps(_mm256_sub_ps(bytes_to_ps(low | high), _mm256_set1_ps(32)), fp16_all(b->d));
 }
 
-/* 2^(e-127) for each group, halved because the levels are doubled. */
+/* 2^(e-127) for each group, halved because the levels are doubled. e is a float's exponent but for its
+ * ends: 0 is 2^-127, which is subnormal, and 255 is NaN. */
 ALWAYS_INLINE void scales_mxfp4(const uint8_t *p, struct unit_scales *s)
 {
-    float d[8];
+    enum { STEP = sizeof(struct block_mxfp4) };
+    uint64_t eight = 0;
     for (int i = 0; i < 8; i++)
-        d[i] = 0.5f * f8_e8m0_to_f32(p[(size_t)i * sizeof(struct block_mxfp4)]);
-    s->a[0] = _mm256_loadu_ps(d);
+        eight |= (uint64_t)p[i * STEP] << 8 * i;
+    __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)eight)), bits = _mm256_slli_epi32(e, 23);
+    __m256i low = _mm256_cmpeq_epi32(e, _mm256_setzero_si256()),
+            high = _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255));
+    bits = _mm256_or_si256(bits, _mm256_and_si256(_mm256_or_si256(low, high), _mm256_set1_epi32(0x00400000)));
+    s->a[0] = _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
 }
 
 ALWAYS_INLINE void unit_scales(uint32_t type, const uint8_t *p, struct unit_scales *s)

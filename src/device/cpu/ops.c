@@ -107,6 +107,7 @@ struct rows area_rows(const struct area *a, uint32_t m, uint32_t k)
     size_t wide = area_stride(k);
     return (struct rows){
         .m = m,
+        .terms = a->terms,
         .x = a->f,
         .x_stride = wide,
         .q8 = {.q = a->q, .d = a->d, .s = a->s, .q_stride = wide, .s_stride = wide / Q8_BLOCK}};
@@ -119,18 +120,33 @@ struct rows rows_from(const struct rows *r, uint32_t first, uint32_t m, uint32_t
     if (to.x)
         to.x += first * r->x_stride + col;
     if (to.q8.q) {
-        to.q8.q += first * r->q8.q_stride + col;
-        to.q8.d += first * r->q8.s_stride + col / Q8_BLOCK;
-        to.q8.s += first * r->q8.s_stride + col / Q8_BLOCK;
+        to.q8.q += first * r->terms * r->q8.q_stride + col;
+        to.q8.d += first * r->terms * r->q8.s_stride + col / Q8_BLOCK;
+        to.q8.s += first * r->terms * r->q8.s_stride + col / Q8_BLOCK;
     }
     return to;
+}
+
+/* What rounding x to (q, d) left. */
+static void round_rest(const float *x, const int8_t *q, const float *d, uint32_t n, float *rest)
+{
+    for (uint32_t b = 0; b < n / Q8_BLOCK; b++)
+        for (uint32_t i = b * Q8_BLOCK; i < (b + 1) * Q8_BLOCK; i++)
+            rest[i] = x[i] - d[b] * (float)q[i];
 }
 
 void lane_round(const struct lane *l, const float *x, uint32_t n, const struct rows *to, uint32_t row,
                 uint32_t col)
 {
-    struct rows at = rows_from(to, row, 1, col);
-    l->k->quantise(x, n, at.q8.q, at.q8.d, at.q8.s);
+    enum { PIECE = 8 * Q8_BLOCK };
+    struct q8_rows at = rows_from(to, row, 1, col).q8;
+    l->k->quantise(x, n, at.q, at.d, at.s);
+    for (uint32_t i = 0; i < n && to->terms > 1; i += PIECE) {
+        float rest[PIECE];
+        uint32_t k = n - i < PIECE ? n - i : PIECE, b = i / Q8_BLOCK;
+        round_rest(x + i, at.q + i, at.d + b, k, rest);
+        l->k->quantise(rest, k, at.q + at.q_stride + i, at.d + at.s_stride + b, at.s + at.s_stride + b);
+    }
 }
 
 /* Few rows are prepared by every worker for itself: that costs less than to meet at a barrier. */
@@ -174,6 +190,33 @@ static void lane_bias(const struct lane *l, const struct product *p, uint32_t m)
         l->k->axpy(1.0f, b, p->n1 - p->n0, p->y + r * p->y_stride);
 }
 
+/* An integer product; of two terms a row, both are computed in one pass over the weights and added. */
+static void lane_matmul_q8(const struct lane *l, const struct matmul *job, uint32_t terms)
+{
+    if (terms == 1) {
+        l->k->matmul_q8[job->type](job);
+        return;
+    }
+    uint32_t most = lane_tile_cols(l, job->m);
+    for (uint32_t a = job->n0, b; a < job->n1; a = b) {
+        b = job->n1 - a < most ? job->n1 : a + most;
+        struct matmul both = *job;
+        both.w += a * job->row_bytes;
+        both.n0 = 0;
+        both.n1 = b - a;
+        both.m = 2 * job->m;
+        both.y = l->own->terms;
+        both.y_stride = b - a;
+        l->k->matmul_q8[job->type](&both);
+        for (uint32_t r = 0; r < job->m; r++) {
+            const float *main = both.y + 2 * r * both.y_stride, *rest = main + both.y_stride;
+            float *y = job->y + r * job->y_stride + (a - job->n0);
+            for (uint32_t i = 0; i < b - a; i++)
+                y[i] = main[i] + rest[i];
+        }
+    }
+}
+
 void lane_product(const struct lane *l, const struct rows *x, const struct product *p)
 {
     const struct weight *w = lane_weight(l, p->linear.weight);
@@ -190,7 +233,7 @@ void lane_product(const struct lane *l, const struct rows *x, const struct produ
                          .y_stride = p->y_stride,
                          .scratch = l->own->kernel};
     if (!p->floats && cpu_rounds(l->d, p->linear.weight))
-        l->k->matmul_q8[w->type](&job);
+        lane_matmul_q8(l, &job, x->terms);
     else
         l->k->matmul_float(&job);
     if (p->linear.bias)

@@ -176,9 +176,11 @@ static void moe_gather(struct lane *l, const struct op_moe *o, struct moe_run *r
             memcpy(b.x, a.x, k * sizeof *b.x);
         if (!up && !gate)
             continue;
-        memcpy(b.q8.q, a.q8.q, k);
-        memcpy(b.q8.d, a.q8.d, k / Q8_BLOCK * sizeof *b.q8.d);
-        memcpy(b.q8.s, a.q8.s, k / Q8_BLOCK * sizeof *b.q8.s);
+        for (uint32_t t = 0; t < a.terms; t++) {
+            memcpy(b.q8.q + t * b.q8.q_stride, a.q8.q + t * a.q8.q_stride, k);
+            memcpy(b.q8.d + t * b.q8.s_stride, a.q8.d + t * a.q8.s_stride, k / Q8_BLOCK * sizeof *b.q8.d);
+            memcpy(b.q8.s + t * b.q8.s_stride, a.q8.s + t * a.q8.s_stride, k / Q8_BLOCK * sizeof *b.q8.s);
+        }
     }
     lane_wait(l);
 }

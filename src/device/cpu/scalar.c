@@ -213,13 +213,26 @@ static void scalar_panel_f16(const uint16_t *x, size_t x_stride, uint32_t rows, 
         scalar_from_f16(x + r * x_stride, cols, y + r * y_stride);
 }
 
+static float scalar_key(const struct attn_tile *t, uint32_t key, uint32_t i)
+{
+    const struct attn_pages *p = t->pages;
+    return p ? fp16_to_f32(p->k[key / p->tokens][i * p->tokens + key % p->tokens])
+             : t->k[i * ATTN_KEYS + key];
+}
+
+static float scalar_value(const struct attn_tile *t, uint32_t key, uint32_t i)
+{
+    const struct attn_pages *p = t->pages;
+    return p ? fp16_to_f32(p->v[key / p->tokens][key % p->tokens * t->v_dim + i]) : t->v[key * t->v_dim + i];
+}
+
 static void scalar_attn_scores(const struct attn_tile *t)
 {
     for (uint32_t r = 0; r < t->m; r++)
         for (uint32_t j = 0; j < t->keys; j++) {
             float sum = 0;
             for (uint32_t i = 0; i < t->k_dim; i++)
-                sum = fmaf(t->q[r * t->k_dim + i], t->k[i * ATTN_KEYS + j], sum);
+                sum = fmaf(t->q[r * t->k_dim + i], scalar_key(t, j, i), sum);
             t->s[r * ATTN_KEYS + j] = sum;
         }
 }
@@ -230,7 +243,7 @@ static void scalar_attn_values(const struct attn_tile *t)
         for (uint32_t i = 0; i < t->v_dim; i++) {
             float sum = t->acc[r * t->v_dim + i] * t->rescale[r];
             for (uint32_t j = 0; j < t->keys; j++)
-                sum = fmaf(t->s[r * ATTN_KEYS + j], t->v[j * t->v_dim + i], sum);
+                sum = fmaf(t->s[r * ATTN_KEYS + j], scalar_value(t, j, i), sum);
             t->acc[r * t->v_dim + i] = sum;
         }
 }

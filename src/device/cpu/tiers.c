@@ -2,10 +2,19 @@
  * called only behind its question. */
 #include "device/cpu/tiers.h"
 
+#include <cpuid.h>
+
+/* Not every compiler's __builtin_cpu_supports knows F16C. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 bool kernels_avx2(struct kernels *k)
 {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("bmi2"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c() ||
+        !__builtin_cpu_supports("bmi2"))
         return false;
     matmul_avx2(k);
     vector_avx2(k);

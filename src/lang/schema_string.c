@@ -1,0 +1,194 @@
+/* Strings of JSON schema: lengths, patterns, formats. A string under a pattern is written in its shortest form
+ * (raw wherever JSON allows that), so that one text has one writing and patterns can be intersected. */
+#include "lang/schema.h"
+
+#include "base/buf.h"
+
+#include <string.h>
+
+/* Each format of the draft as a pattern: all of it, or a part of it that is certain to be right. */
+/* Years from 1000 on: some programs know no earlier ones. */
+#define F_DATE                                                                                               \
+    "([1-9][0-9]{3}-(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|[1-9][0-9]{3}-(0[469]|11)-(0[1-9]|[12][0-9]|"  \
+    "30)|"                                                                                                   \
+    "[1-9][0-9]{3}-02-(0[1-9]|1[0-9]|2[0-8])|([1-9][0-9](0[48]|[2468][048]|[13579][26])|"                    \
+    "([2468][048]|[13579][26])00)-02-29)"
+#define F_CLOCK    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"
+#define F_ZONE     "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define F_HOST     "[A-Za-z]([A-Za-z0-9]{0,62})?(\\.[A-Za-z]([A-Za-z0-9]{0,62})?){0,3}"
+#define F_BYTE     "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define F_WORD     "[0-9a-fA-F]{1,4}"
+#define F_PATH     "(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*"
+#define F_QUERY    "(\\?([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
+#define F_FRAGMENT "(#([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
+#define F_URI      "[A-Za-z][A-Za-z0-9+.-]*://" F_HOST "(:[0-9]{1,5})?" F_PATH F_QUERY F_FRAGMENT
+#define F_MAIL     "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30}(\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30})?@" F_HOST
+
+const char *schema_format(const char *name)
+{
+    static const struct {
+        const char *name, *pattern;
+    } formats[] = {
+        {"date", F_DATE},
+        {"time", F_CLOCK F_ZONE},
+        {"date-time", F_DATE "T" F_CLOCK F_ZONE},
+        {"duration", "P([0-9]{1,9}W|[0-9]{1,9}Y([0-9]{1,9}M([0-9]{1,9}D)?)?(T[0-9]{1,9}H([0-9]{1,9}M)?)?|"
+                     "[0-9]{1,9}M([0-9]{1,9}D)?|[0-9]{1,9}D|(T([0-9]{1,9}H([0-9]{1,9}M([0-9]{1,9}S)?)?|"
+                     "[0-9]{1,9}M([0-9]{1,9}S)?|[0-9]{1,9}S)))"},
+        {"email", F_MAIL},
+        {"idn-email", F_MAIL},
+        {"hostname", F_HOST},
+        {"idn-hostname", F_HOST},
+        {"ipv4", F_BYTE "(\\." F_BYTE "){3}"},
+        {"ipv6",
+         "(" F_WORD ":){7}" F_WORD "|::(" F_WORD "(:" F_WORD "){0,5})?|(" F_WORD ":){1}(:" F_WORD
+         "){1,5}|(" F_WORD ":){2}(:" F_WORD "){1,4}|(" F_WORD ":){3}(:" F_WORD "){1,3}|(" F_WORD ":){1,6}:"},
+        {"uri", F_URI},
+        {"iri", F_URI},
+        {"uri-template", F_URI},
+        {"uri-reference", F_URI "|" F_PATH F_QUERY F_FRAGMENT},
+        {"iri-reference", F_URI "|" F_PATH F_QUERY F_FRAGMENT},
+        {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+        {"json-pointer", "(/([^/~]|~[01])*)*"},
+        {"relative-json-pointer", "(0|[1-9][0-9]{0,3})(#|(/([^/~]|~[01])*)*)"},
+        {"regex", "[A-Za-z0-9 _-]*"},
+    };
+    for (size_t i = 0; name && i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(formats[i].name, name))
+            return formats[i].pattern;
+    return NULL;
+}
+
+void schema_quote(struct buf *out, const char *text, size_t n)
+{
+    static const char control[] = "\b\f\n\r\t\"\\", letter[] = "bfnrt\"\\";
+    for (size_t i = 0; i < n; i++) {
+        uint8_t c = (uint8_t)text[i];
+        const char *known = c ? strchr(control, c) : NULL;
+        if (known)
+            buf_printf(out, "\\%c", letter[known - control]);
+        else if (c < 0x20)
+            buf_printf(out, "\\u%04x", c);
+        else
+            buf_char(out, (char)c);
+    }
+}
+
+/* Any character of a string, in its shortest form. */
+static struct gram *string_character(struct grammar *g)
+{
+    struct ranges all = {0};
+    ranges_invert(g, &all);
+    return gram_class(g, &all, true);
+}
+
+const struct dfa *schema_keys(struct schema *s)
+{
+    if (!s->keys)
+        s->keys = dfa_make(s->g, gram_rep(s->g, string_character(s->g), 0, GRAMMAR_MOST));
+    return s->keys;
+}
+
+const struct dfa *schema_pattern_dfa(struct schema *s, const char *pattern)
+{
+    const uint32_t most = sizeof s->patterns / sizeof *s->patterns;
+    for (uint32_t i = 0; i < most; i++)
+        if (s->patterns[i].pattern == pattern)
+            return s->patterns[i].dfa;
+    const struct dfa *d = dfa_make(s->g, pattern_read(s->g, pattern, strlen(pattern), PATTERN_QUOTED));
+    s->patterns[s->pattern_next].pattern = pattern;
+    s->patterns[s->pattern_next].dfa = d;
+    s->pattern_next = (s->pattern_next + 1) % most;
+    s->work += 100;
+    return d;
+}
+
+static struct gram *format_tree(struct schema *s, const char *pattern)
+{
+    struct buf whole = {0};
+    buf_printf(&whole, "^(%s)$", pattern);
+    struct gram *node = gram_fail(s->g);
+    if (whole.failed)
+        err_memory(&s->g->err, "a format", 256);
+    else
+        node = pattern_read(s->g, whole.data, whole.len, PATTERN_QUOTED);
+    buf_free(&whole);
+    return node;
+}
+
+/* The trees of all patterns and formats, those that must not match, and the bounds of the length. */
+struct texts {
+    struct gram_items trees, never;
+    uint32_t min, max;
+};
+
+static void texts_of(struct schema *s, const struct conj *c, struct texts *t)
+{
+    *t = (struct texts){.min = conj_least(s, c, "minLength", 0),
+                        .max = conj_most(s, c, "maxLength", GRAMMAR_MOST)};
+    for (uint32_t i = 0; i < c->n && !schema_stop(s); i++) {
+        const json_t *pattern = json_object_get(c->part[i].s, "pattern");
+        const json_t *format = json_object_get(c->part[i].s, "format");
+        const char *known = schema_format(json_string_value(format));
+        if (pattern && !json_is_string(pattern))
+            schema_refuse(s, "pattern is a string");
+        else if (pattern)
+            gram_push(
+                s->g, &t->trees,
+                pattern_read(s->g, json_string_value(pattern), json_string_length(pattern), PATTERN_QUOTED));
+        if (known)
+            gram_push(s->g, &t->trees, format_tree(s, known));
+        const json_t *refused = json_object_get(c->part[i].s, SCHEMA_NOT_PATTERN);
+        if (json_is_string(refused))
+            gram_push(
+                s->g, &t->never,
+                pattern_read(s->g, json_string_value(refused), json_string_length(refused), PATTERN_QUOTED));
+        size_t k;
+        json_t *v;
+        json_array_foreach(json_object_get(c->part[i].s, SCHEMA_NOT_ENUM), k, v)
+        {
+            struct buf text = {0};
+            schema_quote(&text, json_string_value(v), json_string_length(v));
+            gram_push(s->g, &t->never, gram_bytes(s->g, text.len ? text.data : "", text.len));
+            buf_free(&text);
+        }
+    }
+}
+
+const struct dfa *schema_string_dfa(struct schema *s, const struct conj *c)
+{
+    struct texts t;
+    const struct dfa *all = NULL;
+    s->work += 100;
+    texts_of(s, c, &t);
+    for (uint32_t i = 0; i < t.trees.n && !schema_stop(s); i++) {
+        const struct dfa *one = dfa_make(s->g, t.trees.at[i]);
+        all = i ? dfa_combine(s->g, all, one, DFA_AND) : one;
+    }
+    if ((t.min || t.max != GRAMMAR_MOST) && !schema_stop(s))
+        all = dfa_counted(s->g, all ? all : schema_keys(s), dfa_make(s->g, string_character(s->g)), t.min,
+                          t.max);
+    if (t.never.n && !schema_stop(s))
+        all = dfa_combine(s->g, all ? all : schema_keys(s),
+                          dfa_make(s->g, gram_list(s->g, GRAM_ALT, t.never.at, t.never.n)), DFA_MINUS);
+    return all;
+}
+
+struct gram *schema_string(struct schema *s, const struct conj *c)
+{
+    struct texts t;
+    struct gram *quote = gram_text(s->g, "\""), *inside;
+    texts_of(s, c, &t);
+    bool bounded = t.min || t.max != GRAMMAR_MOST;
+    if (!t.trees.n && !t.never.n && !bounded)
+        return gram_call(s->g, s->string);
+    if (t.never.n)
+        inside = gram_dfa(s->g, schema_string_dfa(s, c));
+    else if (!t.trees.n)
+        inside = gram_rep(s->g, s->character, t.min, t.max);
+    else if (t.trees.n == 1 && !bounded)
+        inside = t.trees.at[0];
+    else
+        inside = gram_dfa(s->g, schema_string_dfa(s, c));
+    return gram_seq(s->g, quote, inside, quote);
+}

@@ -1,0 +1,419 @@
+/* The table of architectures. */
+#include "model/arch.h"
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "model/families.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RMS   NORM_RMS
+#define LAYER NORM_LAYER
+
+/* Defaults are those of Hugging Face's configuration classes, where files on the hub leave them out. */
+static const struct arch table[] = {
+    {.name = "llama",
+     .hf = "llama|code_llama|yi|smollm",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX,
+     .normalise = true,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"max_position_embeddings\": 2048}"},
+    {.name = "mistral",
+     .hf = "mistral|ministral",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"num_key_value_heads\": 8, \"sliding_window\": 4096, "
+                 "\"max_position_embeddings\": 131072}"},
+    {.name = "mixtral",
+     .hf = "mixtral",
+     .expert_is_ffn = true,
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX,
+     .normalise = true,
+     .build = llama_build,
+     .defaults = "{\"num_key_value_heads\": 8, \"num_local_experts\": 8, \"num_experts_per_tok\": 2, "
+                 "\"rope_theta\": 1e6}"},
+    {.name = "qwen2",
+     .hf = "qwen2",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"use_sliding_window\": false, \"sliding_window\": 4096, "
+                 "\"max_window_layers\": 28, \"max_position_embeddings\": 32768}"},
+    {.name = "qwen2moe",
+     .hf = "qwen2_moe",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX,
+     .setup = qwen_moe_setup,
+     .build = llama_build,
+     .window_pattern = 2,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"use_sliding_window\": false, \"sliding_window\": 4096, "
+                 "\"num_experts\": 60, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1408, "
+                 "\"shared_expert_intermediate_size\": 5632, \"max_position_embeddings\": 32768}"},
+    {.name = "qwen3",
+     .hf = "qwen3",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 128, \"use_sliding_window\": false, "
+                 "\"sliding_window\": 4096, \"max_window_layers\": 28, \"max_position_embeddings\": 32768}"},
+    {.name = "qwen3moe",
+     .hf = "qwen3_moe",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX,
+     .normalise = true,
+     .setup = qwen_moe_setup,
+     .build = llama_build,
+     .defaults =
+         "{\"rms_norm_eps\": 1e-6, \"use_sliding_window\": false, \"sliding_window\": 4096, "
+         "\"num_key_value_heads\": 4, \"num_experts\": 128, \"num_experts_per_tok\": 8, "
+         "\"moe_intermediate_size\": 768, \"norm_topk_prob\": false, \"max_position_embeddings\": 32768}"},
+    {.name = "gemma",
+     .hf = "gemma",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU_TANH,
+     .norm_plus_one = true,
+     .setup = gemma_setup,
+     .build = gemma_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"tie_word_embeddings\": true, "
+                 "\"max_position_embeddings\": 8192}"},
+    {.name = "gemma2",
+     .hf = "gemma2",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU_TANH,
+     .norm_plus_one = true,
+     .window_pattern = 2,
+     .setup = gemma_setup,
+     .build = gemma_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
+                 "\"num_key_value_heads\": 4, \"query_pre_attn_scalar\": 256, \"sliding_window\": 4096, "
+                 "\"final_logit_softcapping\": 30.0, \"attn_logit_softcapping\": 50.0, "
+                 "\"tie_word_embeddings\": true, \"max_position_embeddings\": 8192}"},
+    {.name = "gemma3",
+     .hf = "gemma3_text|gemma3",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU_TANH,
+     .norm_plus_one = true,
+     .window_pattern = 6,
+     .setup = gemma_setup,
+     .build = gemma_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
+                 "\"num_key_value_heads\": 4, \"query_pre_attn_scalar\": 256, \"sliding_window\": 4096, "
+                 "\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216, "
+                 "\"num_hidden_layers\": 26, \"rope_theta\": 1e6, \"rope_local_base_freq\": 10000.0, "
+                 "\"tie_word_embeddings\": true, \"max_position_embeddings\": 131072}"},
+    {.name = "phi2",
+     .hf = "phi",
+     .norm = LAYER,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .act = ACT_GELU_TANH,
+     .build = phi2_build,
+     .defaults =
+         "{\"layer_norm_eps\": 1e-5, \"partial_rotary_factor\": 0.5, \"max_position_embeddings\": 2048}"},
+    {.name = "phi3",
+     .hf = "phi3",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"original_max_position_embeddings\": 4096}"},
+    {.name = "olmo",
+     .hf = "olmo",
+     .norm = LAYER,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .build = olmo_build,
+     .defaults = "{\"max_position_embeddings\": 2048}"},
+    {.name = "olmo2",
+     .hf = "olmo2|olmo3",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .qk_norm_row = true,
+     .window_pattern = 4,
+     .setup = olmo2_setup,
+     .build = olmo2_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 2048}"},
+    {.name = "olmoe",
+     .hf = "olmoe",
+     .expert_is_ffn = true,
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .qk_norm_row = true,
+     .gating = GATING_SOFTMAX,
+     .setup = olmoe_setup,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"num_experts\": 64, \"num_experts_per_tok\": 8, "
+                 "\"max_position_embeddings\": 4096}"},
+    {.name = "granite",
+     .hf = "granite",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .setup = granite_setup,
+     .build = llama_build,
+     .defaults =
+         "{\"rms_norm_eps\": 1e-6, \"attention_multiplier\": 1.0, \"max_position_embeddings\": 2048}"},
+    {.name = "granitemoe",
+     .hf = "granitemoe|granitemoeshared",
+     .expert_is_ffn = true,
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX_TOPK,
+     .setup = granite_setup,
+     .build = llama_build,
+     .defaults =
+         "{\"rms_norm_eps\": 1e-6, \"attention_multiplier\": 1.0, \"max_position_embeddings\": 2048}"},
+    {.name = "smollm3",
+     .hf = "smollm3",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .setup = smollm3_setup,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"num_key_value_heads\": 4, \"use_sliding_window\": false, "
+                 "\"tie_word_embeddings\": true, \"rope_theta\": 2e6, \"max_position_embeddings\": 32768}"},
+    {.name = "starcoder2",
+     .hf = "starcoder2",
+     .norm = LAYER,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU_TANH,
+     .build = llama_build,
+     .defaults = "{\"norm_epsilon\": 1e-5, \"num_key_value_heads\": 2, \"tie_word_embeddings\": true, "
+                 "\"max_position_embeddings\": 4096}"},
+    {.name = "stablelm",
+     .hf = "stablelm|stablelm_epoch",
+     .plain_heads = true,
+     .norm = LAYER,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .act = ACT_SILU,
+     .build = stablelm_build,
+     .defaults =
+         "{\"layer_norm_eps\": 1e-5, \"partial_rotary_factor\": 0.25, \"max_position_embeddings\": 4096}"},
+    {.name = "gpt2",
+     .hf = "gpt2",
+     .hf_kv_heads = "",
+     .plain_heads = true,
+     .norm = LAYER,
+     .act = ACT_GELU_TANH,
+     .conv1d = true,
+     .setup = gpt2_setup,
+     .build = gpt2_build,
+     .defaults = "{\"layer_norm_epsilon\": 1e-5, \"n_positions\": 1024, \"tie_word_embeddings\": true}"},
+    {.name = "gptneox",
+     .hf = "gpt_neox",
+     .hf_kv_heads = "",
+     .plain_heads = true,
+     .norm = LAYER,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .act = ACT_GELU,
+     .grouped_qkv = true,
+     .setup = neox_setup,
+     .build = neox_build,
+     .defaults =
+         "{\"layer_norm_eps\": 1e-5, \"partial_rotary_factor\": 0.25, \"max_position_embeddings\": 2048}"},
+    {.name = "falcon",
+     .hf = "falcon|RefinedWeb|RefinedWebModel",
+     .hf_kv_heads = "num_kv_heads|n_head_kv",
+     .plain_heads = true,
+     .norm = LAYER,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU,
+     .grouped_qkv = true,
+     .setup = falcon_setup,
+     .build = falcon_build,
+     .defaults =
+         "{\"layer_norm_epsilon\": 1e-5, \"tie_word_embeddings\": true, \"max_position_embeddings\": 2048}"},
+    {.name = "command-r",
+     .hf = "cohere",
+     .norm = LAYER,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .build = cohere_build,
+     .defaults = "{\"layer_norm_eps\": 1e-5, \"logit_scale\": 0.0625, \"tie_word_embeddings\": true, "
+                 "\"max_position_embeddings\": 8192}"},
+    {.name = "cohere2",
+     .hf = "cohere2",
+     .plain_heads = true,
+     .norm = LAYER,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .window_pattern = 4,
+     .setup = cohere_setup,
+     .build = cohere_build,
+     .defaults = "{\"layer_norm_eps\": 1e-5, \"logit_scale\": 0.0625, \"sliding_window\": 4096, "
+                 "\"tie_word_embeddings\": true, \"max_position_embeddings\": 8192}"},
+    {.name = "deepseek2",
+     .hf = "deepseek_v2",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX,
+     .setup = deepseek_setup,
+     .build = deepseek_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
+                 "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"topk_method\": \"greedy\", "
+                 "\"max_position_embeddings\": 2048}"},
+    {.name = "deepseek3",
+     .hf = "deepseek_v3|kimi_k2",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .gating = GATING_SIGMOID,
+     .normalise = true,
+     .setup = deepseek_setup,
+     .build = deepseek_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
+                 "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"n_group\": 8, \"topk_group\": 4, "
+                 "\"routed_scaling_factor\": 2.5, \"max_position_embeddings\": 4096}"},
+    {.name = "gpt-oss",
+     .hf = "gpt_oss",
+     .expert_is_ffn = true,
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SWIGLU_OAI,
+     .window_pattern = 2,
+     .gating = GATING_SOFTMAX_TOPK,
+     .build = gpt_oss_build,
+     .defaults =
+         "{\"rms_norm_eps\": 1e-5, \"head_dim\": 64, \"sliding_window\": 128, "
+         "\"num_key_value_heads\": 8, \"rope_theta\": 150000.0, \"max_position_embeddings\": 131072}"},
+    {.name = "bert",
+     .hf = "bert|roberta|xlm-roberta|camembert",
+     .hf_kv_heads = "",
+     .plain_heads = true,
+     .norm = LAYER,
+     .act = ACT_GELU,
+     .encoder = true,
+     .setup = bert_setup,
+     .build = bert_build,
+     .defaults = "{\"layer_norm_eps\": 1e-12, \"type_vocab_size\": 2, \"max_position_embeddings\": 512}"},
+    {.name = "nomic-bert",
+     .hf = "nomic_bert",
+     .hf_kv_heads = "",
+     .norm = LAYER,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .act = ACT_SILU,
+     .encoder = true,
+     .setup = bert_setup,
+     .build = bert_build,
+     .defaults = "{\"layer_norm_eps\": 1e-12, \"type_vocab_size\": 2, \"max_position_embeddings\": 2048}"},
+};
+
+enum { ARCHS = sizeof table / sizeof *table };
+
+/* Is `word` one of "a|b|c"? */
+static bool one_of(const char *list, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = list; at && *at; at += *at == '|') {
+        size_t len = strcspn(at, "|");
+        if (len == n && !strncmp(at, word, n))
+            return true;
+        at += len;
+    }
+    return false;
+}
+
+const struct arch *arch_by_gguf(const char *name)
+{
+    for (size_t i = 0; i < ARCHS; i++)
+        if (!strcmp(table[i].name, name) || one_of(table[i].gguf, name))
+            return &table[i];
+    return NULL;
+}
+
+/* "Qwen2MoeForCausalLM" is of the model type qwen2_moe. */
+static bool class_is(const char *class_name, const char *type, size_t n)
+{
+    const char *c = class_name;
+    for (size_t i = 0; i < n; i++) {
+        if (type[i] == '_' || type[i] == '-')
+            continue;
+        if (tolower((unsigned char)*c++) != tolower((unsigned char)type[i]))
+            return false;
+    }
+    return !strncmp(c, "For", 3) || !strcmp(c, "Model") || !strcmp(c, "LMHeadModel");
+}
+
+const struct arch *arch_by_config(const char *model_type, const char *class_name)
+{
+    for (size_t i = 0; model_type && i < ARCHS; i++)
+        if (one_of(table[i].hf, model_type))
+            return &table[i];
+    for (size_t i = 0; class_name && !model_type && i < ARCHS; i++)
+        for (const char *at = table[i].hf; *at; at += *at == '|') {
+            size_t len = strcspn(at, "|");
+            if (class_is(class_name, at, len))
+                return &table[i];
+            at += len;
+        }
+    return NULL;
+}
+
+int arch_unknown(const char *name, enum store_kind kind, struct err *e)
+{
+    struct buf list = {.max = 4096};
+    for (size_t i = 0; i < ARCHS; i++)
+        buf_printf(&list, "%s%s", i ? ", " : "", kind == STORE_GGUF ? table[i].name : table[i].hf);
+    for (size_t i = 0; i < list.len; i++)
+        if (list.data[i] == '|')
+            list.data[i] = ' ';
+    err_set(e, ERR_DATA, "the architecture \"%s\" is not known; these are: %s", log_safe(name),
+            list.data ? list.data : "(out of memory)");
+    buf_free(&list);
+    return -1;
+}

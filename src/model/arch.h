@@ -1,0 +1,38 @@
+/* The architecture table: what each family is called, what its containers leave unsaid, and who writes its plan. */
+#pragma once
+
+#include "device/plan.h"
+#include "model/hparams.h"
+
+struct build;
+
+struct arch {
+    const char *name;     /* ours, which is GGUF's */
+    const char *gguf;     /* other names in GGUF files, "a|b" or NULL */
+    const char *hf;       /* model_type in config.json, "a|b" */
+    const char *defaults; /* what config.json may leave out, as JSON; NULL = nothing */
+    enum norm_kind norm;
+    enum rope_kind gguf_rope, hf_rope;
+    enum act_kind act;
+    uint32_t window_pattern; /* see hparams */
+    enum gating_kind gating;
+    bool normalise;          /* weights of experts, where the file does not say */
+    bool norm_plus_one;      /* safetensors hold norms as w - 1 (GGUF holds w) */
+    bool grouped_qkv;        /* safetensors fuse Q, K and V key-value head by head */
+    bool conv1d;             /* safetensors hold matrices of layers transposed */
+    const char *hf_kv_heads; /* config.json's name for the key-value heads: NULL the usual, "" it has none */
+    bool plain_heads;        /* a head's size is width / heads, whatever config.json says */
+    bool expert_is_ffn;      /* experts are intermediate_size wide, whatever else config.json says */
+    bool partial_rope;       /* config.json's partial_rotary_factor counts; other families pass over it */
+    bool qk_norm_row;        /* norms of Q and K are over the whole row, not over each head */
+    bool encoder;
+    /* The family's own keys and rules, after the common ones; NULL = none. */
+    int (*setup)(struct hparams *h, const struct keys *k, struct err *e);
+    void (*build)(struct build *b);
+};
+
+/* NULL = unknown. The class counts only where there is no model type. */
+const struct arch *arch_by_gguf(const char *name);
+const struct arch *arch_by_config(const char *model_type, const char *class_name);
+/* Sets an error that names the unknown one and lists the known ones. */
+int arch_unknown(const char *name, enum store_kind kind, struct err *e);

@@ -1,0 +1,286 @@
+/* Operations with their weights: what the families share. */
+#include "model/build.h"
+
+#include "base/mem.h"
+#include "model/arch.h"
+#include "model/rope.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Divisors of frequencies that a GGUF may hold. */
+static const float *divisors(struct build *b, const char *name, uint32_t n)
+{
+    const struct tensor *t =
+        lookup_find(&b->bind.names, (struct tensor_at){name, LOOKUP_NO_LAYER, LOOKUP_NO_EXPERT}, ".weight");
+    if (!t || b->bind.e->code)
+        return NULL;
+    bind_mark(&b->bind, t);
+    return bind_floats(&b->bind, t, n, 0);
+}
+
+static void rope_tables(struct build *b)
+{
+    const struct hparams *h = b->h;
+    struct rope_divisors d = {0};
+    uint32_t half = h->rope_dims / 2;
+    if (h->rope_kind == ROPE_NONE || !half)
+        return;
+    if (h->container == STORE_GGUF) {
+        d.always = divisors(b, "rope_freqs", half);
+        d.brief = divisors(b, "rope_factors_short", half);
+        d.extended = divisors(b, "rope_factors_long", half);
+    }
+    bool slides = false, full = false;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        slides = slides || h->layer[i].sliding;
+        full = full || !h->layer[i].sliding;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (i ? !slides : !full)
+            continue;
+        struct rope *r = &b->rope[i];
+        *r = (struct rope){.kind = h->rope_kind, .dims = h->rope_dims};
+        float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
+        if (!freqs || rope_table(h, &h->rope[i], h->rope_dims, b->ctx, &d, freqs, &r->factor, b->bind.e) < 0)
+            return;
+        r->freqs = bind_table(&b->bind, i ? "rope of sliding layers" : "rope", freqs, half);
+    }
+}
+
+void build_begin(struct build *b)
+{
+    const struct hparams *h = b->h;
+    b->x = plan_buffer(b->p, h->width);
+    b->y = plan_buffer(b->p, h->width);
+    b->q = plan_buffer(b->p, h->heads * h->k_dim);
+    b->a = plan_buffer(b->p, h->heads * h->v_dim);
+    rope_tables(b);
+}
+
+static float norm_add(const struct build *b)
+{
+    return b->h->arch->norm_plus_one && b->h->container == STORE_SAFETENSORS ? 1 : 0;
+}
+
+struct norm build_norm(struct build *b, const char *name, int layer)
+{
+    struct norm n = {.kind = b->h->arch->norm, .eps = b->h->eps};
+    n.weight = bind_vector(&b->bind, name, layer, ".weight", b->h->width, norm_add(b));
+    if (n.kind == NORM_LAYER)
+        n.bias = bind_optional(&b->bind, name, layer, ".bias", b->h->width);
+    return n;
+}
+
+/* One tensor a head (stablelm in safetensors), put together. */
+static weight_id head_by_head(struct build *b, const char *name, int layer, uint32_t heads, uint32_t dim)
+{
+    float *all = bind_memory(&b->bind, (size_t)heads * dim * sizeof *all);
+    for (uint32_t i = 0; all && i < heads; i++) {
+        const struct tensor *t = bind_tensor(&b->bind, (struct tensor_at){name, layer, (int)i}, ".weight");
+        const float *one = t ? bind_floats(&b->bind, t, dim, 0) : NULL;
+        if (!one)
+            return 0;
+        memcpy(all + (size_t)i * dim, one, dim * sizeof *all);
+    }
+    return all ? bind_table(&b->bind, name, all, heads * dim) : 0;
+}
+
+struct norm build_head_norm(struct build *b, const char *name, int layer, uint32_t heads, uint32_t dim)
+{
+    struct norm n = {.kind = b->h->arch->norm, .eps = b->h->eps, .heads = heads};
+    const struct lookup *names = &b->bind.names;
+    const struct tensor *t = lookup_find(names, (struct tensor_at){name, layer, LOOKUP_NO_EXPERT}, ".weight");
+    if (t) {
+        bool own = heads && t->values == (uint64_t)heads * dim; /* each head has its own weight */
+        n.weight = bind_vector(&b->bind, name, layer, ".weight", own ? heads * dim : dim, norm_add(b));
+        if (n.kind == NORM_LAYER)
+            n.bias = bind_optional(&b->bind, name, layer, ".bias", own ? heads * dim : dim);
+        return n;
+    }
+    if (heads && b->h->container == STORE_SAFETENSORS &&
+        lookup_find(names, (struct tensor_at){name, layer, 0}, ".weight")) {
+        n.weight = head_by_head(b, name, layer, heads, dim);
+        return n;
+    }
+    return (struct norm){0};
+}
+
+struct op_embed *build_embed(struct build *b)
+{
+    struct op_embed *o = &plan_add(b->p, OP_EMBED, UINT32_MAX)->embed;
+    b->table =
+        bind_matrix(&b->bind, "token_embd", LOOKUP_NO_LAYER, (struct shape){b->h->vocab, b->h->width, 1});
+    o->table = b->table;
+    o->scale = b->h->embed_scale;
+    o->out = b->x;
+    return o;
+}
+
+/* Q, K and V apart, or fused: one after the other, or (safetensors of neox, falcon) group by group. */
+static void bind_qkv(struct build *b, uint32_t layer, struct op_qkv *o)
+{
+    const struct hparams *h = b->h;
+    uint32_t q = o->heads * o->k_dim, k = o->kv_heads * o->k_dim, v = o->kv_heads * o->v_dim;
+    if (!bind_has(&b->bind, "attn_qkv", (int)layer)) {
+        o->q = bind_linear(&b->bind, "attn_q", (int)layer, q, h->width);
+        o->k = bind_linear(&b->bind, "attn_k", (int)layer, k, h->width);
+        o->v = bind_linear(&b->bind, "attn_v", (int)layer, v, h->width);
+        return;
+    }
+    uint32_t groups = h->arch->grouped_qkv && h->container == STORE_SAFETENSORS ? o->kv_heads : 1;
+    uint32_t all = q + k + v, stride = all / groups;
+    struct slice s[3] = {{groups, stride, 0, q / groups},
+                         {groups, stride, q / groups, k / groups},
+                         {groups, stride, (q + k) / groups, v / groups}};
+    struct linear out[3] = {0};
+    bind_split(&b->bind, "attn_qkv", (int)layer, (struct shape){all, h->width, 1}, s, 3, out);
+    o->q = out[0], o->k = out[1], o->v = out[2];
+}
+
+struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
+{
+    const struct hparams *h = b->h;
+    const struct layer_params *l = &h->layer[layer];
+    struct op_qkv *o = &plan_add(b->p, OP_QKV, layer)->qkv;
+    *o = (struct op_qkv){.in = b->x, .norm = in, .clamp = h->clamp_qkv, .layer = layer, .out = b->q};
+    o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = h->k_dim, o->v_dim = h->v_dim;
+    bind_qkv(b, layer, o);
+    bool row = h->arch->qk_norm_row;
+    o->q_norm = build_head_norm(b, "attn_q_norm", (int)layer, row ? 0 : o->heads,
+                                row ? o->heads * o->k_dim : o->k_dim);
+    o->k_norm = build_head_norm(b, "attn_k_norm", (int)layer, row ? 0 : o->kv_heads,
+                                row ? o->kv_heads * o->k_dim : o->k_dim);
+    if (l->rope)
+        o->rope = b->rope[l->sliding];
+    plan_kv(b->p, layer,
+            (struct kv_group){l->kv_heads, h->k_dim, h->v_dim, .window = l->sliding ? h->window : 0,
+                              .layers = 0});
+    return o;
+}
+
+struct op_attn *build_attn(struct build *b, uint32_t layer)
+{
+    const struct hparams *h = b->h;
+    const struct layer_params *l = &h->layer[layer];
+    struct op_attn *o = &plan_add(b->p, OP_ATTN, layer)->attn;
+    *o = (struct op_attn){
+        .in = b->q, .out = b->a, .layer = layer, .scale = h->attn_scale, .softcap = h->attn_softcap};
+    o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = h->k_dim, o->v_dim = h->v_dim;
+    o->window = l->sliding ? h->window : 0;
+    o->causal = h->causal;
+    o->sinks = bind_optional(&b->bind, "attn_sinks", (int)layer, ".weight", h->heads);
+    return o;
+}
+
+static struct tail stream_tail(const struct build *b)
+{
+    return (struct tail){.scale = b->h->residual_scale, .residual = b->x, .out = b->x};
+}
+
+struct tail *build_out(struct build *b, uint32_t layer)
+{
+    const struct hparams *h = b->h;
+    struct op_out *o = &plan_add(b->p, OP_OUT, layer)->out;
+    o->in = b->a;
+    o->linear = bind_linear(&b->bind, "attn_output", (int)layer, h->width, h->heads * h->v_dim);
+    o->tail = stream_tail(b);
+    return &o->tail;
+}
+
+/* gate and up in one tensor, gate first. */
+static void split_gate_up(struct build *b, const char *name, uint32_t layer, uint32_t ffn,
+                          struct linear *gate, struct linear *up)
+{
+    struct slice s[2] = {{1, 2 * ffn, 0, ffn}, {1, 2 * ffn, ffn, ffn}};
+    struct linear out[2] = {0};
+    bind_split(&b->bind, name, (int)layer, (struct shape){2 * ffn, b->h->width, 1}, s, 2, out);
+    *gate = out[0];
+    *up = out[1];
+}
+
+static struct tail *build_moe(struct build *b, uint32_t layer, struct norm in)
+{
+    const struct hparams *h = b->h;
+    struct binder *w = &b->bind;
+    int il = (int)layer;
+    struct op_moe *o = &plan_add(b->p, OP_MOE, layer)->moe;
+    *o = (struct op_moe){.in = b->x, .norm = in, .act = h->act, .gating = h->gating};
+    o->alpha = h->act_alpha, o->limit = h->act_limit;
+    o->experts = h->experts, o->used = h->experts_used;
+    o->groups = h->expert_groups, o->groups_used = h->expert_groups_used;
+    o->normalise = h->normalise;
+    o->weight_scale = h->weight_scale;
+    o->router = bind_linear(w, "ffn_gate_inp", il, h->experts, h->width);
+    o->select_bias = bind_optional(w, "exp_probs_b", il, ".bias", h->experts);
+    struct expert_linears e = bind_experts(w, il);
+    o->gate = e.gate, o->up = e.up, o->down = e.down;
+    if (bind_has(w, "ffn_down_shexp", il)) {
+        if (bind_has(w, "ffn_gate_up_shexp", il)) {
+            split_gate_up(b, "ffn_gate_up_shexp", layer, h->shared_ffn, &o->shared_gate, &o->shared_up);
+        } else {
+            o->shared_gate = bind_linear(w, "ffn_gate_shexp", il, h->shared_ffn, h->width);
+            o->shared_up = bind_linear(w, "ffn_up_shexp", il, h->shared_ffn, h->width);
+        }
+        o->shared_down = bind_linear(w, "ffn_down_shexp", il, h->width, h->shared_ffn);
+        if (bind_has(w, "ffn_gate_inp_shexp", il))
+            o->shared_router = bind_matrix(w, "ffn_gate_inp_shexp", il, (struct shape){1, h->width, 1});
+    }
+    o->tail = stream_tail(b);
+    return &o->tail;
+}
+
+struct tail *build_ffn(struct build *b, uint32_t layer, struct norm in)
+{
+    const struct hparams *h = b->h;
+    struct binder *w = &b->bind;
+    int il = (int)layer;
+    uint32_t ffn = h->layer[layer].ffn;
+    if (h->experts && bind_has(w, "ffn_gate_inp", il))
+        return build_moe(b, layer, in);
+    struct op_ffn *o = &plan_add(b->p, OP_FFN, layer)->ffn;
+    *o = (struct op_ffn){.in = b->x, .norm = in, .act = h->act};
+    const char *both = bind_has(w, "ffn_gate_up", il)             ? "ffn_gate_up"
+                       : bind_rows(w, "ffn_up", il) == 2ull * ffn ? "ffn_up"
+                                                                  : NULL;
+    if (both) {
+        split_gate_up(b, both, layer, ffn, &o->gate, &o->up);
+    } else {
+        if (bind_has(w, "ffn_gate", il))
+            o->gate = bind_linear(w, "ffn_gate", il, ffn, h->width);
+        o->up = bind_linear(w, "ffn_up", il, ffn, h->width);
+    }
+    o->down = bind_linear(w, "ffn_down", il, h->width, ffn);
+    o->tail = stream_tail(b);
+    return &o->tail;
+}
+
+struct op_logits *build_logits(struct build *b, struct norm in)
+{
+    const struct hparams *h = b->h;
+    struct op_logits *o = &plan_add(b->p, OP_LOGITS, UINT32_MAX)->logits;
+    *o = (struct op_logits){.in = b->x, .norm = in, .scale = h->logit_scale, .softcap = h->logit_softcap};
+    b->p->out_width = h->width;
+    if (h->arch->encoder)
+        return o;
+    b->p->out_width = h->vocab;
+    if (h->tied || !bind_has(&b->bind, "output", LOOKUP_NO_LAYER)) {
+        o->head.weight = b->table;
+        o->head.bias = bind_optional(&b->bind, "output", LOOKUP_NO_LAYER, ".bias", h->vocab);
+    } else {
+        o->head = bind_linear(&b->bind, "output", LOOKUP_NO_LAYER, h->vocab, h->width);
+    }
+    return o;
+}
+
+void build_parallel(struct build *b, uint32_t layer, struct norm attn, struct norm ffn)
+{
+    build_qkv(b, layer, attn);
+    build_attn(b, layer);
+    build_out(b, layer)->out = b->y;
+    struct tail *t = build_ffn(b, layer, ffn);
+    t->residual = t->out = b->y;
+    struct operand old = b->x;
+    b->x = b->y;
+    b->y = old;
+}

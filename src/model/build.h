@@ -1,0 +1,39 @@
+/* The vocabulary in which a family writes its plan: norms, attention, feed-forward, each bound to its
+ * weights and appended to the plan. A family file strings these together and changes what is its own
+ * through the returned pointers, which hold until the next operation is added.
+ *
+ * x is the residual stream; y a second one for families that compute attention and feed-forward side
+ * by side (build_swap makes it the stream). */
+#pragma once
+
+#include "device/plan.h"
+#include "model/bind.h"
+#include "model/hparams.h"
+
+struct build {
+    const struct hparams *h;
+    struct plan *p;
+    struct binder bind;
+    uint32_t ctx;
+    struct operand x, y, q, a; /* (width), (width), (heads * k_dim), (heads * v_dim) */
+    weight_id table;           /* the embedding: maybe the head too */
+    struct rope rope[2];       /* of full and of sliding layers */
+};
+
+/* Buffers and the tables of rope; then a family's build; errors are in b->bind.e. */
+void build_begin(struct build *b);
+
+struct norm build_norm(struct build *b, const char *name, int layer); /* of a row of `width` */
+/* A norm of each head (heads > 0) or of a row of `dim` (heads = 0); NORM_NONE where the file has none. */
+struct norm build_head_norm(struct build *b, const char *name, int layer, uint32_t heads, uint32_t dim);
+
+struct op_embed *build_embed(struct build *b);
+struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in);
+struct op_attn *build_attn(struct build *b, uint32_t layer);
+struct tail *build_out(struct build *b, uint32_t layer);
+/* Feed-forward: experts where the layer has a router, else dense. */
+struct tail *build_ffn(struct build *b, uint32_t layer, struct norm in);
+struct op_logits *build_logits(struct build *b, struct norm in);
+
+/* Attention and feed-forward of the same input: y = x + attn, y += ffn, and y is the stream. */
+void build_parallel(struct build *b, uint32_t layer, struct norm attn, struct norm ffn);

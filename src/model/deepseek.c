@@ -1,0 +1,130 @@
+/* deepseek v2 and v3: latent attention, with the up-projections of keys absorbed into the queries
+ * and those of values into the outputs, so that the cache holds one latent row a token; then experts
+ * in groups beside shared ones. */
+#include "model/families.h"
+
+#include "base/mem.h"
+#include "model/arch.h"
+#include "model/rope.h"
+
+#include <math.h>
+#include <string.h>
+
+int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const uint32_t dim[2] = {1, 65536};
+    bool in_pairs = true;
+    char method[32] = "";
+    uint32_t rope = h->rope_dims, head = h->k_dim;
+    if (!h->kv_lora)
+        return err_set(e, ERR_DATA, "latent attention wants a kv_lora_rank, and there is none");
+    if (keys_u32(k, "rope.dimension_count", "qk_rope_head_dim", dim, &rope, e) < 0 ||
+        keys_u32(k, "attention.key_length_mla", NULL, dim, &head, e) < 0 ||
+        keys_u32(k, "attention.value_length_mla", NULL, dim, &h->v_dim, e) < 0 ||
+        keys_bool(k, NULL, "rope_interleave", &in_pairs, e) < 0 ||
+        keys_str(k, NULL, "topk_method", method, sizeof method, e) < 0)
+        return -1;
+    if (!k->gguf && !in_pairs)
+        h->rope_kind = ROPE_HALVES;
+    if (k->gguf)
+        h->nope_dim = head > rope ? head - rope : 0;
+    if (!h->nope_dim || !rope || rope % 2 || !h->v_dim)
+        return err_set(e, ERR_DATA,
+                       "latent attention: a head has %u plain and %u rotating dimensions and %u of values; "
+                       "all above 0 are expected",
+                       h->nope_dim, rope, h->v_dim);
+    if (!strcmp(method, "greedy"))
+        h->expert_groups = 0;
+    if (!k->gguf && h->gating == GATING_SOFTMAX)
+        h->normalise = false; /* v2's code does not look at norm_topk_prob */
+    /* The share of YaRN's factor that falls on all dimensions, squared, is in the scale of q.k. */
+    struct rope_params *r = &h->rope[0];
+    if (k->gguf) {
+        r->mscale_all_dim *= 10; /* the key holds 0.1 m */
+        r->mscale = r->mscale_all_dim != 1 ? r->mscale_all_dim : 1;
+    }
+    float m = 1;
+    if (r->scaling == SCALING_YARN && r->mscale_all_dim != 0)
+        m = rope_mscale(rope_stretch(h, r), r->mscale_all_dim);
+    h->attn_scale = m * m / sqrtf((float)(h->nope_dim + rope));
+    /* What attention sees: one key of latent + rope, whose first part is the value. */
+    h->rope_dims = rope;
+    h->k_dim = h->kv_lora + rope;
+    for (uint32_t i = 0; i < h->layers; i++)
+        h->layer[i].kv_heads = 1;
+    h->kv_heads = 1;
+    return 0;
+}
+
+/* k_b (heads, latent, nope) and v_b (heads, v_dim, latent), from their own tensors or cut from kv_b,
+ * (heads, nope + v_dim, latent). */
+static void up_projections(struct build *b, int layer, weight_id *k_b, weight_id *v_b)
+{
+    const struct hparams *h = b->h;
+    struct binder *w = &b->bind;
+    if (bind_has(w, "attn_k_b", layer)) {
+        *k_b = bind_matrix(w, "attn_k_b", layer, (struct shape){h->kv_lora, h->nope_dim, h->heads});
+        *v_b = bind_matrix(w, "attn_v_b", layer, (struct shape){h->v_dim, h->kv_lora, h->heads});
+        return;
+    }
+    uint32_t rows = h->nope_dim + h->v_dim;
+    struct weight both = bind_find(w, (struct tensor_at){"attn_kv_b", layer, LOOKUP_NO_EXPERT},
+                                   (struct shape){rows * h->heads, h->kv_lora, 1});
+    if (!both.data)
+        return;
+    both.count = h->heads;
+    both.each_bytes = rows * both.row_bytes;
+    struct weight k = both, v = both;
+    k.rows = h->nope_dim;
+    v.rows = h->v_dim;
+    v.data += h->nope_dim * both.row_bytes;
+    k = bind_transpose(w, &k);
+    *k_b = bind_add(w, &k);
+    *v_b = bind_add(w, &v);
+}
+
+static void attention(struct build *b, uint32_t layer, struct operand latent, struct operand heads)
+{
+    const struct hparams *h = b->h;
+    struct binder *w = &b->bind;
+    int il = (int)layer;
+    uint32_t q_rows = h->heads * (h->nope_dim + h->rope_dims);
+    weight_id k_b = 0, v_b = 0;
+    up_projections(b, il, &k_b, &v_b);
+
+    struct op_latent *o = &plan_add(b->p, OP_LATENT, layer)->latent;
+    *o = (struct op_latent){.in = b->x, .k_b = k_b, .layer = layer, .out = b->q, .rope = b->rope[0]};
+    o->heads = h->heads, o->nope = h->nope_dim, o->latent = h->kv_lora;
+    o->norm = build_norm(b, "attn_norm", il);
+    if (bind_has(w, "attn_q_a", il)) {
+        o->q_a = bind_linear(w, "attn_q_a", il, h->q_lora, h->width);
+        o->q_norm = build_head_norm(b, "attn_q_a_norm", il, 0, h->q_lora);
+        o->q_b = bind_linear(w, "attn_q_b", il, q_rows, h->q_lora);
+    } else {
+        o->q_b = bind_linear(w, "attn_q", il, q_rows, h->width);
+    }
+    o->kv_a = bind_linear(w, "attn_kv_a_mqa", il, h->kv_lora + h->rope_dims, h->width);
+    o->kv_norm = build_head_norm(b, "attn_kv_a_norm", il, 0, h->kv_lora);
+    plan_kv(b->p, layer, (struct kv_group){.kv_heads = 1, .k_dim = h->k_dim});
+
+    struct op_attn *a = build_attn(b, layer);
+    a->out = latent;
+    a->v_dim = h->kv_lora;
+    a->v_in_k = true;
+
+    struct op_heads *v = &plan_add(b->p, OP_HEADS, layer)->heads;
+    *v = (struct op_heads){.in = latent, .out = heads, .weight = v_b};
+}
+
+void deepseek_build(struct build *b)
+{
+    const struct hparams *h = b->h;
+    struct operand latent = plan_buffer(b->p, h->heads * h->kv_lora);
+    build_embed(b);
+    for (uint32_t i = 0; i < h->layers; i++) {
+        attention(b, i, latent, b->a);
+        build_out(b, i);
+        build_ffn(b, i, build_norm(b, "ffn_norm", (int)i));
+    }
+    build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
+}

@@ -1,0 +1,30 @@
+/* The families: each writes its forward pass as a plan, and where it must, adds rules to the hyper-parameters. */
+#pragma once
+
+#include "model/build.h"
+
+void llama_build(struct build *b);
+int smollm3_setup(struct hparams *h, const struct keys *k, struct err *e);
+int qwen_moe_setup(struct hparams *h, const struct keys *k, struct err *e);
+int granite_setup(struct hparams *h, const struct keys *k, struct err *e);
+void gpt_oss_build(struct build *b);
+void gemma_build(struct build *b);
+int gemma_setup(struct hparams *h, const struct keys *k, struct err *e);
+void olmo_build(struct build *b);
+int olmoe_setup(struct hparams *h, const struct keys *k, struct err *e);
+void olmo2_build(struct build *b);
+int olmo2_setup(struct hparams *h, const struct keys *k, struct err *e);
+void phi2_build(struct build *b);
+void stablelm_build(struct build *b);
+void gpt2_build(struct build *b);
+int gpt2_setup(struct hparams *h, const struct keys *k, struct err *e);
+void neox_build(struct build *b);
+int neox_setup(struct hparams *h, const struct keys *k, struct err *e);
+void falcon_build(struct build *b);
+int falcon_setup(struct hparams *h, const struct keys *k, struct err *e);
+void cohere_build(struct build *b);
+int cohere_setup(struct hparams *h, const struct keys *k, struct err *e);
+void deepseek_build(struct build *b);
+int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e);
+void bert_build(struct build *b);
+int bert_setup(struct hparams *h, const struct keys *k, struct err *e);

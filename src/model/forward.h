@@ -1,0 +1,21 @@
+/* One sequence through a model from its beginning, alone, with a KV cache of its own: for tools and
+ * tests that want the result of every position. */
+#pragma once
+
+#include "base/err.h"
+#include "device/device.h"
+#include "model/model.h"
+
+#include <stdint.h>
+
+struct forward {
+    const struct model *model;
+    struct device *device; /* opened, not yet loaded */
+    uint32_t kv_type;      /* enum dtype */
+    uint32_t chunk;        /* rows a step at most; 0 = 128. Encoders always take one step. */
+    /* Called for every position in order; row is (plan.out_width). */
+    void (*row)(void *arg, uint32_t pos, const float *row);
+    void *arg;
+};
+
+int forward_run(const struct forward *f, const int32_t *ids, uint32_t n, struct err *e);

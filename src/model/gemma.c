@@ -1,0 +1,60 @@
+/* gemma 1, 2 and 3: embeddings scaled by sqrt(width), norms stored as w - 1 in safetensors; from
+ * gemma 2 on a second norm after each half, before the sum. */
+#include "model/families.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "model/arch.h"
+
+void gemma_build(struct build *b)
+{
+    bool sandwich = strcmp(b->h->arch->name, "gemma") != 0;
+    build_embed(b);
+    for (uint32_t i = 0; i < b->h->layers; i++) {
+        build_qkv(b, i, build_norm(b, "attn_norm", (int)i));
+        build_attn(b, i);
+        struct tail *attn = build_out(b, i);
+        if (sandwich)
+            attn->post = build_norm(b, "post_attention_norm", (int)i);
+        struct tail *ffn = build_ffn(b, i, build_norm(b, "ffn_norm", (int)i));
+        if (sandwich)
+            ffn->post = build_norm(b, "post_ffw_norm", (int)i);
+    }
+    build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
+}
+
+int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    bool both_ways = false;
+    char text[8] = "";
+    if (keys_bool(k, NULL, "use_bidirectional_attention", &both_ways, e) < 0)
+        return -1;
+    if (both_ways)
+        return err_set(
+            e, ERR_DATA,
+            "config.json: use_bidirectional_attention is true; only causal gemma models can be run");
+    if (!k->gguf && keys_str(k, NULL, "hidden_activation|hidden_act", text, sizeof text, e) == 1 &&
+        !strcmp(text, "gelu"))
+        h->act = ACT_GELU_TANH; /* the first files said gelu and meant this */
+    h->embed_scale = sqrtf((float)h->width);
+    float scalar = 0;
+    int got = keys_f32(k, NULL, "query_pre_attn_scalar", HPARAMS_REAL, &scalar, e);
+    if (got < 0)
+        return -1;
+    /* GGUF does not say it: the two models of 27B divide by width / heads, the others by the head's size. */
+    bool largest = k->gguf && (!strcmp(h->arch->name, "gemma2") ? h->layers == 46 : h->layers == 62);
+    if (k->gguf && largest && strcmp(h->arch->name, "gemma"))
+        scalar = (float)(h->width / h->heads);
+    if (k->gguf && !strcmp(h->arch->name, "gemma2")) { /* files that do not say it have these */
+        h->attn_softcap = h->attn_softcap != 0 ? h->attn_softcap : 50;
+        h->logit_softcap = h->logit_softcap != 0 ? h->logit_softcap : 30;
+    }
+    if (scalar > 0)
+        h->attn_scale = 1 / sqrtf(scalar);
+    if (k->gguf && !strcmp(h->arch->name, "gemma3")) {
+        h->rope[1] = (struct rope_params){.theta = 10000};
+        return keys_f32(k, "rope.freq_base_swa", NULL, HPARAMS_REAL, &h->rope[1].theta, e) < 0 ? -1 : 0;
+    }
+    return 0;
+}

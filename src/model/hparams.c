@@ -1,0 +1,516 @@
+/* Reads hyper-parameters: one table of fields for both containers, then what needs a rule: rope,
+ * layers, the family's own. */
+#include "model/hparams.h"
+
+#include "base/log.h"
+#include "format/gguf.h"
+#include "format/jsonread.h"
+#include "model/arch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const uint32_t HPARAMS_SIZE[2] = {1, 1u << 24};
+const uint32_t HPARAMS_COUNT[2] = {0, 1u << 24};
+const double HPARAMS_REAL[2] = {-1e9, 1e9};
+static const double POSITIVE[2] = {1e-30, 1e12};
+
+enum field_kind { FIELD_U32, FIELD_F32, FIELD_BOOL };
+
+struct field {
+    enum field_kind kind;
+    size_t offset; /* within struct hparams */
+    const char *gguf, *hf;
+    uint32_t least, most; /* FIELD_U32 */
+    bool required;
+};
+
+#define AT(member) offsetof(struct hparams, member)
+#define MOST       (1u << 24)
+
+static const struct field fields[] = {
+    {FIELD_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model", 1, 1u << 20, true},
+    {FIELD_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024, true},
+    {FIELD_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads", 1, 65536, true},
+    {FIELD_U32, AT(context), "context_length",
+     "max_position_embeddings|n_positions|max_trained_positions|n_ctx", 1, 1u << 28, true},
+    {FIELD_U32, AT(vocab), "vocab_size", "vocab_size", 1, 1u << 26, false},
+    {FIELD_U32, AT(k_dim), "attention.key_length", "head_dim", 1, 65536, false},
+    {FIELD_U32, AT(v_dim), "attention.value_length", "v_head_dim", 1, 65536, false},
+    {FIELD_U32, AT(rope_dims), "rope.dimension_count", "rotary_dim", 0, 65536, false},
+    {FIELD_F32, AT(eps), "attention.layer_norm_rms_epsilon",
+     "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps", 0, 0, false},
+    {FIELD_F32, AT(eps), "attention.layer_norm_epsilon", NULL, 0, 0, false},
+    {FIELD_U32, AT(window), "attention.sliding_window", "sliding_window", 0, 1u << 28, false},
+    {FIELD_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping", 0, 0, false},
+    {FIELD_F32, AT(logit_softcap), "final_logit_softcapping", "final_logit_softcapping", 0, 0, false},
+    {FIELD_F32, AT(logit_scale), "logit_scale", "logit_scale|logits_scaling", 0, 0, false},
+    {FIELD_F32, AT(residual_scale), "residual_scale", "residual_multiplier", 0, 0, false},
+    {FIELD_F32, AT(embed_scale), "embedding_scale", "embedding_multiplier", 0, 0, false},
+    {FIELD_F32, AT(attn_scale), "attention.scale", "attention_multiplier", 0, 0, false},
+    {FIELD_F32, AT(clamp_qkv), "attention.clamp_kqv", "clip_qkv", 0, 0, false},
+    {FIELD_BOOL, AT(parallel), "use_parallel_residual", "use_parallel_residual", 0, 0, false},
+    {FIELD_BOOL, AT(tied), NULL, "tie_word_embeddings", 0, 0, false},
+    {FIELD_BOOL, AT(causal), "attention.causal", NULL, 0, 0, false},
+    {FIELD_BOOL, AT(alibi), NULL, "alibi", 0, 0, false},
+    {FIELD_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, false},
+    {FIELD_U32, AT(experts), "expert_count", "num_local_experts|num_experts|n_routed_experts", 0, 65536,
+     false},
+    {FIELD_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token", 0, 65536,
+     false},
+    {FIELD_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST, false},
+    {FIELD_U32, AT(shared_ffn), "expert_shared_feed_forward_length",
+     "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, false},
+    {FIELD_U32, AT(shared_experts), "expert_shared_count", "n_shared_experts", 0, 65536, false},
+    {FIELD_U32, AT(expert_groups), "expert_group_count", "n_group", 0, 65536, false},
+    {FIELD_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, false},
+    {FIELD_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob", 0, 0, false},
+    {FIELD_F32, AT(weight_scale), "expert_weights_scale", "routed_scaling_factor", 0, 0, false},
+    {FIELD_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, false},
+    {FIELD_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, false},
+    {FIELD_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, false},
+    {FIELD_U32, AT(kv_lora), "attention.kv_lora_rank", "kv_lora_rank", 0, MOST, false},
+    {FIELD_U32, AT(nope_dim), NULL, "qk_nope_head_dim", 0, 65536, false},
+};
+
+static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const struct field *f = &fields[i];
+        void *at = (char *)h + f->offset;
+        uint32_t range[2] = {f->least, f->most};
+        int got = f->kind == FIELD_U32   ? keys_u32(k, f->gguf, f->hf, range, at, e)
+                  : f->kind == FIELD_F32 ? keys_f32(k, f->gguf, f->hf, HPARAMS_REAL, at, e)
+                                         : keys_bool(k, f->gguf, f->hf, at, e);
+        if (got < 0)
+            return -1;
+        if (!got && f->required && k->gguf)
+            return err_set(e, ERR_DATA, "the file has no key %s.%s", log_safe(k->prefix), f->gguf);
+        if (!got && f->required)
+            return err_set(e, ERR_DATA, "config.json has no %.*s", (int)strcspn(f->hf, "|"), f->hf);
+    }
+    return 0;
+}
+
+static int read_act(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum act_kind kind;
+    } known[] = {
+        {"silu", ACT_SILU},
+        {"swish", ACT_SILU},
+        {"swiglu", ACT_SILU},
+        {"gelu", ACT_GELU},
+        {"gelu_python", ACT_GELU},
+        {"gelu_new", ACT_GELU_TANH},
+        {"gelu_pytorch_tanh", ACT_GELU_TANH},
+        {"gelu_fast", ACT_GELU_TANH},
+        {"gelu_accurate", ACT_GELU_TANH},
+        {"gelu_python_tanh", ACT_GELU_TANH},
+        {"quick_gelu", ACT_GELU_QUICK},
+        {"relu", ACT_RELU},
+        {"relu2", ACT_RELU2},
+    };
+    char name[64];
+    h->act = h->arch->act;
+    int got = keys_str(k, NULL, "hidden_activation|hidden_act|activation_function|activation", name,
+                       sizeof name, e);
+    if (got <= 0)
+        return got;
+    if (h->arch->act == ACT_SWIGLU_OAI)
+        return 0; /* config.json says "silu" and means this */
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(name, known[i].name)) {
+            h->act = known[i].kind;
+            return 0;
+        }
+    return err_set(
+        e, ERR_DATA,
+        "config.json: the activation \"%s\" is not known; silu, gelu, gelu_new, relu and relu2 are",
+        log_safe(name));
+}
+
+/* Heads, sizes of heads and feed-forward, layer by layer. */
+static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const uint32_t heads_range[2] = {1, 65536};
+    uint32_t *each = arena_alloc(&h->arena, h->layers, sizeof *each);
+    h->layer = arena_alloc(&h->arena, h->layers, sizeof *h->layer);
+    if (!each || !h->layer)
+        return err_memory(e, "layers", h->layers * sizeof *h->layer);
+    const char *kv = h->arch->hf_kv_heads ? h->arch->hf_kv_heads : "num_key_value_heads";
+    for (uint32_t i = 0; i < h->layers; i++)
+        each[i] = h->heads;
+    if (keys_each(k, "attention.head_count_kv", kv, heads_range, each, h->layers, e) < 0)
+        return -1;
+    if (h->arch->plain_heads && !k->gguf)
+        h->k_dim = h->v_dim = 0;
+    h->kv_heads = 0;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        if (h->heads % each[i])
+            return err_set(e, ERR_DATA, "layer %u has %u key-value heads, which do not divide its %u heads",
+                           i, each[i], h->heads);
+        h->layer[i].kv_heads = each[i];
+        h->layer[i].rope = true;
+        h->kv_heads = each[i] > h->kv_heads ? each[i] : h->kv_heads;
+        each[i] = h->ffn ? h->ffn : 4 * h->width;
+    }
+    if (keys_each(k, "feed_forward_length", "ffn_hidden_size|intermediate_size|n_inner", HPARAMS_COUNT, each,
+                  h->layers, e) < 0)
+        return -1;
+    h->ffn = 0;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        h->layer[i].ffn = each[i];
+        h->ffn = each[i] > h->ffn ? each[i] : h->ffn;
+    }
+    return 0;
+}
+
+/* Which layers see a window only: an array of flags or names, or a period. */
+static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
+{
+    bool use = true;
+    uint32_t first = 0;
+    if (keys_bool(k, NULL, "use_sliding_window", &use, e) < 0 ||
+        keys_u32(k, NULL, "max_window_layers", HPARAMS_COUNT, &first, e) < 0)
+        return -1;
+    if (!use)
+        h->window = 0;
+    h->window_pattern = h->arch->window_pattern;
+    char name[160];
+    json_t *types = k->gguf ? NULL : keys_json(k, "layer_types", name);
+    const struct gguf_key *flags = NULL;
+    if (k->gguf) {
+        snprintf(name, sizeof name, "%s.attention.sliding_window_pattern", k->prefix);
+        flags = gguf_find(k->gguf, name);
+        if (flags && flags->type == GGUF_ARRAY &&
+            gguf_get_array(k->gguf, name, flags->item == GGUF_BOOL ? GGUF_BOOL : GGUF_I64, 0, &flags, e) < 0)
+            return -1;
+        if (flags && (flags->type != GGUF_ARRAY || flags->count < h->layers))
+            flags = NULL;
+    }
+    if (!flags && !json_is_array(types) &&
+        keys_u32(k, "attention.sliding_window_pattern", "sliding_window_pattern|_sliding_window_pattern",
+                 HPARAMS_COUNT, &h->window_pattern, e) < 0)
+        return -1;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        uint32_t p = h->window_pattern;
+        bool on = (p == 0 || i % p < p - 1) && i >= first;
+        if (json_is_array(types)) {
+            const char *type = json_string_value(json_array_get(types, i));
+            if (!type)
+                return err_set(e, ERR_DATA, "config.json: layer_types has no name for layer %u", i);
+            if (strcmp(type, "sliding_attention") && strcmp(type, "full_attention"))
+                return err_set(
+                    e, ERR_DATA,
+                    "config.json: layer_types[%u] is \"%s\"; full_attention or sliding_attention is expected",
+                    i, log_safe(type));
+            on = !strcmp(type, "sliding_attention");
+        } else if (flags) {
+            on = gguf_item_i64(flags, i) != 0;
+        }
+        h->layer[i].sliding = h->window && on;
+    }
+    return 0;
+}
+
+static const float *read_factors(struct hparams *h, const struct keys *k, const char *name, struct err *e)
+{
+    char found[64];
+    json_t *a = keys_json(k, name, found);
+    size_t n = json_array_size(a);
+    if (!n || n > 65536 || (h->rope[0].factors && n != h->rope[0].factors)) {
+        err_set(e, ERR_DATA,
+                "config.json: longrope wants the arrays short_factor and long_factor, of equal length");
+        return NULL;
+    }
+    float *f = arena_alloc(&h->arena, n, sizeof *f);
+    if (!f) {
+        err_memory(e, "rope factors", n * sizeof *f);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++) {
+        f[i] = (float)json_number_value(json_array_get(a, i));
+        if (!(f[i] > 0)) {
+            err_set(e, ERR_DATA, "config.json: %s[%zu] is not a positive number", name, i);
+            return NULL;
+        }
+    }
+    h->rope[0].factors = (uint32_t)n;
+    return f;
+}
+
+/* The scaling's own numbers; k reads from the object that holds them (or from the GGUF). */
+static int read_scaling(struct hparams *h, const struct keys *k, struct rope_params *r, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum rope_scaling scaling;
+    } known[] = {
+        {"none", SCALING_NONE},         {"default", SCALING_NONE}, {"linear", SCALING_LINEAR},
+        {"dynamic", SCALING_DYNAMIC},   {"yarn", SCALING_YARN},    {"llama3", SCALING_LLAMA3},
+        {"longrope", SCALING_LONGROPE}, {"su", SCALING_LONGROPE},  {"mrope", SCALING_NONE},
+    };
+    char type[32] = "";
+    if (keys_str(k, "rope.scaling.type", "rope_type|type", type, sizeof type, e) < 0)
+        return -1;
+    size_t i = 0, n = sizeof known / sizeof *known;
+    while (type[0] && i < n && strcmp(type, known[i].name))
+        i++;
+    if (i == n)
+        return err_set(e, ERR_DATA,
+                       "rope scaling \"%s\" is not known; linear, dynamic, yarn, llama3 and longrope are",
+                       log_safe(type));
+    if (type[0])
+        r->scaling = known[i].scaling;
+    if (keys_f32(k, "rope.freq_base", "rope_theta", POSITIVE, &r->theta, e) < 0 ||
+        keys_f32(k, "rope.scaling.factor", "factor", HPARAMS_REAL, &r->factor, e) < 0 ||
+        keys_u32(k, "rope.scaling.original_context_length", "original_max_position_embeddings", HPARAMS_COUNT,
+                 &r->original, e) < 0 ||
+        keys_f32(k, "rope.scaling.attn_factor", "attention_factor", HPARAMS_REAL, &r->attention_factor, e) <
+            0 ||
+        keys_f32(k, "rope.scaling.yarn_beta_fast", "beta_fast", HPARAMS_REAL, &r->beta_fast, e) < 0 ||
+        keys_f32(k, "rope.scaling.yarn_beta_slow", "beta_slow", HPARAMS_REAL, &r->beta_slow, e) < 0 ||
+        keys_f32(k, NULL, "mscale", HPARAMS_REAL, &r->mscale, e) < 0 ||
+        keys_f32(k, "rope.scaling.yarn_log_multiplier", "mscale_all_dim", HPARAMS_REAL, &r->mscale_all_dim,
+                 e) < 0 ||
+        keys_bool(k, NULL, "truncate", &r->truncate, e) < 0 ||
+        keys_f32(k, NULL, "low_freq_factor", HPARAMS_REAL, &r->low_freq, e) < 0 ||
+        keys_f32(k, NULL, "high_freq_factor", HPARAMS_REAL, &r->high_freq, e) < 0 ||
+        keys_f32(k, NULL, "partial_rotary_factor", HPARAMS_REAL, &r->partial, e) < 0)
+        return -1;
+    if (k->gguf && !type[0] && r->factor > 0)
+        r->scaling = SCALING_LINEAR;
+    if (!k->gguf && r->scaling == SCALING_LONGROPE) {
+        r->short_factor = read_factors(h, k, "short_factor", e);
+        r->long_factor = r->short_factor ? read_factors(h, k, "long_factor", e) : NULL;
+        r->factors = h->rope[0].factors;
+        return r->long_factor ? 0 : -1;
+    }
+    return 0;
+}
+
+static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
+{
+    struct rope_params *full = &h->rope[0], *local = &h->rope[1];
+    *full =
+        (struct rope_params){.theta = 10000, .beta_fast = 32, .beta_slow = 1, .truncate = true, .partial = 1};
+    if (k->gguf) {
+        if (keys_f32(k, "rope.scale_linear", NULL, HPARAMS_REAL, &full->factor, e) < 0 ||
+            read_scaling(h, k, full, e) < 0)
+            return -1;
+        *local = *full;
+        return keys_f32(k, "rope.freq_base_swa", NULL, POSITIVE, &local->theta, e) < 0 ? -1 : 0;
+    }
+    /* The older spelling first: rope_theta beside rope_scaling; then rope_parameters, maybe one for each kind of layer. */
+    char name[64];
+    if (keys_f32(k, NULL, "rope_theta|rotary_emb_base", POSITIVE, &full->theta, e) < 0 ||
+        keys_f32(k, NULL, "partial_rotary_factor|rotary_pct|rope_pct|rotary_emb_fraction", HPARAMS_REAL,
+                 &full->partial, e) < 0)
+        return -1;
+    json_t *both = keys_json(k, "rope_parameters", name), *old = keys_json(k, "rope_scaling", name);
+    json_t *global = json_object_get(both, "full_attention"),
+           *slide = json_object_get(both, "sliding_attention");
+    *local = *full;
+    struct keys in = {.config = global ? global : both ? both : old};
+    if (json_is_object(in.config) && read_scaling(h, &in, full, e) < 0)
+        return -1;
+    if (!slide && !global)
+        *local = *full;
+    in.config = slide;
+    if (json_is_object(slide) && read_scaling(h, &in, local, e) < 0)
+        return -1;
+    /* phi3 keeps it outside the scaling's object, where it counts more. */
+    for (int i = 0; i < 2; i++)
+        if (h->rope[i].scaling != SCALING_NONE &&
+            keys_u32(k, NULL, "original_max_position_embeddings", HPARAMS_COUNT, &h->rope[i].original, e) < 0)
+            return -1;
+    if (!slide && keys_json(k, "rope_local_base_freq", name)) {
+        *local = (struct rope_params){.theta = full->theta, .partial = full->partial};
+        return keys_f32(k, NULL, "rope_local_base_freq", POSITIVE, &local->theta, e) < 0 ? -1 : 0;
+    }
+    return 0;
+}
+
+/* How an encoder's rows become one: a key in GGUF, a file beside the tensors in a folder. */
+static int read_pooling(struct hparams *h, const struct keys *k, const struct store *s, struct err *e)
+{
+    static const uint32_t range[2] = {0, 4};
+    uint32_t type = h->arch->encoder ? POOLING_MEAN : POOLING_NONE;
+    if (keys_u32(k, "pooling_type", NULL, range, &type, e) < 0)
+        return -1;
+    h->pooling = type <= POOLING_LAST ? (enum pooling)type : POOLING_NONE;
+    const char *path = store_beside(s, "1_Pooling/config.json");
+    json_t *said = path ? jsonread_file(path, &jsonread_config, e) : NULL;
+    if (path && !said)
+        return -1;
+    struct keys in = {.config = said};
+    bool cls = false, mean = false, last = false;
+    int bad = said && (keys_bool(&in, NULL, "pooling_mode_cls_token", &cls, e) < 0 ||
+                       keys_bool(&in, NULL, "pooling_mode_mean_tokens", &mean, e) < 0 ||
+                       keys_bool(&in, NULL, "pooling_mode_lasttoken", &last, e) < 0);
+    if (cls || mean || last)
+        h->pooling = cls ? POOLING_CLS : last ? POOLING_LAST : POOLING_MEAN;
+    json_decref(said);
+    return bad ? -1 : 0;
+}
+
+static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const uint32_t range[2] = {0, 3};
+    uint32_t func = 0;
+    char name[32] = "";
+    h->gating = h->arch->gating;
+    if (keys_u32(k, "expert_gating_func", NULL, range, &func, e) < 0 ||
+        keys_str(k, NULL, "scoring_func", name, sizeof name, e) < 0)
+        return -1;
+    if (func == 1 || !strcmp(name, "softmax"))
+        h->gating = GATING_SOFTMAX;
+    else if (func == 2 || !strcmp(name, "sigmoid"))
+        h->gating = GATING_SIGMOID;
+    else if (func == 3)
+        h->gating = GATING_SOFTMAX_TOPK;
+    else if (name[0])
+        return err_set(e, ERR_DATA, "config.json: scoring_func is \"%s\"; softmax or sigmoid is expected",
+                       log_safe(name));
+    if (h->experts && (!h->expert_ffn || (h->arch->expert_is_ffn && !k->gguf)))
+        h->expert_ffn = h->ffn;
+    uint64_t shared = (uint64_t)h->shared_experts * h->expert_ffn;
+    if (shared > MOST)
+        return err_set(e, ERR_DATA, "%u shared experts of width %u are more than can be", h->shared_experts,
+                       h->expert_ffn);
+    if (!h->shared_ffn)
+        h->shared_ffn = (uint32_t)shared;
+    if (h->experts && (!h->experts_used || h->experts_used > h->experts))
+        return err_set(e, ERR_DATA, "%u of %u experts are used for a token; from 1 to all is expected",
+                       h->experts_used, h->experts);
+    if (h->experts && h->expert_groups > 1 &&
+        (h->experts % h->expert_groups || !h->expert_groups_used || h->expert_groups_used > h->expert_groups))
+        return err_set(e, ERR_DATA, "%u experts in %u groups of which %u are used: that does not divide",
+                       h->experts, h->expert_groups, h->expert_groups_used);
+    return 0;
+}
+
+/* What follows from the rest where nothing was said. */
+static int settle(struct hparams *h, struct err *e)
+{
+    bool given = h->rope_dims != 0;
+    if (!h->k_dim && h->width % h->heads)
+        return err_set(e, ERR_DATA,
+                       "a width of %u is not a multiple of %u heads, and no size of a head is given",
+                       h->width, h->heads);
+    if (!h->k_dim)
+        h->k_dim = h->width / h->heads;
+    if (!h->v_dim)
+        h->v_dim = h->k_dim;
+    if (!given)
+        h->rope_dims =
+            (uint32_t)(h->k_dim * (h->arch->partial_rope ? (double)h->rope[0].partial : 1.0) + 1e-6);
+    if (h->rope_dims % 2 || h->rope_dims > h->k_dim)
+        return err_set(e, ERR_DATA, "%u dimensions of a head rotate; an even number up to %u is expected",
+                       h->rope_dims, h->k_dim);
+    uint64_t widest = h->k_dim > h->nope_dim + h->v_dim ? h->k_dim : h->nope_dim + h->v_dim;
+    if (widest * h->heads > MOST)
+        return err_set(e, ERR_DATA, "%u heads of %llu dimensions are more than can be", h->heads,
+                       (unsigned long long)widest);
+    if (h->attn_scale == 0)
+        h->attn_scale = (float)(1 / sqrt(h->k_dim));
+    if (!(h->eps >= 0 && h->eps < 1))
+        return err_set(e, ERR_DATA, "the epsilon of the norms is %g; a number from 0 to 1 is expected",
+                       (double)h->eps);
+    if (h->logit_scale == 0)
+        return err_set(e, ERR_DATA, "the scale of the logits is 0");
+    return 0;
+}
+
+static int read_all(struct hparams *h, const struct keys *k, const struct store *s, struct err *e)
+{
+    h->rope_kind = k->gguf ? h->arch->gguf_rope : h->arch->hf_rope;
+    h->normalise = h->arch->normalise;
+    h->causal = !h->arch->encoder;
+    h->embed_scale = h->residual_scale = h->logit_scale = h->weight_scale = 1;
+    h->eps = 1e-5f;
+    h->act_alpha = 1.702f;
+    h->act_limit = 7;
+    if (read_fields(h, k, e) < 0 || read_act(h, k, e) < 0 || read_layers(h, k, e) < 0 ||
+        read_sliding(h, k, e) < 0 || read_rope(h, k, e) < 0 || read_pooling(h, k, s, e) < 0 ||
+        read_gating(h, k, e) < 0)
+        return -1;
+    if (h->arch->setup && h->arch->setup(h, k, e) < 0)
+        return -1;
+    return settle(h, e);
+}
+
+static int read_gguf(struct hparams *h, const struct store *s, struct err *e)
+{
+    struct gguf_str name;
+    int got = gguf_get_str(s->gguf, "general.architecture", &name, e);
+    if (got < 0)
+        return -1;
+    if (!got)
+        return err_set(e, ERR_DATA, "the file has no key general.architecture");
+    snprintf(h->spelled, sizeof h->spelled, "%.*s", (int)(name.n < 63 ? name.n : 63), name.s);
+    h->arch = arch_by_gguf(h->spelled);
+    if (!h->arch)
+        return arch_unknown(h->spelled, s->kind, e);
+    struct keys k = {.gguf = s->gguf, .prefix = h->spelled};
+    if (read_all(h, &k, s, e) < 0)
+        return -1;
+    /* The embedding knows best; without tensors the list of tokens does. */
+    const struct tensor *t = store_find(s, "token_embd.weight");
+    const struct gguf_key *tokens = gguf_find(s->gguf, "tokenizer.ggml.tokens");
+    if (t)
+        h->vocab = (uint32_t)(t->shape[1] < (1u << 26) ? t->shape[1] : 0);
+    else if (!h->vocab && tokens)
+        h->vocab = (uint32_t)(tokens->count < (1u << 26) ? tokens->count : 0);
+    return 0;
+}
+
+static int read_config(struct hparams *h, const struct store *s, struct err *e)
+{
+    if (!s->config)
+        return err_set(e, ERR_DATA, "%s: there is no config.json beside the tensors", log_safe(s->path));
+    json_t *text = json_object_get(s->config, "text_config"),
+           *config = json_is_object(text) ? text : s->config;
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    if (!type)
+        type = json_string_value(json_object_get(s->config, "model_type"));
+    json_t *classes = json_object_get(config, "architectures");
+    const char *class = json_string_value(json_array_get(classes, 0));
+    snprintf(h->spelled, sizeof h->spelled, "%s", type ? type : class ? class : "(none)");
+    h->arch = arch_by_config(type, class);
+    if (!h->arch)
+        return arch_unknown(h->spelled, s->kind, e);
+    json_t *merged = json_copy(config);
+    json_t *defaults = json_loads(h->arch->defaults ? h->arch->defaults : "{}", 0, NULL);
+    int ok = -1;
+    /* A member that is null stays null: it says "none". */
+    if (!merged || !defaults || json_object_update_missing(merged, defaults) < 0) {
+        err_memory(e, "config.json", 0);
+    } else {
+        struct keys k = {.config = merged};
+        ok = read_all(h, &k, s, e);
+        if (!ok && !h->vocab)
+            ok = err_set(e, ERR_DATA, "config.json has no vocab_size");
+    }
+    json_decref(defaults);
+    json_decref(merged);
+    return ok;
+}
+
+int hparams_read(struct hparams *h, const struct store *s, struct err *e)
+{
+    *h = (struct hparams){.container = s->kind};
+    int ok = s->kind == STORE_GGUF ? read_gguf(h, s, e) : read_config(h, s, e);
+    if (ok < 0)
+        hparams_free(h);
+    return ok;
+}
+
+void hparams_free(struct hparams *h)
+{
+    arena_free(&h->arena);
+    h->layer = NULL;
+}

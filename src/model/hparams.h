@@ -1,0 +1,95 @@
+/* The hyper-parameters of a model, as one struct whatever the container. They are read from keys alone:
+ * a file without tensors (a bare vocabulary) may have them, and may lack them.
+ *
+ * What differs from layer to layer is in `layer`; counts there are never larger than the plain fields. */
+#pragma once
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "device/plan.h"
+#include "format/store.h"
+#include "model/keys.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct arch;
+
+enum rope_scaling {
+    SCALING_NONE,
+    SCALING_LINEAR,
+    SCALING_DYNAMIC, /* NTK: the base grows with the context */
+    SCALING_YARN,
+    SCALING_LLAMA3,
+    SCALING_LONGROPE
+};
+
+struct rope_params {
+    float theta;
+    enum rope_scaling scaling;
+    float factor;           /* 0 = not given */
+    uint32_t original;      /* context before scaling; 0 = not given: the trained one */
+    float attention_factor; /* 0 = not given */
+    float beta_fast, beta_slow, mscale, mscale_all_dim;
+    bool truncate; /* YaRN's ramp between whole dimensions */
+    float low_freq, high_freq;
+    float partial;             /* share of the head that rotates */
+    const float *short_factor; /* (factors): longrope from config.json */
+    const float *long_factor;
+    uint32_t factors;
+};
+
+enum pooling { POOLING_NONE, POOLING_MEAN, POOLING_CLS, POOLING_LAST };
+
+struct layer_params {
+    uint32_t kv_heads, ffn;
+    bool sliding; /* sees hparams.window tokens only */
+    bool rope;
+};
+
+struct hparams {
+    const struct arch *arch;
+    enum store_kind container;
+    char spelled[64]; /* the architecture as the file spells it */
+    struct arena arena;
+
+    uint32_t vocab, context, layers, width, ffn;
+    uint32_t heads, kv_heads, k_dim, v_dim; /* k_dim, v_dim: of a head */
+    uint32_t rope_dims;
+    struct layer_params *layer; /* (layers) */
+    struct rope_params rope[2]; /* [0] of full layers, [1] of sliding ones */
+    enum rope_kind rope_kind;
+
+    float eps;
+    enum act_kind act;
+    float act_alpha, act_limit;      /* ACT_SWIGLU_OAI */
+    uint32_t window, window_pattern; /* a layer i slides when pattern is 0 or i % pattern < pattern - 1 */
+    float attn_scale;                /* of q.k; 0 until known */
+    bool scale_by_layer;             /* ... divided by the layer's number, from 1 */
+    float attn_softcap, logit_softcap;
+    float embed_scale, residual_scale, logit_scale;
+    float clamp_qkv;
+    bool parallel; /* attention and feed-forward side by side */
+    bool tied;     /* config.json says that the head is the embedding */
+    bool causal;
+    bool alibi;
+    enum pooling pooling;
+    uint32_t types; /* token types of an encoder */
+    uint32_t position_offset;
+
+    uint32_t experts, experts_used, expert_ffn, shared_ffn, shared_experts;
+    uint32_t expert_groups, expert_groups_used;
+    enum gating_kind gating;
+    bool normalise;
+    float weight_scale;
+
+    uint32_t q_lora, kv_lora, nope_dim; /* latent attention; rope_dims is the rest of a head */
+};
+
+int hparams_read(struct hparams *h, const struct store *s, struct err *e);
+void hparams_free(struct hparams *h);
+
+/* For the families' own keys. */
+extern const uint32_t HPARAMS_SIZE[2];  /* 1 to 2^24 */
+extern const uint32_t HPARAMS_COUNT[2]; /* 0 to 2^24 */
+extern const double HPARAMS_REAL[2];

@@ -1,0 +1,186 @@
+/* The table of names, and the search with it. */
+#include "model/lookup.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* hf: alternatives after the layer's prefix (or the root, for tensors of no layer); "%u" is the expert.
+ * The first that is in the file counts, so the narrower name stands first. */
+static const struct {
+    const char *name, *hf;
+} table[] = {
+    {"token_embd", "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings"},
+    {"token_types", "embeddings.token_type_embeddings"},
+    {"position_embd", "wpe|embeddings.position_embeddings"},
+    {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm"},
+    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm"},
+    {"output", "lm_head|embed_out"},
+    {"attn_norm", "input_layernorm|ln_1|ln_mlp"},
+    {"attn_norm_2", "ln_attn"},
+    {"attn_q", "self_attn.q_proj|attention.self.query"},
+    {"attn_k", "self_attn.k_proj|attention.self.key"},
+    {"attn_v", "self_attn.v_proj|attention.self.value"},
+    {"attn_qkv",
+     "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|self_attention.query_key_value|attn.Wqkv"},
+    {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
+                    "attention.output.dense|attn.out_proj"},
+    {"attn_q_norm", "self_attn.q_norm|self_attn.q_layernorm|self_attn.q_layernorm.norms.%u"},
+    {"attn_k_norm", "self_attn.k_norm|self_attn.k_layernorm|self_attn.k_layernorm.norms.%u"},
+    {"attn_sinks", "self_attn.sinks"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"attn_output_norm", "attention.output.LayerNorm|norm1|post_attention_layernorm"},
+    {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm"},
+    {"ffn_norm", "pre_feedforward_layernorm|post_attention_layernorm|ln_2"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+    {"ffn_gate", "mlp.gate_proj|mlp.fc12"},
+    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense"},
+    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense"},
+    {"ffn_gate_up", "mlp.gate_up_proj"},
+    {"ffn_gate_inp", "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer"},
+    {"exp_probs_b", "mlp.gate.e_score_correction"},
+    {"ffn_gate_exps", "mlp.experts.%u.gate_proj|block_sparse_moe.experts.%u.w1"},
+    {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3"},
+    {"ffn_down_exps", "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
+                      "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj"},
+    {"ffn_gate_up_exps",
+     "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|block_sparse_moe.experts.gate_up_proj"},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj|mlp.shared_experts.down_proj|shared_mlp.output_linear"},
+    {"ffn_gate_up_shexp", "shared_mlp.input_linear"},
+    {"attn_q_a", "self_attn.q_a_proj"},
+    {"attn_q_b", "self_attn.q_b_proj"},
+    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
+    {"attn_kv_b", "self_attn.kv_b_proj"},
+    {"attn_q_a_norm", "self_attn.q_a_layernorm"},
+    {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+};
+
+void lookup_open(struct lookup *n, const struct store *s)
+{
+    static const char *const roots[] = {"model.language_model.",
+                                        "language_model.model.",
+                                        "model.text_model.",
+                                        "model.",
+                                        "transformer.",
+                                        "gpt_neox.",
+                                        "bert.",
+                                        "roberta.",
+                                        "",
+                                        "base_model.model."};
+    static const char *const stacks[] = {"layers.", "h.", "encoder.layer.", "encoder.layers."};
+    *n = (struct lookup){.store = s};
+    if (s->kind == STORE_GGUF)
+        return;
+    for (size_t r = 0; r < sizeof roots / sizeof *roots; r++)
+        for (size_t k = 0; k < sizeof stacks / sizeof *stacks; k++) {
+            char want[128];
+            int len = snprintf(want, sizeof want, "%s%s0.", roots[r], stacks[k]);
+            for (size_t i = 0; i < s->count; i++)
+                if (!strncmp(s->tensors[i].name, want, (size_t)len)) {
+                    snprintf(n->root, sizeof n->root, "%s", roots[r]);
+                    snprintf(n->stack, sizeof n->stack, "%s", stacks[k]);
+                    return;
+                }
+        }
+    snprintf(n->root, sizeof n->root, "model.");
+    snprintf(n->stack, sizeof n->stack, "layers.");
+}
+
+static void gguf_name(struct tensor_at at, const char *suffix, char out[256])
+{
+    char layer[32] = "", expert[32] = "";
+    if (at.layer >= 0)
+        snprintf(layer, sizeof layer, "blk.%d.", at.layer);
+    int base = (int)strlen(at.name);
+    if (at.expert >= 0) {
+        base -= 5; /* "_exps": files from before the experts were stacked */
+        snprintf(expert, sizeof expert, ".%d", at.expert);
+    }
+    snprintf(out, 256, "%s%.*s%s%s", layer, base, at.name, expert, suffix);
+}
+
+/* One alternative, spelled out. False where it wants an expert and there is none, or the reverse. */
+static bool hf_name(const struct lookup *n, struct tensor_at at, const char *alt, size_t len,
+                    const char *root, const char *suffix, char out[256])
+{
+    char layer[64] = "", expert[32] = "";
+    const char *hole = memchr(alt, '%', len);
+    if ((at.expert >= 0) != (hole != NULL))
+        return false;
+    if (at.layer >= 0)
+        snprintf(layer, sizeof layer, "%s%d.", n->stack, at.layer);
+    if (!hole) {
+        snprintf(out, 256, "%s%s%.*s%s", root, layer, (int)len, alt, suffix);
+        return true;
+    }
+    snprintf(expert, sizeof expert, "%d", at.expert);
+    size_t before = (size_t)(hole - alt);
+    snprintf(out, 256, "%s%s%.*s%s%.*s%s", root, layer, (int)before, alt, expert, (int)(len - before - 2),
+             hole + 2, suffix);
+    return true;
+}
+
+static const char *alternatives(const char *name)
+{
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strcmp(table[i].name, name))
+            return table[i].hf;
+    return "";
+}
+
+static const struct tensor *find_hf(const struct lookup *n, struct tensor_at at, const char *suffix)
+{
+    /* Heads stand outside the decoder's root. */
+    const char *roots[] = {n->root, at.layer < 0 ? "" : NULL, at.layer < 0 ? "language_model." : NULL};
+    char name[256];
+    for (size_t r = 0; r < 3; r++)
+        for (const char *alt = alternatives(at.name); roots[r] && *alt; alt += *alt == '|') {
+            size_t len = strcspn(alt, "|");
+            if (hf_name(n, at, alt, len, roots[r], suffix, name)) {
+                const struct tensor *t = store_find(n->store, name);
+                if (t)
+                    return t;
+            }
+            alt += len;
+        }
+    return NULL;
+}
+
+const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, const char *suffix)
+{
+    char name[256];
+    if (n->store->kind == STORE_GGUF) {
+        gguf_name(at, suffix, name);
+        return store_find(n->store, name);
+    }
+    /* a bare parameter; the names that norms had in TensorFlow */
+    static const char *const weights[] = {".weight", "", ".gamma", NULL};
+    static const char *const biases[] = {".bias", "_bias", ".beta", NULL};
+    const char *const alone[] = {suffix, NULL};
+    const char *const *tries = !strcmp(suffix, ".weight") ? weights
+                               : !strcmp(suffix, ".bias") ? biases
+                                                          : alone;
+    const struct tensor *t = NULL;
+    for (; !t && *tries; tries++)
+        t = find_hf(n, at, *tries);
+    return t;
+}
+
+const char *lookup_expected(const struct lookup *n, struct tensor_at at, const char *suffix, char out[256])
+{
+    if (n->store->kind == STORE_GGUF) {
+        gguf_name(at, suffix, out);
+        return out;
+    }
+    for (const char *alt = alternatives(at.name); *alt; alt += *alt == '|') {
+        size_t len = strcspn(alt, "|");
+        if (hf_name(n, at, alt, len, n->root, suffix, out))
+            return out;
+        alt += len;
+    }
+    snprintf(out, 256, "%s%s", at.name, suffix);
+    return out;
+}

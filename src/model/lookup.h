@@ -1,0 +1,27 @@
+/* Tensors by canonical name, which is GGUF's: "attn_q" of layer 3 is blk.3.attn_q.weight there and
+ * model.layers.3.self_attn.q_proj.weight in a Hugging Face file. One table maps them for all families. */
+#pragma once
+
+#include "format/store.h"
+
+#include <stdint.h>
+
+enum { LOOKUP_NO_LAYER = -1, LOOKUP_NO_EXPERT = -1 };
+
+/* Where the decoder lies among the names: "model." + "layers." in most files. */
+struct lookup {
+    const struct store *store;
+    char root[64], stack[32];
+};
+
+struct tensor_at {
+    const char *name; /* canonical */
+    int layer;        /* or LOOKUP_NO_LAYER */
+    int expert;       /* or LOOKUP_NO_EXPERT */
+};
+
+void lookup_open(struct lookup *n, const struct store *s);
+/* suffix: ".weight", ".bias", ... NULL where the file has no such tensor. */
+const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, const char *suffix);
+/* How a person would look for it in this file; for messages. */
+const char *lookup_expected(const struct lookup *n, struct tensor_at at, const char *suffix, char out[256]);

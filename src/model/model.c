@@ -1,0 +1,78 @@
+/* Opening a model: read the hyper-parameters, let the family bind its weights and write its plan, check it. */
+#include "model/model.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "model/arch.h"
+#include "model/build.h"
+
+#include <string.h>
+
+/* A tensor of a layer that nobody asked for may mean a model that is not what it says. */
+static void warn_unused(const struct binder *b, const struct store *s)
+{
+    static const char *const known[] = {"rotary_emb.", "attn.bias", "masked_bias", "attention.bias",
+                                        "rope_freqs"};
+    char layers[128];
+    int n = s->kind == STORE_GGUF ? snprintf(layers, sizeof layers, "blk.")
+                                  : snprintf(layers, sizeof layers, "%s%s", b->names.root, b->names.stack);
+    for (size_t i = 0; i < s->count; i++) {
+        const char *name = s->tensors[i].name;
+        bool fine = b->used[i] || strncmp(name, layers, (size_t)n) != 0;
+        for (size_t j = 0; !fine && j < sizeof known / sizeof *known; j++)
+            fine = strstr(name, known[j]) != NULL;
+        unsigned long layer = fine ? 0 : strtoul(name + n, NULL, 10);
+        if (!fine && layer < b->h->layers) { /* beyond: layers for predicting several tokens */
+            log_warn("%s: tensor %s is not used by architecture %s; the results may be wrong",
+                     log_safe(s->path), log_safe(name), b->h->arch->name);
+            return;
+        }
+    }
+}
+
+static int build_plan(struct model *m, uint32_t ctx, struct err *e)
+{
+    struct build b = {.h = &m->h, .p = &m->plan, .ctx = ctx ? ctx : m->h.context};
+    int ok = -1;
+    if (binder_open(&b.bind, m->store, &m->h, &m->weights, e) == 0) {
+        b.bind.conv1d = m->h.arch->conv1d && m->store->kind == STORE_SAFETENSORS;
+        build_begin(&b);
+        m->h.arch->build(&b);
+        if (m->plan.failed)
+            err_memory(e, "the plan", 0);
+        ok = e->code ? -1 : plan_check(&m->plan, &m->weights, e);
+    }
+    m->owned = b.bind.owned;
+    m->converted = b.bind.owned_bytes;
+    if (ok == 0)
+        warn_unused(&b.bind, m->store);
+    binder_close(&b.bind);
+    return ok;
+}
+
+int model_open(struct model **out, const struct store *s, const struct model_options *o, struct err *e)
+{
+    struct err own = {0};
+    struct model *m = mem_zalloc(1, sizeof *m);
+    if (!m)
+        return err_memory(e, "the model", sizeof *m);
+    m->store = s;
+    if (hparams_read(&m->h, s, &own) < 0 || build_plan(m, o ? o->ctx : 0, &own) < 0) {
+        model_close(m);
+        err_set(e, own.code, "%s: %s", log_safe(s->path), own.text);
+        return -1;
+    }
+    *out = m;
+    return 0;
+}
+
+void model_close(struct model *m)
+{
+    if (!m)
+        return;
+    plan_free(&m->plan);
+    weights_free(&m->weights);
+    owned_free(m->owned);
+    hparams_free(&m->h);
+    mem_free(m);
+}

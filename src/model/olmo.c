@@ -1,0 +1,46 @@
+/* olmo: norms without weights. olmo2: norms after each half, not before, and norms over all of Q and K. */
+#include "model/families.h"
+
+void olmo_build(struct build *b)
+{
+    struct norm bare = {.kind = NORM_LAYER, .eps = b->h->eps};
+    build_embed(b);
+    for (uint32_t i = 0; i < b->h->layers; i++) {
+        build_qkv(b, i, bare);
+        build_attn(b, i);
+        build_out(b, i);
+        build_ffn(b, i, bare);
+    }
+    build_logits(b, bare);
+}
+
+void olmo2_build(struct build *b)
+{
+    struct norm none = {0};
+    build_embed(b);
+    for (uint32_t i = 0; i < b->h->layers; i++) {
+        build_qkv(b, i, none);
+        build_attn(b, i);
+        build_out(b, i)->post = build_norm(b, "post_attention_norm", (int)i);
+        build_ffn(b, i, none)->post = build_norm(b, "post_ffw_norm", (int)i);
+    }
+    build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
+}
+
+/* olmo3: layers that slide rotate without scaling. */
+int olmo2_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    (void)k, (void)e;
+    h->rope[1] = (struct rope_params){.theta = h->rope[1].theta, .partial = h->rope[1].partial};
+    return 0;
+}
+
+/* It would clip Q and K after their norms, which no operation does. */
+int olmoe_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    (void)k;
+    if (h->clamp_qkv != 0)
+        return err_set(e, ERR_DATA, "clip_qkv is %g; olmoe models that clip Q, K and V cannot be run",
+                       (double)h->clamp_qkv);
+    return 0;
+}

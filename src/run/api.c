@@ -1,0 +1,330 @@
+/* The public header, over the layers below. */
+#include "quern.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "run/embed.h"
+#include "run/engine.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { API_STOPS = 16 };
+
+struct quern_model {
+    struct loaded *loaded;
+    struct engine *engine; /* NULL with `embed`: then the sequence, under the mutex */
+    struct seq *seq;
+    pthread_mutex_t mutex;
+};
+
+/* There is no other: the engine's streams under the public name. */
+static struct stream *api_stream(struct quern_stream *s)
+{
+    return (struct stream *)s;
+}
+
+const char *quern_version(void)
+{
+    return QUERN_VERSION;
+}
+
+void quern_free(void *p)
+{
+    mem_free(p);
+}
+
+/* Hands an error over to the caller, who may not want it. */
+static int api_fail(const struct err *e, struct quern_error *out)
+{
+    if (out) {
+        _Static_assert(sizeof out->text == sizeof e->text, "the two texts are copied whole");
+        out->code = (int)e->code;
+        memcpy(out->text, e->text, sizeof out->text);
+    }
+    return -1;
+}
+
+static int api_open(struct quern_model *m, const char *path, const struct quern_options *o, struct err *e)
+{
+    struct store *store;
+    struct loaded_options lo = {
+        .runner = {.device = o->device,
+                   .ctx = o->ctx,
+                   .seqs = o->streams,
+                   .kv_type = DTYPE_F16,
+                   .device_options = {.threads = o->threads, .exact = o->exact != 0}},
+        .chat_template = o->chat_template,
+        .hidden = o->embed != 0,
+    };
+    if (o->embed) /* a whole text is one step */
+        lo.runner.chunk = lo.runner.outs = UINT32_MAX;
+    else if (o->draft)
+        lo.runner.outs = RUNNER_CHUNK;
+    if (store_open(&store, path, e) || loaded_open(&m->loaded, store, &lo, e))
+        return -1;
+    if (o->embed)
+        return (m->seq = seq_open(m->loaded->runner, e)) ? 0 : -1;
+    return engine_open(&m->engine, m->loaded, &(struct engine_options){.queue = o->queue, .draft = o->draft},
+                       e);
+}
+
+struct quern_model *quern_open(const char *path, const struct quern_options *options,
+                               struct quern_error *error)
+{
+    static const struct quern_options none;
+    struct err e = {0};
+    struct quern_model *m = mem_zalloc(1, sizeof *m);
+    if (!m)
+        err_memory(&e, "the model", sizeof *m);
+    else {
+        pthread_mutex_init(&m->mutex, NULL);
+        if (!api_open(m, path, options ? options : &none, &e))
+            return m;
+    }
+    api_fail(&e, error);
+    quern_close(m);
+    return NULL;
+}
+
+void quern_close(struct quern_model *m)
+{
+    if (!m)
+        return;
+    engine_close(m->engine);
+    seq_close(m->seq);
+    loaded_close(m->loaded);
+    pthread_mutex_destroy(&m->mutex);
+    mem_free(m);
+}
+
+/* The messages of a request as JSON; NULL and an error where they are none. */
+static json_t *api_messages(const struct quern_request *r, struct err *e)
+{
+    json_error_t why;
+    json_t *messages;
+    if (r->messages) {
+        messages = json_loads(r->messages, JSON_REJECT_DUPLICATES, &why);
+        if (!messages)
+            err_set(e, ERR_USAGE, "messages is not JSON: %s at byte %d", why.text, why.position);
+        else if (!json_is_array(messages)) {
+            err_set(e, ERR_USAGE, "messages is not a JSON array");
+            json_decref(messages);
+            messages = NULL;
+        }
+        return messages;
+    }
+    messages = json_array();
+    int failed = 0;
+    if (r->system)
+        failed =
+            json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", r->system));
+    failed |= json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", r->prompt));
+    if (!failed)
+        return messages;
+    err_set(e, ERR_USAGE, "the prompt is not valid UTF-8 text");
+    json_decref(messages);
+    return NULL;
+}
+
+static int api_prompt(struct quern_model *m, const struct quern_request *r, struct ids *out, struct err *e)
+{
+    if (!r->messages + !r->prompt + !r->raw != 2)
+        return err_set(e, ERR_USAGE, "one of messages, prompt and raw has to be given");
+    if (r->raw)
+        return tokenizer_encode(m->loaded->tokenizer, r->raw, strlen(r->raw), TOK_SPECIAL | TOK_ADD, out, e);
+    json_t *messages = api_messages(r, e);
+    if (!messages)
+        return -1;
+    int failed = loaded_prompt(m->loaded, &(struct prompt_request){.messages = messages}, out, e);
+    json_decref(messages);
+    return failed;
+}
+
+static void api_sampler(const struct quern_model *m, const struct quern_request *r, struct sampler_params *p)
+{
+    *p = m->loaded->defaults;
+    p->seed = r->seed;
+    p->temperature = r->greedy ? 0 : r->temperature != 0 ? r->temperature : p->temperature;
+    p->top_p = r->top_p != 0 ? r->top_p : p->top_p;
+    p->min_p = r->min_p != 0 ? r->min_p : p->min_p;
+    p->top_k = r->top_k ? r->top_k : p->top_k;
+}
+
+/* The rule that the request asks for, or NULL. */
+static int api_rule(struct quern_model *m, const struct quern_request *r, struct rule **out, struct err *e)
+{
+    struct constraint *c = NULL;
+    *out = NULL;
+    if (!r->json_schema && !r->grammar)
+        return 0;
+    if (r->json_schema && r->grammar)
+        return err_set(e, ERR_USAGE, "json_schema and grammar cannot both hold: give one of them");
+    const struct constraint_vocab *v = loaded_vocab(m->loaded, e);
+    if (!v)
+        return -1;
+    if (r->grammar)
+        c = constraint_from_gbnf(r->grammar, strlen(r->grammar), e);
+    else {
+        json_error_t why;
+        json_t *schema = json_loads(r->json_schema, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+        if (!schema)
+            return err_set(e, ERR_USAGE, "json_schema is not JSON: %s in line %d", why.text, why.line);
+        c = constraint_from_schema(schema, e);
+        json_decref(schema);
+    }
+    return c ? rule_open(out, c, v, e) : -1;
+}
+
+static struct stream *api_submit(struct quern_model *m, const struct quern_request *request, struct err *e)
+{
+    struct ids prompt = {0};
+    struct rule *rule = NULL;
+    struct stream *s = NULL;
+    struct engine_request r = {.most = request->max_tokens,
+                               .stop_strings = request->stop,
+                               .logprobs = request->logprobs != 0,
+                               .seconds = request->seconds,
+                               .salt = request->salt};
+    if (!m->engine) {
+        err_set(e, ERR_USAGE, "the model was opened for embeddings: open it without `embed`");
+        return NULL;
+    }
+    api_sampler(m, request, &r.sampler);
+    while (request->stop && request->stop[r.stops] && r.stops < API_STOPS)
+        r.stops++;
+    if (!api_prompt(m, request, &prompt, e) && !api_rule(m, request, &rule, e)) {
+        r.prompt = prompt.data;
+        r.n = (uint32_t)prompt.len;
+        r.rule = rule;
+        engine_submit(m->engine, &r, &s, e);
+    }
+    rule_drop(rule);
+    ids_free(&prompt);
+    return s;
+}
+
+struct quern_stream *quern_submit(struct quern_model *m, const struct quern_request *request,
+                                  struct quern_error *error)
+{
+    struct err e = {0};
+    struct stream *s = api_submit(m, request, &e);
+    if (!s)
+        api_fail(&e, error);
+    return (struct quern_stream *)s;
+}
+
+int quern_next(struct quern_stream *s, double seconds, struct quern_news *news, struct quern_error *error)
+{
+    struct stream_news n;
+    *news = (struct quern_news){.text = ""};
+    if (!stream_look(api_stream(s), seconds, &n))
+        return 0;
+    *news = (struct quern_news){
+        .text = n.text,
+        .text_length = n.text_length,
+        .ids = n.ids,
+        .logprobs = n.logprobs,
+        .count = n.count,
+        .done = n.done,
+        .finish_reason = n.done ? finish_name(n.finish) : NULL,
+        .prompt_tokens = n.prompt,
+        .cached_tokens = n.cached,
+        .queued_seconds = n.queued_seconds,
+        .first_seconds = n.first_seconds,
+        .seconds = n.seconds,
+    };
+    return n.err.code ? api_fail(&n.err, error) : 1;
+}
+
+void quern_cancel(struct quern_stream *s)
+{
+    stream_cancel(api_stream(s));
+}
+
+void quern_stream_close(struct quern_stream *s)
+{
+    stream_close(api_stream(s));
+}
+
+int quern_generate(struct quern_model *m, const struct quern_request *request, struct quern_answer *answer,
+                   struct quern_error *error)
+{
+    struct err e = {0};
+    struct buf text = {0};
+    struct ids ids = {0};
+    struct quern_news news = {0};
+    struct stream *s = api_submit(m, request, &e);
+    if (!s)
+        return api_fail(&e, error);
+    int failed = 0;
+    while (!failed && !news.done) {
+        failed = quern_next((struct quern_stream *)s, -1, &news, error) < 0;
+        buf_add(&text, news.text, news.text_length);
+        for (size_t i = 0; i < news.count && !e.code; i++)
+            ids_add(&ids, news.ids[i], &e);
+        if (news.text_length && request->text && request->text(request->arg, news.text, news.text_length))
+            stream_cancel(s);
+    }
+    stream_close(s);
+    if (!failed && (text.failed || e.code))
+        failed = api_fail(&(struct err){.code = ERR_RESOURCE, .text = "out of memory: the answer"}, error);
+    if (failed) {
+        buf_free(&text);
+        ids_free(&ids);
+        return -1;
+    }
+    *answer = (struct quern_answer){.text = text.data,
+                                    .text_length = text.len,
+                                    .ids = ids.data,
+                                    .id_count = ids.len,
+                                    .prompt_tokens = news.prompt_tokens,
+                                    .cached_tokens = news.cached_tokens,
+                                    .finish_reason = news.finish_reason,
+                                    .first_seconds = news.first_seconds,
+                                    .seconds = news.seconds};
+    return 0;
+}
+
+long quern_embed(struct quern_model *m, const char *text, size_t n, float **vector, struct quern_error *error)
+{
+    struct err e = {0};
+    struct ids ids = {0};
+    uint32_t width = m->loaded->model->h.width;
+    if (!m->seq) {
+        err_set(&e, ERR_USAGE, "the model was not opened for embeddings: set `embed`");
+        return api_fail(&e, error);
+    }
+    int failed = tokenizer_encode(m->loaded->tokenizer, text, n, TOK_ADD, &ids, &e);
+    if (!failed && !(*vector = mem_alloc(width, sizeof **vector)))
+        failed = err_memory(&e, "a vector", width * sizeof **vector);
+    if (!failed) {
+        pthread_mutex_lock(&m->mutex);
+        failed = embed_ids(m->loaded, m->seq, &ids, *vector, &e);
+        pthread_mutex_unlock(&m->mutex);
+        if (failed)
+            mem_free(*vector);
+    }
+    ids_free(&ids);
+    return failed ? api_fail(&e, error) : (long)width;
+}
+
+void quern_answer_free(struct quern_answer *a)
+{
+    mem_free(a->text);
+    mem_free(a->ids);
+    *a = (struct quern_answer){0};
+}
+
+long quern_tokenize(struct quern_model *m, const char *text, size_t n, int special, int32_t **ids,
+                    struct quern_error *error)
+{
+    struct err e = {0};
+    struct ids out = {0};
+    if (tokenizer_encode(m->loaded->tokenizer, text, n, special ? TOK_SPECIAL | TOK_ADD : 0, &out, &e)) {
+        ids_free(&out);
+        return api_fail(&e, error);
+    }
+    *ids = out.data;
+    return (long)out.len;
+}

@@ -1,0 +1,347 @@
+#define _GNU_SOURCE
+#include "run/engine.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "run/engine_own.h"
+
+#include <string.h>
+
+/* ---- clients ---- */
+
+static int engine_check(const struct engine *g, const struct engine_request *r, struct err *e)
+{
+    uint32_t vocab = g->loaded->model->plan.out_width;
+    if (!r->n)
+        return err_set(e, ERR_USAGE, "the prompt is empty: there is nothing to go on from");
+    if (r->n > g->room)
+        return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many",
+                       r->n, g->room, r->n - g->room);
+    if (r->top_logprobs > ENGINE_TOP_MOST)
+        return err_set(e, ERR_USAGE, "top_logprobs is %u; the most is %d", r->top_logprobs, ENGINE_TOP_MOST);
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= vocab)
+            return err_set(e, ERR_USAGE, "token %u of the prompt is %d; the vocabulary has 0 to %u", i,
+                           r->prompt[i], vocab - 1);
+    for (size_t i = 0; i < r->stops; i++)
+        if (!*r->stop_strings[i])
+            return err_set(e, ERR_USAGE, "stop string %zu is empty", i);
+    return sampler_check(&r->sampler, vocab, e);
+}
+
+/* Puts a job at the end of the queue, unless that is full. */
+static int engine_queue(struct engine *g, struct job *j, struct err *e)
+{
+    pthread_mutex_lock(&g->mutex);
+    bool closing = g->closing, full = g->stats.waiting >= g->o.queue;
+    if (!closing && !full) {
+        *g->waiting_end = j;
+        g->waiting_end = &j->next;
+        g->stats.waiting++;
+        g->stats.submitted++;
+        pthread_cond_signal(&g->work);
+    } else
+        g->stats.refused++;
+    pthread_mutex_unlock(&g->mutex);
+    if (closing)
+        return err_set(e, ERR_RESOURCE, "the engine is closing and takes no more requests");
+    return full ? err_set(e, ERR_RESOURCE, "the queue is full: %u requests are waiting", g->o.queue) : 0;
+}
+
+int engine_submit(struct engine *g, const struct engine_request *r, struct stream **out, struct err *e)
+{
+    *out = NULL;
+    if (engine_check(g, r, e))
+        return -1;
+    struct engine_request own = *r;
+    uint32_t most = g->room - r->n + 1; /* the last token needs no place */
+    own.most = r->most && r->most < most ? r->most : most;
+    struct job *j = job_open(g->loaded, &own, e);
+    if (!j)
+        return -1;
+    j->draft_ok = (g->o.draft + 1) / 2;
+    struct stream *s = j->stream;
+    s->owners = 2;
+    if (engine_queue(g, j, e)) {
+        s->owners = 1;
+        job_close(j);
+        return -1;
+    }
+    *out = s;
+    return 0;
+}
+
+void engine_stats(struct engine *g, struct engine_stats *out)
+{
+    pthread_mutex_lock(&g->mutex);
+    *out = g->stats;
+    pthread_mutex_unlock(&g->mutex);
+}
+
+/* ---- the thread ---- */
+
+/* The mutex is held. */
+static void engine_count(struct engine *g, const struct job_end *end)
+{
+    bool cancelled = end->finish == FINISH_CANCEL;
+    g->stats.failed += end->err != NULL;
+    g->stats.cancelled += !end->err && cancelled;
+    g->stats.finished += !end->err && !cancelled;
+}
+
+void engine_end(struct engine *g, struct job *j, const struct job_end *end)
+{
+    uint32_t i = 0;
+    while (g->running[i] != j)
+        i++;
+    memmove(g->running + i, g->running + i + 1, (g->count - i - 1) * sizeof *g->running);
+    g->count--;
+    g->crowded = false;
+    if (!end->err)
+        prefix_insert(g->prefix, j->request.salt, j->seq, j->seq->len);
+    seq_close(j->seq);
+    j->seq = NULL;
+    pthread_mutex_lock(&g->mutex);
+    engine_count(g, end);
+    g->stats.running = g->count;
+    pthread_mutex_unlock(&g->mutex);
+    job_finish(j, end);
+    job_close(j);
+}
+
+void engine_preempt(struct engine *g)
+{
+    struct job *j = g->running[--g->count];
+    seq_close(j->seq);
+    j->seq = NULL;
+    j->kept = 0;
+    g->crowded = true;
+    pthread_mutex_lock(&g->mutex);
+    j->next = g->waiting;
+    g->waiting = j;
+    if (!j->next)
+        g->waiting_end = &j->next;
+    g->stats.waiting++;
+    g->stats.preempted++;
+    g->stats.running = g->count;
+    pthread_mutex_unlock(&g->mutex);
+}
+
+/* Takes the job that *at points to out of the queue. The mutex is held. */
+static void engine_unqueue(struct engine *g, struct job **at)
+{
+    struct job *j = *at;
+    *at = j->next;
+    if (!j->next)
+        g->waiting_end = at;
+    j->next = NULL;
+    g->stats.waiting--;
+}
+
+/* Pages for all of its tokens, beside those that it has, and one for everybody who runs. */
+static bool engine_fits(struct engine *g, const struct job *j)
+{
+    uint32_t need = seq_need(j->seq, (uint32_t)j->ids.len + 1 - j->seq->len) + g->count;
+    return engine_make_room(g, need);
+}
+
+/* The first of the queue starts, if there is a slot and room for its tokens. */
+static bool engine_admit(struct engine *g)
+{
+    if (g->count == g->o.slots || (g->crowded && g->count))
+        return false;
+    pthread_mutex_lock(&g->mutex);
+    struct job *j = g->waiting; /* only this thread takes from the front */
+    pthread_mutex_unlock(&g->mutex);
+    if (!j)
+        return false;
+    struct err e = {0};
+    uint32_t known = 0;
+    j->seq = seq_open(g->loaded->runner, &e);
+    if (j->seq) /* the last token is always computed: its result is wanted */
+        known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+    if (j->seq && !engine_fits(g, j) && g->count) {
+        seq_close(j->seq);
+        j->seq = NULL;
+        g->crowded = true;
+        return false;
+    }
+    g->running[g->count++] = j;
+    pthread_mutex_lock(&g->mutex);
+    engine_unqueue(g, &g->waiting);
+    g->stats.running = g->count;
+    if (!j->made) {
+        j->cached = known;
+        j->started = clock_now();
+    }
+    pthread_mutex_unlock(&g->mutex);
+    if (!j->seq)
+        engine_end(g, j, &(struct job_end){.finish = FINISH_CANCEL, .err = &e});
+    return true;
+}
+
+/* Whether a job has to end now; *end says how. */
+static bool engine_is_over(const struct job *j, double now, struct job_end *end)
+{
+    static const struct err late = {.code = ERR_RESOURCE, .text = "the deadline has passed"};
+    bool cancelled = atomic_load(&j->stream->cancel);
+    bool too_late = j->request.seconds > 0 && now > j->submitted + j->request.seconds;
+    *end = (struct job_end){.finish = FINISH_CANCEL, .err = !cancelled && too_late ? &late : NULL};
+    return cancelled || too_late;
+}
+
+/* Takes the first waiting job that is over (all: any) out of the queue; NULL = there is none. */
+static struct job *engine_next_over(struct engine *g, double now, bool all, struct job_end *end)
+{
+    struct job *j = NULL;
+    pthread_mutex_lock(&g->mutex);
+    struct job **at = &g->waiting;
+    while (*at && !engine_is_over(*at, now, end) && !all)
+        at = &(*at)->next;
+    if ((j = *at)) {
+        engine_unqueue(g, at);
+        engine_count(g, end);
+    }
+    pthread_mutex_unlock(&g->mutex);
+    return j;
+}
+
+/* Jobs that were cancelled or are too late end before the step, running or waiting; or all of them. */
+static void engine_sweep(struct engine *g, bool all)
+{
+    double now = clock_now();
+    struct job_end end;
+    for (uint32_t i = g->count; i-- > 0;)
+        if (engine_is_over(g->running[i], now, &end) || all)
+            engine_end(g, g->running[i], &end);
+    for (struct job *j; (j = engine_next_over(g, now, all, &end));) {
+        g->crowded = false; /* another one may be first now */
+        job_finish(j, &end);
+        job_close(j);
+    }
+}
+
+static uint32_t engine_free_pages(const struct engine *g)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < g->loaded->model->plan.groups; i++) {
+        uint32_t n = g->loaded->runner->pages[i].unused;
+        least = n < least ? n : least;
+    }
+    return least;
+}
+
+bool engine_make_room(struct engine *g, uint32_t pages)
+{
+    uint32_t have = engine_free_pages(g);
+    if (have < pages)
+        prefix_evict(g->prefix, pages - have);
+    return engine_free_pages(g) >= pages;
+}
+
+/* Waits for work; false when the engine closes. */
+static bool engine_wait(struct engine *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->stats.pages_free = engine_free_pages(g);
+    prefix_stats(g->prefix, &g->stats.prefix);
+    while (!g->closing && !g->waiting && !g->count)
+        pthread_cond_wait(&g->work, &g->mutex);
+    bool closing = g->closing;
+    pthread_mutex_unlock(&g->mutex);
+    return !closing;
+}
+
+static void *engine_thread(void *arg)
+{
+    struct engine *g = arg;
+    while (engine_wait(g)) {
+        engine_sweep(g, false);
+        while (engine_admit(g))
+            ;
+        if (g->count)
+            engine_step(g);
+    }
+    engine_sweep(g, true);
+    return NULL;
+}
+
+static void engine_free(struct engine *g)
+{
+    prefix_close(g->prefix);
+    pthread_mutex_destroy(&g->mutex);
+    pthread_cond_destroy(&g->work);
+    mem_free(g->running);
+    mem_free(g->parts);
+    mem_free(g->owner);
+    mem_free(g->drafts);
+    mem_free(g);
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The options as they are used, and how much one request can have. */
+static void engine_limits(struct engine *g, const struct engine_options *o)
+{
+    const struct runner *r = g->loaded->runner;
+    g->o = *o;
+    g->o.slots = least(o->slots ? o->slots : r->most_seqs, r->most_seqs);
+    g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* everybody has a row in every step */
+    g->o.queue = o->queue ? o->queue : 4 * g->o.slots;
+    g->o.gap = o->gap > 0 ? o->gap : 0.1;
+    g->o.draft = least(o->draft, ENGINE_DRAFT_MOST);
+    g->room = r->ctx;
+    for (uint32_t i = 0; i < r->plan->groups; i++) {
+        uint64_t tokens = (uint64_t)(r->pages[i].count - 1) * RUNNER_PAGE;
+        g->room = tokens < g->room ? (uint32_t)tokens : g->room;
+        g->stats.pages = i ? least(g->stats.pages, r->pages[i].count - 1) : r->pages[i].count - 1;
+    }
+}
+
+static int engine_start(struct engine *g, struct err *e)
+{
+    g->running = mem_alloc(g->o.slots, sizeof *g->running);
+    g->parts = mem_alloc(g->o.slots, sizeof *g->parts);
+    g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
+    g->drafts = mem_alloc(g->o.slots, sizeof *g->drafts);
+    if (!g->running || !g->parts || !g->owner || !g->drafts)
+        return err_memory(e, "the engine", g->o.slots * sizeof *g->drafts);
+    if (prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, e))
+        return -1;
+    int r = pthread_create(&g->thread, NULL, engine_thread, g);
+    return r ? err_set(e, ERR_RESOURCE, "cannot start the engine's thread: %s", strerror(r)) : 0;
+}
+
+int engine_open(struct engine **out, struct loaded *l, const struct engine_options *o, struct err *e)
+{
+    struct engine *g = mem_zalloc(1, sizeof *g);
+    *out = NULL;
+    if (!g)
+        return err_memory(e, "the engine", sizeof *g);
+    g->loaded = l;
+    g->waiting_end = &g->waiting;
+    pthread_mutex_init(&g->mutex, NULL);
+    pthread_cond_init(&g->work, NULL);
+    engine_limits(g, o);
+    if (engine_start(g, e)) {
+        engine_free(g);
+        return -1;
+    }
+    *out = g;
+    return 0;
+}
+
+void engine_close(struct engine *g)
+{
+    if (!g)
+        return;
+    pthread_mutex_lock(&g->mutex);
+    g->closing = true;
+    pthread_cond_signal(&g->work);
+    pthread_mutex_unlock(&g->mutex);
+    pthread_join(g->thread, NULL);
+    engine_free(g);
+}

@@ -1,0 +1,89 @@
+/* Many requests on one model. One thread owns the runner, the prefix tree and all that changes; clients
+ * submit requests from any thread and read each one's stream from theirs.
+ *
+ * A step mixes one row of every running stream with a bounded chunk of a prompt, so that nobody waits
+ * longer than a chunk. When pages run out, the prefix tree gives up what is idle, and then the youngest
+ * request is put back into the queue: its tokens are kept, its pages are computed again later. */
+#pragma once
+
+#include "base/err.h"
+#include "run/generate.h"
+#include "run/loaded.h"
+#include "run/prefix.h"
+#include "run/rule.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct engine;
+struct stream;
+
+struct engine_options {
+    uint32_t slots; /* streams at once; at most the runner's sequences; 0 = as many */
+    uint32_t queue; /* requests that wait; 0 = 4 times the slots */
+    double gap;     /* seconds that a running stream may wait for a chunk; 0 = 0.1 */
+    uint32_t draft; /* most tokens guessed ahead by n-grams; 0 = none */
+    bool guard;     /* for tests: an allocation inside a step is fatal */
+};
+
+enum { ENGINE_TOP_MOST = 20 };
+
+struct engine_request {
+    const int32_t *prompt; /* (n), copied */
+    uint32_t n;
+    struct sampler_params sampler;
+    uint32_t most;                   /* tokens; 0 = until the context is full */
+    const char *const *stop_strings; /* (stops), copied */
+    size_t stops;
+    bool ignore_eog, show_special;
+    bool logprobs;         /* ln p of each token */
+    uint32_t top_logprobs; /* and of so many best ones; at most ENGINE_TOP_MOST */
+    struct rule *rule;     /* what the answer has to be; NULL = anything; shared, not taken over */
+    uint64_t salt;         /* requests share prefixes only with those of the same salt */
+    double seconds;        /* it has to be done within so many; 0 = no deadline */
+    /* Called by the engine's thread when there is news, never after the stream was closed. It must
+     * neither block nor call the engine or the stream. May be NULL. */
+    void (*wake)(void *arg);
+    void *arg;
+};
+
+/* What has come since the last look. Pointers hold until the next look or the close. */
+struct stream_news {
+    const char *text;
+    size_t text_length;
+    const int32_t *ids;           /* (count) */
+    const float *logprobs;        /* (count), where asked for */
+    const struct token_prob *top; /* (count, top_logprobs), where asked for */
+    size_t count;
+    bool done; /* nothing more will come */
+    enum finish_kind finish;
+    bool context_full;
+    struct err err; /* code != 0: it failed */
+    uint32_t prompt, cached;
+    double queued_seconds, first_seconds, seconds; /* waiting; until the first token; in all */
+};
+
+/* The loaded model must outlive the engine, and is the engine's alone meanwhile. */
+int engine_open(struct engine **out, struct loaded *l, const struct engine_options *o, struct err *e);
+/* Ends what runs (as cancelled) and waits for the thread. Streams stay readable until they are closed. */
+void engine_close(struct engine *g);
+
+/* ERR_RESOURCE when the queue is full. Thread-safe, as all below. */
+int engine_submit(struct engine *g, const struct engine_request *r, struct stream **out, struct err *e);
+/* Waits up to `seconds` for news (0: does not wait, < 0: as long as it takes). false: none came. */
+bool stream_look(struct stream *s, double seconds, struct stream_news *out);
+void stream_cancel(struct stream *s); /* takes effect within a step */
+void stream_close(struct stream *s);  /* cancels, if it runs */
+
+/* submitted = finished + cancelled + failed + running + waiting. prompt_tokens are rows of prompts that
+ * were computed (again after a preemption), cached_tokens those that were not, because they were known. */
+struct engine_stats {
+    uint32_t running, waiting;
+    uint64_t submitted, finished, cancelled, failed, refused;
+    uint64_t prompt_tokens, cached_tokens, made_tokens, steps, preempted;
+    uint64_t drafted, accepted;
+    uint32_t pages, pages_free;
+    double last_step; /* when it ended, on the monotonic clock */
+    struct prefix_stats prefix;
+};
+void engine_stats(struct engine *g, struct engine_stats *out);

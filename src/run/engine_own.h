@@ -1,0 +1,39 @@
+/* What the files of the engine share: the engine itself. engine.c has the clients' side, the queue and
+ * the thread; engine_step.c has what happens in a step. */
+#pragma once
+
+#include "run/job.h"
+
+enum { ENGINE_DRAFT_MOST = 16 };
+
+/* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else
+ * is the thread's own, or does not change. */
+struct engine {
+    struct loaded *loaded;
+    struct engine_options o;
+    uint32_t room; /* tokens that one request can have: the context, or fewer where the pages are few */
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t work;
+    struct job *waiting, **waiting_end; /* first come, first served */
+    bool closing;
+    struct engine_stats stats;
+    /* the thread's own */
+    struct job **running; /* (slots), in order of admission */
+    uint32_t count;
+    bool crowded; /* nobody is admitted until a request has ended: there are no pages */
+    struct prefix *prefix;
+    struct seq_rows *parts;                   /* (slots): the step */
+    struct job **owner;                       /* (slots): whose part it is */
+    int32_t (*drafts)[ENGINE_DRAFT_MOST + 1]; /* (slots) */
+    double row_seconds;                       /* what a row of a prompt takes, as measured */
+};
+
+/* One step over everything that runs. */
+void engine_step(struct engine *g);
+/* Ends a running job, and leaves what it computed to the prefix tree. */
+void engine_end(struct engine *g, struct job *j, const struct job_end *end);
+/* Takes the youngest running job back into the queue, at its front: it keeps its tokens. */
+void engine_preempt(struct engine *g);
+/* Makes room for so many pages, from what nobody uses. */
+bool engine_make_room(struct engine *g, uint32_t pages);

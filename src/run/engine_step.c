@@ -1,0 +1,294 @@
+/* A step of the engine: who computes what, whether there are pages for it, and what comes of it. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "run/engine_own.h"
+
+#include <string.h>
+
+enum {
+    STEP_NGRAM = 3,        /* tokens that have to agree before what followed them is guessed again */
+    STEP_REST = 4,         /* steps without guesses after one of which nothing came true */
+    STEP_CHUNK_LEAST = 16, /* rows of prompts in a step, however slow the machine */
+    STEP_CHUNK_FIRST = 64  /* while nothing has been measured */
+};
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- who computes what ---- */
+
+static uint32_t job_pending(const struct job *j)
+{
+    return (uint32_t)j->ids.len - j->seq->len;
+}
+
+/* More than the last token is missing: it reads its prompt, or again what it had before a preemption. */
+static bool job_reads(const struct job *j)
+{
+    return job_pending(j) > 1;
+}
+
+/* Guesses what follows: the tokens that came after the last place where the text ended as it does now. */
+static uint32_t engine_draft(const struct job *j, uint32_t most, int32_t *out)
+{
+    const int32_t *ids = j->ids.data;
+    size_t n = j->ids.len;
+    if (n <= STEP_NGRAM)
+        return 0;
+    for (size_t at = n - STEP_NGRAM; at-- > 0;) {
+        if (memcmp(ids + at, ids + n - STEP_NGRAM, STEP_NGRAM * sizeof *ids) != 0)
+            continue;
+        uint32_t k = 0;
+        for (; k < most && at + STEP_NGRAM + k < n; k++)
+            out[k] = ids[at + STEP_NGRAM + k];
+        return k;
+    }
+    return 0;
+}
+
+/* One row, and as many guesses as `rows` allows beside it. */
+static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
+{
+    uint32_t most = j->draft_rest ? 0 : j->draft_ok;
+    most = least(most, g->room - (uint32_t)j->ids.len);
+    most = least(most, j->request.most - j->made - 1);
+    most = least(most, rows - 1);
+    g->drafts[at][0] = j->ids.data[j->ids.len - 1];
+    j->draft = most ? engine_draft(j, most, g->drafts[at] + 1) : 0;
+    g->owner[at] = j;
+    g->parts[at] =
+        (struct seq_rows){.seq = j->seq, .ids = g->drafts[at], .n = 1 + j->draft, .outs = 1 + j->draft};
+}
+
+/* At most so many rows of what is missing; chunks end where pages end, so that others can go on from there. */
+static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
+{
+    uint32_t from = j->seq->len, n = least(job_pending(j), rows), over = (from + n) % RUNNER_PAGE;
+    if (n < job_pending(j) && n > over)
+        n -= over;
+    j->draft = 0;
+    g->owner[at] = j;
+    g->parts[at] =
+        (struct seq_rows){.seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n == job_pending(j)};
+}
+
+/* Whether an older request reads the very page that this one needs next: then it waits, and shares it. */
+static bool engine_read_by_other(const struct engine *g, uint32_t at)
+{
+    const struct job *j = g->running[at];
+    uint32_t want = j->seq->len + RUNNER_PAGE;
+    if (j->seq->len % RUNNER_PAGE || want >= j->ids.len)
+        return false;
+    for (uint32_t i = 0; i < at; i++) {
+        const struct job *o = g->running[i];
+        if (job_reads(o) && o->request.salt == j->request.salt && o->seq->len < want && o->ids.len >= want &&
+            !memcmp(o->ids.data, j->ids.data, want * sizeof *j->ids.data))
+            return true;
+    }
+    return false;
+}
+
+/* Rows of prompts that this step may have beside `rows` rows of running streams. */
+static uint32_t engine_prompt_room(const struct engine *g, uint32_t rows)
+{
+    uint32_t room = g->loaded->runner->chunk - rows;
+    if (!rows) /* nobody waits */
+        return room;
+    double fit = g->row_seconds > 0 ? g->o.gap / g->row_seconds : STEP_CHUNK_FIRST;
+    fit = fit < STEP_CHUNK_LEAST ? STEP_CHUNK_LEAST : fit;
+    return fit < room ? (uint32_t)fit : room;
+}
+
+/* Prompts share the room: the youngest gets no more than its share, and what the young do not need
+ * is the older ones'. */
+static uint32_t engine_compose_reads(struct engine *g, uint32_t parts, uint32_t room)
+{
+    uint32_t readers = 0;
+    for (uint32_t i = 0; i < g->count; i++)
+        readers += job_reads(g->running[i]) && !engine_read_by_other(g, i);
+    for (uint32_t i = g->count; i-- > 0 && room;) {
+        struct job *j = g->running[i];
+        if (!job_reads(j) || engine_read_by_other(g, i))
+            continue;
+        engine_part_read(g, j, parts, readers > 1 ? (room + readers - 1) / readers : room);
+        room -= g->parts[parts++].n;
+        readers--;
+    }
+    return parts;
+}
+
+/* Somebody may have computed more of what it reads meanwhile. */
+static void engine_catch_up(struct engine *g, struct job *j)
+{
+    uint32_t had = j->seq->len;
+    if (!job_reads(j) || had % RUNNER_PAGE)
+        return;
+    prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+    j->cached += j->made ? 0 : j->seq->len - had;
+}
+
+/* Fills the step: every decoding job one row and its guesses, then prompts. */
+static uint32_t engine_compose(struct engine *g)
+{
+    const struct runner *r = g->loaded->runner;
+    uint32_t parts = 0, rows = 0,
+             after = g->count; /* each of those after has a row and a result for itself */
+    for (uint32_t i = 0; i < g->count; i++)
+        engine_catch_up(g, g->running[i]);
+    for (uint32_t i = 0; i < g->count; i++) {
+        struct job *j = g->running[i];
+        if (job_reads(j))
+            continue;
+        after--;
+        engine_part_decode(g, j, parts, least(r->chunk, r->most_outs) - rows - after);
+        rows += g->parts[parts++].n;
+    }
+    return engine_compose_reads(g, parts, engine_prompt_room(g, rows));
+}
+
+/* Whether the pages for this step are there, after what is idle has gone. */
+static bool engine_pages_suffice(struct engine *g, uint32_t parts)
+{
+    uint32_t need = 0;
+    for (uint32_t i = 0; i < parts; i++)
+        need += seq_need(g->parts[i].seq, g->parts[i].n);
+    return engine_make_room(g, need);
+}
+
+/* ---- what comes of it ---- */
+
+enum took { TOOK_ONE, TOOK_STOP, TOOK_LENGTH, TOOK_FULL, TOOK_ERROR };
+
+/* Takes one token for a job from its logits. *id is -1 where the text is whole without one more. */
+static enum took engine_token(const struct engine *g, struct job *j, const float *logits, int32_t *id,
+                              struct err *e)
+{
+    uint32_t len = (uint32_t)j->ids.len;
+    const uint32_t *mask;
+    *id = -1;
+    int whole = rule_walk_next(&j->walk, &mask, e);
+    if (whole)
+        return whole < 0 ? TOOK_ERROR : TOOK_STOP;
+    *id = sampler_pick(j->sampler, logits, j->ids.data, len, len, mask, e);
+    int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, logits, e);
+    if (end)
+        return end < 0 ? TOOK_ERROR : TOOK_STOP;
+    if (j->made == j->request.most)
+        return len == g->room ? TOOK_FULL : TOOK_LENGTH;
+    return TOOK_ONE;
+}
+
+/* Guesses that come true may grow longer; those that fail grow shorter and pause. */
+static void engine_learn(struct engine *g, struct job *j, uint32_t right)
+{
+    j->draft_rest -= j->draft_rest > 0;
+    if (!j->draft)
+        return;
+    if (right == j->draft)
+        j->draft_ok = least(j->draft_ok * 2, g->o.draft);
+    else if (!right) {
+        j->draft_ok = j->draft_ok > 1 ? j->draft_ok / 2 : 1;
+        j->draft_rest = STEP_REST;
+    }
+}
+
+/* Whole pages are known to others as soon as they are computed. */
+static void engine_keep(struct engine *g, struct job *j)
+{
+    uint32_t whole = j->seq->len / RUNNER_PAGE * RUNNER_PAGE;
+    if (whole > j->kept)
+        prefix_insert(g->prefix, j->request.salt, j->seq, whole);
+    j->kept = whole;
+}
+
+/* The results of one part: a token, and as many of the guesses as turn out to be what the model takes. */
+static void engine_take(struct engine *g, uint32_t part, const float *logits)
+{
+    struct job *j = g->owner[part];
+    struct err e = {0};
+    uint32_t right = 0, made = j->made, base = j->seq->len - j->draft;
+    enum took took;
+    for (;; right++) {
+        int32_t id;
+        took = engine_token(g, j, logits + (size_t)right * g->loaded->model->plan.out_width, &id, &e);
+        if (took != TOOK_ONE || right == j->draft || id != g->drafts[part][right + 1])
+            break;
+    }
+    seq_truncate(j->seq, base + right);
+    engine_keep(g, j);
+    engine_learn(g, j, right);
+    pthread_mutex_lock(&g->mutex);
+    g->stats.drafted += j->draft;
+    g->stats.accepted += right;
+    g->stats.made_tokens += j->made - made;
+    if (!made && j->made) {
+        g->stats.cached_tokens += j->cached;
+        prefix_count(g->prefix, j->cached);
+    }
+    pthread_mutex_unlock(&g->mutex);
+    if (took == TOOK_ONE) {
+        job_publish(j);
+        return;
+    }
+    engine_end(g, j,
+               &(struct job_end){.finish = took == TOOK_STOP ? FINISH_STOP : FINISH_LENGTH,
+                                 .context_full = took == TOOK_FULL,
+                                 .err = took == TOOK_ERROR ? &e : NULL});
+}
+
+static void engine_measure(struct engine *g, uint32_t parts, double seconds)
+{
+    uint32_t rows = 0, prompt = 0, read = 0;
+    for (uint32_t i = 0; i < parts; i++) {
+        const struct seq_rows *p = &g->parts[i];
+        rows += p->n;
+        prompt += g->owner[i]->made ? 0 : p->n;
+        read += p->n > 1 && !g->owner[i]->draft ? p->n : 0;
+    }
+    if (read >= STEP_CHUNK_LEAST)
+        g->row_seconds = g->row_seconds > 0 ? 0.7 * g->row_seconds + 0.3 * seconds / rows : seconds / rows;
+    pthread_mutex_lock(&g->mutex);
+    g->stats.steps++;
+    g->stats.prompt_tokens += prompt;
+    g->stats.last_step = clock_now();
+    pthread_mutex_unlock(&g->mutex);
+}
+
+/* A step that fails takes its requests with it; the engine goes on. */
+static void engine_fail(struct engine *g, const struct err *e)
+{
+    while (g->count)
+        engine_end(g, g->running[g->count - 1], &(struct job_end){.finish = FINISH_CANCEL, .err = e});
+}
+
+void engine_step(struct engine *g)
+{
+    struct err e = {0};
+    mem_guard(g->o.guard);
+    uint32_t parts = engine_compose(g);
+    while (!engine_pages_suffice(g, parts) && g->count > 1) {
+        engine_preempt(g);
+        parts = engine_compose(g);
+    }
+    if (g->count == 1 && !engine_pages_suffice(g, parts))
+        prefix_clear(g->prefix); /* then every page is its own, and a request never has more than there are */
+    double start = clock_now();
+    const float *results = NULL;
+    if (!runner_step(g->loaded->runner, g->parts, parts, &e))
+        results = runner_results(g->loaded->runner, &e);
+    if (results) {
+        engine_measure(g, parts, clock_now() - start);
+        for (uint32_t i = 0; i < parts; i++) {
+            uint32_t outs = g->parts[i].outs;
+            if (outs)
+                engine_take(g, i, results);
+            else
+                engine_keep(g, g->owner[i]);
+            results += (size_t)outs * g->loaded->model->plan.out_width;
+        }
+    } else
+        engine_fail(g, &e);
+    mem_guard(false);
+}

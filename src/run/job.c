@@ -1,0 +1,261 @@
+#include "run/job.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+static void stream_free(struct stream *s)
+{
+    pthread_mutex_destroy(&s->mutex);
+    pthread_cond_destroy(&s->news);
+    buf_free(&s->text);
+    buf_free(&s->out_text);
+    ids_free(&s->ids);
+    mem_free(s->logprobs);
+    mem_free(s->top);
+    mem_free(s);
+}
+
+/* Bytes that are made ready for the text: most answers never need more. */
+static size_t stream_text_room(const struct engine_request *r)
+{
+    return 8 * (size_t)r->most + 64;
+}
+
+static struct stream *stream_open(const struct engine_request *r)
+{
+    struct stream *s = mem_zalloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->news, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    s->owners = 1;
+    s->wake = r->wake;
+    s->arg = r->arg;
+    s->tops = r->top_logprobs;
+    s->state.prompt = r->n;
+    s->ids.data = mem_alloc(r->most, sizeof *s->ids.data);
+    s->ids.cap = r->most;
+    bool whole = s->ids.data && buf_reserve(&s->text, stream_text_room(r));
+    if (r->logprobs)
+        whole &= (s->logprobs = mem_alloc(r->most, sizeof *s->logprobs)) != NULL;
+    if (s->tops)
+        whole &= (s->top = mem_alloc(r->most, s->tops * sizeof *s->top)) != NULL;
+    if (whole)
+        return s;
+    stream_free(s);
+    return NULL;
+}
+
+static void stream_release(struct stream *s, bool by_client)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->closed |= by_client;
+    bool last = --s->owners == 0;
+    pthread_mutex_unlock(&s->mutex);
+    if (last)
+        stream_free(s);
+}
+
+void stream_cancel(struct stream *s)
+{
+    atomic_store(&s->cancel, true);
+}
+
+void stream_close(struct stream *s)
+{
+    if (!s)
+        return;
+    stream_cancel(s);
+    stream_release(s, true);
+}
+
+/* Waits on the condition until there is news or the time is up. The mutex is held. */
+static void stream_wait(struct stream *s, double seconds)
+{
+    double until = clock_now() + seconds;
+    struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)(1e9 * (until - floor(until)))};
+    while (!s->fresh) {
+        int r = seconds < 0 ? pthread_cond_wait(&s->news, &s->mutex)
+                            : pthread_cond_timedwait(&s->news, &s->mutex, &at);
+        if (r)
+            return;
+    }
+}
+
+bool stream_look(struct stream *s, double seconds, struct stream_news *out)
+{
+    pthread_mutex_lock(&s->mutex);
+    if (!s->fresh && seconds != 0)
+        stream_wait(s, seconds);
+    bool any = s->fresh;
+    s->fresh = false;
+    if (any) {
+        *out = s->state;
+        buf_clear(&s->out_text);
+        if (buf_add(&s->out_text, s->text.data + s->seen_text, s->text.len - s->seen_text))
+            s->seen_text = s->text.len;
+        else if (!out->err.code)
+            err_memory(&out->err, "the text", s->text.len - s->seen_text);
+        out->text = s->out_text.data ? s->out_text.data : "";
+        out->text_length = s->out_text.len;
+        out->ids = s->ids.data + s->seen_ids;
+        out->count = s->ids.len - s->seen_ids;
+        out->logprobs = s->logprobs ? s->logprobs + s->seen_ids : NULL;
+        out->top = s->top ? s->top + s->seen_ids * s->tops : NULL;
+        s->seen_ids = s->ids.len;
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return any;
+}
+
+/* Copies of what the request points to: the client's may go as soon as it is submitted. */
+static int job_copy(struct job *j, const struct engine_request *r)
+{
+    size_t room = (size_t)r->n + r->most;
+    j->request = *r;
+    j->request.prompt = NULL;
+    j->request.rule = NULL; /* the walk has its share */
+    j->request.stops = 0;
+    j->ids = (struct ids){.data = mem_alloc(room, sizeof *j->ids.data), .len = r->n, .cap = room};
+    j->stop_strings = mem_zalloc(r->stops, sizeof *j->stop_strings);
+    if (!j->ids.data || !j->stop_strings || !buf_reserve(&j->piece, 512))
+        return -1;
+    memcpy(j->ids.data, r->prompt, r->n * sizeof *r->prompt);
+    size_t longest = 0;
+    for (size_t i = 0; i < r->stops; i++) {
+        if (!(j->stop_strings[i] = mem_strdup(r->stop_strings[i])))
+            return -1;
+        size_t n = strlen(r->stop_strings[i]);
+        longest = n > longest ? n : longest;
+        j->request.stops++;
+    }
+    j->request.stop_strings = (const char *const *)j->stop_strings;
+    j->stop = (struct stop){.strings = j->request.stop_strings, .count = r->stops};
+    return !r->stops || buf_reserve(&j->stop.held, longest + 512) ? 0 : -1;
+}
+
+struct job *job_open(const struct loaded *l, const struct engine_request *r, struct err *e)
+{
+    uint32_t vocab = l->model->plan.out_width;
+    struct job *j = mem_zalloc(1, sizeof *j);
+    int failed =
+        !j || job_copy(j, r) || !(j->stream = stream_open(r))
+            ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
+            : sampler_open(&j->sampler, &r->sampler, vocab, e) || rule_walk_open(&j->walk, r->rule, vocab, e);
+    if (failed) {
+        if (j)
+            job_close(j);
+        return NULL;
+    }
+    j->submitted = clock_now();
+    j->decoder = (struct tok_decoder){.t = l->tokenizer, .skip_special = !r->show_special, .started = true};
+    return j;
+}
+
+void job_close(struct job *j)
+{
+    for (size_t i = 0; i < j->request.stops; i++)
+        mem_free(j->stop_strings[i]);
+    mem_free(j->stop_strings);
+    ids_free(&j->ids);
+    stop_free(&j->stop);
+    buf_free(&j->piece);
+    sampler_close(j->sampler);
+    rule_walk_close(&j->walk);
+    seq_close(j->seq);
+    if (j->stream)
+        stream_release(j->stream, false);
+    mem_free(j);
+}
+
+/* The mutex is held, so that a client who has closed the stream is never called. */
+static void stream_publish(struct stream *s)
+{
+    s->fresh = true;
+    pthread_cond_broadcast(&s->news);
+    if (s->wake && !s->closed)
+        s->wake(s->arg);
+}
+
+void job_publish(struct job *j)
+{
+    pthread_mutex_lock(&j->stream->mutex);
+    stream_publish(j->stream);
+    pthread_mutex_unlock(&j->stream->mutex);
+}
+
+/* The text of a token goes to the stream. */
+static int job_text(struct job *j, int32_t id, struct err *e)
+{
+    struct stream *s = j->stream;
+    buf_clear(&j->piece);
+    if (tok_decoder_feed(&j->decoder, id, &j->piece, e))
+        return -1;
+    pthread_mutex_lock(&s->mutex);
+    stop_feed(&j->stop, j->piece.data, j->piece.len, &s->text);
+    bool failed = s->text.failed;
+    pthread_mutex_unlock(&s->mutex);
+    if (failed || j->piece.failed || j->stop.held.failed)
+        return err_memory(e, "the text", j->piece.len);
+    return 0;
+}
+
+static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *logits)
+{
+    struct stream *s = j->stream;
+    pthread_mutex_lock(&s->mutex);
+    size_t at = s->ids.len++;
+    s->ids.data[at] = id;
+    if (s->logprobs)
+        s->logprobs[at] = (float)sampler_logprob(logits, vocab, id);
+    if (s->top)
+        sampler_top(logits, vocab, s->tops, s->top + at * s->tops);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+int job_token(struct job *j, const struct loaded *l, int32_t id, const float *logits, struct err *e)
+{
+    if (rule_walk_accept(&j->walk, id, e))
+        return -1;
+    j->ids.data[j->ids.len++] = id;
+    if (!j->made++)
+        j->first = clock_now();
+    job_note(j, l->model->plan.out_width, id, logits);
+    /* under a rule an end token is the end of the text, whatever was asked for */
+    if ((!j->request.ignore_eog || j->walk.state) && loaded_ends(l, id))
+        return 1;
+    if (l->tokenizer && job_text(j, id, e))
+        return -1;
+    return j->stop.hit;
+}
+
+void job_finish(struct job *j, const struct job_end *end)
+{
+    struct stream *s = j->stream;
+    double now = clock_now();
+    buf_clear(&j->piece);
+    if (j->decoder.t)
+        tok_decoder_flush(&j->decoder, &j->piece);
+    pthread_mutex_lock(&s->mutex);
+    stop_feed(&j->stop, j->piece.data, j->piece.len, &s->text);
+    stop_flush(&j->stop, &s->text);
+    s->state.done = true;
+    s->state.finish = end->finish;
+    s->state.context_full = end->context_full;
+    s->state.cached = j->cached;
+    if (end->err)
+        s->state.err = *end->err;
+    s->state.queued_seconds = (j->started > 0 ? j->started : now) - j->submitted;
+    s->state.first_seconds = j->first > 0 ? j->first - j->submitted : 0;
+    s->state.seconds = now - j->submitted;
+    stream_publish(s);
+    pthread_mutex_unlock(&s->mutex);
+}

@@ -1,0 +1,64 @@
+/* A request on its way through the engine: the part that only the engine's thread touches, and the
+ * stream that its client reads. All memory is taken when it is submitted (most of it is touched only as
+ * the answer grows), so that a step takes none. */
+#pragma once
+
+#include "run/engine.h"
+#include "run/stop.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Guarded by its own mutex. Two owners, the engine and the client: the last one frees it. */
+struct stream {
+    pthread_mutex_t mutex;
+    pthread_cond_t news;
+    struct buf text;
+    struct ids ids;         /* it, logprobs and top never move: the client looks into them */
+    float *logprobs;        /* (ids.cap) or NULL */
+    struct token_prob *top; /* (ids.cap, tops) or NULL */
+    uint32_t tops;
+    size_t seen_text, seen_ids; /* what the client has been given */
+    struct buf out_text;        /* a copy for the client: the original moves as it grows */
+    struct stream_news state;   /* all but the pointers */
+    bool fresh;                 /* there is something to look at */
+    bool closed;                /* the client has gone */
+    int owners;
+    void (*wake)(void *arg);
+    void *arg;
+    atomic_bool cancel; /* not guarded */
+};
+
+struct job {
+    struct job *next; /* in the queue */
+    struct stream *stream;
+    struct engine_request request; /* its pointers are the job's own copies */
+    char **stop_strings;
+    struct ids ids;  /* prompt and answer */
+    struct seq *seq; /* while it runs */
+    struct sampler *sampler;
+    struct rule_walk walk;
+    struct tok_decoder decoder;
+    struct stop stop;
+    struct buf piece;
+    uint32_t made, cached;
+    uint32_t kept; /* tokens that the prefix tree has been given */
+    double submitted, started, first;
+    uint32_t draft;      /* tokens that the next step guesses ahead */
+    uint32_t draft_ok;   /* how many it may guess: adapts */
+    uint32_t draft_rest; /* steps to sit out after guesses that failed */
+};
+
+/* The request's `most` is the real one: what the answer can have at most. */
+struct job *job_open(const struct loaded *l, const struct engine_request *r, struct err *e);
+void job_close(struct job *j);
+/* How it ends: the stream learns why. */
+struct job_end {
+    enum finish_kind finish;
+    bool context_full;
+    const struct err *err; /* NULL = it did not fail */
+};
+void job_finish(struct job *j, const struct job_end *end);
+/* One more token, taken from these logits. 1: it ends the request; 0: go on; -1: an error. */
+int job_token(struct job *j, const struct loaded *l, int32_t id, const float *logits, struct err *e);
+void job_publish(struct job *j); /* tells the client that there is news */

@@ -1,0 +1,37 @@
+/* The prefix tree: what past and present sequences have in common is computed once and kept once.
+ *
+ * A node is one page of tokens (RUNNER_PAGE of them; a leaf may hold fewer) after the tokens of its
+ * ancestors, with the KV pages of every group that hold them. The root of a tree is a salt: requests
+ * with different salts (API keys) never share. The tree holds one reference to each of its pages; a
+ * sequence that uses one holds another. Nodes whose pages only the tree holds can be evicted, leaves
+ * first, the least recently used first. Belongs to the engine's thread. */
+#pragma once
+
+#include "base/err.h"
+#include "run/runner.h"
+
+#include <stdint.h>
+
+struct prefix;
+
+int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct err *e);
+void prefix_close(struct prefix *t);
+
+/* Gives the sequence, which holds a beginning of ids[0..n), the pages of the longest known one; returns how many
+ * tokens it holds then. It takes whole pages where it stands at the end of one; an empty sequence may
+ * also get a page that is filled or equal only in part: the runner copies it when it is first written to. */
+uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n);
+/* Counts a match in the statistics: a request got `tokens` of its prompt. */
+void prefix_count(struct prefix *t, uint32_t tokens);
+/* Remembers the first `len` tokens of the sequence. Where a page of them is known already, the
+ * sequence gets that one and gives up its own. Never fails: where there is no room, it forgets. */
+void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len);
+/* Frees at least `pages` pages of every group, if that many can be; returns how many nodes went. */
+uint32_t prefix_evict(struct prefix *t, uint32_t pages);
+/* Forgets everything, also what sequences use. */
+void prefix_clear(struct prefix *t);
+
+struct prefix_stats {
+    uint64_t nodes, hits, misses, hit_tokens, evicted;
+};
+void prefix_stats(const struct prefix *t, struct prefix_stats *out);

@@ -1,0 +1,28 @@
+/* A constraint made ready for one model's vocabulary. Requests share it, each with its own walk. Counted
+ * references, so that a client may let go of it while a request still runs; any thread may. */
+#pragma once
+
+#include "base/err.h"
+#include "lang/constraint.h"
+
+#include <stdint.h>
+
+struct rule;
+
+/* Takes the constraint over, also when it fails. The vocabulary must outlive the rule. */
+int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e);
+struct rule *rule_share(struct rule *r);
+void rule_drop(struct rule *r); /* NULL is nothing */
+
+/* Where one text stands. Without a rule everything is allowed. It allocates when it is opened, never later. */
+struct rule_walk {
+    struct rule *rule;
+    struct constraint_state *state;
+    uint32_t *mask; /* (vocab + 31) / 32 */
+};
+
+int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct err *e);
+void rule_walk_close(struct rule_walk *w);
+/* 0: *mask says what may come next (NULL: everything); 1: the text is whole and nothing can follow. */
+int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e);
+int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e);

@@ -1,0 +1,349 @@
+/* quern bench: how fast a model runs here, beside what the machine could do, probed in the same run. */
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/num.h"
+#include "base/pool.h"
+#include "device/cpu/probe.h"
+#include "tool/bench_engine.h"
+#include "tool/load.h"
+#include "tool/progress.h"
+#include "tool/tool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BENCH_LIST = 16, BENCH_REPEATS_MOST = 100 };
+
+static const struct arg_option bench_options[] = {
+    {"prompt", 'p', ARG_TEXT, "N,N", "prompts to read, in tokens (default: 512; 0 = none)", 0, 0},
+    {"predict", 'n', ARG_TEXT, "N,N", "tokens to generate (default: 64; 0 = none)", 0, 0},
+    {"depth", 'd', ARG_TEXT, "N,N", "tokens already in the context (default: 0)", 0, 0},
+    {"batch", 'b', ARG_TEXT, "N,N", "streams at once when generating (default: 1)", 0, 0},
+    {"repeat", 'r', ARG_INT, "N", "how often each is measured (default: 5)", 1, BENCH_REPEATS_MOST},
+    {"streams", 0, ARG_TEXT, "N,N", "instead: so many requests at once, through the engine", 0, 0},
+    {"read", 0, ARG_INT, "N", "with --streams: how long one waits while such a prompt is read", 1, 1 << 20},
+    {"json", 0, ARG_FLAG, NULL, "print one JSON array", 0, 0},
+    LOAD_OPTIONS,
+    {0},
+};
+
+struct list {
+    uint32_t item[BENCH_LIST];
+    int count;
+};
+
+/* One line of the table. */
+struct bench_test {
+    bool decode;
+    uint32_t n, depth, batch;
+    double tok_s, spread; /* median, and (p75 - p25) / median */
+    double gb_s, gop_s;
+};
+
+struct bench {
+    const struct args *a;
+    struct loaded *loaded;
+    struct seq **seqs; /* (batches) */
+    uint32_t batches;  /* the largest batch */
+    int32_t *ids;      /* (longest) random ones */
+    int repeats;
+    struct list prompt, predict, depth, batch;
+    struct probe probe;
+    int threads;
+    struct bench_test *tests;
+    int count;
+};
+
+static int bench_list(const struct args *a, const char *name, const char *otherwise, struct list *out,
+                      struct err *e)
+{
+    const char *text = args_text(a, name);
+    text = text ? text : otherwise;
+    for (const char *at = text;; at++) {
+        size_t n = strcspn(at, ",");
+        uint64_t v;
+        if (out->count == BENCH_LIST || !num_u64(at, n, 1 << 20, &v))
+            return err_set(e, ERR_USAGE,
+                           "--%s wants up to %d numbers from 0 to %d with commas between, not '%s'", name,
+                           BENCH_LIST, 1 << 20, log_safe(text));
+        out->item[out->count++] = (uint32_t)v;
+        at += n;
+        if (!*at)
+            return 0;
+    }
+}
+
+static uint32_t bench_most(const struct list *l)
+{
+    uint32_t most = 0;
+    for (int i = 0; i < l->count; i++)
+        most = l->item[i] > most ? l->item[i] : most;
+    return most;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Bytes and operations of one step, from the plan. */
+static void bench_cost(const struct bench *b, double rows, double keys, double *bytes, double *flops)
+{
+    const struct model *m = b->loaded->model;
+    *bytes = *flops = 0;
+    for (uint32_t i = 0; i < m->plan.count; i++) {
+        struct op_cost c = plan_cost(&m->plan, &m->weights, i, rows, keys);
+        *bytes += c.weight_bytes + c.kv_bytes;
+        *flops += c.flops;
+    }
+}
+
+/* Puts every sequence of the batch at the depth where the test begins. */
+static int bench_rewind(struct bench *b, const struct bench_test *t, struct err *e)
+{
+    for (uint32_t i = 0; i < t->batch; i++) {
+        struct seq *s = b->seqs[i];
+        seq_truncate(s, t->depth);
+        if (s->len < t->depth && seq_feed(s, b->ids + s->len, t->depth - s->len, NULL, e))
+            return -1;
+    }
+    return 0;
+}
+
+/* One measurement, in seconds; < 0: an error. */
+static double bench_once(struct bench *b, const struct bench_test *t, struct err *e)
+{
+    struct seq_rows *parts = mem_alloc(t->batch, sizeof *parts);
+    if (!parts)
+        return err_memory(e, "a batch", t->batch * sizeof *parts);
+    int failed = bench_rewind(b, t, e);
+    double start = clock_now();
+    if (!failed && !t->decode)
+        failed = seq_feed(b->seqs[0], b->ids + t->depth, t->n, NULL, e);
+    for (uint32_t k = 0; k < t->n && t->decode && !failed; k++) {
+        for (uint32_t i = 0; i < t->batch; i++)
+            parts[i] = (struct seq_rows){.seq = b->seqs[i], .ids = &b->ids[t->depth + k], .n = 1, .outs = 1};
+        failed = runner_step(b->loaded->runner, parts, t->batch, e) || !runner_results(b->loaded->runner, e);
+    }
+    double seconds = clock_now() - start;
+    mem_free(parts);
+    return failed ? -1 : seconds;
+}
+
+static int bench_measure(struct bench *b, struct bench_test *t, struct progress *bar, struct err *e)
+{
+    double seconds[BENCH_REPEATS_MOST], bytes, flops;
+    char note[64];
+    snprintf(note, sizeof note, "%s %u", t->decode ? "decode" : "prefill", t->n);
+    if (bench_once(b, t, e) < 0) /* warms up */
+        return -1;
+    for (int i = 0; i < b->repeats; i++) {
+        progress_show(bar, (double)i / b->repeats, note);
+        if ((seconds[i] = bench_once(b, t, e)) < 0)
+            return -1;
+    }
+    qsort(seconds, (size_t)b->repeats, sizeof *seconds, by_value);
+    double median = seconds[b->repeats / 2], chunk = b->loaded->runner->chunk;
+    double steps = t->decode ? t->n : t->n > chunk ? t->n / chunk : 1;
+    double rows = t->decode ? t->batch : t->n / steps;
+    t->tok_s = t->n * t->batch / median;
+    t->spread = (seconds[b->repeats * 3 / 4] - seconds[b->repeats / 4]) / median;
+    bench_cost(b, rows, t->depth + t->n / 2.0, &bytes, &flops);
+    t->gb_s = 1e-9 * bytes * steps / median;
+    t->gop_s = 1e-9 * flops * steps / median;
+    return 0;
+}
+
+/* What stands in the way: bytes when generating, operations when reading. */
+static double bench_share(const struct bench *b, const struct bench_test *t)
+{
+    double limit = t->decode ? 1e-9 * b->probe.read : 1e-9 * b->probe.int8;
+    return limit > 0 ? (t->decode ? t->gb_s : t->gop_s) / limit : 0;
+}
+
+static void bench_json(const struct bench *b, struct buf *out)
+{
+    struct json j = {.out = out};
+    json_begin(&j, '[');
+    for (int i = 0; i < b->count; i++) {
+        const struct bench_test *t = &b->tests[i];
+        const char *device = args_text(b->a, "device");
+        json_begin(&j, '{');
+        json_key(&j, "test");
+        json_str(&j, t->decode ? "decode" : "prefill");
+        json_key(&j, "n");
+        json_uint(&j, t->n);
+        json_key(&j, "depth");
+        json_uint(&j, t->depth);
+        json_key(&j, "batch");
+        json_uint(&j, t->batch);
+        json_key(&j, "threads");
+        json_int(&j, b->threads);
+        json_key(&j, "device");
+        json_str(&j, device ? device : "cpu");
+        json_key(&j, "tok_s");
+        json_num(&j, t->tok_s);
+        json_key(&j, "spread");
+        json_num(&j, t->spread);
+        json_key(&j, "gb_s");
+        json_num(&j, t->gb_s);
+        json_key(&j, "gop_s");
+        json_num(&j, t->gop_s);
+        json_key(&j, "share");
+        json_num(&j, bench_share(b, t));
+        json_end(&j, '}');
+    }
+    json_end(&j, ']');
+    buf_char(out, '\n');
+}
+
+static void bench_table(const struct bench *b, struct buf *out)
+{
+    buf_printf(out,
+               "machine, probed: %d threads, read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 %.0f "
+               "GFLOP/s\n",
+               b->threads, 1e-9 * b->probe.read, 1e-9 * b->probe.int8, 1e-9 * b->probe.float32,
+               1e-9 * b->probe.bf16);
+    buf_printf(out, "%-8s %6s %7s %6s %10s %8s %8s %8s %s\n", "test", "n", "depth", "batch", "tok/s",
+               "spread", "GB/s", "GOP/s", "share of the limit");
+    for (int i = 0; i < b->count; i++) {
+        const struct bench_test *t = &b->tests[i];
+        buf_printf(out, "%-8s %6u %7u %6u %10.2f %7.1f%% %8.2f %8.1f %5.1f%% of %s\n",
+                   t->decode ? "decode" : "prefill", t->n, t->depth, t->batch, t->tok_s, 100 * t->spread,
+                   t->gb_s, t->gop_s, 100 * bench_share(b, t), t->decode ? "the read bandwidth" : "int8");
+    }
+}
+
+static int bench_open(struct bench *b, struct err *e)
+{
+    struct loaded_options o = {.no_text = true};
+    uint32_t longest = bench_most(&b->prompt), made = bench_most(&b->predict);
+    longest = bench_most(&b->depth) + (longest > made ? longest : made);
+    b->batches = bench_most(&b->batch);
+    if (!b->batches || !longest)
+        return err_set(e, ERR_USAGE, "there is nothing to measure: --batch, --prompt and --predict are 0");
+    o.runner.ctx = longest + 1;
+    o.runner.seqs = b->batches;
+    if (load_model(&b->loaded, b->a->words[0], &o, b->a, e))
+        return -1;
+    b->seqs = mem_zalloc(b->batches, sizeof *b->seqs);
+    b->ids = mem_alloc(longest + 1, sizeof *b->ids);
+    if (!b->seqs || !b->ids)
+        return err_memory(e, "the benchmark", longest * sizeof *b->ids);
+    uint32_t x = 1;
+    for (uint32_t i = 0; i <= longest; i++) {
+        x = x * 1664525 + 1013904223;
+        b->ids[i] = (int32_t)((x >> 8) % b->loaded->model->h.vocab);
+    }
+    for (uint32_t i = 0; i < b->batches; i++)
+        if (!(b->seqs[i] = seq_open(b->loaded->runner, e)))
+            return -1;
+    return 0;
+}
+
+static void bench_plan(struct bench *b)
+{
+    for (int d = 0; d < b->depth.count; d++) {
+        for (int i = 0; i < b->prompt.count; i++)
+            if (b->prompt.item[i])
+                b->tests[b->count++] =
+                    (struct bench_test){.n = b->prompt.item[i], .depth = b->depth.item[d], .batch = 1};
+        for (int i = 0; i < b->predict.count; i++)
+            for (int k = 0; k < b->batch.count; k++)
+                if (b->predict.item[i] && b->batch.item[k])
+                    b->tests[b->count++] = (struct bench_test){.decode = true,
+                                                               .n = b->predict.item[i],
+                                                               .depth = b->depth.item[d],
+                                                               .batch = b->batch.item[k]};
+    }
+}
+
+/* The walls, with as many threads as the model gets. */
+static int bench_probe(struct bench *b, struct err *e)
+{
+    struct pool *pool = pool_open((int)args_int(b->a, "threads", 0), e);
+    if (!pool)
+        return -1;
+    b->threads = pool_size(pool);
+    int failed = probe_run(pool, &b->probe, e);
+    pool_close(pool);
+    return failed;
+}
+
+static int bench_all(struct bench *b, struct err *e)
+{
+    struct progress bar;
+    struct buf out = {0};
+    if (bench_list(b->a, "prompt", "512", &b->prompt, e) ||
+        bench_list(b->a, "predict", "64", &b->predict, e) || bench_list(b->a, "depth", "0", &b->depth, e) ||
+        bench_list(b->a, "batch", "1", &b->batch, e) || bench_open(b, e))
+        return -1;
+    b->repeats = (int)args_int(b->a, "repeat", 5);
+    b->tests = mem_alloc(BENCH_LIST * BENCH_LIST * (BENCH_LIST + 1), sizeof *b->tests);
+    if (!b->tests)
+        return err_memory(e, "the benchmark", 0);
+    bench_plan(b);
+    if (bench_probe(b, e))
+        return -1;
+    progress_start(&bar, "measuring");
+    int failed = 0;
+    for (int i = 0; i < b->count && !failed; i++)
+        failed = bench_measure(b, &b->tests[i], &bar, e);
+    progress_end(&bar);
+    if (failed)
+        return -1;
+    if (args_flag(b->a, "json"))
+        bench_json(b, &out);
+    else
+        bench_table(b, &out);
+    return tool_print(&out, e);
+}
+
+/* Requests at once: the first of each list counts. */
+static int bench_streams(const struct args *a, struct err *e)
+{
+    struct list streams = {0}, prompt = {0}, predict = {0};
+    if (bench_list(a, "streams", "1", &streams, e) || bench_list(a, "prompt", "16", &prompt, e) ||
+        bench_list(a, "predict", "64", &predict, e))
+        return -1;
+    if (!prompt.item[0] || !predict.item[0])
+        return err_set(e, ERR_USAGE, "--streams needs a --prompt and a --predict that are not 0");
+    struct bench_engine o = {.streams = streams.item,
+                             .count = streams.count,
+                             .prompt = prompt.item[0],
+                             .predict = predict.item[0],
+                             .read = (uint32_t)args_int(a, "read", 0)};
+    return bench_engine(a, &o, e);
+}
+
+static int bench_run(const struct args *a, struct err *e)
+{
+    struct bench b = {.a = a};
+    if (args_text(a, "streams"))
+        return bench_streams(a, e);
+    int failed = bench_all(&b, e);
+    for (uint32_t i = 0; b.seqs && i < b.batches; i++)
+        seq_close(b.seqs[i]);
+    mem_free(b.seqs);
+    mem_free(b.ids);
+    mem_free(b.tests);
+    loaded_close(b.loaded);
+    return failed ? -1 : 0;
+}
+
+const struct tool_verb tool_bench = {
+    .name = "bench",
+    .words = "MODEL",
+    .brief = "measure reading and generating, beside the machine's limits",
+    .more = "Lists make a table of all combinations:\n"
+            "  quern bench model.gguf -p 512,2048 -n 128 -b 1,4,8 -d 0,4096\n"
+            "  quern bench model.gguf --streams 1,16 --read 8000\n",
+    .options = bench_options,
+    .least = 1,
+    .most = 1,
+    .run = bench_run,
+};

@@ -1,0 +1,225 @@
+#include "tool/bench_engine.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "run/engine.h"
+#include "tool/load.h"
+#include "tool/progress.h"
+#include "tool/tool.h"
+
+#include <stdlib.h>
+
+struct figures {
+    uint32_t streams;
+    double tok_s, first; /* all together; seconds until the last one has its first token */
+    uint64_t steps;
+};
+
+enum { GAPS_MOST = 1 << 16 };
+
+/* Seconds between two tokens of a running stream. */
+struct gaps {
+    double *item; /* (GAPS_MOST) */
+    uint32_t count;
+    double median, most;
+};
+
+struct run {
+    const struct bench_engine *o;
+    struct loaded *loaded;
+    struct engine *engine;
+    struct stream **streams; /* (most) */
+    uint32_t most;
+    int32_t *ids; /* (longest prompt) */
+    uint32_t seed;
+    struct gaps gaps;
+};
+
+static struct engine_request request(struct run *r, uint32_t n, uint32_t most)
+{
+    for (uint32_t i = 0; i < n; i++) { /* different every time: nothing is known of it */
+        r->seed = r->seed * 1664525 + 1013904223;
+        r->ids[i] = (int32_t)((r->seed >> 8) % r->loaded->model->plan.out_width);
+    }
+    struct engine_request q = {.prompt = r->ids, .n = n, .most = most, .ignore_eog = true};
+    sampler_defaults(&q.sampler);
+    q.sampler.temperature = 0;
+    return q;
+}
+
+/* Waits until the request has ended. */
+static int wait_done(struct stream *s, struct stream_news *news, struct err *e)
+{
+    do
+        stream_look(s, -1, news);
+    while (!news->done);
+    *e = news->err;
+    return news->err.code ? -1 : 0;
+}
+
+static int measure(struct run *r, uint32_t n, struct figures *f, struct err *e)
+{
+    struct engine_stats before, after;
+    struct stream_news news;
+    double first = 0, start = clock_now();
+    int failed = 0;
+    uint32_t sent = 0;
+    engine_stats(r->engine, &before);
+    for (; sent < n && !failed; sent++) {
+        struct engine_request q = request(r, r->o->prompt, r->o->predict);
+        failed = engine_submit(r->engine, &q, &r->streams[sent], e);
+    }
+    sent -= failed ? 1 : 0;
+    for (uint32_t i = 0; i < sent; i++) {
+        failed = failed || wait_done(r->streams[i], &news, e);
+        first = news.first_seconds > first ? news.first_seconds : first;
+        stream_close(r->streams[i]);
+    }
+    double seconds = clock_now() - start;
+    engine_stats(r->engine, &after);
+    *f = (struct figures){.streams = n,
+                          .tok_s = (double)(after.made_tokens - before.made_tokens) / seconds,
+                          .first = first,
+                          .steps = after.steps - before.steps};
+    return failed ? -1 : 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Looks at a running stream until `until` has news, or so many times. */
+static void watch(struct stream *running, struct stream *until, uint32_t times, struct gaps *out)
+{
+    struct stream_news news;
+    double last = clock_now();
+    for (out->count = 0; out->count < times && out->count < GAPS_MOST;) {
+        if (until && stream_look(until, 0, &news) && (news.count || news.done))
+            break;
+        stream_look(running, -1, &news);
+        double now = clock_now();
+        out->item[out->count++] = now - last;
+        last = now;
+        if (news.done)
+            break;
+    }
+    qsort(out->item, out->count, sizeof *out->item, by_value);
+    out->median = out->count ? out->item[out->count / 2] : 0;
+    out->most = out->count ? out->item[out->count - 1] : 0;
+}
+
+/* How long a running stream waits for its tokens while a long prompt is read. */
+static int measure_gap(struct run *r, struct gaps *gaps, struct buf *out, struct err *e)
+{
+    struct stream *running, *reading;
+    struct engine_request q = request(r, r->o->prompt, 0);
+    if (engine_submit(r->engine, &q, &running, e))
+        return -1;
+    watch(running, NULL, 2, gaps);
+    watch(running, NULL, 16, gaps);
+    buf_printf(out, "a running stream waits %.0f ms for a token (%.0f at most)\n", 1e3 * gaps->median,
+               1e3 * gaps->most);
+    q = request(r, r->o->read, 1);
+    double start = clock_now();
+    int failed = engine_submit(r->engine, &q, &reading, e);
+    if (!failed) {
+        watch(running, reading, GAPS_MOST, gaps);
+        buf_printf(out, "while a prompt of %u tokens is read: %.0f ms (%.0f at most), for %.1f s\n",
+                   r->o->read, 1e3 * gaps->median, 1e3 * gaps->most, clock_now() - start);
+        stream_close(reading);
+    }
+    stream_close(running);
+    return failed;
+}
+
+/* Seconds to the first token after a prompt, with nothing beside it. */
+static double first_token(struct run *r, const struct engine_request *q, uint32_t *cached, struct err *e)
+{
+    struct stream *s;
+    struct stream_news news;
+    if (engine_submit(r->engine, q, &s, e))
+        return -1;
+    int failed = wait_done(s, &news, e);
+    stream_close(s);
+    *cached = news.cached;
+    return failed ? -1 : news.first_seconds;
+}
+
+/* A prompt whose beginning is known, beside one that is only the rest of it. */
+static int measure_known(struct run *r, struct buf *out, struct err *e)
+{
+    enum { REST = 256 };
+    uint32_t n = r->o->read, cached, none;
+    if (n < 2 * REST)
+        return 0;
+    struct engine_request q = request(r, n, 1);
+    q.n = n - REST;
+    if (first_token(r, &q, &cached, e) < 0)
+        return -1;
+    q.n = n;
+    double known = first_token(r, &q, &cached, e);
+    q.prompt += n - REST;
+    q.n = REST;
+    double rest = known < 0 ? -1 : first_token(r, &q, &none, e);
+    if (rest < 0)
+        return -1;
+    buf_printf(out,
+               "first token of %u tokens of which %u are known: %.0f ms; of the last %d alone: %.0f ms\n", n,
+               cached, 1e3 * known, REST, 1e3 * rest);
+    return 0;
+}
+
+static int run_open(struct run *r, const struct args *a, struct err *e)
+{
+    const struct bench_engine *o = r->o;
+    struct loaded_options lo = {.no_text = true};
+    for (int i = 0; i < o->count; i++)
+        r->most = o->streams[i] > r->most ? o->streams[i] : r->most;
+    uint32_t each = o->prompt + o->predict, longest = o->read > each ? o->read : each;
+    lo.runner.seqs = r->most > 2 ? r->most : 2;
+    lo.runner.ctx = longest + RUNNER_PAGE;
+    /* a running stream beside the long prompt may need as much again */
+    lo.runner.pages = lo.runner.seqs * (each / RUNNER_PAGE + 2) + 2 * (longest / RUNNER_PAGE + 2);
+    if (load_model(&r->loaded, a->words[0], &lo, a, e))
+        return -1;
+    r->streams = mem_zalloc(r->most, sizeof *r->streams);
+    r->ids = mem_alloc(longest, sizeof *r->ids);
+    r->gaps.item = mem_alloc(GAPS_MOST, sizeof *r->gaps.item);
+    if (!r->streams || !r->ids || !r->gaps.item)
+        return err_memory(e, "the benchmark", longest * sizeof *r->ids);
+    return engine_open(&r->engine, r->loaded, &(struct engine_options){.queue = r->most + 2}, e);
+}
+
+static int run_all(struct run *r, const struct args *a, struct err *e)
+{
+    struct buf out = {0};
+    struct figures f = {0}, base = {0};
+    if (run_open(r, a, e) || measure(r, 1, &f, e)) /* warms up */
+        return -1;
+    buf_printf(&out, "%8s %10s %12s %8s %s\n", "streams", "tok/s", "first token", "steps",
+               "beside the first");
+    for (int i = 0; i < r->o->count; i++) {
+        if (measure(r, r->o->streams[i], &f, e))
+            return -1;
+        base = i ? base : f;
+        buf_printf(&out, "%8u %10.1f %9.0f ms %8llu %.2fx\n", f.streams, f.tok_s, 1e3 * f.first,
+                   (unsigned long long)f.steps, base.tok_s > 0 ? f.tok_s / base.tok_s : 0);
+    }
+    if (r->o->read && (measure_gap(r, &r->gaps, &out, e) || measure_known(r, &out, e)))
+        return -1;
+    return tool_print(&out, e);
+}
+
+int bench_engine(const struct args *a, const struct bench_engine *o, struct err *e)
+{
+    struct run r = {.o = o, .seed = 1};
+    int failed = run_all(&r, a, e);
+    engine_close(r.engine);
+    loaded_close(r.loaded);
+    mem_free(r.streams);
+    mem_free(r.ids);
+    mem_free(r.gaps.item);
+    return failed;
+}

@@ -1,0 +1,18 @@
+/* What the answer has to be, from the command line: a JSON schema or a grammar. */
+#pragma once
+
+#include "run/loaded.h"
+#include "run/rule.h"
+#include "tool/args.h"
+
+/* Rows for a verb's option table. */
+#define CONSTRAIN_OPTIONS                                                                                    \
+    {"json-schema", 0, ARG_TEXT, "FILE", "the answer is JSON that this schema accepts", 0, 0},               \
+    {                                                                                                        \
+        "grammar", 0, ARG_TEXT, "FILE", "the answer is text that this grammar (GBNF) accepts", 0, 0          \
+    }
+
+/* Reads and compiles it, before a model is loaded; *out stays NULL where nothing was asked for. */
+int constrain_read(const struct args *a, struct constraint **out, struct err *e);
+/* Takes the constraint (NULL: no rule) over and makes it ready for the model. */
+int constrain_rule(struct constraint *c, struct loaded *l, struct rule **out, struct err *e);

@@ -1,0 +1,182 @@
+/* quern logits MODEL --tokens 1,2,3: what the model makes of these tokens, without a tokenizer. */
+#include "base/buf.h"
+#include "base/dtype.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/num.h"
+#include "device/device.h"
+#include "format/store.h"
+#include "model/forward.h"
+#include "tool/load.h"
+#include "tool/tool.h"
+
+#include <string.h>
+
+struct logits {
+    uint32_t width, count; /* count: tokens */
+    uint32_t *argmax;      /* (count) */
+    float *last;           /* (width) */
+};
+
+/* "1,2,3", blanks allowed after a comma. */
+static int32_t *read_tokens(const char *text, uint32_t *count, struct err *e)
+{
+    size_t most = 1;
+    for (const char *c = text; *c; c++)
+        most += *c == ',';
+    int32_t *ids = mem_alloc(most, sizeof *ids);
+    if (!ids) {
+        err_memory(e, "tokens", most * sizeof *ids);
+        return NULL;
+    }
+    *count = 0;
+    for (const char *at = text;; at++) {
+        at += strspn(at, " ");
+        size_t n = strcspn(at, ",");
+        uint64_t id;
+        if (!num_u64(at, n, INT32_MAX, &id)) {
+            err_set(e, ERR_USAGE,
+                    "--tokens: \"%s\" is not a token id; whole numbers with commas between are expected",
+                    log_safe_n(at, n));
+            mem_free(ids);
+            return NULL;
+        }
+        ids[(*count)++] = (int32_t)id;
+        at += n;
+        if (!*at)
+            return ids;
+    }
+}
+
+static void take_row(void *arg, uint32_t pos, const float *row)
+{
+    struct logits *l = arg;
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < l->width; i++)
+        if (row[i] > row[best])
+            best = i;
+    l->argmax[pos] = best;
+    if (pos + 1 == l->count)
+        memcpy(l->last, row, l->width * sizeof *row);
+}
+
+static void print_json(struct buf *out, const struct logits *l)
+{
+    struct json j = {.out = out};
+    json_begin(&j, '{');
+    json_key(&j, "argmax");
+    json_begin(&j, '[');
+    for (uint32_t i = 0; i < l->count; i++)
+        json_uint(&j, l->argmax[i]);
+    json_end(&j, ']');
+    json_key(&j, "last");
+    json_begin(&j, '[');
+    for (uint32_t i = 0; i < l->width; i++)
+        json_f32(&j, l->last[i]);
+    json_end(&j, ']');
+    json_end(&j, '}');
+    buf_char(out, '\n');
+}
+
+/* The ten best of the last position. */
+static void print_text(struct buf *out, const struct logits *l)
+{
+    buf_str(out, "best at each position:");
+    for (uint32_t i = 0; i < l->count; i++)
+        buf_printf(out, " %u", l->argmax[i]);
+    buf_str(out, "\nbest at the last:\n");
+    float above = 0;
+    uint32_t best = l->argmax[l->count - 1];
+    for (int n = 0; n < 10; n++) {
+        buf_printf(out, "%8u  %g\n", best, (double)l->last[best]);
+        above = l->last[best];
+        uint32_t next = l->width;
+        for (uint32_t i = 0; i < l->width; i++)
+            if (l->last[i] < above && (next == l->width || l->last[i] > l->last[next]))
+                next = i;
+        if (next == l->width)
+            break;
+        best = next;
+    }
+}
+
+static int run_model(const struct args *a, const struct model *m, const int32_t *ids, struct logits *l,
+                     struct err *e)
+{
+    const char *spec = args_text(a, "device");
+    struct device_options o = {.threads = (int)args_int(a, "threads", 0), .exact = args_flag(a, "exact")};
+    o.tier = args_text(a, "tier");
+    o.activations = (int)args_int(a, "activations", 0);
+    struct device *d;
+    l->width = m->plan.out_width;
+    l->argmax = mem_alloc(l->count, sizeof *l->argmax);
+    l->last = mem_alloc(l->width, sizeof *l->last);
+    if (!l->argmax || !l->last)
+        return err_memory(e, "logits", l->width * sizeof *l->last);
+    if (device_open(&d, spec ? spec : "cpu", &o, e) < 0)
+        return -1;
+    struct forward f = {.model = m, .device = d, .row = take_row, .arg = l};
+    f.kv_type = o.exact ? DTYPE_F32 : DTYPE_F16;
+    f.chunk = (uint32_t)args_int(a, "chunk", 0);
+    int ok = forward_run(&f, ids, l->count, e);
+    d->ops->close(d);
+    return ok;
+}
+
+static int logits_run(const struct args *a, struct err *e)
+{
+    struct store *s = NULL;
+    struct model *m = NULL;
+    struct logits l = {0};
+    struct buf out = {0};
+    int ok = -1;
+    const char *text = args_text(a, "tokens");
+    if (!text)
+        return err_set(e, ERR_USAGE, "quern logits wants --tokens, ids with commas between");
+    int32_t *ids = read_tokens(text, &l.count, e);
+    if (ids && tool_open(&s, a->words[0], e) == 0) {
+        struct model_options o = {.ctx = (uint32_t)args_int(a, "ctx", l.count)};
+        if (model_open(&m, s, &o, e) == 0 && load_predicts(m, s->path, e) == 0 &&
+            run_model(a, m, ids, &l, e) == 0) {
+            if (args_flag(a, "json"))
+                print_json(&out, &l);
+            else
+                print_text(&out, &l);
+            ok = tool_print(&out, e);
+        }
+    }
+    mem_free(l.argmax);
+    mem_free(l.last);
+    mem_free(ids);
+    model_close(m);
+    if (s)
+        store_close(s);
+    return ok;
+}
+
+static const struct arg_option options[] = {
+    {"tokens", 0, ARG_TEXT, "IDS", "token ids with commas between: 1,2,3", 0, 0},
+    {"exact", 0, ARG_FLAG, NULL, "float activations and F32 keys and values", 0, 0},
+    {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (cpu)", 0, 0},
+    {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 640 MiB)", 8, 16},
+    {"tier", 0, ARG_TEXT, "T", "most this kernel tier of the CPU: scalar, avx2, avx512", 0, 0},
+    {"threads", 't', ARG_INT, "N", "compute threads (all cores)", 1, 1024},
+    {"chunk", 0, ARG_INT, "N", "tokens a step (128)", 1, 4096},
+    {"ctx", 0, ARG_INT, "N", "context for which the scaling of positions is chosen (as many as the tokens)",
+     1, 1 << 28},
+    {"json", 0, ARG_FLAG, NULL,
+     "print {\"argmax\": [one id per position], \"last\": [logits of the last position]}", 0, 0},
+    {0},
+};
+
+const struct tool_verb tool_logits = {
+    .name = "logits",
+    .words = "MODEL",
+    .brief = "run token ids through a model and print its logits",
+    .more = NULL,
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .run = logits_run,
+};

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Tiny models with random weights, one folder a case, with reference results from transformers.
+
+    make_refs.py OUT            every case, for a thorough run of test_arch.py --refs OUT
+    make_refs.py OUT --small    the cases that the repository keeps under test/data/arch
+    make_refs.py OUT NAME...    these cases
+
+A folder holds config.json, model.safetensors and ref.json: {"cases": [{"tokens", "last", "argmax", "greedy"}]},
+computed in float32 with eager attention. An encoder's "last" is the hidden state of the last token.
+"""
+import json
+import os
+import sys
+import traceback
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+VOCAB = 96
+D = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=2, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+         tie_word_embeddings=False)
+
+
+def rope(theta=10000.0, **more):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, **more}}
+
+
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=32)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
+LONG = dict(rope_type="longrope", short_factor=[1.0, 1.1, 1.3, 2.0], long_factor=[1.2, 2.0, 4.0, 9.0])
+MLA = dict(num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8,
+           v_head_dim=10)
+MOE = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=16)
+NO_HEADS = {k: v for k, v in D.items() if k != "num_key_value_heads"}
+
+# name: (model type, configuration, kept in the repository)
+CASES = {
+    "llama": ("llama", {**D, **rope()}, 1),
+    "llama-bias": ("llama", {**D, **rope(), "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, 0),
+    "llama-headdim": ("llama", {**D, **rope(), "head_dim": 12, "num_key_value_heads": 1}, 0),
+    "llama-odd": ("llama", {**D, **rope(), "head_dim": 6, "hidden_size": 36, "num_attention_heads": 6,
+                            "num_key_value_heads": 3, "intermediate_size": 52, "vocab_size": 97}, 0),
+    "llama-linear": ("llama", {**D, **rope(rope_type="linear", factor=4.0)}, 0),
+    "llama-dynamic": ("llama", {**D, **rope(rope_type="dynamic", factor=2.0), "max_position_embeddings": 32}, 1),
+    "llama-yarn": ("llama", {**D, **rope(**YARN)}, 1),
+    "llama-yarn-more": ("llama", {**D, **rope(**YARN, beta_fast=16.0, beta_slow=2.0, attention_factor=1.3)}, 0),
+    "llama-yarn-mscale": ("llama", {**D, **rope(**YARN, mscale=0.7, mscale_all_dim=0.4, truncate=False)}, 0),
+    "llama-llama3": ("llama", {**D, **rope(500000.0, **LLAMA3)}, 1),
+    "llama-longrope": ("llama", {**D, **rope(**LONG, original_max_position_embeddings=32)}, 0),
+    "mistral": ("mistral", {**D, **rope(), "sliding_window": 8}, 1),
+    "mistral-full": ("mistral", {**D, **rope(1e6), "sliding_window": None, "head_dim": 12}, 0),
+    "mixtral": ("mixtral", {**D, **rope(1e6), "num_local_experts": 4, "num_experts_per_tok": 2,
+                            "intermediate_size": 24}, 1),
+    "mixtral-window": ("mixtral", {**D, **rope(1e6), "num_local_experts": 3, "num_experts_per_tok": 1,
+                                   "intermediate_size": 24, "sliding_window": 6}, 0),
+    "qwen2": ("qwen2", {**D, **rope(1e6)}, 1),
+    "qwen2-window": ("qwen2", {**D, **rope(1e6), "use_sliding_window": True, "sliding_window": 8,
+                               "max_window_layers": 1, "num_hidden_layers": 3, "tie_word_embeddings": True}, 0),
+    "qwen2-yarn": ("qwen2", {**D, **rope(1e6, **YARN)}, 0),
+    "qwen2-moe": ("qwen2_moe", {**D, **rope(1e6), **MOE, "shared_expert_intermediate_size": 24,
+                                "norm_topk_prob": False}, 1),
+    "qwen2-moe-mixed": ("qwen2_moe", {**D, **rope(1e6), **MOE, "shared_expert_intermediate_size": 24,
+                                      "norm_topk_prob": True, "decoder_sparse_step": 2, "num_hidden_layers": 4,
+                                      "mlp_only_layers": [3]}, 0),
+    "qwen3": ("qwen3", {**D, **rope(1e6), "head_dim": 12}, 1),
+    "qwen3-bias": ("qwen3", {**D, **rope(1e6), "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}, 0),
+    "qwen3-moe": ("qwen3_moe", {**D, **rope(1e6), **MOE, "head_dim": 12, "norm_topk_prob": True}, 1),
+    "qwen3-moe-mixed": ("qwen3_moe", {**D, **rope(1e6), **MOE, "head_dim": 12, "norm_topk_prob": False,
+                                      "mlp_only_layers": [0], "num_experts_per_tok": 5}, 0),
+    "gemma": ("gemma", {**D, **rope(), "head_dim": 12, "tie_word_embeddings": True}, 1),
+    "gemma2": ("gemma2", {**D, **rope(), "head_dim": 12, "sliding_window": 8, "query_pre_attn_scalar": 20,
+                          "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0,
+                          "tie_word_embeddings": True}, 1),
+    "gemma2-even": ("gemma2", {**D, **rope(), "head_dim": 12, "sliding_window": 8, "num_hidden_layers": 3,
+                               "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0,
+                               "query_pre_attn_scalar": 12, "tie_word_embeddings": True}, 0),
+    "gemma2-plain": ("gemma2", {**D, **rope(), "head_dim": 12, "sliding_window": 8, "num_hidden_layers": 3,
+                                "attn_logit_softcapping": None, "final_logit_softcapping": None,
+                                "query_pre_attn_scalar": 12,
+                                "tie_word_embeddings": True}, 0),
+    "gemma3": ("gemma3_text", {**D, "head_dim": 12, "tie_word_embeddings": True, "sliding_window": 8,
+                               "query_pre_attn_scalar": 20, "num_hidden_layers": 3,
+                               "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                               "rope_parameters": {
+                                   "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}}}, 1),
+    "gemma3-deep": ("gemma3_text", {**D, "head_dim": 8, "tie_word_embeddings": True, "sliding_window": 8,
+                                    "num_hidden_layers": 7, "final_logit_softcapping": 4.0, "query_pre_attn_scalar": 8,
+                                    "rope_parameters": {
+                                        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}, 0),
+    "phi2": ("phi", {**D, **rope(partial_rotary_factor=0.5), "num_key_value_heads": 4}, 1),
+    "phi2-norm": ("phi", {**D, **rope(partial_rotary_factor=0.25), "qk_layernorm": True,
+                          "hidden_size": 64, "hidden_act": "gelu"}, 0),
+    "phi3": ("phi3", {**D, **rope(partial_rotary_factor=1.0), "original_max_position_embeddings": 128}, 1),
+    "phi3-long": ("phi3", {**D, **rope(**LONG, partial_rotary_factor=1.0, original_max_position_embeddings=32),
+                           "sliding_window": 12, "original_max_position_embeddings": 32}, 1),
+    "phi3-partial": ("phi3", {**D, **rope(**{**LONG, "short_factor": [1.0, 1.5], "long_factor": [2.0, 8.0]},
+                                          partial_rotary_factor=0.5, original_max_position_embeddings=32),
+                              "original_max_position_embeddings": 32}, 0),
+    "olmo": ("olmo", {**D, **rope(), "clip_qkv": 0.8}, 1),
+    "olmo2": ("olmo2", {**D, **rope(500000.0)}, 1),
+    "olmo3": ("olmo3", {**D, **rope(500000.0), "sliding_window": 8, "num_hidden_layers": 4}, 0),
+    "olmo3-yarn": ("olmo3", {**D, "sliding_window": 8, "num_hidden_layers": 4, "rope_parameters": {
+        "full_attention": {"rope_theta": 500000.0, **YARN, "beta_fast": 16.0},
+        "sliding_attention": {"rope_theta": 500000.0, "rope_type": "default"}}}, 0),
+    "olmoe": ("olmoe", {**D, **rope(), "num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 16}, 1),
+    "granite": ("granite", {**D, **rope(), "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
+                            "residual_multiplier": 0.4, "logits_scaling": 2.5}, 1),
+    "llama-partial": ("llama", {**D, **rope(partial_rotary_factor=0.5)}, 0),
+    "granite-bias": ("granite", {**D, **rope(), "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
+                                 "residual_multiplier": 0.4, "logits_scaling": 2.5, "attention_bias": True,
+                                 "mlp_bias": True, "tie_word_embeddings": True}, 0),
+    "granite-moe": ("granitemoe", {**D, **rope(), "num_local_experts": 6, "num_experts_per_tok": 2,
+                                   "intermediate_size": 16, "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
+                                   "residual_multiplier": 0.4, "logits_scaling": 2.5}, 1),
+    "granite-moe-shared": ("granitemoeshared", {**D, **rope(), "num_local_experts": 6, "num_experts_per_tok": 2,
+                                                "intermediate_size": 16, "shared_intermediate_size": 24,
+                                                "attention_multiplier": 0.2}, 0),
+    "smollm3": ("smollm3", {**D, **rope(2e6), "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1]}, 1),
+    "smollm3-deep": ("smollm3", {**D, **rope(2e6), "num_hidden_layers": 5, "tie_word_embeddings": True}, 0),
+    "starcoder2": ("starcoder2", {**D, **rope(), "tie_word_embeddings": True}, 1),
+    "starcoder2-window": ("starcoder2", {**D, **rope(), "use_bias": False, "sliding_window": 8}, 0),
+    "stablelm": ("stablelm", {**D, **rope(partial_rotary_factor=0.25), "use_qkv_bias": True}, 1),
+    "stablelm-parallel": ("stablelm", {**D, **rope(partial_rotary_factor=0.5), "qk_layernorm": True,
+                                       "use_parallel_residual": True}, 1),
+    "stablelm-norm": ("stablelm", {**D, **rope(partial_rotary_factor=1.0), "qk_layernorm": True}, 0),
+    "gpt2": ("gpt2", dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, n_inner=48,
+                          bos_token_id=1, eos_token_id=2), 1),
+    "gpt2-gelu": ("gpt2", dict(vocab_size=VOCAB, n_embd=24, n_layer=3, n_head=3, n_positions=128,
+                               activation_function="gelu", bos_token_id=1, eos_token_id=2,
+                               scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False), 0),
+    "neox": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=0.25)}, 1),
+    "neox-serial": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=0.5), "use_parallel_residual": False,
+                                 "hidden_act": "gelu_new"}, 0),
+    "neox-nobias": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=1.0), "attention_bias": False,
+                                 "tie_word_embeddings": True}, 0),
+    "falcon-7b": ("falcon", {**NO_HEADS, **rope(), "multi_query": True, "parallel_attn": True,
+                             "tie_word_embeddings": True}, 1),
+    "falcon-40b": ("falcon", {**NO_HEADS, **rope(), "new_decoder_architecture": True, "num_kv_heads": 2,
+                              "tie_word_embeddings": True}, 1),
+    "falcon-11b": ("falcon", {**NO_HEADS, **rope(), "new_decoder_architecture": True, "num_kv_heads": 2,
+                              "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 40}, 0),
+    "falcon-serial": ("falcon", {**NO_HEADS, **rope(), "multi_query": False, "parallel_attn": False, "bias": True}, 0),
+    "cohere": ("cohere", {**D, **rope(), "logit_scale": 0.25, "tie_word_embeddings": True}, 1),
+    "cohere-norm": ("cohere", {**D, **rope(), "logit_scale": 0.25, "use_qk_norm": True, "attention_bias": True,
+                               "tie_word_embeddings": True}, 0),
+    "cohere2": ("cohere2", {**D, **rope(), "logit_scale": 0.25, "sliding_window": 8, "num_hidden_layers": 3,
+                            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                            "tie_word_embeddings": True}, 1),
+    "cohere2-deep": ("cohere2", {**D, **rope(), "sliding_window": 8, "num_hidden_layers": 5,
+                                 "tie_word_embeddings": True}, 0),
+    "deepseek-v2": ("deepseek_v2", {**D, **rope(**YARN, mscale=0.707, mscale_all_dim=0.707), **MLA,
+                                    "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16,
+                                    "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+                                    "topk_method": "group_limited_greedy", "routed_scaling_factor": 1.6}, 1),
+    "deepseek-v2-lite": ("deepseek_v2", {**D, **rope(), **MLA, "q_lora_rank": None, "n_routed_experts": 6,
+                                         "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1,
+                                         "first_k_dense_replace": 1, "topk_method": "greedy"}, 0),
+    "deepseek-v3": ("deepseek_v3", {**D, **rope(**YARN, mscale=1.0, mscale_all_dim=1.0), **MLA,
+                                    "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16,
+                                    "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+                                    "routed_scaling_factor": 2.5, "norm_topk_prob": True}, 1),
+    "deepseek-v3-plain": ("deepseek_v3", {**D, **rope(), **MLA, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                                          "moe_intermediate_size": 16, "n_shared_experts": 2,
+                                          "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1,
+                                          "q_lora_rank": None, "rope_interleave": False, "norm_topk_prob": False,
+                                          "attention_bias": True}, 0),
+    "gpt-oss": ("gpt_oss", {**D, **rope(150000.0, **YARN, truncate=False), "head_dim": 8, "num_local_experts": 4,
+                            "num_experts_per_tok": 2, "intermediate_size": 24, "sliding_window": 8}, 1),
+    "gpt-oss-deep": ("gpt_oss", {**D, **rope(150000.0), "head_dim": 12, "num_local_experts": 6,
+                                 "num_experts_per_tok": 4, "intermediate_size": 24, "sliding_window": 5,
+                                 "num_hidden_layers": 3}, 0),
+    "bert": ("bert", {**NO_HEADS, "type_vocab_size": 2}, 1),
+    "roberta": ("roberta", {**NO_HEADS, "type_vocab_size": 1, "max_position_embeddings": 130}, 0),
+    "xlm-roberta": ("xlm-roberta", {**NO_HEADS, "type_vocab_size": 1, "pad_token_id": 1,
+                                    "max_position_embeddings": 130}, 0),
+    "nomic-bert": ("nomic_bert", {**NO_HEADS, **rope(1000.0), "type_vocab_size": 2}, 1),
+}
+ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert")
+
+
+def fill(model, generator):
+    """Random weights, rounded to bfloat16, that no part of the model can hide."""
+    for name, p in model.named_parameters():
+        noise = torch.randn(p.shape, generator=generator)
+        if p.dim() == 1:
+            p.copy_((1 if "norm" in name.lower() or "ln" in name else 0) + 0.2 * noise)
+        else:
+            p.copy_(0.18 * noise)
+        p.copy_(p.bfloat16().float())
+    for name, p in model.named_buffers():
+        if "correction_bias" in name:
+            p.copy_((0.1 * torch.randn(p.shape, generator=generator)).bfloat16().float())
+
+
+def results(model, tokens, encoder, greedy):
+    with torch.no_grad():
+        ids = torch.tensor([tokens])
+        if encoder:
+            rows = model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].float()
+            return {"tokens": tokens, "last": [round(float(x), 5) for x in rows[-1]],
+                    "argmax": rows.argmax(-1).tolist(), "greedy": []}
+        rows = model(ids, use_cache=False).logits[0].float()
+        out, cur = [], tokens[:]
+        for _ in range(greedy):
+            best = int(model(torch.tensor([cur]), use_cache=False).logits[0, -1].argmax())
+            out.append(best)
+            cur.append(best)
+        return {"tokens": tokens, "last": [round(float(x), 5) for x in rows[-1]], "argmax": rows.argmax(-1).tolist(),
+                "greedy": out}
+
+
+def make(out, name, kind, config, seed, small):
+    torch.manual_seed(seed)
+    g = torch.Generator().manual_seed(seed)
+    if small:
+        experts = "num_local_experts" in config or "num_experts" in config
+        shrink = {"vocab_size": 64, "moe_intermediate_size": 8, "num_experts": 4, "num_local_experts": 4,
+                  "n_positions": 64, "n_inner": 32,
+                  "intermediate_size": min(config.get("intermediate_size", 0), 12 if experts else 24)}
+        if "n_positions" in config or kind == "bert":
+            shrink["max_position_embeddings"] = 64
+        config = {k: shrink.get(k, v) for k, v in config.items()}
+        if kind == "falcon":
+            config["ffn_hidden_size"] = 40
+    config = AutoConfig.for_model(kind, **config)
+    config._attn_implementation = "eager"
+    encoder = kind in ENCODERS
+    model = (AutoModel if encoder else AutoModelForCausalLM).from_config(config).float().eval()
+    with torch.no_grad():
+        fill(model, g)
+    vocab = config.vocab_size
+    lengths = (1, 20) if small else (1, 9, 31, 64)
+    if "dynamic" in name or "long" in name:
+        lengths = (20, 48)  # on both sides of the original context
+    cases = [results(model, torch.randint(3, vocab, (n,), generator=g).tolist(), encoder, 4) for n in lengths]
+    folder = os.path.join(out, name)
+    os.makedirs(folder, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
+    with open(os.path.join(folder, "ref.json"), "w") as f:
+        json.dump({"transformers": transformers.__version__, "cases": cases}, f)
+    for extra in os.listdir(folder):
+        if extra not in ("config.json", "model.safetensors", "ref.json"):
+            os.remove(os.path.join(folder, extra))
+
+
+def main():
+    out, names = sys.argv[1], [a for a in sys.argv[2:] if not a.startswith("-")]
+    small = "--small" in sys.argv
+    for i, (name, (kind, config, kept)) in enumerate(CASES.items()):
+        if (names and name not in names) or (small and not kept):
+            continue
+        try:
+            make(out, name, kind, config, 1000 + i, small)
+            print("made", name)
+        except Exception:
+            print("failed", name, traceback.format_exc().strip().splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()

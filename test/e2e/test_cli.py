@@ -1,0 +1,154 @@
+"""What holds for every verb: help, options, exit codes, what goes to which stream."""
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+
+def test_alone_prints_help(quern):
+    done = quern()
+    assert done.code == 0 and "usage: quern COMMAND" in done.out and "\n  info " in done.out and done.err == ""
+    assert quern("--help").out == quern("help").out == quern("-h").out == done.out
+
+
+def test_version(quern):
+    done = quern("--version")
+    assert done.code == 0 and done.out.startswith("quern ") and done.out.count("\n") == 1
+
+
+def verbs(quern):
+    return [line.split()[0] for line in quern().out.splitlines() if line.startswith("  ")]
+
+
+def test_every_verb_has_help(quern):
+    names = verbs(quern)
+    assert "info" in names and "help" in names
+    for name in names:
+        done = quern(name, "--help")
+        assert done.code == 0 and done.out.startswith(f"usage: quern {name}") and done.err == ""
+        assert quern("help", name).out == done.out == quern("--help", name).out
+
+
+@pytest.mark.parametrize("args,phrase", [
+    (["inof"], "there is no command 'inof'; did you mean 'info'?"),
+    (["xyzzy"], "there is no command 'xyzzy'; 'quern help' lists them"),
+    (["help", "inof"], "did you mean 'info'?"),
+    (["info", "--josn"], "there is no option --josn; did you mean --json?"),
+    (["info", "--tensor", "x"], "there is no option --tensor; did you mean --tensors?"),
+    (["info", "--nothing-like-it"], "there is no option --nothing-like-it; --help lists them"),
+    (["info", "-x"], "there is no option -x; --help lists them"),
+    (["info", "--json=yes"], "--json takes no value"),
+    (["info", "a", "b"], "'b' is one word too many for quern info"),
+    (["--nope"], "there is no option --nope without a command"),
+    (["info", "hf:a/b"], "hf:a/b"),
+    (["info", "a" * 5000 + "/b"], "too long")])
+def test_usage_errors(quern, args, phrase):
+    done = quern(*args)
+    assert done.code == 64 and done.out == "" and phrase in done.err and done.err.count("\n") == 1
+
+
+def test_options_before_and_after(quern, smollm2):
+    forms = [["info", "--json", smollm2], ["info", smollm2, "--json"], ["--json", "info", smollm2],
+             ["info", "--json", "--", smollm2]]
+    outs = {quern(*f).out for f in forms}
+    assert len(outs) == 1 and outs.pop().startswith("{")
+
+
+def test_full_disk(binary):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([binary, "help"], stdout=full, stderr=subprocess.PIPE, timeout=20)
+    assert done.returncode == 74 and b"cannot write to standard output: No space left" in done.stderr
+
+
+def test_closed_output(binary):
+    done = subprocess.run(["/bin/sh", "-c", f"'{binary}' help >&-"], capture_output=True, timeout=20)
+    assert done.returncode == 74 and b"cannot write" in done.stderr
+
+
+def test_reader_goes_away(binary):
+    """A sentence and an exit code, not death by a signal."""
+    done = subprocess.run(["/bin/bash", "-c", f"'{binary}' help | exec <&-; echo ${{PIPESTATUS[0]}}"],
+                          capture_output=True, text=True, timeout=20)
+    assert (done.stdout.strip(), done.stderr) in (("0", ""), ("74", "quern: cannot write to standard output: its reader has gone\n"))
+
+
+def test_closed_input_is_not_the_model(binary, smollm2):
+    done = subprocess.run(["/bin/sh", "-c", f"'{binary}' tokenize '{smollm2}' <&-"], capture_output=True, timeout=20)
+    assert done.returncode == 74 and b"cannot read standard input" in done.stderr and done.stdout == b""
+
+
+def test_interrupt_while_waiting(binary, smollm2):
+    process = subprocess.Popen([binary, "tokenize", smollm2], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[1] == b"quern: interrupted\n" and process.returncode == 130
+
+
+@pytest.mark.parametrize("limit, phrase", [(60_000, "in all (ulimit -v)"), (250_000, "there are 0.26 GB")])
+def test_limits_of_the_process_are_said(binary, smollm2, limit, phrase):
+    done = subprocess.run(["/bin/bash", "-c", f"ulimit -v {limit}; exec '{binary}' run '{smollm2}' -p hi -n 1"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 75 and phrase in done.stderr
+
+
+def test_no_colours_off_a_terminal_or_with_no_color(binary):
+    """With a terminal on stderr there are colours, unless NO_COLOR says no."""
+    import pty
+    for env, coloured in (({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+        master, slave = pty.openpty()
+        base = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+        subprocess.run([binary, "inof"], stderr=slave, stdout=subprocess.DEVNULL, env={**base, **env}, timeout=20)
+        os.close(slave)
+        assert (b"\x1b[" in os.read(master, 4096)) == coloured
+        os.close(master)
+
+
+def blocked(binary, model):
+    """A quern that has the model open and waits, since nobody reads what it prints."""
+    return subprocess.Popen([binary, "info", model, "--json", "--metadata"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_until_it_writes(process):
+    assert process.stdout.read(1) == b"{"  # the rest does not fit into the pipe
+
+
+@pytest.fixture
+def copy(smollm2, tmp_path):
+    path = tmp_path / "m.gguf"
+    shutil.copyfile(smollm2, path)
+    return path
+
+
+def test_bus_error_is_74(binary, copy):
+    process = blocked(binary, copy)
+    wait_until_it_writes(process)
+    process.send_signal(signal.SIGBUS)
+    assert process.wait(20) == 74
+    assert process.stderr.read() == b"quern: the model file was cut short or could not be read while it was in use\n"
+
+
+def test_model_written_while_in_use_is_74(binary, copy):
+    process = blocked(binary, copy)
+    wait_until_it_writes(process)
+    try:
+        os.close(os.open(copy, os.O_WRONLY | os.O_NONBLOCK))
+        process.kill()
+        pytest.skip("no leases on this file system")
+    except BlockingIOError:  # we would have to wait: the lease holds
+        assert process.wait(20) == 74
+    assert process.stderr.read() == b"quern: the model file was opened for writing while it was in use\n"
+
+
+def test_model_cut_short_while_it_runs_is_74(binary, copy):
+    """By the lease where there is one, by SIGBUS where there is none: never wrong text and a 0."""
+    process = subprocess.Popen([binary, "run", copy, "-p", "Tell me a long story about a mill.", "-n", "800", "--temp", "0"],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.read(1)
+    os.truncate(copy, 1 << 20)
+    process.stdout.read()
+    assert process.wait(60) == 74
+    assert b"quern: the model file was" in process.stderr.read()

@@ -1,0 +1,547 @@
+/* The engine: what a request gets does not depend on what runs beside it, pages that are too few are
+ * made do with, prefixes are computed and stored once, and whatever clients do, all comes back. */
+#include "test.h"
+
+#include "base/mem.h"
+#include "run/open.h"
+#include "run/engine.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CTX = 512, REQUESTS = 64, PROMPT_MOST = 256, ANSWER_MOST = 32 };
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { SLOW = 8 };
+#else
+enum { SLOW = 1 };
+#endif
+
+/* ---- a small model, requests from a seed ---- */
+
+static uint64_t rng(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+struct setting {
+    const char *folder;
+    uint32_t seqs, pages, chunk, outs, ctx;
+    bool fast; /* whatever kernels there are: where no ids are compared */
+};
+
+static struct loaded *open_model(const struct setting *o)
+{
+    struct runner_options r = {
+        .ctx = o->ctx ? o->ctx : CTX, .seqs = o->seqs, .pages = o->pages, .chunk = o->chunk, .outs = o->outs};
+    if (!o->fast)
+        r.device_options = (struct device_options){.exact = true, .tier = "scalar"};
+    return open_tiny(o->folder, &r);
+}
+
+struct ask {
+    int32_t prompt[PROMPT_MOST];
+    struct engine_request r;
+};
+
+/* Four families of prompts, each with a beginning in common, of up to 120 tokens. */
+static void make_ask(struct ask *a, uint32_t i, bool sampled)
+{
+    uint64_t s = i * 7919 + 1;
+    uint32_t family = i % 4, shared = family * 40, own = 1 + (uint32_t)(rng(&s) % 40);
+    uint64_t f = family + 1000;
+    memset(a, 0, sizeof *a);
+    for (uint32_t k = 0; k < shared; k++)
+        a->prompt[k] = 3 + (int32_t)(rng(&f) % 60);
+    for (uint32_t k = shared; k < shared + own; k++)
+        a->prompt[k] = 3 + (int32_t)(rng(&s) % 60);
+    a->r = (struct engine_request){.prompt = a->prompt,
+                                   .n = shared + own,
+                                   .most = 4 + (uint32_t)(rng(&s) % (ANSWER_MOST - 4)),
+                                   .ignore_eog = true};
+    sampler_defaults(&a->r.sampler);
+    a->r.sampler.temperature = sampled ? 0.7 : 0;
+    a->r.sampler.seed = 100 + i;
+}
+
+struct answer {
+    int32_t ids[CTX];
+    size_t n;
+    struct stream_news last;
+};
+
+/* What the model says when nothing runs beside it, by the plain loop. */
+static void answer_alone(struct seq *s, const struct ask *a, struct answer *out)
+{
+    struct err e = {0};
+    struct generation g = {0};
+    struct generate_options o = {.sampler = a->r.sampler, .most = a->r.most, .ignore_eog = true};
+    seq_truncate(s, 0);
+    if (generate(s, NULL, a->r.prompt, a->r.n, &o, &g, &e))
+        fail_msg("%s", e.text);
+    memcpy(out->ids, g.ids.data, g.ids.len * sizeof *out->ids);
+    out->n = g.ids.len;
+    generation_free(&g);
+}
+
+static struct stream *submit(struct engine *g, const struct engine_request *r)
+{
+    struct err e = {0};
+    struct stream *s;
+    if (engine_submit(g, r, &s, &e))
+        fail_msg("%s", e.text);
+    return s;
+}
+
+/* Reads a stream to its end and closes it. */
+static void read_all(struct stream *s, struct answer *out)
+{
+    out->n = 0;
+    do {
+        assert_true(stream_look(s, -1, &out->last));
+        assert_true(out->n + out->last.count <= CTX);
+        memcpy(out->ids + out->n, out->last.ids, out->last.count * sizeof *out->ids);
+        out->n += out->last.count;
+    } while (!out->last.done);
+    stream_close(s);
+}
+
+static void assert_same(const struct answer *got, const struct answer *want, uint32_t i)
+{
+    size_t n = got->n < want->n ? got->n : want->n;
+    for (size_t k = 0; k < n; k++)
+        if (got->ids[k] != want->ids[k])
+            fail_msg("request %u: token %zu is %d; alone it is %d", i, k, got->ids[k], want->ids[k]);
+    assert_int_equal(got->n, want->n);
+}
+
+static void assert_all_back(struct loaded *l)
+{
+    assert_int_equal(l->runner->seqs, 0);
+    for (uint32_t g = 0; g < l->model->plan.groups; g++)
+        assert_int_equal(l->runner->pages[g].unused, l->runner->pages[g].count - 1);
+}
+
+static void assert_balanced(const struct engine_stats *s)
+{
+    assert_int_equal(s->running, 0);
+    assert_int_equal(s->waiting, 0);
+    assert_int_equal(s->submitted, s->finished + s->cancelled + s->failed);
+}
+
+/* ---- batched = alone ---- */
+
+static struct ask asks[REQUESTS];
+static struct answer alone[REQUESTS], got;
+
+static void answers_alone(const char *folder, bool sampled)
+{
+    struct err e = {0};
+    struct loaded *l = open_model(&(struct setting){.folder = folder, .seqs = 1});
+    struct seq *s = seq_open(l->runner, &e);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        make_ask(&asks[i], i, sampled);
+        answer_alone(s, &asks[i], &alone[i]);
+    }
+    seq_close(s);
+    loaded_close(l);
+}
+
+static struct engine_stats run_batch(const struct setting *setting, const struct engine_options *o)
+{
+    struct err e = {0};
+    struct engine *g;
+    struct engine_stats stats;
+    struct stream *streams[REQUESTS];
+    struct loaded *l = open_model(setting);
+    assert_int_equal(engine_open(&g, l, o, &e), 0);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        streams[i] = submit(g, &asks[i].r);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        read_all(streams[i], &got);
+        if (got.last.err.code)
+            fail_msg("request %u: %s", i, got.last.err.text);
+        assert_int_equal(got.last.finish, FINISH_LENGTH);
+        assert_same(&got, &alone[i], i);
+    }
+    engine_stats(g, &stats);
+    assert_balanced(&stats);
+    assert_int_equal(stats.finished, REQUESTS);
+    engine_close(g);
+    assert_all_back(l);
+    loaded_close(l);
+    return stats;
+}
+
+static void batched_is_alone(void **state)
+{
+    static const char *const folders[] = {"llama", "gemma2", "deepseek-v2", "gpt-oss"};
+    (void)state;
+    for (size_t f = 0; f < sizeof folders / sizeof *folders && (f < 2 || SLOW == 1); f++) {
+        for (int sampled = 0; sampled < 2; sampled++) {
+            answers_alone(folders[f], sampled);
+            struct setting setting = {.folder = folders[f], .seqs = 8, .chunk = 128, .outs = 64};
+            struct engine_options o = {.queue = REQUESTS, .guard = true};
+            struct engine_stats plain = run_batch(&setting, &o);
+            assert_true(plain.cached_tokens > 0);
+            assert_int_equal(plain.drafted, 0);
+            o.draft = 8;
+            struct engine_stats drafted = run_batch(&setting, &o);
+            assert_true(drafted.drafted > 0);
+            if (!sampled) /* small models say the same again and again */
+                assert_true(drafted.accepted > 0 && drafted.steps < plain.steps);
+        }
+    }
+}
+
+static void few_pages_preempt(void **state)
+{
+    (void)state;
+    answers_alone("llama", true);
+    for (uint32_t pages = 8; pages <= 24; pages += 8) {
+        struct setting setting = {.folder = "llama", .seqs = 8, .pages = pages, .chunk = 128, .outs = 64};
+        struct engine_options o = {.queue = REQUESTS, .guard = true, .draft = 4};
+        struct engine_stats s = run_batch(&setting, &o);
+        assert_int_equal(s.pages, pages);
+        assert_true(pages > 16 || s.preempted > 0);
+        assert_true(s.prefix.evicted > 0);
+    }
+}
+
+/* ---- what cannot fit ---- */
+
+static void never_fits(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct engine *g;
+    struct stream *s;
+    struct ask a;
+    struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2, .pages = 3});
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){0}, &e), 0);
+    make_ask(&a, 3, false);
+    a.r.n = 97;
+    assert_int_equal(engine_submit(g, &a.r, &s, &e), -1);
+    assert_int_equal(e.code, ERR_RESOURCE);
+    assert_string_equal(e.text, "the prompt has 97 tokens and there is room for 96: 1 too many");
+    /* one that grows until nothing is left ends as one whose context is full, beside another one */
+    a.r.n = 60;
+    a.r.most = 0;
+    struct ask b = a;
+    b.r.prompt = b.prompt;
+    b.r.n = 40;
+    struct stream *first = submit(g, &a.r), *second = submit(g, &b.r);
+    read_all(first, &got);
+    assert_int_equal(got.n, 96 - 60 + 1);
+    assert_true(got.last.context_full && !got.last.err.code);
+    read_all(second, &got);
+    assert_int_equal(got.n, 96 - 40 + 1);
+    assert_true(got.last.context_full);
+    e = (struct err){0};
+    a.r.n = 0;
+    assert_int_equal(engine_submit(g, &a.r, &s, &e), -1);
+    assert_int_equal(e.code, ERR_USAGE);
+    e = (struct err){0};
+    a.r.n = 1;
+    a.prompt[0] = 64;
+    assert_int_equal(engine_submit(g, &a.r, &s, &e), -1);
+    assert_string_equal(e.text, "token 0 of the prompt is 64; the vocabulary has 0 to 63");
+    engine_close(g);
+    assert_all_back(l);
+    loaded_close(l);
+}
+
+/* ---- shared prefixes ---- */
+
+static void prefix_once(void **state)
+{
+    enum { SHARED = 4000 / SLOW / RUNNER_PAGE * RUNNER_PAGE, STREAMS = 16, OWN = 5, CTX_LONG = 4096 };
+    (void)state;
+    struct err e = {0};
+    struct engine *g;
+    struct engine_stats s;
+    struct stream *streams[STREAMS];
+    static int32_t prompt[SHARED + OWN];
+    struct loaded *l = open_model(
+        &(struct setting){.folder = "llama", .seqs = STREAMS, .pages = 400, .ctx = CTX_LONG, .fast = true});
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){0}, &e), 0);
+    uint64_t seed = 5;
+    for (uint32_t i = 0; i < SHARED; i++)
+        prompt[i] = (int32_t)(rng(&seed) % 64);
+    struct engine_request r = {.prompt = prompt, .n = SHARED + OWN, .most = 3, .ignore_eog = true};
+    sampler_defaults(&r.sampler);
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        for (uint32_t k = 0; k < OWN; k++)
+            prompt[SHARED + k] = (int32_t)((i + k * k) % 64);
+        streams[i] = submit(g, &r);
+    }
+    uint32_t cached = 0;
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        read_all(streams[i], &got);
+        cached += got.last.cached;
+    }
+    engine_stats(g, &s);
+    assert_int_equal(s.prompt_tokens + s.cached_tokens, STREAMS * (SHARED + OWN));
+    assert_int_equal(s.cached_tokens, cached);
+    assert_int_equal(s.cached_tokens, (STREAMS - 1) * SHARED); /* whole pages */
+    /* the pages of what is shared, and one for what each has of its own */
+    assert_int_equal(s.pages - s.pages_free, SHARED / RUNNER_PAGE + STREAMS);
+    assert_int_equal(s.preempted, 0);
+    /* another salt knows nothing of it */
+    r.salt = 7;
+    read_all(submit(g, &r), &got);
+    assert_int_equal(got.last.cached, 0);
+    read_all(submit(g, &r), &got);
+    assert_true(got.last.cached >= SHARED);
+    engine_close(g);
+    assert_all_back(l);
+    loaded_close(l);
+}
+
+/* ---- cancels, deadlines, a full queue ---- */
+
+static void queue_and_deadline(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct engine *g;
+    struct engine_stats stats;
+    struct stream *s[6], *refused;
+    struct ask a;
+    struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 1, .ctx = 8192});
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.queue = 4}, &e), 0);
+    make_ask(&a, 1, false);
+    a.r.most = 0;
+    s[0] = submit(g, &a.r);
+    assert_true(stream_look(s[0], -1, &got.last)); /* it runs: the queue is empty now */
+    for (int i = 1; i < 5; i++) {
+        a.r.seconds = i == 2 ? 0.001 : 0;
+        s[i] = submit(g, &a.r);
+    }
+    int full = engine_submit(g, &a.r, &refused, &e);
+    if (full) /* unless the one with the deadline has gone by now */
+        assert_int_equal(e.code, ERR_RESOURCE);
+    else
+        stream_close(refused);
+    read_all(s[2], &got);
+    assert_int_equal(got.last.err.code, ERR_RESOURCE);
+    assert_string_equal(got.last.err.text, "the deadline has passed");
+    stream_cancel(s[0]);
+    stream_cancel(s[3]);
+    read_all(s[0], &got);
+    assert_int_equal(got.last.finish, FINISH_CANCEL);
+    read_all(s[3], &got);
+    assert_int_equal(got.n, 0);
+    stream_close(s[1]);
+    engine_close(g); /* ends the last one */
+    read_all(s[4], &got);
+    assert_int_equal(got.last.finish, FINISH_CANCEL);
+    assert_all_back(l);
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.queue = 1}, &e), 0);
+    s[0] = submit(g, &a.r);
+    while (stream_look(s[0], -1, &got.last) && !got.last.count)
+        ;
+    s[1] = submit(g, &a.r);
+    assert_int_equal(engine_submit(g, &a.r, &refused, &e), -1);
+    assert_int_equal(e.code, ERR_RESOURCE);
+    engine_stats(g, &stats);
+    assert_int_equal(stats.refused, 1);
+    stream_close(s[0]);
+    stream_close(s[1]);
+    engine_close(g);
+    assert_all_back(l);
+    loaded_close(l);
+}
+
+struct client {
+    pthread_t thread;
+    struct engine *engine;
+    uint64_t seed;
+    uint32_t cycles, wrong;
+    atomic_int wakes;
+};
+
+static void client_wake(void *arg)
+{
+    atomic_fetch_add((atomic_int *)arg, 1);
+}
+
+/* Compares what has come so far with the answer alone: no token of another request. */
+static void client_check(struct client *c, const struct stream_news *news, uint32_t i, size_t *n)
+{
+    for (size_t k = 0; k < news->count; k++, (*n)++)
+        c->wrong += *n >= alone[i].n || news->ids[k] != alone[i].ids[*n];
+}
+
+/* One request: read for a while, or to the end, or not at all; cancel; close. */
+static void client_cycle(struct client *c)
+{
+    struct err e = {0};
+    struct stream *s;
+    struct stream_news news = {0};
+    uint32_t i = (uint32_t)(rng(&c->seed) % REQUESTS), kind = (uint32_t)(rng(&c->seed) % 8);
+    struct engine_request r = asks[i].r;
+    size_t n = 0;
+    r.wake = client_wake;
+    r.arg = &c->wakes;
+    r.salt = rng(&c->seed) % 3;
+    r.logprobs = kind == 3;
+    r.top_logprobs = kind == 4 ? 5 : 0;
+    r.seconds = kind == 5 ? 0.002 : 0;
+    if (engine_submit(c->engine, &r, &s, &e)) {
+        c->wrong += e.code != ERR_RESOURCE;
+        return;
+    }
+    uint32_t looks = kind < 2 ? kind : 1000;
+    for (uint32_t k = 0; k < looks && !news.done; k++) {
+        if (!stream_look(s, kind == 2 ? 0 : 0.05, &news))
+            continue;
+        client_check(c, &news, i, &n);
+        if (kind == 6 && k == 3)
+            stream_cancel(s);
+    }
+    stream_close(s);
+}
+
+static void *client_run(void *arg)
+{
+    struct client *c = arg;
+    for (uint32_t i = 0; i < c->cycles; i++)
+        client_cycle(c);
+    return NULL;
+}
+
+static void random_clients(void **state)
+{
+    enum { CLIENTS = 3 };
+    (void)state;
+    const char *cycles = getenv("QUERN_CYCLES");
+    struct err e = {0};
+    struct engine *g;
+    struct engine_stats s;
+    struct client clients[CLIENTS] = {0};
+    answers_alone("llama", true);
+    struct setting setting = {.folder = "llama", .seqs = 4, .pages = 16, .chunk = 64, .outs = 32};
+    struct loaded *l = open_model(&setting);
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.queue = 6, .draft = 4}, &e), 0);
+    for (uint32_t i = 0; i < CLIENTS; i++) {
+        clients[i].engine = g;
+        clients[i].seed = 77 + i;
+        clients[i].cycles = cycles ? (uint32_t)strtoul(cycles, NULL, 10) : 300 / SLOW;
+        assert_int_equal(pthread_create(&clients[i].thread, NULL, client_run, &clients[i]), 0);
+    }
+    for (uint32_t i = 0; i < CLIENTS; i++) {
+        pthread_join(clients[i].thread, NULL);
+        assert_int_equal(clients[i].wrong, 0);
+    }
+    do {
+        usleep(1000);
+        engine_stats(g, &s);
+    } while (s.running || s.waiting);
+    assert_balanced(&s);
+    assert_true(s.cancelled > 0 && s.finished > 0);
+    engine_close(g);
+    assert_all_back(l);
+    loaded_close(l);
+}
+
+/* ---- memory, figures ---- */
+
+static void submit_without_memory(void **state)
+{
+    (void)state;
+    static const char *const stops[] = {"one", "two"};
+    struct err e = {0};
+    struct engine *g;
+    struct stream *s = NULL;
+    struct ask a;
+    struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2});
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){0}, &e), 0);
+    make_ask(&a, 2, true);
+    a.r.logprobs = true;
+    a.r.top_logprobs = 3;
+    a.r.stop_strings = stops;
+    a.r.stops = 2;
+    long n = 1;
+    for (;; n++) {
+        e = (struct err){0};
+        mem_fail_at(n);
+        int failed = engine_submit(g, &a.r, &s, &e);
+        if (!failed)
+            break;
+        mem_fail_at(0);
+        assert_int_equal(e.code, ERR_RESOURCE);
+    }
+    assert_true(n > 10);
+    read_all(s, &got); /* the failing one may have hit the thread's own: then it says so */
+    mem_fail_at(0);
+    assert_true(!got.last.err.code || got.last.err.code == ERR_RESOURCE);
+    read_all(submit(g, &a.r), &got);
+    assert_int_equal(got.n, a.r.most);
+    engine_close(g);
+    for (n = 1;; n++) { /* the engine itself */
+        mem_fail_at(n);
+        int failed = engine_open(&g, l, &(struct engine_options){0}, &e);
+        mem_fail_at(0);
+        if (!failed)
+            break;
+    }
+    assert_true(n > 5);
+    engine_close(g);
+    assert_all_back(l);
+    loaded_close(l);
+}
+
+static void logprobs_are_right(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct engine *g;
+    struct stream_news news;
+    struct ask a;
+    struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2});
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 8}, &e), 0);
+    make_ask(&a, 2, false);
+    a.r.logprobs = true;
+    a.r.top_logprobs = 4;
+    a.r.most = 30;
+    struct stream *s = submit(g, &a.r);
+    size_t seen = 0;
+    do {
+        assert_true(stream_look(s, -1, &news));
+        for (size_t i = 0; i < news.count; i++, seen++) {
+            const struct token_prob *top = news.top + 4 * i;
+            assert_int_equal(news.ids[i], top[0].id); /* greedy */
+            assert_true(news.logprobs[i] == top[0].logprob && top[0].logprob < 0);
+            for (int k = 1; k < 4; k++)
+                assert_true(top[k].logprob <= top[k - 1].logprob && top[k].id != top[k - 1].id);
+        }
+    } while (!news.done);
+    assert_int_equal(seen, 30);
+    stream_close(s);
+    a.r.top_logprobs = 21;
+    assert_int_equal(engine_submit(g, &a.r, &s, &e), -1);
+    assert_string_equal(e.text, "top_logprobs is 21; the most is 20");
+    engine_close(g);
+    loaded_close(l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batched_is_alone),
+        cmocka_unit_test(few_pages_preempt),
+        cmocka_unit_test(never_fits),
+        cmocka_unit_test(prefix_once),
+        cmocka_unit_test(queue_and_deadline),
+        cmocka_unit_test(random_clients),
+        cmocka_unit_test(submit_without_memory),
+        cmocka_unit_test(logprobs_are_right),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

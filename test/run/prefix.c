@@ -1,0 +1,186 @@
+/* The prefix tree: what it finds, what it keeps, what it gives up, and that every page comes back. */
+#include "test.h"
+
+#include "run/open.h"
+#include "run/prefix.h"
+
+#include <string.h>
+
+enum { CTX = 256, PAGE = RUNNER_PAGE };
+
+struct fixture {
+    struct loaded *l;
+    struct prefix *t;
+    struct seq *a, *b;
+};
+
+static void open_fixture(struct fixture *f, uint32_t pages, uint32_t nodes)
+{
+    struct err e = {0};
+    f->l = open_tiny("gemma2", &(struct runner_options){.ctx = CTX, .seqs = 2, .pages = pages});
+    f->a = seq_open(f->l->runner, &e);
+    f->b = seq_open(f->l->runner, &e);
+    assert_int_equal(prefix_open(&f->t, f->l->runner, nodes, &e), 0);
+}
+
+static uint32_t used(const struct fixture *f)
+{
+    for (uint32_t g = 1; g < f->l->model->plan.groups; g++)
+        assert_int_equal(f->l->runner->pages[g].unused, f->l->runner->pages[0].unused);
+    return f->l->runner->pages[0].count - 1 - f->l->runner->pages[0].unused;
+}
+
+static void close_fixture(struct fixture *f)
+{
+    seq_close(f->a);
+    seq_close(f->b);
+    prefix_close(f->t);
+    assert_int_equal(used(f), 0);
+    loaded_close(f->l);
+}
+
+static void feed(struct seq *s, const int32_t *ids, uint32_t n)
+{
+    struct err e = {0};
+    if (seq_feed(s, ids, n, NULL, &e))
+        fail_msg("%s", e.text);
+}
+
+static void fill(int32_t *ids, uint32_t from, uint32_t n, uint32_t seed)
+{
+    for (uint32_t i = from; i < n; i++)
+        ids[i] = (int32_t)((i * i + seed * 11 + i) % 64);
+}
+
+static void longest_beginning(void **state)
+{
+    (void)state;
+    struct fixture f;
+    int32_t ids[CTX], other[CTX];
+    open_fixture(&f, 0, 64);
+    fill(ids, 0, CTX, 1);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, 100), 0);
+    feed(f.a, ids, 75);
+    prefix_insert(f.t, 0, f.a, 75); /* two whole pages and 11 tokens */
+    assert_int_equal(used(&f), 3);
+    assert_int_equal(prefix_match(f.t, 1, f.b, ids, 100), 0); /* another salt */
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, 100), 75);
+    assert_memory_equal(f.b->ids, ids, 75 * sizeof *ids);
+    assert_int_equal(used(&f), 3); /* stored once */
+    seq_truncate(f.b, 0);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, 70), 70); /* no more than is asked for */
+    seq_truncate(f.b, 0);
+    memcpy(other, ids, sizeof ids);
+    fill(other, 40, CTX, 3); /* parts within the second page */
+    uint32_t common = 0;
+    while (ids[common] == other[common])
+        common++;
+    assert_int_equal(prefix_match(f.t, 0, f.b, other, 100), common);
+    feed(f.b, other + common, 100 - common);
+    assert_int_equal(used(&f), 3 + 3); /* the first page is shared */
+    prefix_insert(f.t, 0, f.b, 100);
+    seq_truncate(f.a, 0);
+    seq_truncate(f.b, 0);
+    assert_int_equal(used(&f), 6);
+    assert_int_equal(prefix_match(f.t, 0, f.a, other, 101), 100);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, 101), 75);
+    close_fixture(&f);
+}
+
+/* A sequence that stands at the end of a page goes on with what others have computed meanwhile, and pages
+ * that two have computed are kept once. */
+static void catches_up_and_merges(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct prefix_stats stats;
+    int32_t ids[CTX];
+    open_fixture(&f, 0, 64);
+    fill(ids, 0, CTX, 1);
+    feed(f.a, ids, 2 * PAGE);
+    feed(f.b, ids, 2 * PAGE);
+    assert_int_equal(used(&f), 4);
+    prefix_insert(f.t, 0, f.a, 2 * PAGE);
+    prefix_insert(f.t, 0, f.b, 2 * PAGE);
+    assert_int_equal(used(&f), 2);
+    assert_memory_equal(f.a->table[0], f.b->table[0], 2 * sizeof **f.a->table);
+    feed(f.a, ids + 2 * PAGE, 2 * PAGE);
+    prefix_insert(f.t, 0, f.a, 4 * PAGE);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, CTX), 4 * PAGE);
+    assert_int_equal(used(&f), 4);
+    prefix_stats(f.t, &stats);
+    assert_int_equal(stats.nodes, 4);
+    /* a beginning of a page makes way for more of it, and is not added to what has more */
+    feed(f.a, ids + 4 * PAGE, 20);
+    prefix_insert(f.t, 0, f.a, 4 * PAGE + 10);
+    prefix_insert(f.t, 0, f.a, 4 * PAGE + 20);
+    prefix_insert(f.t, 0, f.a, 4 * PAGE + 5);
+    prefix_stats(f.t, &stats);
+    assert_int_equal(stats.nodes, 5);
+    close_fixture(&f);
+}
+
+static void evicts_least_recent(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct prefix_stats stats;
+    int32_t ids[3][CTX];
+    open_fixture(&f, 16, 16);
+    for (uint32_t i = 0; i < 3; i++) {
+        fill(ids[i], 0, CTX, i + 1);
+        feed(f.a, ids[i], 4 * PAGE);
+        prefix_insert(f.t, 0, f.a, 4 * PAGE);
+        seq_truncate(f.a, 0);
+    }
+    assert_int_equal(used(&f), 12);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids[0], 4 * PAGE), 4 * PAGE); /* used now */
+    assert_int_equal(prefix_evict(f.t, 5), 5);
+    assert_int_equal(used(&f), 7);
+    assert_int_equal(prefix_match(f.t, 0, f.a, ids[1], 4 * PAGE), 0);
+    assert_int_equal(prefix_match(f.t, 0, f.a, ids[2], 4 * PAGE), 3 * PAGE); /* its end went, not its start */
+    assert_int_equal(prefix_evict(f.t, 100), 0);                             /* all that is left is in use */
+    seq_truncate(f.a, 0);
+    seq_truncate(f.b, 0);
+    assert_int_equal(prefix_evict(f.t, 100), 7);
+    assert_int_equal(used(&f), 0);
+    prefix_stats(f.t, &stats);
+    assert_int_equal(stats.nodes, 0);
+    assert_int_equal(stats.evicted, 12);
+    feed(f.a, ids[0], 3 * PAGE);
+    prefix_insert(f.t, 0, f.a, 3 * PAGE);
+    prefix_clear(f.t); /* also what is in use; the sequence keeps its own */
+    assert_int_equal(used(&f), 3);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids[0], 3 * PAGE), 0);
+    close_fixture(&f);
+}
+
+static void few_nodes_forget(void **state)
+{
+    (void)state;
+    struct fixture f;
+    int32_t ids[CTX];
+    open_fixture(&f, 0, 3);
+    for (uint32_t i = 0; i < 5; i++) {
+        fill(ids, 0, CTX, i);
+        feed(f.a, ids, 6 * PAGE);
+        prefix_insert(f.t, 0, f.a, 6 * PAGE);
+        assert_int_equal(used(&f), 6);
+        seq_truncate(f.a, 0);
+        assert_int_equal(used(&f), 3);
+        assert_int_equal(prefix_match(f.t, 0, f.b, ids, CTX), 3 * PAGE);
+        seq_truncate(f.b, 0);
+    }
+    close_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(longest_beginning),
+        cmocka_unit_test(catches_up_and_merges),
+        cmocka_unit_test(evicts_least_recent),
+        cmocka_unit_test(few_nodes_forget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,154 @@
+/* Sequences and their pages: what a step takes and gives back, what is shared and copied, what is refused. */
+#include "test.h"
+
+#include "run/open.h"
+
+#include <string.h>
+
+static const struct device_options plain = {.exact = true, .tier = "scalar"};
+
+static uint32_t used(const struct loaded *l)
+{
+    return l->runner->pages[0].count - 1 - l->runner->pages[0].unused;
+}
+
+static void fill(int32_t *ids, uint32_t n, uint32_t seed)
+{
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = (int32_t)((i * i + seed * 7 + i) % 64);
+}
+
+static void feed(struct seq *s, const int32_t *ids, uint32_t n)
+{
+    struct err e = {0};
+    if (seq_feed(s, ids, n, NULL, &e))
+        fail_msg("%s", e.text);
+}
+
+static void pages_are_accounted(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    int32_t ids[100];
+    struct loaded *l =
+        open_tiny("gemma2", &(struct runner_options){.ctx = 100, .seqs = 2, .device_options = plain});
+    struct seq *s = seq_open(l->runner, &e);
+    fill(ids, 100, 1);
+    assert_int_equal(l->runner->pages[0].count - 1, 2 * 4);
+    assert_int_equal(seq_need(s, 1), 1);
+    assert_int_equal(seq_need(s, 33), 2);
+    feed(s, ids, 33);
+    assert_int_equal(used(l), 2);
+    assert_int_equal(seq_need(s, 31), 0);
+    assert_int_equal(seq_need(s, 32), 1);
+    feed(s, ids + 33, 64);
+    assert_int_equal(used(l), 4);
+    assert_int_equal(s->len, 97);
+    assert_int_equal(seq_common(s, ids, 100), 97);
+    ids[40] ^= 1;
+    assert_int_equal(seq_common(s, ids, 100), 40);
+    seq_truncate(s, 64);
+    assert_int_equal(used(l), 2);
+    seq_truncate(s, 65); /* there is no more */
+    assert_int_equal(s->len, 64);
+    seq_truncate(s, 1);
+    assert_int_equal(used(l), 1);
+    seq_close(s);
+    assert_int_equal(used(l), 0);
+    loaded_close(l);
+}
+
+static void overflow_is_refused(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    int32_t ids[100];
+    fill(ids, 100, 1);
+    struct loaded *l = open_tiny(
+        "llama", &(struct runner_options){.ctx = 96, .seqs = 2, .pages = 3, .device_options = plain});
+    struct seq *a = seq_open(l->runner, &e), *b = seq_open(l->runner, &e);
+    assert_null(seq_open(l->runner, &e));
+    assert_string_equal(e.text, "all 2 sequences are in use");
+    e = (struct err){0};
+    assert_int_equal(seq_feed(a, ids, 97, NULL, &e), -1);
+    assert_string_equal(e.text, "97 tokens do not fit into the context of 96: 1 too many");
+    feed(a, ids, 60);
+    e = (struct err){0};
+    struct seq_rows parts[] = {{.seq = b, .ids = ids, .n = 30, .outs = 1}, {.seq = a, .ids = ids, .n = 8}};
+    assert_int_equal(runner_step(l->runner, parts, 2, &e), -1);
+    assert_int_equal(e.code, ERR_RESOURCE);
+    assert_string_equal(e.text, "out of KV pages: all 3 are in use");
+    assert_int_equal(a->len, 60); /* nothing has changed */
+    assert_int_equal(b->len, 0);
+    assert_int_equal(used(l), 2);
+    e = (struct err){0};
+    parts[0].outs = 31;
+    assert_int_equal(runner_step(l->runner, parts, 1, &e), -1);
+    assert_int_equal(e.code, ERR_USAGE);
+    parts[0].outs = 1;
+    e = (struct err){0};
+    assert_int_equal(runner_step(l->runner, parts, 1, &e), 0);
+    assert_int_equal(b->len, 30);
+    seq_close(a);
+    seq_close(b);
+    assert_int_equal(used(l), 0);
+    loaded_close(l);
+}
+
+/* Two sequences on the same, partly filled page: the one that writes gets a copy, and both go on as if
+ * they had been alone. */
+static void shared_page_is_copied(void **state)
+{
+    (void)state;
+    static const char *const folders[] = {"llama", "gemma2", "deepseek-v2"};
+    int32_t ids[48], other[48];
+    fill(ids, 48, 1);
+    memcpy(other, ids, sizeof ids);
+    fill(other + 40, 8, 2);
+    for (size_t f = 0; f < sizeof folders / sizeof *folders; f++) {
+        struct err e = {0};
+        struct loaded *l =
+            open_tiny(folders[f], &(struct runner_options){.ctx = 96, .seqs = 2, .device_options = plain});
+        uint32_t width = l->model->plan.out_width;
+        float *want = malloc(2 * width * sizeof *want);
+        struct seq *a = seq_open(l->runner, &e), *b = seq_open(l->runner, &e);
+        feed(a, ids, 48);
+        memcpy(want, runner_results(l->runner, &e), width * sizeof *want);
+        feed(b, other, 48);
+        memcpy(want + width, runner_results(l->runner, &e), width * sizeof *want);
+        seq_truncate(a, 40);
+        seq_truncate(b, 0);
+        for (uint32_t g = 0; g < l->model->plan.groups; g++)
+            for (uint32_t i = 0; i < 2; i++) {
+                b->table[g][i] = a->table[g][i];
+                pages_share(&l->runner->pages[g], a->table[g][i]);
+            }
+        memcpy(b->ids, ids, 40 * sizeof *ids);
+        b->len = 40;
+        assert_int_equal(used(l), 2);
+        assert_int_equal(seq_need(b, 8), 1);
+        feed(b, other + 40, 8);
+        assert_memory_equal(runner_results(l->runner, &e), want + width, width * sizeof *want);
+        assert_int_equal(used(l), 3);
+        assert_int_equal(a->table[0][0], b->table[0][0]);
+        assert_int_not_equal(a->table[0][1], b->table[0][1]);
+        assert_int_equal(seq_need(a, 8), 0); /* it is alone on its page now */
+        feed(a, ids + 40, 8);
+        assert_memory_equal(runner_results(l->runner, &e), want, width * sizeof *want);
+        seq_close(a);
+        seq_close(b);
+        assert_int_equal(used(l), 0);
+        free(want);
+        loaded_close(l);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_are_accounted),
+        cmocka_unit_test(overflow_is_refused),
+        cmocka_unit_test(shared_page_is_copied),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
