@@ -303,12 +303,13 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
     if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream), "sending a step", e))
         return -1;
     d->packed = (struct operand){0, 0};
+    d->direct = false;
     d->in.x = NULL;
     for (uint32_t i = 0; i < p->count; i++)
         if (d->base.seconds ? timed_op(d, p, i, e) : step_op(d, p, i, e))
             return -1;
     uint64_t bytes = (uint64_t)d->meta.outs * p->out_width * 4;
-    if (!bytes)
+    if (!bytes || d->direct)
         return 0;
     return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results", e);
 }

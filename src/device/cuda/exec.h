@@ -79,7 +79,8 @@ struct cuda_device {
     uint32_t ratio[RATIOS_MOST], ratios, tiles[RATIOS_MOST], tiles_at[RATIOS_MOST]; /* prefill tiles by heads / kv_heads */
     bool any_decode, any_prefill;
     uint32_t longest;       /* of the sequences, rounded up to a power of two */
-    float *results;         /* pinned */
+    float *results;         /* pinned; the card writes to it too */
+    bool direct;            /* this step's product of the head did */
     uint32_t outs, out_width;
     struct gemm_in in;      /* the input that the next product makes itself (x NULL: none) */
     struct pack_args in_rows;
