@@ -1,6 +1,7 @@
 """Fixtures of the end-to-end tests: the program, reference data, models."""
 import json
 import os
+import pty
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -72,3 +73,13 @@ def smollm2():
 def model():
     """model("gemma-3-270m-q4_k_m.gguf") -> its path in the cache, or a skip."""
     return cached
+
+
+@pytest.fixture(scope="session")
+def terminals():
+    """Skips where the machine gives no pseudo-terminals (a bare chroot)."""
+    try:
+        for fd in pty.openpty():
+            os.close(fd)
+    except OSError as why:
+        pytest.skip(f"no pseudo-terminal here: {why}")

@@ -97,7 +97,7 @@ def test_limits_of_the_process_are_said(binary, smollm2, limit, phrase):
     assert done.returncode == 75 and phrase in done.stderr
 
 
-def test_no_colours_off_a_terminal_or_with_no_color(binary):
+def test_no_colours_off_a_terminal_or_with_no_color(binary, terminals):
     """With a terminal on stderr there are colours, unless NO_COLOR says no."""
     import pty
     for env, coloured in (({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):

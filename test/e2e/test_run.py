@@ -164,7 +164,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def test_chat(binary, smollm2, tmp_path):
+def test_chat(binary, smollm2, tmp_path, terminals):
     t = Terminal([str(binary), "run", str(smollm2), "--temp", "0", "-n", "16"], {"XDG_STATE_HOME": str(tmp_path)})
     t.wait_for(">>> ")
     t.type("/help\r")
@@ -197,7 +197,7 @@ def test_chat(binary, smollm2, tmp_path):
     assert (tmp_path / "quern" / "history").exists()
 
 
-def test_chat_interrupt_stops_the_answer_only(binary, smollm2, tmp_path):
+def test_chat_interrupt_stops_the_answer_only(binary, smollm2, tmp_path, terminals):
     t = Terminal([str(binary), "run", str(smollm2), "-n", "200"], {"XDG_STATE_HOME": str(tmp_path)})
     t.wait_for(">>> ")
     t.type("Write a very long story about a mill, with many chapters.\r")
