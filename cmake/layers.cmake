@@ -44,13 +44,14 @@ endif()
 
 # The library: every layer up to run in one shared object that shows only what include/ declares.
 if(TARGET quern_run AND NOT QUERN_STATIC)
-  add_library(libquern SHARED ${PROJECT_SOURCE_DIR}/src/run/api.c)
+  file(GLOB gpu_api CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cuda/public*.c)
+  add_library(libquern SHARED ${PROJECT_SOURCE_DIR}/src/run/api.c ${gpu_api})
   set_target_properties(libquern PROPERTIES OUTPUT_NAME quern VERSION ${PROJECT_VERSION} SOVERSION 0
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   target_link_libraries(libquern PRIVATE quern_run quern_flags)
   target_link_options(libquern PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libquern.map)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/quern.pc.in ${PROJECT_BINARY_DIR}/quern.pc @ONLY)
   install(TARGETS libquern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(FILES ${PROJECT_SOURCE_DIR}/include/quern.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/include/quern.h ${PROJECT_SOURCE_DIR}/include/quern_gpu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES ${PROJECT_BINARY_DIR}/quern.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
