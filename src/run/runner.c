@@ -1,6 +1,7 @@
 #include "run/runner.h"
 
 #include "base/dtype.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
 
@@ -32,6 +33,31 @@ static int runner_arrays(struct runner *r, struct err *e)
     return 0;
 }
 
+/* Weights, scratch and KV onto the device that is open. */
+static int runner_fill_device(struct runner *r, const struct weights *weights, const struct kv_config *kv,
+                              const struct runner_options *o, struct err *e)
+{
+    const struct device_ops *ops = r->device->ops;
+    if (ops->load(r->device, weights, o->progress, o->progress_arg, e))
+        return -1;
+    return ops->prepare(r->device, r->plan, kv, r->chunk, r->most_seqs, r->most_outs, e);
+}
+
+/* Where nobody names a device: the GPU, if there is one and the model fits, else the CPU. */
+static bool runner_on_gpu(struct runner *r, const struct weights *weights, const struct kv_config *kv,
+                          const struct runner_options *o)
+{
+    struct err why = {0};
+    if (o->device_options.tier || cuda_open(&r->device, &o->device_options, &why))
+        return false;
+    if (!runner_fill_device(r, weights, kv, o, &why))
+        return true;
+    log_warn("the GPU is not used: %s", why.text);
+    r->device->ops->close(r->device);
+    r->device = NULL;
+    return false;
+}
+
 static int runner_device(struct runner *r, const struct weights *weights, const struct runner_options *o,
                          struct err *e)
 {
@@ -43,12 +69,11 @@ static int runner_device(struct runner *r, const struct weights *weights, const 
         if (pages_open(&r->pages[g], kv.pages[g], e))
             return -1;
     }
+    if (!o->device && runner_on_gpu(r, weights, &kv, o))
+        return 0;
     if (device_open(&r->device, o->device ? o->device : "cpu", &o->device_options, e))
         return -1;
-    const struct device_ops *ops = r->device->ops;
-    if (ops->load(r->device, weights, o->progress, o->progress_arg, e))
-        return -1;
-    return ops->prepare(r->device, r->plan, &kv, r->chunk, r->most_seqs, r->most_outs, e);
+    return runner_fill_device(r, weights, &kv, o, e);
 }
 
 int runner_open(struct runner **out, const struct plan *plan, const struct weights *weights,

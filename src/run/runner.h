@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct runner_options {
-    const char *device; /* "cpu", "cuda", "cuda:N"; NULL = "cpu" */
+    const char *device; /* "cpu", "cuda", "cuda:N"; NULL = the GPU where there is one, else the CPU */
     struct device_options device_options;
     uint32_t ctx;                              /* tokens a sequence may have */
     uint32_t seqs;                             /* sequences at once; 0 = 1 */

@@ -184,7 +184,7 @@ static void bench_json(const struct bench *b, struct buf *out)
         json_key(&j, "threads");
         json_int(&j, b->threads);
         json_key(&j, "device");
-        json_str(&j, device ? device : "cpu");
+        json_str(&j, device ? device : b->loaded->runner->device->ops->name);
         json_key(&j, "tok_s");
         json_num(&j, t->tok_s);
         json_key(&j, "spread");
@@ -269,7 +269,9 @@ static int bench_probe(struct bench *b, struct err *e)
     if (!pool)
         return -1;
     b->threads = pool_size(pool);
-    int failed = probe_run(pool, &b->probe, e);
+    /* the walls are the CPU's: on a GPU shares stay 0, and quern bench --kernels knows its walls */
+    bool cpu = !strcmp(b->loaded->runner->device->ops->name, "cpu");
+    int failed = cpu ? probe_run(pool, &b->probe, e) : 0;
     pool_close(pool);
     return failed;
 }

@@ -8,7 +8,7 @@
 #define LOAD_OPTIONS                                                                                         \
     {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},        \
         {"threads", 't', ARG_INT, "N", "threads (default: all cores that may be used)", 1, 1024},            \
-        {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: cpu)", 0, 0},                            \
+        {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},          \
         {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 640 MiB)", 8, 16},   \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},             \
         {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512 (default: the best)", 0, 0},           \
