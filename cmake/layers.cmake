@@ -31,7 +31,7 @@ quern_layer(lang lib_jansson lib_pcre2 lib_utf8proc)
 quern_layer(model lib_jansson)
 quern_layer(quant)
 quern_layer(run)
-quern_layer(serve)
+quern_layer(serve lib_jansson lib_event)
 quern_layer(tool lib_edit)
 
 if(EXISTS ${PROJECT_SOURCE_DIR}/src/tool/main.c)

@@ -27,6 +27,7 @@ endfunction()
 quern_library(jansson jansson)
 quern_library(pcre2 libpcre2-8)
 quern_library(utf8proc libutf8proc)
+quern_library(event libevent_core)
 
 # Line editing is optional: without it the chat reads plain lines.
 pkg_check_modules(edit_found QUIET libedit)

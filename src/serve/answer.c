@@ -1,0 +1,178 @@
+/* An answer's life in the loop: from the request to the worker, then from the engine to the client. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/own.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
+{
+    struct failure *f = &a->failure;
+    if (f->status)
+        return -1;
+    f->status = status;
+    snprintf(f->param, sizeof f->param, "%s", param ? param : "");
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(f->err.text, sizeof f->err.text, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+void answer_start(struct conn *c)
+{
+    struct answer *a = mem_zalloc(1, sizeof *a);
+    if (!a) {
+        conn_failf(c, 503, NULL, "out of memory");
+        return;
+    }
+    a->server = c->server;
+    a->conn = c;
+    a->route = c->route;
+    a->key = c->key;
+    a->body = c->http.body; /* taken over */
+    c->http.body = (struct buf){0};
+    a->created = time(NULL);
+    memcpy(a->id, c->id, sizeof a->id);
+    c->answer = a;
+    c->server->answer_count++;
+    work_add(a);
+}
+
+/* The streams are closed first: from then on nobody wakes it. */
+static void answer_free(struct answer *a)
+{
+    for (uint32_t i = 0; i < a->count; i++) {
+        struct choice *c = &a->choices[i];
+        stream_close(c->stream);
+        buf_free(&c->text);
+        buf_free(&c->ids);
+        buf_free(&c->logprobs);
+        buf_free(&c->tops);
+    }
+    work_forget(a);
+    for (uint32_t i = 0; i < a->prompt_count; i++)
+        ids_free(&a->prompts[i]);
+    buf_free(&a->body);
+    buf_free(&a->reply);
+    a->server->answer_count--;
+    mem_free(a);
+}
+
+void answer_abandon(struct answer *a)
+{
+    a->conn = NULL;
+    if (a->arrived) /* else it comes back from its worker, and ends then */
+        answer_free(a);
+}
+
+/* Ends with a failure: as a reply, or inside of the stream. */
+static void answer_break(struct answer *a)
+{
+    struct conn *c = a->conn;
+    struct failure f = a->failure;
+    c->answer = NULL;
+    answer_free(a);
+    if (!c->streaming) {
+        conn_fail(c, &f);
+        return;
+    }
+    struct buf out = {0};
+    buf_str(&out, "data: ");
+    tell_error(&f, &out);
+    buf_str(&out, "\n\ndata: [DONE]\n\n");
+    conn_stream_add(c, out.data, out.failed ? 0 : out.len);
+    buf_free(&out);
+    conn_stream_end(c);
+}
+
+/* News of one choice. */
+static void answer_take(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+{
+    if (news->count && !a->first) {
+        a->first = clock_now();
+        metrics_seconds(&a->server->metrics.first, a->first - a->conn->started);
+    }
+    c->made += (uint32_t)news->count;
+    if (a->stream)
+        tell_chunk(a, c, news, out);
+    else {
+        buf_add(&c->text, news->text, news->text_length);
+        buf_add(&c->ids, news->ids, news->count * sizeof *news->ids);
+        if (news->logprobs)
+            buf_add(&c->logprobs, news->logprobs, news->count * sizeof *news->logprobs);
+        if (news->top)
+            buf_add(&c->tops, news->top, news->count * a->tops * sizeof *news->top);
+        if (c->text.failed || c->ids.failed || c->logprobs.failed || c->tops.failed)
+            answer_fail(a, 503, NULL, "out of memory");
+    }
+    if (!news->done)
+        return;
+    c->done = true;
+    c->end = *news;
+    if (news->err.code)
+        answer_fail(a, 500, NULL, "the answer failed: %s", news->err.text);
+    else if (news->finish == FINISH_CANCEL)
+        answer_fail(a, 503, NULL, "the answer was cancelled");
+    else if (a->stream)
+        tell_end(a, c, out);
+}
+
+static void answer_finish(struct answer *a)
+{
+    struct conn *c = a->conn;
+    struct buf out = {0};
+    if (a->count)
+        metrics_seconds(&a->server->metrics.whole, clock_now() - c->started);
+    c->answer = NULL;
+    if (a->stream) {
+        if (a->include_usage)
+            tell_usage_chunk(a, &out);
+        buf_str(&out, "data: [DONE]\n\n");
+        conn_stream_add(c, out.data, out.failed ? 0 : out.len);
+        conn_stream_end(c);
+    } else {
+        if (a->count)
+            tell_whole(a, &out);
+        conn_reply(c, 200, "application/json", a->count ? &out : &a->reply);
+    }
+    buf_free(&out);
+    answer_free(a);
+}
+
+void answer_news(struct answer *a)
+{
+    if (!a->conn) {
+        answer_free(a);
+        return;
+    }
+    if (a->failure.status) {
+        answer_break(a);
+        return;
+    }
+    if (conn_is_full(a->conn)) /* goes on when the client has read */
+        return;
+    struct buf out = {0};
+    uint32_t done = 0;
+    for (uint32_t i = 0; i < a->count; i++) {
+        struct choice *c = &a->choices[i];
+        struct stream_news news;
+        if (!c->done && stream_look(c->stream, 0, &news))
+            answer_take(a, c, &news, &out);
+        done += c->done;
+    }
+    if (out.len && !out.failed) {
+        if (!a->conn->streaming)
+            conn_stream_begin(a->conn);
+        conn_stream_add(a->conn, out.data, out.len);
+    }
+    if (out.failed)
+        answer_fail(a, 503, NULL, "out of memory");
+    buf_free(&out);
+    if (a->failure.status)
+        answer_break(a);
+    else if (done == a->count)
+        answer_finish(a);
+}

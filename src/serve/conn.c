@@ -1,0 +1,346 @@
+/* Connections: bytes in, requests out; replies in, bytes out; deadlines. */
+#define _GNU_SOURCE
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "serve/own.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    CONN_INPUT_MOST = 256 << 10,  /* of requests behind the one that is being answered */
+    CONN_OUTPUT_MOST = 256 << 10, /* of a stream: above, the client is waited for */
+    CONN_IDLE = 60,               /* seconds */
+    CONN_HEAD = 10,
+    CONN_BODY = 30,
+    CONN_STALL = 30,
+    CONN_LINGER = 2,
+    CONN_ALIVE = 15, /* a stream says so after this long without news */
+};
+
+enum { PHASE_IDLE, PHASE_HEAD, PHASE_BODY };
+
+static const char *conn_reason(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } reasons[] = {{200, "OK"},
+                   {204, "No Content"},
+                   {400, "Bad Request"},
+                   {401, "Unauthorized"},
+                   {403, "Forbidden"},
+                   {404, "Not Found"},
+                   {405, "Method Not Allowed"},
+                   {408, "Request Timeout"},
+                   {411, "Length Required"},
+                   {413, "Content Too Large"},
+                   {414, "URI Too Long"},
+                   {415, "Unsupported Media Type"},
+                   {417, "Expectation Failed"},
+                   {429, "Too Many Requests"},
+                   {431, "Request Header Fields Too Large"},
+                   {500, "Internal Server Error"},
+                   {501, "Not Implemented"},
+                   {503, "Service Unavailable"},
+                   {505, "HTTP Version Not Supported"}};
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+        if (reasons[i].status == status)
+            return reasons[i].text;
+    return "Status";
+}
+
+/* ---- replies ---- */
+
+static void conn_write(struct conn *c, const void *data, size_t n)
+{
+    bufferevent_write(c->bev, data, n);
+    c->last_sent = clock_now();
+}
+
+/* length -1: it is not known. */
+static void conn_head(struct conn *c, int status, const char *type, int64_t length)
+{
+    struct buf out = {0};
+    char date[64];
+    time_t now = time(NULL);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    if (c->server->draining || (length < 0 && c->http.old))
+        c->http.keep = false;
+    buf_printf(&out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: quern\r\nx-request-id: %s\r\n", status,
+               conn_reason(status), date, c->id);
+    if (type)
+        buf_printf(&out, "Content-Type: %s\r\n", type);
+    if (length >= 0 && status != 204)
+        buf_printf(&out, "Content-Length: %lld\r\n", (long long)length);
+    else if (length < 0)
+        buf_printf(&out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
+                   c->http.old ? "" : "Transfer-Encoding: chunked\r\n");
+    const char *origin = c->origin_ok ? http_field(&c->http, "origin") : NULL;
+    if (origin)
+        buf_printf(&out, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", origin);
+    if (origin && http_is(&c->http, "OPTIONS"))
+        buf_str(&out, "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"
+                      "Access-Control-Allow-Headers: *, Authorization\r\nAccess-Control-Max-Age: 600\r\n");
+    if (status == 429 || status == 503)
+        buf_str(&out, "Retry-After: 1\r\n");
+    if (status == 500 || status == 501 || status == 505)
+        buf_str(&out, "x-should-retry: false\r\n");
+    if (status == 401)
+        buf_str(&out, "WWW-Authenticate: Bearer\r\n");
+    if (status == 405)
+        buf_str(&out, "Allow: GET, HEAD, POST, OPTIONS\r\n");
+    buf_printf(&out, "Connection: %s\r\n\r\n", c->http.keep ? "keep-alive" : "close");
+    if (out.failed)
+        c->http.keep = false;
+    else
+        conn_write(c, out.data, out.len);
+    buf_free(&out);
+    uint32_t row = c->route ? (uint32_t)(c->route - route_table) : (uint32_t)route_count;
+    metrics_request(&c->server->metrics, row, status);
+}
+
+void conn_close_when_sent(struct conn *c)
+{
+    c->closing = true;
+    if (evbuffer_get_length(bufferevent_get_output(c->bev)))
+        return;
+    /* closing at once with bytes unread would make the other side lose the reply */
+    shutdown(bufferevent_getfd(c->bev), SHUT_WR);
+    c->lingering = true;
+    c->since = clock_now();
+}
+
+/* On to the next request. */
+static void conn_next(struct conn *c)
+{
+    bool keep = c->http.keep;
+    http_reset(&c->http);
+    c->route = NULL;
+    c->streaming = c->continued = c->origin_ok = false;
+    c->phase = PHASE_IDLE;
+    c->since = clock_now();
+    if (!keep)
+        conn_close_when_sent(c);
+    else if (c->answer == NULL) /* pipelined ones: from the loop, not from here */
+        bufferevent_trigger(c->bev, EV_READ, BEV_OPT_DEFER_CALLBACKS);
+}
+
+void conn_reply(struct conn *c, int status, const char *type, const struct buf *body)
+{
+    bool lost = body && body->failed;
+    size_t n = body && !lost ? body->len : 0;
+    conn_head(c, lost ? 503 : status, type, (int64_t)n);
+    if (n && !http_is(&c->http, "HEAD"))
+        conn_write(c, body->data, n);
+    log_debug("%s %d %.0f ms", c->id, status, 1e3 * (clock_now() - c->started));
+    conn_next(c);
+}
+
+void conn_fail(struct conn *c, const struct failure *f)
+{
+    struct buf out = {0};
+    tell_error(f, &out);
+    conn_reply(c, f->status, "application/json", &out);
+    buf_free(&out);
+}
+
+void conn_failf(struct conn *c, int status, const char *code, const char *fmt, ...)
+{
+    struct failure f = {.status = status, .code = code};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(f.err.text, sizeof f.err.text, fmt, ap);
+    va_end(ap);
+    conn_fail(c, &f);
+}
+
+void conn_stream_begin(struct conn *c)
+{
+    conn_head(c, 200, "text/event-stream", -1);
+    c->streaming = true;
+}
+
+void conn_stream_add(struct conn *c, const char *data, size_t n)
+{
+    char size[24];
+    if (!n)
+        return;
+    if (c->http.old) {
+        conn_write(c, data, n);
+        return;
+    }
+    conn_write(c, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", n));
+    conn_write(c, data, n);
+    conn_write(c, "\r\n", 2);
+}
+
+void conn_stream_end(struct conn *c)
+{
+    if (!c->http.old)
+        conn_write(c, "0\r\n\r\n", 5);
+    log_debug("%s 200 %.0f ms (stream)", c->id, 1e3 * (clock_now() - c->started));
+    conn_next(c);
+}
+
+bool conn_is_full(const struct conn *c)
+{
+    return evbuffer_get_length(bufferevent_get_output(c->bev)) > CONN_OUTPUT_MOST;
+}
+
+/* ---- requests ---- */
+
+static void conn_name(struct conn *c)
+{
+    unsigned char random[12] = {0};
+    if (getrandom(random, sizeof random, GRND_NONBLOCK) < 0)
+        memcpy(random, &c->started, sizeof c->started);
+    size_t at = (size_t)snprintf(c->id, sizeof c->id, "req-");
+    for (size_t i = 0; i < sizeof random; i++)
+        at += (size_t)snprintf(c->id + at, sizeof c->id - at, "%02x", random[i]);
+}
+
+static void conn_phase(struct conn *c)
+{
+    enum http_state s = c->http.state;
+    int phase = s > HTTP_HEADERS ? PHASE_BODY : s == HTTP_LINE && !c->http.head.len ? PHASE_IDLE : PHASE_HEAD;
+    if (phase != c->phase)
+        c->since = clock_now();
+    c->phase = phase;
+    if (c->http.expects && phase == PHASE_BODY && s < HTTP_DONE && !c->continued) {
+        c->continued = true;
+        if (!c->http.body.len)
+            conn_write(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+    }
+}
+
+/* Reads on in what has come; at most one request, for the next one comes by a deferred call. */
+static void conn_read(struct bufferevent *bev, void *arg)
+{
+    struct conn *c = arg;
+    struct evbuffer *in = bufferevent_get_input(bev);
+    if (c->closing) {
+        evbuffer_drain(in, evbuffer_get_length(in));
+        return;
+    }
+    struct evbuffer_iovec part;
+    while (!c->answer && evbuffer_peek(in, -1, NULL, &part, 1) > 0 && c->http.state < HTTP_DONE) {
+        evbuffer_drain(in, http_feed(&c->http, part.iov_base, part.iov_len));
+        conn_phase(c);
+    }
+    if (c->answer || c->http.state < HTTP_DONE)
+        return;
+    c->started = clock_now();
+    conn_name(c);
+    if (c->http.state == HTTP_BAD)
+        conn_failf(c, c->http.status, NULL, "%s", c->http.why);
+    else
+        route_request(c);
+}
+
+static void conn_written(struct bufferevent *bev, void *arg)
+{
+    struct conn *c = arg;
+    (void)bev;
+    if (c->closing && !c->lingering)
+        conn_close_when_sent(c);
+    else if (c->answer && c->streaming)
+        answer_news(c->answer);
+}
+
+static void conn_event(struct bufferevent *bev, short what, void *arg)
+{
+    struct conn *c = arg;
+    bool ended = what & BEV_EVENT_EOF;
+    /* a client that has sent all and waits for the reply */
+    if (ended && !c->answer && !c->lingering && evbuffer_get_length(bufferevent_get_output(bev))) {
+        c->closing = true;
+        return;
+    }
+    conn_free(c);
+}
+
+void conn_open(struct server *s, evutil_socket_t fd)
+{
+    static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
+                               "Connection: close\r\n\r\n";
+    struct conn *c = s->conn_count < SERVE_CONNECTIONS ? mem_zalloc(1, sizeof *c) : NULL;
+    struct bufferevent *bev = c ? bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
+    if (!bev) {
+        ssize_t n = send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)n;
+        evutil_closesocket(fd);
+        mem_free(c);
+        return;
+    }
+    c->server = s;
+    c->bev = bev;
+    c->since = clock_now();
+    c->next = s->conns;
+    c->link = &s->conns;
+    if (c->next)
+        c->next->link = &c->next;
+    s->conns = c;
+    s->conn_count++;
+    struct timeval stall = {.tv_sec = CONN_STALL};
+    bufferevent_setcb(bev, conn_read, conn_written, conn_event, c);
+    bufferevent_setwatermark(bev, EV_READ, 0, CONN_INPUT_MOST);
+    bufferevent_set_timeouts(bev, NULL, &stall);
+    bufferevent_enable(bev, EV_READ | EV_WRITE);
+}
+
+void conn_free(struct conn *c)
+{
+    if (c->answer)
+        answer_abandon(c->answer);
+    *c->link = c->next;
+    if (c->next)
+        c->next->link = c->link;
+    c->server->conn_count--;
+    bufferevent_free(c->bev);
+    http_free(&c->http);
+    mem_free(c);
+}
+
+/* A stream without news for long says that it is alive. */
+static void conn_alive(struct conn *c, double now)
+{
+    struct answer *a = c->answer;
+    double last = c->streaming ? c->last_sent : c->started;
+    if (!a->arrived || !a->stream || now - last <= CONN_ALIVE || conn_is_full(c))
+        return;
+    if (!c->streaming)
+        conn_stream_begin(c);
+    conn_stream_add(c, ":\n\n", 3);
+}
+
+void conn_tick(struct conn *c, double now)
+{
+    double waited = now - c->since;
+    bool pending = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;
+    bool idle = c->phase == PHASE_IDLE && (waited > CONN_IDLE || c->server->draining);
+    bool late =
+        (c->phase == PHASE_HEAD && waited > CONN_HEAD) || (c->phase == PHASE_BODY && waited > CONN_BODY);
+    if (c->answer)
+        conn_alive(c, now);
+    else if (c->lingering && waited > CONN_LINGER)
+        conn_free(c);
+    else if (c->closing) /* what is pending has the deadline of writes */
+        return;
+    else if (idle && !pending)
+        conn_free(c);
+    else if (late) {
+        c->started = now;
+        conn_name(c);
+        c->http.keep = false;
+        conn_failf(c, 408, NULL, "the request did not come within %d s",
+                   c->phase == PHASE_HEAD ? CONN_HEAD : CONN_BODY);
+    }
+}

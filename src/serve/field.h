@@ -1,0 +1,34 @@
+/* The fields of a request, by a table: what they may be, and in which range. */
+#pragma once
+
+#include "base/err.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    FIELD_BOOL = 1,
+    FIELD_INT = 2,
+    FIELD_NUM = 4,
+    FIELD_TEXT = 8,
+    FIELD_LIST = 16,
+    FIELD_OBJECT = 32,
+};
+
+struct field {
+    const char *name;
+    unsigned kinds;     /* any of the above */
+    double least, most; /* of a number; or of the items of a list or an object */
+};
+
+/* Every field of the table that is there. On an error *name is the field's. What no table knows is ignored. */
+int field_check(const json_t *o, const struct field *table, size_t count, const char **name, struct err *e);
+/* Takes out what is null: null counts as absent. */
+void field_drop_nulls(json_t *o);
+
+const char *field_text(const json_t *o, const char *name); /* NULL = absent or no text */
+double field_num(const json_t *o, const char *name, double otherwise);
+int64_t field_int(const json_t *o, const char *name, int64_t otherwise);
+int field_bool(const json_t *o, const char *name);

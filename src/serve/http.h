@@ -1,0 +1,73 @@
+/* HTTP/1.1 requests, strictly: what two readers could understand differently is refused, and the
+ * connection ends. Bytes come in as the network cuts them; a request never takes more than its limits.
+ *
+ *   line -> headers -> [length | chunks -> trailers] -> done
+ *                any of them -> bad, with the status to answer */
+#pragma once
+
+#include "base/buf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    HTTP_URI_MOST = 8 << 10,
+    HTTP_HEAD_MOST = 32 << 10, /* all header lines, trailers too */
+    HTTP_BODY_MOST = 16 << 20,
+    HTTP_FIELDS_MOST = 128,
+};
+
+enum http_state {
+    HTTP_LINE,
+    HTTP_HEADERS,
+    HTTP_LENGTH,     /* a body of known length */
+    HTTP_CHUNK_LINE, /* its size */
+    HTTP_CHUNK_DATA,
+    HTTP_CHUNK_END, /* the line end behind the data */
+    HTTP_TRAILERS,
+    HTTP_DONE,
+    HTTP_BAD,
+};
+
+/* Where a text stands in the head. */
+struct http_text {
+    uint32_t at, n;
+};
+
+struct http {
+    enum http_state state;
+    int status;      /* HTTP_BAD: what to answer */
+    const char *why; /* and a sentence for it */
+    struct buf head; /* the request line and the headers as they came */
+    struct buf body;
+    size_t line;       /* where the unfinished line begins in head */
+    size_t head_bytes; /* of header lines and trailers so far */
+    uint64_t left;     /* bytes of the body or of the chunk that are still to come */
+    struct http_text method, target;
+    struct {
+        struct http_text name, value;
+    } fields[HTTP_FIELDS_MOST];
+    uint32_t count;
+    bool skipped;         /* an empty line in front of the request */
+    bool old;             /* HTTP/1.0 */
+    bool keep;            /* the connection may be used again */
+    bool expects;         /* waits for "100 Continue" before it sends the body */
+    bool chunked, length; /* how the body's end is known */
+    uint64_t body_length;
+};
+
+/* Takes bytes until the request is done or bad, and returns how many it took. */
+size_t http_feed(struct http *h, const char *data, size_t n);
+/* Ready for the next request on the same connection; keeps memory up to a small size. */
+void http_reset(struct http *h);
+void http_free(struct http *h);
+
+/* The first header of this name (written in small letters); NULL = there is none. Ends with NUL: the
+ * separators in the head are overwritten once the request is read. */
+const char *http_field(const struct http *h, const char *name);
+const char *http_method(const struct http *h);
+const char *http_target(const struct http *h); /* path and query; the host of an absolute one is cut off */
+bool http_is(const struct http *h, const char *method);
+/* Is there this word (small letters) in a list of words with commas. */
+bool http_lists(const char *list, const char *word);

@@ -1,0 +1,90 @@
+#include "serve/metrics.h"
+
+#include "serve/own.h"
+
+static const int metrics_codes[METRICS_CODES - 1] = {200, 204, 400, 401, 403, 404, 405, 408, 411, 413,
+                                                     414, 415, 417, 429, 431, 500, 501, 503, 505};
+static const double metrics_bounds[METRICS_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                       1,    2.5,   5,    10,  30,   60};
+
+void metrics_request(struct metrics *m, uint32_t route, int code)
+{
+    uint32_t i = 0;
+    while (i < METRICS_CODES - 1 && metrics_codes[i] != code)
+        i++;
+    m->requests[route < METRICS_ROUTES ? route : METRICS_ROUTES - 1][i]++;
+}
+
+void metrics_seconds(struct histogram *h, double seconds)
+{
+    uint32_t i = 0;
+    while (i < METRICS_BUCKETS && seconds > metrics_bounds[i])
+        i++;
+    h->counts[i]++;
+    h->count++;
+    h->sum += seconds;
+}
+
+static void metrics_histogram(struct buf *out, const char *name, const char *help, const struct histogram *h)
+{
+    uint64_t below = 0;
+    buf_printf(out, "# HELP %s %s\n# TYPE %s histogram\n", name, help, name);
+    for (uint32_t i = 0; i < METRICS_BUCKETS; i++) {
+        below += h->counts[i];
+        buf_printf(out, "%s_bucket{le=\"%g\"} %llu\n", name, metrics_bounds[i], (unsigned long long)below);
+    }
+    buf_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.6f\n%s_count %llu\n", name,
+               (unsigned long long)h->count, name, h->sum, name, (unsigned long long)h->count);
+}
+
+static void metrics_requests(struct buf *out, const struct metrics *m)
+{
+    buf_str(out, "# HELP quern_requests_total Requests by route and status.\n"
+                 "# TYPE quern_requests_total counter\n");
+    for (uint32_t r = 0; r <= route_count && r < METRICS_ROUTES; r++)
+        for (uint32_t i = 0; i < METRICS_CODES; i++)
+            if (m->requests[r][i])
+                buf_printf(out, "quern_requests_total{route=\"%s\",code=\"%d\"} %llu\n",
+                           r < route_count ? route_table[r].path : "other",
+                           i < METRICS_CODES - 1 ? metrics_codes[i] : 0,
+                           (unsigned long long)m->requests[r][i]);
+}
+
+void metrics_write(struct server *s, struct buf *out)
+{
+    struct engine_stats e;
+    engine_stats(s->engine, &e);
+    const struct {
+        const char *name, *kind, *help;
+        uint64_t value;
+    } rows[] = {
+        {"quern_running", "gauge", "Answers being made.", e.running},
+        {"quern_waiting", "gauge", "Requests in the queue.", e.waiting},
+        {"quern_connections", "gauge", "Open connections.", s->conn_count},
+        {"quern_answers", "gauge", "Requests that are not answered yet.", s->answer_count},
+        {"quern_submitted_total", "counter", "Generations that were asked for.", e.submitted},
+        {"quern_finished_total", "counter", "Generations that came to their end.", e.finished},
+        {"quern_cancelled_total", "counter", "Generations that were cancelled.", e.cancelled},
+        {"quern_failed_total", "counter", "Generations that failed.", e.failed},
+        {"quern_refused_total", "counter", "Generations refused because the queue was full.", e.refused},
+        {"quern_prompt_tokens_total", "counter", "Tokens of prompts computed.", e.prompt_tokens},
+        {"quern_cached_tokens_total", "counter", "Tokens of prompts that were known.", e.cached_tokens},
+        {"quern_generated_tokens_total", "counter", "Tokens made.", e.made_tokens},
+        {"quern_steps_total", "counter", "Steps of the engine.", e.steps},
+        {"quern_preempted_total", "counter", "Answers put back because memory was short.", e.preempted},
+        {"quern_kv_pages", "gauge", "Pages for keys and values.", e.pages},
+        {"quern_kv_pages_free", "gauge", "Those that nobody uses.", e.pages_free},
+        {"quern_prefix_hits_total", "counter", "Prompts whose beginning was known.", e.prefix.hits},
+        {"quern_prefix_misses_total", "counter", "Prompts whose beginning was not.", e.prefix.misses},
+    };
+    buf_printf(out,
+               "# HELP quern_build_info The program.\n# TYPE quern_build_info gauge\n"
+               "quern_build_info{version=\"%s\"} 1\n",
+               QUERN_VERSION);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", rows[i].name, rows[i].help, rows[i].name,
+                   rows[i].kind, rows[i].name, (unsigned long long)rows[i].value);
+    metrics_requests(out, &s->metrics);
+    metrics_histogram(out, "quern_first_token_seconds", "Until the first token.", &s->metrics.first);
+    metrics_histogram(out, "quern_answer_seconds", "Until the end of an answer.", &s->metrics.whole);
+}

@@ -1,0 +1,24 @@
+/* Counters of the server, as Prometheus reads them. They belong to the loop's thread. */
+#pragma once
+
+#include <stdint.h>
+
+struct buf;
+struct server;
+
+enum { METRICS_ROUTES = 32, METRICS_CODES = 24, METRICS_BUCKETS = 12 };
+
+struct histogram {
+    uint64_t counts[METRICS_BUCKETS + 1], count;
+    double sum;
+};
+
+struct metrics {
+    uint64_t requests[METRICS_ROUTES][METRICS_CODES];
+    struct histogram first, whole; /* seconds until the first token; of an answer */
+};
+
+/* route: its row in the table; the row behind the last stands for everything else. */
+void metrics_request(struct metrics *m, uint32_t route, int code);
+void metrics_seconds(struct histogram *h, double seconds);
+void metrics_write(struct server *s, struct buf *out);

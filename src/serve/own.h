@@ -1,0 +1,181 @@
+/* What the files of the server share. Everything here belongs to the loop's thread, but for what
+ * struct answer says. */
+#pragma once
+
+#include "base/buf.h"
+#include "run/engine.h"
+#include "run/loaded.h"
+#include "serve/http.h"
+#include "serve/metrics.h"
+#include "serve/server.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SERVE_CONNECTIONS = 1024, SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = 64 };
+
+struct answer;
+struct conn;
+struct route;
+
+struct server {
+    const struct server_options *o;
+    struct loaded *loaded;
+    struct engine *engine;
+    struct event_base *base;
+    struct evconnlistener *listener;
+    struct event *tick, *term, *intr, *bell;
+    int bell_fd;
+    bool loopback; /* only this machine can reach us */
+    bool draining, interrupted;
+    double drain_until;
+    struct conn *conns;
+    uint32_t conn_count, answer_count;
+    time_t started;
+    struct metrics metrics;
+    /* guarded by the mutex */
+    pthread_mutex_t mutex;
+    pthread_cond_t work;
+    struct answer *todo, **todo_end; /* for the workers */
+    struct answer *ready;            /* have news for the loop */
+    bool closing;
+    pthread_t workers[SERVE_WORKERS];
+    int worker_count;
+};
+
+struct conn {
+    struct server *server;
+    struct bufferevent *bev;
+    struct conn *next, **link;
+    struct http http;
+    struct answer *answer; /* while one is being made */
+    const struct route *route;
+    double since;     /* when this phase began */
+    double started;   /* when the request was whole */
+    double last_sent; /* for keep-alive in streams */
+    int phase;
+    bool continued; /* "100 Continue" has been sent */
+    bool streaming; /* in a reply without a known length */
+    bool closing;   /* no more requests; ends when the output has gone */
+    bool lingering; /* all is sent; waits for the other side to end */
+    bool origin_ok;
+    uint32_t key; /* which one it came with, from 1; 0 = none */
+    char id[40];  /* of the request */
+};
+
+/* A failed one has a status and a message. */
+struct failure {
+    int status;
+    const char *code; /* or NULL */
+    char param[SERVE_PARAM];
+    struct err err;
+};
+
+struct choice {
+    struct stream *stream;
+    uint32_t prompt_at; /* which prompt */
+    bool begun, done;
+    uint32_t made;
+    size_t offset; /* characters of tokens so far, for completions' text_offset */
+    struct buf text, ids, logprobs, tops;
+    struct stream_news end; /* its last news, without the pointers */
+};
+
+/* A request that takes longer than a moment. First it belongs to a worker (`prepared` is false), then to
+ * the loop. */
+struct answer {
+    struct server *server;
+    struct conn *conn; /* the loop's: NULL = the client has gone */
+    bool arrived;      /* the loop's: the worker is through with it */
+    const struct route *route;
+    uint32_t key;
+    struct buf body;
+    struct answer *next_todo;
+    /* guarded by the server's mutex */
+    struct answer *next_ready;
+    bool is_ready, prepared;
+    /* what a worker makes: a failure, a whole reply, or choices */
+    struct failure failure;
+    struct buf reply;
+    bool chat, stream, include_usage, logprobs, echo;
+    uint32_t tops;
+    struct ids prompts[SERVE_CHOICES];
+    uint32_t prompt_count;
+    struct choice choices[SERVE_CHOICES];
+    uint32_t count;
+    double first;
+    char id[40]; /* of the request */
+    time_t created;
+};
+
+struct route {
+    const char *method, *path;         /* without /v1 */
+    void (*now)(struct conn *c);       /* answers at once */
+    void (*prepare)(struct answer *a); /* or: on a worker */
+    bool open;                         /* needs no key */
+};
+
+/* ---- connections (conn.c) ---- */
+void conn_open(struct server *s, evutil_socket_t fd);
+void conn_free(struct conn *c);
+/* Once a second: deadlines. */
+void conn_tick(struct conn *c, double now);
+/* A whole reply, and on to the next request. */
+void conn_reply(struct conn *c, int status, const char *type, const struct buf *body);
+void conn_fail(struct conn *c, const struct failure *f);
+void conn_failf(struct conn *c, int status, const char *code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* An event stream. */
+void conn_stream_begin(struct conn *c);
+void conn_stream_add(struct conn *c, const char *data, size_t n);
+void conn_stream_end(struct conn *c);
+bool conn_is_full(const struct conn *c); /* the client reads too slowly: wait */
+void conn_close_when_sent(struct conn *c);
+
+/* ---- routes (route.c) ---- */
+void route_request(struct conn *c);
+extern const struct route *const route_table;
+extern const size_t route_count;
+/* Why the request may not come in; 0 = it may. */
+int gate_check(struct conn *c, struct failure *f);
+bool gate_key(struct conn *c);
+bool gate_is_loopback(const char *host);
+
+/* ---- work (work.c) ---- */
+int work_start(struct server *s, struct err *e);
+void work_stop(struct server *s);
+void work_add(struct answer *a);
+void work_wake(void *answer); /* the engine's wake */
+struct answer *work_ready(struct server *s);
+void work_forget(struct answer *a);
+
+/* ---- answers (answer.c) ---- */
+void answer_start(struct conn *c);
+void answer_news(struct answer *a);    /* may free it */
+void answer_abandon(struct answer *a); /* the client has gone */
+/* Sets the failure, once, and returns -1. param may be NULL. */
+int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* ---- what a worker does ---- */
+void ask_chat(struct answer *a);
+void ask_completion(struct answer *a);
+void text_tokenize(struct answer *a);
+void text_detokenize(struct answer *a);
+void text_template(struct answer *a);
+/* The body as an object without its nulls; NULL and a failure. */
+json_t *ask_body(struct answer *a);
+int ask_messages(struct answer *a, const json_t *messages);
+
+/* ---- what is written (tell.c) ---- */
+void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out);
+void tell_end(struct answer *a, struct choice *c, struct buf *out);
+void tell_usage_chunk(struct answer *a, struct buf *out);
+void tell_whole(struct answer *a, struct buf *out);
+void tell_error(const struct failure *f, struct buf *out);

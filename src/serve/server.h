@@ -1,0 +1,28 @@
+/* The server: one thread with the event loop owns every connection; two workers make requests ready
+ * (JSON, template, tokens, constraint), so that a long prompt never holds up the loop; the engine's thread
+ * rings a bell when a stream has news. */
+#pragma once
+
+#include "base/err.h"
+#include "run/engine.h"
+#include "run/loaded.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct server_options {
+    const char *host;        /* an address or "localhost" */
+    int port;                /* 0 = any that is free */
+    const char *name;        /* what the model is called */
+    double grace;            /* seconds that running answers get after SIGTERM */
+    const char *const *keys; /* (key_count): any of them opens */
+    size_t key_count;
+    bool no_key;                     /* an address that others can reach, and no key: said in so many words */
+    const char *const *allowed_host; /* (allowed_hosts): names that the Host header may have */
+    size_t allowed_hosts;
+};
+
+/* Is this safe to run: who can reach it has to have a key. */
+int server_check(const struct server_options *o, struct err *e);
+/* Returns when it has been told to end (SIGTERM, SIGINT) and has drained. */
+int server_run(struct loaded *l, struct engine *g, const struct server_options *o, struct err *e);

@@ -1,0 +1,358 @@
+/* What the client reads: chunks, whole answers, errors, as OpenAI's clients expect them. */
+#include "base/json.h"
+#include "base/utf8.h"
+#include "serve/own.h"
+
+#include <stdio.h>
+
+/* Tokens with their probabilities: of one piece of news, or of a whole answer. */
+struct probs {
+    const int32_t *ids;
+    const float *logprobs;
+    const struct token_prob *tops; /* (count, answer.tops) */
+    size_t count;
+};
+
+static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
+{
+    const struct tokenizer *t = a->server->loaded->tokenizer;
+    *n = 0;
+    return id >= 0 && id < tokenizer_vocab(t) ? tokenizer_token_bytes(t, id, n) : "";
+}
+
+/* Tokens that count as text: the one that ends the answer does not. */
+static size_t tell_count(const struct answer *a, const struct probs *p)
+{
+    bool ended = p->count && loaded_ends(a->server->loaded, p->ids[p->count - 1]);
+    return p->count - ended;
+}
+
+static void tell_chat_token(const struct answer *a, struct json *j, int32_t id, float logprob)
+{
+    size_t n;
+    const char *text = tell_token(a, id, &n);
+    json_key(j, "token");
+    json_strn(j, text, n);
+    json_key(j, "logprob");
+    json_f32(j, logprob < -9999 ? -9999 : logprob);
+    json_key(j, "bytes");
+    json_begin(j, '[');
+    for (size_t i = 0; i < n; i++)
+        json_int(j, (unsigned char)text[i]);
+    json_end(j, ']');
+}
+
+static void tell_chat_probs(const struct answer *a, struct json *j, const struct probs *p)
+{
+    json_begin(j, '{');
+    json_key(j, "content");
+    json_begin(j, '[');
+    for (size_t i = 0; i < tell_count(a, p); i++) {
+        json_begin(j, '{');
+        tell_chat_token(a, j, p->ids[i], p->logprobs[i]);
+        json_key(j, "top_logprobs");
+        json_begin(j, '[');
+        for (uint32_t k = 0; k < a->tops && p->tops[i * a->tops + k].id >= 0; k++) {
+            json_begin(j, '{');
+            tell_chat_token(a, j, p->tops[i * a->tops + k].id, p->tops[i * a->tops + k].logprob);
+            json_end(j, '}');
+        }
+        json_end(j, ']');
+        json_end(j, '}');
+    }
+    json_end(j, ']');
+    json_key(j, "refusal");
+    json_nil(j);
+    json_end(j, '}');
+}
+
+static void tell_top(const struct answer *a, struct json *j, const struct token_prob *top)
+{
+    json_begin(j, '{');
+    for (uint32_t k = 0; k < a->tops && top[k].id >= 0; k++) {
+        size_t n;
+        const char *text = tell_token(a, top[k].id, &n);
+        struct buf name = {0};
+        utf8_clean(&name, text, n);
+        json_key(j, name.data ? name.data : "");
+        json_f32(j, top[k].logprob);
+        buf_free(&name);
+    }
+    json_end(j, '}');
+}
+
+static size_t tell_characters(const char *s, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += ((unsigned char)s[i] & 0xc0) != 0x80;
+    return count;
+}
+
+/* Completions have four lists in parallel. */
+static void tell_text_probs(const struct answer *a, struct json *j, struct choice *c, const struct probs *p)
+{
+    static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    size_t count = tell_count(a, p), n;
+    json_begin(j, '{');
+    for (int k = 0; k < 4; k++) {
+        json_key(j, keys[k]);
+        if (k == 2 && !a->tops) {
+            json_nil(j);
+            continue;
+        }
+        json_begin(j, '[');
+        for (size_t i = 0; i < count; i++) {
+            const char *text = tell_token(a, p->ids[i], &n);
+            if (k == 0)
+                json_strn(j, text, n);
+            else if (k == 1)
+                json_f32(j, p->logprobs[i]);
+            else if (k == 2)
+                tell_top(a, j, p->tops + i * a->tops);
+            else {
+                json_uint(j, c->offset);
+                c->offset += tell_characters(text, n);
+            }
+        }
+        json_end(j, ']');
+    }
+    json_end(j, '}');
+}
+
+static void tell_probs(struct answer *a, struct json *j, struct choice *c, const struct probs *p)
+{
+    json_key(j, "logprobs");
+    if (!a->logprobs || !p)
+        json_nil(j);
+    else if (a->chat)
+        tell_chat_probs(a, j, p);
+    else
+        tell_text_probs(a, j, c, p);
+}
+
+/* ---- what every reply begins with ---- */
+
+static void tell_begin(const struct answer *a, struct json *j, bool chunk)
+{
+    json_begin(j, '{');
+    json_key(j, "id");
+    char id[sizeof a->id + 16];
+    snprintf(id, sizeof id, "%s-%s", a->chat ? "chatcmpl" : "cmpl", a->id);
+    json_str(j, id);
+    json_key(j, "object");
+    json_str(j, !a->chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion");
+    json_key(j, "created");
+    json_int(j, a->created);
+    json_key(j, "model");
+    json_str(j, a->server->o->name);
+    json_key(j, "choices");
+    json_begin(j, '[');
+}
+
+static void tell_usage(const struct answer *a, struct json *j)
+{
+    uint64_t prompt = 0, made = 0, cached = 0;
+    for (uint32_t i = 0; i < a->prompt_count; i++)
+        prompt += a->prompts[i].len;
+    for (uint32_t i = 0; i < a->count; i++) {
+        made += a->choices[i].made;
+        /* the answers to one prompt share it: it counts once */
+        if (!i || a->choices[i].prompt_at != a->choices[i - 1].prompt_at)
+            cached += a->choices[i].end.cached;
+    }
+    json_key(j, "usage");
+    json_begin(j, '{');
+    json_key(j, "prompt_tokens");
+    json_uint(j, prompt);
+    json_key(j, "completion_tokens");
+    json_uint(j, made);
+    json_key(j, "total_tokens");
+    json_uint(j, prompt + made);
+    json_key(j, "prompt_tokens_details");
+    json_begin(j, '{');
+    json_key(j, "cached_tokens");
+    json_uint(j, cached);
+    json_end(j, '}');
+    json_end(j, '}');
+}
+
+/* Of the first choice. */
+static void tell_timings(const struct answer *a, struct json *j)
+{
+    const struct choice *c = &a->choices[0];
+    double n = (double)a->prompts[0].len - c->end.cached, made = c->made;
+    double reading = c->end.first_seconds - c->end.queued_seconds,
+           writing = c->end.seconds - c->end.first_seconds;
+    const struct {
+        const char *name;
+        double value;
+    } rows[] = {
+        {"queued_ms", 1e3 * c->end.queued_seconds},
+        {"cache_n", c->end.cached},
+        {"prompt_n", n},
+        {"prompt_ms", 1e3 * reading},
+        {"prompt_per_second", reading > 0 ? n / reading : 0},
+        {"predicted_n", made},
+        {"predicted_ms", 1e3 * writing},
+        {"predicted_per_second", writing > 0 && made > 1 ? (made - 1) / writing : 0},
+    };
+    json_key(j, "timings");
+    json_begin(j, '{');
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_key(j, rows[i].name);
+        json_num(j, rows[i].value);
+    }
+    json_end(j, '}');
+}
+
+/* ---- streams ---- */
+
+static void tell_event(struct buf *out, struct json *j)
+{
+    json_end(j, ']');
+    json_end(j, '}');
+    buf_str(out, "\n\n");
+}
+
+/* One event: a delta of a chat, or a piece of a completion. role: the first delta, which has no text. */
+static void tell_piece(struct answer *a, struct choice *c, struct buf *out, const struct stream_news *news,
+                       bool role)
+{
+    struct json j = {.out = out};
+    bool text = role || news;
+    buf_str(out, "data: ");
+    tell_begin(a, &j, true);
+    json_begin(&j, '{');
+    json_key(&j, "index");
+    json_int(&j, c - a->choices);
+    if (a->chat) {
+        json_key(&j, "delta");
+        json_begin(&j, '{');
+        if (role) {
+            json_key(&j, "role");
+            json_str(&j, "assistant");
+        }
+    }
+    if (text || !a->chat) {
+        json_key(&j, a->chat ? "content" : "text");
+        json_strn(&j, news ? news->text : "", news ? news->text_length : 0);
+    }
+    if (a->chat)
+        json_end(&j, '}');
+    struct probs p = {0};
+    if (news)
+        p = (struct probs){news->ids, news->logprobs, news->top, news->count};
+    tell_probs(a, &j, c, news ? &p : NULL);
+    json_key(&j, "finish_reason");
+    json_str(&j, text ? NULL : finish_name(c->end.finish));
+    json_end(&j, '}');
+    tell_event(out, &j);
+}
+
+void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+{
+    if (news->err.code && !c->begun) /* it becomes a plain reply */
+        return;
+    if (!c->begun && a->echo) {
+        struct buf text = {0};
+        struct err e = {0};
+        const struct ids *ids = &a->prompts[c->prompt_at];
+        tokenizer_decode(a->server->loaded->tokenizer, ids->data, ids->len, true, &text, &e);
+        tell_piece(a, c, out,
+                   &(struct stream_news){.text = text.data ? text.data : "", .text_length = text.len}, false);
+        buf_free(&text);
+    }
+    if (!c->begun && a->chat)
+        tell_piece(a, c, out, NULL, true);
+    c->begun = true;
+    if (news->text_length || (a->logprobs && news->count))
+        tell_piece(a, c, out, news, false);
+}
+
+void tell_end(struct answer *a, struct choice *c, struct buf *out)
+{
+    tell_piece(a, c, out, NULL, false);
+}
+
+void tell_usage_chunk(struct answer *a, struct buf *out)
+{
+    struct json j = {.out = out};
+    buf_str(out, "data: ");
+    tell_begin(a, &j, true);
+    json_end(&j, ']');
+    tell_usage(a, &j);
+    tell_timings(a, &j);
+    json_end(&j, '}');
+    buf_str(out, "\n\n");
+}
+
+/* ---- whole answers ---- */
+
+static void tell_choice(struct answer *a, struct choice *c, struct json *j)
+{
+    struct probs p = {(const int32_t *)(const void *)c->ids.data,
+                      (const float *)(const void *)c->logprobs.data,
+                      (const struct token_prob *)(const void *)c->tops.data, c->ids.len / sizeof(int32_t)};
+    struct buf text = {0};
+    struct err e = {0};
+    const struct ids *ids = &a->prompts[c->prompt_at];
+    if (a->echo)
+        tokenizer_decode(a->server->loaded->tokenizer, ids->data, ids->len, true, &text, &e);
+    buf_add(&text, c->text.data ? c->text.data : "", c->text.len);
+    j->out->failed |= text.failed;
+    json_begin(j, '{');
+    json_key(j, "index");
+    json_int(j, c - a->choices);
+    if (a->chat) {
+        json_key(j, "message");
+        json_begin(j, '{');
+        json_key(j, "role");
+        json_str(j, "assistant");
+    }
+    json_key(j, a->chat ? "content" : "text");
+    json_strn(j, text.data ? text.data : "", text.len);
+    if (a->chat)
+        json_end(j, '}');
+    tell_probs(a, j, c, &p);
+    json_key(j, "finish_reason");
+    json_str(j, finish_name(c->end.finish));
+    json_end(j, '}');
+    buf_free(&text);
+}
+
+void tell_whole(struct answer *a, struct buf *out)
+{
+    struct json j = {.out = out};
+    tell_begin(a, &j, false);
+    for (uint32_t i = 0; i < a->count; i++)
+        tell_choice(a, &a->choices[i], &j);
+    json_end(&j, ']');
+    tell_usage(a, &j);
+    tell_timings(a, &j);
+    json_end(&j, '}');
+}
+
+void tell_error(const struct failure *f, struct buf *out)
+{
+    struct json j = {.out = out};
+    int s = f->status;
+    json_begin(&j, '{');
+    json_key(&j, "error");
+    json_begin(&j, '{');
+    json_key(&j, "message");
+    json_str(&j, f->err.text);
+    json_key(&j, "type");
+    json_str(&j, s == 401   ? "authentication_error"
+                 : s == 403 ? "permission_error"
+                 : s == 404 ? "not_found_error"
+                 : s == 429 ? "rate_limit_error"
+                 : s >= 500 ? "server_error"
+                            : "invalid_request_error");
+    json_key(&j, "param");
+    json_str(&j, f->param[0] ? f->param : NULL);
+    json_key(&j, "code");
+    json_str(&j, f->code);
+    json_end(&j, '}');
+    json_end(&j, '}');
+}

@@ -1,0 +1,128 @@
+/* Tokenizer and template on their own. Runs on a worker. */
+#define _GNU_SOURCE
+#include "base/json.h"
+#include "serve/field.h"
+#include "serve/own.h"
+
+#include <string.h>
+#include <time.h>
+
+static void text_ids(struct answer *a, const struct ids *ids)
+{
+    struct json j = {.out = &a->reply};
+    json_begin(&j, '{');
+    json_key(&j, "tokens");
+    json_begin(&j, '[');
+    for (size_t i = 0; i < ids->len; i++)
+        json_int(&j, ids->data[i]);
+    json_end(&j, ']');
+    json_key(&j, "count");
+    json_uint(&j, ids->len);
+    json_key(&j, "max_model_len");
+    json_uint(&j, a->server->loaded->runner->ctx);
+    json_end(&j, '}');
+}
+
+/* {content or prompt, add_special?, parse_special?} */
+void text_tokenize(struct answer *a)
+{
+    static const struct field fields[] = {{"content", FIELD_TEXT, 0, 0},
+                                          {"prompt", FIELD_TEXT, 0, 0},
+                                          {"add_special", FIELD_BOOL, 0, 0},
+                                          {"parse_special", FIELD_BOOL, 0, 0}};
+    struct err e = {0};
+    struct ids ids = {0};
+    const char *name;
+    json_t *body = ask_body(a);
+    const json_t *text = json_object_get(body, "content");
+    text = text ? text : json_object_get(body, "prompt");
+    bool plain = json_is_false(json_object_get(body, "parse_special"));
+    unsigned flags = (plain ? 0 : TOK_SPECIAL) | (field_bool(body, "add_special") ? TOK_ADD : 0);
+    if (body && field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
+        answer_fail(a, 400, name, "%s", e.text);
+    else if (body && !text)
+        answer_fail(a, 400, "content", "content is missing");
+    else if (body && tokenizer_encode(a->server->loaded->tokenizer, json_string_value(text),
+                                      json_string_length(text), flags, &ids, &e))
+        answer_fail(a, 503, NULL, "%s", e.text);
+    else if (body)
+        text_ids(a, &ids);
+    ids_free(&ids);
+    json_decref(body);
+}
+
+static void text_reply(struct answer *a, const char *first, const char *second, const struct buf *text)
+{
+    struct json j = {.out = &a->reply};
+    json_begin(&j, '{');
+    json_key(&j, first);
+    json_strn(&j, text->data ? text->data : "", text->len);
+    if (second) {
+        json_key(&j, second);
+        json_strn(&j, text->data ? text->data : "", text->len);
+    }
+    json_end(&j, '}');
+}
+
+/* {tokens} */
+void text_detokenize(struct answer *a)
+{
+    struct err e = {0};
+    struct buf text = {0};
+    struct tok_decoder d = {.t = a->server->loaded->tokenizer};
+    json_t *body = ask_body(a);
+    const json_t *tokens = json_object_get(body, "tokens");
+    int64_t vocab = tokenizer_vocab(d.t);
+    if (body && !json_is_array(tokens))
+        answer_fail(a, 400, "tokens", "tokens has to be a list of ids");
+    for (size_t i = 0; i < json_array_size(tokens) && !a->failure.status; i++) {
+        const json_t *v = json_array_get(tokens, i);
+        int64_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (id < 0 || id >= vocab || tok_decoder_feed(&d, (int32_t)id, &text, &e))
+            answer_fail(a, 400, "tokens", "tokens[%zu] has to be an id below %lld", i, (long long)vocab);
+    }
+    tok_decoder_flush(&d, &text);
+    if (text.failed)
+        answer_fail(a, 503, NULL, "out of memory");
+    if (!a->failure.status)
+        text_reply(a, "content", "prompt", &text);
+    buf_free(&text);
+    json_decref(body);
+}
+
+/* {messages, tools?, add_generation_prompt?, chat_template_kwargs?} */
+void text_template(struct answer *a)
+{
+    struct err e = {0};
+    struct buf text = {0};
+    struct spans spans = {0};
+    const struct loaded *l = a->server->loaded;
+    json_t *body = ask_body(a);
+    struct chat_request r = {
+        .messages = json_object_get(body, "messages"),
+        .tools = json_object_get(body, "tools"),
+        .extra = json_object_get(body, "chat_template_kwargs"),
+        .no_generation_prompt = json_is_false(json_object_get(body, "add_generation_prompt")),
+    };
+    time_t now = time(NULL);
+    localtime_r(&now, &r.now);
+    if (body && !json_is_array(r.messages))
+        answer_fail(a, 400, "messages", "messages has to be a list");
+    else if (body && ((r.tools && !json_is_array(r.tools)) || (r.extra && !json_is_object(r.extra))))
+        answer_fail(a, 400, "tools", "tools has to be a list, chat_template_kwargs an object");
+    else if (body && !ask_messages(a, r.messages)) {
+        if (!l->chat)
+            answer_fail(a, 400, NULL, "%s", l->chat_why.text);
+        else if (chat_render(l->chat, &r, &spans, &e))
+            answer_fail(a, 400, "messages", "%s", e.text);
+    }
+    for (size_t i = 0; i < spans.count; i++)
+        buf_add(&text, spans.items[i].text, spans.items[i].n);
+    if (text.failed)
+        answer_fail(a, 503, NULL, "out of memory");
+    if (!a->failure.status)
+        text_reply(a, "prompt", NULL, &text);
+    spans_free(&spans);
+    buf_free(&text);
+    json_decref(body);
+}

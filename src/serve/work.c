@@ -1,0 +1,112 @@
+/* Answers on their way to the workers and back to the loop. */
+#define _GNU_SOURCE
+#include "serve/own.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The mutex is held. */
+static void work_ring(struct answer *a)
+{
+    struct server *s = a->server;
+    if (a->is_ready)
+        return;
+    a->is_ready = true;
+    a->next_ready = s->ready;
+    s->ready = a;
+    uint64_t one = 1;
+    ssize_t n = write(s->bell_fd, &one, sizeof one);
+    (void)n; /* it cannot fill up: the loop empties it */
+}
+
+void work_wake(void *answer)
+{
+    struct answer *a = answer;
+    pthread_mutex_lock(&a->server->mutex);
+    if (a->prepared) /* else the worker rings when it is through */
+        work_ring(a);
+    pthread_mutex_unlock(&a->server->mutex);
+}
+
+static void *work_thread(void *arg)
+{
+    struct server *s = arg;
+    pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        while (!s->todo && !s->closing)
+            pthread_cond_wait(&s->work, &s->mutex);
+        struct answer *a = s->todo;
+        if (!a)
+            break;
+        if (!(s->todo = a->next_todo))
+            s->todo_end = &s->todo;
+        pthread_mutex_unlock(&s->mutex);
+        a->route->prepare(a);
+        pthread_mutex_lock(&s->mutex);
+        a->prepared = true;
+        work_ring(a);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+void work_add(struct answer *a)
+{
+    struct server *s = a->server;
+    pthread_mutex_lock(&s->mutex);
+    *s->todo_end = a;
+    s->todo_end = &a->next_todo;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+struct answer *work_ready(struct server *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    struct answer *a = s->ready;
+    if (a) {
+        s->ready = a->next_ready;
+        a->is_ready = false;
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return a;
+}
+
+void work_forget(struct answer *a)
+{
+    struct server *s = a->server;
+    pthread_mutex_lock(&s->mutex);
+    for (struct answer **at = &s->ready; *at; at = &(*at)->next_ready)
+        if (*at == a) {
+            *at = a->next_ready;
+            break;
+        }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+int work_start(struct server *s, struct err *e)
+{
+    s->todo_end = &s->todo;
+    /* signals are the loop's */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int r = 0;
+    while (s->worker_count < SERVE_WORKERS && !r)
+        if (!(r = pthread_create(&s->workers[s->worker_count], NULL, work_thread, s)))
+            s->worker_count++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return r ? err_set(e, ERR_RESOURCE, "cannot start a worker: %s", strerror(r)) : 0;
+}
+
+void work_stop(struct server *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->closing = true;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->mutex);
+    for (int i = 0; i < s->worker_count; i++)
+        pthread_join(s->workers[i], NULL);
+    s->worker_count = 0;
+}
