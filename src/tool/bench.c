@@ -26,7 +26,8 @@ static const struct arg_option bench_options[] = {
     {"streams", 0, ARG_TEXT, "N,N", "instead: so many requests at once, through the engine", 0, 0},
     {"read", 0, ARG_INT, "N", "with --streams: how long one waits while such a prompt is read", 1, 1 << 20},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array", 0, 0},
-    LOAD_OPTIONS,
+    {"threads", 't', ARG_TEXT, "N,N", "threads (default: all cores that may be used)", 0, 0},
+    LOAD_BUT_THREADS,
     {0},
 };
 
@@ -39,8 +40,10 @@ struct list {
 struct bench_test {
     bool decode;
     uint32_t n, depth, batch;
-    double tok_s, spread; /* median, and (p75 - p25) / median */
-    double gb_s, gop_s;
+    double tok_s, spread;      /* median, and (p75 - p25) / median */
+    double gb_s, gop_s, share; /* share of what the machine can do with so many threads */
+    int threads;
+    struct probe probe;
 };
 
 struct bench {
@@ -50,9 +53,9 @@ struct bench {
     uint32_t batches;  /* the largest batch */
     int32_t *ids;      /* (longest) random ones */
     int repeats;
-    struct list prompt, predict, depth, batch;
-    struct probe probe;
-    int threads;
+    struct list prompt, predict, depth, batch, threads;
+    struct probe probe; /* of the threads that are being measured */
+    const char *device;
     struct bench_test *tests;
     int count;
 };
@@ -155,14 +158,10 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
     bench_cost(b, rows, t->depth + t->n / 2.0, &bytes, &flops);
     t->gb_s = 1e-9 * bytes * steps / median;
     t->gop_s = 1e-9 * flops * steps / median;
+    /* what stands in the way: bytes when generating, operations when reading */
+    double limit = 1e-9 * (t->decode ? b->probe.read : b->probe.int8);
+    t->share = limit > 0 ? (t->decode ? t->gb_s : t->gop_s) / limit : 0;
     return 0;
-}
-
-/* What stands in the way: bytes when generating, operations when reading. */
-static double bench_share(const struct bench *b, const struct bench_test *t)
-{
-    double limit = t->decode ? 1e-9 * b->probe.read : 1e-9 * b->probe.int8;
-    return limit > 0 ? (t->decode ? t->gb_s : t->gop_s) / limit : 0;
 }
 
 static void bench_json(const struct bench *b, struct buf *out)
@@ -171,7 +170,6 @@ static void bench_json(const struct bench *b, struct buf *out)
     json_begin(&j, '[');
     for (int i = 0; i < b->count; i++) {
         const struct bench_test *t = &b->tests[i];
-        const char *device = args_text(b->a, "device");
         json_begin(&j, '{');
         json_key(&j, "test");
         json_str(&j, t->decode ? "decode" : "prefill");
@@ -182,9 +180,9 @@ static void bench_json(const struct bench *b, struct buf *out)
         json_key(&j, "batch");
         json_uint(&j, t->batch);
         json_key(&j, "threads");
-        json_int(&j, b->threads);
+        json_int(&j, t->threads);
         json_key(&j, "device");
-        json_str(&j, device ? device : b->loaded->runner->device->ops->name);
+        json_str(&j, b->device);
         json_key(&j, "tok_s");
         json_num(&j, t->tok_s);
         json_key(&j, "spread");
@@ -194,7 +192,7 @@ static void bench_json(const struct bench *b, struct buf *out)
         json_key(&j, "gop_s");
         json_num(&j, t->gop_s);
         json_key(&j, "share");
-        json_num(&j, bench_share(b, t));
+        json_num(&j, t->share);
         json_end(&j, '}');
     }
     json_end(&j, ']');
@@ -203,24 +201,25 @@ static void bench_json(const struct bench *b, struct buf *out)
 
 static void bench_table(const struct bench *b, struct buf *out)
 {
-    buf_printf(out,
-               "machine, probed: %d threads, read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 %.0f "
-               "GFLOP/s\n",
-               b->threads, 1e-9 * b->probe.read, 1e-9 * b->probe.int8, 1e-9 * b->probe.float32,
-               1e-9 * b->probe.bf16);
-    buf_printf(out, "%-8s %6s %7s %6s %10s %8s %8s %8s %s\n", "test", "n", "depth", "batch", "tok/s",
-               "spread", "GB/s", "GOP/s", "share of the limit");
     for (int i = 0; i < b->count; i++) {
         const struct bench_test *t = &b->tests[i];
+        if (!i || t->threads != t[-1].threads)
+            buf_printf(out,
+                       "%s, %d threads; probed: read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 "
+                       "%.0f GFLOP/s\n"
+                       "%-8s %6s %7s %6s %10s %8s %8s %8s %s\n",
+                       b->device, t->threads, 1e-9 * t->probe.read, 1e-9 * t->probe.int8,
+                       1e-9 * t->probe.float32, 1e-9 * t->probe.bf16, "test", "n", "depth", "batch", "tok/s",
+                       "spread", "GB/s", "GOP/s", "share of the limit");
         buf_printf(out, "%-8s %6u %7u %6u %10.2f %7.1f%% %8.2f %8.1f %5.1f%% of %s\n",
                    t->decode ? "decode" : "prefill", t->n, t->depth, t->batch, t->tok_s, 100 * t->spread,
-                   t->gb_s, t->gop_s, 100 * bench_share(b, t), t->decode ? "the read bandwidth" : "int8");
+                   t->gb_s, t->gop_s, 100 * t->share, t->decode ? "the read bandwidth" : "int8");
     }
 }
 
-static int bench_open(struct bench *b, struct err *e)
+static int bench_open(struct bench *b, int threads, struct err *e)
 {
-    struct loaded_options o = {.no_text = true};
+    struct loaded_options o = {.no_text = true, .runner.device_options.threads = threads};
     uint32_t longest = bench_most(&b->prompt), made = bench_most(&b->predict);
     longest = bench_most(&b->depth) + (longest > made ? longest : made);
     b->batches = bench_most(&b->batch);
@@ -245,59 +244,92 @@ static int bench_open(struct bench *b, struct err *e)
     return 0;
 }
 
-static void bench_plan(struct bench *b)
+static void bench_close(struct bench *b)
 {
-    for (int d = 0; d < b->depth.count; d++) {
-        for (int i = 0; i < b->prompt.count; i++)
-            if (b->prompt.item[i])
-                b->tests[b->count++] =
-                    (struct bench_test){.n = b->prompt.item[i], .depth = b->depth.item[d], .batch = 1};
-        for (int i = 0; i < b->predict.count; i++)
-            for (int k = 0; k < b->batch.count; k++)
-                if (b->predict.item[i] && b->batch.item[k])
-                    b->tests[b->count++] = (struct bench_test){.decode = true,
-                                                               .n = b->predict.item[i],
-                                                               .depth = b->depth.item[d],
-                                                               .batch = b->batch.item[k]};
-    }
+    for (uint32_t i = 0; b->seqs && i < b->batches; i++)
+        seq_close(b->seqs[i]);
+    mem_free(b->seqs);
+    mem_free(b->ids);
+    loaded_close(b->loaded);
+    b->seqs = NULL;
+    b->ids = NULL;
+    b->loaded = NULL;
 }
 
-/* The walls, with as many threads as the model gets. */
-static int bench_probe(struct bench *b, struct err *e)
+/* One more line of the table, measured. */
+static int bench_add(struct bench *b, struct bench_test t, int threads, struct progress *bar, struct err *e)
 {
-    struct pool *pool = pool_open((int)args_int(b->a, "threads", 0), e);
+    t.threads = threads;
+    t.probe = b->probe;
+    if (!t.n || !t.batch)
+        return 0;
+    b->tests[b->count] = t;
+    return bench_measure(b, &b->tests[b->count++], bar, e);
+}
+
+/* Every combination of the lists, with the threads that the model was opened with. */
+static int bench_combine(struct bench *b, int threads, struct progress *bar, struct err *e)
+{
+    int failed = 0;
+    for (int d = 0; d < b->depth.count; d++) {
+        uint32_t depth = b->depth.item[d];
+        for (int i = 0; i < b->prompt.count && !failed; i++)
+            failed = bench_add(b, (struct bench_test){.n = b->prompt.item[i], .depth = depth, .batch = 1},
+                               threads, bar, e);
+        for (int i = 0; i < b->predict.count * b->batch.count && !failed; i++)
+            failed = bench_add(b,
+                               (struct bench_test){.decode = true,
+                                                   .n = b->predict.item[i / b->batch.count],
+                                                   .depth = depth,
+                                                   .batch = b->batch.item[i % b->batch.count]},
+                               threads, bar, e);
+    }
+    return failed;
+}
+
+/* The walls, with as many threads as the model gets. They are the CPU's: on a GPU shares stay 0. */
+static int bench_probe(struct bench *b, int *threads, struct err *e)
+{
+    struct pool *pool = pool_open(*threads, e);
     if (!pool)
         return -1;
-    b->threads = pool_size(pool);
-    /* the walls are the CPU's: on a GPU shares stay 0, and quern bench --kernels knows its walls */
-    bool cpu = !strcmp(b->loaded->runner->device->ops->name, "cpu");
-    int failed = cpu ? probe_run(pool, &b->probe, e) : 0;
+    *threads = pool_size(pool);
+    int failed = strcmp(b->device, "cpu") ? 0 : probe_run(pool, &b->probe, e);
     pool_close(pool);
     return failed;
 }
 
-static int bench_all(struct bench *b, struct err *e)
+static int bench_threads(struct bench *b, int threads, struct err *e)
 {
     struct progress bar;
+    int failed = bench_open(b, threads, e);
+    if (!failed) {
+        b->device = b->loaded->runner->device->ops->name;
+        failed = bench_probe(b, &threads, e);
+    }
+    progress_start(&bar, "measuring");
+    failed = failed || bench_combine(b, threads, &bar, e);
+    progress_end(&bar);
+    bench_close(b);
+    return failed ? -1 : 0;
+}
+
+static int bench_all(struct bench *b, struct err *e)
+{
     struct buf out = {0};
     if (bench_list(b->a, "prompt", "512", &b->prompt, e) ||
         bench_list(b->a, "predict", "64", &b->predict, e) || bench_list(b->a, "depth", "0", &b->depth, e) ||
-        bench_list(b->a, "batch", "1", &b->batch, e) || bench_open(b, e))
+        bench_list(b->a, "batch", "1", &b->batch, e) || bench_list(b->a, "threads", "0", &b->threads, e))
         return -1;
     b->repeats = (int)args_int(b->a, "repeat", 5);
-    b->tests = mem_alloc(BENCH_LIST * BENCH_LIST * (BENCH_LIST + 1), sizeof *b->tests);
+    size_t lines = (size_t)b->threads.count * b->depth.count *
+                   (b->prompt.count + (size_t)b->predict.count * b->batch.count);
+    b->tests = mem_zalloc(lines, sizeof *b->tests);
     if (!b->tests)
-        return err_memory(e, "the benchmark", 0);
-    bench_plan(b);
-    if (bench_probe(b, e))
-        return -1;
-    progress_start(&bar, "measuring");
-    int failed = 0;
-    for (int i = 0; i < b->count && !failed; i++)
-        failed = bench_measure(b, &b->tests[i], &bar, e);
-    progress_end(&bar);
-    if (failed)
-        return -1;
+        return err_memory(e, "the benchmark", lines * sizeof *b->tests);
+    for (int i = 0; i < b->threads.count; i++)
+        if (bench_threads(b, (int)b->threads.item[i], e))
+            return -1;
     if (args_flag(b->a, "json"))
         bench_json(b, &out);
     else
@@ -308,9 +340,9 @@ static int bench_all(struct bench *b, struct err *e)
 /* Requests at once: the first of each list counts. */
 static int bench_streams(const struct args *a, struct err *e)
 {
-    struct list streams = {0}, prompt = {0}, predict = {0};
-    if (bench_list(a, "streams", "1", &streams, e) || bench_list(a, "prompt", "16", &prompt, e) ||
-        bench_list(a, "predict", "64", &predict, e))
+    struct list streams = {0}, prompt = {0}, predict = {0}, threads = {0};
+    if (bench_list(a, "streams", "1", &streams, e) || bench_list(a, "threads", "0", &threads, e) ||
+        bench_list(a, "prompt", "16", &prompt, e) || bench_list(a, "predict", "64", &predict, e))
         return -1;
     if (!prompt.item[0] || !predict.item[0])
         return err_set(e, ERR_USAGE, "--streams needs a --prompt and a --predict that are not 0");
@@ -318,6 +350,7 @@ static int bench_streams(const struct args *a, struct err *e)
                              .count = streams.count,
                              .prompt = prompt.item[0],
                              .predict = predict.item[0],
+                             .threads = (int)threads.item[0],
                              .read = (uint32_t)args_int(a, "read", 0)};
     return bench_engine(a, &o, e);
 }
@@ -328,12 +361,7 @@ static int bench_run(const struct args *a, struct err *e)
     if (args_text(a, "streams"))
         return bench_streams(a, e);
     int failed = bench_all(&b, e);
-    for (uint32_t i = 0; b.seqs && i < b.batches; i++)
-        seq_close(b.seqs[i]);
-    mem_free(b.seqs);
-    mem_free(b.ids);
     mem_free(b.tests);
-    loaded_close(b.loaded);
     return failed ? -1 : 0;
 }
 

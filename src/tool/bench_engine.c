@@ -174,7 +174,7 @@ static int measure_known(struct run *r, struct buf *out, struct err *e)
 static int run_open(struct run *r, const struct args *a, struct err *e)
 {
     const struct bench_engine *o = r->o;
-    struct loaded_options lo = {.no_text = true};
+    struct loaded_options lo = {.no_text = true, .runner.device_options.threads = o->threads};
     for (int i = 0; i < o->count; i++)
         r->most = o->streams[i] > r->most ? o->streams[i] : r->most;
     uint32_t each = o->prompt + o->predict, longest = o->read > each ? o->read : each;

@@ -10,6 +10,7 @@ struct bench_engine {
     int count;
     uint32_t prompt, predict; /* tokens of each */
     uint32_t read;            /* tokens of the long prompt; 0 = none */
+    int threads;              /* 0 = all cores */
 };
 
 int bench_engine(const struct args *a, const struct bench_engine *o, struct err *e);

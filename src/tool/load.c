@@ -12,7 +12,8 @@ void load_options(const struct args *a, struct loaded_options *o)
     struct runner_options *r = &o->runner;
     r->device = args_text(a, "device");
     r->ctx = (uint32_t)args_int(a, "ctx", r->ctx);
-    r->device_options.threads = (int)args_int(a, "threads", 0);
+    if (!r->device_options.threads)
+        r->device_options.threads = (int)args_int(a, "threads", 0);
     r->device_options.activations = (int)args_int(a, "activations", 0);
     r->device_options.exact = args_flag(a, "exact");
     r->device_options.tier = args_text(a, "tier");

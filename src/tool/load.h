@@ -5,9 +5,12 @@
 #include "tool/args.h"
 
 /* Rows for a verb's option table. */
-#define LOAD_OPTIONS                                                                                         \
+#define LOAD_THREADS                                                                                         \
+    {                                                                                                        \
+        "threads", 't', ARG_INT, "N", "threads (default: all cores that may be used)", 1, 1024               \
+    }
+#define LOAD_BUT_THREADS                                                                                     \
     {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},        \
-        {"threads", 't', ARG_INT, "N", "threads (default: all cores that may be used)", 1, 1024},            \
         {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},          \
         {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 640 MiB)", 8, 16},   \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},             \
@@ -17,7 +20,9 @@
         "mlock", 0, ARG_FLAG, NULL, "keep the model in memory (never swapped out)", 0, 0                     \
     }
 
-/* Reads those rows into o, which keeps what else is in it. */
+#define LOAD_OPTIONS LOAD_THREADS, LOAD_BUT_THREADS
+
+/* Reads those rows into o, which keeps what else is in it; threads that are set already stay. */
 void load_options(const struct args *a, struct loaded_options *o);
 /* An error for encoders, which only embed: they predict no token. */
 int load_predicts(const struct model *m, const char *path, struct err *e);
