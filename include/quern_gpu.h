@@ -65,8 +65,8 @@ int quern_gpu_write(struct quern_gpu *g, struct quern_gpu_buf to, const void *fr
 int quern_gpu_read(struct quern_gpu *g, struct quern_gpu_buf from, void *to, uint64_t floats); /* waits */
 
 /* A weight (n outputs, k inputs) of a GGUF type ("Q4_K"), row by row as a file has it. The handle is at least 1. */
-int quern_gpu_load(struct quern_gpu *g, const char *name, const char *type, uint32_t n, uint32_t k, const void *bytes,
-                   size_t byte_count, int flags);
+int quern_gpu_load(struct quern_gpu *g, const char *name, const char *type, uint32_t n, uint32_t k,
+                   const void *bytes, size_t byte_count, int flags);
 int quern_gpu_find(struct quern_gpu *g, const char *name); /* its handle, or -1 */
 
 /* y (m, n) = x (m, k) W^T; o may be NULL. */
@@ -75,15 +75,20 @@ int quern_gpu_gemm(struct quern_gpu *g, int weight, struct quern_gpu_buf x, int 
 /* x (m, k) as blocks of 32 int8, an fp16 scale and an fp16 sum: 9 floats' room a block. to->at 0: makes a new buffer. */
 int quern_gpu_quantise(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k, struct quern_gpu_buf *to);
 
-/* Rows (m, n); y may be x. b (LayerNorm's bias) may be {0}. heads > 0: each of that many slices by itself, w a slice long. */
-int quern_gpu_rms_norm(struct quern_gpu *g, struct quern_gpu_buf x, int m, int n, struct quern_gpu_buf w, float eps, int heads,
-                       struct quern_gpu_buf y);
+/* Rows (m, n); y may be x. b (LayerNorm's bias) may be {0}.
+ * heads > 0: each of that many slices by itself, w a slice long. */
+int quern_gpu_rms_norm(struct quern_gpu *g, struct quern_gpu_buf x, int m, int n, struct quern_gpu_buf w,
+                       float eps, int heads, struct quern_gpu_buf y);
 int quern_gpu_layer_norm(struct quern_gpu *g, struct quern_gpu_buf x, int m, int n, struct quern_gpu_buf w,
                          struct quern_gpu_buf b, float eps, struct quern_gpu_buf y);
-int quern_gpu_act(struct quern_gpu *g, enum quern_gpu_act act, struct quern_gpu_buf x, struct quern_gpu_buf y);
-int quern_gpu_swiglu(struct quern_gpu *g, struct quern_gpu_buf gate, struct quern_gpu_buf up, struct quern_gpu_buf y);
-int quern_gpu_add(struct quern_gpu *g, struct quern_gpu_buf a, struct quern_gpu_buf b, struct quern_gpu_buf y);
-int quern_gpu_bias(struct quern_gpu *g, struct quern_gpu_buf x, int m, struct quern_gpu_buf bias, struct quern_gpu_buf y);
+int quern_gpu_act(struct quern_gpu *g, enum quern_gpu_act act, struct quern_gpu_buf x,
+                  struct quern_gpu_buf y);
+int quern_gpu_swiglu(struct quern_gpu *g, struct quern_gpu_buf gate, struct quern_gpu_buf up,
+                     struct quern_gpu_buf y);
+int quern_gpu_add(struct quern_gpu *g, struct quern_gpu_buf a, struct quern_gpu_buf b,
+                  struct quern_gpu_buf y);
+int quern_gpu_bias(struct quern_gpu *g, struct quern_gpu_buf x, int m, struct quern_gpu_buf bias,
+                   struct quern_gpu_buf y);
 int quern_gpu_softmax(struct quern_gpu *g, struct quern_gpu_buf x, int m, struct quern_gpu_buf y);
 
 /* x (m, heads, dim): the `dims` dimensions from `first` on turn by position * freqs[i]; positions (m) are int32 on the
@@ -97,14 +102,16 @@ int quern_gpu_rope(struct quern_gpu *g, struct quern_gpu_buf x, int m, const str
                    struct quern_gpu_buf freqs, struct quern_gpu_buf positions, struct quern_gpu_buf y);
 
 /* The k best of each row (m, n), in order: ids (m, k) int32, values (m, k) floats or {0}. k = 1 is argmax. */
-int quern_gpu_top(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k, struct quern_gpu_buf ids, struct quern_gpu_buf values);
+int quern_gpu_top(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k, struct quern_gpu_buf ids,
+                  struct quern_gpu_buf values);
 struct quern_gpu_sampling {
     float temperature, top_p, min_p;
     int top_k;
 };
 /* One token a row: noise (m) in [0, 1) decides. ids (m) int32. */
-int quern_gpu_sample(struct quern_gpu *g, struct quern_gpu_buf logits, int m, const struct quern_gpu_sampling *s,
-                     struct quern_gpu_buf noise, struct quern_gpu_buf ids);
+int quern_gpu_sample(struct quern_gpu *g, struct quern_gpu_buf logits, int m,
+                     const struct quern_gpu_sampling *s, struct quern_gpu_buf noise,
+                     struct quern_gpu_buf ids);
 
 /* y = down(act(gate x) * (up x)), chained, no synchronisation; gate 0: down(act(up x)). integer: Q8_1 activations (m = 1,
  * native Q4_K). The _host form takes and gives host memory and waits. */
@@ -113,7 +120,8 @@ struct quern_gpu_ffn {
     enum quern_gpu_act act;
     int integer;
 };
-int quern_gpu_ffn(struct quern_gpu *g, const struct quern_gpu_ffn *f, struct quern_gpu_buf x, int m, struct quern_gpu_buf y);
+int quern_gpu_ffn(struct quern_gpu *g, const struct quern_gpu_ffn *f, struct quern_gpu_buf x, int m,
+                  struct quern_gpu_buf y);
 int quern_gpu_ffn_host(struct quern_gpu *g, const struct quern_gpu_ffn *f, const float *x, int m, float *y);
 
 /* A sequence's KV: pages on the device, fp16 (or float with `exact`). */
@@ -122,7 +130,8 @@ struct quern_gpu_heads {
     int heads, kv_heads, dim, window;
     float scale, softcap;
 };
-int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, int exact, struct quern_gpu_kv **out);
+int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, int exact,
+                     struct quern_gpu_kv **out);
 void quern_gpu_kv_delete(struct quern_gpu *g, struct quern_gpu_kv *kv);
 
 /* norm (w), Q/K/V, bias, rotation, K and V into the pages at positions [at, at + m): q (m, heads * dim). */
@@ -132,11 +141,11 @@ struct quern_gpu_qkv {
     float eps;
     enum quern_gpu_rope rope;
 };
-int quern_gpu_qkv(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,
-                  struct quern_gpu_buf x, int m, int at, struct quern_gpu_buf q);
+int quern_gpu_qkv(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h,
+                  struct quern_gpu_kv *kv, struct quern_gpu_buf x, int m, int at, struct quern_gpu_buf q);
 /* y (m, heads * dim): causal attention of q at positions [at, at + m) over all that is in kv up to there. */
-int quern_gpu_attention(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv, struct quern_gpu_buf q, int m,
-                        int at, struct quern_gpu_buf y);
+int quern_gpu_attention(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,
+                        struct quern_gpu_buf q, int m, int at, struct quern_gpu_buf y);
 /* A whole transformer layer on x (m, width), in place: x += out(attention(qkv)); x += ffn(norm(x)). */
 struct quern_gpu_layer {
     struct quern_gpu_qkv qkv;
@@ -146,9 +155,11 @@ struct quern_gpu_layer {
     float eps;
     struct quern_gpu_ffn ffn;
 };
-int quern_gpu_layer(struct quern_gpu *g, const struct quern_gpu_layer *l, struct quern_gpu_kv *kv, struct quern_gpu_buf x, int m, int at);
+int quern_gpu_layer(struct quern_gpu *g, const struct quern_gpu_layer *l, struct quern_gpu_kv *kv,
+                    struct quern_gpu_buf x, int m, int at);
 
-/* Between begin and end operations are recorded instead of run; a failure to build falls back to nothing recorded and says why. */
+/* Between record and record_end operations are recorded instead of run; a failure to build a graph records nothing and
+ * says why. */
 struct quern_gpu_graph;
 int quern_gpu_record(struct quern_gpu *g);
 int quern_gpu_record_end(struct quern_gpu *g, struct quern_gpu_graph **out);

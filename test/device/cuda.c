@@ -62,8 +62,8 @@ static void check_layout(uint32_t type, uint32_t fmt, uint32_t n, uint32_t k)
             decode8(card, layout_stride(fmt, k), fmt, k, r, i, v);
             for (uint32_t j = 0; j < 8 && 8 * i + j < k; j++)
                 if (fabsf(v[j] - want[8 * i + j]) > 1e-6f * fabsf(want[8 * i + j]) + 1e-9f)
-                    fail_msg("%s (form %u) row %u value %u: %g, not %g", dtype_get(type)->name, fmt, r, 8 * i + j, v[j],
-                             want[8 * i + j]);
+                    fail_msg("%s (form %u) row %u value %u: %g, not %g", dtype_get(type)->name, fmt, r,
+                             8 * i + j, v[j], want[8 * i + j]);
         }
     }
     mem_free(file);
@@ -75,8 +75,9 @@ static void check_layout(uint32_t type, uint32_t fmt, uint32_t n, uint32_t k)
 static void test_layouts(void **state)
 {
     (void)state;
-    static const uint32_t types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1,   DTYPE_Q5_0,   DTYPE_Q5_1, DTYPE_Q8_0,
-                                     DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
+    static const uint32_t types[] = {
+        DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0,   DTYPE_Q5_1,   DTYPE_Q8_0,
+        DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         uint32_t block = dtype_get(types[i])->block_values;
         check_layout(types[i], layout_for(types[i]), 37, block == 256 ? 768 : block == 32 ? 160 : 61);
@@ -92,7 +93,8 @@ static void test_launch_table(void **state)
         assert_string_not_equal(gpu_kernel_name(k), "?");
     struct gpu g = {.profile = {.major = 9, .sms = 132}};
     for (uint32_t m = 1; m <= 64; m++) {
-        struct gpu_gemm plain = gpu_gemm_choose(&g, FMT_F16, m, 256, 4096), tile = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 256, 4096);
+        struct gpu_gemm plain = gpu_gemm_choose(&g, FMT_F16, m, 256, 4096),
+                        tile = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 256, 4096);
         assert_true(8 * plain.groups >= m && plain.groups <= 8);
         assert_true(tile.grid.x * 8 / tile.split >= 256);
         assert_string_not_equal(gpu_kernel_name(tile.kernel), "?");
@@ -126,7 +128,14 @@ static void test_upload_sizes(void **state)
     (void)state;
     struct weights w = {0};
     static uint8_t data[4096];
-    struct weight a = {.name = "a", .type = DTYPE_F16, .rows = 4, .cols = 8, .count = 1, .data = data, .row_bytes = 16, .each_bytes = 64};
+    struct weight a = {.name = "a",
+                       .type = DTYPE_F16,
+                       .rows = 4,
+                       .cols = 8,
+                       .count = 1,
+                       .data = data,
+                       .row_bytes = 16,
+                       .each_bytes = 64};
     assert_int_not_equal(weights_add(&w, &a), 0);
     uint64_t one = upload_bytes(&w);
     assert_true(one >= 4 * 64 && one % 256 == 0);

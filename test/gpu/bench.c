@@ -33,31 +33,35 @@ static uint32_t type_of(const struct preset *p, uint32_t base, uint32_t layer, b
 
 static struct linear slab_linear(struct rig *r, uint32_t type, uint32_t n, uint32_t k, bool bias)
 {
-    return (struct linear){.weight = rig_slab(r, type, n, k, 1), .bias = bias ? rig_vector(r, n, 0, 0.1f) : 0};
+    return (struct linear){.weight = rig_slab(r, type, n, k, 1),
+                           .bias = bias ? rig_vector(r, n, 0, 0.1f) : 0};
 }
 
 static void build(struct rig *r, const struct preset *p, uint32_t base)
 {
     uint32_t qn = p->heads * p->dim, kn = p->kv_heads * p->dim, head = base == DTYPE_Q4_K ? DTYPE_Q6_K : base;
-    struct operand x = plan_buffer(&r->plan, p->width), q = plan_buffer(&r->plan, qn), a = plan_buffer(&r->plan, qn);
-    weight_id table = rig_slab(r, p->tied ? head : base, p->vocab, p->width, 1), freqs = rig_vector(r, p->dim / 2, 0.01f, 0.01f);
+    struct operand x = plan_buffer(&r->plan, p->width), q = plan_buffer(&r->plan, qn),
+                   a = plan_buffer(&r->plan, qn);
+    weight_id table = rig_slab(r, p->tied ? head : base, p->vocab, p->width, 1),
+              freqs = rig_vector(r, p->dim / 2, 0.01f, 0.01f);
     r->vocab = p->vocab;
     plan_add(&r->plan, OP_EMBED, UINT32_MAX)->embed = (struct op_embed){.table = table, .scale = 1, .out = x};
     for (uint32_t l = 0; l < p->layers; l++) {
         struct tail t = {.scale = 1, .residual = x, .out = x};
         plan_kv(&r->plan, l, (struct kv_group){.kv_heads = p->kv_heads, .k_dim = p->dim, .v_dim = p->dim});
-        plan_add(&r->plan, OP_QKV, l)->qkv = (struct op_qkv){.in = x,
-                                                             .norm = rig_norm(r, NORM_RMS, p->width),
-                                                             .q = slab_linear(r, base, qn, p->width, p->bias),
-                                                             .k = slab_linear(r, base, kn, p->width, p->bias),
-                                                             .v = slab_linear(r, type_of(p, base, l, true), kn, p->width, p->bias),
-                                                             .rope = {ROPE_HALVES, p->dim, 0, freqs, 1},
-                                                             .heads = p->heads,
-                                                             .kv_heads = p->kv_heads,
-                                                             .k_dim = p->dim,
-                                                             .v_dim = p->dim,
-                                                             .layer = l,
-                                                             .out = q};
+        plan_add(&r->plan, OP_QKV, l)->qkv =
+            (struct op_qkv){.in = x,
+                            .norm = rig_norm(r, NORM_RMS, p->width),
+                            .q = slab_linear(r, base, qn, p->width, p->bias),
+                            .k = slab_linear(r, base, kn, p->width, p->bias),
+                            .v = slab_linear(r, type_of(p, base, l, true), kn, p->width, p->bias),
+                            .rope = {ROPE_HALVES, p->dim, 0, freqs, 1},
+                            .heads = p->heads,
+                            .kv_heads = p->kv_heads,
+                            .k_dim = p->dim,
+                            .v_dim = p->dim,
+                            .layer = l,
+                            .out = q};
         plan_add(&r->plan, OP_ATTN, l)->attn = (struct op_attn){.in = q,
                                                                 .out = a,
                                                                 .heads = p->heads,
@@ -69,13 +73,14 @@ static void build(struct rig *r, const struct preset *p, uint32_t base)
                                                                 .causal = true};
         plan_add(&r->plan, OP_OUT, l)->out =
             (struct op_out){.in = a, .linear = slab_linear(r, base, p->width, qn, false), .tail = t};
-        plan_add(&r->plan, OP_FFN, l)->ffn = (struct op_ffn){.in = x,
-                                                             .norm = rig_norm(r, NORM_RMS, p->width),
-                                                             .gate = slab_linear(r, base, p->ffn, p->width, false),
-                                                             .up = slab_linear(r, base, p->ffn, p->width, false),
-                                                             .down = slab_linear(r, type_of(p, base, l, true), p->width, p->ffn, false),
-                                                             .act = ACT_SILU,
-                                                             .tail = t};
+        plan_add(&r->plan, OP_FFN, l)->ffn =
+            (struct op_ffn){.in = x,
+                            .norm = rig_norm(r, NORM_RMS, p->width),
+                            .gate = slab_linear(r, base, p->ffn, p->width, false),
+                            .up = slab_linear(r, base, p->ffn, p->width, false),
+                            .down = slab_linear(r, type_of(p, base, l, true), p->width, p->ffn, false),
+                            .act = ACT_SILU,
+                            .tail = t};
     }
     struct linear out = {.weight = p->tied ? table : rig_slab(r, head, p->vocab, p->width, 1)};
     plan_add(&r->plan, OP_LOGITS, UINT32_MAX)->logits =
@@ -132,8 +137,8 @@ static void decode(struct rig *r, const struct preset *p, uint32_t streams, uint
     }
     qsort(t, (size_t)count, sizeof t[0], order);
     double s = t[count / 2], gbs = step_bytes(r, streams, length) / s / 1e9;
-    printf("%-14s decode %2u streams, %5u keys: %8.1f tok/s  %7.1f us a step  %6.0f GB/s = %4.1f%% of %.0f\n", p->name,
-           streams, length, streams / s, 1e6 * s, gbs, 100 * gbs / peak, peak);
+    printf("%-14s decode %2u streams, %5u keys: %8.1f tok/s  %7.1f us a step  %6.0f GB/s = %4.1f%% of %.0f\n",
+           p->name, streams, length, streams / s, 1e6 * s, gbs, 100 * gbs / peak, peak);
     fflush(stdout);
 }
 
@@ -172,9 +177,14 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, doub
     static const struct {
         const char *name;
         uint32_t from, count;
-    } part[] = {{"nothing", 0, 0},           {"norm_pack", K_NORM_PACK, 3},   {"qkv_finish", K_QKV, 1},
-                {"attn_decode", K_ATTN_DECODE, 8}, {"attn_combine", K_ATTN_COMBINE, 1}, {"act_pack", K_ACT_PACK, 1},
-                {"products", K_GEMM, K_REPACK}, {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
+    } part[] = {{"nothing", 0, 0},
+                {"norm_pack", K_NORM_PACK, 3},
+                {"qkv_finish", K_QKV, 1},
+                {"attn_decode", K_ATTN_DECODE, 8},
+                {"attn_combine", K_ATTN_COMBINE, 1},
+                {"act_pack", K_ACT_PACK, 1},
+                {"products", K_GEMM, K_REPACK},
+                {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
     struct cuda_device *d = (struct cuda_device *)r->device;
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
         for (uint32_t k = 0; k < part[i].count; k++)
@@ -210,8 +220,8 @@ static void prefill(struct rig *r, const struct preset *p, uint32_t tokens, uint
     double flops = 0;
     for (uint32_t i = 0; i < r->plan.count; i++)
         flops += plan_cost(&r->plan, &r->weights, i, tokens, tokens / 2.0).flops;
-    printf("%-14s prefill %5u in chunks of %4u: %8.0f tok/s  %7.2f ms  %.0f TFLOP/s\n", p->name, tokens, chunk,
-           tokens / t[count / 2], 1e3 * t[count / 2], flops / t[count / 2] / 1e12);
+    printf("%-14s prefill %5u in chunks of %4u: %8.0f tok/s  %7.2f ms  %.0f TFLOP/s\n", p->name, tokens,
+           chunk, tokens / t[count / 2], 1e3 * t[count / 2], flops / t[count / 2] / 1e12);
     fflush(stdout);
 }
 
@@ -226,9 +236,9 @@ static void open_rig(struct rig *r, uint32_t rows, uint32_t seqs, uint32_t token
     struct device_memory m;
     r->device->ops->memory(r->device, &m);
     struct cuda_device *d = (struct cuda_device *)r->device;
-    printf("  opened in %.2f s: weights %.2f GB in %.3f s = %.1f GB/s; KV %.2f GB, scratch %.0f MB\n", now() - from,
-           (double)m.weights / 1e9, d->weights.seconds, (double)m.weights / 1e9 / d->weights.seconds, (double)m.kv / 1e9,
-           (double)m.scratch / 1e6);
+    printf("  opened in %.2f s: weights %.2f GB in %.3f s = %.1f GB/s; KV %.2f GB, scratch %.0f MB\n",
+           now() - from, (double)m.weights / 1e9, d->weights.seconds,
+           (double)m.weights / 1e9 / d->weights.seconds, (double)m.kv / 1e9, (double)m.scratch / 1e6);
     fflush(stdout);
 }
 
@@ -290,8 +300,8 @@ struct shape {
     uint32_t n, k;
 };
 
-static float time_product(struct gpu *g, const struct gemm_args *a, const struct gpu_gemm *how, cu_ptr pool, uint64_t each,
-                          int copies, void *const event[2])
+static float time_product(struct gpu *g, const struct gemm_args *a, const struct gpu_gemm *how, cu_ptr pool,
+                          uint64_t each, int copies, void *const event[2])
 {
     struct err e = {0};
     float best = 1e9f;
@@ -321,8 +331,8 @@ struct places {
 
 static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
 {
-    static const struct shape shapes[] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096},
-                                          {2048, 1536}, {17920, 1536}, {1536, 8960}};
+    static const struct shape shapes[] = {{6144, 4096},   {4096, 4096}, {28672, 4096}, {4096, 14336},
+                                          {128256, 4096}, {2048, 1536}, {17920, 1536}, {1536, 8960}};
     static const uint32_t rows[] = {1, 8, 16, 32, 64};
     void *event[2];
     g->cu->event_create(&event[0], 0);
@@ -335,14 +345,24 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
         for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
             printf(" | M=%-2u", rows[m]);
             float best = 1e9f;
-            for (int stage = GPU_STAGE_NEVER; stage <= (layout_is_tile(fmt) && rows[m] > 16 ? GPU_STAGE_ALWAYS : GPU_STAGE_NEVER); stage++) {
+            for (int stage = GPU_STAGE_NEVER;
+                 stage <= (layout_is_tile(fmt) && rows[m] > 16 ? GPU_STAGE_ALWAYS : GPU_STAGE_NEVER);
+                 stage++) {
                 g->stage = (enum gpu_stage)stage;
                 uint32_t strips = (shapes[s].n + TILE_ROWS - 1) / TILE_ROWS;
                 struct gpu_gemm how = gpu_gemm_choose(g, fmt, rows[m], strips, shapes[s].k);
-                struct gemm_args a = {.segs = 1, .strips = strips, .m = rows[m], .k = shapes[s].k, .split = how.split, .scale = 1};
+                struct gemm_args a = {.segs = 1,
+                                      .strips = strips,
+                                      .m = rows[m],
+                                      .k = shapes[s].k,
+                                      .split = how.split,
+                                      .scale = 1};
                 a.groups = how.groups;
                 a.x = (const uint8_t *)at->x;
-                a.seg[0] = (struct gemm_seg){.w = {.fmt = fmt, .n = shapes[s].n, .k = shapes[s].k, .stride = layout_stride(fmt, shapes[s].k)},
+                a.seg[0] = (struct gemm_seg){.w = {.fmt = fmt,
+                                                   .n = shapes[s].n,
+                                                   .k = shapes[s].k,
+                                                   .stride = layout_stride(fmt, shapes[s].k)},
                                              .y = (float *)at->y,
                                              .ldy = shapes[s].n};
                 float us = time_product(g, &a, &how, at->pool, each, copies, event);
@@ -366,7 +386,8 @@ static int bench_kernels(void)
     uint64_t bytes = 3ull << 30;
     if (!g || gpu_measure(g, &e))
         die(&e);
-    cu_ptr pool = gpu_alloc(g, bytes, "weights", &e), x = gpu_alloc(g, 64u << 20, "x", &e), y = gpu_alloc(g, 256u << 20, "y", &e);
+    cu_ptr pool = gpu_alloc(g, bytes, "weights", &e), x = gpu_alloc(g, 64u << 20, "x", &e),
+           y = gpu_alloc(g, 256u << 20, "y", &e);
     if (!pool || !x || !y)
         die(&e);
     /* plausible bytes: no kernel's speed depends on them, but zeros would draw less power */

@@ -37,7 +37,8 @@ static void *must(void *p)
     return p;
 }
 
-static weight_id add(struct rig *r, uint32_t type, uint32_t rows, uint32_t cols, uint32_t count, uint8_t *data)
+static weight_id add(struct rig *r, uint32_t type, uint32_t rows, uint32_t cols, uint32_t count,
+                     uint8_t *data)
 {
     struct weight w = {.name = "w", .type = type, .rows = rows, .cols = cols, .count = count, .data = data};
     dtype_row_bytes(type, cols, &w.row_bytes);
@@ -113,8 +114,11 @@ static void slab_scales(uint32_t type, uint8_t *block)
         float scale;
         int min_at;
         float min;
-    } all[] = {{DTYPE_Q4_K, 0, 1e-4f, 2, 7.5e-4f}, {DTYPE_Q6_K, 208, 3e-5f, -1, 0}, {DTYPE_Q8_0, 0, 2.7e-4f, -1, 0},
-               {DTYPE_Q4_0, 0, 4.3e-3f, -1, 0},    {DTYPE_Q5_K, 0, 5e-5f, 2, 7.5e-4f}};
+    } all[] = {{DTYPE_Q4_K, 0, 1e-4f, 2, 7.5e-4f},
+               {DTYPE_Q6_K, 208, 3e-5f, -1, 0},
+               {DTYPE_Q8_0, 0, 2.7e-4f, -1, 0},
+               {DTYPE_Q4_0, 0, 4.3e-3f, -1, 0},
+               {DTYPE_Q5_K, 0, 5e-5f, 2, 7.5e-4f}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].type == type) {
             uint16_t d = fp16_from_f32(all[i].scale), m = fp16_from_f32(all[i].min);
@@ -167,7 +171,8 @@ weight_id rig_slab(struct rig *r, uint32_t type, uint32_t rows, uint32_t cols, u
 
 /* ---- device and steps ---- */
 
-int rig_open(struct rig *r, const char *device, const struct device_options *o, uint32_t kv_type, uint32_t tokens, struct err *e)
+int rig_open(struct rig *r, const char *device, const struct device_options *o, uint32_t kv_type,
+             uint32_t tokens, struct err *e)
 {
     uint32_t page = 16;
     r->table_width = (tokens + page - 1) / page;
@@ -240,7 +245,8 @@ const float *rig_run(struct rig *r, struct err *e)
     for (uint32_t g = 0; g < r->plan.groups; g++)
         for (uint32_t i = 0; i < s->seqs; i++)
             for (uint32_t p = 0; p < r->table_width; p++)
-                r->tables[((size_t)g * s->seqs + i) * r->table_width + p] = (int32_t)(1 + p * r->max_seqs + (uint32_t)who[i]);
+                r->tables[((size_t)g * s->seqs + i) * r->table_width + p] =
+                    (int32_t)(1 + p * r->max_seqs + (uint32_t)who[i]);
     if (r->device->ops->run(r->device, &r->plan, s, e))
         return NULL;
     return r->device->ops->results(r->device, e);

@@ -15,7 +15,8 @@ static __device__ __forceinline__ const uint8_t *kv_k(const struct kv_view &kv, 
 
 static __device__ __forceinline__ const uint8_t *kv_v(const struct kv_view &kv, uint32_t page, uint32_t head)
 {
-    return kv.base + page * kv.page_bytes + (uint64_t)kv.tokens * (kv.heads * (uint64_t)kv.k_row + head * (uint64_t)kv.v_row);
+    return kv.base + page * kv.page_bytes +
+           (uint64_t)kv.tokens * (kv.heads * (uint64_t)kv.k_row + head * (uint64_t)kv.v_row);
 }
 
 static __device__ __forceinline__ float kv_value(uint32_t type, const uint8_t *row, uint32_t i)
@@ -28,14 +29,16 @@ static __device__ __forceinline__ float kv_value(uint32_t type, const uint8_t *r
     case KV_BF16:
         return bf16_to_f32(((const uint16_t *)row)[i]);
     case KV_Q8_0:
-        return decode_half(*(const uint16_t *)(row + 34 * (i / 32))) * (float)(int8_t)row[34 * (i / 32) + 2 + i % 32];
+        return decode_half(*(const uint16_t *)(row + 34 * (i / 32))) *
+               (float)(int8_t)row[34 * (i / 32) + 2 + i % 32];
     default:
         return f8_e4m3_to_f32(row[i]);
     }
 }
 
 /* The keys that row sees: [*from, *to). */
-static __device__ __forceinline__ void key_range(const struct attn_args &p, uint32_t row, uint32_t *from, uint32_t *to)
+static __device__ __forceinline__ void key_range(const struct attn_args &p, uint32_t row, uint32_t *from,
+                                                 uint32_t *to)
 {
     const uint32_t pos = p.meta.pos[row], len = p.meta.seq_len[p.meta.row_seq[row]];
     *to = p.causal ? min(pos + 1, len) : len;
@@ -48,7 +51,10 @@ static __device__ __forceinline__ float score(const struct attn_args &p, float d
     return p.softcap > 0.0f ? p.softcap * tanhf(s / p.softcap) : s;
 }
 
-enum { ANY_KEYS = 128, ANY_DIMS = 8 }; /* keys at a time; values of the output a thread keeps: v_dim <= 1024 */
+enum {
+    ANY_KEYS = 128,
+    ANY_DIMS = 8
+}; /* keys at a time; values of the output a thread keeps: v_dim <= 1024 */
 
 extern "C" __global__ void __launch_bounds__(128) attn_any(const __grid_constant__ struct attn_args p)
 {
@@ -70,7 +76,8 @@ extern "C" __global__ void __launch_bounds__(128) attn_any(const __grid_constant
         /* a warp per key, so that its row is read in order */
         for (uint32_t j = warp; j < n; j += 4) {
             uint32_t key = base + j;
-            const uint8_t *k = kv_k(p.kv, table[key / p.kv.tokens], kvh) + (uint64_t)(key % p.kv.tokens) * p.kv.k_row;
+            const uint8_t *k =
+                kv_k(p.kv, table[key / p.kv.tokens], kvh) + (uint64_t)(key % p.kv.tokens) * p.kv.k_row;
             float dot = 0.0f;
             for (uint32_t i = lane; i < p.kv.k_dim; i += 32)
                 dot += q[i] * kv_value(p.kv.type, k, i);
@@ -119,13 +126,15 @@ template <int C, int R> struct flash {
 };
 
 /* c += A B, where rows 8..15 of A may be missing (and then so are those of c). */
-template <int R> static __device__ __forceinline__ void mma_rows(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+template <int R>
+static __device__ __forceinline__ void mma_rows(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     if constexpr (R == 2) {
         mma_f16(c, a[0], a[1], a[2], a[3], b0, b1);
     } else {
         float none[2];
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%5}, {%7,%8}, {%0,%1,%9,%9};"
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%5}, {%7,%8}, "
+            "{%0,%1,%9,%9};"
             : "+f"(c[0]), "+f"(c[1]), "=f"(none[0]), "=f"(none[1])
             : "r"(a[0]), "r"(0u), "r"(a[1]), "r"(b0), "r"(b1), "f"(0.0f));
     }
@@ -137,7 +146,8 @@ struct query {
     int pos; /* -1: there is none */
 };
 
-static __device__ __forceinline__ struct query query_of(const struct attn_args &p, uint32_t seq, uint32_t kvh, uint32_t f)
+static __device__ __forceinline__ struct query query_of(const struct attn_args &p, uint32_t seq, uint32_t kvh,
+                                                        uint32_t f)
 {
     const uint32_t group = p.heads / p.kv.heads;
     struct query r;
@@ -151,13 +161,15 @@ static __device__ __forceinline__ struct query query_of(const struct attn_args &
     return r;
 }
 
-static __device__ __forceinline__ const float *query_at(const struct attn_args &p, struct query q, uint32_t dim)
+static __device__ __forceinline__ const float *query_at(const struct attn_args &p, struct query q,
+                                                        uint32_t dim)
 {
     return p.q + q.row * p.ldq + (uint64_t)q.head * dim;
 }
 
 template <int C, int R>
-static __device__ __forceinline__ void flash_start(struct flash<C, R> &s, const struct attn_args &p, const struct query query[2])
+static __device__ __forceinline__ void flash_start(struct flash<C, R> &s, const struct attn_args &p,
+                                                   const struct query query[2])
 {
     const uint32_t t = threadIdx.x % 4;
     const bool aligned = is_aligned(p.q, p.ldq);
@@ -188,7 +200,8 @@ static __device__ __forceinline__ void flash_start(struct flash<C, R> &s, const 
 /* A key is seen by a query at pos. */
 static __device__ __forceinline__ bool is_seen(const struct attn_args &p, uint32_t key, int pos, uint32_t len)
 {
-    return pos >= 0 && key < len && (!p.causal || (int)key <= pos) && (!p.window || (int)key > pos - (int)p.window);
+    return pos >= 0 && key < len && (!p.causal || (int)key <= pos) &&
+           (!p.window || (int)key > pos - (int)p.window);
 }
 
 static __device__ __forceinline__ float capped(const struct attn_args &p, float s)
@@ -218,7 +231,8 @@ static __device__ __forceinline__ float flash_exp(float score, float max)
 
 /* The scores of sixteen keys whose K the lane has: k[i][c] of its key of tile i. */
 template <int C, int R>
-static __device__ __forceinline__ void flash_scores(const struct flash<C, R> &s, float c[2][2 * R], const uint4 k[2][C])
+static __device__ __forceinline__ void flash_scores(const struct flash<C, R> &s, float c[2][2 * R],
+                                                    const uint4 k[2][C])
 {
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -236,9 +250,9 @@ static __device__ __forceinline__ void flash_scores(const struct flash<C, R> &s,
 
 /* Takes them in, the first being `key`: v[d] is V of dimension 8d + g and keys 4t..4t+3. */
 template <int C, int R>
-static __device__ __forceinline__ void flash_values(struct flash<C, R> &s, const struct attn_args &p, uint32_t key,
-                                                    const struct query query[2], uint32_t len, float c[2][2 * R],
-                                                    const uint2 v[4 * C])
+static __device__ __forceinline__ void flash_values(struct flash<C, R> &s, const struct attn_args &p,
+                                                    uint32_t key, const struct query query[2], uint32_t len,
+                                                    float c[2][2 * R], const uint2 v[4 * C])
 {
     const uint32_t t = threadIdx.x % 4;
     float top[R], shrink[R];
@@ -287,7 +301,8 @@ enum { DECODE_WARPS = 4 };
 
 /* The lane's K, and its V, of 16 keys that lie in one page. */
 template <int C>
-static __device__ __forceinline__ void decode_k(const struct attn_args &p, uint32_t page, uint32_t slot, uint32_t kvh, uint4 k[2][C])
+static __device__ __forceinline__ void decode_k(const struct attn_args &p, uint32_t page, uint32_t slot,
+                                                uint32_t kvh, uint4 k[2][C])
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint8_t *from = kv_k(p.kv, page, kvh) + (slot + 4 * (g / 2) + g % 2) * (64 * C) + 16 * t;
@@ -297,7 +312,8 @@ static __device__ __forceinline__ void decode_k(const struct attn_args &p, uint3
 }
 
 template <int C>
-static __device__ __forceinline__ void decode_v(const struct attn_args &p, uint32_t page, uint32_t slot, uint32_t kvh, uint2 v[4 * C])
+static __device__ __forceinline__ void decode_v(const struct attn_args &p, uint32_t page, uint32_t slot,
+                                                uint32_t kvh, uint2 v[4 * C])
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint8_t *from = kv_v(p.kv, page, kvh) + (g * p.kv.tokens + slot + 4 * t) * 2;
@@ -311,7 +327,7 @@ static __device__ __forceinline__ void decode_v(const struct attn_args &p, uint3
 template <int C, int R> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
 {
     extern __shared__ __align__(128) uint8_t keys[];
-    float(*o)[8 * R][32 * C + 4] = (float(*)[8 * R][32 * C + 4])keys; /* DECODE_WARPS of them */
+    float(*o)[8 * R][32 * C + 4] = (float(*)[8 * R][32 * C + 4]) keys; /* DECODE_WARPS of them */
     __shared__ float ml[DECODE_WARPS][8 * R][2];
     dep_launch();
     const uint32_t split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
@@ -402,7 +418,8 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
     if (other)
         return;
     const uint32_t col = blockIdx.x * 256 + threadIdx.x, lane = threadIdx.x % 32;
-    const uint32_t head0 = blockIdx.x * 256 / vd, heads = min((blockIdx.x * 256 + 255) / vd + 1, p.heads) - head0;
+    const uint32_t head0 = blockIdx.x * 256 / vd,
+                   heads = min((blockIdx.x * 256 + 255) / vd + 1, p.heads) - head0;
     const uint64_t step = (uint64_t)p.m * p.heads; /* from split to split */
     const float *part = p.part + ((uint64_t)row * p.heads + col / vd) * vd + col % vd;
     float ahead[PARTS_AHEAD]; /* on their way while the weights are computed */
@@ -461,16 +478,19 @@ enum { PREFILL_WARPS = 4, PREFILL_KEYS = 64 };
 
 static __device__ __forceinline__ void copy16(void *to, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from));
 }
 
 /* 64 keys of one head into shared memory: K rows padded by 16 bytes, V as two units of [dimension][32 keys]. */
 template <int C>
-static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, const int32_t *table, uint32_t kvh, uint32_t key,
-                                                     uint32_t len, uint8_t *ks, uint8_t *vs)
+static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, const int32_t *table,
+                                                     uint32_t kvh, uint32_t key, uint32_t len, uint8_t *ks,
+                                                     uint8_t *vs)
 {
     /* a warp per 16 keys, which lie in one page; past the end the last ones again */
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, at = min(key + 16 * warp, (len - 1) / 16 * 16);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+                   at = min(key + 16 * warp, (len - 1) / 16 * 16);
     const uint32_t page = table[at >> p.kv.token_bits], slot = at & (p.kv.tokens - 1);
     const uint8_t *k = kv_k(p.kv, page, kvh) + slot * (64 * C) + 16 * lane;
 #pragma unroll
@@ -489,8 +509,9 @@ static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, 
 /* U units of 32 keys from shared memory. Score tile i of a unit has in column n the key 8*(n/2) + 2i + n%2, so that lane
  * t has the scores of keys 8t..8t+7, and 16 bytes of a row of V go with them. */
 template <int C, int U>
-static __device__ __forceinline__ void prefill_keys(struct flash<C, 2> &s, const struct attn_args &p, uint32_t key, int pa, int pb,
-                                                    uint32_t len, bool all_seen, const uint8_t *k, const uint8_t *v)
+static __device__ __forceinline__ void prefill_keys(struct flash<C, 2> &s, const struct attn_args &p,
+                                                    uint32_t key, int pa, int pb, uint32_t len, bool all_seen,
+                                                    const uint8_t *k, const uint8_t *v)
 {
     const uint32_t t = threadIdx.x % 4;
     float c[4 * U][4] = {};
@@ -513,7 +534,8 @@ static __device__ __forceinline__ void prefill_keys(struct flash<C, 2> &s, const
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             c[i][j] = capped(p, c[i][j]);
-            if (!all_seen && !is_seen(p, key + 32 * (i / 4) + 8 * t + 2 * (i % 4) + (j & 1), j < 2 ? pa : pb, len))
+            if (!all_seen &&
+                !is_seen(p, key + 32 * (i / 4) + 8 * t + 2 * (i % 4) + (j & 1), j < 2 ? pa : pb, len))
                 c[i][j] = -INFINITY;
             top[j / 2] = fmaxf(top[j / 2], c[i][j]);
         }
@@ -523,7 +545,8 @@ static __device__ __forceinline__ void prefill_keys(struct flash<C, 2> &s, const
     uint32_t a[2 * U][4];
 #pragma unroll
     for (int i = 0; i < 4 * U; i++) {
-        const float e0 = exp2f(c[i][0] - m0), e1 = exp2f(c[i][1] - m0), e2 = exp2f(c[i][2] - m1), e3 = exp2f(c[i][3] - m1);
+        const float e0 = exp2f(c[i][0] - m0), e1 = exp2f(c[i][1] - m0), e2 = exp2f(c[i][2] - m1),
+                    e3 = exp2f(c[i][3] - m1);
         s.sum[0] += e0 + e1;
         s.sum[1] += e2 + e3;
         a[i / 2][2 * (i % 2)] = half_bits2(e0, e1);
@@ -550,25 +573,29 @@ static __device__ __forceinline__ void prefill_keys(struct flash<C, 2> &s, const
                 mma_f16(s.o[i + d], a[2 * u][0], a[2 * u][1], a[2 * u][2], a[2 * u][3], b[d].x, b[d].y);
 #pragma unroll
             for (int d = 0; d < 4; d++)
-                mma_f16(s.o[i + d], a[2 * u + 1][0], a[2 * u + 1][1], a[2 * u + 1][2], a[2 * u + 1][3], b[d].z, b[d].w);
+                mma_f16(s.o[i + d], a[2 * u + 1][0], a[2 * u + 1][1], a[2 * u + 1][2], a[2 * u + 1][3],
+                        b[d].z, b[d].w);
         }
 }
 
 /* A query's row of the result. */
 template <int C>
-static __device__ __forceinline__ void prefill_store(const struct flash<C, 2> &s, const struct attn_args &p, struct query q, int r)
+static __device__ __forceinline__ void prefill_store(const struct flash<C, 2> &s, const struct attn_args &p,
+                                                     struct query q, int r)
 {
     if (q.pos < 0)
         return;
     float sum = s.sum[r], scale = sum > 0.0f ? 1.0f / sum : 0.0f;
     if (p.sinks) {
-        float sink = p.sinks[q.head] * 1.4426950408889634f, max = fmaxf(sink, s.max[r]), e = flash_exp(s.max[r], max);
+        float sink = p.sinks[q.head] * 1.4426950408889634f, max = fmaxf(sink, s.max[r]),
+              e = flash_exp(s.max[r], max);
         scale = e / (sum * e + exp2f(sink - max));
     }
     float *out = p.out + q.row * p.ldo + (uint64_t)q.head * (32 * C);
 #pragma unroll
     for (int i = 0; i < 4 * C; i++)
-        *(float2 *)(out + 8 * i + 2 * (threadIdx.x % 4)) = make_float2(s.o[i][2 * r] * scale, s.o[i][2 * r + 1] * scale);
+        *(float2 *)(out + 8 * i + 2 * (threadIdx.x % 4)) =
+            make_float2(s.o[i][2 * r] * scale, s.o[i][2 * r + 1] * scale);
 }
 
 template <int C> static __device__ __forceinline__ void prefill_body(const struct attn_args &p)
@@ -578,18 +605,21 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
     const uint32_t k_bytes = PREFILL_KEYS * (64 * C + 16), v_bytes = PREFILL_KEYS * 64 * C;
     dep_launch();
     dep_wait();
-    const uint32_t kvh = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t kvh = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4,
+                   t = lane % 4;
     /* the tiles with the most keys first */
     const uint32_t tile = p.tiles - 1 - blockIdx.x;
     const uint32_t seq = p.meta.tiles[2 * tile], f0 = p.meta.tiles[2 * tile + 1], len = p.meta.seq_len[seq];
     const uint32_t group = p.heads / p.kv.heads, queries = group * p.meta.seq_rows[seq];
-    const struct query query[2] = {query_of(p, seq, kvh, f0 + 16 * warp + g), query_of(p, seq, kvh, f0 + 16 * warp + g + 8)};
+    const struct query query[2] = {query_of(p, seq, kvh, f0 + 16 * warp + g),
+                                   query_of(p, seq, kvh, f0 + 16 * warp + g + 8)};
     const struct query &a = query[0], &b = query[1];
     struct flash<C, 2> s;
     flash_start<C, 2>(s, p, query);
     const uint32_t last = min(f0 + 16 * PREFILL_WARPS, queries) - 1;
     const int first_pos = query_of(p, seq, kvh, f0).pos, last_pos = query_of(p, seq, kvh, last).pos;
-    const uint32_t from = p.window && first_pos + 1 > (int)p.window ? (first_pos + 1 - p.window) / 16 * 16 : 0;
+    const uint32_t from =
+        p.window && first_pos + 1 > (int)p.window ? (first_pos + 1 - p.window) / 16 * 16 : 0;
     const uint32_t to = p.causal ? min((uint32_t)last_pos + 1, len) : len;
     /* of this warp's queries: the first and the last position */
     const int warp_first = __shfl_sync(~0u, a.pos, 0), warp_last = __shfl_sync(~0u, b.pos, 28);
@@ -624,18 +654,21 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
     prefill_store<C>(s, p, b, 1);
 }
 
-#define ATTN_KERNELS(dim, c, few)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(128) attn_decode_##dim(const __grid_constant__ struct attn_args p)    \
-    {                                                                                                                  \
-        decode_body<c, 2>(p);                                                                                          \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128, few) attn_few_##dim(const __grid_constant__ struct attn_args p)       \
-    {                                                                                                                  \
-        decode_body<c, 1>(p);                                                                                          \
-    }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128) attn_prefill_##dim(const __grid_constant__ struct attn_args p)   \
-    {                                                                                                                  \
-        prefill_body<c>(p);                                                                                            \
+#define ATTN_KERNELS(dim, c, few)                                                                            \
+    extern "C" __global__ void __launch_bounds__(128)                                                        \
+        attn_decode_##dim(const __grid_constant__ struct attn_args p)                                        \
+    {                                                                                                        \
+        decode_body<c, 2>(p);                                                                                \
+    }                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(128, few)                                                   \
+        attn_few_##dim(const __grid_constant__ struct attn_args p)                                           \
+    {                                                                                                        \
+        decode_body<c, 1>(p);                                                                                \
+    }                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(128)                                                        \
+        attn_prefill_##dim(const __grid_constant__ struct attn_args p)                                       \
+    {                                                                                                        \
+        prefill_body<c>(p);                                                                                  \
     }
 
 ATTN_KERNELS(64, 2, 4)

@@ -49,8 +49,8 @@ struct blas {
     int (*pref_destroy)(void *);
     int (*pref_set)(void *, int, const void *, size_t);
     int (*heuristic)(void *, void *, void *, void *, void *, void *, void *, int, struct lt_choice *, int *);
-    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *,
-                  void *, void *, const struct lt_algo *, void *, size_t, void *);
+    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *,
+                  const void *, void *, void *, void *, const struct lt_algo *, void *, size_t, void *);
 };
 
 static bool blas_bind(struct blas *b)
@@ -155,7 +155,8 @@ static struct blas_shape *shape_of(struct blas *b, const struct blas_product *p,
     r = r ? r : b->layout_create(&s->y, TYPE_FLOAT, p->n, p->m, (int64_t)p->ldy);
     r = r ? r : b->heuristic(b->handle, b->product, s->w, s->x, s->y, s->y, b->preference, 1, &best, &found);
     if (r || !found) {
-        err_set(e, ERR_DEVICE, "cuBLASLt has no algorithm for (%u, %u) x (%u, %u): status %d", p->m, p->k, p->n, p->k, r);
+        err_set(e, ERR_DEVICE, "cuBLASLt has no algorithm for (%u, %u) x (%u, %u): status %d", p->m, p->k,
+                p->n, p->k, r);
         return NULL;
     }
     s->algo = best.algo;
@@ -169,9 +170,11 @@ int blas_run(struct blas *b, const struct blas_product *p, struct err *e)
     struct blas_shape *s = shape_of(b, p, e);
     if (gpu_alive(b->g, e) || !s)
         return -1;
-    int r = b->matmul(b->handle, b->product, &one, (void *)p->w, s->w, (void *)p->x, s->x, &zero, (void *)p->y, s->y,
-                      (void *)p->y, s->y, &s->algo, (void *)b->workspace, b->workspace_bytes, b->g->stream);
+    int r =
+        b->matmul(b->handle, b->product, &one, (void *)p->w, s->w, (void *)p->x, s->x, &zero, (void *)p->y,
+                  s->y, (void *)p->y, s->y, &s->algo, (void *)b->workspace, b->workspace_bytes, b->g->stream);
     if (r)
-        return err_set(e, ERR_DEVICE, "cuBLASLt failed on (%u, %u) x (%u, %u): status %d", p->m, p->k, p->n, p->k, r);
+        return err_set(e, ERR_DEVICE, "cuBLASLt failed on (%u, %u) x (%u, %u): status %d", p->m, p->k, p->n,
+                       p->k, r);
     return 0;
 }

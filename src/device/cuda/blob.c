@@ -2,9 +2,9 @@
 #include "device/cuda/gpu.h"
 
 #ifdef QUERN_CUDA_KERNELS
-#define BLOB(name)                                                                                                     \
-    __asm__(".section .rodata\n.balign 64\nquern_blob_" #name ":\n.incbin \"" QUERN_CUDA_KERNELS "/" #name             \
-            ".fatbin\"\n.byte 0\n.previous\n");                                                                        \
+#define BLOB(name)                                                                                           \
+    __asm__(".section .rodata\n.balign 64\nquern_blob_" #name ":\n.incbin \"" QUERN_CUDA_KERNELS "/" #name   \
+            ".fatbin\"\n.byte 0\n.previous\n");                                                              \
     extern const unsigned char quern_blob_##name[]
 
 BLOB(gemm_tile);
@@ -20,10 +20,14 @@ BLOB(small);
 const void *gpu_blob(enum gpu_module module)
 {
     static const void *const all[MODULE_COUNT] = {
-        [MODULE_GEMM_TILE] = quern_blob_gemm_tile,     [MODULE_GEMM_PLAIN] = quern_blob_gemm_plain,
-        [MODULE_GEMM_NIBBLE] = quern_blob_gemm_nibble, [MODULE_GEMM_SUPER] = quern_blob_gemm_super,
-        [MODULE_WEIGHTS] = quern_blob_weights,         [MODULE_ROWS] = quern_blob_rows,
-        [MODULE_ATTN] = quern_blob_attn,               [MODULE_MOE] = quern_blob_moe,
+        [MODULE_GEMM_TILE] = quern_blob_gemm_tile,
+        [MODULE_GEMM_PLAIN] = quern_blob_gemm_plain,
+        [MODULE_GEMM_NIBBLE] = quern_blob_gemm_nibble,
+        [MODULE_GEMM_SUPER] = quern_blob_gemm_super,
+        [MODULE_WEIGHTS] = quern_blob_weights,
+        [MODULE_ROWS] = quern_blob_rows,
+        [MODULE_ATTN] = quern_blob_attn,
+        [MODULE_MOE] = quern_blob_moe,
         [MODULE_SMALL] = quern_blob_small,
     };
     return all[module];

@@ -103,7 +103,8 @@ static __device__ __forceinline__ float pack_scale(float max)
 
 /* A warp packs 256 values of one stream: lane l has values 8l..8l+7 (sub l/4, t = l%4). `b` is where the stream's first
  * sub is, `sub` the bytes to the next one. */
-static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uint8_t *sums, uint8_t *scale, const float v[8])
+static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uint8_t *sums, uint8_t *scale,
+                                                   const float v[8])
 {
     const uint32_t lane = threadIdx.x % 32;
     float max = 0.0f;
@@ -128,17 +129,19 @@ static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uin
     float other = __shfl_down_sync(~0u, sum, 4);
     if (lane % 8 == 0) {
         float hi0 = __half2float(__float2half_rn(sum)), hi1 = __half2float(__float2half_rn(other));
-        *(uint2 *)(sums + lane / 8 * 8) = make_uint2(half_bits2(hi0, hi1), half_bits2(sum - hi0, other - hi1));
+        *(uint2 *)(sums + lane / 8 * 8) =
+            make_uint2(half_bits2(hi0, hi1), half_bits2(sum - hi0, other - hi1));
     }
     if (lane == 0)
         *(float *)scale = 1.0f / s;
 }
 
-static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint32_t columns, uint32_t row, uint32_t column,
-                                                 const float v[8])
+static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint32_t columns, uint32_t row,
+                                                 uint32_t column, const float v[8])
 {
     const uint32_t stream = row % PACK_STREAMS, group = row / PACK_STREAMS;
-    uint8_t *to = o.pack + (((uint64_t)(group / o.groups) * columns + column) * o.groups + group % o.groups) * PACK_BYTES;
+    uint8_t *to = o.pack + (((uint64_t)(group / o.groups) * columns + column) * o.groups + group % o.groups) *
+                               PACK_BYTES;
     pack_values(to + 64 * stream, 512, to + PACK_SUMS + 32 * stream, to + PACK_SCALE + 4 * stream, v);
 }
 
@@ -171,7 +174,8 @@ static __device__ __forceinline__ float act_pair(const struct act_args &p, float
 }
 
 /* Eight results of a row from `at` on, zeros past its end. */
-static __device__ __forceinline__ void act8(const struct act_args &p, uint64_t row, float rs, uint32_t at, bool aligned, float v[8])
+static __device__ __forceinline__ void act8(const struct act_args &p, uint64_t row, float rs, uint32_t at,
+                                            bool aligned, float v[8])
 {
     float g[8], u[8];
     const uint32_t left = at < p.k ? p.k - at : 0;
@@ -180,7 +184,8 @@ static __device__ __forceinline__ void act8(const struct act_args &p, uint64_t r
         load8(p.gate + row * p.ld + at, left, aligned, g);
 #pragma unroll
     for (uint32_t j = 0; j < 8; j++) {
-        const float gb = p.gate_bias && j < left ? p.gate_bias[at + j] : 0.0f, ub = p.up_bias && j < left ? p.up_bias[at + j] : 0.0f;
+        const float gb = p.gate_bias && j < left ? p.gate_bias[at + j] : 0.0f,
+                    ub = p.up_bias && j < left ? p.up_bias[at + j] : 0.0f;
         v[j] = j < left ? act_pair(p, p.gate ? g[j] * rs + gb : 0.0f, u[j] * rs + ub) : 0.0f;
     }
 }
@@ -193,7 +198,8 @@ static __device__ __forceinline__ bool act_aligned(const struct act_args &p)
 static __device__ __forceinline__ void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                                uint32_t b0, uint32_t b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }

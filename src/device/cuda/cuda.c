@@ -15,7 +15,8 @@ static struct cuda_device *self(struct device *d)
     return (struct cuda_device *)d;
 }
 
-static int cuda_load(struct device *base, const struct weights *w, void (*progress)(void *, double), void *arg, struct err *e)
+static int cuda_load(struct device *base, const struct weights *w, void (*progress)(void *, double),
+                     void *arg, struct err *e)
 {
     struct cuda_device *d = self(base);
     d->source = w;
@@ -59,13 +60,15 @@ static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_
         return err_set(e, ERR_USAGE, "the GPU keeps KV as F32, F16, BF16, Q8_0 or F8_E4M3, not as %s",
                        dtype_get(kv->type) ? dtype_get(kv->type)->name : "that type");
     if (kv->page_tokens < 16 || !size_is_pow2(kv->page_tokens))
-        return err_set(e, ERR_USAGE, "a KV page of %u tokens: a power of two, at least 16, was expected", kv->page_tokens);
+        return err_set(e, ERR_USAGE, "a KV page of %u tokens: a power of two, at least 16, was expected",
+                       kv->page_tokens);
     d->page_tokens = kv->page_tokens;
     for (uint32_t i = 0; i < p->groups; i++) {
         struct group_kv *g = &d->kv[i];
         *g = (struct group_kv){.shape = p->group[i], .type = (uint32_t)type};
         if (type == KV_Q8_0 && (g->shape.k_dim % 32 || g->shape.v_dim % 32))
-            return err_set(e, ERR_USAGE, "KV as Q8_0 needs heads of a multiple of 32 values, this model has %u and %u",
+            return err_set(e, ERR_USAGE,
+                           "KV as Q8_0 needs heads of a multiple of 32 values, this model has %u and %u",
                            g->shape.k_dim, g->shape.v_dim);
         g->k_row = kv_row_bytes(g->type, g->shape.k_dim);
         g->v_row = kv_row_bytes(g->type, g->shape.v_dim);
@@ -152,7 +155,8 @@ static void find_ratios(struct cuda_device *d, const struct plan *p)
 static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
 {
     uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
-    uint64_t ints = 3ull * d->max_rows + d->max_outs + 3ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
+    uint64_t ints =
+        3ull * d->max_rows + d->max_outs + 3ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
     for (uint32_t i = 0; i < d->ratios; i++)
         ints += 2 * ((uint64_t)d->max_rows * d->ratio[i] / TILE_QUERIES + d->max_seqs + 1);
     d->meta_bytes = ints * 4 < (256u << 20) ? ints * 4 : 256u << 20;
@@ -161,11 +165,12 @@ static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
         !(d->results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)))
         return -1;
     memset(d->meta_host, 0, d->meta_bytes);
-    return gpu_check(d->g, d->g->cu->set8(d->meta_device, 0, d->meta_bytes, d->g->stream), "clearing scratch", e);
+    return gpu_check(d->g, d->g->cu->set8(d->meta_device, 0, d->meta_bytes, d->g->stream), "clearing scratch",
+                     e);
 }
 
-static int cuda_prepare(struct device *base, const struct plan *p, const struct kv_config *kv, uint32_t max_rows,
-                        uint32_t max_seqs, uint32_t max_outs, struct err *e)
+static int cuda_prepare(struct device *base, const struct plan *p, const struct kv_config *kv,
+                        uint32_t max_rows, uint32_t max_seqs, uint32_t max_outs, struct err *e)
 {
     struct cuda_device *d = self(base);
     struct step_sizes sizes;
@@ -189,7 +194,9 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
         return -1;
     struct bump hand = {0, d->scratch};
     lay_out(d, p, &sizes, &hand);
-    if (gpu_check(d->g, d->g->cu->set8(d->scratch, 0, d->scratch_bytes, d->g->stream), "clearing scratch", e) || gpu_sync(d->g, e))
+    if (gpu_check(d->g, d->g->cu->set8(d->scratch, 0, d->scratch_bytes, d->g->stream), "clearing scratch",
+                  e) ||
+        gpu_sync(d->g, e))
         return -1;
     return d->options.no_parity ? 0 : parity_check(d, &sizes, e);
 }
@@ -199,7 +206,8 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
 static int too_large(const struct cuda_device *d, const struct step *s, struct err *e)
 {
     if (s->rows > d->max_rows || s->seqs > d->max_seqs || s->outs > d->max_outs)
-        return err_set(e, ERR_RESOURCE, "a step of %u rows, %u sequences and %u results: at most %u, %u and %u were prepared",
+        return err_set(e, ERR_RESOURCE,
+                       "a step of %u rows, %u sequences and %u results: at most %u, %u and %u were prepared",
                        s->rows, s->seqs, s->outs, d->max_rows, d->max_seqs, d->max_outs);
     return 0;
 }
@@ -257,7 +265,8 @@ static int write_meta(struct cuda_device *d, const struct step *s, struct err *e
     uint32_t longest = 1, width = round_pow2(s->table_width ? s->table_width : 1);
     uint64_t ints = 3ull * s->rows + s->outs + 3ull * s->seqs + (uint64_t)d->kv_groups * s->seqs * width;
     if (ints * 4 > d->meta_bytes)
-        return err_set(e, ERR_RESOURCE, "a page table of %u x %u entries is larger than what was prepared", s->seqs, s->table_width);
+        return err_set(e, ERR_RESOURCE, "a page table of %u x %u entries is larger than what was prepared",
+                       s->seqs, s->table_width);
     *m = (struct meta){.rows = s->rows, .seqs = s->seqs, .outs = s->outs, .width = width};
     memcpy(put(d, &at, s->rows, &m->ids), s->ids, s->rows * 4ull);
     memcpy(put(d, &at, s->rows, &m->pos), s->pos, s->rows * 4ull);
@@ -283,7 +292,6 @@ static int write_meta(struct cuda_device *d, const struct step *s, struct err *e
     return 0;
 }
 
-
 static int timed_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
 {
     float ms = 0;
@@ -300,7 +308,8 @@ static int timed_op(struct cuda_device *d, const struct plan *p, uint32_t i, str
 static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
 {
     struct gpu *g = d->g;
-    if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream), "sending a step", e))
+    if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream),
+                  "sending a step", e))
         return -1;
     d->packed = (struct operand){0, 0};
     d->direct = false;
@@ -311,7 +320,8 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
     uint64_t bytes = (uint64_t)d->meta.outs * p->out_width * 4;
     if (!bytes || d->direct)
         return 0;
-    return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results", e);
+    return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results",
+                     e);
 }
 
 static struct step_graph *find_graph(struct cuda_device *d, const struct step_key *k)
@@ -420,18 +430,19 @@ static const float *cuda_results(struct device *base, struct err *e)
 
 /* ---- pages ---- */
 
-static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *from, const int32_t *to, uint32_t n, struct err *e)
+static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *from, const int32_t *to,
+                           uint32_t n, struct err *e)
 {
     struct cuda_device *d = self(base);
     const struct group_kv *k = &d->kv[group];
     for (uint32_t l = 0; l < k->shape.layers; l++)
         for (uint32_t i = 0; i < n; i++) {
             cu_ptr layer = k->base + l * k->layer_bytes;
-            if (gpu_alive(d->g, e) ||
-                gpu_check(d->g,
-                          d->g->cu->to_same(layer + (uint64_t)to[i] * k->page_bytes, layer + (uint64_t)from[i] * k->page_bytes,
-                                            k->page_bytes, d->g->stream),
-                          "copying KV pages", e))
+            if (gpu_alive(d->g, e) || gpu_check(d->g,
+                                                d->g->cu->to_same(layer + (uint64_t)to[i] * k->page_bytes,
+                                                                  layer + (uint64_t)from[i] * k->page_bytes,
+                                                                  k->page_bytes, d->g->stream),
+                                                "copying KV pages", e))
                 return -1;
         }
     return 0;
@@ -443,7 +454,8 @@ static size_t cuda_page_bytes(const struct device *base, uint32_t group)
     return k->page_bytes * k->shape.layers;
 }
 
-static int move_page(struct cuda_device *d, uint32_t group, int32_t page, uint8_t *to, const uint8_t *from, struct err *e)
+static int move_page(struct cuda_device *d, uint32_t group, int32_t page, uint8_t *to, const uint8_t *from,
+                     struct err *e)
 {
     const struct group_kv *k = &d->kv[group];
     const struct driver *cu = d->g->cu;

@@ -146,7 +146,8 @@ LAYOUT_FN void decode_q2_k(const uint8_t *row, uint32_t nb, uint32_t i8, float v
     uint32_t shift = 2 * (p % 16 / 4);
     uint32_t sc = row[64 * (uint64_t)nb + 16 * (uint64_t)b + p / 2];
     uint32_t dm = decode_u32(row + 80 * (uint64_t)nb + 4 * b);
-    float d = decode_half((uint16_t)dm) * (float)(sc & 15), m = decode_half((uint16_t)(dm >> 16)) * (float)(sc >> 4);
+    float d = decode_half((uint16_t)dm) * (float)(sc & 15),
+          m = decode_half((uint16_t)(dm >> 16)) * (float)(sc >> 4);
     for (int i = 0; i < 8; i++)
         v[i] = d * (float)(decode_byte(w, i) >> shift & 3) - m;
 }
@@ -229,12 +230,13 @@ LAYOUT_FN void decode_plain(const uint8_t *row, uint32_t fmt, uint32_t i8, float
 }
 
 /* Values 8*i8 .. 8*i8+7 of row r. With a constant fmt this becomes the one decoder. */
-LAYOUT_FN void decode8(const uint8_t *base, uint64_t stride, uint32_t fmt, uint32_t k, uint32_t r, uint32_t i8,
-                       float v[8])
+LAYOUT_FN void decode8(const uint8_t *base, uint64_t stride, uint32_t fmt, uint32_t k, uint32_t r,
+                       uint32_t i8, float v[8])
 {
     if (layout_is_tile(fmt)) {
         uint32_t p = i8 % 32, g = p / 4;
-        const uint8_t *tile = base + r / 16 * stride + (uint64_t)(i8 / 32) * (fmt == FMT_Q4_K_TILE ? TILE_Q4_K : TILE_Q6_K);
+        const uint8_t *tile =
+            base + r / 16 * stride + (uint64_t)(i8 / 32) * (fmt == FMT_Q4_K_TILE ? TILE_Q4_K : TILE_Q6_K);
         if (fmt == FMT_Q6_K_TILE) {
             decode_q6_k_tile(tile, r % 16, p, v);
             return;

@@ -11,9 +11,9 @@ struct symbol {
     size_t at;
 };
 
-#define SYMBOL(field, name)                                                                                            \
-    {                                                                                                                  \
-        name, offsetof(struct driver, field)                                                                           \
+#define SYMBOL(field, name)                                                                                  \
+    {                                                                                                        \
+        name, offsetof(struct driver, field)                                                                 \
     }
 
 static const struct symbol symbols[] = {
@@ -75,7 +75,8 @@ static int driver_bind(void *lib, struct err *e)
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
         void *f = dlsym(lib, symbols[i].name);
         if (!f)
-            return err_set(e, ERR_RESOURCE, "the NVIDIA driver is too old: %s has no %s (driver 550 or later is needed)",
+            return err_set(e, ERR_RESOURCE,
+                           "the NVIDIA driver is too old: %s has no %s (driver 550 or later is needed)",
                            library, symbols[i].name);
         memcpy((char *)&table + symbols[i].at, &f, sizeof f);
     }
@@ -86,7 +87,8 @@ static int driver_start(struct err *e)
 {
     int r = table.driver_version(&table.version);
     if (r == CU_OK && table.version < CU_DRIVER_LEAST)
-        return err_set(e, ERR_RESOURCE, "the NVIDIA driver is too old: it speaks CUDA %d.%d, at least %d.%d is needed",
+        return err_set(e, ERR_RESOURCE,
+                       "the NVIDIA driver is too old: it speaks CUDA %d.%d, at least %d.%d is needed",
                        table.version / 1000, table.version % 1000 / 10, CU_DRIVER_LEAST / 1000,
                        CU_DRIVER_LEAST % 1000 / 10);
     r = table.init(0);
@@ -103,7 +105,8 @@ const struct driver *driver_get(struct err *e)
         return &table;
     void *lib = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
     if (!lib) {
-        err_set(e, ERR_RESOURCE, "no NVIDIA driver: %s cannot be loaded (run with --device cpu, or install the driver)",
+        err_set(e, ERR_RESOURCE,
+                "no NVIDIA driver: %s cannot be loaded (run with --device cpu, or install the driver)",
                 library);
         return NULL;
     }

@@ -15,12 +15,13 @@ enum path { PATH_PACK, PATH_HALF, PATH_FLOAT };
 enum {
     PACK_ROWS_MOST = 128, /* more rows than this go to cuBLASLt */
     GRAPHS_MOST = 64,
-    TILE_QUERIES = 64,    /* of prefill attention */
-    DECODE_QUERIES = 16,  /* sequences with at most this many (row, head of a group) pairs are decode */
-    RATIOS_MOST = 4,      /* different heads / kv_heads in a plan */
-    MOE_ROWS = 512,       /* rows of an expert layer at a time */
-    GEMM_NORM_MOST = 4096, /* inputs of a product that norms its row itself */
-    GEMM_ROW_MOST = 28672  /* or only packs it */
+    TILE_QUERIES = 64,   /* of prefill attention */
+    DECODE_QUERIES = 16, /* sequences with at most this many (row, head of a group) pairs are decode */
+    RATIOS_MOST = 4,     /* different heads / kv_heads in a plan */
+    MOE_ROWS = 512,      /* rows of an expert layer at a time */
+    NORM_WIDTH_MOST = 32 * 1024, /* norm_pack keeps a row in registers */
+    GEMM_NORM_MOST = 4096,       /* inputs of a product that norms its row itself */
+    GEMM_ROW_MOST = 28672        /* or only packs it */
 };
 
 struct group_kv {
@@ -59,13 +60,13 @@ struct cuda_device {
     uint32_t buffers;
     const uint32_t *width;
     uint8_t *pack;
-    uint16_t *half;     /* (max_rows, k_most) */
-    float *half_scale;  /* (max_rows) */
-    float *x, *y, *z;   /* float rows; results of products; a second one for experts and latents */
-    uint16_t *decoded;  /* weights as fp16, decoded_bytes of them at a time */
+    uint16_t *half;    /* (max_rows, k_most) */
+    float *half_scale; /* (max_rows) */
+    float *x, *y, *z;  /* float rows; results of products; a second one for experts and latents */
+    uint16_t *decoded; /* weights as fp16, decoded_bytes of them at a time */
     uint64_t decoded_bytes;
     float *part, *part_ml;
-    float *logits;      /* (max_outs, out_width) */
+    float *logits; /* (max_outs, out_width) */
     float *router, *route_weight, *shared, *shared_gate;
     int32_t *route_expert, *slot, *slot_row, *group_expert;
     uint32_t y_most, k_most, z_most;
@@ -75,24 +76,25 @@ struct cuda_device {
     uint8_t *meta_host;
     cu_ptr meta_device;
     uint64_t meta_bytes, meta_used;
-    struct meta meta;       /* device pointers */
-    uint32_t ratio[RATIOS_MOST], ratios, tiles[RATIOS_MOST], tiles_at[RATIOS_MOST]; /* prefill tiles by heads / kv_heads */
+    struct meta meta; /* device pointers */
+    uint32_t ratio[RATIOS_MOST], ratios, tiles[RATIOS_MOST],
+        tiles_at[RATIOS_MOST]; /* prefill tiles by heads / kv_heads */
     bool any_decode, any_prefill;
-    uint32_t longest;       /* of the sequences, rounded up to a power of two */
-    float *results;         /* pinned; the card writes to it too */
-    bool direct;            /* this step's product of the head did */
+    uint32_t longest; /* of the sequences, rounded up to a power of two */
+    float *results;   /* pinned; the card writes to it too */
+    bool direct;      /* this step's product of the head did */
     uint32_t outs, out_width;
-    struct gemm_in in;      /* the input that the next product makes itself (x NULL: none) */
+    struct gemm_in in; /* the input that the next product makes itself (x NULL: none) */
     struct pack_args in_rows;
-    bool no_fuse;           /* for benchmarks: never, and no pairs of gate and up either */
-    struct operand packed;  /* what attention has packed already for the product that follows */
+    bool no_fuse;          /* for benchmarks: never, and no pairs of gate and up either */
+    struct operand packed; /* what attention has packed already for the product that follows */
     const struct plan *plan;
     bool ran;
 
     struct step_graph graph[GRAPHS_MOST];
     uint32_t graphs;
     uint64_t step;
-    bool no_graphs;         /* building one failed once, or the caller wants none */
+    bool no_graphs; /* building one failed once, or the caller wants none */
     void *event[2];
 };
 
@@ -100,7 +102,8 @@ struct cuda_device {
 int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e);
 
 /* y (m, w->n) = x (m, w->k) W^T by the kernels of `path`; rows of both lie tightly. */
-int step_product(struct cuda_device *d, enum path path, const struct mat *w, const float *x, uint32_t m, float *y, struct err *e);
+int step_product(struct cuda_device *d, enum path path, const struct mat *w, const float *x, uint32_t m,
+                 float *y, struct err *e);
 
 /* Sizes that step.c needs and cuda.c takes. */
 struct step_sizes {
@@ -108,7 +111,7 @@ struct step_sizes {
     uint64_t decoded; /* bytes of the largest weight as fp16 */
     uint32_t experts, used;
     uint32_t shared_width;
-    uint64_t part;    /* floats */
+    uint64_t part; /* floats */
     uint64_t part_ml;
 };
 int step_measure(const struct cuda_device *d, const struct plan *p, struct step_sizes *s, struct err *e);

@@ -82,8 +82,8 @@ static __device__ __forceinline__ uint32_t q4k_1024(uint32_t w, int i)
 
 /* RT strips of 16 outputs share what is read of x. */
 template <int NB, int RT, class X>
-static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT], uint32_t from,
-                                                   uint32_t to, X &x)
+static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT],
+                                                   uint32_t from, uint32_t to, X &x)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4;
     uint4 q[RT][4], h[RT][2];
@@ -195,8 +195,8 @@ static __device__ __forceinline__ struct q6k_head q6k_header(const uint8_t *p)
 }
 
 template <int NB, int RT, class X>
-static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT], uint32_t from,
-                                                   uint32_t to, X &x)
+static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT],
+                                                   uint32_t from, uint32_t to, X &x)
 {
     const uint32_t lane = threadIdx.x % 32;
     uint4 q[RT][6];
@@ -240,8 +240,10 @@ static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const u
             for (int r = 0; r < RT; r++) {
                 const uint4 h = q[r][3 * half + 2], l = q[r][3 * half + (quarter & 1)];
                 /* scales as halves: 1024 + 128 + s, minus 1152; then -96 of them */
-                uint32_t ka = fma2(q4k_1024((sub < 4 ? hd[r].sa.x : hd[r].sa.y) ^ 0x80808080u, sub % 4), 0x3c003c00u, 0xe480e480u);
-                uint32_t kb = fma2(q4k_1024((sub < 4 ? hd[r].sb.x : hd[r].sb.y) ^ 0x80808080u, sub % 4), 0x3c003c00u, 0xe480e480u);
+                uint32_t ka = fma2(q4k_1024((sub < 4 ? hd[r].sa.x : hd[r].sa.y) ^ 0x80808080u, sub % 4),
+                                   0x3c003c00u, 0xe480e480u);
+                uint32_t kb = fma2(q4k_1024((sub < 4 ? hd[r].sb.x : hd[r].sb.y) ^ 0x80808080u, sub % 4),
+                                   0x3c003c00u, 0xe480e480u);
                 uint32_t ca = mul2(ka, 0xd600d600u), cb = mul2(kb, 0xd600d600u);
                 uint32_t a0 = q6k_pair(shift(l.x, ls), shift(h.x, hs), ka, ca);
                 uint32_t a1 = q6k_pair(shift(l.z, ls), shift(h.z, hs), kb, cb);
@@ -285,8 +287,8 @@ static __device__ __forceinline__ uint4 gemm_decode(const struct mat &w, uint32_
 {
     if (FMT == FMT_F16) {
         uint4 v = load_stream(w.base + r * w.stride + 16 * (uint64_t)i8);
-        return make_uint4(__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632), __byte_perm(v.z, v.w, 0x5410),
-                          __byte_perm(v.z, v.w, 0x7632));
+        return make_uint4(__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632),
+                          __byte_perm(v.z, v.w, 0x5410), __byte_perm(v.z, v.w, 0x7632));
     }
     if (FMT == FMT_Q8_0) {
         const uint8_t *row = w.base + r * w.stride;
@@ -304,12 +306,13 @@ static __device__ __forceinline__ uint4 gemm_decode(const struct mat &w, uint32_
     }
     float v[8];
     decode8(w.base, w.stride, FMT, w.k, r, i8, v);
-    return make_uint4(half_bits2(v[0], v[2]), half_bits2(v[1], v[3]), half_bits2(v[4], v[6]), half_bits2(v[5], v[7]));
+    return make_uint4(half_bits2(v[0], v[2]), half_bits2(v[1], v[3]), half_bits2(v[4], v[6]),
+                      half_bits2(v[5], v[7]));
 }
 
 template <int FMT, int NB>
-static __device__ __forceinline__ void any_columns(float acc[NB][4], const struct mat &m, uint32_t first, uint32_t from,
-                                                   uint32_t to, struct x_memory &source)
+static __device__ __forceinline__ void any_columns(float acc[NB][4], const struct mat &m, uint32_t first,
+                                                   uint32_t from, uint32_t to, struct x_memory &source)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     /* Rows past the last one read the last one; their results are not stored. */
@@ -351,7 +354,8 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
             }
         } else {
             for (uint32_t sub = 0; sub < here; sub++)
-                sub_step(sub, gemm_decode<FMT>(m, ra, 4 * (8 * s + sub) + t), gemm_decode<FMT>(m, rb, 4 * (8 * s + sub) + t));
+                sub_step(sub, gemm_decode<FMT>(m, ra, 4 * (8 * s + sub) + t),
+                         gemm_decode<FMT>(m, rb, 4 * (8 * s + sub) + t));
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
@@ -373,15 +377,17 @@ static __device__ __forceinline__ uint32_t gemm_segment(const struct gemm_args &
 }
 
 /* Its number within its segment. */
-static __device__ __forceinline__ uint32_t gemm_within(const struct gemm_args &p, const struct gemm_seg &seg, uint32_t strip)
+static __device__ __forceinline__ uint32_t gemm_within(const struct gemm_args &p, const struct gemm_seg &seg,
+                                                       uint32_t strip)
 {
     return p.paired ? strip >> 1 : strip - seg.first;
 }
 
 /* Gate and up of 16 outputs lie in neighbouring strips of one block: y = act(gate) * up. */
 template <int NB>
-static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p, const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m,
-                                                        uint32_t stream0 = 0)
+static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p,
+                                                        const float (*room)[TILE_ROWS][NB * 8 + 1],
+                                                        uint32_t m, uint32_t stream0 = 0)
 {
     const uint32_t pairs = GEMM_WARPS / p.split / 2, streams = min(m, (uint32_t)NB * 8);
     for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
@@ -400,10 +406,12 @@ static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &
 
 /* Adds up the warps that shared a strip, and stores. */
 template <int NB, int RT>
-static __device__ __forceinline__ void gemm_store(const struct gemm_args &p, const float (*room)[RT * TILE_ROWS][NB * 8 + 1],
-                                                  uint32_t m, int expert, uint32_t stream0 = 0)
+static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
+                                                  const float (*room)[RT * TILE_ROWS][NB * 8 + 1], uint32_t m,
+                                                  int expert, uint32_t stream0 = 0)
 {
-    const uint32_t per_block = GEMM_WARPS / p.split, streams = min(m, (uint32_t)NB * 8), rows = RT * TILE_ROWS;
+    const uint32_t per_block = GEMM_WARPS / p.split, streams = min(m, (uint32_t)NB * 8),
+                   rows = RT * TILE_ROWS;
     for (uint32_t i = threadIdx.x; i < per_block * rows * streams; i += GEMM_WARPS * 32) {
         const uint32_t row = i % rows, stream = i / rows % streams, k = i / (rows * streams);
         const uint32_t strip = blockIdx.x * per_block + k;
@@ -488,14 +496,15 @@ template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_b
     gemm_store<NB, RT>(p, room, m, expert);
 }
 
-#define GEMM_KERNEL(name, fmt, nb, rt, blocks)                                                                         \
-    extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, blocks) name(const __grid_constant__ struct gemm_args p) \
-    {                                                                                                                  \
-        gemm_body<fmt, nb, rt>(p);                                                                                     \
+#define GEMM_KERNEL(name, fmt, nb, rt, blocks)                                                               \
+    extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, blocks)                                    \
+        name(const __grid_constant__ struct gemm_args p)                                                     \
+    {                                                                                                        \
+        gemm_body<fmt, nb, rt>(p);                                                                           \
     }
 
-#define GEMM_KERNELS(name, fmt)                                                                                        \
-    GEMM_KERNEL(name##_8, fmt, 1, 1, 2)                                                                                \
-    GEMM_KERNEL(name##_16, fmt, 2, 1, 2)                                                                               \
-    GEMM_KERNEL(name##_32, fmt, 4, 1, 1)                                                                               \
+#define GEMM_KERNELS(name, fmt)                                                                              \
+    GEMM_KERNEL(name##_8, fmt, 1, 1, 2)                                                                      \
+    GEMM_KERNEL(name##_16, fmt, 2, 1, 2)                                                                     \
+    GEMM_KERNEL(name##_32, fmt, 4, 1, 1)                                                                     \
     GEMM_KERNEL(name##_64, fmt, 8, 1, 1)

@@ -12,7 +12,12 @@ GEMM_KERNEL(gemm_tile_64, 0, 8, 1, 1)
 
 /* ---- one row ---- */
 
-enum { ROW_SUMS = 512, ROW_SCALE = 544, ROW_COLUMN = 560, ROW_COLUMNS = 2 }; /* a column of one stream; rows of 4096 at most */
+enum {
+    ROW_SUMS = 512,
+    ROW_SCALE = 544,
+    ROW_COLUMN = 560,
+    ROW_COLUMNS = 2
+}; /* a column of one stream; rows of 4096 at most */
 
 struct x_row {
     enum { SUB = 64 };
@@ -20,7 +25,8 @@ struct x_row {
     uint8_t *room;
     float *sums;
 
-    __device__ __forceinline__ x_row(const struct gemm_args &args, uint8_t *shared, float *reduce) : p(args), room(shared), sums(reduce)
+    __device__ __forceinline__ x_row(const struct gemm_args &args, uint8_t *shared, float *reduce)
+        : p(args), room(shared), sums(reduce)
     {
     }
 
@@ -41,7 +47,8 @@ struct x_row {
             float v[4][8];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                load8(p.in.x + 256 * (c + GEMM_WARPS * i) + 8 * lane, c + GEMM_WARPS * i < columns ? 8 : 0, true, v[i]);
+                load8(p.in.x + 256 * (c + GEMM_WARPS * i) + 8 * lane, c + GEMM_WARPS * i < columns ? 8 : 0,
+                      true, v[i]);
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (c + GEMM_WARPS * i < columns)
@@ -115,13 +122,15 @@ struct x_row {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2) gemm_tile_1(const __grid_constant__ struct gemm_args p)
+extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
+    gemm_tile_1(const __grid_constant__ struct gemm_args p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
     __shared__ float room[GEMM_WARPS][TILE_ROWS][9], sums[32];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t part = warp % p.split, strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
+    const uint32_t part = warp % p.split,
+                   strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
     const uint32_t columns = p.k / 256, from = columns * part / p.split, to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
     const uint8_t *at[1] = {seg.w.base + gemm_within(p, seg, strip) * seg.w.stride};
@@ -165,18 +174,21 @@ template <int NB> struct x_staged {
     __device__ __forceinline__ void fetch(uint32_t c)
     {
         const uint32_t stage = (c - from) % stages, bar = shared_address(full + stage);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"((uint32_t)BYTES) : "memory");
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                         shared_address(room + stage * BYTES)),
-                     "l"(pack + c * step), "r"((uint32_t)BYTES), "r"(bar)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"((uint32_t)BYTES)
                      : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                shared_address(room + stage * BYTES)),
+            "l"(pack + c * step), "r"((uint32_t)BYTES), "r"(bar)
+            : "memory");
     }
 
     __device__ __forceinline__ void begin()
     {
         if (first) {
             for (uint32_t i = 0; i < stages; i++)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(full + i)) : "memory");
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(full + i))
+                             : "memory");
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
         __syncthreads();
@@ -190,9 +202,11 @@ template <int NB> struct x_staged {
 
     __device__ __forceinline__ struct x_column enter(uint32_t column)
     {
-        const uint32_t lane = threadIdx.x % 32, n = column - from, stage = n % stages, parity = n / stages & 1;
+        const uint32_t lane = threadIdx.x % 32, n = column - from, stage = n % stages,
+                       parity = n / stages & 1;
         const uint32_t bar = shared_address(full + stage);
-        asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra wait;\n}" ::"r"(bar),
+        asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p "
+                     "bra wait;\n}" ::"r"(bar),
                      "r"(parity)
                      : "memory");
         const uint8_t *at = room + stage * BYTES;
@@ -215,28 +229,26 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
     extern __shared__ __align__(128) uint8_t stages[];
     __shared__ uint64_t full[GEMM_WARPS][STAGES_MOST];
     dep_launch();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, columns = p.k / 256;
-    const uint32_t part = warp % p.split, strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+                   columns = p.k / 256;
+    const uint32_t part = warp % p.split,
+                   strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
     const uint32_t depth = p.split > 2 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
     const uint8_t *at[1] = {seg.w.base + gemm_within(p, seg, strip) * seg.w.stride};
     float acc[1][NB][4] = {};
-    struct x_staged<NB> x = {p.x + (uint64_t)blockIdx.y * NB * PACK_BYTES,
-                             (uint64_t)p.groups * PACK_BYTES,
-                             stages + part * depth * (NB * PACK_BYTES),
-                             full[part],
-                             columns * part / p.split,
-                             columns * (part + 1) / p.split,
-                             depth,
-                             part,
-                             GEMM_WARPS * 32 / p.split,
-                             warp / p.split == 0 && lane == 0};
+    struct x_staged<NB> x = {
+        p.x + (uint64_t)blockIdx.y *NB *PACK_BYTES,
+            (uint64_t)p.groups *PACK_BYTES, stages + part *depth *(NB *PACK_BYTES), full[part],
+            columns *part / p.split, columns *(part + 1) / p.split, depth, part,
+            GEMM_WARPS * 32 / p.split, warp / p.split == 0 && lane == 0
+    };
     if (seg.w.fmt == FMT_Q4_K_TILE)
         q4k_columns<NB, 1>(acc, at, x.from, x.to, x);
     else
         q6k_columns<NB, 1>(acc, at, x.from, x.to, x);
     __syncthreads();
-    float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1])stages; /* free now */
+    float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1]) stages; /* free now */
 #pragma unroll
     for (int nb = 0; nb < NB; nb++) {
         room[warp][g][8 * nb + 2 * t] = acc[0][nb][0];
@@ -256,7 +268,8 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2) gemm_staged(const __grid_constant__ struct gemm_args p)
+extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
+    gemm_staged(const __grid_constant__ struct gemm_args p)
 {
     staged_body<4>(p);
 }

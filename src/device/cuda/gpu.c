@@ -67,14 +67,14 @@ struct gemm_row {
 };
 
 static const struct gemm_row gemms[] = {
-    {FMT_F32, MODULE_GEMM_PLAIN, "gemm_f32"},       {FMT_F16, MODULE_GEMM_PLAIN, "gemm_f16"},
-    {FMT_BF16, MODULE_GEMM_PLAIN, "gemm_bf16"},     {FMT_Q8_0, MODULE_GEMM_PLAIN, "gemm_q8_0"},
-    {FMT_Q4_0, MODULE_GEMM_NIBBLE, "gemm_q4_0"},    {FMT_Q4_1, MODULE_GEMM_NIBBLE, "gemm_q4_1"},
-    {FMT_Q5_0, MODULE_GEMM_NIBBLE, "gemm_q5_0"},    {FMT_Q5_1, MODULE_GEMM_NIBBLE, "gemm_q5_1"},
+    {FMT_F32, MODULE_GEMM_PLAIN, "gemm_f32"},        {FMT_F16, MODULE_GEMM_PLAIN, "gemm_f16"},
+    {FMT_BF16, MODULE_GEMM_PLAIN, "gemm_bf16"},      {FMT_Q8_0, MODULE_GEMM_PLAIN, "gemm_q8_0"},
+    {FMT_Q4_0, MODULE_GEMM_NIBBLE, "gemm_q4_0"},     {FMT_Q4_1, MODULE_GEMM_NIBBLE, "gemm_q4_1"},
+    {FMT_Q5_0, MODULE_GEMM_NIBBLE, "gemm_q5_0"},     {FMT_Q5_1, MODULE_GEMM_NIBBLE, "gemm_q5_1"},
     {FMT_IQ4_NL, MODULE_GEMM_NIBBLE, "gemm_iq4_nl"}, {FMT_MXFP4, MODULE_GEMM_NIBBLE, "gemm_mxfp4"},
-    {FMT_Q2_K, MODULE_GEMM_SUPER, "gemm_q2_k"},     {FMT_Q3_K, MODULE_GEMM_SUPER, "gemm_q3_k"},
-    {FMT_Q4_K, MODULE_GEMM_SUPER, "gemm_q4_k"},     {FMT_Q5_K, MODULE_GEMM_SUPER, "gemm_q5_k"},
-    {FMT_IQ4_XS, MODULE_GEMM_SUPER, "gemm_iq4_xs"}, {FMT_Q4_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
+    {FMT_Q2_K, MODULE_GEMM_SUPER, "gemm_q2_k"},      {FMT_Q3_K, MODULE_GEMM_SUPER, "gemm_q3_k"},
+    {FMT_Q4_K, MODULE_GEMM_SUPER, "gemm_q4_k"},      {FMT_Q5_K, MODULE_GEMM_SUPER, "gemm_q5_k"},
+    {FMT_IQ4_XS, MODULE_GEMM_SUPER, "gemm_iq4_xs"},  {FMT_Q4_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
     {FMT_Q6_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
 };
 
@@ -84,14 +84,17 @@ int gpu_alive(const struct gpu *g, struct err *e)
 {
     if (!g->lost)
         return 0;
-    return err_set(e, ERR_DEVICE, "device lost: cuda:%d failed earlier (error %d) and cannot be used by this process any more",
-                   g->card, g->lost);
+    return err_set(
+        e, ERR_DEVICE,
+        "device lost: cuda:%d failed earlier (error %d) and cannot be used by this process any more", g->card,
+        g->lost);
 }
 
 /* Codes after which the context answers nothing but this code. */
 static bool is_sticky(int r)
 {
-    return r == CU_ECC_UNCORRECTABLE || (r >= CU_ILLEGAL_ADDRESS && r <= CU_LAUNCH_FAILED) || r == 220 || r == 721 || r == 999;
+    return r == CU_ECC_UNCORRECTABLE || (r >= CU_ILLEGAL_ADDRESS && r <= CU_LAUNCH_FAILED) || r == 220 ||
+           r == 721 || r == 999;
 }
 
 int gpu_check(struct gpu *g, int r, const char *doing, struct err *e)
@@ -102,11 +105,12 @@ int gpu_check(struct gpu *g, int r, const char *doing, struct err *e)
     g->cu->error_name(r, &name);
     if (is_sticky(r)) {
         g->lost = r;
-        return err_set(e, ERR_DEVICE, "device lost: cuda:%d failed while %s (%s, error %d); restart the program", g->card,
+        return err_set(e, ERR_DEVICE,
+                       "device lost: cuda:%d failed while %s (%s, error %d); restart the program", g->card,
                        doing, name ? name : "unknown", r);
     }
-    return err_set(e, r == CU_OUT_OF_MEMORY ? ERR_RESOURCE : ERR_DEVICE, "cuda:%d failed while %s (%s, error %d)", g->card,
-                   doing, name ? name : "unknown", r);
+    return err_set(e, r == CU_OUT_OF_MEMORY ? ERR_RESOURCE : ERR_DEVICE,
+                   "cuda:%d failed while %s (%s, error %d)", g->card, doing, name ? name : "unknown", r);
 }
 
 int gpu_count(struct err *e)
@@ -123,10 +127,14 @@ static void read_profile(struct gpu *g)
     struct gpu_profile *p = &g->profile;
     const struct {
         int what, *to;
-    } ask[] = {{CU_ATTR_MAJOR, &p->major},         {CU_ATTR_MINOR, &p->minor},
-               {CU_ATTR_SMS, &p->sms},             {CU_ATTR_SHARED_BLOCK, &p->shared_block},
-               {CU_ATTR_L2_BYTES, &p->l2_bytes},   {CU_ATTR_CLOCK_KHZ, &p->clock_khz},
-               {CU_ATTR_BUS_BITS, &p->bus_bits},   {CU_ATTR_MEMORY_CLOCK_KHZ, &p->memory_khz},
+    } ask[] = {{CU_ATTR_MAJOR, &p->major},
+               {CU_ATTR_MINOR, &p->minor},
+               {CU_ATTR_SMS, &p->sms},
+               {CU_ATTR_SHARED_BLOCK, &p->shared_block},
+               {CU_ATTR_L2_BYTES, &p->l2_bytes},
+               {CU_ATTR_CLOCK_KHZ, &p->clock_khz},
+               {CU_ATTR_BUS_BITS, &p->bus_bits},
+               {CU_ATTR_MEMORY_CLOCK_KHZ, &p->memory_khz},
                {CU_ATTR_ECC, &p->ecc}};
     for (size_t i = 0; i < sizeof ask / sizeof ask[0]; i++)
         if (g->cu->device_attribute(ask[i].to, ask[i].what, g->card) != CU_OK)
@@ -136,12 +144,15 @@ static void read_profile(struct gpu *g)
     p->driver = g->cu->version;
 }
 
-static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *name, bool shared, struct err *e)
+static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *name, bool shared,
+                       struct err *e)
 {
-    if (gpu_check(g, g->cu->module_function(&g->kernel[kernel], g->module[module], name), "looking up a kernel", e))
+    if (gpu_check(g, g->cu->module_function(&g->kernel[kernel], g->module[module], name),
+                  "looking up a kernel", e))
         return err_prefix(e, "%s", name);
     int most = g->profile.shared_block - 2048 < SHARED_MOST ? g->profile.shared_block - 2048 : SHARED_MOST;
-    if (shared && gpu_check(g, g->cu->function_set(g->kernel[kernel], CU_FUNC_DYNAMIC_SHARED, most), "setting a kernel up", e))
+    if (shared && gpu_check(g, g->cu->function_set(g->kernel[kernel], CU_FUNC_DYNAMIC_SHARED, most),
+                            "setting a kernel up", e))
         return err_prefix(e, "%s", name);
     return 0;
 }
@@ -152,7 +163,8 @@ static int load_kernels(struct gpu *g, struct err *e)
         int r = g->cu->module_load(&g->module[m], gpu_blob(m));
         if (r == CU_NO_BINARY)
             return err_set(e, ERR_RESOURCE,
-                           "this build has no kernels for %s (compute capability %d.%d): build with nvcc on that machine, "
+                           "this build has no kernels for %s (compute capability %d.%d): build with nvcc on "
+                           "that machine, "
                            "or use a package build",
                            g->profile.name, g->profile.major, g->profile.minor);
         if (gpu_check(g, r, "loading kernels", e))
@@ -177,18 +189,19 @@ static int start(struct gpu *g, int index, struct err *e)
     if (!(g->cu = driver_get(e)))
         return -1;
     if (!gpu_blob(0))
-        return err_set(e, ERR_RESOURCE, "this build has no CUDA kernels: nvcc was not there when it was built");
+        return err_set(e, ERR_RESOURCE,
+                       "this build has no CUDA kernels: nvcc was not there when it was built");
     if (gpu_check(g, g->cu->device_count(&n), "counting cards", e))
         return -1;
     if (index < 0 || index >= n)
-        return err_set(e, ERR_USAGE, "there is no cuda:%d: this machine has %d card%s (cuda:0 to cuda:%d)", index, n,
-                       n == 1 ? "" : "s", n - 1);
+        return err_set(e, ERR_USAGE, "there is no cuda:%d: this machine has %d card%s (cuda:0 to cuda:%d)",
+                       index, n, n == 1 ? "" : "s", n - 1);
     if (gpu_check(g, g->cu->device_get(&g->card, index), "opening the card", e))
         return -1;
     read_profile(g);
     if (g->profile.major < 8)
-        return err_set(e, ERR_RESOURCE, "%s is too old: compute capability %d.%d, at least 8.0 is needed", g->profile.name,
-                       g->profile.major, g->profile.minor);
+        return err_set(e, ERR_RESOURCE, "%s is too old: compute capability %d.%d, at least 8.0 is needed",
+                       g->profile.name, g->profile.major, g->profile.minor);
     g->plain_launch = g->profile.major < 9;
     /* The primary context: cuBLASLt works in that one. */
     if (gpu_check(g, g->cu->primary_retain(&g->context, g->card), "opening the card's context", e) ||
@@ -234,11 +247,13 @@ cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
     cu_ptr p = 0;
     if (gpu_alive(g, e) || gpu_check(g, g->cu->mem_info(&available, &total), "asking for free memory", e))
         return 0;
-    uint64_t may = g->limit && g->limit < g->taken + available ? (g->limit > g->taken ? g->limit - g->taken : 0) : available;
+    uint64_t may = g->limit && g->limit < g->taken + available
+                       ? (g->limit > g->taken ? g->limit - g->taken : 0)
+                       : available;
     bytes = bytes ? bytes : 16;
     if (bytes > may) {
-        err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, %.1f MB are free%s", what, (double)bytes / 1e6,
-                (double)may / 1e6, g->limit ? " within the limit" : "");
+        err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, %.1f MB are free%s", what,
+                (double)bytes / 1e6, (double)may / 1e6, g->limit ? " within the limit" : "");
         return 0;
     }
     if (gpu_check(g, g->cu->mem_alloc(&p, bytes), "taking memory", e)) {
@@ -291,8 +306,8 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
     if (r == CU_OK)
         return 0;
     gpu_check(g, r, "launching a kernel", e);
-    return err_prefix(e, "%s (%u, %u, %u) x %u, %u bytes shared", gpu_kernel_name(kernel), grid.x, grid.y, grid.z,
-                      grid.threads, grid.shared);
+    return err_prefix(e, "%s (%u, %u, %u) x %u, %u bytes shared", gpu_kernel_name(kernel), grid.x, grid.y,
+                      grid.z, grid.threads, grid.shared);
 }
 
 int gpu_sync(struct gpu *g, struct err *e)
@@ -310,11 +325,16 @@ uint32_t gpu_gemm_groups(uint32_t m)
 struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k)
 {
     struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1};
-    const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms, index = r.groups == 1 ? 0 : r.groups == 2 ? 1 : r.groups == 4 ? 2 : 3;
+    const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms,
+                   index = r.groups == 1   ? 0
+                           : r.groups == 2 ? 1
+                           : r.groups == 4 ? 2
+                                           : 3;
     if (layout_is_tile(fmt) && index >= 2 && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER) {
         /* columns through shared memory: where strips of 8 a block fill the card, or (up to 32 rows) strips of 2 just do */
         const uint32_t halves = r.groups / 4;
-        const bool many = strips >= sms * 6, fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
+        const bool many = strips >= sms * 6,
+                   fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
         const uint32_t split = many ? 1 : 4, stage = split * (many ? 3 : 2) * 4 * PACK_BYTES;
         if (many || fits || g->stage == GPU_STAGE_ALWAYS) {
             r.kernel = K_GEMM_STAGED;
@@ -323,9 +343,12 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
             return r;
         }
     }
-    /* few rows want all the warps that the card holds, many rows one wave of blocks */
+    /* few rows want all the warps that the card holds, many rows one wave of blocks; plain rows are long, and read best
+     * by a whole block together */
     while (r.split < GEMM_WARPS && columns >= 2 * r.split &&
-           (m > 16 ? strips * r.split * 2 <= sms * 8 : strips * r.split < sms * 8))
+           (m > 16                    ? strips * r.split * 2 <= sms * 8
+            : layout_plain_bytes(fmt) ? true
+                                      : strips * r.split < sms * 8))
         r.split *= 2;
     r.kernel = K_GEMM + 4 * fmt + index;
     r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), 1, 1, GEMM_WARPS * 32, 0);

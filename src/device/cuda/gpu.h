@@ -23,7 +23,7 @@ enum gpu_module {
 };
 
 enum gpu_kernel {
-    K_GEMM = 0, /* + 4 * fmt + (0, 1, 2, 3); the two tile forms share theirs */
+    K_GEMM = 0,                 /* + 4 * fmt + (0, 1, 2, 3); the two tile forms share theirs */
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
     K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
     K_REPACK,
@@ -45,7 +45,7 @@ enum gpu_kernel {
     K_COPY_PAGES,
     K_ATTN_ANY,
     K_ATTN_COMBINE,
-    K_ATTN_DECODE, /* + 0..3: head sizes 64, 96, 128, 256 */
+    K_ATTN_DECODE,                  /* + 0..3: head sizes 64, 96, 128, 256 */
     K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
     K_ATTN_PREFILL = K_ATTN_FEW + 4,
     K_ROUTE = K_ATTN_PREFILL + 4,

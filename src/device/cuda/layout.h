@@ -42,7 +42,7 @@ enum fmt {
     FMT_IQ4_NL,
     FMT_IQ4_XS,
     FMT_MXFP4,
-    FMT_Q4_K,      /* native */
+    FMT_Q4_K, /* native */
     FMT_Q4_K_TILE,
     FMT_Q6_K_TILE,
     FMT_COUNT
@@ -207,7 +207,8 @@ LAYOUT_FN int64_t layout_source(uint32_t fmt, uint32_t n, uint32_t k, uint64_t r
     for (uint32_t f = 0; f < i.fields; f++) {
         uint64_t plane = (uint64_t)nb * i.field[f].size;
         if (o < plane)
-            return (int64_t)(r * row_bytes + o / i.field[f].size * i.bytes + i.field[f].at + o % i.field[f].size);
+            return (int64_t)(r * row_bytes + o / i.field[f].size * i.bytes + i.field[f].at +
+                             o % i.field[f].size);
         o -= plane;
     }
     return -1;

@@ -73,7 +73,9 @@ extern "C" __global__ void __launch_bounds__(32) moe_route(const __grid_constant
         max = fmaxf(max, x[i]);
     max = warp_max(max);
     for (uint32_t i = lane; i < p.experts; i += 32) {
-        prob[i] = p.gating == GATING_SIGMOID ? 1.0f / (1.0f + expf(-x[i])) : p.gating == GATING_SOFTMAX ? expf(x[i] - max) : x[i];
+        prob[i] = p.gating == GATING_SIGMOID   ? 1.0f / (1.0f + expf(-x[i]))
+                  : p.gating == GATING_SOFTMAX ? expf(x[i] - max)
+                                               : x[i];
         sum += prob[i];
     }
     sum = warp_sum(sum);

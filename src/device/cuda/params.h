@@ -19,8 +19,8 @@ struct gemm_seg {
     struct mat w;
     float *y; /* (m, ldy) */
     uint64_t ldy;
-    const float *bias;    /* (n) or NULL; (count, n) with experts */
-    uint32_t first; /* its first strip in the launch */
+    const float *bias; /* (n) or NULL; (count, n) with experts */
+    uint32_t first;    /* its first strip in the launch */
     uint32_t pad;
 };
 
@@ -70,7 +70,7 @@ struct gemm_args {
     uint32_t split;  /* warps that share a strip's columns: 1, 2, 4 or 8 */
     uint32_t groups; /* of eight streams, side by side in x */
     float scale;
-    uint32_t paired, act;  /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
+    uint32_t paired, act; /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
     uint32_t pad;
     const uint8_t *x;      /* pack */
     const float *residual; /* (m, ldr) or NULL */
@@ -258,9 +258,9 @@ struct combine_args {
     uint64_t ldy;
     const int32_t *slot;
     const float *weight;
-    const float *shared; /* (m, n) or NULL */
+    const float *shared;      /* (m, n) or NULL */
     const float *shared_gate; /* (m) logits or NULL */
-    float *out; /* (m, n) */
+    float *out;               /* (m, n) */
     uint64_t ldo;
     uint32_t m, n, used, pad;
 };

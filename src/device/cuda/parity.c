@@ -53,22 +53,25 @@ static double reference(struct parity *p, const struct weight *w, uint32_t r, do
     return sum;
 }
 
-static int compare(struct parity *p, uint32_t i, const struct mat *part, uint32_t first, uint32_t matrix, uint32_t rows,
-                   struct err *e)
+static int compare(struct parity *p, uint32_t i, const struct mat *part, uint32_t first, uint32_t matrix,
+                   uint32_t rows, struct err *e)
 {
     const struct weight *w = &p->d->source->all[i];
     /* types that were decoded to F16 keep its rounding in exact mode too */
     const double bound = p->d->options.exact && layout_for(w->type) != FMT_NONE ? 1e-4 : 1e-2;
     for (uint32_t s = 0; s < SAMPLES && s < part->n; s++) {
         uint32_t n = (s * 7 + (p->state >> 20)) % part->n;
-        dtype_get(w->type)->decode(w->data + matrix * w->each_bytes + (size_t)(first + n) * w->row_bytes, p->row, w->cols);
+        dtype_get(w->type)->decode(w->data + matrix * w->each_bytes + (size_t)(first + n) * w->row_bytes,
+                                   p->row, w->cols);
         for (uint32_t r = 0; r < rows && r < ROWS; r++) {
             double size, want = reference(p, w, r, &size), got = p->result[(size_t)r * part->n + n];
             if (!(fabs(got - want) <= bound * size + 1e-6))
                 return err_set(e, ERR_DEVICE,
-                               "the GPU does not compute %s (%s, %u x %u) as the CPU does: output %u of row %u of %u is %g, not %g; "
+                               "the GPU does not compute %s (%s, %u x %u) as the CPU does: output %u of row "
+                               "%u of %u is %g, not %g; "
                                "use --device cpu, or --no-parity to go on all the same",
-                               log_safe(w->name), dtype_get(w->type)->name, w->rows, w->cols, first + n, r, rows, got, want);
+                               log_safe(w->name), dtype_get(w->type)->name, w->rows, w->cols, first + n, r,
+                               rows, got, want);
         }
     }
     return 0;
@@ -87,7 +90,8 @@ static int check_weight(struct parity *p, uint32_t i, struct err *e)
         if (!m || m > d->max_rows || (path == PATH_HALF && (uint64_t)w.k * 2 * 128 > d->decoded_bytes))
             continue;
         if (step_product(d, path, &w, (const float *)p->x_device, m, (float *)p->y_device, e) ||
-            gpu_check(g, g->cu->to_host(p->result, p->y_device, (size_t)m * w.n * 4, g->stream), "checking weights", e) ||
+            gpu_check(g, g->cu->to_host(p->result, p->y_device, (size_t)m * w.n * 4, g->stream),
+                      "checking weights", e) ||
             gpu_sync(g, e) || compare(p, i, &w, first, matrix, m, e))
             return -1;
     }
@@ -110,7 +114,8 @@ static int check_all(struct parity *p, uint32_t widest, struct err *e)
         p->x[j] = next(p);
     if (!(p->x_device = gpu_alloc(g, p->x_bytes, "the parity gate", e)) ||
         !(p->y_device = gpu_alloc(g, p->y_bytes, "the parity gate", e)) ||
-        gpu_check(g, g->cu->to_device(p->x_device, p->x, p->x_bytes, g->stream), "checking weights", e) || gpu_sync(g, e))
+        gpu_check(g, g->cu->to_device(p->x_device, p->x, p->x_bytes, g->stream), "checking weights", e) ||
+        gpu_sync(g, e))
         return -1;
     for (uint32_t i = 1; i < d->source->count; i++) {
         const struct weight *w = &d->source->all[i];
@@ -127,7 +132,8 @@ int parity_check(struct cuda_device *d, const struct step_sizes *sizes, struct e
     /* wider weights than the products' (a table of positions) are not multiplied */
     uint32_t widest = 1;
     for (uint32_t i = 1; i < d->source->count; i++)
-        if (d->source->all[i].rows > 1 && d->source->all[i].cols <= sizes->k && d->source->all[i].cols > widest)
+        if (d->source->all[i].rows > 1 && d->source->all[i].cols <= sizes->k &&
+            d->source->all[i].cols > widest)
             widest = d->source->all[i].cols;
     int bad = check_all(&p, widest, e);
     gpu_free(d->g, p.x_device, p.x_bytes);

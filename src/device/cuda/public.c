@@ -32,7 +32,8 @@ int public_room(struct quern_gpu *g, struct quern_gpu_buf b, uint64_t want, cons
     if (!b.at)
         return public_fail(g, "%s is a null pointer", what);
     if (b.floats != want)
-        return public_fail(g, "%s has %llu floats, %s = %llu", what, (unsigned long long)b.floats, how, (unsigned long long)want);
+        return public_fail(g, "%s has %llu floats, %s = %llu", what, (unsigned long long)b.floats, how,
+                           (unsigned long long)want);
     return 0;
 }
 
@@ -96,7 +97,8 @@ static int take_scratch(struct quern_gpu *g)
         !(g->ring_host = gpu_pinned(c, 4ull * PUBLIC_RING * g->ring_ints, &g->error)))
         return -1;
     lay_out(g);
-    if (gpu_check(c, c->cu->set8(g->scratch, 0, g->scratch_bytes, c->stream), "clearing scratch", &g->error) ||
+    if (gpu_check(c, c->cu->set8(g->scratch, 0, g->scratch_bytes, c->stream), "clearing scratch",
+                  &g->error) ||
         gpu_check(c, c->cu->event_create(&g->event[0], 0), "making an event", &g->error) ||
         gpu_check(c, c->cu->event_create(&g->event[1], 0), "making an event", &g->error))
         return -1;
@@ -108,7 +110,8 @@ struct quern_gpu *quern_gpu_open(int card, int most_rows, int most_width, char *
     struct err e = {0};
     struct quern_gpu *g = NULL;
     if (most_rows < 1 || most_rows > 4096 || most_width < 1 || most_width > 1 << 18)
-        err_set(&e, ERR_USAGE, "%d rows of %d floats: 1 to 4096 rows of 1 to 262144 were expected", most_rows, most_width);
+        err_set(&e, ERR_USAGE, "%d rows of %d floats: 1 to 4096 rows of 1 to 262144 were expected", most_rows,
+                most_width);
     else if (!(g = mem_zalloc(1, sizeof *g)))
         err_memory(&e, "a GPU", sizeof *g);
     else {
@@ -201,8 +204,10 @@ int quern_gpu_write(struct quern_gpu *g, struct quern_gpu_buf to, const void *fr
     if (public_start(g))
         return -1;
     if (!from || !to.at || floats > to.floats)
-        return public_fail(g, "writing %llu floats into a buffer of %llu", (unsigned long long)floats, (unsigned long long)to.floats);
-    return gpu_check(g->g, g->g->cu->to_device(to.at, from, floats * 4, g->g->stream), "writing a buffer", &g->error);
+        return public_fail(g, "writing %llu floats into a buffer of %llu", (unsigned long long)floats,
+                           (unsigned long long)to.floats);
+    return gpu_check(g->g, g->g->cu->to_device(to.at, from, floats * 4, g->g->stream), "writing a buffer",
+                     &g->error);
 }
 
 int quern_gpu_read(struct quern_gpu *g, struct quern_gpu_buf from, void *to, uint64_t floats)
@@ -210,8 +215,10 @@ int quern_gpu_read(struct quern_gpu *g, struct quern_gpu_buf from, void *to, uin
     if (public_start(g))
         return -1;
     if (!to || !from.at || floats > from.floats)
-        return public_fail(g, "reading %llu floats from a buffer of %llu", (unsigned long long)floats, (unsigned long long)from.floats);
-    if (gpu_check(g->g, g->g->cu->to_host(to, from.at, floats * 4, g->g->stream), "reading a buffer", &g->error))
+        return public_fail(g, "reading %llu floats from a buffer of %llu", (unsigned long long)floats,
+                           (unsigned long long)from.floats);
+    if (gpu_check(g->g, g->g->cu->to_host(to, from.at, floats * 4, g->g->stream), "reading a buffer",
+                  &g->error))
         return -1;
     return gpu_sync(g->g, &g->error);
 }
@@ -226,41 +233,55 @@ int quern_gpu_find(struct quern_gpu *g, const char *name)
     return public_fail(g, "no weight '%s' is loaded", log_safe(name));
 }
 
-static int fill_weight(struct quern_gpu *g, struct public_weight *w, const void *bytes, size_t count, uint64_t row_bytes)
+static int fill_weight(struct quern_gpu *g, struct public_weight *w, const void *bytes, size_t count,
+                       uint64_t row_bytes)
 {
     struct gpu *c = g->g;
     cu_ptr file = gpu_alloc(c, count, "a weight on its way", &g->error);
-    struct repack_args a = {(const uint8_t *)file, (uint8_t *)w->mat.base, row_bytes, w->bytes, w->mat.fmt, w->mat.n, w->mat.k, 0};
-    int bad = !file || gpu_check(c, c->cu->to_device(file, bytes, count, c->stream), "uploading a weight", &g->error) ||
-              gpu_launch(c, K_REPACK, gpu_grid(gpu_blocks(w->bytes, 16 * 256), 1, 1, 256, 0), &a, &g->error) ||
-              gpu_sync(c, &g->error);
+    struct repack_args a = {(const uint8_t *)file,
+                            (uint8_t *)w->mat.base,
+                            row_bytes,
+                            w->bytes,
+                            w->mat.fmt,
+                            w->mat.n,
+                            w->mat.k,
+                            0};
+    int bad =
+        !file ||
+        gpu_check(c, c->cu->to_device(file, bytes, count, c->stream), "uploading a weight", &g->error) ||
+        gpu_launch(c, K_REPACK, gpu_grid(gpu_blocks(w->bytes, 16 * 256), 1, 1, 256, 0), &a, &g->error) ||
+        gpu_sync(c, &g->error);
     gpu_free(c, file, count);
     return bad ? -1 : 0;
 }
 
-int quern_gpu_load(struct quern_gpu *g, const char *name, const char *type, uint32_t n, uint32_t k, const void *bytes,
-                   size_t byte_count, int flags)
+int quern_gpu_load(struct quern_gpu *g, const char *name, const char *type, uint32_t n, uint32_t k,
+                   const void *bytes, size_t byte_count, int flags)
 {
     size_t row = 0, all = 0;
     if (public_start(g))
         return -1;
     int dtype = type ? dtype_find(type) : -1;
     if (!name || !bytes || dtype < 0)
-        return public_fail(g, !name || !bytes ? "name or bytes is a null pointer" : "there is no type '%s'", type ? log_safe(type) : "");
+        return public_fail(g, !name || !bytes ? "name or bytes is a null pointer" : "there is no type '%s'",
+                           type ? log_safe(type) : "");
     uint32_t fmt = dtype == DTYPE_Q4_K && flags & QUERN_GPU_NATIVE ? FMT_Q4_K : layout_for((uint32_t)dtype);
     if (fmt == FMT_NONE)
         return public_fail(g, "%s has no kernel on the GPU", type);
-    if (!n || !k || k > g->most_width || !dtype_row_bytes((uint32_t)dtype, k, &row) || !size_mul(row, n, &all))
-        return public_fail(g, "%s (%u, %u): K must be a multiple of the block of %u and at most %u", log_safe(name), n, k,
-                           dtype_get((uint32_t)dtype)->block_values, g->most_width);
+    if (!n || !k || k > g->most_width || !dtype_row_bytes((uint32_t)dtype, k, &row) ||
+        !size_mul(row, n, &all))
+        return public_fail(g, "%s (%u, %u): K must be a multiple of the block of %u and at most %u",
+                           log_safe(name), n, k, dtype_get((uint32_t)dtype)->block_values, g->most_width);
     if (all != byte_count)
-        return public_fail(g, "%s has %zu bytes, %u rows of %zu = %zu were expected", log_safe(name), byte_count, n, row, all);
+        return public_fail(g, "%s has %zu bytes, %u rows of %zu = %zu were expected", log_safe(name),
+                           byte_count, n, row, all);
     struct public_weight *grown = mem_realloc(g->weight, g->weights + 1, sizeof *grown);
     if (!grown)
         return err_memory(&g->error, "the table of weights", sizeof *grown);
     g->weight = grown;
     struct public_weight w = {.name = mem_strdup(name), .bytes = layout_bytes(fmt, n, k)};
-    w.mat = (struct mat){.stride = layout_stride(fmt, k), .each = w.bytes, .fmt = fmt, .n = n, .k = k, .count = 1};
+    w.mat = (struct mat){
+        .stride = layout_stride(fmt, k), .each = w.bytes, .fmt = fmt, .n = n, .k = k, .count = 1};
     w.mat.base = w.name ? (const uint8_t *)gpu_alloc(g->g, w.bytes, name, &g->error) : NULL;
     if (!w.mat.base || fill_weight(g, &w, bytes, byte_count, row)) {
         gpu_free(g->g, (cu_ptr)w.mat.base, w.bytes);
@@ -277,18 +298,26 @@ int quern_gpu_load(struct quern_gpu *g, const char *name, const char *type, uint
 int public_pack(struct quern_gpu *g, const float *x, uint32_t m, uint32_t k, const struct norm_args *norm)
 {
     if (!norm) {
-        struct act_args a = {.up = x, .ld = k, .m = m, .k = k, .out = {.pack = g->pack, .groups = gpu_gemm_groups(m)}};
+        struct act_args a = {
+            .up = x, .ld = k, .m = m, .k = k, .out = {.pack = g->pack, .groups = gpu_gemm_groups(m)}};
         return gpu_launch(g->g, K_ACT_PACK, gpu_grid(gpu_blocks(k, 1024), m, 1, 128, 0), &a, &g->error);
     }
-    struct pack_args a = {.x = x, .ldx = k, .m = m, .k = k, .norm = *norm, .out = {.pack = g->pack, .groups = gpu_gemm_groups(m)}};
+    struct pack_args a = {.x = x,
+                          .ldx = k,
+                          .m = m,
+                          .k = k,
+                          .norm = *norm,
+                          .out = {.pack = g->pack, .groups = gpu_gemm_groups(m)}};
     return gpu_launch(g->g, K_NORM_PACK + 2, gpu_grid(m, 1, 1, 1024, 0), &a, &g->error);
 }
 
-int public_packed_product(struct quern_gpu *g, const struct mat *w, uint32_t m, float *y, uint64_t ldy, const float *residual)
+int public_packed_product(struct quern_gpu *g, const struct mat *w, uint32_t m, float *y, uint64_t ldy,
+                          const float *residual)
 {
     uint32_t strips = (w->n + TILE_ROWS - 1) / TILE_ROWS, columns = (w->k + 255) / 256;
     for (uint32_t row = 0; row < m; row += GEMM_ROWS_MOST) {
-        struct gemm_args a = {.segs = 1, .strips = strips, .k = w->k, .groups = gpu_gemm_groups(m), .scale = 1.0f};
+        struct gemm_args a = {
+            .segs = 1, .strips = strips, .k = w->k, .groups = gpu_gemm_groups(m), .scale = 1.0f};
         a.m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST;
         struct gpu_gemm how = gpu_gemm_choose(g->g, w->fmt, a.m, strips, w->k);
         a.split = how.split;
@@ -302,20 +331,24 @@ int public_packed_product(struct quern_gpu *g, const struct mat *w, uint32_t m, 
     return 0;
 }
 
-int public_product(struct quern_gpu *g, const struct mat *w, const float *x, uint32_t m, float *y, const float *residual)
+int public_product(struct quern_gpu *g, const struct mat *w, const float *x, uint32_t m, float *y,
+                   const float *residual)
 {
     return public_pack(g, x, m, w->k, NULL) || public_packed_product(g, w, m, y, w->n, residual) ? -1 : 0;
 }
 
-static int run_gemv(struct quern_gpu *g, const struct mat *w, const float *x, float *y, const struct quern_gpu_options *o)
+static int run_gemv(struct quern_gpu *g, const struct mat *w, const float *x, float *y,
+                    const struct quern_gpu_options *o)
 {
     int per = o->per_block ? o->per_block : 4;
     if (per != 1 && per != 2 && per != 4 && per != 8)
         return public_fail(g, "%d outputs a block: 1, 2, 4 or 8 were expected", per);
     /* 12,288 floats of x fit; longer rows come in chunks of 32 KiB by themselves */
     bool whole = o->variant == QUERN_GPU_TILED && w->k <= 12288;
-    struct gemv_args a = {.w = *w, .x = x, .y = y, .per_block = (uint32_t)per, .chunk = whole ? (w->k + 7) / 8 * 8 : 8192};
-    return gpu_launch(g->g, K_GEMV_TILED, gpu_grid(gpu_blocks(w->n, a.per_block), 1, 1, 256, a.chunk * 4), &a, &g->error);
+    struct gemv_args a = {
+        .w = *w, .x = x, .y = y, .per_block = (uint32_t)per, .chunk = whole ? (w->k + 7) / 8 * 8 : 8192};
+    return gpu_launch(g->g, K_GEMV_TILED, gpu_grid(gpu_blocks(w->n, a.per_block), 1, 1, 256, a.chunk * 4), &a,
+                      &g->error);
 }
 
 static int run_integer(struct quern_gpu *g, const struct mat *w, const float *x, float *y)
@@ -331,7 +364,8 @@ static int run_integer(struct quern_gpu *g, const struct mat *w, const float *x,
 static int run_float(struct quern_gpu *g, const struct mat *w, const float *x, uint32_t m, float *y)
 {
     struct float_args a = {.w = *w, .x = x, .ldx = w->k, .y = y, .ldy = w->n, .m = m, .scale = 1.0f};
-    return gpu_launch(g->g, K_GEMM_FLOAT, gpu_grid(gpu_blocks(w->n, 8), gpu_blocks(m, 8), 1, 256, 0), &a, &g->error);
+    return gpu_launch(g->g, K_GEMM_FLOAT, gpu_grid(gpu_blocks(w->n, 8), gpu_blocks(m, 8), 1, 256, 0), &a,
+                      &g->error);
 }
 
 int quern_gpu_gemm(struct quern_gpu *g, int weight, struct quern_gpu_buf x, int m, struct quern_gpu_buf y,
@@ -349,11 +383,13 @@ int quern_gpu_gemm(struct quern_gpu *g, int weight, struct quern_gpu_buf x, int 
     snprintf(how, sizeof how, "M*N = %d*%u", m, w->mat.n);
     if (public_room(g, y, (uint64_t)m * w->mat.n, "the output", how))
         return -1;
-    bool one_row = o->variant == QUERN_GPU_TILED || o->variant == QUERN_GPU_CHUNKED || o->variant == QUERN_GPU_INTEGER;
+    bool one_row =
+        o->variant == QUERN_GPU_TILED || o->variant == QUERN_GPU_CHUNKED || o->variant == QUERN_GPU_INTEGER;
     if (one_row && m != 1)
         return public_fail(g, "this variant takes one row, not %d", m);
     if (o->variant == QUERN_GPU_INTEGER && w->mat.fmt != FMT_Q4_K)
-        return public_fail(g, "the integer variant takes Q4_K loaded with QUERN_GPU_NATIVE, %s is not", w->name);
+        return public_fail(g, "the integer variant takes Q4_K loaded with QUERN_GPU_NATIVE, %s is not",
+                           w->name);
     public_begin(g);
     int bad;
     if (o->variant == QUERN_GPU_FLOAT)
@@ -381,8 +417,9 @@ int quern_gpu_quantise(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k
     if (!to->at && quern_gpu_new(g, blocks * 9, to))
         return -1;
     if (to->floats < blocks * 9)
-        return public_fail(g, "the output has %llu floats, %llu blocks of 36 bytes need %llu", (unsigned long long)to->floats,
-                           (unsigned long long)blocks, (unsigned long long)blocks * 9);
+        return public_fail(g, "the output has %llu floats, %llu blocks of 36 bytes need %llu",
+                           (unsigned long long)to->floats, (unsigned long long)blocks,
+                           (unsigned long long)blocks * 9);
     struct q8_args q = {public_at(x), (uint8_t *)to->at, blocks};
     public_begin(g);
     int bad = gpu_launch(g->g, K_QUANTISE, gpu_grid(gpu_blocks(blocks, 8), 1, 1, 256, 0), &q, &g->error);

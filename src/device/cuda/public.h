@@ -34,7 +34,7 @@ struct quern_gpu {
     uint8_t *pack, *q8;
     float *a, *b, *c; /* (most_rows, 2 most_width), (most_rows, most_width) twice */
     float *part, *part_ml;
-    int32_t *ids;     /* (most_rows, 256), and floats for as many */
+    int32_t *ids; /* (most_rows, 256), and floats for as many */
     float *values;
     /* the data of attention calls: pinned blocks in turn, and their copies */
     int32_t *ring_host;
@@ -52,7 +52,8 @@ struct quern_gpu {
 int public_start(struct quern_gpu *g);
 int public_fail(struct quern_gpu *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A buffer of `want` floats is expected; what: "x", and how `want` comes about. */
-int public_room(struct quern_gpu *g, struct quern_gpu_buf b, uint64_t want, const char *what, const char *how);
+int public_room(struct quern_gpu *g, struct quern_gpu_buf b, uint64_t want, const char *what,
+                const char *how);
 const struct public_weight *public_get(struct quern_gpu *g, int handle);
 int public_rows(struct quern_gpu *g, int m);
 float *public_at(struct quern_gpu_buf b);
@@ -67,7 +68,9 @@ void public_begin(struct quern_gpu *g);
 int public_end(struct quern_gpu *g, struct public_op op, int result);
 
 /* y = scale * W x + residual by the variant table; m at most most_rows. */
-int public_product(struct quern_gpu *g, const struct mat *w, const float *x, uint32_t m, float *y, const float *residual);
+int public_product(struct quern_gpu *g, const struct mat *w, const float *x, uint32_t m, float *y,
+                   const float *residual);
 /* Packs x (m, k), normed or not. */
 int public_pack(struct quern_gpu *g, const float *x, uint32_t m, uint32_t k, const struct norm_args *norm);
-int public_packed_product(struct quern_gpu *g, const struct mat *w, uint32_t m, float *y, uint64_t ldy, const float *residual);
+int public_packed_product(struct quern_gpu *g, const struct mat *w, uint32_t m, float *y, uint64_t ldy,
+                          const float *residual);

@@ -32,11 +32,17 @@ int quern_gpu_act(struct quern_gpu *g, enum quern_gpu_act act, struct quern_gpu_
     return run_each(g, a, "act");
 }
 
-int quern_gpu_swiglu(struct quern_gpu *g, struct quern_gpu_buf gate, struct quern_gpu_buf up, struct quern_gpu_buf y)
+int quern_gpu_swiglu(struct quern_gpu *g, struct quern_gpu_buf gate, struct quern_gpu_buf up,
+                     struct quern_gpu_buf y)
 {
     if (public_start(g) || same_size(g, gate, up, "up") || same_size(g, gate, y, "the output"))
         return -1;
-    struct rows_args a = {.x = public_at(gate), .w = public_at(up), .y = public_at(y), .n = gate.floats, .m = 1, .kind = ROWS_SWIGLU};
+    struct rows_args a = {.x = public_at(gate),
+                          .w = public_at(up),
+                          .y = public_at(y),
+                          .n = gate.floats,
+                          .m = 1,
+                          .kind = ROWS_SWIGLU};
     return run_each(g, a, "swiglu");
 }
 
@@ -44,11 +50,13 @@ int quern_gpu_add(struct quern_gpu *g, struct quern_gpu_buf a, struct quern_gpu_
 {
     if (public_start(g) || same_size(g, a, b, "the second operand") || same_size(g, a, y, "the output"))
         return -1;
-    struct rows_args r = {.x = public_at(a), .w = public_at(b), .y = public_at(y), .n = a.floats, .m = 1, .kind = ROWS_ADD};
+    struct rows_args r = {
+        .x = public_at(a), .w = public_at(b), .y = public_at(y), .n = a.floats, .m = 1, .kind = ROWS_ADD};
     return run_each(g, r, "add");
 }
 
-int quern_gpu_bias(struct quern_gpu *g, struct quern_gpu_buf x, int m, struct quern_gpu_buf bias, struct quern_gpu_buf y)
+int quern_gpu_bias(struct quern_gpu *g, struct quern_gpu_buf x, int m, struct quern_gpu_buf bias,
+                   struct quern_gpu_buf y)
 {
     if (public_start(g) || same_size(g, x, y, "the output"))
         return -1;
@@ -56,7 +64,12 @@ int quern_gpu_bias(struct quern_gpu *g, struct quern_gpu_buf x, int m, struct qu
         return public_fail(g, "%llu floats are no %d rows", (unsigned long long)x.floats, m);
     if (public_room(g, bias, x.floats / (uint32_t)m, "the bias", "a row"))
         return -1;
-    struct rows_args a = {.x = public_at(x), .w = public_at(bias), .y = public_at(y), .n = bias.floats, .m = (uint32_t)m, .kind = ROWS_BIAS};
+    struct rows_args a = {.x = public_at(x),
+                          .w = public_at(bias),
+                          .y = public_at(y),
+                          .n = bias.floats,
+                          .m = (uint32_t)m,
+                          .kind = ROWS_BIAS};
     return run_each(g, a, "bias");
 }
 
@@ -66,16 +79,24 @@ int quern_gpu_softmax(struct quern_gpu *g, struct quern_gpu_buf x, int m, struct
         return -1;
     if (m < 1 || x.floats % (uint32_t)m)
         return public_fail(g, "%llu floats are no %d rows", (unsigned long long)x.floats, m);
-    struct rows_args a = {.x = public_at(x), .y = public_at(y), .n = x.floats / (uint32_t)m, .m = (uint32_t)m};
+    struct rows_args a = {
+        .x = public_at(x), .y = public_at(y), .n = x.floats / (uint32_t)m, .m = (uint32_t)m};
     public_begin(g);
     int bad = gpu_launch(g->g, K_SOFTMAX, gpu_grid((unsigned)m, 1, 1, 256, 0), &a, &g->error);
-    return public_end(g, (struct public_op){"softmax", 2, 5.0 * (double)x.floats, 8.0 * (double)x.floats}, bad);
+    return public_end(g, (struct public_op){"softmax", 2, 5.0 * (double)x.floats, 8.0 * (double)x.floats},
+                      bad);
 }
 
 /* Rows of n, each cut into slices of `slice` that are normed by themselves. */
-static int run_norm(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t rows, uint32_t slice, struct norm_args norm, struct quern_gpu_buf y)
+static int run_norm(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t rows, uint32_t slice,
+                    struct norm_args norm, struct quern_gpu_buf y)
 {
-    struct pack_args a = {.x = public_at(x), .ldx = slice, .m = rows, .k = slice, .norm = norm, .out = {.rows = public_at(y), .ldr = slice}};
+    struct pack_args a = {.x = public_at(x),
+                          .ldx = slice,
+                          .m = rows,
+                          .k = slice,
+                          .norm = norm,
+                          .out = {.rows = public_at(y), .ldr = slice}};
     if (slice > 32768)
         return public_fail(g, "rows of %u: at most 32768 can be normed", slice);
     public_begin(g);
@@ -91,11 +112,13 @@ static int norm_sizes(struct quern_gpu *g, struct quern_gpu_buf x, int m, int n,
     if (m < 1 || n < 1)
         return public_fail(g, "%d rows of %d", m, n);
     snprintf(how, sizeof how, "M*N = %d*%d", m, n);
-    return public_room(g, x, (uint64_t)m * (uint32_t)n, "the input", how) || same_size(g, x, y, "the output") ? -1 : 0;
+    return public_room(g, x, (uint64_t)m * (uint32_t)n, "the input", how) || same_size(g, x, y, "the output")
+               ? -1
+               : 0;
 }
 
-int quern_gpu_rms_norm(struct quern_gpu *g, struct quern_gpu_buf x, int m, int n, struct quern_gpu_buf w, float eps, int heads,
-                       struct quern_gpu_buf y)
+int quern_gpu_rms_norm(struct quern_gpu *g, struct quern_gpu_buf x, int m, int n, struct quern_gpu_buf w,
+                       float eps, int heads, struct quern_gpu_buf y)
 {
     if (norm_sizes(g, x, m, n, y))
         return -1;
@@ -114,7 +137,8 @@ int quern_gpu_layer_norm(struct quern_gpu *g, struct quern_gpu_buf x, int m, int
     if (norm_sizes(g, x, m, n, y) || public_room(g, w, (uint64_t)n, "the weight", "a row") ||
         (b.at && public_room(g, b, (uint64_t)n, "the bias", "a row")))
         return -1;
-    struct norm_args norm = {.kind = NORM_LAYER, .w = public_at(w), .b = public_at(b), .w_len = (uint32_t)n, .eps = eps};
+    struct norm_args norm = {
+        .kind = NORM_LAYER, .w = public_at(w), .b = public_at(b), .w_len = (uint32_t)n, .eps = eps};
     return run_norm(g, x, (uint32_t)m, (uint32_t)n, norm, y);
 }
 
@@ -123,10 +147,12 @@ int quern_gpu_rope(struct quern_gpu *g, struct quern_gpu_buf x, int m, const str
 {
     if (public_start(g) || same_size(g, x, y, "the output"))
         return -1;
-    if (!o || m < 1 || o->heads < 1 || o->dims < 2 || o->dims % 2 || o->first < 0 || o->first + o->dims > o->dim)
+    if (!o || m < 1 || o->heads < 1 || o->dims < 2 || o->dims % 2 || o->first < 0 ||
+        o->first + o->dims > o->dim)
         return public_fail(g, "rotation of dimensions that a head does not have");
     if (public_room(g, x, (uint64_t)m * (uint32_t)o->heads * (uint32_t)o->dim, "the input", "M*heads*dim") ||
-        public_room(g, freqs, (uint64_t)o->dims / 2, "freqs", "dims/2") || public_room(g, positions, (uint64_t)m, "positions", "M"))
+        public_room(g, freqs, (uint64_t)o->dims / 2, "freqs", "dims/2") ||
+        public_room(g, positions, (uint64_t)m, "positions", "M"))
         return -1;
     struct rows_args a = {.x = public_at(x),
                           .w = public_at(freqs),
@@ -144,9 +170,15 @@ int quern_gpu_rope(struct quern_gpu *g, struct quern_gpu_buf x, int m, const str
     return public_end(g, (struct public_op){"rope", 2, 6.0 * (double)x.floats, 8.0 * (double)x.floats}, bad);
 }
 
-static int run_top(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t m, uint32_t k, int32_t *ids, float *values)
+static int run_top(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t m, uint32_t k, int32_t *ids,
+                   float *values)
 {
-    struct sample_args a = {.logits = public_at(x), .n = (uint32_t)(x.floats / m), .m = m, .top_k = k, .ids = ids, .values = values};
+    struct sample_args a = {.logits = public_at(x),
+                            .n = (uint32_t)(x.floats / m),
+                            .m = m,
+                            .top_k = k,
+                            .ids = ids,
+                            .values = values};
     a.ld = a.n;
     return gpu_launch(g->g, K_TOP, gpu_grid(m, 1, 1, 1024, 0), &a, &g->error);
 }
@@ -158,11 +190,13 @@ static int top_sizes(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k)
     if (!x.at || m < 1 || x.floats % (uint32_t)m)
         return public_fail(g, "%llu floats are no %d rows", (unsigned long long)x.floats, m);
     if (k < 1 || k > 256 || (uint64_t)k > x.floats / (uint32_t)m)
-        return public_fail(g, "the best %d of %llu: 1 to 256 were expected", k, (unsigned long long)(x.floats / (uint32_t)m));
+        return public_fail(g, "the best %d of %llu: 1 to 256 were expected", k,
+                           (unsigned long long)(x.floats / (uint32_t)m));
     return 0;
 }
 
-int quern_gpu_top(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k, struct quern_gpu_buf ids, struct quern_gpu_buf values)
+int quern_gpu_top(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k, struct quern_gpu_buf ids,
+                  struct quern_gpu_buf values)
 {
     if (top_sizes(g, x, m, k) || public_room(g, ids, (uint64_t)m * (uint32_t)k, "ids", "M*k") ||
         (values.at && public_room(g, values, (uint64_t)m * (uint32_t)k, "values", "M*k")))
@@ -172,8 +206,8 @@ int quern_gpu_top(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k, str
     return public_end(g, (struct public_op){"top", 2, 0, 4.0 * k * (double)x.floats}, bad);
 }
 
-int quern_gpu_sample(struct quern_gpu *g, struct quern_gpu_buf logits, int m, const struct quern_gpu_sampling *s,
-                     struct quern_gpu_buf noise, struct quern_gpu_buf ids)
+int quern_gpu_sample(struct quern_gpu *g, struct quern_gpu_buf logits, int m,
+                     const struct quern_gpu_sampling *s, struct quern_gpu_buf noise, struct quern_gpu_buf ids)
 {
     int k = s && s->top_k > 0 && s->top_k < 256 ? s->top_k : 256;
     if (m > 0 && logits.floats / (uint32_t)m < (uint64_t)k)
@@ -216,8 +250,10 @@ static int ffn_check(struct quern_gpu *g, const struct quern_gpu_ffn *f, int m, 
         return -1;
     const struct mat *u = &w->up->mat, *d = &w->down->mat;
     if (d->k != u->n || (w->gate && (w->gate->mat.n != u->n || w->gate->mat.k != u->k)))
-        return public_fail(g, "gate, up and down do not fit: up is (%u, %u), down (%u, %u)", u->n, u->k, d->n, d->k);
-    if (f->integer && (m != 1 || u->fmt != FMT_Q4_K || d->fmt != FMT_Q4_K || (w->gate && w->gate->mat.fmt != FMT_Q4_K)))
+        return public_fail(g, "gate, up and down do not fit: up is (%u, %u), down (%u, %u)", u->n, u->k, d->n,
+                           d->k);
+    if (f->integer &&
+        (m != 1 || u->fmt != FMT_Q4_K || d->fmt != FMT_Q4_K || (w->gate && w->gate->mat.fmt != FMT_Q4_K)))
         return public_fail(g, "the integer path takes one row and Q4_K loaded with QUERN_GPU_NATIVE");
     return 0;
 }
@@ -232,8 +268,8 @@ static int ffn_integer(struct quern_gpu *g, const struct mat *w, const float *x,
 }
 
 /* y = down(act(gate x) * up x) + residual; x is packed already where `packed`. */
-static int ffn_run(struct quern_gpu *g, const struct quern_gpu_ffn *f, const struct ffn_weights *w, const float *x, uint32_t m, float *y,
-                   const float *residual, bool packed)
+static int ffn_run(struct quern_gpu *g, const struct quern_gpu_ffn *f, const struct ffn_weights *w,
+                   const float *x, uint32_t m, float *y, const float *residual, bool packed)
 {
     const struct mat *u = &w->up->mat, *d = &w->down->mat;
     uint32_t n = u->n;
@@ -241,14 +277,19 @@ static int ffn_run(struct quern_gpu *g, const struct quern_gpu_ffn *f, const str
     if (f->integer) {
         if ((w->gate && ffn_integer(g, &w->gate->mat, x, gate, true)) || ffn_integer(g, u, x, up, !w->gate))
             return -1;
-    } else if ((!packed && public_pack(g, x, m, u->k, NULL)) || (w->gate && public_packed_product(g, &w->gate->mat, m, gate, n, NULL)) ||
+    } else if ((!packed && public_pack(g, x, m, u->k, NULL)) ||
+               (w->gate && public_packed_product(g, &w->gate->mat, m, gate, n, NULL)) ||
                public_packed_product(g, u, m, up, n, NULL)) {
         return -1;
     }
-    struct act_args a = {.gate = w->gate ? gate : NULL, .up = up, .ld = n, .m = m, .k = n, .act = (uint32_t)f->act};
+    struct act_args a = {
+        .gate = w->gate ? gate : NULL, .up = up, .ld = n, .m = m, .k = n, .act = (uint32_t)f->act};
     if (f->integer) {
         a.out = (struct pack_out){.rows = g->b, .ldr = n};
-        return gpu_launch(g->g, K_ACT_ROWS, gpu_grid(m, 1, 1, 512, 0), &a, &g->error) || ffn_integer(g, d, g->b, y, true) ? -1 : 0;
+        return gpu_launch(g->g, K_ACT_ROWS, gpu_grid(m, 1, 1, 512, 0), &a, &g->error) ||
+                       ffn_integer(g, d, g->b, y, true)
+                   ? -1
+                   : 0;
     }
     a.out = (struct pack_out){.pack = g->pack, .groups = gpu_gemm_groups(m)};
     return gpu_launch(g->g, K_ACT_PACK, gpu_grid(gpu_blocks(n, 1024), m, 1, 128, 0), &a, &g->error) ||
@@ -257,10 +298,12 @@ static int ffn_run(struct quern_gpu *g, const struct quern_gpu_ffn *f, const str
                : 0;
 }
 
-int quern_gpu_ffn(struct quern_gpu *g, const struct quern_gpu_ffn *f, struct quern_gpu_buf x, int m, struct quern_gpu_buf y)
+int quern_gpu_ffn(struct quern_gpu *g, const struct quern_gpu_ffn *f, struct quern_gpu_buf x, int m,
+                  struct quern_gpu_buf y)
 {
     struct ffn_weights w;
-    if (public_start(g) || ffn_check(g, f, m, &w) || public_room(g, x, (uint64_t)m * w.up->mat.k, "the input", "M*K") ||
+    if (public_start(g) || ffn_check(g, f, m, &w) ||
+        public_room(g, x, (uint64_t)m * w.up->mat.k, "the input", "M*K") ||
         public_room(g, y, (uint64_t)m * w.down->mat.n, "the output", "M*N"))
         return -1;
     if (x.at == y.at)
@@ -281,7 +324,10 @@ int quern_gpu_ffn_host(struct quern_gpu *g, const struct quern_gpu_ffn *f, const
         return public_fail(g, "the input or the output is a null pointer");
     uint64_t in = (uint64_t)m * w.up->mat.k, out = (uint64_t)m * w.down->mat.n;
     struct quern_gpu_buf from = {(uint64_t)g->c, in}, to = {(uint64_t)g->b, out};
-    return quern_gpu_write(g, from, x, in) || quern_gpu_ffn(g, f, from, m, to) || quern_gpu_read(g, to, y, out) ? -1 : 0;
+    return quern_gpu_write(g, from, x, in) || quern_gpu_ffn(g, f, from, m, to) ||
+                   quern_gpu_read(g, to, y, out)
+               ? -1
+               : 0;
 }
 
 /* ---- attention ---- */
@@ -294,7 +340,8 @@ struct quern_gpu_kv {
 
 enum { KV_PAGE = 16 };
 
-int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, int exact, struct quern_gpu_kv **out)
+int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, int exact,
+                     struct quern_gpu_kv **out)
 {
     *out = NULL;
     if (public_start(g))
@@ -325,8 +372,10 @@ int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, int
     cu_ptr base = gpu_alloc(g->g, kv->bytes, "KV", &g->error);
     kv->view.base = (uint8_t *)base;
     kv->view.table = (const int32_t *)(base + kv->view.page_bytes * pages);
-    int bad = !base || gpu_check(g->g, g->g->cu->set8(base, 0, kv->bytes, g->g->stream), "clearing KV", &g->error) ||
-              gpu_check(g->g, g->g->cu->to_device((cu_ptr)kv->view.table, table, 4ull * pages, g->g->stream), "preparing KV", &g->error) ||
+    int bad = !base ||
+              gpu_check(g->g, g->g->cu->set8(base, 0, kv->bytes, g->g->stream), "clearing KV", &g->error) ||
+              gpu_check(g->g, g->g->cu->to_device((cu_ptr)kv->view.table, table, 4ull * pages, g->g->stream),
+                        "preparing KV", &g->error) ||
               gpu_sync(g->g, &g->error);
     mem_free(table);
     if (bad) {
@@ -345,7 +394,8 @@ void quern_gpu_kv_delete(struct quern_gpu *g, struct quern_gpu_kv *kv)
 }
 
 /* The data of a call on one sequence: rows at positions [at, at + m), and prefill's tiles. */
-static int put_meta(struct quern_gpu *g, const struct quern_gpu_kv *kv, uint32_t m, uint32_t at, uint32_t ratio, struct meta *meta, uint32_t *tiles)
+static int put_meta(struct quern_gpu *g, const struct quern_gpu_kv *kv, uint32_t m, uint32_t at,
+                    uint32_t ratio, struct meta *meta, uint32_t *tiles)
 {
     if (g->ring_at == PUBLIC_RING && !g->recording) { /* all blocks are on their way: wait for them once */
         if (gpu_sync(g->g, &g->error))
@@ -382,26 +432,28 @@ static int put_meta(struct quern_gpu *g, const struct quern_gpu_kv *kv, uint32_t
                           .rows = m,
                           .seqs = 1,
                           .width = kv->tokens / KV_PAGE};
-    return gpu_check(g->g, g->g->cu->to_device(there, host, 4ull * (2 * m + 4 + 2 * n), g->g->stream), "sending positions", &g->error);
+    return gpu_check(g->g, g->g->cu->to_device(there, host, 4ull * (2 * m + 4 + 2 * n), g->g->stream),
+                     "sending positions", &g->error);
 }
 
-static int heads_check(struct quern_gpu *g, const struct quern_gpu_heads *h, const struct quern_gpu_kv *kv, int m, int at)
+static int heads_check(struct quern_gpu *g, const struct quern_gpu_heads *h, const struct quern_gpu_kv *kv,
+                       int m, int at)
 {
     if (public_start(g) || public_rows(g, m))
         return -1;
     if (!h || !kv)
         return public_fail(g, "heads or KV is a null pointer");
-    if (h->heads < 1 || h->kv_heads < 1 || h->heads % h->kv_heads || (uint32_t)h->kv_heads != kv->view.heads ||
-        (uint32_t)h->dim != kv->view.k_dim || h->window < 0)
-        return public_fail(g, "%d heads over %d KV heads of %d values do not fit KV of %u heads of %u", h->heads, h->kv_heads, h->dim,
-                           kv->view.heads, kv->view.k_dim);
+    if (h->heads < 1 || h->kv_heads < 1 || h->heads % h->kv_heads ||
+        (uint32_t)h->kv_heads != kv->view.heads || (uint32_t)h->dim != kv->view.k_dim || h->window < 0)
+        return public_fail(g, "%d heads over %d KV heads of %d values do not fit KV of %u heads of %u",
+                           h->heads, h->kv_heads, h->dim, kv->view.heads, kv->view.k_dim);
     if (at < 0 || (uint64_t)at + (uint32_t)m > kv->tokens)
         return public_fail(g, "positions %d to %d: KV has room for %u", at, at + m - 1, kv->tokens);
     return 0;
 }
 
-static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv, const float *q, uint32_t m, uint32_t at,
-                    float *y)
+static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,
+                    const float *q, uint32_t m, uint32_t at, float *y)
 {
     const uint32_t dim = (uint32_t)h->dim, ratio = (uint32_t)(h->heads / h->kv_heads);
     const int index = dim == 64 ? 0 : dim == 96 ? 1 : dim == 128 ? 2 : dim == 256 ? 3 : -1;
@@ -421,48 +473,59 @@ static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct
     if (kv->view.type != KV_F16 || index < 0 || ratio > DECODE_QUERIES)
         return gpu_launch(g->g, K_ATTN_ANY, gpu_grid(m, a.heads, 1, 128, dim * 4), &a, &g->error);
     if (m * ratio > DECODE_QUERIES)
-        return gpu_launch(g->g, K_ATTN_PREFILL + (uint32_t)index, gpu_grid(a.tiles, kv->view.heads, 1, 128, 2 * 64 * (4 * dim + 16)), &a,
-                          &g->error);
+        return gpu_launch(g->g, K_ATTN_PREFILL + (uint32_t)index,
+                          gpu_grid(a.tiles, kv->view.heads, 1, 128, 2 * 64 * (4 * dim + 16)), &a, &g->error);
     uint32_t keys = at + m, splits = 264 / kv->view.heads;
     splits = splits < 1 ? 1 : splits > (keys + 63) / 64 ? (keys + 63) / 64 : splits > 128 ? 128 : splits;
     a.split_keys = ((keys + splits - 1) / splits + 63) / 64 * 64;
     a.splits = (keys + a.split_keys - 1) / a.split_keys;
     a.part = g->part;
     a.part_ml = g->part_ml;
-    return gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index, gpu_grid(a.splits, kv->view.heads, 1, 128, 4 * 16 * (dim + 4) * 4), &a, &g->error) ||
-                   gpu_launch(g->g, K_ATTN_COMBINE, gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
+    return gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
+                      gpu_grid(a.splits, kv->view.heads, 1, 128, 4 * 16 * (dim + 4) * 4), &a, &g->error) ||
+                   gpu_launch(g->g, K_ATTN_COMBINE,
+                              gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
                ? -1
                : 0;
 }
 
-int quern_gpu_attention(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv, struct quern_gpu_buf q, int m,
-                        int at, struct quern_gpu_buf y)
+int quern_gpu_attention(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,
+                        struct quern_gpu_buf q, int m, int at, struct quern_gpu_buf y)
 {
-    if (heads_check(g, h, kv, m, at) || public_room(g, q, (uint64_t)m * (uint32_t)(h->heads * h->dim), "q", "M*heads*dim") ||
+    if (heads_check(g, h, kv, m, at) ||
+        public_room(g, q, (uint64_t)m * (uint32_t)(h->heads * h->dim), "q", "M*heads*dim") ||
         public_room(g, y, q.floats, "the output", "M*heads*dim"))
         return -1;
     double keys = at + m / 2.0;
     public_begin(g);
     int bad = attn_run(g, h, kv, public_at(q), (uint32_t)m, (uint32_t)at, public_at(y));
-    return public_end(g, (struct public_op){"attention", 1, 4.0 * (double)q.floats * keys, 2.0 * keys * kv->view.heads * kv->view.k_row}, bad);
+    return public_end(g,
+                      (struct public_op){"attention", 1, 4.0 * (double)q.floats * keys,
+                                         2.0 * keys * kv->view.heads * kv->view.k_row},
+                      bad);
 }
 
-static int qkv_run(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv, const float *x,
-                   uint32_t m, uint32_t at, float *q)
+static int qkv_run(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h,
+                   struct quern_gpu_kv *kv, const float *x, uint32_t m, uint32_t at, float *q)
 {
     const struct public_weight *w[3] = {public_get(g, p->q), public_get(g, p->k), public_get(g, p->v)};
-    const uint32_t qn = (uint32_t)(h->heads * h->dim), kn = (uint32_t)(h->kv_heads * h->dim), n[3] = {qn, kn, kn};
+    const uint32_t qn = (uint32_t)(h->heads * h->dim), kn = (uint32_t)(h->kv_heads * h->dim),
+                   n[3] = {qn, kn, kn};
     if (!w[0] || !w[1] || !w[2])
         return -1;
     for (int i = 0; i < 3; i++)
         if (w[i]->mat.n != n[i] || w[i]->mat.k != w[0]->mat.k)
-            return public_fail(g, "%s is (%u, %u), %u outputs were expected", w[i]->name, w[i]->mat.n, w[i]->mat.k, n[i]);
+            return public_fail(g, "%s is (%u, %u), %u outputs were expected", w[i]->name, w[i]->mat.n,
+                               w[i]->mat.k, n[i]);
     if ((uint64_t)qn + 2 * kn > 2ull * g->most_width)
-        return public_fail(g, "%u outputs of Q, K and V: at most %u were prepared for", qn + 2 * kn, 2 * g->most_width);
+        return public_fail(g, "%u outputs of Q, K and V: at most %u were prepared for", qn + 2 * kn,
+                           2 * g->most_width);
     struct norm_args norm = {.kind = NORM_RMS, .w = public_at(p->norm), .w_len = w[0]->mat.k, .eps = p->eps};
     const uint64_t ld = qn + 2ull * kn;
-    if (public_pack(g, x, m, w[0]->mat.k, p->norm.at ? &norm : NULL) || public_packed_product(g, &w[0]->mat, m, g->a, ld, NULL) ||
-        public_packed_product(g, &w[1]->mat, m, g->a + qn, ld, NULL) || public_packed_product(g, &w[2]->mat, m, g->a + qn + kn, ld, NULL))
+    if (public_pack(g, x, m, w[0]->mat.k, p->norm.at ? &norm : NULL) ||
+        public_packed_product(g, &w[0]->mat, m, g->a, ld, NULL) ||
+        public_packed_product(g, &w[1]->mat, m, g->a + qn, ld, NULL) ||
+        public_packed_product(g, &w[2]->mat, m, g->a + qn + kn, ld, NULL))
         return -1;
     uint32_t tiles;
     struct qkv_args a = {.y = g->a,
@@ -481,12 +544,13 @@ static int qkv_run(struct quern_gpu *g, const struct quern_gpu_qkv *p, const str
                          .kv = kv->view};
     if (put_meta(g, kv, m, at, (uint32_t)(h->heads / h->kv_heads), &a.meta, &tiles))
         return -1;
-    struct gpu_grid grid = gpu_grid(gpu_blocks((uint64_t)h->heads + 2 * (uint32_t)h->kv_heads, 4), m, 1, 128, 16 * (uint32_t)h->dim);
+    struct gpu_grid grid = gpu_grid(gpu_blocks((uint64_t)h->heads + 2 * (uint32_t)h->kv_heads, 4), m, 1, 128,
+                                    16 * (uint32_t)h->dim);
     return gpu_launch(g->g, K_QKV, grid, &a, &g->error);
 }
 
-int quern_gpu_qkv(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,
-                  struct quern_gpu_buf x, int m, int at, struct quern_gpu_buf q)
+int quern_gpu_qkv(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h,
+                  struct quern_gpu_kv *kv, struct quern_gpu_buf x, int m, int at, struct quern_gpu_buf q)
 {
     if (heads_check(g, h, kv, m, at))
         return -1;
@@ -500,29 +564,37 @@ int quern_gpu_qkv(struct quern_gpu *g, const struct quern_gpu_qkv *p, const stru
     public_begin(g);
     int bad = qkv_run(g, p, h, kv, public_at(x), (uint32_t)m, (uint32_t)at, public_at(q));
     double outputs = h->dim * (h->heads + 2.0 * h->kv_heads);
-    return public_end(g, (struct public_op){"qkv", 0, 2.0 * m * outputs * w->mat.k, (double)w->bytes * outputs / w->mat.n}, bad);
+    return public_end(
+        g, (struct public_op){"qkv", 0, 2.0 * m * outputs * w->mat.k, (double)w->bytes * outputs / w->mat.n},
+        bad);
 }
 
-int quern_gpu_layer(struct quern_gpu *g, const struct quern_gpu_layer *l, struct quern_gpu_kv *kv, struct quern_gpu_buf x, int m, int at)
+int quern_gpu_layer(struct quern_gpu *g, const struct quern_gpu_layer *l, struct quern_gpu_kv *kv,
+                    struct quern_gpu_buf x, int m, int at)
 {
     struct ffn_weights f;
     const struct public_weight *out;
     if (!l)
         return public_fail(g, "the layer is a null pointer");
-    if (heads_check(g, &l->heads, kv, m, at) || !(out = public_get(g, l->out)) || ffn_check(g, &l->ffn, m, &f))
+    if (heads_check(g, &l->heads, kv, m, at) || !(out = public_get(g, l->out)) ||
+        ffn_check(g, &l->ffn, m, &f))
         return -1;
     const uint32_t width = out->mat.n, qn = (uint32_t)(l->heads.heads * l->heads.dim);
-    if (out->mat.k != qn || f.up->mat.k != width || f.down->mat.n != width || qn > g->most_width || l->ffn.integer)
-        return public_fail(g, "the layer's weights do not fit: out is (%u, %u), up takes %u, down gives %u", width, out->mat.k, f.up->mat.k,
-                           f.down->mat.n);
-    if (public_room(g, x, (uint64_t)m * width, "x", "M*width") || public_room(g, l->ffn_norm, width, "the FFN's norm", "a row"))
+    if (out->mat.k != qn || f.up->mat.k != width || f.down->mat.n != width || qn > g->most_width ||
+        l->ffn.integer)
+        return public_fail(g, "the layer's weights do not fit: out is (%u, %u), up takes %u, down gives %u",
+                           width, out->mat.k, f.up->mat.k, f.down->mat.n);
+    if (public_room(g, x, (uint64_t)m * width, "x", "M*width") ||
+        public_room(g, l->ffn_norm, width, "the FFN's norm", "a row"))
         return -1;
     struct norm_args norm = {.kind = NORM_RMS, .w = public_at(l->ffn_norm), .w_len = width, .eps = l->eps};
     float *rows = public_at(x);
     public_begin(g);
     int bad = qkv_run(g, &l->qkv, &l->heads, kv, rows, (uint32_t)m, (uint32_t)at, g->b) ||
               attn_run(g, &l->heads, kv, g->b, (uint32_t)m, (uint32_t)at, g->c) ||
-              public_product(g, &out->mat, g->c, (uint32_t)m, rows, rows) || public_pack(g, rows, (uint32_t)m, width, &norm) ||
+              public_product(g, &out->mat, g->c, (uint32_t)m, rows, rows) ||
+              public_pack(g, rows, (uint32_t)m, width, &norm) ||
               ffn_run(g, &l->ffn, &f, NULL, (uint32_t)m, rows, rows, true);
-    return public_end(g, (struct public_op){"layer", 0, 0, (double)(out->bytes + f.up->bytes + f.down->bytes)}, bad);
+    return public_end(
+        g, (struct public_op){"layer", 0, 0, (double)(out->bytes + f.up->bytes + f.down->bytes)}, bad);
 }

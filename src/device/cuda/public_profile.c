@@ -92,16 +92,18 @@ size_t quern_gpu_profile_table(struct quern_gpu *g, char *to, size_t bytes)
 {
     struct buf b = {0};
     double sum = kernel_seconds(g), wall = now() - g->wall_from;
-    buf_printf(&b, "%-6s %-12s %8s %10s %10s %10s %7s\n", "level", "operation", "calls", "ms", "GFLOP/s", "GB/s", "share");
+    buf_printf(&b, "%-6s %-12s %8s %10s %10s %10s %7s\n", "level", "operation", "calls", "ms", "GFLOP/s",
+               "GB/s", "share");
     for (int level = 0; level < 3; level++)
         for (uint32_t i = 0; i < g->rows; i++) {
             const struct public_row *r = &g->row[i];
             if (r->level == level && r->seconds > 0)
                 buf_printf(&b, "%-6s %-12s %8llu %10.3f %10.1f %10.1f %6.1f%%\n", level_name[level], r->name,
-                           (unsigned long long)r->calls, 1e3 * r->seconds, r->flops / r->seconds / 1e9, r->bytes / r->seconds / 1e9,
-                           100 * r->seconds / (sum > 0 ? sum : 1));
+                           (unsigned long long)r->calls, 1e3 * r->seconds, r->flops / r->seconds / 1e9,
+                           r->bytes / r->seconds / 1e9, 100 * r->seconds / (sum > 0 ? sum : 1));
         }
-    buf_printf(&b, "kernels %.3f ms of %.3f ms: %.3f ms are launch overhead\n", 1e3 * sum, 1e3 * wall, 1e3 * (wall - sum));
+    buf_printf(&b, "kernels %.3f ms of %.3f ms: %.3f ms are launch overhead\n", 1e3 * sum, 1e3 * wall,
+               1e3 * (wall - sum));
     return hand_over(&b, to, bytes);
 }
 
@@ -147,7 +149,8 @@ int quern_gpu_record(struct quern_gpu *g)
         return -1;
     if (g->recording)
         return public_fail(g, "a recording is under way already");
-    if (gpu_check(g->g, g->g->cu->capture_begin(g->g->stream, CU_CAPTURE_THREAD), "recording a graph", &g->error))
+    if (gpu_check(g->g, g->g->cu->capture_begin(g->g->stream, CU_CAPTURE_THREAD), "recording a graph",
+                  &g->error))
         return -1;
     g->recording = true;
     return 0;
@@ -164,7 +167,8 @@ int quern_gpu_record_end(struct quern_gpu *g, struct quern_gpu_graph **out)
     if (public_start(g) || gpu_check(g->g, r, "recording a graph", &g->error))
         return -1;
     struct quern_gpu_graph *made = mem_zalloc(1, sizeof *made);
-    if (!made || gpu_check(g->g, g->g->cu->graph_instantiate(&made->exec, graph, 0), "building a graph", &g->error)) {
+    if (!made ||
+        gpu_check(g->g, g->g->cu->graph_instantiate(&made->exec, graph, 0), "building a graph", &g->error)) {
         mem_free(made);
         made = NULL;
     }

@@ -7,7 +7,8 @@ struct stat {
 
 /* Mean and 1/deviation (RMS: mean 0) of n values that each thread of the block sees through f. */
 template <class F>
-static __device__ __forceinline__ struct stat block_stat(uint32_t kind, float eps, uint32_t n, float *room, F f)
+static __device__ __forceinline__ struct stat block_stat(uint32_t kind, float eps, uint32_t n, float *room,
+                                                         F f)
 {
     struct stat r = {0.0f, 1.0f};
     if (kind == NORM_NONE)
@@ -43,7 +44,8 @@ template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_bod
 {
     __shared__ float room[3][32];
     dep_launch();
-    const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                   warps = blockDim.x / 32;
     const uint32_t columns = (p.k + 255) / 256;
     float v[NORM_COLUMNS][8], w[NORM_COLUMNS][8];
     /* weights are there before the predecessor is done */
@@ -163,8 +165,8 @@ extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant
     float v[8], max = 0.0f, s = 1.0f;
     for (uint32_t at = 8 * threadIdx.x; p.out.half && at < p.out.kp; at += 8 * 512) {
         act8(p, row, rs, at, aligned, v);
-        *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
-            make_uint4(half_bits2(v[0], v[1]), half_bits2(v[2], v[3]), half_bits2(v[4], v[5]), half_bits2(v[6], v[7]));
+        *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) = make_uint4(
+            half_bits2(v[0], v[1]), half_bits2(v[2], v[3]), half_bits2(v[4], v[5]), half_bits2(v[6], v[7]));
 #pragma unroll
         for (int j = 0; j < 8; j++)
             max = fmaxf(max, fabsf(v[j]));
@@ -176,8 +178,8 @@ extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant
         for (uint32_t at = 8 * threadIdx.x; at < p.out.kp; at += 8 * 512) {
             act8(p, row, rs, at, aligned, v);
             *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
-                make_uint4(half_bits2(v[0] * s, v[1] * s), half_bits2(v[2] * s, v[3] * s), half_bits2(v[4] * s, v[5] * s),
-                           half_bits2(v[6] * s, v[7] * s));
+                make_uint4(half_bits2(v[0] * s, v[1] * s), half_bits2(v[2] * s, v[3] * s),
+                           half_bits2(v[4] * s, v[5] * s), half_bits2(v[6] * s, v[7] * s));
         }
     }
     if (p.out.half && threadIdx.x == 0)
@@ -274,8 +276,9 @@ extern "C" __global__ void __launch_bounds__(256) finish_logits(const __grid_con
 }
 
 /* Rotates v (in shared memory, one warp) in place; the lane has the sine and cosine of its first pair. */
-static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, uint32_t first, float factor,
-                                                 const float *freqs, int pos, float sine, float cosine)
+static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, uint32_t first,
+                                                 float factor, const float *freqs, int pos, float sine,
+                                                 float cosine)
 {
     for (uint32_t i = threadIdx.x % 32; i < dims / 2; i += 32) {
         if (i >= 32)
@@ -289,8 +292,9 @@ static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32
     __syncwarp();
 }
 
-static __device__ __forceinline__ void norm_warp(const struct norm_args &n, float *v, uint32_t dim, uint32_t head,
-                                                 const float *whole, uint32_t whole_n, float rs, const float *bias)
+static __device__ __forceinline__ void norm_warp(const struct norm_args &n, float *v, uint32_t dim,
+                                                 uint32_t head, const float *whole, uint32_t whole_n,
+                                                 float rs, const float *bias)
 {
     const uint32_t lane = threadIdx.x % 32;
     float mean = 0.0f, sum = 0.0f, count = n.heads ? (float)dim : (float)whole_n;
@@ -319,10 +323,11 @@ static __device__ __forceinline__ void norm_warp(const struct norm_args &n, floa
 }
 
 /* A row of K or V of one head from shared memory into its page. */
-static __device__ __forceinline__ void kv_store(const struct kv_view &kv, uint32_t page, uint32_t slot, uint32_t head,
-                                                bool is_v, const float *v)
+static __device__ __forceinline__ void kv_store(const struct kv_view &kv, uint32_t page, uint32_t slot,
+                                                uint32_t head, bool is_v, const float *v)
 {
-    const uint32_t lane = threadIdx.x % 32, dim = is_v ? kv.v_dim : kv.k_dim, row = is_v ? kv.v_row : kv.k_row;
+    const uint32_t lane = threadIdx.x % 32, dim = is_v ? kv.v_dim : kv.k_dim,
+                   row = is_v ? kv.v_row : kv.k_row;
     uint8_t *at = kv.base + page * kv.page_bytes;
     at += is_v ? (uint64_t)kv.heads * kv.tokens * kv.k_row : 0;
     at += (uint64_t)head * kv.tokens * row;
@@ -364,7 +369,8 @@ struct qkv_head {
 };
 
 /* What needs no predecessor: the step's data was there before the first kernel. slot counts the heads of q, k, v. */
-static __device__ __forceinline__ struct qkv_head qkv_start(const struct qkv_args &p, uint32_t row, uint32_t slot)
+static __device__ __forceinline__ struct qkv_head qkv_start(const struct qkv_args &p, uint32_t row,
+                                                            uint32_t slot)
 {
     const uint32_t lane = threadIdx.x % 32;
     struct qkv_head h;
@@ -380,7 +386,8 @@ static __device__ __forceinline__ struct qkv_head qkv_start(const struct qkv_arg
 }
 
 /* The finished head into v (shared memory, its dimension long). */
-static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, const struct qkv_head &h, uint32_t row, float *v)
+static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, const struct qkv_head &h,
+                                                   uint32_t row, float *v)
 {
     const uint32_t lane = threadIdx.x % 32, dim = h.kind == QKV_V ? p.kv.v_dim : p.kv.k_dim;
     const uint64_t q_n = (uint64_t)p.heads * p.kv.k_dim, k_n = (uint64_t)p.kv.heads * p.kv.k_dim;
@@ -426,7 +433,8 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
     extern __shared__ float row_room[];
     dep_launch();
     dep_wait();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = blockIdx.x * 4 + warp, row = blockIdx.y;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, slot = blockIdx.x * 4 + warp,
+                   row = blockIdx.y;
     if (slot > p.heads)
         return;
     const uint32_t pos = p.meta.pos[row], width = p.latent + p.rope_dims;

@@ -58,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(128) rows_rope(const __grid_constan
         sincosf((float)p.pos[row] * p.w[i], &s, &c);
         s *= p.factor;
         c *= p.factor;
-        uint32_t a = p.rope_first + (p.kind == ROPE_PAIRS ? 2 * i : i), b = p.kind == ROPE_PAIRS ? a + 1 : a + p.rope_dims / 2;
+        uint32_t a = p.rope_first + (p.kind == ROPE_PAIRS ? 2 * i : i),
+                 b = p.kind == ROPE_PAIRS ? a + 1 : a + p.rope_dims / 2;
         float x = p.x[at + a], y = p.x[at + b];
         p.y[at + a] = x * c - y * s;
         p.y[at + b] = x * s + y * c;
@@ -95,7 +96,8 @@ static __device__ __forceinline__ struct best block_best(struct best b, struct b
 }
 
 /* The best below `under` (in the order of `better`). */
-static __device__ __forceinline__ struct best row_best(const float *x, uint32_t n, struct best under, struct best *room)
+static __device__ __forceinline__ struct best row_best(const float *x, uint32_t n, struct best under,
+                                                       struct best *room)
 {
     struct best b = {-INFINITY, 0xffffffffu};
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {

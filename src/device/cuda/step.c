@@ -70,22 +70,20 @@ struct input {
     bool grouped;       /* the rows of experts: each group of eight by itself */
 };
 
-/* norm_pack keeps a row in registers. */
-enum { NORM_WIDTH_MOST = 32 * 1024 };
-
 static int put_rows(struct cuda_device *d, const struct pack_args *a, struct err *e)
 {
     uint32_t kernel = a->k <= 4096 ? 0 : a->k <= 8192 ? 1 : 2;
     unsigned warps = (a->k + 255) / 256 < 16 ? (a->k + 255) / 256 : 16;
-    return gpu_launch(d->g, K_NORM_PACK + kernel, gpu_grid(a->m, 1, 1, kernel == 2 ? 1024 : 32 * warps, 0), a, e);
+    return gpu_launch(d->g, K_NORM_PACK + kernel, gpu_grid(a->m, 1, 1, kernel == 2 ? 1024 : 32 * warps, 0), a,
+                      e);
 }
 
 /* One row in front of tiles: the product makes its input itself, so nothing is launched for it yet. */
 static bool may_wait(const struct cuda_device *d, enum path path, const struct input *in)
 {
     uint32_t limit = in->norm && in->norm->kind != NORM_NONE ? GEMM_NORM_MOST : GEMM_ROW_MOST;
-    return path == PATH_PACK && in->m == 1 && in->k % 256 == 0 && in->k <= limit && ((uintptr_t)in->x & 15) == 0 &&
-           !in->grouped && !d->no_fuse;
+    return path == PATH_PACK && in->m == 1 && in->k % 256 == 0 && in->k <= limit &&
+           ((uintptr_t)in->x & 15) == 0 && !in->grouped && !d->no_fuse;
 }
 
 static int put_act(struct cuda_device *d, enum path path, const struct act_args *a, struct err *e)
@@ -164,7 +162,8 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
     uint32_t k = first->k, columns = (k + 255) / 256, strips = 0;
     for (uint32_t j = 0; j < n; j++)
         strips += (mat_of(d, p[j].weight)->n + TILE_ROWS - 1) / TILE_ROWS;
-    struct gemm_args a = {.k = k, .m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST, .groups = gpu_gemm_groups(m)};
+    struct gemm_args a = {
+        .k = k, .m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST, .groups = gpu_gemm_groups(m)};
     struct gpu_gemm how = gpu_gemm_choose(d->g, first->fmt, a.m, strips, k);
     if (after->paired && how.split == GEMM_WARPS) { /* both strips of a pair lie in one block */
         how.split /= 2;
@@ -201,8 +200,8 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
     return gpu_launch(d->g, how.kernel, how.grid, &a, e);
 }
 
-static int run_packed(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m, const struct after *after,
-                      struct err *e)
+static int run_packed(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m,
+                      const struct after *after, struct err *e)
 {
     for (uint32_t i = 0, next; i < n; i = next) {
         next = run_of(d, p, i, n);
@@ -213,8 +212,8 @@ static int run_packed(struct cuda_device *d, const struct product *p, uint32_t n
     return 0;
 }
 
-static int run_float(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m, const struct after *after,
-                     struct err *e)
+static int run_float(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m,
+                     const struct after *after, struct err *e)
 {
     for (uint32_t i = 0; i < n; i++) {
         struct float_args a = {.w = *mat_of(d, p[i].weight),
@@ -260,8 +259,8 @@ static int run_half(struct cuda_device *d, const struct product *p, uint32_t n, 
     return 0;
 }
 
-static int run_products(struct cuda_device *d, enum path path, const struct product *p, uint32_t n, uint32_t m,
-                        const struct after *after, struct err *e)
+static int run_products(struct cuda_device *d, enum path path, const struct product *p, uint32_t n,
+                        uint32_t m, const struct after *after, struct err *e)
 {
     if (path == PATH_HALF)
         return run_half(d, p, n, m, e);
@@ -274,7 +273,8 @@ static const struct after plain = {.scale = 1.0f};
 
 /* Products whose results are wanted as they are: on the way through cuBLASLt the row's scale and the bias are still
  * to be applied. */
-static int run_finished(struct cuda_device *d, enum path path, const struct product *p, uint32_t n, uint32_t m, struct err *e)
+static int run_finished(struct cuda_device *d, enum path path, const struct product *p, uint32_t n,
+                        uint32_t m, struct err *e)
 {
     if (run_products(d, path, p, n, m, &plain, e))
         return -1;
@@ -294,8 +294,8 @@ static int run_finished(struct cuda_device *d, enum path path, const struct prod
     return 0;
 }
 
-static int run_tail(struct cuda_device *d, const struct tail *t, const float *y, uint64_t ldy, uint32_t n, uint32_t m,
-                    const float *row_scale, const float *bias, struct err *e)
+static int run_tail(struct cuda_device *d, const struct tail *t, const float *y, uint64_t ldy, uint32_t n,
+                    uint32_t m, const float *row_scale, const float *bias, struct err *e)
 {
     struct tail_args a = {.y = y,
                           .ldy = ldy,
@@ -314,8 +314,8 @@ static int run_tail(struct cuda_device *d, const struct tail *t, const float *y,
 }
 
 /* The last product of an operation, with its tail: in the product itself where nothing but a sum follows. */
-static int run_last(struct cuda_device *d, enum path path, const struct linear *l, const struct tail *t, uint32_t m,
-                    struct err *e)
+static int run_last(struct cuda_device *d, enum path path, const struct linear *l, const struct tail *t,
+                    uint32_t m, struct err *e)
 {
     uint32_t n = mat_of(d, l->weight)->n;
     if (path != PATH_HALF && t->post.kind == NORM_NONE && t->after.kind == NORM_NONE) {
@@ -330,7 +330,8 @@ static int run_last(struct cuda_device *d, enum path path, const struct linear *
                     path == PATH_HALF ? vector_of(d, l->bias) : NULL, e);
 }
 
-int step_product(struct cuda_device *d, enum path path, const struct mat *w, const float *x, uint32_t m, float *y, struct err *e)
+int step_product(struct cuda_device *d, enum path path, const struct mat *w, const float *x, uint32_t m,
+                 float *y, struct err *e)
 {
     const weight_id part = d->weights.count;
     struct input in = {x, w->k, m, w->k, NULL, NULL, false};
@@ -390,16 +391,18 @@ static uint32_t ratio_index(const struct cuda_device *d, uint32_t ratio)
 static bool attn_on_tensors(const struct cuda_device *d, const struct op_attn *o, const struct kv_view *kv)
 {
     uint32_t ratio = o->heads / o->kv_heads;
-    return !d->options.exact && kv->type == KV_F16 && !o->v_in_k && o->k_dim == o->v_dim && dim_index(o->k_dim) >= 0 &&
-           ratio <= DECODE_QUERIES && ratio_index(d, ratio) < d->ratios;
+    return !d->options.exact && kv->type == KV_F16 && !o->v_in_k && o->k_dim == o->v_dim &&
+           dim_index(o->k_dim) >= 0 && ratio <= DECODE_QUERIES && ratio_index(d, ratio) < d->ratios;
 }
 
 static int op_qkv(struct cuda_device *d, const struct plan *p, const struct op_qkv *o, struct err *e)
 {
-    uint32_t m = d->meta.rows, q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim, n = q_n + k_n + o->kv_heads * o->v_dim;
+    uint32_t m = d->meta.rows, q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim,
+             n = q_n + k_n + o->kv_heads * o->v_dim;
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->q.weight)->k, &o->norm, NULL, false};
-    struct product three[3] = {{o->q.weight, 0, d->y, n}, {o->k.weight, 0, d->y + q_n, n}, {o->v.weight, 0, d->y + q_n + k_n, n}};
+    struct product three[3] = {
+        {o->q.weight, 0, d->y, n}, {o->k.weight, 0, d->y + q_n, n}, {o->v.weight, 0, d->y + q_n + k_n, n}};
     if (put_input(d, path, &in, e) || run_products(d, path, three, 3, m, &plain, e))
         return -1;
     struct qkv_args a = {.y = d->y,
@@ -428,8 +431,8 @@ static int op_qkv(struct cuda_device *d, const struct plan *p, const struct op_q
 }
 
 /* Per-head products: y[h] = W[h] x[h], in float. */
-static int run_heads(struct cuda_device *d, weight_id w, const float *x, uint64_t ldx, uint32_t x_step, float *y, uint64_t ldy,
-                     uint32_t y_step, uint32_t m, struct err *e)
+static int run_heads(struct cuda_device *d, weight_id w, const float *x, uint64_t ldx, uint32_t x_step,
+                     float *y, uint64_t ldy, uint32_t y_step, uint32_t m, struct err *e)
 {
     struct float_args a = {.w = *mat_of(d, w),
                            .x = x,
@@ -497,7 +500,8 @@ static bool feeds_product(const struct plan *p, uint32_t i)
     return n->in.buffer == o->out.buffer && n->in.col == o->out.col && n->norm.kind == NORM_NONE;
 }
 
-static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, struct attn_args *a, struct err *e)
+static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, struct attn_args *a,
+                       struct err *e)
 {
     const struct op_attn *o = &p->ops[i].attn;
     uint32_t span = d->longest, blocks = a->kv.heads * d->meta.seqs, want = (uint32_t)d->g->profile.sms * 3;
@@ -583,15 +587,20 @@ static int run_act(struct cuda_device *d, enum path path, struct act_args *a, bo
 /* Rows without a norm, packed by as many warps as they have columns of 256. */
 static int put_wide(struct cuda_device *d, const struct input *in, struct err *e)
 {
-    struct act_args a = {.up = in->x, .ld = in->ldx, .m = in->m, .k = in->k, .act = ACT_NONE, .out = out_of(d, PATH_PACK, in->m, in->k)};
+    struct act_args a = {.up = in->x,
+                         .ld = in->ldx,
+                         .m = in->m,
+                         .k = in->k,
+                         .act = ACT_NONE,
+                         .out = out_of(d, PATH_PACK, in->m, in->k)};
     if (may_wait(d, PATH_PACK, in))
         return put_input(d, PATH_PACK, in, e);
     return put_act(d, PATH_PACK, &a, e);
 }
 
 /* norm, gate and up, activation: the input of the down product is then in place. */
-static int ffn_up(struct cuda_device *d, enum path path, const struct input *in, const struct linear *gate, const struct linear *up,
-                  enum act_kind act, struct err *e)
+static int ffn_up(struct cuda_device *d, enum path path, const struct input *in, const struct linear *gate,
+                  const struct linear *up, enum act_kind act, struct err *e)
 {
     uint32_t f = mat_of(d, up->weight)->n, n = gate->weight ? 2 * f : f, m = in->m;
     bool half = path == PATH_HALF;
@@ -602,7 +611,8 @@ static int ffn_up(struct cuda_device *d, enum path path, const struct input *in,
     }
     if (put_input(d, path, in, e))
         return -1;
-    if (path == PATH_PACK && gate->weight && run_of(d, two, 0, 2) == 2 && !d->no_fuse) {
+    if (path == PATH_PACK && gate->weight && run_of(d, two, 0, 2) == 2 && !d->no_fuse &&
+        !layout_plain_bytes(mat_of(d, up->weight)->fmt)) {
         const struct after pair = {.scale = 1.0f, .paired = true, .act = act};
         struct input h = {d->y, f, m, f, NULL, NULL, false};
         two[0].ldy = f;
@@ -627,11 +637,14 @@ static int op_ffn(struct cuda_device *d, const struct op_ffn *o, struct err *e)
     uint32_t m = d->meta.rows;
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->up.weight)->k, &o->norm, NULL, false};
-    return ffn_up(d, path, &in, &o->gate, &o->up, o->act, e) || run_last(d, path, &o->down, &o->tail, m, e) ? -1 : 0;
+    return ffn_up(d, path, &in, &o->gate, &o->up, o->act, e) || run_last(d, path, &o->down, &o->tail, m, e)
+               ? -1
+               : 0;
 }
 
 /* Products of grouped rows with the experts they belong to. x is packed, or float rows in d->x. */
-static int run_experts(struct cuda_device *d, const struct linear *l, float *y, uint64_t ldy, uint32_t groups, struct err *e)
+static int run_experts(struct cuda_device *d, const struct linear *l, float *y, uint64_t ldy, uint32_t groups,
+                       struct err *e)
 {
     const struct mat *w = mat_of(d, l->weight);
     if (d->options.exact) {
@@ -646,17 +659,20 @@ static int run_experts(struct cuda_device *d, const struct linear *l, float *y, 
                                .expert = d->group_expert};
         return gpu_launch(d->g, K_GEMM_FLOAT, gpu_grid(gpu_blocks(w->n, 8), groups, 1, 256, 0), &a, e);
     }
-    struct gemm_args a = {.segs = 1, .k = w->k, .m = 8, .groups = 1, .scale = 1.0f, .x = d->pack, .expert = d->group_expert};
+    struct gemm_args a = {
+        .segs = 1, .k = w->k, .m = 8, .groups = 1, .scale = 1.0f, .x = d->pack, .expert = d->group_expert};
     a.strips = (w->n + TILE_ROWS - 1) / TILE_ROWS;
     struct gpu_gemm how = gpu_gemm_choose(d->g, w->fmt, 8, a.strips * (groups < 8 ? groups : 8), w->k);
     a.split = how.split;
     a.seg[0] = (struct gemm_seg){.w = *w, .y = y, .ldy = ldy, .bias = vector_of(d, l->bias)};
-    struct gpu_grid grid = gpu_grid(gpu_blocks(a.strips, GEMM_WARPS / a.split), groups, 1, GEMM_WARPS * 32, 0);
+    struct gpu_grid grid =
+        gpu_grid(gpu_blocks(a.strips, GEMM_WARPS / a.split), groups, 1, GEMM_WARPS * 32, 0);
     return gpu_launch(d->g, how.kernel, grid, &a, e);
 }
 
 /* Router and grouping of m rows whose normed form is in z; the number of groups of eight pairs. */
-static uint32_t moe_route(struct cuda_device *d, const struct op_moe *o, uint32_t m, uint32_t width, struct err *e)
+static uint32_t moe_route(struct cuda_device *d, const struct op_moe *o, uint32_t m, uint32_t width,
+                          struct err *e)
 {
     uint32_t pairs = m * o->used, groups = pairs / 8 + (pairs < o->experts ? pairs : o->experts);
     struct float_args r = {.w = *mat_of(d, o->router.weight),
@@ -687,7 +703,8 @@ static uint32_t moe_route(struct cuda_device *d, const struct op_moe *o, uint32_
                            .slot = d->slot,
                            .slot_row = d->slot_row,
                            .group_expert = d->group_expert};
-    if (gpu_launch(d->g, K_GEMM_FLOAT, gpu_grid(gpu_blocks(o->experts, 8), gpu_blocks(m, 8), 1, 256, 0), &r, e) ||
+    if (gpu_launch(d->g, K_GEMM_FLOAT, gpu_grid(gpu_blocks(o->experts, 8), gpu_blocks(m, 8), 1, 256, 0), &r,
+                   e) ||
         gpu_launch(d->g, K_ROUTE, gpu_grid(m, 1, 1, 32, 0), &c, e) ||
         gpu_launch(d->g, K_GROUP, gpu_grid(1, 1, 1, 1024, 0), &s, e))
         return 0;
@@ -695,13 +712,15 @@ static uint32_t moe_route(struct cuda_device *d, const struct op_moe *o, uint32_
 }
 
 /* The shared expert of m rows (normed, in z) into d->shared. */
-static int moe_shared(struct cuda_device *d, const struct op_moe *o, uint32_t m, uint32_t width, struct err *e)
+static int moe_shared(struct cuda_device *d, const struct op_moe *o, uint32_t m, uint32_t width,
+                      struct err *e)
 {
     enum path path = d->options.exact ? PATH_FLOAT : PATH_PACK;
     struct input in = {d->z, width, m, width, NULL, NULL, false};
     if (ffn_up(d, path, &in, &o->shared_gate, &o->shared_up, o->act == ACT_SWIGLU_OAI ? ACT_SILU : o->act, e))
         return -1;
-    struct product down = {o->shared_down.weight, o->shared_down.bias, d->shared, mat_of(d, o->shared_down.weight)->n};
+    struct product down = {o->shared_down.weight, o->shared_down.bias, d->shared,
+                           mat_of(d, o->shared_down.weight)->n};
     if (run_products(d, path, &down, 1, m, &plain, e))
         return -1;
     if (!o->shared_router)
@@ -719,7 +738,8 @@ static int moe_shared(struct cuda_device *d, const struct op_moe *o, uint32_t m,
 /* Rows [first, first + m) of an expert layer: y = sum of the experts, into d->y's second part, then the tail. */
 static int moe_rows(struct cuda_device *d, const struct op_moe *o, uint32_t first, uint32_t m, struct err *e)
 {
-    uint32_t width = mat_of(d, o->up.weight)->k, f = mat_of(d, o->up.weight)->n, n = mat_of(d, o->down.weight)->n;
+    uint32_t width = mat_of(d, o->up.weight)->k, f = mat_of(d, o->up.weight)->n,
+             n = mat_of(d, o->down.weight)->n;
     struct pack_args norm = {.x = at(d, o->in) + first * ld(d, o->in),
                              .ldx = ld(d, o->in),
                              .m = m,
@@ -769,7 +789,9 @@ static int moe_rows(struct cuda_device *d, const struct op_moe *o, uint32_t firs
                           .post = norm_of(d, &o->tail.post),
                           .after = norm_of(d, &o->tail.after),
                           .scale = o->tail.scale,
-                          .residual = o->tail.residual.buffer ? at(d, o->tail.residual) + first * ld(d, o->tail.residual) : NULL,
+                          .residual = o->tail.residual.buffer
+                                          ? at(d, o->tail.residual) + first * ld(d, o->tail.residual)
+                                          : NULL,
                           .ldr = ld(d, o->tail.residual),
                           .out = at(d, o->tail.out) + first * ld(d, o->tail.out),
                           .ldo = ld(d, o->tail.out)};
@@ -807,7 +829,8 @@ static int op_logits(struct cuda_device *d, const struct plan *p, const struct o
     struct input in = {at(d, o->in), ld(d, o->in), m, w->k, &o->norm, d->meta.out, false};
     /* Where nothing follows, the product writes to the host's memory itself: the transfer hides behind it. */
     d->direct = path == PATH_PACK && o->scale == 1.0f && o->softcap <= 0.0f;
-    struct product head = {o->head.weight, path == PATH_HALF ? 0 : o->head.bias, d->direct ? d->results : d->logits, w->n};
+    struct product head = {o->head.weight, path == PATH_HALF ? 0 : o->head.bias,
+                           d->direct ? d->results : d->logits, w->n};
     if (put_input(d, path, &in, e) || run_finished(d, path, &head, 1, m, e))
         return -1;
     bool bias = path == PATH_HALF && o->head.bias;
@@ -838,7 +861,8 @@ int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err 
     case OP_HEADS: {
         const struct op_heads *h = &o->heads;
         const struct mat *w = mat_of(d, h->weight);
-        return run_heads(d, h->weight, at(d, h->in), ld(d, h->in), w->k, at(d, h->out), ld(d, h->out), w->n, d->meta.rows, e);
+        return run_heads(d, h->weight, at(d, h->in), ld(d, h->in), w->k, at(d, h->out), ld(d, h->out), w->n,
+                         d->meta.rows, e);
     }
     case OP_OUT: {
         int bad = op_out(d, &o->out, e);
@@ -853,101 +877,4 @@ int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err 
         return op_logits(d, p, &o->logits, e);
     }
     return err_set(e, ERR_DATA, "operation %u of the plan is of no known kind", i);
-}
-
-static uint32_t most(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
-/* A linear layer: its width in, and what decoding it takes where many rows may come. */
-static void measure_linear(const struct cuda_device *d, struct step_sizes *s, weight_id w, bool head)
-{
-    if (!w)
-        return;
-    const struct mat *m = &d->weights.mat[w];
-    s->k = most(s->k, m->k);
-    uint64_t bytes = (uint64_t)((m->n + 127) / 128 * 128) * ((m->k + 31) / 32 * 32) * 2;
-    if (!head && m->count == 1)
-        s->decoded = bytes > s->decoded ? bytes : s->decoded;
-}
-
-static void measure_attn(const struct cuda_device *d, const struct op_attn *o, struct step_sizes *s)
-{
-    /* a block of decode has at most 16 queries; see attn_decode for how many blocks there are */
-    uint64_t blocks = (uint64_t)d->g->profile.sms * 4 + 2ull * o->kv_heads * d->max_seqs;
-    uint64_t parts = blocks * DECODE_QUERIES;
-    s->part = parts * o->v_dim > s->part ? parts * o->v_dim : s->part;
-    s->part_ml = parts * 2 > s->part_ml ? parts * 2 : s->part_ml;
-}
-
-static void measure_moe(const struct cuda_device *d, const struct op_moe *o, struct step_sizes *s)
-{
-    uint32_t rows = d->max_rows < MOE_ROWS ? d->max_rows : MOE_ROWS, pairs = rows * o->used;
-    uint32_t slots = (pairs / 8 + (pairs < o->experts ? pairs : o->experts)) * 8;
-    uint32_t f = d->weights.mat[o->up.weight].n, n = d->weights.mat[o->down.weight].n, k = d->weights.mat[o->up.weight].k;
-    /* y and the packed input hold slots rows, not max_rows: said as a width of max_rows rows */
-    uint64_t y = (uint64_t)slots * most(2 * f, n), per = (y + d->max_rows - 1) / d->max_rows;
-    s->y = most(s->y, (uint32_t)per);
-    uint64_t wide = (uint64_t)slots * most((k + 255) / 256 * 256, (f + 255) / 256 * 256);
-    s->k = most(s->k, (uint32_t)((wide + d->max_rows - 1) / d->max_rows));
-    s->z = most(s->z, most(k, n));
-    s->experts = most(s->experts, o->experts);
-    s->used = most(s->used, o->used);
-    s->shared_width = most(s->shared_width, n);
-    measure_linear(d, s, o->shared_up.weight, true);
-    measure_linear(d, s, o->shared_down.weight, true);
-    if (o->shared_up.weight)
-        s->y = most(s->y, 2 * d->weights.mat[o->shared_up.weight].n);
-}
-
-int step_measure(const struct cuda_device *d, const struct plan *p, struct step_sizes *s, struct err *e)
-{
-    const struct mat *w = d->weights.mat;
-    *s = (struct step_sizes){.y = 1, .k = 1, .z = 1, .part = 1, .part_ml = 1};
-    for (uint32_t i = 1; i < p->buffers; i++)
-        if (p->width[i] > NORM_WIDTH_MOST)
-            return err_set(e, ERR_DATA, "rows of %u values: the GPU takes %d", p->width[i], NORM_WIDTH_MOST);
-    for (uint32_t i = 0; i < p->count; i++) {
-        const struct op *o = &p->ops[i];
-        switch (o->kind) {
-        case OP_QKV:
-            measure_linear(d, s, o->qkv.q.weight, false);
-            measure_linear(d, s, o->qkv.k.weight, false);
-            measure_linear(d, s, o->qkv.v.weight, false);
-            s->y = most(s->y, o->qkv.heads * o->qkv.k_dim + o->qkv.kv_heads * (o->qkv.k_dim + o->qkv.v_dim));
-            break;
-        case OP_LATENT:
-            measure_linear(d, s, o->latent.q_a.weight, false);
-            measure_linear(d, s, o->latent.q_b.weight, false);
-            measure_linear(d, s, o->latent.kv_a.weight, false);
-            s->y = most(s->y, o->latent.heads * (o->latent.nope + o->latent.rope.dims));
-            s->z = most(s->z, o->latent.latent + o->latent.rope.dims + (o->latent.q_a.weight ? w[o->latent.q_a.weight].n : 0));
-            break;
-        case OP_ATTN:
-            measure_attn(d, &o->attn, s);
-            if (o->attn.v_dim > 1024)
-                return err_set(e, ERR_DATA, "attention of layer %u has heads of %u values: the GPU takes 1024", o->layer,
-                               o->attn.v_dim);
-            break;
-        case OP_OUT:
-            measure_linear(d, s, o->out.linear.weight, false);
-            s->y = most(s->y, w[o->out.linear.weight].n);
-            break;
-        case OP_FFN:
-            measure_linear(d, s, o->ffn.up.weight, false);
-            measure_linear(d, s, o->ffn.down.weight, false);
-            s->y = most(s->y, most(2 * w[o->ffn.up.weight].n, w[o->ffn.down.weight].n));
-            break;
-        case OP_MOE:
-            measure_moe(d, &o->moe, s);
-            break;
-        case OP_LOGITS:
-            measure_linear(d, s, o->logits.head.weight, true);
-            break;
-        default:
-            break;
-        }
-    }
-    return 0;
 }

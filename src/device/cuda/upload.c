@@ -67,8 +67,8 @@ static uint32_t same_as(const struct weights *w, uint32_t i)
 {
     for (uint32_t j = 1; j < i; j++) {
         const struct weight *a = &w->all[i], *b = &w->all[j];
-        if (a->data == b->data && a->type == b->type && a->rows == b->rows && a->cols == b->cols && a->count == b->count &&
-            a->row_bytes == b->row_bytes)
+        if (a->data == b->data && a->type == b->type && a->rows == b->rows && a->cols == b->cols &&
+            a->count == b->count && a->row_bytes == b->row_bytes)
             return j;
     }
     return 0;
@@ -124,7 +124,8 @@ static uint32_t make_jobs(const struct weights *w, struct job *jobs)
         for (uint32_t m = 0; m < a->count; m++)
             for (uint64_t r = 0; r < a->rows; r += rows) {
                 if (jobs)
-                    jobs[n] = (struct job){i, m, (uint32_t)r, (uint32_t)(a->rows - r < rows ? a->rows - r : rows)};
+                    jobs[n] =
+                        (struct job){i, m, (uint32_t)r, (uint32_t)(a->rows - r < rows ? a->rows - r : rows)};
                 n++;
             }
     }
@@ -216,7 +217,8 @@ static int open_slots(struct loader *l, int threads, struct err *e)
     for (int t = 0; t < threads; t++)
         for (int i = 0; i < SLOTS; i++) {
             struct slot *s = &l->slot[t][i];
-            if (!(s->host = gpu_pinned(g, SLOT_BYTES, e)) || !(s->device = gpu_alloc(g, SLOT_BYTES, "the upload ring", e)) ||
+            if (!(s->host = gpu_pinned(g, SLOT_BYTES, e)) ||
+                !(s->device = gpu_alloc(g, SLOT_BYTES, "the upload ring", e)) ||
                 gpu_check(g, g->cu->event_create(&s->done, CU_EVENT_NO_TIMING), "making an event", e))
                 return -1;
             if (!(s->decoded = mem_alloc(l->widest, sizeof(float))))

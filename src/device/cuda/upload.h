@@ -6,7 +6,8 @@
 
 struct upload {
     struct gpu *g;
-    struct mat *mat; /* (weights.count + 1); base NULL for index 0; the last is for whoever needs a part of another */
+    struct mat *
+        mat; /* (weights.count + 1); base NULL for index 0; the last is for whoever needs a part of another */
     uint32_t count;
     cu_ptr pool;
     uint64_t bytes;

@@ -18,7 +18,8 @@ extern "C" __global__ void repack(const __grid_constant__ struct repack_args p)
 }
 
 /* A warp writes 256 values, 512 bytes; four such rounds in flight. */
-template <int FMT> static __device__ __forceinline__ void dequant_row(const struct dequant_args &p, uint32_t r)
+template <int FMT>
+static __device__ __forceinline__ void dequant_row(const struct dequant_args &p, uint32_t r)
 {
     const uint32_t k8 = (p.w.k + 31) / 32 * 4;
     uint16_t *to = p.dst + (uint64_t)(r - p.first) * p.kp;
@@ -26,8 +27,8 @@ template <int FMT> static __device__ __forceinline__ void dequant_row(const stru
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (i < k8)
             decode8(p.w.base, p.w.stride, FMT, p.w.k, r, i, v);
-        *(uint4 *)(to + 8 * (uint64_t)i) =
-            make_uint4(half_bits2(v[0], v[1]), half_bits2(v[2], v[3]), half_bits2(v[4], v[5]), half_bits2(v[6], v[7]));
+        *(uint4 *)(to + 8 * (uint64_t)i) = make_uint4(half_bits2(v[0], v[1]), half_bits2(v[2], v[3]),
+                                                      half_bits2(v[4], v[5]), half_bits2(v[6], v[7]));
     }
 }
 
@@ -55,8 +56,9 @@ static __device__ void dequant_q4k(const struct dequant_args &p)
             struct pair32 w = {side ? q[sub / 2].z : q[sub / 2].x, side ? q[sub / 2].w : q[sub / 2].y};
             float v[8];
             decode_q4_k(w, head, sub, v);
-            *(uint4 *)(p.dst + (uint64_t)r * p.kp + 256 * column + 32 * sub + 8 * t) = make_uint4(
-                half_bits2(v[0], v[1]), half_bits2(v[2], v[3]), half_bits2(v[4], v[5]), half_bits2(v[6], v[7]));
+            *(uint4 *)(p.dst + (uint64_t)r * p.kp + 256 * column + 32 * sub + 8 * t) =
+                make_uint4(half_bits2(v[0], v[1]), half_bits2(v[2], v[3]), half_bits2(v[4], v[5]),
+                           half_bits2(v[6], v[7]));
         }
     }
 }
@@ -70,9 +72,9 @@ extern "C" __global__ void __launch_bounds__(256) dequant(const __grid_constant_
 {
     const uint32_t r = p.first + blockIdx.x;
     switch (p.w.fmt) {
-#define CASE(f)                                                                                                        \
-    case f:                                                                                                            \
-        dequant_row<f>(p, r);                                                                                          \
+#define CASE(f)                                                                                              \
+    case f:                                                                                                  \
+        dequant_row<f>(p, r);                                                                                \
         break;
         CASE(FMT_F32)
         CASE(FMT_F16)
@@ -237,13 +239,16 @@ extern "C" __global__ void __launch_bounds__(256) gemv_q4k_dp4a(const __grid_con
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             low = __dp4a((int)(w[i] & 0x0f0f0f0fu), *(const int *)(x0 + 4 + 16 * (part & 1) + 4 * i), low);
-            high = __dp4a((int)(w[i] >> 4 & 0x0f0f0f0fu), *(const int *)(x1 + 4 + 16 * (part & 1) + 4 * i), high);
+            high = __dp4a((int)(w[i] >> 4 & 0x0f0f0f0fu), *(const int *)(x1 + 4 + 16 * (part & 1) + 4 * i),
+                          high);
         }
         float d = decode_half((uint16_t)h.x), dmin = decode_half((uint16_t)(h.x >> 16));
         uint32_t ds0 = *(const uint32_t *)x0, ds1 = *(const uint32_t *)x1;
-        acc += d * ((float)s0 * decode_half((uint16_t)ds0) * (float)low + (float)s1 * decode_half((uint16_t)ds1) * (float)high);
+        acc += d * ((float)s0 * decode_half((uint16_t)ds0) * (float)low +
+                    (float)s1 * decode_half((uint16_t)ds1) * (float)high);
         if ((part & 1) == 0)
-            acc -= dmin * ((float)m0 * decode_half((uint16_t)(ds0 >> 16)) + (float)m1 * decode_half((uint16_t)(ds1 >> 16)));
+            acc -= dmin * ((float)m0 * decode_half((uint16_t)(ds0 >> 16)) +
+                           (float)m1 * decode_half((uint16_t)(ds1 >> 16)));
     }
     acc = warp_sum(acc);
     if (lane == 0)
