@@ -49,16 +49,16 @@ static int message_flatten(json_t *message, const json_t *parts)
     return string ? json_object_set_new(message, "content", string) : -1;
 }
 
-/* Beside tool calls some templates want "" for no content, and some null. */
+/* Beside tool calls some templates want "" for no content, and some null; those that know no calls want a text. */
 static int message_empty(json_t *message, const struct chat_caps *caps)
 {
     const json_t *content = json_object_get(message, "content");
     bool null = !content || json_is_null(content),
          empty = json_is_string(content) && !json_string_length(content);
     if (!json_array_size(json_object_get(message, "tool_calls")) ||
-        caps->calls_with_empty == caps->calls_with_null)
+        (caps->calls_with_empty && caps->calls_with_null))
         return 0;
-    if (null && caps->calls_with_empty)
+    if (null && !caps->calls_with_null)
         return json_object_set_new(message, "content", json_string(""));
     return empty && caps->calls_with_null ? json_object_set_new(message, "content", json_null()) : 0;
 }

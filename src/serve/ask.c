@@ -97,8 +97,10 @@ int ask_messages(struct answer *a, const json_t *messages)
             return answer_fail(a, 400, param, "%s has no role", param);
         if (json_is_array(content) && ask_parts(a, i, content))
             return -1;
-        bool calls = json_is_array(json_object_get(m, "tool_calls"));
-        bool none = !content || json_is_null(content);
+        bool calls = json_array_size(json_object_get(m, "tool_calls")) > 0;
+        bool none = !content || json_is_null(content), ours = !strcmp(field_text(m, "role"), "assistant");
+        if (none && !calls && ours && !json_object_set_new(m, "content", json_string("")))
+            continue;
         if ((none && !calls) || !(none || json_is_string(content) || json_is_array(content)))
             return answer_fail(a, 400, param, "the content of %s has to be a text or a list of parts", param);
     }

@@ -255,7 +255,9 @@ def test_chat(client):
     assert again.usage.prompt_tokens_details.cached_tokens > 0
     assert first.timings["predicted_n"] == 12
     client.chat.completions.create(model="smol", max_tokens=2, messages=[
-        {"role": "developer", "content": "Be short."}, *HI, {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "developer", "content": "Be short."}, *HI, {"role": "assistant", "content": None},
+        {"role": "user", "content": "Again."}, {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
         {"role": "user", "content": "Again."}])
 
 
