@@ -3,12 +3,14 @@
 
 #include "base/mem.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { POOL_SPINS = 2000, POOL_MOST = 1024 };
@@ -23,35 +25,34 @@ struct pool {
     void (*fn)(void *, int, int);
     void *arg;
     bool closing;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
+    atomic_int sleepers;
     _Alignas(64) atomic_uint job;        /* counts jobs: a change starts one */
-    _Alignas(64) atomic_int running;     /* workers that have not finished the job */
+    _Alignas(64) atomic_uint running;    /* workers that have not finished the job */
     _Alignas(64) atomic_int arrived;     /* at the barrier */
     _Alignas(64) atomic_uint generation; /* of the barrier */
 };
 
-static inline void pool_pause(int *spins)
+/* Waits until *word is no longer `old`: spins for some tens of microseconds, then sleeps. On a busy machine the
+ * other worker may not be running at all: to sleep gives it the core, and keeps our own turn for when we wake. */
+static void pool_wait(struct pool *p, atomic_uint *word, unsigned old)
 {
-    if (++*spins < POOL_SPINS)
-        __builtin_ia32_pause();
-    else
-        sched_yield();
-}
-
-static void pool_wait_job(struct pool *p, unsigned seen)
-{
-    for (int spins = 0; spins < 20 * POOL_SPINS; spins++) {
-        if (atomic_load_explicit(&p->job, memory_order_acquire) != seen)
+    for (int spins = 0; spins < POOL_SPINS; spins++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != old)
             return;
         __builtin_ia32_pause();
-        if (spins % POOL_SPINS == POOL_SPINS - 1)
-            sched_yield();
     }
-    pthread_mutex_lock(&p->mutex);
-    while (atomic_load(&p->job) == seen)
-        pthread_cond_wait(&p->wake, &p->mutex);
-    pthread_mutex_unlock(&p->mutex);
+    atomic_fetch_add(&p->sleepers, 1);
+    while (atomic_load(word) == old)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+    atomic_fetch_sub(&p->sleepers, 1);
+}
+
+/* After a change of *word. A sleeper counts itself before it looks at the word a last time, and we change the
+ * word before we look at the count: one of the two sees the other. */
+static void pool_wake(struct pool *p, atomic_uint *word)
+{
+    if (atomic_load(&p->sleepers))
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, POOL_MOST, NULL, NULL, 0);
 }
 
 static void *pool_thread(void *arg)
@@ -59,21 +60,20 @@ static void *pool_thread(void *arg)
     struct worker *w = arg;
     struct pool *p = w->pool;
     for (unsigned seen = 0;; seen++) {
-        pool_wait_job(p, seen);
+        pool_wait(p, &p->job, seen);
         if (p->closing)
             return NULL;
         p->fn(p->arg, w->index, p->n);
-        atomic_fetch_sub_explicit(&p->running, 1, memory_order_release);
+        if (atomic_fetch_sub(&p->running, 1) == 1)
+            pool_wake(p, &p->running);
     }
 }
 
 static void pool_start(struct pool *p)
 {
-    atomic_store(&p->running, p->n - 1);
-    pthread_mutex_lock(&p->mutex);
-    atomic_fetch_add_explicit(&p->job, 1, memory_order_release);
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->mutex);
+    atomic_store(&p->running, (unsigned)p->n - 1);
+    atomic_fetch_add(&p->job, 1);
+    pool_wake(p, &p->job);
 }
 
 void pool_run(struct pool *p, void (*fn)(void *, int, int), void *arg)
@@ -83,9 +83,8 @@ void pool_run(struct pool *p, void (*fn)(void *, int, int), void *arg)
     if (p->n > 1)
         pool_start(p);
     fn(arg, 0, p->n);
-    int spins = 0;
-    while (atomic_load_explicit(&p->running, memory_order_acquire))
-        pool_pause(&spins);
+    for (unsigned left; (left = atomic_load_explicit(&p->running, memory_order_acquire));)
+        pool_wait(p, &p->running, left);
 }
 
 void pool_barrier(struct pool *p, int worker)
@@ -94,14 +93,13 @@ void pool_barrier(struct pool *p, int worker)
     if (p->n == 1)
         return;
     unsigned g = atomic_load_explicit(&p->generation, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) == p->n - 1) {
-        atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&p->generation, g + 1, memory_order_release);
+    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) < p->n - 1) {
+        pool_wait(p, &p->generation, g);
         return;
     }
-    int spins = 0;
-    while (atomic_load_explicit(&p->generation, memory_order_acquire) == g)
-        pool_pause(&spins);
+    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+    atomic_store(&p->generation, g + 1);
+    pool_wake(p, &p->generation);
 }
 
 int pool_size(const struct pool *p)
@@ -149,8 +147,6 @@ struct pool *pool_open(int n, struct err *e)
     }
     memset(p, 0, sizeof *p);
     p->n = 1;
-    pthread_mutex_init(&p->mutex, NULL);
-    pthread_cond_init(&p->wake, NULL);
     p->threads = mem_zalloc((size_t)n, sizeof *p->threads);
     p->workers = mem_zalloc((size_t)n, sizeof *p->workers);
     if (!p->threads || !p->workers) {
@@ -178,8 +174,6 @@ void pool_close(struct pool *p)
     pool_start(p);
     for (int i = 1; i < p->n; i++)
         pthread_join(p->threads[i], NULL);
-    pthread_mutex_destroy(&p->mutex);
-    pthread_cond_destroy(&p->wake);
     mem_free(p->threads);
     mem_free(p->workers);
     mem_free(p);

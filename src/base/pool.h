@@ -1,6 +1,5 @@
 /* A pool of compute threads: fork and join, cheap enough for a few hundred a token. The caller is
- * worker 0. Between jobs the others spin for a short while, then sleep; when the machine is busier
- * than it has cores they yield instead of spinning. One job at a time; one caller at a time. */
+ * worker 0. Who waits spins for some tens of microseconds, then sleeps. One job at a time; one caller at a time. */
 #pragma once
 
 #include "base/err.h"
