@@ -1,5 +1,5 @@
 # The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
-.PHONY: all run test build asan tsan fuzz soak bench check format install portable test-models clean
+.PHONY: all cuda-all run test build asan tsan fuzz soak bench check format install portable test-models clean
 
 MODEL ?= smollm2
 PROMPT ?= Why is the sky blue? Answer in two sentences.
@@ -50,6 +50,12 @@ format:
 asan tsan portable:
 	@scripts/setup build
 	@scripts/build $@
+
+# Kernels for every card that is supported, not only for the one at hand.
+cuda-all:
+	@scripts/setup build
+	cmake --preset release -DQUERN_CUDA_ARCHS="80;86;89;90a;100;120;ptx90"
+	cmake --build build
 
 install: build
 	cmake --install build
