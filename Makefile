@@ -1,5 +1,5 @@
 # The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
-.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models clean
+.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models clean cuda-all package
 
 MODEL ?= smollm2
 PROMPT ?= Why is the sky blue? Answer in two sentences.
@@ -57,6 +57,22 @@ format:
 asan tsan portable:
 	@scripts/setup build
 	@scripts/build $@
+
+# Kernels for every card that is supported, not only for the one at hand.
+CARDS = 80;86;89;90a;100;120;ptx90
+
+# Kernels for every card that is supported: for release, not for every day.
+cuda-all:
+	@scripts/setup build
+	cmake --preset release -DQUERN_CUDA_ARCHS="$(CARDS)"
+	cmake --build build
+
+# One archive with one file that runs anywhere: build-portable/quern.tar.gz
+package:
+	@scripts/setup build
+	cmake --preset portable -DQUERN_CUDA_ARCHS="$(CARDS)"
+	cmake --build build-portable
+	tar -czf build-portable/quern.tar.gz README.md LICENSE CHANGELOG.md include -C build-portable quern
 
 install: build
 	cmake --install build
