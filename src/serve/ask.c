@@ -294,6 +294,7 @@ static int ask_format(struct answer *a, struct ask *q)
     if (!v || rule_open(&q->rule, c, v, &e))
         return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "response_format", "%s", e.text);
     q->request.rule = q->rule;
+    a->endless = false; /* under a rule an end token ends */
     return 0;
 }
 
@@ -315,7 +316,7 @@ static int ask_options(struct answer *a, struct ask *q)
         return answer_fail(a, 400, "echo", "echo does not go together with logprobs");
     r->logprobs = a->logprobs;
     r->top_logprobs = a->tops;
-    r->ignore_eog = field_bool(b, "ignore_eos");
+    r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
     r->most = (uint32_t)field_int(b, "max_completion_tokens", field_int(b, "max_tokens", a->chat ? 0 : 16));
     r->salt = a->key;
     r->wake = work_wake;

@@ -104,6 +104,7 @@ struct answer {
     struct failure failure;
     struct buf reply;
     bool chat, stream, include_usage, logprobs, echo;
+    bool endless; /* end tokens are text like others */
     uint32_t tops;
     struct ids prompts[SERVE_CHOICES];
     uint32_t prompt_count;

@@ -23,7 +23,7 @@ static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
 /* Tokens that count as text: the one that ends the answer does not. */
 static size_t tell_count(const struct answer *a, const struct probs *p)
 {
-    bool ended = p->count && loaded_ends(a->server->loaded, p->ids[p->count - 1]);
+    bool ended = p->count && !a->endless && loaded_ends(a->server->loaded, p->ids[p->count - 1]);
     return p->count - ended;
 }
 

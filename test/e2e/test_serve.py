@@ -331,6 +331,8 @@ def test_logprobs(client):
     streamed = [t.token for c in client.chat.completions.create(**ask, stream=True)
                 for t in (c.choices[0].logprobs.content if c.choices[0].logprobs else [])]
     assert streamed == [t.token for t in whole.logprobs.content]
+    on = client.chat.completions.create(**{**ask, "max_tokens": 60}, extra_body={"ignore_eos": True}).choices[0]
+    assert len(on.logprobs.content) == 60  # end tokens count where they do not end
 
 
 def test_logit_bias(server, client):
