@@ -34,6 +34,7 @@ void answer_start(struct conn *c)
     a->key = c->key;
     a->body = c->http.body; /* taken over */
     c->http.body = (struct buf){0};
+    c->body_bytes = 0;
     a->created = time(NULL);
     memcpy(a->id, c->id, sizeof a->id);
     c->answer = a;
@@ -55,6 +56,7 @@ static void answer_free(struct answer *a)
     work_forget(a);
     for (uint32_t i = 0; i < a->prompt_count; i++)
         ids_free(&a->prompts[i]);
+    a->server->body_bytes -= a->body.cap;
     buf_free(&a->body);
     buf_free(&a->reply);
     a->server->answer_count--;

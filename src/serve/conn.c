@@ -15,6 +15,7 @@
 enum {
     CONN_INPUT_MOST = 256 << 10,  /* of requests behind the one that is being answered */
     CONN_OUTPUT_MOST = 256 << 10, /* of a stream: above, the client is waited for */
+    CONN_BODIES = 256 << 20,      /* of all bodies together: above, 503 */
     CONN_IDLE = 60,               /* seconds */
     CONN_HEAD = 10,
     CONN_BODY = 30,
@@ -118,11 +119,27 @@ void conn_close_when_sent(struct conn *c)
     c->since = clock_now();
 }
 
+/* A thousand large bodies must not take all memory. */
+static void conn_count_body(struct conn *c)
+{
+    size_t bytes = c->http.body.cap, *all = &c->server->body_bytes;
+    bool grew = bytes > c->body_bytes;
+    *all += bytes - c->body_bytes;
+    c->body_bytes = bytes;
+    if (grew && *all > CONN_BODIES && c->http.state < HTTP_DONE) {
+        c->http.state = HTTP_BAD;
+        c->http.status = 503;
+        c->http.why = "too many large requests at once";
+        c->http.keep = false;
+    }
+}
+
 /* On to the next request. */
 static void conn_next(struct conn *c)
 {
     bool keep = c->http.keep;
     http_reset(&c->http);
+    conn_count_body(c);
     c->route = NULL;
     c->streaming = c->continued = c->origin_ok = false;
     c->phase = PHASE_IDLE;
@@ -233,6 +250,7 @@ static void conn_read(struct bufferevent *bev, void *arg)
     struct evbuffer_iovec part;
     while (!c->answer && evbuffer_peek(in, -1, NULL, &part, 1) > 0 && c->http.state < HTTP_DONE) {
         evbuffer_drain(in, http_feed(&c->http, part.iov_base, part.iov_len));
+        conn_count_body(c);
         conn_phase(c);
     }
     if (c->answer || c->http.state < HTTP_DONE)
@@ -304,6 +322,7 @@ void conn_free(struct conn *c)
     if (c->next)
         c->next->link = c->link;
     c->server->conn_count--;
+    c->server->body_bytes -= c->body_bytes;
     bufferevent_free(c->bev);
     http_free(&c->http);
     mem_free(c);
@@ -325,7 +344,7 @@ void conn_tick(struct conn *c, double now)
 {
     double waited = now - c->since;
     bool pending = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;
-    bool idle = c->phase == PHASE_IDLE && (waited > CONN_IDLE || c->server->draining);
+    bool idle = c->phase == PHASE_IDLE && waited > (c->server->draining ? CONN_LINGER : CONN_IDLE);
     bool late =
         (c->phase == PHASE_HEAD && waited > CONN_HEAD) || (c->phase == PHASE_BODY && waited > CONN_BODY);
     if (c->answer)

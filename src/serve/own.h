@@ -37,6 +37,7 @@ struct server {
     double drain_until;
     struct conn *conns;
     uint32_t conn_count, answer_count;
+    size_t body_bytes; /* of requests, whole or not, all together */
     time_t started;
     struct metrics metrics;
     /* guarded by the mutex */
@@ -60,10 +61,11 @@ struct conn {
     double started;   /* when the request was whole */
     double last_sent; /* for keep-alive in streams */
     int phase;
-    bool continued; /* "100 Continue" has been sent */
-    bool streaming; /* in a reply without a known length */
-    bool closing;   /* no more requests; ends when the output has gone */
-    bool lingering; /* all is sent; waits for the other side to end */
+    size_t body_bytes; /* its part of the server's */
+    bool continued;    /* "100 Continue" has been sent */
+    bool streaming;    /* in a reply without a known length */
+    bool closing;      /* no more requests; ends when the output has gone */
+    bool lingering;    /* all is sent; waits for the other side to end */
     bool origin_ok;
     uint32_t key; /* which one it came with, from 1; 0 = none */
     char id[40];  /* of the request */

@@ -365,9 +365,12 @@ def start(server, **fields):
 
 def test_a_client_that_leaves_cancels(server):
     server.settle()
-    before = server.metric("quern_cancelled_total")
-    streams = [start(server) for _ in range(4)]  # two run, two wait
-    assert b"data: " in streams[0].recv(4096)
+    before, asked = server.metric("quern_cancelled_total"), server.metric("quern_submitted_total")
+    streams = [start(server) for _ in range(4)]
+    for _ in range(200):
+        if server.metric("quern_submitted_total") == asked + 4:
+            break
+        time.sleep(0.02)
     for s in streams:
         s.close()
     server.settle()
@@ -407,11 +410,37 @@ def test_parallel_streams_do_not_mix(server, client):
     assert together == alone and len(set(alone.values())) == 3
 
 
-def test_counters_balance(server):
+def test_many_large_bodies_do_not_take_all_memory(server):
+    part, refused, held = b"x" * ((16 << 20) - 1), 0, []
+    for _ in range(20):
+        s = server.connect()
+        held.append(s)
+        try:
+            s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16777216\r\n\r\n" + part)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    for s in held:
+        s.setblocking(False)
+        try:
+            refused += s.recv(100).startswith(b"HTTP/1.1 503")
+        except (BlockingIOError, ConnectionResetError):
+            pass
+        s.close()
+    assert 0 < refused < 20
+    for _ in range(3):  # and the memory is counted back
+        assert server.request("POST", "/tokenize", {"content": "a"})[0] == 200
+
+
+def test_counters_balance(server, client):
+    client.close()  # no test after this one asks with it
     server.settle()
     parts = sum(server.metric(f"quern_{n}_total") for n in ("finished", "cancelled", "failed"))
     assert server.metric("quern_submitted_total") == parts
-    assert server.metric("quern_connections") == 1  # the one that asks
+    for _ in range(100):
+        if server.metric("quern_connections") == 1:  # the one that asks
+            return
+        time.sleep(0.05)
+    pytest.fail("connections are left over")
 
 
 # ---- keys and the end ----
@@ -431,7 +460,7 @@ def test_keys_then_sigterm_with_running_streams(binary, smollm2, tmp_path):
             assert status == 401 and json.loads(body)["error"]["type"] == "authentication_error"
         with pytest.raises(openai.AuthenticationError):
             server.client("wrong").models.list()
-        body = json.dumps({"messages": HI, "max_tokens": 60, "stream": True, "ignore_eos": True}).encode()
+        body = json.dumps({"messages": HI, "max_tokens": 100, "stream": True, "ignore_eos": True}).encode()
         streams = []
         for _ in range(4):
             s = server.connect()
