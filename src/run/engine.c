@@ -33,7 +33,9 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
 static int engine_queue(struct engine *g, struct job *j, struct err *e)
 {
     pthread_mutex_lock(&g->mutex);
-    bool closing = g->closing, full = g->stats.waiting >= g->o.queue;
+    bool closing = g->closing;
+    /* those that come at once are still waiting when there is a slot for them */
+    bool full = g->stats.waiting + g->stats.running >= g->o.queue + g->o.slots;
     if (!closing && !full) {
         *g->waiting_end = j;
         g->waiting_end = &j->next;

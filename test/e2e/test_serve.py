@@ -371,6 +371,7 @@ def test_a_client_that_leaves_cancels(server):
         if server.metric("quern_submitted_total") == asked + 4:
             break
         time.sleep(0.02)
+    assert server.metric("quern_running") == server.metric("quern_waiting") == 2
     for s in streams:
         s.close()
     server.settle()
