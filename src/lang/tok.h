@@ -238,7 +238,8 @@ uint32_t tok_byte_char(unsigned char b);
 int tok_char_byte(uint32_t cp);
 /* "<0xNN>" -> the byte, -1 = it is not one. */
 int tok_byte_name(const char *s, size_t n);
-uint32_t tok_rank_of(float score);
+/* SentencePiece BPE: pairs merge by the score of what they make; tokens that are no text never do. */
+int tok_rank_by_score(struct tokenizer *t, struct err *e);
 static inline uint32_t tok_glue(uint32_t cp)
 {
     return (cp * 0x9e3779b1u) >> 16;

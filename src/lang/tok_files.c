@@ -464,15 +464,7 @@ static int spm_steps(struct tokenizer *t, const struct spm *m, struct err *e)
     tok_find_byte_ids(t);
     if (m->type == 2) {
         snprintf(t->kind, sizeof t->kind, "llama");
-        t->model = MODEL_RANKED;
-        t->rank = mem_alloc((size_t)t->n, sizeof *t->rank);
-        if (!t->rank)
-            return err_memory(e, "the ranks", (unsigned long long)t->n * sizeof *t->rank);
-        for (int32_t i = 0; i < t->n; i++) {
-            bool text = t->attr[i] == TOK_NORMAL || t->attr[i] == TOK_USER || t->attr[i] == TOK_UNUSED;
-            t->rank[i] = text ? tok_rank_of((float)t->score[i]) : UINT32_MAX;
-        }
-        return 0;
+        return tok_rank_by_score(t, e);
     }
     if (m->type != 1)
         return err_set(e, ERR_DATA, "the SentencePiece model is neither BPE nor unigram");

@@ -263,15 +263,9 @@ static int from_spm(struct tokenizer *t, const struct gguf *g, struct err *e)
     struct norm_step *step;
     if (read_scores(t, g, e) || get_flag(g, KEY "add_space_prefix", true, &prefix, e))
         return -1;
-    t->model = MODEL_RANKED;
     t->byte_fallback = true;
-    t->rank = mem_alloc((size_t)t->n, sizeof *t->rank);
-    if (!t->rank)
-        return err_memory(e, "the ranks", (unsigned long long)t->n * sizeof *t->rank);
-    for (int32_t i = 0; i < t->n; i++) {
-        bool text = t->attr[i] == TOK_NORMAL || t->attr[i] == TOK_USER || t->attr[i] == TOK_UNUSED;
-        t->rank[i] = text ? tok_rank_of((float)t->score[i]) : UINT32_MAX;
-    }
+    if (tok_rank_by_score(t, e))
+        return -1;
     if (prefix) {
         if (!(step = tok_norm_add(t, NORM_PREPEND, e)))
             return -1;

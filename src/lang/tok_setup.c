@@ -140,12 +140,25 @@ int tok_set_around(int32_t **list, size_t *n, const int32_t *ids, size_t count, 
 }
 
 /* A rank that falls as the score rises, so that the least rank is the best score. */
-uint32_t tok_rank_of(float score)
+static uint32_t tok_rank_of(float score)
 {
     uint32_t u;
     memcpy(&u, &score, sizeof u);
     u = ~(u >> 31 ? ~u : u | 1u << 31);
     return u < UINT32_MAX ? u : u - 1;
+}
+
+int tok_rank_by_score(struct tokenizer *t, struct err *e)
+{
+    t->model = MODEL_RANKED;
+    t->rank = mem_alloc((size_t)t->n, sizeof *t->rank);
+    if (!t->rank)
+        return err_memory(e, "the ranks", (unsigned long long)t->n * sizeof *t->rank);
+    for (int32_t i = 0; i < t->n; i++) {
+        bool text = t->attr[i] == TOK_NORMAL || t->attr[i] == TOK_USER || t->attr[i] == TOK_UNUSED;
+        t->rank[i] = text ? tok_rank_of((float)t->score[i]) : UINT32_MAX;
+    }
+    return 0;
 }
 
 /* ---- bytes of each token ---- */

@@ -61,18 +61,8 @@ static void writer_finish(struct writer *w)
     buf_free(&w->piece);
 }
 
-static bool generate_ends(const struct tokenizer *t, const struct generate_options *o, int32_t id)
-{
-    if (o->ignore_eog && !o->rule) /* under a rule an end token is the end of the text */
-        return false;
-    for (size_t i = 0; i < o->stop_id_count; i++)
-        if (o->stop_ids[i] == id)
-            return true;
-    return t && tokenizer_is_eog(t, id);
-}
-
 /* Samples until something ends it. The sequence holds the prompt, and its last result is at hand. */
-static int generate_loop(struct seq *s, const struct tokenizer *t, struct sampler *sampler, struct writer *w,
+static int generate_loop(struct seq *s, const struct loaded *l, struct sampler *sampler, struct writer *w,
                          struct err *e)
 {
     const struct generate_options *o = w->o;
@@ -94,7 +84,8 @@ static int generate_loop(struct seq *s, const struct tokenizer *t, struct sample
             g->first_seconds = g->prompt_seconds + clock_now() - start;
             start = clock_now();
         }
-        bool stopped = generate_ends(t, o, id);
+        /* under a rule an end token is the end of the text */
+        bool stopped = (!o->ignore_eog || o->rule) && loaded_ends(l, id);
         if (!stopped && writer_token(w, id, &stopped, e))
             return -1;
         g->decode_seconds = clock_now() - start;
@@ -115,7 +106,7 @@ static int generate_loop(struct seq *s, const struct tokenizer *t, struct sample
     }
 }
 
-int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, uint32_t n,
+int generate(struct seq *s, const struct loaded *l, const int32_t *prompt, uint32_t n,
              const struct generate_options *o, struct generation *g, struct err *e)
 {
     struct sampler *sampler;
@@ -135,7 +126,7 @@ int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, ui
     g->prompt = n;
     g->cached = common;
     struct writer w = {
-        .o = o, .g = g, .decoder = {.t = t, .skip_special = !o->show_special, .started = true}};
+        .o = o, .g = g, .decoder = {.t = l->tokenizer, .skip_special = !o->show_special, .started = true}};
     w.stop = (struct stop){.strings = o->stop_strings, .count = o->stops};
     int r = rule_walk_open(&w.walk, o->rule, s->runner->plan->out_width, e) ||
                     seq_feed(s, prompt + common, n - common, &o->feed, e)
@@ -143,7 +134,7 @@ int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, ui
                 : 0;
     g->prompt_seconds = clock_now() - start;
     if (!r)
-        r = generate_loop(s, t, sampler, &w, e);
+        r = generate_loop(s, l, sampler, &w, e);
     else if (e->code == ERR_INTERRUPTED && o->feed.cancel && *o->feed.cancel)
         g->finish = FINISH_CANCEL;
     writer_finish(&w);

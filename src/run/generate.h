@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "lang/tokenizer.h"
+#include "run/loaded.h"
 #include "run/rule.h"
 #include "run/runner.h"
 #include "run/sampler.h"
@@ -23,8 +23,6 @@ struct generate_options {
     uint32_t most;                   /* tokens; 0 = until the context is full */
     const char *const *stop_strings; /* (stops) */
     size_t stops;
-    const int32_t *stop_ids; /* (stop_id_count): beside those of the tokenizer */
-    size_t stop_id_count;
     struct rule *rule;                                   /* what the answer has to be; NULL = anything */
     bool ignore_eog;                                     /* stop tokens do not stop */
     bool show_special;                                   /* control tokens appear in the text */
@@ -45,8 +43,8 @@ struct generation {
 
 const char *finish_name(enum finish_kind f);
 
-/* Without a tokenizer (NULL) there is no text. Appends to g, which the caller zeroes first and frees
- * afterwards. After an error g holds what came before it. */
-int generate(struct seq *s, const struct tokenizer *t, const int32_t *prompt, uint32_t n,
+/* The model says what ends a text; without its tokenizer there is no text. Appends to g, which the caller
+ * zeroes first and frees afterwards. After an error g holds what came before it. */
+int generate(struct seq *s, const struct loaded *l, const int32_t *prompt, uint32_t n,
              const struct generate_options *o, struct generation *g, struct err *e);
 void generation_free(struct generation *g);

@@ -73,8 +73,6 @@ int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const 
         .stop_strings = o->stop_strings,
         .stops = o->stops,
         .rule = o->rule,
-        .stop_ids = l->stop_ids,
-        .stop_id_count = l->stops,
         .ignore_eog = o->ignore_eog,
         .show_special = o->special,
         .text = stream_text,
@@ -83,7 +81,7 @@ int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const 
     };
     interrupted = 0;
     progress_start(&stream.bar, "reading the prompt");
-    int r = generate(s, l->tokenizer, prompt->data, (uint32_t)prompt->len, &options, g, e);
+    int r = generate(s, l, prompt->data, (uint32_t)prompt->len, &options, g, e);
     progress_end(&stream.bar);
     return r;
 }

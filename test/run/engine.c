@@ -82,7 +82,8 @@ static void answer_alone(struct seq *s, const struct ask *a, struct answer *out)
     struct generation g = {0};
     struct generate_options o = {.sampler = a->r.sampler, .most = a->r.most, .ignore_eog = true};
     seq_truncate(s, 0);
-    if (generate(s, NULL, a->r.prompt, a->r.n, &o, &g, &e))
+    static const struct loaded no_text; /* nothing ends a text but its length */
+    if (generate(s, &no_text, a->r.prompt, a->r.n, &o, &g, &e))
         fail_msg("%s", e.text);
     memcpy(out->ids, g.ids.data, g.ids.len * sizeof *out->ids);
     out->n = g.ids.len;
