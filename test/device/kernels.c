@@ -15,9 +15,8 @@
 #include <time.h>
 
 static const char *const tiers[] = {"avx2", "avx512"};
-static const uint32_t rounded_types[] = {DTYPE_Q4_0,  DTYPE_Q4_1,   DTYPE_Q5_0,  DTYPE_Q5_1, DTYPE_Q8_0,
-                                         DTYPE_Q2_K,  DTYPE_Q3_K,   DTYPE_Q4_K,  DTYPE_Q5_K, DTYPE_Q6_K,
-                                         DTYPE_MXFP4, DTYPE_IQ4_NL, DTYPE_IQ4_XS};
+#define TYPE_ROW(TYPE, name) DTYPE_##TYPE,
+static const uint32_t rounded_types[] = {KERNEL_ROUNDED_TYPES(TYPE_ROW)};
 static const uint32_t float_types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,
                                        DTYPE_Q4_K, DTYPE_IQ2_XS, DTYPE_NVFP4};
 
@@ -65,7 +64,9 @@ static void set_scales(uint32_t type, uint8_t *block)
                  {DTYPE_Q5_1, {0, 2}, 2}, {DTYPE_Q8_0, {0}, 1},    {DTYPE_Q2_K, {80, 82}, 2},
                  {DTYPE_Q3_K, {108}, 1},  {DTYPE_Q4_K, {0, 2}, 2}, {DTYPE_Q5_K, {0, 2}, 2},
                  {DTYPE_Q6_K, {208}, 1},  {DTYPE_IQ4_NL, {0}, 1},  {DTYPE_IQ4_XS, {0}, 1},
-                 {DTYPE_IQ2_XS, {0}, 1}};
+                 {DTYPE_IQ1_S, {0}, 1},   {DTYPE_IQ2_XXS, {0}, 1}, {DTYPE_IQ2_XS, {0}, 1},
+                 {DTYPE_IQ2_S, {0}, 1},   {DTYPE_IQ3_XXS, {0}, 1}, {DTYPE_IQ3_S, {0}, 1},
+                 {DTYPE_TQ1_0, {52}, 1},  {DTYPE_TQ2_0, {64}, 1},  {DTYPE_Q1_0, {0}, 1}};
     static const float extremes[] = {0, 6e-8f, -6e-8f, 6.1e-5f, -3.0f};
     for (size_t i = 0; i < sizeof where / sizeof *where; i++)
         for (int j = 0; where[i].type == type && j < where[i].count; j++) {
@@ -73,10 +74,13 @@ static void set_scales(uint32_t type, uint8_t *block)
             uint16_t h = fp16_from_f32(d);
             memcpy(block + where[i].at[j], &h, 2);
         }
+    uint16_t d = fp16_from_f32(random_unit() * 0.05f);
+    for (int j = 0; type == DTYPE_IQ1_M && j < 4; j++) /* a quarter of d in the top of each pair of bytes */
+        block[49 + 2 * j] = (uint8_t)((block[49 + 2 * j] & 15) | (d >> 4 * j & 15) << 4);
     if (type == DTYPE_MXFP4)
         block[0] = (uint8_t)(random_u32() % 16 ? 110 + random_u32() % 20 : random_u32() % 2 ? 0 : 140);
     for (int j = 0; type == DTYPE_NVFP4 && j < 4; j++)
-        block[j] = (uint8_t)(random_u32() % 0x60);
+        block[j] = (uint8_t)(random_u32() % 16 ? random_u32() % 0x60 : 0x7f + 0x80 * (random_u32() % 2));
 }
 
 static void random_row(uint32_t type, uint32_t k, uint8_t *row)
@@ -231,16 +235,18 @@ static void test_rounded_products(void **state)
     static const uint32_t small[] = {32, 64, 224, 256, 288, 544, 1056}, large[] = {256, 512, 768, 1280};
     static const uint32_t rows[][2] = {{0, 1}, {0, 16}, {3, 20}, {5, 6}, {1, 34}, {2, 10}, {0, 31}};
     for (size_t t = 0; t < sizeof rounded_types / sizeof *rounded_types; t++) {
-        bool k_type = dtype_get(rounded_types[t])->block_values == 256;
+        const uint32_t values = dtype_get(rounded_types[t])->block_values;
+        const bool k_type = values == 256;
         const uint32_t *ks = k_type ? large : small;
         for (size_t i = 0; i < (k_type ? 4 : 7); i++) {
             struct product p;
-            product_open(&p, rounded_types[t], rows[i][0], rows[i][1], ks[i]);
+            product_open(&p, rounded_types[t], rows[i][0], rows[i][1],
+                         (ks[i] + values - 1) / values * values);
             product_all_m(&p, true);
             product_close(&p);
         }
         struct product p;
-        product_open(&p, rounded_types[t], 1, 34, k_type ? 1280 : 1056);
+        product_open(&p, rounded_types[t], 1, 34, 1280);
         product_all_m(&p, true);
         product_close(&p);
     }

@@ -127,7 +127,7 @@ static void q8_quarter_run(uint32_t type, const struct quarter *q)
 {
     const bool has_min = unit_has_min(type);
     if (unit_signed(type))
-        q8_quarter(q, 1, true, 1, false);
+        unit_halves(type) ? q8_quarter(q, 1, true, 2, false) : q8_quarter(q, 1, true, 1, false);
     else if (type == DTYPE_Q2_K)
         q8_quarter(q, 8, false, 2, true);
     else if (unit_halves(type))

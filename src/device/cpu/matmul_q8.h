@@ -137,7 +137,7 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
             for (int i = 0; i < SUMS; i++)
                 acc[r][i] = _mm256_setzero_ps();
         if (groups)
-            memcpy(rest, row + whole * bytes, groups * (bytes / UNIT_GROUPS));
+            memcpy(rest, row + whole * bytes, groups * bytes / UNIT_GROUPS);
         for (uint32_t u = 0; u < whole + (groups > 0); u++) {
             const uint8_t *p = u < whole ? row + u * bytes : rest;
             ask_ahead(p, STREAM_AHEAD, bytes);
@@ -266,7 +266,7 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
                 uint8_t rest[UNIT_MOST_BYTES] = {0};
                 ask_panel(p, PANEL * job->row_bytes, bytes);
                 if (groups < UNIT_GROUPS)
-                    p = memcpy(rest, p, groups * (bytes / UNIT_GROUPS));
+                    p = memcpy(rest, p, groups * bytes / UNIT_GROUPS);
                 q8_decode_unit(type, p, r, &unit);
             }
             q8_turn_unit(&unit, unit_halves(type) ? 2 : 1, at / 32, col, panel);
@@ -321,84 +321,17 @@ enum {
     MATMUL_SCRATCH = (int)MATMUL_ROWS > (int)MATMUL_BLOCKS ? MATMUL_ROWS : MATMUL_BLOCKS
 };
 
-static void matmul_q4_0(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q4_0, job);
-}
-
-static void matmul_q4_1(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q4_1, job);
-}
-
-static void matmul_q5_0(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q5_0, job);
-}
-
-static void matmul_q5_1(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q5_1, job);
-}
-
-static void matmul_q8_0(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q8_0, job);
-}
-
-static void matmul_q2_k(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q2_K, job);
-}
-
-static void matmul_q3_k(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q3_K, job);
-}
-
-static void matmul_q4_k(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q4_K, job);
-}
-
-static void matmul_q5_k(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q5_K, job);
-}
-
-static void matmul_q6_k(const struct matmul *job)
-{
-    matmul_q8(DTYPE_Q6_K, job);
-}
-
-static void matmul_iq4_nl(const struct matmul *job)
-{
-    matmul_q8(DTYPE_IQ4_NL, job);
-}
-
-static void matmul_iq4_xs(const struct matmul *job)
-{
-    matmul_q8(DTYPE_IQ4_XS, job);
-}
-
-static void matmul_mxfp4(const struct matmul *job)
-{
-    matmul_q8(DTYPE_MXFP4, job);
-}
+#define MATMUL_OF(TYPE, name)                                                                                \
+    static void matmul_##name(const struct matmul *job)                                                      \
+    {                                                                                                        \
+        matmul_q8(DTYPE_##TYPE, job);                                                                        \
+    }
+KERNEL_ROUNDED_TYPES(MATMUL_OF)
+#undef MATMUL_OF
 
 static void matmul_q8_fill(struct kernels *k)
 {
-    k->matmul_q8[DTYPE_Q4_0] = matmul_q4_0;
-    k->matmul_q8[DTYPE_Q4_1] = matmul_q4_1;
-    k->matmul_q8[DTYPE_Q5_0] = matmul_q5_0;
-    k->matmul_q8[DTYPE_Q5_1] = matmul_q5_1;
-    k->matmul_q8[DTYPE_Q8_0] = matmul_q8_0;
-    k->matmul_q8[DTYPE_Q2_K] = matmul_q2_k;
-    k->matmul_q8[DTYPE_Q3_K] = matmul_q3_k;
-    k->matmul_q8[DTYPE_Q4_K] = matmul_q4_k;
-    k->matmul_q8[DTYPE_Q5_K] = matmul_q5_k;
-    k->matmul_q8[DTYPE_Q6_K] = matmul_q6_k;
-    k->matmul_q8[DTYPE_IQ4_NL] = matmul_iq4_nl;
-    k->matmul_q8[DTYPE_IQ4_XS] = matmul_iq4_xs;
-    k->matmul_q8[DTYPE_MXFP4] = matmul_mxfp4;
+#define MATMUL_FILL(TYPE, name) k->matmul_q8[DTYPE_##TYPE] = matmul_##name;
+    KERNEL_ROUNDED_TYPES(MATMUL_FILL)
+#undef MATMUL_FILL
 }

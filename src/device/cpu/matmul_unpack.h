@@ -1,6 +1,6 @@
 /* The integer view of a quantised weight row, for the vector tiers (AVX2 instructions only; both
  * tiers compile it). A row is cut into units of 256 values: one block of a K type, or eight blocks of
- * a small one. In a unit, group g holds values 32g..32g+31, in order, as bytes q, and
+ * a small one (NVFP4 has four, Q1_0 two). In a unit, group g holds values 32g..32g+31, in order, as bytes q, and
  *
  *     w = a * (q - offset) + b
  *
@@ -11,6 +11,7 @@
 #include "base/block.h"
 #include "base/dtype.h"
 #include "base/half.h"
+#include "device/cpu/matmul_unpack_grid.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -53,6 +54,28 @@ ALWAYS_INLINE uint32_t unit_bytes(uint32_t type)
         return sizeof(struct block_q5_k);
     case DTYPE_Q6_K:
         return sizeof(struct block_q6_k);
+    case DTYPE_IQ1_S:
+        return sizeof(struct block_iq1_s);
+    case DTYPE_IQ1_M:
+        return sizeof(struct block_iq1_m);
+    case DTYPE_IQ2_XXS:
+        return sizeof(struct block_iq2_xxs);
+    case DTYPE_IQ2_XS:
+        return sizeof(struct block_iq2_xs);
+    case DTYPE_IQ2_S:
+        return sizeof(struct block_iq2_s);
+    case DTYPE_IQ3_XXS:
+        return sizeof(struct block_iq3_xxs);
+    case DTYPE_IQ3_S:
+        return sizeof(struct block_iq3_s);
+    case DTYPE_TQ1_0:
+        return sizeof(struct block_tq1_0);
+    case DTYPE_TQ2_0:
+        return sizeof(struct block_tq2_0);
+    case DTYPE_Q1_0:
+        return 2 * sizeof(struct block_q1_0);
+    case DTYPE_NVFP4:
+        return 4 * sizeof(struct block_nvfp4);
     default:
         return sizeof(struct block_iq4_xs);
     }
@@ -62,7 +85,8 @@ _Static_assert(8 * sizeof(struct block_q8_0) == UNIT_MOST_BYTES, "the largest un
 /* Scales belong to 16 values instead of 32. */
 ALWAYS_INLINE bool unit_halves(uint32_t type)
 {
-    return type == DTYPE_Q2_K || type == DTYPE_Q3_K || type == DTYPE_Q6_K;
+    return type == DTYPE_Q2_K || type == DTYPE_Q3_K || type == DTYPE_Q6_K || type == DTYPE_NVFP4 ||
+           type == DTYPE_IQ1_M || type == DTYPE_IQ2_XS || type == DTYPE_IQ2_S;
 }
 
 /* There is a b. */
@@ -75,7 +99,8 @@ ALWAYS_INLINE bool unit_has_min(uint32_t type)
 /* The bytes are signed and use all eight bits; those of the other types are unsigned and below 64. */
 ALWAYS_INLINE bool unit_signed(uint32_t type)
 {
-    return type == DTYPE_Q8_0 || type == DTYPE_IQ4_NL || type == DTYPE_IQ4_XS;
+    return type == DTYPE_Q8_0 || type == DTYPE_IQ4_NL || type == DTYPE_IQ4_XS || type == DTYPE_IQ2_XXS ||
+           type == DTYPE_IQ2_XS || type == DTYPE_IQ2_S || type == DTYPE_IQ3_XXS;
 }
 
 ALWAYS_INLINE int unit_offset(uint32_t type)
@@ -86,7 +111,17 @@ ALWAYS_INLINE int unit_offset(uint32_t type)
     case DTYPE_Q5_0:
         return 16;
     case DTYPE_MXFP4:
+    case DTYPE_NVFP4:
         return 12;
+    case DTYPE_IQ1_S:
+    case DTYPE_IQ1_M:
+        return 9;
+    case DTYPE_IQ3_S:
+        return 15;
+    case DTYPE_TQ1_0:
+    case DTYPE_TQ2_0:
+    case DTYPE_Q1_0:
+        return 1;
     case DTYPE_Q3_K:
         return 4;
     case DTYPE_Q6_K:
@@ -141,11 +176,7 @@ ALWAYS_INLINE __m256i nibbles_16(const uint8_t *p)
 /* 32 bits -> 32 bytes of 0 or 16. */
 ALWAYS_INLINE __m256i fifth_bits(const uint8_t *qh)
 {
-    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)load_u32(qh)), spread);
-    v = _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit);
-    return _mm256_and_si256(v, _mm256_set1_epi8(16));
+    return _mm256_and_si256(spread_bits(load_u32(qh)), _mm256_set1_epi8(16));
 }
 
 ALWAYS_INLINE __m256i iq4_levels(__m256i q)
@@ -159,6 +190,46 @@ ALWAYS_INLINE __m256i e2m1_levels(__m256i q)
 {
     const __m256i levels = _mm256_broadcastsi128_si256(_mm_setr_epi8(BLOCK_E2M1_TWICE));
     return _mm256_shuffle_epi8(_mm256_add_epi8(levels, _mm256_set1_epi8(12)), q); /* the sum is a constant */
+}
+
+/* 16 bytes of two groups of NVFP4, each 8 of | q(j+8) | q(j) | -> 32 nibbles in order. */
+ALWAYS_INLINE __m256i nibbles_8(const uint8_t *p)
+{
+    __m128i v = _mm_loadu_si128((const __m128i *)p), high = _mm_srli_epi16(v, 4);
+    return low_nibbles(_mm256_set_m128i(_mm_unpackhi_epi64(v, high), _mm_unpacklo_epi64(v, high)));
+}
+
+/* One base-3 digit of each of 16 bytes: `power` is 3 to its place. */
+ALWAYS_INLINE __m128i trits(__m128i bytes, __m256i power)
+{
+    __m256i v = _mm256_mullo_epi16(_mm256_cvtepu8_epi16(bytes), power);
+    v = _mm256_mullo_epi16(_mm256_and_si256(v, _mm256_set1_epi16(255)), _mm256_set1_epi16(3));
+    v = _mm256_srli_epi16(v, 8);
+    return _mm_packus_epi16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+}
+
+ALWAYS_INLINE __m128i trits_16(const uint8_t *p, int power)
+{
+    return trits(_mm_loadu_si128((const __m128i *)p), _mm256_set1_epi16((short)power));
+}
+
+/* Four digits of each of four bytes. */
+ALWAYS_INLINE __m128i trits_4(const uint8_t *p)
+{
+    const __m256i power =
+        _mm256_setr_epi64x(0x0001000100010001, 0x0003000300030003, 0x0009000900090009, 0x001b001b001b001b);
+    return trits(_mm_set1_epi32((int)load_u32(p)), power);
+}
+
+/* base/block.h draws where the digits are: 5 x 32, 5 x 16, 4 x 4. */
+ALWAYS_INLINE __m256i group_tq1_0(const struct block_tq1_0 *b, int g)
+{
+    static const uint8_t power[] = {1, 3, 9, 27, 81};
+    if (g < 5)
+        return _mm256_set_m128i(trits_16(b->qs + 16, power[g]), trits_16(b->qs, power[g]));
+    const int n = 2 * (g - 5);
+    return _mm256_set_m128i(g < 7 ? trits_16(b->qs + 32, power[n + 1]) : trits_4(b->qh),
+                            trits_16(b->qs + 32, power[n]));
 }
 
 /* The 32 bytes q of group g of the unit at p. */
@@ -204,6 +275,34 @@ ALWAYS_INLINE __m256i unit_group(uint32_t type, const uint8_t *p, int g)
         high =
             g % 4 < 2 ? _mm256_slli_epi16(high, 4 - 2 * (g % 4)) : _mm256_srli_epi16(high, 2 * (g % 4) - 4);
         return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+    }
+    case DTYPE_IQ1_S:
+        return group_iq1_s((const void *)p, g);
+    case DTYPE_IQ1_M:
+        return group_iq1_m((const void *)p, g);
+    case DTYPE_IQ2_XXS:
+        return group_iq2_xxs((const void *)p, g);
+    case DTYPE_IQ2_XS:
+        return group_iq2_xs((const void *)p, g);
+    case DTYPE_IQ2_S:
+        return group_iq2_s((const void *)p, g);
+    case DTYPE_IQ3_XXS:
+        return group_iq3_xxs((const void *)p, g);
+    case DTYPE_IQ3_S:
+        return group_iq3_s((const void *)p, g);
+    case DTYPE_TQ1_0:
+        return group_tq1_0((const void *)p, g);
+    case DTYPE_TQ2_0: {
+        const struct block_tq2_0 *b = (const void *)p;
+        return bit_pair(load_32(b->qs + 32 * (g / 4)), g % 4);
+    }
+    case DTYPE_Q1_0: {
+        const struct block_q1_0 *b = (const struct block_q1_0 *)(const void *)p + g / 4;
+        return _mm256_and_si256(spread_bits(load_u32(b->qs + 4 * (g % 4))), _mm256_set1_epi8(2));
+    }
+    case DTYPE_NVFP4: {
+        const struct block_nvfp4 *b = (const struct block_nvfp4 *)(const void *)p + g / 2;
+        return e2m1_levels(nibbles_8(b->qs + 16 * (g % 2)));
     }
     default: {
         const struct block_iq4_xs *b = (const void *)p;
@@ -293,6 +392,88 @@ ALWAYS_INLINE void scales_iq4_xs(const uint8_t *p, struct unit_scales *s)
     s->a[0] = _mm256_mul_ps(_mm256_sub_ps(bytes_to_ps(low | high), _mm256_set1_ps(32)), fp16_all(b->d));
 }
 
+/* (1 + 2 s) * d */
+ALWAYS_INLINE __m256 odd_scales(__m256i s, __m256 d)
+{
+    __m256 twice = _mm256_cvtepi32_ps(_mm256_add_epi32(s, s));
+    return _mm256_mul_ps(_mm256_add_ps(twice, _mm256_set1_ps(1)), d);
+}
+
+/* Eight nibbles, or eight threes of bits, one in each byte. */
+ALWAYS_INLINE __m256i bytes_to_ints(uint64_t eight)
+{
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)eight));
+}
+
+ALWAYS_INLINE __m256i nibbles_to_ints(const uint8_t *p)
+{
+    return bytes_to_ints(_pdep_u64(load_u32(p), 0x0f0f0f0f0f0f0f0f));
+}
+
+ALWAYS_INLINE void scales_iq1_m(const uint8_t *p, struct unit_scales *s)
+{
+    const struct block_iq1_m *b = (const void *)p;
+    uint64_t u = grid_load(b->scales, 8), threes = _pext_u64(u, 0x0fff0fff0fff0fff);
+    __m256 d = _mm256_mul_ps(fp16_all((uint16_t)_pext_u64(u, 0xf000f000f000f000)), _mm256_set1_ps(0.125f));
+    for (int i = 0; i < 2; i++)
+        s->a[i] = odd_scales(bytes_to_ints(_pdep_u64(threes >> 24 * i, 0x0707070707070707)), d);
+}
+
+/* Every scale of IQ2 and IQ3 is (1 + 2 s) times a part of d. */
+ALWAYS_INLINE void scales_iq(uint32_t type, const uint8_t *p, struct unit_scales *s)
+{
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    const float part = type == DTYPE_IQ3_S ? 1 : type == DTYPE_IQ3_XXS ? 0.25f : 0.125f; /* IQ1_S: 1/8 */
+    const __m256 d = _mm256_mul_ps(fp16_all(half), _mm256_set1_ps(part));
+    if (type == DTYPE_IQ1_S) {
+        const struct block_iq1_s *b = (const void *)p;
+        __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b->qh));
+        s->a[0] = odd_scales(_mm256_and_si256(_mm256_srli_epi32(high, 12), _mm256_set1_epi32(7)), d);
+    } else if (type == DTYPE_IQ2_XXS) {
+        const struct block_iq2_xxs *b = (const void *)p;
+        __m256 low = _mm256_castsi256_ps(load_32(b->qs)), high = _mm256_castsi256_ps(load_32(b->qs + 16));
+        __m256i odd = _mm256_castps_si256(_mm256_shuffle_ps(low, high, 0xdd)); /* within halves */
+        s->a[0] = odd_scales(_mm256_srli_epi32(_mm256_permute4x64_epi64(odd, 0xd8), 28), d);
+    } else if (type == DTYPE_IQ3_XXS) {
+        const struct block_iq3_xxs *b = (const void *)p;
+        s->a[0] = odd_scales(_mm256_srli_epi32(load_32(b->gas), 28), d);
+    } else if (type == DTYPE_IQ3_S) {
+        s->a[0] = odd_scales(nibbles_to_ints(((const struct block_iq3_s *)(const void *)p)->scales), d);
+    } else {
+        const uint8_t *scales = type == DTYPE_IQ2_XS ? ((const struct block_iq2_xs *)(const void *)p)->scales
+                                                     : ((const struct block_iq2_s *)(const void *)p)->scales;
+        s->a[0] = odd_scales(nibbles_to_ints(scales), d);
+        s->a[1] = odd_scales(nibbles_to_ints(scales + 4), d);
+    }
+}
+
+/* Eight e4m3 without sign, halved because the levels are doubled. The bits are those of a float with a
+ * shorter exponent; of the two NaN 0x7f is read as 0 and 0xff as 480. */
+ALWAYS_INLINE __m256 e4m3_halved(uint64_t eight)
+{
+    __m256i e = bytes_to_ints(eight), bits = _mm256_and_si256(e, _mm256_set1_epi32(0x7f));
+    __m256 v = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(bits, 20)), _mm256_set1_ps(0x1p119f));
+    __m256 nan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, _mm256_set1_epi32(0x7f)));
+    __m256 zero = _mm256_castsi256_ps(_mm256_cmpeq_epi32(e, bits));
+    return _mm256_blendv_ps(v, _mm256_andnot_ps(zero, _mm256_set1_ps(240)), nan);
+}
+
+ALWAYS_INLINE void scales_nvfp4(const uint8_t *p, struct unit_scales *s)
+{
+    enum { STEP = sizeof(struct block_nvfp4) };
+    for (int i = 0; i < 2; i++) {
+        uint64_t low = load_u32(p + 2 * i * STEP), high = load_u32(p + (2 * i + 1) * STEP);
+        s->a[i] = e4m3_halved(low | high << 32);
+    }
+}
+
+ALWAYS_INLINE void scales_q1_0(const uint8_t *p, struct unit_scales *s)
+{
+    const struct block_q1_0 *b = (const void *)p;
+    s->a[0] = _mm256_blend_ps(fp16_all(b[0].d), fp16_all(b[1].d), 0xf0);
+}
+
 /* 2^(e-127) for each group, halved because the levels are doubled. e is a float's exponent but for its
  * ends: 0 is 2^-127, which is subnormal, and 255 is NaN. */
 ALWAYS_INLINE void scales_mxfp4(const uint8_t *p, struct unit_scales *s)
@@ -338,6 +519,29 @@ ALWAYS_INLINE void unit_scales(uint32_t type, const uint8_t *p, struct unit_scal
         break;
     case DTYPE_Q6_K:
         scales_q6_k(p, s);
+        break;
+    case DTYPE_IQ1_M:
+        scales_iq1_m(p, s);
+        break;
+    case DTYPE_IQ1_S:
+    case DTYPE_IQ2_XXS:
+    case DTYPE_IQ2_XS:
+    case DTYPE_IQ2_S:
+    case DTYPE_IQ3_XXS:
+    case DTYPE_IQ3_S:
+        scales_iq(type, p, s);
+        break;
+    case DTYPE_TQ1_0:
+        s->a[0] = fp16_all(((const struct block_tq1_0 *)(const void *)p)->d);
+        break;
+    case DTYPE_TQ2_0:
+        s->a[0] = fp16_all(((const struct block_tq2_0 *)(const void *)p)->d);
+        break;
+    case DTYPE_Q1_0:
+        scales_q1_0(p, s);
+        break;
+    case DTYPE_NVFP4:
+        scales_nvfp4(p, s);
         break;
     default:
         scales_iq4_xs(p, s);

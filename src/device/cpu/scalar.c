@@ -250,15 +250,13 @@ static void scalar_attn_values(const struct attn_tile *t)
 
 void kernels_scalar(struct kernels *k)
 {
-    static const uint8_t rounded[] = {DTYPE_Q4_0,   DTYPE_Q4_1,   DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
-                                      DTYPE_Q2_K,   DTYPE_Q3_K,   DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
-                                      DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
     memset(k, 0, sizeof *k);
     k->tier = "scalar";
     k->scratch_bytes = 64;
     k->quantise = scalar_quantise;
-    for (size_t i = 0; i < sizeof rounded; i++)
-        k->matmul_q8[rounded[i]] = scalar_matmul_q8;
+#define SCALAR_ROUNDED(TYPE, name) k->matmul_q8[DTYPE_##TYPE] = scalar_matmul_q8;
+    KERNEL_ROUNDED_TYPES(SCALAR_ROUNDED)
+#undef SCALAR_ROUNDED
     k->matmul_float = scalar_matmul_float;
     k->rms_norm = scalar_rms_norm;
     k->layer_norm = scalar_layer_norm;
