@@ -159,7 +159,7 @@ static const struct arg_option options[] = {
     {"tokens", 0, ARG_TEXT, "IDS", "token ids with commas between: 1,2,3", 0, 0},
     {"exact", 0, ARG_FLAG, NULL, "float activations and F32 keys and values", 0, 0},
     {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (cpu)", 0, 0},
-    {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 640 MiB)", 8, 16},
+    {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},
     {"tier", 0, ARG_TEXT, "T", "most this kernel tier of the CPU: scalar, avx2, avx512", 0, 0},
     {"threads", 't', ARG_INT, "N", "compute threads (all cores)", 1, 1024},
     {"chunk", 0, ARG_INT, "N", "tokens a step (128)", 1, 4096},

@@ -75,7 +75,7 @@ struct own {
     } attn;
 };
 
-#define CPU_SMALL ((uint64_t)640 << 20)
+#define CPU_SMALL ((uint64_t)320 << 20)
 
 enum { CPU_FEW = 2, CPU_UNIT = 32, CPU_TILE = 1 << 18, CPU_ROPES_MOST = 16 };
 
