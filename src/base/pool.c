@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "base/pool.h"
 
+#include "base/cores.h"
 #include "base/mem.h"
 
 #include <linux/futex.h>
@@ -8,12 +9,11 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { POOL_SPINS = 2000, POOL_MOST = 1024 };
+enum { POOL_SPINS = 2000, POOL_MOST = CORES_MOST };
 
 struct pool {
     int n;
@@ -24,7 +24,8 @@ struct pool {
     } * workers;
     void (*fn)(void *, int, int);
     void *arg;
-    bool closing;
+    bool closing, pin, caller_pinned;
+    struct cores cores;
     atomic_int sleepers;
     _Alignas(64) atomic_uint job;        /* counts jobs: a change starts one */
     _Alignas(64) atomic_uint running;    /* workers that have not finished the job */
@@ -55,10 +56,21 @@ static void pool_wake(struct pool *p, atomic_uint *word)
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, POOL_MOST, NULL, NULL, 0);
 }
 
+/* This thread onto its core; where the kernel refuses, it stays where it may be. */
+static void pool_pin(const struct pool *p, int worker)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(p->cores.cpu[worker % p->cores.n], &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
 static void *pool_thread(void *arg)
 {
     struct worker *w = arg;
     struct pool *p = w->pool;
+    if (p->pin)
+        pool_pin(p, w->index);
     for (unsigned seen = 0;; seen++) {
         pool_wait(p, &p->job, seen);
         if (p->closing)
@@ -80,6 +92,10 @@ void pool_run(struct pool *p, void (*fn)(void *, int, int), void *arg)
 {
     p->fn = fn;
     p->arg = arg;
+    if (p->pin && !p->caller_pinned) {
+        pool_pin(p, 0);
+        p->caller_pinned = true;
+    }
     if (p->n > 1)
         pool_start(p);
     fn(arg, 0, p->n);
@@ -107,35 +123,12 @@ int pool_size(const struct pool *p)
     return p->n;
 }
 
-/* The cgroup's CPU quota in whole cores, or a large number. */
-static int pool_quota(void)
+struct pool *pool_open(int n, bool pin, struct err *e)
 {
-    long quota = -1, period = 0;
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (f) {
-        if (fscanf(f, "%ld %ld", &quota, &period) != 2)
-            quota = -1;
-        fclose(f);
-    }
-    if (quota <= 0 || period <= 0)
-        return POOL_MOST;
-    long cores = (quota + period - 1) / period;
-    return cores < 1 ? 1 : cores > POOL_MOST ? POOL_MOST : (int)cores;
-}
-
-int pool_cores(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-    int quota = pool_quota();
-    n = n < quota ? n : quota;
-    return n < 1 ? 1 : n;
-}
-
-struct pool *pool_open(int n, struct err *e)
-{
+    struct cores cores;
+    cores_find(&cores);
     if (n <= 0)
-        n = pool_cores();
+        n = cores.n;
     if (n > POOL_MOST) {
         err_set(e, ERR_USAGE, "%d threads asked for; the most is %d", n, POOL_MOST);
         return NULL;
@@ -147,6 +140,8 @@ struct pool *pool_open(int n, struct err *e)
     }
     memset(p, 0, sizeof *p);
     p->n = 1;
+    p->pin = pin;
+    p->cores = cores;
     p->threads = mem_zalloc((size_t)n, sizeof *p->threads);
     p->workers = mem_zalloc((size_t)n, sizeof *p->workers);
     if (!p->threads || !p->workers) {

@@ -4,10 +4,13 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
+
 struct pool;
 
-/* n counts the caller; 0 = one per core that this process may use (affinity and cgroup quota). */
-struct pool *pool_open(int n, struct err *e);
+/* n counts the caller; 0 = one per core that this process may use (base/cores.h). With `pin` every worker stays on
+ * one of them, the caller from its first job on: good on a machine of one's own, bad on a shared one. */
+struct pool *pool_open(int n, bool pin, struct err *e);
 void pool_close(struct pool *p);
 int pool_size(const struct pool *p);
 
@@ -15,9 +18,6 @@ int pool_size(const struct pool *p);
 void pool_run(struct pool *p, void (*fn)(void *arg, int worker, int workers), void *arg);
 /* Inside a job: all workers wait for each other. */
 void pool_barrier(struct pool *p, int worker);
-
-/* How many cores this process may use. */
-int pool_cores(void);
 
 /* The slice [*from, *to) of n things, in units of `unit`, that is this worker's. */
 static inline void pool_slice(long n, long unit, int worker, int workers, long *from, long *to)

@@ -15,6 +15,7 @@ struct pool;
 
 struct device_options {
     int threads;      /* CPU: 0 = all cores that may be used */
+    bool pin;         /* CPU: every thread stays on one core */
     int index;        /* CUDA: which card */
     int activations;  /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
     bool exact;       /* float activations and F32 KV: the oracle's arithmetic */

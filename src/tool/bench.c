@@ -290,7 +290,7 @@ static int bench_combine(struct bench *b, int threads, struct progress *bar, str
 /* The walls, with as many threads as the model gets. They are the CPU's: on a GPU shares stay 0. */
 static int bench_probe(struct bench *b, int *threads, struct err *e)
 {
-    struct pool *pool = pool_open(*threads, e);
+    struct pool *pool = pool_open(*threads, false, e);
     if (!pool)
         return -1;
     *threads = pool_size(pool);

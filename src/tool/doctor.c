@@ -2,7 +2,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "base/num.h"
-#include "base/pool.h"
+#include "base/cores.h"
 #include "device/cpu/kernels.h"
 #include "device/cuda/gpu.h"
 #include "tool/tool.h"
@@ -84,7 +84,9 @@ static int run(const struct args *a, struct err *e)
     const struct kernels *k = kernels_get(NULL, e);
     if (!k)
         return -1;
-    buf_printf(&out, "cpu     %d cores, kernels for %s\n", pool_cores(), k->tier);
+    struct cores cores;
+    cores_find(&cores);
+    buf_printf(&out, "cpu     %d cores, kernels for %s\n", cores.n, k->tier);
     int cards = gpu_count(&why), bad = 0;
     if (cards < 0 && one)
         return err_set(e, why.code, "%s", why.text);

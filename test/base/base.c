@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/num.h"
+#include "base/cores.h"
 #include "base/pool.h"
 #include "base/size.h"
 #include "base/utf8.h"
@@ -228,7 +229,7 @@ static void test_pool(void **state)
     (void)state;
     for (int n = 1; n <= 5; n++) {
         struct err e = {0};
-        struct pool *p = pool_open(n, &e);
+        struct pool *p = pool_open(n, n % 2, &e);
         assert_non_null(p);
         assert_int_equal(pool_size(p), n);
         for (int k = 0; k < 50; k++) {
@@ -247,13 +248,73 @@ static void test_pool(void **state)
     assert_int_equal(covered, 1000);
 }
 
+/* ---- cores: a machine of files ---- */
+
+static void machine_put(const char *root, const char *path, const char *text)
+{
+    char full[512], command[600];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    snprintf(command, sizeof command, "mkdir -p \"$(dirname '%s')\"", full);
+    assert_int_equal(system(command), 0);
+    FILE *f = fopen(full, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static int machine_cores(const char *root, struct cores *c)
+{
+    static const int cpus[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    cores_find_below(root, cpus, 8, c);
+    return c->n;
+}
+
+static void test_cores(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/quern-cores-XXXXXX", path[100], command[100];
+    struct cores c;
+    assert_non_null(mkdtemp(root));
+    assert_int_equal(machine_cores(root, &c), 8); /* nothing is known: every CPU is a core */
+    for (int i = 0; i < 8; i++) { /* CPU i and i + 4 are threads of one core; two packages of two cores */
+        char id[8];
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/core_id", i);
+        snprintf(id, sizeof id, "%d\n", i % 2);
+        machine_put(root, path, id);
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", i);
+        snprintf(id, sizeof id, "%d\n", i % 4 / 2);
+        machine_put(root, path, id);
+    }
+    assert_int_equal(machine_cores(root, &c), 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(c.cpu[i], i);
+    machine_put(root, "/proc/self/cgroup", "0::/a/b\n");
+    machine_put(root, "/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    assert_int_equal(machine_cores(root, &c), 4);
+    machine_put(root, "/sys/fs/cgroup/a/cpu.max", "250000 100000\n"); /* the one above counts too */
+    assert_int_equal(machine_cores(root, &c), 3);
+    machine_put(root, "/sys/fs/cgroup/a/b/cpu.max", "10000 100000\n");
+    assert_int_equal(machine_cores(root, &c), 1);
+    machine_put(root, "/proc/self/cgroup", "0::/\n"); /* a container: the mount is the group */
+    machine_put(root, "/sys/fs/cgroup/cpu.max", "200000 100000\n");
+    assert_int_equal(machine_cores(root, &c), 2);
+    machine_put(root, "/proc/self/cgroup", "5:cpuacct,cpu:/x\n4:cpuset:/y\n");
+    machine_put(root, "/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "300000\n");
+    machine_put(root, "/sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n");
+    machine_put(root, "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    machine_put(root, "/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(machine_cores(root, &c), 3);
+    snprintf(command, sizeof command, "rm -rf '%s'", root);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_size), cmocka_unit_test(test_err),    cmocka_unit_test(test_memory),
         cmocka_unit_test(test_buf),  cmocka_unit_test(test_cursor), cmocka_unit_test(test_num),
         cmocka_unit_test(test_utf8), cmocka_unit_test(test_json),   cmocka_unit_test(test_file),
-        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_pool), cmocka_unit_test(test_cores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

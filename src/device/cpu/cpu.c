@@ -595,7 +595,7 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
     d->k = k;
     d->exact = o->exact;
     d->terms = o->activations == 16 ? 2 : o->activations == 8 ? 1 : 0;
-    d->pool = pool_open(o->threads, e);
+    d->pool = pool_open(o->threads, o->pin, e);
     if (!d->pool) {
         mem_free(d);
         return -1;

@@ -4,6 +4,7 @@
 #include "base/half.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/cores.h"
 #include "base/pool.h"
 
 #include <pthread.h>
@@ -252,16 +253,17 @@ static int load_all(struct loader *l, int threads, struct err *e)
 {
     struct upload *u = l->u;
     struct pool *pool = NULL;
+    struct cores cores;
+    cores_find(&cores);
     for (uint32_t i = 1; i < l->w->count; i++)
         l->widest = l->w->all[i].cols > l->widest ? l->w->all[i].cols : l->widest;
     l->job_count = make_jobs(l->w, NULL);
     if (!(l->jobs = mem_alloc(l->job_count ? l->job_count : 1, sizeof *l->jobs)))
         return err_memory(e, "the upload's list", l->job_count * sizeof *l->jobs);
     make_jobs(l->w, l->jobs);
-    if (!threads)
-        threads = pool_cores() < THREADS_MOST ? pool_cores() : THREADS_MOST;
+    threads = threads ? threads : cores.n;
     threads = threads > THREADS_MOST ? THREADS_MOST : threads;
-    if (open_slots(l, threads, e) || !(pool = pool_open(threads, e)))
+    if (open_slots(l, threads, e) || !(pool = pool_open(threads, false, e)))
         return -1;
     double from = now();
     pool_run(pool, load_worker, l);
