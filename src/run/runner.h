@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "device/device.h"
+#include "device/place.h"
 #include "run/pages.h"
 
 #include <stdbool.h>
@@ -14,6 +15,9 @@
 struct runner_options {
     const char *device; /* "cpu", "cuda", "cuda:N"; NULL = the GPU where there is one, else the CPU */
     struct device_options device_options;
+    enum place_how gpu; /* which layers a GPU gets */
+    uint32_t gpu_layers;
+    bool cpu_experts;                          /* experts stay on the CPU */
     uint32_t ctx;                              /* tokens a sequence may have */
     uint32_t seqs;                             /* sequences at once; 0 = 1 */
     uint32_t chunk;                            /* rows a step; 0 = 512 */
@@ -29,6 +33,7 @@ enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512 };
 struct runner {
     struct device *device;
     const struct plan *plan;
+    struct placement placement; /* of == 0: nobody asked a GPU */
     uint32_t ctx, chunk, most_seqs, most_outs, table_width;
     struct pages pages[PLAN_GROUPS_MOST];
     /* the step under construction */
@@ -53,8 +58,8 @@ struct seq_rows {
     uint32_t n, outs;
 };
 
-/* plan and weights must outlive the runner. */
-int runner_open(struct runner **out, const struct plan *plan, const struct weights *weights,
+/* plan and weights must outlive the runner, which says in the plan where its operations run. */
+int runner_open(struct runner **out, struct plan *plan, const struct weights *weights,
                 const struct runner_options *o, struct err *e);
 void runner_close(struct runner *r);
 
