@@ -2,13 +2,14 @@
 #include "device/cuda/exec.h"
 #include "device/cuda/parity.h"
 
+#include "base/buf.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
 
+#include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 static struct cuda_device *self(struct device *d)
 {
@@ -20,11 +21,7 @@ static int cuda_load(struct device *base, const struct weights *w, void (*progre
 {
     struct cuda_device *d = self(base);
     d->source = w;
-    if (upload_weights(&d->weights, d->g, w, d->options.threads, progress, arg, e))
-        return -1;
-    if (d->weights.converted)
-        log_info("%u weights have types without a kernel on the GPU: decoded to F16", d->weights.converted);
-    return 0;
+    return upload_weights(&d->weights, d->g, w, d->options.threads, progress, arg, e);
 }
 
 /* ---- KV ---- */
@@ -53,7 +50,8 @@ static uint32_t kv_row_bytes(uint32_t type, uint32_t dim)
     return type == KV_Q8_0 ? dim / 32 * 34 : dim * bytes[type];
 }
 
-static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_config *kv, struct err *e)
+/* How the groups lie, and how large they are; nothing is taken yet. */
+static int shape_kv(struct cuda_device *d, const struct plan *p, const struct kv_config *kv, struct err *e)
 {
     int type = kv_type_of(kv->type);
     if (type < 0)
@@ -63,6 +61,7 @@ static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_
         return err_set(e, ERR_USAGE, "a KV page of %u tokens: a power of two, at least 16, was expected",
                        kv->page_tokens);
     d->page_tokens = kv->page_tokens;
+    d->kv_pages = 0;
     for (uint32_t i = 0; i < p->groups; i++) {
         struct group_kv *g = &d->kv[i];
         *g = (struct group_kv){.shape = p->group[i], .type = (uint32_t)type};
@@ -75,13 +74,22 @@ static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_
         g->page_bytes = (uint64_t)kv->page_tokens * g->shape.kv_heads * (g->k_row + g->v_row);
         g->layer_bytes = g->page_bytes * kv->pages[i];
         g->bytes = g->layer_bytes * g->shape.layers;
+        d->kv_pages = kv->pages[i] > d->kv_pages ? kv->pages[i] : d->kv_pages;
+    }
+    return 0;
+}
+
+static int take_kv(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    for (d->kv_groups = 0; d->kv_groups < p->groups; d->kv_groups++) {
+        struct group_kv *g = &d->kv[d->kv_groups];
         if (!(g->base = gpu_alloc(d->g, g->bytes, "KV", e)))
             return -1;
         /* keys past a sequence's end are masked, but their values are multiplied by zero: they must be finite */
-        if (gpu_check(d->g, d->g->cu->set8(g->base, 0, g->bytes, d->g->stream), "clearing KV", e))
+        if (gpu_check(d->g, d->g->cu->set8(g->base, 0, g->bytes, d->g->stream), "clearing KV", e)) {
+            gpu_free(d->g, g->base, g->bytes);
             return -1;
-        d->kv_groups = i + 1;
-        d->kv_pages = kv->pages[i] > d->kv_pages ? kv->pages[i] : d->kv_pages;
+        }
     }
     return 0;
 }
@@ -152,7 +160,7 @@ static void find_ratios(struct cuda_device *d, const struct plan *p)
     }
 }
 
-static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
+static void size_meta(struct cuda_device *d, const struct plan *p)
 {
     uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
     uint64_t ints =
@@ -160,6 +168,15 @@ static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
     for (uint32_t i = 0; i < d->ratios; i++)
         ints += 2 * ((uint64_t)d->max_rows * d->ratio[i] / TILE_QUERIES + d->max_seqs + 1);
     d->meta_bytes = ints * 4 < (256u << 20) ? ints * 4 : 256u << 20;
+}
+
+static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    uint64_t widest = 0;
+    for (uint32_t i = 1; p->part && i < p->buffers; i++)
+        widest = p->width[i] > widest ? p->width[i] : widest;
+    if (widest && !(d->mirror = gpu_pinned(d->g, widest * d->max_rows * 4, e)))
+        return -1;
     if (!(d->meta_host = gpu_pinned(d->g, d->meta_bytes, e)) ||
         !(d->meta_device = gpu_alloc(d->g, d->meta_bytes, "the step's data", e)) ||
         !(d->results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)))
@@ -169,28 +186,60 @@ static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
                      e);
 }
 
+/* Everything that a plan of this shape takes, counted: sizes of scratch, of KV and of the step's data. */
+static int shape_device(struct cuda_device *d, const struct plan *p, const struct weights *w,
+                        const struct device_shape *shape, struct step_sizes *sizes, struct err *e)
+{
+    struct bump count = {0};
+    d->max_rows = shape->rows;
+    d->max_seqs = shape->seqs;
+    d->max_outs = shape->outs;
+    if (!d->options.exact && d->max_rows > PACK_ROWS_MOST && !d->blas)
+        d->blas = blas_open(d->g, 32u << 20);
+    if (step_measure(d, p, w, sizes, e) || shape_kv(d, p, shape->kv, e))
+        return -1;
+    mem_free(d->buffer);
+    if (!(d->buffer = mem_zalloc(p->buffers + 1, sizeof *d->buffer)))
+        return err_memory(e, "the table of buffers", p->buffers * sizeof *d->buffer);
+    find_ratios(d, p);
+    lay_out(d, p, sizes, &count);
+    d->scratch_bytes = count.at;
+    size_meta(d, p);
+    return 0;
+}
+
+static int cuda_need(struct device *base, const struct plan *p, const struct weights *w,
+                     const struct device_shape *shape, struct device_memory *m, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    struct step_sizes sizes;
+    size_t available = 0, total = 0;
+    if (gpu_alive(d->g, e) || plan_check(p, w, e) || shape_device(d, p, w, shape, &sizes, e) ||
+        gpu_check(d->g, d->g->cu->mem_info(&available, &total), "asking for free memory", e))
+        return -1;
+    *m = (struct device_memory){.weights = upload_bytes(w), .total = total, .free = available};
+    for (uint32_t i = 0; i < p->groups; i++)
+        m->kv += d->kv[i].bytes;
+    m->scratch = d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
+    /* while weights are loaded the upload's ring is there, and neither KV nor scratch */
+    uint64_t ring = upload_ring_bytes(d->options.threads);
+    if (m->kv + m->scratch < ring)
+        m->scratch = ring - m->kv;
+    return 0;
+}
+
 static int cuda_prepare(struct device *base, const struct plan *p, const struct kv_config *kv,
                         uint32_t max_rows, uint32_t max_seqs, uint32_t max_outs, struct err *e)
 {
     struct cuda_device *d = self(base);
     struct step_sizes sizes;
-    d->max_rows = max_rows;
-    d->max_seqs = max_seqs;
-    d->max_outs = max_outs;
     d->plan = p;
     d->buffers = p->buffers;
     d->width = p->width;
-    if (!d->options.exact && max_rows > PACK_ROWS_MOST && !d->blas)
-        d->blas = blas_open(d->g, 32u << 20);
-    if (step_measure(d, p, &sizes, e))
+    if (shape_device(d, p, d->source, &(struct device_shape){kv, max_rows, max_seqs, max_outs}, &sizes, e))
         return -1;
-    if (!(d->buffer = mem_zalloc(p->buffers + 1, sizeof *d->buffer)))
-        return err_memory(e, "the table of buffers", p->buffers * sizeof *d->buffer);
-    find_ratios(d, p);
-    struct bump count = {0};
-    lay_out(d, p, &sizes, &count);
-    d->scratch_bytes = count.at;
-    if (take_kv(d, p, kv, e) || !(d->scratch = gpu_alloc(d->g, count.at, "scratch", e)) || take_meta(d, p, e))
+    if (take_kv(d, p, e) || !(d->scratch = gpu_alloc(d->g, d->scratch_bytes, "scratch", e)) ||
+        take_meta(d, p, e))
         return -1;
     struct bump hand = {0, d->scratch};
     lay_out(d, p, &sizes, &hand);
@@ -203,8 +252,10 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
 
 /* ---- a step ---- */
 
-static int too_large(const struct cuda_device *d, const struct step *s, struct err *e)
+static int too_large(const struct cuda_device *d, const struct plan *p, const struct step *s, struct err *e)
 {
+    if (s->from > p->count || s->to > p->count)
+        return err_set(e, ERR_USAGE, "operations %u to %u of a plan that has %u", s->from, s->to, p->count);
     if (s->rows > d->max_rows || s->seqs > d->max_seqs || s->outs > d->max_outs)
         return err_set(e, ERR_RESOURCE,
                        "a step of %u rows, %u sequences and %u results: at most %u, %u and %u were prepared",
@@ -300,7 +351,7 @@ static int timed_op(struct cuda_device *d, const struct plan *p, uint32_t i, str
         gpu_check(d->g, cu->event_record(d->event[1], d->g->stream), "timing", e) || gpu_sync(d->g, e) ||
         gpu_check(d->g, cu->event_ms(&ms, d->event[0], d->event[1]), "timing", e))
         return -1;
-    d->base.seconds[i] += 1e-3 * ms;
+    d->base.seconds[i - d->from] += 1e-3 * ms;
     return 0;
 }
 
@@ -314,11 +365,14 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
     d->packed = (struct operand){0, 0};
     d->direct = false;
     d->in.x = NULL;
-    for (uint32_t i = 0; i < p->count; i++)
+    bool results = false;
+    for (uint32_t i = d->from; i < d->to; i++) {
+        results |= p->ops[i].kind == OP_LOGITS;
         if (d->base.seconds ? timed_op(d, p, i, e) : step_op(d, p, i, e))
             return -1;
+    }
     uint64_t bytes = (uint64_t)d->meta.outs * p->out_width * 4;
-    if (!bytes || d->direct)
+    if (!bytes || !results || d->direct)
         return 0;
     return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results",
                      e);
@@ -386,7 +440,7 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
 {
     struct cuda_device *d = self(base);
     struct gpu *g = d->g;
-    if (gpu_alive(g, e) || too_large(d, s, e))
+    if (gpu_alive(g, e) || too_large(d, p, s, e))
         return -1;
     if (d->ran && gpu_sync(g, e)) /* the last step still reads the block that is written now */
         return -1;
@@ -394,6 +448,8 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
     if (write_meta(d, s, e))
         return -1;
     d->step++;
+    d->from = s->from;
+    d->to = s->to ? s->to : p->count;
     d->out_width = p->out_width;
     struct step_graph *graph = NULL;
     if (may_graph(d, p)) {
@@ -405,6 +461,8 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
         key.outs = s->outs;
         key.width = d->meta.width;
         key.longest = d->longest;
+        key.from = d->from;
+        key.to = d->to;
         graph = find_graph(d, &key);
         if (!graph) /* the second step with this key is worth a graph */
             new_graph(d, &key)->used = d->step;
@@ -426,6 +484,41 @@ static const float *cuda_results(struct device *base, struct err *e)
         return NULL;
     d->ran = false;
     return d->results;
+}
+
+/* ---- rows of buffers: through pinned memory, which the copy before this one has left ---- */
+
+static int check_rows(struct cuda_device *d, uint32_t buffer, uint32_t rows, struct err *e)
+{
+    if (!d->mirror || !buffer || buffer >= d->buffers || rows > d->max_rows)
+        return err_set(e, ERR_USAGE, "there are no %u rows of buffer %u to pass on", rows, buffer);
+    return gpu_sync(d->g, e);
+}
+
+static int cuda_read_rows(struct device *base, uint32_t buffer, uint32_t rows, float *host, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    if (check_rows(d, buffer, rows, e))
+        return -1;
+    size_t bytes = (size_t)rows * d->width[buffer] * sizeof *host;
+    if (gpu_check(d->g, d->g->cu->to_host(d->mirror, (cu_ptr)d->buffer[buffer], bytes, d->g->stream),
+                  "fetching rows", e) ||
+        gpu_sync(d->g, e))
+        return -1;
+    memcpy(host, d->mirror, bytes);
+    return 0;
+}
+
+static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, const float *host,
+                           struct err *e)
+{
+    struct cuda_device *d = self(base);
+    if (check_rows(d, buffer, rows, e))
+        return -1;
+    size_t bytes = (size_t)rows * d->width[buffer] * sizeof *host;
+    memcpy(d->mirror, host, bytes);
+    return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->buffer[buffer], d->mirror, bytes, d->g->stream),
+                     "sending rows", e);
 }
 
 /* ---- pages ---- */
@@ -495,6 +588,21 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
     }
 }
 
+static void cuda_describe(const struct device *base, struct buf *out)
+{
+    const struct cuda_device *d = (const struct cuda_device *)base;
+    char name[160];
+    snprintf(name, sizeof name, "cuda:%d (%s)", d->options.index, d->g->profile.name);
+    device_say(base, name, d->plan, out);
+    if (d->weights.converted) {
+        buf_printf(out, "  decoded to F16 at load, as there is no kernel for the type:");
+        for (uint32_t t = 0; t < DTYPE_MOST; t++)
+            if (d->weights.decoded[t])
+                buf_printf(out, " %u of %s", d->weights.decoded[t], dtype_get(t)->name);
+        buf_char(out, '\n');
+    }
+}
+
 static void cuda_close(struct device *base)
 {
     struct cuda_device *d = self(base);
@@ -509,6 +617,7 @@ static void cuda_close(struct device *base)
         blas_close(d->blas);
         gpu_pinned_free(g, d->meta_host);
         gpu_pinned_free(g, d->results);
+        gpu_pinned_free(g, d->mirror);
         gpu_free(g, d->meta_device, d->meta_bytes);
         gpu_free(g, d->scratch, d->scratch_bytes);
         for (uint32_t i = 0; i < d->kv_groups; i++)
@@ -522,14 +631,18 @@ static void cuda_close(struct device *base)
 
 static const struct device_ops ops = {.name = "cuda",
                                       .load = cuda_load,
+                                      .need = cuda_need,
                                       .prepare = cuda_prepare,
                                       .run = cuda_run,
                                       .results = cuda_results,
+                                      .read_rows = cuda_read_rows,
+                                      .write_rows = cuda_write_rows,
                                       .copy_pages = cuda_copy_pages,
                                       .page_bytes = cuda_page_bytes,
                                       .read_page = cuda_read_page,
                                       .write_page = cuda_write_page,
                                       .memory = cuda_memory,
+                                      .describe = cuda_describe,
                                       .close = cuda_close};
 
 int cuda_open(struct device **out, const struct device_options *o, struct err *e)

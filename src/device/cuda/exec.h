@@ -35,6 +35,7 @@ struct group_kv {
 struct step_key {
     const struct plan *plan;
     uint32_t rows, seqs, outs, width, longest;
+    uint32_t from, to; /* operations */
 };
 
 struct step_graph {
@@ -89,6 +90,8 @@ struct cuda_device {
     bool no_fuse;          /* for benchmarks: never, and no pairs of gate and up either */
     struct operand packed; /* what attention has packed already for the product that follows */
     const struct plan *plan;
+    uint32_t from, to; /* the operations of this step */
+    float *mirror;     /* pinned: rows of a buffer on their way (max_rows, the widest) */
     bool ran;
 
     struct step_graph graph[GRAPHS_MOST];
@@ -114,4 +117,5 @@ struct step_sizes {
     uint64_t part; /* floats */
     uint64_t part_ml;
 };
-int step_measure(const struct cuda_device *d, const struct plan *p, struct step_sizes *s, struct err *e);
+int step_measure(const struct cuda_device *d, const struct plan *p, const struct weights *all,
+                 struct step_sizes *s, struct err *e);

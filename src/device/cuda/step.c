@@ -491,9 +491,9 @@ static int op_latent(struct cuda_device *d, const struct plan *p, const struct o
 }
 
 /* The next operation takes what attention gives as it is: then attention packs it. */
-static bool feeds_product(const struct plan *p, uint32_t i)
+static bool feeds_product(const struct cuda_device *d, const struct plan *p, uint32_t i)
 {
-    if (i + 1 >= p->count || p->ops[i + 1].kind != OP_OUT)
+    if (i + 1 >= d->to || p->ops[i + 1].kind != OP_OUT)
         return false;
     const struct op_out *n = &p->ops[i + 1].out;
     const struct op_attn *o = &p->ops[i].attn;
@@ -514,7 +514,7 @@ static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, 
     a->splits = (span + a->split_keys - 1) / a->split_keys;
     a->part = d->part;
     a->part_ml = d->part_ml;
-    if (path_for(d, d->meta.rows) == PATH_PACK && !d->any_prefill && feeds_product(p, i)) {
+    if (path_for(d, d->meta.rows) == PATH_PACK && !d->any_prefill && feeds_product(d, p, i)) {
         a->pack = out_of(d, PATH_PACK, d->meta.rows, o->heads * o->v_dim);
         d->packed = o->out;
     }
