@@ -37,6 +37,28 @@ struct step_seq {
     uint32_t length;      /* tokens in KV once this step is done */
 };
 
+enum { PICK_SEEN_MOST = 256 };
+
+/* How often a token occurs in what the penalties look at. */
+struct pick_seen {
+    int32_t id;
+    uint32_t count;
+};
+
+/* How the device chooses the token of a result itself, so that only ids leave it. Links and order are those of
+ * run/sampler.h: penalties, top-k, top-p, min-p, temperature, draw by the noise of (seed, position, token). */
+struct step_pick {
+    bool on;            /* false: the numbers of this result are wanted on the host */
+    double temperature; /* 0: the best */
+    uint32_t top_k;     /* 0 = off */
+    double top_p;       /* 1 = off */
+    float min_p;        /* 0 = off */
+    double repeat, presence, frequency;
+    struct pick_seen *seen; /* (seen_count), each token once */
+    uint32_t seen_count;    /* at most PICK_SEEN_MOST */
+    uint64_t seed, position;
+};
+
 /* One step: a flat batch of rows from any number of sequences. Everything is host memory that the
  * device copies before device_run returns. */
 struct step {
@@ -48,7 +70,8 @@ struct step {
      * slot p % page_tokens. Pages wholly before a window may be 0. */
     const int32_t *tables;
     uint32_t table_width;
-    const int32_t *out; /* (outs): rows whose result is wanted, ascending */
+    const int32_t *out;           /* (outs): rows whose result is wanted, ascending */
+    const struct step_pick *pick; /* (outs) for a device that has `picks`; NULL: all numbers go to the host */
     /* Operations [from, to) of the plan alone, for a device that shares a plan with another; to 0: all of them. */
     uint32_t from, to;
 };
@@ -67,6 +90,7 @@ struct device;
 
 struct device_ops {
     const char *name; /* "cpu", "cuda" */
+    bool ahead;       /* run returns before the step is done: results and picks wait for it */
     /* Takes the weights (upload, repack). `weights` and its bytes must outlive the device. progress may be NULL. */
     int (*load)(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg,
                 struct err *e);
@@ -80,6 +104,9 @@ struct device_ops {
     int (*run)(struct device *d, const struct plan *p, const struct step *s, struct err *e);
     /* The results of the last run: (outs, plan.out_width) floats on the host, valid until the next run. */
     const float *(*results)(struct device *d, struct err *e);
+    /* Of the last run with step.pick: (outs) tokens, -1 where the numbers were not finite; of no meaning where `on` was
+     * false. `results` then has the numbers of those rows alone. NULL: this device chooses no tokens. */
+    const int32_t *(*picks)(struct device *d, struct err *e);
     /* The first rows of a buffer of the plan, (rows, width) floats, to and from host memory: what passes from one
      * device of a split to the other. */
     int (*read_rows)(struct device *d, uint32_t buffer, uint32_t rows, float *host, struct err *e);

@@ -14,6 +14,7 @@ struct segment {
 
 struct split {
     struct device base;
+    struct device_ops ops; /* what the device of the results can, this one can */
     struct device *part[SPLIT_PARTS];
     const struct weights *source;
     void (*progress)(void *, double);
@@ -146,6 +147,12 @@ static void split_drop(struct split *d)
     d->whole = NULL;
 }
 
+static const int32_t *split_picks(struct device *device, struct err *e)
+{
+    struct device *part = self(device)->part[self(device)->results];
+    return part->ops->picks(part, e);
+}
+
 static int split_prepare(struct device *device, const struct plan *p, const struct kv_config *kv,
                          uint32_t max_rows, uint32_t max_seqs, uint32_t max_outs, struct err *e)
 {
@@ -162,6 +169,9 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
             ops->prepare(d->part[i], &d->plan[i], kv, max_rows, max_seqs, max_outs, e))
             return -1;
     }
+    const struct device_ops *last = d->part[d->results]->ops;
+    d->ops.picks = last->picks ? split_picks : NULL;
+    d->ops.ahead = last->ahead;
     d->whole = p;
     return 0;
 }
@@ -294,7 +304,8 @@ int split_open(struct device **out, struct device *main, struct device *rest, st
         rest->ops->close(rest);
         return err_memory(e, "a split device", sizeof *d);
     }
-    d->base.ops = &ops;
+    d->ops = ops;
+    d->base.ops = &d->ops;
     d->part[0] = main;
     d->part[1] = rest;
     *out = &d->base;

@@ -30,7 +30,8 @@ static int runner_arrays(struct runner *r, struct err *e)
     r->out = mem_alloc(r->most_outs, sizeof *r->out);
     r->tables = mem_alloc(cells, sizeof *r->tables);
     r->step_seq = mem_alloc(r->most_seqs, sizeof *r->step_seq);
-    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq)
+    r->pick = mem_alloc(r->most_outs, sizeof *r->pick);
+    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->pick)
         return err_memory(e, "a step's tables", cells * sizeof *r->tables);
     return 0;
 }
@@ -167,6 +168,7 @@ void runner_close(struct runner *r)
     mem_free(r->out);
     mem_free(r->tables);
     mem_free(r->step_seq);
+    mem_free(r->pick);
     mem_free(r);
 }
 
@@ -320,8 +322,12 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
             r->ids[st.rows + k] = p->ids[k];
             r->pos[st.rows + k] = (int32_t)(p->seq->len + k);
         }
-        for (uint32_t k = p->n - p->outs; k < p->n; k++)
-            r->out[st.outs++] = (int32_t)(st.rows + k);
+        for (uint32_t k = 0; k < p->outs; k++) {
+            r->pick[st.outs] = p->pick ? p->pick[k] : (struct step_pick){0};
+            r->out[st.outs++] = (int32_t)(st.rows + p->n - p->outs + k);
+        }
+        if (p->pick)
+            st.pick = r->pick;
         for (uint32_t g = 0; g < r->plan->groups; g++)
             memcpy(r->tables + ((size_t)g * count + i) * r->table_width, p->seq->table[g],
                    r->table_width * sizeof *r->tables);
@@ -356,6 +362,16 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
 const float *runner_results(struct runner *r, struct err *e)
 {
     return r->device->ops->results(r->device, e);
+}
+
+bool runner_can_pick(const struct runner *r)
+{
+    return r->device->ops->picks != NULL;
+}
+
+const int32_t *runner_picks(struct runner *r, struct err *e)
+{
+    return r->device->ops->picks(r->device, e);
 }
 
 int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, const struct feed_control *c, struct err *e)

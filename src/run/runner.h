@@ -39,7 +39,8 @@ struct runner {
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;
     struct step_seq *step_seq;
-    uint32_t seqs; /* sequences that exist */
+    struct step_pick *pick; /* (most_outs) */
+    uint32_t seqs;          /* sequences that exist */
 };
 
 /* A sequence: ids[0..len) have their keys and values in the pages of its tables. */
@@ -56,6 +57,7 @@ struct seq_rows {
     struct seq *seq;
     const int32_t *ids;
     uint32_t n, outs;
+    const struct step_pick *pick; /* (outs): the device chooses tokens (runner_can_pick); NULL: it does not */
 };
 
 /* plan and weights must outlive the runner, which says in the plan where its operations run. */
@@ -77,10 +79,14 @@ uint32_t seq_common(const struct seq *s, const int32_t *ids, size_t n);
 uint32_t seq_need(const struct seq *s, uint32_t n);
 
 /* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their
- * sequences; on an error no sequence has changed. */
+ * sequences; on an error no sequence has changed. A device that works ahead (device_ops.ahead) is still at it when this
+ * returns: runner_results and runner_picks wait. */
 int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e);
 /* (sum of outs, plan.out_width), in the order of the parts; valid until the next step. */
 const float *runner_results(struct runner *r, struct err *e);
+/* Whether the device chooses tokens itself; then what the last step chose, one for each result. */
+bool runner_can_pick(const struct runner *r);
+const int32_t *runner_picks(struct runner *r, struct err *e);
 /* A whole prompt in chunks: afterwards runner_results has the last row's result. progress may be NULL;
  * *cancel, where not NULL, is looked at between chunks. */
 struct feed_control {

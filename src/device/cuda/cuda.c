@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/size.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -165,6 +166,7 @@ static void size_meta(struct cuda_device *d, const struct plan *p)
     uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
     uint64_t ints =
         3ull * d->max_rows + d->max_outs + 3ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
+    ints += d->max_outs * (sizeof(struct pick_row) / 4 + 2ull * PICK_SEEN_MOST) + 2;
     for (uint32_t i = 0; i < d->ratios; i++)
         ints += 2 * ((uint64_t)d->max_rows * d->ratio[i] / TILE_QUERIES + d->max_seqs + 1);
     d->meta_bytes = ints * 4 < (256u << 20) ? ints * 4 : 256u << 20;
@@ -179,7 +181,8 @@ static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
         return -1;
     if (!(d->meta_host = gpu_pinned(d->g, d->meta_bytes, e)) ||
         !(d->meta_device = gpu_alloc(d->g, d->meta_bytes, "the step's data", e)) ||
-        !(d->results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)))
+        !(d->results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)) ||
+        !(d->picked = gpu_pinned(d->g, (uint64_t)d->max_outs * sizeof *d->picked, e)))
         return -1;
     memset(d->meta_host, 0, d->meta_bytes);
     return gpu_check(d->g, d->g->cu->set8(d->meta_device, 0, d->meta_bytes, d->g->stream), "clearing scratch",
@@ -309,6 +312,60 @@ static void put_tiles(struct cuda_device *d, const struct step *s, uint64_t *at)
     *at += n;
 }
 
+static struct pick_row pick_of(const struct step_pick *p, uint32_t seen)
+{
+    return (struct pick_row){.seed = p->seed,
+                             .position = p->position,
+                             .temperature = p->temperature,
+                             .top_p = p->top_p,
+                             .repeat = p->repeat,
+                             .presence = p->presence,
+                             .frequency = p->frequency,
+                             .min_shift = p->min_p > 0 ? logf(p->min_p) : -INFINITY,
+                             .top_k = p->top_k,
+                             .seen = seen,
+                             .seen_count = p->seen_count,
+                             .on = p->on};
+}
+
+/* How tokens are chosen. The entries of penalties come last and take a rounded number of places, so that steps that
+ * differ in them a little share a graph. */
+static int put_picks(struct cuda_device *d, const struct step *s, uint64_t *at, struct err *e)
+{
+    const int32_t *row_at, *seen_at;
+    uint32_t seen = 0;
+    d->picks = d->seen = 0;
+    for (uint32_t i = 0; s->pick && i < s->outs; i++) {
+        d->picks += s->pick[i].on;
+        seen += s->pick[i].on ? s->pick[i].seen_count : 0;
+        if (s->pick[i].seen_count > PICK_SEEN_MOST)
+            return err_set(e, ERR_USAGE, "%u tokens under a penalty; %d is the most", s->pick[i].seen_count,
+                           PICK_SEEN_MOST);
+    }
+    if (!d->picks)
+        return 0;
+    *at += *at & 1; /* numbers of eight bytes follow */
+    struct pick_row *row = (struct pick_row *)(void *)put(d, at, s->outs * sizeof *row / 4, &row_at);
+    d->seen = seen ? round_pow2(seen) : 0;
+    struct pick_seen *to = (struct pick_seen *)(void *)put(d, at, 2ull * d->seen, &seen_at);
+    seen = 0;
+    for (uint32_t i = 0; i < s->outs; i++) {
+        row[i] = pick_of(&s->pick[i], seen);
+        if (!s->pick[i].on || !s->pick[i].seen_count)
+            continue;
+        memcpy(to + seen, s->pick[i].seen, s->pick[i].seen_count * sizeof *to);
+        seen += s->pick[i].seen_count;
+    }
+    d->pick = (struct pick_args){.logits = d->logits,
+                                 .ld = d->plan->out_width,
+                                 .n = d->plan->out_width,
+                                 .m = s->outs,
+                                 .row = (const struct pick_row *)(const void *)row_at,
+                                 .seen = (const struct pick_seen *)(const void *)seen_at,
+                                 .ids = d->picked};
+    return 0;
+}
+
 static int write_meta(struct cuda_device *d, const struct step *s, struct err *e)
 {
     struct meta *m = &d->meta;
@@ -335,6 +392,8 @@ static int write_meta(struct cuda_device *d, const struct step *s, struct err *e
             row_seq[s->seq[i].first + r] = (int32_t)i;
     }
     put_tables(d, s, width, put(d, &at, (uint64_t)d->kv_groups * s->seqs * width, &m->tables));
+    if (put_picks(d, s, &at, e))
+        return -1;
     put_tiles(d, s, &at);
     d->meta_used = at * 4;
     /* graphs are kept per length, rounded up to eighths of a power of two */
@@ -373,6 +432,10 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
     }
     uint64_t bytes = (uint64_t)d->meta.outs * p->out_width * 4;
     if (!bytes || !results || d->direct)
+        return 0;
+    if (d->picks && gpu_launch(g, K_PICK_ROWS, gpu_grid(d->pick.m, 1, 1, 1024, 0), &d->pick, e))
+        return -1;
+    if (d->picks == d->meta.outs)
         return 0;
     return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results",
                      e);
@@ -463,6 +526,8 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
         key.longest = d->longest;
         key.from = d->from;
         key.to = d->to;
+        key.picks = d->picks;
+        key.seen = d->seen;
         graph = find_graph(d, &key);
         if (!graph) /* the second step with this key is worth a graph */
             new_graph(d, &key)->used = d->step;
@@ -484,6 +549,11 @@ static const float *cuda_results(struct device *base, struct err *e)
         return NULL;
     d->ran = false;
     return d->results;
+}
+
+static const int32_t *cuda_picks(struct device *base, struct err *e)
+{
+    return cuda_results(base, e) ? self(base)->picked : NULL;
 }
 
 /* ---- rows of buffers: through pinned memory, which the copy before this one has left ---- */
@@ -618,6 +688,7 @@ static void cuda_close(struct device *base)
         gpu_pinned_free(g, d->meta_host);
         gpu_pinned_free(g, d->results);
         gpu_pinned_free(g, d->mirror);
+        gpu_pinned_free(g, d->picked);
         gpu_free(g, d->meta_device, d->meta_bytes);
         gpu_free(g, d->scratch, d->scratch_bytes);
         for (uint32_t i = 0; i < d->kv_groups; i++)
@@ -630,11 +701,13 @@ static void cuda_close(struct device *base)
 }
 
 static const struct device_ops ops = {.name = "cuda",
+                                      .ahead = true,
                                       .load = cuda_load,
                                       .need = cuda_need,
                                       .prepare = cuda_prepare,
                                       .run = cuda_run,
                                       .results = cuda_results,
+                                      .picks = cuda_picks,
                                       .read_rows = cuda_read_rows,
                                       .write_rows = cuda_write_rows,
                                       .copy_pages = cuda_copy_pages,

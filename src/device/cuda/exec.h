@@ -36,6 +36,7 @@ struct step_key {
     const struct plan *plan;
     uint32_t rows, seqs, outs, width, longest;
     uint32_t from, to; /* operations */
+    uint32_t picks, seen;
 };
 
 struct step_graph {
@@ -84,6 +85,10 @@ struct cuda_device {
     uint32_t longest; /* of the sequences, rounded up to a power of two */
     float *results;   /* pinned; the card writes to it too */
     bool direct;      /* this step's product of the head did */
+    /* tokens that the card chooses: for how many results, and the entries of their penalties, rounded up */
+    uint32_t picks, seen;
+    struct pick_args pick;
+    int32_t *picked; /* pinned (max_outs) */
     uint32_t outs, out_width;
     struct gemm_in in; /* the input that the next product makes itself (x NULL: none) */
     struct pack_args in_rows;

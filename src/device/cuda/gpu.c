@@ -58,6 +58,7 @@ static const struct kernel_row rows[] = {
     {K_ROPE, MODULE_SMALL, false, "rows_rope"},
     {K_TOP, MODULE_SMALL, false, "sample_top"},
     {K_PICK, MODULE_SMALL, false, "sample_pick"},
+    {K_PICK_ROWS, MODULE_SMALL, false, "pick_rows"},
 };
 
 /* Products: the form, its module, the stem of its four names. */

@@ -56,6 +56,7 @@ enum gpu_kernel {
     K_ROPE,
     K_TOP,
     K_PICK,
+    K_PICK_ROWS,
     K_COUNT
 };
 

@@ -302,6 +302,25 @@ struct sample_args {
     float *values;      /* (m, top_k) */
 };
 
+/* How a row's token is chosen: struct step_pick of device.h, for the card. */
+struct pick_row {
+    uint64_t seed, position;
+    double temperature, top_p, repeat, presence, frequency;
+    float min_shift; /* ln(min_p); -inf: off */
+    uint32_t top_k;
+    uint32_t seen, seen_count; /* its entries of pick_args.seen */
+    uint32_t on, pad;
+};
+
+struct pick_args {
+    float *logits; /* (m, ld); penalties are applied in place */
+    uint64_t ld;
+    uint32_t n, m;
+    const struct pick_row *row;   /* (m) */
+    const struct pick_seen *seen; /* pick_row says which */
+    int32_t *ids;                 /* (m): -1 where a row has numbers that are not finite */
+};
+
 struct probe_args {
     const uint8_t *src;
     uint64_t bytes;

@@ -828,7 +828,7 @@ static int op_logits(struct cuda_device *d, const struct plan *p, const struct o
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, w->k, &o->norm, d->meta.out, false};
     /* Where nothing follows, the product writes to the host's memory itself: the transfer hides behind it. */
-    d->direct = path == PATH_PACK && o->scale == 1.0f && o->softcap <= 0.0f;
+    d->direct = path == PATH_PACK && o->scale == 1.0f && o->softcap <= 0.0f && !d->picks;
     struct product head = {o->head.weight, path == PATH_HALF ? 0 : o->head.bias,
                            d->direct ? d->results : d->logits, w->n};
     if (put_input(d, path, &in, e) || run_finished(d, path, &head, 1, m, e))
