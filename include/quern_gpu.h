@@ -45,7 +45,7 @@ enum quern_gpu_rope { QUERN_GPU_ROPE_PAIRS = 1, QUERN_GPU_ROPE_HALVES = 2 };
 struct quern_gpu_facts {
     char name[96];
     int major, minor, sms, driver;
-    int shared_bytes, l2_bytes;
+    int shared_bytes, l2_bytes, clock_khz;
     uint64_t memory, free, weights, scratch; /* bytes; the last two are ours */
     double read_gbs;                         /* measured by quern_gpu_measure; 0 = not yet */
 };

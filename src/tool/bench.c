@@ -1,5 +1,6 @@
 /* quern bench: how fast a model runs here, beside what the machine could do, probed in the same run. */
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -7,6 +8,7 @@
 #include "base/pool.h"
 #include "device/cpu/probe.h"
 #include "tool/bench_engine.h"
+#include "tool/bench_kernels.h"
 #include "tool/load.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
@@ -25,6 +27,8 @@ static const struct arg_option bench_options[] = {
     {"repeat", 'r', ARG_INT, "N", "how often each is measured (default: 5)", 1, BENCH_REPEATS_MOST},
     {"streams", 0, ARG_TEXT, "N,N", "instead: so many requests at once, through the engine", 0, 0},
     {"read", 0, ARG_INT, "N", "with --streams: how long one waits while such a prompt is read", 1, 1 << 20},
+    {"kernels", 0, ARG_FLAG, NULL, "instead: every row of the kernel tables, without a model", 0, 0},
+    {"type", 0, ARG_TEXT, "T", "with --kernels: weights of this type alone (Q4_K)", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array", 0, 0},
     {"threads", 't', ARG_TEXT, "N,N", "threads (default: all cores that may be used)", 0, 0},
     LOAD_BUT_THREADS,
@@ -227,7 +231,7 @@ static int bench_open(struct bench *b, int threads, struct err *e)
         return err_set(e, ERR_USAGE, "there is nothing to measure: --batch, --prompt and --predict are 0");
     o.runner.ctx = longest + 1;
     o.runner.seqs = b->batches;
-    if (load_model(&b->loaded, b->a->words[0], &o, b->a, e))
+    if (load_model(&b->loaded, b->a->count ? b->a->words[0] : NULL, &o, b->a, e))
         return -1;
     b->seqs = mem_zalloc(b->batches, sizeof *b->seqs);
     b->ids = mem_alloc(longest + 1, sizeof *b->ids);
@@ -355,9 +359,27 @@ static int bench_streams(const struct args *a, struct err *e)
     return bench_engine(a, &o, e);
 }
 
+static int bench_table_of_kernels(const struct args *a, struct err *e)
+{
+    static struct kernel_bench k; /* large: the lines */
+    struct list threads = {0};
+    const char *type = args_text(a, "type");
+    if (bench_list(a, "threads", "0", &threads, e))
+        return -1;
+    k = (struct kernel_bench){.only = type ? dtype_find(type) : -1,
+                              .threads = (int)threads.item[0],
+                              .device = args_text(a, "device"),
+                              .tier = args_text(a, "tier")};
+    if (type && k.only < 0)
+        return err_set(e, ERR_USAGE, "there is no type '%s'", log_safe(type));
+    return bench_kernels(&k, args_flag(a, "json"), e);
+}
+
 static int bench_run(const struct args *a, struct err *e)
 {
     struct bench b = {.a = a};
+    if (args_flag(a, "kernels"))
+        return bench_table_of_kernels(a, e);
     if (args_text(a, "streams"))
         return bench_streams(a, e);
     int failed = bench_all(&b, e);
@@ -367,13 +389,14 @@ static int bench_run(const struct args *a, struct err *e)
 
 const struct tool_verb tool_bench = {
     .name = "bench",
-    .words = "MODEL",
+    .words = "[MODEL]",
     .brief = "measure reading and generating, beside the machine's limits",
     .more = "Lists make a table of all combinations:\n"
             "  quern bench model.gguf -p 512,2048 -n 128 -b 1,4,8 -d 0,4096\n"
-            "  quern bench model.gguf --streams 1,16 --read 8000\n",
+            "  quern bench model.gguf --streams 1,16 --read 8000\n"
+            "  quern bench --kernels --type Q4_K --json\n",
     .options = bench_options,
-    .least = 1,
+    .least = 0,
     .most = 1,
     .run = bench_run,
 };

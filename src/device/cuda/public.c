@@ -172,6 +172,7 @@ void quern_gpu_get_facts(struct quern_gpu *g, struct quern_gpu_facts *f)
                                   .driver = p->driver,
                                   .shared_bytes = p->shared_block,
                                   .l2_bytes = p->l2_bytes,
+                                  .clock_khz = p->clock_khz,
                                   .memory = p->memory,
                                   .free = available,
                                   .weights = g->weight_bytes,
