@@ -86,6 +86,13 @@ struct device_shape {
     uint32_t rows, seqs, outs;
 };
 
+/* What a kernel took in the steps that were profiled. */
+struct device_kernel {
+    const char *name;
+    uint64_t calls;
+    double seconds;
+};
+
 struct device;
 
 struct device_ops {
@@ -121,6 +128,9 @@ struct device_ops {
     void (*memory)(const struct device *d, struct device_memory *m);
     /* What lies where, for people: "cuda:0 NVIDIA H200, weights 4.9 GB, ..."; one line a device. */
     void (*describe)(const struct device *d, struct buf *out);
+    /* Where the time of profiled steps (seconds below) went since the last call, kernel by kernel, the longest first; how
+     * many. NULL: this device does not know. */
+    uint32_t (*take_kernels)(struct device *d, struct device_kernel *out, uint32_t most);
     void (*close)(struct device *d);
 };
 

@@ -274,6 +274,13 @@ static void split_describe(const struct device *device, struct buf *out)
         d->part[i]->ops->describe(d->part[i], out);
 }
 
+/* Those of the main device; the CPU has none to name. */
+static uint32_t split_take_kernels(struct device *device, struct device_kernel *out, uint32_t most)
+{
+    struct device *main = self(device)->part[0];
+    return main->ops->take_kernels ? main->ops->take_kernels(main, out, most) : 0;
+}
+
 static void split_close(struct device *device)
 {
     struct split *d = self(device);
@@ -296,6 +303,7 @@ int split_open(struct device **out, struct device *main, struct device *rest, st
                                           .write_page = split_write_page,
                                           .memory = split_memory,
                                           .describe = split_describe,
+                                          .take_kernels = split_take_kernels,
                                           .close = split_close};
     struct split *d = mem_zalloc(1, sizeof *d);
     *out = NULL;

@@ -1,6 +1,7 @@
 /* The CUDA device of the seam: memory, steps, graphs. */
 #include "device/cuda/exec.h"
 #include "device/cuda/parity.h"
+#include "device/cuda/timing.h"
 
 #include "base/buf.h"
 #include "base/dtype.h"
@@ -402,18 +403,6 @@ static int write_meta(struct cuda_device *d, const struct step *s, struct err *e
     return 0;
 }
 
-static int timed_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
-{
-    float ms = 0;
-    const struct driver *cu = d->g->cu;
-    if (gpu_check(d->g, cu->event_record(d->event[0], d->g->stream), "timing", e) || step_op(d, p, i, e) ||
-        gpu_check(d->g, cu->event_record(d->event[1], d->g->stream), "timing", e) || gpu_sync(d->g, e) ||
-        gpu_check(d->g, cu->event_ms(&ms, d->event[0], d->event[1]), "timing", e))
-        return -1;
-    d->base.seconds[i - d->from] += 1e-3 * ms;
-    return 0;
-}
-
 /* All of a step on the stream: data in, operations, results out. */
 static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
 {
@@ -427,7 +416,9 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
     bool results = false;
     for (uint32_t i = d->from; i < d->to; i++) {
         results |= p->ops[i].kind == OP_LOGITS;
-        if (d->base.seconds ? timed_op(d, p, i, e) : step_op(d, p, i, e))
+        if (g->timing)
+            g->timing->now = i - d->from;
+        if (step_op(d, p, i, e))
             return -1;
     }
     uint64_t bytes = (uint64_t)d->meta.outs * p->out_width * 4;
@@ -439,6 +430,15 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
         return 0;
     return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results",
                      e);
+}
+
+/* The same with every launch timed: no graph, one synchronisation at the end. */
+static int timed_step(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    if (timing_open(d->g, e))
+        return -1;
+    timing_start(d->g);
+    return put_step(d, p, e) || gpu_sync(d->g, e) || timing_collect(d->g, d->base.seconds, e) ? -1 : 0;
 }
 
 static struct step_graph *find_graph(struct cuda_device *d, const struct step_key *k)
@@ -510,6 +510,8 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
     d->ran = false;
     if (write_meta(d, s, e))
         return -1;
+    if (!d->base.seconds)
+        timing_close(g);
     d->step++;
     d->from = s->from;
     d->to = s->to ? s->to : p->count;
@@ -539,7 +541,7 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
         graph->used = d->step;
         return gpu_check(g, g->cu->graph_launch(graph->exec, g->stream), "replaying a graph", e);
     }
-    return put_step(d, p, e);
+    return d->base.seconds ? timed_step(d, p, e) : put_step(d, p, e);
 }
 
 static const float *cuda_results(struct device *base, struct err *e)
@@ -673,6 +675,11 @@ static void cuda_describe(const struct device *base, struct buf *out)
     }
 }
 
+static uint32_t cuda_take_kernels(struct device *base, struct device_kernel *out, uint32_t most)
+{
+    return timing_take(self(base)->g, out, most);
+}
+
 static void cuda_close(struct device *base)
 {
     struct cuda_device *d = self(base);
@@ -681,9 +688,6 @@ static void cuda_close(struct device *base)
         g->cu->stream_sync(g->stream);
         for (uint32_t i = 0; i < d->graphs; i++)
             forget_graph(d, &d->graph[i]);
-        for (int i = 0; i < 2; i++)
-            if (d->event[i])
-                g->cu->event_destroy(d->event[i]);
         blas_close(d->blas);
         gpu_pinned_free(g, d->meta_host);
         gpu_pinned_free(g, d->results);
@@ -716,6 +720,7 @@ static const struct device_ops ops = {.name = "cuda",
                                       .write_page = cuda_write_page,
                                       .memory = cuda_memory,
                                       .describe = cuda_describe,
+                                      .take_kernels = cuda_take_kernels,
                                       .close = cuda_close};
 
 int cuda_open(struct device **out, const struct device_options *o, struct err *e)
@@ -730,11 +735,6 @@ int cuda_open(struct device **out, const struct device_options *o, struct err *e
         mem_free(d);
         return -1;
     }
-    for (int i = 0; i < 2; i++)
-        if (gpu_check(d->g, d->g->cu->event_create(&d->event[i], 0), "making an event", e)) {
-            cuda_close(&d->base);
-            return -1;
-        }
     *out = &d->base;
     return 0;
 }

@@ -103,7 +103,6 @@ struct cuda_device {
     uint32_t graphs;
     uint64_t step;
     bool no_graphs; /* building one failed once, or the caller wants none */
-    void *event[2];
 };
 
 /* Launches operation i of the plan (step.c). */

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "device/cuda/timing.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -232,6 +233,7 @@ void gpu_close(struct gpu *g)
     if (!g)
         return;
     if (g->context) {
+        timing_close(g);
         for (int m = 0; m < MODULE_COUNT; m++)
             if (g->module[m])
                 g->cu->module_unload(g->module[m]);
@@ -303,7 +305,11 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
     void *params[1];
     memcpy(params, &args, sizeof args);
     g->launches++;
+    if (g->timing)
+        timing_before(g, kernel);
     int r = g->cu->launch(&c, g->kernel[kernel], params, NULL);
+    if (g->timing)
+        timing_after(g);
     if (r == CU_OK)
         return 0;
     gpu_check(g, r, "launching a kernel", e);

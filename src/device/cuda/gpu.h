@@ -85,7 +85,8 @@ struct gpu {
     uint64_t limit;    /* at most; 0 = what is free */
     uint64_t launches; /* so far */
     enum gpu_stage stage;
-    bool skip[K_COUNT]; /* for benchmarks: leaves a kernel out, to see what it costs */
+    struct gpu_timing *timing; /* while a profile is taken; else NULL */
+    bool skip[K_COUNT];        /* for benchmarks: leaves a kernel out, to see what it costs */
 };
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e);
