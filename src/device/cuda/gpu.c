@@ -190,9 +190,6 @@ static int start(struct gpu *g, int index, struct err *e)
     int n = 0;
     if (!(g->cu = driver_get(e)))
         return -1;
-    if (!gpu_blob(0))
-        return err_set(e, ERR_RESOURCE,
-                       "this build has no CUDA kernels: nvcc was not there when it was built");
     if (gpu_check(g, g->cu->device_count(&n), "counting cards", e))
         return -1;
     if (index < 0 || index >= n)
@@ -204,6 +201,9 @@ static int start(struct gpu *g, int index, struct err *e)
     if (g->profile.major < 8)
         return err_set(e, ERR_RESOURCE, "%s is too old: compute capability %d.%d, at least 8.0 is needed",
                        g->profile.name, g->profile.major, g->profile.minor);
+    if (!gpu_blob(0))
+        return err_set(e, ERR_RESOURCE,
+                       "this build has no CUDA kernels: nvcc was not there when it was built");
     g->plain_launch = g->profile.major < 9;
     /* The primary context: cuBLASLt works in that one. */
     if (gpu_check(g, g->cu->primary_retain(&g->context, g->card), "opening the card's context", e) ||
