@@ -231,7 +231,8 @@ static int gpu_small(struct gpu_bench *c, struct err *e)
          2.0 * KEYS * 8 * 256 / 4096 / ROWS_MOST,
          4.0 * (KEYS - ROWS_MOST / 2)},
     };
-    if (gpu_open_card(c, e) || (quern_gpu_kv_new(c->g, 8, 128, KEYS, 0, &c->kv) && gpu_fail(c, e))) {
+    if (gpu_open_card(c, e) ||
+        (quern_gpu_kv_new(c->g, 8, 128, KEYS, QUERN_GPU_KV_F16, &c->kv) && gpu_fail(c, e))) {
         gpu_close_card(c);
         return -1;
     }

@@ -203,7 +203,7 @@ static void memory_runs_out(void **state)
     struct device *d = open_card(&(struct device_options){.no_parity = true});
     assert_int_equal(fill(d, &f, &e), -1);
     assert_int_equal(e.code, ERR_RESOURCE);
-    assert_non_null(strstr(e.text, "the weights needs 0.0 MB of GPU memory, 0.0 MB are free"));
+    assert_non_null(strstr(e.text, "the pool of weights needs 0.0 MB of GPU memory, 0.0 MB are free"));
     d->ops->close(d);
     all_given_back();
     reset();

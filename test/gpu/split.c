@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "device/split.h"
+#include "quern_gpu.h"
 
 #include <stdio.h>
 
@@ -326,6 +327,127 @@ static void check_picks(uint32_t vocab)
     rig_free(&r);
 }
 
+/* ---- the public header: norms of heads, sinks, and every type of KV ---- */
+
+enum { PUB_M = 5, PUB_QN = HEADS * DIM, PUB_KN = KV_HEADS * DIM, PUB_N = PUB_QN + 2 * PUB_KN };
+
+struct public_case {
+    float x[PUB_M][WIDTH], w[PUB_N][WIDTH], norm[2][DIM], sinks[HEADS];
+    double y[PUB_M][PUB_N]; /* q, k, v */
+    float out[PUB_M][PUB_QN];
+};
+
+static void fill_floats(float *to, size_t n, float mean, float spread)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = mean + rig_uniform(spread);
+}
+
+static void norm_head(double *v, const float *w)
+{
+    double sum = 0;
+    for (int i = 0; i < DIM; i++)
+        sum += v[i] * v[i];
+    for (int i = 0; i < DIM; i++)
+        v[i] *= w[i] / sqrt(sum / DIM + 1e-5);
+}
+
+/* Attention of one head of row r, in double. */
+static void reference_head(const struct public_case *c, int r, int h, double *out)
+{
+    double score[PUB_M], sum = 0, most = c->sinks[h];
+    const int kv = h / (HEADS / KV_HEADS);
+    for (int t = 0; t <= r; t++) {
+        score[t] = 0;
+        for (int i = 0; i < DIM; i++)
+            score[t] += 0.125 * c->y[r][h * DIM + i] * c->y[t][PUB_QN + kv * DIM + i];
+        most = score[t] > most ? score[t] : most;
+    }
+    sum = exp(c->sinks[h] - most);
+    memset(out, 0, DIM * sizeof *out);
+    for (int t = 0; t <= r; t++) {
+        double e = exp(score[t] - most);
+        sum += e;
+        for (int i = 0; i < DIM; i++)
+            out[i] += e * c->y[t][PUB_QN + PUB_KN + kv * DIM + i];
+    }
+    for (int i = 0; i < DIM; i++)
+        out[i] /= sum;
+}
+
+static double public_error(struct public_case *c)
+{
+    double d = 0, size = 0, out[DIM];
+    for (int r = 0; r < PUB_M; r++) {
+        for (int n = 0; n < PUB_N; n++) {
+            c->y[r][n] = 0;
+            for (int k = 0; k < WIDTH; k++)
+                c->y[r][n] += (double)c->x[r][k] * c->w[n][k];
+        }
+        for (int h = 0; h < HEADS + KV_HEADS; h++)
+            norm_head(&c->y[r][h * DIM], c->norm[h >= HEADS]);
+    }
+    for (int r = 0; r < PUB_M; r++)
+        for (int h = 0; h < HEADS; h++) {
+            reference_head(c, r, h, out);
+            for (int i = 0; i < DIM; i++) {
+                d += (c->out[r][h * DIM + i] - out[i]) * (c->out[r][h * DIM + i] - out[i]);
+                size += out[i] * out[i];
+            }
+        }
+    return sqrt(d / size);
+}
+
+static struct quern_gpu_buf put_floats(struct quern_gpu *g, const float *from, uint64_t n)
+{
+    struct quern_gpu_buf b = {0};
+    if (!quern_gpu_new(g, n, &b))
+        quern_gpu_write(g, b, from, n);
+    return b;
+}
+
+static void check_public(enum quern_gpu_kv_type type, const char *name, double bound)
+{
+    static struct public_case c;
+    char why[200];
+    struct quern_gpu_kv *kv = NULL;
+    struct quern_gpu *g = quern_gpu_open(0, 16, 4 * WIDTH, why, sizeof why);
+    if (!g) {
+        failed++;
+        printf("FAIL %s: %s\n", name, why);
+        return;
+    }
+    fill_floats(&c.x[0][0], PUB_M * WIDTH, 0, 1);
+    fill_floats(&c.w[0][0], PUB_N * WIDTH, 0, 0.2f);
+    fill_floats(&c.norm[0][0], 2 * DIM, 1, 0.3f);
+    fill_floats(c.sinks, HEADS, 0.5f, 1);
+    const size_t row = WIDTH * sizeof(float);
+    struct quern_gpu_qkv p = {
+        .q = quern_gpu_load(g, "q", "F32", PUB_QN, WIDTH, c.w[0], PUB_QN * row, 0),
+        .k = quern_gpu_load(g, "k", "F32", PUB_KN, WIDTH, c.w[PUB_QN], PUB_KN * row, 0),
+        .v = quern_gpu_load(g, "v", "F32", PUB_KN, WIDTH, c.w[PUB_QN + PUB_KN], PUB_KN * row, 0),
+        .q_norm = put_floats(g, c.norm[0], DIM),
+        .k_norm = put_floats(g, c.norm[1], DIM),
+        .eps = 1e-5f};
+    struct quern_gpu_heads h = {.heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM, .scale = 0.125f};
+    h.sinks = put_floats(g, c.sinks, HEADS);
+    struct quern_gpu_buf x = put_floats(g, c.x[0], PUB_M * WIDTH),
+                         q = put_floats(g, c.out[0], PUB_M * PUB_QN),
+                         y = put_floats(g, c.out[0], PUB_M * PUB_QN);
+    int bad = quern_gpu_kv_new(g, KV_HEADS, DIM, 64, type, &kv) ||
+              quern_gpu_qkv(g, &p, &h, kv, x, PUB_M, 0, q) ||
+              quern_gpu_attention(g, &h, kv, q, PUB_M, 0, y) || quern_gpu_read(g, y, c.out, PUB_M * PUB_QN);
+    if (bad) {
+        failed++;
+        printf("FAIL %s: %s\n", name, quern_gpu_error(g));
+    } else {
+        double error = public_error(&c);
+        verdict(error < bound, name, error);
+    }
+    quern_gpu_kv_delete(g, kv);
+    quern_gpu_close(g);
+}
+
 int main(int argc, char **argv)
 {
     quick = argc > 1 && !strcmp(argv[1], "quick");
@@ -333,6 +455,11 @@ int main(int argc, char **argv)
     check_splits(false);
     check_picks(1003);
     check_picks(quick ? 5000 : 128256);
+    check_public(QUERN_GPU_KV_F16, "heads normed, with sinks, KV of F16", 5e-3);
+    check_public(QUERN_GPU_KV_F32, "heads normed, with sinks, KV of F32", 5e-3);
+    check_public(QUERN_GPU_KV_BF16, "heads normed, with sinks, KV of BF16", 2e-2);
+    check_public(QUERN_GPU_KV_Q8_0, "heads normed, with sinks, KV of Q8_0", 2e-2);
+    check_public(QUERN_GPU_KV_F8, "heads normed, with sinks, KV of F8", 8e-2);
     printf("%d passed, %d failed\n", passed, failed);
     return failed ? 1 : 0;
 }

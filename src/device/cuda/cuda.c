@@ -46,7 +46,7 @@ static int kv_type_of(uint32_t dtype)
     }
 }
 
-static uint32_t kv_row_bytes(uint32_t type, uint32_t dim)
+uint32_t kv_row_bytes(uint32_t type, uint32_t dim)
 {
     static const uint32_t bytes[] = {[KV_F32] = 4, [KV_F16] = 2, [KV_BF16] = 2, [KV_F8] = 1};
     return type == KV_Q8_0 ? dim / 32 * 34 : dim * bytes[type];

@@ -105,6 +105,9 @@ struct cuda_device {
     bool no_graphs; /* building one failed once, or the caller wants none */
 };
 
+/* Bytes of one token's K or V of one head. type: enum kv_type. */
+uint32_t kv_row_bytes(uint32_t type, uint32_t dim);
+
 /* Launches operation i of the plan (step.c). */
 int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e);
 

@@ -297,7 +297,7 @@ int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int
     u->bytes = upload_bytes(w);
     if (!(u->mat = mem_zalloc(w->count + 1, sizeof *u->mat)))
         return err_memory(e, "the table of weights", w->count * sizeof *u->mat);
-    if (!(u->pool = gpu_alloc(g, u->bytes, "the weights", e)))
+    if (!(u->pool = gpu_alloc(g, u->bytes, "the pool of weights", e)))
         return -1;
     place(u, w);
     struct loader *l = mem_zalloc(1, sizeof *l);
