@@ -376,7 +376,10 @@ const char *gpu_kernel_name(uint32_t kernel)
 int gpu_measure(struct gpu *g, struct err *e)
 {
     const struct driver *cu = g->cu;
-    uint64_t bytes = 2ull << 30;
+    size_t available = 0, total = 0;
+    if (gpu_check(g, cu->mem_info(&available, &total), "asking for free memory", e))
+        return -1;
+    uint64_t bytes = available / 2 < 2ull << 30 ? available / 2 / 4096 * 4096 : 2ull << 30;
     float best = 0;
     void *from = NULL, *to = NULL;
     cu_ptr room = gpu_alloc(g, bytes, "the bandwidth probe", e);
