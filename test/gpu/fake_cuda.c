@@ -1,5 +1,6 @@
 #include "fake_cuda.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +48,7 @@ int cuDeviceGetName(char *name, int n, int d);
 int cuDeviceGetName(char *name, int n, int d)
 {
     (void)d;
-    strncpy(name, "Fake Card", (size_t)n);
+    snprintf(name, (size_t)n, "Fake Card");
     return OK;
 }
 
