@@ -96,7 +96,7 @@ struct device_kernel {
 struct device;
 
 struct device_ops {
-    const char *name; /* "cpu", "cuda" */
+    const char *name; /* "cpu", "cuda", "cuda+cpu" */
     bool ahead;       /* run returns before the step is done: results and picks wait for it */
     /* Takes the weights (upload, repack). `weights` and its bytes must outlive the device. progress may be NULL. */
     int (*load)(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg,

@@ -4,6 +4,8 @@
 #include "base/mem.h"
 #include "base/size.h"
 
+#include <stdio.h>
+
 enum { SPLIT_PARTS = 2 };
 
 /* Operations [first, first + count) of one device's plan, which are [whole, ...) of the plan that is split. */
@@ -15,6 +17,7 @@ struct segment {
 struct split {
     struct device base;
     struct device_ops ops; /* what the device of the results can, this one can */
+    char name[32];         /* "cuda+cpu" */
     struct device *part[SPLIT_PARTS];
     const struct weights *source;
     void (*progress)(void *, double);
@@ -292,8 +295,7 @@ static void split_close(struct device *device)
 
 int split_open(struct device **out, struct device *main, struct device *rest, struct err *e)
 {
-    static const struct device_ops ops = {.name = "split",
-                                          .load = split_load,
+    static const struct device_ops ops = {.load = split_load,
                                           .prepare = split_prepare,
                                           .run = split_run,
                                           .results = split_results,
@@ -313,6 +315,8 @@ int split_open(struct device **out, struct device *main, struct device *rest, st
         return err_memory(e, "a split device", sizeof *d);
     }
     d->ops = ops;
+    snprintf(d->name, sizeof d->name, "%s+%s", main->ops->name, rest->ops->name);
+    d->ops.name = d->name;
     d->base.ops = &d->ops;
     d->part[0] = main;
     d->part[1] = rest;

@@ -7,6 +7,7 @@
 #include "base/num.h"
 #include "base/pool.h"
 #include "device/cpu/probe.h"
+#include "device/cuda/gpu.h"
 #include "tool/bench_engine.h"
 #include "tool/bench_kernels.h"
 #include "tool/load.h"
@@ -59,7 +60,8 @@ struct bench {
     int repeats;
     struct list prompt, predict, depth, batch, threads;
     struct probe probe; /* of the threads that are being measured */
-    const char *device;
+    char device[32];    /* what runs it */
+    const char *card;   /* what was asked for */
     struct bench_test *tests;
     int count;
 };
@@ -217,7 +219,7 @@ static void bench_table(const struct bench *b, struct buf *out)
                        "spread", "GB/s", "GOP/s", "share of the limit");
         buf_printf(out, "%-8s %6u %7u %6u %10.2f %7.1f%% %8.2f %8.1f %5.1f%% of %s\n",
                    t->decode ? "decode" : "prefill", t->n, t->depth, t->batch, t->tok_s, 100 * t->spread,
-                   t->gb_s, t->gop_s, 100 * t->share, t->decode ? "the read bandwidth" : "int8");
+                   t->gb_s, t->gop_s, 100 * t->share, t->decode ? "the read bandwidth" : "the arithmetic");
     }
 }
 
@@ -291,7 +293,26 @@ static int bench_combine(struct bench *b, int threads, struct progress *bar, str
     return failed;
 }
 
-/* The walls, with as many threads as the model gets. They are the CPU's: on a GPU shares stay 0. */
+/* The card's walls: reading as measured, arithmetic (fp16 with float sums) by the clock. */
+static int bench_probe_card(struct bench *b, struct err *e)
+{
+    const char *colon = b->card ? strchr(b->card, ':') : NULL;
+    uint64_t index = 0;
+    if (colon)
+        num_u64(colon + 1, strlen(colon + 1), 1023, &index);
+    struct gpu *g = gpu_open((int)index, 0, e);
+    if (!g || gpu_measure(g, e)) {
+        gpu_close(g);
+        return -1;
+    }
+    const struct gpu_profile *p = &g->profile;
+    b->probe.read = 1e9 * p->read_gbs;
+    b->probe.int8 = 1e3 * p->clock_khz * p->sms * gpu_tensor_ops(p->major, p->minor);
+    gpu_close(g);
+    return 0;
+}
+
+/* The walls, with as many threads as the model gets. Two devices that share a model have none in common. */
 static int bench_probe(struct bench *b, int *threads, struct err *e)
 {
     struct pool *pool = pool_open(*threads, false, e);
@@ -300,7 +321,7 @@ static int bench_probe(struct bench *b, int *threads, struct err *e)
     *threads = pool_size(pool);
     int failed = strcmp(b->device, "cpu") ? 0 : probe_run(pool, &b->probe, e);
     pool_close(pool);
-    return failed;
+    return failed || strcmp(b->device, "cuda") ? failed : bench_probe_card(b, e);
 }
 
 static int bench_threads(struct bench *b, int threads, struct err *e)
@@ -308,7 +329,8 @@ static int bench_threads(struct bench *b, int threads, struct err *e)
     struct progress bar;
     int failed = bench_open(b, threads, e);
     if (!failed) {
-        b->device = b->loaded->runner->device->ops->name;
+        snprintf(b->device, sizeof b->device, "%s", b->loaded->runner->device->ops->name);
+        b->card = args_text(b->a, "device");
         failed = bench_probe(b, &threads, e);
     }
     progress_start(&bar, "measuring");

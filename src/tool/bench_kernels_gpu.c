@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/mem.h"
-#include "device/cuda/layout.h"
+#include "device/cuda/gpu.h"
 #include "quern_gpu.h"
 #include "tool/bench_kernels.h"
 
@@ -16,7 +16,7 @@ enum {
     POOL_BYTES = 160 << 20,
     COPIES_MOST = 64,
     REPLAYS = 5,
-    CALLS = 32
+    CALLS = 16 /* a recording holds 64 of attention */
 };
 
 static const struct kernel_shape shapes[] = {
@@ -57,8 +57,10 @@ static double gpu_time(struct gpu_bench *c, const struct gpu_call *a, int calls,
     int failed = a->run(c, a, 0) || quern_gpu_sync(c->g) || quern_gpu_record(c->g);
     for (int i = 0; i < calls && !failed; i++)
         failed = a->run(c, a, i);
-    if (quern_gpu_record_end(c->g, &graph) || failed) {
+    if (failed)
         gpu_fail(c, e);
+    if (quern_gpu_record_end(c->g, &graph) || failed) {
+        gpu_fail(c, e); /* the first error counts */
         return -1;
     }
     for (int r = 0; r < REPLAYS && !failed; r++) {
@@ -114,6 +116,9 @@ static int gpu_open_card(struct gpu_bench *c, struct err *e)
 
 static void gpu_close_card(struct gpu_bench *c)
 {
+    struct quern_gpu_buf *const all[] = {&c->x, &c->y, &c->w};
+    for (size_t i = 0; c->g && i < sizeof all / sizeof *all; i++)
+        quern_gpu_delete(c->g, all[i]);
     quern_gpu_close(c->g);
     c->g = NULL;
 }
@@ -250,12 +255,6 @@ static int gpu_small(struct gpu_bench *c, struct err *e)
     return failed;
 }
 
-/* Operations a clock and multiprocessor of dense fp16 products with float sums. */
-static double tensor_ops(int major, int minor)
-{
-    return major >= 10 ? 8192 : major == 9 ? 4096 : major == 8 && minor == 0 ? 2048 : 1024;
-}
-
 int bench_kernels_gpu(struct kernel_bench *b, int card, struct err *e)
 {
     struct gpu_bench c = {.b = b, .card = card, .bytes = mem_alloc(POOL_BYTES, 1)};
@@ -267,7 +266,8 @@ int bench_kernels_gpu(struct kernel_bench *b, int card, struct err *e)
         words[i] = seed >> 3 & 0x3bff3bff;
     }
     int failed = gpu_open_card(&c, e);
-    c.op_peak = failed ? 0 : 1e3 * c.facts.clock_khz * c.facts.sms * tensor_ops(c.facts.major, c.facts.minor);
+    c.op_peak =
+        failed ? 0 : 1e3 * c.facts.clock_khz * c.facts.sms * gpu_tensor_ops(c.facts.major, c.facts.minor);
     gpu_close_card(&c);
     for (uint32_t t = 0; t < DTYPE_MOST && !failed; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes && !failed; s++)

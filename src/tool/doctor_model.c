@@ -80,7 +80,8 @@ static int pair_run(struct runner *examined, struct runner *reference, uint32_t 
     return failed ? -1 : 0;
 }
 
-static int doctor_load(const struct args *a, const char *model, const char *device, uint32_t ctx,
+/* reference: on the CPU, in exact arithmetic, with room for what is compared. */
+static int doctor_load(const struct args *a, const char *model, const char *device, bool reference,
                        struct loaded **out, struct err *e)
 {
     struct loaded_options o = {.no_text = true};
@@ -88,7 +89,10 @@ static int doctor_load(const struct args *a, const char *model, const char *devi
     if (load_options(a, &o, e) || tool_open(&store, model, e))
         return -1;
     o.runner.device = device;
-    o.runner.ctx = ctx ? ctx : o.runner.ctx;
+    if (reference) {
+        o.runner.ctx = CTX;
+        o.runner.device_options.exact = true;
+    }
     o.runner.seqs = SEQS;
     o.runner.outs = OUTS;
     return loaded_open(out, store, &o, e);
@@ -123,7 +127,7 @@ int doctor_examine(const struct args *a, const char *model, bool gpu, struct doc
     out->memory = memory.total;
     out->available = memory.available;
     const char *device = args_text(a, "device");
-    int failed = doctor_load(a, model, device ? device : gpu ? "cuda" : "cpu", 0, &l, &out->why);
+    int failed = doctor_load(a, model, device ? device : gpu ? "cuda" : "cpu", false, &l, &out->why);
     /* what is wrong with the file or with the question is nobody's health */
     if (failed && out->why.code != ERR_RESOURCE && out->why.code != ERR_DEVICE) {
         *e = out->why;
@@ -131,7 +135,7 @@ int doctor_examine(const struct args *a, const char *model, bool gpu, struct doc
     }
     if (!failed) {
         doctor_fill(out, l);
-        if (out->on_gpu && l->model->plan.groups && !doctor_load(a, model, "cpu", CTX, &cpu, e))
+        if (out->on_gpu && l->model->plan.groups && !doctor_load(a, model, "cpu", true, &cpu, e))
             out->compared = !pair_run(l->runner, cpu->runner, 1, &out->single, e) &&
                             !pair_run(l->runner, cpu->runner, SEQS, &out->batched, e);
     }
@@ -144,9 +148,10 @@ int doctor_examine(const struct args *a, const char *model, bool gpu, struct doc
 
 static void text_agreement(struct buf *out, const char *what, const struct agreement *a)
 {
-    buf_printf(
-        out, "  %s: %u of %u best tokens as on the CPU (%u more within 0.02), numbers within %.2g of %.3g\n",
-        what, a->same, a->rows, a->near, a->largest, a->size);
+    buf_printf(out,
+               "  %s: %u of %u best tokens as the CPU's in exact arithmetic (%u more within 0.02), numbers "
+               "within %.2g of %.3g\n",
+               what, a->same, a->rows, a->near, a->largest, a->size);
 }
 
 void doctor_model_text(const struct doctor_model *m, struct buf *out)

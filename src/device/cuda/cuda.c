@@ -503,7 +503,7 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
 {
     struct cuda_device *d = self(base);
     struct gpu *g = d->g;
-    if (gpu_alive(g, e) || too_large(d, p, s, e))
+    if (gpu_enter(g, e) || too_large(d, p, s, e))
         return -1;
     if (d->ran && gpu_sync(g, e)) /* the last step still reads the block that is written now */
         return -1;
@@ -547,7 +547,7 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
 static const float *cuda_results(struct device *base, struct err *e)
 {
     struct cuda_device *d = self(base);
-    if (gpu_sync(d->g, e))
+    if (gpu_enter(d->g, e) || gpu_sync(d->g, e))
         return NULL;
     d->ran = false;
     return d->results;
@@ -600,14 +600,16 @@ static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *f
 {
     struct cuda_device *d = self(base);
     const struct group_kv *k = &d->kv[group];
+    if (gpu_enter(d->g, e))
+        return -1;
     for (uint32_t l = 0; l < k->shape.layers; l++)
         for (uint32_t i = 0; i < n; i++) {
             cu_ptr layer = k->base + l * k->layer_bytes;
-            if (gpu_alive(d->g, e) || gpu_check(d->g,
-                                                d->g->cu->to_same(layer + (uint64_t)to[i] * k->page_bytes,
-                                                                  layer + (uint64_t)from[i] * k->page_bytes,
-                                                                  k->page_bytes, d->g->stream),
-                                                "copying KV pages", e))
+            if (gpu_check(d->g,
+                          d->g->cu->to_same(layer + (uint64_t)to[i] * k->page_bytes,
+                                            layer + (uint64_t)from[i] * k->page_bytes, k->page_bytes,
+                                            d->g->stream),
+                          "copying KV pages", e))
                 return -1;
         }
     return 0;
@@ -624,11 +626,13 @@ static int move_page(struct cuda_device *d, uint32_t group, int32_t page, uint8_
 {
     const struct group_kv *k = &d->kv[group];
     const struct driver *cu = d->g->cu;
+    if (gpu_enter(d->g, e))
+        return -1;
     for (uint32_t l = 0; l < k->shape.layers; l++) {
         cu_ptr at = k->base + l * k->layer_bytes + (uint64_t)page * k->page_bytes;
         int r = to ? cu->to_host(to + l * k->page_bytes, at, k->page_bytes, d->g->stream)
                    : cu->to_device(at, from + l * k->page_bytes, k->page_bytes, d->g->stream);
-        if (gpu_alive(d->g, e) || gpu_check(d->g, r, "moving a KV page", e))
+        if (gpu_check(d->g, r, "moving a KV page", e))
             return -1;
     }
     return gpu_sync(d->g, e);

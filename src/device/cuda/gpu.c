@@ -115,6 +115,17 @@ int gpu_check(struct gpu *g, int r, const char *doing, struct err *e)
                    "cuda:%d failed while %s (%s, error %d)", g->card, doing, name ? name : "unknown", r);
 }
 
+int gpu_enter(struct gpu *g, struct err *e)
+{
+    static _Thread_local void *current;
+    if (gpu_alive(g, e))
+        return -1;
+    if (current != g->context && gpu_check(g, g->cu->context_set(g->context), "using the card's context", e))
+        return -1;
+    current = g->context;
+    return 0;
+}
+
 int gpu_count(struct err *e)
 {
     const struct driver *cu = driver_get(e);
@@ -404,4 +415,9 @@ int gpu_measure(struct gpu *g, struct err *e)
     cu->event_destroy(to);
     gpu_free(g, room, bytes);
     return bad ? -1 : 0;
+}
+
+double gpu_tensor_ops(int major, int minor)
+{
+    return major >= 10 ? 8192 : major == 9 ? 4096 : major == 8 && minor == 0 ? 2048 : 1024;
 }

@@ -98,6 +98,8 @@ int gpu_count(struct err *e);
 int gpu_check(struct gpu *g, int r, const char *doing, struct err *e);
 /* -1 and "device lost" where it is. */
 int gpu_alive(const struct gpu *g, struct err *e);
+/* The same, and makes the card's context that of the calling thread: who opens a device need not be who uses it. */
+int gpu_enter(struct gpu *g, struct err *e);
 
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e); /* 0 on failure */
 void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes);
@@ -130,6 +132,8 @@ uint32_t gpu_gemm_groups(uint32_t m);
 const char *gpu_kernel_name(uint32_t kernel);
 /* GB/s of reading, over 2 GB (or less where less is free). */
 int gpu_measure(struct gpu *g, struct err *e);
+/* Operations a clock and multiprocessor of dense fp16 products with float sums, by compute capability. */
+double gpu_tensor_ops(int major, int minor);
 
 /* The kernels that were built in: NULL where nvcc was not there. */
 const void *gpu_blob(enum gpu_module module);

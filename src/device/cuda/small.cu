@@ -183,7 +183,7 @@ struct pick_room {
         unsigned long long mass[PICK_BINS];
     } bin;
     unsigned long long warp[PICK_THREADS / 32];
-    unsigned long long before; /* what lies at lower ranks than the bin that was chosen */
+    unsigned long long target; /* still to be found */
     uint32_t digit, listed;
     float v[PICK_LIST];
     int32_t id[PICK_LIST];
@@ -201,6 +201,23 @@ static __device__ __forceinline__ uint32_t pick_rank(const struct pick_view &r, 
 static __device__ __forceinline__ unsigned long long pick_mass(const struct pick_view &r, float x)
 {
     return (unsigned long long)(expf(x - r.best) * 4294967296.0f);
+}
+
+/* f(number, place) for every candidate, shared out over the block; four at a time where a row allows it. */
+template <typename F> static __device__ __forceinline__ void pick_each(const struct pick_view &r, F f)
+{
+    const uint32_t fours = ((uintptr_t)r.v & 15) == 0 ? r.n / 4 : 0;
+    const float4 *v4 = (const float4 *)r.v;
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < fours; i += PICK_THREADS) {
+        const float4 v = v4[i];
+        f(v.x, 4 * i);
+        f(v.y, 4 * i + 1);
+        f(v.z, 4 * i + 2);
+        f(v.w, 4 * i + 3);
+    }
+    for (uint32_t i = 4 * fours + threadIdx.x; i < r.n; i += PICK_THREADS)
+        f(r.v[i], i);
 }
 
 /* The inclusive sum over the block up to this thread. */
@@ -221,74 +238,49 @@ static __device__ __forceinline__ unsigned long long pick_sum_upto(unsigned long
     return v;
 }
 
-/* Which bin the target falls into: s->digit, and what lies before it. Past the end: the last bin. */
+/* Which bin the target falls into: s->digit, and what of the target lies within it. Past the end: the last bin. `want` is
+ * the target itself, or (mass) its share of the sum; it counts when the first digit is looked for. */
 template <bool MASS>
-static __device__ __forceinline__ void pick_bin(struct pick_room *s, uint32_t bins, unsigned long long target)
+static __device__ __forceinline__ void pick_bin(struct pick_room *s, uint32_t bins, bool begin, double want)
 {
     const uint32_t at = 2 * threadIdx.x;
-    const unsigned long long before = s->before, a = MASS ? s->bin.mass[at] : s->bin.count[at],
+    const unsigned long long a = MASS ? s->bin.mass[at] : s->bin.count[at],
                              b = MASS ? s->bin.mass[at + 1] : s->bin.count[at + 1];
-    const unsigned long long upto = before + pick_sum_upto(a + b, s), from = upto - a - b;
-    if (threadIdx.x == 0)
+    const unsigned long long upto = pick_sum_upto(a + b, s), from = upto - a - b;
+    if (threadIdx.x == PICK_THREADS - 1) {
         s->digit = bins - 1;
+        if (begin) {
+            const unsigned long long target = (unsigned long long)(MASS ? want * (double)upto : want);
+            s->target = target ? target : 1;
+        }
+    }
+    __syncthreads();
+    const unsigned long long target = s->target;
     __syncthreads();
     if (from < target && upto >= target) {
         const bool first = from + a >= target;
         s->digit = first ? at : at + 1;
-        s->before = first ? from : from + a;
+        s->target = target - (first ? from : from + a);
     }
     __syncthreads();
 }
 
-/* The least rank up to which there is `target` (of those up to rank `most`). */
-template <bool MASS>
-static __device__ uint32_t pick_cut(const struct pick_view &r, uint32_t most, unsigned long long target,
-                                    struct pick_room *s)
-{
-    uint32_t prefix = 0;
-    if (threadIdx.x == 0)
-        s->before = 0;
-    for (int pass = 0; pass < 3; pass++) {
-        const uint32_t shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, bits = pass == 2 ? 10 : 11;
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < PICK_BINS; i += PICK_THREADS)
-            s->bin.mass[i] = 0;
-        __syncthreads();
-#pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < r.n; i += PICK_THREADS) {
-            const float x = r.v[i];
-            const uint32_t rank = pick_rank(r, x), bin = rank >> shift & ((1u << bits) - 1);
-            if (!(x > -INFINITY) || rank > most || (pass && rank >> (shift + bits) != prefix))
-                continue;
-            if (MASS)
-                atomicAdd(&s->bin.mass[bin], pick_mass(r, x));
-            else
-                atomicAdd(&s->bin.count[bin], 1u);
-        }
-        __syncthreads();
-        pick_bin<MASS>(s, 1u << bits, target);
-        prefix = prefix << bits | s->digit;
-    }
-    __syncthreads();
-    return prefix;
-}
-
-/* What a cut has left, where it fits into the room; else the row as it is. */
+/* What lies up to a rank, where it fits into the room; else the row as it is. */
 static __device__ void pick_gather(struct pick_view *r, uint32_t most, struct pick_room *s)
 {
     if (threadIdx.x == 0)
         s->listed = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < r->n; i += PICK_THREADS) {
-        const float x = r->v[i];
-        if (!(x > -INFINITY) || pick_rank(*r, x) > most)
-            continue;
+    const struct pick_view all = *r;
+    pick_each(all, [&](float x, uint32_t i) {
+        if (!(x > -INFINITY) || pick_rank(all, x) > most)
+            return;
         const uint32_t at = atomicAdd(&s->listed, 1u);
         if (at < PICK_LIST) {
             s->v[at] = x;
             s->id[at] = (int32_t)i;
         }
-    }
+    });
     __syncthreads();
     if (s->listed <= PICK_LIST) {
         r->v = s->v;
@@ -297,19 +289,40 @@ static __device__ void pick_gather(struct pick_view *r, uint32_t most, struct pi
     }
 }
 
-static __device__ unsigned long long pick_total(const struct pick_view &r, uint32_t most, struct pick_room *s)
+/* The least rank up to which there are `want` candidates, or that share of the probability (of what lies up to rank
+ * `most`). Once the first digit is known the candidates are usually few: the other digits look at those alone. */
+template <bool MASS>
+static __device__ uint32_t pick_cut(struct pick_view *r, uint32_t most, double want, struct pick_room *s)
 {
-    unsigned long long sum = 0;
-    for (uint32_t i = threadIdx.x; i < r.n; i += PICK_THREADS)
-        if (r.v[i] > -INFINITY && pick_rank(r, r.v[i]) <= most)
-            sum += pick_mass(r, r.v[i]);
-    sum = pick_sum_upto(sum, s);
-    if (threadIdx.x == PICK_THREADS - 1)
-        s->before = sum;
+    uint32_t prefix = 0;
+    for (int pass = 0; pass < 3; pass++) {
+        const uint32_t shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, bits = pass == 2 ? 10 : 11;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < PICK_BINS; i += PICK_THREADS)
+            s->bin.mass[i] = 0;
+        __syncthreads();
+        const struct pick_view all = *r;
+        pick_each(all, [&](float x, uint32_t) {
+            const uint32_t rank = pick_rank(all, x), bin = rank >> shift & ((1u << bits) - 1);
+            if (!(x > -INFINITY) || rank > most || (pass && rank >> (shift + bits) != prefix))
+                return;
+            if (MASS)
+                atomicAdd(&s->bin.mass[bin], pick_mass(all, x));
+            else
+                atomicAdd(&s->bin.count[bin], 1u);
+        });
+        __syncthreads();
+        pick_bin<MASS>(s, 1u << bits, pass == 0, want);
+        prefix = prefix << bits | s->digit;
+        if (pass == 0) {
+            const uint32_t end = prefix << 21 | 0x1fffff;
+            most = end < most ? end : most;
+            if (!r->id)
+                pick_gather(r, most, s);
+        }
+    }
     __syncthreads();
-    sum = s->before;
-    __syncthreads(); /* the next cut begins with it */
-    return sum;
+    return prefix < most ? prefix : most;
 }
 
 /* The survivor with the largest logit / T + Gumbel noise. */
@@ -319,20 +332,19 @@ static __device__ int32_t pick_draw(const struct pick_view &r, const struct pick
     const float least = r.best + p.min_shift;
     double best = -INFINITY;
     int32_t id = -1;
-    for (uint32_t i = threadIdx.x; i < r.n; i += PICK_THREADS) {
-        const float x = r.v[i];
+    pick_each(r, [&](float x, uint32_t i) {
         if (!(x > -INFINITY) || x < least || pick_rank(r, x) > most)
-            continue;
+            return;
         const double l = x / p.temperature;
         if (l + NOISE_GUMBEL_MOST < best)
-            continue;
+            return;
         const int32_t token = r.id ? r.id[i] : (int32_t)i;
         const double v = l - log(-log(noise_uniform(p.seed, p.position, (uint64_t)token)));
         if (v > best || (v == best && token < id)) {
             best = v;
             id = token;
         }
-    }
+    });
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
         const double v = __shfl_xor_sync(~0u, best, o);
@@ -374,13 +386,12 @@ static __device__ bool pick_range(struct pick_view *r, struct best *out, struct 
     struct best b = {-INFINITY, 0xffffffffu};
     float low = -INFINITY; /* of -v */
     bool bad = false;
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < r->n; i += PICK_THREADS) {
-        const struct best c = {r->v[i], i};
-        bad |= !(c.v < INFINITY);
+    pick_each(*r, [&](float x, uint32_t i) {
+        const struct best c = {x, i};
+        bad |= !(x < INFINITY);
         b = better(c, b) ? c : b;
-        low = c.v > -INFINITY ? fmaxf(low, -c.v) : low;
-    }
+        low = x > -INFINITY ? fmaxf(low, -x) : low;
+    });
     bad = __syncthreads_or(bad);
     *out = block_best(b, s->best);
     low = block_max(low, s->max);
@@ -406,14 +417,10 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS) pick_rows(const __gri
     if (pick_range(&r, &best, &s)) {
         uint32_t most = 0xffffffffu;
         id = (int32_t)best.i;
-        if (row.temperature > 0 && row.top_k > 0 && row.top_k < p.n) {
-            most = pick_cut<false>(r, most, row.top_k, &s);
-            pick_gather(&r, most, &s);
-        }
-        if (row.temperature > 0 && row.top_p < 1) {
-            const unsigned long long target = (unsigned long long)(row.top_p * (double)pick_total(r, most, &s));
-            most = pick_cut<true>(r, most, target ? target : 1, &s);
-        }
+        if (row.temperature > 0 && row.top_k > 0 && row.top_k < p.n)
+            most = pick_cut<false>(&r, most, row.top_k, &s);
+        if (row.temperature > 0 && row.top_p < 1)
+            most = pick_cut<true>(&r, most, row.top_p, &s);
         if (row.temperature > 0)
             id = pick_draw(r, row, most, &s);
     }
