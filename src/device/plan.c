@@ -376,6 +376,8 @@ void plan_print(const struct plan *p, const struct weights *w, struct buf *out)
         buf_printf(out, op->layer == UINT32_MAX ? "     " : "L%-4u", op->layer);
         buf_printf(out, " %-6s", plan_op_name(op->kind));
         print_op(out, w, op);
+        if (op->device)
+            buf_printf(out, " on device %u", op->device);
         buf_char(out, '\n');
     }
     for (uint32_t g = 0; g < p->groups; g++) {
