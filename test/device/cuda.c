@@ -84,6 +84,7 @@ static void test_layouts(void **state)
         check_layout(types[i], layout_for(types[i]), 1, block == 256 ? 256 : 32);
     }
     check_layout(DTYPE_Q4_K, FMT_Q4_K, 5, 512);
+    check_layout(DTYPE_Q8_0, FMT_Q8_0, 33, 2 * TILE_COLS);
 }
 
 static void test_launch_table(void **state)
@@ -98,8 +99,23 @@ static void test_launch_table(void **state)
         assert_true(8 * plain.groups >= m && plain.groups <= 8);
         assert_true(tile.grid.x * 8 / tile.split >= 256);
         assert_string_not_equal(gpu_kernel_name(tile.kernel), "?");
-        assert_true(tile.grid.shared <= 200 << 10);
+        assert_int_equal(plain.outputs, TILE_ROWS);
     }
+    /* wide: every unit has a block, and blocks that wait for each other are on the card together */
+    for (uint32_t m = 17; m <= 64; m++)
+        for (uint32_t units = 2; units < 3000; units += units < 200 ? 2 : 90)
+            for (uint32_t k = 32; k <= 16384; k += 992) {
+                struct gpu_gemm how = gpu_gemm_wide(&g, m, units, k, units % 4 == 0);
+                uint32_t groups = how.grid.threads / 128, each = (227 << 10) / (how.grid.shared + 2048);
+                each = each < 4 / groups ? each : 4 / groups;
+                assert_true(groups == 4 || groups == 2 || (groups == 1 && units % 4));
+                assert_true(how.grid.x * groups >= units && how.grid.y == how.split);
+                assert_true(how.split == 1 || how.grid.x * how.split <= 132 * each);
+                assert_true(how.split == 1 || how.grid.x * how.split * groups <= 132 * 4);
+                assert_true(how.split <= (k + 255) / 256 && how.grid.shared <= 220 << 10);
+            }
+    g.wide = true;
+    assert_true(gpu_is_wide(&g, FMT_Q8_0, 17) && !gpu_is_wide(&g, FMT_Q8_0, 16) && !gpu_is_wide(&g, FMT_F16, 64));
     /* kernels are built in for all modules or for none */
     for (int m = 1; m < MODULE_COUNT; m++)
         assert_int_equal(!gpu_blob(m), !gpu_blob(0));

@@ -1,7 +1,8 @@
 /* Paged attention. Three ways:
  *   attn_any      every head size and KV type, in float: a block per (row, head). The oracle's arithmetic.
  *   attn_decode   fp16 KV, few queries a sequence: keys split over blocks and warps, 16 queries (rows x heads
- *                 of a group) against 16 keys at a time on the tensor cores; attn_combine joins the parts.
+ *                 of a group) against 16 keys at a time on the tensor cores; the last block of a sequence and
+ *                 KV head to finish joins the parts. attn_few: for up to 8 queries.
  *   attn_prefill  fp16 KV, many queries: 64 of them a block, keys through shared memory.
  *
  * Order of keys in a unit of 16: score tile i (0, 1) has in column n the key 4*(n/2) + 2i + n%2, so that the
@@ -322,70 +323,135 @@ static __device__ __forceinline__ void decode_v(const struct attn_args &p, uint3
         v[i] = *(const uint2 *)(from + ((16 * i) << p.kv.token_bits));
 }
 
-/* grid: (splits, kv heads, sequences); at most 16 queries a sequence. What was in KV before this step, and the step's own
- * data, is read without waiting for the predecessor. */
-template <int C, int R> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
+enum { SPLITS_MOST = 128 };
+
+/* The keys of a block: units of 16 from `from` on, dealt out evenly to as many of the launch's splits as there is work for. */
+struct decode_span {
+    uint32_t start, end, splits; /* splits: those that have keys */
+};
+
+static __device__ __forceinline__ struct decode_span decode_span(const struct attn_args &p, uint32_t from,
+                                                                 uint32_t len)
 {
-    extern __shared__ __align__(128) uint8_t keys[];
-    float(*o)[8 * R][32 * C + 4] = (float(*)[8 * R][32 * C + 4]) keys; /* DECODE_WARPS of them */
-    __shared__ float ml[DECODE_WARPS][8 * R][2];
-    dep_launch();
-    const uint32_t split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, len = p.meta.seq_len[seq];
-    const uint32_t group = p.heads / p.kv.heads, rows = p.meta.seq_rows[seq], queries = group * rows;
-    if (queries > 16) {
-        dep_wait();
-        return; /* attn_prefill's */
-    }
-    struct query query[2] = {query_of(p, seq, kvh, g), query_of(p, seq, kvh, g + 8)};
-    const uint32_t old = len - rows; /* keys of earlier steps */
-    const uint32_t from = p.window && old + 1 > p.window ? old + 1 - p.window : 0;
-    /* splits count from the window's first unit, so that a window is spread over all of them */
-    const uint32_t start = from / 16 * 16 + split * p.split_keys, end = min(start + p.split_keys, len);
-    const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
-    uint32_t key = start + 16 * warp;
-    uint4 kf[2][C];
-    uint2 vf[4 * C];
-    const uint32_t mask = p.kv.tokens - 1;
-    uint32_t page = key < end ? table[key >> p.kv.token_bits] : 0;
-    const bool early = key + 16 <= old;
-    if (early && key < end) {
-        decode_k<C>(p, page, key & mask, kvh, kf);
-        decode_v<C>(p, page, key & mask, kvh, vf);
-    }
-    dep_wait();
-    struct flash<C, R> s;
-    flash_start<C, R>(s, p, query);
-    if (!early && key < end) {
-        decode_k<C>(p, page, key & mask, kvh, kf);
-        decode_v<C>(p, page, key & mask, kvh, vf);
-    }
-    while (key < end) {
-        /* the next K is asked for as soon as this one is used, and so is V */
-        const uint32_t next = key + 16 * DECODE_WARPS;
-        float c[2][2 * R];
-        page = next < end ? table[next >> p.kv.token_bits] : 0;
-        flash_scores<C, R>(s, c, kf);
-        if (next < end)
-            decode_k<C>(p, page, next & mask, kvh, kf);
-        flash_values<C, R>(s, p, key, query, len, c, vf);
-        if (next < end)
-            decode_v<C>(p, page, next & mask, kvh, vf);
-        key = next;
-    }
-    flash_end<C, R>(s);
+    const uint32_t first = from / 16, units = (len + 15) / 16 - first, each = (units + p.splits - 1) / p.splits;
+    struct decode_span s;
+    s.splits = (units + each - 1) / each;
+    s.start = 16 * (first + blockIdx.x * each);
+    s.end = min(s.start + 16 * each, len);
+    return s;
+}
+
+/* A query's sum over its keys, not yet divided: the maximum, the sum of the weights, and the shared memory of its block. */
+template <int C, int R> struct decode_room {
+    float o[DECODE_WARPS][8 * R][32 * C + 4];
+    float result[8 * R][32 * C];
+};
+
+/* What a sum with this maximum and this weight is to be multiplied with, the sink counted in. */
+static __device__ __forceinline__ float decode_scale(const struct attn_args &p, uint32_t head, float max,
+                                                     float sum)
+{
+    if (!p.sinks)
+        return sum > 0.0f ? 1.0f / sum : 0.0f;
+    const float sink = p.sinks[head] * 1.4426950408889634f, top = fmaxf(sink, max), e = flash_exp(max, top);
+    return e / (sum * e + exp2f(sink - top));
+}
+
+/* Where the parts of this sequence and KV head begin, in queries. */
+template <int R> static __device__ __forceinline__ uint64_t decode_parts(const struct attn_args &p)
+{
+    return ((uint64_t)blockIdx.z * p.kv.heads + blockIdx.y) * p.splits * (8 * R);
+}
+
+/* Joins the parts of this sequence and KV head: a warp weighs those of a query, then four values a thread. */
+template <int C, int R>
+static __device__ __forceinline__ void decode_join(const struct attn_args &p, struct decode_room<C, R> &room,
+                                                   uint32_t queries, uint32_t splits)
+{
+    const uint32_t group = p.heads / p.kv.heads, lane = threadIdx.x % 32;
+    const uint64_t parts = decode_parts<R>(p);
+    float(*weight)[SPLITS_MOST] = (float(*)[SPLITS_MOST])room.o;
+    static_assert(sizeof room.o >= 8 * R * SPLITS_MOST * 4, "weights");
+    for (uint32_t f = threadIdx.x / 32; f < queries; f += DECODE_WARPS) {
+        const float2 *ml = (const float2 *)p.part_ml + parts + f;
+        float2 mine[SPLITS_MOST / 32];
+        float max = -INFINITY, sum = 0.0f;
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-#pragma unroll
-        for (int i = 0; i < 4 * C; i++)
-            *(float2 *)&o[warp][g + 8 * r][8 * i + 2 * t] = make_float2(s.o[i][2 * r], s.o[i][2 * r + 1]);
-        if (t == 0) {
-            ml[warp][g + 8 * r][0] = s.max[r];
-            ml[warp][g + 8 * r][1] = s.sum[r];
+        for (int i = 0; i < SPLITS_MOST / 32; i++) {
+            const uint32_t s = lane + 32 * i;
+            mine[i] = s < splits ? __ldcg(ml + s * 8 * R) : make_float2(-INFINITY, 0.0f);
+            max = fmaxf(max, mine[i].x);
         }
+        max = warp_max(max);
+#pragma unroll
+        for (int i = 0; i < SPLITS_MOST / 32; i++) {
+            mine[i].x = flash_exp(mine[i].x, max);
+            sum += mine[i].x * mine[i].y;
+        }
+        const float scale = decode_scale(p, blockIdx.y * group + f % group, max, warp_sum(sum));
+#pragma unroll
+        for (int i = 0; i < SPLITS_MOST / 32; i++)
+            weight[f][lane + 32 * i] = mine[i].x * scale;
     }
     __syncthreads();
-    const uint32_t first = p.meta.seq_first[seq];
+    for (uint32_t i = threadIdx.x; i < queries * 8 * C; i += 32 * DECODE_WARPS) {
+        const uint32_t f = i / (8 * C), d = i % (8 * C) * 4;
+        const float *from = p.part + (parts + f) * (32 * C) + d;
+        float4 r = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 8
+        for (uint32_t s = 0; s < splits; s++) {
+            const float4 v = __ldcg((const float4 *)(from + s * (8 * R * 32 * C)));
+            const float w = weight[f][s];
+            r.x += w * v.x, r.y += w * v.y, r.z += w * v.z, r.w += w * v.w;
+        }
+        *(float4 *)&room.result[f][d] = r;
+    }
+}
+
+/* The finished queries to where they are wanted. Their heads lie side by side, so that they are whole columns of the pack
+ * (the host asks for it only then). */
+template <int C, int R>
+static __device__ __forceinline__ void decode_store(const struct attn_args &p,
+                                                    const struct decode_room<C, R> &room, uint32_t first,
+                                                    uint32_t kvh, uint32_t queries)
+{
+    const uint32_t group = p.heads / p.kv.heads, width = group * 32 * C;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS)
+        p.out[(first + i / width) * p.ldo + kvh * width + i % width] = (&room.result[0][0])[i];
+    if (!p.pack.pack)
+        return;
+    for (uint32_t c = threadIdx.x / 32; c < queries * 32 * C / 256; c += DECODE_WARPS) {
+        float x[8];
+        load8(&room.result[0][0] + 256 * c + 8 * (threadIdx.x % 32), 8, true, x);
+        pack_warp(p.pack, p.heads * 32 * C / 256, first + 256 * c / width, (kvh * width + 256 * c % width) / 256,
+                  x);
+    }
+}
+
+/* Whether this is the last of `blocks` blocks to come here; all that the others wrote before is then there to read. */
+static __device__ __forceinline__ bool is_last(uint32_t *count, uint32_t blocks)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(count, 1) == blocks - 1;
+        if (last)
+            *count = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+/* Adds up the warps: a part, or where the block has all the keys the result. */
+template <int C, int R>
+static __device__ __forceinline__ void decode_merge(const struct attn_args &p, struct decode_room<C, R> &room,
+                                                    const float (*ml)[8 * R][2], uint32_t queries, bool whole)
+{
+    const uint32_t group = p.heads / p.kv.heads;
+    const uint64_t part = decode_parts<R>(p) + blockIdx.x * (8 * R);
     for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS) {
         const uint32_t f = i / (32 * C), d = i % (32 * C);
         float max = -INFINITY, sum = 0.0f, v = 0.0f;
@@ -396,82 +462,88 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
         for (int w = 0; w < DECODE_WARPS; w++) {
             float e = flash_exp(ml[w][f][0], max);
             sum += e * ml[w][f][1];
-            v += e * o[w][f][d];
+            v += e * room.o[w][f][d];
         }
-        const uint64_t at = ((uint64_t)split * p.m + first + f / group) * p.heads + kvh * group + f % group;
-        p.part[at * (32 * C) + d] = v;
+        if (whole) {
+            room.result[f][d] = v * decode_scale(p, blockIdx.y * group + f % group, max, sum);
+            continue;
+        }
+        p.part[(part + f) * (32 * C) + d] = v;
         if (d == 0)
-            *(float2 *)(p.part_ml + 2 * at) = make_float2(max, sum);
+            *(float2 *)(p.part_ml + 2 * (part + f)) = make_float2(max, sum);
     }
 }
 
-enum { SPLITS_MOST = 128, PARTS_AHEAD = 16 };
-
-/* Joins the parts of a row, 256 columns a block; one warp a head weighs its parts first. */
-extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_constant__ struct attn_args p)
+/* grid: (splits, kv heads, sequences); at most 16 queries a sequence. What was in KV before this step, and the step's own
+ * data, is read without waiting for the predecessor. */
+template <int C, int R> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
 {
-    __shared__ float weight[8][SPLITS_MOST], v[256];
+    extern __shared__ __align__(128) uint8_t keys[];
+    struct decode_room<C, R> &room = *(struct decode_room<C, R> *)keys;
+    __shared__ float ml[DECODE_WARPS][8 * R][2];
     dep_launch();
-    const uint32_t row = blockIdx.y, width = p.heads * p.kv.v_dim, vd = p.kv.v_dim;
-    const bool other = p.heads / p.kv.heads * p.meta.seq_rows[p.meta.row_seq[row]] > 16;
+    const uint32_t kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, len = p.meta.seq_len[seq];
+    const uint32_t rows = p.meta.seq_rows[seq], queries = p.heads / p.kv.heads * rows;
+    const uint32_t old = len - rows; /* keys of earlier steps */
+    const struct decode_span span =
+        decode_span(p, p.window && old + 1 > p.window ? old + 1 - p.window : 0, len);
+    if (queries > 16 || blockIdx.x >= span.splits) {
+        dep_wait();
+        return; /* attn_prefill's, or nothing left to do */
+    }
+    struct query query[2] = {query_of(p, seq, kvh, g), query_of(p, seq, kvh, g + 8)};
+    const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
+    uint32_t key = span.start + 16 * warp;
+    uint4 kf[2][C];
+    uint2 vf[4 * C];
+    const uint32_t mask = p.kv.tokens - 1;
+    uint32_t page = key < span.end ? table[key >> p.kv.token_bits] : 0;
+    const bool early = key + 16 <= old;
+    if (early && key < span.end) {
+        decode_k<C>(p, page, key & mask, kvh, kf);
+        decode_v<C>(p, page, key & mask, kvh, vf);
+    }
     dep_wait();
-    if (other)
-        return;
-    const uint32_t col = blockIdx.x * 256 + threadIdx.x, lane = threadIdx.x % 32;
-    const uint32_t head0 = blockIdx.x * 256 / vd,
-                   heads = min((blockIdx.x * 256 + 255) / vd + 1, p.heads) - head0;
-    const uint64_t step = (uint64_t)p.m * p.heads; /* from split to split */
-    const float *part = p.part + ((uint64_t)row * p.heads + col / vd) * vd + col % vd;
-    float ahead[PARTS_AHEAD]; /* on their way while the weights are computed */
+    struct flash<C, R> s;
+    flash_start<C, R>(s, p, query);
+    if (!early && key < span.end) {
+        decode_k<C>(p, page, key & mask, kvh, kf);
+        decode_v<C>(p, page, key & mask, kvh, vf);
+    }
+    while (key < span.end) {
+        /* the next K is asked for as soon as this one is used, and so is V */
+        const uint32_t next = key + 16 * DECODE_WARPS;
+        float c[2][2 * R];
+        page = next < span.end ? table[next >> p.kv.token_bits] : 0;
+        flash_scores<C, R>(s, c, kf);
+        if (next < span.end)
+            decode_k<C>(p, page, next & mask, kvh, kf);
+        flash_values<C, R>(s, p, key, query, len, c, vf);
+        if (next < span.end)
+            decode_v<C>(p, page, next & mask, kvh, vf);
+        key = next;
+    }
+    flash_end<C, R>(s);
 #pragma unroll
-    for (uint32_t s = 0; s < PARTS_AHEAD; s++)
-        ahead[s] = col < width && s < p.splits ? part[s * step * vd] : 0.0f;
-    if (threadIdx.x / 32 < heads) {
-        const uint32_t h = threadIdx.x / 32;
-        const float2 *ml = (const float2 *)p.part_ml + (uint64_t)row * p.heads + head0 + h;
-        const float sink = p.sinks ? p.sinks[head0 + h] * 1.4426950408889634f : -INFINITY;
-        float2 mine[SPLITS_MOST / 32];
-        float max = sink, sum = 0.0f;
+    for (int r = 0; r < R; r++) {
 #pragma unroll
-        for (int i = 0; i < SPLITS_MOST / 32; i++) {
-            mine[i] = lane + 32 * i < p.splits ? ml[(lane + 32 * i) * step] : make_float2(-INFINITY, 0.0f);
-            max = fmaxf(max, mine[i].x);
+        for (int i = 0; i < 4 * C; i++)
+            *(float2 *)&room.o[warp][g + 8 * r][8 * i + 2 * t] = make_float2(s.o[i][2 * r], s.o[i][2 * r + 1]);
+        if (t == 0) {
+            ml[warp][g + 8 * r][0] = s.max[r];
+            ml[warp][g + 8 * r][1] = s.sum[r];
         }
-        max = warp_max(max);
-#pragma unroll
-        for (int i = 0; i < SPLITS_MOST / 32; i++) {
-            mine[i].x = flash_exp(mine[i].x, max);
-            sum += mine[i].x * mine[i].y;
-        }
-        sum = warp_sum(sum) + (p.sinks ? exp2f(sink - max) : 0.0f);
-#pragma unroll
-        for (int i = 0; i < SPLITS_MOST / 32; i++)
-            if (lane + 32 * i < p.splits)
-                weight[h][lane + 32 * i] = sum > 0.0f ? mine[i].x / sum : 0.0f;
     }
     __syncthreads();
-    float r = 0.0f;
-    if (col < width) {
-        const float *w = weight[col / vd - head0];
-#pragma unroll
-        for (uint32_t s = 0; s < PARTS_AHEAD; s++)
-            r += s < p.splits ? w[s] * ahead[s] : 0.0f;
-#pragma unroll 8
-        for (uint32_t s = PARTS_AHEAD; s < p.splits; s++)
-            r += w[s] * part[s * step * vd];
-        p.out[row * p.ldo + col] = r;
+    const uint32_t first = p.meta.seq_first[seq];
+    decode_merge<C, R>(p, room, ml, queries, span.splits == 1);
+    if (span.splits > 1) {
+        if (!is_last(p.count + seq * p.kv.heads + kvh, span.splits))
+            return;
+        decode_join<C, R>(p, room, queries, span.splits);
     }
-    if (!p.pack.pack)
-        return;
-    v[threadIdx.x] = r;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        float x[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[i] = v[8 * threadIdx.x + i];
-        pack_warp(p.pack, (width + 255) / 256, row, blockIdx.x, x);
-    }
+    decode_store<C, R>(p, room, first, kvh, queries);
 }
 
 enum { PREFILL_WARPS = 4, PREFILL_KEYS = 64 };

@@ -60,6 +60,7 @@ struct cuda_device {
     uint32_t buffers;
     const uint32_t *width;
     uint8_t *pack;
+    enum pack_order order; /* of what is packed there, or will be next */
     uint16_t *half;    /* (max_rows, k_most) */
     float *half_scale; /* (max_rows) */
     float *x, *y, *z;  /* float rows; results of products; a second one for experts and latents */

@@ -1,14 +1,13 @@
-/* Products with Q4_K and Q6_K tiles. Three ways to come by x:
+/* Products with tiles. Two ways to come by x (a third is in gemm_wide.cu):
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
  *                     weights arrive
- *   gemm_tile_8..64   packed, straight from memory
- *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
+ *   gemm_tile_8..64   packed, straight from memory */
 #include "device/cuda/gemm.cuh"
 
-GEMM_KERNEL(gemm_tile_8, 0, 1, 1, 2)
-GEMM_KERNEL(gemm_tile_16, 0, 2, 1, 2)
-GEMM_KERNEL(gemm_tile_32, 0, 4, 1, 1)
-GEMM_KERNEL(gemm_tile_64, 0, 8, 1, 1)
+GEMM_KERNEL(gemm_tile_8, 0, 1, 2)
+GEMM_KERNEL(gemm_tile_16, 0, 2, 2)
+GEMM_KERNEL(gemm_tile_32, 0, 4, 1)
+GEMM_KERNEL(gemm_tile_64, 0, 8, 1)
 
 /* ---- one row ---- */
 
@@ -33,7 +32,7 @@ struct x_row {
     __device__ __forceinline__ void put(uint32_t c, const float v[8])
     {
         uint8_t *to = room + c * ROW_COLUMN;
-        pack_values(to, SUB, to + ROW_SUMS, to + ROW_SCALE, v);
+        pack_values<PACK_LANES>(to, SUB, to + ROW_SUMS, to + ROW_SCALE, v);
         if (threadIdx.x % 32 == 0)
             *(float *)(to + ROW_SCALE + 4) = 0.0f; /* there is no second stream */
     }
@@ -117,9 +116,6 @@ struct x_row {
         struct x_column c = {at + 16 * t, at + ROW_SUMS + 8 * t, at + ROW_SCALE};
         return c;
     }
-    __device__ __forceinline__ void leave(uint32_t)
-    {
-    }
 };
 
 extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
@@ -133,143 +129,16 @@ extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
                    strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
     const uint32_t columns = p.k / 256, from = columns * part / p.split, to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-    const uint8_t *at[1] = {seg.w.base + gemm_within(p, seg, strip) * seg.w.stride};
-    float acc[1][1][4] = {};
+    float acc[1][4] = {};
     struct x_row x(p, row_room, sums);
-    if (seg.w.fmt == FMT_Q4_K_TILE)
-        q4k_columns<1, 1>(acc, at, from, to, x);
-    else
-        q6k_columns<1, 1>(acc, at, from, to, x);
+    strip_columns<1>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, from, to, x);
     if (t == 0) {
-        room[warp][g][0] = acc[0][0][0];
-        room[warp][g + 8][0] = acc[0][0][2];
+        room[warp][g][0] = acc[0][0];
+        room[warp][g + 8][0] = acc[0][2];
     }
     __syncthreads();
     if (p.paired)
         gemm_store_pairs<1>(p, room, 1);
     else
-        gemm_store<1, 1>(p, room, 1, 0);
-}
-
-/* ---- staged ---- */
-
-#if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
-enum { STAGES_MOST = 3 };
-
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* The warps of a block that share columns have a ring of their own, and a barrier of their own. */
-template <int NB> struct x_staged {
-    enum { SUB = 512, BYTES = NB * PACK_BYTES };
-    const uint8_t *pack;
-    uint64_t step;
-    uint8_t *room;
-    uint64_t *full; /* (stages) barriers */
-    uint32_t from, to, stages, part, threads;
-    bool first; /* this thread fetches */
-
-    __device__ __forceinline__ void fetch(uint32_t c)
-    {
-        const uint32_t stage = (c - from) % stages, bar = shared_address(full + stage);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"((uint32_t)BYTES)
-                     : "memory");
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                shared_address(room + stage * BYTES)),
-            "l"(pack + c * step), "r"((uint32_t)BYTES), "r"(bar)
-            : "memory");
-    }
-
-    __device__ __forceinline__ void begin()
-    {
-        if (first) {
-            for (uint32_t i = 0; i < stages; i++)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(full + i))
-                             : "memory");
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        }
-        __syncthreads();
-        dep_wait();
-        if (first) {
-            asm volatile("fence.proxy.async;" ::: "memory");
-            for (uint32_t c = from; c < to && c < from + stages; c++)
-                fetch(c);
-        }
-    }
-
-    __device__ __forceinline__ struct x_column enter(uint32_t column)
-    {
-        const uint32_t lane = threadIdx.x % 32, n = column - from, stage = n % stages,
-                       parity = n / stages & 1;
-        const uint32_t bar = shared_address(full + stage);
-        asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p "
-                     "bra wait;\n}" ::"r"(bar),
-                     "r"(parity)
-                     : "memory");
-        const uint8_t *at = room + stage * BYTES;
-        struct x_column c = {at + 16 * lane, at + PACK_SUMS + 8 * lane, at + PACK_SCALE + 8 * (lane % 4)};
-        return c;
-    }
-
-    __device__ __forceinline__ void leave(uint32_t column)
-    {
-        /* nobody of this part reads the stage any more */
-        asm volatile("bar.sync %0, %1;" ::"r"(1 + part), "r"(threads) : "memory");
-        if (first && column + stages < to)
-            fetch(column + stages);
-    }
-};
-
-/* A block takes 8 / split strips; blockIdx.y: which groups of eight streams, NB at a time. */
-template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &p)
-{
-    extern __shared__ __align__(128) uint8_t stages[];
-    __shared__ uint64_t full[GEMM_WARPS][STAGES_MOST];
-    dep_launch();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
-                   columns = p.k / 256;
-    const uint32_t part = warp % p.split,
-                   strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
-    const uint32_t depth = p.split > 2 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
-    const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-    const uint8_t *at[1] = {seg.w.base + gemm_within(p, seg, strip) * seg.w.stride};
-    float acc[1][NB][4] = {};
-    struct x_staged<NB> x = {
-        p.x + (uint64_t)blockIdx.y *NB *PACK_BYTES,
-            (uint64_t)p.groups *PACK_BYTES, stages + part *depth *(NB *PACK_BYTES), full[part],
-            columns *part / p.split, columns *(part + 1) / p.split, depth, part,
-            GEMM_WARPS * 32 / p.split, warp / p.split == 0 && lane == 0
-    };
-    if (seg.w.fmt == FMT_Q4_K_TILE)
-        q4k_columns<NB, 1>(acc, at, x.from, x.to, x);
-    else
-        q6k_columns<NB, 1>(acc, at, x.from, x.to, x);
-    __syncthreads();
-    float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1]) stages; /* free now */
-#pragma unroll
-    for (int nb = 0; nb < NB; nb++) {
-        room[warp][g][8 * nb + 2 * t] = acc[0][nb][0];
-        room[warp][g][8 * nb + 2 * t + 1] = acc[0][nb][1];
-        room[warp][g + 8][8 * nb + 2 * t] = acc[0][nb][2];
-        room[warp][g + 8][8 * nb + 2 * t + 1] = acc[0][nb][3];
-    }
-    __syncthreads();
-    if (p.paired)
-        gemm_store_pairs<NB>(p, room, p.m - stream0, stream0);
-    else
-        gemm_store<NB, 1>(p, room, p.m - stream0, 0, stream0);
-}
-#else
-template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &)
-{
-}
-#endif
-
-extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
-    gemm_staged(const __grid_constant__ struct gemm_args p)
-{
-    staged_body<4>(p);
+        gemm_store<1>(p, room, 1, 0);
 }

@@ -16,7 +16,8 @@ struct kernel_row {
 
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, true, "gemm_tile_1"},
-    {K_GEMM_STAGED, MODULE_GEMM_TILE, true, "gemm_staged"},
+    {K_GEMM_WIDE + 0, MODULE_GEMM_WIDE, true, "gemm_wide_32"},
+    {K_GEMM_WIDE + 1, MODULE_GEMM_WIDE, true, "gemm_wide_64"},
     {K_REPACK, MODULE_WEIGHTS, false, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, false, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, false, "dequant_tile"},
@@ -37,7 +38,6 @@ static const struct kernel_row rows[] = {
     {K_LATENT, MODULE_ROWS, true, "latent_finish"},
     {K_COPY_PAGES, MODULE_ROWS, false, "copy_pages"},
     {K_ATTN_ANY, MODULE_ATTN, false, "attn_any"},
-    {K_ATTN_COMBINE, MODULE_ATTN, false, "attn_combine"},
     {K_ATTN_DECODE + 0, MODULE_ATTN, true, "attn_decode_64"},
     {K_ATTN_DECODE + 1, MODULE_ATTN, true, "attn_decode_96"},
     {K_ATTN_DECODE + 2, MODULE_ATTN, true, "attn_decode_128"},
@@ -68,7 +68,7 @@ struct gemm_row {
 
 static const struct gemm_row gemms[] = {
     {FMT_F32, MODULE_GEMM_PLAIN, "gemm_f32"},        {FMT_F16, MODULE_GEMM_PLAIN, "gemm_f16"},
-    {FMT_BF16, MODULE_GEMM_PLAIN, "gemm_bf16"},      {FMT_Q8_0, MODULE_GEMM_PLAIN, "gemm_q8_0"},
+    {FMT_BF16, MODULE_GEMM_PLAIN, "gemm_bf16"},      {FMT_Q8_0, MODULE_GEMM_TILE, "gemm_tile"},
     {FMT_Q4_0, MODULE_GEMM_NIBBLE, "gemm_q4_0"},     {FMT_Q4_1, MODULE_GEMM_NIBBLE, "gemm_q4_1"},
     {FMT_Q5_0, MODULE_GEMM_NIBBLE, "gemm_q5_0"},     {FMT_Q5_1, MODULE_GEMM_NIBBLE, "gemm_q5_1"},
     {FMT_IQ4_NL, MODULE_GEMM_NIBBLE, "gemm_iq4_nl"}, {FMT_MXFP4, MODULE_GEMM_NIBBLE, "gemm_mxfp4"},
@@ -78,7 +78,7 @@ static const struct gemm_row gemms[] = {
     {FMT_Q6_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
 };
 
-enum { SHARED_MOST = 200 << 10 };
+enum { SHARED_MOST = 220 << 10 };
 
 int gpu_alive(const struct gpu *g, struct err *e)
 {
@@ -170,8 +170,11 @@ static int load_kernels(struct gpu *g, struct err *e)
         if (gpu_check(g, r, "loading kernels", e))
             return -1;
     }
+    void *probe = NULL;
+    g->wide = g->cu->module_function(&probe, g->module[MODULE_GEMM_WIDE], "gemm_wide_64") == CU_OK;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (find_kernel(g, rows[i].kernel, rows[i].module, rows[i].name, rows[i].shared, e))
+        if ((rows[i].module != MODULE_GEMM_WIDE || g->wide) &&
+            find_kernel(g, rows[i].kernel, rows[i].module, rows[i].name, rows[i].shared, e))
             return -1;
     for (size_t i = 0; i < sizeof gemms / sizeof gemms[0]; i++)
         for (int s = 0; s < 4; s++) {
@@ -181,6 +184,18 @@ static int load_kernels(struct gpu *g, struct err *e)
                 return -1;
         }
     return 0;
+}
+
+static uint64_t meeting_bytes(const struct gpu *g)
+{
+    return 4ull * GPU_COUNTERS + (g->wide ? (uint64_t)g->profile.sms * GEMM_ROWS_MOST * 256 * 4 : 0);
+}
+
+static int take_meeting(struct gpu *g, struct err *e)
+{
+    if (!(g->meeting = gpu_alloc(g, meeting_bytes(g), "scratch", e)))
+        return -1;
+    return gpu_check(g, g->cu->set8(g->meeting, 0, meeting_bytes(g), g->stream), "clearing scratch", e);
 }
 
 static int start(struct gpu *g, int index, struct err *e)
@@ -208,7 +223,7 @@ static int start(struct gpu *g, int index, struct err *e)
         gpu_check(g, g->cu->context_set(g->context), "using the card's context", e) ||
         gpu_check(g, g->cu->stream_create(&g->stream, CU_STREAM_NON_BLOCKING), "making a stream", e))
         return -1;
-    return load_kernels(g, e);
+    return load_kernels(g, e) || take_meeting(g, e) ? -1 : 0;
 }
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e)
@@ -231,6 +246,7 @@ void gpu_close(struct gpu *g)
     if (!g)
         return;
     if (g->context) {
+        gpu_free(g, g->meeting, meeting_bytes(g));
         for (int m = 0; m < MODULE_COUNT; m++)
             if (g->module[m])
                 g->cu->module_unload(g->module[m]);
@@ -324,25 +340,12 @@ uint32_t gpu_gemm_groups(uint32_t m)
 
 struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k)
 {
-    struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1};
+    struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1, .outputs = TILE_ROWS};
     const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms,
                    index = r.groups == 1   ? 0
                            : r.groups == 2 ? 1
                            : r.groups == 4 ? 2
                                            : 3;
-    if (layout_is_tile(fmt) && index >= 2 && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER) {
-        /* columns through shared memory: where strips of 8 a block fill the card, or (up to 32 rows) strips of 2 just do */
-        const uint32_t halves = r.groups / 4;
-        const bool many = strips >= sms * 6,
-                   fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
-        const uint32_t split = many ? 1 : 4, stage = split * (many ? 3 : 2) * 4 * PACK_BYTES;
-        if (many || fits || g->stage == GPU_STAGE_ALWAYS) {
-            r.kernel = K_GEMM_STAGED;
-            r.split = split;
-            r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / split), halves, 1, GEMM_WARPS * 32, stage);
-            return r;
-        }
-    }
     /* few rows want all the warps that the card holds, many rows one wave of blocks; plain rows are long, and read best
      * by a whole block together */
     while (r.split < GEMM_WARPS && columns >= 2 * r.split &&
@@ -353,6 +356,57 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
     r.kernel = K_GEMM + 4 * fmt + index;
     r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), 1, 1, GEMM_WARPS * 32, 0);
     return r;
+}
+
+bool gpu_is_wide(const struct gpu *g, uint32_t fmt, uint32_t m)
+{
+    return g->wide && layout_is_tile(fmt) && m > 16;
+}
+
+/* Shared memory of a block of gemm_wide: two columns of x, and the rings of its warps. */
+static uint32_t wide_shared(uint32_t m, uint32_t groups)
+{
+    return 2 * (m <= 32 ? 4 : 8) * PACK_BYTES + groups * 4 * WIDE_RING;
+}
+
+struct gpu_gemm gpu_gemm_wide_as(uint32_t m, uint32_t units, uint32_t groups, uint32_t split)
+{
+    return (struct gpu_gemm){
+        .kernel = K_GEMM_WIDE + (m <= 32 ? 0 : 1),
+        .groups = gpu_gemm_groups(m),
+        .split = split,
+        .outputs = 64,
+        .grid = gpu_grid(gpu_blocks(units, groups), split, 1, groups * 128, wide_shared(m, groups))};
+}
+
+/* What a choice costs, in hundredths of a microsecond (measured on an H200, see doc/speed-gpu.md): a column takes a
+ * warpgroup `alone` where it has the SM for itself, and `unit` more for each other one on it; starting and storing take
+ * 2.5 us, adding up parts 2 more. */
+static uint32_t wide_cost(const struct gpu *g, uint32_t m, uint32_t units, uint32_t columns, uint32_t groups,
+                          uint32_t split)
+{
+    const uint32_t alone = m <= 32 ? 60 : 80, unit = m <= 32 ? 20 : 32, sms = (uint32_t)g->profile.sms;
+    const uint32_t room = (228u << 10) / (wide_shared(m, groups) + 2048), held = 4 / groups,
+                   most = room < held ? room : held, blocks = gpu_blocks(units, groups) * split;
+    if (!most || (split > 1 && blocks > sms * most) || (split > 1 && blocks * groups > sms * 4))
+        return UINT32_MAX;
+    const uint32_t each = (blocks + sms - 1) / sms < most ? (blocks + sms - 1) / sms : most,
+                   step = each * groups * unit > alone ? each * groups * unit : alone;
+    return gpu_blocks(blocks, (uint64_t)sms * each) * (gpu_blocks(columns, split) * step + 250) +
+           (split > 1 ? 200 : 0);
+}
+
+struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t m, uint32_t units, uint32_t k, bool paired)
+{
+    const uint32_t columns = (k + 255) / 256;
+    uint32_t best = UINT32_MAX, groups = 4, split = 1;
+    for (uint32_t n = 4; n > (paired ? 1 : 0); n /= 2)
+        for (uint32_t s = 1; s <= columns && s <= 16; s++) {
+            const uint32_t cost = wide_cost(g, m, units, columns, n, s);
+            if (cost < best)
+                best = cost, groups = n, split = s;
+        }
+    return gpu_gemm_wide_as(m, units, groups, split);
 }
 
 const char *gpu_kernel_name(uint32_t kernel)

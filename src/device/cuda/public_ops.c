@@ -475,18 +475,13 @@ static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct
     if (m * ratio > DECODE_QUERIES)
         return gpu_launch(g->g, K_ATTN_PREFILL + (uint32_t)index,
                           gpu_grid(a.tiles, kv->view.heads, 1, 128, 2 * 64 * (4 * dim + 16)), &a, &g->error);
-    uint32_t keys = at + m, splits = 264 / kv->view.heads;
-    splits = splits < 1 ? 1 : splits > (keys + 63) / 64 ? (keys + 63) / 64 : splits > 128 ? 128 : splits;
-    a.split_keys = ((keys + splits - 1) / splits + 63) / 64 * 64;
-    a.splits = (keys + a.split_keys - 1) / a.split_keys;
+    const uint32_t units = gpu_blocks(at + m, 64), most = 264 / kv->view.heads < 128 ? 264 / kv->view.heads : 128;
+    a.splits = most < 1 ? 1 : units < most ? units : most;
     a.part = g->part;
     a.part_ml = g->part_ml;
+    a.count = gpu_counters(g->g);
     return gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
-                      gpu_grid(a.splits, kv->view.heads, 1, 128, 4 * 16 * (dim + 4) * 4), &a, &g->error) ||
-                   gpu_launch(g->g, K_ATTN_COMBINE,
-                              gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
-               ? -1
-               : 0;
+                      gpu_grid(a.splits, kv->view.heads, 1, 128, gpu_decode_shared(16, dim)), &a, &g->error);
 }
 
 int quern_gpu_attention(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,
