@@ -29,7 +29,7 @@ static void print_variants(const struct gpu *g, struct buf *out)
         for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
             const bool wide = gpu_is_wide(g, shapes[s].fmt, rows[r]);
             struct gpu_gemm how =
-                wide ? gpu_gemm_wide(g, rows[r], shapes[s].n / 64, shapes[s].k, false)
+                wide ? gpu_gemm_wide(g, shapes[s].n / 64, shapes[s].k, false)
                      : gpu_gemm_choose(g, shapes[s].fmt, rows[r], shapes[s].n / TILE_ROWS, shapes[s].k);
             bool one = rows[r] == 1 && layout_is_tile(shapes[s].fmt);
             buf_printf(out, "    %-4s %5u x %-5u %2u rows  %-12s %4u blocks, ", shapes[s].type, shapes[s].n,
@@ -38,6 +38,9 @@ static void print_variants(const struct gpu *g, struct buf *out)
             if (wide)
                 buf_printf(out, "%u warpgroups of 64 outputs by wgmma, %u blocks share their columns\n",
                            how.grid.threads / 128, how.split);
+            else if (how.kernel == K_GEMM_STAGED)
+                buf_printf(out,
+                           "columns of x staged in shared memory for all warps (compute capability 9.0)\n");
             else if (how.split > 1)
                 buf_printf(out, "%u warps share 16 outputs, to fill %d multiprocessors\n", how.split,
                            g->profile.sms);

@@ -1,5 +1,6 @@
 /* The benchmark of the card: decode and prefill of real models' shapes (random weights), and single kernels.
  *   gpu_bench step PRESET [TYPE]   decode at 1..64 streams and at 16k tokens, prefill, upload
+ *   gpu_bench decode PRESET STREAMS KEYS   a few steps, for a profiler
  *   gpu_bench kernels              products over the shapes of two models, by rows
  *   gpu_bench wide                 the same for every way to share gemm_wide's work, by which wide_cost of gpu.c is set */
 #include "rig.h"
@@ -254,12 +255,19 @@ static double measure(void)
     return gbs;
 }
 
+static const struct preset *find_preset(const char *name)
+{
+    for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
+        if (!strcmp(presets[i].name, name))
+            return &presets[i];
+    return NULL;
+}
+
 static int bench_step(const char *name, uint32_t type)
 {
-    const struct preset *p = presets;
-    while (strcmp(p->name, name))
-        if (++p == presets + sizeof presets / sizeof presets[0])
-            return 1;
+    const struct preset *p = find_preset(name);
+    if (!p)
+        return 1;
     double peak = measure();
     struct rig r = {0};
     build(&r, p, type);
@@ -294,6 +302,20 @@ static int bench_step(const char *name, uint32_t type)
     return 0;
 }
 
+static int bench_decode(const char *name, uint32_t streams, uint32_t keys)
+{
+    const struct preset *p = find_preset(name);
+    struct rig r = {0};
+    if (!p || !streams || streams > RIG_SEQS)
+        return 1;
+    build(&r, p, DTYPE_Q4_K);
+    open_rig(&r, streams, streams, keys + 64);
+    decode(&r, p, streams, keys, 1);
+    rig_close(&r);
+    rig_free(&r);
+    return 0;
+}
+
 /* ---- single kernels ---- */
 
 struct shape {
@@ -308,8 +330,8 @@ struct places {
 };
 
 /* Microseconds of one product over ever other weights. */
-static float time_product(struct gpu *g, const struct places *at, uint32_t fmt, struct shape shape, uint32_t m,
-                          const struct gpu_gemm *how)
+static float time_product(struct gpu *g, const struct places *at, uint32_t fmt, struct shape shape,
+                          uint32_t m, const struct gpu_gemm *how)
 {
     struct err e = {0};
     float best = 1e9f;
@@ -346,9 +368,9 @@ static float time_product(struct gpu *g, const struct places *at, uint32_t fmt, 
     return 1e3f * best;
 }
 
-static const struct shape shapes[] = {{6144, 4096},   {4096, 4096}, {28672, 4096}, {4096, 14336},
-                                      {128256, 4096}, {2048, 1536}, {1536, 1536},  {17920, 1536},
-                                      {1536, 8960}};
+static const struct shape shapes[] = {{6144, 4096},  {4096, 4096},   {28672, 4096},
+                                      {4096, 14336}, {128256, 4096}, {2048, 1536},
+                                      {1536, 1536},  {17920, 1536},  {1536, 8960}};
 
 static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
 {
@@ -356,11 +378,12 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         printf("%-5s %6ux%-5u", name, shapes[s].n, shapes[s].k);
         for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
-            struct gpu_gemm how = gpu_gemm_choose(g, fmt, rows[m], gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k);
+            struct gpu_gemm how =
+                gpu_gemm_choose(g, fmt, rows[m], gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k);
             float best = time_product(g, at, fmt, shapes[s], rows[m], &how);
             printf(" | M=%-2u %.2f", rows[m], best);
             if (gpu_is_wide(g, fmt, rows[m])) {
-                how = gpu_gemm_wide(g, rows[m], gpu_blocks(shapes[s].n, 64), shapes[s].k, false);
+                how = gpu_gemm_wide(g, gpu_blocks(shapes[s].n, 64), shapes[s].k, false);
                 best = time_product(g, at, fmt, shapes[s], rows[m], &how);
                 printf(" %.2f", best);
             }
@@ -374,24 +397,24 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
 
 static void wide_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
 {
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        for (uint32_t m = 32; m <= 64; m *= 2) {
-            const uint32_t units = gpu_blocks(shapes[s].n, 64), columns = shapes[s].k / 256;
-            struct gpu_gemm how = gpu_gemm_wide(g, m, units, shapes[s].k, false);
-            printf("%-5s %6ux%-5u M=%u chosen %u:%u %.1f |", name, shapes[s].n, shapes[s].k, m,
-                   how.grid.threads / 128, how.split, time_product(g, at, fmt, shapes[s], m, &how));
-            for (uint32_t n = 4; n; n /= 2)
-                for (uint32_t split = 1; split <= 16 && split <= columns; split++) {
-                    const uint32_t blocks = gpu_blocks(units, n) * split;
-                    if (split > 1 && (blocks > (uint32_t)g->profile.sms * (m == 64 && n == 2 ? 1 : 4 / n) ||
-                                      blocks * 2 < (uint32_t)g->profile.sms))
-                        continue;
-                    how = gpu_gemm_wide_as(m, units, n, split);
-                    printf(" %u:%u %.1f", n, split, time_product(g, at, fmt, shapes[s], m, &how));
-                }
-            printf("\n");
-            fflush(stdout);
-        }
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        const uint32_t units = gpu_blocks(shapes[s].n, 64), columns = shapes[s].k / 256;
+        struct gpu_gemm how = gpu_gemm_wide(g, units, shapes[s].k, false);
+        printf("%-5s %6ux%-5u chosen %u:%u %.1f |", name, shapes[s].n, shapes[s].k, how.grid.threads / 128,
+               how.split, time_product(g, at, fmt, shapes[s], 64, &how));
+        for (uint32_t n = 4; n; n /= 2)
+            for (uint32_t split = 1; split <= 16 && split <= columns; split++) {
+                how = gpu_gemm_wide_as(units, n, split);
+                const uint32_t room = (227u << 10) / (how.grid.shared + 2048),
+                               most = room < 4 / n ? room : 4 / n, blocks = how.grid.x * split,
+                               sms = (uint32_t)g->profile.sms;
+                /* blocks that share columns must be on the card together */
+                if (split == 1 || (blocks <= sms * most && blocks * 2 >= sms))
+                    printf(" %u:%u %.1f", n, split, time_product(g, at, fmt, shapes[s], 64, &how));
+            }
+        printf("\n");
+        fflush(stdout);
+    }
 }
 
 static int bench_kernels(bool wide)
@@ -401,8 +424,12 @@ static int bench_kernels(bool wide)
     uint64_t bytes = 3ull << 30;
     if (!g || gpu_measure(g, &e))
         die(&e);
-    struct places at = {gpu_alloc(g, bytes, "weights", &e), gpu_alloc(g, 64u << 20, "x", &e),
-                        gpu_alloc(g, 256u << 20, "y", &e), bytes, g->profile.read_gbs, {NULL, NULL}};
+    struct places at = {gpu_alloc(g, bytes, "weights", &e),
+                        gpu_alloc(g, 64u << 20, "x", &e),
+                        gpu_alloc(g, 256u << 20, "y", &e),
+                        bytes,
+                        g->profile.read_gbs,
+                        {NULL, NULL}};
     if (!at.pool || !at.x || !at.y)
         die(&e);
     g->cu->event_create(&at.event[0], 0);
@@ -436,6 +463,8 @@ int main(int argc, char **argv)
         int type = argc > 3 ? dtype_find(argv[3]) : DTYPE_Q4_K;
         return type < 0 ? 1 : bench_step(argv[2], (uint32_t)type);
     }
+    if (argc > 4 && !strcmp(argv[1], "decode"))
+        return bench_decode(argv[2], (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]));
     if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide")))
         return bench_kernels(!strcmp(argv[1], "wide"));
     fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels | gpu_bench wide\n");

@@ -23,6 +23,14 @@ static __device__ __forceinline__ void dep_wait()
 #endif
 }
 
+/* The same, once a and b are computed. */
+template <class A, class B> static __device__ __forceinline__ void dep_wait_with(A *&a, B *&b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : "+l"(a), "+l"(b)::"memory");
+#endif
+}
+
 static __device__ __forceinline__ float warp_sum(float v)
 {
 #pragma unroll
@@ -220,12 +228,21 @@ static __device__ __forceinline__ void mma_f16(float c[4], uint32_t a0, uint32_t
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Weights are read once: past L1. */
+/* Weights are read once: past L1. (Not by ld.global.nc, which the assembler moves behind dep_wait.) */
 static __device__ __forceinline__ uint4 load_stream(const uint8_t *p)
 {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p));
     return v;
+}
+
+/* The same where `more` is true; v stays as it is where not. */
+static __device__ __forceinline__ void load_more(uint4 &v, const uint8_t *p, bool more)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(p), "r"((uint32_t)more));
 }

@@ -36,6 +36,9 @@ struct x_memory {
         struct x_column c = {at.b + column * step, at.sum + column * step, at.scale + column * step};
         return c;
     }
+    __device__ __forceinline__ void leave(uint32_t)
+    {
+    }
 };
 
 static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b)
@@ -215,7 +218,8 @@ struct form_q8 {
     }
     static __device__ __forceinline__ uint32_t pair(uint32_t w, int odd, uint32_t d)
     {
-        return mul2(fma2(__byte_perm(w ^ 0x80808080u, 0x64, odd ? 0x4341 : 0x4240), 0x3c003c00u, 0xe480e480u), d);
+        return mul2(fma2(__byte_perm(w ^ 0x80808080u, 0x64, odd ? 0x4341 : 0x4240), 0x3c003c00u, 0xe480e480u),
+                    d);
     }
     __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[CHUNKS], int sub) const
     {
@@ -228,7 +232,7 @@ struct form_q8 {
     }
 };
 
-/* Columns [from, to) of a strip of tiles. The chunks of the next tile are asked for as soon as those of this one are used. */
+/* Columns [from, to), at least one, of a strip of tiles. The chunks of the next tile are asked for as soon as those of this one are used. */
 template <class FORM, int NB, class X>
 static __device__ __forceinline__ void tile_columns(float acc[NB][4], const uint8_t *strip, uint32_t from,
                                                     uint32_t to, X &x)
@@ -236,19 +240,17 @@ static __device__ __forceinline__ void tile_columns(float acc[NB][4], const uint
     const uint8_t *p = strip + (uint64_t)from * FORM::BYTES;
     const uint32_t lane16 = threadIdx.x % 32 * 16;
     uint4 q[FORM::CHUNKS];
-    typename FORM::head next = {};
-    if (from < to) {
 #pragma unroll
-        for (int j = 0; j < FORM::CHUNKS; j++)
-            q[j] = load_stream(p + 512 * j + lane16);
-        next = FORM::load(p, load_stream);
-    }
+    for (int j = 0; j < FORM::CHUNKS; j++)
+        q[j] = load_stream(p + 512 * j + lane16);
+    typename FORM::head next = FORM::load(p, load_stream);
     x.begin();
     for (uint32_t s = from; s < to; s++) {
         const struct x_column in = x.enter(s);
         const FORM w(next);
         float c[NB][4] = {}, mn[NB][4] = {};
-        p += s + 1 < to ? FORM::BYTES : 0; /* the last tile is fetched again at the end */
+        const bool more = s + 1 < to;
+        p += more ? FORM::BYTES : 0; /* of the last tile the header is fetched again */
         next = FORM::load(p, load_stream);
         if constexpr (FORM::MINS) {
 #pragma unroll
@@ -274,7 +276,7 @@ static __device__ __forceinline__ void tile_columns(float acc[NB][4], const uint
 #pragma unroll
             for (int j = 0; j < FORM::CHUNKS; j++)
                 if (FORM::last(j) == sub)
-                    q[j] = load_stream(p + 512 * j + lane16);
+                    load_more(q[j], p + 512 * j + lane16, more);
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
@@ -287,6 +289,7 @@ static __device__ __forceinline__ void tile_columns(float acc[NB][4], const uint
                 acc[nb][i] += (i & 1 ? xs.y : xs.x) * v;
             }
         }
+        x.leave(s);
     }
 }
 
@@ -391,11 +394,23 @@ static __device__ __forceinline__ uint32_t gemm_within(const struct gemm_args &p
     return p.paired ? strip >> 1 : strip - seg.first;
 }
 
+/* A warp's sums to where the warps of its strip add up. */
+template <int NB>
+static __device__ __forceinline__ void gemm_leave(const float acc[NB][4], float (*room)[NB * 8 + 1])
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int nb = 0; nb < NB; nb++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            room[g + i / 2 * 8][8 * nb + 2 * t + i % 2] = acc[nb][i];
+}
+
 /* Gate and up of 16 outputs lie in neighbouring strips of one block: y = act(gate) * up. */
 template <int NB>
 static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p,
                                                         const float (*room)[TILE_ROWS][NB * 8 + 1],
-                                                        uint32_t m)
+                                                        uint32_t m, uint32_t stream0 = 0)
 {
     const uint32_t pairs = GEMM_WARPS / p.split / 2, streams = min(m, (uint32_t)NB * 8);
     for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
@@ -408,7 +423,7 @@ static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &
             gate += room[2 * k * p.split + j][row][stream];
             up += room[(2 * k + 1) * p.split + j][row][stream];
         }
-        p.seg[0].y[(uint64_t)stream * p.seg[0].ldy + n] = act_one(p.act, gate) * up;
+        p.seg[0].y[(uint64_t)(stream0 + stream) * p.seg[0].ldy + n] = act_one(p.act, gate) * up;
     }
 }
 
@@ -416,7 +431,7 @@ static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &
 template <int NB>
 static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
                                                   const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m,
-                                                  int expert)
+                                                  int expert, uint32_t stream0 = 0)
 {
     const uint32_t per_block = GEMM_WARPS / p.split, streams = min(m, (uint32_t)NB * 8);
     for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
@@ -431,7 +446,7 @@ static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
         float y = 0.0f;
         for (uint32_t j = 0; j < p.split; j++)
             y += room[k * p.split + j][row][stream];
-        const uint64_t r = stream + (p.expert ? 8ull * blockIdx.y : 0);
+        const uint64_t r = stream0 + stream + (p.expert ? 8ull * blockIdx.y : 0);
         if (seg.bias)
             y += seg.bias[(uint64_t)expert * seg.w.n + n];
         y *= p.scale;
@@ -446,7 +461,7 @@ template <int FMT, int NB> static __device__ __forceinline__ void gemm_body(cons
 {
     __shared__ float room[GEMM_WARPS][TILE_ROWS][NB * 8 + 1];
     dep_launch();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t warp = threadIdx.x / 32;
     const uint32_t part = warp % p.split, strip = blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split;
     const uint32_t columns = (p.k + 255) / 256;
     float acc[NB][4] = {};
@@ -477,11 +492,7 @@ template <int FMT, int NB> static __device__ __forceinline__ void gemm_body(cons
     } else {
         dep_wait();
     }
-#pragma unroll
-    for (int nb = 0; nb < NB; nb++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            room[warp][g + i / 2 * 8][8 * nb + 2 * t + i % 2] = acc[nb][i];
+    gemm_leave<NB>(acc, room[warp]);
     __syncthreads();
     if (p.paired)
         gemm_store_pairs<NB>(p, room, m);
@@ -497,7 +508,7 @@ template <int FMT, int NB> static __device__ __forceinline__ void gemm_body(cons
     }
 
 #define GEMM_KERNELS(name, fmt)                                                                              \
-    GEMM_KERNEL(name##_8, fmt, 1, 2)                                                                      \
-    GEMM_KERNEL(name##_16, fmt, 2, 2)                                                                     \
-    GEMM_KERNEL(name##_32, fmt, 4, 1)                                                                     \
+    GEMM_KERNEL(name##_8, fmt, 1, 2)                                                                         \
+    GEMM_KERNEL(name##_16, fmt, 2, 2)                                                                        \
+    GEMM_KERNEL(name##_32, fmt, 4, 1)                                                                        \
     GEMM_KERNEL(name##_64, fmt, 8, 1)

@@ -1,7 +1,8 @@
-/* Products with tiles. Two ways to come by x (a third is in gemm_wide.cu):
+/* Products with tiles. Three ways to come by x (a fourth is in gemm_wide.cu):
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
  *                     weights arrive
- *   gemm_tile_8..64   packed, straight from memory */
+ *   gemm_tile_8..64   packed, straight from memory
+ *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
 #include "device/cuda/gemm.cuh"
 
 GEMM_KERNEL(gemm_tile_8, 0, 1, 2)
@@ -116,6 +117,9 @@ struct x_row {
         struct x_column c = {at + 16 * t, at + ROW_SUMS + 8 * t, at + ROW_SCALE};
         return c;
     }
+    __device__ __forceinline__ void leave(uint32_t)
+    {
+    }
 };
 
 extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
@@ -141,4 +145,117 @@ extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
         gemm_store_pairs<1>(p, room, 1);
     else
         gemm_store<1>(p, room, 1, 0);
+}
+
+/* ---- staged ---- */
+
+#if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
+enum { STAGES_MOST = 3 };
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* The warps of a block that share columns have a ring of their own, and a barrier of their own. */
+template <int NB> struct x_staged {
+    enum { SUB = 512, BYTES = NB * PACK_BYTES };
+    const uint8_t *pack;
+    uint64_t step;
+    uint8_t *room;
+    uint64_t *full; /* (stages) barriers */
+    uint32_t from, to, stages, part, threads;
+    bool first; /* this thread fetches */
+
+    __device__ __forceinline__ void fetch(uint32_t c)
+    {
+        const uint32_t stage = (c - from) % stages, bar = shared_address(full + stage);
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"((uint32_t)BYTES)
+                     : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                shared_address(room + stage * BYTES)),
+            "l"(pack + c * step), "r"((uint32_t)BYTES), "r"(bar)
+            : "memory");
+    }
+
+    __device__ __forceinline__ void begin()
+    {
+        if (first) {
+            for (uint32_t i = 0; i < stages; i++)
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(full + i))
+                             : "memory");
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        __syncthreads();
+        dep_wait();
+        if (first) {
+            asm volatile("fence.proxy.async;" ::: "memory");
+            for (uint32_t c = from; c < to && c < from + stages; c++)
+                fetch(c);
+        }
+    }
+
+    __device__ __forceinline__ struct x_column enter(uint32_t column)
+    {
+        const uint32_t lane = threadIdx.x % 32, n = column - from, stage = n % stages,
+                       parity = n / stages & 1;
+        const uint32_t bar = shared_address(full + stage);
+        asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p "
+                     "bra wait;\n}" ::"r"(bar),
+                     "r"(parity)
+                     : "memory");
+        const uint8_t *at = room + stage * BYTES;
+        struct x_column c = {at + 16 * lane, at + PACK_SUMS + 8 * lane, at + PACK_SCALE + 8 * (lane % 4)};
+        return c;
+    }
+
+    __device__ __forceinline__ void leave(uint32_t column)
+    {
+        /* nobody of this part reads the stage any more */
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + part), "r"(threads) : "memory");
+        if (first && column + stages < to)
+            fetch(column + stages);
+    }
+};
+
+/* A block takes 8 / split strips; blockIdx.y: which groups of eight streams, NB at a time. */
+template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &p)
+{
+    extern __shared__ __align__(128) uint8_t stages[];
+    __shared__ uint64_t full[GEMM_WARPS][STAGES_MOST];
+    dep_launch();
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = (p.k + 255) / 256;
+    const uint32_t part = warp % p.split,
+                   strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
+    const uint32_t depth = p.split > 2 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
+    const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
+    float acc[NB][4] = {};
+    struct x_staged<NB> x = {
+        p.x + (uint64_t)blockIdx.y *NB *PACK_BYTES,
+            (uint64_t)p.groups *PACK_BYTES, stages + part *depth *(NB *PACK_BYTES), full[part],
+            columns *part / p.split, columns *(part + 1) / p.split, depth, part,
+            GEMM_WARPS * 32 / p.split, warp / p.split == 0 && lane == 0
+    };
+    strip_columns<NB>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, x.from, x.to,
+                      x);
+    __syncthreads();
+    float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1]) stages; /* free now */
+    gemm_leave<NB>(acc, room[warp]);
+    __syncthreads();
+    if (p.paired)
+        gemm_store_pairs<NB>(p, room, p.m - stream0, stream0);
+    else
+        gemm_store<NB>(p, room, p.m - stream0, 0, stream0);
+}
+#else
+template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &)
+{
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
+    gemm_staged(const __grid_constant__ struct gemm_args p)
+{
+    staged_body<4>(p);
 }

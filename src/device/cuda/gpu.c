@@ -16,8 +16,8 @@ struct kernel_row {
 
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, true, "gemm_tile_1"},
-    {K_GEMM_WIDE + 0, MODULE_GEMM_WIDE, true, "gemm_wide_32"},
-    {K_GEMM_WIDE + 1, MODULE_GEMM_WIDE, true, "gemm_wide_64"},
+    {K_GEMM_STAGED, MODULE_GEMM_TILE, true, "gemm_staged"},
+    {K_GEMM_WIDE, MODULE_GEMM_WIDE, true, "gemm_wide"},
     {K_REPACK, MODULE_WEIGHTS, false, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, false, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, false, "dequant_tile"},
@@ -38,6 +38,7 @@ static const struct kernel_row rows[] = {
     {K_LATENT, MODULE_ROWS, true, "latent_finish"},
     {K_COPY_PAGES, MODULE_ROWS, false, "copy_pages"},
     {K_ATTN_ANY, MODULE_ATTN, false, "attn_any"},
+    {K_ATTN_COMBINE, MODULE_ATTN, false, "attn_combine"},
     {K_ATTN_DECODE + 0, MODULE_ATTN, true, "attn_decode_64"},
     {K_ATTN_DECODE + 1, MODULE_ATTN, true, "attn_decode_96"},
     {K_ATTN_DECODE + 2, MODULE_ATTN, true, "attn_decode_128"},
@@ -171,7 +172,7 @@ static int load_kernels(struct gpu *g, struct err *e)
             return -1;
     }
     void *probe = NULL;
-    g->wide = g->cu->module_function(&probe, g->module[MODULE_GEMM_WIDE], "gemm_wide_64") == CU_OK;
+    g->wide = g->cu->module_function(&probe, g->module[MODULE_GEMM_WIDE], "gemm_wide") == CU_OK;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if ((rows[i].module != MODULE_GEMM_WIDE || g->wide) &&
             find_kernel(g, rows[i].kernel, rows[i].module, rows[i].name, rows[i].shared, e))
@@ -346,6 +347,19 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
                            : r.groups == 2 ? 1
                            : r.groups == 4 ? 2
                                            : 3;
+    if (layout_is_tile(fmt) && index >= 2 && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER) {
+        /* columns through shared memory: where strips of 8 a block fill the card, or (up to 32 rows) strips of 2 just do */
+        const uint32_t halves = r.groups / 4;
+        const bool many = strips >= sms * 6,
+                   fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
+        const uint32_t split = many ? 1 : 4, stage = split * (many ? 3 : 2) * 4 * PACK_BYTES;
+        if (many || fits || g->stage == GPU_STAGE_ALWAYS) {
+            r.kernel = K_GEMM_STAGED;
+            r.split = split;
+            r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / split), halves, 1, GEMM_WARPS * 32, stage);
+            return r;
+        }
+    }
     /* few rows want all the warps that the card holds, many rows one wave of blocks; plain rows are long, and read best
      * by a whole block together */
     while (r.split < GEMM_WARPS && columns >= 2 * r.split &&
@@ -360,53 +374,91 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
 
 bool gpu_is_wide(const struct gpu *g, uint32_t fmt, uint32_t m)
 {
-    return g->wide && layout_is_tile(fmt) && m > 16;
+    return g->wide && layout_is_tile(fmt) && m > 32;
 }
 
 /* Shared memory of a block of gemm_wide: two columns of x, and the rings of its warps. */
-static uint32_t wide_shared(uint32_t m, uint32_t groups)
+static uint32_t wide_shared(uint32_t groups)
 {
-    return 2 * (m <= 32 ? 4 : 8) * PACK_BYTES + groups * 4 * WIDE_RING;
+    return 2 * 8 * PACK_BYTES + groups * 4 * WIDE_RING;
 }
 
-struct gpu_gemm gpu_gemm_wide_as(uint32_t m, uint32_t units, uint32_t groups, uint32_t split)
+struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split)
 {
     return (struct gpu_gemm){
-        .kernel = K_GEMM_WIDE + (m <= 32 ? 0 : 1),
-        .groups = gpu_gemm_groups(m),
+        .kernel = K_GEMM_WIDE,
+        .groups = 8,
         .split = split,
         .outputs = 64,
-        .grid = gpu_grid(gpu_blocks(units, groups), split, 1, groups * 128, wide_shared(m, groups))};
+        .grid = gpu_grid(gpu_blocks(units, groups), split, 1, groups * 128, wide_shared(groups))};
 }
 
 /* What a choice costs, in hundredths of a microsecond (measured on an H200, see doc/speed-gpu.md): a column takes a
- * warpgroup `alone` where it has the SM for itself, and `unit` more for each other one on it; starting and storing take
- * 2.5 us, adding up parts 2 more. */
-static uint32_t wide_cost(const struct gpu *g, uint32_t m, uint32_t units, uint32_t columns, uint32_t groups,
+ * warpgroup `alone` where it has the SM for itself, four together `full`; starting and storing take 3 us, adding up parts
+ * 3 more. */
+static uint32_t wide_cost(const struct gpu *g, uint32_t units, uint32_t columns, uint32_t groups,
                           uint32_t split)
 {
-    const uint32_t alone = m <= 32 ? 60 : 80, unit = m <= 32 ? 20 : 32, sms = (uint32_t)g->profile.sms;
-    const uint32_t room = (228u << 10) / (wide_shared(m, groups) + 2048), held = 4 / groups,
-                   most = room < held ? room : held, blocks = gpu_blocks(units, groups) * split;
-    if (!most || (split > 1 && blocks > sms * most) || (split > 1 && blocks * groups > sms * 4))
+    enum { ALONE = 170, FULL = 290 };
+    const uint32_t sms = (uint32_t)g->profile.sms, blocks = gpu_blocks(units, groups) * split;
+    const uint32_t room = (227u << 10) / (wide_shared(groups) + 2048),
+                   most = room < 4 / groups ? room : 4 / groups;
+    if (!most || (split > 1 && blocks > sms * most))
         return UINT32_MAX;
-    const uint32_t each = (blocks + sms - 1) / sms < most ? (blocks + sms - 1) / sms : most,
-                   step = each * groups * unit > alone ? each * groups * unit : alone;
-    return gpu_blocks(blocks, (uint64_t)sms * each) * (gpu_blocks(columns, split) * step + 250) +
-           (split > 1 ? 200 : 0);
+    const uint32_t each = gpu_blocks(blocks, sms) < most ? gpu_blocks(blocks, sms) : most,
+                   step = ALONE + (FULL - ALONE) * (each * groups - 1) / 3;
+    return gpu_blocks(blocks, (uint64_t)sms * each) * (gpu_blocks(columns, split) * step + 300) +
+           (split > 1 ? 300 : 0);
 }
 
-struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t m, uint32_t units, uint32_t k, bool paired)
+struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t units, uint32_t k, bool paired)
 {
     const uint32_t columns = (k + 255) / 256;
     uint32_t best = UINT32_MAX, groups = 4, split = 1;
     for (uint32_t n = 4; n > (paired ? 1 : 0); n /= 2)
         for (uint32_t s = 1; s <= columns && s <= 16; s++) {
-            const uint32_t cost = wide_cost(g, m, units, columns, n, s);
+            const uint32_t cost = wide_cost(g, units, columns, n, s);
             if (cost < best)
                 best = cost, groups = n, split = s;
         }
-    return gpu_gemm_wide_as(m, units, groups, split);
+    return gpu_gemm_wide_as(units, groups, split);
+}
+
+/* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys' bytes, by what an
+ * SM can take in, or by a warp's way through its units one after the other; starting takes 1.5 us, joining parts 2.5. */
+static uint64_t decode_cost(const struct gpu *g, uint32_t pairs, uint32_t units, uint32_t splits,
+                            uint32_t held)
+{
+    const uint64_t sms = (uint64_t)g->profile.sms, each = gpu_blocks(units, splits),
+                   blocks = (uint64_t)pairs * splits, waves = gpu_blocks(blocks, sms * held),
+                   together = blocks < sms * held ? blocks : sms * held, memory = together * each * 24 / sms,
+                   sm = gpu_blocks(together, sms) * each * 7, warp = gpu_blocks(each, 4) * 60ull;
+    const uint64_t most = memory > sm ? memory : sm;
+    return waves * ((most > warp ? most : warp) + 150) + (splits > 1 ? 250 : 0) + (splits > 32 ? 100 : 0);
+}
+
+struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint32_t dim, uint32_t pairs,
+                                    uint32_t keys)
+{
+    /* four warps' units of 16 keys (decode_ring of attn.cu), and then what they add up (decode_room) in their place */
+    const uint32_t row = 2 * dim + (dim % 64 ? 0 : 64), unit = 4 * (16 * row + 32 * dim),
+                   sums = queries * (4 * (dim + 4) + dim) * 4, most = (uint32_t)g->profile.shared_block;
+    struct gpu_decode best = {0};
+    uint64_t least = UINT64_MAX;
+    for (uint32_t stages = 3; stages; stages--) {
+        const uint32_t shared = stages * unit > sums ? stages * unit : sums, fit = most / (shared + 1024),
+                       held = fit < 3 ? fit : 3; /* three by their registers */
+        for (uint32_t s = 1; held && s <= GPU_SPLITS_MOST && (s == 1 || s * 64 < keys + 64); s++) {
+            if (s > 1 && (uint64_t)pairs * s > gpu_decode_parts(g, pairs))
+                break;
+            const uint64_t cost = decode_cost(g, pairs, (keys + 15) / 16, s, held);
+            if (cost < least || (cost == least && stages == best.stages)) {
+                least = cost;
+                best = (struct gpu_decode){stages, shared, s};
+            }
+        }
+    }
+    return best;
 }
 
 const char *gpu_kernel_name(uint32_t kernel)

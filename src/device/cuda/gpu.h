@@ -26,8 +26,9 @@ enum gpu_module {
 enum gpu_kernel {
     K_GEMM = 0,                 /* + 4 * fmt + (0, 1, 2, 3); the forms of tiles share theirs */
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
-    K_GEMM_WIDE,                /* tiles, up to 32 and up to 64 rows, by wgmma */
-    K_REPACK = K_GEMM_WIDE + 2,
+    K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
+    K_GEMM_WIDE,                /* tiles, up to 64 rows, by wgmma */
+    K_REPACK,
     K_DEQUANT,
     K_DEQUANT_TILE,
     K_GEMM_FLOAT,
@@ -45,6 +46,7 @@ enum gpu_kernel {
     K_LATENT,
     K_COPY_PAGES,
     K_ATTN_ANY,
+    K_ATTN_COMBINE,
     K_ATTN_DECODE,                  /* + 0..3: head sizes 64, 96, 128, 256 */
     K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
     K_ATTN_PREFILL = K_ATTN_FEW + 4,
@@ -68,6 +70,9 @@ struct gpu_profile {
     double read_gbs; /* measured by gpu_measure; 0 = not yet */
 };
 
+/* For benchmarks: whether products with staged columns are taken. */
+enum gpu_stage { GPU_STAGE_AUTO, GPU_STAGE_NEVER, GPU_STAGE_ALWAYS };
+
 struct gpu {
     const struct driver *cu;
     int card;
@@ -80,8 +85,9 @@ struct gpu {
     uint64_t taken;    /* bytes of device memory that are ours */
     uint64_t limit;    /* at most; 0 = what is free */
     uint64_t launches; /* so far */
-    bool wide;         /* gemm_wide is there (Hopper) */
-    cu_ptr meeting;    /* for blocks that add up what each has: counters, then room for parts */
+    enum gpu_stage stage;
+    bool wide;          /* gemm_wide is there (Hopper) */
+    cu_ptr meeting;     /* for blocks that add up what each has: counters, then room for parts */
     bool skip[K_COUNT]; /* for benchmarks: leaves a kernel out, to see what it costs */
 };
 
@@ -125,13 +131,22 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
 /* Whether m rows in front of weights of this form are packed in the order PACK_CORES, for gpu_gemm_wide. */
 bool gpu_is_wide(const struct gpu *g, uint32_t fmt, uint32_t m);
 /* units: of 64 outputs; in pairs of gate and up their number is even. */
-struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t m, uint32_t units, uint32_t k, bool paired);
+struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t units, uint32_t k, bool paired);
 /* The same with warpgroups a block and blocks a strip's columns as the caller wants them. */
-struct gpu_gemm gpu_gemm_wide_as(uint32_t m, uint32_t units, uint32_t groups, uint32_t split);
-/* Shared memory of a block of decode attention: what its warps add up, and the result (decode_room of attn.cu). */
-static inline unsigned gpu_decode_shared(uint32_t queries, uint32_t v_dim)
+struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split);
+/* How decode attention is launched, where `pairs` sequences x KV heads have up to `keys` keys each. */
+struct gpu_decode {
+    uint32_t stages; /* units of 16 keys that a warp has in flight */
+    uint32_t shared; /* bytes */
+    uint32_t splits; /* blocks that share a pair's keys */
+};
+struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint32_t dim, uint32_t pairs,
+                                    uint32_t keys);
+enum { GPU_SPLITS_MOST = 128 };
+/* splits * pairs is at most this. */
+static inline uint64_t gpu_decode_parts(const struct gpu *g, uint64_t pairs)
 {
-    return queries * (4 * (v_dim + 4) + v_dim) * 4;
+    return (uint64_t)g->profile.sms * 4 + 2 * pairs;
 }
 enum { GPU_COUNTERS = 1 << 16 }; /* zero between kernels */
 static inline uint32_t *gpu_counters(const struct gpu *g)

@@ -128,7 +128,10 @@ LAYOUT_FN uint32_t layout_plain_bytes(uint32_t fmt)
 /* Bytes of a tile; 0: not a form of tiles. */
 LAYOUT_FN uint32_t layout_tile_bytes(uint32_t fmt)
 {
-    return fmt == FMT_Q4_K_TILE ? TILE_Q4_K : fmt == FMT_Q6_K_TILE ? TILE_Q6_K : fmt == FMT_Q8_0 ? TILE_Q8_0 : 0;
+    return fmt == FMT_Q4_K_TILE   ? TILE_Q4_K
+           : fmt == FMT_Q6_K_TILE ? TILE_Q6_K
+           : fmt == FMT_Q8_0      ? TILE_Q8_0
+                                  : 0;
 }
 
 LAYOUT_FN int layout_is_tile(uint32_t fmt)

@@ -3,7 +3,7 @@
  * packed as fp16 in the order in which the tensor cores want their B operand:
  *
  *   pack  [G groups of 8 streams][column of 256][group][8 subs of 32: 512 bytes][sums of the subs, as
- *         fp16 hi + lo: 256 bytes][stream] float scale
+ *         fp16 hi + lo: 256 bytes][stream] float scale, padded to a multiple of 128
  *   of each sub, word w of lane (stream, t) has values 8t + {0,2} {1,3} {4,6} {5,7}
  *     PACK_LANES  [stream][t][w], sums [stream][t][subs 2t, 2t+1: hi, hi, lo, lo]: 16 bytes a lane, for mma
  *     PACK_CORES  [w][stream][t], sums [hi, lo][stream][8 subs]: core matrices of 8 x 16 bytes, for wgmma
@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-enum { PACK_SUMS = 4096, PACK_SCALE = 4352, PACK_BYTES = 4384, PACK_STREAMS = 8 };
+enum { PACK_SUMS = 4096, PACK_SCALE = 4352, PACK_BYTES = 4480, PACK_STREAMS = 8 };
 enum pack_order { PACK_LANES, PACK_CORES };
 enum { GEMM_SEGS = 3, GEMM_WARPS = 8, GEMM_ROWS_MOST = 64 };
 /* gemm_wide: warps of a block at most, and bytes of a warp's ring of tiles. */
@@ -40,8 +40,8 @@ struct norm_args {
 /* Where rows go in front of a product; NULL: not there. */
 struct pack_out {
     uint8_t *pack;
-    uint32_t groups; /* G of pack */
-    uint32_t order;  /* enum pack_order */
+    uint32_t groups;   /* G of pack */
+    uint32_t order;    /* enum pack_order */
     uint16_t *half;    /* (m, kp) */
     float *half_scale; /* (m): multiply the product of `half` with it */
     float *rows;       /* (m, ldr) floats */
@@ -188,12 +188,13 @@ struct attn_args {
     uint32_t heads, m;
     float scale, softcap;
     uint32_t window, causal, v_in_k;
-    uint32_t splits; /* blocks for the keys of a sequence, at most */
+    uint32_t splits;       /* blocks for the keys of a sequence, at most; 1: there are no parts */
+    uint32_t part_queries; /* 8 or 16 */
+    uint32_t stages;       /* 1 to 3: units of 16 keys that a warp of decode has in shared memory */
     uint32_t tiles, pad;
     const float *sinks;
-    float *part;     /* (seqs, kv heads, splits, 16 queries, v_dim); attn_few: 8 queries */
-    float *part_ml;  /* (seqs, kv heads, splits, 16 queries, 2) */
-    uint32_t *count; /* (seqs, kv heads) blocks that have left their part; 0 before and after */
+    float *part;    /* (seqs, kv heads, splits, part_queries, v_dim) */
+    float *part_ml; /* (seqs, kv heads, splits, part_queries, 2) */
     struct pack_out pack;
     struct kv_view kv;
     struct meta meta;

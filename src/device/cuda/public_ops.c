@@ -475,13 +475,19 @@ static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct
     if (m * ratio > DECODE_QUERIES)
         return gpu_launch(g->g, K_ATTN_PREFILL + (uint32_t)index,
                           gpu_grid(a.tiles, kv->view.heads, 1, 128, 2 * 64 * (4 * dim + 16)), &a, &g->error);
-    const uint32_t units = gpu_blocks(at + m, 64), most = 264 / kv->view.heads < 128 ? 264 / kv->view.heads : 128;
-    a.splits = most < 1 ? 1 : units < most ? units : most;
+    a.part_queries = DECODE_QUERIES;
+    const struct gpu_decode how = gpu_decode_choose(g->g, a.part_queries, dim, kv->view.heads, at + m);
+    a.splits = how.splits * kv->view.heads <= PUBLIC_PARTS ? how.splits : 1;
+    a.stages = how.stages;
     a.part = g->part;
     a.part_ml = g->part_ml;
-    a.count = gpu_counters(g->g);
-    return gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
-                      gpu_grid(a.splits, kv->view.heads, 1, 128, gpu_decode_shared(16, dim)), &a, &g->error);
+    if (gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
+                   gpu_grid(a.splits, kv->view.heads, 1, 128, how.shared), &a, &g->error))
+        return -1;
+    return a.splits > 1
+               ? gpu_launch(g->g, K_ATTN_COMBINE,
+                            gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
+               : 0;
 }
 
 int quern_gpu_attention(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,

@@ -143,8 +143,6 @@ struct after {
     enum act_kind act;
 };
 
-enum { SPLITS_MOST = 128 }; /* as attn.cu has it */
-
 static bool is_tile(const struct mat *m)
 {
     return layout_is_tile(m->fmt);
@@ -178,7 +176,7 @@ static struct gpu_gemm choose(struct cuda_device *d, const struct product *p, ui
 {
     const struct mat *first = mat_of(d, p[0].weight);
     if (d->order == PACK_CORES)
-        return gpu_gemm_wide(d->g, m, strips_of(d, p, n, 64), first->k, paired);
+        return gpu_gemm_wide(d->g, strips_of(d, p, n, 64), first->k, paired);
     uint32_t strips = strips_of(d, p, n, TILE_ROWS);
     struct gpu_gemm how = gpu_gemm_choose(d->g, first->fmt, m, strips, first->k);
     if (paired && how.split == GEMM_WARPS) { /* both strips of a pair lie in one block */
@@ -534,44 +532,33 @@ static bool feeds_product(const struct plan *p, uint32_t i)
     return n->in.buffer == o->out.buffer && n->in.col == o->out.col && n->norm.kind == NORM_NONE;
 }
 
-/* How many blocks share the keys of a sequence and KV head, where `blocks` such pairs have up to `span` keys: as many as
- * make the card's rounds short. A block costs what 64 keys do, besides its keys. */
-static uint32_t attn_splits(const struct cuda_device *d, uint32_t blocks, uint32_t span)
-{
-    const uint32_t slots = (uint32_t)d->g->profile.sms * 3, most = (span + 63) / 64;
-    uint32_t best = 1, least = UINT32_MAX;
-    for (uint32_t s = 1; s <= most && s <= SPLITS_MOST; s++) {
-        const uint32_t cost = gpu_blocks((uint64_t)blocks * s, slots) * (gpu_blocks(span, 16ull * s) + 4);
-        /* what the parts have room for: measure_attn */
-        if (s > 1 && ((uint64_t)blocks * s > slots + 2ull * blocks || blocks > GPU_COUNTERS))
-            break;
-        if (cost < least)
-            least = cost, best = s;
-    }
-    return best;
-}
-
 static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, struct attn_args *a,
                        struct err *e)
 {
     const struct op_attn *o = &p->ops[i].attn;
     const uint32_t span = o->window && o->window + 32 < d->longest ? o->window + 32 : d->longest;
     const uint32_t ratio = o->heads / o->kv_heads;
-    a->splits = attn_splits(d, a->kv.heads * d->meta.seqs, span);
+    /* one row a sequence and up to eight heads a group: half of a tile's rows are enough */
+    const bool few = d->meta.seqs == d->meta.rows && ratio <= DECODE_QUERIES / 2;
+    a->part_queries = few ? DECODE_QUERIES / 2 : DECODE_QUERIES;
+    const struct gpu_decode how =
+        gpu_decode_choose(d->g, a->part_queries, o->v_dim, a->kv.heads * d->meta.seqs, span);
+    a->stages = how.stages;
+    a->splits = how.splits;
     a->part = d->part;
     a->part_ml = d->part_ml;
-    a->count = gpu_counters(d->g);
+    /* a block that has all keys has whole heads, which it can pack only where they make whole columns */
     if (path_for(d, d->meta.rows) == PATH_PACK && !d->any_prefill && feeds_product(p, i) &&
-        ratio * o->v_dim % 256 == 0) {
+        (a->splits > 1 || ratio * o->v_dim % 256 == 0)) {
         expect(d, d->meta.rows, &p->ops[i + 1].out.linear.weight, 1);
         a->pack = out_of(d, PATH_PACK, d->meta.rows, o->heads * o->v_dim);
         d->packed = o->out;
     }
-    /* one row a sequence and up to eight heads a group: half of a tile's rows are enough */
-    bool few = d->meta.seqs == d->meta.rows && ratio <= DECODE_QUERIES / 2;
-    struct gpu_grid grid = gpu_grid(a->splits, a->kv.heads, d->meta.seqs, 128,
-                                    gpu_decode_shared(few ? 8 : 16, o->v_dim));
-    return gpu_launch(d->g, (few ? K_ATTN_FEW : K_ATTN_DECODE) + (uint32_t)dim_index(o->k_dim), grid, a, e);
+    struct gpu_grid grid = gpu_grid(a->splits, a->kv.heads, d->meta.seqs, 128, how.shared);
+    struct gpu_grid join = gpu_grid(gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 256, 0);
+    if (gpu_launch(d->g, (few ? K_ATTN_FEW : K_ATTN_DECODE) + (uint32_t)dim_index(o->k_dim), grid, a, e))
+        return -1;
+    return a->splits > 1 ? gpu_launch(d->g, K_ATTN_COMBINE, join, a, e) : 0;
 }
 
 static int op_attn(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
@@ -689,7 +676,8 @@ static int op_ffn(struct cuda_device *d, const struct op_ffn *o, struct err *e)
     uint32_t m = d->meta.rows;
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->up.weight)->k, &o->norm, NULL, false};
-    return ffn_up(d, path, &in, &o->gate, &o->up, &o->down, o->act, e) || run_last(d, path, &o->down, &o->tail, m, e)
+    return ffn_up(d, path, &in, &o->gate, &o->up, &o->down, o->act, e) ||
+                   run_last(d, path, &o->down, &o->tail, m, e)
                ? -1
                : 0;
 }
