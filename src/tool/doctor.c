@@ -62,8 +62,10 @@ static void look_at_choices(const struct gpu *g, struct choice *out)
     static const uint32_t rows[] = {1, 8, 16, 32, 64};
     for (size_t i = 0; i < CHOICES; i++) {
         size_t s = i / 5, r = i % 5;
+        const bool wide = gpu_is_wide(g, shapes[s].fmt, rows[r]);
         struct gpu_gemm how =
-            gpu_gemm_choose(g, shapes[s].fmt, rows[r], shapes[s].n / TILE_ROWS, shapes[s].k);
+            wide ? gpu_gemm_wide(g, shapes[s].n / 64, shapes[s].k, false)
+                 : gpu_gemm_choose(g, shapes[s].fmt, rows[r], shapes[s].n / TILE_ROWS, shapes[s].k);
         bool one = rows[r] == 1 && layout_is_tile(shapes[s].fmt);
         out[i] = (struct choice){.type = shapes[s].type,
                                  .kernel = gpu_kernel_name(one ? (uint32_t)K_GEMM_ROW : how.kernel),
@@ -71,7 +73,11 @@ static void look_at_choices(const struct gpu *g, struct choice *out)
                                  .k = shapes[s].k,
                                  .rows = rows[r],
                                  .blocks = how.grid.x * how.grid.y};
-        if (how.kernel == K_GEMM_STAGED)
+        if (wide)
+            snprintf(out[i].why, sizeof out[i].why,
+                     "%u warpgroups of 64 outputs by wgmma, %u blocks share their columns",
+                     how.grid.threads / 128, how.split);
+        else if (how.kernel == K_GEMM_STAGED)
             snprintf(out[i].why, sizeof out[i].why,
                      "columns of x staged in shared memory for all warps (compute capability 9.0)");
         else if (how.split > 1)

@@ -62,10 +62,11 @@ struct cuda_device {
     uint32_t buffers;
     const uint32_t *width;
     uint8_t *pack;
-    uint16_t *half;    /* (max_rows, k_most) */
-    float *half_scale; /* (max_rows) */
-    float *x, *y, *z;  /* float rows; results of products; a second one for experts and latents */
-    uint16_t *decoded; /* weights as fp16, decoded_bytes of them at a time */
+    enum pack_order order; /* of what is packed there, or will be next */
+    uint16_t *half;        /* (max_rows, k_most) */
+    float *half_scale;     /* (max_rows) */
+    float *x, *y, *z;      /* float rows; results of products; a second one for experts and latents */
+    uint16_t *decoded;     /* weights as fp16, decoded_bytes of them at a time */
     uint64_t decoded_bytes;
     float *part, *part_ml;
     float *logits; /* (max_outs, out_width) */

@@ -486,17 +486,18 @@ static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct
     if (m * ratio > DECODE_QUERIES)
         return gpu_launch(g->g, K_ATTN_PREFILL + (uint32_t)index,
                           gpu_grid(a.tiles, kv->view.heads, 1, 128, 2 * 64 * (4 * dim + 16)), &a, &g->error);
-    uint32_t keys = at + m, splits = 264 / kv->view.heads;
-    splits = splits < 1 ? 1 : splits > (keys + 63) / 64 ? (keys + 63) / 64 : splits > 128 ? 128 : splits;
-    a.split_keys = ((keys + splits - 1) / splits + 63) / 64 * 64;
-    a.splits = (keys + a.split_keys - 1) / a.split_keys;
+    a.part_queries = DECODE_QUERIES;
+    const struct gpu_decode how = gpu_decode_choose(g->g, a.part_queries, dim, kv->view.heads, at + m);
+    a.splits = how.splits * kv->view.heads <= PUBLIC_PARTS ? how.splits : 1;
+    a.stages = how.stages;
     a.part = g->part;
     a.part_ml = g->part_ml;
-    return gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
-                      gpu_grid(a.splits, kv->view.heads, 1, 128, 4 * 16 * (dim + 4) * 4), &a, &g->error) ||
-                   gpu_launch(g->g, K_ATTN_COMBINE,
-                              gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
-               ? -1
+    if (gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
+                   gpu_grid(a.splits, kv->view.heads, 1, 128, how.shared), &a, &g->error))
+        return -1;
+    return a.splits > 1
+               ? gpu_launch(g->g, K_ATTN_COMBINE,
+                            gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
                : 0;
 }
 

@@ -20,9 +20,7 @@ static void measure_linear(const struct weights *all, struct step_sizes *s, weig
 
 static void measure_attn(const struct cuda_device *d, const struct op_attn *o, struct step_sizes *s)
 {
-    /* a block of decode has at most 16 queries; see attn_decode for how many blocks there are */
-    uint64_t blocks = (uint64_t)d->g->profile.sms * 4 + 2ull * o->kv_heads * d->max_seqs;
-    uint64_t parts = blocks * DECODE_QUERIES;
+    uint64_t parts = gpu_decode_parts(d->g, (uint64_t)o->kv_heads * d->max_seqs) * DECODE_QUERIES;
     s->part = parts * o->v_dim > s->part ? parts * o->v_dim : s->part;
     s->part_ml = parts * 2 > s->part_ml ? parts * 2 : s->part_ml;
 }
