@@ -64,10 +64,10 @@ def test_experts_stay_on_the_cpu(quern, fake):
 
 
 def test_memory_that_does_not_suffice(quern, fake):
-    done = quern("bench", TINY, "--device", "cuda", "--no-parity", "--gpu-memory", "100K", env=fake)
+    done = quern("bench", TINY, "--device", "cuda", "--no-parity", "--gpu-memory", "1M", env=fake)
     assert done.code == 75 and "not one layer fits: the model needs " in done.err and "GB are free" in done.err
     # where nobody names a device, the CPU does it
-    done = quern("bench", TINY, "--no-parity", "--gpu-memory", "100K", "-p", "8", "-n", "4", "-r", "1", "--json", env=fake)
+    done = quern("bench", TINY, "--no-parity", "--gpu-memory", "1M", "-p", "8", "-n", "4", "-r", "1", "--json", env=fake)
     assert "the GPU is not used: not one layer fits" in done.err
     assert {r["device"] for r in done.json()} == {"cpu"}
 
