@@ -246,6 +246,7 @@ int http_start(struct http *h, struct http_request *r, struct err *e)
     c->easy_setopt(r->easy, CURLOPT_WRITEDATA, r);
     c->easy_setopt(r->easy, CURLOPT_ERRORBUFFER, r->detail);
     c->easy_setopt(r->easy, CURLOPT_BUFFERSIZE, 256L << 10);
+    c->easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, r->fresh ? 1L : 0L);
     c->easy_setopt(r->easy, CURLOPT_CONNECTTIMEOUT, (long)h->hub->patience);
     c->easy_setopt(r->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
     c->easy_setopt(r->easy, CURLOPT_LOW_SPEED_TIME, (long)h->hub->patience);
@@ -374,6 +375,7 @@ static enum http_verdict http_verdict(const struct http *h, struct http_request 
 enum http_verdict http_judge(const struct http *h, struct http_request *r, struct err *e)
 {
     enum http_verdict v = http_verdict(h, r, e);
+    r->fresh = v == HTTP_AGAIN;
     if (v == HTTP_AGAIN) { /* the way there may have been the trouble */
         snprintf(r->url, sizeof r->url, "%s", r->origin_url);
         r->hops = 0;

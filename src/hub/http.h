@@ -47,6 +47,7 @@ struct http_request {
     char url[HTTP_URL_MOST];        /* the end of the redirects so far */
     int hops;
     bool head;
+    bool fresh;        /* not on a connection that was used before: one of those may have been the trouble */
     uint64_t from, to; /* bytes [from, to); to = 0: everything */
     /* The body of a 200 or 206; -1 stops the transfer, with the reason in e or, for a new attempt, nothing. */
     int (*take)(void *arg, const void *data, size_t n, struct err *e);

@@ -32,7 +32,8 @@ struct part {
 int part_open(struct part *p, const char *path, uint64_t size, struct err *e);
 void part_close(struct part *p);
 uint64_t part_piece_bytes(const struct part *p, uint32_t piece);
-/* n bytes at `at`, which is where a piece's bytes end; may reach over the end of a piece. Disk full is ERR_RESOURCE, and what was there stays. */
+/* n bytes at `at`, which is where a piece's bytes end; may reach over the end of a piece. Disk full is
+ * ERR_RESOURCE, and what was there stays. */
 int part_write(struct part *p, uint64_t at, const void *data, size_t n, struct err *e);
 /* Bytes that the file system has still to find room for. */
 uint64_t part_missing(const char *path, uint64_t size);
