@@ -45,8 +45,10 @@ static void try_name(const char *text)
         abort();
     char again[1024];
     struct hub_name same;
-    if (n.kind == HUB_REPO && !*n.text && snprintf(again, sizeof again, "hf:%s", name_text(&n)) < 150 &&
-        (name_read(&same, &h, again, &e) || strcmp(same.repo, n.repo) || strcmp(same.quant, n.quant)))
+    if (n.kind != HUB_REPO || *n.text || strlen(text) > 150) /* name_text cuts what is too long to print */
+        return;
+    snprintf(again, sizeof again, "hf:%s", name_text(&n));
+    if (name_read(&same, &h, again, &e) || strcmp(same.repo, n.repo) || strcmp(same.quant, n.quant))
         abort();
 }
 

@@ -296,10 +296,9 @@ void http_stop(struct http *h, struct http_request *r)
 
 /* ---- what an answer means ---- */
 
-static enum http_verdict http_redirected(const struct http *h, struct http_request *r, struct err *e)
+static enum http_verdict http_redirected(struct http_request *r, const char *to, struct err *e)
 {
-    char *to = NULL, origin[512];
-    h->c->easy_getinfo(r->easy, CURLINFO_REDIRECT_URL, &to);
+    char origin[512];
     if (!to || r->hops == HTTP_HOPS) {
         err_set(e, ERR_UNREACHABLE, to ? "%s: more than %d redirects" : "%s: a redirect to nowhere",
                 log_safe(r->origin_url), HTTP_HOPS);
@@ -350,9 +349,12 @@ static enum http_verdict http_verdict(const struct http *h, struct http_request 
     }
     if (r->result == CURLE_OK && (status == 200 || status == 206))
         return HTTP_DONE;
-    if (status >= 300 && status < 400 && status != 304)
-        return http_redirected(h, r, e);
-    if (r->result != CURLE_OK && status < 300) {
+    char *to = NULL;
+    if (status >= 300 && status < 400)
+        h->c->easy_getinfo(r->easy, CURLINFO_REDIRECT_URL, &to);
+    if (to || (r->result == CURLE_OK && status >= 300 && status < 400))
+        return http_redirected(r, to, e);
+    if (r->result != CURLE_OK && status < 400) {
         err_set(e, ERR_UNREACHABLE, "%s: %s", log_safe(r->url),
                 r->detail[0] ? r->detail : h->c->easy_strerror(r->result));
         bool never = r->result == CURLE_PEER_FAILED_VERIFICATION || r->result == CURLE_SSL_CACERT_BADFILE ||

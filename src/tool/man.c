@@ -57,12 +57,13 @@ static void man_options(struct buf *out, const struct arg_option *o)
 static void man_more(struct buf *out, const char *s)
 {
     bool example = false, gap = false;
+    const char *start = s;
     buf_str(out, ".SH EXAMPLES\n");
     while (*s) {
         size_t n = strcspn(s, "\n");
         bool indented = n > 2 && !strncmp(s, "  ", 2);
         if (indented != example)
-            buf_str(out, indented ? ".PP\n.nf\n" : ".fi\n");
+            buf_str(out, !indented ? ".fi\n" : s == start ? ".nf\n" : ".PP\n.nf\n");
         if (!indented && n && (gap || example))
             buf_str(out, ".PP\n");
         gap = !n;
