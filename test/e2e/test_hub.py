@@ -30,7 +30,7 @@ def hub():
 def env(hub, tmp_path):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
     return {**clean, "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url, "XDG_CACHE_HOME": str(tmp_path / "cache"),
-            "XDG_CONFIG_HOME": str(tmp_path / "config"), "HF_HUB_DOWNLOAD_TIMEOUT": "2", "no_proxy": "127.0.0.1"}
+            "XDG_CONFIG_HOME": str(tmp_path / "config"), "HF_HUB_DOWNLOAD_TIMEOUT": "30", "no_proxy": "127.0.0.1"}
 
 
 @pytest.fixture
@@ -114,6 +114,7 @@ def test_snapshot_download_of_a_folder_is_run_in_place(hub, env, call, shared, t
     theirs = judge(env, "print(h.snapshot_download('me/tiny'))")
     code, out, err = call("info", "me/tiny", "--json", "--offline")
     assert code == 0 and json.loads(out)["path"] == theirs, err
+    assert json.loads(out)["name"] == "tiny"
 
 
 def test_blobs_links_refs_and_locks(hub, call, tmp_path):
@@ -471,6 +472,20 @@ def test_killed_at_any_moment(hub, env, binary, call, tmp_path):
         assert not link.exists() or link.read_bytes() == BIG
     hub.fault = lambda r: None
     pulled(call, REPO)
+    assert (snapshot(tmp_path) / "m-Q4_K_M.gguf").read_bytes() == BIG
+
+
+def test_interrupted(hub, env, binary, call, tmp_path):
+    hub.add(REPO, {"m-Q4_K_M.gguf": BIG})
+    hub.fault = lambda r: Fault(stall=1_000_000) if r["role"] == "store" else None
+    process = subprocess.Popen([binary, "pull", REPO], env=env, stderr=subprocess.PIPE, text=True)
+    while len(hub.seen("store")) < 3:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130 and process.stderr.read() == "quern: interrupted\n"
+    hub.fault = lambda r: None
+    assert pulled(call, REPO)["fetched"] < len(BIG)
     assert (snapshot(tmp_path) / "m-Q4_K_M.gguf").read_bytes() == BIG
 
 

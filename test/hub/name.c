@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "test.h"
 
+#include "base/mem.h"
 #include "hub/hub.h"
 #include "hub/path.h"
+#include "hub/stock.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -222,6 +224,27 @@ static void test_what_is_here_is_found(void **state)
     assert_string_equal(strrchr(path, '/'), "/m-Q8_0-00001-of-00002.gguf");
 }
 
+/* The n-th allocation fails, for all n: an error that says so, and nothing is left behind. */
+static void test_memory_runs_out(void **state)
+{
+    (void)state;
+    bool whole = false;
+    for (long n = 1; !whole && n < 1000; n++) {
+        struct hub_name name;
+        struct stock stock = {0};
+        struct err e = {0};
+        char path[PATH_MAX];
+        mem_fail_at(n);
+        int bad = name_read(&name, &hub, "user/repo:Q8_0", &e) || hub_find(&hub, &name, path, &e) < 0 ||
+                  stock_read(&stock, &hub, &e);
+        mem_fail_at(0);
+        assert_int_equal(bad, e.code ? 1 : 0);
+        whole = !bad && stock.count == 2;
+        stock_free(&stock);
+    }
+    assert_true(whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +253,7 @@ int main(void)
         cmocka_unit_test(test_a_path_goes_before_a_name),
         cmocka_unit_test(test_aliases),
         cmocka_unit_test(test_what_is_here_is_found),
+        cmocka_unit_test(test_memory_runs_out),
         cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
