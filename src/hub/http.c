@@ -357,8 +357,7 @@ static enum http_verdict http_verdict(const struct http *h, struct http_request 
     if (r->result != CURLE_OK && status < 400) {
         err_set(e, ERR_UNREACHABLE, "%s: %s", log_safe(r->url),
                 r->detail[0] ? r->detail : h->c->easy_strerror(r->result));
-        bool never = r->result == CURLE_PEER_FAILED_VERIFICATION || r->result == CURLE_SSL_CACERT_BADFILE ||
-                     r->result == CURLE_URL_MALFORMAT || r->result == CURLE_UNSUPPORTED_PROTOCOL;
+        bool never = r->result == CURLE_PEER_FAILED_VERIFICATION || r->result == CURLE_SSL_CACERT_BADFILE;
         return never ? HTTP_FAILED : HTTP_AGAIN;
     }
     if (status == 408 || status == 429 || status >= 500) {
@@ -377,7 +376,7 @@ static enum http_verdict http_verdict(const struct http *h, struct http_request 
 enum http_verdict http_judge(const struct http *h, struct http_request *r, struct err *e)
 {
     enum http_verdict v = http_verdict(h, r, e);
-    r->fresh = v == HTTP_AGAIN;
+    r->fresh = v == HTTP_AGAIN || (v == HTTP_FOLLOW && r->fresh);
     if (v == HTTP_AGAIN) { /* the way there may have been the trouble */
         snprintf(r->url, sizeof r->url, "%s", r->origin_url);
         r->hops = 0;
