@@ -38,7 +38,8 @@ int hub_read(struct hub *h, struct err *e);
  * an error. Asks nothing of the network. */
 int hub_find(const struct hub *h, const struct hub_name *n, char path[PATH_MAX], struct err *e);
 
-/* Fetches what is missing, and the path. What is there already is checked against the Hub and used. */
+/* Fetches what is missing, and the path. What is there already is checked against the Hub and used; offline it is
+ * used as it is. */
 struct hub_pulled {
     char path[PATH_MAX];
     char commit[64]; /* "" = not from the Hub */

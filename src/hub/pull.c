@@ -86,7 +86,7 @@ struct remote {
     char url[HTTP_URL_MOST];
     char etag[256];
     uint64_t size;
-    char blob[PATH_MAX], part[PATH_MAX];
+    char blob[PATH_MAX], part[PATH_MAX], pointer[PATH_MAX]; /* pointer: its name in the snapshot */
 };
 
 static int pull_head(struct pull *p, const char *file, struct remote *r, struct err *e)
@@ -107,7 +107,8 @@ static int pull_head(struct pull *p, const char *file, struct remote *r, struct 
         return err_set(e, ERR_UNREACHABLE, "%s: the Hub answers for commit %s and not for %s", log_safe(file),
                        log_safe(reply.commit), p->listing.commit);
     return path_make(r->blob, e, "%s/blobs/%s", p->repo, r->etag) ||
-                   path_make(r->part, e, "%s/blobs/%s.quern-part", p->repo, r->etag)
+                   path_make(r->part, e, "%s/blobs/%s.quern-part", p->repo, r->etag) ||
+                   path_make(r->pointer, e, "%s/%s", p->snapshot, file)
                ? -1
                : 0;
 }
@@ -117,9 +118,15 @@ static bool pull_is_hex(const char *s, size_t n)
     return strlen(s) == n && strspn(s, "0123456789abcdef") == n;
 }
 
-static bool pull_has_blob(const struct remote *r)
+static bool pull_has(const char *path, const struct remote *r)
 {
-    return path_is_file(r->blob) && path_bytes(r->blob) == r->size;
+    return path_is_file(path) && path_bytes(path) == r->size;
+}
+
+/* Under its name in the snapshot, link or not, or as a blob that other snapshots use. */
+static bool pull_is_here(const struct remote *r)
+{
+    return pull_has(r->pointer, r) || pull_has(r->blob, r);
 }
 
 /* What another tool began and left, taken over: it is the beginning of the same bytes. */
@@ -142,7 +149,7 @@ static int pull_blob(struct pull *p, struct remote *r, struct err *e)
     if (lock < 0)
         return -1;
     int bad = 0;
-    if (pull_has_blob(r)) { /* by whoever held the lock */
+    if (pull_has(r->blob, r)) { /* by whoever held the lock */
         p->so_far.done += r->size;
     } else {
         bool names_bytes = pull_is_hex(r->etag, 64) || pull_is_hex(r->etag, 40);
@@ -171,7 +178,7 @@ static int pull_files(struct pull *p, const char *const *files, size_t count, st
     int bad = all ? 0 : err_memory(e, "a list of files", count * sizeof *all);
     for (size_t i = 0; i < count && !bad; i++) {
         bad = pull_head(p, files[i], &all[i], e);
-        bool here = !bad && pull_has_blob(&all[i]);
+        bool here = !bad && pull_is_here(&all[i]);
         need += bad || here ? 0 : part_missing(all[i].part, all[i].size);
         p->out->bytes += bad ? 0 : all[i].size;
         p->so_far.total += bad || here ? 0 : all[i].size;
@@ -179,8 +186,9 @@ static int pull_files(struct pull *p, const char *const *files, size_t count, st
     if (!bad)
         bad = path_make_folders(all[0].blob, e) || pull_space(p->repo, need, e);
     for (size_t i = 0; i < count && !bad; i++) {
-        bad = pull_has_blob(&all[i]) ? 0 : pull_blob(p, &all[i], e);
-        bad = bad || cache_link(p->snapshot, all[i].file, all[i].etag, e);
+        bad = pull_is_here(&all[i]) ? 0 : pull_blob(p, &all[i], e);
+        if (!bad && !pull_has(all[i].pointer, &all[i]))
+            bad = cache_link(p->snapshot, all[i].file, all[i].etag, e);
         p->out->files += !bad;
     }
     mem_free(all);
@@ -263,6 +271,9 @@ int hub_pull(const struct hub *h, const struct hub_name *n, struct hub_pulled *o
     if (n->kind == HUB_PATH)
         return err_set(e, ERR_USAGE, "%s is a path: only USER/REPO, an address or a name can be pulled",
                        log_safe(n->text));
+    int here = h->offline ? hub_find(h, n, out->path, e) : 0;
+    if (here)
+        return here < 0 ? -1 : 0;
     if (h->offline) {
         err_set(e, ERR_DATA, "it is not here, and nothing is fetched (--offline, HF_HUB_OFFLINE)");
         return pull_explain(n, e);

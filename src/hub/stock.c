@@ -52,12 +52,26 @@ struct stock_place {
     struct path_list all;
 };
 
+/* Whether USER/REPO:QUANT means this file, and no other one of the same type. */
+static bool stock_quant_is(const struct stock_place *at, const char *quant, const char *file)
+{
+    struct pick pick;
+    struct err none = {0};
+    if (pick_files(&pick, &at->all, quant, &none))
+        return false;
+    bool same = pick.kind == PICK_GGUF && !strcmp(pick.files.names[0], file);
+    pick_free(&pick);
+    return same;
+}
+
 static int stock_row(struct stock *s, const struct stock_place *at, const struct pick *pick,
                      const char *quant, struct err *e)
 {
     char path[PATH_MAX], name[PATH_MAX];
+    const char *file = pick->files.count ? pick->files.names[0] : "";
     int whole = cache_complete(at->snapshot, pick, path, e);
-    if (whole <= 0 || path_make(name, e, *quant ? "%s:%s" : "%s", at->name, quant))
+    if (whole <= 0 || path_make(name, e, *quant ? "%s:%s" : "%s", at->name,
+                                *quant && !stock_quant_is(at, quant, file) ? file : quant))
         return whole ? -1 : 0;
     struct stock_item *item = stock_add(s, name, path, quant, e);
     if (!item)

@@ -112,6 +112,7 @@ int main(int argc, char **argv)
     struct sigaction changed = {.sa_handler = main_changed}, interrupted = {.sa_handler = main_interrupted};
     main_fill_streams();
     signal(SIGPIPE, SIG_IGN); /* a write says it, with a sentence at the end */
+    signal(SIGXFSZ, SIG_IGN); /* and so does one beyond a limit on the size of files */
     sigaction(SIGINT, &interrupted, NULL);
     sigaction(SIGBUS, &changed, NULL);
     sigaction(SIGIO, &changed, NULL);

@@ -176,6 +176,7 @@ def test_image(packages, tmp_path):
     assert refused.returncode == 64 and "key" in refused.stderr
 
 
+@pytest.mark.slow
 def test_packages_are_the_same_every_time(packages, binary, tmp_path):
     subprocess.run([sys.executable, ROOT / "scripts" / "package", binary.parent, tmp_path], check=True, capture_output=True)
     for path in packages.iterdir():
