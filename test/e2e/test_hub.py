@@ -204,6 +204,20 @@ def test_run_pulls_what_is_missing_and_offline_refuses(hub, call, smollm2, tmp_p
     assert [m["name"] for m in json.loads(out)] == ["me/small:Q4_1"]
 
 
+def test_serve_pulls_what_is_missing(hub, binary, env, smollm2, tmp_path):
+    hub.add("me/small", {"small-Q4_1.gguf": smollm2.read_bytes()})
+    process = subprocess.Popen([binary, "serve", "me/small", "--port", "0", "--ctx", "256"], env=env, text=True,
+                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    said = ""
+    for line in process.stderr:
+        said += line
+        if "http://127.0.0.1:" in line:
+            break
+    process.terminate()
+    assert process.wait(60) == 0 and "fetching it" in said
+    assert (snapshot(tmp_path, "me/small") / "small-Q4_1.gguf").exists()
+
+
 def test_an_alias_names_it(hub, call, tmp_path):
     hub.add(REPO, {"mill-Q8_0.gguf": BIG[:20_000]})
     config = tmp_path / "config" / "quern"
