@@ -2,7 +2,6 @@
 #include "hub/http.h"
 
 #include "base/buf.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "hub/hub.h"

@@ -1,7 +1,6 @@
 #include "hub/listing.h"
 
 #include "base/buf.h"
-#include "base/log.h"
 #include "format/jsonread.h"
 
 #include <ctype.h>

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "hub/name.h"
 
-#include "base/buf.h"
 #include "base/log.h"
 #include "base/near.h"
 #include "format/jsonread.h"

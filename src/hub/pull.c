@@ -2,13 +2,9 @@
 #define _GNU_SOURCE
 #include "hub/hub.h"
 
-#include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/near.h"
-#include "base/size.h"
 #include "format/folder.h"
-#include "format/jsonread.h"
 #include "hub/cache.h"
 #include "hub/fetch.h"
 #include "hub/http.h"
@@ -16,8 +12,6 @@
 #include "hub/part.h"
 #include "hub/pull.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>

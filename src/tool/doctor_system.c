@@ -2,7 +2,6 @@
 #include "tool/doctor_system.h"
 
 #include "base/buf.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "device/cpu/kernels.h"

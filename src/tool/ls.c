@@ -6,7 +6,6 @@
 #include "hub/stock.h"
 #include "tool/tool.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct arg_option ls_options[] = {
