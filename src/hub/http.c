@@ -249,6 +249,8 @@ int http_start(struct http *h, struct http_request *r, struct err *e)
     c->easy_setopt(r->easy, CURLOPT_CONNECTTIMEOUT, (long)h->hub->patience);
     c->easy_setopt(r->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
     c->easy_setopt(r->easy, CURLOPT_LOW_SPEED_TIME, (long)h->hub->patience);
+    if (*h->hub->authorities)
+        c->easy_setopt(r->easy, CURLOPT_CAINFO, h->hub->authorities);
     if (r->to) {
         snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)r->from,
                  (unsigned long long)r->to - 1);

@@ -98,9 +98,12 @@ int hub_read(struct hub *h, struct err *e)
     char cache[PATH_MAX], config[PATH_MAX], home[PATH_MAX];
     uint64_t seconds = HUB_PATIENCE;
     const char *patience = hub_variable("HF_HUB_DOWNLOAD_TIMEOUT", NULL);
+    const char *authorities = hub_variable("SSL_CERT_FILE", "CURL_CA_BUNDLE");
+    authorities = authorities ? authorities : hub_variable("REQUESTS_CA_BUNDLE", NULL);
     *h = (struct hub){.connections = HUB_CONNECTIONS, .retries = HUB_RETRIES};
     if (hub_xdg(cache, "XDG_CACHE_HOME", ".cache", e) || hub_xdg(config, "XDG_CONFIG_HOME", ".config", e) ||
         path_make(h->own, e, "%s/quern", cache) || path_make(h->config, e, "%s/quern/models.json", config) ||
+        path_make(h->authorities, e, "%s", authorities ? authorities : "") ||
         hub_folder(home, hub_variable("HF_HOME", NULL), cache, "huggingface", e) ||
         hub_folder(h->cache, hub_variable("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"), home, "hub", e))
         return -1;

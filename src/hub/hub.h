@@ -18,20 +18,22 @@ struct hub_progress {
 };
 
 struct hub {
-    char endpoint[512];    /* HF_ENDPOINT, without a slash at the end */
-    char cache[PATH_MAX];  /* HF_HUB_CACHE: models--USER--REPO/{blobs,refs,snapshots} */
-    char own[PATH_MAX];    /* quern's folder in the user's cache: models/FILE, urls/HASH/FILE */
-    char config[PATH_MAX]; /* models.json: {"alias": "MODEL"} */
-    char token[1024];      /* "" = none */
-    bool offline;          /* nothing may be asked of the network */
-    int patience;          /* seconds without a byte until a connection is given up */
-    int connections;       /* ranges of one file at once */
-    int retries;           /* attempts without a new byte */
+    char endpoint[512];         /* HF_ENDPOINT, without a slash at the end */
+    char cache[PATH_MAX];       /* HF_HUB_CACHE: models--USER--REPO/{blobs,refs,snapshots} */
+    char own[PATH_MAX];         /* quern's folder in the user's cache: models/FILE, urls/HASH/FILE */
+    char config[PATH_MAX];      /* models.json: {"alias": "MODEL"} */
+    char token[1024];           /* "" = none */
+    char authorities[PATH_MAX]; /* certificates to trust; "" = the system's */
+    bool offline;               /* nothing may be asked of the network */
+    int patience;               /* seconds without a byte until a connection is given up */
+    int connections;            /* ranges of one file at once */
+    int retries;                /* attempts without a new byte */
     void (*progress)(void *arg, const struct hub_progress *p); /* NULL = nobody wants to know */
     void *progress_arg;
 };
 
-/* From the environment: HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN (and its file), HF_HUB_OFFLINE, XDG_*. */
+/* From the environment: HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN (and its file), HF_HUB_OFFLINE, XDG_*,
+ * SSL_CERT_FILE (or the names that curl and Python have for it). */
 int hub_read(struct hub *h, struct err *e);
 
 /* Where the model lies on this machine: 1 and the path for store_open, 0 where it is not (all) here, -1 for

@@ -116,6 +116,7 @@ void man_program(struct buf *out)
         {"HF_TOKEN", "opens private and gated repositories; else the file HF_HOME/token is read"},
         {"HF_HUB_OFFLINE", "1: nothing is fetched, as with --offline"},
         {"HF_HUB_DOWNLOAD_TIMEOUT", "seconds without a byte until a connection is given up (20)"},
+        {"SSL_CERT_FILE", "certificates to trust instead of the system's"},
         {"QUERN_API_KEY", "a key that quern serve asks of its clients"},
         {"NO_COLOR", "no colours and no bars"},
     };

@@ -5,6 +5,7 @@ import http.server
 import json
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -48,13 +49,15 @@ class Fault:
 class HubServer:
     TOKEN = "hf_secret"
 
-    def __init__(self):
+    def __init__(self, tls=None):
+        """tls: (certificate, key) files for the Hub's side; the store speaks http all the same."""
         self.repos = {}
+        self.tls = tls
         self.fault = lambda request: None  # request: {"role", "method", "path", "range", "token"} -> Fault or None
         self.log = []
         self.stopping = threading.Event()
         self.hub, self.store = (self._server(role) for role in ("hub", "store"))
-        self.url = f"http://127.0.0.1:{self.hub.server_port}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.hub.server_port}"
         self.store_url = f"http://127.0.0.1:{self.store.server_port}"
 
     def __enter__(self):
@@ -79,6 +82,10 @@ class HubServer:
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
+        if self.tls and role == "hub":
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*self.tls)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return server
 

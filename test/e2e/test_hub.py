@@ -28,7 +28,7 @@ def hub():
 
 @pytest.fixture
 def env(hub, tmp_path):
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_", "SSL_", "CURL_", "REQUESTS_"))}
     return {**clean, "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": hub.url, "XDG_CACHE_HOME": str(tmp_path / "cache"),
             "XDG_CONFIG_HOME": str(tmp_path / "config"), "HF_HUB_DOWNLOAD_TIMEOUT": "30", "no_proxy": "127.0.0.1"}
 
@@ -267,6 +267,41 @@ def test_no_token_in_any_message(hub, call):
         hub.fault = lambda r: fault
         code, out, err = call("pull", REPO, "--retries", "0", "--verbose", more={"HF_TOKEN": hub.TOKEN})
         assert code and hub.TOKEN not in out + err
+
+
+# ---- TLS, and libcurl that is not there ----
+
+def test_tls(call, env, tmp_path):
+    """An unknown certificate is refused; a known one serves; https does not lead to http, where the store is."""
+    openssl = shutil.which("openssl") or pytest.skip("openssl is not installed")
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    subprocess.run([openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                    "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+                   check=True, capture_output=True)
+    with HubServer(tls=(certificate, key)) as hub:
+        hub.add(REPO, {"m-Q4_K_M.gguf": BIG[:5000]})
+        hub.add("me/large", {"m-Q4_K_M.gguf": BIG[:50_000]})
+        more = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.TOKEN}
+        code, _, err = call("pull", REPO, more=more)
+        assert code == 69 and "certificate" in err and not hub.log
+        more["SSL_CERT_FILE"] = str(certificate)
+        assert pulled(call, REPO, more=more)["fetched"] == 5000
+        code, _, err = call("pull", "me/large", more=more)
+        assert code == 69 and "redirects from https to http, which is not followed" in err and not hub.seen("store")
+
+
+def test_without_libcurl(hub, call, smollm2, tmp_path):
+    """What is here runs; what is not is refused with what to install."""
+    for name in ("libcurl.so.4", "libcurl-gnutls.so.4", "libcurl.so"):
+        (tmp_path / name).write_text("no library")
+    none = {"LD_LIBRARY_PATH": str(tmp_path)}
+    hub.add(REPO, {"m-Q4_K_M.gguf": BIG[:50_000]})
+    code, _, err = call("pull", REPO, more=none)
+    assert code == 69 and "libcurl is not installed" in err and "apt install libcurl4" in err
+    code, out, err = call("info", smollm2, "--json", more=none)
+    assert code == 0, err
+    report = json.loads(call("doctor", "--json", more=none)[1])
+    assert report["hub"]["libcurl"] is None and any("libcurl4" in a for a in report["advice"])
 
 
 # ---- servers that do not do as they should ----
