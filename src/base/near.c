@@ -4,7 +4,7 @@
 
 int near_distance(const char *a, const char *b)
 {
-    enum { MOST = 32 };
+    enum { MOST = 128 };
     size_t n = strlen(a), m = strlen(b);
     if (n > MOST || m > MOST)
         return NEAR_FAR;

@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/near.h"
 #include "format/folder.h"
 
 #include <errno.h>
@@ -32,6 +33,27 @@ bool cache_repo_name(const char *folder, char *out, size_t size)
     snprintf(out, size, "%.*s%s%s", rest ? (int)(rest - user) : (int)strlen(user), user, rest ? "/" : "",
              rest ? rest + 2 : "");
     return name_is_repo(out);
+}
+
+bool cache_near(const struct hub *h, const char *repo, char *out, size_t size)
+{
+    struct path_list all;
+    struct err ignored = {0};
+    struct near best = {.word = repo};
+    if (path_list_entries(&all, h->cache, &ignored))
+        return false;
+    for (size_t i = 0; i < all.count; i++) {
+        char name[256];
+        struct near one = {.word = repo};
+        if (cache_repo_name(all.names[i], name, sizeof name))
+            near_offer(&one, name);
+        if (one.best && one.far && (!best.best || one.far < best.far)) {
+            snprintf(out, size, "%s", name);
+            best = (struct near){.word = repo, .best = out, .far = one.far};
+        }
+    }
+    path_list_free(&all);
+    return best.best;
 }
 
 static bool cache_is_commit(const char *s)

@@ -18,6 +18,8 @@
 int cache_repo(const struct hub *h, const char *repo, char out[PATH_MAX], struct err *e);
 /* The repository that a folder of the cache holds; false for a dataset and what is none. */
 bool cache_repo_name(const char *folder, char *out, size_t size);
+/* A repository that is here and spelt much like this one; false where there is none. */
+bool cache_near(const struct hub *h, const char *repo, char *out, size_t size);
 /* The commit of a revision: 40 letters, which is one itself, or what refs/ says; else the newest snapshot's of
  * "main". false where there is none. */
 bool cache_commit(const struct hub *h, const char *repo, const char *revision, char commit[64]);

@@ -248,12 +248,14 @@ static int pull_repo(struct pull *p, struct err *e)
 }
 
 /* Which name it was about, and what else could have been meant. */
-static int pull_explain(const struct hub_name *n, struct err *e)
+static int pull_explain(const struct hub *h, const struct hub_name *n, struct err *e)
 {
-    const char *file = path_base(n->text);
-    if (n->kind == HUB_REPO && *file)
+    char near[256];
+    if (n->kind == HUB_REPO && *n->text)
         return err_prefix(e, "%s (there is no %s, which scripts/fetch-model of the source tree fetches)",
                           name_text(n), log_safe(n->text));
+    if (n->kind == HUB_REPO && e->code == ERR_DATA && cache_near(h, n->repo, near, sizeof near))
+        return err_prefix(e, "%s (%s is here: did you mean that?)", name_text(n), near);
     bool slip = n->kind == HUB_REPO && n->plain;
     return err_prefix(e, slip ? "%s (no file or folder here, so a repository of the Hub)" : "%s",
                       name_text(n));
@@ -270,7 +272,7 @@ int hub_pull(const struct hub *h, const struct hub_name *n, struct hub_pulled *o
         return here < 0 ? -1 : 0;
     if (h->offline) {
         err_set(e, ERR_DATA, "it is not here, and nothing is fetched (--offline, HF_HUB_OFFLINE)");
-        return pull_explain(n, e);
+        return pull_explain(h, n, e);
     }
     struct pull *p = mem_zalloc(1, sizeof *p);
     if (!p)
@@ -278,7 +280,7 @@ int hub_pull(const struct hub *h, const struct hub_name *n, struct hub_pulled *o
     p->hub = h, p->name = n, p->out = out;
     int bad = n->kind == HUB_URL ? address_pull(h, n->text, out, e) : pull_repo(p, e);
     if (bad && n->kind == HUB_REPO)
-        pull_explain(n, e);
+        pull_explain(h, n, e);
     listing_free(&p->listing);
     http_close(&p->http);
     mem_free(p);

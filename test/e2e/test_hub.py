@@ -224,6 +224,8 @@ def test_an_alias_names_it(hub, call, tmp_path):
     config.mkdir(parents=True)
     (config / "models.json").write_text(json.dumps({"mill": f"hf:{REPO}:Q8_0"}))
     assert pulled(call, "mill")["fetched"] == 20_000
+    code, _, err = call("run", REPO.replace("GGUF", "GGUD"), "--offline")
+    assert code == 65 and f"{REPO} is here: did you mean that?" in err
     code, _, err = call("pull", "mil")
     assert code == 65 and "did you mean 'mill'?" in err
 
