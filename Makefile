@@ -13,6 +13,7 @@ help:
 	@echo "make install      to /usr/local or DESTDIR       make portable  one file, libraries inside"
 	@echo "make bench        measure                        make fuzz      SECONDS_EACH=600 a target"
 	@echo "make asan, tsan   checked builds                 make soak      long tests"
+	@echo "make package      .deb, tarball, container image"
 
 build:
 	@scripts/setup build
@@ -67,12 +68,12 @@ cuda-all:
 	cmake --preset release -DQUERN_CUDA_ARCHS="$(CARDS)"
 	cmake --build build
 
-# One archive with one file that runs anywhere: build-portable/quern.tar.gz
+# A tarball, a Debian package and a container image, from the program that runs anywhere: build-portable/package
 package:
-	@scripts/setup build
+	@scripts/setup package
 	cmake --preset portable -DQUERN_CUDA_ARCHS="$(CARDS)"
 	cmake --build build-portable
-	tar -czf build-portable/quern.tar.gz README.md LICENSE CHANGELOG.md include -C build-portable quern
+	@scripts/package build-portable
 
 install: build
 	cmake --install build

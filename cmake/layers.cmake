@@ -26,7 +26,7 @@ quern_layer(base)
 quern_layer(device)
 include(cmake/device.cmake)
 quern_layer(format lib_jansson)
-quern_layer(hub)
+quern_layer(hub lib_jansson lib_curl)
 quern_layer(lang lib_jansson lib_pcre2 lib_utf8proc)
 quern_layer(model lib_jansson)
 quern_layer(quant)
@@ -39,7 +39,21 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/tool/main.c)
   target_link_libraries(quern PRIVATE ${QUERN_BELOW} quern_flags)
   target_link_options(quern PRIVATE -pie)
   set_target_properties(quern PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  install(TARGETS quern RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS quern RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+endif()
+
+# Manual pages and completions, written by the program; not with sanitizers, where nobody installs.
+if(TARGET quern AND NOT QUERN_SANITIZE)
+  set(pages ${PROJECT_BINARY_DIR}/pages)
+  add_custom_command(OUTPUT ${pages}/quern.fish
+    COMMAND ${CMAKE_COMMAND} -DQUERN=$<TARGET_FILE:quern> -DOUT=${pages} -P ${PROJECT_SOURCE_DIR}/cmake/pages.cmake
+    DEPENDS quern ${PROJECT_SOURCE_DIR}/cmake/pages.cmake COMMENT "Manual pages" VERBATIM)
+  add_custom_target(quern_pages ALL DEPENDS ${pages}/quern.fish)
+  install(DIRECTORY ${pages}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
+  install(FILES ${pages}/quern.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME quern
+          COMPONENT program)
+  install(FILES ${pages}/_quern DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT program)
+  install(FILES ${pages}/quern.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT program)
 endif()
 
 # The library: every layer up to run in one shared object that shows only what include/ declares.
@@ -51,7 +65,8 @@ if(TARGET quern_run AND NOT QUERN_STATIC)
   target_link_libraries(libquern PRIVATE quern_run quern_flags)
   target_link_options(libquern PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libquern.map)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/quern.pc.in ${PROJECT_BINARY_DIR}/quern.pc @ONLY)
-  install(TARGETS libquern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(FILES ${PROJECT_SOURCE_DIR}/include/quern.h ${PROJECT_SOURCE_DIR}/include/quern_gpu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(FILES ${PROJECT_BINARY_DIR}/quern.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  install(TARGETS libquern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
+  install(FILES ${PROJECT_SOURCE_DIR}/include/quern.h ${PROJECT_SOURCE_DIR}/include/quern_gpu.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT library)
+  install(FILES ${PROJECT_BINARY_DIR}/quern.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 endif()

@@ -29,6 +29,11 @@ quern_library(pcre2 libpcre2-8)
 quern_library(utf8proc libutf8proc)
 quern_library(event libevent_core)
 
+# libcurl's headers alone: the library is looked for when something is to be fetched (src/hub/curl.h).
+pkg_check_modules(curl REQUIRED libcurl)
+add_library(lib_curl INTERFACE)
+target_include_directories(lib_curl SYSTEM INTERFACE ${curl_INCLUDE_DIRS})
+
 # Line editing is optional: without it the chat reads plain lines.
 pkg_check_modules(edit_found QUIET libedit)
 if(edit_found_FOUND)

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/near.h"
 #include "base/num.h"
 
 #include <assert.h>
@@ -12,30 +13,9 @@ const struct arg_option args_common[] = {
     {.name = "help", .letter = 'h', .help = "this text"},
     {.name = "quiet", .letter = 'q', .help = "only errors on stderr"},
     {.name = "verbose", .letter = 'v', .help = "more on stderr"},
+    {.name = "offline", .help = "fetch nothing: models that are here only (also HF_HUB_OFFLINE=1)"},
     {0},
 };
-
-int args_distance(const char *a, const char *b)
-{
-    enum { MOST = 32 };
-    size_t n = strlen(a), m = strlen(b);
-    if (n > MOST || m > MOST)
-        return ARGS_FAR;
-    int row[MOST + 1]; /* row[j]: from the first i letters of a to the first j of b */
-    for (size_t j = 0; j <= m; j++)
-        row[j] = (int)j;
-    for (size_t i = 1; i <= n; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= m; j++) {
-            int change = diagonal + (a[i - 1] != b[j - 1]),
-                shift = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            diagonal = row[j];
-            row[j] = change < shift ? change : shift;
-        }
-    }
-    return row[m] > ARGS_FAR || row[m] * 2 > (int)n ? ARGS_FAR : row[m];
-}
 
 /* Finds an option in the verb's table and in the common one: by name (n letters) or by its letter. */
 static const struct arg_option *args_find(const struct args *a, const char *name, size_t n, char letter)
@@ -55,10 +35,10 @@ static int args_unknown(const struct args *a, const char *word, struct err *e)
     memcpy(name, word, n < sizeof name ? n : sizeof name - 1);
     const struct arg_option *const tables[] = {a->options, args_common};
     const char *best = NULL;
-    int least = ARGS_FAR;
+    int least = NEAR_FAR;
     for (int t = 0; t < 2 && word[1] == '-'; t++)
         for (const struct arg_option *o = tables[t]; o && o->name; o++) {
-            int far = args_distance(name + 2, o->name);
+            int far = near_distance(name + 2, o->name);
             if (far < least || (!best && n > 4 && !strncmp(o->name, name + 2, n - 2))) {
                 least = far < least ? far : least;
                 best = o->name;

@@ -41,7 +41,7 @@ struct args {
     int count;
 };
 
-/* Options that every verb has: --help, --quiet, --verbose. */
+/* Options that every verb has: --help, --quiet, --verbose, --offline. */
 extern const struct arg_option args_common[];
 
 /* argv without the program and the verb. */
@@ -55,8 +55,3 @@ int64_t args_int(const struct args *a, const char *name, int64_t otherwise);
 double args_num(const struct args *a, const char *name, double otherwise);
 /* An option that may be given many times: start with at = 0; NULL after the last. */
 const char *args_next(const struct args *a, const char *name, int *at);
-
-/* How far two words are apart: letters to change, add or leave out. ARGS_FAR is what no slip of the hand
- * explains: three letters, or more than half of the word. */
-enum { ARGS_FAR = 3 };
-int args_distance(const char *a, const char *b);

@@ -8,6 +8,7 @@
 #include "device/cpu/probe.h"
 #include "device/cuda/gpu.h"
 #include "tool/doctor_model.h"
+#include "tool/doctor_system.h"
 #include "tool/load.h"
 #include "tool/tool.h"
 
@@ -40,6 +41,7 @@ struct findings {
     int cores;
     const char *tier;
     struct probe probe;
+    struct doctor_system system;
     struct err no_gpu; /* why there is none */
     struct card card[CARDS_MOST];
     int cards;
@@ -174,6 +176,7 @@ static void text(const struct findings *f, struct buf *out)
         "cpu     %d cores, kernels for %s; measured now: reads at %.1f GB/s, int8 %.0f GOP/s, float %.0f "
         "GFLOP/s\n",
         f->cores, f->tier, 1e-9 * f->probe.read, 1e-9 * f->probe.int8, 1e-9 * f->probe.float32);
+    doctor_system_text(&f->system, out);
     if (f->no_gpu.code)
         buf_printf(out, "cuda    none: %s\n", f->no_gpu.text);
     for (int i = 0; i < f->cards; i++)
@@ -243,6 +246,7 @@ static void json(const struct findings *f, struct buf *out)
     for (int i = 0; i < f->cards; i++)
         json_card(&f->card[i], &j);
     json_end(&j, ']');
+    doctor_system_json(&f->system, &j);
     json_text(&j, "no_gpu", f->no_gpu.code ? f->no_gpu.text : NULL);
     json_key(&j, "model");
     if (f->with_model)
@@ -259,6 +263,7 @@ static int run(const struct args *a, struct err *e)
     struct buf out = {0};
     f = (struct findings){.with_model = a->count > 0};
     if (look_at_cards(&f, args_text(a, "device"), e) || look_at_cpu(&f, a, e) ||
+        doctor_system_look(&f.system, f.cards ? f.cards : -1, e) ||
         (f.with_model && doctor_examine(a, a->words[0], f.cards > 0, &f.model, e)))
         return -1;
     args_flag(a, "json") ? json(&f, &out) : text(&f, &out);

@@ -258,21 +258,34 @@ static int facts_read_folder(struct facts *f, const struct store *s, struct err 
     return facts_folder_tokenizer(f, s, e);
 }
 
-/* Where nothing else says so, a model is called as its file or folder is. config.json's own name is often that
- * of the model it was made from; it serves where the folder is named by a commit, as in a hub's cache. */
+/* Where nothing else says so, a model is called as its file or folder is. A folder of the Hub's cache is named by
+ * a commit: config.json's own name serves then, though it is often that of the model it was made from, or the
+ * repository's (models--USER--REPO/snapshots/COMMIT). */
 static void facts_default_name(struct facts *f, const struct store *s)
 {
     enum { COMMIT = 40 };
     char whole[PATH_MAX];
     if (f->name[0] || !realpath(s->path, whole))
         return;
-    const char *name = strrchr(whole, '/') + 1,
+    const char *name = strrchr(whole, '/') + 1, *file = strrchr(s->path, '/'),
+               *repo = strstr(whole, "/models--"),
                *said = json_string_value(json_object_get(s->config, "_name_or_path"));
-    if (said && *said && strlen(name) == COMMIT && strspn(name, "0123456789abcdef") == COMMIT) {
+    bool commit = strlen(name) == COMMIT && strspn(name, "0123456789abcdef") == COMMIT;
+    size_t n = strlen(name);
+    if (s->gguf) { /* not where a link leads: to a name that is a checksum */
+        name = file ? file + 1 : s->path;
+        n = strlen(name);
+    } else if (commit && said && *said) {
         const char *slash = strrchr(said, '/');
         name = slash ? slash + 1 : said;
+        n = strlen(name);
+    } else if (commit && repo) {
+        size_t length = strcspn(repo + 1, "/");
+        const char *user = memmem(repo + 9, length - 8, "--", 2);
+        name = user ? user + 2 : repo + 9;
+        n = (size_t)(repo + 1 + length - name);
     }
-    facts_text(f->name, sizeof f->name, name, strlen(name));
+    facts_text(f->name, sizeof f->name, name, n);
 }
 
 static bool facts_is_encoder(const char *architecture)

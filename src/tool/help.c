@@ -14,9 +14,11 @@ void help_short(struct buf *out)
         "usage: quern COMMAND [options]\n\n");
     for (int i = 0; tool_verbs[i]; i++)
         buf_printf(out, "  %-11s %s\n", tool_verbs[i]->name, tool_verbs[i]->brief);
-    buf_str(out, "\n'quern help COMMAND' says more about one; 'quern --version' prints the version.\n"
-                 "MODEL is a .gguf (the first part of a split one), a folder with safetensors, or a name "
-                 "(smollm2).\n");
+    buf_str(
+        out,
+        "\n'quern help COMMAND' says more about one; 'quern --version' prints the version.\n"
+        "MODEL is a .gguf (the first part of a split one), a folder with safetensors, USER/REPO[:QUANT] on "
+        "the Hub,\nthe address of a .gguf, or a name (smollm2).\n");
 }
 
 static void help_options(struct buf *out, const struct arg_option *o)
@@ -39,16 +41,22 @@ void help_verb(struct buf *out, const struct tool_verb *v)
         buf_printf(out, "\n%s", v->more);
 }
 
+static const struct arg_option help_options_own[] = {
+    {.name = "man", .help = "print the manual page instead, for man -l"},
+    {0},
+};
+
 static int help_run(const struct args *a, struct err *e)
 {
     struct buf out = {0};
     const struct tool_verb *v = a->count ? tool_find(a->words[0], e) : NULL;
     if (a->count && !v)
         return -1;
+    bool man = args_flag(a, "man");
     if (v)
-        help_verb(&out, v);
+        (man ? man_verb : help_verb)(&out, v);
     else
-        help_short(&out);
+        (man ? man_program : help_short)(&out);
     return tool_print(&out, e);
 }
 
@@ -56,6 +64,7 @@ const struct tool_verb tool_help = {
     .name = "help",
     .words = "[COMMAND]",
     .brief = "list the commands, or say more about one",
+    .options = help_options_own,
     .most = 1,
     .run = help_run,
 };

@@ -197,17 +197,6 @@ static void info_json(struct buf *out, const struct store *s, const struct facts
 
 /* ---- text ---- */
 
-/* 134515008 -> "134.5 M": three or four digits and a letter. */
-static void info_scaled(struct buf *out, double v, const char *unit)
-{
-    static const char letters[] = " kMGT";
-    int i = 0;
-    for (; v >= 999.95 && i < 4; i++)
-        v /= 1000;
-    char letter[2] = {i ? letters[i] : 0, 0};
-    buf_printf(out, i ? "%.1f %s%s" : "%.0f %s%s", v, letter, unit);
-}
-
 static void info_line(struct buf *out, const char *what)
 {
     buf_printf(out, "\n  %-14s ", what);
@@ -230,9 +219,9 @@ static void info_size(struct buf *out, const struct store *s, const struct facts
     if (f->parameters >= 1000000000)
         buf_printf(out, "%.2f B", (double)f->parameters / 1e9);
     else
-        info_scaled(out, (double)f->parameters, "");
+        tool_scaled(out, (double)f->parameters, "");
     info_line(out, "size");
-    info_scaled(out, (double)s->bytes, "B");
+    tool_scaled(out, (double)s->bytes, "B");
     if (!f->parameters)
         return;
     buf_printf(out, ", %.2f bits a weight (", info_bits(f));
@@ -263,7 +252,7 @@ static void info_decoded(struct buf *out, const struct facts *f)
 static void info_memory(struct buf *out, const struct facts *f)
 {
     info_line(out, "memory");
-    info_scaled(out, (double)f->weights, "B");
+    tool_scaled(out, (double)f->weights, "B");
     buf_str(out, " for the weights");
     if (!f->kv_per_token)
         return;
@@ -276,7 +265,7 @@ static void info_memory(struct buf *out, const struct facts *f)
         if (!bytes)
             continue;
         info_line(out, rows[i].what);
-        info_scaled(out, (double)bytes, "B");
+        tool_scaled(out, (double)bytes, "B");
         buf_printf(out, " with %" PRIu64 " tokens of F16 keys and values", rows[i].tokens);
     }
 }

@@ -55,6 +55,8 @@ static int main_verb(const struct tool_verb *v, int argc, char **argv, struct er
         result = tool_print(&out, e);
     } else if (!result) {
         log_set_level(args_flag(&a, "quiet") ? LOG_ERROR : args_flag(&a, "verbose") ? LOG_DEBUG : LOG_INFO);
+        if (args_flag(&a, "offline"))
+            tool_offline();
         if (a.count < v->least)
             result = err_set(e, ERR_USAGE, "quern %s needs %s; 'quern help %s' says more", v->name, v->words,
                              v->name);
@@ -110,6 +112,7 @@ int main(int argc, char **argv)
     struct sigaction changed = {.sa_handler = main_changed}, interrupted = {.sa_handler = main_interrupted};
     main_fill_streams();
     signal(SIGPIPE, SIG_IGN); /* a write says it, with a sentence at the end */
+    signal(SIGXFSZ, SIG_IGN); /* and so does one beyond a limit on the size of files */
     sigaction(SIGINT, &interrupted, NULL);
     sigaction(SIGBUS, &changed, NULL);
     sigaction(SIGIO, &changed, NULL);

@@ -12,7 +12,8 @@ enum { PROGRESS_CELLS = 28 };
 
 void progress_start(struct progress *p, const char *label)
 {
-    *p = (struct progress){.label = label, .start = clock_now(), .on = tool_colour(STDERR_FILENO)};
+    *p =
+        (struct progress){.label = label, .start = clock_now(), .on = tool_colour(STDERR_FILENO), .from = -1};
 }
 
 /* How many columns the terminal has; 80 where it does not say. */
@@ -25,6 +26,7 @@ static int progress_columns(void)
 void progress_show(struct progress *p, double share, const char *note)
 {
     double t = clock_now();
+    p->from = p->from < 0 ? share : p->from;
     if (!p->on || t - p->start < 0.3 || (t - p->last < 0.1 && share < 1))
         return;
     p->last = t;
@@ -37,7 +39,7 @@ void progress_show(struct progress *p, double share, const char *note)
         at += 3;
     }
     bar[at] = 0;
-    double left = share > 0.02 ? (t - p->start) * (1 - share) / share : 0;
+    double did = share - p->from, left = did > 0 ? (t - p->start) * (1 - share) / did : 0;
     int room = progress_columns() - PROGRESS_CELLS - 16;
     snprintf(line, sizeof line, "%s %s %3.0f%% %.0f s left", p->label, note ? note : "", 100 * share, left);
     if (room > 0)

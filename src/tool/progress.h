@@ -9,6 +9,7 @@ struct progress {
     bool on;    /* stderr is a terminal */
     bool drawn; /* there is a bar to wipe */
     double start, last;
+    double from; /* the share that the work began at; below 0 = not known yet */
 };
 
 void progress_start(struct progress *p, const char *label);

@@ -3,11 +3,9 @@
 
 #include "base/buf.h"
 #include "base/log.h"
-#include "format/store.h"
-#include "hub/name.h"
+#include "base/near.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,48 +13,24 @@
 
 /* In the order in which help lists them. */
 const struct tool_verb *const tool_verbs[] = {
-    &tool_run,   &tool_serve,      &tool_info,  &tool_tokenize, &tool_template, &tool_logits,
-    &tool_embed, &tool_perplexity, &tool_bench, &tool_doctor,   &tool_help,     NULL,
+    &tool_run,   &tool_serve,    &tool_pull,       &tool_ls,     &tool_show,  &tool_rm,
+    &tool_info,  &tool_tokenize, &tool_template,   &tool_logits, &tool_embed, &tool_perplexity,
+    &tool_bench, &tool_doctor,   &tool_completion, &tool_help,   NULL,
 };
 
 const struct tool_verb *tool_find(const char *name, struct err *e)
 {
-    const char *near = NULL;
-    int least = ARGS_FAR;
+    struct near near = {.word = name};
     for (int i = 0; tool_verbs[i]; i++) {
-        int far = args_distance(name, tool_verbs[i]->name);
-        if (!far)
+        if (!strcmp(name, tool_verbs[i]->name))
             return tool_verbs[i];
-        if (far < least) {
-            least = far;
-            near = tool_verbs[i]->name;
-        }
+        near_offer(&near, tool_verbs[i]->name);
     }
-    if (near)
-        err_set(e, ERR_USAGE, "there is no command '%s'; did you mean '%s'?", log_safe(name), near);
+    if (near.best)
+        err_set(e, ERR_USAGE, "there is no command '%s'; did you mean '%s'?", log_safe(name), near.best);
     else
         err_set(e, ERR_USAGE, "there is no command '%s'; 'quern help' lists them", log_safe(name));
     return NULL;
-}
-
-int tool_model_path(const char *model, char *path, size_t size, struct err *e)
-{
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char cache[PATH_MAX];
-    int n;
-    if (xdg && xdg[0] == '/') /* the standard says that a relative one is to be ignored */
-        n = snprintf(cache, sizeof cache, "%s/quern", xdg);
-    else
-        n = snprintf(cache, sizeof cache, "%s/.cache/quern", home ? home : "");
-    if (n < 0 || (size_t)n >= sizeof cache)
-        return err_set(e, ERR_USAGE, "the path of the cache (XDG_CACHE_HOME or HOME) is too long");
-    return hub_resolve(cache, model, path, size, e);
-}
-
-int tool_open(struct store **out, const char *model, struct err *e)
-{
-    char path[PATH_MAX];
-    return tool_model_path(model, path, sizeof path, e) < 0 ? -1 : store_open(out, path, e);
 }
 
 static int tool_set_value(json_t *all, const char *pair, struct err *e)
@@ -114,4 +88,14 @@ bool tool_colour(int fd)
 {
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
     return isatty(fd) && !(no && *no) && term && strcmp(term, "dumb") != 0;
+}
+
+void tool_scaled(struct buf *out, double v, const char *unit)
+{
+    static const char letters[] = " kMGT";
+    int i = 0;
+    for (; v >= 999.95 && i < 4; i++)
+        v /= 1000;
+    char letter[2] = {i ? letters[i] : 0, 0};
+    buf_printf(out, i ? "%.1f %s%s" : "%.0f %s%s", v, letter, unit);
 }

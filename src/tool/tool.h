@@ -9,6 +9,9 @@
 #include <stddef.h>
 
 struct buf;
+struct hub;
+struct hub_name;
+struct hub_pulled;
 struct store;
 
 struct tool_verb {
@@ -23,8 +26,9 @@ struct tool_verb {
 };
 
 /* A new verb is src/tool/NAME.c, which defines tool_NAME, and its row in tool.c. */
-extern const struct tool_verb tool_bench, tool_doctor, tool_embed, tool_help, tool_info, tool_logits,
-    tool_perplexity, tool_run, tool_serve, tool_template, tool_tokenize;
+extern const struct tool_verb tool_bench, tool_completion, tool_doctor, tool_embed, tool_help, tool_info,
+    tool_logits, tool_ls, tool_perplexity, tool_pull, tool_rm, tool_run, tool_serve, tool_show, tool_template,
+    tool_tokenize;
 
 extern const struct tool_verb *const tool_verbs[]; /* NULL ends it */
 /* NULL, with a sentence that names the nearest one. */
@@ -32,10 +36,19 @@ const struct tool_verb *tool_find(const char *name, struct err *e);
 
 void help_short(struct buf *out);                           /* of `quern` alone */
 void help_verb(struct buf *out, const struct tool_verb *v); /* of `quern VERB --help` */
+void man_program(struct buf *out);                          /* quern(1) */
+void man_verb(struct buf *out, const struct tool_verb *v);  /* quern-VERB(1) */
 
-/* MODEL of the command line (NULL = the default model) to a path, and to an open model. */
+/* MODEL of the command line (NULL = the default model) to a path, and to an open model: what is not here is
+ * fetched, with a bar. */
 int tool_model_path(const char *model, char *path, size_t size, struct err *e);
 int tool_open(struct store **out, const char *model, struct err *e);
+
+/* The environment's word on the Hub and its caches, and --offline's. */
+int tool_hub(struct hub *h, struct err *e);
+void tool_offline(void);
+/* hub_pull with a bar. */
+int tool_fetch(struct hub *h, const struct hub_name *n, struct hub_pulled *out, struct err *e);
 
 /* All of --set NAME=VALUE as one object, VALUE read as JSON, else as text; NULL where there is none. */
 int tool_set_values(const struct args *a, json_t **out, struct err *e);
@@ -48,3 +61,5 @@ int tool_flush(void);
 int tool_print(struct buf *b, struct err *e);
 /* Whether colours and bars may go to this stream (1 or 2): a terminal, and no NO_COLOR. */
 bool tool_colour(int fd);
+/* 134515008 -> "134.5 M": three or four digits and a letter, before the unit. */
+void tool_scaled(struct buf *out, double v, const char *unit);

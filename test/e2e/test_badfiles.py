@@ -58,9 +58,9 @@ def test_unknown_name(quern):
 
 
 def test_default_model_not_fetched(quern, tmp_path):
-    done = quern("info", "smollm2", env={"XDG_CACHE_HOME": str(tmp_path)}, cwd=tmp_path)
-    assert done.code == 65 and "scripts/fetch-model smollm2" in done.err and done.err.count("\n") == 1
-    done = quern("info", env={"XDG_CACHE_HOME": "", "HOME": str(tmp_path)}, cwd=tmp_path)
+    done = quern("info", "smollm2", "--offline", env={"XDG_CACHE_HOME": str(tmp_path)}, cwd=tmp_path)
+    assert done.code == 65 and "scripts/fetch-model" in done.err and done.err.count("\n") == 1
+    done = quern("info", env={"XDG_CACHE_HOME": "", "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}, cwd=tmp_path)
     assert done.code == 65 and f"{tmp_path}/.cache/quern/models" in done.err
 
 

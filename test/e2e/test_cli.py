@@ -45,7 +45,7 @@ def test_every_verb_has_help(quern):
     (["info", "--json=yes"], "--json takes no value"),
     (["info", "a", "b"], "'b' is one word too many for quern info"),
     (["--nope"], "there is no option --nope without a command"),
-    (["info", "hf:a/b"], "hf:a/b"),
+    (["info", "hf:a/b:"], "after the colon"),
     (["info", "a" * 5000 + "/b"], "too long")])
 def test_usage_errors(quern, args, phrase):
     done = quern(*args)

@@ -1,0 +1,21 @@
+# cmake -DQUERN=program -DOUT=folder -P pages.cmake: the manual pages and the shells' completions, as the program
+# itself writes them.
+function(write file)
+  execute_process(COMMAND ${QUERN} ${ARGN} OUTPUT_FILE ${OUT}/${file} RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "${QUERN} ${ARGN} failed (${failed})")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${OUT})
+file(MAKE_DIRECTORY ${OUT}/man)
+execute_process(COMMAND ${QUERN} help OUTPUT_VARIABLE help)
+string(REGEX MATCHALL "\n  [a-z]+ " verbs "${help}")
+write(man/quern.1 help --man)
+foreach(verb ${verbs})
+  string(STRIP "${verb}" verb)
+  write(man/quern-${verb}.1 help ${verb} --man)
+endforeach()
+write(quern.bash completion bash)
+write(_quern completion zsh)
+write(quern.fish completion fish)

@@ -1,0 +1,41 @@
+/* A file that is being fetched, out of order, so that it can be gone on with after a break at any byte.
+ *
+ *     0                    size            size + 32              size + 32 + 4 * pieces
+ *     | bytes of the file  | struct mark   | count[0] count[1] …  |
+ *
+ * count[i] says how many bytes of piece i are there, from its start. It is written after the bytes that it
+ * counts, so a process that is killed never left a count that is too large. A file without the tail is the
+ * beginning of the file and nothing else: what other tools leave behind, and what is whole but was not
+ * renamed yet. Whatever it says, the checksum at the end decides. */
+#pragma once
+
+#include "base/err.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PART_PIECE = 16 << 20 };
+
+struct part {
+    char path[PATH_MAX];
+    int fd;
+    uint64_t size;
+    uint32_t *counts; /* (pieces) */
+    uint32_t pieces;
+    uint64_t done; /* the sum of the counts */
+    bool resumed;  /* some of it was there when it was opened */
+};
+
+/* Where there is no such file, one is made. */
+int part_open(struct part *p, const char *path, uint64_t size, struct err *e);
+void part_close(struct part *p);
+uint64_t part_piece_bytes(const struct part *p, uint32_t piece);
+/* n bytes at `at`, which is where a piece's bytes end; may reach over the end of a piece. Disk full is
+ * ERR_RESOURCE, and what was there stays. */
+int part_write(struct part *p, uint64_t at, const void *data, size_t n, struct err *e);
+/* Bytes that the file system has still to find room for. */
+uint64_t part_missing(const char *path, uint64_t size);
+/* Cuts the tail off, syncs, and renames: the file is there, whole. */
+int part_finish(struct part *p, const char *to, struct err *e);

@@ -1,0 +1,14 @@
+/* What the ways of fetching share: pull.c takes repositories, address.c single files by their address. */
+#pragma once
+
+#include "base/err.h"
+#include "hub/hub.h"
+
+/* Whether so many more bytes fit where the folder is. */
+int pull_space(const char *folder, uint64_t need, struct err *e);
+
+/* hub_find and hub_pull of a HUB_URL. */
+int address_find(const struct hub *h, const char *url, char path[PATH_MAX], struct err *e);
+int address_pull(const struct hub *h, const char *url, struct hub_pulled *out, struct err *e);
+/* The folder of hub.own that holds what came from this address. */
+int address_folder(const struct hub *h, const char *url, char out[PATH_MAX], struct err *e);

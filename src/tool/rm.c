@@ -1,0 +1,49 @@
+/* quern rm MODEL…: gives back the room that models take. */
+#include "base/buf.h"
+#include "base/json.h"
+#include "hub/stock.h"
+#include "tool/tool.h"
+
+static const struct arg_option rm_options[] = {
+    {"json", 0, ARG_FLAG, NULL, "one JSON object: {\"freed\": bytes}", 0, 0},
+    {0},
+};
+
+static int rm_run(const struct args *a, struct err *e)
+{
+    struct hub h;
+    struct buf out = {0};
+    uint64_t all = 0, freed;
+    if (tool_hub(&h, e))
+        return -1;
+    for (int i = 0; i < a->count; i++) {
+        struct hub_name n;
+        if (name_read(&n, &h, a->words[i], e) || stock_remove(&h, &n, &freed, e))
+            return -1;
+        all += freed;
+    }
+    if (args_flag(a, "json")) {
+        struct json j = {.out = &out};
+        json_begin(&j, '{');
+        json_key(&j, "freed");
+        json_uint(&j, all);
+        json_end(&j, '}');
+    } else {
+        tool_scaled(&out, (double)all, "B freed");
+    }
+    buf_char(&out, '\n');
+    return tool_print(&out, e);
+}
+
+const struct tool_verb tool_rm = {
+    .name = "rm",
+    .words = "MODEL...",
+    .brief = "remove models that were fetched",
+    .more = "  quern rm Qwen/Qwen3-8B-GGUF:Q8_0    this one\n"
+            "  quern rm Qwen/Qwen3-8B-GGUF         all of the repository, parts of downloads too\n\n"
+            "Only what lies in the caches is removed, never a path.\n",
+    .options = rm_options,
+    .least = 1,
+    .most = 1024,
+    .run = rm_run,
+};
