@@ -20,8 +20,12 @@ function(quern_layer name)
 endfunction()
 
 # Decoders and encoders are loops over blocks, the same to the last bit on every machine.
-file(GLOB codec CONFIGURE_DEPENDS src/base/decode*.c src/base/encode*.c src/base/fit.c)
-set_source_files_properties(${codec} PROPERTIES COMPILE_OPTIONS "$<$<NOT:$<CONFIG:Debug>>:-O3>;-ffp-contract=off")
+file(GLOB codec CONFIGURE_DEPENDS src/base/decode*.c src/base/encode*.c src/base/fit*.c)
+set(codec_options "$<$<NOT:$<CONFIG:Debug>>:-O3>;-ffp-contract=off;-Wno-psabi")
+set_source_files_properties(${codec} PROPERTIES COMPILE_OPTIONS "${codec_options}")
+set_source_files_properties(src/base/fit_avx2.c PROPERTIES COMPILE_OPTIONS "${codec_options};-mavx2")
+set_source_files_properties(src/base/fit_avx512.c PROPERTIES COMPILE_OPTIONS
+  "${codec_options};-mavx2;-mavx512f;-mavx512vl;-mavx512dq;-mprefer-vector-width=512")
 quern_layer(base)
 quern_layer(device)
 include(cmake/device.cmake)

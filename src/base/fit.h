@@ -33,3 +33,7 @@ struct fit {
  * valid block: NaN counts as zero, infinity as the largest float, a weight that is no positive number as
  * next to nothing. */
 void fit_block(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
+
+/* The same with more instructions, behind the question whether the machine has them. */
+void fit_avx2(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
+void fit_avx512(const struct fit_form *f, const float *x, const float *weight, struct fit *out);

@@ -242,9 +242,26 @@ static void put_experts(const struct keys_out *k)
         put_f32(k, "expert_weights_scale", h->weight_scale);
 }
 
+/* What is as config.json says, and what readers of the file will not know. */
+static void warn_unsaid(const struct keys_out *k)
+{
+    const struct hparams *h = k->h;
+    bool odd = false;
+    for (uint32_t i = 0; is_arch(k, "smollm3") && i < h->layers; i++)
+        odd = odd || h->layer[i].rope != ((i + 1) % 4 != 0);
+    if (odd)
+        log_warn("other layers than every fourth have no positions here, and GGUF has no key for that: "
+                 "logits differ");
+    if (starts(k, "gemma") && wanted(k, "attention.scale"))
+        log_warn("the scale of attention is not the usual one of %s: other programs do not read it from a "
+                 "GGUF file",
+                 k->arch);
+}
+
 static int put_hparams(const struct keys_out *k, struct err *e)
 {
     const struct hparams *h = k->h;
+    warn_unsaid(k);
     put_f32(k,
             h->arch->norm == NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
             h->eps);

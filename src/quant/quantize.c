@@ -83,7 +83,9 @@ static int override_types(const struct quantize *q, struct err *e)
         failed = regex_open(&r, o->overrides[k].pattern, strlen(o->overrides[k].pattern), e);
         for (size_t i = 0; i < q->outs.count && !failed; i++) {
             struct out *t = &q->outs.all[i];
-            int got = done[i] ? 0 : regex_find(r, run, t->name, strlen(t->name), 0, at, e);
+            struct recipe_tensor about = {.name = t->name, .dims = t->dims};
+            int got =
+                done[i] || !recipe_takes(&about) ? 0 : regex_find(r, run, t->name, strlen(t->name), 0, at, e);
             failed = got < 0 ? -1 : 0;
             if (got != 1)
                 continue;
