@@ -34,6 +34,7 @@ struct fit {
  * next to nothing. */
 void fit_block(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
 
-/* The same with more instructions, behind the question whether the machine has them. */
+/* What it chooses from, all with the same result: for any machine, and for those that have these instructions. */
+void fit_plain(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
 void fit_avx2(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
 void fit_avx512(const struct fit_form *f, const float *x, const float *weight, struct fit *out);

@@ -183,7 +183,7 @@ FIT_INLINE void factors_round(const struct search *s, lanes *v)
 
 /* The trial lines of a group, those with small scales first: from the farthest value 1.5 steps beyond the last
  * level to one step inside. */
-FIT_INLINE void group_trials(const struct search *s, int g, struct lines *out)
+FIT_INLINE void group_trials(const struct search *s, int g, float shift, struct lines *out)
 {
     const struct fit_form *f = s->form;
     const float *x = s->x + g * f->len;
@@ -196,7 +196,7 @@ FIT_INLINE void group_trials(const struct search *s, int g, struct lines *out)
     float step = (s->last - s->first) / (float)(f->most - f->least);
     static const lanes share = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}; /* of FIT_PAIRS - 1 */
     static const lane_bits second = {0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1};
-    lanes beyond = step * (1.5f - 2.5f / (FIT_PAIRS - 1) * share);
+    lanes beyond = step * (1.5f - 2.5f / (FIT_PAIRS - 1) * (share + shift));
     *out = (struct lines){.min = lanes_all(0)};
     if (f->min_most) { /* as it comes, and with zero, near which most values lie, made a level */
         const float magic = 0x1.8p23f;
@@ -211,15 +211,15 @@ FIT_INLINE void group_trials(const struct search *s, int g, struct lines *out)
     }
 }
 
-/* Move 1. */
-FIT_INLINE void group_fit(struct search *s, int g)
+/* One row of trials. *least is the smallest error so far, which a better line replaces. */
+FIT_INLINE void group_try(struct search *s, int g, float shift, float *least)
 {
     /* In a larger block a small scale is worth something, as the largest decides how coarse all others are:
      * of lines nearly alike the first one is taken. A group that is the block can be judged as it will be kept. */
     bool alone = s->form->groups == 1;
     struct lines at;
     struct lane_sums a;
-    group_trials(s, g, &at);
+    group_trials(s, g, shift, &at);
     group_round(s, g, &at, &a, WANT_SUMS);
     group_solve(s, g, &a, &at);
     if (alone) {
@@ -227,15 +227,28 @@ FIT_INLINE void group_fit(struct search *s, int g)
         factors_round(s, &at.min);
     }
     group_round(s, g, &at, &a, WANT_ERROR);
-    float least = FLT_MAX;
+    float smallest = FLT_MAX;
     for (int i = 0; i < FIT_LANES; i++)
-        least = a.ee[i] < least ? a.ee[i] : least;
+        smallest = a.ee[i] < smallest ? a.ee[i] : smallest;
+    if (!(smallest < *least))
+        return;
     int best = 0;
-    while (best < FIT_LANES - 1 && !(a.ee[best] <= least * (alone ? 1 : 1.01f)))
+    while (best < FIT_LANES - 1 && !(a.ee[best] <= smallest * (alone ? 1 : 1.01f)))
         best++;
+    *least = smallest;
     s->scale[g] = at.scale[best];
     s->min[g] = at.min[best];
     s->drift[g] = a.l[best] / s->sum_w[g];
+}
+
+/* Move 1: twice as closely where it is all there is. */
+FIT_INLINE void group_fit(struct search *s, int g)
+{
+    float least = INFINITY;
+    s->scale[g] = s->min[g] = s->drift[g] = 0;
+    group_try(s, g, 0, &least);
+    if (s->form->groups == 1)
+        group_try(s, g, s->form->power ? 0.25f : 0.5f, &least);
 }
 
 /* The integer at or below v / unit, within bounds, by lane. */

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "tool/check.h"
+#include "tool/load.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -197,7 +198,7 @@ static const struct arg_option options[] = {
     {"split-size", 0, ARG_BYTES, "SIZE", "several files of at most so many bytes of tensors: 4G", 1, 1e15},
     {"check", 0, ARG_TEXT, "FILE", "perplexity of this text and KL divergence against the source", 0, 0},
     {"chunks", 0, ARG_INT, "N", "--check: only the first N chunks of 512 tokens", 1, 1 << 24},
-    {"threads", 't', ARG_INT, "N", "threads (default: all cores that may be used)", 1, 1024},
+    LOAD_OPTIONS,
     {"json", 0, ARG_FLAG, NULL, "print one JSON object", 0, 0},
     {0},
 };
@@ -211,7 +212,8 @@ const struct tool_verb tool_quantize = {
         "Q5_K_S,\n"
         "Q4_K_M, Q4_K_S, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, Q5_1, Q5_0, Q4_1, Q4_0, IQ4_NL, IQ4_XS or "
         "MXFP4,\n"
-        "with llama.cpp's choice of types for each tensor.\n\n"
+        "with llama.cpp's choice of types for each tensor. --ctx, --device and what follows them are for "
+        "--check.\n\n"
         "  quern quantize ./Qwen2.5-7B-Instruct qwen.gguf Q4_K_M\n"
         "  quern quantize model-f16.gguf out.gguf Q4_K_M --imatrix model.imatrix --tensor 'ffn_down=Q6_K'\n",
     .options = options,
