@@ -444,8 +444,8 @@ FIT_INLINE void begin(const struct search *s, struct searches *t)
         int less = f->scale_least < 0 ? j / 2 : j,
             most = f->scale_least < 0 && j % 2 ? f->scale_least : f->scale_most;
         float factor = (float)(most > 0 ? most - less : most + less);
-        if (f->groups == 1) /* there is nothing between two powers, and one answer otherwise */
-            factor = f->power && j < 3 ? ldexpf(1, j - 1) : 1;
+        if (f->groups == 1) /* there is nothing between two powers */
+            factor = j < 3 ? ldexpf(1, j - 1) : 1;
         t->d[i] = scale / factor;
         t->dmin[i] = f->min_most ? min / (float)f->min_most : 0;
         t->next_scale[i] = (float)(c & 1);
@@ -464,7 +464,11 @@ FIT_INLINE void fit_search(const struct fit_form *f, const float *x, const float
     for (int g = 0; g < f->groups; g++)
         group_fit(&s, g);
     struct choice best = {.error = FLT_MAX};
-    begin(&s, &t);
-    search_from(&s, &t, &best);
+    if (f->groups == 1 && !f->power) { /* its line is the answer, as it is kept */
+        best = (struct choice){.d = s.scale[0], .dmin = s.min[0], .scale = {1}, .min = {f->min_most}};
+    } else {
+        begin(&s, &t);
+        search_from(&s, &t, &best);
+    }
     fill(&s, &best, out);
 }
