@@ -367,7 +367,8 @@ const char *scan_name_for(const struct scan_pass *const passes[6], bool ignore_m
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const struct scan_model *m = &models[i];
         if (!m->regex && !(m->flags & (SCAN_CHARS | SCAN_WORDS)) &&
-            !memcmp(m->passes, passes, sizeof m->passes) && !(m->flags & SCAN_IGNORE_MERGES) == !ignore_merges)
+            !memcmp(m->passes, passes, sizeof m->passes) &&
+            !(m->flags & SCAN_IGNORE_MERGES) == !ignore_merges)
             return m->name;
     }
     return NULL;

@@ -178,26 +178,31 @@ static int read_old(struct imatrix *m, struct cursor *c, struct err *e)
     return 0;
 }
 
+int imatrix_parse(struct imatrix *m, const uint8_t *data, size_t size, struct err *e)
+{
+    struct gguf *g = NULL;
+    struct cursor c = {.data = data, .size = size};
+    int failed;
+    *m = (struct imatrix){0};
+    if (size >= 4 && !memcmp(data, "GGUF", 4))
+        failed = gguf_parse(&g, data, size, e) || read_gguf(m, g, e);
+    else
+        failed = read_old(m, &c, e);
+    gguf_close(g);
+    if (failed)
+        imatrix_free(m);
+    return failed ? -1 : 0;
+}
+
 int imatrix_read(struct imatrix *m, const char *path, struct err *e)
 {
     struct map map;
     *m = (struct imatrix){0};
     if (map_open(&map, path, e) < 0)
         return -1;
-    struct gguf *g = NULL;
-    struct cursor c = {.data = map.data, .size = map.size};
-    int failed;
-    if (map.size >= 4 && !memcmp(map.data, "GGUF", 4))
-        failed = gguf_parse(&g, map.data, map.size, e) || read_gguf(m, g, e);
-    else
-        failed = read_old(m, &c, e);
-    gguf_close(g);
+    int failed = imatrix_parse(m, map.data, map.size, e);
     map_close(&map);
-    if (failed) {
-        imatrix_free(m);
-        return err_prefix(e, "%s", log_safe(path));
-    }
-    return 0;
+    return failed ? err_prefix(e, "%s", log_safe(path)) : 0;
 }
 
 static int write_entry(struct gguf_writer *w, size_t i, const struct imatrix_entry *x, struct err *e)

@@ -32,6 +32,8 @@ struct imatrix {
 };
 
 int imatrix_read(struct imatrix *m, const char *path, struct err *e);
+/* The same from bytes in memory. */
+int imatrix_parse(struct imatrix *m, const uint8_t *data, size_t size, struct err *e);
 int imatrix_write(const struct imatrix *m, const char *path, struct err *e);
 void imatrix_free(struct imatrix *m);
 

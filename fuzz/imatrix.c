@@ -1,0 +1,24 @@
+/* Any bytes as an importance matrix, of either format. */
+#include "quant/imatrix.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static volatile float sink;
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct imatrix m;
+    struct err e = {0};
+    if (imatrix_parse(&m, data, size, &e))
+        return 0;
+    for (size_t i = 0; i < m.count; i++) {
+        const struct imatrix_entry *x = &m.all[i];
+        const float *mean;
+        uint32_t rows;
+        struct err own = {0};
+        if (!imatrix_importance(&m, x->name, x->cols, x->count, &mean, &rows, &own) && mean)
+            sink += mean[0] + mean[(size_t)rows * x->cols - 1];
+    }
+    imatrix_free(&m);
+    return 0;
+}
