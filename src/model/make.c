@@ -65,7 +65,7 @@ static int make_run(struct make *k, struct err *e)
 {
     struct matrix_sink sink = {.put = make_put, .progress = make_progress, .arg = k};
     bool alone = k->bytes < MAKE_ALONE || k->o->threads == 1;
-    struct pool *p = alone ? NULL : pool_open(k->o->threads, e);
+    struct pool *p = alone ? NULL : pool_open(k->o->threads, false, e);
     int failed = (!alone && !p) || matrix_stream(p, k->items, k->count, &sink, e);
     if (p)
         pool_close(p);

@@ -237,7 +237,7 @@ static int write_file(struct quantize *q, const char *out, struct quantize_resul
     struct matrix_sink sink = {.put = put_piece, .progress = show, .arg = q};
     if (gguf_begin(&q->w, out, q->o->split, e))
         return -1;
-    struct pool *p = pool_open(q->o->threads, e);
+    struct pool *p = pool_open(q->o->threads, false, e);
     if (!p)
         return -1;
     int failed = matrix_stream(p, q->items, q->item_count, &sink, e);
