@@ -16,7 +16,7 @@ ENCODERS = ("bert", "nomic-bert")
 # What GGUF has no key for: layers without positions in an order of their own.
 UNSAID = ("smollm3",)
 # relative to the largest logit; four bits upset models of 32 columns, which nobody trained, a good deal
-WITHIN = {"F16": 3e-6, "Q8_0": 0.15, "Q4_K_M": 0.7}
+WITHIN = {"F16": 3e-6, "Q8_0": 0.15, "Q4_K_M": 0.9}
 
 
 def folders(root):
@@ -93,11 +93,11 @@ def test_gguf_package_opens(quern, tmp_path):
 # ---- llama.cpp ----
 
 def with_tokenizer(folder, to):
-    """The folder with a byte-level tokenizer that has a token for every row."""
+    """The folder with a byte-level tokenizer that has a token for every row, each of which is text by itself."""
     tokenizers = pytest.importorskip("tokenizers")
     shutil.copytree(folder, to)
     n = json.loads((folder / "config.json").read_text())["vocab_size"]
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    alphabet = [chr(c) for c in range(33, 127)]
     words = (alphabet + [a + b for a in alphabet[:64] for b in alphabet[:64]])[:n]
     t = tokenizers.Tokenizer(tokenizers.models.BPE({w: i for i, w in enumerate(words)}, []))
     t.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -113,7 +113,7 @@ for path, ids in json.load(sys.stdin):
     p = xllamacpp.CommonParams()
     p.model.path, p.n_ctx, p.warmup, p.verbosity = path, 64, False, -1
     s = xllamacpp.Server(p)
-    r = s.handle_completions({"prompt": ids, "n_predict": 1, "n_probs": 4096, "temperature": 0})
+    r = s.handle_completions({"prompt": ids, "n_predict": 1, "n_probs": 4096, "temperature": 0, "ignore_eos": True})
     top = r["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     out.append({t["id"]: t["logprob"] for t in top})
 print("\\n" + json.dumps(out))
@@ -125,8 +125,9 @@ import os; os._exit(0)
 def test_llama_cpp_agrees(quern, shared, tmp_path):
     pytest.importorskip("xllamacpp")
     cases, ours = [], []
-    for name in folders(shared / "ref" / "arch"):
-        folder = with_tokenizer(shared / "ref" / "arch" / name, tmp_path / name)
+    for i, name in enumerate(folders(shared / "ref" / "arch")):
+        # the folder's name becomes the model's, and llama.cpp expects certain tokens of one that is called phi3
+        folder = with_tokenizer(shared / "ref" / "arch" / name, tmp_path / f"tiny-{i}")
         ids = ids_of(folder)[:24]
         for kind in ("F16", "Q8_0", "Q4_K_M"):
             out = tmp_path / f"{name}-{kind}.gguf"
@@ -140,9 +141,9 @@ def test_llama_cpp_agrees(quern, shared, tmp_path):
                           timeout=300)
     assert done.stdout, done.stderr[-2000:]
     for (name, kind, mine), theirs in zip(ours, json.loads(done.stdout.splitlines()[-1])):
-        apart = max(abs(mine[int(i)] - p) for i, p in theirs.items())
+        apart = max(abs(mine[int(i)] - p) for i, p in theirs.items()) / (max(mine) - min(mine))
         # llama.cpp rounds keys and values to F16, and activations to 8 bits where the weights are quantised
-        assert apart < (0.03 if kind == "F16" else 0.5), (name, kind, apart)
+        assert apart < (0.01 if kind == "F16" else 0.15), (name, kind, apart)
 
 
 # ---- tokenizers ----
