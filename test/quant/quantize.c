@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "base/dtype.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "format/gguf_write.h"
 #include "format/store.h"
@@ -108,15 +109,18 @@ static void memory_runs_out(void **state)
     o.overrides = &override;
     o.override_count = 1;
     assert_int_equal(store_open(&s, "test/data/arch/qwen3-moe", &none), 0);
-    int failed = -1;
-    for (long n = 1; failed; n++) {
+    log_set_level(LOG_ERROR);
+    struct quantize_result r;
+    long before = mem_count();
+    assert_int_equal(quantize_run(s, in_folder("x.gguf"), &o, &r, &none), 0);
+    long all = mem_count() - before;
+    sweep();
+    for (long n = 1; n <= all; n++) {
         struct err e = {0};
-        struct quantize_result r;
         mem_fail_at(n);
-        failed = quantize_run(s, in_folder("x.gguf"), &o, &r, &e);
+        int failed = quantize_run(s, in_folder("x.gguf"), &o, &r, &e);
         mem_fail_at(0);
-        if (failed)
-            assert_true(e.code != 0);
+        assert_true(!failed == !e.code);
         assert_int_equal(sweep(), failed ? 0 : 1);
     }
     store_close(s);
