@@ -13,11 +13,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     for (size_t i = 0; i < m.count; i++) {
         const struct imatrix_entry *x = &m.all[i];
-        const float *mean;
-        uint32_t rows;
+        struct importance known;
         struct err own = {0};
-        if (!imatrix_importance(&m, x->name, x->cols, x->count, &mean, &rows, &own) && mean)
-            sink += mean[0] + mean[(size_t)rows * x->cols - 1];
+        if (!imatrix_importance(&m, x->name, x->cols, x->count, &known, &own) && known.mean)
+            sink += known.mean[0] + known.mean[(size_t)known.rows * x->cols - 1];
     }
     imatrix_free(&m);
     return 0;

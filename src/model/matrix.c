@@ -226,51 +226,56 @@ static bool worker_fits(void **p, size_t *have, size_t want)
     return *p != NULL;
 }
 
-/* n rows as packed rows of the item's type. */
-static int piece_fill(const struct matrix_out *o, struct worker *w, uint32_t one, uint32_t from, uint32_t n,
-                      size_t row_bytes, struct err *e)
+/* Some rows of one matrix of an item. */
+struct piece {
+    uint32_t one, from, n;
+    size_t row_bytes; /* packed, in the item's type */
+};
+
+/* Its rows, packed, in w->bytes. */
+static int piece_fill(const struct matrix_out *o, const struct piece *p, struct worker *w, struct err *e)
 {
     const struct matrix *m = o->m;
-    size_t values = (size_t)n * m->cols * sizeof(float);
-    if (!worker_fits((void **)&w->bytes, &w->bytes_size, n * row_bytes) ||
-        !worker_fits((void **)&w->room, &w->room_size, matrix_room(m, n)))
-        return err_memory(e, "a piece of a tensor", n * row_bytes);
+    size_t values = (size_t)p->n * m->cols * sizeof(float), bytes = p->n * p->row_bytes;
+    if (!worker_fits((void **)&w->bytes, &w->bytes_size, bytes) ||
+        !worker_fits((void **)&w->room, &w->room_size, matrix_room(m, p->n)))
+        return err_memory(e, "a piece of a tensor", bytes);
     if (o->type == m->type && !m->turned && !m->scales) {
-        for (uint32_t i = 0; i < n; i++)
-            memcpy(w->bytes + i * row_bytes, lying_row(m, one, row_number(m, from + i), w->room), row_bytes);
+        for (uint32_t i = 0; i < p->n; i++)
+            memcpy(w->bytes + i * p->row_bytes, lying_row(m, p->one, row_number(m, p->from + i), w->room),
+                   p->row_bytes);
         return 0;
     }
     if (!worker_fits((void **)&w->values, &w->values_size, values))
         return err_memory(e, "a piece of a tensor", values);
-    matrix_values(m, one, from, n, w->values, w->room);
-    const float *importance =
-        o->importance && o->importances > 1 ? o->importance + (size_t)one * m->cols : o->importance;
+    matrix_values(m, p->one, p->from, p->n, w->values, w->room);
+    const float *importance = o->importance;
+    if (importance && o->importances > 1)
+        importance += (size_t)p->one * m->cols;
     const struct dtype_info *t = dtype_get(o->type);
-    if (!importance) {
-        t->encode(w->values, w->bytes, (size_t)n * m->cols, NULL);
-        return 0;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        t->encode(w->values + (size_t)i * m->cols, w->bytes + i * row_bytes, m->cols, importance);
+    if (!importance)
+        t->encode(w->values, w->bytes, (size_t)p->n * m->cols, NULL);
+    for (uint32_t i = 0; importance && i < p->n; i++)
+        t->encode(w->values + (size_t)i * m->cols, w->bytes + i * p->row_bytes, m->cols, importance);
     return 0;
 }
 
-static int piece_run(struct stream *s, struct worker *w, uint32_t item, size_t piece, struct err *e)
+static int piece_run(struct stream *s, struct worker *w, uint32_t item, size_t number, struct err *e)
 {
     const struct matrix_out *o = &s->items[item];
     const struct matrix *m = o->m;
     uint32_t rows = piece_rows(m);
-    size_t in_one = (m->rows + rows - 1) / rows, row_bytes, all;
-    uint32_t one = (uint32_t)(piece / in_one), from = (uint32_t)(piece % in_one) * rows;
-    uint32_t n = m->rows - from < rows ? m->rows - from : rows;
+    size_t in_one = (m->rows + rows - 1) / rows, all;
+    struct piece p = {.one = (uint32_t)(number / in_one), .from = (uint32_t)(number % in_one) * rows};
+    p.n = m->rows - p.from < rows ? m->rows - p.from : rows;
     const struct dtype_info *t = dtype_get(o->type);
-    if (!matrix_bytes(m, o->type, &row_bytes, &all) || (o->type != m->type && !t->encode))
+    if (!matrix_bytes(m, o->type, &p.row_bytes, &all) || (o->type != m->type && !t->encode))
         return err_set(e, ERR_DATA, "tensor %s, of %u columns, cannot be made %s", log_safe(m->name), m->cols,
                        t->name);
-    if (piece_fill(o, w, one, from, n, row_bytes, e))
+    if (piece_fill(o, &p, w, e))
         return -1;
-    return s->sink->put(s->sink->arg, item, ((size_t)one * m->rows + from) * row_bytes, w->bytes,
-                        n * row_bytes, e);
+    size_t at = ((size_t)p.one * m->rows + p.from) * p.row_bytes;
+    return s->sink->put(s->sink->arg, item, at, w->bytes, p.n * p.row_bytes, e);
 }
 
 static void stream_work(void *arg, int worker, int workers)

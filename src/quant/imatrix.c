@@ -53,11 +53,11 @@ struct imatrix_entry *imatrix_add(struct imatrix *m, const char *name, uint32_t 
     return x;
 }
 
-int imatrix_importance(struct imatrix *m, const char *name, uint32_t cols, uint32_t count, const float **out,
-                       uint32_t *rows, struct err *e)
+int imatrix_importance(struct imatrix *m, const char *name, uint32_t cols, uint32_t count,
+                       struct importance *out, struct err *e)
 {
     const struct imatrix_entry *x = imatrix_find(m, name);
-    *out = NULL;
+    *out = (struct importance){0};
     if (!x)
         return 0;
     if (x->cols != cols || (x->count != 1 && x->count != count))
@@ -72,8 +72,7 @@ int imatrix_importance(struct imatrix *m, const char *name, uint32_t cols, uint3
             mean[at] =
                 x->rows[i] > 0 ? (float)(x->sums[at] / x->rows[i]) : 1; /* an expert that nobody asked */
         }
-    *out = mean;
-    *rows = x->count;
+    *out = (struct importance){mean, x->count};
     return 0;
 }
 

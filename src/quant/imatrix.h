@@ -42,7 +42,10 @@ const struct imatrix_entry *imatrix_find(const struct imatrix *m, const char *na
 /* A new entry of zeros; NULL on failure. */
 struct imatrix_entry *imatrix_add(struct imatrix *m, const char *name, uint32_t cols, uint32_t count,
                                   struct err *e);
-/* Mean squares for a tensor of `count` matrices with `cols` columns, (*rows, cols), *rows 1 or count; NULL where there
- * are none. An entry of another shape is an error. Owned by the matrix. */
-int imatrix_importance(struct imatrix *m, const char *name, uint32_t cols, uint32_t count, const float **out,
-                       uint32_t *rows, struct err *e);
+struct importance {
+    const float *mean; /* (rows, cols) mean squares; NULL where there are none */
+    uint32_t rows;     /* 1, or one for each matrix */
+};
+/* For a tensor of `count` matrices with `cols` columns. An entry of another shape is an error. Owned by the matrix. */
+int imatrix_importance(struct imatrix *m, const char *name, uint32_t cols, uint32_t count,
+                       struct importance *out, struct err *e);

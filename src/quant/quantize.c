@@ -173,10 +173,12 @@ static int list_items(struct quantize *q, struct err *e)
             if (x->m->type != t->type && (!dtype_get(x->m->type)->decode || !dtype_get(t->type)->encode))
                 return err_set(e, ERR_DATA, "tensor %s is %s, which cannot be made %s", log_safe(t->name),
                                dtype_get(x->m->type)->name, dtype_get(t->type)->name);
+            struct importance known = {0};
             if (q->o->imatrix && x->m->type != t->type && dtype_get(t->type)->block_values > 1 &&
-                imatrix_importance(q->o->imatrix, t->name, x->m->cols, x->m->count, &x->importance,
-                                   &x->importances, e))
+                imatrix_importance(q->o->imatrix, t->name, x->m->cols, x->m->count, &known, e))
                 return -1;
+            x->importance = known.mean;
+            x->importances = known.rows;
             q->of[q->item_count++] = (struct quantize_item){(uint32_t)i, at};
             at += all;
         }

@@ -161,15 +161,14 @@ static void importance_is_written_and_read(void **state)
     imatrix_free(&m);
     assert_int_equal(imatrix_read(&back, in_folder("m.gguf"), &e), 0);
     assert_string_equal(back.dataset, "some.txt");
-    const float *mean;
-    uint32_t rows;
-    assert_int_equal(imatrix_importance(&back, "blk.0.ffn_up_exps.weight", 2, 3, &mean, &rows, &e), 0);
+    struct importance known;
+    assert_int_equal(imatrix_importance(&back, "blk.0.ffn_up_exps.weight", 2, 3, &known, &e), 0);
     static const float want[] = {0.5f, 1, 1, 1, 1.25f, 1.5f}; /* nobody asked the second expert */
-    assert_int_equal(rows, 3);
-    assert_memory_equal(mean, want, sizeof want);
-    assert_int_equal(imatrix_importance(&back, "other", 2, 3, &mean, &rows, &e), 0);
-    assert_null(mean);
-    assert_int_equal(imatrix_importance(&back, "blk.0.ffn_up_exps.weight", 4, 3, &mean, &rows, &e), -1);
+    assert_int_equal(known.rows, 3);
+    assert_memory_equal(known.mean, want, sizeof want);
+    assert_int_equal(imatrix_importance(&back, "other", 2, 3, &known, &e), 0);
+    assert_null(known.mean);
+    assert_int_equal(imatrix_importance(&back, "blk.0.ffn_up_exps.weight", 4, 3, &known, &e), -1);
     imatrix_free(&back);
     sweep();
 }
@@ -182,14 +181,13 @@ static void the_older_format_is_read(void **state)
                                          0,    0, 2, 0, 0, 0, 0, 0, 0x80, 0x3f, 0,   0,  0,
                                          0x40, 9, 0, 0, 0, 3, 0, 0, 0,    't',  'x', 't'};
     struct imatrix m;
-    const float *mean;
-    uint32_t rows;
+    struct importance known;
     struct err e = {0};
     write_bytes(in_folder("old.dat"), file, sizeof file);
     assert_int_equal(imatrix_read(&m, place, &e), 0);
     assert_int_equal(m.chunks, 9);
-    assert_int_equal(imatrix_importance(&m, "a.b", 2, 1, &mean, &rows, &e), 0);
-    assert_true(mean[0] == 0.5f && mean[1] == 1);
+    assert_int_equal(imatrix_importance(&m, "a.b", 2, 1, &known, &e), 0);
+    assert_true(known.mean[0] == 0.5f && known.mean[1] == 1);
     imatrix_free(&m);
     for (size_t n = 0; n < 27; n++) { /* cut short */
         struct err short_one = {0};
