@@ -37,25 +37,58 @@ ENCODE_PLAIN(encode_f8_e4m3, uint8_t, f8_e4m3_from_f32)
 ENCODE_PLAIN(encode_f8_e5m2, uint8_t, f8_e5m2_from_f32)
 ENCODE_PLAIN(encode_f8_e8m0, uint8_t, f8_e8m0_from_f32)
 
+/* Floats as integers in the same order, -0 below 0; NaN lies beyond both ends. */
+static inline int32_t ordered(float v)
+{
+    int32_t bits = (int32_t)f32_bits(v);
+    return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+static inline float unordered(int32_t key)
+{
+    return f32_from_bits((uint32_t)(key ^ (key >> 31 & 0x7fffffff)));
+}
+
 /* The value of the largest magnitude, the first of equals; a NaN is larger than any. */
 static float largest(const float x[32])
 {
-    float best = x[0];
-    for (int i = 1; i < 32; i++)
-        if (!isnan(best) && !(fabsf(x[i]) <= fabsf(best)))
-            best = x[i];
-    return best;
+    int32_t best = 0;
+    for (int i = 0; i < 32; i++) {
+        int32_t bits = (int32_t)(f32_bits(x[i]) & 0x7fffffffu);
+        best = bits > best ? bits : best;
+    }
+    int first = 0;
+    while ((int32_t)(f32_bits(x[first]) & 0x7fffffffu) != best)
+        first++;
+    return x[first];
 }
 
+/* Of zeros the first counts, whatever its sign. */
+static float first_zero(const float x[32])
+{
+    int i = 0;
+    while (x[i] != 0)
+        i++;
+    return x[i];
+}
+
+/* A NaN makes both one. */
 static void range(const float x[32], float *least, float *most)
 {
-    *least = *most = x[0];
-    for (int i = 1; i < 32; i++) {
-        if (!isnan(*least) && !(x[i] >= *least))
-            *least = x[i];
-        if (!isnan(*most) && !(x[i] <= *most))
-            *most = x[i];
+    int32_t low = INT32_MAX, high = INT32_MIN;
+    for (int i = 0; i < 32; i++) {
+        int32_t key = ordered(x[i]);
+        low = key < low ? key : low;
+        high = key > high ? key : high;
     }
+    *least = unordered(low);
+    *most = unordered(high);
+    if (isnan(*least) || isnan(*most))
+        *least = *most = NAN;
+    if (*least == 0)
+        *least = first_zero(x);
+    if (*most == 0)
+        *most = first_zero(x);
 }
 
 static float reciprocal(float d)
@@ -64,10 +97,11 @@ static float reciprocal(float d)
 }
 
 /* Truncates to 0..most; 0 for what is no such number. */
-static inline uint8_t code(float v, int most)
+static inline int32_t code(float v, int most)
 {
-    int q = v >= 0 && v < 256 ? (int)v : 0;
-    return (uint8_t)(q < most ? q : most);
+    v = v >= 0 ? v : 0;
+    int32_t q = (int32_t)(v < 256 ? v : 0);
+    return q < most ? q : most;
 }
 
 static void pack_4bit(const uint8_t q[32], uint8_t qs[16])
@@ -90,7 +124,7 @@ static uint16_t round_symmetric(const float x[32], int half, uint8_t q[32])
 {
     float d = largest(x) / (float)-half, inverse = reciprocal(d);
     for (int j = 0; j < 32; j++)
-        q[j] = code(x[j] * inverse + ((float)half + 0.5f), 2 * half - 1);
+        q[j] = (uint8_t)code(x[j] * inverse + ((float)half + 0.5f), 2 * half - 1);
     return fp16_from_f32(d);
 }
 
@@ -101,7 +135,7 @@ static uint16_t round_offset(const float x[32], int most, uint8_t q[32], uint16_
     range(x, &low, &high);
     float d = (high - low) / (float)most, inverse = reciprocal(d);
     for (int j = 0; j < 32; j++)
-        q[j] = code((x[j] - low) * inverse + 0.5f, most);
+        q[j] = (uint8_t)code((x[j] - low) * inverse + 0.5f, most);
     *m = fp16_from_f32(low);
     return fp16_from_f32(d);
 }
@@ -183,12 +217,13 @@ void encode_q5_1(const float *src, void *dst, size_t n, const float *importance)
 }
 
 /* To nearest, ties away from zero; 0 for what is no number. */
-static inline int8_t round_int8(float v)
+static inline int32_t round_int8(float v)
 {
     float a = fabsf(v);
-    int whole = a < 128 ? (int)a : 0;
-    whole += a < 128 && a - (float)whole >= 0.5f;
-    return (int8_t)(v < 0 ? -whole : whole);
+    a = a < 128 ? a : 0;
+    int32_t whole = (int32_t)a;
+    whole += a - (float)whole >= 0.5f;
+    return v < 0 ? -whole : whole;
 }
 
 /* v = d * q, q = -127..127. With steps this fine importance would change next to nothing, and is not asked. */
@@ -196,7 +231,7 @@ static uint16_t round_8bit(const float x[32], int8_t q[32])
 {
     float d = fabsf(largest(x)) / 127, inverse = reciprocal(d);
     for (int j = 0; j < 32; j++)
-        q[j] = round_int8(x[j] * inverse);
+        q[j] = (int8_t)round_int8(x[j] * inverse);
     return fp16_from_f32(d);
 }
 
@@ -236,7 +271,7 @@ void encode_q8_k(const float *src, void *dst, size_t n, const float *importance)
         for (int g = 0; g < 16; g++) {
             int sum = 0;
             for (int j = 16 * g; j < 16 * g + 16; j++)
-                sum += b->qs[j] = round_int8(src[i + (size_t)j] * inverse);
+                sum += b->qs[j] = (int8_t)round_int8(src[i + (size_t)j] * inverse);
             b->bsums[g] = (int16_t)sum;
         }
     }

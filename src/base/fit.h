@@ -33,3 +33,8 @@ struct fit {
  * valid block: NaN counts as zero, infinity as the largest float, a weight that is no positive number as
  * next to nothing. */
 void fit_block(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
+
+/* What it chooses from, all with the same result: for any machine, and for those that have these instructions. */
+void fit_plain(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
+void fit_avx2(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
+void fit_avx512(const struct fit_form *f, const float *x, const float *weight, struct fit *out);

@@ -138,6 +138,10 @@ struct device {
     const struct device_ops *ops;
     /* While not NULL, run adds the seconds of operation step.from + i to seconds[i]. */
     double *seconds;
+    /* While not NULL, called once for each product with its input, (rows, cols) floats: which weight, and which of its
+     * matrices. By many threads, but never two for the same matrix. Only the CPU, and only with `exact`. */
+    void (*watch)(void *arg, weight_id weight, uint32_t matrix, const float *x, size_t stride, uint32_t rows);
+    void *watch_arg;
 };
 
 /* spec: "cpu", "cuda", "cuda:N". */

@@ -79,6 +79,11 @@ const char *gguf_type_name(enum gguf_type t)
     return (unsigned)t < GGUF_TYPES ? gguf_types[t].name : "unknown";
 }
 
+size_t gguf_type_size(enum gguf_type t)
+{
+    return (unsigned)t < GGUF_TYPES ? gguf_types[t].size : 0;
+}
+
 /* A value of k->type from where the cursor stands: fills the rest of k. */
 static int gguf_walk(struct cursor *c, struct gguf_key *k, int depth, struct err *e);
 

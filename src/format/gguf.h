@@ -77,6 +77,7 @@ bool gguf_next_str(const struct gguf_key *k, size_t *at, struct gguf_str *out);
 bool gguf_next_array(const struct gguf_key *k, size_t *at, struct gguf_key *out);
 /* "u32", "string": how messages and listings call a type. */
 const char *gguf_type_name(enum gguf_type t);
+size_t gguf_type_size(enum gguf_type t); /* 0 = not of one size */
 bool gguf_is_integer(enum gguf_type t);
 
 size_t gguf_tensor_count(const struct gguf *g);

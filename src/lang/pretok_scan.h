@@ -69,4 +69,6 @@ enum {
     SCAN_WORDS = 32 /* characters, words between spaces */
 };
 const struct scan_model *scan_for_name(const char *name, size_t n);
+/* A name that stands for these passes, with or without SCAN_IGNORE_MERGES; NULL = none does. */
+const char *scan_name_for(const struct scan_pass *const passes[6], bool ignore_merges);
 extern const struct scan_pass scan_gpt2;

@@ -361,3 +361,15 @@ const struct scan_model *scan_for_name(const char *name, size_t n)
             return &models[i];
     return NULL;
 }
+
+const char *scan_name_for(const struct scan_pass *const passes[6], bool ignore_merges)
+{
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        const struct scan_model *m = &models[i];
+        if (!m->regex && !(m->flags & (SCAN_CHARS | SCAN_WORDS)) &&
+            !memcmp(m->passes, passes, sizeof m->passes) &&
+            !(m->flags & SCAN_IGNORE_MERGES) == !ignore_merges)
+            return m->name;
+    }
+    return NULL;
+}

@@ -25,6 +25,7 @@ static const struct arch table[] = {
      .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"max_position_embeddings\": 2048}"},
     {.name = "mistral",
+     .written = "llama",
      .hf = "mistral|ministral",
      .norm = RMS,
      .gguf_rope = ROPE_PAIRS,
@@ -34,6 +35,7 @@ static const struct arch table[] = {
      .defaults = "{\"rms_norm_eps\": 1e-6, \"num_key_value_heads\": 8, \"sliding_window\": 4096, "
                  "\"max_position_embeddings\": 131072}"},
     {.name = "mixtral",
+     .written = "llama",
      .hf = "mixtral",
      .expert_is_ffn = true,
      .norm = RMS,
@@ -304,6 +306,7 @@ static const struct arch table[] = {
                  "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"topk_method\": \"greedy\", "
                  "\"max_position_embeddings\": 2048}"},
     {.name = "deepseek3",
+     .written = "deepseek2",
      .hf = "deepseek_v3|kimi_k2",
      .norm = RMS,
      .gguf_rope = ROPE_PAIRS,

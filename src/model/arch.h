@@ -9,6 +9,7 @@ struct build;
 struct arch {
     const char *name;     /* ours, which is GGUF's */
     const char *gguf;     /* other names in GGUF files, "a|b" or NULL */
+    const char *written;  /* the name that a GGUF file gets that we write; NULL = name */
     const char *hf;       /* model_type in config.json, "a|b" */
     const char *defaults; /* what config.json may leave out, as JSON; NULL = nothing */
     enum norm_kind norm;

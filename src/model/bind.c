@@ -49,18 +49,24 @@ void owned_free(struct owned *o)
     }
 }
 
-void *bind_memory(struct binder *b, size_t bytes)
+void *owned_add(struct owned **list, size_t bytes, struct err *e)
 {
-    struct owned *o = b->e->code ? NULL : mem_alloc(1, sizeof *o);
+    struct owned *o = mem_alloc(1, sizeof *o);
     void *p = o ? mem_aligned(64, bytes ? bytes : 1) : NULL;
     if (!p) {
         mem_free(o);
-        err_memory(b->e, "converted weights", bytes);
+        err_memory(e, "converted weights", bytes);
         return NULL;
     }
-    *o = (struct owned){b->owned, p};
-    b->owned = o;
-    b->owned_bytes += bytes;
+    *o = (struct owned){*list, p};
+    *list = o;
+    return p;
+}
+
+void *bind_memory(struct binder *b, size_t bytes)
+{
+    void *p = b->e->code ? NULL : owned_add(&b->owned, bytes, b->e);
+    b->owned_bytes += p ? bytes : 0;
     return p;
 }
 
@@ -115,137 +121,135 @@ int bind_check(struct binder *b, const struct tensor *t, struct shape want)
                    have, want.rows, want.cols);
 }
 
-bool bind_is_fp8(uint32_t type)
+static bool is_fp8(uint32_t type)
 {
     return type == DTYPE_F8_E4M3 || type == DTYPE_F8_E5M2;
 }
 
-/* The scales of an FP8 matrix: one, one a row, or one a block of rows and columns. */
-struct scales {
-    const float *value; /* owned; NULL = none */
-    uint64_t rows, cols, row_span, col_span;
-    bool divide;
-};
-
-static struct scales fp8_scales(struct binder *b, struct tensor_at at, const struct tensor *t)
+/* One scale, one a row, or one a block of rows and columns. */
+int bind_scales(struct binder *b, struct tensor_at at, const struct tensor *t, struct matrix_scales *out)
 {
-    struct scales s = {.row_span = 1, .col_span = 1};
-    const struct tensor *q = lookup_find(&b->names, at, ".weight_scale_inv");
-    if (!q)
+    *out = (struct matrix_scales){.row_span = 1, .col_span = 1};
+    const struct tensor *q = is_fp8(t->type) ? lookup_find(&b->names, at, ".weight_scale_inv") : NULL;
+    if (!q && is_fp8(t->type))
         q = lookup_find(&b->names, at, ".weight_scale");
     if (!q)
-        return s;
+        return 0;
     bind_mark(b, q);
     const struct dtype_info *info = dtype_get(q->type);
-    uint64_t rows = t->shape[1], cols = t->shape[0];
-    s.cols = q->shape[0], s.rows = q->shape[1];
+    uint64_t rows = t->shape[1], cols = t->shape[0], q_rows = q->shape[1];
+    out->cols = q->shape[0];
     if (q->dims <= 1 && q->values == rows)
-        s.cols = 1, s.rows = rows;
-    s.row_span = s.rows == rows ? 1 : s.rows == 1 ? rows : b->fp8_block[0];
-    s.col_span = s.cols == 1 ? cols : b->fp8_block[1];
-    float *value = info->decode ? bind_memory(b, q->values * sizeof *value) : NULL;
-    if (!info->decode || s.rows * s.row_span < rows || s.cols * s.col_span < cols ||
-        s.rows * s.cols != q->values) {
-        err_set(b->e, ERR_DATA, "tensor %s: its shape does not fit the scales of %s", log_safe(q->name),
-                log_safe(t->name));
-        return s;
-    }
-    if (value)
-        info->decode(q->data, value, q->values);
-    s.value = value;
-    return s;
+        out->cols = 1, q_rows = rows;
+    out->row_span = q_rows == rows ? 1 : q_rows == 1 ? rows : b->fp8_block[0];
+    out->col_span = out->cols == 1 ? cols : b->fp8_block[1];
+    if (!info->decode || q_rows * out->row_span < rows || out->cols * out->col_span < cols ||
+        q_rows * out->cols != q->values)
+        return err_set(b->e, ERR_DATA, "tensor %s: its shape does not fit the scales of %s",
+                       log_safe(q->name), log_safe(t->name));
+    out->value = bind_floats(b, q, q->values, 0);
+    return out->value ? 0 : -1;
 }
 
-void bind_decode_fp8(struct binder *b, struct tensor_at at, const struct tensor *t, uint16_t *dst)
+int bind_number(struct binder *b, const struct tensor *t)
 {
-    struct scales s = fp8_scales(b, at, t);
-    uint64_t cols = t->shape[0], rows = t->values / cols;
-    float *row = mem_alloc(cols, sizeof *row);
-    if (!row)
-        err_memory(b->e, "a row of weights", cols * sizeof *row);
-    for (uint64_t r = 0; r < rows && !b->e->code; r++) {
-        dtype_get(t->type)->decode(t->data + r * cols, row, cols);
-        for (uint64_t c = 0; c < cols; c++) {
-            float scale = s.value ? s.value[r / s.row_span * s.cols + c / s.col_span] : 1;
-            dst[r * cols + c] = bf16_from_f32(row[c] * scale);
-        }
-    }
-    mem_free(row);
+    const struct dtype_info *info = dtype_get(t->type);
+    bool whole = t->type == DTYPE_I8 || t->type == DTYPE_I16 || t->type == DTYPE_I32 || t->type == DTYPE_I64;
+    if (info->decode && !whole && t->type != DTYPE_F64 && t->type <= DTYPE_F8_E5M2)
+        return 0;
+    return err_set(b->e, ERR_DATA, "tensor %s is of type %s, which is not one for weights", log_safe(t->name),
+                   info->name);
 }
 
-/* A weight over the tensor's own bytes. */
-static struct weight as_weight(struct binder *b, const struct tensor *t, struct shape s)
+struct matrix bind_find(struct binder *b, struct tensor_at at, struct shape want)
 {
-    struct weight w = {
-        .name = t->name, .type = t->type, .rows = s.rows, .cols = s.cols, .count = s.count, .data = t->data};
-    if (!dtype_row_bytes(t->type, s.cols, &w.row_bytes) || !size_mul(w.row_bytes, s.rows, &w.each_bytes)) {
-        err_set(b->e, ERR_DATA, "tensor %s: rows of %u values cannot be of type %s", log_safe(t->name),
-                s.cols, dtype_get(t->type)->name);
-        w.data = NULL;
-    }
-    return w;
-}
-
-static bool is_number(uint32_t type)
-{
-    return dtype_get(type)->decode && type != DTYPE_I8 && type != DTYPE_I16 && type != DTYPE_I32 &&
-           type != DTYPE_I64 && type != DTYPE_F64 && type < DTYPE_F8_E4M3;
-}
-
-struct weight bind_find(struct binder *b, struct tensor_at at, struct shape want)
-{
-    struct weight none = {0};
+    struct matrix none = {0}, m;
     const struct tensor *t = bind_tensor(b, at, ".weight");
     if (!t)
         return none;
     bool turned = b->conv1d && at.layer >= 0;
     struct shape lies = turned ? (struct shape){want.cols, want.rows, want.count} : want;
-    if (bind_check(b, t, lies) < 0)
+    if (bind_check(b, t, lies) < 0 || bind_number(b, t) < 0)
         return none;
-    struct weight w;
-    if (bind_is_fp8(t->type)) {
-        uint16_t *bytes = bind_memory(b, t->values * sizeof *bytes);
-        if (!bytes)
-            return none;
-        bind_decode_fp8(b, at, t, bytes);
-        w = (struct weight){
-            .name = t->name, .type = DTYPE_BF16, .rows = lies.rows, .cols = lies.cols, .count = lies.count};
-        w.data = (const uint8_t *)bytes;
-        w.row_bytes = lies.cols * sizeof *bytes;
-        w.each_bytes = w.row_bytes * lies.rows;
-    } else if (is_number(t->type)) {
-        w = as_weight(b, t, lies);
-    } else {
-        err_set(b->e, ERR_DATA, "tensor %s is of type %s, which is not one for weights", log_safe(t->name),
-                dtype_get(t->type)->name);
+    if (!matrix_of(&m, t)) {
+        err_set(b->e, ERR_DATA, "tensor %s: rows of %u values cannot be of type %s", log_safe(t->name),
+                lies.cols, dtype_get(t->type)->name);
         return none;
     }
-    return b->e->code ? none : turned ? bind_transpose(b, &w) : w;
+    if (is_fp8(t->type)) {
+        struct matrix_scales *s = bind_memory(b, sizeof *s);
+        if (!s || bind_scales(b, at, t, s) < 0)
+            return none;
+        m.scales = s;
+    }
+    return turned ? matrix_turn(&m) : m;
 }
 
-weight_id bind_add(struct binder *b, const struct weight *w)
+/* Both tables grow together. */
+static weight_id add_bound(struct binder *b, const struct weight *w, const struct bound *of)
 {
     if (b->e->code || !w->data)
         return 0;
     weight_id id = weights_add(b->weights, w);
-    if (!id)
+    if (id >= b->bound_room) {
+        uint32_t room = id + 64 + id / 2;
+        struct bound *more = mem_realloc(b->bound, room, sizeof *more);
+        if (!more)
+            id = 0;
+        else
+            b->bound = more, b->bound_room = room;
+    }
+    if (!id) {
         err_memory(b->e, "the table of weights", sizeof *w);
+        return 0;
+    }
+    b->bound[id] = *of;
     return id;
+}
+
+static weight_id add_matrix(struct binder *b, const struct bound *of)
+{
+    struct bound one = *of;
+    const struct matrix *m = &of->m;
+    if (b->e->code || !m->data)
+        return 0;
+    struct weight w;
+    one.lies = matrix_lies(m, &w);
+    if (!one.lies) { /* until it is made, data is but a mark that there is something */
+        w = (struct weight){.name = m->name, .type = matrix_type(m), .rows = m->rows, .cols = m->cols};
+        w.count = m->count;
+        w.data = m->data;
+        if (!matrix_bytes(m, w.type, &w.row_bytes, &w.each_bytes))
+            err_set(b->e, ERR_DATA, "tensor %s is too large", log_safe(m->name));
+        w.each_bytes /= m->count;
+    }
+    return add_bound(b, &w, &one);
+}
+
+weight_id bind_add(struct binder *b, const char *name, int layer, const struct matrix *m)
+{
+    return add_matrix(b, &(struct bound){.name = name, .layer = layer, .suffix = ".weight", .m = *m});
 }
 
 weight_id bind_matrix(struct binder *b, const char *name, int layer, struct shape want)
 {
-    struct weight w = bind_find(b, at_layer(name, layer), want);
-    return bind_add(b, &w);
+    struct matrix m = bind_find(b, at_layer(name, layer), want);
+    return bind_add(b, name, layer, &m);
 }
 
-weight_id bind_table(struct binder *b, const char *name, const float *data, uint32_t n)
+weight_id bind_table(struct binder *b, const char *name, const struct bound *of, const float *data,
+                     struct shape s)
 {
-    size_t bytes = (size_t)n * sizeof *data;
-    struct weight w = {.name = name, .type = DTYPE_F32, .rows = 1, .cols = n, .count = 1, .row_bytes = bytes};
-    w.data = (const uint8_t *)data;
-    w.each_bytes = bytes;
-    return bind_add(b, &w);
+    struct bound one = of ? *of : (struct bound){0};
+    one.lies = true;
+    one.m =
+        (struct matrix){.name = name, .type = DTYPE_F32, .rows = s.rows, .cols = s.cols, .count = s.count};
+    one.m.data = (const uint8_t *)data;
+    one.m.run = s.rows;
+    one.m.row_bytes = s.cols * sizeof *data;
+    one.m.each_bytes = one.m.row_bytes * s.rows;
+    struct weight w;
+    return matrix_lies(&one.m, &w) ? add_bound(b, &w, &one) : 0;
 }
 
 const float *bind_floats(struct binder *b, const struct tensor *t, uint64_t n, float add)
@@ -277,7 +281,8 @@ weight_id bind_vector(struct binder *b, const char *name, int layer, const char 
 {
     const struct tensor *t = bind_tensor(b, at_layer(name, layer), suffix);
     const float *data = t ? bind_floats(b, t, n, add) : NULL;
-    return data ? bind_table(b, t->name, data, n) : 0;
+    struct bound of = {.name = name, .layer = layer, .suffix = suffix};
+    return data ? bind_table(b, t->name, &of, data, (struct shape){1, n, 1}) : 0;
 }
 
 weight_id bind_optional(struct binder *b, const char *name, int layer, const char *suffix, uint32_t n)
@@ -294,69 +299,31 @@ struct linear bind_linear(struct binder *b, const char *name, int layer, uint32_
     return l;
 }
 
-/* The rows of a slice: a view where they lie together, else gathered. */
-static struct weight take(struct binder *b, const struct weight *w, const struct slice *s)
+/* The numbers of a slice of a vector, one after the other. */
+static weight_id take_bias(struct binder *b, const struct tensor *t, const float *all, const struct slice *s,
+                           const struct bound *of)
 {
-    struct weight part = *w;
-    part.rows = s->groups * s->len;
-    part.data += s->first * w->row_bytes;
-    if (s->groups == 1)
-        return part;
-    size_t run = s->len * w->row_bytes;
-    uint8_t *bytes = bind_memory(b, s->groups * run);
-    for (uint32_t g = 0; bytes && g < s->groups; g++)
-        memcpy(bytes + g * run, part.data + (size_t)g * s->stride * w->row_bytes, run);
-    part.data = bytes;
-    part.each_bytes = s->groups * run;
-    return part;
+    uint32_t n = s->groups * s->len;
+    float *part = bind_memory(b, n * sizeof *part);
+    for (uint32_t g = 0; part && g < s->groups; g++)
+        memcpy(part + g * s->len, all + (size_t)g * s->stride + s->first, s->len * sizeof *part);
+    return part ? bind_table(b, t->name, of, part, (struct shape){1, n, 1}) : 0;
 }
 
 void bind_split(struct binder *b, const char *name, int layer, struct shape want, const struct slice *s,
                 uint32_t n, struct linear *out)
 {
-    struct weight w = bind_find(b, at_layer(name, layer), want);
+    struct matrix all = bind_find(b, at_layer(name, layer), want);
     const struct tensor *t = lookup_find(&b->names, at_layer(name, layer), ".bias");
     const float *bias = t && !b->e->code ? bind_floats(b, t, want.rows, 0) : NULL;
     if (t)
         bind_mark(b, t);
-    struct weight vector = {
-        .type = DTYPE_F32, .rows = want.rows, .cols = 1, .count = 1, .row_bytes = sizeof *bias};
-    vector.data = (const uint8_t *)bias;
     for (uint32_t i = 0; i < n && !b->e->code; i++) {
-        struct weight part = take(b, &w, &s[i]);
-        out[i] = (struct linear){.weight = bind_add(b, &part)};
-        if (bias) {
-            struct weight v = take(b, &vector, &s[i]);
-            if (v.data)
-                out[i].bias = bind_table(b, t->name, (const float *)v.data, v.rows);
-        }
+        struct bound of = {.name = s[i].name, .layer = layer, .suffix = ".weight", .whole = name};
+        of.m = matrix_take(&all, &s[i]);
+        out[i] = (struct linear){.weight = add_matrix(b, &of)};
+        of.suffix = ".bias";
+        if (bias)
+            out[i].bias = take_bias(b, t, bias, &s[i], &of);
     }
-}
-
-struct weight bind_transpose(struct binder *b, const struct weight *w)
-{
-    bool plain = w->type == DTYPE_F32 || w->type == DTYPE_BF16;
-    struct weight out = *w;
-    out.rows = w->cols;
-    out.cols = w->rows;
-    out.type = plain ? w->type : DTYPE_F16;
-    size_t size = out.type == DTYPE_F32 ? 4 : 2;
-    out.row_bytes = out.cols * size;
-    out.each_bytes = out.row_bytes * out.rows;
-    uint8_t *bytes = bind_memory(b, out.each_bytes * out.count);
-    float *row = mem_alloc(w->cols, sizeof *row);
-    if (!row)
-        err_memory(b->e, "a row of weights", w->cols * sizeof *row);
-    for (uint32_t m = 0; bytes && row && m < w->count; m++)
-        for (uint32_t r = 0; r < w->rows; r++) {
-            dtype_get(w->type)->decode(w->data + m * w->each_bytes + r * w->row_bytes, row, w->cols);
-            uint8_t *to = bytes + m * out.each_bytes + r * size;
-            for (uint32_t c = 0; c < w->cols; c++, to += out.row_bytes) {
-                uint16_t half = out.type == DTYPE_F16 ? fp16_from_f32(row[c]) : bf16_from_f32(row[c]);
-                memcpy(to, size == 4 ? (const void *)&row[c] : (const void *)&half, size);
-            }
-        }
-    mem_free(row);
-    out.data = b->e->code ? NULL : bytes;
-    return out;
 }

@@ -44,7 +44,8 @@ static void rope_tables(struct build *b)
         float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
         if (!freqs || rope_table(h, &h->rope[i], h->rope_dims, b->ctx, &d, freqs, &r->factor, b->bind.e) < 0)
             return;
-        r->freqs = bind_table(&b->bind, i ? "rope of sliding layers" : "rope", freqs, half);
+        const char *name = i ? "rope of sliding layers" : "rope";
+        r->freqs = bind_table(&b->bind, name, NULL, freqs, (struct shape){1, half, 1});
     }
 }
 
@@ -83,7 +84,8 @@ static weight_id head_by_head(struct build *b, const char *name, int layer, uint
             return 0;
         memcpy(all + (size_t)i * dim, one, dim * sizeof *all);
     }
-    return all ? bind_table(&b->bind, name, all, heads * dim) : 0;
+    struct bound of = {.name = name, .layer = layer, .suffix = ".weight"};
+    return all ? bind_table(&b->bind, name, &of, all, (struct shape){1, heads * dim, 1}) : 0;
 }
 
 struct norm build_head_norm(struct build *b, const char *name, int layer, uint32_t heads, uint32_t dim)
@@ -130,9 +132,9 @@ static void bind_qkv(struct build *b, uint32_t layer, struct op_qkv *o)
     }
     uint32_t groups = h->arch->grouped_qkv && h->container == STORE_SAFETENSORS ? o->kv_heads : 1;
     uint32_t all = q + k + v, stride = all / groups;
-    struct slice s[3] = {{groups, stride, 0, q / groups},
-                         {groups, stride, q / groups, k / groups},
-                         {groups, stride, (q + k) / groups, v / groups}};
+    struct slice s[3] = {{"attn_q", groups, stride, 0, q / groups},
+                         {"attn_k", groups, stride, q / groups, k / groups},
+                         {"attn_v", groups, stride, (q + k) / groups, v / groups}};
     struct linear out[3] = {0};
     bind_split(&b->bind, "attn_qkv", (int)layer, (struct shape){all, h->width, 1}, s, 3, out);
     o->q = out[0], o->k = out[1], o->v = out[2];
@@ -192,7 +194,9 @@ struct tail *build_out(struct build *b, uint32_t layer)
 static void split_gate_up(struct build *b, const char *name, uint32_t layer, uint32_t ffn,
                           struct linear *gate, struct linear *up)
 {
-    struct slice s[2] = {{1, 2 * ffn, 0, ffn}, {1, 2 * ffn, ffn, ffn}};
+    bool shared = !strcmp(name, "ffn_gate_up_shexp");
+    struct slice s[2] = {{shared ? "ffn_gate_shexp" : "ffn_gate", 1, 2 * ffn, 0, ffn},
+                         {shared ? "ffn_up_shexp" : "ffn_up", 1, 2 * ffn, ffn, ffn}};
     struct linear out[2] = {0};
     bind_split(&b->bind, name, (int)layer, (struct shape){2 * ffn, b->h->width, 1}, s, 2, out);
     *gate = out[0];

@@ -68,19 +68,17 @@ static void up_projections(struct build *b, int layer, weight_id *k_b, weight_id
         return;
     }
     uint32_t rows = h->nope_dim + h->v_dim;
-    struct weight both = bind_find(w, (struct tensor_at){"attn_kv_b", layer, LOOKUP_NO_EXPERT},
+    struct matrix both = bind_find(w, (struct tensor_at){"attn_kv_b", layer, LOOKUP_NO_EXPERT},
                                    (struct shape){rows * h->heads, h->kv_lora, 1});
     if (!both.data)
         return;
     both.count = h->heads;
     both.each_bytes = rows * both.row_bytes;
-    struct weight k = both, v = both;
-    k.rows = h->nope_dim;
-    v.rows = h->v_dim;
-    v.data += h->nope_dim * both.row_bytes;
-    k = bind_transpose(w, &k);
-    *k_b = bind_add(w, &k);
-    *v_b = bind_add(w, &v);
+    struct matrix k = matrix_take(&both, &(struct slice){.groups = 1, .len = h->nope_dim});
+    struct matrix v = matrix_take(&both, &(struct slice){.groups = 1, .first = h->nope_dim, .len = h->v_dim});
+    k = matrix_turn(&k);
+    *k_b = bind_add(w, "attn_k_b", layer, &k);
+    *v_b = bind_add(w, "attn_v_b", layer, &v);
 }
 
 static void attention(struct build *b, uint32_t layer, struct operand latent, struct operand heads)

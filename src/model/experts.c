@@ -12,59 +12,47 @@ static struct tensor_at at_layer(const char *name, int layer)
     return (struct tensor_at){name, layer, LOOKUP_NO_EXPERT};
 }
 
-/* One tensor an expert: a view where they lie at equal distances, else gathered. */
-static struct weight one_by_one(struct binder *b, const char *name, int layer, struct shape want)
+/* One tensor an expert. */
+static struct matrix one_by_one(struct binder *b, const char *name, int layer, struct shape want)
 {
-    struct weight w = {.rows = want.rows, .cols = want.cols, .count = want.count};
+    struct matrix none = {0}, m = none;
     struct shape each = {want.rows, want.cols, 1};
-    const uint8_t *first = NULL;
-    bool even = true;
+    const uint8_t **at = bind_memory(b, want.count * sizeof *at);
+    struct matrix_scales *scales = bind_memory(b, want.count * sizeof *scales);
+    bool even = want.count > 1, scaled = false;
     for (uint32_t i = 0; i < want.count; i++) {
-        const struct tensor *t = bind_tensor(b, (struct tensor_at){name, layer, (int)i}, ".weight");
-        if (!t || bind_check(b, t, each) < 0)
-            return (struct weight){0};
-        if (i == 0) {
-            w.name = t->name, w.type = t->type, first = t->data;
-        } else if (t->type != w.type) {
+        struct tensor_at where = {name, layer, (int)i};
+        const struct tensor *t = bind_tensor(b, where, ".weight");
+        if (!t || bind_check(b, t, each) < 0 || bind_number(b, t) < 0 ||
+            bind_scales(b, where, t, &scales[i]) < 0)
+            return none;
+        if (i == 0 && !matrix_of(&m, t)) {
+            err_set(b->e, ERR_DATA, "tensor %s: rows of %u values cannot be of type %s", log_safe(t->name),
+                    want.cols, dtype_get(t->type)->name);
+            return none;
+        }
+        if (t->type != m.type) {
             err_set(b->e, ERR_DATA, "tensor %s is of another type than the experts before it",
                     log_safe(t->name));
-            return (struct weight){0};
-        } else if (i == 1) {
-            w.each_bytes = (size_t)(t->data - first);
-            even = t->data > first;
-        } else {
-            even = even && t->data == first + i * w.each_bytes;
+            return none;
         }
+        at[i] = t->data;
+        scaled = scaled || scales[i].value;
+        even = even && t->data >= at[0] && (size_t)(t->data - at[0]) == i * (size_t)(at[i ? 1 : 0] - at[0]);
     }
-    bool fp8 = bind_is_fp8(w.type);
-    if (!dtype_row_bytes(fp8 ? DTYPE_BF16 : w.type, want.cols, &w.row_bytes))
-        return (struct weight){0};
-    w.data = first;
-    if (want.count > 1 && even && !fp8)
-        return w;
-    w.each_bytes = w.row_bytes * want.rows;
-    uint8_t *bytes = bind_memory(b, w.each_bytes * want.count);
-    for (uint32_t i = 0; bytes && i < want.count; i++) {
-        struct tensor_at at = {name, layer, (int)i};
-        const struct tensor *t = bind_tensor(b, at, ".weight");
-        if (fp8)
-            bind_decode_fp8(b, at, t, (uint16_t *)(void *)(bytes + i * w.each_bytes));
-        else
-            memcpy(bytes + i * w.each_bytes, t->data, w.each_bytes);
-    }
-    w.type = fp8 ? DTYPE_BF16 : w.type;
-    w.data = b->e->code ? NULL : bytes;
-    return w;
+    m.count = want.count;
+    m.scales = scaled ? scales : NULL;
+    if (even && !scaled)
+        m.each_bytes = (size_t)(at[1] - at[0]);
+    else
+        m.each = at;
+    return m;
 }
 
-/* gpt-oss keeps MXFP4 as two tensors: nibbles in order, (experts, rows, blocks, 16), and scales
- * (experts, rows, blocks). A block of ours is the scale, then 16 bytes whose low nibbles are the first
- * 16 values and whose high nibbles the other 16:
- *
- *     theirs  byte i: values 2i (low), 2i+1 (high)       ours  byte i: values i (low), i+16 (high)   */
-static struct weight mxfp4(struct binder *b, const char *name, int layer, struct shape want)
+/* MXFP4 in two tensors: nibbles (experts, rows, blocks, 16) and exponents (experts, rows, blocks). */
+static struct matrix mxfp4(struct binder *b, const char *name, int layer, struct shape want)
 {
-    struct weight none = {0};
+    struct matrix none = {0};
     const struct tensor *q = bind_tensor(b, at_layer(name, layer), "_blocks");
     const struct tensor *s = bind_tensor(b, at_layer(name, layer), "_scales");
     if (!q || !s)
@@ -76,41 +64,32 @@ static struct weight mxfp4(struct binder *b, const char *name, int layer, struct
                 log_safe(q->name), want.count, want.rows, want.cols);
         return none;
     }
-    uint8_t *bytes = bind_memory(b, all * 17);
-    for (uint64_t i = 0; bytes && i < all; i++) {
-        uint8_t *to = bytes + i * 17, value[32];
-        to[0] = s->data[i];
-        for (int j = 0; j < 16; j++) {
-            value[2 * j] = q->data[i * 16 + j] & 15;
-            value[2 * j + 1] = q->data[i * 16 + j] >> 4;
-        }
-        for (int j = 0; j < 16; j++)
-            to[1 + j] = (uint8_t)(value[j] | value[j + 16] << 4);
-    }
-    struct weight w = {
-        .name = q->name, .type = DTYPE_MXFP4, .rows = want.rows, .cols = want.cols, .count = want.count};
-    w.data = bytes;
-    w.row_bytes = blocks * 17;
-    w.each_bytes = w.row_bytes * want.rows;
-    return bytes ? w : none;
+    struct matrix m = {.name = q->name, .type = DTYPE_MXFP4, .rows = want.rows, .cols = want.cols};
+    m.count = want.count;
+    m.run = want.rows;
+    m.data = q->data;
+    m.exponents = s->data;
+    m.row_bytes = blocks * 16;
+    m.each_bytes = m.row_bytes * want.rows;
+    return m;
 }
 
 /* Stacked (experts, rows, cols); gpt-oss stacks them transposed. */
-static struct weight stacked(struct binder *b, const char *name, int layer, struct shape want, bool turned)
+static struct matrix stacked(struct binder *b, const char *name, int layer, struct shape want, bool turned)
 {
-    struct weight w;
     if (lookup_find(&b->names, at_layer(name, layer), "_blocks"))
         return mxfp4(b, name, layer, want);
     if (!turned)
         return bind_find(b, at_layer(name, layer), want);
-    w = bind_find(b, at_layer(name, layer), (struct shape){want.cols, want.rows, want.count});
-    return w.data ? bind_transpose(b, &w) : w;
+    struct matrix m = bind_find(b, at_layer(name, layer), (struct shape){want.cols, want.rows, want.count});
+    return m.data ? matrix_turn(&m) : m;
 }
 
 /* A vector an expert: number `first` of every `step` in the tensor. */
-static weight_id biases(struct binder *b, const char *name, int layer, struct shape want, uint32_t first,
-                        uint32_t step)
+static weight_id biases(struct binder *b, const char *name, int layer, const struct slice *s,
+                        struct shape want)
 {
+    uint32_t step = s->groups == 1 ? 1 : s->stride;
     if (!lookup_find(&b->names, at_layer(name, layer), ".bias"))
         return 0;
     const struct tensor *t = bind_tensor(b, at_layer(name, layer), ".bias");
@@ -120,30 +99,30 @@ static weight_id biases(struct binder *b, const char *name, int layer, struct sh
     if (!to)
         return 0;
     for (size_t i = 0; i < n; i++)
-        to[i] = from[i * step + first];
-    struct weight w = {.name = t->name, .type = DTYPE_F32, .rows = 1, .cols = want.rows, .count = want.count};
-    w.data = (const uint8_t *)to;
-    w.row_bytes = w.each_bytes = want.rows * sizeof *to;
-    return bind_add(b, &w);
+        to[i] = from[i * step + s->first];
+    struct bound of = {.name = s->name, .layer = layer, .suffix = ".bias"};
+    return bind_table(b, t->name, &of, to, (struct shape){1, want.rows, want.count});
 }
 
 /* Gate and up in one tensor: one after the other, or row by row in turn (gpt-oss in safetensors). */
 static void fused(struct binder *b, int layer, struct shape each, bool in_turn, struct expert_linears *out)
 {
     const char *name = "ffn_gate_up_exps";
-    struct weight w = stacked(b, name, layer, (struct shape){2 * each.rows, each.cols, each.count}, in_turn);
-    if (!w.data)
+    uint32_t n = each.rows;
+    struct matrix all = stacked(b, name, layer, (struct shape){2 * n, each.cols, each.count}, in_turn);
+    if (!all.data)
         return;
-    struct weight gate = w, up = w;
-    gate.rows = up.rows = each.rows;
-    up.data += (in_turn ? 1 : each.rows) * w.row_bytes;
-    if (in_turn)
-        gate.row_bytes = up.row_bytes = 2 * w.row_bytes;
-    out->gate.weight = bind_add(b, &gate);
-    out->up.weight = bind_add(b, &up);
+    struct slice gate = {"ffn_gate_exps", 1, 2 * n, 0, n}, up = {"ffn_up_exps", 1, 2 * n, n, n};
     if (in_turn) {
-        out->gate.bias = biases(b, name, layer, each, 0, 2);
-        out->up.bias = biases(b, name, layer, each, 1, 2);
+        gate = (struct slice){gate.name, n, 2, 0, 1};
+        up = (struct slice){up.name, n, 2, 1, 1};
+    }
+    struct matrix g = matrix_take(&all, &gate), u = matrix_take(&all, &up);
+    out->gate.weight = bind_add(b, gate.name, layer, &g);
+    out->up.weight = bind_add(b, up.name, layer, &u);
+    if (in_turn) {
+        out->gate.bias = biases(b, name, layer, &gate, each);
+        out->up.bias = biases(b, name, layer, &up, each);
     }
 }
 
@@ -151,9 +130,9 @@ static struct linear plain(struct binder *b, const char *name, int layer, struct
 {
     bool whole = lookup_find(&b->names, at_layer(name, layer), ".weight") ||
                  lookup_find(&b->names, at_layer(name, layer), "_blocks");
-    struct weight w = whole ? stacked(b, name, layer, want, turned) : one_by_one(b, name, layer, want);
-    struct linear l = {.weight = bind_add(b, &w)};
-    l.bias = biases(b, name, layer, want, 0, 1);
+    struct matrix m = whole ? stacked(b, name, layer, want, turned) : one_by_one(b, name, layer, want);
+    struct linear l = {.weight = bind_add(b, name, layer, &m)};
+    l.bias = biases(b, name, layer, &(struct slice){.name = name, .groups = 1}, want);
     return l;
 }
 

@@ -16,13 +16,11 @@ const uint32_t HPARAMS_COUNT[2] = {0, 1u << 24};
 const double HPARAMS_REAL[2] = {-1e9, 1e9};
 static const double POSITIVE[2] = {1e-30, 1e12};
 
-enum field_kind { FIELD_U32, FIELD_F32, FIELD_BOOL };
-
 struct field {
-    enum field_kind kind;
+    enum hparam_kind kind;
     size_t offset; /* within struct hparams */
     const char *gguf, *hf;
-    uint32_t least, most; /* FIELD_U32 */
+    uint32_t least, most; /* HPARAM_U32 */
     bool required;
 };
 
@@ -30,48 +28,48 @@ struct field {
 #define MOST       (1u << 24)
 
 static const struct field fields[] = {
-    {FIELD_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model", 1, 1u << 20, true},
-    {FIELD_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024, true},
-    {FIELD_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads", 1, 65536, true},
-    {FIELD_U32, AT(context), "context_length",
+    {HPARAM_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model", 1, 1u << 20, true},
+    {HPARAM_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024, true},
+    {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads", 1, 65536, true},
+    {HPARAM_U32, AT(context), "context_length",
      "max_position_embeddings|n_positions|max_trained_positions|n_ctx", 1, 1u << 28, true},
-    {FIELD_U32, AT(vocab), "vocab_size", "vocab_size", 1, 1u << 26, false},
-    {FIELD_U32, AT(k_dim), "attention.key_length", "head_dim", 1, 65536, false},
-    {FIELD_U32, AT(v_dim), "attention.value_length", "v_head_dim", 1, 65536, false},
-    {FIELD_U32, AT(rope_dims), "rope.dimension_count", "rotary_dim", 0, 65536, false},
-    {FIELD_F32, AT(eps), "attention.layer_norm_rms_epsilon",
+    {HPARAM_U32, AT(vocab), "vocab_size", "vocab_size", 1, 1u << 26, false},
+    {HPARAM_U32, AT(k_dim), "attention.key_length", "head_dim", 1, 65536, false},
+    {HPARAM_U32, AT(v_dim), "attention.value_length", "v_head_dim", 1, 65536, false},
+    {HPARAM_U32, AT(rope_dims), "rope.dimension_count", "rotary_dim", 0, 65536, false},
+    {HPARAM_F32, AT(eps), "attention.layer_norm_rms_epsilon",
      "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps", 0, 0, false},
-    {FIELD_F32, AT(eps), "attention.layer_norm_epsilon", NULL, 0, 0, false},
-    {FIELD_U32, AT(window), "attention.sliding_window", "sliding_window", 0, 1u << 28, false},
-    {FIELD_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping", 0, 0, false},
-    {FIELD_F32, AT(logit_softcap), "final_logit_softcapping", "final_logit_softcapping", 0, 0, false},
-    {FIELD_F32, AT(logit_scale), "logit_scale", "logit_scale|logits_scaling", 0, 0, false},
-    {FIELD_F32, AT(residual_scale), "residual_scale", "residual_multiplier", 0, 0, false},
-    {FIELD_F32, AT(embed_scale), "embedding_scale", "embedding_multiplier", 0, 0, false},
-    {FIELD_F32, AT(attn_scale), "attention.scale", "attention_multiplier", 0, 0, false},
-    {FIELD_F32, AT(clamp_qkv), "attention.clamp_kqv", "clip_qkv", 0, 0, false},
-    {FIELD_BOOL, AT(parallel), "use_parallel_residual", "use_parallel_residual", 0, 0, false},
-    {FIELD_BOOL, AT(tied), NULL, "tie_word_embeddings", 0, 0, false},
-    {FIELD_BOOL, AT(causal), "attention.causal", NULL, 0, 0, false},
-    {FIELD_BOOL, AT(alibi), NULL, "alibi", 0, 0, false},
-    {FIELD_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, false},
-    {FIELD_U32, AT(experts), "expert_count", "num_local_experts|num_experts|n_routed_experts", 0, 65536,
+    {HPARAM_F32, AT(eps), "attention.layer_norm_epsilon", NULL, 0, 0, false},
+    {HPARAM_U32, AT(window), "attention.sliding_window", "sliding_window", 0, 1u << 28, false},
+    {HPARAM_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping", 0, 0, false},
+    {HPARAM_F32, AT(logit_softcap), "final_logit_softcapping", "final_logit_softcapping", 0, 0, false},
+    {HPARAM_F32, AT(logit_scale), "logit_scale", "logit_scale|logits_scaling", 0, 0, false},
+    {HPARAM_F32, AT(residual_scale), "residual_scale", "residual_multiplier", 0, 0, false},
+    {HPARAM_F32, AT(embed_scale), "embedding_scale", "embedding_multiplier", 0, 0, false},
+    {HPARAM_F32, AT(attn_scale), "attention.scale", "attention_multiplier", 0, 0, false},
+    {HPARAM_F32, AT(clamp_qkv), "attention.clamp_kqv", "clip_qkv", 0, 0, false},
+    {HPARAM_BOOL, AT(parallel), "use_parallel_residual", "use_parallel_residual", 0, 0, false},
+    {HPARAM_BOOL, AT(tied), NULL, "tie_word_embeddings", 0, 0, false},
+    {HPARAM_BOOL, AT(causal), "attention.causal", NULL, 0, 0, false},
+    {HPARAM_BOOL, AT(alibi), NULL, "alibi", 0, 0, false},
+    {HPARAM_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, false},
+    {HPARAM_U32, AT(experts), "expert_count", "num_local_experts|num_experts|n_routed_experts", 0, 65536,
      false},
-    {FIELD_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token", 0, 65536,
+    {HPARAM_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token", 0, 65536,
      false},
-    {FIELD_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST, false},
-    {FIELD_U32, AT(shared_ffn), "expert_shared_feed_forward_length",
+    {HPARAM_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST, false},
+    {HPARAM_U32, AT(shared_ffn), "expert_shared_feed_forward_length",
      "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, false},
-    {FIELD_U32, AT(shared_experts), "expert_shared_count", "n_shared_experts", 0, 65536, false},
-    {FIELD_U32, AT(expert_groups), "expert_group_count", "n_group", 0, 65536, false},
-    {FIELD_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, false},
-    {FIELD_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob", 0, 0, false},
-    {FIELD_F32, AT(weight_scale), "expert_weights_scale", "routed_scaling_factor", 0, 0, false},
-    {FIELD_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, false},
-    {FIELD_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, false},
-    {FIELD_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, false},
-    {FIELD_U32, AT(kv_lora), "attention.kv_lora_rank", "kv_lora_rank", 0, MOST, false},
-    {FIELD_U32, AT(nope_dim), NULL, "qk_nope_head_dim", 0, 65536, false},
+    {HPARAM_U32, AT(shared_experts), "expert_shared_count", "n_shared_experts", 0, 65536, false},
+    {HPARAM_U32, AT(expert_groups), "expert_group_count", "n_group", 0, 65536, false},
+    {HPARAM_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, false},
+    {HPARAM_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob", 0, 0, false},
+    {HPARAM_F32, AT(weight_scale), "expert_weights_scale", "routed_scaling_factor", 0, 0, false},
+    {HPARAM_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, false},
+    {HPARAM_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, false},
+    {HPARAM_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, false},
+    {HPARAM_U32, AT(kv_lora), "attention.kv_lora_rank", "kv_lora_rank", 0, MOST, false},
+    {HPARAM_U32, AT(nope_dim), NULL, "qk_nope_head_dim", 0, 65536, false},
 };
 
 static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
@@ -80,9 +78,9 @@ static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
         const struct field *f = &fields[i];
         void *at = (char *)h + f->offset;
         uint32_t range[2] = {f->least, f->most};
-        int got = f->kind == FIELD_U32   ? keys_u32(k, f->gguf, f->hf, range, at, e)
-                  : f->kind == FIELD_F32 ? keys_f32(k, f->gguf, f->hf, HPARAMS_REAL, at, e)
-                                         : keys_bool(k, f->gguf, f->hf, at, e);
+        int got = f->kind == HPARAM_U32   ? keys_u32(k, f->gguf, f->hf, range, at, e)
+                  : f->kind == HPARAM_F32 ? keys_f32(k, f->gguf, f->hf, HPARAMS_REAL, at, e)
+                                          : keys_bool(k, f->gguf, f->hf, at, e);
         if (got < 0)
             return -1;
         if (!got && f->required && k->gguf)
@@ -91,6 +89,22 @@ static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
             return err_set(e, ERR_DATA, "config.json has no %.*s", (int)strcspn(f->hf, "|"), f->hf);
     }
     return 0;
+}
+
+void hparams_write(const struct hparams *h, const struct hparams_sink *s)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const struct field *f = &fields[i];
+        const void *at = (const char *)h + f->offset;
+        const float *real = at;
+        bool factor = f->offset == AT(logit_scale) || f->offset == AT(residual_scale) ||
+                      f->offset == AT(embed_scale) || f->offset == AT(weight_scale);
+        bool says = f->kind == HPARAM_U32   ? *(const uint32_t *)at != 0
+                    : f->kind == HPARAM_F32 ? *real != 0 && !(factor && *real == 1)
+                                            : *(const bool *)at;
+        if (f->gguf && says)
+            s->put(s->arg, f->gguf, f->kind, at);
+    }
 }
 
 static int read_act(struct hparams *h, const struct keys *k, struct err *e)

@@ -89,6 +89,15 @@ struct hparams {
 int hparams_read(struct hparams *h, const struct store *s, struct err *e);
 void hparams_free(struct hparams *h);
 
+/* The other way: the keys of a GGUF file, without the architecture in front (but where it begins with '.'), and what
+ * they hold. Only those that one number says, and only those that say something: 0, and a factor of 1, do not. */
+enum hparam_kind { HPARAM_U32, HPARAM_F32, HPARAM_BOOL };
+struct hparams_sink {
+    void (*put)(void *arg, const char *key, enum hparam_kind kind, const void *value);
+    void *arg;
+};
+void hparams_write(const struct hparams *h, const struct hparams_sink *s);
+
 /* For the families' own keys. */
 extern const uint32_t HPARAMS_SIZE[2];  /* 1 to 2^24 */
 extern const uint32_t HPARAMS_COUNT[2]; /* 0 to 2^24 */

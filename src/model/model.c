@@ -43,6 +43,7 @@ static int build_plan(struct model *m, uint32_t ctx, struct err *e)
         ok = e->code ? -1 : plan_check(&m->plan, &m->weights, e);
     }
     m->owned = b.bind.owned;
+    m->bound = b.bind.bound;
     m->converted = b.bind.owned_bytes;
     if (ok == 0)
         warn_unused(&b.bind, m->store);
@@ -57,7 +58,10 @@ int model_open(struct model **out, const struct store *s, const struct model_opt
     if (!m)
         return err_memory(e, "the model", sizeof *m);
     m->store = s;
-    if (hparams_read(&m->h, s, &own) < 0 || build_plan(m, o ? o->ctx : 0, &own) < 0) {
+    static const struct model_options usual;
+    o = o ? o : &usual;
+    if (hparams_read(&m->h, s, &own) < 0 || build_plan(m, o->ctx, &own) < 0 ||
+        (!o->describe && model_make(m, &o->make, &own) < 0)) {
         model_close(m);
         err_set(e, own.code, "%s: %s", log_safe(s->path), own.text);
         return -1;
@@ -73,6 +77,7 @@ void model_close(struct model *m)
     plan_free(&m->plan);
     weights_free(&m->weights);
     owned_free(m->owned);
+    mem_free(m->bound);
     hparams_free(&m->h);
     mem_free(m);
 }

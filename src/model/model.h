@@ -8,13 +8,30 @@
 #include "format/store.h"
 #include "model/hparams.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct owned;
 
+struct bound; /* model/bind.h */
+
+/* How weights that cannot be used where they lie are made. */
+struct model_make {
+    int threads;                               /* 0 = all cores */
+    const uint32_t *types;                     /* (weights.count): the type that a weight gets, MODEL_AS_IT_IS
+                                                * where it stays; NULL = all stay */
+    const float *const *importance;            /* (weights.count) rows for the encoders, or NULL */
+    const uint32_t *importances;               /* (weights.count): rows there, 1 or one for each matrix */
+    void (*progress)(void *arg, double share); /* may be NULL */
+    void *arg;
+};
+#define MODEL_AS_IT_IS UINT32_MAX
+
 struct model_options {
-    uint32_t
-        ctx; /* the longest sequence that will be run: some rotary scalings depend on it; 0 = as trained */
+    /* the longest sequence that will be run: some rotary scalings depend on it; 0 = as trained */
+    uint32_t ctx;
+    bool describe; /* make nothing yet: model_make does it, or somebody reads `bound` */
+    struct model_make make;
 };
 
 struct model {
@@ -22,9 +39,12 @@ struct model {
     struct hparams h;
     struct weights weights;
     struct plan plan;
-    uint64_t converted; /* bytes of weights that had to be converted into memory of our own */
+    uint64_t converted;  /* bytes of weights that are in memory of our own */
+    struct bound *bound; /* (weights.count): what the weights are made of */
     struct owned *owned;
 };
 
 int model_open(struct model **out, const struct store *s, const struct model_options *o, struct err *e);
+/* Makes what was only described, on all cores; once. */
+int model_make(struct model *m, const struct model_make *o, struct err *e);
 void model_close(struct model *m);

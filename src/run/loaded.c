@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/cuda/gpu.h"
+#include "quant/load.h"
 #include "run/defaults.h"
 #include "run/memory.h"
 
@@ -33,7 +34,7 @@ static void loaded_hide_head(struct model *m)
     m->plan.out_width = m->h.width;
 }
 
-static int loaded_model(struct loaded *l, uint32_t *ctx, bool hidden, struct err *e)
+static int loaded_model(struct loaded *l, uint32_t *ctx, const struct loaded_options *o, struct err *e)
 {
     if (!*ctx) {
         struct hparams h;
@@ -42,15 +43,19 @@ static int loaded_model(struct loaded *l, uint32_t *ctx, bool hidden, struct err
         *ctx = loaded_context(&h);
         hparams_free(&h);
     }
-    if (model_open(&l->model, l->store, &(struct model_options){.ctx = *ctx}, e))
+    struct model_options m = {.ctx = *ctx, .describe = o->quant != NULL};
+    m.make.threads = o->runner.device_options.threads;
+    m.make.progress = o->runner.progress;
+    m.make.arg = o->runner.progress_arg;
+    if (model_open(&l->model, l->store, &m, e) || (o->quant && quant_load(l->model, o->quant, &m.make, e)))
         return -1;
-    if (hidden)
+    if (o->hidden)
         loaded_hide_head(l->model);
     return 0;
 }
 
 /* Refuses what can never fit, with both figures. */
-static int loaded_fits(struct loaded *l, const struct runner_options *r, struct err *e)
+static int loaded_fits(struct loaded *l, const struct runner_options *r, bool made, struct err *e)
 {
     struct memory m;
     memory_read(&m);
@@ -58,7 +63,7 @@ static int loaded_fits(struct loaded *l, const struct runner_options *r, struct 
     l->kv_bytes = runner_kv_bytes(&l->model->plan, type);
     double tokens = r->pages ? (double)r->pages * RUNNER_PAGE : (double)r->ctx * (r->seqs ? r->seqs : 1);
     double kv = (double)l->kv_bytes * tokens;
-    double weights = (double)l->store->bytes + (double)l->model->converted;
+    double weights = (made ? 0 : (double)l->store->bytes) + (double)l->model->converted;
     struct err none = {0};
     bool on_cpu = r->device ? !strcmp(r->device, "cpu") : gpu_count(&none) <= 0;
     if (m.total && on_cpu && weights + kv > (double)m.total)
@@ -96,7 +101,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     }
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
-    if (loaded_model(l, &r.ctx, o->hidden, e) || loaded_fits(l, &r, e) ||
+    if (loaded_model(l, &r.ctx, o, e) || loaded_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && loaded_text(l, o->chat_template, e)) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
         defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e)) {

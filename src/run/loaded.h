@@ -7,6 +7,7 @@
 #include "lang/constraint.h"
 #include "lang/tokenizer.h"
 #include "model/model.h"
+#include "quant/recipe.h"
 #include "run/runner.h"
 #include "run/sampler.h"
 
@@ -22,6 +23,7 @@ struct loaded_options {
     bool lock;                    /* keep the weights in memory (mlock) */
     bool no_text;                 /* neither tokenizer nor template are needed: ids in, logits out */
     bool hidden;                  /* results are the final rows (embeddings), not logits */
+    const struct recipe *quant;   /* quantise while loading; NULL = weights as they are */
 };
 
 struct loaded {

@@ -487,7 +487,7 @@ bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint
 }
 
 /* ln of the sum of exp(logit). */
-static double sampler_log_sum(const float *logits, uint32_t vocab)
+double sampler_log_sum(const float *logits, uint32_t vocab)
 {
     float best = logits[0];
     for (uint32_t i = 1; i < vocab; i++)

@@ -70,6 +70,8 @@ struct step_pick;
 bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint64_t position,
                        struct step_pick *out);
 
+/* ln of the sum of exponentials. */
+double sampler_log_sum(const float *logits, uint32_t vocab);
 /* ln p of a token under plain softmax. */
 double sampler_logprob(const float *logits, uint32_t vocab, int32_t id);
 

@@ -37,6 +37,25 @@ bool answer_interrupted(void)
     return interrupted;
 }
 
+int answer_prompt_ids(const struct loaded *l, const struct answer_prompt *p, struct ids *out, struct err *e)
+{
+    if (p->raw)
+        return tokenizer_encode(l->tokenizer, p->text, p->n, TOK_SPECIAL | TOK_ADD, out, e);
+    json_t *messages = json_array();
+    int failed = 0;
+    if (p->system)
+        failed =
+            json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", p->system));
+    failed |=
+        json_array_append_new(messages, json_pack("{s:s,s:s%}", "role", "user", "content", p->text, p->n));
+    if (failed)
+        err_set(e, ERR_DATA, "the prompt is not valid UTF-8 text; --raw takes any bytes");
+    else
+        failed = loaded_prompt(l, &(struct prompt_request){.messages = messages, .set = p->set}, out, e);
+    json_decref(messages);
+    return failed ? -1 : 0;
+}
+
 struct stream {
     const struct answer_options *o;
     struct progress bar;

@@ -21,6 +21,16 @@ struct answer_options {
     void *arg;
 };
 
+/* What is asked: through the model's template, or raw. */
+struct answer_prompt {
+    const char *text;
+    size_t n;
+    const char *system; /* NULL = none */
+    const json_t *set;  /* variables of the template; NULL = none */
+    bool raw;
+};
+int answer_prompt_ids(const struct loaded *l, const struct answer_prompt *p, struct ids *out, struct err *e);
+
 /* Ctrl-C sets a flag while an answer is made (again within it: exits at once). */
 void answer_catch_interrupts(void);
 bool answer_interrupted(void);

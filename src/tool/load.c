@@ -36,12 +36,15 @@ static int load_gpu(const struct args *a, struct runner_options *r, struct err *
 int load_options(const struct args *a, struct loaded_options *o, struct err *e)
 {
     struct runner_options *r = &o->runner;
-    r->device = args_text(a, "device");
+    const char *quant = args_text(a, "quant");
+    if (quant && !(o->quant = recipe_find(quant, e)))
+        return err_prefix(e, "--quant");
+    r->device = r->device ? r->device : args_text(a, "device");
     r->ctx = (uint32_t)args_int(a, "ctx", r->ctx);
     if (!r->device_options.threads)
         r->device_options.threads = (int)args_int(a, "threads", 0);
     r->device_options.activations = (int)args_int(a, "activations", 0);
-    r->device_options.exact = args_flag(a, "exact");
+    r->device_options.exact = r->device_options.exact || args_flag(a, "exact");
     r->device_options.tier = args_text(a, "tier");
     r->kv_type = DTYPE_F16;
     o->lock = args_flag(a, "mlock");

@@ -19,6 +19,7 @@
         {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},    \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},              \
         {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512 (default: the best)", 0, 0},            \
+        {"quant", 0, ARG_TEXT, "TYPE", "quantise F32, F16, BF16, FP8 weights while loading: q4_k_m", 0, 0},   \
         {"no-mmap", 0, ARG_FLAG, NULL, "read the file into memory instead of mapping it", 0, 0},              \
     {                                                                                                         \
         "mlock", 0, ARG_FLAG, NULL, "keep the model in memory (never swapped out)", 0, 0                      \
@@ -26,7 +27,7 @@
 
 #define LOAD_OPTIONS LOAD_THREADS, LOAD_BUT_THREADS
 
-/* Reads those rows into o, which keeps what else is in it; threads that are set already stay. */
+/* Reads those rows into o, which keeps what else is in it; a device, threads and exactness that are set already stay. */
 int load_options(const struct args *a, struct loaded_options *o, struct err *e);
 /* An error for encoders, which only embed: they predict no token. */
 int load_predicts(const struct model *m, const char *path, struct err *e);

@@ -85,25 +85,13 @@ static int run_prompt_text(struct run *r, bool *is_chat, struct err *e)
     return buf_str(&r->prompt, text) ? 0 : err_memory(e, "the prompt", strlen(text));
 }
 
-/* The prompt's ids: through the template, or raw. */
 static int run_prompt_ids(struct run *r, struct ids *out, struct err *e)
 {
-    const char *text = r->prompt.data ? r->prompt.data : "", *system = args_text(r->a, "system");
-    if (args_flag(r->a, "raw"))
-        return tokenizer_encode(r->loaded->tokenizer, text, r->prompt.len, TOK_SPECIAL | TOK_ADD, out, e);
-    json_t *messages = json_array();
-    int failed = 0;
-    if (system)
-        failed = json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", system));
-    failed |= json_array_append_new(messages,
-                                    json_pack("{s:s,s:s%}", "role", "user", "content", text, r->prompt.len));
-    if (failed)
-        err_set(e, ERR_DATA, "the prompt is not valid UTF-8 text; --raw takes any bytes");
-    else
-        failed =
-            loaded_prompt(r->loaded, &(struct prompt_request){.messages = messages, .set = r->set}, out, e);
-    json_decref(messages);
-    return failed ? -1 : 0;
+    struct answer_prompt p = {
+        .text = r->prompt.data ? r->prompt.data : "", .n = r->prompt.len, .set = r->set};
+    p.system = args_text(r->a, "system");
+    p.raw = args_flag(r->a, "raw");
+    return answer_prompt_ids(r->loaded, &p, out, e);
 }
 
 static void run_ids_json(struct json *j, const char *key, const struct ids *ids)

@@ -232,6 +232,9 @@ void lane_product(const struct lane *l, const struct rows *x, const struct produ
                          .y = p->y,
                          .y_stride = p->y_stride,
                          .scratch = l->own->kernel};
+    const struct device *d = &l->d->device;
+    if (d->watch && p->n0 == 0 && x->x)
+        d->watch(d->watch_arg, p->linear.weight, p->matrix, x->x, x->x_stride, x->m);
     if (!p->floats && cpu_rounds(l->d, p->linear.weight))
         lane_matmul_q8(l, &job, x->terms);
     else

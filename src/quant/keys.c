@@ -1,0 +1,354 @@
+#include "quant/keys.h"
+
+#include "base/log.h"
+#include "lang/chat_load.h"
+#include "lang/tok_write.h"
+#include "model/arch.h"
+#include "model/bind.h"
+#include "model/rope.h"
+
+#include <libgen.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void keys_from_gguf(struct gguf_writer *w, const struct gguf *g)
+{
+    for (size_t i = 0; i < gguf_key_count(g); i++) {
+        const struct gguf_key *k = gguf_key_at(g, i);
+        if (strncmp(k->name, "split.", 6) && strcmp(k->name, "general.alignment"))
+            gguf_put_copy(w, k);
+    }
+}
+
+/* ---- hyper-parameters ---- */
+
+struct keys_out {
+    struct gguf_writer *w;
+    const struct model *m;
+    const struct hparams *h;
+    const char *arch; /* as written */
+};
+
+static const char *spell(const struct keys_out *k, const char *key, char name[160])
+{
+    if (key[0] == '.')
+        snprintf(name, 160, "%s", key + 1);
+    else
+        snprintf(name, 160, "%s.%s", k->arch, key);
+    return name;
+}
+
+static void put_u32(const struct keys_out *k, const char *key, uint32_t v)
+{
+    char name[160];
+    gguf_put_u32(k->w, spell(k, key, name), v);
+}
+
+static void put_f32(const struct keys_out *k, const char *key, float v)
+{
+    char name[160];
+    gguf_put_f32(k->w, spell(k, key, name), v);
+}
+
+static void put_bool(const struct keys_out *k, const char *key, bool v)
+{
+    char name[160];
+    gguf_put_bool(k->w, spell(k, key, name), v);
+}
+
+static bool is_arch(const struct keys_out *k, const char *name)
+{
+    return !strcmp(k->arch, name);
+}
+
+static bool starts(const struct keys_out *k, const char *name)
+{
+    return !strncmp(k->arch, name, strlen(name));
+}
+
+/* Keys that mean something only in some families. */
+static bool wanted(const struct keys_out *k, const char *key)
+{
+    const struct hparams *h = k->h;
+    if (!strcmp(key, "attention.scale"))
+        return !h->kv_lora && fabsf(h->attn_scale * sqrtf((float)h->k_dim) - 1) > 1e-6f;
+    if (!strcmp(key, "embedding_scale"))
+        return !starts(k, "gemma"); /* theirs is the square root of the width */
+    if (!strcmp(key, "rope.dimension_count"))
+        return h->rope_kind != ROPE_NONE;
+    if (!strcmp(key, ".tokenizer.ggml.token_type_count"))
+        return h->arch->encoder;
+    if (!strncmp(key, "expert_", 7))
+        return h->experts;
+    return strcmp(key, "attention.causal") && strcmp(key, "attention.layer_norm_rms_epsilon") &&
+           strcmp(key, "attention.layer_norm_epsilon") && strcmp(key, "attention.sliding_window");
+}
+
+static void put_field(void *arg, const char *key, enum hparam_kind kind, const void *value)
+{
+    const struct keys_out *k = arg;
+    if (!wanted(k, key))
+        return;
+    if (kind == HPARAM_U32)
+        put_u32(k, key, *(const uint32_t *)value);
+    else if (kind == HPARAM_F32)
+        put_f32(k, key, *(const float *)value);
+    else
+        put_bool(k, key, *(const bool *)value);
+}
+
+/* One number where all layers have the same, else one for each. */
+static int put_layers(const struct keys_out *k, const char *key, bool ffn, struct err *e)
+{
+    const struct hparams *h = k->h;
+    int32_t *each = mem_alloc(h->layers, sizeof *each);
+    bool same = true;
+    if (!each)
+        return err_memory(e, "layers", h->layers);
+    for (uint32_t i = 0; i < h->layers; i++) {
+        each[i] = (int32_t)(ffn ? h->layer[i].ffn : h->layer[i].kv_heads);
+        same = same && each[i] == each[0];
+    }
+    char name[160];
+    if (same)
+        put_u32(k, key, (uint32_t)each[0]);
+    else
+        gguf_put_items(k->w, spell(k, key, name), GGUF_I32, each, h->layers);
+    mem_free(each);
+    return 0;
+}
+
+/* Which layers slide: unsaid where it is the family's habit, else a period, else one flag a layer. */
+static int put_window(const struct keys_out *k, struct err *e)
+{
+    static const char *const known[] = {"gemma2", "gemma3", "cohere2", "gpt-oss", "olmo2", "phi3"};
+    const struct hparams *h = k->h;
+    uint32_t slides = 0, p = 0;
+    bool habit = false;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        slides += h->layer[i].sliding;
+        if (!p && !h->layer[i].sliding)
+            p = i + 1;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        habit = habit || is_arch(k, known[i]);
+    if (!slides)
+        return 0;
+    if (!habit)
+        log_warn(
+            "layers see a window of %u tokens only, which other programs do not read from GGUF files of %s",
+            h->window, k->arch);
+    put_u32(k, "attention.sliding_window", h->window);
+    bool period = true;
+    p = p ? p : h->arch->window_pattern;
+    uint8_t *flags = mem_alloc(h->layers, 1);
+    if (!flags)
+        return err_memory(e, "layers", h->layers);
+    for (uint32_t i = 0; i < h->layers; i++) {
+        flags[i] = h->layer[i].sliding;
+        period = period && flags[i] == (!p || i % p < p - 1);
+    }
+    char name[160];
+    if (!period)
+        gguf_put_items(k->w, spell(k, "attention.sliding_window_pattern", name), GGUF_BOOL, flags, h->layers);
+    else if (p != h->arch->window_pattern)
+        put_u32(k, "attention.sliding_window_pattern", p);
+    mem_free(flags);
+    return 0;
+}
+
+/* YaRN's and longrope's factor of cos and sin, as llama.cpp multiplies it onto its own. */
+static int put_factor(const struct keys_out *k, struct err *e)
+{
+    const struct hparams *h = k->h;
+    const struct rope_params *r = &h->rope[0];
+    float factor, *freqs = mem_alloc(h->rope_dims / 2 + 1, sizeof *freqs);
+    if (!freqs)
+        return err_memory(e, "the rope", h->rope_dims);
+    int failed = rope_table(h, r, h->rope_dims, h->context, &(struct rope_divisors){0}, freqs, &factor, e);
+    mem_free(freqs);
+    if (r->scaling == SCALING_YARN)
+        factor /= rope_mscale(rope_stretch(h, r), 1);
+    if (!failed && fabsf(factor - 1) > 1e-6f)
+        put_f32(k, "rope.scaling.attn_factor", factor);
+    return failed;
+}
+
+static int put_rope(const struct keys_out *k, struct err *e)
+{
+    const struct hparams *h = k->h;
+    const struct rope_params *r = &h->rope[0], *local = &h->rope[1];
+    static const char *const names[] = {
+        [SCALING_LINEAR] = "linear", [SCALING_YARN] = "yarn", [SCALING_LONGROPE] = "longrope"};
+    if (h->rope_kind == ROPE_NONE)
+        return 0;
+    put_f32(k, "rope.freq_base", r->theta);
+    if (h->window && local->theta != r->theta)
+        put_f32(k, "rope.freq_base_swa", local->theta);
+    if (r->scaling == SCALING_DYNAMIC)
+        log_warn(
+            "the scaling of positions depends on the length of the text here, and GGUF has no key for that: "
+            "texts within %u tokens are as they were",
+            h->context);
+    if (r->scaling == SCALING_NONE || r->scaling == SCALING_DYNAMIC || r->scaling == SCALING_LLAMA3)
+        return 0;
+    char name[160];
+    gguf_put_str(k->w, spell(k, "rope.scaling.type", name), names[r->scaling], strlen(names[r->scaling]));
+    if (r->scaling != SCALING_LONGROPE)
+        put_f32(k, "rope.scaling.factor", rope_stretch(h, r));
+    if (r->original)
+        put_u32(k, "rope.scaling.original_context_length", r->original);
+    if (r->scaling == SCALING_YARN) {
+        put_f32(k, "rope.scaling.yarn_beta_fast", r->beta_fast);
+        put_f32(k, "rope.scaling.yarn_beta_slow", r->beta_slow);
+        if (!r->truncate)
+            log_warn("YaRN's ramp is not cut to whole dimensions here, and GGUF has no key for that: logits "
+                     "differ a "
+                     "little");
+    }
+    if (h->kv_lora && r->scaling == SCALING_YARN) {
+        put_f32(k, "rope.scaling.yarn_log_multiplier", 0.1f * r->mscale_all_dim);
+        return 0;
+    }
+    return r->scaling == SCALING_LINEAR ? 0 : put_factor(k, e);
+}
+
+/* Latent attention: GGUF has the sizes of what the cache holds, and those of the heads apart. */
+static void put_latent(const struct keys_out *k)
+{
+    const struct hparams *h = k->h;
+    put_u32(k, "attention.value_length", h->kv_lora);
+    put_u32(k, "attention.key_length_mla", h->nope_dim + h->rope_dims);
+    put_u32(k, "attention.value_length_mla", h->v_dim);
+}
+
+static void put_experts(const struct keys_out *k)
+{
+    const struct hparams *h = k->h;
+    static const uint32_t func[] = {[GATING_SOFTMAX] = 1, [GATING_SIGMOID] = 2, [GATING_SOFTMAX_TOPK] = 3};
+    uint32_t dense = h->layers;
+    for (uint32_t i = 1; i < k->m->weights.count; i++) {
+        const struct bound *b = &k->m->bound[i];
+        if (b->name && !strcmp(b->name, "ffn_gate_inp") && b->layer >= 0 && (uint32_t)b->layer < dense)
+            dense = (uint32_t)b->layer;
+    }
+    if (dense)
+        put_u32(k, "leading_dense_block_count", dense);
+    put_bool(k, "expert_weights_norm", h->normalise);
+    if (is_arch(k, "deepseek2"))
+        put_u32(k, "expert_gating_func", func[h->gating]);
+    if (is_arch(k, "deepseek2"))
+        put_f32(k, "expert_weights_scale", h->weight_scale);
+}
+
+/* What is as config.json says, and what readers of the file will not know. */
+static void warn_unsaid(const struct keys_out *k)
+{
+    const struct hparams *h = k->h;
+    bool odd = false;
+    for (uint32_t i = 0; is_arch(k, "smollm3") && i < h->layers; i++)
+        odd = odd || h->layer[i].rope != ((i + 1) % 4 != 0);
+    if (odd)
+        log_warn("other layers than every fourth have no positions here, and GGUF has no key for that: "
+                 "logits differ");
+    if (starts(k, "gemma") && wanted(k, "attention.scale"))
+        log_warn("the scale of attention is not the usual one of %s: other programs do not read it from a "
+                 "GGUF file",
+                 k->arch);
+}
+
+static int put_hparams(const struct keys_out *k, struct err *e)
+{
+    const struct hparams *h = k->h;
+    warn_unsaid(k);
+    put_f32(k,
+            h->arch->norm == NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+            h->eps);
+    if (starts(k, "granite")) /* the file has the divisor */
+        put_f32(k, "logit_scale", 1 / h->logit_scale);
+    else if (starts(k, "cohere") || starts(k, "command"))
+        put_f32(k, "logit_scale", h->logit_scale);
+    if (is_arch(k, "gptneox"))
+        put_bool(k, "use_parallel_residual", h->parallel);
+    if (h->arch->encoder) {
+        put_bool(k, "attention.causal", false);
+        put_u32(k, "pooling_type", h->pooling);
+    }
+    if (h->kv_lora)
+        put_latent(k);
+    if (h->experts)
+        put_experts(k);
+    if (put_layers(k, "attention.head_count_kv", false, e) || put_layers(k, "feed_forward_length", true, e) ||
+        put_window(k, e) || put_rope(k, e))
+        return -1;
+    hparams_write(h, &(struct hparams_sink){put_field, (void *)(uintptr_t)k});
+    return 0;
+}
+
+/* ---- text ---- */
+
+static int put_templates(struct gguf_writer *w, const struct store *s, struct err *e)
+{
+    json_t *all = chat_load_templates(s, e), *one;
+    const char *name;
+    if (!all)
+        return -1;
+    json_object_foreach(all, name, one)
+    {
+        char key[160];
+        bool usual = !strcmp(name, "default");
+        snprintf(key, sizeof key, "tokenizer.chat_template%s%.100s", usual ? "" : ".", usual ? "" : name);
+        gguf_put_str(w, key, json_string_value(one), json_string_length(one));
+    }
+    json_decref(all);
+    return 0;
+}
+
+static bool has_tokenizer(const struct store *s)
+{
+    static const char *const files[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
+                                        "vocab.txt",      "tekken.json",     "tokenizer.model.v3"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (store_beside(s, files[i]))
+            return true;
+    return false;
+}
+
+static int put_text(struct gguf_writer *w, const struct model *m, struct err *e)
+{
+    struct tokenizer *t;
+    if (!has_tokenizer(m->store)) {
+        log_warn("%s has no tokenizer, and so has the file that is written", log_safe(m->store->path));
+        gguf_put_str(w, "tokenizer.ggml.model", "none", 4);
+        return 0;
+    }
+    if (tokenizer_open(&t, m->store, e))
+        return -1;
+    int failed = tokenizer_write(t, w, m->h.vocab, e) || put_templates(w, m->store, e);
+    tokenizer_close(t);
+    return failed ? -1 : 0;
+}
+
+/* The last part of the folder's path. */
+static void put_name(struct gguf_writer *w, const struct store *s)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s", s->path);
+    const char *name = basename(path);
+    if (strcmp(name, ".") && strcmp(name, "/"))
+        gguf_put_str(w, "general.name", name, strlen(name));
+}
+
+int keys_from_model(struct gguf_writer *w, const struct model *m, struct err *e)
+{
+    const struct hparams *h = &m->h;
+    struct keys_out k = {w, m, h, h->arch->written ? h->arch->written : h->arch->name};
+    if (h->kv_lora && h->rope_kind == ROPE_HALVES)
+        return err_set(e, ERR_DATA, "config.json: rope_interleave is false, which GGUF cannot say of %s",
+                       k.arch);
+    gguf_put_str(w, "general.architecture", k.arch, strlen(k.arch));
+    gguf_put_str(w, "general.type", "model", 5);
+    put_name(w, m->store);
+    return put_hparams(&k, e) || put_text(w, m, e) ? -1 : 0;
+}

@@ -1,0 +1,12 @@
+/* The keys of a GGUF file that is written: those of another GGUF file, or those that say what a folder's config.json
+ * and tokenizer say. */
+#pragma once
+
+#include "base/err.h"
+#include "format/gguf_write.h"
+#include "model/model.h"
+
+/* All keys but those of a split and of the types. */
+void keys_from_gguf(struct gguf_writer *w, const struct gguf *g);
+/* Hyper-parameters, tokenizer (where there is one) and chat template of a folder. What GGUF cannot say is warned of. */
+int keys_from_model(struct gguf_writer *w, const struct model *m, struct err *e);

@@ -1,0 +1,37 @@
+/* The tensors of a GGUF file that is to be written, and where their values come from: the tensors of another GGUF
+ * file as they are, or what the loader has bound in a Hugging Face folder, under GGUF's names and in its layouts. */
+#pragma once
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "format/names.h"
+#include "model/matrix.h"
+#include "model/model.h"
+#include "quant/recipe.h"
+
+struct out {
+    const char *name;
+    uint32_t dims; /* without trailing ones, at least 1 */
+    uint64_t shape[4];
+    struct matrix part[3]; /* one after the other along the rows */
+    uint32_t parts;
+    uint32_t kept; /* enum dtype where no recipe wants another */
+    uint32_t type; /* what it gets */
+};
+
+struct outs {
+    struct out *all; /* (count), in the order of recipe_before */
+    size_t count, room;
+    struct names index; /* by name, until they are sorted */
+    struct arena arena;
+};
+
+/* The store has to outlive the list. */
+int outs_from_gguf(struct outs *o, const struct store *s, struct err *e);
+/* m is described (model_options.describe) and has to outlive the list. */
+int outs_from_model(struct outs *o, const struct model *m, struct err *e);
+void outs_free(struct outs *o);
+
+/* GGUF's name of a bound weight; false for tables of our own. */
+struct bound;
+bool outs_name(const struct bound *b, char name[128]);

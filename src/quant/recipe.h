@@ -1,0 +1,43 @@
+/* Recipes: which type each tensor gets in a file of type Q4_K_M and its kin. They are llama.cpp's, name by name, so
+ * that a file made here and one made there hold the same types. */
+#pragma once
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct recipe {
+    const char *name;
+    uint32_t file_type; /* general.file_type */
+    uint32_t base;      /* enum dtype: what most tensors get */
+};
+
+/* What the choice depends on. */
+struct recipe_model {
+    const char *arch; /* as in general.architecture */
+    uint32_t layers, heads, kv_heads, experts;
+    bool importance; /* there is an importance matrix */
+};
+
+struct recipe_tensor {
+    const char *name; /* GGUF's */
+    uint32_t dims;    /* without trailing ones */
+    uint64_t cols;
+    uint32_t kept; /* enum dtype: what it has where it is not for the recipe */
+    uint32_t type; /* the answer */
+};
+
+/* By name, upper or lower case; NULL with an error that lists the names. */
+const struct recipe *recipe_find(const char *name, struct err *e);
+/* Fills in the types of all tensors of a model, which have to be in the order of recipe_before. pure: the base type for
+ * all that can have it. */
+void recipe_choose(const struct recipe *r, const struct recipe_model *m, struct recipe_tensor *t, size_t n,
+                   bool pure);
+/* A type that rows of `cols` values can have: this one, or what stands in for it. */
+uint32_t recipe_fits(uint32_t type, uint64_t cols);
+/* Is this tensor for the recipe at all. */
+bool recipe_takes(const struct recipe_tensor *t);
+/* The order of tensors: those of no layer first, then by layer, then by name. */
+int recipe_before(const char *a, const char *b);

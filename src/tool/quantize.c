@@ -1,0 +1,223 @@
+/* quern quantize: a model into a GGUF file of other types. */
+#define _GNU_SOURCE
+#include "quant/quantize.h"
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "tool/check.h"
+#include "tool/load.h"
+#include "tool/progress.h"
+#include "tool/tool.h"
+
+#include <signal.h>
+#include <string.h>
+
+static volatile int quantize_stop;
+
+static void quantize_interrupted(int signal)
+{
+    (void)signal;
+    quantize_stop = 1;
+}
+
+static void quantize_show(void *arg, double share)
+{
+    progress_show(arg, share, NULL);
+}
+
+/* PATTERN=TYPE, as often as it is given. */
+static int quantize_overrides(const struct args *a, struct quantize_options *o,
+                              struct quantize_override **out, struct arena *texts, struct err *e)
+{
+    int at = 0;
+    size_t n = 0;
+    while (args_next(a, "tensor", &at))
+        n++;
+    *out = mem_alloc(n + 1, sizeof **out);
+    if (!*out)
+        return err_memory(e, "options", n);
+    at = 0;
+    for (const char *text; (text = args_next(a, "tensor", &at));) {
+        const char *eq = strrchr(text, '=');
+        int type = eq ? dtype_find(eq + 1) : -1;
+        if (!eq || eq == text || type < 0 || !dtype_get((uint32_t)type)->encode || type >= DTYPE_F8_E4M3)
+            return err_set(e, ERR_USAGE, "--tensor wants PATTERN=TYPE with a type such as Q6_K, not '%s'",
+                           log_safe(text));
+        struct quantize_override *one = &(*out)[o->override_count++];
+        one->type = (uint32_t)type;
+        if (!(one->pattern = arena_strndup(texts, text, (size_t)(eq - text))))
+            return err_memory(e, "options", strlen(text));
+    }
+    o->overrides = *out;
+    return 0;
+}
+
+struct quantize_report {
+    const char *path;
+    const struct recipe *recipe;
+    struct quantize_result r;
+    double seconds;
+    struct check check;
+};
+
+static void quantize_json(struct buf *out, const struct quantize_report *q)
+{
+    struct json j = {.out = out};
+    json_begin(&j, '{');
+    json_key(&j, "path");
+    json_str(&j, q->path);
+    json_key(&j, "type");
+    json_str(&j, q->recipe->name);
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {{"files", q->r.files},       {"bytes", q->r.file_bytes},    {"tensors", q->r.tensors},
+                   {"parameters", q->r.values}, {"bytes_before", q->r.before}, {"bytes_after", q->r.after}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        json_key(&j, numbers[i].key);
+        json_uint(&j, numbers[i].value);
+    }
+    json_key(&j, "bits_per_weight");
+    json_num(&j, q->r.values ? 8.0 * (double)q->r.after / (double)q->r.values : 0);
+    json_key(&j, "seconds");
+    json_num(&j, q->seconds);
+    json_key(&j, "types");
+    json_begin(&j, '{');
+    for (uint32_t t = 0; t < DTYPE_MOST; t++)
+        if (q->r.types[t]) {
+            json_key(&j, dtype_get(t)->name);
+            json_uint(&j, q->r.types[t]);
+        }
+    json_end(&j, '}');
+    if (q->check.done) {
+        json_key(&j, "check");
+        check_json(&j, &q->check);
+    }
+    json_end(&j, '}');
+    buf_char(out, '\n');
+}
+
+static void quantize_text(struct buf *out, const struct quantize_report *q)
+{
+    double bits = q->r.values ? 8.0 * (double)q->r.after / (double)q->r.values : 0;
+    buf_printf(out, "%s: %s, %.1f MB in %u file%s, %.2f bits a weight (%.1f MB before), %.1f s\n", q->path,
+               q->recipe->name, 1e-6 * (double)q->r.file_bytes, q->r.files, q->r.files == 1 ? "" : "s", bits,
+               1e-6 * (double)q->r.before, q->seconds);
+    buf_str(out, "tensors:");
+    for (uint32_t t = 0; t < DTYPE_MOST; t++)
+        if (q->r.types[t])
+            buf_printf(out, " %s %u", dtype_get(t)->name, q->r.types[t]);
+    buf_char(out, '\n');
+    if (q->check.done)
+        check_text(out, &q->check);
+}
+
+static int quantize_write(const struct args *a, struct quantize_options *o, struct quantize_report *q,
+                          struct err *e)
+{
+    struct store *s;
+    struct progress bar;
+    struct sigaction stop = {.sa_handler = quantize_interrupted, .sa_flags = (int)SA_RESETHAND}, before;
+    if (tool_open(&s, a->words[0], e))
+        return -1;
+    double start = clock_now();
+    progress_start(&bar, "quantising");
+    o->progress = quantize_show;
+    o->arg = &bar;
+    o->cancel = &quantize_stop;
+    sigaction(SIGINT, &stop, &before);
+    int failed = quantize_run(s, a->words[1], o, &q->r, e);
+    sigaction(SIGINT, &before, NULL);
+    progress_end(&bar);
+    q->seconds = clock_now() - start;
+    store_close(s);
+    return failed;
+}
+
+/* What was written against what it was written from. */
+static int quantize_check(struct quantize_report *q, const struct args *a, struct err *e)
+{
+    struct buf first = {0};
+    size_t n = strlen(q->path);
+    n -= n > 5 && !strcmp(q->path + n - 5, ".gguf") ? 5 : 0;
+    if (q->r.files > 1)
+        buf_printf(&first, "%.*s-00001-of-%05u.gguf", (int)n, q->path, q->r.files);
+    else
+        buf_str(&first, q->path);
+    int failed = first.failed ? err_memory(e, "a path", n)
+                              : check_run(&q->check, first.data, a->words[0], args_text(a, "check"), a, e);
+    buf_free(&first);
+    return failed;
+}
+
+static int quantize_verb(const struct args *a, struct err *e)
+{
+    struct quantize_options o = {.pure = args_flag(a, "pure"), .threads = (int)args_int(a, "threads", 0)};
+    struct quantize_override *overrides = NULL;
+    struct arena texts = {0};
+    struct imatrix imatrix = {0};
+    const char *importance = args_text(a, "imatrix");
+    struct buf out = {0};
+    if (!(o.recipe = recipe_find(a->words[2], e)))
+        return -1;
+    o.split = (uint64_t)args_int(a, "split-size", 0);
+    struct quantize_report q = {.path = a->words[1], .recipe = o.recipe};
+    int failed = quantize_overrides(a, &o, &overrides, &texts, e) ||
+                 (importance && imatrix_read(&imatrix, importance, e));
+    if (!failed && importance) {
+        o.imatrix = &imatrix;
+        o.imatrix_file = importance;
+    }
+    if (!failed && !strcmp(o.recipe->name, "Q2_K_S") && !importance)
+        log_warn("Q2_K_S without an importance matrix (--imatrix) gives poor results");
+    failed = failed || quantize_write(a, &o, &q, e);
+    if (!failed && args_text(a, "check"))
+        failed = quantize_check(&q, a, e);
+    if (!failed) {
+        if (args_flag(a, "json"))
+            quantize_json(&out, &q);
+        else
+            quantize_text(&out, &q);
+        failed = tool_print(&out, e);
+    }
+    check_free(&q.check);
+    imatrix_free(&imatrix);
+    arena_free(&texts);
+    mem_free(overrides);
+    return failed ? -1 : 0;
+}
+
+static const struct arg_option options[] = {
+    {"imatrix", 0, ARG_TEXT, "FILE", "importance matrix ('quern imatrix' makes one)", 0, 0},
+    {"tensor", 0, ARG_TEXT, "PATTERN=TYPE", "this type for tensors whose name matches; may be repeated", 0,
+     0},
+    {"pure", 0, ARG_FLAG, NULL, "the same type for all matrices", 0, 0},
+    {"split-size", 0, ARG_BYTES, "SIZE", "several files of at most so many bytes of tensors: 4G", 1, 1e15},
+    {"check", 0, ARG_TEXT, "FILE", "perplexity of this text and KL divergence against the source", 0, 0},
+    {"chunks", 0, ARG_INT, "N", "--check: only the first N chunks of 512 tokens", 1, 1 << 24},
+    LOAD_OPTIONS,
+    {"json", 0, ARG_FLAG, NULL, "print one JSON object", 0, 0},
+    {0},
+};
+
+const struct tool_verb tool_quantize = {
+    .name = "quantize",
+    .words = "MODEL OUT TYPE",
+    .brief = "write a model as a GGUF file of another type",
+    .more =
+        "MODEL is a GGUF file or a folder with safetensors. TYPE is F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, "
+        "Q5_K_S,\n"
+        "Q4_K_M, Q4_K_S, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, Q5_1, Q5_0, Q4_1, Q4_0, IQ4_NL, IQ4_XS or "
+        "MXFP4,\n"
+        "with llama.cpp's choice of types for each tensor. --ctx, --device and what follows them are for "
+        "--check.\n\n"
+        "  quern quantize ./Qwen2.5-7B-Instruct qwen.gguf Q4_K_M\n"
+        "  quern quantize model-f16.gguf out.gguf Q4_K_M --imatrix model.imatrix --tensor 'ffn_down=Q6_K'\n",
+    .options = options,
+    .least = 3,
+    .most = 3,
+    .run = quantize_verb,
+};
