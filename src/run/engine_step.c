@@ -210,6 +210,7 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
     pthread_mutex_lock(&g->mutex);
     g->stats.drafted += j->draft;
     g->stats.accepted += right;
+    g->stats.forced += j->guess_kind == GUESS_RULE ? right : 0;
     g->stats.made_tokens += j->made - made;
     if (!made && j->made) {
         g->stats.cached_tokens += j->cached;
@@ -235,6 +236,7 @@ static void engine_measure(struct engine *g, uint32_t parts, double seconds)
         prompt += g->owner[i]->made ? 0 : p->n;
         read += p->n > 1 && !g->owner[i]->draft ? p->n : 0;
     }
+    engine_learn_cost(g, parts, seconds);
     if (read >= STEP_CHUNK_LEAST)
         g->row_seconds = g->row_seconds > 0 ? 0.7 * g->row_seconds + 0.3 * seconds / rows : seconds / rows;
     pthread_mutex_lock(&g->mutex);

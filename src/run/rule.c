@@ -83,3 +83,8 @@ int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e)
 {
     return w->state ? constraint_accept(w->state, id, e) : 0;
 }
+
+size_t rule_walk_forced(struct rule_walk *w, int32_t *out, size_t cap)
+{
+    return w->state && cap ? constraint_forced_tokens(w->state, out, cap) : 0;
+}

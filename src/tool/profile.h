@@ -3,8 +3,9 @@
 #pragma once
 
 #include "base/buf.h"
-#include "run/generate.h"
 #include "run/loaded.h"
+#include "tool/answer.h"
+#include "tool/answer.h"
 
 enum { PROFILE_KERNELS = 64 };
 
