@@ -27,7 +27,7 @@ def orders(value):
             for kids in itertools.product(*(list(itertools.islice(orders(value[k]), ORDERS)) for k in keys)):
                 yield dict(zip(keys, kids))
     else:
-        yield value
+        yield int(value) if isinstance(value, float) and value.is_integer() else value  # 2.0 is written as 2
 
 
 def accepts(c, value):
