@@ -24,6 +24,7 @@ int rule_open(struct rule **out, struct constraint *c, const struct constraint_v
         rule_drop(r);
         return -1;
     }
+    constraint_warm(r->bound); /* here, and not in a step that others wait for */
     *out = r;
     return 0;
 }

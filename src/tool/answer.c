@@ -77,7 +77,8 @@ static void answer_wait(struct progressing *p, uint32_t prompt)
 {
     struct engine_stats s;
     engine_stats(p->engine, &s);
-    progress_show(&p->bar, (double)(s.prompt_tokens - p->read_before) / prompt, NULL);
+    if (s.prompt_tokens > p->read_before)
+        progress_show(&p->bar, (double)(s.prompt_tokens - p->read_before) / prompt, NULL);
 }
 
 /* Reads the stream to its end. */
