@@ -51,7 +51,7 @@
 #define F_IRI "\\u00c0-\\u1fff\\u2030-\\u205e\\u2070-\\ud7ff\\u{10000}-\\u{1fffd}"
 
 #define F_ATOM     "A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-"
-#define F_VARIABLE "([A-Za-z0-9_]" F_HEX "(\\.?([A-Za-z0-9_]" F_HEX ")*(:[1-9][0-9]{0,3}|\\*)?"
+#define F_VARIABLE "[A-Za-z0-9_](\\.?([A-Za-z0-9_]" F_HEX ")*(:[1-9][0-9]{0,2}|\\*)?"
 #define F_PIECE                                                                                              \
     "(([A-Za-z0-9 _,:;=@/.-]|\\\\[dDwWsS.*+?()|$^\\\\]|\\[\\^?(a-z|A-Z|0-9|[a-zA-Z0-9_ "                     \
     "])+\\])([*+?]|\\{[1-9]\\})?)"
@@ -80,7 +80,7 @@ const char *schema_format(const char *name)
         {"iri-reference", F_REFERENCE(F_IRI)},
         {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
         {"json-pointer", "(/([^/~]|~[01])*)*"},
-        {"relative-json-pointer", "(0|[1-9][0-9]{0,3})(#|(/([^/~]|~[01])*)*)"},
+        {"relative-json-pointer", "(0|[1-9]{1,3}0?)(#|(/([^/~]|~[01])*)*)"},
         {"regex", "\\^?(" F_PIECE "|\\((\\?:)?" F_PIECE "+(\\|" F_PIECE "+)*\\)[*+?]?)*\\$?"},
     };
     for (size_t i = 0; name && i < sizeof formats / sizeof *formats; i++)
