@@ -169,9 +169,11 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     int whole = rule_walk_next(&j->walk, &mask, e);
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;
-    *id = r->pick ? *r->pick : sampler_pick(j->sampler, r->logits, j->ids.data, len, len, mask, e);
+    *id = r->pick ? *r->pick : rule_walk_only(&j->walk);
     if (*id < 0 && r->pick)
         err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
+    else if (*id < 0)
+        *id = sampler_pick(j->sampler, r->logits, j->ids.data, len, len, mask, e);
     int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, r->logits, e);
     if (end)
         return end < 0 ? TOOK_ERROR : TOOK_STOP;

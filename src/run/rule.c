@@ -51,7 +51,8 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
     *w = (struct rule_walk){.rule = rule_share(r)};
     if (!r)
         return 0;
-    w->mask = mem_zalloc((vocab + 31) / 32, sizeof *w->mask);
+    w->words = (vocab + 31) / 32;
+    w->mask = mem_zalloc(w->words, sizeof *w->mask);
     if (!w->mask)
         return err_memory(e, "a constraint's mask", vocab / 8);
     return (w->state = constraint_state_open(r->bound, e)) ? 0 : -1;
@@ -78,6 +79,18 @@ int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
         return 1;
     *e = why;
     return -1;
+}
+
+int32_t rule_walk_only(const struct rule_walk *w)
+{
+    int32_t only = -1;
+    for (uint32_t i = 0; w->state && i < w->words; i++) {
+        uint32_t bits = w->mask[i];
+        if (bits && (only >= 0 || (bits & (bits - 1))))
+            return -1;
+        only = bits ? (int32_t)(32 * i) + __builtin_ctz(bits) : only;
+    }
+    return only;
 }
 
 int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e)

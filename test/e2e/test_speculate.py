@@ -103,6 +103,6 @@ def test_other_vocabulary(quern, smollm2, model):
 @pytest.mark.slow
 @pytest.mark.parametrize("temp", [0, 0.8], ids=["greedy", "sampled"])
 def test_hundred_prompts(quern, smollm2, temp):
-    total, apart = compare(quern, smollm2, PROMPTS, ["--speculate", "always"], temp, n=64)
+    total, apart = compare(quern, smollm2, PROMPTS, ["--speculate", "always"], temp, n=40)
     print(f"{len(PROMPTS)} prompts at temperature {temp}: {total}, {len(apart)} parted", apart)
-    assert total["drafted"] > 500
+    assert total["drafted"] > 300

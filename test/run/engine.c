@@ -237,6 +237,72 @@ static void draft_models_guess(void **state)
     loaded_close(l);
 }
 
+/* ---- rules ---- */
+
+/* The model's 64 tokens as text: letters, pieces of words, an end. */
+static const char *const rule_pieces[] = {"na", "name", "me",  ": ", "place", "pla",
+                                          "ce", ", ",   "yes", "no", "es"};
+enum { RULE_LETTERS = 40, RULE_END = 63 };
+
+static const char *rule_bytes(const void *of, int32_t id, size_t *n)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789:, .";
+    const uint32_t pieces = sizeof rule_pieces / sizeof *rule_pieces;
+    (void)of;
+    if (id < RULE_LETTERS) {
+        *n = 1;
+        return letters + id;
+    }
+    uint32_t at = (uint32_t)id - RULE_LETTERS;
+    *n = at < pieces ? strlen(rule_pieces[at]) : 0;
+    return at < pieces ? rule_pieces[at] : "";
+}
+
+static enum constraint_kind rule_kind(const void *of, int32_t id)
+{
+    size_t n;
+    rule_bytes(of, id, &n);
+    return id == RULE_END ? CONSTRAINT_END : n ? CONSTRAINT_TEXT : CONSTRAINT_NEVER;
+}
+
+/* Where the rule leaves one continuation, the answer is the same with guesses and without, in fewer steps. */
+static void rules_are_jumped_along(void **state)
+{
+    static const char source[] = "root ::= (\"name: \" [a-z]{2,4} \", place: \" [a-z0-9]{1,5} \", yes\")+";
+    (void)state;
+    struct err e = {0};
+    struct constraint_source words = {64, NULL, rule_bytes, rule_kind};
+    struct constraint_vocab *v = constraint_vocab_open(&words, &e);
+    struct engine_stats stats[2];
+    struct rule *rule;
+    static struct answer answers[2];
+    for (int sampled = 0; sampled < 2; sampled++) {
+        for (int guess = 0; guess < 2; guess++) {
+            struct engine *g;
+            struct ask a;
+            struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2, .outs = 16});
+            struct engine_options o = {.draft = guess ? 8 : 0, .draft_always = true, .guard = true};
+            assert_int_equal(rule_open(&rule, constraint_from_gbnf(source, sizeof source - 1, &e), v, &e), 0);
+            assert_int_equal(engine_open(&g, l, &o, &e), 0);
+            make_ask(&a, 1, sampled);
+            a.r.most = 60;
+            a.r.rule = rule;
+            read_all(submit(g, &a.r), &answers[guess]);
+            assert_int_equal(answers[guess].last.err.code, 0);
+            rule_drop(rule);
+            engine_stats(g, &stats[guess]);
+            engine_close(g);
+            assert_all_back(l);
+            loaded_close(l);
+        }
+        assert_same(&answers[1], &answers[0], (uint32_t)sampled);
+        assert_int_equal(stats[0].forced, 0);
+        assert_true(stats[1].forced > 4 && stats[1].steps + stats[1].accepted == stats[0].steps);
+        assert_int_equal(answers[1].last.forced, stats[1].forced);
+    }
+    constraint_vocab_close(v);
+}
+
 static void few_pages_preempt(void **state)
 {
     (void)state;
@@ -577,7 +643,7 @@ int main(void)
         cmocka_unit_test(few_pages_preempt),  cmocka_unit_test(never_fits),
         cmocka_unit_test(prefix_once),        cmocka_unit_test(queue_and_deadline),
         cmocka_unit_test(random_clients),     cmocka_unit_test(submit_without_memory),
-        cmocka_unit_test(logprobs_are_right),
+        cmocka_unit_test(logprobs_are_right), cmocka_unit_test(rules_are_jumped_along),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
