@@ -53,6 +53,19 @@ def test_end_token_waits_for_the_end(quern, smollm2, tmp_path):
         assert got["finish_reason"] == "stop"
 
 
+@pytest.mark.parametrize("options, fits", [
+    (["--regex", "(yes|no), because [a-z ]{3,20}[.]"], lambda t: re.fullmatch("(yes|no), because [a-z ]{3,20}[.]", t)),
+    (["--choice", "red", "--choice", "dark red", "--choice", "blue"], lambda t: t in ("red", "dark red", "blue")),
+    (["--json-object"], lambda t: isinstance(json.loads(t), dict)),
+], ids=["regex", "choice", "object"])
+def test_other_rules(quern, smollm2, options, fits):
+    got = quern("run", smollm2, "-p", "Which colour has the mill?", "-n", 200, "--temp", 1.2, "--seed", 3, "--ctx", 512, "--json",
+                *options).json()
+    assert got["finish_reason"] == "length" or fits(got["text"])
+    if "--json-object" not in options:
+        assert got["finish_reason"] == "stop"
+
+
 def test_what_is_wrong_is_said(quern, smollm2, tmp_path):
     bad = tmp_path / "bad"
     bad.write_text("{")
@@ -63,6 +76,8 @@ def test_what_is_wrong_is_said(quern, smollm2, tmp_path):
     assert got.code in (64, 65) and "thing" in got.err
     got = quern("run", smollm2, "-p", "x", "--grammar", bad, "--json-schema", bad)
     assert got.code == 64 and "one of them" in got.err
+    got = quern("run", smollm2, "-p", "x", "--regex", "(a")
+    assert got.code in (64, 65) and "parenthesis" in got.err
 
 
 class Server:
