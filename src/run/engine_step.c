@@ -169,7 +169,7 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     int whole = rule_walk_next(&j->walk, &mask, e);
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;
-    *id = r->pick ? *r->pick : rule_walk_only(&j->walk);
+    *id = r->pick ? *r->pick : rule_walk_only(&j->walk, mask);
     if (*id < 0 && r->pick)
         err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
     else if (*id < 0)

@@ -81,11 +81,11 @@ int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
     return -1;
 }
 
-int32_t rule_walk_only(const struct rule_walk *w)
+int32_t rule_walk_only(const struct rule_walk *w, const uint32_t *mask)
 {
     int32_t only = -1;
-    for (uint32_t i = 0; w->state && i < w->words; i++) {
-        uint32_t bits = w->mask[i];
+    for (uint32_t i = 0; mask && i < w->words; i++) {
+        uint32_t bits = mask[i];
         if (bits && (only >= 0 || (bits & (bits - 1))))
             return -1;
         only = bits ? (int32_t)(32 * i) + __builtin_ctz(bits) : only;

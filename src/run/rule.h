@@ -26,8 +26,8 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
 void rule_walk_close(struct rule_walk *w);
 /* 0: *mask says what may come next (NULL: everything); 1: the text is whole and nothing can follow. */
 int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e);
-/* After rule_walk_next: the only token that may come; -1 = there are others, or no rule. */
-int32_t rule_walk_only(const struct rule_walk *w);
+/* The only token that a mask of rule_walk_next allows; -1 = there are others, or no mask. */
+int32_t rule_walk_only(const struct rule_walk *w, const uint32_t *mask);
 /* Tokens of the only text that may come next, as far as it is the only one; up to cap. */
 size_t rule_walk_forced(struct rule_walk *w, int32_t *out, size_t cap);
 int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e);

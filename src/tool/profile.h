@@ -5,7 +5,6 @@
 #include "base/buf.h"
 #include "run/loaded.h"
 #include "tool/answer.h"
-#include "tool/answer.h"
 
 enum { PROFILE_KERNELS = 64 };
 

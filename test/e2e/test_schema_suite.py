@@ -10,6 +10,12 @@ import pytest
 pytest.importorskip("numpy", reason="the package numpy is not installed (test/e2e/requirements.txt)")
 from constraint import Constraint, Refused, byte_vocab  # noqa: E402
 
+# Valid instances that are not written, as doc/constraints.md says: files of which parts are left out, and single groups.
+NARROW = ("optional/format/", "optional/bignum.json", "optional/ecmascript-regex.json",
+          "dependentSchemas.json: dependencies with escaped characters", "unevaluatedItems.json: unevaluatedItems with minContains = 0",
+          "unevaluatedItems.json: unevaluatedItems can see annotations from if", "unevaluatedProperties.json: unevaluatedProperties with anyOf",
+          "unevaluatedProperties.json: dynamic evalation inside nested refs",
+          "unevaluatedProperties.json: unevaluatedProperties can see annotations from if")
 ORDERS = 4000  # of the keys of one instance
 
 # The draft leaves formats and content to the reader's choice: quern enforces the formats it knows, so the files that say
@@ -68,7 +74,9 @@ def test_suite():
     if not suite():
         pytest.skip("QUERN_SCHEMA_SUITE does not name a copy of the JSON-Schema-Test-Suite")
     compiled, refused, right, wrong = judge(suite())
-    assert not wrong and compiled > 200 and right > 1000
+    assert compiled > 300 and right > 1600
+    for name, test, data, valid in wrong:
+        assert valid and name.startswith(NARROW), (name, test, data)
 
 
 if __name__ == "__main__":
