@@ -31,6 +31,10 @@ void costs_note(struct step_costs *c, uint32_t rows, double seconds)
     c->now++;
     if (!rows || rows > GUESS_ROWS)
         return;
+    if (!c->tried[rows]) {
+        c->tried[rows] = true;
+        return;
+    }
     double *known = &c->seconds[rows];
     if (*known > 0 && c->now - c->seen[rows] > COSTS_STALE)
         *known = 0;

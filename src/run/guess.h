@@ -29,6 +29,7 @@ double luck_chance(const struct luck *l);
 struct step_costs {
     double seconds[GUESS_ROWS + 1]; /* 0 = not measured */
     uint32_t seen[GUESS_ROWS + 1];  /* when last, counted in measurements */
+    bool tried[GUESS_ROWS + 1];     /* the first step of a size may have more to do: it is not measured */
     uint32_t now;
     bool flat; /* rows are taken to cost nearly nothing, whatever was measured */
 };
