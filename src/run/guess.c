@@ -48,23 +48,29 @@ static bool costs_known(const struct step_costs *c, uint32_t rows)
     return c->seconds[rows] > 0 && c->now - c->seen[rows] <= COSTS_STALE;
 }
 
+/* The fewest rows from `rows` on, upwards or downwards, whose cost is known; 0 = there are none. */
+static uint32_t costs_find(const struct step_costs *c, uint32_t rows, int way)
+{
+    while (rows && rows <= GUESS_ROWS && !costs_known(c, rows))
+        rows += (uint32_t)way;
+    return rows <= GUESS_ROWS ? rows : 0;
+}
+
 double costs_of(const struct step_costs *c, uint32_t rows)
 {
+    const double first = 0.25; /* of what a row costs on average: one more, where nothing else is known */
     if (c->flat)
         return 1 + rows / 64.0;
     if (rows > GUESS_ROWS)
         return costs_of(c, GUESS_ROWS) * rows / GUESS_ROWS;
-    uint32_t below = rows, above = rows;
-    while (below && !costs_known(c, below))
-        below--;
-    while (above <= GUESS_ROWS && !costs_known(c, above))
-        above++;
-    if (!below)
-        return above <= GUESS_ROWS ? c->seconds[above] : 0;
+    uint32_t below = costs_find(c, rows, -1), above = costs_find(c, rows, 1), least = costs_find(c, 1, 1);
+    if (!below || above == below)
+        return above ? c->seconds[above] : 0;
     double low = c->seconds[below];
-    if (above > GUESS_ROWS || above == below)
-        return low;
-    return low + (c->seconds[above] - low) * (rows - below) / (above - below);
+    if (above)
+        return low + (c->seconds[above] - low) * (rows - below) / (above - below);
+    double more = below > least ? (low - c->seconds[least]) / (below - least) : first * low / below;
+    return low + (more > 0 ? more : 0) * (rows - below);
 }
 
 uint32_t guess_worth(struct guess_plan *p, const struct step_costs *c, uint32_t n, double chance, double each)

@@ -35,7 +35,7 @@ struct step_costs {
 };
 
 void costs_note(struct step_costs *c, uint32_t rows, double seconds);
-/* What was not measured lies between what was; beyond that a row is taken to be free, so that it is tried. */
+/* What was not measured lies between what was, or goes on as that does. */
 double costs_of(const struct step_costs *c, uint32_t rows);
 
 /* The step as it is planned so far. */

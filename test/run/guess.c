@@ -41,15 +41,15 @@ static void costs_lie_between(void **state)
     costs_note(&c, 1, 99);             /* the first time says nothing */
     costs_note(&c, 9, 99);
     costs_note(&c, 1, 1);
-    assert_true(costs_of(&c, 1) == 1 && costs_of(&c, 9) == 1); /* free until it is tried */
+    assert_true(costs_of(&c, 1) == 1 && costs_of(&c, 9) == 3); /* a guess, until it is tried */
     costs_note(&c, 9, 5);
-    assert_true(costs_of(&c, 5) == 3 && costs_of(&c, 20) == 5);
-    assert_true(costs_of(&c, 2 * GUESS_ROWS) == 10);
+    assert_true(costs_of(&c, 5) == 3 && costs_of(&c, 11) == 6); /* between, and as before */
+    assert_true(costs_of(&c, 2 * GUESS_ROWS) == 2 * costs_of(&c, GUESS_ROWS));
     costs_note(&c, 9, 500); /* disturbed: counts little */
     assert_true(costs_of(&c, 9) < 60);
     for (int i = 0; i < 1000; i++)
         costs_note(&c, 1, 1);
-    assert_true(costs_of(&c, 9) == 1); /* forgotten: it is tried again */
+    assert_true(costs_of(&c, 9) == 3); /* forgotten: it may be tried again */
     costs_note(&c, 9, 4);
     assert_true(costs_of(&c, 9) == 4);
 }
