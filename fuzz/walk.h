@@ -33,6 +33,20 @@ static enum constraint_kind walk_kind(const void *of, int32_t id)
 
 enum { WALK_WORDS = (WALK_COUNT + 31) / 32 };
 
+/* The forced text as tokens begins with the forced text. */
+static void walk_forced(struct constraint_state *s, const char *forced, size_t n)
+{
+    int32_t ids[16];
+    size_t count = constraint_forced_tokens(s, ids, 16), at = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t bytes;
+        const char *text = walk_bytes(NULL, ids[i], &bytes);
+        if (bytes > n - at || memcmp(text, forced + at, bytes) != 0)
+            abort();
+        at += bytes;
+    }
+}
+
 /* Up to `most` steps; the text so far goes to out. True when the text ended. */
 static bool walk_steps(struct constraint_state *s, const uint8_t *data, size_t size, char *out, size_t *len,
                        size_t most)
@@ -67,6 +81,7 @@ static bool walk_steps(struct constraint_state *s, const uint8_t *data, size_t s
             pick = allowed && pick < 0 ? id : pick;
         }
         size_t n = constraint_forced(s, forced, sizeof forced);
+        walk_forced(s, forced, n);
         if (constraint_mask(s, again, &e) && e.code == ERR_RESOURCE)
             return false;
         if (e.code || memcmp(mask, again, sizeof mask) || pick < 0)
@@ -98,6 +113,8 @@ static bool walk_constraint(struct constraint *c, const uint8_t *data, size_t si
         v = constraint_vocab_open(&source, &e);
     struct constraint_bound *b = constraint_bind(c, v, 2 << 20, &e);
     struct constraint_state *s = b ? constraint_state_open(b, &e) : NULL;
+    if (b && size % 2)
+        constraint_warm(b);
     bool ended = s && walk_steps(s, data, size, out, len, most);
     constraint_state_close(s);
     constraint_unbind(b);

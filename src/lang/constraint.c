@@ -323,3 +323,17 @@ size_t constraint_forced(struct constraint_state *s, char *out, size_t cap)
     state_leave(s);
     return n;
 }
+
+size_t constraint_forced_tokens(struct constraint_state *s, int32_t *out, size_t cap)
+{
+    char text[256];
+    size_t n = constraint_forced(s, text, sizeof text), count = 0;
+    for (size_t at = 0; at < n && count < cap; count++) {
+        int32_t id = vocab_longest(s->b->v, text + at, n - at);
+        if (id < 0)
+            break;
+        out[count] = id;
+        at += s->b->v->at[id + 1] - s->b->v->at[id];
+    }
+    return count;
+}

@@ -79,3 +79,6 @@ int constraint_rollback(struct constraint_state *s, size_t n, struct err *e);
 bool constraint_accepts_end(struct constraint_state *s);
 /* Bytes that must come next, the only continuation there is (up to cap); how many. */
 size_t constraint_forced(struct constraint_state *s, char *out, size_t cap);
+/* The same as tokens, each the longest that fits: how a model most likely writes it, though it may well cut it
+ * otherwise. Returns how many. */
+size_t constraint_forced_tokens(struct constraint_state *s, int32_t *out, size_t cap);

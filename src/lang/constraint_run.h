@@ -39,6 +39,9 @@ struct constraint_vocab {
     uint8_t *kind;
 };
 
+/* The longest token that these bytes begin with; -1 = none. */
+int32_t vocab_longest(const struct constraint_vocab *v, const char *text, size_t n);
+
 /* An id is an offset into the half, in units of 8 bytes; small ones mean something else. */
 typedef uint32_t set_id;
 enum {

@@ -134,3 +134,20 @@ struct constraint_vocab *constraint_vocab_open(const struct constraint_source *s
     }
     return v;
 }
+
+int32_t vocab_longest(const struct constraint_vocab *v, const char *text, size_t n)
+{
+    uint32_t at = 0;
+    int32_t best = -1;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t kid = at + 1, end = v->node[at].skip;
+        while (kid < end && v->node[kid].byte != (uint8_t)text[i])
+            kid = v->node[kid].skip;
+        if (kid >= end)
+            break;
+        at = kid;
+        if (v->node[at].tokens < v->node[at + 1].tokens)
+            best = v->sorted[v->node[at].tokens];
+    }
+    return best;
+}

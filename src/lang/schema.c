@@ -123,7 +123,7 @@ static bool conj_from(const struct conj *c, uint32_t d, uint32_t k)
 
 void conj_add(struct schema *s, struct conj *c, const json_t *one, uint32_t parent)
 {
-    bool aside = parent != CONJ_TOP && c->part[parent].aside;
+    bool aside = json_object_get(one, SCHEMA_ASIDE) || (parent != CONJ_TOP && c->part[parent].aside);
     if (schema_stop(s) || json_is_true(one))
         return;
     if (json_is_false(one)) {
@@ -161,12 +161,8 @@ void conj_add(struct schema *s, struct conj *c, const json_t *one, uint32_t pare
     json_t *kid;
     json_array_foreach(all, i, kid) conj_add(s, c, kid, self);
     const json_t *derived = schema_derived(s, one);
-    if (derived) {
-        /* What we wrote ourselves looks at no property in the schema's name. */
-        c->part[self].aside = true;
+    if (derived)
         conj_add(s, c, derived, self);
-        c->part[self].aside = aside;
-    }
     c->part[self].open = false;
 }
 

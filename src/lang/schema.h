@@ -44,7 +44,7 @@ struct conj {
         uint16_t taken;
         uint16_t parent; /* the part that brought it: $ref, allOf, a branch; CONJ_TOP = none */
         bool open;       /* what it refers to is being added */
-        bool aside;      /* it came with a schema of our own */
+        bool aside;      /* it came with a negation: it looks at no property in the schema's name */
     } part[SCHEMA_PARTS];
 };
 
@@ -128,6 +128,7 @@ const json_t *schema_derived(struct schema *s, const json_t *one);
 /* A schema of values that do not satisfy this one: all of them, or those that can be told. NULL = none can. */
 const json_t *schema_negated(struct schema *s, const json_t *one);
 #define SCHEMA_NOT_PATTERN "\001pattern" /* our own keyword: a string that does not match */
+#define SCHEMA_ASIDE       "\001aside"   /* our own keyword: what comes with it is aside */
 #define SCHEMA_NOT_ENUM    "\001enum"    /* our own keyword: a string that is none of these */
 const json_t *schema_ref(struct schema *s, const char *ref);
 

@@ -157,6 +157,15 @@ static json_t *negate(struct schema *s, const json_t *one, int depth)
     return out;
 }
 
+/* What does not satisfy the schema evaluates nothing in its name. */
+static json_t *negate_aside(struct schema *s, const json_t *one)
+{
+    json_t *opposite = negate(s, one, 0);
+    json_t *out = opposite ? json_pack("{sbs[O]}", SCHEMA_ASIDE, 1, "allOf", opposite) : NULL;
+    json_decref(opposite);
+    return out;
+}
+
 static struct schema_made *made_find(struct schema *s, const json_t *from, bool negated)
 {
     for (uint32_t i = 0; i < s->made_count; i++)
@@ -199,7 +208,7 @@ static void derive_if(struct schema *s, const json_t *one, json_t *all)
     if (!condition || (!then && !otherwise))
         return;
     json_t *yes = json_pack("{s[O]}", "allOf", condition), *no = json_array(),
-           *opposite = negate(s, condition, 0);
+           *opposite = negate_aside(s, condition);
     if (!opposite)
         schema_refuse(s, "the condition of an \"if\" cannot be negated");
     if (then)
@@ -222,7 +231,8 @@ static void derive_dependent(const json_t *one, json_t *all)
     for (int k = 0; k < 2; k++)
         json_object_foreach(json_object_get(one, words[k]), name, v)
         {
-            json_t *with = k ? json_incref(v) : json_pack("{sO}", "required", v);
+            json_t *with =
+                k ? json_pack("{s[s]s[O]}", "required", name, "allOf", v) : json_pack("{sO}", "required", v);
             json_array_append_new(all, json_pack("{s[{s{sb}}O]}", "anyOf", "properties", name, 0, with));
             json_decref(with);
         }
@@ -243,7 +253,7 @@ const json_t *schema_derived(struct schema *s, const json_t *one)
     json_t *all = json_array(), *out;
     /* A type that is excluded is a keyword of its own here. */
     if (opposite && !(json_object_size(opposite) == 1 && json_object_get(opposite, "type"))) {
-        json_t *negated = negate(s, opposite, 0);
+        json_t *negated = negate_aside(s, opposite);
         if (!negated)
             schema_refuse(s, "this \"not\" cannot be followed");
         json_array_append(all, negated);

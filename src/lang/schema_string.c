@@ -6,23 +6,55 @@
 
 #include <string.h>
 
-/* Each format of the draft as a pattern: all of it, or a part of it that is certain to be right. */
-/* Years from 1000 on: some programs know no earlier ones. */
+/* Each format of the draft as a pattern: all of it, or a part of it that is certain to be right. F_LEAP is the 29th of
+ * February; IDN_ is a choice of scripts whose letters need no context. */
+#define F_YEAR "([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+#define F_LEAP "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
 #define F_DATE                                                                                               \
-    "([1-9][0-9]{3}-(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|[1-9][0-9]{3}-(0[469]|11)-(0[1-9]|[12][0-9]|"  \
-    "30)|"                                                                                                   \
-    "[1-9][0-9]{3}-02-(0[1-9]|1[0-9]|2[0-8])|([1-9][0-9](0[48]|[2468][048]|[13579][26])|"                    \
-    "([2468][048]|[13579][26])00)-02-29)"
-#define F_CLOCK    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"
-#define F_ZONE     "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define F_HOST     "[A-Za-z]([A-Za-z0-9]{0,62})?(\\.[A-Za-z]([A-Za-z0-9]{0,62})?){0,3}"
-#define F_BYTE     "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-#define F_WORD     "[0-9a-fA-F]{1,4}"
-#define F_PATH     "(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*"
-#define F_QUERY    "(\\?([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
-#define F_FRAGMENT "(#([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?"
-#define F_URI      "[A-Za-z][A-Za-z0-9+.-]*://" F_HOST "(:[0-9]{1,5})?" F_PATH F_QUERY F_FRAGMENT
-#define F_MAIL     "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30}(\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30})?@" F_HOST
+    "(" F_YEAR "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"              \
+    "02-(0[1-9]|1[0-9]|2[0-8]))|" F_LEAP ")"
+#define F_CLOCK "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,15})?"
+#define F_ZONE  "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define F_N     "[0-9]{1,9}"
+#define F_SPAN  "T(" F_N "H(" F_N "M(" F_N "S)?)?|" F_N "M(" F_N "S)?|" F_N "S)"
+#define F_LABEL "([A-Za-z0-9]{1,63}|[A-Za-z0-9](-?[A-Za-z0-9]){0,31})"
+#define F_HOST  "(" F_LABEL "\\.){0,3}[0-9]{0,8}[A-Za-z](-?[A-Za-z0-9]){0,20}"
+#define IDN_LETTER                                                                                           \
+    "a-z0-9\\u00e0-\\u00f6\\u03b1-\\u03c9\\u0430-\\u044f\\u3042-\\u3082\\u4e00-\\u9fa5\\uac00-\\ud7a3"
+#define IDN_HOST "[" IDN_LETTER "]{1,8}(\\.[" IDN_LETTER "]{1,8}){0,4}\\.?[a-z\\u4e00-\\u9fa5\\uac00-\\ud7a3]"
+#define F_BYTE   "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define F_IPV4   F_BYTE "(\\." F_BYTE "){3}"
+#define F_WORD   "[0-9a-fA-F]{1,4}"
+#define F_MORE   "(:" F_WORD ")"
+#define F_LESS   "(" F_WORD ":)"
+#define F_IPV6                                                                                               \
+    "(" F_LESS "{7}(:|" F_WORD ")|::(" F_WORD F_MORE "{0,6})?|" F_LESS "{1}" F_MORE "{1,6}|" F_LESS          \
+    "{2}" F_MORE "{1,5}|" F_LESS "{3}" F_MORE "{1,4}|" F_LESS "{4}" F_MORE "{1,3}|" F_LESS "{5}" F_MORE      \
+    "{1,2}|" F_LESS "{6}" F_MORE "|" F_LESS "{1,6}:|(" F_LESS "{6}|::" F_LESS "{0,5}|" F_LESS "{1}:" F_LESS  \
+    "{0,4}|" F_LESS "{2}:" F_LESS "{0,3}|" F_LESS "{3}:" F_LESS "{0,2}|" F_LESS "{4}:" F_LESS "?|" F_LESS    \
+    "{5}:)" F_IPV4 ")"
+
+/* RFC 3986, with `more` beside the characters that a name may have. */
+#define F_HEX            "|%[0-9A-Fa-f]{2})"
+#define F_PLAIN          "A-Za-z0-9._~!$&'()*+,;=\\-"
+#define F_CHAR(more)     "([" F_PLAIN ":@" more "]" F_HEX
+#define F_SEGMENTS(more) "(/" F_CHAR(more) "*)*"
+#define F_ABSOLUTE(more) "/(" F_CHAR(more) "+" F_SEGMENTS(more) ")?"
+#define F_AUTHORITY(more)                                                                                    \
+    "//(([" F_PLAIN ":" more "]" F_HEX "*@)?(([" F_PLAIN more "]" F_HEX "*|\\[" F_IPV6 "\\])(:[0-9]{0,5})?"
+#define F_TAIL(more)   "(\\?([" F_PLAIN ":@/?" more "]" F_HEX "*)?(#([" F_PLAIN ":@/?" more "]" F_HEX "*)?"
+#define F_ROOTED(more) F_AUTHORITY(more) F_SEGMENTS(more) "|" F_ABSOLUTE(more)
+#define F_URI(more)                                                                                          \
+    "[A-Za-z][A-Za-z0-9+.-]*:(" F_ROOTED(more) "|" F_CHAR(more) "+" F_SEGMENTS(more) ")" F_TAIL(more)
+#define F_REFERENCE(more)                                                                                    \
+    F_URI(more) "|(" F_ROOTED(more) "|(([" F_PLAIN "@" more "]" F_HEX "+" F_SEGMENTS(more) ")?)" F_TAIL(more)
+#define F_IRI "\\u00c0-\\u1fff\\u2030-\\u205e\\u2070-\\ud7ff\\u{10000}-\\u{1fffd}"
+
+#define F_ATOM     "A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-"
+#define F_VARIABLE "[A-Za-z0-9_](\\.?([A-Za-z0-9_]" F_HEX ")*(:[1-9][0-9]{0,2}|\\*)?"
+#define F_PIECE                                                                                              \
+    "(([A-Za-z0-9 _,:;=@/.-]|\\\\[dDwWsS.*+?()|$^\\\\]|\\[\\^?(a-z|A-Z|0-9|[a-zA-Z0-9_ "                     \
+    "])+\\])([*+?]|\\{[1-9]\\})?)"
 
 const char *schema_format(const char *name)
 {
@@ -32,26 +64,24 @@ const char *schema_format(const char *name)
         {"date", F_DATE},
         {"time", F_CLOCK F_ZONE},
         {"date-time", F_DATE "T" F_CLOCK F_ZONE},
-        {"duration", "P([0-9]{1,9}W|[0-9]{1,9}Y([0-9]{1,9}M([0-9]{1,9}D)?)?(T[0-9]{1,9}H([0-9]{1,9}M)?)?|"
-                     "[0-9]{1,9}M([0-9]{1,9}D)?|[0-9]{1,9}D|(T([0-9]{1,9}H([0-9]{1,9}M([0-9]{1,9}S)?)?|"
-                     "[0-9]{1,9}M([0-9]{1,9}S)?|[0-9]{1,9}S)))"},
-        {"email", F_MAIL},
-        {"idn-email", F_MAIL},
+        {"duration",
+         "P(" F_N "W|(" F_N "D|" F_N "M(" F_N "D)?|" F_N "Y(" F_N "M(" F_N "D)?)?)(" F_SPAN ")?|" F_SPAN ")"},
+        {"email", "[" F_ATOM "]{1,20}(\\.[" F_ATOM "]{1,20}){0,2}@" F_HOST},
+        {"idn-email", "[" F_ATOM F_IRI "]{1,9}(\\.[" F_ATOM F_IRI "]{1,9})?@(" F_HOST "|" IDN_HOST ")"},
         {"hostname", F_HOST},
-        {"idn-hostname", F_HOST},
-        {"ipv4", F_BYTE "(\\." F_BYTE "){3}"},
-        {"ipv6",
-         "(" F_WORD ":){7}" F_WORD "|::(" F_WORD "(:" F_WORD "){0,5})?|(" F_WORD ":){1}(:" F_WORD
-         "){1,5}|(" F_WORD ":){2}(:" F_WORD "){1,4}|(" F_WORD ":){3}(:" F_WORD "){1,3}|(" F_WORD ":){1,6}:"},
-        {"uri", F_URI},
-        {"iri", F_URI},
-        {"uri-template", F_URI},
-        {"uri-reference", F_URI "|" F_PATH F_QUERY F_FRAGMENT},
-        {"iri-reference", F_URI "|" F_PATH F_QUERY F_FRAGMENT},
+        {"idn-hostname", F_HOST "|" IDN_HOST},
+        {"ipv4", F_IPV4},
+        {"ipv6", F_IPV6},
+        {"uri", F_URI("")},
+        {"iri", F_URI(F_IRI)},
+        {"uri-template", "([" F_PLAIN ":@/?#\\[\\]" F_IRI "]|%[0-9A-Fa-f]{2}|\\{[+#./;?&]?" F_VARIABLE
+                         "(," F_VARIABLE ")*\\})*"},
+        {"uri-reference", F_REFERENCE("")},
+        {"iri-reference", F_REFERENCE(F_IRI)},
         {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
         {"json-pointer", "(/([^/~]|~[01])*)*"},
-        {"relative-json-pointer", "(0|[1-9][0-9]{0,3})(#|(/([^/~]|~[01])*)*)"},
-        {"regex", "[A-Za-z0-9 _-]*"},
+        {"relative-json-pointer", "(0|[1-9]{1,3}0?)(#|(/([^/~]|~[01])*)*)"},
+        {"regex", "\\^?(" F_PIECE "|\\((\\?:)?" F_PIECE "+(\\|" F_PIECE "+)*\\)[*+?]?)*\\$?"},
     };
     for (size_t i = 0; name && i < sizeof formats / sizeof *formats; i++)
         if (!strcmp(formats[i].name, name))

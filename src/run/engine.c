@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "run/engine_own.h"
 
+#include <signal.h>
 #include <string.h>
 
 /* ---- clients ---- */
@@ -61,7 +62,6 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
     struct job *j = job_open(g->loaded, &own, e);
     if (!j)
         return -1;
-    j->draft_ok = (g->o.draft + 1) / 2;
     struct stream *s = j->stream;
     s->owners = 2;
     if (engine_queue(g, j, e)) {
@@ -176,6 +176,7 @@ static bool engine_admit(struct engine *g)
     if (!j->made) {
         j->cached = known;
         j->started = clock_now();
+        memcpy(j->luck, g->luck, sizeof j->luck);
     }
     pthread_mutex_unlock(&g->mutex);
     if (g->o.draft_model && g->o.draft) {
@@ -300,7 +301,9 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* everybody has a row in every step */
     g->o.queue = o->queue ? o->queue : 4 * g->o.slots;
     g->o.gap = o->gap > 0 ? o->gap : 0.15;
-    g->o.draft = least(o->draft, ENGINE_DRAFT_MOST);
+    g->o.draft = least(o->draft, GUESS_MOST);
+    g->costs.flat = o->draft_always;
+    luck_begin(g->luck);
     g->room = r->ctx;
     for (uint32_t i = 0; i < r->plan->groups; i++) {
         uint64_t tokens = (uint64_t)(r->pages[i].count - 1) * RUNNER_PAGE;
@@ -329,7 +332,12 @@ static int engine_start(struct engine *g, struct err *e)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
     if (engine_open_picks(g, e) || prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, e))
         return -1;
+    /* signals are the clients' */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     int r = pthread_create(&g->thread, NULL, engine_thread, g);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return r ? err_set(e, ERR_RESOURCE, "cannot start the engine's thread: %s", strerror(r)) : 0;
 }
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "base/err.h"
-#include "run/generate.h"
 #include "run/loaded.h"
 #include "run/prefix.h"
 #include "run/rule.h"
@@ -22,7 +21,10 @@ struct engine_options {
     uint32_t slots; /* streams at once; at most the runner's sequences; 0 = as many */
     uint32_t queue; /* requests that wait; 0 = 4 times the slots */
     double gap;     /* seconds that a running stream may wait for a chunk; 0 = 0.15 */
-    uint32_t draft; /* most tokens guessed ahead where the text repeats itself; 0 = none */
+    /* Most tokens guessed ahead: of a text that the rule prescribes, and where the text repeats itself; 0 = none.
+     * Guesses are made as far as they pay, by what steps have cost and how often guesses came true. */
+    uint32_t draft;
+    bool draft_always; /* as often as they may come true, whatever steps cost */
     /* With `draft`: guesses the rest. It has the same vocabulary, a sequence for every slot and pages for all of
      * them, and is the engine's alone, too. NULL = none. */
     struct loaded *draft_model;
@@ -30,6 +32,13 @@ struct engine_options {
 };
 
 enum { ENGINE_TOP_MOST = 20 };
+
+enum finish_kind {
+    FINISH_STOP,   /* a stop token or a stop string */
+    FINISH_LENGTH, /* as many tokens as were asked for, or the context is full */
+    FINISH_CANCEL
+};
+const char *finish_name(enum finish_kind f);
 
 struct engine_request {
     const int32_t *prompt; /* (n), copied */
@@ -63,6 +72,7 @@ struct stream_news {
     bool context_full;
     struct err err; /* code != 0: it failed */
     uint32_t prompt, cached;
+    uint32_t drafted, accepted, forced;            /* as in the statistics below */
     double queued_seconds, first_seconds, seconds; /* waiting; until the first token; in all */
 };
 
@@ -84,7 +94,7 @@ struct engine_stats {
     uint32_t running, waiting;
     uint64_t submitted, finished, cancelled, failed, refused;
     uint64_t prompt_tokens, cached_tokens, made_tokens, steps, preempted;
-    uint64_t drafted, accepted;
+    uint64_t drafted, accepted, forced; /* guesses verified, come true, of those prescribed by a rule */
     uint32_t pages, pages_free;
     double last_step; /* when it ended, on the monotonic clock */
     struct prefix_stats prefix;

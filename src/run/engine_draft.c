@@ -1,13 +1,16 @@
-/* Guesses of what comes next, before a step verifies them all at once: from the text so far, or from a draft
- * model. A guess is only ever a guess: it counts when it is what the model itself takes at that place with that
- * place's noise. Guesses stand in the job's ids, right after the text. */
+/* Guesses of what comes next, before a step verifies them all at once: from the rule, where it allows but one
+ * text; from the text so far; or from a draft model. A guess is only ever a guess: it counts when it is what the
+ * model itself takes at that place with that place's noise. Guesses stand in the job's ids, right after the text. */
+#include "base/clock.h"
 #include "run/engine_own.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
-    DRAFT_NGRAM = 3, /* tokens that have to agree before what followed them is guessed again */
-    DRAFT_LAG = 32   /* tokens that a draft model may be behind and still guess in this step */
+    DRAFT_LONG = 8,   /* tokens that agree where a repetition is taken to be a sure one */
+    DRAFT_LAG = 32,   /* tokens that a draft model may be behind and still guess in this step */
+    DRAFT_AHEAD = 256 /* tokens that are taken to be still to come where the draft model has to read first */
 };
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -15,29 +18,47 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* How many tokens are worth guessing: what the request can still have, as far as guesses came true lately. */
+/* How many tokens may be guessed: what the request can still have. */
 static uint32_t draft_most(const struct engine *g, const struct job *j)
 {
-    uint32_t most = j->draft_rest ? 0 : j->draft_ok;
-    most = least(most, g->room - (uint32_t)j->ids.len);
+    uint32_t most = least(g->o.draft, g->room - (uint32_t)j->ids.len);
     return least(most, j->request.most - j->made - 1);
 }
 
-/* What came after the last place where the text ended as it does now. */
-static uint32_t draft_repeat(struct job *j, uint32_t most)
+/* What the rule or the text says comes next. */
+static uint32_t draft_look(struct job *j, uint32_t most)
 {
-    int32_t *ids = j->ids.data;
-    size_t n = j->ids.len;
-    if (n <= DRAFT_NGRAM || !most)
-        return 0;
-    for (size_t at = n - DRAFT_NGRAM; at-- > 0;) {
-        if (memcmp(ids + at, ids + n - DRAFT_NGRAM, DRAFT_NGRAM * sizeof *ids) != 0)
-            continue;
-        uint32_t k = least(most, (uint32_t)(n - at) - DRAFT_NGRAM);
-        memcpy(ids + n, ids + at + DRAFT_NGRAM, k * sizeof *ids);
-        return k;
-    }
-    return 0;
+    int32_t *after = j->ids.data + j->ids.len;
+    uint32_t agree = 0, n = (uint32_t)rule_walk_forced(&j->walk, after, most);
+    j->guess_kind = GUESS_RULE;
+    if (n)
+        return n;
+    n = guess_repeat(j->ids.data, (uint32_t)j->ids.len, most, &agree);
+    j->guess_kind = agree >= DRAFT_LONG ? GUESS_LONG : GUESS_SHORT;
+    return n;
+}
+
+/* Seconds for a guess of the draft model; 0 = not known, or of no account. */
+static double draft_price(const struct engine *g)
+{
+    return g->costs.flat ? 0 : g->draft_seconds;
+}
+
+static void draft_measure(double *known, double seconds)
+{
+    *known = *known > 0 ? *known + (seconds < *known ? 0.5 : 0.1) * (seconds - *known) : seconds;
+}
+
+/* Reading what the draft model has missed costs time now and gains some with every token that is still to come. */
+static bool draft_reading_pays(const struct engine *g, const struct job *j, uint32_t behind)
+{
+    struct guess_plan p = {.rows = 1, .tokens = 1};
+    double plain = costs_of(&g->costs, 1), each = draft_price(g), row = g->draft_row;
+    if (each <= 0 || row <= 0)
+        return true;
+    guess_worth(&p, &g->costs, draft_most(g, j), luck_chance(&j->luck[GUESS_MODEL]), each);
+    double with = (costs_of(&g->costs, p.rows) + p.extra) / p.tokens;
+    return behind * row < least(j->request.most - j->made, DRAFT_AHEAD) * (plain - with);
 }
 
 /* Whether the draft model can guess for it now: where it is far behind, it reads first. */
@@ -50,10 +71,14 @@ static bool draft_ready(struct engine *g, struct job *j, uint32_t *rows)
         *rows += behind;
         return *rows <= r->chunk;
     }
+    if (!draft_reading_pays(g, j, behind))
+        return false;
     struct seq_rows part = {.seq = j->guess,
                             .ids = j->ids.data + j->guess->len,
                             .n = least(least(behind - 1, 2 * DRAFT_LAG), r->chunk)};
+    double start = clock_now();
     runner_step(r, &part, 1, &e); /* where that fails it stays behind, and guesses nothing */
+    draft_measure(&g->draft_row, (clock_now() - start) / part.n);
     return false;
 }
 
@@ -68,10 +93,10 @@ static uint32_t draft_round(struct engine *g, uint32_t count)
         struct job *j = g->owner[i];
         size_t n = j->ids.len + j->guessed;
         int32_t id = sampler_pick(j->sampler, logits, j->ids.data, n, n, NULL, &e);
-        if (id < 0)
+        if (id < 0 || (uint32_t)id >= g->loaded->model->plan.out_width)
             continue;
         j->ids.data[n] = id;
-        if (++j->guessed == draft_most(g, j))
+        if (++j->guessed >= j->guess_most)
             continue;
         g->owner[on] = j;
         g->parts[on++] = (struct seq_rows){.seq = j->guess, .ids = j->ids.data + n, .n = 1, .outs = 1};
@@ -79,19 +104,64 @@ static uint32_t draft_round(struct engine *g, uint32_t count)
     return on;
 }
 
+/* Lets the draft model guess for those who stand in g->owner; the first round has so many rows. */
+static void draft_rounds(struct engine *g, uint32_t count, uint32_t rows)
+{
+    while (count) {
+        double start = clock_now();
+        uint32_t on = draft_round(g, count);
+        if (rows <= 2 * count) /* one that reads what it missed says little of the price of a guess */
+            draft_measure(&g->draft_seconds, (clock_now() - start) / count);
+        rows = count = on;
+    }
+}
+
+/* A job's part in the plan; true where it is the draft model's turn. */
+static bool draft_plan(struct engine *g, struct job *j, struct guess_plan *p, uint32_t *rows)
+{
+    uint32_t most = draft_most(g, j);
+    uint32_t n = draft_look(j, most);
+    j->shadow = n ? j->ids.data[j->ids.len] : -1;
+    if (n) {
+        j->guessed = guess_worth(p, &g->costs, n, luck_chance(&j->luck[j->guess_kind]), 0);
+        return false;
+    }
+    /* a sampler with a state, or a rule, would have to be taken back */
+    if (!most || !j->guess || j->walk.state || j->request.sampler.mirostat > 0)
+        return false;
+    if (j->draft_rest && !g->costs.flat) {
+        j->draft_rest--;
+        return false;
+    }
+    j->guess_kind = GUESS_MODEL;
+    struct guess_plan trial = *p;
+    j->guess_most = guess_worth(&trial, &g->costs, most, luck_chance(&j->luck[GUESS_MODEL]), draft_price(g));
+    if (!j->guess_most) { /* looked at again later, each time after a longer while and with fading doubts */
+        j->draft_pause = least(2 * j->draft_pause + DRAFT_LAG, 1 << 20);
+        j->draft_rest = j->draft_pause;
+        g->draft_seconds *= 0.9;
+        return false;
+    }
+    if (!draft_ready(g, j, rows))
+        return false;
+    *p = trial;
+    return true;
+}
+
 void engine_guess(struct engine *g)
 {
+    struct guess_plan plan = {0};
     uint32_t count = 0, rows = 0;
     for (uint32_t i = 0; i < g->count; i++) {
         struct job *j = g->running[i];
         j->guessed = 0;
-        if (j->ids.len - j->seq->len != 1)
-            continue;
-        uint32_t most = draft_most(g, j);
-        j->guessed = draft_repeat(j, most);
-        /* a sampler with a state, or a rule, would have to be taken back */
-        if (!most || j->guessed || !j->guess || j->walk.state || j->request.sampler.mirostat > 0 ||
-            !draft_ready(g, j, &rows))
+        j->shadow = -1;
+        plan.rows += j->ids.len - j->seq->len == 1;
+    }
+    plan.tokens = plan.rows;
+    for (uint32_t i = 0; i < g->count && g->o.draft; i++) {
+        struct job *j = g->running[i];
+        if (j->ids.len - j->seq->len != 1 || !draft_plan(g, j, &plan, &rows))
             continue;
         g->owner[count] = j;
         g->parts[count++] = (struct seq_rows){.seq = j->guess,
@@ -99,25 +169,39 @@ void engine_guess(struct engine *g)
                                               .n = (uint32_t)j->ids.len - j->guess->len,
                                               .outs = 1};
     }
-    while (count)
-        count = draft_round(g, count);
+    draft_rounds(g, count, rows);
 }
 
-/* Guesses that come true may grow longer; those that fail grow shorter and pause. */
-void engine_learn(const struct engine *g, struct job *j, uint32_t right)
+static void draft_note(struct engine *g, struct job *j, bool right)
 {
-    enum { REST = 4 }; /* steps */
+    luck_note(&j->luck[j->guess_kind], right);
+    luck_note(&g->luck[j->guess_kind], right);
+}
+
+void engine_learn(struct engine *g, struct job *j, uint32_t right)
+{
     if (j->guess)
         seq_truncate(j->guess, j->seq->len);
-    j->draft_rest -= j->draft_rest > 0;
-    if (!j->draft)
-        return;
-    if (right == j->draft)
-        j->draft_ok = least(j->draft_ok * 2, g->o.draft);
-    else if (!right) {
-        j->draft_ok = j->draft_ok > 1 ? j->draft_ok / 2 : 1;
-        j->draft_rest = REST;
+    for (uint32_t i = 0; i < right; i++)
+        draft_note(g, j, true);
+    if (right < j->draft)
+        draft_note(g, j, false);
+    else if (!j->draft && j->shadow >= 0) /* what was not worth a row costs nothing to look at */
+        draft_note(g, j, j->ids.data[j->ids.len - 1] == j->shadow);
+    j->drafted += j->draft;
+    j->accepted += right;
+    j->forced += j->guess_kind == GUESS_RULE ? right : 0;
+}
+
+void engine_learn_cost(struct engine *g, uint32_t parts, double seconds)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < parts; i++) {
+        if (g->parts[i].n != 1 + g->owner[i]->draft) /* a prompt */
+            return;
+        rows += g->parts[i].n;
     }
+    costs_note(&g->costs, rows, seconds);
 }
 
 /* Both vocabularies have to be the same, or a guess would be another word. */

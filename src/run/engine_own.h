@@ -4,8 +4,6 @@
 
 #include "run/job.h"
 
-enum { ENGINE_DRAFT_MOST = 16 };
-
 /* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else
  * is the thread's own, or does not change. */
 struct engine {
@@ -29,6 +27,9 @@ struct engine {
     struct step_pick *pick; /* (the runner's most_outs): how the device chooses tokens; NULL: it does not */
     struct pick_seen *seen; /* (most_outs, PICK_SEEN_MOST) */
     bool news;              /* somebody has tokens that its client has not been told of */
+    struct luck luck[GUESS_KINDS]; /* of all requests: what a new one begins with */
+    struct step_costs costs;
+    double draft_seconds, draft_row; /* of the draft model: a guess, a row that it reads */
 };
 
 /* One step over everything that runs. */
@@ -43,6 +44,8 @@ bool engine_make_room(struct engine *g, uint32_t pages);
 /* Guesses for everybody who decodes. */
 void engine_guess(struct engine *g);
 /* So many of the job's guesses were right, and its sequence holds just those. */
-void engine_learn(const struct engine *g, struct job *j, uint32_t right);
+void engine_learn(struct engine *g, struct job *j, uint32_t right);
+/* A step took so long. */
+void engine_learn_cost(struct engine *g, uint32_t parts, double seconds);
 int engine_check_draft(const struct loaded *l, const struct loaded *draft, uint32_t slots, uint32_t room,
                        struct err *e);

@@ -169,9 +169,11 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     int whole = rule_walk_next(&j->walk, &mask, e);
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;
-    *id = r->pick ? *r->pick : sampler_pick(j->sampler, r->logits, j->ids.data, len, len, mask, e);
+    *id = r->pick ? *r->pick : rule_walk_only(&j->walk, mask);
     if (*id < 0 && r->pick)
         err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
+    else if (*id < 0)
+        *id = sampler_pick(j->sampler, r->logits, j->ids.data, len, len, mask, e);
     int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, r->logits, e);
     if (end)
         return end < 0 ? TOOK_ERROR : TOOK_STOP;
@@ -210,6 +212,7 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
     pthread_mutex_lock(&g->mutex);
     g->stats.drafted += j->draft;
     g->stats.accepted += right;
+    g->stats.forced += j->guess_kind == GUESS_RULE ? right : 0;
     g->stats.made_tokens += j->made - made;
     if (!made && j->made) {
         g->stats.cached_tokens += j->cached;
@@ -235,6 +238,7 @@ static void engine_measure(struct engine *g, uint32_t parts, double seconds)
         prompt += g->owner[i]->made ? 0 : p->n;
         read += p->n > 1 && !g->owner[i]->draft ? p->n : 0;
     }
+    engine_learn_cost(g, parts, seconds);
     if (read >= STEP_CHUNK_LEAST)
         g->row_seconds = g->row_seconds > 0 ? 0.7 * g->row_seconds + 0.3 * seconds / rows : seconds / rows;
     pthread_mutex_lock(&g->mutex);

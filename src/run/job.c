@@ -7,6 +7,11 @@
 #include <string.h>
 #include <time.h>
 
+const char *finish_name(enum finish_kind f)
+{
+    return f == FINISH_STOP ? "stop" : f == FINISH_LENGTH ? "length" : "cancelled";
+}
+
 static void stream_free(struct stream *s)
 {
     pthread_mutex_destroy(&s->mutex);
@@ -252,6 +257,9 @@ void job_finish(struct job *j, const struct job_end *end)
     s->state.finish = end->finish;
     s->state.context_full = end->context_full;
     s->state.cached = j->cached;
+    s->state.drafted = j->drafted;
+    s->state.accepted = j->accepted;
+    s->state.forced = j->forced;
     if (end->err)
         s->state.err = *end->err;
     s->state.queued_seconds = (j->started > 0 ? j->started : now) - j->submitted;

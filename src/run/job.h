@@ -4,6 +4,7 @@
 #pragma once
 
 #include "run/engine.h"
+#include "run/guess.h"
 #include "run/stop.h"
 
 #include <pthread.h>
@@ -47,9 +48,13 @@ struct job {
     double submitted, started, first;
     struct seq *guess;   /* the draft model's, while it runs; NULL = none */
     uint32_t guessed;    /* guesses that stand after ids */
-    uint32_t draft;      /* how many of them the step verifies */
-    uint32_t draft_ok;   /* how many it may guess: adapts */
-    uint32_t draft_rest; /* steps to sit out after guesses that failed */
+    uint32_t guess_most; /* how many the draft model is to make */
+    enum guess_kind guess_kind;
+    int32_t shadow; /* the first guess, verified or not; -1 = none */
+    uint32_t draft; /* how many of the guesses the step verifies */
+    struct luck luck[GUESS_KINDS];
+    uint32_t draft_rest, draft_pause;   /* tokens until the draft model is thought of again; the last pause */
+    uint32_t drafted, accepted, forced; /* guesses verified, come true, of those by the rule */
 };
 
 /* The request's `most` is the real one: what the answer can have at most. */

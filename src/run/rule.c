@@ -24,6 +24,7 @@ int rule_open(struct rule **out, struct constraint *c, const struct constraint_v
         rule_drop(r);
         return -1;
     }
+    constraint_warm(r->bound); /* here, and not in a step that others wait for */
     *out = r;
     return 0;
 }
@@ -50,7 +51,8 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
     *w = (struct rule_walk){.rule = rule_share(r)};
     if (!r)
         return 0;
-    w->mask = mem_zalloc((vocab + 31) / 32, sizeof *w->mask);
+    w->words = (vocab + 31) / 32;
+    w->mask = mem_zalloc(w->words, sizeof *w->mask);
     if (!w->mask)
         return err_memory(e, "a constraint's mask", vocab / 8);
     return (w->state = constraint_state_open(r->bound, e)) ? 0 : -1;
@@ -79,7 +81,24 @@ int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
     return -1;
 }
 
+int32_t rule_walk_only(const struct rule_walk *w, const uint32_t *mask)
+{
+    int32_t only = -1;
+    for (uint32_t i = 0; mask && i < w->words; i++) {
+        uint32_t bits = mask[i];
+        if (bits && (only >= 0 || (bits & (bits - 1))))
+            return -1;
+        only = bits ? (int32_t)(32 * i) + __builtin_ctz(bits) : only;
+    }
+    return only;
+}
+
 int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e)
 {
     return w->state ? constraint_accept(w->state, id, e) : 0;
+}
+
+size_t rule_walk_forced(struct rule_walk *w, int32_t *out, size_t cap)
+{
+    return w->state && cap ? constraint_forced_tokens(w->state, out, cap) : 0;
 }

@@ -18,11 +18,16 @@ void rule_drop(struct rule *r); /* NULL is nothing */
 struct rule_walk {
     struct rule *rule;
     struct constraint_state *state;
-    uint32_t *mask; /* (vocab + 31) / 32 */
+    uint32_t *mask; /* (words), a bit for each token */
+    uint32_t words;
 };
 
 int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct err *e);
 void rule_walk_close(struct rule_walk *w);
 /* 0: *mask says what may come next (NULL: everything); 1: the text is whole and nothing can follow. */
 int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e);
+/* The only token that a mask of rule_walk_next allows; -1 = there are others, or no mask. */
+int32_t rule_walk_only(const struct rule_walk *w, const uint32_t *mask);
+/* Tokens of the only text that may come next, as far as it is the only one; up to cap. */
+size_t rule_walk_forced(struct rule_walk *w, int32_t *out, size_t cap);
 int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e);

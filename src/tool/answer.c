@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "tool/answer.h"
 
-#include "base/log.h"
 #include "run/memory.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
@@ -56,37 +55,97 @@ int answer_prompt_ids(const struct loaded *l, const struct answer_prompt *p, str
     return failed ? -1 : 0;
 }
 
-struct stream {
+/* What is known of an answer while it is made. */
+struct progressing {
     const struct answer_options *o;
+    struct engine *engine;
     struct progress bar;
+    uint64_t read_before; /* tokens of prompts, before this one */
+    bool read;            /* the prompt has been read: the engine's thread says so */
 };
 
-static void stream_text(void *arg, const char *text, size_t n)
+/* On the engine's thread, between two steps. */
+static void answer_wake(void *arg)
 {
-    struct stream *s = arg;
-    if (s->o->quiet)
+    struct progressing *p = arg;
+    if (!p->read && p->o->prompt_done)
+        p->o->prompt_done(p->o->arg);
+    p->read = true;
+}
+
+static void answer_show(const struct progressing *p, const struct stream_news *news)
+{
+    if (p->o->quiet || !news->text_length)
         return;
-    tool_write(text, n);
+    tool_write(news->text, news->text_length);
     if (tool_flush()) /* nobody reads any more: main says so at the end */
         interrupted = 1;
 }
 
-static void stream_prompt(void *arg, uint32_t done, uint32_t of)
+static int answer_keep(struct generation *out, const struct stream_news *news, struct err *e)
 {
-    struct stream *s = arg;
-    progress_show(&s->bar, (double)done / of, NULL);
-    if (done < of)
-        return;
-    progress_end(&s->bar);
-    if (s->o->prompt_done)
-        s->o->prompt_done(s->o->arg);
+    buf_add(&out->text, news->text, news->text_length);
+    for (size_t i = 0; i < news->count; i++)
+        if (ids_add(&out->ids, news->ids[i], e))
+            return -1;
+    return out->text.failed ? err_memory(e, "the text", out->text.len) : 0;
 }
 
-int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const struct answer_options *o,
-               struct generation *g, struct err *e)
+/* Nothing has come for a moment: the prompt's bar moves. */
+static void answer_wait(struct progressing *p, uint32_t prompt)
 {
-    struct stream stream = {.o = o};
-    struct generate_options options = {
+    struct engine_stats s;
+    engine_stats(p->engine, &s);
+    if (s.prompt_tokens > p->read_before)
+        progress_show(&p->bar, (double)(s.prompt_tokens - p->read_before) / prompt, NULL);
+}
+
+/* Reads the stream to its end. */
+static int answer_follow(struct progressing *p, struct stream *s, uint32_t prompt, struct generation *out,
+                         struct err *e)
+{
+    const double moment = 0.05; /* s: how soon Ctrl-C is seen */
+    struct stream_news news = {0};
+    int failed = 0;
+    while (!news.done) {
+        if (interrupted || failed)
+            stream_cancel(s);
+        if (!stream_look(s, moment, &news)) {
+            if (!out->ids.len)
+                answer_wait(p, prompt);
+            continue;
+        }
+        progress_end(&p->bar);
+        answer_show(p, &news);
+        failed = failed || answer_keep(out, &news, e);
+    }
+    out->finish = news.finish;
+    out->context_full = news.context_full;
+    out->prompt = news.prompt;
+    out->cached = news.cached;
+    out->drafted = news.drafted;
+    out->accepted = news.accepted;
+    out->forced = news.forced;
+    out->first_seconds = news.first_seconds;
+    out->decode_seconds = news.seconds - news.first_seconds;
+    if (!failed && news.err.code) {
+        *e = news.err;
+        failed = -1;
+    }
+    if (!failed && news.finish == FINISH_CANCEL && !out->ids.len)
+        failed = err_set(e, ERR_INTERRUPTED, "interrupted");
+    return failed;
+}
+
+int answer_run(struct engine *g, const struct ids *prompt, const struct answer_options *o,
+               struct generation *out, struct err *e)
+{
+    struct progressing p = {.o = o, .engine = g};
+    struct engine_stats before;
+    struct stream *s;
+    struct engine_request r = {
+        .prompt = prompt->data,
+        .n = (uint32_t)prompt->len,
         .sampler = *o->sampler,
         .most = o->most,
         .stop_strings = o->stop_strings,
@@ -94,15 +153,25 @@ int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const 
         .rule = o->rule,
         .ignore_eog = o->ignore_eog,
         .show_special = o->special,
-        .text = stream_text,
-        .arg = &stream,
-        .feed = {.progress = stream_prompt, .arg = &stream, .cancel = &interrupted},
+        .wake = answer_wake,
+        .arg = &p,
     };
+    engine_stats(g, &before);
+    p.read_before = before.prompt_tokens;
     interrupted = 0;
-    progress_start(&stream.bar, "reading the prompt");
-    int r = generate(s, l, prompt->data, (uint32_t)prompt->len, &options, g, e);
-    progress_end(&stream.bar);
-    return r;
+    if (engine_submit(g, &r, &s, e))
+        return -1;
+    progress_start(&p.bar, "reading the prompt");
+    int failed = answer_follow(&p, s, r.n, out, e);
+    progress_end(&p.bar);
+    stream_close(s);
+    return failed;
+}
+
+void generation_free(struct generation *g)
+{
+    buf_free(&g->text);
+    ids_free(&g->ids);
 }
 
 static double rate(double n, double seconds)
@@ -120,8 +189,10 @@ void answer_stats(const struct loaded *l, const struct generation *g)
             "prompt   %8u tokens, %u of them cached, %.1f tok/s\n"
             "first    %8.0f ms to the first token\n"
             "answer   %8zu tokens, %.1f tok/s (%s)\n"
+            "guesses  %8u verified, %u came true (%u of them prescribed)\n"
             "memory   %8.0f MB resident, %u tokens of context take %.0f MB\n",
-            1e3 * l->seconds, g->prompt, g->cached, rate(g->prompt - g->cached, g->prompt_seconds),
+            1e3 * l->seconds, g->prompt, g->cached, rate(g->prompt - g->cached, g->first_seconds),
             1e3 * g->first_seconds, g->ids.len, rate(after_first, g->decode_seconds), finish_name(g->finish),
-            1e-6 * (double)m.resident, l->runner->ctx, 1e-6 * (double)l->kv_bytes * l->runner->ctx);
+            g->drafted, g->accepted, g->forced, 1e-6 * (double)m.resident, l->runner->ctx,
+            1e-6 * (double)l->kv_bytes * l->runner->ctx);
 }

@@ -2,7 +2,7 @@
  * `quern run` with a prompt and by the chat. */
 #pragma once
 
-#include "run/generate.h"
+#include "run/engine.h"
 #include "run/loaded.h"
 
 #include <jansson.h>
@@ -17,7 +17,7 @@ struct answer_options {
     bool quiet;        /* nothing is streamed: --json */
     bool special;      /* show control tokens */
     bool ignore_eog;
-    void (*prompt_done)(void *arg); /* called between the two phases; may be NULL */
+    void (*prompt_done)(void *arg); /* called once, between two steps, after the prompt's last; may be NULL */
     void *arg;
 };
 
@@ -31,14 +31,27 @@ struct answer_prompt {
 };
 int answer_prompt_ids(const struct loaded *l, const struct answer_prompt *p, struct ids *out, struct err *e);
 
+struct generation {
+    struct buf text; /* all of it */
+    struct ids ids;  /* what was sampled, stop token included */
+    enum finish_kind finish;
+    bool context_full;                    /* FINISH_LENGTH because the context ended */
+    uint32_t prompt;                      /* tokens of the prompt */
+    uint32_t cached;                      /* of which this many were known */
+    uint32_t drafted, accepted, forced;   /* guesses verified, come true, of those prescribed by the rule */
+    double first_seconds, decode_seconds; /* until the first token, after it */
+};
+
 /* Ctrl-C sets a flag while an answer is made (again within it: exits at once). */
 void answer_catch_interrupts(void);
 bool answer_interrupted(void);
 /* Before a new question: the Ctrl-C that ended the last answer has done its work. */
 void answer_forget_interrupt(void);
 
-int answer_run(struct loaded *l, struct seq *s, const struct ids *prompt, const struct answer_options *o,
-               struct generation *g, struct err *e);
+/* Appends to *out, which the caller zeroes first and frees afterwards; after an error it holds what came before. */
+int answer_run(struct engine *g, const struct ids *prompt, const struct answer_options *o,
+               struct generation *out, struct err *e);
+void generation_free(struct generation *g);
 
 /* "prompt 31 tokens, 350 tok/s; answer 128 tokens, 40.1 tok/s; ..." on stderr */
 void answer_stats(const struct loaded *l, const struct generation *g);

@@ -36,12 +36,14 @@ static int side_ask(struct side *s, struct loaded *l, const char *text, const st
     p.raw = args_flag(a, "raw") || !l->chat;
     struct answer_options o = {.sampler = &sampling.params, .quiet = true};
     o.most = (uint32_t)args_int(a, "predict", COMPARE_TOKENS);
-    struct seq *seq = load_predicts(l->model, l->store->path, e) ? NULL : seq_open(l->runner, e);
-    int failed = !seq || sampling_read(a, &l->defaults, &sampling, e) ||
-                 answer_prompt_ids(l, &p, &prompt, e) || answer_run(l, seq, &prompt, &o, &s->g, e);
+    struct engine *engine = NULL;
+    int failed = load_predicts(l->model, l->store->path, e) ||
+                 engine_open(&engine, l, &(struct engine_options){.slots = 1}, e) ||
+                 sampling_read(a, &l->defaults, &sampling, e) || answer_prompt_ids(l, &p, &prompt, e) ||
+                 answer_run(engine, &prompt, &o, &s->g, e);
     if (!failed && s->g.finish == FINISH_CANCEL)
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
-    seq_close(seq);
+    engine_close(engine);
     ids_free(&prompt);
     return failed ? -1 : 0;
 }

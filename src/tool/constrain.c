@@ -4,8 +4,9 @@
 #include "base/log.h"
 
 #include <jansson.h>
+#include <string.h>
 
-enum { CONSTRAIN_FILE_MOST = 4 << 20 };
+enum { CONSTRAIN_FILE_MOST = 4 << 20, CONSTRAIN_CHOICES = 256 };
 
 /* The error of a compiler says what is wrong; this says in which file. */
 static void constrain_name_file(const char *file, struct err *e)
@@ -29,25 +30,55 @@ static struct constraint *constrain_schema(const struct buf *text, struct err *e
     return c;
 }
 
+/* --json-schema and --grammar name a file. */
+static struct constraint *constrain_file(const char *file, bool is_schema, struct err *e)
+{
+    struct buf text = {.max = CONSTRAIN_FILE_MOST};
+    struct constraint *c = NULL;
+    if (!file_read(file, &text, e)) {
+        c = is_schema ? constrain_schema(&text, e)
+                      : constraint_from_gbnf(text.data ? text.data : "", text.len, e);
+        if (!c)
+            constrain_name_file(file, e);
+    }
+    buf_free(&text);
+    return c;
+}
+
+static struct constraint *constrain_choices(const struct args *a, struct err *e)
+{
+    const char *texts[CONSTRAIN_CHOICES];
+    size_t n = 0;
+    int at = 0;
+    for (const char *text; (text = args_next(a, "choice", &at));) {
+        if (n == CONSTRAIN_CHOICES) {
+            err_set(e, ERR_USAGE, "more than %d of --choice", CONSTRAIN_CHOICES);
+            return NULL;
+        }
+        texts[n++] = text;
+    }
+    return constraint_from_choices(texts, n, e);
+}
+
 int constrain_read(const struct args *a, struct constraint **out, struct err *e)
 {
-    const char *schema = args_text(a, "json-schema"), *grammar = args_text(a, "grammar");
-    struct buf text = {.max = CONSTRAIN_FILE_MOST};
+    const char *schema = args_text(a, "json-schema"), *grammar = args_text(a, "grammar"),
+               *regex = args_text(a, "regex"), *choice = args_text(a, "choice");
+    bool object = args_flag(a, "json-object");
+    int given = !!schema + !!grammar + !!regex + !!choice + object;
     *out = NULL;
-    if (schema && grammar)
-        return err_set(e, ERR_USAGE, "--json-schema and --grammar cannot both hold: give one of them");
-    if (!schema && !grammar)
+    if (!given)
         return 0;
-    const char *file = schema ? schema : grammar;
-    if (file_read(file, &text, e)) {
-        buf_free(&text);
-        return -1;
-    }
-    *out =
-        schema ? constrain_schema(&text, e) : constraint_from_gbnf(text.data ? text.data : "", text.len, e);
-    buf_free(&text);
-    if (!*out)
-        constrain_name_file(file, e);
+    if (given > 1)
+        return err_set(e, ERR_USAGE,
+                       "--json-schema, --json-object, --grammar, --regex and --choice cannot hold together: "
+                       "give one of them");
+    if (schema || grammar)
+        *out = constrain_file(schema ? schema : grammar, schema, e);
+    else if (regex)
+        *out = constraint_from_regex(regex, strlen(regex), e);
+    else
+        *out = choice ? constrain_choices(a, e) : constraint_from_json_object(e);
     return *out ? 0 : -1;
 }
 

@@ -1,4 +1,4 @@
-/* What the answer has to be, from the command line: a JSON schema or a grammar. */
+/* What the answer has to be, from the command line: JSON, a grammar, a pattern, or one of a few texts. */
 #pragma once
 
 #include "run/loaded.h"
@@ -8,8 +8,11 @@
 /* Rows for a verb's option table. */
 #define CONSTRAIN_OPTIONS                                                                                    \
     {"json-schema", 0, ARG_TEXT, "FILE", "the answer is JSON that this schema accepts", 0, 0},               \
+        {"json-object", 0, ARG_FLAG, NULL, "the answer is a JSON object", 0, 0},                             \
+        {"grammar", 0, ARG_TEXT, "FILE", "the answer is text that this grammar (GBNF) accepts", 0, 0},       \
+        {"regex", 0, ARG_TEXT, "RE", "the answer as a whole matches this regular expression", 0, 0},         \
     {                                                                                                        \
-        "grammar", 0, ARG_TEXT, "FILE", "the answer is text that this grammar (GBNF) accepts", 0, 0          \
+        "choice", 0, ARG_TEXT, "TEXT", "the answer is this text or another --choice; may be repeated", 0, 0  \
     }
 
 /* Reads and compiles it, before a model is loaded; *out stays NULL where nothing was asked for. */

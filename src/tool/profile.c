@@ -100,7 +100,7 @@ static int profile_phases(struct profile *p, const struct generation *g, struct 
                             .steps = chunks,
                             .rows = read / chunks,
                             .keys = (g->prompt + g->cached) / 2.0,
-                            .wall = g->prompt_seconds};
+                            .wall = g->first_seconds};
     out[1] = (struct phase){.name = "decode",
                             .seconds = p->now,
                             .kernels = &p->kernels,

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "base/buf.h"
-#include "run/generate.h"
 #include "run/loaded.h"
+#include "tool/answer.h"
 
 enum { PROFILE_KERNELS = 64 };
 

@@ -8,6 +8,7 @@
 #include "tool/load.h"
 #include "tool/profile.h"
 #include "tool/sampling.h"
+#include "tool/speculate.h"
 #include "tool/talk.h"
 #include "tool/tool.h"
 
@@ -31,6 +32,7 @@ static const struct arg_option run_options[] = {
     {"profile", 0, ARG_FLAG, NULL, "print where the time went: steps, operations, kernels", 0, 0},
     {"profile-json", 0, ARG_TEXT, "FILE", "write that to a file, as JSON", 0, 0},
     CONSTRAIN_OPTIONS,
+    SPECULATE_OPTIONS,
     SAMPLING_OPTIONS,
     LOAD_OPTIONS,
     {0},
@@ -40,7 +42,8 @@ static const struct arg_option run_options[] = {
 struct run {
     const struct args *a;
     struct loaded *loaded;
-    struct seq *seq;
+    struct engine_options engine_options;
+    struct engine *engine;
     struct sampling sampling;
     const char *stops[RUN_STOPS];
     size_t stop_count;
@@ -103,12 +106,38 @@ static void run_ids_json(struct json *j, const char *key, const struct ids *ids)
     json_end(j, ']');
 }
 
+struct run_figure {
+    const char *key;
+    double value;
+};
+
+static void run_figures_json(struct json *j, const char *key, const struct run_figure *rows, size_t n)
+{
+    json_key(j, key);
+    json_begin(j, '{');
+    for (size_t i = 0; i < n; i++) {
+        json_key(j, rows[i].key);
+        json_num(j, rows[i].value);
+    }
+    json_end(j, '}');
+}
+
 static int run_print_json(const struct run *r, const struct ids *prompt, const struct generation *g,
                           struct err *e)
 {
     struct buf out = {0};
     struct json j = {.out = &out};
     double read = g->prompt - g->cached, after = (double)g->ids.len - 1;
+    const struct run_figure timings[] = {
+        {"load_ms", 1e3 * r->loaded->seconds},
+        {"first_token_ms", 1e3 * g->first_seconds},
+        {"prompt_n", read},
+        {"prompt_tok_s", g->first_seconds > 0 ? read / g->first_seconds : 0},
+        {"n", (double)g->ids.len},
+        {"tok_s", after > 0 && g->decode_seconds > 0 ? after / g->decode_seconds : 0},
+    };
+    const struct run_figure guesses[] = {
+        {"drafted", g->drafted}, {"accepted", g->accepted}, {"forced", g->forced}};
     json_begin(&j, '{');
     json_key(&j, "text");
     json_strn(&j, g->text.data ? g->text.data : "", g->text.len);
@@ -116,24 +145,9 @@ static int run_print_json(const struct run *r, const struct ids *prompt, const s
     run_ids_json(&j, "prompt_ids", prompt);
     json_key(&j, "finish_reason");
     json_str(&j, finish_name(g->finish));
-    json_key(&j, "timings");
-    json_begin(&j, '{');
-    const struct {
-        const char *key;
-        double value;
-    } rows[] = {
-        {"load_ms", 1e3 * r->loaded->seconds},
-        {"first_token_ms", 1e3 * g->first_seconds},
-        {"prompt_n", read},
-        {"prompt_tok_s", g->prompt_seconds > 0 ? read / g->prompt_seconds : 0},
-        {"n", (double)g->ids.len},
-        {"tok_s", after > 0 && g->decode_seconds > 0 ? after / g->decode_seconds : 0},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        json_key(&j, rows[i].key);
-        json_num(&j, rows[i].value);
-    }
-    json_end(&j, '}');
+    run_figures_json(&j, "timings", timings, sizeof timings / sizeof *timings);
+    if (args_text(r->a, "speculate") || args_text(r->a, "draft"))
+        run_figures_json(&j, "speculation", guesses, sizeof guesses / sizeof *guesses);
     json_end(&j, '}');
     buf_char(&out, '\n');
     return tool_print(&out, e);
@@ -191,7 +205,7 @@ static int run_once(struct run *r, struct err *e)
         o.arg = &r->profile;
     }
     answer_catch_interrupts();
-    failed = failed || answer_run(r->loaded, r->seq, &prompt, &o, &g, e);
+    failed = failed || answer_run(r->engine, &prompt, &o, &g, e);
     if (!json && g.text.len && (failed || g.text.data[g.text.len - 1] != '\n'))
         putchar('\n');
     if (!failed && json)
@@ -226,14 +240,15 @@ static int run_talk(struct run *r, struct err *e)
         .set = r->set,
         .verbose = args_flag(r->a, "verbose"),
     };
-    return talk_run(r->loaded, r->seq, &o, e);
+    return talk_run(r->loaded, r->engine, &o, e);
 }
 
 static int run_all(struct run *r, struct err *e)
 {
     bool is_chat = false;
     struct loaded_options o = {0};
-    if (run_read_options(r, e) || run_prompt_text(r, &is_chat, e))
+    if (run_read_options(r, e) || run_prompt_text(r, &is_chat, e) ||
+        speculate_read(r->a, &r->engine_options, &o, e))
         return -1;
     if (is_chat && args_flag(r->a, "json"))
         return err_set(e, ERR_USAGE, "--json needs a prompt (-p TEXT, or standard input)");
@@ -249,7 +264,8 @@ static int run_all(struct run *r, struct err *e)
         return err_set(e, ERR_USAGE, "the prompt is empty");
     struct constraint *c = r->constraint;
     r->constraint = NULL;
-    if (constrain_rule(c, r->loaded, &r->rule, e) || !(r->seq = seq_open(r->loaded->runner, e)))
+    if (constrain_rule(c, r->loaded, &r->rule, e) || speculate_load(r->a, &r->engine_options, r->loaded, e) ||
+        engine_open(&r->engine, r->loaded, &r->engine_options, e))
         return -1;
     return is_chat ? run_talk(r, e) : run_once(r, e);
 }
@@ -259,10 +275,11 @@ static int run_run(const struct args *a, struct err *e)
     static struct run r; /* large: the biases */
     r = (struct run){.a = a, .prompt.max = 64 << 20, .chat_template.max = 4 << 20};
     int result = run_all(&r, e);
-    seq_close(r.seq);
+    engine_close(r.engine);
     profile_free(&r.profile);
     constraint_free(r.constraint);
     rule_drop(r.rule);
+    loaded_close(r.engine_options.draft_model);
     loaded_close(r.loaded);
     json_decref(r.set);
     buf_free(&r.prompt);

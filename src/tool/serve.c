@@ -7,6 +7,7 @@
 #include "hub/name.h"
 #include "serve/server.h"
 #include "tool/load.h"
+#include "tool/speculate.h"
 #include "tool/tool.h"
 
 #include <stdlib.h>
@@ -26,6 +27,7 @@ static const struct arg_option serve_options[] = {
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
+    SPECULATE_OPTIONS,
     LOAD_OPTIONS,
     {0},
 };
@@ -34,6 +36,7 @@ struct serve {
     const struct args *a;
     struct server_options o;
     struct loaded *loaded;
+    struct engine_options engine_options;
     struct engine *engine;
     struct buf key_text, chat_template;
     const char *keys[SERVE_KEYS];
@@ -109,11 +112,13 @@ static int serve_all(struct serve *s, struct err *e)
     if (serve_read(s, e))
         return -1;
     struct loaded_options o = {.chat_template = s->chat_template.data};
-    struct engine_options g = {.slots = (uint32_t)args_int(s->a, "slots", SERVE_SLOTS),
-                               .queue = (uint32_t)args_int(s->a, "queue", 0)};
-    o.runner.seqs = g.slots;
-    if (load_model(&s->loaded, s->a->count ? s->a->words[0] : NULL, &o, s->a, e) ||
-        engine_open(&s->engine, s->loaded, &g, e))
+    struct engine_options *g = &s->engine_options;
+    g->slots = (uint32_t)args_int(s->a, "slots", SERVE_SLOTS);
+    g->queue = (uint32_t)args_int(s->a, "queue", 0);
+    o.runner.seqs = g->slots;
+    if (speculate_read(s->a, g, &o, e) ||
+        load_model(&s->loaded, s->a->count ? s->a->words[0] : NULL, &o, s->a, e) ||
+        speculate_load(s->a, g, s->loaded, e) || engine_open(&s->engine, s->loaded, g, e))
         return -1;
     return server_run(s->loaded, s->engine, &s->o, e);
 }
@@ -123,6 +128,7 @@ static int serve_run(const struct args *a, struct err *e)
     struct serve s = {.a = a, .key_text.max = SERVE_KEY_FILE, .chat_template.max = 4 << 20};
     int result = serve_all(&s, e);
     engine_close(s.engine);
+    loaded_close(s.engine_options.draft_model);
     loaded_close(s.loaded);
     mem_free(s.name);
     buf_free(&s.key_text);

@@ -18,7 +18,7 @@
  * assistant's or the system's. */
 struct talk {
     struct loaded *loaded;
-    struct seq *seq;
+    struct engine *engine;
     const struct talk_options *o;
     struct line *line;
     json_t *messages;
@@ -182,8 +182,8 @@ static void talk_answer(struct talk *t)
     };
     generation_free(&t->last);
     t->last = (struct generation){0};
-    int failed = loaded_prompt(t->loaded, &request, &prompt, &e) ||
-                 answer_run(t->loaded, t->seq, &prompt, &o, &t->last, &e);
+    int failed =
+        loaded_prompt(t->loaded, &request, &prompt, &e) || answer_run(t->engine, &prompt, &o, &t->last, &e);
     putchar('\n');
     if (failed && e.code != ERR_INTERRUPTED)
         log_error("%s", e.text);
@@ -228,9 +228,9 @@ static bool talk_read(struct talk *t, struct buf *message)
     return true;
 }
 
-int talk_run(struct loaded *l, struct seq *s, const struct talk_options *o, struct err *e)
+int talk_run(struct loaded *l, struct engine *g, const struct talk_options *o, struct err *e)
 {
-    struct talk t = {.loaded = l, .seq = s, .o = o, .line = line_open(), .messages = json_array()};
+    struct talk t = {.loaded = l, .engine = g, .o = o, .line = line_open(), .messages = json_array()};
     struct buf message = {.max = 64 << 20};
     if (!t.line || !t.messages)
         err_memory(e, "the chat", 4096);

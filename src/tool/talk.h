@@ -1,7 +1,7 @@
 /* A chat in the terminal: line editing, history, commands that begin with a slash. */
 #pragma once
 
-#include "run/loaded.h"
+#include "run/engine.h"
 #include "tool/sampling.h"
 
 struct talk_options {
@@ -15,4 +15,4 @@ struct talk_options {
     bool verbose;      /* figures after every answer */
 };
 
-int talk_run(struct loaded *l, struct seq *s, const struct talk_options *o, struct err *e);
+int talk_run(struct loaded *l, struct engine *g, const struct talk_options *o, struct err *e);

@@ -76,14 +76,18 @@ def byte_vocab():
 
 
 def gguf_vocab(path):
-    """The vocabulary of a model with a byte-level BPE tokenizer."""
+    """The vocabulary of a model with a byte-level BPE tokenizer, or SentencePiece's."""
     import gguf
     reader = gguf.GGUFReader(path)
     field = lambda name: reader.fields["tokenizer.ggml." + name]
     kept = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
     back = {chr(b): b for b in kept} | {chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in kept)}
     types = field("token_type").contents()
-    tokens = [bytes(back[c] for c in t) if k == 1 else None for t, k in zip(field("tokens").contents(), types)]
+    if field("model").contents() == "llama":  # 6: a byte, written <0x0A>
+        tokens = [bytes([int(t[3:5], 16)]) if k == 6 else t.replace("\u2581", " ").encode() if k == 1 else None
+                  for t, k in zip(field("tokens").contents(), types)]
+    else:
+        tokens = [bytes(back[c] for c in t) if k == 1 else None for t, k in zip(field("tokens").contents(), types)]
     return Vocab(tokens, [field("eos_token_id").contents()])
 
 
@@ -115,6 +119,9 @@ class Constraint:
         if not self.bound:
             lib.constraint_free(C.c_void_p(self.c))
             raise Refused(e.text.decode())
+
+    def warm(self):
+        lib.constraint_warm(C.c_void_p(self.bound))
 
     def close(self):
         lib.constraint_unbind(C.c_void_p(self.bound))

@@ -75,19 +75,24 @@ struct answer {
     struct stream_news last;
 };
 
-/* What the model says when nothing runs beside it, by the plain loop. */
+/* What the model says when nothing runs beside it, by the plainest loop there is. */
 static void answer_alone(struct seq *s, const struct ask *a, struct answer *out)
 {
     struct err e = {0};
-    struct generation g = {0};
-    struct generate_options o = {.sampler = a->r.sampler, .most = a->r.most, .ignore_eog = true};
+    struct sampler *sampler;
     seq_truncate(s, 0);
-    static const struct loaded no_text; /* nothing ends a text but its length */
-    if (generate(s, &no_text, a->r.prompt, a->r.n, &o, &g, &e))
+    assert_int_equal(sampler_open(&sampler, &a->r.sampler, s->runner->plan->out_width, &e), 0);
+    int failed = seq_feed(s, a->r.prompt, a->r.n, NULL, &e);
+    for (out->n = 0; !failed && out->n < a->r.most; out->n++) {
+        const float *logits = runner_results(s->runner, &e);
+        int32_t *id = &out->ids[out->n];
+        *id = logits ? sampler_pick(sampler, logits, s->ids, s->len, s->len, NULL, &e) : -1;
+        struct seq_rows row = {.seq = s, .ids = id, .n = 1, .outs = 1};
+        failed = *id < 0 || runner_step(s->runner, &row, 1, &e);
+    }
+    sampler_close(sampler);
+    if (failed)
         fail_msg("%s", e.text);
-    memcpy(out->ids, g.ids.data, g.ids.len * sizeof *out->ids);
-    out->n = g.ids.len;
-    generation_free(&g);
 }
 
 static struct stream *submit(struct engine *g, const struct engine_request *r)
@@ -192,6 +197,7 @@ static void batched_is_alone(void **state)
             assert_true(plain.cached_tokens > 0);
             assert_int_equal(plain.drafted, 0);
             o.draft = 8;
+            o.draft_always = true;
             struct engine_stats drafted = run_batch(&setting, &o);
             assert_true(drafted.drafted > 0);
             if (!sampled) /* small models say the same again and again */
@@ -211,7 +217,8 @@ static void draft_models_guess(void **state)
         answers_alone("llama", sampled);
         struct loaded *same = open_model(&(struct setting){.folder = "llama", .seqs = 8, .chunk = 96});
         struct loaded *other = open_model(&(struct setting){.folder = "mistral", .seqs = 8});
-        struct engine_options o = {.queue = REQUESTS, .guard = true, .draft = 4, .draft_model = same};
+        struct engine_options o = {
+            .queue = REQUESTS, .guard = true, .draft = 4, .draft_always = true, .draft_model = same};
         struct engine_stats s = run_batch(&few, &o);
         assert_true(s.accepted > s.made_tokens / 3 && s.accepted > s.drafted / 2);
         assert_all_back(same);
@@ -230,13 +237,79 @@ static void draft_models_guess(void **state)
     loaded_close(l);
 }
 
+/* ---- rules ---- */
+
+/* The model's 64 tokens as text: letters, pieces of words, an end. */
+static const char *const rule_pieces[] = {"na", "name", "me",  ": ", "place", "pla",
+                                          "ce", ", ",   "yes", "no", "es"};
+enum { RULE_LETTERS = 40, RULE_END = 63 };
+
+static const char *rule_bytes(const void *of, int32_t id, size_t *n)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789:, .";
+    const uint32_t pieces = sizeof rule_pieces / sizeof *rule_pieces;
+    (void)of;
+    if (id < RULE_LETTERS) {
+        *n = 1;
+        return letters + id;
+    }
+    uint32_t at = (uint32_t)id - RULE_LETTERS;
+    *n = at < pieces ? strlen(rule_pieces[at]) : 0;
+    return at < pieces ? rule_pieces[at] : "";
+}
+
+static enum constraint_kind rule_kind(const void *of, int32_t id)
+{
+    size_t n;
+    rule_bytes(of, id, &n);
+    return id == RULE_END ? CONSTRAINT_END : n ? CONSTRAINT_TEXT : CONSTRAINT_NEVER;
+}
+
+/* Where the rule leaves one continuation, the answer is the same with guesses and without, in fewer steps. */
+static void rules_are_jumped_along(void **state)
+{
+    static const char source[] = "root ::= (\"name: \" [a-z]{2,4} \", place: \" [a-z0-9]{1,5} \", yes\")+";
+    (void)state;
+    struct err e = {0};
+    struct constraint_source words = {64, NULL, rule_bytes, rule_kind};
+    struct constraint_vocab *v = constraint_vocab_open(&words, &e);
+    struct engine_stats stats[2];
+    struct rule *rule;
+    static struct answer answers[2];
+    for (int sampled = 0; sampled < 2; sampled++) {
+        for (int guess = 0; guess < 2; guess++) {
+            struct engine *g;
+            struct ask a;
+            struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2, .outs = 16});
+            struct engine_options o = {.draft = guess ? 8 : 0, .draft_always = true, .guard = true};
+            assert_int_equal(rule_open(&rule, constraint_from_gbnf(source, sizeof source - 1, &e), v, &e), 0);
+            assert_int_equal(engine_open(&g, l, &o, &e), 0);
+            make_ask(&a, 1, sampled);
+            a.r.most = 60;
+            a.r.rule = rule;
+            read_all(submit(g, &a.r), &answers[guess]);
+            assert_int_equal(answers[guess].last.err.code, 0);
+            rule_drop(rule);
+            engine_stats(g, &stats[guess]);
+            engine_close(g);
+            assert_all_back(l);
+            loaded_close(l);
+        }
+        assert_same(&answers[1], &answers[0], (uint32_t)sampled);
+        assert_int_equal(stats[0].forced, 0);
+        assert_true(stats[1].forced > 4 && stats[1].steps + stats[1].accepted == stats[0].steps);
+        assert_int_equal(answers[1].last.forced, stats[1].forced);
+    }
+    constraint_vocab_close(v);
+}
+
 static void few_pages_preempt(void **state)
 {
     (void)state;
     answers_alone("llama", true);
     for (uint32_t pages = 8; pages <= 24; pages += 8) {
         struct setting setting = {.folder = "llama", .seqs = 8, .pages = pages, .chunk = 128, .outs = 64};
-        struct engine_options o = {.queue = REQUESTS, .guard = true, .draft = 4};
+        struct engine_options o = {.queue = REQUESTS, .guard = true, .draft = 4, .draft_always = true};
         struct engine_stats s = run_batch(&setting, &o);
         assert_int_equal(s.pages, pages);
         assert_true(pages > 16 || s.preempted > 0);
@@ -459,7 +532,8 @@ static void random_clients(void **state)
     answers_alone("llama", true);
     struct setting setting = {.folder = "llama", .seqs = 4, .pages = 16, .chunk = 64, .outs = 32};
     struct loaded *l = open_model(&setting);
-    assert_int_equal(engine_open(&g, l, &(struct engine_options){.queue = 6, .draft = 4}, &e), 0);
+    assert_int_equal(
+        engine_open(&g, l, &(struct engine_options){.queue = 6, .draft = 4, .draft_always = true}, &e), 0);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         clients[i].engine = g;
         clients[i].seed = 77 + i;
@@ -536,7 +610,7 @@ static void logprobs_are_right(void **state)
     struct stream_news news;
     struct ask a;
     struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2});
-    assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 8}, &e), 0);
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 8, .draft_always = true}, &e), 0);
     make_ask(&a, 2, false);
     a.r.logprobs = true;
     a.r.top_logprobs = 4;
@@ -569,7 +643,7 @@ int main(void)
         cmocka_unit_test(few_pages_preempt),  cmocka_unit_test(never_fits),
         cmocka_unit_test(prefix_once),        cmocka_unit_test(queue_and_deadline),
         cmocka_unit_test(random_clients),     cmocka_unit_test(submit_without_memory),
-        cmocka_unit_test(logprobs_are_right),
+        cmocka_unit_test(logprobs_are_right), cmocka_unit_test(rules_are_jumped_along),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,33 +145,7 @@ static void same_text_from_the_device(void **state)
     }
 }
 
-/* The plain loop, too; and numbers that are none end it with a sentence. */
-static void alone(void **state)
-{
-    (void)state;
-    struct err e = {0};
-    int32_t prompt[PROMPT];
-    struct engine_request r;
-    for (uint32_t i = 0; i < 12; i++) {
-        struct generation got[2] = {0};
-        static const struct loaded no_text;
-        make_request(&r, prompt, i);
-        for (int picks = 0; picks < 2; picks++) {
-            struct loaded *l = open_model(picks);
-            struct seq *s = seq_open(l->runner, &e);
-            struct generate_options o = {.sampler = r.sampler, .most = ANSWER, .ignore_eog = true};
-            if (generate(s, &no_text, prompt, PROMPT, &o, &got[picks], &e))
-                fail_msg("%s", e.text);
-            seq_close(s);
-            loaded_close(l);
-        }
-        assert_int_equal(got[0].ids.len, ANSWER);
-        assert_memory_equal(got[0].ids.data, got[1].ids.data, ANSWER * sizeof *prompt);
-        generation_free(&got[0]);
-        generation_free(&got[1]);
-    }
-}
-
+/* Numbers that are none end a request with a sentence. */
 static const int32_t *no_picks(struct device *d, struct err *e)
 {
     (void)d;
@@ -209,7 +183,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_text_from_the_device),
-        cmocka_unit_test(alone),
         cmocka_unit_test(numbers_that_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
