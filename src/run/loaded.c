@@ -14,9 +14,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* The context where nobody says. Where the rotary scaling depends on it, the length that the model was
- * made with before it was stretched: short texts are read best so. */
-static uint32_t loaded_context(const struct hparams *h)
+/* Where the rotary scaling depends on it, the length that the model was made with before it was stretched:
+ * short texts are read best so. */
+uint32_t loaded_context(const struct hparams *h)
 {
     const struct rope_params *r = &h->rope[0];
     uint32_t ctx = h->context && h->context < LOADED_CTX ? h->context : LOADED_CTX;

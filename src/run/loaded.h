@@ -44,6 +44,8 @@ struct loaded {
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e);
 void loaded_close(struct loaded *l);
 
+/* The context where nobody says. */
+uint32_t loaded_context(const struct hparams *h);
 /* Does this token end a generation. */
 bool loaded_ends(const struct loaded *l, int32_t id);
 /* The vocabulary for constraints; any thread may ask. NULL and an error: there is no tokenizer, or no memory. */

@@ -9,16 +9,12 @@
 
 int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
 {
-    struct failure *f = &a->failure;
-    if (f->status)
-        return -1;
-    f->status = status;
-    snprintf(f->param, sizeof f->param, "%s", param ? param : "");
+    struct err e;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(f->err.text, sizeof f->err.text, fmt, ap);
+    vsnprintf(e.text, sizeof e.text, fmt, ap);
     va_end(ap);
-    return -1;
+    return failure_set(&a->failure, status, NULL, param, "%s", e.text);
 }
 
 void answer_start(struct conn *c)
@@ -36,6 +32,7 @@ void answer_start(struct conn *c)
     c->http.body = (struct buf){0};
     c->body_bytes = 0;
     a->created = time(NULL);
+    a->keep = MODELS_KEEP_DEFAULT;
     memcpy(a->id, c->id, sizeof a->id);
     c->answer = a;
     c->server->answer_count++;
@@ -54,6 +51,10 @@ static void answer_free(struct answer *a)
         buf_free(&c->tops);
     }
     work_forget(a);
+    if (a->wait.form)
+        models_drop(a->server->models, a->wait.form, a->keep);
+    vectors_free(a->vectors);
+    json_decref(a->request);
     for (uint32_t i = 0; i < a->prompt_count; i++)
         ids_free(&a->prompts[i]);
     a->server->body_bytes -= a->body.cap;
@@ -66,8 +67,11 @@ static void answer_free(struct answer *a)
 void answer_abandon(struct answer *a)
 {
     a->conn = NULL;
-    if (a->arrived) /* else it comes back from its worker, and ends then */
+    atomic_store(&a->gone, true);
+    if (a->arrived)
         answer_free(a);
+    else if (models_unwait(a->server->models, &a->wait)) /* else it comes back by itself, and ends then */
+        work_again(a);
 }
 
 /* Ends with a failure: as a reply, or inside of the stream. */

@@ -17,7 +17,6 @@ enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_SCHEMA = 64 << 10, ASK_MEMORY = 25
 
 #define MANY 1e6 /* items of an object that nobody counts */
 static const struct field ask_fields[] = {
-    {"model", FIELD_TEXT, 0, 0},
     {"messages", FIELD_LIST, 1, 4096},
     {"prompt", FIELD_TEXT | FIELD_LIST, 1, MANY},
     {"suffix", FIELD_TEXT, 0, 0},
@@ -55,12 +54,15 @@ json_t *ask_body(struct answer *a)
     static const struct jsonread_limits most = {
         .text = HTTP_BODY_MOST, .memory = ASK_MEMORY, .depth = JSONREAD_DEPTH};
     struct err e = {0};
+    if (a->request)
+        return json_incref(a->request);
     json_t *body = jsonread_object(a->body.data ? a->body.data : "", a->body.len, &most, "the body", &e);
     if (body)
         field_drop_nulls(body);
     else
         answer_fail(a, e.code == ERR_RESOURCE ? 413 : 400, NULL, "%s", e.text);
-    return body;
+    a->request = body;
+    return json_incref(body);
 }
 
 /* ---- messages ---- */
@@ -138,7 +140,7 @@ static int ask_chat_prompt(struct answer *a, const json_t *body)
         json_object_update(set, json_object_get(body, "chat_template_kwargs"));
     r.set = set;
     a->prompt_count = 1;
-    int failed = loaded_prompt(a->server->loaded, &r, &a->prompts[0], &e);
+    int failed = loaded_prompt(a->model->loaded, &r, &a->prompts[0], &e);
     json_decref(set);
     return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text) : 0;
 }
@@ -147,7 +149,7 @@ static int ask_chat_prompt(struct answer *a, const json_t *body)
 
 static int ask_ids(struct answer *a, const json_t *list, struct ids *out)
 {
-    int64_t vocab = a->server->loaded->model->plan.out_width;
+    int64_t vocab = a->model->loaded->model->plan.out_width;
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
@@ -164,7 +166,7 @@ static int ask_ids(struct answer *a, const json_t *list, struct ids *out)
 static int ask_middle(struct answer *a, const char *text, size_t n, const char *suffix, struct ids *out,
                       struct err *e)
 {
-    const struct tokenizer *t = a->server->loaded->tokenizer;
+    const struct tokenizer *t = a->model->loaded->tokenizer;
     int32_t pre = tokenizer_id(t, TOK_FIM_PRE), suf = tokenizer_id(t, TOK_FIM_SUF),
             mid = tokenizer_id(t, TOK_FIM_MID);
     if (pre < 0 || suf < 0 || mid < 0)
@@ -189,9 +191,8 @@ static int ask_text(struct answer *a, const json_t *text, const char *suffix)
                            "prompt has to be a text, a list of texts, ids, or lists of ids");
     const char *s = json_string_value(text);
     size_t n = json_string_length(text);
-    int failed = suffix
-                     ? ask_middle(a, s, n, suffix, out, &e)
-                     : tokenizer_encode(a->server->loaded->tokenizer, s, n, TOK_SPECIAL | TOK_ADD, out, &e);
+    int failed = suffix ? ask_middle(a, s, n, suffix, out, &e)
+                        : tokenizer_encode(a->model->loaded->tokenizer, s, n, TOK_SPECIAL | TOK_ADD, out, &e);
     return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text) : 0;
 }
 
@@ -214,7 +215,7 @@ static int ask_prompts(struct answer *a, const json_t *body)
 static int ask_sampling(struct answer *a, struct ask *q)
 {
     struct sampler_params *p = &q->request.sampler;
-    *p = a->server->loaded->defaults;
+    *p = a->model->loaded->defaults;
     p->repeat_penalty = field_num(q->body, "repetition_penalty", p->repeat_penalty);
     for (size_t i = 0; i < sampler_field_count; i++) {
         const struct sampler_field *f = &sampler_fields[i];
@@ -242,7 +243,7 @@ static int ask_biases(struct answer *a, struct ask *q)
     {
         int64_t id;
         double bias = json_number_value(v);
-        if (!num_i64(key, strlen(key), 0, a->server->loaded->model->plan.out_width - 1, &id) ||
+        if (!num_i64(key, strlen(key), 0, a->model->loaded->model->plan.out_width - 1, &id) ||
             !json_is_number(v) || bias < -100 || bias > 100)
             return answer_fail(a, 400, "logit_bias", "logit_bias has to be {token id: -100 to 100}");
         q->biases[n++] = (struct logit_bias){(int32_t)id, bias <= -100 ? -INFINITY : (float)bias};
@@ -288,7 +289,7 @@ static int ask_format(struct answer *a, struct ask *q)
     } else
         return answer_fail(a, 400, "response_format",
                            "response_format.type has to be 'text', 'json_object' or 'json_schema'");
-    const struct constraint_vocab *v = c ? loaded_vocab(a->server->loaded, &e) : NULL;
+    const struct constraint_vocab *v = c ? loaded_vocab(a->model->loaded, &e) : NULL;
     if (c && !v)
         constraint_free(c);
     if (!v || rule_open(&q->rule, c, v, &e))
@@ -329,20 +330,15 @@ static int ask_options(struct answer *a, struct ask *q)
 static int ask_check(struct answer *a, const json_t *body)
 {
     struct err e = {0};
-    const char *name = NULL, *model = field_text(body, "model"), *own = a->server->o->name;
+    const char *name = NULL;
     if (field_check(body, ask_fields, sizeof ask_fields / sizeof *ask_fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
-    if (model && *model && strcmp(model, own) != 0) {
-        answer_fail(a, 404, "model", "there is no model '%s'; this is %s", log_safe(model), own);
-        a->failure.code = "model_not_found";
-        return -1;
-    }
     return 0;
 }
 
 static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
 {
-    uint32_t ctx = a->server->loaded->runner->ctx;
+    uint32_t ctx = a->model->loaded->runner->ctx;
     if (a->prompt_count * n > SERVE_CHOICES)
         return answer_fail(a, 400, "n", "%u prompts times n makes more than %d answers", a->prompt_count,
                            SERVE_CHOICES);
@@ -362,7 +358,7 @@ static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
         q->request.prompt = a->prompts[c->prompt_at].data;
         q->request.n = (uint32_t)a->prompts[c->prompt_at].len;
         q->request.sampler.seed = seed + i;
-        if (engine_submit(a->server->engine, &q->request, &c->stream, &e))
+        if (engine_submit(a->model->engine, &q->request, &c->stream, &e))
             return answer_fail(a, e.code == ERR_RESOURCE ? 429 : 400, NULL, "%s", e.text);
         a->count++;
     }

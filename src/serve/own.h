@@ -5,8 +5,10 @@
 #include "base/buf.h"
 #include "run/engine.h"
 #include "run/loaded.h"
+#include "serve/failure.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
+#include "serve/models.h"
 #include "serve/server.h"
 
 #include <event2/buffer.h>
@@ -15,22 +17,23 @@
 #include <event2/listener.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SERVE_CONNECTIONS = 1024, SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = 64 };
+enum { SERVE_CONNECTIONS = 1024, SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
 
 struct answer;
 struct conn;
 struct route;
+struct vectors;
 
 struct server {
     const struct server_options *o;
-    struct loaded *loaded;
-    struct engine *engine;
+    struct models *models;
     struct event_base *base;
     struct evconnlistener *listener;
-    struct event *tick, *term, *intr, *bell;
+    struct event *tick, *term, *intr, *hup, *bell;
     int bell_fd;
     bool loopback; /* only this machine can reach us */
     bool draining, interrupted;
@@ -71,14 +74,6 @@ struct conn {
     char id[40];  /* of the request */
 };
 
-/* A failed one has a status and a message. */
-struct failure {
-    int status;
-    const char *code; /* or NULL */
-    char param[SERVE_PARAM];
-    struct err err;
-};
-
 struct choice {
     struct stream *stream;
     uint32_t prompt_at; /* which prompt */
@@ -90,7 +85,8 @@ struct choice {
 };
 
 /* A request that takes longer than a moment. First it belongs to a worker (`prepared` is false), then to
- * the loop. */
+ * the loop. A worker that has to wait for something else (the model, vectors) leaves it with `waits`, and
+ * whoever it waits for calls work_again: then a worker takes it up once more, where `stage` says. */
 struct answer {
     struct server *server;
     struct conn *conn; /* the loop's: NULL = the client has gone */
@@ -99,9 +95,19 @@ struct answer {
     uint32_t key;
     struct buf body;
     struct answer *next_todo;
+    atomic_bool gone; /* set by the loop: nobody wants it any more */
     /* guarded by the server's mutex */
     struct answer *next_ready;
     bool is_ready, prepared;
+    bool working, again; /* a worker has it; and is to take it up again */
+    /* the workers' */
+    bool waits;
+    int stage;
+    json_t *request; /* the body */
+    struct model_wait wait;
+    struct form *model;      /* the one that it got, and whose user it is */
+    double keep;             /* for how long the model is to stay */
+    struct vectors *vectors; /* what is being embedded */
     /* what a worker makes: a failure, a whole reply, or choices */
     struct failure failure;
     struct buf reply;
@@ -122,6 +128,12 @@ struct route {
     void (*now)(struct conn *c);       /* answers at once */
     void (*prepare)(struct answer *a); /* or: on a worker */
     bool open;                         /* needs no key */
+    enum route_model {
+        ROUTE_WRITER,  /* prepare wants a model that writes */
+        ROUTE_VECTORS, /* one that makes vectors */
+        ROUTE_WORDS,   /* one with a tokenizer */
+        ROUTE_NO_MODEL
+    } model;
 };
 
 /* ---- connections (conn.c) ---- */
@@ -142,6 +154,11 @@ bool conn_is_full(const struct conn *c); /* the client reads too slowly: wait */
 void conn_close_when_sent(struct conn *c);
 
 /* ---- routes (route.c) ---- */
+void route_json(struct conn *c, int status, struct buf *out); /* frees it */
+/* What stands for the * of the route's path, decoded; false: it is no name. */
+bool route_rest(const struct conn *c, char *out, size_t size);
+/* A value of the query, decoded; false: there is none. */
+bool route_query(const struct conn *c, const char *name, char *out, size_t size);
 void route_request(struct conn *c);
 extern const struct route *const route_table;
 extern const size_t route_count;
@@ -154,7 +171,8 @@ bool gate_is_loopback(const char *host);
 int work_start(struct server *s, struct err *e);
 void work_stop(struct server *s);
 void work_add(struct answer *a);
-void work_wake(void *answer); /* the engine's wake */
+void work_again(struct answer *a); /* from any thread */
+void work_wake(void *answer);      /* the engine's wake */
 struct answer *work_ready(struct server *s);
 void work_forget(struct answer *a);
 
@@ -172,9 +190,20 @@ void ask_completion(struct answer *a);
 void text_tokenize(struct answer *a);
 void text_detokenize(struct answer *a);
 void text_template(struct answer *a);
-/* The body as an object without its nulls; NULL and a failure. */
+/* The body as an object without its nulls, a reference of the caller's own; NULL and a failure. */
 json_t *ask_body(struct answer *a);
 int ask_messages(struct answer *a, const json_t *messages);
+
+/* ---- the models (api_models.c) ---- */
+void api_models(struct conn *c);
+void api_model(struct conn *c);
+void api_props(struct conn *c);
+void api_slots(struct conn *c);
+
+/* ---- vectors (api_embed.c, vectors.c) ---- */
+void api_embeddings(struct answer *a);
+void api_rerank(struct answer *a);
+void vectors_free(struct vectors *v);
 
 /* ---- what is written (tell.c) ---- */
 void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out);

@@ -10,7 +10,7 @@
 
 enum { ROUTE_STUCK = 60 }; /* seconds in which an engine that has work takes a step */
 
-static void route_json(struct conn *c, int status, struct buf *out)
+void route_json(struct conn *c, int status, struct buf *out)
 {
     conn_reply(c, status, "application/json", out);
     buf_free(out);
@@ -36,10 +36,7 @@ static void route_ready(struct conn *c)
 
 static void route_health(struct conn *c)
 {
-    struct engine_stats e;
-    engine_stats(c->server->engine, &e);
-    bool stuck = e.running && e.last_step > 0 && clock_now() - e.last_step > ROUTE_STUCK;
-    if (stuck)
+    if (models_stuck(c->server->models, ROUTE_STUCK))
         route_status(c, 503, "the engine does not move");
     else
         route_ready(c);
@@ -53,50 +50,6 @@ static void route_metrics(struct conn *c)
     buf_free(&out);
 }
 
-static void route_model(const struct server *s, struct json *j)
-{
-    json_begin(j, '{');
-    json_key(j, "id");
-    json_str(j, s->o->name);
-    json_key(j, "object");
-    json_str(j, "model");
-    json_key(j, "created");
-    json_int(j, s->started);
-    json_key(j, "owned_by");
-    json_str(j, "quern");
-    json_key(j, "max_model_len");
-    json_uint(j, s->loaded->runner->ctx);
-    json_key(j, "status");
-    json_begin(j, '{');
-    json_key(j, "value");
-    json_str(j, "loaded");
-    json_end(j, '}');
-    json_end(j, '}');
-}
-
-static void route_models(struct conn *c)
-{
-    struct buf out = {0};
-    struct json j = {.out = &out};
-    json_begin(&j, '{');
-    json_key(&j, "object");
-    json_str(&j, "list");
-    json_key(&j, "data");
-    json_begin(&j, '[');
-    route_model(c->server, &j);
-    json_end(&j, ']');
-    json_end(&j, '}');
-    route_json(c, 200, &out);
-}
-
-static void route_one_model(struct conn *c)
-{
-    struct buf out = {0};
-    struct json j = {.out = &out};
-    route_model(c->server, &j);
-    route_json(c, 200, &out);
-}
-
 static void route_root(struct conn *c)
 {
     struct buf out = {0};
@@ -106,41 +59,96 @@ static void route_root(struct conn *c)
 }
 
 static const struct route routes[] = {
-    {"GET", "/", route_root, NULL, true},
-    {"GET", "/livez", route_live, NULL, true},
-    {"GET", "/readyz", route_ready, NULL, true},
-    {"GET", "/health", route_health, NULL, true},
-    {"GET", "/metrics", route_metrics, NULL, false},
-    {"GET", "/models", route_models, NULL, false},
-    {"GET", "/models/*", route_one_model, NULL, false},
-    {"POST", "/chat/completions", NULL, ask_chat, false},
-    {"POST", "/completions", NULL, ask_completion, false},
-    {"POST", "/tokenize", NULL, text_tokenize, false},
-    {"POST", "/detokenize", NULL, text_detokenize, false},
-    {"POST", "/apply-template", NULL, text_template, false},
+    {"GET", "/", route_root, NULL, true, 0},
+    {"GET", "/livez", route_live, NULL, true, 0},
+    {"GET", "/readyz", route_ready, NULL, true, 0},
+    {"GET", "/health", route_health, NULL, true, 0},
+    {"GET", "/metrics", route_metrics, NULL, false, 0},
+    {"GET", "/models", api_models, NULL, false, 0},
+    {"GET", "/models/*", api_model, NULL, false, 0},
+    {"GET", "/props", api_props, NULL, false, 0},
+    {"GET", "/slots", api_slots, NULL, false, 0},
+    {"POST", "/chat/completions", NULL, ask_chat, false, ROUTE_WRITER},
+    {"POST", "/completions", NULL, ask_completion, false, ROUTE_WRITER},
+    {"POST", "/embeddings", NULL, api_embeddings, false, ROUTE_VECTORS},
+    {"POST", "/rerank", NULL, api_rerank, false, ROUTE_VECTORS},
+    {"POST", "/tokenize", NULL, text_tokenize, false, ROUTE_WORDS},
+    {"POST", "/detokenize", NULL, text_detokenize, false, ROUTE_WORDS},
+    {"POST", "/apply-template", NULL, text_template, false, ROUTE_WORDS},
 };
 const struct route *const route_table = routes;
 const size_t route_count = sizeof routes / sizeof *routes;
 
-/* The path without its query and without /v1; the name of a model behind /models/ is looked at. */
-static const struct route *route_find(const struct conn *c, bool *is_model)
+/* The path without its query and without /v1. */
+static const char *route_path(const struct conn *c, size_t *n)
 {
     const char *path = http_target(&c->http);
     path += !strncmp(path, "/v1/", 4) ? 3 : 0;
-    size_t n = strcspn(path, "?");
-    *is_model = false;
-    if (n > 8 && !strncmp(path, "/models/", 8)) {
-        const char *name = c->server->o->name;
-        *is_model = true;
-        if (strlen(name) != n - 8 || strncmp(path + 8, name, n - 8) != 0)
-            return NULL;
-        path = "/models/*";
-        n = strlen(path);
+    *n = strcspn(path, "?");
+    return path;
+}
+
+/* The row of the path; of several for one path (GET and DELETE) that of the method, else the first. */
+static const struct route *route_find(const struct conn *c)
+{
+    const struct route *found = NULL;
+    size_t n;
+    const char *path = route_path(c, &n);
+    for (size_t i = 0; i < route_count; i++) {
+        size_t own = strlen(routes[i].path);
+        bool rest = routes[i].path[own - 1] == '*';
+        bool same = rest ? n > own - 1 && !strncmp(path, routes[i].path, own - 1)
+                         : n == own && !strncmp(path, routes[i].path, n);
+        if (same && (!found || http_is(&c->http, routes[i].method)))
+            found = &routes[i];
     }
-    for (size_t i = 0; i < route_count; i++)
-        if (strlen(routes[i].path) == n && !strncmp(routes[i].path, path, n))
-            return &routes[i];
-    return NULL;
+    return found;
+}
+
+static int route_hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* %41 to A. */
+static bool route_decode(const char *s, size_t n, char *out, size_t size)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        char ch = s[i];
+        if (ch == '%') {
+            int high = i + 2 < n ? route_hex(s[i + 1]) : -1, low = high < 0 ? -1 : route_hex(s[i + 2]);
+            if (low < 0)
+                return false;
+            ch = (char)(16 * high + low);
+            i += 2;
+        }
+        if (!ch || at + 1 >= size)
+            return false;
+        out[at++] = ch;
+    }
+    out[at] = 0;
+    return true;
+}
+
+bool route_rest(const struct conn *c, char *out, size_t size)
+{
+    size_t n, skip = strlen(c->route->path) - 1;
+    const char *path = route_path(c, &n);
+    return route_decode(path + skip, n - skip, out, size);
+}
+
+bool route_query(const struct conn *c, const char *name, char *out, size_t size)
+{
+    const char *at = strchr(http_target(&c->http), '?');
+    size_t own = strlen(name);
+    while (at) {
+        at++;
+        if (!strncmp(at, name, own) && at[own] == '=')
+            return route_decode(at + own + 1, strcspn(at + own + 1, "&"), out, size);
+        at = strchr(at, '&');
+    }
+    return false;
 }
 
 static bool route_is_json(const struct conn *c)
@@ -178,7 +186,7 @@ void route_request(struct conn *c)
     static const char *const methods[] = {"GET",   "HEAD",   "POST",    "PUT",
                                           "PATCH", "DELETE", "OPTIONS", "TRACE"};
     struct failure f = {0};
-    bool known = false, is_model;
+    bool known = false;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
         known |= http_is(&c->http, methods[i]);
     if (!known) {
@@ -188,10 +196,8 @@ void route_request(struct conn *c)
         conn_fail(c, &f);
     else if (http_is(&c->http, "OPTIONS"))
         conn_reply(c, 204, NULL, NULL);
-    else if ((c->route = route_find(c, &is_model)))
+    else if ((c->route = route_find(c)))
         route_take(c);
-    else if (is_model)
-        conn_failf(c, 404, "model_not_found", "there is no such model; /v1/models lists what there is");
     else
         conn_failf(c, 404, NULL, "there is nothing at %s", log_safe(http_target(&c->http)));
 }

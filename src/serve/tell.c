@@ -15,7 +15,7 @@ struct probs {
 
 static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
 {
-    const struct tokenizer *t = a->server->loaded->tokenizer;
+    const struct tokenizer *t = a->model->loaded->tokenizer;
     *n = 0;
     return id >= 0 && id < tokenizer_vocab(t) ? tokenizer_token_bytes(t, id, n) : "";
 }
@@ -23,7 +23,7 @@ static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
 /* Tokens that count as text: the one that ends the answer does not. */
 static size_t tell_count(const struct answer *a, const struct probs *p)
 {
-    bool ended = p->count && !a->endless && loaded_ends(a->server->loaded, p->ids[p->count - 1]);
+    bool ended = p->count && !a->endless && loaded_ends(a->model->loaded, p->ids[p->count - 1]);
     return p->count - ended;
 }
 
@@ -145,7 +145,7 @@ static void tell_begin(const struct answer *a, struct json *j, bool chunk)
     json_key(j, "created");
     json_int(j, a->created);
     json_key(j, "model");
-    json_str(j, a->server->o->name);
+    json_str(j, a->model->of->name);
     json_key(j, "choices");
     json_begin(j, '[');
 }
@@ -258,7 +258,7 @@ void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *ne
         struct buf text = {0};
         struct err e = {0};
         const struct ids *ids = &a->prompts[c->prompt_at];
-        tokenizer_decode(a->server->loaded->tokenizer, ids->data, ids->len, true, &text, &e);
+        tokenizer_decode(a->model->loaded->tokenizer, ids->data, ids->len, true, &text, &e);
         tell_piece(a, c, out,
                    &(struct stream_news){.text = text.data ? text.data : "", .text_length = text.len}, false);
         buf_free(&text);
@@ -298,7 +298,7 @@ static void tell_choice(struct answer *a, struct choice *c, struct json *j)
     struct err e = {0};
     const struct ids *ids = &a->prompts[c->prompt_at];
     if (a->echo)
-        tokenizer_decode(a->server->loaded->tokenizer, ids->data, ids->len, true, &text, &e);
+        tokenizer_decode(a->model->loaded->tokenizer, ids->data, ids->len, true, &text, &e);
     buf_add(&text, c->text.data ? c->text.data : "", c->text.len);
     j->out->failed |= text.failed;
     json_begin(j, '{');

@@ -19,7 +19,7 @@ static void text_ids(struct answer *a, const struct ids *ids)
     json_key(&j, "count");
     json_uint(&j, ids->len);
     json_key(&j, "max_model_len");
-    json_uint(&j, a->server->loaded->runner->ctx);
+    json_uint(&j, a->model->loaded->runner->ctx);
     json_end(&j, '}');
 }
 
@@ -42,7 +42,7 @@ void text_tokenize(struct answer *a)
         answer_fail(a, 400, name, "%s", e.text);
     else if (body && !text)
         answer_fail(a, 400, "content", "content is missing");
-    else if (body && tokenizer_encode(a->server->loaded->tokenizer, json_string_value(text),
+    else if (body && tokenizer_encode(a->model->loaded->tokenizer, json_string_value(text),
                                       json_string_length(text), flags, &ids, &e))
         answer_fail(a, 503, NULL, "%s", e.text);
     else if (body)
@@ -69,7 +69,7 @@ void text_detokenize(struct answer *a)
 {
     struct err e = {0};
     struct buf text = {0};
-    struct tok_decoder d = {.t = a->server->loaded->tokenizer};
+    struct tok_decoder d = {.t = a->model->loaded->tokenizer};
     json_t *body = ask_body(a);
     const json_t *tokens = json_object_get(body, "tokens");
     int64_t vocab = tokenizer_vocab(d.t);
@@ -96,7 +96,7 @@ void text_template(struct answer *a)
     struct err e = {0};
     struct buf text = {0};
     struct spans spans = {0};
-    const struct loaded *l = a->server->loaded;
+    const struct loaded *l = a->model->loaded;
     json_t *body = ask_body(a);
     struct chat_request r = {
         .messages = json_object_get(body, "messages"),
