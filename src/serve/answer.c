@@ -79,6 +79,7 @@ static void answer_break(struct answer *a)
 {
     struct conn *c = a->conn;
     struct failure f = a->failure;
+    const struct teller *t = tell_for(a->route);
     c->answer = NULL;
     answer_free(a);
     if (!c->streaming) {
@@ -86,9 +87,7 @@ static void answer_break(struct answer *a)
         return;
     }
     struct buf out = {0};
-    buf_str(&out, "data: ");
-    tell_error(&f, &out);
-    buf_str(&out, "\n\ndata: [DONE]\n\n");
+    t->broken(&f, &out);
     conn_stream_add(c, out.data, out.failed ? 0 : out.len);
     buf_free(&out);
     conn_stream_end(c);
@@ -103,7 +102,7 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
     }
     c->made += (uint32_t)news->count;
     if (a->stream)
-        tell_chunk(a, c, news, out);
+        tell_for(a->route)->chunk(a, c, news, out);
     else {
         buf_add(&c->text, news->text, news->text_length);
         buf_add(&c->ids, news->ids, news->count * sizeof *news->ids);
@@ -123,7 +122,7 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
     else if (news->finish == FINISH_CANCEL)
         answer_fail(a, 503, NULL, "the answer was cancelled");
     else if (a->stream)
-        tell_end(a, c, out);
+        tell_for(a->route)->end(a, c, out);
 }
 
 static void answer_finish(struct answer *a)
@@ -134,14 +133,12 @@ static void answer_finish(struct answer *a)
         metrics_seconds(&a->server->metrics.whole, clock_now() - c->started);
     c->answer = NULL;
     if (a->stream) {
-        if (a->include_usage)
-            tell_usage_chunk(a, &out);
-        buf_str(&out, "data: [DONE]\n\n");
+        tell_for(a->route)->finish(a, &out);
         conn_stream_add(c, out.data, out.failed ? 0 : out.len);
         conn_stream_end(c);
     } else {
         if (a->count)
-            tell_whole(a, &out);
+            tell_for(a->route)->whole(a, &out);
         conn_reply(c, 200, "application/json", a->count ? &out : &a->reply);
     }
     buf_free(&out);
@@ -171,7 +168,7 @@ void answer_news(struct answer *a)
     }
     if (out.len && !out.failed) {
         if (!a->conn->streaming)
-            conn_stream_begin(a->conn);
+            conn_stream_begin(a->conn, tell_for(a->route)->type);
         conn_stream_add(a->conn, out.data, out.len);
     }
     if (out.failed)

@@ -118,10 +118,24 @@ struct answer {
     uint32_t prompt_count;
     struct choice choices[SERVE_CHOICES];
     uint32_t count;
-    double first;
-    char id[40]; /* of the request */
+    double got;   /* when it had its model */
+    double first; /* when its first token came */
+    char id[40];  /* of the request */
     time_t created;
 };
+
+/* How an answer is written: one for each API. All append to `out`. */
+struct teller {
+    const char *type;  /* of a stream */
+    const char *alive; /* what a stream says when it has had no news for long; NULL = nothing */
+    void (*chunk)(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out);
+    void (*end)(struct answer *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
+    void (*finish)(struct answer *a, struct buf *out);                /* of a stream */
+    void (*whole)(struct answer *a, struct buf *out);                 /* without a stream */
+    void (*error)(const struct failure *f, struct buf *out);          /* a reply */
+    void (*broken)(const struct failure *f, struct buf *out);         /* inside of a stream, and its end */
+};
+extern const struct teller tell_openai;
 
 struct route {
     const char *method, *path;         /* without /v1 */
@@ -134,6 +148,7 @@ struct route {
         ROUTE_WORDS,   /* one with a tokenizer */
         ROUTE_NO_MODEL
     } model;
+    const struct teller *teller; /* NULL = OpenAI's */
 };
 
 /* ---- connections (conn.c) ---- */
@@ -147,7 +162,7 @@ void conn_fail(struct conn *c, const struct failure *f);
 void conn_failf(struct conn *c, int status, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* An event stream. */
-void conn_stream_begin(struct conn *c);
+void conn_stream_begin(struct conn *c, const char *type);
 void conn_stream_add(struct conn *c, const char *data, size_t n);
 void conn_stream_end(struct conn *c);
 bool conn_is_full(const struct conn *c); /* the client reads too slowly: wait */
@@ -206,8 +221,5 @@ void api_rerank(struct answer *a);
 void vectors_free(struct vectors *v);
 
 /* ---- what is written (tell.c) ---- */
-void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out);
-void tell_end(struct answer *a, struct choice *c, struct buf *out);
-void tell_usage_chunk(struct answer *a, struct buf *out);
-void tell_whole(struct answer *a, struct buf *out);
-void tell_error(const struct failure *f, struct buf *out);
+/* The route's, or OpenAI's. */
+const struct teller *tell_for(const struct route *r);

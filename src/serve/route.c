@@ -59,22 +59,22 @@ static void route_root(struct conn *c)
 }
 
 static const struct route routes[] = {
-    {"GET", "/", route_root, NULL, true, 0},
-    {"GET", "/livez", route_live, NULL, true, 0},
-    {"GET", "/readyz", route_ready, NULL, true, 0},
-    {"GET", "/health", route_health, NULL, true, 0},
-    {"GET", "/metrics", route_metrics, NULL, false, 0},
-    {"GET", "/models", api_models, NULL, false, 0},
-    {"GET", "/models/*", api_model, NULL, false, 0},
-    {"GET", "/props", api_props, NULL, false, 0},
-    {"GET", "/slots", api_slots, NULL, false, 0},
-    {"POST", "/chat/completions", NULL, ask_chat, false, ROUTE_WRITER},
-    {"POST", "/completions", NULL, ask_completion, false, ROUTE_WRITER},
-    {"POST", "/embeddings", NULL, api_embeddings, false, ROUTE_VECTORS},
-    {"POST", "/rerank", NULL, api_rerank, false, ROUTE_VECTORS},
-    {"POST", "/tokenize", NULL, text_tokenize, false, ROUTE_WORDS},
-    {"POST", "/detokenize", NULL, text_detokenize, false, ROUTE_WORDS},
-    {"POST", "/apply-template", NULL, text_template, false, ROUTE_WORDS},
+    {"GET", "/", .now = route_root, .open = true},
+    {"GET", "/livez", .now = route_live, .open = true},
+    {"GET", "/readyz", .now = route_ready, .open = true},
+    {"GET", "/health", .now = route_health, .open = true},
+    {"GET", "/metrics", .now = route_metrics},
+    {"GET", "/models", .now = api_models},
+    {"GET", "/models/*", .now = api_model},
+    {"GET", "/props", .now = api_props},
+    {"GET", "/slots", .now = api_slots},
+    {"POST", "/chat/completions", .prepare = ask_chat},
+    {"POST", "/completions", .prepare = ask_completion},
+    {"POST", "/embeddings", .prepare = api_embeddings, .model = ROUTE_VECTORS},
+    {"POST", "/rerank", .prepare = api_rerank, .model = ROUTE_VECTORS},
+    {"POST", "/tokenize", .prepare = text_tokenize, .model = ROUTE_WORDS},
+    {"POST", "/detokenize", .prepare = text_detokenize, .model = ROUTE_WORDS},
+    {"POST", "/apply-template", .prepare = text_template, .model = ROUTE_WORDS},
 };
 const struct route *const route_table = routes;
 const size_t route_count = sizeof routes / sizeof *routes;

@@ -250,7 +250,7 @@ static void tell_piece(struct answer *a, struct choice *c, struct buf *out, cons
     tell_event(out, &j);
 }
 
-void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+static void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
 {
     if (news->err.code && !c->begun) /* it becomes a plain reply */
         return;
@@ -270,12 +270,12 @@ void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *ne
         tell_piece(a, c, out, news, false);
 }
 
-void tell_end(struct answer *a, struct choice *c, struct buf *out)
+static void tell_end(struct answer *a, struct choice *c, struct buf *out)
 {
     tell_piece(a, c, out, NULL, false);
 }
 
-void tell_usage_chunk(struct answer *a, struct buf *out)
+static void tell_usage_chunk(struct answer *a, struct buf *out)
 {
     struct json j = {.out = out};
     buf_str(out, "data: ");
@@ -321,7 +321,7 @@ static void tell_choice(struct answer *a, struct choice *c, struct json *j)
     buf_free(&text);
 }
 
-void tell_whole(struct answer *a, struct buf *out)
+static void tell_whole(struct answer *a, struct buf *out)
 {
     struct json j = {.out = out};
     tell_begin(a, &j, false);
@@ -333,7 +333,7 @@ void tell_whole(struct answer *a, struct buf *out)
     json_end(&j, '}');
 }
 
-void tell_error(const struct failure *f, struct buf *out)
+static void tell_error(const struct failure *f, struct buf *out)
 {
     struct json j = {.out = out};
     int s = f->status;
@@ -355,4 +355,36 @@ void tell_error(const struct failure *f, struct buf *out)
     json_str(&j, f->code);
     json_end(&j, '}');
     json_end(&j, '}');
+}
+
+/* ---- all of it ---- */
+
+static void tell_finish(struct answer *a, struct buf *out)
+{
+    if (a->include_usage)
+        tell_usage_chunk(a, out);
+    buf_str(out, "data: [DONE]\n\n");
+}
+
+static void tell_broken(const struct failure *f, struct buf *out)
+{
+    buf_str(out, "data: ");
+    tell_error(f, out);
+    buf_str(out, "\n\ndata: [DONE]\n\n");
+}
+
+const struct teller tell_openai = {
+    .type = "text/event-stream",
+    .alive = ":\n\n",
+    .chunk = tell_chunk,
+    .end = tell_end,
+    .finish = tell_finish,
+    .whole = tell_whole,
+    .error = tell_error,
+    .broken = tell_broken,
+};
+
+const struct teller *tell_for(const struct route *r)
+{
+    return r && r->teller ? r->teller : &tell_openai;
 }

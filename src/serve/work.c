@@ -1,5 +1,6 @@
 /* Answers on their way to the workers and back to the loop. */
 #define _GNU_SOURCE
+#include "base/clock.h"
 #include "serve/own.h"
 
 #include <signal.h>
@@ -91,6 +92,7 @@ static int work_model(struct answer *a)
             return -1;
     }
     a->model = a->wait.form;
+    a->got = clock_now();
     if (!a->model)
         a->failure = a->wait.failure;
     return a->model ? 0 : -1;
