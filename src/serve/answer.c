@@ -32,6 +32,7 @@ void answer_start(struct conn *c)
     c->http.body = (struct buf){0};
     c->body_bytes = 0;
     a->created = time(NULL);
+    a->begun = c->started;
     a->keep = MODELS_KEEP_DEFAULT;
     memcpy(a->id, c->id, sizeof a->id);
     c->answer = a;

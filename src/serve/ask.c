@@ -1,6 +1,7 @@
 /* Chat and completion requests: from JSON to the engine. Runs on a worker. */
 #define _GNU_SOURCE
 #include "format/jsonread.h"
+#include "lang/middle.h"
 #include "run/rule.h"
 #include "serve/field.h"
 #include "serve/own.h"
@@ -162,22 +163,6 @@ static int ask_ids(struct answer *a, const json_t *list, struct ids *out)
     return 0;
 }
 
-/* Fill in the middle: the text before, the text behind, and the model writes between. */
-static int ask_middle(struct answer *a, const char *text, size_t n, const char *suffix, struct ids *out,
-                      struct err *e)
-{
-    const struct tokenizer *t = a->model->loaded->tokenizer;
-    int32_t pre = tokenizer_id(t, TOK_FIM_PRE), suf = tokenizer_id(t, TOK_FIM_SUF),
-            mid = tokenizer_id(t, TOK_FIM_MID);
-    if (pre < 0 || suf < 0 || mid < 0)
-        return answer_fail(a, 400, "suffix",
-                           "this model cannot fill in the middle: it has no tokens for that");
-    return ids_add(out, pre, e) || tokenizer_encode(t, text, n, 0, out, e) || ids_add(out, suf, e) ||
-                   tokenizer_encode(t, suffix, strlen(suffix), 0, out, e) || ids_add(out, mid, e)
-               ? -1
-               : 0;
-}
-
 static int ask_text(struct answer *a, const json_t *text, const char *suffix)
 {
     struct err e = {0};
@@ -191,7 +176,8 @@ static int ask_text(struct answer *a, const json_t *text, const char *suffix)
                            "prompt has to be a text, a list of texts, ids, or lists of ids");
     const char *s = json_string_value(text);
     size_t n = json_string_length(text);
-    int failed = suffix ? ask_middle(a, s, n, suffix, out, &e)
+    int failed = suffix ? middle_prompt(a->model->loaded->tokenizer,
+                                        &(struct middle){.prefix = s, .suffix = suffix}, out, &e)
                         : tokenizer_encode(a->model->loaded->tokenizer, s, n, TOK_SPECIAL | TOK_ADD, out, &e);
     return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text) : 0;
 }

@@ -45,17 +45,19 @@ struct form {
 
 /* What the header of a file says; read without loading it. */
 struct served_facts {
-    bool known;          /* false: the file could not be read */
-    char family[64];     /* the architecture */
-    const char *type;    /* the type that most of the weights have */
-    uint32_t context;    /* tokens that a request can have */
-    uint32_t trained;    /* and that it was made for */
-    uint32_t width;      /* of a vector */
-    uint64_t parameters; /* values of all weights */
-    uint64_t bytes;      /* of the files */
-    uint64_t kv_bytes;   /* of a token, about */
-    bool encoder;        /* makes vectors only */
-    bool can_chat;       /* has a template */
+    bool known;               /* false: the file could not be read */
+    char family[64];          /* the architecture */
+    const char *type;         /* the type that most of the weights have */
+    uint32_t context;         /* tokens that a request can have */
+    uint32_t trained;         /* and that it was made for */
+    uint32_t width;           /* of a vector */
+    uint64_t parameters;      /* values of all weights */
+    uint64_t bytes;           /* of the files */
+    uint64_t kv_bytes;        /* of a token, about */
+    bool encoder;             /* makes vectors only */
+    bool can_chat;            /* has a template */
+    bool can_call, can_think; /* the template knows of tools, of reasoning */
+    bool can_insert;          /* can fill in the middle: known once it was loaded */
     time_t modified;
 };
 

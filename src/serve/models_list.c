@@ -1,6 +1,7 @@
 /* The list of models: what a folder holds, what a header says, and the list that requests see. */
 #define _GNU_SOURCE
 #include "base/dtype.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "format/gguf.h"
@@ -177,6 +178,39 @@ static void facts_figures(struct served_facts *f, const struct hparams *h, uint3
     }
 }
 
+static bool facts_says(const char *text, size_t n, const char *word)
+{
+    return text && memmem(text, n, word, strlen(word));
+}
+
+static void facts_template(struct served_facts *f, const char *text, size_t n)
+{
+    f->can_call |= facts_says(text, n, "tools");
+    f->can_think |= facts_says(text, n, "<think>") || facts_says(text, n, "reasoning_effort");
+}
+
+/* What the chat template knows of. */
+static void facts_text(struct served_facts *f, const struct store *s)
+{
+    static const char *const files[] = {"chat_template.jinja", "tokenizer_config.json"};
+    struct err ignored = {0};
+    struct gguf_str t = {0};
+    if (s->gguf) {
+        f->can_chat = gguf_get_str(s->gguf, "tokenizer.chat_template", &t, &ignored) > 0;
+        facts_template(f, t.s, t.n);
+    }
+    for (size_t i = 0; i < 2 && !f->can_chat; i++) {
+        const char *path = store_beside(s, files[i]);
+        struct map m;
+        if (!path || map_open(&m, path, &ignored))
+            continue;
+        f->can_chat = i == 0 || facts_says((const char *)m.data, m.size, "\"chat_template\"");
+        if (f->can_chat)
+            facts_template(f, (const char *)m.data, m.size);
+        map_close(&m);
+    }
+}
+
 int served_facts_read(struct served_facts *f, const char *path, uint32_t ctx, struct err *e)
 {
     struct store *s;
@@ -189,9 +223,7 @@ int served_facts_read(struct served_facts *f, const char *path, uint32_t ctx, st
     if (!failed) {
         facts_weights(f, s);
         facts_figures(f, &h, ctx);
-        f->can_chat =
-            s->gguf ? gguf_find(s->gguf, "tokenizer.chat_template") != NULL
-                    : store_beside(s, "chat_template.jinja") || store_beside(s, "tokenizer_config.json");
+        facts_text(f, s);
         f->modified = stat(path, &st) ? 0 : st.st_mtime;
         f->known = true;
         hparams_free(&h);

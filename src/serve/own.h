@@ -25,6 +25,7 @@ enum { SERVE_CONNECTIONS = 1024, SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PA
 
 struct answer;
 struct conn;
+struct json;
 struct route;
 struct vectors;
 
@@ -118,6 +119,7 @@ struct answer {
     uint32_t prompt_count;
     struct choice choices[SERVE_CHOICES];
     uint32_t count;
+    double begun; /* when its request was whole */
     double got;   /* when it had its model */
     double first; /* when its first token came */
     char id[40];  /* of the request */
@@ -215,6 +217,11 @@ void api_model(struct conn *c);
 void api_props(struct conn *c);
 void api_slots(struct conn *c);
 
+/* ---- llama.cpp's shapes (api_infill.c) ---- */
+extern const struct teller infill_teller;
+void api_infill(struct answer *a);
+void api_completion(struct answer *a);
+
 /* ---- vectors (api_embed.c, vectors.c) ---- */
 void api_embeddings(struct answer *a);
 void api_rerank(struct answer *a);
@@ -223,3 +230,4 @@ void vectors_free(struct vectors *v);
 /* ---- what is written (tell.c) ---- */
 /* The route's, or OpenAI's. */
 const struct teller *tell_for(const struct route *r);
+void tell_timings(const struct answer *a, struct json *j);

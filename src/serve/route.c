@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "serve/ollama.h"
 #include "serve/own.h"
 
 #include <stdio.h>
@@ -53,7 +54,9 @@ static void route_metrics(struct conn *c)
 static void route_root(struct conn *c)
 {
     struct buf out = {0};
-    buf_str(&out, "quern\n");
+    const char *accept = http_field(&c->http, "accept");
+    /* programs that speak Ollama's API look for this sentence */
+    buf_str(&out, accept && strstr(accept, "text/html") ? "quern\n" : "Ollama is running");
     conn_reply(c, 200, "text/plain; charset=utf-8", &out);
     buf_free(&out);
 }
@@ -72,6 +75,23 @@ static const struct route routes[] = {
     {"POST", "/completions", .prepare = ask_completion},
     {"POST", "/embeddings", .prepare = api_embeddings, .model = ROUTE_VECTORS},
     {"POST", "/rerank", .prepare = api_rerank, .model = ROUTE_VECTORS},
+    {"POST", "/completion", .prepare = api_completion, .teller = &infill_teller},
+    {"POST", "/infill", .prepare = api_infill, .teller = &infill_teller},
+    /* Ollama's */
+    {"GET", "/api/version", .now = ollama_version, .open = true},
+    {"GET", "/api/tags", .now = ollama_tags, .teller = &ollama_teller},
+    {"GET", "/api/ps", .now = ollama_ps, .teller = &ollama_teller},
+    {"POST", "/api/show", .prepare = ollama_show, .model = ROUTE_NO_MODEL, .teller = &ollama_teller},
+    {"POST", "/api/chat", .prepare = ollama_chat, .teller = &ollama_chat_teller},
+    {"POST", "/api/generate", .prepare = ollama_generate, .teller = &ollama_generate_teller},
+    {"POST", "/api/embed", .prepare = ollama_embed, .model = ROUTE_VECTORS, .teller = &ollama_teller},
+    {"POST", "/api/embeddings", .prepare = ollama_embeddings, .model = ROUTE_VECTORS,
+     .teller = &ollama_teller},
+    {"POST", "/api/pull", .now = ollama_refuse, .teller = &ollama_teller},
+    {"POST", "/api/push", .now = ollama_refuse, .teller = &ollama_teller},
+    {"POST", "/api/create", .now = ollama_refuse, .teller = &ollama_teller},
+    {"POST", "/api/copy", .now = ollama_refuse, .teller = &ollama_teller},
+    {"DELETE", "/api/delete", .now = ollama_refuse, .teller = &ollama_teller},
     {"POST", "/tokenize", .prepare = text_tokenize, .model = ROUTE_WORDS},
     {"POST", "/detokenize", .prepare = text_detokenize, .model = ROUTE_WORDS},
     {"POST", "/apply-template", .prepare = text_template, .model = ROUTE_WORDS},

@@ -178,7 +178,7 @@ static void tell_usage(const struct answer *a, struct json *j)
 }
 
 /* Of the first choice. */
-static void tell_timings(const struct answer *a, struct json *j)
+void tell_timings(const struct answer *a, struct json *j)
 {
     const struct choice *c = &a->choices[0];
     double n = (double)a->prompts[0].len - c->end.cached, made = c->made;

@@ -83,6 +83,7 @@ static int work_model(struct answer *a)
     if (first) {
         struct model_want want = wants[a->route->model];
         const json_t *name = json_object_get(body, "model");
+        name = name ? name : json_object_get(body, "name"); /* older programs of Ollama's */
         if (name && !json_is_string(name))
             return answer_fail(a, 400, "model", "model has to be a text");
         want.name = json_string_value(name);
