@@ -168,3 +168,40 @@ void api_slots(struct conn *c)
     json_end(&j, ']');
     route_json(c, 200, &out);
 }
+
+/* ---- in and out of memory, when told so ---- */
+
+static void api_count(struct answer *a, const char *key, int count)
+{
+    struct json j = {.out = &a->reply};
+    json_begin(&j, '{');
+    json_key(&j, "success");
+    json_bool(&j, true);
+    json_key(&j, key);
+    json_int(&j, count);
+    json_end(&j, '}');
+}
+
+/* {model}: when this is answered, it is there. */
+void api_load(struct answer *a)
+{
+    api_count(a, "loaded", 1);
+}
+
+/* {model?} */
+void api_unload(struct answer *a)
+{
+    json_t *body = ask_body(a), *name = json_object_get(body, "model");
+    if (!body)
+        return;
+    int count = name && !json_is_string(name) ? 0 : models_stop(a->server->models, json_string_value(name));
+    if (name && !json_is_string(name))
+        answer_fail(a, 400, "model", "model has to be a text");
+    else if (count < 0)
+        failure_set(&a->failure, 404, "model_not_found", "model",
+                    "there is no model '%s'; /v1/models lists what there is",
+                    log_safe(json_string_value(name)));
+    else
+        api_count(a, "unloaded", count);
+    json_decref(body);
+}

@@ -1,5 +1,6 @@
 /* Ollama's requests. Runs on a worker. */
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "serve/field.h"
 #include "serve/ollama.h"
@@ -116,7 +117,7 @@ static int ollama_common(struct answer *a, json_t *out, const json_t *body)
     ollama_options(out, options);
     ollama_think(out, body);
     json_object_set_new(out, "stream", json_boolean(!stream || json_is_true(stream)));
-    return ollama_keep(a, body) || ollama_format(a, out, body) ? -1 : 0;
+    return ollama_format(a, out, body);
 }
 
 /* ---- chat ---- */
@@ -158,13 +159,12 @@ static int ollama_message(struct answer *a, json_t *message, size_t at)
 }
 
 /* Without anything to answer the model is only loaded, or unloaded: a whole reply. */
-static void ollama_only_load(struct answer *a, bool chat)
+static void ollama_only_load(struct answer *a, bool chat, bool unload)
 {
     struct json j = {.out = &a->reply};
-    bool unload = a->keep == 0;
     json_begin(&j, '{');
     json_key(&j, "model");
-    json_str(&j, a->model->of->name);
+    json_str(&j, unload ? ollama_model(a->request) : a->model->of->name);
     ollama_time(&j, "created_at", 0);
     if (chat) {
         json_key(&j, "message");
@@ -183,8 +183,27 @@ static void ollama_only_load(struct answer *a, bool chat)
     json_key(&j, "done_reason");
     json_str(&j, unload ? "unload" : "load");
     json_end(&j, '}');
-    if (unload)
-        models_stop(a->server->models, a->model->of->name);
+}
+
+/* A request with nothing to answer, which lets go of the model (keep_alive 0), must not load it first. True: it is
+ * answered, or the model is not there yet. */
+static bool ollama_is_through(struct answer *a, bool chat, bool empty)
+{
+    const char *name = ollama_model(a->request);
+    if (ollama_keep(a, a->request))
+        return true;
+    if (empty && a->keep == 0 && name) {
+        if (models_stop(a->server->models, name) < 0)
+            failure_set(&a->failure, 404, "model_not_found", "model", "model '%s' not found", log_safe(name));
+        else
+            ollama_only_load(a, chat, true);
+        return true;
+    }
+    if (work_model(a, ROUTE_WRITER))
+        return true;
+    if (empty)
+        ollama_only_load(a, chat, false);
+    return empty;
 }
 
 /* The request goes on as if it had come in OpenAI's shape. */
@@ -197,35 +216,39 @@ static void ollama_go_on(struct answer *a, json_t *made, void (*ask)(struct answ
 
 void ollama_chat(struct answer *a)
 {
-    json_t *body = a->request, *made = json_object(), *messages = json_object_get(body, "messages"), *m;
+    json_t *body = ask_body(a), *messages = json_object_get(body, "messages"), *m;
     size_t i;
+    json_decref(body); /* the answer keeps it */
+    if (!body || ollama_is_through(a, true, !json_array_size(messages)))
+        return;
+    json_t *made = json_object();
     int failed = ollama_common(a, made, body);
     json_array_foreach(messages, i, m) failed = failed || ollama_message(a, m, i);
     ollama_move(made, "messages", body, "messages");
     ollama_move(made, "tools", body, "tools");
-    if (!failed && json_array_size(messages)) {
+    if (failed)
+        json_decref(made);
+    else
         ollama_go_on(a, made, ask_chat);
-        return;
-    }
-    if (!failed)
-        ollama_only_load(a, true);
-    json_decref(made);
 }
 
 /* ---- generate: a prompt, as it is or as a user's message ---- */
 
 void ollama_generate(struct answer *a)
 {
-    json_t *body = a->request, *made = json_object();
-    const char *prompt = field_text(body, "prompt"), *system = field_text(body, "system");
-    bool middle = field_text(body, "suffix") && *field_text(body, "suffix");
+    json_t *body = ask_body(a);
+    const char *prompt = field_text(body, "prompt"), *system = field_text(body, "system"),
+               *suffix = field_text(body, "suffix");
+    bool middle = suffix && *suffix;
+    json_decref(body); /* the answer keeps it */
+    if (!body || ollama_is_through(a, false, (!prompt || !*prompt) && !middle))
+        return;
+    json_t *made = json_object();
     bool plain = field_bool(body, "raw") || middle || !a->model->loaded->chat;
     int failed = ollama_common(a, made, body);
     if (!failed && json_array_size(json_object_get(body, "images")))
         failed = answer_fail(a, 400, "images", "this model reads only text");
-    if (failed || ((!prompt || !*prompt) && !middle)) {
-        if (!failed)
-            ollama_only_load(a, false);
+    if (failed) {
         json_decref(made);
         return;
     }

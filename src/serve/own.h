@@ -189,7 +189,9 @@ int work_start(struct server *s, struct err *e);
 void work_stop(struct server *s);
 void work_add(struct answer *a);
 void work_again(struct answer *a); /* from any thread */
-void work_wake(void *answer);      /* the engine's wake */
+/* The model that the request names. -1: there is none, or it is not there yet: the caller returns, and is called again. */
+int work_model(struct answer *a, enum route_model model);
+void work_wake(void *answer); /* the engine's wake */
 struct answer *work_ready(struct server *s);
 void work_forget(struct answer *a);
 
@@ -216,6 +218,8 @@ void api_models(struct conn *c);
 void api_model(struct conn *c);
 void api_props(struct conn *c);
 void api_slots(struct conn *c);
+void api_load(struct answer *a);
+void api_unload(struct answer *a);
 
 /* ---- llama.cpp's shapes (api_infill.c) ---- */
 extern const struct teller infill_teller;

@@ -67,21 +67,20 @@ static void work_model_ready(struct model_wait *w)
     work_again((struct answer *)((char *)w - offsetof(struct answer, wait)));
 }
 
-/* The model that the request names. -1: there is none, or it is not there yet. */
-static int work_model(struct answer *a)
+int work_model(struct answer *a, enum route_model model)
 {
     static const struct model_want wants[] = {[ROUTE_WRITER] = {.kind = FORM_WRITER},
                                               [ROUTE_VECTORS] = {.kind = FORM_VECTORS},
                                               [ROUTE_WORDS] = {.kind = FORM_WRITER, .any = true}};
-    bool first = !a->request;
-    if (a->model || a->route->model == ROUTE_NO_MODEL)
+    bool first = !a->wait.ready;
+    if (a->model || model == ROUTE_NO_MODEL)
         return 0;
     json_t *body = ask_body(a);
     if (!body)
         return -1;
     json_decref(body); /* the answer keeps it */
     if (first) {
-        struct model_want want = wants[a->route->model];
+        struct model_want want = wants[model];
         const json_t *name = json_object_get(body, "model");
         name = name ? name : json_object_get(body, "name"); /* older programs of Ollama's */
         if (name && !json_is_string(name))
@@ -115,7 +114,7 @@ static void *work_thread(void *arg)
         a->next_todo = NULL;
         pthread_mutex_unlock(&s->mutex);
         a->waits = false;
-        if (!atomic_load(&a->gone) && !work_model(a))
+        if (!atomic_load(&a->gone) && !work_model(a, a->route->model))
             a->route->prepare(a);
         pthread_mutex_lock(&s->mutex);
         work_done(a);

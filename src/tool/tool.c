@@ -15,8 +15,8 @@
 
 /* In the order in which help lists them. */
 const struct tool_verb *const tool_verbs[] = {
-    &tool_run,   &tool_serve,      &tool_info,  &tool_tokenize, &tool_template, &tool_logits,
-    &tool_embed, &tool_perplexity, &tool_bench, &tool_doctor,   &tool_help,     NULL,
+    &tool_run,    &tool_serve, &tool_ps,         &tool_stop,  &tool_info,   &tool_tokenize, &tool_template,
+    &tool_logits, &tool_embed, &tool_perplexity, &tool_bench, &tool_doctor, &tool_help,     NULL,
 };
 
 const struct tool_verb *tool_find(const char *name, struct err *e)

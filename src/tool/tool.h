@@ -24,7 +24,7 @@ struct tool_verb {
 
 /* A new verb is src/tool/NAME.c, which defines tool_NAME, and its row in tool.c. */
 extern const struct tool_verb tool_bench, tool_doctor, tool_embed, tool_help, tool_info, tool_logits,
-    tool_perplexity, tool_run, tool_serve, tool_template, tool_tokenize;
+    tool_perplexity, tool_ps, tool_run, tool_serve, tool_stop, tool_template, tool_tokenize;
 
 extern const struct tool_verb *const tool_verbs[]; /* NULL ends it */
 /* NULL, with a sentence that names the nearest one. */
