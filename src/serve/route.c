@@ -67,6 +67,7 @@ static const struct route routes[] = {
     {"GET", "/readyz", .now = route_ready, .open = true},
     {"GET", "/health", .now = route_health, .open = true},
     {"GET", "/metrics", .now = route_metrics},
+    {"GET", "/openapi.json", .now = openapi_show, .open = true},
     {"GET", "/models", .now = api_models},
     {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS},
     {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL},
