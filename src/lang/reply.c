@@ -11,7 +11,7 @@
 enum {
     REPLY_MOST = 1 << 20, /* bytes of a call: more are text */
     REPLY_TRIES = 64,     /* ends that a call may turn out not to have */
-    REPLY_ALL = 2 + REPLY_WRAPS + 3 * REPLY_MARKS
+    REPLY_ALL = 1 + REPLY_WRAPS + 4 + REPLY_MARKS
 };
 
 enum mark_kind { MARK_WRAP, MARK_SECTION, MARK_DROP, MARK_REASON };
@@ -67,7 +67,7 @@ struct reply *reply_open(const struct reply_options *o, struct err *e)
         reply_mark(r, o->thought->open, MARK_REASON);
     for (size_t i = 0; i < REPLY_WRAPS && o->tools; i++)
         reply_mark(r, o->form->wraps[i].open, MARK_WRAP);
-    for (size_t i = 0; i < 2 * REPLY_MARKS; i++)
+    for (size_t i = 0; i < 4; i++)
         reply_mark(r, o->form->section[i], MARK_SECTION);
     for (size_t i = 0; i < REPLY_MARKS; i++)
         reply_mark(r, o->form->drop[i], MARK_DROP);

@@ -47,16 +47,17 @@ struct reply_wrap {
     bool known;          /* only names of tools that there are: else it is text */
 };
 
-enum { REPLY_WRAPS = 4, REPLY_MARKS = 4 };
+enum { REPLY_WRAPS = 4, REPLY_MARKS = 6 };
+enum reply_bare { BARE_NEVER, BARE_TOO, BARE_USUAL }; /* a call may be the whole text, without any mark */
 
 struct reply_form {
     const char *name;
     const char *marks[2];                 /* the template has both */
     struct reply_wrap wraps[REPLY_WRAPS]; /* the first is the one that we write */
-    const char *section[2 * REPLY_MARKS]; /* around all calls: open, close, ... */
+    const char *section[4];               /* around all calls: open, close, and another pair */
     const char *drop[REPLY_MARKS];        /* marks without meaning for the client */
-    bool bare;                            /* a call may also be the whole text, without any mark */
-    bool short_ids;                       /* ids of calls have nine letters and digits */
+    enum reply_bare bare;
+    bool short_ids; /* ids of calls have nine letters and digits */
 };
 
 struct reply_thought {
@@ -104,10 +105,11 @@ bool reply_is_thinking(const struct reply_thought *t, const char *prompt, size_t
 
 struct constraint;
 struct reply_rule {
-    const json_t *tools; /* OpenAI's list */
-    const char *only;    /* this one; NULL = any of them */
-    bool many;           /* several calls */
-    const char *before;  /* what the text begins with, before the calls; NULL = nothing */
+    const json_t *tools;  /* OpenAI's list */
+    const char *only;     /* this one; NULL = any of them */
+    bool many;            /* several calls */
+    bool loose;           /* arguments are any object: the schemas ask for what cannot be enforced */
+    const json_t *answer; /* or a text of this schema instead; NULL = only calls */
 };
 
 /* The language of calls in this form, arguments by each tool's schema. */

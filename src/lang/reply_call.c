@@ -218,7 +218,7 @@ static int call_named(json_t *calls, const struct reply_wrap *w, struct reply_te
     } else if (!w->args && name.n != head.n)
         return -1;
     char *own = id.n ? mem_strndup(id.s, id.n) : NULL;
-    json_t *arguments = t.n ? reply_json(t) : json_object();
+    json_t *arguments = t.n ? reply_json(t) : *w->close ? json_object() : NULL;
     int failed = reply_add_call(calls, name.s, name.n, arguments, own);
     mem_free(own);
     return failed;
@@ -243,40 +243,58 @@ const json_t *reply_tool(const json_t *tools, const char *name)
     return NULL;
 }
 
-unsigned reply_kinds(const json_t *schema)
+static bool kind_is(const json_t *type, const json_t *v)
 {
-    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum"), *v;
-    unsigned kinds = 0;
-    size_t i;
-    if (json_is_string(type))
-        return strcmp(json_string_value(type), "string") ? REPLY_IS_OTHER : REPLY_IS_TEXT;
-    json_array_foreach(type, i, v) kinds |=
-        json_is_string(v) && !strcmp(json_string_value(v), "string") ? REPLY_IS_TEXT : REPLY_IS_OTHER;
-    if (!type)
-        json_array_foreach(values, i, v) kinds |= json_is_string(v) ? REPLY_IS_TEXT : REPLY_IS_OTHER;
-    return kinds ? kinds : REPLY_IS_TEXT | REPLY_IS_OTHER;
+    static const char *const names[] = {
+        [JSON_OBJECT] = "object",   [JSON_ARRAY] = "array", [JSON_STRING] = "string",
+        [JSON_INTEGER] = "integer", [JSON_REAL] = "number", [JSON_TRUE] = "boolean",
+        [JSON_FALSE] = "boolean",   [JSON_NULL] = "null"};
+    const char *name = json_string_value(type), *own = names[json_typeof(v)];
+    return name && (!strcmp(name, own) || (!strcmp(name, "number") && json_is_integer(v)));
 }
 
-/* A value as it stands between its tags. */
-static json_t *call_tagged(struct reply_text t, unsigned kinds)
+/* May a value of this schema be this one, as far as its type says? */
+static bool kind_allows(const json_t *schema, const json_t *v)
 {
+    const json_t *type = json_object_get(schema, "type"), *one;
+    size_t i;
+    if (json_is_string(type))
+        return kind_is(type, v);
+    json_array_foreach(type, i, one) if (kind_is(one, v)) return true;
+    return !json_is_array(type);
+}
+
+bool reply_is_text(const json_t *schema)
+{
+    const json_t *values = json_object_get(schema, "enum"), *v;
+    json_t *sample = json_string("");
+    size_t i;
+    bool text = kind_allows(schema, sample);
+    json_array_foreach(values, i, v) text &= json_is_string(v);
+    json_decref(sample);
+    return text;
+}
+
+/* A value as it stands between its tags: a text where the schema wants one, and where nothing else fits. */
+static json_t *call_tagged(struct reply_text t, const json_t *schema)
+{
+    static const struct {
+        const char *word;
+        json_t *(*make)(void);
+    } words[] = {{"True", json_true}, {"False", json_false}, {"None", json_null}};
     if (t.n && *t.s == '\n')
         t = reply_skip(t, 1);
     if (t.n && t.s[t.n - 1] == '\n')
         t.n--;
     struct reply_text word = reply_trim(t);
-    json_t *v = kinds == REPLY_IS_TEXT ? NULL : reply_json(word);
-    if (!v && kinds & REPLY_IS_OTHER && word.n == 4 && !memcmp(word.s, "True", 4))
-        v = json_true();
-    if (!v && kinds & REPLY_IS_OTHER && word.n == 5 && !memcmp(word.s, "False", 5))
-        v = json_false();
-    if (!v && kinds & REPLY_IS_OTHER && word.n == 4 && !memcmp(word.s, "None", 4))
-        v = json_null();
-    if (json_is_string(v) && kinds == (REPLY_IS_TEXT | REPLY_IS_OTHER)) { /* its quotes are part of it */
-        json_decref(v);
-        v = NULL;
-    }
-    return v ? v : json_stringn(t.s, t.n);
+    json_t *v = reply_json(word);
+    for (size_t i = 0; i < sizeof words / sizeof *words && !v; i++)
+        if (word.n == strlen(words[i].word) && reply_starts(word, words[i].word))
+            v = words[i].make();
+    if (v && !json_is_string(v) && kind_allows(schema, v))
+        return v;
+    json_decref(v);
+    return json_stringn(t.s, t.n);
 }
 
 /* One key with its value; *t moves behind it. */
@@ -299,9 +317,12 @@ static int call_argument(json_t *to, const struct reply_tags *g, const json_t *p
         return -1;
     key = reply_trim(key);
     char *name = key.n && !memchr(key.s, 0, key.n) ? mem_strndup(key.s, key.n) : NULL;
-    unsigned kinds = g->text ? (reply_find(attribute, g->text) ? REPLY_IS_TEXT : REPLY_IS_OTHER)
-                             : reply_kinds(name ? json_object_get(properties, name) : NULL);
-    int failed = !name || json_object_set_new(to, name, call_tagged(reply_until(*t, end), kinds));
+    struct reply_text value = reply_until(*t, end);
+    json_t *v = g->text && reply_find(attribute, g->text)
+                    ? json_stringn(value.s, value.n)
+                    : call_tagged(value, name && !g->text ? json_object_get(properties, name) : NULL);
+    int failed = !name || json_object_set(to, name, v);
+    json_decref(v);
     mem_free(name);
     *t = reply_trim(reply_skip(reply_from(*t, end), strlen(g->value_close)));
     return failed ? -1 : 0;

@@ -30,6 +30,5 @@ json_t *reply_json(struct reply_text t);
 struct reply_text reply_trim(struct reply_text t);
 bool reply_starts(struct reply_text t, const char *with);
 size_t reply_name_length(struct reply_text t);
-/* What a value of this schema may be: REPLY_IS_TEXT alone means that it is written as it is. */
-enum { REPLY_IS_TEXT = 1, REPLY_IS_OTHER = 2 };
-unsigned reply_kinds(const json_t *schema);
+/* Is a value of this schema written as it is, without quotes? */
+bool reply_is_text(const json_t *schema);

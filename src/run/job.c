@@ -200,6 +200,8 @@ static int job_text(struct job *j, int32_t id, struct err *e)
     buf_clear(&j->piece);
     if (tok_decoder_feed(&j->decoder, id, &j->piece, e))
         return -1;
+    if (j->walk.asleep)
+        rule_walk_text(&j->walk, j->piece.data, j->piece.len);
     pthread_mutex_lock(&s->mutex);
     stop_feed(&j->stop, j->piece.data, j->piece.len, &s->text);
     bool failed = s->text.failed;
@@ -231,7 +233,7 @@ int job_token(struct job *j, const struct loaded *l, int32_t id, const float *lo
         j->first = clock_now();
     job_note(j, l->model->plan.out_width, id, logits);
     /* under a rule an end token is the end of the text, whatever was asked for */
-    if ((!j->request.ignore_eog || j->walk.state) && loaded_ends(l, id))
+    if ((!j->request.ignore_eog || rule_walk_binds(&j->walk)) && loaded_ends(l, id))
         return 1;
     if (l->tokenizer && job_text(j, id, e))
         return -1;

@@ -5,12 +5,23 @@
 #include "base/err.h"
 #include "lang/constraint.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct rule;
 
 /* Takes the constraint over, also when it fails. The vocabulary must outlive the rule. */
 int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e);
+/* Where the language begins, other than at once. Both may be NULL; copied. */
+struct rule_start {
+    const char *lead;    /* the prompt has already written this part of it */
+    const char *trigger; /* before this text has come everything is allowed */
+    bool within;         /* the trigger is the beginning of the language; else the language follows it */
+    bool first;          /* the trigger counts only at the beginning of the text */
+};
+enum { RULE_TRIGGER = 128 }; /* bytes of a trigger, at most */
+int rule_set_start(struct rule *r, const struct rule_start *s, struct err *e);
 struct rule *rule_share(struct rule *r);
 void rule_drop(struct rule *r); /* NULL is nothing */
 
@@ -19,6 +30,9 @@ struct rule_walk {
     struct rule *rule;
     struct constraint_state *state;
     uint32_t *mask; /* (vocab + 31) / 32 */
+    bool asleep;    /* the trigger has not come: everything is allowed */
+    char last[RULE_TRIGGER];
+    size_t seen, solid; /* bytes so far; those before the first that is no white space */
 };
 
 int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct err *e);
@@ -26,3 +40,9 @@ void rule_walk_close(struct rule_walk *w);
 /* 0: *mask says what may come next (NULL: everything); 1: the text is whole and nothing can follow. */
 int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e);
 int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e);
+/* The text of a token that was accepted: a walk that is asleep looks for its trigger there. */
+void rule_walk_text(struct rule_walk *w, const char *text, size_t n);
+static inline bool rule_walk_binds(const struct rule_walk *w)
+{
+    return w->state && !w->asleep;
+}

@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "base/buf.h"
+#include "lang/constraint.h"
 #include "lang/reply.h"
 
 #include <string.h>
@@ -296,10 +297,133 @@ static void test_thinking(void **state)
     assert_non_null(strstr(e.text, "harmony"));
 }
 
+/* ---- calls that are asked for ---- */
+
+/* A vocabulary of all bytes, and a token that ends. */
+static const char *byte_text(const void *of, int32_t id, size_t *n)
+{
+    *n = id < 256;
+    return (const char *)of + id;
+}
+
+static enum constraint_kind byte_kind(const void *of, int32_t id)
+{
+    (void)of;
+    return id < 256 ? CONSTRAINT_TEXT : CONSTRAINT_END;
+}
+
+/* A text of the language, as chance will have it: ends and closing signs as soon as they may come. */
+static void walk(struct constraint_state *s, uint32_t *chance, struct buf *out)
+{
+    uint32_t mask[9];
+    struct err e = {0};
+    for (size_t steps = 0; steps < 2000; steps++) {
+        assert_int_equal(constraint_mask(s, mask, &e), 0);
+        if (mask[8] & 1)
+            return;
+        int32_t id = -1;
+        for (int tries = 0; tries < 4000 && id < 0; tries++) {
+            *chance = *chance * 1664525 + 1013904223;
+            static const char likely[] = "abPS 123\"{}<>/[]|_.,:";
+            int32_t at = tries < 60 && *chance >> 29
+                             ? (unsigned char)likely[(*chance >> 8) % (sizeof likely - 1)]
+                             : (int32_t)(*chance >> 16 & 255);
+            id = mask[at / 32] >> at % 32 & 1 ? at : -1;
+        }
+        for (int32_t at = 0; at < 256 && id < 0; at++)
+            id = mask[at / 32] >> at % 32 & 1 ? at : -1;
+        assert_int_equal(constraint_accept(s, id, &e), 0);
+        buf_char(out, (char)id);
+    }
+    out->len = 0; /* too long to be of use */
+}
+
+struct counted {
+    uint32_t calls, others;
+};
+
+static void take_valid(void *arg, const struct reply_piece *p)
+{
+    struct counted *c = arg;
+    json_t *a = p->part == REPLY_CALL ? json_loadb(p->text, p->n, 0, NULL) : NULL;
+    c->calls += p->part == REPLY_CALL;
+    c->others += p->part != REPLY_CALL;
+    if (p->part == REPLY_CALL && !strcmp(p->name, "get_weather")) {
+        assert_true(json_is_string(json_object_get(a, "city")));
+        assert_true(!json_object_get(a, "days") || json_is_integer(json_object_get(a, "days")));
+        const char *unit = json_string_value(json_object_get(a, "unit"));
+        assert_true(!unit || !strcmp(unit, "C") || !strcmp(unit, "F"));
+    }
+    json_decref(a);
+}
+
+/* Whatever the language of a form allows is read back as calls with arguments of the schema. */
+static void check_form(const struct reply_form *f, const json_t *tools, const struct constraint_vocab *v)
+{
+    struct err e = {0};
+    struct constraint *c = reply_constraint(f, &(struct reply_rule){.tools = tools, .many = true}, &e);
+    if (!c)
+        print_error("%s: %s\n", f->name, e.text);
+    assert_non_null(c);
+    struct constraint_bound *b = constraint_bind(c, v, 0, &e);
+    uint32_t chance = 7, walked = 0;
+    for (int i = 0; i < 24; i++) {
+        struct constraint_state *s = constraint_state_open(b, &e);
+        struct buf text = {0};
+        walk(s, &chance, &text);
+        constraint_state_close(s);
+        struct counted got = {0};
+        struct reply_options o = {.form = f,
+                                  .thought = reply_thought_named("think", &e),
+                                  .tools = tools,
+                                  .take = take_valid,
+                                  .arg = &got};
+        struct reply *r = text.len ? reply_open(&o, &e) : NULL;
+        if (r) {
+            walked++;
+            reply_feed(r, text.data, text.len);
+            reply_end(r);
+            if (!got.calls || got.others)
+                print_error("%s: %.*s\n", f->name, (int)text.len, text.data);
+            assert_true(got.calls && !got.others);
+        }
+        reply_close(r);
+        buf_free(&text);
+    }
+    assert_true(walked > 4);
+    constraint_unbind(b);
+    constraint_free(c);
+}
+
+static void test_constraint(void **state)
+{
+    (void)state;
+    char bytes[256];
+    for (int i = 0; i < 256; i++)
+        bytes[i] = (char)i;
+    struct err e = {0};
+    struct constraint_vocab *v = constraint_vocab_open(
+        &(struct constraint_source){.count = 257, .of = bytes, .bytes = byte_text, .kind = byte_kind}, &e);
+    json_t *tools = json_loads(
+        "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":{\"type\":\"object\","
+        "\"properties\":{\"days\":{\"type\":\"integer\"},\"city\":{\"type\":\"string\"},"
+        "\"unit\":{\"enum\":[\"C\",\"F\"]},\"far\":{\"type\":\"boolean\"}},"
+        "\"required\":[\"city\"],\"additionalProperties\":false}}},"
+        "{\"type\":\"function\",\"function\":{\"name\":\"get_time\",\"parameters\":{\"type\":\"object\","
+        "\"properties\":{},\"additionalProperties\":false}}}]",
+        0, NULL);
+    assert_non_null(v);
+    assert_non_null(tools);
+    for (size_t i = 0; i < reply_form_count; i++)
+        check_form(&reply_forms[i], tools, v);
+    json_decref(tools);
+    constraint_vocab_close(v);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_texts),
-                                       cmocka_unit_test(test_table), cmocka_unit_test(test_values),
-                                       cmocka_unit_test(test_thinking)};
+                                       cmocka_unit_test(test_table),    cmocka_unit_test(test_values),
+                                       cmocka_unit_test(test_thinking), cmocka_unit_test(test_constraint)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
