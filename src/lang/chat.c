@@ -236,6 +236,15 @@ void chat_close(struct chat *c)
     mem_free(c);
 }
 
+const char *chat_text(const struct chat *c)
+{
+    const struct jinja *chosen = chat_choose(c, true);
+    for (size_t i = 0; i < c->count; i++)
+        if (c->templates[i].jinja == chosen)
+            return json_string_value(json_object_get(c->texts, c->templates[i].name));
+    return "";
+}
+
 struct chat_caps chat_capabilities(const struct chat *c)
 {
     return c->caps;

@@ -57,3 +57,5 @@ void chat_close(struct chat *c);
 
 int chat_render(const struct chat *c, const struct chat_request *r, struct spans *out, struct err *e);
 struct chat_caps chat_capabilities(const struct chat *c);
+/* The text of the template that is used where there are tools; "" = none is. */
+const char *chat_text(const struct chat *c);

@@ -61,7 +61,7 @@ struct reply_form {
 };
 
 struct reply_thought {
-    const char *name, *open, *close;
+    const char *name, *mark, *open, *close; /* mark: the template has it */
 };
 
 /* Never NULL: what no template says is the general one. */

@@ -19,6 +19,13 @@ static const struct reply_tags tags_invoke = {.name_open = "<invoke name=\"",
                                               .value_open = ">",
                                               .value_close = "</parameter>",
                                               .end = "</invoke>"};
+static const struct reply_tags tags_atem = {.name_open = "<atem:invoke name=\"",
+                                            .name_close = "\">",
+                                            .key_open = "<atem:parameter name=\"",
+                                            .key_close = "\"",
+                                            .value_open = ">",
+                                            .value_close = "</atem:parameter>",
+                                            .end = "</atem:invoke>"};
 static const struct reply_tags tags_param = {.name_close = "\">",
                                              .key_open = "<param name=\"",
                                              .key_close = "\"",
@@ -108,8 +115,11 @@ static const struct reply_form forms[] = {
     {.name = "minimax",
      .marks = {"<minimax:tool_call>"},
      .wraps = {{"<minimax:tool_call>", "</minimax:tool_call>", SHAPE_TAGS, .tags = &tags_invoke}}},
+    {.name = "atem",
+     .marks = {"<atem:invoke name="},
+     .wraps = {{"<atem:function_calls>", "</atem:function_calls>", SHAPE_TAGS, .tags = &tags_atem}}},
     {.name = "hunyuan",
-     .marks = {"<arg_key:opensource>"},
+     .marks = {":opensource", "arg_key"},
      .wraps = {{"<tool_call:opensource>", "</tool_call:opensource>", SHAPE_TAGS, .tags = &tags_hunyuan}},
      .section = {"<tool_calls:opensource>", "</tool_calls:opensource>"}},
     {.name = "solar",
@@ -158,7 +168,7 @@ static const struct reply_form forms[] = {
      .drop = {"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"}},
     {.name = "command-r-plus",
      .marks = {"Action:", "tool_name"},
-     .wraps = {{"Action:", "\n```", SHAPE_JSON, .keys = {"tool_name", "parameters"}, .list = true}}},
+     .wraps = {{"Action:", "```", SHAPE_JSON, .keys = {"tool_name", "parameters"}, .list = true}}},
     {.name = "granite",
      .marks = {"<|tool_call|>"},
      .wraps = {{"<|tool_call|>", "", SHAPE_JSON, .list = true}, WRAP_HERMES},
@@ -181,7 +191,10 @@ static const struct reply_form forms[] = {
      .wraps = {{"<|python_tag|>", "", SHAPE_JSON, .keys = {"name", "parameters"}},
                {"<|python_tag|>", "", SHAPE_CODE}},
      .bare = BARE_USUAL},
-    {.name = "hermes", .marks = {"<tool_call>"}, .wraps = {WRAP_HERMES, WRAP_FUNCTION, WRAP_ARG}},
+    {.name = "hermes",
+     .marks = {"<tool_call>"},
+     .wraps = {WRAP_HERMES, WRAP_FUNCTION, WRAP_ARG, WRAP_FENCE},
+     .bare = BARE_TOO},
     {.name = "gemma",
      .marks = {"<start_of_turn>"},
      .wraps = {{"```tool_code", "```", SHAPE_CODE, .known = true}, WRAP_FENCE, WRAP_HERMES},
@@ -192,18 +205,18 @@ const struct reply_form *const reply_forms = forms;
 const size_t reply_form_count = sizeof forms / sizeof *forms;
 
 static const struct reply_thought thoughts[] = {
-    {"harmony", "<|channel|>analysis<|message|>", "<|end|>"},
-    {"kimi-k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>"},
-    {"gemma4", "<|channel>thought\n", "<channel|>"},
-    {"hunyuan", "<think:opensource>", "</think:opensource>"},
-    {"seed", "<seed:think>", "</seed:think>"},
-    {"minimax", "<mm:think>", "</mm:think>"},
-    {"command-r", "<|START_THINKING|>", "<|END_THINKING|>"},
-    {"mistral", "[THINK]", "[/THINK]"},
-    {"apriel", "Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"},
-    {"granite", "Here is my thought process:", "Here is my response:"},
-    {"magistral", "<thinking>", "</thinking>"},
-    {"think", "<think>", "</think>"},
+    {"harmony", "<|channel|>analysis<|message|>", "<|channel|>analysis<|message|>", "<|end|>"},
+    {"kimi-k3", "<|open|>", "<|open|>think<|sep|>", "<|close|>think<|sep|>"},
+    {"gemma4", "<|channel>thought", "<|channel>thought\n", "<channel|>"},
+    {"hunyuan", ":opensource", "<think:opensource>", "</think:opensource>"},
+    {"seed", "<seed:think>", "<seed:think>", "</seed:think>"},
+    {"minimax", "<mm:think>", "<mm:think>", "</mm:think>"},
+    {"command-r", "<|START_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>"},
+    {"mistral", "[THINK]", "[THINK]", "[/THINK]"},
+    {"apriel", "Here are my reasoning steps:", "Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"},
+    {"granite", "Here is my thought process:", "Here is my thought process:", "Here is my response:"},
+    {"magistral", "<thinking>", "<thinking>", "</thinking>"},
+    {"think", "<think>", "<think>", "</think>"},
 };
 enum { FORMS = sizeof forms / sizeof *forms, THOUGHTS = sizeof thoughts / sizeof *thoughts };
 
@@ -220,7 +233,7 @@ const struct reply_form *reply_form_find(const char *text)
 const struct reply_thought *reply_thought_find(const char *text)
 {
     for (size_t i = 0; i < THOUGHTS - 1; i++)
-        if (strstr(text, thoughts[i].open))
+        if (strstr(text, thoughts[i].mark))
             return &thoughts[i];
     return &thoughts[THOUGHTS - 1];
 }
