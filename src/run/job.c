@@ -253,6 +253,7 @@ void job_finish(struct job *j, const struct job_end *end)
     s->state.done = true;
     s->state.finish = end->finish;
     s->state.context_full = end->context_full;
+    s->state.stopped = j->stop.hit ? (uint32_t)j->stop.which + 1 : 0;
     s->state.cached = j->cached;
     if (end->err)
         s->state.err = *end->err;

@@ -84,6 +84,35 @@ static int loaded_text(struct loaded *l, const char *chat_template, struct err *
     return 0;
 }
 
+/* Does the tokenizer write some of these marks as control tokens? */
+static bool loaded_hides(const struct loaded *l, const char *mark)
+{
+    struct ids ids = {0};
+    struct err e = {0};
+    bool hides = false;
+    if (mark && !tokenizer_encode(l->tokenizer, mark, strlen(mark), TOK_SPECIAL, &ids, &e))
+        for (size_t i = 0; i < ids.len; i++)
+            hides |= tokenizer_attr(l->tokenizer, ids.data[i]) == TOK_CONTROL;
+    ids_free(&ids);
+    return hides;
+}
+
+/* How the model writes calls and reasoning: what was asked for, or what the template says. */
+static int loaded_reply(struct loaded *l, const struct loaded_options *o, struct err *e)
+{
+    const char *text = l->chat ? chat_text(l->chat) : "";
+    bool none = o->reasoning && !strcmp(o->reasoning, "none");
+    l->form = o->tool_parser ? reply_form_named(o->tool_parser, e) : reply_form_find(text);
+    l->thought = none ? NULL : o->reasoning ? reply_thought_named(o->reasoning, e) : reply_thought_find(text);
+    if (!l->form || (!l->thought && !none))
+        return -1;
+    for (size_t i = 0; i < REPLY_WRAPS; i++)
+        l->marks_hidden |= loaded_hides(l, l->form->wraps[i].open);
+    l->marks_hidden |= loaded_hides(l, l->form->section[0]) || loaded_hides(l, l->form->drop[0]) ||
+                       (l->thought && loaded_hides(l, l->thought->open));
+    return 0;
+}
+
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e)
 {
     double start = clock_now();
@@ -97,7 +126,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
     if (loaded_model(l, &r.ctx, o->hidden, e) || loaded_fits(l, &r, e) ||
-        (!o->no_text && loaded_text(l, o->chat_template, e)) ||
+        (!o->no_text && (loaded_text(l, o->chat_template, e) || loaded_reply(l, o, e))) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
         defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e)) {
         loaded_close(l);

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "lang/chat.h"
 #include "lang/constraint.h"
+#include "lang/reply.h"
 #include "lang/tokenizer.h"
 #include "model/model.h"
 #include "run/runner.h"
@@ -19,6 +20,8 @@ enum { LOADED_CTX = 8192 }; /* tokens of context where nobody says: at most this
 struct loaded_options {
     struct runner_options runner; /* ctx 0: as above */
     const char *chat_template;    /* text of a template instead of the model's own; NULL = its own */
+    const char *tool_parser;      /* name of a form of tool calls; NULL = as the template says */
+    const char *reasoning;        /* name of a form of reasoning, or "none"; NULL = as the template says */
     bool lock;                    /* keep the weights in memory (mlock) */
     bool no_text;                 /* neither tokenizer nor template are needed: ids in, logits out */
     bool hidden;                  /* results are the final rows (embeddings), not logits */
@@ -30,6 +33,9 @@ struct loaded {
     struct tokenizer *tokenizer; /* NULL with no_text */
     struct chat *chat;           /* NULL where the model has no template: chat_why says so */
     struct err chat_why;
+    const struct reply_form *form;       /* how it writes calls of tools */
+    const struct reply_thought *thought; /* and reasoning; NULL = reasoning is text */
+    bool marks_hidden;                   /* some of these marks are control tokens */
     struct runner *runner;
     struct sampler_params defaults; /* ours, then what the model's files say */
     int32_t *stop_ids;              /* (stops): eos_token_id of generation_config.json */
