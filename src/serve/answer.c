@@ -43,10 +43,11 @@ void answer_start(struct conn *c)
 /* The streams are closed first: from then on nobody wakes it. */
 static void answer_free(struct answer *a)
 {
-    for (uint32_t i = 0; i < a->count; i++) {
+    for (uint32_t i = 0; i < SERVE_CHOICES; i++) {
         struct choice *c = &a->choices[i];
         stream_close(c->stream);
-        buf_free(&c->text);
+        reply_close(c->reply);
+        said_free(&c->said);
         buf_free(&c->ids);
         buf_free(&c->logprobs);
         buf_free(&c->tops);
@@ -61,6 +62,10 @@ static void answer_free(struct answer *a)
     a->server->body_bytes -= a->body.cap;
     buf_free(&a->body);
     buf_free(&a->reply);
+    json_decref(a->tools);
+    json_decref(a->stops);
+    if (tell_for(a->route)->forget)
+        tell_for(a->route)->forget(a->own);
     a->server->answer_count--;
     mem_free(a);
 }
@@ -94,6 +99,25 @@ static void answer_break(struct answer *a)
     conn_stream_end(c);
 }
 
+static void answer_hear(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+{
+    if (news->err.code && !c->begun) /* it becomes a plain reply */
+        return;
+    c->news = news;
+    c->out = out;
+    if (a->stream && !c->begun && tell_for(a->route)->begin)
+        tell_for(a->route)->begin(a, c, out);
+    c->begun = true;
+    if (!c->reply && news->text_length)
+        said_take(c, &(struct reply_piece){.part = REPLY_TEXT, .text = news->text, .n = news->text_length});
+    if (c->reply &&
+        (reply_feed(c->reply, news->text, news->text_length) || (news->done && reply_end(c->reply))))
+        answer_fail(a, 503, NULL, "out of memory");
+    /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
+    if (a->stream && c->news && a->logprobs && news->count)
+        tell_for(a->route)->piece(a, c, &(struct reply_piece){.part = REPLY_TEXT, .text = ""}, out);
+}
+
 /* News of one choice. */
 static void answer_take(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
 {
@@ -102,16 +126,13 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
         metrics_seconds(&a->server->metrics.first, a->first - a->conn->started);
     }
     c->made += (uint32_t)news->count;
-    if (a->stream)
-        tell_for(a->route)->chunk(a, c, news, out);
-    else {
-        buf_add(&c->text, news->text, news->text_length);
+    answer_hear(a, c, news, out);
+    if (a->logprobs && !a->stream) {
         buf_add(&c->ids, news->ids, news->count * sizeof *news->ids);
-        if (news->logprobs)
-            buf_add(&c->logprobs, news->logprobs, news->count * sizeof *news->logprobs);
+        buf_add(&c->logprobs, news->logprobs, news->count * sizeof *news->logprobs);
         if (news->top)
             buf_add(&c->tops, news->top, news->count * a->tops * sizeof *news->top);
-        if (c->text.failed || c->ids.failed || c->logprobs.failed || c->tops.failed)
+        if (c->ids.failed || c->logprobs.failed || c->tops.failed)
             answer_fail(a, 503, NULL, "out of memory");
     }
     if (!news->done)
@@ -134,7 +155,8 @@ static void answer_finish(struct answer *a)
         metrics_seconds(&a->server->metrics.whole, clock_now() - c->started);
     c->answer = NULL;
     if (a->stream) {
-        tell_for(a->route)->finish(a, &out);
+        if (tell_for(a->route)->finish)
+            tell_for(a->route)->finish(a, &out);
         conn_stream_add(c, out.data, out.failed ? 0 : out.len);
         conn_stream_end(c);
     } else {

@@ -120,11 +120,10 @@ static void infill_event(struct answer *a, const char *text, size_t n, bool stop
     buf_str(out, "\n\n");
 }
 
-static void infill_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+static void infill_told(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
 {
-    c->begun |= news->text_length > 0;
-    if (news->text_length)
-        infill_event(a, news->text, news->text_length, false, out);
+    (void)c;
+    infill_event(a, p->text, p->n, false, out);
 }
 
 static void infill_end(struct answer *a, struct choice *c, struct buf *out)
@@ -133,14 +132,9 @@ static void infill_end(struct answer *a, struct choice *c, struct buf *out)
     infill_event(a, "", 0, true, out);
 }
 
-static void infill_finish(struct answer *a, struct buf *out)
-{
-    (void)a, (void)out; /* the event with "stop" was the last */
-}
-
 static void infill_whole(struct answer *a, struct buf *out)
 {
-    const struct buf *text = &a->choices[0].text;
+    const struct buf *text = &a->choices[0].said.text;
     infill_piece(a, text->data ? text->data : "", text->len, true, out);
 }
 
@@ -159,9 +153,8 @@ static void infill_broken(const struct failure *f, struct buf *out)
 const struct teller infill_teller = {
     .type = "text/event-stream",
     .alive = ":\n\n",
-    .chunk = infill_chunk,
+    .piece = infill_told,
     .end = infill_end,
-    .finish = infill_finish,
     .whole = infill_whole,
     .error = infill_error,
     .broken = infill_broken,

@@ -1,10 +1,10 @@
 /* Chat and completion requests: from JSON to the engine. Runs on a worker. */
 #define _GNU_SOURCE
+#include "serve/ask.h"
+
 #include "format/jsonread.h"
 #include "lang/middle.h"
-#include "run/rule.h"
 #include "serve/field.h"
-#include "serve/own.h"
 
 #include "base/json.h"
 #include "base/log.h"
@@ -13,8 +13,6 @@
 #include <math.h>
 #include <string.h>
 #include <sys/random.h>
-
-enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_SCHEMA = 64 << 10, ASK_MEMORY = 256 << 20 };
 
 #define MANY 1e6 /* items of an object that nobody counts */
 static const struct field ask_fields[] = {
@@ -39,15 +37,6 @@ static const struct field ask_fields[] = {
     {"repetition_penalty", FIELD_NUM, 0.01, 100},
     {"ignore_eos", FIELD_BOOL, 0, 0},
     {"echo", FIELD_BOOL, 0, 0},
-};
-
-/* What lives only until the request is submitted. */
-struct ask {
-    json_t *body;
-    struct engine_request request;
-    const char *stops[ASK_STOPS];
-    struct logit_bias biases[ASK_BIASES];
-    struct rule *rule;
 };
 
 json_t *ask_body(struct answer *a)
@@ -110,40 +99,50 @@ int ask_messages(struct answer *a, const json_t *messages)
     return 0;
 }
 
-/* The tools that the template is to see; NULL = none. */
-static int ask_tools(struct answer *a, const json_t *body, const json_t **out)
+/* What templates know of how much to think: the word itself, and whether at all. */
+static int ask_effort(json_t *set, const char *effort)
 {
-    const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
-    const char *word = json_string_value(choice);
-    *out = NULL;
-    if (choice && (!word || (strcmp(word, "none") != 0 && strcmp(word, "auto") != 0)))
-        return answer_fail(a, 400, "tool_choice",
-                           "tool_choice can be 'none' or 'auto'; enforcing a call is not possible yet");
-    for (size_t i = 0; i < json_array_size(tools); i++)
-        if (!field_text(json_object_get(json_array_get(tools, i), "function"), "name"))
-            return answer_fail(a, 400, "tools", "tools[%zu] has to be a function with a name", i);
-    if (json_array_size(tools) && !(word && !strcmp(word, "none")))
-        *out = tools;
-    return 0;
+    bool none = !strcmp(effort, "none");
+    return json_object_set_new(set, "reasoning_effort", json_string(effort)) ||
+           (none && (json_object_set_new(set, "enable_thinking", json_false()) ||
+                     json_object_set_new(set, "thinking", json_false())));
 }
 
-static int ask_chat_prompt(struct answer *a, const json_t *body)
+/* Does the prompt leave reasoning open, so that the answer begins with it? */
+static bool ask_thinks(const struct loaded *l, const struct ids *ids)
 {
-    struct prompt_request r = {.messages = json_object_get(body, "messages")};
-    const char *effort = field_text(body, "reasoning_effort");
+    enum { TAIL = 64 };
+    struct buf text = {0};
     struct err e = {0};
-    if (ask_messages(a, r.messages) || ask_tools(a, body, &r.tools))
+    size_t n = ids->len < TAIL ? ids->len : TAIL;
+    bool thinks = l->thought &&
+                  !tokenizer_decode(l->tokenizer, ids->data + ids->len - n, n, false, &text, &e) &&
+                  text.data && reply_is_thinking(l->thought, text.data, text.len);
+    buf_free(&text);
+    return thinks;
+}
+
+static int ask_chat_prompt(struct answer *a, struct ask *q)
+{
+    struct prompt_request r = {.messages = json_object_get(q->body, "messages")};
+    const char *effort = field_text(q->body, "reasoning_effort");
+    json_t *extra = json_object_get(q->body, "chat_template_kwargs");
+    struct err e = {0};
+    if (ask_messages(a, r.messages) || ask_tools(a, q))
         return -1;
+    r.messages = json_object_get(q->body, "messages");
+    r.tools = a->tools;
     json_t *set = json_object();
-    if (set && effort)
-        json_object_set_new(set, "reasoning_effort", json_string(effort));
-    if (set)
-        json_object_update(set, json_object_get(body, "chat_template_kwargs"));
+    if (!set || (effort && ask_effort(set, effort)) || (extra && json_object_update(set, extra)))
+        err_memory(&e, "the request", 1);
     r.set = set;
     a->prompt_count = 1;
-    int failed = loaded_prompt(a->model->loaded, &r, &a->prompts[0], &e);
+    int failed = e.code || loaded_prompt(a->model->loaded, &r, &a->prompts[0], &e);
     json_decref(set);
-    return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text) : 0;
+    if (failed)
+        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
+    q->thinking = ask_thinks(a->model->loaded, &a->prompts[0]);
+    return 0;
 }
 
 /* ---- prompts of completions ---- */
@@ -252,36 +251,7 @@ static int ask_stops(struct answer *a, struct ask *q)
     }
     q->request.stop_strings = q->stops;
     q->request.stops = n;
-    return 0;
-}
-
-static int ask_format(struct answer *a, struct ask *q)
-{
-    const json_t *format = json_object_get(q->body, "response_format");
-    const char *type = field_text(format, "type");
-    struct err e = {0};
-    struct constraint *c = NULL;
-    if (!format || (type && !strcmp(type, "text")))
-        return 0;
-    if (type && !strcmp(type, "json_object"))
-        c = constraint_from_json_object(&e);
-    else if (type && !strcmp(type, "json_schema")) {
-        const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
-        if (!schema)
-            return answer_fail(a, 400, "response_format", "response_format.json_schema.schema is missing");
-        if (json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > ASK_SCHEMA)
-            return answer_fail(a, 400, "response_format", "the schema is larger than 64 KiB");
-        c = constraint_from_schema(schema, &e);
-    } else
-        return answer_fail(a, 400, "response_format",
-                           "response_format.type has to be 'text', 'json_object' or 'json_schema'");
-    const struct constraint_vocab *v = c ? loaded_vocab(a->model->loaded, &e) : NULL;
-    if (c && !v)
-        constraint_free(c);
-    if (!v || rule_open(&q->rule, c, v, &e))
-        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "response_format", "%s", e.text);
-    q->request.rule = q->rule;
-    a->endless = false; /* under a rule an end token ends */
+    a->stops = json_incref((json_t *)(uintptr_t)stop);
     return 0;
 }
 
@@ -305,6 +275,7 @@ static int ask_options(struct answer *a, struct ask *q)
     r->top_logprobs = a->tops;
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
     r->most = (uint32_t)field_int(b, "max_completion_tokens", field_int(b, "max_tokens", a->chat ? 0 : 16));
+    r->show_special = a->chat && a->model->loaded->marks_hidden;
     r->salt = a->key;
     r->wake = work_wake;
     r->arg = a;
@@ -320,6 +291,25 @@ static int ask_check(struct answer *a, const json_t *body)
     if (field_check(body, ask_fields, sizeof ask_fields / sizeof *ask_fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
     return 0;
+}
+
+/* What takes the answer apart. A call that was asked for has begun in the prompt. */
+static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
+{
+    const struct loaded *l = a->model->loaded;
+    struct err e = {0};
+    c->reply = reply_open(&(struct reply_options){.form = l->form,
+                                                  .thought = l->thought,
+                                                  .tools = a->tools,
+                                                  .thinking = q->thinking,
+                                                  .take = said_take,
+                                                  .arg = c},
+                          &e);
+    if (c->reply && !(q->lead && reply_feed(c->reply, q->lead, strlen(q->lead))))
+        return 0;
+    reply_close(c->reply);
+    c->reply = NULL;
+    return answer_fail(a, 503, NULL, "out of memory");
 }
 
 static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
@@ -340,10 +330,13 @@ static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
     for (uint32_t i = 0; i < a->prompt_count * n; i++) {
         struct choice *c = &a->choices[i];
         struct err e = {0};
+        c->answer = a;
         c->prompt_at = i / n;
         q->request.prompt = a->prompts[c->prompt_at].data;
         q->request.n = (uint32_t)a->prompts[c->prompt_at].len;
         q->request.sampler.seed = seed + i;
+        if (a->chat && ask_reply(a, q, c))
+            return -1;
         if (engine_submit(a->model->engine, &q->request, &c->stream, &e))
             return answer_fail(a, e.code == ERR_RESOURCE ? 429 : 400, NULL, "%s", e.text);
         a->count++;
@@ -356,7 +349,7 @@ static void ask_any(struct answer *a)
     struct ask q = {.body = ask_body(a)};
     if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_sampling(a, &q) &&
         !ask_biases(a, &q) && !ask_stops(a, &q) &&
-        !(a->chat ? ask_chat_prompt(a, q.body) : ask_prompts(a, q.body)) && !ask_format(a, &q))
+        !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_rule(a, &q))
         ask_submit(a, &q, (uint32_t)field_int(q.body, "n", 1));
     rule_drop(q.rule);
     json_decref(q.body);
@@ -371,4 +364,19 @@ void ask_chat(struct answer *a)
 void ask_completion(struct answer *a)
 {
     ask_any(a);
+}
+
+void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a))
+{
+    json_decref(a->request);
+    a->request = body;
+    ask(a);
+}
+
+int ask_prompt(struct answer *a)
+{
+    struct ask q = {.body = ask_body(a)};
+    int failed = !q.body || ask_check(a, q.body) || ask_chat_prompt(a, &q);
+    json_decref(q.body);
+    return failed ? -1 : 0;
 }

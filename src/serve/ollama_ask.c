@@ -206,14 +206,6 @@ static bool ollama_is_through(struct answer *a, bool chat, bool empty)
     return empty;
 }
 
-/* The request goes on as if it had come in OpenAI's shape. */
-static void ollama_go_on(struct answer *a, json_t *made, void (*ask)(struct answer *))
-{
-    json_decref(a->request);
-    a->request = made;
-    ask(a);
-}
-
 void ollama_chat(struct answer *a)
 {
     json_t *body = ask_body(a), *messages = json_object_get(body, "messages"), *m;
@@ -229,7 +221,7 @@ void ollama_chat(struct answer *a)
     if (failed)
         json_decref(made);
     else
-        ollama_go_on(a, made, ask_chat);
+        ask_as(a, made, ask_chat);
 }
 
 /* ---- generate: a prompt, as it is or as a user's message ---- */
@@ -263,7 +255,7 @@ void ollama_generate(struct answer *a)
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", prompt));
         json_object_set_new(made, "messages", messages);
     }
-    ollama_go_on(a, made, plain ? ask_completion : ask_chat);
+    ask_as(a, made, plain ? ask_completion : ask_chat);
 }
 
 /* ---- vectors ---- */

@@ -29,6 +29,20 @@ struct json;
 struct route;
 struct vectors;
 
+/* The last responses, for those that go on from them. Guarded by the server's mutex. */
+enum { SHELF_ENTRIES = 256 };
+struct shelf {
+    struct shelf_entry {
+        char id[48];
+        uint32_t key; /* whose it is */
+        size_t bytes;
+        json_t *conversation, *response;
+    } entries[SHELF_ENTRIES];
+    uint32_t next; /* the oldest one's place */
+    size_t bytes;
+};
+void shelf_free(struct shelf *s);
+
 struct server {
     const struct server_options *o;
     struct models *models;
@@ -49,6 +63,7 @@ struct server {
     pthread_cond_t work;
     struct answer *todo, **todo_end; /* for the workers */
     struct answer *ready;            /* have news for the loop */
+    struct shelf shelf;
     bool closing;
     pthread_t workers[SERVE_WORKERS];
     int worker_count;
@@ -75,13 +90,30 @@ struct conn {
     char id[40];  /* of the request */
 };
 
+/* What an answer has said so far, taken apart. */
+struct said {
+    struct buf text, reason;
+    struct said_call {
+        char *name, *id;
+        struct buf arguments; /* a JSON object */
+    } * calls;
+    uint32_t call_count;
+};
+
 struct choice {
+    struct answer *answer;
     struct stream *stream;
+    struct reply *reply; /* NULL = its text is text */
+    struct said said;
+    int open, blocks; /* of streams made of blocks: the kind that is open, 0 = none; those that are whole */
+    /* while news are being taken */
+    const struct stream_news *news; /* NULL = its tokens have been told */
+    struct buf *out;
     uint32_t prompt_at; /* which prompt */
     bool begun, done;
     uint32_t made;
     size_t offset; /* characters of tokens so far, for completions' text_offset */
-    struct buf text, ids, logprobs, tops;
+    struct buf ids, logprobs, tops;
     struct stream_news end; /* its last news, without the pointers */
 };
 
@@ -113,7 +145,10 @@ struct answer {
     struct failure failure;
     struct buf reply;
     bool chat, stream, include_usage, logprobs, echo;
-    bool endless; /* end tokens are text like others */
+    json_t *tools; /* that the model may call; NULL = none */
+    json_t *stops; /* the stop strings: a text, a list, or NULL */
+    void *own;     /* what its teller keeps, and forgets */
+    bool endless;  /* end tokens are text like others */
     uint32_t tops;
     struct ids prompts[SERVE_CHOICES];
     uint32_t prompt_count;
@@ -126,18 +161,22 @@ struct answer {
     time_t created;
 };
 
-/* How an answer is written: one for each API. All append to `out`. */
+/* How an answer is written: one for each API. All append to `out`. A stream is begin, pieces and end for every choice,
+ * and one finish. */
 struct teller {
     const char *type;  /* of a stream */
     const char *alive; /* what a stream says when it has had no news for long; NULL = nothing */
-    void (*chunk)(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out);
+    void (*begin)(struct answer *a, struct choice *c, struct buf *out); /* NULL = with nothing */
+    /* c->news: the tokens that came with it, where nobody has told them yet */
+    void (*piece)(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out);
     void (*end)(struct answer *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
-    void (*finish)(struct answer *a, struct buf *out);                /* of a stream */
+    void (*finish)(struct answer *a, struct buf *out);                /* of a stream; NULL = with nothing */
     void (*whole)(struct answer *a, struct buf *out);                 /* without a stream */
     void (*error)(const struct failure *f, struct buf *out);          /* a reply */
     void (*broken)(const struct failure *f, struct buf *out);         /* inside of a stream, and its end */
+    void (*forget)(void *own);                                        /* NULL = it keeps nothing */
 };
-extern const struct teller tell_openai;
+extern const struct teller tell_openai, anthropic_teller, responses_teller;
 
 struct route {
     const char *method, *path;         /* without /v1 */
@@ -203,9 +242,30 @@ void answer_abandon(struct answer *a); /* the client has gone */
 int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* ---- what has been said (said.c) ---- */
+void said_take(void *choice, const struct reply_piece *p); /* a reply's take */
+void said_free(struct said *s);
+/* stop, length or tool_calls. */
+const char *said_finish(const struct choice *c);
+/* Text of a model as a JSON string: what is no UTF-8 becomes U+FFFD. */
+json_t *said_string(const char *text, size_t n);
+json_t *said_arguments(const struct said_call *call); /* as an object */
+/* Both take the value over; NULL (memory was out) fails the buffer. */
+void said_json(struct buf *out, json_t *value);
+void said_event(struct buf *out, json_t *event); /* with its type as the event's name */
+
 /* ---- what a worker does ---- */
 void ask_chat(struct answer *a);
 void ask_completion(struct answer *a);
+/* The request goes on as if it had come in OpenAI's shape, which is taken over. */
+void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a));
+/* Only the prompt of a chat, in prompts[0]. */
+int ask_prompt(struct answer *a);
+void anthropic_messages(struct answer *a);
+void anthropic_count(struct answer *a);
+void responses_create(struct answer *a);
+void responses_get(struct conn *c);
+void responses_delete(struct conn *c);
 void text_tokenize(struct answer *a);
 void text_detokenize(struct answer *a);
 void text_template(struct answer *a);
@@ -234,6 +294,10 @@ void api_rerank(struct answer *a);
 void vectors_free(struct vectors *v);
 
 /* ---- what is written (tell.c) ---- */
+struct usage {
+    uint64_t prompt, made, cached;
+};
+struct usage answer_usage(const struct answer *a);
 /* The route's, or OpenAI's. */
 const struct teller *tell_for(const struct route *r);
 void tell_timings(const struct answer *a, struct json *j);

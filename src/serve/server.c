@@ -154,6 +154,7 @@ static void server_close(struct server *s)
         event_base_free(s->base);
     if (s->bell_fd >= 0)
         close(s->bell_fd);
+    shelf_free(&s->shelf);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->work);
 }

@@ -44,6 +44,10 @@ static const struct arg_option serve_options[] = {
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
+    {"tool-parser", 0, ARG_TEXT, "NAME", "how models write tool calls (default: as their templates say)", 0,
+     0},
+    {"reasoning", 0, ARG_TEXT, "NAME", "how they mark reasoning, or 'none' (default: as their templates say)",
+     0, 0},
     LOAD_OPTIONS,
     {0},
 };
@@ -154,6 +158,8 @@ static int serve_open(void *arg, struct loaded **out, const char *path, const st
     const struct serve *s = arg;
     struct loaded_options own = *o;
     own.chat_template = s->chat_template.data;
+    own.tool_parser = args_text(s->a, "tool-parser");
+    own.reasoning = args_text(s->a, "reasoning");
     return load_model(out, path, &own, s->a, e);
 }
 
