@@ -195,7 +195,7 @@ struct route {
 /* ---- connections (conn.c) ---- */
 void conn_open(struct server *s, evutil_socket_t fd);
 void conn_free(struct conn *c);
-/* Once a second: deadlines. */
+/* A few times a second: deadlines. */
 void conn_tick(struct conn *c, double now);
 /* A whole reply, and on to the next request. */
 void conn_reply(struct conn *c, int status, const char *type, const struct buf *body);

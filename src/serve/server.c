@@ -128,7 +128,7 @@ static int server_open(struct server *s, struct err *e)
         !(s->term = evsignal_new(s->base, SIGTERM, server_signal, s)) ||
         !(s->intr = evsignal_new(s->base, SIGINT, server_signal, s)) ||
         !(s->hup = evsignal_new(s->base, SIGHUP, server_reload, s)) || event_add(s->bell, NULL) ||
-        event_add(s->tick, &(struct timeval){.tv_sec = 1}) || event_add(s->term, NULL) ||
+        event_add(s->tick, &(struct timeval){.tv_usec = 250000}) || event_add(s->term, NULL) ||
         event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
     return work_start(s, e) ? -1 : server_listen(s, e);
