@@ -44,6 +44,7 @@ struct reply_wrap {
     const char *keys[2]; /* JSON: what name and arguments are called when we write it; NULL = the usual */
     bool list;           /* JSON, CODE: all calls stand in one list */
     bool numbered;       /* NAMED: "functions.NAME:0", which is also its id */
+    bool single;         /* a call ends the answer */
     bool known;          /* only names of tools that there are: else it is text */
 };
 
@@ -67,6 +68,8 @@ struct reply_thought {
 /* Never NULL: what no template says is the general one. */
 const struct reply_form *reply_form_find(const char *template_text);
 const struct reply_thought *reply_thought_find(const char *template_text);
+/* Is this text a part of what calls or reasoning are marked with? thought may be NULL. */
+bool reply_has_mark(const struct reply_form *f, const struct reply_thought *t, const char *text, size_t n);
 /* NULL and an error that lists the names. */
 const struct reply_form *reply_form_named(const char *name, struct err *e);
 const struct reply_thought *reply_thought_named(const char *name, struct err *e);

@@ -144,7 +144,7 @@ static struct gram *maker_json(struct maker *m, const char *name, const json_t *
 static struct gram *maker_named(struct maker *m, const char *name, const json_t *function)
 {
     const struct reply_wrap *w = m->wrap;
-    struct gram *digits = gram_rep(m->g, gram_ascii(m->g, "09"), 1, 4), *none = gram_text(m->g, "");
+    struct gram *digits = gram_rep(m->g, gram_ascii(m->g, "09"), 1, 2), *none = gram_text(m->g, "");
     bool fenced = strstr(w->mid, "```") != NULL;
     return gram_seq(m->g, w->id_before ? gram_seq(m->g, digits, gram_text(m->g, w->id_before)) : none,
                     gram_text(m->g, w->numbered ? "functions." : ""), gram_text(m->g, name),
@@ -212,7 +212,7 @@ static struct gram *maker_wrapped(struct maker *m, struct gram *body)
 
 static struct gram *maker_calls(struct maker *m)
 {
-    uint32_t most = m->rule->many ? GRAMMAR_MOST : 0;
+    uint32_t most = m->rule->many && !m->wrap->single ? GRAMMAR_MOST : 0;
     uint32_t one = grammar_rule(m->g);
     const char *const *section = m->form->section;
     struct gram *sp = m->space, *call = gram_call(m->g, one), *all;

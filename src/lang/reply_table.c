@@ -1,4 +1,5 @@
 /* The families: how each writes calls and marks its reasoning. First those whose marks say most. */
+#define _GNU_SOURCE
 #include "lang/reply.h"
 
 #include "base/buf.h"
@@ -80,7 +81,8 @@ static const struct reply_tags tags_kimi = {.name_close = "\"",
 static const struct reply_form forms[] = {
     {.name = "harmony",
      .marks = {"<|channel|>", "<|message|>"},
-     .wraps = {{" to=functions.", "", SHAPE_NAMED, "<|channel|>commentary json<|message|>", "<|message|>"},
+     .wraps = {{" to=functions.", "", SHAPE_NAMED, "<|channel|>commentary json<|message|>", "<|message|>",
+                .single = true},
                {"<|channel|>commentary to=functions.", "", SHAPE_NAMED, "<|message|>", "<|message|>"},
                {"<|channel|>analysis to=functions.", "", SHAPE_NAMED, "<|message|>", "<|message|>"}},
      .drop = {"<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>",
@@ -184,7 +186,8 @@ static const struct reply_form forms[] = {
      .wraps = {{"<tool_calls>", "</tool_calls>", SHAPE_JSON, .list = true}}},
     {.name = "gigachat",
      .marks = {"<|role_sep|>", "<|message_sep|>"},
-     .wraps = {{"<|function_call|>", "", SHAPE_JSON}, {"function call<|role_sep|>", "", SHAPE_JSON}},
+     .wraps = {{"<|function_call|>", "", SHAPE_JSON, .single = true},
+               {"function call<|role_sep|>", "", SHAPE_JSON}},
      .drop = {"<|message_sep|>"}},
     {.name = "llama3",
      .marks = {"<|start_header_id|>", "ipython"},
@@ -236,6 +239,30 @@ const struct reply_thought *reply_thought_find(const char *text)
         if (strstr(text, thoughts[i].mark))
             return &thoughts[i];
     return &thoughts[THOUGHTS - 1];
+}
+
+static bool mark_has(const char *mark, const char *text, size_t n)
+{
+    return mark && n && memmem(mark, strlen(mark), text, n);
+}
+
+bool reply_has_mark(const struct reply_form *f, const struct reply_thought *t, const char *text, size_t n)
+{
+    bool has = t && (mark_has(t->open, text, n) || mark_has(t->close, text, n));
+    for (size_t i = 0; i < REPLY_WRAPS && f->wraps[i].open; i++) {
+        const struct reply_wrap *w = &f->wraps[i];
+        const struct reply_tags *g = w->tags ? w->tags : &(const struct reply_tags){0};
+        const char *const marks[] = {w->open,      w->close,      w->mid,         w->args,       w->id_before,
+                                     w->id_after,  g->name_open,  g->name_rest,   g->name_close, g->key_open,
+                                     g->key_close, g->value_open, g->value_close, g->end};
+        for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)
+            has |= mark_has(marks[k], text, n);
+    }
+    for (size_t i = 0; i < 4; i++)
+        has |= mark_has(f->section[i], text, n);
+    for (size_t i = 0; i < REPLY_MARKS; i++)
+        has |= mark_has(f->drop[i], text, n);
+    return has;
 }
 
 /* Names in rows of a table; the error lists them all. */

@@ -84,17 +84,14 @@ static int loaded_text(struct loaded *l, const char *chat_template, struct err *
     return 0;
 }
 
-/* Does the tokenizer write some of these marks as control tokens? */
-static bool loaded_hides(const struct loaded *l, const char *mark)
+/* Is it a control token that calls or reasoning are written with? */
+static bool loaded_is_mark(const struct loaded *l, int32_t id)
 {
-    struct ids ids = {0};
-    struct err e = {0};
-    bool hides = false;
-    if (mark && !tokenizer_encode(l->tokenizer, mark, strlen(mark), TOK_SPECIAL, &ids, &e))
-        for (size_t i = 0; i < ids.len; i++)
-            hides |= tokenizer_attr(l->tokenizer, ids.data[i]) == TOK_CONTROL;
-    ids_free(&ids);
-    return hides;
+    size_t n = 0;
+    if (tokenizer_attr(l->tokenizer, id) != TOK_CONTROL)
+        return false;
+    const char *text = tokenizer_token_bytes(l->tokenizer, id, &n);
+    return reply_has_mark(l->form, l->thought, text, n);
 }
 
 /* How the model writes calls and reasoning: what was asked for, or what the template says. */
@@ -102,14 +99,14 @@ static int loaded_reply(struct loaded *l, const struct loaded_options *o, struct
 {
     const char *text = l->chat ? chat_text(l->chat) : "";
     bool none = o->reasoning && !strcmp(o->reasoning, "none");
-    l->form = o->tool_parser ? reply_form_named(o->tool_parser, e) : reply_form_find(text);
+    /* a template that knows no tools gets them in words, and those ask for the general form */
+    bool knows = l->chat && chat_capabilities(l->chat).tools;
+    l->form = o->tool_parser ? reply_form_named(o->tool_parser, e) : reply_form_find(knows ? text : "");
     l->thought = none ? NULL : o->reasoning ? reply_thought_named(o->reasoning, e) : reply_thought_find(text);
     if (!l->form || (!l->thought && !none))
         return -1;
-    for (size_t i = 0; i < REPLY_WRAPS; i++)
-        l->marks_hidden |= loaded_hides(l, l->form->wraps[i].open);
-    l->marks_hidden |= loaded_hides(l, l->form->section[0]) || loaded_hides(l, l->form->drop[0]) ||
-                       (l->thought && loaded_hides(l, l->thought->open));
+    for (int32_t id = 0; id < tokenizer_vocab(l->tokenizer) && !l->marks_hidden; id++)
+        l->marks_hidden = loaded_is_mark(l, id);
     return 0;
 }
 
@@ -148,6 +145,7 @@ void loaded_close(struct loaded *l)
         return;
     runner_close(l->runner);
     constraint_vocab_close(l->vocab);
+    constraint_vocab_close(l->call_vocab);
     pthread_mutex_destroy(&l->lock);
     chat_close(l->chat);
     tokenizer_close(l->tokenizer);
@@ -181,22 +179,42 @@ static enum constraint_kind loaded_token_kind(const void *of, int32_t id)
     return id < tokenizer_vocab(l->tokenizer) ? constraint_token_kind(l->tokenizer, id) : CONSTRAINT_NEVER;
 }
 
-const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e)
+static enum constraint_kind loaded_mark_kind(const void *of, int32_t id)
+{
+    const struct loaded *l = of;
+    enum constraint_kind kind = loaded_token_kind(of, id);
+    bool mark = kind == CONSTRAINT_NEVER && id < tokenizer_vocab(l->tokenizer) && loaded_is_mark(l, id);
+    return mark ? CONSTRAINT_TEXT : kind;
+}
+
+/* Made when it is first wanted. */
+static const struct constraint_vocab *
+loaded_make_vocab(struct loaded *l, struct constraint_vocab **v,
+                  enum constraint_kind (*kind)(const void *of, int32_t id), struct err *e)
 {
     if (!l->tokenizer) {
         err_set(e, ERR_USAGE, "a constraint needs a tokenizer, and this model was opened without one");
         return NULL;
     }
     pthread_mutex_lock(&l->lock);
-    if (!l->vocab)
-        l->vocab =
-            constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
-                                                              .of = l,
-                                                              .bytes = loaded_token_bytes,
-                                                              .kind = loaded_token_kind},
-                                  e);
+    if (!*v)
+        *v = constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
+                                                               .of = l,
+                                                               .bytes = loaded_token_bytes,
+                                                               .kind = kind},
+                                   e);
     pthread_mutex_unlock(&l->lock);
-    return l->vocab;
+    return *v;
+}
+
+const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e)
+{
+    return loaded_make_vocab(l, &l->vocab, loaded_token_kind, e);
+}
+
+const struct constraint_vocab *loaded_call_vocab(struct loaded *l, struct err *e)
+{
+    return l->marks_hidden ? loaded_make_vocab(l, &l->call_vocab, loaded_mark_kind, e) : loaded_vocab(l, e);
 }
 
 int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e)

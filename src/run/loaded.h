@@ -43,7 +43,7 @@ struct loaded {
     uint64_t kv_bytes; /* a token's */
     double seconds;    /* to open all of it */
     pthread_mutex_t lock;
-    struct constraint_vocab *vocab; /* made when it is first wanted, under the lock */
+    struct constraint_vocab *vocab, *call_vocab; /* made when they are first wanted, under the lock */
 };
 
 /* Takes over the store, also when it fails. */
@@ -56,6 +56,8 @@ uint32_t loaded_context(const struct hparams *h);
 bool loaded_ends(const struct loaded *l, int32_t id);
 /* The vocabulary for constraints; any thread may ask. NULL and an error: there is no tokenizer, or no memory. */
 const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e);
+/* The same with the control tokens that calls are written with. */
+const struct constraint_vocab *loaded_call_vocab(struct loaded *l, struct err *e);
 
 /* The prompt of a conversation, as ids: template, then tokenizer. tools and set (extra template variables) may be NULL. */
 struct prompt_request {

@@ -263,7 +263,7 @@ int ask_rule(struct answer *a, struct ask *q)
     if (!answer && !a->tools)
         return 0;
     struct constraint *c = a->tools ? rule_calls(a, q, answer, &e) : constraint_from_schema(answer, &e);
-    const struct constraint_vocab *v = c ? loaded_vocab(l, &e) : NULL;
+    const struct constraint_vocab *v = !c ? NULL : a->tools ? loaded_call_vocab(l, &e) : loaded_vocab(l, &e);
     bool formatted = answer != NULL;
     json_decref(answer);
     if (c && !v)
