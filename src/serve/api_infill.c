@@ -50,12 +50,13 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
     return list;
 }
 
-/* n_predict is called max_tokens there, and is endless here where it is not given. */
+/* n_predict is called max_tokens there, and is endless here where it is not given. 0 is how an editor warms up the cache: one
+ * token is made then. */
 static void infill_ask(struct answer *a)
 {
     json_t *body = a->request;
     int64_t most = field_int(body, "n_predict", -1);
-    json_object_set_new(body, "max_tokens", json_integer(most > 0 ? most : INFILL_MOST));
+    json_object_set_new(body, "max_tokens", json_integer(most > 0 ? most : most ? INFILL_MOST : 1));
     json_object_del(body, "n");
     ask_completion(a);
 }
@@ -78,7 +79,10 @@ void api_infill(struct answer *a)
 
 void api_completion(struct answer *a)
 {
-    if (!infill_check(a))
+    const json_t *prompt = json_object_get(a->request, "prompt");
+    if (json_is_array(prompt) && !json_is_integer(json_array_get(prompt, 0)))
+        answer_fail(a, 400, "prompt", "prompt has to be a text or a list of ids");
+    else if (!infill_check(a))
         infill_ask(a);
 }
 

@@ -75,6 +75,19 @@ static int ask_parts(struct answer *a, size_t at, const json_t *parts)
     return 0;
 }
 
+/* Calls that were made before: each a function with a name. */
+static int ask_calls(struct answer *a, size_t at, const json_t *calls)
+{
+    char param[SERVE_PARAM];
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", at);
+    if (calls && !json_is_null(calls) && !json_is_array(calls))
+        return answer_fail(a, 400, param, "%s has to be a list", param);
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        if (!field_text(json_object_get(json_array_get(calls, i), "function"), "name"))
+            return answer_fail(a, 400, param, "%s[%zu] has to be a function with a name", param, i);
+    return 0;
+}
+
 int ask_messages(struct answer *a, const json_t *messages)
 {
     if (!messages)
@@ -88,6 +101,8 @@ int ask_messages(struct answer *a, const json_t *messages)
         if (!field_text(m, "role"))
             return answer_fail(a, 400, param, "%s has no role", param);
         if (json_is_array(content) && ask_parts(a, i, content))
+            return -1;
+        if (ask_calls(a, i, json_object_get(m, "tool_calls")))
             return -1;
         bool calls = json_array_size(json_object_get(m, "tool_calls")) > 0;
         bool none = !content || json_is_null(content), ours = !strcmp(field_text(m, "role"), "assistant");

@@ -97,21 +97,7 @@ static void ollama_think(json_t *out, const json_t *body)
 
 static int ollama_common(struct answer *a, json_t *out, const json_t *body)
 {
-    static const struct field fields[] = {
-        {"options", FIELD_OBJECT, 0, 1e6},
-        {"stream", FIELD_BOOL, 0, 0},
-        {"think", FIELD_BOOL | FIELD_TEXT, 0, 0},
-        {"messages", FIELD_LIST, 0, 4096},
-        {"prompt", FIELD_TEXT, 0, 0},
-        {"suffix", FIELD_TEXT, 0, 0},
-        {"system", FIELD_TEXT, 0, 0},
-        {"raw", FIELD_BOOL, 0, 0},
-    };
-    struct err e = {0};
-    const char *name;
     json_t *options = json_object_get(body, "options"), *stream = json_object_get(body, "stream");
-    if (field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
-        return answer_fail(a, 400, name, "%s", e.text);
     if (options)
         field_drop_nulls(options);
     ollama_options(out, options);
@@ -189,9 +175,23 @@ static void ollama_only_load(struct answer *a, bool chat, bool unload)
  * answered, or the model is not there yet. */
 static bool ollama_is_through(struct answer *a, bool chat, bool empty)
 {
-    const char *name = ollama_model(a->request);
-    if (ollama_keep(a, a->request))
+    static const struct field fields[] = {
+        {"options", FIELD_OBJECT, 0, 1e6},
+        {"stream", FIELD_BOOL, 0, 0},
+        {"think", FIELD_BOOL | FIELD_TEXT, 0, 0},
+        {"messages", FIELD_LIST, 0, 4096},
+        {"prompt", FIELD_TEXT, 0, 0},
+        {"suffix", FIELD_TEXT, 0, 0},
+        {"system", FIELD_TEXT, 0, 0},
+        {"raw", FIELD_BOOL, 0, 0},
+    };
+    const char *name, *bad;
+    struct err e = {0};
+    if (field_check(a->request, fields, sizeof fields / sizeof *fields, &bad, &e))
+        answer_fail(a, 400, bad, "%s", e.text);
+    if (a->failure.status || ollama_keep(a, a->request))
         return true;
+    name = ollama_model(a->request);
     if (empty && a->keep == 0 && name) {
         if (models_stop(a->server->models, name) < 0)
             failure_set(&a->failure, 404, "model_not_found", "model", "model '%s' not found", log_safe(name));

@@ -212,8 +212,8 @@ static void route_take(struct conn *c)
 
 void route_request(struct conn *c)
 {
-    static const char *const methods[] = {"GET",   "HEAD",   "POST",    "PUT",
-                                          "PATCH", "DELETE", "OPTIONS", "TRACE"};
+    static const char *const methods[] = {"GET",    "HEAD",    "POST",  "PUT",  "PATCH",
+                                          "DELETE", "OPTIONS", "TRACE", "QUERY"};
     struct failure f = {0};
     bool known = false;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)

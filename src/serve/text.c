@@ -93,6 +93,11 @@ void text_detokenize(struct answer *a)
 /* {messages, tools?, add_generation_prompt?, chat_template_kwargs?} */
 void text_template(struct answer *a)
 {
+    static const struct field fields[] = {{"messages", FIELD_LIST, 0, 4096},
+                                          {"tools", FIELD_LIST, 0, 128},
+                                          {"chat_template_kwargs", FIELD_OBJECT, 0, 256},
+                                          {"add_generation_prompt", FIELD_BOOL, 0, 0}};
+    const char *name;
     struct err e = {0};
     struct buf text = {0};
     struct spans spans = {0};
@@ -106,10 +111,10 @@ void text_template(struct answer *a)
     };
     time_t now = time(NULL);
     localtime_r(&now, &r.now);
-    if (body && !json_is_array(r.messages))
-        answer_fail(a, 400, "messages", "messages has to be a list");
-    else if (body && ((r.tools && !json_is_array(r.tools)) || (r.extra && !json_is_object(r.extra))))
-        answer_fail(a, 400, "tools", "tools has to be a list, chat_template_kwargs an object");
+    if (body && field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
+        answer_fail(a, 400, name, "%s", e.text);
+    else if (body && !r.messages)
+        answer_fail(a, 400, "messages", "messages is missing");
     else if (body && !ask_messages(a, r.messages)) {
         if (!l->chat)
             answer_fail(a, 400, NULL, "%s", l->chat_why.text);
