@@ -80,7 +80,7 @@ void api_infill(struct answer *a)
 void api_completion(struct answer *a)
 {
     const json_t *prompt = json_object_get(a->request, "prompt");
-    if (json_is_array(prompt) && !json_is_integer(json_array_get(prompt, 0)))
+    if (json_is_array(prompt) && !json_is_number(json_array_get(prompt, 0)))
         answer_fail(a, 400, "prompt", "prompt has to be a text or a list of ids");
     else if (!infill_check(a))
         infill_ask(a);

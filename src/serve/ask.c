@@ -167,11 +167,11 @@ static int ask_ids(struct answer *a, const json_t *list, struct ids *out)
     int64_t vocab = a->model->loaded->model->plan.out_width;
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab)
+        int64_t id;
+        if (!field_whole(json_array_get(list, i), 0, vocab - 1, &id))
             return answer_fail(a, 400, "prompt", "token %zu of the prompt has to be an id below %lld", i,
                                (long long)vocab);
-        if (ids_add(out, (int32_t)json_integer_value(v), &e))
+        if (ids_add(out, (int32_t)id, &e))
             return answer_fail(a, 503, NULL, "%s", e.text);
     }
     return 0;
@@ -202,7 +202,7 @@ static int ask_prompts(struct answer *a, const json_t *body)
     const char *suffix = field_text(body, "suffix");
     if (!prompt)
         return answer_fail(a, 400, "prompt", "prompt is missing");
-    if (!json_is_array(prompt) || json_is_integer(json_array_get(prompt, 0)))
+    if (!json_is_array(prompt) || json_is_number(json_array_get(prompt, 0)))
         return ask_text(a, prompt, suffix);
     for (size_t i = 0; i < json_array_size(prompt); i++)
         if (ask_text(a, json_array_get(prompt, i), suffix))

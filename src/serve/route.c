@@ -117,10 +117,11 @@ static const char *route_path(const struct conn *c, size_t *n)
     return path;
 }
 
-/* The row of the path; of several for one path (GET and DELETE) that of the method, else the first. */
+/* The row of the path; one without a star before one with it; of several (GET and DELETE) that of the method. */
 static const struct route *route_find(const struct conn *c)
 {
     const struct route *found = NULL;
+    bool has_rest = false;
     size_t n;
     const char *path = route_path(c, &n);
     for (size_t i = 0; i < route_count; i++) {
@@ -128,8 +129,12 @@ static const struct route *route_find(const struct conn *c)
         bool rest = routes[i].path[own - 1] == '*';
         bool same = rest ? n > own - 1 && !strncmp(path, routes[i].path, own - 1)
                          : n == own && !strncmp(path, routes[i].path, n);
-        if (same && (!found || http_is(&c->http, routes[i].method)))
+        bool better =
+            !found || (!rest && has_rest) || (rest == has_rest && http_is(&c->http, routes[i].method));
+        if (same && better) {
             found = &routes[i];
+            has_rest = rest;
+        }
     }
     return found;
 }

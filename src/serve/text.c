@@ -76,9 +76,9 @@ void text_detokenize(struct answer *a)
     if (body && !json_is_array(tokens))
         answer_fail(a, 400, "tokens", "tokens has to be a list of ids");
     for (size_t i = 0; i < json_array_size(tokens) && !a->failure.status; i++) {
-        const json_t *v = json_array_get(tokens, i);
-        int64_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (id < 0 || id >= vocab || tok_decoder_feed(&d, (int32_t)id, &text, &e))
+        int64_t id;
+        if (!field_whole(json_array_get(tokens, i), 0, vocab - 1, &id) ||
+            tok_decoder_feed(&d, (int32_t)id, &text, &e))
             answer_fail(a, 400, "tokens", "tokens[%zu] has to be an id below %lld", i, (long long)vocab);
     }
     tok_decoder_flush(&d, &text);

@@ -1,6 +1,7 @@
 #include "serve/vectors.h"
 
 #include "base/mem.h"
+#include "serve/field.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,11 +52,11 @@ int vectors_add_ids(struct answer *a, const json_t *list, const char *param)
     struct ids *out = &v->texts[v->count++];
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
+        int64_t id;
+        if (!field_whole(json_array_get(list, i), 0, vocab - 1, &id))
             return answer_fail(a, 400, param, "token %zu of %s has to be an id below %lld", i, param,
                                (long long)vocab);
-        if (ids_add(out, (int32_t)json_integer_value(id), &e))
+        if (ids_add(out, (int32_t)id, &e))
             return answer_fail(a, 503, NULL, "%s", e.text);
     }
     return 0;
@@ -87,7 +88,7 @@ static void vectors_cut(struct answer *a)
 
 int vectors_read(struct answer *a, const json_t *input, const char *param, bool cut)
 {
-    bool many = json_is_array(input) && !json_is_integer(json_array_get(input, 0));
+    bool many = json_is_array(input) && !json_is_number(json_array_get(input, 0));
     size_t n = many ? json_array_size(input) : 1;
     if (!input)
         return answer_fail(a, 400, param, "%s is missing", param);
