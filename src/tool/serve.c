@@ -16,7 +16,7 @@
 
 enum {
     SERVE_SLOTS = 4,
-    SERVE_TEXTS = 8,
+    SERVE_TEXTS = 32,
     SERVE_KEEP = 300,
     SERVE_WORDS = 256,
     SERVE_KEYS = 1024,
