@@ -21,6 +21,7 @@ struct embed_slot {
 struct embedder {
     struct loaded *loaded;
     enum pooling pooling;
+    struct rank_head *head; /* or NULL */
     pthread_t thread;
     /* guarded by the mutex */
     pthread_mutex_t mutex;
@@ -92,6 +93,11 @@ int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
     }
     pthread_mutex_unlock(&m->mutex);
     return closing ? err_set(e, ERR_RESOURCE, "the model is being unloaded") : 0;
+}
+
+const struct rank_head *embedder_head(const struct embedder *m)
+{
+    return m->head;
 }
 
 void embedder_stats(struct embedder *m, struct embedder_stats *out)
@@ -169,6 +175,11 @@ static void embedder_fill(struct embedder *m)
     }
 }
 
+static enum pooling embedder_pooling(const struct embedder *m, const struct embed_job *j)
+{
+    return j->first ? POOLING_CLS : m->pooling;
+}
+
 static uint32_t embedder_compose(struct embedder *m)
 {
     uint32_t room = m->loaded->runner->chunk, parts = 0;
@@ -182,10 +193,11 @@ static uint32_t embedder_compose(struct embedder *m)
         if (whole && n < left) /* in a later step: one text always fits */
             continue;
         m->owner[parts] = s;
-        m->parts[parts++] = (struct seq_rows){.seq = s->seq,
-                                              .ids = t->data + s->at,
-                                              .n = n,
-                                              .outs = embed_outs(m->pooling, s->at, n, (uint32_t)t->len)};
+        m->parts[parts++] =
+            (struct seq_rows){.seq = s->seq,
+                              .ids = t->data + s->at,
+                              .n = n,
+                              .outs = embed_outs(embedder_pooling(m, s->job), s->at, n, (uint32_t)t->len)};
         room -= n;
     }
     return parts;
@@ -202,10 +214,10 @@ static void embedder_take(struct embedder *m, uint32_t part, const float *result
     if (err)
         err_set(&j->err, err->code, "%s", err->text);
     else
-        embed_add(m->pooling, results, m->parts[part].outs, width, out);
+        embed_add(embedder_pooling(m, j), results, m->parts[part].outs, width, out);
     if (!err && s->at < j->texts[s->text].len)
         return;
-    if (!err)
+    if (!err && !j->first)
         embed_scale(out, width, &j->err);
     seq_truncate(s->seq, 0);
     m->pages += embed_pages(j->texts[s->text].len);
@@ -261,6 +273,7 @@ static void embedder_free(struct embedder *m)
         seq_close(m->slots[i].seq);
     pthread_mutex_destroy(&m->mutex);
     pthread_cond_destroy(&m->work);
+    rank_close(m->head);
     mem_free(m->slots);
     mem_free(m->parts);
     mem_free(m->owner);
@@ -294,7 +307,7 @@ int embedder_open(struct embedder **out, struct loaded *l, struct err *e)
     m->queue_end = &m->queue;
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->work, NULL);
-    if (embedder_start(m, e)) {
+    if (rank_open(&m->head, l->store, l->model->h.width, e) || embedder_start(m, e)) {
         embedder_free(m);
         return -1;
     }

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "run/loaded.h"
+#include "run/rank.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,6 +19,7 @@ struct embed_job {
     const struct ids *texts;   /* (count), none of them empty or longer than the context */
     size_t count;              /* at least 1 */
     float *out;                /* (count, width) */
+    bool first;                /* the first row as it is, for a head, instead of a vector */
     const atomic_bool *cancel; /* the client wants no more; may be NULL */
     /* Called once by the embedder's thread when it is done; must not block. */
     void (*done)(void *arg);
@@ -42,4 +44,6 @@ int embedder_open(struct embedder **out, struct loaded *l, struct err *e);
 void embedder_close(struct embedder *m);
 /* Any thread. ERR_USAGE where a text is empty, too long, or has ids that the model does not know. */
 int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e);
+/* The head of a cross-encoder; NULL = the model has none. */
+const struct rank_head *embedder_head(const struct embedder *m);
 void embedder_stats(struct embedder *m, struct embedder_stats *out);

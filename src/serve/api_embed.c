@@ -114,10 +114,12 @@ void api_embeddings(struct answer *a)
         if (vectors_done(a))
             embed_tell(a, body);
     } else if (!embed_check(a, body) && !vectors_read(a, json_object_get(body, "input"), "input", false))
-        vectors_submit(a, "input");
+        vectors_submit(a, "input", false);
 }
 
-/* ---- rerank: how near each document is to the query ---- */
+/* ---- rerank ----
+ * A cross-encoder reads the query and a document as one text, and its head says how well they go together. Of any
+ * other model it is the cosine of the two vectors. */
 
 static const struct field rerank_fields[] = {
     {"query", FIELD_TEXT, 0, 0},
@@ -136,6 +138,17 @@ static const char *rerank_text(const json_t *document)
     return json_is_string(document) ? json_string_value(document) : field_text(document, "text");
 }
 
+static const struct rank_head *rerank_head(const struct answer *a)
+{
+    return embedder_head(a->model->embedder);
+}
+
+static int rerank_add(struct answer *a, const char *query, const char *text)
+{
+    return rerank_head(a) ? vectors_add_pair(a, query, text, "documents")
+                          : vectors_add_text(a, text, strlen(text), "documents");
+}
+
 static int rerank_read(struct answer *a, const json_t *body)
 {
     struct err e = {0};
@@ -147,14 +160,15 @@ static int rerank_read(struct answer *a, const json_t *body)
         return answer_fail(a, 400, "query", "query is missing");
     if (!documents)
         return answer_fail(a, 400, "documents", "documents is missing");
-    if (!vectors_new(a, json_array_size(documents) + 1) || vectors_add_text(a, query, strlen(query), "query"))
+    if (!vectors_new(a, json_array_size(documents) + 1) ||
+        (!rerank_head(a) && vectors_add_text(a, query, strlen(query), "query")))
         return -1;
     for (size_t i = 0; i < json_array_size(documents); i++) {
         const char *text = rerank_text(json_array_get(documents, i));
         if (!text)
             return answer_fail(a, 400, "documents", "documents[%zu] has to be a text, or an object with one",
                                i);
-        if (vectors_add_text(a, text, strlen(text), "documents"))
+        if (rerank_add(a, query, text))
             return -1;
     }
     return 0;
@@ -167,21 +181,30 @@ static int rerank_order(const void *a, const void *b)
                                 : (x->index > y->index) - (x->index < y->index);
 }
 
-static void rerank_tell(struct answer *a, const json_t *body)
+/* Of document i. Without a head the query's vector stands first. */
+static double rerank_score(const struct answer *a, size_t i)
 {
     const struct vectors *v = a->vectors;
-    size_t n = v->count - 1, top = (size_t)field_int(body, "top_n", (int64_t)n);
+    double score = 0;
+    if (rerank_head(a))
+        return rank_score(rerank_head(a), v->out + i * v->width);
+    for (size_t k = 0; k < v->width; k++)
+        score += (double)v->out[k] * v->out[(i + 1) * v->width + k];
+    return score;
+}
+
+static void rerank_tell(struct answer *a, const json_t *body)
+{
+    size_t n = json_array_size(json_object_get(body, "documents")),
+           top = (size_t)field_int(body, "top_n", (int64_t)n);
     struct ranked *all = mem_alloc(n, sizeof *all);
     struct json j = {.out = &a->reply};
     if (!all) {
         answer_fail(a, 503, NULL, "out of memory");
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        all[i] = (struct ranked){.index = i};
-        for (size_t k = 0; k < v->width; k++)
-            all[i].score += (double)v->out[k] * v->out[(i + 1) * v->width + k];
-    }
+    for (size_t i = 0; i < n; i++)
+        all[i] = (struct ranked){.index = i, .score = rerank_score(a, i)};
     qsort(all, n, sizeof *all, rerank_order);
     json_begin(&j, '{');
     json_key(&j, "object");
@@ -215,5 +238,5 @@ void api_rerank(struct answer *a)
         if (vectors_done(a))
             rerank_tell(a, a->request);
     } else if (!rerank_read(a, a->request))
-        vectors_submit(a, "documents");
+        vectors_submit(a, "documents", rerank_head(a) != NULL);
 }

@@ -282,7 +282,7 @@ void ollama_embed(struct answer *a)
     struct json j = {.out = &a->reply};
     if (!a->stage) {
         if (!ollama_embed_read(a, "input"))
-            vectors_submit(a, "input");
+            vectors_submit(a, "input", false);
         return;
     }
     if (!vectors_done(a))
@@ -309,7 +309,7 @@ void ollama_embeddings(struct answer *a)
     struct json j = {.out = &a->reply};
     if (!a->stage) {
         if (!ollama_embed_read(a, "prompt"))
-            vectors_submit(a, "prompt");
+            vectors_submit(a, "prompt", false);
     } else if (vectors_done(a)) {
         json_begin(&j, '{');
         json_key(&j, "embedding");

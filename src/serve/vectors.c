@@ -45,6 +45,25 @@ int vectors_add_text(struct answer *a, const char *text, size_t n, const char *p
     return 0;
 }
 
+/* [CLS] A [SEP] B [SEP] where words are pieces; roberta and its kin have the token between them twice. */
+int vectors_add_pair(struct answer *a, const char *first, const char *second, const char *param)
+{
+    struct vectors *v = a->vectors;
+    const struct tokenizer *t = a->model->loaded->tokenizer;
+    struct ids *pair = &v->texts[v->count];
+    struct ids rest = {0};
+    struct err e = {0};
+    int failed = vectors_add_text(a, first, strlen(first), param);
+    if (!failed && tokenizer_adds_eos(t) && strcmp(tokenizer_kind(t), "bert") != 0)
+        failed = ids_add(pair, pair->data[pair->len - 1], &e);
+    if (!failed)
+        failed = tokenizer_encode(t, second, strlen(second), TOK_ADD, &rest, &e);
+    for (size_t i = tokenizer_adds_bos(t); !failed && i < rest.len; i++)
+        failed = ids_add(pair, rest.data[i], &e);
+    ids_free(&rest);
+    return failed ? answer_fail(a, 503, param, "%s", e.text) : 0;
+}
+
 int vectors_add_ids(struct answer *a, const json_t *list, const char *param)
 {
     struct vectors *v = a->vectors;
@@ -110,7 +129,7 @@ static void vectors_ready(void *answer)
     work_again(answer);
 }
 
-void vectors_submit(struct answer *a, const char *param)
+void vectors_submit(struct answer *a, const char *param, bool first)
 {
     struct vectors *v = a->vectors;
     uint32_t ctx = a->model->loaded->runner->ctx;
@@ -123,6 +142,7 @@ void vectors_submit(struct answer *a, const char *param)
     v->job = (struct embed_job){.texts = v->texts,
                                 .count = v->count,
                                 .out = v->out,
+                                .first = first,
                                 .cancel = &a->gone,
                                 .done = vectors_ready,
                                 .arg = a};

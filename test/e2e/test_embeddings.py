@@ -124,6 +124,15 @@ def test_rerank(server):
         assert server.request("POST", "/v1/rerank", {"model": "tiny", **fields})[0] == 400, fields
 
 
+def test_rerank_with_a_cross_encoder(binary):
+    ref = json.loads((ROOT / "test/data/rank/ref.json").read_text())
+    s = Server(binary, ROOT / "test/data/rank", "--exact")
+    got = s.ask("/v1/rerank", {"query": ref["query"], "documents": ref["documents"]})["results"]
+    assert {r["index"]: r["relevance_score"] for r in got} == pytest.approx(dict(enumerate(ref["scores"])), abs=1e-4)
+    assert got == sorted(got, key=lambda r: -r["relevance_score"])
+    assert s.stop() == 0
+
+
 @pytest.mark.models
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "nomic-embed-text-v1.5.f16.gguf"])
 def test_a_real_encoder(binary, model, name):
