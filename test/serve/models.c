@@ -195,7 +195,7 @@ static void an_idle_model_goes(void **state)
                 *kept = client_take(m, &c, "qwen2", FORM_WRITER);
     models_drop(m, f, MODELS_KEEP_DEFAULT);
     struct models_stats s = {0};
-    for (int i = 0; i < 1000 && s.unloads < 1; i++) {
+    for (int i = 0; i < 1000 && (s.unloads < 1 || s.loaded > 1); i++) {
         usleep(2000);
         models_stats(m, &s);
     }
