@@ -26,7 +26,8 @@ static struct constraint_vocab *open_vocab(void)
     struct err e = {0};
     for (int i = 0; i < 256; i++)
         bytes[i] = (char)i;
-    return constraint_vocab_open(&(struct constraint_source){.count = 257, .bytes = byte_text, .kind = byte_kind}, &e);
+    return constraint_vocab_open(
+        &(struct constraint_source){.count = 257, .bytes = byte_text, .kind = byte_kind}, &e);
 }
 
 /* A rule of these words, begun as `start` says. */
