@@ -30,6 +30,7 @@ struct chat_caps {
     bool calls_with_null;  /* and where it is null */
     bool tools;            /* it mentions tools */
     bool system;           /* a system message comes out */
+    bool developer;        /* it mentions the role developer; elsewhere that is the system */
     bool thinking;         /* it mentions enable_thinking or thinking */
 };
 

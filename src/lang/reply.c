@@ -86,13 +86,9 @@ void reply_close(struct reply *r)
 
 bool reply_is_thinking(const struct reply_thought *t, const char *prompt, size_t n)
 {
-    const char *last = NULL, *open = t->open;
-    size_t len = strlen(open);
-    while (len && (open[len - 1] == '\n'))
-        len--;
-    for (const char *at = prompt; n && (at = memmem(at, n - (size_t)(at - prompt), open, len)); at += len)
-        last = at;
-    return last && !memmem(last, n - (size_t)(last - prompt), t->close, strlen(t->close));
+    struct reply_text end = reply_trim((struct reply_text){prompt, n}),
+                      open = reply_trim((struct reply_text){t->open, strlen(t->open)});
+    return end.n >= open.n && !memcmp(end.s + end.n - open.n, open.s, open.n);
 }
 
 /* ---- what goes out ---- */

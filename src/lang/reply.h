@@ -101,7 +101,7 @@ int reply_feed(struct reply *r, const char *text, size_t n);
 int reply_end(struct reply *r);
 void reply_close(struct reply *r);
 
-/* Does a prompt that ends like this leave reasoning open? */
+/* Does this prompt end with the beginning of reasoning? */
 bool reply_is_thinking(const struct reply_thought *t, const char *prompt, size_t n);
 
 /* ---- calls that are asked for ---- */
@@ -119,6 +119,8 @@ struct reply_rule {
 struct constraint *reply_constraint(const struct reply_form *f, const struct reply_rule *r, struct err *e);
 /* What the text of calls begins with. */
 const char *reply_trigger(const struct reply_form *f);
+/* Can a tool be called this? */
+bool reply_is_name(const char *name);
 /* The function of tools[i], or the one of that name: {name, parameters?, ...}. */
 const json_t *reply_function(const json_t *tools, size_t i);
 const json_t *reply_tool(const json_t *tools, const char *name);

@@ -91,6 +91,12 @@ size_t reply_name_length(struct reply_text t)
     return n;
 }
 
+bool reply_is_name(const char *name)
+{
+    struct reply_text t = {name, strlen(name)};
+    return t.n && reply_name_length(t) == t.n;
+}
+
 json_t *reply_json(struct reply_text t)
 {
     static const struct jsonread_limits most = {

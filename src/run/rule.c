@@ -9,8 +9,8 @@ struct rule {
     atomic_int owners;
     struct constraint *constraint;
     struct constraint_bound *bound;
-    char *lead, *trigger;
-    bool within, first;
+    char *lead, *trigger, *aside[2];
+    bool within, first, in_aside;
 };
 
 int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e)
@@ -31,16 +31,25 @@ int rule_open(struct rule **out, struct constraint *c, const struct constraint_v
     return 0;
 }
 
+/* Copies a text that may be missing. */
+static int rule_copy(char **to, const char *text, size_t most, struct err *e)
+{
+    if (text && strlen(text) > most)
+        return err_set(e, ERR_USAGE, "a trigger has at most %zu bytes", most);
+    *to = text ? mem_strdup(text) : NULL;
+    return text && !*to ? err_memory(e, "a constraint", strlen(text)) : 0;
+}
+
 int rule_set_start(struct rule *r, const struct rule_start *s, struct err *e)
 {
-    if (s->trigger && strlen(s->trigger) > RULE_TRIGGER)
-        return err_set(e, ERR_USAGE, "a trigger has at most %d bytes", RULE_TRIGGER);
-    r->lead = s->lead ? mem_strdup(s->lead) : NULL;
-    r->trigger = s->trigger ? mem_strdup(s->trigger) : NULL;
     r->within = s->within;
     r->first = s->first;
-    bool whole = (!s->lead || r->lead) && (!s->trigger || r->trigger);
-    return whole ? 0 : err_memory(e, "a constraint", RULE_TRIGGER);
+    r->in_aside = s->in_aside && s->aside[1];
+    return rule_copy(&r->lead, s->lead, SIZE_MAX, e) || rule_copy(&r->trigger, s->trigger, RULE_TRIGGER, e) ||
+                   rule_copy(&r->aside[0], s->aside[0], RULE_TRIGGER, e) ||
+                   rule_copy(&r->aside[1], s->aside[1], RULE_TRIGGER, e)
+               ? -1
+               : 0;
 }
 
 struct rule *rule_share(struct rule *r)
@@ -59,6 +68,8 @@ void rule_drop(struct rule *r)
     constraint_free(r->constraint);
     mem_free(r->lead);
     mem_free(r->trigger);
+    mem_free(r->aside[0]);
+    mem_free(r->aside[1]);
     mem_free(r);
 }
 
@@ -71,6 +82,7 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
     if (!w->mask)
         return err_memory(e, "a constraint's mask", vocab / 8);
     w->asleep = r->trigger != NULL;
+    w->in_aside = r->in_aside;
     if (!(w->state = constraint_state_open(r->bound, e)))
         return -1;
     return r->lead ? constraint_accept_bytes(w->state, r->lead, strlen(r->lead), e) : 0;
@@ -104,17 +116,25 @@ int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e)
     return rule_walk_binds(w) ? constraint_accept(w->state, id, e) : 0;
 }
 
-/* Is the end of what has come the trigger, where it counts? */
-static bool rule_walk_triggered(const struct rule_walk *w)
+/* Is this the end of what has come? */
+static bool rule_walk_ends(const struct rule_walk *w, const char *text)
 {
-    const char *trigger = w->rule->trigger;
-    size_t n = strlen(trigger);
-    if (w->seen < n || (w->rule->first && w->solid + n != w->seen))
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (w->last[(w->seen - n + i) % RULE_TRIGGER] != trigger[i])
+    size_t n = text ? strlen(text) : 0;
+    for (size_t i = 0; i < n && n <= w->seen; i++)
+        if (w->last[(w->seen - n + i) % RULE_TRIGGER] != text[i])
             return false;
-    return true;
+    return n && n <= w->seen;
+}
+
+static bool rule_walk_triggered(struct rule_walk *w)
+{
+    const struct rule *r = w->rule;
+    if (rule_walk_ends(w, r->aside[w->in_aside])) {
+        w->in_aside = !w->in_aside;
+        return false;
+    }
+    return !w->in_aside && rule_walk_ends(w, r->trigger) &&
+           !(r->first && w->solid + strlen(r->trigger) != w->seen);
 }
 
 void rule_walk_text(struct rule_walk *w, const char *text, size_t n)

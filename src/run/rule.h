@@ -15,12 +15,14 @@ struct rule;
 int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e);
 /* Where the language begins, other than at once. Both may be NULL; copied. */
 struct rule_start {
-    const char *lead;    /* the prompt has already written this part of it */
-    const char *trigger; /* before this text has come everything is allowed */
-    bool within;         /* the trigger is the beginning of the language; else the language follows it */
-    bool first;          /* the trigger counts only at the beginning of the text */
+    const char *lead;     /* the prompt has already written this part of it */
+    const char *trigger;  /* before this text has come everything is allowed */
+    bool within;          /* the trigger is the beginning of the language; else the language follows it */
+    bool first;           /* the trigger counts only at the beginning of the text */
+    const char *aside[2]; /* between these two texts it does not count; NULL = it counts everywhere */
+    bool in_aside;        /* the text begins there */
 };
-enum { RULE_TRIGGER = 128 }; /* bytes of a trigger, at most */
+enum { RULE_TRIGGER = 128 }; /* bytes of these texts, at most */
 int rule_set_start(struct rule *r, const struct rule_start *s, struct err *e);
 struct rule *rule_share(struct rule *r);
 void rule_drop(struct rule *r); /* NULL is nothing */
@@ -31,6 +33,7 @@ struct rule_walk {
     struct constraint_state *state;
     uint32_t *mask; /* (vocab + 31) / 32 */
     bool asleep;    /* the trigger has not come: everything is allowed */
+    bool in_aside;
     char last[RULE_TRIGGER];
     size_t seen, solid; /* bytes so far; those before the first that is no white space */
 };

@@ -110,9 +110,11 @@ static void answer_hear(struct answer *a, struct choice *c, const struct stream_
     c->begun = true;
     if (!c->reply && news->text_length)
         said_take(c, &(struct reply_piece){.part = REPLY_TEXT, .text = news->text, .n = news->text_length});
+    size_t reasoned = c->said.reason.len;
     if (c->reply &&
         (reply_feed(c->reply, news->text, news->text_length) || (news->done && reply_end(c->reply))))
         answer_fail(a, 503, NULL, "out of memory");
+    c->thought += c->said.reason.len > reasoned ? (uint32_t)news->count : 0;
     /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
     if (a->stream && c->news && a->logprobs && news->count)
         tell_for(a->route)->piece(a, c, &(struct reply_piece){.part = REPLY_TEXT, .text = ""}, out);

@@ -126,7 +126,7 @@ static int ask_effort(json_t *set, const char *effort)
 /* Does the prompt leave reasoning open, so that the answer begins with it? */
 static bool ask_thinks(const struct loaded *l, const struct ids *ids)
 {
-    enum { TAIL = 64 };
+    enum { TAIL = 32 };
     struct buf text = {0};
     struct err e = {0};
     size_t n = ids->len < TAIL ? ids->len : TAIL;

@@ -19,8 +19,10 @@ static int tools_check(struct answer *a, const json_t *tools)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *f = reply_function(tools, i), *parameters = json_object_get(f, "parameters");
-        if (!field_text(f, "name"))
-            return answer_fail(a, 400, "tools", "tools[%zu] has to be a function with a name", i);
+        const char *name = field_text(f, "name");
+        if (!name || !reply_is_name(name))
+            return answer_fail(a, 400, "tools",
+                               "tools[%zu] has to be a function with a name: letters, digits, _ - . : /", i);
         if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
             return answer_fail(a, 400, "tools", "the parameters of tools[%zu] have to be a JSON schema", i);
     }
@@ -247,7 +249,12 @@ static int rule_begin(struct answer *a, struct ask *q, bool answer)
     else if (q->must)
         start.lead = q->lead = trigger;
     else if (!answer)
-        start = (struct rule_start){.trigger = trigger, .within = true, .first = l->form->bare == BARE_USUAL};
+        start = (struct rule_start){
+            .trigger = trigger,
+            .within = true,
+            .first = l->form->bare == BARE_USUAL,
+            .aside = {l->thought ? l->thought->open : NULL, l->thought ? l->thought->close : NULL},
+            .in_aside = q->thinking};
     if (q->lead && tokenizer_encode(l->tokenizer, trigger, strlen(trigger), TOK_SPECIAL, &a->prompts[0], &e))
         return answer_fail(a, 503, NULL, "%s", e.text);
     return rule_set_start(q->rule, &start, &e) ? answer_fail(a, 503, NULL, "%s", e.text) : 0;

@@ -111,8 +111,8 @@ struct choice {
     struct buf *out;
     uint32_t prompt_at; /* which prompt */
     bool begun, done;
-    uint32_t made;
-    size_t offset; /* characters of tokens so far, for completions' text_offset */
+    uint32_t made, thought; /* tokens; those of reasoning, about */
+    size_t offset;          /* characters of tokens so far, for completions' text_offset */
     struct buf ids, logprobs, tops;
     struct stream_news end; /* its last news, without the pointers */
 };
@@ -295,7 +295,7 @@ void vectors_free(struct vectors *v);
 
 /* ---- what is written (tell.c) ---- */
 struct usage {
-    uint64_t prompt, made, cached;
+    uint64_t prompt, made, cached, thought;
 };
 struct usage answer_usage(const struct answer *a);
 /* The route's, or OpenAI's. */

@@ -51,10 +51,10 @@ static json_t *item_call(const struct answer *a, const struct said_call *call, b
 static json_t *responses_usage(const struct answer *a)
 {
     struct usage u = answer_usage(a);
-    return json_pack("{s:I,s:{s:I},s:I,s:{s:i},s:I}", "input_tokens", (json_int_t)u.prompt,
+    return json_pack("{s:I,s:{s:I},s:I,s:{s:I},s:I}", "input_tokens", (json_int_t)u.prompt,
                      "input_tokens_details", "cached_tokens", (json_int_t)u.cached, "output_tokens",
-                     (json_int_t)u.made, "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
-                     (json_int_t)(u.prompt + u.made));
+                     (json_int_t)u.made, "output_tokens_details", "reasoning_tokens", (json_int_t)u.thought,
+                     "total_tokens", (json_int_t)(u.prompt + u.made));
 }
 
 /* Fields of the request that the answer repeats, with what they are where they were not given. */

@@ -157,6 +157,7 @@ struct usage answer_usage(const struct answer *a)
         u.prompt += a->prompts[i].len;
     for (uint32_t i = 0; i < a->count; i++) {
         u.made += a->choices[i].made;
+        u.thought += a->choices[i].thought;
         /* the answers to one prompt share it: it counts once */
         if (!i || a->choices[i].prompt_at != a->choices[i - 1].prompt_at)
             u.cached += a->choices[i].end.cached;
@@ -179,6 +180,11 @@ static void tell_usage(const struct answer *a, struct json *j)
     json_begin(j, '{');
     json_key(j, "cached_tokens");
     json_uint(j, u.cached);
+    json_end(j, '}');
+    json_key(j, "completion_tokens_details");
+    json_begin(j, '{');
+    json_key(j, "reasoning_tokens");
+    json_uint(j, u.thought);
     json_end(j, '}');
     json_end(j, '}');
 }

@@ -206,7 +206,9 @@ def test_images_are_refused(server):
 
 def test_reasoning_is_split_out(thinker):
     body = {"messages": HI, "max_tokens": 12, "temperature": 0}
-    message = json.loads(thinker.request("POST", "/v1/chat/completions", body)[2])["choices"][0]["message"]
+    answer = json.loads(thinker.request("POST", "/v1/chat/completions", body)[2])
+    message = answer["choices"][0]["message"]
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] > 8
     assert message["content"] == "" and message["reasoning_content"] == message["reasoning"] != ""
     deltas = [c["choices"][0]["delta"] for c in events(thinker.request("POST", "/v1/chat/completions", body | {"stream": True})[2])]
     assert all(d["reasoning"] == d["reasoning_content"] and "content" not in d for d in deltas[1:-1])

@@ -292,6 +292,7 @@ static void test_thinking(void **state)
     const struct reply_thought *t = reply_thought_named("think", &e);
     assert_true(reply_is_thinking(t, "<think>a</think>b<think>\n", 25));
     assert_false(reply_is_thinking(t, "<think>\n\n</think>\n\n", 19));
+    assert_false(reply_is_thinking(t, "what is <think>?\nassistant:", 27));
     assert_false(reply_is_thinking(t, "", 0));
     assert_null(reply_form_named("nobody", &e));
     assert_non_null(strstr(e.text, "harmony"));

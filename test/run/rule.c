@@ -103,6 +103,11 @@ static void test_starts(void **state)
     struct rule_start first = {.trigger = "<go>", .within = true, .first = true};
     check(v, &first, LIST(" \n<go>"), LIST("*", "ot"));
     check(v, &first, LIST("a <go>"), LIST("*", "*"));
+    /* what is said aside does not count */
+    struct rule_start aside = {.trigger = "<go>", .within = true, .aside = {"(", ")"}};
+    check(v, &aside, LIST("a (<go>t", ") <go>"), LIST("*", "*", "ot"));
+    aside.in_aside = true;
+    check(v, &aside, LIST("<go>", ")<go>"), LIST("*", "*", "ot"));
     constraint_vocab_close(v);
 }
 
