@@ -2,7 +2,8 @@
 import json
 
 import pytest
-from test_serve import Server
+from server import Server
+from test_serve import OPTIONS
 from test_tools import THINKS, WEATHER
 
 anthropic = pytest.importorskip("anthropic")
@@ -14,7 +15,7 @@ ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 @pytest.fixture(scope="module")
 def server(binary, smollm2):
-    s = Server(binary, smollm2)
+    s = Server(binary, smollm2, *OPTIONS)
     yield s
     assert s.stop() == 0
 
@@ -104,7 +105,7 @@ def test_tokens_are_counted(client):
 
 def test_thinking(binary, smollm2, tmp_path):
     (tmp_path / "t.jinja").write_text(THINKS)
-    s = Server(binary, smollm2, "--template", str(tmp_path / "t.jinja"))
+    s = Server(binary, smollm2, *OPTIONS, "--template", str(tmp_path / "t.jinja"))
     try:
         client = connect(s)
         r = ask(client, HI, max_tokens=8, thinking={"type": "enabled", "budget_tokens": 1024})
@@ -134,7 +135,7 @@ def test_errors_have_their_shape(server, body, status, kind):
 
 def test_keys(binary, smollm2, tmp_path):
     (tmp_path / "keys").write_text("secret\n")
-    s = Server(binary, smollm2, "--api-key-file", str(tmp_path / "keys"))
+    s = Server(binary, smollm2, *OPTIONS, "--api-key-file", str(tmp_path / "keys"))
     try:
         assert ask(connect(s, "secret"), HI, max_tokens=1).content is not None
         with pytest.raises(anthropic.AuthenticationError) as e:

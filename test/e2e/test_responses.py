@@ -2,7 +2,8 @@
 import json
 
 import pytest
-from test_serve import Server
+from server import Server
+from test_serve import OPTIONS
 from test_tools import THINKS, WEATHER
 
 openai = pytest.importorskip("openai")
@@ -12,7 +13,7 @@ TOOLS = [{"type": "function", "name": "get_weather", "description": "Weather of 
 
 @pytest.fixture(scope="module")
 def server(binary, smollm2):
-    s = Server(binary, smollm2)
+    s = Server(binary, smollm2, *OPTIONS)
     yield s
     assert s.stop() == 0
 
@@ -123,7 +124,7 @@ def test_parse(client):
 
 def test_reasoning_items(binary, smollm2, tmp_path):
     (tmp_path / "t.jinja").write_text(THINKS)
-    s = Server(binary, smollm2, "--template", str(tmp_path / "t.jinja"))
+    s = Server(binary, smollm2, *OPTIONS, "--template", str(tmp_path / "t.jinja"))
     try:
         r = ask(s.client(), "Say hello.", max_output_tokens=8, reasoning={"effort": "low"})
         assert r.output[0].type == "reasoning" and r.output[0].content[0].text

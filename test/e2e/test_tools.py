@@ -2,7 +2,8 @@
 import json
 
 import pytest
-from test_serve import HI, Server, events
+from server import Server, events
+from test_serve import HI, OPTIONS
 
 openai = pytest.importorskip("openai")
 
@@ -18,7 +19,7 @@ THINKS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assi
 
 @pytest.fixture(scope="module")
 def server(binary, smollm2):
-    s = Server(binary, smollm2, "--slots", "2", "--queue", "4")
+    s = Server(binary, smollm2, *OPTIONS, "--slots", "2", "--queue", "4")
     yield s
     assert s.stop() == 0
 
@@ -33,7 +34,7 @@ def thinker(binary, smollm2, tmp_path_factory):
     """The same model behind a template that opens the reasoning: it never closes it."""
     template = tmp_path_factory.mktemp("template") / "t.jinja"
     template.write_text(THINKS)
-    s = Server(binary, smollm2, "--template", str(template))
+    s = Server(binary, smollm2, *OPTIONS, "--template", str(template))
     yield s
     assert s.stop() == 0
 
@@ -217,7 +218,7 @@ def test_reasoning_is_split_out(thinker):
 
 def test_reasoning_can_be_left_alone(binary, smollm2, tmp_path):
     (tmp_path / "t.jinja").write_text(THINKS)
-    s = Server(binary, smollm2, "--template", str(tmp_path / "t.jinja"), "--reasoning", "none", "--tool-parser", "mistral")
+    s = Server(binary, smollm2, *OPTIONS, "--template", str(tmp_path / "t.jinja"), "--reasoning", "none", "--tool-parser", "mistral")
     try:
         message = chat(s.client(), messages=HI, max_tokens=8).choices[0].message
         assert message.content and not hasattr(message, "reasoning")
