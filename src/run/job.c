@@ -233,7 +233,7 @@ int job_token(struct job *j, const struct loaded *l, int32_t id, const float *lo
         j->first = clock_now();
     job_note(j, l->model->plan.out_width, id, logits);
     /* under a rule an end token is the end of the text, whatever was asked for */
-    if ((!j->request.ignore_eog || rule_walk_binds(&j->walk)) && loaded_ends(l, id))
+    if ((!j->request.ignore_eog || j->walk.state) && loaded_ends(l, id))
         return 1;
     if (l->tokenizer && job_text(j, id, e))
         return -1;

@@ -81,17 +81,17 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
     w->mask = mem_zalloc((vocab + 31) / 32, sizeof *w->mask);
     if (!w->mask)
         return err_memory(e, "a constraint's mask", vocab / 8);
-    w->asleep = r->trigger != NULL;
+    struct constraint_state **state = r->trigger ? &w->asleep : &w->state;
     w->in_aside = r->in_aside;
-    if (!(w->state = constraint_state_open(r->bound, e)))
+    if (!(*state = constraint_state_open(r->bound, e)))
         return -1;
-    return r->lead ? constraint_accept_bytes(w->state, r->lead, strlen(r->lead), e) : 0;
+    return r->lead ? constraint_accept_bytes(*state, r->lead, strlen(r->lead), e) : 0;
 }
 
 void rule_walk_close(struct rule_walk *w)
 {
-    if (w->state)
-        constraint_state_close(w->state);
+    constraint_state_close(w->state);
+    constraint_state_close(w->asleep);
     mem_free(w->mask);
     rule_drop(w->rule);
     *w = (struct rule_walk){0};
@@ -99,8 +99,8 @@ void rule_walk_close(struct rule_walk *w)
 
 int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
 {
-    *mask = rule_walk_binds(w) ? w->mask : NULL;
-    if (!*mask)
+    *mask = w->state ? w->mask : NULL;
+    if (!w->state)
         return 0;
     struct err why = {0};
     if (!constraint_mask(w->state, w->mask, &why))
@@ -113,7 +113,7 @@ int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
 
 int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e)
 {
-    return rule_walk_binds(w) ? constraint_accept(w->state, id, e) : 0;
+    return w->state ? constraint_accept(w->state, id, e) : 0;
 }
 
 /* Is this the end of what has come? */
@@ -149,13 +149,12 @@ void rule_walk_text(struct rule_walk *w, const char *text, size_t n)
         /* what came with the trigger in one token is part of it, unless the language does not know it: then the
          * text goes its own way */
         struct err e = {0};
-        w->asleep = (r->within && constraint_accept_bytes(w->state, r->trigger, strlen(r->trigger), &e)) ||
-                    constraint_accept_bytes(w->state, text + i + 1, n - i - 1, &e);
-        if (w->asleep) {
-            constraint_state_close(w->state);
-            w->state = NULL;
-            w->asleep = false;
-        }
+        if ((r->within && constraint_accept_bytes(w->asleep, r->trigger, strlen(r->trigger), &e)) ||
+            constraint_accept_bytes(w->asleep, text + i + 1, n - i - 1, &e))
+            constraint_state_close(w->asleep);
+        else
+            w->state = w->asleep;
+        w->asleep = NULL;
         return;
     }
 }

@@ -27,15 +27,17 @@ int rule_set_start(struct rule *r, const struct rule_start *s, struct err *e);
 struct rule *rule_share(struct rule *r);
 void rule_drop(struct rule *r); /* NULL is nothing */
 
-/* Where one text stands. Without a rule everything is allowed. It allocates when it is opened, never later. */
+/* Where one text stands. Without a rule, and before its trigger has come, everything is allowed. It allocates when it
+ * is opened, never later. */
 struct rule_walk {
     struct rule *rule;
-    struct constraint_state *state;
-    uint32_t *mask; /* (vocab + 31) / 32 */
-    bool asleep;    /* the trigger has not come: everything is allowed */
+    struct constraint_state *state; /* NULL = everything is allowed */
+    uint32_t *mask;                 /* (vocab + 31) / 32 */
+    /* until the trigger comes */
+    struct constraint_state *asleep;
     bool in_aside;
-    char last[RULE_TRIGGER];
-    size_t seen, solid; /* bytes so far; those before the first that is no white space */
+    char last[RULE_TRIGGER]; /* of the text, in a ring */
+    size_t seen, solid;      /* bytes so far; those before the first that is no white space */
 };
 
 int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct err *e);
@@ -45,7 +47,3 @@ int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e);
 int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e);
 /* The text of a token that was accepted: a walk that is asleep looks for its trigger there. */
 void rule_walk_text(struct rule_walk *w, const char *text, size_t n);
-static inline bool rule_walk_binds(const struct rule_walk *w)
-{
-    return w->state && !w->asleep;
-}
