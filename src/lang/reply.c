@@ -129,6 +129,15 @@ static size_t reply_solid(const struct reply *r, size_t end)
     return end;
 }
 
+/* How many bytes at the end of what is held, from `from` on, are the beginning of this mark. */
+static size_t reply_overlap(const struct reply *r, size_t from, const char *mark)
+{
+    size_t n = strlen(mark), most = r->held.len - from, k = n ? n - 1 : 0;
+    for (k = k < most ? k : most; k && memcmp(r->held.data + r->held.len - k, mark, k);)
+        k--;
+    return k;
+}
+
 /* ---- marks ---- */
 
 /* The longest mark at this place; *wait: it may still become one, or a longer one. */
@@ -294,8 +303,9 @@ static bool reply_step_call(struct reply *r)
     bool over = r->tries == REPLY_TRIES || most == limit;
     if (!over && !r->ending)
         return false;
-    /* a model may end where the close would stand */
-    json_t *calls = over ? NULL : reply_try(r, r->held.len);
+    /* a model may end where the close would stand, or within it */
+    size_t cut = over ? 0 : reply_overlap(r, r->body, reply_wrap(r)->close);
+    json_t *calls = over ? NULL : reply_try(r, r->held.len - cut);
     if (calls)
         reply_take(r, calls, r->held.len);
     else
@@ -308,7 +318,7 @@ static bool reply_step_call(struct reply *r)
 static bool reply_step_reason(struct reply *r)
 {
     const char *close = r->o.thought->close, *at = NULL;
-    size_t n = strlen(close), keep = 0;
+    size_t n = strlen(close);
     if (r->held.len)
         at = memmem(r->held.data, r->held.len, close, n);
     if (at) {
@@ -319,9 +329,7 @@ static bool reply_step_reason(struct reply *r)
         r->fresh = true;
         return true;
     }
-    if (!r->ending)
-        for (size_t k = n - 1 < r->held.len ? n - 1 : r->held.len; k > 0 && !keep; k--)
-            keep = memcmp(r->held.data + r->held.len - k, close, k) ? 0 : k;
+    size_t keep = r->ending ? 0 : reply_overlap(r, 0, close);
     reply_put(r, REPLY_REASON, reply_solid(r, r->held.len - keep));
     return false;
 }

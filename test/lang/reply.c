@@ -90,6 +90,7 @@ static const struct sample families[] = {
       "r(Hm.)t(Let me see.)" CALL),
     S("hermes", NULL, "Hm.\n</think>\n\nYes", "r(Hm.)t(Yes)", .thinking = true),
     S("hermes", NULL, "<tool_call>\n" JSON1 "\n", CALL),
+    S("hermes", NULL, "<tool_call>\n" JSON1 "\n</tool_c", CALL),
     S("qwen-coder", NULL,
       "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n"
       "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=get_time>\n</function>\n</tool_call>",
