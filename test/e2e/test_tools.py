@@ -251,3 +251,24 @@ def test_langchain(server):
     schema = {"title": "Sky", "type": "object", "properties": {"color": {"enum": ["blue", "grey"]}}, "required": ["color"],
               "additionalProperties": False}
     assert model.with_structured_output(schema, method="json_schema").invoke("The sky?")["color"] in ("blue", "grey")
+
+
+# ---- a model that was taught to call ----
+
+@pytest.mark.models
+def test_a_model_calls_by_itself(binary, model):
+    s = Server(binary, model("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"), *OPTIONS)
+    try:
+        client = s.client()
+        first = chat(client, tools=TOOLS).choices[0]
+        assert first.finish_reason == "tool_calls" and is_weather(first.message.tool_calls[0])
+        assert "Paris" in first.message.tool_calls[0].function.arguments
+        answer = chat(client, tools=TOOLS, messages=ASK + [first.message, {
+            "role": "tool", "tool_call_id": first.message.tool_calls[0].id, "content": '{"sky": "clear", "degrees": 21}'}])
+        assert "21" in answer.choices[0].message.content
+        with client.chat.completions.stream(model="smol", messages=ASK, tools=TOOLS, temperature=0) as stream:
+            for _ in stream:
+                pass
+            assert is_weather(stream.get_final_completion().choices[0].message.tool_calls[0])
+    finally:
+        assert s.stop() == 0
