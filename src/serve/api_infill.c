@@ -50,8 +50,8 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
     return list;
 }
 
-/* n_predict is called max_tokens there, and is endless here where it is not given. 0 is how an editor warms up the cache: one
- * token is made then. */
+/* n_predict is called max_tokens there, and is endless here where it is not given. 0 is how an editor warms up
+ * the cache: one token is made then. */
 static void infill_ask(struct answer *a)
 {
     json_t *body = a->request;
