@@ -24,7 +24,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
 
     def send(self, text):
         """Raw bytes out; everything that comes until the server closes (or nothing more for a while)."""
