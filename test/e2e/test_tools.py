@@ -14,7 +14,8 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "description":
          {"type": "function", "function": {"name": "get_time", "parameters": {
              "type": "object", "properties": {}, "additionalProperties": False}}}]
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
-THINKS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: <think>\n"
+THINKS = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+          "{% if enable_thinking is not defined or enable_thinking %} <think>\n{% endif %}")
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +215,12 @@ def test_reasoning_is_split_out(thinker):
     deltas = [c["choices"][0]["delta"] for c in events(thinker.request("POST", "/v1/chat/completions", body | {"stream": True})[2])]
     assert all(d["reasoning"] == d["reasoning_content"] and "content" not in d for d in deltas[1:-1])
     assert "".join(d["reasoning"] for d in deltas[1:-1]) == message["reasoning"]
+
+
+@pytest.mark.parametrize("more", [{"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}])
+def test_reasoning_can_be_switched_off(thinker, more):
+    message = thinker.ask("/v1/chat/completions", {"messages": HI, "max_tokens": 8, "temperature": 0} | more)["choices"][0]["message"]
+    assert message["content"] and "reasoning" not in message
 
 
 def test_reasoning_can_be_left_alone(binary, smollm2, tmp_path):
