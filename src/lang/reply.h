@@ -38,6 +38,7 @@ struct reply_wrap {
     const char *open, *close;
     enum reply_shape shape;
     const char *mid;                  /* NAMED: between the name and the arguments, as it is written */
+    const char *mid_too[2];           /* NAMED: other ways to write that; NULL = there are none */
     const char *args;                 /* NAMED: what the arguments follow, as it is read; NULL = mid */
     const char *id_before, *id_after; /* NAMED: marks between an id and the name, the name and an id */
     const struct reply_tags *tags;

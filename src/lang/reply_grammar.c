@@ -146,11 +146,13 @@ static struct gram *maker_named(struct maker *m, const char *name, const json_t 
     const struct reply_wrap *w = m->wrap;
     struct gram *digits = gram_rep(m->g, gram_ascii(m->g, "09"), 1, 2), *none = gram_text(m->g, "");
     bool fenced = strstr(w->mid, "```") != NULL;
+    struct gram *mid = gram_text(m->g, w->mid);
+    for (size_t i = 0; i < 2 && w->mid_too[i]; i++)
+        mid = gram_alt(m->g, mid, gram_text(m->g, w->mid_too[i]));
     return gram_seq(m->g, w->id_before ? gram_seq(m->g, digits, gram_text(m->g, w->id_before)) : none,
                     gram_text(m->g, w->numbered ? "functions." : ""), gram_text(m->g, name),
-                    w->numbered ? gram_seq(m->g, gram_text(m->g, ":"), digits) : none,
-                    gram_text(m->g, w->mid), maker_object(m, function),
-                    gram_text(m->g, fenced ? "\n```" : ""));
+                    w->numbered ? gram_seq(m->g, gram_text(m->g, ":"), digits) : none, mid,
+                    maker_object(m, function), gram_text(m->g, fenced ? "\n```" : ""));
 }
 
 static struct gram *maker_body(struct maker *m, const char *name, const json_t *function)

@@ -81,10 +81,12 @@ static const struct reply_tags tags_kimi = {.name_close = "\"",
 static const struct reply_form forms[] = {
     {.name = "harmony",
      .marks = {"<|channel|>", "<|message|>"},
-     .wraps = {{" to=functions.", "", SHAPE_NAMED, "<|channel|>commentary json<|message|>", "<|message|>",
-                .single = true},
-               {"<|channel|>commentary to=functions.", "", SHAPE_NAMED, "<|message|>", "<|message|>"},
-               {"<|channel|>analysis to=functions.", "", SHAPE_NAMED, "<|message|>", "<|message|>"}},
+     .wraps = {{" to=functions.", "", SHAPE_NAMED, "<|channel|>commentary json<|message|>",
+                .mid_too = {" <|constrain|>json<|message|>",
+                            "<|channel|>commentary <|constrain|>json<|message|>"},
+                .args = "<|message|>", .single = true},
+               {"<|channel|>commentary to=functions.", "", SHAPE_NAMED, "<|message|>", .args = "<|message|>"},
+               {"<|channel|>analysis to=functions.", "", SHAPE_NAMED, "<|message|>", .args = "<|message|>"}},
      .drop = {"<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>",
               "<|end|>", "<|return|>", "<|call|>"}},
     {.name = "kimi-k2",
@@ -105,14 +107,14 @@ static const struct reply_form forms[] = {
     {.name = "deepseek",
      .marks = {"<｜tool▁calls▁begin｜>", "```json"},
      .wraps = {{"<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "<｜tool▁call▁end｜>", SHAPE_NAMED,
-                "\n```json\n", "```json"},
+                "\n```json\n", .args = "```json"},
                {"<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", SHAPE_NAMED, "<｜tool▁sep｜>"}},
      .section = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"}},
     {.name = "deepseek-v3.1",
      .marks = {"<｜tool▁calls▁begin｜>"},
      .wraps = {{"<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", SHAPE_NAMED, "<｜tool▁sep｜>"},
                {"<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "<｜tool▁call▁end｜>", SHAPE_NAMED,
-                "\n```json\n", "```json"}},
+                "\n```json\n", .args = "```json"}},
      .section = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"}},
     {.name = "minimax",
      .marks = {"<minimax:tool_call>"},
@@ -252,8 +254,9 @@ bool reply_has_mark(const struct reply_form *f, const struct reply_thought *t, c
     for (size_t i = 0; i < REPLY_WRAPS && f->wraps[i].open; i++) {
         const struct reply_wrap *w = &f->wraps[i];
         const struct reply_tags *g = w->tags ? w->tags : &(const struct reply_tags){0};
-        const char *const marks[] = {w->open,      w->close,      w->mid,         w->args,       w->id_before,
-                                     w->id_after,  g->name_open,  g->name_rest,   g->name_close, g->key_open,
+        const char *const marks[] = {w->open,      w->mid_too[0], w->mid_too[1],  w->close,
+                                     w->mid,       w->args,       w->id_before,   w->id_after,
+                                     g->name_open, g->name_rest,  g->name_close,  g->key_open,
                                      g->key_close, g->value_open, g->value_close, g->end};
         for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)
             has |= mark_has(marks[k], text, n);
