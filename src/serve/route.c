@@ -107,6 +107,7 @@ static const struct route routes[] = {
 };
 const struct route *const route_table = routes;
 const size_t route_count = sizeof routes / sizeof *routes;
+_Static_assert(sizeof routes / sizeof *routes < METRICS_ROUTES, "every route has a row of counters");
 
 /* The path without its query and without /v1. */
 static const char *route_path(const struct conn *c, size_t *n)
