@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from server import Server
+from server import Server, until
 
 ollama = pytest.importorskip("ollama")
 
@@ -107,9 +107,8 @@ def test_errors(server, client):
 def test_keep_alive(server, client):
     assert client.generate("smol", keep_alive="1h").done_reason == "load"
     assert client.generate("smol", keep_alive=0).done_reason == "unload"
-    for _ in range(100):
-        if not [m for m in client.ps().models if m.model == "smol"]:
-            break
+    until(lambda: server.ask("/v1/models")["data"][0]["status"]["value"] == "unloaded")
+    loads = server.metric("quern_model_loads_total")
     assert client.generate("smol", keep_alive=0).done_reason == "unload"  # and is not loaded by that
-    assert server.ask("/v1/models")["data"][0]["status"]["value"] == "unloaded"
+    assert server.metric("quern_model_loads_total") == loads
     assert client.chat("smol", HI, options=FEW).message.content
