@@ -270,7 +270,12 @@ static void ollama_vector(struct json *j, const float *v, size_t n)
 
 static int ollama_embed_read(struct answer *a, const char *param)
 {
+    static const struct field fields[] = {{"truncate", FIELD_BOOL, 0, 0}};
     const json_t *body = a->request, *cut = json_object_get(body, "truncate");
+    const char *name;
+    struct err e = {0};
+    if (field_check(body, fields, 1, &name, &e))
+        return answer_fail(a, 400, name, "%s", e.text);
     if (ollama_keep(a, body))
         return -1;
     return vectors_read(a, json_object_get(body, param), param, !json_is_false(cut));
