@@ -36,6 +36,9 @@ quern_layer(lang lib_jansson lib_pcre2 lib_utf8proc)
 quern_layer(model lib_jansson)
 quern_layer(quant)
 quern_layer(run)
+set(openapi ${PROJECT_SOURCE_DIR}/doc/openapi.json)
+set_source_files_properties(src/serve/openapi.c PROPERTIES OBJECT_DEPENDS ${openapi}
+                            COMPILE_DEFINITIONS QUERN_OPENAPI="${openapi}")
 quern_layer(serve lib_jansson lib_event)
 quern_layer(tool lib_edit)
 

@@ -101,3 +101,37 @@ bool num_bytes(const char *s, size_t n, uint64_t *out)
     *out = (uint64_t)v;
     return true;
 }
+
+bool num_duration(const char *s, size_t n, double *out)
+{
+    static const struct {
+        const char *name;
+        double seconds;
+    } units[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+    enum { UNITS = sizeof units / sizeof *units };
+    double sum = 0, sign = n && *s == '-' ? -1 : 1;
+    size_t at = sign < 0, whole = 0;
+    do {
+        size_t d = num_digits(s + at, n - at);
+        if (at + d < n && s[at + d] == '.')
+            d += 1 + num_digits(s + at + d + 1, n - at - d - 1);
+        double v;
+        if (!num_f64(s + at, d, 0, 1e12, &v))
+            return false;
+        at += d;
+        whole++;
+        if (at == n && whole == 1) { /* a bare number */
+            *out = sign * v;
+            return true;
+        }
+        int u = 0; /* the longer names stand first */
+        while (u < UNITS && strncmp(s + at, units[u].name, strlen(units[u].name)) != 0)
+            u++;
+        if (u == UNITS || at + strlen(units[u].name) > n)
+            return false;
+        sum += v * units[u].seconds;
+        at += strlen(units[u].name);
+    } while (at < n);
+    *out = sign * sum;
+    return true;
+}

@@ -11,3 +11,5 @@ bool num_i64(const char *s, size_t n, int64_t least, int64_t most, int64_t *out)
 bool num_f64(const char *s, size_t n, double least, double most, double *out); /* as in JSON */
 /* "4096", "64K", "2.5G", "1GiB": bytes, in powers of 1024. */
 bool num_bytes(const char *s, size_t n, uint64_t *out);
+/* "90", "1.5s", "5m", "1h30m", "300ms": seconds. A minus in front makes it negative. The text ends with NUL. */
+bool num_duration(const char *s, size_t n, double *out);

@@ -151,6 +151,8 @@ static void chat_probe(struct chat *c)
     k->object_arguments = k->object_arguments || !k->string_arguments;
     for (size_t i = 0; i < c->count; i++) {
         const struct jinja *t = c->templates[i].jinja;
+        const char *text = json_string_value(json_object_get(c->texts, c->templates[i].name));
+        k->developer = k->developer || strstr(text, "developer");
         k->tools = k->tools || jinja_mentions(t, "tools");
         k->thinking = k->thinking || jinja_mentions(t, "enable_thinking") || jinja_mentions(t, "thinking");
     }
@@ -234,6 +236,15 @@ void chat_close(struct chat *c)
     json_decref(c->texts);
     json_decref(c->tokens);
     mem_free(c);
+}
+
+const char *chat_text(const struct chat *c)
+{
+    const struct jinja *chosen = chat_choose(c, true);
+    for (size_t i = 0; i < c->count; i++)
+        if (c->templates[i].jinja == chosen)
+            return json_string_value(json_object_get(c->texts, c->templates[i].name));
+    return "";
 }
 
 struct chat_caps chat_capabilities(const struct chat *c)

@@ -30,6 +30,7 @@ struct chat_caps {
     bool calls_with_null;  /* and where it is null */
     bool tools;            /* it mentions tools */
     bool system;           /* a system message comes out */
+    bool developer;        /* it mentions the role developer; elsewhere that is the system */
     bool thinking;         /* it mentions enable_thinking or thinking */
 };
 
@@ -57,3 +58,5 @@ void chat_close(struct chat *c);
 
 int chat_render(const struct chat *c, const struct chat_request *r, struct spans *out, struct err *e);
 struct chat_caps chat_capabilities(const struct chat *c);
+/* The text of the template that is used where there are tools; "" = none is. */
+const char *chat_text(const struct chat *c);

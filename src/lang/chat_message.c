@@ -75,6 +75,15 @@ static int message_content(json_t *message, const struct chat_caps *caps)
     return 0;
 }
 
+/* OpenAI's newer name for the system. */
+static int message_role(json_t *message, const struct chat_caps *caps)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (!role || strcmp(role, "developer") != 0 || caps->developer)
+        return 0;
+    return json_object_set_new(message, "role", json_string("system"));
+}
+
 /* Reasoning goes by three names. */
 static int message_reasoning(json_t *message)
 {
@@ -97,8 +106,8 @@ json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, stru
     bool ok = all != NULL;
     json_array_foreach(all, i, message)
     {
-        ok = ok && !message_empty(message, caps) && !message_content(message, caps) &&
-             !message_reasoning(message);
+        ok = ok && !message_role(message, caps) && !message_empty(message, caps) &&
+             !message_content(message, caps) && !message_reasoning(message);
         json_array_foreach(json_object_get(message, "tool_calls"), k, call) ok =
             ok && !message_arguments(call, caps);
     }

@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* A program from a grammar that a front end has written. */
-static struct constraint *constraint_make(struct grammar *g, uint32_t root, struct err *e)
+struct constraint *constraint_make(struct grammar *g, uint32_t root, struct err *e)
 {
     struct constraint *c = mem_zalloc(1, sizeof *c);
     if (!c)

@@ -18,6 +18,9 @@ struct constraint {
     struct program program;
 };
 
+/* From a grammar that a front end has written; the grammar is freed. */
+struct constraint *constraint_make(struct grammar *g, uint32_t root, struct err *e);
+
 /* The tree in preorder: the subtree of node i is [i, skip). Node 0 is the root. */
 struct vocab_node {
     uint8_t byte;

@@ -72,7 +72,8 @@ static int read_roles(struct tokenizer *t, const struct gguf *g, struct err *e)
                 {"eom", TOK_EOM},         {"unknown", TOK_UNK},     {"seperator", TOK_SEP},
                 {"padding", TOK_PAD},     {"cls", TOK_CLS},         {"mask", TOK_MASK},
                 {"prefix", TOK_FIM_PRE},  {"suffix", TOK_FIM_SUF},  {"middle", TOK_FIM_MID},
-                {"fim_pre", TOK_FIM_PRE}, {"fim_suf", TOK_FIM_SUF}, {"fim_mid", TOK_FIM_MID}};
+                {"fim_pre", TOK_FIM_PRE}, {"fim_suf", TOK_FIM_SUF}, {"fim_mid", TOK_FIM_MID},
+                {"fim_pad", TOK_FIM_PAD}, {"fim_rep", TOK_FIM_REP}, {"fim_sep", TOK_FIM_SEP}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         char name[64];
         snprintf(name, sizeof name, KEY "%s_token_id", keys[i].name);

@@ -293,6 +293,36 @@ static void find_eog(struct tokenizer *t)
 #undef FIND
 }
 
+/* Fill in the middle, by the names that the families gave their tokens where a file does not say. The last three also end
+ * what is filled in. */
+static void find_middle(struct tokenizer *t)
+{
+    static const char *const names[][8] = {
+        {"<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<|code_prefix|>", "<PRE>", "\xe2\x96\x81<PRE>",
+         "<\xef\xbd\x9c"
+         "fim\xe2\x96\x81"
+         "begin\xef\xbd\x9c>"},
+        {"<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<|code_suffix|>", "<SUF>", "\xe2\x96\x81<SUF>",
+         "<\xef\xbd\x9c"
+         "fim\xe2\x96\x81"
+         "hole\xef\xbd\x9c>"},
+        {"<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<|code_middle|>", "<MID>", "\xe2\x96\x81<MID>",
+         "<\xef\xbd\x9c"
+         "fim\xe2\x96\x81"
+         "end\xef\xbd\x9c>"},
+        {"<|fim_pad|>", "<fim_pad>", "<fim-pad>"},
+        {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<reponame>"},
+        {"<|file_sep|>"},
+    };
+    for (int i = 0; i <= TOK_FIM_SEP - TOK_FIM_PRE; i++) {
+        int32_t *id = &t->roles[TOK_FIM_PRE + i];
+        for (int k = 0; *id < 0 && k < 8 && names[i][k]; k++)
+            *id = tokenizer_find(t, names[i][k], strlen(names[i][k]));
+        if (*id >= 0 && i >= TOK_FIM_PAD - TOK_FIM_PRE && t->attr[*id] == TOK_CONTROL)
+            t->eog[*id] = true;
+    }
+}
+
 /* ---- added tokens ---- */
 
 int tok_add_added(struct tokenizer *t, const struct added_token *a, struct err *e)
@@ -434,5 +464,6 @@ int tok_finish(struct tokenizer *t, struct err *e)
     for (int32_t i = 0; i < t->n; i++)
         t->outside[i] |= t->attr[i] == TOK_CONTROL || t->attr[i] == TOK_BYTE;
     find_eog(t);
+    find_middle(t);
     return make_bytes(t, e) || finish_model(t, e) || normalize_added(t, e) || build_tries(t, e) ? -1 : 0;
 }

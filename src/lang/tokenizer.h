@@ -78,6 +78,9 @@ enum tok_role {
     TOK_FIM_PRE,
     TOK_FIM_SUF,
     TOK_FIM_MID,
+    TOK_FIM_PAD, /* ends what was filled in */
+    TOK_FIM_REP, /* the name of a repository follows */
+    TOK_FIM_SEP, /* the name of a file follows */
     TOK_ROLES
 };
 int32_t tokenizer_id(const struct tokenizer *t, enum tok_role role); /* -1 = none */

@@ -8,3 +8,14 @@
 
 /* out: (width) floats. */
 int embed_ids(struct loaded *l, struct seq *s, const struct ids *ids, float *out, struct err *e);
+
+/* ---- the same for a text that is read in parts ---- */
+
+/* What to pool where the file does not say: encoders are averaged, decoders have it all in the last row. */
+enum pooling embed_pooling(const struct hparams *h);
+/* Rows [at, at + n) of a text of `of` rows: for how many of them, counted from the last, the results count. */
+uint32_t embed_outs(enum pooling pooling, uint32_t at, uint32_t n, uint32_t of);
+/* Adds the results of such a part, (rows, width), to out, (width). */
+void embed_add(enum pooling pooling, const float *results, size_t rows, size_t width, float *out);
+/* Scales to length 1. An error where there are numbers that are none. */
+int embed_scale(float *out, size_t width, struct err *e);

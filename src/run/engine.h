@@ -70,7 +70,8 @@ struct stream_news {
     bool done; /* nothing more will come */
     enum finish_kind finish;
     bool context_full;
-    struct err err; /* code != 0: it failed */
+    uint32_t stopped; /* the stop string that ended it, from 1; 0 = none did */
+    struct err err;   /* code != 0: it failed */
     uint32_t prompt, cached;
     uint32_t drafted, accepted, forced;            /* as in the statistics below */
     double queued_seconds, first_seconds, seconds; /* waiting; until the first token; in all */

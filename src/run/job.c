@@ -205,6 +205,8 @@ static int job_text(struct job *j, int32_t id, struct err *e)
     buf_clear(&j->piece);
     if (tok_decoder_feed(&j->decoder, id, &j->piece, e))
         return -1;
+    if (j->walk.asleep)
+        rule_walk_text(&j->walk, j->piece.data, j->piece.len);
     pthread_mutex_lock(&s->mutex);
     stop_feed(&j->stop, j->piece.data, j->piece.len, &s->text);
     bool failed = s->text.failed;
@@ -256,6 +258,7 @@ void job_finish(struct job *j, const struct job_end *end)
     s->state.done = true;
     s->state.finish = end->finish;
     s->state.context_full = end->context_full;
+    s->state.stopped = j->stop.hit ? (uint32_t)j->stop.which + 1 : 0;
     s->state.cached = j->cached;
     s->state.drafted = j->drafted;
     s->state.accepted = j->accepted;

@@ -15,9 +15,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* The context where nobody says. Where the rotary scaling depends on it, the length that the model was
- * made with before it was stretched: short texts are read best so. */
-static uint32_t loaded_context(const struct hparams *h)
+/* Where the rotary scaling depends on it, the length that the model was made with before it was stretched:
+ * short texts are read best so. */
+uint32_t loaded_context(const struct hparams *h)
 {
     const struct rope_params *r = &h->rope[0];
     uint32_t ctx = h->context && h->context < LOADED_CTX ? h->context : LOADED_CTX;
@@ -89,6 +89,32 @@ static int loaded_text(struct loaded *l, const char *chat_template, struct err *
     return 0;
 }
 
+/* Is it a control token that calls or reasoning are written with? */
+static bool loaded_is_mark(const struct loaded *l, int32_t id)
+{
+    size_t n = 0;
+    if (tokenizer_attr(l->tokenizer, id) != TOK_CONTROL)
+        return false;
+    const char *text = tokenizer_token_bytes(l->tokenizer, id, &n);
+    return reply_has_mark(l->form, l->thought, text, n);
+}
+
+/* How the model writes calls and reasoning: what was asked for, or what the template says. */
+static int loaded_reply(struct loaded *l, const struct loaded_options *o, struct err *e)
+{
+    const char *text = l->chat ? chat_text(l->chat) : "";
+    bool none = o->reasoning && !strcmp(o->reasoning, "none");
+    /* a template that knows no tools gets them in words, and those ask for the general form */
+    bool knows = l->chat && chat_capabilities(l->chat).tools;
+    l->form = o->tool_parser ? reply_form_named(o->tool_parser, e) : reply_form_find(knows ? text : "");
+    l->thought = none ? NULL : o->reasoning ? reply_thought_named(o->reasoning, e) : reply_thought_find(text);
+    if (!l->form || (!l->thought && !none))
+        return -1;
+    for (int32_t id = 0; id < tokenizer_vocab(l->tokenizer) && !l->marks_hidden; id++)
+        l->marks_hidden = loaded_is_mark(l, id);
+    return 0;
+}
+
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e)
 {
     double start = clock_now();
@@ -102,7 +128,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
     if (loaded_model(l, &r.ctx, o, e) || loaded_fits(l, &r, o->quant != NULL, e) ||
-        (!o->no_text && loaded_text(l, o->chat_template, e)) ||
+        (!o->no_text && (loaded_text(l, o->chat_template, e) || loaded_reply(l, o, e))) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
         defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e)) {
         loaded_close(l);
@@ -124,6 +150,7 @@ void loaded_close(struct loaded *l)
         return;
     runner_close(l->runner);
     constraint_vocab_close(l->vocab);
+    constraint_vocab_close(l->call_vocab);
     pthread_mutex_destroy(&l->lock);
     chat_close(l->chat);
     tokenizer_close(l->tokenizer);
@@ -157,22 +184,42 @@ static enum constraint_kind loaded_token_kind(const void *of, int32_t id)
     return id < tokenizer_vocab(l->tokenizer) ? constraint_token_kind(l->tokenizer, id) : CONSTRAINT_NEVER;
 }
 
-const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e)
+static enum constraint_kind loaded_mark_kind(const void *of, int32_t id)
+{
+    const struct loaded *l = of;
+    enum constraint_kind kind = loaded_token_kind(of, id);
+    bool mark = kind == CONSTRAINT_NEVER && id < tokenizer_vocab(l->tokenizer) && loaded_is_mark(l, id);
+    return mark ? CONSTRAINT_TEXT : kind;
+}
+
+/* Made when it is first wanted. */
+static const struct constraint_vocab *
+loaded_make_vocab(struct loaded *l, struct constraint_vocab **v,
+                  enum constraint_kind (*kind)(const void *of, int32_t id), struct err *e)
 {
     if (!l->tokenizer) {
         err_set(e, ERR_USAGE, "a constraint needs a tokenizer, and this model was opened without one");
         return NULL;
     }
     pthread_mutex_lock(&l->lock);
-    if (!l->vocab)
-        l->vocab =
-            constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
-                                                              .of = l,
-                                                              .bytes = loaded_token_bytes,
-                                                              .kind = loaded_token_kind},
-                                  e);
+    if (!*v)
+        *v = constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
+                                                               .of = l,
+                                                               .bytes = loaded_token_bytes,
+                                                               .kind = kind},
+                                   e);
     pthread_mutex_unlock(&l->lock);
-    return l->vocab;
+    return *v;
+}
+
+const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e)
+{
+    return loaded_make_vocab(l, &l->vocab, loaded_token_kind, e);
+}
+
+const struct constraint_vocab *loaded_call_vocab(struct loaded *l, struct err *e)
+{
+    return l->marks_hidden ? loaded_make_vocab(l, &l->call_vocab, loaded_mark_kind, e) : loaded_vocab(l, e);
 }
 
 int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e)

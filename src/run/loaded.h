@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "lang/chat.h"
 #include "lang/constraint.h"
+#include "lang/reply.h"
 #include "lang/tokenizer.h"
 #include "model/model.h"
 #include "quant/recipe.h"
@@ -20,6 +21,8 @@ enum { LOADED_CTX = 8192 }; /* tokens of context where nobody says: at most this
 struct loaded_options {
     struct runner_options runner; /* ctx 0: as above */
     const char *chat_template;    /* text of a template instead of the model's own; NULL = its own */
+    const char *tool_parser;      /* name of a form of tool calls; NULL = as the template says */
+    const char *reasoning;        /* name of a form of reasoning, or "none"; NULL = as the template says */
     bool lock;                    /* keep the weights in memory (mlock) */
     bool no_text;                 /* neither tokenizer nor template are needed: ids in, logits out */
     bool hidden;                  /* results are the final rows (embeddings), not logits */
@@ -32,6 +35,9 @@ struct loaded {
     struct tokenizer *tokenizer; /* NULL with no_text */
     struct chat *chat;           /* NULL where the model has no template: chat_why says so */
     struct err chat_why;
+    const struct reply_form *form;       /* how it writes calls of tools */
+    const struct reply_thought *thought; /* and reasoning; NULL = reasoning is text */
+    bool marks_hidden;                   /* some of these marks are control tokens */
     struct runner *runner;
     struct sampler_params defaults; /* ours, then what the model's files say */
     int32_t *stop_ids;              /* (stops): eos_token_id of generation_config.json */
@@ -39,17 +45,21 @@ struct loaded {
     uint64_t kv_bytes; /* a token's */
     double seconds;    /* to open all of it */
     pthread_mutex_t lock;
-    struct constraint_vocab *vocab; /* made when it is first wanted, under the lock */
+    struct constraint_vocab *vocab, *call_vocab; /* made when they are first wanted, under the lock */
 };
 
 /* Takes over the store, also when it fails. */
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e);
 void loaded_close(struct loaded *l);
 
+/* The context where nobody says. */
+uint32_t loaded_context(const struct hparams *h);
 /* Does this token end a generation. */
 bool loaded_ends(const struct loaded *l, int32_t id);
 /* The vocabulary for constraints; any thread may ask. NULL and an error: there is no tokenizer, or no memory. */
 const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e);
+/* The same with the control tokens that calls are written with. */
+const struct constraint_vocab *loaded_call_vocab(struct loaded *l, struct err *e);
 
 /* The prompt of a conversation, as ids: template, then tokenizer. tools and set (extra template variables) may be NULL. */
 struct prompt_request {

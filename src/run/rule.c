@@ -3,11 +3,14 @@
 #include "base/mem.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 struct rule {
     atomic_int owners;
     struct constraint *constraint;
     struct constraint_bound *bound;
+    char *lead, *trigger, *aside[2];
+    bool within, first, in_aside;
 };
 
 int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e)
@@ -29,6 +32,27 @@ int rule_open(struct rule **out, struct constraint *c, const struct constraint_v
     return 0;
 }
 
+/* Copies a text that may be missing. */
+static int rule_copy(char **to, const char *text, size_t most, struct err *e)
+{
+    if (text && strlen(text) > most)
+        return err_set(e, ERR_USAGE, "a trigger has at most %zu bytes", most);
+    *to = text ? mem_strdup(text) : NULL;
+    return text && !*to ? err_memory(e, "a constraint", strlen(text)) : 0;
+}
+
+int rule_set_start(struct rule *r, const struct rule_start *s, struct err *e)
+{
+    r->within = s->within;
+    r->first = s->first;
+    r->in_aside = s->in_aside && s->aside[1];
+    return rule_copy(&r->lead, s->lead, SIZE_MAX, e) || rule_copy(&r->trigger, s->trigger, RULE_TRIGGER, e) ||
+                   rule_copy(&r->aside[0], s->aside[0], RULE_TRIGGER, e) ||
+                   rule_copy(&r->aside[1], s->aside[1], RULE_TRIGGER, e)
+               ? -1
+               : 0;
+}
+
 struct rule *rule_share(struct rule *r)
 {
     if (r)
@@ -43,6 +67,10 @@ void rule_drop(struct rule *r)
     if (r->bound)
         constraint_unbind(r->bound);
     constraint_free(r->constraint);
+    mem_free(r->lead);
+    mem_free(r->trigger);
+    mem_free(r->aside[0]);
+    mem_free(r->aside[1]);
     mem_free(r);
 }
 
@@ -55,13 +83,17 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
     w->mask = mem_zalloc(w->words, sizeof *w->mask);
     if (!w->mask)
         return err_memory(e, "a constraint's mask", vocab / 8);
-    return (w->state = constraint_state_open(r->bound, e)) ? 0 : -1;
+    struct constraint_state **state = r->trigger ? &w->asleep : &w->state;
+    w->in_aside = r->in_aside;
+    if (!(*state = constraint_state_open(r->bound, e)))
+        return -1;
+    return r->lead ? constraint_accept_bytes(*state, r->lead, strlen(r->lead), e) : 0;
 }
 
 void rule_walk_close(struct rule_walk *w)
 {
-    if (w->state)
-        constraint_state_close(w->state);
+    constraint_state_close(w->state);
+    constraint_state_close(w->asleep);
     mem_free(w->mask);
     rule_drop(w->rule);
     *w = (struct rule_walk){0};
@@ -69,7 +101,7 @@ void rule_walk_close(struct rule_walk *w)
 
 int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
 {
-    *mask = w->mask;
+    *mask = w->state ? w->mask : NULL;
     if (!w->state)
         return 0;
     struct err why = {0};
@@ -101,4 +133,47 @@ int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e)
 size_t rule_walk_forced(struct rule_walk *w, int32_t *out, size_t cap)
 {
     return w->state && cap ? constraint_forced_tokens(w->state, out, cap) : 0;
+}
+
+/* Is this the end of what has come? */
+static bool rule_walk_ends(const struct rule_walk *w, const char *text)
+{
+    size_t n = text ? strlen(text) : 0;
+    for (size_t i = 0; i < n && n <= w->seen; i++)
+        if (w->last[(w->seen - n + i) % RULE_TRIGGER] != text[i])
+            return false;
+    return n && n <= w->seen;
+}
+
+static bool rule_walk_triggered(struct rule_walk *w)
+{
+    const struct rule *r = w->rule;
+    if (rule_walk_ends(w, r->aside[w->in_aside])) {
+        w->in_aside = !w->in_aside;
+        return false;
+    }
+    return !w->in_aside && rule_walk_ends(w, r->trigger) &&
+           !(r->first && w->solid + strlen(r->trigger) != w->seen);
+}
+
+void rule_walk_text(struct rule_walk *w, const char *text, size_t n)
+{
+    const struct rule *r = w->rule;
+    for (size_t i = 0; i < n && w->asleep; i++) {
+        bool white = text[i] == ' ' || text[i] == '\n';
+        w->solid += white && w->solid == w->seen;
+        w->last[w->seen++ % RULE_TRIGGER] = text[i];
+        if (!rule_walk_triggered(w))
+            continue;
+        /* what came with the trigger in one token is part of it, unless the language does not know it: then the
+         * text goes its own way */
+        struct err e = {0};
+        if ((r->within && constraint_accept_bytes(w->asleep, r->trigger, strlen(r->trigger), &e)) ||
+            constraint_accept_bytes(w->asleep, text + i + 1, n - i - 1, &e))
+            constraint_state_close(w->asleep);
+        else
+            w->state = w->asleep;
+        w->asleep = NULL;
+        return;
+    }
 }

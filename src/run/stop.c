@@ -29,8 +29,10 @@ bool stop_feed(struct stop *s, const char *text, size_t n, struct buf *out)
     const char *first = NULL;
     for (size_t i = 0; i < s->count; i++) {
         const char *at = memmem(s->held.data, s->held.len, s->strings[i], strlen(s->strings[i]));
-        if (at && (!first || at < first))
+        if (at && (!first || at < first)) {
             first = at;
+            s->which = i;
+        }
     }
     s->hit = first != NULL;
     size_t keep = s->hit ? 0 : stop_overlap(s, s->held.data, s->held.len);

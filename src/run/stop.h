@@ -12,6 +12,7 @@ struct stop {
     size_t count;
     struct buf held;
     bool hit;
+    size_t which; /* once hit: which of them */
 };
 
 /* Takes n bytes; what can go out is appended to out. Returns true once a stop string has come. */

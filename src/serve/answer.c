@@ -9,16 +9,12 @@
 
 int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
 {
-    struct failure *f = &a->failure;
-    if (f->status)
-        return -1;
-    f->status = status;
-    snprintf(f->param, sizeof f->param, "%s", param ? param : "");
+    struct err e;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(f->err.text, sizeof f->err.text, fmt, ap);
+    vsnprintf(e.text, sizeof e.text, fmt, ap);
     va_end(ap);
-    return -1;
+    return failure_set(&a->failure, status, NULL, param, "%s", e.text);
 }
 
 void answer_start(struct conn *c)
@@ -36,6 +32,8 @@ void answer_start(struct conn *c)
     c->http.body = (struct buf){0};
     c->body_bytes = 0;
     a->created = time(NULL);
+    a->begun = c->started;
+    a->keep = MODELS_KEEP_DEFAULT;
     memcpy(a->id, c->id, sizeof a->id);
     c->answer = a;
     c->server->answer_count++;
@@ -45,20 +43,29 @@ void answer_start(struct conn *c)
 /* The streams are closed first: from then on nobody wakes it. */
 static void answer_free(struct answer *a)
 {
-    for (uint32_t i = 0; i < a->count; i++) {
+    for (uint32_t i = 0; i < SERVE_CHOICES; i++) {
         struct choice *c = &a->choices[i];
         stream_close(c->stream);
-        buf_free(&c->text);
+        reply_close(c->reply);
+        said_free(&c->said);
         buf_free(&c->ids);
         buf_free(&c->logprobs);
         buf_free(&c->tops);
     }
     work_forget(a);
+    if (a->wait.form)
+        models_drop(a->server->models, a->wait.form, a->keep);
+    vectors_free(a->vectors);
+    json_decref(a->request);
     for (uint32_t i = 0; i < a->prompt_count; i++)
         ids_free(&a->prompts[i]);
     a->server->body_bytes -= a->body.cap;
     buf_free(&a->body);
     buf_free(&a->reply);
+    json_decref(a->tools);
+    json_decref(a->stops);
+    if (tell_for(a->route)->forget)
+        tell_for(a->route)->forget(a->own);
     a->server->answer_count--;
     mem_free(a);
 }
@@ -66,8 +73,11 @@ static void answer_free(struct answer *a)
 void answer_abandon(struct answer *a)
 {
     a->conn = NULL;
-    if (a->arrived) /* else it comes back from its worker, and ends then */
+    atomic_store(&a->gone, true);
+    if (a->arrived)
         answer_free(a);
+    else if (models_unwait(a->server->models, &a->wait)) /* else it comes back by itself, and ends then */
+        work_again(a);
 }
 
 /* Ends with a failure: as a reply, or inside of the stream. */
@@ -75,6 +85,7 @@ static void answer_break(struct answer *a)
 {
     struct conn *c = a->conn;
     struct failure f = a->failure;
+    const struct teller *t = tell_for(a->route);
     c->answer = NULL;
     answer_free(a);
     if (!c->streaming) {
@@ -82,12 +93,31 @@ static void answer_break(struct answer *a)
         return;
     }
     struct buf out = {0};
-    buf_str(&out, "data: ");
-    tell_error(&f, &out);
-    buf_str(&out, "\n\ndata: [DONE]\n\n");
+    t->broken(&f, &out);
     conn_stream_add(c, out.data, out.failed ? 0 : out.len);
     buf_free(&out);
     conn_stream_end(c);
+}
+
+static void answer_hear(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+{
+    if (news->err.code && !c->begun) /* it becomes a plain reply */
+        return;
+    c->news = news;
+    c->out = out;
+    if (a->stream && !c->begun && tell_for(a->route)->begin)
+        tell_for(a->route)->begin(a, c, out);
+    c->begun = true;
+    if (!c->reply && news->text_length)
+        said_take(c, &(struct reply_piece){.part = REPLY_TEXT, .text = news->text, .n = news->text_length});
+    size_t reasoned = c->said.reason.len;
+    if (c->reply &&
+        (reply_feed(c->reply, news->text, news->text_length) || (news->done && reply_end(c->reply))))
+        answer_fail(a, 503, NULL, "out of memory");
+    c->thought += c->said.reason.len > reasoned ? (uint32_t)news->count : 0;
+    /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
+    if (a->stream && c->news && a->logprobs && news->count)
+        tell_for(a->route)->piece(a, c, &(struct reply_piece){.part = REPLY_TEXT, .text = ""}, out);
 }
 
 /* News of one choice. */
@@ -98,16 +128,13 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
         metrics_seconds(&a->server->metrics.first, a->first - a->conn->started);
     }
     c->made += (uint32_t)news->count;
-    if (a->stream)
-        tell_chunk(a, c, news, out);
-    else {
-        buf_add(&c->text, news->text, news->text_length);
+    answer_hear(a, c, news, out);
+    if (a->logprobs && !a->stream) {
         buf_add(&c->ids, news->ids, news->count * sizeof *news->ids);
-        if (news->logprobs)
-            buf_add(&c->logprobs, news->logprobs, news->count * sizeof *news->logprobs);
+        buf_add(&c->logprobs, news->logprobs, news->count * sizeof *news->logprobs);
         if (news->top)
             buf_add(&c->tops, news->top, news->count * a->tops * sizeof *news->top);
-        if (c->text.failed || c->ids.failed || c->logprobs.failed || c->tops.failed)
+        if (c->ids.failed || c->logprobs.failed || c->tops.failed)
             answer_fail(a, 503, NULL, "out of memory");
     }
     if (!news->done)
@@ -119,7 +146,7 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
     else if (news->finish == FINISH_CANCEL)
         answer_fail(a, 503, NULL, "the answer was cancelled");
     else if (a->stream)
-        tell_end(a, c, out);
+        tell_for(a->route)->end(a, c, out);
 }
 
 static void answer_finish(struct answer *a)
@@ -130,14 +157,13 @@ static void answer_finish(struct answer *a)
         metrics_seconds(&a->server->metrics.whole, clock_now() - c->started);
     c->answer = NULL;
     if (a->stream) {
-        if (a->include_usage)
-            tell_usage_chunk(a, &out);
-        buf_str(&out, "data: [DONE]\n\n");
+        if (tell_for(a->route)->finish)
+            tell_for(a->route)->finish(a, &out);
         conn_stream_add(c, out.data, out.failed ? 0 : out.len);
         conn_stream_end(c);
     } else {
         if (a->count)
-            tell_whole(a, &out);
+            tell_for(a->route)->whole(a, &out);
         conn_reply(c, 200, "application/json", a->count ? &out : &a->reply);
     }
     buf_free(&out);
@@ -167,7 +193,7 @@ void answer_news(struct answer *a)
     }
     if (out.len && !out.failed) {
         if (!a->conn->streaming)
-            conn_stream_begin(a->conn);
+            conn_stream_begin(a->conn, tell_for(a->route)->type);
         conn_stream_add(a->conn, out.data, out.len);
     }
     if (out.failed)

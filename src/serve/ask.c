@@ -1,9 +1,10 @@
 /* Chat and completion requests: from JSON to the engine. Runs on a worker. */
 #define _GNU_SOURCE
+#include "serve/ask.h"
+
 #include "format/jsonread.h"
-#include "run/rule.h"
+#include "lang/middle.h"
 #include "serve/field.h"
-#include "serve/own.h"
 
 #include "base/json.h"
 #include "base/log.h"
@@ -13,11 +14,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_SCHEMA = 64 << 10, ASK_MEMORY = 256 << 20 };
-
 #define MANY 1e6 /* items of an object that nobody counts */
 static const struct field ask_fields[] = {
-    {"model", FIELD_TEXT, 0, 0},
     {"messages", FIELD_LIST, 1, 4096},
     {"prompt", FIELD_TEXT | FIELD_LIST, 1, MANY},
     {"suffix", FIELD_TEXT, 0, 0},
@@ -41,26 +39,20 @@ static const struct field ask_fields[] = {
     {"echo", FIELD_BOOL, 0, 0},
 };
 
-/* What lives only until the request is submitted. */
-struct ask {
-    json_t *body;
-    struct engine_request request;
-    const char *stops[ASK_STOPS];
-    struct logit_bias biases[ASK_BIASES];
-    struct rule *rule;
-};
-
 json_t *ask_body(struct answer *a)
 {
     static const struct jsonread_limits most = {
         .text = HTTP_BODY_MOST, .memory = ASK_MEMORY, .depth = JSONREAD_DEPTH};
     struct err e = {0};
+    if (a->request)
+        return json_incref(a->request);
     json_t *body = jsonread_object(a->body.data ? a->body.data : "", a->body.len, &most, "the body", &e);
     if (body)
         field_drop_nulls(body);
     else
         answer_fail(a, e.code == ERR_RESOURCE ? 413 : 400, NULL, "%s", e.text);
-    return body;
+    a->request = body;
+    return json_incref(body);
 }
 
 /* ---- messages ---- */
@@ -83,6 +75,19 @@ static int ask_parts(struct answer *a, size_t at, const json_t *parts)
     return 0;
 }
 
+/* Calls that were made before: each a function with a name. */
+static int ask_calls(struct answer *a, size_t at, const json_t *calls)
+{
+    char param[SERVE_PARAM];
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", at);
+    if (calls && !json_is_null(calls) && !json_is_array(calls))
+        return answer_fail(a, 400, param, "%s has to be a list", param);
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        if (!field_text(json_object_get(json_array_get(calls, i), "function"), "name"))
+            return answer_fail(a, 400, param, "%s[%zu] has to be a function with a name", param, i);
+    return 0;
+}
+
 int ask_messages(struct answer *a, const json_t *messages)
 {
     if (!messages)
@@ -97,6 +102,8 @@ int ask_messages(struct answer *a, const json_t *messages)
             return answer_fail(a, 400, param, "%s has no role", param);
         if (json_is_array(content) && ask_parts(a, i, content))
             return -1;
+        if (ask_calls(a, i, json_object_get(m, "tool_calls")))
+            return -1;
         bool calls = json_array_size(json_object_get(m, "tool_calls")) > 0;
         bool none = !content || json_is_null(content), ours = !strcmp(field_text(m, "role"), "assistant");
         if (none && !calls && ours && !json_object_set_new(m, "content", json_string("")))
@@ -107,73 +114,67 @@ int ask_messages(struct answer *a, const json_t *messages)
     return 0;
 }
 
-/* The tools that the template is to see; NULL = none. */
-static int ask_tools(struct answer *a, const json_t *body, const json_t **out)
+/* What templates know of how much to think: the word itself, and whether at all. */
+static int ask_effort(json_t *set, const char *effort)
 {
-    const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
-    const char *word = json_string_value(choice);
-    *out = NULL;
-    if (choice && (!word || (strcmp(word, "none") != 0 && strcmp(word, "auto") != 0)))
-        return answer_fail(a, 400, "tool_choice",
-                           "tool_choice can be 'none' or 'auto'; enforcing a call is not possible yet");
-    for (size_t i = 0; i < json_array_size(tools); i++)
-        if (!field_text(json_object_get(json_array_get(tools, i), "function"), "name"))
-            return answer_fail(a, 400, "tools", "tools[%zu] has to be a function with a name", i);
-    if (json_array_size(tools) && !(word && !strcmp(word, "none")))
-        *out = tools;
-    return 0;
+    bool none = !strcmp(effort, "none");
+    return json_object_set_new(set, "reasoning_effort", json_string(effort)) ||
+           (none && (json_object_set_new(set, "enable_thinking", json_false()) ||
+                     json_object_set_new(set, "thinking", json_false())));
 }
 
-static int ask_chat_prompt(struct answer *a, const json_t *body)
+/* Does the prompt leave reasoning open, so that the answer begins with it? */
+static bool ask_thinks(const struct loaded *l, const struct ids *ids)
 {
-    struct prompt_request r = {.messages = json_object_get(body, "messages")};
-    const char *effort = field_text(body, "reasoning_effort");
+    enum { TAIL = 32 };
+    struct buf text = {0};
     struct err e = {0};
-    if (ask_messages(a, r.messages) || ask_tools(a, body, &r.tools))
+    size_t n = ids->len < TAIL ? ids->len : TAIL;
+    bool thinks = l->thought &&
+                  !tokenizer_decode(l->tokenizer, ids->data + ids->len - n, n, false, &text, &e) &&
+                  text.data && reply_is_thinking(l->thought, text.data, text.len);
+    buf_free(&text);
+    return thinks;
+}
+
+static int ask_chat_prompt(struct answer *a, struct ask *q)
+{
+    struct prompt_request r = {.messages = json_object_get(q->body, "messages")};
+    const char *effort = field_text(q->body, "reasoning_effort");
+    json_t *extra = json_object_get(q->body, "chat_template_kwargs");
+    struct err e = {0};
+    if (ask_messages(a, r.messages) || ask_tools(a, q))
         return -1;
+    r.messages = json_object_get(q->body, "messages");
+    r.tools = a->tools;
     json_t *set = json_object();
-    if (set && effort)
-        json_object_set_new(set, "reasoning_effort", json_string(effort));
-    if (set)
-        json_object_update(set, json_object_get(body, "chat_template_kwargs"));
+    if (!set || (effort && ask_effort(set, effort)) || (extra && json_object_update(set, extra)))
+        err_memory(&e, "the request", 1);
     r.set = set;
     a->prompt_count = 1;
-    int failed = loaded_prompt(a->server->loaded, &r, &a->prompts[0], &e);
+    int failed = e.code || loaded_prompt(a->model->loaded, &r, &a->prompts[0], &e);
     json_decref(set);
-    return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text) : 0;
+    if (failed)
+        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
+    q->thinking = ask_thinks(a->model->loaded, &a->prompts[0]);
+    return 0;
 }
 
 /* ---- prompts of completions ---- */
 
 static int ask_ids(struct answer *a, const json_t *list, struct ids *out)
 {
-    int64_t vocab = a->server->loaded->model->plan.out_width;
+    int64_t vocab = a->model->loaded->model->plan.out_width;
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= vocab)
+        int64_t id;
+        if (!field_whole(json_array_get(list, i), 0, vocab - 1, &id))
             return answer_fail(a, 400, "prompt", "token %zu of the prompt has to be an id below %lld", i,
                                (long long)vocab);
-        if (ids_add(out, (int32_t)json_integer_value(v), &e))
+        if (ids_add(out, (int32_t)id, &e))
             return answer_fail(a, 503, NULL, "%s", e.text);
     }
     return 0;
-}
-
-/* Fill in the middle: the text before, the text behind, and the model writes between. */
-static int ask_middle(struct answer *a, const char *text, size_t n, const char *suffix, struct ids *out,
-                      struct err *e)
-{
-    const struct tokenizer *t = a->server->loaded->tokenizer;
-    int32_t pre = tokenizer_id(t, TOK_FIM_PRE), suf = tokenizer_id(t, TOK_FIM_SUF),
-            mid = tokenizer_id(t, TOK_FIM_MID);
-    if (pre < 0 || suf < 0 || mid < 0)
-        return answer_fail(a, 400, "suffix",
-                           "this model cannot fill in the middle: it has no tokens for that");
-    return ids_add(out, pre, e) || tokenizer_encode(t, text, n, 0, out, e) || ids_add(out, suf, e) ||
-                   tokenizer_encode(t, suffix, strlen(suffix), 0, out, e) || ids_add(out, mid, e)
-               ? -1
-               : 0;
 }
 
 static int ask_text(struct answer *a, const json_t *text, const char *suffix)
@@ -189,9 +190,9 @@ static int ask_text(struct answer *a, const json_t *text, const char *suffix)
                            "prompt has to be a text, a list of texts, ids, or lists of ids");
     const char *s = json_string_value(text);
     size_t n = json_string_length(text);
-    int failed = suffix
-                     ? ask_middle(a, s, n, suffix, out, &e)
-                     : tokenizer_encode(a->server->loaded->tokenizer, s, n, TOK_SPECIAL | TOK_ADD, out, &e);
+    int failed = suffix ? middle_prompt(a->model->loaded->tokenizer,
+                                        &(struct middle){.prefix = s, .suffix = suffix}, out, &e)
+                        : tokenizer_encode(a->model->loaded->tokenizer, s, n, TOK_SPECIAL | TOK_ADD, out, &e);
     return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text) : 0;
 }
 
@@ -201,7 +202,7 @@ static int ask_prompts(struct answer *a, const json_t *body)
     const char *suffix = field_text(body, "suffix");
     if (!prompt)
         return answer_fail(a, 400, "prompt", "prompt is missing");
-    if (!json_is_array(prompt) || json_is_integer(json_array_get(prompt, 0)))
+    if (!json_is_array(prompt) || json_is_number(json_array_get(prompt, 0)))
         return ask_text(a, prompt, suffix);
     for (size_t i = 0; i < json_array_size(prompt); i++)
         if (ask_text(a, json_array_get(prompt, i), suffix))
@@ -214,7 +215,7 @@ static int ask_prompts(struct answer *a, const json_t *body)
 static int ask_sampling(struct answer *a, struct ask *q)
 {
     struct sampler_params *p = &q->request.sampler;
-    *p = a->server->loaded->defaults;
+    *p = a->model->loaded->defaults;
     p->repeat_penalty = field_num(q->body, "repetition_penalty", p->repeat_penalty);
     for (size_t i = 0; i < sampler_field_count; i++) {
         const struct sampler_field *f = &sampler_fields[i];
@@ -242,7 +243,7 @@ static int ask_biases(struct answer *a, struct ask *q)
     {
         int64_t id;
         double bias = json_number_value(v);
-        if (!num_i64(key, strlen(key), 0, a->server->loaded->model->plan.out_width - 1, &id) ||
+        if (!num_i64(key, strlen(key), 0, a->model->loaded->model->plan.out_width - 1, &id) ||
             !json_is_number(v) || bias < -100 || bias > 100)
             return answer_fail(a, 400, "logit_bias", "logit_bias has to be {token id: -100 to 100}");
         q->biases[n++] = (struct logit_bias){(int32_t)id, bias <= -100 ? -INFINITY : (float)bias};
@@ -265,36 +266,7 @@ static int ask_stops(struct answer *a, struct ask *q)
     }
     q->request.stop_strings = q->stops;
     q->request.stops = n;
-    return 0;
-}
-
-static int ask_format(struct answer *a, struct ask *q)
-{
-    const json_t *format = json_object_get(q->body, "response_format");
-    const char *type = field_text(format, "type");
-    struct err e = {0};
-    struct constraint *c = NULL;
-    if (!format || (type && !strcmp(type, "text")))
-        return 0;
-    if (type && !strcmp(type, "json_object"))
-        c = constraint_from_json_object(&e);
-    else if (type && !strcmp(type, "json_schema")) {
-        const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
-        if (!schema)
-            return answer_fail(a, 400, "response_format", "response_format.json_schema.schema is missing");
-        if (json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > ASK_SCHEMA)
-            return answer_fail(a, 400, "response_format", "the schema is larger than 64 KiB");
-        c = constraint_from_schema(schema, &e);
-    } else
-        return answer_fail(a, 400, "response_format",
-                           "response_format.type has to be 'text', 'json_object' or 'json_schema'");
-    const struct constraint_vocab *v = c ? loaded_vocab(a->server->loaded, &e) : NULL;
-    if (c && !v)
-        constraint_free(c);
-    if (!v || rule_open(&q->rule, c, v, &e))
-        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "response_format", "%s", e.text);
-    q->request.rule = q->rule;
-    a->endless = false; /* under a rule an end token ends */
+    a->stops = json_incref((json_t *)(uintptr_t)stop);
     return 0;
 }
 
@@ -318,6 +290,7 @@ static int ask_options(struct answer *a, struct ask *q)
     r->top_logprobs = a->tops;
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
     r->most = (uint32_t)field_int(b, "max_completion_tokens", field_int(b, "max_tokens", a->chat ? 0 : 16));
+    r->show_special = a->chat && a->model->loaded->marks_hidden;
     r->salt = a->key;
     r->wake = work_wake;
     r->arg = a;
@@ -329,20 +302,34 @@ static int ask_options(struct answer *a, struct ask *q)
 static int ask_check(struct answer *a, const json_t *body)
 {
     struct err e = {0};
-    const char *name = NULL, *model = field_text(body, "model"), *own = a->server->o->name;
+    const char *name = NULL;
     if (field_check(body, ask_fields, sizeof ask_fields / sizeof *ask_fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
-    if (model && *model && strcmp(model, own) != 0) {
-        answer_fail(a, 404, "model", "there is no model '%s'; this is %s", log_safe(model), own);
-        a->failure.code = "model_not_found";
-        return -1;
-    }
     return 0;
+}
+
+/* What takes the answer apart. A call that was asked for has begun in the prompt. */
+static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
+{
+    const struct loaded *l = a->model->loaded;
+    struct err e = {0};
+    c->reply = reply_open(&(struct reply_options){.form = l->form,
+                                                  .thought = l->thought,
+                                                  .tools = a->tools,
+                                                  .thinking = q->thinking,
+                                                  .take = said_take,
+                                                  .arg = c},
+                          &e);
+    if (c->reply && !(q->lead && reply_feed(c->reply, q->lead, strlen(q->lead))))
+        return 0;
+    reply_close(c->reply);
+    c->reply = NULL;
+    return answer_fail(a, 503, NULL, "out of memory");
 }
 
 static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
 {
-    uint32_t ctx = a->server->loaded->runner->ctx;
+    uint32_t ctx = a->model->loaded->runner->ctx;
     if (a->prompt_count * n > SERVE_CHOICES)
         return answer_fail(a, 400, "n", "%u prompts times n makes more than %d answers", a->prompt_count,
                            SERVE_CHOICES);
@@ -358,11 +345,14 @@ static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
     for (uint32_t i = 0; i < a->prompt_count * n; i++) {
         struct choice *c = &a->choices[i];
         struct err e = {0};
+        c->answer = a;
         c->prompt_at = i / n;
         q->request.prompt = a->prompts[c->prompt_at].data;
         q->request.n = (uint32_t)a->prompts[c->prompt_at].len;
         q->request.sampler.seed = seed + i;
-        if (engine_submit(a->server->engine, &q->request, &c->stream, &e))
+        if (a->chat && ask_reply(a, q, c))
+            return -1;
+        if (engine_submit(a->model->engine, &q->request, &c->stream, &e))
             return answer_fail(a, e.code == ERR_RESOURCE ? 429 : 400, NULL, "%s", e.text);
         a->count++;
     }
@@ -374,7 +364,7 @@ static void ask_any(struct answer *a)
     struct ask q = {.body = ask_body(a)};
     if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_sampling(a, &q) &&
         !ask_biases(a, &q) && !ask_stops(a, &q) &&
-        !(a->chat ? ask_chat_prompt(a, q.body) : ask_prompts(a, q.body)) && !ask_format(a, &q))
+        !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_rule(a, &q))
         ask_submit(a, &q, (uint32_t)field_int(q.body, "n", 1));
     rule_drop(q.rule);
     json_decref(q.body);
@@ -389,4 +379,19 @@ void ask_chat(struct answer *a)
 void ask_completion(struct answer *a)
 {
     ask_any(a);
+}
+
+void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a))
+{
+    json_decref(a->request);
+    a->request = body;
+    ask(a);
+}
+
+int ask_prompt(struct answer *a)
+{
+    struct ask q = {.body = ask_body(a)};
+    int failed = !q.body || ask_check(a, q.body) || ask_chat_prompt(a, &q);
+    json_decref(q.body);
+    return failed ? -1 : 0;
 }

@@ -88,7 +88,7 @@ static void conn_head(struct conn *c, int status, const char *type, int64_t leng
     if (origin)
         buf_printf(&out, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", origin);
     if (origin && http_is(&c->http, "OPTIONS"))
-        buf_str(&out, "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"
+        buf_str(&out, "Access-Control-Allow-Methods: GET, HEAD, POST, DELETE, OPTIONS\r\n"
                       "Access-Control-Allow-Headers: *, Authorization\r\nAccess-Control-Max-Age: 600\r\n");
     if (status == 429 || status == 503)
         buf_str(&out, "Retry-After: 1\r\n");
@@ -164,7 +164,7 @@ void conn_reply(struct conn *c, int status, const char *type, const struct buf *
 void conn_fail(struct conn *c, const struct failure *f)
 {
     struct buf out = {0};
-    tell_error(f, &out);
+    tell_for(c->route)->error(f, &out);
     conn_reply(c, f->status, "application/json", &out);
     buf_free(&out);
 }
@@ -179,9 +179,9 @@ void conn_failf(struct conn *c, int status, const char *code, const char *fmt, .
     conn_fail(c, &f);
 }
 
-void conn_stream_begin(struct conn *c)
+void conn_stream_begin(struct conn *c, const char *type)
 {
-    conn_head(c, 200, "text/event-stream", -1);
+    conn_head(c, 200, type, -1);
     c->streaming = true;
 }
 
@@ -333,11 +333,12 @@ static void conn_alive(struct conn *c, double now)
 {
     struct answer *a = c->answer;
     double last = c->streaming ? c->last_sent : c->started;
-    if (!a->arrived || !a->stream || now - last <= CONN_ALIVE || conn_is_full(c))
+    const struct teller *t = tell_for(a->route);
+    if (!a->arrived || !a->stream || !t->alive || now - last <= CONN_ALIVE || conn_is_full(c))
         return;
     if (!c->streaming)
-        conn_stream_begin(c);
-    conn_stream_add(c, ":\n\n", 3);
+        conn_stream_begin(c, t->type);
+    conn_stream_add(c, t->alive, strlen(t->alive));
 }
 
 void conn_tick(struct conn *c, double now)

@@ -98,6 +98,15 @@ int64_t field_int(const json_t *o, const char *name, int64_t otherwise)
                               : otherwise;
 }
 
+bool field_whole(const json_t *v, int64_t least, int64_t most, int64_t *out)
+{
+    double d = json_number_value(v);
+    if (!json_is_number(v) || floor(d) != d || d < (double)least || d > (double)most)
+        return false;
+    *out = json_is_integer(v) ? json_integer_value(v) : (int64_t)d;
+    return true;
+}
+
 int field_bool(const json_t *o, const char *name)
 {
     return json_is_true(json_object_get(o, name));

@@ -31,4 +31,6 @@ void field_drop_nulls(json_t *o);
 const char *field_text(const json_t *o, const char *name); /* NULL = absent or no text */
 double field_num(const json_t *o, const char *name, double otherwise);
 int64_t field_int(const json_t *o, const char *name, int64_t otherwise);
+/* A whole number in this range, 3.0 too. */
+bool field_whole(const json_t *v, int64_t least, int64_t most, int64_t *out);
 int field_bool(const json_t *o, const char *name);

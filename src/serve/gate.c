@@ -92,7 +92,7 @@ bool gate_key(struct conn *c)
     else
         given = http_field(&c->http, "x-api-key");
     for (size_t i = 0; given && i < o->key_count; i++)
-        if (gate_same(given, strlen(given), o->keys[i]))
+        if (o->keys[i] && gate_same(given, strlen(given), o->keys[i]))
             c->key = (uint32_t)i + 1;
     return c->key > 0;
 }

@@ -52,8 +52,9 @@ static void metrics_requests(struct buf *out, const struct metrics *m)
 
 void metrics_write(struct server *s, struct buf *out)
 {
-    struct engine_stats e;
-    engine_stats(s->engine, &e);
+    struct models_stats m;
+    models_stats(s->models, &m);
+    const struct engine_stats e = m.engine;
     const struct {
         const char *name, *kind, *help;
         uint64_t value;
@@ -79,6 +80,13 @@ void metrics_write(struct server *s, struct buf *out)
         {"quern_kv_pages_free", "gauge", "Those that nobody uses.", e.pages_free},
         {"quern_prefix_hits_total", "counter", "Prompts whose beginning was known.", e.prefix.hits},
         {"quern_prefix_misses_total", "counter", "Prompts whose beginning was not.", e.prefix.misses},
+        {"quern_models_loaded", "gauge", "Models in memory.", m.loaded},
+        {"quern_models_bytes", "gauge", "Bytes that they take.", m.bytes},
+        {"quern_model_loads_total", "counter", "Models that were loaded.", m.loads},
+        {"quern_model_unloads_total", "counter", "Models that were unloaded.", m.unloads},
+        {"quern_model_failures_total", "counter", "Models that could not be loaded.", m.failures},
+        {"quern_embedded_texts_total", "counter", "Texts made into vectors.", m.embedder.texts},
+        {"quern_embedded_tokens_total", "counter", "Their tokens.", m.embedder.tokens},
     };
     buf_printf(out,
                "# HELP quern_build_info The program.\n# TYPE quern_build_info gauge\n"

@@ -6,7 +6,7 @@
 struct buf;
 struct server;
 
-enum { METRICS_ROUTES = 32, METRICS_CODES = 24, METRICS_BUCKETS = 12 };
+enum { METRICS_ROUTES = 96, METRICS_CODES = 24, METRICS_BUCKETS = 12 };
 
 struct histogram {
     uint64_t counts[METRICS_BUCKETS + 1], count;

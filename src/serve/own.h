@@ -5,8 +5,10 @@
 #include "base/buf.h"
 #include "run/engine.h"
 #include "run/loaded.h"
+#include "serve/failure.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
+#include "serve/models.h"
 #include "serve/server.h"
 
 #include <event2/buffer.h>
@@ -15,22 +17,38 @@
 #include <event2/listener.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SERVE_CONNECTIONS = 1024, SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = 64 };
+enum { SERVE_CONNECTIONS = 1024, SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
 
 struct answer;
 struct conn;
+struct json;
 struct route;
+struct vectors;
+
+/* The last responses, for those that go on from them. Guarded by the server's mutex. */
+enum { SHELF_ENTRIES = 256 };
+struct shelf {
+    struct shelf_entry {
+        char id[48];
+        uint32_t key; /* whose it is */
+        size_t bytes;
+        json_t *conversation, *response;
+    } entries[SHELF_ENTRIES];
+    uint32_t next; /* the oldest one's place */
+    size_t bytes;
+};
+void shelf_free(struct shelf *s);
 
 struct server {
     const struct server_options *o;
-    struct loaded *loaded;
-    struct engine *engine;
+    struct models *models;
     struct event_base *base;
     struct evconnlistener *listener;
-    struct event *tick, *term, *intr, *bell;
+    struct event *tick, *term, *intr, *hup, *bell;
     int bell_fd;
     bool loopback; /* only this machine can reach us */
     bool draining, interrupted;
@@ -45,6 +63,7 @@ struct server {
     pthread_cond_t work;
     struct answer *todo, **todo_end; /* for the workers */
     struct answer *ready;            /* have news for the loop */
+    struct shelf shelf;
     bool closing;
     pthread_t workers[SERVE_WORKERS];
     int worker_count;
@@ -71,26 +90,36 @@ struct conn {
     char id[40];  /* of the request */
 };
 
-/* A failed one has a status and a message. */
-struct failure {
-    int status;
-    const char *code; /* or NULL */
-    char param[SERVE_PARAM];
-    struct err err;
+/* What an answer has said so far, taken apart. */
+struct said {
+    struct buf text, reason;
+    struct said_call {
+        char *name, *id;
+        struct buf arguments; /* a JSON object */
+    } * calls;
+    uint32_t call_count;
 };
 
 struct choice {
+    struct answer *answer;
     struct stream *stream;
+    struct reply *reply; /* NULL = its text is text */
+    struct said said;
+    int open, blocks; /* of streams made of blocks: the kind that is open, 0 = none; those that are whole */
+    /* while news are being taken */
+    const struct stream_news *news; /* NULL = its tokens have been told */
+    struct buf *out;
     uint32_t prompt_at; /* which prompt */
     bool begun, done;
-    uint32_t made;
-    size_t offset; /* characters of tokens so far, for completions' text_offset */
-    struct buf text, ids, logprobs, tops;
+    uint32_t made, thought; /* tokens; those of reasoning, about */
+    size_t offset;          /* characters of tokens so far, for completions' text_offset */
+    struct buf ids, logprobs, tops;
     struct stream_news end; /* its last news, without the pointers */
 };
 
 /* A request that takes longer than a moment. First it belongs to a worker (`prepared` is false), then to
- * the loop. */
+ * the loop. A worker that has to wait for something else (the model, vectors) leaves it with `waits`, and
+ * whoever it waits for calls work_again: then a worker takes it up once more, where `stage` says. */
 struct answer {
     struct server *server;
     struct conn *conn; /* the loop's: NULL = the client has gone */
@@ -99,35 +128,74 @@ struct answer {
     uint32_t key;
     struct buf body;
     struct answer *next_todo;
+    atomic_bool gone; /* set by the loop: nobody wants it any more */
     /* guarded by the server's mutex */
     struct answer *next_ready;
     bool is_ready, prepared;
+    bool working, again; /* a worker has it; and is to take it up again */
+    /* the workers' */
+    bool waits;
+    int stage;
+    json_t *request; /* the body */
+    struct model_wait wait;
+    struct form *model;      /* the one that it got, and whose user it is */
+    double keep;             /* for how long the model is to stay */
+    struct vectors *vectors; /* what is being embedded */
     /* what a worker makes: a failure, a whole reply, or choices */
     struct failure failure;
     struct buf reply;
     bool chat, stream, include_usage, logprobs, echo;
-    bool endless; /* end tokens are text like others */
+    json_t *tools; /* that the model may call; NULL = none */
+    json_t *stops; /* the stop strings: a text, a list, or NULL */
+    void *own;     /* what its teller keeps, and forgets */
+    bool endless;  /* end tokens are text like others */
     uint32_t tops;
     struct ids prompts[SERVE_CHOICES];
     uint32_t prompt_count;
     struct choice choices[SERVE_CHOICES];
     uint32_t count;
-    double first;
-    char id[40]; /* of the request */
+    double begun; /* when its request was whole */
+    double got;   /* when it had its model */
+    double first; /* when its first token came */
+    char id[40];  /* of the request */
     time_t created;
 };
+
+/* How an answer is written: one for each API. All append to `out`. A stream is begin, pieces and end for every choice,
+ * and one finish. */
+struct teller {
+    const char *type;  /* of a stream */
+    const char *alive; /* what a stream says when it has had no news for long; NULL = nothing */
+    void (*begin)(struct answer *a, struct choice *c, struct buf *out); /* NULL = with nothing */
+    /* c->news: the tokens that came with it, where nobody has told them yet */
+    void (*piece)(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out);
+    void (*end)(struct answer *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
+    void (*finish)(struct answer *a, struct buf *out);                /* of a stream; NULL = with nothing */
+    void (*whole)(struct answer *a, struct buf *out);                 /* without a stream */
+    void (*error)(const struct failure *f, struct buf *out);          /* a reply */
+    void (*broken)(const struct failure *f, struct buf *out);         /* inside of a stream, and its end */
+    void (*forget)(void *own);                                        /* NULL = it keeps nothing */
+};
+extern const struct teller tell_openai, anthropic_teller, responses_teller;
 
 struct route {
     const char *method, *path;         /* without /v1 */
     void (*now)(struct conn *c);       /* answers at once */
     void (*prepare)(struct answer *a); /* or: on a worker */
     bool open;                         /* needs no key */
+    enum route_model {
+        ROUTE_WRITER,  /* prepare wants a model that writes */
+        ROUTE_VECTORS, /* one that makes vectors */
+        ROUTE_WORDS,   /* one with a tokenizer */
+        ROUTE_NO_MODEL
+    } model;
+    const struct teller *teller; /* NULL = OpenAI's */
 };
 
 /* ---- connections (conn.c) ---- */
 void conn_open(struct server *s, evutil_socket_t fd);
 void conn_free(struct conn *c);
-/* Once a second: deadlines. */
+/* A few times a second: deadlines. */
 void conn_tick(struct conn *c, double now);
 /* A whole reply, and on to the next request. */
 void conn_reply(struct conn *c, int status, const char *type, const struct buf *body);
@@ -135,13 +203,18 @@ void conn_fail(struct conn *c, const struct failure *f);
 void conn_failf(struct conn *c, int status, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* An event stream. */
-void conn_stream_begin(struct conn *c);
+void conn_stream_begin(struct conn *c, const char *type);
 void conn_stream_add(struct conn *c, const char *data, size_t n);
 void conn_stream_end(struct conn *c);
 bool conn_is_full(const struct conn *c); /* the client reads too slowly: wait */
 void conn_close_when_sent(struct conn *c);
 
 /* ---- routes (route.c) ---- */
+void route_json(struct conn *c, int status, struct buf *out); /* frees it */
+/* What stands for the * of the route's path, decoded; false: it is no name. */
+bool route_rest(const struct conn *c, char *out, size_t size);
+/* A value of the query, decoded; false: there is none. */
+bool route_query(const struct conn *c, const char *name, char *out, size_t size);
 void route_request(struct conn *c);
 extern const struct route *const route_table;
 extern const size_t route_count;
@@ -154,6 +227,9 @@ bool gate_is_loopback(const char *host);
 int work_start(struct server *s, struct err *e);
 void work_stop(struct server *s);
 void work_add(struct answer *a);
+void work_again(struct answer *a); /* from any thread */
+/* The model that the request names. -1: there is none, or it is not there yet: the caller returns, and is called again. */
+int work_model(struct answer *a, enum route_model model);
 void work_wake(void *answer); /* the engine's wake */
 struct answer *work_ready(struct server *s);
 void work_forget(struct answer *a);
@@ -166,19 +242,62 @@ void answer_abandon(struct answer *a); /* the client has gone */
 int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* ---- what has been said (said.c) ---- */
+void said_take(void *choice, const struct reply_piece *p); /* a reply's take */
+void said_free(struct said *s);
+/* stop, length or tool_calls. */
+const char *said_finish(const struct choice *c);
+/* Text of a model as a JSON string: what is no UTF-8 becomes U+FFFD. */
+json_t *said_string(const char *text, size_t n);
+json_t *said_arguments(const struct said_call *call); /* as an object */
+/* Both take the value over; NULL (memory was out) fails the buffer. */
+void said_json(struct buf *out, json_t *value);
+void said_event(struct buf *out, json_t *event); /* with its type as the event's name */
+
 /* ---- what a worker does ---- */
 void ask_chat(struct answer *a);
 void ask_completion(struct answer *a);
+/* The request goes on as if it had come in OpenAI's shape, which is taken over. */
+void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a));
+/* Only the prompt of a chat, in prompts[0]. */
+int ask_prompt(struct answer *a);
+void anthropic_messages(struct answer *a);
+void anthropic_count(struct answer *a);
+void responses_create(struct answer *a);
+void responses_get(struct conn *c);
+void responses_delete(struct conn *c);
 void text_tokenize(struct answer *a);
 void text_detokenize(struct answer *a);
 void text_template(struct answer *a);
-/* The body as an object without its nulls; NULL and a failure. */
+/* The body as an object without its nulls, a reference of the caller's own; NULL and a failure. */
 json_t *ask_body(struct answer *a);
 int ask_messages(struct answer *a, const json_t *messages);
 
+void openapi_show(struct conn *c);
+
+/* ---- the models (api_models.c) ---- */
+void api_models(struct conn *c);
+void api_model(struct conn *c);
+void api_props(struct conn *c);
+void api_slots(struct conn *c);
+void api_load(struct answer *a);
+void api_unload(struct answer *a);
+
+/* ---- llama.cpp's shapes (api_infill.c) ---- */
+extern const struct teller infill_teller;
+void api_infill(struct answer *a);
+void api_completion(struct answer *a);
+
+/* ---- vectors (api_embed.c, vectors.c) ---- */
+void api_embeddings(struct answer *a);
+void api_rerank(struct answer *a);
+void vectors_free(struct vectors *v);
+
 /* ---- what is written (tell.c) ---- */
-void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out);
-void tell_end(struct answer *a, struct choice *c, struct buf *out);
-void tell_usage_chunk(struct answer *a, struct buf *out);
-void tell_whole(struct answer *a, struct buf *out);
-void tell_error(const struct failure *f, struct buf *out);
+struct usage {
+    uint64_t prompt, made, cached, thought;
+};
+struct usage answer_usage(const struct answer *a);
+/* The route's, or OpenAI's. */
+const struct teller *tell_for(const struct route *r);
+void tell_timings(const struct answer *a, struct json *j);

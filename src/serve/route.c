@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "serve/ollama.h"
 #include "serve/own.h"
 
 #include <stdio.h>
@@ -10,7 +11,7 @@
 
 enum { ROUTE_STUCK = 60 }; /* seconds in which an engine that has work takes a step */
 
-static void route_json(struct conn *c, int status, struct buf *out)
+void route_json(struct conn *c, int status, struct buf *out)
 {
     conn_reply(c, status, "application/json", out);
     buf_free(out);
@@ -36,10 +37,7 @@ static void route_ready(struct conn *c)
 
 static void route_health(struct conn *c)
 {
-    struct engine_stats e;
-    engine_stats(c->server->engine, &e);
-    bool stuck = e.running && e.last_step > 0 && clock_now() - e.last_step > ROUTE_STUCK;
-    if (stuck)
+    if (models_stuck(c->server->models, ROUTE_STUCK))
         route_status(c, 503, "the engine does not move");
     else
         route_ready(c);
@@ -53,94 +51,139 @@ static void route_metrics(struct conn *c)
     buf_free(&out);
 }
 
-static void route_model(const struct server *s, struct json *j)
-{
-    json_begin(j, '{');
-    json_key(j, "id");
-    json_str(j, s->o->name);
-    json_key(j, "object");
-    json_str(j, "model");
-    json_key(j, "created");
-    json_int(j, s->started);
-    json_key(j, "owned_by");
-    json_str(j, "quern");
-    json_key(j, "max_model_len");
-    json_uint(j, s->loaded->runner->ctx);
-    json_key(j, "status");
-    json_begin(j, '{');
-    json_key(j, "value");
-    json_str(j, "loaded");
-    json_end(j, '}');
-    json_end(j, '}');
-}
-
-static void route_models(struct conn *c)
-{
-    struct buf out = {0};
-    struct json j = {.out = &out};
-    json_begin(&j, '{');
-    json_key(&j, "object");
-    json_str(&j, "list");
-    json_key(&j, "data");
-    json_begin(&j, '[');
-    route_model(c->server, &j);
-    json_end(&j, ']');
-    json_end(&j, '}');
-    route_json(c, 200, &out);
-}
-
-static void route_one_model(struct conn *c)
-{
-    struct buf out = {0};
-    struct json j = {.out = &out};
-    route_model(c->server, &j);
-    route_json(c, 200, &out);
-}
-
 static void route_root(struct conn *c)
 {
     struct buf out = {0};
-    buf_str(&out, "quern\n");
+    const char *accept = http_field(&c->http, "accept");
+    /* programs that speak Ollama's API look for this sentence */
+    buf_str(&out, accept && strstr(accept, "text/html") ? "quern\n" : "Ollama is running");
     conn_reply(c, 200, "text/plain; charset=utf-8", &out);
     buf_free(&out);
 }
 
 static const struct route routes[] = {
-    {"GET", "/", route_root, NULL, true},
-    {"GET", "/livez", route_live, NULL, true},
-    {"GET", "/readyz", route_ready, NULL, true},
-    {"GET", "/health", route_health, NULL, true},
-    {"GET", "/metrics", route_metrics, NULL, false},
-    {"GET", "/models", route_models, NULL, false},
-    {"GET", "/models/*", route_one_model, NULL, false},
-    {"POST", "/chat/completions", NULL, ask_chat, false},
-    {"POST", "/completions", NULL, ask_completion, false},
-    {"POST", "/tokenize", NULL, text_tokenize, false},
-    {"POST", "/detokenize", NULL, text_detokenize, false},
-    {"POST", "/apply-template", NULL, text_template, false},
+    {"GET", "/", .now = route_root, .open = true},
+    {"GET", "/livez", .now = route_live, .open = true},
+    {"GET", "/readyz", .now = route_ready, .open = true},
+    {"GET", "/health", .now = route_health, .open = true},
+    {"GET", "/metrics", .now = route_metrics},
+    {"GET", "/openapi.json", .now = openapi_show, .open = true},
+    {"GET", "/models", .now = api_models},
+    {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS},
+    {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL},
+    {"GET", "/models/*", .now = api_model},
+    {"GET", "/props", .now = api_props},
+    {"GET", "/slots", .now = api_slots},
+    {"POST", "/chat/completions", .prepare = ask_chat},
+    {"POST", "/completions", .prepare = ask_completion},
+    {"POST", "/responses", .prepare = responses_create, .teller = &responses_teller},
+    {"GET", "/responses/*", .now = responses_get},
+    {"DELETE", "/responses/*", .now = responses_delete},
+    {"POST", "/messages", .prepare = anthropic_messages, .teller = &anthropic_teller},
+    {"POST", "/messages/count_tokens", .prepare = anthropic_count, .teller = &anthropic_teller},
+    {"POST", "/embeddings", .prepare = api_embeddings, .model = ROUTE_VECTORS},
+    {"POST", "/rerank", .prepare = api_rerank, .model = ROUTE_VECTORS},
+    {"POST", "/completion", .prepare = api_completion, .teller = &infill_teller},
+    {"POST", "/infill", .prepare = api_infill, .teller = &infill_teller},
+    /* Ollama's */
+    {"GET", "/api/version", .now = ollama_version, .open = true},
+    {"GET", "/api/tags", .now = ollama_tags, .teller = &ollama_teller},
+    {"GET", "/api/ps", .now = ollama_ps, .teller = &ollama_teller},
+    {"POST", "/api/show", .prepare = ollama_show, .model = ROUTE_NO_MODEL, .teller = &ollama_teller},
+    {"POST", "/api/chat", .prepare = ollama_chat, .model = ROUTE_NO_MODEL, .teller = &ollama_chat_teller},
+    {"POST", "/api/generate", .prepare = ollama_generate, .model = ROUTE_NO_MODEL,
+     .teller = &ollama_generate_teller},
+    {"POST", "/api/embed", .prepare = ollama_embed, .model = ROUTE_VECTORS, .teller = &ollama_teller},
+    {"POST", "/api/embeddings", .prepare = ollama_embeddings, .model = ROUTE_VECTORS,
+     .teller = &ollama_teller},
+    {"POST", "/api/pull", .now = ollama_refuse, .teller = &ollama_teller},
+    {"POST", "/api/push", .now = ollama_refuse, .teller = &ollama_teller},
+    {"POST", "/api/create", .now = ollama_refuse, .teller = &ollama_teller},
+    {"POST", "/api/copy", .now = ollama_refuse, .teller = &ollama_teller},
+    {"DELETE", "/api/delete", .now = ollama_refuse, .teller = &ollama_teller},
+    {"POST", "/tokenize", .prepare = text_tokenize, .model = ROUTE_WORDS},
+    {"POST", "/detokenize", .prepare = text_detokenize, .model = ROUTE_WORDS},
+    {"POST", "/apply-template", .prepare = text_template, .model = ROUTE_WORDS},
 };
 const struct route *const route_table = routes;
 const size_t route_count = sizeof routes / sizeof *routes;
+_Static_assert(sizeof routes / sizeof *routes < METRICS_ROUTES, "every route has a row of counters");
 
-/* The path without its query and without /v1; the name of a model behind /models/ is looked at. */
-static const struct route *route_find(const struct conn *c, bool *is_model)
+/* The path without its query and without /v1. */
+static const char *route_path(const struct conn *c, size_t *n)
 {
     const char *path = http_target(&c->http);
     path += !strncmp(path, "/v1/", 4) ? 3 : 0;
-    size_t n = strcspn(path, "?");
-    *is_model = false;
-    if (n > 8 && !strncmp(path, "/models/", 8)) {
-        const char *name = c->server->o->name;
-        *is_model = true;
-        if (strlen(name) != n - 8 || strncmp(path + 8, name, n - 8) != 0)
-            return NULL;
-        path = "/models/*";
-        n = strlen(path);
+    *n = strcspn(path, "?");
+    return path;
+}
+
+/* The row of the path; one without a star before one with it; of several (GET and DELETE) that of the method. */
+static const struct route *route_find(const struct conn *c)
+{
+    const struct route *found = NULL;
+    bool has_rest = false;
+    size_t n;
+    const char *path = route_path(c, &n);
+    for (size_t i = 0; i < route_count; i++) {
+        size_t own = strlen(routes[i].path);
+        bool rest = routes[i].path[own - 1] == '*';
+        bool same = rest ? n > own - 1 && !strncmp(path, routes[i].path, own - 1)
+                         : n == own && !strncmp(path, routes[i].path, n);
+        bool better =
+            !found || (!rest && has_rest) || (rest == has_rest && http_is(&c->http, routes[i].method));
+        if (same && better) {
+            found = &routes[i];
+            has_rest = rest;
+        }
     }
-    for (size_t i = 0; i < route_count; i++)
-        if (strlen(routes[i].path) == n && !strncmp(routes[i].path, path, n))
-            return &routes[i];
-    return NULL;
+    return found;
+}
+
+static int route_hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* %41 to A. */
+static bool route_decode(const char *s, size_t n, char *out, size_t size)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        char ch = s[i];
+        if (ch == '%') {
+            int high = i + 2 < n ? route_hex(s[i + 1]) : -1, low = high < 0 ? -1 : route_hex(s[i + 2]);
+            if (low < 0)
+                return false;
+            ch = (char)(16 * high + low);
+            i += 2;
+        }
+        if (!ch || at + 1 >= size)
+            return false;
+        out[at++] = ch;
+    }
+    out[at] = 0;
+    return true;
+}
+
+bool route_rest(const struct conn *c, char *out, size_t size)
+{
+    size_t n, skip = strlen(c->route->path) - 1;
+    const char *path = route_path(c, &n);
+    return route_decode(path + skip, n - skip, out, size);
+}
+
+bool route_query(const struct conn *c, const char *name, char *out, size_t size)
+{
+    const char *at = strchr(http_target(&c->http), '?');
+    size_t own = strlen(name);
+    while (at) {
+        at++;
+        if (!strncmp(at, name, own) && at[own] == '=')
+            return route_decode(at + own + 1, strcspn(at + own + 1, "&"), out, size);
+        at = strchr(at, '&');
+    }
+    return false;
 }
 
 static bool route_is_json(const struct conn *c)
@@ -175,10 +218,10 @@ static void route_take(struct conn *c)
 
 void route_request(struct conn *c)
 {
-    static const char *const methods[] = {"GET",   "HEAD",   "POST",    "PUT",
-                                          "PATCH", "DELETE", "OPTIONS", "TRACE"};
+    static const char *const methods[] = {"GET",    "HEAD",    "POST",  "PUT",  "PATCH",
+                                          "DELETE", "OPTIONS", "TRACE", "QUERY"};
     struct failure f = {0};
-    bool known = false, is_model;
+    bool known = false;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
         known |= http_is(&c->http, methods[i]);
     if (!known) {
@@ -188,10 +231,8 @@ void route_request(struct conn *c)
         conn_fail(c, &f);
     else if (http_is(&c->http, "OPTIONS"))
         conn_reply(c, 204, NULL, NULL);
-    else if ((c->route = route_find(c, &is_model)))
+    else if ((c->route = route_find(c)))
         route_take(c);
-    else if (is_model)
-        conn_failf(c, 404, "model_not_found", "there is no such model; /v1/models lists what there is");
     else
         conn_failf(c, 404, NULL, "there is nothing at %s", log_safe(http_target(&c->http)));
 }

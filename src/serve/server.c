@@ -53,6 +53,7 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
         next = c->next;
         conn_tick(c, now);
     }
+    models_expire(s->models, now);
     if (s->draining && (server_is_empty(s) || now > s->drain_until))
         event_base_loopbreak(s->base);
 }
@@ -72,6 +73,18 @@ static void server_signal(evutil_socket_t number, short what, void *arg)
     s->draining = true;
     s->drain_until = clock_now() + s->o->grace;
     event_add(s->tick, &(struct timeval){.tv_usec = 100000});
+}
+
+/* SIGHUP: the keys and the list of models anew. What runs goes on. */
+static void server_reload(evutil_socket_t number, short what, void *arg)
+{
+    struct server *s = arg;
+    struct err e = {0};
+    (void)number, (void)what;
+    if (s->o->reload && s->o->reload(s->o->arg, &e))
+        log_warn("the keys stay as they were: %s", e.text);
+    models_rescan(s->models);
+    log_info("the keys and the list of models are read anew");
 }
 
 static int server_listen(struct server *s, struct err *e)
@@ -96,7 +109,7 @@ static int server_listen(struct server *s, struct err *e)
     if (!getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&at, &n) &&
         !getnameinfo((struct sockaddr *)&at, n, host, sizeof host, port, sizeof port,
                      NI_NUMERICHOST | NI_NUMERICSERV))
-        log_info("%s is ready at http://%s%s%s:%s", s->o->name, strchr(host, ':') ? "[" : "", host,
+        log_info("quern is ready at http://%s%s%s:%s", strchr(host, ':') ? "[" : "", host,
                  strchr(host, ':') ? "]" : "", port);
     return 0;
 }
@@ -113,9 +126,10 @@ static int server_open(struct server *s, struct err *e)
         !(s->bell = event_new(s->base, s->bell_fd, EV_READ | EV_PERSIST, server_bell, s)) ||
         !(s->tick = event_new(s->base, -1, EV_PERSIST, server_tick, s)) ||
         !(s->term = evsignal_new(s->base, SIGTERM, server_signal, s)) ||
-        !(s->intr = evsignal_new(s->base, SIGINT, server_signal, s)) || event_add(s->bell, NULL) ||
-        event_add(s->tick, &(struct timeval){.tv_sec = 1}) || event_add(s->term, NULL) ||
-        event_add(s->intr, NULL))
+        !(s->intr = evsignal_new(s->base, SIGINT, server_signal, s)) ||
+        !(s->hup = evsignal_new(s->base, SIGHUP, server_reload, s)) || event_add(s->bell, NULL) ||
+        event_add(s->tick, &(struct timeval){.tv_usec = 250000}) || event_add(s->term, NULL) ||
+        event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
     return work_start(s, e) ? -1 : server_listen(s, e);
 }
@@ -124,6 +138,7 @@ static void server_close(struct server *s)
 {
     if (s->listener)
         evconnlistener_free(s->listener);
+    models_shut(s->models); /* whoever waits for one comes back to a worker */
     work_stop(s);
     while (s->conns)
         conn_free(s->conns);
@@ -131,7 +146,7 @@ static void server_close(struct server *s)
         a->arrived = true;
         answer_news(a);
     }
-    struct event *const events[] = {s->bell, s->tick, s->term, s->intr};
+    struct event *const events[] = {s->bell, s->tick, s->term, s->intr, s->hup};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);
@@ -139,6 +154,7 @@ static void server_close(struct server *s)
         event_base_free(s->base);
     if (s->bell_fd >= 0)
         close(s->bell_fd);
+    shelf_free(&s->shelf);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->work);
 }
@@ -153,9 +169,9 @@ int server_check(const struct server_options *o, struct err *e)
                    log_safe(o->host));
 }
 
-int server_run(struct loaded *l, struct engine *g, const struct server_options *o, struct err *e)
+int server_run(struct models *m, const struct server_options *o, struct err *e)
 {
-    struct server s = {.o = o, .loaded = l, .engine = g, .bell_fd = -1, .started = time(NULL)};
+    struct server s = {.o = o, .models = m, .bell_fd = -1, .started = time(NULL)};
     if (server_check(o, e))
         return -1;
     s.loopback = gate_is_loopback(o->host);

@@ -4,8 +4,7 @@
 #pragma once
 
 #include "base/err.h"
-#include "run/engine.h"
-#include "run/loaded.h"
+#include "serve/models.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,16 +12,18 @@
 struct server_options {
     const char *host;        /* an address or "localhost" */
     int port;                /* 0 = any that is free */
-    const char *name;        /* what the model is called */
     double grace;            /* seconds that running answers get after SIGTERM */
     const char *const *keys; /* (key_count): any of them opens */
     size_t key_count;
     bool no_key;                     /* an address that others can reach, and no key: said in so many words */
     const char *const *allowed_host; /* (allowed_hosts): names that the Host header may have */
     size_t allowed_hosts;
+    /* SIGHUP: reads the keys anew, into keys and key_count above; a key keeps its place. Runs in the loop. */
+    int (*reload)(void *arg, struct err *e);
+    void *arg;
 };
 
 /* Is this safe to run: who can reach it has to have a key. */
 int server_check(const struct server_options *o, struct err *e);
 /* Returns when it has been told to end (SIGTERM, SIGINT) and has drained. */
-int server_run(struct loaded *l, struct engine *g, const struct server_options *o, struct err *e);
+int server_run(struct models *m, const struct server_options *o, struct err *e);

@@ -15,7 +15,7 @@ struct probs {
 
 static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
 {
-    const struct tokenizer *t = a->server->loaded->tokenizer;
+    const struct tokenizer *t = a->model->loaded->tokenizer;
     *n = 0;
     return id >= 0 && id < tokenizer_vocab(t) ? tokenizer_token_bytes(t, id, n) : "";
 }
@@ -23,7 +23,7 @@ static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
 /* Tokens that count as text: the one that ends the answer does not. */
 static size_t tell_count(const struct answer *a, const struct probs *p)
 {
-    bool ended = p->count && !a->endless && loaded_ends(a->server->loaded, p->ids[p->count - 1]);
+    bool ended = p->count && !a->endless && loaded_ends(a->model->loaded, p->ids[p->count - 1]);
     return p->count - ended;
 }
 
@@ -145,40 +145,52 @@ static void tell_begin(const struct answer *a, struct json *j, bool chunk)
     json_key(j, "created");
     json_int(j, a->created);
     json_key(j, "model");
-    json_str(j, a->server->o->name);
+    json_str(j, a->model->of->name);
     json_key(j, "choices");
     json_begin(j, '[');
 }
 
-static void tell_usage(const struct answer *a, struct json *j)
+struct usage answer_usage(const struct answer *a)
 {
-    uint64_t prompt = 0, made = 0, cached = 0;
+    struct usage u = {0};
     for (uint32_t i = 0; i < a->prompt_count; i++)
-        prompt += a->prompts[i].len;
+        u.prompt += a->prompts[i].len;
     for (uint32_t i = 0; i < a->count; i++) {
-        made += a->choices[i].made;
+        u.made += a->choices[i].made;
+        u.thought += a->choices[i].thought;
         /* the answers to one prompt share it: it counts once */
         if (!i || a->choices[i].prompt_at != a->choices[i - 1].prompt_at)
-            cached += a->choices[i].end.cached;
+            u.cached += a->choices[i].end.cached;
     }
+    return u;
+}
+
+static void tell_usage(const struct answer *a, struct json *j)
+{
+    struct usage u = answer_usage(a);
     json_key(j, "usage");
     json_begin(j, '{');
     json_key(j, "prompt_tokens");
-    json_uint(j, prompt);
+    json_uint(j, u.prompt);
     json_key(j, "completion_tokens");
-    json_uint(j, made);
+    json_uint(j, u.made);
     json_key(j, "total_tokens");
-    json_uint(j, prompt + made);
+    json_uint(j, u.prompt + u.made);
     json_key(j, "prompt_tokens_details");
     json_begin(j, '{');
     json_key(j, "cached_tokens");
-    json_uint(j, cached);
+    json_uint(j, u.cached);
+    json_end(j, '}');
+    json_key(j, "completion_tokens_details");
+    json_begin(j, '{');
+    json_key(j, "reasoning_tokens");
+    json_uint(j, u.thought);
     json_end(j, '}');
     json_end(j, '}');
 }
 
 /* Of the first choice. */
-static void tell_timings(const struct answer *a, struct json *j)
+void tell_timings(const struct answer *a, struct json *j)
 {
     const struct choice *c = &a->choices[0];
     double n = (double)a->prompts[0].len - c->end.cached, made = c->made;
@@ -215,67 +227,137 @@ static void tell_event(struct buf *out, struct json *j)
     buf_str(out, "\n\n");
 }
 
-/* One event: a delta of a chat, or a piece of a completion. role: the first delta, which has no text. */
-static void tell_piece(struct answer *a, struct choice *c, struct buf *out, const struct stream_news *news,
-                       bool role)
+static void tell_event_begin(struct answer *a, struct choice *c, struct json *j)
 {
-    struct json j = {.out = out};
-    bool text = role || news;
-    buf_str(out, "data: ");
-    tell_begin(a, &j, true);
+    buf_str(j->out, "data: ");
+    tell_begin(a, j, true);
+    json_begin(j, '{');
+    json_key(j, "index");
+    json_int(j, c - a->choices);
+    if (a->chat) {
+        json_key(j, "delta");
+        json_begin(j, '{');
+    }
+}
+
+/* The rest of an event. finish: NULL = it goes on. */
+static void tell_event_end(struct answer *a, struct choice *c, struct json *j, const char *finish)
+{
+    struct probs p = {0};
+    if (c->news)
+        p = (struct probs){c->news->ids, c->news->logprobs, c->news->top, c->news->count};
+    if (a->chat)
+        json_end(j, '}');
+    tell_probs(a, j, c, c->news ? &p : NULL);
+    json_key(j, "finish_reason");
+    json_str(j, finish);
+    json_end(j, '}');
+    tell_event(j->out, j);
+}
+
+/* An event with one text in its delta, or with the same under two names. */
+static void tell_text(struct answer *a, struct choice *c, const char *const names[2], const char *text,
+                      size_t n)
+{
+    struct json j = {.out = c->out};
+    tell_event_begin(a, c, &j);
+    for (int i = 0; i < 2 && names[i]; i++) {
+        json_key(&j, names[i]);
+        json_strn(&j, text, n);
+    }
+    tell_event_end(a, c, &j, NULL);
+}
+
+/* id and name come once, then the arguments. */
+static void tell_call_delta(struct answer *a, struct choice *c, bool first)
+{
+    struct json j = {.out = c->out};
+    const struct said_call *call = &c->said.calls[c->said.call_count - 1];
+    tell_event_begin(a, c, &j);
+    json_key(&j, "tool_calls");
+    json_begin(&j, '[');
     json_begin(&j, '{');
     json_key(&j, "index");
-    json_int(&j, c - a->choices);
-    if (a->chat) {
-        json_key(&j, "delta");
-        json_begin(&j, '{');
-        if (role) {
-            json_key(&j, "role");
-            json_str(&j, "assistant");
-        }
+    json_int(&j, (int64_t)c->said.call_count - 1);
+    if (first) {
+        json_key(&j, "id");
+        json_str(&j, call->id);
+        json_key(&j, "type");
+        json_str(&j, "function");
     }
-    if (text || !a->chat) {
-        json_key(&j, a->chat ? "content" : "text");
-        json_strn(&j, news ? news->text : "", news ? news->text_length : 0);
+    json_key(&j, "function");
+    json_begin(&j, '{');
+    if (first) {
+        json_key(&j, "name");
+        json_str(&j, call->name);
     }
-    if (a->chat)
-        json_end(&j, '}');
-    struct probs p = {0};
-    if (news)
-        p = (struct probs){news->ids, news->logprobs, news->top, news->count};
-    tell_probs(a, &j, c, news ? &p : NULL);
-    json_key(&j, "finish_reason");
-    json_str(&j, text ? NULL : finish_name(c->end.finish));
+    json_key(&j, "arguments");
+    json_strn(&j, call->arguments.data, first ? 0 : call->arguments.len);
     json_end(&j, '}');
-    tell_event(out, &j);
+    json_end(&j, '}');
+    json_end(&j, ']');
+    tell_event_end(a, c, &j, NULL);
 }
 
-void tell_chunk(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+static void tell_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
 {
-    if (news->err.code && !c->begun) /* it becomes a plain reply */
-        return;
-    if (!c->begun && a->echo) {
-        struct buf text = {0};
-        struct err e = {0};
-        const struct ids *ids = &a->prompts[c->prompt_at];
-        tokenizer_decode(a->server->loaded->tokenizer, ids->data, ids->len, true, &text, &e);
-        tell_piece(a, c, out,
-                   &(struct stream_news){.text = text.data ? text.data : "", .text_length = text.len}, false);
-        buf_free(&text);
+    static const char *const text[2] = {"text"}, *const content[2] = {"content"},
+                             *const reasoning[2] = {"reasoning_content", "reasoning"};
+    const struct stream_news *news = c->news;
+    c->out = out;
+    if (p->part != REPLY_TEXT)
+        c->news = NULL; /* probabilities go with text */
+    if (p->part == REPLY_CALL) {
+        tell_call_delta(a, c, true);
+        tell_call_delta(a, c, false);
+    } else
+        tell_text(a, c, p->part == REPLY_REASON ? reasoning : a->chat ? content : text, p->text, p->n);
+    c->news = news;
+}
+
+/* The text of the prompt, where it is wanted back. */
+static void tell_echo(const struct answer *a, const struct choice *c, struct buf *out)
+{
+    struct err e = {0};
+    const struct ids *ids = &a->prompts[c->prompt_at];
+    if (a->echo && tokenizer_decode(a->model->loaded->tokenizer, ids->data, ids->len, true, out, &e))
+        out->failed = true;
+}
+
+static void tell_stream_begin(struct answer *a, struct choice *c, struct buf *out)
+{
+    const struct stream_news *news = c->news;
+    struct buf echo = {0};
+    struct json j = {.out = out};
+    c->news = NULL;
+    tell_echo(a, c, &echo);
+    if (echo.len)
+        tell_piece(a, c, &(struct reply_piece){.part = REPLY_TEXT, .text = echo.data, .n = echo.len}, out);
+    buf_free(&echo);
+    if (a->chat) {
+        tell_event_begin(a, c, &j);
+        json_key(&j, "role");
+        json_str(&j, "assistant");
+        json_key(&j, "content");
+        json_str(&j, "");
+        tell_event_end(a, c, &j, NULL);
     }
-    if (!c->begun && a->chat)
-        tell_piece(a, c, out, NULL, true);
-    c->begun = true;
-    if (news->text_length || (a->logprobs && news->count))
-        tell_piece(a, c, out, news, false);
+    c->news = news;
 }
 
-void tell_end(struct answer *a, struct choice *c, struct buf *out)
+static void tell_end(struct answer *a, struct choice *c, struct buf *out)
 {
-    tell_piece(a, c, out, NULL, false);
+    struct json j = {.out = out};
+    c->news = NULL;
+    tell_event_begin(a, c, &j);
+    if (!a->chat) {
+        json_key(&j, "text");
+        json_str(&j, "");
+    }
+    tell_event_end(a, c, &j, said_finish(c));
 }
 
-void tell_usage_chunk(struct answer *a, struct buf *out)
+static void tell_usage_chunk(struct answer *a, struct buf *out)
 {
     struct json j = {.out = out};
     buf_str(out, "data: ");
@@ -289,39 +371,74 @@ void tell_usage_chunk(struct answer *a, struct buf *out)
 
 /* ---- whole answers ---- */
 
+static void tell_calls(const struct said *s, struct json *j)
+{
+    json_key(j, "tool_calls");
+    json_begin(j, '[');
+    for (uint32_t i = 0; i < s->call_count; i++) {
+        json_begin(j, '{');
+        json_key(j, "id");
+        json_str(j, s->calls[i].id);
+        json_key(j, "type");
+        json_str(j, "function");
+        json_key(j, "function");
+        json_begin(j, '{');
+        json_key(j, "name");
+        json_str(j, s->calls[i].name);
+        json_key(j, "arguments");
+        json_strn(j, s->calls[i].arguments.data, s->calls[i].arguments.len);
+        json_end(j, '}');
+        json_end(j, '}');
+    }
+    json_end(j, ']');
+}
+
+static void tell_message(const struct said *s, struct json *j)
+{
+    json_key(j, "message");
+    json_begin(j, '{');
+    json_key(j, "role");
+    json_str(j, "assistant");
+    json_key(j, "content");
+    if (s->call_count && !s->text.len)
+        json_nil(j);
+    else
+        json_strn(j, s->text.data ? s->text.data : "", s->text.len);
+    for (int i = 0; i < 2 && s->reason.len; i++) {
+        json_key(j, i ? "reasoning" : "reasoning_content");
+        json_strn(j, s->reason.data, s->reason.len);
+    }
+    if (s->call_count)
+        tell_calls(s, j);
+    json_end(j, '}');
+}
+
 static void tell_choice(struct answer *a, struct choice *c, struct json *j)
 {
     struct probs p = {(const int32_t *)(const void *)c->ids.data,
                       (const float *)(const void *)c->logprobs.data,
                       (const struct token_prob *)(const void *)c->tops.data, c->ids.len / sizeof(int32_t)};
     struct buf text = {0};
-    struct err e = {0};
-    const struct ids *ids = &a->prompts[c->prompt_at];
-    if (a->echo)
-        tokenizer_decode(a->server->loaded->tokenizer, ids->data, ids->len, true, &text, &e);
-    buf_add(&text, c->text.data ? c->text.data : "", c->text.len);
-    j->out->failed |= text.failed;
     json_begin(j, '{');
     json_key(j, "index");
     json_int(j, c - a->choices);
-    if (a->chat) {
-        json_key(j, "message");
-        json_begin(j, '{');
-        json_key(j, "role");
-        json_str(j, "assistant");
-    }
-    json_key(j, a->chat ? "content" : "text");
-    json_strn(j, text.data ? text.data : "", text.len);
     if (a->chat)
-        json_end(j, '}');
+        tell_message(&c->said, j);
+    else {
+        tell_echo(a, c, &text);
+        buf_add(&text, c->said.text.data ? c->said.text.data : "", c->said.text.len);
+        json_key(j, "text");
+        json_strn(j, text.data ? text.data : "", text.len);
+    }
     tell_probs(a, j, c, &p);
     json_key(j, "finish_reason");
-    json_str(j, finish_name(c->end.finish));
+    json_str(j, said_finish(c));
     json_end(j, '}');
+    j->out->failed |= text.failed;
     buf_free(&text);
 }
 
-void tell_whole(struct answer *a, struct buf *out)
+static void tell_whole(struct answer *a, struct buf *out)
 {
     struct json j = {.out = out};
     tell_begin(a, &j, false);
@@ -333,7 +450,7 @@ void tell_whole(struct answer *a, struct buf *out)
     json_end(&j, '}');
 }
 
-void tell_error(const struct failure *f, struct buf *out)
+static void tell_error(const struct failure *f, struct buf *out)
 {
     struct json j = {.out = out};
     int s = f->status;
@@ -355,4 +472,37 @@ void tell_error(const struct failure *f, struct buf *out)
     json_str(&j, f->code);
     json_end(&j, '}');
     json_end(&j, '}');
+}
+
+/* ---- all of it ---- */
+
+static void tell_finish(struct answer *a, struct buf *out)
+{
+    if (a->include_usage)
+        tell_usage_chunk(a, out);
+    buf_str(out, "data: [DONE]\n\n");
+}
+
+static void tell_broken(const struct failure *f, struct buf *out)
+{
+    buf_str(out, "data: ");
+    tell_error(f, out);
+    buf_str(out, "\n\ndata: [DONE]\n\n");
+}
+
+const struct teller tell_openai = {
+    .type = "text/event-stream",
+    .alive = ":\n\n",
+    .begin = tell_stream_begin,
+    .piece = tell_piece,
+    .end = tell_end,
+    .finish = tell_finish,
+    .whole = tell_whole,
+    .error = tell_error,
+    .broken = tell_broken,
+};
+
+const struct teller *tell_for(const struct route *r)
+{
+    return r && r->teller ? r->teller : &tell_openai;
 }

@@ -19,7 +19,7 @@ static void text_ids(struct answer *a, const struct ids *ids)
     json_key(&j, "count");
     json_uint(&j, ids->len);
     json_key(&j, "max_model_len");
-    json_uint(&j, a->server->loaded->runner->ctx);
+    json_uint(&j, a->model->loaded->runner->ctx);
     json_end(&j, '}');
 }
 
@@ -42,7 +42,7 @@ void text_tokenize(struct answer *a)
         answer_fail(a, 400, name, "%s", e.text);
     else if (body && !text)
         answer_fail(a, 400, "content", "content is missing");
-    else if (body && tokenizer_encode(a->server->loaded->tokenizer, json_string_value(text),
+    else if (body && tokenizer_encode(a->model->loaded->tokenizer, json_string_value(text),
                                       json_string_length(text), flags, &ids, &e))
         answer_fail(a, 503, NULL, "%s", e.text);
     else if (body)
@@ -69,16 +69,16 @@ void text_detokenize(struct answer *a)
 {
     struct err e = {0};
     struct buf text = {0};
-    struct tok_decoder d = {.t = a->server->loaded->tokenizer};
+    struct tok_decoder d = {.t = a->model->loaded->tokenizer};
     json_t *body = ask_body(a);
     const json_t *tokens = json_object_get(body, "tokens");
     int64_t vocab = tokenizer_vocab(d.t);
     if (body && !json_is_array(tokens))
         answer_fail(a, 400, "tokens", "tokens has to be a list of ids");
     for (size_t i = 0; i < json_array_size(tokens) && !a->failure.status; i++) {
-        const json_t *v = json_array_get(tokens, i);
-        int64_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (id < 0 || id >= vocab || tok_decoder_feed(&d, (int32_t)id, &text, &e))
+        int64_t id;
+        if (!field_whole(json_array_get(tokens, i), 0, vocab - 1, &id) ||
+            tok_decoder_feed(&d, (int32_t)id, &text, &e))
             answer_fail(a, 400, "tokens", "tokens[%zu] has to be an id below %lld", i, (long long)vocab);
     }
     tok_decoder_flush(&d, &text);
@@ -93,10 +93,15 @@ void text_detokenize(struct answer *a)
 /* {messages, tools?, add_generation_prompt?, chat_template_kwargs?} */
 void text_template(struct answer *a)
 {
+    static const struct field fields[] = {{"messages", FIELD_LIST, 0, 4096},
+                                          {"tools", FIELD_LIST, 0, 128},
+                                          {"chat_template_kwargs", FIELD_OBJECT, 0, 256},
+                                          {"add_generation_prompt", FIELD_BOOL, 0, 0}};
+    const char *name;
     struct err e = {0};
     struct buf text = {0};
     struct spans spans = {0};
-    const struct loaded *l = a->server->loaded;
+    const struct loaded *l = a->model->loaded;
     json_t *body = ask_body(a);
     struct chat_request r = {
         .messages = json_object_get(body, "messages"),
@@ -106,10 +111,10 @@ void text_template(struct answer *a)
     };
     time_t now = time(NULL);
     localtime_r(&now, &r.now);
-    if (body && !json_is_array(r.messages))
-        answer_fail(a, 400, "messages", "messages has to be a list");
-    else if (body && ((r.tools && !json_is_array(r.tools)) || (r.extra && !json_is_object(r.extra))))
-        answer_fail(a, 400, "tools", "tools has to be a list, chat_template_kwargs an object");
+    if (body && field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
+        answer_fail(a, 400, name, "%s", e.text);
+    else if (body && !r.messages)
+        answer_fail(a, 400, "messages", "messages is missing");
     else if (body && !ask_messages(a, r.messages)) {
         if (!l->chat)
             answer_fail(a, 400, NULL, "%s", l->chat_why.text);

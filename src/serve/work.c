@@ -1,8 +1,10 @@
 /* Answers on their way to the workers and back to the loop. */
 #define _GNU_SOURCE
+#include "base/clock.h"
 #include "serve/own.h"
 
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -29,6 +31,73 @@ void work_wake(void *answer)
     pthread_mutex_unlock(&a->server->mutex);
 }
 
+/* The mutex is held. */
+static void work_queue(struct answer *a)
+{
+    struct server *s = a->server;
+    a->again = false;
+    *s->todo_end = a;
+    s->todo_end = &a->next_todo;
+    pthread_cond_signal(&s->work);
+}
+
+/* A worker lets go of an answer. The mutex is held. */
+static void work_done(struct answer *a)
+{
+    a->working = false;
+    if (!a->waits) {
+        a->prepared = true;
+        work_ring(a);
+    } else if (a->again)
+        work_queue(a);
+}
+
+void work_again(struct answer *a)
+{
+    struct server *s = a->server;
+    pthread_mutex_lock(&s->mutex);
+    a->again = true;
+    if (!a->working)
+        work_queue(a);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void work_model_ready(struct model_wait *w)
+{
+    work_again((struct answer *)((char *)w - offsetof(struct answer, wait)));
+}
+
+int work_model(struct answer *a, enum route_model model)
+{
+    static const struct model_want wants[] = {[ROUTE_WRITER] = {.kind = FORM_WRITER},
+                                              [ROUTE_VECTORS] = {.kind = FORM_VECTORS},
+                                              [ROUTE_WORDS] = {.kind = FORM_WRITER, .any = true}};
+    bool first = !a->wait.ready;
+    if (a->model || model == ROUTE_NO_MODEL)
+        return 0;
+    json_t *body = ask_body(a);
+    if (!body)
+        return -1;
+    json_decref(body); /* the answer keeps it */
+    if (first) {
+        struct model_want want = wants[model];
+        const json_t *name = json_object_get(body, "model");
+        name = name ? name : json_object_get(body, "name"); /* older programs of Ollama's */
+        if (name && !json_is_string(name))
+            return answer_fail(a, 400, "model", "model has to be a text");
+        want.name = json_string_value(name);
+        a->wait.ready = work_model_ready;
+        a->waits = models_take(a->server->models, &want, &a->wait) == TAKEN_LATER;
+        if (a->waits)
+            return -1;
+    }
+    a->model = a->wait.form;
+    a->got = clock_now();
+    if (!a->model)
+        a->failure = a->wait.failure;
+    return a->model ? 0 : -1;
+}
+
 static void *work_thread(void *arg)
 {
     struct server *s = arg;
@@ -41,11 +110,14 @@ static void *work_thread(void *arg)
             break;
         if (!(s->todo = a->next_todo))
             s->todo_end = &s->todo;
+        a->working = true;
+        a->next_todo = NULL;
         pthread_mutex_unlock(&s->mutex);
-        a->route->prepare(a);
+        a->waits = false;
+        if (!atomic_load(&a->gone) && !work_model(a, a->route->model))
+            a->route->prepare(a);
         pthread_mutex_lock(&s->mutex);
-        a->prepared = true;
-        work_ring(a);
+        work_done(a);
     }
     pthread_mutex_unlock(&s->mutex);
     return NULL;
@@ -55,9 +127,7 @@ void work_add(struct answer *a)
 {
     struct server *s = a->server;
     pthread_mutex_lock(&s->mutex);
-    *s->todo_end = a;
-    s->todo_end = &a->next_todo;
-    pthread_cond_signal(&s->work);
+    work_queue(a);
     pthread_mutex_unlock(&s->mutex);
 }
 

@@ -1,24 +1,42 @@
-/* quern serve: the model behind HTTP, until it is told to end. */
+/* quern serve: models behind HTTP, until it is told to end. */
 #define _GNU_SOURCE
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/num.h"
 #include "hub/name.h"
 #include "serve/server.h"
 #include "tool/load.h"
 #include "tool/speculate.h"
 #include "tool/tool.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SERVE_SLOTS = 4, SERVE_KEYS = 1024, SERVE_HOSTS = 64, SERVE_KEY_FILE = 1 << 20 };
+enum {
+    SERVE_SLOTS = 4,
+    SERVE_TEXTS = 32,
+    SERVE_KEEP = 300,
+    SERVE_WORDS = 256,
+    SERVE_KEYS = 1024,
+    SERVE_HOSTS = 64,
+    SERVE_KEY_FILE = 1 << 20
+};
 
 static const struct arg_option serve_options[] = {
     {"host", 0, ARG_TEXT, "H", "address to listen on (default: 127.0.0.1, this machine only)", 0, 0},
     {"port", 0, ARG_INT, "N", "port (default: 8080; 0 = any that is free)", 0, 65535},
     {"name", 0, ARG_TEXT, "NAME", "what clients call the model (default: the file's name)", 0, 0},
+    {"models-dir", 0, ARG_TEXT, "DIR", "serve every model in this folder, too", 0, 0},
+    {"keep-alive", 0, ARG_TEXT, "T",
+     "unload a model that nobody used for so long: 90s, 5m, 1h, -1 = never (default: 5m, "
+     "never where there is only one)",
+     0, 0},
+    {"memory", 0, ARG_BYTES, "SIZE", "most that all models together may take (default: what is free)",
+     1 << 20, 1e18},
+    {"load-wait", 0, ARG_NUM, "S", "seconds that a request waits for its model (default: 120)", 0, 86400},
     {"slots", 0, ARG_INT, "N", "answers at once (default: 4)", 1, 256},
     {"queue", 0, ARG_INT, "N", "requests that may wait (default: 4 times the slots)", 1, 1 << 16},
     {"api-key-file", 0, ARG_TEXT, "FILE", "keys, one a line (or one in QUERN_API_KEY)", 0, 0},
@@ -27,32 +45,49 @@ static const struct arg_option serve_options[] = {
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
+    {"tool-parser", 0, ARG_TEXT, "NAME", "how models write tool calls (default: as their templates say)", 0,
+     0},
+    {"reasoning", 0, ARG_TEXT, "NAME", "how they mark reasoning, or 'none' (default: as their templates say)",
+     0, 0},
     SPECULATE_OPTIONS,
     LOAD_OPTIONS,
     {0},
 };
 
+/* Keys keep their places for the life of the server: a place says whose prefixes and counts they are. */
+struct serve_keys {
+    struct buf text;
+    const char *all[SERVE_KEYS];
+    size_t count;
+};
+
 struct serve {
     const struct args *a;
     struct server_options o;
-    struct loaded *loaded;
-    struct engine_options engine_options;
-    struct engine *engine;
-    struct buf key_text, chat_template;
-    const char *keys[SERVE_KEYS];
+    struct models_options m;
+    struct models *models;
+    struct serve_keys keys;
+    struct buf chat_template;
     const char *hosts[SERVE_HOSTS];
-    char *name;
 };
 
-static int serve_keys(struct serve *s, struct err *e)
+static bool serve_same_key(const char *a, const char *b)
+{
+    return a && b && !strcmp(a, b);
+}
+
+/* The keys of the environment and the file, in the places of `old` where they were there before. */
+static int serve_read_keys(const struct serve *s, const struct serve_keys *old, struct serve_keys *k,
+                           struct err *e)
 {
     const char *file = args_text(s->a, "api-key-file"), *own = getenv("QUERN_API_KEY");
+    const char *given[SERVE_KEYS];
     size_t n = 0;
     if (own && *own)
-        s->keys[n++] = own;
-    if (file && file_read(file, &s->key_text, e))
+        given[n++] = own;
+    if (file && file_read(file, &k->text, e))
         return -1;
-    for (char *line = s->key_text.data, *next; line && *line; line = next) {
+    for (char *line = k->text.data, *next; line && *line; line = next) {
         char *end = line + strcspn(line, "\r\n");
         next = *end ? end + 1 : end;
         *end = 0;
@@ -62,30 +97,92 @@ static int serve_keys(struct serve *s, struct err *e)
             continue;
         if (n == SERVE_KEYS)
             return err_set(e, ERR_USAGE, "--api-key-file has more than %d keys", SERVE_KEYS);
-        s->keys[n++] = line;
+        given[n++] = line;
     }
     if (file && !n)
         return err_set(e, ERR_USAGE, "--api-key-file %s has no key", log_safe(file));
-    s->o.keys = s->keys;
-    s->o.key_count = n;
+    k->count = old->count;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = 0;
+        while (at < old->count && !serve_same_key(old->all[at], given[i]))
+            at++;
+        at = at < old->count ? at : k->count;
+        if (at == SERVE_KEYS)
+            return err_set(e, ERR_USAGE, "there have been more than %d keys; start the server anew",
+                           SERVE_KEYS);
+        k->all[at] = given[i];
+        k->count = at < k->count ? k->count : at + 1;
+    }
     return 0;
 }
 
-/* The file's name without its folder and its ending. */
-static int serve_name(struct serve *s, struct err *e)
+static int serve_keys(void *arg, struct err *e)
 {
-    const char *given = args_text(s->a, "name"), *model = s->a->count ? s->a->words[0] : HUB_DEFAULT;
-    size_t n = strlen(model);
-    while (n > 1 && model[n - 1] == '/')
-        n--;
-    const char *slash = memrchr(model, '/', n);
-    const char *from = slash && slash + 1 < model + n ? slash + 1 : model;
-    n -= (size_t)(from - model);
-    if (n > 5 && !strncmp(from + n - 5, ".gguf", 5))
-        n -= 5;
-    s->name = given ? mem_strdup(given) : mem_strndup(from, n);
-    s->o.name = s->name;
-    return s->name ? 0 : err_memory(e, "the model's name", n);
+    struct serve *s = arg;
+    struct serve_keys fresh = {.text.max = SERVE_KEY_FILE};
+    if (serve_read_keys(s, &s->keys, &fresh, e)) {
+        buf_free(&fresh.text);
+        return -1;
+    }
+    buf_free(&s->keys.text);
+    s->keys = fresh;
+    s->o.keys = s->keys.all;
+    s->o.key_count = s->keys.count;
+    return 0;
+}
+
+/* ---- models ---- */
+
+/* Those of the command line, then those of the folder. */
+static int serve_list(void *arg, struct model_list *out, struct err *e)
+{
+    const struct serve *s = arg;
+    const char *folder = args_text(s->a, "models-dir"), *name = args_text(s->a, "name");
+    int count = s->a->count || folder ? s->a->count : 1;
+    if (name && (count != 1 || folder))
+        return err_set(e, ERR_USAGE, "--name is for one model; these are called as their files are");
+    for (int i = 0; i < count; i++) {
+        const char *model = s->a->count ? s->a->words[i] : HUB_DEFAULT;
+        char path[PATH_MAX];
+        char *own = name ? mem_strdup(name) : model_name(model);
+        int failed = own ? tool_model_path(model, path, sizeof path, e) || model_list_add(out, own, path, e)
+                         : err_memory(e, "the model's name", strlen(model));
+        mem_free(own);
+        if (failed)
+            return -1;
+    }
+    return folder ? model_list_folder(out, folder, e) : 0;
+}
+
+static int serve_open(void *arg, struct loaded **out, const char *path, const struct loaded_options *o,
+                      struct err *e)
+{
+    struct serve *s = arg;
+    struct loaded_options own = *o;
+    own.chat_template = s->chat_template.data;
+    own.tool_parser = args_text(s->a, "tool-parser");
+    own.reasoning = args_text(s->a, "reasoning");
+    /* the room for guesses; a draft model is for one model, and stays while that one comes and goes */
+    struct engine_options *g = &s->m.engine;
+    if (speculate_read(s->a, g, &own, e) || load_model(out, path, &own, s->a, e))
+        return -1;
+    if (g->draft_model || own.hidden || !speculate_load(s->a, g, *out, e))
+        return 0;
+    loaded_close(*out);
+    *out = NULL;
+    return -1;
+}
+
+/* "90", "90s", "5m", "1h", "-1" for ever. */
+static int serve_keep(struct serve *s, struct err *e)
+{
+    const char *text = args_text(s->a, "keep-alive");
+    bool one = s->a->count <= 1 && !args_text(s->a, "models-dir");
+    s->m.keep = one ? MODELS_KEEP_FOREVER : SERVE_KEEP;
+    if (text && !num_duration(text, strlen(text), &s->m.keep))
+        return err_set(e, ERR_USAGE, "--keep-alive takes a time such as 90s, 5m or 1h, or -1, not '%s'",
+                       log_safe(text));
+    return 0;
 }
 
 static int serve_read(struct serve *s, struct err *e)
@@ -104,48 +201,64 @@ static int serve_read(struct serve *s, struct err *e)
     }
     if (file && file_read(file, &s->chat_template, e))
         return -1;
-    return serve_keys(s, e) || serve_name(s, e) || server_check(&s->o, e) ? -1 : 0;
+    s->o.reload = serve_keys;
+    s->o.arg = s;
+    return serve_keys(s, e) || server_check(&s->o, e) ? -1 : 0;
+}
+
+static int serve_read_models(struct serve *s, struct err *e)
+{
+    s->m.memory = (uint64_t)args_int(s->a, "memory", 0);
+    s->m.patience = args_num(s->a, "load-wait", 120);
+    s->m.ctx = (uint32_t)args_int(s->a, "ctx", 0);
+    s->m.texts = SERVE_TEXTS;
+    s->m.engine = (struct engine_options){.slots = (uint32_t)args_int(s->a, "slots", SERVE_SLOTS),
+                                          .queue = (uint32_t)args_int(s->a, "queue", 0)};
+    if (args_text(s->a, "draft") && (s->a->count > 1 || args_text(s->a, "models-dir")))
+        return err_set(e, ERR_USAGE, "--draft is for one model");
+    s->m.list = serve_list;
+    s->m.open = serve_open;
+    s->m.arg = s;
+    return serve_keep(s, e);
 }
 
 static int serve_all(struct serve *s, struct err *e)
 {
-    if (serve_read(s, e))
+    /* a model that was named is loaded now, so that whoever named it learns what is wrong with it */
+    bool named = s->a->count || !args_text(s->a, "models-dir");
+    if (serve_read(s, e) || serve_read_models(s, e) || models_open(&s->models, &s->m, e) ||
+        (named && models_preload(s->models, e)))
         return -1;
-    struct loaded_options o = {.chat_template = s->chat_template.data};
-    struct engine_options *g = &s->engine_options;
-    g->slots = (uint32_t)args_int(s->a, "slots", SERVE_SLOTS);
-    g->queue = (uint32_t)args_int(s->a, "queue", 0);
-    o.runner.seqs = g->slots;
-    if (speculate_read(s->a, g, &o, e) ||
-        load_model(&s->loaded, s->a->count ? s->a->words[0] : NULL, &o, s->a, e) ||
-        speculate_load(s->a, g, s->loaded, e) || engine_open(&s->engine, s->loaded, g, e))
-        return -1;
-    return server_run(s->loaded, s->engine, &s->o, e);
+    return server_run(s->models, &s->o, e);
 }
 
 static int serve_run(const struct args *a, struct err *e)
 {
-    struct serve s = {.a = a, .key_text.max = SERVE_KEY_FILE, .chat_template.max = 4 << 20};
-    int result = serve_all(&s, e);
-    engine_close(s.engine);
-    loaded_close(s.engine_options.draft_model);
-    loaded_close(s.loaded);
-    mem_free(s.name);
-    buf_free(&s.key_text);
-    buf_free(&s.chat_template);
+    struct serve *s = mem_zalloc(1, sizeof *s);
+    if (!s)
+        return err_memory(e, "the server", sizeof *s);
+    s->a = a;
+    s->chat_template.max = 4 << 20;
+    int result = serve_all(s, e);
+    models_close(s->models);
+    loaded_close(s->m.engine.draft_model);
+    buf_free(&s->keys.text);
+    buf_free(&s->chat_template);
+    mem_free(s);
     return result;
 }
 
 const struct tool_verb tool_serve = {
     .name = "serve",
-    .words = "[MODEL]",
+    .words = "[MODEL...]",
     .brief = "answer programs over HTTP, as OpenAI's API does",
     .more = "Programs that speak OpenAI's API take http://127.0.0.1:8080/v1 as their base URL.\n"
             "  quern serve\n"
             "  quern serve model.gguf --port 9000 --slots 8\n"
+            "  quern serve --models-dir ~/models --keep-alive 10m\n"
             "  quern serve model.gguf --host 0.0.0.0 --api-key-file keys.txt\n",
     .options = serve_options,
     .least = 0,
-    .most = 1,
+    .most = SERVE_WORDS,
     .run = serve_run,
 };

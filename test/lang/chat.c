@@ -59,6 +59,8 @@ static void test_caps(void **state)
 static void test_content(void **state)
 {
     (void)state;
+    check(PLAIN, "[{\"role\":\"developer\",\"content\":\"a\"}]", "system:a;");
+    check(PLAIN "{# developer #}", "[{\"role\":\"developer\",\"content\":\"a\"}]", "developer:a;");
     const char *parts = "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
                         "\"text\",\"text\":\"b\"}]}]";
     check(PLAIN, parts, "user:ab;");

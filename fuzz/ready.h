@@ -1,0 +1,104 @@
+/* A server without a model, for the targets that need one: a tokenizer of bytes, a template, and no room for any
+ * prompt, so that a request goes all the way to the engine and is turned back there. */
+#pragma once
+
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "serve/own.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* GPT-2's letters for bytes: those that print stand for themselves. */
+static void ready_letter(struct buf *out, int byte, int *next)
+{
+    bool prints = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+    char text[4];
+    size_t n = utf8_put(prints ? (uint32_t)byte : 256u + (uint32_t)(*next)++, text);
+    if (byte == '"' || byte == '\\')
+        buf_char(out, '\\');
+    buf_add(out, text, n);
+}
+
+static struct tokenizer *ready_tokenizer(void)
+{
+    struct buf out = {0};
+    struct err e = {0};
+    struct tokenizer *t = NULL;
+    char path[64];
+    int next = 0;
+    buf_str(&out, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int byte = 0; byte < 256; byte++) {
+        buf_str(&out, byte ? ",\"" : "\"");
+        ready_letter(&out, byte, &next);
+        buf_printf(&out, "\":%d", byte);
+    }
+    buf_str(&out,
+            "}},\"added_tokens\":[{\"id\":256,\"content\":\"<|end|>\",\"special\":true}],\"pre_tokenizer\":"
+            "{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}}");
+    snprintf(path, sizeof path, "/tmp/quern-fuzz-%d-tokenizer.json", (int)getpid());
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(out.data, 1, out.len, f) != out.len || fclose(f) || tokenizer_open_file(&t, path, &e)) {
+        fprintf(stderr, "%s\n", e.text);
+        abort();
+    }
+    unlink(path);
+    buf_free(&out);
+    return t;
+}
+
+/* Two templates: one that knows tools, and one that does not. */
+static struct form *ready_model(bool tools)
+{
+    static const char *const texts[] = {
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+        "{{ tools }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls %}{{ "
+        "c.function.name }}"
+        "{{ c.function.arguments }}{% endfor %}\n{% endfor %}{% if enable_thinking %}<think>{% endif %}"};
+    static struct served served[2];
+    static struct loaded models[2];
+    static struct model model = {.plan = {.out_width = 257}};
+    static struct runner runner; /* ctx 0: no prompt fits */
+    struct form *f = &served[tools].forms[FORM_WRITER];
+    struct loaded *l = &models[tools];
+    struct err e = {0};
+    if (f->loaded)
+        return f;
+    *l = (struct loaded){.model = &model, .tokenizer = ready_tokenizer(), .runner = &runner};
+    l->thought = reply_thought_find("");
+    l->form = reply_form_find("");
+    pthread_mutex_init(&l->lock, NULL);
+    sampler_defaults(&l->defaults);
+    if (chat_open_text(&l->chat, texts[tools], strlen(texts[tools]), &e))
+        abort();
+    f->of = &served[tools];
+    f->of->name = "m";
+    f->loaded = l;
+    return f;
+}
+
+static struct answer *ready_answer(const struct route *route, bool tools)
+{
+    static struct server server;
+    struct answer *a = mem_zalloc(1, sizeof *a);
+    if (!a)
+        abort();
+    if (!server.started)
+        pthread_mutex_init(&server.mutex, NULL);
+    server.started = 1;
+    a->server = &server;
+    a->route = route;
+    a->model = ready_model(tools);
+    server.answer_count++;
+    snprintf(a->id, sizeof a->id, "req-0");
+    return a;
+}
+
+/* As when the client has gone. */
+static void ready_drop(struct answer *a)
+{
+    a->arrived = true;
+    answer_abandon(a);
+}

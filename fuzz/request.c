@@ -1,0 +1,40 @@
+/* Any bytes as the body of a request, on every path that makes text, up to the engine. It is answered, or refused with
+ * a status and a sentence, in the API's own shape. The first byte chooses the path, the second the family. */
+#include "ready.h"
+
+#include <stdint.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const struct route routes[] = {
+        {.prepare = ask_chat},        {.prepare = ask_completion},
+        {.prepare = text_template},   {.prepare = anthropic_messages, .teller = &anthropic_teller},
+        {.prepare = text_tokenize},   {.prepare = anthropic_count, .teller = &anthropic_teller},
+        {.prepare = text_detokenize}, {.prepare = responses_create, .teller = &responses_teller}};
+    if (size < 2 || size > 1 << 16)
+        return 0;
+    const struct route *r = &routes[data[0] % 8];
+    struct answer *a = ready_answer(r, data[0] & 8);
+    a->model->loaded->form = &reply_forms[data[1] % reply_form_count];
+    buf_add(&a->body, data + 2, size - 2);
+    a->server->body_bytes += a->body.cap;
+    json_t *body = ask_body(a);
+    if (body) /* as a worker does, once there is a model */
+        r->prepare(a);
+    json_decref(body);
+    if (!a->failure.status == !a->reply.len || (a->failure.status && !a->failure.err.text[0]))
+        abort();
+    struct buf out = {0};
+    if (a->failure.status)
+        tell_for(r)->error(&a->failure, &out);
+    const struct buf *reply = a->failure.status ? &out : &a->reply;
+    json_t *v = json_loadb(reply->data, reply->len, JSON_ALLOW_NUL, NULL);
+    if (!v)
+        abort();
+    json_decref(v);
+    buf_free(&out);
+    ready_drop(a);
+    return 0;
+}

@@ -1,0 +1,414 @@
+/* Bodies of calls: JSON, a name and JSON, a name and tagged values. */
+#define _GNU_SOURCE
+#include "lang/reply_own.h"
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "format/jsonread.h"
+
+#include <string.h>
+
+enum { CALL_TEXT = 4 << 20, CALL_MEMORY = 64 << 20, CALL_NAME = 128 };
+
+bool reply_scan(struct reply_scan *s, char c)
+{
+    if (s->quote) {
+        bool ends = c == s->quote && !s->escaped;
+        s->escaped = c == '\\' && !s->escaped;
+        s->quote = ends ? 0 : s->quote;
+        return false;
+    }
+    switch (c) {
+    case '"':
+    case '\'':
+        s->quote = s->depth ? c : 0; /* outside of brackets it is no string of ours */
+        break;
+    case '{':
+    case '[':
+    case '(':
+        s->depth++;
+        break;
+    case '}':
+    case ']':
+    case ')':
+        if (s->depth)
+            return --s->depth == 0;
+        break;
+    default:
+        break;
+    }
+    return false;
+}
+
+static bool reply_is_white(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+struct reply_text reply_trim(struct reply_text t)
+{
+    while (t.n && reply_is_white(*t.s))
+        t.s++, t.n--;
+    while (t.n && reply_is_white(t.s[t.n - 1]))
+        t.n--;
+    return t;
+}
+
+bool reply_starts(struct reply_text t, const char *with)
+{
+    size_t n = strlen(with);
+    return t.n >= n && !memcmp(t.s, with, n);
+}
+
+static const char *reply_find(struct reply_text t, const char *what)
+{
+    return what && *what && t.n ? memmem(t.s, t.n, what, strlen(what)) : NULL;
+}
+
+static struct reply_text reply_from(struct reply_text t, const char *at)
+{
+    return (struct reply_text){at, t.n - (size_t)(at - t.s)};
+}
+
+static struct reply_text reply_until(struct reply_text t, const char *at)
+{
+    return (struct reply_text){t.s, (size_t)(at - t.s)};
+}
+
+static struct reply_text reply_skip(struct reply_text t, size_t n)
+{
+    return (struct reply_text){t.s + n, t.n - n};
+}
+
+/* Letters, digits and what stands between them in names. */
+size_t reply_name_length(struct reply_text t)
+{
+    size_t n = 0;
+    while (n < t.n && n < CALL_NAME &&
+           ((t.s[n] >= 'a' && t.s[n] <= 'z') || (t.s[n] >= 'A' && t.s[n] <= 'Z') ||
+            (t.s[n] >= '0' && t.s[n] <= '9') || (t.s[n] && strchr("_-.:/", t.s[n]))))
+        n++;
+    return n;
+}
+
+bool reply_is_name(const char *name)
+{
+    struct reply_text t = {name, strlen(name)};
+    return t.n && reply_name_length(t) == t.n;
+}
+
+json_t *reply_json(struct reply_text t)
+{
+    static const struct jsonread_limits most = {
+        .text = CALL_TEXT, .memory = CALL_MEMORY, .depth = REPLY_DEPTH};
+    struct err e = {0};
+    return jsonread_value(t.s, t.n, &most, "a call", &e);
+}
+
+int reply_add_call(json_t *calls, const char *name, size_t n, json_t *arguments, const char *id)
+{
+    struct buf text = {0};
+    struct json j = {.out = &text};
+    bool whole = json_is_object(arguments) && n && reply_name_length((struct reply_text){name, n}) == n &&
+                 json_array_size(calls) < REPLY_CALLS;
+    if (whole)
+        jsonread_write(&j, arguments);
+    json_t *call = whole && !text.failed
+                       ? json_pack("{s:s%,s:s%}", "name", name, n, "arguments", text.data, text.len)
+                       : NULL;
+    if (call && id && json_object_set_new(call, "id", json_string(id))) {
+        json_decref(call);
+        call = NULL;
+    }
+    json_decref(arguments);
+    buf_free(&text);
+    return call && !json_array_append_new(calls, call) ? 0 : -1;
+}
+
+/* ---- JSON ---- */
+
+static const json_t *call_get(const json_t *o, const char *const *keys)
+{
+    const json_t *v = NULL;
+    for (; *keys && !v; keys++)
+        v = json_object_get(o, *keys);
+    return v;
+}
+
+/* {"name": ..., "arguments": {...}} under the names that models use; also inside of "function". */
+static int call_object(json_t *calls, const json_t *o, bool keyed)
+{
+    static const char *const names[] = {"name", "tool_name", "function", "tool", NULL};
+    static const char *const values[] = {"arguments", "parameters", "args", "input", NULL};
+    const json_t *inner = json_object_get(o, "function");
+    if (json_is_object(inner))
+        return call_object(calls, inner, false);
+    const json_t *name = call_get(o, names), *value = call_get(o, values);
+    if (keyed && json_object_size(o) == 1) {
+        const char *key = json_object_iter_key(json_object_iter((json_t *)(uintptr_t)o));
+        return reply_add_call(calls, key, strlen(key), json_incref(json_object_get(o, key)), NULL);
+    }
+    if (!json_is_string(name))
+        return -1;
+    json_t *arguments =
+        json_is_string(value)
+            ? reply_json((struct reply_text){json_string_value(value), json_string_length(value)})
+        : value && !json_is_null(value) ? json_incref((json_t *)(uintptr_t)value)
+                                        : json_object();
+    return reply_add_call(calls, json_string_value(name), json_string_length(name), arguments,
+                          json_string_value(json_object_get(o, "id")));
+}
+
+static int call_value(json_t *calls, const json_t *v, bool keyed)
+{
+    if (!json_is_array(v))
+        return call_object(calls, v, keyed);
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (call_object(calls, json_array_get(v, i), keyed))
+            return -1;
+    return 0;
+}
+
+/* Several values in a row, with white space, commas or semicolons between them. */
+static int call_json(json_t *calls, struct reply_text t, bool keyed)
+{
+    if (reply_starts(t, "```")) {
+        const char *line = memchr(t.s, '\n', t.n);
+        t = reply_trim(line ? reply_from(t, line) : t);
+        if (t.n >= 3 && !memcmp(t.s + t.n - 3, "```", 3))
+            t = reply_trim((struct reply_text){t.s, t.n - 3});
+    }
+    while (t.n) {
+        struct reply_scan scan = {0};
+        size_t n = 0;
+        if (*t.s != '{' && *t.s != '[')
+            return -1;
+        while (n < t.n && !reply_scan(&scan, t.s[n]))
+            n++;
+        json_t *v = n < t.n ? reply_json((struct reply_text){t.s, n + 1}) : NULL;
+        int failed = !v || call_value(calls, v, keyed);
+        json_decref(v);
+        if (failed)
+            return -1;
+        t = reply_trim(reply_skip(t, n + 1));
+        if (t.n && (*t.s == ';' || *t.s == ','))
+            t = reply_trim(reply_skip(t, 1));
+    }
+    return 0;
+}
+
+/* ---- a name and JSON ---- */
+
+static int call_named(json_t *calls, const struct reply_wrap *w, struct reply_text t)
+{
+    const char *mid = w->args ? w->args : w->mid, *at = reply_find(t, mid);
+    if (!at)
+        return -1;
+    struct reply_text head = reply_trim(reply_until(t, at)), id = {0};
+    t = reply_trim(reply_skip(reply_from(t, at), strlen(mid)));
+    if (t.n > 3 && !memcmp(t.s + t.n - 3, "```", 3))
+        t = reply_trim((struct reply_text){t.s, t.n - 3});
+    if (w->id_before && (at = reply_find(head, w->id_before))) {
+        id = reply_until(head, at);
+        head = reply_skip(reply_from(head, at), strlen(w->id_before));
+    } else if (w->id_after && (at = reply_find(head, w->id_after))) {
+        id = reply_skip(reply_from(head, at), strlen(w->id_after));
+        head = reply_until(head, at);
+    }
+    struct reply_text name = {head.s, reply_name_length(head)};
+    if (w->numbered) {
+        id = name;
+        name = reply_starts(name, "functions.") ? reply_skip(name, 10) : name;
+        at = memrchr(name.s, ':', name.n);
+        name = at ? reply_until(name, at) : name;
+    } else if (!w->args && name.n != head.n)
+        return -1;
+    char *own = id.n ? mem_strndup(id.s, id.n) : NULL;
+    json_t *arguments = t.n ? reply_json(t) : *w->close ? json_object() : NULL;
+    int failed = reply_add_call(calls, name.s, name.n, arguments, own);
+    mem_free(own);
+    return failed;
+}
+
+/* ---- a name and tagged values ---- */
+
+const json_t *reply_function(const json_t *tools, size_t i)
+{
+    const json_t *tool = json_array_get(tools, i), *f = json_object_get(tool, "function");
+    return f ? f : tool;
+}
+
+const json_t *reply_tool(const json_t *tools, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *f = reply_function(tools, i);
+        const char *own = json_string_value(json_object_get(f, "name"));
+        if (own && !strcmp(own, name))
+            return f;
+    }
+    return NULL;
+}
+
+static bool kind_is(const json_t *type, const json_t *v)
+{
+    static const char *const names[] = {
+        [JSON_OBJECT] = "object",   [JSON_ARRAY] = "array", [JSON_STRING] = "string",
+        [JSON_INTEGER] = "integer", [JSON_REAL] = "number", [JSON_TRUE] = "boolean",
+        [JSON_FALSE] = "boolean",   [JSON_NULL] = "null"};
+    const char *name = json_string_value(type), *own = names[json_typeof(v)];
+    return name && (!strcmp(name, own) || (!strcmp(name, "number") && json_is_integer(v)));
+}
+
+/* May a value of this schema be this one, as far as its type says? */
+static bool kind_allows(const json_t *schema, const json_t *v)
+{
+    const json_t *type = json_object_get(schema, "type"), *one;
+    size_t i;
+    if (json_is_string(type))
+        return kind_is(type, v);
+    json_array_foreach(type, i, one) if (kind_is(one, v)) return true;
+    return !json_is_array(type);
+}
+
+bool reply_is_text(const json_t *schema)
+{
+    const json_t *values = json_object_get(schema, "enum"), *v;
+    json_t *sample = json_string("");
+    size_t i;
+    bool text = kind_allows(schema, sample);
+    json_array_foreach(values, i, v) text &= json_is_string(v);
+    json_decref(sample);
+    return text;
+}
+
+/* A value as it stands between its tags: a text where the schema wants one, and where nothing else fits. */
+static json_t *call_tagged(struct reply_text t, const json_t *schema)
+{
+    static const struct {
+        const char *word;
+        json_t *(*make)(void);
+    } words[] = {{"True", json_true}, {"False", json_false}, {"None", json_null}};
+    if (t.n && *t.s == '\n')
+        t = reply_skip(t, 1);
+    if (t.n && t.s[t.n - 1] == '\n')
+        t.n--;
+    struct reply_text word = reply_trim(t);
+    json_t *v = reply_json(word);
+    for (size_t i = 0; i < sizeof words / sizeof *words && !v; i++)
+        if (word.n == strlen(words[i].word) && reply_starts(word, words[i].word))
+            v = words[i].make();
+    if (v && !json_is_string(v) && kind_allows(schema, v))
+        return v;
+    json_decref(v);
+    return json_stringn(t.s, t.n);
+}
+
+/* One key with its value; *t moves behind it. */
+static int call_argument(json_t *to, const struct reply_tags *g, const json_t *properties,
+                         struct reply_text *t)
+{
+    *t = reply_skip(*t, strlen(g->key_open));
+    const char *end = reply_find(*t, g->key_close);
+    if (!end)
+        return -1;
+    struct reply_text key = reply_until(*t, end), attribute = {end + strlen(g->key_close), 0};
+    *t = reply_skip(*t, key.n + strlen(g->key_close));
+    if (g->value_open) {
+        if (!(end = reply_find(*t, g->value_open)))
+            return -1;
+        attribute = reply_until(*t, end);
+        *t = reply_skip(*t, attribute.n + strlen(g->value_open));
+    }
+    if (!(end = reply_find(*t, g->value_close)))
+        return -1;
+    key = reply_trim(key);
+    char *name = key.n && !memchr(key.s, 0, key.n) ? mem_strndup(key.s, key.n) : NULL;
+    struct reply_text value = reply_until(*t, end);
+    json_t *v = g->text && reply_find(attribute, g->text)
+                    ? json_stringn(value.s, value.n)
+                    : call_tagged(value, name && !g->text ? json_object_get(properties, name) : NULL);
+    int failed = !name || json_object_set(to, name, v);
+    json_decref(v);
+    mem_free(name);
+    *t = reply_trim(reply_skip(reply_from(*t, end), strlen(g->value_close)));
+    return failed ? -1 : 0;
+}
+
+/* One call; *t moves behind it. */
+static int call_one_tagged(json_t *calls, const struct reply_tags *g, const json_t *tools,
+                           struct reply_text *t)
+{
+    if (g->name_open) {
+        if (!reply_starts(*t, g->name_open))
+            return -1;
+        *t = reply_skip(*t, strlen(g->name_open));
+    }
+    struct reply_text name = {t->s, reply_name_length(*t)};
+    *t = reply_skip(*t, name.n);
+    if (g->name_close) {
+        if (!reply_starts(*t, g->name_close))
+            return -1;
+        *t = reply_skip(*t, strlen(g->name_close));
+    }
+    const char *rest = g->name_rest ? reply_find(*t, g->name_rest) : NULL;
+    if (g->name_rest && !rest)
+        return -1;
+    *t = reply_trim(rest ? reply_skip(reply_from(*t, rest), strlen(g->name_rest)) : *t);
+    char *own = mem_strndup(name.s, name.n);
+    json_t *arguments = json_object();
+    const json_t *properties =
+        own ? json_object_get(json_object_get(reply_tool(tools, own), "parameters"), "properties") : NULL;
+    int failed = !own || !arguments;
+    while (!failed && reply_starts(*t, g->key_open))
+        failed = call_argument(arguments, g, properties, t);
+    failed = failed || (g->end && !reply_starts(*t, g->end));
+    if (!failed && g->end)
+        *t = reply_trim(reply_skip(*t, strlen(g->end)));
+    if (failed)
+        json_decref(arguments);
+    else
+        failed = reply_add_call(calls, name.s, name.n, arguments, NULL);
+    mem_free(own);
+    return failed ? -1 : 0;
+}
+
+static int call_tags(json_t *calls, const struct reply_wrap *w, const json_t *tools, struct reply_text t)
+{
+    do {
+        if (call_one_tagged(calls, w->tags, tools, &t))
+            return -1;
+    } while (t.n && w->tags->name_open);
+    return t.n ? -1 : 0;
+}
+
+/* ---- any of them ---- */
+
+json_t *reply_calls(const struct reply_wrap *w, const json_t *tools, struct reply_text body)
+{
+    json_t *calls = json_array(), *call;
+    size_t i;
+    int failed = -1;
+    body = reply_trim(body);
+    switch (w->shape) {
+    case SHAPE_JSON:
+    case SHAPE_KEYED:
+        failed = call_json(calls, body, w->shape == SHAPE_KEYED);
+        break;
+    case SHAPE_NAMED:
+        failed = call_named(calls, w, body);
+        break;
+    case SHAPE_TAGS:
+        failed = call_tags(calls, w, tools, body);
+        break;
+    case SHAPE_CODE:
+        failed = reply_code(calls, body);
+        break;
+    }
+    if (w->known)
+        json_array_foreach(calls, i, call) failed |=
+            !reply_tool(tools, json_string_value(json_object_get(call, "name")));
+    if (!failed && json_array_size(calls))
+        return calls;
+    json_decref(calls);
+    return NULL;
+}

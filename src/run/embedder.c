@@ -1,0 +1,328 @@
+#define _GNU_SOURCE
+#include "run/embedder.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "run/embed.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { EMBED_TOKENS = 8192 };
+
+/* A text that is being read. */
+struct embed_slot {
+    struct seq *seq;
+    struct embed_job *job; /* NULL = free */
+    size_t text;
+    uint32_t at; /* tokens read */
+};
+
+struct embedder {
+    struct loaded *loaded;
+    enum pooling pooling;
+    struct rank_head *head; /* or NULL */
+    pthread_t thread;
+    /* guarded by the mutex */
+    pthread_mutex_t mutex;
+    pthread_cond_t work;
+    struct embed_job *queue, **queue_end; /* jobs with texts that are not begun */
+    struct embedder_stats stats;
+    bool closing;
+    /* the thread's own */
+    struct embed_slot *slots; /* (count) */
+    uint32_t count, busy;
+    uint32_t pages;            /* that nobody has been promised */
+    struct seq_rows *parts;    /* (count): the step */
+    struct embed_slot **owner; /* (count): whose part it is */
+};
+
+static uint32_t embed_pages(uint64_t tokens)
+{
+    return (uint32_t)((tokens + RUNNER_PAGE - 1) / RUNNER_PAGE);
+}
+
+void embedder_runner(struct runner_options *r, bool causal, uint32_t ctx, uint32_t texts)
+{
+    r->ctx = ctx;
+    r->seqs = texts;
+    r->chunk = causal || ctx < RUNNER_CHUNK ? RUNNER_CHUNK : ctx;
+    r->outs = r->chunk;
+    /* most texts are short: all at once have room for one that is as long as can be, and for this much */
+    uint64_t tokens = ctx > EMBED_TOKENS ? ctx : EMBED_TOKENS, most = (uint64_t)ctx * texts;
+    r->pages = embed_pages(tokens < most ? tokens : most) + texts;
+}
+
+/* ---- clients ---- */
+
+static int embedder_check(const struct embedder *m, const struct embed_job *j, struct err *e)
+{
+    uint32_t ctx = m->loaded->runner->ctx, vocab = m->loaded->model->h.vocab;
+    for (size_t i = 0; i < j->count; i++) {
+        const struct ids *t = &j->texts[i];
+        if (!t->len)
+            return err_set(e, ERR_USAGE, "text %zu is empty: there is nothing to embed", i);
+        if (t->len > ctx)
+            return err_set(e, ERR_USAGE,
+                           "This model's maximum context length is %u tokens; text %zu has %zu. Shorten it.",
+                           ctx, i, t->len);
+        for (size_t k = 0; k < t->len; k++)
+            if (t->data[k] < 0 || (uint32_t)t->data[k] >= vocab)
+                return err_set(e, ERR_USAGE, "token %zu of text %zu is %d; the vocabulary has 0 to %u", k, i,
+                               t->data[k], vocab - 1);
+    }
+    return 0;
+}
+
+int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
+{
+    if (embedder_check(m, j, e))
+        return -1;
+    j->begun = j->ended = 0;
+    j->next = NULL;
+    j->err.code = ERR_NONE;
+    memset(j->out, 0, j->count * m->loaded->model->h.width * sizeof *j->out);
+    pthread_mutex_lock(&m->mutex);
+    bool closing = m->closing;
+    if (!closing) {
+        *m->queue_end = j;
+        m->queue_end = &j->next;
+        m->stats.jobs++;
+        m->stats.waiting++;
+        pthread_cond_signal(&m->work);
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return closing ? err_set(e, ERR_RESOURCE, "the model is being unloaded") : 0;
+}
+
+const struct rank_head *embedder_head(const struct embedder *m)
+{
+    return m->head;
+}
+
+void embedder_stats(struct embedder *m, struct embedder_stats *out)
+{
+    pthread_mutex_lock(&m->mutex);
+    *out = m->stats;
+    pthread_mutex_unlock(&m->mutex);
+}
+
+/* ---- the thread ---- */
+
+/* So many more texts of a job have come to their end; the last one ends the job. */
+static void embedder_end(struct embedder *m, struct embed_job *j, size_t texts)
+{
+    j->ended += texts;
+    bool all = j->ended == j->count;
+    pthread_mutex_lock(&m->mutex);
+    m->stats.texts += j->err.code ? 0 : texts;
+    m->stats.waiting -= all;
+    m->stats.failed += all && j->err.code;
+    pthread_mutex_unlock(&m->mutex);
+    if (all)
+        j->done(j->arg);
+}
+
+/* The next text of the first job, which then goes behind the others; false: there is none. Of a job that has failed or
+ * that nobody wants any more, the rest is skipped: *skipped, *rest. */
+static bool embedder_next(struct embedder *m, struct embed_slot *s, struct embed_job **skipped, size_t *rest)
+{
+    pthread_mutex_lock(&m->mutex);
+    struct embed_job *j = m->queue;
+    *skipped = NULL;
+    uint32_t pages = j && j->begun < j->count ? embed_pages(j->texts[j->begun].len) : 0;
+    if (pages > m->pages) /* when others have ended */
+        j = NULL;
+    if (j) {
+        if (!(m->queue = j->next))
+            m->queue_end = &m->queue;
+        j->next = NULL;
+        bool over = j->err.code || m->closing || (j->cancel && atomic_load(j->cancel));
+        if (over) {
+            *skipped = j;
+            *rest = j->count - j->begun;
+            j->begun = j->count;
+            err_set(&j->err, ERR_INTERRUPTED, "nobody waits for the vectors any more");
+        } else {
+            *s = (struct embed_slot){.seq = s->seq, .job = j, .text = j->begun++};
+            m->pages -= pages;
+            if (j->begun < j->count) {
+                *m->queue_end = j;
+                m->queue_end = &j->next;
+            }
+        }
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return j != NULL;
+}
+
+static void embedder_fill(struct embedder *m)
+{
+    for (uint32_t i = 0; i < m->count;) {
+        struct embed_slot *s = &m->slots[i];
+        struct embed_job *skipped;
+        size_t rest;
+        if (s->job) {
+            i++;
+            continue;
+        }
+        if (!embedder_next(m, s, &skipped, &rest))
+            return;
+        if (skipped)
+            embedder_end(m, skipped, rest);
+        else
+            m->busy++;
+    }
+}
+
+static enum pooling embedder_pooling(const struct embedder *m, const struct embed_job *j)
+{
+    return j->first ? POOLING_CLS : m->pooling;
+}
+
+static uint32_t embedder_compose(struct embedder *m)
+{
+    uint32_t room = m->loaded->runner->chunk, parts = 0;
+    bool whole = !m->loaded->model->h.causal;
+    for (uint32_t i = 0; i < m->count; i++) {
+        struct embed_slot *s = &m->slots[i];
+        if (!s->job || !room)
+            continue;
+        const struct ids *t = &s->job->texts[s->text];
+        uint32_t left = (uint32_t)t->len - s->at, n = left < room ? left : room;
+        if (whole && n < left) /* in a later step: one text always fits */
+            continue;
+        m->owner[parts] = s;
+        m->parts[parts++] =
+            (struct seq_rows){.seq = s->seq,
+                              .ids = t->data + s->at,
+                              .n = n,
+                              .outs = embed_outs(embedder_pooling(m, s->job), s->at, n, (uint32_t)t->len)};
+        room -= n;
+    }
+    return parts;
+}
+
+/* What a step has given a text; err: the step failed. */
+static void embedder_take(struct embedder *m, uint32_t part, const float *results, const struct err *err)
+{
+    struct embed_slot *s = m->owner[part];
+    struct embed_job *j = s->job;
+    size_t width = m->loaded->model->h.width;
+    float *out = j->out + s->text * width;
+    s->at += m->parts[part].n;
+    if (err)
+        err_set(&j->err, err->code, "%s", err->text);
+    else
+        embed_add(embedder_pooling(m, j), results, m->parts[part].outs, width, out);
+    if (!err && s->at < j->texts[s->text].len)
+        return;
+    if (!err && !j->first)
+        embed_scale(out, width, &j->err);
+    seq_truncate(s->seq, 0);
+    m->pages += embed_pages(j->texts[s->text].len);
+    s->job = NULL;
+    m->busy--;
+    embedder_end(m, j, 1);
+}
+
+static void embedder_step(struct embedder *m)
+{
+    struct runner *r = m->loaded->runner;
+    struct err e = {0};
+    uint32_t parts = embedder_compose(m), tokens = 0;
+    const float *results = runner_step(r, m->parts, parts, &e) ? NULL : runner_results(r, &e);
+    for (uint32_t i = 0; i < parts; i++) {
+        uint32_t outs = m->parts[i].outs;
+        tokens += m->parts[i].n;
+        embedder_take(m, i, results, results ? NULL : &e);
+        results += results ? outs * m->loaded->model->h.width : 0;
+    }
+    pthread_mutex_lock(&m->mutex);
+    m->stats.tokens += tokens;
+    m->stats.last_step = clock_now();
+    pthread_mutex_unlock(&m->mutex);
+}
+
+static bool embedder_wait(struct embedder *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    while (!m->queue && !m->busy && !m->closing)
+        pthread_cond_wait(&m->work, &m->mutex);
+    bool on = m->queue || m->busy;
+    pthread_mutex_unlock(&m->mutex);
+    return on;
+}
+
+static void *embedder_thread(void *arg)
+{
+    struct embedder *m = arg;
+    while (embedder_wait(m)) {
+        embedder_fill(m);
+        if (m->busy)
+            embedder_step(m);
+    }
+    return NULL;
+}
+
+/* ---- its life ---- */
+
+static void embedder_free(struct embedder *m)
+{
+    for (uint32_t i = 0; m->slots && i < m->count; i++)
+        seq_close(m->slots[i].seq);
+    pthread_mutex_destroy(&m->mutex);
+    pthread_cond_destroy(&m->work);
+    rank_close(m->head);
+    mem_free(m->slots);
+    mem_free(m->parts);
+    mem_free(m->owner);
+    mem_free(m);
+}
+
+static int embedder_start(struct embedder *m, struct err *e)
+{
+    m->slots = mem_zalloc(m->count, sizeof *m->slots);
+    m->parts = mem_alloc(m->count, sizeof *m->parts);
+    m->owner = mem_alloc(m->count, sizeof(struct embed_slot *));
+    if (!m->slots || !m->parts || !m->owner)
+        return err_memory(e, "the embedder", m->count * sizeof *m->slots);
+    for (uint32_t i = 0; i < m->count; i++)
+        if (!(m->slots[i].seq = seq_open(m->loaded->runner, e)))
+            return -1;
+    int r = pthread_create(&m->thread, NULL, embedder_thread, m);
+    return r ? err_set(e, ERR_RESOURCE, "cannot start the embedder's thread: %s", strerror(r)) : 0;
+}
+
+int embedder_open(struct embedder **out, struct loaded *l, struct err *e)
+{
+    struct embedder *m = mem_zalloc(1, sizeof *m);
+    *out = NULL;
+    if (!m)
+        return err_memory(e, "the embedder", sizeof *m);
+    m->loaded = l;
+    m->pooling = embed_pooling(&l->model->h);
+    m->count = l->runner->most_seqs;
+    m->pages = l->runner->pages[0].count - 1;
+    m->queue_end = &m->queue;
+    pthread_mutex_init(&m->mutex, NULL);
+    pthread_cond_init(&m->work, NULL);
+    if (rank_open(&m->head, l->store, l->model->h.width, e) || embedder_start(m, e)) {
+        embedder_free(m);
+        return -1;
+    }
+    *out = m;
+    return 0;
+}
+
+void embedder_close(struct embedder *m)
+{
+    if (!m)
+        return;
+    pthread_mutex_lock(&m->mutex);
+    m->closing = true;
+    pthread_cond_signal(&m->work);
+    pthread_mutex_unlock(&m->mutex);
+    pthread_join(m->thread, NULL);
+    embedder_free(m);
+}

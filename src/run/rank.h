@@ -1,0 +1,15 @@
+/* A cross-encoder's head: how well a document answers a query, from the first row of the two as one text. */
+#pragma once
+
+#include "base/err.h"
+#include "format/store.h"
+
+#include <stdint.h>
+
+struct rank_head;
+
+/* *out is NULL where the model has no head with one result. */
+int rank_open(struct rank_head **out, const struct store *s, uint32_t width, struct err *e);
+void rank_close(struct rank_head *h);
+/* 0 to 1. row: (width), not scaled. */
+double rank_score(const struct rank_head *h, const float *row);

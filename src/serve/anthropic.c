@@ -1,0 +1,368 @@
+/* Anthropic's messages: brought into the form of OpenAI's chats, and answered as their clients expect it. */
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "serve/field.h"
+#include "serve/own.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- requests ---- */
+
+static const struct field anthropic_fields[] = {
+    {"messages", FIELD_LIST, 1, 4096}, {"system", FIELD_TEXT | FIELD_LIST, 0, 4096},
+    {"tools", FIELD_LIST, 0, 128},     {"tool_choice", FIELD_OBJECT, 1, 16},
+    {"thinking", FIELD_OBJECT, 1, 16}, {"output_config", FIELD_OBJECT, 0, 16},
+};
+
+/* The texts of blocks in one; a block of another kind is refused. */
+static json_t *anthropic_text(struct answer *a, const json_t *content, const char *where)
+{
+    struct buf out = {0};
+    const json_t *block;
+    size_t i;
+    if (json_is_string(content))
+        return json_incref((json_t *)(uintptr_t)content);
+    json_array_foreach(content, i, block)
+    {
+        const char *type = field_text(block, "type"), *text = field_text(block, "text");
+        if (!type || strcmp(type, "text") != 0 || !text) {
+            answer_fail(a, 400, where, "%s: a block of type '%s' cannot be read; this model reads only text",
+                        where, log_safe(type ? type : "?"));
+            buf_free(&out);
+            return NULL;
+        }
+        buf_printf(&out, "%s%s", out.len ? "\n" : "", text);
+    }
+    json_t *s = json_stringn(out.data ? out.data : "", out.len);
+    buf_free(&out);
+    return s;
+}
+
+/* What one message becomes: results of tools first, each a message of its own, then the rest. */
+struct turn {
+    json_t *text, *calls, *thoughts; /* of the message */
+    json_t *to;                      /* all messages so far */
+};
+
+static int turn_block(struct answer *a, struct turn *t, const json_t *block, const char *where)
+{
+    const char *type = field_text(block, "type");
+    const json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content");
+    if (type && !strcmp(type, "tool_result")) {
+        json_t *text = content ? anthropic_text(a, content, where) : json_string("");
+        return text && id ? json_array_append_new(t->to, json_pack("{s:s,s:O,s:o}", "role", "tool",
+                                                                   "tool_call_id", id, "content", text))
+                          : (json_decref(text),
+                             answer_fail(a, 400, where, "%s: a tool_result needs a tool_use_id", where));
+    }
+    if (type && !strcmp(type, "tool_use")) {
+        const char *name = field_text(block, "name");
+        json_t *input = json_object_get(block, "input"), *own = json_object_get(block, "id");
+        if (!name || !own)
+            return answer_fail(a, 400, where, "%s: a tool_use needs an id and a name", where);
+        return json_array_append_new(t->calls, json_pack("{s:O,s:s,s:{s:s,s:o}}", "id", own, "type",
+                                                         "function", "function", "name", name, "arguments",
+                                                         input ? json_incref(input) : json_object()));
+    }
+    if (type && !strcmp(type, "thinking"))
+        return json_array_append_new(
+            t->thoughts, json_pack("{s:s,s:s}", "type", "text", "text",
+                                   field_text(block, "thinking") ? field_text(block, "thinking") : ""));
+    if (type && !strcmp(type, "redacted_thinking"))
+        return 0;
+    return json_array_append(t->text, (json_t *)(uintptr_t)block);
+}
+
+static int anthropic_turn(struct answer *a, const json_t *m, size_t at, json_t *to)
+{
+    const char *role = field_text(m, "role");
+    const json_t *content = json_object_get(m, "content"), *block;
+    struct turn t = {json_array(), json_array(), json_array(), to};
+    char where[SERVE_PARAM];
+    size_t i;
+    int failed = 0;
+    snprintf(where, sizeof where, "messages.%zu", at);
+    if (!role || (!json_is_string(content) && !json_is_array(content)))
+        failed = answer_fail(a, 400, where, "%s has to have a role and a content", where);
+    json_array_foreach(content, i, block) failed = failed || turn_block(a, &t, block, where);
+    json_t *text = failed ? NULL : anthropic_text(a, json_is_string(content) ? content : t.text, where);
+    bool calls = json_array_size(t.calls), empty = text && !json_string_length(text);
+    if (text && (calls || !empty || json_is_string(content) || !strcmp(role, "assistant"))) {
+        json_t *out = json_pack("{s:s,s:O}", "role", role, "content", text);
+        failed = (calls && json_object_set(out, "tool_calls", t.calls)) ||
+                 (json_array_size(t.thoughts) &&
+                  json_object_set_new(out, "reasoning_content", anthropic_text(a, t.thoughts, where))) ||
+                 json_array_append_new(to, out);
+    }
+    failed = failed || !text;
+    json_decref(text);
+    json_decref(t.text);
+    json_decref(t.calls);
+    json_decref(t.thoughts);
+    return failed ? -1 : 0;
+}
+
+static json_t *anthropic_conversation(struct answer *a, const json_t *body)
+{
+    const json_t *system = json_object_get(body, "system"), *m;
+    json_t *to = json_array();
+    size_t i;
+    int failed = 0;
+    if (system) {
+        json_t *text = anthropic_text(a, system, "system");
+        failed =
+            !text || json_array_append_new(to, json_pack("{s:s,s:o}", "role", "system", "content", text));
+    }
+    json_array_foreach(json_object_get(body, "messages"), i, m) failed =
+        failed || anthropic_turn(a, m, i, to);
+    if (!failed)
+        return to;
+    json_decref(to);
+    return NULL;
+}
+
+static json_t *anthropic_tools(const json_t *tools)
+{
+    json_t *out = json_array();
+    const json_t *t;
+    size_t i;
+    json_array_foreach(tools, i, t)
+    {
+        json_t *f = json_object(), *schema = json_object_get(t, "input_schema");
+        json_object_set(f, "name", json_object_get(t, "name"));
+        if (json_object_get(t, "description"))
+            json_object_set(f, "description", json_object_get(t, "description"));
+        json_object_set_new(f, "parameters",
+                            schema ? json_incref(schema) : json_pack("{s:s}", "type", "object"));
+        json_array_append_new(out, json_pack("{s:s,s:o}", "type", "function", "function", f));
+    }
+    return out;
+}
+
+static json_t *anthropic_choice(const json_t *choice)
+{
+    const char *type = field_text(choice, "type"), *name = field_text(choice, "name");
+    if (type && !strcmp(type, "tool"))
+        return json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name", name ? name : "");
+    return json_string(type && !strcmp(type, "any") ? "required" : type ? type : "auto");
+}
+
+/* How hard to think, and what the answer has to be. */
+static void anthropic_output(const json_t *body, json_t *out)
+{
+    const json_t *thinking = json_object_get(body, "thinking"),
+                 *config = json_object_get(body, "output_config");
+    const char *type = field_text(thinking, "type"), *effort = field_text(config, "effort");
+    json_t *schema = json_object_get(json_object_get(config, "format"), "schema");
+    if (type && !json_object_get(out, "chat_template_kwargs"))
+        json_object_set_new(out, "chat_template_kwargs",
+                            json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
+    if (effort)
+        json_object_set_new(out, "reasoning_effort", json_string(effort));
+    if (schema)
+        json_object_set_new(
+            out, "response_format",
+            json_pack("{s:s,s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+}
+
+/* The body as OpenAI's clients would have written it; NULL and a failure. */
+static json_t *anthropic_translate(struct answer *a, const json_t *body)
+{
+    static const char *const same[] = {"model",  "max_tokens",           "temperature", "top_p", "top_k",
+                                       "stream", "chat_template_kwargs", "seed",        "min_p"};
+    struct err e = {0};
+    const char *name = NULL;
+    if (field_check(body, anthropic_fields, sizeof anthropic_fields / sizeof *anthropic_fields, &name, &e))
+        answer_fail(a, 400, name, "%s", e.text);
+    json_t *messages = a->failure.status ? NULL : anthropic_conversation(a, body), *out = NULL;
+    if (messages && (out = json_pack("{s:o}", "messages", messages))) {
+        const json_t *choice = json_object_get(body, "tool_choice");
+        for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+            if (json_object_get(body, same[i]))
+                json_object_set(out, same[i], json_object_get(body, same[i]));
+        if (json_object_get(body, "stop_sequences"))
+            json_object_set(out, "stop", json_object_get(body, "stop_sequences"));
+        if (json_array_size(json_object_get(body, "tools")))
+            json_object_set_new(out, "tools", anthropic_tools(json_object_get(body, "tools")));
+        if (choice)
+            json_object_set_new(out, "tool_choice", anthropic_choice(choice));
+        if (field_bool(choice, "disable_parallel_tool_use"))
+            json_object_set_new(out, "parallel_tool_calls", json_false());
+        anthropic_output(body, out);
+    } else if (!a->failure.status)
+        answer_fail(a, 503, NULL, "out of memory");
+    return out;
+}
+
+void anthropic_messages(struct answer *a)
+{
+    json_t *chat = anthropic_translate(a, a->request);
+    if (chat)
+        ask_as(a, chat, ask_chat);
+}
+
+void anthropic_count(struct answer *a)
+{
+    json_t *chat = anthropic_translate(a, a->request);
+    if (!chat)
+        return;
+    json_decref(a->request);
+    a->request = chat;
+    if (!ask_prompt(a))
+        buf_printf(&a->reply, "{\"input_tokens\":%zu}", a->prompts[0].len);
+}
+
+/* ---- replies ---- */
+
+enum { BLOCK_NONE, BLOCK_TEXT, BLOCK_THINKING, BLOCK_CALL };
+
+static json_t *anthropic_usage(const struct answer *a)
+{
+    struct usage u = answer_usage(a);
+    return json_pack("{s:I,s:I,s:I,s:I}", "input_tokens", (json_int_t)(u.prompt - u.cached),
+                     "cache_read_input_tokens", (json_int_t)u.cached, "cache_creation_input_tokens",
+                     (json_int_t)0, "output_tokens", (json_int_t)u.made);
+}
+
+/* Why it ended; *sequence is the stop string that ended it, or null. */
+static const char *anthropic_reason(const struct answer *a, json_t **sequence)
+{
+    const struct choice *c = &a->choices[0];
+    uint32_t at = c->end.stopped;
+    json_t *stop = json_is_array(a->stops) ? json_array_get(a->stops, at - 1) : a->stops;
+    *sequence = at && stop ? json_incref(stop) : json_null();
+    return c->said.call_count && c->end.finish == FINISH_STOP ? "tool_use"
+           : c->end.finish == FINISH_LENGTH                   ? "max_tokens"
+           : at                                               ? "stop_sequence"
+                                                              : "end_turn";
+}
+
+static json_t *anthropic_message(const struct answer *a, json_t *content)
+{
+    char id[sizeof a->id + 8];
+    snprintf(id, sizeof id, "msg_%s", a->id);
+    return json_pack("{s:s,s:s,s:s,s:s,s:o,s:n,s:n,s:o}", "id", id, "type", "message", "role", "assistant",
+                     "model", a->model->of->name, "content", content, "stop_reason", "stop_sequence", "usage",
+                     anthropic_usage(a));
+}
+
+static void anthropic_whole(struct answer *a, struct buf *out)
+{
+    const struct said *s = &a->choices[0].said;
+    json_t *content = json_array(), *sequence;
+    if (s->reason.len)
+        json_array_append_new(content,
+                              json_pack("{s:s,s:o,s:s}", "type", "thinking", "thinking",
+                                        said_string(s->reason.data, s->reason.len), "signature", ""));
+    if (s->text.len)
+        json_array_append_new(
+            content, json_pack("{s:s,s:o}", "type", "text", "text", said_string(s->text.data, s->text.len)));
+    for (uint32_t i = 0; i < s->call_count; i++)
+        json_array_append_new(content,
+                              json_pack("{s:s,s:s,s:s,s:o}", "type", "tool_use", "id", s->calls[i].id, "name",
+                                        s->calls[i].name, "input", said_arguments(&s->calls[i])));
+    const char *reason = anthropic_reason(a, &sequence);
+    json_t *message = anthropic_message(a, content);
+    json_object_set_new(message, "stop_reason", json_string(reason));
+    json_object_set_new(message, "stop_sequence", sequence);
+    said_json(out, message);
+}
+
+static void anthropic_begin(struct answer *a, struct choice *c, struct buf *out)
+{
+    (void)c;
+    said_event(
+        out, json_pack("{s:s,s:o}", "type", "message_start", "message", anthropic_message(a, json_array())));
+    said_event(out, json_pack("{s:s}", "type", "ping"));
+}
+
+static void anthropic_close(struct choice *c, struct buf *out)
+{
+    if (c->open)
+        said_event(out, json_pack("{s:s,s:i}", "type", "content_block_stop", "index", c->blocks++));
+    c->open = BLOCK_NONE;
+}
+
+static void anthropic_delta(const struct choice *c, const char *type, const char *key, json_t *value,
+                            struct buf *out)
+{
+    said_event(out, json_pack("{s:s,s:i,s:{s:s,s:o}}", "type", "content_block_delta", "index", c->blocks,
+                              "delta", "type", type, key, value));
+}
+
+static void anthropic_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+{
+    (void)a;
+    static const struct {
+        int block;
+        const char *start, *delta, *key;
+    } kinds[] = {[REPLY_TEXT] = {BLOCK_TEXT, "text", "text_delta", "text"},
+                 [REPLY_REASON] = {BLOCK_THINKING, "thinking", "thinking_delta", "thinking"},
+                 [REPLY_CALL] = {BLOCK_CALL, "tool_use", "input_json_delta", "partial_json"}};
+    const struct said_call *call = p->part == REPLY_CALL ? &c->said.calls[c->said.call_count - 1] : NULL;
+    if (!call && !p->n)
+        return;
+    if (call || c->open != kinds[p->part].block) {
+        anthropic_close(c, out);
+        json_t *block = call ? json_pack("{s:s,s:s,s:s,s:{}}", "type", "tool_use", "id", call->id, "name",
+                                         call->name, "input")
+                             : json_pack("{s:s,s:s}", "type", kinds[p->part].start, kinds[p->part].key, "");
+        said_event(out, json_pack("{s:s,s:i,s:o}", "type", "content_block_start", "index", c->blocks,
+                                  "content_block", block));
+        c->open = kinds[p->part].block;
+    }
+    anthropic_delta(c, kinds[p->part].delta, kinds[p->part].key, said_string(p->text, p->n), out);
+    if (call)
+        anthropic_close(c, out);
+}
+
+static void anthropic_end(struct answer *a, struct choice *c, struct buf *out)
+{
+    (void)a;
+    anthropic_close(c, out);
+}
+
+static void anthropic_finish(struct answer *a, struct buf *out)
+{
+    json_t *sequence;
+    const char *reason = anthropic_reason(a, &sequence);
+    said_event(out, json_pack("{s:s,s:{s:s,s:o},s:o}", "type", "message_delta", "delta", "stop_reason",
+                              reason, "stop_sequence", sequence, "usage", anthropic_usage(a)));
+    said_event(out, json_pack("{s:s}", "type", "message_stop"));
+}
+
+static json_t *anthropic_failure(const struct failure *f)
+{
+    static const struct {
+        int status;
+        const char *type;
+    } types[] = {{401, "authentication_error"}, {403, "permission_error"}, {404, "not_found_error"},
+                 {413, "request_too_large"},    {429, "rate_limit_error"}, {503, "overloaded_error"}};
+    const char *type = f->status >= 500 ? "api_error" : "invalid_request_error";
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        type = types[i].status == f->status ? types[i].type : type;
+    return json_pack("{s:s,s:{s:s,s:o}}", "type", "error", "error", "type", type, "message",
+                     said_string(f->err.text, strlen(f->err.text)));
+}
+
+static void anthropic_error(const struct failure *f, struct buf *out)
+{
+    said_json(out, anthropic_failure(f));
+}
+
+static void anthropic_broken(const struct failure *f, struct buf *out)
+{
+    said_event(out, anthropic_failure(f));
+}
+
+const struct teller anthropic_teller = {.type = "text/event-stream",
+                                        .alive = ":\n\n",
+                                        .begin = anthropic_begin,
+                                        .piece = anthropic_piece,
+                                        .end = anthropic_end,
+                                        .finish = anthropic_finish,
+                                        .whole = anthropic_whole,
+                                        .error = anthropic_error,
+                                        .broken = anthropic_broken};

@@ -1,0 +1,242 @@
+/* OpenAI's /v1/embeddings, and /v1/rerank. Runs on a worker. */
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "run/embed.h"
+#include "serve/field.h"
+#include "serve/vectors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- embeddings ---- */
+
+static const struct field embed_fields[] = {
+    {"input", FIELD_TEXT | FIELD_LIST, 1, 1e6},
+    {"dimensions", FIELD_INT, 1, 1 << 24},
+    {"encoding_format", FIELD_TEXT, 0, 0},
+};
+
+static void embed_base64(struct buf *out, const uint8_t *data, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        size_t have = n - i < 3 ? n - i : 3;
+        uint32_t v = (uint32_t)data[i] << 16;
+        v |= have > 1 ? (uint32_t)data[i + 1] << 8 : 0;
+        v |= have > 2 ? data[i + 2] : 0;
+        char four[4] = {digits[v >> 18], digits[v >> 12 & 63], have > 1 ? digits[v >> 6 & 63] : '=',
+                        have > 2 ? digits[v & 63] : '='};
+        buf_add(out, four, sizeof four);
+    }
+}
+
+/* Little-endian floats: x86-64 has them in that order. */
+static void embed_write(struct json *j, const float *vector, size_t n, bool base64)
+{
+    if (base64) {
+        struct buf text = {0};
+        embed_base64(&text, (const uint8_t *)vector, n * sizeof *vector);
+        json_strn(j, text.data ? text.data : "", text.len);
+        j->out->failed |= text.failed;
+        buf_free(&text);
+        return;
+    }
+    json_begin(j, '[');
+    for (size_t i = 0; i < n; i++)
+        json_f32(j, vector[i]);
+    json_end(j, ']');
+}
+
+static void embed_usage(const struct answer *a, struct json *j)
+{
+    json_key(j, "model");
+    json_str(j, a->model->of->name);
+    json_key(j, "usage");
+    json_begin(j, '{');
+    json_key(j, "prompt_tokens");
+    json_uint(j, a->vectors->tokens);
+    json_key(j, "total_tokens");
+    json_uint(j, a->vectors->tokens);
+    json_end(j, '}');
+}
+
+static void embed_tell(struct answer *a, const json_t *body)
+{
+    struct vectors *v = a->vectors;
+    const char *format = field_text(body, "encoding_format");
+    bool base64 = format && !strcmp(format, "base64");
+    size_t n = (size_t)field_int(body, "dimensions", (int64_t)v->width);
+    struct json j = {.out = &a->reply};
+    struct err e = {0};
+    json_begin(&j, '{');
+    json_key(&j, "object");
+    json_str(&j, "list");
+    json_key(&j, "data");
+    json_begin(&j, '[');
+    for (size_t i = 0; i < v->count; i++) {
+        float *vector = v->out + i * v->width;
+        if (n < v->width)
+            embed_scale(vector, n, &e); /* what is left has length 1 again */
+        json_begin(&j, '{');
+        json_key(&j, "object");
+        json_str(&j, "embedding");
+        json_key(&j, "index");
+        json_uint(&j, i);
+        json_key(&j, "embedding");
+        embed_write(&j, vector, n, base64);
+        json_end(&j, '}');
+    }
+    json_end(&j, ']');
+    embed_usage(a, &j);
+    json_end(&j, '}');
+}
+
+static int embed_check(struct answer *a, const json_t *body)
+{
+    struct err e = {0};
+    const char *name, *format = field_text(body, "encoding_format");
+    int64_t width = a->model->loaded->model->h.width;
+    if (field_check(body, embed_fields, sizeof embed_fields / sizeof *embed_fields, &name, &e))
+        return answer_fail(a, 400, name, "%s", e.text);
+    if (format && strcmp(format, "float") != 0 && strcmp(format, "base64") != 0)
+        return answer_fail(a, 400, "encoding_format", "encoding_format has to be 'float' or 'base64'");
+    if (field_int(body, "dimensions", 1) > width)
+        return answer_fail(a, 400, "dimensions", "dimensions has to be from 1 to %lld, which this model has",
+                           (long long)width);
+    return 0;
+}
+
+void api_embeddings(struct answer *a)
+{
+    const json_t *body = a->request;
+    if (a->stage) {
+        if (vectors_done(a))
+            embed_tell(a, body);
+    } else if (!embed_check(a, body) && !vectors_read(a, json_object_get(body, "input"), "input", false))
+        vectors_submit(a, "input", false);
+}
+
+/* ---- rerank ----
+ * A cross-encoder reads the query and a document as one text, and its head says how well they go together. Of any
+ * other model it is the cosine of the two vectors. */
+
+static const struct field rerank_fields[] = {
+    {"query", FIELD_TEXT, 0, 0},
+    {"documents", FIELD_LIST, 1, VECTORS_TEXTS - 1},
+    {"top_n", FIELD_INT, 1, 1 << 24},
+    {"return_documents", FIELD_BOOL, 0, 0},
+};
+
+struct ranked {
+    size_t index;
+    double score;
+};
+
+static const char *rerank_text(const json_t *document)
+{
+    return json_is_string(document) ? json_string_value(document) : field_text(document, "text");
+}
+
+static const struct rank_head *rerank_head(const struct answer *a)
+{
+    return embedder_head(a->model->embedder);
+}
+
+static int rerank_add(struct answer *a, const char *query, const char *text)
+{
+    return rerank_head(a) ? vectors_add_pair(a, query, text, "documents")
+                          : vectors_add_text(a, text, strlen(text), "documents");
+}
+
+static int rerank_read(struct answer *a, const json_t *body)
+{
+    struct err e = {0};
+    const char *name, *query = field_text(body, "query");
+    const json_t *documents = json_object_get(body, "documents");
+    if (field_check(body, rerank_fields, sizeof rerank_fields / sizeof *rerank_fields, &name, &e))
+        return answer_fail(a, 400, name, "%s", e.text);
+    if (!query)
+        return answer_fail(a, 400, "query", "query is missing");
+    if (!documents)
+        return answer_fail(a, 400, "documents", "documents is missing");
+    if (!vectors_new(a, json_array_size(documents) + 1) ||
+        (!rerank_head(a) && vectors_add_text(a, query, strlen(query), "query")))
+        return -1;
+    for (size_t i = 0; i < json_array_size(documents); i++) {
+        const char *text = rerank_text(json_array_get(documents, i));
+        if (!text)
+            return answer_fail(a, 400, "documents", "documents[%zu] has to be a text, or an object with one",
+                               i);
+        if (rerank_add(a, query, text))
+            return -1;
+    }
+    return 0;
+}
+
+static int rerank_order(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    return x->score != y->score ? (x->score < y->score) - (x->score > y->score)
+                                : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Of document i. Without a head the query's vector stands first. */
+static double rerank_score(const struct answer *a, size_t i)
+{
+    const struct vectors *v = a->vectors;
+    double score = 0;
+    if (rerank_head(a))
+        return rank_score(rerank_head(a), v->out + i * v->width);
+    for (size_t k = 0; k < v->width; k++)
+        score += (double)v->out[k] * v->out[(i + 1) * v->width + k];
+    return score;
+}
+
+static void rerank_tell(struct answer *a, const json_t *body)
+{
+    size_t n = json_array_size(json_object_get(body, "documents")),
+           top = (size_t)field_int(body, "top_n", (int64_t)n);
+    struct ranked *all = mem_alloc(n, sizeof *all);
+    struct json j = {.out = &a->reply};
+    if (!all) {
+        answer_fail(a, 503, NULL, "out of memory");
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        all[i] = (struct ranked){.index = i, .score = rerank_score(a, i)};
+    qsort(all, n, sizeof *all, rerank_order);
+    json_begin(&j, '{');
+    json_key(&j, "object");
+    json_str(&j, "list");
+    json_key(&j, "results");
+    json_begin(&j, '[');
+    for (size_t i = 0; i < n && i < top; i++) {
+        json_begin(&j, '{');
+        json_key(&j, "index");
+        json_uint(&j, all[i].index);
+        json_key(&j, "relevance_score");
+        json_num(&j, all[i].score);
+        if (field_bool(body, "return_documents")) {
+            json_key(&j, "document");
+            json_begin(&j, '{');
+            json_key(&j, "text");
+            json_str(&j, rerank_text(json_array_get(json_object_get(body, "documents"), all[i].index)));
+            json_end(&j, '}');
+        }
+        json_end(&j, '}');
+    }
+    json_end(&j, ']');
+    embed_usage(a, &j);
+    json_end(&j, '}');
+    mem_free(all);
+}
+
+void api_rerank(struct answer *a)
+{
+    if (a->stage) {
+        if (vectors_done(a))
+            rerank_tell(a, a->request);
+    } else if (!rerank_read(a, a->request))
+        vectors_submit(a, "documents", rerank_head(a) != NULL);
+}

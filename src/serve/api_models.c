@@ -1,0 +1,207 @@
+/* What there is, without loading any of it: the models, their slots and their properties. */
+#include "base/json.h"
+#include "base/log.h"
+#include "serve/own.h"
+
+#include <string.h>
+
+enum { API_NAME = 512 };
+
+static void api_write_model(const struct served *s, struct json *j)
+{
+    json_begin(j, '{');
+    json_key(j, "id");
+    json_str(j, s->name);
+    json_key(j, "object");
+    json_str(j, "model");
+    json_key(j, "created");
+    json_int(j, s->facts.modified);
+    json_key(j, "owned_by");
+    json_str(j, "quern");
+    json_key(j, "max_model_len");
+    json_uint(j, s->facts.context);
+    json_key(j, "status");
+    json_begin(j, '{');
+    json_key(j, "value");
+    json_str(j, models_state(s));
+    json_end(j, '}');
+    json_end(j, '}');
+}
+
+void api_models(struct conn *c)
+{
+    struct buf out = {0};
+    struct json j = {.out = &out};
+    json_begin(&j, '{');
+    json_key(&j, "object");
+    json_str(&j, "list");
+    json_key(&j, "data");
+    json_begin(&j, '[');
+    for (const struct served *s = models_lock(c->server->models); s; s = s->next)
+        if (s->listed)
+            api_write_model(s, &j);
+    models_unlock(c->server->models);
+    json_end(&j, ']');
+    json_end(&j, '}');
+    route_json(c, 200, &out);
+}
+
+static void api_no_model(struct conn *c)
+{
+    struct failure f = {0};
+    failure_set(&f, 404, "model_not_found", "model",
+                "there is no such model; /v1/models lists what there is");
+    conn_fail(c, &f);
+}
+
+/* The model of ?model=, else the first. Locked; NULL: there is none. */
+static const struct served *api_chosen(struct conn *c)
+{
+    char name[API_NAME];
+    struct models *m = c->server->models;
+    const struct served *s = models_lock(m);
+    if (route_query(c, "model", name, sizeof name))
+        return models_find(m, name, strlen(name));
+    while (s && !s->listed)
+        s = s->next;
+    return s;
+}
+
+void api_model(struct conn *c)
+{
+    char name[API_NAME];
+    struct buf out = {0};
+    struct json j = {.out = &out};
+    struct models *m = c->server->models;
+    bool is_name = route_rest(c, name, sizeof name);
+    models_lock(m);
+    const struct served *s = is_name ? models_find(m, name, strlen(name)) : NULL;
+    if (s)
+        api_write_model(s, &j);
+    models_unlock(m);
+    if (s)
+        route_json(c, 200, &out);
+    else
+        api_no_model(c);
+}
+
+static void api_write_sampling(const struct sampler_params *p, struct json *j)
+{
+    for (size_t i = 0; i < sampler_field_count; i++) {
+        json_key(j, sampler_fields[i].name);
+        json_num(j, *(const double *)((const char *)p + sampler_fields[i].offset));
+    }
+}
+
+/* As llama.cpp's server: what a program wants to know of the model before it asks. */
+void api_props(struct conn *c)
+{
+    struct buf out = {0};
+    struct json j = {.out = &out};
+    const struct models *m = c->server->models;
+    const struct served *s = api_chosen(c);
+    if (s) {
+        const struct form *f = &s->forms[FORM_WRITER];
+        struct sampler_params p;
+        sampler_defaults(&p);
+        if (f->state == FORM_READY)
+            p = f->loaded->defaults;
+        json_begin(&j, '{');
+        json_key(&j, "model");
+        json_str(&j, s->name);
+        json_key(&j, "model_alias");
+        json_str(&j, s->name);
+        json_key(&j, "status");
+        json_str(&j, models_state(s));
+        json_key(&j, "total_slots");
+        json_uint(&j, m->o->engine.slots);
+        json_key(&j, "build_info");
+        json_str(&j, "quern " QUERN_VERSION);
+        json_key(&j, "has_chat_template");
+        json_bool(&j, s->facts.can_chat);
+        json_key(&j, "default_generation_settings");
+        json_begin(&j, '{');
+        json_key(&j, "n_ctx");
+        json_uint(&j, s->facts.context);
+        json_key(&j, "params");
+        json_begin(&j, '{');
+        api_write_sampling(&p, &j);
+        json_end(&j, '}');
+        json_end(&j, '}');
+        json_end(&j, '}');
+    }
+    models_unlock(c->server->models);
+    if (s)
+        route_json(c, 200, &out);
+    else
+        api_no_model(c);
+}
+
+/* The slots of every model that is loaded and writes. */
+void api_slots(struct conn *c)
+{
+    struct buf out = {0};
+    struct json j = {.out = &out};
+    struct models *m = c->server->models;
+    json_begin(&j, '[');
+    uint64_t id = 0;
+    for (const struct served *s = models_lock(m); s; s = s->next) {
+        const struct form *f = &s->forms[FORM_WRITER];
+        struct engine_stats e;
+        if (f->state != FORM_READY && (f->state != FORM_LEAVING || !f->engine))
+            continue;
+        engine_stats(f->engine, &e);
+        for (uint32_t i = 0; i < m->o->engine.slots; i++) {
+            json_begin(&j, '{');
+            json_key(&j, "id");
+            json_uint(&j, id++);
+            json_key(&j, "model");
+            json_str(&j, s->name);
+            json_key(&j, "n_ctx");
+            json_uint(&j, s->facts.context);
+            json_key(&j, "is_processing");
+            json_bool(&j, i < e.running);
+            json_end(&j, '}');
+        }
+    }
+    models_unlock(m);
+    json_end(&j, ']');
+    route_json(c, 200, &out);
+}
+
+/* ---- in and out of memory, when told so ---- */
+
+static void api_count(struct answer *a, const char *key, int count)
+{
+    struct json j = {.out = &a->reply};
+    json_begin(&j, '{');
+    json_key(&j, "success");
+    json_bool(&j, true);
+    json_key(&j, key);
+    json_int(&j, count);
+    json_end(&j, '}');
+}
+
+/* {model}: when this is answered, it is there. */
+void api_load(struct answer *a)
+{
+    api_count(a, "loaded", 1);
+}
+
+/* {model?} */
+void api_unload(struct answer *a)
+{
+    json_t *body = ask_body(a), *name = json_object_get(body, "model");
+    if (!body)
+        return;
+    int count = name && !json_is_string(name) ? 0 : models_stop(a->server->models, json_string_value(name));
+    if (name && !json_is_string(name))
+        answer_fail(a, 400, "model", "model has to be a text");
+    else if (count < 0)
+        failure_set(&a->failure, 404, "model_not_found", "model",
+                    "there is no model '%s'; /v1/models lists what there is",
+                    log_safe(json_string_value(name)));
+    else
+        api_count(a, "unloaded", count);
+    json_decref(body);
+}

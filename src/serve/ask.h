@@ -1,0 +1,25 @@
+/* A request on its way from JSON to the engine: what the files of ask_*.c share. It belongs to a worker. */
+#pragma once
+
+#include "run/rule.h"
+#include "serve/own.h"
+
+enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_SCHEMA = 64 << 10, ASK_MEMORY = 256 << 20 };
+
+/* What lives only until the request is submitted. */
+struct ask {
+    json_t *body;
+    struct engine_request request;
+    const char *stops[ASK_STOPS];
+    struct logit_bias biases[ASK_BIASES];
+    struct rule *rule;
+    const char *lead; /* of a call that is asked for: the prompt ends with it */
+    bool thinking;    /* the prompt has opened the reasoning */
+    const char *only; /* the tool that has to be called */
+    bool must, many;  /* some tool has to be called; several may be */
+};
+
+/* Which tools there are and how they are to be used; a template that knows none gets them as text. */
+int ask_tools(struct answer *a, struct ask *q);
+/* Behind the prompt: what the answer has to be, by response_format and tool_choice. */
+int ask_rule(struct answer *a, struct ask *q);

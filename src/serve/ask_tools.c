@@ -1,0 +1,286 @@
+/* Tools and formats: what the model is told of them, and the language that its answer has to be in. */
+#include "base/log.h"
+#include "base/mem.h"
+#include "serve/ask.h"
+#include "serve/field.h"
+
+#include <string.h>
+
+/* ---- which tools ---- */
+
+/* The name in {"type": "function", "function": {"name": ...}}, also without the inner object. */
+static const char *tools_name(const json_t *o)
+{
+    const json_t *f = json_object_get(o, "function");
+    return field_text(json_is_object(f) ? f : o, "name");
+}
+
+static int tools_check(struct answer *a, const json_t *tools)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *f = reply_function(tools, i), *parameters = json_object_get(f, "parameters");
+        const char *name = field_text(f, "name");
+        if (!name || !reply_is_name(name))
+            return answer_fail(a, 400, "tools",
+                               "tools[%zu] has to be a function with a name: letters, digits, _ - . : /", i);
+        if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
+            return answer_fail(a, 400, "tools", "the parameters of tools[%zu] have to be a JSON schema", i);
+    }
+    return 0;
+}
+
+/* {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}} */
+static int tools_allow(struct answer *a, struct ask *q, const json_t *allowed)
+{
+    const json_t *inner = json_object_get(allowed, "allowed_tools"), *o = inner ? inner : allowed, *one;
+    const char *mode = field_text(o, "mode");
+    json_t *some = json_array();
+    size_t i;
+    json_array_foreach(json_object_get(o, "tools"), i, one)
+    {
+        const char *name = tools_name(one);
+        const json_t *f = name ? reply_tool(a->tools, name) : NULL;
+        if (!f || json_array_append_new(some, json_pack("{s:s,s:O}", "type", "function", "function", f))) {
+            json_decref(some);
+            return answer_fail(a, 400, "tool_choice", "tool_choice allows a tool that tools does not have");
+        }
+    }
+    json_decref(a->tools);
+    a->tools = some;
+    q->must = mode && !strcmp(mode, "required");
+    return 0;
+}
+
+static int tools_choice(struct answer *a, struct ask *q, const json_t *choice)
+{
+    const char *word = json_string_value(choice), *type = field_text(choice, "type");
+    if (!choice || (word && !strcmp(word, "auto")))
+        return 0;
+    if (word && !strcmp(word, "none")) {
+        json_decref(a->tools);
+        a->tools = NULL;
+        return 0;
+    }
+    if (!a->tools)
+        return answer_fail(a, 400, "tool_choice", "tool_choice asks for a call, and there are no tools");
+    if (word && (!strcmp(word, "required") || !strcmp(word, "any"))) {
+        q->must = true;
+        return 0;
+    }
+    if (type && !strcmp(type, "allowed_tools"))
+        return tools_allow(a, q, choice);
+    const char *name = tools_name(choice);
+    if (!name)
+        return answer_fail(a, 400, "tool_choice",
+                           "tool_choice has to be 'none', 'auto', 'required' or "
+                           "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+    if (!reply_tool(a->tools, name))
+        return answer_fail(a, 400, "tool_choice", "tool_choice names '%s', which tools does not have",
+                           log_safe(name));
+    q->only = name;
+    q->must = true;
+    q->many = false;
+    return 0;
+}
+
+/* ---- templates that know no tools ---- */
+
+/* Text that is shown to the model in front of everything else. */
+static char *tools_text(const json_t *tools)
+{
+    struct buf out = {0};
+    buf_str(&out, "You can call these functions:\n");
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        char *text = json_dumps(reply_function(tools, i), JSON_COMPACT);
+        buf_printf(&out, "%s\n", text ? text : "");
+        mem_free(text);
+    }
+    buf_str(&out,
+            "To call one, answer with\n<tool_call>\n{\"name\": NAME, \"arguments\": {...}}\n</tool_call>\n");
+    return out.data;
+}
+
+/* What an assistant said, with its calls written out behind it. */
+static int tools_write_calls(json_t *message)
+{
+    const json_t *calls = json_object_get(message, "tool_calls");
+    const char *content = field_text(message, "content");
+    struct buf out = {0};
+    if (!json_array_size(calls))
+        return 0;
+    buf_str(&out, content ? content : "");
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *f = reply_function(calls, i), *arguments = json_object_get(f, "arguments");
+        const char *name = field_text(f, "name");
+        char *text = json_is_string(arguments) ? mem_strdup(json_string_value(arguments))
+                                               : json_dumps(arguments, JSON_COMPACT);
+        buf_printf(&out, "%s<tool_call>\n{\"name\": \"%s\", \"arguments\": %s}\n</tool_call>",
+                   out.len ? "\n" : "", name ? name : "", text ? text : "{}");
+        mem_free(text);
+    }
+    json_object_del(message, "tool_calls");
+    int failed = json_object_set_new(message, "content", json_stringn(out.data, out.len));
+    buf_free(&out);
+    return failed;
+}
+
+/* What a tool returned becomes a message of the user: some templates know no other roles. */
+static int tools_write_result(json_t *message)
+{
+    const char *content = field_text(message, "content");
+    struct buf out = {0};
+    if (!content)
+        return 0;
+    buf_printf(&out, "<tool_response>\n%s\n</tool_response>", content);
+    int failed = json_object_set_new(message, "content", json_stringn(out.data, out.len)) ||
+                 json_object_set_new(message, "role", json_string("user"));
+    buf_free(&out);
+    return failed;
+}
+
+/* Puts the text in front of the first message of the role, or of all. */
+static int tools_introduce(json_t *messages, const char *text, bool system)
+{
+    json_t *first = json_array_get(messages, 0);
+    const char *role = field_text(first, "role"), *content = field_text(first, "content");
+    bool joins = content && role && (!strcmp(role, "system") || !strcmp(role, "developer") || !system);
+    struct buf out = {0};
+    if (!joins)
+        return json_array_insert_new(
+            messages, 0, json_pack("{s:s,s:s}", "role", system ? "system" : "user", "content", text));
+    buf_printf(&out, "%s\n%s", text, content);
+    int failed = json_object_set_new(first, "content", json_stringn(out.data, out.len));
+    buf_free(&out);
+    return failed;
+}
+
+/* Tools in words, for a template that does not mention them. */
+static int tools_spell(struct answer *a, struct ask *q)
+{
+    struct chat_caps caps = chat_capabilities(a->model->loaded->chat);
+    json_t *messages = json_deep_copy(json_object_get(q->body, "messages")), *m;
+    char *text = a->tools ? tools_text(a->tools) : NULL;
+    size_t i;
+    int failed = !messages || (a->tools && !text);
+    json_array_foreach(messages, i, m)
+    {
+        const char *role = field_text(m, "role");
+        failed = failed || tools_write_calls(m) || (role && !strcmp(role, "tool") && tools_write_result(m));
+    }
+    failed = failed || (text && tools_introduce(messages, text, caps.system)) ||
+             json_object_set(q->body, "messages", messages);
+    json_decref(messages);
+    mem_free(text);
+    return failed ? answer_fail(a, 503, NULL, "out of memory") : 0;
+}
+
+int ask_tools(struct answer *a, struct ask *q)
+{
+    json_t *tools = json_object_get(q->body, "tools");
+    const struct loaded *l = a->model->loaded;
+    a->tools = json_array_size(tools) ? json_incref(tools) : NULL;
+    q->many = !json_is_false(json_object_get(q->body, "parallel_tool_calls"));
+    if (tools_check(a, a->tools) || tools_choice(a, q, json_object_get(q->body, "tool_choice")))
+        return -1;
+    if (!l->chat || chat_capabilities(l->chat).tools)
+        return 0;
+    return tools_spell(a, q);
+}
+
+/* ---- what the answer has to be ---- */
+
+/* The schema of response_format; *out is NULL where any text will do. A new reference. */
+static int format_schema(struct answer *a, const json_t *format, json_t **out)
+{
+    const char *type = field_text(format, "type");
+    *out = NULL;
+    if (!format || (type && !strcmp(type, "text")))
+        return 0;
+    if (type && !strcmp(type, "json_object")) {
+        *out = json_pack("{s:s}", "type", "object");
+        return *out ? 0 : answer_fail(a, 503, NULL, "out of memory");
+    }
+    if (!type || strcmp(type, "json_schema") != 0)
+        return answer_fail(a, 400, "response_format",
+                           "response_format.type has to be 'text', 'json_object' or 'json_schema'");
+    json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+    if (!schema)
+        return answer_fail(a, 400, "response_format", "response_format.json_schema.schema is missing");
+    if (json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > ASK_SCHEMA)
+        return answer_fail(a, 400, "response_format", "the schema is larger than 64 KiB");
+    *out = json_incref(schema);
+    return 0;
+}
+
+static bool tools_strict(const json_t *tools)
+{
+    bool strict = false;
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        strict |= field_bool(reply_function(tools, i), "strict");
+    return strict;
+}
+
+/* The language of calls; where a schema cannot be enforced and nobody insists, with any object for arguments. */
+static struct constraint *rule_calls(struct answer *a, const struct ask *q, const json_t *answer,
+                                     struct err *e)
+{
+    const struct reply_form *f = a->model->loaded->form;
+    struct reply_rule r = {
+        .tools = a->tools, .only = q->only, .many = q->many, .answer = q->must ? NULL : answer};
+    struct err first = {0};
+    struct constraint *c = reply_constraint(f, &r, &first);
+    if (!c && first.code == ERR_DATA && !tools_strict(a->tools)) {
+        r.loose = true;
+        c = reply_constraint(f, &r, e);
+    } else if (!c)
+        *e = first;
+    return c;
+}
+
+/* Where the language of calls begins. A call that has to come begins in the prompt, or behind the reasoning. */
+static int rule_begin(struct answer *a, struct ask *q, bool answer)
+{
+    const struct loaded *l = a->model->loaded;
+    const char *trigger = reply_trigger(l->form);
+    struct rule_start start = {0};
+    struct err e = {0};
+    if (q->must && q->thinking)
+        start.trigger = l->thought->close;
+    else if (q->must)
+        start.lead = q->lead = trigger;
+    else if (!answer)
+        start = (struct rule_start){
+            .trigger = trigger,
+            .within = true,
+            .first = l->form->bare == BARE_USUAL,
+            .aside = {l->thought ? l->thought->open : NULL, l->thought ? l->thought->close : NULL},
+            .in_aside = q->thinking};
+    if (q->lead && tokenizer_encode(l->tokenizer, trigger, strlen(trigger), TOK_SPECIAL, &a->prompts[0], &e))
+        return answer_fail(a, 503, NULL, "%s", e.text);
+    return rule_set_start(q->rule, &start, &e) ? answer_fail(a, 503, NULL, "%s", e.text) : 0;
+}
+
+int ask_rule(struct answer *a, struct ask *q)
+{
+    struct loaded *l = a->model->loaded;
+    struct err e = {0};
+    json_t *answer;
+    if (format_schema(a, json_object_get(q->body, "response_format"), &answer))
+        return -1;
+    if (!answer && !a->tools)
+        return 0;
+    struct constraint *c = a->tools ? rule_calls(a, q, answer, &e) : constraint_from_schema(answer, &e);
+    const struct constraint_vocab *v = !c ? NULL : a->tools ? loaded_call_vocab(l, &e) : loaded_vocab(l, &e);
+    bool formatted = answer != NULL;
+    json_decref(answer);
+    if (c && !v)
+        constraint_free(c);
+    if (!c && !formatted && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
+        return 0; /* the model may call what cannot be enforced, and is read as far as it can be */
+    if (!v || rule_open(&q->rule, c, v, &e))
+        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : "response_format",
+                           "%s", e.text);
+    q->request.rule = q->rule;
+    a->endless = false; /* under a rule an end token ends */
+    return a->tools ? rule_begin(a, q, formatted) : 0;
+}

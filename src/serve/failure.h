@@ -1,0 +1,17 @@
+/* A request that failed: the status, and what the reply says. */
+#pragma once
+
+#include "base/err.h"
+
+enum { FAILURE_PARAM = 64 };
+
+struct failure {
+    int status;
+    const char *code; /* or NULL */
+    char param[FAILURE_PARAM];
+    struct err err;
+};
+
+/* Sets it, once, and returns -1. code and param may be NULL. */
+int failure_set(struct failure *f, int status, const char *code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));

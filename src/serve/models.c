@@ -1,0 +1,432 @@
+#define _GNU_SOURCE
+#include "serve/models.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "run/memory.h"
+#include "serve/models_own.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+enum { MODELS_WAITERS = 256 }; /* of one form: more are sent away */
+
+struct form *models_next(const struct models *m, const struct form *f)
+{
+    if (f && f->kind + 1 < FORMS)
+        return &f->of->forms[f->kind + 1];
+    struct served *s = f ? f->of->next : m->all;
+    return s ? &s->forms[0] : NULL;
+}
+
+/* ---- waits ---- */
+
+static void form_add_wait(struct form *f, struct model_wait *w)
+{
+    w->form = NULL;
+    w->next = NULL;
+    w->since = clock_now();
+    *f->waiting_end = w;
+    f->waiting_end = &w->next;
+    f->waiters++;
+}
+
+static void form_cut_wait(struct form *f, struct model_wait **at)
+{
+    struct model_wait *w = *at;
+    *at = w->next;
+    if (!w->next)
+        f->waiting_end = at;
+    w->next = NULL;
+    f->waiters--;
+}
+
+struct model_wait *form_waits(struct form *f)
+{
+    struct model_wait *all = f->waiting;
+    f->waiting = NULL;
+    f->waiting_end = &f->waiting;
+    if (f->state == FORM_READY)
+        f->users += f->waiters;
+    for (struct model_wait *w = all; w; w = w->next)
+        w->form = f->state == FORM_READY ? f : NULL;
+    f->waiters = 0;
+    return all;
+}
+
+void waits_tell(struct model_wait *all)
+{
+    for (struct model_wait *next; all; all = next) {
+        next = all->next;
+        all->ready(all);
+    }
+}
+
+/* ---- for everybody ---- */
+
+static bool form_in_memory(const struct form *f)
+{
+    return f->state == FORM_READY || f->state == FORM_LEAVING || f->state == FORM_LOADING;
+}
+
+uint64_t models_used(const struct models *m)
+{
+    uint64_t sum = 0;
+    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
+        sum += form_in_memory(f) ? f->bytes : 0;
+    return sum;
+}
+
+static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
+{
+    sum->running += e->running;
+    sum->waiting += e->waiting;
+    sum->submitted += e->submitted;
+    sum->finished += e->finished;
+    sum->cancelled += e->cancelled;
+    sum->failed += e->failed;
+    sum->refused += e->refused;
+    sum->prompt_tokens += e->prompt_tokens;
+    sum->cached_tokens += e->cached_tokens;
+    sum->made_tokens += e->made_tokens;
+    sum->steps += e->steps;
+    sum->preempted += e->preempted;
+    sum->drafted += e->drafted;
+    sum->accepted += e->accepted;
+    sum->pages += e->pages;
+    sum->pages_free += e->pages_free;
+    sum->prefix.hits += e->prefix.hits;
+    sum->prefix.misses += e->prefix.misses;
+}
+
+/* The counters of a form, added to those of all. */
+void models_add_stats(struct models_stats *sum, const struct form *f)
+{
+    struct engine_stats e = {0};
+    struct embedder_stats v = {0};
+    if (f->engine)
+        engine_stats(f->engine, &e);
+    if (f->embedder)
+        embedder_stats(f->embedder, &v);
+    models_sum(&sum->engine, &e);
+    sum->embedder.texts += v.texts;
+    sum->embedder.tokens += v.tokens;
+    sum->embedder.jobs += v.jobs;
+    sum->embedder.failed += v.failed;
+    sum->embedder.waiting += v.waiting;
+}
+
+const struct served *models_lock(struct models *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    return m->all;
+}
+
+void models_unlock(struct models *m)
+{
+    pthread_mutex_unlock(&m->mutex);
+}
+
+const struct served *models_find(struct models *m, const char *name, size_t n)
+{
+    static const char latest[] = ":latest";
+    size_t tail = sizeof latest - 1;
+    for (const struct served *s = m->all; s; s = s->next) {
+        size_t own = strlen(s->name);
+        bool same = own == n || (own + tail == n && !memcmp(name + own, latest, tail));
+        if (s->listed && same && !memcmp(s->name, name, own))
+            return s;
+    }
+    return NULL;
+}
+
+/* Where none is named: the first that is made for it. */
+static struct served *models_default(struct models *m, enum form_kind kind)
+{
+    struct served *first = NULL;
+    for (struct served *s = m->all; s; s = s->next) {
+        if (!s->listed)
+            continue;
+        first = first ? first : s;
+        if (s->facts.known && s->facts.encoder == (kind == FORM_VECTORS))
+            return s;
+    }
+    return first;
+}
+
+/* Which form of which model; NULL and a failure. */
+static struct form *models_choose(struct models *m, const struct model_want *want, struct failure *f)
+{
+    bool named = want->name && *want->name;
+    struct served *s = named ? (struct served *)models_find(m, want->name, strlen(want->name))
+                             : models_default(m, want->kind);
+    if (!s && named)
+        failure_set(f, 404, "model_not_found", "model",
+                    "there is no model '%s'; /v1/models lists what there is", log_safe(want->name));
+    else if (!s)
+        failure_set(f, 404, "model_not_found", "model", "there is no model here");
+    else if (want->any) {
+        bool vectors = s->facts.encoder || (s->forms[FORM_VECTORS].state == FORM_READY &&
+                                            s->forms[FORM_WRITER].state != FORM_READY);
+        return &s->forms[vectors ? FORM_VECTORS : FORM_WRITER];
+    } else if (want->kind == FORM_WRITER && s->facts.encoder)
+        failure_set(f, 400, NULL, "model", "%s makes vectors only: /v1/embeddings is for it", s->name);
+    else
+        return &s->forms[want->kind];
+    return NULL;
+}
+
+enum taken models_take(struct models *m, const struct model_want *want, struct model_wait *w)
+{
+    enum taken result = TAKEN_NONE;
+    w->form = NULL;
+    w->failure = (struct failure){0};
+    w->why = (struct err){0};
+    pthread_mutex_lock(&m->mutex);
+    struct form *f = models_choose(m, want, &w->failure);
+    if (f && m->closing)
+        failure_set(&w->failure, 503, NULL, NULL, "the server is ending and takes no more requests");
+    else if (f && f->state == FORM_READY) {
+        f->users++;
+        w->form = f;
+        result = TAKEN_NOW;
+    } else if (f && f->waiters == MODELS_WAITERS)
+        failure_set(&w->failure, 503, NULL, NULL, "%s is being loaded, and %d requests wait for it already",
+                    f->of->name, MODELS_WAITERS);
+    else if (f) {
+        form_add_wait(f, w);
+        if (f->state == FORM_AWAY)
+            models_want(m, f);
+        pthread_cond_signal(&m->news);
+        result = TAKEN_LATER;
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return result;
+}
+
+void models_drop(struct models *m, struct form *f, double keep)
+{
+    pthread_mutex_lock(&m->mutex);
+    f->users--;
+    f->last_used = clock_now();
+    f->keep = keep == MODELS_KEEP_DEFAULT ? m->o->keep : keep;
+    if (!f->users)
+        pthread_cond_signal(&m->news);
+    pthread_mutex_unlock(&m->mutex);
+}
+
+bool models_unwait(struct models *m, struct model_wait *w)
+{
+    bool found = false;
+    pthread_mutex_lock(&m->mutex);
+    for (struct form *f = models_next(m, NULL); f && !found; f = models_next(m, f))
+        for (struct model_wait **at = &f->waiting; *at && !found; at = found ? at : &(*at)->next)
+            if (*at == w) {
+                form_cut_wait(f, at);
+                found = true;
+                break;
+            }
+    if (found)
+        pthread_cond_signal(&m->news);
+    pthread_mutex_unlock(&m->mutex);
+    return found;
+}
+
+/* Those who have waited since before `since`, as a list of their own. */
+static struct model_wait *models_impatient(struct models *m, double since)
+{
+    struct model_wait *out = NULL;
+    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
+        while (f->waiting && f->waiting->since <= since) { /* they stand in the order in which they came */
+            struct model_wait *w = f->waiting;
+            form_cut_wait(f, &f->waiting);
+            w->next = out;
+            out = w;
+        }
+    return out;
+}
+
+static void models_send_away(struct models *m, double since, const char *why)
+{
+    pthread_mutex_lock(&m->mutex);
+    struct model_wait *all = models_impatient(m, since);
+    if (all)
+        pthread_cond_signal(&m->news);
+    pthread_mutex_unlock(&m->mutex);
+    for (struct model_wait *w = all; w; w = w->next)
+        failure_set(&w->failure, 503, NULL, NULL, "%s", why);
+    waits_tell(all);
+}
+
+void models_expire(struct models *m, double now)
+{
+    models_send_away(m, now - m->o->patience, "the model is still being loaded: try again later");
+}
+
+int models_stop(struct models *m, const char *name)
+{
+    int count = 0;
+    pthread_mutex_lock(&m->mutex);
+    const struct served *only = name ? models_find(m, name, strlen(name)) : NULL;
+    for (struct form *f = models_next(m, NULL); f && (only || !name); f = models_next(m, f))
+        if (f->state == FORM_READY && (!only || f->of == only)) {
+            f->state = FORM_LEAVING;
+            count++;
+        }
+    pthread_cond_signal(&m->news);
+    pthread_mutex_unlock(&m->mutex);
+    return name && !only ? -1 : count;
+}
+
+void models_rescan(struct models *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    m->rescan = true;
+    pthread_cond_signal(&m->news);
+    pthread_mutex_unlock(&m->mutex);
+}
+
+const char *models_state(const struct served *s)
+{
+    bool loading = false;
+    for (int i = 0; i < FORMS; i++) {
+        enum form_state state = s->forms[i].state;
+        if (state == FORM_READY || (state == FORM_LEAVING && !s->forms[i].waiters))
+            return "loaded";
+        loading |= state != FORM_AWAY;
+    }
+    return loading ? "loading" : "unloaded";
+}
+
+void models_stats(struct models *m, struct models_stats *out)
+{
+    pthread_mutex_lock(&m->mutex);
+    *out = m->stats;
+    out->bytes = models_used(m);
+    for (const struct form *f = models_next(m, NULL); f; f = models_next(m, f))
+        if (f->state == FORM_READY || f->state == FORM_LEAVING) {
+            out->loaded++;
+            models_add_stats(out, f);
+        }
+    pthread_mutex_unlock(&m->mutex);
+}
+
+bool models_stuck(struct models *m, double seconds)
+{
+    bool stuck = false;
+    pthread_mutex_lock(&m->mutex);
+    for (const struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
+        struct engine_stats e = {0};
+        if (f->state != FORM_LOADING && f->engine)
+            engine_stats(f->engine, &e);
+        stuck |= e.running && e.last_step > 0 && clock_now() - e.last_step > seconds;
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return stuck;
+}
+
+/* ---- its life ---- */
+
+/* Somebody who just waits. */
+struct models_patience {
+    struct model_wait wait;
+    pthread_mutex_t mutex;
+    pthread_cond_t done;
+    bool is_done;
+};
+
+static void models_patience_end(struct model_wait *w)
+{
+    struct models_patience *p = (struct models_patience *)w;
+    pthread_mutex_lock(&p->mutex);
+    p->is_done = true;
+    pthread_cond_signal(&p->done);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+int models_preload(struct models *m, struct err *e)
+{
+    struct models_patience p = {.wait.ready = models_patience_end};
+    struct model_want want = {.kind = FORM_WRITER, .any = true};
+    pthread_mutex_init(&p.mutex, NULL);
+    pthread_cond_init(&p.done, NULL);
+    enum taken t = models_take(m, &want, &p.wait);
+    pthread_mutex_lock(&p.mutex);
+    while (t == TAKEN_LATER && !p.is_done)
+        pthread_cond_wait(&p.done, &p.mutex);
+    pthread_mutex_unlock(&p.mutex);
+    pthread_mutex_destroy(&p.mutex);
+    pthread_cond_destroy(&p.done);
+    if (p.wait.form)
+        models_drop(m, p.wait.form, MODELS_KEEP_DEFAULT);
+    else if (p.wait.why.code)
+        err_set(e, p.wait.why.code, "%s", p.wait.why.text);
+    else
+        err_set(e, ERR_DATA, "%s", p.wait.failure.err.text);
+    return p.wait.form ? 0 : -1;
+}
+
+static int models_start(struct models *m, struct err *e)
+{
+    struct memory have;
+    memory_read(&have);
+    m->room = m->o->memory ? m->o->memory : have.available - have.available / 16;
+    sigset_t all, before; /* signals are the loop's */
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int r = pthread_create(&m->thread, NULL, models_thread, m);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    m->running = !r;
+    return r ? err_set(e, ERR_RESOURCE, "cannot start a thread: %s", strerror(r)) : 0;
+}
+
+int models_open(struct models **out, const struct models_options *o, struct err *e)
+{
+    struct models *m = mem_zalloc(1, sizeof *m);
+    pthread_condattr_t clock;
+    *out = NULL;
+    if (!m)
+        return err_memory(e, "the models", sizeof *m);
+    m->o = o;
+    m->wanted_end = &m->wanted;
+    pthread_mutex_init(&m->mutex, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->news, &clock);
+    pthread_condattr_destroy(&clock);
+    if (models_scan(m, e) || models_start(m, e)) {
+        models_close(m);
+        return -1;
+    }
+    *out = m;
+    return 0;
+}
+
+void models_shut(struct models *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    m->closing = true;
+    pthread_cond_signal(&m->news);
+    pthread_mutex_unlock(&m->mutex);
+    models_send_away(m, 1e18, "the server is ending and takes no more requests");
+}
+
+void models_close(struct models *m)
+{
+    if (!m)
+        return;
+    models_shut(m);
+    if (m->running)
+        pthread_join(m->thread, NULL);
+    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
+        engine_close(f->engine);
+        embedder_close(f->embedder);
+        loaded_close(f->loaded);
+    }
+    models_free_list(m);
+    pthread_mutex_destroy(&m->mutex);
+    pthread_cond_destroy(&m->news);
+    mem_free(m);
+}

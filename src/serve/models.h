@@ -1,0 +1,167 @@
+/* The models behind one port. Each can be in memory in two forms, loaded when first asked for: one that
+ * writes (an engine) and one that makes vectors (an embedder). A form is what is loaded, counted and unloaded:
+ *
+ *   AWAY -> WANTED -> LOADING -> READY -> LEAVING -> AWAY
+ *
+ * One thread loads and unloads, one form after the other, first come, first served; neither the event loop nor a
+ * worker ever waits for it. Whoever asks for a form that is not READY leaves a `struct model_wait`, and is told.
+ * When memory is short, the form that was used longest ago goes; one that is in use becomes LEAVING: it takes no
+ * new users, ends when the last one has gone, and so two busy models with room for one take turns. */
+#pragma once
+
+#include "run/embedder.h"
+#include "run/engine.h"
+#include "run/loaded.h"
+#include "serve/failure.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+enum form_kind { FORM_WRITER, FORM_VECTORS, FORMS };
+enum form_state { FORM_AWAY, FORM_WANTED, FORM_LOADING, FORM_READY, FORM_LEAVING };
+
+#define MODELS_KEEP_FOREVER (-1.0)
+#define MODELS_KEEP_DEFAULT (-2.0) /* as the options say */
+
+/* The users of a READY or LEAVING form read `of`, `loaded`, `engine` and `embedder`; all else is guarded by the
+ * mutex of struct models. */
+struct form {
+    struct served *of;
+    enum form_kind kind;
+    enum form_state state;
+    struct loaded *loaded;
+    struct engine *engine;     /* FORM_WRITER */
+    struct embedder *embedder; /* FORM_VECTORS */
+    uint32_t users;
+    uint64_t bytes;   /* while in memory: as the device says; after that: what it took the last time */
+    double keep;      /* seconds that it stays after its last use; < 0 = for ever */
+    double last_used; /* on the monotonic clock */
+    struct model_wait *waiting, **waiting_end;
+    uint32_t waiters;
+    struct form *next_wanted;
+};
+
+/* What the header of a file says; read without loading it. */
+struct served_facts {
+    bool known;               /* false: the file could not be read */
+    char family[64];          /* the architecture */
+    const char *type;         /* the type that most of the weights have */
+    uint32_t context;         /* tokens that a request can have */
+    uint32_t trained;         /* and that it was made for */
+    uint32_t width;           /* of a vector */
+    uint64_t parameters;      /* values of all weights */
+    uint64_t bytes;           /* of the files */
+    uint64_t kv_bytes;        /* of a token, about */
+    bool encoder;             /* makes vectors only */
+    bool can_chat;            /* has a template */
+    bool can_call, can_think; /* the template knows of tools, of reasoning */
+    bool can_insert;          /* can fill in the middle: known once it was loaded */
+    time_t modified;
+};
+
+struct served {
+    char *name, *path;
+    bool listed; /* false: taken from the list, and nobody new gets it */
+    struct served_facts facts;
+    struct form forms[FORMS];
+    struct served *next;
+};
+
+/* In the hands of whoever waits, from models_take until `ready` is called. */
+struct model_wait {
+    struct form *form;      /* the form, whose user this is now; NULL: `failure` says why not */
+    struct failure failure; /* is cleared by models_take */
+    struct err why;         /* where loading failed: for the operator, with paths */
+    double since;
+    struct model_wait *next;
+    /* Called by another thread, once, without a lock held. */
+    void (*ready)(struct model_wait *w);
+};
+
+struct model_list {
+    struct model_item {
+        char *name, *path;
+    } * items; /* (count) */
+    size_t count;
+};
+
+struct models_options {
+    uint64_t memory; /* bytes that all models together may take; 0 = what is free when the program starts */
+    double keep;     /* seconds that an unused model stays; MODELS_KEEP_FOREVER */
+    double patience; /* seconds that a request waits for its model */
+    uint32_t ctx;    /* 0 = the model's own, at most LOADED_CTX */
+    struct engine_options engine;
+    uint32_t texts; /* that one step embeds */
+    /* Both run on the thread of the models, or in models_open. The list: what there is, in order; on an error the old one
+     * stays. */
+    int (*list)(void *arg, struct model_list *out, struct err *e);
+    int (*open)(void *arg, struct loaded **out, const char *path, const struct loaded_options *o,
+                struct err *e);
+    void *arg;
+};
+
+struct models {
+    const struct models_options *o;
+    uint64_t room; /* bytes */
+    pthread_t thread;
+    bool running;
+    /* guarded by the mutex */
+    pthread_mutex_t mutex;
+    pthread_cond_t news; /* for the thread */
+    struct served *all, **all_end;
+    struct form *wanted, **wanted_end;
+    bool closing, rescan;
+    struct models_stats {
+        uint64_t loads, unloads, failures; /* of forms */
+        uint32_t loaded;
+        uint64_t bytes;             /* in memory now */
+        struct engine_stats engine; /* of all engines, those that are gone too */
+        struct embedder_stats embedder;
+    } stats;
+};
+
+int models_open(struct models **out, const struct models_options *o, struct err *e);
+/* No more loads: whoever waits is told so. Users keep what they have. */
+void models_shut(struct models *m);
+/* After the last user has gone. */
+void models_close(struct models *m);
+
+enum taken { TAKEN_NONE, TAKEN_NOW, TAKEN_LATER };
+/* The form of the model of this name ("name:latest" too; NULL or "": the first that has such a form). NONE: the
+ * failure is set; LATER: w->ready will be called. FORM_WRITER of an encoder is refused; `any`: then its vectors. */
+struct model_want {
+    const char *name;
+    enum form_kind kind;
+    bool any; /* only the tokenizer is needed */
+};
+enum taken models_take(struct models *m, const struct model_want *want, struct model_wait *w);
+/* keep: for how long it stays if nobody comes, MODELS_KEEP_DEFAULT. */
+void models_drop(struct models *m, struct form *f, double keep);
+/* Takes back a wait; false: it is ready, or will be in a moment. */
+bool models_unwait(struct models *m, struct model_wait *w);
+/* Those that have waited for longer than the patience, and the draining of the queue. Once a second or so. */
+void models_expire(struct models *m, double now);
+/* Unloads a model as soon as nobody uses it (NULL: all). How many forms that are; -1: there is no such model. */
+int models_stop(struct models *m, const char *name);
+void models_rescan(struct models *m);
+/* Loads the first model, or says why not: for the start of a server with a model that was named. */
+int models_preload(struct models *m, struct err *e);
+
+/* What there is. Between lock and unlock the list and the states do not change; the names hold for good. */
+const struct served *models_lock(struct models *m);
+void models_unlock(struct models *m);
+const struct served *models_find(struct models *m, const char *name, size_t n); /* locked */
+const char *models_state(const struct served *s);                               /* locked; "loaded", ... */
+void models_stats(struct models *m, struct models_stats *out);
+bool models_stuck(struct models *m, double seconds); /* an engine that has work has not moved for so long */
+
+/* ---- what there is (models_list.c) ---- */
+int model_list_add(struct model_list *l, const char *name, const char *path, struct err *e);
+void model_list_free(struct model_list *l);
+/* All models of a folder: files *.gguf (of a split one the first) and folders with safetensors. */
+int model_list_folder(struct model_list *l, const char *folder, struct err *e);
+/* The last part of a path without ".gguf" and the number of a split. */
+char *model_name(const char *path);
+int served_facts_read(struct served_facts *f, const char *path, uint32_t ctx, struct err *e);

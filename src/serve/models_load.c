@@ -1,0 +1,285 @@
+/* The thread that loads and unloads, and who has to go when memory is short. */
+#define _GNU_SOURCE
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "serve/models_own.h"
+
+#include <string.h>
+
+/* ---- the queue of what is wanted ---- */
+
+void models_want(struct models *m, struct form *f)
+{
+    f->state = FORM_WANTED;
+    f->next_wanted = NULL;
+    *m->wanted_end = f;
+    m->wanted_end = &f->next_wanted;
+}
+
+static struct form *models_unwant(struct models *m)
+{
+    struct form *f = m->wanted;
+    if (!(m->wanted = f->next_wanted))
+        m->wanted_end = &m->wanted;
+    return f;
+}
+
+/* ---- room ---- */
+
+/* What the form took the last time, or about what it will take. */
+static uint64_t models_need(const struct models *m, const struct form *f)
+{
+    const struct served_facts *k = &f->of->facts;
+    if (f->bytes)
+        return f->bytes;
+    uint64_t seqs = f->kind == FORM_VECTORS ? m->o->texts : m->o->engine.slots;
+    return k->bytes + k->kv_bytes * k->context * (seqs ? seqs : 1);
+}
+
+/* Who goes when memory is short: the one used longest ago, rather one that nobody uses. */
+static struct form *models_victim(const struct models *m)
+{
+    struct form *best = NULL;
+    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
+        if (f->state != FORM_READY)
+            continue;
+        bool idler = best && !f->users && best->users, same = best && !f->users == !best->users;
+        if (!best || idler || (same && f->last_used < best->last_used))
+            best = f;
+    }
+    return best;
+}
+
+/* Whether there is room for the form. If not, somebody who will make some is sent away. */
+static bool models_has_room(struct models *m, const struct form *f)
+{
+    uint64_t need = models_need(m, f), used = models_used(m), leaving = 0;
+    if (!used || used + need <= m->room)
+        return true;
+    for (const struct form *x = models_next(m, NULL); x; x = models_next(m, x))
+        leaving += x->state == FORM_LEAVING ? x->bytes : 0;
+    for (struct form *v; used - leaving && used - leaving + need > m->room && (v = models_victim(m));) {
+        v->state = FORM_LEAVING;
+        leaving += v->bytes;
+        log_debug("%s makes room for %s", v->of->name, f->of->name);
+    }
+    return false;
+}
+
+/* Nobody needs the room any more: those that are still here may stay. */
+static struct model_wait *models_stay(struct models *m)
+{
+    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
+        if (f->state == FORM_LEAVING && f->loaded) {
+            f->state = FORM_READY;
+            if (f->waiters)
+                return form_waits(f);
+        }
+    return NULL;
+}
+
+/* ---- loading and unloading: the thread's; each is called with the mutex held and lets go of it meanwhile ---- */
+
+static void models_unload(struct models *m, struct form *f)
+{
+    struct form was = *f;
+    f->state = FORM_LEAVING;
+    models_add_stats(&m->stats, f);
+    m->stats.engine.pages = m->stats.engine.pages_free = 0;
+    m->stats.unloads++;
+    f->loaded = NULL;
+    f->engine = NULL;
+    f->embedder = NULL;
+    pthread_mutex_unlock(&m->mutex);
+    engine_close(was.engine);
+    embedder_close(was.embedder);
+    loaded_close(was.loaded);
+    log_info("%s is unloaded", f->of->name);
+    pthread_mutex_lock(&m->mutex);
+    f->state = FORM_AWAY;
+    if (f->waiters)
+        models_want(m, f);
+}
+
+/* Opens what the form needs. The form is LOADING: only this thread touches it. */
+static int models_read(struct models *m, struct form *f, struct err *e)
+{
+    const struct served_facts *k = &f->of->facts;
+    struct loaded_options o = {.hidden = f->kind == FORM_VECTORS, .runner.ctx = k->context};
+    if (!k->known) /* says what is wrong with it, or it has been mended */
+        if (served_facts_read(&f->of->facts, f->of->path, m->o->ctx, e))
+            return -1;
+    if (f->kind == FORM_VECTORS)
+        embedder_runner(&o.runner, !k->encoder, k->context, m->o->texts ? m->o->texts : 1);
+    else
+        o.runner.seqs = m->o->engine.slots;
+    if (m->o->open(m->o->arg, &f->loaded, f->of->path, &o, e))
+        return -1;
+    return f->kind == FORM_VECTORS ? embedder_open(&f->embedder, f->loaded, e)
+                                   : engine_open(&f->engine, f->loaded, &m->o->engine, e);
+}
+
+static void models_measure(struct models *m, struct form *f)
+{
+    struct device_memory d;
+    const struct device *device = f->loaded->runner->device;
+    device->ops->memory(device, &d);
+    f->bytes = d.weights + d.kv + d.scratch;
+    const struct tokenizer *t = f->loaded->tokenizer;
+    f->of->facts.can_insert = t && tokenizer_id(t, TOK_FIM_MID) >= 0;
+    if (!m->o->memory && strcmp(device->ops->name, "cpu") != 0)
+        m->room = models_used(m) + d.free;
+}
+
+/* Says to all who wait why there is no model. A client sees no path. */
+static void models_refuse(struct form *f, struct model_wait *all, const struct err *e)
+{
+    bool large = e->code == ERR_RESOURCE;
+    log_warn("%s cannot be loaded: %s", f->of->name, e->text);
+    for (struct model_wait *w = all; w; w = w->next) {
+        w->why = *e;
+        failure_set(&w->failure, 500, "model_load_failed", "model", "the model '%s' cannot be loaded: %s",
+                    log_safe(f->of->name),
+                    large ? "there is not enough memory" : "its file is damaged or not supported");
+    }
+}
+
+static void models_load(struct models *m, struct form *f)
+{
+    struct err e = {0};
+    f->state = FORM_LOADING;
+    f->bytes = models_need(m, f);
+    pthread_mutex_unlock(&m->mutex);
+    double start = clock_now();
+    int failed = models_read(m, f, &e);
+    if (failed) {
+        loaded_close(f->loaded);
+        f->loaded = NULL;
+    }
+    pthread_mutex_lock(&m->mutex);
+    f->state = failed ? FORM_AWAY : FORM_READY;
+    f->keep = m->o->keep;
+    f->last_used = clock_now();
+    if (failed) {
+        f->bytes = 0;
+        m->stats.failures++;
+    } else {
+        models_measure(m, f);
+        m->stats.loads++;
+        log_info("%s is loaded%s: %.2f GB in %.1f s", f->of->name,
+                 f->kind == FORM_VECTORS ? " for vectors" : "", 1e-9 * (double)f->bytes,
+                 f->last_used - start);
+    }
+    struct model_wait *all = form_waits(f);
+    pthread_mutex_unlock(&m->mutex);
+    if (failed)
+        models_refuse(f, all, &e);
+    waits_tell(all);
+    pthread_mutex_lock(&m->mutex);
+}
+
+/* ---- the thread ---- */
+
+static void models_do_rescan(struct models *m)
+{
+    struct err e = {0};
+    m->rescan = false;
+    pthread_mutex_unlock(&m->mutex);
+    if (models_scan(m, &e))
+        log_warn("the list of models stays as it was: %s", e.text);
+    pthread_mutex_lock(&m->mutex);
+}
+
+/* When the form has to go, if nobody comes; INFINITY = never. */
+static bool form_is_due(const struct form *f, double now, double *when)
+{
+    if (f->users || !f->loaded || (f->state != FORM_READY && f->state != FORM_LEAVING))
+        return false;
+    if (f->state == FORM_LEAVING || !f->of->listed)
+        return true;
+    if (f->keep < 0)
+        return false;
+    double at = f->last_used + f->keep;
+    *when = at < *when ? at : *when;
+    return now >= at;
+}
+
+/* Unloads one form that is due. *when: when to look again. */
+static bool models_retire(struct models *m, double *when)
+{
+    double now = clock_now();
+    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
+        if (form_is_due(f, now, when)) {
+            models_unload(m, f);
+            return true;
+        }
+    return false;
+}
+
+/* Loads the first that is wanted; false: it has to wait for room. */
+static bool models_serve_first(struct models *m)
+{
+    struct form *f = m->wanted;
+    if (!f)
+        return false;
+    if (!f->waiters) { /* all have given up */
+        models_unwant(m)->state = FORM_AWAY;
+        for (struct model_wait *all; !m->wanted && (all = models_stay(m));) {
+            pthread_mutex_unlock(&m->mutex);
+            waits_tell(all);
+            pthread_mutex_lock(&m->mutex);
+        }
+        return true;
+    }
+    uint64_t need = models_need(m, f), most = m->o->memory;
+    if (most && need > most) {
+        struct err e = {0};
+        models_unwant(m)->state = FORM_AWAY;
+        err_set(&e, ERR_RESOURCE, "it needs %.2f GB and --memory allows %.2f GB", 1e-9 * (double)need,
+                1e-9 * (double)most);
+        struct model_wait *all = form_waits(f);
+        m->stats.failures++;
+        pthread_mutex_unlock(&m->mutex);
+        models_refuse(f, all, &e);
+        waits_tell(all);
+        pthread_mutex_lock(&m->mutex);
+        return true;
+    }
+    if (!models_has_room(m, f))
+        return false;
+    models_load(m, models_unwant(m));
+    return true;
+}
+
+/* Until there is news, or something falls due. */
+static void models_sleep(struct models *m, double when)
+{
+    if (when > 1e17) {
+        pthread_cond_wait(&m->news, &m->mutex);
+        return;
+    }
+    struct timespec at = {.tv_sec = (time_t)when, .tv_nsec = (long)(1e9 * (when - (double)(time_t)when))};
+    pthread_cond_timedwait(&m->news, &m->mutex, &at);
+}
+
+void *models_thread(void *arg)
+{
+    struct models *m = arg;
+    pthread_mutex_lock(&m->mutex);
+    while (!m->closing) {
+        double when = 1e18;
+        if (m->rescan)
+            models_do_rescan(m);
+        else if (!models_retire(m, &when) && !models_serve_first(m)) {
+            /* making room may just have made something due */
+            bool due = false;
+            for (struct form *f = models_next(m, NULL); f && !due; f = models_next(m, f))
+                due = form_is_due(f, clock_now(), &when);
+            if (!due)
+                models_sleep(m, when);
+        }
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return NULL;
+}

@@ -1,0 +1,22 @@
+/* What the files of struct models share: models.c has what everybody calls, models_load.c the thread that loads and
+ * unloads, models_list.c the list. The mutex is held by whoever calls these, unless they say otherwise. */
+#pragma once
+
+#include "serve/models.h"
+
+/* The next form of all, in order; start with NULL. */
+struct form *models_next(const struct models *m, const struct form *f);
+uint64_t models_used(const struct models *m);
+void models_add_stats(struct models_stats *sum, const struct form *f);
+
+/* All who wait, as a list of their own. Where the form is ready, they are its users now. */
+struct model_wait *form_waits(struct form *f);
+void waits_tell(struct model_wait *all); /* the mutex is not held: they may call back */
+
+/* Puts a form at the end of those to be loaded. */
+void models_want(struct models *m, struct form *f);
+void *models_thread(void *arg);
+
+/* Reads the list anew; the mutex is not held. */
+int models_scan(struct models *m, struct err *e);
+void models_free_list(struct models *m);

@@ -1,0 +1,22 @@
+/* Ollama's API, for the programs that speak only that. Requests are brought into OpenAI's shape and then go the same way as
+ * those; replies are lines of JSON. */
+#pragma once
+
+#include "base/json.h"
+#include "serve/own.h"
+
+extern const struct teller ollama_chat_teller, ollama_generate_teller, ollama_teller;
+
+void ollama_version(struct conn *c);
+void ollama_tags(struct conn *c);
+void ollama_ps(struct conn *c);
+void ollama_refuse(struct conn *c);
+void ollama_show(struct answer *a);
+void ollama_chat(struct answer *a);
+void ollama_generate(struct answer *a);
+void ollama_embed(struct answer *a);      /* /api/embed: many texts */
+void ollama_embeddings(struct answer *a); /* /api/embeddings: one, the older shape */
+
+/* The model that a body names: `model`, or `name` as older programs say. NULL = none. */
+const char *ollama_model(const json_t *body);
+void ollama_time(struct json *j, const char *key, double seconds_from_now);

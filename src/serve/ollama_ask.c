@@ -1,0 +1,324 @@
+/* Ollama's requests. Runs on a worker. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/num.h"
+#include "serve/field.h"
+#include "serve/ollama.h"
+#include "serve/vectors.h"
+
+#include <string.h>
+
+enum { OLLAMA_MOST = 1 << 24 }; /* tokens: as many as there is room for */
+
+const char *ollama_model(const json_t *body)
+{
+    const char *model = field_text(body, "model");
+    return model ? model : field_text(body, "name");
+}
+
+/* ---- options ---- */
+
+/* 300, "5m", "-1": seconds. */
+static int ollama_keep(struct answer *a, const json_t *body)
+{
+    const json_t *v = json_object_get(body, "keep_alive");
+    const char *text = json_string_value(v);
+    double seconds = json_number_value(v);
+    if (!v)
+        return 0;
+    if (!json_is_number(v) && !(text && num_duration(text, strlen(text), &seconds)))
+        return answer_fail(a, 400, "keep_alive",
+                           "keep_alive has to be seconds, or a time such as 5m; -1 = for ever");
+    a->keep = seconds < 0 ? MODELS_KEEP_FOREVER : seconds;
+    return 0;
+}
+
+/* Moves a field to another object under another name. */
+static void ollama_move(json_t *to, const char *name, json_t *from, const char *old)
+{
+    json_t *v = json_object_get(from, old);
+    if (v && !json_is_null(v))
+        json_object_set(to, name, v);
+}
+
+static void ollama_options(json_t *out, json_t *options)
+{
+    static const char *const names[][2] = {
+        {"temperature", "temperature"},
+        {"top_k", "top_k"},
+        {"top_p", "top_p"},
+        {"min_p", "min_p"},
+        {"typical_p", "typical_p"},
+        {"seed", "seed"},
+        {"stop", "stop"},
+        {"repeat_penalty", "repeat_penalty"},
+        {"repeat_last_n", "repeat_last_n"},
+        {"presence_penalty", "presence_penalty"},
+        {"frequency_penalty", "frequency_penalty"},
+        {"mirostat", "mirostat"},
+        {"mirostat_tau", "mirostat_tau"},
+        {"mirostat_eta", "mirostat_eta"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        ollama_move(out, names[i][1], options, names[i][0]);
+    int64_t most = field_int(options, "num_predict", -1);
+    json_object_set_new(out, "max_tokens", json_integer(most > 0 ? most : OLLAMA_MOST));
+}
+
+/* "json", or a schema. */
+static int ollama_format(struct answer *a, json_t *out, const json_t *body)
+{
+    json_t *format = json_object_get(body, "format");
+    const char *word = json_string_value(format);
+    json_t *made = NULL;
+    if (!format || (word && !*word))
+        return 0;
+    if (word && !strcmp(word, "json"))
+        made = json_pack("{s:s}", "type", "json_object");
+    else if (json_is_object(format))
+        made = json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", format);
+    if (!made)
+        return answer_fail(a, 400, "format", "format has to be 'json' or a schema");
+    return json_object_set_new(out, "response_format", made);
+}
+
+/* think: true, false, or how hard. */
+static void ollama_think(json_t *out, const json_t *body)
+{
+    const json_t *think = json_object_get(body, "think");
+    const char *word = json_string_value(think);
+    if (!think)
+        return;
+    if (word)
+        json_object_set_new(out, "reasoning_effort", json_string(word));
+    json_object_set_new(out, "chat_template_kwargs",
+                        json_pack("{s:b}", "enable_thinking", word || json_is_true(think)));
+}
+
+static int ollama_common(struct answer *a, json_t *out, const json_t *body)
+{
+    json_t *options = json_object_get(body, "options"), *stream = json_object_get(body, "stream");
+    if (options)
+        field_drop_nulls(options);
+    ollama_options(out, options);
+    ollama_think(out, body);
+    json_object_set_new(out, "stream", json_boolean(!stream || json_is_true(stream)));
+    return ollama_format(a, out, body);
+}
+
+/* ---- chat ---- */
+
+/* A call's arguments are an object here and a text there. */
+static int ollama_calls(json_t *message)
+{
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    size_t i;
+    json_array_foreach(calls, i, call)
+    {
+        json_t *function = json_object_get(call, "function");
+        const json_t *arguments = json_object_get(function, "arguments");
+        struct buf text = {0};
+        if (!json_is_object(arguments))
+            continue;
+        size_t n = json_dumpb(arguments, NULL, 0, JSON_COMPACT);
+        char *to = buf_reserve(&text, n);
+        if (to)
+            text.len = json_dumpb(arguments, to, n, JSON_COMPACT);
+        int failed = !to || json_object_set_new(function, "arguments", json_stringn(text.data, text.len));
+        buf_free(&text);
+        if (failed)
+            return -1;
+        json_object_set_new(call, "type", json_string("function"));
+    }
+    return 0;
+}
+
+static int ollama_message(struct answer *a, json_t *message, size_t at)
+{
+    if (json_array_size(json_object_get(message, "images")))
+        return answer_fail(a, 400, "messages", "messages[%zu] has images; this model reads only text", at);
+    if (ollama_calls(message))
+        return answer_fail(a, 503, NULL, "out of memory");
+    ollama_move(message, "reasoning_content", message, "thinking");
+    ollama_move(message, "name", message, "tool_name");
+    return 0;
+}
+
+/* Without anything to answer the model is only loaded, or unloaded: a whole reply. */
+static void ollama_only_load(struct answer *a, bool chat, bool unload)
+{
+    struct json j = {.out = &a->reply};
+    json_begin(&j, '{');
+    json_key(&j, "model");
+    json_str(&j, unload ? ollama_model(a->request) : a->model->of->name);
+    ollama_time(&j, "created_at", 0);
+    if (chat) {
+        json_key(&j, "message");
+        json_begin(&j, '{');
+        json_key(&j, "role");
+        json_str(&j, "assistant");
+        json_key(&j, "content");
+        json_str(&j, "");
+        json_end(&j, '}');
+    } else {
+        json_key(&j, "response");
+        json_str(&j, "");
+    }
+    json_key(&j, "done");
+    json_bool(&j, true);
+    json_key(&j, "done_reason");
+    json_str(&j, unload ? "unload" : "load");
+    json_end(&j, '}');
+}
+
+/* A request with nothing to answer, which lets go of the model (keep_alive 0), must not load it first. True: it is
+ * answered, or the model is not there yet. */
+static bool ollama_is_through(struct answer *a, bool chat, bool empty)
+{
+    static const struct field fields[] = {
+        {"options", FIELD_OBJECT, 0, 1e6},
+        {"stream", FIELD_BOOL, 0, 0},
+        {"think", FIELD_BOOL | FIELD_TEXT, 0, 0},
+        {"messages", FIELD_LIST, 0, 4096},
+        {"prompt", FIELD_TEXT, 0, 0},
+        {"suffix", FIELD_TEXT, 0, 0},
+        {"system", FIELD_TEXT, 0, 0},
+        {"raw", FIELD_BOOL, 0, 0},
+    };
+    const char *name, *bad;
+    struct err e = {0};
+    if (field_check(a->request, fields, sizeof fields / sizeof *fields, &bad, &e))
+        answer_fail(a, 400, bad, "%s", e.text);
+    if (a->failure.status || ollama_keep(a, a->request))
+        return true;
+    name = ollama_model(a->request);
+    if (empty && a->keep == 0 && name) {
+        if (models_stop(a->server->models, name) < 0)
+            failure_set(&a->failure, 404, "model_not_found", "model", "model '%s' not found", log_safe(name));
+        else
+            ollama_only_load(a, chat, true);
+        return true;
+    }
+    if (work_model(a, ROUTE_WRITER))
+        return true;
+    if (empty)
+        ollama_only_load(a, chat, false);
+    return empty;
+}
+
+void ollama_chat(struct answer *a)
+{
+    json_t *body = ask_body(a), *messages = json_object_get(body, "messages"), *m;
+    size_t i;
+    json_decref(body); /* the answer keeps it */
+    if (!body || ollama_is_through(a, true, !json_array_size(messages)))
+        return;
+    json_t *made = json_object();
+    int failed = ollama_common(a, made, body);
+    json_array_foreach(messages, i, m) failed = failed || ollama_message(a, m, i);
+    ollama_move(made, "messages", body, "messages");
+    ollama_move(made, "tools", body, "tools");
+    if (failed)
+        json_decref(made);
+    else
+        ask_as(a, made, ask_chat);
+}
+
+/* ---- generate: a prompt, as it is or as a user's message ---- */
+
+void ollama_generate(struct answer *a)
+{
+    json_t *body = ask_body(a);
+    const char *prompt = field_text(body, "prompt"), *system = field_text(body, "system"),
+               *suffix = field_text(body, "suffix");
+    bool middle = suffix && *suffix;
+    json_decref(body); /* the answer keeps it */
+    if (!body || ollama_is_through(a, false, (!prompt || !*prompt) && !middle))
+        return;
+    json_t *made = json_object();
+    bool plain = field_bool(body, "raw") || middle || !a->model->loaded->chat;
+    int failed = ollama_common(a, made, body);
+    if (!failed && json_array_size(json_object_get(body, "images")))
+        failed = answer_fail(a, 400, "images", "this model reads only text");
+    if (failed) {
+        json_decref(made);
+        return;
+    }
+    if (plain) {
+        json_object_set_new(made, "prompt", json_string(prompt ? prompt : ""));
+        if (middle)
+            ollama_move(made, "suffix", body, "suffix");
+    } else {
+        json_t *messages = json_array();
+        if (system && *system)
+            json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", prompt));
+        json_object_set_new(made, "messages", messages);
+    }
+    ask_as(a, made, plain ? ask_completion : ask_chat);
+}
+
+/* ---- vectors ---- */
+
+static void ollama_vector(struct json *j, const float *v, size_t n)
+{
+    json_begin(j, '[');
+    for (size_t i = 0; i < n; i++)
+        json_f32(j, v[i]);
+    json_end(j, ']');
+}
+
+static int ollama_embed_read(struct answer *a, const char *param)
+{
+    static const struct field fields[] = {{"truncate", FIELD_BOOL, 0, 0}};
+    const json_t *body = a->request, *cut = json_object_get(body, "truncate");
+    const char *name;
+    struct err e = {0};
+    if (field_check(body, fields, 1, &name, &e))
+        return answer_fail(a, 400, name, "%s", e.text);
+    if (ollama_keep(a, body))
+        return -1;
+    return vectors_read(a, json_object_get(body, param), param, !json_is_false(cut));
+}
+
+void ollama_embed(struct answer *a)
+{
+    const struct vectors *v = a->vectors;
+    struct json j = {.out = &a->reply};
+    if (!a->stage) {
+        if (!ollama_embed_read(a, "input"))
+            vectors_submit(a, "input", false);
+        return;
+    }
+    if (!vectors_done(a))
+        return;
+    json_begin(&j, '{');
+    json_key(&j, "model");
+    json_str(&j, a->model->of->name);
+    json_key(&j, "embeddings");
+    json_begin(&j, '[');
+    for (size_t i = 0; i < v->count; i++)
+        ollama_vector(&j, v->out + i * v->width, v->width);
+    json_end(&j, ']');
+    json_key(&j, "total_duration");
+    json_uint(&j, (uint64_t)(1e9 * (clock_now() - a->begun)));
+    json_key(&j, "load_duration");
+    json_uint(&j, (uint64_t)(1e9 * (a->got - a->begun)));
+    json_key(&j, "prompt_eval_count");
+    json_uint(&j, v->tokens);
+    json_end(&j, '}');
+}
+
+void ollama_embeddings(struct answer *a)
+{
+    struct json j = {.out = &a->reply};
+    if (!a->stage) {
+        if (!ollama_embed_read(a, "prompt"))
+            vectors_submit(a, "prompt", false);
+    } else if (vectors_done(a)) {
+        json_begin(&j, '{');
+        json_key(&j, "embedding");
+        ollama_vector(&j, a->vectors->out, a->vectors->width);
+        json_end(&j, '}');
+    }
+}

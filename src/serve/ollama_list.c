@@ -1,0 +1,253 @@
+/* Ollama's API, what there is: version, tags, ps, show; and a clear no for what is not done here. */
+#define _GNU_SOURCE
+#include "base/clock.h"
+#include "base/json.h"
+#include "serve/field.h"
+#include "serve/ollama.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Programs compare this with what they need: the version of Ollama whose API this is. */
+#define OLLAMA_VERSION "0.12.6"
+
+void ollama_time(struct json *j, const char *key, double seconds_from_now)
+{
+    struct timespec now;
+    struct tm tm;
+    char text[64];
+    clock_gettime(CLOCK_REALTIME, &now);
+    time_t t = now.tv_sec + (time_t)seconds_from_now;
+    gmtime_r(&t, &tm);
+    size_t n = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(text + n, sizeof text - n, ".%09ldZ", now.tv_nsec);
+    json_key(j, key);
+    json_str(j, text);
+}
+
+static void ollama_modified(struct json *j, time_t t)
+{
+    struct tm tm;
+    char text[64];
+    gmtime_r(&t, &tm);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    json_key(j, "modified_at");
+    json_str(j, text);
+}
+
+/* 134515008 to "134.52M". */
+static void ollama_size(uint64_t parameters, char *out, size_t size)
+{
+    static const struct {
+        double unit;
+        const char *name;
+    } units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}, {1, ""}};
+    int i = 0;
+    while (units[i].unit > 1 && (double)parameters < units[i].unit)
+        i++;
+    snprintf(out, size, "%.*f%s", i < 3 ? 2 : 0, (double)parameters / units[i].unit, units[i].name);
+}
+
+static void ollama_details(struct json *j, const struct served *s)
+{
+    char size[32];
+    ollama_size(s->facts.parameters, size, sizeof size);
+    size_t n = strlen(s->path);
+    json_key(j, "details");
+    json_begin(j, '{');
+    json_key(j, "parent_model");
+    json_str(j, "");
+    json_key(j, "format");
+    json_str(j, n > 5 && !strcmp(s->path + n - 5, ".gguf") ? "gguf" : "safetensors");
+    json_key(j, "family");
+    json_str(j, s->facts.family);
+    json_key(j, "families");
+    json_begin(j, '[');
+    json_str(j, s->facts.family);
+    json_end(j, ']');
+    json_key(j, "parameter_size");
+    json_str(j, size);
+    json_key(j, "quantization_level");
+    json_str(j, s->facts.type);
+    json_end(j, '}');
+}
+
+/* What tells one file from another. Ollama has the hash of the bytes here; programs only compare it, and reading them all
+ * would take minutes: so it is one of the name, the size and the time. */
+static void ollama_digest(struct json *j, const struct served *s)
+{
+    char text[65];
+    for (int part = 0; part < 4; part++) {
+        uint64_t h = 14695981039346656037u + (uint64_t)part;
+        const uint64_t figures[] = {s->facts.bytes, (uint64_t)s->facts.modified, s->facts.parameters};
+        for (const char *c = s->name; *c; c++)
+            h = (h ^ (unsigned char)*c) * 1099511628211u;
+        for (size_t i = 0; i < 3; i++)
+            for (int b = 0; b < 64; b += 8)
+                h = (h ^ (figures[i] >> b & 255)) * 1099511628211u;
+        snprintf(text + 16 * part, 17, "%016" PRIx64, h);
+    }
+    json_key(j, "digest");
+    json_str(j, text);
+}
+
+static void ollama_name(struct json *j, const struct served *s)
+{
+    json_key(j, "name");
+    json_str(j, s->name);
+    json_key(j, "model");
+    json_str(j, s->name);
+}
+
+void ollama_version(struct conn *c)
+{
+    struct buf out = {0};
+    buf_str(&out, "{\"version\":\"" OLLAMA_VERSION "\"}");
+    route_json(c, 200, &out);
+}
+
+void ollama_tags(struct conn *c)
+{
+    struct buf out = {0};
+    struct json j = {.out = &out};
+    json_begin(&j, '{');
+    json_key(&j, "models");
+    json_begin(&j, '[');
+    for (const struct served *s = models_lock(c->server->models); s; s = s->next) {
+        if (!s->listed || !s->facts.known)
+            continue;
+        json_begin(&j, '{');
+        ollama_name(&j, s);
+        ollama_modified(&j, s->facts.modified);
+        json_key(&j, "size");
+        json_uint(&j, s->facts.bytes);
+        ollama_digest(&j, s);
+        ollama_details(&j, s);
+        json_end(&j, '}');
+    }
+    models_unlock(c->server->models);
+    json_end(&j, ']');
+    json_end(&j, '}');
+    route_json(c, 200, &out);
+}
+
+/* A form in memory: its size, where it is, and until when. */
+static void ollama_running(struct json *j, const struct form *f, double now)
+{
+    static const double forever = 100.0 * 365 * 86400;
+    const char *device = f->loaded ? f->loaded->runner->device->ops->name : "";
+    double left =
+        f->keep < 0 || f->keep > forever ? forever : (f->users ? now : f->last_used) + f->keep - now;
+    json_begin(j, '{');
+    ollama_name(j, f->of);
+    json_key(j, "size");
+    json_uint(j, f->bytes);
+    json_key(j, "size_vram");
+    json_uint(j, strcmp(device, "cpu") != 0 ? f->bytes : 0);
+    ollama_digest(j, f->of);
+    ollama_details(j, f->of);
+    ollama_time(j, "expires_at", left);
+    json_key(j, "context_length");
+    json_uint(j, f->of->facts.context);
+    json_key(j, "device");
+    json_str(j, device);
+    json_key(j, "kind");
+    json_str(j, f->kind == FORM_VECTORS ? "vectors" : "text");
+    json_key(j, "users");
+    json_uint(j, f->users);
+    json_end(j, '}');
+}
+
+void ollama_ps(struct conn *c)
+{
+    struct buf out = {0};
+    struct json j = {.out = &out};
+    double now = clock_now();
+    json_begin(&j, '{');
+    json_key(&j, "models");
+    json_begin(&j, '[');
+    for (const struct served *s = models_lock(c->server->models); s; s = s->next)
+        for (int i = 0; i < FORMS; i++)
+            if (s->forms[i].state == FORM_READY || s->forms[i].state == FORM_LEAVING)
+                ollama_running(&j, &s->forms[i], now);
+    models_unlock(c->server->models);
+    json_end(&j, ']');
+    json_end(&j, '}');
+    route_json(c, 200, &out);
+}
+
+static void ollama_info(struct json *j, const struct served_facts *k)
+{
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {{"context_length", k->trained}, {"embedding_length", k->width}};
+    json_key(j, "model_info");
+    json_begin(j, '{');
+    json_key(j, "general.architecture");
+    json_str(j, k->family);
+    json_key(j, "general.parameter_count");
+    json_uint(j, k->parameters);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char key[128];
+        snprintf(key, sizeof key, "%s.%s", k->family, rows[i].name);
+        json_key(j, key);
+        json_uint(j, rows[i].value);
+    }
+    json_end(j, '}');
+}
+
+static void ollama_capabilities(struct json *j, const struct served_facts *k)
+{
+    json_key(j, "capabilities");
+    json_begin(j, '[');
+    json_str(j, k->encoder ? "embedding" : "completion");
+    if (k->can_insert)
+        json_str(j, "insert");
+    if (k->can_call)
+        json_str(j, "tools");
+    if (k->can_think)
+        json_str(j, "thinking");
+    json_end(j, ']');
+}
+
+void ollama_show(struct answer *a)
+{
+    struct models *m = a->server->models;
+    struct json j = {.out = &a->reply};
+    json_t *body = ask_body(a);
+    const char *name = ollama_model(body);
+    if (!body)
+        return;
+    models_lock(m);
+    const struct served *s = name ? models_find(m, name, strlen(name)) : NULL;
+    if (s) {
+        json_begin(&j, '{');
+        json_key(&j, "modelfile");
+        json_str(&j, "");
+        json_key(&j, "parameters");
+        json_str(&j, "");
+        json_key(&j, "template");
+        json_str(&j, "");
+        ollama_details(&j, s);
+        ollama_info(&j, &s->facts);
+        ollama_capabilities(&j, &s->facts);
+        ollama_modified(&j, s->facts.modified);
+        json_end(&j, '}');
+    }
+    models_unlock(m);
+    if (!name)
+        answer_fail(a, 400, "model", "model is missing");
+    else if (!s)
+        failure_set(&a->failure, 404, "model_not_found", "model", "model '%s' not found", name);
+    json_decref(body);
+}
+
+void ollama_refuse(struct conn *c)
+{
+    conn_failf(c, 501, NULL,
+               "%s is not done here: models come to this server by its command line, or by a file in its "
+               "folder (--models-dir) and SIGHUP",
+               c->route->path);
+}

@@ -1,0 +1,161 @@
+/* Ollama's replies: a line of JSON for each piece, and one at the end with counts and durations in nanoseconds. */
+#include "base/clock.h"
+#include "format/jsonread.h"
+#include "serve/ollama.h"
+
+static void ollama_begin(const struct answer *a, struct json *j)
+{
+    json_begin(j, '{');
+    json_key(j, "model");
+    json_str(j, a->model->of->name);
+    ollama_time(j, "created_at", 0);
+}
+
+/* Of a piece or of all that was said; a call's arguments are an object here. */
+struct ollama_said {
+    const char *text, *thinking;
+    size_t n, thinking_n;
+    const struct said_call *calls;
+    uint32_t call_count;
+};
+
+static void ollama_calls(struct json *j, const struct ollama_said *s)
+{
+    json_key(j, "tool_calls");
+    json_begin(j, '[');
+    for (uint32_t i = 0; i < s->call_count; i++) {
+        json_t *arguments = said_arguments(&s->calls[i]);
+        json_begin(j, '{');
+        json_key(j, "function");
+        json_begin(j, '{');
+        json_key(j, "name");
+        json_str(j, s->calls[i].name);
+        json_key(j, "arguments");
+        jsonread_write(j, arguments);
+        json_end(j, '}');
+        json_end(j, '}');
+        json_decref(arguments);
+    }
+    json_end(j, ']');
+}
+
+static void ollama_text(struct json *j, bool chat, const struct ollama_said *s)
+{
+    if (chat) {
+        json_key(j, "message");
+        json_begin(j, '{');
+        json_key(j, "role");
+        json_str(j, "assistant");
+    }
+    json_key(j, chat ? "content" : "response");
+    json_strn(j, s->text ? s->text : "", s->n);
+    if (s->thinking_n) {
+        json_key(j, "thinking");
+        json_strn(j, s->thinking, s->thinking_n);
+    }
+    if (chat && s->call_count)
+        ollama_calls(j, s);
+    if (chat)
+        json_end(j, '}');
+}
+
+static void ollama_counts(const struct answer *a, struct json *j)
+{
+    const struct choice *c = &a->choices[0];
+    const struct {
+        const char *name;
+        double seconds;
+    } rows[] = {
+        {"total_duration", clock_now() - a->begun},
+        {"load_duration", a->got - a->begun},
+        {"prompt_eval_duration", c->end.first_seconds - c->end.queued_seconds},
+        {"eval_duration", c->end.seconds - c->end.first_seconds},
+    };
+    json_key(j, "done");
+    json_bool(j, true);
+    json_key(j, "done_reason");
+    json_str(j, c->end.finish == FINISH_LENGTH ? "length" : "stop");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_key(j, rows[i].name);
+        json_uint(j, rows[i].seconds > 0 ? (uint64_t)(1e9 * rows[i].seconds) : 0);
+    }
+    json_key(j, "prompt_eval_count");
+    json_uint(j, a->prompts[0].len);
+    json_key(j, "eval_count");
+    json_uint(j, c->made);
+}
+
+static bool ollama_is_chat(const struct answer *a)
+{
+    return a->route->teller == &ollama_chat_teller;
+}
+
+static void ollama_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+{
+    struct json j = {.out = out};
+    struct ollama_said s = {0};
+    if (p->part == REPLY_CALL)
+        s = (struct ollama_said){.calls = &c->said.calls[c->said.call_count - 1], .call_count = 1};
+    else if (p->part == REPLY_TEXT)
+        s = (struct ollama_said){.text = p->text, .n = p->n};
+    else
+        s = (struct ollama_said){.thinking = p->text, .thinking_n = p->n};
+    ollama_begin(a, &j);
+    ollama_text(&j, ollama_is_chat(a), &s);
+    json_key(&j, "done");
+    json_bool(&j, false);
+    json_end(&j, '}');
+    buf_char(out, '\n');
+}
+
+static void ollama_last(struct answer *a, const struct ollama_said *s, struct buf *out)
+{
+    struct json j = {.out = out};
+    ollama_begin(a, &j);
+    ollama_text(&j, ollama_is_chat(a), s);
+    ollama_counts(a, &j);
+    json_end(&j, '}');
+}
+
+static void ollama_end(struct answer *a, struct choice *c, struct buf *out)
+{
+    (void)c;
+    ollama_last(a, &(struct ollama_said){0}, out);
+    buf_char(out, '\n');
+}
+
+static void ollama_whole(struct answer *a, struct buf *out)
+{
+    const struct said *s = &a->choices[0].said;
+    ollama_last(a,
+                &(struct ollama_said){.text = s->text.data,
+                                      .n = s->text.len,
+                                      .thinking = s->reason.data,
+                                      .thinking_n = s->reason.len,
+                                      .calls = s->calls,
+                                      .call_count = s->call_count},
+                out);
+}
+
+static void ollama_error(const struct failure *f, struct buf *out)
+{
+    struct json j = {.out = out};
+    json_begin(&j, '{');
+    json_key(&j, "error");
+    json_str(&j, f->err.text);
+    json_end(&j, '}');
+}
+
+static void ollama_broken(const struct failure *f, struct buf *out)
+{
+    ollama_error(f, out);
+    buf_char(out, '\n');
+}
+
+#define OLLAMA_TELLER                                                                                        \
+    {                                                                                                        \
+        .type = "application/x-ndjson", .piece = ollama_piece, .end = ollama_end, .whole = ollama_whole,     \
+        .error = ollama_error, .broken = ollama_broken                                                       \
+    }
+const struct teller ollama_chat_teller = OLLAMA_TELLER, ollama_generate_teller = OLLAMA_TELLER,
+                    ollama_teller = OLLAMA_TELLER;

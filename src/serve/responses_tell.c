@@ -1,0 +1,283 @@
+/* OpenAI's responses, as their clients read them: items, and events in the order that the SDK follows. */
+#include "serve/responses.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { OPEN_NONE, OPEN_MESSAGE, OPEN_REASONING }; /* an item */
+
+/* ---- items ---- */
+
+/* A name for the item that comes next: "msg_", "rs_", "fc_". */
+static json_t *item_id(const struct answer *a, const char *kind)
+{
+    const struct responses *own = a->own;
+    char id[sizeof a->id + 24];
+    snprintf(id, sizeof id, "%s_%s_%zu", kind, a->id, json_array_size(own->output));
+    return json_string(id);
+}
+
+static json_t *item_part(int kind, json_t *text)
+{
+    return kind == OPEN_MESSAGE ? json_pack("{s:s,s:o,s:[],s:[]}", "type", "output_text", "text", text,
+                                            "annotations", "logprobs")
+                                : json_pack("{s:s,s:o}", "type", "reasoning_text", "text", text);
+}
+
+/* part NULL = it begins, and has none. */
+static json_t *item_make(const struct answer *a, int kind, json_t *part)
+{
+    json_t *content = part ? json_pack("[o]", part) : json_array();
+    bool cut = part && a->choices[0].done && a->choices[0].end.finish == FINISH_LENGTH;
+    const char *status = cut ? "incomplete" : part ? "completed" : "in_progress";
+    if (kind == OPEN_MESSAGE)
+        return json_pack("{s:s,s:o,s:s,s:s,s:o}", "type", "message", "id", item_id(a, "msg"), "status",
+                         status, "role", "assistant", "content", content);
+    return json_pack("{s:s,s:o,s:s,s:[],s:o}", "type", "reasoning", "id", item_id(a, "rs"), "status", status,
+                     "summary", "content", content);
+}
+
+static json_t *item_call(const struct answer *a, const struct said_call *call, bool whole)
+{
+    return json_pack("{s:s,s:o,s:s,s:s,s:s,s:o}", "type", "function_call", "id", item_id(a, "fc"), "call_id",
+                     call->id, "name", call->name, "status", whole ? "completed" : "in_progress", "arguments",
+                     said_string(call->arguments.data, whole ? call->arguments.len : 0));
+}
+
+/* ---- the response ---- */
+
+static json_t *responses_usage(const struct answer *a)
+{
+    struct usage u = answer_usage(a);
+    return json_pack("{s:I,s:{s:I},s:I,s:{s:I},s:I}", "input_tokens", (json_int_t)u.prompt,
+                     "input_tokens_details", "cached_tokens", (json_int_t)u.cached, "output_tokens",
+                     (json_int_t)u.made, "output_tokens_details", "reasoning_tokens", (json_int_t)u.thought,
+                     "total_tokens", (json_int_t)(u.prompt + u.made));
+}
+
+/* Fields of the request that the answer repeats, with what they are where they were not given. */
+static void responses_echo(const struct responses *own, json_t *r)
+{
+    static const struct {
+        const char *name, *otherwise;
+    } fields[] = {{"instructions", "null"},
+                  {"max_output_tokens", "null"},
+                  {"metadata", "{}"},
+                  {"parallel_tool_calls", "true"},
+                  {"previous_response_id", "null"},
+                  {"reasoning", "{\"effort\":null,\"summary\":null}"},
+                  {"store", "true"},
+                  {"temperature", "null"},
+                  {"text", "{\"format\":{\"type\":\"text\"}}"},
+                  {"tool_choice", "\"auto\""},
+                  {"tools", "[]"},
+                  {"top_p", "null"},
+                  {"truncation", "\"disabled\""},
+                  {"user", "null"}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        json_t *v = json_object_get(own->asked, fields[i].name);
+        json_object_set_new(r, fields[i].name,
+                            v ? json_incref(v) : json_loads(fields[i].otherwise, JSON_DECODE_ANY, NULL));
+    }
+}
+
+static json_t *responses_make(const struct answer *a, const char *status)
+{
+    const struct responses *own = a->own;
+    bool over = strcmp(status, "in_progress") != 0, cut = !strcmp(status, "incomplete");
+    char id[sizeof a->id + 8];
+    snprintf(id, sizeof id, "resp_%s", a->id);
+    json_t *r =
+        json_pack("{s:s,s:s,s:I,s:s,s:s,s:n,s:O,s:o,s:o}", "id", id, "object", "response", "created_at",
+                  (json_int_t)a->created, "status", status, "model", a->model->of->name, "error", "output",
+                  own->output, "usage", over ? responses_usage(a) : json_null(), "incomplete_details",
+                  cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null());
+    if (r)
+        responses_echo(own, r);
+    return r;
+}
+
+static json_t *responses_done(struct answer *a)
+{
+    json_t *r = responses_make(a, a->choices[0].end.finish == FINISH_LENGTH ? "incomplete" : "completed");
+    if (r)
+        responses_keep(a, r);
+    return r;
+}
+
+static void responses_whole(struct answer *a, struct buf *out)
+{
+    const struct said *s = &a->choices[0].said;
+    struct responses *own = a->own;
+    if (s->reason.len)
+        json_array_append_new(
+            own->output, item_make(a, OPEN_REASONING,
+                                   item_part(OPEN_REASONING, said_string(s->reason.data, s->reason.len))));
+    if (s->text.len || !s->call_count)
+        json_array_append_new(
+            own->output,
+            item_make(a, OPEN_MESSAGE, item_part(OPEN_MESSAGE, said_string(s->text.data, s->text.len))));
+    for (uint32_t i = 0; i < s->call_count; i++)
+        json_array_append_new(own->output, item_call(a, &s->calls[i], true));
+    said_json(out, responses_done(a));
+}
+
+/* ---- streams ---- */
+
+/* Every event has a number; takes it over. */
+static void responses_event(struct answer *a, struct buf *out, const char *type, json_t *event)
+{
+    struct responses *own = a->own;
+    if (event) {
+        json_object_set_new(event, "type", json_string(type));
+        json_object_set_new(event, "sequence_number", json_integer(own->sequence++));
+    }
+    said_event(out, event);
+}
+
+/* An event about the item that is being made: with the place of its part where it has one. */
+static void responses_item_event(struct answer *a, struct buf *out, const char *type, json_t *event,
+                                 const char *kind)
+{
+    struct responses *own = a->own;
+    json_object_set_new(event, "output_index", json_integer((json_int_t)json_array_size(own->output)));
+    if (kind)
+        json_object_set_new(event, "item_id", item_id(a, kind));
+    responses_event(a, out, type, event);
+}
+
+static void responses_part_event(struct answer *a, struct buf *out, const char *type, json_t *event)
+{
+    json_object_set_new(event, "content_index", json_integer(0));
+    responses_item_event(a, out, type, event, a->choices[0].open == OPEN_MESSAGE ? "msg" : "rs");
+}
+
+static void responses_begin(struct answer *a, struct choice *c, struct buf *out)
+{
+    (void)c;
+    responses_event(a, out, "response.created",
+                    json_pack("{s:o}", "response", responses_make(a, "in_progress")));
+    responses_event(a, out, "response.in_progress",
+                    json_pack("{s:o}", "response", responses_make(a, "in_progress")));
+}
+
+static void responses_open_item(struct answer *a, struct choice *c, int kind, struct buf *out)
+{
+    struct responses *own = a->own;
+    c->open = kind;
+    own->from = kind == OPEN_MESSAGE ? c->said.text.len : c->said.reason.len;
+    responses_item_event(a, out, "response.output_item.added",
+                         json_pack("{s:o}", "item", item_make(a, kind, NULL)), NULL);
+    responses_part_event(a, out, "response.content_part.added",
+                         json_pack("{s:o}", "part", item_part(kind, json_string(""))));
+}
+
+static void responses_close_item(struct answer *a, struct choice *c, struct buf *out)
+{
+    struct responses *own = a->own;
+    int kind = c->open;
+    const struct buf *said = kind == OPEN_MESSAGE ? &c->said.text : &c->said.reason;
+    if (kind == OPEN_NONE)
+        return;
+    json_t *text = said_string(said->data + own->from, said->len - own->from);
+    json_t *part = item_part(kind, json_incref(text));
+    if (kind == OPEN_MESSAGE)
+        responses_part_event(a, out, "response.output_text.done",
+                             json_pack("{s:O,s:[]}", "text", text, "logprobs"));
+    else
+        responses_part_event(a, out, "response.reasoning_text.done", json_pack("{s:O}", "text", text));
+    responses_part_event(a, out, "response.content_part.done", json_pack("{s:O}", "part", part));
+    json_t *item = item_make(a, kind, part);
+    responses_item_event(a, out, "response.output_item.done", json_pack("{s:O}", "item", item), NULL);
+    json_array_append_new(own->output, item);
+    json_decref(text);
+    c->open = OPEN_NONE;
+}
+
+static void responses_call(struct answer *a, const struct said_call *call, struct buf *out)
+{
+    struct responses *own = a->own;
+    json_t *arguments = said_string(call->arguments.data, call->arguments.len),
+           *item = item_call(a, call, true);
+    responses_item_event(a, out, "response.output_item.added",
+                         json_pack("{s:o}", "item", item_call(a, call, false)), NULL);
+    responses_item_event(a, out, "response.function_call_arguments.delta",
+                         json_pack("{s:O}", "delta", arguments), "fc");
+    responses_item_event(a, out, "response.function_call_arguments.done",
+                         json_pack("{s:s,s:O}", "name", call->name, "arguments", arguments), "fc");
+    responses_item_event(a, out, "response.output_item.done", json_pack("{s:O}", "item", item), NULL);
+    json_array_append_new(own->output, item);
+    json_decref(arguments);
+}
+
+/* The piece has been added to what was said: an item that it begins, begins before it. */
+static void responses_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+{
+    struct responses *own = a->own;
+    int kind = p->part == REPLY_TEXT ? OPEN_MESSAGE : OPEN_REASONING;
+    if (p->part == REPLY_CALL) {
+        responses_close_item(a, c, out);
+        responses_call(a, &c->said.calls[c->said.call_count - 1], out);
+        return;
+    }
+    if (!p->n)
+        return;
+    if (c->open != kind) {
+        responses_close_item(a, c, out);
+        responses_open_item(a, c, kind, out);
+        own->from -= p->n;
+    }
+    json_t *delta = said_string(p->text, p->n);
+    if (kind == OPEN_MESSAGE)
+        responses_part_event(a, out, "response.output_text.delta",
+                             json_pack("{s:o,s:[]}", "delta", delta, "logprobs"));
+    else
+        responses_part_event(a, out, "response.reasoning_text.delta", json_pack("{s:o}", "delta", delta));
+}
+
+static void responses_end(struct answer *a, struct choice *c, struct buf *out)
+{
+    responses_close_item(a, c, out);
+}
+
+static void responses_finish(struct answer *a, struct buf *out)
+{
+    bool cut = a->choices[0].end.finish == FINISH_LENGTH;
+    responses_event(a, out, cut ? "response.incomplete" : "response.completed",
+                    json_pack("{s:o}", "response", responses_done(a)));
+}
+
+static void responses_error(const struct failure *f, struct buf *out)
+{
+    tell_openai.error(f, out);
+}
+
+static void responses_broken(const struct failure *f, struct buf *out)
+{
+    said_event(out, json_pack("{s:s,s:s?,s:o,s:n,s:i}", "type", "error", "code", f->code, "message",
+                              said_string(f->err.text, strlen(f->err.text)), "param", "sequence_number", 0));
+}
+
+static void responses_forget(void *of)
+{
+    struct responses *own = of;
+    if (own) {
+        json_decref(own->asked);
+        json_decref(own->conversation);
+        json_decref(own->output);
+    }
+    mem_free(own);
+}
+
+const struct teller responses_teller = {.type = "text/event-stream",
+                                        .alive = ":\n\n",
+                                        .begin = responses_begin,
+                                        .piece = responses_piece,
+                                        .end = responses_end,
+                                        .finish = responses_finish,
+                                        .whole = responses_whole,
+                                        .error = responses_error,
+                                        .broken = responses_broken,
+                                        .forget = responses_forget};

@@ -1,0 +1,107 @@
+/* What an answer says, piece by piece: it is kept, and told where the answer is a stream. */
+#define _GNU_SOURCE
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "format/jsonread.h"
+#include "serve/own.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { SAID_CALLS = 256 };
+
+/* Letters and digits that nobody has had before. */
+static char *said_id(bool nine)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    unsigned char random[24] = {0};
+    char id[sizeof random + 8] = "call_";
+    size_t at = nine ? 0 : 5, n = nine ? 9 : sizeof random;
+    ssize_t got = getrandom(random, sizeof random, 0);
+    (void)got;
+    for (size_t i = 0; i < n; i++)
+        id[at++] = letters[random[i] % (sizeof letters - 1)];
+    id[at] = 0;
+    return mem_strdup(id);
+}
+
+static bool said_call(struct choice *c, const struct reply_piece *p)
+{
+    struct said *s = &c->said;
+    if (s->call_count == SAID_CALLS)
+        return true;
+    struct said_call *all = mem_realloc(s->calls, s->call_count + 1, sizeof *all);
+    if (!all)
+        return false;
+    s->calls = all;
+    struct said_call *call = &all[s->call_count++];
+    *call = (struct said_call){.name = mem_strdup(p->name),
+                               .id = p->id ? mem_strdup(p->id)
+                                           : said_id(c->answer->model->loaded->form->short_ids)};
+    return call->name && call->id && buf_add(&call->arguments, p->text, p->n);
+}
+
+void said_take(void *choice, const struct reply_piece *p)
+{
+    struct choice *c = choice;
+    struct answer *a = c->answer;
+    bool kept = p->part == REPLY_CALL
+                    ? said_call(c, p)
+                    : buf_add(p->part == REPLY_TEXT ? &c->said.text : &c->said.reason, p->text, p->n);
+    if (!kept)
+        answer_fail(a, 503, NULL, "out of memory");
+    else if (a->stream) {
+        tell_for(a->route)->piece(a, c, p, c->out);
+        c->news = p->part == REPLY_TEXT ? NULL : c->news;
+    }
+}
+
+void said_free(struct said *s)
+{
+    for (uint32_t i = 0; i < s->call_count; i++) {
+        mem_free(s->calls[i].name);
+        mem_free(s->calls[i].id);
+        buf_free(&s->calls[i].arguments);
+    }
+    mem_free(s->calls);
+    buf_free(&s->text);
+    buf_free(&s->reason);
+}
+
+const char *said_finish(const struct choice *c)
+{
+    return c->end.finish == FINISH_STOP && c->said.call_count ? "tool_calls" : finish_name(c->end.finish);
+}
+
+json_t *said_string(const char *text, size_t n)
+{
+    struct buf clean = {0};
+    utf8_clean(&clean, text ? text : "", n);
+    json_t *s = clean.failed ? NULL : json_stringn_nocheck(clean.data ? clean.data : "", clean.len);
+    buf_free(&clean);
+    return s;
+}
+
+json_t *said_arguments(const struct said_call *call)
+{
+    json_t *arguments = json_loadb(call->arguments.data, call->arguments.len, 0, NULL);
+    return arguments ? arguments : json_object();
+}
+
+void said_json(struct buf *out, json_t *value)
+{
+    struct json j = {.out = out};
+    if (value)
+        jsonread_write(&j, value);
+    out->failed |= !value;
+    json_decref(value);
+}
+
+void said_event(struct buf *out, json_t *event)
+{
+    buf_printf(out, "event: %s\ndata: ", event ? json_string_value(json_object_get(event, "type")) : "error");
+    said_json(out, event);
+    buf_str(out, "\n\n");
+}

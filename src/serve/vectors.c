@@ -1,0 +1,165 @@
+#include "serve/vectors.h"
+
+#include "base/mem.h"
+#include "serve/field.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct vectors *vectors_new(struct answer *a, size_t most)
+{
+    struct vectors *v = mem_zalloc(1, sizeof *v);
+    size_t width = a->model->loaded->model->h.width;
+    a->vectors = v;
+    if (v) {
+        v->width = width;
+        v->texts = mem_zalloc(most, sizeof *v->texts);
+        v->out = mem_alloc(most, width * sizeof *v->out);
+    }
+    if (v && v->texts && v->out)
+        return v;
+    answer_fail(a, 503, NULL, "out of memory");
+    return NULL;
+}
+
+void vectors_free(struct vectors *v)
+{
+    if (!v)
+        return;
+    for (size_t i = 0; i < v->count; i++)
+        ids_free(&v->texts[i]);
+    mem_free(v->texts);
+    mem_free(v->out);
+    mem_free(v);
+}
+
+int vectors_add_text(struct answer *a, const char *text, size_t n, const char *param)
+{
+    struct vectors *v = a->vectors;
+    struct err e = {0};
+    const struct tokenizer *t = a->model->loaded->tokenizer;
+    if (!t)
+        return answer_fail(a, 400, param, "this model has no tokenizer: give ids");
+    if (tokenizer_encode(t, text, n, TOK_ADD, &v->texts[v->count++], &e))
+        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, param, "%s", e.text);
+    return 0;
+}
+
+/* [CLS] A [SEP] B [SEP] where words are pieces; roberta and its kin have the token between them twice. */
+int vectors_add_pair(struct answer *a, const char *first, const char *second, const char *param)
+{
+    struct vectors *v = a->vectors;
+    const struct tokenizer *t = a->model->loaded->tokenizer;
+    struct ids *pair = &v->texts[v->count];
+    struct ids rest = {0};
+    struct err e = {0};
+    int failed = vectors_add_text(a, first, strlen(first), param);
+    if (!failed && tokenizer_adds_eos(t) && strcmp(tokenizer_kind(t), "bert") != 0)
+        failed = ids_add(pair, pair->data[pair->len - 1], &e);
+    if (!failed)
+        failed = tokenizer_encode(t, second, strlen(second), TOK_ADD, &rest, &e);
+    for (size_t i = tokenizer_adds_bos(t); !failed && i < rest.len; i++)
+        failed = ids_add(pair, rest.data[i], &e);
+    ids_free(&rest);
+    return failed ? answer_fail(a, 503, param, "%s", e.text) : 0;
+}
+
+int vectors_add_ids(struct answer *a, const json_t *list, const char *param)
+{
+    struct vectors *v = a->vectors;
+    int64_t vocab = a->model->loaded->model->h.vocab;
+    struct ids *out = &v->texts[v->count++];
+    struct err e = {0};
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        int64_t id;
+        if (!field_whole(json_array_get(list, i), 0, vocab - 1, &id))
+            return answer_fail(a, 400, param, "token %zu of %s has to be an id below %lld", i, param,
+                               (long long)vocab);
+        if (ids_add(out, (int32_t)id, &e))
+            return answer_fail(a, 503, NULL, "%s", e.text);
+    }
+    return 0;
+}
+
+static int vectors_add(struct answer *a, const json_t *one, const char *param)
+{
+    if (json_is_string(one))
+        return vectors_add_text(a, json_string_value(one), json_string_length(one), param);
+    if (json_is_array(one))
+        return vectors_add_ids(a, one, param);
+    return answer_fail(a, 400, param, "%s has to be a text, a list of texts, ids, or lists of ids", param);
+}
+
+/* Cuts what does not fit; the token that ends a text stays. */
+static void vectors_cut(struct answer *a)
+{
+    uint32_t ctx = a->model->loaded->runner->ctx;
+    const struct tokenizer *t = a->model->loaded->tokenizer;
+    for (size_t i = 0; i < a->vectors->count; i++) {
+        struct ids *ids = &a->vectors->texts[i];
+        if (ids->len <= ctx)
+            continue;
+        if (t && tokenizer_adds_eos(t))
+            ids->data[ctx - 1] = ids->data[ids->len - 1];
+        ids->len = ctx;
+    }
+}
+
+int vectors_read(struct answer *a, const json_t *input, const char *param, bool cut)
+{
+    bool many = json_is_array(input) && !json_is_number(json_array_get(input, 0));
+    size_t n = many ? json_array_size(input) : 1;
+    if (!input)
+        return answer_fail(a, 400, param, "%s is missing", param);
+    if (!n || n > VECTORS_TEXTS)
+        return answer_fail(a, 400, param, "%s is %zu items long; it has to be from 1 to %d", param, n,
+                           VECTORS_TEXTS);
+    if (!vectors_new(a, n))
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        if (vectors_add(a, many ? json_array_get(input, i) : input, param))
+            return -1;
+    if (cut)
+        vectors_cut(a);
+    return 0;
+}
+
+static void vectors_ready(void *answer)
+{
+    work_again(answer);
+}
+
+void vectors_submit(struct answer *a, const char *param, bool first)
+{
+    struct vectors *v = a->vectors;
+    uint32_t ctx = a->model->loaded->runner->ctx;
+    struct err e = {0};
+    bool too_long = false;
+    for (size_t i = 0; i < v->count; i++) {
+        v->tokens += v->texts[i].len;
+        too_long |= v->texts[i].len > ctx;
+    }
+    v->job = (struct embed_job){.texts = v->texts,
+                                .count = v->count,
+                                .out = v->out,
+                                .first = first,
+                                .cancel = &a->gone,
+                                .done = vectors_ready,
+                                .arg = a};
+    a->waits = true;
+    a->stage++;
+    if (!embedder_submit(a->model->embedder, &v->job, &e))
+        return;
+    a->waits = false;
+    answer_fail(a, e.code == ERR_USAGE ? 400 : 503, param, "%s", e.text);
+    if (too_long)
+        a->failure.code = "context_length_exceeded";
+}
+
+bool vectors_done(struct answer *a)
+{
+    const struct err *e = &a->vectors->job.err;
+    if (e->code)
+        answer_fail(a, e->code == ERR_INTERRUPTED ? 503 : 500, NULL, "the vectors failed: %s", e->text);
+    return !e->code;
+}

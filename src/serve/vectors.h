@@ -1,0 +1,32 @@
+/* A request for vectors on its way: its texts as ids, then a vector for each. A worker reads the request, the
+ * embedder computes, and a worker writes the reply. */
+#pragma once
+
+#include "run/embedder.h"
+#include "serve/own.h"
+
+enum { VECTORS_TEXTS = 2048 };
+
+struct vectors {
+    struct ids *texts; /* (count) */
+    size_t count;
+    float *out; /* (count, width) */
+    size_t width;
+    uint64_t tokens; /* of all texts */
+    struct embed_job job;
+};
+
+/* Room for so many texts; NULL and a failure. It is the answer's from now on. */
+struct vectors *vectors_new(struct answer *a, size_t most);
+/* Adds a text (what the tokenizer adds is added), or a list of ids; param is what an error calls it. */
+int vectors_add_text(struct answer *a, const char *text, size_t n, const char *param);
+int vectors_add_ids(struct answer *a, const json_t *list, const char *param);
+/* Two texts as one, as an encoder reads pairs. */
+int vectors_add_pair(struct answer *a, const char *first, const char *second, const char *param);
+/* A text, a list of texts, ids, or lists of ids: the field `param` of a request. cut: too long ones are cut, else they are
+ * refused. */
+int vectors_read(struct answer *a, const json_t *input, const char *param, bool cut);
+/* Hands all of it to the embedder; the answer comes back with its stage one higher. first: see embed_job. */
+void vectors_submit(struct answer *a, const char *param, bool first);
+/* Has it worked? Else the failure is set. */
+bool vectors_done(struct answer *a);

@@ -1,0 +1,40 @@
+/* quern stop: a running server lets go of a model, or of all. */
+#include "base/buf.h"
+#include "base/log.h"
+#include "tool/client.h"
+#include "tool/tool.h"
+
+static const struct arg_option stop_options[] = {
+    CLIENT_OPTIONS,
+    {"json", 0, ARG_FLAG, NULL, "print one JSON object", 0, 0},
+    {0},
+};
+
+static int stop_run(const struct args *a, struct err *e)
+{
+    struct buf out = {0};
+    json_t *body = a->count ? json_pack("{s:s}", "model", a->words[0]) : json_object();
+    if (!body)
+        return err_set(e, ERR_USAGE, "'%s' is no name of a model", log_safe(a->words[0]));
+    json_t *reply = client_ask(a, "/models/unload", body, e);
+    json_decref(body);
+    if (!reply)
+        return -1;
+    long long count = json_integer_value(json_object_get(reply, "unloaded"));
+    if (args_flag(a, "json"))
+        buf_printf(&out, "{\"unloaded\":%lld}\n", count);
+    else
+        buf_printf(&out, "%lld unloaded\n", count);
+    json_decref(reply);
+    return tool_print(&out, e);
+}
+
+const struct tool_verb tool_stop = {
+    .name = "stop",
+    .words = "[NAME]",
+    .brief = "let a server unload a model, or all of them, when nobody uses it any more",
+    .more = "The server itself goes on; SIGTERM ends it.\n",
+    .options = stop_options,
+    .most = 1,
+    .run = stop_run,
+};

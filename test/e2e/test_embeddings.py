@@ -1,0 +1,143 @@
+"""Vectors: OpenAI's embeddings with the real client, rerank, with a model that writes and with an encoder."""
+import base64
+import json
+import shutil
+import struct
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+from server import Server
+
+openai = pytest.importorskip("openai")
+
+TEXTS = ["Bread is made of flour.", "A mill grinds corn.", "The stock market fell."]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """The tiny bert of the tests, with a vocabulary."""
+    where = tmp_path_factory.mktemp("models") / "tiny"
+    shutil.copytree(ROOT / "test/data/arch/bert", where)
+    letters = [chr(c) for c in range(97, 123)]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + c for c in letters), "."]
+    (where / "vocab.txt").write_text("\n".join(words + [f"[unused{i}]" for i in range(64 - len(words))]) + "\n")
+    (where / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True}))
+    return where
+
+
+@pytest.fixture(scope="module")
+def server(binary, smollm2, encoder):
+    s = Server(binary, smollm2, encoder, "--ctx", "64")
+    yield s
+    assert s.stop() == 0
+
+
+def test_the_real_client(server, smollm2, quern, encoder):
+    client = server.client()
+    for name, path in ((smollm2.stem, smollm2), ("tiny", encoder)):
+        expected = np.array(quern("embed", path, *TEXTS, "--json").json())
+        both = [client.embeddings.create(model=name, input=TEXTS, **extra) for extra in ({}, {"encoding_format": "float"})]
+        for got in both:  # the client asks for base64 where nobody says
+            vectors = np.array([d.embedding for d in got.data])
+            assert np.abs(vectors - expected).max() < 2e-3
+            assert [d.index for d in got.data] == [0, 1, 2] and got.model == name and got.object == "list"
+            assert got.usage.prompt_tokens == got.usage.total_tokens > 8
+        one = client.embeddings.create(model=name, input=TEXTS[0])
+        assert np.abs(np.array(one.data[0].embedding) - expected[0]).max() < 2e-3
+        short = np.array(client.embeddings.create(model=name, input=TEXTS[0], dimensions=8).data[0].embedding)
+        assert len(short) == 8 and abs(np.linalg.norm(short) - 1) < 1e-5
+        assert np.abs(short - expected[0][:8] / np.linalg.norm(expected[0][:8])).max() < 1e-2
+    client.close()
+
+
+def test_base64_is_little_endian_floats(server):
+    ask = {"model": "tiny", "input": "abc"}
+    plain = server.ask("/v1/embeddings", ask)["data"][0]["embedding"]
+    raw = base64.b64decode(server.ask("/v1/embeddings", {**ask, "encoding_format": "base64"})["data"][0]["embedding"])
+    assert struct.unpack(f"<{len(plain)}f", raw) == pytest.approx(plain, abs=1e-6)
+
+
+def test_ids_and_lists_of_ids(server):
+    ids = server.ask("/tokenize", {"model": "tiny", "content": "abc", "add_special": True})["tokens"]
+    text = server.ask("/embeddings", {"model": "tiny", "input": ["abc"]})["data"][0]["embedding"]
+    for shape in (ids, [ids], [ids, ids]):
+        reply = server.ask("/embeddings", {"model": "tiny", "input": shape})
+        for d in reply["data"]:
+            assert d["embedding"] == pytest.approx(text, abs=1e-5)
+        assert reply["usage"]["prompt_tokens"] == sum(len(s) for s in (shape if isinstance(shape[0], list) else [shape]))
+
+
+BAD = [
+    ({}, "input"), ({"input": None}, "input"), ({"input": []}, "input"), ({"input": 5}, "input"), ({"input": [["a"]]}, "input"),
+    ({"input": [64]}, "input"), ({"input": [-1]}, "input"), ({"input": [[1], [10**10]]}, "input"), ({"input": [1, "a"]}, "input"),
+    ({"input": ["a", 5]}, "input"), ({"input": [[]]}, "input"), ({"input": ["a"] * 2049}, "input"), ({"input": [1.5]}, "input"),
+    ({"input": "a", "dimensions": 0}, "dimensions"), ({"input": "a", "dimensions": 10**6}, "dimensions"),
+    ({"input": "a", "encoding_format": "hex"}, "encoding_format"), ({"input": "a", "model": 5}, "model"),
+]
+
+
+def test_bad_fields_are_named(server):
+    for fields, param in BAD:
+        status, _, body = server.request("POST", "/v1/embeddings", {"model": "tiny", **fields})
+        error = json.loads(body)["error"]
+        assert (status, error["param"]) == (400, param), (fields, error)
+    status, _, body = server.request("POST", "/v1/embeddings", {"model": "tiny", "input": ["a", "b " * 200]})
+    error = json.loads(body)["error"]
+    assert status == 400 and error["code"] == "context_length_exceeded" and "maximum context length is 64 tokens" in error["message"]
+    status, _, body = server.request("POST", "/v1/chat/completions", {"model": "tiny", "messages": [{"role": "user", "content": "a"}]})
+    assert status == 400 and "/v1/embeddings" in json.loads(body)["error"]["message"]
+
+
+def test_many_at_once(server):
+    """Texts of several requests share steps; each gets its own vectors."""
+    import threading
+    words = [f"{a}{b}" for a in "abcdef" for b in "ghijkl"]
+    alone = {w: server.ask("/embeddings", {"model": "tiny", "input": w})["data"][0]["embedding"] for w in words[:6]}
+    wrong = []
+
+    def ask(i):
+        got = server.ask("/embeddings", {"model": "tiny", "input": words * 5})["data"]
+        for k, w in enumerate(words[:6]):
+            if got[k]["embedding"] != pytest.approx(alone[w], abs=1e-4):
+                wrong.append(w)
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+    assert server.metric("quern_embedded_texts_total") >= 4 * 180
+
+
+def test_rerank(server):
+    documents = [TEXTS[2], {"text": TEXTS[1]}, TEXTS[0]]
+    got = server.ask("/v1/rerank", {"model": "tiny", "query": TEXTS[0], "documents": documents, "return_documents": True})
+    assert got["results"][0]["index"] == 2 and got["results"][0]["relevance_score"] == pytest.approx(1, abs=1e-4)
+    assert got["results"][0]["document"]["text"] == TEXTS[0]
+    scores = [r["relevance_score"] for r in got["results"]]
+    assert scores == sorted(scores, reverse=True) and len(scores) == 3
+    assert len(server.ask("/rerank", {"model": "tiny", "query": "a", "documents": ["b", "c"], "top_n": 1})["results"]) == 1
+    for fields in ({"query": "a"}, {"documents": ["a"]}, {"query": "a", "documents": []}, {"query": "a", "documents": [5]},
+                   {"query": "a", "documents": ["a"], "top_n": 0}):
+        assert server.request("POST", "/v1/rerank", {"model": "tiny", **fields})[0] == 400, fields
+
+
+def test_rerank_with_a_cross_encoder(binary):
+    ref = json.loads((ROOT / "test/data/rank/ref.json").read_text())
+    s = Server(binary, ROOT / "test/data/rank", "--exact")
+    got = s.ask("/v1/rerank", {"query": ref["query"], "documents": ref["documents"]})["results"]
+    assert {r["index"]: r["relevance_score"] for r in got} == pytest.approx(dict(enumerate(ref["scores"])), abs=1e-4)
+    assert got == sorted(got, key=lambda r: -r["relevance_score"])
+    assert s.stop() == 0
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "nomic-embed-text-v1.5.f16.gguf"])
+def test_a_real_encoder(binary, model, name):
+    path = model(name)
+    s = Server(binary, path, "--name", "e")
+    got = s.ask("/rerank", {"query": "search_query: How is flour made?", "documents": ["search_document: " + t for t in TEXTS]})
+    assert [r["index"] for r in got["results"]][-1] == 2
+    assert s.stop() == 0

@@ -1,0 +1,114 @@
+"""Ollama's API: its own client, and the lines as they are."""
+import json
+
+import pytest
+
+from server import Server, until
+
+ollama = pytest.importorskip("ollama")
+
+HI = [{"role": "user", "content": "Say hello."}]
+FEW = {"num_predict": 8, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def server(binary, smollm2):
+    s = Server(binary, smollm2, "--name", "smol", "--ctx", "512")
+    yield s
+    assert s.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return ollama.Client(server.url)
+
+
+def test_what_there_is(server, client):
+    assert [m.model for m in client.list().models] == ["smol"]
+    shown = client.show("smol")
+    assert shown.details.family == "llama" and shown.details.quantization_level == "Q4_1" and "completion" in shown.capabilities
+    assert shown.modelinfo["general.architecture"] == "llama" and shown.modelinfo["llama.context_length"] == 8192
+    assert client.show("smol:latest").details.parameter_size == shown.details.parameter_size == "134.52M"
+    running = client.ps().models[0]
+    assert running.model == "smol" and running.size > 10**8 and running.context_length == 512
+    assert server.ask("/api/version")["version"].count(".") == 2
+    assert server.request("GET", "/", Accept="*/*")[2] == b"Ollama is running"
+    assert server.request("HEAD", "/")[0] == 200
+    assert b"Ollama" not in server.request("GET", "/", Accept="text/html,application/xhtml+xml")[2]
+
+
+def test_chat(client):
+    whole = client.chat("smol", HI, options=FEW)
+    pieces = list(client.chat("smol", HI, options=FEW, stream=True))
+    assert "".join(p.message.content for p in pieces) == whole.message.content != ""
+    assert [p.done for p in pieces] == [False] * (len(pieces) - 1) + [True]
+    last = pieces[-1]
+    assert last.done_reason == whole.done_reason == "length" and last.eval_count == whole.eval_count == 8
+    assert last.prompt_eval_count == whole.prompt_eval_count > 10
+    assert last.total_duration >= last.eval_duration > 10**6 and whole.load_duration >= 0
+
+
+def test_generate(server, client):
+    whole = client.generate("smol", "Why is the sky blue?", system="Be short.", options=FEW)
+    assert whole.response and whole.done and whole.eval_count == 8
+    asked = client.chat("smol", [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Why is the sky blue?"}],
+                        options=FEW)
+    assert asked.message.content == whole.response
+    raw = client.generate("smol", "One two three", raw=True, options=FEW)
+    same = server.ask("/v1/completions", {"prompt": "One two three", "max_tokens": 8, "temperature": 0})
+    assert raw.response == same["choices"][0]["text"]
+    assert client.generate("smol").done_reason == "load"
+    stopped = client.generate("smol", "1, 2, 3,", raw=True, options={"stop": [" 6"], "temperature": 0})
+    assert stopped.done_reason == "stop" and " 6" not in stopped.response
+    with pytest.raises(ollama.ResponseError) as e:
+        client.generate("smol", "a", suffix="b")  # it has no tokens for that
+    assert e.value.status_code == 400
+
+
+def test_format(client):
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99, "minimum": 1}}, "required": ["age"],
+              "additionalProperties": False}
+    reply = client.chat("smol", [{"role": "user", "content": "How old are you?"}], format=schema, options={"temperature": 0})
+    assert 1 <= json.loads(reply.message.content)["age"] <= 99
+    assert client.generate("smol", "Invent a person.", format="json", options=FEW).response.lstrip().startswith("{")
+
+
+def test_vectors(server, client):
+    two = client.embed("smol", ["bread", "mill"])
+    assert len(two.embeddings) == 2 and two.prompt_eval_count >= 2
+    assert two.embeddings[0] == pytest.approx(client.embeddings("smol", "bread").embedding, abs=1e-3)
+    assert len(client.embed("smol", "word " * 2000).embeddings) == 1  # cut, as is the habit there
+    assert server.request("POST", "/api/embed", {"model": "smol", "input": "word " * 2000, "truncate": False})[0] == 400
+
+
+def test_lines(server):
+    status, headers, body = server.request("POST", "/api/chat", {"model": "smol", "messages": HI, "options": {"num_predict": 4}})
+    assert status == 200 and headers["content-type"] == "application/x-ndjson"
+    lines = [json.loads(line) for line in body.decode().splitlines()]
+    assert body.endswith(b"\n") and all(line["model"] == "smol" and line["created_at"].endswith("Z") for line in lines)
+    assert not any("eval_count" in line for line in lines[:-1])
+
+
+def test_errors(server, client):
+    for ask, status in (
+            (lambda: client.chat("other", HI), 404), (lambda: client.show("other"), 404), (lambda: client.pull("other"), 501),
+            (lambda: client.delete("smol"), 501), (lambda: client.generate("other", keep_alive=0), 404),
+            (lambda: client.chat("smol", [{"role": "user", "content": "a", "images": [b"x"]}]), 400),
+            (lambda: client.chat("smol", [{"role": "user", "content": "word " * 3000}]), 400)):
+        with pytest.raises(ollama.ResponseError) as e:
+            ask()
+        assert e.value.status_code == status and e.value.error
+    for body in ({"options": 5}, {"stream": "x"}, {"messages": 5}, {"messages": HI, "format": "xml"}, {"keep_alive": "soon"},
+                 {"messages": HI, "options": {"temperature": -1}}, {"messages": [{"role": "assistant", "tool_calls": [[]]}]}):
+        status, _, reply = server.request("POST", "/api/chat", {"model": "smol", **body})
+        assert status == 400 and isinstance(json.loads(reply)["error"], str), body
+
+
+def test_keep_alive(server, client):
+    assert client.generate("smol", keep_alive="1h").done_reason == "load"
+    assert client.generate("smol", keep_alive=0).done_reason == "unload"
+    until(lambda: server.ask("/v1/models")["data"][0]["status"]["value"] == "unloaded")
+    loads = server.metric("quern_model_loads_total")
+    assert client.generate("smol", keep_alive=0).done_reason == "unload"  # and is not loaded by that
+    assert server.metric("quern_model_loads_total") == loads
+    assert client.chat("smol", HI, options=FEW).message.content
