@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct route routes[] = {
         {.teller = NULL}, {.teller = &anthropic_teller}, {.teller = &responses_teller}};
     static json_t *tools;
-    if (size < 3 || size > 1 << 14)
+    if (size < 3 || size > 1 << 11)
         return 0;
     tools = tools ? tools : json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", 0, NULL);
     struct answer *a = ready_answer(&routes[data[0] % 3], true);
