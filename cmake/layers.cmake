@@ -36,9 +36,9 @@ quern_layer(lang lib_jansson lib_pcre2 lib_utf8proc)
 quern_layer(model lib_jansson)
 quern_layer(quant)
 quern_layer(run)
-set(openapi ${PROJECT_SOURCE_DIR}/doc/openapi.json)
-set_source_files_properties(src/serve/openapi.c PROPERTIES OBJECT_DEPENDS ${openapi}
-                            COMPILE_DEFINITIONS QUERN_OPENAPI="${openapi}")
+file(GLOB assets CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/serve/page/* ${PROJECT_SOURCE_DIR}/doc/openapi.json)
+set_source_files_properties(src/serve/asset.c PROPERTIES OBJECT_DEPENDS "${assets}"
+                            COMPILE_DEFINITIONS QUERN_SOURCE="${PROJECT_SOURCE_DIR}")
 quern_layer(serve lib_jansson lib_event)
 quern_layer(tool lib_edit)
 

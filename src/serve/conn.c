@@ -78,7 +78,8 @@ static void conn_head(struct conn *c, int status, const char *type, int64_t leng
     buf_printf(&out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: quern\r\nx-request-id: %s\r\n", status,
                conn_reason(status), date, c->id);
     if (type)
-        buf_printf(&out, "Content-Type: %s\r\n", type);
+        buf_printf(&out, "Content-Type: %s\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n",
+                   type);
     if (length >= 0 && status != 204)
         buf_printf(&out, "Content-Length: %lld\r\n", (long long)length);
     else if (length < 0)

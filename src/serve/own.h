@@ -273,7 +273,7 @@ void text_template(struct answer *a);
 json_t *ask_body(struct answer *a);
 int ask_messages(struct answer *a, const json_t *messages);
 
-void openapi_show(struct conn *c);
+void asset_show(struct conn *c);
 
 /* ---- the models (api_models.c) ---- */
 void api_models(struct conn *c);

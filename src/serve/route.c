@@ -55,8 +55,11 @@ static void route_root(struct conn *c)
 {
     struct buf out = {0};
     const char *accept = http_field(&c->http, "accept");
-    /* programs that speak Ollama's API look for this sentence */
-    buf_str(&out, accept && strstr(accept, "text/html") ? "quern\n" : "Ollama is running");
+    if (accept && strstr(accept, "text/html")) {
+        asset_show(c);
+        return;
+    }
+    buf_str(&out, "Ollama is running"); /* what programs that speak its API look for */
     conn_reply(c, 200, "text/plain; charset=utf-8", &out);
     buf_free(&out);
 }
@@ -67,7 +70,9 @@ static const struct route routes[] = {
     {"GET", "/readyz", .now = route_ready, .open = true},
     {"GET", "/health", .now = route_health, .open = true},
     {"GET", "/metrics", .now = route_metrics},
-    {"GET", "/openapi.json", .now = openapi_show, .open = true},
+    {"GET", "/openapi.json", .now = asset_show, .open = true},
+    {"GET", "/status", .now = asset_show, .open = true},
+    {"GET", "/page/*", .now = asset_show, .open = true},
     {"GET", "/models", .now = api_models},
     {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS},
     {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL},

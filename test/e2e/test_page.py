@@ -1,0 +1,186 @@
+"""The pages in a real browser: chromium, without a window, driven by playwright."""
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+from server import Server
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
+
+HOSTILE = """<script>window.pwned = 1</script> <img src=x onerror="window.pwned = 2">
+
+```html
+<script>window.pwned = 3</script>
+```
+
+| a | b |
+|---|---|
+| <b>bold</b> | [link](javascript:window.pwned=4) |
+
+- one **strong** `code`
+  1. nested
+- [good](https://example.org/x)"""
+
+
+@pytest.fixture(scope="module")
+def server(binary, smollm2):
+    s = Server(binary, smollm2)
+    yield s
+    s.stop()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as p:
+        b = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield b
+        b.close()
+
+
+@pytest.fixture
+def page(browser, server):
+    context = browser.new_context(viewport={"width": 1100, "height": 800})
+    p = context.new_page()
+    p.problems = []
+    p.on("console", lambda m: m.type in ("error", "warning") and p.problems.append(m.text))
+    p.on("pageerror", lambda e: p.problems.append(str(e)))
+    p.goto(server.url)
+    p.wait_for_selector("#model option", state="attached")
+    yield p
+    context.close()
+    assert p.problems == []
+
+
+def shot(page, name):
+    """A picture, where QUERN_SHOTS says where to put it."""
+    if folder := os.environ.get("QUERN_SHOTS"):
+        page.screenshot(path=f"{folder}/{name}.png")
+
+
+def ask(page, text):
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+
+
+def finished(page, answers=1):
+    page.wait_for_function(f"() => document.querySelectorAll('.turn.assistant .tools').length == {answers}", timeout=120_000)
+
+
+def limit(page, **numbers):
+    page.click("#settings-open")
+    for name, value in numbers.items():
+        page.fill(f"#settings [name={name}]", str(value))
+    page.click("#settings button[value=save]")
+
+
+def test_talks_regenerates_edits_and_remembers(page):
+    limit(page, max_tokens=24, temperature=0, system="You are a terse helper.")
+    ask(page, "What is the capital of France?")
+    finished(page)
+    first = page.inner_text(".turn.assistant .body")
+    assert "Paris" in first
+    assert re.search(r"\d+ tokens, [\d.]+ tok/s", page.inner_text(".turn.assistant .meta"))
+    shot(page, "chat")
+    page.click("text=Regenerate")
+    finished(page)
+    assert page.inner_text(".turn.assistant .body") == first  # temperature 0: the same again
+    page.click(".turn.user >> text=Edit")
+    page.fill(".edit", "What is the capital of Italy?")
+    page.press(".edit", "Enter")
+    finished(page)
+    assert "Rome" in page.inner_text(".turn.assistant .body")
+    assert page.locator(".turn").count() == 2
+    kept = page.inner_text("#log")
+    page.reload()
+    page.wait_for_selector(".turn.assistant .tools")
+    assert page.inner_text("#log") == kept
+    page.keyboard.press("Alt+n")
+    assert page.locator(".turn").count() == 0
+    assert page.locator("#list li").count() == 2
+    page.click("#list li:nth-child(2) .open")
+    assert page.inner_text("#log") == kept
+    page.click("#settings-open")
+    assert page.input_value("#settings [name=system]") == "You are a terse helper."
+    assert page.input_value("#settings [name=max_tokens]") == "24"
+
+
+def test_stops_and_the_server_stops_too(page, server):
+    limit(page, max_tokens=4000)
+    before = server.metric("quern_cancelled_total")
+    ask(page, "Count slowly from one to ten thousand, every number in words.")
+    page.wait_for_function("() => document.querySelector('.turn.assistant .body')?.textContent.length > 20", timeout=120_000)
+    page.keyboard.press("Escape")
+    finished(page)
+    assert page.is_visible("#send")
+    server.settle()
+    assert server.metric("quern_cancelled_total") == before + 1
+
+
+def test_hostile_output_is_text(page):
+    chunk = '{"choices":[{"index":0,"delta":{"content":%s},"finish_reason":null}]}'
+    body = "".join(f"data: {chunk % json.dumps(HOSTILE[i:i + 7])}\n\n" for i in range(0, len(HOSTILE), 7))
+    page.route("**/v1/chat/completions", lambda r: r.fulfill(status=200, content_type="text/event-stream", body=body + "data: [DONE]\n\n"))
+    ask(page, "<script>window.pwned = 5</script>")
+    finished(page)
+    assert page.evaluate("window.pwned") is None
+    shown = page.locator(".turn.assistant .body")
+    assert "<script>window.pwned = 1</script>" in shown.inner_text()
+    assert page.locator(".turn script, .turn img, .turn b").count() == 0
+    assert page.inner_text(".turn.assistant pre code") == "<script>window.pwned = 3</script>"
+    assert page.eval_on_selector_all(".turn a", "all => all.map(a => a.href)") == ["https://example.org/x"]
+    assert page.inner_text(".turn.assistant li strong") == "strong"
+    assert page.locator(".turn.assistant li ol li").count() == 1
+    assert page.inner_text(".turn.user .body") == "<script>window.pwned = 5</script>"
+    shot(page, "markdown")
+
+
+def test_an_error_is_said(page):
+    page.route("**/v1/chat/completions", lambda r: r.fulfill(status=429, content_type="application/json",
+                                                             body='{"error":{"message":"the queue is full"}}'))
+    ask(page, "hello")
+    finished(page)
+    assert "the queue is full" in page.inner_text("#note")
+    page.problems.clear()  # the browser itself logs a 429
+
+
+def test_fits_a_phone(page):
+    page.set_viewport_size({"width": 360, "height": 640})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert not page.is_visible("#side")
+    page.click("#menu")
+    assert page.is_visible("#new")
+    shot(page, "phone-menu")
+    page.click("#new")
+    assert not page.is_visible("#side")
+    limit(page, max_tokens=8)
+    ask(page, "A long word: " + "x" * 300)
+    finished(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    shot(page, "phone")
+
+
+def test_dark_and_light(page):
+    ground = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = ground()
+    page.click("#theme")
+    dark = ground()
+    assert light != dark
+    page.reload()
+    assert ground() == dark
+    shot(page, "dark")
+
+
+def test_the_status_page_draws(page, server):
+    page.goto(server.url + "/status")
+    page.wait_for_selector(".plot polyline", state="attached")
+    server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})
+    page.wait_for_function("() => Number(document.querySelectorAll('.figure b')[3].textContent) > 0")
+    assert page.locator(".plot").count() == 6
+    page.wait_for_function("() => document.querySelector('#models td')?.textContent.length > 0")
+    page.wait_for_timeout(2500)
+    shot(page, "status")
