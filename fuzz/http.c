@@ -1,5 +1,6 @@
 /* Any bytes as requests on one connection. How the network cuts them makes no difference. */
 #include "serve/http.h"
+#include "serve/limit.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,7 +18,8 @@ static uint64_t sum(const char *text, size_t n, size_t piece)
         at += http_feed(&h, text + at, len);
         if (h.state != HTTP_DONE && h.state != HTTP_BAD)
             continue;
-        if (h.head.len > HTTP_HEAD_MOST + 2 * HTTP_URI_MOST + HTTP_HEAD_MOST || h.body.len > HTTP_BODY_MOST)
+        if (h.head.len > 2 * limit_of(LIMIT_HEADERS) + 2 * limit_of(LIMIT_URI) ||
+            h.body.len > limit_of(LIMIT_BODY))
             abort();
         all = 31 * all + (uint64_t)h.state + (uint64_t)h.status + h.body.len;
         for (const char *s = h.state == HTTP_DONE ? http_target(&h) : ""; *s; s++)

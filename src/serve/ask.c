@@ -41,8 +41,8 @@ static const struct field ask_fields[] = {
 
 json_t *ask_body(struct answer *a)
 {
-    static const struct jsonread_limits most = {
-        .text = HTTP_BODY_MOST, .memory = ASK_MEMORY, .depth = JSONREAD_DEPTH};
+    const struct jsonread_limits most = {
+        .text = limit_of(LIMIT_BODY), .memory = ASK_MEMORY, .depth = (int)limit_of(LIMIT_DEPTH)};
     struct err e = {0};
     if (a->request)
         return json_incref(a->request);

@@ -4,7 +4,7 @@
 #include "run/rule.h"
 #include "serve/own.h"
 
-enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_SCHEMA = 64 << 10, ASK_MEMORY = 256 << 20 };
+enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_MEMORY = 256 << 20 };
 
 /* What lives only until the request is submitted. */
 struct ask {

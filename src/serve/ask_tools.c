@@ -206,8 +206,9 @@ static int format_schema(struct answer *a, const json_t *format, json_t **out)
     json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
     if (!schema)
         return answer_fail(a, 400, "response_format", "response_format.json_schema.schema is missing");
-    if (json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > ASK_SCHEMA)
-        return answer_fail(a, 400, "response_format", "the schema is larger than 64 KiB");
+    if (json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > limit_of(LIMIT_SCHEMA))
+        return answer_fail(a, 400, "response_format", "the schema is larger than %llu bytes",
+                           (unsigned long long)limit_of(LIMIT_SCHEMA));
     *out = json_incref(schema);
     return 0;
 }

@@ -15,13 +15,8 @@
 enum {
     CONN_INPUT_MOST = 256 << 10,  /* of requests behind the one that is being answered */
     CONN_OUTPUT_MOST = 256 << 10, /* of a stream: above, the client is waited for */
-    CONN_BODIES = 256 << 20,      /* of all bodies together: above, 503 */
-    CONN_IDLE = 60,               /* seconds */
-    CONN_HEAD = 10,
-    CONN_BODY = 30,
-    CONN_STALL = 30,
-    CONN_LINGER = 2,
-    CONN_ALIVE = 15, /* a stream says so after this long without news */
+    CONN_LINGER = 2,              /* seconds */
+    CONN_ALIVE = 15,              /* a stream says so after this long without news */
 };
 
 enum { PHASE_IDLE, PHASE_HEAD, PHASE_BODY };
@@ -127,7 +122,7 @@ static void conn_count_body(struct conn *c)
     bool grew = bytes > c->body_bytes;
     *all += bytes - c->body_bytes;
     c->body_bytes = bytes;
-    if (grew && *all > CONN_BODIES && c->http.state < HTTP_DONE) {
+    if (grew && *all > limit_of(LIMIT_BODIES) && c->http.state < HTTP_DONE) {
         c->http.state = HTTP_BAD;
         c->http.status = 503;
         c->http.why = "too many large requests at once";
@@ -290,7 +285,7 @@ void conn_open(struct server *s, evutil_socket_t fd)
 {
     static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
                                "Connection: close\r\n\r\n";
-    struct conn *c = s->conn_count < SERVE_CONNECTIONS ? mem_zalloc(1, sizeof *c) : NULL;
+    struct conn *c = s->conn_count < limit_of(LIMIT_CONNECTIONS) ? mem_zalloc(1, sizeof *c) : NULL;
     struct bufferevent *bev = c ? bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
     if (!bev) {
         ssize_t n = send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -308,7 +303,7 @@ void conn_open(struct server *s, evutil_socket_t fd)
         c->next->link = &c->next;
     s->conns = c;
     s->conn_count++;
-    struct timeval stall = {.tv_sec = CONN_STALL};
+    struct timeval stall = {.tv_sec = (time_t)limit_of(LIMIT_WRITE_SECONDS)};
     bufferevent_setcb(bev, conn_read, conn_written, conn_event, c);
     bufferevent_setwatermark(bev, EV_READ, 0, CONN_INPUT_MOST);
     bufferevent_set_timeouts(bev, NULL, &stall);
@@ -345,10 +340,11 @@ static void conn_alive(struct conn *c, double now)
 void conn_tick(struct conn *c, double now)
 {
     double waited = now - c->since;
+    double rest = c->server->draining ? CONN_LINGER : (double)limit_of(LIMIT_IDLE_SECONDS);
+    double deadline = (double)limit_of(c->phase == PHASE_HEAD ? LIMIT_HEADER_SECONDS : LIMIT_BODY_SECONDS);
     bool pending = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;
-    bool idle = c->phase == PHASE_IDLE && waited > (c->server->draining ? CONN_LINGER : CONN_IDLE);
-    bool late =
-        (c->phase == PHASE_HEAD && waited > CONN_HEAD) || (c->phase == PHASE_BODY && waited > CONN_BODY);
+    bool idle = c->phase == PHASE_IDLE && waited > rest;
+    bool late = c->phase != PHASE_IDLE && waited > deadline;
     if (c->answer)
         conn_alive(c, now);
     else if (c->lingering && waited > CONN_LINGER)
@@ -361,7 +357,6 @@ void conn_tick(struct conn *c, double now)
         c->started = now;
         conn_name(c);
         c->http.keep = false;
-        conn_failf(c, 408, NULL, "the request did not come within %d s",
-                   c->phase == PHASE_HEAD ? CONN_HEAD : CONN_BODY);
+        conn_failf(c, 408, NULL, "the request did not come within %.0f s", deadline);
     }
 }

@@ -1,5 +1,7 @@
 #include "serve/field.h"
 
+#include "serve/limit.h"
+
 #include <math.h>
 
 static unsigned field_kind(const json_t *v)
@@ -35,6 +37,7 @@ static const char *field_kind_name(unsigned kinds)
 
 static int field_check_one(const json_t *v, const struct field *f, struct err *e)
 {
+    const double most = limit_of_field(f->name, f->most);
     unsigned kind = field_kind(v) & f->kinds;
     /* 3.0 is a whole number too */
     if (!kind && json_is_real(v) && f->kinds & FIELD_INT && floor(json_real_value(v)) == json_real_value(v))
@@ -50,9 +53,9 @@ static int field_check_one(const json_t *v, const struct field *f, struct err *e
     double n = !counted            ? json_number_value(v)
                : kind & FIELD_LIST ? (double)json_array_size(v)
                                    : (double)json_object_size(v);
-    if (!(n >= f->least && n <= f->most))
+    if (!(n >= f->least && n <= most))
         return err_set(e, ERR_USAGE, "%s is %.15g%s; it has to be from %.15g to %.15g", f->name, n,
-                       counted ? " items long" : "", f->least, f->most);
+                       counted ? " items long" : "", f->least, most);
     return 0;
 }
 

@@ -19,8 +19,9 @@ enum {
 
 struct field {
     const char *name;
-    unsigned kinds;     /* any of the above */
-    double least, most; /* of a number; or of the items of a list or an object */
+    unsigned kinds; /* any of the above */
+    double least,
+        most; /* of a number; or of the items of a list or an object; serve/limit.h may have another most */
 };
 
 /* Every field of the table that is there. On an error *name is the field's. What no table knows is ignored. */

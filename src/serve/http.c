@@ -1,6 +1,7 @@
 #include "serve/http.h"
 
 #include "base/num.h"
+#include "serve/limit.h"
 
 #include <string.h>
 #include <strings.h>
@@ -10,6 +11,9 @@ enum {
     HTTP_CHUNK_LINE_MOST = 256,
     HTTP_KEEP_MEMORY = 64 << 10, /* larger buffers are given back between requests */
 };
+
+#define HTTP_LONG_PATH  "the path is longer than this server takes (--limit uri)"
+#define HTTP_LARGE_BODY "the body is larger than this server takes (--limit body)"
 
 static int http_bad(struct http *h, int status, const char *why)
 {
@@ -72,8 +76,8 @@ static int http_take_line(struct http *h, size_t n)
     const char *second = memchr(line + at, ' ', n - at);
     if (!second)
         return http_bad(h, 400, "the first line has no version");
-    if ((size_t)(second - line) - at > HTTP_URI_MOST)
-        return http_bad(h, 414, "the path is longer than 8192 bytes");
+    if ((size_t)(second - line) - at > limit_of(LIMIT_URI))
+        return http_bad(h, 414, HTTP_LONG_PATH);
     const char *version = second + 1;
     size_t left = n - (size_t)(version - line);
     if (left != 8 || memcmp(version, "HTTP/", 5) || version[6] != '.' || version[5] < '0' ||
@@ -184,8 +188,8 @@ static int http_check_length(struct http *h)
         size_t n = strlen(length);
         if (!n || strspn(length, "0123456789") != n)
             return http_bad(h, 400, "Content-Length is not a number");
-        if (!num_u64(length, n, HTTP_BODY_MOST, &h->body_length))
-            return http_bad(h, 413, "the body is larger than 16 MiB");
+        if (!num_u64(length, n, limit_of(LIMIT_BODY), &h->body_length))
+            return http_bad(h, 413, HTTP_LARGE_BODY);
         h->length = true;
     }
     if (coding && h->old)
@@ -259,8 +263,8 @@ static int http_take_size(struct http *h, size_t at, size_t n)
     for (size_t i = digits; i < n; i++)
         if (!http_value_char((unsigned char)s[i]))
             return http_bad(h, 400, "the line of a chunk has a control character");
-    if (digits == 9 || size > HTTP_BODY_MOST - h->body.len)
-        return http_bad(h, 413, "the body is larger than 16 MiB");
+    if (digits == 9 || size > limit_of(LIMIT_BODY) - h->body.len)
+        return http_bad(h, 413, HTTP_LARGE_BODY);
     h->left = size;
     h->state = size ? HTTP_CHUNK_DATA : HTTP_TRAILERS;
     return 0;
@@ -299,10 +303,11 @@ static int http_take(struct http *h, size_t at, size_t n)
 /* Is the unfinished line, n bytes by now, longer than it may be. */
 static int http_check_line(struct http *h, size_t n)
 {
-    if (h->state == HTTP_LINE && n > HTTP_URI_MOST + HTTP_METHOD_MOST + 16)
-        return http_bad(h, 414, "the path is longer than 8192 bytes");
-    if ((h->state == HTTP_HEADERS || h->state == HTTP_TRAILERS) && h->head_bytes + n > HTTP_HEAD_MOST)
-        return http_bad(h, 431, "the headers are longer than 32 KiB");
+    if (h->state == HTTP_LINE && n > limit_of(LIMIT_URI) + HTTP_METHOD_MOST + 16)
+        return http_bad(h, 414, HTTP_LONG_PATH);
+    if ((h->state == HTTP_HEADERS || h->state == HTTP_TRAILERS) &&
+        h->head_bytes + n > limit_of(LIMIT_HEADERS))
+        return http_bad(h, 431, "the headers are longer than this server takes (--limit headers)");
     if (h->state == HTTP_CHUNK_LINE && n > HTTP_CHUNK_LINE_MOST)
         return http_bad(h, 400, "the line of a chunk is too long");
     if (h->state == HTTP_CHUNK_END && n > 2)
@@ -316,7 +321,7 @@ static size_t http_feed_line(struct http *h, const char *data, size_t n)
     enum http_state was = h->state;
     const char *end = memchr(data, '\n', n);
     size_t take = end ? (size_t)(end - data) + 1 : n;
-    size_t most = HTTP_HEAD_MOST + HTTP_URI_MOST; /* no line is longer, whatever it is */
+    size_t most = limit_of(LIMIT_HEADERS) + limit_of(LIMIT_URI); /* no line is longer, whatever it is */
     if (take > most) {
         take = most;
         end = NULL;

@@ -1,5 +1,6 @@
 /* HTTP/1.1 requests, strictly: what two readers could understand differently is refused, and the
- * connection ends. Bytes come in as the network cuts them; a request never takes more than its limits.
+ * connection ends. Bytes come in as the network cuts them; a request never takes more than its limits
+ * (serve/limit.h: uri, headers with trailers, body).
  *
  *   line -> headers -> [length | chunks -> trailers] -> done
  *                any of them -> bad, with the status to answer */
@@ -11,12 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum {
-    HTTP_URI_MOST = 8 << 10,
-    HTTP_HEAD_MOST = 32 << 10, /* all header lines, trailers too */
-    HTTP_BODY_MOST = 16 << 20,
-    HTTP_FIELDS_MOST = 128,
-};
+enum { HTTP_FIELDS_MOST = 128 };
 
 enum http_state {
     HTTP_LINE,

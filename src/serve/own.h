@@ -7,6 +7,7 @@
 #include "run/loaded.h"
 #include "serve/failure.h"
 #include "serve/http.h"
+#include "serve/limit.h"
 #include "serve/metrics.h"
 #include "serve/models.h"
 #include "serve/server.h"
@@ -21,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SERVE_CONNECTIONS = 1024, SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
+enum { SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
 
 struct answer;
 struct conn;

@@ -6,12 +6,14 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "hub/name.h"
+#include "serve/limit.h"
 #include "serve/server.h"
 #include "tool/load.h"
 #include "tool/speculate.h"
 #include "tool/tool.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +46,8 @@ static const struct arg_option serve_options[] = {
      0},
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
+    {"limit", 0, ARG_TEXT, "NAME=N",
+     "a limit of requests, such as body=64M ('list' prints them all); may be repeated", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
     {"tool-parser", 0, ARG_TEXT, "NAME", "how models write tool calls (default: as their templates say)", 0,
      0},
@@ -222,8 +226,29 @@ static int serve_read_models(struct serve *s, struct err *e)
     return serve_keep(s, e);
 }
 
+/* 1: the limits were only asked for, and are printed. */
+static int serve_limits(const struct serve *s, struct err *e)
+{
+    int at = 0;
+    for (const char *word; (word = args_next(s->a, "limit", &at));) {
+        if (strcmp(word, "list") != 0) {
+            if (limit_set(word, e))
+                return -1;
+            continue;
+        }
+        printf("%-16s %12s  %s\n", "limit", "usually", "of what");
+        for (const struct limit_row *r = limit_rows; r < limit_rows + LIMIT_COUNT; r++)
+            printf("%-16s %12llu  %s\n", r->name, (unsigned long long)r->usual, r->help);
+        return 1;
+    }
+    return 0;
+}
+
 static int serve_all(struct serve *s, struct err *e)
 {
+    int limits = serve_limits(s, e);
+    if (limits)
+        return limits < 0 ? -1 : 0;
     /* a model that was named is loaded now, so that whoever named it learns what is wrong with it */
     bool named = s->a->count || !args_text(s->a, "models-dir");
     if (serve_read(s, e) || serve_read_models(s, e) || models_open(&s->models, &s->m, e) ||

@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "serve/http.h"
+#include "serve/limit.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -255,20 +256,25 @@ static void test_limits(void **state)
     (void)state;
     size_t rest = sizeof HOST - 1 + 5; /* "A: " and its line end */
     for (size_t p = 0; p < PIECES; p++) {
-        assert_int_equal(limit("GET /", HTTP_URI_MOST - 1, " HTTP/1.1\r\n" HOST "\r\n", pieces[p]), 200);
-        assert_int_equal(limit("GET /", HTTP_URI_MOST, " HTTP/1.1\r\n" HOST "\r\n", pieces[p]), 414);
+        assert_int_equal(limit("GET /", limit_of(LIMIT_URI) - 1, " HTTP/1.1\r\n" HOST "\r\n", pieces[p]),
+                         200);
+        assert_int_equal(limit("GET /", limit_of(LIMIT_URI), " HTTP/1.1\r\n" HOST "\r\n", pieces[p]), 414);
         assert_int_equal(limit("GET /", 1 << 20, "", pieces[p]), 414);
         assert_int_equal(limit("", 1 << 20, "", pieces[p]), 414);
-        assert_int_equal(limit(GET HOST "A: ", HTTP_HEAD_MOST - rest - 2, "\r\n\r\n", pieces[p]), 200);
-        assert_int_equal(limit(GET HOST "A: ", HTTP_HEAD_MOST - rest + 1, "\r\n\r\n", pieces[p]), 431);
+        assert_int_equal(limit(GET HOST "A: ", limit_of(LIMIT_HEADERS) - rest - 2, "\r\n\r\n", pieces[p]),
+                         200);
+        assert_int_equal(limit(GET HOST "A: ", limit_of(LIMIT_HEADERS) - rest + 1, "\r\n\r\n", pieces[p]),
+                         431);
         assert_int_equal(limit(GET HOST "A: ", 1 << 20, "", pieces[p]), 431);
         assert_int_equal(limit(CHUNK "1;", 300, "\r\n", pieces[p]), 400);
         assert_int_equal(limit(CHUNK "0\r\nA: ", 1 << 20, "", pieces[p]), 431);
         assert_int_equal(limit(CHUNK, 1 << 20, "", pieces[p]), 400);
     }
-    assert_int_equal(limit(POST HOST "Content-Length: 16777216\r\n\r\n", HTTP_BODY_MOST, "", SIZE_MAX), 200);
-    assert_int_equal(limit(CHUNK "1000000\r\n", HTTP_BODY_MOST, "\r\n0\r\n\r\n", SIZE_MAX), 200);
-    assert_int_equal(limit(CHUNK "1000000\r\n", HTTP_BODY_MOST, "\r\n1\r\na\r\n0\r\n\r\n", SIZE_MAX), 413);
+    assert_int_equal(limit(POST HOST "Content-Length: 16777216\r\n\r\n", limit_of(LIMIT_BODY), "", SIZE_MAX),
+                     200);
+    assert_int_equal(limit(CHUNK "1000000\r\n", limit_of(LIMIT_BODY), "\r\n0\r\n\r\n", SIZE_MAX), 200);
+    assert_int_equal(limit(CHUNK "1000000\r\n", limit_of(LIMIT_BODY), "\r\n1\r\na\r\n0\r\n\r\n", SIZE_MAX),
+                     413);
 }
 
 static void test_many_headers(void **state)

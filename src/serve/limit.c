@@ -1,0 +1,68 @@
+#include "serve/limit.h"
+
+#include "base/log.h"
+#include "base/num.h"
+#include "format/jsonread.h"
+#include "run/engine.h"
+#include "serve/ask.h"
+#include "serve/own.h"
+
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+/* Where the most is the usual, an array of that size stands behind it. */
+const struct limit_row limit_rows[LIMIT_COUNT] = {
+    [LIMIT_BODY] = {"body", "bytes of a request's body", 16 * MIB, 1024, 1024 * MIB},
+    [LIMIT_BODIES] = {"bodies", "bytes of all bodies together; above, 503", 256 * MIB, MIB, 65536 * MIB},
+    [LIMIT_HEADERS] = {"headers", "bytes of all header lines", 32 << 10, 1024, MIB},
+    [LIMIT_URI] = {"uri", "bytes of a path with its query", 8 << 10, 64, MIB},
+    [LIMIT_CONNECTIONS] = {"connections", "connections at once; above, 503", 1024, 1, 65536},
+    [LIMIT_HEADER_SECONDS] = {"header-seconds", "until the headers are there", 10, 1, 3600},
+    [LIMIT_BODY_SECONDS] = {"body-seconds", "until the body is there", 30, 1, 3600},
+    [LIMIT_WRITE_SECONDS] = {"write-seconds", "that a client may read nothing", 30, 1, 3600},
+    [LIMIT_IDLE_SECONDS] = {"idle-seconds", "that a connection may rest", 60, 1, 86400},
+    [LIMIT_DEPTH] = {"depth", "JSON inside of JSON", JSONREAD_DEPTH, 4, JSONREAD_DEPTH},
+    [LIMIT_SCHEMA] = {"schema", "bytes of a JSON schema", 64 << 10, 64, 16 * MIB},
+    [LIMIT_MESSAGES] = {"messages", "messages of a conversation", 4096, 1, MIB},
+    [LIMIT_TOOLS] = {"tools", "tools that a model may call", 128, 1, 65536},
+    [LIMIT_N] = {"n", "answers to one request", SERVE_CHOICES, 1, SERVE_CHOICES},
+    [LIMIT_STOP] = {"stop", "stop strings", ASK_STOPS, 0, ASK_STOPS},
+    [LIMIT_TOP_LOGPROBS] = {"top_logprobs", "best tokens told", ENGINE_TOP_MOST, 0, ENGINE_TOP_MOST},
+    [LIMIT_LOGIT_BIAS] = {"logit_bias", "tokens with a bias", ASK_BIASES, 0, ASK_BIASES},
+};
+
+static uint64_t limit_values[LIMIT_COUNT]; /* value + 1; 0 = the usual one */
+
+uint64_t limit_of(enum limit which)
+{
+    return limit_values[which] ? limit_values[which] - 1 : limit_rows[which].usual;
+}
+
+double limit_of_field(const char *name, double otherwise)
+{
+    for (int i = LIMIT_MESSAGES; i < LIMIT_COUNT; i++)
+        if (!strcmp(limit_rows[i].name, name))
+            return (double)limit_of((enum limit)i);
+    return otherwise;
+}
+
+int limit_set(const char *assignment, struct err *e)
+{
+    size_t n = strcspn(assignment, "=");
+    for (int i = 0; assignment[n] && i < LIMIT_COUNT; i++) {
+        const struct limit_row *r = &limit_rows[i];
+        const char *value = assignment + n + 1;
+        uint64_t v;
+        if (strlen(r->name) != n || strncmp(r->name, assignment, n))
+            continue;
+        if (!num_bytes(value, strlen(value), &v) || v < r->least || v > r->most)
+            return err_set(e, ERR_USAGE, "--limit %s has to be from %llu to %llu, not '%s'", r->name,
+                           (unsigned long long)r->least, (unsigned long long)r->most, log_safe(value));
+        limit_values[i] = v + 1;
+        return 0;
+    }
+    return err_set(e, ERR_USAGE,
+                   "--limit takes NAME=VALUE with a name that 'quern serve --limit list' prints, not '%s'",
+                   log_safe(assignment));
+}
