@@ -39,7 +39,7 @@ quern_layer(run)
 file(GLOB assets CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/serve/page/* ${PROJECT_SOURCE_DIR}/doc/openapi.json)
 set_source_files_properties(src/serve/asset.c PROPERTIES OBJECT_DEPENDS "${assets}"
                             COMPILE_DEFINITIONS QUERN_SOURCE="${PROJECT_SOURCE_DIR}")
-quern_layer(serve lib_jansson lib_event)
+quern_layer(serve lib_jansson lib_event lib_event_tls lib_ssl)
 quern_layer(tool lib_edit)
 
 if(EXISTS ${PROJECT_SOURCE_DIR}/src/tool/main.c)

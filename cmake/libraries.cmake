@@ -28,6 +28,8 @@ quern_library(jansson jansson)
 quern_library(pcre2 libpcre2-8)
 quern_library(utf8proc libutf8proc)
 quern_library(event libevent_core)
+quern_library(event_tls libevent_openssl)
+quern_library(ssl openssl)
 
 # libcurl's headers alone: the library is looked for when something is to be fetched (src/hub/curl.h).
 pkg_check_modules(curl REQUIRED libcurl)

@@ -1,19 +1,85 @@
 #include "base/log.h"
 
+#include "base/buf.h"
+#include "base/json.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static enum log_level log_most = LOG_INFO;
+static bool log_json;
 
 void log_set_level(enum log_level most)
 {
     log_most = most;
 }
 
-void log_write(enum log_level level, const char *fmt, ...)
+void log_set_json(bool on)
+{
+    log_json = on;
+}
+
+bool log_is_json(void)
+{
+    return log_json;
+}
+
+static void log_text(struct buf *out, enum log_level level, const char *message, const struct log_field *f,
+                     size_t count)
 {
     static const char *const tag[] = {"", "warning: ", "", "debug: "};
+    buf_printf(out, "quern: %s%s", tag[level], message);
+    for (size_t i = 0; i < count; i++)
+        if (f[i].text)
+            buf_printf(out, " %s=%s", f[i].name, log_safe(f[i].text));
+        else
+            buf_printf(out, " %s=%.15g", f[i].name, f[i].number);
+}
+
+static void log_object(struct buf *out, enum log_level level, const char *message, const struct log_field *f,
+                       size_t count)
+{
+    static const char *const names[] = {"error", "warning", "info", "debug"};
+    struct json j = {.out = out};
+    struct timespec now;
+    struct tm tm;
+    char day[32], stamp[48];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    strftime(day, sizeof day, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(stamp, sizeof stamp, "%s.%03ldZ", day, now.tv_nsec / 1000000);
+    json_begin(&j, '{');
+    json_key(&j, "time"), json_str(&j, stamp);
+    json_key(&j, "level"), json_str(&j, names[level]);
+    json_key(&j, "message"), json_str(&j, message);
+    for (size_t i = 0; i < count; i++) {
+        json_key(&j, f[i].name);
+        if (f[i].text)
+            json_str(&j, f[i].text);
+        else
+            json_num(&j, f[i].number);
+    }
+    json_end(&j, '}');
+}
+
+void log_fields(enum log_level level, const char *message, const struct log_field *fields, size_t count)
+{
+    struct buf line = {0};
+    if (level > log_most)
+        return;
+    (log_json ? log_object : log_text)(&line, level, message, fields, count);
+    buf_str(&line, "\n"); /* one write: lines of several threads do not mix */
+    if (line.failed)
+        fprintf(stderr, "quern: %s\n", message);
+    else
+        fwrite(line.data, 1, line.len, stderr);
+    buf_free(&line);
+}
+
+void log_write(enum log_level level, const char *fmt, ...)
+{
     if (level > log_most)
         return;
     char line[1024];
@@ -21,7 +87,7 @@ void log_write(enum log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    fprintf(stderr, "quern: %s%s\n", tag[level], line);
+    log_fields(level, line, NULL, 0);
 }
 
 const char *log_safe_n(const char *s, unsigned long n)

@@ -21,6 +21,7 @@ void answer_start(struct conn *c)
 {
     struct answer *a = mem_zalloc(1, sizeof *a);
     if (!a) {
+        usage_end(&c->server->usage[c->key], 0, 0);
         conn_failf(c, 503, NULL, "out of memory");
         return;
     }
@@ -43,6 +44,8 @@ void answer_start(struct conn *c)
 /* The streams are closed first: from then on nobody wakes it. */
 static void answer_free(struct answer *a)
 {
+    struct usage used = answer_usage(a);
+    usage_end(&a->server->usage[a->key], used.prompt, used.made);
     for (uint32_t i = 0; i < SERVE_CHOICES; i++) {
         struct choice *c = &a->choices[i];
         stream_close(c->stream);
@@ -126,6 +129,12 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
     if (news->count && !a->first) {
         a->first = clock_now();
         metrics_seconds(&a->server->metrics.first, a->first - a->conn->started);
+    }
+    if (news->count) {
+        double now = clock_now();
+        if (c->made)
+            metrics_seconds(&a->server->metrics.between, (now - c->last) / (double)news->count);
+        c->last = now;
     }
     c->made += (uint32_t)news->count;
     answer_hear(a, c, news, out);

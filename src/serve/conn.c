@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "serve/own.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -110,6 +111,7 @@ void conn_close_when_sent(struct conn *c)
     if (evbuffer_get_length(bufferevent_get_output(c->bev)))
         return;
     /* closing at once with bytes unread would make the other side lose the reply */
+    tls_goodbye(c->bev);
     shutdown(bufferevent_getfd(c->bev), SHUT_WR);
     c->lingering = true;
     c->since = clock_now();
@@ -146,6 +148,21 @@ static void conn_next(struct conn *c)
         bufferevent_trigger(c->bev, EV_READ, BEV_OPT_DEFER_CALLBACKS);
 }
 
+/* No prompt, no key and no path of the client's: the route as the table has it. */
+static void conn_log(const struct conn *c, int status)
+{
+    const struct log_field fields[] = {
+        {.name = "id", .text = c->id},
+        {.name = "method", .text = c->route ? c->route->method : "-"},
+        {.name = "route", .text = c->route ? c->route->path : "-"},
+        {.name = "status", .number = status},
+        {.name = "ms", .number = round(1e4 * (clock_now() - c->started)) / 10},
+        {.name = "key", .number = c->key},
+        {.name = "stream", .number = c->streaming},
+    };
+    log_fields(log_is_json() ? LOG_INFO : LOG_DEBUG, "request", fields, sizeof fields / sizeof *fields);
+}
+
 void conn_reply(struct conn *c, int status, const char *type, const struct buf *body)
 {
     bool lost = body && body->failed;
@@ -153,7 +170,7 @@ void conn_reply(struct conn *c, int status, const char *type, const struct buf *
     conn_head(c, lost ? 503 : status, type, (int64_t)n);
     if (n && !http_is(&c->http, "HEAD"))
         conn_write(c, body->data, n);
-    log_debug("%s %d %.0f ms", c->id, status, 1e3 * (clock_now() - c->started));
+    conn_log(c, status);
     conn_next(c);
 }
 
@@ -199,7 +216,7 @@ void conn_stream_end(struct conn *c)
 {
     if (!c->http.old)
         conn_write(c, "0\r\n\r\n", 5);
-    log_debug("%s 200 %.0f ms (stream)", c->id, 1e3 * (clock_now() - c->started));
+    conn_log(c, 200);
     conn_next(c);
 }
 
@@ -273,6 +290,8 @@ static void conn_event(struct bufferevent *bev, short what, void *arg)
 {
     struct conn *c = arg;
     bool ended = what & BEV_EVENT_EOF;
+    if (what & BEV_EVENT_CONNECTED) /* the handshake of TLS is done */
+        return;
     /* a client that has sent all and waits for the reply */
     if (ended && !c->answer && !c->lingering && evbuffer_get_length(bufferevent_get_output(bev))) {
         c->closing = true;
@@ -286,7 +305,9 @@ void conn_open(struct server *s, evutil_socket_t fd)
     static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
                                "Connection: close\r\n\r\n";
     struct conn *c = s->conn_count < limit_of(LIMIT_CONNECTIONS) ? mem_zalloc(1, sizeof *c) : NULL;
-    struct bufferevent *bev = c ? bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
+    struct bufferevent *bev = !c       ? NULL
+                              : s->tls ? tls_accept(s->tls, s->base, fd)
+                                       : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (!bev) {
         ssize_t n = send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
         (void)n;

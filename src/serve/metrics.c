@@ -97,5 +97,7 @@ void metrics_write(struct server *s, struct buf *out)
                    rows[i].kind, rows[i].name, (unsigned long long)rows[i].value);
     metrics_requests(out, &s->metrics);
     metrics_histogram(out, "quern_first_token_seconds", "Until the first token.", &s->metrics.first);
+    metrics_histogram(out, "quern_token_seconds", "Between the tokens of an answer.", &s->metrics.between);
     metrics_histogram(out, "quern_answer_seconds", "Until the end of an answer.", &s->metrics.whole);
+    usage_write(s->usage, out);
 }

@@ -15,7 +15,7 @@ struct histogram {
 
 struct metrics {
     uint64_t requests[METRICS_ROUTES][METRICS_CODES];
-    struct histogram first, whole; /* seconds until the first token; of an answer */
+    struct histogram first, between, whole; /* seconds until the first token, between tokens, of an answer */
 };
 
 /* route: its row in the table; the row behind the last stands for everything else. */

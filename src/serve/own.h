@@ -11,6 +11,7 @@
 #include "serve/metrics.h"
 #include "serve/models.h"
 #include "serve/server.h"
+#include "serve/tls.h"
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -22,6 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { SERVER_STUCK = 60 /* seconds in which an engine that has work takes a step */ };
 enum { SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
 
 struct answer;
@@ -51,9 +53,11 @@ struct server {
     struct evconnlistener *listener;
     struct event *tick, *term, *intr, *hup, *bell;
     int bell_fd;
-    bool loopback; /* only this machine can reach us */
+    bool loopback;   /* only this machine can reach us */
+    struct tls *tls; /* NULL = plain */
+    struct key_usage usage[USAGE_KEYS];
     bool draining, interrupted;
-    double drain_until;
+    double drain_until, notified;
     struct conn *conns;
     uint32_t conn_count, answer_count;
     size_t body_bytes; /* of requests, whole or not, all together */
@@ -113,6 +117,7 @@ struct choice {
     uint32_t prompt_at; /* which prompt */
     bool begun, done;
     uint32_t made, thought; /* tokens; those of reasoning, about */
+    double last;            /* when its last tokens came */
     size_t offset;          /* characters of tokens so far, for completions' text_offset */
     struct buf ids, logprobs, tops;
     struct stream_news end; /* its last news, without the pointers */

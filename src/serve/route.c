@@ -9,8 +9,6 @@
 #include <string.h>
 #include <strings.h>
 
-enum { ROUTE_STUCK = 60 }; /* seconds in which an engine that has work takes a step */
-
 void route_json(struct conn *c, int status, struct buf *out)
 {
     conn_reply(c, status, "application/json", out);
@@ -37,7 +35,7 @@ static void route_ready(struct conn *c)
 
 static void route_health(struct conn *c)
 {
-    if (models_stuck(c->server->models, ROUTE_STUCK))
+    if (models_stuck(c->server->models, SERVER_STUCK))
         route_status(c, 503, "the engine does not move");
     else
         route_ready(c);
@@ -206,6 +204,7 @@ static bool route_is_json(const struct conn *c)
 static void route_take(struct conn *c)
 {
     const struct route *r = c->route;
+    const char *why;
     bool reads = http_is(&c->http, "GET") || http_is(&c->http, "HEAD");
     if (!http_is(&c->http, r->method) && !(reads && !strcmp(r->method, "GET")))
         conn_failf(c, 405, NULL, "%s wants %s", r->path, r->method);
@@ -217,6 +216,8 @@ static void route_take(struct conn *c)
         conn_failf(c, 503, NULL, "the server is ending and takes no more requests");
     else if (!route_is_json(c))
         conn_failf(c, 415, NULL, "the body has to be JSON (Content-Type: application/json)");
+    else if ((why = usage_admit(&c->server->usage[c->key], &c->server->o->usage, clock_now())))
+        conn_failf(c, 429, "rate_limit_exceeded", "%s", why);
     else
         answer_start(c);
 }

@@ -3,6 +3,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
+#include "serve/notify.h"
 #include "serve/own.h"
 
 #include <errno.h>
@@ -12,6 +14,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static void server_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *from, int n,
@@ -54,6 +58,10 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
         conn_tick(c, now);
     }
     models_expire(s->models, now);
+    if (now - s->notified >= 1 && !models_stuck(s->models, SERVER_STUCK)) { /* else systemd starts us anew */
+        notify_say(s->o->notify, "WATCHDOG=1");
+        s->notified = now;
+    }
     if (s->draining && (server_is_empty(s) || now > s->drain_until))
         event_base_loopbreak(s->base);
 }
@@ -70,12 +78,25 @@ static void server_signal(evutil_socket_t number, short what, void *arg)
     if (s->draining)
         return;
     log_info("ending: %u requests are running and get %.0f s", s->answer_count, s->o->grace);
+    notify_say(s->o->notify, "STOPPING=1");
     s->draining = true;
     s->drain_until = clock_now() + s->o->grace;
     event_add(s->tick, &(struct timeval){.tv_usec = 100000});
 }
 
-/* SIGHUP: the keys and the list of models anew. What runs goes on. */
+static int server_tls(struct server *s, struct err *e)
+{
+    struct tls *fresh = NULL;
+    if (!s->o->tls_cert)
+        return 0;
+    if (tls_open(&fresh, s->o->tls_cert, s->o->tls_key, e))
+        return -1;
+    tls_close(s->tls);
+    s->tls = fresh;
+    return 0;
+}
+
+/* SIGHUP: the keys, the certificate and the list of models anew. What runs goes on. */
 static void server_reload(evutil_socket_t number, short what, void *arg)
 {
     struct server *s = arg;
@@ -83,8 +104,44 @@ static void server_reload(evutil_socket_t number, short what, void *arg)
     (void)number, (void)what;
     if (s->o->reload && s->o->reload(s->o->arg, &e))
         log_warn("the keys stay as they were: %s", e.text);
+    e = (struct err){0};
+    if (server_tls(s, &e))
+        log_warn("the certificate stays as it was: %s", e.text);
     models_rescan(s->models);
-    log_info("the keys and the list of models are read anew");
+    log_info("the keys, the certificate and the list of models are read anew");
+}
+
+enum {
+    SERVER_LISTEN = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
+    SERVER_BACKLOG = 1024
+};
+
+/* A socket that nobody listens on was left by one that was killed, and goes; only we may connect to ours. */
+static int server_listen_unix(struct server *s, struct err *e)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const char *path = s->o->socket;
+    struct stat st;
+    if (strlen(path) >= sizeof at.sun_path)
+        return err_set(e, ERR_USAGE, "--socket %s: a path of at most %zu bytes", log_safe(path),
+                       sizeof at.sun_path - 1);
+    memcpy(at.sun_path, path, strlen(path));
+    if (!lstat(path, &st) && S_ISSOCK(st.st_mode)) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool dead = connect(fd, (struct sockaddr *)&at, sizeof at) && errno == ECONNREFUSED;
+        close(fd);
+        if (dead)
+            unlink(path);
+    }
+    mode_t mask = umask(0177);
+    s->listener = evconnlistener_new_bind(s->base, server_accept, s, SERVER_LISTEN, SERVER_BACKLOG,
+                                          (struct sockaddr *)&at, sizeof at);
+    int why = errno;
+    umask(mask);
+    if (!s->listener)
+        return err_set(e, ERR_RESOURCE, "cannot listen on %s: %s", log_safe(path), strerror(why));
+    log_info("quern is ready at unix:%s", log_safe(path));
+    return 0;
 }
 
 static int server_listen(struct server *s, struct err *e)
@@ -95,9 +152,8 @@ static int server_listen(struct server *s, struct err *e)
     int r = getaddrinfo(s->o->host, port, &hints, &found);
     if (r)
         return err_set(e, ERR_USAGE, "--host %s: %s", log_safe(s->o->host), gai_strerror(r));
-    s->listener = evconnlistener_new_bind(s->base, server_accept, s,
-                                          LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
-                                          1024, found->ai_addr, (int)found->ai_addrlen);
+    s->listener = evconnlistener_new_bind(s->base, server_accept, s, SERVER_LISTEN, SERVER_BACKLOG,
+                                          found->ai_addr, (int)found->ai_addrlen);
     int why = errno;
     freeaddrinfo(found);
     if (!s->listener)
@@ -109,8 +165,8 @@ static int server_listen(struct server *s, struct err *e)
     if (!getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&at, &n) &&
         !getnameinfo((struct sockaddr *)&at, n, host, sizeof host, port, sizeof port,
                      NI_NUMERICHOST | NI_NUMERICSERV))
-        log_info("quern is ready at http://%s%s%s:%s", strchr(host, ':') ? "[" : "", host,
-                 strchr(host, ':') ? "]" : "", port);
+        log_info("quern is ready at http%s://%s%s%s:%s", s->tls ? "s" : "", strchr(host, ':') ? "[" : "",
+                 host, strchr(host, ':') ? "]" : "", port);
     return 0;
 }
 
@@ -131,13 +187,19 @@ static int server_open(struct server *s, struct err *e)
         event_add(s->tick, &(struct timeval){.tv_usec = 250000}) || event_add(s->term, NULL) ||
         event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
-    return work_start(s, e) ? -1 : server_listen(s, e);
+    if (server_tls(s, e) || work_start(s, e) ||
+        (s->o->socket ? server_listen_unix(s, e) : server_listen(s, e)))
+        return -1;
+    notify_say(s->o->notify, "READY=1");
+    return 0;
 }
 
 static void server_close(struct server *s)
 {
     if (s->listener)
         evconnlistener_free(s->listener);
+    if (s->listener && s->o->socket)
+        unlink(s->o->socket);
     models_shut(s->models); /* whoever waits for one comes back to a worker */
     work_stop(s);
     while (s->conns)
@@ -155,13 +217,16 @@ static void server_close(struct server *s)
     if (s->bell_fd >= 0)
         close(s->bell_fd);
     shelf_free(&s->shelf);
+    tls_close(s->tls);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->work);
 }
 
 int server_check(const struct server_options *o, struct err *e)
 {
-    if (gate_is_loopback(o->host) || o->key_count || o->no_key)
+    if (!o->tls_cert != !o->tls_key)
+        return err_set(e, ERR_USAGE, "--tls-cert and --tls-key belong together");
+    if (o->socket || gate_is_loopback(o->host) || o->key_count || o->no_key)
         return 0;
     return err_set(e, ERR_USAGE,
                    "--host %s can be reached from elsewhere: give --api-key-file, or --no-key where "
@@ -171,16 +236,22 @@ int server_check(const struct server_options *o, struct err *e)
 
 int server_run(struct models *m, const struct server_options *o, struct err *e)
 {
-    struct server s = {.o = o, .models = m, .bell_fd = -1, .started = time(NULL)};
     if (server_check(o, e))
         return -1;
-    s.loopback = gate_is_loopback(o->host);
+    struct server *s = mem_zalloc(1, sizeof *s);
+    if (!s)
+        return err_memory(e, "the server", sizeof *s);
+    *s = (struct server){.o = o, .models = m, .bell_fd = -1, .started = time(NULL)};
+    s->loopback = o->socket || gate_is_loopback(o->host);
     signal(SIGPIPE, SIG_IGN);
-    pthread_mutex_init(&s.mutex, NULL);
-    pthread_cond_init(&s.work, NULL);
-    int failed = server_open(&s, e);
-    if (!failed && event_base_dispatch(s.base) < 0)
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->work, NULL);
+    int failed = server_open(s, e);
+    if (!failed && event_base_dispatch(s->base) < 0)
         failed = err_set(e, ERR_RESOURCE, "the event loop failed");
-    server_close(&s);
-    return s.interrupted ? err_set(e, ERR_INTERRUPTED, "interrupted") : failed;
+    server_close(s);
+    if (s->interrupted)
+        failed = err_set(e, ERR_INTERRUPTED, "interrupted");
+    mem_free(s);
+    return failed;
 }

@@ -5,15 +5,20 @@
 
 #include "base/err.h"
 #include "serve/models.h"
+#include "serve/usage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
 struct server_options {
-    const char *host;        /* an address or "localhost" */
-    int port;                /* 0 = any that is free */
-    double grace;            /* seconds that running answers get after SIGTERM */
-    const char *const *keys; /* (key_count): any of them opens */
+    const char *host;               /* an address or "localhost" */
+    int port;                       /* 0 = any that is free */
+    const char *socket;             /* a path: a Unix socket instead of the address; NULL = none */
+    const char *tls_cert, *tls_key; /* PEM files; NULL = no TLS */
+    const char *notify;             /* systemd's socket; NULL = there is none */
+    struct key_limits usage;        /* of every key */
+    double grace;                   /* seconds that running answers get after SIGTERM */
+    const char *const *keys;        /* (key_count): any of them opens */
     size_t key_count;
     bool no_key;                     /* an address that others can reach, and no key: said in so many words */
     const char *const *allowed_host; /* (allowed_hosts): names that the Host header may have */

@@ -30,6 +30,9 @@ enum {
 static const struct arg_option serve_options[] = {
     {"host", 0, ARG_TEXT, "H", "address to listen on (default: 127.0.0.1, this machine only)", 0, 0},
     {"port", 0, ARG_INT, "N", "port (default: 8080; 0 = any that is free)", 0, 65535},
+    {"socket", 0, ARG_TEXT, "PATH", "a Unix socket instead of an address and a port", 0, 0},
+    {"tls-cert", 0, ARG_TEXT, "FILE", "speak TLS with this certificate (PEM, with its chain)", 0, 0},
+    {"tls-key", 0, ARG_TEXT, "FILE", "and this key (PEM)", 0, 0},
     {"name", 0, ARG_TEXT, "NAME", "what clients call the model (default: the file's name)", 0, 0},
     {"models-dir", 0, ARG_TEXT, "DIR", "serve every model in this folder, too", 0, 0},
     {"keep-alive", 0, ARG_TEXT, "T",
@@ -42,6 +45,10 @@ static const struct arg_option serve_options[] = {
     {"slots", 0, ARG_INT, "N", "answers at once (default: 4)", 1, 256},
     {"queue", 0, ARG_INT, "N", "requests that may wait (default: 4 times the slots)", 1, 1 << 16},
     {"api-key-file", 0, ARG_TEXT, "FILE", "keys, one a line (or one in QUERN_API_KEY)", 0, 0},
+    {"key-parallel", 0, ARG_INT, "N", "requests of a key at once (default: as many as there is room for)", 1,
+     1 << 16},
+    {"key-rate", 0, ARG_NUM, "N", "requests of a key a minute (default: as many as it likes)", 0.01, 1e9},
+    {"log-format", 0, ARG_TEXT, "F", "text, or json: one object a line, and one for every request", 0, 0},
     {"no-key", 0, ARG_FLAG, NULL, "others may reach it without a key: something else keeps strangers out", 0,
      0},
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
@@ -193,10 +200,22 @@ static int serve_read(struct serve *s, struct err *e)
 {
     int at = 0;
     const char *file = args_text(s->a, "template"), *host = args_text(s->a, "host");
+    const char *format = args_text(s->a, "log-format");
     s->o.host = host ? host : "127.0.0.1";
     s->o.port = (int)args_int(s->a, "port", 8080);
     s->o.grace = args_num(s->a, "grace", 30);
     s->o.no_key = args_flag(s->a, "no-key");
+    s->o.socket = args_text(s->a, "socket");
+    s->o.tls_cert = args_text(s->a, "tls-cert");
+    s->o.tls_key = args_text(s->a, "tls-key");
+    s->o.notify = getenv("NOTIFY_SOCKET");
+    s->o.usage =
+        (struct key_limits){(uint32_t)args_int(s->a, "key-parallel", 0), args_num(s->a, "key-rate", 0)};
+    if (s->o.socket && (host || args_int(s->a, "port", -1) >= 0))
+        return err_set(e, ERR_USAGE, "--socket stands instead of --host and --port");
+    if (format && strcmp(format, "json") != 0 && strcmp(format, "text") != 0)
+        return err_set(e, ERR_USAGE, "--log-format is text or json, not '%s'", log_safe(format));
+    log_set_json(format && !strcmp(format, "json"));
     s->o.allowed_host = s->hosts;
     for (const char *name; (name = args_next(s->a, "allowed-host", &at));) {
         if (s->o.allowed_hosts == SERVE_HOSTS)

@@ -1,0 +1,19 @@
+/* TLS, where the server was given a certificate: OpenSSL behind libevent's buffers. One tls belongs to the loop's
+ * thread; connections keep what they were opened with when it is replaced. */
+#pragma once
+
+#include "base/err.h"
+
+#include <event2/util.h>
+
+struct bufferevent;
+struct event_base;
+struct tls;
+
+/* PEM files: the certificate with its chain, and its key. */
+int tls_open(struct tls **out, const char *cert, const char *key, struct err *e);
+void tls_close(struct tls *t); /* NULL is fine */
+/* A connection that begins with the handshake. NULL: no memory. */
+struct bufferevent *tls_accept(struct tls *t, struct event_base *base, evutil_socket_t fd);
+/* Says goodbye, so that the other side knows that nothing was cut off. Does nothing to a plain connection. */
+void tls_goodbye(struct bufferevent *bev);

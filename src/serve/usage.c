@@ -1,0 +1,55 @@
+#include "serve/usage.h"
+
+#include "base/buf.h"
+
+#include <stddef.h>
+
+const char *usage_admit(struct key_usage *u, const struct key_limits *most, double now)
+{
+    if (most->a_minute > 0) { /* what was not used is kept, but for no more than a minute */
+        double left =
+            u->requests + u->refused ? u->left + (now - u->since) * most->a_minute / 60 : most->a_minute;
+        u->left = left < most->a_minute ? left : most->a_minute;
+        u->since = now;
+    }
+    const char *why = most->a_minute > 0 && u->left < 1 ? "this key has made its requests of this minute"
+                      : most->parallel && u->running >= most->parallel
+                          ? "this key has as many requests running as it may"
+                          : NULL;
+    if (why) {
+        u->refused++;
+        return why;
+    }
+    u->left -= 1;
+    u->requests++;
+    u->running++;
+    return NULL;
+}
+
+void usage_end(struct key_usage *u, uint64_t prompt_tokens, uint64_t made_tokens)
+{
+    u->running--;
+    u->prompt_tokens += prompt_tokens;
+    u->made_tokens += made_tokens;
+}
+
+void usage_write(const struct key_usage *all, struct buf *out)
+{
+    static const struct {
+        const char *name, *help;
+        size_t at;
+    } rows[] = {
+        {"requests", "Requests of a key, by its place in the file.", offsetof(struct key_usage, requests)},
+        {"refused", "Those refused by the key's own limits.", offsetof(struct key_usage, refused)},
+        {"prompt_tokens", "Tokens of its prompts.", offsetof(struct key_usage, prompt_tokens)},
+        {"generated_tokens", "Tokens made for it.", offsetof(struct key_usage, made_tokens)},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        buf_printf(out, "# HELP quern_key_%s_total %s\n# TYPE quern_key_%s_total counter\n", rows[i].name,
+                   rows[i].help, rows[i].name);
+        for (uint32_t key = 0; key < USAGE_KEYS; key++)
+            if (all[key].requests + all[key].refused)
+                buf_printf(out, "quern_key_%s_total{key=\"%u\"} %llu\n", rows[i].name, key,
+                           (unsigned long long)*(const uint64_t *)((const char *)&all[key] + rows[i].at));
+    }
+}
