@@ -5,14 +5,17 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
+#include "device/cuda/gpu.h"
 #include "hub/name.h"
 #include "serve/limit.h"
+#include "serve/sandbox.h"
 #include "serve/server.h"
 #include "tool/load.h"
 #include "tool/speculate.h"
 #include "tool/tool.h"
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +27,7 @@ enum {
     SERVE_WORDS = 256,
     SERVE_KEYS = 1024,
     SERVE_HOSTS = 64,
+    SERVE_FOLDERS = 384,
     SERVE_KEY_FILE = 1 << 20
 };
 
@@ -53,6 +57,8 @@ static const struct arg_option serve_options[] = {
      0},
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
+    {"no-sandbox", 0, ARG_FLAG, NULL,
+     "keep the rights to files and calls that a server on the CPU does not need", 0, 0},
     {"limit", 0, ARG_TEXT, "NAME=N",
      "a limit of requests, such as body=64M ('list' prints them all); may be repeated", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
@@ -80,6 +86,9 @@ struct serve {
     struct serve_keys keys;
     struct buf chat_template;
     const char *hosts[SERVE_HOSTS];
+    struct sandbox sandbox;
+    char folders[SERVE_FOLDERS][PATH_MAX]; /* (folder_count): names for the sandbox */
+    size_t folder_count;
 };
 
 static bool serve_same_key(const char *a, const char *b)
@@ -245,6 +254,62 @@ static int serve_read_models(struct serve *s, struct err *e)
     return serve_keep(s, e);
 }
 
+/* ---- the sandbox ---- */
+
+/* Keeps the text for the sandbox. */
+static void serve_allow(struct serve *s, enum sandbox_access access, const char *fmt, ...)
+{
+    char *path = s->folders[s->folder_count];
+    va_list ap;
+    if (s->folder_count == SERVE_FOLDERS)
+        return;
+    va_start(ap, fmt);
+    int n = vsnprintf(path, PATH_MAX, fmt, ap);
+    va_end(ap);
+    if (n > 0 && n < PATH_MAX)
+        sandbox_allow(&s->sandbox, s->folders[s->folder_count++], access);
+}
+
+/* A model's file or folder, and what lies beside the file (its splits) or where the links of a Hub's cache lead. */
+static void serve_allow_model(struct serve *s, const char *path)
+{
+    char real[PATH_MAX], *slash;
+    if (!realpath(path, real))
+        return;
+    serve_allow(s, SANDBOX_READ, "%s", path);
+    serve_allow(s, SANDBOX_READ, "%s/../../blobs", real);
+    if ((slash = strrchr(real, '/')) && slash > real)
+        *slash = 0;
+    serve_allow(s, SANDBOX_READ, "%s", real);
+}
+
+/* All that a server reads, now or when it is told to read anew. */
+static int serve_sandbox(struct serve *s, struct err *e)
+{
+    static const char *const system[] = {"/usr",  "/lib", "/lib64",    "/etc",
+                                         "/proc", "/sys", "/dev/null", "/dev/urandom"};
+    const char *device = args_text(s->a, "device");
+    struct model_list models = {0};
+    if (args_flag(s->a, "no-sandbox") || (!(device && !strcmp(device, "cpu")) && gpu_count(NULL) > 0))
+        return 0;
+    int failed = serve_list(s, &models, e);
+    for (size_t i = 0; !failed && i < models.count; i++)
+        serve_allow_model(s, models.items[i].path);
+    for (size_t i = 0; i < sizeof system / sizeof *system; i++)
+        sandbox_allow(&s->sandbox, system[i], SANDBOX_READ);
+    const char *const own[] = {"models-dir", "api-key-file", "template", "tls-cert", "tls-key"};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sandbox_allow(&s->sandbox, args_text(s->a, own[i]), SANDBOX_READ);
+    const char *slash = s->o.socket ? strrchr(s->o.socket, '/') : NULL;
+    if (s->o.socket)
+        serve_allow(s, SANDBOX_SOCKET, "%.*s", slash ? (int)(slash - s->o.socket) + 1 : 1,
+                    slash ? s->o.socket : ".");
+    if (!failed)
+        log_debug("the sandbox holds: %s", sandbox_enter(&s->sandbox));
+    model_list_free(&models);
+    return failed;
+}
+
 /* 1: the limits were only asked for, and are printed. */
 static int serve_limits(const struct serve *s, struct err *e)
 {
@@ -270,8 +335,8 @@ static int serve_all(struct serve *s, struct err *e)
         return limits < 0 ? -1 : 0;
     /* a model that was named is loaded now, so that whoever named it learns what is wrong with it */
     bool named = s->a->count || !args_text(s->a, "models-dir");
-    if (serve_read(s, e) || serve_read_models(s, e) || models_open(&s->models, &s->m, e) ||
-        (named && models_preload(s->models, e)))
+    if (serve_read(s, e) || serve_read_models(s, e) || serve_sandbox(s, e) ||
+        models_open(&s->models, &s->m, e) || (named && models_preload(s->models, e)))
         return -1;
     return server_run(s->models, &s->o, e);
 }

@@ -187,3 +187,20 @@ def test_limits_are_flags(binary, smollm2):
     assert s.request("GET", "/livez?" + "x" * 200)[0] == 414
     assert s.request("GET", "/livez", x_long="y" * 2000)[0] == 431
     s.stop()
+
+
+def test_the_sandbox_holds(binary, smollm2, tmp_path):
+    """What the running server may no longer do, seen from its own state in /proc."""
+    s = Server(binary, smollm2, "--device", "cpu")
+    status = open(f"/proc/{s.process.pid}/status").read()
+    assert "NoNewPrivs:\t1" in status
+    assert "Seccomp:\t2" in status  # a filter
+    threads = os.listdir(f"/proc/{s.process.pid}/task")
+    assert len(threads) > 2
+    for t in threads:
+        assert "Seccomp:\t2" in open(f"/proc/{s.process.pid}/task/{t}/status").read()
+    assert s.ask("/v1/completions", {"prompt": "One, two,", "max_tokens": 4})["usage"]["completion_tokens"] == 4
+    s.stop()
+    free = Server(binary, smollm2, "--no-sandbox")
+    assert "Seccomp:\t2" not in open(f"/proc/{free.process.pid}/status").read()
+    free.stop()
