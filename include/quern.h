@@ -53,6 +53,7 @@ struct quern_options {
     const char
         *draft_model; /* a small model with the same vocabulary, which guesses the rest; `draft` 0 = 8 */
     int embed;        /* 1 = for quern_embed only */
+    const char *const *lora; /* adapters: "NAME=PATH[:SCALE]" each, NULL-terminated; NULL = none. CPU only */
 };
 
 /* One of the three says what is asked: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of
@@ -68,6 +69,7 @@ struct quern_request {
     const char *const *stop; /* strings that end the answer, NULL-terminated */
     const char *json_schema; /* the answer is JSON that this schema (its text) accepts */
     const char *grammar;     /* or it is text that this grammar (GBNF) accepts */
+    const char *lora;        /* adapters by name: "NAME[:SCALE]", several with commas between; NULL = none */
     int logprobs;            /* 1 = the natural logarithm of each token's probability, in the news */
     double seconds;          /* it has to be done within so many; 0 = no deadline */
     uint64_t salt;           /* requests share what they have in common only with those of the same salt */

@@ -36,6 +36,15 @@ struct step_seq {
     uint32_t length;      /* tokens in KV once this step is done */
 };
 
+enum { ADAPTERS_MIXED = 4 };
+
+/* The adapters of a sequence: `count` of them, each times its scale. What is unused is zero. */
+struct adapter_mix {
+    uint32_t count;
+    uint32_t id[ADAPTERS_MIXED]; /* 1.. of the plan's */
+    float scale[ADAPTERS_MIXED];
+};
+
 /* One step: a flat batch of rows from any number of sequences. Everything is host memory that the
  * device copies before device_run returns. */
 struct step {
@@ -47,7 +56,8 @@ struct step {
      * slot p % page_tokens. Pages wholly before a window may be 0. */
     const int32_t *tables;
     uint32_t table_width;
-    const int32_t *out; /* (outs): rows whose result is wanted, ascending */
+    const int32_t *out;             /* (outs): rows whose result is wanted, ascending */
+    const struct adapter_mix *lora; /* (seqs), or NULL: no sequence has an adapter */
 };
 
 struct device_memory {

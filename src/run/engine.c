@@ -17,6 +17,10 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
     if (r->n > g->room)
         return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many",
                        r->n, g->room, r->n - g->room);
+    for (uint32_t i = 0; i < r->lora.count; i++)
+        if (r->lora.count > ADAPTERS_MIXED || !r->lora.id[i] || r->lora.id[i] > g->loaded->adapters)
+            return err_set(e, ERR_USAGE, "the request asks for adapter %u; there are %u", r->lora.id[i],
+                           g->loaded->adapters);
     if (r->top_logprobs > ENGINE_TOP_MOST)
         return err_set(e, ERR_USAGE, "top_logprobs is %u; the most is %d", r->top_logprobs, ENGINE_TOP_MOST);
     for (uint32_t i = 0; i < r->n; i++)
@@ -58,6 +62,7 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
     struct engine_request own = *r;
     uint32_t most = g->room - r->n + 1; /* the last token needs no place */
     own.most = r->most && r->most < most ? r->most : most;
+    own.salt = loaded_salt(g->loaded, &r->lora, r->salt);
     struct job *j = job_open(g->loaded, &own, e);
     if (!j)
         return -1;
@@ -161,6 +166,8 @@ static bool engine_admit(struct engine *g)
     struct err e = {0};
     uint32_t known = 0;
     j->seq = seq_open(g->loaded->runner, &e);
+    if (j->seq)
+        j->seq->lora = j->request.lora;
     if (j->seq) /* the last token is always computed: its result is wanted */
         known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
     if (j->seq && !engine_fits(g, j) && g->count) {

@@ -39,11 +39,12 @@ struct engine_request {
     const char *const *stop_strings; /* (stops), copied */
     size_t stops;
     bool ignore_eog, show_special;
-    bool logprobs;         /* ln p of each token */
-    uint32_t top_logprobs; /* and of so many best ones; at most ENGINE_TOP_MOST */
-    struct rule *rule;     /* what the answer has to be; NULL = anything; shared, not taken over */
-    uint64_t salt;         /* requests share prefixes only with those of the same salt */
-    double seconds;        /* it has to be done within so many; 0 = no deadline */
+    bool logprobs;           /* ln p of each token */
+    uint32_t top_logprobs;   /* and of so many best ones; at most ENGINE_TOP_MOST */
+    struct rule *rule;       /* what the answer has to be; NULL = anything; shared, not taken over */
+    uint64_t salt;           /* requests share prefixes only with those of the same salt */
+    struct adapter_mix lora; /* of loaded_adapt; requests share prefixes only with those of the same */
+    double seconds;          /* it has to be done within so many; 0 = no deadline */
     /* Called by the engine's thread when there is news, never after the stream was closed. It must
      * neither block nor call the engine or the stream. May be NULL. */
     void (*wake)(void *arg);

@@ -5,10 +5,13 @@
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/num.h"
+#include "model/lora.h"
 #include "run/defaults.h"
 #include "run/memory.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -46,6 +49,107 @@ static int loaded_model(struct loaded *l, uint32_t *ctx, bool hidden, struct err
     if (hidden)
         loaded_hide_head(l->model);
     return 0;
+}
+
+/* "…:0.5": the number after the last colon, if there is one; *n becomes what is before it. */
+static void loaded_scale(const char *text, size_t *n, float *scale)
+{
+    size_t at = *n;
+    double v;
+    while (at && text[at - 1] != ':')
+        at--;
+    if (!at || !num_f64(text + at, *n - at, -1e6, 1e6, &v))
+        return;
+    *n = at - 1;
+    *scale = (float)v;
+}
+
+/* "NAME=PATH[:SCALE]"; without a name the file's own, without its folder and its ending. */
+static int loaded_adapter(struct loaded *l, const char *text, struct err *e)
+{
+    struct loaded_adapter *a = &l->adapter[l->adapters];
+    const char *equals = strchr(text, '='), *path = equals ? equals + 1 : text;
+    size_t n = strlen(path);
+    *a = (struct loaded_adapter){.scale = 1};
+    loaded_scale(path, &n, &a->scale);
+    char *file = mem_strndup(path, n);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    const char *slash = memrchr(path, '/', n);
+    const char *from = slash ? slash + 1 : path, *dot = memrchr(from, '.', n - (size_t)(from - path));
+    a->name = equals ? mem_strndup(text, (size_t)(equals - text))
+                     : mem_strndup(from, (size_t)((dot && dot > from ? dot : path + n) - from));
+    int failed = !file || !a->name ? err_memory(e, "an adapter", n)
+                                   : lora_open_store(&l->adapter_store[l->adapters], file, e);
+    mem_free(file);
+    l->adapters++;
+    if (failed)
+        return -1;
+    if (!*a->name || strpbrk(a->name, ",:"))
+        return err_set(e, ERR_USAGE, "an adapter cannot be called \"%s\": commas and colons have a meaning",
+                       log_safe(a->name));
+    for (uint32_t i = 0; i + 1 < l->adapters; i++)
+        if (!strcmp(l->adapter[i].name, a->name))
+            return err_set(e, ERR_USAGE, "two adapters are called %s; NAME=PATH gives one another name",
+                           log_safe(a->name));
+    return 0;
+}
+
+static int loaded_adapters(struct loaded *l, const struct loaded_options *o, struct err *e)
+{
+    if (o->loras > LOADED_ADAPTERS)
+        return err_set(e, ERR_USAGE, "%zu adapters; the most is %d", o->loras, LOADED_ADAPTERS);
+    for (size_t i = 0; i < o->loras; i++)
+        if (loaded_adapter(l, o->lora[i], e))
+            return -1;
+    for (uint32_t i = 0; i < l->adapters; i++)
+        for (size_t k = 0; k < l->adapter_store[i]->count; k++) {
+            const struct tensor *t = &l->adapter_store[i]->tensors[k];
+            digest_add(&l->adapter[i].digest, t->name, strlen(t->name));
+            digest_add(&l->adapter[i].digest, t->data, t->bytes);
+        }
+    return o->loras ? lora_bind(l->model, l->adapter_store, l->adapters, e) : 0;
+}
+
+static int loaded_add(const struct loaded *l, const char *text, size_t n, struct adapter_mix *out,
+                      struct err *e)
+{
+    float scale = NAN;
+    loaded_scale(text, &n, &scale);
+    for (uint32_t i = 0; i < l->adapters; i++) {
+        const struct loaded_adapter *a = &l->adapter[i];
+        if (strlen(a->name) != n || memcmp(a->name, text, n) != 0)
+            continue;
+        if (out->count == ADAPTERS_MIXED)
+            return err_set(e, ERR_USAGE, "a request can have %d adapters at once", ADAPTERS_MIXED);
+        out->id[out->count] = i + 1;
+        out->scale[out->count++] = isnan(scale) ? a->scale : scale;
+        return 0;
+    }
+    return err_set(e, ERR_USAGE, "there is no adapter '%s'; %s", log_safe_n(text, n),
+                   l->adapters ? "--lora NAME=PATH loads one" : "none was loaded (--lora NAME=PATH)");
+}
+
+int loaded_adapt(const struct loaded *l, const char *text, struct adapter_mix *out, struct err *e)
+{
+    *out = (struct adapter_mix){0};
+    for (const char *at = text; at && *at;) {
+        size_t n = strcspn(at, ",");
+        if (loaded_add(l, at, n, out, e))
+            return -1;
+        at += n + (at[n] == ',');
+    }
+    return 0;
+}
+
+uint64_t loaded_salt(const struct loaded *l, const struct adapter_mix *mix, uint64_t salt)
+{
+    struct digest d = {.lo = salt};
+    for (uint32_t i = 0; i < mix->count; i++) {
+        digest_add(&d, &l->adapter[mix->id[i] - 1].digest, sizeof d);
+        digest_add(&d, &mix->scale[i], sizeof mix->scale[i]);
+    }
+    return d.lo;
 }
 
 /* Refuses what can never fit, with both figures. */
@@ -94,7 +198,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     }
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
-    if (loaded_model(l, &r.ctx, o->hidden, e) || loaded_fits(l, &r, e) ||
+    if (loaded_model(l, &r.ctx, o->hidden, e) || loaded_adapters(l, o, e) || loaded_fits(l, &r, e) ||
         (!o->no_text && loaded_text(l, o->chat_template, e)) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
         defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e)) {
@@ -121,6 +225,10 @@ void loaded_close(struct loaded *l)
     chat_close(l->chat);
     tokenizer_close(l->tokenizer);
     model_close(l->model);
+    for (uint32_t i = 0; i < l->adapters; i++) {
+        mem_free(l->adapter[i].name);
+        store_close(l->adapter_store[i]);
+    }
     store_close(l->store);
     mem_free(l->stop_ids);
     mem_free(l);

@@ -28,7 +28,8 @@ static int runner_arrays(struct runner *r, struct err *e)
     r->out = mem_alloc(r->most_outs, sizeof *r->out);
     r->tables = mem_alloc(cells, sizeof *r->tables);
     r->step_seq = mem_alloc(r->most_seqs, sizeof *r->step_seq);
-    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq)
+    r->lora = mem_zalloc(r->most_seqs, sizeof *r->lora);
+    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->lora)
         return err_memory(e, "a step's tables", cells * sizeof *r->tables);
     return 0;
 }
@@ -38,6 +39,8 @@ static int runner_fill_device(struct runner *r, const struct weights *weights, c
                               const struct runner_options *o, struct err *e)
 {
     const struct device_ops *ops = r->device->ops;
+    if (r->plan->adapters && strcmp(ops->name, "cpu") != 0)
+        return err_set(e, ERR_USAGE, "adapters (--lora) run on the CPU only: --device cpu");
     if (ops->load(r->device, weights, o->progress, o->progress_arg, e))
         return -1;
     return ops->prepare(r->device, r->plan, kv, r->chunk, r->most_seqs, r->most_outs, e);
@@ -113,6 +116,7 @@ void runner_close(struct runner *r)
     mem_free(r->out);
     mem_free(r->tables);
     mem_free(r->step_seq);
+    mem_free(r->lora);
     mem_free(r);
 }
 
@@ -261,6 +265,8 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
                       .table_width = r->table_width};
     for (uint32_t i = 0; i < count; i++) {
         const struct seq_rows *p = &parts[i];
+        r->lora[i] = p->seq->lora;
+        st.lora = p->seq->lora.count ? r->lora : st.lora;
         r->step_seq[i] = (struct step_seq){.first = st.rows, .rows = p->n, .length = p->seq->len + p->n};
         for (uint32_t k = 0; k < p->n; k++) {
             r->ids[st.rows + k] = p->ids[k];

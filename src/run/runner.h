@@ -34,7 +34,8 @@ struct runner {
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;
     struct step_seq *step_seq;
-    uint32_t seqs; /* sequences that exist */
+    struct adapter_mix *lora; /* (most_seqs) */
+    uint32_t seqs;            /* sequences that exist */
 };
 
 /* A sequence: ids[0..len) have their keys and values in the pages of its tables. */
@@ -43,6 +44,7 @@ struct seq {
     int32_t *ids; /* (ctx) */
     uint32_t len;
     int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page yet */
+    struct adapter_mix lora;          /* set while it is empty: what it holds was computed with these */
 };
 
 /* A sequence's part in a step: n new ids, and for how many of them, counted from the last, the

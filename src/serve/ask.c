@@ -39,6 +39,7 @@ static const struct field ask_fields[] = {
     {"repetition_penalty", FIELD_NUM, 0.01, 100},
     {"ignore_eos", FIELD_BOOL, 0, 0},
     {"echo", FIELD_BOOL, 0, 0},
+    {"lora", FIELD_TEXT | FIELD_LIST, 0, ADAPTERS_MIXED},
 };
 
 /* What lives only until the request is submitted. */
@@ -332,10 +333,42 @@ static int ask_check(struct answer *a, const json_t *body)
     const char *name = NULL, *model = field_text(body, "model"), *own = a->server->o->name;
     if (field_check(body, ask_fields, sizeof ask_fields / sizeof *ask_fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
-    if (model && *model && strcmp(model, own) != 0) {
+    struct adapter_mix mix;
+    bool known =
+        !model || !*model || !strcmp(model, own) || !loaded_adapt(a->server->loaded, model, &mix, &e);
+    if (!known) {
         answer_fail(a, 404, "model", "there is no model '%s'; this is %s", log_safe(model), own);
         a->failure.code = "model_not_found";
         return -1;
+    }
+    return 0;
+}
+
+/* Adapters: the model's name, or "NAME[:SCALE],...", or [{"id" from 0, or "name", "scale"}] as llama.cpp has it. */
+static int ask_lora(struct answer *a, struct ask *q)
+{
+    const struct loaded *l = a->server->loaded;
+    const json_t *lora = json_object_get(q->body, "lora");
+    const char *model = field_text(q->body, "model"), *text = json_string_value(lora);
+    struct adapter_mix *mix = &q->request.lora;
+    struct err e = {0};
+    bool named = !lora && model && *model && strcmp(model, a->server->o->name) != 0;
+    if (loaded_adapt(l, named ? model : text, mix, &e))
+        return answer_fail(a, 400, "lora", "%s", e.text);
+    for (size_t i = 0; i < json_array_size(lora); i++) {
+        const json_t *one = json_array_get(lora, i);
+        const char *name = field_text(one, "name");
+        struct adapter_mix by_name = {0};
+        int64_t id = field_int(one, "id", -1) + 1;
+        if (name && loaded_adapt(l, name, &by_name, &e))
+            return answer_fail(a, 400, "lora", "%s", e.text);
+        id = by_name.count ? by_name.id[0] : id;
+        if (id < 1 || id > l->adapters)
+            return answer_fail(a, 400, "lora",
+                               "lora[%zu] has to name an adapter by \"id\" (0 to %d) or \"name\"", i,
+                               (int)l->adapters - 1);
+        mix->id[mix->count] = (uint32_t)id;
+        mix->scale[mix->count++] = (float)field_num(one, "scale", (double)l->adapter[id - 1].scale);
     }
     return 0;
 }
@@ -372,7 +405,7 @@ static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
 static void ask_any(struct answer *a)
 {
     struct ask q = {.body = ask_body(a)};
-    if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_sampling(a, &q) &&
+    if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_lora(a, &q) && !ask_sampling(a, &q) &&
         !ask_biases(a, &q) && !ask_stops(a, &q) &&
         !(a->chat ? ask_chat_prompt(a, q.body) : ask_prompts(a, q.body)) && !ask_format(a, &q))
         ask_submit(a, &q, (uint32_t)field_int(q.body, "n", 1));

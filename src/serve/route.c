@@ -53,11 +53,11 @@ static void route_metrics(struct conn *c)
     buf_free(&out);
 }
 
-static void route_model(const struct server *s, struct json *j)
+static void route_model(const struct server *s, const char *name, struct json *j)
 {
     json_begin(j, '{');
     json_key(j, "id");
-    json_str(j, s->o->name);
+    json_str(j, name);
     json_key(j, "object");
     json_str(j, "model");
     json_key(j, "created");
@@ -83,7 +83,9 @@ static void route_models(struct conn *c)
     json_str(&j, "list");
     json_key(&j, "data");
     json_begin(&j, '[');
-    route_model(c->server, &j);
+    route_model(c->server, c->server->o->name, &j);
+    for (uint32_t i = 0; i < c->server->loaded->adapters; i++)
+        route_model(c->server, c->server->loaded->adapter[i].name, &j);
     json_end(&j, ']');
     json_end(&j, '}');
     route_json(c, 200, &out);
@@ -93,7 +95,7 @@ static void route_one_model(struct conn *c)
 {
     struct buf out = {0};
     struct json j = {.out = &out};
-    route_model(c->server, &j);
+    route_model(c->server, c->server->o->name, &j);
     route_json(c, 200, &out);
 }
 

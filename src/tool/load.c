@@ -35,18 +35,47 @@ static void load_show(void *arg, double share)
     progress_show(arg, share, NULL);
 }
 
+/* --lora, as often as it is given. */
+static int load_adapters(const struct args *a, const char *lora[LOADED_ADAPTERS], size_t *count,
+                         struct err *e)
+{
+    int at = 0;
+    for (const char *one; (one = args_next(a, "lora", &at)); lora[(*count)++] = one)
+        if (*count == LOADED_ADAPTERS)
+            return err_set(e, ERR_USAGE, "more than %d of --lora", LOADED_ADAPTERS);
+    return 0;
+}
+
+struct seq *load_seq(const struct loaded *l, struct err *e)
+{
+    if (l->adapters > ADAPTERS_MIXED) {
+        err_set(e, ERR_USAGE, "%u adapters at once; the most is %d", l->adapters, ADAPTERS_MIXED);
+        return NULL;
+    }
+    struct seq *s = seq_open(l->runner, e);
+    for (uint32_t i = 0; s && i < l->adapters; i++) {
+        s->lora.id[i] = i + 1;
+        s->lora.scale[i] = l->adapter[i].scale;
+        s->lora.count++;
+    }
+    return s;
+}
+
 int load_model(struct loaded **out, const char *model, struct loaded_options *o, const struct args *a,
                struct err *e)
 {
     struct progress bar;
     struct store *store;
+    const char *lora[LOADED_ADAPTERS];
     load_options(a, o);
-    if (tool_open(&store, model, e))
+    struct loaded_options with = *o;
+    with.lora = lora;
+    if (load_adapters(a, lora, &with.loras, e) || tool_open(&store, model, e))
         return -1;
     progress_start(&bar, "loading");
-    o->runner.progress = load_show;
-    o->runner.progress_arg = &bar;
-    int r = loaded_open(out, store, o, e);
+    with.runner.progress = load_show;
+    with.runner.progress_arg = &bar;
+    int r = loaded_open(out, store, &with, e);
     progress_end(&bar);
     uint32_t made_for = r ? 0 : (*out)->model->h.context;
     if (made_for && (*out)->runner->ctx > made_for)

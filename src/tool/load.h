@@ -20,6 +20,11 @@
         "mlock", 0, ARG_FLAG, NULL, "keep the model in memory (never swapped out)", 0, 0                     \
     }
 
+#define LOAD_LORA                                                                                            \
+    {                                                                                                        \
+        "lora", 0, ARG_TEXT, "A", "an adapter (LoRA), NAME=PATH[:SCALE]; may be repeated; CPU only", 0, 0    \
+    }
+
 #define LOAD_OPTIONS LOAD_THREADS, LOAD_BUT_THREADS
 
 /* Reads those rows into o, which keeps what else is in it; threads that are set already stay. */
@@ -27,5 +32,7 @@ void load_options(const struct args *a, struct loaded_options *o);
 /* An error for encoders, which only embed: they predict no token. */
 int load_predicts(const struct model *m, const char *path, struct err *e);
 /* MODEL (NULL = the default one), with a progress bar where it takes long. */
+/* A sequence with every --lora of this call at once, each with its scale. */
+struct seq *load_seq(const struct loaded *l, struct err *e);
 int load_model(struct loaded **out, const char *model, struct loaded_options *o, const struct args *a,
                struct err *e);

@@ -14,6 +14,7 @@ static const struct arg_option perplexity_options[] = {
     {"file", 'f', ARG_TEXT, "FILE", "the text ('-': standard input)", 0, 0},
     {"chunks", 0, ARG_INT, "N", "only the first N chunks", 1, 1 << 24},
     {"json", 0, ARG_FLAG, NULL, "print one JSON object", 0, 0},
+    LOAD_LORA,
     LOAD_OPTIONS,
     {0},
 };
@@ -87,7 +88,7 @@ static int perplexity_verb(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE, "--ctx has to be at least 4 here");
     if (load_model(&l, a->words[0], &o, a, e))
         return -1;
-    struct seq *s = load_predicts(l->model, l->store->path, e) ? NULL : seq_open(l->runner, e);
+    struct seq *s = load_predicts(l->model, l->store->path, e) ? NULL : load_seq(l, e);
     int failed = !s || perplexity_measure(l, s, a, e);
     seq_close(s);
     loaded_close(l);

@@ -30,6 +30,7 @@ static const struct arg_option run_options[] = {
     {"profile", 0, ARG_FLAG, NULL, "print where the time went, operation by operation", 0, 0},
     CONSTRAIN_OPTIONS,
     SAMPLING_OPTIONS,
+    LOAD_LORA,
     LOAD_OPTIONS,
     {0},
 };
@@ -234,7 +235,7 @@ static int run_all(struct run *r, struct err *e)
         return err_set(e, ERR_USAGE, "the prompt is empty");
     struct constraint *c = r->constraint;
     r->constraint = NULL;
-    if (constrain_rule(c, r->loaded, &r->rule, e) || !(r->seq = seq_open(r->loaded->runner, e)))
+    if (constrain_rule(c, r->loaded, &r->rule, e) || !(r->seq = load_seq(r->loaded, e)))
         return -1;
     return is_chat ? run_talk(r, e) : run_once(r, e);
 }

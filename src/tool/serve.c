@@ -26,6 +26,7 @@ static const struct arg_option serve_options[] = {
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
+    LOAD_LORA,
     LOAD_OPTIONS,
     {0},
 };
