@@ -54,6 +54,9 @@ struct quern_options {
         *draft_model; /* a small model with the same vocabulary, which guesses the rest; `draft` 0 = 8 */
     int embed;        /* 1 = for quern_embed only */
     const char *const *lora; /* adapters: "NAME=PATH[:SCALE]" each, NULL-terminated; NULL = none. CPU only */
+    const char
+        *cache_dir; /* a folder where what prompts have in common is kept across restarts; NULL = none */
+    uint64_t cache_bytes; /* of it at most; 0 = 4 GiB */
 };
 
 /* One of the three says what is asked: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of

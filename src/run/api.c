@@ -76,7 +76,11 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
         return -1;
     uint32_t guesses = o->draft || !o->draft_model ? o->draft : API_GUESSES;
     return engine_open(&m->engine, m->loaded,
-                       &(struct engine_options){.queue = o->queue, .draft = guesses, .draft_model = m->draft},
+                       &(struct engine_options){.queue = o->queue,
+                                                .draft = guesses,
+                                                .draft_model = m->draft,
+                                                .cache_dir = o->cache_dir,
+                                                .cache_bytes = o->cache_bytes},
                        e);
 }
 

@@ -153,6 +153,13 @@ static bool engine_fits(struct engine *g, const struct job *j)
     return engine_make_room(g, need);
 }
 
+uint32_t engine_match(struct engine *g, struct job *j)
+{
+    uint32_t known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+    j->fetches = prefix_has_more(g->prefix);
+    return known;
+}
+
 /* The first of the queue starts, if there is a slot and room for its tokens. */
 static bool engine_admit(struct engine *g)
 {
@@ -169,7 +176,7 @@ static bool engine_admit(struct engine *g)
     if (j->seq)
         j->seq->lora = j->request.lora;
     if (j->seq) /* the last token is always computed: its result is wanted */
-        known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+        known = engine_match(g, j);
     if (j->seq && !engine_fits(g, j) && g->count) {
         seq_close(j->seq);
         j->seq = NULL;
@@ -253,9 +260,20 @@ bool engine_make_room(struct engine *g, uint32_t pages)
     return engine_free_pages(g) >= pages;
 }
 
+/* Nothing runs and nothing waits. */
+static bool engine_is_idle(struct engine *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    bool idle = !g->closing && !g->waiting && !g->count;
+    pthread_mutex_unlock(&g->mutex);
+    return idle;
+}
+
 /* Waits for work; false when the engine closes. */
 static bool engine_wait(struct engine *g)
 {
+    while (engine_is_idle(g) && prefix_save(g->prefix, true))
+        ;
     pthread_mutex_lock(&g->mutex);
     g->stats.pages_free = engine_free_pages(g);
     prefix_stats(g->prefix, &g->stats.prefix);
@@ -314,14 +332,31 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     }
 }
 
+int engine_open_disk(struct disk **out, const struct loaded *l, const struct engine_options *o, struct err *e)
+{
+    const struct runner *r = l->runner;
+    *out = NULL;
+    if (!o->cache_dir || !r->plan->groups)
+        return 0;
+    struct disk_options d = {.folder = o->cache_dir,
+                             .most = o->cache_bytes ? o->cache_bytes : (uint64_t)ENGINE_CACHE_GIB << 30,
+                             .computed = loaded_digest(l),
+                             .tokens = r->table_width * RUNNER_PAGE};
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        d.bytes += r->device->ops->page_bytes(r->device, g);
+    return disk_open(out, &d, e);
+}
+
 static int engine_start(struct engine *g, struct err *e)
 {
+    struct disk *disk;
     g->running = mem_alloc(g->o.slots, sizeof *g->running);
     g->parts = mem_alloc(g->o.slots, sizeof *g->parts);
     g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
     if (!g->running || !g->parts || !g->owner)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
-    if (prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, e))
+    if (engine_open_disk(&disk, g->loaded, &g->o, e) ||
+        prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, disk, e))
         return -1;
     int r = pthread_create(&g->thread, NULL, engine_thread, g);
     return r ? err_set(e, ERR_RESOURCE, "cannot start the engine's thread: %s", strerror(r)) : 0;

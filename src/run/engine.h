@@ -26,8 +26,17 @@ struct engine_options {
     /* With `draft`: guesses the rest. It has the same vocabulary, a sequence for every slot and pages for all of
      * them, and is the engine's alone, too. NULL = none. */
     struct loaded *draft_model;
-    bool guard; /* for tests: an allocation inside a step is fatal */
+    /* The prefix tree's pages are kept in this folder, too, across restarts; NULL = in memory only. */
+    const char *cache_dir;
+    uint64_t cache_bytes; /* at most; 0 = 4 GiB */
+    bool guard;           /* for tests: an allocation inside a step is fatal */
 };
+
+enum { ENGINE_CACHE_GIB = 4 };
+
+/* The cache on disk that these options ask for, for prefix_open; NULL where they ask for none. */
+int engine_open_disk(struct disk **out, const struct loaded *l, const struct engine_options *o,
+                     struct err *e);
 
 enum { ENGINE_TOP_MOST = 20 };
 

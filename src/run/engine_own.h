@@ -28,6 +28,8 @@ struct engine {
     double row_seconds;     /* what a row of a prompt takes, as measured */
 };
 
+/* Gives the job what is known of its tokens, but the last; how many it holds then. */
+uint32_t engine_match(struct engine *g, struct job *j);
 /* One step over everything that runs. */
 void engine_step(struct engine *g);
 /* Ends a running job, and leaves what it computed to the prefix tree. */

@@ -5,7 +5,9 @@
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/buf.h"
 #include "base/num.h"
+#include "device/cpu/kernels.h"
 #include "model/lora.h"
 #include "run/defaults.h"
 #include "run/memory.h"
@@ -108,6 +110,7 @@ static int loaded_adapters(struct loaded *l, const struct loaded_options *o, str
             digest_add(&l->adapter[i].digest, t->name, strlen(t->name));
             digest_add(&l->adapter[i].digest, t->data, t->bytes);
         }
+    l->own_weights = l->model->weights.count;
     return o->loras ? lora_bind(l->model, l->adapter_store, l->adapters, e) : 0;
 }
 
@@ -150,6 +153,38 @@ uint64_t loaded_salt(const struct loaded *l, const struct adapter_mix *mix, uint
         digest_add(&d, &mix->scale[i], sizeof mix->scale[i]);
     }
     return d.lo;
+}
+
+static void digest_weight(struct digest *d, const struct weight *w)
+{
+    const uint32_t shape[] = {w->type, w->rows, w->cols, w->count};
+    size_t bytes = 0;
+    dtype_row_bytes(w->type, w->cols, &bytes);
+    digest_add(d, shape, sizeof shape);
+    bool packed = w->row_bytes == bytes;
+    for (uint32_t m = 0; m < w->count; m++)
+        for (uint32_t r = 0; r < w->rows; r += packed ? w->rows : 1)
+            digest_add(d, w->data + m * w->each_bytes + r * w->row_bytes, packed ? w->rows * bytes : bytes);
+}
+
+struct digest loaded_digest(const struct loaded *l)
+{
+    struct digest d = {0};
+    const struct runner *r = l->runner;
+    const struct device_options *o = &r->device_options;
+    struct buf text = {0};
+    struct err none = {0};
+    const struct kernels *k = kernels_get(o->tier, &none);
+    plan_print(&l->model->plan, &l->model->weights, &text);
+    buf_printf(&text, "%s %s kv %u page %d exact %d activations %d", r->device->ops->name, k ? k->tier : "",
+               r->kv_type, RUNNER_PAGE, o->exact, o->activations);
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        buf_printf(&text, " %zu", r->device->ops->page_bytes(r->device, g));
+    digest_add(&d, text.data, text.len);
+    for (uint32_t i = 1; i < l->own_weights; i++)
+        digest_weight(&d, &l->model->weights.all[i]);
+    buf_free(&text);
+    return d;
 }
 
 /* Refuses what can never fit, with both figures. */

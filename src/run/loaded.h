@@ -51,6 +51,7 @@ struct loaded {
     struct loaded_adapter adapter[LOADED_ADAPTERS];
     struct store *adapter_store[LOADED_ADAPTERS];
     uint32_t adapters;
+    uint32_t own_weights; /* of the model's table: those of adapters follow */
     pthread_mutex_t lock;
     struct constraint_vocab *vocab; /* made when it is first wanted, under the lock */
 };
@@ -68,6 +69,9 @@ const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e);
 int loaded_adapt(const struct loaded *l, const char *text, struct adapter_mix *out, struct err *e);
 /* Names what was computed with these adapters for this salt: another one for other adapters, in any process. */
 uint64_t loaded_salt(const struct loaded *l, const struct adapter_mix *mix, uint64_t salt);
+
+/* Names what KV is computed with, but for adapters: weights, plan, settings and kernels. Reads all weights. */
+struct digest loaded_digest(const struct loaded *l);
 
 /* The prompt of a conversation, as ids: template, then tokenizer. tools and set (extra template variables) may be NULL. */
 struct prompt_request {

@@ -67,6 +67,8 @@ static int runner_device(struct runner *r, const struct weights *weights, const 
     struct kv_config kv = {.page_tokens = RUNNER_PAGE, .type = o->kv_type};
     if (o->device_options.exact)
         kv.type = DTYPE_F32;
+    r->kv_type = kv.type;
+    r->device_options = o->device_options;
     for (uint32_t g = 0; g < r->plan->groups; g++) {
         kv.pages[g] = 1 + (o->pages ? o->pages : r->most_seqs * r->table_width);
         if (pages_open(&r->pages[g], kv.pages[g], e))

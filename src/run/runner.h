@@ -30,6 +30,8 @@ struct runner {
     struct device *device;
     const struct plan *plan;
     uint32_t ctx, chunk, most_seqs, most_outs, table_width;
+    uint32_t kv_type;
+    struct device_options device_options; /* as given */
     struct pages pages[PLAN_GROUPS_MOST];
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;

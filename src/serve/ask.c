@@ -299,6 +299,16 @@ static int ask_format(struct answer *a, struct ask *q)
     return 0;
 }
 
+/* Who has another key shares nothing, in this process or, by the cache on disk, in the next. */
+static uint64_t ask_salt(const struct answer *a)
+{
+    struct digest d = {0};
+    const char *key = a->key ? a->server->o->keys[a->key - 1] : NULL;
+    if (key)
+        digest_add(&d, key, strlen(key));
+    return d.lo;
+}
+
 static int ask_options(struct answer *a, struct ask *q)
 {
     const json_t *b = q->body, *logprobs = json_object_get(b, "logprobs");
@@ -319,7 +329,7 @@ static int ask_options(struct answer *a, struct ask *q)
     r->top_logprobs = a->tops;
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
     r->most = (uint32_t)field_int(b, "max_completion_tokens", field_int(b, "max_tokens", a->chat ? 0 : 16));
-    r->salt = a->key;
+    r->salt = ask_salt(a);
     r->wake = work_wake;
     r->arg = a;
     return 0;

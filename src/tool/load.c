@@ -3,9 +3,12 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/num.h"
 #include "model/arch.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
+
+#include <string.h>
 
 void load_options(const struct args *a, struct loaded_options *o)
 {
@@ -33,6 +36,17 @@ int load_predicts(const struct model *m, const char *path, struct err *e)
 static void load_show(void *arg, double share)
 {
     progress_show(arg, share, NULL);
+}
+
+int load_cache(const struct args *a, struct engine_options *o, struct err *e)
+{
+    const char *size = args_text(a, "cache-disk");
+    o->cache_dir = args_text(a, "cache-dir");
+    if (size && !o->cache_dir)
+        return err_set(e, ERR_USAGE, "--cache-disk bounds --cache-dir, and there is none");
+    if (size && (!num_bytes(size, strlen(size), &o->cache_bytes) || !o->cache_bytes))
+        return err_set(e, ERR_USAGE, "--cache-disk: '%s' is not a size such as 500M or 8G", log_safe(size));
+    return 0;
 }
 
 /* --lora, as often as it is given. */

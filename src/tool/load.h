@@ -1,6 +1,7 @@
 /* What the verbs that run a model have in common: the options that say how, and loading it with a bar. */
 #pragma once
 
+#include "run/engine.h"
 #include "run/loaded.h"
 #include "tool/args.h"
 
@@ -25,10 +26,20 @@
         "lora", 0, ARG_TEXT, "A", "an adapter (LoRA), NAME=PATH[:SCALE]; may be repeated; CPU only", 0, 0    \
     }
 
+#define LOAD_CACHE                                                                                           \
+    {                                                                                                        \
+        "cache-dir", 0, ARG_TEXT, "DIR", "keep what prompts have in common on disk, too, across restarts",   \
+        0,           0},                                                                                     \
+    {                                                                                                        \
+        "cache-disk", 0, ARG_TEXT, "SIZE", "of --cache-dir at most, such as 500M or 8G (default: 4G)", 0, 0  \
+    }
+
 #define LOAD_OPTIONS LOAD_THREADS, LOAD_BUT_THREADS
 
 /* Reads those rows into o, which keeps what else is in it; threads that are set already stay. */
 void load_options(const struct args *a, struct loaded_options *o);
+/* LOAD_CACHE's rows into o. */
+int load_cache(const struct args *a, struct engine_options *o, struct err *e);
 /* An error for encoders, which only embed: they predict no token. */
 int load_predicts(const struct model *m, const char *path, struct err *e);
 /* MODEL (NULL = the default one), with a progress bar where it takes long. */

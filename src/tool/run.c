@@ -30,6 +30,7 @@ static const struct arg_option run_options[] = {
     {"profile", 0, ARG_FLAG, NULL, "print where the time went, operation by operation", 0, 0},
     CONSTRAIN_OPTIONS,
     SAMPLING_OPTIONS,
+    LOAD_CACHE,
     LOAD_LORA,
     LOAD_OPTIONS,
     {0},
@@ -48,6 +49,7 @@ struct run {
     struct constraint *constraint; /* until the model is loaded; then the rule */
     struct rule *rule;
     struct profile profile;
+    struct prefix *prefix; /* with --cache-dir: what earlier calls have computed */
 };
 
 static int run_read_options(struct run *r, struct err *e)
@@ -155,6 +157,29 @@ static void run_prompt_done(void *arg)
     profile_mark(arg);
 }
 
+/* --cache-dir: the sequence gets what is known of the prompt, and leaves what it holds at the end. */
+static int run_open_cache(struct run *r, struct err *e)
+{
+    struct engine_options o = {0};
+    struct disk *disk;
+    if (load_cache(r->a, &o, e) || engine_open_disk(&disk, r->loaded, &o, e))
+        return -1;
+    return disk ? prefix_open(&r->prefix, r->loaded->runner, r->loaded->runner->table_width, disk, e) : 0;
+}
+
+static void run_recall(struct run *r, const struct ids *prompt)
+{
+    if (r->prefix)
+        prefix_match(r->prefix, loaded_salt(r->loaded, &r->seq->lora, 0), r->seq, prompt->data,
+                     (uint32_t)prompt->len - 1);
+}
+
+static void run_remember(struct run *r)
+{
+    if (r->prefix && r->seq)
+        prefix_insert(r->prefix, loaded_salt(r->loaded, &r->seq->lora, 0), r->seq, r->seq->len);
+}
+
 static int run_once(struct run *r, struct err *e)
 {
     bool json = args_flag(r->a, "json"), profiled = args_flag(r->a, "profile");
@@ -177,6 +202,8 @@ static int run_once(struct run *r, struct err *e)
         o.arg = &r->profile;
     }
     answer_catch_interrupts();
+    if (!failed && prompt.len && prompt.len <= r->loaded->runner->ctx)
+        run_recall(r, &prompt);
     failed = failed || answer_run(r->loaded, r->seq, &prompt, &o, &g, e);
     if (!json && g.text.len && (failed || g.text.data[g.text.len - 1] != '\n'))
         putchar('\n');
@@ -235,7 +262,8 @@ static int run_all(struct run *r, struct err *e)
         return err_set(e, ERR_USAGE, "the prompt is empty");
     struct constraint *c = r->constraint;
     r->constraint = NULL;
-    if (constrain_rule(c, r->loaded, &r->rule, e) || !(r->seq = load_seq(r->loaded, e)))
+    if (constrain_rule(c, r->loaded, &r->rule, e) || !(r->seq = load_seq(r->loaded, e)) ||
+        run_open_cache(r, e))
         return -1;
     return is_chat ? run_talk(r, e) : run_once(r, e);
 }
@@ -245,7 +273,9 @@ static int run_run(const struct args *a, struct err *e)
     static struct run r; /* large: the biases */
     r = (struct run){.a = a, .prompt.max = 64 << 20, .chat_template.max = 4 << 20};
     int result = run_all(&r, e);
+    run_remember(&r);
     seq_close(r.seq);
+    prefix_close(r.prefix);
     profile_free(&r.profile);
     constraint_free(r.constraint);
     rule_drop(r.rule);

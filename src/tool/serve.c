@@ -26,6 +26,7 @@ static const struct arg_option serve_options[] = {
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
+    LOAD_CACHE,
     LOAD_LORA,
     LOAD_OPTIONS,
     {0},
@@ -113,7 +114,7 @@ static int serve_all(struct serve *s, struct err *e)
     struct engine_options g = {.slots = (uint32_t)args_int(s->a, "slots", SERVE_SLOTS),
                                .queue = (uint32_t)args_int(s->a, "queue", 0)};
     o.runner.seqs = g.slots;
-    if (load_model(&s->loaded, s->a->count ? s->a->words[0] : NULL, &o, s->a, e) ||
+    if (load_cache(s->a, &g, e) || load_model(&s->loaded, s->a->count ? s->a->words[0] : NULL, &o, s->a, e) ||
         engine_open(&s->engine, s->loaded, &g, e))
         return -1;
     return server_run(s->loaded, s->engine, &s->o, e);
