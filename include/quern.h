@@ -46,6 +46,7 @@ struct quern_options {
     const char *chat_template; /* a chat template instead of the model's own */
     uint32_t ctx;              /* tokens of context; 0 = the model's, at most 8,192 */
     int threads;               /* 0 = all cores that this process may use */
+    int deterministic;         /* 1 = (CPU) the same bits whatever runs beside a request: slower */
     int exact;                 /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
     uint32_t streams;          /* requests that run at once; 0 = 1 */
     uint32_t queue;            /* requests that wait; 0 = 4 for each stream */

@@ -14,14 +14,15 @@
 struct pool;
 
 struct device_options {
-    int threads;      /* CPU: 0 = all cores that may be used */
-    bool pin;         /* CPU: every thread stays on one core */
-    int index;        /* CUDA: which card */
-    int activations;  /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
-    bool exact;       /* float activations and F32 KV: the oracle's arithmetic */
-    const char *tier; /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
-    uint64_t memory;  /* CUDA: bytes it may use; 0 = what is free */
-    bool no_parity;   /* CUDA: skip the parity gate */
+    int threads;        /* CPU: 0 = all cores that may be used */
+    bool pin;           /* CPU: every thread stays on one core */
+    int index;          /* CUDA: which card */
+    int activations;    /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
+    bool deterministic; /* CPU: a row's result does not depend on the rows beside it, not by a bit */
+    bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
+    const char *tier;   /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
+    uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
+    bool no_parity;     /* CUDA: skip the parity gate */
 };
 
 /* How KV is kept. Page 0 of every group is trash: padded rows write there, nobody reads it. */

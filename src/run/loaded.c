@@ -176,8 +176,8 @@ struct digest loaded_digest(const struct loaded *l)
     struct err none = {0};
     const struct kernels *k = kernels_get(o->tier, &none);
     plan_print(&l->model->plan, &l->model->weights, &text);
-    buf_printf(&text, "%s %s kv %u page %d exact %d activations %d", r->device->ops->name, k ? k->tier : "",
-               r->kv_type, RUNNER_PAGE, o->exact, o->activations);
+    buf_printf(&text, "%s %s kv %u page %d exact %d activations %d fixed %d", r->device->ops->name,
+               k ? k->tier : "", r->kv_type, RUNNER_PAGE, o->exact, o->activations, o->deterministic);
     for (uint32_t g = 0; g < r->plan->groups; g++)
         buf_printf(&text, " %zu", r->device->ops->page_bytes(r->device, g));
     digest_add(&d, text.data, text.len);

@@ -39,8 +39,11 @@ static int runner_fill_device(struct runner *r, const struct weights *weights, c
                               const struct runner_options *o, struct err *e)
 {
     const struct device_ops *ops = r->device->ops;
-    if (r->plan->adapters && strcmp(ops->name, "cpu") != 0)
+    bool cpu = !strcmp(ops->name, "cpu");
+    if (r->plan->adapters && !cpu)
         return err_set(e, ERR_USAGE, "adapters (--lora) run on the CPU only: --device cpu");
+    if (o->device_options.deterministic && !cpu)
+        return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
     if (ops->load(r->device, weights, o->progress, o->progress_arg, e))
         return -1;
     return ops->prepare(r->device, r->plan, kv, r->chunk, r->most_seqs, r->most_outs, e);

@@ -19,6 +19,7 @@ void load_options(const struct args *a, struct loaded_options *o)
         r->device_options.threads = (int)args_int(a, "threads", 0);
     r->device_options.activations = (int)args_int(a, "activations", 0);
     r->device_options.exact = args_flag(a, "exact");
+    r->device_options.deterministic = args_flag(a, "deterministic");
     r->device_options.tier = args_text(a, "tier");
     r->kv_type = DTYPE_F16;
     o->lock = args_flag(a, "mlock");

@@ -15,6 +15,7 @@
         {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},          \
         {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},   \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},             \
+        {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever runs beside it; slower", 0, 0},    \
         {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512 (default: the best)", 0, 0},           \
         {"no-mmap", 0, ARG_FLAG, NULL, "read the file into memory instead of mapping it", 0, 0},             \
     {                                                                                                        \

@@ -63,3 +63,20 @@ def test_two_servers_and_a_sudden_end(binary, smollm2, tmp_path):
     text, cached = ask(third)
     assert third.stop() == 0
     assert texts == {text} and cached > 100
+
+
+def test_deterministic(binary, smollm2):
+    """Whatever runs beside a request, its numbers are the same to the last bit."""
+    s = Server(binary, smollm2, "--device", "cpu", "--deterministic", "--slots", "6", "--queue", "32")
+    asks = [{"prompt": PROMPT[:30 + 41 * i], "max_tokens": 5 + i, "temperature": 0.8 * (i % 2), "seed": i, "logprobs": 2}
+            for i in range(8)]
+
+    def ask(body):
+        status, _, text = s.request("POST", "/v1/completions", body)
+        choice = json.loads(text)["choices"][0]
+        assert status == 200
+        return choice["text"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(ask, asks))
+    assert [ask(a) for a in asks] == together
+    assert s.stop() == 0

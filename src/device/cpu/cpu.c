@@ -611,6 +611,7 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
     d->device.ops = &ops;
     d->k = k;
     d->exact = o->exact;
+    d->fixed = o->deterministic;
     d->terms = o->activations == 16 ? 2 : o->activations == 8 ? 1 : 0;
     d->pool = pool_open(o->threads, o->pin, e);
     if (!d->pool) {

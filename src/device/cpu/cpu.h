@@ -86,7 +86,7 @@ struct cpu {
     struct pool *pool;
     const struct kernels *k;
     const struct weights *w;
-    bool exact;
+    bool exact, fixed;
     /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Models below
      * CPU_SMALL bytes take 2: they are upset by less, and have speed to spare. */
     uint32_t terms;

@@ -252,7 +252,8 @@ static void lane_add_pair(const struct lane *l, const struct rows *x, const stru
                          .x_stride = x->x_stride,
                          .y = l->own->low,
                          .y_stride = a->rows,
-                         .scratch = l->own->kernel};
+                         .scratch = l->own->kernel,
+                         .fixed = l->d->fixed};
     l->k->matmul_float(&job);
     scale *= pair->scale;
     for (uint32_t r = from; r < to; r++)
@@ -292,7 +293,8 @@ void lane_product(const struct lane *l, const struct rows *x, const struct produ
                          .q8 = x->q8,
                          .y = p->y,
                          .y_stride = p->y_stride,
-                         .scratch = l->own->kernel};
+                         .scratch = l->own->kernel,
+                         .fixed = l->d->fixed};
     if (!p->floats && cpu_rounds(l->d, p->linear.weight))
         lane_matmul_q8(l, &job, x->terms);
     else
