@@ -9,8 +9,30 @@
 #include "tool/tool.h"
 
 #include <string.h>
+#include <strings.h>
 
-void load_options(const struct args *a, struct loaded_options *o)
+/* --kv; not every device keeps every type, and it says so. */
+static int load_kv(const struct args *a, uint32_t *type, struct err *e)
+{
+    static const struct {
+        const char *name;
+        uint32_t type;
+    } types[] = {{"f16", DTYPE_F16},
+                 {"f32", DTYPE_F32},
+                 {"bf16", DTYPE_BF16},
+                 {"q8_0", DTYPE_Q8_0},
+                 {"f8", DTYPE_F8_E4M3}};
+    const char *said = args_text(a, "kv");
+    *type = DTYPE_F16;
+    for (size_t i = 0; said && i < sizeof types / sizeof *types; i++)
+        if (!strcasecmp(said, types[i].name)) {
+            *type = types[i].type;
+            return 0;
+        }
+    return said ? err_set(e, ERR_USAGE, "--kv is f16, f32, bf16, q8_0 or f8, not '%s'", log_safe(said)) : 0;
+}
+
+int load_options(const struct args *a, struct loaded_options *o, struct err *e)
 {
     struct runner_options *r = &o->runner;
     r->device = args_text(a, "device");
@@ -21,9 +43,9 @@ void load_options(const struct args *a, struct loaded_options *o)
     r->device_options.exact = args_flag(a, "exact");
     r->device_options.deterministic = args_flag(a, "deterministic");
     r->device_options.tier = args_text(a, "tier");
-    r->kv_type = DTYPE_F16;
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
+    return load_kv(a, &r->kv_type, e);
 }
 
 int load_predicts(const struct model *m, const char *path, struct err *e)
@@ -82,7 +104,8 @@ int load_model(struct loaded **out, const char *model, struct loaded_options *o,
     struct progress bar;
     struct store *store;
     const char *lora[LOADED_ADAPTERS];
-    load_options(a, o);
+    if (load_options(a, o, e))
+        return -1;
     struct loaded_options with = *o;
     with.lora = lora;
     if (load_adapters(a, lora, &with.loras, e) || tool_open(&store, model, e))

@@ -14,6 +14,7 @@
     {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},        \
         {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},          \
         {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},   \
+        {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},  \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},             \
         {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever runs beside it; slower", 0, 0},    \
         {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512 (default: the best)", 0, 0},           \
@@ -38,7 +39,7 @@
 #define LOAD_OPTIONS LOAD_THREADS, LOAD_BUT_THREADS
 
 /* Reads those rows into o, which keeps what else is in it; threads that are set already stay. */
-void load_options(const struct args *a, struct loaded_options *o);
+int load_options(const struct args *a, struct loaded_options *o, struct err *e);
 /* LOAD_CACHE's rows into o. */
 int load_cache(const struct args *a, struct engine_options *o, struct err *e);
 /* An error for encoders, which only embed: they predict no token. */
