@@ -45,7 +45,7 @@ enum quern_gpu_rope { QUERN_GPU_ROPE_PAIRS = 1, QUERN_GPU_ROPE_HALVES = 2 };
 struct quern_gpu_facts {
     char name[96];
     int major, minor, sms, driver;
-    int shared_bytes, l2_bytes;
+    int shared_bytes, l2_bytes, clock_khz;
     uint64_t memory, free, weights, scratch; /* bytes; the last two are ours */
     double read_gbs;                         /* measured by quern_gpu_measure; 0 = not yet */
 };
@@ -124,20 +124,29 @@ int quern_gpu_ffn(struct quern_gpu *g, const struct quern_gpu_ffn *f, struct que
                   struct quern_gpu_buf y);
 int quern_gpu_ffn_host(struct quern_gpu *g, const struct quern_gpu_ffn *f, const float *x, int m, float *y);
 
-/* A sequence's KV: pages on the device, fp16 (or float with `exact`). */
+/* A sequence's KV: pages on the device. Q8_0 needs heads of a multiple of 32 values. */
+enum quern_gpu_kv_type {
+    QUERN_GPU_KV_F16,
+    QUERN_GPU_KV_F32,
+    QUERN_GPU_KV_BF16,
+    QUERN_GPU_KV_Q8_0,
+    QUERN_GPU_KV_F8 /* E4M3 */
+};
 struct quern_gpu_kv;
 struct quern_gpu_heads {
-    int heads, kv_heads, dim, window;
+    int heads, kv_heads, dim, window; /* window 0: all keys */
     float scale, softcap;
+    struct quern_gpu_buf sinks; /* (heads): one more logit in the softmax's sum; {0}: none */
 };
-int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, int exact,
+int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, enum quern_gpu_kv_type type,
                      struct quern_gpu_kv **out);
 void quern_gpu_kv_delete(struct quern_gpu *g, struct quern_gpu_kv *kv);
 
-/* norm (w), Q/K/V, bias, rotation, K and V into the pages at positions [at, at + m): q (m, heads * dim). */
+/* norm (w), Q/K/V, bias, RMS norm of each head of Q and K (dim), rotation, K and V into the pages at positions
+ * [at, at + m): q (m, heads * dim). */
 struct quern_gpu_qkv {
     int q, k, v;
-    struct quern_gpu_buf norm, q_bias, k_bias, v_bias, freqs; /* {0}: none */
+    struct quern_gpu_buf norm, q_bias, k_bias, v_bias, q_norm, k_norm, freqs; /* {0}: none */
     float eps;
     enum quern_gpu_rope rope;
 };

@@ -425,7 +425,7 @@ int plan_check(const struct plan *p, const struct weights *w, struct err *e)
     uint32_t results = 0;
     for (uint32_t i = 0; i < p->count; i++)
         results += p->ops[i].kind == OP_LOGITS;
-    if (!p->out_width || p->out_width > CHECK_WIDTH_MOST || results != 1)
+    if (!p->out_width || p->out_width > CHECK_WIDTH_MOST || results > 1 || (!results && !p->part))
         return err_set(e, ERR_DATA, "a plan has one result of 1 to %d numbers a row; this has %u of %u",
                        CHECK_WIDTH_MOST, results, p->out_width);
     for (uint32_t b = 1; b < p->buffers; b++)

@@ -1,6 +1,7 @@
-/* Opening a device by its name. */
+/* Opening a device by its name, and saying what is on it. */
 #include "device/device.h"
 
+#include "base/buf.h"
 #include "base/num.h"
 
 #include <string.h>
@@ -19,4 +20,15 @@ int device_open(struct device **out, const char *spec, const struct device_optio
         return cuda_open(out, &options, e);
     }
     return err_set(e, ERR_USAGE, "there is no device '%s': cpu, cuda or cuda:N was expected", spec);
+}
+
+void device_say(const struct device *d, const char *name, const struct plan *p, struct buf *out)
+{
+    struct device_memory m;
+    d->ops->memory(d, &m);
+    buf_printf(out, "%s: ", name);
+    if (p)
+        plan_summary(p, out);
+    buf_printf(out, "; weights %.2f GB, KV %.2f GB, scratch %.2f GB\n", 1e-9 * (double)m.weights,
+               1e-9 * (double)m.kv, 1e-9 * (double)m.scratch);
 }

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct buf;
 struct pool;
 
 struct device_options {
@@ -46,6 +47,28 @@ struct adapter_mix {
     float scale[ADAPTERS_MIXED];
 };
 
+enum { PICK_SEEN_MOST = 256 };
+
+/* How often a token occurs in what the penalties look at. */
+struct pick_seen {
+    int32_t id;
+    uint32_t count;
+};
+
+/* How the device chooses the token of a result itself, so that only ids leave it. Links and order are those of
+ * run/sampler.h: penalties, top-k, top-p, min-p, temperature, draw by the noise of (seed, position, token). */
+struct step_pick {
+    bool on;            /* false: the numbers of this result are wanted on the host */
+    double temperature; /* 0: the best */
+    uint32_t top_k;     /* 0 = off */
+    double top_p;       /* 1 = off */
+    float min_p;        /* 0 = off */
+    double repeat, presence, frequency;
+    struct pick_seen *seen; /* (seen_count), each token once */
+    uint32_t seen_count;    /* at most PICK_SEEN_MOST */
+    uint64_t seed, position;
+};
+
 /* One step: a flat batch of rows from any number of sequences. Everything is host memory that the
  * device copies before device_run returns. */
 struct step {
@@ -59,25 +82,53 @@ struct step {
     uint32_t table_width;
     const int32_t *out;             /* (outs): rows whose result is wanted, ascending */
     const struct adapter_mix *lora; /* (seqs), or NULL: no sequence has an adapter */
+    const struct step_pick *pick; /* (outs) for a device that has `picks`; NULL: all numbers go to the host */
+    /* Operations [from, to) of the plan alone, for a device that shares a plan with another; to 0: all of them. */
+    uint32_t from, to;
 };
 
 struct device_memory {
     uint64_t weights, kv, scratch, total, free;
 };
 
+/* What a device is prepared for: KV, and at most so many rows, sequences and results a step. */
+struct device_shape {
+    const struct kv_config *kv;
+    uint32_t rows, seqs, outs;
+};
+
+/* What a kernel took in the steps that were profiled. */
+struct device_kernel {
+    const char *name;
+    uint64_t calls;
+    double seconds;
+};
+
 struct device;
 
 struct device_ops {
-    const char *name; /* "cpu", "cuda" */
+    const char *name; /* "cpu", "cuda", "cuda+cpu" */
+    bool ahead;       /* run returns before the step is done: results and picks wait for it */
     /* Takes the weights (upload, repack). `weights` and its bytes must outlive the device. progress may be NULL. */
     int (*load)(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg,
                 struct err *e);
+    /* What load and prepare would take for these (weights, kv, scratch), and what there is (total, free). Takes
+     * nothing itself; of no use once the device is loaded. */
+    int (*need)(struct device *d, const struct plan *p, const struct weights *w, const struct device_shape *s,
+                struct device_memory *m, struct err *e);
     /* Takes scratch and KV for plans of this shape: at most so many rows, sequences and results a step. */
     int (*prepare)(struct device *d, const struct plan *p, const struct kv_config *kv, uint32_t max_rows,
                    uint32_t max_seqs, uint32_t max_outs, struct err *e);
     int (*run)(struct device *d, const struct plan *p, const struct step *s, struct err *e);
     /* The results of the last run: (outs, plan.out_width) floats on the host, valid until the next run. */
     const float *(*results)(struct device *d, struct err *e);
+    /* Of the last run with step.pick: (outs) tokens, -1 where the numbers were not finite; of no meaning where `on` was
+     * false. `results` then has the numbers of those rows alone. NULL: this device chooses no tokens. */
+    const int32_t *(*picks)(struct device *d, struct err *e);
+    /* The first rows of a buffer of the plan, (rows, width) floats, to and from host memory: what passes from one
+     * device of a split to the other. */
+    int (*read_rows)(struct device *d, uint32_t buffer, uint32_t rows, float *host, struct err *e);
+    int (*write_rows)(struct device *d, uint32_t buffer, uint32_t rows, const float *host, struct err *e);
     /* Copies whole pages of a group, all its layers: from[i] -> to[i]. */
     int (*copy_pages)(struct device *d, uint32_t group, const int32_t *from, const int32_t *to, uint32_t n,
                       struct err *e);
@@ -86,12 +137,17 @@ struct device_ops {
     int (*read_page)(struct device *d, uint32_t group, int32_t page, void *host, struct err *e);
     int (*write_page)(struct device *d, uint32_t group, int32_t page, const void *host, struct err *e);
     void (*memory)(const struct device *d, struct device_memory *m);
+    /* What lies where, for people: "cuda:0 NVIDIA H200, weights 4.9 GB, ..."; one line a device. */
+    void (*describe)(const struct device *d, struct buf *out);
+    /* Where the time of profiled steps (seconds below) went since the last call, kernel by kernel, the longest first; how
+     * many. NULL: this device does not know. */
+    uint32_t (*take_kernels)(struct device *d, struct device_kernel *out, uint32_t most);
     void (*close)(struct device *d);
 };
 
 struct device {
     const struct device_ops *ops;
-    /* While not NULL, run adds the seconds of operation i to seconds[i] (plan.count entries). */
+    /* While not NULL, run adds the seconds of operation step.from + i to seconds[i]. */
     double *seconds;
 };
 
@@ -99,3 +155,5 @@ struct device {
 int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e);
 int cpu_open(struct device **out, const struct device_options *o, struct err *e);
 int cuda_open(struct device **out, const struct device_options *o, struct err *e);
+/* For describe: the name, what of the plan is there, and what it takes. */
+void device_say(const struct device *d, const char *name, const struct plan *p, struct buf *out);

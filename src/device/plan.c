@@ -376,6 +376,8 @@ void plan_print(const struct plan *p, const struct weights *w, struct buf *out)
         buf_printf(out, op->layer == UINT32_MAX ? "     " : "L%-4u", op->layer);
         buf_printf(out, " %-6s", plan_op_name(op->kind));
         print_op(out, w, op);
+        if (op->device)
+            buf_printf(out, " on device %u", op->device);
         buf_char(out, '\n');
     }
     for (uint32_t g = 0; g < p->groups; g++) {
@@ -384,4 +386,54 @@ void plan_print(const struct plan *p, const struct weights *w, struct buf *out)
                    k->v_dim);
         buf_printf(out, k->window ? ", window %u\n" : "\n", k->window);
     }
+}
+
+enum { SUMMARY_ATTN = 1, SUMMARY_FFN = 2, SUMMARY_MOE = 4 };
+
+/* What the plan has of a layer. */
+static unsigned summary_of(const struct plan *p, uint32_t layer)
+{
+    unsigned has = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op *op = &p->ops[i];
+        if (op->layer == layer)
+            has |= op->kind == OP_ATTN  ? SUMMARY_ATTN
+                   : op->kind == OP_FFN ? SUMMARY_FFN
+                   : op->kind == OP_MOE ? SUMMARY_MOE
+                                        : 0;
+    }
+    return has;
+}
+
+static void summary_run(struct buf *out, unsigned has, uint32_t from, uint32_t to)
+{
+    const char *what = !(has & SUMMARY_ATTN)
+                           ? has & SUMMARY_MOE ? "experts of layers" : "feed-forward of layers"
+                       : has & (SUMMARY_FFN | SUMMARY_MOE) ? "layers"
+                                                           : "attention of layers";
+    buf_printf(out, "%s%s %u", out->len && out->data[out->len - 1] != ' ' ? ", " : "", what, from);
+    if (to > from)
+        buf_printf(out, "-%u", to);
+}
+
+void plan_summary(const struct plan *p, struct buf *out)
+{
+    uint32_t layers = 0;
+    bool head = false;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op *op = &p->ops[i];
+        layers = op->layer != UINT32_MAX && op->layer >= layers ? op->layer + 1 : layers;
+        head |= op->kind == OP_LOGITS;
+        if (op->kind == OP_EMBED)
+            buf_str(out, "embeddings");
+    }
+    for (uint32_t from = 0, to; from < layers; from = to) {
+        unsigned has = summary_of(p, from);
+        for (to = from + 1; to < layers && summary_of(p, to) == has; to++)
+            ;
+        if (has)
+            summary_run(out, has, from, to - 1);
+    }
+    if (head)
+        buf_str(out, out->len && out->data[out->len - 1] != ' ' ? ", head" : "head");
 }

@@ -219,7 +219,7 @@ struct op_logits {
 struct op {
     enum op_kind kind;
     uint32_t layer;  /* for print and profile; UINT32_MAX outside the layers */
-    uint32_t device; /* which segment runs it; 0 = the main device */
+    uint32_t device; /* who of a split runs it (device/place.h says); 0 = the main device */
     union {
         struct op_embed embed;
         struct op_qkv qkv;
@@ -260,6 +260,7 @@ struct plan {
     /* (slots + 1, adapters + 1): adapter i's pair for slot s is lora[s * (adapters + 1) + i]; 0 is "none" in both */
     struct lora_pair *lora;
     uint32_t slots, adapters;
+    bool part;   /* cut from another plan: it may have no result */
     bool failed; /* memory was out while it was built */
 };
 
@@ -285,6 +286,24 @@ void weights_free(struct weights *w);
 /* Checks a plan against its weights: every index, width and shape fits. Devices rely on it. */
 int plan_check(const struct plan *p, const struct weights *w, struct err *e);
 
+/* What an operation reads and writes; buffer 0 where there is none. */
+struct op_io {
+    struct operand in, residual, out;
+};
+struct op_io plan_io(const struct op *op);
+/* Calls visit for every weight that the operation names (never 0); visit may put another number there. */
+void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), void *arg);
+/* The layer whose KV an operation writes or reads; UINT32_MAX: none. */
+uint32_t plan_kv_layer(const struct op *op);
+/* The operations whose `device` is this one, as a plan of its own with just their weights and the KV of their layers.
+ * Buffers and KV groups keep their numbers, so that a step serves the parts as it is; a group may be without layers.
+ * The caller frees both, also after a failure. */
+int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, struct plan *part,
+             struct weights *own, struct err *e);
+
+/* Bytes of all of them as they lie in the file. */
+uint64_t weights_bytes(const struct weights *w);
+
 /* What an operation reads and computes for `rows` rows of which each sees `keys` keys. */
 struct op_cost {
     double weight_bytes, kv_bytes, flops;
@@ -294,3 +313,5 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
 const char *plan_op_name(enum op_kind kind);
 struct buf;
 void plan_print(const struct plan *p, const struct weights *w, struct buf *out); /* one line an operation */
+/* What there is of a model, in words: "embeddings, layers 0-11, head". */
+void plan_summary(const struct plan *p, struct buf *out);

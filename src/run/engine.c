@@ -306,6 +306,8 @@ static void engine_free(struct engine *g)
     mem_free(g->running);
     mem_free(g->parts);
     mem_free(g->owner);
+    mem_free(g->pick);
+    mem_free(g->seen);
     mem_free(g);
 }
 
@@ -347,6 +349,17 @@ int engine_open_disk(struct disk **out, const struct loaded *l, const struct eng
     return disk_open(out, &d, e);
 }
 
+/* Room for the choices that a device makes itself. */
+static int engine_open_picks(struct engine *g, struct err *e)
+{
+    size_t n = g->loaded->runner->most_outs;
+    if (!runner_can_pick(g->loaded->runner))
+        return 0;
+    g->pick = mem_alloc(n, sizeof *g->pick);
+    g->seen = mem_alloc(n, PICK_SEEN_MOST * sizeof *g->seen);
+    return g->pick && g->seen ? 0 : err_memory(e, "the engine", n * PICK_SEEN_MOST * sizeof *g->seen);
+}
+
 static int engine_start(struct engine *g, struct err *e)
 {
     struct disk *disk;
@@ -355,7 +368,7 @@ static int engine_start(struct engine *g, struct err *e)
     g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
     if (!g->running || !g->parts || !g->owner)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
-    if (engine_open_disk(&disk, g->loaded, &g->o, e) ||
+    if (engine_open_picks(g, e) || engine_open_disk(&disk, g->loaded, &g->o, e) ||
         prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, disk, e))
         return -1;
     int r = pthread_create(&g->thread, NULL, engine_thread, g);

@@ -26,6 +26,9 @@ struct engine {
     struct seq_rows *parts; /* (slots): the step */
     struct job **owner;     /* (slots): whose part it is */
     double row_seconds;     /* what a row of a prompt takes, as measured */
+    struct step_pick *pick; /* (the runner's most_outs): how the device chooses tokens; NULL: it does not */
+    struct pick_seen *seen; /* (most_outs, PICK_SEEN_MOST) */
+    bool news;              /* somebody has tokens that its client has not been told of */
 };
 
 /* Gives the job what is known of its tokens, but the last; how many it holds then. */

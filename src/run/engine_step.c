@@ -140,10 +140,35 @@ static bool engine_pages_suffice(struct engine *g, uint32_t parts)
 
 /* ---- what comes of it ---- */
 
+/* The results of one row: numbers on the host, or the token that the device has chosen (NULL: it has not). */
+struct result {
+    const float *logits;
+    const int32_t *pick;
+};
+
+/* Where the device chooses tokens: how, for the results of every part. A rule and log-probabilities need the numbers. */
+static void engine_ask_picks(struct engine *g, uint32_t parts)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < parts && g->pick; i++) {
+        struct seq_rows *p = &g->parts[i];
+        struct job *j = g->owner[i];
+        bool here = j->walk.state || j->request.logprobs || j->request.top_logprobs;
+        p->pick = p->outs && !here ? g->pick + at : NULL;
+        for (uint32_t k = 0; k < p->outs && p->pick; k++) {
+            size_t len = j->ids.len + k; /* with the guesses before it */
+            g->pick[at + k].seen = g->seen + (size_t)(at + k) * PICK_SEEN_MOST;
+            if (!sampler_on_device(j->sampler, j->ids.data, len, len, &g->pick[at + k]))
+                p->pick = NULL;
+        }
+        at += p->outs;
+    }
+}
+
 enum took { TOOK_ONE, TOOK_STOP, TOOK_LENGTH, TOOK_FULL, TOOK_ERROR };
 
 /* Takes one token for a job from its logits. *id is -1 where the text is whole without one more. */
-static enum took engine_token(const struct engine *g, struct job *j, const float *logits, int32_t *id,
+static enum took engine_token(const struct engine *g, struct job *j, const struct result *r, int32_t *id,
                               struct err *e)
 {
     uint32_t len = (uint32_t)j->ids.len;
@@ -152,8 +177,10 @@ static enum took engine_token(const struct engine *g, struct job *j, const float
     int whole = rule_walk_next(&j->walk, &mask, e);
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;
-    *id = sampler_pick(j->sampler, logits, j->ids.data, len, len, mask, e);
-    int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, logits, e);
+    *id = r->pick ? *r->pick : sampler_pick(j->sampler, r->logits, j->ids.data, len, len, mask, e);
+    if (*id < 0 && r->pick)
+        err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
+    int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, r->logits, e);
     if (end)
         return end < 0 ? TOOK_ERROR : TOOK_STOP;
     if (j->made == j->request.most)
@@ -171,7 +198,7 @@ static void engine_keep(struct engine *g, struct job *j)
 }
 
 /* The results of one part: a token, and as many of the guesses as turn out to be what the model takes. */
-static void engine_take(struct engine *g, uint32_t part, const float *logits)
+static void engine_take(struct engine *g, uint32_t part, struct result r)
 {
     struct job *j = g->owner[part];
     struct err e = {0};
@@ -179,9 +206,11 @@ static void engine_take(struct engine *g, uint32_t part, const float *logits)
     enum took took;
     for (;; right++) {
         int32_t id;
-        took = engine_token(g, j, logits + (size_t)right * g->loaded->model->plan.out_width, &id, &e);
+        took = engine_token(g, j, &r, &id, &e);
         if (took != TOOK_ONE || right == j->draft || id != j->seq->ids[base + right])
             break;
+        r.logits += g->loaded->model->plan.out_width;
+        r.pick += r.pick != NULL;
     }
     seq_truncate(j->seq, base + right);
     engine_keep(g, j);
@@ -196,7 +225,7 @@ static void engine_take(struct engine *g, uint32_t part, const float *logits)
     }
     pthread_mutex_unlock(&g->mutex);
     if (took == TOOK_ONE) {
-        job_publish(j);
+        g->news = j->news = true;
         return;
     }
     engine_end(g, j,
@@ -239,6 +268,35 @@ static bool engine_decodes(const struct engine *g)
     return any;
 }
 
+/* Clients learn of the tokens of the step before. */
+static void engine_tell(struct engine *g)
+{
+    for (uint32_t i = 0; i < g->count && g->news; i++) {
+        if (g->running[i]->news)
+            job_publish(g->running[i]);
+        g->running[i]->news = false;
+    }
+    g->news = false;
+}
+
+/* Runs the step. While a device that works ahead is at it, the clients hear of the last one. */
+static int engine_compute(struct engine *g, uint32_t parts, struct result *out, struct err *e)
+{
+    struct runner *r = g->loaded->runner;
+    bool numbers = false, picks = false;
+    engine_ask_picks(g, parts);
+    for (uint32_t i = 0; i < parts; i++) {
+        picks |= g->parts[i].pick != NULL;
+        numbers |= g->parts[i].outs && !g->parts[i].pick;
+    }
+    if (runner_step(r, g->parts, parts, e))
+        return -1;
+    engine_tell(g);
+    if (picks && !(out->pick = runner_picks(r, e)))
+        return -1;
+    return (numbers || !picks) && !(out->logits = runner_results(r, e)) ? -1 : 0;
+}
+
 void engine_step(struct engine *g)
 {
     struct err e = {0};
@@ -249,27 +307,31 @@ void engine_step(struct engine *g)
     engine_guess(g);
     uint32_t parts = engine_compose(g);
     while (!engine_pages_suffice(g, parts) && g->count > 1) {
+        engine_tell(g);
         engine_preempt(g);
         parts = engine_compose(g);
     }
     if (g->count == 1 && !engine_pages_suffice(g, parts))
         prefix_clear(g->prefix); /* then every page is its own, and a request never has more than there are */
     double start = clock_now();
-    const float *results = NULL;
-    if (!runner_step(g->loaded->runner, g->parts, parts, &e))
-        results = runner_results(g->loaded->runner, &e);
-    if (results) {
+    struct result all = {0};
+    if (engine_compute(g, parts, &all, &e))
+        engine_fail(g, &e);
+    else {
         engine_measure(g, parts, clock_now() - start);
-        for (uint32_t i = 0; i < parts; i++) {
-            uint32_t outs = g->parts[i].outs;
-            if (outs)
-                engine_take(g, i, results);
+        for (uint32_t i = 0, at = 0; i < parts; i++) {
+            struct result r = {.pick = g->parts[i].pick ? all.pick + at : NULL};
+            if (all.logits)
+                r.logits = all.logits + (size_t)at * g->loaded->model->plan.out_width;
+            at += g->parts[i].outs;
+            if (g->parts[i].outs)
+                engine_take(g, i, r);
             else
                 engine_keep(g, g->owner[i]);
-            results += (size_t)outs * g->loaded->model->plan.out_width;
         }
-    } else
-        engine_fail(g, &e);
+    }
     prefix_save(g->prefix, false);
+    if (!g->loaded->runner->device->ops->ahead)
+        engine_tell(g);
     mem_guard(false);
 }

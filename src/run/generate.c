@@ -61,6 +61,31 @@ static void writer_finish(struct writer *w)
     buf_free(&w->piece);
 }
 
+/* One more token in the sequence; where the device can, it chooses the next one itself, and *picked says so. */
+static int generate_step(struct seq *s, const struct writer *w, struct sampler *sampler, int32_t id,
+                         bool *picked, struct err *e)
+{
+    struct pick_seen seen[PICK_SEEN_MOST];
+    struct step_pick pick = {.seen = seen};
+    struct seq_rows row = {.seq = s, .ids = &id, .n = 1, .outs = 1};
+    s->ids[s->len] = id; /* what the choice after it looks back on */
+    *picked = !w->o->rule && runner_can_pick(s->runner) &&
+              sampler_on_device(sampler, s->ids, s->len + 1, s->len + 1, &pick);
+    row.pick = *picked ? &pick : NULL;
+    return runner_step(s->runner, &row, 1, e);
+}
+
+/* The next token: the device's choice, or ours from its numbers. */
+static int32_t generate_token(struct seq *s, struct sampler *sampler, bool picked, const uint32_t *mask,
+                              struct err *e)
+{
+    const int32_t *ids = picked ? runner_picks(s->runner, e) : NULL;
+    const float *logits = picked ? NULL : runner_results(s->runner, e);
+    if (ids && *ids < 0)
+        err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
+    return ids ? *ids : logits ? sampler_pick(sampler, logits, s->ids, s->len, s->len, mask, e) : -1;
+}
+
 /* Samples until something ends it. The sequence holds the prompt, and its last result is at hand. */
 static int generate_loop(struct seq *s, const struct loaded *l, struct sampler *sampler, struct writer *w,
                          struct err *e)
@@ -68,16 +93,14 @@ static int generate_loop(struct seq *s, const struct loaded *l, struct sampler *
     const struct generate_options *o = w->o;
     struct generation *g = w->g;
     double start = clock_now();
+    bool picked = false;
     for (uint32_t made = 0;;) {
-        const float *logits = runner_results(s->runner, e);
-        if (!logits)
-            return -1;
         const uint32_t *mask;
         int whole = rule_walk_next(&w->walk, &mask, e);
         g->finish = FINISH_STOP;
         if (whole)
             return whole < 0 ? -1 : 0;
-        int32_t id = sampler_pick(sampler, logits, s->ids, s->len, s->len, mask, e);
+        int32_t id = generate_token(s, sampler, picked, mask, e);
         if (id < 0 || ids_add(&g->ids, id, e) || rule_walk_accept(&w->walk, id, e))
             return -1;
         if (!made++) {
@@ -100,8 +123,7 @@ static int generate_loop(struct seq *s, const struct loaded *l, struct sampler *
             g->finish = FINISH_CANCEL;
             return 0;
         }
-        struct seq_rows row = {.seq = s, .ids = &id, .n = 1, .outs = 1};
-        if (runner_step(s->runner, &row, 1, e))
+        if (generate_step(s, w, sampler, id, &picked, e))
             return -1;
     }
 }

@@ -36,6 +36,7 @@ struct job {
     char **stop_strings;
     struct ids ids;  /* prompt and answer */
     struct seq *seq; /* while it runs */
+    bool news;       /* tokens that its client has not been told of */
     struct sampler *sampler;
     struct rule_walk walk;
     struct tok_decoder decoder;

@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/num.h"
 #include "device/cpu/kernels.h"
+#include "device/cuda/gpu.h"
 #include "model/lora.h"
 #include "run/defaults.h"
 #include "run/memory.h"
@@ -197,7 +198,8 @@ static int loaded_fits(struct loaded *l, const struct runner_options *r, struct 
     double tokens = r->pages ? (double)r->pages * RUNNER_PAGE : (double)r->ctx * (r->seqs ? r->seqs : 1);
     double kv = (double)l->kv_bytes * tokens;
     double weights = (double)l->store->bytes + (double)l->model->converted;
-    bool on_cpu = !r->device || !strcmp(r->device, "cpu");
+    struct err none = {0};
+    bool on_cpu = r->device ? !strcmp(r->device, "cpu") : gpu_count(&none) <= 0;
     if (m.total && on_cpu && weights + kv > (double)m.total)
         return err_set(
             e, ERR_RESOURCE,

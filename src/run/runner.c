@@ -4,6 +4,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
+#include "device/cpu/cpu.h"
+#include "device/split.h"
 
 #include <string.h>
 
@@ -29,7 +31,8 @@ static int runner_arrays(struct runner *r, struct err *e)
     r->tables = mem_alloc(cells, sizeof *r->tables);
     r->step_seq = mem_alloc(r->most_seqs, sizeof *r->step_seq);
     r->lora = mem_zalloc(r->most_seqs, sizeof *r->lora);
-    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->lora)
+    r->pick = mem_alloc(r->most_outs, sizeof *r->pick);
+    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->lora || !r->pick)
         return err_memory(e, "a step's tables", cells * sizeof *r->tables);
     return 0;
 }
@@ -39,52 +42,104 @@ static int runner_fill_device(struct runner *r, const struct weights *weights, c
                               const struct runner_options *o, struct err *e)
 {
     const struct device_ops *ops = r->device->ops;
-    bool cpu = !strcmp(ops->name, "cpu");
-    if (r->plan->adapters && !cpu)
-        return err_set(e, ERR_USAGE, "adapters (--lora) run on the CPU only: --device cpu");
-    if (o->device_options.deterministic && !cpu)
-        return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
     if (ops->load(r->device, weights, o->progress, o->progress_arg, e))
         return -1;
     return ops->prepare(r->device, r->plan, kv, r->chunk, r->most_seqs, r->most_outs, e);
 }
 
-/* Where nobody names a device: the GPU, if there is one and the model fits, else the CPU. */
-static bool runner_on_gpu(struct runner *r, const struct weights *weights, const struct kv_config *kv,
-                          const struct runner_options *o)
+/* Beside a GPU: the CPU for the layers that are not on it. A part of a large model is rounded like all of it. */
+static int runner_split(struct runner *r, const struct weights *weights, const struct runner_options *o,
+                        struct err *e)
+{
+    struct device_options rest = o->device_options;
+    struct device *gpu = r->device, *cpu;
+    if (!rest.activations && weights_bytes(weights) >= CPU_SMALL)
+        rest.activations = 8;
+    if (cpu_open(&cpu, &rest, e))
+        return -1;
+    r->device = NULL; /* both are the split's now */
+    return split_open(&r->device, gpu, cpu, e);
+}
+
+/* The model on the GPU that is open, as much of it as is wanted and fits. */
+static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
+                           const struct kv_config *kv, const struct runner_options *o, struct err *e)
+{
+    const struct place_request want = {.plan = plan,
+                                       .weights = weights,
+                                       .main = r->device,
+                                       .shape = {kv, r->chunk, r->most_seqs, r->most_outs},
+                                       .how = o->gpu,
+                                       .layers = o->gpu_layers,
+                                       .experts_on_rest = o->cpu_experts,
+                                       .memory = o->device_options.memory};
+    if (plan->adapters)
+        return err_set(e, ERR_USAGE, "adapters (--lora) run on the CPU only: --device cpu");
+    if (o->device_options.deterministic)
+        return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
+    if (place_plan(&want, &r->placement, e))
+        return -1;
+    const struct device_memory *m = &r->placement.whole;
+    if (!r->placement.layers && o->gpu == PLACE_FIT)
+        return err_set(
+            e, ERR_RESOURCE,
+            "not one layer fits: the model needs %.2f GB of GPU memory (weights %.2f, KV %.2f, scratch "
+            "%.2f) and %.2f GB are free; a smaller --ctx helps, or --device cpu",
+            1e-9 * (double)(m->weights + m->kv + m->scratch), 1e-9 * (double)m->weights, 1e-9 * (double)m->kv,
+            1e-9 * (double)m->scratch,
+            1e-9 * (double)(want.memory && want.memory < m->free ? want.memory : m->free));
+    if (r->placement.rest && runner_split(r, weights, o, e))
+        return -1;
+    return runner_fill_device(r, weights, kv, o, e);
+}
+
+static void runner_drop_device(struct runner *r)
+{
+    if (r->device)
+        r->device->ops->close(r->device);
+    r->device = NULL;
+}
+
+/* Where nobody names a device: the GPU, if there is one and something of the model fits, else the CPU. */
+static bool runner_on_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
+                          const struct kv_config *kv, const struct runner_options *o)
 {
     struct err why = {0};
     if (o->device_options.tier || cuda_open(&r->device, &o->device_options, &why))
         return false;
-    if (!runner_fill_device(r, weights, kv, o, &why))
+    if (!runner_fill_gpu(r, plan, weights, kv, o, &why))
         return true;
     log_warn("the GPU is not used: %s", why.text);
-    r->device->ops->close(r->device);
-    r->device = NULL;
+    runner_drop_device(r);
+    r->placement = (struct placement){0};
     return false;
 }
 
-static int runner_device(struct runner *r, const struct weights *weights, const struct runner_options *o,
-                         struct err *e)
+static int runner_device(struct runner *r, struct plan *plan, const struct weights *weights,
+                         const struct runner_options *o, struct err *e)
 {
     struct kv_config kv = {.page_tokens = RUNNER_PAGE, .type = o->kv_type};
+    bool cpu = (o->device && !strcmp(o->device, "cpu")) || (o->gpu == PLACE_SOME && !o->gpu_layers);
     if (o->device_options.exact)
         kv.type = DTYPE_F32;
     r->kv_type = kv.type;
     r->device_options = o->device_options;
-    for (uint32_t g = 0; g < r->plan->groups; g++) {
+    for (uint32_t g = 0; g < plan->groups; g++) {
         kv.pages[g] = 1 + (o->pages ? o->pages : r->most_seqs * r->table_width);
         if (pages_open(&r->pages[g], kv.pages[g], e))
             return -1;
     }
-    if (!o->device && runner_on_gpu(r, weights, &kv, o))
+    if (!cpu && o->device)
+        return device_open(&r->device, o->device, &o->device_options, e) ||
+                       runner_fill_gpu(r, plan, weights, &kv, o, e)
+                   ? -1
+                   : 0;
+    if (!cpu && runner_on_gpu(r, plan, weights, &kv, o))
         return 0;
-    if (device_open(&r->device, o->device ? o->device : "cpu", &o->device_options, e))
-        return -1;
-    return runner_fill_device(r, weights, &kv, o, e);
+    return cpu_open(&r->device, &o->device_options, e) || runner_fill_device(r, weights, &kv, o, e) ? -1 : 0;
 }
 
-int runner_open(struct runner **out, const struct plan *plan, const struct weights *weights,
+int runner_open(struct runner **out, struct plan *plan, const struct weights *weights,
                 const struct runner_options *o, struct err *e)
 {
     *out = NULL;
@@ -100,7 +155,7 @@ int runner_open(struct runner **out, const struct plan *plan, const struct weigh
     r->most_outs = o->outs ? o->outs : r->most_seqs;
     r->most_outs = r->most_outs < r->chunk ? r->most_outs : r->chunk;
     r->table_width = (r->ctx + RUNNER_PAGE - 1) / RUNNER_PAGE;
-    if (runner_arrays(r, e) || runner_device(r, weights, o, e)) {
+    if (runner_arrays(r, e) || runner_device(r, plan, weights, o, e)) {
         runner_close(r);
         return -1;
     }
@@ -112,8 +167,7 @@ void runner_close(struct runner *r)
 {
     if (!r)
         return;
-    if (r->device)
-        r->device->ops->close(r->device);
+    runner_drop_device(r);
     for (uint32_t g = 0; g < r->plan->groups; g++)
         pages_close(&r->pages[g]);
     mem_free(r->ids);
@@ -122,6 +176,7 @@ void runner_close(struct runner *r)
     mem_free(r->tables);
     mem_free(r->step_seq);
     mem_free(r->lora);
+    mem_free(r->pick);
     mem_free(r);
 }
 
@@ -277,8 +332,12 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
             r->ids[st.rows + k] = p->ids[k];
             r->pos[st.rows + k] = (int32_t)(p->seq->len + k);
         }
-        for (uint32_t k = p->n - p->outs; k < p->n; k++)
-            r->out[st.outs++] = (int32_t)(st.rows + k);
+        for (uint32_t k = 0; k < p->outs; k++) {
+            r->pick[st.outs] = p->pick ? p->pick[k] : (struct step_pick){0};
+            r->out[st.outs++] = (int32_t)(st.rows + p->n - p->outs + k);
+        }
+        if (p->pick)
+            st.pick = r->pick;
         for (uint32_t g = 0; g < r->plan->groups; g++)
             memcpy(r->tables + ((size_t)g * count + i) * r->table_width, p->seq->table[g],
                    r->table_width * sizeof *r->tables);
@@ -313,6 +372,16 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
 const float *runner_results(struct runner *r, struct err *e)
 {
     return r->device->ops->results(r->device, e);
+}
+
+bool runner_can_pick(const struct runner *r)
+{
+    return r->device->ops->picks != NULL;
+}
+
+const int32_t *runner_picks(struct runner *r, struct err *e)
+{
+    return r->device->ops->picks(r->device, e);
 }
 
 int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, const struct feed_control *c, struct err *e)

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "device/device.h"
+#include "device/place.h"
 #include "run/pages.h"
 
 #include <stdbool.h>
@@ -14,6 +15,9 @@
 struct runner_options {
     const char *device; /* "cpu", "cuda", "cuda:N"; NULL = the GPU where there is one, else the CPU */
     struct device_options device_options;
+    enum place_how gpu; /* which layers a GPU gets */
+    uint32_t gpu_layers;
+    bool cpu_experts;                          /* experts stay on the CPU */
     uint32_t ctx;                              /* tokens a sequence may have */
     uint32_t seqs;                             /* sequences at once; 0 = 1 */
     uint32_t chunk;                            /* rows a step; 0 = 512 */
@@ -29,6 +33,7 @@ enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512 };
 struct runner {
     struct device *device;
     const struct plan *plan;
+    struct placement placement; /* of == 0: nobody asked a GPU */
     uint32_t ctx, chunk, most_seqs, most_outs, table_width;
     uint32_t kv_type;
     struct device_options device_options; /* as given */
@@ -37,6 +42,7 @@ struct runner {
     int32_t *ids, *pos, *out, *tables;
     struct step_seq *step_seq;
     struct adapter_mix *lora; /* (most_seqs) */
+    struct step_pick *pick;   /* (most_outs) */
     uint32_t seqs;            /* sequences that exist */
 };
 
@@ -55,10 +61,11 @@ struct seq_rows {
     struct seq *seq;
     const int32_t *ids;
     uint32_t n, outs;
+    const struct step_pick *pick; /* (outs): the device chooses tokens (runner_can_pick); NULL: it does not */
 };
 
-/* plan and weights must outlive the runner. */
-int runner_open(struct runner **out, const struct plan *plan, const struct weights *weights,
+/* plan and weights must outlive the runner, which says in the plan where its operations run. */
+int runner_open(struct runner **out, struct plan *plan, const struct weights *weights,
                 const struct runner_options *o, struct err *e);
 void runner_close(struct runner *r);
 
@@ -76,10 +83,14 @@ uint32_t seq_common(const struct seq *s, const int32_t *ids, size_t n);
 uint32_t seq_need(const struct seq *s, uint32_t n);
 
 /* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their
- * sequences; on an error no sequence has changed. */
+ * sequences; on an error no sequence has changed. A device that works ahead (device_ops.ahead) is still at it when this
+ * returns: runner_results and runner_picks wait. */
 int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e);
 /* (sum of outs, plan.out_width), in the order of the parts; valid until the next step. */
 const float *runner_results(struct runner *r, struct err *e);
+/* Whether the device chooses tokens itself; then what the last step chose, one for each result. */
+bool runner_can_pick(const struct runner *r);
+const int32_t *runner_picks(struct runner *r, struct err *e);
 /* A whole prompt in chunks: afterwards runner_results has the last row's result. progress may be NULL;
  * *cancel, where not NULL, is looked at between chunks. */
 struct feed_control {

@@ -1,6 +1,8 @@
 #include "run/sampler.h"
 
 #include "base/mem.h"
+#include "base/noise.h"
+#include "device/device.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -120,18 +122,6 @@ void sampler_close(struct sampler *s)
     mem_free(s);
 }
 
-/* Uniform in (0, 1) from three numbers: two rounds of a 64-bit mixer. */
-static double sampler_uniform(uint64_t seed, uint64_t position, uint64_t token)
-{
-    uint64_t x = seed * 0x9e3779b97f4a7c15u + position * 0xd1342543de82ef95u + token * 0xaf251af3b0f025b5u;
-    for (int i = 0; i < 2; i++) {
-        x ^= x >> 32;
-        x *= 0xd6e8feb86659fd93u;
-    }
-    x ^= x >> 32;
-    return ((double)(x >> 11) + 0.5) * 0x1p-53;
-}
-
 static int sampler_descending(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -223,14 +213,20 @@ static void sampler_sort_mass(struct sampler *s, double mass)
     sampler_sort(s);
 }
 
+/* How many tokens of the history the penalties look at. */
+static size_t sampler_window(const struct sampler_params *p, size_t n)
+{
+    bool off = p->repeat_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0;
+    if (off)
+        return 0;
+    return p->repeat_last_n < 0 || p->repeat_last_n > (double)n ? n : (size_t)p->repeat_last_n;
+}
+
 /* How often each token occurs in the window, applied to the logits. */
 static void sampler_penalise(struct sampler *s, const int32_t *history, size_t n)
 {
     const struct sampler_params *p = &s->params;
-    bool off = p->repeat_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0;
-    size_t last = p->repeat_last_n < 0 || p->repeat_last_n > (double)n ? n : (size_t)p->repeat_last_n;
-    if (off || !last)
-        return;
+    size_t last = sampler_window(p, n);
     for (size_t i = n - last; i < n; i++)
         if (history[i] >= 0 && (uint32_t)history[i] < s->vocab)
             s->seen[history[i]]++;
@@ -337,7 +333,7 @@ static void sampler_min_p(struct sampler *s)
 /* With the given chance, drops all but the least probable of the tokens above the threshold. */
 static void sampler_xtc(struct sampler *s, uint64_t position)
 {
-    if (sampler_uniform(s->params.seed, position, UINT64_MAX) >= s->params.xtc_probability)
+    if (noise_uniform(s->params.seed, position, UINT64_MAX) >= s->params.xtc_probability)
         return;
     sampler_softmax(s);
     sampler_sort(s);
@@ -357,9 +353,9 @@ static struct candidate sampler_draw(struct sampler *s, double temperature, uint
     uint32_t at = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         double l = s->c[i].logit / temperature;
-        if (l + 37 < best) /* -log(-log(u)) is below 37 for every u that we draw */
+        if (l + NOISE_GUMBEL_MOST < best)
             continue;
-        double u = sampler_uniform(s->params.seed, position, (uint64_t)s->c[i].id);
+        double u = noise_uniform(s->params.seed, position, (uint64_t)s->c[i].id);
         double v = l - log(-log(u));
         if (v > best) {
             best = v;
@@ -454,6 +450,40 @@ int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *hist
     if (p->xtc_probability > 0)
         sampler_xtc(s, position);
     return sampler_draw(s, p->temperature, position).id;
+}
+
+bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint64_t position,
+                       struct step_pick *out)
+{
+    const struct sampler_params *p = &s->params;
+    size_t last = sampler_window(p, n);
+    *out = (struct step_pick){.seen = out->seen};
+    if (p->biases || p->mirostat > 0 || p->dry_multiplier > 0 || p->typical_p < 1 || p->xtc_probability > 0)
+        return false;
+    for (size_t i = n - last; i < n; i++)
+        if (history[i] >= 0 && (uint32_t)history[i] < s->vocab)
+            s->seen[history[i]]++;
+    bool fits = true;
+    for (size_t i = n - last; i < n; i++) {
+        int32_t id = history[i];
+        if (id < 0 || (uint32_t)id >= s->vocab || !s->seen[id])
+            continue;
+        fits &= out->seen_count < PICK_SEEN_MOST;
+        if (fits)
+            out->seen[out->seen_count++] = (struct pick_seen){id, s->seen[id]};
+        s->seen[id] = 0;
+    }
+    out->on = fits;
+    out->temperature = p->temperature;
+    out->top_k = (uint32_t)p->top_k;
+    out->top_p = p->top_p;
+    out->min_p = (float)p->min_p;
+    out->repeat = p->repeat_penalty;
+    out->presence = p->presence_penalty;
+    out->frequency = p->frequency_penalty;
+    out->seed = p->seed;
+    out->position = position;
+    return fits;
 }
 
 /* ln of the sum of exp(logit). */

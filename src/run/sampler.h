@@ -64,6 +64,12 @@ void sampler_close(struct sampler *s);
 int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *history, size_t n,
                      uint64_t position, const uint32_t *mask, struct err *e);
 
+/* The same choice, for a device that makes it itself. false: this chain is for the host (biases, DRY, typical, XTC,
+ * mirostat, or more tokens under a penalty than a device takes). out->seen has room for PICK_SEEN_MOST. */
+struct step_pick;
+bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint64_t position,
+                       struct step_pick *out);
+
 /* ln p of a token under plain softmax. */
 double sampler_logprob(const float *logits, uint32_t vocab, int32_t id);
 

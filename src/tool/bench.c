@@ -1,12 +1,15 @@
 /* quern bench: how fast a model runs here, beside what the machine could do, probed in the same run. */
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "base/pool.h"
 #include "device/cpu/probe.h"
+#include "device/cuda/gpu.h"
 #include "tool/bench_engine.h"
+#include "tool/bench_kernels.h"
 #include "tool/load.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
@@ -25,6 +28,8 @@ static const struct arg_option bench_options[] = {
     {"repeat", 'r', ARG_INT, "N", "how often each is measured (default: 5)", 1, BENCH_REPEATS_MOST},
     {"streams", 0, ARG_TEXT, "N,N", "instead: so many requests at once, through the engine", 0, 0},
     {"read", 0, ARG_INT, "N", "with --streams: how long one waits while such a prompt is read", 1, 1 << 20},
+    {"kernels", 0, ARG_FLAG, NULL, "instead: every row of the kernel tables, without a model", 0, 0},
+    {"type", 0, ARG_TEXT, "T", "with --kernels: weights of this type alone (Q4_K)", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array", 0, 0},
     {"threads", 't', ARG_TEXT, "N,N", "threads (default: all cores that may be used)", 0, 0},
     LOAD_BUT_THREADS,
@@ -55,7 +60,8 @@ struct bench {
     int repeats;
     struct list prompt, predict, depth, batch, threads;
     struct probe probe; /* of the threads that are being measured */
-    const char *device;
+    char device[32];    /* what runs it */
+    const char *card;   /* what was asked for */
     struct bench_test *tests;
     int count;
 };
@@ -213,7 +219,7 @@ static void bench_table(const struct bench *b, struct buf *out)
                        "spread", "GB/s", "GOP/s", "share of the limit");
         buf_printf(out, "%-8s %6u %7u %6u %10.2f %7.1f%% %8.2f %8.1f %5.1f%% of %s\n",
                    t->decode ? "decode" : "prefill", t->n, t->depth, t->batch, t->tok_s, 100 * t->spread,
-                   t->gb_s, t->gop_s, 100 * t->share, t->decode ? "the read bandwidth" : "int8");
+                   t->gb_s, t->gop_s, 100 * t->share, t->decode ? "the read bandwidth" : "the arithmetic");
     }
 }
 
@@ -227,7 +233,7 @@ static int bench_open(struct bench *b, int threads, struct err *e)
         return err_set(e, ERR_USAGE, "there is nothing to measure: --batch, --prompt and --predict are 0");
     o.runner.ctx = longest + 1;
     o.runner.seqs = b->batches;
-    if (load_model(&b->loaded, b->a->words[0], &o, b->a, e))
+    if (load_model(&b->loaded, b->a->count ? b->a->words[0] : NULL, &o, b->a, e))
         return -1;
     b->seqs = mem_zalloc(b->batches, sizeof *b->seqs);
     b->ids = mem_alloc(longest + 1, sizeof *b->ids);
@@ -287,7 +293,26 @@ static int bench_combine(struct bench *b, int threads, struct progress *bar, str
     return failed;
 }
 
-/* The walls, with as many threads as the model gets. They are the CPU's: on a GPU shares stay 0. */
+/* The card's walls: reading as measured, arithmetic (fp16 with float sums) by the clock. */
+static int bench_probe_card(struct bench *b, struct err *e)
+{
+    const char *colon = b->card ? strchr(b->card, ':') : NULL;
+    uint64_t index = 0;
+    if (colon)
+        num_u64(colon + 1, strlen(colon + 1), 1023, &index);
+    struct gpu *g = gpu_open((int)index, 0, e);
+    if (!g || gpu_measure(g, e)) {
+        gpu_close(g);
+        return -1;
+    }
+    const struct gpu_profile *p = &g->profile;
+    b->probe.read = 1e9 * p->read_gbs;
+    b->probe.int8 = 1e3 * p->clock_khz * p->sms * gpu_tensor_ops(p->major, p->minor);
+    gpu_close(g);
+    return 0;
+}
+
+/* The walls, with as many threads as the model gets. Two devices that share a model have none in common. */
 static int bench_probe(struct bench *b, int *threads, struct err *e)
 {
     struct pool *pool = pool_open(*threads, false, e);
@@ -296,7 +321,7 @@ static int bench_probe(struct bench *b, int *threads, struct err *e)
     *threads = pool_size(pool);
     int failed = strcmp(b->device, "cpu") ? 0 : probe_run(pool, &b->probe, e);
     pool_close(pool);
-    return failed;
+    return failed || strcmp(b->device, "cuda") ? failed : bench_probe_card(b, e);
 }
 
 static int bench_threads(struct bench *b, int threads, struct err *e)
@@ -304,7 +329,8 @@ static int bench_threads(struct bench *b, int threads, struct err *e)
     struct progress bar;
     int failed = bench_open(b, threads, e);
     if (!failed) {
-        b->device = b->loaded->runner->device->ops->name;
+        snprintf(b->device, sizeof b->device, "%s", b->loaded->runner->device->ops->name);
+        b->card = args_text(b->a, "device");
         failed = bench_probe(b, &threads, e);
     }
     progress_start(&bar, "measuring");
@@ -355,9 +381,27 @@ static int bench_streams(const struct args *a, struct err *e)
     return bench_engine(a, &o, e);
 }
 
+static int bench_table_of_kernels(const struct args *a, struct err *e)
+{
+    static struct kernel_bench k; /* large: the lines */
+    struct list threads = {0};
+    const char *type = args_text(a, "type");
+    if (bench_list(a, "threads", "0", &threads, e))
+        return -1;
+    k = (struct kernel_bench){.only = type ? dtype_find(type) : -1,
+                              .threads = (int)threads.item[0],
+                              .device = args_text(a, "device"),
+                              .tier = args_text(a, "tier")};
+    if (type && k.only < 0)
+        return err_set(e, ERR_USAGE, "there is no type '%s'", log_safe(type));
+    return bench_kernels(&k, args_flag(a, "json"), e);
+}
+
 static int bench_run(const struct args *a, struct err *e)
 {
     struct bench b = {.a = a};
+    if (args_flag(a, "kernels"))
+        return bench_table_of_kernels(a, e);
     if (args_text(a, "streams"))
         return bench_streams(a, e);
     int failed = bench_all(&b, e);
@@ -367,13 +411,14 @@ static int bench_run(const struct args *a, struct err *e)
 
 const struct tool_verb tool_bench = {
     .name = "bench",
-    .words = "MODEL",
+    .words = "[MODEL]",
     .brief = "measure reading and generating, beside the machine's limits",
     .more = "Lists make a table of all combinations:\n"
             "  quern bench model.gguf -p 512,2048 -n 128 -b 1,4,8 -d 0,4096\n"
-            "  quern bench model.gguf --streams 1,16 --read 8000\n",
+            "  quern bench model.gguf --streams 1,16 --read 8000\n"
+            "  quern bench --kernels --type Q4_K --json\n",
     .options = bench_options,
-    .least = 1,
+    .least = 0,
     .most = 1,
     .run = bench_run,
 };

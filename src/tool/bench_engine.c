@@ -182,7 +182,7 @@ static int run_open(struct run *r, const struct args *a, struct err *e)
     lo.runner.ctx = longest + RUNNER_PAGE;
     /* a running stream beside the long prompt may need as much again */
     lo.runner.pages = lo.runner.seqs * (each / RUNNER_PAGE + 2) + 2 * (longest / RUNNER_PAGE + 2);
-    if (load_model(&r->loaded, a->words[0], &lo, a, e))
+    if (load_model(&r->loaded, a->count ? a->words[0] : NULL, &lo, a, e))
         return -1;
     r->streams = mem_zalloc(r->most, sizeof *r->streams);
     r->ids = mem_alloc(longest, sizeof *r->ids);

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "device/cuda/layout.h"
 #include "format/gguf.h"
 #include "format/jsonread.h"
 #include "format/store.h"
@@ -243,6 +244,22 @@ static void info_size(struct buf *out, const struct store *s, const struct facts
     buf_str(out, ")");
 }
 
+/* Types that the GPU has no kernels for. */
+static void info_decoded(struct buf *out, const struct facts *f)
+{
+    bool any = false;
+    for (uint32_t t = 0; t < DTYPE_MOST; t++) {
+        if (!f->types[t] || layout_for(t) != FMT_NONE)
+            continue;
+        if (!any)
+            info_line(out, "on a GPU");
+        buf_printf(out, "%s%" PRIu64 " %s", any ? ", " : "", f->types[t], dtype_get(t)->name);
+        any = true;
+    }
+    if (any)
+        buf_str(out, " are decoded to F16 at load");
+}
+
 static void info_memory(struct buf *out, const struct facts *f)
 {
     info_line(out, "memory");
@@ -288,6 +305,7 @@ static void info_text(struct buf *out, const struct store *s, const struct facts
     info_line(out, "licence");
     buf_str(out, *f->license ? log_safe(f->license) : "not said");
     info_memory(out, f);
+    info_decoded(out, f);
     buf_char(out, '\n');
 }
 

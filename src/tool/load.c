@@ -1,5 +1,6 @@
 #include "tool/load.h"
 
+#include "base/buf.h"
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -32,6 +33,28 @@ static int load_kv(const struct args *a, uint32_t *type, struct err *e)
     return said ? err_set(e, ERR_USAGE, "--kv is f16, f32, bf16, q8_0 or f8, not '%s'", log_safe(said)) : 0;
 }
 
+/* How much of a GPU is used. */
+static int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
+{
+    const char *layers = args_text(a, "gpu-layers"), *memory = args_text(a, "gpu-memory");
+    uint64_t n = 0;
+    r->gpu = PLACE_FIT;
+    if (layers && !strcmp(layers, "all"))
+        r->gpu = PLACE_ALL;
+    else if (layers && strcmp(layers, "auto")) {
+        if (!num_u64(layers, strlen(layers), 1 << 20, &n))
+            return err_set(e, ERR_USAGE, "--gpu-layers is a number, all or auto, not '%s'", log_safe(layers));
+        r->gpu = PLACE_SOME;
+        r->gpu_layers = (uint32_t)n;
+    }
+    r->cpu_experts = args_flag(a, "cpu-moe");
+    r->device_options.no_parity = args_flag(a, "no-parity");
+    if (memory &&
+        (!num_bytes(memory, strlen(memory), &r->device_options.memory) || !r->device_options.memory))
+        return err_set(e, ERR_USAGE, "--gpu-memory is a size, as 8G or 500M, not '%s'", log_safe(memory));
+    return 0;
+}
+
 int load_options(const struct args *a, struct loaded_options *o, struct err *e)
 {
     struct runner_options *r = &o->runner;
@@ -45,7 +68,21 @@ int load_options(const struct args *a, struct loaded_options *o, struct err *e)
     r->device_options.tier = args_text(a, "tier");
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
-    return load_kv(a, &r->kv_type, e);
+    return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) ? -1 : 0;
+}
+
+/* What lies where, when it is not simply the CPU. */
+static void load_report(const struct runner *r)
+{
+    struct buf text = {0};
+    if (!r->placement.of)
+        return;
+    r->device->ops->describe(r->device, &text);
+    for (char *line = text.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        log_info("%s", line);
+    }
+    buf_free(&text);
 }
 
 int load_predicts(const struct model *m, const char *path, struct err *e)
@@ -115,6 +152,8 @@ int load_model(struct loaded **out, const char *model, struct loaded_options *o,
     with.runner.progress_arg = &bar;
     int r = loaded_open(out, store, &with, e);
     progress_end(&bar);
+    if (!r)
+        load_report((*out)->runner);
     uint32_t made_for = r ? 0 : (*out)->model->h.context;
     if (made_for && (*out)->runner->ctx > made_for)
         log_warn("a context of %u tokens is more than the %u that the model was made for",

@@ -1,16 +1,28 @@
-/* Where the time of an answer went, operation by operation: the table of `quern run --profile`. */
+/* Where the time of an answer went, at three levels: the step, its operations, and (on a GPU) the kernels they launch.
+ * The table of `quern run --profile`, and its JSON. */
 #pragma once
 
+#include "base/buf.h"
 #include "run/generate.h"
 #include "run/loaded.h"
+
+enum { PROFILE_KERNELS = 64 };
+
+struct profile_kernels {
+    struct device_kernel all[PROFILE_KERNELS];
+    uint32_t count;
+};
 
 struct profile {
     struct loaded *loaded;
     double *now;    /* (plan.count): what the device adds to */
     double *prompt; /* (plan.count): what stood there when the prompt was done */
+    struct profile_kernels prompt_kernels, kernels;
 };
 
 int profile_start(struct profile *p, struct loaded *l, struct err *e);
-void profile_mark(struct profile *p);                                    /* the prompt is done */
-void profile_print(const struct profile *p, const struct generation *g); /* to stderr */
+void profile_mark(struct profile *p); /* the prompt is done */
+/* What came of it: a table, or one JSON value. */
+void profile_text(struct profile *p, const struct generation *g, struct buf *out);
+void profile_json(struct profile *p, const struct generation *g, struct buf *out);
 void profile_free(struct profile *p);

@@ -11,6 +11,7 @@
 #include "tool/talk.h"
 #include "tool/tool.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -27,7 +28,8 @@ static const struct arg_option run_options[] = {
     {"special", 0, ARG_FLAG, NULL, "show control tokens in the answer", 0, 0},
     {"ignore-eos", 0, ARG_FLAG, NULL, "go on after the model's end token", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON value at the end instead of streaming", 0, 0},
-    {"profile", 0, ARG_FLAG, NULL, "print where the time went, operation by operation", 0, 0},
+    {"profile", 0, ARG_FLAG, NULL, "print where the time went: steps, operations, kernels", 0, 0},
+    {"profile-json", 0, ARG_TEXT, "FILE", "write that to a file, as JSON", 0, 0},
     CONSTRAIN_OPTIONS,
     SAMPLING_OPTIONS,
     LOAD_CACHE,
@@ -180,9 +182,34 @@ static void run_remember(struct run *r)
         prefix_insert(r->prefix, loaded_salt(r->loaded, &r->seq->lora, 0), r->seq, r->seq->len);
 }
 
+static int run_write(const char *path, const struct buf *b, struct err *e)
+{
+    FILE *f = fopen(path, "we");
+    bool whole = f && fwrite(b->data, 1, b->len, f) == b->len;
+    if ((f && fclose(f)) || !whole)
+        return err_set(e, ERR_RESOURCE, "cannot write %s: %s", log_safe(path), strerror(errno));
+    return 0;
+}
+
+/* Where the time went: to stderr, or to the file that is named. */
+static int run_print_profile(struct run *r, const struct generation *g, struct err *e)
+{
+    const char *file = args_text(r->a, "profile-json");
+    struct buf out = {0};
+    file ? profile_json(&r->profile, g, &out) : profile_text(&r->profile, g, &out);
+    int failed = out.failed ? err_memory(e, "the profile", out.len) : 0;
+    if (!failed && file)
+        failed = run_write(file, &out, e);
+    else if (!failed)
+        fwrite(out.data, 1, out.len, stderr);
+    buf_free(&out);
+    return failed;
+}
+
 static int run_once(struct run *r, struct err *e)
 {
-    bool json = args_flag(r->a, "json"), profiled = args_flag(r->a, "profile");
+    bool json = args_flag(r->a, "json");
+    bool profiled = args_flag(r->a, "profile") || args_text(r->a, "profile-json");
     struct ids prompt = {0};
     struct generation g = {0};
     struct answer_options o = {
@@ -215,7 +242,7 @@ static int run_once(struct run *r, struct err *e)
     if (!failed && args_flag(r->a, "verbose"))
         answer_stats(r->loaded, &g);
     if (!failed && profiled)
-        profile_print(&r->profile, &g);
+        failed = run_print_profile(r, &g, e);
     if (!failed && g.finish == FINISH_CANCEL && !tool_flush())
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
     ids_free(&prompt);

@@ -1,6 +1,8 @@
 /* The benchmark of the card: decode and prefill of real models' shapes (random weights), and single kernels.
  *   gpu_bench step PRESET [TYPE]   decode at 1..64 streams and at 16k tokens, prefill, upload
- *   gpu_bench kernels              products over the shapes of an 8B model, by rows and by split */
+ *   gpu_bench decode PRESET STREAMS KEYS   a few steps, for a profiler
+ *   gpu_bench kernels              products over the shapes of two models, by rows
+ *   gpu_bench wide                 the same for every way to share gemm_wide's work, by which wide_cost of gpu.c is set */
 #include "rig.h"
 
 #include "base/mem.h"
@@ -181,7 +183,6 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, doub
                 {"norm_pack", K_NORM_PACK, 3},
                 {"qkv_finish", K_QKV, 1},
                 {"attn_decode", K_ATTN_DECODE, 8},
-                {"attn_combine", K_ATTN_COMBINE, 1},
                 {"act_pack", K_ACT_PACK, 1},
                 {"products", K_GEMM, K_REPACK},
                 {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
@@ -254,12 +255,19 @@ static double measure(void)
     return gbs;
 }
 
+static const struct preset *find_preset(const char *name)
+{
+    for (size_t i = 0; i < sizeof presets / sizeof presets[0]; i++)
+        if (!strcmp(presets[i].name, name))
+            return &presets[i];
+    return NULL;
+}
+
 static int bench_step(const char *name, uint32_t type)
 {
-    const struct preset *p = presets;
-    while (strcmp(p->name, name))
-        if (++p == presets + sizeof presets / sizeof presets[0])
-            return 1;
+    const struct preset *p = find_preset(name);
+    if (!p)
+        return 1;
     double peak = measure();
     struct rig r = {0};
     build(&r, p, type);
@@ -294,113 +302,153 @@ static int bench_step(const char *name, uint32_t type)
     return 0;
 }
 
+static int bench_decode(const char *name, uint32_t streams, uint32_t keys)
+{
+    const struct preset *p = find_preset(name);
+    struct rig r = {0};
+    if (!p || !streams || streams > RIG_SEQS)
+        return 1;
+    build(&r, p, DTYPE_Q4_K);
+    open_rig(&r, streams, streams, keys + 64);
+    decode(&r, p, streams, keys, 1);
+    rig_close(&r);
+    rig_free(&r);
+    return 0;
+}
+
 /* ---- single kernels ---- */
 
 struct shape {
     uint32_t n, k;
 };
 
-static float time_product(struct gpu *g, const struct gemm_args *a, const struct gpu_gemm *how, cu_ptr pool,
-                          uint64_t each, int copies, void *const event[2])
+struct places {
+    cu_ptr pool, x, y;
+    uint64_t pool_bytes;
+    double peak;
+    void *event[2];
+};
+
+/* Microseconds of one product over ever other weights. */
+static float time_product(struct gpu *g, const struct places *at, uint32_t fmt, struct shape shape,
+                          uint32_t m, const struct gpu_gemm *how)
 {
     struct err e = {0};
     float best = 1e9f;
+    const uint64_t each = layout_bytes(fmt, shape.n, shape.k);
+    int copies = (int)(at->pool_bytes / each);
+    copies = copies > 40 ? 40 : copies;
+    struct gemm_args a = {.segs = 1,
+                          .strips = (shape.n + how->outputs - 1) / how->outputs,
+                          .m = m,
+                          .k = shape.k,
+                          .split = how->split,
+                          .groups = how->groups,
+                          .scale = 1,
+                          .x = (const uint8_t *)at->x,
+                          .part = gpu_parts(g),
+                          .count = gpu_counters(g)};
+    a.seg[0].w = (struct mat){.fmt = fmt, .n = shape.n, .k = shape.k, .stride = layout_stride(fmt, shape.k)};
+    a.seg[0].y = (float *)at->y;
+    a.seg[0].ldy = shape.n;
     for (int round = 0; round < 4; round++) {
         float ms = 0;
-        g->cu->event_record(event[0], g->stream);
+        g->cu->event_record(at->event[0], g->stream);
         for (int i = 0; i < copies; i++) {
-            struct gemm_args b = *a;
-            b.seg[0].w.base = (const uint8_t *)(pool + (uint64_t)i * each);
-            if (gpu_launch(g, how->kernel, how->grid, &b, &e))
+            a.seg[0].w.base = (const uint8_t *)(at->pool + (uint64_t)i * each);
+            if (gpu_launch(g, how->kernel, how->grid, &a, &e))
                 die(&e);
         }
-        g->cu->event_record(event[1], g->stream);
+        g->cu->event_record(at->event[1], g->stream);
         if (gpu_sync(g, &e))
             die(&e);
-        g->cu->event_ms(&ms, event[0], event[1]);
+        g->cu->event_ms(&ms, at->event[0], at->event[1]);
         best = ms / (float)copies < best ? ms / (float)copies : best;
     }
     return 1e3f * best;
 }
 
-struct places {
-    cu_ptr pool, x, y;
-    uint64_t pool_bytes;
-    double peak;
-};
+static const struct shape shapes[] = {{6144, 4096},  {4096, 4096},   {28672, 4096},
+                                      {4096, 14336}, {128256, 4096}, {2048, 1536},
+                                      {1536, 1536},  {17920, 1536},  {1536, 8960}};
 
 static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
 {
-    static const struct shape shapes[] = {{6144, 4096},   {4096, 4096}, {28672, 4096}, {4096, 14336},
-                                          {128256, 4096}, {2048, 1536}, {17920, 1536}, {1536, 8960}};
     static const uint32_t rows[] = {1, 8, 16, 32, 64};
-    void *event[2];
-    g->cu->event_create(&event[0], 0);
-    g->cu->event_create(&event[1], 0);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-        uint64_t each = layout_bytes(fmt, shapes[s].n, shapes[s].k);
-        int copies = (int)(at->pool_bytes / each);
-        copies = copies > 40 ? 40 : copies;
         printf("%-5s %6ux%-5u", name, shapes[s].n, shapes[s].k);
         for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
-            printf(" | M=%-2u", rows[m]);
-            float best = 1e9f;
-            for (int stage = GPU_STAGE_NEVER;
-                 stage <= (layout_is_tile(fmt) && rows[m] > 16 ? GPU_STAGE_ALWAYS : GPU_STAGE_NEVER);
-                 stage++) {
-                g->stage = (enum gpu_stage)stage;
-                uint32_t strips = (shapes[s].n + TILE_ROWS - 1) / TILE_ROWS;
-                struct gpu_gemm how = gpu_gemm_choose(g, fmt, rows[m], strips, shapes[s].k);
-                struct gemm_args a = {.segs = 1,
-                                      .strips = strips,
-                                      .m = rows[m],
-                                      .k = shapes[s].k,
-                                      .split = how.split,
-                                      .scale = 1};
-                a.groups = how.groups;
-                a.x = (const uint8_t *)at->x;
-                a.seg[0] = (struct gemm_seg){.w = {.fmt = fmt,
-                                                   .n = shapes[s].n,
-                                                   .k = shapes[s].k,
-                                                   .stride = layout_stride(fmt, shapes[s].k)},
-                                             .y = (float *)at->y,
-                                             .ldy = shapes[s].n};
-                float us = time_product(g, &a, &how, at->pool, each, copies, event);
-                best = us < best ? us : best;
-                printf(" %.2f", us);
+            struct gpu_gemm how =
+                gpu_gemm_choose(g, fmt, rows[m], gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k);
+            float best = time_product(g, at, fmt, shapes[s], rows[m], &how);
+            printf(" | M=%-2u %.2f", rows[m], best);
+            if (gpu_is_wide(g, fmt, rows[m])) {
+                how = gpu_gemm_wide(g, gpu_blocks(shapes[s].n, 64), shapes[s].k, false);
+                best = time_product(g, at, fmt, shapes[s], rows[m], &how);
+                printf(" %.2f", best);
             }
-            printf(" (%.0f%%)", 100.0 * (double)each / best / 1e3 / at->peak);
+            printf(" (%.0f%%)",
+                   100.0 * (double)layout_bytes(fmt, shapes[s].n, shapes[s].k) / best / 1e3 / at->peak);
         }
         printf("\n");
         fflush(stdout);
     }
-    g->stage = GPU_STAGE_AUTO;
-    g->cu->event_destroy(event[0]);
-    g->cu->event_destroy(event[1]);
 }
 
-static int bench_kernels(void)
+static void wide_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
+{
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        const uint32_t units = gpu_blocks(shapes[s].n, 64), columns = shapes[s].k / 256;
+        struct gpu_gemm how = gpu_gemm_wide(g, units, shapes[s].k, false);
+        printf("%-5s %6ux%-5u chosen %u:%u %.1f |", name, shapes[s].n, shapes[s].k, how.grid.threads / 128,
+               how.split, time_product(g, at, fmt, shapes[s], 64, &how));
+        for (uint32_t n = 4; n; n /= 2)
+            for (uint32_t split = 1; split <= 16 && split <= columns; split++) {
+                how = gpu_gemm_wide_as(units, n, split);
+                const uint32_t room = (227u << 10) / (how.grid.shared + 2048),
+                               most = room < 4 / n ? room : 4 / n, blocks = how.grid.x * split,
+                               sms = (uint32_t)g->profile.sms;
+                /* blocks that share columns must be on the card together */
+                if (split == 1 || (blocks <= sms * most && blocks * 2 >= sms))
+                    printf(" %u:%u %.1f", n, split, time_product(g, at, fmt, shapes[s], 64, &how));
+            }
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+static int bench_kernels(bool wide)
 {
     struct err e = {0};
     struct gpu *g = gpu_open(0, 0, &e);
     uint64_t bytes = 3ull << 30;
     if (!g || gpu_measure(g, &e))
         die(&e);
-    cu_ptr pool = gpu_alloc(g, bytes, "weights", &e), x = gpu_alloc(g, 64u << 20, "x", &e),
-           y = gpu_alloc(g, 256u << 20, "y", &e);
-    if (!pool || !x || !y)
+    struct places at = {gpu_alloc(g, bytes, "weights", &e),
+                        gpu_alloc(g, 64u << 20, "x", &e),
+                        gpu_alloc(g, 256u << 20, "y", &e),
+                        bytes,
+                        g->profile.read_gbs,
+                        {NULL, NULL}};
+    if (!at.pool || !at.x || !at.y)
         die(&e);
+    g->cu->event_create(&at.event[0], 0);
+    g->cu->event_create(&at.event[1], 0);
     /* plausible bytes: no kernel's speed depends on them, but zeros would draw less power */
     uint32_t *host = mem_alloc(64u << 20, 1);
     for (size_t i = 0; i < (64u << 18); i++)
         host[i] = rig_random() & 0x3bff3bff;
-    for (uint64_t at = 0; at < bytes; at += 64u << 20)
-        g->cu->to_device(pool + at, host, 64u << 20, g->stream);
-    g->cu->to_device(x, host, 64u << 20, g->stream);
+    for (uint64_t to = 0; to < bytes; to += 64u << 20)
+        g->cu->to_device(at.pool + to, host, 64u << 20, g->stream);
+    g->cu->to_device(at.x, host, 64u << 20, g->stream);
     if (gpu_sync(g, &e))
         die(&e);
-    printf("us: plain, staged; %% of %.0f GB/s\n", g->profile.read_gbs);
-    struct places at = {pool, x, y, bytes, g->profile.read_gbs};
+    if (wide) {
+        printf("us for warpgroups a block : blocks that share columns\n");
+        wide_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
+        return 0;
+    }
+    printf("us: mma, wgmma; %% of %.0f GB/s\n", g->profile.read_gbs);
     kernels_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
     kernels_of(g, FMT_Q6_K_TILE, "Q6_K", &at);
     kernels_of(g, FMT_Q8_0, "Q8_0", &at);
@@ -415,8 +463,10 @@ int main(int argc, char **argv)
         int type = argc > 3 ? dtype_find(argv[3]) : DTYPE_Q4_K;
         return type < 0 ? 1 : bench_step(argv[2], (uint32_t)type);
     }
-    if (argc > 1 && !strcmp(argv[1], "kernels"))
-        return bench_kernels();
-    fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels\n");
+    if (argc > 4 && !strcmp(argv[1], "decode"))
+        return bench_decode(argv[2], (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]));
+    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide")))
+        return bench_kernels(!strcmp(argv[1], "wide"));
+    fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels | gpu_bench wide\n");
     return 64;
 }

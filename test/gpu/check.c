@@ -12,7 +12,8 @@
 #include <string.h>
 
 static int passed, failed;
-static bool quick; /* a short form, for compute-sanitizer */
+static bool quick;       /* a short form, for compute-sanitizer */
+static const char *only; /* what a product or a plan must have in its name */
 
 static void verdict(bool good, const char *what, double error, double bound)
 {
@@ -87,7 +88,7 @@ static float *product_reference(const struct rig *r, uint32_t n, uint32_t k)
 static void check_product(uint32_t type, uint32_t n, uint32_t k, bool exact, bool bias)
 {
     static const uint32_t all[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 128, 129, 160},
-                          few[] = {1, 9, 160};
+                          few[] = {1, 9, 24, 40, 160};
     struct rig r = {0};
     struct err e = {0};
     char what[128];
@@ -133,6 +134,8 @@ static void check_products(void)
                                      DTYPE_MXFP4, DTYPE_IQ3_S, DTYPE_TQ2_0};
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         uint32_t block = dtype_get(types[t])->block_values;
+        if (only && !strstr(dtype_get(types[t])->name, only))
+            continue;
         uint32_t k[3] = {block == 256  ? 256
                          : block == 32 ? 96
                                        : 77,
@@ -359,11 +362,12 @@ static void build(struct rig *r, const struct recipe *c)
     }
     plan_add(&r->plan, OP_LOGITS, UINT32_MAX)->logits = lo;
     r->max_rows = 400;
-    r->max_seqs = 16;
+    r->max_seqs = 40;
 }
 
-/* The steps of a check: prompts, a mixed batch, single tokens, eight together (three times: the last replays a graph). */
-enum { STEPS = 9 };
+/* The steps of a check: prompts, a mixed batch, single tokens, eight together (three times: the last replays a graph),
+ * forty, most of them new. */
+enum { STEPS = 10 };
 
 static void build_step(struct rig *r, int step, bool encoder)
 {
@@ -392,7 +396,7 @@ static void build_step(struct rig *r, int step, bool encoder)
         rig_add(r, 1, 1, true);
         break;
     default:
-        for (uint32_t i = 0; i < 8; i++)
+        for (uint32_t i = 0; i < (step == STEPS - 1 ? 40 : 8); i++)
             rig_add(r, i, 1, true);
     }
 }
@@ -430,6 +434,8 @@ static void check_recipe(const struct recipe *c)
     struct err e = {0};
     char what[128];
     size_t n = 0, m = 0;
+    if (only && !strstr(c->name, only))
+        return;
     build(&r, c);
     float *want = run_steps(&r, c, "cpu", true, DTYPE_F32, &n, &e);
     if (!want) {
@@ -863,6 +869,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     bool least = argc > 1 && !strcmp(argv[1], "least");
     quick = least || (argc > 1 && !strcmp(argv[1], "quick"));
+    only = argc > 2 && !strcmp(argv[1], "only") ? argv[2] : NULL;
     struct gpu *g = gpu_open(0, 0, &e);
     if (!g) {
         printf("no GPU: %s\n0 passed, 1 failed\n", e.text);
@@ -871,7 +878,8 @@ int main(int argc, char **argv)
     printf("%s, sm_%d%d, %d SMs, driver %d\n", g->profile.name, g->profile.major, g->profile.minor,
            g->profile.sms, g->profile.driver);
     gpu_close(g);
-    check_public();
+    if (!only)
+        check_public();
     if (!least)
         check_recipes();
     check_products();

@@ -184,7 +184,7 @@ int rig_open(struct rig *r, const char *device, const struct device_options *o, 
     r->out = must(mem_alloc(r->max_rows, 4));
     r->tables = must(mem_zalloc((size_t)PLAN_GROUPS_MOST * RIG_SEQS * r->table_width, 4));
     memset(r->length, 0, sizeof r->length);
-    if (plan_check(&r->plan, &r->weights, e) || device_open(&r->device, device, o, e))
+    if (plan_check(&r->plan, &r->weights, e) || (device && device_open(&r->device, device, o, e)))
         return -1;
     const struct device_ops *ops = r->device->ops;
     uint32_t outs = r->max_rows < 256 ? r->max_rows : 256;

@@ -38,7 +38,7 @@ struct norm rig_norm(struct rig *r, enum norm_kind kind, uint32_t n);
 /* Weights that point into one slab of random blocks: for benchmarks, where the bytes need only be plausible. */
 weight_id rig_slab(struct rig *r, uint32_t type, uint32_t rows, uint32_t cols, uint32_t count);
 
-/* Opens, loads and prepares; tokens is the longest sequence. */
+/* Opens (NULL: the one that is there), loads and prepares; tokens is the longest sequence. */
 int rig_open(struct rig *r, const char *device, const struct device_options *o, uint32_t kv_type,
              uint32_t tokens, struct err *e);
 void rig_close(struct rig *r); /* the device only */

@@ -9,6 +9,7 @@
 #include "base/size.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -260,7 +261,8 @@ static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
     return 0;
 }
 
-static int cpu_prepare_all(struct cpu *d, const struct plan *p, struct err *e)
+/* What the step's scratch takes, its kinds of rope among it. */
+static int cpu_count(struct cpu *d, const struct plan *p, struct bump *b, struct err *e)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         const struct op *op = &p->ops[i];
@@ -270,9 +272,16 @@ static int cpu_prepare_all(struct cpu *d, const struct plan *p, struct err *e)
         if (r && cpu_add_rope(d, r, e))
             return -1;
     }
+    cpu_place(d, p, b);
+    return b->failed ? err_memory(e, "the step's scratch", b->at) : 0;
+}
+
+static int cpu_prepare_all(struct cpu *d, const struct plan *p, struct err *e)
+{
     struct bump b = {0};
-    cpu_place(d, p, &b);
-    d->memory = b.failed ? NULL : mem_aligned(64, b.at);
+    if (cpu_count(d, p, &b, e))
+        return -1;
+    d->memory = mem_aligned(64, b.at);
     if (!d->memory)
         return err_memory(e, "the step's scratch", b.at);
     d->scratch_bytes = b.at;
@@ -379,6 +388,8 @@ static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step
         return err_set(e, ERR_USAGE,
                        "a step of %u rows, %u sequences, %u results; prepared were %u, %u and %u", s->rows,
                        s->seqs, s->outs, d->max_rows, d->max_seqs, d->max_outs);
+    if (s->from > p->count || s->to > p->count)
+        return err_set(e, ERR_USAGE, "operations %u to %u of a plan that has %u", s->from, s->to, p->count);
     for (uint32_t i = 0; i < s->outs; i++)
         if (s->out[i] < 0 || (uint32_t)s->out[i] >= s->rows)
             return err_set(e, ERR_USAGE, "a result is asked for row %d of %u", s->out[i], s->rows);
@@ -458,12 +469,13 @@ static void cpu_step_run(void *arg, int worker, int workers)
                      .worker = worker,
                      .workers = workers};
     double *seconds = worker == 0 ? d->device.seconds : NULL, last = seconds ? clock_now() : 0;
+    uint32_t to = job->s->to ? job->s->to : d->plan->count;
     cpu_rope_tables(&l);
-    for (uint32_t i = 0; i < d->plan->count; i++) {
+    for (uint32_t i = job->s->from; i < to; i++) {
         cpu_run_op(&l, &d->plan->ops[i]);
         if (seconds) {
             double now = clock_now();
-            seconds[i] += now - last;
+            seconds[i - job->s->from] += now - last;
             last = now;
         }
     }
@@ -487,6 +499,34 @@ static const float *cpu_results(struct device *device, struct err *e)
     if (!d->plan)
         err_set(e, ERR_USAGE, "no step has been run");
     return d->plan ? d->results : NULL;
+}
+
+/* ---- rows of buffers ---- */
+
+static int cpu_check_rows(const struct cpu *d, uint32_t buffer, uint32_t rows, struct err *e)
+{
+    if (!d->plan || !buffer || buffer >= d->plan->buffers || rows > d->max_rows)
+        return err_set(e, ERR_USAGE, "there are no %u rows of buffer %u", rows, buffer);
+    return 0;
+}
+
+static int cpu_read_rows(struct device *device, uint32_t buffer, uint32_t rows, float *host, struct err *e)
+{
+    const struct cpu *d = (const struct cpu *)device;
+    if (cpu_check_rows(d, buffer, rows, e))
+        return -1;
+    memcpy(host, d->buffer[buffer], (size_t)rows * d->plan->width[buffer] * sizeof *host);
+    return 0;
+}
+
+static int cpu_write_rows(struct device *device, uint32_t buffer, uint32_t rows, const float *host,
+                          struct err *e)
+{
+    const struct cpu *d = (const struct cpu *)device;
+    if (cpu_check_rows(d, buffer, rows, e))
+        return -1;
+    memcpy(d->buffer[buffer], host, (size_t)rows * d->plan->width[buffer] * sizeof *host);
+    return 0;
 }
 
 /* ---- pages ---- */
@@ -543,15 +583,10 @@ static int cpu_write_page(struct device *device, uint32_t group, int32_t page, c
 
 /* ---- the rest ---- */
 
-static uint64_t cpu_weight_bytes(const struct weights *w)
+/* 16-bit activations where the model is small and nobody says otherwise. */
+static uint32_t cpu_terms(const struct cpu *d, const struct weights *w)
 {
-    uint64_t bytes = 0;
-    for (uint32_t i = 1; i < w->count; i++) {
-        size_t row = 0;
-        dtype_row_bytes(w->all[i].type, w->all[i].cols, &row);
-        bytes += (uint64_t)row * w->all[i].rows * w->all[i].count;
-    }
-    return bytes;
+    return d->terms ? d->terms : weights_bytes(w) < CPU_SMALL ? 2 : 1;
 }
 
 static int cpu_load(struct device *device, const struct weights *w, void (*progress)(void *, double),
@@ -563,8 +598,7 @@ static int cpu_load(struct device *device, const struct weights *w, void (*progr
             return err_set(e, ERR_DATA, "%s has rows of %u values; the CPU's kernels take at most %d",
                            log_safe(w->all[i].name), w->all[i].cols, KERNEL_K_MOST);
     d->w = w; /* used where they lie */
-    if (!d->terms)
-        d->terms = cpu_weight_bytes(w) < CPU_SMALL ? 2 : 1;
+    d->terms = cpu_terms(d, w);
     if (progress)
         progress(arg, 1.0);
     return 0;
@@ -577,7 +611,40 @@ static void cpu_memory(const struct device *device, struct device_memory *m)
     *m = (struct device_memory){.kv = d->kv_bytes, .scratch = d->scratch_bytes};
     m->total = pages > 0 ? (uint64_t)pages * (uint64_t)size : 0;
     m->free = free > 0 ? (uint64_t)free * (uint64_t)size : 0;
-    m->weights = d->w ? cpu_weight_bytes(d->w) : 0;
+    m->weights = d->w ? weights_bytes(d->w) : 0;
+}
+
+static int cpu_need_memory(struct device *device, const struct plan *p, const struct weights *w,
+                           const struct device_shape *s, struct device_memory *m, struct err *e)
+{
+    struct cpu as = *(struct cpu *)device; /* as it would be */
+    struct bump b = {0};
+    as.w = w;
+    as.terms = cpu_terms(&as, w);
+    as.kv = *s->kv;
+    as.max_rows = s->rows;
+    as.max_seqs = s->seqs;
+    as.max_outs = s->outs;
+    as.ropes = 0;
+    if (plan_check(p, w, e) || cpu_count(&as, p, &b, e))
+        return -1;
+    cpu_memory(device, m);
+    *m = (struct device_memory){
+        .weights = weights_bytes(w), .scratch = b.at, .total = m->total, .free = m->free};
+    for (uint32_t i = 0; i < p->groups; i++) {
+        struct kv_pool g;
+        if (kv_layout(&g, &p->group[i], s->kv))
+            m->kv += (uint64_t)g.page_bytes * s->kv->pages[i];
+    }
+    return 0;
+}
+
+static void cpu_describe(const struct device *device, struct buf *out)
+{
+    const struct cpu *d = (const struct cpu *)device;
+    char name[64];
+    snprintf(name, sizeof name, "cpu (%d threads, %s)", pool_size(d->pool), d->k->tier);
+    device_say(device, name, d->plan, out);
 }
 
 static void cpu_close(struct device *device)
@@ -592,14 +659,18 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
 {
     static const struct device_ops ops = {.name = "cpu",
                                           .load = cpu_load,
+                                          .need = cpu_need_memory,
                                           .prepare = cpu_prepare,
                                           .run = cpu_run,
                                           .results = cpu_results,
+                                          .read_rows = cpu_read_rows,
+                                          .write_rows = cpu_write_rows,
                                           .copy_pages = cpu_copy_pages,
                                           .page_bytes = cpu_page_bytes,
                                           .read_page = cpu_read_page,
                                           .write_page = cpu_write_page,
                                           .memory = cpu_memory,
+                                          .describe = cpu_describe,
                                           .close = cpu_close};
     *out = NULL;
     const struct kernels *k = kernels_get(o->tier, e);

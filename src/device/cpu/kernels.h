@@ -44,12 +44,14 @@ struct matmul {
 enum { KERNEL_TYPES = 128, Q8_BLOCK = 32 };
 
 /* The types whose products are done in integers, in every tier. */
-#define KERNEL_ROUNDED_TYPES(X)                                                                              \
-    X(Q4_0, q4_0)                                                                                            \
-    X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) X(Q1_0, q1_0) X(Q2_K, q2_k) X(Q3_K, q3_k)        \
-        X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs)        \
-            X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s) X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl)          \
-                X(IQ4_XS, iq4_xs) X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
+/* clang-format off */
+#define KERNEL_ROUNDED_TYPES(X) \
+    X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) X(Q1_0, q1_0) \
+    X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) \
+    X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s) \
+    X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs) \
+    X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
+/* clang-format on */
 
 /* Attention's tile: m query rows (of any rows and heads that share a KV head) against a block of
  * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */

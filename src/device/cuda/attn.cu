@@ -1,7 +1,8 @@
 /* Paged attention. Three ways:
  *   attn_any      every head size and KV type, in float: a block per (row, head). The oracle's arithmetic.
  *   attn_decode   fp16 KV, few queries a sequence: keys split over blocks and warps, 16 queries (rows x heads
- *                 of a group) against 16 keys at a time on the tensor cores; attn_combine joins the parts.
+ *                 of a group) against 16 keys at a time on the tensor cores; attn_combine joins the parts where
+ *                 there are several. attn_few: for up to 8 queries.
  *   attn_prefill  fp16 KV, many queries: 64 of them a block, keys through shared memory.
  *
  * Order of keys in a unit of 16: score tile i (0, 1) has in column n the key 4*(n/2) + 2i + n%2, so that the
@@ -297,95 +298,156 @@ template <int C, int R> static __device__ __forceinline__ void flash_end(struct 
     }
 }
 
+/* ---- decode ---- */
+
 enum { DECODE_WARPS = 4 };
 
-/* The lane's K, and its V, of 16 keys that lie in one page. */
-template <int C>
-static __device__ __forceinline__ void decode_k(const struct attn_args &p, uint32_t page, uint32_t slot,
-                                                uint32_t kvh, uint4 k[2][C])
+static __device__ __forceinline__ void copy16(void *to, const void *from)
 {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint8_t *from = kv_k(p.kv, page, kvh) + (slot + 4 * (g / 2) + g % 2) * (64 * C) + 16 * t;
-#pragma unroll
-    for (int i = 0; i < 2 * C; i++)
-        k[i / C][i % C] = *(const uint4 *)(from + i / C * (128 * C) + 64 * (i % C));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from));
 }
 
-template <int C>
-static __device__ __forceinline__ void decode_v(const struct attn_args &p, uint32_t page, uint32_t slot,
-                                                uint32_t kvh, uint2 v[4 * C])
-{
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint8_t *from = kv_v(p.kv, page, kvh) + (g * p.kv.tokens + slot + 4 * t) * 2;
-#pragma unroll
-    for (int i = 0; i < 4 * C; i++)
-        v[i] = *(const uint2 *)(from + ((16 * i) << p.kv.token_bits));
-}
+/* A warp's ring of units of 16 keys in shared memory: K as rows, padded so that rows that are read together lie in other
+ * banks, then V as [dimension][16 keys]. */
+template <int C> struct decode_ring {
+    enum { ROW = 64 * C + (C % 2 ? 0 : 64), BYTES = 16 * ROW + 1024 * C };
+    const struct attn_args &p;
+    const int32_t *table;
+    uint8_t *room;
+    uint32_t kvh, start, end; /* this warp's first key; the keys' end */
+    uint32_t page;            /* of the lane's unit, 32 units at a time */
+    uint32_t in, out;         /* the stages that take the next unit, and that give it */
 
-/* grid: (splits, kv heads, sequences); at most 16 queries a sequence. What was in KV before this step, and the step's own
- * data, is read without waiting for the predecessor. */
-template <int C, int R> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
-{
-    extern __shared__ __align__(128) uint8_t keys[];
-    float(*o)[8 * R][32 * C + 4] = (float(*)[8 * R][32 * C + 4]) keys; /* DECODE_WARPS of them */
-    __shared__ float ml[DECODE_WARPS][8 * R][2];
-    dep_launch();
-    const uint32_t split = blockIdx.x, kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, len = p.meta.seq_len[seq];
-    const uint32_t group = p.heads / p.kv.heads, rows = p.meta.seq_rows[seq], queries = group * rows;
-    if (queries > 16) {
-        dep_wait();
-        return; /* attn_prefill's */
+    /* The first key of the warp's unit i. */
+    __device__ __forceinline__ uint32_t key(uint32_t i) const
+    {
+        return start + 16 * DECODE_WARPS * i;
     }
-    struct query query[2] = {query_of(p, seq, kvh, g), query_of(p, seq, kvh, g + 8)};
-    const uint32_t old = len - rows; /* keys of earlier steps */
-    const uint32_t from = p.window && old + 1 > p.window ? old + 1 - p.window : 0;
-    /* splits count from the window's first unit, so that a window is spread over all of them */
-    const uint32_t start = from / 16 * 16 + split * p.split_keys, end = min(start + p.split_keys, len);
-    const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
-    uint32_t key = start + 16 * warp;
-    uint4 kf[2][C];
-    uint2 vf[4 * C];
-    const uint32_t mask = p.kv.tokens - 1;
-    uint32_t page = key < end ? table[key >> p.kv.token_bits] : 0;
-    const bool early = key + 16 <= old;
-    if (early && key < end) {
-        decode_k<C>(p, page, key & mask, kvh, kf);
-        decode_v<C>(p, page, key & mask, kvh, vf);
+    __device__ __forceinline__ uint8_t *turn(uint32_t &stage)
+    {
+        uint8_t *at = room + stage * BYTES;
+        stage = stage + 1 < p.stages ? stage + 1 : 0;
+        return at;
     }
-    dep_wait();
-    struct flash<C, R> s;
-    flash_start<C, R>(s, p, query);
-    if (!early && key < end) {
-        decode_k<C>(p, page, key & mask, kvh, kf);
-        decode_v<C>(p, page, key & mask, kvh, vf);
-    }
-    while (key < end) {
-        /* the next K is asked for as soon as this one is used, and so is V */
-        const uint32_t next = key + 16 * DECODE_WARPS;
-        float c[2][2 * R];
-        page = next < end ? table[next >> p.kv.token_bits] : 0;
-        flash_scores<C, R>(s, c, kf);
-        if (next < end)
-            decode_k<C>(p, page, next & mask, kvh, kf);
-        flash_values<C, R>(s, p, key, query, len, c, vf);
-        if (next < end)
-            decode_v<C>(p, page, next & mask, kvh, vf);
-        key = next;
-    }
-    flash_end<C, R>(s);
+    /* Asks for unit i, which takes the place of unit i - stages. */
+    __device__ __forceinline__ void fetch(uint32_t i)
+    {
+        uint8_t *to = turn(in);
+        const uint32_t lane = threadIdx.x % 32, mask = p.kv.tokens - 1, at = key(i);
+        if (i % 32 == 0)
+            page = key(i + lane) < end ? table[key(i + lane) >> p.kv.token_bits] : 0;
+        const uint32_t from = __shfl_sync(~0u, page, i % 32);
+        if (at < end) {
+            const uint8_t *k = kv_k(p.kv, from, kvh) + (at & mask) * (64 * C) + 16 * lane;
+            const uint8_t *v =
+                kv_v(p.kv, from, kvh) + (at & mask) * 2 + ((lane / 2) << p.kv.token_bits) * 2 + lane % 2 * 16;
 #pragma unroll
-    for (int r = 0; r < R; r++) {
+            for (uint32_t j = 0; j < 2 * C; j++) {
+                const uint32_t chunk = 32 * j + lane;
+                copy16(to + chunk / (4 * C) * ROW + chunk % (4 * C) * 16, k + 512 * j);
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < 2 * C; j++)
+                copy16(to + 16 * ROW + 512 * j + 16 * lane, v + ((16 * j) << p.kv.token_bits) * 2);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    /* Waits for the next unit; those after it, stages - 1 of them, may still be on their way. */
+    __device__ __forceinline__ const uint8_t *enter()
+    {
+        if (p.stages == 3)
+            asm volatile("cp.async.wait_group 2;" ::: "memory");
+        else if (p.stages == 2)
+            asm volatile("cp.async.wait_group 1;" ::: "memory");
+        else
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncwarp();
+        return turn(out);
+    }
+    /* The lane's K, and its V, of the unit. */
+    static __device__ __forceinline__ void load_k(const uint8_t *unit, uint4 k[2][C])
+    {
+        const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        const uint8_t *from = unit + (4 * (g / 2) + g % 2) * ROW + 16 * t;
+#pragma unroll
+        for (int i = 0; i < 2 * C; i++)
+            k[i / C][i % C] = *(const uint4 *)(from + i / C * (2 * ROW) + 64 * (i % C));
+    }
+    static __device__ __forceinline__ void load_v(const uint8_t *unit, uint2 v[4 * C])
+    {
+        const uint8_t *from = unit + 16 * ROW + threadIdx.x % 32 * 8;
 #pragma unroll
         for (int i = 0; i < 4 * C; i++)
-            *(float2 *)&o[warp][g + 8 * r][8 * i + 2 * t] = make_float2(s.o[i][2 * r], s.o[i][2 * r + 1]);
-        if (t == 0) {
-            ml[warp][g + 8 * r][0] = s.max[r];
-            ml[warp][g + 8 * r][1] = s.sum[r];
-        }
+            v[i] = *(const uint2 *)(from + 256 * i);
     }
+};
+
+enum { SPLITS_MOST = 128 };
+
+/* The keys of a sequence that some query of a decode step sees, in units of 16, dealt out evenly: `each` units a split, to
+ * as many of the launch's splits as there is work for. */
+struct decode_span {
+    uint32_t first, each, splits;
+};
+
+static __device__ __forceinline__ struct decode_span decode_span(const struct attn_args &p, uint32_t len,
+                                                                 uint32_t rows)
+{
+    const uint32_t old = len - rows, from = p.window && old + 1 > p.window ? old + 1 - p.window : 0;
+    struct decode_span s;
+    s.first = from / 16;
+    const uint32_t units = (len + 15) / 16 - s.first;
+    s.each = (units + p.splits - 1) / p.splits;
+    s.splits = (units + s.each - 1) / s.each;
+    return s;
+}
+
+/* What the warps of a block add up, and the result where the block has all the keys. */
+template <int C, int R> struct decode_room {
+    float o[DECODE_WARPS][8 * R][32 * C + 4];
+    float result[8 * R][32 * C];
+};
+
+/* What a sum with this maximum and this weight is to be multiplied with, the sink counted in. */
+static __device__ __forceinline__ float decode_scale(const struct attn_args &p, uint32_t head, float max,
+                                                     float sum)
+{
+    if (!p.sinks)
+        return sum > 0.0f ? 1.0f / sum : 0.0f;
+    const float sink = p.sinks[head] * 1.4426950408889634f, top = fmaxf(sink, max), e = flash_exp(max, top);
+    return e / (sum * e + exp2f(sink - top));
+}
+
+/* The finished queries to where they are wanted. Their heads lie side by side, so that they are whole columns of the pack
+ * (the host asks for it only then). */
+template <int C, int R>
+static __device__ __forceinline__ void decode_store(const struct attn_args &p,
+                                                    const struct decode_room<C, R> &room, uint32_t first,
+                                                    uint32_t kvh, uint32_t queries)
+{
+    const uint32_t group = p.heads / p.kv.heads, width = group * 32 * C;
     __syncthreads();
-    const uint32_t first = p.meta.seq_first[seq];
+    for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS)
+        p.out[(first + i / width) * p.ldo + kvh * width + i % width] = (&room.result[0][0])[i];
+    if (!p.pack.pack)
+        return;
+    for (uint32_t c = threadIdx.x / 32; c < queries * 32 * C / 256; c += DECODE_WARPS) {
+        float x[8];
+        load8(&room.result[0][0] + 256 * c + 8 * (threadIdx.x % 32), 8, true, x);
+        pack_warp(p.pack, p.heads * 32 * C / 256, first + 256 * c / width,
+                  (kvh * width + 256 * c % width) / 256, x);
+    }
+}
+
+/* Adds up the warps: a part, or where the block has all the keys the result. */
+template <int C, int R>
+static __device__ __forceinline__ void decode_merge(const struct attn_args &p, struct decode_room<C, R> &room,
+                                                    const float (*ml)[8 * R][2], uint32_t queries)
+{
+    const uint32_t group = p.heads / p.kv.heads;
+    const uint64_t part =
+        (((uint64_t)blockIdx.z * p.kv.heads + blockIdx.y) * p.splits + blockIdx.x) * p.part_queries;
     for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS) {
         const uint32_t f = i / (32 * C), d = i % (32 * C);
         float max = -INFINITY, sum = 0.0f, v = 0.0f;
@@ -396,45 +458,115 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
         for (int w = 0; w < DECODE_WARPS; w++) {
             float e = flash_exp(ml[w][f][0], max);
             sum += e * ml[w][f][1];
-            v += e * o[w][f][d];
+            v += e * room.o[w][f][d];
         }
-        const uint64_t at = ((uint64_t)split * p.m + first + f / group) * p.heads + kvh * group + f % group;
-        p.part[at * (32 * C) + d] = v;
+        if (p.splits == 1) {
+            room.result[f][d] = v * decode_scale(p, blockIdx.y * group + f % group, max, sum);
+            continue;
+        }
+        p.part[(part + f) * (32 * C) + d] = v;
         if (d == 0)
-            *(float2 *)(p.part_ml + 2 * at) = make_float2(max, sum);
+            *(float2 *)(p.part_ml + 2 * (part + f)) = make_float2(max, sum);
     }
 }
 
-enum { SPLITS_MOST = 128, PARTS_AHEAD = 16 };
+/* grid: (splits, kv heads, sequences); at most 16 queries a sequence. What was in KV before this step, and the step's own
+ * data, is read without waiting for the predecessor. */
+template <int C, int R> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
+{
+    extern __shared__ __align__(128) uint8_t keys[];
+    struct decode_room<C, R> &room = *(struct decode_room<C, R> *)keys;
+    __shared__ float ml[DECODE_WARPS][8 * R][2];
+    dep_launch();
+    const uint32_t kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, len = p.meta.seq_len[seq];
+    const uint32_t rows = p.meta.seq_rows[seq], queries = p.heads / p.kv.heads * rows;
+    const uint32_t old = len - rows; /* keys of earlier steps */
+    const struct decode_span span = decode_span(p, len, rows);
+    const uint32_t start = 16 * (span.first + blockIdx.x * span.each), end = min(start + 16 * span.each, len);
+    if (queries > 16 || blockIdx.x >= span.splits) {
+        dep_wait();
+        return; /* attn_prefill's, or nothing left to do */
+    }
+    struct query query[2] = {query_of(p, seq, kvh, g), query_of(p, seq, kvh, g + 8)};
+    struct decode_ring<C> ring = {
+        p, p.kv.table + (uint64_t)seq *p.meta.width, keys + warp *p.stages *decode_ring<C>::BYTES, kvh,
+            start + 16 * warp, end, 0, 0, 0
+    };
+    uint32_t ahead = 0;
+    for (; ahead < p.stages && ring.key(ahead) + 16 <= min(old, end); ahead++)
+        ring.fetch(ahead);
+    dep_wait();
+    for (; ahead < p.stages; ahead++)
+        ring.fetch(ahead);
+    struct flash<C, R> s;
+    flash_start<C, R>(s, p, query);
+    for (uint32_t i = 0; ring.key(i) < end; i++) {
+        const uint8_t *unit = ring.enter();
+        float c[2][2 * R];
+        uint4 kf[2][C];
+        uint2 vf[4 * C];
+        ring.load_k(unit, kf);
+        ring.load_v(unit, vf);
+        flash_scores<C, R>(s, c, kf);
+        flash_values<C, R>(s, p, ring.key(i), query, len, c, vf);
+        __syncwarp();
+        ring.fetch(i + p.stages);
+    }
+    __syncthreads(); /* the rings are free: sums take their place */
+    flash_end<C, R>(s);
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+        for (int i = 0; i < 4 * C; i++)
+            *(float2 *)&room.o[warp][g + 8 * r][8 * i + 2 * t] =
+                make_float2(s.o[i][2 * r], s.o[i][2 * r + 1]);
+        if (t == 0) {
+            ml[warp][g + 8 * r][0] = s.max[r];
+            ml[warp][g + 8 * r][1] = s.sum[r];
+        }
+    }
+    __syncthreads();
+    decode_merge<C, R>(p, room, ml, queries);
+    if (p.splits == 1)
+        decode_store<C, R>(p, room, p.meta.seq_first[seq], kvh, queries);
+}
+
+enum { PARTS_AHEAD = 32 };
 
 /* Joins the parts of a row, 256 columns a block; one warp a head weighs its parts first. */
 extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_constant__ struct attn_args p)
 {
     __shared__ float weight[8][SPLITS_MOST], v[256];
     dep_launch();
-    const uint32_t row = blockIdx.y, width = p.heads * p.kv.v_dim, vd = p.kv.v_dim;
-    const bool other = p.heads / p.kv.heads * p.meta.seq_rows[p.meta.row_seq[row]] > 16;
-    dep_wait();
-    if (other)
-        return;
-    const uint32_t col = blockIdx.x * 256 + threadIdx.x, lane = threadIdx.x % 32;
+    const uint32_t row = blockIdx.y, width = p.heads * p.kv.v_dim, vd = p.kv.v_dim,
+                   group = p.heads / p.kv.heads, seq = p.meta.row_seq[row], rows = p.meta.seq_rows[seq];
+    const uint32_t splits = decode_span(p, p.meta.seq_len[seq], rows).splits;
+    /* the first part of this row's query for head h, in queries; the next is p.part_queries further */
+    const uint32_t query = (row - p.meta.seq_first[seq]) * group;
+    auto place = [&](uint32_t h) {
+        return ((uint64_t)seq * p.kv.heads + h / group) * p.splits * p.part_queries + query + h % group;
+    };
+    const uint32_t col = blockIdx.x * 256 + threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t head0 = blockIdx.x * 256 / vd,
                    heads = min((blockIdx.x * 256 + 255) / vd + 1, p.heads) - head0;
-    const uint64_t step = (uint64_t)p.m * p.heads; /* from split to split */
-    const float *part = p.part + ((uint64_t)row * p.heads + col / vd) * vd + col % vd;
+    const uint64_t step = (uint64_t)p.part_queries * vd;
+    const float *part = p.part + (col < width ? place(col / vd) * vd + col % vd : 0);
+    const float2 *ml = (const float2 *)p.part_ml + (warp < heads ? place(head0 + warp) : 0);
+    dep_wait_with(part, ml); /* all the divisions are done by then */
+    if (group * rows > 16)
+        return;
     float ahead[PARTS_AHEAD]; /* on their way while the weights are computed */
 #pragma unroll
     for (uint32_t s = 0; s < PARTS_AHEAD; s++)
-        ahead[s] = col < width && s < p.splits ? part[s * step * vd] : 0.0f;
-    if (threadIdx.x / 32 < heads) {
-        const uint32_t h = threadIdx.x / 32;
-        const float2 *ml = (const float2 *)p.part_ml + (uint64_t)row * p.heads + head0 + h;
-        const float sink = p.sinks ? p.sinks[head0 + h] * 1.4426950408889634f : -INFINITY;
+        ahead[s] = col < width && s < splits ? part[s * step] : 0.0f;
+    if (warp < heads) {
         float2 mine[SPLITS_MOST / 32];
-        float max = sink, sum = 0.0f;
+        float max = -INFINITY, sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < SPLITS_MOST / 32; i++) {
-            mine[i] = lane + 32 * i < p.splits ? ml[(lane + 32 * i) * step] : make_float2(-INFINITY, 0.0f);
+            mine[i] =
+                lane + 32 * i < splits ? ml[(lane + 32 * i) * p.part_queries] : make_float2(-INFINITY, 0.0f);
             max = fmaxf(max, mine[i].x);
         }
         max = warp_max(max);
@@ -443,11 +575,10 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
             mine[i].x = flash_exp(mine[i].x, max);
             sum += mine[i].x * mine[i].y;
         }
-        sum = warp_sum(sum) + (p.sinks ? exp2f(sink - max) : 0.0f);
+        const float scale = decode_scale(p, head0 + warp, max, warp_sum(sum));
 #pragma unroll
         for (int i = 0; i < SPLITS_MOST / 32; i++)
-            if (lane + 32 * i < p.splits)
-                weight[h][lane + 32 * i] = sum > 0.0f ? mine[i].x / sum : 0.0f;
+            weight[warp][lane + 32 * i] = mine[i].x * scale;
     }
     __syncthreads();
     float r = 0.0f;
@@ -455,10 +586,10 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
         const float *w = weight[col / vd - head0];
 #pragma unroll
         for (uint32_t s = 0; s < PARTS_AHEAD; s++)
-            r += s < p.splits ? w[s] * ahead[s] : 0.0f;
+            r += s < splits ? w[s] * ahead[s] : 0.0f;
 #pragma unroll 8
-        for (uint32_t s = PARTS_AHEAD; s < p.splits; s++)
-            r += w[s] * part[s * step * vd];
+        for (uint32_t s = PARTS_AHEAD; s < splits; s++)
+            r += w[s] * part[s * step];
         p.out[row * p.ldo + col] = r;
     }
     if (!p.pack.pack)
@@ -475,12 +606,6 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
 }
 
 enum { PREFILL_WARPS = 4, PREFILL_KEYS = 64 };
-
-static __device__ __forceinline__ void copy16(void *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from));
-}
 
 /* 64 keys of one head into shared memory: K rows padded by 16 bytes, V as two units of [dimension][32 keys]. */
 template <int C>

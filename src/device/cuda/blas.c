@@ -1,4 +1,5 @@
 #include "device/cuda/blas.h"
+#include "device/cuda/timing.h"
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -170,9 +171,13 @@ int blas_run(struct blas *b, const struct blas_product *p, struct err *e)
     struct blas_shape *s = shape_of(b, p, e);
     if (gpu_alive(b->g, e) || !s)
         return -1;
+    if (b->g->timing)
+        timing_before(b->g, TIMING_BLAS);
     int r =
         b->matmul(b->handle, b->product, &one, (void *)p->w, s->w, (void *)p->x, s->x, &zero, (void *)p->y,
                   s->y, (void *)p->y, s->y, &s->algo, (void *)b->workspace, b->workspace_bytes, b->g->stream);
+    if (b->g->timing)
+        timing_after(b->g);
     if (r)
         return err_set(e, ERR_DEVICE, "cuBLASLt failed on (%u, %u) x (%u, %u): status %d", p->m, p->k, p->n,
                        p->k, r);

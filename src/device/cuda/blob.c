@@ -8,6 +8,7 @@
     extern const unsigned char quern_blob_##name[]
 
 BLOB(gemm_tile);
+BLOB(gemm_wide);
 BLOB(gemm_plain);
 BLOB(gemm_nibble);
 BLOB(gemm_super);
@@ -21,6 +22,7 @@ const void *gpu_blob(enum gpu_module module)
 {
     static const void *const all[MODULE_COUNT] = {
         [MODULE_GEMM_TILE] = quern_blob_gemm_tile,
+        [MODULE_GEMM_WIDE] = quern_blob_gemm_wide,
         [MODULE_GEMM_PLAIN] = quern_blob_gemm_plain,
         [MODULE_GEMM_NIBBLE] = quern_blob_gemm_nibble,
         [MODULE_GEMM_SUPER] = quern_blob_gemm_super,

@@ -23,6 +23,14 @@ static __device__ __forceinline__ void dep_wait()
 #endif
 }
 
+/* The same, once a and b are computed. */
+template <class A, class B> static __device__ __forceinline__ void dep_wait_with(A *&a, B *&b)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : "+l"(a), "+l"(b)::"memory");
+#endif
+}
+
 static __device__ __forceinline__ float warp_sum(float v)
 {
 #pragma unroll
@@ -102,7 +110,8 @@ static __device__ __forceinline__ float pack_scale(float max)
 }
 
 /* A warp packs 256 values of one stream: lane l has values 8l..8l+7 (sub l/4, t = l%4). `b` is where the stream's first
- * sub is, `sub` the bytes to the next one. */
+ * sub is, `sub` the bytes to the next one; `sums` where its sums are. */
+template <int ORDER>
 static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uint8_t *sums, uint8_t *scale,
                                                    const float v[8])
 {
@@ -120,17 +129,28 @@ static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uin
         r[i] = __half2float(h);
         sum += r[i];
     }
-    uint4 bits = make_uint4(half_bits2(r[0], r[2]), half_bits2(r[1], r[3]), half_bits2(r[4], r[6]),
-                            half_bits2(r[5], r[7]));
-    *(uint4 *)(b + (lane / 4) * sub + lane % 4 * 16) = bits;
+    const uint4 bits = make_uint4(half_bits2(r[0], r[2]), half_bits2(r[1], r[3]), half_bits2(r[4], r[6]),
+                                  half_bits2(r[5], r[7]));
+    b += lane / 4 * sub;
+    if constexpr (ORDER == PACK_LANES) {
+        *(uint4 *)(b + lane % 4 * 16) = bits;
+    } else {
+        uint32_t *word = (uint32_t *)(b + lane % 4 * 4);
+        word[0] = bits.x, word[32] = bits.y, word[64] = bits.z, word[96] = bits.w;
+    }
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
     /* lane 8t of the warp has the sum of sub 2t, lane 8t + 4 that of 2t + 1 */
     float other = __shfl_down_sync(~0u, sum, 4);
     if (lane % 8 == 0) {
-        float hi0 = __half2float(__float2half_rn(sum)), hi1 = __half2float(__float2half_rn(other));
-        *(uint2 *)(sums + lane / 8 * 8) =
-            make_uint2(half_bits2(hi0, hi1), half_bits2(sum - hi0, other - hi1));
+        const float hi0 = __half2float(__float2half_rn(sum)), hi1 = __half2float(__float2half_rn(other));
+        const uint32_t hi = half_bits2(hi0, hi1), lo = half_bits2(sum - hi0, other - hi1);
+        if constexpr (ORDER == PACK_LANES) {
+            *(uint2 *)(sums + lane) = make_uint2(hi, lo);
+        } else {
+            *(uint32_t *)(sums + lane / 2) = hi;
+            *(uint32_t *)(sums + lane / 2 + 128) = lo;
+        }
     }
     if (lane == 0)
         *(float *)scale = 1.0f / s;
@@ -142,7 +162,11 @@ static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint3
     const uint32_t stream = row % PACK_STREAMS, group = row / PACK_STREAMS;
     uint8_t *to = o.pack + (((uint64_t)(group / o.groups) * columns + column) * o.groups + group % o.groups) *
                                PACK_BYTES;
-    pack_values(to + 64 * stream, 512, to + PACK_SUMS + 32 * stream, to + PACK_SCALE + 4 * stream, v);
+    uint8_t *sums = to + PACK_SUMS, *scale = to + PACK_SCALE + 4 * stream;
+    if (o.order == PACK_LANES)
+        pack_values<PACK_LANES>(to + 64 * stream, 512, sums + 32 * stream, scale, v);
+    else
+        pack_values<PACK_CORES>(to + 16 * stream, 512, sums + 16 * stream, scale, v);
 }
 
 /* Eight floats from x, zeros from `left` on. */
@@ -204,12 +228,21 @@ static __device__ __forceinline__ void mma_f16(float c[4], uint32_t a0, uint32_t
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Weights are read once: past L1. */
+/* Weights are read once: past L1. (Not by ld.global.nc, which the assembler moves behind dep_wait.) */
 static __device__ __forceinline__ uint4 load_stream(const uint8_t *p)
 {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p));
     return v;
+}
+
+/* The same where `more` is true; v stays as it is where not. */
+static __device__ __forceinline__ void load_more(uint4 &v, const uint8_t *p, bool more)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(p), "r"((uint32_t)more));
 }

@@ -1,14 +1,17 @@
 /* The CUDA device of the seam: memory, steps, graphs. */
 #include "device/cuda/exec.h"
 #include "device/cuda/parity.h"
+#include "device/cuda/timing.h"
 
+#include "base/buf.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 static struct cuda_device *self(struct device *d)
 {
@@ -20,11 +23,7 @@ static int cuda_load(struct device *base, const struct weights *w, void (*progre
 {
     struct cuda_device *d = self(base);
     d->source = w;
-    if (upload_weights(&d->weights, d->g, w, d->options.threads, progress, arg, e))
-        return -1;
-    if (d->weights.converted)
-        log_info("%u weights have types without a kernel on the GPU: decoded to F16", d->weights.converted);
-    return 0;
+    return upload_weights(&d->weights, d->g, w, d->options.threads, progress, arg, e);
 }
 
 /* ---- KV ---- */
@@ -47,13 +46,14 @@ static int kv_type_of(uint32_t dtype)
     }
 }
 
-static uint32_t kv_row_bytes(uint32_t type, uint32_t dim)
+uint32_t kv_row_bytes(uint32_t type, uint32_t dim)
 {
     static const uint32_t bytes[] = {[KV_F32] = 4, [KV_F16] = 2, [KV_BF16] = 2, [KV_F8] = 1};
     return type == KV_Q8_0 ? dim / 32 * 34 : dim * bytes[type];
 }
 
-static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_config *kv, struct err *e)
+/* How the groups lie, and how large they are; nothing is taken yet. */
+static int shape_kv(struct cuda_device *d, const struct plan *p, const struct kv_config *kv, struct err *e)
 {
     int type = kv_type_of(kv->type);
     if (type < 0)
@@ -63,6 +63,7 @@ static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_
         return err_set(e, ERR_USAGE, "a KV page of %u tokens: a power of two, at least 16, was expected",
                        kv->page_tokens);
     d->page_tokens = kv->page_tokens;
+    d->kv_pages = 0;
     for (uint32_t i = 0; i < p->groups; i++) {
         struct group_kv *g = &d->kv[i];
         *g = (struct group_kv){.shape = p->group[i], .type = (uint32_t)type};
@@ -75,13 +76,22 @@ static int take_kv(struct cuda_device *d, const struct plan *p, const struct kv_
         g->page_bytes = (uint64_t)kv->page_tokens * g->shape.kv_heads * (g->k_row + g->v_row);
         g->layer_bytes = g->page_bytes * kv->pages[i];
         g->bytes = g->layer_bytes * g->shape.layers;
+        d->kv_pages = kv->pages[i] > d->kv_pages ? kv->pages[i] : d->kv_pages;
+    }
+    return 0;
+}
+
+static int take_kv(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    for (d->kv_groups = 0; d->kv_groups < p->groups; d->kv_groups++) {
+        struct group_kv *g = &d->kv[d->kv_groups];
         if (!(g->base = gpu_alloc(d->g, g->bytes, "KV", e)))
             return -1;
         /* keys past a sequence's end are masked, but their values are multiplied by zero: they must be finite */
-        if (gpu_check(d->g, d->g->cu->set8(g->base, 0, g->bytes, d->g->stream), "clearing KV", e))
+        if (gpu_check(d->g, d->g->cu->set8(g->base, 0, g->bytes, d->g->stream), "clearing KV", e)) {
+            gpu_free(d->g, g->base, g->bytes);
             return -1;
-        d->kv_groups = i + 1;
-        d->kv_pages = kv->pages[i] > d->kv_pages ? kv->pages[i] : d->kv_pages;
+        }
     }
     return 0;
 }
@@ -152,21 +162,74 @@ static void find_ratios(struct cuda_device *d, const struct plan *p)
     }
 }
 
-static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
+static void size_meta(struct cuda_device *d, const struct plan *p)
 {
     uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
     uint64_t ints =
         3ull * d->max_rows + d->max_outs + 3ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
+    ints += d->max_outs * (sizeof(struct pick_row) / 4 + 2ull * PICK_SEEN_MOST) + 2;
     for (uint32_t i = 0; i < d->ratios; i++)
         ints += 2 * ((uint64_t)d->max_rows * d->ratio[i] / TILE_QUERIES + d->max_seqs + 1);
     d->meta_bytes = ints * 4 < (256u << 20) ? ints * 4 : 256u << 20;
+}
+
+static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    uint64_t widest = 0;
+    for (uint32_t i = 1; p->part && i < p->buffers; i++)
+        widest = p->width[i] > widest ? p->width[i] : widest;
+    if (widest && !(d->mirror = gpu_pinned(d->g, widest * d->max_rows * 4, e)))
+        return -1;
     if (!(d->meta_host = gpu_pinned(d->g, d->meta_bytes, e)) ||
         !(d->meta_device = gpu_alloc(d->g, d->meta_bytes, "the step's data", e)) ||
-        !(d->results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)))
+        !(d->results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)) ||
+        !(d->picked = gpu_pinned(d->g, (uint64_t)d->max_outs * sizeof *d->picked, e)))
         return -1;
     memset(d->meta_host, 0, d->meta_bytes);
     return gpu_check(d->g, d->g->cu->set8(d->meta_device, 0, d->meta_bytes, d->g->stream), "clearing scratch",
                      e);
+}
+
+/* Everything that a plan of this shape takes, counted: sizes of scratch, of KV and of the step's data. */
+static int shape_device(struct cuda_device *d, const struct plan *p, const struct weights *w,
+                        const struct device_shape *shape, struct step_sizes *sizes, struct err *e)
+{
+    struct bump count = {0};
+    d->max_rows = shape->rows;
+    d->max_seqs = shape->seqs;
+    d->max_outs = shape->outs;
+    if (!d->options.exact && d->max_rows > PACK_ROWS_MOST && !d->blas)
+        d->blas = blas_open(d->g, 32u << 20);
+    if (step_measure(d, p, w, sizes, e) || shape_kv(d, p, shape->kv, e))
+        return -1;
+    mem_free(d->buffer);
+    if (!(d->buffer = mem_zalloc(p->buffers + 1, sizeof *d->buffer)))
+        return err_memory(e, "the table of buffers", p->buffers * sizeof *d->buffer);
+    find_ratios(d, p);
+    lay_out(d, p, sizes, &count);
+    d->scratch_bytes = count.at;
+    size_meta(d, p);
+    return 0;
+}
+
+static int cuda_need(struct device *base, const struct plan *p, const struct weights *w,
+                     const struct device_shape *shape, struct device_memory *m, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    struct step_sizes sizes;
+    size_t available = 0, total = 0;
+    if (gpu_alive(d->g, e) || plan_check(p, w, e) || shape_device(d, p, w, shape, &sizes, e) ||
+        gpu_check(d->g, d->g->cu->mem_info(&available, &total), "asking for free memory", e))
+        return -1;
+    *m = (struct device_memory){.weights = upload_bytes(w), .total = total, .free = available};
+    for (uint32_t i = 0; i < p->groups; i++)
+        m->kv += d->kv[i].bytes;
+    m->scratch = d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
+    /* while weights are loaded the upload's ring is there, and neither KV nor scratch */
+    uint64_t ring = upload_ring_bytes(d->options.threads);
+    if (m->kv + m->scratch < ring)
+        m->scratch = ring - m->kv;
+    return 0;
 }
 
 static int cuda_prepare(struct device *base, const struct plan *p, const struct kv_config *kv,
@@ -174,23 +237,13 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
 {
     struct cuda_device *d = self(base);
     struct step_sizes sizes;
-    d->max_rows = max_rows;
-    d->max_seqs = max_seqs;
-    d->max_outs = max_outs;
     d->plan = p;
     d->buffers = p->buffers;
     d->width = p->width;
-    if (!d->options.exact && max_rows > PACK_ROWS_MOST && !d->blas)
-        d->blas = blas_open(d->g, 32u << 20);
-    if (step_measure(d, p, &sizes, e))
+    if (shape_device(d, p, d->source, &(struct device_shape){kv, max_rows, max_seqs, max_outs}, &sizes, e))
         return -1;
-    if (!(d->buffer = mem_zalloc(p->buffers + 1, sizeof *d->buffer)))
-        return err_memory(e, "the table of buffers", p->buffers * sizeof *d->buffer);
-    find_ratios(d, p);
-    struct bump count = {0};
-    lay_out(d, p, &sizes, &count);
-    d->scratch_bytes = count.at;
-    if (take_kv(d, p, kv, e) || !(d->scratch = gpu_alloc(d->g, count.at, "scratch", e)) || take_meta(d, p, e))
+    if (take_kv(d, p, e) || !(d->scratch = gpu_alloc(d->g, d->scratch_bytes, "scratch", e)) ||
+        take_meta(d, p, e))
         return -1;
     struct bump hand = {0, d->scratch};
     lay_out(d, p, &sizes, &hand);
@@ -203,8 +256,10 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
 
 /* ---- a step ---- */
 
-static int too_large(const struct cuda_device *d, const struct step *s, struct err *e)
+static int too_large(const struct cuda_device *d, const struct plan *p, const struct step *s, struct err *e)
 {
+    if (s->from > p->count || s->to > p->count)
+        return err_set(e, ERR_USAGE, "operations %u to %u of a plan that has %u", s->from, s->to, p->count);
     if (s->rows > d->max_rows || s->seqs > d->max_seqs || s->outs > d->max_outs)
         return err_set(e, ERR_RESOURCE,
                        "a step of %u rows, %u sequences and %u results: at most %u, %u and %u were prepared",
@@ -258,6 +313,60 @@ static void put_tiles(struct cuda_device *d, const struct step *s, uint64_t *at)
     *at += n;
 }
 
+static struct pick_row pick_of(const struct step_pick *p, uint32_t seen)
+{
+    return (struct pick_row){.seed = p->seed,
+                             .position = p->position,
+                             .temperature = p->temperature,
+                             .top_p = p->top_p,
+                             .repeat = p->repeat,
+                             .presence = p->presence,
+                             .frequency = p->frequency,
+                             .min_shift = p->min_p > 0 ? logf(p->min_p) : -INFINITY,
+                             .top_k = p->top_k,
+                             .seen = seen,
+                             .seen_count = p->seen_count,
+                             .on = p->on};
+}
+
+/* How tokens are chosen. The entries of penalties come last and take a rounded number of places, so that steps that
+ * differ in them a little share a graph. */
+static int put_picks(struct cuda_device *d, const struct step *s, uint64_t *at, struct err *e)
+{
+    const int32_t *row_at, *seen_at;
+    uint32_t seen = 0;
+    d->picks = d->seen = 0;
+    for (uint32_t i = 0; s->pick && i < s->outs; i++) {
+        d->picks += s->pick[i].on;
+        seen += s->pick[i].on ? s->pick[i].seen_count : 0;
+        if (s->pick[i].seen_count > PICK_SEEN_MOST)
+            return err_set(e, ERR_USAGE, "%u tokens under a penalty; %d is the most", s->pick[i].seen_count,
+                           PICK_SEEN_MOST);
+    }
+    if (!d->picks)
+        return 0;
+    *at += *at & 1; /* numbers of eight bytes follow */
+    struct pick_row *row = (struct pick_row *)(void *)put(d, at, s->outs * sizeof *row / 4, &row_at);
+    d->seen = seen ? round_pow2(seen) : 0;
+    struct pick_seen *to = (struct pick_seen *)(void *)put(d, at, 2ull * d->seen, &seen_at);
+    seen = 0;
+    for (uint32_t i = 0; i < s->outs; i++) {
+        row[i] = pick_of(&s->pick[i], seen);
+        if (!s->pick[i].on || !s->pick[i].seen_count)
+            continue;
+        memcpy(to + seen, s->pick[i].seen, s->pick[i].seen_count * sizeof *to);
+        seen += s->pick[i].seen_count;
+    }
+    d->pick = (struct pick_args){.logits = d->logits,
+                                 .ld = d->plan->out_width,
+                                 .n = d->plan->out_width,
+                                 .m = s->outs,
+                                 .row = (const struct pick_row *)(const void *)row_at,
+                                 .seen = (const struct pick_seen *)(const void *)seen_at,
+                                 .ids = d->picked};
+    return 0;
+}
+
 static int write_meta(struct cuda_device *d, const struct step *s, struct err *e)
 {
     struct meta *m = &d->meta;
@@ -284,23 +393,13 @@ static int write_meta(struct cuda_device *d, const struct step *s, struct err *e
             row_seq[s->seq[i].first + r] = (int32_t)i;
     }
     put_tables(d, s, width, put(d, &at, (uint64_t)d->kv_groups * s->seqs * width, &m->tables));
+    if (put_picks(d, s, &at, e))
+        return -1;
     put_tiles(d, s, &at);
     d->meta_used = at * 4;
     /* graphs are kept per length, rounded up to eighths of a power of two */
     uint32_t unit = round_pow2(longest) / 16 < 64 ? 64 : round_pow2(longest) / 16;
     d->longest = (longest + unit - 1) / unit * unit;
-    return 0;
-}
-
-static int timed_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
-{
-    float ms = 0;
-    const struct driver *cu = d->g->cu;
-    if (gpu_check(d->g, cu->event_record(d->event[0], d->g->stream), "timing", e) || step_op(d, p, i, e) ||
-        gpu_check(d->g, cu->event_record(d->event[1], d->g->stream), "timing", e) || gpu_sync(d->g, e) ||
-        gpu_check(d->g, cu->event_ms(&ms, d->event[0], d->event[1]), "timing", e))
-        return -1;
-    d->base.seconds[i] += 1e-3 * ms;
     return 0;
 }
 
@@ -314,14 +413,32 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
     d->packed = (struct operand){0, 0};
     d->direct = false;
     d->in.x = NULL;
-    for (uint32_t i = 0; i < p->count; i++)
-        if (d->base.seconds ? timed_op(d, p, i, e) : step_op(d, p, i, e))
+    bool results = false;
+    for (uint32_t i = d->from; i < d->to; i++) {
+        results |= p->ops[i].kind == OP_LOGITS;
+        if (g->timing)
+            g->timing->now = i - d->from;
+        if (step_op(d, p, i, e))
             return -1;
+    }
     uint64_t bytes = (uint64_t)d->meta.outs * p->out_width * 4;
-    if (!bytes || d->direct)
+    if (!bytes || !results || d->direct)
+        return 0;
+    if (d->picks && gpu_launch(g, K_PICK_ROWS, gpu_grid(d->pick.m, 1, 1, 1024, 0), &d->pick, e))
+        return -1;
+    if (d->picks == d->meta.outs)
         return 0;
     return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results",
                      e);
+}
+
+/* The same with every launch timed: no graph, one synchronisation at the end. */
+static int timed_step(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    if (timing_open(d->g, e))
+        return -1;
+    timing_start(d->g);
+    return put_step(d, p, e) || gpu_sync(d->g, e) || timing_collect(d->g, d->base.seconds, e) ? -1 : 0;
 }
 
 static struct step_graph *find_graph(struct cuda_device *d, const struct step_key *k)
@@ -386,14 +503,18 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
 {
     struct cuda_device *d = self(base);
     struct gpu *g = d->g;
-    if (gpu_alive(g, e) || too_large(d, s, e))
+    if (gpu_enter(g, e) || too_large(d, p, s, e))
         return -1;
     if (d->ran && gpu_sync(g, e)) /* the last step still reads the block that is written now */
         return -1;
     d->ran = false;
     if (write_meta(d, s, e))
         return -1;
+    if (!d->base.seconds)
+        timing_close(g);
     d->step++;
+    d->from = s->from;
+    d->to = s->to ? s->to : p->count;
     d->out_width = p->out_width;
     struct step_graph *graph = NULL;
     if (may_graph(d, p)) {
@@ -405,6 +526,10 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
         key.outs = s->outs;
         key.width = d->meta.width;
         key.longest = d->longest;
+        key.from = d->from;
+        key.to = d->to;
+        key.picks = d->picks;
+        key.seen = d->seen;
         graph = find_graph(d, &key);
         if (!graph) /* the second step with this key is worth a graph */
             new_graph(d, &key)->used = d->step;
@@ -416,16 +541,56 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
         graph->used = d->step;
         return gpu_check(g, g->cu->graph_launch(graph->exec, g->stream), "replaying a graph", e);
     }
-    return put_step(d, p, e);
+    return d->base.seconds ? timed_step(d, p, e) : put_step(d, p, e);
 }
 
 static const float *cuda_results(struct device *base, struct err *e)
 {
     struct cuda_device *d = self(base);
-    if (gpu_sync(d->g, e))
+    if (gpu_enter(d->g, e) || gpu_sync(d->g, e))
         return NULL;
     d->ran = false;
     return d->results;
+}
+
+static const int32_t *cuda_picks(struct device *base, struct err *e)
+{
+    return cuda_results(base, e) ? self(base)->picked : NULL;
+}
+
+/* ---- rows of buffers: through pinned memory, which the copy before this one has left ---- */
+
+static int check_rows(struct cuda_device *d, uint32_t buffer, uint32_t rows, struct err *e)
+{
+    if (!d->mirror || !buffer || buffer >= d->buffers || rows > d->max_rows)
+        return err_set(e, ERR_USAGE, "there are no %u rows of buffer %u to pass on", rows, buffer);
+    return gpu_sync(d->g, e);
+}
+
+static int cuda_read_rows(struct device *base, uint32_t buffer, uint32_t rows, float *host, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    if (check_rows(d, buffer, rows, e))
+        return -1;
+    size_t bytes = (size_t)rows * d->width[buffer] * sizeof *host;
+    if (gpu_check(d->g, d->g->cu->to_host(d->mirror, (cu_ptr)d->buffer[buffer], bytes, d->g->stream),
+                  "fetching rows", e) ||
+        gpu_sync(d->g, e))
+        return -1;
+    memcpy(host, d->mirror, bytes);
+    return 0;
+}
+
+static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, const float *host,
+                           struct err *e)
+{
+    struct cuda_device *d = self(base);
+    if (check_rows(d, buffer, rows, e))
+        return -1;
+    size_t bytes = (size_t)rows * d->width[buffer] * sizeof *host;
+    memcpy(d->mirror, host, bytes);
+    return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->buffer[buffer], d->mirror, bytes, d->g->stream),
+                     "sending rows", e);
 }
 
 /* ---- pages ---- */
@@ -435,14 +600,16 @@ static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *f
 {
     struct cuda_device *d = self(base);
     const struct group_kv *k = &d->kv[group];
+    if (gpu_enter(d->g, e))
+        return -1;
     for (uint32_t l = 0; l < k->shape.layers; l++)
         for (uint32_t i = 0; i < n; i++) {
             cu_ptr layer = k->base + l * k->layer_bytes;
-            if (gpu_alive(d->g, e) || gpu_check(d->g,
-                                                d->g->cu->to_same(layer + (uint64_t)to[i] * k->page_bytes,
-                                                                  layer + (uint64_t)from[i] * k->page_bytes,
-                                                                  k->page_bytes, d->g->stream),
-                                                "copying KV pages", e))
+            if (gpu_check(d->g,
+                          d->g->cu->to_same(layer + (uint64_t)to[i] * k->page_bytes,
+                                            layer + (uint64_t)from[i] * k->page_bytes, k->page_bytes,
+                                            d->g->stream),
+                          "copying KV pages", e))
                 return -1;
         }
     return 0;
@@ -459,11 +626,13 @@ static int move_page(struct cuda_device *d, uint32_t group, int32_t page, uint8_
 {
     const struct group_kv *k = &d->kv[group];
     const struct driver *cu = d->g->cu;
+    if (gpu_enter(d->g, e))
+        return -1;
     for (uint32_t l = 0; l < k->shape.layers; l++) {
         cu_ptr at = k->base + l * k->layer_bytes + (uint64_t)page * k->page_bytes;
         int r = to ? cu->to_host(to + l * k->page_bytes, at, k->page_bytes, d->g->stream)
                    : cu->to_device(at, from + l * k->page_bytes, k->page_bytes, d->g->stream);
-        if (gpu_alive(d->g, e) || gpu_check(d->g, r, "moving a KV page", e))
+        if (gpu_check(d->g, r, "moving a KV page", e))
             return -1;
     }
     return gpu_sync(d->g, e);
@@ -495,6 +664,26 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
     }
 }
 
+static void cuda_describe(const struct device *base, struct buf *out)
+{
+    const struct cuda_device *d = (const struct cuda_device *)base;
+    char name[160];
+    snprintf(name, sizeof name, "cuda:%d (%s)", d->options.index, d->g->profile.name);
+    device_say(base, name, d->plan, out);
+    if (d->weights.converted) {
+        buf_printf(out, "  decoded to F16 at load, as there is no kernel for the type:");
+        for (uint32_t t = 0; t < DTYPE_MOST; t++)
+            if (d->weights.decoded[t])
+                buf_printf(out, " %u of %s", d->weights.decoded[t], dtype_get(t)->name);
+        buf_char(out, '\n');
+    }
+}
+
+static uint32_t cuda_take_kernels(struct device *base, struct device_kernel *out, uint32_t most)
+{
+    return timing_take(self(base)->g, out, most);
+}
+
 static void cuda_close(struct device *base)
 {
     struct cuda_device *d = self(base);
@@ -503,12 +692,11 @@ static void cuda_close(struct device *base)
         g->cu->stream_sync(g->stream);
         for (uint32_t i = 0; i < d->graphs; i++)
             forget_graph(d, &d->graph[i]);
-        for (int i = 0; i < 2; i++)
-            if (d->event[i])
-                g->cu->event_destroy(d->event[i]);
         blas_close(d->blas);
         gpu_pinned_free(g, d->meta_host);
         gpu_pinned_free(g, d->results);
+        gpu_pinned_free(g, d->mirror);
+        gpu_pinned_free(g, d->picked);
         gpu_free(g, d->meta_device, d->meta_bytes);
         gpu_free(g, d->scratch, d->scratch_bytes);
         for (uint32_t i = 0; i < d->kv_groups; i++)
@@ -521,15 +709,22 @@ static void cuda_close(struct device *base)
 }
 
 static const struct device_ops ops = {.name = "cuda",
+                                      .ahead = true,
                                       .load = cuda_load,
+                                      .need = cuda_need,
                                       .prepare = cuda_prepare,
                                       .run = cuda_run,
                                       .results = cuda_results,
+                                      .picks = cuda_picks,
+                                      .read_rows = cuda_read_rows,
+                                      .write_rows = cuda_write_rows,
                                       .copy_pages = cuda_copy_pages,
                                       .page_bytes = cuda_page_bytes,
                                       .read_page = cuda_read_page,
                                       .write_page = cuda_write_page,
                                       .memory = cuda_memory,
+                                      .describe = cuda_describe,
+                                      .take_kernels = cuda_take_kernels,
                                       .close = cuda_close};
 
 int cuda_open(struct device **out, const struct device_options *o, struct err *e)
@@ -544,11 +739,6 @@ int cuda_open(struct device **out, const struct device_options *o, struct err *e
         mem_free(d);
         return -1;
     }
-    for (int i = 0; i < 2; i++)
-        if (gpu_check(d->g, d->g->cu->event_create(&d->event[i], 0), "making an event", e)) {
-            cuda_close(&d->base);
-            return -1;
-        }
     *out = &d->base;
     return 0;
 }

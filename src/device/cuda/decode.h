@@ -206,6 +206,14 @@ LAYOUT_FN void decode_q6_k_tile(const uint8_t *tile, uint32_t r, uint32_t p, flo
     }
 }
 
+LAYOUT_FN void decode_q8_0_tile(const uint8_t *tile, uint32_t r, uint32_t p, float v[8])
+{
+    struct pair32 w = decode_u64(tile + 512 * (p / 4) + (4 * (r % 8) + p % 4) * 16 + 8 * (r / 8));
+    float d = decode_half(decode_u16(tile + 4096 + 16 * r + 2 * (p / 4)));
+    for (int i = 0; i < 8; i++)
+        v[i] = d * (float)(int8_t)decode_byte(w, i);
+}
+
 LAYOUT_FN void decode_iq4_xs(const uint8_t *row, uint32_t nb, uint32_t i8, float v[8])
 {
     uint32_t b = i8 / 32, p = i8 % 32, g = p / 4;
@@ -235,10 +243,13 @@ LAYOUT_FN void decode8(const uint8_t *base, uint64_t stride, uint32_t fmt, uint3
 {
     if (layout_is_tile(fmt)) {
         uint32_t p = i8 % 32, g = p / 4;
-        const uint8_t *tile =
-            base + r / 16 * stride + (uint64_t)(i8 / 32) * (fmt == FMT_Q4_K_TILE ? TILE_Q4_K : TILE_Q6_K);
+        const uint8_t *tile = base + r / 16 * stride + (uint64_t)(i8 / 32) * layout_tile_bytes(fmt);
         if (fmt == FMT_Q6_K_TILE) {
             decode_q6_k_tile(tile, r % 16, p, v);
+            return;
+        }
+        if (fmt == FMT_Q8_0) {
+            decode_q8_0_tile(tile, r % 16, p, v);
             return;
         }
         struct pair32 w = decode_u64(tile + 512 * (g / 2) + (4 * (r % 8) + p % 4) * 16 + 8 * (r % 16 / 8));
@@ -252,13 +263,6 @@ LAYOUT_FN void decode8(const uint8_t *base, uint64_t stride, uint32_t fmt, uint3
     case FMT_BF16:
         decode_plain(row, fmt, i8, v);
         break;
-    case FMT_Q8_0: {
-        struct pair32 w = decode_u64(row + 8 * (uint64_t)i8);
-        float d = decode_half(decode_u16(row + k + 2 * (uint64_t)(i8 / 4)));
-        for (int i = 0; i < 8; i++)
-            v[i] = d * (float)(int8_t)decode_byte(w, i);
-        break;
-    }
     case FMT_Q2_K:
         decode_q2_k(row, k / 256, i8, v);
         break;

@@ -35,6 +35,8 @@ struct group_kv {
 struct step_key {
     const struct plan *plan;
     uint32_t rows, seqs, outs, width, longest;
+    uint32_t from, to; /* operations */
+    uint32_t picks, seen;
 };
 
 struct step_graph {
@@ -60,10 +62,11 @@ struct cuda_device {
     uint32_t buffers;
     const uint32_t *width;
     uint8_t *pack;
-    uint16_t *half;    /* (max_rows, k_most) */
-    float *half_scale; /* (max_rows) */
-    float *x, *y, *z;  /* float rows; results of products; a second one for experts and latents */
-    uint16_t *decoded; /* weights as fp16, decoded_bytes of them at a time */
+    enum pack_order order; /* of what is packed there, or will be next */
+    uint16_t *half;        /* (max_rows, k_most) */
+    float *half_scale;     /* (max_rows) */
+    float *x, *y, *z;      /* float rows; results of products; a second one for experts and latents */
+    uint16_t *decoded;     /* weights as fp16, decoded_bytes of them at a time */
     uint64_t decoded_bytes;
     float *part, *part_ml;
     float *logits; /* (max_outs, out_width) */
@@ -83,20 +86,28 @@ struct cuda_device {
     uint32_t longest; /* of the sequences, rounded up to a power of two */
     float *results;   /* pinned; the card writes to it too */
     bool direct;      /* this step's product of the head did */
+    /* tokens that the card chooses: for how many results, and the entries of their penalties, rounded up */
+    uint32_t picks, seen;
+    struct pick_args pick;
+    int32_t *picked; /* pinned (max_outs) */
     uint32_t outs, out_width;
     struct gemm_in in; /* the input that the next product makes itself (x NULL: none) */
     struct pack_args in_rows;
     bool no_fuse;          /* for benchmarks: never, and no pairs of gate and up either */
     struct operand packed; /* what attention has packed already for the product that follows */
     const struct plan *plan;
+    uint32_t from, to; /* the operations of this step */
+    float *mirror;     /* pinned: rows of a buffer on their way (max_rows, the widest) */
     bool ran;
 
     struct step_graph graph[GRAPHS_MOST];
     uint32_t graphs;
     uint64_t step;
     bool no_graphs; /* building one failed once, or the caller wants none */
-    void *event[2];
 };
+
+/* Bytes of one token's K or V of one head. type: enum kv_type. */
+uint32_t kv_row_bytes(uint32_t type, uint32_t dim);
 
 /* Launches operation i of the plan (step.c). */
 int step_op(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e);
@@ -114,4 +125,5 @@ struct step_sizes {
     uint64_t part; /* floats */
     uint64_t part_ml;
 };
-int step_measure(const struct cuda_device *d, const struct plan *p, struct step_sizes *s, struct err *e);
+int step_measure(const struct cuda_device *d, const struct plan *p, const struct weights *all,
+                 struct step_sizes *s, struct err *e);

@@ -53,232 +53,257 @@ static __device__ __forceinline__ uint32_t fma2(uint32_t a, uint32_t b, uint32_t
     return *(uint32_t *)&r;
 }
 
-/* Q4_K: a nibble is an fp16 subnormal (n * 2^-24; n * 2^-20 for the high ones, whose scale is s/16), and
- * n * s <= 945 stays one, exactly: the whole superblock chains into one accumulator. */
-struct q4k_head {
-    uint32_t s0, s1; /* 6-bit scales of subs 0..3, 4..7 */
-    uint32_t min;    /* mins of subs 2t, 2t+1 as subnormals */
-    float d, dmin;   /* times 2^24 */
-};
-
-static __device__ __forceinline__ struct q4k_head q4k_header(uint4 h)
-{
-    struct q4k_head r;
-    uint32_t t = threadIdx.x % 4;
-    r.d = decode_half((uint16_t)h.x) * 16777216.0f;
-    r.dmin = decode_half((uint16_t)(h.x >> 16)) * 16777216.0f;
-    r.s0 = h.y & 0x3f3f3f3f;
-    r.s1 = (h.w & 0x0f0f0f0f) | ((h.y >> 2) & 0x30303030);
-    uint32_t m0 = h.z & 0x3f3f3f3f, m1 = ((h.w >> 4) & 0x0f0f0f0f) | ((h.z >> 2) & 0x30303030);
-    r.min = __byte_perm(t < 2 ? m0 : m1, 0, t & 1 ? 0x4342 : 0x4140);
-    return r;
-}
-
 /* Both halves 1024 + s, from byte i of w. */
-static __device__ __forceinline__ uint32_t q4k_1024(uint32_t w, int i)
+static __device__ __forceinline__ uint32_t plus_1024(uint32_t w, int i)
 {
     return __byte_perm(w, 0x64, 0x4040 + 0x0101 * i);
 }
 
-/* RT strips of 16 outputs share what is read of x. */
-template <int NB, int RT, class X>
-static __device__ __forceinline__ void q4k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT],
-                                                   uint32_t from, uint32_t to, X &x)
-{
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4;
-    uint4 q[RT][4], h[RT][2];
-    const uint8_t *p[RT];
+/* ---- the forms of tiles ----
+ * Each says where a lane's chunks of 16 bytes are (512 bytes apart), which subs of 32 columns use chunk i (from first(i) to
+ * last(i)), and makes of them the A operands of a sub: a[0..3] of the mma of its first 16 columns, a[4..7] of the second.
+ * head: what the lane needs of its two rows besides; d: what c is to be multiplied with. */
+
+/* Q4_K: a nibble is an fp16 subnormal (n * 2^-24; n * 2^-20 for the high ones, whose scale is s/16), and
+ * n * s <= 945 stays one, exactly: the whole superblock chains into one accumulator. */
+struct form_q4k {
+    enum { BYTES = TILE_Q4_K, CHUNKS = 4, MINS = 1 };
+    struct head {
+        uint4 row[2];
+    };
+    uint32_t s[2][2]; /* of rows g, g + 8: 6-bit scales of subs 0..3, 4..7 */
+    uint32_t min[2];  /* mins of subs 2t, 2t+1 as subnormals */
+    float d[2], dmin[2];
+
+    static __device__ constexpr int first(int chunk)
+    {
+        return 2 * chunk;
+    }
+    static __device__ constexpr int last(int chunk)
+    {
+        return 2 * chunk + 1;
+    }
+    template <class LOAD> static __device__ __forceinline__ struct head load(const uint8_t *tile, LOAD get)
+    {
+        const uint8_t *p = tile + 2048 + threadIdx.x % 32 / 4 * 16;
+        struct head h = {{get(p), get(p + 128)}};
+        return h;
+    }
+    __device__ __forceinline__ form_q4k(const struct head &h)
+    {
+        const uint32_t t = threadIdx.x % 4;
 #pragma unroll
-    for (int r = 0; r < RT; r++) {
-        p[r] = strip[r] + (uint64_t)from * TILE_Q4_K;
-        if (from < to) {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                q[r][j] = load_stream(p[r] + 512 * j + 16 * lane);
-            h[r][0] = load_stream(p[r] + 2048 + 16 * g);
-            h[r][1] = load_stream(p[r] + 2048 + 16 * (g + 8));
+        for (int r = 0; r < 2; r++) {
+            const uint4 v = h.row[r];
+            d[r] = decode_half((uint16_t)v.x) * 16777216.0f;
+            dmin[r] = decode_half((uint16_t)(v.x >> 16)) * 16777216.0f;
+            s[r][0] = v.y & 0x3f3f3f3f;
+            s[r][1] = (v.w & 0x0f0f0f0f) | ((v.y >> 2) & 0x30303030);
+            uint32_t m0 = v.z & 0x3f3f3f3f, m1 = ((v.w >> 4) & 0x0f0f0f0f) | ((v.z >> 2) & 0x30303030);
+            min[r] = __byte_perm(t < 2 ? m0 : m1, 0, t & 1 ? 0x4342 : 0x4140);
         }
     }
-    x.begin();
-    for (uint32_t s = from; s < to; s++) {
-        const struct x_column in = x.enter(s);
-        struct q4k_head hd[RT][2];
-        float c[RT][NB][4] = {}, mn[RT][NB][4] = {};
-        const uint32_t step = s + 1 < to ? TILE_Q4_K : 0; /* the last tile is fetched again at the end */
-#pragma unroll
-        for (int r = 0; r < RT; r++) {
-            hd[r][0] = q4k_header(h[r][0]);
-            hd[r][1] = q4k_header(h[r][1]);
-            p[r] += step;
-            h[r][0] = load_stream(p[r] + 2048 + 16 * g);
-            h[r][1] = load_stream(p[r] + 2048 + 16 * (g + 8));
-        }
-#pragma unroll
-        for (int nb = 0; nb < NB; nb++) {
-            const uint2 sum = *(const uint2 *)(in.sum + nb * PACK_BYTES);
-#pragma unroll
-            for (int r = 0; r < RT; r++)
-                mma_f16(mn[r][nb], hd[r][0].min, hd[r][1].min, hd[r][0].min, hd[r][1].min, sum.x, sum.y);
-        }
-#pragma unroll
-        for (int sub = 0; sub < 8; sub++) {
-            const int j = sub / 2;
-            const uint32_t one = sub & 1 ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
-            const uint32_t off = sub & 1 ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
-            const uint32_t mask = sub & 1 ? 0x00f000f0u : 0x000f000fu;
-            uint4 b[NB];
-#pragma unroll
-            for (int nb = 0; nb < NB; nb++)
-                b[nb] = *(const uint4 *)(in.b + nb * PACK_BYTES + X::SUB * sub);
-#pragma unroll
-            for (int r = 0; r < RT; r++) {
-                uint32_t sa = fma2(q4k_1024(sub < 4 ? hd[r][0].s0 : hd[r][0].s1, sub % 4), one, off);
-                uint32_t sb = fma2(q4k_1024(sub < 4 ? hd[r][1].s0 : hd[r][1].s1, sub % 4), one, off);
-                const uint4 v = q[r][j];
-                uint32_t a0 = mul2(v.x & mask, sa), a1 = mul2(v.z & mask, sb);
-                uint32_t a2 = mul2(v.x >> 8 & mask, sa), a3 = mul2(v.z >> 8 & mask, sb);
-                uint32_t a4 = mul2(v.y & mask, sa), a5 = mul2(v.w & mask, sb);
-                uint32_t a6 = mul2(v.y >> 8 & mask, sa), a7 = mul2(v.w >> 8 & mask, sb);
-#pragma unroll
-                for (int nb = 0; nb < NB; nb++)
-                    mma_f16(c[r][nb], a0, a1, a2, a3, b[nb].x, b[nb].y);
-#pragma unroll
-                for (int nb = 0; nb < NB; nb++)
-                    mma_f16(c[r][nb], a4, a5, a6, a7, b[nb].z, b[nb].w);
-                if (sub & 1)
-                    q[r][j] = load_stream(p[r] + 512 * j + 16 * lane);
-            }
-        }
-#pragma unroll
-        for (int nb = 0; nb < NB; nb++) {
-            const float2 xs = *(const float2 *)(in.scale + nb * PACK_BYTES);
-#pragma unroll
-            for (int r = 0; r < RT; r++) {
-                const struct q4k_head &e = hd[r][0], &f = hd[r][1];
-                acc[r][nb][0] += xs.x * (e.d * c[r][nb][0] - e.dmin * mn[r][nb][0]);
-                acc[r][nb][1] += xs.y * (e.d * c[r][nb][1] - e.dmin * mn[r][nb][1]);
-                acc[r][nb][2] += xs.x * (f.d * c[r][nb][2] - f.dmin * mn[r][nb][2]);
-                acc[r][nb][3] += xs.y * (f.d * c[r][nb][3] - f.dmin * mn[r][nb][3]);
-            }
-        }
-        x.leave(s);
+    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[CHUNKS], int sub) const
+    {
+        const uint32_t one = sub & 1 ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
+        const uint32_t off = sub & 1 ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
+        const uint32_t mask = sub & 1 ? 0x00f000f0u : 0x000f000fu;
+        const uint32_t sa = fma2(plus_1024(s[0][sub / 4], sub % 4), one, off);
+        const uint32_t sb = fma2(plus_1024(s[1][sub / 4], sub % 4), one, off);
+        const uint4 v = q[sub / 2];
+        a[0] = mul2(v.x & mask, sa), a[1] = mul2(v.z & mask, sb);
+        a[2] = mul2(v.x >> 8 & mask, sa), a[3] = mul2(v.z >> 8 & mask, sb);
+        a[4] = mul2(v.y & mask, sa), a[5] = mul2(v.w & mask, sb);
+        a[6] = mul2(v.y >> 8 & mask, sa), a[7] = mul2(v.w >> 8 & mask, sb);
     }
-}
-
-/* Q6_K: 64 + q as fp16 has q in bits 4..9; one fma makes it s * (q - 32), rounded to fp16. */
-static __device__ __forceinline__ uint32_t q6k_pair(uint32_t low, uint32_t high, uint32_t s, uint32_t c)
-{
-    return fma2((low & 0x00f000f0u) | (high & 0x03000300u) | 0x54005400u, s, c);
-}
-
-/* Shift left by n, to the right for negative n. */
-static __device__ __forceinline__ uint32_t shift(uint32_t v, int n)
-{
-    return n >= 0 ? v << n : v >> -n;
-}
-
-/* The lane's two rows of scales and d: fetched a tile ahead, like the quants. */
-struct q6k_head {
-    uint2 sa, sb;
-    uint16_t da, db;
 };
 
-static __device__ __forceinline__ struct q6k_head q6k_header(const uint8_t *p)
-{
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    struct q6k_head h;
-    h.sa = *(const uint2 *)(p + 3072 + 16 * g + 8 * (t / 2));
-    h.sb = *(const uint2 *)(p + 3072 + 16 * (g + 8) + 8 * (t / 2));
-    h.da = *(const uint16_t *)(p + 3328 + 2 * g);
-    h.db = *(const uint16_t *)(p + 3328 + 2 * (g + 8));
-    return h;
-}
+/* Q6_K: 64 + q as fp16 has q in bits 4..9; one fma makes it s * (q - 32), rounded to fp16. */
+struct form_q6k {
+    enum { BYTES = TILE_Q6_K, CHUNKS = 6, MINS = 0 };
+    struct head {
+        uint2 row[2];
+        uint16_t d[2];
+    };
+    uint2 s[2];
+    float d[2];
 
-template <int NB, int RT, class X>
-static __device__ __forceinline__ void q6k_columns(float acc[RT][NB][4], const uint8_t *const strip[RT],
-                                                   uint32_t from, uint32_t to, X &x)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    uint4 q[RT][6];
-    struct q6k_head next[RT];
-    const uint8_t *p[RT];
+    static __device__ constexpr int first(int chunk)
+    {
+        return chunk / 3 * 4 + chunk % 3 % 2;
+    }
+    static __device__ constexpr int last(int chunk)
+    {
+        return chunk / 3 * 4 + (chunk % 3 ? 3 : 2);
+    }
+    template <class LOAD> static __device__ __forceinline__ struct head load(const uint8_t *tile, LOAD)
+    {
+        const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        struct head h;
 #pragma unroll
-    for (int r = 0; r < RT; r++) {
-        p[r] = strip[r] + (uint64_t)from * TILE_Q6_K;
-        if (from < to) {
+        for (int r = 0; r < 2; r++) {
+            h.row[r] = *(const uint2 *)(tile + 3072 + 16 * (g + 8 * r) + 8 * (t / 2));
+            h.d[r] = *(const uint16_t *)(tile + 3328 + 2 * (g + 8 * r));
+        }
+        return h;
+    }
+    __device__ __forceinline__ form_q6k(const struct head &h)
+    {
 #pragma unroll
-            for (int j = 0; j < 6; j++)
-                q[r][j] = load_stream(p[r] + 512 * j + 16 * lane);
-            next[r] = q6k_header(p[r]);
+        for (int r = 0; r < 2; r++) {
+            s[r] = make_uint2(h.row[r].x ^ 0x80808080u, h.row[r].y ^ 0x80808080u);
+            d[r] = decode_half(h.d[r]);
         }
     }
+    /* Shift left by n, to the right for negative n. */
+    static __device__ __forceinline__ uint32_t shift(uint32_t v, int n)
+    {
+        return n >= 0 ? v << n : v >> -n;
+    }
+    static __device__ __forceinline__ uint32_t pair(uint32_t low, uint32_t high, uint32_t k, uint32_t c)
+    {
+        return fma2((low & 0x00f000f0u) | (high & 0x03000300u) | 0x54005400u, k, c);
+    }
+    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[CHUNKS], int sub) const
+    {
+        const int half = sub / 4, quarter = sub % 4, ls = quarter < 2 ? 4 : 0, hs = 8 - 2 * quarter;
+        const uint4 h = q[3 * half + 2], l = q[3 * half + (quarter & 1)];
+        /* scales as halves: 1024 + 128 + s, minus 1152; then -96 of them */
+        const uint32_t ka = fma2(plus_1024(half ? s[0].y : s[0].x, quarter), 0x3c003c00u, 0xe480e480u);
+        const uint32_t kb = fma2(plus_1024(half ? s[1].y : s[1].x, quarter), 0x3c003c00u, 0xe480e480u);
+        const uint32_t ca = mul2(ka, 0xd600d600u), cb = mul2(kb, 0xd600d600u);
+        a[0] = pair(shift(l.x, ls), shift(h.x, hs), ka, ca);
+        a[1] = pair(shift(l.z, ls), shift(h.z, hs), kb, cb);
+        a[2] = pair(shift(l.x, ls - 8), shift(h.x, hs - 8), ka, ca);
+        a[3] = pair(shift(l.z, ls - 8), shift(h.z, hs - 8), kb, cb);
+        a[4] = pair(shift(l.y, ls), shift(h.y, hs), ka, ca);
+        a[5] = pair(shift(l.w, ls), shift(h.w, hs), kb, cb);
+        a[6] = pair(shift(l.y, ls - 8), shift(h.y, hs - 8), ka, ca);
+        a[7] = pair(shift(l.w, ls - 8), shift(h.w, hs - 8), kb, cb);
+    }
+};
+
+/* Q8_0: 1152 + q in each half, minus 1152, times d, rounded to fp16. */
+struct form_q8 {
+    enum { BYTES = TILE_Q8_0, CHUNKS = 8, MINS = 0 };
+    struct head {
+        uint4 row[2];
+    };
+    uint4 s[2]; /* of a row: eight d */
+    float d[2];
+
+    static __device__ constexpr int first(int chunk)
+    {
+        return chunk;
+    }
+    static __device__ constexpr int last(int chunk)
+    {
+        return chunk;
+    }
+    template <class LOAD> static __device__ __forceinline__ struct head load(const uint8_t *tile, LOAD get)
+    {
+        const uint8_t *p = tile + 4096 + threadIdx.x % 32 / 4 * 16;
+        struct head h = {{get(p), get(p + 128)}};
+        return h;
+    }
+    __device__ __forceinline__ form_q8(const struct head &h)
+    {
+        s[0] = h.row[0], s[1] = h.row[1];
+        d[0] = d[1] = 1.0f;
+    }
+    static __device__ __forceinline__ uint32_t scale(const uint4 &s, int sub)
+    {
+        const uint32_t w = sub < 2 ? s.x : sub < 4 ? s.y : sub < 6 ? s.z : s.w;
+        return __byte_perm(w, w, sub & 1 ? 0x3232 : 0x1010);
+    }
+    static __device__ __forceinline__ uint32_t pair(uint32_t w, int odd, uint32_t d)
+    {
+        return mul2(fma2(__byte_perm(w ^ 0x80808080u, 0x64, odd ? 0x4341 : 0x4240), 0x3c003c00u, 0xe480e480u),
+                    d);
+    }
+    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[CHUNKS], int sub) const
+    {
+        const uint32_t da = scale(s[0], sub), db = scale(s[1], sub);
+        const uint4 v = q[sub];
+        a[0] = pair(v.x, 0, da), a[1] = pair(v.z, 0, db);
+        a[2] = pair(v.x, 1, da), a[3] = pair(v.z, 1, db);
+        a[4] = pair(v.y, 0, da), a[5] = pair(v.w, 0, db);
+        a[6] = pair(v.y, 1, da), a[7] = pair(v.w, 1, db);
+    }
+};
+
+/* Columns [from, to), at least one, of a strip of tiles. The chunks of the next tile are asked for as soon as those of this one are used. */
+template <class FORM, int NB, class X>
+static __device__ __forceinline__ void tile_columns(float acc[NB][4], const uint8_t *strip, uint32_t from,
+                                                    uint32_t to, X &x)
+{
+    const uint8_t *p = strip + (uint64_t)from * FORM::BYTES;
+    const uint32_t lane16 = threadIdx.x % 32 * 16;
+    uint4 q[FORM::CHUNKS];
+#pragma unroll
+    for (int j = 0; j < FORM::CHUNKS; j++)
+        q[j] = load_stream(p + 512 * j + lane16);
+    typename FORM::head next = FORM::load(p, load_stream);
     x.begin();
     for (uint32_t s = from; s < to; s++) {
         const struct x_column in = x.enter(s);
-        const uint32_t step = s + 1 < to ? TILE_Q6_K : 0;
-        float c[RT][NB][4];
-        struct q6k_head hd[RT];
+        const FORM w(next);
+        float c[NB][4] = {}, mn[NB][4] = {};
+        const bool more = s + 1 < to;
+        p += more ? FORM::BYTES : 0; /* of the last tile the header is fetched again */
+        next = FORM::load(p, load_stream);
+        if constexpr (FORM::MINS) {
 #pragma unroll
-        for (int r = 0; r < RT; r++) {
-            hd[r] = next[r];
-            p[r] += step;
-            next[r] = q6k_header(p[r]);
-#pragma unroll
-            for (int nb = 0; nb < NB; nb++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    c[r][nb][i] = 0.0f;
+            for (int nb = 0; nb < NB; nb++) {
+                const uint2 sum = *(const uint2 *)(in.sum + nb * PACK_BYTES);
+                mma_f16(mn[nb], w.min[0], w.min[1], w.min[0], w.min[1], sum.x, sum.y);
+            }
         }
 #pragma unroll
         for (int sub = 0; sub < 8; sub++) {
-            const int half = sub / 4, quarter = sub % 4, ls = quarter < 2 ? 4 : 0, hs = 8 - 2 * quarter;
             uint4 b[NB];
+            uint32_t a[8];
 #pragma unroll
             for (int nb = 0; nb < NB; nb++)
                 b[nb] = *(const uint4 *)(in.b + nb * PACK_BYTES + X::SUB * sub);
+            w.sub(a, q, sub);
 #pragma unroll
-            for (int r = 0; r < RT; r++) {
-                const uint4 h = q[r][3 * half + 2], l = q[r][3 * half + (quarter & 1)];
-                /* scales as halves: 1024 + 128 + s, minus 1152; then -96 of them */
-                uint32_t ka = fma2(q4k_1024((sub < 4 ? hd[r].sa.x : hd[r].sa.y) ^ 0x80808080u, sub % 4),
-                                   0x3c003c00u, 0xe480e480u);
-                uint32_t kb = fma2(q4k_1024((sub < 4 ? hd[r].sb.x : hd[r].sb.y) ^ 0x80808080u, sub % 4),
-                                   0x3c003c00u, 0xe480e480u);
-                uint32_t ca = mul2(ka, 0xd600d600u), cb = mul2(kb, 0xd600d600u);
-                uint32_t a0 = q6k_pair(shift(l.x, ls), shift(h.x, hs), ka, ca);
-                uint32_t a1 = q6k_pair(shift(l.z, ls), shift(h.z, hs), kb, cb);
-                uint32_t a2 = q6k_pair(shift(l.x, ls - 8), shift(h.x, hs - 8), ka, ca);
-                uint32_t a3 = q6k_pair(shift(l.z, ls - 8), shift(h.z, hs - 8), kb, cb);
-                uint32_t a4 = q6k_pair(shift(l.y, ls), shift(h.y, hs), ka, ca);
-                uint32_t a5 = q6k_pair(shift(l.w, ls), shift(h.w, hs), kb, cb);
-                uint32_t a6 = q6k_pair(shift(l.y, ls - 8), shift(h.y, hs - 8), ka, ca);
-                uint32_t a7 = q6k_pair(shift(l.w, ls - 8), shift(h.w, hs - 8), kb, cb);
+            for (int nb = 0; nb < NB; nb++)
+                mma_f16(c[nb], a[0], a[1], a[2], a[3], b[nb].x, b[nb].y);
 #pragma unroll
-                for (int nb = 0; nb < NB; nb++)
-                    mma_f16(c[r][nb], a0, a1, a2, a3, b[nb].x, b[nb].y);
+            for (int nb = 0; nb < NB; nb++)
+                mma_f16(c[nb], a[4], a[5], a[6], a[7], b[nb].z, b[nb].w);
 #pragma unroll
-                for (int nb = 0; nb < NB; nb++)
-                    mma_f16(c[r][nb], a4, a5, a6, a7, b[nb].z, b[nb].w);
-                if (quarter == 3)
-#pragma unroll
-                    for (int i = 3 * half; i < 3 * half + 3; i++)
-                        q[r][i] = load_stream(p[r] + 512 * i + 16 * lane);
-            }
+            for (int j = 0; j < FORM::CHUNKS; j++)
+                if (FORM::last(j) == sub)
+                    load_more(q[j], p + 512 * j + lane16, more);
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
             const float2 xs = *(const float2 *)(in.scale + nb * PACK_BYTES);
 #pragma unroll
-            for (int r = 0; r < RT; r++) {
-                const float fa = decode_half(hd[r].da), fb = decode_half(hd[r].db);
-                acc[r][nb][0] += xs.x * fa * c[r][nb][0];
-                acc[r][nb][1] += xs.y * fa * c[r][nb][1];
-                acc[r][nb][2] += xs.x * fb * c[r][nb][2];
-                acc[r][nb][3] += xs.y * fb * c[r][nb][3];
+            for (int i = 0; i < 4; i++) {
+                float v = w.d[i / 2] * c[nb][i];
+                if constexpr (FORM::MINS)
+                    v -= w.dmin[i / 2] * mn[nb][i];
+                acc[nb][i] += (i & 1 ? xs.y : xs.x) * v;
             }
         }
         x.leave(s);
     }
+}
+
+/* Whichever form the weight has. */
+template <int NB, class X>
+static __device__ __forceinline__ void strip_columns(float acc[NB][4], uint32_t fmt, const uint8_t *strip,
+                                                     uint32_t from, uint32_t to, X &x)
+{
+    if (fmt == FMT_Q4_K_TILE)
+        tile_columns<form_q4k, NB>(acc, strip, from, to, x);
+    else if (fmt == FMT_Q6_K_TILE)
+        tile_columns<form_q6k, NB>(acc, strip, from, to, x);
+    else
+        tile_columns<form_q8, NB>(acc, strip, from, to, x);
 }
 
 /* Eight decoded values as the A operand wants them: (0,2) (1,3) (4,6) (5,7). */
@@ -289,20 +314,6 @@ static __device__ __forceinline__ uint4 gemm_decode(const struct mat &w, uint32_
         uint4 v = load_stream(w.base + r * w.stride + 16 * (uint64_t)i8);
         return make_uint4(__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632),
                           __byte_perm(v.z, v.w, 0x5410), __byte_perm(v.z, v.w, 0x7632));
-    }
-    if (FMT == FMT_Q8_0) {
-        const uint8_t *row = w.base + r * w.stride;
-        uint2 v = *(const uint2 *)(row + 8 * (uint64_t)i8);
-        uint32_t d = *(const uint16_t *)(row + w.k + 2 * (uint64_t)(i8 / 4));
-        d |= d << 16;
-        v.x ^= 0x80808080u;
-        v.y ^= 0x80808080u;
-        /* 1152 + q in each half, minus 1152, times d */
-        const uint32_t one = 0x3c003c00u, off = 0xe480e480u;
-        return make_uint4(mul2(fma2(__byte_perm(v.x, 0x64, 0x4240), one, off), d),
-                          mul2(fma2(__byte_perm(v.x, 0x64, 0x4341), one, off), d),
-                          mul2(fma2(__byte_perm(v.y, 0x64, 0x4240), one, off), d),
-                          mul2(fma2(__byte_perm(v.y, 0x64, 0x4341), one, off), d));
     }
     float v[8];
     decode8(w.base, w.stride, FMT, w.k, r, i8, v);
@@ -383,6 +394,18 @@ static __device__ __forceinline__ uint32_t gemm_within(const struct gemm_args &p
     return p.paired ? strip >> 1 : strip - seg.first;
 }
 
+/* A warp's sums to where the warps of its strip add up. */
+template <int NB>
+static __device__ __forceinline__ void gemm_leave(const float acc[NB][4], float (*room)[NB * 8 + 1])
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int nb = 0; nb < NB; nb++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            room[g + i / 2 * 8][8 * nb + 2 * t + i % 2] = acc[nb][i];
+}
+
 /* Gate and up of 16 outputs lie in neighbouring strips of one block: y = act(gate) * up. */
 template <int NB>
 static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p,
@@ -405,20 +428,19 @@ static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &
 }
 
 /* Adds up the warps that shared a strip, and stores. */
-template <int NB, int RT>
+template <int NB>
 static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
-                                                  const float (*room)[RT * TILE_ROWS][NB * 8 + 1], uint32_t m,
+                                                  const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m,
                                                   int expert, uint32_t stream0 = 0)
 {
-    const uint32_t per_block = GEMM_WARPS / p.split, streams = min(m, (uint32_t)NB * 8),
-                   rows = RT * TILE_ROWS;
-    for (uint32_t i = threadIdx.x; i < per_block * rows * streams; i += GEMM_WARPS * 32) {
-        const uint32_t row = i % rows, stream = i / rows % streams, k = i / (rows * streams);
+    const uint32_t per_block = GEMM_WARPS / p.split, streams = min(m, (uint32_t)NB * 8);
+    for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
+        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
         const uint32_t strip = blockIdx.x * per_block + k;
         if (strip >= p.strips)
             continue;
         const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-        const uint32_t n = (strip - seg.first) * rows + row;
+        const uint32_t n = (strip - seg.first) * TILE_ROWS + row;
         if (n >= seg.w.n)
             continue;
         float y = 0.0f;
@@ -434,15 +456,15 @@ static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
     }
 }
 
-/* FMT 0: Q4_K and Q6_K tiles, whichever the segment has. */
-template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
+/* FMT 0: tiles, whichever the segment has. */
+template <int FMT, int NB> static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
 {
-    __shared__ float room[GEMM_WARPS][RT * TILE_ROWS][NB * 8 + 1];
+    __shared__ float room[GEMM_WARPS][TILE_ROWS][NB * 8 + 1];
     dep_launch();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t warp = threadIdx.x / 32;
     const uint32_t part = warp % p.split, strip = blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split;
     const uint32_t columns = (p.k + 255) / 256;
-    float acc[RT][NB][4] = {};
+    float acc[NB][4] = {};
     const uint8_t *x = p.x;
     uint32_t m = p.m;
     int expert = 0;
@@ -457,54 +479,36 @@ template <int FMT, int NB, int RT> static __device__ __forceinline__ void gemm_b
     struct x_memory where(x, p.groups, m);
     if (strip < p.strips) {
         const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-        const uint32_t first = gemm_within(p, seg, strip) * RT, last = (seg.w.n - 1) / TILE_ROWS;
+        const uint32_t at = gemm_within(p, seg, strip);
         const uint32_t from = columns * part / p.split, to = columns * (part + 1) / p.split;
         const uint8_t *base = seg.w.base + expert * seg.w.each;
         if constexpr (FMT == 0) {
-            const uint8_t *at[RT];
-#pragma unroll
-            for (int r = 0; r < RT; r++)
-                at[r] = base + min(first + r, last) * seg.w.stride;
-            if (seg.w.fmt == FMT_Q4_K_TILE)
-                q4k_columns<NB, RT>(acc, at, from, to, where);
-            else
-                q6k_columns<NB, RT>(acc, at, from, to, where);
+            strip_columns<NB>(acc, seg.w.fmt, base + at * seg.w.stride, from, to, where);
         } else {
-            static_assert(FMT == 0 || RT == 1, "one strip");
             struct mat w = seg.w;
             w.base = base;
-            any_columns<FMT, NB>(acc[0], w, first * TILE_ROWS, from, to, where);
+            any_columns<FMT, NB>(acc, w, at * TILE_ROWS, from, to, where);
         }
     } else {
         dep_wait();
     }
-#pragma unroll
-    for (int r = 0; r < RT; r++)
-#pragma unroll
-        for (int nb = 0; nb < NB; nb++) {
-            room[warp][16 * r + g][8 * nb + 2 * t] = acc[r][nb][0];
-            room[warp][16 * r + g][8 * nb + 2 * t + 1] = acc[r][nb][1];
-            room[warp][16 * r + g + 8][8 * nb + 2 * t] = acc[r][nb][2];
-            room[warp][16 * r + g + 8][8 * nb + 2 * t + 1] = acc[r][nb][3];
-        }
+    gemm_leave<NB>(acc, room[warp]);
     __syncthreads();
-    if constexpr (RT == 1)
-        if (p.paired) {
-            gemm_store_pairs<NB>(p, room, m);
-            return;
-        }
-    gemm_store<NB, RT>(p, room, m, expert);
+    if (p.paired)
+        gemm_store_pairs<NB>(p, room, m);
+    else
+        gemm_store<NB>(p, room, m, expert);
 }
 
-#define GEMM_KERNEL(name, fmt, nb, rt, blocks)                                                               \
+#define GEMM_KERNEL(name, fmt, nb, blocks)                                                                   \
     extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, blocks)                                    \
         name(const __grid_constant__ struct gemm_args p)                                                     \
     {                                                                                                        \
-        gemm_body<fmt, nb, rt>(p);                                                                           \
+        gemm_body<fmt, nb>(p);                                                                               \
     }
 
 #define GEMM_KERNELS(name, fmt)                                                                              \
-    GEMM_KERNEL(name##_8, fmt, 1, 1, 2)                                                                      \
-    GEMM_KERNEL(name##_16, fmt, 2, 1, 2)                                                                     \
-    GEMM_KERNEL(name##_32, fmt, 4, 1, 1)                                                                     \
-    GEMM_KERNEL(name##_64, fmt, 8, 1, 1)
+    GEMM_KERNEL(name##_8, fmt, 1, 2)                                                                         \
+    GEMM_KERNEL(name##_16, fmt, 2, 2)                                                                        \
+    GEMM_KERNEL(name##_32, fmt, 4, 1)                                                                        \
+    GEMM_KERNEL(name##_64, fmt, 8, 1)

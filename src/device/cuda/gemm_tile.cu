@@ -1,14 +1,14 @@
-/* Products with Q4_K and Q6_K tiles. Three ways to come by x:
+/* Products with tiles. Three ways to come by x (a fourth is in gemm_wide.cu):
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
  *                     weights arrive
  *   gemm_tile_8..64   packed, straight from memory
  *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
 #include "device/cuda/gemm.cuh"
 
-GEMM_KERNEL(gemm_tile_8, 0, 1, 1, 2)
-GEMM_KERNEL(gemm_tile_16, 0, 2, 1, 2)
-GEMM_KERNEL(gemm_tile_32, 0, 4, 1, 1)
-GEMM_KERNEL(gemm_tile_64, 0, 8, 1, 1)
+GEMM_KERNEL(gemm_tile_8, 0, 1, 2)
+GEMM_KERNEL(gemm_tile_16, 0, 2, 2)
+GEMM_KERNEL(gemm_tile_32, 0, 4, 1)
+GEMM_KERNEL(gemm_tile_64, 0, 8, 1)
 
 /* ---- one row ---- */
 
@@ -33,7 +33,7 @@ struct x_row {
     __device__ __forceinline__ void put(uint32_t c, const float v[8])
     {
         uint8_t *to = room + c * ROW_COLUMN;
-        pack_values(to, SUB, to + ROW_SUMS, to + ROW_SCALE, v);
+        pack_values<PACK_LANES>(to, SUB, to + ROW_SUMS, to + ROW_SCALE, v);
         if (threadIdx.x % 32 == 0)
             *(float *)(to + ROW_SCALE + 4) = 0.0f; /* there is no second stream */
     }
@@ -133,22 +133,18 @@ extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
                    strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
     const uint32_t columns = p.k / 256, from = columns * part / p.split, to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-    const uint8_t *at[1] = {seg.w.base + gemm_within(p, seg, strip) * seg.w.stride};
-    float acc[1][1][4] = {};
+    float acc[1][4] = {};
     struct x_row x(p, row_room, sums);
-    if (seg.w.fmt == FMT_Q4_K_TILE)
-        q4k_columns<1, 1>(acc, at, from, to, x);
-    else
-        q6k_columns<1, 1>(acc, at, from, to, x);
+    strip_columns<1>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, from, to, x);
     if (t == 0) {
-        room[warp][g][0] = acc[0][0][0];
-        room[warp][g + 8][0] = acc[0][0][2];
+        room[warp][g][0] = acc[0][0];
+        room[warp][g + 8][0] = acc[0][2];
     }
     __syncthreads();
     if (p.paired)
         gemm_store_pairs<1>(p, room, 1);
     else
-        gemm_store<1, 1>(p, room, 1, 0);
+        gemm_store<1>(p, room, 1, 0);
 }
 
 /* ---- staged ---- */
@@ -229,38 +225,28 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
     extern __shared__ __align__(128) uint8_t stages[];
     __shared__ uint64_t full[GEMM_WARPS][STAGES_MOST];
     dep_launch();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
-                   columns = p.k / 256;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = (p.k + 255) / 256;
     const uint32_t part = warp % p.split,
                    strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
     const uint32_t depth = p.split > 2 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-    const uint8_t *at[1] = {seg.w.base + gemm_within(p, seg, strip) * seg.w.stride};
-    float acc[1][NB][4] = {};
+    float acc[NB][4] = {};
     struct x_staged<NB> x = {
         p.x + (uint64_t)blockIdx.y *NB *PACK_BYTES,
             (uint64_t)p.groups *PACK_BYTES, stages + part *depth *(NB *PACK_BYTES), full[part],
             columns *part / p.split, columns *(part + 1) / p.split, depth, part,
             GEMM_WARPS * 32 / p.split, warp / p.split == 0 && lane == 0
     };
-    if (seg.w.fmt == FMT_Q4_K_TILE)
-        q4k_columns<NB, 1>(acc, at, x.from, x.to, x);
-    else
-        q6k_columns<NB, 1>(acc, at, x.from, x.to, x);
+    strip_columns<NB>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, x.from, x.to,
+                      x);
     __syncthreads();
     float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1]) stages; /* free now */
-#pragma unroll
-    for (int nb = 0; nb < NB; nb++) {
-        room[warp][g][8 * nb + 2 * t] = acc[0][nb][0];
-        room[warp][g][8 * nb + 2 * t + 1] = acc[0][nb][1];
-        room[warp][g + 8][8 * nb + 2 * t] = acc[0][nb][2];
-        room[warp][g + 8][8 * nb + 2 * t + 1] = acc[0][nb][3];
-    }
+    gemm_leave<NB>(acc, room[warp]);
     __syncthreads();
     if (p.paired)
         gemm_store_pairs<NB>(p, room, p.m - stream0, stream0);
     else
-        gemm_store<NB, 1>(p, room, p.m - stream0, 0, stream0);
+        gemm_store<NB>(p, room, p.m - stream0, 0, stream0);
 }
 #else
 template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &)

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "device/cuda/timing.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,7 @@ struct kernel_row {
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, true, "gemm_tile_1"},
     {K_GEMM_STAGED, MODULE_GEMM_TILE, true, "gemm_staged"},
+    {K_GEMM_WIDE, MODULE_GEMM_WIDE, true, "gemm_wide"},
     {K_REPACK, MODULE_WEIGHTS, false, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, false, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, false, "dequant_tile"},
@@ -58,6 +60,7 @@ static const struct kernel_row rows[] = {
     {K_ROPE, MODULE_SMALL, false, "rows_rope"},
     {K_TOP, MODULE_SMALL, false, "sample_top"},
     {K_PICK, MODULE_SMALL, false, "sample_pick"},
+    {K_PICK_ROWS, MODULE_SMALL, false, "pick_rows"},
 };
 
 /* Products: the form, its module, the stem of its four names. */
@@ -68,7 +71,7 @@ struct gemm_row {
 
 static const struct gemm_row gemms[] = {
     {FMT_F32, MODULE_GEMM_PLAIN, "gemm_f32"},        {FMT_F16, MODULE_GEMM_PLAIN, "gemm_f16"},
-    {FMT_BF16, MODULE_GEMM_PLAIN, "gemm_bf16"},      {FMT_Q8_0, MODULE_GEMM_PLAIN, "gemm_q8_0"},
+    {FMT_BF16, MODULE_GEMM_PLAIN, "gemm_bf16"},      {FMT_Q8_0, MODULE_GEMM_TILE, "gemm_tile"},
     {FMT_Q4_0, MODULE_GEMM_NIBBLE, "gemm_q4_0"},     {FMT_Q4_1, MODULE_GEMM_NIBBLE, "gemm_q4_1"},
     {FMT_Q5_0, MODULE_GEMM_NIBBLE, "gemm_q5_0"},     {FMT_Q5_1, MODULE_GEMM_NIBBLE, "gemm_q5_1"},
     {FMT_IQ4_NL, MODULE_GEMM_NIBBLE, "gemm_iq4_nl"}, {FMT_MXFP4, MODULE_GEMM_NIBBLE, "gemm_mxfp4"},
@@ -78,7 +81,7 @@ static const struct gemm_row gemms[] = {
     {FMT_Q6_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
 };
 
-enum { SHARED_MOST = 200 << 10 };
+enum { SHARED_MOST = 220 << 10 };
 
 int gpu_alive(const struct gpu *g, struct err *e)
 {
@@ -111,6 +114,17 @@ int gpu_check(struct gpu *g, int r, const char *doing, struct err *e)
     }
     return err_set(e, r == CU_OUT_OF_MEMORY ? ERR_RESOURCE : ERR_DEVICE,
                    "cuda:%d failed while %s (%s, error %d)", g->card, doing, name ? name : "unknown", r);
+}
+
+int gpu_enter(struct gpu *g, struct err *e)
+{
+    static _Thread_local void *current;
+    if (gpu_alive(g, e))
+        return -1;
+    if (current != g->context && gpu_check(g, g->cu->context_set(g->context), "using the card's context", e))
+        return -1;
+    current = g->context;
+    return 0;
 }
 
 int gpu_count(struct err *e)
@@ -170,8 +184,11 @@ static int load_kernels(struct gpu *g, struct err *e)
         if (gpu_check(g, r, "loading kernels", e))
             return -1;
     }
+    void *probe = NULL;
+    g->wide = g->cu->module_function(&probe, g->module[MODULE_GEMM_WIDE], "gemm_wide") == CU_OK;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (find_kernel(g, rows[i].kernel, rows[i].module, rows[i].name, rows[i].shared, e))
+        if ((rows[i].module != MODULE_GEMM_WIDE || g->wide) &&
+            find_kernel(g, rows[i].kernel, rows[i].module, rows[i].name, rows[i].shared, e))
             return -1;
     for (size_t i = 0; i < sizeof gemms / sizeof gemms[0]; i++)
         for (int s = 0; s < 4; s++) {
@@ -183,14 +200,23 @@ static int load_kernels(struct gpu *g, struct err *e)
     return 0;
 }
 
+static uint64_t meeting_bytes(const struct gpu *g)
+{
+    return 4ull * GPU_COUNTERS + (g->wide ? (uint64_t)g->profile.sms * GEMM_ROWS_MOST * 256 * 4 : 0);
+}
+
+static int take_meeting(struct gpu *g, struct err *e)
+{
+    if (!(g->meeting = gpu_alloc(g, meeting_bytes(g), "scratch", e)))
+        return -1;
+    return gpu_check(g, g->cu->set8(g->meeting, 0, meeting_bytes(g), g->stream), "clearing scratch", e);
+}
+
 static int start(struct gpu *g, int index, struct err *e)
 {
     int n = 0;
     if (!(g->cu = driver_get(e)))
         return -1;
-    if (!gpu_blob(0))
-        return err_set(e, ERR_RESOURCE,
-                       "this build has no CUDA kernels: nvcc was not there when it was built");
     if (gpu_check(g, g->cu->device_count(&n), "counting cards", e))
         return -1;
     if (index < 0 || index >= n)
@@ -202,13 +228,16 @@ static int start(struct gpu *g, int index, struct err *e)
     if (g->profile.major < 8)
         return err_set(e, ERR_RESOURCE, "%s is too old: compute capability %d.%d, at least 8.0 is needed",
                        g->profile.name, g->profile.major, g->profile.minor);
+    if (!gpu_blob(0))
+        return err_set(e, ERR_RESOURCE,
+                       "this build has no CUDA kernels: nvcc was not there when it was built");
     g->plain_launch = g->profile.major < 9;
     /* The primary context: cuBLASLt works in that one. */
     if (gpu_check(g, g->cu->primary_retain(&g->context, g->card), "opening the card's context", e) ||
         gpu_check(g, g->cu->context_set(g->context), "using the card's context", e) ||
         gpu_check(g, g->cu->stream_create(&g->stream, CU_STREAM_NON_BLOCKING), "making a stream", e))
         return -1;
-    return load_kernels(g, e);
+    return load_kernels(g, e) || take_meeting(g, e) ? -1 : 0;
 }
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e)
@@ -231,6 +260,8 @@ void gpu_close(struct gpu *g)
     if (!g)
         return;
     if (g->context) {
+        timing_close(g);
+        gpu_free(g, g->meeting, meeting_bytes(g));
         for (int m = 0; m < MODULE_COUNT; m++)
             if (g->module[m])
                 g->cu->module_unload(g->module[m]);
@@ -302,7 +333,11 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
     void *params[1];
     memcpy(params, &args, sizeof args);
     g->launches++;
+    if (g->timing)
+        timing_before(g, kernel);
     int r = g->cu->launch(&c, g->kernel[kernel], params, NULL);
+    if (g->timing)
+        timing_after(g);
     if (r == CU_OK)
         return 0;
     gpu_check(g, r, "launching a kernel", e);
@@ -324,7 +359,7 @@ uint32_t gpu_gemm_groups(uint32_t m)
 
 struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k)
 {
-    struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1};
+    struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1, .outputs = TILE_ROWS};
     const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms,
                    index = r.groups == 1   ? 0
                            : r.groups == 2 ? 1
@@ -355,6 +390,95 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
     return r;
 }
 
+bool gpu_is_wide(const struct gpu *g, uint32_t fmt, uint32_t m)
+{
+    return g->wide && layout_is_tile(fmt) && m > 32;
+}
+
+/* Shared memory of a block of gemm_wide: two columns of x, and the rings of its warps. */
+static uint32_t wide_shared(uint32_t groups)
+{
+    return 2 * 8 * PACK_BYTES + groups * 4 * WIDE_RING;
+}
+
+struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split)
+{
+    return (struct gpu_gemm){
+        .kernel = K_GEMM_WIDE,
+        .groups = 8,
+        .split = split,
+        .outputs = 64,
+        .grid = gpu_grid(gpu_blocks(units, groups), split, 1, groups * 128, wide_shared(groups))};
+}
+
+/* What a choice costs, in hundredths of a microsecond (measured on an H200, see doc/speed-gpu.md): a column takes a
+ * warpgroup `alone` where it has the SM for itself, four together `full`; starting and storing take 3 us, adding up parts
+ * 3 more. */
+static uint32_t wide_cost(const struct gpu *g, uint32_t units, uint32_t columns, uint32_t groups,
+                          uint32_t split)
+{
+    enum { ALONE = 170, FULL = 290 };
+    const uint32_t sms = (uint32_t)g->profile.sms, blocks = gpu_blocks(units, groups) * split;
+    const uint32_t room = (227u << 10) / (wide_shared(groups) + 2048),
+                   most = room < 4 / groups ? room : 4 / groups;
+    if (!most || (split > 1 && blocks > sms * most))
+        return UINT32_MAX;
+    const uint32_t each = gpu_blocks(blocks, sms) < most ? gpu_blocks(blocks, sms) : most,
+                   step = ALONE + (FULL - ALONE) * (each * groups - 1) / 3;
+    return gpu_blocks(blocks, (uint64_t)sms * each) * (gpu_blocks(columns, split) * step + 300) +
+           (split > 1 ? 300 : 0);
+}
+
+struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t units, uint32_t k, bool paired)
+{
+    const uint32_t columns = (k + 255) / 256;
+    uint32_t best = UINT32_MAX, groups = 4, split = 1;
+    for (uint32_t n = 4; n > (paired ? 1 : 0); n /= 2)
+        for (uint32_t s = 1; s <= columns && s <= 16; s++) {
+            const uint32_t cost = wide_cost(g, units, columns, n, s);
+            if (cost < best)
+                best = cost, groups = n, split = s;
+        }
+    return gpu_gemm_wide_as(units, groups, split);
+}
+
+/* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys' bytes, by what an
+ * SM can take in, or by a warp's way through its units one after the other; starting takes 1.5 us, joining parts 2.5. */
+static uint64_t decode_cost(const struct gpu *g, uint32_t pairs, uint32_t units, uint32_t splits,
+                            uint32_t held)
+{
+    const uint64_t sms = (uint64_t)g->profile.sms, each = gpu_blocks(units, splits),
+                   blocks = (uint64_t)pairs * splits, waves = gpu_blocks(blocks, sms * held),
+                   together = blocks < sms * held ? blocks : sms * held, memory = together * each * 24 / sms,
+                   sm = gpu_blocks(together, sms) * each * 7, warp = gpu_blocks(each, 4) * 60ull;
+    const uint64_t most = memory > sm ? memory : sm;
+    return waves * ((most > warp ? most : warp) + 150) + (splits > 1 ? 250 : 0) + (splits > 32 ? 100 : 0);
+}
+
+struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint32_t dim, uint32_t pairs,
+                                    uint32_t keys)
+{
+    /* four warps' units of 16 keys (decode_ring of attn.cu), and then what they add up (decode_room) in their place */
+    const uint32_t row = 2 * dim + (dim % 64 ? 0 : 64), unit = 4 * (16 * row + 32 * dim),
+                   sums = queries * (4 * (dim + 4) + dim) * 4, most = (uint32_t)g->profile.shared_block;
+    struct gpu_decode best = {0};
+    uint64_t least = UINT64_MAX;
+    for (uint32_t stages = 3; stages; stages--) {
+        const uint32_t shared = stages * unit > sums ? stages * unit : sums, fit = most / (shared + 1024),
+                       held = fit < 3 ? fit : 3; /* three by their registers */
+        for (uint32_t s = 1; held && s <= GPU_SPLITS_MOST && (s == 1 || s * 64 < keys + 64); s++) {
+            if (s > 1 && (uint64_t)pairs * s > gpu_decode_parts(g, pairs))
+                break;
+            const uint64_t cost = decode_cost(g, pairs, (keys + 15) / 16, s, held);
+            if (cost < least || (cost == least && stages == best.stages)) {
+                least = cost;
+                best = (struct gpu_decode){stages, shared, s};
+            }
+        }
+    }
+    return best;
+}
+
 const char *gpu_kernel_name(uint32_t kernel)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -369,7 +493,10 @@ const char *gpu_kernel_name(uint32_t kernel)
 int gpu_measure(struct gpu *g, struct err *e)
 {
     const struct driver *cu = g->cu;
-    uint64_t bytes = 2ull << 30;
+    size_t available = 0, total = 0;
+    if (gpu_check(g, cu->mem_info(&available, &total), "asking for free memory", e))
+        return -1;
+    uint64_t bytes = available / 2 < 2ull << 30 ? available / 2 / 4096 * 4096 : 2ull << 30;
     float best = 0;
     void *from = NULL, *to = NULL;
     cu_ptr room = gpu_alloc(g, bytes, "the bandwidth probe", e);
@@ -394,4 +521,9 @@ int gpu_measure(struct gpu *g, struct err *e)
     cu->event_destroy(to);
     gpu_free(g, room, bytes);
     return bad ? -1 : 0;
+}
+
+double gpu_tensor_ops(int major, int minor)
+{
+    return major >= 10 ? 8192 : major == 9 ? 4096 : major == 8 && minor == 0 ? 2048 : 1024;
 }

@@ -11,6 +11,7 @@
 /* The products come in fours, for up to 8, 16, 32 and 64 streams, in the order of enum fmt. */
 enum gpu_module {
     MODULE_GEMM_TILE,
+    MODULE_GEMM_WIDE,
     MODULE_GEMM_PLAIN,
     MODULE_GEMM_NIBBLE,
     MODULE_GEMM_SUPER,
@@ -23,9 +24,10 @@ enum gpu_module {
 };
 
 enum gpu_kernel {
-    K_GEMM = 0,                 /* + 4 * fmt + (0, 1, 2, 3); the two tile forms share theirs */
+    K_GEMM = 0,                 /* + 4 * fmt + (0, 1, 2, 3); the forms of tiles share theirs */
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
     K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
+    K_GEMM_WIDE,                /* tiles, up to 64 rows, by wgmma */
     K_REPACK,
     K_DEQUANT,
     K_DEQUANT_TILE,
@@ -56,6 +58,7 @@ enum gpu_kernel {
     K_ROPE,
     K_TOP,
     K_PICK,
+    K_PICK_ROWS,
     K_COUNT
 };
 
@@ -84,7 +87,10 @@ struct gpu {
     uint64_t limit;    /* at most; 0 = what is free */
     uint64_t launches; /* so far */
     enum gpu_stage stage;
-    bool skip[K_COUNT]; /* for benchmarks: leaves a kernel out, to see what it costs */
+    struct gpu_timing *timing; /* while a profile is taken; else NULL */
+    bool wide;                 /* gemm_wide is there (Hopper) */
+    cu_ptr meeting;            /* for blocks that add up what each has: counters, then room for parts */
+    bool skip[K_COUNT];        /* for benchmarks: leaves a kernel out, to see what it costs */
 };
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e);
@@ -96,6 +102,8 @@ int gpu_count(struct err *e);
 int gpu_check(struct gpu *g, int r, const char *doing, struct err *e);
 /* -1 and "device lost" where it is. */
 int gpu_alive(const struct gpu *g, struct err *e);
+/* The same, and makes the card's context that of the calling thread: who opens a device need not be who uses it. */
+int gpu_enter(struct gpu *g, struct err *e);
 
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e); /* 0 on failure */
 void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes);
@@ -117,17 +125,50 @@ int gpu_sync(struct gpu *g, struct err *e);
 /* How a product is launched: the row of the variant table for this form of weight and number of rows (at most 64). */
 struct gpu_gemm {
     uint32_t kernel;
-    uint32_t groups; /* of eight streams */
-    uint32_t split;  /* warps of a block that share a strip's columns */
+    uint32_t groups;  /* of eight streams */
+    uint32_t split;   /* warps of a block (wide: blocks) that share a strip's columns */
+    uint32_t outputs; /* of a strip */
     struct gpu_grid grid;
 };
 /* strips: of 16 outputs, k: columns. */
 struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k);
+/* Whether m rows in front of weights of this form are packed in the order PACK_CORES, for gpu_gemm_wide. */
+bool gpu_is_wide(const struct gpu *g, uint32_t fmt, uint32_t m);
+/* units: of 64 outputs; in pairs of gate and up their number is even. */
+struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t units, uint32_t k, bool paired);
+/* The same with warpgroups a block and blocks a strip's columns as the caller wants them. */
+struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split);
+/* How decode attention is launched, where `pairs` sequences x KV heads have up to `keys` keys each. */
+struct gpu_decode {
+    uint32_t stages; /* units of 16 keys that a warp has in flight */
+    uint32_t shared; /* bytes */
+    uint32_t splits; /* blocks that share a pair's keys */
+};
+struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint32_t dim, uint32_t pairs,
+                                    uint32_t keys);
+enum { GPU_SPLITS_MOST = 128 };
+/* splits * pairs is at most this. */
+static inline uint64_t gpu_decode_parts(const struct gpu *g, uint64_t pairs)
+{
+    return (uint64_t)g->profile.sms * 4 + 2 * pairs;
+}
+enum { GPU_COUNTERS = 1 << 16 }; /* zero between kernels */
+static inline uint32_t *gpu_counters(const struct gpu *g)
+{
+    return (uint32_t *)g->meeting;
+}
+/* 64 rows x 256 outputs for each SM. */
+static inline float *gpu_parts(const struct gpu *g)
+{
+    return (float *)(g->meeting + 4ull * GPU_COUNTERS);
+}
 /* Groups of eight streams that m rows are packed in, side by side: 1, 2, 4 or 8. */
 uint32_t gpu_gemm_groups(uint32_t m);
 const char *gpu_kernel_name(uint32_t kernel);
 /* GB/s of reading, over 2 GB (or less where less is free). */
 int gpu_measure(struct gpu *g, struct err *e);
+/* Operations a clock and multiprocessor of dense fp16 products with float sums, by compute capability. */
+double gpu_tensor_ops(int major, int minor);
 
 /* The kernels that were built in: NULL where nvcc was not there. */
 const void *gpu_blob(enum gpu_module module);

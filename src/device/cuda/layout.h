@@ -6,11 +6,13 @@
  *  planes the block types: within a row, each field of all blocks together, largest first
  *           | qs of block 0 | qs 1 | ... | qh 0 | qh 1 | ... | d 0 | d 1 | ...  padded to 16 bytes
  *  native Q4_K as the file has it (its blocks of 144 bytes are aligned).
- *  tiles  Q4_K and Q6_K: 16 rows x 256 columns, in the order in which the lanes of a warp want them
- *         for mma.m16n8k16 (lane = 4 g + t: rows g and g + 8, and of each 32 columns 8t..8t+7):
+ *  tiles  Q4_K, Q6_K, Q8_0: 16 rows x 256 columns, in the order in which the lanes of a warp want them
+ *         for mma.m16n8k16 (lane = 4 g + t: rows g and g + 8, and of each 32 columns 8t..8t+7); a row of
+ *         Q8_0 may end within a tile, the rest of which is zero:
  *           Q4_K  4 x [lane][row g: 8 bytes of qs | row g+8: 8 bytes], then [row][header of 16 bytes]
  *           Q6_K  2 halves x (ql 0..31, ql 32..63, qh) x [lane][8 | 8 bytes], then [row][16 scales, the
  *                 even groups first], then [row][d]
+ *           Q8_0  8 x [lane][8 | 8 bytes], then [row][8 d]
  */
 #pragma once
 
@@ -48,7 +50,7 @@ enum fmt {
     FMT_COUNT
 };
 
-enum { TILE_ROWS = 16, TILE_COLS = 256, TILE_Q4_K = 2304, TILE_Q6_K = 3360 };
+enum { TILE_ROWS = 16, TILE_COLS = 256, TILE_Q4_K = 2304, TILE_Q6_K = 3360, TILE_Q8_0 = 4352 };
 
 /* A matrix (n, k) on the GPU, or several of them `each` bytes apart. */
 struct mat {
@@ -91,10 +93,6 @@ LAYOUT_FN struct layout_info layout_info(uint32_t fmt)
         struct layout_info i = {32, 24, 3, {{8, 16}, {4, 4}, {0, 4}}};
         return i;
     }
-    case FMT_Q8_0: {
-        struct layout_info i = {32, 34, 2, {{2, 32}, {0, 2}}};
-        return i;
-    }
     case FMT_MXFP4: {
         struct layout_info i = {32, 17, 2, {{1, 16}, {0, 1}}};
         return i;
@@ -127,16 +125,25 @@ LAYOUT_FN uint32_t layout_plain_bytes(uint32_t fmt)
     return fmt == FMT_F32 ? 4 : fmt == FMT_F16 || fmt == FMT_BF16 ? 2 : 0;
 }
 
+/* Bytes of a tile; 0: not a form of tiles. */
+LAYOUT_FN uint32_t layout_tile_bytes(uint32_t fmt)
+{
+    return fmt == FMT_Q4_K_TILE   ? TILE_Q4_K
+           : fmt == FMT_Q6_K_TILE ? TILE_Q6_K
+           : fmt == FMT_Q8_0      ? TILE_Q8_0
+                                  : 0;
+}
+
 LAYOUT_FN int layout_is_tile(uint32_t fmt)
 {
-    return fmt == FMT_Q4_K_TILE || fmt == FMT_Q6_K_TILE;
+    return layout_tile_bytes(fmt) != 0;
 }
 
 /* Bytes from a row (of tiles) to the next. k is a multiple of the type's block. */
 LAYOUT_FN uint64_t layout_stride(uint32_t fmt, uint32_t k)
 {
     if (layout_is_tile(fmt))
-        return (uint64_t)(k / TILE_COLS) * (fmt == FMT_Q4_K_TILE ? TILE_Q4_K : TILE_Q6_K);
+        return (uint64_t)((k + TILE_COLS - 1) / TILE_COLS) * layout_tile_bytes(fmt);
     if (fmt == FMT_Q4_K)
         return (uint64_t)(k / 256) * 144;
     if (layout_plain_bytes(fmt))
@@ -162,34 +169,55 @@ LAYOUT_FN uint64_t layout_plane(struct layout_info i, uint32_t f, uint32_t nb)
     return at * nb;
 }
 
+/* Byte w of a tile: its row, its block within the tile's row, and the byte of that block. */
+struct layout_spot {
+    uint32_t row, block, in;
+};
+
+LAYOUT_FN struct layout_spot layout_spot(uint32_t fmt, uint32_t w)
+{
+    const uint32_t lanes = fmt == FMT_Q4_K_TILE ? 2048 : fmt == FMT_Q6_K_TILE ? 3072 : 4096;
+    struct layout_spot r = {0, 0, 0};
+    if (w < lanes) {
+        uint32_t c = w / 512, lane = w % 512 / 16, byte = w % 16, at = 8 * (lane % 4) + byte % 8;
+        r.row = lane / 4 + (byte >= 8 ? 8 : 0);
+        if (fmt == FMT_Q4_K_TILE) {
+            r.in = 16 + 32 * c + at;
+        } else if (fmt == FMT_Q6_K_TILE) {
+            r.in = (c % 3 < 2 ? 64 * (c / 3) + 32 * (c % 3) : 128 + 32 * (c / 3)) + at;
+        } else {
+            r.block = c;
+            r.in = 2 + at;
+        }
+        return r;
+    }
+    const uint32_t i = (w - lanes) % 16;
+    r.row = (w - lanes) / 16;
+    if (fmt == FMT_Q4_K_TILE) {
+        r.in = i;
+    } else if (fmt == FMT_Q8_0) {
+        r.block = i / 2;
+        r.in = i % 2;
+    } else if (w < 3328) {
+        r.in = 192 + (i < 8 ? 2 * i : 2 * (i - 8) + 1);
+    } else {
+        r.row = (w - 3328) / 2;
+        r.in = 208 + (w - 3328) % 2;
+    }
+    return r;
+}
+
 LAYOUT_FN int64_t layout_source_tile(uint32_t fmt, uint32_t n, uint32_t k, uint64_t row_bytes, uint64_t to)
 {
-    uint32_t tile_bytes = fmt == FMT_Q4_K_TILE ? TILE_Q4_K : TILE_Q6_K;
-    uint32_t block = fmt == FMT_Q4_K_TILE ? 144 : 210;
-    uint32_t per_row = k / TILE_COLS;
-    uint64_t tile = to / tile_bytes;
-    uint32_t w = (uint32_t)(to % tile_bytes), lanes = fmt == FMT_Q4_K_TILE ? 2048 : 3072;
-    uint32_t row, in;
-    if (w < lanes) {
-        uint32_t c = w / 512, lane = w % 512 / 16, byte = w % 16, t = lane % 4;
-        row = lane / 4 + (byte >= 8 ? 8 : 0);
-        if (fmt == FMT_Q4_K_TILE)
-            in = 16 + 32 * c + 8 * t + byte % 8;
-        else
-            in = (c % 3 < 2 ? 64 * (c / 3) + 32 * (c % 3) : 128 + 32 * (c / 3)) + 8 * t + byte % 8;
-    } else if (fmt == FMT_Q4_K_TILE) {
-        row = (w - lanes) / 16;
-        in = (w - lanes) % 16;
-    } else if (w < 3328) {
-        uint32_t i = (w - lanes) % 16;
-        row = (w - lanes) / 16;
-        in = 192 + (i < 8 ? 2 * i : 2 * (i - 8) + 1);
-    } else {
-        row = (w - 3328) / 2;
-        in = 208 + (w - 3328) % 2;
-    }
-    uint64_t r = tile / per_row * TILE_ROWS + row;
-    return r < n ? (int64_t)(r * row_bytes + tile % per_row * block + in) : -1;
+    const uint32_t bytes = layout_tile_bytes(fmt), values = fmt == FMT_Q8_0 ? 32 : TILE_COLS,
+                   size = fmt == FMT_Q4_K_TILE   ? 144
+                          : fmt == FMT_Q6_K_TILE ? 210
+                                                 : 34;
+    const uint64_t tile = to / bytes, per_row = (k + TILE_COLS - 1) / TILE_COLS;
+    const struct layout_spot s = layout_spot(fmt, (uint32_t)(to % bytes));
+    const uint64_t r = tile / per_row * TILE_ROWS + s.row,
+                   block = tile % per_row * (TILE_COLS / values) + s.block;
+    return r < n && block < k / values ? (int64_t)(r * row_bytes + block * size + s.in) : -1;
 }
 
 /* The byte of the file's matrix (rows of row_bytes) that lies at `to`; -1: padding, zero. */

@@ -1,19 +1,25 @@
 /* What the kernels are given: one struct each, passed by value, written by C and read by CUDA. All
  * pointers are device memory. Activations are float rows (m, ld); in front of a product they are
- * packed as fp16 in the order in which mma.m16n8k16 wants its B operand:
+ * packed as fp16 in the order in which the tensor cores want their B operand:
  *
- *   pack  [G groups of 8 streams][column of 256][group][8 subs][lane = 4*stream + t][8 halves], then
- *         [lane][sums of subs 2t, 2t+1: hi, hi, lo, lo], then [stream] float scale
- *   lane (stream, t) has values 8t + {0,2,1,3,4,6,5,7} of each sub of 32; the values of a stream in a
- *   column were multiplied by a power of two (so that fp16 holds them), whose inverse is `scale`. */
+ *   pack  [G groups of 8 streams][column of 256][group][8 subs of 32: 512 bytes][sums of the subs, as
+ *         fp16 hi + lo: 256 bytes][stream] float scale, padded to a multiple of 128
+ *   of each sub, word w of lane (stream, t) has values 8t + {0,2} {1,3} {4,6} {5,7}
+ *     PACK_LANES  [stream][t][w], sums [stream][t][subs 2t, 2t+1: hi, hi, lo, lo]: 16 bytes a lane, for mma
+ *     PACK_CORES  [w][stream][t], sums [hi, lo][stream][8 subs]: core matrices of 8 x 16 bytes, for wgmma
+ *   the values of a stream in a column were multiplied by a power of two (so that fp16 holds them), whose
+ *   inverse is `scale`. */
 #pragma once
 
 #include "device/cuda/layout.h"
 
 #include <stdint.h>
 
-enum { PACK_SUMS = 4096, PACK_SCALE = 4352, PACK_BYTES = 4384, PACK_STREAMS = 8 };
+enum { PACK_SUMS = 4096, PACK_SCALE = 4352, PACK_BYTES = 4480, PACK_STREAMS = 8 };
+enum pack_order { PACK_LANES, PACK_CORES };
 enum { GEMM_SEGS = 3, GEMM_WARPS = 8, GEMM_ROWS_MOST = 64 };
+/* gemm_wide: warps of a block at most, and bytes of a warp's ring of tiles. */
+enum { WIDE_WARPS = 16, WIDE_RING = 2 * TILE_Q8_0 };
 
 struct gemm_seg {
     struct mat w;
@@ -34,8 +40,8 @@ struct norm_args {
 /* Where rows go in front of a product; NULL: not there. */
 struct pack_out {
     uint8_t *pack;
-    uint32_t groups; /* G of pack */
-    uint32_t pad0;
+    uint32_t groups;   /* G of pack */
+    uint32_t order;    /* enum pack_order */
     uint16_t *half;    /* (m, kp) */
     float *half_scale; /* (m): multiply the product of `half` with it */
     float *rows;       /* (m, ldr) floats */
@@ -65,9 +71,9 @@ struct gemm_in {
 /* y = scale * (W x + bias) + residual, for up to three weights that share x. */
 struct gemm_args {
     struct gemm_seg seg[GEMM_SEGS];
-    uint32_t segs, strips; /* strips of 16 (or 32: gpu_gemm_strip) outputs in all */
+    uint32_t segs, strips; /* strips of 16 outputs in all (gemm_wide: units of 64) */
     uint32_t m, k;
-    uint32_t split;  /* warps that share a strip's columns: 1, 2, 4 or 8 */
+    uint32_t split;  /* warps that share a strip's columns: 1, 2, 4 or 8 (gemm_wide: blocks) */
     uint32_t groups; /* of eight streams, side by side in x */
     float scale;
     uint32_t paired, act; /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
@@ -77,6 +83,8 @@ struct gemm_args {
     uint64_t ldr;
     const int32_t *expert; /* (groups) or NULL: group blockIdx.y multiplies with that matrix; -1 = none */
     struct gemm_in in;     /* of gemm_tile_1, which has no pack */
+    float *part;           /* of gemm_wide: what blocks that share columns leave, (split, m, outputs) */
+    uint32_t *count;       /* and how many have; 0 before and after */
 };
 
 /* The same with float rows: x (m, ldx). experts: rows 8*blockIdx.y.. belong to group blockIdx.y. */
@@ -180,11 +188,13 @@ struct attn_args {
     uint32_t heads, m;
     float scale, softcap;
     uint32_t window, causal, v_in_k;
-    uint32_t splits, split_keys;
-    uint32_t tiles;
+    uint32_t splits;       /* blocks for the keys of a sequence, at most; 1: there are no parts */
+    uint32_t part_queries; /* 8 or 16 */
+    uint32_t stages;       /* 1 to 3: units of 16 keys that a warp of decode has in shared memory */
+    uint32_t tiles, pad;
     const float *sinks;
-    float *part;    /* (splits, m, heads, v_dim) */
-    float *part_ml; /* (splits, m, heads, 2) */
+    float *part;    /* (seqs, kv heads, splits, part_queries, v_dim) */
+    float *part_ml; /* (seqs, kv heads, splits, part_queries, 2) */
     struct pack_out pack;
     struct kv_view kv;
     struct meta meta;
@@ -300,6 +310,25 @@ struct sample_args {
     const float *noise; /* (m) in [0, 1) */
     int32_t *ids;       /* (m), top-k: (m, top_k) */
     float *values;      /* (m, top_k) */
+};
+
+/* How a row's token is chosen: struct step_pick of device.h, for the card. */
+struct pick_row {
+    uint64_t seed, position;
+    double temperature, top_p, repeat, presence, frequency;
+    float min_shift; /* ln(min_p); -inf: off */
+    uint32_t top_k;
+    uint32_t seen, seen_count; /* its entries of pick_args.seen */
+    uint32_t on, pad;
+};
+
+struct pick_args {
+    float *logits; /* (m, ld); penalties are applied in place */
+    uint64_t ld;
+    uint32_t n, m;
+    const struct pick_row *row;   /* (m) */
+    const struct pick_seen *seen; /* pick_row says which */
+    int32_t *ids;                 /* (m): -1 where a row has numbers that are not finite */
 };
 
 struct probe_args {

@@ -126,6 +126,11 @@ static int check_all(struct parity *p, uint32_t widest, struct err *e)
     return 0;
 }
 
+uint64_t parity_bytes(const struct step_sizes *sizes)
+{
+    return (uint64_t)LARGE * ((uint64_t)sizes->k + STRIP) * 4;
+}
+
 int parity_check(struct cuda_device *d, const struct step_sizes *sizes, struct err *e)
 {
     struct parity p = {.d = d, .state = 1};

@@ -5,3 +5,5 @@
 #include "device/cuda/exec.h"
 
 int parity_check(struct cuda_device *d, const struct step_sizes *sizes, struct err *e);
+/* Bytes on the card that it takes meanwhile. */
+uint64_t parity_bytes(const struct step_sizes *sizes);

@@ -80,8 +80,8 @@ static uint64_t lay_out(struct quern_gpu *g)
     g->a = take(&at, base, rows * width * 2 * 4);
     g->b = take(&at, base, rows * width * 4);
     g->c = take(&at, base, rows * width * 4);
-    g->part = take(&at, base, 1024ull * DECODE_QUERIES * 256 * 4);
-    g->part_ml = take(&at, base, 1024ull * DECODE_QUERIES * 2 * 4);
+    g->part = take(&at, base, (uint64_t)PUBLIC_PARTS * DECODE_QUERIES * 256 * 4);
+    g->part_ml = take(&at, base, (uint64_t)PUBLIC_PARTS * DECODE_QUERIES * 2 * 4);
     g->ids = take(&at, base, rows * 256 * 4);
     g->values = take(&at, base, rows * 256 * 4);
     return at;
@@ -172,6 +172,7 @@ void quern_gpu_get_facts(struct quern_gpu *g, struct quern_gpu_facts *f)
                                   .driver = p->driver,
                                   .shared_bytes = p->shared_block,
                                   .l2_bytes = p->l2_bytes,
+                                  .clock_khz = p->clock_khz,
                                   .memory = p->memory,
                                   .free = available,
                                   .weights = g->weight_bytes,

@@ -5,7 +5,7 @@
 
 #include "device/cuda/gpu.h"
 
-enum { PUBLIC_RING = 64, PUBLIC_PROFILE = 64 };
+enum { PUBLIC_RING = 64, PUBLIC_PARTS = 1024, PUBLIC_PROFILE = 64 };
 
 struct public_weight {
     char *name;

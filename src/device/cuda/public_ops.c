@@ -340,15 +340,23 @@ struct quern_gpu_kv {
 
 enum { KV_PAGE = 16 };
 
-int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, int exact,
+int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, enum quern_gpu_kv_type type,
                      struct quern_gpu_kv **out)
 {
+    static const uint32_t types[] = {[QUERN_GPU_KV_F16] = KV_F16,
+                                     [QUERN_GPU_KV_F32] = KV_F32,
+                                     [QUERN_GPU_KV_BF16] = KV_BF16,
+                                     [QUERN_GPU_KV_Q8_0] = KV_Q8_0,
+                                     [QUERN_GPU_KV_F8] = KV_F8};
     *out = NULL;
     if (public_start(g))
         return -1;
-    if (kv_heads < 1 || dim < 1 || dim > 1024 || tokens < 1)
+    if ((unsigned)type > QUERN_GPU_KV_F8)
+        return public_fail(g, "there is no type of KV %d", (int)type);
+    if (kv_heads < 1 || dim < 1 || dim > 1024 || tokens < 1 || (type == QUERN_GPU_KV_Q8_0 && dim % 32))
         return public_fail(g, "KV of %d heads of %d values for %d tokens", kv_heads, dim, tokens);
-    uint32_t pages = ((uint32_t)tokens + KV_PAGE - 1) / KV_PAGE, row = (uint32_t)dim * (exact ? 4 : 2);
+    uint32_t pages = ((uint32_t)tokens + KV_PAGE - 1) / KV_PAGE,
+             row = kv_row_bytes(types[type], (uint32_t)dim);
     struct quern_gpu_kv *kv = mem_zalloc(1, sizeof *kv);
     int32_t *table = mem_alloc(pages, sizeof *table);
     if (!kv || !table) {
@@ -357,7 +365,7 @@ int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, int
         return err_memory(&g->error, "KV", pages * sizeof *table);
     }
     kv->view = (struct kv_view){.page_bytes = 2ull * KV_PAGE * (uint32_t)kv_heads * row,
-                                .type = exact ? KV_F32 : KV_F16,
+                                .type = types[type],
                                 .tokens = KV_PAGE,
                                 .token_bits = 4,
                                 .heads = (uint32_t)kv_heads,
@@ -447,6 +455,8 @@ static int heads_check(struct quern_gpu *g, const struct quern_gpu_heads *h, con
         (uint32_t)h->kv_heads != kv->view.heads || (uint32_t)h->dim != kv->view.k_dim || h->window < 0)
         return public_fail(g, "%d heads over %d KV heads of %d values do not fit KV of %u heads of %u",
                            h->heads, h->kv_heads, h->dim, kv->view.heads, kv->view.k_dim);
+    if (h->sinks.at && public_room(g, h->sinks, (uint64_t)h->heads, "the sinks", "one a head"))
+        return -1;
     if (at < 0 || (uint64_t)at + (uint32_t)m > kv->tokens)
         return public_fail(g, "positions %d to %d: KV has room for %u", at, at + m - 1, kv->tokens);
     return 0;
@@ -467,6 +477,7 @@ static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct
                           .softcap = h->softcap,
                           .window = (uint32_t)h->window,
                           .causal = 1,
+                          .sinks = public_at(h->sinks),
                           .kv = kv->view};
     if (put_meta(g, kv, m, at, ratio, &a.meta, &a.tiles))
         return -1;
@@ -475,17 +486,18 @@ static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct
     if (m * ratio > DECODE_QUERIES)
         return gpu_launch(g->g, K_ATTN_PREFILL + (uint32_t)index,
                           gpu_grid(a.tiles, kv->view.heads, 1, 128, 2 * 64 * (4 * dim + 16)), &a, &g->error);
-    uint32_t keys = at + m, splits = 264 / kv->view.heads;
-    splits = splits < 1 ? 1 : splits > (keys + 63) / 64 ? (keys + 63) / 64 : splits > 128 ? 128 : splits;
-    a.split_keys = ((keys + splits - 1) / splits + 63) / 64 * 64;
-    a.splits = (keys + a.split_keys - 1) / a.split_keys;
+    a.part_queries = DECODE_QUERIES;
+    const struct gpu_decode how = gpu_decode_choose(g->g, a.part_queries, dim, kv->view.heads, at + m);
+    a.splits = how.splits * kv->view.heads <= PUBLIC_PARTS ? how.splits : 1;
+    a.stages = how.stages;
     a.part = g->part;
     a.part_ml = g->part_ml;
-    return gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
-                      gpu_grid(a.splits, kv->view.heads, 1, 128, 4 * 16 * (dim + 4) * 4), &a, &g->error) ||
-                   gpu_launch(g->g, K_ATTN_COMBINE,
-                              gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
-               ? -1
+    if (gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
+                   gpu_grid(a.splits, kv->view.heads, 1, 128, how.shared), &a, &g->error))
+        return -1;
+    return a.splits > 1
+               ? gpu_launch(g->g, K_ATTN_COMBINE,
+                            gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
                : 0;
 }
 
@@ -527,6 +539,7 @@ static int qkv_run(struct quern_gpu *g, const struct quern_gpu_qkv *p, const str
         public_packed_product(g, &w[1]->mat, m, g->a + qn, ld, NULL) ||
         public_packed_product(g, &w[2]->mat, m, g->a + qn + kn, ld, NULL))
         return -1;
+    const struct norm_args each = {.kind = NORM_RMS, .w_len = (uint32_t)h->dim, .eps = p->eps};
     uint32_t tiles;
     struct qkv_args a = {.y = g->a,
                          .ldy = ld,
@@ -542,6 +555,16 @@ static int qkv_run(struct quern_gpu *g, const struct quern_gpu_qkv *p, const str
                          .out = q,
                          .ldo = qn,
                          .kv = kv->view};
+    if (p->q_norm.at) {
+        a.q_norm = each;
+        a.q_norm.w = public_at(p->q_norm);
+        a.q_norm.heads = (uint32_t)h->heads;
+    }
+    if (p->k_norm.at) {
+        a.k_norm = each;
+        a.k_norm.w = public_at(p->k_norm);
+        a.k_norm.heads = (uint32_t)h->kv_heads;
+    }
     if (put_meta(g, kv, m, at, (uint32_t)(h->heads / h->kv_heads), &a.meta, &tiles))
         return -1;
     struct gpu_grid grid = gpu_grid(gpu_blocks((uint64_t)h->heads + 2 * (uint32_t)h->kv_heads, 4), m, 1, 128,
@@ -559,8 +582,11 @@ int quern_gpu_qkv(struct quern_gpu *g, const struct quern_gpu_qkv *p, const stru
         return p ? -1 : public_fail(g, "the weights of Q, K and V are a null pointer");
     if (public_room(g, x, (uint64_t)m * w->mat.k, "the input", "M*K") ||
         public_room(g, q, (uint64_t)m * (uint32_t)(h->heads * h->dim), "q", "M*heads*dim") ||
-        (p->freqs.at && (p->freqs.floats * 2 > (uint64_t)h->dim)))
-        return g->error.code ? -1 : public_fail(g, "more frequencies than pairs in a head");
+        (p->q_norm.at && public_room(g, p->q_norm, (uint64_t)h->dim, "the norm of Q", "a head")) ||
+        (p->k_norm.at && public_room(g, p->k_norm, (uint64_t)h->dim, "the norm of K", "a head")))
+        return -1;
+    if (p->freqs.at && p->freqs.floats * 2 > (uint64_t)h->dim)
+        return public_fail(g, "more frequencies than pairs in a head");
     public_begin(g);
     int bad = qkv_run(g, p, h, kv, public_at(x), (uint32_t)m, (uint32_t)at, public_at(q));
     double outputs = h->dim * (h->heads + 2.0 * h->kv_heads);

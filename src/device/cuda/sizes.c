@@ -7,32 +7,31 @@ static uint32_t most(uint32_t a, uint32_t b)
 }
 
 /* A linear layer: its width in, and what decoding it takes where many rows may come. */
-static void measure_linear(const struct cuda_device *d, struct step_sizes *s, weight_id w, bool head)
+static void measure_linear(const struct weights *all, struct step_sizes *s, weight_id w, bool head)
 {
     if (!w)
         return;
-    const struct mat *m = &d->weights.mat[w];
-    s->k = most(s->k, m->k);
-    uint64_t bytes = (uint64_t)((m->n + 127) / 128 * 128) * ((m->k + 31) / 32 * 32) * 2;
+    const struct weight *m = &all->all[w];
+    s->k = most(s->k, m->cols);
+    uint64_t bytes = (uint64_t)((m->rows + 127) / 128 * 128) * ((m->cols + 31) / 32 * 32) * 2;
     if (!head && m->count == 1)
         s->decoded = bytes > s->decoded ? bytes : s->decoded;
 }
 
 static void measure_attn(const struct cuda_device *d, const struct op_attn *o, struct step_sizes *s)
 {
-    /* a block of decode has at most 16 queries; see attn_decode for how many blocks there are */
-    uint64_t blocks = (uint64_t)d->g->profile.sms * 4 + 2ull * o->kv_heads * d->max_seqs;
-    uint64_t parts = blocks * DECODE_QUERIES;
+    uint64_t parts = gpu_decode_parts(d->g, (uint64_t)o->kv_heads * d->max_seqs) * DECODE_QUERIES;
     s->part = parts * o->v_dim > s->part ? parts * o->v_dim : s->part;
     s->part_ml = parts * 2 > s->part_ml ? parts * 2 : s->part_ml;
 }
 
-static void measure_moe(const struct cuda_device *d, const struct op_moe *o, struct step_sizes *s)
+static void measure_moe(const struct cuda_device *d, const struct weights *all, const struct op_moe *o,
+                        struct step_sizes *s)
 {
+    const struct weight *w = all->all;
     uint32_t rows = d->max_rows < MOE_ROWS ? d->max_rows : MOE_ROWS, pairs = rows * o->used;
     uint32_t slots = (pairs / 8 + (pairs < o->experts ? pairs : o->experts)) * 8;
-    uint32_t f = d->weights.mat[o->up.weight].n, n = d->weights.mat[o->down.weight].n,
-             k = d->weights.mat[o->up.weight].k;
+    uint32_t f = w[o->up.weight].rows, n = w[o->down.weight].rows, k = w[o->up.weight].cols;
     /* y and the packed input hold slots rows, not max_rows: said as a width of max_rows rows */
     uint64_t y = (uint64_t)slots * most(2 * f, n), per = (y + d->max_rows - 1) / d->max_rows;
     s->y = most(s->y, (uint32_t)per);
@@ -42,15 +41,16 @@ static void measure_moe(const struct cuda_device *d, const struct op_moe *o, str
     s->experts = most(s->experts, o->experts);
     s->used = most(s->used, o->used);
     s->shared_width = most(s->shared_width, n);
-    measure_linear(d, s, o->shared_up.weight, true);
-    measure_linear(d, s, o->shared_down.weight, true);
+    measure_linear(all, s, o->shared_up.weight, true);
+    measure_linear(all, s, o->shared_down.weight, true);
     if (o->shared_up.weight)
-        s->y = most(s->y, 2 * d->weights.mat[o->shared_up.weight].n);
+        s->y = most(s->y, 2 * w[o->shared_up.weight].rows);
 }
 
-int step_measure(const struct cuda_device *d, const struct plan *p, struct step_sizes *s, struct err *e)
+int step_measure(const struct cuda_device *d, const struct plan *p, const struct weights *all,
+                 struct step_sizes *s, struct err *e)
 {
-    const struct mat *w = d->weights.mat;
+    const struct weight *w = all->all;
     *s = (struct step_sizes){.y = 1, .k = 1, .z = 1, .part = 1, .part_ml = 1};
     for (uint32_t i = 1; i < p->buffers; i++)
         if (p->width[i] > NORM_WIDTH_MOST)
@@ -59,18 +59,18 @@ int step_measure(const struct cuda_device *d, const struct plan *p, struct step_
         const struct op *o = &p->ops[i];
         switch (o->kind) {
         case OP_QKV:
-            measure_linear(d, s, o->qkv.q.weight, false);
-            measure_linear(d, s, o->qkv.k.weight, false);
-            measure_linear(d, s, o->qkv.v.weight, false);
+            measure_linear(all, s, o->qkv.q.weight, false);
+            measure_linear(all, s, o->qkv.k.weight, false);
+            measure_linear(all, s, o->qkv.v.weight, false);
             s->y = most(s->y, o->qkv.heads * o->qkv.k_dim + o->qkv.kv_heads * (o->qkv.k_dim + o->qkv.v_dim));
             break;
         case OP_LATENT:
-            measure_linear(d, s, o->latent.q_a.weight, false);
-            measure_linear(d, s, o->latent.q_b.weight, false);
-            measure_linear(d, s, o->latent.kv_a.weight, false);
+            measure_linear(all, s, o->latent.q_a.weight, false);
+            measure_linear(all, s, o->latent.q_b.weight, false);
+            measure_linear(all, s, o->latent.kv_a.weight, false);
             s->y = most(s->y, o->latent.heads * (o->latent.nope + o->latent.rope.dims));
             s->z = most(s->z, o->latent.latent + o->latent.rope.dims +
-                                  (o->latent.q_a.weight ? w[o->latent.q_a.weight].n : 0));
+                                  (o->latent.q_a.weight ? w[o->latent.q_a.weight].rows : 0));
             break;
         case OP_ATTN:
             measure_attn(d, &o->attn, s);
@@ -80,19 +80,19 @@ int step_measure(const struct cuda_device *d, const struct plan *p, struct step_
                                o->attn.v_dim);
             break;
         case OP_OUT:
-            measure_linear(d, s, o->out.linear.weight, false);
-            s->y = most(s->y, w[o->out.linear.weight].n);
+            measure_linear(all, s, o->out.linear.weight, false);
+            s->y = most(s->y, w[o->out.linear.weight].rows);
             break;
         case OP_FFN:
-            measure_linear(d, s, o->ffn.up.weight, false);
-            measure_linear(d, s, o->ffn.down.weight, false);
-            s->y = most(s->y, most(2 * w[o->ffn.up.weight].n, w[o->ffn.down.weight].n));
+            measure_linear(all, s, o->ffn.up.weight, false);
+            measure_linear(all, s, o->ffn.down.weight, false);
+            s->y = most(s->y, most(2 * w[o->ffn.up.weight].rows, w[o->ffn.down.weight].rows));
             break;
         case OP_MOE:
-            measure_moe(d, &o->moe, s);
+            measure_moe(d, all, &o->moe, s);
             break;
         case OP_LOGITS:
-            measure_linear(d, s, o->logits.head.weight, true);
+            measure_linear(all, s, o->logits.head.weight, true);
             break;
         default:
             break;

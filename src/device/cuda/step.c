@@ -42,12 +42,22 @@ static enum path path_for(const struct cuda_device *d, uint32_t m)
     return m > PACK_ROWS_MOST && d->blas ? PATH_HALF : PATH_PACK;
 }
 
+/* m rows will be packed for products with these weights (0: none). */
+static void expect(struct cuda_device *d, uint32_t m, const weight_id *w, uint32_t n)
+{
+    bool wide = true;
+    for (uint32_t i = 0; i < n; i++)
+        wide = wide && (!w[i] || gpu_is_wide(d->g, mat_of(d, w[i])->fmt, m));
+    d->order = wide ? PACK_CORES : PACK_LANES;
+}
+
 static struct pack_out out_of(struct cuda_device *d, enum path path, uint32_t m, uint32_t k)
 {
     struct pack_out o = {.kp = (k + 31) / 32 * 32};
     if (path == PATH_PACK) {
         o.pack = d->pack;
         o.groups = gpu_gemm_groups(m);
+        o.order = d->order;
     }
     if (path == PATH_HALF) {
         o.half = d->half;
@@ -133,8 +143,6 @@ struct after {
     enum act_kind act;
 };
 
-enum { SPLITS_MOST = 128 }; /* as attn.cu has it */
-
 static bool is_tile(const struct mat *m)
 {
     return layout_is_tile(m->fmt);
@@ -154,26 +162,46 @@ static uint32_t run_of(struct cuda_device *d, const struct product *p, uint32_t 
     return j;
 }
 
+static uint32_t strips_of(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t outputs)
+{
+    uint32_t strips = 0;
+    for (uint32_t j = 0; j < n; j++)
+        strips += (mat_of(d, p[j].weight)->n + outputs - 1) / outputs;
+    return strips;
+}
+
+/* The row of the variant table for products [p, p + n) of m rows. */
+static struct gpu_gemm choose(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m,
+                              bool paired)
+{
+    const struct mat *first = mat_of(d, p[0].weight);
+    if (d->order == PACK_CORES)
+        return gpu_gemm_wide(d->g, strips_of(d, p, n, 64), first->k, paired);
+    uint32_t strips = strips_of(d, p, n, TILE_ROWS);
+    struct gpu_gemm how = gpu_gemm_choose(d->g, first->fmt, m, strips, first->k);
+    if (paired && how.split == GEMM_WARPS) { /* both strips of a pair lie in one block */
+        how.split /= 2;
+        how.grid.x = gpu_blocks(strips, GEMM_WARPS / how.split);
+    }
+    return how;
+}
+
 /* One launch of products that share a kernel: rows [row, row + a.m). */
 static int run_segments(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m, uint32_t row,
                         const struct after *after, struct err *e)
 {
     const struct mat *first = mat_of(d, p[0].weight);
-    uint32_t k = first->k, columns = (k + 255) / 256, strips = 0;
-    for (uint32_t j = 0; j < n; j++)
-        strips += (mat_of(d, p[j].weight)->n + TILE_ROWS - 1) / TILE_ROWS;
+    const uint32_t k = first->k, columns = (k + 255) / 256;
     struct gemm_args a = {
         .k = k, .m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST, .groups = gpu_gemm_groups(m)};
-    struct gpu_gemm how = gpu_gemm_choose(d->g, first->fmt, a.m, strips, k);
-    if (after->paired && how.split == GEMM_WARPS) { /* both strips of a pair lie in one block */
-        how.split /= 2;
-        how.grid.x = gpu_blocks(strips, GEMM_WARPS / how.split);
-    }
+    struct gpu_gemm how = choose(d, p, n, a.m, after->paired);
     a.split = how.split;
     a.scale = after->scale;
     a.paired = after->paired;
     a.act = after->act;
     a.x = d->pack + (uint64_t)(row / PACK_STREAMS) * columns * PACK_BYTES;
+    a.part = gpu_parts(d->g);
+    a.count = gpu_counters(d->g);
     for (uint32_t j = 0; j < n; j++) {
         const struct mat *w = mat_of(d, p[j].weight);
         a.seg[a.segs++] = (struct gemm_seg){.w = *w,
@@ -181,7 +209,7 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
                                             .ldy = p[j].ldy,
                                             .bias = vector_of(d, p[j].bias),
                                             .first = a.strips};
-        a.strips += (w->n + TILE_ROWS - 1) / TILE_ROWS;
+        a.strips += (w->n + how.outputs - 1) / how.outputs;
     }
     if (after->residual) {
         a.residual = after->residual + row * after->ldr;
@@ -242,7 +270,7 @@ static int run_half(struct cuda_device *d, const struct product *p, uint32_t n, 
         for (uint32_t row = 0; row < w->n; row += most) {
             struct dequant_args a = {.w = *w, .dst = d->decoded, .first = row, .kp = kp};
             a.rows = w->n - row < most ? w->n - row : most;
-            bool tile = w->fmt == FMT_Q4_K_TILE;
+            bool tile = w->fmt == FMT_Q4_K_TILE; /* the one form with a kernel of its own */
             uint64_t tiles = (uint64_t)((a.rows + 15) / 16) * (w->k / 256);
             struct gpu_grid grid = gpu_grid(tile ? gpu_blocks(tiles, 8) : a.rows, 1, 1, 256, 0);
             struct blas_product b = {.w = (cu_ptr)d->decoded,
@@ -337,6 +365,7 @@ int step_product(struct cuda_device *d, enum path path, const struct mat *w, con
     struct input in = {x, w->k, m, w->k, NULL, NULL, false};
     struct product p = {part, 0, y, w->n};
     d->weights.mat[part] = *w;
+    expect(d, m, &part, 1);
     return put_input(d, path, &in, e) || run_finished(d, path, &p, 1, m, e) ? -1 : 0;
 }
 
@@ -403,6 +432,7 @@ static int op_qkv(struct cuda_device *d, const struct plan *p, const struct op_q
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->q.weight)->k, &o->norm, NULL, false};
     struct product three[3] = {
         {o->q.weight, 0, d->y, n}, {o->k.weight, 0, d->y + q_n, n}, {o->v.weight, 0, d->y + q_n + k_n, n}};
+    expect(d, m, (weight_id[]){o->q.weight, o->k.weight, o->v.weight}, 3);
     if (put_input(d, path, &in, e) || run_products(d, path, three, 3, m, &plain, e))
         return -1;
     struct qkv_args a = {.y = d->y,
@@ -459,11 +489,13 @@ static int op_latent(struct cuda_device *d, const struct plan *p, const struct o
                                {o->q_b.weight, o->q_b.bias, q, q_n}};
     if (a_n)
         first[1] = (struct product){o->q_a.weight, o->q_a.bias, low, a_n};
+    expect(d, m, (weight_id[]){first[0].weight, first[1].weight}, 2);
     if (put_input(d, path, &in, e) || run_finished(d, path, first, 2, m, e))
         return -1;
     if (a_n) {
         struct input second = {low, a_n, m, a_n, &o->q_norm, NULL, false};
         struct product b = {o->q_b.weight, o->q_b.bias, q, q_n};
+        expect(d, m, &b.weight, 1);
         if (put_input(d, path, &second, e) || run_finished(d, path, &b, 1, m, e))
             return -1;
     }
@@ -491,9 +523,9 @@ static int op_latent(struct cuda_device *d, const struct plan *p, const struct o
 }
 
 /* The next operation takes what attention gives as it is: then attention packs it. */
-static bool feeds_product(const struct plan *p, uint32_t i)
+static bool feeds_product(const struct cuda_device *d, const struct plan *p, uint32_t i)
 {
-    if (i + 1 >= p->count || p->ops[i + 1].kind != OP_OUT)
+    if (i + 1 >= d->to || p->ops[i + 1].kind != OP_OUT)
         return false;
     const struct op_out *n = &p->ops[i + 1].out;
     const struct op_attn *o = &p->ops[i].attn;
@@ -504,29 +536,29 @@ static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, 
                        struct err *e)
 {
     const struct op_attn *o = &p->ops[i].attn;
-    uint32_t span = d->longest, blocks = a->kv.heads * d->meta.seqs, want = (uint32_t)d->g->profile.sms * 3;
-    if (o->window && o->window + 32 < span)
-        span = o->window + 32;
-    uint32_t splits = (want + blocks - 1) / blocks, most = (span + 63) / 64;
-    splits = splits > most ? most : splits;
-    splits = splits > SPLITS_MOST ? SPLITS_MOST : splits;
-    a->split_keys = ((span + splits - 1) / splits + 63) / 64 * 64;
-    a->splits = (span + a->split_keys - 1) / a->split_keys;
+    const uint32_t span = o->window && o->window + 32 < d->longest ? o->window + 32 : d->longest;
+    const uint32_t ratio = o->heads / o->kv_heads;
+    /* one row a sequence and up to eight heads a group: half of a tile's rows are enough */
+    const bool few = d->meta.seqs == d->meta.rows && ratio <= DECODE_QUERIES / 2;
+    a->part_queries = few ? DECODE_QUERIES / 2 : DECODE_QUERIES;
+    const struct gpu_decode how =
+        gpu_decode_choose(d->g, a->part_queries, o->v_dim, a->kv.heads * d->meta.seqs, span);
+    a->stages = how.stages;
+    a->splits = how.splits;
     a->part = d->part;
     a->part_ml = d->part_ml;
-    if (path_for(d, d->meta.rows) == PATH_PACK && !d->any_prefill && feeds_product(p, i)) {
+    /* a block that has all keys has whole heads, which it can pack only where they make whole columns */
+    if (path_for(d, d->meta.rows) == PATH_PACK && !d->any_prefill && feeds_product(d, p, i) &&
+        (a->splits > 1 || ratio * o->v_dim % 256 == 0)) {
+        expect(d, d->meta.rows, &p->ops[i + 1].out.linear.weight, 1);
         a->pack = out_of(d, PATH_PACK, d->meta.rows, o->heads * o->v_dim);
         d->packed = o->out;
     }
-    /* one row a sequence and up to eight heads a group: half of a tile's rows are enough */
-    bool few = d->meta.seqs == d->meta.rows && o->heads / o->kv_heads <= DECODE_QUERIES / 2;
-    unsigned shared = 4 * (few ? 8 : 16) * (o->v_dim + 4) * 4;
-    struct gpu_grid grid = gpu_grid(a->splits, a->kv.heads, d->meta.seqs, 128, shared);
+    struct gpu_grid grid = gpu_grid(a->splits, a->kv.heads, d->meta.seqs, 128, how.shared);
     struct gpu_grid join = gpu_grid(gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 256, 0);
-    return gpu_launch(d->g, (few ? K_ATTN_FEW : K_ATTN_DECODE) + (uint32_t)dim_index(o->k_dim), grid, a, e) ||
-                   gpu_launch(d->g, K_ATTN_COMBINE, join, a, e)
-               ? -1
-               : 0;
+    if (gpu_launch(d->g, (few ? K_ATTN_FEW : K_ATTN_DECODE) + (uint32_t)dim_index(o->k_dim), grid, a, e))
+        return -1;
+    return a->splits > 1 ? gpu_launch(d->g, K_ATTN_COMBINE, join, a, e) : 0;
 }
 
 static int op_attn(struct cuda_device *d, const struct plan *p, uint32_t i, struct err *e)
@@ -569,6 +601,7 @@ static int op_out(struct cuda_device *d, const struct op_out *o, struct err *e)
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->linear.weight)->k, &o->norm, NULL, false};
     bool packed = d->packed.buffer && d->packed.buffer == o->in.buffer && d->packed.col == o->in.col;
     d->in.x = NULL;
+    expect(d, m, &o->linear.weight, 1);
     if (!(packed && path == PATH_PACK) && put_input(d, path, &in, e))
         return -1;
     return run_last(d, path, &o->linear, &o->tail, m, e);
@@ -585,7 +618,7 @@ static int run_act(struct cuda_device *d, enum path path, struct act_args *a, bo
 }
 
 /* Rows without a norm, packed by as many warps as they have columns of 256. */
-static int put_wide(struct cuda_device *d, const struct input *in, struct err *e)
+static int put_rows_only(struct cuda_device *d, const struct input *in, struct err *e)
 {
     struct act_args a = {.up = in->x,
                          .ld = in->ldx,
@@ -600,8 +633,9 @@ static int put_wide(struct cuda_device *d, const struct input *in, struct err *e
 
 /* norm, gate and up, activation: the input of the down product is then in place. */
 static int ffn_up(struct cuda_device *d, enum path path, const struct input *in, const struct linear *gate,
-                  const struct linear *up, enum act_kind act, struct err *e)
+                  const struct linear *up, const struct linear *down, enum act_kind act, struct err *e)
 {
+    const weight_id both[2] = {gate->weight, up->weight};
     uint32_t f = mat_of(d, up->weight)->n, n = gate->weight ? 2 * f : f, m = in->m;
     bool half = path == PATH_HALF;
     struct product two[2] = {{up->weight, half ? 0 : up->bias, d->y + (n - f), n}};
@@ -609,6 +643,7 @@ static int ffn_up(struct cuda_device *d, enum path path, const struct input *in,
         two[1] = two[0];
         two[0] = (struct product){gate->weight, half ? 0 : gate->bias, d->y, n};
     }
+    expect(d, m, both, 2);
     if (put_input(d, path, in, e))
         return -1;
     if (path == PATH_PACK && gate->weight && run_of(d, two, 0, 2) == 2 && !d->no_fuse &&
@@ -616,10 +651,14 @@ static int ffn_up(struct cuda_device *d, enum path path, const struct input *in,
         const struct after pair = {.scale = 1.0f, .paired = true, .act = act};
         struct input h = {d->y, f, m, f, NULL, NULL, false};
         two[0].ldy = f;
-        return run_products(d, path, two, 2, m, &pair, e) || put_wide(d, &h, e) ? -1 : 0;
+        if (run_products(d, path, two, 2, m, &pair, e))
+            return -1;
+        expect(d, m, &down->weight, 1);
+        return put_rows_only(d, &h, e);
     }
     if (run_products(d, path, two, gate->weight ? 2 : 1, m, &plain, e))
         return -1;
+    expect(d, m, &down->weight, 1);
     struct act_args a = {.gate = gate->weight ? d->y : NULL,
                          .up = d->y + (n - f),
                          .ld = n,
@@ -637,7 +676,8 @@ static int op_ffn(struct cuda_device *d, const struct op_ffn *o, struct err *e)
     uint32_t m = d->meta.rows;
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, mat_of(d, o->up.weight)->k, &o->norm, NULL, false};
-    return ffn_up(d, path, &in, &o->gate, &o->up, o->act, e) || run_last(d, path, &o->down, &o->tail, m, e)
+    return ffn_up(d, path, &in, &o->gate, &o->up, &o->down, o->act, e) ||
+                   run_last(d, path, &o->down, &o->tail, m, e)
                ? -1
                : 0;
 }
@@ -717,7 +757,8 @@ static int moe_shared(struct cuda_device *d, const struct op_moe *o, uint32_t m,
 {
     enum path path = d->options.exact ? PATH_FLOAT : PATH_PACK;
     struct input in = {d->z, width, m, width, NULL, NULL, false};
-    if (ffn_up(d, path, &in, &o->shared_gate, &o->shared_up, o->act == ACT_SWIGLU_OAI ? ACT_SILU : o->act, e))
+    const enum act_kind act = o->act == ACT_SWIGLU_OAI ? ACT_SILU : o->act;
+    if (ffn_up(d, path, &in, &o->shared_gate, &o->shared_up, &o->shared_down, act, e))
         return -1;
     struct product down = {o->shared_down.weight, o->shared_down.bias, d->shared,
                            mat_of(d, o->shared_down.weight)->n};
@@ -756,6 +797,7 @@ static int moe_rows(struct cuda_device *d, const struct op_moe *o, uint32_t firs
     enum path path = d->options.exact ? PATH_FLOAT : PATH_PACK;
     struct input in = {d->z, width, slots, width, NULL, d->slot_row, true};
     bool gated = o->gate.weight != 0;
+    d->order = PACK_LANES;
     if (put_input(d, path, &in, e) || (gated && run_experts(d, &o->gate, d->y, 2 * f, groups, e)) ||
         run_experts(d, &o->up, d->y + f, 2 * f, groups, e))
         return -1;
@@ -828,9 +870,10 @@ static int op_logits(struct cuda_device *d, const struct plan *p, const struct o
     enum path path = path_for(d, m);
     struct input in = {at(d, o->in), ld(d, o->in), m, w->k, &o->norm, d->meta.out, false};
     /* Where nothing follows, the product writes to the host's memory itself: the transfer hides behind it. */
-    d->direct = path == PATH_PACK && o->scale == 1.0f && o->softcap <= 0.0f;
+    d->direct = path == PATH_PACK && o->scale == 1.0f && o->softcap <= 0.0f && !d->picks;
     struct product head = {o->head.weight, path == PATH_HALF ? 0 : o->head.bias,
                            d->direct ? d->results : d->logits, w->n};
+    expect(d, m, &o->head.weight, 1);
     if (put_input(d, path, &in, e) || run_finished(d, path, &head, 1, m, e))
         return -1;
     bool bias = path == PATH_HALF && o->head.bias;

@@ -83,6 +83,19 @@ uint64_t upload_bytes(const struct weights *w)
     return n;
 }
 
+static int upload_threads(int wanted)
+{
+    struct cores cores;
+    cores_find(&cores);
+    int n = wanted ? wanted : cores.n;
+    return n < THREADS_MOST ? n : THREADS_MOST;
+}
+
+uint64_t upload_ring_bytes(int threads)
+{
+    return (uint64_t)upload_threads(threads) * SLOTS * SLOT_BYTES;
+}
+
 static void place(struct upload *u, const struct weights *w)
 {
     uint64_t at = 0;
@@ -100,7 +113,10 @@ static void place(struct upload *u, const struct weights *w)
                                  .n = a->rows,
                                  .k = a->cols,
                                  .count = a->count};
-        u->converted += layout_for(a->type) == FMT_NONE;
+        if (layout_for(a->type) == FMT_NONE) {
+            u->converted++;
+            u->decoded[a->type]++;
+        }
         at += room_of(a);
     }
 }
@@ -253,16 +269,13 @@ static int load_all(struct loader *l, int threads, struct err *e)
 {
     struct upload *u = l->u;
     struct pool *pool = NULL;
-    struct cores cores;
-    cores_find(&cores);
     for (uint32_t i = 1; i < l->w->count; i++)
         l->widest = l->w->all[i].cols > l->widest ? l->w->all[i].cols : l->widest;
     l->job_count = make_jobs(l->w, NULL);
     if (!(l->jobs = mem_alloc(l->job_count ? l->job_count : 1, sizeof *l->jobs)))
         return err_memory(e, "the upload's list", l->job_count * sizeof *l->jobs);
     make_jobs(l->w, l->jobs);
-    threads = threads ? threads : cores.n;
-    threads = threads > THREADS_MOST ? THREADS_MOST : threads;
+    threads = upload_threads(threads);
     if (open_slots(l, threads, e) || !(pool = pool_open(threads, false, e)))
         return -1;
     double from = now();
@@ -284,7 +297,7 @@ int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int
     u->bytes = upload_bytes(w);
     if (!(u->mat = mem_zalloc(w->count + 1, sizeof *u->mat)))
         return err_memory(e, "the table of weights", w->count * sizeof *u->mat);
-    if (!(u->pool = gpu_alloc(g, u->bytes, "the weights", e)))
+    if (!(u->pool = gpu_alloc(g, u->bytes, "the pool of weights", e)))
         return -1;
     place(u, w);
     struct loader *l = mem_zalloc(1, sizeof *l);

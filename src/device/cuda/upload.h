@@ -11,12 +11,14 @@ struct upload {
     uint32_t count;
     cu_ptr pool;
     uint64_t bytes;
-    uint32_t converted; /* weights whose type has no kernel: decoded to F16 */
+    uint32_t converted;           /* weights whose type has no kernel: decoded to F16 */
+    uint32_t decoded[DTYPE_MOST]; /* how many of each such type */
     double seconds;
 };
 
-/* What upload_weights will take. */
+/* What upload_weights will take, and beside it while it runs. */
 uint64_t upload_bytes(const struct weights *w);
+uint64_t upload_ring_bytes(int threads);
 /* threads: 0 = up to eight. */
 int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int threads,
                    void (*progress)(void *, double), void *arg, struct err *e);

@@ -1,0 +1,122 @@
+#include "device/cuda/timing.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int timing_open(struct gpu *g, struct err *e)
+{
+    if (!g->timing && !(g->timing = mem_zalloc(1, sizeof *g->timing)))
+        return err_memory(e, "the profile", sizeof *g->timing);
+    return 0;
+}
+
+void timing_close(struct gpu *g)
+{
+    struct gpu_timing *t = g->timing;
+    if (!t)
+        return;
+    for (uint32_t i = 0; i < t->room; i++)
+        if (t->event[i])
+            g->cu->event_destroy(t->event[i]);
+    mem_free(t->event);
+    mem_free(t->what);
+    mem_free(t->op);
+    mem_free(t);
+    g->timing = NULL;
+}
+
+void timing_start(struct gpu *g)
+{
+    g->timing->used = 0;
+    g->timing->failed = false;
+}
+
+/* Room for one more pair of events. */
+static bool timing_grow(struct gpu *g)
+{
+    struct gpu_timing *t = g->timing;
+    if (t->used < t->room)
+        return true;
+    uint32_t room = t->room ? 2 * t->room : 1024;
+    void **event = mem_realloc(t->event, room, sizeof *event);
+    t->event = event ? event : t->event;
+    uint16_t *what = mem_realloc(t->what, room / 2, sizeof *what);
+    t->what = what ? what : t->what;
+    uint32_t *op = mem_realloc(t->op, room / 2, sizeof *op);
+    t->op = op ? op : t->op;
+    if (!event || !what || !op)
+        return false;
+    memset(event + t->room, 0, (room - t->room) * sizeof *event);
+    uint32_t at = t->room;
+    t->room = room;
+    for (; at < room; at++)
+        if (g->cu->event_create(&event[at], 0) != CU_OK)
+            return false;
+    return true;
+}
+
+void timing_before(struct gpu *g, uint32_t kernel)
+{
+    struct gpu_timing *t = g->timing;
+    t->failed = t->failed || !timing_grow(g);
+    if (t->failed)
+        return;
+    t->what[t->used / 2] = (uint16_t)kernel;
+    t->op[t->used / 2] = t->now;
+    g->cu->event_record(t->event[t->used], g->stream);
+}
+
+void timing_after(struct gpu *g)
+{
+    struct gpu_timing *t = g->timing;
+    if (t->failed)
+        return;
+    g->cu->event_record(t->event[t->used + 1], g->stream);
+    t->used += 2;
+}
+
+int timing_collect(struct gpu *g, double *seconds, struct err *e)
+{
+    struct gpu_timing *t = g->timing;
+    for (uint32_t i = 0; i < t->used; i += 2) {
+        float ms = 0;
+        if (gpu_check(g, g->cu->event_ms(&ms, t->event[i], t->event[i + 1]), "timing", e))
+            return -1;
+        seconds[t->op[i / 2]] += 1e-3 * ms;
+        t->seconds[t->what[i / 2]] += 1e-3 * ms;
+        t->calls[t->what[i / 2]]++;
+    }
+    return 0;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct device_kernel *x = a, *y = b;
+    return (x->seconds < y->seconds) - (x->seconds > y->seconds);
+}
+
+uint32_t timing_take(struct gpu *g, struct device_kernel *out, uint32_t most)
+{
+    struct gpu_timing *t = g->timing;
+    uint32_t n = 0;
+    for (uint32_t k = 0; t && k < TIMING_KERNELS; k++) {
+        const char *name = k == TIMING_BLAS ? "cublasLt" : gpu_kernel_name(k);
+        uint32_t at = 0;
+        while (at < n && strcmp(out[at].name, name) != 0) /* the sizes of one kernel count together */
+            at++;
+        if (!t->calls[k] || at == most)
+            continue;
+        if (at == n)
+            out[n++] = (struct device_kernel){.name = name};
+        out[at].calls += t->calls[k];
+        out[at].seconds += t->seconds[k];
+    }
+    if (t) {
+        memset(t->seconds, 0, sizeof t->seconds);
+        memset(t->calls, 0, sizeof t->calls);
+    }
+    qsort(out, n, sizeof *out, by_seconds);
+    return n;
+}

@@ -1,0 +1,218 @@
+/* Cutting a plan into the parts that different devices run. */
+#include "device/plan.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+struct op_io plan_io(const struct op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+        return (struct op_io){.out = op->embed.out};
+    case OP_QKV:
+        return (struct op_io){.in = op->qkv.in, .out = op->qkv.out};
+    case OP_LATENT:
+        return (struct op_io){.in = op->latent.in, .out = op->latent.out};
+    case OP_ATTN:
+        return (struct op_io){.in = op->attn.in, .out = op->attn.out};
+    case OP_HEADS:
+        return (struct op_io){.in = op->heads.in, .out = op->heads.out};
+    case OP_OUT:
+        return (struct op_io){op->out.in, op->out.tail.residual, op->out.tail.out};
+    case OP_FFN:
+        return (struct op_io){op->ffn.in, op->ffn.tail.residual, op->ffn.tail.out};
+    case OP_MOE:
+        return (struct op_io){op->moe.in, op->moe.tail.residual, op->moe.tail.out};
+    case OP_LOGITS:
+        return (struct op_io){.in = op->logits.in};
+    }
+    return (struct op_io){0};
+}
+
+uint32_t plan_kv_layer(const struct op *op)
+{
+    return op->kind == OP_QKV      ? op->qkv.layer
+           : op->kind == OP_LATENT ? op->latent.layer
+           : op->kind == OP_ATTN   ? op->attn.layer
+                                   : UINT32_MAX;
+}
+
+/* ---- every weight of an operation ---- */
+
+struct visitor {
+    void (*visit)(void *arg, weight_id *id);
+    void *arg;
+};
+
+static void visit_id(const struct visitor *v, weight_id *id)
+{
+    if (*id)
+        v->visit(v->arg, id);
+}
+
+static void visit_linear(const struct visitor *v, struct linear *l)
+{
+    visit_id(v, &l->weight);
+    visit_id(v, &l->bias);
+}
+
+static void visit_norm(const struct visitor *v, struct norm *n)
+{
+    visit_id(v, &n->weight);
+    visit_id(v, &n->bias);
+}
+
+static void visit_tail(const struct visitor *v, struct tail *t)
+{
+    visit_norm(v, &t->post);
+    visit_norm(v, &t->after);
+}
+
+static void visit_qkv(const struct visitor *v, struct op_qkv *o)
+{
+    visit_norm(v, &o->norm);
+    visit_linear(v, &o->q);
+    visit_linear(v, &o->k);
+    visit_linear(v, &o->v);
+    visit_norm(v, &o->q_norm);
+    visit_norm(v, &o->k_norm);
+    visit_id(v, &o->rope.freqs);
+}
+
+static void visit_latent(const struct visitor *v, struct op_latent *o)
+{
+    visit_norm(v, &o->norm);
+    visit_norm(v, &o->q_norm);
+    visit_norm(v, &o->kv_norm);
+    visit_linear(v, &o->q_a);
+    visit_linear(v, &o->q_b);
+    visit_linear(v, &o->kv_a);
+    visit_id(v, &o->k_b);
+    visit_id(v, &o->rope.freqs);
+}
+
+static void visit_moe(const struct visitor *v, struct op_moe *o)
+{
+    struct linear *const all[] = {&o->router,      &o->gate,      &o->up,         &o->down,
+                                  &o->shared_gate, &o->shared_up, &o->shared_down};
+    visit_norm(v, &o->norm);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        visit_linear(v, all[i]);
+    visit_id(v, &o->select_bias);
+    visit_id(v, &o->shared_router);
+    visit_tail(v, &o->tail);
+}
+
+void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), void *arg)
+{
+    const struct visitor v = {visit, arg};
+    switch (op->kind) {
+    case OP_EMBED:
+        visit_id(&v, &op->embed.table);
+        visit_id(&v, &op->embed.positions);
+        visit_id(&v, &op->embed.types);
+        visit_norm(&v, &op->embed.norm);
+        break;
+    case OP_QKV:
+        visit_qkv(&v, &op->qkv);
+        break;
+    case OP_LATENT:
+        visit_latent(&v, &op->latent);
+        break;
+    case OP_ATTN:
+        visit_id(&v, &op->attn.sinks);
+        break;
+    case OP_HEADS:
+        visit_id(&v, &op->heads.weight);
+        break;
+    case OP_OUT:
+        visit_norm(&v, &op->out.norm);
+        visit_linear(&v, &op->out.linear);
+        visit_tail(&v, &op->out.tail);
+        break;
+    case OP_FFN:
+        visit_norm(&v, &op->ffn.norm);
+        visit_linear(&v, &op->ffn.gate);
+        visit_linear(&v, &op->ffn.up);
+        visit_linear(&v, &op->ffn.down);
+        visit_tail(&v, &op->ffn.tail);
+        break;
+    case OP_MOE:
+        visit_moe(&v, &op->moe);
+        break;
+    case OP_LOGITS:
+        visit_norm(&v, &op->logits.norm);
+        visit_linear(&v, &op->logits.head);
+        break;
+    }
+}
+
+/* ---- the cut ---- */
+
+struct renumber {
+    const struct weights *from;
+    struct weights *to;
+    weight_id *number; /* (from.count): the number in `to`; 0 = not there yet */
+    bool failed;
+};
+
+static void renumber_weight(void *arg, weight_id *id)
+{
+    struct renumber *r = arg;
+    if (!r->number[*id])
+        r->number[*id] = weights_add(r->to, &r->from->all[*id]);
+    *id = r->number[*id];
+    r->failed |= !*id;
+}
+
+/* The layer's place in its group of the part: those that are there count up in order. */
+static void cut_kv(const struct plan *p, struct plan *part, uint32_t layer)
+{
+    if (layer == UINT32_MAX || part->kv[layer].group != UINT32_MAX)
+        return;
+    uint32_t group = p->kv[layer].group;
+    part->kv[layer] = (struct kv_place){.group = group, .index = part->group[group].layers++};
+}
+
+int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, struct plan *part,
+             struct weights *own, struct err *e)
+{
+    struct renumber r = {w, own, mem_zalloc(w->count, sizeof *r.number), false};
+    *part = (struct plan){
+        .width = p->width, .buffers = p->buffers, .layers = p->layers, .groups = p->groups, .part = true};
+    *own = (struct weights){0};
+    memcpy(part->group, p->group, sizeof part->group);
+    part->out_width = p->out_width;
+    part->kv = arena_alloc(&part->arena, p->layers ? p->layers : 1, sizeof *part->kv);
+    if (!r.number || !part->kv) {
+        mem_free(r.number);
+        return err_memory(e, "a part of the plan", w->count * sizeof *r.number);
+    }
+    for (uint32_t g = 0; g < part->groups; g++)
+        part->group[g].layers = 0;
+    for (uint32_t i = 0; i < p->layers; i++)
+        part->kv[i].group = UINT32_MAX;
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (p->ops[i].device != device)
+            continue;
+        struct op *op = plan_add(part, p->ops[i].kind, p->ops[i].layer);
+        *op = p->ops[i];
+        plan_each_weight(op, renumber_weight, &r);
+        cut_kv(p, part, plan_kv_layer(op));
+    }
+    mem_free(r.number);
+    return part->failed || r.failed ? err_memory(e, "a part of the plan", p->count * sizeof *p->ops) : 0;
+}
+
+uint64_t weights_bytes(const struct weights *w)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < w->count; i++) {
+        size_t row = 0;
+        dtype_row_bytes(w->all[i].type, w->all[i].cols, &row);
+        bytes += (uint64_t)row * w->all[i].rows * w->all[i].count;
+    }
+    return bytes;
+}

@@ -1,0 +1,73 @@
+#include "device/place.h"
+
+/* What the driver and its graphs take beside our own allocations. */
+#define PLACE_SPARE ((uint64_t)192 << 20)
+
+static uint32_t place_layers(const struct plan *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->ops[i].layer != UINT32_MAX && p->ops[i].layer >= n)
+            n = p->ops[i].layer + 1;
+    return n;
+}
+
+/* The last n of all layers, and what follows them, on the main device; what comes before the first layer goes with it. */
+static void place_last(struct plan *p, uint32_t n, uint32_t all, bool experts_on_rest)
+{
+    bool begun = false;
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct op *op = &p->ops[i];
+        begun |= op->layer != UINT32_MAX;
+        uint32_t layer = op->layer != UINT32_MAX ? op->layer : begun ? all : 0;
+        op->device = !n || layer < all - n || (experts_on_rest && op->kind == OP_MOE);
+    }
+}
+
+/* What the main device's part would take. */
+static int place_need(const struct place_request *r, struct device_memory *m, struct err *e)
+{
+    struct plan part;
+    struct weights own;
+    int failed = plan_cut(r->plan, r->weights, 0, &part, &own, e) ||
+                 r->main->ops->need(r->main, &part, &own, &r->shape, m, e);
+    plan_free(&part);
+    weights_free(&own);
+    return failed ? -1 : 0;
+}
+
+static bool place_fits(const struct device_memory *m, uint64_t limit)
+{
+    uint64_t room = m->free > PLACE_SPARE ? m->free - PLACE_SPARE : 0;
+    room = limit && limit < room ? limit : room;
+    return m->weights + m->kv + m->scratch <= room;
+}
+
+/* The most layers that fit; what n layers need only grows with n. */
+static int place_most(const struct place_request *r, struct placement *out, struct err *e)
+{
+    uint32_t fit = 0, over = out->of + 1;
+    for (uint32_t n = out->of; fit + 1 < over; n = fit + (over - fit) / 2) {
+        struct device_memory m;
+        place_last(r->plan, n, out->of, r->experts_on_rest);
+        if (place_need(r, &m, e))
+            return -1;
+        if (n == out->of)
+            out->whole = m;
+        *(place_fits(&m, r->memory) ? &fit : &over) = n;
+    }
+    out->layers = fit;
+    return 0;
+}
+
+int place_plan(const struct place_request *r, struct placement *out, struct err *e)
+{
+    *out = (struct placement){.of = place_layers(r->plan)};
+    out->layers = r->how == PLACE_SOME && r->layers < out->of ? r->layers : out->of;
+    if (r->how == PLACE_FIT && place_most(r, out, e))
+        return -1;
+    place_last(r->plan, out->layers, out->of, r->experts_on_rest);
+    for (uint32_t i = 0; i < r->plan->count; i++)
+        *(r->plan->ops[i].device ? &out->rest : &out->main) += 1;
+    return out->main ? place_need(r, &out->need, e) : 0;
+}

@@ -1,0 +1,33 @@
+/* Where the operations of a plan run when a model may be too large for one device: the last layers and the head on
+ * the main one, as many as fit by what the device itself says it needs, and the rest on the CPU. */
+#pragma once
+
+#include "device/device.h"
+
+enum place_how {
+    PLACE_FIT,  /* as many layers as fit */
+    PLACE_ALL,  /* all of them, or it fails */
+    PLACE_SOME, /* so many */
+};
+
+struct place_request {
+    struct plan *plan;
+    const struct weights *weights;
+    struct device *main;
+    struct device_shape shape;
+    enum place_how how;
+    uint32_t layers;      /* PLACE_SOME */
+    bool experts_on_rest; /* operations with experts are not for the main device */
+    uint64_t memory;      /* bytes that the main device may give; 0 = what is free */
+};
+
+/* What came of it. */
+struct placement {
+    uint32_t layers, of;       /* whole layers on the main device (but for experts), and how many there are */
+    uint32_t main, rest;       /* operations */
+    struct device_memory need; /* of the main device's part */
+    struct device_memory whole; /* with PLACE_FIT: of all of it */
+};
+
+/* Sets `device` of every operation of the plan. */
+int place_plan(const struct place_request *r, struct placement *out, struct err *e);

@@ -1,0 +1,32 @@
+/* quern doctor MODEL: whether a model fits here and where its layers would lie, whether the GPU computes its weights as the
+ * CPU does, and whether whole prompts come out the same, single and batched. */
+#pragma once
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "tool/args.h"
+
+/* How two devices agree over some steps. */
+struct agreement {
+    uint32_t rows, same;  /* results compared; those with the same best token */
+    uint32_t near;        /* others whose two best are within 0.02 */
+    double largest, size; /* difference of two numbers; the largest number there is */
+};
+
+struct doctor_model {
+    char where[1024];  /* lines: what lies on which device */
+    bool fits, on_gpu; /* loaded; with a GPU in it */
+    struct err why;    /* why not */
+    uint32_t layers, of, ctx;
+    uint64_t weights, kv_per_token, memory, available; /* bytes; memory and available: of the machine */
+    uint64_t gpu_need, gpu_free;                       /* of all of it, where a GPU was asked */
+    bool compared;
+    struct agreement single, batched;
+    double load_seconds;
+};
+
+/* An error is one of the model's file or of the command line; what the doctor finds out is in `out`. */
+int doctor_examine(const struct args *a, const char *model, bool gpu, struct doctor_model *out,
+                   struct err *e);
+void doctor_model_text(const struct doctor_model *m, struct buf *out);
+void doctor_model_json(const struct doctor_model *m, struct json *j);

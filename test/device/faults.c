@@ -1,0 +1,424 @@
+/* What the GPU's host code says and does when something is wrong: a driver that is missing, too old or without a card, a
+ * card that is too old, memory that does not suffice, sizes that do not fit, a card that is lost. Nothing is lost of ours.
+ * The driver is gpu/fake_cuda.c; what needs kernels in the program is skipped where there are none. */
+#include "test.h"
+
+#include "base/dtype.h"
+#include "base/mem.h"
+#include "device/cuda/gpu.h"
+#include "device/place.h"
+#include "device/split.h"
+#include "gpu/fake_cuda.h"
+#include "quern_gpu.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct fake_cuda *fake;
+
+static void reset(void)
+{
+    *fake =
+        (struct fake_cuda){.version = 13000, .cards = 1, .major = 9, .minor = 0, .memory = (size_t)1 << 30};
+    driver_set_library(FAKE_CUDA);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    void *lib = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_GLOBAL);
+    fake = lib ? dlsym(lib, "fake_cuda_state") : NULL;
+    return fake ? 0 : -1;
+}
+
+static void need_kernels(void)
+{
+    if (!gpu_blob(0)) {
+        print_message("skipped: this build has no CUDA kernels\n");
+        skip();
+    }
+}
+
+/* Opening fails with this code, and a sentence that has this in it. */
+static void refused(const char *spec, const char *says)
+{
+    struct err e = {0};
+    struct device *d = NULL;
+    assert_int_equal(device_open(&d, spec, &(struct device_options){0}, &e), -1);
+    assert_null(d);
+    if (!strstr(e.text, says))
+        fail_msg("'%s' says nothing of '%s'", e.text, says);
+    assert_true(e.code == ERR_RESOURCE || e.code == ERR_USAGE);
+}
+
+static void drivers_and_cards(void **state)
+{
+    (void)state;
+    reset();
+    fake->version = 11080;
+    refused("cuda", "the NVIDIA driver is too old: it speaks CUDA 11.8, at least 12.4 is needed");
+    reset();
+    fake->cards = 0;
+    refused("cuda", "no GPU: the NVIDIA driver is there, but it sees no card");
+    reset();
+    fake->major = 7;
+    fake->minor = 5;
+    refused("cuda", "Fake Card is too old: compute capability 7.5, at least 8.0 is needed");
+    reset();
+    refused("cuda:3", "there is no cuda:3: this machine has 1 card (cuda:0 to cuda:0)");
+    refused("gpu", "there is no device 'gpu'");
+    driver_set_library("libcuda-that-is-not-there.so.1");
+    refused("cuda", "no NVIDIA driver");
+    reset();
+    if (!gpu_blob(0))
+        refused("cuda", "this build has no CUDA kernels");
+    else {
+        fake->module_result = CU_NO_BINARY;
+        refused("cuda", "this build has no kernels for Fake Card (compute capability 9.0)");
+    }
+}
+
+/* ---- a small plan ---- */
+
+enum { WIDTH = 64, VOCAB = 96, ROWS = 8 };
+
+struct fixture {
+    struct plan p;
+    struct weights w;
+    float *storage;
+    struct kv_config kv;
+};
+
+static weight_id matrix(struct fixture *f, uint32_t rows, uint32_t cols)
+{
+    struct weight one = {.name = "m", .type = DTYPE_F32, .rows = rows, .cols = cols, .count = 1};
+    one.data = (const uint8_t *)f->storage;
+    one.row_bytes = cols * sizeof(float);
+    one.each_bytes = rows * one.row_bytes;
+    return weights_add(&f->w, &one);
+}
+
+static void build(struct fixture *f)
+{
+    *f = (struct fixture){.storage = calloc(VOCAB * WIDTH, sizeof(float))};
+    for (uint32_t i = 0; i < VOCAB * WIDTH; i++)
+        f->storage[i] = 0.01f * (float)(i % 13) - 0.05f;
+    struct operand x = plan_buffer(&f->p, WIDTH), q = plan_buffer(&f->p, WIDTH),
+                   a = plan_buffer(&f->p, WIDTH);
+    plan_add(&f->p, OP_EMBED, UINT32_MAX)->embed =
+        (struct op_embed){.table = matrix(f, VOCAB, WIDTH), .scale = 1, .out = x};
+    for (uint32_t l = 0; l < 3; l++) {
+        plan_kv(&f->p, l, (struct kv_group){.kv_heads = 1, .k_dim = WIDTH, .v_dim = WIDTH});
+        plan_add(&f->p, OP_QKV, l)->qkv = (struct op_qkv){.in = x,
+                                                          .q = {.weight = matrix(f, WIDTH, WIDTH)},
+                                                          .k = {.weight = matrix(f, WIDTH, WIDTH)},
+                                                          .v = {.weight = matrix(f, WIDTH, WIDTH)},
+                                                          .heads = 1,
+                                                          .kv_heads = 1,
+                                                          .k_dim = WIDTH,
+                                                          .v_dim = WIDTH,
+                                                          .layer = l,
+                                                          .out = q};
+        plan_add(&f->p, OP_ATTN, l)->attn = (struct op_attn){.in = q,
+                                                             .out = a,
+                                                             .heads = 1,
+                                                             .kv_heads = 1,
+                                                             .k_dim = WIDTH,
+                                                             .v_dim = WIDTH,
+                                                             .layer = l,
+                                                             .scale = 1,
+                                                             .causal = true};
+        plan_add(&f->p, OP_OUT, l)->out = (struct op_out){.in = a,
+                                                          .linear = {.weight = matrix(f, WIDTH, WIDTH)},
+                                                          .tail = {.scale = 1, .residual = x, .out = x}};
+    }
+    plan_add(&f->p, OP_LOGITS, UINT32_MAX)->logits =
+        (struct op_logits){.in = x, .head = {.weight = matrix(f, VOCAB, WIDTH)}, .scale = 1};
+    f->p.out_width = VOCAB;
+    f->kv = (struct kv_config){.type = DTYPE_F16, .page_tokens = 32, .pages = {5}};
+}
+
+static void drop(struct fixture *f)
+{
+    plan_free(&f->p);
+    weights_free(&f->w);
+    free(f->storage);
+}
+
+static int fill(struct device *d, struct fixture *f, struct err *e)
+{
+    return d->ops->load(d, &f->w, NULL, NULL, e) || d->ops->prepare(d, &f->p, &f->kv, ROWS, 2, ROWS, e) ? -1
+                                                                                                        : 0;
+}
+
+static int step(struct device *d, struct fixture *f, uint32_t rows, const struct step_pick *pick,
+                struct err *e)
+{
+    int32_t ids[64] = {0}, pos[64], out[64];
+    for (uint32_t i = 0; i < rows; i++)
+        pos[i] = out[i] = (int32_t)i;
+    const int32_t table[4] = {1, 2, 3, 4};
+    const struct step_seq seq = {.rows = rows, .length = rows};
+    const struct step s = {.rows = rows,
+                           .seqs = 1,
+                           .outs = rows,
+                           .ids = ids,
+                           .pos = pos,
+                           .seq = &seq,
+                           .tables = table,
+                           .table_width = 4,
+                           .out = out,
+                           .pick = pick};
+    return d->ops->run(d, &f->p, &s, e);
+}
+
+static struct device *open_card(const struct device_options *o)
+{
+    struct err e = {0};
+    struct device *d;
+    if (device_open(&d, "cuda", o, &e))
+        fail_msg("%s", e.text);
+    return d;
+}
+
+static void all_given_back(void)
+{
+    assert_int_equal(fake->used, 0);
+    assert_int_equal(fake->allocations, 0);
+    assert_int_equal(fake->pinned, 0);
+}
+
+/* ---- memory ---- */
+
+static void memory_runs_out(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    need_kernels();
+    build(&f);
+    reset();
+    fake->memory = 16 << 10; /* less than the weights */
+    struct device *d = open_card(&(struct device_options){.no_parity = true});
+    assert_int_equal(fill(d, &f, &e), -1);
+    assert_int_equal(e.code, ERR_RESOURCE);
+    assert_non_null(strstr(e.text, "the pool of weights needs 0.0 MB of GPU memory, 0.0 MB are free"));
+    d->ops->close(d);
+    all_given_back();
+    reset();
+    e = (struct err){0};
+    d = open_card(&(struct device_options){.no_parity = true, .memory = 1 << 20});
+    assert_int_equal(fill(d, &f, &e), -1); /* within our own limit, too */
+    assert_int_equal(e.code, ERR_RESOURCE);
+    assert_non_null(strstr(e.text, "within the limit"));
+    d->ops->close(d);
+    all_given_back();
+    /* every allocation on the card fails once: it is said, and nothing is lost */
+    for (size_t room = 1 << 20;; room += 4 << 20) {
+        reset();
+        e = (struct err){0};
+        fake->memory = room;
+        d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
+        int failed = fill(d, &f, &e);
+        assert_int_equal(failed ? e.code : ERR_RESOURCE, ERR_RESOURCE);
+        d->ops->close(d);
+        all_given_back();
+        if (!failed)
+            break;
+    }
+    drop(&f);
+}
+
+/* What a device says that it needs is what it takes. */
+static void needs_are_what_is_taken(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct device_memory need, took;
+    need_kernels();
+    build(&f);
+    reset();
+    struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
+    const struct device_shape shape = {&f.kv, ROWS, 2, ROWS};
+    assert_int_equal(d->ops->need(d, &f.p, &f.w, &shape, &need, &e), 0);
+    size_t before = fake->used;
+    assert_int_equal(fill(d, &f, &e), 0);
+    d->ops->memory(d, &took);
+    assert_int_equal(need.weights, took.weights);
+    assert_int_equal(need.kv, took.kv);
+    assert_true(need.scratch >=
+                took.scratch - before); /* what every card takes when it is opened is not asked for */
+    assert_int_equal(fake->used, took.weights + took.kv + took.scratch);
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
+/* A card that holds a part of it: the rest goes to the CPU, and the two run together. */
+static void a_part_on_the_card(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct placement p;
+    struct device *gpu, *cpu, *d;
+    need_kernels();
+    build(&f);
+    reset();
+    const struct device_options o = {.no_parity = true, .threads = 1};
+    gpu = open_card(&o);
+    struct place_request r = {.plan = &f.p,
+                              .weights = &f.w,
+                              .main = gpu,
+                              .shape = {&f.kv, ROWS, 2, ROWS},
+                              .how = PLACE_SOME,
+                              .layers = 2};
+    assert_int_equal(place_plan(&r, &p, &e), 0);
+    assert_int_equal(p.layers, 2);
+    assert_int_equal(p.main, 7);
+    assert_int_equal(cpu_open(&cpu, &o, &e), 0);
+    assert_int_equal(split_open(&d, gpu, cpu, &e), 0);
+    if (fill(d, &f, &e))
+        fail_msg("%s", e.text);
+    assert_non_null(d->ops->picks);
+    assert_true(d->ops->ahead);
+    for (int i = 0; i < 4; i++) /* launches, then a graph */
+        if (step(d, &f, 1, NULL, &e) || !d->ops->results(d, &e))
+            fail_msg("%s", e.text);
+    assert_true(fake->graphs > 0);
+    const struct step_pick pick[2] = {{.on = true, .top_p = 1, .repeat = 1}, {.on = false}};
+    assert_int_equal(step(d, &f, 2, pick, &e), 0);
+    assert_non_null(d->ops->picks(d, &e));
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
+/* ---- a step ---- */
+
+static void wrong_sizes(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    need_kernels();
+    build(&f);
+    reset();
+    struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
+    assert_int_equal(fill(d, &f, &e), 0);
+    assert_int_equal(step(d, &f, ROWS + 1, NULL, &e), -1);
+    assert_string_equal(e.text,
+                        "a step of 9 rows, 1 sequences and 9 results: at most 8, 2 and 8 were prepared");
+    e = (struct err){0};
+    int launches = fake->launches;
+    assert_int_equal(step(d, &f, 1, NULL, &e), 0); /* the next one works */
+    assert_true(fake->launches > launches);
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
+/* After a sticky fault every call says so, and the code is that of a lost device. */
+static void a_card_is_lost(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    need_kernels();
+    build(&f);
+    reset();
+    struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
+    assert_int_equal(fill(d, &f, &e), 0);
+    assert_int_equal(step(d, &f, 1, NULL, &e), 0);
+    fake->sync_result = CU_ILLEGAL_ADDRESS;
+    assert_null(d->ops->results(d, &e));
+    assert_int_equal(e.code, ERR_DEVICE);
+    assert_non_null(
+        strstr(e.text, "device lost: cuda:0 failed while running kernels (CUDA_ERROR_ILLEGAL_ADDRESS"));
+    fake->sync_result = CU_OK; /* whatever the driver says later */
+    for (int i = 0; i < 3; i++) {
+        e = (struct err){0};
+        assert_int_equal(step(d, &f, 1, NULL, &e), -1);
+        assert_int_equal(e.code, ERR_DEVICE);
+        assert_non_null(strstr(e.text, "device lost"));
+    }
+    e = (struct err){0};
+    assert_null(d->ops->results(d, &e));
+    assert_int_equal(e.code, ERR_DEVICE);
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
+/* A card that computes nonsense (this one computes nothing) is refused at load. */
+static void parity_refuses(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    need_kernels();
+    build(&f);
+    reset();
+    struct device *d = open_card(&(struct device_options){.threads = 1});
+    assert_int_equal(fill(d, &f, &e), -1);
+    assert_int_equal(e.code, ERR_DEVICE);
+    assert_non_null(strstr(e.text, "the GPU does not compute m (F32, 96 x 64) as the CPU does"));
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
+/* ---- the public header ---- */
+
+static void public_calls(void **state)
+{
+    (void)state;
+    char why[200];
+    float bytes[32 * 4] = {0};
+    struct quern_gpu_buf x, y;
+    need_kernels();
+    reset();
+    fake->major = 7;
+    assert_null(quern_gpu_open(0, 8, 64, why, sizeof why));
+    assert_non_null(strstr(why, "too old"));
+    reset();
+    struct quern_gpu *g = quern_gpu_open(0, 8, 64, why, sizeof why);
+    assert_non_null(g);
+    assert_int_equal(quern_gpu_find(g, "blk.0"), -1);
+    assert_string_equal(quern_gpu_error(g), "no weight 'blk.0' is loaded");
+    assert_int_equal(quern_gpu_load(g, "w", "F32", 4, 32, bytes, sizeof bytes, 0), 1);
+    assert_int_equal(quern_gpu_load(g, "v", "F32", 4, 32, bytes, sizeof bytes - 4, 0), -1);
+    assert_non_null(strstr(quern_gpu_error(g), "v has 508 bytes, 4 rows of 128 = 512 were expected"));
+    assert_int_equal(quern_gpu_load(g, "v", "IQ1_S", 4, 256, bytes, sizeof bytes, 0), -1);
+    assert_int_equal(quern_gpu_new(g, 31, &x), 0);
+    assert_int_equal(quern_gpu_new(g, 4, &y), 0);
+    int launches = fake->launches;
+    assert_int_equal(quern_gpu_gemm(g, 1, x, 1, y, NULL), -1);
+    assert_non_null(strstr(quern_gpu_error(g), "31"));
+    assert_int_equal(quern_gpu_gemm(g, 9, x, 1, y, NULL), -1);
+    assert_int_equal(fake->launches, launches); /* checked before anything is launched */
+    struct quern_gpu_buf big;
+    assert_int_equal(quern_gpu_new(g, (uint64_t)1 << 30, &big), -1);
+    assert_non_null(strstr(quern_gpu_error(g), "MB are free"));
+    quern_gpu_delete(g, &x);
+    quern_gpu_delete(g, &y);
+    quern_gpu_close(g);
+    all_given_back();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drivers_and_cards),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(needs_are_what_is_taken),
+        cmocka_unit_test(a_part_on_the_card),
+        cmocka_unit_test(wrong_sizes),
+        cmocka_unit_test(a_card_is_lost),
+        cmocka_unit_test(parity_refuses),
+        cmocka_unit_test(public_calls),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

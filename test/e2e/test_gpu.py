@@ -1,0 +1,117 @@
+"""What the command line says of GPUs: options, placement, doctor, the kernel tables. There need not be one: a driver that
+computes nothing stands in for it, so these are not about numbers."""
+import json
+import shutil
+
+import pytest
+
+from conftest import ROOT
+
+TINY = ROOT / "test/data/arch/llama"
+MOE = ROOT / "test/data/arch/qwen3-moe"
+
+
+@pytest.fixture(scope="module")
+def fake(binary, quern, tmp_path_factory):
+    """The environment in which libcuda.so.1 is the driver that computes nothing."""
+    library = binary.parent / "test/libfake_cuda.so"
+    if not library.is_file():
+        pytest.skip("the tests' CUDA driver is not built")
+    folder = tmp_path_factory.mktemp("driver")
+    shutil.copy(library, folder / "libcuda.so.1")
+    env = {"LD_LIBRARY_PATH": str(folder)}
+    if "no CUDA kernels" in quern("doctor", "--device", "cuda", env=env).err:
+        pytest.skip("this build has no CUDA kernels")
+    return env
+
+
+@pytest.mark.parametrize("args,phrase", [
+    (["--gpu-layers", "many"], "--gpu-layers is a number, all or auto, not 'many'"),
+    (["--gpu-layers", "-1"], "--gpu-layers is a number, all or auto"),
+    (["--gpu-memory", "lots"], "--gpu-memory is a size, as 8G or 500M, not 'lots'"),
+    (["--gpu-memory", "0"], "--gpu-memory is a size"),
+    (["--device", "tpu"], "there is no device 'tpu'"),
+])
+def test_options_that_are_wrong(quern, args, phrase):
+    done = quern("bench", TINY, *args)
+    assert done.code == 64 and phrase in done.err
+
+
+def test_no_layers_on_the_gpu_is_the_cpu(quern):
+    rows = quern("bench", TINY, "--gpu-layers", "0", "-p", "8", "-n", "4", "-r", "1", "--json").json()
+    assert {r["device"] for r in rows} == {"cpu"}
+
+
+def where(quern, fake, *args, model=TINY):
+    done = quern("bench", model, "--device", "cuda", "--no-parity", "-p", "8", "-n", "4", "-r", "1", *args, env=fake)
+    assert done.code == 0, done.err
+    return [line.removeprefix("quern: ") for line in done.err.splitlines()]
+
+
+def test_the_load_line_says_what_lies_where(quern, fake):
+    whole = where(quern, fake)
+    assert len(whole) == 1 and whole[0].startswith("cuda:0 (Fake Card): embeddings, layers 0-1, head; weights ")
+    split = where(quern, fake, "--gpu-layers", "1")
+    assert split[0].startswith("cuda:0 (Fake Card): layers 1, head; weights ")
+    assert split[1].startswith("cpu (") and "): embeddings, layers 0; weights " in split[1]
+    assert where(quern, fake, "--gpu-layers", "all")[0] == where(quern, fake, "--gpu-layers", "auto")[0] == whole[0]
+
+
+def test_experts_stay_on_the_cpu(quern, fake):
+    lines = where(quern, fake, "--cpu-moe", model=MOE)
+    assert "attention of layers 0" in lines[0] and "experts" not in lines[0]
+    assert "): experts of layers 0" in lines[1] and "attention" not in lines[1]
+
+
+def test_memory_that_does_not_suffice(quern, fake):
+    done = quern("bench", TINY, "--device", "cuda", "--no-parity", "--gpu-memory", "100K", env=fake)
+    assert done.code == 75 and "not one layer fits: the model needs " in done.err and "GB are free" in done.err
+    # where nobody names a device, the CPU does it
+    done = quern("bench", TINY, "--no-parity", "--gpu-memory", "100K", "-p", "8", "-n", "4", "-r", "1", "--json", env=fake)
+    assert "the GPU is not used: not one layer fits" in done.err
+    assert {r["device"] for r in done.json()} == {"cpu"}
+
+
+def test_a_card_that_computes_nonsense_is_refused(quern, fake):
+    done = quern("bench", TINY, "--device", "cuda", env=fake)
+    assert done.code == 70 and "the GPU does not compute " in done.err and "--no-parity" in done.err
+
+
+def test_doctor(quern):
+    found = quern("doctor", "--json").json()
+    assert found["cpu"]["cores"] >= 1 and found["cpu"]["read_gb_s"] > 0 and found["model"] is None
+    assert found["cuda"] or found["no_gpu"]
+    text = quern("doctor", TINY, "--device", "cpu")
+    assert text.code == 0 and text.out.startswith("cpu ") and "\nmodel   fits: weights " in text.out
+    model = quern("doctor", TINY, "--device", "cpu", "--json").json()["model"]
+    assert model["fits"] and not model["gpu"] and "layers 0-1" in model["where"]
+    assert quern("doctor", "nowhere.gguf").code == 65
+    assert quern("doctor", "--device", "tpu").code == 64
+
+
+def test_doctor_sees_the_card(quern, fake):
+    found = quern("doctor", "--device", "cuda", "--json", env=fake).json()
+    card = found["cuda"][0]
+    assert card["name"] == "Fake Card" and card["capability"] == 9.0 and card["memory"] == 1 << 30
+    assert {p["kernel"] for p in card["products"]} and all(p["why"] for p in card["products"])
+    refused = quern("doctor", TINY, "--device", "cuda", env=fake)
+    assert refused.code == 0 and "is not loaded: the GPU does not compute " in refused.out
+
+
+def test_kernel_tables(quern, tmp_path):
+    rows = quern("bench", "--kernels", "--device", "cpu", "--type", "Q8_0", "--threads", "1", "--json").json()
+    assert {r["type"] for r in rows} == {"Q8_0"} and {r["m"] for r in rows} >= {1, 8}
+    for r in rows:
+        assert r["us"] > 0 and r["gb_s"] > 0 and r["gop_s"] > 0 and r["share"] > 0 and r["limit"]
+    assert quern("bench", "--kernels", "--type", "Q9").code == 64
+
+
+def test_profile_in_three_levels(quern, tmp_path, fake, smollm2):
+    file = tmp_path / "profile.json"
+    asked = ["run", smollm2, "hello", "--raw", "-n", "4", "--ctx", "256", "--ignore-eos", "--device", "cuda", "--no-parity"]
+    done = quern(*asked, "--profile-json", file, env=fake)
+    assert done.code == 0, done.err
+    assert "are launch overhead and waiting" in quern(*asked, "--profile", env=fake).err
+    for phase in json.loads(file.read_text()):
+        assert phase["launches"] > 0 and phase["overhead_seconds"] > 0
+        assert {o["level"] for o in phase["operations"]} >= {"macro", "midi"} and phase["kernels"]

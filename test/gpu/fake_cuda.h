@@ -1,0 +1,13 @@
+/* A CUDA driver that computes nothing, for the error paths: memory is the host's, launches do nothing, and the test says
+ * what the card is and what goes wrong. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct fake_cuda {
+    int version, cards, major, minor;
+    size_t memory, used; /* bytes of the card */
+    int launch_result, sync_result, module_result, alloc_result;
+    int launches, graphs, allocations, pinned;
+};

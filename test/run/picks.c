@@ -1,0 +1,216 @@
+/* A device that chooses tokens itself: requests get the text that the host's sampler would have drawn, alone, batched,
+ * with guesses and with penalties; and nobody looks at numbers that stay on the device. The device is the CPU's, with
+ * the plain choice of gpu/oracle.h put in front. */
+#include "test.h"
+
+#include "gpu/oracle.h"
+#include "run/engine.h"
+#include "run/open.h"
+
+enum { CTX = 256, SLOTS = 8, REQUESTS = 48, PROMPT = 24, ANSWER = 24 };
+
+static struct {
+    struct device_ops ops;
+    const struct device_ops *real;
+    struct oracle_token room[4096];
+    int32_t ids[CTX];
+    uint64_t chosen;
+} fake;
+
+/* Chooses at once, and leaves nothing to be read of the numbers that it chose from. */
+static int fake_run(struct device *d, const struct plan *p, const struct step *s, struct err *e)
+{
+    if (fake.real->run(d, p, s, e))
+        return -1;
+    float *numbers = (float *)fake.real->results(d, e);
+    for (uint32_t i = 0; s->pick && i < s->outs; i++) {
+        if (!s->pick[i].on)
+            continue;
+        fake.ids[i] = oracle_pick(numbers + (size_t)i * p->out_width, p->out_width, &s->pick[i], fake.room);
+        for (uint32_t k = 0; k < p->out_width; k++)
+            numbers[(size_t)i * p->out_width + k] = NAN;
+        fake.chosen++;
+    }
+    return 0;
+}
+
+static const int32_t *fake_picks(struct device *d, struct err *e)
+{
+    (void)d;
+    (void)e;
+    return fake.ids;
+}
+
+static struct loaded *open_model(bool picks)
+{
+    struct loaded *l = open_tiny(
+        "llama",
+        &(struct runner_options){
+            .ctx = CTX, .seqs = SLOTS, .outs = 64, .device_options = {.exact = true, .tier = "scalar"}});
+    if (!picks)
+        return l;
+    fake.real = l->runner->device->ops;
+    fake.ops = *fake.real;
+    fake.ops.run = fake_run;
+    fake.ops.picks = fake_picks;
+    fake.ops.ahead = true;
+    fake.chosen = 0;
+    l->runner->device->ops = &fake.ops;
+    return l;
+}
+
+static const struct logit_bias ban[] = {{.id = 7, .bias = -INFINITY}};
+
+static void make_request(struct engine_request *r, int32_t *prompt, uint32_t i)
+{
+    for (uint32_t k = 0; k < PROMPT; k++)
+        prompt[k] = 3 + (int32_t)((i % 3 * 17 + k * k * (i % 5 + 1)) % 60);
+    *r = (struct engine_request){.prompt = prompt, .n = PROMPT, .most = ANSWER, .ignore_eog = true};
+    struct sampler_params *p = &r->sampler;
+    sampler_defaults(p);
+    p->seed = 900 + i;
+    p->temperature = i % 4 == 0 ? 0 : 0.5 + 0.3 * (i % 5);
+    p->top_k = i % 3 == 0 ? 0 : 5 * (i % 7);
+    p->top_p = i % 2 ? 1 : 0.6 + 0.01 * i / 2;
+    p->min_p = i % 5 ? 0 : 0.1;
+    p->repeat_penalty = i % 6 == 1 ? 1.3 : 1;
+    p->presence_penalty = i % 6 == 2 ? 0.7 : 0;
+    p->frequency_penalty = i % 6 == 3 ? 0.4 : 0;
+    p->repeat_last_n = i % 2 ? -1 : 16;
+    if (i % 11 == 5) /* for the host */
+        p->typical_p = 0.9;
+    if (i % 11 == 7) {
+        p->bias = ban;
+        p->biases = 1;
+    }
+    r->logprobs = i % 13 == 3;
+}
+
+struct said {
+    int32_t ids[ANSWER];
+    float logprobs[ANSWER];
+};
+
+static void ask_all(struct loaded *l, uint32_t draft, struct said *out)
+{
+    static int32_t prompt[REQUESTS][PROMPT];
+    struct stream *s[REQUESTS];
+    struct engine *g;
+    struct err e = {0};
+    struct engine_options o = {.slots = SLOTS, .queue = REQUESTS, .draft = draft, .guard = true};
+    if (engine_open(&g, l, &o, &e))
+        fail_msg("%s", e.text);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        struct engine_request r;
+        make_request(&r, prompt[i], i);
+        if (engine_submit(g, &r, &s[i], &e))
+            fail_msg("%s", e.text);
+    }
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        struct stream_news news;
+        size_t n = 0;
+        do {
+            assert_true(stream_look(s[i], -1, &news));
+            assert_true(n + news.count <= ANSWER);
+            memcpy(out[i].ids + n, news.ids, news.count * sizeof *news.ids);
+            if (news.logprobs)
+                memcpy(out[i].logprobs + n, news.logprobs, news.count * sizeof *news.logprobs);
+            n += news.count;
+        } while (!news.done);
+        if (news.err.code)
+            fail_msg("request %u: %s", i, news.err.text);
+        assert_int_equal(n, ANSWER);
+        stream_close(s[i]);
+    }
+    engine_close(g);
+}
+
+static void same_text_from_the_device(void **state)
+{
+    (void)state;
+    static struct said want[REQUESTS], got[REQUESTS];
+    struct loaded *l = open_model(false);
+    ask_all(l, 0, want);
+    loaded_close(l);
+    for (uint32_t draft = 0; draft <= 6; draft += 6) {
+        memset(got, 0, sizeof got);
+        l = open_model(true);
+        ask_all(l, draft, got);
+        loaded_close(l);
+        for (uint32_t i = 0; i < REQUESTS; i++) {
+            assert_memory_equal(got[i].ids, want[i].ids, sizeof got[i].ids);
+            assert_memory_equal(got[i].logprobs, want[i].logprobs, sizeof got[i].logprobs);
+        }
+        assert_true(fake.chosen > REQUESTS * ANSWER / 2);
+    }
+}
+
+/* The plain loop, too; and numbers that are none end it with a sentence. */
+static void alone(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    int32_t prompt[PROMPT];
+    struct engine_request r;
+    for (uint32_t i = 0; i < 12; i++) {
+        struct generation got[2] = {0};
+        static const struct loaded no_text;
+        make_request(&r, prompt, i);
+        for (int picks = 0; picks < 2; picks++) {
+            struct loaded *l = open_model(picks);
+            struct seq *s = seq_open(l->runner, &e);
+            struct generate_options o = {.sampler = r.sampler, .most = ANSWER, .ignore_eog = true};
+            if (generate(s, &no_text, prompt, PROMPT, &o, &got[picks], &e))
+                fail_msg("%s", e.text);
+            seq_close(s);
+            loaded_close(l);
+        }
+        assert_int_equal(got[0].ids.len, ANSWER);
+        assert_memory_equal(got[0].ids.data, got[1].ids.data, ANSWER * sizeof *prompt);
+        generation_free(&got[0]);
+        generation_free(&got[1]);
+    }
+}
+
+static const int32_t *no_picks(struct device *d, struct err *e)
+{
+    (void)d;
+    (void)e;
+    for (uint32_t i = 0; i < CTX; i++)
+        fake.ids[i] = -1;
+    return fake.ids;
+}
+
+static void numbers_that_are_none(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    int32_t prompt[PROMPT];
+    struct engine_request r;
+    struct engine *g;
+    struct stream *s;
+    struct stream_news news;
+    struct loaded *l = open_model(true);
+    fake.ops.picks = no_picks;
+    make_request(&r, prompt, 0);
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.slots = 2}, &e), 0);
+    assert_int_equal(engine_submit(g, &r, &s, &e), 0);
+    do
+        stream_look(s, -1, &news);
+    while (!news.done);
+    assert_int_equal(news.err.code, ERR_DEVICE);
+    assert_string_equal(news.err.text, "the model gave a logit that is not a finite number");
+    stream_close(s);
+    engine_close(g);
+    loaded_close(l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_text_from_the_device),
+        cmocka_unit_test(alone),
+        cmocka_unit_test(numbers_that_are_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
