@@ -382,7 +382,8 @@ uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int3
         if (at == s->len)
             prefix_adopt(t, s, i, RUNNER_PAGE);
     }
-    uint32_t common = 0, i = fresh ? prefix_nearest(t, parent, salt, ids + at, n - at, &common) : 0;
+    uint32_t common = 0,
+             i = fresh && !t->more ? prefix_nearest(t, parent, salt, ids + at, n - at, &common) : 0;
     if (i)
         prefix_adopt(t, s, i, common);
     return s->len;

@@ -284,6 +284,25 @@ static void bounded(void **state)
     assert_int_equal(ask_fresh(&small, 1, NULL), 0);                     /* the oldest is not */
 }
 
+/* Where reading may take no time it says that there is more, and takes no beginning of a page meanwhile. */
+static void budget(void **state)
+{
+    (void)state;
+    struct one o;
+    int32_t ids[PROMPT];
+    each_file(remove_one, NULL);
+    ask_fresh(&usual, 1, NULL);
+    one_open(&o, &usual);
+    prompt_of(ids, 1);
+    prefix_budget(o.t, -1);
+    assert_int_equal(prefix_match(o.t, o.salt, o.s, ids, PROMPT - 1), 0);
+    assert_true(prefix_has_more(o.t));
+    prefix_budget(o.t, 60);
+    assert_int_equal(prefix_match(o.t, o.salt, o.s, ids, PROMPT - 1), PROMPT / PAGE * PAGE);
+    assert_false(prefix_has_more(o.t));
+    one_close(&o);
+}
+
 /* ---- two at once ---- */
 
 static void *ask_many(void *arg)
@@ -359,9 +378,9 @@ static void in_the_engine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(restart),       cmocka_unit_test(other_settings), cmocka_unit_test(damaged),
-        cmocka_unit_test(strangers),     cmocka_unit_test(bounded),        cmocka_unit_test(two_at_once),
-        cmocka_unit_test(in_the_engine),
+        cmocka_unit_test(restart),   cmocka_unit_test(other_settings), cmocka_unit_test(damaged),
+        cmocka_unit_test(strangers), cmocka_unit_test(bounded),        cmocka_unit_test(two_at_once),
+        cmocka_unit_test(budget),    cmocka_unit_test(in_the_engine),
     };
     if (!mkdtemp(folder))
         return 1;
