@@ -46,6 +46,7 @@ struct quern_options {
     const char *chat_template; /* a chat template instead of the model's own */
     uint32_t ctx;              /* tokens of context; 0 = the model's, at most 8,192 */
     int threads;               /* 0 = all cores that this process may use */
+    int deterministic;         /* 1 = (CPU) the same bits whatever runs beside a request: slower */
     int exact;                 /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
     uint32_t streams;          /* requests that run at once; 0 = 1 */
     uint32_t queue;            /* requests that wait; 0 = 4 for each stream */
@@ -53,6 +54,10 @@ struct quern_options {
     const char
         *draft_model; /* a small model with the same vocabulary, which guesses the rest; `draft` 0 = 8 */
     int embed;        /* 1 = for quern_embed only */
+    const char *const *lora; /* adapters: "NAME=PATH[:SCALE]" each, NULL-terminated; NULL = none. CPU only */
+    const char
+        *cache_dir; /* a folder where what prompts have in common is kept across restarts; NULL = none */
+    uint64_t cache_bytes; /* of it at most; 0 = 4 GiB */
 };
 
 /* One of the three says what is asked: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of
@@ -68,6 +73,7 @@ struct quern_request {
     const char *const *stop; /* strings that end the answer, NULL-terminated */
     const char *json_schema; /* the answer is JSON that this schema (its text) accepts */
     const char *grammar;     /* or it is text that this grammar (GBNF) accepts */
+    const char *lora;        /* adapters by name: "NAME[:SCALE]", several with commas between; NULL = none */
     int logprobs;            /* 1 = the natural logarithm of each token's probability, in the news */
     double seconds;          /* it has to be done within so many; 0 = no deadline */
     uint64_t salt;           /* requests share what they have in common only with those of the same salt */

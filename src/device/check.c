@@ -84,12 +84,40 @@ static int check_vector(struct check *c, weight_id id, uint64_t n, uint32_t coun
     return 0;
 }
 
+/* The pairs of a slot, for a product of (rows, cols); `table`: for one that looks rows up. */
+static int check_adapters(struct check *c, uint32_t slot, uint64_t rows, uint64_t cols, uint32_t count,
+                          bool table)
+{
+    const struct plan *p = c->p;
+    if (slot > p->slots || (slot && !p->lora))
+        return check_fail(c, "adapter", "names a slot that the plan does not have");
+    for (uint32_t i = 1; slot && i <= p->adapters; i++) {
+        const struct lora_pair *pair = plan_lora(p, slot, i);
+        if (!pair)
+            continue;
+        if (pair->a >= c->w->count || !pair->b || pair->b >= c->w->count || !isfinite(pair->scale))
+            return check_fail(c, "adapter", "has half a pair");
+        const struct weight *a = &c->w->all[pair->a], *b = &c->w->all[pair->b];
+        uint32_t rank = table ? a->cols : a->rows;
+        if (check_matrix(c, pair->b, b->rows > rank && !table ? rank + 1 : rank, rows, count,
+                         "adapter's B") ||
+            check_matrix(c, pair->a, table ? cols : rank, table ? rank : cols, count, "adapter's A"))
+            return -1;
+        if (b->type != DTYPE_F32 || b->rows > CHECK_K_MOST || (uintptr_t)b->data % sizeof(float) ||
+            b->row_bytes % sizeof(float) || b->each_bytes % sizeof(float))
+            return check_fail(c, "adapter's B", "must be aligned F32 of a rank that can be");
+    }
+    return 0;
+}
+
 static int check_linear(struct check *c, struct linear l, uint64_t rows, uint64_t cols, uint32_t count,
                         const char *what)
 {
     if (check_matrix(c, l.weight, rows, cols, count, what))
         return -1;
-    return l.bias ? check_vector(c, l.bias, rows, count, what) : 0;
+    if (l.bias && check_vector(c, l.bias, rows, count, what))
+        return -1;
+    return check_adapters(c, l.adapter, rows, cols, count, false);
 }
 
 static int check_norm(struct check *c, const struct norm *n, uint64_t width, const char *what)
@@ -177,6 +205,8 @@ static int check_embed(struct check *c, const struct op_embed *o)
     if (check_weight(c, o->table, "table") ||
         check_matrix(c, o->table, check_rows(c, o->table), n, 1, "table"))
         return -1;
+    if (check_adapters(c, o->adapter, n, check_rows(c, o->table), 1, true))
+        return -1;
     if (o->positions && check_matrix(c, o->positions, check_rows(c, o->positions), n, 1, "positions"))
         return -1;
     if (o->types && check_matrix(c, o->types, check_rows(c, o->types), n, 1, "types"))
@@ -224,7 +254,8 @@ static int check_latent(struct check *c, const struct op_latent *o)
     if (o->q_a.weight && check_linear(c, o->q_a, low, k, 1, "q_a"))
         return -1;
     if (check_linear(c, o->q_b, nq, low, 1, "q_b") || check_linear(c, o->kv_a, o->latent + r, k, 1, "kv_a") ||
-        check_matrix(c, o->k_b, o->latent, o->nope, o->heads, "k_b"))
+        check_linear(c, (struct linear){.weight = o->k_b, .adapter = o->k_b_adapter}, o->latent, o->nope,
+                     o->heads, "k_b"))
         return -1;
     if (check_norm(c, &o->norm, k, "norm") || check_norm(c, &o->kv_norm, o->latent, "kv norm") ||
         (o->q_a.weight && check_norm(c, &o->q_norm, low, "q norm")) || check_rope(c, &o->rope, r))
@@ -264,7 +295,9 @@ static int check_heads(struct check *c, const struct op_heads *o)
     if (check_weight(c, o->weight, "weight"))
         return -1;
     const struct weight *m = &c->w->all[o->weight];
-    if (m->count > CHECK_HEADS_MOST || check_matrix(c, o->weight, m->rows, m->cols, m->count, "weight"))
+    if (m->count > CHECK_HEADS_MOST ||
+        check_linear(c, (struct linear){.weight = o->weight, .adapter = o->adapter}, m->rows, m->cols,
+                     m->count, "weight"))
         return check_fail(c, "weight", "has too many heads");
     return check_operand(c, o->in, (uint64_t)m->count * m->cols, "input") ||
                    check_operand(c, o->out, (uint64_t)m->count * m->rows, "output") ||
@@ -340,7 +373,8 @@ static int check_moe(struct check *c, const struct op_moe *o)
         if (o->act == ACT_SWIGLU_OAI && !o->shared_gate.weight)
             return check_fail(c, "shared expert", "has no gate");
     }
-    if (o->shared_router && check_matrix(c, o->shared_router, 1, k, 1, "shared router"))
+    struct linear gate = {.weight = o->shared_router, .adapter = o->shared_router_adapter};
+    if (gate.weight && check_linear(c, gate, 1, k, 1, "shared router"))
         return -1;
     return check_norm(c, &o->norm, k, "norm") || check_operand(c, o->in, k, "input") ||
                    check_tail(c, &o->tail, n)

@@ -15,14 +15,15 @@ struct buf;
 struct pool;
 
 struct device_options {
-    int threads;      /* CPU: 0 = all cores that may be used */
-    bool pin;         /* CPU: every thread stays on one core */
-    int index;        /* CUDA: which card */
-    int activations;  /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
-    bool exact;       /* float activations and F32 KV: the oracle's arithmetic */
-    const char *tier; /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
-    uint64_t memory;  /* CUDA: bytes it may use; 0 = what is free */
-    bool no_parity;   /* CUDA: skip the parity gate */
+    int threads;        /* CPU: 0 = all cores that may be used */
+    bool pin;           /* CPU: every thread stays on one core */
+    int index;          /* CUDA: which card */
+    int activations;    /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
+    bool deterministic; /* CPU: a row's result does not depend on the rows beside it, not by a bit */
+    bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
+    const char *tier;   /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
+    uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
+    bool no_parity;     /* CUDA: skip the parity gate */
 };
 
 /* How KV is kept. Page 0 of every group is trash: padded rows write there, nobody reads it. */
@@ -35,6 +36,15 @@ struct kv_config {
 struct step_seq {
     uint32_t first, rows; /* its rows in the batch, contiguous and in order of position */
     uint32_t length;      /* tokens in KV once this step is done */
+};
+
+enum { ADAPTERS_MIXED = 4 };
+
+/* The adapters of a sequence: `count` of them, each times its scale. What is unused is zero. */
+struct adapter_mix {
+    uint32_t count;
+    uint32_t id[ADAPTERS_MIXED]; /* 1.. of the plan's */
+    float scale[ADAPTERS_MIXED];
 };
 
 enum { PICK_SEEN_MOST = 256 };
@@ -70,7 +80,8 @@ struct step {
      * slot p % page_tokens. Pages wholly before a window may be 0. */
     const int32_t *tables;
     uint32_t table_width;
-    const int32_t *out;           /* (outs): rows whose result is wanted, ascending */
+    const int32_t *out;             /* (outs): rows whose result is wanted, ascending */
+    const struct adapter_mix *lora; /* (seqs), or NULL: no sequence has an adapter */
     const struct step_pick *pick; /* (outs) for a device that has `picks`; NULL: all numbers go to the host */
     /* Operations [from, to) of the plan alone, for a device that shares a plan with another; to 0: all of them. */
     uint32_t from, to;

@@ -35,10 +35,18 @@ struct weights {
 
 typedef uint32_t weight_id; /* index into struct weights; 0 = none */
 
-/* y = W x + b. `adapter` is the slot of LoRA pairs for this product, 0 = none. */
+/* y = W x + b. `adapter` is the slot of low-rank pairs for this product (plan.lora), 0 = none. */
 struct linear {
     weight_id weight, bias;
     uint32_t adapter;
+};
+
+/* What an adapter (LoRA) adds to a product: y += scale * B(A x). A is (rank, K); B lies transposed, (rank, N) in
+ * F32, so that columns of y have their numbers side by side; it may have one row more, which is added whatever x is.
+ * Both have as many matrices as the weight. Of the embedding, A has a row for every token: (vocabulary, rank). */
+struct lora_pair {
+    weight_id a, b; /* 0: the adapter leaves this product alone */
+    float scale;
 };
 
 enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };
@@ -107,6 +115,7 @@ enum op_kind {
 /* out = norm(scale * table[id] + positions[pos + offset] + types[0]) */
 struct op_embed {
     weight_id table, positions, types;
+    uint32_t adapter; /* of the table, as in struct linear */
     uint32_t position_offset;
     float scale;
     struct norm norm;
@@ -134,7 +143,8 @@ struct op_latent {
     struct operand in;
     struct norm norm, q_norm, kv_norm;
     struct linear q_a, q_b, kv_a;
-    weight_id k_b;    /* count = heads, (L, n) */
+    weight_id k_b; /* count = heads, (L, n) */
+    uint32_t k_b_adapter;
     struct rope rope; /* first = 0: counted within the R dimensions */
     uint32_t heads, nope, latent;
     uint32_t layer;
@@ -155,6 +165,7 @@ struct op_attn {
 struct op_heads {
     struct operand in, out; /* (heads, cols) -> (heads, rows) */
     weight_id weight;       /* count = heads */
+    uint32_t adapter;
 };
 
 struct op_out {
@@ -194,6 +205,7 @@ struct op_moe {
     float weight_scale;                                /* then times this; 1 otherwise */
     struct linear shared_gate, shared_up, shared_down; /* the shared expert, weight 0: none */
     weight_id shared_router; /* (1, width): its output times sigmoid(w x); 0: times 1 */
+    uint32_t shared_router_adapter;
     struct tail tail;
 };
 
@@ -245,9 +257,19 @@ struct plan {
     struct kv_place *kv; /* (layers) */
     uint32_t layers;
     uint32_t out_width; /* of a result row: the vocabulary, or the width for an encoder */
-    bool part;          /* cut from another plan: it may have no result */
-    bool failed;        /* memory was out while it was built */
+    /* (slots + 1, adapters + 1): adapter i's pair for slot s is lora[s * (adapters + 1) + i]; 0 is "none" in both */
+    struct lora_pair *lora;
+    uint32_t slots, adapters;
+    bool part;   /* cut from another plan: it may have no result */
+    bool failed; /* memory was out while it was built */
 };
+
+/* The pair of adapter `id` for a slot; NULL where it leaves that product alone. */
+static inline const struct lora_pair *plan_lora(const struct plan *p, uint32_t slot, uint32_t id)
+{
+    const struct lora_pair *pair = &p->lora[(size_t)slot * (p->adapters + 1) + id];
+    return slot && pair->a ? pair : NULL;
+}
 
 /* Building. All are sticky: look at plan.failed once. */
 struct op *plan_add(struct plan *p, enum op_kind kind,

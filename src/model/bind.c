@@ -20,7 +20,7 @@ int binder_open(struct binder *b, const struct store *s, const struct hparams *h
                 struct err *e)
 {
     *b = (struct binder){.h = h, .weights = w, .e = e};
-    lookup_open(&b->names, s);
+    lookup_open(&b->names, s, "");
     b->used = mem_zalloc(s->count + 1, 1);
     if (!b->used)
         return err_memory(e, "tensor flags", s->count);

@@ -119,7 +119,17 @@ struct op_embed *build_embed(struct build *b)
     return o;
 }
 
-/* Q, K and V apart, or fused: one after the other, or (safetensors of neox, falcon) group by group. */
+void build_qkv_slices(const struct hparams *h, enum store_kind container, const struct op_qkv *o,
+                      struct slice s[3])
+{
+    uint32_t q = o->heads * o->k_dim, k = o->kv_heads * o->k_dim, v = o->kv_heads * o->v_dim;
+    uint32_t groups = h->arch->grouped_qkv && container == STORE_SAFETENSORS ? o->kv_heads : 1;
+    uint32_t stride = (q + k + v) / groups;
+    s[0] = (struct slice){"attn_q", groups, stride, 0, q / groups};
+    s[1] = (struct slice){"attn_k", groups, stride, q / groups, k / groups};
+    s[2] = (struct slice){"attn_v", groups, stride, (q + k) / groups, v / groups};
+}
+
 static void bind_qkv(struct build *b, uint32_t layer, struct op_qkv *o)
 {
     const struct hparams *h = b->h;
@@ -130,13 +140,10 @@ static void bind_qkv(struct build *b, uint32_t layer, struct op_qkv *o)
         o->v = bind_linear(&b->bind, "attn_v", (int)layer, v, h->width);
         return;
     }
-    uint32_t groups = h->arch->grouped_qkv && h->container == STORE_SAFETENSORS ? o->kv_heads : 1;
-    uint32_t all = q + k + v, stride = all / groups;
-    struct slice s[3] = {{"attn_q", groups, stride, 0, q / groups},
-                         {"attn_k", groups, stride, q / groups, k / groups},
-                         {"attn_v", groups, stride, (q + k) / groups, v / groups}};
+    struct slice s[3];
     struct linear out[3] = {0};
-    bind_split(&b->bind, "attn_qkv", (int)layer, (struct shape){all, h->width, 1}, s, 3, out);
+    build_qkv_slices(h, h->container, o, s);
+    bind_split(&b->bind, "attn_qkv", (int)layer, (struct shape){q + k + v, h->width, 1}, s, 3, out);
     o->q = out[0], o->k = out[1], o->v = out[2];
 }
 

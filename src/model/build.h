@@ -27,6 +27,10 @@ struct norm build_norm(struct build *b, const char *name, int layer); /* of a ro
 /* A norm of each head (heads > 0) or of a row of `dim` (heads = 0); NORM_NONE where the file has none. */
 struct norm build_head_norm(struct build *b, const char *name, int layer, uint32_t heads, uint32_t dim);
 
+/* Where Q, K and V lie in a fused tensor: one after the other, or (safetensors of neox, falcon) group by group. */
+void build_qkv_slices(const struct hparams *h, enum store_kind container, const struct op_qkv *o,
+                      struct slice s[3]);
+
 struct op_embed *build_embed(struct build *b);
 struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in);
 struct op_attn *build_attn(struct build *b, uint32_t layer);

@@ -40,6 +40,7 @@ static int run_steps(const struct forward *f, const struct work *w, const int32_
         s.tables = w->tables;
         s.table_width = w->pages;
         s.out = w->out;
+        s.lora = f->lora;
         if (d->ops->run(d, p, &s, e) < 0)
             return -1;
         const float *result = d->ops->results(d, e);

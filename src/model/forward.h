@@ -10,9 +10,10 @@
 
 struct forward {
     const struct model *model;
-    struct device *device; /* opened, not yet loaded */
-    uint32_t kv_type;      /* enum dtype */
-    uint32_t chunk;        /* rows a step at most; 0 = 128. Encoders always take one step. */
+    struct device *device;          /* opened, not yet loaded */
+    uint32_t kv_type;               /* enum dtype */
+    uint32_t chunk;                 /* rows a step at most; 0 = 128. Encoders always take one step. */
+    const struct adapter_mix *lora; /* or NULL */
     /* Called for every position in order; row is (plan.out_width). */
     void (*row)(void *arg, uint32_t pos, const float *row);
     void *arg;

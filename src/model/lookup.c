@@ -45,6 +45,8 @@ static const struct {
                       "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj"},
     {"ffn_gate_up_exps",
      "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|block_sparse_moe.experts.gate_up_proj"},
+    {"ffn_exps", "mlp.experts|block_sparse_moe.experts"},
+    {"ffn_exps_inner", "mlp.experts.base_layer|block_sparse_moe.experts.base_layer"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj"},
     {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj"},
@@ -58,7 +60,7 @@ static const struct {
     {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
 };
 
-void lookup_open(struct lookup *n, const struct store *s)
+void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
 {
     static const char *const roots[] = {"model.language_model.",
                                         "language_model.model.",
@@ -71,15 +73,16 @@ void lookup_open(struct lookup *n, const struct store *s)
                                         "",
                                         "base_model.model."};
     static const char *const stacks[] = {"layers.", "h.", "encoder.layer.", "encoder.layers."};
-    *n = (struct lookup){.store = s};
+    *n = (struct lookup){.store = s, .wrap = wrap};
     if (s->kind == STORE_GGUF)
         return;
     for (size_t r = 0; r < sizeof roots / sizeof *roots; r++)
         for (size_t k = 0; k < sizeof stacks / sizeof *stacks; k++) {
             char want[128];
-            int len = snprintf(want, sizeof want, "%s%s0.", roots[r], stacks[k]);
+            int len = snprintf(want, sizeof want, "%s%s%s", wrap, roots[r], stacks[k]);
             for (size_t i = 0; i < s->count; i++)
-                if (!strncmp(s->tensors[i].name, want, (size_t)len)) {
+                if (!strncmp(s->tensors[i].name, want, (size_t)len) &&
+                    strspn(s->tensors[i].name + len, "0123456789")) {
                     snprintf(n->root, sizeof n->root, "%s", roots[r]);
                     snprintf(n->stack, sizeof n->stack, "%s", stacks[k]);
                     return;
@@ -113,13 +116,13 @@ static bool hf_name(const struct lookup *n, struct tensor_at at, const char *alt
     if (at.layer >= 0)
         snprintf(layer, sizeof layer, "%s%d.", n->stack, at.layer);
     if (!hole) {
-        snprintf(out, 256, "%s%s%.*s%s", root, layer, (int)len, alt, suffix);
+        snprintf(out, 256, "%s%s%s%.*s%s", n->wrap, root, layer, (int)len, alt, suffix);
         return true;
     }
     snprintf(expert, sizeof expert, "%d", at.expert);
     size_t before = (size_t)(hole - alt);
-    snprintf(out, 256, "%s%s%.*s%s%.*s%s", root, layer, (int)before, alt, expert, (int)(len - before - 2),
-             hole + 2, suffix);
+    snprintf(out, 256, "%s%s%s%.*s%s%.*s%s", n->wrap, root, layer, (int)before, alt, expert,
+             (int)(len - before - 2), hole + 2, suffix);
     return true;
 }
 

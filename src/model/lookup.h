@@ -8,9 +8,11 @@
 
 enum { LOOKUP_NO_LAYER = -1, LOOKUP_NO_EXPERT = -1 };
 
-/* Where the decoder lies among the names: "model." + "layers." in most files. */
+/* Where the decoder lies among the names: "model." + "layers." in most files; in an adapter's, all of that
+ * comes after the wrap "base_model.model.". */
 struct lookup {
     const struct store *store;
+    const char *wrap;
     char root[64], stack[32];
 };
 
@@ -20,7 +22,7 @@ struct tensor_at {
     int expert;       /* or LOOKUP_NO_EXPERT */
 };
 
-void lookup_open(struct lookup *n, const struct store *s);
+void lookup_open(struct lookup *n, const struct store *s, const char *wrap);
 /* suffix: ".weight", ".bias", ... NULL where the file has no such tensor. */
 const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, const char *suffix);
 /* How a person would look for it in this file; for messages. */

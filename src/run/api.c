@@ -53,10 +53,15 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
                    .ctx = o->ctx,
                    .seqs = o->streams,
                    .kv_type = DTYPE_F16,
-                   .device_options = {.threads = o->threads, .exact = o->exact != 0}},
+                   .device_options = {.threads = o->threads,
+                                      .deterministic = o->deterministic != 0,
+                                      .exact = o->exact != 0}},
         .chat_template = o->chat_template,
         .hidden = o->embed != 0,
+        .lora = o->lora,
     };
+    while (o->lora && o->lora[lo.loras])
+        lo.loras++;
     if (o->embed) /* a whole text is one step */
         lo.runner.chunk = lo.runner.outs = UINT32_MAX;
     else if (o->draft || o->draft_model)
@@ -68,11 +73,16 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
     lo.runner.ctx = m->loaded->runner->ctx;
     lo.runner.outs = 0;
     lo.chat_template = NULL;
+    lo.loras = 0;
     if (o->draft_model && (store_open(&store, o->draft_model, e) || loaded_open(&m->draft, store, &lo, e)))
         return -1;
     uint32_t guesses = o->draft || !o->draft_model ? o->draft : API_GUESSES;
     return engine_open(&m->engine, m->loaded,
-                       &(struct engine_options){.queue = o->queue, .draft = guesses, .draft_model = m->draft},
+                       &(struct engine_options){.queue = o->queue,
+                                                .draft = guesses,
+                                                .draft_model = m->draft,
+                                                .cache_dir = o->cache_dir,
+                                                .cache_bytes = o->cache_bytes},
                        e);
 }
 
@@ -201,7 +211,8 @@ static struct stream *api_submit(struct quern_model *m, const struct quern_reque
     api_sampler(m, request, &r.sampler);
     while (request->stop && request->stop[r.stops] && r.stops < API_STOPS)
         r.stops++;
-    if (!api_prompt(m, request, &prompt, e) && !api_rule(m, request, &rule, e)) {
+    if (!api_prompt(m, request, &prompt, e) && !api_rule(m, request, &rule, e) &&
+        !loaded_adapt(m->loaded, request->lora, &r.lora, e)) {
         r.prompt = prompt.data;
         r.n = (uint32_t)prompt.len;
         r.rule = rule;

@@ -18,6 +18,10 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
     if (r->n > g->room)
         return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many",
                        r->n, g->room, r->n - g->room);
+    for (uint32_t i = 0; i < r->lora.count; i++)
+        if (r->lora.count > ADAPTERS_MIXED || !r->lora.id[i] || r->lora.id[i] > g->loaded->adapters)
+            return err_set(e, ERR_USAGE, "the request asks for adapter %u; there are %u", r->lora.id[i],
+                           g->loaded->adapters);
     if (r->top_logprobs > ENGINE_TOP_MOST)
         return err_set(e, ERR_USAGE, "top_logprobs is %u; the most is %d", r->top_logprobs, ENGINE_TOP_MOST);
     for (uint32_t i = 0; i < r->n; i++)
@@ -59,6 +63,7 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
     struct engine_request own = *r;
     uint32_t most = g->room - r->n + 1; /* the last token needs no place */
     own.most = r->most && r->most < most ? r->most : most;
+    own.salt = loaded_salt(g->loaded, &r->lora, r->salt);
     struct job *j = job_open(g->loaded, &own, e);
     if (!j)
         return -1;
@@ -148,6 +153,13 @@ static bool engine_fits(struct engine *g, const struct job *j)
     return engine_make_room(g, need);
 }
 
+uint32_t engine_match(struct engine *g, struct job *j)
+{
+    uint32_t known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+    j->fetches = prefix_has_more(g->prefix);
+    return known;
+}
+
 /* The first of the queue starts, if there is a slot and room for its tokens. */
 static bool engine_admit(struct engine *g)
 {
@@ -161,8 +173,10 @@ static bool engine_admit(struct engine *g)
     struct err e = {0};
     uint32_t known = 0;
     j->seq = seq_open(g->loaded->runner, &e);
+    if (j->seq)
+        j->seq->lora = j->request.lora;
     if (j->seq) /* the last token is always computed: its result is wanted */
-        known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+        known = engine_match(g, j);
     if (j->seq && !engine_fits(g, j) && g->count) {
         seq_close(j->seq);
         j->seq = NULL;
@@ -247,9 +261,20 @@ bool engine_make_room(struct engine *g, uint32_t pages)
     return engine_free_pages(g) >= pages;
 }
 
+/* Nothing runs and nothing waits. */
+static bool engine_is_idle(struct engine *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    bool idle = !g->closing && !g->waiting && !g->count;
+    pthread_mutex_unlock(&g->mutex);
+    return idle;
+}
+
 /* Waits for work; false when the engine closes. */
 static bool engine_wait(struct engine *g)
 {
+    while (engine_is_idle(g) && prefix_save(g->prefix, true))
+        ;
     pthread_mutex_lock(&g->mutex);
     g->stats.pages_free = engine_free_pages(g);
     prefix_stats(g->prefix, &g->stats.prefix);
@@ -312,6 +337,21 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     }
 }
 
+int engine_open_disk(struct disk **out, const struct loaded *l, const struct engine_options *o, struct err *e)
+{
+    const struct runner *r = l->runner;
+    *out = NULL;
+    if (!o->cache_dir || !r->plan->groups)
+        return 0;
+    struct disk_options d = {.folder = o->cache_dir,
+                             .most = o->cache_bytes ? o->cache_bytes : (uint64_t)ENGINE_CACHE_GIB << 30,
+                             .computed = loaded_digest(l),
+                             .tokens = r->table_width * RUNNER_PAGE};
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        d.bytes += r->device->ops->page_bytes(r->device, g);
+    return disk_open(out, &d, e);
+}
+
 /* Room for the choices that a device makes itself. */
 static int engine_open_picks(struct engine *g, struct err *e)
 {
@@ -325,12 +365,14 @@ static int engine_open_picks(struct engine *g, struct err *e)
 
 static int engine_start(struct engine *g, struct err *e)
 {
+    struct disk *disk;
     g->running = mem_alloc(g->o.slots, sizeof *g->running);
     g->parts = mem_alloc(g->o.slots, sizeof *g->parts);
     g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
     if (!g->running || !g->parts || !g->owner)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
-    if (engine_open_picks(g, e) || prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, e))
+    if (engine_open_picks(g, e) || engine_open_disk(&disk, g->loaded, &g->o, e) ||
+        prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, disk, e))
         return -1;
     /* signals are the clients' */
     sigset_t all, before;

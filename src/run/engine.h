@@ -28,8 +28,17 @@ struct engine_options {
     /* With `draft`: guesses the rest. It has the same vocabulary, a sequence for every slot and pages for all of
      * them, and is the engine's alone, too. NULL = none. */
     struct loaded *draft_model;
-    bool guard; /* for tests: an allocation inside a step is fatal */
+    /* The prefix tree's pages are kept in this folder, too, across restarts; NULL = in memory only. */
+    const char *cache_dir;
+    uint64_t cache_bytes; /* at most; 0 = 4 GiB */
+    bool guard;           /* for tests: an allocation inside a step is fatal */
 };
+
+enum { ENGINE_CACHE_GIB = 4 };
+
+/* The cache on disk that these options ask for, for prefix_open; NULL where they ask for none. */
+int engine_open_disk(struct disk **out, const struct loaded *l, const struct engine_options *o,
+                     struct err *e);
 
 enum { ENGINE_TOP_MOST = 20 };
 
@@ -48,11 +57,12 @@ struct engine_request {
     const char *const *stop_strings; /* (stops), copied */
     size_t stops;
     bool ignore_eog, show_special;
-    bool logprobs;         /* ln p of each token */
-    uint32_t top_logprobs; /* and of so many best ones; at most ENGINE_TOP_MOST */
-    struct rule *rule;     /* what the answer has to be; NULL = anything; shared, not taken over */
-    uint64_t salt;         /* requests share prefixes only with those of the same salt */
-    double seconds;        /* it has to be done within so many; 0 = no deadline */
+    bool logprobs;           /* ln p of each token */
+    uint32_t top_logprobs;   /* and of so many best ones; at most ENGINE_TOP_MOST */
+    struct rule *rule;       /* what the answer has to be; NULL = anything; shared, not taken over */
+    uint64_t salt;           /* requests share prefixes only with those of the same salt */
+    struct adapter_mix lora; /* of loaded_adapt; requests share prefixes only with those of the same */
+    double seconds;          /* it has to be done within so many; 0 = no deadline */
     /* Called by the engine's thread when there is news, never after the stream was closed. It must
      * neither block nor call the engine or the stream. May be NULL. */
     void (*wake)(void *arg);

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "run/engine_own.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -76,16 +77,23 @@ static uint32_t engine_prompt_room(const struct engine *g, uint32_t rows)
     return fit < room ? (uint32_t)fit : room;
 }
 
+/* Whether it has rows to compute in this step. */
+static bool engine_can_read(const struct engine *g, uint32_t at)
+{
+    const struct job *j = g->running[at];
+    return job_reads(j) && !j->fetches && !engine_read_by_other(g, at);
+}
+
 /* Prompts share the room: the youngest gets no more than its share, and what the young do not need
  * is the older ones'. */
 static uint32_t engine_compose_reads(struct engine *g, uint32_t parts, uint32_t room)
 {
     uint32_t readers = 0;
     for (uint32_t i = 0; i < g->count; i++)
-        readers += job_reads(g->running[i]) && !engine_read_by_other(g, i);
+        readers += engine_can_read(g, i);
     for (uint32_t i = g->count; i-- > 0 && room;) {
         struct job *j = g->running[i];
-        if (!job_reads(j) || engine_read_by_other(g, i))
+        if (!engine_can_read(g, i))
             continue;
         engine_part_read(g, j, parts, readers > 1 ? (room + readers - 1) / readers : room);
         room -= g->parts[parts++].n;
@@ -100,7 +108,7 @@ static void engine_catch_up(struct engine *g, struct job *j)
     uint32_t had = j->seq->len;
     if (!job_reads(j) || had % RUNNER_PAGE)
         return;
-    prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+    engine_match(g, j);
     j->cached += j->made ? 0 : j->seq->len - had;
 }
 
@@ -255,6 +263,15 @@ static void engine_fail(struct engine *g, const struct err *e)
         engine_end(g, g->running[g->count - 1], &(struct job_end){.finish = FINISH_CANCEL, .err = e});
 }
 
+/* Whether anybody waits for a token while prompts are read. */
+static bool engine_decodes(const struct engine *g)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < g->count; i++)
+        any |= !job_reads(g->running[i]);
+    return any;
+}
+
 /* Clients learn of the tokens of the step before. */
 static void engine_tell(struct engine *g)
 {
@@ -288,6 +305,7 @@ void engine_step(struct engine *g)
 {
     struct err e = {0};
     mem_guard(g->o.guard);
+    prefix_budget(g->prefix, engine_decodes(g) ? g->o.gap / 2 : INFINITY);
     for (uint32_t i = 0; i < g->count; i++)
         engine_catch_up(g, g->running[i]);
     engine_guess(g);
@@ -316,6 +334,7 @@ void engine_step(struct engine *g)
                 engine_keep(g, g->owner[i]);
         }
     }
+    prefix_save(g->prefix, false);
     if (!g->loaded->runner->device->ops->ahead)
         engine_tell(g);
     mem_guard(false);

@@ -45,6 +45,7 @@ struct job {
     struct buf piece;
     uint32_t made, cached;
     uint32_t kept; /* tokens that the prefix tree has been given */
+    bool fetches;  /* the disk has more of its tokens: it computes nothing meanwhile */
     double submitted, started, first;
     struct seq *guess;   /* the draft model's, while it runs; NULL = none */
     uint32_t guessed;    /* guesses that stand after ids */

@@ -5,12 +5,17 @@
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/buf.h"
+#include "base/num.h"
+#include "device/cpu/kernels.h"
 #include "device/cuda/gpu.h"
+#include "model/lora.h"
 #include "quant/load.h"
 #include "run/defaults.h"
 #include "run/memory.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -52,6 +57,140 @@ static int loaded_model(struct loaded *l, uint32_t *ctx, const struct loaded_opt
     if (o->hidden)
         loaded_hide_head(l->model);
     return 0;
+}
+
+/* "…:0.5": the number after the last colon, if there is one; *n becomes what is before it. */
+static void loaded_scale(const char *text, size_t *n, float *scale)
+{
+    size_t at = *n;
+    double v;
+    while (at && text[at - 1] != ':')
+        at--;
+    if (!at || !num_f64(text + at, *n - at, -1e6, 1e6, &v))
+        return;
+    *n = at - 1;
+    *scale = (float)v;
+}
+
+/* "NAME=PATH[:SCALE]"; without a name the file's own, without its folder and its ending. */
+static int loaded_adapter(struct loaded *l, const char *text, struct err *e)
+{
+    struct loaded_adapter *a = &l->adapter[l->adapters];
+    const char *equals = strchr(text, '='), *path = equals ? equals + 1 : text;
+    size_t n = strlen(path);
+    *a = (struct loaded_adapter){.scale = 1};
+    loaded_scale(path, &n, &a->scale);
+    char *file = mem_strndup(path, n);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    const char *slash = memrchr(path, '/', n);
+    const char *from = slash ? slash + 1 : path, *dot = memrchr(from, '.', n - (size_t)(from - path));
+    a->name = equals ? mem_strndup(text, (size_t)(equals - text))
+                     : mem_strndup(from, (size_t)((dot && dot > from ? dot : path + n) - from));
+    int failed = !file || !a->name ? err_memory(e, "an adapter", n)
+                                   : lora_open_store(&l->adapter_store[l->adapters], file, e);
+    mem_free(file);
+    l->adapters++;
+    if (failed)
+        return -1;
+    if (!*a->name || strpbrk(a->name, ",:"))
+        return err_set(e, ERR_USAGE, "an adapter cannot be called \"%s\": commas and colons have a meaning",
+                       log_safe(a->name));
+    for (uint32_t i = 0; i + 1 < l->adapters; i++)
+        if (!strcmp(l->adapter[i].name, a->name))
+            return err_set(e, ERR_USAGE, "two adapters are called %s; NAME=PATH gives one another name",
+                           log_safe(a->name));
+    return 0;
+}
+
+static int loaded_adapters(struct loaded *l, const struct loaded_options *o, struct err *e)
+{
+    if (o->loras > LOADED_ADAPTERS)
+        return err_set(e, ERR_USAGE, "%zu adapters; the most is %d", o->loras, LOADED_ADAPTERS);
+    for (size_t i = 0; i < o->loras; i++)
+        if (loaded_adapter(l, o->lora[i], e))
+            return -1;
+    for (uint32_t i = 0; i < l->adapters; i++)
+        for (size_t k = 0; k < l->adapter_store[i]->count; k++) {
+            const struct tensor *t = &l->adapter_store[i]->tensors[k];
+            digest_add(&l->adapter[i].digest, t->name, strlen(t->name));
+            digest_add(&l->adapter[i].digest, t->data, t->bytes);
+        }
+    l->own_weights = l->model->weights.count;
+    return o->loras ? lora_bind(l->model, l->adapter_store, l->adapters, e) : 0;
+}
+
+static int loaded_add(const struct loaded *l, const char *text, size_t n, struct adapter_mix *out,
+                      struct err *e)
+{
+    float scale = NAN;
+    loaded_scale(text, &n, &scale);
+    for (uint32_t i = 0; i < l->adapters; i++) {
+        const struct loaded_adapter *a = &l->adapter[i];
+        if (strlen(a->name) != n || memcmp(a->name, text, n) != 0)
+            continue;
+        if (out->count == ADAPTERS_MIXED)
+            return err_set(e, ERR_USAGE, "a request can have %d adapters at once", ADAPTERS_MIXED);
+        out->id[out->count] = i + 1;
+        out->scale[out->count++] = isnan(scale) ? a->scale : scale;
+        return 0;
+    }
+    return err_set(e, ERR_USAGE, "there is no adapter '%s'; %s", log_safe_n(text, n),
+                   l->adapters ? "--lora NAME=PATH loads one" : "none was loaded (--lora NAME=PATH)");
+}
+
+int loaded_adapt(const struct loaded *l, const char *text, struct adapter_mix *out, struct err *e)
+{
+    *out = (struct adapter_mix){0};
+    for (const char *at = text; at && *at;) {
+        size_t n = strcspn(at, ",");
+        if (loaded_add(l, at, n, out, e))
+            return -1;
+        at += n + (at[n] == ',');
+    }
+    return 0;
+}
+
+uint64_t loaded_salt(const struct loaded *l, const struct adapter_mix *mix, uint64_t salt)
+{
+    struct digest d = {.lo = salt};
+    for (uint32_t i = 0; i < mix->count; i++) {
+        digest_add(&d, &l->adapter[mix->id[i] - 1].digest, sizeof d);
+        digest_add(&d, &mix->scale[i], sizeof mix->scale[i]);
+    }
+    return d.lo;
+}
+
+static void digest_weight(struct digest *d, const struct weight *w)
+{
+    const uint32_t shape[] = {w->type, w->rows, w->cols, w->count};
+    size_t bytes = 0;
+    dtype_row_bytes(w->type, w->cols, &bytes);
+    digest_add(d, shape, sizeof shape);
+    bool packed = w->row_bytes == bytes;
+    for (uint32_t m = 0; m < w->count; m++)
+        for (uint32_t r = 0; r < w->rows; r += packed ? w->rows : 1)
+            digest_add(d, w->data + m * w->each_bytes + r * w->row_bytes, packed ? w->rows * bytes : bytes);
+}
+
+struct digest loaded_digest(const struct loaded *l)
+{
+    struct digest d = {0};
+    const struct runner *r = l->runner;
+    const struct device_options *o = &r->device_options;
+    struct buf text = {0};
+    struct err none = {0};
+    const struct kernels *k = kernels_get(o->tier, &none);
+    plan_print(&l->model->plan, &l->model->weights, &text);
+    buf_printf(&text, "%s %s kv %u page %d exact %d activations %d fixed %d", r->device->ops->name,
+               k ? k->tier : "", r->kv_type, RUNNER_PAGE, o->exact, o->activations, o->deterministic);
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        buf_printf(&text, " %zu", r->device->ops->page_bytes(r->device, g));
+    digest_add(&d, text.data, text.len);
+    for (uint32_t i = 1; i < l->own_weights; i++)
+        digest_weight(&d, &l->model->weights.all[i]);
+    buf_free(&text);
+    return d;
 }
 
 /* Refuses what can never fit, with both figures. */
@@ -127,7 +266,8 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     }
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
-    if (loaded_model(l, &r.ctx, o, e) || loaded_fits(l, &r, o->quant != NULL, e) ||
+    if (loaded_model(l, &r.ctx, o, e) || loaded_adapters(l, o, e) ||
+        loaded_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (loaded_text(l, o->chat_template, e) || loaded_reply(l, o, e))) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
         defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e)) {
@@ -155,6 +295,10 @@ void loaded_close(struct loaded *l)
     chat_close(l->chat);
     tokenizer_close(l->tokenizer);
     model_close(l->model);
+    for (uint32_t i = 0; i < l->adapters; i++) {
+        mem_free(l->adapter[i].name);
+        store_close(l->adapter_store[i]);
+    }
     store_close(l->store);
     mem_free(l->stop_ids);
     mem_free(l);

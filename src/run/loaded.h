@@ -2,6 +2,7 @@
  * Opened and used by one thread. */
 #pragma once
 
+#include "base/digest.h"
 #include "base/err.h"
 #include "lang/chat.h"
 #include "lang/constraint.h"
@@ -27,6 +28,17 @@ struct loaded_options {
     bool no_text;                 /* neither tokenizer nor template are needed: ids in, logits out */
     bool hidden;                  /* results are the final rows (embeddings), not logits */
     const struct recipe *quant;   /* quantise while loading; NULL = weights as they are */
+    const char *const *lora;      /* (loras): adapters, each "NAME=PATH[:SCALE]" or "PATH[:SCALE]" */
+    size_t loras;
+};
+
+enum { LOADED_ADAPTERS = 64 };
+
+/* An adapter by the name that requests use. Number i of the table is adapter i + 1 of the plan. */
+struct loaded_adapter {
+    char *name;
+    float scale;          /* where a request does not say */
+    struct digest digest; /* of its tensors */
 };
 
 struct loaded {
@@ -44,6 +56,10 @@ struct loaded {
     size_t stops;
     uint64_t kv_bytes; /* a token's */
     double seconds;    /* to open all of it */
+    struct loaded_adapter adapter[LOADED_ADAPTERS];
+    struct store *adapter_store[LOADED_ADAPTERS];
+    uint32_t adapters;
+    uint32_t own_weights; /* of the model's table: those of adapters follow */
     pthread_mutex_t lock;
     struct constraint_vocab *vocab, *call_vocab; /* made when they are first wanted, under the lock */
 };
@@ -60,6 +76,14 @@ bool loaded_ends(const struct loaded *l, int32_t id);
 const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e);
 /* The same with the control tokens that calls are written with. */
 const struct constraint_vocab *loaded_call_vocab(struct loaded *l, struct err *e);
+
+/* What a request asks for: "NAME[:SCALE]", several with commas between; NULL or "" = none. Any thread. */
+int loaded_adapt(const struct loaded *l, const char *text, struct adapter_mix *out, struct err *e);
+/* Names what was computed with these adapters for this salt: another one for other adapters, in any process. */
+uint64_t loaded_salt(const struct loaded *l, const struct adapter_mix *mix, uint64_t salt);
+
+/* Names what KV is computed with, but for adapters: weights, plan, settings and kernels. Reads all weights. */
+struct digest loaded_digest(const struct loaded *l);
 
 /* The prompt of a conversation, as ids: template, then tokenizer. tools and set (extra template variables) may be NULL. */
 struct prompt_request {

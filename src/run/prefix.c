@@ -1,7 +1,9 @@
 #include "run/prefix.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Nodes stand in one array and name each other by index; 0 is the root, and "none" everywhere else.
@@ -15,6 +17,10 @@ struct node {
     uint16_t n;                      /* tokens in it */
     int32_t ids[RUNNER_PAGE];
     int32_t page[PLAN_GROUPS_MOST];
+    /* where there is a disk */
+    struct digest with, name;
+    uint32_t depth; /* pages up to it, with it */
+    bool saved;     /* or not worth it: only whole pages are */
 };
 
 struct prefix {
@@ -25,6 +31,10 @@ struct prefix {
     uint32_t buckets;
     uint32_t newest, oldest;
     struct prefix_stats stats;
+    struct disk *disk;
+    double until; /* matches may read from it */
+    bool more;
+    uint32_t unsaved, save_at; /* nodes; where prefix_save goes on looking */
 };
 
 /* No node is in use. */
@@ -32,7 +42,7 @@ static void prefix_reset(struct prefix *t)
 {
     memset(t->nodes, 0, t->room * sizeof *t->nodes);
     memset(t->bucket, 0, t->buckets * sizeof *t->bucket);
-    t->free = t->newest = t->oldest = 0;
+    t->free = t->newest = t->oldest = t->save_at = t->unsaved = 0;
     t->stats.nodes = 0;
     for (uint32_t i = t->room - 1; i > 0; i--) {
         t->nodes[i].chain = t->free;
@@ -40,13 +50,17 @@ static void prefix_reset(struct prefix *t)
     }
 }
 
-int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct err *e)
+int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct disk *disk, struct err *e)
 {
     struct prefix *t = mem_zalloc(1, sizeof *t);
     *out = t;
-    if (!t)
+    if (!t) {
+        disk_close(disk);
         return err_memory(e, "the prefix tree", sizeof *t);
+    }
     t->runner = r;
+    t->disk = disk;
+    t->until = INFINITY;
     t->room = most_nodes + 1;
     t->buckets = 1;
     while (t->buckets < most_nodes)
@@ -128,6 +142,7 @@ static void prefix_remove(struct prefix *t, uint32_t i)
     prefix_unlink_use(t, i);
     for (uint32_t g = 0; g < t->runner->plan->groups; g++)
         pages_drop(&t->runner->pages[g], c->page[g]);
+    t->unsaved -= t->disk && c->n == RUNNER_PAGE && !c->saved;
     *c = (struct node){.chain = t->free};
     t->free = i;
     t->stats.nodes--;
@@ -145,12 +160,76 @@ void prefix_close(struct prefix *t)
 {
     if (!t)
         return;
-    if (t->nodes && t->bucket)
+    if (t->nodes && t->bucket) {
+        while (prefix_save(t, true))
+            ;
         prefix_clear(t);
+    }
+    disk_close(t->disk);
     mem_free(t->nodes);
     mem_free(t->bucket);
     mem_free(t);
 }
+
+/* ---- the disk ---- */
+
+/* How a page is called on disk, from its parent's name. */
+static void prefix_name(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
+                        struct digest *with, struct digest *name)
+{
+    *with = parent ? t->nodes[parent].with : disk_root(t->disk, salt);
+    *name = disk_name(parent ? t->nodes[parent].name : *with, ids, RUNNER_PAGE);
+}
+
+/* Hands a node to the disk's writer; false: it takes no more now. */
+static bool prefix_write(struct prefix *t, struct node *c, bool wait)
+{
+    struct err e = {0};
+    struct disk_page p = {.with = c->with, .name = c->name, .tokens = c->depth * RUNNER_PAGE};
+    if (!t->disk || c->n < RUNNER_PAGE || c->saved)
+        return true;
+    struct disk_slot *s = disk_slot(t->disk, wait);
+    if (!s)
+        return false;
+    c->saved = true;
+    t->unsaved--;
+    s->page = p;
+    const struct node *up = c;
+    for (uint32_t at = c->depth; at-- > 0; up = &t->nodes[up->parent])
+        memcpy(s->ids + (size_t)at * RUNNER_PAGE, up->ids, sizeof up->ids);
+    const struct device *d = t->runner->device;
+    uint8_t *to = s->bytes;
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
+        if (d->ops->read_page(t->runner->device, g, c->page[g], to, &e))
+            s->page.tokens = 0; /* the writer passes it by */
+        to += d->ops->page_bytes(d, g);
+    }
+    disk_write(t->disk, s);
+    return true;
+}
+
+bool prefix_save(struct prefix *t, bool wait)
+{
+    uint32_t before = t->unsaved;
+    for (uint32_t i = 1; t->unsaved && i < t->room; i++) {
+        if (!prefix_write(t, &t->nodes[t->save_at], wait) || (wait && t->unsaved < before))
+            break;
+        t->save_at = t->save_at + 1 < t->room ? t->save_at + 1 : 0;
+    }
+    return t->unsaved > 0;
+}
+
+void prefix_budget(struct prefix *t, double seconds)
+{
+    t->until = clock_now() + seconds;
+}
+
+bool prefix_has_more(const struct prefix *t)
+{
+    return t->more;
+}
+
+/* ---- giving up ---- */
 
 /* Only the tree holds its pages, and nothing hangs on it. */
 static bool prefix_is_idle_leaf(const struct prefix *t, const struct node *c)
@@ -166,6 +245,7 @@ static uint32_t prefix_evict_pass(struct prefix *t, uint32_t pages)
         struct node *c = &t->nodes[i];
         uint32_t next = c->newer, parent = c->parent;
         if (prefix_is_idle_leaf(t, c)) {
+            prefix_write(t, c, false);
             prefix_remove(t, i);
             gone++;
             /* its parent was passed by because of it */
@@ -220,17 +300,90 @@ static void prefix_adopt(struct prefix *t, struct seq *s, uint32_t i, uint32_t t
     prefix_touch(t, i);
 }
 
+/* A new node that shares these pages; 0 where there is no room. */
+static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids, uint32_t n,
+                            const int32_t page[PLAN_GROUPS_MOST])
+{
+    if (!t->free)
+        prefix_evict(t, 1);
+    uint32_t i = t->free;
+    if (!i || (parent && !t->nodes[parent].n)) /* no room, or it was the parent that had to go */
+        return 0;
+    struct node *c = &t->nodes[i];
+    t->free = c->chain;
+    *c = (struct node){.parent = parent, .salt = prefix_salt(parent, salt), .n = (uint16_t)n};
+    c->depth = t->nodes[parent].depth + 1;
+    memcpy(c->ids, ids, n * sizeof *c->ids);
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
+        c->page[g] = page[g];
+        pages_share(&t->runner->pages[g], c->page[g]);
+    }
+    if (t->disk && n == RUNNER_PAGE) {
+        prefix_name(t, parent, salt, ids, &c->with, &c->name);
+        t->unsaved++;
+    }
+    c->sibling = t->nodes[parent].child;
+    t->nodes[parent].child = i;
+    uint32_t *b = &t->bucket[prefix_bucket(t, parent, c->salt, c->ids, n)];
+    c->chain = *b;
+    *b = i;
+    prefix_link_use(t, i);
+    t->stats.nodes++;
+    return i;
+}
+
+/* A node for the page ids[at..), from disk; 0 where that has none. Its pages are the tree's alone. */
+static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
+                             uint32_t at)
+{
+    const struct runner *r = t->runner;
+    int32_t page[PLAN_GROUPS_MOST] = {0};
+    struct err e = {0};
+    bool whole = true;
+    if (!t->disk)
+        return 0;
+    struct disk_page p = {.ids = ids, .tokens = at + RUNNER_PAGE};
+    prefix_name(t, parent, salt, ids + at, &p.with, &p.name);
+    if (clock_now() > t->until) {
+        t->more = disk_has(t->disk, &p);
+        return 0;
+    }
+    const uint8_t *from = disk_read(t->disk, &p);
+    if (!from)
+        return 0;
+    if (!t->free || !r->pages[0].unused)
+        prefix_evict(t, 1);
+    for (uint32_t g = 0; g < r->plan->groups && whole; g++) {
+        page[g] = pages_take(&t->runner->pages[g]);
+        whole = page[g] && !r->device->ops->write_page(r->device, g, page[g], from, &e);
+        from += r->device->ops->page_bytes(r->device, g);
+    }
+    uint32_t i = whole ? prefix_link(t, parent, salt, ids + at, RUNNER_PAGE, page) : 0;
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        pages_drop(&t->runner->pages[g], page[g]); /* the tree has its own share */
+    if (i) {
+        t->nodes[i].saved = true;
+        t->unsaved--;
+    }
+    return i;
+}
+
 uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n)
 {
     bool fresh = s->len == 0;
     uint32_t parent = 0, at = 0;
+    t->more = false;
     for (uint32_t i; at + RUNNER_PAGE <= n; at += RUNNER_PAGE, parent = i) {
-        if (!(i = prefix_find(t, parent, salt, ids + at, RUNNER_PAGE)))
+        i = prefix_find(t, parent, salt, ids + at, RUNNER_PAGE);
+        if (!i && at == s->len)
+            i = prefix_fetch(t, parent, salt, ids, at);
+        if (!i)
             break;
         if (at == s->len)
             prefix_adopt(t, s, i, RUNNER_PAGE);
     }
-    uint32_t common = 0, i = fresh ? prefix_nearest(t, parent, salt, ids + at, n - at, &common) : 0;
+    uint32_t common = 0,
+             i = fresh && !t->more ? prefix_nearest(t, parent, salt, ids + at, n - at, &common) : 0;
     if (i)
         prefix_adopt(t, s, i, common);
     return s->len;
@@ -247,27 +400,10 @@ void prefix_count(struct prefix *t, uint32_t tokens)
 static uint32_t prefix_add(struct prefix *t, uint32_t parent, uint64_t salt, const struct seq *s, uint32_t at,
                            uint32_t n)
 {
-    if (!t->free)
-        prefix_evict(t, 1);
-    uint32_t i = t->free;
-    if (!i || (parent && !t->nodes[parent].n)) /* no room, or it was the parent that had to go */
-        return 0;
-    struct node *c = &t->nodes[i];
-    t->free = c->chain;
-    *c = (struct node){.parent = parent, .salt = prefix_salt(parent, salt), .n = (uint16_t)n};
-    memcpy(c->ids, s->ids + at, n * sizeof *c->ids);
-    for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
-        c->page[g] = s->table[g][at / RUNNER_PAGE];
-        pages_share(&t->runner->pages[g], c->page[g]);
-    }
-    c->sibling = t->nodes[parent].child;
-    t->nodes[parent].child = i;
-    uint32_t *b = &t->bucket[prefix_bucket(t, parent, c->salt, c->ids, n)];
-    c->chain = *b;
-    *b = i;
-    prefix_link_use(t, i);
-    t->stats.nodes++;
-    return i;
+    int32_t page[PLAN_GROUPS_MOST] = {0};
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++)
+        page[g] = s->table[g][at / RUNNER_PAGE];
+    return prefix_link(t, parent, salt, s->ids + at, n, page);
 }
 
 /* The sequence's page at `at` is known: it takes the tree's, and gives up its own. */
@@ -320,4 +456,6 @@ void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len)
 void prefix_stats(const struct prefix *t, struct prefix_stats *out)
 {
     *out = t->stats;
+    if (t->disk)
+        disk_stats(t->disk, &out->disk);
 }

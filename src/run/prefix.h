@@ -4,23 +4,34 @@
  * ancestors, with the KV pages of every group that hold them. The root of a tree is a salt: requests
  * with different salts (API keys) never share. The tree holds one reference to each of its pages; a
  * sequence that uses one holds another. Nodes whose pages only the tree holds can be evicted, leaves
- * first, the least recently used first. Belongs to the engine's thread. */
+ * first, the least recently used first. Where there is a disk, whole pages are written to it as it has time, and
+ * what is not in the tree is looked for there. Belongs to the engine's thread. */
 #pragma once
 
 #include "base/err.h"
+#include "run/disk.h"
 #include "run/runner.h"
 
 #include <stdint.h>
 
 struct prefix;
 
-int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct err *e);
+/* disk: NULL = none; taken over, also when it fails. */
+int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct disk *disk, struct err *e);
+/* Writes what is not on disk yet. */
 void prefix_close(struct prefix *t);
 
 /* Gives the sequence, which holds a beginning of ids[0..n), the pages of the longest known one; returns how many
  * tokens it holds then. It takes whole pages where it stands at the end of one; an empty sequence may
  * also get a page that is filled or equal only in part: the runner copies it when it is first written to. */
 uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n);
+/* From now on matches read from disk for so many seconds in all. */
+void prefix_budget(struct prefix *t, double seconds);
+/* Whether the last match ended for want of time: the disk has the next page. */
+bool prefix_has_more(const struct prefix *t);
+/* Hands pages that are not on disk to its writer, as far as that takes them now; or one, when it can. Whether
+ * some are left. */
+bool prefix_save(struct prefix *t, bool wait);
 /* Counts a match in the statistics: a request got `tokens` of its prompt. */
 void prefix_count(struct prefix *t, uint32_t tokens);
 /* Remembers the first `len` tokens of the sequence. Where a page of them is known already, the
@@ -33,5 +44,6 @@ void prefix_clear(struct prefix *t);
 
 struct prefix_stats {
     uint64_t nodes, hits, misses, hit_tokens, evicted;
+    struct disk_stats disk;
 };
 void prefix_stats(const struct prefix *t, struct prefix_stats *out);

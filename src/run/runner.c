@@ -30,8 +30,9 @@ static int runner_arrays(struct runner *r, struct err *e)
     r->out = mem_alloc(r->most_outs, sizeof *r->out);
     r->tables = mem_alloc(cells, sizeof *r->tables);
     r->step_seq = mem_alloc(r->most_seqs, sizeof *r->step_seq);
+    r->lora = mem_zalloc(r->most_seqs, sizeof *r->lora);
     r->pick = mem_alloc(r->most_outs, sizeof *r->pick);
-    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->pick)
+    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->lora || !r->pick)
         return err_memory(e, "a step's tables", cells * sizeof *r->tables);
     return 0;
 }
@@ -72,6 +73,10 @@ static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct wei
                                        .layers = o->gpu_layers,
                                        .experts_on_rest = o->cpu_experts,
                                        .memory = o->device_options.memory};
+    if (plan->adapters)
+        return err_set(e, ERR_USAGE, "adapters (--lora) run on the CPU only: --device cpu");
+    if (o->device_options.deterministic)
+        return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
     if (place_plan(&want, &r->placement, e))
         return -1;
     const struct device_memory *m = &r->placement.whole;
@@ -117,6 +122,8 @@ static int runner_device(struct runner *r, struct plan *plan, const struct weigh
     bool cpu = (o->device && !strcmp(o->device, "cpu")) || (o->gpu == PLACE_SOME && !o->gpu_layers);
     if (o->device_options.exact)
         kv.type = DTYPE_F32;
+    r->kv_type = kv.type;
+    r->device_options = o->device_options;
     for (uint32_t g = 0; g < plan->groups; g++) {
         kv.pages[g] = 1 + (o->pages ? o->pages : r->most_seqs * r->table_width);
         if (pages_open(&r->pages[g], kv.pages[g], e))
@@ -168,6 +175,7 @@ void runner_close(struct runner *r)
     mem_free(r->out);
     mem_free(r->tables);
     mem_free(r->step_seq);
+    mem_free(r->lora);
     mem_free(r->pick);
     mem_free(r);
 }
@@ -317,6 +325,8 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
                       .table_width = r->table_width};
     for (uint32_t i = 0; i < count; i++) {
         const struct seq_rows *p = &parts[i];
+        r->lora[i] = p->seq->lora;
+        st.lora = p->seq->lora.count ? r->lora : st.lora;
         r->step_seq[i] = (struct step_seq){.first = st.rows, .rows = p->n, .length = p->seq->len + p->n};
         for (uint32_t k = 0; k < p->n; k++) {
             r->ids[st.rows + k] = p->ids[k];

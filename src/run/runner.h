@@ -35,12 +35,15 @@ struct runner {
     const struct plan *plan;
     struct placement placement; /* of == 0: nobody asked a GPU */
     uint32_t ctx, chunk, most_seqs, most_outs, table_width;
+    uint32_t kv_type;
+    struct device_options device_options; /* as given */
     struct pages pages[PLAN_GROUPS_MOST];
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;
     struct step_seq *step_seq;
-    struct step_pick *pick; /* (most_outs) */
-    uint32_t seqs;          /* sequences that exist */
+    struct adapter_mix *lora; /* (most_seqs) */
+    struct step_pick *pick;   /* (most_outs) */
+    uint32_t seqs;            /* sequences that exist */
 };
 
 /* A sequence: ids[0..len) have their keys and values in the pages of its tables. */
@@ -49,6 +52,7 @@ struct seq {
     int32_t *ids; /* (ctx) */
     uint32_t len;
     int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page yet */
+    struct adapter_mix lora;          /* set while it is empty: what it holds was computed with these */
 };
 
 /* A sequence's part in a step: n new ids, and for how many of them, counted from the last, the

@@ -17,6 +17,16 @@ int answer_fail(struct answer *a, int status, const char *param, const char *fmt
     return failure_set(&a->failure, status, NULL, param, "%s", e.text);
 }
 
+/* Who has another key shares nothing, in this process or, by the cache on disk, in the next. */
+static uint64_t answer_salt(const struct conn *c)
+{
+    struct digest d = {0};
+    const char *key = c->key ? c->server->o->keys[c->key - 1] : NULL;
+    if (key)
+        digest_add(&d, key, strlen(key));
+    return d.lo;
+}
+
 void answer_start(struct conn *c)
 {
     struct answer *a = mem_zalloc(1, sizeof *a);
@@ -29,6 +39,7 @@ void answer_start(struct conn *c)
     a->conn = c;
     a->route = c->route;
     a->key = c->key;
+    a->salt = answer_salt(c);
     a->body = c->http.body; /* taken over */
     c->http.body = (struct buf){0};
     c->body_bytes = 0;

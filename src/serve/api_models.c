@@ -7,11 +7,12 @@
 
 enum { API_NAME = 512 };
 
-static void api_write_model(const struct served *s, struct json *j)
+/* name: its own, or that of an adapter */
+static void api_write_model(const struct served *s, const char *name, struct json *j)
 {
     json_begin(j, '{');
     json_key(j, "id");
-    json_str(j, s->name);
+    json_str(j, name);
     json_key(j, "object");
     json_str(j, "model");
     json_key(j, "created");
@@ -37,9 +38,13 @@ void api_models(struct conn *c)
     json_str(&j, "list");
     json_key(&j, "data");
     json_begin(&j, '[');
-    for (const struct served *s = models_lock(c->server->models); s; s = s->next)
+    const struct models_options *o = c->server->models->o;
+    const struct served *first = models_lock(c->server->models);
+    for (const struct served *s = first; s; s = s->next)
         if (s->listed)
-            api_write_model(s, &j);
+            api_write_model(s, s->name, &j);
+    for (size_t i = 0; first && i < o->adapter_count; i++)
+        api_write_model(first, o->adapters[i], &j);
     models_unlock(c->server->models);
     json_end(&j, ']');
     json_end(&j, '}');
@@ -77,7 +82,7 @@ void api_model(struct conn *c)
     models_lock(m);
     const struct served *s = is_name ? models_find(m, name, strlen(name)) : NULL;
     if (s)
-        api_write_model(s, &j);
+        api_write_model(s, s->name, &j);
     models_unlock(m);
     if (s)
         route_json(c, 200, &out);

@@ -37,6 +37,7 @@ static const struct field ask_fields[] = {
     {"repetition_penalty", FIELD_NUM, 0.01, 100},
     {"ignore_eos", FIELD_BOOL, 0, 0},
     {"echo", FIELD_BOOL, 0, 0},
+    {"lora", FIELD_TEXT | FIELD_LIST, 0, ADAPTERS_MIXED},
 };
 
 json_t *ask_body(struct answer *a)
@@ -291,7 +292,7 @@ static int ask_options(struct answer *a, struct ask *q)
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
     r->most = (uint32_t)field_int(b, "max_completion_tokens", field_int(b, "max_tokens", a->chat ? 0 : 16));
     r->show_special = a->chat && a->model->loaded->marks_hidden;
-    r->salt = a->key;
+    r->salt = a->salt;
     r->wake = work_wake;
     r->arg = a;
     return 0;
@@ -325,6 +326,35 @@ static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
     reply_close(c->reply);
     c->reply = NULL;
     return answer_fail(a, 503, NULL, "out of memory");
+}
+
+/* Adapters: the model's name, or "NAME[:SCALE],...", or [{"id" from 0, or "name", "scale"}] as llama.cpp has it. */
+static int ask_lora(struct answer *a, struct ask *q)
+{
+    const struct loaded *l = a->model->loaded;
+    const json_t *lora = json_object_get(q->body, "lora");
+    const char *model = field_text(q->body, "model"), *text = json_string_value(lora);
+    struct adapter_mix *mix = &q->request.lora;
+    struct err e = {0};
+    bool named = !lora && models_is_adapter(a->server->models, model);
+    if (loaded_adapt(l, named ? model : text, mix, &e))
+        return answer_fail(a, 400, "lora", "%s", e.text);
+    for (size_t i = 0; i < json_array_size(lora); i++) {
+        const json_t *one = json_array_get(lora, i);
+        const char *name = field_text(one, "name");
+        struct adapter_mix by_name = {0};
+        int64_t id = field_int(one, "id", -1) + 1;
+        if (name && loaded_adapt(l, name, &by_name, &e))
+            return answer_fail(a, 400, "lora", "%s", e.text);
+        id = by_name.count ? by_name.id[0] : id;
+        if (id < 1 || id > l->adapters)
+            return answer_fail(a, 400, "lora",
+                               "lora[%zu] has to name an adapter by \"id\" (0 to %d) or \"name\"", i,
+                               (int)l->adapters - 1);
+        mix->id[mix->count] = (uint32_t)id;
+        mix->scale[mix->count++] = (float)field_num(one, "scale", (double)l->adapter[id - 1].scale);
+    }
+    return 0;
 }
 
 static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
@@ -362,7 +392,7 @@ static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
 static void ask_any(struct answer *a)
 {
     struct ask q = {.body = ask_body(a)};
-    if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_sampling(a, &q) &&
+    if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_lora(a, &q) && !ask_sampling(a, &q) &&
         !ask_biases(a, &q) && !ask_stops(a, &q) &&
         !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_rule(a, &q))
         ask_submit(a, &q, (uint32_t)field_int(q.body, "n", 1));

@@ -142,6 +142,14 @@ const struct served *models_find(struct models *m, const char *name, size_t n)
     return NULL;
 }
 
+bool models_is_adapter(const struct models *m, const char *name)
+{
+    for (size_t i = 0; name && i < m->o->adapter_count; i++)
+        if (!strcmp(m->o->adapters[i], name))
+            return true;
+    return false;
+}
+
 /* Where none is named: the first that is made for it. */
 static struct served *models_default(struct models *m, enum form_kind kind)
 {
@@ -162,6 +170,8 @@ static struct form *models_choose(struct models *m, const struct model_want *wan
     bool named = want->name && *want->name;
     struct served *s = named ? (struct served *)models_find(m, want->name, strlen(want->name))
                              : models_default(m, want->kind);
+    if (!s && models_is_adapter(m, want->name))
+        s = models_default(m, want->kind);
     if (!s && named)
         failure_set(f, 404, "model_not_found", "model",
                     "there is no model '%s'; /v1/models lists what there is", log_safe(want->name));

@@ -100,6 +100,8 @@ struct models_options {
     int (*open)(void *arg, struct loaded **out, const char *path, const struct loaded_options *o,
                 struct err *e);
     void *arg;
+    const char *const *adapters; /* (adapter_count): other names of the first model */
+    size_t adapter_count;
 };
 
 struct models {
@@ -123,6 +125,7 @@ struct models {
 };
 
 int models_open(struct models **out, const struct models_options *o, struct err *e);
+bool models_is_adapter(const struct models *m, const char *name);
 /* No more loads: whoever waits is told so. Users keep what they have. */
 void models_shut(struct models *m);
 /* After the last user has gone. */

@@ -132,6 +132,7 @@ struct answer {
     bool arrived;      /* the loop's: the worker is through with it */
     const struct route *route;
     uint32_t key;
+    uint64_t salt; /* of its prefixes */
     struct buf body;
     struct answer *next_todo;
     atomic_bool gone; /* set by the loop: nobody wants it any more */

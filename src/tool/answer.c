@@ -151,6 +151,7 @@ int answer_run(struct engine *g, const struct ids *prompt, const struct answer_o
         .stop_strings = o->stop_strings,
         .stops = o->stops,
         .rule = o->rule,
+        .lora = o->lora,
         .ignore_eog = o->ignore_eog,
         .show_special = o->special,
         .wake = answer_wake,

@@ -17,6 +17,7 @@ struct answer_options {
     bool quiet;        /* nothing is streamed: --json */
     bool special;      /* show control tokens */
     bool ignore_eog;
+    struct adapter_mix lora;
     void (*prompt_done)(void *arg); /* called once, between two steps, after the prompt's last; may be NULL */
     void *arg;
 };

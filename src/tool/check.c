@@ -28,7 +28,7 @@ static int scored_open(struct scored *x, const char *model, const struct args *a
     *x = (struct scored){0};
     if (load_model(&x->l, model, &o, a, e))
         return -1;
-    x->s = load_predicts(x->l->model, x->l->store->path, e) ? NULL : seq_open(x->l->runner, e);
+    x->s = load_predicts(x->l->model, x->l->store->path, e) ? NULL : load_seq(x->l, e);
     return x->s ? 0 : -1;
 }
 

@@ -11,6 +11,7 @@
 static const struct arg_option embed_options[] = {
     {"file", 'f', ARG_TEXT, "FILE", "embed each line of a file ('-': standard input) instead", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array of arrays", 0, 0},
+    LOAD_LORA,
     LOAD_OPTIONS,
     {0},
 };
@@ -72,7 +73,7 @@ static int embed_all(struct embedder *m, const struct args *a, struct err *e)
     o.runner.chunk = o.runner.outs = UINT32_MAX;
     if (load_model(&m->loaded, a->words[0], &o, a, e))
         return -1;
-    m->seq = seq_open(m->loaded->runner, e);
+    m->seq = load_seq(m->loaded, e);
     m->vector = mem_alloc(m->loaded->model->h.width, sizeof *m->vector);
     if (!m->seq || !m->vector)
         return err_memory(e, "a vector", m->loaded->model->h.width * sizeof *m->vector);

@@ -10,6 +10,28 @@
 #include "tool/tool.h"
 
 #include <string.h>
+#include <strings.h>
+
+/* --kv; not every device keeps every type, and it says so. */
+static int load_kv(const struct args *a, uint32_t *type, struct err *e)
+{
+    static const struct {
+        const char *name;
+        uint32_t type;
+    } types[] = {{"f16", DTYPE_F16},
+                 {"f32", DTYPE_F32},
+                 {"bf16", DTYPE_BF16},
+                 {"q8_0", DTYPE_Q8_0},
+                 {"f8", DTYPE_F8_E4M3}};
+    const char *said = args_text(a, "kv");
+    *type = DTYPE_F16;
+    for (size_t i = 0; said && i < sizeof types / sizeof *types; i++)
+        if (!strcasecmp(said, types[i].name)) {
+            *type = types[i].type;
+            return 0;
+        }
+    return said ? err_set(e, ERR_USAGE, "--kv is f16, f32, bf16, q8_0 or f8, not '%s'", log_safe(said)) : 0;
+}
 
 /* How much of a GPU is used. */
 static int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
@@ -45,11 +67,11 @@ int load_options(const struct args *a, struct loaded_options *o, struct err *e)
         r->device_options.threads = (int)args_int(a, "threads", 0);
     r->device_options.activations = (int)args_int(a, "activations", 0);
     r->device_options.exact = r->device_options.exact || args_flag(a, "exact");
+    r->device_options.deterministic = args_flag(a, "deterministic");
     r->device_options.tier = args_text(a, "tier");
-    r->kv_type = DTYPE_F16;
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
-    return load_gpu(a, r, e);
+    return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) ? -1 : 0;
 }
 
 /* What lies where, when it is not simply the CPU. */
@@ -79,17 +101,65 @@ static void load_show(void *arg, double share)
     progress_show(arg, share, NULL);
 }
 
+int load_cache(const struct args *a, struct engine_options *o, struct err *e)
+{
+    const char *size = args_text(a, "cache-disk");
+    o->cache_dir = args_text(a, "cache-dir");
+    if (size && !o->cache_dir)
+        return err_set(e, ERR_USAGE, "--cache-disk bounds --cache-dir, and there is none");
+    if (size && (!num_bytes(size, strlen(size), &o->cache_bytes) || !o->cache_bytes))
+        return err_set(e, ERR_USAGE, "--cache-disk: '%s' is not a size such as 500M or 8G", log_safe(size));
+    return 0;
+}
+
+/* --lora, as often as it is given. */
+static int load_adapters(const struct args *a, const char *lora[LOADED_ADAPTERS], size_t *count,
+                         struct err *e)
+{
+    int at = 0;
+    for (const char *one; (one = args_next(a, "lora", &at)); lora[(*count)++] = one)
+        if (*count == LOADED_ADAPTERS)
+            return err_set(e, ERR_USAGE, "more than %d of --lora", LOADED_ADAPTERS);
+    return 0;
+}
+
+int load_mix(const struct loaded *l, struct adapter_mix *out, struct err *e)
+{
+    *out = (struct adapter_mix){0};
+    if (l->adapters > ADAPTERS_MIXED)
+        return err_set(e, ERR_USAGE, "%u adapters at once; the most is %d", l->adapters, ADAPTERS_MIXED);
+    for (; out->count < l->adapters; out->count++) {
+        out->id[out->count] = out->count + 1;
+        out->scale[out->count] = l->adapter[out->count].scale;
+    }
+    return 0;
+}
+
+struct seq *load_seq(const struct loaded *l, struct err *e)
+{
+    struct adapter_mix mix;
+    struct seq *s = load_mix(l, &mix, e) ? NULL : seq_open(l->runner, e);
+    if (s)
+        s->lora = mix;
+    return s;
+}
+
 int load_model(struct loaded **out, const char *model, struct loaded_options *o, const struct args *a,
                struct err *e)
 {
     struct progress bar;
     struct store *store;
-    if (load_options(a, o, e) || tool_open(&store, model, e))
+    const char *lora[LOADED_ADAPTERS];
+    if (load_options(a, o, e))
+        return -1;
+    struct loaded_options with = *o;
+    with.lora = lora;
+    if (load_adapters(a, lora, &with.loras, e) || tool_open(&store, model, e))
         return -1;
     progress_start(&bar, "loading");
-    o->runner.progress = load_show;
-    o->runner.progress_arg = &bar;
-    int r = loaded_open(out, store, o, e);
+    with.runner.progress = load_show;
+    with.runner.progress_arg = &bar;
+    int r = loaded_open(out, store, &with, e);
     progress_end(&bar);
     if (!r)
         load_report((*out)->runner);

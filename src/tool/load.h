@@ -1,6 +1,7 @@
 /* What the verbs that run a model have in common: the options that say how, and loading it with a bar. */
 #pragma once
 
+#include "run/engine.h"
 #include "run/loaded.h"
 #include "tool/args.h"
 
@@ -17,6 +18,8 @@
         {"gpu-memory", 0, ARG_TEXT, "SIZE", "most to take of the GPU's memory: 8G", 0, 0},                    \
         {"no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0},          \
         {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},    \
+        {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},   \
+        {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever runs beside it; slower", 0, 0},     \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},              \
         {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512 (default: the best)", 0, 0},            \
         {"quant", 0, ARG_TEXT, "TYPE", "quantise F32, F16, BF16, FP8 weights while loading: q4_k_m", 0, 0},   \
@@ -25,12 +28,30 @@
         "mlock", 0, ARG_FLAG, NULL, "keep the model in memory (never swapped out)", 0, 0                      \
     }
 
+#define LOAD_LORA                                                                                            \
+    {                                                                                                        \
+        "lora", 0, ARG_TEXT, "A", "an adapter (LoRA), NAME=PATH[:SCALE]; may be repeated; CPU only", 0, 0    \
+    }
+
+#define LOAD_CACHE                                                                                           \
+    {                                                                                                        \
+        "cache-dir", 0, ARG_TEXT, "DIR", "keep what prompts have in common on disk, too, across restarts",   \
+        0,           0},                                                                                     \
+    {                                                                                                        \
+        "cache-disk", 0, ARG_TEXT, "SIZE", "of --cache-dir at most, such as 500M or 8G (default: 4G)", 0, 0  \
+    }
+
 #define LOAD_OPTIONS LOAD_THREADS, LOAD_BUT_THREADS
 
 /* Reads those rows into o, which keeps what else is in it; a device, threads and exactness that are set already stay. */
 int load_options(const struct args *a, struct loaded_options *o, struct err *e);
+/* LOAD_CACHE's rows into o. */
+int load_cache(const struct args *a, struct engine_options *o, struct err *e);
 /* An error for encoders, which only embed: they predict no token. */
 int load_predicts(const struct model *m, const char *path, struct err *e);
+/* Every --lora of this call at once, each with its scale; and a sequence with them. */
+int load_mix(const struct loaded *l, struct adapter_mix *out, struct err *e);
+struct seq *load_seq(const struct loaded *l, struct err *e);
 /* MODEL (NULL = the default one), with a progress bar where it takes long. */
 int load_model(struct loaded **out, const char *model, struct loaded_options *o, const struct args *a,
                struct err *e);

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "format/store.h"
 #include "model/forward.h"
+#include "model/lora.h"
 #include "tool/load.h"
 #include "tool/tool.h"
 
@@ -119,14 +120,35 @@ static int run_model(const struct args *a, const struct model *m, const int32_t 
     struct forward f = {.model = m, .device = d, .row = take_row, .arg = l};
     f.kv_type = o.exact ? DTYPE_F32 : DTYPE_F16;
     f.chunk = (uint32_t)args_int(a, "chunk", 0);
+    struct adapter_mix mix = {.count = m->plan.adapters};
+    for (uint32_t i = 0; i < mix.count; i++) {
+        mix.id[i] = i + 1;
+        mix.scale[i] = 1;
+    }
+    f.lora = &mix;
     int ok = forward_run(&f, ids, l->count, e);
     d->ops->close(d);
     return ok;
 }
 
+/* Every --lora, all at once. */
+static int open_adapters(const struct args *a, struct model *m, struct store *out[ADAPTERS_MIXED],
+                         struct err *e)
+{
+    int at = 0;
+    uint32_t n = 0;
+    for (const char *path; (path = args_next(a, "lora", &at)); n++) {
+        if (n == ADAPTERS_MIXED)
+            return err_set(e, ERR_USAGE, "more than %d of --lora", ADAPTERS_MIXED);
+        if (lora_open_store(&out[n], path, e))
+            return -1;
+    }
+    return n ? lora_bind(m, out, n, e) : 0;
+}
+
 static int logits_run(const struct args *a, struct err *e)
 {
-    struct store *s = NULL;
+    struct store *s = NULL, *adapters[ADAPTERS_MIXED] = {0};
     struct model *m = NULL;
     struct logits l = {0};
     struct buf out = {0};
@@ -138,7 +160,7 @@ static int logits_run(const struct args *a, struct err *e)
     if (ids && tool_open(&s, a->words[0], e) == 0) {
         struct model_options o = {.ctx = (uint32_t)args_int(a, "ctx", l.count)};
         if (model_open(&m, s, &o, e) == 0 && load_predicts(m, s->path, e) == 0 &&
-            run_model(a, m, ids, &l, e) == 0) {
+            open_adapters(a, m, adapters, e) == 0 && run_model(a, m, ids, &l, e) == 0) {
             if (args_flag(a, "json"))
                 print_json(&out, &l);
             else
@@ -150,6 +172,8 @@ static int logits_run(const struct args *a, struct err *e)
     mem_free(l.last);
     mem_free(ids);
     model_close(m);
+    for (size_t i = 0; i < ADAPTERS_MIXED && adapters[i]; i++)
+        store_close(adapters[i]);
     if (s)
         store_close(s);
     return ok;
@@ -158,6 +182,7 @@ static int logits_run(const struct args *a, struct err *e)
 static const struct arg_option options[] = {
     {"tokens", 0, ARG_TEXT, "IDS", "token ids with commas between: 1,2,3", 0, 0},
     {"exact", 0, ARG_FLAG, NULL, "float activations and F32 keys and values", 0, 0},
+    {"lora", 0, ARG_TEXT, "PATH", "an adapter; may be repeated", 0, 0},
     {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (cpu)", 0, 0},
     {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},
     {"tier", 0, ARG_TEXT, "T", "most this kernel tier of the CPU: scalar, avx2, avx512", 0, 0},

@@ -12,6 +12,7 @@ static const struct arg_option perplexity_options[] = {
     {"plot", 0, ARG_TEXT, "OUT.svg", "with --against: a plot of the divergence", 0, 0},
     {"chunks", 0, ARG_INT, "N", "only the first N chunks", 1, 1 << 24},
     {"json", 0, ARG_FLAG, NULL, "print one JSON object", 0, 0},
+    LOAD_LORA,
     LOAD_OPTIONS,
     {0},
 };
@@ -35,6 +36,8 @@ static int perplexity_verb(const struct args *a, struct err *e)
     const char *text = args_text(a, "file"), *against = args_text(a, "against"), *plot = args_text(a, "plot");
     if (!text)
         return err_set(e, ERR_USAGE, "quern perplexity wants a text: -f FILE");
+    if (args_int(a, "ctx", 4) < 4)
+        return err_set(e, ERR_USAGE, "--ctx has to be at least 4 here");
     if (plot && !against)
         return err_set(e, ERR_USAGE, "--plot shows the divergence from a second model: --against MODEL");
     int failed = check_run(&c, a->words[0], against, text, a, e) ||

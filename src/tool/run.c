@@ -34,6 +34,8 @@ static const struct arg_option run_options[] = {
     CONSTRAIN_OPTIONS,
     SPECULATE_OPTIONS,
     SAMPLING_OPTIONS,
+    LOAD_CACHE,
+    LOAD_LORA,
     LOAD_OPTIONS,
     {0},
 };
@@ -52,6 +54,7 @@ struct run {
     struct constraint *constraint; /* until the model is loaded; then the rule */
     struct rule *rule;
     struct profile profile;
+    struct adapter_mix lora;
 };
 
 static int run_read_options(struct run *r, struct err *e)
@@ -197,6 +200,7 @@ static int run_once(struct run *r, struct err *e)
         .quiet = json,
         .special = args_flag(r->a, "special"),
         .ignore_eog = args_flag(r->a, "ignore-eos"),
+        .lora = r->lora,
     };
     int failed = run_prompt_ids(r, &prompt, e);
     if (!failed && profiled) {
@@ -237,6 +241,7 @@ static int run_talk(struct run *r, struct err *e)
         .stop_strings = r->stops,
         .stops = r->stop_count,
         .rule = r->rule,
+        .lora = r->lora,
         .set = r->set,
         .verbose = args_flag(r->a, "verbose"),
     };
@@ -265,6 +270,7 @@ static int run_all(struct run *r, struct err *e)
     struct constraint *c = r->constraint;
     r->constraint = NULL;
     if (constrain_rule(c, r->loaded, &r->rule, e) || speculate_load(r->a, &r->engine_options, r->loaded, e) ||
+        load_cache(r->a, &r->engine_options, e) || load_mix(r->loaded, &r->lora, e) ||
         engine_open(&r->engine, r->loaded, &r->engine_options, e))
         return -1;
     return is_chat ? run_talk(r, e) : run_once(r, e);

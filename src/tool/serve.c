@@ -19,6 +19,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     SERVE_SLOTS = 4,
@@ -28,6 +30,7 @@ enum {
     SERVE_KEYS = 1024,
     SERVE_HOSTS = 64,
     SERVE_FOLDERS = 384,
+    SERVE_NAME = 128,
     SERVE_KEY_FILE = 1 << 20
 };
 
@@ -67,6 +70,8 @@ static const struct arg_option serve_options[] = {
     {"reasoning", 0, ARG_TEXT, "NAME", "how they mark reasoning, or 'none' (default: as their templates say)",
      0, 0},
     SPECULATE_OPTIONS,
+    LOAD_CACHE,
+    LOAD_LORA,
     LOAD_OPTIONS,
     {0},
 };
@@ -86,6 +91,8 @@ struct serve {
     struct serve_keys keys;
     struct buf chat_template;
     const char *hosts[SERVE_HOSTS];
+    const char *adapters[LOADED_ADAPTERS];
+    char adapter_names[LOADED_ADAPTERS][SERVE_NAME];
     struct sandbox sandbox;
     char folders[SERVE_FOLDERS][PATH_MAX]; /* (folder_count): names for the sandbox */
     size_t folder_count;
@@ -238,6 +245,23 @@ static int serve_read(struct serve *s, struct err *e)
     return serve_keys(s, e) || server_check(&s->o, e) ? -1 : 0;
 }
 
+/* The names of --lora NAME=PATH, by which clients may call the model; one without a name is chosen by its number. */
+static int serve_adapters(struct serve *s, struct err *e)
+{
+    int at = 0;
+    for (const char *lora, *equals; (lora = args_next(s->a, "lora", &at));) {
+        if (s->a->count > 1 || args_text(s->a, "models-dir"))
+            return err_set(e, ERR_USAGE, "--lora is for one model");
+        if (!(equals = strchr(lora, '=')) || s->m.adapter_count == LOADED_ADAPTERS)
+            continue;
+        char *name = s->adapter_names[s->m.adapter_count];
+        snprintf(name, SERVE_NAME, "%.*s", (int)(equals - lora), lora);
+        s->adapters[s->m.adapter_count++] = name;
+    }
+    s->m.adapters = s->adapters;
+    return 0;
+}
+
 static int serve_read_models(struct serve *s, struct err *e)
 {
     s->m.memory = (uint64_t)args_int(s->a, "memory", 0);
@@ -248,6 +272,8 @@ static int serve_read_models(struct serve *s, struct err *e)
                                           .queue = (uint32_t)args_int(s->a, "queue", 0)};
     if (args_text(s->a, "draft") && (s->a->count > 1 || args_text(s->a, "models-dir")))
         return err_set(e, ERR_USAGE, "--draft is for one model");
+    if (load_cache(s->a, &s->m.engine, e) || serve_adapters(s, e))
+        return -1;
     s->m.list = serve_list;
     s->m.open = serve_open;
     s->m.arg = s;
@@ -283,6 +309,29 @@ static void serve_allow_model(struct serve *s, const char *path)
     serve_allow(s, SANDBOX_READ, "%s", real);
 }
 
+/* The draft model, the adapters, the cache on disk. */
+static void serve_allow_others(struct serve *s)
+{
+    char path[PATH_MAX];
+    const char *draft = args_text(s->a, "draft"), *cache = s->m.engine.cache_dir;
+    int at = 0;
+    struct err none = {0};
+    if (draft && !tool_model_path(draft, path, sizeof path, &none))
+        serve_allow_model(s, path);
+    for (const char *lora; (lora = args_next(s->a, "lora", &at));) {
+        const char *equals = strchr(lora, '=');
+        snprintf(path, sizeof path, "%s", equals ? equals + 1 : lora);
+        char *colon = strrchr(path, ':'); /* a scale, or a part of the name: then the file is there with it */
+        if (colon && access(path, F_OK))
+            *colon = 0;
+        serve_allow_model(s, path);
+    }
+    if (cache) {
+        mkdir(cache, 0700);
+        sandbox_allow(&s->sandbox, cache, SANDBOX_WRITE);
+    }
+}
+
 /* All that a server reads, now or when it is told to read anew. */
 static int serve_sandbox(struct serve *s, struct err *e)
 {
@@ -304,6 +353,7 @@ static int serve_sandbox(struct serve *s, struct err *e)
     if (s->o.socket)
         serve_allow(s, SANDBOX_SOCKET, "%.*s", slash ? (int)(slash - s->o.socket) + 1 : 1,
                     slash ? s->o.socket : ".");
+    serve_allow_others(s);
     if (!failed)
         log_debug("the sandbox holds: %s", sandbox_enter(&s->sandbox));
     model_list_free(&models);

@@ -179,6 +179,7 @@ static void talk_answer(struct talk *t)
         .stop_strings = t->o->stop_strings,
         .stops = t->o->stops,
         .rule = t->o->rule,
+        .lora = t->o->lora,
     };
     generation_free(&t->last);
     t->last = (struct generation){0};

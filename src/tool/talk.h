@@ -11,6 +11,7 @@ struct talk_options {
     const char *const *stop_strings; /* (stops) */
     size_t stops;
     struct rule *rule; /* what every answer has to be; NULL = anything */
+    struct adapter_mix lora;
     const json_t *set; /* template variables, or NULL */
     bool verbose;      /* figures after every answer */
 };

@@ -207,6 +207,31 @@ static void product_check(struct product *p, const struct kernels *k, uint32_t m
         }
 }
 
+/* With `fixed`, rows [first, first + m) are what they are among all the others, bit by bit. */
+static void product_check_fixed(struct product *p, const struct kernels *k, uint32_t first, uint32_t m,
+                                void (*kernel)(const struct matmul *), void *scratch)
+{
+    struct matmul all = p->job, some = p->job;
+    float *y = mem_alloc((size_t)M_MOST * p->cols, sizeof *y);
+    all.fixed = some.fixed = true;
+    all.scratch = some.scratch = scratch;
+    all.m = M_MOST;
+    some.m = m;
+    some.x += first * some.x_stride;
+    some.q8.q += first * some.q8.q_stride;
+    some.q8.d += first * some.q8.s_stride;
+    some.q8.s += first * some.q8.s_stride;
+    some.y = y;
+    kernel(&all);
+    kernel(&some);
+    for (uint32_t r = 0; r < m; r++)
+        if (memcmp(y + r * p->cols + all.n0, all.y + (first + r) * p->cols + all.n0,
+                   (all.n1 - all.n0) * sizeof *y) != 0)
+            fail_msg("%s %s: row %u of %u from %u on is not what it is among all, k %u", k->tier,
+                     dtype_get(all.type)->name, r, m, first, all.k);
+    mem_free(y);
+}
+
 static void product_all_m(struct product *p, bool rounded)
 {
     static const uint32_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 100};
@@ -223,8 +248,12 @@ static void product_all_m(struct product *p, bool rounded)
         if (!k)
             continue;
         void *scratch = mem_aligned(64, k->scratch_bytes);
+        void (*kernel)(const struct matmul *) = rounded ? k->matmul_q8[p->job.type] : k->matmul_float;
         for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
-            product_check(p, k, ms[i], rounded ? k->matmul_q8[p->job.type] : k->matmul_float, scratch);
+            product_check(p, k, ms[i], kernel, scratch);
+        product_check_fixed(p, k, 13, 1, kernel, scratch);
+        product_check_fixed(p, k, 2, 3, kernel, scratch);
+        product_check_fixed(p, k, 50, 37, kernel, scratch);
         mem_free(scratch);
     }
 }

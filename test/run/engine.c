@@ -32,14 +32,16 @@ static uint64_t rng(uint64_t *state)
 struct setting {
     const char *folder;
     uint32_t seqs, pages, chunk, outs, ctx;
-    bool fast; /* whatever kernels there are: where no ids are compared */
+    bool fast;  /* whatever kernels there are: where no ids are compared */
+    bool fixed; /* whatever kernels there are, and the same bits in every batch */
 };
 
 static struct loaded *open_model(const struct setting *o)
 {
     struct runner_options r = {
         .ctx = o->ctx ? o->ctx : CTX, .seqs = o->seqs, .pages = o->pages, .chunk = o->chunk, .outs = o->outs};
-    if (!o->fast)
+    r.device_options.deterministic = o->fixed;
+    if (!o->fast && !o->fixed)
         r.device_options = (struct device_options){.exact = true, .tier = "scalar"};
     return open_tiny(o->folder, &r);
 }
@@ -145,10 +147,10 @@ static void assert_balanced(const struct engine_stats *s)
 static struct ask asks[REQUESTS];
 static struct answer alone[REQUESTS], got;
 
-static void answers_alone(const char *folder, bool sampled)
+static void answers_alone_by(const struct setting *setting, bool sampled)
 {
     struct err e = {0};
-    struct loaded *l = open_model(&(struct setting){.folder = folder, .seqs = 1});
+    struct loaded *l = open_model(setting);
     struct seq *s = seq_open(l->runner, &e);
     for (uint32_t i = 0; i < REQUESTS; i++) {
         make_ask(&asks[i], i, sampled);
@@ -156,6 +158,11 @@ static void answers_alone(const char *folder, bool sampled)
     }
     seq_close(s);
     loaded_close(l);
+}
+
+static void answers_alone(const char *folder, bool sampled)
+{
+    answers_alone_by(&(struct setting){.folder = folder, .seqs = 1}, sampled);
 }
 
 static struct engine_stats run_batch(const struct setting *setting, const struct engine_options *o)
@@ -204,6 +211,23 @@ static void batched_is_alone(void **state)
                 assert_true(drafted.accepted > 0 && drafted.steps < plain.steps);
         }
     }
+}
+
+/* With --deterministic the fast kernels, too, give every request its own bits: few pages, guesses and all. */
+static void deterministic_is_alone(void **state)
+{
+    static const char *const folders[] = {"llama", "gemma2", "qwen2-moe"};
+    (void)state;
+    for (size_t f = 0; f < sizeof folders / sizeof *folders; f++)
+        for (int sampled = 0; sampled < 2; sampled++) {
+            answers_alone_by(&(struct setting){.folder = folders[f], .seqs = 1, .fixed = true}, sampled);
+            struct setting few = {
+                .folder = folders[f], .seqs = 8, .pages = 24, .chunk = 128, .outs = 64, .fixed = true};
+            struct engine_options o = {.queue = REQUESTS, .guard = true};
+            run_batch(&few, &o);
+            o.draft = 8;
+            run_batch(&few, &o);
+        }
 }
 
 /* A draft model that says the same is always right; another one is often wrong, and changes nothing. */
@@ -639,11 +663,17 @@ static void logprobs_are_right(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batched_is_alone),   cmocka_unit_test(draft_models_guess),
-        cmocka_unit_test(few_pages_preempt),  cmocka_unit_test(never_fits),
-        cmocka_unit_test(prefix_once),        cmocka_unit_test(queue_and_deadline),
-        cmocka_unit_test(random_clients),     cmocka_unit_test(submit_without_memory),
-        cmocka_unit_test(logprobs_are_right), cmocka_unit_test(rules_are_jumped_along),
+        cmocka_unit_test(batched_is_alone),
+        cmocka_unit_test(deterministic_is_alone),
+        cmocka_unit_test(draft_models_guess),
+        cmocka_unit_test(few_pages_preempt),
+        cmocka_unit_test(never_fits),
+        cmocka_unit_test(prefix_once),
+        cmocka_unit_test(queue_and_deadline),
+        cmocka_unit_test(random_clients),
+        cmocka_unit_test(submit_without_memory),
+        cmocka_unit_test(logprobs_are_right),
+        cmocka_unit_test(rules_are_jumped_along),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static void open_fixture(struct fixture *f, uint32_t pages, uint32_t nodes)
     f->l = open_tiny("gemma2", &(struct runner_options){.ctx = CTX, .seqs = 2, .pages = pages});
     f->a = seq_open(f->l->runner, &e);
     f->b = seq_open(f->l->runner, &e);
-    assert_int_equal(prefix_open(&f->t, f->l->runner, nodes, &e), 0);
+    assert_int_equal(prefix_open(&f->t, f->l->runner, nodes, NULL, &e), 0);
 }
 
 static uint32_t used(const struct fixture *f)

@@ -161,8 +161,10 @@ static void attn_softmax(const struct lane *l, const struct attn *a, const struc
             if (lo == hi)
                 continue;
             float most = l->k->max(s + lo, hi - lo);
-            most = most > p->max[i] ? most : p->max[i];
-            rescale[i] = expf(p->max[i] - most);
+            if (most > p->max[i]) /* most blocks have no new maximum */
+                rescale[i] = expf(p->max[i] - most);
+            else
+                most = p->max[i];
             p->sum[i] = p->sum[i] * rescale[i] + l->k->exp_sum(s + lo, hi - lo, most);
             p->max[i] = most;
         }

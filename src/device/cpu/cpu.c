@@ -47,6 +47,7 @@ struct need {
     size_t x, h, g, shared, own; /* values of rows of that area; own: of one row */
     size_t qt, kt, vt, sum;
     size_t tile;
+    size_t low; /* rows times the largest rank of an adapter */
     size_t score, choice, pairs, experts;
 };
 
@@ -132,6 +133,10 @@ static struct need cpu_need(const struct cpu *d, const struct plan *p)
         need_op(&n, d->w, &p->ops[i], d->max_rows, d->max_outs);
     for (uint32_t b = 1; b < p->buffers; b++)
         need_most(&n.sum, (size_t)d->max_rows * p->width[b]);
+    for (uint32_t i = 0; p->lora && i < (p->slots + 1) * (p->adapters + 1);
+         i++) /* A is (rank, K) or (V, rank) */
+        if (p->lora[i].b)
+            need_most(&n.low, size_max(d->max_rows, n.pairs) * d->w->all[p->lora[i].b].rows);
     return n;
 }
 
@@ -149,6 +154,7 @@ static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need
         own.tile[0] = bump_take(b, d->tile_floats, sizeof(float));
         own.tile[1] = bump_take(b, d->tile_floats, sizeof(float));
         own.terms = bump_take(b, d->terms > 1 ? 2 * d->tile_floats : 0, sizeof(float));
+        own.low = bump_take(b, n->low, sizeof(float));
         bump_area(b, &own.input);
         float *at = bump_take(b, attn, sizeof(float));
         if (!b->base)
@@ -363,6 +369,17 @@ static int cpu_check_ids(const struct cpu *d, const struct op_embed *o, const st
     return 0;
 }
 
+static int cpu_check_lora(const struct plan *p, const struct step *s, struct err *e)
+{
+    for (uint32_t i = 0; s->lora && i < s->seqs; i++)
+        for (uint32_t k = 0; k < s->lora[i].count; k++)
+            if (s->lora[i].count > ADAPTERS_MIXED || !s->lora[i].id[k] || s->lora[i].id[k] > p->adapters)
+                return err_set(e, ERR_USAGE,
+                               "sequence %u asks for an adapter that is not there: there are %u", i,
+                               p->adapters);
+    return 0;
+}
+
 static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step *s, struct err *e)
 {
     if (!d->plan || p != d->plan)
@@ -379,7 +396,7 @@ static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step
     for (uint32_t i = 0; i < p->count; i++)
         if (p->ops[i].kind == OP_EMBED && cpu_check_ids(d, &p->ops[i].embed, s, e))
             return -1;
-    return cpu_check_seqs(d, s, e);
+    return cpu_check_lora(p, s, e) ? -1 : cpu_check_seqs(d, s, e);
 }
 
 static void cpu_run_op(struct lane *l, const struct op *op)
@@ -665,6 +682,7 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
     d->device.ops = &ops;
     d->k = k;
     d->exact = o->exact;
+    d->fixed = o->deterministic;
     d->terms = o->activations == 16 ? 2 : o->activations == 8 ? 1 : 0;
     d->pool = pool_open(o->threads, o->pin, e);
     if (!d->pool) {

@@ -19,6 +19,7 @@ struct rows {
     size_t x_stride;
     struct q8_rows q8; /* `terms` rows for every row: rounded, then what the rounding left */
     uint32_t m, terms;
+    const uint32_t *row; /* (m): the step's row that each is of, or NULL: all in order */
 };
 
 /* Room for rows: `floats` floats and `blocks` blocks of Q8_BLOCK rounded values. */
@@ -69,6 +70,7 @@ struct own {
     void *kernel;      /* kernels.scratch_bytes */
     float *tile[2];    /* (tile_floats): pieces of products */
     float *terms;      /* (2 * tile_floats): products of both terms, with 16-bit activations */
+    float *low;        /* (max_rows or the experts' slots, largest rank): A x of adapters */
     struct area input; /* rows prepared by each worker for itself, CPU_FEW at most */
     struct attn_own {
         float *q, *k, *v, *s, *acc, *total, *stat; /* see attn.c */
@@ -84,7 +86,7 @@ struct cpu {
     struct pool *pool;
     const struct kernels *k;
     const struct weights *w;
-    bool exact;
+    bool exact, fixed;
     /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Models below
      * CPU_SMALL bytes take 2: they are upset by less, and have speed to spare. */
     uint32_t terms;
@@ -136,7 +138,7 @@ struct input {
     float *x; /* (m, stride) */
     size_t stride;
     uint32_t m, k;
-    const int32_t *pick;     /* (m): row numbers, or NULL: all in order */
+    const uint32_t *pick;    /* (m): row numbers, or NULL: all in order */
     const struct norm *norm; /* or NULL */
     bool rounded;            /* wanted in integers too */
     bool copy;               /* the rows will be overwritten while they are read */
@@ -168,6 +170,10 @@ struct product {
     size_t y_stride;
 };
 void lane_product(const struct lane *l, const struct rows *x, const struct product *p);
+/* The adapters of a row of the step; NULL = none. */
+const struct adapter_mix *lane_mix(const struct lane *l, uint32_t row);
+/* True where this product may need its rows as floats, rounded or not: an adapter wants them. */
+bool lane_adapts(const struct lane *l, struct linear linear);
 
 /* Columns of several products of different cost, cut into one contiguous share a worker at multiples of
  * CPU_UNIT: begin with the sum of share_cost over all of them, then ask for each in the same order. */
@@ -198,6 +204,7 @@ struct hidden {
     float alpha, limit;
     struct rows to; /* (m, hidden) */
     bool rounded;   /* what the down product wants */
+    bool floats;    /* and the floats, too */
 };
 void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden *h, uint32_t n0,
                  uint32_t n1);

@@ -38,6 +38,7 @@ struct matmul {
     float *y;
     size_t y_stride;
     void *scratch; /* this worker's own, kernels.scratch_bytes long, 64-byte aligned */
+    bool fixed;    /* a row's result is the same, bit by bit, whatever m is: few rows are slower then */
 };
 
 enum { KERNEL_TYPES = 128, Q8_BLOCK = 32 };

@@ -272,7 +272,9 @@ ALWAYS_INLINE void float_many(uint32_t type, const struct matmul *job)
 
 ALWAYS_INLINE void float_any(uint32_t type, const struct matmul *job)
 {
-    if (job->m == 1)
+    if (job->fixed)
+        float_many(type, job);
+    else if (job->m == 1)
         float_few(type, job, 1);
     else if (job->m == 2)
         float_few(type, job, 2);

@@ -304,7 +304,9 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
 
 ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
 {
-    if (job->m == 1)
+    if (job->fixed)
+        q8_many(type, job);
+    else if (job->m == 1)
         q8_few(type, job, 1);
     else if (job->m == 2)
         q8_few(type, job, 2);

@@ -117,6 +117,8 @@ struct rows rows_from(const struct rows *r, uint32_t first, uint32_t m, uint32_t
 {
     struct rows to = *r;
     to.m = m;
+    if (to.row)
+        to.row += first;
     if (to.x)
         to.x += first * r->x_stride + col;
     if (to.q8.q) {
@@ -158,11 +160,12 @@ struct rows lane_input(struct lane *l, const struct input *in)
         return (struct rows){.m = in->m, .x = in->x, .x_stride = in->stride};
     bool alone = in->m <= CPU_FEW && !in->copy;
     struct rows to = area_rows(alone ? &l->own->input : &l->d->x, in->m, in->k);
+    to.row = in->pick;
     uint32_t from = 0, end = in->m;
     if (!alone)
         lane_slice(l, in->m, 1, &from, &end);
     for (uint32_t r = from; r < end; r++) {
-        const float *x = in->x + (in->pick ? (size_t)in->pick[r] : r) * in->stride;
+        const float *x = in->x + (in->pick ? in->pick[r] : (size_t)r) * in->stride;
         float *y = to.x + r * to.x_stride;
         if (norm)
             lane_norm(l, in->norm, x, in->k, y);
@@ -217,6 +220,65 @@ static void lane_matmul_q8(const struct lane *l, const struct matmul *job, uint3
     }
 }
 
+const struct adapter_mix *lane_mix(const struct lane *l, uint32_t row)
+{
+    uint32_t seq = l->d->row_seq[row];
+    return l->s->lora && seq != UINT32_MAX && l->s->lora[seq].count ? &l->s->lora[seq] : NULL;
+}
+
+bool lane_adapts(const struct lane *l, struct linear linear)
+{
+    return l->s->lora && linear.adapter;
+}
+
+static bool mix_same(const struct adapter_mix *a, const struct adapter_mix *b)
+{
+    return a == b || (a && b && !memcmp(a, b, sizeof *a));
+}
+
+/* y += scale * B (A x) for rows [from, to). Every worker computes A x anew for its columns: it is small. */
+static void lane_add_pair(const struct lane *l, const struct rows *x, const struct product *p,
+                          const struct lora_pair *pair, float scale, uint32_t from, uint32_t to)
+{
+    const struct weight *a = lane_weight(l, pair->a), *b = lane_weight(l, pair->b);
+    const float *columns = (const float *)(const void *)(b->data + p->matrix * b->each_bytes) + p->n0;
+    struct matmul job = {.w = a->data + p->matrix * a->each_bytes,
+                         .row_bytes = a->row_bytes,
+                         .type = a->type,
+                         .k = a->cols,
+                         .n1 = a->rows,
+                         .m = to - from,
+                         .x = x->x + from * x->x_stride,
+                         .x_stride = x->x_stride,
+                         .y = l->own->low,
+                         .y_stride = a->rows,
+                         .scratch = l->own->kernel,
+                         .fixed = l->d->fixed};
+    l->k->matmul_float(&job);
+    scale *= pair->scale;
+    for (uint32_t r = from; r < to; r++)
+        for (uint32_t i = 0; i < b->rows; i++) {
+            float low = i < a->rows ? job.y[(size_t)(r - from) * a->rows + i] : 1.0f;
+            l->k->axpy(scale * low, columns + i * (b->row_bytes / sizeof *columns), p->n1 - p->n0,
+                       p->y + r * p->y_stride);
+        }
+}
+
+/* Rows that have the same adapters go together. */
+static void lane_adapt(const struct lane *l, const struct rows *x, const struct product *p)
+{
+    for (uint32_t r = 0, end; r < x->m; r = end) {
+        const struct adapter_mix *mix = lane_mix(l, x->row ? x->row[r] : r);
+        for (end = r + 1; end < x->m && mix_same(mix, lane_mix(l, x->row ? x->row[end] : end));)
+            end++;
+        for (uint32_t i = 0; mix && i < mix->count; i++) {
+            const struct lora_pair *pair = plan_lora(l->p, p->linear.adapter, mix->id[i]);
+            if (pair)
+                lane_add_pair(l, x, p, pair, mix->scale[i], r, end);
+        }
+    }
+}
+
 void lane_product(const struct lane *l, const struct rows *x, const struct product *p)
 {
     const struct weight *w = lane_weight(l, p->linear.weight);
@@ -231,7 +293,8 @@ void lane_product(const struct lane *l, const struct rows *x, const struct produ
                          .q8 = x->q8,
                          .y = p->y,
                          .y_stride = p->y_stride,
-                         .scratch = l->own->kernel};
+                         .scratch = l->own->kernel,
+                         .fixed = l->d->fixed};
     const struct device *d = &l->d->device;
     if (d->watch && p->n0 == 0 && x->x)
         d->watch(d->watch_arg, p->linear.weight, p->matrix, x->x, x->x_stride, x->m);
@@ -241,6 +304,8 @@ void lane_product(const struct lane *l, const struct rows *x, const struct produ
         l->k->matmul_float(&job);
     if (p->linear.bias)
         lane_bias(l, p, x->m);
+    if (lane_adapts(l, p->linear))
+        lane_adapt(l, x, p);
 }
 
 uint32_t lane_tile_cols(const struct lane *l, uint32_t m)
@@ -290,9 +355,10 @@ void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden
         }
         for (uint32_t r = 0; r < x->m; r++) {
             float *g = gate + (size_t)r * (b - a), *u = up + (size_t)r * (b - a);
-            lane_activate(l, h, g, u, b - a, h->rounded ? u : h->to.x + r * h->to.x_stride + a);
+            float *y = h->rounded && !h->floats ? u : h->to.x + r * h->to.x_stride + a;
+            lane_activate(l, h, g, u, b - a, y);
             if (h->rounded)
-                lane_round(l, u, b - a, &h->to, r, a);
+                lane_round(l, y, b - a, &h->to, r, a);
         }
     }
 }

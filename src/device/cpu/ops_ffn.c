@@ -23,7 +23,8 @@ void op_ffn_run(struct lane *l, const struct op_ffn *o)
                        .up = o->up,
                        .act = o->act,
                        .to = area_rows(&l->d->h, l->s->rows, up->rows),
-                       .rounded = cpu_rounds(l->d, o->down.weight)};
+                       .rounded = cpu_rounds(l->d, o->down.weight),
+                       .floats = lane_adapts(l, o->down)};
     uint32_t n0, n1;
     lane_slice(l, up->rows, CPU_UNIT, &n0, &n1);
     lane_hidden(l, &x, &h, n0, n1);
@@ -134,7 +135,7 @@ static void moe_route(struct lane *l, const struct op_moe *o, const struct rows 
     if (n0 < n1)
         lane_product(l, x, &p);
     if (o->shared_router && l->worker == l->workers - 1) {
-        p.linear = (struct linear){.weight = o->shared_router};
+        p.linear = (struct linear){.weight = o->shared_router, .adapter = o->shared_router_adapter};
         p.n0 = 0, p.n1 = 1, p.y = score + o->experts;
         lane_product(l, x, &p);
     }
@@ -166,13 +167,15 @@ struct moe_run {
 /* The forms that the experts' first products want, in the order of slots. */
 static void moe_gather(struct lane *l, const struct op_moe *o, struct moe_run *run)
 {
+    bool floats = lane_adapts(l, o->up) || lane_adapts(l, o->gate);
     bool up = cpu_rounds(l->d, o->up.weight), gate = o->gate.weight ? cpu_rounds(l->d, o->gate.weight) : up;
     uint32_t slots = l->s->rows * o->used, k = lane_weight(l, o->up.weight)->cols, from, to;
     run->slots = area_rows(&l->d->g, slots, k);
+    run->slots.row = l->d->moe.slot_row;
     lane_slice(l, slots, 1, &from, &to);
     for (uint32_t i = from; i < to; i++) {
         struct rows a = rows_from(&run->x, l->d->moe.slot_row[i], 1, 0), b = rows_from(&run->slots, i, 1, 0);
-        if (!up || !gate)
+        if (!up || !gate || floats)
             memcpy(b.x, a.x, k * sizeof *b.x);
         if (!up && !gate)
             continue;
@@ -205,7 +208,8 @@ static void moe_hidden(struct lane *l, const struct op_moe *o, struct moe_run *r
                        .act = o->act,
                        .alpha = o->alpha,
                        .limit = o->limit,
-                       .rounded = cpu_rounds(l->d, o->down.weight)};
+                       .rounded = cpu_rounds(l->d, o->down.weight),
+                       .floats = lane_adapts(l, o->down)};
     for (uint32_t e = 0; e < o->experts; e++) {
         uint32_t m = first[e + 1] - first[e];
         if (!m || !share_next(&share, hidden, moe_cost(m), &n0, &n1))
@@ -218,6 +222,7 @@ static void moe_hidden(struct lane *l, const struct op_moe *o, struct moe_run *r
     if (wide && share_next(&share, wide, moe_cost(rows), &n0, &n1)) {
         h.gate = o->shared_gate, h.up = o->shared_up, h.matrix = 0, h.to = run->shared;
         h.rounded = cpu_rounds(l->d, o->shared_down.weight);
+        h.floats = lane_adapts(l, o->shared_down);
         lane_hidden(l, &run->x, &h, n0, n1);
     }
     lane_wait(l);
@@ -271,6 +276,7 @@ void op_moe_run(struct lane *l, const struct op_moe *o)
         &(struct input){.x = in, .stride = stride, .m = rows, .k = k, .norm = &o->norm, .rounded = rounded});
     moe_route(l, o, &run.x);
     run.h = area_rows(&l->d->h, rows * o->used, up->rows);
+    run.h.row = l->d->moe.slot_row;
     if (o->shared_up.weight)
         run.shared = area_rows(&l->d->shared, rows, lane_weight(l, o->shared_up.weight)->rows);
     if (!run.one)

@@ -19,6 +19,23 @@ static void embed_add(const struct lane *l, weight_id id, uint32_t row, float *y
         l->k->axpy(1.0f, at, w->cols, y);
 }
 
+/* y += scale * B a, where a is A's row of this token. */
+static void embed_adapt(const struct lane *l, const struct op_embed *o, uint32_t row, float *y)
+{
+    const struct adapter_mix *mix = lane_mix(l, row);
+    for (uint32_t i = 0; mix && i < mix->count; i++) {
+        const struct lora_pair *pair = plan_lora(l->p, o->adapter, mix->id[i]);
+        if (!pair)
+            continue;
+        const struct weight *a = lane_weight(l, pair->a), *b = lane_weight(l, pair->b);
+        const float *columns = lane_vector(l, pair->b);
+        dtype_get(a->type)->decode(a->data + (uint32_t)l->s->ids[row] * a->row_bytes, l->own->low, a->cols);
+        for (uint32_t k = 0; k < a->cols; k++)
+            l->k->axpy(mix->scale[i] * pair->scale * l->own->low[k], columns + (size_t)k * b->cols, b->cols,
+                       y);
+    }
+}
+
 void op_embed_run(struct lane *l, const struct op_embed *o)
 {
     size_t stride;
@@ -28,6 +45,8 @@ void op_embed_run(struct lane *l, const struct op_embed *o)
     for (uint32_t r = from; r < to; r++) {
         float *y = out + r * stride;
         embed_add(l, o->table, (uint32_t)l->s->ids[r], y, true);
+        if (l->s->lora && o->adapter)
+            embed_adapt(l, o, r, y);
         if (o->scale != 1.0f)
             l->k->softcap(y, n, o->scale, 0);
         if (o->positions)
@@ -197,7 +216,7 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
 /* ---- products per head ---- */
 
 struct per_head {
-    weight_id weight;
+    struct linear linear;
     struct rows x; /* head h's columns start at h * x_step */
     uint32_t x_step;
     float *y;
@@ -207,7 +226,7 @@ struct per_head {
 
 static void lane_per_head(const struct lane *l, const struct per_head *j)
 {
-    const struct weight *w = lane_weight(l, j->weight);
+    const struct weight *w = lane_weight(l, j->linear.weight);
     uint32_t units = (w->rows + CPU_UNIT - 1) / CPU_UNIT, from, to;
     lane_slice(l, w->count * units, 1, &from, &to);
     for (uint32_t u = from, end; u < to; u = end) {
@@ -215,7 +234,7 @@ static void lane_per_head(const struct lane *l, const struct per_head *j)
         end = (head + 1) * units < to ? (head + 1) * units : to;
         uint32_t n1 = n0 + (end - u) * CPU_UNIT;
         struct rows x = rows_from(&j->x, 0, j->x.m, head * j->x_step);
-        struct product p = {.linear = {.weight = j->weight},
+        struct product p = {.linear = j->linear,
                             .matrix = head,
                             .n0 = n0,
                             .n1 = n1 < w->rows ? n1 : w->rows,
@@ -230,7 +249,8 @@ void op_heads_run(struct lane *l, const struct op_heads *o)
     const struct weight *w = lane_weight(l, o->weight);
     size_t in_stride;
     float *in = lane_at(l, o->in, &in_stride);
-    struct per_head job = {.weight = o->weight, .x_step = w->cols, .y_step = w->rows};
+    struct per_head job = {
+        .linear = {.weight = o->weight, .adapter = o->adapter}, .x_step = w->cols, .y_step = w->rows};
     job.y = lane_at(l, o->out, &job.y_stride);
     job.x = lane_input(l, &(struct input){.x = in,
                                           .stride = in_stride,
@@ -260,10 +280,11 @@ static void latent_finish_kv(const struct lane *l, const struct op_latent *o)
     }
 }
 
-/* Each q head in qt: its head is rounded for k_b, its tail rotated and put behind what k_b will write. */
-static struct rows latent_finish_q(struct lane *l, const struct op_latent *o)
+/* Each q head in qt: its head is rounded for k_b, its tail rotated and put behind what k_b will write. *step is
+ * from head to head in what it returns. */
+static struct rows latent_finish_q(struct lane *l, const struct op_latent *o, uint32_t *step)
 {
-    bool rounded = cpu_rounds(l->d, o->k_b);
+    bool rounded = cpu_rounds(l->d, o->k_b), floats = l->s->lora && o->k_b_adapter;
     uint32_t from, to, wide = o->nope + o->rope.dims, m = l->s->rows;
     struct rows x = area_rows(&l->d->x, m, o->heads * o->nope);
     size_t stride, q_stride = (size_t)o->heads * wide;
@@ -275,12 +296,15 @@ static struct rows latent_finish_q(struct lane *l, const struct op_latent *o)
         float *tail = out + r * stride + (size_t)h * (o->latent + o->rope.dims) + o->latent;
         if (rounded)
             lane_round(l, q, o->nope, &x, r, h * o->nope);
+        if (rounded && floats)
+            memcpy(x.x + r * x.x_stride + (size_t)h * o->nope, q, o->nope * sizeof *q);
         memcpy(tail, q + o->nope, o->rope.dims * sizeof *q);
         lane_rotate(l, &o->rope, r, tail);
     }
+    *step = rounded ? o->nope : wide;
     if (!rounded)
         return (struct rows){.m = m, .x = l->d->qt, .x_stride = q_stride};
-    x.x = NULL;
+    x.x = floats ? x.x : NULL;
     lane_wait(l);
     return x;
 }
@@ -315,8 +339,9 @@ void op_latent_run(struct lane *l, const struct op_latent *o)
         lane_products(l, &x, &q, 1);
         lane_wait(l);
     }
-    struct per_head job = {.weight = o->k_b, .x = latent_finish_q(l, o), .y_step = o->latent + o->rope.dims};
-    job.x_step = job.x.x ? (uint32_t)wide : o->nope;
+    struct per_head job = {.linear = {.weight = o->k_b, .adapter = o->k_b_adapter},
+                           .y_step = o->latent + o->rope.dims};
+    job.x = latent_finish_q(l, o, &job.x_step);
     job.y = lane_at(l, o->out, &job.y_stride);
     lane_per_head(l, &job);
     lane_wait(l);
@@ -364,7 +389,7 @@ static void logits_head(struct lane *l, const struct op_logits *o, float *in, si
                                                   .stride = stride,
                                                   .m = l->s->outs,
                                                   .k = lane_weight(l, o->head.weight)->cols,
-                                                  .pick = l->s->out,
+                                                  .pick = (const uint32_t *)l->s->out,
                                                   .norm = &o->norm,
                                                   .rounded = cpu_rounds(l->d, o->head.weight)});
     lane_slice(l, n, CPU_UNIT, &n0, &n1);

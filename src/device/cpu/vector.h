@@ -281,8 +281,21 @@ static float vector_max(const float *x, uint32_t n)
 
 static float vector_exp_sum(float *x, uint32_t n, float max)
 {
+    enum { SIDE = 4 }; /* side by side, so that none waits for another */
     vf sum = {0};
-    for (uint32_t i = 0; i < n; i += LANES) {
+    uint32_t i = 0;
+    for (; i + SIDE * LANES <= n; i += SIDE * LANES) {
+        vf v[SIDE];
+#pragma GCC unroll 4
+        for (int j = 0; j < SIDE; j++)
+            v[j] = v_exp(v_load(x + i + j * LANES, LANES) - max);
+#pragma GCC unroll 4
+        for (int j = 0; j < SIDE; j++) {
+            v_store(x + i + j * LANES, LANES, v[j]);
+            sum += v[j];
+        }
+    }
+    for (; i < n; i += LANES) {
         vf v = v_exp(v_load(x + i, n - i) - max);
         v_store(x + i, n - i, v);
         sum += n - i < LANES ? v_load(x + i, n - i) : v;

@@ -1,0 +1,404 @@
+#define _GNU_SOURCE
+#include "run/disk.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/size.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DISK_SLOTS = 16, DISK_SLOT_BYTES = 64 << 20, DISK_STALE = 3600 };
+
+struct header {
+    char magic[8];
+    struct digest with;
+    uint32_t tokens, zero;
+    uint64_t bytes;
+    struct digest body, head; /* head: of all before it */
+};
+_Static_assert(sizeof(struct header) == 72, "the header is what disk.h draws");
+
+static const char disk_magic[8] = {'q', 'u', 'e', 'r', 'n', 'K', 'V', '1'};
+
+struct disk {
+    struct disk_options o;
+    char folder[PATH_MAX - 64];
+    uint8_t *page; /* (o.bytes): what was read last */
+    int32_t *ids;  /* (o.tokens) */
+    bool warned;
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t mutex; /* guards all below */
+    pthread_cond_t change;
+    struct disk_slot slots[DISK_SLOTS];
+    struct disk_slot *unused, *first, **last; /* to be written, in order */
+    bool closing;
+    struct disk_stats stats;
+};
+
+/* ---- names ---- */
+
+struct digest disk_root(const struct disk *d, uint64_t salt)
+{
+    struct digest root = d->o.computed;
+    digest_add(&root, &salt, sizeof salt);
+    return root;
+}
+
+struct digest disk_name(struct digest before, const int32_t *ids, uint32_t n)
+{
+    digest_add(&before, ids, n * sizeof *ids);
+    return before;
+}
+
+static void disk_path(const struct disk *d, struct digest name, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s/%016llx%016llx.kv", d->folder, (unsigned long long)name.hi,
+             (unsigned long long)name.lo);
+}
+
+static struct header disk_header(const struct disk *d, const struct disk_page *p, const uint8_t *bytes)
+{
+    struct header h = {.with = p->with, .tokens = p->tokens, .bytes = d->o.bytes};
+    memcpy(h.magic, disk_magic, sizeof h.magic);
+    digest_add(&h.body, p->ids, p->tokens * sizeof *p->ids);
+    digest_add(&h.body, bytes, d->o.bytes);
+    digest_add(&h.head, &h, offsetof(struct header, head));
+    return h;
+}
+
+/* ---- reading ---- */
+
+static bool read_all(int fd, void *to, size_t n)
+{
+    for (uint8_t *at = to; n;) {
+        ssize_t r = read(fd, at, n);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r <= 0)
+            return false;
+        at += r;
+        n -= (size_t)r;
+    }
+    return true;
+}
+
+/* 1 = it is the page, 0 = another one, -1 = damaged. */
+static int disk_check(struct disk *d, int fd, const struct disk_page *p)
+{
+    struct header h, want;
+    struct stat st;
+    if (fstat(fd, &st) || !read_all(fd, &h, sizeof h))
+        return -1;
+    struct digest head = {0};
+    digest_add(&head, &h, offsetof(struct header, head));
+    size_t size = sizeof h + (size_t)p->tokens * sizeof *p->ids + d->o.bytes;
+    if (memcmp(h.magic, disk_magic, sizeof h.magic) != 0 || memcmp(&head, &h.head, sizeof head) != 0)
+        return -1;
+    if (h.tokens != p->tokens || h.bytes != d->o.bytes || memcmp(&h.with, &p->with, sizeof h.with) != 0)
+        return 0;
+    if ((uint64_t)st.st_size != size || !read_all(fd, d->ids, p->tokens * sizeof *d->ids) ||
+        !read_all(fd, d->page, d->o.bytes))
+        return -1;
+    struct disk_page found = *p;
+    found.ids = d->ids;
+    want = disk_header(d, &found, d->page);
+    if (memcmp(&want, &h, sizeof h) != 0)
+        return -1;
+    return memcmp(d->ids, p->ids, p->tokens * sizeof *p->ids) == 0;
+}
+
+const uint8_t *disk_read(struct disk *d, const struct disk_page *p)
+{
+    char path[PATH_MAX];
+    disk_path(d, p->name, path);
+    int fd = p->tokens <= d->o.tokens ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (fd < 0)
+        return NULL;
+    int is = disk_check(d, fd, p);
+    if (is > 0)
+        futimens(fd, NULL); /* used now */
+    close(fd);
+    if (is < 0) {
+        unlink(path);
+        if (!d->warned)
+            log_warn("the cache on disk: %s is damaged and is computed again", path);
+        d->warned = true;
+    }
+    pthread_mutex_lock(&d->mutex);
+    d->stats.read += is > 0;
+    d->stats.damaged += is < 0;
+    pthread_mutex_unlock(&d->mutex);
+    return is > 0 ? d->page : NULL;
+}
+
+bool disk_has(const struct disk *d, const struct disk_page *p)
+{
+    char path[PATH_MAX];
+    disk_path(d, p->name, path);
+    return access(path, R_OK) == 0;
+}
+
+/* ---- the bound ---- */
+
+struct entry {
+    char name[48];
+    struct timespec used;
+    uint64_t bytes;
+};
+
+static int entry_older(const void *a, const void *b)
+{
+    const struct timespec *x = &((const struct entry *)a)->used, *y = &((const struct entry *)b)->used;
+    if (x->tv_sec != y->tv_sec)
+        return x->tv_sec < y->tv_sec ? -1 : 1;
+    return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+}
+
+/* A file of ours: *bytes and *used say how large and how old. What a process left half-written goes. */
+static bool entry_read(int folder, const char *name, struct entry *out)
+{
+    struct stat st;
+    size_t n = strlen(name);
+    if (n >= sizeof out->name || fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
+        return false;
+    if (!strncmp(name, "new-", 4) && time(NULL) - st.st_mtime > DISK_STALE)
+        unlinkat(folder, name, 0);
+    if (n != 35 || strcmp(name + 32, ".kv") != 0)
+        return false;
+    *out = (struct entry){.used = st.st_mtim, .bytes = (uint64_t)st.st_size};
+    memcpy(out->name, name, n);
+    return true;
+}
+
+static struct entry *entries_list(DIR *folder, size_t *count)
+{
+    struct entry *all = NULL, one;
+    size_t room = 0;
+    *count = 0;
+    for (struct dirent *f; (f = readdir(folder));) {
+        if (!entry_read(dirfd(folder), f->d_name, &one))
+            continue;
+        if (*count == room) {
+            room = room ? 2 * room : 256;
+            struct entry *more = mem_realloc(all, room, sizeof *all);
+            if (!more)
+                break; /* what was found is enough to go on with */
+            all = more;
+        }
+        all[(*count)++] = one;
+    }
+    return all;
+}
+
+/* Counts the folder anew, and removes the least recently used until a tenth of the bound is free. */
+static uint64_t disk_trim(struct disk *d)
+{
+    DIR *folder = opendir(d->folder);
+    size_t count = 0;
+    uint64_t bytes = 0;
+    struct entry *all = folder ? entries_list(folder, &count) : NULL;
+    for (size_t i = 0; i < count; i++)
+        bytes += all[i].bytes;
+    if (bytes > d->o.most) {
+        qsort(all, count, sizeof *all, entry_older);
+        for (size_t i = 0; i < count && bytes > d->o.most - d->o.most / 10; i++)
+            if (!unlinkat(dirfd(folder), all[i].name, 0) || errno == ENOENT)
+                bytes -= all[i].bytes;
+    }
+    mem_free(all);
+    if (folder)
+        closedir(folder);
+    return bytes;
+}
+
+/* ---- writing ---- */
+
+static bool write_all(int fd, const void *from, size_t n)
+{
+    for (const uint8_t *at = from; n;) {
+        ssize_t r = write(fd, at, n);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r <= 0)
+            return false;
+        at += r;
+        n -= (size_t)r;
+    }
+    return true;
+}
+
+/* How many bytes were written: 0 where the disk is full. What is there under this name is damaged, or the same. */
+static uint64_t disk_store(struct disk *d, const struct disk_slot *s)
+{
+    char path[PATH_MAX], temporary[PATH_MAX];
+    struct disk_page p = s->page;
+    p.ids = s->ids;
+    if (!p.tokens)
+        return 0;
+    disk_path(d, p.name, path);
+    static atomic_uint number; /* there may be several engines in a process */
+    snprintf(temporary, sizeof temporary, "%s/new-%ld-%u", d->folder, (long)getpid(),
+             atomic_fetch_add(&number, 1));
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return 0;
+    struct header h = disk_header(d, &p, s->bytes);
+    bool whole = write_all(fd, &h, sizeof h) && write_all(fd, s->ids, p.tokens * sizeof *s->ids) &&
+                 write_all(fd, s->bytes, d->o.bytes);
+    whole &= close(fd) == 0;
+    if (whole && !rename(temporary, path))
+        return sizeof h + p.tokens * sizeof *s->ids + d->o.bytes;
+    unlink(temporary);
+    return 0;
+}
+
+static void *disk_thread(void *arg)
+{
+    struct disk *d = arg;
+    uint64_t bytes = disk_trim(d);
+    pthread_mutex_lock(&d->mutex);
+    for (;;) {
+        d->stats.bytes = bytes;
+        while (!d->first && !d->closing)
+            pthread_cond_wait(&d->change, &d->mutex);
+        struct disk_slot *s = d->first;
+        if (!s)
+            break;
+        pthread_mutex_unlock(&d->mutex);
+        uint64_t more = disk_store(d, s);
+        bytes += more;
+        if (bytes > d->o.most)
+            bytes = disk_trim(d);
+        pthread_mutex_lock(&d->mutex);
+        d->stats.written += more > 0;
+        d->first = s->next;
+        if (!d->first)
+            d->last = &d->first;
+        s->next = d->unused;
+        d->unused = s;
+        pthread_cond_broadcast(&d->change);
+    }
+    pthread_mutex_unlock(&d->mutex);
+    return NULL;
+}
+
+struct disk_slot *disk_slot(struct disk *d, bool wait)
+{
+    pthread_mutex_lock(&d->mutex);
+    while (!d->unused && wait)
+        pthread_cond_wait(&d->change, &d->mutex);
+    struct disk_slot *s = d->unused;
+    if (s)
+        d->unused = s->next;
+    pthread_mutex_unlock(&d->mutex);
+    return s;
+}
+
+void disk_write(struct disk *d, struct disk_slot *s)
+{
+    pthread_mutex_lock(&d->mutex);
+    s->next = NULL;
+    *d->last = s;
+    d->last = &s->next;
+    pthread_cond_broadcast(&d->change);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+void disk_stats(struct disk *d, struct disk_stats *out)
+{
+    pthread_mutex_lock(&d->mutex);
+    *out = d->stats;
+    pthread_mutex_unlock(&d->mutex);
+}
+
+/* ---- open and close ---- */
+
+static int disk_folder(struct disk *d, struct err *e)
+{
+    struct stat st;
+    if (snprintf(d->folder, sizeof d->folder, "%s", d->o.folder) >= (int)sizeof d->folder)
+        return err_set(e, ERR_USAGE, "the cache's folder has too long a name");
+    if (mkdir(d->folder, 0700) && errno != EEXIST)
+        return err_set(e, ERR_USAGE, "the cache's folder %s cannot be made: %s", log_safe(d->folder),
+                       strerror(errno));
+    if (stat(d->folder, &st) || !S_ISDIR(st.st_mode) || access(d->folder, R_OK | W_OK | X_OK))
+        return err_set(e, ERR_USAGE, "the cache's folder %s is none that can be written to",
+                       log_safe(d->folder));
+    return 0;
+}
+
+static int disk_memory(struct disk *d, struct err *e)
+{
+    size_t count = d->o.bytes ? DISK_SLOT_BYTES / d->o.bytes : DISK_SLOTS;
+    count = count < 2 ? 2 : count > DISK_SLOTS ? DISK_SLOTS : count;
+    d->page = mem_alloc(d->o.bytes, 1);
+    d->ids = mem_alloc(d->o.tokens, sizeof *d->ids);
+    bool whole = d->page && d->ids;
+    for (size_t i = 0; i < count; i++) {
+        struct disk_slot *s = &d->slots[i];
+        s->ids = mem_alloc(d->o.tokens, sizeof *s->ids);
+        s->bytes = mem_alloc(d->o.bytes, 1);
+        whole &= s->ids && s->bytes;
+        s->next = d->unused;
+        d->unused = s;
+    }
+    return whole ? 0 : err_memory(e, "the cache on disk", (uint64_t)count * d->o.bytes);
+}
+
+int disk_open(struct disk **out, const struct disk_options *o, struct err *e)
+{
+    struct disk *d = mem_zalloc(1, sizeof *d);
+    *out = NULL;
+    if (!d)
+        return err_memory(e, "the cache on disk", sizeof *d);
+    d->o = *o;
+    d->last = &d->first;
+    pthread_mutex_init(&d->mutex, NULL);
+    pthread_cond_init(&d->change, NULL);
+    int failed = disk_folder(d, e) || disk_memory(d, e);
+    if (!failed) {
+        int r = pthread_create(&d->thread, NULL, disk_thread, d);
+        d->started = !r;
+        failed = r ? err_set(e, ERR_RESOURCE, "cannot start the cache's thread: %s", strerror(r)) : 0;
+    }
+    if (failed) {
+        disk_close(d);
+        return -1;
+    }
+    *out = d;
+    return 0;
+}
+
+void disk_close(struct disk *d)
+{
+    if (!d)
+        return;
+    if (d->started) {
+        pthread_mutex_lock(&d->mutex);
+        d->closing = true;
+        pthread_cond_broadcast(&d->change);
+        pthread_mutex_unlock(&d->mutex);
+        pthread_join(d->thread, NULL);
+    }
+    for (size_t i = 0; i < DISK_SLOTS; i++) {
+        mem_free(d->slots[i].ids);
+        mem_free(d->slots[i].bytes);
+    }
+    pthread_mutex_destroy(&d->mutex);
+    pthread_cond_destroy(&d->change);
+    mem_free(d->page);
+    mem_free(d->ids);
+    mem_free(d);
+}
