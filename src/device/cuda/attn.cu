@@ -2,7 +2,8 @@
  *   attn_any      every head size and KV type, in float: a block per (row, head). The oracle's arithmetic.
  *   attn_decode   fp16 KV, few queries a sequence: keys split over blocks and warps, 16 queries (rows x heads
  *                 of a group) against 16 keys at a time on the tensor cores; attn_combine joins the parts where
- *                 there are several. attn_few: for up to 8 queries.
+ *                 there are several. attn_few and attn_far: for up to 8 queries, with one unit of keys in flight
+ *                 a warp (and the other kernels' share of L1) or several.
  *   attn_prefill  fp16 KV, many queries: 64 of them a block, keys through shared memory.
  *
  * Order of keys in a unit of 16: score tile i (0, 1) has in column n the key 4*(n/2) + 2i + n%2, so that the
@@ -330,13 +331,19 @@ template <int C> struct decode_ring {
         stage = stage + 1 < p.stages ? stage + 1 : 0;
         return at;
     }
+    /* Units i to i + 31: a lane's. */
+    __device__ __forceinline__ void load_pages(uint32_t i)
+    {
+        const uint32_t at = key(i + threadIdx.x % 32) >> p.kv.token_bits;
+        page = at < p.meta.width ? table[at] : 0;
+    }
     /* Asks for unit i, which takes the place of unit i - stages. */
     __device__ __forceinline__ void fetch(uint32_t i)
     {
         uint8_t *to = turn(in);
         const uint32_t lane = threadIdx.x % 32, mask = p.kv.tokens - 1, at = key(i);
-        if (i % 32 == 0)
-            page = key(i + lane) < end ? table[key(i + lane) >> p.kv.token_bits] : 0;
+        if (i % 32 == 0 && i)
+            load_pages(i);
         const uint32_t from = __shfl_sync(~0u, page, i % 32);
         if (at < end) {
             const uint8_t *k = kv_k(p.kv, from, kvh) + (at & mask) * (64 * C) + 16 * lane;
@@ -478,9 +485,17 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
     struct decode_room<C, R> &room = *(struct decode_room<C, R> *)keys;
     __shared__ float ml[DECODE_WARPS][8 * R][2];
     dep_launch();
-    const uint32_t kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32;
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, len = p.meta.seq_len[seq];
-    const uint32_t rows = p.meta.seq_rows[seq], queries = p.heads / p.kv.heads * rows;
+    const uint32_t kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+                   g = lane / 4, t = lane % 4;
+    struct decode_ring<C> ring = {
+        p, p.kv.table + (uint64_t)seq *p.meta.width, keys + warp *p.stages *decode_ring<C>::BYTES, kvh,
+            16 * warp, 0, 0, 0, 0
+    };
+    const bool whole = p.splits == 1 && !p.window;
+    if (whole) /* which keys these are is known before their number is */
+        ring.load_pages(0);
+    const uint32_t len = p.meta.seq_len[seq], rows = p.meta.seq_rows[seq],
+                   queries = p.heads / p.kv.heads * rows;
     const uint32_t old = len - rows; /* keys of earlier steps */
     const struct decode_span span = decode_span(p, len, rows);
     const uint32_t start = 16 * (span.first + blockIdx.x * span.each), end = min(start + 16 * span.each, len);
@@ -488,11 +503,11 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
         dep_wait();
         return; /* attn_prefill's, or nothing left to do */
     }
+    ring.start += start;
+    ring.end = end;
+    if (!whole)
+        ring.load_pages(0);
     struct query query[2] = {query_of(p, seq, kvh, g), query_of(p, seq, kvh, g + 8)};
-    struct decode_ring<C> ring = {
-        p, p.kv.table + (uint64_t)seq *p.meta.width, keys + warp *p.stages *decode_ring<C>::BYTES, kvh,
-            start + 16 * warp, end, 0, 0, 0
-    };
     uint32_t ahead = 0;
     for (; ahead < p.stages && ring.key(ahead) + 16 <= min(old, end); ahead++)
         ring.fetch(ahead);
@@ -779,24 +794,19 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
     prefill_store<C>(s, p, b, 1);
 }
 
-#define ATTN_KERNELS(dim, c, few)                                                                            \
-    extern "C" __global__ void __launch_bounds__(128)                                                        \
-        attn_decode_##dim(const __grid_constant__ struct attn_args p)                                        \
+#define ATTN_KERNEL(name, body)                                                                              \
+    extern "C" __global__ void __launch_bounds__(128) name(const __grid_constant__ struct attn_args p)       \
     {                                                                                                        \
-        decode_body<c, 2>(p);                                                                                \
-    }                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(128, few)                                                   \
-        attn_few_##dim(const __grid_constant__ struct attn_args p)                                           \
-    {                                                                                                        \
-        decode_body<c, 1>(p);                                                                                \
-    }                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(128)                                                        \
-        attn_prefill_##dim(const __grid_constant__ struct attn_args p)                                       \
-    {                                                                                                        \
-        prefill_body<c>(p);                                                                                  \
+        body(p);                                                                                             \
     }
 
-ATTN_KERNELS(64, 2, 4)
-ATTN_KERNELS(96, 3, 3)
-ATTN_KERNELS(128, 4, 3)
-ATTN_KERNELS(256, 8, 1)
+#define ATTN_KERNELS(dim, c)                                                                                 \
+    ATTN_KERNEL(attn_decode_##dim, (decode_body<c, 2>))                                                      \
+    ATTN_KERNEL(attn_few_##dim, (decode_body<c, 1>))                                                         \
+    ATTN_KERNEL(attn_far_##dim, (decode_body<c, 1>))                                                         \
+    ATTN_KERNEL(attn_prefill_##dim, (prefill_body<c>))
+
+ATTN_KERNELS(64, 2)
+ATTN_KERNELS(96, 3)
+ATTN_KERNELS(128, 4)
+ATTN_KERNELS(256, 8)

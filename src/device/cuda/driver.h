@@ -34,7 +34,7 @@ enum cu_attribute {
     CU_ATTR_SHARED_BLOCK = 97 /* with opt-in */
 };
 
-enum { CU_FUNC_DYNAMIC_SHARED = 8 };
+enum { CU_FUNC_DYNAMIC_SHARED = 8, CU_FUNC_SHARED_PERCENT = 9 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_NO_TIMING = 2, CU_CAPTURE_THREAD = 1 };
 enum { CU_LAUNCH_PROGRAMMATIC = 6 };
 enum { CU_DRIVER_LEAST = 12040 }; /* programmatic launches inside captured graphs */

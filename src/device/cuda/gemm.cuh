@@ -60,17 +60,34 @@ static __device__ __forceinline__ uint32_t plus_1024(uint32_t w, int i)
 }
 
 /* ---- the forms of tiles ----
- * Each says where a lane's chunks of 16 bytes are (512 bytes apart), which subs of 32 columns use chunk i (from first(i) to
- * last(i)), and makes of them the A operands of a sub: a[0..3] of the mma of its first 16 columns, a[4..7] of the second.
- * head: what the lane needs of its two rows besides; d: what c is to be multiplied with. */
+ * A lane has CHUNKS chunks of 16 bytes, 512 bytes apart; behind them lies a head of 16 bytes for each row (and, for Q6_K,
+ * d of each row). A form says which subs of 32 columns use chunk i (from first(i) to last(i)), and makes of them the A
+ * operands of a sub: a[0..3] of the mma of its first 16 columns, a[4..7] of the second. d: what c is multiplied with. */
+enum { CHUNKS_MOST = 8 };
+
+/* What a lane needs of its rows g and g + 8 besides the chunks. */
+struct tile_head {
+    uint4 row[2];
+    uint16_t d[2];
+};
+
+template <class LOAD>
+static __device__ __forceinline__ struct tile_head tile_head(const uint8_t *tile, uint32_t chunks, LOAD get)
+{
+    const uint32_t g = threadIdx.x % 32 / 4;
+    const uint8_t *p = tile + 512 * chunks + 16 * g;
+    struct tile_head h = {{get(p), get(p + 128)}, {0, 0}};
+    if (chunks == 6) {
+        h.d[0] = *(const uint16_t *)(tile + 3328 + 2 * g);
+        h.d[1] = *(const uint16_t *)(tile + 3328 + 2 * (g + 8));
+    }
+    return h;
+}
 
 /* Q4_K: a nibble is an fp16 subnormal (n * 2^-24; n * 2^-20 for the high ones, whose scale is s/16), and
  * n * s <= 945 stays one, exactly: the whole superblock chains into one accumulator. */
 struct form_q4k {
     enum { BYTES = TILE_Q4_K, CHUNKS = 4, MINS = 1 };
-    struct head {
-        uint4 row[2];
-    };
     uint32_t s[2][2]; /* of rows g, g + 8: 6-bit scales of subs 0..3, 4..7 */
     uint32_t min[2];  /* mins of subs 2t, 2t+1 as subnormals */
     float d[2], dmin[2];
@@ -83,13 +100,7 @@ struct form_q4k {
     {
         return 2 * chunk + 1;
     }
-    template <class LOAD> static __device__ __forceinline__ struct head load(const uint8_t *tile, LOAD get)
-    {
-        const uint8_t *p = tile + 2048 + threadIdx.x % 32 / 4 * 16;
-        struct head h = {{get(p), get(p + 128)}};
-        return h;
-    }
-    __device__ __forceinline__ form_q4k(const struct head &h)
+    __device__ __forceinline__ form_q4k(const struct tile_head &h)
     {
         const uint32_t t = threadIdx.x % 4;
 #pragma unroll
@@ -103,7 +114,7 @@ struct form_q4k {
             min[r] = __byte_perm(t < 2 ? m0 : m1, 0, t & 1 ? 0x4342 : 0x4140);
         }
     }
-    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[CHUNKS], int sub) const
+    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[], int sub) const
     {
         const uint32_t one = sub & 1 ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
         const uint32_t off = sub & 1 ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
@@ -121,10 +132,6 @@ struct form_q4k {
 /* Q6_K: 64 + q as fp16 has q in bits 4..9; one fma makes it s * (q - 32), rounded to fp16. */
 struct form_q6k {
     enum { BYTES = TILE_Q6_K, CHUNKS = 6, MINS = 0 };
-    struct head {
-        uint2 row[2];
-        uint16_t d[2];
-    };
     uint2 s[2];
     float d[2];
 
@@ -136,22 +143,13 @@ struct form_q6k {
     {
         return chunk / 3 * 4 + (chunk % 3 ? 3 : 2);
     }
-    template <class LOAD> static __device__ __forceinline__ struct head load(const uint8_t *tile, LOAD)
+    __device__ __forceinline__ form_q6k(const struct tile_head &h)
     {
-        const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-        struct head h;
+        const bool odd = threadIdx.x & 2; /* scales of the groups of 16 that the lane's columns are in */
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            h.row[r] = *(const uint2 *)(tile + 3072 + 16 * (g + 8 * r) + 8 * (t / 2));
-            h.d[r] = *(const uint16_t *)(tile + 3328 + 2 * (g + 8 * r));
-        }
-        return h;
-    }
-    __device__ __forceinline__ form_q6k(const struct head &h)
-    {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            s[r] = make_uint2(h.row[r].x ^ 0x80808080u, h.row[r].y ^ 0x80808080u);
+            s[r] = make_uint2((odd ? h.row[r].z : h.row[r].x) ^ 0x80808080u,
+                              (odd ? h.row[r].w : h.row[r].y) ^ 0x80808080u);
             d[r] = decode_half(h.d[r]);
         }
     }
@@ -164,7 +162,7 @@ struct form_q6k {
     {
         return fma2((low & 0x00f000f0u) | (high & 0x03000300u) | 0x54005400u, k, c);
     }
-    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[CHUNKS], int sub) const
+    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[], int sub) const
     {
         const int half = sub / 4, quarter = sub % 4, ls = quarter < 2 ? 4 : 0, hs = 8 - 2 * quarter;
         const uint4 h = q[3 * half + 2], l = q[3 * half + (quarter & 1)];
@@ -186,9 +184,6 @@ struct form_q6k {
 /* Q8_0: 1152 + q in each half, minus 1152, times d, rounded to fp16. */
 struct form_q8 {
     enum { BYTES = TILE_Q8_0, CHUNKS = 8, MINS = 0 };
-    struct head {
-        uint4 row[2];
-    };
     uint4 s[2]; /* of a row: eight d */
     float d[2];
 
@@ -200,13 +195,7 @@ struct form_q8 {
     {
         return chunk;
     }
-    template <class LOAD> static __device__ __forceinline__ struct head load(const uint8_t *tile, LOAD get)
-    {
-        const uint8_t *p = tile + 4096 + threadIdx.x % 32 / 4 * 16;
-        struct head h = {{get(p), get(p + 128)}};
-        return h;
-    }
-    __device__ __forceinline__ form_q8(const struct head &h)
+    __device__ __forceinline__ form_q8(const struct tile_head &h)
     {
         s[0] = h.row[0], s[1] = h.row[1];
         d[0] = d[1] = 1.0f;
@@ -221,7 +210,7 @@ struct form_q8 {
         return mul2(fma2(__byte_perm(w ^ 0x80808080u, 0x64, odd ? 0x4341 : 0x4240), 0x3c003c00u, 0xe480e480u),
                     d);
     }
-    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[CHUNKS], int sub) const
+    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[], int sub) const
     {
         const uint32_t da = scale(s[0], sub), db = scale(s[1], sub);
         const uint4 v = q[sub];
@@ -232,26 +221,37 @@ struct form_q8 {
     }
 };
 
-/* Columns [from, to), at least one, of a strip of tiles. The chunks of the next tile are asked for as soon as those of this one are used. */
-template <class FORM, int NB, class X>
-static __device__ __forceinline__ void tile_columns(float acc[NB][4], const uint8_t *strip, uint32_t from,
-                                                    uint32_t to, X &x)
-{
-    const uint8_t *p = strip + (uint64_t)from * FORM::BYTES;
-    const uint32_t lane16 = threadIdx.x % 32 * 16;
-    uint4 q[FORM::CHUNKS];
+/* The first tile of a strip, of whichever form: asked for before x is there. */
+struct tile_ahead {
+    uint4 q[CHUNKS_MOST];
+    struct tile_head head;
+
+    __device__ __forceinline__ tile_ahead(uint32_t fmt, const uint8_t *p)
+    {
+        const uint32_t chunks = fmt == FMT_Q4_K_TILE ? 4 : fmt == FMT_Q6_K_TILE ? 6 : 8;
 #pragma unroll
-    for (int j = 0; j < FORM::CHUNKS; j++)
-        q[j] = load_stream(p + 512 * j + lane16);
-    typename FORM::head next = FORM::load(p, load_stream);
-    x.begin();
+        for (int j = 0; j < CHUNKS_MOST; j++) {
+            q[j] = make_uint4(0, 0, 0, 0);
+            load_more(q[j], p + 512 * j + threadIdx.x % 32 * 16, j < chunks);
+        }
+        head = tile_head(p, chunks, load_stream);
+    }
+};
+
+/* Columns [from, to), at least one, of a strip of tiles, of which p is the first. The chunks of the next tile are asked for
+ * as soon as those of this one are used. */
+template <class FORM, int NB, class X>
+static __device__ __forceinline__ void tile_columns(float acc[NB][4], struct tile_ahead &t, const uint8_t *p,
+                                                    uint32_t from, uint32_t to, X &x)
+{
+    const uint32_t lane16 = threadIdx.x % 32 * 16;
     for (uint32_t s = from; s < to; s++) {
         const struct x_column in = x.enter(s);
-        const FORM w(next);
+        const FORM w(t.head);
         float c[NB][4] = {}, mn[NB][4] = {};
         const bool more = s + 1 < to;
-        p += more ? FORM::BYTES : 0; /* of the last tile the header is fetched again */
-        next = FORM::load(p, load_stream);
+        p += more ? FORM::BYTES : 0; /* of the last tile the head is fetched again */
+        t.head = tile_head(p, FORM::CHUNKS, load_stream);
         if constexpr (FORM::MINS) {
 #pragma unroll
             for (int nb = 0; nb < NB; nb++) {
@@ -266,7 +266,7 @@ static __device__ __forceinline__ void tile_columns(float acc[NB][4], const uint
 #pragma unroll
             for (int nb = 0; nb < NB; nb++)
                 b[nb] = *(const uint4 *)(in.b + nb * PACK_BYTES + X::SUB * sub);
-            w.sub(a, q, sub);
+            w.sub(a, t.q, sub);
 #pragma unroll
             for (int nb = 0; nb < NB; nb++)
                 mma_f16(c[nb], a[0], a[1], a[2], a[3], b[nb].x, b[nb].y);
@@ -276,7 +276,7 @@ static __device__ __forceinline__ void tile_columns(float acc[NB][4], const uint
 #pragma unroll
             for (int j = 0; j < FORM::CHUNKS; j++)
                 if (FORM::last(j) == sub)
-                    load_more(q[j], p + 512 * j + lane16, more);
+                    load_more(t.q[j], p + 512 * j + lane16, more);
         }
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
@@ -298,12 +298,15 @@ template <int NB, class X>
 static __device__ __forceinline__ void strip_columns(float acc[NB][4], uint32_t fmt, const uint8_t *strip,
                                                      uint32_t from, uint32_t to, X &x)
 {
+    const uint8_t *p = strip + (uint64_t)from * layout_tile_bytes(fmt);
+    struct tile_ahead t(fmt, p);
+    x.begin();
     if (fmt == FMT_Q4_K_TILE)
-        tile_columns<form_q4k, NB>(acc, strip, from, to, x);
+        tile_columns<form_q4k, NB>(acc, t, p, from, to, x);
     else if (fmt == FMT_Q6_K_TILE)
-        tile_columns<form_q6k, NB>(acc, strip, from, to, x);
+        tile_columns<form_q6k, NB>(acc, t, p, from, to, x);
     else
-        tile_columns<form_q8, NB>(acc, strip, from, to, x);
+        tile_columns<form_q8, NB>(acc, t, p, from, to, x);
 }
 
 /* Eight decoded values as the A operand wants them: (0,2) (1,3) (4,6) (5,7). */

@@ -176,7 +176,7 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
     for (uint32_t column = x.from; column < x.to; column++) {
         const uint8_t *tile = tiles.room + stage * FORM::BYTES, *in = x.enter(column);
         bar_wait(tiles.full + stage, parity);
-        const FORM w(FORM::load(tile, load_shared));
+        const FORM w(tile_head(tile, FORM::CHUNKS, load_shared));
         float c[NB][4];
         uint32_t a[2][8];
         uint4 q[FORM::CHUNKS];

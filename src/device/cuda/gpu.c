@@ -7,60 +7,69 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The launch table: kernel, its name in the module, and whether it asks for more shared memory than usual. */
+/* The launch table: kernel, its name in the module, and how much shared memory it asks for. An SM changes its shares of
+ * shared memory and L1 only between kernels, so those that follow each other at once are asked to be content with the
+ * same: SHARED_PERCENT of it. */
+enum shared_need { SHARED_USUAL, SHARED_MORE, SHARED_ALL };
+enum { SHARED_PERCENT = 60 };
+
 struct kernel_row {
     uint16_t kernel;
     uint8_t module;
-    bool shared;
+    uint8_t shared; /* enum shared_need */
     const char *name;
 };
 
 static const struct kernel_row rows[] = {
-    {K_GEMM_ROW, MODULE_GEMM_TILE, true, "gemm_tile_1"},
-    {K_GEMM_STAGED, MODULE_GEMM_TILE, true, "gemm_staged"},
-    {K_GEMM_WIDE, MODULE_GEMM_WIDE, true, "gemm_wide"},
-    {K_REPACK, MODULE_WEIGHTS, false, "repack"},
-    {K_DEQUANT, MODULE_WEIGHTS, false, "dequant"},
-    {K_DEQUANT_TILE, MODULE_WEIGHTS, false, "dequant_tile"},
-    {K_GEMM_FLOAT, MODULE_WEIGHTS, false, "gemm_float"},
-    {K_GEMV_TILED, MODULE_WEIGHTS, true, "gemv_tiled"},
-    {K_QUANTISE, MODULE_WEIGHTS, false, "quantise_q8_1"},
-    {K_GEMV_DP4A, MODULE_WEIGHTS, false, "gemv_q4k_dp4a"},
-    {K_PROBE, MODULE_WEIGHTS, false, "probe_read"},
-    {K_NORM_PACK + 0, MODULE_ROWS, false, "norm_pack_1"},
-    {K_NORM_PACK + 1, MODULE_ROWS, false, "norm_pack_2"},
-    {K_NORM_PACK + 2, MODULE_ROWS, false, "norm_pack_4"},
-    {K_ACT_PACK, MODULE_ROWS, false, "act_pack"},
-    {K_ACT_ROWS, MODULE_ROWS, false, "act_rows"},
-    {K_TAIL, MODULE_ROWS, false, "tail"},
-    {K_EMBED, MODULE_ROWS, false, "embed"},
-    {K_FINISH, MODULE_ROWS, false, "finish_logits"},
-    {K_QKV, MODULE_ROWS, true, "qkv_finish"},
-    {K_LATENT, MODULE_ROWS, true, "latent_finish"},
-    {K_COPY_PAGES, MODULE_ROWS, false, "copy_pages"},
-    {K_ATTN_ANY, MODULE_ATTN, false, "attn_any"},
-    {K_ATTN_COMBINE, MODULE_ATTN, false, "attn_combine"},
-    {K_ATTN_DECODE + 0, MODULE_ATTN, true, "attn_decode_64"},
-    {K_ATTN_DECODE + 1, MODULE_ATTN, true, "attn_decode_96"},
-    {K_ATTN_DECODE + 2, MODULE_ATTN, true, "attn_decode_128"},
-    {K_ATTN_DECODE + 3, MODULE_ATTN, true, "attn_decode_256"},
-    {K_ATTN_FEW + 0, MODULE_ATTN, true, "attn_few_64"},
-    {K_ATTN_FEW + 1, MODULE_ATTN, true, "attn_few_96"},
-    {K_ATTN_FEW + 2, MODULE_ATTN, true, "attn_few_128"},
-    {K_ATTN_FEW + 3, MODULE_ATTN, true, "attn_few_256"},
-    {K_ATTN_PREFILL + 0, MODULE_ATTN, true, "attn_prefill_64"},
-    {K_ATTN_PREFILL + 1, MODULE_ATTN, true, "attn_prefill_96"},
-    {K_ATTN_PREFILL + 2, MODULE_ATTN, true, "attn_prefill_128"},
-    {K_ATTN_PREFILL + 3, MODULE_ATTN, true, "attn_prefill_256"},
-    {K_ROUTE, MODULE_MOE, false, "moe_route"},
-    {K_GROUP, MODULE_MOE, false, "moe_group"},
-    {K_COMBINE, MODULE_MOE, false, "moe_combine"},
-    {K_EACH, MODULE_SMALL, false, "rows_each"},
-    {K_SOFTMAX, MODULE_SMALL, false, "rows_softmax"},
-    {K_ROPE, MODULE_SMALL, false, "rows_rope"},
-    {K_TOP, MODULE_SMALL, false, "sample_top"},
-    {K_PICK, MODULE_SMALL, false, "sample_pick"},
-    {K_PICK_ROWS, MODULE_SMALL, false, "pick_rows"},
+    {K_GEMM_ROW, MODULE_GEMM_TILE, SHARED_MORE, "gemm_tile_1"},
+    {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_MORE, "gemm_staged"},
+    {K_GEMM_WIDE, MODULE_GEMM_WIDE, SHARED_ALL, "gemm_wide"},
+    {K_REPACK, MODULE_WEIGHTS, SHARED_USUAL, "repack"},
+    {K_DEQUANT, MODULE_WEIGHTS, SHARED_USUAL, "dequant"},
+    {K_DEQUANT_TILE, MODULE_WEIGHTS, SHARED_USUAL, "dequant_tile"},
+    {K_GEMM_FLOAT, MODULE_WEIGHTS, SHARED_USUAL, "gemm_float"},
+    {K_GEMV_TILED, MODULE_WEIGHTS, SHARED_MORE, "gemv_tiled"},
+    {K_QUANTISE, MODULE_WEIGHTS, SHARED_USUAL, "quantise_q8_1"},
+    {K_GEMV_DP4A, MODULE_WEIGHTS, SHARED_USUAL, "gemv_q4k_dp4a"},
+    {K_PROBE, MODULE_WEIGHTS, SHARED_USUAL, "probe_read"},
+    {K_NORM_PACK + 0, MODULE_ROWS, SHARED_USUAL, "norm_pack_1"},
+    {K_NORM_PACK + 1, MODULE_ROWS, SHARED_USUAL, "norm_pack_2"},
+    {K_NORM_PACK + 2, MODULE_ROWS, SHARED_USUAL, "norm_pack_4"},
+    {K_ACT_PACK, MODULE_ROWS, SHARED_USUAL, "act_pack"},
+    {K_ACT_ROWS, MODULE_ROWS, SHARED_USUAL, "act_rows"},
+    {K_TAIL, MODULE_ROWS, SHARED_USUAL, "tail"},
+    {K_EMBED, MODULE_ROWS, SHARED_USUAL, "embed"},
+    {K_FINISH, MODULE_ROWS, SHARED_USUAL, "finish_logits"},
+    {K_QKV, MODULE_ROWS, SHARED_MORE, "qkv_finish"},
+    {K_LATENT, MODULE_ROWS, SHARED_MORE, "latent_finish"},
+    {K_COPY_PAGES, MODULE_ROWS, SHARED_USUAL, "copy_pages"},
+    {K_ATTN_ANY, MODULE_ATTN, SHARED_USUAL, "attn_any"},
+    {K_ATTN_COMBINE, MODULE_ATTN, SHARED_USUAL, "attn_combine"},
+    {K_ATTN_DECODE + 0, MODULE_ATTN, SHARED_ALL, "attn_decode_64"},
+    {K_ATTN_DECODE + 1, MODULE_ATTN, SHARED_ALL, "attn_decode_96"},
+    {K_ATTN_DECODE + 2, MODULE_ATTN, SHARED_ALL, "attn_decode_128"},
+    {K_ATTN_DECODE + 3, MODULE_ATTN, SHARED_ALL, "attn_decode_256"},
+    {K_ATTN_FEW + 0, MODULE_ATTN, SHARED_MORE, "attn_few_64"},
+    {K_ATTN_FEW + 1, MODULE_ATTN, SHARED_MORE, "attn_few_96"},
+    {K_ATTN_FEW + 2, MODULE_ATTN, SHARED_MORE, "attn_few_128"},
+    {K_ATTN_FEW + 3, MODULE_ATTN, SHARED_MORE, "attn_few_256"},
+    {K_ATTN_FAR + 0, MODULE_ATTN, SHARED_ALL, "attn_far_64"},
+    {K_ATTN_FAR + 1, MODULE_ATTN, SHARED_ALL, "attn_far_96"},
+    {K_ATTN_FAR + 2, MODULE_ATTN, SHARED_ALL, "attn_far_128"},
+    {K_ATTN_FAR + 3, MODULE_ATTN, SHARED_ALL, "attn_far_256"},
+    {K_ATTN_PREFILL + 0, MODULE_ATTN, SHARED_ALL, "attn_prefill_64"},
+    {K_ATTN_PREFILL + 1, MODULE_ATTN, SHARED_ALL, "attn_prefill_96"},
+    {K_ATTN_PREFILL + 2, MODULE_ATTN, SHARED_ALL, "attn_prefill_128"},
+    {K_ATTN_PREFILL + 3, MODULE_ATTN, SHARED_ALL, "attn_prefill_256"},
+    {K_ROUTE, MODULE_MOE, SHARED_USUAL, "moe_route"},
+    {K_GROUP, MODULE_MOE, SHARED_USUAL, "moe_group"},
+    {K_COMBINE, MODULE_MOE, SHARED_USUAL, "moe_combine"},
+    {K_EACH, MODULE_SMALL, SHARED_USUAL, "rows_each"},
+    {K_SOFTMAX, MODULE_SMALL, SHARED_USUAL, "rows_softmax"},
+    {K_ROPE, MODULE_SMALL, SHARED_USUAL, "rows_rope"},
+    {K_TOP, MODULE_SMALL, SHARED_USUAL, "sample_top"},
+    {K_PICK, MODULE_SMALL, SHARED_USUAL, "sample_pick"},
+    {K_PICK_ROWS, MODULE_SMALL, SHARED_USUAL, "pick_rows"},
 };
 
 /* Products: the form, its module, the stem of its four names. */
@@ -158,16 +167,19 @@ static void read_profile(struct gpu *g)
     p->driver = g->cu->version;
 }
 
-static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *name, bool shared,
+static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *name, enum shared_need shared,
                        struct err *e)
 {
     if (gpu_check(g, g->cu->module_function(&g->kernel[kernel], g->module[module], name),
                   "looking up a kernel", e))
         return err_prefix(e, "%s", name);
     int most = g->profile.shared_block - 2048 < SHARED_MOST ? g->profile.shared_block - 2048 : SHARED_MOST;
-    if (shared && gpu_check(g, g->cu->function_set(g->kernel[kernel], CU_FUNC_DYNAMIC_SHARED, most),
-                            "setting a kernel up", e))
+    if (shared != SHARED_USUAL &&
+        gpu_check(g, g->cu->function_set(g->kernel[kernel], CU_FUNC_DYNAMIC_SHARED, most),
+                  "setting a kernel up", e))
         return err_prefix(e, "%s", name);
+    if (shared != SHARED_ALL)
+        g->cu->function_set(g->kernel[kernel], CU_FUNC_SHARED_PERCENT, SHARED_PERCENT); /* a wish */
     return 0;
 }
 
@@ -194,7 +206,7 @@ static int load_kernels(struct gpu *g, struct err *e)
         for (int s = 0; s < 4; s++) {
             char name[48];
             snprintf(name, sizeof name, "%s_%d", gemms[i].stem, 8 << s);
-            if (find_kernel(g, K_GEMM + 4u * gemms[i].fmt + s, gemms[i].module, name, false, e))
+            if (find_kernel(g, K_GEMM + 4u * gemms[i].fmt + s, gemms[i].module, name, SHARED_USUAL, e))
                 return -1;
         }
     return 0;
@@ -443,16 +455,20 @@ struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t units, uint32_t k, b
 }
 
 /* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys' bytes, by what an
- * SM can take in, or by a warp's way through its units one after the other; starting takes 1.5 us, joining parts 2.5. */
-static uint64_t decode_cost(const struct gpu *g, uint32_t pairs, uint32_t units, uint32_t splits,
+ * SM can take in, or by a warp's way through its units one after the other; starting takes 3 us, joining parts 2.5, more
+ * than one stage 1.5 (the SMs' memory is shared out anew). With one stage loads and arithmetic take turns. */
+static uint64_t decode_cost(const struct gpu *g, uint32_t pairs, uint32_t units, struct gpu_decode how,
                             uint32_t held)
 {
-    const uint64_t sms = (uint64_t)g->profile.sms, each = gpu_blocks(units, splits),
-                   blocks = (uint64_t)pairs * splits, waves = gpu_blocks(blocks, sms * held),
-                   together = blocks < sms * held ? blocks : sms * held, memory = together * each * 24 / sms,
-                   sm = gpu_blocks(together, sms) * each * 7, warp = gpu_blocks(each, 4) * 60ull;
-    const uint64_t most = memory > sm ? memory : sm;
-    return waves * ((most > warp ? most : warp) + 150) + (splits > 1 ? 250 : 0) + (splits > 32 ? 100 : 0);
+    const bool one = how.stages == 1;
+    const uint64_t sms = (uint64_t)g->profile.sms, each = gpu_blocks(units, how.splits),
+                   blocks = (uint64_t)pairs * how.splits, waves = gpu_blocks(blocks, sms * held),
+                   together = blocks < sms * held ? blocks : sms * held,
+                   memory = together * each * (one ? 30 : 24) / sms,
+                   sm = gpu_blocks(together, sms) * each * 7,
+                   warp = gpu_blocks(each, 4) * (one ? 180ull : 100ull), most = memory > sm ? memory : sm;
+    return waves * ((most > warp ? most : warp) + 300) + (how.splits > 1 ? 250 : 0) +
+           (how.splits > 32 ? 100 : 0) + (one ? 0 : 150);
 }
 
 struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint32_t dim, uint32_t pairs,
@@ -469,10 +485,11 @@ struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint3
         for (uint32_t s = 1; held && s <= GPU_SPLITS_MOST && (s == 1 || s * 64 < keys + 64); s++) {
             if (s > 1 && (uint64_t)pairs * s > gpu_decode_parts(g, pairs))
                 break;
-            const uint64_t cost = decode_cost(g, pairs, (keys + 15) / 16, s, held);
+            const struct gpu_decode how = {stages, shared, s};
+            const uint64_t cost = decode_cost(g, pairs, (keys + 15) / 16, how, held);
             if (cost < least || (cost == least && stages == best.stages)) {
                 least = cost;
-                best = (struct gpu_decode){stages, shared, s};
+                best = how;
             }
         }
     }

@@ -49,7 +49,8 @@ enum gpu_kernel {
     K_ATTN_COMBINE,
     K_ATTN_DECODE,                  /* + 0..3: head sizes 64, 96, 128, 256 */
     K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
-    K_ATTN_PREFILL = K_ATTN_FEW + 4,
+    K_ATTN_FAR = K_ATTN_FEW + 4,    /* the same with more keys in flight */
+    K_ATTN_PREFILL = K_ATTN_FAR + 4,
     K_ROUTE = K_ATTN_PREFILL + 4,
     K_GROUP,
     K_COMBINE,

@@ -556,7 +556,8 @@ static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, 
     }
     struct gpu_grid grid = gpu_grid(a->splits, a->kv.heads, d->meta.seqs, 128, how.shared);
     struct gpu_grid join = gpu_grid(gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 256, 0);
-    if (gpu_launch(d->g, (few ? K_ATTN_FEW : K_ATTN_DECODE) + (uint32_t)dim_index(o->k_dim), grid, a, e))
+    uint32_t kernel = !few ? K_ATTN_DECODE : how.stages == 1 ? K_ATTN_FEW : K_ATTN_FAR;
+    if (gpu_launch(d->g, kernel + (uint32_t)dim_index(o->k_dim), grid, a, e))
         return -1;
     return a->splits > 1 ? gpu_launch(d->g, K_ATTN_COMBINE, join, a, e) : 0;
 }
