@@ -111,14 +111,14 @@ static void test_launch_table(void **state)
             assert_true(how.grid.x * groups >= units && how.grid.y == how.split);
             assert_true(how.split == 1 || how.grid.x * how.split <= 132 * each);
             assert_true(how.split == 1 || how.grid.x * how.split * groups <= 132 * 4);
-            assert_true(how.split <= (k + 255) / 256 && how.grid.shared <= 220 << 10);
+            assert_true(how.split <= (k + 255) / 256 && how.grid.shared <= 215 << 10);
         }
     g.profile.shared_block = 227 << 10;
     for (uint32_t pairs = 1; pairs < 2000; pairs += pairs < 20 ? 1 : 97)
         for (uint32_t keys = 1; keys < 200000; keys += keys < 600 ? 37 : 9999)
             for (uint32_t dim = 64; dim <= 256; dim += 32) {
                 struct gpu_decode how = gpu_decode_choose(&g, 16, dim, pairs, keys);
-                assert_true(how.stages >= 1 && how.stages <= 3 && how.shared <= 220 << 10);
+                assert_true(how.stages >= 1 && how.stages <= 3 && how.shared <= 215 << 10);
                 assert_true(how.splits >= 1 && how.splits <= GPU_SPLITS_MOST);
                 assert_true(how.splits == 1 || pairs * how.splits <= gpu_decode_parts(&g, pairs));
             }

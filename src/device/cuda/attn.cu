@@ -794,19 +794,20 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
     prefill_store<C>(s, p, b, 1);
 }
 
-#define ATTN_KERNEL(name, body)                                                                              \
-    extern "C" __global__ void __launch_bounds__(128) name(const __grid_constant__ struct attn_args p)       \
+#define ATTN_KERNEL(name, body, blocks)                                                                      \
+    extern "C" __global__ void __launch_bounds__(128, blocks)                                                \
+        name(const __grid_constant__ struct attn_args p)                                                     \
     {                                                                                                        \
         body(p);                                                                                             \
     }
 
-#define ATTN_KERNELS(dim, c)                                                                                 \
-    ATTN_KERNEL(attn_decode_##dim, (decode_body<c, 2>))                                                      \
-    ATTN_KERNEL(attn_few_##dim, (decode_body<c, 1>))                                                         \
-    ATTN_KERNEL(attn_far_##dim, (decode_body<c, 1>))                                                         \
-    ATTN_KERNEL(attn_prefill_##dim, (prefill_body<c>))
+#define ATTN_KERNELS(dim, c, few)                                                                            \
+    ATTN_KERNEL(attn_decode_##dim, (decode_body<c, 2>), 1)                                                   \
+    ATTN_KERNEL(attn_few_##dim, (decode_body<c, 1>), few)                                                    \
+    ATTN_KERNEL(attn_far_##dim, (decode_body<c, 1>), 1)                                                      \
+    ATTN_KERNEL(attn_prefill_##dim, (prefill_body<c>), 1)
 
-ATTN_KERNELS(64, 2)
-ATTN_KERNELS(96, 3)
-ATTN_KERNELS(128, 4)
-ATTN_KERNELS(256, 8)
+ATTN_KERNELS(64, 2, 4)
+ATTN_KERNELS(96, 3, 4)
+ATTN_KERNELS(128, 4, 3)
+ATTN_KERNELS(256, 8, 1)

@@ -15,7 +15,7 @@ struct x_column {
 /* Straight from memory. Groups of a column lie side by side, so that all offsets but the column's are constants. Lanes of
  * streams that are not there (fewer than eight in all) read the last one's. */
 struct x_memory {
-    enum { SUB = 512 };
+    enum { SUB = 512, LONG = 0 };
     struct x_column at;
     uint64_t step; /* bytes from a column to the next */
 
@@ -293,20 +293,37 @@ static __device__ __forceinline__ void tile_columns(float acc[NB][4], struct til
     }
 }
 
-/* Whichever form the weight has. */
+template <class FORM, int NB, class X>
+static __device__ __forceinline__ void form_columns(float acc[NB][4], uint32_t fmt, const uint8_t *p,
+                                                    uint32_t from, uint32_t to, X &x)
+{
+    struct tile_ahead t(fmt, p);
+    x.begin();
+    tile_columns<FORM, NB>(acc, t, p, from, to, x);
+}
+
+/* Whichever form the weight has. Where x takes long to begin, it does so in one place for all forms: its code is large. */
 template <int NB, class X>
 static __device__ __forceinline__ void strip_columns(float acc[NB][4], uint32_t fmt, const uint8_t *strip,
                                                      uint32_t from, uint32_t to, X &x)
 {
     const uint8_t *p = strip + (uint64_t)from * layout_tile_bytes(fmt);
-    struct tile_ahead t(fmt, p);
-    x.begin();
-    if (fmt == FMT_Q4_K_TILE)
-        tile_columns<form_q4k, NB>(acc, t, p, from, to, x);
-    else if (fmt == FMT_Q6_K_TILE)
-        tile_columns<form_q6k, NB>(acc, t, p, from, to, x);
-    else
-        tile_columns<form_q8, NB>(acc, t, p, from, to, x);
+    if constexpr (X::LONG) {
+        struct tile_ahead t(fmt, p);
+        x.begin();
+        if (fmt == FMT_Q4_K_TILE)
+            tile_columns<form_q4k, NB>(acc, t, p, from, to, x);
+        else if (fmt == FMT_Q6_K_TILE)
+            tile_columns<form_q6k, NB>(acc, t, p, from, to, x);
+        else
+            tile_columns<form_q8, NB>(acc, t, p, from, to, x);
+    } else if (fmt == FMT_Q4_K_TILE) {
+        form_columns<form_q4k, NB>(acc, FMT_Q4_K_TILE, p, from, to, x);
+    } else if (fmt == FMT_Q6_K_TILE) {
+        form_columns<form_q6k, NB>(acc, FMT_Q6_K_TILE, p, from, to, x);
+    } else {
+        form_columns<form_q8, NB>(acc, FMT_Q8_0, p, from, to, x);
+    }
 }
 
 /* Eight decoded values as the A operand wants them: (0,2) (1,3) (4,6) (5,7). */
@@ -415,8 +432,8 @@ static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &
                                                         const float (*room)[TILE_ROWS][NB * 8 + 1],
                                                         uint32_t m, uint32_t stream0 = 0)
 {
-    const uint32_t pairs = GEMM_WARPS / p.split / 2, streams = min(m, (uint32_t)NB * 8);
-    for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
+    const uint32_t pairs = blockDim.x / 32 / p.split / 2, streams = min(m, (uint32_t)NB * 8);
+    for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += blockDim.x) {
         const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
         const uint32_t n = (blockIdx.x * pairs + k) * TILE_ROWS + row;
         if (n >= p.seg[0].w.n)
@@ -436,8 +453,8 @@ static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
                                                   const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m,
                                                   int expert, uint32_t stream0 = 0)
 {
-    const uint32_t per_block = GEMM_WARPS / p.split, streams = min(m, (uint32_t)NB * 8);
-    for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += GEMM_WARPS * 32) {
+    const uint32_t per_block = blockDim.x / 32 / p.split, streams = min(m, (uint32_t)NB * 8);
+    for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += blockDim.x) {
         const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
         const uint32_t strip = blockIdx.x * per_block + k;
         if (strip >= p.strips)
@@ -460,12 +477,13 @@ static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
 }
 
 /* FMT 0: tiles, whichever the segment has. */
-template <int FMT, int NB> static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
+template <int FMT, int NB, int WARPS>
+static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
 {
-    __shared__ float room[GEMM_WARPS][TILE_ROWS][NB * 8 + 1];
+    __shared__ float room[WARPS][TILE_ROWS][NB * 8 + 1];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32;
-    const uint32_t part = warp % p.split, strip = blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split;
+    const uint32_t part = warp % p.split, strip = blockIdx.x * (blockDim.x / 32 / p.split) + warp / p.split;
     const uint32_t columns = (p.k + 255) / 256;
     float acc[NB][4] = {};
     const uint8_t *x = p.x;
@@ -503,11 +521,12 @@ template <int FMT, int NB> static __device__ __forceinline__ void gemm_body(cons
         gemm_store<NB>(p, room, m, expert);
 }
 
+/* blocks: of GEMM_WARPS warps, on an SM together; a kernel for two of them may be launched as one of twice as many. */
 #define GEMM_KERNEL(name, fmt, nb, blocks)                                                                   \
-    extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, blocks)                                    \
+    extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32 * blocks, 1)                                \
         name(const __grid_constant__ struct gemm_args p)                                                     \
     {                                                                                                        \
-        gemm_body<fmt, nb>(p);                                                                               \
+        gemm_body<fmt, nb, GEMM_WARPS * blocks>(p);                                                          \
     }
 
 #define GEMM_KERNELS(name, fmt)                                                                              \

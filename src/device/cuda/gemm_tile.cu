@@ -20,7 +20,7 @@ enum {
 }; /* a column of one stream; rows of 4096 at most */
 
 struct x_row {
-    enum { SUB = 64 };
+    enum { SUB = 64, LONG = 1 };
     const struct gemm_args &p;
     uint8_t *room;
     float *sums;
@@ -41,18 +41,18 @@ struct x_row {
     /* No norm: the row as it is, four columns of a warp at a time. */
     __device__ __forceinline__ void copy()
     {
-        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                       warps = blockDim.x / 32;
         dep_wait();
-        for (uint32_t c = warp; c < columns; c += 4 * GEMM_WARPS) {
+        for (uint32_t c = warp; c < columns; c += 4 * warps) {
             float v[4][8];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                load8(p.in.x + 256 * (c + GEMM_WARPS * i) + 8 * lane, c + GEMM_WARPS * i < columns ? 8 : 0,
-                      true, v[i]);
+                load8(p.in.x + 256 * (c + warps * i) + 8 * lane, c + warps * i < columns ? 8 : 0, true, v[i]);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                if (c + GEMM_WARPS * i < columns)
-                    put(c + GEMM_WARPS * i, v[i]);
+                if (c + warps * i < columns)
+                    put(c + warps * i, v[i]);
         }
         __syncthreads();
     }
@@ -64,12 +64,13 @@ struct x_row {
             copy();
             return;
         }
-        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                       warps = blockDim.x / 32;
         float v[ROW_COLUMNS][8], w[ROW_COLUMNS][8], sum = 0.0f, mean = 0.0f, scale = 1.0f;
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
-            if (in.norm.w && warp + GEMM_WARPS * i < columns)
-                load8(in.norm.w + 256 * (warp + GEMM_WARPS * i) + 8 * lane, 8, true, w[i]);
+            if (in.norm.w && warp + warps * i < columns)
+                load8(in.norm.w + 256 * (warp + warps * i) + 8 * lane, 8, true, w[i]);
             else
 #pragma unroll
                 for (int j = 0; j < 8; j++)
@@ -77,7 +78,7 @@ struct x_row {
         dep_wait();
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
-            const uint32_t c = warp + GEMM_WARPS * i;
+            const uint32_t c = warp + warps * i;
             load8(in.x + 256 * c + 8 * lane, c < columns ? 8 : 0, true, v[i]);
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -88,7 +89,7 @@ struct x_row {
             sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < ROW_COLUMNS; i++)
-                if (warp + GEMM_WARPS * i < columns)
+                if (warp + warps * i < columns)
 #pragma unroll
                     for (int j = 0; j < 8; j++)
                         sum += (v[i][j] - mean) * (v[i][j] - mean);
@@ -96,7 +97,7 @@ struct x_row {
         scale = rsqrtf(block_sum(sum, sums) / (float)p.k + in.norm.eps);
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
-            const uint32_t c = warp + GEMM_WARPS * i;
+            const uint32_t c = warp + warps * i;
             if (c >= columns)
                 break;
 #pragma unroll
@@ -122,15 +123,15 @@ struct x_row {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
+extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 64, 1)
     gemm_tile_1(const __grid_constant__ struct gemm_args p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
-    __shared__ float room[GEMM_WARPS][TILE_ROWS][9], sums[32];
+    __shared__ float room[2 * GEMM_WARPS][TILE_ROWS][9], sums[32];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t part = warp % p.split,
-                   strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
+                   strip = min(blockIdx.x * (blockDim.x / 32 / p.split) + warp / p.split, p.strips - 1);
     const uint32_t columns = p.k / 256, from = columns * part / p.split, to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
     float acc[1][4] = {};
@@ -159,7 +160,7 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
 
 /* The warps of a block that share columns have a ring of their own, and a barrier of their own. */
 template <int NB> struct x_staged {
-    enum { SUB = 512, BYTES = NB * PACK_BYTES };
+    enum { SUB = 512, LONG = 0, BYTES = NB * PACK_BYTES };
     const uint8_t *pack;
     uint64_t step;
     uint8_t *room;
@@ -228,7 +229,7 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = (p.k + 255) / 256;
     const uint32_t part = warp % p.split,
                    strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
-    const uint32_t depth = p.split > 2 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
+    const uint32_t depth = p.split > 1 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
     float acc[NB][4] = {};
     struct x_staged<NB> x = {

@@ -90,7 +90,12 @@ static const struct gemm_row gemms[] = {
     {FMT_Q6_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
 };
 
-enum { SHARED_MOST = 220 << 10 };
+/* Dynamic shared memory that a block may have: what is left beside the kernels' own. */
+static uint32_t shared_most(const struct gpu *g)
+{
+    enum { OWN = 12 << 10 };
+    return (uint32_t)g->profile.shared_block - OWN;
+}
 
 int gpu_alive(const struct gpu *g, struct err *e)
 {
@@ -173,9 +178,8 @@ static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *n
     if (gpu_check(g, g->cu->module_function(&g->kernel[kernel], g->module[module], name),
                   "looking up a kernel", e))
         return err_prefix(e, "%s", name);
-    int most = g->profile.shared_block - 2048 < SHARED_MOST ? g->profile.shared_block - 2048 : SHARED_MOST;
     if (shared != SHARED_USUAL &&
-        gpu_check(g, g->cu->function_set(g->kernel[kernel], CU_FUNC_DYNAMIC_SHARED, most),
+        gpu_check(g, g->cu->function_set(g->kernel[kernel], CU_FUNC_DYNAMIC_SHARED, (int)shared_most(g)),
                   "setting a kernel up", e))
         return err_prefix(e, "%s", name);
     if (shared != SHARED_ALL)
@@ -378,15 +382,17 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
                            : r.groups == 4 ? 2
                                            : 3;
     if (layout_is_tile(fmt) && index >= 2 && g->profile.major >= 9 && g->stage != GPU_STAGE_NEVER) {
-        /* columns through shared memory: where strips of 8 a block fill the card, or (up to 32 rows) strips of 2 just do */
+        /* columns through shared memory: where 8 (or by two warps each 4) strips a block fill the card, or (up to 32
+         * rows) 2 just do */
         const uint32_t halves = r.groups / 4;
         const bool many = strips >= sms * 6,
                    fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
-        const uint32_t split = many ? 1 : 4, stage = split * (many ? 3 : 2) * 4 * PACK_BYTES;
         if (many || fits || g->stage == GPU_STAGE_ALWAYS) {
             r.kernel = K_GEMM_STAGED;
-            r.split = split;
-            r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / split), halves, 1, GEMM_WARPS * 32, stage);
+            r.split = !many ? 4 : strips < sms * 12 ? 2 : 1;
+            const uint32_t stages = r.split * (r.split > 1 ? 2 : 3);
+            r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), halves, 1, GEMM_WARPS * 32,
+                              stages * 4 * PACK_BYTES);
             return r;
         }
     }
@@ -397,8 +403,11 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
             : layout_plain_bytes(fmt) ? true
                                       : strips * r.split < sms * 8))
         r.split *= 2;
+    uint32_t warps = GEMM_WARPS;
+    if (m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= 2 * GEMM_WARPS)
+        r.split = warps = 2 * GEMM_WARPS; /* an SM for each strip: all its warps */
     r.kernel = K_GEMM + 4 * fmt + index;
-    r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), 1, 1, GEMM_WARPS * 32, 0);
+    r.grid = gpu_grid(gpu_blocks(strips, warps / r.split), 1, 1, warps * 32, 0);
     return r;
 }
 
@@ -482,6 +491,8 @@ struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint3
     for (uint32_t stages = 3; stages; stages--) {
         const uint32_t shared = stages * unit > sums ? stages * unit : sums, fit = most / (shared + 1024),
                        held = fit < 3 ? fit : 3; /* three by their registers */
+        if (shared > shared_most(g))
+            continue;
         for (uint32_t s = 1; held && s <= GPU_SPLITS_MOST && (s == 1 || s * 64 < keys + 64); s++) {
             if (s > 1 && (uint64_t)pairs * s > gpu_decode_parts(g, pairs))
                 break;

@@ -73,7 +73,7 @@ struct gemm_args {
     struct gemm_seg seg[GEMM_SEGS];
     uint32_t segs, strips; /* strips of 16 outputs in all (gemm_wide: units of 64) */
     uint32_t m, k;
-    uint32_t split;  /* warps that share a strip's columns: 1, 2, 4 or 8 (gemm_wide: blocks) */
+    uint32_t split;  /* warps that share a strip's columns: 1, 2, 4, 8 or 16 (gemm_wide: blocks) */
     uint32_t groups; /* of eight streams, side by side in x */
     float scale;
     uint32_t paired, act; /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */

@@ -179,9 +179,10 @@ static struct gpu_gemm choose(struct cuda_device *d, const struct product *p, ui
         return gpu_gemm_wide(d->g, strips_of(d, p, n, 64), first->k, paired);
     uint32_t strips = strips_of(d, p, n, TILE_ROWS);
     struct gpu_gemm how = gpu_gemm_choose(d->g, first->fmt, m, strips, first->k);
-    if (paired && how.split == GEMM_WARPS) { /* both strips of a pair lie in one block */
+    const uint32_t warps = how.grid.threads / 32;
+    if (paired && how.split == warps) { /* both strips of a pair lie in one block */
         how.split /= 2;
-        how.grid.x = gpu_blocks(strips, GEMM_WARPS / how.split);
+        how.grid.x = gpu_blocks(strips, warps / how.split);
     }
     return how;
 }
@@ -706,9 +707,9 @@ static int run_experts(struct cuda_device *d, const struct linear *l, float *y, 
     struct gpu_gemm how = gpu_gemm_choose(d->g, w->fmt, 8, a.strips * (groups < 8 ? groups : 8), w->k);
     a.split = how.split;
     a.seg[0] = (struct gemm_seg){.w = *w, .y = y, .ldy = ldy, .bias = vector_of(d, l->bias)};
-    struct gpu_grid grid =
-        gpu_grid(gpu_blocks(a.strips, GEMM_WARPS / a.split), groups, 1, GEMM_WARPS * 32, 0);
-    return gpu_launch(d->g, how.kernel, grid, &a, e);
+    how.grid.x = gpu_blocks(a.strips, how.grid.threads / 32 / a.split);
+    how.grid.y = groups;
+    return gpu_launch(d->g, how.kernel, how.grid, &a, e);
 }
 
 /* Router and grouping of m rows whose normed form is in z; the number of groups of eight pairs. */
