@@ -22,6 +22,9 @@ struct kernel_row {
 
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, SHARED_MORE, "gemm_tile_1"},
+    {K_GEMM_DEEP + 0, MODULE_GEMM_TILE, SHARED_MORE, "gemm_deep_1"},
+    {K_GEMM_DEEP + 1, MODULE_GEMM_TILE, SHARED_USUAL, "gemm_deep_8"},
+    {K_GEMM_DEEP + 2, MODULE_GEMM_TILE, SHARED_USUAL, "gemm_deep_16"},
     {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_MORE, "gemm_staged"},
     {K_GEMM_WIDE, MODULE_GEMM_WIDE, SHARED_ALL, "gemm_wide"},
     {K_REPACK, MODULE_WEIGHTS, SHARED_USUAL, "repack"},
@@ -404,9 +407,11 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
                                       : strips * r.split < sms * 8))
         r.split *= 2;
     uint32_t warps = GEMM_WARPS;
-    if (m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= 2 * GEMM_WARPS)
-        r.split = warps = 2 * GEMM_WARPS; /* an SM for each strip: all its warps */
     r.kernel = K_GEMM + 4 * fmt + index;
+    if (layout_is_tile(fmt) && m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= GEMM_DEEP) {
+        r.split = warps = GEMM_DEEP; /* an SM for each strip */
+        r.kernel = K_GEMM_DEEP + 1 + index;
+    }
     r.grid = gpu_grid(gpu_blocks(strips, warps / r.split), 1, 1, warps * 32, 0);
     return r;
 }

@@ -6,9 +6,9 @@
 
 #include <math.h>
 
-/* Of each weight one strip of 16 outputs, and of that SAMPLES outputs, for up to ROWS rows: one row, eight rows, and
- * where large products are prepared as many as make one of those (its first rows are compared). */
-enum { SAMPLES = 3, ROWS = 8, STRIP = 16, LARGE = PACK_ROWS_MOST + 1 };
+/* Of each weight one strip of 16 outputs, and of that SAMPLES outputs, for up to ROWS rows: one row, eight rows, as many
+ * as make a wide product, and where large ones are prepared as many as make one of those (the first rows are compared). */
+enum { SAMPLES = 3, ROWS = 8, WIDE = 33, STRIP = 16, LARGE = PACK_ROWS_MOST + 1 };
 
 struct parity {
     struct cuda_device *d;
@@ -81,10 +81,11 @@ static int check_weight(struct parity *p, uint32_t i, struct err *e)
 {
     struct cuda_device *d = p->d;
     struct gpu *g = d->g;
-    const uint32_t counts[3] = {1, ROWS, d->half_scale && d->decoded_bytes ? LARGE : 0};
+    const uint32_t counts[4] = {1, ROWS, gpu_is_wide(g, d->weights.mat[i].fmt, WIDE) ? WIDE : 0,
+                                d->half_scale && d->decoded_bytes ? LARGE : 0};
     uint32_t first, matrix;
     struct mat w = strip_of(p, i, &first, &matrix);
-    for (int c = 0; c < 3; c++) {
+    for (int c = 0; c < 4; c++) {
         uint32_t m = counts[c];
         enum path path = d->options.exact ? PATH_FLOAT : m == LARGE ? PATH_HALF : PATH_PACK;
         if (!m || m > d->max_rows || (path == PATH_HALF && (uint64_t)w.k * 2 * 128 > d->decoded_bytes))
