@@ -496,7 +496,7 @@ struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint3
     for (uint32_t stages = 3; stages; stages--) {
         const uint32_t shared = stages * unit > sums ? stages * unit : sums, fit = most / (shared + 1024),
                        held = fit < 3 ? fit : 3; /* three by their registers */
-        if (shared > shared_most(g))
+        if (shared > shared_most(g) || (g->stages && g->stages != stages))
             continue;
         for (uint32_t s = 1; held && s <= GPU_SPLITS_MOST && (s == 1 || s * 64 < keys + 64); s++) {
             if (s > 1 && (uint64_t)pairs * s > gpu_decode_parts(g, pairs))
