@@ -22,7 +22,7 @@ struct kernel_row {
 
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, SHARED_MORE, "gemm_tile_1"},
-    {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_MORE, "gemm_staged"},
+    {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_ALL, "gemm_staged"},
     {K_GEMM_WIDE, MODULE_GEMM_WIDE, SHARED_ALL, "gemm_wide"},
     {K_REPACK, MODULE_WEIGHTS, SHARED_USUAL, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, SHARED_USUAL, "dequant"},
