@@ -464,7 +464,8 @@ int main(int argc, char **argv)
         return type < 0 ? 1 : bench_step(argv[2], (uint32_t)type);
     }
     if (argc > 4 && !strcmp(argv[1], "decode"))
-        return bench_decode(argv[2], (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]));
+        return bench_decode(argv[2], (uint32_t)strtoul(argv[3], NULL, 10),
+                            (uint32_t)strtoul(argv[4], NULL, 10));
     if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide")))
         return bench_kernels(!strcmp(argv[1], "wide"));
     fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels | gpu_bench wide\n");
