@@ -191,9 +191,9 @@ static int serve_open(void *arg, struct loaded **out, const char *path, const st
     own.reasoning = args_text(s->a, "reasoning");
     /* the room for guesses; a draft model is for one model, and stays while that one comes and goes */
     struct engine_options *g = &s->m.engine;
-    if (speculate_read(s->a, g, &own, e) || load_model(out, path, &own, s->a, e))
+    if ((!own.hidden && speculate_read(s->a, g, &own, e)) || load_model(out, path, &own, s->a, e))
         return -1;
-    if (g->draft_model || own.hidden || !speculate_load(s->a, g, *out, e))
+    if (own.hidden || g->draft_model || !speculate_load(s->a, g, *out, e))
         return 0;
     loaded_close(*out);
     *out = NULL;

@@ -1,9 +1,11 @@
-/* The device test: every product on the GPU against a sum in double, for every type, number of rows and odd
- * shapes; every operation and whole plans against the CPU device in its exact arithmetic. */
+/* gpu_check [all | quick | least] [NAME]: the device test, or a short form, or that without whole plans (for
+ * compute-sanitizer); of products and plans those with NAME in theirs. Every product on the GPU against a sum in
+ * double, for every type, number of rows and odd shapes; every operation and whole plans against the CPU device in
+ * its exact arithmetic. */
 #include "rig.h"
 
 #include "base/mem.h"
-#include "device/cuda/gpu.h"
+#include "device/cuda/exec.h"
 #include "quern_gpu.h"
 
 #include <math.h>
@@ -401,17 +403,26 @@ static void build_step(struct rig *r, int step, bool encoder)
     }
 }
 
+/* How steps run: the arithmetic, the KV, and how many units of keys decode attention has in flight (0: as it likes). */
+struct way {
+    bool exact;
+    uint32_t kv, stages;
+};
+
 /* All steps on one device; results one after the other. */
-static float *run_steps(struct rig *r, const struct recipe *c, const char *device, bool exact, uint32_t kv,
+static float *run_steps(struct rig *r, const struct recipe *c, const char *device, struct way way,
                         size_t *count, struct err *e)
 {
     float *all = mem_alloc(4u << 20, 4);
     *count = 0;
-    if (rig_open(r, device, &(struct device_options){.exact = exact, .no_parity = quick}, kv, 512, e)) {
+    if (rig_open(r, device, &(struct device_options){.exact = way.exact, .no_parity = quick}, way.kv, 512,
+                 e)) {
         rig_close(r);
         mem_free(all);
         return NULL;
     }
+    if (way.stages)
+        ((struct cuda_device *)r->device)->g->stages = way.stages;
     for (int s = 0; s < (quick ? 4 : STEPS); s++) {
         build_step(r, s, c->encoder);
         const float *y = rig_run(r, e);
@@ -437,16 +448,18 @@ static void check_recipe(const struct recipe *c)
     if (only && !strstr(c->name, only))
         return;
     build(&r, c);
-    float *want = run_steps(&r, c, "cpu", true, DTYPE_F32, &n, &e);
+    float *want = run_steps(&r, c, "cpu", (struct way){true, DTYPE_F32, 0}, &n, &e);
     if (!want) {
         fatal(c->name, &e);
         rig_free(&r);
         return;
     }
-    for (int exact = 1; exact >= 0; exact--) {
-        uint32_t kv = exact ? DTYPE_F32 : c->kv_type ? c->kv_type : DTYPE_F16;
-        snprintf(what, sizeof what, "plan %s%s", c->name, exact ? " exact" : "");
-        float *got = run_steps(&r, c, "cuda", exact, kv, &m, &e);
+    const uint32_t kv = c->kv_type ? c->kv_type : DTYPE_F16;
+    const struct way ways[] = {{true, DTYPE_F32, 0}, {false, kv, 0}, {false, kv, 2}, {false, kv, 3}};
+    for (size_t i = 0; i < (kv == DTYPE_F16 && !quick ? 4 : 2); i++) {
+        const bool exact = ways[i].exact;
+        snprintf(what, sizeof what, "plan %s%s, stages %u", c->name, exact ? " exact" : "", ways[i].stages);
+        float *got = run_steps(&r, c, "cuda", ways[i], &m, &e);
         if (!got) {
             fatal(what, &e);
             continue;
@@ -869,7 +882,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     bool least = argc > 1 && !strcmp(argv[1], "least");
     quick = least || (argc > 1 && !strcmp(argv[1], "quick"));
-    only = argc > 2 && !strcmp(argv[1], "only") ? argv[2] : NULL;
+    only = argc > 2 ? argv[2] : NULL;
     struct gpu *g = gpu_open(0, 0, &e);
     if (!g) {
         printf("no GPU: %s\n0 passed, 1 failed\n", e.text);

@@ -427,13 +427,13 @@ static __device__ __forceinline__ void gemm_leave(const float acc[NB][4], float 
 }
 
 /* Gate and up of 16 outputs lie in neighbouring strips of one block: y = act(gate) * up. */
-template <int NB, int WARPS>
+template <int NB>
 static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p,
                                                         const float (*room)[TILE_ROWS][NB * 8 + 1],
                                                         uint32_t m, uint32_t stream0 = 0)
 {
-    const uint32_t pairs = WARPS / p.split / 2, streams = min(m, (uint32_t)NB * 8);
-    for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += WARPS * 32) {
+    const uint32_t pairs = blockDim.x / 32 / p.split / 2, streams = min(m, (uint32_t)NB * 8);
+    for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += blockDim.x) {
         const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
         const uint32_t n = (blockIdx.x * pairs + k) * TILE_ROWS + row;
         if (n >= p.seg[0].w.n)
@@ -448,13 +448,13 @@ static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &
 }
 
 /* Adds up the warps that shared a strip, and stores. */
-template <int NB, int WARPS>
+template <int NB>
 static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
                                                   const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m,
                                                   int expert, uint32_t stream0 = 0)
 {
-    const uint32_t per_block = WARPS / p.split, streams = min(m, (uint32_t)NB * 8);
-    for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += WARPS * 32) {
+    const uint32_t per_block = blockDim.x / 32 / p.split, streams = min(m, (uint32_t)NB * 8);
+    for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += blockDim.x) {
         const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
         const uint32_t strip = blockIdx.x * per_block + k;
         if (strip >= p.strips)
@@ -483,7 +483,7 @@ static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
     __shared__ float room[WARPS][TILE_ROWS][NB * 8 + 1];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32;
-    const uint32_t part = warp % p.split, strip = blockIdx.x * (WARPS / p.split) + warp / p.split;
+    const uint32_t part = warp % p.split, strip = blockIdx.x * (blockDim.x / 32 / p.split) + warp / p.split;
     const uint32_t columns = (p.k + 255) / 256;
     float acc[NB][4] = {};
     const uint8_t *x = p.x;
@@ -516,20 +516,22 @@ static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
     gemm_leave<NB>(acc, room[warp]);
     __syncthreads();
     if (p.paired)
-        gemm_store_pairs<NB, WARPS>(p, room, m);
+        gemm_store_pairs<NB>(p, room, m);
     else
-        gemm_store<NB, WARPS>(p, room, m, expert);
+        gemm_store<NB>(p, room, m, expert);
 }
 
-#define GEMM_KERNEL(name, fmt, nb, warps, blocks)                                                            \
-    extern "C" __global__ void __launch_bounds__(warps * 32, blocks)                                         \
+/* warps: of a block, at most. Kernels for up to 16 rows run as two blocks of GEMM_WARPS an SM, or as one of all its warps:
+ * the same kernel, so that its code stays in the instruction cache. */
+#define GEMM_KERNEL(name, fmt, nb, warps)                                                                    \
+    extern "C" __global__ void __launch_bounds__(warps * 32, 1)                                              \
         name(const __grid_constant__ struct gemm_args p)                                                     \
     {                                                                                                        \
         gemm_body<fmt, nb, warps>(p);                                                                        \
     }
 
 #define GEMM_KERNELS(name, fmt)                                                                              \
-    GEMM_KERNEL(name##_8, fmt, 1, GEMM_WARPS, 2)                                                             \
-    GEMM_KERNEL(name##_16, fmt, 2, GEMM_WARPS, 2)                                                            \
-    GEMM_KERNEL(name##_32, fmt, 4, GEMM_WARPS, 1)                                                            \
-    GEMM_KERNEL(name##_64, fmt, 8, GEMM_WARPS, 1)
+    GEMM_KERNEL(name##_8, fmt, 1, GEMM_DEEP)                                                                 \
+    GEMM_KERNEL(name##_16, fmt, 2, GEMM_DEEP)                                                                \
+    GEMM_KERNEL(name##_32, fmt, 4, GEMM_WARPS)                                                               \
+    GEMM_KERNEL(name##_64, fmt, 8, GEMM_WARPS)

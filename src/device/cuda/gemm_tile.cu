@@ -2,13 +2,10 @@
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
  *                     weights arrive
  *   gemm_tile_8..64   packed, straight from memory
- *   gemm_deep_1..16   the same with all warps of an SM in one block, for few and long strips
  *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
 #include "device/cuda/gemm.cuh"
 
 GEMM_KERNELS(gemm_tile, 0)
-GEMM_KERNEL(gemm_deep_8, 0, 1, GEMM_DEEP, 1)
-GEMM_KERNEL(gemm_deep_16, 0, 2, GEMM_DEEP, 1)
 
 /* ---- one row ---- */
 
@@ -19,7 +16,7 @@ enum {
     ROW_COLUMNS = 2
 }; /* a column of one stream; rows of 4096 at most */
 
-template <int WARPS> struct x_row {
+struct x_row {
     enum { SUB = 64, LONG = 1 };
     const struct gemm_args &p;
     uint8_t *room;
@@ -41,17 +38,18 @@ template <int WARPS> struct x_row {
     /* No norm: the row as it is, four columns of a warp at a time. */
     __device__ __forceinline__ void copy()
     {
-        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                       warps = blockDim.x / 32;
         dep_wait();
-        for (uint32_t c = warp; c < columns; c += 4 * WARPS) {
+        for (uint32_t c = warp; c < columns; c += 4 * warps) {
             float v[4][8];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                load8(p.in.x + 256 * (c + WARPS * i) + 8 * lane, c + WARPS * i < columns ? 8 : 0, true, v[i]);
+                load8(p.in.x + 256 * (c + warps * i) + 8 * lane, c + warps * i < columns ? 8 : 0, true, v[i]);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                if (c + WARPS * i < columns)
-                    put(c + WARPS * i, v[i]);
+                if (c + warps * i < columns)
+                    put(c + warps * i, v[i]);
         }
         __syncthreads();
     }
@@ -63,12 +61,13 @@ template <int WARPS> struct x_row {
             copy();
             return;
         }
-        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                       warps = blockDim.x / 32;
         float v[ROW_COLUMNS][8], w[ROW_COLUMNS][8], sum = 0.0f, mean = 0.0f, scale = 1.0f;
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
-            if (in.norm.w && warp + WARPS * i < columns)
-                load8(in.norm.w + 256 * (warp + WARPS * i) + 8 * lane, 8, true, w[i]);
+            if (in.norm.w && warp + warps * i < columns)
+                load8(in.norm.w + 256 * (warp + warps * i) + 8 * lane, 8, true, w[i]);
             else
 #pragma unroll
                 for (int j = 0; j < 8; j++)
@@ -76,7 +75,7 @@ template <int WARPS> struct x_row {
         dep_wait();
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
-            const uint32_t c = warp + WARPS * i;
+            const uint32_t c = warp + warps * i;
             load8(in.x + 256 * c + 8 * lane, c < columns ? 8 : 0, true, v[i]);
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -87,7 +86,7 @@ template <int WARPS> struct x_row {
             sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < ROW_COLUMNS; i++)
-                if (warp + WARPS * i < columns)
+                if (warp + warps * i < columns)
 #pragma unroll
                     for (int j = 0; j < 8; j++)
                         sum += (v[i][j] - mean) * (v[i][j] - mean);
@@ -95,7 +94,7 @@ template <int WARPS> struct x_row {
         scale = rsqrtf(block_sum(sum, sums) / (float)p.k + in.norm.eps);
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
-            const uint32_t c = warp + WARPS * i;
+            const uint32_t c = warp + warps * i;
             if (c >= columns)
                 break;
 #pragma unroll
@@ -121,18 +120,19 @@ template <int WARPS> struct x_row {
     }
 };
 
-template <int WARPS> static __device__ __forceinline__ void row_body(const struct gemm_args &p)
+extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
+    gemm_tile_1(const __grid_constant__ struct gemm_args p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
-    __shared__ float room[WARPS][TILE_ROWS][9], sums[32];
+    __shared__ float room[GEMM_DEEP][TILE_ROWS][9], sums[32];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t part = warp % p.split,
-                   strip = min(blockIdx.x * (WARPS / p.split) + warp / p.split, p.strips - 1);
+                   strip = min(blockIdx.x * (blockDim.x / 32 / p.split) + warp / p.split, p.strips - 1);
     const uint32_t columns = p.k / 256, from = columns * part / p.split, to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
     float acc[1][4] = {};
-    struct x_row<WARPS> x(p, row_room, sums);
+    struct x_row x(p, row_room, sums);
     strip_columns<1>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, from, to, x);
     if (t == 0) {
         room[warp][g][0] = acc[0][0];
@@ -140,21 +140,9 @@ template <int WARPS> static __device__ __forceinline__ void row_body(const struc
     }
     __syncthreads();
     if (p.paired)
-        gemm_store_pairs<1, WARPS>(p, room, 1);
+        gemm_store_pairs<1>(p, room, 1);
     else
-        gemm_store<1, WARPS>(p, room, 1, 0);
-}
-
-extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
-    gemm_tile_1(const __grid_constant__ struct gemm_args p)
-{
-    row_body<GEMM_WARPS>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
-    gemm_deep_1(const __grid_constant__ struct gemm_args p)
-{
-    row_body<GEMM_DEEP>(p);
+        gemm_store<1>(p, room, 1, 0);
 }
 
 /* ---- staged ---- */
@@ -254,9 +242,9 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
     gemm_leave<NB>(acc, room[warp]);
     __syncthreads();
     if (p.paired)
-        gemm_store_pairs<NB, GEMM_WARPS>(p, room, p.m - stream0, stream0);
+        gemm_store_pairs<NB>(p, room, p.m - stream0, stream0);
     else
-        gemm_store<NB, GEMM_WARPS>(p, room, p.m - stream0, 0, stream0);
+        gemm_store<NB>(p, room, p.m - stream0, 0, stream0);
 }
 #else
 template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &)

@@ -11,7 +11,7 @@
  * shared memory and L1 only between kernels, so those that follow each other at once are asked to be content with the
  * same: SHARED_PERCENT of it. */
 enum shared_need { SHARED_USUAL, SHARED_MORE, SHARED_ALL };
-enum { SHARED_PERCENT = 60 };
+enum { SHARED_PERCENT = 50 };
 
 struct kernel_row {
     uint16_t kernel;
@@ -22,10 +22,7 @@ struct kernel_row {
 
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, SHARED_MORE, "gemm_tile_1"},
-    {K_GEMM_DEEP + 0, MODULE_GEMM_TILE, SHARED_MORE, "gemm_deep_1"},
-    {K_GEMM_DEEP + 1, MODULE_GEMM_TILE, SHARED_USUAL, "gemm_deep_8"},
-    {K_GEMM_DEEP + 2, MODULE_GEMM_TILE, SHARED_USUAL, "gemm_deep_16"},
-    {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_MORE, "gemm_staged"},
+    {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_ALL, "gemm_staged"},
     {K_GEMM_WIDE, MODULE_GEMM_WIDE, SHARED_ALL, "gemm_wide"},
     {K_REPACK, MODULE_WEIGHTS, SHARED_USUAL, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, SHARED_USUAL, "dequant"},
@@ -408,10 +405,8 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
         r.split *= 2;
     uint32_t warps = GEMM_WARPS;
     r.kernel = K_GEMM + 4 * fmt + index;
-    if (layout_is_tile(fmt) && m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= GEMM_DEEP) {
+    if (m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= GEMM_DEEP)
         r.split = warps = GEMM_DEEP; /* an SM for each strip */
-        r.kernel = K_GEMM_DEEP + 1 + index;
-    }
     r.grid = gpu_grid(gpu_blocks(strips, warps / r.split), 1, 1, warps * 32, 0);
     return r;
 }
@@ -496,7 +491,7 @@ struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint3
     for (uint32_t stages = 3; stages; stages--) {
         const uint32_t shared = stages * unit > sums ? stages * unit : sums, fit = most / (shared + 1024),
                        held = fit < 3 ? fit : 3; /* three by their registers */
-        if (shared > shared_most(g))
+        if (shared > shared_most(g) || (g->stages && g->stages != stages))
             continue;
         for (uint32_t s = 1; held && s <= GPU_SPLITS_MOST && (s == 1 || s * 64 < keys + 64); s++) {
             if (s > 1 && (uint64_t)pairs * s > gpu_decode_parts(g, pairs))

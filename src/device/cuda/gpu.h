@@ -89,6 +89,7 @@ struct gpu {
     uint64_t limit;    /* at most; 0 = what is free */
     uint64_t launches; /* so far */
     enum gpu_stage stage;
+    uint32_t stages;           /* for tests: of decode attention; 0 = as it costs least */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
     bool wide;                 /* gemm_wide is there (Hopper) */
     cu_ptr meeting;            /* for blocks that add up what each has: counters, then room for parts */

@@ -548,9 +548,12 @@ static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, 
     a->splits = how.splits;
     a->part = d->part;
     a->part_ml = d->part_ml;
-    /* a block that has all keys has whole heads, which it can pack only where they make whole columns */
+    /* A block that has all keys has whole heads, which it can pack only where they make whole columns. One row in front of
+     * tiles is left to the product. */
+    const bool row = d->meta.rows == 1 && !d->no_fuse;
     if (path_for(d, d->meta.rows) == PATH_PACK && !d->any_prefill && feeds_product(d, p, i) &&
-        (a->splits > 1 || ratio * o->v_dim % 256 == 0)) {
+        (a->splits > 1 || ratio * o->v_dim % 256 == 0) &&
+        !(row && is_tile(mat_of(d, p->ops[i + 1].out.linear.weight)))) {
         expect(d, d->meta.rows, &p->ops[i + 1].out.linear.weight, 1);
         a->pack = out_of(d, PATH_PACK, d->meta.rows, o->heads * o->v_dim);
         d->packed = o->out;
