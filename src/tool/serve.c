@@ -91,6 +91,7 @@ struct serve {
     struct serve_keys keys;
     struct buf chat_template;
     const char *hosts[SERVE_HOSTS];
+    char *paths[SERVE_WORDS]; /* of the models that were named */
     const char *adapters[LOADED_ADAPTERS];
     char adapter_names[LOADED_ADAPTERS][SERVE_NAME];
     struct sandbox sandbox;
@@ -160,20 +161,30 @@ static int serve_keys(void *arg, struct err *e)
 
 /* ---- models ---- */
 
+/* The file of a model that was named, found (or fetched) once: later, when the list is read anew, the sandbox is
+ * closed. */
+static const char *serve_path(struct serve *s, int i, const char *model, struct err *e)
+{
+    char path[PATH_MAX];
+    if (!s->paths[i] && !tool_model_path(model, path, sizeof path, e) && !(s->paths[i] = mem_strdup(path)))
+        err_memory(e, "a model's path", strlen(path));
+    return s->paths[i];
+}
+
 /* Those of the command line, then those of the folder. */
 static int serve_list(void *arg, struct model_list *out, struct err *e)
 {
-    const struct serve *s = arg;
+    struct serve *s = arg;
     const char *folder = args_text(s->a, "models-dir"), *name = args_text(s->a, "name");
     int count = s->a->count || folder ? s->a->count : 1;
     if (name && (count != 1 || folder))
         return err_set(e, ERR_USAGE, "--name is for one model; these are called as their files are");
     for (int i = 0; i < count; i++) {
-        const char *model = s->a->count ? s->a->words[i] : HUB_DEFAULT;
-        char path[PATH_MAX];
+        const char *model = s->a->count ? s->a->words[i] : HUB_DEFAULT, *path = serve_path(s, i, model, e);
         char *own = name ? mem_strdup(name) : model_name(model);
-        int failed = own ? tool_model_path(model, path, sizeof path, e) || model_list_add(out, own, path, e)
-                         : err_memory(e, "the model's name", strlen(model));
+        int failed = !path ? -1
+                     : own ? model_list_add(out, own, path, e)
+                           : err_memory(e, "the model's name", strlen(model));
         mem_free(own);
         if (failed)
             return -1;
@@ -401,6 +412,8 @@ static int serve_run(const struct args *a, struct err *e)
     int result = serve_all(s, e);
     models_close(s->models);
     loaded_close(s->m.engine.draft_model);
+    for (int i = 0; i < SERVE_WORDS; i++)
+        mem_free(s->paths[i]);
     buf_free(&s->keys.text);
     buf_free(&s->chat_template);
     mem_free(s);

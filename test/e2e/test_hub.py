@@ -214,7 +214,7 @@ def test_serve_pulls_what_is_missing(hub, binary, env, smollm2, tmp_path):
         if "http://127.0.0.1:" in line:
             break
     process.terminate()
-    assert process.wait(60) == 0 and "fetching it" in said
+    assert process.wait(60) == 0 and "fetching it" in said, said
     assert (snapshot(tmp_path, "me/small") / "small-Q4_1.gguf").exists()
 
 

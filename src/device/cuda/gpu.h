@@ -24,11 +24,10 @@ enum gpu_module {
 };
 
 enum gpu_kernel {
-    K_GEMM = 0,                      /* + 4 * fmt + (0, 1, 2, 3); the forms of tiles share theirs */
-    K_GEMM_ROW = 4 * FMT_COUNT,      /* tiles, one row */
-    K_GEMM_DEEP,                     /* tiles, all warps of an SM in a block: one row, up to 8, up to 16 */
-    K_GEMM_STAGED = K_GEMM_DEEP + 3, /* tiles, 32 rows at a time, columns staged */
-    K_GEMM_WIDE,                     /* tiles, up to 64 rows, by wgmma */
+    K_GEMM = 0,                 /* + 4 * fmt + (0, 1, 2, 3); the forms of tiles share theirs */
+    K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
+    K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
+    K_GEMM_WIDE,                /* tiles, up to 64 rows, by wgmma */
     K_REPACK,
     K_DEQUANT,
     K_DEQUANT_TILE,

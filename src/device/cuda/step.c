@@ -220,7 +220,7 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
         /* a block repeats the work on the row: not for so many that this costs more than a launch */
         if (is_tile(first) && how.grid.x <= (uint32_t)d->g->profile.sms * 4) {
             a.in = d->in;
-            how.kernel = how.grid.threads == GEMM_DEEP * 32 ? K_GEMM_DEEP : K_GEMM_ROW;
+            how.kernel = K_GEMM_ROW;
             how.grid.shared = columns * 560; /* ROW_COLUMN of gemm_tile.cu */
         } else if (flush_input(d, e)) {
             return -1;
