@@ -66,7 +66,7 @@ def run(server, expected, streams, seconds, idle):
 
 
 def test_a_load(serve, smollm2):
-    s = Server(serve, smollm2, "--slots", 8, "--queue", 64)
+    s = serve(smollm2, "--slots", 8, "--queue", 64)
     expected = alone(s)
     before = files(s.process.pid)
     load = run(s, expected, 24, 6, 100)
@@ -78,7 +78,7 @@ def test_a_load(serve, smollm2):
 
 
 def test_too_much_is_refused_at_once(serve, smollm2):
-    s = Server(serve, smollm2, "--slots", 4, "--queue", 4)
+    s = serve(smollm2, "--slots", 4, "--queue", 4)
     load = Load(s.port, PROMPTS, 24, bad=0, leave=0)
     asyncio.run(load.run(40, 5))
     assert load.broken == [] and set(load.codes) == {200, 429}
@@ -87,7 +87,7 @@ def test_too_much_is_refused_at_once(serve, smollm2):
 
 
 def test_no_stream_is_cut_at_the_end(serve, smollm2):
-    s = Server(serve, smollm2, "--slots", 32, "--grace", 120)
+    s = serve(smollm2, "--slots", 32, "--grace", 120)
     load = Load(s.port, PROMPTS, 24, bad=0, leave=0)
 
     async def all_at_once():
@@ -103,7 +103,7 @@ def test_no_stream_is_cut_at_the_end(serve, smollm2):
 
 
 def test_slow_clients_do_not_hold_up_others(serve, smollm2):
-    s = Server(serve, smollm2)
+    s = serve(smollm2)
     slow = [s.connect() for _ in range(1000)]
     for c in slow:
         c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: local")
@@ -125,7 +125,7 @@ def test_slow_clients_do_not_hold_up_others(serve, smollm2):
 @pytest.mark.slow
 def test_ten_minutes(serve, smollm2, capsys):
     seconds = int(os.environ.get("QUERN_SOAK_SECONDS", 600))
-    s = Server(serve, smollm2, "--slots", 64, "--queue", 256, "--limit", "connections=2048")
+    s = serve(smollm2, "--slots", 64, "--queue", 256, "--limit", "connections=2048")
     expected = alone(s)
     run(s, expected, 64, 60, 960)
     first = resident(s.process.pid)
@@ -143,7 +143,7 @@ def test_ten_minutes(serve, smollm2, capsys):
 def test_ten_times_too_much(serve, smollm2, capsys):
     figures = {}
     for streams in (16, 160):
-        s = Server(serve, smollm2, "--slots", 16, "--queue", 16)
+        s = serve(smollm2, "--slots", 16, "--queue", 16)
         load = Load(s.port, PROMPTS, 24, bad=0, leave=0)
         start = time.monotonic()
         asyncio.run(load.run(streams, 60))
@@ -160,13 +160,13 @@ def test_ten_times_too_much(serve, smollm2, capsys):
 @pytest.mark.slow
 def test_killed_a_hundred_times(serve, smollm2, tmp_path):
     for i in range(100):
-        s = Server(serve, smollm2)
+        s = serve(smollm2)
         with socket.create_connection(("127.0.0.1", s.port)) as c:
             body = json.dumps({"prompt": PROMPTS[i % len(PROMPTS)], "max_tokens": 500, "stream": True}).encode()
             c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             c.recv(10 + i)
             s.process.kill()
             s.process.wait()
-    s = Server(serve, smollm2)
+    s = serve(smollm2)
     assert s.request("GET", "/health")[0] == 200
     assert s.stop() == 0
