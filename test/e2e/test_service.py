@@ -2,11 +2,13 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import ssl
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -204,3 +206,16 @@ def test_the_sandbox_holds(binary, smollm2, tmp_path):
     free = Server(binary, smollm2, "--no-sandbox")
     assert "Seccomp:\t2" not in open(f"/proc/{free.process.pid}/status").read()
     free.stop()
+
+
+def test_the_dashboard_asks_for_what_there_is(binary, smollm2, tmp_path):
+    board = json.loads((Path(__file__).resolve().parents[2] / "doc/grafana.json").read_text())
+    asked = {name for panel in board["panels"] for target in panel["targets"] for name in re.findall(r"quern_\w+", target["expr"])}
+    assert len(asked) > 15
+    keys = tmp_path / "keys"
+    keys.write_text("alpha\n")
+    s = Server(binary, smollm2, "--api-key-file", keys)
+    s.request("POST", "/v1/completions", {"prompt": "One, two,", "max_tokens": 4}, Authorization="Bearer alpha")
+    there = set(re.findall(r"^(quern_\w+)", s.request("GET", "/metrics", Authorization="Bearer alpha")[2].decode(), re.M))
+    s.stop()
+    assert asked <= there, asked - there
