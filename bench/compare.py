@@ -79,7 +79,7 @@ def median(values):
 
 def compare(model, quern, llama, pairs):
     """One row for each test: both medians and the median of the pairs' ratios."""
-    rows = []
+    rows, memory = [], None
     for name, read, generate, depth in TESTS:
         ours, theirs = [], []
         for _ in range(pairs):
@@ -95,7 +95,8 @@ def compare(model, quern, llama, pairs):
     ours, theirs = median([f[0] for f in first]), median([f[1] for f in first])
     rows.append({"test": "start to first token", "unit": "s", "quern": ours, "llama.cpp": theirs,
                  "ratio": theirs and theirs / ours, "share": None})
-    rows.append({"test": "resident", "unit": "MB", **memory, "ratio": memory["llama.cpp"] / memory["quern"], "share": None})
+    if memory:
+        rows.append({"test": "resident", "unit": "MB", **memory, "ratio": memory["llama.cpp"] / memory["quern"], "share": None})
     return rows
 
 
@@ -135,7 +136,7 @@ def main():
     parser.add_argument("--quern", default=ROOT / "build/quern")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--tests", help="only those whose name holds this")
+    parser.add_argument("--tests", metavar="NAME,NAME", help="only these: " + ", ".join(t[0] for t in TESTS))
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--plot", metavar="FILE")
     args = parser.parse_args()
@@ -147,7 +148,7 @@ def main():
     if not models:
         sys.exit("no model: name one, or run scripts/fetch-model")
     if args.tests:
-        TESTS[:] = [t for t in TESTS if args.tests in t[0]]
+        TESTS[:] = [t for t in TESTS if t[0] in args.tests.split(",")]
     quern, llama, results = Quern(args.quern, args.threads), Llama(program, args.threads), {}
     for model in map(str, models):
         print(Path(model).stem, file=sys.stderr)
