@@ -52,7 +52,7 @@ class Server:
 
     def settle(self):
         """Waits until nothing runs."""
-        for _ in range(200):
+        for _ in range(600):
             if self.metric("quern_running") + self.metric("quern_waiting") + self.metric("quern_answers") == 0:
                 return
             time.sleep(0.05)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from server import Server, events, parse, read_all
+from server import Server, events, parse, read_all, until
 
 openai = pytest.importorskip("openai")
 
@@ -293,11 +293,8 @@ def test_a_client_that_leaves_cancels(server):
     server.settle()
     before, asked = server.metric("quern_cancelled_total"), server.metric("quern_submitted_total")
     streams = [start(server) for _ in range(4)]
-    for _ in range(200):
-        if server.metric("quern_submitted_total") == asked + 4:
-            break
-        time.sleep(0.02)
-    assert server.metric("quern_running") == server.metric("quern_waiting") == 2
+    until(lambda: server.metric("quern_submitted_total") == asked + 4)
+    until(lambda: server.metric("quern_running") == server.metric("quern_waiting") == 2)
     for s in streams:
         s.close()
     server.settle()
