@@ -91,11 +91,11 @@ static int measure_chunk(struct measure *m, const int32_t *ids, uint32_t from, u
     if (other && most_rows(other) < most)
         most = most_rows(other);
     seq_truncate(m->s, 0);
-    if (seq_feed(m->s, ids, from, NULL, e))
+    if (seq_feed(m->s, ids, from, e))
         return -1;
     if (other)
         seq_truncate(other, 0);
-    if (other && seq_feed(other, ids, from, NULL, e))
+    if (other && seq_feed(other, ids, from, e))
         return -1;
     for (uint32_t at = from; at < to;) {
         uint32_t n = to - at < most ? to - at : most;

@@ -232,14 +232,6 @@ void seq_truncate(struct seq *s, uint32_t len)
     seq_drop_pages(s, s->len);
 }
 
-uint32_t seq_common(const struct seq *s, const int32_t *ids, size_t n)
-{
-    uint32_t i = 0;
-    while (i < s->len && i < n && s->ids[i] == ids[i])
-        i++;
-    return i;
-}
-
 static int runner_out_of_pages(const struct runner *r, uint32_t g, struct err *e)
 {
     return err_set(e, ERR_RESOURCE, "out of KV pages: all %u are in use", r->pages[g].count - 1);
@@ -384,22 +376,18 @@ const int32_t *runner_picks(struct runner *r, struct err *e)
     return r->device->ops->picks(r->device, e);
 }
 
-int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, const struct feed_control *c, struct err *e)
+int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, struct err *e)
 {
     struct runner *r = s->runner;
     if (n > r->ctx - s->len)
         return err_set(e, ERR_RESOURCE, "%u tokens do not fit into the context of %u: %u too many",
                        s->len + n, r->ctx, s->len + n - r->ctx);
     for (uint32_t at = 0; at < n;) {
-        if (c && c->cancel && *c->cancel)
-            return err_set(e, ERR_INTERRUPTED, "interrupted");
         uint32_t part = n - at < r->chunk ? n - at : r->chunk;
         struct seq_rows rows = {.seq = s, .ids = ids + at, .n = part, .outs = at + part == n};
         if (runner_step(r, &rows, 1, e))
             return -1;
         at += part;
-        if (c && c->progress)
-            c->progress(c->arg, at, n);
     }
     return 0;
 }

@@ -76,8 +76,6 @@ struct seq *seq_open(struct runner *r, struct err *e);
 void seq_close(struct seq *s);
 /* Forgets everything from position `len` on. */
 void seq_truncate(struct seq *s, uint32_t len);
-/* How many of these ids the sequence holds already, from the start. */
-uint32_t seq_common(const struct seq *s, const int32_t *ids, size_t n);
 
 /* How many pages of a group n more tokens would take. */
 uint32_t seq_need(const struct seq *s, uint32_t n);
@@ -91,11 +89,5 @@ const float *runner_results(struct runner *r, struct err *e);
 /* Whether the device chooses tokens itself; then what the last step chose, one for each result. */
 bool runner_can_pick(const struct runner *r);
 const int32_t *runner_picks(struct runner *r, struct err *e);
-/* A whole prompt in chunks: afterwards runner_results has the last row's result. progress may be NULL;
- * *cancel, where not NULL, is looked at between chunks. */
-struct feed_control {
-    void (*progress)(void *arg, uint32_t done, uint32_t of);
-    void *arg;
-    const volatile int *cancel;
-};
-int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, const struct feed_control *c, struct err *e);
+/* A whole prompt in chunks: afterwards runner_results has the last row's result. */
+int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, struct err *e);

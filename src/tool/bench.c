@@ -117,7 +117,7 @@ static int bench_rewind(struct bench *b, const struct bench_test *t, struct err 
     for (uint32_t i = 0; i < t->batch; i++) {
         struct seq *s = b->seqs[i];
         seq_truncate(s, t->depth);
-        if (s->len < t->depth && seq_feed(s, b->ids + s->len, t->depth - s->len, NULL, e))
+        if (s->len < t->depth && seq_feed(s, b->ids + s->len, t->depth - s->len, e))
             return -1;
     }
     return 0;
@@ -132,7 +132,7 @@ static double bench_once(struct bench *b, const struct bench_test *t, struct err
     int failed = bench_rewind(b, t, e);
     double start = clock_now();
     if (!failed && !t->decode)
-        failed = seq_feed(b->seqs[0], b->ids + t->depth, t->n, NULL, e);
+        failed = seq_feed(b->seqs[0], b->ids + t->depth, t->n, e);
     for (uint32_t k = 0; k < t->n && t->decode && !failed; k++) {
         for (uint32_t i = 0; i < t->batch; i++)
             parts[i] = (struct seq_rows){.seq = b->seqs[i], .ids = &b->ids[t->depth + k], .n = 1, .outs = 1};

@@ -39,8 +39,8 @@ static int imatrix_feed(struct loaded *l, const struct ids *ids, uint32_t chunks
         if (bos >= 0)
             chunk[0] = bos;
         seq_truncate(s, 0);
-        failed = answer_interrupted() ? err_set(e, ERR_INTERRUPTED, "interrupted")
-                                      : seq_feed(s, chunk, ctx, NULL, e);
+        failed =
+            answer_interrupted() ? err_set(e, ERR_INTERRUPTED, "interrupted") : seq_feed(s, chunk, ctx, e);
         progress_show(&bar, (double)(c + 1) / chunks, NULL);
     }
     progress_end(&bar);

@@ -84,3 +84,23 @@ static inline bool words_accepts(struct constraint_bound *b, const char *text, s
     constraint_state_close(t);
     return bytes;
 }
+
+/* Texts that are in the language of c and texts that are not, up to eight each; c is done with then. `warm`: with masks
+ * made beforehand. */
+static inline void words_check(const struct constraint_vocab *v, struct constraint *c, const char *source,
+                               bool warm, const char *const yes[8], const char *const no[8])
+{
+    struct err e = {0};
+    struct constraint_bound *b = constraint_bind(c, v, 4 << 20, &e);
+    assert_non_null(b);
+    if (warm)
+        constraint_warm(b);
+    for (size_t k = 0; k < 8 && yes[k]; k++)
+        if (!words_accepts(b, yes[k], strlen(yes[k])))
+            fail_msg("%s refuses %s", source, yes[k]);
+    for (size_t k = 0; k < 8 && no[k]; k++)
+        if (words_accepts(b, no[k], strlen(no[k])))
+            fail_msg("%s accepts %s", source, no[k]);
+    constraint_unbind(b);
+    constraint_free(c);
+}

@@ -115,7 +115,7 @@ static uint32_t ask(struct one *o, uint32_t seed, float *logits)
     prompt_of(ids, seed);
     seq_truncate(o->s, 0);
     uint32_t known = prefix_match(o->t, o->salt, o->s, ids, PROMPT - 1);
-    if (seq_feed(o->s, ids + known, PROMPT - known, NULL, &e))
+    if (seq_feed(o->s, ids + known, PROMPT - known, &e))
         fail_msg("%s", e.text);
     const float *got = runner_results(o->l->runner, &e);
     assert_non_null(got);

@@ -84,7 +84,7 @@ static void answer_alone(struct seq *s, const struct ask *a, struct answer *out)
     struct sampler *sampler;
     seq_truncate(s, 0);
     assert_int_equal(sampler_open(&sampler, &a->r.sampler, s->runner->plan->out_width, &e), 0);
-    int failed = seq_feed(s, a->r.prompt, a->r.n, NULL, &e);
+    int failed = seq_feed(s, a->r.prompt, a->r.n, &e);
     for (out->n = 0; !failed && out->n < a->r.most; out->n++) {
         const float *logits = runner_results(s->runner, &e);
         int32_t *id = &out->ids[out->n];

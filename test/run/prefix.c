@@ -42,7 +42,7 @@ static void close_fixture(struct fixture *f)
 static void feed(struct seq *s, const int32_t *ids, uint32_t n)
 {
     struct err e = {0};
-    if (seq_feed(s, ids, n, NULL, &e))
+    if (seq_feed(s, ids, n, &e))
         fail_msg("%s", e.text);
 }
 
