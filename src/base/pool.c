@@ -125,8 +125,9 @@ int pool_size(const struct pool *p)
 
 struct pool *pool_open(int n, bool pin, struct err *e)
 {
-    struct cores cores;
-    cores_find(&cores);
+    struct cores cores = {0};
+    if (n <= 0 || pin) /* it reads a few files for every CPU */
+        cores_find(&cores);
     if (n <= 0)
         n = cores.n;
     if (n > POOL_MOST) {

@@ -65,6 +65,7 @@ int load_options(const struct args *a, struct loaded_options *o, struct err *e)
     r->ctx = (uint32_t)args_int(a, "ctx", r->ctx);
     if (!r->device_options.threads)
         r->device_options.threads = (int)args_int(a, "threads", 0);
+    r->device_options.pin = args_flag(a, "pin");
     r->device_options.activations = (int)args_int(a, "activations", 0);
     r->device_options.exact = r->device_options.exact || args_flag(a, "exact");
     r->device_options.deterministic = args_flag(a, "deterministic");

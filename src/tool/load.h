@@ -13,6 +13,7 @@
 #define LOAD_BUT_THREADS                                                                                      \
     {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},         \
         {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},           \
+        {"pin", 0, ARG_FLAG, NULL, "CPU: every thread stays on one core (for a machine of one's own)", 0, 0}, \
         {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0}, \
         {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},            \
         {"gpu-memory", 0, ARG_TEXT, "SIZE", "most to take of the GPU's memory: 8G", 0, 0},                    \
