@@ -3,9 +3,11 @@
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/mem.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -57,6 +59,52 @@ static int map_fill(uint8_t *to, size_t n, int fd, const char *path, struct err 
     return mprotect(to, n, PROT_READ);
 }
 
+/* The files that are mapped now, so that nothing else is ever forgotten. */
+struct mapped {
+    uintptr_t from, to;
+    struct mapped *next;
+};
+static struct mapped *mapped_files;
+static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool mapped_add(const void *p, size_t n)
+{
+    struct mapped *m = mem_alloc(1, sizeof *m);
+    if (!m)
+        return false;
+    pthread_mutex_lock(&mapped_lock);
+    *m = (struct mapped){(uintptr_t)p, (uintptr_t)p + n, mapped_files};
+    mapped_files = m;
+    pthread_mutex_unlock(&mapped_lock);
+    return true;
+}
+
+static void mapped_remove(const void *p)
+{
+    struct mapped *gone = NULL;
+    pthread_mutex_lock(&mapped_lock);
+    for (struct mapped **m = &mapped_files; *m && !gone; m = gone ? m : &(*m)->next)
+        if ((*m)->from == (uintptr_t)p) {
+            gone = *m;
+            *m = gone->next;
+        }
+    pthread_mutex_unlock(&mapped_lock);
+    mem_free(gone);
+}
+
+void map_forget(const void *p, size_t n)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = ((uintptr_t)p + page - 1) / page * page, to = ((uintptr_t)p + n) / page * page;
+    pthread_mutex_lock(&mapped_lock);
+    for (const struct mapped *m = mapped_files; m; m = m->next) {
+        const uintptr_t a = from > m->from ? from : m->from, b = to < m->to ? to : m->to / page * page;
+        if (a < b)
+            madvise((void *)a, b - a, MADV_DONTNEED); /* refused where it is locked: then it stays */
+    }
+    pthread_mutex_unlock(&mapped_lock);
+}
+
 static bool map_leases;
 
 void map_lease(void)
@@ -92,6 +140,12 @@ int map_open(struct map *m, const char *path, struct err *e)
             return -1;
         }
     }
+    if (p && !map_copies && !mapped_add(p, (size_t)st.st_size)) {
+        err_memory(e, log_safe(path), sizeof(struct mapped));
+        munmap(p, (size_t)st.st_size);
+        close(fd);
+        return -1;
+    }
     if (map_leases)
         fcntl(fd, F_SETLEASE, F_RDLCK); /* goes with the descriptor; not every file can have one */
     *m = (struct map){.data = p, .size = (size_t)st.st_size, .fd = fd};
@@ -100,6 +154,8 @@ int map_open(struct map *m, const char *path, struct err *e)
 
 void map_close(struct map *m)
 {
+    if (m->data)
+        mapped_remove(m->data);
     if (m->data)
         munmap((void *)(uintptr_t)m->data, m->size);
     if (m->fd >= 0)

@@ -22,6 +22,9 @@ void map_lease(void);
 /* An empty file maps to size 0 and data NULL. All errors are ERR_DATA but those of the system. */
 int map_open(struct map *m, const char *path, struct err *e);
 void map_close(struct map *m);
+/* The whole pages in [p, p + n) leave this process's memory where they are a mapped file's, and come back when they are
+ * read; other memory stays as it is. From any thread. */
+void map_forget(const void *p, size_t n);
 /* From now on (for the whole process) map_open reads files into memory instead of mapping them. */
 void map_into_memory(bool on);
 

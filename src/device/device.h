@@ -20,6 +20,7 @@ struct device_options {
     int index;          /* CUDA: which card */
     int activations;    /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
     bool deterministic; /* CPU: a row's result does not depend on the rows beside it, not by a bit */
+    bool no_repack;     /* CPU: weights are used as they lie, never laid out anew */
     bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
     const char *tier;   /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */

@@ -193,8 +193,9 @@ struct digest loaded_digest(const struct loaded *l)
     return d;
 }
 
-/* Refuses what can never fit, with both figures. */
-static int loaded_fits(struct loaded *l, const struct runner_options *r, bool made, struct err *e)
+/* Refuses what can never fit, with both figures. Weights that are laid out anew are the process's own, which the system
+ * cannot drop as it can the file's pages: only where there is room. */
+static int loaded_fits(struct loaded *l, struct runner_options *r, bool made, struct err *e)
 {
     struct memory m;
     memory_read(&m);
@@ -211,6 +212,8 @@ static int loaded_fits(struct loaded *l, const struct runner_options *r, bool ma
             "the model needs %.2f GB (weights %.2f, a context of %u tokens %.2f) and there are %.2f GB of "
             "memory; a smaller model, or --ctx, helps",
             1e-9 * (weights + kv), 1e-9 * weights, r->ctx, 1e-9 * kv, 1e-9 * (double)m.total);
+    if (weights + kv > 0.8 * (double)m.available)
+        r->device_options.no_repack = true;
     return 0;
 }
 
@@ -260,6 +263,8 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     struct runner_options r = o->runner;
     struct loaded *l = mem_zalloc(1, sizeof *l);
     *out = NULL;
+    if (o->lock) /* locking would take the room for it at once */
+        r.device_options.no_repack = true;
     if (!l) {
         store_close(store);
         return err_memory(e, "the model", sizeof *l);

@@ -69,6 +69,7 @@ int load_options(const struct args *a, struct loaded_options *o, struct err *e)
     r->device_options.activations = (int)args_int(a, "activations", 0);
     r->device_options.exact = r->device_options.exact || args_flag(a, "exact");
     r->device_options.deterministic = args_flag(a, "deterministic");
+    r->device_options.no_repack = args_flag(a, "no-repack");
     r->device_options.tier = args_text(a, "tier");
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));

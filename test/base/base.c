@@ -17,6 +17,7 @@
 #include <ftw.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -175,6 +176,41 @@ static void test_json(void **state)
     buf_free(&b);
 }
 
+/* Pages of a mapped file go and come back; memory that only looks like it stays. */
+static void check_forget(const char *path)
+{
+    enum { PAGES = 8 };
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), n = PAGES * page;
+    struct map m;
+    struct err e = {0};
+    char *text = mem_alloc(n, 1);
+    memset(text, 'q', n);
+    FILE *f = fopen(path, "w");
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    fclose(f);
+    for (int copies = 0; copies < 2; copies++) {
+        map_into_memory(copies);
+        assert_int_equal(map_open(&m, path, &e), 0);
+        assert_memory_equal(m.data, text, n);
+        map_forget(m.data + 1, n - 1); /* the first page is not whole */
+        assert_memory_equal(m.data, text, n);
+        map_close(&m);
+    }
+    map_into_memory(false);
+    map_forget(text, n);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(text[i], 'q');
+    void *own = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(own, 'q', n);
+    map_forget(own, n);
+    assert_memory_equal(own, text, n);
+    munmap(own, n);
+    mem_free(text);
+    f = fopen(path, "w");
+    fputs("hello", f);
+    fclose(f);
+}
+
 static void test_file(void **state)
 {
     (void)state;
@@ -201,6 +237,7 @@ static void test_file(void **state)
     assert_int_equal(m.size, 5);
     assert_memory_equal(m.data, "hello", 5);
     map_close(&m);
+    check_forget(path);
     struct buf b = {0};
     assert_int_equal(file_read(path, &b, &e), 0);
     assert_string_equal(b.data, "hello");

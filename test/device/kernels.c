@@ -232,6 +232,68 @@ static void product_check_fixed(struct product *p, const struct kernels *k, uint
     mem_free(y);
 }
 
+/* Room to lay out `rows` weight rows anew; false: not for this type. */
+static bool packed_open(struct packed *p, const struct kernels *k, uint32_t type, uint32_t cols,
+                        uint32_t rows)
+{
+    const size_t panels = (rows + KERNEL_PANEL - 1) / KERNEL_PANEL;
+    *p = (struct packed){.panel_bytes = k->packed_bytes ? k->packed_bytes(type, cols) : 0,
+                         .slabs = (cols + KERNEL_SLAB - 1) / KERNEL_SLAB};
+    if (!p->panel_bytes)
+        return false;
+    p->data = mem_aligned(64, panels * p->panel_bytes);
+    p->done = mem_zalloc(panels, p->slabs);
+    return true;
+}
+
+static void packed_close(struct packed *p)
+{
+    mem_free(p->data);
+    mem_free(p->done);
+}
+
+/* Laid out anew the numbers are the same, bit by bit: when that is done, and when it is read, whatever m is. */
+static void product_check_packed(struct product *p, const struct kernels *k, uint32_t m,
+                                 void (*kernel)(const struct matmul *), void *scratch)
+{
+    static const uint32_t again[] = {1, 2, 3, 9, M_MOST};
+    struct matmul job = p->job;
+    struct packed packed;
+    const size_t bytes = (size_t)M_MOST * p->cols * sizeof *job.y;
+    if (!kernel || !packed_open(&packed, k, job.type, job.k, job.n1 - job.n0))
+        return;
+    float *y = mem_alloc(bytes, 1);
+    memset(y, 0, bytes);
+    memset(p->y, 0, bytes);
+    job.scratch = scratch;
+    job.fixed = true;
+    job.m = M_MOST;
+    kernel(&job);
+    job.y = y;
+    job.packed = &packed;
+    job.m = m;
+    kernel(&job);
+    assert_int_equal(packed.done[0], 0); /* nobody asked for it */
+    job.lay_out = true;
+    kernel(&job);
+    const uint32_t parts = (job.n1 - job.n0 + KERNEL_PANEL - 1) / KERNEL_PANEL * packed.slabs;
+    for (uint32_t i = 0; i < parts; i++)
+        assert_int_equal(packed.done[i], 1);
+    for (size_t i = 0; i <= sizeof again / sizeof *again; i++) {
+        for (uint32_t r = 0; r < job.m; r++)
+            if (memcmp(y + r * p->cols, p->y + r * p->cols, p->cols * sizeof *y) != 0)
+                fail_msg("%s %s: row %u of %u is another one when laid out anew, k %u", k->tier,
+                         dtype_get(job.type)->name, r, job.m, job.k);
+        if (i == sizeof again / sizeof *again)
+            break;
+        memset(y, 0, bytes);
+        job.m = again[i];
+        kernel(&job);
+    }
+    mem_free(y);
+    packed_close(&packed);
+}
+
 static void product_all_m(struct product *p, bool rounded)
 {
     static const uint32_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 100};
@@ -254,6 +316,8 @@ static void product_all_m(struct product *p, bool rounded)
         product_check_fixed(p, k, 13, 1, kernel, scratch);
         product_check_fixed(p, k, 2, 3, kernel, scratch);
         product_check_fixed(p, k, 50, 37, kernel, scratch);
+        product_check_packed(p, k, 1, rounded ? kernel : NULL, scratch);
+        product_check_packed(p, k, 40, rounded ? kernel : NULL, scratch);
         mem_free(scratch);
     }
 }
@@ -530,11 +594,12 @@ struct price {
     struct matmul job;
     struct probe walls;
     uint8_t *weights; /* PRICE_BYTES, far more than the caches hold */
-    bool rounded;
+    bool rounded, packed;
 };
 
 static void price_type(struct price *p, uint32_t type)
 {
+    struct packed packed;
     static const uint32_t ms[] = {1, 2, 4, 8, 16, 32, 128, 512};
     const struct dtype_info *t = dtype_get(type);
     size_t row_bytes = (size_t)(PRICE_K / t->block_values) * t->block_bytes, rows = PRICE_BYTES / row_bytes;
@@ -543,7 +608,9 @@ static void price_type(struct price *p, uint32_t type)
             random_row(type, PRICE_K, p->weights + n * row_bytes);
         else
             memcpy(p->weights + n * row_bytes, p->weights + n % 64 * row_bytes, row_bytes);
-    printf("%-7s %-7s %-5s", p->k->tier, t->name, p->rounded ? "int8" : "float");
+    if (p->packed && !packed_open(&packed, p->k, type, PRICE_K, (uint32_t)rows))
+        return;
+    printf("%-7s %-7s %-6s", p->k->tier, t->name, p->packed ? "packed" : p->rounded ? "int8" : "float");
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
         struct matmul job = p->job;
         job.w = p->weights;
@@ -552,6 +619,8 @@ static void price_type(struct price *p, uint32_t type)
         job.m = ms[i];
         job.n1 = (uint32_t)(ms[i] > 8 ? PRICE_N : rows < 65536 ? rows : 65536);
         job.y_stride = job.n1;
+        job.packed = p->packed ? &packed : NULL;
+        job.lay_out = true;
         double best = 1e9;
         for (int run = 0; run < PRICE_RUNS; run++) {
             double start = price_now();
@@ -565,6 +634,8 @@ static void price_type(struct price *p, uint32_t type)
         fflush(stdout);
     }
     printf("\n");
+    if (p->packed)
+        packed_close(&packed);
 }
 
 static void price_tier(struct price *p, const char *only)
@@ -573,14 +644,15 @@ static void price_tier(struct price *p, const char *only)
     p->walls = price_walls(p->k->tier, p->weights);
     printf("%s, one thread: read %.1f GB/s, int8 %.0f GOP/s, float %.0f GFLOP/s, bf16 %.0f GFLOP/s\n",
            p->k->tier, w->read * 1e-9, w->int8 * 1e-9, w->float32 * 1e-9, w->bf16 * 1e-9);
-    printf(
-        "                  rows: 1 GB/s     2            4            8            16 GOP/s     32           "
-        "128          512\n");
+    printf("                   rows: 1 GB/s     2            4            8            16 GOP/s     32       "
+           "    "
+           "128          512\n");
     p->job.scratch = mem_aligned(64, p->k->scratch_bytes);
-    for (int kind = 0; kind < 2; kind++) {
-        const uint32_t *types = kind ? float_types : rounded_types;
-        p->rounded = !kind;
-        for (size_t t = 0; t < (kind ? sizeof float_types : sizeof rounded_types) / sizeof *types; t++)
+    for (int kind = 0; kind < 3; kind++) {
+        const uint32_t *types = kind == 2 ? float_types : rounded_types;
+        p->rounded = kind < 2;
+        p->packed = kind == 1;
+        for (size_t t = 0; t < (kind == 2 ? sizeof float_types : sizeof rounded_types) / sizeof *types; t++)
             if (!only || (uint32_t)dtype_find(only) == types[t])
                 price_type(p, types[t]);
     }

@@ -313,6 +313,8 @@ static int cpu_prepare(struct device *device, const struct plan *p, const struct
         return -1;
     }
     d->plan = p;
+    if (d->packs && !d->packed) /* last: it is the one that can be done without */
+        cpu_packed_open(d);
     return 0;
 }
 
@@ -599,6 +601,7 @@ static int cpu_load(struct device *device, const struct weights *w, void (*progr
                            log_safe(w->all[i].name), w->all[i].cols, KERNEL_K_MOST);
     d->w = w; /* used where they lie */
     d->terms = cpu_terms(d, w);
+    cpu_packed_close(d);
     if (progress)
         progress(arg, 1.0);
     return 0;
@@ -651,6 +654,7 @@ static void cpu_close(struct device *device)
 {
     struct cpu *d = (struct cpu *)device;
     cpu_drop(d);
+    cpu_packed_close(d);
     pool_close(d->pool);
     mem_free(d);
 }
@@ -683,6 +687,7 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
     d->k = k;
     d->exact = o->exact;
     d->fixed = o->deterministic;
+    d->packs = !o->no_repack && !o->exact;
     d->terms = o->activations == 16 ? 2 : o->activations == 8 ? 1 : 0;
     d->pool = pool_open(o->threads, o->pin, e);
     if (!d->pool) {

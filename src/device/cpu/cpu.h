@@ -86,10 +86,12 @@ struct cpu {
     struct pool *pool;
     const struct kernels *k;
     const struct weights *w;
-    bool exact, fixed;
+    bool exact, fixed, packs;
     /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Models below
      * CPU_SMALL bytes take 2: they are upset by less, and have speed to spare. */
     uint32_t terms;
+    struct packed *packed; /* (weights): those laid out anew; NULL: none are */
+    uint8_t *packed_data, *packed_done;
     /* of device_prepare */
     const struct plan *plan;
     struct kv_config kv;
@@ -122,6 +124,10 @@ struct lane {
     struct own *own;
     int worker, workers;
 };
+
+/* Room for weights laid out anew (packed.c); where there is none products read them as they lie in the file. */
+void cpu_packed_open(struct cpu *d);
+void cpu_packed_close(struct cpu *d);
 
 /* ---- pieces that operations are made of (ops.c) ---- */
 
@@ -170,6 +176,11 @@ struct product {
     size_t y_stride;
 };
 void lane_product(const struct lane *l, const struct rows *x, const struct product *p);
+/* Where the weight is, or will be, laid out anew for this product, if it is one of those. True: this is the first time,
+ * and the product is to be done in pieces of so many columns, and what the file has of each to be forgotten then. (It
+ * comes back where somebody still reads it: an embedding that is the head, too.) */
+bool lane_find_packed(const struct lane *l, const struct product *p, struct matmul *job, uint32_t *piece);
+void lane_forget_weight(const struct lane *l, const struct product *p, uint32_t n0, uint32_t n1);
 /* The adapters of a row of the step; NULL = none. */
 const struct adapter_mix *lane_mix(const struct lane *l, uint32_t row);
 /* True where this product may need its rows as floats, rounded or not: an adapter wants them. */

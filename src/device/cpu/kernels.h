@@ -23,6 +23,15 @@ struct q8_rows {
     size_t q_stride, s_stride;
 };
 
+/* A weight laid out anew for products (matmul_packed.h), slab by slab as products first meet it: what has been met
+ * once is read from here from then on. A slab of a panel has one writer, the worker whose columns they are. */
+struct packed {
+    uint8_t *data; /* (panels, panel_bytes) */
+    uint8_t *done; /* (panels, slabs): is it there? */
+    size_t panel_bytes;
+    uint32_t slabs;
+};
+
 /* y(m, n0..n1) = x(m, k) W(n, k)^T: rows [n0, n1) of the weight against m rows of x. Columns of y
  * are weight rows: y[r*y_stride + n]. Any m >= 1; kernels block over m and n as they like, and
  * decode a panel of weights once for all m. No bias, no accumulation into y. */
@@ -39,9 +48,12 @@ struct matmul {
     size_t y_stride;
     void *scratch; /* this worker's own, kernels.scratch_bytes long, 64-byte aligned */
     bool fixed;    /* a row's result is the same, bit by bit, whatever m is: few rows are slower then */
+    struct packed *packed; /* where the type has it: the weight's, and then all is fixed; NULL = none */
+    size_t panel;          /* which of its panels starts at n0 */
+    bool lay_out;          /* what is not yet there is laid out now */
 };
 
-enum { KERNEL_TYPES = 128, Q8_BLOCK = 32 };
+enum { KERNEL_TYPES = 128, Q8_BLOCK = 32, KERNEL_PANEL = 32, KERNEL_SLAB = 512 };
 
 /* The types whose products are done in integers, in every tier. */
 /* clang-format off */
@@ -83,6 +95,9 @@ struct kernels {
     void (*quantise)(const float *x, uint32_t k, int8_t *q, float *d, int32_t *s);
     /* Integer products by weight type; NULL: this type has none, decode and use matmul_float. */
     void (*matmul_q8[KERNEL_TYPES])(const struct matmul *job);
+    /* What a panel of k values takes when laid out anew; 0: not for this type. NULL: it does not pay in this tier (AVX2
+     * reads along a row as fast as memory gives it, and is bound by arithmetic for more rows). */
+    size_t (*packed_bytes)(uint32_t type, uint32_t k);
     /* Float products for any type with a decoder (F32, F16 and BF16 without a detour). */
     void (*matmul_float)(const struct matmul *job);
     /* y may be x in norms and act_mul (gate or up); w and b may be NULL */

@@ -1,6 +1,6 @@
 /* Products of the AVX-512 tier: VNNI multiplies bytes, 16 weight rows in the lanes of a register. */
 #include "device/cpu/tiers.h"
-#include "device/cpu/matmul_panel.h"
+#include "device/cpu/matmul_packed.h"
 
 /* VNNI multiplies unsigned by signed bytes, so that signed weights are raised. */
 enum { SIGNED_OFFSET = 128 };
@@ -25,113 +25,195 @@ ALWAYS_INLINE __m512i all_lanes(const void *four)
  * side then serves several products. */
 enum { AT_ONCE = 4, WIDE = PANEL / 16 };
 
+/* Rows [row, row + rows) of a tile; rows is a constant. */
+struct piece {
+    uint32_t row;
+    int rows;
+};
+
 ALWAYS_INLINE __mmask16 columns_mask(const struct tile_out *out, int v)
 {
     int cols = (int)out->cols - 16 * v;
     return (__mmask16)(cols >= 16 ? 0xffff : cols <= 0 ? 0 : 0xffff >> (16 - cols));
 }
 
-ALWAYS_INLINE void tile_load(const struct tile_out *out, uint32_t row, int rows, __m512 acc[][WIDE])
+ALWAYS_INLINE void tile_load(const struct tile_out *out, struct piece p, __m512 acc[TILE][WIDE])
 {
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < p.rows; r++)
         for (int v = 0; v < WIDE; v++)
             acc[r][v] = _mm512_setzero_ps();
-    for (int r = 0; r < rows && out->add; r++)
-        for (int v = 0; v < WIDE && row + r < out->rows; v++)
+    for (int r = 0; r < p.rows && out->add; r++)
+        for (int v = 0; v < WIDE && p.row + r < out->rows; v++)
             acc[r][v] =
-                _mm512_maskz_loadu_ps(columns_mask(out, v), out->y + (row + r) * out->stride + 16 * v);
+                _mm512_maskz_loadu_ps(columns_mask(out, v), out->y + (p.row + r) * out->stride + 16 * v);
 }
 
-ALWAYS_INLINE void tile_store(const struct tile_out *out, uint32_t row, int rows, __m512 acc[][WIDE])
+ALWAYS_INLINE void tile_store(const struct tile_out *out, struct piece p, __m512 acc[TILE][WIDE])
 {
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < WIDE && row + r < out->rows; v++)
-            _mm512_mask_storeu_ps(out->y + (row + r) * out->stride + 16 * v, columns_mask(out, v), acc[r][v]);
+    for (int r = 0; r < p.rows; r++)
+        for (int v = 0; v < WIDE && p.row + r < out->rows; v++)
+            _mm512_mask_storeu_ps(out->y + (p.row + r) * out->stride + 16 * v, columns_mask(out, v),
+                                  acc[r][v]);
 }
 
-/* dot = start (or 0) + the products of `fours` steps of four values, from step j and from `row` on. */
-ALWAYS_INLINE void tile_dots(const struct q8_tile_job *job, uint32_t row, uint32_t j, int fours,
-                             const int32_t *start, __m512i dot[AT_ONCE][WIDE])
+/* Where a tile's weights come from: the panel, or, if that is not NULL, the packed group itself (matmul_packed.h):
+ * bytes are then decoded in registers, at each use. */
+struct source {
+    const struct q8_panel *panel;
+    const uint8_t *group, *d, *min;
+};
+
+ALWAYS_INLINE __m512i source_high_bits(uint32_t type, const uint8_t *high, int i)
 {
-    for (int r = 0; r < AT_ONCE; r++)
+    const __m512i h = _mm512_loadu_si512(high + (packed_high(type) == 2 ? i / 4 * PACKED_FOURS : 0));
+    const int up = packed_high(type) == 2 ? 4 - 2 * (i % 4) : 4 - i;
+    return _mm512_and_si512(up >= 0 ? _mm512_slli_epi16(h, (unsigned)up)
+                                    : _mm512_srli_epi16(h, (unsigned)-up),
+                            _mm512_set1_epi8(packed_high(type) == 2 ? 0x30 : 0x10));
+}
+
+/* Four i of group g, of the weight rows of register v. */
+ALWAYS_INLINE __m512i source_four(uint32_t type, const struct source *s, uint32_t g, int i, int v)
+{
+    if (!s->group)
+        return _mm512_load_si512(s->panel->q[8 * g + i][16 * v]);
+    const uint8_t *p = s->group + packed_scale_bytes(type) + 64 * v;
+    if (type == DTYPE_Q8_0)
+        return _mm512_loadu_si512(p + i * PACKED_FOURS);
+    __m512i low = _mm512_loadu_si512(p + i / 2 * PACKED_FOURS);
+    low = _mm512_and_si512(i % 2 ? _mm512_srli_epi16(low, 4) : low, _mm512_set1_epi8(0x0f));
+    return packed_high(type) ? _mm512_or_si512(low, source_high_bits(type, p + 4 * PACKED_FOURS, i)) : low;
+}
+
+ALWAYS_INLINE __m512 sixteen_halves(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+ALWAYS_INLINE __m512 source_sixteen(const uint8_t *p, const uint8_t *shared, int v)
+{
+    if (!shared)
+        return sixteen_halves(p + 32 * v);
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(p + 16 * v));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), sixteen_halves(shared + 32 * v));
+}
+
+/* Scale `at` of the panel, the i-th of the group; and the group's minimum. */
+ALWAYS_INLINE __m512 source_a(uint32_t type, const struct source *s, uint32_t at, int i, int v)
+{
+    if (!s->group)
+        return _mm512_load_ps(s->panel->a[at] + 16 * v);
+    return source_sixteen(s->group + i * PANEL, packed_shared(type) ? s->d : NULL, v);
+}
+
+ALWAYS_INLINE __m512 source_b(uint32_t type, const struct source *s, uint32_t at, int v)
+{
+    if (!s->group)
+        return _mm512_load_ps(s->panel->b[at] + 16 * v);
+    return packed_shared(type) ? source_sixteen(s->group + PANEL, s->min, v)
+                               : source_sixteen(s->group + PACKED_HALVES, NULL, v);
+}
+
+/* The i-th scale's part of group g: part = a * dot, and what minima add to acc. */
+ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
+                             uint32_t g, int i, __m512 part[TILE][WIDE], __m512 acc[TILE][WIDE])
+{
+    const int parts = unit_halves(type) ? 2 : 1, fours = 8 / parts;
+    const uint32_t at = parts * g + i;
+    __m512i dot[TILE][WIDE];
+    for (int r = 0; r < p.rows; r++)
         for (int v = 0; v < WIDE; v++)
-            dot[r][v] = start ? all_lanes(start + row + r) : _mm512_setzero_si512();
+            dot[r][v] = unit_has_min(type) ? _mm512_setzero_si512() : all_lanes(t->start[at] + p.row + r);
 #pragma GCC unroll 8
-    for (int i = 0; i < fours; i++) {
+    for (int j = fours * i; j < fours * (i + 1); j++) {
         __m512i w[WIDE];
         for (int v = 0; v < WIDE; v++)
-            w[v] = _mm512_load_si512(job->panel->q[j + i][16 * v]);
-        for (int r = 0; r < AT_ONCE; r++) {
-            __m512i x = all_lanes(job->tile->q[j + i][row + r]);
+            w[v] = source_four(type, s, g, j, v);
+        for (int r = 0; r < p.rows; r++) {
+            __m512i x = all_lanes(t->q[8 * g + j][p.row + r]);
             for (int v = 0; v < WIDE; v++)
                 dot[r][v] = _mm512_dpbusd_epi32(dot[r][v], w[v], x);
         }
     }
-}
-
-/* acc += b * sum, the part of the minima. */
-ALWAYS_INLINE void tile_minima(const struct q8_tile_job *job, uint32_t row, uint32_t at,
-                               __m512 acc[AT_ONCE][WIDE])
-{
     for (int v = 0; v < WIDE; v++) {
-        __m512 b = _mm512_load_ps(job->panel->b[at] + 16 * v);
-        for (int r = 0; r < AT_ONCE; r++)
-            acc[r][v] = _mm512_fmadd_ps(b, _mm512_set1_ps(job->tile->sum[at][row + r]), acc[r][v]);
-    }
-}
-
-/* Rows [row, row+AT_ONCE) of the tile. parts (1, or 2 for types with halves) and has_min are constants. */
-ALWAYS_INLINE void q8_tile_rows(const struct q8_tile_job *job, uint32_t row, int parts, bool has_min)
-{
-    __m512 acc[AT_ONCE][WIDE];
-    tile_load(&job->out, row, AT_ONCE, acc);
-    for (uint32_t g = 0; g < job->groups; g++) {
-        __m512 part[AT_ONCE][WIDE];
-        for (int i = 0; i < parts; i++) {
-            uint32_t at = parts * g + i;
-            __m512i dot[AT_ONCE][WIDE];
-            tile_dots(job, row, 8 * g + 4 * i, 8 / parts, has_min ? NULL : job->tile->start[at], dot);
-            for (int v = 0; v < WIDE; v++) {
-                __m512 a = _mm512_load_ps(job->panel->a[at] + 16 * v);
-                for (int r = 0; r < AT_ONCE; r++) {
-                    __m512 f = _mm512_cvtepi32_ps(dot[r][v]);
-                    part[r][v] = i ? _mm512_fmadd_ps(f, a, part[r][v]) : _mm512_mul_ps(f, a);
-                }
-            }
-            if (has_min)
-                tile_minima(job, row, at, acc);
+        __m512 a = source_a(type, s, at, i, v);
+        for (int r = 0; r < p.rows; r++) {
+            __m512 f = _mm512_cvtepi32_ps(dot[r][v]);
+            part[r][v] = i ? _mm512_fmadd_ps(f, a, part[r][v]) : _mm512_mul_ps(f, a);
         }
-        for (int r = 0; r < AT_ONCE; r++)
-            for (int v = 0; v < WIDE; v++)
-                acc[r][v] = _mm512_fmadd_ps(part[r][v], _mm512_set1_ps(job->tile->d[g][row + r]), acc[r][v]);
     }
-    tile_store(&job->out, row, AT_ONCE, acc);
+    for (int v = 0; v < WIDE && unit_has_min(type); v++) {
+        __m512 b = source_b(type, s, at, v);
+        for (int r = 0; r < p.rows; r++)
+            acc[r][v] = _mm512_fmadd_ps(b, _mm512_set1_ps(t->sum[at][p.row + r]), acc[r][v]);
+    }
 }
 
-ALWAYS_INLINE void q8_tile_class(const struct q8_tile_job *job, int parts, bool has_min)
+ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, bool packed, struct piece p)
+{
+    struct source s = {.panel = job->panel};
+    struct packed_walk walk = {.next = job->packed, .first = p.row == 0};
+    __m512 acc[TILE][WIDE], part[TILE][WIDE] = {0};
+    tile_load(&job->out, p, acc);
+    for (uint32_t g = 0; g < job->groups; g++) {
+        if (packed) {
+            s.group = packed_step(type, &walk, g);
+            s.d = walk.d;
+            s.min = walk.min;
+        }
+        for (int i = 0; i < (unit_halves(type) ? 2 : 1); i++)
+            tile_part(type, &s, job->tile, p, g, i, part, acc);
+        for (int r = 0; r < p.rows; r++)
+            for (int v = 0; v < WIDE; v++)
+                acc[r][v] =
+                    _mm512_fmadd_ps(part[r][v], _mm512_set1_ps(job->tile->d[g][p.row + r]), acc[r][v]);
+    }
+    tile_store(&job->out, p, acc);
+}
+
+ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
 {
     for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
-        q8_tile_rows(job, row, parts, has_min);
+        q8_tile_piece(type, job, false, (struct piece){row, AT_ONCE});
 }
 
-/* Four classes are all that types differ by here: none has both a minimum and a centre. */
-static void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
+/* Four classes are all that types differ by once they are panels: none has both a minimum and a centre. */
+static void q8_tile_panel(uint32_t type, const struct q8_tile_job *job)
 {
     if (unit_halves(type) && unit_has_min(type))
-        q8_tile_class(job, 2, true);
+        q8_tile_class(DTYPE_Q2_K, job);
     else if (unit_halves(type))
-        q8_tile_class(job, 2, false);
+        q8_tile_class(DTYPE_Q6_K, job);
     else if (unit_has_min(type))
-        q8_tile_class(job, 1, true);
+        q8_tile_class(DTYPE_Q4_K, job);
     else
-        q8_tile_class(job, 1, false);
+        q8_tile_class(DTYPE_Q4_0, job);
+}
+
+/* Packed groups have the code of their type, and of few rows. */
+ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
+{
+    if (job->out.rows == 1)
+        q8_tile_piece(type, job, true, (struct piece){0, 1});
+    else if (job->out.rows == 2)
+        q8_tile_piece(type, job, true, (struct piece){0, 2});
+    for (uint32_t row = 0; job->out.rows > 2 && row < job->out.rows; row += AT_ONCE)
+        q8_tile_piece(type, job, true, (struct piece){row, AT_ONCE});
+}
+
+ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
+{
+    if (packed_type(type) && job->packed)
+        q8_tile_packed(type, job);
+    else
+        q8_tile_panel(type, job);
 }
 
 ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct float_tile *t, uint32_t width,
                                   const struct tile_out *out)
 {
     __m512 acc[TILE][WIDE];
-    tile_load(out, 0, TILE, acc);
+    tile_load(out, (struct piece){0, TILE}, acc);
     for (uint32_t i = 0; i < width; i++) {
         __m512 w[WIDE];
         for (int v = 0; v < WIDE; v++)
@@ -143,15 +225,26 @@ ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct floa
                 acc[r][v] = _mm512_fmadd_ps(w[v], x, acc[r][v]);
         }
     }
-    tile_store(out, 0, TILE, acc);
+    tile_store(out, (struct piece){0, TILE}, acc);
 }
 
 #include "device/cpu/matmul_float.h"
 #include "device/cpu/matmul_q8.h"
 
+static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
+{
+#define MATMUL_PACKED(TYPE, name)                                                                            \
+    if (type == DTYPE_##TYPE && packed_type(DTYPE_##TYPE))                                                   \
+        return packed_at(DTYPE_##TYPE, k / 32);
+    KERNEL_ROUNDED_TYPES(MATMUL_PACKED)
+#undef MATMUL_PACKED
+    return 0;
+}
+
 void matmul_avx512(struct kernels *k)
 {
     matmul_q8_fill(k);
+    k->packed_bytes = matmul_packed_bytes;
     k->matmul_float = matmul_float;
     k->scratch_bytes = MATMUL_SCRATCH;
 }

@@ -8,7 +8,7 @@
 /* A product of many rows goes by slabs along k: a block of activations is packed into tiles of TILE
  * rows by one slab, then every panel of PANEL weight rows is decoded, slab by slab, and multiplied
  * with all of its tiles. A panel and a tile fit the first cache together, all tiles the second. */
-enum { PANEL = 32, TILE = 8, TILES = 32, SLAB = 512 };
+enum { PANEL = KERNEL_PANEL, TILE = 8, TILES = 32, SLAB = KERNEL_SLAB };
 
 /* SLAB values of PANEL weight rows, decoded: four neighbours of a row side by side, then the rows. The
  * index of a and b counts groups of 32, or of 16 for types with halves. */
@@ -56,6 +56,7 @@ struct tile_out {
 /* `groups` groups of 32 of a panel times a tile. */
 struct q8_tile_job {
     const struct q8_panel *panel;
+    const uint8_t *packed; /* not NULL: these groups instead (matmul_packed.h) */
     const struct q8_tile *tile;
     uint32_t groups;
     struct tile_out out;
@@ -119,7 +120,7 @@ ALWAYS_INLINE void block_next(const struct matmul *job, struct block *b, uint32_
 
 /* Asks for the bytes that lie `ahead` of p: a streaming kernel is never in the same page for long, and
  * the hardware's own prefetch stops at its end. Addresses past the end of a tensor do no harm. */
-enum { STREAM_AHEAD = 4096 };
+enum { STREAM_AHEAD = 8192 };
 
 ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t ahead, size_t bytes)
 {

@@ -10,7 +10,7 @@
  * same quants and scales: they differ by the order of float additions alone. */
 #pragma once
 
-#include "device/cpu/matmul_panel.h"
+#include "device/cpu/matmul_packed.h"
 
 /* What to subtract from the bytes that are multiplied. */
 ALWAYS_INLINE int q8_centre(uint32_t type)
@@ -273,6 +273,41 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
         }
 }
 
+/* Where a slab of the panel at n is laid out anew, and whether that has been done; NULL: nowhere. */
+ALWAYS_INLINE uint8_t *q8_packed_slab(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
+                                      uint8_t **done)
+{
+    const struct packed *p = job->packed;
+    if (!packed_type(type) || !p)
+        return NULL;
+    const size_t at = job->panel + (n - job->n0) / PANEL;
+    *done = p->done + at * p->slabs + k0 / SLAB;
+    return p->data + at * p->panel_bytes + packed_at(type, k0 / 32);
+}
+
+/* Few tiles take packed groups as they are; for more it pays to decode them first. */
+enum { FEW_TILES = 4 };
+
+/* Values [k0, k0+width) of weight rows [n, n+PANEL): decoded into `panel`, or as the packed groups that are returned. */
+ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
+                                           uint32_t width, uint32_t tiles, struct q8_panel *panel)
+{
+    uint8_t *done, *packed = q8_packed_slab(type, job, n, k0, &done);
+    if (packed && *done) {
+        if (tiles <= FEW_TILES)
+            return packed;
+        packed_read(type, packed, width / 32, panel);
+        return NULL;
+    }
+    q8_pack_panel(type, job, n, k0, width, panel);
+    if (packed && job->lay_out) {
+        const uint8_t *block = job->w + n * job->row_bytes + k0 / UNIT * unit_bytes(type);
+        packed_write(type, panel, block, job->row_bytes, least(PANEL, job->n1 - n), width / 32, packed);
+        *done = 1;
+    }
+    return NULL;
+}
+
 /* The panel at n, slab by slab, times all rows of x that are packed. */
 ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const struct block *b, uint32_t n)
 {
@@ -280,11 +315,11 @@ ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const s
     for (uint32_t k0 = b->k0; k0 < b->k1; k0 += SLAB) {
         const uint32_t width = least(SLAB, b->k1 - k0);
         const struct q8_tile *t = s->tile + (k0 - b->k0) / SLAB * b->tiles;
-        q8_pack_panel(type, job, n, k0, width, &s->panel);
+        const uint8_t *packed = q8_find_panel(type, job, n, k0, width, b->tiles, &s->panel);
         for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
             struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
                                    least(PANEL, job->n1 - n), k0 > 0};
-            q8_tile_run(type, &(struct q8_tile_job){&s->panel, t, width / 32, out});
+            q8_tile_run(type, &(struct q8_tile_job){&s->panel, packed, t, width / 32, out});
         }
     }
 }
@@ -304,7 +339,7 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
 
 ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
 {
-    if (job->fixed)
+    if (job->fixed || job->packed)
         q8_many(type, job);
     else if (job->m == 1)
         q8_few(type, job, 1);

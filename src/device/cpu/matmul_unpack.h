@@ -337,13 +337,20 @@ ALWAYS_INLINE __m256 bytes_to_ps(uint64_t eight)
 }
 
 /* The 6-bit scales and minima of Q4_K and Q5_K (base/block.h draws them), eight bytes each. */
-ALWAYS_INLINE void scales_q4_k(const uint8_t *p, struct unit_scales *s)
+ALWAYS_INLINE void sixes_q4_k(const uint8_t *p, uint64_t *scale, uint64_t *min)
 {
     const struct block_q4_k *b = (const void *)p;
     const uint64_t six = 0x3f3f3f3f, top = 0x30303030, four = 0x0f0f0f0f;
     uint64_t u0 = load_u32(b->scales), u1 = load_u32(b->scales + 4), u2 = load_u32(b->scales + 8);
-    uint64_t scale = (u0 & six) | ((u2 & four) | (u0 >> 2 & top)) << 32;
-    uint64_t min = (u1 & six) | ((u2 >> 4 & four) | (u1 >> 2 & top)) << 32;
+    *scale = (u0 & six) | ((u2 & four) | (u0 >> 2 & top)) << 32;
+    *min = (u1 & six) | ((u2 >> 4 & four) | (u1 >> 2 & top)) << 32;
+}
+
+ALWAYS_INLINE void scales_q4_k(const uint8_t *p, struct unit_scales *s)
+{
+    const struct block_q4_k *b = (const void *)p;
+    uint64_t scale, min;
+    sixes_q4_k(p, &scale, &min);
     s->a[0] = _mm256_mul_ps(bytes_to_ps(scale), fp16_all(b->d));
     s->b[0] = _mm256_mul_ps(bytes_to_ps(min), fp16_all(b->dmin ^ 0x8000));
 }

@@ -193,6 +193,17 @@ static void lane_bias(const struct lane *l, const struct product *p, uint32_t m)
         l->k->axpy(1.0f, b, p->n1 - p->n0, p->y + r * p->y_stride);
 }
 
+/* Columns [a, b) of a product. */
+static struct matmul matmul_cut(const struct matmul *job, uint32_t a, uint32_t b)
+{
+    struct matmul cut = *job;
+    cut.w += a * job->row_bytes;
+    cut.panel += a / KERNEL_PANEL;
+    cut.y += a;
+    cut.n1 = b - a;
+    return cut;
+}
+
 /* An integer product; of two terms a row, both are computed in one pass over the weights and added. */
 static void lane_matmul_q8(const struct lane *l, const struct matmul *job, uint32_t terms)
 {
@@ -201,22 +212,33 @@ static void lane_matmul_q8(const struct lane *l, const struct matmul *job, uint3
         return;
     }
     uint32_t most = lane_tile_cols(l, job->m);
-    for (uint32_t a = job->n0, b; a < job->n1; a = b) {
+    for (uint32_t a = 0, b; a < job->n1; a = b) {
         b = job->n1 - a < most ? job->n1 : a + most;
-        struct matmul both = *job;
-        both.w += a * job->row_bytes;
-        both.n0 = 0;
-        both.n1 = b - a;
+        struct matmul both = matmul_cut(job, a, b);
         both.m = 2 * job->m;
         both.y = l->own->terms;
         both.y_stride = b - a;
         l->k->matmul_q8[job->type](&both);
         for (uint32_t r = 0; r < job->m; r++) {
             const float *main = both.y + 2 * r * both.y_stride, *rest = main + both.y_stride;
-            float *y = job->y + r * job->y_stride + (a - job->n0);
+            float *y = job->y + r * job->y_stride + a;
             for (uint32_t i = 0; i < b - a; i++)
                 y[i] = main[i] + rest[i];
         }
+    }
+}
+
+static void lane_round_product(const struct lane *l, const struct rows *x, const struct product *p,
+                               struct matmul *job)
+{
+    uint32_t piece = job->n1;
+    const bool first = lane_find_packed(l, p, job, &piece);
+    for (uint32_t a = 0, b; a < job->n1; a = b) {
+        b = job->n1 - a < piece ? job->n1 : a + piece;
+        struct matmul cut = matmul_cut(job, a, b);
+        lane_matmul_q8(l, &cut, x->terms);
+        if (first)
+            lane_forget_weight(l, p, a, b);
     }
 }
 
@@ -299,7 +321,7 @@ void lane_product(const struct lane *l, const struct rows *x, const struct produ
     if (d->watch && p->n0 == 0 && x->x)
         d->watch(d->watch_arg, p->linear.weight, p->matrix, x->x, x->x_stride, x->m);
     if (!p->floats && cpu_rounds(l->d, p->linear.weight))
-        lane_matmul_q8(l, &job, x->terms);
+        lane_round_product(l, x, p, &job);
     else
         l->k->matmul_float(&job);
     if (p->linear.bias)

@@ -1,0 +1,53 @@
+"""Weights that are laid out anew for the products: the same text to the last bit, and no second copy of the file."""
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from server import Server
+
+STORY = "Describe in a few words how a water mill turns grain into flour, and why the stones are dressed. " * 3
+
+
+@pytest.fixture(scope="module")
+def vnni(quern):
+    if not quern("doctor", "--json", "--device", "cpu").json()["tiers"]["avx512"]:
+        pytest.skip("this machine has no AVX-512 with VNNI: nothing is laid out anew")
+
+
+def texts(server):
+    asks = [{"prompt": STORY[:20 + 31 * i], "max_tokens": 12, "temperature": 0.8 * (i % 2), "seed": i, "logprobs": 2}
+            for i in range(6)]
+
+    def ask(body):
+        status, _, text = server.request("POST", "/v1/completions", body)
+        assert status == 200, text
+        return json.loads(text)["choices"][0]["logprobs"]
+    alone = [ask(a) for a in asks]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(ask, asks))
+    return alone, together
+
+
+def test_the_bits_are_the_same(vnni, binary, smollm2):
+    """Before and after, alone and in a batch; and as --deterministic has them from the file."""
+    s = Server(binary, smollm2, "--device", "cpu", "--slots", "6")
+    first, batch = texts(s)
+    again, _ = texts(s)
+    assert s.stop() == 0
+    s = Server(binary, smollm2, "--device", "cpu", "--slots", "6", "--no-repack", "--deterministic")
+    plain, _ = texts(s)
+    assert s.stop() == 0
+    assert first == batch == again == plain
+
+
+def test_there_is_one_copy(vnni, binary, smollm2):
+    p = subprocess.Popen([binary, "run", smollm2, "-p", STORY, "-n", "100000", "-c", "512", "--ignore-eos", "--device", "cpu"],
+                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    p.stdout.read(60)  # a few steps
+    with open(f"/proc/{p.pid}/status") as f:
+        most = {k: int(v.split()[0]) for k, v in (line.split(":") for line in f) if v.endswith("kB\n")}["VmHWM"] * 1024
+    p.stdout.read()
+    assert p.wait(120) == 0
+    assert most < 1.5 * smollm2.stat().st_size
