@@ -95,8 +95,7 @@ struct kernels {
     void (*quantise)(const float *x, uint32_t k, int8_t *q, float *d, int32_t *s);
     /* Integer products by weight type; NULL: this type has none, decode and use matmul_float. */
     void (*matmul_q8[KERNEL_TYPES])(const struct matmul *job);
-    /* What a panel of k values takes when laid out anew; 0: not for this type. NULL: it does not pay in this tier (AVX2
-     * reads along a row as fast as memory gives it, and is bound by arithmetic for more rows). */
+    /* What a panel of k values takes when laid out anew; 0: not for this type. NULL: this tier never does it. */
     size_t (*packed_bytes)(uint32_t type, uint32_t k);
     /* Float products for any type with a decoder (F32, F16 and BF16 without a detour). */
     void (*matmul_float)(const struct matmul *job);

@@ -1,11 +1,11 @@
 /* Products of the AVX2 tier: bytes are multiplied in pairs to 16 bits, and summed there as long as
  * they fit. A panel is taken in two halves of eight weight rows, a tile in two halves of four rows. */
 #include "device/cpu/tiers.h"
-#include "device/cpu/matmul_panel.h"
+#include "device/cpu/matmul_packed.h"
 
 /* Signed weights give their sign to the activations instead of being raised: 255 * 127 * 2 would not
  * fit 16 bits. */
-enum { SIGNED_OFFSET = 0, HALF_TILE = TILE / 2 };
+enum { SIGNED_OFFSET = 0, HALF_TILE = TILE / 2, PACKED_MOST = 2 };
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {
@@ -33,116 +33,163 @@ ALWAYS_INLINE int pairs_depth(uint32_t type)
     case DTYPE_Q4_0: /* up to 15 */
     case DTYPE_Q4_1:
     case DTYPE_Q4_K:
+    case DTYPE_Q2_K:
         return 8;
-    default: /* up to 31; Q6_K has 63, Q2_K and Q3_K sums of four only, signed ones no room at all */
-        return 4;
+    default: /* up to 31; those with halves up to 63, signed ones have no room at all */
+        return unit_signed(type) ? 1 : unit_halves(type) ? 2 : 4;
     }
 }
 
-/* Columns [col, col+8) of rows [row, row+HALF_TILE). */
+/* A piece of a tile: rows [row, row + rows) and `wide` times eight columns from `col` on. rows and wide are constants,
+ * and there are at most TILE sums. */
+struct piece {
+    uint32_t row, col;
+    int rows, wide;
+};
+
 ALWAYS_INLINE __m256i columns_mask(const struct tile_out *out, uint32_t col)
 {
     int cols = (int)out->cols - (int)col;
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(cols), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-ALWAYS_INLINE void tile_load(const struct tile_out *out, uint32_t row, uint32_t col, __m256 acc[HALF_TILE])
+/* acc[r * wide + v] */
+ALWAYS_INLINE void tile_load(const struct tile_out *out, struct piece p, __m256 *acc)
 {
-    for (uint32_t r = 0; r < HALF_TILE; r++)
-        acc[r] = _mm256_setzero_ps();
-    for (uint32_t r = 0; r < HALF_TILE; r++)
-        if (out->add && row + r < out->rows && col < out->cols)
-            acc[r] = _mm256_maskload_ps(out->y + (row + r) * out->stride + col, columns_mask(out, col));
+    for (int i = 0; i < p.rows * p.wide; i++) {
+        const uint32_t row = p.row + i / p.wide, col = p.col + 8 * (i % p.wide);
+        acc[i] = _mm256_setzero_ps();
+        if (out->add && row < out->rows && col < out->cols)
+            acc[i] = _mm256_maskload_ps(out->y + row * out->stride + col, columns_mask(out, col));
+    }
 }
 
-ALWAYS_INLINE void tile_store(const struct tile_out *out, uint32_t row, uint32_t col,
-                              const __m256 acc[HALF_TILE])
+ALWAYS_INLINE void tile_store(const struct tile_out *out, struct piece p, const __m256 *acc)
 {
-    for (uint32_t r = 0; r < HALF_TILE; r++)
-        if (row + r < out->rows && col < out->cols)
-            _mm256_maskstore_ps(out->y + (row + r) * out->stride + col, columns_mask(out, col), acc[r]);
+    for (int i = 0; i < p.rows * p.wide; i++) {
+        const uint32_t row = p.row + i / p.wide, col = p.col + 8 * (i % p.wide);
+        if (row < out->rows && col < out->cols)
+            _mm256_maskstore_ps(out->y + row * out->stride + col, columns_mask(out, col), acc[i]);
+    }
 }
 
-/* A quarter of a tile: HALF_TILE rows from `row` on, eight columns from `col` on. */
-struct quarter {
-    const struct q8_panel *p;
-    const struct q8_tile *t;
-    uint32_t groups, row, col;
-    const struct tile_out *out;
+/* Where a tile's weights come from: the panel, or, where that is not NULL, the packed group itself (matmul_packed.h):
+ * bytes are then decoded at each use. */
+struct source {
+    const struct q8_panel *panel;
+    const uint8_t *group, *d, *min;
 };
 
-/* dot[r] = the products of `fours` steps of four values, from step j on. */
-ALWAYS_INLINE void quarter_dots(const struct quarter *q, uint32_t j, int fours, int most, bool is_signed,
-                                __m256i *dot)
+/* Four i of group g, of eight weight rows. */
+ALWAYS_INLINE __m256i source_four(uint32_t type, const struct source *s, uint32_t g, int i, uint32_t col)
 {
-    const int depth = most < fours ? most : fours;
-    const __m256i ones = _mm256_set1_epi16(1);
+    if (s->group)
+        return packed_four(type, s->group + packed_scale_bytes(type) + 4 * col, i);
+    return _mm256_load_si256((const __m256i *)s->panel->q[8 * g + i][col]);
+}
+
+/* dot = the products of fours [from, to) of group g. */
+ALWAYS_INLINE void tile_dots(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
+                             uint32_t g, int from, int to, __m256i dot[TILE])
+{
+    const int depth = pairs_depth(type) < to - from ? pairs_depth(type) : to - from, sums = p.rows * p.wide;
 #pragma GCC unroll 8
-    for (int i = 0; i < fours; i += depth) {
-        __m256i pairs[HALF_TILE];
+    for (int j = from; j < to; j += depth) {
+        __m256i pairs[TILE] = {0};
 #pragma GCC unroll 8
-        for (int n = 0; n < depth; n++) {
-            __m256i w = _mm256_load_si256((const __m256i *)q->p->q[j + i + n][q->col]);
-            for (int r = 0; r < HALF_TILE; r++) {
-                __m256i x = _mm256_set1_epi32((int)load_u32(q->t->q[j + i + n][q->row + r]));
-                __m256i two = dot_pairs(is_signed, w, x);
-                pairs[r] = n ? _mm256_add_epi16(pairs[r], two) : two;
+        for (int n = j; n < j + depth; n++) {
+            for (int i = 0; i < sums; i++) {
+                __m256i w = source_four(type, s, g, n, p.col + 8 * (i % p.wide));
+                __m256i x = _mm256_set1_epi32((int)load_u32(t->q[8 * g + n][p.row + i / p.wide]));
+                __m256i two = dot_pairs(unit_signed(type), w, x);
+                pairs[i] = n > j ? _mm256_add_epi16(pairs[i], two) : two;
             }
         }
-        for (int r = 0; r < HALF_TILE; r++) {
-            __m256i sum = _mm256_madd_epi16(pairs[r], ones);
-            dot[r] = i ? _mm256_add_epi32(dot[r], sum) : sum;
+        for (int i = 0; i < sums; i++) {
+            __m256i sum = _mm256_madd_epi16(pairs[i], _mm256_set1_epi16(1));
+            dot[i] = j > from ? _mm256_add_epi32(dot[i], sum) : sum;
         }
     }
 }
 
-/* The same code for all types that these arguments, which are constants, do not tell apart. */
-ALWAYS_INLINE void q8_quarter(const struct quarter *q, int depth, bool is_signed, int parts, bool has_min)
+/* The n-th scale's part of group g: part = a * dot, and what minima add to acc. */
+ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
+                             uint32_t g, int n, __m256 part[TILE], __m256 acc[TILE])
 {
-    __m256 acc[HALF_TILE];
-    tile_load(q->out, q->row, q->col, acc);
-    for (uint32_t g = 0; g < q->groups; g++) {
-        __m256 part[HALF_TILE];
-        for (int i = 0; i < parts; i++) {
-            uint32_t at = parts * g + i;
-            __m256i dot[HALF_TILE];
-            quarter_dots(q, 8 * g + 4 * i, 8 / parts, depth, is_signed, dot);
-            __m256 a = _mm256_load_ps(q->p->a[at] + q->col), b = _mm256_load_ps(q->p->b[at] + q->col);
-            for (int r = 0; r < HALF_TILE; r++) {
-                if (!has_min && !is_signed)
-                    dot[r] = _mm256_add_epi32(dot[r], _mm256_set1_epi32(q->t->start[at][q->row + r]));
-                __m256 f = _mm256_cvtepi32_ps(dot[r]);
-                part[r] = i ? _mm256_fmadd_ps(f, a, part[r]) : _mm256_mul_ps(f, a);
-                if (has_min)
-                    acc[r] = _mm256_fmadd_ps(b, _mm256_set1_ps(q->t->sum[at][q->row + r]), acc[r]);
-            }
+    const int parts = unit_halves(type) ? 2 : 1;
+    const uint32_t at = parts * g + n;
+    __m256i dot[TILE] = {0};
+    tile_dots(type, s, t, p, g, 8 / parts * n, 8 / parts * (n + 1), dot);
+    for (int i = 0; i < p.rows * p.wide; i++) {
+        const uint32_t row = p.row + i / p.wide, col = p.col + 8 * (i % p.wide);
+        __m256 a = s->group ? packed_a(type, s->group, s->d, n, col) : _mm256_load_ps(s->panel->a[at] + col);
+        if (!unit_has_min(type) && !unit_signed(type))
+            dot[i] = _mm256_add_epi32(dot[i], _mm256_set1_epi32(t->start[at][row]));
+        __m256 f = _mm256_cvtepi32_ps(dot[i]);
+        part[i] = n ? _mm256_fmadd_ps(f, a, part[i]) : _mm256_mul_ps(f, a);
+        if (unit_has_min(type)) {
+            __m256 b =
+                s->group ? packed_b(type, s->group, s->min, col) : _mm256_load_ps(s->panel->b[at] + col);
+            acc[i] = _mm256_fmadd_ps(b, _mm256_set1_ps(t->sum[at][row]), acc[i]);
         }
-        for (int r = 0; r < HALF_TILE; r++)
-            acc[r] = _mm256_fmadd_ps(part[r], _mm256_set1_ps(q->t->d[g][q->row + r]), acc[r]);
     }
-    tile_store(q->out, q->row, q->col, acc);
 }
 
-static void q8_quarter_run(uint32_t type, const struct quarter *q)
+ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, bool packed, struct piece p)
 {
-    const bool has_min = unit_has_min(type);
-    if (unit_signed(type))
-        unit_halves(type) ? q8_quarter(q, 1, true, 2, false) : q8_quarter(q, 1, true, 1, false);
-    else if (type == DTYPE_Q2_K)
-        q8_quarter(q, 8, false, 2, true);
-    else if (unit_halves(type))
-        q8_quarter(q, 2, false, 2, false);
-    else if (pairs_depth(type) == 8)
-        has_min ? q8_quarter(q, 8, false, 1, true) : q8_quarter(q, 8, false, 1, false);
-    else
-        has_min ? q8_quarter(q, 4, false, 1, true) : q8_quarter(q, 4, false, 1, false);
+    struct source s = {.panel = job->panel};
+    struct packed_walk walk = {.next = job->packed, .first = true};
+    __m256 acc[TILE], part[TILE] = {0};
+    tile_load(&job->out, p, acc);
+    for (uint32_t g = 0; g < job->groups; g++) {
+        if (packed) {
+            s.group = packed_step(type, &walk, g);
+            s.d = walk.d;
+            s.min = walk.min;
+        }
+        for (int n = 0; n < (unit_halves(type) ? 2 : 1); n++)
+            tile_part(type, &s, job->tile, p, g, n, part, acc);
+        for (int i = 0; i < p.rows * p.wide; i++)
+            acc[i] = _mm256_fmadd_ps(part[i], _mm256_set1_ps(job->tile->d[g][p.row + i / p.wide]), acc[i]);
+    }
+    tile_store(&job->out, p, acc);
 }
 
-static void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
+ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
 {
     for (uint32_t row = 0; row < job->out.rows; row += HALF_TILE)
         for (uint32_t col = 0; col < job->out.cols; col += 8)
-            q8_quarter_run(type, &(struct quarter){job->panel, job->tile, job->groups, row, col, &job->out});
+            q8_tile_piece(type, job, false, (struct piece){row, col, HALF_TILE, 1});
+}
+
+/* As panels, types differ by signs, halves, minima and depth alone. */
+static void q8_tile_panel(uint32_t type, const struct q8_tile_job *job)
+{
+    if (unit_signed(type))
+        unit_halves(type) ? q8_tile_class(DTYPE_IQ2_XS, job) : q8_tile_class(DTYPE_Q8_0, job);
+    else if (unit_halves(type))
+        unit_has_min(type) ? q8_tile_class(DTYPE_Q2_K, job) : q8_tile_class(DTYPE_Q6_K, job);
+    else if (pairs_depth(type) == 8)
+        unit_has_min(type) ? q8_tile_class(DTYPE_Q4_K, job) : q8_tile_class(DTYPE_Q4_0, job);
+    else
+        unit_has_min(type) ? q8_tile_class(DTYPE_Q5_K, job) : q8_tile_class(DTYPE_Q5_0, job);
+}
+
+/* Packed groups have the code of their type. All columns go together, so that memory is read in order. */
+ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
+{
+    if (job->out.rows == 1)
+        q8_tile_piece(type, job, true, (struct piece){0, 0, 1, PANEL / 8});
+    else
+        q8_tile_piece(type, job, true, (struct piece){0, 0, 2, PANEL / 8});
+}
+
+ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
+{
+    if (packed_type(type) && job->packed)
+        q8_tile_packed(type, job);
+    else
+        q8_tile_panel(type, job);
 }
 
 /* HALF_TILE rows and 16 columns at a time. */
@@ -152,8 +199,8 @@ ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct floa
     for (uint32_t row = 0; row < out->rows; row += HALF_TILE)
         for (uint32_t col = 0; col < out->cols; col += 16) {
             __m256 left[HALF_TILE], right[HALF_TILE];
-            tile_load(out, row, col, left);
-            tile_load(out, row, col + 8, right);
+            tile_load(out, (struct piece){row, col, HALF_TILE, 1}, left);
+            tile_load(out, (struct piece){row, col + 8, HALF_TILE, 1}, right);
             for (uint32_t i = 0; i < width; i++) {
                 __m256 w0 = _mm256_load_ps(p->w[i] + col), w1 = _mm256_load_ps(p->w[i] + col + 8);
                 for (int r = 0; r < HALF_TILE; r++) {
@@ -162,8 +209,8 @@ ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct floa
                     right[r] = _mm256_fmadd_ps(w1, x, right[r]);
                 }
             }
-            tile_store(out, row, col, left);
-            tile_store(out, row, col + 8, right);
+            tile_store(out, (struct piece){row, col, HALF_TILE, 1}, left);
+            tile_store(out, (struct piece){row, col + 8, HALF_TILE, 1}, right);
         }
 }
 
@@ -173,6 +220,7 @@ ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct floa
 void matmul_avx2(struct kernels *k)
 {
     matmul_q8_fill(k);
+    k->packed_bytes = matmul_packed_bytes;
     k->matmul_float = matmul_float;
     k->scratch_bytes = MATMUL_SCRATCH;
 }

@@ -3,7 +3,7 @@
 #include "device/cpu/matmul_packed.h"
 
 /* VNNI multiplies unsigned by signed bytes, so that signed weights are raised. */
-enum { SIGNED_OFFSET = 128 };
+enum { SIGNED_OFFSET = 128, PACKED_MOST = 32 };
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {
@@ -230,16 +230,6 @@ ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct floa
 
 #include "device/cpu/matmul_float.h"
 #include "device/cpu/matmul_q8.h"
-
-static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
-{
-#define MATMUL_PACKED(TYPE, name)                                                                            \
-    if (type == DTYPE_##TYPE && packed_type(DTYPE_##TYPE))                                                   \
-        return packed_at(DTYPE_##TYPE, k / 32);
-    KERNEL_ROUNDED_TYPES(MATMUL_PACKED)
-#undef MATMUL_PACKED
-    return 0;
-}
 
 void matmul_avx512(struct kernels *k)
 {

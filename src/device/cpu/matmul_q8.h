@@ -5,6 +5,7 @@
  *   multiply_bytes  32 bytes of a group as dot_bytes and panels want them
  *   dot_bytes       8 int32, each the sum of four products of bytes w * x
  *   q8_tile_run     a panel times a tile
+ *   PACKED_MOST     as long as there are no more rows it is given packed groups (matmul_packed.h) as they are
  *
  * Few rows of activations stream along the weights as they lie; more go through panels. Both use the
  * same quants and scales: they differ by the order of float additions alone. */
@@ -285,16 +286,13 @@ ALWAYS_INLINE uint8_t *q8_packed_slab(uint32_t type, const struct matmul *job, u
     return p->data + at * p->panel_bytes + packed_at(type, k0 / 32);
 }
 
-/* Few tiles take packed groups as they are; for more it pays to decode them first. */
-enum { FEW_TILES = 4 };
-
 /* Values [k0, k0+width) of weight rows [n, n+PANEL): decoded into `panel`, or as the packed groups that are returned. */
 ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
-                                           uint32_t width, uint32_t tiles, struct q8_panel *panel)
+                                           uint32_t width, uint32_t rows, struct q8_panel *panel)
 {
     uint8_t *done, *packed = q8_packed_slab(type, job, n, k0, &done);
     if (packed && *done) {
-        if (tiles <= FEW_TILES)
+        if (rows <= PACKED_MOST)
             return packed;
         packed_read(type, packed, width / 32, panel);
         return NULL;
@@ -315,7 +313,7 @@ ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const s
     for (uint32_t k0 = b->k0; k0 < b->k1; k0 += SLAB) {
         const uint32_t width = least(SLAB, b->k1 - k0);
         const struct q8_tile *t = s->tile + (k0 - b->k0) / SLAB * b->tiles;
-        const uint8_t *packed = q8_find_panel(type, job, n, k0, width, b->tiles, &s->panel);
+        const uint8_t *packed = q8_find_panel(type, job, n, k0, width, b->m1 - b->m0, &s->panel);
         for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
             struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
                                    least(PANEL, job->n1 - n), k0 > 0};
@@ -365,6 +363,16 @@ enum {
     }
 KERNEL_ROUNDED_TYPES(MATMUL_OF)
 #undef MATMUL_OF
+
+static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
+{
+#define MATMUL_PACKED(TYPE, name)                                                                            \
+    if (type == DTYPE_##TYPE && packed_type(DTYPE_##TYPE))                                                   \
+        return packed_at(DTYPE_##TYPE, k / 32);
+    KERNEL_ROUNDED_TYPES(MATMUL_PACKED)
+#undef MATMUL_PACKED
+    return 0;
+}
 
 static void matmul_q8_fill(struct kernels *k)
 {
