@@ -190,15 +190,19 @@ static void q8_tile_panel(uint32_t type, const struct q8_tile_job *job)
         q8_tile_class(DTYPE_Q4_0, job);
 }
 
-/* Packed groups have the code of their type, and of few rows. */
+/* Packed groups have the code of their type. A tile that is alone waits for memory, and goes through it once; with others
+ * it waits for registers. */
 ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->out.rows == 1)
         q8_tile_piece(type, job, true, (struct piece){0, 1});
     else if (job->out.rows == 2)
         q8_tile_piece(type, job, true, (struct piece){0, 2});
-    for (uint32_t row = 0; job->out.rows > 2 && row < job->out.rows; row += AT_ONCE)
-        q8_tile_piece(type, job, true, (struct piece){row, AT_ONCE});
+    else if (job->out.rows > AT_ONCE && job->alone)
+        q8_tile_piece(type, job, true, (struct piece){0, TILE});
+    else
+        for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
+            q8_tile_piece(type, job, true, (struct piece){row, AT_ONCE});
 }
 
 ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)

@@ -59,6 +59,7 @@ struct q8_tile_job {
     const uint8_t *packed; /* not NULL: these groups instead (matmul_packed.h) */
     const struct q8_tile *tile;
     uint32_t groups;
+    bool alone; /* there is no other tile for this panel */
     struct tile_out out;
 };
 

@@ -317,7 +317,7 @@ ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const s
         for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
             struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
                                    least(PANEL, job->n1 - n), k0 > 0};
-            q8_tile_run(type, &(struct q8_tile_job){&s->panel, packed, t, width / 32, out});
+            q8_tile_run(type, &(struct q8_tile_job){&s->panel, packed, t, width / 32, b->tiles == 1, out});
         }
     }
 }
