@@ -22,8 +22,11 @@ PROMPT = "Describe in a few words how a water mill turns grain into flour, and w
 TESTS = [("prefill 512", 512, 0, 0), ("prefill 2048", 2048, 0, 0), ("decode", 0, 48, 0), ("decode at 4096", 0, 24, 4096)]
 
 
+CONTEXT = 4096
+
+
 def measure(command):
-    """(stdout, seconds, most resident MB) of one run."""
+    """(stdout, seconds, most resident MB) of one run. Pages of the file count: both programs map it."""
     start = time.monotonic()
     with subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           stdin=subprocess.DEVNULL) as p:
@@ -40,14 +43,15 @@ class Quern:
         self.program, self.threads = program, threads
 
     def speed(self, model, read, generate, depth):
-        out, _, memory = measure([self.program, "bench", model, "-p", read, "-n", generate, "-d", depth, "-r", 1,
-                                  "-t", self.threads, "--device", "cpu", "--json"])
+        out, *_ = measure([self.program, "bench", model, "-p", read, "-n", generate, "-d", depth, "-r", 1,
+                           "-t", self.threads, "--device", "cpu", "--json"])
         row = json.loads(out)[0]
-        return row["tok_s"], row["share"], memory
+        return row["tok_s"], row["share"]
 
-    def first_token(self, model):
-        return measure([self.program, "run", model, "--raw", "-p", PROMPT, "-n", 1, "-t", self.threads, "--device", "cpu",
-                        "--temp", 0])[1]
+    def answer(self, model, tokens):
+        """(seconds from start to end, most resident MB) of an answer to PROMPT."""
+        return measure([self.program, "run", model, "--raw", "-p", PROMPT, "-n", tokens, "-c", CONTEXT, "-t", self.threads,
+                        "--device", "cpu", "--temp", 0])[1:]
 
 
 class Llama:
@@ -55,9 +59,9 @@ class Llama:
         self.program, self.threads, self.flash = program, threads, {}
 
     def run(self, model, read, generate, depth, flash):
-        out, _, memory = measure([self.program, "-m", model, "-p", read, "-n", generate, "-d", depth, "-r", 1,
-                                  "-t", self.threads, "-fa", flash, "-o", "json"])
-        return json.loads(out)[0]["avg_ts"], None, memory
+        out, *_ = measure([self.program, "-m", model, "-p", read, "-n", generate, "-d", depth, "-r", 1,
+                           "-t", self.threads, "-fa", flash, "-o", "json"])
+        return json.loads(out)[0]["avg_ts"], None
 
     def speed(self, model, read, generate, depth):
         key = model, read, generate, depth
@@ -65,12 +69,12 @@ class Llama:
             self.flash[key] = max((0, 1), key=lambda f: self.run(*key, f)[0])
         return self.run(*key, self.flash[key])
 
-    def first_token(self, model):
+    def answer(self, model, tokens):
         program = shutil.which("llama-completion")
         if not program:
-            return None
-        return measure([program, "-m", model, "-p", PROMPT, "-n", 1, "-t", self.threads, "-no-cnv", "--no-warmup",
-                        "--temp", 0])[1]
+            return None, None
+        return measure([program, "-m", model, "-p", PROMPT, "-n", tokens, "-c", CONTEXT, "-t", self.threads, "-no-cnv",
+                        "--no-warmup", "--temp", 0])[1:]
 
 
 def median(values):
@@ -79,7 +83,7 @@ def median(values):
 
 def compare(model, quern, llama, pairs):
     """One row for each test: both medians and the median of the pairs' ratios."""
-    rows, memory = [], None
+    rows = []
     for name, read, generate, depth in TESTS:
         ours, theirs = [], []
         for _ in range(pairs):
@@ -89,14 +93,11 @@ def compare(model, quern, llama, pairs):
         rows.append({"test": name, "unit": "tok/s", "quern": median([o[0] for o in ours]),
                      "llama.cpp": median([t[0] for t in theirs]),
                      "ratio": median([o[0] / t[0] for o, t in zip(ours, theirs)]), "share": median([o[1] for o in ours])})
-        if name == "decode":
-            memory = {"quern": median([o[2] for o in ours]), "llama.cpp": median([t[2] for t in theirs])}
-    first = [(quern.first_token(model), llama.first_token(model)) for _ in range(pairs)]
-    ours, theirs = median([f[0] for f in first]), median([f[1] for f in first])
-    rows.append({"test": "start to first token", "unit": "s", "quern": ours, "llama.cpp": theirs,
-                 "ratio": theirs and theirs / ours, "share": None})
-    if memory:
-        rows.append({"test": "resident", "unit": "MB", **memory, "ratio": memory["llama.cpp"] / memory["quern"], "share": None})
+    for name, unit, tokens, which in (("start to first token", "s", 1, 0), ("resident", "MB", 32, 1)):
+        both = [(quern.answer(model, tokens)[which], llama.answer(model, tokens)[which]) for _ in range(pairs)]
+        ours, theirs = median([b[0] for b in both]), median([b[1] for b in both])
+        rows.append({"test": name, "unit": unit, "quern": ours, "llama.cpp": theirs, "ratio": theirs and theirs / ours,
+                     "share": None})
     return rows
 
 
