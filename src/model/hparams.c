@@ -528,3 +528,8 @@ void hparams_free(struct hparams *h)
     arena_free(&h->arena);
     h->layer = NULL;
 }
+
+uint32_t hparams_kv_values(const struct hparams *h, uint32_t layer)
+{
+    return h->kv_lora ? h->kv_lora + h->rope_dims : h->layer[layer].kv_heads * (h->k_dim + h->v_dim);
+}

@@ -88,6 +88,8 @@ struct hparams {
 
 int hparams_read(struct hparams *h, const struct store *s, struct err *e);
 void hparams_free(struct hparams *h);
+/* Keys and values of one token in a layer. */
+uint32_t hparams_kv_values(const struct hparams *h, uint32_t layer);
 
 /* The other way: the keys of a GGUF file, without the architecture in front (but where it begins with '.'), and what
  * they hold. Only those that one number says, and only those that say something: 0, and a factor of 1, do not. */

@@ -146,11 +146,21 @@ static void engine_unqueue(struct engine *g, struct job **at)
     g->stats.waiting--;
 }
 
-/* Pages for all of its tokens, beside those that it has, and one for everybody who runs. */
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Pages for all of its tokens, as far as it holds them at once, beside those that it has, and one for everybody who
+ * runs. */
 static bool engine_fits(struct engine *g, const struct job *j)
 {
-    uint32_t need = seq_need(j->seq, (uint32_t)j->ids.len + 1 - j->seq->len) + g->count;
-    return engine_make_room(g, need);
+    const struct runner *r = g->loaded->runner;
+    uint32_t all = seq_need(j->seq, (uint32_t)j->ids.len + 1 - j->seq->len);
+    struct page_need need = {0};
+    for (uint32_t i = 0; i < r->plan->groups; i++)
+        need.of[i] = least(all, runner_held_most(r, i)) + g->count;
+    return prefix_make_room(g->prefix, &need);
 }
 
 uint32_t engine_match(struct engine *g, struct job *j)
@@ -243,22 +253,18 @@ static void engine_sweep(struct engine *g, bool all)
     }
 }
 
-static uint32_t engine_free_pages(const struct engine *g)
+static void engine_count_pages(struct engine *g)
 {
-    uint32_t least = UINT32_MAX;
-    for (uint32_t i = 0; i < g->loaded->model->plan.groups; i++) {
-        uint32_t n = g->loaded->runner->pages[i].unused;
-        least = n < least ? n : least;
+    const struct runner *r = g->loaded->runner;
+    struct engine_stats *s = &g->stats;
+    s->pages = s->pages_free = s->window_pages = s->window_pages_free = 0;
+    for (uint32_t i = 0; i < r->plan->groups; i++) {
+        bool window = r->plan->group[i].window;
+        s->pages += r->pages[i].count - 1;
+        s->pages_free += r->pages[i].unused;
+        s->window_pages += window ? r->pages[i].count - 1 : 0;
+        s->window_pages_free += window ? r->pages[i].unused : 0;
     }
-    return least;
-}
-
-bool engine_make_room(struct engine *g, uint32_t pages)
-{
-    uint32_t have = engine_free_pages(g);
-    if (have < pages)
-        prefix_evict(g->prefix, pages - have);
-    return engine_free_pages(g) >= pages;
 }
 
 /* Nothing runs and nothing waits. */
@@ -276,7 +282,7 @@ static bool engine_wait(struct engine *g)
     while (engine_is_idle(g) && prefix_save(g->prefix, true))
         ;
     pthread_mutex_lock(&g->mutex);
-    g->stats.pages_free = engine_free_pages(g);
+    engine_count_pages(g);
     prefix_stats(g->prefix, &g->stats.prefix);
     while (!g->closing && !g->waiting && !g->count)
         pthread_cond_wait(&g->work, &g->mutex);
@@ -312,11 +318,6 @@ static void engine_free(struct engine *g)
     mem_free(g);
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The options as they are used, and how much one request can have. */
 static void engine_limits(struct engine *g, const struct engine_options *o)
 {
@@ -331,10 +332,22 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     luck_begin(g->luck);
     g->room = r->ctx;
     for (uint32_t i = 0; i < r->plan->groups; i++) {
-        uint64_t tokens = (uint64_t)(r->pages[i].count - 1) * RUNNER_PAGE;
-        g->room = tokens < g->room ? (uint32_t)tokens : g->room;
-        g->stats.pages = i ? least(g->stats.pages, r->pages[i].count - 1) : r->pages[i].count - 1;
+        uint32_t pages = r->pages[i].count - 1;
+        uint64_t tokens = (uint64_t)pages * RUNNER_PAGE;
+        if (pages < runner_held_most(r, i))
+            g->room = tokens < g->room ? (uint32_t)tokens : g->room;
     }
+    engine_count_pages(g);
+}
+
+/* Nodes that the prefix tree can have use for: no more than pages, where every node has one to keep. */
+static uint32_t engine_nodes(const struct runner *r)
+{
+    uint32_t nodes = r->most_seqs * r->table_width;
+    for (uint32_t i = 0; i < r->plan->groups; i++)
+        if (!r->plan->group[i].window)
+            nodes = r->pages[i].count;
+    return nodes;
 }
 
 int engine_open_disk(struct disk **out, const struct loaded *l, const struct engine_options *o, struct err *e)
@@ -372,7 +385,7 @@ static int engine_start(struct engine *g, struct err *e)
     if (!g->running || !g->parts || !g->owner)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
     if (engine_open_picks(g, e) || engine_open_disk(&disk, g->loaded, &g->o, e) ||
-        prefix_open(&g->prefix, g->loaded->runner, g->stats.pages + 1, disk, e))
+        prefix_open(&g->prefix, g->loaded->runner, engine_nodes(g->loaded->runner), disk, e))
         return -1;
     /* signals are the clients' */
     sigset_t all, before;

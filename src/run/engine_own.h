@@ -40,9 +40,6 @@ void engine_step(struct engine *g);
 void engine_end(struct engine *g, struct job *j, const struct job_end *end);
 /* Takes the youngest running job back into the queue, at its front: it keeps its tokens. */
 void engine_preempt(struct engine *g);
-/* Makes room for so many pages, from what nobody uses. */
-bool engine_make_room(struct engine *g, uint32_t pages);
-
 /* Guesses for everybody who decodes. */
 void engine_guess(struct engine *g);
 /* So many of the job's guesses were right, and its sequence holds just those. */

@@ -132,10 +132,11 @@ static uint32_t engine_compose(struct engine *g)
 /* Whether the pages for this step are there, after what is idle has gone. */
 static bool engine_pages_suffice(struct engine *g, uint32_t parts)
 {
-    uint32_t need = 0;
+    struct page_need need = {0};
     for (uint32_t i = 0; i < parts; i++)
-        need += seq_need(g->parts[i].seq, g->parts[i].n);
-    return engine_make_room(g, need);
+        for (uint32_t k = 0; k < g->loaded->runner->plan->groups; k++)
+            need.of[k] += seq_need(g->parts[i].seq, g->parts[i].n);
+    return prefix_make_room(g->prefix, &need);
 }
 
 /* ---- what comes of it ---- */
@@ -306,8 +307,10 @@ void engine_step(struct engine *g)
     struct err e = {0};
     mem_guard(g->o.guard);
     prefix_budget(g->prefix, engine_decodes(g) ? g->o.gap / 2 : INFINITY);
-    for (uint32_t i = 0; i < g->count; i++)
+    for (uint32_t i = 0; i < g->count; i++) {
         engine_catch_up(g, g->running[i]);
+        seq_leave_behind(g->running[i]->seq);
+    }
     engine_guess(g);
     uint32_t parts = engine_compose(g);
     while (!engine_pages_suffice(g, parts) && g->count > 1) {

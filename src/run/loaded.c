@@ -199,10 +199,8 @@ static int loaded_fits(struct loaded *l, struct runner_options *r, bool made, st
 {
     struct memory m;
     memory_read(&m);
-    uint32_t type = r->device_options.exact ? DTYPE_F32 : r->kv_type;
-    l->kv_bytes = runner_kv_bytes(&l->model->plan, type);
-    double tokens = r->pages ? (double)r->pages * RUNNER_PAGE : (double)r->ctx * (r->seqs ? r->seqs : 1);
-    double kv = (double)l->kv_bytes * tokens;
+    l->kv_bytes = runner_kv_bytes(&l->model->plan, r);
+    double kv = (double)l->kv_bytes;
     double weights = (made ? 0 : (double)l->store->bytes) + (double)l->model->converted;
     struct err none = {0};
     bool on_cpu = r->device ? !strcmp(r->device, "cpu") : gpu_count(&none) <= 0;

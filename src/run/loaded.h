@@ -54,7 +54,7 @@ struct loaded {
     struct sampler_params defaults; /* ours, then what the model's files say */
     int32_t *stop_ids;              /* (stops): eos_token_id of generation_config.json */
     size_t stops;
-    uint64_t kv_bytes; /* a token's */
+    uint64_t kv_bytes; /* of all pages of KV */
     double seconds;    /* to open all of it */
     struct loaded_adapter adapter[LOADED_ADAPTERS];
     struct store *adapter_store[LOADED_ADAPTERS];

@@ -6,17 +6,23 @@
 #include <math.h>
 #include <string.h>
 
+/* Lists by last use: of the nodes that hold a page of a group with a window, one for each such group; and of all. */
+enum { LIST_NODES = PLAN_GROUPS_MOST, LISTS };
+
+struct link {
+    uint32_t newer, older;
+};
+
 /* Nodes stand in one array and name each other by index; 0 is the root, and "none" everywhere else.
- * Children of a node form a list; all nodes are in one hash table by (parent, tokens), and in one list
- * by last use. */
+ * Children of a node form a list; all nodes are in one hash table by (parent, tokens), and in lists by last use. */
 struct node {
     uint32_t parent, child, sibling; /* child: the first one */
-    uint32_t newer, older;           /* by last use */
     uint32_t chain;                  /* next in the hash bucket */
-    uint64_t salt;                   /* of a root's child: parent is 0 */
-    uint16_t n;                      /* tokens in it */
+    struct link use[LISTS];
+    uint64_t salt; /* of a root's child: parent is 0 */
+    uint16_t n;    /* tokens in it */
     int32_t ids[RUNNER_PAGE];
-    int32_t page[PLAN_GROUPS_MOST];
+    int32_t page[PLAN_GROUPS_MOST]; /* 0: lacking */
     /* where there is a disk */
     struct digest with, name;
     uint32_t depth; /* pages up to it, with it */
@@ -29,7 +35,7 @@ struct prefix {
     uint32_t room, free; /* free: first of the list of unused ones, by `chain` */
     uint32_t *bucket;    /* (buckets) */
     uint32_t buckets;
-    uint32_t newest, oldest;
+    uint32_t newest[LISTS], oldest[LISTS];
     struct prefix_stats stats;
     struct disk *disk;
     double until; /* matches may read from it */
@@ -42,7 +48,9 @@ static void prefix_reset(struct prefix *t)
 {
     memset(t->nodes, 0, t->room * sizeof *t->nodes);
     memset(t->bucket, 0, t->buckets * sizeof *t->bucket);
-    t->free = t->newest = t->oldest = t->save_at = t->unsaved = 0;
+    memset(t->newest, 0, sizeof t->newest);
+    memset(t->oldest, 0, sizeof t->oldest);
+    t->free = t->save_at = t->unsaved = 0;
     t->stats.nodes = 0;
     for (uint32_t i = t->room - 1; i > 0; i--) {
         t->nodes[i].chain = t->free;
@@ -106,26 +114,55 @@ static uint32_t prefix_find(const struct prefix *t, uint32_t parent, uint64_t sa
     return 0;
 }
 
-static void prefix_unlink_use(struct prefix *t, uint32_t i)
+static void prefix_unlink_use(struct prefix *t, uint32_t list, uint32_t i)
 {
-    struct node *c = &t->nodes[i];
-    *(c->newer ? &t->nodes[c->newer].older : &t->newest) = c->older;
-    *(c->older ? &t->nodes[c->older].newer : &t->oldest) = c->newer;
+    struct link *c = &t->nodes[i].use[list];
+    *(c->newer ? &t->nodes[c->newer].use[list].older : &t->newest[list]) = c->older;
+    *(c->older ? &t->nodes[c->older].use[list].newer : &t->oldest[list]) = c->newer;
 }
 
-static void prefix_link_use(struct prefix *t, uint32_t i)
+static void prefix_link_use(struct prefix *t, uint32_t list, uint32_t i)
 {
-    struct node *c = &t->nodes[i];
-    c->newer = 0;
-    c->older = t->newest;
-    *(t->newest ? &t->nodes[t->newest].newer : &t->oldest) = i;
-    t->newest = i;
+    struct link *c = &t->nodes[i].use[list];
+    *c = (struct link){.older = t->newest[list]};
+    *(c->older ? &t->nodes[c->older].use[list].newer : &t->oldest[list]) = i;
+    t->newest[list] = i;
 }
 
-static void prefix_touch(struct prefix *t, uint32_t i)
+static void prefix_touch(struct prefix *t, uint32_t list, uint32_t i)
 {
-    prefix_unlink_use(t, i);
-    prefix_link_use(t, i);
+    prefix_unlink_use(t, list, i);
+    prefix_link_use(t, list, i);
+}
+
+static uint32_t prefix_window(const struct prefix *t, uint32_t g)
+{
+    return t->runner->plan->group[g].window;
+}
+
+/* The node gets a share of a page that it lacks. */
+static void prefix_give(struct prefix *t, uint32_t i, uint32_t g, int32_t page)
+{
+    pages_share(&t->runner->pages[g], page);
+    t->nodes[i].page[g] = page;
+    if (prefix_window(t, g))
+        prefix_link_use(t, g, i);
+}
+
+static void prefix_take(struct prefix *t, uint32_t i, uint32_t g)
+{
+    struct node *c = &t->nodes[i];
+    if (c->page[g] && prefix_window(t, g))
+        prefix_unlink_use(t, g, i);
+    pages_drop(&t->runner->pages[g], c->page[g]);
+    c->page[g] = 0;
+}
+
+/* It needs not be written any more. */
+static void prefix_set_saved(struct prefix *t, struct node *c)
+{
+    t->unsaved -= t->disk && c->n == RUNNER_PAGE && !c->saved;
+    c->saved = true;
 }
 
 static void prefix_remove(struct prefix *t, uint32_t i)
@@ -139,10 +176,10 @@ static void prefix_remove(struct prefix *t, uint32_t i)
     while (*at != i)
         at = &t->nodes[*at].sibling;
     *at = c->sibling;
-    prefix_unlink_use(t, i);
+    prefix_unlink_use(t, LIST_NODES, i);
     for (uint32_t g = 0; g < t->runner->plan->groups; g++)
-        pages_drop(&t->runner->pages[g], c->page[g]);
-    t->unsaved -= t->disk && c->n == RUNNER_PAGE && !c->saved;
+        prefix_take(t, i, g);
+    prefix_set_saved(t, c);
     *c = (struct node){.chain = t->free};
     t->free = i;
     t->stats.nodes--;
@@ -150,7 +187,7 @@ static void prefix_remove(struct prefix *t, uint32_t i)
 
 void prefix_clear(struct prefix *t)
 {
-    for (uint32_t i = t->oldest; i; i = t->nodes[i].newer)
+    for (uint32_t i = t->oldest[LIST_NODES]; i; i = t->nodes[i].use[LIST_NODES].newer)
         for (uint32_t g = 0; g < t->runner->plan->groups; g++)
             pages_drop(&t->runner->pages[g], t->nodes[i].page[g]);
     prefix_reset(t);
@@ -191,8 +228,7 @@ static bool prefix_write(struct prefix *t, struct node *c, bool wait)
     struct disk_slot *s = disk_slot(t->disk, wait);
     if (!s)
         return false;
-    c->saved = true;
-    t->unsaved--;
+    prefix_set_saved(t, c);
     s->page = p;
     const struct node *up = c;
     for (uint32_t at = c->depth; at-- > 0; up = &t->nodes[up->parent])
@@ -234,37 +270,103 @@ bool prefix_has_more(const struct prefix *t)
 /* Only the tree holds its pages, and nothing hangs on it. */
 static bool prefix_is_idle_leaf(const struct prefix *t, const struct node *c)
 {
-    return !c->child && t->runner->pages[0].refs[c->page[0]] == 1;
+    bool idle = !c->child;
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++)
+        idle &= !c->page[g] || t->runner->pages[g].refs[c->page[g]] == 1;
+    return idle;
 }
 
-/* One look at all nodes, from the least recently used on. */
-static uint32_t prefix_evict_pass(struct prefix *t, uint32_t pages)
+/* Whether one could not go on from its end: a window looks for a page that it lacks. */
+static bool prefix_lacks(const struct prefix *t, const struct node *c)
 {
-    uint32_t gone = 0;
-    for (uint32_t i = t->oldest; i && gone < pages;) {
+    bool lacks = false;
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++)
+        lacks |= !c->page[g];
+    return lacks;
+}
+
+/* Removes a leaf, and the nodes above it that were kept only for what hung on them. */
+static void prefix_prune(struct prefix *t, uint32_t i)
+{
+    do {
+        uint32_t parent = t->nodes[i].parent;
+        prefix_write(t, &t->nodes[i], false);
+        prefix_remove(t, i);
+        t->stats.evicted++;
+        i = parent;
+    } while (i && prefix_lacks(t, &t->nodes[i]) && prefix_is_idle_leaf(t, &t->nodes[i]));
+}
+
+static bool prefix_is_short(const struct prefix *t, uint32_t g, const struct page_need *need)
+{
+    return t->runner->pages[g].unused < need->of[g];
+}
+
+/* Gives up pages of a window's group, as many as are needed, those first that were used least recently. */
+static void prefix_strip(struct prefix *t, uint32_t g, const struct page_need *need)
+{
+    for (uint32_t i = t->oldest[g], next; i && prefix_is_short(t, g, need); i = next) {
         struct node *c = &t->nodes[i];
-        uint32_t next = c->newer, parent = c->parent;
-        if (prefix_is_idle_leaf(t, c)) {
-            prefix_write(t, c, false);
-            prefix_remove(t, i);
-            gone++;
-            /* its parent was passed by because of it */
-            if (parent && prefix_is_idle_leaf(t, &t->nodes[parent]))
-                next = parent;
-        }
-        i = next;
+        next = c->use[g].newer;
+        if (t->runner->pages[g].refs[c->page[g]] > 1)
+            continue;
+        prefix_write(t, c, false);
+        prefix_set_saved(t, c); /* only nodes that lack nothing are written */
+        prefix_take(t, i, g);
+        t->stats.stripped++;
+        if (!prefix_is_idle_leaf(t, c))
+            continue;
+        prefix_prune(t, i);
+        next = t->oldest[g]; /* those above it may have gone, too */
     }
-    return gone;
 }
 
-uint32_t prefix_evict(struct prefix *t, uint32_t pages)
+/* Whether pages of a group without a window are short; or, where nothing is said of pages, nodes. */
+static bool prefix_is_full(const struct prefix *t, const struct page_need *need)
 {
-    uint32_t gone = 0, more;
-    do
-        gone += more = prefix_evict_pass(t, pages - gone);
-    while (more && gone < pages);
-    t->stats.evicted += gone;
-    return gone;
+    bool full = !need && !t->free;
+    for (uint32_t g = 0; g < t->runner->plan->groups && need; g++)
+        full |= !prefix_window(t, g) && prefix_is_short(t, g, need);
+    return full;
+}
+
+/* One look at all nodes, from the least recently used on; whether any went. */
+static bool prefix_evict_pass(struct prefix *t, const struct page_need *need)
+{
+    uint64_t before = t->stats.nodes;
+    for (uint32_t i = t->oldest[LIST_NODES], next; i && prefix_is_full(t, need); i = next) {
+        uint32_t parent = t->nodes[i].parent;
+        next = t->nodes[i].use[LIST_NODES].newer;
+        if (!prefix_is_idle_leaf(t, &t->nodes[i]))
+            continue;
+        prefix_prune(t, i);
+        if (next && !t->nodes[next].n) /* gone with it */
+            next = t->oldest[LIST_NODES];
+        /* its parent was passed by because of it */
+        if (parent && t->nodes[parent].n && prefix_is_idle_leaf(t, &t->nodes[parent]))
+            next = parent;
+    }
+    return t->stats.nodes < before;
+}
+
+/* Gives up nodes until there are enough pages, or one node; as far as any can be given up. */
+static void prefix_evict(struct prefix *t, const struct page_need *need)
+{
+    while (prefix_is_full(t, need) && prefix_evict_pass(t, need))
+        ;
+}
+
+bool prefix_make_room(struct prefix *t, const struct page_need *need)
+{
+    bool enough = true;
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
+        if (prefix_window(t, g))
+            prefix_strip(t, g, need);
+        enough &= !prefix_window(t, g) || !prefix_is_short(t, g, need);
+    }
+    if (enough)
+        prefix_evict(t, need);
+    return enough && !prefix_is_full(t, need);
 }
 
 /* The child of `parent` that has most of its beginning in common with ids[0..n); *common says how much. */
@@ -287,25 +389,45 @@ static uint32_t prefix_nearest(const struct prefix *t, uint32_t parent, uint64_t
     return best;
 }
 
-static void prefix_adopt(struct prefix *t, struct seq *s, uint32_t i, uint32_t tokens)
+/* A sequence on its way down the tree. */
+struct descent {
+    struct seq *seq;
+    uint32_t good;                      /* tokens up to the last place that it can go on from */
+    uint32_t lacking[PLAN_GROUPS_MOST]; /* where the last page ends that a window's group lacks */
+};
+
+/* The sequence takes the first tokens of a node. Where windows then reach no page that is lacking, it could go on
+ * from there. */
+static void prefix_adopt(struct prefix *t, struct descent *d, uint32_t i, uint32_t tokens)
 {
     const struct node *c = &t->nodes[i];
+    struct seq *s = d->seq;
     uint32_t at = s->len / RUNNER_PAGE;
-    for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
-        pages_share(&t->runner->pages[g], c->page[g]);
-        s->table[g][at] = c->page[g];
-    }
+    bool good = true;
     memcpy(s->ids + s->len, c->ids, tokens * sizeof *s->ids);
     s->len += tokens;
-    prefix_touch(t, i);
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
+        s->table[g][at] = c->page[g];
+        if (c->page[g])
+            pages_share(&t->runner->pages[g], c->page[g]);
+        else
+            d->lacking[g] = s->len;
+        if (c->page[g] && prefix_window(t, g))
+            prefix_touch(t, g, i);
+        good &= !d->lacking[g] || d->lacking[g] + prefix_window(t, g) <= s->len + 1;
+    }
+    prefix_touch(t, LIST_NODES, i);
+    if (!good)
+        return;
+    d->good = s->len;
+    seq_slide(s, s->len);
 }
 
 /* A new node that shares these pages; 0 where there is no room. */
 static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids, uint32_t n,
                             const int32_t page[PLAN_GROUPS_MOST])
 {
-    if (!t->free)
-        prefix_evict(t, 1);
+    prefix_evict(t, NULL);
     uint32_t i = t->free;
     if (!i || (parent && !t->nodes[parent].n)) /* no room, or it was the parent that had to go */
         return 0;
@@ -314,20 +436,20 @@ static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, co
     *c = (struct node){.parent = parent, .salt = prefix_salt(parent, salt), .n = (uint16_t)n};
     c->depth = t->nodes[parent].depth + 1;
     memcpy(c->ids, ids, n * sizeof *c->ids);
-    for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
-        c->page[g] = page[g];
-        pages_share(&t->runner->pages[g], c->page[g]);
-    }
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++)
+        if (page[g])
+            prefix_give(t, i, g, page[g]);
     if (t->disk && n == RUNNER_PAGE) {
         prefix_name(t, parent, salt, ids, &c->with, &c->name);
-        t->unsaved++;
+        c->saved = prefix_lacks(t, c);
+        t->unsaved += !c->saved;
     }
     c->sibling = t->nodes[parent].child;
     t->nodes[parent].child = i;
     uint32_t *b = &t->bucket[prefix_bucket(t, parent, c->salt, c->ids, n)];
     c->chain = *b;
     *b = i;
-    prefix_link_use(t, i);
+    prefix_link_use(t, LIST_NODES, i);
     t->stats.nodes++;
     return i;
 }
@@ -338,6 +460,7 @@ static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, c
 {
     const struct runner *r = t->runner;
     int32_t page[PLAN_GROUPS_MOST] = {0};
+    struct page_need one;
     struct err e = {0};
     bool whole = true;
     if (!t->disk)
@@ -351,8 +474,9 @@ static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, c
     const uint8_t *from = disk_read(t->disk, &p);
     if (!from)
         return 0;
-    if (!t->free || !r->pages[0].unused)
-        prefix_evict(t, 1);
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        one.of[g] = 1;
+    prefix_make_room(t, &one);
     for (uint32_t g = 0; g < r->plan->groups && whole; g++) {
         page[g] = pages_take(&t->runner->pages[g]);
         whole = page[g] && !r->device->ops->write_page(r->device, g, page[g], from, &e);
@@ -361,10 +485,8 @@ static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, c
     uint32_t i = whole ? prefix_link(t, parent, salt, ids + at, RUNNER_PAGE, page) : 0;
     for (uint32_t g = 0; g < r->plan->groups; g++)
         pages_drop(&t->runner->pages[g], page[g]); /* the tree has its own share */
-    if (i) {
-        t->nodes[i].saved = true;
-        t->unsaved--;
-    }
+    if (i)
+        prefix_set_saved(t, &t->nodes[i]);
     return i;
 }
 
@@ -372,6 +494,7 @@ uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int3
 {
     bool fresh = s->len == 0;
     uint32_t parent = 0, at = 0;
+    struct descent d = {.seq = s, .good = s->len};
     t->more = false;
     for (uint32_t i; at + RUNNER_PAGE <= n; at += RUNNER_PAGE, parent = i) {
         i = prefix_find(t, parent, salt, ids + at, RUNNER_PAGE);
@@ -380,12 +503,13 @@ uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int3
         if (!i)
             break;
         if (at == s->len)
-            prefix_adopt(t, s, i, RUNNER_PAGE);
+            prefix_adopt(t, &d, i, RUNNER_PAGE);
     }
     uint32_t common = 0,
              i = fresh && !t->more ? prefix_nearest(t, parent, salt, ids + at, n - at, &common) : 0;
     if (i)
-        prefix_adopt(t, s, i, common);
+        prefix_adopt(t, &d, i, common);
+    seq_truncate(s, d.good);
     return s->len;
 }
 
@@ -406,18 +530,22 @@ static uint32_t prefix_add(struct prefix *t, uint32_t parent, uint64_t salt, con
     return prefix_link(t, parent, salt, s->ids + at, n, page);
 }
 
-/* The sequence's page at `at` is known: it takes the tree's, and gives up its own. */
+/* The sequence's page at `at` is known: it takes the tree's, and gives up its own, or gives what the tree lacks. */
 static void prefix_merge(struct prefix *t, struct seq *s, uint32_t i, uint32_t at)
 {
     for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
-        int32_t *page = &s->table[g][at / RUNNER_PAGE];
-        if (*page == t->nodes[i].page[g])
+        int32_t *page = &s->table[g][at / RUNNER_PAGE], known = t->nodes[i].page[g];
+        if (*page && !known)
+            prefix_give(t, i, g, *page);
+        else if (*page && prefix_window(t, g))
+            prefix_touch(t, g, i);
+        if (!*page || !known || *page == known)
             continue;
-        pages_share(&t->runner->pages[g], t->nodes[i].page[g]);
+        pages_share(&t->runner->pages[g], known);
         pages_drop(&t->runner->pages[g], *page);
-        *page = t->nodes[i].page[g];
+        *page = known;
     }
-    prefix_touch(t, i);
+    prefix_touch(t, LIST_NODES, i);
 }
 
 /* Beginnings of a page go when more of it comes: nothing hangs on them. */
@@ -446,7 +574,7 @@ void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len)
     if (at == len)
         return;
     if (i && common == len - at) {
-        prefix_touch(t, i);
+        prefix_touch(t, LIST_NODES, i);
         return;
     }
     prefix_outgrow(t, parent, salt, s->ids + at, len - at);

@@ -4,8 +4,14 @@
  * ancestors, with the KV pages of every group that hold them. The root of a tree is a salt: requests
  * with different salts (API keys) never share. The tree holds one reference to each of its pages; a
  * sequence that uses one holds another. Nodes whose pages only the tree holds can be evicted, leaves
- * first, the least recently used first. Where there is a disk, whole pages are written to it as it has time, and
- * what is not in the tree is looked for there. Belongs to the engine's thread. */
+ * first, the least recently used first.
+ *
+ * Of a group with a window a node may lack its page: whoever goes on from the end of a node needs of such a group only
+ * what the window reaches back to, and of the others every page from the root on. So the pages of windows are given up
+ * one by one, those first that nobody has gone on from for the longest time.
+ *
+ * Where there is a disk, whole pages are written to it as it has time, and what is not in the tree is looked for there.
+ * Belongs to the engine's thread. */
 #pragma once
 
 #include "base/err.h"
@@ -37,13 +43,18 @@ void prefix_count(struct prefix *t, uint32_t tokens);
 /* Remembers the first `len` tokens of the sequence. Where a page of them is known already, the
  * sequence gets that one and gives up its own. Never fails: where there is no room, it forgets. */
 void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len);
-/* Frees at least `pages` pages of every group, if that many can be; returns how many nodes went. */
-uint32_t prefix_evict(struct prefix *t, uint32_t pages);
+/* So many pages of each group. */
+struct page_need {
+    uint32_t of[PLAN_GROUPS_MOST];
+};
+/* Whether so many are free, after as much has been given up as that takes. */
+bool prefix_make_room(struct prefix *t, const struct page_need *need);
 /* Forgets everything, also what sequences use. */
 void prefix_clear(struct prefix *t);
 
 struct prefix_stats {
     uint64_t nodes, hits, misses, hit_tokens, evicted;
+    uint64_t stripped; /* pages of windows that nodes have given up */
     struct disk_stats disk;
 };
 void prefix_stats(const struct prefix *t, struct prefix_stats *out);

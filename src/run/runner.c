@@ -9,17 +9,77 @@
 
 #include <string.h>
 
-uint64_t runner_kv_bytes(const struct plan *plan, uint32_t kv_type)
+/* ---- how much KV ---- */
+
+/* What is counted in tokens, of which a step has some rows, in as many sequences as there may be. */
+struct extent {
+    uint32_t ctx, seqs, chunk, pages; /* pages: as in the options */
+};
+
+static struct extent runner_extent(const struct runner_options *o)
+{
+    struct extent x = {.ctx = o->ctx, .seqs = o->seqs ? o->seqs : 1, .pages = o->pages};
+    uint64_t rows = (uint64_t)x.ctx * x.seqs; /* more can never come */
+    x.chunk = o->chunk ? o->chunk : RUNNER_CHUNK;
+    x.chunk = x.chunk < rows ? x.chunk : (uint32_t)rows;
+    return x;
+}
+
+static uint32_t pages_of(uint32_t tokens)
+{
+    return (tokens + RUNNER_PAGE - 1) / RUNNER_PAGE;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Pages of a group that one sequence holds at most, with `rows` new rows: the window may begin and end within one. */
+static uint32_t group_held(const struct kv_group *k, uint32_t ctx, uint32_t rows)
+{
+    uint64_t span = (uint64_t)k->window + RUNNER_BACK + rows;
+    return k->window ? (uint32_t)least(pages_of(ctx), span / RUNNER_PAGE + 3) : pages_of(ctx);
+}
+
+/* Pages of a group for all sequences. Where there is a window: what they hold in a step, and as much again of what
+ * others may go on from. */
+static uint32_t group_pages(const struct kv_group *k, const struct extent *x)
+{
+    uint64_t all = x->pages ? x->pages : (uint64_t)x->seqs * pages_of(x->ctx);
+    uint64_t held = 2 * (uint64_t)x->seqs * group_held(k, x->ctx, 0) + pages_of(x->chunk);
+    return (uint32_t)(k->window ? least(all, held) : all);
+}
+
+static uint64_t group_bytes(const struct kv_group *k, uint32_t kv_type)
 {
     const struct dtype_info *t = dtype_get(kv_type);
+    uint64_t values = (uint64_t)k->layers * k->kv_heads * (k->k_dim + k->v_dim);
+    return t ? values * t->block_bytes / t->block_values : 0;
+}
+
+uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o)
+{
+    struct extent x = runner_extent(o);
     uint64_t bytes = 0;
-    for (uint32_t g = 0; t && g < plan->groups; g++) {
-        const struct kv_group *k = &plan->group[g];
-        uint64_t values = (uint64_t)k->layers * k->kv_heads * (k->k_dim + k->v_dim);
-        bytes += values * t->block_bytes / t->block_values;
-    }
+    for (uint32_t g = 0; g < plan->groups; g++)
+        bytes += group_bytes(&plan->group[g], o->device_options.exact ? DTYPE_F32 : o->kv_type) *
+                 group_pages(&plan->group[g], &x) * RUNNER_PAGE;
     return bytes;
 }
+
+uint64_t runner_kv_tokens(uint32_t window, uint32_t ctx, uint32_t seqs)
+{
+    struct extent x = runner_extent(&(struct runner_options){.ctx = ctx, .seqs = seqs});
+    return (uint64_t)group_pages(&(struct kv_group){.window = window}, &x) * RUNNER_PAGE;
+}
+
+uint32_t runner_held_most(const struct runner *r, uint32_t group)
+{
+    return group_held(&r->plan->group[group], r->ctx, r->chunk);
+}
+
+/* ---- opening ---- */
 
 /* Takes the arrays of the step: sizes are products of checked options, far from overflow. */
 static int runner_arrays(struct runner *r, struct err *e)
@@ -119,13 +179,14 @@ static int runner_device(struct runner *r, struct plan *plan, const struct weigh
                          const struct runner_options *o, struct err *e)
 {
     struct kv_config kv = {.page_tokens = RUNNER_PAGE, .type = o->kv_type};
+    const struct extent x = runner_extent(o);
     bool cpu = (o->device && !strcmp(o->device, "cpu")) || (o->gpu == PLACE_SOME && !o->gpu_layers);
     if (o->device_options.exact)
         kv.type = DTYPE_F32;
     r->kv_type = kv.type;
     r->device_options = o->device_options;
     for (uint32_t g = 0; g < plan->groups; g++) {
-        kv.pages[g] = 1 + (o->pages ? o->pages : r->most_seqs * r->table_width);
+        kv.pages[g] = 1 + group_pages(&plan->group[g], &x);
         if (pages_open(&r->pages[g], kv.pages[g], e))
             return -1;
     }
@@ -146,15 +207,14 @@ int runner_open(struct runner **out, struct plan *plan, const struct weights *we
     struct runner *r = mem_zalloc(1, sizeof *r);
     if (!r)
         return err_memory(e, "the runner", sizeof *r);
+    const struct extent x = runner_extent(o);
     r->plan = plan;
-    r->ctx = o->ctx;
-    r->most_seqs = o->seqs ? o->seqs : 1;
-    r->chunk = o->chunk ? o->chunk : RUNNER_CHUNK;
-    uint64_t rows = (uint64_t)r->ctx * r->most_seqs; /* more can never come */
-    r->chunk = r->chunk < rows ? r->chunk : (uint32_t)rows;
+    r->ctx = x.ctx;
+    r->most_seqs = x.seqs;
+    r->chunk = x.chunk;
     r->most_outs = o->outs ? o->outs : r->most_seqs;
     r->most_outs = r->most_outs < r->chunk ? r->most_outs : r->chunk;
-    r->table_width = (r->ctx + RUNNER_PAGE - 1) / RUNNER_PAGE;
+    r->table_width = pages_of(r->ctx);
     if (runner_arrays(r, e) || runner_device(r, plan, weights, o, e)) {
         runner_close(r);
         return -1;
@@ -179,6 +239,8 @@ void runner_close(struct runner *r)
     mem_free(r->pick);
     mem_free(r);
 }
+
+/* ---- sequences ---- */
 
 struct seq *seq_open(struct runner *r, struct err *e)
 {
@@ -213,23 +275,51 @@ void seq_close(struct seq *s)
     mem_free(s);
 }
 
-/* Gives back the pages from position `len` on. */
-static void seq_drop_pages(struct seq *s, uint32_t len)
+static void seq_drop_page(struct seq *s, uint32_t g, uint32_t at)
 {
-    uint32_t keep = (len + RUNNER_PAGE - 1) / RUNNER_PAGE;
-    for (uint32_t g = 0; g < s->runner->plan->groups; g++) {
-        for (uint32_t i = keep; s->table[g] && i < s->runner->table_width && s->table[g][i]; i++) {
-            pages_drop(&s->runner->pages[g], s->table[g][i]);
-            s->table[g][i] = 0;
-        }
-    }
+    pages_drop(&s->runner->pages[g], s->table[g][at]);
+    s->table[g][at] = 0;
+}
+
+/* Gives back the pages behind those of the first `keep` tokens, up to those of the first `len`. */
+static void seq_drop_pages(struct seq *s, uint32_t keep, uint32_t len)
+{
+    for (uint32_t g = 0; g < s->runner->plan->groups; g++)
+        for (uint32_t i = pages_of(len); i > pages_of(keep) && i > s->gone[g]; i--)
+            seq_drop_page(s, g, i - 1);
 }
 
 void seq_truncate(struct seq *s, uint32_t len)
 {
-    if (len < s->len)
-        s->len = len;
-    seq_drop_pages(s, s->len);
+    if (len >= s->len)
+        return;
+    uint32_t keep = len < s->floor ? 0 : len;
+    seq_drop_pages(s, keep, s->len);
+    s->len = keep;
+    if (keep)
+        return;
+    s->floor = 0;
+    memset(s->gone, 0, sizeof s->gone);
+}
+
+void seq_slide(struct seq *s, uint32_t floor)
+{
+    if (floor <= s->floor)
+        return;
+    for (uint32_t g = 0; g < s->runner->plan->groups; g++) {
+        uint32_t window = s->runner->plan->group[g].window;
+        /* the row at `floor` sees that many tokens, with itself */
+        uint32_t unseen = window && floor + 1 > window ? (floor + 1 - window) / RUNNER_PAGE : 0;
+        s->floor = s->gone[g] < unseen ? floor : s->floor;
+        for (; s->gone[g] < unseen; s->gone[g]++)
+            seq_drop_page(s, g, s->gone[g]);
+    }
+}
+
+void seq_leave_behind(struct seq *s)
+{
+    if (s->len > RUNNER_BACK)
+        seq_slide(s, s->len - RUNNER_BACK);
 }
 
 static int runner_out_of_pages(const struct runner *r, uint32_t g, struct err *e)
@@ -262,27 +352,26 @@ static int seq_own_tail(struct seq *s, struct err *e)
 /* Pages for positions up to len, in every group. */
 static int seq_reserve(struct seq *s, uint32_t len, struct err *e)
 {
+    seq_leave_behind(s);
     if (seq_own_tail(s, e))
         return -1;
-    uint32_t want = (len + RUNNER_PAGE - 1) / RUNNER_PAGE;
-    for (uint32_t g = 0; g < s->runner->plan->groups; g++) {
-        for (uint32_t i = 0; i < want; i++) {
-            if (!s->table[g][i] && !(s->table[g][i] = pages_take(&s->runner->pages[g])))
+    for (uint32_t g = 0; g < s->runner->plan->groups; g++)
+        for (uint32_t i = pages_of(s->len); i < pages_of(len); i++)
+            if (!(s->table[g][i] = pages_take(&s->runner->pages[g])))
                 return runner_out_of_pages(s->runner, g, e);
-        }
-    }
     return 0;
 }
 
 uint32_t seq_need(const struct seq *s, uint32_t n)
 {
     const struct runner *r = s->runner;
-    uint32_t have = (s->len + RUNNER_PAGE - 1) / RUNNER_PAGE;
-    uint32_t need = (s->len + n + RUNNER_PAGE - 1) / RUNNER_PAGE - have, copies = 0;
+    uint32_t need = pages_of(s->len + n) - pages_of(s->len), copies = 0;
     for (uint32_t g = 0; g < r->plan->groups && s->len % RUNNER_PAGE; g++)
         copies |= r->pages[g].refs[s->table[g][s->len / RUNNER_PAGE]] > 1;
     return need + copies;
 }
+
+/* ---- steps ---- */
 
 static int runner_check(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)
 {
@@ -352,7 +441,7 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
     for (uint32_t i = 0; i < count; i++) {
         struct seq *s = parts[i].seq;
         if (failed) {
-            seq_drop_pages(s, s->len);
+            seq_drop_pages(s, s->len, s->len + parts[i].n);
             continue;
         }
         memcpy(s->ids + s->len, parts[i].ids, parts[i].n * sizeof *s->ids);

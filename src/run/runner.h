@@ -28,7 +28,8 @@ struct runner_options {
     void *progress_arg;
 };
 
-enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512 };
+/* Tokens that a sequence can be cut back by, at least, where windows have moved on: guesses that were wrong. */
+enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_BACK = 32 };
 
 struct runner {
     struct device *device;
@@ -46,12 +47,14 @@ struct runner {
     uint32_t seqs;            /* sequences that exist */
 };
 
-/* A sequence: ids[0..len) have their keys and values in the pages of its tables. */
+/* A sequence: ids[0..len) have their keys and values in the pages of its tables, but for those that no window
+ * reaches any more: it has what rows from position `floor` on can see. */
 struct seq {
     struct runner *runner;
     int32_t *ids; /* (ctx) */
-    uint32_t len;
-    int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page yet */
+    uint32_t len, floor;
+    int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page */
+    uint32_t gone[PLAN_GROUPS_MOST];  /* so many of the first pages have been given back */
     struct adapter_mix lora;          /* set while it is empty: what it holds was computed with these */
 };
 
@@ -69,15 +72,23 @@ int runner_open(struct runner **out, struct plan *plan, const struct weights *we
                 const struct runner_options *o, struct err *e);
 void runner_close(struct runner *r);
 
-/* Bytes of KV that one token takes, over all layers. */
-uint64_t runner_kv_bytes(const struct plan *plan, uint32_t kv_type);
+/* Bytes of all pages of KV that these options ask for. */
+uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o);
+/* Tokens that there are pages for where nobody says, in layers that see a window, or all (0). */
+uint64_t runner_kv_tokens(uint32_t window, uint32_t ctx, uint32_t seqs);
+/* How many pages of a group one sequence can hold at once. */
+uint32_t runner_held_most(const struct runner *r, uint32_t group);
 
 struct seq *seq_open(struct runner *r, struct err *e);
 void seq_close(struct seq *s);
-/* Forgets everything from position `len` on. */
+/* Forgets everything from position `len` on; all of it where that is before the floor. */
 void seq_truncate(struct seq *s, uint32_t len);
+/* Gives back the pages that no row from position `floor` on can see. A step does it with what it leaves behind. */
+void seq_slide(struct seq *s, uint32_t floor);
+/* The same with the floor that the next step will have. */
+void seq_leave_behind(struct seq *s);
 
-/* How many pages of a group n more tokens would take. */
+/* How many pages of each group n more tokens would take. */
 uint32_t seq_need(const struct seq *s, uint32_t n);
 
 /* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their

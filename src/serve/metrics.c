@@ -78,6 +78,8 @@ void metrics_write(struct server *s, struct buf *out)
         {"quern_preempted_total", "counter", "Answers put back because memory was short.", e.preempted},
         {"quern_kv_pages", "gauge", "Pages for keys and values.", e.pages},
         {"quern_kv_pages_free", "gauge", "Those that nobody uses.", e.pages_free},
+        {"quern_kv_window_pages", "gauge", "Of all, those of layers that see a window only.", e.window_pages},
+        {"quern_kv_window_pages_free", "gauge", "Those that nobody uses.", e.window_pages_free},
         {"quern_prefix_hits_total", "counter", "Prompts whose beginning was known.", e.prefix.hits},
         {"quern_prefix_misses_total", "counter", "Prompts whose beginning was not.", e.prefix.misses},
         {"quern_models_loaded", "gauge", "Models in memory.", m.loaded},

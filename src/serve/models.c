@@ -97,6 +97,8 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->accepted += e->accepted;
     sum->pages += e->pages;
     sum->pages_free += e->pages_free;
+    sum->window_pages += e->window_pages;
+    sum->window_pages_free += e->window_pages_free;
     sum->prefix.hits += e->prefix.hits;
     sum->prefix.misses += e->prefix.misses;
 }

@@ -53,7 +53,9 @@ struct served_facts {
     uint32_t width;           /* of a vector */
     uint64_t parameters;      /* values of all weights */
     uint64_t bytes;           /* of the files */
-    uint64_t kv_bytes;        /* of a token, about */
+    uint64_t kv_bytes;        /* of a token, about, in layers that see all */
+    uint64_t kv_window_bytes; /* and in those that see a window */
+    uint32_t window;
     bool encoder;             /* makes vectors only */
     bool can_chat;            /* has a template */
     bool can_call, can_think; /* the template knows of tools, of reasoning */

@@ -171,11 +171,9 @@ static void facts_figures(struct served_facts *f, const struct hparams *h, uint3
     f->trained = h->context;
     f->context = ctx ? ctx : loaded_context(h);
     f->width = h->width;
-    for (uint32_t i = 0; i < h->layers; i++) {
-        uint64_t values =
-            h->kv_lora ? h->kv_lora + h->rope_dims : h->layer[i].kv_heads * (h->k_dim + h->v_dim);
-        f->kv_bytes += 2 * values;
-    }
+    f->window = h->window;
+    for (uint32_t i = 0; i < h->layers; i++)
+        *(h->layer[i].sliding ? &f->kv_window_bytes : &f->kv_bytes) += 2 * hparams_kv_values(h, i);
 }
 
 static bool facts_says(const char *text, size_t n, const char *word)

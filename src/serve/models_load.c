@@ -33,8 +33,9 @@ static uint64_t models_need(const struct models *m, const struct form *f)
     const struct served_facts *k = &f->of->facts;
     if (f->bytes)
         return f->bytes;
-    uint64_t seqs = f->kind == FORM_VECTORS ? m->o->texts : m->o->engine.slots;
-    return k->bytes + k->kv_bytes * k->context * (seqs ? seqs : 1);
+    uint32_t seqs = f->kind == FORM_VECTORS ? m->o->texts : m->o->engine.slots;
+    return k->bytes + k->kv_bytes * runner_kv_tokens(0, k->context, seqs) +
+           k->kv_window_bytes * runner_kv_tokens(k->window, k->context, seqs);
 }
 
 /* Who goes when memory is short: the one used longest ago, rather one that nobody uses. */
@@ -87,6 +88,7 @@ static void models_unload(struct models *m, struct form *f)
     f->state = FORM_LEAVING;
     models_add_stats(&m->stats, f);
     m->stats.engine.pages = m->stats.engine.pages_free = 0;
+    m->stats.engine.window_pages = m->stats.engine.window_pages_free = 0;
     m->stats.unloads++;
     f->loaded = NULL;
     f->engine = NULL;

@@ -195,5 +195,5 @@ void answer_stats(const struct loaded *l, const struct generation *g)
             1e3 * l->seconds, g->prompt, g->cached, rate(g->prompt - g->cached, g->first_seconds),
             1e3 * g->first_seconds, g->ids.len, rate(after_first, g->decode_seconds), finish_name(g->finish),
             g->drafted, g->accepted, g->forced, 1e-6 * (double)m.resident, l->runner->ctx,
-            1e-6 * (double)l->kv_bytes * l->runner->ctx);
+            1e-6 * (double)l->kv_bytes);
 }

@@ -113,7 +113,8 @@ static void doctor_fill(struct doctor_model *m, const struct loaded *l)
     m->gpu_need = p->whole.weights + p->whole.kv + p->whole.scratch;
     m->gpu_free = p->whole.free;
     m->ctx = l->runner->ctx;
-    m->kv_per_token = l->kv_bytes;
+    m->kv = runner_kv_bytes(&l->model->plan,
+                            &(struct runner_options){.ctx = m->ctx, .kv_type = l->runner->kv_type});
     m->weights = weights_bytes(&l->model->weights);
     m->load_seconds = l->seconds;
 }
@@ -163,8 +164,8 @@ void doctor_model_text(const struct doctor_model *m, struct buf *out)
     }
     buf_printf(out,
                "fits: weights %.2f GB, %u tokens of context %.2f GB, of %.1f GB of memory (%.1f available)\n",
-               1e-9 * (double)m->weights, m->ctx, 1e-9 * (double)m->kv_per_token * m->ctx,
-               1e-9 * (double)m->memory, 1e-9 * (double)m->available);
+               1e-9 * (double)m->weights, m->ctx, 1e-9 * (double)m->kv, 1e-9 * (double)m->memory,
+               1e-9 * (double)m->available);
     for (const char *line = m->where, *end; (end = strchr(line, '\n')); line = end + 1)
         buf_printf(out, "  %.*s\n", (int)(end - line), line);
     if (!m->on_gpu)
@@ -211,7 +212,7 @@ void doctor_model_json(const struct doctor_model *m, struct json *j)
     json_str(j, m->where);
     json_number(j, "weights", (double)m->weights);
     json_number(j, "context", m->ctx);
-    json_number(j, "kv_per_token", (double)m->kv_per_token);
+    json_number(j, "kv", (double)m->kv);
     json_number(j, "memory", (double)m->memory);
     json_number(j, "available", (double)m->available);
     json_key(j, "gpu");

@@ -18,8 +18,8 @@ struct doctor_model {
     bool fits, on_gpu; /* loaded; with a GPU in it */
     struct err why;    /* why not */
     uint32_t layers, of, ctx;
-    uint64_t weights, kv_per_token, memory, available; /* bytes; memory and available: of the machine */
-    uint64_t gpu_need, gpu_free;                       /* of all of it, where a GPU was asked */
+    uint64_t weights, kv, memory, available; /* bytes; memory and available: of the machine */
+    uint64_t gpu_need, gpu_free;             /* of all of it, where a GPU was asked */
     bool compared;
     struct agreement single, batched;
     double load_seconds;

@@ -8,6 +8,7 @@
 #include "format/gguf.h"
 #include "format/jsonread.h"
 #include "format/store.h"
+#include "model/hparams.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -298,6 +299,20 @@ static bool facts_is_encoder(const char *architecture)
     return false;
 }
 
+/* Of models that we can run we know which layers see a window only. */
+static void facts_window(struct facts *f, const struct store *s)
+{
+    struct hparams h;
+    struct err none = {0};
+    if (!hparams_read(&h, s, &none) && h.causal) {
+        f->window = h.window;
+        for (uint32_t i = 0; i < h.layers; i++)
+            f->kv_sliding += h.layer[i].sliding ? 2 * hparams_kv_values(&h, i) : 0;
+        f->kv_sliding = f->kv_sliding < f->kv_per_token ? f->kv_sliding : f->kv_per_token;
+    }
+    hparams_free(&h);
+}
+
 int facts_read(struct facts *f, const struct store *s, struct err *e)
 {
     *f = (struct facts){0};
@@ -311,8 +326,10 @@ int facts_read(struct facts *f, const struct store *s, struct err *e)
     facts_default_name(f, s);
     f->kv_heads = f->kv_heads ? f->kv_heads : f->heads;
     f->head_dim = f->head_dim || !f->heads ? f->head_dim : f->width / f->heads;
-    if (s->gguf)
-        return facts_gguf_kv(f, s->gguf, e);
-    f->kv_per_token = facts_is_encoder(f->architecture) ? 0 : 2 * f->layers * f->kv_heads * f->head_dim * 2;
+    if (s->gguf && facts_gguf_kv(f, s->gguf, e))
+        return -1;
+    if (!s->gguf && !facts_is_encoder(f->architecture))
+        f->kv_per_token = 2 * f->layers * f->kv_heads * f->head_dim * 2;
+    facts_window(f, s);
     return 0;
 }

@@ -17,6 +17,8 @@ struct facts {
     uint64_t types[DTYPE_MOST]; /* tensors of each type */
     uint64_t context, layers, width, heads, kv_heads, head_dim, ffn, experts, vocab;
     uint64_t kv_per_token; /* bytes of keys and values in F16; 0 for an encoder */
+    uint64_t kv_sliding;   /* of these, in layers that see a window only */
+    uint32_t window;
 };
 
 /* -1 where a key has the wrong type or a senseless value. */

@@ -11,6 +11,7 @@
 #include "format/jsonread.h"
 #include "format/store.h"
 #include "model/model.h"
+#include "run/runner.h"
 #include "tool/facts.h"
 
 #include <inttypes.h>
@@ -48,8 +49,11 @@ static double info_bits(const struct facts *f)
 /* Weights with so many tokens; 0 where that is not said, or is more than there are numbers for. */
 static uint64_t info_memory_at(const struct facts *f, uint64_t tokens)
 {
-    size_t bytes;
-    bool fits = size_mul(tokens, f->kv_per_token, &bytes) && size_add(bytes, f->weights, &bytes);
+    size_t bytes, window;
+    uint32_t ctx = tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
+    bool fits = size_mul(tokens, f->kv_per_token - f->kv_sliding, &bytes) &&
+                size_mul(runner_kv_tokens(f->window, ctx, 1), f->kv_sliding, &window) &&
+                size_add(bytes, window, &bytes) && size_add(bytes, f->weights, &bytes);
     return tokens && fits ? bytes : 0;
 }
 
@@ -59,6 +63,7 @@ static void info_json_memory(struct json *j, const struct facts *f)
     json_begin(j, '{');
     info_json_uint(j, "weights", f->weights);
     info_json_uint(j, "kv_per_token", f->kv_per_token);
+    info_json_uint(j, "kv_sliding", f->kv_sliding);
     info_json_count(j, "at_4096", info_memory_at(f, 4096));
     info_json_count(j, "at_full", info_memory_at(f, f->context));
     json_end(j, '}');
@@ -267,6 +272,9 @@ static void info_memory(struct buf *out, const struct facts *f)
         info_line(out, rows[i].what);
         tool_scaled(out, (double)bytes, "B");
         buf_printf(out, " with %" PRIu64 " tokens of F16 keys and values", rows[i].tokens);
+        if (f->kv_sliding)
+            buf_printf(out, ", of which %.0f %% see %" PRIu32 " only",
+                       100.0 * (double)f->kv_sliding / (double)f->kv_per_token, f->window);
     }
 }
 

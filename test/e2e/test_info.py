@@ -169,7 +169,7 @@ def test_default_model(quern, smollm2):
     assert info["parameters"] == 134515008 and info["bytes"] == 98362432 and info["template"] is True
     kv = 2 * 30 * 3 * 64 * 2
     weights = info["memory"]["weights"]
-    assert info["memory"] == {"weights": weights, "kv_per_token": kv, "at_4096": weights + 4096 * kv,
+    assert info["memory"] == {"weights": weights, "kv_per_token": kv, "kv_sliding": 0, "at_4096": weights + 4096 * kv,
                               "at_full": weights + 8192 * kv}
     assert info["bits_per_weight"] == pytest.approx(8 * weights / info["parameters"])
     assert quern("info", "smollm2", "--json").json() == info

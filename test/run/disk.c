@@ -59,7 +59,7 @@ static size_t files(size_t *bytes)
 
 struct setting {
     const char *model, *lora, *tier;
-    uint32_t kv_type;
+    uint32_t kv_type, pages, chunk;
     uint64_t salt, most;
 };
 
@@ -78,8 +78,11 @@ static void one_open(struct one *o, const struct setting *w)
     struct disk *disk;
     char path[128];
     struct loaded_options lo = {.no_text = true, .lora = &w->lora, .loras = w->lora != NULL};
-    lo.runner =
-        (struct runner_options){.ctx = CTX, .seqs = 1, .kv_type = w->kv_type ? w->kv_type : DTYPE_F16};
+    lo.runner = (struct runner_options){.ctx = CTX,
+                                        .seqs = 1,
+                                        .pages = w->pages,
+                                        .chunk = w->chunk,
+                                        .kv_type = w->kv_type ? w->kv_type : DTYPE_F16};
     lo.runner.device_options = (struct device_options){.tier = w->tier ? w->tier : "scalar", .threads = 1};
     snprintf(path, sizeof path, "test/data/arch/%s", w->model ? w->model : "gemma2");
     struct engine_options eo = {.cache_dir = folder, .cache_bytes = w->most};
@@ -114,7 +117,11 @@ static uint32_t ask(struct one *o, uint32_t seed, float *logits)
     int32_t ids[PROMPT];
     prompt_of(ids, seed);
     seq_truncate(o->s, 0);
+    struct page_need need = {0};
     uint32_t known = prefix_match(o->t, o->salt, o->s, ids, PROMPT - 1);
+    for (uint32_t g = 0; g < o->l->model->plan.groups; g++)
+        need.of[g] = seq_need(o->s, PROMPT - known);
+    assert_true(prefix_make_room(o->t, &need));
     if (seq_feed(o->s, ids + known, PROMPT - known, &e))
         fail_msg("%s", e.text);
     const float *got = runner_results(o->l->runner, &e);
@@ -153,6 +160,35 @@ static void restart(void **state)
     assert_same_logits();
     assert_int_equal(ask_fresh(&usual, 2, NULL), 0);
     assert_int_equal(files(NULL), 2 * (PROMPT / PAGE));
+}
+
+/* Where all layers see a window only, a text can be longer than all pages, and so can what is read from disk. */
+static void windows(void **state)
+{
+    (void)state;
+    const struct setting few = {.model = "mistral", .pages = 4, .chunk = PAGE};
+    struct one o;
+    struct err e = {0};
+    int32_t ids[PROMPT];
+    each_file(remove_one, NULL);
+    assert_int_equal(ask_fresh(&(struct setting){.model = "mistral"}, 1, first), 0);
+    assert_int_equal(ask_fresh(&few, 1, later), PROMPT / PAGE * PAGE);
+    assert_same_logits();
+    /* written while the pages of the beginning go */
+    each_file(remove_one, NULL);
+    one_open(&o, &few);
+    prompt_of(ids, 1);
+    for (uint32_t at = 0; at < PROMPT; at = o.s->len) {
+        assert_true(prefix_make_room(o.t, &(struct page_need){.of[0] = 1}));
+        if (seq_feed(o.s, ids + at, PROMPT - at < PAGE ? PROMPT - at : PAGE, &e))
+            fail_msg("%s", e.text);
+        prefix_insert(o.t, o.salt, o.s, o.s->len);
+        prefix_save(o.t, true);
+    }
+    one_close(&o);
+    assert_int_equal(files(NULL), PROMPT / PAGE);
+    assert_int_equal(ask_fresh(&few, 1, later), PROMPT / PAGE * PAGE);
+    assert_same_logits();
 }
 
 /* What else a page depends on. */
@@ -378,9 +414,9 @@ static void in_the_engine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(restart),   cmocka_unit_test(other_settings), cmocka_unit_test(damaged),
-        cmocka_unit_test(strangers), cmocka_unit_test(bounded),        cmocka_unit_test(two_at_once),
-        cmocka_unit_test(budget),    cmocka_unit_test(in_the_engine),
+        cmocka_unit_test(restart),     cmocka_unit_test(windows),   cmocka_unit_test(other_settings),
+        cmocka_unit_test(damaged),     cmocka_unit_test(strangers), cmocka_unit_test(bounded),
+        cmocka_unit_test(two_at_once), cmocka_unit_test(budget),    cmocka_unit_test(in_the_engine),
     };
     if (!mkdtemp(folder))
         return 1;

@@ -193,7 +193,7 @@ static struct engine_stats run_batch(const struct setting *setting, const struct
 
 static void batched_is_alone(void **state)
 {
-    static const char *const folders[] = {"llama", "gemma2", "deepseek-v2", "gpt-oss"};
+    static const char *const folders[] = {"llama", "gemma2", "mistral", "deepseek-v2", "gpt-oss"};
     (void)state;
     for (size_t f = 0; f < sizeof folders / sizeof *folders && (f < 2 || SLOW == 1); f++) {
         for (int sampled = 0; sampled < 2; sampled++) {
@@ -544,24 +544,23 @@ static void *client_run(void *arg)
     return NULL;
 }
 
-static void random_clients(void **state)
+static void random_clients_of(const char *folder)
 {
     enum { CLIENTS = 3 };
-    (void)state;
     const char *cycles = getenv("QUERN_CYCLES");
     struct err e = {0};
     struct engine *g;
     struct engine_stats s;
     struct client clients[CLIENTS] = {0};
-    answers_alone("llama", true);
-    struct setting setting = {.folder = "llama", .seqs = 4, .pages = 16, .chunk = 64, .outs = 32};
+    answers_alone(folder, true);
+    struct setting setting = {.folder = folder, .seqs = 4, .pages = 16, .chunk = 64, .outs = 32};
     struct loaded *l = open_model(&setting);
     assert_int_equal(
         engine_open(&g, l, &(struct engine_options){.queue = 6, .draft = 4, .draft_always = true}, &e), 0);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         clients[i].engine = g;
         clients[i].seed = 77 + i;
-        clients[i].cycles = cycles ? (uint32_t)strtoul(cycles, NULL, 10) : 300 / SLOW;
+        clients[i].cycles = cycles ? (uint32_t)strtoul(cycles, NULL, 10) : 200 / SLOW;
         assert_int_equal(pthread_create(&clients[i].thread, NULL, client_run, &clients[i]), 0);
     }
     for (uint32_t i = 0; i < CLIENTS; i++) {
@@ -577,6 +576,13 @@ static void random_clients(void **state)
     engine_close(g);
     assert_all_back(l);
     loaded_close(l);
+}
+
+static void random_clients(void **state)
+{
+    (void)state;
+    random_clients_of("llama");
+    random_clients_of("gemma2"); /* windows */
 }
 
 /* ---- memory, figures ---- */

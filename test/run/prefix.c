@@ -14,20 +14,42 @@ struct fixture {
     struct seq *a, *b;
 };
 
-static void open_fixture(struct fixture *f, uint32_t pages, uint32_t nodes)
+static void open_family(struct fixture *f, const char *folder, uint32_t pages, uint32_t nodes)
 {
     struct err e = {0};
-    f->l = open_tiny("gemma2", &(struct runner_options){.ctx = CTX, .seqs = 2, .pages = pages});
+    f->l = open_tiny(folder, &(struct runner_options){.ctx = CTX, .seqs = 2, .pages = pages});
     f->a = seq_open(f->l->runner, &e);
     f->b = seq_open(f->l->runner, &e);
     assert_int_equal(prefix_open(&f->t, f->l->runner, nodes, NULL, &e), 0);
 }
 
+static void open_fixture(struct fixture *f, uint32_t pages, uint32_t nodes)
+{
+    open_family(f, "llama", pages, nodes);
+}
+
+static uint32_t used_of(const struct fixture *f, uint32_t g)
+{
+    const struct pages *p = &f->l->runner->pages[g];
+    return p->count - 1 - p->unused;
+}
+
 static uint32_t used(const struct fixture *f)
 {
-    for (uint32_t g = 1; g < f->l->model->plan.groups; g++)
-        assert_int_equal(f->l->runner->pages[g].unused, f->l->runner->pages[0].unused);
-    return f->l->runner->pages[0].count - 1 - f->l->runner->pages[0].unused;
+    return used_of(f, 0);
+}
+
+/* Asks for so many pages more than are free in every group; how many nodes went. */
+static uint64_t evict(struct fixture *f, uint32_t pages)
+{
+    struct prefix_stats before, after;
+    struct page_need need = {0};
+    for (uint32_t g = 0; g < f->l->model->plan.groups; g++)
+        need.of[g] = f->l->runner->pages[g].unused + pages;
+    prefix_stats(f->t, &before);
+    prefix_make_room(f->t, &need);
+    prefix_stats(f->t, &after);
+    return after.evicted - before.evicted;
 }
 
 static void close_fixture(struct fixture *f)
@@ -35,7 +57,8 @@ static void close_fixture(struct fixture *f)
     seq_close(f->a);
     seq_close(f->b);
     prefix_close(f->t);
-    assert_int_equal(used(f), 0);
+    for (uint32_t g = 0; g < f->l->model->plan.groups; g++)
+        assert_int_equal(used_of(f, g), 0);
     loaded_close(f->l);
 }
 
@@ -135,14 +158,14 @@ static void evicts_least_recent(void **state)
     }
     assert_int_equal(used(&f), 12);
     assert_int_equal(prefix_match(f.t, 0, f.b, ids[0], 4 * PAGE), 4 * PAGE); /* used now */
-    assert_int_equal(prefix_evict(f.t, 5), 5);
+    assert_int_equal(evict(&f, 5), 5);
     assert_int_equal(used(&f), 7);
     assert_int_equal(prefix_match(f.t, 0, f.a, ids[1], 4 * PAGE), 0);
     assert_int_equal(prefix_match(f.t, 0, f.a, ids[2], 4 * PAGE), 3 * PAGE); /* its end went, not its start */
-    assert_int_equal(prefix_evict(f.t, 100), 0);                             /* all that is left is in use */
+    assert_int_equal(evict(&f, 100), 0);                                     /* all that is left is in use */
     seq_truncate(f.a, 0);
     seq_truncate(f.b, 0);
-    assert_int_equal(prefix_evict(f.t, 100), 7);
+    assert_int_equal(evict(&f, 100), 7);
     assert_int_equal(used(&f), 0);
     prefix_stats(f.t, &stats);
     assert_int_equal(stats.nodes, 0);
@@ -174,13 +197,97 @@ static void few_nodes_forget(void **state)
     close_fixture(&f);
 }
 
+/* ---- windows ---- */
+
+/* The groups of a family with a window, and without. */
+static uint32_t group_of(const struct fixture *f, bool window)
+{
+    uint32_t g = 0;
+    while (!f->l->model->plan.group[g].window == window)
+        g++;
+    return g;
+}
+
+/* A sequence holds of a window's group only what the window reaches; the tree keeps the rest while there is room, gives it
+ * up page by page, and what it lacks it gets again from whoever computes it. */
+static void windows_give_up_pages(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct prefix_stats stats;
+    int32_t ids[CTX];
+    open_family(&f, "gemma2", 16, 64);
+    uint32_t full = group_of(&f, false), window = group_of(&f, true);
+    fill(ids, 0, CTX, 1);
+    feed(f.a, ids, 4 * PAGE); /* in one step: all of its rows see something */
+    assert_int_equal(used_of(&f, window), 4);
+    prefix_insert(f.t, 0, f.a, 4 * PAGE);
+    feed(f.a, ids + 4 * PAGE, PAGE);
+    feed(f.a, ids + 5 * PAGE, 1);
+    assert_int_equal(f.a->gone[full], 0);
+    assert_int_equal(f.a->gone[window], 3); /* position 128 - 8 is in the fourth page */
+    assert_int_equal(used_of(&f, full), 6);
+    assert_int_equal(used_of(&f, window), 6); /* three of them are the tree's alone */
+    seq_truncate(f.a, 4 * PAGE);              /* it has not gone on for longer than that */
+    assert_int_equal(f.a->len, 4 * PAGE);
+    /* three pages of the window's group are given up, and no node: from the end one can still go on */
+    assert_int_equal(evict(&f, 0), 0);
+    struct page_need need = {.of[0] = 0};
+    need.of[window] = f.l->runner->pages[window].unused + 3;
+    assert_true(prefix_make_room(f.t, &need));
+    prefix_stats(f.t, &stats);
+    assert_int_equal(stats.stripped, 3);
+    assert_int_equal(stats.nodes, 4);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, 3 * PAGE), 0);
+    assert_int_equal(used_of(&f, full), 4);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, 4 * PAGE), 4 * PAGE);
+    assert_int_equal(f.b->table[window][0] | f.b->table[window][1] | f.b->table[window][2], 0);
+    seq_truncate(f.b, 4 * PAGE - 1); /* before its floor */
+    assert_int_equal(f.b->len, 0);
+    /* one that computes it again gives the tree what that lacks */
+    feed(f.b, ids, 3 * PAGE);
+    prefix_insert(f.t, 0, f.b, 3 * PAGE);
+    seq_truncate(f.b, 0);
+    assert_int_equal(used_of(&f, full), 4);
+    assert_int_equal(used_of(&f, window), 4);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, 3 * PAGE), 3 * PAGE);
+    close_fixture(&f);
+}
+
+/* Where every group has a window, a text can be longer than all pages; a leaf that lacks a page goes, and with it what
+ * was kept for it alone. */
+static void windows_only(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct prefix_stats stats;
+    int32_t ids[CTX];
+    open_family(&f, "mistral", 4, 64);
+    fill(ids, 0, CTX, 1);
+    for (uint32_t at = 0; at < CTX; at += PAGE) {
+        feed(f.a, ids + at, PAGE);
+        prefix_insert(f.t, 0, f.a, at + PAGE);
+        assert_true(prefix_make_room(f.t, &(struct page_need){.of[0] = 1}));
+    }
+    assert_int_equal(f.a->len, CTX);
+    prefix_stats(f.t, &stats);
+    assert_int_equal(stats.nodes, CTX / PAGE);
+    seq_truncate(f.a, 0);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, CTX / 2), 0);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, CTX), CTX);
+    seq_truncate(f.b, 0);
+    assert_int_equal(evict(&f, 4), CTX / PAGE);
+    prefix_stats(f.t, &stats);
+    assert_int_equal(stats.nodes, 0);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(longest_beginning),
-        cmocka_unit_test(catches_up_and_merges),
-        cmocka_unit_test(evicts_least_recent),
-        cmocka_unit_test(few_nodes_forget),
+        cmocka_unit_test(longest_beginning),     cmocka_unit_test(catches_up_and_merges),
+        cmocka_unit_test(evicts_least_recent),   cmocka_unit_test(few_nodes_forget),
+        cmocka_unit_test(windows_give_up_pages), cmocka_unit_test(windows_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
