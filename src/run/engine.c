@@ -22,6 +22,8 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
         if (r->lora.count > ADAPTERS_MIXED || !r->lora.id[i] || r->lora.id[i] > g->loaded->adapters)
             return err_set(e, ERR_USAGE, "the request asks for adapter %u; there are %u", r->lora.id[i],
                            g->loaded->adapters);
+    if (r->echo && !r->logprobs)
+        return err_set(e, ERR_USAGE, "echo is for log-probabilities: the request does not ask for any");
     if (r->top_logprobs > ENGINE_TOP_MOST)
         return err_set(e, ERR_USAGE, "top_logprobs is %u; the most is %d", r->top_logprobs, ENGINE_TOP_MOST);
     for (uint32_t i = 0; i < r->n; i++)
@@ -62,7 +64,7 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
         return -1;
     struct engine_request own = *r;
     uint32_t most = g->room - r->n + 1; /* the last token needs no place */
-    own.most = r->most && r->most < most ? r->most : most;
+    own.most = r->silent ? 0 : r->most && r->most < most ? r->most : most;
     own.salt = loaded_salt(g->loaded, &r->lora, r->salt);
     struct job *j = job_open(g->loaded, &own, e);
     if (!j)
@@ -165,7 +167,7 @@ static bool engine_fits(struct engine *g, const struct job *j)
 
 uint32_t engine_match(struct engine *g, struct job *j)
 {
-    uint32_t known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, (uint32_t)j->ids.len - 1);
+    uint32_t known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, job_first_result(j));
     j->fetches = prefix_has_more(g->prefix);
     return known;
 }
@@ -185,7 +187,7 @@ static bool engine_admit(struct engine *g)
     j->seq = seq_open(g->loaded->runner, &e);
     if (j->seq)
         j->seq->lora = j->request.lora;
-    if (j->seq) /* the last token is always computed: its result is wanted */
+    if (j->seq)
         known = engine_match(g, j);
     if (j->seq && !engine_fits(g, j) && g->count) {
         seq_close(j->seq);

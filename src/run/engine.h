@@ -57,8 +57,10 @@ struct engine_request {
     const char *const *stop_strings; /* (stops), copied */
     size_t stops;
     bool ignore_eog, show_special;
-    bool logprobs;           /* ln p of each token */
-    uint32_t top_logprobs;   /* and of so many best ones; at most ENGINE_TOP_MOST */
+    bool logprobs;         /* ln p of each token */
+    uint32_t top_logprobs; /* and of so many best ones; at most ENGINE_TOP_MOST */
+    bool echo;   /* with logprobs: the prompt's tokens come first, with theirs. Its prefix is not shared */
+    bool silent; /* the prompt is read, and nothing is said */
     struct rule *rule;       /* what the answer has to be; NULL = anything; shared, not taken over */
     uint64_t salt;           /* requests share prefixes only with those of the same salt */
     struct adapter_mix lora; /* of loaded_adapt; requests share prefixes only with those of the same */
@@ -73,11 +75,12 @@ struct engine_request {
 struct stream_news {
     const char *text;
     size_t text_length;
-    const int32_t *ids;           /* (count) */
-    const float *logprobs;        /* (count), where asked for */
-    const struct token_prob *top; /* (count, top_logprobs), where asked for */
-    size_t count;
-    bool done; /* nothing more will come */
+    const int32_t *ids;    /* (count) */
+    const float *logprobs; /* (count), where asked for; NAN of the prompt's first token */
+    const struct token_prob
+        *top;             /* (count, top_logprobs), where asked for; no ids for the prompt's first token */
+    size_t count, echoed; /* echoed: so many of them are the prompt's */
+    bool done;            /* nothing more will come */
     enum finish_kind finish;
     bool context_full;
     uint32_t stopped; /* the stop string that ended it, from 1; 0 = none did */

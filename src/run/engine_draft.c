@@ -22,7 +22,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 static uint32_t draft_most(const struct engine *g, const struct job *j)
 {
     uint32_t most = least(g->o.draft, g->room - (uint32_t)j->ids.len);
-    return least(most, j->request.most - j->made - 1);
+    return j->request.silent ? 0 : least(most, j->request.most - j->made - 1);
 }
 
 /* What the rule or the text says comes next. */

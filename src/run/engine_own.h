@@ -32,7 +32,7 @@ struct engine {
     double draft_seconds, draft_row; /* of the draft model: a guess, a row that it reads */
 };
 
-/* Gives the job what is known of its tokens, but the last; how many it holds then. */
+/* Gives the job what is known of its tokens before the first whose result is wanted; how many it holds then. */
 uint32_t engine_match(struct engine *g, struct job *j);
 /* One step over everything that runs. */
 void engine_step(struct engine *g);

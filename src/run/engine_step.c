@@ -38,16 +38,18 @@ static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uin
         .seq = j->seq, .ids = j->ids.data + j->ids.len - 1, .n = 1 + j->draft, .outs = 1 + j->draft};
 }
 
-/* At most so many rows of what is missing; chunks end where pages end, so that others can go on from there. */
-static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
+/* At most so many rows of what is missing, with so many results; chunks end where pages end, so that others can go on
+ * from there. */
+static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows, uint32_t outs)
 {
-    uint32_t from = j->seq->len, n = least(job_pending(j), rows), over = (from + n) % RUNNER_PAGE;
+    uint32_t from = j->seq->len, first = job_first_result(j), silent = first > from ? first - from : 0;
+    uint32_t n = least(least(job_pending(j), rows), silent + outs), over = (from + n) % RUNNER_PAGE;
     if (n < job_pending(j) && n >= RUNNER_PAGE)
         n -= over;
     j->draft = 0;
     g->owner[at] = j;
-    g->parts[at] =
-        (struct seq_rows){.seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n == job_pending(j)};
+    g->parts[at] = (struct seq_rows){
+        .seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n > silent ? n - silent : 0};
 }
 
 /* Whether an older request reads the very page that this one needs next: then it waits, and shares it. */
@@ -55,7 +57,7 @@ static bool engine_read_by_other(const struct engine *g, uint32_t at)
 {
     const struct job *j = g->running[at];
     uint32_t want = j->seq->len + RUNNER_PAGE;
-    if (j->seq->len % RUNNER_PAGE || want >= j->ids.len)
+    if (j->seq->len % RUNNER_PAGE || want > job_first_result(j))
         return false;
     for (uint32_t i = 0; i < at; i++) {
         const struct job *o = g->running[i];
@@ -85,8 +87,8 @@ static bool engine_can_read(const struct engine *g, uint32_t at)
 }
 
 /* Prompts share the room: the youngest gets no more than its share, and what the young do not need
- * is the older ones'. */
-static uint32_t engine_compose_reads(struct engine *g, uint32_t parts, uint32_t room)
+ * is the older ones'. Everybody can have a result. */
+static uint32_t engine_compose_reads(struct engine *g, uint32_t parts, uint32_t room, uint32_t outs)
 {
     uint32_t readers = 0;
     for (uint32_t i = 0; i < g->count; i++)
@@ -95,9 +97,10 @@ static uint32_t engine_compose_reads(struct engine *g, uint32_t parts, uint32_t 
         struct job *j = g->running[i];
         if (!engine_can_read(g, i))
             continue;
-        engine_part_read(g, j, parts, readers > 1 ? (room + readers - 1) / readers : room);
-        room -= g->parts[parts++].n;
         readers--;
+        engine_part_read(g, j, parts, (room + readers) / (readers + 1), outs - readers);
+        outs -= g->parts[parts].outs;
+        room -= g->parts[parts++].n;
     }
     return parts;
 }
@@ -126,7 +129,7 @@ static uint32_t engine_compose(struct engine *g)
         engine_part_decode(g, j, parts, least(r->chunk, r->most_outs) - rows - after);
         rows += g->parts[parts++].n;
     }
-    return engine_compose_reads(g, parts, engine_prompt_room(g, rows));
+    return engine_compose_reads(g, parts, engine_prompt_room(g, rows), r->most_outs - rows);
 }
 
 /* Whether the pages for this step are there, after what is idle has gone. */
@@ -175,6 +178,8 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     uint32_t len = (uint32_t)j->ids.len;
     const uint32_t *mask;
     *id = -1;
+    if (j->request.silent)
+        return TOOK_LENGTH;
     int whole = rule_walk_next(&j->walk, &mask, e);
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;
@@ -198,6 +203,18 @@ static void engine_keep(struct engine *g, struct job *j)
     if (whole > j->kept)
         prefix_insert(g->prefix, j->request.salt, j->seq, whole);
     j->kept = whole;
+}
+
+/* Some results say how likely tokens of the prompt were; whether others are left. */
+static bool engine_score(struct engine *g, uint32_t part, struct result *r)
+{
+    struct job *j = g->owner[part];
+    uint32_t rows = g->parts[part].outs, vocab = g->loaded->model->plan.out_width, had = j->scored;
+    if (had == j->prompt)
+        return rows > 0;
+    job_score(j, vocab, r->logits, rows);
+    r->logits += (size_t)(j->scored - had) * vocab;
+    return j->scored - had < rows;
 }
 
 /* The results of one part: a token, and as many of the guesses as turn out to be what the model takes. */
@@ -331,7 +348,7 @@ void engine_step(struct engine *g)
             if (all.logits)
                 r.logits = all.logits + (size_t)at * g->loaded->model->plan.out_width;
             at += g->parts[i].outs;
-            if (g->parts[i].outs)
+            if (engine_score(g, i, &r))
                 engine_take(g, i, r);
             else
                 engine_keep(g, g->owner[i]);

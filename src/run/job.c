@@ -30,6 +30,11 @@ static size_t stream_text_room(const struct engine_request *r)
     return 8 * (size_t)r->most + 64;
 }
 
+static size_t stream_token_room(const struct engine_request *r)
+{
+    return (size_t)r->most + (r->echo ? r->n : 0);
+}
+
 static struct stream *stream_open(const struct engine_request *r)
 {
     struct stream *s = mem_zalloc(1, sizeof *s);
@@ -46,13 +51,13 @@ static struct stream *stream_open(const struct engine_request *r)
     s->arg = r->arg;
     s->tops = r->top_logprobs;
     s->state.prompt = r->n;
-    s->ids.data = mem_alloc(r->most, sizeof *s->ids.data);
-    s->ids.cap = r->most;
+    s->ids.cap = stream_token_room(r);
+    s->ids.data = mem_alloc(s->ids.cap, sizeof *s->ids.data);
     bool whole = s->ids.data && buf_reserve(&s->text, stream_text_room(r));
     if (r->logprobs)
-        whole &= (s->logprobs = mem_alloc(r->most, sizeof *s->logprobs)) != NULL;
+        whole &= (s->logprobs = mem_alloc(s->ids.cap, sizeof *s->logprobs)) != NULL;
     if (s->tops)
-        whole &= (s->top = mem_alloc(r->most, s->tops * sizeof *s->top)) != NULL;
+        whole &= (s->top = mem_alloc(s->ids.cap, s->tops * sizeof *s->top)) != NULL;
     if (whole)
         return s;
     stream_free(s);
@@ -115,6 +120,7 @@ bool stream_look(struct stream *s, double seconds, struct stream_news *out)
         out->count = s->ids.len - s->seen_ids;
         out->logprobs = s->logprobs ? s->logprobs + s->seen_ids : NULL;
         out->top = s->top ? s->top + s->seen_ids * s->tops : NULL;
+        out->echoed = s->seen_ids < s->echoed ? s->echoed - s->seen_ids : 0;
         s->seen_ids = s->ids.len;
     }
     pthread_mutex_unlock(&s->mutex);
@@ -147,6 +153,24 @@ static int job_copy(struct job *j, const struct engine_request *r)
     return !r->stops || buf_reserve(&j->stop.held, longest + 512) ? 0 : -1;
 }
 
+/* A token, and the logits that it was taken from; NULL: nothing stood before it. */
+static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *logits)
+{
+    struct stream *s = j->stream;
+    pthread_mutex_lock(&s->mutex);
+    size_t at = s->ids.len++;
+    s->ids.data[at] = id;
+    if (s->logprobs)
+        s->logprobs[at] = logits ? (float)sampler_logprob(logits, vocab, id) : NAN;
+    struct token_prob *top = s->top ? s->top + at * s->tops : NULL;
+    if (top && logits)
+        sampler_top(logits, vocab, s->tops, top);
+    for (uint32_t i = 0; top && !logits && i < s->tops; i++)
+        top[i] = (struct token_prob){.id = -1};
+    s->echoed += !j->made; /* the answer begins when the prompt has been told */
+    pthread_mutex_unlock(&s->mutex);
+}
+
 struct job *job_open(const struct loaded *l, const struct engine_request *r, struct err *e)
 {
     uint32_t vocab = l->model->plan.out_width;
@@ -159,6 +183,11 @@ struct job *job_open(const struct loaded *l, const struct engine_request *r, str
         if (j)
             job_close(j);
         return NULL;
+    }
+    j->prompt = j->scored = r->n;
+    if (r->echo) {
+        j->scored = 1;
+        job_note(j, vocab, j->ids.data[0], NULL);
     }
     j->submitted = clock_now();
     j->decoder = (struct tok_decoder){.t = l->tokenizer, .skip_special = !r->show_special, .started = true};
@@ -216,17 +245,15 @@ static int job_text(struct job *j, int32_t id, struct err *e)
     return 0;
 }
 
-static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *logits)
+uint32_t job_first_result(const struct job *j)
 {
-    struct stream *s = j->stream;
-    pthread_mutex_lock(&s->mutex);
-    size_t at = s->ids.len++;
-    s->ids.data[at] = id;
-    if (s->logprobs)
-        s->logprobs[at] = (float)sampler_logprob(logits, vocab, id);
-    if (s->top)
-        sampler_top(logits, vocab, s->tops, s->top + at * s->tops);
-    pthread_mutex_unlock(&s->mutex);
+    return (j->scored < j->prompt ? j->scored : (uint32_t)j->ids.len) - 1;
+}
+
+void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows)
+{
+    for (uint32_t i = 0; i < rows && j->scored < j->prompt; i++, logits += vocab)
+        job_note(j, vocab, j->ids.data[j->scored++], logits);
 }
 
 int job_token(struct job *j, const struct loaded *l, int32_t id, const float *logits, struct err *e)

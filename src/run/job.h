@@ -16,6 +16,7 @@ struct stream {
     pthread_cond_t news;
     struct buf text;
     struct ids ids;         /* it, logprobs and top never move: the client looks into them */
+    uint32_t echoed;        /* the first of ids that are the prompt's */
     float *logprobs;        /* (ids.cap) or NULL */
     struct token_prob *top; /* (ids.cap, tops) or NULL */
     uint32_t tops;
@@ -44,8 +45,10 @@ struct job {
     struct stop stop;
     struct buf piece;
     uint32_t made, cached;
-    uint32_t kept; /* tokens that the prefix tree has been given */
-    bool fetches;  /* the disk has more of its tokens: it computes nothing meanwhile */
+    uint32_t prompt; /* tokens of ids that are the request's own */
+    uint32_t scored; /* of these, tokens whose probability the stream has; all, where nobody asks */
+    uint32_t kept;   /* tokens that the prefix tree has been given */
+    bool fetches;    /* the disk has more of its tokens: it computes nothing meanwhile */
     double submitted, started, first;
     struct seq *guess;   /* the draft model's, while it runs; NULL = none */
     uint32_t guessed;    /* guesses that stand after ids */
@@ -70,4 +73,8 @@ struct job_end {
 void job_finish(struct job *j, const struct job_end *end);
 /* One more token, taken from these logits. 1: it ends the request; 0: go on; -1: an error. */
 int job_token(struct job *j, const struct loaded *l, int32_t id, const float *logits, struct err *e);
+/* The results of these rows say how likely the prompt's next tokens were. */
+void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows);
+/* The first of its tokens whose result is wanted: the last, or the one before the first that has not been scored. */
+uint32_t job_first_result(const struct job *j);
 void job_publish(struct job *j); /* tells the client that there is news */

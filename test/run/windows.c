@@ -2,54 +2,26 @@
  * different. The judge is one pass over the whole text with every page in its place. */
 #include "test.h"
 
-#include "device/cpu/cpu.h"
-#include "model/forward.h"
-#include "run/open.h"
 #include "run/engine.h"
+#include "run/judge.h"
 
 #include <string.h>
 
-enum { CTX = 1024, WIDTH = 64, PROMPT = 100, ANSWER = 300 };
+enum { PROMPT = 100, ANSWER = 300 };
 
 static const char *const families[] = {"gemma2", "gemma3", "mistral", "cohere2", "gpt-oss", "phi3-long"};
 enum { FAMILIES = sizeof families / sizeof *families };
 
-static const struct device_options plain = {.exact = true, .tier = "scalar", .threads = 1};
-
 static struct loaded *open_family(const char *folder, uint32_t seqs, uint32_t pages)
 {
-    struct loaded *l = open_tiny(
-        folder,
-        &(struct runner_options){
-            .ctx = CTX, .seqs = seqs, .chunk = 64, .outs = 32, .pages = pages, .device_options = plain});
-    l->model->h.context = CTX; /* the judge would not read more than these were made for */
-    return l;
+    return open_judged(folder,
+                       &(struct runner_options){.seqs = seqs, .chunk = 64, .outs = 32, .pages = pages});
 }
 
 static void fill(int32_t *ids, uint32_t n, uint32_t seed)
 {
     for (uint32_t i = 0; i < n; i++)
         ids[i] = 3 + (int32_t)((i * i * 7 + seed * 13 + i) % 60);
-}
-
-/* ---- the judge ---- */
-
-static float judged[CTX][WIDTH];
-
-static void judge_row(void *arg, uint32_t pos, const float *row)
-{
-    (void)arg;
-    memcpy(judged[pos], row, sizeof judged[pos]);
-}
-
-static void judge(const struct loaded *l, const int32_t *ids, uint32_t n)
-{
-    struct err e = {0};
-    struct forward f = {.model = l->model, .kv_type = DTYPE_F32, .row = judge_row};
-    assert_int_equal(l->model->plan.out_width, WIDTH);
-    if (cpu_open(&f.device, &plain, &e) || forward_run(&f, ids, n, &e))
-        fail_msg("%s", e.text);
-    f.device->ops->close(f.device);
 }
 
 static int32_t best(const float *row)
