@@ -75,8 +75,10 @@ struct quern_request {
     const char *grammar;     /* or it is text that this grammar (GBNF) accepts */
     const char *lora;        /* adapters by name: "NAME[:SCALE]", several with commas between; NULL = none */
     int logprobs;            /* 1 = the natural logarithm of each token's probability, in the news */
-    double seconds;          /* it has to be done within so many; 0 = no deadline */
-    uint64_t salt;           /* requests share what they have in common only with those of the same salt */
+    int echo;                /* 1 = with logprobs: the prompt's tokens come first in the news, with theirs */
+    int silent;     /* 1 = the prompt is read, for its probabilities or for the cache; nothing is said */
+    double seconds; /* it has to be done within so many; 0 = no deadline */
+    uint64_t salt;  /* requests share what they have in common only with those of the same salt */
     /* quern_generate calls it with text as it comes: whole characters. Not 0 ends the answer. */
     int (*text)(void *arg, const char *text, size_t n);
     void *arg;
@@ -112,8 +114,8 @@ struct quern_news {
     const char *text; /* whole characters */
     size_t text_length;
     const int32_t *ids;
-    const float *logprobs; /* NULL where not asked for */
-    size_t count;          /* of ids */
+    const float *logprobs; /* NULL where not asked for; NAN of the prompt's first token */
+    size_t count, echoed;  /* of ids; of these, the first that are the prompt's */
     int done;              /* nothing more will come; then the rest below is set */
     const char *finish_reason;
     uint32_t prompt_tokens, cached_tokens;

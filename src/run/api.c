@@ -202,6 +202,8 @@ static struct stream *api_submit(struct quern_model *m, const struct quern_reque
     struct engine_request r = {.most = request->max_tokens,
                                .stop_strings = request->stop,
                                .logprobs = request->logprobs != 0,
+                               .echo = request->echo != 0,
+                               .silent = request->silent != 0,
                                .seconds = request->seconds,
                                .salt = request->salt};
     if (!m->engine) {
@@ -245,6 +247,7 @@ int quern_next(struct quern_stream *s, double seconds, struct quern_news *news, 
         .ids = n.ids,
         .logprobs = n.logprobs,
         .count = n.count,
+        .echoed = n.echoed,
         .done = n.done,
         .finish_reason = n.done ? finish_name(n.finish) : NULL,
         .prompt_tokens = n.prompt,
@@ -280,7 +283,7 @@ int quern_generate(struct quern_model *m, const struct quern_request *request, s
     while (!failed && !news.done) {
         failed = quern_next((struct quern_stream *)s, -1, &news, error) < 0;
         buf_add(&text, news.text, news.text_length);
-        for (size_t i = 0; i < news.count && !e.code; i++)
+        for (size_t i = news.echoed; i < news.count && !e.code; i++)
             ids_add(&ids, news.ids[i], &e);
         if (news.text_length && request->text && request->text(request->arg, news.text, news.text_length))
             stream_cancel(s);

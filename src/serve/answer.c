@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "serve/own.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -147,7 +148,9 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
             metrics_seconds(&a->server->metrics.between, (now - c->last) / (double)news->count);
         c->last = now;
     }
-    c->made += (uint32_t)news->count;
+    c->made += (uint32_t)(news->count - news->echoed);
+    for (size_t i = news->echoed; news->logprobs && i < news->count; i++)
+        c->score += (double)news->logprobs[i];
     answer_hear(a, c, news, out);
     if (a->logprobs && !a->stream) {
         buf_add(&c->ids, news->ids, news->count * sizeof *news->ids);
@@ -169,6 +172,25 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
         tell_for(a->route)->end(a, c, out);
 }
 
+static double answer_mean(const struct choice *c)
+{
+    return c->made ? c->score / c->made : -INFINITY;
+}
+
+/* Where more answers were made than are told, the likeliest, token by token, come first. */
+static void answer_rank(struct answer *a)
+{
+    for (uint32_t i = 0; i < a->count && a->count > a->told * a->prompt_count; i++) {
+        struct choice *c = &a->choices[i];
+        c->rank = 0;
+        for (uint32_t k = 0; k < a->count; k++) {
+            const struct choice *o = &a->choices[k];
+            double its = answer_mean(o), own = answer_mean(c);
+            c->rank += o->prompt_at == c->prompt_at && (its > own || (its == own && k < i));
+        }
+    }
+}
+
 static void answer_finish(struct answer *a)
 {
     struct conn *c = a->conn;
@@ -182,6 +204,7 @@ static void answer_finish(struct answer *a)
         conn_stream_add(c, out.data, out.failed ? 0 : out.len);
         conn_stream_end(c);
     } else {
+        answer_rank(a);
         if (a->count)
             tell_for(a->route)->whole(a, &out);
         conn_reply(c, 200, "application/json", a->count ? &out : &a->reply);

@@ -19,9 +19,10 @@ static const struct field ask_fields[] = {
     {"messages", FIELD_LIST, 1, 4096},
     {"prompt", FIELD_TEXT | FIELD_LIST, 1, MANY},
     {"suffix", FIELD_TEXT, 0, 0},
-    {"max_tokens", FIELD_INT, 1, 1 << 24},
+    {"max_tokens", FIELD_INT, 0, 1 << 24},
     {"max_completion_tokens", FIELD_INT, 1, 1 << 24},
     {"n", FIELD_INT, 1, SERVE_CHOICES},
+    {"best_of", FIELD_INT, 1, SERVE_CHOICES},
     {"stream", FIELD_BOOL, 0, 0},
     {"stream_options", FIELD_OBJECT, 0, MANY},
     {"stop", FIELD_TEXT | FIELD_LIST, 0, ASK_STOPS},
@@ -39,6 +40,9 @@ static const struct field ask_fields[] = {
     {"echo", FIELD_BOOL, 0, 0},
     {"lora", FIELD_TEXT | FIELD_LIST, 0, ADAPTERS_MIXED},
 };
+
+/* A chat has to say something. */
+static const struct field chat_fields[] = {{"max_tokens", FIELD_INT, 1, 1 << 24}};
 
 json_t *ask_body(struct answer *a)
 {
@@ -285,16 +289,32 @@ static int ask_options(struct answer *a, struct ask *q)
     a->tops = (uint32_t)(a->chat ? field_int(b, "top_logprobs", 0) : field_int(b, "logprobs", 0));
     if (a->tops && !a->logprobs)
         return answer_fail(a, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
-    if (a->echo && a->logprobs)
-        return answer_fail(a, 400, "echo", "echo does not go together with logprobs");
     r->logprobs = a->logprobs;
     r->top_logprobs = a->tops;
+    r->echo = a->echo && a->logprobs;
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
     r->most = (uint32_t)field_int(b, "max_completion_tokens", field_int(b, "max_tokens", a->chat ? 0 : 16));
+    r->silent = !a->chat && !r->most;
     r->show_special = a->chat && a->model->loaded->marks_hidden;
     r->salt = a->salt;
     r->wake = work_wake;
     r->arg = a;
+    return 0;
+}
+
+/* How many answers to each prompt are told, and how many are made for that. */
+static int ask_number(struct answer *a, struct ask *q)
+{
+    a->told = (uint32_t)field_int(q->body, "n", 1);
+    q->each = a->chat ? a->told : (uint32_t)field_int(q->body, "best_of", a->told);
+    if (q->each < a->told)
+        return answer_fail(a, 400, "best_of", "best_of is %u; it has to be at least n, which is %u", q->each,
+                           a->told);
+    if (q->each > a->told && a->stream)
+        return answer_fail(a, 400, "best_of",
+                           "the best of %u answers is known when all are there: it cannot be streamed",
+                           q->each);
+    q->request.logprobs |= q->each > a->told;
     return 0;
 }
 
@@ -304,7 +324,8 @@ static int ask_check(struct answer *a, const json_t *body)
 {
     struct err e = {0};
     const char *name = NULL;
-    if (field_check(body, ask_fields, sizeof ask_fields / sizeof *ask_fields, &name, &e))
+    if (field_check(body, ask_fields, sizeof ask_fields / sizeof *ask_fields, &name, &e) ||
+        (a->chat && field_check(body, chat_fields, 1, &name, &e)))
         return answer_fail(a, 400, name, "%s", e.text);
     return 0;
 }
@@ -357,9 +378,9 @@ static int ask_lora(struct answer *a, struct ask *q)
     return 0;
 }
 
-static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
+static int ask_submit(struct answer *a, struct ask *q)
 {
-    uint32_t ctx = a->model->loaded->runner->ctx;
+    uint32_t ctx = a->model->loaded->runner->ctx, n = q->each;
     if (a->prompt_count * n > SERVE_CHOICES)
         return answer_fail(a, 400, "n", "%u prompts times n makes more than %d answers", a->prompt_count,
                            SERVE_CHOICES);
@@ -377,6 +398,7 @@ static int ask_submit(struct answer *a, struct ask *q, uint32_t n)
         struct err e = {0};
         c->answer = a;
         c->prompt_at = i / n;
+        c->rank = i % n;
         q->request.prompt = a->prompts[c->prompt_at].data;
         q->request.n = (uint32_t)a->prompts[c->prompt_at].len;
         q->request.sampler.seed = seed + i;
@@ -393,9 +415,9 @@ static void ask_any(struct answer *a)
 {
     struct ask q = {.body = ask_body(a)};
     if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_lora(a, &q) && !ask_sampling(a, &q) &&
-        !ask_biases(a, &q) && !ask_stops(a, &q) &&
+        !ask_number(a, &q) && !ask_biases(a, &q) && !ask_stops(a, &q) &&
         !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_rule(a, &q))
-        ask_submit(a, &q, (uint32_t)field_int(q.body, "n", 1));
+        ask_submit(a, &q);
     rule_drop(q.rule);
     json_decref(q.body);
 }

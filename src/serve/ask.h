@@ -10,6 +10,7 @@ enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_MEMORY = 256 << 20 };
 struct ask {
     json_t *body;
     struct engine_request request;
+    uint32_t each; /* answers to a prompt that are made */
     const char *stops[ASK_STOPS];
     struct logit_bias biases[ASK_BIASES];
     struct rule *rule;

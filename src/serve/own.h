@@ -115,6 +115,8 @@ struct choice {
     const struct stream_news *news; /* NULL = its tokens have been told */
     struct buf *out;
     uint32_t prompt_at; /* which prompt */
+    uint32_t rank;      /* among the answers to it */
+    double score;       /* ln p of its tokens, in all; where somebody asks */
     bool begun, done;
     uint32_t made, thought; /* tokens; those of reasoning, about */
     double last;            /* when its last tokens came */
@@ -157,6 +159,7 @@ struct answer {
     void *own;     /* what its teller keeps, and forgets */
     bool endless;  /* end tokens are text like others */
     uint32_t tops;
+    uint32_t told; /* answers to each prompt that the client gets: those of the first ranks */
     struct ids prompts[SERVE_CHOICES];
     uint32_t prompt_count;
     struct choice choices[SERVE_CHOICES];

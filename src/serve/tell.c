@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "serve/own.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* Tokens with their probabilities: of one piece of news, or of a whole answer. */
@@ -10,7 +11,7 @@ struct probs {
     const int32_t *ids;
     const float *logprobs;
     const struct token_prob *tops; /* (count, answer.tops) */
-    size_t count;
+    size_t count, echoed;          /* echoed: the first of them are the prompt's */
 };
 
 static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
@@ -23,7 +24,7 @@ static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
 /* Tokens that count as text: the one that ends the answer does not. */
 static size_t tell_count(const struct answer *a, const struct probs *p)
 {
-    bool ended = p->count && !a->endless && loaded_ends(a->model->loaded, p->ids[p->count - 1]);
+    bool ended = p->count > p->echoed && !a->endless && loaded_ends(a->model->loaded, p->ids[p->count - 1]);
     return p->count - ended;
 }
 
@@ -66,8 +67,20 @@ static void tell_chat_probs(const struct answer *a, struct json *j, const struct
     json_end(j, '}');
 }
 
+static void tell_logprob(struct json *j, float logprob)
+{
+    if (isnan(logprob)) /* nothing stood before it */
+        json_nil(j);
+    else
+        json_f32(j, logprob);
+}
+
 static void tell_top(const struct answer *a, struct json *j, const struct token_prob *top)
 {
+    if (top[0].id < 0) {
+        json_nil(j);
+        return;
+    }
     json_begin(j, '{');
     for (uint32_t k = 0; k < a->tops && top[k].id >= 0; k++) {
         size_t n;
@@ -89,13 +102,34 @@ static size_t tell_characters(const char *s, size_t n)
     return count;
 }
 
+/* Where the text of each token begins; of a prompt's, in the text that is given back: without control tokens. */
+static void tell_offsets(const struct answer *a, struct json *j, struct choice *c, const struct probs *p)
+{
+    struct tok_decoder decoder = {.t = a->model->loaded->tokenizer, .skip_special = true};
+    struct buf piece = {0};
+    struct err e = {0};
+    json_begin(j, '[');
+    for (size_t i = 0, n; i < tell_count(a, p); i++) {
+        const char *text = tell_token(a, p->ids[i], &n);
+        buf_clear(&piece);
+        if (i < p->echoed && !tok_decoder_feed(&decoder, p->ids[i], &piece, &e)) {
+            text = piece.data;
+            n = piece.len;
+        }
+        json_uint(j, c->offset);
+        c->offset += tell_characters(text, n);
+    }
+    json_end(j, ']');
+    buf_free(&piece);
+}
+
 /* Completions have four lists in parallel. */
 static void tell_text_probs(const struct answer *a, struct json *j, struct choice *c, const struct probs *p)
 {
-    static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs"};
     size_t count = tell_count(a, p), n;
     json_begin(j, '{');
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 3; k++) {
         json_key(j, keys[k]);
         if (k == 2 && !a->tops) {
             json_nil(j);
@@ -107,16 +141,14 @@ static void tell_text_probs(const struct answer *a, struct json *j, struct choic
             if (k == 0)
                 json_strn(j, text, n);
             else if (k == 1)
-                json_f32(j, p->logprobs[i]);
-            else if (k == 2)
+                tell_logprob(j, p->logprobs[i]);
+            else
                 tell_top(a, j, p->tops + i * a->tops);
-            else {
-                json_uint(j, c->offset);
-                c->offset += tell_characters(text, n);
-            }
         }
         json_end(j, ']');
     }
+    json_key(j, "text_offset");
+    tell_offsets(a, j, c, p);
     json_end(j, '}');
 }
 
@@ -245,7 +277,7 @@ static void tell_event_end(struct answer *a, struct choice *c, struct json *j, c
 {
     struct probs p = {0};
     if (c->news)
-        p = (struct probs){c->news->ids, c->news->logprobs, c->news->top, c->news->count};
+        p = (struct probs){c->news->ids, c->news->logprobs, c->news->top, c->news->count, c->news->echoed};
     if (a->chat)
         json_end(j, '}');
     tell_probs(a, j, c, c->news ? &p : NULL);
@@ -413,15 +445,26 @@ static void tell_message(const struct said *s, struct json *j)
     json_end(j, '}');
 }
 
-static void tell_choice(struct answer *a, struct choice *c, struct json *j)
+/* The answer at this place of the list: prompt by prompt, rank by rank. */
+static struct choice *tell_at(struct answer *a, uint32_t index)
 {
+    struct choice *c = a->choices;
+    while (c->prompt_at != index / a->told || c->rank != index % a->told)
+        c++;
+    return c;
+}
+
+static void tell_choice(struct answer *a, uint32_t index, struct json *j)
+{
+    struct choice *c = tell_at(a, index);
     struct probs p = {(const int32_t *)(const void *)c->ids.data,
                       (const float *)(const void *)c->logprobs.data,
-                      (const struct token_prob *)(const void *)c->tops.data, c->ids.len / sizeof(int32_t)};
+                      (const struct token_prob *)(const void *)c->tops.data, c->ids.len / sizeof(int32_t),
+                      a->echo ? a->prompts[c->prompt_at].len : 0};
     struct buf text = {0};
     json_begin(j, '{');
     json_key(j, "index");
-    json_int(j, c - a->choices);
+    json_uint(j, index);
     if (a->chat)
         tell_message(&c->said, j);
     else {
@@ -442,8 +485,8 @@ static void tell_whole(struct answer *a, struct buf *out)
 {
     struct json j = {.out = out};
     tell_begin(a, &j, false);
-    for (uint32_t i = 0; i < a->count; i++)
-        tell_choice(a, &a->choices[i], &j);
+    for (uint32_t i = 0; i < a->told * a->prompt_count; i++)
+        tell_choice(a, i, &j);
     json_end(&j, ']');
     tell_usage(a, &j);
     tell_timings(a, &j);

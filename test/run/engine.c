@@ -502,7 +502,7 @@ static void client_wake(void *arg)
 /* Compares what has come so far with the answer alone: no token of another request. */
 static void client_check(struct client *c, const struct stream_news *news, uint32_t i, size_t *n)
 {
-    for (size_t k = 0; k < news->count; k++, (*n)++)
+    for (size_t k = news->echoed; k < news->count; k++, (*n)++)
         c->wrong += *n >= alone[i].n || news->ids[k] != alone[i].ids[*n];
 }
 
@@ -518,7 +518,8 @@ static void client_cycle(struct client *c)
     r.wake = client_wake;
     r.arg = &c->wakes;
     r.salt = rng(&c->seed) % 3;
-    r.logprobs = kind == 3;
+    r.logprobs = kind == 3 || kind == 7;
+    r.echo = kind == 7;
     r.top_logprobs = kind == 4 ? 5 : 0;
     r.seconds = kind == 5 ? 0.002 : 0;
     if (engine_submit(c->engine, &r, &s, &e)) {
