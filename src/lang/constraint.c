@@ -133,6 +133,20 @@ void constraint_warm(struct constraint_bound *b)
     pthread_mutex_unlock(&b->lock);
 }
 
+size_t constraint_bytes(struct constraint_bound *b)
+{
+    const struct program *p = b->p;
+    size_t words = ((size_t)b->v->count + 31) / 32;
+    size_t fixed = sizeof *b + b->slot_count * sizeof *b->slots + UNION_SLOTS * sizeof *b->unions +
+                   WORK_MOST * (sizeof *b->work + sizeof *b->temp) + WORK_SLOTS * sizeof *b->work_slot +
+                   words * (sizeof *b->mask + sizeof *b->scratch) + p->state_cap * sizeof *p->states +
+                   p->edge_cap * sizeof *p->edges + p->rule_cap * sizeof *p->rules;
+    pthread_mutex_lock(&b->lock);
+    size_t computed = b->used + (b->turned ? b->size : 0);
+    pthread_mutex_unlock(&b->lock);
+    return fixed + computed;
+}
+
 static set_id state_top(const struct constraint_state *s)
 {
     return s->ring[s->at];

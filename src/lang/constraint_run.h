@@ -95,6 +95,7 @@ struct constraint_bound {
     char *half[2];
     size_t size, used; /* of the half in use */
     int current;
+    bool turned;     /* the other half has been used, too */
     uint32_t *slots; /* the hash of sets */
     uint32_t slot_count, set_count;
     struct work *work;

@@ -359,6 +359,7 @@ void sets_collect(struct constraint_bound *b)
         return;
     const char *old = b->half[b->current];
     b->current ^= 1;
+    b->turned = true;
     sets_begin(b);
     b->start = sets_move(b, old, b->start);
     for (struct constraint_state *s = b->states; s; s = s->next)

@@ -169,29 +169,42 @@ static void api_sampler(const struct quern_model *m, const struct quern_request 
     p->top_k = r->top_k ? r->top_k : p->top_k;
 }
 
+static struct constraint *api_constraint(const struct quern_request *r, struct err *e)
+{
+    json_error_t why;
+    if (r->grammar)
+        return constraint_from_gbnf(r->grammar, strlen(r->grammar), e);
+    json_t *schema = json_loads(r->json_schema, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    if (!schema) {
+        err_set(e, ERR_USAGE, "json_schema is not JSON: %s in line %d", why.text, why.line);
+        return NULL;
+    }
+    struct constraint *c = constraint_from_schema(schema, e);
+    json_decref(schema);
+    return c;
+}
+
 /* The rule that the request asks for, or NULL. */
 static int api_rule(struct quern_model *m, const struct quern_request *r, struct rule **out, struct err *e)
 {
-    struct constraint *c = NULL;
     *out = NULL;
     if (!r->json_schema && !r->grammar)
         return 0;
     if (r->json_schema && r->grammar)
         return err_set(e, ERR_USAGE, "json_schema and grammar cannot both hold: give one of them");
     const struct constraint_vocab *v = loaded_vocab(m->loaded, e);
-    if (!v)
-        return -1;
-    if (r->grammar)
-        c = constraint_from_gbnf(r->grammar, strlen(r->grammar), e);
-    else {
-        json_error_t why;
-        json_t *schema = json_loads(r->json_schema, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-        if (!schema)
-            return err_set(e, ERR_USAGE, "json_schema is not JSON: %s in line %d", why.text, why.line);
-        c = constraint_from_schema(schema, e);
-        json_decref(schema);
+    struct buf text = {0}; /* of one kind and of the other */
+    buf_printf(&text, "%s %s", r->grammar ? "grammar" : "schema", r->grammar ? r->grammar : r->json_schema);
+    const struct rules_key key = {v, text.data, text.len};
+    int failed = !v ? -1 : text.failed ? err_memory(e, "a constraint", text.len) : 0;
+    if (!failed && !(*out = rules_find(m->loaded->rules, &key))) {
+        struct constraint *c = api_constraint(r, e);
+        failed = c ? rule_open(out, c, v, e) : -1;
+        if (!failed)
+            rules_keep(m->loaded->rules, &key, *out);
     }
-    return c ? rule_open(out, c, v, e) : -1;
+    buf_free(&text);
+    return failed;
 }
 
 static struct stream *api_submit(struct quern_model *m, const struct quern_request *request, struct err *e)

@@ -85,6 +85,7 @@ void engine_stats(struct engine *g, struct engine_stats *out)
     pthread_mutex_lock(&g->mutex);
     *out = g->stats;
     pthread_mutex_unlock(&g->mutex);
+    rules_stats(g->loaded->rules, &out->rules);
 }
 
 /* ---- the thread ---- */

@@ -113,5 +113,6 @@ struct engine_stats {
     uint32_t window_pages, window_pages_free; /* of these, of groups with a window */
     double last_step;                         /* when it ended, on the monotonic clock */
     struct prefix_stats prefix;
+    struct rules_stats rules; /* the cache of constraints */
 };
 void engine_stats(struct engine *g, struct engine_stats *out);

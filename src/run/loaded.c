@@ -269,7 +269,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     }
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
-    if (loaded_model(l, &r.ctx, o, e) || loaded_adapters(l, o, e) ||
+    if (rules_open(&l->rules, RULES_BYTES, e) || loaded_model(l, &r.ctx, o, e) || loaded_adapters(l, o, e) ||
         loaded_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (loaded_text(l, o->chat_template, e) || loaded_reply(l, o, e))) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
@@ -292,6 +292,7 @@ void loaded_close(struct loaded *l)
     if (!l)
         return;
     runner_close(l->runner);
+    rules_close(l->rules);
     constraint_vocab_close(l->vocab);
     constraint_vocab_close(l->call_vocab);
     pthread_mutex_destroy(&l->lock);

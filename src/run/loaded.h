@@ -10,6 +10,7 @@
 #include "lang/tokenizer.h"
 #include "model/model.h"
 #include "quant/recipe.h"
+#include "run/rules.h"
 #include "run/runner.h"
 #include "run/sampler.h"
 
@@ -62,6 +63,7 @@ struct loaded {
     uint32_t own_weights; /* of the model's table: those of adapters follow */
     pthread_mutex_t lock;
     struct constraint_vocab *vocab, *call_vocab; /* made when they are first wanted, under the lock */
+    struct rules *rules;                         /* in these vocabularies */
 };
 
 /* Takes over the store, also when it fails. */

@@ -5,31 +5,70 @@
 #include <stdatomic.h>
 #include <string.h>
 
-struct rule {
+struct language {
     atomic_int owners;
     struct constraint *constraint;
     struct constraint_bound *bound;
+};
+
+struct rule {
+    atomic_int owners;
+    struct language *language;
     char *lead, *trigger, *aside[2];
     bool within, first, in_aside;
 };
 
-int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e)
+static void language_drop(struct language *l)
+{
+    if (!l || atomic_fetch_sub(&l->owners, 1) != 1)
+        return;
+    if (l->bound)
+        constraint_unbind(l->bound);
+    constraint_free(l->constraint);
+    mem_free(l);
+}
+
+/* Takes over a share of the language, also when it fails. */
+static struct rule *rule_in(struct language *l)
 {
     struct rule *r = mem_zalloc(1, sizeof *r);
-    *out = NULL;
     if (!r) {
-        constraint_free(c);
-        return err_memory(e, "a constraint", sizeof *r);
+        language_drop(l);
+        return NULL;
     }
     r->owners = 1;
-    r->constraint = c;
-    if (!(r->bound = constraint_bind(c, v, 0, e))) {
-        rule_drop(r);
+    r->language = l;
+    return r;
+}
+
+int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e)
+{
+    struct language *l = mem_zalloc(1, sizeof *l);
+    *out = NULL;
+    if (!l) {
+        constraint_free(c);
+        return err_memory(e, "a constraint", sizeof *l);
+    }
+    l->owners = 1;
+    l->constraint = c;
+    if (!(l->bound = constraint_bind(c, v, 0, e))) {
+        language_drop(l);
         return -1;
     }
-    constraint_warm(r->bound); /* here, and not in a step that others wait for */
-    *out = r;
-    return 0;
+    constraint_warm(l->bound); /* here, and not in a step that others wait for */
+    *out = rule_in(l);
+    return *out ? 0 : err_memory(e, "a constraint", sizeof **out);
+}
+
+struct rule *rule_again(struct rule *r)
+{
+    atomic_fetch_add(&r->language->owners, 1);
+    return rule_in(r->language);
+}
+
+size_t rule_bytes(const struct rule *r)
+{
+    return constraint_bytes(r->language->bound);
 }
 
 /* Copies a text that may be missing. */
@@ -64,9 +103,7 @@ void rule_drop(struct rule *r)
 {
     if (!r || atomic_fetch_sub(&r->owners, 1) != 1)
         return;
-    if (r->bound)
-        constraint_unbind(r->bound);
-    constraint_free(r->constraint);
+    language_drop(r->language);
     mem_free(r->lead);
     mem_free(r->trigger);
     mem_free(r->aside[0]);
@@ -85,7 +122,7 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
         return err_memory(e, "a constraint's mask", vocab / 8);
     struct constraint_state **state = r->trigger ? &w->asleep : &w->state;
     w->in_aside = r->in_aside;
-    if (!(*state = constraint_state_open(r->bound, e)))
+    if (!(*state = constraint_state_open(r->language->bound, e)))
         return -1;
     return r->lead ? constraint_accept_bytes(*state, r->lead, strlen(r->lead), e) : 0;
 }

@@ -1,5 +1,6 @@
-/* A constraint made ready for one model's vocabulary. Requests share it, each with its own walk. Counted
- * references, so that a client may let go of it while a request still runs; any thread may. */
+/* A constraint made ready for one model's vocabulary, and where it begins. Requests share it, each with its own walk;
+ * rules share the language, which is most of it. Counted references, so that a client may let go of it while a request
+ * still runs; any thread may. */
 #pragma once
 
 #include "base/err.h"
@@ -25,6 +26,10 @@ struct rule_start {
 enum { RULE_TRIGGER = 128 }; /* bytes of these texts, at most */
 int rule_set_start(struct rule *r, const struct rule_start *s, struct err *e);
 struct rule *rule_share(struct rule *r);
+/* Another rule in the same language, which begins at once; NULL: no memory. */
+struct rule *rule_again(struct rule *r);
+/* Of its language, as far as it has been computed by now. */
+size_t rule_bytes(const struct rule *r);
 void rule_drop(struct rule *r); /* NULL is nothing */
 
 /* Where one text stands. Without a rule, and before its trigger has come, everything is allowed. It allocates when it

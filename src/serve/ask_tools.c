@@ -261,24 +261,50 @@ static int rule_begin(struct answer *a, struct ask *q, bool answer)
     return rule_set_start(q->rule, &start, &e) ? answer_fail(a, 503, NULL, "%s", e.text) : 0;
 }
 
-int ask_rule(struct answer *a, struct ask *q)
+/* All that the language depends on, as a text. */
+static char *rule_text(const struct answer *a, const struct ask *q, const json_t *answer)
+{
+    json_t *all =
+        json_pack("[O?,s?,b,b,O?]", a->tools, q->only, q->many, q->must, (json_t *)(uintptr_t)answer);
+    char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_decref(all);
+    return text;
+}
+
+/* The rule, from the cache or compiled now. */
+static int rule_get(struct answer *a, struct ask *q, const json_t *answer, struct err *e)
 {
     struct loaded *l = a->model->loaded;
+    const struct constraint_vocab *v = a->tools ? loaded_call_vocab(l, e) : loaded_vocab(l, e);
+    char *text = v ? rule_text(a, q, answer) : NULL;
+    if (!text)
+        return v ? err_memory(e, "a constraint", 1) : -1;
+    const struct rules_key key = {v, text, strlen(text)};
+    int failed = 0;
+    if (!(q->rule = rules_find(l->rules, &key))) {
+        struct constraint *c = a->tools ? rule_calls(a, q, answer, e) : constraint_from_schema(answer, e);
+        failed = c ? rule_open(&q->rule, c, v, e) : -1;
+        if (!failed)
+            rules_keep(l->rules, &key, q->rule);
+    }
+    mem_free(text);
+    return failed;
+}
+
+int ask_rule(struct answer *a, struct ask *q)
+{
     struct err e = {0};
     json_t *answer;
     if (format_schema(a, json_object_get(q->body, "response_format"), &answer))
         return -1;
     if (!answer && !a->tools)
         return 0;
-    struct constraint *c = a->tools ? rule_calls(a, q, answer, &e) : constraint_from_schema(answer, &e);
-    const struct constraint_vocab *v = !c ? NULL : a->tools ? loaded_call_vocab(l, &e) : loaded_vocab(l, &e);
     bool formatted = answer != NULL;
+    int failed = rule_get(a, q, answer, &e);
     json_decref(answer);
-    if (c && !v)
-        constraint_free(c);
-    if (!c && !formatted && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
+    if (failed && !formatted && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
         return 0; /* the model may call what cannot be enforced, and is read as far as it can be */
-    if (!v || rule_open(&q->rule, c, v, &e))
+    if (failed)
         return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : "response_format",
                            "%s", e.text);
     q->request.rule = q->rule;

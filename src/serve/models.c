@@ -101,6 +101,9 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->window_pages_free += e->window_pages_free;
     sum->prefix.hits += e->prefix.hits;
     sum->prefix.misses += e->prefix.misses;
+    sum->rules.hits += e->rules.hits;
+    sum->rules.misses += e->rules.misses;
+    sum->rules.bytes += e->rules.bytes;
 }
 
 /* The counters of a form, added to those of all. */

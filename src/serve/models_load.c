@@ -89,6 +89,7 @@ static void models_unload(struct models *m, struct form *f)
     models_add_stats(&m->stats, f);
     m->stats.engine.pages = m->stats.engine.pages_free = 0;
     m->stats.engine.window_pages = m->stats.engine.window_pages_free = 0;
+    m->stats.engine.rules.bytes = 0;
     m->stats.unloads++;
     f->loaded = NULL;
     f->engine = NULL;

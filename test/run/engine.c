@@ -268,7 +268,7 @@ static const char *const rule_pieces[] = {"na", "name", "me",  ": ", "place", "p
                                           "ce", ", ",   "yes", "no", "es"};
 enum { RULE_LETTERS = 40, RULE_END = 63 };
 
-static const char *rule_bytes(const void *of, int32_t id, size_t *n)
+static const char *piece_bytes(const void *of, int32_t id, size_t *n)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789:, .";
     const uint32_t pieces = sizeof rule_pieces / sizeof *rule_pieces;
@@ -282,10 +282,10 @@ static const char *rule_bytes(const void *of, int32_t id, size_t *n)
     return at < pieces ? rule_pieces[at] : "";
 }
 
-static enum constraint_kind rule_kind(const void *of, int32_t id)
+static enum constraint_kind piece_kind(const void *of, int32_t id)
 {
     size_t n;
-    rule_bytes(of, id, &n);
+    piece_bytes(of, id, &n);
     return id == RULE_END ? CONSTRAINT_END : n ? CONSTRAINT_TEXT : CONSTRAINT_NEVER;
 }
 
@@ -295,7 +295,7 @@ static void rules_are_jumped_along(void **state)
     static const char source[] = "root ::= (\"name: \" [a-z]{2,4} \", place: \" [a-z0-9]{1,5} \", yes\")+";
     (void)state;
     struct err e = {0};
-    struct constraint_source words = {64, NULL, rule_bytes, rule_kind};
+    struct constraint_source words = {64, NULL, piece_bytes, piece_kind};
     struct constraint_vocab *v = constraint_vocab_open(&words, &e);
     struct engine_stats stats[2];
     struct rule *rule;

@@ -1,9 +1,12 @@
 /* A constraint that begins later: behind a trigger, or where the prompt has begun it. */
 #include "test.h"
 
+#include "base/mem.h"
 #include "lang/constraint.h"
-#include "run/rule.h"
+#include "run/rules.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 static char bytes[256];
@@ -111,8 +114,147 @@ static void test_starts(void **state)
     constraint_vocab_close(v);
 }
 
+/* ---- the cache ---- */
+
+/* A rule of this regular expression as a request gets it. */
+static struct rule *get(struct rules *all, const struct constraint_vocab *v, const char *regex)
+{
+    struct err e = {0};
+    const struct rules_key key = {v, regex, strlen(regex)};
+    struct rule *r = rules_find(all, &key);
+    if (r)
+        return r;
+    assert_int_equal(rule_open(&r, constraint_from_regex(regex, strlen(regex), &e), v, &e), 0);
+    rules_keep(all, &key, r);
+    return r;
+}
+
+static struct rules_stats stats_of(struct rules *all)
+{
+    struct rules_stats s;
+    rules_stats(all, &s);
+    return s;
+}
+
+/* What is asked for again is compiled once, begins where each one says, and outlives the cache. */
+static void test_kept(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct rules *all;
+    struct constraint_vocab *v = open_vocab(), *other = open_vocab();
+    struct rule_walk w[2];
+    assert_int_equal(rules_open(&all, RULES_BYTES, &e), 0);
+    struct rule *a = get(all, v, "ab+c"), *b = get(all, v, "ab+c");
+    assert_ptr_not_equal(a, b);
+    assert_int_equal(stats_of(all).hits, 1);
+    assert_int_equal(stats_of(all).kept, 1);
+    assert_true(stats_of(all).bytes == rule_bytes(a) + 4 && rule_bytes(a) == rule_bytes(b));
+    assert_int_equal(rule_set_start(b, &(struct rule_start){.lead = "abb"}, &e), 0);
+    struct rule *c = get(all, v, "ab+"), *d = get(all, other, "ab+c");
+    assert_int_equal(stats_of(all).misses, 3); /* another text, another vocabulary */
+    rules_close(all);
+    rule_drop(c);
+    rule_drop(d);
+    assert_int_equal(rule_walk_open(&w[0], a, 257, &e) | rule_walk_open(&w[1], b, 257, &e), 0);
+    rule_drop(a);
+    rule_drop(b);
+    next(&w[0], "a");
+    next(&w[1], "bc");
+    say(&w[0], "a");
+    next(&w[0], "b");
+    rule_walk_close(&w[0]);
+    rule_walk_close(&w[1]);
+    constraint_vocab_close(v);
+    constraint_vocab_close(other);
+}
+
+static void test_bounded(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct rules *all;
+    struct constraint_vocab *v = open_vocab();
+    char text[16];
+    assert_int_equal(rules_open(&all, RULES_BYTES, &e), 0);
+    rule_drop(get(all, v, "[a-z]+"));
+    size_t each = stats_of(all).bytes;
+    rules_close(all);
+    assert_int_equal(rules_open(&all, 4 * each, &e), 0);
+    for (int i = 0; i < 20; i++) {
+        snprintf(text, sizeof text, "[a-z]%02d", i);
+        rule_drop(get(all, v, text));
+        rule_drop(get(all, v, "[a-z]00")); /* asked for all the time */
+        assert_true(stats_of(all).bytes <= 4 * each && stats_of(all).kept >= (i ? 2 : 1));
+    }
+    assert_int_equal(stats_of(all).misses, 20);
+    rule_drop(get(all, v, "[a-z]19"));
+    assert_int_equal(stats_of(all).misses, 20);
+    rule_drop(get(all, v, "[a-z]01"));
+    assert_int_equal(stats_of(all).misses, 21);
+    /* without memory it forgets */
+    for (long n = 1; n < 3; n++) {
+        struct rule *r = get(all, v, "[a-z]02");
+        mem_fail_at(n);
+        rules_keep(all, &(struct rules_key){v, "new", 3}, r);
+        mem_fail_at(0);
+        rule_drop(r);
+        assert_null(rules_find(all, &(struct rules_key){v, "new", 3}));
+    }
+    rules_close(all);
+    constraint_vocab_close(v);
+}
+
+struct asker {
+    pthread_t thread;
+    struct rules *all;
+    const struct constraint_vocab *v;
+    int number;
+};
+
+static void *ask_often(void *arg)
+{
+    struct asker *a = arg;
+    struct err e = {0};
+    for (int i = 0; i < 60; i++) {
+        char text[16];
+        struct rule_walk w;
+        const uint32_t *mask;
+        snprintf(text, sizeof text, "%c[a-c]*", 'a' + (i * 7 + a->number) % 5);
+        struct rule *r = get(a->all, a->v, text);
+        if (rule_walk_open(&w, r, 257, &e) || rule_walk_next(&w, &mask, &e) ||
+            rule_walk_only(&w, mask) != text[0] || rule_walk_accept(&w, text[0], &e))
+            a->number = -1;
+        rule_walk_close(&w);
+        rule_drop(r);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct asker askers[3];
+    struct rules *all;
+    struct constraint_vocab *v = open_vocab();
+    assert_int_equal(rules_open(&all, 6 << 20, &e), 0); /* about two of them */
+    for (int i = 0; i < 3; i++) {
+        askers[i] = (struct asker){.all = all, .v = v, .number = i};
+        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask_often, &askers[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(askers[i].thread, NULL);
+        assert_int_equal(askers[i].number, i);
+    }
+    assert_int_equal(stats_of(all).hits + stats_of(all).misses, 180);
+    rules_close(all);
+    constraint_vocab_close(v);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_starts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_starts), cmocka_unit_test(test_kept),
+                                       cmocka_unit_test(test_bounded), cmocka_unit_test(test_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
