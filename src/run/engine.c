@@ -173,8 +173,7 @@ uint32_t engine_match(struct engine *g, struct job *j)
     return known;
 }
 
-/* The first of the queue starts, if there is a slot and room for its tokens. */
-static bool engine_admit(struct engine *g)
+bool engine_admit(struct engine *g)
 {
     if (g->count == g->o.slots || (g->crowded && g->count))
         return false;

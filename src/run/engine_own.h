@@ -34,6 +34,8 @@ struct engine {
 
 /* Gives the job what is known of its tokens before the first whose result is wanted; how many it holds then. */
 uint32_t engine_match(struct engine *g, struct job *j);
+/* The first of the queue starts, if there is a slot and room for its tokens. */
+bool engine_admit(struct engine *g);
 /* One step over everything that runs. */
 void engine_step(struct engine *g);
 /* Ends a running job, and leaves what it computed to the prefix tree. */

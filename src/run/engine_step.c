@@ -301,7 +301,17 @@ static void engine_tell(struct engine *g)
     g->news = false;
 }
 
-/* Runs the step. While a device that works ahead is at it, the clients hear of the last one. */
+/* What can be done for the next step while the device is at this one: whoever waits is let in, with what is known of its
+ * prompt and pages for the rest. */
+static void engine_prepare(struct engine *g)
+{
+    mem_guard(false);
+    while (engine_admit(g))
+        ;
+    mem_guard(g->o.guard);
+}
+
+/* Runs the step. While a device that works ahead is at it, the clients hear of the last one, and the next is prepared. */
 static int engine_compute(struct engine *g, uint32_t parts, struct result *out, struct err *e)
 {
     struct runner *r = g->loaded->runner;
@@ -314,6 +324,8 @@ static int engine_compute(struct engine *g, uint32_t parts, struct result *out, 
     if (runner_step(r, g->parts, parts, e))
         return -1;
     engine_tell(g);
+    if (r->device->ops->ahead)
+        engine_prepare(g);
     if (picks && !(out->pick = runner_picks(r, e)))
         return -1;
     return (numbers || !picks) && !(out->logits = runner_results(r, e)) ? -1 : 0;

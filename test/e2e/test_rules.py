@@ -39,7 +39,7 @@ def shaped(schema):
 def test_one_schema_is_compiled_once(server):
     before = counts(server)
     for seed in range(4):
-        for choice in ask(server, seed=seed, n=2, response_format=shaped(SCHEMA)):
+        for choice in ask(server, seed=seed, response_format=shaped(SCHEMA)):
             got = json.loads(choice["message"]["content"])
             assert list(got) == ["name", "size"] and got["size"] in ("small", "large")
     after = counts(server)

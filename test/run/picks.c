@@ -3,6 +3,7 @@
  * the plain choice of gpu/oracle.h put in front. */
 #include "test.h"
 
+#include "base/mem.h"
 #include "gpu/oracle.h"
 #include "run/engine.h"
 #include "run/open.h"
@@ -57,6 +58,33 @@ static struct loaded *open_model(bool picks)
     fake.chosen = 0;
     l->runner->device->ops = &fake.ops;
     return l;
+}
+
+/* ---- while a step runs ---- */
+
+static struct {
+    struct engine *engine;
+    struct engine_request request;
+    struct stream *late; /* that has come while the first step ran */
+    uint32_t waiting, running;
+} busy;
+
+static int busy_run(struct device *d, const struct plan *p, const struct step *s, struct err *e)
+{
+    mem_guard(false); /* this is a client's, on whatever thread */
+    int failed = !busy.late && engine_submit(busy.engine, &busy.request, &busy.late, e);
+    mem_guard(true);
+    return failed ? -1 : fake_run(d, p, s, e);
+}
+
+/* The step is done when somebody asks for what it chose. */
+static const int32_t *busy_picks(struct device *d, struct err *e)
+{
+    struct engine_stats stats;
+    engine_stats(busy.engine, &stats);
+    busy.waiting = stats.waiting;
+    busy.running = stats.running > busy.running ? stats.running : busy.running;
+    return fake_picks(d, e);
 }
 
 static const struct logit_bias ban[] = {{.id = 7, .bias = -INFINITY}};
@@ -179,11 +207,42 @@ static void numbers_that_are_none(void **state)
     loaded_close(l);
 }
 
+static void next_step_is_prepared(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    int32_t prompt[PROMPT];
+    struct stream *first;
+    struct stream_news news;
+    struct loaded *l = open_model(true);
+    fake.ops.run = busy_run;
+    fake.ops.picks = busy_picks;
+    make_request(&busy.request, prompt, 0);
+    struct engine_options o = {.slots = 2, .guard = true};
+    struct engine_request one = busy.request;
+    one.most = 1; /* it has but one step */
+    assert_int_equal(engine_open(&busy.engine, l, &o, &e), 0);
+    assert_int_equal(engine_submit(busy.engine, &one, &first, &e), 0);
+    for (struct stream *s = first; s; s = s == first ? busy.late : NULL) {
+        do
+            assert_true(stream_look(s, -1, &news));
+        while (!news.done);
+        assert_int_equal(news.err.code, 0);
+    }
+    stream_close(first);
+    stream_close(busy.late);
+    engine_close(busy.engine);
+    loaded_close(l);
+    assert_int_equal(busy.running, 2); /* both, although the first ended with its first step */
+    assert_int_equal(busy.waiting, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_text_from_the_device),
         cmocka_unit_test(numbers_that_are_none),
+        cmocka_unit_test(next_step_is_prepared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
