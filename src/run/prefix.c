@@ -454,40 +454,92 @@ static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, co
     return i;
 }
 
+/* Reads a page from disk into new pages of the groups that are wanted (1, else 0). The caller has them then, also those of
+ * a failure. */
+static bool prefix_load(struct prefix *t, const struct disk_page *p, const struct page_need *want,
+                        int32_t page[PLAN_GROUPS_MOST])
+{
+    const struct runner *r = t->runner;
+    struct err e = {0};
+    if (clock_now() > t->until) {
+        t->more = disk_has(t->disk, p);
+        return false;
+    }
+    const uint8_t *from = disk_read(t->disk, p);
+    bool whole = from && prefix_make_room(t, want);
+    for (uint32_t g = 0; g < r->plan->groups && whole; g++) {
+        if (want->of[g]) {
+            page[g] = pages_take(&t->runner->pages[g]);
+            whole = !r->device->ops->write_page(r->device, g, page[g], from, &e);
+        }
+        from += r->device->ops->page_bytes(r->device, g);
+    }
+    return whole;
+}
+
+static void prefix_drop(struct prefix *t, const int32_t page[PLAN_GROUPS_MOST])
+{
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++)
+        pages_drop(&t->runner->pages[g], page[g]);
+}
+
 /* A node for the page ids[at..), from disk; 0 where that has none. Its pages are the tree's alone. */
 static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
                              uint32_t at)
 {
-    const struct runner *r = t->runner;
     int32_t page[PLAN_GROUPS_MOST] = {0};
-    struct page_need one;
-    struct err e = {0};
-    bool whole = true;
+    struct disk_page p = {.ids = ids, .tokens = at + RUNNER_PAGE};
+    struct page_need all = {0};
     if (!t->disk)
         return 0;
-    struct disk_page p = {.ids = ids, .tokens = at + RUNNER_PAGE};
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++)
+        all.of[g] = 1;
     prefix_name(t, parent, salt, ids + at, &p.with, &p.name);
-    if (clock_now() > t->until) {
-        t->more = disk_has(t->disk, &p);
-        return 0;
-    }
-    const uint8_t *from = disk_read(t->disk, &p);
-    if (!from)
-        return 0;
-    for (uint32_t g = 0; g < r->plan->groups; g++)
-        one.of[g] = 1;
-    prefix_make_room(t, &one);
-    for (uint32_t g = 0; g < r->plan->groups && whole; g++) {
-        page[g] = pages_take(&t->runner->pages[g]);
-        whole = page[g] && !r->device->ops->write_page(r->device, g, page[g], from, &e);
-        from += r->device->ops->page_bytes(r->device, g);
-    }
+    bool whole = prefix_load(t, &p, &all, page);
     uint32_t i = whole ? prefix_link(t, parent, salt, ids + at, RUNNER_PAGE, page) : 0;
-    for (uint32_t g = 0; g < r->plan->groups; g++)
-        pages_drop(&t->runner->pages[g], page[g]); /* the tree has its own share */
+    prefix_drop(t, page); /* the tree has its own share */
     if (i)
         prefix_set_saved(t, &t->nodes[i]);
     return i;
+}
+
+/* Gives the sequence, and a node that it has adopted, the pages that its windows look for and do not find. */
+static bool prefix_refill(struct prefix *t, struct seq *s, uint32_t i)
+{
+    int32_t page[PLAN_GROUPS_MOST] = {0};
+    struct node *c = &t->nodes[i];
+    uint32_t end = c->depth * RUNNER_PAGE;
+    struct disk_page p = {.with = c->with, .name = c->name, .ids = s->ids, .tokens = end};
+    struct page_need want = {0};
+    bool any = false;
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
+        want.of[g] = !s->table[g][c->depth - 1] && end + prefix_window(t, g) > s->len + 1;
+        any |= want.of[g];
+    }
+    if (!any)
+        return true;
+    if (!prefix_load(t, &p, &want, page) || !c->n) { /* it may have had to go itself */
+        prefix_drop(t, page);
+        return false;
+    }
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++)
+        if (want.of[g]) {
+            s->table[g][c->depth - 1] = page[g];
+            prefix_give(t, i, g, page[g]);
+        }
+    return true;
+}
+
+/* The disk may have what windows lack before the end of the sequence, whose last node is i. */
+static void prefix_refill_all(struct prefix *t, struct descent *d, uint32_t i)
+{
+    bool whole = true;
+    for (; i && whole; i = t->nodes[i].parent)
+        whole = prefix_refill(t, d->seq, i);
+    if (!whole)
+        return;
+    d->good = d->seq->len;
+    seq_slide(d->seq, d->seq->len);
 }
 
 uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n)
@@ -505,9 +557,11 @@ uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int3
         if (at == s->len)
             prefix_adopt(t, &d, i, RUNNER_PAGE);
     }
+    if (t->disk && d.good < s->len)
+        prefix_refill_all(t, &d, parent);
     uint32_t common = 0,
              i = fresh && !t->more ? prefix_nearest(t, parent, salt, ids + at, n - at, &common) : 0;
-    if (i)
+    if (i && d.good == s->len)
         prefix_adopt(t, &d, i, common);
     seq_truncate(s, d.good);
     return s->len;

@@ -185,6 +185,22 @@ static void windows(void **state)
         prefix_insert(o.t, o.salt, o.s, o.s->len);
         prefix_save(o.t, true);
     }
+    /* the tree has lost its pages of the beginning, and the disk has them */
+    struct prefix_stats stats;
+    seq_truncate(o.s, 0);
+    while (prefix_save(o.t, true))
+        ;
+    while (files(NULL) < PROMPT / PAGE)
+        ;
+    prefix_stats(o.t, &stats);
+    assert_true(stats.stripped > 0);
+    prefix_budget(o.t, -1); /* no time for it now, but later */
+    assert_int_equal(prefix_match(o.t, o.salt, o.s, ids, PAGE), 0);
+    assert_true(prefix_has_more(o.t));
+    prefix_budget(o.t, 1000);
+    assert_int_equal(prefix_match(o.t, o.salt, o.s, ids, PAGE), PAGE);
+    assert_false(prefix_has_more(o.t));
+    assert_true(o.s->table[0][0] > 0);
     one_close(&o);
     assert_int_equal(files(NULL), PROMPT / PAGE);
     assert_int_equal(ask_fresh(&few, 1, later), PROMPT / PAGE * PAGE);
@@ -411,12 +427,45 @@ static void in_the_engine(void **state)
     }
 }
 
+/* Few pages: what was given up comes back from disk, or is computed again, and the answer stays the same. */
+static void crowded(void **state)
+{
+    static const char *const models[] = {"gemma2", "mistral"};
+    (void)state;
+    for (size_t m = 0; m < 2; m++) {
+        int32_t want[8], got[8];
+        uint32_t cached, most = 0;
+        each_file(remove_one, NULL);
+        for (int round = 0; round < 3; round++) {
+            struct err e = {0};
+            struct engine *g;
+            struct runner_options few = {.ctx = CTX, .seqs = 2, .pages = 8, .chunk = PAGE};
+            struct loaded *l = open_tiny(models[m], &few);
+            struct engine_options o = {.cache_dir = folder, .guard = true};
+            assert_int_equal(engine_open(&g, l, &o, &e), 0);
+            for (uint32_t i = 0; i < 12; i++) {
+                uint32_t seed = i % 3 ? 2 + i % 4 : 1;
+                engine_ask(g, seed, got, &cached);
+                if (!round && !i)
+                    memcpy(want, got, sizeof want);
+                if (seed == 1)
+                    assert_memory_equal(got, want, sizeof want);
+                most = cached > most ? cached : most;
+            }
+            engine_close(g);
+            loaded_close(l);
+        }
+        assert_true(most >= PROMPT / PAGE * PAGE);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(restart),     cmocka_unit_test(windows),   cmocka_unit_test(other_settings),
         cmocka_unit_test(damaged),     cmocka_unit_test(strangers), cmocka_unit_test(bounded),
         cmocka_unit_test(two_at_once), cmocka_unit_test(budget),    cmocka_unit_test(in_the_engine),
+        cmocka_unit_test(crowded),
     };
     if (!mkdtemp(folder))
         return 1;
