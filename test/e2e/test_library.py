@@ -1,4 +1,5 @@
 """The examples, compiled against the public header and the shared library alone, and run."""
+import math
 import os
 import re
 import shutil
@@ -18,10 +19,12 @@ def example(binary, tmp_path_factory):
         pytest.skip("this build has no shared library")
     folder = tmp_path_factory.mktemp("examples")
 
-    def run(name, *args):
+    def run(name, *args, source=None):
         program = folder / name
+        text = folder / f"{name}.c"
+        text.write_text(source or (ROOT / "examples" / f"{name}.c").read_text())
         if not program.exists():
-            subprocess.run([cc, "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", str(ROOT / "examples" / f"{name}.c"),
+            subprocess.run([cc, "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", str(text),
                             "-o", str(program), f"-L{binary.parent}", "-lquern", f"-Wl,-rpath,{binary.parent}"], check=True)
         return subprocess.run([str(program), *map(str, args)], capture_output=True, text=True, timeout=120)
     return run
@@ -59,3 +62,46 @@ def test_embed(example, model):
     assert got.returncode == 0, got.stderr
     cosine = [float(line.split()[0]) for line in got.stdout.splitlines()]
     assert cosine[0] == 1 and cosine[1] > 0.6 > 0.4 > cosine[2]
+
+
+SCORE = r"""
+#include <quern.h>
+#include <stdio.h>
+
+/* A prompt's tokens with their log-probabilities, and nothing said; then what it was read for is in the cache. */
+int main(int argc, char **argv)
+{
+    struct quern_error why;
+    struct quern_request r = {.raw = argv[2], .logprobs = 1, .echo = 1, .silent = 1};
+    struct quern_news news = {0};
+    struct quern_answer answer;
+    struct quern_model *m = argc == 3 ? quern_open(argv[1], NULL, &why) : NULL;
+    struct quern_stream *s = m ? quern_submit(m, &r, &why) : NULL;
+    while (s && !news.done && quern_next(s, -1, &news, &why) > 0)
+        for (size_t i = 0; i < news.count; i++)
+            printf("%d %.4f %d\n", (int)news.ids[i], (double)news.logprobs[i], i < news.echoed);
+    quern_stream_close(s);
+    struct quern_request again = {.raw = argv[2], .greedy = 1, .max_tokens = 4, .grammar = "root ::= [a-z ]+"};
+    for (int i = 0; i < 2 && s; i++)
+        if (!quern_generate(m, &again, &answer, &why)) {
+            printf("%u %u %s\n", answer.prompt_tokens, answer.cached_tokens, answer.text);
+            quern_answer_free(&answer);
+        }
+    quern_close(m);
+    return 0;
+}
+"""
+
+
+def test_prompts_are_scored(example, smollm2, quern):
+    text = "One two three four five"
+    got = example("score", smollm2, text, source=SCORE)
+    *tokens, first, second = got.stdout.splitlines()
+    rows = [line.split() for line in tokens]
+    assert [int(r[0]) for r in rows] == quern("tokenize", smollm2, text, "--json").json()["ids"], got.stderr
+    assert rows[0][1].lstrip("-") == "nan" and all(float(r[1]) < 0 for r in rows[1:]) and {r[2] for r in rows} == {"1"}
+    last = quern("logits", smollm2, "--tokens", ",".join(r[0] for r in rows[:-1]), "--json").json()["last"]
+    most = max(last)
+    want = last[int(rows[-1][0])] - most - math.log(sum(math.exp(x - most) for x in last))
+    assert float(rows[-1][1]) == pytest.approx(want, abs=0.05)
+    assert first == second and first.split()[:2] == [str(len(rows)), str(len(rows) - 1)]
