@@ -149,11 +149,6 @@ static void engine_unqueue(struct engine *g, struct job **at)
     g->stats.waiting--;
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Pages for all of its tokens, as far as it holds them at once, beside those that it has, and one for everybody who
  * runs. */
 static bool engine_fits(struct engine *g, const struct job *j)

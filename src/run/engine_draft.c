@@ -13,11 +13,6 @@ enum {
     DRAFT_AHEAD = 256 /* tokens that are taken to be still to come where the draft model has to read first */
 };
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* How many tokens may be guessed: what the request can still have. */
 static uint32_t draft_most(const struct engine *g, const struct job *j)
 {

@@ -4,6 +4,11 @@
 
 #include "run/job.h"
 
+static inline uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 /* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else
  * is the thread's own, or does not change. */
 struct engine {

@@ -11,11 +11,6 @@ enum {
     STEP_CHUNK_FIRST = 64  /* while nothing has been measured */
 };
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- who computes what ---- */
 
 static uint32_t job_pending(const struct job *j)
@@ -42,14 +37,14 @@ static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uin
  * from there. */
 static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows, uint32_t outs)
 {
-    uint32_t from = j->seq->len, first = job_first_result(j), silent = first > from ? first - from : 0;
-    uint32_t n = least(least(job_pending(j), rows), silent + outs), over = (from + n) % RUNNER_PAGE;
+    uint32_t from = j->seq->len, first = job_first_result(j), before = first > from ? first - from : 0;
+    uint32_t n = least(least(job_pending(j), rows), before + outs), over = (from + n) % RUNNER_PAGE;
     if (n < job_pending(j) && n >= RUNNER_PAGE)
         n -= over;
     j->draft = 0;
     g->owner[at] = j;
     g->parts[at] = (struct seq_rows){
-        .seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n > silent ? n - silent : 0};
+        .seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n > before ? n - before : 0};
 }
 
 /* Whether an older request reads the very page that this one needs next: then it waits, and shares it. */

@@ -11,7 +11,7 @@
 
 struct rules;
 
-enum { RULES_MOST = 64, RULES_BYTES = 256 << 20 };
+enum { RULES_MOST = 32, RULES_BYTES = 256 << 20 };
 
 /* What a language is known by: its vocabulary, and a text that says all of it. */
 struct rules_key {

@@ -11,7 +11,7 @@
 
 /* ---- how much KV ---- */
 
-/* What is counted in tokens, of which a step has some rows, in as many sequences as there may be. */
+/* How much there may be at once: tokens of a sequence, sequences, rows of a step. */
 struct extent {
     uint32_t ctx, seqs, chunk, pages; /* pages: as in the options */
 };
@@ -27,7 +27,7 @@ static struct extent runner_extent(const struct runner_options *o)
 
 static uint32_t pages_of(uint32_t tokens)
 {
-    return (tokens + RUNNER_PAGE - 1) / RUNNER_PAGE;
+    return tokens / RUNNER_PAGE + (tokens % RUNNER_PAGE > 0);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
