@@ -1,7 +1,7 @@
 /* Products of the AVX2 tier: bytes are multiplied in pairs to 16 bits, and summed there as long as
  * they fit. A panel is taken in two halves of eight weight rows, a tile in two halves of four rows. */
 #include "device/cpu/tiers.h"
-#include "device/cpu/matmul_packed.h"
+#include "device/cpu/matmul_panel.h"
 
 /* Signed weights give their sign to the activations instead of being raised: 255 * 127 * 2 would not
  * fit 16 bits. */
@@ -12,6 +12,8 @@ ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
     (void)is_signed;
     return w;
 }
+
+#include "device/cpu/matmul_packed.h"
 
 /* 16 sums of two products; |w| <= 128 and |x| <= 127 cannot overflow. */
 ALWAYS_INLINE __m256i dot_pairs(bool is_signed, __m256i w, __m256i x)
@@ -73,19 +75,29 @@ ALWAYS_INLINE void tile_store(const struct tile_out *out, struct piece p, const 
     }
 }
 
-/* Where a tile's weights come from: the panel, or, where that is not NULL, the packed group itself (matmul_packed.h):
- * bytes are then decoded at each use. */
+/* Where a tile's weights come from: the panel, or, if it has bytes, the packed group itself: they are then decoded at each
+ * use. */
 struct source {
     const struct q8_panel *panel;
-    const uint8_t *group, *d, *min;
+    struct packed_group packed;
 };
 
 /* Four i of group g, of eight weight rows. */
 ALWAYS_INLINE __m256i source_four(uint32_t type, const struct source *s, uint32_t g, int i, uint32_t col)
 {
-    if (s->group)
-        return packed_four(type, s->group + packed_scale_bytes(type) + 4 * col, i);
+    if (s->packed.bytes)
+        return packed_four(type, &s->packed, i, col);
     return _mm256_load_si256((const __m256i *)s->panel->q[8 * g + i][col]);
+}
+
+ALWAYS_INLINE __m256 source_a(uint32_t type, const struct source *s, uint32_t at, int i, uint32_t col)
+{
+    return s->packed.bytes ? packed_a(type, &s->packed, i, col) : _mm256_load_ps(s->panel->a[at] + col);
+}
+
+ALWAYS_INLINE __m256 source_b(uint32_t type, const struct source *s, uint32_t at, int i, uint32_t col)
+{
+    return s->packed.bytes ? packed_b(type, &s->packed, i, col) : _mm256_load_ps(s->panel->b[at] + col);
 }
 
 /* dot = the products of fours [from, to) of group g. */
@@ -122,14 +134,13 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct
     tile_dots(type, s, t, p, g, 8 / parts * n, 8 / parts * (n + 1), dot);
     for (int i = 0; i < p.rows * p.wide; i++) {
         const uint32_t row = p.row + i / p.wide, col = p.col + 8 * (i % p.wide);
-        __m256 a = s->group ? packed_a(type, s->group, s->d, n, col) : _mm256_load_ps(s->panel->a[at] + col);
+        const __m256 a = source_a(type, s, at, n, col);
         if (!unit_has_min(type) && !unit_signed(type))
             dot[i] = _mm256_add_epi32(dot[i], _mm256_set1_epi32(t->start[at][row]));
         __m256 f = _mm256_cvtepi32_ps(dot[i]);
         part[i] = n ? _mm256_fmadd_ps(f, a, part[i]) : _mm256_mul_ps(f, a);
         if (unit_has_min(type)) {
-            __m256 b =
-                s->group ? packed_b(type, s->group, s->min, col) : _mm256_load_ps(s->panel->b[at] + col);
+            const __m256 b = source_b(type, s, at, n, col);
             acc[i] = _mm256_fmadd_ps(b, _mm256_set1_ps(t->sum[at][row]), acc[i]);
         }
     }
@@ -142,11 +153,8 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
     __m256 acc[TILE], part[TILE] = {0};
     tile_load(&job->out, p, acc);
     for (uint32_t g = 0; g < job->groups; g++) {
-        if (packed) {
-            s.group = packed_step(type, &walk, g);
-            s.d = walk.d;
-            s.min = walk.min;
-        }
+        if (packed)
+            s.packed = packed_step(type, &walk, g);
         for (int n = 0; n < (unit_halves(type) ? 2 : 1); n++)
             tile_part(type, &s, job->tile, p, g, n, part, acc);
         for (int i = 0; i < p.rows * p.wide; i++)

@@ -1,6 +1,6 @@
 /* Products of the AVX-512 tier: VNNI multiplies bytes, 16 weight rows in the lanes of a register. */
 #include "device/cpu/tiers.h"
-#include "device/cpu/matmul_packed.h"
+#include "device/cpu/matmul_panel.h"
 
 /* VNNI multiplies unsigned by signed bytes, so that signed weights are raised. */
 enum { SIGNED_OFFSET = 128, PACKED_MOST = 32 };
@@ -9,6 +9,8 @@ ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {
     return is_signed ? _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80)) : w;
 }
+
+#include "device/cpu/matmul_packed.h"
 
 ALWAYS_INLINE __m256i dot_bytes(bool is_signed, __m256i w, __m256i x)
 {
@@ -56,62 +58,84 @@ ALWAYS_INLINE void tile_store(const struct tile_out *out, struct piece p, __m512
                                   acc[r][v]);
 }
 
-/* Where a tile's weights come from: the panel, or, if that is not NULL, the packed group itself (matmul_packed.h):
- * bytes are then decoded in registers, at each use. */
+/* Where a tile's weights come from: the panel, or, if it has bytes, the packed group itself: they are then decoded in
+ * registers, at each use. */
 struct source {
     const struct q8_panel *panel;
-    const uint8_t *group, *d, *min;
+    struct packed_group packed;
 };
 
-ALWAYS_INLINE __m512i source_high_bits(uint32_t type, const uint8_t *high, int i)
+ALWAYS_INLINE __m512i wide_levels(uint32_t type, __m512i codes)
 {
-    const __m512i h = _mm512_loadu_si512(high + (packed_high(type) == 2 ? i / 4 * PACKED_FOURS : 0));
-    const int up = packed_high(type) == 2 ? 4 - 2 * (i % 4) : 4 - i;
-    return _mm512_and_si512(up >= 0 ? _mm512_slli_epi16(h, (unsigned)up)
-                                    : _mm512_srli_epi16(h, (unsigned)-up),
-                            _mm512_set1_epi8(packed_high(type) == 2 ? 0x30 : 0x10));
+    const __m256i all = _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4,
+                                         5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i64x4(packed_levels(type, all)),
+                               codes); /* a constant table */
 }
 
-/* Four i of group g, of the weight rows of register v. */
+/* Bits [at, at + bits) of every byte, moved to `to`. */
+ALWAYS_INLINE __m512i bits_to(__m512i v, int at, int bits, int to)
+{
+    const __m512i moved =
+        at > to ? _mm512_srli_epi16(v, (unsigned)(at - to)) : _mm512_slli_epi16(v, (unsigned)(to - at));
+    return _mm512_and_si512(at == to ? v : moved, _mm512_set1_epi8((char)(((1 << bits) - 1) << to)));
+}
+
+/* Four i of group g, of the weight rows of register v: packed_four, wider. */
 ALWAYS_INLINE __m512i source_four(uint32_t type, const struct source *s, uint32_t g, int i, int v)
 {
-    if (!s->group)
+    if (!s->packed.bytes)
         return _mm512_load_si512(s->panel->q[8 * g + i][16 * v]);
-    const uint8_t *p = s->group + packed_scale_bytes(type) + 64 * v;
-    if (type == DTYPE_Q8_0)
-        return _mm512_loadu_si512(p + i * PACKED_FOURS);
-    __m512i low = _mm512_loadu_si512(p + i / 2 * PACKED_FOURS);
-    low = _mm512_and_si512(i % 2 ? _mm512_srli_epi16(low, 4) : low, _mm512_set1_epi8(0x0f));
-    return packed_high(type) ? _mm512_or_si512(low, source_high_bits(type, p + 4 * PACKED_FOURS, i)) : low;
+    const int low = packed_low(type), share = 8 / low, high = packed_high(type);
+    const uint8_t *at = s->packed.bytes + 64 * v, *above = at + low * PACKED_FOURS;
+    __m512i w = _mm512_loadu_si512(at + i / share * PACKED_FOURS);
+    if (low < 8)
+        w = bits_to(w, i % share * low, low, 0);
+    if (high == 1)
+        w = _mm512_or_si512(w, bits_to(_mm512_loadu_si512(above), i, 1, low));
+    else if (high == 2)
+        w = _mm512_or_si512(w,
+                            bits_to(_mm512_loadu_si512(above + i / 4 * PACKED_FOURS), 2 * (i % 4), 2, low));
+    return packed_coded(type) ? wide_levels(type, w) : w;
 }
 
-ALWAYS_INLINE __m512 sixteen_halves(const uint8_t *p)
+ALWAYS_INLINE __m512 wide_halves(const uint8_t *p, int v)
 {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p + 32 * v)));
 }
 
-ALWAYS_INLINE __m512 source_sixteen(const uint8_t *p, const uint8_t *shared, int v)
+/* packed_scaled, wider. */
+ALWAYS_INLINE __m512 wide_scaled(uint32_t type, const uint8_t *p, const uint8_t *d, int upper, int v)
 {
-    if (!shared)
-        return sixteen_halves(p + 32 * v);
-    __m128i bytes = _mm_loadu_si128((const __m128i *)(p + 16 * v));
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), sixteen_halves(shared + 32 * v));
+    __m512i s = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 16 * v)));
+    if (type == DTYPE_Q2_K)
+        s = _mm512_and_si512(upper ? _mm512_srli_epi32(s, 4) : s, _mm512_set1_epi32(15));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(s), wide_halves(d, v));
 }
 
-/* Scale `at` of the panel, the i-th of the group; and the group's minimum. */
+/* Scale and minimum number `at` of the panel, the i-th of the group: packed_a and packed_b, wider. */
 ALWAYS_INLINE __m512 source_a(uint32_t type, const struct source *s, uint32_t at, int i, int v)
 {
-    if (!s->group)
+    const struct packed_group *p = &s->packed;
+    if (!p->bytes)
         return _mm512_load_ps(s->panel->a[at] + 16 * v);
-    return source_sixteen(s->group + i * PANEL, packed_shared(type) ? s->d : NULL, v);
+    if (packed_headed(type))
+        return wide_scaled(type, p->scales + i * PANEL, p->d, 0, v);
+    if (type == DTYPE_MXFP4) {
+        __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p->scales + 32 * v)));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+    }
+    return wide_halves(p->scales, v);
 }
 
-ALWAYS_INLINE __m512 source_b(uint32_t type, const struct source *s, uint32_t at, int v)
+ALWAYS_INLINE __m512 source_b(uint32_t type, const struct source *s, uint32_t at, int i, int v)
 {
-    if (!s->group)
+    const struct packed_group *p = &s->packed;
+    if (!p->bytes)
         return _mm512_load_ps(s->panel->b[at] + 16 * v);
-    return packed_shared(type) ? source_sixteen(s->group + PANEL, s->min, v)
-                               : source_sixteen(s->group + PACKED_HALVES, NULL, v);
+    if (packed_headed(type))
+        return wide_scaled(type, p->scales + (type == DTYPE_Q2_K ? i : 1) * PANEL, p->min, 1, v);
+    return wide_halves(p->scales + PACKED_HALVES, v);
 }
 
 /* The i-th scale's part of group g: part = a * dot, and what minima add to acc. */
@@ -143,7 +167,7 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct
         }
     }
     for (int v = 0; v < WIDE && unit_has_min(type); v++) {
-        __m512 b = source_b(type, s, at, v);
+        __m512 b = source_b(type, s, at, i, v);
         for (int r = 0; r < p.rows; r++)
             acc[r][v] = _mm512_fmadd_ps(b, _mm512_set1_ps(t->sum[at][p.row + r]), acc[r][v]);
     }
@@ -156,11 +180,8 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
     __m512 acc[TILE][WIDE], part[TILE][WIDE] = {0};
     tile_load(&job->out, p, acc);
     for (uint32_t g = 0; g < job->groups; g++) {
-        if (packed) {
-            s.group = packed_step(type, &walk, g);
-            s.d = walk.d;
-            s.min = walk.min;
-        }
+        if (packed)
+            s.packed = packed_step(type, &walk, g);
         for (int i = 0; i < (unit_halves(type) ? 2 : 1); i++)
             tile_part(type, &s, job->tile, p, g, i, part, acc);
         for (int r = 0; r < p.rows; r++)

@@ -1,84 +1,122 @@
-/* Weights laid out anew, in the order in which products want them: a panel of PANEL rows is one run of memory, and
- * 32 values of all of its rows lie together. Where k comes in blocks of 256 these have a head of their own:
+/* Weights laid out anew, in the order in which products want them: a panel of PANEL rows is one run of memory, and 32
+ * values of all of its rows lie together. Types with blocks of 256 have a head before every eight groups:
  *
- *     panel:  | head | group 0 | ... | group 7 | head | group 8 | ...      (heads: Q4_K, Q5_K and Q6_K alone)
- *     head:   d of every row, then -dmin                                    fp16 (PANEL) each
- *     group:  scales of every row, then minima                              fp16 (PANEL), or bytes that head's d scales
- *             the lower four bits: byte j of | four 2i + 1 | four 2i |      (4, PANEL, 4)
- *             what is above them: bit i of a byte belongs to four i         (1, PANEL, 4): fifth bits
- *                                 two bits each, fours 0-3 and 4-7          (2, PANEL, 4): Q6_K
+ *     panel:  | head | group 0 | ... | group 7 | head | group 8 | ...
+ *     head:   d of every row, then -dmin                              fp16 (PANEL) each
+ *     group:  scales of every row, then minima                        16 bits (PANEL) each; behind a head
+ *                                                                     bytes that its numbers scale, (2, PANEL)
+ *             the lower bits, two, four or all eight of each value    (2, 4 or 8, PANEL, 4)
+ *             what is above them, a bit or two                        (1 or 2, PANEL, 4)
  *
- * where a four is four neighbours of a row, side by side as in struct q8_panel; Q8_0 has its bytes as they are. To
- * decode this costs a few shifts, and the numbers are those of unit_group and unit_scales, to the bit. */
+ * where a four is four neighbours of a row, side by side as in struct q8_panel, and fours share bytes: the first of them
+ * has the lowest bits. To decode this costs a few shifts, and the numbers are those of unit_group and unit_scales, to the
+ * bit. A tier's file defines multiply_bytes before it includes this one. */
 #pragma once
 
 #include "device/cpu/matmul_panel.h"
 
 enum { PACKED_FOURS = 4 * PANEL, PACKED_HALVES = 2 * PANEL };
 
-/* Types that can be laid out so: the others' bytes come from tables, or they are rare. */
+/* Types that can be laid out so. Of the others a byte comes from a table of hundreds, or they are rare. */
 ALWAYS_INLINE bool packed_type(uint32_t type)
 {
-    return type == DTYPE_Q4_0 || type == DTYPE_Q4_1 || type == DTYPE_Q5_0 || type == DTYPE_Q5_1 ||
-           type == DTYPE_Q8_0 || type == DTYPE_Q4_K || type == DTYPE_Q5_K || type == DTYPE_Q6_K;
+    switch (type) {
+    case DTYPE_Q4_0:
+    case DTYPE_Q4_1:
+    case DTYPE_Q5_0:
+    case DTYPE_Q5_1:
+    case DTYPE_Q8_0:
+    case DTYPE_Q2_K:
+    case DTYPE_Q3_K:
+    case DTYPE_Q4_K:
+    case DTYPE_Q5_K:
+    case DTYPE_Q6_K:
+    case DTYPE_IQ4_NL:
+    case DTYPE_IQ4_XS:
+    case DTYPE_MXFP4:
+        return true;
+    default:
+        return false;
+    }
 }
 
-/* Scales are bytes times a d that 256 values share. */
-ALWAYS_INLINE bool packed_shared(uint32_t type)
+/* There are heads. */
+ALWAYS_INLINE bool packed_headed(uint32_t type)
 {
-    return type == DTYPE_Q4_K || type == DTYPE_Q5_K || type == DTYPE_Q6_K;
+    return type == DTYPE_Q2_K || type == DTYPE_Q3_K || type == DTYPE_Q4_K || type == DTYPE_Q5_K ||
+           type == DTYPE_Q6_K || type == DTYPE_IQ4_XS;
 }
 
-/* Bits above the lower four. */
+ALWAYS_INLINE int packed_low(uint32_t type)
+{
+    return type == DTYPE_Q8_0 ? 8 : type == DTYPE_Q2_K || type == DTYPE_Q3_K ? 2 : 4;
+}
+
 ALWAYS_INLINE int packed_high(uint32_t type)
 {
-    return type == DTYPE_Q6_K ? 2 : type == DTYPE_Q5_0 || type == DTYPE_Q5_1 || type == DTYPE_Q5_K;
+    if (type == DTYPE_Q6_K)
+        return 2;
+    return type == DTYPE_Q5_0 || type == DTYPE_Q5_1 || type == DTYPE_Q5_K || type == DTYPE_Q3_K;
+}
+
+/* What is kept are codes, and the bytes are levels from a table of sixteen. */
+ALWAYS_INLINE bool packed_coded(uint32_t type)
+{
+    return type == DTYPE_IQ4_NL || type == DTYPE_IQ4_XS || type == DTYPE_MXFP4;
+}
+
+ALWAYS_INLINE __m256i packed_levels(uint32_t type, __m256i codes)
+{
+    return type == DTYPE_MXFP4 ? e2m1_levels(codes) : multiply_bytes(true, iq4_levels(codes));
 }
 
 ALWAYS_INLINE size_t packed_head_bytes(uint32_t type)
 {
-    return packed_shared(type) ? PACKED_HALVES * (1 + unit_has_min(type)) : 0;
+    return packed_headed(type) ? PACKED_HALVES * (1 + unit_has_min(type)) : 0;
 }
 
+/* A scale and a minimum, two scales, or one alone (IQ4_XS, so that lines of the cache stay whole); in Q2_K two bytes with
+ * the scale below and the minimum above. */
 ALWAYS_INLINE size_t packed_scale_bytes(uint32_t type)
 {
-    const size_t each = packed_shared(type) ? PANEL : PACKED_HALVES;
-    return each * ((unit_halves(type) ? 2 : 1) + unit_has_min(type));
+    return packed_headed(type) ? 2 * PANEL : PACKED_HALVES * (1 + unit_has_min(type));
 }
 
 ALWAYS_INLINE size_t packed_group_bytes(uint32_t type)
 {
-    return packed_scale_bytes(type) + PACKED_FOURS * (type == DTYPE_Q8_0 ? 8 : 4 + (size_t)packed_high(type));
+    return packed_scale_bytes(type) + PACKED_FOURS * (size_t)(packed_low(type) + packed_high(type));
 }
 
 /* Where the head before group g of a panel starts, or the group itself where there are none. */
 ALWAYS_INLINE size_t packed_at(uint32_t type, size_t g)
 {
     const size_t unit = packed_head_bytes(type) + UNIT_GROUPS * packed_group_bytes(type);
-    return packed_shared(type) ? g / UNIT_GROUPS * unit : g * packed_group_bytes(type);
+    return packed_headed(type) ? g / UNIT_GROUPS * unit : g * packed_group_bytes(type);
 }
 
 /* ---- reading ---- */
 
-/* What is above the lower four bits of four i, from where its lower bits would be. */
-ALWAYS_INLINE __m256i packed_high_bits(uint32_t type, const uint8_t *p, int i)
-{
-    p += 4 * PACKED_FOURS;
-    if (packed_high(type) == 1)
-        return bit_to(load_32(p), i, 4);
-    const __m256i h = load_32(p + i / 4 * PACKED_FOURS);
-    const int up = 4 - 2 * (i % 4);
-    return _mm256_and_si256(up > 0 ? _mm256_slli_epi16(h, up) : _mm256_srli_epi16(h, -up),
-                            _mm256_set1_epi8(0x30));
-}
+/* Where a group's numbers are: its bytes, and its scales with what they are scaled by, where that is. */
+struct packed_group {
+    const uint8_t *bytes, *scales, *d, *min;
+};
 
-/* Four i of eight weight rows, of the group whose bytes start 4 * (the first of them) before p. */
-ALWAYS_INLINE __m256i packed_four(uint32_t type, const uint8_t *p, int i)
+/* Four i of eight weight rows from `row` on. */
+ALWAYS_INLINE __m256i packed_four(uint32_t type, const struct packed_group *p, int i, uint32_t row)
 {
-    if (type == DTYPE_Q8_0)
-        return load_32(p + i * PACKED_FOURS);
-    const __m256i low = nibble(load_32(p + i / 2 * PACKED_FOURS), i % 2);
-    return packed_high(type) ? _mm256_or_si256(low, packed_high_bits(type, p, i)) : low;
+    const int low = packed_low(type), share = 8 / low;
+    const uint8_t *at = p->bytes + 4 * row, *above = at + low * PACKED_FOURS;
+    __m256i v = load_32(at + i / share * PACKED_FOURS);
+    if (low == 4)
+        v = nibble(v, i % share);
+    else if (low == 2)
+        v = bit_pair(v, i % share);
+    if (packed_high(type) == 1)
+        v = _mm256_or_si256(v, bit_to(load_32(above), i, low));
+    else if (packed_high(type) == 2)
+        v = _mm256_or_si256(v,
+                            _mm256_slli_epi16(bit_pair(load_32(above + i / 4 * PACKED_FOURS), i % 4), low));
+    return packed_coded(type) ? packed_levels(type, v) : v;
 }
 
 ALWAYS_INLINE __m256 packed_halves(const uint8_t *p, uint32_t row)
@@ -86,122 +124,135 @@ ALWAYS_INLINE __m256 packed_halves(const uint8_t *p, uint32_t row)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 2 * row)));
 }
 
-ALWAYS_INLINE __m256 packed_bytes(const uint8_t *p, const uint8_t *shared, uint32_t row)
+/* Eight bytes that the fp16 at d scale; of Q2_K their lower (0) or upper (1) nibbles. */
+ALWAYS_INLINE __m256 packed_scaled(uint32_t type, const uint8_t *p, const uint8_t *d, int upper, uint32_t row)
 {
-    const __m256i s = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + row)));
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(s), packed_halves(shared, row));
+    __m256i s = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + row)));
+    if (type == DTYPE_Q2_K)
+        s = _mm256_and_si256(upper ? _mm256_srli_epi32(s, 4) : s, _mm256_set1_epi32(15));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(s), packed_halves(d, row));
 }
 
 /* The i-th scale of a group, and its minimum, for eight weight rows from `row` on. */
-ALWAYS_INLINE __m256 packed_a(uint32_t type, const uint8_t *group, const uint8_t *d, int i, uint32_t row)
+ALWAYS_INLINE __m256 packed_a(uint32_t type, const struct packed_group *p, int i, uint32_t row)
 {
-    return packed_shared(type) ? packed_bytes(group + i * PANEL, d, row) : packed_halves(group, row);
+    if (packed_headed(type))
+        return packed_scaled(type, p->scales + i * PANEL, p->d, 0, row);
+    if (type == DTYPE_MXFP4) { /* bf16 */
+        __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p->scales + 2 * row)));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+    }
+    return packed_halves(p->scales, row);
 }
 
-ALWAYS_INLINE __m256 packed_b(uint32_t type, const uint8_t *group, const uint8_t *min, uint32_t row)
+ALWAYS_INLINE __m256 packed_b(uint32_t type, const struct packed_group *p, int i, uint32_t row)
 {
-    return packed_shared(type) ? packed_bytes(group + PANEL, min, row)
-                               : packed_halves(group + PACKED_HALVES, row);
+    if (packed_headed(type))
+        return packed_scaled(type, p->scales + (type == DTYPE_Q2_K ? i : 1) * PANEL, p->min, 1, row);
+    return packed_halves(p->scales + PACKED_HALVES, row);
 }
 
 /* From group to group of a panel; the first to walk it asks for what lies ahead. */
 struct packed_walk {
-    const uint8_t *next, *d, *min;
+    const uint8_t *next, *head;
     bool first;
 };
 
-ALWAYS_INLINE const uint8_t *packed_step(uint32_t type, struct packed_walk *w, uint32_t g)
+ALWAYS_INLINE struct packed_group packed_step(uint32_t type, struct packed_walk *w, uint32_t g)
 {
-    if (packed_shared(type) && g % UNIT_GROUPS == 0) {
-        w->d = w->next;
-        w->min = w->next + PACKED_HALVES;
+    if (packed_headed(type) && g % UNIT_GROUPS == 0) {
+        w->head = w->next;
         w->next += packed_head_bytes(type);
     }
-    const uint8_t *group = w->next;
-    w->next += packed_group_bytes(type);
+    const struct packed_group p = {.scales = w->next,
+                                   .bytes = w->next + packed_scale_bytes(type),
+                                   .d = w->head,
+                                   .min = w->head + PACKED_HALVES};
     if (w->first)
-        ask_ahead(group, STREAM_AHEAD, packed_group_bytes(type));
-    return group;
+        ask_ahead(w->next, STREAM_AHEAD, packed_group_bytes(type));
+    w->next += packed_group_bytes(type);
+    return p;
 }
 
-/* `groups` groups from p on, where a head is if there are any, as a panel. */
+/* `groups` groups from p on as a panel. */
 ALWAYS_INLINE void packed_read(uint32_t type, const uint8_t *p, uint32_t groups, struct q8_panel *panel)
 {
     const int parts = unit_halves(type) ? 2 : 1;
     struct packed_walk w = {.next = p, .first = true};
     for (uint32_t g = 0; g < groups; g++) {
-        const uint8_t *group = packed_step(type, &w, g);
+        const struct packed_group group = packed_step(type, &w, g);
         for (uint32_t row = 0; row < PANEL; row += 8) {
-            for (int i = 0; i < parts; i++)
-                _mm256_store_ps(panel->a[parts * g + i] + row, packed_a(type, group, w.d, i, row));
-            if (unit_has_min(type))
-                _mm256_store_ps(panel->b[g] + row, packed_b(type, group, w.min, row));
+            for (int i = 0; i < parts; i++) {
+                _mm256_store_ps(panel->a[parts * g + i] + row, packed_a(type, &group, i, row));
+                if (unit_has_min(type))
+                    _mm256_store_ps(panel->b[parts * g + i] + row, packed_b(type, &group, i, row));
+            }
 #pragma GCC unroll 8
             for (int i = 0; i < 8; i++)
-                _mm256_store_si256((__m256i *)panel->q[8 * g + i][row],
-                                   packed_four(type, group + packed_scale_bytes(type) + 4 * row, i));
+                _mm256_store_si256((__m256i *)panel->q[8 * g + i][row], packed_four(type, &group, i, row));
         }
     }
 }
 
 /* ---- writing ---- */
 
-/* The reverse of packed_read_bytes. */
+/* The reverse of packed_levels. */
+ALWAYS_INLINE __m256i packed_codes(uint32_t type, __m256i levels)
+{
+    __m256i codes = _mm256_setzero_si256();
+    for (int i = 1; i < 16; i++) {
+        const __m256i code = _mm256_set1_epi8((char)i),
+                      same = _mm256_cmpeq_epi8(levels, packed_levels(type, code));
+        codes = _mm256_blendv_epi8(codes, code, same);
+    }
+    return codes;
+}
+
+/* The reverse of packed_four, for all fours and rows: bytes as panels have them, (8, PANEL, 4). */
 ALWAYS_INLINE void packed_write_bytes(uint32_t type, const uint8_t *q, uint8_t *p)
 {
-    if (type == DTYPE_Q8_0) {
-        memcpy(p, q, 8 * PACKED_FOURS);
-        return;
-    }
-    uint8_t *high = p + 4 * PACKED_FOURS;
+    const int low = packed_low(type), share = 8 / low;
+    const __m256i mask = _mm256_set1_epi8((char)((1 << low) - 1));
     for (int c = 0; c < PACKED_FOURS; c += 32) {
-        __m256i top[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, low = top[0];
+        __m256i below[8] = {0}, above[2] = {0};
 #pragma GCC unroll 8
         for (int i = 0; i < 8; i++) {
-            const __m256i v = load_32(q + i * PACKED_FOURS + c), above = nibble(v, 1);
+            __m256i v = load_32(q + i * PACKED_FOURS + c);
+            if (packed_coded(type))
+                v = packed_codes(type, v);
+            const __m256i bits = low < 8 ? _mm256_and_si256(v, mask) : v;
+            below[i / share] = _mm256_or_si256(below[i / share], _mm256_slli_epi16(bits, i % share * low));
             if (packed_high(type) == 1)
-                top[0] = _mm256_or_si256(top[0], bit_to(above, 0, i));
+                above[0] = _mm256_or_si256(above[0], bit_to(v, low, i));
             if (packed_high(type) == 2)
-                top[i / 4] = _mm256_or_si256(top[i / 4], _mm256_slli_epi16(above, 2 * (i % 4)));
-            if (i % 2 == 0)
-                low = low_nibbles(v);
-            else
-                _mm256_storeu_si256((__m256i *)(p + i / 2 * PACKED_FOURS + c),
-                                    _mm256_or_si256(low, _mm256_slli_epi16(low_nibbles(v), 4)));
+                above[i / 4] = _mm256_or_si256(above[i / 4], _mm256_slli_epi16(nibble(v, 1), 2 * (i % 4)));
         }
+        for (int i = 0; i < low; i++)
+            _mm256_storeu_si256((__m256i *)(p + i * PACKED_FOURS + c), below[i]);
         for (int i = 0; i < packed_high(type); i++)
-            _mm256_storeu_si256((__m256i *)(high + i * PACKED_FOURS + c), top[i]);
+            _mm256_storeu_si256((__m256i *)(p + (low + i) * PACKED_FOURS + c), above[i]);
     }
 }
 
-/* The head of a block of 256 of row r. */
-ALWAYS_INLINE void packed_write_head(uint32_t type, const uint8_t *block, int r, uint8_t *head)
+ALWAYS_INLINE void packed_set_half(uint8_t *p, uint32_t row, uint16_t half)
 {
-    const struct block_q4_k *b = (const void *)block;
-    const uint16_t d = type == DTYPE_Q6_K ? ((const struct block_q6_k *)(const void *)block)->d : b->d;
-    memcpy(head + 2 * r, &d, sizeof d);
-    if (unit_has_min(type)) {
-        const uint16_t min = b->dmin ^ 0x8000;
-        memcpy(head + PACKED_HALVES + 2 * r, &min, sizeof min);
-    }
+    memcpy(p + 2 * row, &half, sizeof half);
 }
 
-/* The scales of row r of the eight groups after a head, `step` bytes from one group to the next. */
-ALWAYS_INLINE void packed_write_shared(uint32_t type, const uint8_t *block, int r, uint8_t *to, size_t step)
+/* The head of what starts with this block, and the scales of the groups behind it, for one row. */
+ALWAYS_INLINE void packed_write_head(uint32_t type, const uint8_t *block, uint32_t row, uint8_t *head)
 {
-    uint64_t first, second;
-    if (type == DTYPE_Q6_K) {
-        const struct block_q6_k *b = (const void *)block;
-        for (int g = 0; g < UNIT_GROUPS; g++, to += step) {
-            to[r] = (uint8_t)b->scales[2 * g];
-            to[PANEL + r] = (uint8_t)b->scales[2 * g + 1];
-        }
-        return;
-    }
-    sixes_q4_k(block, &first, &second);
-    for (int g = 0; g < UNIT_GROUPS; g++, to += step) {
-        to[r] = (uint8_t)(first >> 8 * g);
-        to[PANEL + r] = (uint8_t)(second >> 8 * g);
+    uint8_t *scales = head + packed_head_bytes(type) + row;
+    struct unit_bytes u;
+    unit_scale_bytes(type, block, &u);
+    packed_set_half(head, row, u.d);
+    if (unit_has_min(type))
+        packed_set_half(head + PACKED_HALVES, row, u.min);
+    for (int g = 0; g < UNIT_GROUPS; g++, scales += packed_group_bytes(type)) {
+        const int i = 2 * g % 8; /* with halves, two of the sixteen one after another */
+        const uint64_t both = g < 4 ? u.first : u.second;
+        scales[0] = (uint8_t)(unit_halves(type) ? both >> 8 * i : u.first >> 8 * g);
+        scales[PANEL] = (uint8_t)(unit_halves(type) ? both >> 8 * (i + 1) : u.second >> 8 * g);
     }
 }
 
@@ -210,24 +261,22 @@ ALWAYS_INLINE void packed_write_shared(uint32_t type, const uint8_t *block, int 
 ALWAYS_INLINE void packed_write(uint32_t type, const struct q8_panel *panel, const uint8_t *block,
                                 size_t row_bytes, uint32_t rows, uint32_t groups, uint8_t *p)
 {
-    const size_t group = packed_group_bytes(type), small = unit_bytes(type) / UNIT_GROUPS;
+    const size_t small = unit_bytes(type) / UNIT_GROUPS;
     for (uint32_t g = 0; g < groups; g++) {
-        if (packed_shared(type) && g % UNIT_GROUPS == 0) {
-            for (uint32_t r = 0; r < PANEL; r++) {
-                const uint8_t *b =
-                    block + least(r, rows - 1) * row_bytes + g / UNIT_GROUPS * unit_bytes(type);
-                packed_write_head(type, b, (int)r, p);
-                packed_write_shared(type, b, (int)r, p + packed_head_bytes(type), group);
-            }
+        for (uint32_t r = 0; r < PANEL; r++) {
+            const uint8_t *from = block + least(r, rows - 1) * row_bytes;
+            if (packed_headed(type) && g % UNIT_GROUPS == 0)
+                packed_write_head(type, from + g / UNIT_GROUPS * unit_bytes(type), r, p);
+            else if (type == DTYPE_MXFP4)
+                packed_set_half(p, r, bf16_from_f32(0.5f * f8_e8m0_to_f32(from[g * small])));
+            else if (!packed_headed(type))
+                memcpy(p + 2 * r, from + g * small, 2);
+            if (!packed_headed(type) && unit_has_min(type))
+                memcpy(p + PACKED_HALVES + 2 * r, from + g * small + 2, 2);
+        }
+        if (packed_headed(type) && g % UNIT_GROUPS == 0)
             p += packed_head_bytes(type);
-        }
-        for (uint32_t r = 0; r < PANEL && !packed_shared(type); r++) {
-            const uint8_t *b = block + least(r, rows - 1) * row_bytes + g * small;
-            memcpy(p + 2 * r, b, 2);
-            if (unit_has_min(type))
-                memcpy(p + PACKED_HALVES + 2 * r, b + 2, 2);
-        }
         packed_write_bytes(type, (const uint8_t *)panel->q[8 * g], p + packed_scale_bytes(type));
-        p += group;
+        p += packed_group_bytes(type);
     }
 }

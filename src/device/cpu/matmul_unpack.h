@@ -336,67 +336,87 @@ ALWAYS_INLINE __m256 bytes_to_ps(uint64_t eight)
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)eight)));
 }
 
-/* The 6-bit scales and minima of Q4_K and Q5_K (base/block.h draws them), eight bytes each. */
-ALWAYS_INLINE void sixes_q4_k(const uint8_t *p, uint64_t *scale, uint64_t *min)
+/* The scales of a block of 256, as small numbers that d and min, fp16, scale: a byte for each group in `first` and its
+ * minimum in `second`; or, with halves, sixteen bytes, those of Q2_K with the scale below and the minimum above. */
+struct unit_bytes {
+    uint64_t first, second;
+    uint16_t d, min; /* min with its sign turned */
+};
+
+/* The 6-bit scales and minima of Q4_K and Q5_K (base/block.h draws them). */
+ALWAYS_INLINE void bytes_q4_k(const struct block_q4_k *b, struct unit_bytes *u)
 {
-    const struct block_q4_k *b = (const void *)p;
     const uint64_t six = 0x3f3f3f3f, top = 0x30303030, four = 0x0f0f0f0f;
     uint64_t u0 = load_u32(b->scales), u1 = load_u32(b->scales + 4), u2 = load_u32(b->scales + 8);
-    *scale = (u0 & six) | ((u2 & four) | (u0 >> 2 & top)) << 32;
-    *min = (u1 & six) | ((u2 >> 4 & four) | (u1 >> 2 & top)) << 32;
+    u->first = (u0 & six) | ((u2 & four) | (u0 >> 2 & top)) << 32;
+    u->second = (u1 & six) | ((u2 >> 4 & four) | (u1 >> 2 & top)) << 32;
+    u->d = b->d;
+    u->min = b->dmin ^ 0x8000;
 }
 
-ALWAYS_INLINE void scales_q4_k(const uint8_t *p, struct unit_scales *s)
+/* Every byte less 32: none is above 63, so that no borrow leaves it. */
+ALWAYS_INLINE uint64_t bytes_less_32(uint64_t eight)
 {
-    const struct block_q4_k *b = (const void *)p;
-    uint64_t scale, min;
-    sixes_q4_k(p, &scale, &min);
-    s->a[0] = _mm256_mul_ps(bytes_to_ps(scale), fp16_all(b->d));
-    s->b[0] = _mm256_mul_ps(bytes_to_ps(min), fp16_all(b->dmin ^ 0x8000));
+    const uint64_t top = 0x8080808080808080;
+    return ((eight | top) - 0x2020202020202020) ^ top;
 }
 
-ALWAYS_INLINE void scales_q3_k(const uint8_t *p, struct unit_scales *s)
+ALWAYS_INLINE void bytes_q3_k(const struct block_q3_k *b, struct unit_bytes *u)
 {
-    const struct block_q3_k *b = (const void *)p;
     const uint64_t four = 0x0f0f0f0f, two = 0x03030303;
     uint64_t u0 = load_u32(b->scales), u1 = load_u32(b->scales + 4), u2 = load_u32(b->scales + 8);
-    uint64_t low = (u0 & four) | (u2 & two) << 4 | ((u1 & four) | (u2 >> 2 & two) << 4) << 32;
-    uint64_t high = (u0 >> 4 & four) | (u2 >> 4 & two) << 4 | ((u1 >> 4 & four) | (u2 >> 6 & two) << 4) << 32;
-    __m256 d = fp16_all(b->d), centre = _mm256_set1_ps(32);
-    s->a[0] = _mm256_mul_ps(_mm256_sub_ps(bytes_to_ps(low), centre), d);
-    s->a[1] = _mm256_mul_ps(_mm256_sub_ps(bytes_to_ps(high), centre), d);
+    u->first = bytes_less_32((u0 & four) | (u2 & two) << 4 | ((u1 & four) | (u2 >> 2 & two) << 4) << 32);
+    u->second = bytes_less_32((u0 >> 4 & four) | (u2 >> 4 & two) << 4 |
+                              ((u1 >> 4 & four) | (u2 >> 6 & two) << 4) << 32);
+    u->d = b->d;
 }
 
-ALWAYS_INLINE void scales_q2_k(const uint8_t *p, struct unit_scales *s)
+ALWAYS_INLINE void bytes_iq4_xs(const struct block_iq4_xs *b, struct unit_bytes *u)
 {
-    const struct block_q2_k *b = (const void *)p;
+    u->first = bytes_less_32(_pdep_u64(load_u32(b->scales_l), 0x0f0f0f0f0f0f0f0f) |
+                             _pdep_u64(b->scales_h, 0x3030303030303030));
+    u->d = b->d;
+}
+
+ALWAYS_INLINE void unit_scale_bytes(uint32_t type, const uint8_t *p, struct unit_bytes *u)
+{
+    *u = (struct unit_bytes){0};
+    if (type == DTYPE_Q4_K || type == DTYPE_Q5_K) { /* the heads of both are the same */
+        bytes_q4_k((const void *)p, u);
+    } else if (type == DTYPE_Q3_K) {
+        bytes_q3_k((const void *)p, u);
+    } else if (type == DTYPE_IQ4_XS) {
+        bytes_iq4_xs((const void *)p, u);
+    } else {
+        const struct block_q6_k *q6 = (const void *)p;
+        const struct block_q2_k *q2 = (const void *)p;
+        const uint8_t *scales = type == DTYPE_Q2_K ? q2->scales : (const uint8_t *)q6->scales;
+        memcpy(&u->first, scales, 8);
+        memcpy(&u->second, scales + 8, 8);
+        u->d = type == DTYPE_Q2_K ? q2->d : q6->d;
+        u->min = type == DTYPE_Q2_K ? q2->dmin ^ 0x8000 : 0;
+    }
+}
+
+/* The same as floats. */
+ALWAYS_INLINE void scales_of_bytes(uint32_t type, const uint8_t *p, struct unit_scales *s)
+{
     const uint64_t four = 0x0f0f0f0f0f0f0f0f;
-    __m256 d = fp16_all(b->d), min = fp16_all(b->dmin ^ 0x8000);
-    for (int i = 0; i < 2; i++) {
-        uint64_t u;
-        memcpy(&u, b->scales + 8 * i, sizeof u);
-        s->a[i] = _mm256_mul_ps(bytes_to_ps(u & four), d);
-        s->b[i] = _mm256_mul_ps(bytes_to_ps(u >> 4 & four), min);
+    struct unit_bytes u;
+    unit_scale_bytes(type, p, &u);
+    const __m256 d = fp16_all(u.d), min = fp16_all(u.min);
+    if (type == DTYPE_Q2_K) {
+        s->a[0] = _mm256_mul_ps(bytes_to_ps(u.first & four), d);
+        s->a[1] = _mm256_mul_ps(bytes_to_ps(u.second & four), d);
+        s->b[0] = _mm256_mul_ps(bytes_to_ps(u.first >> 4 & four), min);
+        s->b[1] = _mm256_mul_ps(bytes_to_ps(u.second >> 4 & four), min);
+        return;
     }
-}
-
-ALWAYS_INLINE void scales_q6_k(const uint8_t *p, struct unit_scales *s)
-{
-    const struct block_q6_k *b = (const void *)p;
-    __m256 d = fp16_all(b->d);
-    for (int i = 0; i < 2; i++) {
-        uint64_t u;
-        memcpy(&u, b->scales + 8 * i, sizeof u);
-        s->a[i] = _mm256_mul_ps(bytes_to_ps(u), d);
-    }
-}
-
-ALWAYS_INLINE void scales_iq4_xs(const uint8_t *p, struct unit_scales *s)
-{
-    const struct block_iq4_xs *b = (const void *)p;
-    uint64_t low = _pdep_u64(load_u32(b->scales_l), 0x0f0f0f0f0f0f0f0f);
-    uint64_t high = _pdep_u64(b->scales_h, 0x3030303030303030);
-    s->a[0] = _mm256_mul_ps(_mm256_sub_ps(bytes_to_ps(low | high), _mm256_set1_ps(32)), fp16_all(b->d));
+    s->a[0] = _mm256_mul_ps(bytes_to_ps(u.first), d);
+    if (unit_halves(type))
+        s->a[1] = _mm256_mul_ps(bytes_to_ps(u.second), d);
+    else if (unit_has_min(type))
+        s->b[0] = _mm256_mul_ps(bytes_to_ps(u.second), min);
 }
 
 /* (1 + 2 s) * d */
@@ -514,19 +534,6 @@ ALWAYS_INLINE void unit_scales(uint32_t type, const uint8_t *p, struct unit_scal
     case DTYPE_MXFP4:
         scales_mxfp4(p, s);
         break;
-    case DTYPE_Q2_K:
-        scales_q2_k(p, s);
-        break;
-    case DTYPE_Q3_K:
-        scales_q3_k(p, s);
-        break;
-    case DTYPE_Q4_K:
-    case DTYPE_Q5_K:
-        scales_q4_k(p, s); /* the heads of both are the same */
-        break;
-    case DTYPE_Q6_K:
-        scales_q6_k(p, s);
-        break;
     case DTYPE_IQ1_M:
         scales_iq1_m(p, s);
         break;
@@ -550,7 +557,7 @@ ALWAYS_INLINE void unit_scales(uint32_t type, const uint8_t *p, struct unit_scal
     case DTYPE_NVFP4:
         scales_nvfp4(p, s);
         break;
-    default:
-        scales_iq4_xs(p, s);
+    default: /* IQ4_XS and the K types */
+        scales_of_bytes(type, p, s);
     }
 }
