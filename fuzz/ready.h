@@ -71,7 +71,8 @@ static struct form *ready_model(bool tools)
     l->form = reply_form_find("");
     pthread_mutex_init(&l->lock, NULL);
     sampler_defaults(&l->defaults);
-    if (chat_open_text(&l->chat, texts[tools], strlen(texts[tools]), &e))
+    if (rules_open(&l->rules, 1 << 20, &e) ||
+        chat_open_text(&l->chat, texts[tools], strlen(texts[tools]), &e))
         abort();
     f->of = &served[tools];
     f->of->name = "m";
