@@ -2,6 +2,7 @@
 import datetime
 import functools
 import json
+import warnings
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
@@ -69,7 +70,13 @@ def environment():
 
 
 ENV = environment()
-compiled = functools.lru_cache(64)(ENV.from_string)
+
+
+@functools.lru_cache(64)
+def compiled(template):
+    with warnings.catch_warnings():  # escapes in a template's strings are its author's affair
+        warnings.simplefilter("ignore")
+        return ENV.from_string(template)
 
 
 def render(template, context):

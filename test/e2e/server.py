@@ -52,22 +52,18 @@ class Server:
 
     def settle(self):
         """Waits until nothing runs."""
-        for _ in range(600):
-            if self.metric("quern_running") + self.metric("quern_waiting") + self.metric("quern_answers") == 0:
-                return
-            time.sleep(0.05)
-        pytest.fail("something still runs")
+        until(lambda: self.metric("quern_running") + self.metric("quern_waiting") + self.metric("quern_answers") == 0)
 
     def client(self, key="none"):
         openai = pytest.importorskip("openai")
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=600)
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(40)
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=60):
     """Waits for something to become true."""
     end = time.time() + seconds
     while not condition():

@@ -30,7 +30,7 @@ def client(server):
 
 
 def ask(client, messages, **more):
-    return client.messages.create(model="smol", messages=messages, **({"max_tokens": 60, "extra_body": {"temperature": 0}} | more))
+    return client.messages.create(model="smol", messages=messages, **({"max_tokens": 200, "extra_body": {"temperature": 0}} | more))
 
 
 def test_a_message(client):
@@ -52,7 +52,7 @@ def test_stop_sequences(client):
 
 
 def test_events(server):
-    body = {"model": "smol", "max_tokens": 30, "messages": HI, "temperature": 0, "stream": True}
+    body = {"model": "smol", "max_tokens": 200, "messages": HI, "temperature": 0, "stream": True}
     status, headers, raw = server.request("POST", "/v1/messages", body, anthropic_version="2023-06-01", x_api_key="any")
     assert status == 200 and headers["content-type"] == "text/event-stream"
     got = []
@@ -70,7 +70,7 @@ def test_events(server):
 
 def test_the_client_follows_a_stream(client):
     whole = ask(client, HI)
-    with client.messages.stream(model="smol", max_tokens=60, messages=HI, extra_body={"temperature": 0}) as s:
+    with client.messages.stream(model="smol", max_tokens=200, messages=HI, extra_body={"temperature": 0}) as s:
         assert "".join(s.text_stream) == whole.content[0].text
         assert s.get_final_message().stop_reason == "end_turn"
 
@@ -81,7 +81,7 @@ def test_tools(client, choice):
     assert r.stop_reason == "tool_use" and [b.type for b in r.content] == ["tool_use"]
     use = r.content[0]
     assert use.name == "get_weather" and isinstance(use.input["city"], str)
-    with client.messages.stream(model="smol", max_tokens=60, messages=ASK, tools=TOOLS, tool_choice=choice,
+    with client.messages.stream(model="smol", max_tokens=200, messages=ASK, tools=TOOLS, tool_choice=choice,
                                 extra_body={"temperature": 0}) as s:
         kinds = [e.type for e in s]
         assert s.get_final_message().content[0].input == use.input

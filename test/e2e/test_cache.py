@@ -13,7 +13,7 @@ PROMPT = "Numbers: " + ", ".join(str(i * 37 % 101) for i in range(60)) + "."
 @pytest.fixture
 def run(quern, smollm2):
     def go(*flags):
-        r = quern("run", smollm2, "--device", "cpu", "--raw", "-p", PROMPT, "-n", "6", "--temp", "0", "--json", *flags)
+        r = quern("run", smollm2, "--device", "cpu", "--raw", "-p", PROMPT, "-n", "6", "--temp", "0", "--deterministic", "--json", *flags)
         return r.json(), r.err
     return go
 
@@ -52,14 +52,14 @@ def ask(server):
 
 
 def test_two_servers_and_a_sudden_end(binary, smollm2, tmp_path):
-    servers = [Server(binary, smollm2, "--device", "cpu", "--cache-dir", tmp_path) for _ in range(2)]
+    servers = [Server(binary, smollm2, "--device", "cpu", "--deterministic", "--cache-dir", tmp_path) for _ in range(2)]
     with ThreadPoolExecutor() as pool:
         texts = {t for t, _ in pool.map(ask, servers)}
     for s in servers:
         s.settle()
         s.process.send_signal(signal.SIGKILL)
         s.process.wait()
-    third = Server(binary, smollm2, "--device", "cpu", "--cache-dir", tmp_path)
+    third = Server(binary, smollm2, "--device", "cpu", "--deterministic", "--cache-dir", tmp_path)
     text, cached = ask(third)
     assert third.stop() == 0
     assert texts == {text} and cached > 100

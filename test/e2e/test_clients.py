@@ -10,7 +10,7 @@ from server import Server
 
 @pytest.fixture(scope="module")
 def server(binary, smollm2):
-    s = Server(binary, smollm2, "--name", "smol", "--ctx", "512", env={**os.environ, "QUERN_API_KEY": "sesame"})
+    s = Server(binary, smollm2, "--name", "smol", "--ctx", "512", "--deterministic", env={**os.environ, "QUERN_API_KEY": "sesame"})
     yield s
     assert s.stop() == 0
 
@@ -18,17 +18,17 @@ def server(binary, smollm2):
 def test_litellm(server):
     litellm = pytest.importorskip("litellm")
     where = dict(api_base=f"{server.url}/v1", api_key="sesame")
-    ask = dict(model="openai/smol", messages=[{"role": "user", "content": "Say hello."}], max_tokens=8, temperature=0, **where)
+    ask = dict(model="openai/smol", messages=[{"role": "user", "content": "Say hello."}], max_tokens=4, temperature=0, **where)
     whole = litellm.completion(**ask)
-    assert whole.choices[0].message.content and whole.usage.completion_tokens == 8
+    assert whole.choices[0].message.content and whole.usage.completion_tokens == 4
     pieces = list(litellm.completion(**ask, stream=True))
     assert "".join(p.choices[0].delta.content or "" for p in pieces) == whole.choices[0].message.content
     assert pieces[-1].choices[0].finish_reason == "length"
-    text = litellm.text_completion(model="text-completion-openai/smol", prompt="One two three", max_tokens=4, **where)
+    text = litellm.text_completion(model="text-completion-openai/smol", prompt="One two three", max_tokens=4, temperature=0, **where)
     assert text.choices[0].text
     vectors = litellm.embedding(model="openai/smol", input=["bread", "mill"], **where)
     assert len(vectors.data) == 2 and len(vectors.data[0]["embedding"]) == 576
-    same = litellm.completion(model="ollama_chat/smol", messages=ask["messages"], max_tokens=8, temperature=0,
+    same = litellm.completion(model="ollama_chat/smol", messages=ask["messages"], max_tokens=4, temperature=0,
                               api_base=server.url, api_key="sesame")
     assert same.choices[0].message.content == whole.choices[0].message.content
     with pytest.raises(litellm.NotFoundError):
@@ -55,4 +55,4 @@ def test_llm(server, tmp_path):
     streamed = llm("-m", "mill", "-o", "temperature", "0", "-o", "max_tokens", "8", "-n", "Say hello.")
     assert streamed.strip() == llm("-m", "mill", "-o", "temperature", "0", "-o", "max_tokens", "8", "-n", "--no-stream", "Say hello.").strip()
     assert len(streamed) > 5
-    assert llm("-m", "mill-text", "-o", "max_tokens", "8", "-n", "One two three").strip()
+    assert llm("-m", "mill-text", "-o", "temperature", "0", "-o", "max_tokens", "8", "-n", "One two three").strip()

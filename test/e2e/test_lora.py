@@ -196,7 +196,7 @@ def test_run(quern, smollm2, spoilt):
 
 
 def test_serve(binary, smollm2, spoilt):
-    s = Server(binary, smollm2, "--name", "smol", "--lora", f"bad={spoilt}", "--slots", "4", "--device", "cpu")
+    s = Server(binary, smollm2, "--name", "smol", "--lora", f"bad={spoilt}", "--slots", "4", "--device", "cpu", "--deterministic")
     try:
         def ask(**more):
             body = {"prompt": "1, 2, 3, 4, 5, 6,", "max_tokens": 8, "temperature": 0, **more}

@@ -8,12 +8,12 @@ from server import Server, until
 ollama = pytest.importorskip("ollama")
 
 HI = [{"role": "user", "content": "Say hello."}]
-FEW = {"num_predict": 8, "temperature": 0}
+FEW = {"num_predict": 6, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
 def server(binary, smollm2):
-    s = Server(binary, smollm2, "--name", "smol", "--ctx", "512")
+    s = Server(binary, smollm2, "--name", "smol", "--ctx", "512", "--deterministic")
     yield s
     assert s.stop() == 0
 
@@ -43,19 +43,19 @@ def test_chat(client):
     assert "".join(p.message.content for p in pieces) == whole.message.content != ""
     assert [p.done for p in pieces] == [False] * (len(pieces) - 1) + [True]
     last = pieces[-1]
-    assert last.done_reason == whole.done_reason == "length" and last.eval_count == whole.eval_count == 8
+    assert last.done_reason == whole.done_reason == "length" and last.eval_count == whole.eval_count == 6
     assert last.prompt_eval_count == whole.prompt_eval_count > 10
-    assert last.total_duration >= last.eval_duration > 10**6 and whole.load_duration >= 0
+    assert last.total_duration >= last.eval_duration > 0 and whole.load_duration >= 0
 
 
 def test_generate(server, client):
     whole = client.generate("smol", "Why is the sky blue?", system="Be short.", options=FEW)
-    assert whole.response and whole.done and whole.eval_count == 8
+    assert whole.response and whole.done and whole.eval_count == 6
     asked = client.chat("smol", [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Why is the sky blue?"}],
                         options=FEW)
     assert asked.message.content == whole.response
     raw = client.generate("smol", "One two three", raw=True, options=FEW)
-    same = server.ask("/v1/completions", {"prompt": "One two three", "max_tokens": 8, "temperature": 0})
+    same = server.ask("/v1/completions", {"prompt": "One two three", "max_tokens": 6, "temperature": 0})
     assert raw.response == same["choices"][0]["text"]
     assert client.generate("smol").done_reason == "load"
     stopped = client.generate("smol", "1, 2, 3,", raw=True, options={"stop": [" 6"], "temperature": 0})

@@ -29,7 +29,7 @@ HOSTILE = """<script>window.pwned = 1</script> <img src=x onerror="window.pwned 
 
 @pytest.fixture(scope="module")
 def server(binary, smollm2):
-    s = Server(binary, smollm2)
+    s = Server(binary, smollm2, "--deterministic")
     yield s
     s.stop()
 

@@ -24,7 +24,7 @@ def client(server):
 
 
 def ask(client, input, **more):
-    return client.responses.create(model="smol", input=input, **({"max_output_tokens": 60, "temperature": 0} | more))
+    return client.responses.create(model="smol", input=input, **({"max_output_tokens": 200, "temperature": 0} | more))
 
 
 def named_events(raw):
@@ -48,7 +48,7 @@ def test_a_response(client):
 
 
 def test_events_come_in_order(server):
-    body = {"model": "smol", "input": "Say hello.", "max_output_tokens": 30, "temperature": 0, "stream": True}
+    body = {"model": "smol", "input": "Say hello.", "max_output_tokens": 200, "temperature": 0, "stream": True}
     status, headers, raw = server.request("POST", "/v1/responses", body)
     assert status == 200 and headers["content-type"] == "text/event-stream"
     got = named_events(raw)
@@ -65,7 +65,7 @@ def test_events_come_in_order(server):
 
 
 def test_the_client_follows_a_stream(client):
-    with client.responses.stream(model="smol", input="Weather in Paris?", tools=TOOLS, max_output_tokens=60,
+    with client.responses.stream(model="smol", input="Weather in Paris?", tools=TOOLS, max_output_tokens=200,
                                  tool_choice={"type": "function", "name": "get_weather"}, temperature=0) as s:
         names = [e.type for e in s]
         r = s.get_final_response()

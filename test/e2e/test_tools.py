@@ -41,7 +41,7 @@ def thinker(binary, smollm2, tmp_path_factory):
 
 
 def chat(client, **more):
-    return client.chat.completions.create(model="smol", **({"messages": ASK, "max_tokens": 100, "temperature": 0} | more))
+    return client.chat.completions.create(model="smol", **({"messages": ASK, "max_tokens": 200, "temperature": 0} | more))
 
 
 def is_weather(call):
@@ -171,7 +171,8 @@ def test_parse(client):
 
 
 def test_several_and_probabilities(client):
-    r = chat(client, messages=HI, n=3, logprobs=True, top_logprobs=2, max_tokens=4, temperature=1)
+    r = chat(client, messages=HI, n=3, logprobs=True, top_logprobs=2, max_tokens=4, temperature=1,
+             extra_body={"ignore_eos": True})
     assert [c.index for c in r.choices] == [0, 1, 2]
     for c in r.choices:
         assert c.logprobs.content and all(len(t.top_logprobs) == 2 for t in c.logprobs.content)
