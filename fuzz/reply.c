@@ -20,19 +20,34 @@ struct heard {
     struct buf said;
     int last;
     uint32_t calls;
+    bool ruled; /* the text claims to be of the syntax of calls, and may lie */
+    bool open;  /* a call goes on */
 };
+
+/* A call begins with its name; what goes on belongs to one that has begun. */
+static void take_call(struct heard *h, const struct reply_piece *p)
+{
+    if (p->name ? !*p->name : !h->open)
+        abort();
+    if (!h->ruled) {
+        json_t *arguments = json_loadb(p->text, p->n, JSON_ALLOW_NUL, NULL);
+        if (!json_is_object(arguments) || p->more || !p->name)
+            abort();
+        json_decref(arguments);
+    }
+    if (p->name) {
+        buf_printf(&h->all, "\n%s %s ", p->name, p->id ? p->id : "-");
+        h->calls++;
+    }
+    h->open = p->more;
+}
 
 static void take(void *arg, const struct reply_piece *p)
 {
     struct heard *h = arg;
-    if (p->part == REPLY_CALL) {
-        json_t *arguments = json_loadb(p->text, p->n, JSON_ALLOW_NUL, NULL);
-        if (!json_is_object(arguments) || !p->name || !*p->name)
-            abort();
-        json_decref(arguments);
-        buf_printf(&h->all, "\n%s %s ", p->name, p->id ? p->id : "-");
-        h->calls++;
-    } else {
+    if (p->part == REPLY_CALL)
+        take_call(h, p);
+    else {
         if (h->last != (int)p->part + 1)
             buf_printf(&h->all, "\n%d ", (int)p->part);
         buf_add(&h->said, p->text, p->n);
@@ -49,6 +64,7 @@ static void hear(const struct reply_options *from, const char *text, size_t n, s
     struct err e = {0};
     o.take = take;
     o.arg = h;
+    h->ruled = o.ruled;
     struct reply *r = reply_open(&o, &e);
     for (size_t at = 0; at < n; at += piece)
         reply_feed(r, text + at, n - at < piece ? n - at : piece);
@@ -99,7 +115,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                               .thought =
                                   data[1] & 1 ? NULL : reply_thought_find(data[1] & 2 ? "[THINK]" : ""),
                               .tools = data[1] & 4 ? NULL : tools,
-                              .thinking = data[1] & 8};
+                              .thinking = data[1] & 8,
+                              .ruled = data[1] & 16};
     const char *text = (const char *)data + 2;
     size_t n = size - 2, cuts[] = {SIZE_MAX, 1, 5, 2u + data[1] % 32};
     struct heard first = {0};

@@ -39,6 +39,7 @@ struct reply {
     uint32_t tries;
     const char *open; /* NULL = a call without marks */
     struct reply_scan scan;
+    struct reply_ahead ahead;
 };
 
 static const struct reply_wrap bare_wrap = {.shape = SHAPE_JSON, .close = "", .known = true};
@@ -93,11 +94,6 @@ bool reply_is_thinking(const struct reply_thought *t, const char *prompt, size_t
 
 /* ---- what goes out ---- */
 
-static bool is_white(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 static void reply_drop(struct reply *r, size_t n)
 {
     memmove(r->held.data, r->held.data + n, r->held.len - n);
@@ -108,7 +104,7 @@ static void reply_drop(struct reply *r, size_t n)
 static void reply_put(struct reply *r, enum reply_part part, size_t n)
 {
     size_t skip = 0;
-    while (r->fresh && skip < n && is_white(r->held.data[skip]))
+    while (r->fresh && skip < n && reply_is_white(r->held.data[skip]))
         skip++;
     if (skip < n) {
         r->o.take(r->o.arg, &(struct reply_piece){.part = part, .text = r->held.data + skip, .n = n - skip});
@@ -124,16 +120,16 @@ static void reply_put(struct reply *r, enum reply_part part, size_t n)
 /* Bytes before `end` without the white space at their end. */
 static size_t reply_solid(const struct reply *r, size_t end)
 {
-    while (end && is_white(r->held.data[end - 1]))
+    while (end && reply_is_white(r->held.data[end - 1]))
         end--;
     return end;
 }
 
-/* How many bytes at the end of what is held, from `from` on, are the beginning of this mark. */
-static size_t reply_overlap(const struct reply *r, size_t from, const char *mark)
+/* How many bytes at the end of [from, end) of what is held are the beginning of this mark. */
+static size_t reply_overlap(const struct reply *r, size_t from, size_t end, const char *mark)
 {
-    size_t n = strlen(mark), most = r->held.len - from, k = n ? n - 1 : 0;
-    for (k = k < most ? k : most; k && memcmp(r->held.data + r->held.len - k, mark, k);)
+    size_t n = strlen(mark), most = end - from, k = n ? n - 1 : 0;
+    for (k = k < most ? k : most; k && memcmp(r->held.data + end - k, mark, k);)
         k--;
     return k;
 }
@@ -167,7 +163,7 @@ static const struct mark *reply_mark_after(const struct reply *r, size_t *at, bo
         if (*at == r->held.len)
             return NULL;
         const struct mark *m = reply_mark_at(r, *at, wait);
-        if (m || *wait || !is_white(r->held.data[*at]))
+        if (m || *wait || !reply_is_white(r->held.data[*at]))
             return m;
     }
 }
@@ -181,6 +177,10 @@ static void reply_enter_call(struct reply *r, const char *open, size_t body)
     r->body = r->seen = body;
     r->tries = 0;
     r->scan = (struct reply_scan){0};
+    /* only the way of writing that the constraint knows */
+    bool ruled =
+        r->o.ruled && (open ? !strcmp(open, r->o.form->wraps[0].open) : r->o.form->bare == BARE_USUAL);
+    r->ahead = (struct reply_ahead){.at = ruled ? AHEAD_HEAD : AHEAD_OVER, .from = body};
 }
 
 /* Tries the body [body, end) in every shape that begins like this. */
@@ -213,6 +213,8 @@ static void reply_take(struct reply *r, json_t *calls, size_t end)
     size_t i;
     json_array_foreach(calls, i, call)
     {
+        if (i < r->ahead.calls) /* has gone out already */
+            continue;
         const json_t *arguments = json_object_get(call, "arguments");
         r->o.take(r->o.arg, &(struct reply_piece){.part = REPLY_CALL,
                                                   .text = json_string_value(arguments),
@@ -226,10 +228,16 @@ static void reply_take(struct reply *r, json_t *calls, size_t end)
     r->fresh = r->called = true;
 }
 
-/* It is no call: what led to it is text, and what follows is looked at again. */
+/* It is no call, or no whole one: what led to it is text, unless it has gone out as a call, and what follows is looked at
+ * again. */
 static void reply_give_up(struct reply *r)
 {
     r->at = AT_TEXT;
+    if (r->ahead.calls) { /* cut where the next call begins, there is no text */
+        reply_drop(r, r->ending && r->ahead.at == AHEAD_HEAD ? r->held.len : r->ahead.from);
+        r->fresh = r->called = true;
+        return;
+    }
     if (!r->open)
         r->begun = true;
     reply_put(r, REPLY_TEXT, r->body);
@@ -239,12 +247,12 @@ static void reply_give_up(struct reply *r)
 static bool reply_may_be_call(const struct reply *r)
 {
     struct reply_text t = {r->held.data + r->body, r->held.len - r->body};
-    while (t.n && is_white(*t.s))
+    while (t.n && reply_is_white(*t.s))
         t.s++, t.n--;
     if (!t.n || reply_wrap(r)->shape != SHAPE_JSON || r->open)
         return true;
     for (size_t i = 0; i < t.n && i < 40; i++) { /* {"name", [{"name": the first key decides */
-        if (t.s[i] != '"' && t.s[i] != '[' && t.s[i] != '{' && !is_white(t.s[i]))
+        if (t.s[i] != '"' && t.s[i] != '[' && t.s[i] != '{' && !reply_is_white(t.s[i]))
             return false;
         if (t.s[i] != '"')
             continue;
@@ -283,6 +291,13 @@ static bool reply_next_end(struct reply *r, size_t most, size_t *end, size_t *af
     return false;
 }
 
+/* Tells of what is sure in [0, end); true: a call is on its way there, and not whole. */
+static bool reply_go_ahead(struct reply *r, size_t end)
+{
+    reply_ahead(&r->ahead, reply_wrap(r), &r->o, (struct reply_text){r->held.data, end});
+    return r->ahead.at == AHEAD_ARGUMENTS;
+}
+
 /* True: something was decided. */
 static bool reply_step_call(struct reply *r)
 {
@@ -293,7 +308,7 @@ static bool reply_step_call(struct reply *r)
         return true;
     }
     while (r->tries < REPLY_TRIES && reply_next_end(r, most, &end, &after)) {
-        json_t *calls = reply_try(r, end);
+        json_t *calls = reply_go_ahead(r, end) ? NULL : reply_try(r, end);
         if (calls) {
             reply_take(r, calls, after);
             return true;
@@ -301,15 +316,19 @@ static bool reply_step_call(struct reply *r)
         r->tries++;
     }
     bool over = r->tries == REPLY_TRIES || most == limit;
+    size_t sure = most - reply_overlap(r, r->body, most, reply_wrap(r)->close);
+    bool within = r->tries < REPLY_TRIES && reply_go_ahead(r, sure);
     if (!over && !r->ending)
         return false;
     /* a model may end where the close would stand, or within it */
-    size_t cut = over ? 0 : reply_overlap(r, r->body, reply_wrap(r)->close);
-    json_t *calls = over ? NULL : reply_try(r, r->held.len - cut);
+    json_t *calls = over || within ? NULL : reply_try(r, sure);
     if (calls)
         reply_take(r, calls, r->held.len);
-    else
+    else {
+        if (within && !over)
+            reply_go_ahead(r, most);
         reply_give_up(r);
+    }
     return true;
 }
 
@@ -329,7 +348,7 @@ static bool reply_step_reason(struct reply *r)
         r->fresh = true;
         return true;
     }
-    size_t keep = r->ending ? 0 : reply_overlap(r, 0, close);
+    size_t keep = r->ending ? 0 : reply_overlap(r, 0, r->held.len, close);
     reply_put(r, REPLY_REASON, reply_solid(r, r->held.len - keep));
     return false;
 }
@@ -373,7 +392,7 @@ static bool reply_step_text(struct reply *r)
     if (!r->begun && r->o.tools && r->o.form->bare) {
         size_t white = 0;
         while (white < r->held.len &&
-               (is_white(r->held.data[white]) || (r->called && r->held.data[white] == ';')))
+               (reply_is_white(r->held.data[white]) || (r->called && r->held.data[white] == ';')))
             white++;
         if (white == r->held.len && r->called && !r->ending)
             return false;

@@ -6,7 +6,8 @@
  *
  * The parser is total. What looks like a call and is none comes out as text; nothing is lost but the marks
  * themselves and white space beside them. How the bytes are cut makes no difference. The beginning of a mark is
- * held back until it is clear, and a call until it is whole. */
+ * held back until it is clear, and a call until it is whole; but where a constraint holds the model to the syntax of
+ * calls, its arguments go out as they come. */
 #pragma once
 
 #include "base/err.h"
@@ -81,9 +82,10 @@ enum reply_part { REPLY_TEXT, REPLY_REASON, REPLY_CALL };
 
 struct reply_piece {
     enum reply_part part;
-    const char *text; /* of a call: its arguments, a JSON object */
+    const char *text; /* of a call: its arguments, a JSON object, or the next part of them */
     size_t n;
-    const char *name, *id; /* of a call; the id may be NULL */
+    const char *name, *id; /* of a call that begins; the id may be NULL. name NULL: the last call goes on */
+    bool more;             /* of a call: its arguments are not whole yet */
 };
 
 struct reply_options {
@@ -91,6 +93,7 @@ struct reply_options {
     const struct reply_thought *thought; /* NULL = reasoning is text */
     const json_t *tools;                 /* OpenAI's list; NULL = calls are text; has to outlive the reply */
     bool thinking;                       /* the prompt has already opened the reasoning */
+    bool ruled;                          /* the model is held to reply_constraint where a call begins */
     void (*take)(void *arg, const struct reply_piece *p);
     void *arg;
 };

@@ -40,7 +40,7 @@ bool reply_scan(struct reply_scan *s, char c)
     return false;
 }
 
-static bool reply_is_white(char c)
+bool reply_is_white(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
@@ -199,15 +199,13 @@ static int call_json(json_t *calls, struct reply_text t, bool keyed)
 
 /* ---- a name and JSON ---- */
 
-static int call_named(json_t *calls, const struct reply_wrap *w, struct reply_text t)
+int reply_named_head(const struct reply_wrap *w, struct reply_text t, struct reply_head *h)
 {
     const char *mid = w->args ? w->args : w->mid, *at = reply_find(t, mid);
     if (!at)
-        return -1;
+        return 0;
     struct reply_text head = reply_trim(reply_until(t, at)), id = {0};
-    t = reply_trim(reply_skip(reply_from(t, at), strlen(mid)));
-    if (t.n > 3 && !memcmp(t.s + t.n - 3, "```", 3))
-        t = reply_trim((struct reply_text){t.s, t.n - 3});
+    h->n = (size_t)(at - t.s) + strlen(mid);
     if (w->id_before && (at = reply_find(head, w->id_before))) {
         id = reply_until(head, at);
         head = reply_skip(reply_from(head, at), strlen(w->id_before));
@@ -223,9 +221,22 @@ static int call_named(json_t *calls, const struct reply_wrap *w, struct reply_te
         name = at ? reply_until(name, at) : name;
     } else if (!w->args && name.n != head.n)
         return -1;
-    char *own = id.n ? mem_strndup(id.s, id.n) : NULL;
+    h->name = name;
+    h->id = id;
+    return 1;
+}
+
+static int call_named(json_t *calls, const struct reply_wrap *w, struct reply_text t)
+{
+    struct reply_head h;
+    if (reply_named_head(w, t, &h) <= 0)
+        return -1;
+    t = reply_trim(reply_skip(t, h.n));
+    if (t.n > 3 && !memcmp(t.s + t.n - 3, "```", 3))
+        t = reply_trim((struct reply_text){t.s, t.n - 3});
+    char *own = h.id.n ? mem_strndup(h.id.s, h.id.n) : NULL;
     json_t *arguments = t.n ? reply_json(t) : *w->close ? json_object() : NULL;
-    int failed = reply_add_call(calls, name.s, name.n, arguments, own);
+    int failed = reply_add_call(calls, h.name.s, h.name.n, arguments, own);
     mem_free(own);
     return failed;
 }

@@ -20,6 +20,25 @@ struct reply_scan {
 /* True where this byte closes the outermost bracket. */
 bool reply_scan(struct reply_scan *s, char c);
 
+/* What leads to the arguments of a call. */
+struct reply_head {
+    struct reply_text name, id;
+    size_t n; /* bytes before the arguments */
+};
+/* Of a body of SHAPE_NAMED: 1, 0 = there may be more to come, -1 = it is none. */
+int reply_named_head(const struct reply_wrap *w, struct reply_text body, struct reply_head *h);
+
+/* Calls that go out before their body is whole. */
+struct reply_ahead {
+    enum { AHEAD_HEAD, AHEAD_ARGUMENTS, AHEAD_OVER } at;
+    size_t from; /* what has gone out, and in front of it; from the first byte held */
+    uint32_t calls;
+    struct reply_scan scan;
+};
+/* Tells of the calls in [a->from, n) of what is held. */
+void reply_ahead(struct reply_ahead *a, const struct reply_wrap *w, const struct reply_options *o,
+                 struct reply_text held);
+
 /* The calls in a body: a list of {"name", "arguments": a text, "id"?}; NULL = it has none, or is not whole. */
 json_t *reply_calls(const struct reply_wrap *w, const json_t *tools, struct reply_text body);
 /* Appends a call; takes the arguments over. -1: they are no object, or memory is out. */
@@ -27,6 +46,7 @@ int reply_add_call(json_t *calls, const char *name, size_t n, json_t *arguments,
 /* The same for bodies that look like code. */
 int reply_code(json_t *calls, struct reply_text body);
 json_t *reply_json(struct reply_text t);
+bool reply_is_white(char c);
 struct reply_text reply_trim(struct reply_text t);
 bool reply_starts(struct reply_text t, const char *with);
 size_t reply_name_length(struct reply_text t);

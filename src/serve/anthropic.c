@@ -233,10 +233,10 @@ static const char *anthropic_reason(const struct answer *a, json_t **sequence)
     uint32_t at = c->end.stopped;
     json_t *stop = json_is_array(a->stops) ? json_array_get(a->stops, at - 1) : a->stops;
     *sequence = at && stop ? json_incref(stop) : json_null();
-    return c->said.call_count && c->end.finish == FINISH_STOP ? "tool_use"
-           : c->end.finish == FINISH_LENGTH                   ? "max_tokens"
-           : at                                               ? "stop_sequence"
-                                                              : "end_turn";
+    return said_called(c)                   ? "tool_use"
+           : c->end.finish == FINISH_LENGTH ? "max_tokens"
+           : at                             ? "stop_sequence"
+                                            : "end_turn";
 }
 
 static json_t *anthropic_message(const struct answer *a, json_t *content)
@@ -301,10 +301,10 @@ static void anthropic_piece(struct answer *a, struct choice *c, const struct rep
     } kinds[] = {[REPLY_TEXT] = {BLOCK_TEXT, "text", "text_delta", "text"},
                  [REPLY_REASON] = {BLOCK_THINKING, "thinking", "thinking_delta", "thinking"},
                  [REPLY_CALL] = {BLOCK_CALL, "tool_use", "input_json_delta", "partial_json"}};
-    const struct said_call *call = p->part == REPLY_CALL ? &c->said.calls[c->said.call_count - 1] : NULL;
+    const struct said_call *call = p->part == REPLY_CALL ? said_last(c) : NULL;
     if (!call && !p->n)
         return;
-    if (call || c->open != kinds[p->part].block) {
+    if (p->name || c->open != kinds[p->part].block) {
         anthropic_close(c, out);
         json_t *block = call ? json_pack("{s:s,s:s,s:s,s:{}}", "type", "tool_use", "id", call->id, "name",
                                          call->name, "input")
@@ -313,8 +313,9 @@ static void anthropic_piece(struct answer *a, struct choice *c, const struct rep
                                   "content_block", block));
         c->open = kinds[p->part].block;
     }
-    anthropic_delta(c, kinds[p->part].delta, kinds[p->part].key, said_string(p->text, p->n), out);
-    if (call)
+    if (p->n)
+        anthropic_delta(c, kinds[p->part].delta, kinds[p->part].key, said_string(p->text, p->n), out);
+    if (call && !p->more)
         anthropic_close(c, out);
 }
 

@@ -339,6 +339,7 @@ static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
                                                   .thought = l->thought,
                                                   .tools = a->tools,
                                                   .thinking = q->thinking,
+                                                  .ruled = a->tools && q->rule,
                                                   .take = said_take,
                                                   .arg = c},
                           &e);

@@ -94,8 +94,10 @@ static void ollama_piece(struct answer *a, struct choice *c, const struct reply_
 {
     struct json j = {.out = out};
     struct ollama_said s = {0};
+    if (p->part == REPLY_CALL && p->more) /* calls are told whole here */
+        return;
     if (p->part == REPLY_CALL)
-        s = (struct ollama_said){.calls = &c->said.calls[c->said.call_count - 1], .call_count = 1};
+        s = (struct ollama_said){.calls = said_last(c), .call_count = 1};
     else if (p->part == REPLY_TEXT)
         s = (struct ollama_said){.text = p->text, .n = p->n};
     else

@@ -100,9 +100,11 @@ struct said {
     struct buf text, reason;
     struct said_call {
         char *name, *id;
-        struct buf arguments; /* a JSON object */
+        struct buf arguments; /* a JSON object, or what has come of it */
+        bool whole;
     } * calls;
     uint32_t call_count;
+    bool full; /* it has had as many calls as are kept: the rest is passed over */
 };
 
 struct choice {
@@ -255,6 +257,9 @@ int answer_fail(struct answer *a, int status, const char *param, const char *fmt
 /* ---- what has been said (said.c) ---- */
 void said_take(void *choice, const struct reply_piece *p); /* a reply's take */
 void said_free(struct said *s);
+/* It has ended with calls, all of them whole. */
+bool said_called(const struct choice *c);
+struct said_call *said_last(const struct choice *c); /* the call that a piece belongs to */
 /* stop, length or tool_calls. */
 const char *said_finish(const struct choice *c);
 /* Text of a model as a JSON string: what is no UTF-8 becomes U+FFFD. */

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OPEN_NONE, OPEN_MESSAGE, OPEN_REASONING }; /* an item */
+enum { OPEN_NONE, OPEN_MESSAGE, OPEN_REASONING, OPEN_CALL }; /* an item */
 
 /* ---- items ---- */
 
@@ -39,11 +39,13 @@ static json_t *item_make(const struct answer *a, int kind, json_t *part)
                      "summary", "content", content);
 }
 
-static json_t *item_call(const struct answer *a, const struct said_call *call, bool whole)
+/* begins: it has no arguments yet */
+static json_t *item_call(const struct answer *a, const struct said_call *call, bool begins)
 {
+    const char *status = begins ? "in_progress" : call->whole ? "completed" : "incomplete";
     return json_pack("{s:s,s:o,s:s,s:s,s:s,s:o}", "type", "function_call", "id", item_id(a, "fc"), "call_id",
-                     call->id, "name", call->name, "status", whole ? "completed" : "in_progress", "arguments",
-                     said_string(call->arguments.data, whole ? call->arguments.len : 0));
+                     call->id, "name", call->name, "status", status, "arguments",
+                     said_string(call->arguments.data, begins ? 0 : call->arguments.len));
 }
 
 /* ---- the response ---- */
@@ -120,7 +122,7 @@ static void responses_whole(struct answer *a, struct buf *out)
             own->output,
             item_make(a, OPEN_MESSAGE, item_part(OPEN_MESSAGE, said_string(s->text.data, s->text.len))));
     for (uint32_t i = 0; i < s->call_count; i++)
-        json_array_append_new(own->output, item_call(a, &s->calls[i], true));
+        json_array_append_new(own->output, item_call(a, &s->calls[i], false));
     said_json(out, responses_done(a));
 }
 
@@ -174,12 +176,40 @@ static void responses_open_item(struct answer *a, struct choice *c, int kind, st
                          json_pack("{s:o}", "part", item_part(kind, json_string(""))));
 }
 
+static void responses_open_call(struct answer *a, struct choice *c, struct buf *out)
+{
+    c->open = OPEN_CALL;
+    responses_item_event(a, out, "response.output_item.added",
+                         json_pack("{s:o}", "item", item_call(a, said_last(c), true)), NULL);
+}
+
+/* The item that was being made is one of the answer's now; takes it over. */
+static void responses_item_done(struct answer *a, struct choice *c, json_t *item, struct buf *out)
+{
+    struct responses *own = a->own;
+    responses_item_event(a, out, "response.output_item.done", json_pack("{s:O}", "item", item), NULL);
+    json_array_append_new(own->output, item);
+    c->open = OPEN_NONE;
+}
+
+static void responses_close_call(struct answer *a, struct choice *c, struct buf *out)
+{
+    const struct said_call *call = said_last(c);
+    responses_item_event(a, out, "response.function_call_arguments.done",
+                         json_pack("{s:s,s:o}", "name", call->name, "arguments",
+                                   said_string(call->arguments.data, call->arguments.len)),
+                         "fc");
+    responses_item_done(a, c, item_call(a, call, false), out);
+}
+
 static void responses_close_item(struct answer *a, struct choice *c, struct buf *out)
 {
     struct responses *own = a->own;
     int kind = c->open;
     const struct buf *said = kind == OPEN_MESSAGE ? &c->said.text : &c->said.reason;
-    if (kind == OPEN_NONE)
+    if (kind == OPEN_CALL)
+        responses_close_call(a, c, out);
+    if (kind == OPEN_NONE || kind == OPEN_CALL)
         return;
     json_t *text = said_string(said->data + own->from, said->len - own->from);
     json_t *part = item_part(kind, json_incref(text));
@@ -189,27 +219,21 @@ static void responses_close_item(struct answer *a, struct choice *c, struct buf 
     else
         responses_part_event(a, out, "response.reasoning_text.done", json_pack("{s:O}", "text", text));
     responses_part_event(a, out, "response.content_part.done", json_pack("{s:O}", "part", part));
-    json_t *item = item_make(a, kind, part);
-    responses_item_event(a, out, "response.output_item.done", json_pack("{s:O}", "item", item), NULL);
-    json_array_append_new(own->output, item);
+    responses_item_done(a, c, item_make(a, kind, part), out);
     json_decref(text);
-    c->open = OPEN_NONE;
 }
 
-static void responses_call(struct answer *a, const struct said_call *call, struct buf *out)
+static void responses_call(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
 {
-    struct responses *own = a->own;
-    json_t *arguments = said_string(call->arguments.data, call->arguments.len),
-           *item = item_call(a, call, true);
-    responses_item_event(a, out, "response.output_item.added",
-                         json_pack("{s:o}", "item", item_call(a, call, false)), NULL);
-    responses_item_event(a, out, "response.function_call_arguments.delta",
-                         json_pack("{s:O}", "delta", arguments), "fc");
-    responses_item_event(a, out, "response.function_call_arguments.done",
-                         json_pack("{s:s,s:O}", "name", call->name, "arguments", arguments), "fc");
-    responses_item_event(a, out, "response.output_item.done", json_pack("{s:O}", "item", item), NULL);
-    json_array_append_new(own->output, item);
-    json_decref(arguments);
+    if (p->name) {
+        responses_close_item(a, c, out);
+        responses_open_call(a, c, out);
+    }
+    if (p->n)
+        responses_item_event(a, out, "response.function_call_arguments.delta",
+                             json_pack("{s:o}", "delta", said_string(p->text, p->n)), "fc");
+    if (!p->more)
+        responses_close_call(a, c, out);
 }
 
 /* The piece has been added to what was said: an item that it begins, begins before it. */
@@ -218,8 +242,7 @@ static void responses_piece(struct answer *a, struct choice *c, const struct rep
     struct responses *own = a->own;
     int kind = p->part == REPLY_TEXT ? OPEN_MESSAGE : OPEN_REASONING;
     if (p->part == REPLY_CALL) {
-        responses_close_item(a, c, out);
-        responses_call(a, &c->said.calls[c->said.call_count - 1], out);
+        responses_call(a, c, p, out);
         return;
     }
     if (!p->n)

@@ -27,11 +27,9 @@ static char *said_id(bool nine)
     return mem_strdup(id);
 }
 
-static bool said_call(struct choice *c, const struct reply_piece *p)
+static bool said_begin_call(struct choice *c, const struct reply_piece *p)
 {
     struct said *s = &c->said;
-    if (s->call_count == SAID_CALLS)
-        return true;
     struct said_call *all = mem_realloc(s->calls, s->call_count + 1, sizeof *all);
     if (!all)
         return false;
@@ -40,13 +38,30 @@ static bool said_call(struct choice *c, const struct reply_piece *p)
     *call = (struct said_call){.name = mem_strdup(p->name),
                                .id = p->id ? mem_strdup(p->id)
                                            : said_id(c->answer->model->loaded->form->short_ids)};
-    return call->name && call->id && buf_add(&call->arguments, p->text, p->n);
+    return call->name && call->id;
+}
+
+struct said_call *said_last(const struct choice *c)
+{
+    return &c->said.calls[c->said.call_count - 1];
+}
+
+/* A call, or more of the last one's arguments. */
+static bool said_call(struct choice *c, const struct reply_piece *p)
+{
+    if (p->name && !said_begin_call(c, p))
+        return false;
+    said_last(c)->whole = !p->more;
+    return buf_add(&said_last(c)->arguments, p->text, p->n);
 }
 
 void said_take(void *choice, const struct reply_piece *p)
 {
     struct choice *c = choice;
     struct answer *a = c->answer;
+    c->said.full |= p->part == REPLY_CALL && p->name && c->said.call_count == SAID_CALLS;
+    if (c->said.full && p->part == REPLY_CALL)
+        return;
     bool kept = p->part == REPLY_CALL
                     ? said_call(c, p)
                     : buf_add(p->part == REPLY_TEXT ? &c->said.text : &c->said.reason, p->text, p->n);
@@ -70,9 +85,14 @@ void said_free(struct said *s)
     buf_free(&s->reason);
 }
 
+bool said_called(const struct choice *c)
+{
+    return c->end.finish == FINISH_STOP && c->said.call_count && said_last(c)->whole;
+}
+
 const char *said_finish(const struct choice *c)
 {
-    return c->end.finish == FINISH_STOP && c->said.call_count ? "tool_calls" : finish_name(c->end.finish);
+    return said_called(c) ? "tool_calls" : finish_name(c->end.finish);
 }
 
 json_t *said_string(const char *text, size_t n)

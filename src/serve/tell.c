@@ -300,11 +300,11 @@ static void tell_text(struct answer *a, struct choice *c, const char *const name
     tell_event_end(a, c, &j, NULL);
 }
 
-/* id and name come once, then the arguments. */
-static void tell_call_delta(struct answer *a, struct choice *c, bool first)
+/* id and name come once, then the arguments: the piece's. */
+static void tell_call_delta(struct answer *a, struct choice *c, const struct reply_piece *p, bool first)
 {
     struct json j = {.out = c->out};
-    const struct said_call *call = &c->said.calls[c->said.call_count - 1];
+    const struct said_call *call = said_last(c);
     tell_event_begin(a, c, &j);
     json_key(&j, "tool_calls");
     json_begin(&j, '[');
@@ -324,7 +324,7 @@ static void tell_call_delta(struct answer *a, struct choice *c, bool first)
         json_str(&j, call->name);
     }
     json_key(&j, "arguments");
-    json_strn(&j, call->arguments.data, first ? 0 : call->arguments.len);
+    json_strn(&j, p->text, first ? 0 : p->n);
     json_end(&j, '}');
     json_end(&j, '}');
     json_end(&j, ']');
@@ -340,8 +340,10 @@ static void tell_piece(struct answer *a, struct choice *c, const struct reply_pi
     if (p->part != REPLY_TEXT)
         c->news = NULL; /* probabilities go with text */
     if (p->part == REPLY_CALL) {
-        tell_call_delta(a, c, true);
-        tell_call_delta(a, c, false);
+        if (p->name)
+            tell_call_delta(a, c, p, true);
+        if (p->n)
+            tell_call_delta(a, c, p, false);
     } else
         tell_text(a, c, p->part == REPLY_REASON ? reasoning : a->chat ? content : text, p->text, p->n);
     c->news = news;

@@ -84,6 +84,7 @@ def test_tools(client, choice):
     with client.messages.stream(model="smol", max_tokens=200, messages=ASK, tools=TOOLS, tool_choice=choice,
                                 extra_body={"temperature": 0}) as s:
         kinds = [e.type for e in s]
+        assert kinds.count("input_json") > 2  # the input in pieces
         assert s.get_final_message().content[0].input == use.input
     assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 1
     result = {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "sunny"}]}

@@ -14,6 +14,7 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "description":
          {"type": "function", "function": {"name": "get_time", "parameters": {
              "type": "object", "properties": {}, "additionalProperties": False}}}]
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
+LONG = {"type": "object", "properties": {"text": {"type": "string", "minLength": 400}}, "required": ["text"]}
 THINKS = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
           "{% if enable_thinking is not defined or enable_thinking %} <think>\n{% endif %}")
 
@@ -144,8 +145,23 @@ def test_tool_deltas(server):
         first, *rest = [c for c in calls if c["index"] == i]
         assert first["id"] and first["function"]["name"] and all(set(c) == {"index", "function"} for c in rest)
         assert all("name" not in c["function"] for c in rest)
-        json.loads("".join(c["function"]["arguments"] for c in rest))
+        if i < calls[-1]["index"] or chunks[-1]["choices"][0]["finish_reason"] == "tool_calls":
+            json.loads("".join(c["function"]["arguments"] for c in rest))
     assert [c["index"] for c in calls] == sorted(c["index"] for c in calls)
+
+
+@pytest.mark.parametrize("name, finish", [("get_weather", "tool_calls"), ("write", "length")])
+def test_arguments_come_in_pieces(server, name, finish):
+    """What a grammar holds is told as it comes, and is what the answer in one piece says, also where it is cut."""
+    body = {"messages": ASK, "tools": TOOLS + [{"type": "function", "function": {"name": "write", "parameters": LONG}}],
+            "max_tokens": 60, "temperature": 0, "parallel_tool_calls": False,
+            "tool_choice": {"type": "function", "function": {"name": name}}}
+    whole = server.ask("/v1/chat/completions", body)["choices"][0]
+    chunks = events(server.request("POST", "/v1/chat/completions", body | {"stream": True})[2])
+    calls = [c["choices"][0]["delta"]["tool_calls"][0]["function"] for c in chunks if "tool_calls" in c["choices"][0]["delta"]]
+    assert len(calls) > 3 and calls[0] == {"name": name, "arguments": ""}
+    assert "".join(c["arguments"] for c in calls) == whole["message"]["tool_calls"][0]["function"]["arguments"]
+    assert whole["finish_reason"] == chunks[-1]["choices"][0]["finish_reason"] == finish
 
 
 def test_the_client_puts_a_stream_together(client):

@@ -5,6 +5,7 @@
 #include "lang/constraint.h"
 #include "lang/reply.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char tools_text[] =
@@ -13,29 +14,55 @@ static const char tools_text[] =
     "\"required\":[\"city\"]}}},{\"type\":\"function\",\"function\":{\"name\":\"get_time\"}}]";
 
 struct seen {
-    struct buf out;
+    struct buf out, arguments; /* arguments: of a call that is not whole yet */
     enum reply_part last;
+    uint32_t parts; /* of arguments that were not whole */
 };
 
-/* t(text) r(reasoning) c(name id arguments), neighbours of one kind joined. */
+/* c(name id arguments), the arguments without white space once they are whole. */
+static void take_call(struct seen *s, const struct reply_piece *p)
+{
+    if (p->name)
+        buf_printf(&s->out, "c(%s%s%s ", p->name, p->id ? " " : "", p->id ? p->id : "");
+    buf_add(&s->arguments, p->text, p->n);
+    s->parts += p->more;
+    if (p->more)
+        return;
+    json_t *whole = json_loadb(s->arguments.data, s->arguments.len, 0, NULL);
+    char *text = json_dumps(whole, JSON_COMPACT);
+    assert_non_null(text);
+    buf_printf(&s->out, "%s)", text);
+    free(text);
+    json_decref(whole);
+    buf_clear(&s->arguments);
+}
+
+/* t(text) r(reasoning) and calls, neighbours of one kind joined. */
 static void take(void *arg, const struct reply_piece *p)
 {
     struct seen *s = arg;
-    bool joins = s->out.len && p->part == s->last && p->part != REPLY_CALL;
-    if (joins)
-        s->out.len--;
-    else
-        buf_char(&s->out, "trc"[p->part]), buf_char(&s->out, '(');
     if (p->part == REPLY_CALL)
-        buf_printf(&s->out, "%s%s%s ", p->name, p->id ? " " : "", p->id ? p->id : "");
-    buf_add(&s->out, p->text, p->n);
-    buf_char(&s->out, ')');
+        take_call(s, p);
+    else {
+        if (s->out.len && p->part == s->last)
+            s->out.len--;
+        else
+            buf_char(&s->out, "tr"[p->part]), buf_char(&s->out, '(');
+        buf_add(&s->out, p->text, p->n);
+        buf_char(&s->out, ')');
+    }
     s->last = p->part;
+}
+
+static void seen_free(struct seen *s)
+{
+    buf_free(&s->out);
+    buf_free(&s->arguments);
 }
 
 struct sample {
     const char *form, *thought, *text, *want;
-    bool thinking, no_tools;
+    bool thinking, no_tools, ruled;
 };
 
 static void parse(const struct sample *s, const json_t *tools, size_t first, size_t piece, struct seen *out)
@@ -45,6 +72,7 @@ static void parse(const struct sample *s, const json_t *tools, size_t first, siz
                               .thought = reply_thought_named(s->thought ? s->thought : "think", &e),
                               .tools = s->no_tools ? NULL : tools,
                               .thinking = s->thinking,
+                              .ruled = s->ruled,
                               .take = take,
                               .arg = out};
     assert_int_equal(e.code, 0);
@@ -54,6 +82,8 @@ static void parse(const struct sample *s, const json_t *tools, size_t first, siz
     for (; at < n; at += piece)
         assert_int_equal(reply_feed(r, s->text + at, n - at < piece ? n - at : piece), 0);
     assert_int_equal(reply_end(r), 0);
+    if (out->arguments.len) /* it was cut there */
+        buf_printf(&out->out, "%.*s...", (int)out->arguments.len, out->arguments.data);
     buf_char(&out->out, 0);
     reply_close(r);
 }
@@ -68,7 +98,7 @@ static void check(const struct sample *s)
             if (strcmp(out.out.data, s->want) != 0)
                 print_error("%s, cut at %zu, pieces of %zu: %s\n", s->form, first, piece, s->text);
             assert_string_equal(out.out.data, s->want);
-            buf_free(&out.out);
+            seen_free(&out);
         }
     json_decref(tools);
 }
@@ -246,11 +276,48 @@ static const struct sample texts[] = {
     S("gemma", NULL, "```tool_code\nrm(x=1)\n```", "t(```tool_code\nrm(x=1)\n```)"),
 };
 
+/* Where a constraint holds the model to its syntax, arguments go out before they are whole: what has gone out stays a
+ * call, wherever the answer is cut. */
+static const struct sample ruled[] = {
+    S("hermes", NULL, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"</tool",
+      "c(get_weather {\"city\": \"</tool..."),
+    S("hermes", NULL, "<tool_call>\n{\"name\": \"get_weather\", \"argum",
+      "t(<tool_call>\n{\"name\": \"get_weather\", \"argum)"),
+    S("hermes", NULL, "<tool_call>{\"name\": \"get_weather\", \"arguments\": " ARGS, CALL),
+    S("hermes", NULL, "<tool_call>" JSON1 ", so</tool_call> it is", CALL "t(}, so</tool_call> it is)"),
+    S("hermes", NULL, "<tool_call>{\"name\": \"rm\", \"arguments\": {}}</tool_call>", "c(rm {})"),
+    S("hermes", NULL, "<tool_call>{\"name\": \"get_time\", \"arguments\": \"{}\"}</tool_call>",
+      "c(get_time {})"),
+    S("llama3", NULL, "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"P",
+      "c(get_weather {\"city\": \"P..."),
+    S("general", NULL, "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"P",
+      "t({\"name\": \"get_weather\", \"arguments\": {\"city\": \"P)"),
+    S("nemotron", NULL, "<TOOLCALL>[" JSON1 ", {\"na", CALL),
+    S("mistral", NULL, "[TOOL_CALLS]get_weather[ARGS]{\"city\": [1", "c(get_weather {\"city\": [1..."),
+    S("kimi-k2", NULL,
+      "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>{\"",
+      "c(get_time functions.get_time:0 {\"..."),
+};
+
 static void test_families(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        check(&families[i]);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct sample s = families[i];
+        check(&s);
+        s.ruled = true; /* makes no difference to what is said in the end */
+        check(&s);
+    }
+}
+
+static void test_ruled(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof ruled / sizeof *ruled; i++) {
+        struct sample s = ruled[i];
+        s.ruled = true;
+        check(&s);
+    }
 }
 
 static void test_texts(void **state)
@@ -359,6 +426,37 @@ static void take_valid(void *arg, const struct reply_piece *p)
     json_decref(a);
 }
 
+/* What is heard of a text: fed in pieces of so many bytes. */
+static void hear(const struct reply_options *from, const struct buf *text, size_t piece, struct seen *out)
+{
+    struct reply_options o = *from;
+    struct err e = {0};
+    o.take = take;
+    o.arg = out;
+    struct reply *r = reply_open(&o, &e);
+    for (size_t at = 0; at < text->len; at += piece)
+        reply_feed(r, text->data + at, text->len - at < piece ? text->len - at : piece);
+    reply_end(r);
+    reply_close(r);
+    buf_char(&out->out, 0);
+}
+
+/* The same is said in the end, and arguments that are JSON have gone out while they came. */
+static void check_ahead(const struct reply_options *o, const struct buf *text)
+{
+    struct reply_options ahead = *o;
+    struct seen held = {0}, early = {0};
+    enum reply_shape shape = o->form->bare == BARE_USUAL ? SHAPE_JSON : o->form->wraps[0].shape;
+    ahead.ruled = true;
+    hear(o, text, text->len, &held);
+    hear(&ahead, text, 1, &early);
+    assert_string_equal(early.out.data, held.out.data);
+    assert_int_equal(early.parts > 0, shape == SHAPE_JSON || shape == SHAPE_KEYED || shape == SHAPE_NAMED);
+    assert_int_equal(held.parts, 0);
+    seen_free(&held);
+    seen_free(&early);
+}
+
 /* Whatever the language of a form allows is read back as calls with arguments of the schema. */
 static void check_form(const struct reply_form *f, const json_t *tools, const struct constraint_vocab *v)
 {
@@ -388,6 +486,7 @@ static void check_form(const struct reply_form *f, const json_t *tools, const st
             if (!got.calls || got.others)
                 print_error("%s: %.*s\n", f->name, (int)text.len, text.data);
             assert_true(got.calls && !got.others);
+            check_ahead(&o, &text);
         }
         reply_close(r);
         buf_free(&text);
@@ -424,8 +523,9 @@ static void test_constraint(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families), cmocka_unit_test(test_texts),
-                                       cmocka_unit_test(test_table),    cmocka_unit_test(test_values),
-                                       cmocka_unit_test(test_thinking), cmocka_unit_test(test_constraint)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families),  cmocka_unit_test(test_texts),
+                                       cmocka_unit_test(test_ruled),     cmocka_unit_test(test_table),
+                                       cmocka_unit_test(test_values),    cmocka_unit_test(test_thinking),
+                                       cmocka_unit_test(test_constraint)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

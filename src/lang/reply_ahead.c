@@ -1,0 +1,124 @@
+/* Calls that go out while they come. Where the model is held to the syntax of its family, a call is sure as soon as its
+ * arguments begin, and they are JSON to their end, unless the answer is cut there. */
+#include "lang/reply_own.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+/* What leads to the arguments in JSON: a space stands for white space, @ for the name. */
+static const char *const head_keys[] = {
+    "{ \"name\" : \"@\" , \"arguments\" : ", "{ \"name\" : \"@\" , \"parameters\" : ",
+    "{ \"tool_name\" : \"@\" , \"parameters\" : "};
+static const char head_keyed[] = "{ \"@\" : ";
+
+/* 1, 0 = there may be more to come, -1 = it is something else. */
+static int head_match(const char *pattern, struct reply_text t, struct reply_head *h)
+{
+    size_t at = 0;
+    for (; *pattern; pattern++) {
+        if (*pattern == ' ') {
+            while (at < t.n && reply_is_white(t.s[at]))
+                at++;
+        } else if (at == t.n)
+            return 0;
+        else if (*pattern == '@') {
+            h->name =
+                (struct reply_text){t.s + at, reply_name_length((struct reply_text){t.s + at, t.n - at})};
+            at += h->name.n;
+        } else if (t.s[at++] != *pattern)
+            return -1;
+    }
+    h->n = at;
+    return 1;
+}
+
+/* Behind what may stand between two calls of a body. */
+static int head_json(bool keyed, struct reply_text t, struct reply_head *h)
+{
+    size_t skip = 0;
+    int best = -1;
+    while (skip < t.n && (reply_is_white(t.s[skip]) || strchr("[},;", t.s[skip])) && t.s[skip])
+        skip++;
+    t = (struct reply_text){t.s + skip, t.n - skip};
+    for (size_t i = 0; i < (keyed ? 1 : sizeof head_keys / sizeof *head_keys) && best < 1; i++) {
+        struct reply_head own = {0};
+        int match = head_match(keyed ? head_keyed : head_keys[i], t, &own);
+        if (match > best) {
+            best = match;
+            *h = own;
+        }
+    }
+    h->n += skip;
+    return best;
+}
+
+/* The arguments have to be an object, and the tool one that there is. */
+static int head_find(const struct reply_wrap *w, const json_t *tools, struct reply_text t,
+                     struct reply_head *h)
+{
+    int found = w->shape == SHAPE_JSON || w->shape == SHAPE_KEYED ? head_json(w->shape == SHAPE_KEYED, t, h)
+                : w->shape == SHAPE_NAMED                         ? reply_named_head(w, t, h)
+                                                                  : -1;
+    if (found <= 0)
+        return found;
+    while (h->n < t.n && reply_is_white(t.s[h->n]))
+        h->n++;
+    if (h->n == t.n)
+        return 0;
+    char *name = mem_strndup(h->name.s, h->name.n);
+    bool known = name && t.s[h->n] == '{' && reply_tool(tools, name);
+    mem_free(name);
+    return known ? 1 : -1;
+}
+
+static void ahead_begin(struct reply_ahead *a, const struct reply_wrap *w, const struct reply_options *o,
+                        struct reply_text held)
+{
+    struct reply_head h = {0};
+    int found = head_find(w, o->tools, (struct reply_text){held.s + a->from, held.n - a->from}, &h);
+    if (found < 0 || a->calls == REPLY_CALLS)
+        a->at = AHEAD_OVER;
+    if (a->at == AHEAD_OVER || !found)
+        return;
+    char *name = mem_strndup(h.name.s, h.name.n), *id = h.id.n ? mem_strndup(h.id.s, h.id.n) : NULL;
+    a->at = name && (id || !h.id.n) ? AHEAD_ARGUMENTS : AHEAD_OVER;
+    if (a->at == AHEAD_ARGUMENTS) {
+        o->take(o->arg,
+                &(struct reply_piece){.part = REPLY_CALL, .text = "", .name = name, .id = id, .more = true});
+        a->calls++;
+        a->from += h.n;
+        a->scan = (struct reply_scan){0};
+    }
+    mem_free(name);
+    mem_free(id);
+}
+
+static void ahead_go_on(struct reply_ahead *a, const struct reply_wrap *w, const struct reply_options *o,
+                        struct reply_text held)
+{
+    size_t end = a->from;
+    bool whole = false;
+    while (end < held.n && !whole)
+        whole = reply_scan(&a->scan, held.s[end++]);
+    if (end > a->from)
+        o->take(o->arg,
+                &(struct reply_piece){
+                    .part = REPLY_CALL, .text = held.s + a->from, .n = end - a->from, .more = !whole});
+    a->from = end;
+    if (whole)
+        a->at = w->shape == SHAPE_NAMED ? AHEAD_OVER : AHEAD_HEAD;
+}
+
+void reply_ahead(struct reply_ahead *a, const struct reply_wrap *w, const struct reply_options *o,
+                 struct reply_text held)
+{
+    size_t before = SIZE_MAX;
+    while (a->at != AHEAD_OVER && a->from < held.n && a->from != before) {
+        before = a->from;
+        if (a->at == AHEAD_HEAD)
+            ahead_begin(a, w, o, held);
+        else
+            ahead_go_on(a, w, o, held);
+    }
+}
