@@ -2,8 +2,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/ask.h"
 #include "serve/field.h"
-#include "serve/own.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,9 +11,13 @@
 /* ---- requests ---- */
 
 static const struct field anthropic_fields[] = {
-    {"messages", FIELD_LIST, 1, 4096}, {"system", FIELD_TEXT | FIELD_LIST, 0, 4096},
-    {"tools", FIELD_LIST, 0, 128},     {"tool_choice", FIELD_OBJECT, 1, 16},
-    {"thinking", FIELD_OBJECT, 1, 16}, {"output_config", FIELD_OBJECT, 0, 16},
+    {"messages", FIELD_LIST, 1, 4096},
+    {"system", FIELD_TEXT | FIELD_LIST, 0, 4096},
+    {"tools", FIELD_LIST, 0, 128},
+    {"tool_choice", FIELD_OBJECT, 1, 16},
+    {"thinking", FIELD_OBJECT, 1, 16},
+    {"output_config", FIELD_OBJECT, 0, 16},
+    {"stop_sequences", FIELD_LIST, 0, ASK_STOPS},
 };
 
 /* The texts of blocks in one; a block of another kind is refused. */

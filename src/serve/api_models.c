@@ -43,6 +43,7 @@ void api_models(struct conn *c)
     for (const struct served *s = first; s; s = s->next)
         if (s->listed)
             api_write_model(s, s->name, &j);
+    first = models_first(c->server->models);
     for (size_t i = 0; first && i < o->adapter_count; i++)
         api_write_model(first, o->adapters[i], &j);
     models_unlock(c->server->models);
@@ -64,12 +65,8 @@ static const struct served *api_chosen(struct conn *c)
 {
     char name[API_NAME];
     struct models *m = c->server->models;
-    const struct served *s = models_lock(m);
-    if (route_query(c, "model", name, sizeof name))
-        return models_find(m, name, strlen(name));
-    while (s && !s->listed)
-        s = s->next;
-    return s;
+    models_lock(m);
+    return route_query(c, "model", name, sizeof name) ? models_find(m, name) : models_first(m);
 }
 
 void api_model(struct conn *c)
@@ -80,9 +77,9 @@ void api_model(struct conn *c)
     struct models *m = c->server->models;
     bool is_name = route_rest(c, name, sizeof name);
     models_lock(m);
-    const struct served *s = is_name ? models_find(m, name, strlen(name)) : NULL;
+    const struct served *s = is_name ? models_find(m, name) : NULL;
     if (s)
-        api_write_model(s, s->name, &j);
+        api_write_model(s, models_is_adapter(m, name) ? name : s->name, &j);
     models_unlock(m);
     if (s)
         route_json(c, 200, &out);

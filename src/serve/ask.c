@@ -444,7 +444,8 @@ void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a))
 int ask_prompt(struct answer *a)
 {
     struct ask q = {.body = ask_body(a)};
-    int failed = !q.body || ask_check(a, q.body) || ask_chat_prompt(a, &q);
+    int failed =
+        !q.body || ask_check(a, q.body) || ask_sampling(a, &q) || ask_stops(a, &q) || ask_chat_prompt(a, &q);
     json_decref(q.body);
     return failed ? -1 : 0;
 }

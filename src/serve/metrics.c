@@ -2,6 +2,8 @@
 
 #include "serve/own.h"
 
+#include <stddef.h>
+
 static const int metrics_codes[METRICS_CODES - 1] = {200, 204, 400, 401, 403, 404, 405, 408, 411, 413,
                                                      414, 415, 417, 429, 431, 500, 501, 503, 505};
 static const double metrics_bounds[METRICS_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -48,6 +50,28 @@ static void metrics_requests(struct buf *out, const struct metrics *m)
                            r < route_count ? route_table[r].path : "other",
                            i < METRICS_CODES - 1 ? metrics_codes[i] : 0,
                            (unsigned long long)m->requests[r][i]);
+}
+
+/* What the models take on each device, as they were loaded. */
+static void metrics_devices(struct buf *out, const struct models_stats *m)
+{
+    static const struct {
+        const char *name, *help;
+        size_t at;
+    } rows[] = {
+        {"weights", "Bytes of weights on a device.", offsetof(struct device_memory, weights)},
+        {"kv", "Bytes for keys and values on a device.", offsetof(struct device_memory, kv)},
+        {"scratch", "Bytes for the steps on a device.", offsetof(struct device_memory, scratch)},
+        {"memory", "Bytes that a device has.", offsetof(struct device_memory, total)},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        buf_printf(out, "# HELP quern_device_%s_bytes %s\n# TYPE quern_device_%s_bytes gauge\n", rows[i].name,
+                   rows[i].help, rows[i].name);
+        for (uint32_t d = 0; d < m->device_count; d++)
+            buf_printf(
+                out, "quern_device_%s_bytes{device=\"%s\"} %llu\n", rows[i].name, m->devices[d].name,
+                (unsigned long long)*(const uint64_t *)((const char *)&m->devices[d].memory + rows[i].at));
+    }
 }
 
 void metrics_write(struct server *s, struct buf *out)
@@ -100,6 +124,7 @@ void metrics_write(struct server *s, struct buf *out)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", rows[i].name, rows[i].help, rows[i].name,
                    rows[i].kind, rows[i].name, (unsigned long long)rows[i].value);
+    metrics_devices(out, &m);
     metrics_requests(out, &s->metrics);
     metrics_histogram(out, "quern_first_token_seconds", "Until the first token.", &s->metrics.first);
     metrics_histogram(out, "quern_token_seconds", "Between the tokens of an answer.", &s->metrics.between);

@@ -95,6 +95,7 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->preempted += e->preempted;
     sum->drafted += e->drafted;
     sum->accepted += e->accepted;
+    sum->forced += e->forced;
     sum->pages += e->pages;
     sum->pages_free += e->pages_free;
     sum->window_pages += e->window_pages;
@@ -134,19 +135,6 @@ void models_unlock(struct models *m)
     pthread_mutex_unlock(&m->mutex);
 }
 
-const struct served *models_find(struct models *m, const char *name, size_t n)
-{
-    static const char latest[] = ":latest";
-    size_t tail = sizeof latest - 1;
-    for (const struct served *s = m->all; s; s = s->next) {
-        size_t own = strlen(s->name);
-        bool same = own == n || (own + tail == n && !memcmp(name + own, latest, tail));
-        if (s->listed && same && !memcmp(s->name, name, own))
-            return s;
-    }
-    return NULL;
-}
-
 bool models_is_adapter(const struct models *m, const char *name)
 {
     for (size_t i = 0; name && i < m->o->adapter_count; i++)
@@ -155,28 +143,39 @@ bool models_is_adapter(const struct models *m, const char *name)
     return false;
 }
 
+const struct served *models_first(struct models *m)
+{
+    const struct served *s = m->all;
+    while (s && !s->listed)
+        s = s->next;
+    return s;
+}
+
+const struct served *models_find(struct models *m, const char *name)
+{
+    for (const struct served *s = m->all; s; s = s->next) {
+        size_t own = strlen(s->name);
+        bool begins = !strncmp(s->name, name, own);
+        if (s->listed && begins && (!name[own] || !strcmp(name + own, ":latest")))
+            return s;
+    }
+    return models_is_adapter(m, name) ? models_first(m) : NULL;
+}
+
 /* Where none is named: the first that is made for it. */
 static struct served *models_default(struct models *m, enum form_kind kind)
 {
-    struct served *first = NULL;
-    for (struct served *s = m->all; s; s = s->next) {
-        if (!s->listed)
-            continue;
-        first = first ? first : s;
-        if (s->facts.known && s->facts.encoder == (kind == FORM_VECTORS))
+    for (struct served *s = m->all; s; s = s->next)
+        if (s->listed && s->facts.known && s->facts.encoder == (kind == FORM_VECTORS))
             return s;
-    }
-    return first;
+    return (struct served *)(uintptr_t)models_first(m);
 }
 
 /* Which form of which model; NULL and a failure. */
 static struct form *models_choose(struct models *m, const struct model_want *want, struct failure *f)
 {
     bool named = want->name && *want->name;
-    struct served *s = named ? (struct served *)models_find(m, want->name, strlen(want->name))
-                             : models_default(m, want->kind);
-    if (!s && models_is_adapter(m, want->name))
-        s = models_default(m, want->kind);
+    struct served *s = named ? (struct served *)models_find(m, want->name) : models_default(m, want->kind);
     if (!s && named)
         failure_set(f, 404, "model_not_found", "model",
                     "there is no model '%s'; /v1/models lists what there is", log_safe(want->name));
@@ -284,7 +283,7 @@ int models_stop(struct models *m, const char *name)
 {
     int count = 0;
     pthread_mutex_lock(&m->mutex);
-    const struct served *only = name ? models_find(m, name, strlen(name)) : NULL;
+    const struct served *only = name ? models_find(m, name) : NULL;
     for (struct form *f = models_next(m, NULL); f && (only || !name); f = models_next(m, f))
         if (f->state == FORM_READY && (!only || f->of == only)) {
             f->state = FORM_LEAVING;
@@ -315,6 +314,23 @@ const char *models_state(const struct served *s)
     return loading ? "loading" : "unloaded";
 }
 
+/* What a form takes, added to what others take on the same device. */
+static void models_add_memory(struct models_stats *sum, const struct form *f)
+{
+    const char *name = f->loaded->runner->device->ops->name;
+    struct models_device *d = sum->devices;
+    while (d < sum->devices + sum->device_count && strcmp(d->name, name) != 0)
+        d++;
+    if (d == sum->devices + MODELS_DEVICES)
+        return;
+    sum->device_count += d == sum->devices + sum->device_count;
+    d->name = name;
+    d->memory.weights += f->memory.weights;
+    d->memory.kv += f->memory.kv;
+    d->memory.scratch += f->memory.scratch;
+    d->memory.total = f->memory.total;
+}
+
 void models_stats(struct models *m, struct models_stats *out)
 {
     pthread_mutex_lock(&m->mutex);
@@ -324,6 +340,7 @@ void models_stats(struct models *m, struct models_stats *out)
         if (f->state == FORM_READY || f->state == FORM_LEAVING) {
             out->loaded++;
             models_add_stats(out, f);
+            models_add_memory(out, f);
         }
     pthread_mutex_unlock(&m->mutex);
 }

@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <time.h>
 
+enum { MODELS_DEVICES = 4 };
 enum form_kind { FORM_WRITER, FORM_VECTORS, FORMS };
 enum form_state { FORM_AWAY, FORM_WANTED, FORM_LOADING, FORM_READY, FORM_LEAVING };
 
@@ -35,9 +36,10 @@ struct form {
     struct engine *engine;     /* FORM_WRITER */
     struct embedder *embedder; /* FORM_VECTORS */
     uint32_t users;
-    uint64_t bytes;   /* while in memory: as the device says; after that: what it took the last time */
-    double keep;      /* seconds that it stays after its last use; < 0 = for ever */
-    double last_used; /* on the monotonic clock */
+    uint64_t bytes; /* while in memory: as the device says; after that: what it took the last time */
+    struct device_memory memory; /* of a form that is in memory, when it was loaded */
+    double keep;                 /* seconds that it stays after its last use; < 0 = for ever */
+    double last_used;            /* on the monotonic clock */
     struct model_wait *waiting, **waiting_end;
     uint32_t waiters;
     struct form *next_wanted;
@@ -123,11 +125,15 @@ struct models {
         uint64_t bytes;             /* in memory now */
         struct engine_stats engine; /* of all engines, those that are gone too */
         struct embedder_stats embedder;
+        struct models_device { /* what forms take on each kind of device; total: what it has */
+            const char *name;
+            struct device_memory memory;
+        } devices[MODELS_DEVICES];
+        uint32_t device_count;
     } stats;
 };
 
 int models_open(struct models **out, const struct models_options *o, struct err *e);
-bool models_is_adapter(const struct models *m, const char *name);
 /* No more loads: whoever waits is told so. Users keep what they have. */
 void models_shut(struct models *m);
 /* After the last user has gone. */
@@ -157,8 +163,11 @@ int models_preload(struct models *m, struct err *e);
 /* What there is. Between lock and unlock the list and the states do not change; the names hold for good. */
 const struct served *models_lock(struct models *m);
 void models_unlock(struct models *m);
-const struct served *models_find(struct models *m, const char *name, size_t n); /* locked */
-const char *models_state(const struct served *s);                               /* locked; "loaded", ... */
+/* Locked, but for is_adapter. An adapter's name is another name of the first model. */
+const struct served *models_find(struct models *m, const char *name);
+bool models_is_adapter(const struct models *m, const char *name); /* NULL is none */
+const struct served *models_first(struct models *m);
+const char *models_state(const struct served *s); /* "loaded", ... */
 void models_stats(struct models *m, struct models_stats *out);
 bool models_stuck(struct models *m, double seconds); /* an engine that has work has not moved for so long */
 

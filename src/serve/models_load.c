@@ -129,6 +129,7 @@ static void models_measure(struct models *m, struct form *f)
     const struct device *device = f->loaded->runner->device;
     device->ops->memory(device, &d);
     f->bytes = d.weights + d.kv + d.scratch;
+    f->memory = d;
     const struct tokenizer *t = f->loaded->tokenizer;
     f->of->facts.can_insert = t && tokenizer_id(t, TOK_FIM_MID) >= 0;
     if (!m->o->memory && strcmp(device->ops->name, "cpu") != 0)

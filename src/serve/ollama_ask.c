@@ -65,21 +65,26 @@ static void ollama_options(json_t *out, json_t *options)
     json_object_set_new(out, "max_tokens", json_integer(most > 0 ? most : OLLAMA_MOST));
 }
 
-/* "json", or a schema. */
-static int ollama_format(struct answer *a, json_t *out, const json_t *body)
+/* "json", or a schema; "" is nothing. */
+static int ollama_check_format(struct answer *a, const json_t *body)
+{
+    const json_t *format = json_object_get(body, "format");
+    const char *word = json_string_value(format);
+    if (!format || json_is_object(format) || (word && (!*word || !strcmp(word, "json"))))
+        return 0;
+    return answer_fail(a, 400, "format", "format has to be 'json' or a schema");
+}
+
+static int ollama_format(json_t *out, const json_t *body)
 {
     json_t *format = json_object_get(body, "format");
     const char *word = json_string_value(format);
-    json_t *made = NULL;
     if (!format || (word && !*word))
         return 0;
-    if (word && !strcmp(word, "json"))
-        made = json_pack("{s:s}", "type", "json_object");
-    else if (json_is_object(format))
-        made = json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", format);
-    if (!made)
-        return answer_fail(a, 400, "format", "format has to be 'json' or a schema");
-    return json_object_set_new(out, "response_format", made);
+    return json_object_set_new(
+        out, "response_format",
+        word ? json_pack("{s:s}", "type", "json_object")
+             : json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", format));
 }
 
 /* think: true, false, or how hard. */
@@ -95,7 +100,7 @@ static void ollama_think(json_t *out, const json_t *body)
                         json_pack("{s:b}", "enable_thinking", word || json_is_true(think)));
 }
 
-static int ollama_common(struct answer *a, json_t *out, const json_t *body)
+static int ollama_common(json_t *out, const json_t *body)
 {
     json_t *options = json_object_get(body, "options"), *stream = json_object_get(body, "stream");
     if (options)
@@ -103,7 +108,7 @@ static int ollama_common(struct answer *a, json_t *out, const json_t *body)
     ollama_options(out, options);
     ollama_think(out, body);
     json_object_set_new(out, "stream", json_boolean(!stream || json_is_true(stream)));
-    return ollama_format(a, out, body);
+    return ollama_format(out, body);
 }
 
 /* ---- chat ---- */
@@ -189,7 +194,7 @@ static bool ollama_is_through(struct answer *a, bool chat, bool empty)
     struct err e = {0};
     if (field_check(a->request, fields, sizeof fields / sizeof *fields, &bad, &e))
         answer_fail(a, 400, bad, "%s", e.text);
-    if (a->failure.status || ollama_keep(a, a->request))
+    if (a->failure.status || ollama_check_format(a, a->request) || ollama_keep(a, a->request))
         return true;
     name = ollama_model(a->request);
     if (empty && a->keep == 0 && name) {
@@ -214,7 +219,7 @@ void ollama_chat(struct answer *a)
     if (!body || ollama_is_through(a, true, !json_array_size(messages)))
         return;
     json_t *made = json_object();
-    int failed = ollama_common(a, made, body);
+    int failed = ollama_common(made, body);
     json_array_foreach(messages, i, m) failed = failed || ollama_message(a, m, i);
     ollama_move(made, "messages", body, "messages");
     ollama_move(made, "tools", body, "tools");
@@ -237,7 +242,7 @@ void ollama_generate(struct answer *a)
         return;
     json_t *made = json_object();
     bool plain = field_bool(body, "raw") || middle || !a->model->loaded->chat;
-    int failed = ollama_common(a, made, body);
+    int failed = ollama_common(made, body);
     if (!failed && json_array_size(json_object_get(body, "images")))
         failed = answer_fail(a, 400, "images", "this model reads only text");
     if (failed) {

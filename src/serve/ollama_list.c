@@ -221,7 +221,7 @@ void ollama_show(struct answer *a)
     if (!body)
         return;
     models_lock(m);
-    const struct served *s = name ? models_find(m, name, strlen(name)) : NULL;
+    const struct served *s = name ? models_find(m, name) : NULL;
     if (s) {
         json_begin(&j, '{');
         json_key(&j, "modelfile");

@@ -89,6 +89,15 @@ class Load:
 
         await asyncio.gather(*(client() for _ in range(streams)), *(self.rest(end) for _ in range(idle)))
 
+    async def arrive(self, rate, seconds):
+        """So many requests a second, whether those before are answered or not."""
+        start, tasks = time.monotonic(), []
+        while (passed := time.monotonic() - start) < seconds:
+            while len(tasks) < rate * passed:
+                tasks.append(asyncio.create_task(self.one()))
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*tasks)
+
     async def rest(self, end):
         while time.monotonic() < end:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)

@@ -126,12 +126,16 @@ def test_thinking(binary, smollm2, tmp_path):
     ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, 400, "invalid_request_error"),
     ({"messages": HI, "tool_choice": {"type": "any"}}, 400, "invalid_request_error"),
     ({"messages": HI, "max_tokens": 0}, 400, "invalid_request_error"),
+    ({"messages": HI, "top_p": 1.5}, 400, "invalid_request_error"),
+    ({"messages": HI, "stop_sequences": "end"}, 400, "invalid_request_error"),
     ({"messages": [{"role": "user", "content": "long " * 2000}]}, 400, "invalid_request_error"),
 ])
 def test_errors_have_their_shape(server, body, status, kind):
     got, _, raw = server.request("POST", "/v1/messages", {"max_tokens": 4} | body)
     error = json.loads(raw)
     assert got == status and error["type"] == "error" and error["error"]["type"] == kind and error["error"]["message"]
+    if "long " not in str(body) and "max_tokens" not in body:  # the same where tokens are only counted
+        assert server.request("POST", "/v1/messages/count_tokens", body)[0] == status
 
 
 def test_keys(binary, smollm2, tmp_path):

@@ -211,6 +211,8 @@ def test_serve(binary, smollm2, spoilt):
         assert say(lora="bad:0") == say(lora=[]) == plain
         models = json.loads(s.request("GET", "/v1/models")[2])["data"]
         assert [m["id"] for m in models] == ["smol", "bad"]
+        assert [s.ask(f"/v1/models/{name}")["id"] for name in ("smol", "bad")] == ["smol", "bad"]
+        assert s.request("GET", "/v1/models/nobody")[0] == 404
         for lora in "nobody", [{"id": 1}], [{"scale": 1}], ["bad"]:
             status, answer = ask(lora=lora)
             assert status == 400 and answer["error"]["param"] == "lora"

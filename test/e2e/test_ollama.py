@@ -102,6 +102,8 @@ def test_errors(server, client):
                  {"messages": HI, "options": {"temperature": -1}}, {"messages": [{"role": "assistant", "tool_calls": [[]]}]}):
         status, _, reply = server.request("POST", "/api/chat", {"model": "smol", **body})
         assert status == 400 and isinstance(json.loads(reply)["error"], str), body
+    for body in ({"format": "xml"}, {"format": 5}, {"keep_alive": 0, "format": []}):  # also where nothing is to be written
+        assert server.request("POST", "/api/generate", {"model": "smol", **body})[0] == 400, body
 
 
 def test_keep_alive(server, client):

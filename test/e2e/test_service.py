@@ -207,6 +207,16 @@ def test_the_sandbox_holds(binary, smollm2, tmp_path):
     free.stop()
 
 
+def test_memory_is_shown_by_device(binary, smollm2):
+    s = Server(binary, smollm2, "--device", "cpu")
+    figures = dict(re.findall(r'^quern_device_(\w+)_bytes{device="cpu"} (\d+)$', s.request("GET", "/metrics")[2].decode(), re.M))
+    assert set(figures) == {"weights", "kv", "scratch", "memory"}
+    assert int(figures["memory"]) > int(figures["weights"]) > 10**7 and int(figures["kv"]) > 0
+    parts = sum(int(figures[name]) for name in ("weights", "kv", "scratch"))
+    assert parts == s.metric("quern_models_bytes")
+    s.stop()
+
+
 def test_the_dashboard_asks_for_what_there_is(binary, smollm2, tmp_path):
     board = json.loads((Path(__file__).resolve().parents[2] / "doc/grafana.json").read_text())
     asked = {name for panel in board["panels"] for target in panel["targets"] for name in re.findall(r"quern_\w+", target["expr"])}

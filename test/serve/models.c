@@ -142,12 +142,12 @@ static void nothing_is_loaded_until_it_is_asked_for(void **state)
     opened = 0;
     struct models *m = open_models(&plain);
     models_lock(m);
-    const struct served *s = models_find(m, "llama:latest", 12);
+    const struct served *s = models_find(m, "llama:latest");
     assert_non_null(s);
     assert_string_equal(models_state(s), "unloaded");
     assert_int_equal(s->facts.context, CTX);
-    assert_false(models_find(m, "broken", 6)->facts.known);
-    assert_true(models_find(m, "bert", 4)->facts.encoder);
+    assert_false(models_find(m, "broken")->facts.known);
+    assert_true(models_find(m, "bert")->facts.encoder);
     models_unlock(m);
     assert_int_equal(opened, 0);
     struct form *f = client_take(m, &c, "llama", FORM_WRITER);
@@ -355,7 +355,7 @@ static void the_list_can_change(void **state)
     models_rescan(m);
     for (int i = 0; i < 1000; i++) {
         models_lock(m);
-        bool gone = !models_find(m, "gemma", 5);
+        bool gone = !models_find(m, "gemma");
         models_unlock(m);
         if (gone)
             break;
