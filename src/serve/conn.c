@@ -17,7 +17,6 @@ enum {
     CONN_INPUT_MOST = 256 << 10,  /* of requests behind the one that is being answered */
     CONN_OUTPUT_MOST = 256 << 10, /* of a stream: above, the client is waited for */
     CONN_LINGER = 2,              /* seconds */
-    CONN_ALIVE = 15,              /* a stream says so after this long without news */
 };
 
 enum { PHASE_IDLE, PHASE_HEAD, PHASE_BODY };
@@ -351,7 +350,8 @@ static void conn_alive(struct conn *c, double now)
     struct answer *a = c->answer;
     double last = c->streaming ? c->last_sent : c->started;
     const struct teller *t = tell_for(a->route);
-    if (!a->arrived || !a->stream || !t->alive || now - last <= CONN_ALIVE || conn_is_full(c))
+    bool quiet = now - last > (double)limit_of(LIMIT_ALIVE_SECONDS);
+    if (!a->arrived || !a->stream || !t->alive || !quiet || conn_is_full(c))
         return;
     if (!c->streaming)
         conn_stream_begin(c, t->type);

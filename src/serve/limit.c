@@ -22,6 +22,8 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_BODY_SECONDS] = {"body-seconds", "until the body is there", 30, 1, 3600},
     [LIMIT_WRITE_SECONDS] = {"write-seconds", "that a client may read nothing", 30, 1, 3600},
     [LIMIT_IDLE_SECONDS] = {"idle-seconds", "that a connection may rest", 60, 1, 86400},
+    [LIMIT_ALIVE_SECONDS] = {"alive-seconds", "until a stream without news says that it is alive", 15, 1,
+                             3600},
     [LIMIT_DEPTH] = {"depth", "JSON inside of JSON", JSONREAD_DEPTH, 4, JSONREAD_DEPTH},
     [LIMIT_SCHEMA] = {"schema", "bytes of a JSON schema", 64 << 10, 64, 16 * MIB},
     [LIMIT_MESSAGES] = {"messages", "messages of a conversation", 4096, 1, MIB},
