@@ -73,8 +73,7 @@ static struct responses *ready_response(void)
         abort();
     own->asked = json_object();
     own->conversation = json_array();
-    own->output = json_array();
-    own->store = true;
+    own->output = json_array(); /* nothing is kept of it: what lives longer than a run looks like a leak */
     return own;
 }
 
@@ -106,6 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     c->reply = reply_open(&(struct reply_options){.form = &reply_forms[data[2] % reply_form_count],
                                                   .thought = a->model->loaded->thought,
                                                   .tools = tools,
+                                                  .ruled = data[1] & 64,
                                                   .take = said_take,
                                                   .arg = c},
                           &e);

@@ -2,6 +2,7 @@
 
 #include "base/size.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,6 +24,13 @@ static bool mem_must_fail(void)
     if (atomic_load_explicit(&mem_countdown, memory_order_relaxed) <= 0)
         return false;
     return atomic_fetch_sub(&mem_countdown, 1) == 1;
+}
+
+void mem_give_back(void)
+{
+    enum { LARGE = 128 << 10 }; /* said once, the library does not raise it by itself any more */
+    mallopt(M_MMAP_THRESHOLD, LARGE);
+    mallopt(M_TRIM_THRESHOLD, LARGE);
 }
 
 void mem_fail_at(long n)

@@ -14,6 +14,10 @@ char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p);
 
+/* For a program that runs for long: large blocks go back to the system when they are freed. Otherwise they stay with the
+ * heaps of the threads that asked for them, and the process stays as large as its busiest moment made it. */
+void mem_give_back(void);
+
 /* For tests: the n-th allocation from now on fails, once; 0 switches that off. */
 void mem_fail_at(long n);
 /* How many allocations this process has made. */

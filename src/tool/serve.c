@@ -409,6 +409,7 @@ static int serve_run(const struct args *a, struct err *e)
         return err_memory(e, "the server", sizeof *s);
     s->a = a;
     s->chat_template.max = 4 << 20;
+    mem_give_back();
     int result = serve_all(s, e);
     models_close(s->models);
     loaded_close(s->m.engine.draft_model);
