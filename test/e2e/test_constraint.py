@@ -36,12 +36,14 @@ def test_schema_is_obeyed(quern, smollm2, tmp_path, schema):
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(schema))
     texts = set()
-    for seed in range(2):
+    for seed in range(8):
         got = answer(quern, smollm2, path, "--json-schema", seed)
-        assert got["finish_reason"] == "stop"
-        jsonschema.validate(json.loads(got["text"]), schema)
-        texts.add(got["text"])
-    assert len(texts) > 1
+        if got["finish_reason"] == "stop":  # what its length has cut off is not whole
+            jsonschema.validate(json.loads(got["text"]), schema)
+            texts.add(got["text"])
+        if len(texts) == 2:
+            return
+    pytest.fail("of eight answers there are no two that came to their end")
 
 
 def test_end_token_waits_for_the_end(quern, smollm2, tmp_path):
