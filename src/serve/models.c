@@ -317,14 +317,13 @@ const char *models_state(const struct served *s)
 /* What a form takes, added to what others take on the same device. */
 static void models_add_memory(struct models_stats *sum, const struct form *f)
 {
-    const char *name = f->loaded->runner->device->ops->name;
     struct models_device *d = sum->devices;
-    while (d < sum->devices + sum->device_count && strcmp(d->name, name) != 0)
+    while (d < sum->devices + sum->device_count && strcmp(d->name, f->device) != 0)
         d++;
     if (d == sum->devices + MODELS_DEVICES)
         return;
     sum->device_count += d == sum->devices + sum->device_count;
-    d->name = name;
+    d->name = f->device;
     d->memory.weights += f->memory.weights;
     d->memory.kv += f->memory.kv;
     d->memory.scratch += f->memory.scratch;

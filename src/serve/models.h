@@ -36,10 +36,11 @@ struct form {
     struct engine *engine;     /* FORM_WRITER */
     struct embedder *embedder; /* FORM_VECTORS */
     uint32_t users;
-    uint64_t bytes; /* while in memory: as the device says; after that: what it took the last time */
-    struct device_memory memory; /* of a form that is in memory, when it was loaded */
-    double keep;                 /* seconds that it stays after its last use; < 0 = for ever */
-    double last_used;            /* on the monotonic clock */
+    uint64_t bytes;     /* while in memory: as the device says; after that: what it took the last time */
+    const char *device; /* that it was loaded on, and what it took there */
+    struct device_memory memory;
+    double keep;      /* seconds that it stays after its last use; < 0 = for ever */
+    double last_used; /* on the monotonic clock */
     struct model_wait *waiting, **waiting_end;
     uint32_t waiters;
     struct form *next_wanted;

@@ -130,6 +130,7 @@ static void models_measure(struct models *m, struct form *f)
     device->ops->memory(device, &d);
     f->bytes = d.weights + d.kv + d.scratch;
     f->memory = d;
+    f->device = device->ops->name;
     const struct tokenizer *t = f->loaded->tokenizer;
     f->of->facts.can_insert = t && tokenizer_id(t, TOK_FIM_MID) >= 0;
     if (!m->o->memory && strcmp(device->ops->name, "cpu") != 0)
