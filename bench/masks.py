@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1] / "test" / "e2e")  # not this folder: its tokenize.py has a namesake
+sys.path[0] = str(Path(__file__).resolve().parents[1] / "test" / "e2e")
 from constraint import Constraint, Err, State, gguf_vocab, lib  # noqa: E402
 
 MODELS = ["SmolLM2-135M-Instruct.Q4_1.gguf", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "gemma-3-270m-q4_k_m.gguf"]

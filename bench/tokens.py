@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tokenizing, side by side with Hugging Face's tokenizers, one thread each: bench/tokenize.py [--json] [MODEL.gguf]
+"""Tokenizing, side by side with Hugging Face's tokenizers, one thread each: bench/tokens.py [--json] [MODEL.gguf]
 
 Ten megabytes of mixed text (prose, code, many scripts) as one text and as lines, over one byte-level BPE with about
 150,000 tokens: MODEL's own, rebuilt for `tokenizers` from its vocabulary and merges. Loading is timed by itself: the
@@ -87,7 +87,7 @@ def main():
     parser.add_argument("--bytes", type=int, default=10_000_000)
     args = parser.parse_args()
     if not Path(args.model).exists():
-        sys.exit(f"bench/tokenize.py: {args.model} is not there; give a GGUF with a byte-level BPE as MODEL")
+        sys.exit(f"bench/tokens.py: {args.model} is not there; give a GGUF with a byte-level BPE as MODEL")
     text = mixed(args.bytes).encode()
     load = min(spent([args.quern, "tokenize", args.model, "--json"], b"")[0] for _ in range(5))
     seconds, out = spent([args.quern, "tokenize", args.model, "--json", "--no-bos"], text)
@@ -99,7 +99,7 @@ def main():
             result[f"tokenizers_{name}_mb_s"] = result["bytes"] / took / 1e6
         result["times_faster"] = result["quern_mb_s"] / max(result["bytes"] / took / 1e6 for took, _ in theirs.values())
     except (ImportError, subprocess.CalledProcessError) as e:
-        print(f"bench/tokenize.py: no comparison: {e}", file=sys.stderr)
+        print(f"bench/tokens.py: no comparison: {e}", file=sys.stderr)
     if args.json:
         print(json.dumps(result))
         return
