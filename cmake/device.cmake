@@ -1,10 +1,14 @@
 # Flags per file of src/device/cpu: a file that ends in _TIER.c is compiled for that instruction set.
 file(GLOB avx2 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_avx2.c)
 file(GLOB avx512 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_avx512.c)
-# With sanitizers, -O3 would take minutes for the kernels.
+# With sanitizers -O3 would take minutes for the kernels, and so would UBSan's checks of pointers beside those of ASan,
+# or ASan's own in line.
 set(optimise -O3)
 if(QUERN_SANITIZE)
-  set(optimise -O1 -fno-var-tracking)
+  set(optimise -O1 -fno-var-tracking -fno-sanitize=null,alignment,object-size,pointer-overflow)
+  if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    list(APPEND optimise --param=asan-instrumentation-with-call-threshold=0)
+  endif()
 endif()
 file(GLOB plain CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*.c)
 list(REMOVE_ITEM plain ${avx2} ${avx512})
