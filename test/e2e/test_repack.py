@@ -11,9 +11,11 @@ STORY = "Describe in a few words how a water mill turns grain into flour, and wh
 
 
 @pytest.fixture(scope="module")
-def vectors(quern):
-    if not quern("doctor", "--json").json()["tiers"]["avx2"]:
+def tiers(quern):
+    has = quern("doctor", "--json").json()["tiers"]
+    if not has["avx2"]:
         pytest.skip("this machine has no AVX2: nothing is laid out anew")
+    return has
 
 
 def texts(server):
@@ -31,9 +33,9 @@ def texts(server):
 
 
 @pytest.mark.parametrize("tier", ["avx2", "avx512"])
-def test_the_bits_are_the_same(vectors, quern, binary, smollm2, tier):
+def test_the_bits_are_the_same(tiers, binary, smollm2, tier):
     """Before and after, alone and in a batch; and as --deterministic has them from the file."""
-    if not quern("doctor", "--json").json()["tiers"][tier]:
+    if not tiers[tier]:
         pytest.skip(f"this machine has no {tier}")
     s = Server(binary, smollm2, "--device", "cpu", "--slots", "6", "--tier", tier)
     first, batch = texts(s)
@@ -45,7 +47,7 @@ def test_the_bits_are_the_same(vectors, quern, binary, smollm2, tier):
     assert first == batch == again == plain
 
 
-def test_there_is_one_copy(vectors, binary, smollm2):
+def test_there_is_one_copy(tiers, binary, smollm2):
     p = subprocess.Popen([binary, "run", smollm2, "-p", STORY, "-n", "100000", "-c", "512", "--ignore-eos", "--device", "cpu"],
                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     p.stdout.read(60)  # a few steps

@@ -164,10 +164,11 @@ ALWAYS_INLINE struct packed_group packed_step(uint32_t type, struct packed_walk 
         w->head = w->next;
         w->next += packed_head_bytes(type);
     }
-    const struct packed_group p = {.scales = w->next,
-                                   .bytes = w->next + packed_scale_bytes(type),
-                                   .d = w->head,
-                                   .min = w->head + PACKED_HALVES};
+    struct packed_group p = {.scales = w->next, .bytes = w->next + packed_scale_bytes(type)};
+    if (packed_headed(type)) {
+        p.d = w->head;
+        p.min = w->head + PACKED_HALVES;
+    }
     if (w->first)
         ask_ahead(w->next, STREAM_AHEAD, packed_group_bytes(type));
     w->next += packed_group_bytes(type);
@@ -256,25 +257,30 @@ ALWAYS_INLINE void packed_write_head(uint32_t type, const uint8_t *block, uint32
     }
 }
 
+/* The scale of a block of 32, and its minimum, for one row. */
+ALWAYS_INLINE void packed_write_scale(uint32_t type, const uint8_t *block, uint32_t row, uint8_t *group)
+{
+    if (type == DTYPE_MXFP4)
+        packed_set_half(group, row, bf16_from_f32(0.5f * f8_e8m0_to_f32(block[0])));
+    else
+        memcpy(group + 2 * row, block, 2);
+    if (unit_has_min(type))
+        memcpy(group + PACKED_HALVES + 2 * row, block + 2, 2);
+}
+
 /* `groups` groups of PANEL rows to p: their bytes from the panel, which has been decoded; their scales from the blocks,
  * where row r has them at block + r * row_bytes, those after the last row repeating it. */
 ALWAYS_INLINE void packed_write(uint32_t type, const struct q8_panel *panel, const uint8_t *block,
                                 size_t row_bytes, uint32_t rows, uint32_t groups, uint8_t *p)
 {
-    const size_t small = unit_bytes(type) / UNIT_GROUPS;
+    const uint32_t each = packed_headed(type) ? UNIT_GROUPS : 1; /* groups of a block */
+    const size_t bytes = unit_bytes(type) / (UNIT_GROUPS / each);
     for (uint32_t g = 0; g < groups; g++) {
-        for (uint32_t r = 0; r < PANEL; r++) {
-            const uint8_t *from = block + least(r, rows - 1) * row_bytes;
-            if (packed_headed(type) && g % UNIT_GROUPS == 0)
-                packed_write_head(type, from + g / UNIT_GROUPS * unit_bytes(type), r, p);
-            else if (type == DTYPE_MXFP4)
-                packed_set_half(p, r, bf16_from_f32(0.5f * f8_e8m0_to_f32(from[g * small])));
-            else if (!packed_headed(type))
-                memcpy(p + 2 * r, from + g * small, 2);
-            if (!packed_headed(type) && unit_has_min(type))
-                memcpy(p + PACKED_HALVES + 2 * r, from + g * small + 2, 2);
+        for (uint32_t r = 0; r < PANEL && g % each == 0; r++) {
+            const uint8_t *from = block + least(r, rows - 1) * row_bytes + g / each * bytes;
+            packed_headed(type) ? packed_write_head(type, from, r, p) : packed_write_scale(type, from, r, p);
         }
-        if (packed_headed(type) && g % UNIT_GROUPS == 0)
+        if (g % each == 0)
             p += packed_head_bytes(type);
         packed_write_bytes(type, (const uint8_t *)panel->q[8 * g], p + packed_scale_bytes(type));
         p += packed_group_bytes(type);
