@@ -71,6 +71,17 @@ void *mem_realloc(void *p, size_t count, size_t size)
     return realloc(p, bytes ? bytes : 1);
 }
 
+void *mem_more(void *list, size_t count, size_t *room, size_t size)
+{
+    enum { FIRST = 256 };
+    if (count < *room)
+        return list;
+    size_t wider = *room ? 2 * *room : FIRST;
+    void *more = mem_realloc(list, wider, size);
+    *room = more ? wider : *room;
+    return more;
+}
+
 void *mem_aligned(size_t align, size_t bytes)
 {
     void *p = NULL;

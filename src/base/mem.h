@@ -9,6 +9,8 @@
 void *mem_alloc(size_t count, size_t size);  /* not cleared */
 void *mem_zalloc(size_t count, size_t size); /* cleared */
 void *mem_realloc(void *p, size_t count, size_t size);
+/* The list with room for one more than `count`: itself, or a new one of twice the room. NULL: it is as it was. */
+void *mem_more(void *list, size_t count, size_t *room, size_t size);
 void *mem_aligned(size_t align, size_t bytes); /* not cleared; freed with mem_free */
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);

@@ -119,14 +119,10 @@ void gguf_add_string(struct gguf_writer *w, const char *s, size_t n)
 int gguf_add_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t dims,
                     const uint64_t shape[4], struct err *e)
 {
-    if (w->count == w->room) {
-        size_t room = w->room ? 2 * w->room : 256;
-        struct gguf_out *more = mem_realloc(w->tensors, room, sizeof *more);
-        if (!more)
-            return err_memory(e, "the list of tensors", room * sizeof *more);
-        w->tensors = more;
-        w->room = room;
-    }
+    struct gguf_out *more = mem_more(w->tensors, w->count, &w->room, sizeof *more);
+    if (!more)
+        return err_memory(e, "the list of tensors", (w->count + 1) * sizeof *more);
+    w->tensors = more;
     struct gguf_out *t = &w->tensors[w->count];
     *t = (struct gguf_out){.type = type, .dims = dims, .shape = {1, 1, 1, 1}};
     t->name = arena_strndup(&w->arena, name, strlen(name));

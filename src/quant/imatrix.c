@@ -25,16 +25,12 @@ const struct imatrix_entry *imatrix_find(const struct imatrix *m, const char *na
 struct imatrix_entry *imatrix_add(struct imatrix *m, const char *name, uint32_t cols, uint32_t count,
                                   struct err *e)
 {
-    if (m->count == m->room) {
-        size_t room = m->room ? 2 * m->room : 256;
-        struct imatrix_entry *more = mem_realloc(m->all, room, sizeof *more);
-        if (!more) {
-            err_memory(e, "the importance matrix", room * sizeof *more);
-            return NULL;
-        }
-        m->all = more;
-        m->room = room;
+    struct imatrix_entry *more = mem_more(m->all, m->count, &m->room, sizeof *more);
+    if (!more) {
+        err_memory(e, "the importance matrix", (m->count + 1) * sizeof *more);
+        return NULL;
     }
+    m->all = more;
     struct imatrix_entry *x = &m->all[m->count];
     size_t values;
     *x = (struct imatrix_entry){.cols = cols, .count = count};

@@ -19,16 +19,12 @@ static int by_name(const void *a, const void *b)
 
 static struct out *add(struct outs *o, const char *name, struct err *e)
 {
-    if (o->count == o->room) {
-        size_t room = o->room ? 2 * o->room : 256;
-        struct out *more = mem_realloc(o->all, room, sizeof *more);
-        if (!more) {
-            err_memory(e, "the list of tensors", room * sizeof *more);
-            return NULL;
-        }
-        o->all = more;
-        o->room = room;
+    struct out *more = mem_more(o->all, o->count, &o->room, sizeof *more);
+    if (!more) {
+        err_memory(e, "the list of tensors", (o->count + 1) * sizeof *more);
+        return NULL;
     }
+    o->all = more;
     struct out *t = &o->all[o->count];
     *t = (struct out){.dims = 1, .shape = {1, 1, 1, 1}, .kept = DTYPE_F32};
     t->name = arena_strndup(&o->arena, name, strlen(name));

@@ -190,13 +190,10 @@ static struct entry *entries_list(DIR *folder, size_t *count)
     for (struct dirent *f; (f = readdir(folder));) {
         if (!entry_read(dirfd(folder), f->d_name, &one))
             continue;
-        if (*count == room) {
-            room = room ? 2 * room : 256;
-            struct entry *more = mem_realloc(all, room, sizeof *all);
-            if (!more)
-                break; /* what was found is enough to go on with */
-            all = more;
-        }
+        struct entry *more = mem_more(all, *count, &room, sizeof *all);
+        if (!more)
+            break; /* what was found is enough to go on with */
+        all = more;
         all[(*count)++] = one;
     }
     return all;
