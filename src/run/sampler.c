@@ -4,6 +4,7 @@
 #include "base/noise.h"
 #include "device/device.h"
 
+#include <emmintrin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -436,18 +437,39 @@ static bool sampler_is_plain(const struct sampler_params *p)
            p->frequency_penalty == 0 && p->dry_multiplier == 0;
 }
 
+/* The largest of n logits, n a multiple of 8; *bad: one of them is not a number, or is endless. */
+static float sampler_largest(const float *logits, uint32_t n, bool *bad)
+{
+    const __m128 endless = _mm_set1_ps(INFINITY);
+    __m128 top = _mm_set1_ps(-INFINITY), odd = _mm_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m128 a = _mm_loadu_ps(logits + i), b = _mm_loadu_ps(logits + i + 4);
+        top = _mm_max_ps(_mm_max_ps(a, b), top);
+        odd = _mm_or_ps(odd, _mm_or_ps(_mm_cmpnlt_ps(a, endless), _mm_cmpnlt_ps(b, endless)));
+    }
+    *bad |= _mm_movemask_ps(odd) != 0;
+    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
+    return _mm_cvtss_f32(_mm_max_ss(top, _mm_shuffle_ps(top, top, 1)));
+}
+
 /* What sampler_fill and sampler_best say, in one pass and without candidates, which are three times as large as the
- * logits. */
+ * logits. Only a piece that holds something larger than all before is looked at one by one. */
 static int32_t sampler_plain_best(uint32_t vocab, const float *logits, const uint32_t *mask, struct err *e)
 {
+    enum { PIECE = 128 };
     bool bad = false;
     float best = -INFINITY;
     int32_t at = -1;
-    for (uint32_t i = 0; i < vocab; i++) {
-        bad |= !(logits[i] < INFINITY);
-        if (logits[i] > best && (!mask || mask[i / 32] >> i % 32 & 1)) {
-            best = logits[i];
-            at = (int32_t)i;
+    for (uint32_t from = 0; from < vocab; from += PIECE) {
+        bool whole = vocab - from >= PIECE;
+        if (whole && sampler_largest(logits + from, PIECE, &bad) <= best)
+            continue;
+        for (uint32_t i = from; i < (whole ? from + PIECE : vocab); i++) {
+            bad |= !(logits[i] < INFINITY);
+            if (logits[i] > best && (!mask || mask[i / 32] >> i % 32 & 1)) {
+                best = logits[i];
+                at = (int32_t)i;
+            }
         }
     }
     if (bad)
