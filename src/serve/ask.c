@@ -31,6 +31,7 @@ static const struct field ask_fields[] = {
     {"logprobs", FIELD_BOOL | FIELD_INT, 0, ENGINE_TOP_MOST},
     {"top_logprobs", FIELD_INT, 0, ENGINE_TOP_MOST},
     {"response_format", FIELD_OBJECT, 1, MANY},
+    {"structured_outputs", FIELD_OBJECT, 0, MANY},
     {"tools", FIELD_LIST, 0, 128},
     {"tool_choice", FIELD_TEXT | FIELD_OBJECT, 0, MANY},
     {"chat_template_kwargs", FIELD_OBJECT, 0, 256},

@@ -189,30 +189,6 @@ int ask_tools(struct answer *a, struct ask *q)
 
 /* ---- what the answer has to be ---- */
 
-/* The schema of response_format; *out is NULL where any text will do. A new reference. */
-static int format_schema(struct answer *a, const json_t *format, json_t **out)
-{
-    const char *type = field_text(format, "type");
-    *out = NULL;
-    if (!format || (type && !strcmp(type, "text")))
-        return 0;
-    if (type && !strcmp(type, "json_object")) {
-        *out = json_pack("{s:s}", "type", "object");
-        return *out ? 0 : answer_fail(a, 503, NULL, "out of memory");
-    }
-    if (!type || strcmp(type, "json_schema") != 0)
-        return answer_fail(a, 400, "response_format",
-                           "response_format.type has to be 'text', 'json_object' or 'json_schema'");
-    json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
-    if (!schema)
-        return answer_fail(a, 400, "response_format", "response_format.json_schema.schema is missing");
-    if (json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > limit_of(LIMIT_SCHEMA))
-        return answer_fail(a, 400, "response_format", "the schema is larger than %llu bytes",
-                           (unsigned long long)limit_of(LIMIT_SCHEMA));
-    *out = json_incref(schema);
-    return 0;
-}
-
 static bool tools_strict(const json_t *tools)
 {
     bool strict = false;
@@ -222,12 +198,12 @@ static bool tools_strict(const json_t *tools)
 }
 
 /* The language of calls; where a schema cannot be enforced and nobody insists, with any object for arguments. */
-static struct constraint *rule_calls(struct answer *a, const struct ask *q, const json_t *answer,
+static struct constraint *rule_calls(struct answer *a, const struct ask *q, const struct shape *shape,
                                      struct err *e)
 {
     const struct reply_form *f = a->model->loaded->form;
     struct reply_rule r = {
-        .tools = a->tools, .only = q->only, .many = q->many, .answer = q->must ? NULL : answer};
+        .tools = a->tools, .only = q->only, .many = q->many, .answer = q->must ? NULL : shape->value};
     struct err first = {0};
     struct constraint *c = reply_constraint(f, &r, &first);
     if (!c && first.code == ERR_DATA && !tools_strict(a->tools)) {
@@ -238,18 +214,19 @@ static struct constraint *rule_calls(struct answer *a, const struct ask *q, cons
     return c;
 }
 
-/* Where the language of calls begins. A call that has to come begins in the prompt, or behind the reasoning. */
-static int rule_begin(struct answer *a, struct ask *q, bool answer)
+/* Where the language begins. What has to come does so behind the reasoning, where the prompt has opened one; a call
+ * that has to come else begins in the prompt. */
+static int rule_begin(struct answer *a, struct ask *q, bool shaped)
 {
     const struct loaded *l = a->model->loaded;
-    const char *trigger = reply_trigger(l->form);
+    const char *trigger = a->tools ? reply_trigger(l->form) : NULL;
     struct rule_start start = {0};
     struct err e = {0};
-    if (q->must && q->thinking)
+    if ((q->must || shaped) && q->thinking)
         start.trigger = l->thought->close;
     else if (q->must)
         start.lead = q->lead = trigger;
-    else if (!answer)
+    else if (!shaped)
         start = (struct rule_start){
             .trigger = trigger,
             .within = true,
@@ -262,27 +239,27 @@ static int rule_begin(struct answer *a, struct ask *q, bool answer)
 }
 
 /* All that the language depends on, as a text. */
-static char *rule_text(const struct answer *a, const struct ask *q, const json_t *answer)
+static char *rule_text(const struct answer *a, const struct ask *q, const struct shape *shape)
 {
     json_t *all =
-        json_pack("[O?,s?,b,b,O?]", a->tools, q->only, q->many, q->must, (json_t *)(uintptr_t)answer);
+        json_pack("[O?,s?,b,b,i,O?]", a->tools, q->only, q->many, q->must, shape->kind, shape->value);
     char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(all);
     return text;
 }
 
 /* The rule, from the cache or compiled now. */
-static int rule_get(struct answer *a, struct ask *q, const json_t *answer, struct err *e)
+static int rule_get(struct answer *a, struct ask *q, const struct shape *shape, struct err *e)
 {
     struct loaded *l = a->model->loaded;
     const struct constraint_vocab *v = a->tools ? loaded_call_vocab(l, e) : loaded_vocab(l, e);
-    char *text = v ? rule_text(a, q, answer) : NULL;
+    char *text = v ? rule_text(a, q, shape) : NULL;
     if (!text)
         return v ? err_memory(e, "a constraint", 1) : -1;
     const struct rules_key key = {v, text, strlen(text)};
     int failed = 0;
     if (!(q->rule = rules_find(l->rules, &key))) {
-        struct constraint *c = a->tools ? rule_calls(a, q, answer, e) : constraint_from_schema(answer, e);
+        struct constraint *c = a->tools ? rule_calls(a, q, shape, e) : shape_constraint(shape, e);
         failed = c ? rule_open(&q->rule, c, v, e) : -1;
         if (!failed)
             rules_keep(l->rules, &key, q->rule);
@@ -291,23 +268,29 @@ static int rule_get(struct answer *a, struct ask *q, const json_t *answer, struc
     return failed;
 }
 
-int ask_rule(struct answer *a, struct ask *q)
+/* With what the answer has to be in hand. */
+static int rule_set(struct answer *a, struct ask *q, const struct shape *shape)
 {
     struct err e = {0};
-    json_t *answer;
-    if (format_schema(a, json_object_get(q->body, "response_format"), &answer))
-        return -1;
-    if (!answer && !a->tools)
+    if (a->tools && shape->kind > SHAPE_SCHEMA)
+        return answer_fail(a, 400, shape->field, "%s does not go together with tools", shape->field);
+    if (!shape->kind && !a->tools)
         return 0;
-    bool formatted = answer != NULL;
-    int failed = rule_get(a, q, answer, &e);
-    json_decref(answer);
-    if (failed && !formatted && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
+    int failed = rule_get(a, q, shape, &e);
+    if (failed && !shape->kind && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
         return 0; /* the model may call what cannot be enforced, and is read as far as it can be */
     if (failed)
-        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : "response_format",
-                           "%s", e.text);
+        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : shape->field, "%s",
+                           e.text);
     q->request.rule = q->rule;
     a->endless = false; /* under a rule an end token ends */
-    return a->tools ? rule_begin(a, q, formatted) : 0;
+    return rule_begin(a, q, shape->kind);
+}
+
+int ask_rule(struct answer *a, struct ask *q)
+{
+    struct shape shape = {0};
+    int failed = ask_shape(a, q->body, &shape) || rule_set(a, q, &shape);
+    json_decref(shape.value);
+    return failed ? -1 : 0;
 }

@@ -1,5 +1,6 @@
 """Tool calls and reasoning through OpenAI's chat, with the real clients and a real model."""
 import json
+import re
 
 import pytest
 from server import Server, events
@@ -232,6 +233,15 @@ def test_reasoning_is_split_out(thinker):
     deltas = [c["choices"][0]["delta"] for c in events(thinker.request("POST", "/v1/chat/completions", body | {"stream": True})[2])]
     assert all(d["reasoning"] == d["reasoning_content"] and "content" not in d for d in deltas[1:-1])
     assert "".join(d["reasoning"] for d in deltas[1:-1]) == message["reasoning"]
+
+
+def test_a_shape_is_that_of_the_answer_not_of_the_reasoning(thinker):
+    body = {"messages": HI, "max_tokens": 12, "temperature": 0}
+    free = thinker.ask("/v1/chat/completions", body)["choices"][0]["message"]
+    for shape in ({"response_format": {"type": "json_object"}}, {"guided_regex": "[0-9]{3}"}):
+        assert thinker.ask("/v1/chat/completions", body | shape)["choices"][0]["message"] == free
+        off = thinker.ask("/v1/chat/completions", body | shape | {"reasoning_effort": "none"})["choices"][0]["message"]
+        assert re.match(r"\{|[0-9]{3}", off["content"])
 
 
 @pytest.mark.parametrize("more", [{"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}])
