@@ -1,21 +1,59 @@
 /* Tokenizer and template on their own. Runs on a worker. */
 #define _GNU_SOURCE
 #include "base/json.h"
+#include "base/utf8.h"
 #include "serve/field.h"
 #include "serve/own.h"
 
 #include <string.h>
 #include <time.h>
 
-static void text_ids(struct answer *a, const struct ids *ids)
+/* A token's bytes: as text, or as numbers where they are only a part of a character. */
+static void text_piece(struct json *j, const struct tokenizer *t, int32_t id)
 {
+    size_t n;
+    const char *bytes = tokenizer_token_bytes(t, id, &n);
+    if (utf8_valid(bytes, n)) {
+        json_strn(j, bytes, n);
+        return;
+    }
+    json_begin(j, '[');
+    for (size_t i = 0; i < n; i++)
+        json_uint(j, (uint8_t)bytes[i]);
+    json_end(j, ']');
+}
+
+static void text_ids(struct answer *a, const struct ids *ids, const json_t *body)
+{
+    const struct tokenizer *t = a->model->loaded->tokenizer;
+    bool pieces = field_bool(body, "with_pieces");
     struct json j = {.out = &a->reply};
     json_begin(&j, '{');
     json_key(&j, "tokens");
     json_begin(&j, '[');
-    for (size_t i = 0; i < ids->len; i++)
+    for (size_t i = 0; i < ids->len; i++) {
+        if (pieces) {
+            json_begin(&j, '{');
+            json_key(&j, "id");
+        }
         json_int(&j, ids->data[i]);
+        if (pieces) {
+            json_key(&j, "piece");
+            text_piece(&j, t, ids->data[i]);
+            json_end(&j, '}');
+        }
+    }
     json_end(&j, ']');
+    if (field_bool(body, "return_token_strs")) {
+        json_key(&j, "token_strs");
+        json_begin(&j, '[');
+        for (size_t i = 0; i < ids->len; i++) {
+            size_t n;
+            const char *piece = tokenizer_piece(t, ids->data[i], &n);
+            json_strn(&j, piece, n);
+        }
+        json_end(&j, ']');
+    }
     json_key(&j, "count");
     json_uint(&j, ids->len);
     json_key(&j, "max_model_len");
@@ -23,31 +61,40 @@ static void text_ids(struct answer *a, const struct ids *ids)
     json_end(&j, '}');
 }
 
-/* {content or prompt, add_special?, parse_special?} */
+/* A text to a->prompts[0]. */
+static int text_encode(struct answer *a, const json_t *body)
+{
+    const json_t *content = json_object_get(body, "content");
+    const json_t *text = content ? content : json_object_get(body, "prompt");
+    bool plain = json_is_false(json_object_get(body, "parse_special"));
+    bool add = content ? field_bool(body, "add_special")
+                       : !json_is_false(json_object_get(body, "add_special_tokens"));
+    struct err e = {0};
+    if (!text)
+        return answer_fail(a, 400, "content", "content is missing");
+    a->prompt_count = 1;
+    if (tokenizer_encode(a->model->loaded->tokenizer, json_string_value(text), json_string_length(text),
+                         (plain ? 0 : TOK_SPECIAL) | (add ? TOK_ADD : 0), &a->prompts[0], &e))
+        return answer_fail(a, 503, NULL, "%s", e.text);
+    return 0;
+}
+
+/* As llama.cpp's clients ask, {content, add_special?, parse_special?, with_pieces?}, or as those of vLLM do:
+ * {prompt or messages, add_special_tokens?, return_token_strs?}. */
 void text_tokenize(struct answer *a)
 {
-    static const struct field fields[] = {{"content", FIELD_TEXT, 0, 0},
-                                          {"prompt", FIELD_TEXT, 0, 0},
-                                          {"add_special", FIELD_BOOL, 0, 0},
-                                          {"parse_special", FIELD_BOOL, 0, 0}};
+    static const struct field fields[] = {
+        {"content", FIELD_TEXT, 0, 0},          {"prompt", FIELD_TEXT, 0, 0},
+        {"add_special", FIELD_BOOL, 0, 0},      {"add_special_tokens", FIELD_BOOL, 0, 0},
+        {"parse_special", FIELD_BOOL, 0, 0},    {"with_pieces", FIELD_BOOL, 0, 0},
+        {"return_token_strs", FIELD_BOOL, 0, 0}};
     struct err e = {0};
-    struct ids ids = {0};
     const char *name;
     json_t *body = ask_body(a);
-    const json_t *text = json_object_get(body, "content");
-    text = text ? text : json_object_get(body, "prompt");
-    bool plain = json_is_false(json_object_get(body, "parse_special"));
-    unsigned flags = (plain ? 0 : TOK_SPECIAL) | (field_bool(body, "add_special") ? TOK_ADD : 0);
     if (body && field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
         answer_fail(a, 400, name, "%s", e.text);
-    else if (body && !text)
-        answer_fail(a, 400, "content", "content is missing");
-    else if (body && tokenizer_encode(a->model->loaded->tokenizer, json_string_value(text),
-                                      json_string_length(text), flags, &ids, &e))
-        answer_fail(a, 503, NULL, "%s", e.text);
-    else if (body)
-        text_ids(a, &ids);
-    ids_free(&ids);
+    else if (body && !(json_object_get(body, "messages") ? ask_prompt(a) : text_encode(a, body)))
+        text_ids(a, &a->prompts[0], body);
     json_decref(body);
 }
 

@@ -123,7 +123,15 @@ def test_routes(server):
 def test_text_endpoints(server):
     tokens = json.loads(server.request("POST", "/tokenize", {"content": "Grüße, 世界"})[2])["tokens"]
     assert json.loads(server.request("POST", "/detokenize", {"tokens": tokens})[2])["content"] == "Grüße, 世界"
+    whole = server.ask("/tokenize", {"content": "a 世界", "with_pieces": True})["tokens"]
+    assert [t["id"] for t in whole] == server.ask("/tokenize", {"content": "a 世界"})["tokens"]
+    bytes_of = lambda piece: piece.encode() if isinstance(piece, str) else bytes(piece)
+    assert b"".join(bytes_of(t["piece"]) for t in whole) == "a 世界".encode() and any(isinstance(t["piece"], list) for t in whole)
+    strings = server.ask("/tokenize", {"prompt": "Hello there", "return_token_strs": True})["token_strs"]
+    assert strings == ["Hello", "Ġthere"]
     prompt = json.loads(server.request("POST", "/apply-template", {"messages": HI})[2])["prompt"]
+    assert server.ask("/tokenize", {"messages": HI})["tokens"] == server.ask("/tokenize", {"content": prompt})["tokens"]
+    assert server.request("POST", "/tokenize", {"messages": 5})[0] == 400
     assert prompt.endswith("<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n")
     assert server.request("POST", "/detokenize", {"tokens": [-1]})[0] == 400
     assert server.request("POST", "/detokenize", {"tokens": [10**9]})[0] == 400
