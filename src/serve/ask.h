@@ -20,20 +20,20 @@ struct ask {
     bool must, many;  /* some tool has to be called; several may be */
 };
 
-enum shape_kind { SHAPE_ANY, SHAPE_SCHEMA, SHAPE_GRAMMAR, SHAPE_REGEX, SHAPE_CHOICE };
+enum wanted_kind { WANTED_ANY, WANTED_SCHEMA, WANTED_GRAMMAR, WANTED_REGEX, WANTED_CHOICE };
 
 /* What the answer has to be. */
-struct shape {
-    enum shape_kind kind;
+struct wanted {
+    enum wanted_kind kind;
     json_t *value;     /* a schema, a text or a list of texts; own */
     const char *field; /* that says so */
 };
 
-/* *f is zero before. On an error, too, f->value is the caller's. */
-int ask_shape(struct answer *a, const json_t *body, struct shape *f);
-struct constraint *shape_constraint(const struct shape *f, struct err *e);
+/* *w is zero before. On an error, too, w->value is the caller's. */
+int ask_wanted(struct answer *a, const json_t *body, struct wanted *w);
+struct constraint *wanted_constraint(const struct wanted *w, struct err *e);
 
 /* Which tools there are and how they are to be used; a template that knows none gets them as text. */
 int ask_tools(struct answer *a, struct ask *q);
-/* Behind the prompt: what the answer has to be, by its shape and by tool_choice. */
+/* Behind the prompt: what the answer has to be, by what is wanted of it and by tool_choice. */
 int ask_rule(struct answer *a, struct ask *q);

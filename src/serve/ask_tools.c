@@ -198,12 +198,12 @@ static bool tools_strict(const json_t *tools)
 }
 
 /* The language of calls; where a schema cannot be enforced and nobody insists, with any object for arguments. */
-static struct constraint *rule_calls(struct answer *a, const struct ask *q, const struct shape *shape,
+static struct constraint *rule_calls(struct answer *a, const struct ask *q, const struct wanted *wanted,
                                      struct err *e)
 {
     const struct reply_form *f = a->model->loaded->form;
     struct reply_rule r = {
-        .tools = a->tools, .only = q->only, .many = q->many, .answer = q->must ? NULL : shape->value};
+        .tools = a->tools, .only = q->only, .many = q->many, .answer = q->must ? NULL : wanted->value};
     struct err first = {0};
     struct constraint *c = reply_constraint(f, &r, &first);
     if (!c && first.code == ERR_DATA && !tools_strict(a->tools)) {
@@ -239,27 +239,27 @@ static int rule_begin(struct answer *a, struct ask *q, bool shaped)
 }
 
 /* All that the language depends on, as a text. */
-static char *rule_text(const struct answer *a, const struct ask *q, const struct shape *shape)
+static char *rule_text(const struct answer *a, const struct ask *q, const struct wanted *wanted)
 {
     json_t *all =
-        json_pack("[O?,s?,b,b,i,O?]", a->tools, q->only, q->many, q->must, shape->kind, shape->value);
+        json_pack("[O?,s?,b,b,i,O?]", a->tools, q->only, q->many, q->must, wanted->kind, wanted->value);
     char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(all);
     return text;
 }
 
 /* The rule, from the cache or compiled now. */
-static int rule_get(struct answer *a, struct ask *q, const struct shape *shape, struct err *e)
+static int rule_get(struct answer *a, struct ask *q, const struct wanted *wanted, struct err *e)
 {
     struct loaded *l = a->model->loaded;
     const struct constraint_vocab *v = a->tools ? loaded_call_vocab(l, e) : loaded_vocab(l, e);
-    char *text = v ? rule_text(a, q, shape) : NULL;
+    char *text = v ? rule_text(a, q, wanted) : NULL;
     if (!text)
         return v ? err_memory(e, "a constraint", 1) : -1;
     const struct rules_key key = {v, text, strlen(text)};
     int failed = 0;
     if (!(q->rule = rules_find(l->rules, &key))) {
-        struct constraint *c = a->tools ? rule_calls(a, q, shape, e) : shape_constraint(shape, e);
+        struct constraint *c = a->tools ? rule_calls(a, q, wanted, e) : wanted_constraint(wanted, e);
         failed = c ? rule_open(&q->rule, c, v, e) : -1;
         if (!failed)
             rules_keep(l->rules, &key, q->rule);
@@ -269,28 +269,28 @@ static int rule_get(struct answer *a, struct ask *q, const struct shape *shape, 
 }
 
 /* With what the answer has to be in hand. */
-static int rule_set(struct answer *a, struct ask *q, const struct shape *shape)
+static int rule_set(struct answer *a, struct ask *q, const struct wanted *wanted)
 {
     struct err e = {0};
-    if (a->tools && shape->kind > SHAPE_SCHEMA)
-        return answer_fail(a, 400, shape->field, "%s does not go together with tools", shape->field);
-    if (!shape->kind && !a->tools)
+    if (a->tools && wanted->kind > WANTED_SCHEMA)
+        return answer_fail(a, 400, wanted->field, "%s does not go together with tools", wanted->field);
+    if (!wanted->kind && !a->tools)
         return 0;
-    int failed = rule_get(a, q, shape, &e);
-    if (failed && !shape->kind && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
+    int failed = rule_get(a, q, wanted, &e);
+    if (failed && !wanted->kind && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
         return 0; /* the model may call what cannot be enforced, and is read as far as it can be */
     if (failed)
-        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : shape->field, "%s",
+        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : wanted->field, "%s",
                            e.text);
     q->request.rule = q->rule;
     a->endless = false; /* under a rule an end token ends */
-    return rule_begin(a, q, shape->kind);
+    return rule_begin(a, q, wanted->kind);
 }
 
 int ask_rule(struct answer *a, struct ask *q)
 {
-    struct shape shape = {0};
-    int failed = ask_shape(a, q->body, &shape) || rule_set(a, q, &shape);
-    json_decref(shape.value);
+    struct wanted wanted = {0};
+    int failed = ask_wanted(a, q->body, &wanted) || rule_set(a, q, &wanted);
+    json_decref(wanted.value);
     return failed ? -1 : 0;
 }

@@ -27,6 +27,16 @@ static char *said_id(bool nine)
     return mem_strdup(id);
 }
 
+/* A name or an id that a model wrote. */
+static char *said_copy(const char *text)
+{
+    struct buf clean = {0};
+    utf8_clean(&clean, text, strlen(text));
+    char *copy = clean.failed ? NULL : mem_strdup(clean.data ? clean.data : "");
+    buf_free(&clean);
+    return copy;
+}
+
 static bool said_begin_call(struct choice *c, const struct reply_piece *p)
 {
     struct said *s = &c->said;
@@ -35,8 +45,8 @@ static bool said_begin_call(struct choice *c, const struct reply_piece *p)
         return false;
     s->calls = all;
     struct said_call *call = &all[s->call_count++];
-    *call = (struct said_call){.name = mem_strdup(p->name),
-                               .id = p->id ? mem_strdup(p->id)
+    *call = (struct said_call){.name = said_copy(p->name),
+                               .id = p->id ? said_copy(p->id)
                                            : said_id(c->answer->model->loaded->form->short_ids)};
     return call->name && call->id;
 }

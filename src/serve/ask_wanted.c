@@ -1,0 +1,144 @@
+/* What an answer has to be: response_format, and the fields by which clients of llama.cpp and vLLM say the same. All of
+ * them become one value and its kind. */
+#include "format/jsonread.h"
+#include "lang/constraint.h"
+#include "serve/ask.h"
+#include "serve/field.h"
+#include "serve/limit.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+struct wanted_field {
+    const char *name;
+    enum wanted_kind kind;
+};
+
+static const struct wanted_field wanted_fields[] = {
+    {"json_schema", WANTED_SCHEMA},     {"guided_json", WANTED_SCHEMA}, {"grammar", WANTED_GRAMMAR},
+    {"guided_grammar", WANTED_GRAMMAR}, {"guided_regex", WANTED_REGEX}, {"guided_choice", WANTED_CHOICE},
+};
+/* of structured_outputs */
+static const struct wanted_field wanted_structured[] = {
+    {"json", WANTED_SCHEMA}, {"grammar", WANTED_GRAMMAR}, {"regex", WANTED_REGEX}, {"choice", WANTED_CHOICE}};
+
+static bool wanted_is_texts(const json_t *list)
+{
+    bool good = json_array_size(list) > 0;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        good &= json_string_length(json_array_get(list, i)) > 0;
+    return good;
+}
+
+/* A schema that came as a text. */
+static json_t *wanted_parse(struct answer *a, const json_t *text, const char *field)
+{
+    const struct jsonread_limits most = {
+        .text = limit_of(LIMIT_SCHEMA), .memory = ASK_MEMORY, .depth = (int)limit_of(LIMIT_DEPTH)};
+    struct err e = {0};
+    json_t *v = jsonread_value(json_string_value(text), json_string_length(text), &most, field, &e);
+    if (!v)
+        answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, field, "%s", e.text);
+    return v;
+}
+
+/* One of the fields says what the answer has to be. */
+static int wanted_take(struct answer *a, struct wanted *w, enum wanted_kind kind, json_t *value,
+                       const char *field)
+{
+    static const char *const words[] = {[WANTED_SCHEMA] = "a JSON schema",
+                                        [WANTED_GRAMMAR] = "a grammar as text",
+                                        [WANTED_REGEX] = "a regular expression as text",
+                                        [WANTED_CHOICE] = "a list of texts, none of them empty"};
+    bool text = json_is_string(value);
+    if (!value || (text && !json_string_length(value)))
+        return 0; /* "" is how some clients leave it out */
+    if (w->kind)
+        return answer_fail(a, 400, field, "%s and %s both say what the answer has to be", w->field, field);
+    if (!(kind == WANTED_SCHEMA   ? text || json_is_object(value) || json_is_boolean(value)
+          : kind == WANTED_CHOICE ? wanted_is_texts(value)
+                                  : text))
+        return answer_fail(a, 400, field, "%s has to be %s", field, words[kind]);
+    if (json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > limit_of(LIMIT_SCHEMA))
+        return answer_fail(a, 400, field, "%s is larger than %llu bytes", field,
+                           (unsigned long long)limit_of(LIMIT_SCHEMA));
+    json_t *own = kind == WANTED_SCHEMA && text ? wanted_parse(a, value, field) : json_incref(value);
+    if (!own)
+        return -1;
+    *w = (struct wanted){kind, own, field};
+    return 0;
+}
+
+static int wanted_any_object(struct answer *a, struct wanted *w, const char *field)
+{
+    json_t *schema = json_pack("{s:s}", "type", "object");
+    int failed =
+        schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field) : answer_fail(a, 503, NULL, "out of memory");
+    json_decref(schema);
+    return failed;
+}
+
+static int wanted_of_format(struct answer *a, struct wanted *w, const json_t *format)
+{
+    static const char field[] = "response_format";
+    const char *type = field_text(format, "type");
+    json_t *schema = json_object_get(format, "schema"), *named = json_object_get(format, "json_schema");
+    if (!format || (type && !strcmp(type, "text")))
+        return 0;
+    if (type && !strcmp(type, "json_object"))
+        return schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field) : wanted_any_object(a, w, field);
+    if (!type || strcmp(type, "json_schema") != 0)
+        return answer_fail(a, 400, field,
+                           "response_format.type has to be 'text', 'json_object' or 'json_schema'");
+    if (json_object_get(named, "schema"))
+        schema = json_object_get(named, "schema");
+    return schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field)
+                  : answer_fail(a, 400, field, "response_format.json_schema.schema is missing");
+}
+
+int ask_wanted(struct answer *a, const json_t *body, struct wanted *w)
+{
+    const json_t *structured = json_object_get(body, "structured_outputs");
+    int failed = wanted_of_format(a, w, json_object_get(body, "response_format"));
+    for (size_t i = 0; !failed && i < sizeof wanted_fields / sizeof *wanted_fields; i++)
+        failed = wanted_take(a, w, wanted_fields[i].kind, json_object_get(body, wanted_fields[i].name),
+                             wanted_fields[i].name);
+    for (size_t i = 0; !failed && i < sizeof wanted_structured / sizeof *wanted_structured; i++)
+        failed = wanted_take(a, w, wanted_structured[i].kind,
+                             json_object_get(structured, wanted_structured[i].name), "structured_outputs");
+    if (!failed && field_bool(structured, "json_object") > 0)
+        failed = wanted_any_object(a, w, "structured_outputs");
+    return failed;
+}
+
+static struct constraint *wanted_choices(const json_t *list, struct err *e)
+{
+    size_t n = json_array_size(list);
+    const char **texts = mem_zalloc(n, sizeof *texts);
+    if (!texts) {
+        err_memory(e, "choices", n * sizeof *texts);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++)
+        texts[i] = json_string_value(json_array_get(list, i));
+    struct constraint *c = constraint_from_choices(texts, n, e);
+    mem_free(texts);
+    return c;
+}
+
+struct constraint *wanted_constraint(const struct wanted *w, struct err *e)
+{
+    const char *text = json_string_value(w->value);
+    size_t n = json_string_length(w->value);
+    switch (w->kind) {
+    case WANTED_GRAMMAR:
+        return constraint_from_gbnf(text, n, e);
+    case WANTED_REGEX:
+        return constraint_from_regex(text, n, e);
+    case WANTED_CHOICE:
+        return wanted_choices(w->value, e);
+    default:
+        return constraint_from_schema(w->value, e);
+    }
+}
