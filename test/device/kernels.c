@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/probe.h"
+#include "device/cpu/tiers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +20,8 @@ static const char *const tiers[] = {"avx2", "avx512"};
 static const uint32_t rounded_types[] = {KERNEL_ROUNDED_TYPES(TYPE_ROW)};
 static const uint32_t float_types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,
                                        DTYPE_Q4_K, DTYPE_IQ2_XS, DTYPE_NVFP4};
+
+static const uint32_t bf16_types[] = {DTYPE_F16, DTYPE_BF16};
 
 enum { M_MOST = 100 };
 
@@ -207,6 +210,15 @@ static void product_check(struct product *p, const struct kernels *k, uint32_t m
         }
 }
 
+/* Products differ by what they make of their two sides: nothing, int8 for quantised types, or bf16. */
+enum product_kind { PRODUCT_FLOAT, PRODUCT_Q8, PRODUCT_BF16 };
+
+static void (*product_kernel(const struct kernels *k, uint32_t type,
+                             enum product_kind kind))(const struct matmul *)
+{
+    return kind == PRODUCT_Q8 ? k->matmul_q8[type] : kind == PRODUCT_BF16 ? k->matmul_bf16 : k->matmul_float;
+}
+
 /* With `fixed`, rows [first, first + m) are what they are among all the others, bit by bit. */
 static void product_check_fixed(struct product *p, const struct kernels *k, uint32_t first, uint32_t m,
                                 void (*kernel)(const struct matmul *), void *scratch)
@@ -260,7 +272,7 @@ static void product_check_packed(struct product *p, const struct kernels *k, uin
     struct matmul job = p->job;
     struct packed packed;
     const size_t bytes = (size_t)M_MOST * p->cols * sizeof *job.y;
-    if (!kernel || !packed_open(&packed, k, job.type, job.k, job.n1 - job.n0))
+    if (!packed_open(&packed, k, job.type, job.k, job.n1 - job.n0))
         return;
     float *y = mem_alloc(bytes, 1);
     memset(y, 0, bytes);
@@ -294,31 +306,44 @@ static void product_check_packed(struct product *p, const struct kernels *k, uin
     packed_close(&packed);
 }
 
-static void product_all_m(struct product *p, bool rounded)
+static void product_check_tier(struct product *p, const struct kernels *k, enum product_kind kind)
 {
     static const uint32_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 100};
+    void *scratch = mem_aligned(64, k->scratch_bytes);
+    void (*kernel)(const struct matmul *) = product_kernel(k, p->job.type, kind);
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
+        product_check(p, k, ms[i], kernel, scratch);
+    product_check_fixed(p, k, 13, 1, kernel, scratch);
+    product_check_fixed(p, k, 2, 3, kernel, scratch);
+    product_check_fixed(p, k, 50, 37, kernel, scratch);
+    if (kind != PRODUCT_FLOAT) {
+        product_check_packed(p, k, 1, kernel, scratch);
+        product_check_packed(p, k, 40, kernel, scratch);
+    }
+    mem_free(scratch);
+}
+
+static void product_all_m(struct product *p, enum product_kind kind)
+{
     struct err e = {0};
     const struct kernels *scalar = kernels_get("scalar", &e);
-    product_round(p, scalar);
+    if (kind == PRODUCT_Q8)
+        product_round(p, scalar);
     p->job.m = M_MOST;
     float *y = p->job.y;
     p->job.y = p->truth;
-    (rounded ? scalar->matmul_q8[p->job.type] : scalar->matmul_float)(&p->job);
+    product_kernel(scalar, p->job.type, kind)(&p->job);
     p->job.y = y;
     for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
         const struct kernels *k = kernels_get(tiers[t], &e);
-        if (!k)
-            continue;
-        void *scratch = mem_aligned(64, k->scratch_bytes);
-        void (*kernel)(const struct matmul *) = rounded ? k->matmul_q8[p->job.type] : k->matmul_float;
-        for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
-            product_check(p, k, ms[i], kernel, scratch);
-        product_check_fixed(p, k, 13, 1, kernel, scratch);
-        product_check_fixed(p, k, 2, 3, kernel, scratch);
-        product_check_fixed(p, k, 50, 37, kernel, scratch);
-        product_check_packed(p, k, 1, rounded ? kernel : NULL, scratch);
-        product_check_packed(p, k, 40, rounded ? kernel : NULL, scratch);
-        mem_free(scratch);
+        if (k)
+            product_check_tier(p, k, kind);
+    }
+    const struct kernels *k = kernels_get("avx512", &e);
+    if (k && kind == PRODUCT_BF16) { /* a machine without AVX512_BF16 */
+        struct kernels plain = *k;
+        matmul_avx512(&plain);
+        product_check_tier(p, &plain, kind);
     }
 }
 
@@ -335,17 +360,17 @@ static void test_rounded_products(void **state)
             struct product p;
             product_open(&p, rounded_types[t], rows[i][0], rows[i][1],
                          (ks[i] + values - 1) / values * values);
-            product_all_m(&p, true);
+            product_all_m(&p, PRODUCT_Q8);
             product_close(&p);
         }
         struct product p;
         product_open(&p, rounded_types[t], 1, 34, 1280);
-        product_all_m(&p, true);
+        product_all_m(&p, PRODUCT_Q8);
         product_close(&p);
     }
 }
 
-static void check_float_type(uint32_t type)
+static void check_float_type(uint32_t type, enum product_kind kind)
 {
     static const uint32_t plain[] = {1, 7, 8, 9, 31, 64, 257, 300, 521}, blocks[] = {256, 768};
     static const uint32_t rows[][2] = {{0, 1},  {0, 16}, {3, 20}, {5, 6}, {1, 34},
@@ -355,7 +380,7 @@ static void check_float_type(uint32_t type)
         struct product p;
         uint32_t k = values == 1 ? plain[i] : blocks[i] + (values < 64 && i ? 32 : 0);
         product_open(&p, type, rows[i][0], rows[i][1], k);
-        product_all_m(&p, false);
+        product_all_m(&p, kind);
         product_close(&p);
     }
 }
@@ -364,9 +389,16 @@ static void test_float_products(void **state)
 {
     (void)state;
     for (size_t t = 0; t < sizeof float_types / sizeof *float_types; t++)
-        check_float_type(float_types[t]);
+        check_float_type(float_types[t], PRODUCT_FLOAT);
     for (size_t t = 0; t < sizeof rounded_types / sizeof *rounded_types; t++)
-        check_float_type(rounded_types[t]);
+        check_float_type(rounded_types[t], PRODUCT_FLOAT);
+}
+
+static void test_bf16_products(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < sizeof bf16_types / sizeof *bf16_types; t++)
+        check_float_type(bf16_types[t], PRODUCT_BF16);
 }
 
 /* ---- vectors ---- */
@@ -594,11 +626,23 @@ struct price {
     struct matmul job;
     struct probe walls;
     uint8_t *weights; /* PRICE_BYTES, far more than the caches hold */
-    bool rounded, packed;
+    enum product_kind kind;
+    bool packed;
 };
+
+/* What up to 8 rows are measured by is memory; more, arithmetic. */
+static double price_wall(const struct price *p, uint32_t m)
+{
+    if (m <= 8)
+        return p->walls.read;
+    if (p->kind == PRODUCT_Q8)
+        return p->walls.int8;
+    return p->kind == PRODUCT_BF16 && p->walls.bf16 > 0 ? p->walls.bf16 : p->walls.float32;
+}
 
 static void price_type(struct price *p, uint32_t type)
 {
+    static const char *const kind_name[] = {"float", "int8", "bf16"};
     struct packed packed;
     static const uint32_t ms[] = {1, 2, 4, 8, 16, 32, 128, 512};
     const struct dtype_info *t = dtype_get(type);
@@ -610,7 +654,7 @@ static void price_type(struct price *p, uint32_t type)
             memcpy(p->weights + n * row_bytes, p->weights + n % 64 * row_bytes, row_bytes);
     if (p->packed && !packed_open(&packed, p->k, type, PRICE_K, (uint32_t)rows))
         return;
-    printf("%-7s %-7s %-6s", p->k->tier, t->name, p->packed ? "packed" : p->rounded ? "int8" : "float");
+    printf("%-7s %-7s %-6s", p->k->tier, t->name, p->packed ? "packed" : kind_name[p->kind]);
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
         struct matmul job = p->job;
         job.w = p->weights;
@@ -624,13 +668,12 @@ static void price_type(struct price *p, uint32_t type)
         double best = 1e9;
         for (int run = 0; run < PRICE_RUNS; run++) {
             double start = price_now();
-            (p->rounded ? p->k->matmul_q8[type] : p->k->matmul_float)(&job);
+            product_kernel(p->k, type, p->kind)(&job);
             best = fmin(best, price_now() - start);
         }
         double rate =
             ms[i] > 8 ? 2.0 * ms[i] * job.n1 * PRICE_K / best : (double)job.n1 * (double)row_bytes / best;
-        double wall = ms[i] <= 8 ? p->walls.read : p->rounded ? p->walls.int8 : p->walls.float32;
-        printf(" | %5.1f %3.0f%%", rate * 1e-9, 100 * rate / wall);
+        printf(" | %5.1f %3.0f%%", rate * 1e-9, 100 * rate / price_wall(p, ms[i]));
         fflush(stdout);
     }
     printf("\n");
@@ -648,13 +691,22 @@ static void price_tier(struct price *p, const char *only)
            "    "
            "128          512\n");
     p->job.scratch = mem_aligned(64, p->k->scratch_bytes);
-    for (int kind = 0; kind < 3; kind++) {
-        const uint32_t *types = kind == 2 ? float_types : rounded_types;
-        p->rounded = kind < 2;
-        p->packed = kind == 1;
-        for (size_t t = 0; t < (kind == 2 ? sizeof float_types : sizeof rounded_types) / sizeof *types; t++)
-            if (!only || (uint32_t)dtype_find(only) == types[t])
-                price_type(p, types[t]);
+    static const struct {
+        enum product_kind kind;
+        bool packed;
+        const uint32_t *types;
+        size_t count;
+    } rows[] = {{PRODUCT_Q8, false, rounded_types, sizeof rounded_types / sizeof *rounded_types},
+                {PRODUCT_Q8, true, rounded_types, sizeof rounded_types / sizeof *rounded_types},
+                {PRODUCT_FLOAT, false, float_types, sizeof float_types / sizeof *float_types},
+                {PRODUCT_BF16, false, bf16_types, sizeof bf16_types / sizeof *bf16_types},
+                {PRODUCT_BF16, true, bf16_types, sizeof bf16_types / sizeof *bf16_types}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        p->kind = rows[i].kind;
+        p->packed = rows[i].packed;
+        for (size_t t = 0; t < rows[i].count; t++)
+            if (!only || (uint32_t)dtype_find(only) == rows[i].types[t])
+                price_type(p, rows[i].types[t]);
     }
     mem_free(p->job.scratch);
 }
@@ -686,6 +738,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounded_products),
         cmocka_unit_test(test_float_products),
+        cmocka_unit_test(test_bf16_products),
         cmocka_unit_test(test_vectors),
     };
     if (argc > 1 && !strcmp(argv[1], "--bench"))

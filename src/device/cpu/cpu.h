@@ -137,6 +137,8 @@ const float *lane_vector(const struct lane *l, weight_id id); /* NULL for none *
 float *lane_at(const struct lane *l, struct operand o, size_t *stride);
 /* True where this product is done in integers: rows have to be rounded for it. */
 bool cpu_rounds(const struct cpu *d, weight_id id);
+/* True where it is done there or in bf16: these products read weights that are laid out anew. */
+bool cpu_packs(const struct cpu *d, weight_id id);
 void lane_norm(const struct lane *l, const struct norm *n, const float *x, uint32_t width, float *y);
 
 /* What lane_input has to make of its rows. */

@@ -5,9 +5,10 @@
  *
  * Activations for integer products are rounded once, in one way for all tiers and types: blocks of
  * 32 int8 with one float scale (d = max|x| / 127, q = round to nearest even of x / d), and the sum
- * of the 32 quants, kept for types with a minimum. */
+ * of the 32 quants, kept for types with a minimum. Products of F16 and BF16 weights round both sides to bf16. */
 #pragma once
 
+#include "base/dtype.h"
 #include "device/plan.h"
 
 #include <stdbool.h>
@@ -41,7 +42,7 @@ struct matmul {
     uint32_t type, k;
     uint32_t n0, n1;
     uint32_t m;
-    const float *x; /* (m, x_stride): float path */
+    const float *x; /* (m, x_stride): float path, and bf16 */
     size_t x_stride;
     struct q8_rows q8; /* integer path */
     float *y;
@@ -64,6 +65,12 @@ enum { KERNEL_TYPES = 128, Q8_BLOCK = 32, KERNEL_PANEL = 32, KERNEL_SLAB = 512 }
     X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs) \
     X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
 /* clang-format on */
+
+/* The types whose products are done in bf16. */
+static inline bool kernel_bf16(uint32_t type)
+{
+    return type == DTYPE_F16 || type == DTYPE_BF16;
+}
 
 /* Attention's tile: m query rows (of any rows and heads that share a KV head) against a block of
  * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
@@ -99,6 +106,8 @@ struct kernels {
     size_t (*packed_bytes)(uint32_t type, uint32_t k);
     /* Float products for any type with a decoder (F32, F16 and BF16 without a detour). */
     void (*matmul_float)(const struct matmul *job);
+    /* Products of F16 and BF16 weights, these and x rounded to bf16; always `fixed`. */
+    void (*matmul_bf16)(const struct matmul *job);
     /* y may be x in norms and act_mul (gate or up); w and b may be NULL */
     void (*rms_norm)(const float *x, const float *w, float eps, uint32_t n, float *y);
     void (*layer_norm)(const float *x, const float *w, const float *b, float eps, uint32_t n, float *y);

@@ -201,15 +201,17 @@ ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
 }
 
 /* HALF_TILE rows and 16 columns at a time. */
-ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct float_tile *t, uint32_t width,
-                                  const struct tile_out *out)
+static void float_tile_run(const struct tile_job *job)
 {
+    const struct float_panel *p = job->panel;
+    const struct float_tile *t = job->tile;
+    const struct tile_out *out = &job->out;
     for (uint32_t row = 0; row < out->rows; row += HALF_TILE)
         for (uint32_t col = 0; col < out->cols; col += 16) {
             __m256 left[HALF_TILE], right[HALF_TILE];
             tile_load(out, (struct piece){row, col, HALF_TILE, 1}, left);
             tile_load(out, (struct piece){row, col + 8, HALF_TILE, 1}, right);
-            for (uint32_t i = 0; i < width; i++) {
+            for (uint32_t i = 0; i < job->width; i++) {
                 __m256 w0 = _mm256_load_ps(p->w[i] + col), w1 = _mm256_load_ps(p->w[i] + col + 8);
                 for (int r = 0; r < HALF_TILE; r++) {
                     __m256 x = _mm256_set1_ps(t->x[i][row + r]);
@@ -222,13 +224,59 @@ ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct floa
         }
 }
 
-#include "device/cpu/matmul_float.h"
+#include "device/cpu/matmul_bf16.h"
 #include "device/cpu/matmul_q8.h"
+
+/* A piece of at most TILE sums. */
+ALWAYS_INLINE void bf16_piece(const struct tile_job *job, struct piece piece)
+{
+    const struct bf16_panel *p = job->panel;
+    const union bf16_tile *t = job->tile;
+    __m256 acc[TILE];
+    tile_load(&job->out, piece, acc);
+    for (uint32_t i = 0; i < (job->width + 1) / 2; i++) {
+        if (job->ask && piece.row == 0 && piece.col == 0)
+            ask_ahead((const uint8_t *)p->w[i], STREAM_AHEAD, sizeof p->w[i]);
+        for (int half = 0; half < 2; half++) {
+            __m256 w[PANEL / 8];
+            for (int v = 0; v < piece.wide; v++) {
+                const __m256i both = load_32(p->w[i][piece.col + 8 * v]);
+                w[v] = _mm256_castsi256_ps(half ? _mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000))
+                                                : _mm256_slli_epi32(both, 16));
+            }
+            for (int r = 0; r < piece.rows; r++) {
+                const __m256 x = _mm256_set1_ps(t->x[2 * i + half][piece.row + r]);
+                for (int v = 0; v < piece.wide; v++)
+                    acc[r * piece.wide + v] = _mm256_fmadd_ps(w[v], x, acc[r * piece.wide + v]);
+            }
+        }
+    }
+    tile_store(&job->out, piece, acc);
+}
+
+/* One and two rows take all columns at once, so that memory is read in order. */
+static void bf16_tile_run(const struct tile_job *job)
+{
+    if (job->out.rows == 1)
+        bf16_piece(job, (struct piece){0, 0, 1, PANEL / 8});
+    else if (job->out.rows == 2)
+        bf16_piece(job, (struct piece){0, 0, 2, PANEL / 8});
+    else
+        for (uint32_t row = 0; row < job->out.rows; row += HALF_TILE)
+            for (uint32_t col = 0; col < job->out.cols; col += 16)
+                bf16_piece(job, (struct piece){row, col, HALF_TILE, 2});
+}
+
+static void matmul_bf16(const struct matmul *job)
+{
+    bf16_many(job, false, bf16_tile_run);
+}
 
 void matmul_avx2(struct kernels *k)
 {
     matmul_q8_fill(k);
     k->packed_bytes = matmul_packed_bytes;
     k->matmul_float = matmul_float;
-    k->scratch_bytes = MATMUL_SCRATCH;
+    k->matmul_bf16 = matmul_bf16;
+    k->scratch_bytes = sizeof(union matmul_scratch);
 }

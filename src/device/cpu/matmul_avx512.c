@@ -234,12 +234,14 @@ ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
         q8_tile_panel(type, job);
 }
 
-ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct float_tile *t, uint32_t width,
-                                  const struct tile_out *out)
+static void float_tile_run(const struct tile_job *job)
 {
+    const struct float_panel *p = job->panel;
+    const struct float_tile *t = job->tile;
+    const struct tile_out *out = &job->out;
     __m512 acc[TILE][WIDE];
     tile_load(out, (struct piece){0, TILE}, acc);
-    for (uint32_t i = 0; i < width; i++) {
+    for (uint32_t i = 0; i < job->width; i++) {
         __m512 w[WIDE];
         for (int v = 0; v < WIDE; v++)
             w[v] = _mm512_load_ps(p->w[i] + 16 * v);
@@ -253,13 +255,106 @@ ALWAYS_INLINE void float_tile_run(const struct float_panel *p, const struct floa
     tile_store(out, (struct piece){0, TILE}, acc);
 }
 
-#include "device/cpu/matmul_float.h"
+#include "device/cpu/matmul_bf16.h"
 #include "device/cpu/matmul_q8.h"
+
+/* Two pairs are multiplied and added at once, where the processor can. */
+#define BF16_TARGET __attribute__((target("avx512bf16")))
+
+ALWAYS_INLINE BF16_TARGET void bf16_dot_piece(const struct tile_job *job, int rows)
+{
+    const struct bf16_panel *p = job->panel;
+    const union bf16_tile *t = job->tile;
+    const struct piece all = {0, rows};
+    __m512 acc[TILE][WIDE];
+    tile_load(&job->out, all, acc);
+    for (uint32_t i = 0; i < (job->width + 1) / 2; i++) {
+        __m512i w[WIDE];
+        if (job->ask)
+            ask_ahead((const uint8_t *)p->w[i], STREAM_AHEAD, sizeof p->w[i]);
+        for (int v = 0; v < WIDE; v++)
+            w[v] = _mm512_loadu_si512(p->w[i][16 * v]);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const __m512i x = all_lanes(t->pair[i][r]);
+            for (int v = 0; v < WIDE; v++)
+                acc[r][v] = _mm512_dpbf16_ps(acc[r][v], (__m512bh)w[v], (__m512bh)x);
+        }
+    }
+    tile_store(&job->out, all, acc);
+}
+
+static BF16_TARGET void bf16_tile_dot(const struct tile_job *job)
+{
+    if (job->out.rows == 1)
+        bf16_dot_piece(job, 1);
+    else if (job->out.rows == 2)
+        bf16_dot_piece(job, 2);
+    else if (job->out.rows <= 4)
+        bf16_dot_piece(job, 4);
+    else
+        bf16_dot_piece(job, TILE);
+}
+
+static void matmul_bf16_dot(const struct matmul *job)
+{
+    bf16_many(job, true, bf16_tile_dot);
+}
+
+/* Elsewhere they are floats, one after the other. */
+ALWAYS_INLINE void bf16_fma_piece(const struct tile_job *job, int rows)
+{
+    const struct bf16_panel *p = job->panel;
+    const union bf16_tile *t = job->tile;
+    const struct piece all = {0, rows};
+    __m512 acc[TILE][WIDE];
+    tile_load(&job->out, all, acc);
+    for (uint32_t i = 0; i < (job->width + 1) / 2; i++) {
+        if (job->ask)
+            ask_ahead((const uint8_t *)p->w[i], STREAM_AHEAD, sizeof p->w[i]);
+        for (int half = 0; half < 2; half++) {
+            __m512 w[WIDE];
+            for (int v = 0; v < WIDE; v++) {
+                const __m512i both = _mm512_loadu_si512(p->w[i][16 * v]);
+                w[v] = _mm512_castsi512_ps(half ? _mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000))
+                                                : _mm512_slli_epi32(both, 16));
+            }
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++)
+                for (int v = 0; v < WIDE; v++)
+                    acc[r][v] = _mm512_fmadd_ps(w[v], _mm512_set1_ps(t->x[2 * i + half][r]), acc[r][v]);
+        }
+    }
+    tile_store(&job->out, all, acc);
+}
+
+static void bf16_tile_fma(const struct tile_job *job)
+{
+    if (job->out.rows == 1)
+        bf16_fma_piece(job, 1);
+    else if (job->out.rows == 2)
+        bf16_fma_piece(job, 2);
+    else if (job->out.rows <= 4)
+        bf16_fma_piece(job, 4);
+    else
+        bf16_fma_piece(job, TILE);
+}
+
+static void matmul_bf16_fma(const struct matmul *job)
+{
+    bf16_many(job, false, bf16_tile_fma);
+}
 
 void matmul_avx512(struct kernels *k)
 {
     matmul_q8_fill(k);
     k->packed_bytes = matmul_packed_bytes;
     k->matmul_float = matmul_float;
-    k->scratch_bytes = MATMUL_SCRATCH;
+    k->matmul_bf16 = matmul_bf16_fma;
+    k->scratch_bytes = sizeof(union matmul_scratch);
+}
+
+void matmul_avx512bf16(struct kernels *k)
+{
+    k->matmul_bf16 = matmul_bf16_dot;
 }

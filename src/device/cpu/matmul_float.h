@@ -194,20 +194,38 @@ ALWAYS_INLINE void float_few(uint32_t type, const struct matmul *job, int rows)
     }
 }
 
-/* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
-static void float_pack_tile(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
-                            struct float_tile *t)
+/* Eight floats rounded to bf16, NaN staying NaN; the lower halves are to be ignored. */
+ALWAYS_INLINE __m256i bf16_round(__m256 v)
+{
+    const __m256i u = _mm256_castps_si256(v),
+                  odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff));
+    const __m256 nan = _mm256_or_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000)));
+    return _mm256_castps_si256(
+        _mm256_blendv_ps(_mm256_castsi256_ps(r), nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+}
+
+/* Values [k0, k0+width) of rows [m0, m0+TILE) of x as they are, or rounded to bf16; rows past the end repeat the last one. */
+ALWAYS_INLINE void float_pack_rows(const struct matmul *job, bool rounded, uint32_t m0, uint32_t k0,
+                                   uint32_t width, float (*to)[TILE])
 {
     for (uint32_t i = 0; i < width; i += 8) {
         __m256i v[8];
         for (uint32_t r = 0; r < TILE; r++) {
             const float *x = job->x + least(m0 + r, job->m - 1) * job->x_stride + k0 + i;
-            v[r] = _mm256_castps_si256(load_upto(DTYPE_F32, (const uint8_t *)x, width - i));
+            const __m256 eight = load_upto(DTYPE_F32, (const uint8_t *)x, width - i);
+            v[r] = rounded ? _mm256_and_si256(bf16_round(eight), _mm256_set1_epi32((int)0xffff0000))
+                           : _mm256_castps_si256(eight);
         }
         transpose_8(v);
         for (int j = 0; j < 8; j++)
-            _mm256_store_si256((__m256i *)t->x[i + j], v[j]);
+            _mm256_store_si256((__m256i *)to[i + j], v[j]);
     }
+}
+
+static void float_pack_tile(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width, void *tile)
+{
+    float_pack_rows(job, false, m0, k0, width, ((struct float_tile *)tile)->x);
 }
 
 /* Values [k0, k0+width) of weight rows [n, n+PANEL); rows past the end repeat the last one. */
@@ -240,40 +258,36 @@ ALWAYS_INLINE void float_pack_panel(uint32_t type, const struct matmul *job, uin
     }
 }
 
-/* The panel at n, slab by slab, times all rows of x that are packed. */
-ALWAYS_INLINE void float_panel_run(uint32_t type, const struct matmul *job, const struct block *b, uint32_t n)
+static const void *float_find_panel(const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width)
 {
     struct float_scratch *s = job->scratch;
-    for (uint32_t k0 = b->k0; k0 < b->k1; k0 += FLOAT_SLAB) {
-        const uint32_t width = least(FLOAT_SLAB, b->k1 - k0);
-        const struct float_tile *t = s->tile + (k0 - b->k0) / FLOAT_SLAB * b->tiles;
-        float_pack_panel(type, job, n, k0, width, s);
-        for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
-            struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
-                                   least(PANEL, job->n1 - n), k0 > 0};
-            float_tile_run(&s->panel, t, width, &out);
-        }
-    }
+    if (job->type == DTYPE_F32)
+        float_pack_panel(DTYPE_F32, job, n, k0, width, s);
+    else if (job->type == DTYPE_F16)
+        float_pack_panel(DTYPE_F16, job, n, k0, width, s);
+    else if (job->type == DTYPE_BF16)
+        float_pack_panel(DTYPE_BF16, job, n, k0, width, s);
+    else
+        float_pack_panel(DTYPE_MOST, job, n, k0, width, s);
+    return &s->panel;
 }
 
-ALWAYS_INLINE void float_many(uint32_t type, const struct matmul *job)
+static void float_many(const struct matmul *job)
 {
     struct float_scratch *s = job->scratch;
-    for (struct block b = block_first(job, FLOAT_SLAB); block_more(job, &b);
-         block_next(job, &b, FLOAT_SLAB)) {
-        struct float_tile *t = s->tile;
-        for (uint32_t k0 = b.k0; k0 < b.k1; k0 += FLOAT_SLAB)
-            for (uint32_t m = b.m0; m < b.m1; m += TILE)
-                float_pack_tile(job, m, k0, least(FLOAT_SLAB, b.k1 - k0), t++);
-        for (uint32_t n = job->n0; n < job->n1; n += PANEL)
-            float_panel_run(type, job, &b, n);
-    }
+    many_run(job, &(struct many){.slab = FLOAT_SLAB,
+                                 .tile_bytes = sizeof *s->tile,
+                                 .tiles = (uint8_t *)s->tile,
+                                 .panel = &s->panel,
+                                 .pack = float_pack_tile,
+                                 .find = float_find_panel,
+                                 .run = float_tile_run});
 }
 
 ALWAYS_INLINE void float_any(uint32_t type, const struct matmul *job)
 {
     if (job->fixed)
-        float_many(type, job);
+        float_many(job);
     else if (job->m == 1)
         float_few(type, job, 1);
     else if (job->m == 2)
@@ -281,7 +295,7 @@ ALWAYS_INLINE void float_any(uint32_t type, const struct matmul *job)
     else if (job->m <= FLOAT_FEW)
         float_few(type, job, FLOAT_FEW);
     else
-        float_many(type, job);
+        float_many(job);
 }
 
 static void matmul_float(const struct matmul *job)

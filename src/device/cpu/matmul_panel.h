@@ -45,6 +45,17 @@ struct float_tile {
     float x[FLOAT_SLAB][TILE];
 };
 
+/* And for products in bf16: two neighbours of a row side by side, then the rows. Tiles have the same order where two
+ * values are multiplied at once, and are floats where they are not. */
+struct bf16_panel {
+    uint16_t w[SLAB / 2][PANEL][2];
+};
+
+union bf16_tile {
+    uint16_t pair[SLAB / 2][TILE][2];
+    float x[SLAB][TILE];
+};
+
 /* Where a tile's results go: columns 0..cols-1 of rows 0..rows-1; `add` to what is there. */
 struct tile_out {
     float *y;
@@ -117,6 +128,56 @@ ALWAYS_INLINE void block_next(const struct matmul *job, struct block *b, uint32_
     }
     if (block_more(job, b))
         block_cut(job, b, slab);
+}
+
+/* One panel times one tile. */
+struct tile_job {
+    const void *panel, *tile;
+    uint32_t width; /* values of a row */
+    bool ask;       /* the panel comes from memory, in order, and this is its first tile */
+    struct tile_out out;
+};
+
+/* A product of many rows, by how its panels and tiles are made and multiplied. */
+struct many {
+    uint32_t slab;
+    size_t tile_bytes;
+    uint8_t *tiles;    /* (TILES, tile_bytes) */
+    const void *panel; /* where `find` decodes to */
+    void (*pack)(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width, void *tile);
+    const void *(*find)(const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width);
+    void (*run)(const struct tile_job *job);
+};
+
+/* The panel at n, slab by slab, times all rows of x that are packed. */
+static void many_panel(const struct matmul *job, const struct many *many, const struct block *b, uint32_t n)
+{
+    const uint8_t *tile = many->tiles;
+    for (uint32_t k0 = b->k0; k0 < b->k1; k0 += many->slab) {
+        struct tile_job t = {.width = least(many->slab, b->k1 - k0)};
+        t.panel = many->find(job, n, k0, t.width);
+        t.ask = t.panel != many->panel;
+        for (uint32_t m = b->m0; m < b->m1; m += TILE, tile += many->tile_bytes) {
+            t.tile = tile;
+            t.out = (struct tile_out){job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
+                                      least(PANEL, job->n1 - n), k0 > 0};
+            many->run(&t);
+            t.ask = false;
+        }
+    }
+}
+
+static void many_run(const struct matmul *job, const struct many *many)
+{
+    const uint32_t slab = many->slab;
+    for (struct block b = block_first(job, slab); block_more(job, &b); block_next(job, &b, slab)) {
+        uint8_t *tile = many->tiles;
+        for (uint32_t k0 = b.k0; k0 < b.k1; k0 += slab)
+            for (uint32_t m = b.m0; m < b.m1; m += TILE, tile += many->tile_bytes)
+                many->pack(job, m, k0, least(slab, b.k1 - k0), tile);
+        for (uint32_t n = job->n0; n < job->n1; n += PANEL)
+            many_panel(job, many, &b, n);
+    }
 }
 
 /* Asks for the bytes that lie `ahead` of p: a streaming kernel is never in the same page for long, and

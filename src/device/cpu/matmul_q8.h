@@ -350,10 +350,11 @@ ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
 }
 
 /* A worker's scratch: the blocks of a product of matrices, or a few rows of activations. */
-enum {
-    MATMUL_ROWS = FEW * (KERNEL_K_MOST / UNIT) * Q8_ROW_BYTES,
-    MATMUL_BLOCKS = sizeof(struct q8_scratch) + sizeof(struct float_scratch),
-    MATMUL_SCRATCH = (int)MATMUL_ROWS > (int)MATMUL_BLOCKS ? MATMUL_ROWS : MATMUL_BLOCKS
+union matmul_scratch {
+    struct q8_scratch q8;
+    struct float_scratch floats;
+    struct bf16_scratch bf16;
+    uint8_t rows[FEW * (KERNEL_K_MOST / UNIT) * Q8_ROW_BYTES];
 };
 
 #define MATMUL_OF(TYPE, name)                                                                                \
@@ -371,7 +372,7 @@ static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
         return packed_at(DTYPE_##TYPE, k / 32);
     KERNEL_ROUNDED_TYPES(MATMUL_PACKED)
 #undef MATMUL_PACKED
-    return 0;
+    return kernel_bf16(type) ? bf16_packed_bytes(k) : 0;
 }
 
 static void matmul_q8_fill(struct kernels *k)

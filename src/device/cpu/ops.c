@@ -102,6 +102,11 @@ bool cpu_rounds(const struct cpu *d, weight_id id)
     return id && !d->exact && w->cols % Q8_BLOCK == 0 && d->k->matmul_q8[w->type];
 }
 
+bool cpu_packs(const struct cpu *d, weight_id id)
+{
+    return cpu_rounds(d, id) || (id && !d->exact && kernel_bf16(d->w->all[id].type));
+}
+
 struct rows area_rows(const struct area *a, uint32_t m, uint32_t k)
 {
     size_t wide = area_stride(k);
@@ -204,9 +209,13 @@ static struct matmul matmul_cut(const struct matmul *job, uint32_t a, uint32_t b
     return cut;
 }
 
-/* An integer product; of two terms a row, both are computed in one pass over the weights and added. */
-static void lane_matmul_q8(const struct lane *l, const struct matmul *job, uint32_t terms)
+/* A product that rounds; of two terms a row, both are computed in one pass over the weights and added. */
+static void lane_matmul(const struct lane *l, const struct matmul *job, uint32_t terms)
 {
+    if (kernel_bf16(job->type)) {
+        l->k->matmul_bf16(job);
+        return;
+    }
     if (terms == 1) {
         l->k->matmul_q8[job->type](job);
         return;
@@ -236,7 +245,7 @@ static void lane_round_product(const struct lane *l, const struct rows *x, const
     for (uint32_t a = 0, b; a < job->n1; a = b) {
         b = job->n1 - a < piece ? job->n1 : a + piece;
         struct matmul cut = matmul_cut(job, a, b);
-        lane_matmul_q8(l, &cut, x->terms);
+        lane_matmul(l, &cut, x->terms);
         if (first)
             lane_forget_weight(l, p, a, b);
     }
@@ -320,7 +329,7 @@ void lane_product(const struct lane *l, const struct rows *x, const struct produ
     const struct device *d = &l->d->device;
     if (d->watch && p->n0 == 0 && x->x)
         d->watch(d->watch_arg, p->linear.weight, p->matrix, x->x, x->x_stride, x->m);
-    if (!p->floats && cpu_rounds(l->d, p->linear.weight))
+    if (!p->floats && cpu_packs(l->d, p->linear.weight))
         lane_round_product(l, x, p, &job);
     else
         l->k->matmul_float(&job);

@@ -15,13 +15,13 @@ static uint32_t packed_panels(const struct weight *w)
     return (w->rows + KERNEL_PANEL - 1) / KERNEL_PANEL;
 }
 
-/* The shape of one weight's, or none: only what integer products read has one. */
+/* The shape of one weight's, or none: only what products that round read has one. */
 static bool packed_shape(const struct cpu *d, weight_id id, struct packed *p, size_t *data, size_t *done)
 {
     const struct weight *w = &d->w->all[id];
     size_t panels;
     *p = (struct packed){0};
-    if (w->rows < KERNEL_PANEL || !cpu_rounds(d, id))
+    if (w->rows < KERNEL_PANEL || !cpu_packs(d, id))
         return false;
     p->panel_bytes = d->k->packed_bytes ? d->k->packed_bytes(w->type, w->cols) : 0;
     p->slabs = (w->cols + KERNEL_SLAB - 1) / KERNEL_SLAB;

@@ -40,6 +40,19 @@ static const float *scalar_float_rows(const struct matmul *job, uint32_t r, uint
     return job->x + r * job->x_stride + at;
 }
 
+static void scalar_round_bf16(const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = bf16_to_f32(bf16_from_f32(x[i]));
+}
+
+static const float *scalar_bf16_rows(const struct matmul *job, uint32_t r, uint32_t at, uint32_t n,
+                                     float *hold)
+{
+    scalar_round_bf16(job->x + r * job->x_stride + at, n, hold);
+    return hold;
+}
+
 static const float *scalar_q8_rows(const struct matmul *job, uint32_t r, uint32_t at, uint32_t n, float *hold)
 {
     const int8_t *q = job->q8.q + r * job->q8.q_stride + at;
@@ -49,7 +62,8 @@ static const float *scalar_q8_rows(const struct matmul *job, uint32_t r, uint32_
     return hold;
 }
 
-/* One weight row against up to SCALAR_ROWS rows of x: each chunk of the weight is decoded once for all. */
+/* One weight row against up to SCALAR_ROWS rows of x: each chunk of the weight is decoded once for all, and rounded if
+ * x is. */
 static void scalar_product(const struct matmul *job, const uint8_t *w, uint32_t r0, uint32_t rows,
                            double *sum, scalar_rows get)
 {
@@ -59,6 +73,8 @@ static void scalar_product(const struct matmul *job, const uint8_t *w, uint32_t 
     for (uint32_t at = 0; at < job->k; at += chunk) {
         uint32_t n = job->k - at < chunk ? job->k - at : chunk;
         t->decode(w + (size_t)(at / t->block_values) * t->block_bytes, a, n);
+        if (get == scalar_bf16_rows)
+            scalar_round_bf16(a, n, a);
         for (uint32_t r = 0; r < rows; r++) {
             const float *x = get(job, r0 + r, at, n, hold);
             for (uint32_t i = 0; i < n; i++)
@@ -84,6 +100,11 @@ static void scalar_matmul(const struct matmul *job, scalar_rows get)
 static void scalar_matmul_float(const struct matmul *job)
 {
     scalar_matmul(job, scalar_float_rows);
+}
+
+static void scalar_matmul_bf16(const struct matmul *job)
+{
+    scalar_matmul(job, scalar_bf16_rows);
 }
 
 static void scalar_matmul_q8(const struct matmul *job)
@@ -258,6 +279,7 @@ void kernels_scalar(struct kernels *k)
     KERNEL_ROUNDED_TYPES(SCALAR_ROUNDED)
 #undef SCALAR_ROUNDED
     k->matmul_float = scalar_matmul_float;
+    k->matmul_bf16 = scalar_matmul_bf16;
     k->rms_norm = scalar_rms_norm;
     k->layer_norm = scalar_layer_norm;
     k->act_mul = scalar_act_mul;

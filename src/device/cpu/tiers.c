@@ -29,6 +29,8 @@ bool kernels_avx512(struct kernels *k)
         !__builtin_cpu_supports("avx512vnni"))
         return false;
     matmul_avx512(k);
+    if (__builtin_cpu_supports("avx512bf16"))
+        matmul_avx512bf16(k);
     vector_avx512(k);
     k->tier = "avx512";
     return true;
