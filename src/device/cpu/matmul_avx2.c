@@ -269,7 +269,7 @@ static void bf16_tile_run(const struct tile_job *job)
 
 static void matmul_bf16(const struct matmul *job)
 {
-    bf16_many(job, false, bf16_tile_run);
+    bf16_many(job, bf16_tile_run);
 }
 
 void matmul_avx2(struct kernels *k)

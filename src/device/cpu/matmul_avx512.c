@@ -296,9 +296,35 @@ static BF16_TARGET void bf16_tile_dot(const struct tile_job *job)
         bf16_dot_piece(job, TILE);
 }
 
+static inline BF16_TARGET __m256i bf16_load_at_once(uint32_t type, const uint8_t *p)
+{
+    if (type == DTYPE_BF16)
+        return load_32(p);
+    return (__m256i)_mm512_cvtneps_pbh(type == DTYPE_F32 ? _mm512_loadu_ps(p) : _mm512_cvtph_ps(load_32(p)));
+}
+
+static BF16_TARGET void bf16_pack_at_once(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
+                                          void *tile)
+{
+    bf16_pack_pairs(bf16_load_at_once, job, m0, k0, width, tile);
+}
+
+static BF16_TARGET const void *bf16_find_at_once(const struct matmul *job, uint32_t n, uint32_t k0,
+                                                 uint32_t width)
+{
+    return bf16_find_panel(bf16_load_at_once, job, n, k0, width);
+}
+
 static void matmul_bf16_dot(const struct matmul *job)
 {
-    bf16_many(job, true, bf16_tile_dot);
+    struct bf16_scratch *s = job->scratch;
+    many_run(job, &(struct many){.slab = SLAB,
+                                 .tile_bytes = sizeof s->tile->pair,
+                                 .tiles = (uint8_t *)s->tile,
+                                 .panel = &s->panel,
+                                 .pack = bf16_pack_at_once,
+                                 .find = bf16_find_at_once,
+                                 .run = bf16_tile_dot});
 }
 
 /* Elsewhere they are floats, one after the other. */
@@ -342,7 +368,7 @@ static void bf16_tile_fma(const struct tile_job *job)
 
 static void matmul_bf16_fma(const struct matmul *job)
 {
-    bf16_many(job, false, bf16_tile_fma);
+    bf16_many(job, bf16_tile_fma);
 }
 
 void matmul_avx512(struct kernels *k)

@@ -1,6 +1,6 @@
 /* Products of F16 and BF16 weights, both sides rounded to bf16: where the processor multiplies two pairs at once that
  * is twice the speed of floats, elsewhere it is the same rounding. A tier's file defines what multiplies a panel with a
- * tile, and gives it to bf16_many.
+ * tile.
  *
  * Panels are of the size of the weight and need no more decoding, so that a weight that is laid out anew (struct packed)
  * is nothing but its panels, one after another; few rows then wait for memory alone. Every sum has one order, whatever
@@ -17,29 +17,31 @@ struct bf16_scratch {
 /* A panel's values come sixteen at a time. */
 enum { BF16_STEP = 16, BF16_PAIRS = 4 * PANEL };
 
-/* Sixteen values at p, of which n are there, in bf16. */
-ALWAYS_INLINE __m256i bf16_load(uint32_t type, const uint8_t *p, uint32_t n)
+/* Sixteen values of F32, F16 or BF16 in bf16. */
+typedef __m256i (*bf16_loader)(uint32_t type, const uint8_t *p);
+
+static inline __m256i bf16_load(uint32_t type, const uint8_t *p)
 {
-    const size_t size = type == DTYPE_F32 ? 4 : 2;
-    uint8_t part[BF16_STEP * sizeof(float)] = {0};
-    if (n < BF16_STEP)
-        p = memcpy(part, p, n * size);
     if (type == DTYPE_BF16)
         return load_32(p);
+    const size_t size = type == DTYPE_F32 ? 4 : 2;
     const __m256i low = _mm256_srli_epi32(bf16_round(load_8(type, p)), 16),
                   high = _mm256_srli_epi32(bf16_round(load_8(type, p + 8 * size)), 16);
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
 }
 
 /* `width` values of eight rows into columns of pairs, from column to column `stride` bytes. */
-ALWAYS_INLINE void bf16_turn(uint32_t type, const uint8_t *const row[8], uint32_t width, uint8_t *to,
-                             size_t stride)
+ALWAYS_INLINE void bf16_turn(bf16_loader load, uint32_t type, const uint8_t *const row[8], uint32_t width,
+                             uint8_t *to, size_t stride)
 {
     const size_t size = type == DTYPE_F32 ? 4 : 2;
     for (uint32_t i = 0; i < width; i += BF16_STEP, to += 8 * stride) {
         __m256i v[8];
-        for (int r = 0; r < 8; r++)
-            v[r] = bf16_load(type, row[r] + i * size, width - i);
+        for (int r = 0; r < 8; r++) {
+            uint8_t part[BF16_STEP * sizeof(float)] = {0};
+            const uint8_t *p = row[r] + i * size;
+            v[r] = load(type, width - i < BF16_STEP ? memcpy(part, p, (width - i) * size) : p);
+        }
         transpose_8(v);
         for (int j = 0; j < 8; j++)
             _mm256_storeu_si256((__m256i *)(to + j * stride), v[j]);
@@ -47,12 +49,13 @@ ALWAYS_INLINE void bf16_turn(uint32_t type, const uint8_t *const row[8], uint32_
 }
 
 /* Values [k0, k0+width) of rows [m0, m0+TILE) of x, in pairs; rows past the end repeat the last one. */
-static void bf16_pack_pairs(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width, void *tile)
+ALWAYS_INLINE void bf16_pack_pairs(bf16_loader load, const struct matmul *job, uint32_t m0, uint32_t k0,
+                                   uint32_t width, void *tile)
 {
     const uint8_t *row[TILE];
     for (uint32_t r = 0; r < TILE; r++)
         row[r] = (const uint8_t *)(job->x + least(m0 + r, job->m - 1) * job->x_stride + k0);
-    bf16_turn(DTYPE_F32, row, width, tile, TILE * 2 * sizeof(uint16_t));
+    bf16_turn(load, DTYPE_F32, row, width, tile, TILE * 2 * sizeof(uint16_t));
 }
 
 /* The same as floats. */
@@ -65,8 +68,8 @@ static void bf16_pack_floats(const struct matmul *job, uint32_t m0, uint32_t k0,
 }
 
 /* Values [k0, k0+width) of weight rows [n, n+PANEL); rows past the end repeat the last one. */
-ALWAYS_INLINE void bf16_pack_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
-                                   uint32_t width, uint8_t *to)
+ALWAYS_INLINE void bf16_pack_panel(bf16_loader load, uint32_t type, const struct matmul *job, uint32_t n,
+                                   uint32_t k0, uint32_t width, uint8_t *to)
 {
     for (uint32_t col = 0; col < PANEL; col += 8) {
         const uint8_t *row[8];
@@ -74,12 +77,13 @@ ALWAYS_INLINE void bf16_pack_panel(uint32_t type, const struct matmul *job, uint
             row[r] = job->w + least(n + col + r, job->n1 - 1) * job->row_bytes + 2 * (size_t)k0;
             ask_panel(row[r], PANEL * job->row_bytes, 2 * (size_t)width);
         }
-        bf16_turn(type, row, width, to + 4 * col, BF16_PAIRS);
+        bf16_turn(load, type, row, width, to + 4 * col, BF16_PAIRS);
     }
 }
 
 /* Where the panel is, or is laid out now, or, if it is neither, in scratch. */
-static const void *bf16_find_panel(const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width)
+ALWAYS_INLINE const void *bf16_find_panel(bf16_loader load, const struct matmul *job, uint32_t n, uint32_t k0,
+                                          uint32_t width)
 {
     const struct packed *p = job->packed;
     uint8_t *to = (uint8_t *)&((struct bf16_scratch *)job->scratch)->panel;
@@ -95,10 +99,15 @@ static const void *bf16_find_panel(const struct matmul *job, uint32_t n, uint32_
         }
     }
     if (job->type == DTYPE_F16)
-        bf16_pack_panel(DTYPE_F16, job, n, k0, width, to);
+        bf16_pack_panel(load, DTYPE_F16, job, n, k0, width, to);
     else
-        bf16_pack_panel(DTYPE_BF16, job, n, k0, width, to);
+        bf16_pack_panel(load, DTYPE_BF16, job, n, k0, width, to);
     return to;
+}
+
+static const void *bf16_find_plain(const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width)
+{
+    return bf16_find_panel(bf16_load, job, n, k0, width);
 }
 
 static size_t bf16_packed_bytes(uint32_t k)
@@ -106,15 +115,15 @@ static size_t bf16_packed_bytes(uint32_t k)
     return (k + BF16_STEP - 1) / BF16_STEP * (BF16_STEP / 2) * (size_t)BF16_PAIRS;
 }
 
-/* A product with this `run`; `pairs`: it wants activations in pairs. */
-ALWAYS_INLINE void bf16_many(const struct matmul *job, bool pairs, void (*run)(const struct tile_job *))
+/* A product whose tiles are floats. */
+ALWAYS_INLINE void bf16_many(const struct matmul *job, void (*run)(const struct tile_job *))
 {
     struct bf16_scratch *s = job->scratch;
     many_run(job, &(struct many){.slab = SLAB,
-                                 .tile_bytes = pairs ? sizeof s->tile->pair : sizeof s->tile->x,
+                                 .tile_bytes = sizeof *s->tile,
                                  .tiles = (uint8_t *)s->tile,
                                  .panel = &s->panel,
-                                 .pack = pairs ? bf16_pack_pairs : bf16_pack_floats,
-                                 .find = bf16_find_panel,
+                                 .pack = bf16_pack_floats,
+                                 .find = bf16_find_plain,
                                  .run = run});
 }
