@@ -686,6 +686,7 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
     d->device.ops = &ops;
     d->k = k;
     d->exact = o->exact;
+    d->bf16 = !o->exact && o->activations != 16;
     d->fixed = o->deterministic;
     d->packs = !o->no_repack && !o->exact;
     d->terms = o->activations == 16 ? 2 : o->activations == 8 ? 1 : 0;

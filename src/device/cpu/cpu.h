@@ -87,6 +87,7 @@ struct cpu {
     const struct kernels *k;
     const struct weights *w;
     bool exact, fixed, packs;
+    bool bf16; /* products of F16 and BF16 weights round to it; else they are done in floats */
     /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Models below
      * CPU_SMALL bytes take 2: they are upset by less, and have speed to spare. */
     uint32_t terms;

@@ -231,7 +231,7 @@ static void float_tile_run(const struct tile_job *job)
 ALWAYS_INLINE void bf16_piece(const struct tile_job *job, struct piece piece)
 {
     const struct bf16_panel *p = job->panel;
-    const union bf16_tile *t = job->tile;
+    const struct bf16_floats *t = job->tile;
     __m256 acc[TILE];
     tile_load(&job->out, piece, acc);
     for (uint32_t i = 0; i < (job->width + 1) / 2; i++) {

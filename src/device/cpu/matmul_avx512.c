@@ -264,7 +264,7 @@ static void float_tile_run(const struct tile_job *job)
 ALWAYS_INLINE BF16_TARGET void bf16_dot_piece(const struct tile_job *job, int rows)
 {
     const struct bf16_panel *p = job->panel;
-    const union bf16_tile *t = job->tile;
+    const struct bf16_pairs *t = job->tile;
     const struct piece all = {0, rows};
     __m512 acc[TILE][WIDE];
     tile_load(&job->out, all, acc);
@@ -276,7 +276,7 @@ ALWAYS_INLINE BF16_TARGET void bf16_dot_piece(const struct tile_job *job, int ro
             w[v] = _mm512_loadu_si512(p->w[i][16 * v]);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
-            const __m512i x = all_lanes(t->pair[i][r]);
+            const __m512i x = all_lanes(t->x[i][r]);
             for (int v = 0; v < WIDE; v++)
                 acc[r][v] = _mm512_dpbf16_ps(acc[r][v], (__m512bh)w[v], (__m512bh)x);
         }
@@ -319,8 +319,9 @@ static void matmul_bf16_dot(const struct matmul *job)
 {
     struct bf16_scratch *s = job->scratch;
     many_run(job, &(struct many){.slab = SLAB,
-                                 .tile_bytes = sizeof s->tile->pair,
-                                 .tiles = (uint8_t *)s->tile,
+                                 .most = BF16_TILES,
+                                 .tile_bytes = sizeof *s->tile.pairs,
+                                 .tiles = (uint8_t *)s->tile.pairs,
                                  .panel = &s->panel,
                                  .pack = bf16_pack_at_once,
                                  .find = bf16_find_at_once,
@@ -331,7 +332,7 @@ static void matmul_bf16_dot(const struct matmul *job)
 ALWAYS_INLINE void bf16_fma_piece(const struct tile_job *job, int rows)
 {
     const struct bf16_panel *p = job->panel;
-    const union bf16_tile *t = job->tile;
+    const struct bf16_floats *t = job->tile;
     const struct piece all = {0, rows};
     __m512 acc[TILE][WIDE];
     tile_load(&job->out, all, acc);

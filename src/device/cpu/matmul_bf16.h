@@ -11,7 +11,10 @@
 
 struct bf16_scratch {
     struct bf16_panel panel;
-    union bf16_tile tile[TILES];
+    union { /* in pairs, or as floats */
+        struct bf16_pairs pairs[BF16_TILES];
+        struct bf16_floats floats[TILES];
+    } tile;
 };
 
 /* A panel's values come sixteen at a time. */
@@ -61,7 +64,7 @@ ALWAYS_INLINE void bf16_pack_pairs(bf16_loader load, const struct matmul *job, u
 /* The same as floats. */
 static void bf16_pack_floats(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width, void *tile)
 {
-    union bf16_tile *t = tile;
+    struct bf16_floats *t = tile;
     float_pack_rows(job, true, m0, k0, width, t->x);
     if (width % 2) /* its neighbour in the panel is zero, and this must be a number */
         memset(t->x[width], 0, sizeof t->x[width]);
@@ -120,8 +123,9 @@ ALWAYS_INLINE void bf16_many(const struct matmul *job, void (*run)(const struct 
 {
     struct bf16_scratch *s = job->scratch;
     many_run(job, &(struct many){.slab = SLAB,
-                                 .tile_bytes = sizeof *s->tile,
-                                 .tiles = (uint8_t *)s->tile,
+                                 .most = TILES,
+                                 .tile_bytes = sizeof *s->tile.floats,
+                                 .tiles = (uint8_t *)s->tile.floats,
                                  .panel = &s->panel,
                                  .pack = bf16_pack_floats,
                                  .find = bf16_find_plain,

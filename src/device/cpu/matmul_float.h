@@ -276,6 +276,7 @@ static void float_many(const struct matmul *job)
 {
     struct float_scratch *s = job->scratch;
     many_run(job, &(struct many){.slab = FLOAT_SLAB,
+                                 .most = TILES,
                                  .tile_bytes = sizeof *s->tile,
                                  .tiles = (uint8_t *)s->tile,
                                  .panel = &s->panel,

@@ -27,11 +27,12 @@ struct q8_tile {
     int32_t start[SLAB / 16][TILE];
 };
 
-/* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most TILES tiles. Few rows
- * are taken along all of k if they can, so that the weights are read as they lie; many slab by slab. */
+/* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most `most` tiles of `slab` values. Few
+ * rows are taken along all of k if they can, so that the weights are read as they lie; many slab by slab. */
 struct block {
     uint32_t m0, m1, k0, k1;
     uint32_t tiles; /* of one slab */
+    uint32_t slab, most;
 };
 
 /* The same for float products, a shorter slab. */
@@ -47,12 +48,17 @@ struct float_tile {
 
 /* And for products in bf16: two neighbours of a row side by side, then the rows. Tiles have the same order where two
  * values are multiplied at once, and are floats where they are not. */
+enum { BF16_TILES = 2 * TILES };
+
 struct bf16_panel {
     uint16_t w[SLAB / 2][PANEL][2];
 };
 
-union bf16_tile {
-    uint16_t pair[SLAB / 2][TILE][2];
+struct bf16_pairs {
+    uint16_t x[SLAB / 2][TILE][2];
+};
+
+struct bf16_floats {
     float x[SLAB][TILE];
 };
 
@@ -99,17 +105,17 @@ ALWAYS_INLINE uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-ALWAYS_INLINE void block_cut(const struct matmul *job, struct block *b, uint32_t slab)
+ALWAYS_INLINE void block_cut(const struct matmul *job, struct block *b)
 {
-    b->m1 = least(b->m0 + TILES * TILE, job->m);
+    b->m1 = least(b->m0 + b->most * TILE, job->m);
     b->tiles = (b->m1 - b->m0 + TILE - 1) / TILE;
-    b->k1 = least(b->k0 + TILES / b->tiles * slab, job->k);
+    b->k1 = least(b->k0 + b->most / b->tiles * b->slab, job->k);
 }
 
-ALWAYS_INLINE struct block block_first(const struct matmul *job, uint32_t slab)
+ALWAYS_INLINE struct block block_first(const struct matmul *job, uint32_t slab, uint32_t most)
 {
-    struct block b = {0};
-    block_cut(job, &b, slab);
+    struct block b = {.slab = slab, .most = most};
+    block_cut(job, &b);
     return b;
 }
 
@@ -118,7 +124,7 @@ ALWAYS_INLINE bool block_more(const struct matmul *job, const struct block *b)
     return b->m0 < job->m;
 }
 
-ALWAYS_INLINE void block_next(const struct matmul *job, struct block *b, uint32_t slab)
+ALWAYS_INLINE void block_next(const struct matmul *job, struct block *b)
 {
     if (b->k1 < job->k) {
         b->k0 = b->k1;
@@ -127,7 +133,7 @@ ALWAYS_INLINE void block_next(const struct matmul *job, struct block *b, uint32_
         b->m0 = b->m1;
     }
     if (block_more(job, b))
-        block_cut(job, b, slab);
+        block_cut(job, b);
 }
 
 /* One panel times one tile. */
@@ -140,9 +146,9 @@ struct tile_job {
 
 /* A product of many rows, by how its panels and tiles are made and multiplied. */
 struct many {
-    uint32_t slab;
+    uint32_t slab, most; /* values of a tile, tiles of a block */
     size_t tile_bytes;
-    uint8_t *tiles;    /* (TILES, tile_bytes) */
+    uint8_t *tiles;    /* (most, tile_bytes) */
     const void *panel; /* where `find` decodes to */
     void (*pack)(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width, void *tile);
     const void *(*find)(const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width);
@@ -169,12 +175,12 @@ static void many_panel(const struct matmul *job, const struct many *many, const 
 
 static void many_run(const struct matmul *job, const struct many *many)
 {
-    const uint32_t slab = many->slab;
-    for (struct block b = block_first(job, slab); block_more(job, &b); block_next(job, &b, slab)) {
+    struct block b = block_first(job, many->slab, many->most);
+    for (; block_more(job, &b); block_next(job, &b)) {
         uint8_t *tile = many->tiles;
-        for (uint32_t k0 = b.k0; k0 < b.k1; k0 += slab)
+        for (uint32_t k0 = b.k0; k0 < b.k1; k0 += b.slab)
             for (uint32_t m = b.m0; m < b.m1; m += TILE, tile += many->tile_bytes)
-                many->pack(job, m, k0, least(slab, b.k1 - k0), tile);
+                many->pack(job, m, k0, least(b.slab, b.k1 - k0), tile);
         for (uint32_t n = job->n0; n < job->n1; n += PANEL)
             many_panel(job, many, &b, n);
     }

@@ -325,7 +325,7 @@ ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const s
 ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
 {
     struct q8_scratch *s = job->scratch;
-    for (struct block b = block_first(job, SLAB); block_more(job, &b); block_next(job, &b, SLAB)) {
+    for (struct block b = block_first(job, SLAB, TILES); block_more(job, &b); block_next(job, &b)) {
         struct q8_tile *t = s->tile;
         for (uint32_t k0 = b.k0; k0 < b.k1; k0 += SLAB)
             for (uint32_t m = b.m0; m < b.m1; m += TILE)
