@@ -106,7 +106,7 @@ struct kernels {
     size_t (*packed_bytes)(uint32_t type, uint32_t k);
     /* Float products for any type with a decoder (F32, F16 and BF16 without a detour). */
     void (*matmul_float)(const struct matmul *job);
-    /* Products of F16 and BF16 weights, these and x rounded to bf16; always `fixed`. */
+    /* Products of F16 and BF16 weights, these and x rounded to bf16. */
     void (*matmul_bf16)(const struct matmul *job);
     /* y may be x in norms and act_mul (gate or up); w and b may be NULL */
     void (*rms_norm)(const float *x, const float *w, float eps, uint32_t n, float *y);

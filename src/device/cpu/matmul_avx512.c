@@ -318,14 +318,15 @@ static BF16_TARGET const void *bf16_find_at_once(const struct matmul *job, uint3
 static void matmul_bf16_dot(const struct matmul *job)
 {
     struct bf16_scratch *s = job->scratch;
-    many_run(job, &(struct many){.slab = SLAB,
-                                 .most = BF16_TILES,
-                                 .tile_bytes = sizeof *s->tile.pairs,
-                                 .tiles = (uint8_t *)s->tile.pairs,
-                                 .panel = &s->panel,
-                                 .pack = bf16_pack_at_once,
-                                 .find = bf16_find_at_once,
-                                 .run = bf16_tile_dot});
+    if (!bf16_few(job))
+        many_run(job, &(struct many){.slab = SLAB,
+                                     .most = BF16_TILES,
+                                     .tile_bytes = sizeof *s->tile.pairs,
+                                     .tiles = (uint8_t *)s->tile.pairs,
+                                     .panel = &s->panel,
+                                     .pack = bf16_pack_at_once,
+                                     .find = bf16_find_at_once,
+                                     .run = bf16_tile_dot});
 }
 
 /* Elsewhere they are floats, one after the other. */

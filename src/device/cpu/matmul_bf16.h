@@ -3,8 +3,8 @@
  * tile.
  *
  * Panels are of the size of the weight and need no more decoding, so that a weight that is laid out anew (struct packed)
- * is nothing but its panels, one after another; few rows then wait for memory alone. Every sum has one order, whatever
- * the number of rows. */
+ * is nothing but its panels, one after another; few rows then wait for memory alone. Every sum has one order then,
+ * whatever the number of rows. */
 #pragma once
 
 #include "device/cpu/matmul_float.h"
@@ -118,16 +118,45 @@ static size_t bf16_packed_bytes(uint32_t k)
     return (k + BF16_STEP - 1) / BF16_STEP * (BF16_STEP / 2) * (size_t)BF16_PAIRS;
 }
 
+/* Few rows of a weight that is not laid out stream along it: to turn it around would take longer than to read it. */
+enum { BF16_FEW = 2 };
+
+struct bf16_rows {
+    float x[BF16_FEW][KERNEL_K_MOST]; /* rounded */
+};
+
+/* True where that has been done. */
+static bool bf16_few(const struct matmul *job)
+{
+    if (job->fixed || job->packed || job->m > BF16_FEW)
+        return false;
+    struct bf16_rows *s = job->scratch;
+    struct matmul few = *job;
+    few.x = s->x[0];
+    few.x_stride = KERNEL_K_MOST;
+    for (uint32_t r = 0; r < job->m; r++)
+        for (uint32_t i = 0; i < job->k; i += 8) {
+            const float *x = job->x + r * job->x_stride + i;
+            _mm256_storeu_ps(s->x[r] + i, bf16_value(load_upto(DTYPE_F32, (const uint8_t *)x, job->k - i)));
+        }
+    if (job->type == DTYPE_F16)
+        job->m == 1 ? float_few(DTYPE_F16, true, &few, 1) : float_few(DTYPE_F16, true, &few, 2);
+    else
+        job->m == 1 ? float_few(DTYPE_BF16, false, &few, 1) : float_few(DTYPE_BF16, false, &few, 2);
+    return true;
+}
+
 /* A product whose tiles are floats. */
 ALWAYS_INLINE void bf16_many(const struct matmul *job, void (*run)(const struct tile_job *))
 {
     struct bf16_scratch *s = job->scratch;
-    many_run(job, &(struct many){.slab = SLAB,
-                                 .most = TILES,
-                                 .tile_bytes = sizeof *s->tile.floats,
-                                 .tiles = (uint8_t *)s->tile.floats,
-                                 .panel = &s->panel,
-                                 .pack = bf16_pack_floats,
-                                 .find = bf16_find_plain,
-                                 .run = run});
+    if (!bf16_few(job))
+        many_run(job, &(struct many){.slab = SLAB,
+                                     .most = TILES,
+                                     .tile_bytes = sizeof *s->tile.floats,
+                                     .tiles = (uint8_t *)s->tile.floats,
+                                     .panel = &s->panel,
+                                     .pack = bf16_pack_floats,
+                                     .find = bf16_find_plain,
+                                     .run = run});
 }

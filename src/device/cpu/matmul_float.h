@@ -130,9 +130,25 @@ ALWAYS_INLINE __m256 load_upto(uint32_t type, const uint8_t *p, uint32_t n)
     return n < 8 ? load_some(type, p, n) : load_8(type, p);
 }
 
-/* acc (rows, 2) += n values at p, of a direct type, times those at x[r]. */
-ALWAYS_INLINE void float_dot(uint32_t type, const uint8_t *p, const float *const *x, size_t n, int rows,
-                             __m256 (*acc)[2])
+/* Eight floats rounded to bf16, NaN staying NaN; of their bits the lower halves are to be ignored. */
+ALWAYS_INLINE __m256i bf16_round(__m256 v)
+{
+    const __m256i u = _mm256_castps_si256(v),
+                  odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff));
+    const __m256 nan = _mm256_or_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000)));
+    return _mm256_castps_si256(
+        _mm256_blendv_ps(_mm256_castsi256_ps(r), nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+}
+
+ALWAYS_INLINE __m256 bf16_value(__m256 v)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(bf16_round(v), _mm256_set1_epi32((int)0xffff0000)));
+}
+
+/* acc (rows, 2) += n values at p, of a direct type, as they are or rounded to bf16, times those at x[r]. */
+ALWAYS_INLINE void float_dot(uint32_t type, bool rounded, const uint8_t *p, const float *const *x, size_t n,
+                             int rows, __m256 (*acc)[2])
 {
     const size_t size = type == DTYPE_F32 ? 4 : 2;
     size_t i = 0;
@@ -141,6 +157,7 @@ ALWAYS_INLINE void float_dot(uint32_t type, const uint8_t *p, const float *const
             ask_ahead(p + i * size, STREAM_AHEAD, 32 * size);
         for (int j = 0; j < 2; j++) {
             __m256 w = load_8(type, p + (i + 8 * j) * size);
+            w = rounded ? bf16_value(w) : w;
             for (int r = 0; r < rows; r++)
                 acc[r][j] = _mm256_fmadd_ps(w, _mm256_loadu_ps(x[r] + i + 8 * j), acc[r][j]);
         }
@@ -148,6 +165,7 @@ ALWAYS_INLINE void float_dot(uint32_t type, const uint8_t *p, const float *const
     for (; i < n; i += 8) {
         uint32_t left = least((uint32_t)(n - i), 8);
         __m256 w = load_upto(type, p + i * size, left);
+        w = rounded ? bf16_value(w) : w;
         for (int r = 0; r < rows; r++) {
             __m256 v = load_upto(DTYPE_F32, (const uint8_t *)(x[r] + i), left);
             acc[r][0] = _mm256_fmadd_ps(w, v, acc[r][0]);
@@ -168,13 +186,13 @@ ALWAYS_INLINE void float_dot_decoded(const struct matmul *job, const uint8_t *p,
         for (int r = 0; r < rows; r++)
             part[r] = x[r] + k0;
         decode(p + k0 / info->block_values * (size_t)info->block_bytes, s->rows[0], width);
-        float_dot(DTYPE_F32, (const uint8_t *)s->rows[0], part, width, rows, acc);
+        float_dot(DTYPE_F32, false, (const uint8_t *)s->rows[0], part, width, rows, acc);
     }
 }
 
 /* All of job->m <= rows rows of x, those past the end repeat the last one; rows is a constant, as is a
- * direct type (others all come as DTYPE_MOST). */
-ALWAYS_INLINE void float_few(uint32_t type, const struct matmul *job, int rows)
+ * direct type (others all come as DTYPE_MOST), whose values may be rounded to bf16. */
+ALWAYS_INLINE void float_few(uint32_t type, bool rounded, const struct matmul *job, int rows)
 {
     const float *x[FLOAT_FEW];
     for (int r = 0; r < rows; r++)
@@ -185,24 +203,13 @@ ALWAYS_INLINE void float_few(uint32_t type, const struct matmul *job, int rows)
         for (int r = 0; r < rows; r++)
             acc[r][0] = acc[r][1] = _mm256_setzero_ps();
         if (float_direct(type))
-            float_dot(type, row, x, job->k, rows, acc);
+            float_dot(type, rounded, row, x, job->k, rows, acc);
         else
             float_dot_decoded(job, row, x, rows, acc);
         for (int r = 0; r < rows; r++)
             if ((uint32_t)r < job->m)
                 job->y[r * job->y_stride + n] = sum_8(_mm256_add_ps(acc[r][0], acc[r][1]));
     }
-}
-
-/* Eight floats rounded to bf16, NaN staying NaN; the lower halves are to be ignored. */
-ALWAYS_INLINE __m256i bf16_round(__m256 v)
-{
-    const __m256i u = _mm256_castps_si256(v),
-                  odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    const __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff));
-    const __m256 nan = _mm256_or_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000)));
-    return _mm256_castps_si256(
-        _mm256_blendv_ps(_mm256_castsi256_ps(r), nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
 }
 
 /* Values [k0, k0+width) of rows [m0, m0+TILE) of x as they are, or rounded to bf16; rows past the end repeat the last one. */
@@ -214,8 +221,7 @@ ALWAYS_INLINE void float_pack_rows(const struct matmul *job, bool rounded, uint3
         for (uint32_t r = 0; r < TILE; r++) {
             const float *x = job->x + least(m0 + r, job->m - 1) * job->x_stride + k0 + i;
             const __m256 eight = load_upto(DTYPE_F32, (const uint8_t *)x, width - i);
-            v[r] = rounded ? _mm256_and_si256(bf16_round(eight), _mm256_set1_epi32((int)0xffff0000))
-                           : _mm256_castps_si256(eight);
+            v[r] = _mm256_castps_si256(rounded ? bf16_value(eight) : eight);
         }
         transpose_8(v);
         for (int j = 0; j < 8; j++)
@@ -290,11 +296,11 @@ ALWAYS_INLINE void float_any(uint32_t type, const struct matmul *job)
     if (job->fixed)
         float_many(job);
     else if (job->m == 1)
-        float_few(type, job, 1);
+        float_few(type, false, job, 1);
     else if (job->m == 2)
-        float_few(type, job, 2);
+        float_few(type, false, job, 2);
     else if (job->m <= FLOAT_FEW)
-        float_few(type, job, FLOAT_FEW);
+        float_few(type, false, job, FLOAT_FEW);
     else
         float_many(job);
 }

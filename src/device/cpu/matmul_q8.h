@@ -354,6 +354,7 @@ union matmul_scratch {
     struct q8_scratch q8;
     struct float_scratch floats;
     struct bf16_scratch bf16;
+    struct bf16_rows bf16_rows;
     uint8_t rows[FEW * (KERNEL_K_MOST / UNIT) * Q8_ROW_BYTES];
 };
 
