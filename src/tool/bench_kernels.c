@@ -48,11 +48,18 @@ struct cpu_bench {
     size_t scratch_each;
 };
 
+/* A way to multiply, and its wall. */
+struct product_way {
+    const char *name;
+    void (*run)(const struct matmul *job);
+    double peak;
+};
+
 /* A product in which every worker has its share of the outputs. */
 struct product_job {
     struct cpu_bench *c;
     struct matmul job;
-    bool rounded;
+    const struct product_way *way;
 };
 
 static void run_product(void *arg, int worker, int workers)
@@ -65,7 +72,7 @@ static void run_product(void *arg, int worker, int workers)
     job.n1 = (uint32_t)to;
     job.scratch = p->c->scratch + (size_t)worker * p->c->scratch_each;
     if (from < to)
-        (p->rounded ? p->c->k->matmul_q8[job.type] : p->c->k->matmul_float)(&job);
+        p->way->run(&job);
 }
 
 /* The best of a few rounds: neighbours on the machine only slow one down. Weights walk through the slab. */
@@ -83,7 +90,7 @@ static double time_product(struct cpu_bench *c, struct product_job *p, size_t by
     return best;
 }
 
-static void price_product(struct cpu_bench *c, uint32_t type, bool rounded)
+static void price_product(struct cpu_bench *c, uint32_t type, const struct product_way *way)
 {
     const struct dtype_info *info = dtype_get(type);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
@@ -92,7 +99,7 @@ static void price_product(struct cpu_bench *c, uint32_t type, bool rounded)
         if (!dtype_row_bytes(type, shape->k, &row) || row * shape->n > SLAB_BYTES)
             continue;
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-            struct product_job p = {.c = c, .rounded = rounded};
+            struct product_job p = {.c = c, .way = way};
             p.job = (struct matmul){.row_bytes = row,
                                     .type = type,
                                     .k = shape->k,
@@ -106,10 +113,9 @@ static void price_product(struct cpu_bench *c, uint32_t type, bool rounded)
             p.job.q8.q_stride = shape->k;
             p.job.q8.s_stride = shape->k / Q8_BLOCK;
             double bytes = (double)row * shape->n, ops = 2.0 * rows[r] * shape->n * shape->k;
-            struct kernel_work w = {bytes, ops, c->walls.read, rounded ? c->walls.int8 : c->walls.float32,
-                                    rows[r] <= 8};
+            struct kernel_work w = {bytes, ops, c->walls.read, way->peak, rows[r] <= 8};
             struct kernel_line line = {.device = "cpu",
-                                       .kernel = rounded ? "matmul_q8" : "matmul_float",
+                                       .kernel = way->name,
                                        .type = info->name,
                                        .shape_of = shape->of,
                                        .n = shape->n,
@@ -295,17 +301,26 @@ static int cpu_memory(struct cpu_bench *c, struct err *e)
     return 0;
 }
 
+/* How a type is multiplied by default; false: with floats after decoding, which no table of kernels is about. */
+static bool cpu_way(const struct cpu_bench *c, uint32_t type, struct product_way *way)
+{
+    const struct probe *w = &c->walls;
+    if (c->k->matmul_q8[type])
+        *way = (struct product_way){"matmul_q8", c->k->matmul_q8[type], w->int8};
+    else if (kernel_bf16(type))
+        *way = (struct product_way){"matmul_bf16", c->k->matmul_bf16, w->bf16 > 0 ? w->bf16 : w->float32};
+    else
+        *way = (struct product_way){"matmul_float", c->k->matmul_float, w->float32};
+    return c->k->matmul_q8[type] || kernel_bf16(type) || type == DTYPE_F32;
+}
+
 static void cpu_rows(struct cpu_bench *c)
 {
     const int only = c->b->only;
+    struct product_way way;
     for (uint32_t t = 0; t < KERNEL_TYPES; t++)
-        if (c->k->matmul_q8[t] && (only < 0 || only == (int)t))
-            price_product(c, t, true);
-    /* every type has the float product; these take it by default */
-    static const uint32_t plain[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-        if (!c->k->matmul_q8[plain[i]] && (only < 0 || only == (int)plain[i]))
-            price_product(c, plain[i], false);
+        if ((only < 0 || only == (int)t) && cpu_way(c, t, &way))
+            price_product(c, t, &way);
     for (int i = 0; i < SMALL_COUNT && only < 0; i++)
         price_small(c, (enum small_kernel)i);
 }

@@ -1,5 +1,6 @@
 """Weights that are laid out anew for the products: the same text to the last bit, and no second copy of the file."""
 import json
+import math
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,19 +33,45 @@ def texts(server):
     return alone, together
 
 
-@pytest.mark.parametrize("tier", ["avx2", "avx512"])
-def test_the_bits_are_the_same(tiers, binary, smollm2, tier):
+@pytest.fixture(scope="module")
+def halves(quern, smollm2, tmp_path_factory):
+    """The same model in F16."""
+    path = tmp_path_factory.mktemp("halves") / "f16.gguf"
+    assert quern("quantize", smollm2, path, "f16").code == 0
+    return path
+
+
+def check_bits(binary, model, tier):
     """Before and after, alone and in a batch; and as --deterministic has them from the file."""
-    if not tiers[tier]:
-        pytest.skip(f"this machine has no {tier}")
-    s = Server(binary, smollm2, "--device", "cpu", "--slots", "6", "--tier", tier)
+    s = Server(binary, model, "--device", "cpu", "--slots", "6", "--tier", tier)
     first, batch = texts(s)
     again, _ = texts(s)
     assert s.stop() == 0
-    s = Server(binary, smollm2, "--device", "cpu", "--slots", "6", "--tier", tier, "--no-repack", "--deterministic")
+    s = Server(binary, model, "--device", "cpu", "--slots", "6", "--tier", tier, "--no-repack", "--deterministic")
     plain, _ = texts(s)
     assert s.stop() == 0
     assert first == batch == again == plain
+
+
+@pytest.mark.parametrize("tier", ["avx2", "avx512"])
+def test_the_bits_are_the_same(tiers, binary, smollm2, halves, tier):
+    if not tiers[tier]:
+        pytest.skip(f"this machine has no {tier}")
+    check_bits(binary, smollm2, tier)
+    check_bits(binary, halves, tier)
+
+
+def test_bf16_is_near_to_floats(quern, halves):
+    """F16 weights are multiplied in bf16: the distribution stays, and --activations 16 does without."""
+    ids = ",".join(str(7919 * i % 40000) for i in range(37))
+    exact, default, floats = [quern("logits", halves, "--tokens", ids, "--json", *o).json()["last"]
+                              for o in (["--exact"], [], ["--activations", "16"])]
+    most = max(exact)
+    total = sum(math.exp(v - most) for v in exact)
+    other = sum(math.exp(v - most) for v in default)
+    kl = sum(math.exp(a - most) / total * (a - b + math.log(other / total)) for a, b in zip(exact, default))
+    assert 0 < kl < 0.002
+    assert max(abs(a - b) for a, b in zip(exact, floats)) < 0.02
 
 
 def test_there_is_one_copy(tiers, binary, smollm2):
