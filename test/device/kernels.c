@@ -159,9 +159,9 @@ static void product_open(struct product *p, uint32_t type, uint32_t n0, uint32_t
                              .x_stride = k,
                              .y = p->y,
                              .y_stride = p->cols};
-    p->job.q8 = (struct q8_rows){.q = mem_alloc((size_t)M_MOST * k, 1),
-                                 .d = mem_alloc((size_t)M_MOST * (k / 32) + 1, sizeof(float)),
-                                 .s = mem_alloc((size_t)M_MOST * (k / 32) + 1, sizeof(int32_t)),
+    p->job.q8 = (struct q8_rows){.q = mem_alloc((size_t)2 * M_MOST * k, 1),
+                                 .d = mem_alloc((size_t)2 * M_MOST * (k / 32) + 1, sizeof(float)),
+                                 .s = mem_alloc((size_t)2 * M_MOST * (k / 32) + 1, sizeof(int32_t)),
                                  .q_stride = k,
                                  .s_stride = k / 32};
     product_scales(p);
@@ -174,12 +174,25 @@ static void product_close(struct product *p)
         mem_free(all[i]);
 }
 
+/* The rounded row r, with its rest behind it where they have rests. */
+static struct q8_rows product_lines(const struct product *p, uint32_t r)
+{
+    struct q8_rows q = p->job.q8;
+    const size_t line = p->job.rests ? 2 * r : r;
+    q.q += line * q.q_stride;
+    q.d += line * q.s_stride;
+    q.s += line * q.s_stride;
+    return q;
+}
+
 static void product_round(struct product *p, const struct kernels *k)
 {
-    const struct q8_rows *q = &p->job.q8;
-    for (uint32_t r = 0; r < M_MOST; r++)
-        k->quantise(p->x + r * p->job.x_stride, p->job.k, q->q + r * q->q_stride, q->d + r * q->s_stride,
-                    q->s + r * q->s_stride);
+    for (uint32_t r = 0; r < M_MOST; r++) {
+        const struct q8_rows q = product_lines(p, r);
+        k->quantise(p->x + r * p->job.x_stride, p->job.k, q.q, q.d, q.s);
+        if (p->job.rests)
+            k->quantise_rest(p->x + r * p->job.x_stride, p->job.k, &q);
+    }
 }
 
 /* The bound: 2e-6 of the scale, that is a few units in the last place of a float, whatever k and m. */
@@ -210,13 +223,15 @@ static void product_check(struct product *p, const struct kernels *k, uint32_t m
         }
 }
 
-/* Products differ by what they make of their two sides: nothing, int8 for quantised types, or bf16. */
-enum product_kind { PRODUCT_FLOAT, PRODUCT_Q8, PRODUCT_BF16 };
+/* Products differ by what they make of their two sides: nothing, int8 for quantised types, that with its rests, bf16. */
+enum product_kind { PRODUCT_FLOAT, PRODUCT_Q8, PRODUCT_RESTS, PRODUCT_BF16 };
 
 static void (*product_kernel(const struct kernels *k, uint32_t type,
                              enum product_kind kind))(const struct matmul *)
 {
-    return kind == PRODUCT_Q8 ? k->matmul_q8[type] : kind == PRODUCT_BF16 ? k->matmul_bf16 : k->matmul_float;
+    if (kind == PRODUCT_Q8 || kind == PRODUCT_RESTS)
+        return k->matmul_q8[type];
+    return kind == PRODUCT_BF16 ? k->matmul_bf16 : k->matmul_float;
 }
 
 /* With `fixed`, rows [first, first + m) are what they are among all the others, bit by bit. */
@@ -230,9 +245,7 @@ static void product_check_fixed(struct product *p, const struct kernels *k, uint
     all.m = M_MOST;
     some.m = m;
     some.x += first * some.x_stride;
-    some.q8.q += first * some.q8.q_stride;
-    some.q8.d += first * some.q8.s_stride;
-    some.q8.s += first * some.q8.s_stride;
+    some.q8 = product_lines(p, first);
     some.y = y;
     kernel(&all);
     kernel(&some);
@@ -327,7 +340,8 @@ static void product_all_m(struct product *p, enum product_kind kind)
 {
     struct err e = {0};
     const struct kernels *scalar = kernels_get("scalar", &e);
-    if (kind == PRODUCT_Q8)
+    p->job.rests = kind == PRODUCT_RESTS;
+    if (kind == PRODUCT_Q8 || kind == PRODUCT_RESTS)
         product_round(p, scalar);
     p->job.m = M_MOST;
     float *y = p->job.y;
@@ -361,11 +375,13 @@ static void test_rounded_products(void **state)
             product_open(&p, rounded_types[t], rows[i][0], rows[i][1],
                          (ks[i] + values - 1) / values * values);
             product_all_m(&p, PRODUCT_Q8);
+            product_all_m(&p, PRODUCT_RESTS);
             product_close(&p);
         }
         struct product p;
         product_open(&p, rounded_types[t], 1, 34, 1280);
         product_all_m(&p, PRODUCT_Q8);
+        product_all_m(&p, PRODUCT_RESTS);
         product_close(&p);
     }
 }
@@ -502,20 +518,28 @@ static void check_quantise(const struct kernels *k, const struct kernels *s)
 {
     enum { K = 96 };
     for (int round = 0; round < 200; round++) {
-        float x[K], d[2][K / 32];
-        int8_t q[2][K];
-        int32_t sums[2][K / 32];
+        float x[K], d[2][2 * K / 32];
+        int8_t q[2][2 * K];
+        int32_t sums[2][2 * K / 32];
         random_values(x, K, round % 7 == 0 ? 1e-38f : round % 11 == 0 ? 1e30f : 1);
         if (round % 5 == 0)
             memset(x + 32, 0, 32 * sizeof *x);
         if (round % 3 == 0)
             for (int i = 0; i < 32; i++) /* halves: where rounding has a tie */
                 x[i] = i == 0 ? 127 : (float)(int)(random_u32() % 200) - 99.5f;
-        k->quantise(x, K, q[0], d[0], sums[0]);
-        s->quantise(x, K, q[1], d[1], sums[1]);
+        for (int i = 0; i < 2; i++) {
+            const struct q8_rows row = {q[i], d[i], sums[i], K, K / 32};
+            (i ? s : k)->quantise(x, K, q[i], d[i], sums[i]);
+            (i ? s : k)->quantise_rest(x, K, &row);
+        }
         assert_memory_equal(q[0], q[1], sizeof q[0]);
         assert_memory_equal(d[0], d[1], sizeof d[0]);
         assert_memory_equal(sums[0], sums[1], sizeof sums[0]);
+        for (int i = 0; i < K && round % 7;
+             i++) { /* a 256th of a step, and half of one where that is the rest */
+            const float step = d[0][i / 32] / Q8_REST, value = step * (Q8_REST * q[0][i] + q[0][K + i]);
+            assert_true(fabsf(x[i] - value) <= 1.01f * step);
+        }
     }
 }
 
@@ -635,14 +659,14 @@ static double price_wall(const struct price *p, uint32_t m)
 {
     if (m <= 8)
         return p->walls.read;
-    if (p->kind == PRODUCT_Q8)
+    if (p->kind == PRODUCT_Q8 || p->kind == PRODUCT_RESTS)
         return p->walls.int8;
     return p->kind == PRODUCT_BF16 && p->walls.bf16 > 0 ? p->walls.bf16 : p->walls.float32;
 }
 
 static void price_type(struct price *p, uint32_t type)
 {
-    static const char *const kind_name[] = {"float", "int8", "bf16"};
+    static const char *const kind_name[] = {"float", "int8", "rests", "bf16"};
     struct packed packed;
     static const uint32_t ms[] = {1, 2, 4, 8, 16, 32, 128, 512};
     const struct dtype_info *t = dtype_get(type);
@@ -654,7 +678,8 @@ static void price_type(struct price *p, uint32_t type)
             memcpy(p->weights + n * row_bytes, p->weights + n % 64 * row_bytes, row_bytes);
     if (p->packed && !packed_open(&packed, p->k, type, PRICE_K, (uint32_t)rows))
         return;
-    printf("%-7s %-7s %-6s", p->k->tier, t->name, p->packed ? "packed" : kind_name[p->kind]);
+    printf("%-7s %-7s %-6s", p->k->tier, t->name,
+           p->packed && p->kind != PRODUCT_RESTS ? "packed" : kind_name[p->kind]);
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
         struct matmul job = p->job;
         job.w = p->weights;
@@ -665,6 +690,7 @@ static void price_type(struct price *p, uint32_t type)
         job.y_stride = job.n1;
         job.packed = p->packed ? &packed : NULL;
         job.lay_out = true;
+        job.rests = p->kind == PRODUCT_RESTS;
         double best = 1e9;
         for (int run = 0; run < PRICE_RUNS; run++) {
             double start = price_now();
@@ -698,6 +724,7 @@ static void price_tier(struct price *p, const char *only)
         size_t count;
     } rows[] = {{PRODUCT_Q8, false, rounded_types, sizeof rounded_types / sizeof *rounded_types},
                 {PRODUCT_Q8, true, rounded_types, sizeof rounded_types / sizeof *rounded_types},
+                {PRODUCT_RESTS, true, rounded_types, sizeof rounded_types / sizeof *rounded_types},
                 {PRODUCT_FLOAT, false, float_types, sizeof float_types / sizeof *float_types},
                 {PRODUCT_BF16, false, bf16_types, sizeof bf16_types / sizeof *bf16_types},
                 {PRODUCT_BF16, true, bf16_types, sizeof bf16_types / sizeof *bf16_types}};
@@ -716,15 +743,18 @@ static int price_all(const char *only)
 {
     struct price p = {.weights = mem_aligned(64, PRICE_BYTES)};
     float *x = mem_alloc((size_t)PRICE_M * PRICE_K, 4), *y = mem_alloc((size_t)8 * PRICE_BYTES / 512, 4);
-    struct q8_rows q8 = {mem_aligned(64, (size_t)PRICE_M * PRICE_K),
-                         mem_aligned(64, (size_t)PRICE_M * PRICE_K / 8),
-                         mem_aligned(64, (size_t)PRICE_M * PRICE_K / 8), PRICE_K, PRICE_K / 32};
+    struct q8_rows q8 = {mem_aligned(64, (size_t)2 * PRICE_M * PRICE_K),
+                         mem_aligned(64, (size_t)PRICE_M * PRICE_K / 4),
+                         mem_aligned(64, (size_t)PRICE_M * PRICE_K / 4), PRICE_K, PRICE_K / 32};
     random_values(x, PRICE_M * PRICE_K, 1);
     p.job = (struct matmul){.k = PRICE_K, .x = x, .x_stride = PRICE_K, .q8 = q8, .y = y};
     memset(p.weights, 1, PRICE_BYTES);
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
         if ((p.k = tier_or_skip(tiers[i]))) {
             p.k->quantise(x, PRICE_M * PRICE_K, q8.q, q8.d, q8.s);
+            memcpy(q8.q + PRICE_M * PRICE_K, q8.q, PRICE_M * PRICE_K);
+            memcpy(q8.d + PRICE_M * PRICE_K / 32, q8.d, PRICE_M * PRICE_K / 8);
+            memcpy(q8.s + PRICE_M * PRICE_K / 32, q8.s, PRICE_M * PRICE_K / 8);
             price_tier(&p, only);
         }
     void *all[] = {p.weights, x, y, q8.q, q8.d, q8.s};

@@ -153,7 +153,6 @@ static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need
         own.kernel = bump_take(b, d->k->scratch_bytes, 1);
         own.tile[0] = bump_take(b, d->tile_floats, sizeof(float));
         own.tile[1] = bump_take(b, d->tile_floats, sizeof(float));
-        own.terms = bump_take(b, d->terms > 1 ? 2 * d->tile_floats : 0, sizeof(float));
         own.low = bump_take(b, n->low, sizeof(float));
         bump_area(b, &own.input);
         float *at = bump_take(b, attn, sizeof(float));

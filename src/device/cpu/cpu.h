@@ -69,7 +69,6 @@ struct moe_route {
 struct own {
     void *kernel;      /* kernels.scratch_bytes */
     float *tile[2];    /* (tile_floats): pieces of products */
-    float *terms;      /* (2 * tile_floats): products of both terms, with 16-bit activations */
     float *low;        /* (max_rows or the experts' slots, largest rank): A x of adapters */
     struct area input; /* rows prepared by each worker for itself, CPU_FEW at most */
     struct attn_own {

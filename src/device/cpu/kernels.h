@@ -24,6 +24,11 @@ struct q8_rows {
     size_t q_stride, s_stride;
 };
 
+/* A row may be two: behind the rounded one what rounding left, in units of a 256th (a block with the smallest scales has
+ * none). Integers then hold both: 256 q + rest, about 15 bits. */
+#define Q8_REST  256.0f
+#define Q8_LEAST 1e-30f
+
 /* A weight laid out anew for products (matmul_packed.h), slab by slab as products first meet it: what has been met
  * once is read from here from then on. A slab of a panel has one writer, the worker whose columns they are. */
 struct packed {
@@ -44,7 +49,8 @@ struct matmul {
     uint32_t m;
     const float *x; /* (m, x_stride): float path, and bf16 */
     size_t x_stride;
-    struct q8_rows q8; /* integer path */
+    struct q8_rows q8; /* integer path; with its rests (m, 2) rows */
+    bool rests;
     float *y;
     size_t y_stride;
     void *scratch; /* this worker's own, kernels.scratch_bytes long, 64-byte aligned */
@@ -100,6 +106,8 @@ struct kernels {
     size_t scratch_bytes; /* a worker's scratch for matmul, for any k up to KERNEL_K_MOST */
     /* x (k) -> one rounded row; k a multiple of 32 */
     void (*quantise)(const float *x, uint32_t k, int8_t *q, float *d, int32_t *s);
+    /* What is behind a rounded row that has its rest there: x (k) minus row 0 of `row` -> row 1 */
+    void (*quantise_rest)(const float *x, uint32_t k, const struct q8_rows *row);
     /* Integer products by weight type; NULL: this type has none, decode and use matmul_float. */
     void (*matmul_q8[KERNEL_TYPES])(const struct matmul *job);
     /* What a panel of k values takes when laid out anew; 0: not for this type. NULL: this tier never does it. */

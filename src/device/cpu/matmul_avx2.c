@@ -42,11 +42,11 @@ ALWAYS_INLINE int pairs_depth(uint32_t type)
     }
 }
 
-/* A piece of a tile: rows [row, row + rows) and `wide` times eight columns from `col` on. rows and wide are constants,
- * and there are at most TILE sums. */
+/* A piece of a tile: rows [row, row + rows), of one line or two, and `wide` times eight columns from `col` on. rows, wide
+ * and lines are constants, and there are at most TILE sums. */
 struct piece {
     uint32_t row, col;
-    int rows, wide;
+    int rows, wide, lines;
 };
 
 ALWAYS_INLINE __m256i columns_mask(const struct tile_out *out, uint32_t col)
@@ -100,11 +100,12 @@ ALWAYS_INLINE __m256 source_b(uint32_t type, const struct source *s, uint32_t at
     return s->packed.bytes ? packed_b(type, &s->packed, i, col) : _mm256_load_ps(s->panel->b[at] + col);
 }
 
-/* dot = the products of fours [from, to) of group g. */
+/* dot = the products of fours [from, to) of group g, line by line. */
 ALWAYS_INLINE void tile_dots(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
                              uint32_t g, int from, int to, __m256i dot[TILE])
 {
-    const int depth = pairs_depth(type) < to - from ? pairs_depth(type) : to - from, sums = p.rows * p.wide;
+    const int depth = pairs_depth(type) < to - from ? pairs_depth(type) : to - from;
+    const int sums = p.rows * p.lines * p.wide;
 #pragma GCC unroll 8
     for (int j = from; j < to; j += depth) {
         __m256i pairs[TILE] = {0};
@@ -112,7 +113,7 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct source *s, const struct
         for (int n = j; n < j + depth; n++) {
             for (int i = 0; i < sums; i++) {
                 __m256i w = source_four(type, s, g, n, p.col + 8 * (i % p.wide));
-                __m256i x = _mm256_set1_epi32((int)load_u32(t->q[8 * g + n][p.row + i / p.wide]));
+                __m256i x = _mm256_set1_epi32((int)load_u32(t->q[8 * g + n][p.lines * p.row + i / p.wide]));
                 __m256i two = dot_pairs(unit_signed(type), w, x);
                 pairs[i] = n > j ? _mm256_add_epi16(pairs[i], two) : two;
             }
@@ -132,11 +133,14 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct
     const uint32_t at = parts * g + n;
     __m256i dot[TILE] = {0};
     tile_dots(type, s, t, p, g, 8 / parts * n, 8 / parts * (n + 1), dot);
+    for (int i = 0; i < p.rows * p.lines * p.wide && !unit_has_min(type) && !unit_signed(type); i++)
+        dot[i] = _mm256_add_epi32(dot[i], _mm256_set1_epi32(t->start[at][p.lines * p.row + i / p.wide]));
     for (int i = 0; i < p.rows * p.wide; i++) {
-        const uint32_t row = p.row + i / p.wide, col = p.col + 8 * (i % p.wide);
+        const uint32_t row = p.lines * (p.row + i / p.wide), col = p.col + 8 * (i % p.wide);
         const __m256 a = source_a(type, s, at, n, col);
-        if (!unit_has_min(type) && !unit_signed(type))
-            dot[i] = _mm256_add_epi32(dot[i], _mm256_set1_epi32(t->start[at][row]));
+        const int line = i / p.wide * p.lines * p.wide + i % p.wide;
+        if (p.lines == 2) /* Q8_REST */
+            dot[i] = _mm256_add_epi32(_mm256_slli_epi32(dot[line], 8), dot[line + p.wide]);
         __m256 f = _mm256_cvtepi32_ps(dot[i]);
         part[i] = n ? _mm256_fmadd_ps(f, a, part[i]) : _mm256_mul_ps(f, a);
         if (unit_has_min(type)) {
@@ -153,21 +157,27 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
     __m256 acc[TILE], part[TILE] = {0};
     tile_load(&job->out, p, acc);
     for (uint32_t g = 0; g < job->groups; g++) {
+        const float *d =
+            job->tile->d[g] + p.lines - 1; /* the last line's: what the integers are in units of */
         if (packed)
             s.packed = packed_step(type, &walk, g);
         for (int n = 0; n < (unit_halves(type) ? 2 : 1); n++)
             tile_part(type, &s, job->tile, p, g, n, part, acc);
         for (int i = 0; i < p.rows * p.wide; i++)
-            acc[i] = _mm256_fmadd_ps(part[i], _mm256_set1_ps(job->tile->d[g][p.row + i / p.wide]), acc[i]);
+            acc[i] = _mm256_fmadd_ps(part[i], _mm256_set1_ps(d[p.lines * (p.row + i / p.wide)]), acc[i]);
     }
     tile_store(&job->out, p, acc);
 }
 
 ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
 {
-    for (uint32_t row = 0; row < job->out.rows; row += HALF_TILE)
+    const uint32_t rows = job->rests ? HALF_TILE / 2 : HALF_TILE;
+    for (uint32_t row = 0; row < job->out.rows; row += rows)
         for (uint32_t col = 0; col < job->out.cols; col += 8)
-            q8_tile_piece(type, job, false, (struct piece){row, col, HALF_TILE, 1});
+            if (job->rests)
+                q8_tile_piece(type, job, false, (struct piece){row, col, HALF_TILE / 2, 1, 2});
+            else
+                q8_tile_piece(type, job, false, (struct piece){row, col, HALF_TILE, 1, 1});
 }
 
 /* As panels, types differ by signs, halves, minima and depth alone. */
@@ -186,10 +196,12 @@ static void q8_tile_panel(uint32_t type, const struct q8_tile_job *job)
 /* Packed groups have the code of their type. All columns go together, so that memory is read in order. */
 ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 {
-    if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct piece){0, 0, 1, PANEL / 8});
+    if (job->rests)
+        q8_tile_piece(type, job, true, (struct piece){0, 0, 1, PANEL / 8, 2});
+    else if (job->out.rows == 1)
+        q8_tile_piece(type, job, true, (struct piece){0, 0, 1, PANEL / 8, 1});
     else
-        q8_tile_piece(type, job, true, (struct piece){0, 0, 2, PANEL / 8});
+        q8_tile_piece(type, job, true, (struct piece){0, 0, 2, PANEL / 8, 1});
 }
 
 ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
@@ -209,8 +221,8 @@ static void float_tile_run(const struct tile_job *job)
     for (uint32_t row = 0; row < out->rows; row += HALF_TILE)
         for (uint32_t col = 0; col < out->cols; col += 16) {
             __m256 left[HALF_TILE], right[HALF_TILE];
-            tile_load(out, (struct piece){row, col, HALF_TILE, 1}, left);
-            tile_load(out, (struct piece){row, col + 8, HALF_TILE, 1}, right);
+            tile_load(out, (struct piece){row, col, HALF_TILE, 1, 1}, left);
+            tile_load(out, (struct piece){row, col + 8, HALF_TILE, 1, 1}, right);
             for (uint32_t i = 0; i < job->width; i++) {
                 __m256 w0 = _mm256_load_ps(p->w[i] + col), w1 = _mm256_load_ps(p->w[i] + col + 8);
                 for (int r = 0; r < HALF_TILE; r++) {
@@ -219,8 +231,8 @@ static void float_tile_run(const struct tile_job *job)
                     right[r] = _mm256_fmadd_ps(w1, x, right[r]);
                 }
             }
-            tile_store(out, (struct piece){row, col, HALF_TILE, 1}, left);
-            tile_store(out, (struct piece){row, col + 8, HALF_TILE, 1}, right);
+            tile_store(out, (struct piece){row, col, HALF_TILE, 1, 1}, left);
+            tile_store(out, (struct piece){row, col + 8, HALF_TILE, 1, 1}, right);
         }
 }
 
@@ -258,13 +270,13 @@ ALWAYS_INLINE void bf16_piece(const struct tile_job *job, struct piece piece)
 static void bf16_tile_run(const struct tile_job *job)
 {
     if (job->out.rows == 1)
-        bf16_piece(job, (struct piece){0, 0, 1, PANEL / 8});
+        bf16_piece(job, (struct piece){0, 0, 1, PANEL / 8, 1});
     else if (job->out.rows == 2)
-        bf16_piece(job, (struct piece){0, 0, 2, PANEL / 8});
+        bf16_piece(job, (struct piece){0, 0, 2, PANEL / 8, 1});
     else
         for (uint32_t row = 0; row < job->out.rows; row += HALF_TILE)
             for (uint32_t col = 0; col < job->out.cols; col += 16)
-                bf16_piece(job, (struct piece){row, col, HALF_TILE, 2});
+                bf16_piece(job, (struct piece){row, col, HALF_TILE, 2, 1});
 }
 
 static void matmul_bf16(const struct matmul *job)

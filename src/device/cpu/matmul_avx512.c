@@ -27,10 +27,13 @@ ALWAYS_INLINE __m512i all_lanes(const void *four)
  * side then serves several products. */
 enum { AT_ONCE = 4, WIDE = PANEL / 16 };
 
-/* Rows [row, row + rows) of a tile; rows is a constant. */
+/* With rests the integers of as many rows fit the registers, those of types with halves of half as many. */
+#define RESTS_AT_ONCE(type) (unit_halves(type) ? AT_ONCE / 2 : AT_ONCE)
+
+/* Rows [row, row + rows) of a tile, of one line or two; rows and lines are constants. */
 struct piece {
     uint32_t row;
-    int rows;
+    int rows, lines;
 };
 
 ALWAYS_INLINE __mmask16 columns_mask(const struct tile_out *out, int v)
@@ -138,6 +141,30 @@ ALWAYS_INLINE __m512 source_b(uint32_t type, const struct source *s, uint32_t at
     return wide_halves(p->scales + PACKED_HALVES, v);
 }
 
+/* The products of fours [from, to) of group g, each row's with its rest in one integer: that begins as `at` says. */
+ALWAYS_INLINE void tile_dots(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
+                             uint32_t g, int from, int to, const int32_t *start, __m512i dot[TILE][WIDE])
+{
+    const int lines = p.rows * p.lines;
+    for (int r = 0; r < lines; r++)
+        for (int v = 0; v < WIDE; v++)
+            dot[r][v] = unit_has_min(type) ? _mm512_setzero_si512() : all_lanes(start + p.lines * p.row + r);
+#pragma GCC unroll 8
+    for (int j = from; j < to; j++) {
+        __m512i w[WIDE];
+        for (int v = 0; v < WIDE; v++)
+            w[v] = source_four(type, s, g, j, v);
+        for (int r = 0; r < lines; r++) {
+            __m512i x = all_lanes(t->q[8 * g + j][p.lines * p.row + r]);
+            for (int v = 0; v < WIDE; v++)
+                dot[r][v] = _mm512_dpbusd_epi32(dot[r][v], w[v], x);
+        }
+    }
+    for (int r = 0; r < p.rows && p.lines == 2; r++)
+        for (int v = 0; v < WIDE; v++) /* Q8_REST */
+            dot[r][v] = _mm512_add_epi32(_mm512_slli_epi32(dot[2 * r][v], 8), dot[2 * r + 1][v]);
+}
+
 /* The i-th scale's part of group g: part = a * dot, and what minima add to acc. */
 ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
                              uint32_t g, int i, __m512 part[TILE][WIDE], __m512 acc[TILE][WIDE])
@@ -145,20 +172,7 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct
     const int parts = unit_halves(type) ? 2 : 1, fours = 8 / parts;
     const uint32_t at = parts * g + i;
     __m512i dot[TILE][WIDE];
-    for (int r = 0; r < p.rows; r++)
-        for (int v = 0; v < WIDE; v++)
-            dot[r][v] = unit_has_min(type) ? _mm512_setzero_si512() : all_lanes(t->start[at] + p.row + r);
-#pragma GCC unroll 8
-    for (int j = fours * i; j < fours * (i + 1); j++) {
-        __m512i w[WIDE];
-        for (int v = 0; v < WIDE; v++)
-            w[v] = source_four(type, s, g, j, v);
-        for (int r = 0; r < p.rows; r++) {
-            __m512i x = all_lanes(t->q[8 * g + j][p.row + r]);
-            for (int v = 0; v < WIDE; v++)
-                dot[r][v] = _mm512_dpbusd_epi32(dot[r][v], w[v], x);
-        }
-    }
+    tile_dots(type, s, t, p, g, fours * i, fours * (i + 1), t->start[at], dot);
     for (int v = 0; v < WIDE; v++) {
         __m512 a = source_a(type, s, at, i, v);
         for (int r = 0; r < p.rows; r++) {
@@ -169,7 +183,7 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct
     for (int v = 0; v < WIDE && unit_has_min(type); v++) {
         __m512 b = source_b(type, s, at, i, v);
         for (int r = 0; r < p.rows; r++)
-            acc[r][v] = _mm512_fmadd_ps(b, _mm512_set1_ps(t->sum[at][p.row + r]), acc[r][v]);
+            acc[r][v] = _mm512_fmadd_ps(b, _mm512_set1_ps(t->sum[at][p.lines * (p.row + r)]), acc[r][v]);
     }
 }
 
@@ -180,22 +194,27 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
     __m512 acc[TILE][WIDE], part[TILE][WIDE] = {0};
     tile_load(&job->out, p, acc);
     for (uint32_t g = 0; g < job->groups; g++) {
+        const float *d =
+            job->tile->d[g] + p.lines - 1; /* the last line's: what the integers are in units of */
         if (packed)
             s.packed = packed_step(type, &walk, g);
         for (int i = 0; i < (unit_halves(type) ? 2 : 1); i++)
             tile_part(type, &s, job->tile, p, g, i, part, acc);
         for (int r = 0; r < p.rows; r++)
             for (int v = 0; v < WIDE; v++)
-                acc[r][v] =
-                    _mm512_fmadd_ps(part[r][v], _mm512_set1_ps(job->tile->d[g][p.row + r]), acc[r][v]);
+                acc[r][v] = _mm512_fmadd_ps(part[r][v], _mm512_set1_ps(d[p.lines * (p.row + r)]), acc[r][v]);
     }
     tile_store(&job->out, p, acc);
 }
 
 ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
 {
-    for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
-        q8_tile_piece(type, job, false, (struct piece){row, AT_ONCE});
+    if (job->rests)
+        for (uint32_t row = 0; row < job->out.rows; row += RESTS_AT_ONCE(type))
+            q8_tile_piece(type, job, false, (struct piece){row, RESTS_AT_ONCE(type), 2});
+    else
+        for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
+            q8_tile_piece(type, job, false, (struct piece){row, AT_ONCE, 1});
 }
 
 /* Four classes are all that types differ by once they are panels: none has both a minimum and a centre. */
@@ -216,20 +235,29 @@ static void q8_tile_panel(uint32_t type, const struct q8_tile_job *job)
 ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct piece){0, 1});
+        q8_tile_piece(type, job, true, (struct piece){0, 1, 1});
     else if (job->out.rows == 2)
-        q8_tile_piece(type, job, true, (struct piece){0, 2});
+        q8_tile_piece(type, job, true, (struct piece){0, 2, 1});
     else if (job->out.rows > AT_ONCE && job->alone)
-        q8_tile_piece(type, job, true, (struct piece){0, TILE});
+        q8_tile_piece(type, job, true, (struct piece){0, TILE, 1});
     else
         for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
-            q8_tile_piece(type, job, true, (struct piece){row, AT_ONCE});
+            q8_tile_piece(type, job, true, (struct piece){row, AT_ONCE, 1});
+}
+
+ALWAYS_INLINE void q8_tile_packed_rests(uint32_t type, const struct q8_tile_job *job)
+{
+    if (job->out.rows == 1)
+        q8_tile_piece(type, job, true, (struct piece){0, 1, 2});
+    else
+        for (uint32_t row = 0; row < job->out.rows; row += RESTS_AT_ONCE(type))
+            q8_tile_piece(type, job, true, (struct piece){row, RESTS_AT_ONCE(type), 2});
 }
 
 ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
 {
     if (packed_type(type) && job->packed)
-        q8_tile_packed(type, job);
+        job->rests ? q8_tile_packed_rests(type, job) : q8_tile_packed(type, job);
     else
         q8_tile_panel(type, job);
 }
@@ -240,7 +268,7 @@ static void float_tile_run(const struct tile_job *job)
     const struct float_tile *t = job->tile;
     const struct tile_out *out = &job->out;
     __m512 acc[TILE][WIDE];
-    tile_load(out, (struct piece){0, TILE}, acc);
+    tile_load(out, (struct piece){0, TILE, 1}, acc);
     for (uint32_t i = 0; i < job->width; i++) {
         __m512 w[WIDE];
         for (int v = 0; v < WIDE; v++)
@@ -252,7 +280,7 @@ static void float_tile_run(const struct tile_job *job)
                 acc[r][v] = _mm512_fmadd_ps(w[v], x, acc[r][v]);
         }
     }
-    tile_store(out, (struct piece){0, TILE}, acc);
+    tile_store(out, (struct piece){0, TILE, 1}, acc);
 }
 
 #include "device/cpu/matmul_bf16.h"
@@ -265,7 +293,7 @@ ALWAYS_INLINE BF16_TARGET void bf16_dot_piece(const struct tile_job *job, int ro
 {
     const struct bf16_panel *p = job->panel;
     const struct bf16_pairs *t = job->tile;
-    const struct piece all = {0, rows};
+    const struct piece all = {0, rows, 1};
     __m512 acc[TILE][WIDE];
     tile_load(&job->out, all, acc);
     for (uint32_t i = 0; i < (job->width + 1) / 2; i++) {
@@ -334,7 +362,7 @@ ALWAYS_INLINE void bf16_fma_piece(const struct tile_job *job, int rows)
 {
     const struct bf16_panel *p = job->panel;
     const struct bf16_floats *t = job->tile;
-    const struct piece all = {0, rows};
+    const struct piece all = {0, rows, 1};
     __m512 acc[TILE][WIDE];
     tile_load(&job->out, all, acc);
     for (uint32_t i = 0; i < (job->width + 1) / 2; i++) {

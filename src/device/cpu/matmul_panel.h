@@ -77,6 +77,8 @@ struct q8_tile_job {
     const struct q8_tile *tile;
     uint32_t groups;
     bool alone; /* there is no other tile for this panel */
+    bool
+        rests; /* of two lines of the tile the second is the rest of the first: a row of the result is of both */
     struct tile_out out;
 };
 

@@ -103,13 +103,19 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
     }
 }
 
-/* Rows [0, FEW) of x into scratch; those past the end repeat the last one. */
+/* Rounded rows: those of x, or with their rests twice as many. */
+ALWAYS_INLINE uint32_t q8_lines(const struct matmul *job)
+{
+    return job->rests ? 2 * job->m : job->m;
+}
+
+/* Lines [0, FEW) of x into scratch; those past the end repeat the last one. */
 static void q8_copy_rows(const struct matmul *job, bool halves, struct q8_row x[FEW])
 {
     const size_t units = (job->k + UNIT - 1) / UNIT, groups = job->k / 32;
     uint8_t *at = job->scratch;
     for (uint32_t r = 0; r < FEW; r++) {
-        if (r >= job->m) {
+        if (r >= q8_lines(job)) {
             x[r] = x[r - 1];
             continue;
         }
@@ -123,7 +129,7 @@ static void q8_copy_rows(const struct matmul *job, bool halves, struct q8_row x[
     }
 }
 
-/* All of job->m <= rows <= FEW rows of x; rows is a constant. */
+/* All lines of x, at most rows <= FEW; rows is a constant. */
 ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
 {
     const uint32_t whole = job->k / UNIT, groups = job->k % UNIT / 32;
@@ -144,10 +150,12 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
             ask_ahead(p, STREAM_AHEAD, bytes);
             unit_dot(type, p, x, u, rows, acc);
         }
+        float sum[FEW] = {0};
         for (int r = 0; r < rows; r++)
-            if ((uint32_t)r < job->m)
-                job->y[r * job->y_stride + n] = sum_8(
-                    _mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]), _mm256_add_ps(acc[r][2], acc[r][3])));
+            sum[r] = sum_8(
+                _mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]), _mm256_add_ps(acc[r][2], acc[r][3])));
+        for (uint32_t r = 0; r < job->m; r++)
+            job->y[r * job->y_stride + n] = job->rests ? sum[2 * r] + sum[2 * r + 1] : sum[r];
     }
 }
 
@@ -167,20 +175,25 @@ ALWAYS_INLINE __m256i q8_half_sums(const __m256i v[4])
     return _mm256_madd_epi16(_mm256_add_epi16(low, high), _mm256_set1_epi16(1));
 }
 
-ALWAYS_INLINE void q8_store_sums(__m256i sum, __m256 d, int centre, uint32_t at, struct q8_tile *t)
+/* With rests the sum of a row and its rest is at both. */
+ALWAYS_INLINE void q8_store_sums(__m256i sum, __m256 d, int centre, bool rests, uint32_t at,
+                                 struct q8_tile *t)
 {
+    __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), d);
+    if (rests)
+        scaled = _mm256_add_ps(scaled, _mm256_permute_ps(scaled, 0xb1));
     _mm256_store_si256((__m256i *)t->start[at], _mm256_mullo_epi32(sum, _mm256_set1_epi32(-centre)));
-    _mm256_store_ps(t->sum[at], _mm256_mul_ps(_mm256_cvtepi32_ps(sum), d));
+    _mm256_store_ps(t->sum[at], scaled);
 }
 
-/* Values [k0, k0+width) of rows [m0, m0+TILE) of x; rows past the end repeat the last one. */
+/* Values [k0, k0+width) of lines [m0, m0+TILE) of x; those past the end repeat the last one. */
 static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
                          struct q8_tile *t)
 {
     const int8_t *q[TILE];
     const float *d[TILE];
     for (uint32_t r = 0; r < TILE; r++) {
-        size_t row = least(m0 + r, job->m - 1);
+        size_t row = least(m0 + r, q8_lines(job) - 1);
         q[r] = job->q8.q + row * job->q8.q_stride + k0;
         d[r] = job->q8.d + row * job->q8.s_stride + k0 / 32;
     }
@@ -195,10 +208,10 @@ static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, u
             _mm256_store_si256((__m256i *)t->q[8 * g + j], v[j]);
         __m256i low = q8_half_sums(v), high = q8_half_sums(v + 4);
         if (unit_halves(type)) {
-            q8_store_sums(low, scale, q8_centre(type), 2 * g, t);
-            q8_store_sums(high, scale, q8_centre(type), 2 * g + 1, t);
+            q8_store_sums(low, scale, q8_centre(type), job->rests, 2 * g, t);
+            q8_store_sums(high, scale, q8_centre(type), job->rests, 2 * g + 1, t);
         } else {
-            q8_store_sums(_mm256_add_epi32(low, high), scale, q8_centre(type), g, t);
+            q8_store_sums(_mm256_add_epi32(low, high), scale, q8_centre(type), job->rests, g, t);
         }
     }
 }
@@ -306,18 +319,20 @@ ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *j
     return NULL;
 }
 
-/* The panel at n, slab by slab, times all rows of x that are packed. */
+/* The panel at n, slab by slab, times all lines of x that are packed. */
 ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const struct block *b, uint32_t n)
 {
     struct q8_scratch *s = job->scratch;
+    const uint32_t lines = job->rests ? 2 : 1;
     for (uint32_t k0 = b->k0; k0 < b->k1; k0 += SLAB) {
         const uint32_t width = least(SLAB, b->k1 - k0);
         const struct q8_tile *t = s->tile + (k0 - b->k0) / SLAB * b->tiles;
         const uint8_t *packed = q8_find_panel(type, job, n, k0, width, b->m1 - b->m0, &s->panel);
         for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
-            struct tile_out out = {job->y + m * job->y_stride + n, job->y_stride, least(TILE, b->m1 - m),
-                                   least(PANEL, job->n1 - n), k0 > 0};
-            q8_tile_run(type, &(struct q8_tile_job){&s->panel, packed, t, width / 32, b->tiles == 1, out});
+            struct tile_out out = {job->y + m / lines * job->y_stride + n, job->y_stride,
+                                   least(TILE, b->m1 - m) / lines, least(PANEL, job->n1 - n), k0 > 0};
+            q8_tile_run(type, &(struct q8_tile_job){&s->panel, packed, t, width / 32, b->tiles == 1,
+                                                    job->rests, out});
         }
     }
 }
@@ -325,7 +340,10 @@ ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const s
 ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
 {
     struct q8_scratch *s = job->scratch;
-    for (struct block b = block_first(job, SLAB, TILES); block_more(job, &b); block_next(job, &b)) {
+    struct matmul by_lines = *job;
+    by_lines.m = q8_lines(job);
+    struct block b = block_first(&by_lines, SLAB, TILES);
+    for (; block_more(&by_lines, &b); block_next(&by_lines, &b)) {
         struct q8_tile *t = s->tile;
         for (uint32_t k0 = b.k0; k0 < b.k1; k0 += SLAB)
             for (uint32_t m = b.m0; m < b.m1; m += TILE)
@@ -339,11 +357,11 @@ ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
 {
     if (job->fixed || job->packed)
         q8_many(type, job);
-    else if (job->m == 1)
+    else if (q8_lines(job) == 1)
         q8_few(type, job, 1);
-    else if (job->m == 2)
+    else if (q8_lines(job) == 2)
         q8_few(type, job, 2);
-    else if (job->m <= FEW)
+    else if (q8_lines(job) <= FEW)
         q8_few(type, job, FEW);
     else
         q8_many(type, job);

@@ -134,26 +134,13 @@ struct rows rows_from(const struct rows *r, uint32_t first, uint32_t m, uint32_t
     return to;
 }
 
-/* What rounding x to (q, d) left. */
-static void round_rest(const float *x, const int8_t *q, const float *d, uint32_t n, float *rest)
-{
-    for (uint32_t b = 0; b < n / Q8_BLOCK; b++)
-        for (uint32_t i = b * Q8_BLOCK; i < (b + 1) * Q8_BLOCK; i++)
-            rest[i] = x[i] - d[b] * (float)q[i];
-}
-
 void lane_round(const struct lane *l, const float *x, uint32_t n, const struct rows *to, uint32_t row,
                 uint32_t col)
 {
-    enum { PIECE = 8 * Q8_BLOCK };
     struct q8_rows at = rows_from(to, row, 1, col).q8;
     l->k->quantise(x, n, at.q, at.d, at.s);
-    for (uint32_t i = 0; i < n && to->terms > 1; i += PIECE) {
-        float rest[PIECE];
-        uint32_t k = n - i < PIECE ? n - i : PIECE, b = i / Q8_BLOCK;
-        round_rest(x + i, at.q + i, at.d + b, k, rest);
-        l->k->quantise(rest, k, at.q + at.q_stride + i, at.d + at.s_stride + b, at.s + at.s_stride + b);
-    }
+    if (to->terms > 1)
+        l->k->quantise_rest(x, n, &at);
 }
 
 /* Few rows are prepared by every worker for itself: that costs less than to meet at a barrier. */
@@ -209,43 +196,16 @@ static struct matmul matmul_cut(const struct matmul *job, uint32_t a, uint32_t b
     return cut;
 }
 
-/* A product that rounds; of two terms a row, both are computed in one pass over the weights and added. */
-static void lane_matmul(const struct lane *l, const struct matmul *job, uint32_t terms)
-{
-    if (kernel_bf16(job->type)) {
-        l->k->matmul_bf16(job);
-        return;
-    }
-    if (terms == 1) {
-        l->k->matmul_q8[job->type](job);
-        return;
-    }
-    uint32_t most = lane_tile_cols(l, job->m);
-    for (uint32_t a = 0, b; a < job->n1; a = b) {
-        b = job->n1 - a < most ? job->n1 : a + most;
-        struct matmul both = matmul_cut(job, a, b);
-        both.m = 2 * job->m;
-        both.y = l->own->terms;
-        both.y_stride = b - a;
-        l->k->matmul_q8[job->type](&both);
-        for (uint32_t r = 0; r < job->m; r++) {
-            const float *main = both.y + 2 * r * both.y_stride, *rest = main + both.y_stride;
-            float *y = job->y + r * job->y_stride + a;
-            for (uint32_t i = 0; i < b - a; i++)
-                y[i] = main[i] + rest[i];
-        }
-    }
-}
-
 static void lane_round_product(const struct lane *l, const struct rows *x, const struct product *p,
                                struct matmul *job)
 {
     uint32_t piece = job->n1;
     const bool first = lane_find_packed(l, p, job, &piece);
+    job->rests = x->terms > 1;
     for (uint32_t a = 0, b; a < job->n1; a = b) {
         b = job->n1 - a < piece ? job->n1 : a + piece;
         struct matmul cut = matmul_cut(job, a, b);
-        lane_matmul(l, &cut, x->terms);
+        (kernel_bf16(job->type) ? l->k->matmul_bf16 : l->k->matmul_q8[job->type])(&cut);
         if (first)
             lane_forget_weight(l, p, a, b);
     }

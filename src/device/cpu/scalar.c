@@ -28,6 +28,22 @@ static void scalar_quantise(const float *x, uint32_t k, int8_t *q, float *d, int
     }
 }
 
+static void scalar_quantise_rest(const float *x, uint32_t k, const struct q8_rows *row)
+{
+    for (uint32_t b = 0; b < k / Q8_BLOCK; b++) {
+        float d = row->d[b], inverse = d > Q8_LEAST ? Q8_REST / d : 0;
+        int32_t sum = 0;
+        for (uint32_t i = b * Q8_BLOCK; i < (b + 1) * Q8_BLOCK; i++) {
+            float rest = fmaf(-d, (float)row->q[i], x[i]) * inverse;
+            int8_t q = (int8_t)nearbyintf(fminf(fmaxf(rest, -127.0f), 127.0f));
+            row->q[row->q_stride + i] = q;
+            sum += q;
+        }
+        row->d[row->s_stride + b] = d / Q8_REST;
+        row->s[row->s_stride + b] = sum;
+    }
+}
+
 /* Rows of x for a product, `chunk` values from column `at` of row r, as floats. */
 typedef const float *(*scalar_rows)(const struct matmul *job, uint32_t r, uint32_t at, uint32_t n,
                                     float *hold);
@@ -55,10 +71,12 @@ static const float *scalar_bf16_rows(const struct matmul *job, uint32_t r, uint3
 
 static const float *scalar_q8_rows(const struct matmul *job, uint32_t r, uint32_t at, uint32_t n, float *hold)
 {
-    const int8_t *q = job->q8.q + r * job->q8.q_stride + at;
+    r *= job->rests ? 2 : 1;
+    const int8_t *q = job->q8.q + r * job->q8.q_stride + at, *rest = q + job->q8.q_stride;
     const float *d = job->q8.d + r * job->q8.s_stride + at / Q8_BLOCK;
     for (uint32_t i = 0; i < n; i++)
-        hold[i] = (float)q[i] * d[i / Q8_BLOCK];
+        hold[i] = job->rests ? (Q8_REST * (float)q[i] + (float)rest[i]) * (d[i / Q8_BLOCK] / Q8_REST)
+                             : (float)q[i] * d[i / Q8_BLOCK];
     return hold;
 }
 
@@ -275,6 +293,7 @@ void kernels_scalar(struct kernels *k)
     k->tier = "scalar";
     k->scratch_bytes = 64;
     k->quantise = scalar_quantise;
+    k->quantise_rest = scalar_quantise_rest;
 #define SCALAR_ROUNDED(TYPE, name) k->matmul_q8[DTYPE_##TYPE] = scalar_matmul_q8;
     KERNEL_ROUNDED_TYPES(SCALAR_ROUNDED)
 #undef SCALAR_ROUNDED

@@ -159,10 +159,22 @@ static void vector_act_mul(int act, const float *gate, const float *up, uint32_t
 }
 
 /* The rounding of scalar.c, bit for bit. */
+/* Four times eight numbers as 32 bytes, and their sum. */
+static inline int32_t v_store_block(const __m256i n[4], int8_t *q)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
+    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+    _mm256_storeu_si256((__m256i *)q, _mm256_permutevar8x32_epi32(bytes, order));
+    return _mm_cvtsi128_si32(t);
+}
+
 static void vector_quantise(const float *x, uint32_t k, int8_t *q, float *d, int32_t *s)
 {
     const __m256 sign = _mm256_set1_ps(-0.0f), top = _mm256_set1_ps(127.0f), bottom = _mm256_set1_ps(-127.0f);
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     for (uint32_t b = 0; b < k / Q8_BLOCK; b++, x += Q8_BLOCK, q += Q8_BLOCK) {
         __m256 v[4], most = _mm256_setzero_ps();
         __m256i n[4];
@@ -179,14 +191,27 @@ static void vector_quantise(const float *x, uint32_t k, int8_t *q, float *d, int
             __m256 r = _mm256_max_ps(_mm256_mul_ps(v[i], inverse), bottom);
             n[i] = _mm256_cvtps_epi32(_mm256_min_ps(r, top));
         }
-        __m256i sum = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
-        __m128i t = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-        t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
-        t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
-        __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
-        _mm256_storeu_si256((__m256i *)q, _mm256_permutevar8x32_epi32(bytes, order));
         d[b] = largest / 127.0f;
-        s[b] = _mm_cvtsi128_si32(t);
+        s[b] = v_store_block(n, q);
+    }
+}
+
+static void vector_quantise_rest(const float *x, uint32_t k, const struct q8_rows *row)
+{
+    const __m256 top = _mm256_set1_ps(127.0f), bottom = _mm256_set1_ps(-127.0f);
+    const int8_t *q = row->q;
+    int8_t *rest = row->q + row->q_stride;
+    for (uint32_t b = 0; b < k / Q8_BLOCK; b++, x += Q8_BLOCK, q += Q8_BLOCK, rest += Q8_BLOCK) {
+        const float d = row->d[b];
+        const __m256 scale = _mm256_set1_ps(-d), inverse = _mm256_set1_ps(d > Q8_LEAST ? Q8_REST / d : 0);
+        __m256i n[4];
+        for (int i = 0; i < 4; i++) {
+            __m256i eight = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(q + 8 * i)));
+            __m256 r = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(eight), _mm256_loadu_ps(x + 8 * i));
+            n[i] = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(_mm256_mul_ps(r, inverse), bottom), top));
+        }
+        row->d[row->s_stride + b] = d / Q8_REST;
+        row->s[row->s_stride + b] = v_store_block(n, rest);
     }
 }
 
@@ -340,6 +365,7 @@ static void vector_panel_f16(const uint16_t *x, size_t x_stride, uint32_t rows, 
 static void vector_fill(struct kernels *k)
 {
     k->quantise = vector_quantise;
+    k->quantise_rest = vector_quantise_rest;
     k->rms_norm = vector_rms_norm;
     k->layer_norm = vector_layer_norm;
     k->act_mul = vector_act_mul;
