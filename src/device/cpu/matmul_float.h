@@ -212,7 +212,8 @@ ALWAYS_INLINE void float_few(uint32_t type, bool rounded, const struct matmul *j
     }
 }
 
-/* Values [k0, k0+width) of rows [m0, m0+TILE) of x as they are, or rounded to bf16; rows past the end repeat the last one. */
+/* Values [k0, k0+width) of rows [m0, m0+TILE) of x, as they are or rounded to bf16; rows past the end repeat the
+ * last one. */
 ALWAYS_INLINE void float_pack_rows(const struct matmul *job, bool rounded, uint32_t m0, uint32_t k0,
                                    uint32_t width, float (*to)[TILE])
 {
