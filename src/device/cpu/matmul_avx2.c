@@ -197,7 +197,8 @@ static void q8_tile_panel(uint32_t type, const struct q8_tile_job *job)
 ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->rests)
-        q8_tile_piece(type, job, true, (struct piece){0, 0, 1, PANEL / 8, 2});
+        for (uint32_t row = 0; row < job->out.rows; row++)
+            q8_tile_piece(type, job, true, (struct piece){row, 0, 1, PANEL / 8, 2});
     else if (job->out.rows == 1)
         q8_tile_piece(type, job, true, (struct piece){0, 0, 1, PANEL / 8, 1});
     else

@@ -327,7 +327,7 @@ ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const s
     for (uint32_t k0 = b->k0; k0 < b->k1; k0 += SLAB) {
         const uint32_t width = least(SLAB, b->k1 - k0);
         const struct q8_tile *t = s->tile + (k0 - b->k0) / SLAB * b->tiles;
-        const uint8_t *packed = q8_find_panel(type, job, n, k0, width, b->m1 - b->m0, &s->panel);
+        const uint8_t *packed = q8_find_panel(type, job, n, k0, width, (b->m1 - b->m0) / lines, &s->panel);
         for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
             struct tile_out out = {job->y + m / lines * job->y_stride + n, job->y_stride,
                                    least(TILE, b->m1 - m) / lines, least(PANEL, job->n1 - n), k0 > 0};
