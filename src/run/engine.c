@@ -327,6 +327,9 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     g->o.draft = least(o->draft, GUESS_MOST);
     g->costs.flat = o->draft_always;
     luck_begin(g->luck);
+    if (o->draft_model)
+        g->draft_share = (double)weights_bytes(&o->draft_model->model->weights) /
+                         (double)weights_bytes(&g->loaded->model->weights);
     g->room = r->ctx;
     for (uint32_t i = 0; i < r->plan->groups; i++) {
         uint32_t pages = r->pages[i].count - 1;

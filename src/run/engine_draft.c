@@ -8,9 +8,8 @@
 #include <string.h>
 
 enum {
-    DRAFT_LONG = 8,   /* tokens that agree where a repetition is taken to be a sure one */
-    DRAFT_LAG = 32,   /* tokens that a draft model may be behind and still guess in this step */
-    DRAFT_AHEAD = 256 /* tokens that are taken to be still to come where the draft model has to read first */
+    DRAFT_LONG = 8, /* tokens that agree where a repetition is taken to be a sure one */
+    DRAFT_LAG = 32  /* tokens that a draft model may be behind and still guess in this step */
 };
 
 /* How many tokens may be guessed: what the request can still have. */
@@ -25,35 +24,28 @@ static uint32_t draft_look(struct job *j, uint32_t most)
 {
     int32_t *after = j->ids.data + j->ids.len;
     uint32_t agree = 0, n = (uint32_t)rule_walk_forced(&j->walk, after, most);
-    j->guess_kind = GUESS_RULE;
-    if (n)
-        return n;
-    n = guess_repeat(j->ids.data, (uint32_t)j->ids.len, most, &agree);
-    j->guess_kind = agree >= DRAFT_LONG ? GUESS_LONG : GUESS_SHORT;
+    j->shadow_kind = GUESS_RULE;
+    if (!n) {
+        n = guess_repeat(j->ids.data, (uint32_t)j->ids.len, most, &agree);
+        j->shadow_kind = agree >= DRAFT_LONG ? GUESS_LONG : GUESS_SHORT;
+    }
+    j->shadow = n ? *after : -1;
     return n;
 }
 
-/* Seconds for a guess of the draft model; 0 = not known, or of no account. */
-static double draft_price(const struct engine *g)
+/* The draft model. It waits for memory as the model does: before it is measured it is taken to be as fast as it is
+ * small. */
+static struct guess_maker draft_maker(struct engine *g, struct job *j)
 {
-    return g->costs.flat ? 0 : g->draft_seconds;
+    double first = g->costs.flat ? 0 : g->draft_share * costs_of(&g->costs, 1);
+    return (struct guess_maker){&j->luck[GUESS_MODEL], &j->pause, &g->draft_guess, first};
 }
 
-static void draft_measure(double *known, double seconds)
+static bool draft_reading_pays(struct engine *g, struct job *j, uint32_t behind)
 {
-    *known = *known > 0 ? *known + (seconds < *known ? 0.5 : 0.1) * (seconds - *known) : seconds;
-}
-
-/* Reading what the draft model has missed costs time now and gains some with every token that is still to come. */
-static bool draft_reading_pays(const struct engine *g, const struct job *j, uint32_t behind)
-{
-    struct guess_plan p = {.rows = 1, .tokens = 1};
-    double plain = costs_of(&g->costs, 1), each = draft_price(g), row = g->draft_row;
-    if (each <= 0 || row <= 0)
-        return true;
-    guess_worth(&p, &g->costs, draft_most(g, j), luck_chance(&j->luck[GUESS_MODEL]), each);
-    double with = (costs_of(&g->costs, p.rows) + p.extra) / p.tokens;
-    return behind * row < least(j->request.most - j->made, DRAFT_AHEAD) * (plain - with);
+    double known = price_of(&g->draft_row), row = known > 0 ? known : g->draft_share * g->costs.row;
+    const struct guess_maker m = draft_maker(g, j);
+    return guess_worth_reading(&g->costs, draft_most(g, j), &m, behind * row, j->request.most - j->made);
 }
 
 /* Whether the draft model can guess for it now: where it is far behind, it reads first. */
@@ -73,7 +65,7 @@ static bool draft_ready(struct engine *g, struct job *j, uint32_t *rows)
                             .n = least(least(behind - 1, 2 * DRAFT_LAG), r->chunk)};
     double start = clock_now();
     runner_step(r, &part, 1, &e); /* where that fails it stays behind, and guesses nothing */
-    draft_measure(&g->draft_row, (clock_now() - start) / part.n);
+    price_note(&g->draft_row, (clock_now() - start) / part.n);
     return false;
 }
 
@@ -105,42 +97,41 @@ static void draft_rounds(struct engine *g, uint32_t count, uint32_t rows)
     while (count) {
         double start = clock_now();
         uint32_t on = draft_round(g, count);
-        if (rows <= 2 * count) /* one that reads what it missed says little of the price of a guess */
-            draft_measure(&g->draft_seconds, (clock_now() - start) / count);
+        /* one that reads what it missed says little of the price of a guess */
+        if (rows <= 2 * count && !g->costs.flat)
+            price_note(&g->draft_guess, (clock_now() - start) / count);
         rows = count = on;
     }
 }
 
-/* A job's part in the plan; true where it is the draft model's turn. */
-static bool draft_plan(struct engine *g, struct job *j, struct guess_plan *p, uint32_t *rows)
+/* How many guesses of the draft model are worth their while; the plan is moved on by those. */
+static uint32_t draft_ask(struct engine *g, struct job *j, struct guess_plan *p, uint32_t most)
 {
-    uint32_t most = draft_most(g, j);
-    uint32_t n = draft_look(j, most);
-    j->shadow = n ? j->ids.data[j->ids.len] : -1;
-    if (n) {
-        j->guessed = guess_worth(p, &g->costs, n, luck_chance(&j->luck[j->guess_kind]), 0);
-        return false;
-    }
     /* a sampler with a state, or a rule, would have to be taken back */
     if (!most || !j->guess || j->walk.state || j->request.sampler.mirostat > 0)
-        return false;
-    if (j->draft_rest && !g->costs.flat) {
-        j->draft_rest--;
-        return false;
+        return 0;
+    const struct guess_maker m = draft_maker(g, j);
+    return guess_ask(p, &g->costs, most, &m);
+}
+
+/* A job's part in the plan: the better of what is known without asking and what the draft model is worth. True where
+ * it is the draft model's turn. */
+static bool draft_plan(struct engine *g, struct job *j, struct guess_plan *p, uint32_t *rows)
+{
+    uint32_t most = draft_most(g, j), n = draft_look(j, most);
+    struct guess_plan look = *p, ask = *p;
+    j->guess_kind = j->shadow_kind;
+    j->guessed = guess_worth(&look, &g->costs, n, luck_chance(&j->luck[j->shadow_kind]), 0);
+    j->guess_most = draft_ask(g, j, &ask, most);
+    if (j->guess_most && guess_rate(&ask, &g->costs) > guess_rate(&look, &g->costs) &&
+        draft_ready(g, j, rows)) {
+        j->guess_kind = GUESS_MODEL;
+        j->guessed = 0;
+        *p = ask;
+        return true;
     }
-    j->guess_kind = GUESS_MODEL;
-    struct guess_plan trial = *p;
-    j->guess_most = guess_worth(&trial, &g->costs, most, luck_chance(&j->luck[GUESS_MODEL]), draft_price(g));
-    if (!j->guess_most) { /* looked at again later, each time after a longer while and with fading doubts */
-        j->draft_pause = least(2 * j->draft_pause + DRAFT_LAG, 1 << 20);
-        j->draft_rest = j->draft_pause;
-        g->draft_seconds *= 0.9;
-        return false;
-    }
-    if (!draft_ready(g, j, rows))
-        return false;
-    *p = trial;
-    return true;
+    *p = look;
+    return false;
 }
 
 void engine_guess(struct engine *g)
@@ -167,10 +158,10 @@ void engine_guess(struct engine *g)
     draft_rounds(g, count, rows);
 }
 
-static void draft_note(struct engine *g, struct job *j, bool right)
+static void draft_note(struct engine *g, struct job *j, enum guess_kind kind, bool right)
 {
-    luck_note(&j->luck[j->guess_kind], right);
-    luck_note(&g->luck[j->guess_kind], right);
+    luck_note(&j->luck[kind], right);
+    luck_note(&g->luck[kind], right);
 }
 
 void engine_learn(struct engine *g, struct job *j, uint32_t right)
@@ -178,11 +169,15 @@ void engine_learn(struct engine *g, struct job *j, uint32_t right)
     if (j->guess)
         seq_truncate(j->guess, j->seq->len);
     for (uint32_t i = 0; i < right; i++)
-        draft_note(g, j, true);
+        draft_note(g, j, j->guess_kind, true);
     if (right < j->draft)
-        draft_note(g, j, false);
-    else if (!j->draft && j->shadow >= 0) /* what was not worth a row costs nothing to look at */
-        draft_note(g, j, j->ids.data[j->ids.len - 1] == j->shadow);
+        draft_note(g, j, j->guess_kind, false);
+    else if (j->draft && j->guess_kind == GUESS_MODEL)
+        pause_forget(&j->pause);
+    /* what was not worth a row costs nothing to look at */
+    uint32_t first = j->seq->len - right;
+    if (j->shadow >= 0 && !(j->draft && j->guess_kind == j->shadow_kind) && first < j->ids.len)
+        draft_note(g, j, j->shadow_kind, j->ids.data[first] == j->shadow);
     j->drafted += j->draft;
     j->accepted += right;
     j->forced += j->guess_kind == GUESS_RULE ? right : 0;

@@ -28,13 +28,13 @@ struct engine {
     struct prefix *prefix;
     struct seq_rows *parts; /* (slots): the step */
     struct job **owner;     /* (slots): whose part it is */
-    double row_seconds;     /* what a row of a prompt takes, as measured */
     struct step_pick *pick; /* (the runner's most_outs): how the device chooses tokens; NULL: it does not */
     struct pick_seen *seen; /* (most_outs, PICK_SEEN_MOST) */
     bool news;              /* somebody has tokens that its client has not been told of */
     struct luck luck[GUESS_KINDS]; /* of all requests: what a new one begins with */
     struct step_costs costs;
-    double draft_seconds, draft_row; /* of the draft model: a guess, a row that it reads */
+    struct price draft_guess, draft_row; /* of the draft model: a guess, a row that it reads */
+    double draft_share;                  /* its weights in relation to the model's */
 };
 
 /* Gives the job what is known of its tokens before the first whose result is wanted; how many it holds then. */

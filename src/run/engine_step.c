@@ -69,7 +69,7 @@ static uint32_t engine_prompt_room(const struct engine *g, uint32_t rows)
     uint32_t room = g->loaded->runner->chunk - rows;
     if (!rows) /* nobody waits */
         return room;
-    double fit = g->row_seconds > 0 ? g->o.gap / g->row_seconds : STEP_CHUNK_FIRST;
+    double fit = g->costs.row > 0 ? g->o.gap / g->costs.row : STEP_CHUNK_FIRST;
     fit = fit < STEP_CHUNK_LEAST ? STEP_CHUNK_LEAST : fit;
     return fit < room ? (uint32_t)fit : room;
 }
@@ -261,7 +261,7 @@ static void engine_measure(struct engine *g, uint32_t parts, double seconds)
     }
     engine_learn_cost(g, parts, seconds);
     if (read >= STEP_CHUNK_LEAST)
-        g->row_seconds = g->row_seconds > 0 ? 0.7 * g->row_seconds + 0.3 * seconds / rows : seconds / rows;
+        g->costs.row = g->costs.row > 0 ? 0.7 * g->costs.row + 0.3 * seconds / rows : seconds / rows;
     pthread_mutex_lock(&g->mutex);
     g->stats.steps++;
     g->stats.prompt_tokens += prompt;

@@ -1,17 +1,24 @@
 #include "run/guess.h"
 
+#include <math.h>
+
 enum {
     GUESS_AGREE = 3,       /* tokens that have to agree before what followed them is guessed again */
     GUESS_AGREE_MOST = 16, /* more are not counted */
-    COSTS_STALE = 512      /* measurements after which a cost is forgotten */
+    GUESS_AHEAD = 256, /* tokens that are taken to be still to come where a draft model has to read first */
+    COSTS_STALE = 16,  /* measurements of others after which one of a size is forgotten */
+    COSTS_SURE = 8,    /* more than so many of a size do not last longer */
+    PAUSE_FIRST = 8,   /* tokens */
+    PAUSE_MOST = 1 << 20
 };
+
+static const struct luck luck_first[GUESS_KINDS] = {
+    [GUESS_RULE] = {3.6, 4}, [GUESS_LONG] = {3.2, 4}, [GUESS_SHORT] = {1.2, 4}, [GUESS_MODEL] = {3.2, 4}};
 
 void luck_begin(struct luck *of_kinds)
 {
-    static const struct luck first[GUESS_KINDS] = {
-        [GUESS_RULE] = {3.6, 4}, [GUESS_LONG] = {3.2, 4}, [GUESS_SHORT] = {1.2, 4}, [GUESS_MODEL] = {2.8, 4}};
     for (int i = 0; i < GUESS_KINDS; i++)
-        of_kinds[i] = first[i];
+        of_kinds[i] = luck_first[i];
 }
 
 void luck_note(struct luck *l, bool right)
@@ -26,72 +33,152 @@ double luck_chance(const struct luck *l)
     return l->right / l->seen;
 }
 
+void pause_forget(struct pause *p)
+{
+    p->last /= 2;
+}
+
+void price_note(struct price *p, double seconds)
+{
+    p->last[p->count++ % PRICE_LAST] = seconds;
+}
+
+double price_of(const struct price *p)
+{
+    uint32_t n = p->count < PRICE_LAST ? p->count : PRICE_LAST;
+    double sorted[PRICE_LAST] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i;
+        for (; at && sorted[at - 1] > p->last[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = p->last[i];
+    }
+    return n > 1 ? sorted[(n - 1) / 2] : 0;
+}
+
+/* What was tried a few times only may have been disturbed: it is soon forgotten, and tried again. */
+static bool costs_known(const struct step_costs *c, uint32_t rows)
+{
+    uint32_t times = c->of[rows].count;
+    uint32_t sure = times < COSTS_SURE ? times : COSTS_SURE;
+    return times > 1 && c->now - c->seen[rows] <= COSTS_STALE * sure;
+}
+
+/* What was measured, but that fewer rows never cost more than many do: what says so was disturbed, or is old. */
+static void costs_measured(struct step_costs *c)
+{
+    double most = INFINITY;
+    for (uint32_t rows = GUESS_ROWS; rows; rows--) {
+        double known = costs_known(c, rows) ? price_of(&c->of[rows]) : INFINITY;
+        most = known < most ? known : most;
+        c->seconds[rows] = known < INFINITY ? most : 0;
+    }
+}
+
+/* The cost of so many rows, where only fewer have been measured, or only more. */
+static double costs_beyond(const struct step_costs *c, uint32_t from, uint32_t rows)
+{
+    const uint32_t first = 7; /* so many more rows are taken to cost nothing, where no prompt has told */
+    double known = c->seconds[from], most = known / from; /* a row never costs more than its share */
+    double row = c->row <= 0 ? known / (from + first) : c->row < most ? c->row : most;
+    if (rows < from)
+        return known - row * (from - rows);
+    return known > row * rows ? known : row * rows;
+}
+
+/* Fills what lies between the measured sizes, and beyond them. */
+static void costs_draw(struct step_costs *c)
+{
+    uint32_t below = 0;
+    for (uint32_t rows = 1; rows <= GUESS_ROWS; rows++) {
+        if (!(c->seconds[rows] > 0))
+            continue;
+        double step = (c->seconds[rows] - c->seconds[below]) / (rows - below);
+        for (uint32_t r = below + 1; r < rows; r++)
+            c->seconds[r] = below ? c->seconds[below] + step * (r - below) : costs_beyond(c, rows, r);
+        below = rows;
+    }
+    for (uint32_t r = below + 1; below && r <= GUESS_ROWS; r++)
+        c->seconds[r] = costs_beyond(c, below, r);
+}
+
 void costs_note(struct step_costs *c, uint32_t rows, double seconds)
 {
     c->now++;
     if (!rows || rows > GUESS_ROWS)
         return;
-    if (!c->tried[rows]) {
-        c->tried[rows] = true;
-        return;
-    }
-    double *known = &c->seconds[rows];
-    if (*known > 0 && c->now - c->seen[rows] > COSTS_STALE)
-        *known = 0;
-    /* a step that was disturbed says little: dearer ones count less than cheaper ones */
-    *known = *known > 0 ? *known + (seconds < *known ? 0.5 : 0.1) * (seconds - *known) : seconds;
+    price_note(&c->of[rows], seconds);
     c->seen[rows] = c->now;
-}
-
-static bool costs_known(const struct step_costs *c, uint32_t rows)
-{
-    return c->seconds[rows] > 0 && c->now - c->seen[rows] <= COSTS_STALE;
-}
-
-/* The fewest rows from `rows` on, upwards or downwards, whose cost is known; 0 = there are none. */
-static uint32_t costs_find(const struct step_costs *c, uint32_t rows, int way)
-{
-    while (rows && rows <= GUESS_ROWS && !costs_known(c, rows))
-        rows += (uint32_t)way;
-    return rows <= GUESS_ROWS ? rows : 0;
+    costs_measured(c);
+    costs_draw(c);
 }
 
 double costs_of(const struct step_costs *c, uint32_t rows)
 {
-    const double first = 0.25; /* of what a row costs on average: one more, where nothing else is known */
     if (c->flat)
         return 1 + rows / 64.0;
-    if (rows > GUESS_ROWS)
-        return costs_of(c, GUESS_ROWS) * rows / GUESS_ROWS;
-    uint32_t below = costs_find(c, rows, -1), above = costs_find(c, rows, 1), least = costs_find(c, 1, 1);
-    if (!below || above == below)
-        return above ? c->seconds[above] : 0;
-    double low = c->seconds[below];
-    if (above)
-        return low + (c->seconds[above] - low) * (rows - below) / (above - below);
-    double more = below > least ? (low - c->seconds[least]) / (below - least) : first * low / below;
-    return low + (more > 0 ? more : 0) * (rows - below);
+    return rows <= GUESS_ROWS ? c->seconds[rows] : c->seconds[GUESS_ROWS] * rows / GUESS_ROWS;
+}
+
+double guess_rate(const struct guess_plan *p, const struct step_costs *c)
+{
+    return p->tokens / (costs_of(c, p->rows) + p->extra);
 }
 
 uint32_t guess_worth(struct guess_plan *p, const struct step_costs *c, uint32_t n, double chance, double each)
 {
     const double least = 0.05; /* of a token: what is measured is not that sure */
-    double base = costs_of(c, p->rows) + p->extra, best = p->tokens + least, come = 1, gain = 0, most = 0;
-    uint32_t k = 0;
-    for (uint32_t i = 1; i <= n && base > 0; i++) {
+    struct guess_plan with = *p, best = *p;
+    double most = guess_rate(p, c) * (1 + least / p->tokens), come = 1;
+    bool known = costs_of(c, p->rows) > 0;
+    for (uint32_t i = 1; i <= n && known; i++) {
         come *= chance;
-        gain += come;
-        double rate = (p->tokens + gain) * base / (costs_of(c, p->rows + i) + p->extra + i * each);
-        if (rate > best) {
-            best = rate;
-            most = gain;
-            k = i;
-        }
+        with = (struct guess_plan){with.rows + 1, with.tokens + come, with.extra + each};
+        if (guess_rate(&with, c) <= most)
+            continue;
+        most = guess_rate(&with, c);
+        best = with;
     }
-    p->rows += k;
-    p->tokens += most;
-    p->extra += k * each;
+    uint32_t k = best.rows - p->rows;
+    *p = best;
     return k;
+}
+
+double guess_price(const struct guess_maker *m)
+{
+    double known = price_of(m->price);
+    return known > 0 ? known : m->first;
+}
+
+static void guess_rest(const struct guess_maker *m)
+{
+    const struct luck *first = &luck_first[GUESS_MODEL];
+    struct pause *p = m->pause;
+    p->last = p->last < PAUSE_MOST ? 2 * p->last + PAUSE_FIRST : PAUSE_MOST;
+    p->left = p->last;
+    *m->luck = (struct luck){first->seen * (luck_chance(m->luck) + luck_chance(first)) / 2, first->seen};
+    *m->price = (struct price){0};
+}
+
+uint32_t guess_ask(struct guess_plan *p, const struct step_costs *c, uint32_t n, const struct guess_maker *m)
+{
+    if (m->pause->left) {
+        m->pause->left--;
+        return 0;
+    }
+    uint32_t k = guess_worth(p, c, n, luck_chance(m->luck), guess_price(m));
+    if (!k && costs_of(c, p->rows) > 0)
+        guess_rest(m);
+    return k;
+}
+
+bool guess_worth_reading(const struct step_costs *c, uint32_t n, const struct guess_maker *m, double seconds,
+                         uint32_t left)
+{
+    struct guess_plan p = {.rows = 1, .tokens = 1};
+    guess_worth(&p, c, n, luck_chance(m->luck), guess_price(m));
+    uint32_t ahead = GUESS_AHEAD / (1 + m->pause->last / PAUSE_FIRST);
+    return c->flat || seconds < (ahead < left ? ahead : left) * (costs_of(c, 1) - 1 / guess_rate(&p, c));
 }
 
 /* Tokens before `at` and before `n` that agree. */

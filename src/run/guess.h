@@ -25,17 +25,40 @@ void luck_begin(struct luck *of_kinds); /* (GUESS_KINDS): what to expect before 
 void luck_note(struct luck *l, bool right);
 double luck_chance(const struct luck *l);
 
-/* Seconds of steps by their rows, as measured. */
+/* A draft model's guesses cost something to look at. Where they do not pay they are left alone for so many tokens, each
+ * time for longer. */
+struct pause {
+    uint32_t left, last;
+};
+
+/* Guesses came true: the next pause is a short one. */
+void pause_forget(struct pause *p);
+
+enum { PRICE_LAST = 5 };
+
+/* What something has taken lately: the median of the last few times, so that a step that was disturbed says nothing.
+ * Once says nothing, and of two times the shorter one counts: the first may have had more to do. */
+struct price {
+    double last[PRICE_LAST];
+    uint32_t count;
+};
+
+void price_note(struct price *p, double seconds);
+double price_of(const struct price *p); /* 0 = not known */
+
+/* Seconds of steps by their rows. */
 struct step_costs {
-    double seconds[GUESS_ROWS + 1]; /* 0 = not measured */
-    uint32_t seen[GUESS_ROWS + 1];  /* when last, counted in measurements */
-    bool tried[GUESS_ROWS + 1];     /* the first step of a size may have more to do: it is not measured */
+    double seconds[GUESS_ROWS + 1];  /* all are 0 while nothing is known */
+    struct price of[GUESS_ROWS + 1]; /* as measured */
+    uint32_t seen[GUESS_ROWS + 1];   /* when last, counted in measurements */
     uint32_t now;
-    bool flat; /* rows are taken to cost nearly nothing, whatever was measured */
+    double row; /* what one of many rows takes, as prompts tell; 0 = not known */
+    bool flat;  /* rows are taken to cost nearly nothing, whatever was measured */
 };
 
 void costs_note(struct step_costs *c, uint32_t rows, double seconds);
-/* What was not measured lies between what was, or goes on as that does. */
+/* What was not measured lies between what was. Beyond that a step waits for memory, or for arithmetic at a prompt's
+ * speed: which is the least that it can cost, so it is tried, and then it is known. */
 double costs_of(const struct step_costs *c, uint32_t rows);
 
 /* The step as it is planned so far. */
@@ -50,6 +73,24 @@ struct guess_plan {
  * token. */
 uint32_t guess_worth(struct guess_plan *p, const struct step_costs *c, uint32_t n, double chance,
                      double each);
+/* A draft model for one request. */
+struct guess_maker {
+    struct luck *luck;
+    struct pause *pause;
+    struct price *price; /* of a guess */
+    double first;        /* seconds that one is taken to take until that is known */
+};
+
+double guess_price(const struct guess_maker *m);
+/* The same for its guesses. Where none are worth it a pause begins; meanwhile what is known of it fades towards what was
+ * expected at first: it is tried again. */
+uint32_t guess_ask(struct guess_plan *p, const struct step_costs *c, uint32_t n, const struct guess_maker *m);
+/* Whether it gains as much as it costs to bring it up to date first: so many seconds now, something with every token of
+ * those that are left. The more pauses it has had, the fewer it is trusted to gain by. */
+bool guess_worth_reading(const struct step_costs *c, uint32_t n, const struct guess_maker *m, double seconds,
+                         uint32_t left);
+/* Tokens a second that are expected of it. */
+double guess_rate(const struct guess_plan *p, const struct step_costs *c);
 
 /* What followed the last place where the text (n ids) ended as it does now: writes up to `most` guesses behind it, and
  * how many tokens agree there. Of several places the one with the most, of equals the last. */

@@ -54,10 +54,11 @@ struct job {
     uint32_t guessed;    /* guesses that stand after ids */
     uint32_t guess_most; /* how many the draft model is to make */
     enum guess_kind guess_kind;
-    int32_t shadow; /* the first guess, verified or not; -1 = none */
+    int32_t shadow; /* what the rule or the text says comes next, verified or not; -1 = nothing */
+    enum guess_kind shadow_kind;
     uint32_t draft; /* how many of the guesses the step verifies */
     struct luck luck[GUESS_KINDS];
-    uint32_t draft_rest, draft_pause;   /* tokens until the draft model is thought of again; the last pause */
+    struct pause pause;                 /* of the draft model's guesses */
     uint32_t drafted, accepted, forced; /* guesses verified, come true, of those by the rule */
 };
 

@@ -1,7 +1,10 @@
 /* Guessing ahead: what is guessed, and when it is worth its rows. */
 #include "test.h"
 
+#include "base/noise.h"
 #include "run/guess.h"
+
+#include <math.h>
 
 static void repeats_are_found(void **state)
 {
@@ -33,33 +36,62 @@ static void repeats_are_found(void **state)
     }
 }
 
+static void prices_are_medians(void **state)
+{
+    struct price p = {0};
+    (void)state;
+    price_note(&p, 99); /* once says nothing */
+    assert_true(price_of(&p) == 0);
+    price_note(&p, 2);
+    assert_true(price_of(&p) == 2);
+    price_note(&p, 3);
+    assert_true(price_of(&p) == 3);
+    for (int i = 0; i < 2; i++)
+        price_note(&p, 4);
+    assert_true(price_of(&p) == 4);
+    for (int i = 0; i < PRICE_LAST; i++)
+        price_note(&p, i < 2 ? 99 : 5); /* disturbed */
+    assert_true(price_of(&p) == 5);
+}
+
+/* Often enough to be sure of it. */
+static void measure(struct step_costs *c, uint32_t rows, double seconds)
+{
+    for (int i = 0; i < 8; i++)
+        costs_note(c, rows, seconds);
+}
+
 static void costs_lie_between(void **state)
 {
     struct step_costs c = {0};
     (void)state;
     assert_true(costs_of(&c, 3) == 0); /* nothing is known yet */
-    costs_note(&c, 1, 99);             /* the first time says nothing */
-    costs_note(&c, 9, 99);
+    measure(&c, 1, 1);
+    assert_true(costs_of(&c, 1) == 1 && costs_of(&c, 8) == 1 && costs_of(&c, 16) == 2); /* till it is tried */
+    c.row = 0.25; /* now a prompt has told: memory has time for four */
     costs_note(&c, 1, 1);
-    assert_true(costs_of(&c, 1) == 1 && costs_of(&c, 9) == 3); /* a guess, until it is tried */
-    costs_note(&c, 9, 5);
-    assert_true(costs_of(&c, 5) == 3 && costs_of(&c, 11) == 6); /* between, and as before */
+    assert_true(costs_of(&c, 4) == 1 && costs_of(&c, 8) == 2);
+    measure(&c, 9, 5);
+    assert_true(costs_of(&c, 5) == 3 && costs_of(&c, 11) == 5 && costs_of(&c, 40) == 10);
     assert_true(costs_of(&c, 2 * GUESS_ROWS) == 2 * costs_of(&c, GUESS_ROWS));
-    costs_note(&c, 9, 500); /* disturbed: counts little */
-    assert_true(costs_of(&c, 9) < 60);
+    measure(&c, 12, 4);
+    assert_true(costs_of(&c, 9) == 4); /* fewer rows never cost more */
     for (int i = 0; i < 1000; i++)
         costs_note(&c, 1, 1);
-    assert_true(costs_of(&c, 9) == 3); /* forgotten: it may be tried again */
-    costs_note(&c, 9, 4);
-    assert_true(costs_of(&c, 9) == 4);
+    assert_true(costs_of(&c, 12) == 3); /* forgotten: it may be tried again */
+    costs_note(&c, 12, 6);
+    assert_true(costs_of(&c, 12) == 4); /* and counts at once, with what was known */
+    struct step_costs many = {.row = 0.5};
+    measure(&many, 9, 5);
+    assert_true(costs_of(&many, 1) == 1);
 }
 
 /* So many of 8 guesses that each come true with this chance; rows cost so much beside the first. */
 static uint32_t worth(double chance, double row, double each, uint32_t streams)
 {
     struct step_costs c = {0};
-    for (uint32_t r = 2; r < 2 * GUESS_ROWS + 2; r++) /* each twice */
-        costs_note(&c, r / 2, 1 + row * (r / 2 - 1));
+    for (uint32_t r = 1; r <= 9 + streams; r++)
+        measure(&c, r, 1 + row * (r - 1));
     struct guess_plan p = {.rows = streams, .tokens = streams};
     uint32_t k = guess_worth(&p, &c, 8, chance, each);
     assert_int_equal(p.rows, streams + k);
@@ -83,6 +115,101 @@ static void guesses_have_to_pay(void **state)
     assert_int_equal(guess_worth(&p, &unknown, 8, 1, 0), 0);
 }
 
+/* A machine, a model and its draft, in steps of one row: what a guess and a row that the draft reads take, how many rows
+ * come for nothing and what each one more takes, how often guesses come true, and whether others disturb it. */
+struct world {
+    double guess, read, free_rows, row, chance;
+    bool noisy;
+};
+
+static double world_step(const struct world *w, uint32_t rows)
+{
+    return rows <= w->free_rows ? 1 : 1 + w->row * (rows - w->free_rows);
+}
+
+/* One step or guess in eight takes up to four times as long. */
+static double world_noise(const struct world *w, uint64_t *at)
+{
+    double u = noise_uniform(7, ++*at, 0);
+    return !w->noisy ? 1 : u < 0.125 ? 1 + 24 * u : 1 + 0.1 * u;
+}
+
+/* Steps per token where always k are guessed. */
+static double world_fixed(const struct world *w, uint32_t k)
+{
+    double tokens = 1, come = 1;
+    for (uint32_t i = 0; i < k; i++)
+        tokens += come *= w->chance;
+    return (world_step(w, 1 + k) + k * w->guess) / tokens;
+}
+
+/* Seconds for so many tokens where guesses are weighed, in relation to the best that a fixed number of guesses, or none,
+ * would take with the same noise. */
+static double world_weighed(const struct world *w, uint32_t tokens)
+{
+    struct step_costs c = {.row = w->row};
+    struct price guess = {0};
+    struct pause pause = {0};
+    struct luck luck[GUESS_KINDS];
+    double weighed = 0, noise = 0, best = 1;
+    uint64_t at = 0;
+    uint32_t draft_has = 0, steps = 0;
+    luck_begin(luck);
+    for (uint32_t k = 1; k <= 8; k++)
+        best = fmin(best, world_fixed(w, k));
+    for (uint32_t made = 0, right; made < tokens; made += 1 + right, steps++) {
+        struct guess_plan p = {.rows = 1, .tokens = 1};
+        struct guess_maker m = {&luck[GUESS_MODEL], &pause, &guess, .first = w->guess * costs_of(&c, 1)};
+        uint32_t k = guess_ask(&p, &c, 8, &m);
+        double read = w->read * (made - draft_has);
+        if (made - draft_has > 32 && !guess_worth_reading(&c, 8, &m, read, tokens - made))
+            k = 0;
+        for (uint32_t i = 0; i < k; i++) {
+            double took =
+                w->guess * world_noise(w, &at) * (guess.count ? 1 : 10); /* the first one warms up */
+            price_note(&guess, took);
+            weighed += took;
+        }
+        weighed += k ? read : 0;
+        for (right = 0; right < k && noise_uniform(8, made + right, 0) < w->chance; right++)
+            luck_note(&luck[GUESS_MODEL], true);
+        if (right < k)
+            luck_note(&luck[GUESS_MODEL], false);
+        else if (k)
+            pause_forget(&pause);
+        draft_has = k ? made + 1 + right : draft_has;
+        double disturbed = world_noise(w, &at), took = disturbed * world_step(w, 1 + k);
+        costs_note(&c, 1 + k, took);
+        weighed += took;
+        noise += disturbed;
+    }
+    return weighed / (tokens * best * noise / steps);
+}
+
+static void weighing_is_nearly_the_best(void **state)
+{
+    static const struct {
+        struct world w;
+        double most; /* in relation to the best */
+    } rows[] = {
+        {{.guess = 0.36, .read = 0.05, .free_rows = 4, .row = 0.14, .chance = 0.9}, 1.08},
+        {{.guess = 0.36, .read = 0.05, .free_rows = 4, .row = 0.14, .chance = 0.9, .noisy = true}, 1.15},
+        {{.guess = 0.1, .read = 0.02, .free_rows = 8, .row = 0.05, .chance = 0.8, .noisy = true}, 1.08},
+        {{.guess = 0.36, .read = 0.05, .free_rows = 4, .row = 0.14, .chance = 0}, 1.03},
+        {{.guess = 0.36, .read = 0.05, .free_rows = 4, .row = 0.14, .chance = 0.3, .noisy = true}, 1.03},
+        {{.guess = 0.36, .read = 0.05, .free_rows = 1, .row = 1, .chance = 0.9, .noisy = true}, 1.03},
+        {{.guess = 0.9, .read = 0.2, .free_rows = 4, .row = 0.14, .chance = 0.9, .noisy = true}, 1.03},
+        {{.guess = 0.05, .read = 0.01, .free_rows = 4, .row = 0.14, .chance = 0, .noisy = true}, 1.03},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double took = world_weighed(&rows[i].w, 1000);
+
+        if (took > rows[i].most)
+            fail_msg("world %zu: %.3f times the best; at most %.3f", i, took, rows[i].most);
+    }
+}
+
 static void luck_follows(void **state)
 {
     struct luck l[GUESS_KINDS];
@@ -100,10 +227,9 @@ static void luck_follows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(repeats_are_found),
-        cmocka_unit_test(costs_lie_between),
-        cmocka_unit_test(guesses_have_to_pay),
-        cmocka_unit_test(luck_follows),
+        cmocka_unit_test(repeats_are_found),           cmocka_unit_test(prices_are_medians),
+        cmocka_unit_test(costs_lie_between),           cmocka_unit_test(guesses_have_to_pay),
+        cmocka_unit_test(weighing_is_nearly_the_best), cmocka_unit_test(luck_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
