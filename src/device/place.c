@@ -36,11 +36,15 @@ static int place_need(const struct place_request *r, struct device_memory *m, st
     return failed ? -1 : 0;
 }
 
-static bool place_fits(const struct device_memory *m, uint64_t limit)
+uint64_t place_room(const struct device_memory *m, uint64_t limit)
 {
     uint64_t room = m->free > PLACE_SPARE ? m->free - PLACE_SPARE : 0;
-    room = limit && limit < room ? limit : room;
-    return m->weights + m->kv + m->scratch <= room;
+    return limit && limit < room ? limit : room;
+}
+
+static bool place_fits(const struct device_memory *m, uint64_t limit)
+{
+    return m->weights + m->kv + m->scratch <= place_room(m, limit);
 }
 
 /* The most layers that fit; what n layers need only grows with n. */

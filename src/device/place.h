@@ -29,5 +29,7 @@ struct placement {
     struct device_memory whole; /* with PLACE_FIT: of all of it */
 };
 
+/* Bytes that may be taken of a device with so much free, of which `limit` at most (0 = all). */
+uint64_t place_room(const struct device_memory *m, uint64_t limit);
 /* Sets `device` of every operation of the plan. */
 int place_plan(const struct place_request *r, struct placement *out, struct err *e);

@@ -193,14 +193,16 @@ struct digest loaded_digest(const struct loaded *l)
     return d;
 }
 
-/* Refuses what can never fit, with both figures. Weights that are laid out anew are the process's own, which the system
- * cannot drop as it can the file's pages: only where there is room. */
+/* Refuses what can never fit, with both figures, and says how much of what is free is for KV.
+ * Weights that are laid out anew are the process's own, which the system cannot drop as it can the file's pages: only
+ * where there is room. */
 static int loaded_fits(struct loaded *l, struct runner_options *r, bool made, struct err *e)
 {
     struct memory m;
     memory_read(&m);
-    l->kv_bytes = runner_kv_bytes(&l->model->plan, r);
-    double kv = (double)l->kv_bytes;
+    double kv = r->kv_bytes ? (double)r->kv_bytes
+                            : (double)runner_kv_bytes(&l->model->plan, r,
+                                                      r->pages ? r->pages : runner_pages_least(r));
     double weights = (made ? 0 : (double)l->store->bytes) + (double)l->model->converted;
     struct err none = {0};
     bool on_cpu = r->device ? !strcmp(r->device, "cpu") : gpu_count(&none) <= 0;
@@ -210,8 +212,11 @@ static int loaded_fits(struct loaded *l, struct runner_options *r, bool made, st
             "the model needs %.2f GB (weights %.2f, a context of %u tokens %.2f) and there are %.2f GB of "
             "memory; a smaller model, or --ctx, helps",
             1e-9 * (weights + kv), 1e-9 * weights, r->ctx, 1e-9 * kv, 1e-9 * (double)m.total);
-    if (weights + kv > 0.8 * (double)m.available)
+    double room = (double)memory_for_model(&m) - weights;
+    if (kv > room)
         r->device_options.no_repack = true;
+    uint64_t free = room > 1 ? (uint64_t)room : 1;
+    r->kv_free = r->kv_free && r->kv_free < free ? r->kv_free : free;
     return 0;
 }
 
@@ -277,6 +282,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
         loaded_close(l);
         return -1;
     }
+    l->kv_bytes = runner_kv_bytes(&l->model->plan, &r, l->runner->pool);
     sampler_defaults(&l->defaults);
     defaults_sampling(store, &l->defaults);
     if (o->lock && mlockall(MCL_CURRENT))

@@ -124,3 +124,8 @@ void memory_read(struct memory *m)
     m->total = space.rlim_cur;
     m->available = left < m->available ? left : m->available;
 }
+
+uint64_t memory_for_model(const struct memory *m)
+{
+    return m->available - m->available / 5;
+}

@@ -10,3 +10,5 @@ struct memory {
 };
 
 void memory_read(struct memory *m);
+/* What a model may take of what is available: a fifth stays with others. */
+uint64_t memory_for_model(const struct memory *m);

@@ -11,14 +11,16 @@
 
 /* ---- how much KV ---- */
 
+enum { POOL_LEAST = 2, POOL_MOST = 1 << 24 }; /* pages */
+
 /* How much there may be at once: tokens of a sequence, sequences, rows of a step. */
 struct extent {
-    uint32_t ctx, seqs, chunk, pages; /* pages: as in the options */
+    uint32_t ctx, seqs, chunk;
 };
 
 static struct extent runner_extent(const struct runner_options *o)
 {
-    struct extent x = {.ctx = o->ctx, .seqs = o->seqs ? o->seqs : 1, .pages = o->pages};
+    struct extent x = {.ctx = o->ctx, .seqs = o->seqs ? o->seqs : 1};
     uint64_t rows = (uint64_t)x.ctx * x.seqs; /* more can never come */
     x.chunk = o->chunk ? o->chunk : RUNNER_CHUNK;
     x.chunk = x.chunk < rows ? x.chunk : (uint32_t)rows;
@@ -42,11 +44,16 @@ static uint32_t group_held(const struct kv_group *k, uint32_t ctx, uint32_t rows
     return k->window ? (uint32_t)least(pages_of(ctx), span / RUNNER_PAGE + 3) : pages_of(ctx);
 }
 
-/* Pages of a group for all sequences. Where there is a window: what they hold in a step, and as much again of what
- * others may go on from. */
-static uint32_t group_pages(const struct kv_group *k, const struct extent *x)
+/* Pages for all sequences. */
+static uint64_t extent_pages(const struct extent *x)
 {
-    uint64_t all = x->pages ? x->pages : (uint64_t)x->seqs * pages_of(x->ctx);
+    return (uint64_t)x->seqs * pages_of(x->ctx);
+}
+
+/* Pages of a group where there are `all`. Where there is a window: what the sequences hold in a step, and as much again of
+ * what others may go on from. */
+static uint32_t group_pages(const struct kv_group *k, const struct extent *x, uint64_t all)
+{
     uint64_t held = 2 * (uint64_t)x->seqs * group_held(k, x->ctx, 0) + pages_of(x->chunk);
     return (uint32_t)(k->window ? least(all, held) : all);
 }
@@ -58,20 +65,51 @@ static uint64_t group_bytes(const struct kv_group *k, uint32_t kv_type)
     return t ? values * t->block_bytes / t->block_values : 0;
 }
 
-uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o)
+uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o, uint32_t pages)
 {
-    struct extent x = runner_extent(o);
+    const struct extent x = runner_extent(o);
+    uint64_t all = pages ? pages : extent_pages(&x);
     uint64_t bytes = 0;
     for (uint32_t g = 0; g < plan->groups; g++)
         bytes += group_bytes(&plan->group[g], o->device_options.exact ? DTYPE_F32 : o->kv_type) *
-                 group_pages(&plan->group[g], &x) * RUNNER_PAGE;
+                 group_pages(&plan->group[g], &x, all) * RUNNER_PAGE;
     return bytes;
+}
+
+uint32_t runner_pages_least(const struct runner_options *o)
+{
+    return pages_of(o->ctx);
+}
+
+/* The most pages, up to `most`, that so many bytes have room for. */
+static uint32_t runner_pages_in(const struct plan *plan, const struct runner_options *o, uint64_t bytes,
+                                uint32_t most)
+{
+    uint32_t fit = 0, over = most + 1;
+    for (uint32_t n = most; fit + 1 < over; n = fit + (over - fit) / 2)
+        *(runner_kv_bytes(plan, o, n) <= bytes ? &fit : &over) = n;
+    return fit;
+}
+
+/* How many pages there are to be where so many bytes are free (0 = any number). Whoever asks for a size gets it: what is
+ * more than the sequences need keeps prefixes. Otherwise there is room for one sequence in any case, or the model is of
+ * no use. */
+static uint32_t runner_pool(const struct plan *plan, const struct runner_options *o, uint64_t bytes)
+{
+    const struct extent x = runner_extent(o);
+    uint32_t all = (uint32_t)least(extent_pages(&x), POOL_MOST), one = runner_pages_least(o);
+    if (o->pages || !plan->groups)
+        return o->pages ? o->pages : all;
+    if (o->kv_bytes)
+        return size_max(runner_pages_in(plan, o, o->kv_bytes, POOL_MOST), POOL_LEAST);
+    uint32_t fit = bytes ? runner_pages_in(plan, o, bytes, all) : all;
+    return fit > one ? fit : one;
 }
 
 uint64_t runner_kv_tokens(uint32_t window, uint32_t ctx, uint32_t seqs)
 {
     struct extent x = runner_extent(&(struct runner_options){.ctx = ctx, .seqs = seqs});
-    return (uint64_t)group_pages(&(struct kv_group){.window = window}, &x) * RUNNER_PAGE;
+    return (uint64_t)group_pages(&(struct kv_group){.window = window}, &x, extent_pages(&x)) * RUNNER_PAGE;
 }
 
 uint32_t runner_held_most(const struct runner *r, uint32_t group)
@@ -121,14 +159,48 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
     return split_open(&r->device, gpu, cpu, e);
 }
 
+/* Settles how many pages there are. */
+static int runner_pages(struct runner *r, const struct runner_options *o, uint64_t bytes,
+                        struct kv_config *kv, struct err *e)
+{
+    const struct extent x = runner_extent(o);
+    *kv = (struct kv_config){.page_tokens = RUNNER_PAGE, .type = r->kv_type};
+    r->pool = runner_pool(r->plan, o, bytes);
+    for (uint32_t g = 0; g < r->plan->groups; g++) {
+        kv->pages[g] = 1 + group_pages(&r->plan->group[g], &x, r->pool);
+        pages_close(&r->pages[g]);
+        if (pages_open(&r->pages[g], kv->pages[g], e))
+            return -1;
+    }
+    return 0;
+}
+
+/* The same on the GPU that is open. Where all of the model fits, but not with pages for every sequence: as many as fit
+ * beside it, rather than fewer layers. */
+static int runner_gpu_pages(struct runner *r, const struct weights *weights, const struct runner_options *o,
+                            struct kv_config *kv, struct err *e)
+{
+    const struct device_shape shape = {kv, r->chunk, r->most_seqs, r->most_outs};
+    struct device_memory m;
+    if (runner_pages(r, o, 0, kv, e))
+        return -1;
+    if (o->pages || o->kv_bytes || o->gpu == PLACE_SOME || o->cpu_experts)
+        return 0;
+    if (r->device->ops->need(r->device, r->plan, weights, &shape, &m, e))
+        return -1;
+    uint64_t room = place_room(&m, o->device_options.memory), rest = m.weights + m.scratch;
+    return rest + m.kv <= room ? 0 : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
+}
+
 /* The model on the GPU that is open, as much of it as is wanted and fits. */
 static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
-                           const struct kv_config *kv, const struct runner_options *o, struct err *e)
+                           const struct runner_options *o, struct err *e)
 {
+    struct kv_config kv;
     const struct place_request want = {.plan = plan,
                                        .weights = weights,
                                        .main = r->device,
-                                       .shape = {kv, r->chunk, r->most_seqs, r->most_outs},
+                                       .shape = {&kv, r->chunk, r->most_seqs, r->most_outs},
                                        .how = o->gpu,
                                        .layers = o->gpu_layers,
                                        .experts_on_rest = o->cpu_experts,
@@ -137,7 +209,7 @@ static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct wei
         return err_set(e, ERR_USAGE, "adapters (--lora) run on the CPU only: --device cpu");
     if (o->device_options.deterministic)
         return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
-    if (place_plan(&want, &r->placement, e))
+    if (runner_gpu_pages(r, weights, o, &kv, e) || place_plan(&want, &r->placement, e))
         return -1;
     const struct device_memory *m = &r->placement.whole;
     if (!r->placement.layers && o->gpu == PLACE_FIT)
@@ -150,7 +222,7 @@ static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct wei
             1e-9 * (double)(want.memory && want.memory < m->free ? want.memory : m->free));
     if (r->placement.rest && runner_split(r, weights, o, e))
         return -1;
-    return runner_fill_device(r, weights, kv, o, e);
+    return runner_fill_device(r, weights, &kv, o, e);
 }
 
 static void runner_drop_device(struct runner *r)
@@ -162,12 +234,12 @@ static void runner_drop_device(struct runner *r)
 
 /* Where nobody names a device: the GPU, if there is one and something of the model fits, else the CPU. */
 static bool runner_on_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
-                          const struct kv_config *kv, const struct runner_options *o)
+                          const struct runner_options *o)
 {
     struct err why = {0};
     if (o->device_options.tier || cuda_open(&r->device, &o->device_options, &why))
         return false;
-    if (!runner_fill_gpu(r, plan, weights, kv, o, &why))
+    if (!runner_fill_gpu(r, plan, weights, o, &why))
         return true;
     log_warn("the GPU is not used: %s", why.text);
     runner_drop_device(r);
@@ -178,26 +250,21 @@ static bool runner_on_gpu(struct runner *r, struct plan *plan, const struct weig
 static int runner_device(struct runner *r, struct plan *plan, const struct weights *weights,
                          const struct runner_options *o, struct err *e)
 {
-    struct kv_config kv = {.page_tokens = RUNNER_PAGE, .type = o->kv_type};
-    const struct extent x = runner_extent(o);
+    struct kv_config kv;
     bool cpu = (o->device && !strcmp(o->device, "cpu")) || (o->gpu == PLACE_SOME && !o->gpu_layers);
-    if (o->device_options.exact)
-        kv.type = DTYPE_F32;
-    r->kv_type = kv.type;
+    r->kv_type = o->device_options.exact ? DTYPE_F32 : o->kv_type;
     r->device_options = o->device_options;
-    for (uint32_t g = 0; g < plan->groups; g++) {
-        kv.pages[g] = 1 + group_pages(&plan->group[g], &x);
-        if (pages_open(&r->pages[g], kv.pages[g], e))
-            return -1;
-    }
     if (!cpu && o->device)
         return device_open(&r->device, o->device, &o->device_options, e) ||
-                       runner_fill_gpu(r, plan, weights, &kv, o, e)
+                       runner_fill_gpu(r, plan, weights, o, e)
                    ? -1
                    : 0;
-    if (!cpu && runner_on_gpu(r, plan, weights, &kv, o))
+    if (!cpu && runner_on_gpu(r, plan, weights, o))
         return 0;
-    return cpu_open(&r->device, &o->device_options, e) || runner_fill_device(r, weights, &kv, o, e) ? -1 : 0;
+    return runner_pages(r, o, o->kv_free, &kv, e) || cpu_open(&r->device, &o->device_options, e) ||
+                   runner_fill_device(r, weights, &kv, o, e)
+               ? -1
+               : 0;
 }
 
 int runner_open(struct runner **out, struct plan *plan, const struct weights *weights,

@@ -17,13 +17,15 @@ struct runner_options {
     struct device_options device_options;
     enum place_how gpu; /* which layers a GPU gets */
     uint32_t gpu_layers;
-    bool cpu_experts;                          /* experts stay on the CPU */
-    uint32_t ctx;                              /* tokens a sequence may have */
-    uint32_t seqs;                             /* sequences at once; 0 = 1 */
-    uint32_t chunk;                            /* rows a step; 0 = 512 */
-    uint32_t outs;                             /* results a step; 0 = one per sequence */
-    uint32_t pages;                            /* of KV in all; 0 = enough for every sequence */
-    uint32_t kv_type;                          /* enum dtype; F32 where device_options.exact */
+    bool cpu_experts;  /* experts stay on the CPU */
+    uint32_t ctx;      /* tokens a sequence may have */
+    uint32_t seqs;     /* sequences at once; 0 = 1 */
+    uint32_t chunk;    /* rows a step; 0 = 512 */
+    uint32_t outs;     /* results a step; 0 = one per sequence */
+    uint32_t pages;    /* of KV in all, exactly; 0 = as much as the two below say */
+    uint64_t kv_bytes; /* that KV is to take; 0 = as much as is free, and enough for every sequence at most */
+    uint64_t kv_free;  /* that KV may take on the CPU; 0 = no bound. A GPU says itself what is free */
+    uint32_t kv_type;  /* enum dtype; F32 where device_options.exact */
     void (*progress)(void *arg, double share); /* while weights load; may be NULL */
     void *progress_arg;
 };
@@ -37,6 +39,7 @@ struct runner {
     struct placement placement; /* of == 0: nobody asked a GPU */
     uint32_t ctx, chunk, most_seqs, most_outs, table_width;
     uint32_t kv_type;
+    uint32_t pool;                        /* pages of each group, fewer where there is a window */
     struct device_options device_options; /* as given */
     struct pages pages[PLAN_GROUPS_MOST];
     /* the step under construction */
@@ -72,8 +75,10 @@ int runner_open(struct runner **out, struct plan *plan, const struct weights *we
                 const struct runner_options *o, struct err *e);
 void runner_close(struct runner *r);
 
-/* Bytes of all pages of KV that these options ask for. */
-uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o);
+/* Bytes of all pages of KV: of so many, or (0) of those that every sequence needs. */
+uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o, uint32_t pages);
+/* Pages for one whole sequence: fewer are there only where somebody says so. */
+uint32_t runner_pages_least(const struct runner_options *o);
 /* Tokens that there are pages for where nobody says, in layers that see a window, or all (0). */
 uint64_t runner_kv_tokens(uint32_t window, uint32_t ctx, uint32_t seqs);
 /* How many pages of a group one sequence can hold at once. */

@@ -105,11 +105,12 @@ static void models_unload(struct models *m, struct form *f)
         models_want(m, f);
 }
 
-/* Opens what the form needs. The form is LOADING: only this thread touches it. */
-static int models_read(struct models *m, struct form *f, struct err *e)
+/* Opens what the form needs, where so many bytes are left for it. The form is LOADING: only this thread touches it. */
+static int models_read(struct models *m, struct form *f, uint64_t left, struct err *e)
 {
     const struct served_facts *k = &f->of->facts;
     struct loaded_options o = {.hidden = f->kind == FORM_VECTORS, .runner.ctx = k->context};
+    o.runner.kv_free = left > k->bytes ? left - k->bytes : 1;
     if (!k->known) /* says what is wrong with it, or it has been mended */
         if (served_facts_read(&f->of->facts, f->of->path, m->o->ctx, e))
             return -1;
@@ -153,11 +154,12 @@ static void models_refuse(struct form *f, struct model_wait *all, const struct e
 static void models_load(struct models *m, struct form *f)
 {
     struct err e = {0};
+    uint64_t used = models_used(m), left = m->room > used ? m->room - used : 0;
     f->state = FORM_LOADING;
     f->bytes = models_need(m, f);
     pthread_mutex_unlock(&m->mutex);
     double start = clock_now();
-    int failed = models_read(m, f, &e);
+    int failed = models_read(m, f, left, &e);
     if (failed) {
         loaded_close(f->loaded);
         f->loaded = NULL;

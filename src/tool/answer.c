@@ -191,9 +191,9 @@ void answer_stats(const struct loaded *l, const struct generation *g)
             "first    %8.0f ms to the first token\n"
             "answer   %8zu tokens, %.1f tok/s (%s)\n"
             "guesses  %8u verified, %u came true (%u of them prescribed)\n"
-            "memory   %8.0f MB resident, %u tokens of context take %.0f MB\n",
+            "memory   %8.0f MB resident, keys and values of %u tokens take %.0f MB\n",
             1e3 * l->seconds, g->prompt, g->cached, rate(g->prompt - g->cached, g->first_seconds),
             1e3 * g->first_seconds, g->ids.len, rate(after_first, g->decode_seconds), finish_name(g->finish),
-            g->drafted, g->accepted, g->forced, 1e-6 * (double)m.resident, l->runner->ctx,
+            g->drafted, g->accepted, g->forced, 1e-6 * (double)m.resident, l->runner->pool * RUNNER_PAGE,
             1e-6 * (double)l->kv_bytes);
 }

@@ -114,7 +114,7 @@ static void doctor_fill(struct doctor_model *m, const struct loaded *l)
     m->gpu_free = p->whole.free;
     m->ctx = l->runner->ctx;
     m->kv = runner_kv_bytes(&l->model->plan,
-                            &(struct runner_options){.ctx = m->ctx, .kv_type = l->runner->kv_type});
+                            &(struct runner_options){.ctx = m->ctx, .kv_type = l->runner->kv_type}, 0);
     m->weights = weights_bytes(&l->model->weights);
     m->load_seconds = l->seconds;
 }

@@ -11,6 +11,7 @@
 #include "format/jsonread.h"
 #include "format/store.h"
 #include "model/model.h"
+#include "run/memory.h"
 #include "run/runner.h"
 #include "tool/facts.h"
 
@@ -254,6 +255,20 @@ static void info_decoded(struct buf *out, const struct facts *f)
         buf_str(out, " are decoded to F16 at load");
 }
 
+/* What a token takes, and how many there is room for now. */
+static void info_token(struct buf *out, const struct facts *f)
+{
+    struct memory m;
+    memory_read(&m);
+    uint64_t room = memory_for_model(&m), fixed = info_memory_at(f, 1),
+             each = f->kv_per_token - f->kv_sliding;
+    info_line(out, "a token");
+    tool_scaled(out, (double)f->kv_per_token, "B");
+    buf_str(out, " of F16 keys and values");
+    if (each && fixed && room > fixed)
+        buf_printf(out, "; %" PRIu64 " fit into the memory that is free", (room - fixed) / each);
+}
+
 static void info_memory(struct buf *out, const struct facts *f)
 {
     info_line(out, "memory");
@@ -261,6 +276,7 @@ static void info_memory(struct buf *out, const struct facts *f)
     buf_str(out, " for the weights");
     if (!f->kv_per_token)
         return;
+    info_token(out, f);
     const struct {
         const char *what;
         uint64_t tokens;

@@ -71,9 +71,22 @@ int load_options(const struct args *a, struct loaded_options *o, struct err *e)
     r->device_options.deterministic = args_flag(a, "deterministic");
     r->device_options.no_repack = args_flag(a, "no-repack");
     r->device_options.tier = args_text(a, "tier");
+    r->kv_bytes = (uint64_t)args_int(a, "kv-memory", 0);
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
     return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) ? -1 : 0;
+}
+
+/* How much KV there is, where that is not simply what one sequence needs. */
+static void load_report_room(const struct loaded *l, const struct runner_options *o)
+{
+    const struct runner *r = l->runner;
+    uint64_t tokens = (uint64_t)r->pool * RUNNER_PAGE, wanted = (uint64_t)r->most_seqs * r->ctx;
+    if (!r->plan->groups || o->pages || (r->most_seqs == 1 && tokens >= wanted))
+        return;
+    log_info("keys and values have %.0f MB: room for %llu tokens%s%s", 1e-6 * (double)l->kv_bytes,
+             (unsigned long long)tokens, tokens < wanted && !o->kv_bytes ? ", as memory is short" : "",
+             tokens < wanted ? "; requests that need more wait for each other" : "");
 }
 
 /* What lies where, when it is not simply the CPU. */
@@ -163,8 +176,10 @@ int load_model(struct loaded **out, const char *model, struct loaded_options *o,
     with.runner.progress_arg = &bar;
     int r = loaded_open(out, store, &with, e);
     progress_end(&bar);
-    if (!r)
+    if (!r) {
         load_report((*out)->runner);
+        load_report_room(*out, &with.runner);
+    }
     uint32_t made_for = r ? 0 : (*out)->model->h.context;
     if (made_for && (*out)->runner->ctx > made_for)
         log_warn("a context of %u tokens is more than the %u that the model was made for",

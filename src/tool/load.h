@@ -10,24 +10,26 @@
     {                                                                                                        \
         "threads", 't', ARG_INT, "N", "threads (default: all cores that may be used)", 1, 1024               \
     }
-#define LOAD_BUT_THREADS                                                                                      \
-    {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},         \
-        {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},           \
-        {"pin", 0, ARG_FLAG, NULL, "CPU: every thread stays on one core (for a machine of one's own)", 0, 0}, \
-        {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0}, \
-        {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},            \
-        {"gpu-memory", 0, ARG_TEXT, "SIZE", "most to take of the GPU's memory: 8G", 0, 0},                    \
-        {"no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0},          \
-        {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},    \
-        {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},   \
-        {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever runs beside it; slower", 0, 0},     \
-        {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},              \
-        {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512 (default: the best)", 0, 0},            \
-        {"quant", 0, ARG_TEXT, "TYPE", "quantise F32, F16, BF16, FP8 weights while loading: q4_k_m", 0, 0},   \
-        {"no-repack", 0, ARG_FLAG, NULL, "CPU: use the weights as they lie in the file; slower", 0, 0},       \
-        {"no-mmap", 0, ARG_FLAG, NULL, "read the file into memory instead of mapping it", 0, 0},              \
-    {                                                                                                         \
-        "mlock", 0, ARG_FLAG, NULL, "keep the model in memory (never swapped out)", 0, 0                      \
+#define LOAD_BUT_THREADS                                                                                       \
+    {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},          \
+        {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},            \
+        {"pin", 0, ARG_FLAG, NULL, "CPU: every thread stays on one core (for a machine of one's own)", 0, 0},  \
+        {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0},  \
+        {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},             \
+        {"gpu-memory", 0, ARG_TEXT, "SIZE", "most to take of the GPU's memory: 8G", 0, 0},                     \
+        {"no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0},           \
+        {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},     \
+        {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},    \
+        {"kv-memory", 0,   ARG_BYTES, "SIZE", "for keys and values (default: for all streams, if it is free)", \
+         1,           1e15},                                                                                   \
+        {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever runs beside it; slower", 0, 0},      \
+        {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},               \
+        {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512 (default: the best)", 0, 0},             \
+        {"quant", 0, ARG_TEXT, "TYPE", "quantise F32, F16, BF16, FP8 weights while loading: q4_k_m", 0, 0},    \
+        {"no-repack", 0, ARG_FLAG, NULL, "CPU: use the weights as they lie in the file; slower", 0, 0},        \
+        {"no-mmap", 0, ARG_FLAG, NULL, "read the file into memory instead of mapping it", 0, 0},               \
+    {                                                                                                          \
+        "mlock", 0, ARG_FLAG, NULL, "keep the model in memory (never swapped out)", 0, 0                       \
     }
 
 #define LOAD_LORA                                                                                            \

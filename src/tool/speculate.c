@@ -26,7 +26,8 @@ int speculate_read(const struct args *a, struct engine_options *g, struct loaded
 int speculate_load(const struct args *a, struct engine_options *g, const struct loaded *l, struct err *e)
 {
     const char *model = args_text(a, "draft");
-    struct loaded_options o = {.runner = {.ctx = l->runner->ctx, .seqs = l->runner->most_seqs}};
+    struct loaded_options o = {
+        .runner = {.ctx = l->runner->ctx, .seqs = l->runner->most_seqs, .pages = l->runner->pool}};
     if (!model)
         return 0;
     return load_model(&g->draft_model, model, &o, a, e) ||

@@ -259,3 +259,13 @@ def test_bench(quern, smollm2):
     rows = quern("bench", smollm2, "-p", "16", "-n", "0", "-t", "1,2", "-r", "1", "--json").json()
     assert [r["threads"] for r in rows] == [1, 2]
     assert quern("bench", smollm2, "-t", "many").code == 64
+
+
+def test_room_for_keys_and_values(quern, smollm2):
+    """A pool of a given size: what fits into it runs as ever, what does not is refused with both figures."""
+    plain, small = (quern("run", smollm2, "-p", "Name three colours.", "-n", 12, "--temp", 0, *o) for o in ([], ["--kv-memory", "4M"]))
+    assert plain.code == small.code == 0 and plain.out == small.out
+    assert "room for 160 tokens" in small.err and "room for" not in plain.err
+    much = quern("run", smollm2, "-p", "word " * 300, "-n", 1, "--kv-memory", "4M")
+    assert much.code != 0 and "there is room for 160" in much.err
+    assert "--kv-memory" in quern("run", smollm2, "-p", "x", "--kv-memory", "lots").err
