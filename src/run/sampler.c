@@ -4,7 +4,6 @@
 #include "base/noise.h"
 #include "device/device.h"
 
-#include <emmintrin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +46,7 @@ struct sampler {
     struct sampler_params params;
     uint32_t vocab;
     struct logit_bias *bias;
+    float *own;          /* (vocab): the logits, where biases or penalties change some */
     struct candidate *c; /* (vocab) */
     uint32_t n;
     bool sorted;
@@ -97,11 +97,12 @@ int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t 
     s->params = *p;
     s->vocab = vocab;
     s->mu = 2 * p->mirostat_tau;
+    s->own = mem_alloc(vocab, sizeof *s->own);
     s->c = mem_alloc(vocab, sizeof *s->c);
     s->seen = mem_zalloc(vocab, sizeof *s->seen);
     s->length = mem_zalloc(vocab, sizeof *s->length);
     s->bias = mem_alloc(p->biases, sizeof *s->bias);
-    if (!s->c || !s->seen || !s->length || !s->bias) {
+    if (!s->own || !s->c || !s->seen || !s->length || !s->bias) {
         sampler_close(s);
         return err_memory(e, "the sampler", (unsigned long long)vocab * sizeof *s->c);
     }
@@ -116,6 +117,7 @@ void sampler_close(struct sampler *s)
 {
     if (!s)
         return;
+    mem_free(s->own);
     mem_free(s->c);
     mem_free(s->seen);
     mem_free(s->length);
@@ -154,23 +156,6 @@ static void sampler_sift(struct candidate *c, uint32_t k, uint32_t at)
         c[worst] = t;
         at = worst;
     }
-}
-
-/* Keeps the k best, sorted. */
-static void sampler_keep_best(struct sampler *s, uint32_t k)
-{
-    if (k < s->n) {
-        for (uint32_t i = k / 2; i-- > 0;)
-            sampler_sift(s->c, k, i);
-        for (uint32_t i = k; i < s->n; i++) {
-            if (sampler_descending(&s->c[i], &s->c[0]) >= 0)
-                continue;
-            s->c[0] = s->c[i];
-            sampler_sift(s->c, k, 0);
-        }
-        s->n = k;
-    }
-    sampler_sort(s);
 }
 
 /* Sets p of every candidate to its share of the survivors. */
@@ -223,7 +208,7 @@ static size_t sampler_window(const struct sampler_params *p, size_t n)
     return p->repeat_last_n < 0 || p->repeat_last_n > (double)n ? n : (size_t)p->repeat_last_n;
 }
 
-/* How often each token occurs in the window, applied to the logits. */
+/* How often each token occurs in the window, applied to its own logits. */
 static void sampler_penalise(struct sampler *s, const int32_t *history, size_t n)
 {
     const struct sampler_params *p = &s->params;
@@ -235,7 +220,7 @@ static void sampler_penalise(struct sampler *s, const int32_t *history, size_t n
         int32_t id = history[i];
         if (id < 0 || (uint32_t)id >= s->vocab || !s->seen[id])
             continue;
-        float *l = &s->c[id].logit; /* the candidates are still in order of id */
+        float *l = &s->own[id];
         *l = (float)(*l > 0 ? *l / p->repeat_penalty : *l * p->repeat_penalty);
         *l -= (float)(p->presence_penalty + p->frequency_penalty * s->seen[id]);
         s->seen[id] = 0;
@@ -272,7 +257,7 @@ static void sampler_dry(struct sampler *s, const int32_t *history, size_t n)
             continue;
         double over = (double)s->length[id] - p->dry_allowed_length;
         if (over >= 0)
-            s->c[id].logit -= (float)(p->dry_multiplier * pow(p->dry_base, over));
+            s->own[id] -= (float)(p->dry_multiplier * pow(p->dry_base, over));
         s->length[id] = 0;
     }
 }
@@ -318,12 +303,18 @@ static void sampler_top_p(struct sampler *s)
     s->n = keep;
 }
 
-static void sampler_min_p(struct sampler *s)
+/* The logit below which min-p drops. */
+static float sampler_least(const struct sampler *s)
 {
     float best = -INFINITY;
     for (uint32_t i = 0; i < s->n; i++)
         best = s->c[i].logit > best ? s->c[i].logit : best;
-    float least = best + logf((float)s->params.min_p);
+    return best + logf((float)s->params.min_p);
+}
+
+static void sampler_min_p(struct sampler *s)
+{
+    float least = sampler_least(s);
     uint32_t keep = 0;
     for (uint32_t i = 0; i < s->n; i++)
         if (s->c[i].logit >= least)
@@ -398,99 +389,108 @@ static struct candidate sampler_mirostat(struct sampler *s, uint64_t position)
     return c;
 }
 
-static int32_t sampler_best(const struct sampler *s)
+/* The logits with bias and penalties: those that were given, where nothing changes one. */
+static const float *sampler_adjust(struct sampler *s, const float *logits, const int32_t *history, size_t n)
 {
-    uint32_t at = 0;
-    for (uint32_t i = 1; i < s->n; i++)
-        if (s->c[i].logit > s->c[at].logit)
-            at = i;
-    return s->c[at].id;
+    const struct sampler_params *p = &s->params;
+    if (!p->biases && !sampler_window(p, n) && p->dry_multiplier == 0)
+        return logits;
+    memcpy(s->own, logits, s->vocab * sizeof *s->own);
+    for (size_t i = 0; i < p->biases; i++)
+        s->own[s->bias[i].id] += s->bias[i].bias;
+    sampler_penalise(s, history, n);
+    sampler_dry(s, history, n);
+    return s->own;
 }
 
-/* Candidates from logits, in order of id, with bias and penalties; then without what is banned. */
+/* Logits are looked at by blocks: most have nothing of interest, and are passed by at the speed of memory. */
+enum { BLOCK = 64 };
+
+static bool block_has_above(const float *logits, float bar)
+{
+    int any = 0;
+    for (int i = 0; i < BLOCK; i++)
+        any |= logits[i] > bar;
+    return any;
+}
+
+/* Not one is NaN or +inf. */
+static bool sampler_finite(const float *logits, uint32_t n)
+{
+    int odd = 0;
+    for (; n >= BLOCK; n -= BLOCK, logits += BLOCK)
+        for (int i = 0; i < BLOCK; i++)
+            odd |= !(logits[i] < INFINITY);
+    for (uint32_t i = 0; i < n; i++)
+        odd |= !(logits[i] < INFINITY);
+    return !odd;
+}
+
+/* Candidates in order of id: the tokens that are allowed and above the bar; of more than k the k best, in no order. */
+static void sampler_gather(struct sampler *s, const float *logits, const uint32_t *mask, uint32_t k,
+                           float bar)
+{
+    s->n = 0;
+    s->sorted = false;
+    for (uint32_t from = 0; from < s->vocab; from += BLOCK) {
+        bool whole = s->vocab - from >= BLOCK;
+        uint32_t to = whole ? from + BLOCK : s->vocab;
+        if (whole && !block_has_above(logits + from, bar))
+            continue;
+        for (uint32_t i = from; i < to; i++) {
+            if (!(logits[i] > bar) || (mask && !(mask[i / 32] >> i % 32 & 1)))
+                continue;
+            uint32_t at = s->n < k ? s->n++ : 0;
+            s->c[at] = (struct candidate){.logit = logits[i], .id = (int32_t)i};
+            if (s->n < k)
+                continue;
+            for (uint32_t root = at ? k / 2 : 1; root-- > 0;) /* all of them once, when there are k */
+                sampler_sift(s->c, k, root);
+            bar = s->c[0].logit;
+        }
+    }
+}
+
+/* The chain begins with min-p: all that counts is how far a token is from the best. */
+static bool sampler_is_min_p(const struct sampler_params *p)
+{
+    return p->temperature > 0 && p->mirostat == 0 && p->top_k == 0 && p->typical_p >= 1 && p->top_p >= 1 &&
+           p->min_p > 0;
+}
+
+/* So many of the best are all that the chain can take. */
+static uint32_t sampler_most(const struct sampler_params *p)
+{
+    if (p->temperature == 0 || sampler_is_min_p(p))
+        return 1;
+    return p->mirostat == 0 && p->top_k > 0 ? (uint32_t)p->top_k : UINT32_MAX;
+}
+
+/* The candidates that the chain begins with: only these are copied. */
 static int sampler_fill(struct sampler *s, const float *logits, const int32_t *history, size_t n,
                         const uint32_t *mask, struct err *e)
 {
-    bool bad = false;
-    for (uint32_t i = 0; i < s->vocab; i++) {
-        bad |= !(logits[i] < INFINITY);
-        s->c[i] = (struct candidate){.logit = logits[i], .id = (int32_t)i};
-    }
-    if (bad)
+    if (!sampler_finite(logits, s->vocab))
         return err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
-    for (size_t i = 0; i < s->params.biases; i++)
-        s->c[s->bias[i].id].logit += s->bias[i].bias;
-    sampler_penalise(s, history, n);
-    sampler_dry(s, history, n);
-    s->n = 0;
-    for (uint32_t i = 0; i < s->vocab; i++)
-        if (s->c[i].logit > -INFINITY && (!mask || mask[i / 32] >> i % 32 & 1))
-            s->c[s->n++] = s->c[i];
-    s->sorted = false;
+    logits = sampler_adjust(s, logits, history, n);
+    sampler_gather(s, logits, mask, sampler_most(&s->params), -INFINITY);
+    if (s->n && sampler_is_min_p(&s->params))
+        sampler_gather(s, logits, mask, UINT32_MAX, nextafterf(sampler_least(s), -INFINITY));
     return s->n ? 0 : err_set(e, ERR_DATA, "no token is allowed here: every one is banned");
-}
-
-/* The best of the logits as they are: nothing changes one, and only one is wanted. */
-static bool sampler_is_plain(const struct sampler_params *p)
-{
-    return p->temperature == 0 && !p->biases && p->repeat_penalty == 1 && p->presence_penalty == 0 &&
-           p->frequency_penalty == 0 && p->dry_multiplier == 0;
-}
-
-/* The largest of n logits, n a multiple of 8; *bad: one of them is not a number, or is endless. */
-static float sampler_largest(const float *logits, uint32_t n, bool *bad)
-{
-    const __m128 endless = _mm_set1_ps(INFINITY);
-    __m128 top = _mm_set1_ps(-INFINITY), odd = _mm_setzero_ps();
-    for (uint32_t i = 0; i < n; i += 8) {
-        __m128 a = _mm_loadu_ps(logits + i), b = _mm_loadu_ps(logits + i + 4);
-        top = _mm_max_ps(_mm_max_ps(a, b), top);
-        odd = _mm_or_ps(odd, _mm_or_ps(_mm_cmpnlt_ps(a, endless), _mm_cmpnlt_ps(b, endless)));
-    }
-    *bad |= _mm_movemask_ps(odd) != 0;
-    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
-    return _mm_cvtss_f32(_mm_max_ss(top, _mm_shuffle_ps(top, top, 1)));
-}
-
-/* What sampler_fill and sampler_best say, in one pass and without candidates, which are three times as large as the
- * logits. Only a piece that holds something larger than all before is looked at one by one. */
-static int32_t sampler_plain_best(uint32_t vocab, const float *logits, const uint32_t *mask, struct err *e)
-{
-    enum { PIECE = 128 };
-    bool bad = false;
-    float best = -INFINITY;
-    int32_t at = -1;
-    for (uint32_t from = 0; from < vocab; from += PIECE) {
-        bool whole = vocab - from >= PIECE;
-        if (whole && sampler_largest(logits + from, PIECE, &bad) <= best)
-            continue;
-        for (uint32_t i = from; i < (whole ? from + PIECE : vocab); i++) {
-            bad |= !(logits[i] < INFINITY);
-            if (logits[i] > best && (!mask || mask[i / 32] >> i % 32 & 1)) {
-                best = logits[i];
-                at = (int32_t)i;
-            }
-        }
-    }
-    if (bad)
-        return err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
-    return at < 0 ? err_set(e, ERR_DATA, "no token is allowed here: every one is banned") : at;
 }
 
 int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *history, size_t n,
                      uint64_t position, const uint32_t *mask, struct err *e)
 {
     const struct sampler_params *p = &s->params;
-    if (sampler_is_plain(p))
-        return sampler_plain_best(s->vocab, logits, mask, e);
     if (sampler_fill(s, logits, history, n, mask, e))
         return -1;
     if (p->temperature == 0)
-        return sampler_best(s);
+        return s->c[0].id;
     if (p->mirostat > 0)
         return sampler_mirostat(s, position).id;
     if (p->top_k > 0)
-        sampler_keep_best(s, (uint32_t)p->top_k);
+        sampler_sort(s);
     if (p->typical_p < 1)
         sampler_typical(s);
     if (p->top_p < 1)
