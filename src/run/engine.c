@@ -281,8 +281,10 @@ static bool engine_wait(struct engine *g)
     pthread_mutex_lock(&g->mutex);
     engine_count_pages(g);
     prefix_stats(g->prefix, &g->stats.prefix);
-    while (!g->closing && !g->waiting && !g->count)
+    while (!g->closing && !g->waiting && !g->count) {
+        g->done = 0;
         pthread_cond_wait(&g->work, &g->mutex);
+    }
     bool closing = g->closing;
     pthread_mutex_unlock(&g->mutex);
     return !closing;

@@ -108,6 +108,8 @@ struct engine_stats {
     uint32_t running, waiting;
     uint64_t submitted, finished, cancelled, failed, refused;
     uint64_t prompt_tokens, cached_tokens, made_tokens, steps, preempted;
+    uint64_t step_us,
+        host_us; /* in steps of the device, and between two of them, when it waits for the host */
     uint64_t drafted, accepted, forced;       /* guesses verified, come true, of those prescribed by a rule */
     uint32_t pages, pages_free;               /* of all groups */
     uint32_t window_pages, window_pages_free; /* of these, of groups with a window */

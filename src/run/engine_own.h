@@ -30,7 +30,8 @@ struct engine {
     struct job **owner;     /* (slots): whose part it is */
     struct step_pick *pick; /* (the runner's most_outs): how the device chooses tokens; NULL: it does not */
     struct pick_seen *seen; /* (most_outs, PICK_SEEN_MOST) */
-    bool news;              /* somebody has tokens that its client has not been told of */
+    double done; /* when the device was done with the last step; 0 = then there was nothing to do */
+    bool news;   /* somebody has tokens that its client has not been told of */
     struct luck luck[GUESS_KINDS]; /* of all requests: what a new one begins with */
     struct step_costs costs;
     struct price draft_guess, draft_row; /* of the draft model: a guess, a row that it reads */

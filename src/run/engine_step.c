@@ -250,8 +250,10 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
                                  .err = took == TOOK_ERROR ? &e : NULL});
 }
 
-static void engine_measure(struct engine *g, uint32_t parts, double seconds)
+/* A step has run from `start` on. */
+static void engine_measure(struct engine *g, uint32_t parts, double start)
 {
+    double now = clock_now(), seconds = now - start, waited = g->done > 0 ? start - g->done : 0;
     uint32_t rows = 0, prompt = 0, read = 0;
     for (uint32_t i = 0; i < parts; i++) {
         const struct seq_rows *p = &g->parts[i];
@@ -265,8 +267,11 @@ static void engine_measure(struct engine *g, uint32_t parts, double seconds)
     pthread_mutex_lock(&g->mutex);
     g->stats.steps++;
     g->stats.prompt_tokens += prompt;
-    g->stats.last_step = clock_now();
+    g->stats.step_us += (uint64_t)(1e6 * seconds);
+    g->stats.host_us += (uint64_t)(1e6 * waited);
+    g->stats.last_step = now;
     pthread_mutex_unlock(&g->mutex);
+    g->done = now;
 }
 
 /* A step that fails takes its requests with it; the engine goes on. */
@@ -349,7 +354,7 @@ void engine_step(struct engine *g)
     if (engine_compute(g, parts, &all, &e))
         engine_fail(g, &e);
     else {
-        engine_measure(g, parts, clock_now() - start);
+        engine_measure(g, parts, start);
         for (uint32_t i = 0, at = 0; i < parts; i++) {
             struct result r = {.pick = g->parts[i].pick ? all.pick + at : NULL};
             if (all.logits)

@@ -99,6 +99,8 @@ void metrics_write(struct server *s, struct buf *out)
         {"quern_accepted_tokens_total", "counter", "Guesses that came true.", e.accepted},
         {"quern_forced_tokens_total", "counter", "Of those, what a constraint prescribed.", e.forced},
         {"quern_steps_total", "counter", "Steps of the engine.", e.steps},
+        {"quern_step_microseconds_total", "counter", "Time in steps.", e.step_us},
+        {"quern_host_microseconds_total", "counter", "Time between them, when there was work.", e.host_us},
         {"quern_preempted_total", "counter", "Answers put back because memory was short.", e.preempted},
         {"quern_kv_pages", "gauge", "Pages for keys and values.", e.pages},
         {"quern_kv_pages_free", "gauge", "Those that nobody uses.", e.pages_free},

@@ -92,6 +92,8 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->cached_tokens += e->cached_tokens;
     sum->made_tokens += e->made_tokens;
     sum->steps += e->steps;
+    sum->step_us += e->step_us;
+    sum->host_us += e->host_us;
     sum->preempted += e->preempted;
     sum->drafted += e->drafted;
     sum->accepted += e->accepted;

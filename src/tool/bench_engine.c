@@ -13,6 +13,7 @@ struct figures {
     uint32_t streams;
     double tok_s, first; /* all together; seconds until the last one has its first token */
     uint64_t steps;
+    double host; /* share of the time in which the device waited for the host */
 };
 
 enum { GAPS_MOST = 1 << 16 };
@@ -81,6 +82,8 @@ static int measure(struct run *r, uint32_t n, struct figures *f, struct err *e)
                           .tok_s = (double)(after.made_tokens - before.made_tokens) / seconds,
                           .first = first,
                           .steps = after.steps - before.steps};
+    double host = (double)(after.host_us - before.host_us), step = (double)(after.step_us - before.step_us);
+    f->host = step > 0 ? host / (host + step) : 0;
     return failed ? -1 : 0;
 }
 
@@ -198,14 +201,14 @@ static int run_all(struct run *r, const struct args *a, struct err *e)
     struct figures f = {0}, base = {0};
     if (run_open(r, a, e) || measure(r, 1, &f, e)) /* warms up */
         return -1;
-    buf_printf(&out, "%8s %10s %12s %8s %s\n", "streams", "tok/s", "first token", "steps",
+    buf_printf(&out, "%8s %10s %12s %8s %6s %s\n", "streams", "tok/s", "first token", "steps", "host",
                "beside the first");
     for (int i = 0; i < r->o->count; i++) {
         if (measure(r, r->o->streams[i], &f, e))
             return -1;
         base = i ? base : f;
-        buf_printf(&out, "%8u %10.1f %9.0f ms %8llu %.2fx\n", f.streams, f.tok_s, 1e3 * f.first,
-                   (unsigned long long)f.steps, base.tok_s > 0 ? f.tok_s / base.tok_s : 0);
+        buf_printf(&out, "%8u %10.1f %9.0f ms %8llu %5.1f%% %.2fx\n", f.streams, f.tok_s, 1e3 * f.first,
+                   (unsigned long long)f.steps, 100 * f.host, base.tok_s > 0 ? f.tok_s / base.tok_s : 0);
     }
     if (r->o->read && (measure_gap(r, &r->gaps, &out, e) || measure_known(r, &out, e)))
         return -1;
