@@ -157,14 +157,15 @@ static int job_copy(struct job *j, const struct engine_request *r)
 static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *logits)
 {
     struct stream *s = j->stream;
+    double sum = logits && (s->logprobs || s->top) ? sampler_log_sum(logits, vocab) : NAN;
     pthread_mutex_lock(&s->mutex);
     size_t at = s->ids.len++;
     s->ids.data[at] = id;
     if (s->logprobs)
-        s->logprobs[at] = logits ? (float)sampler_logprob(logits, vocab, id) : NAN;
+        s->logprobs[at] = logits ? (float)(logits[id] - sum) : NAN;
     struct token_prob *top = s->top ? s->top + at * s->tops : NULL;
     if (top && logits)
-        sampler_top(logits, vocab, s->tops, top);
+        sampler_top(logits, vocab, sum, s->tops, top);
     for (uint32_t i = 0; top && !logits && i < s->tops; i++)
         top[i] = (struct token_prob){.id = -1};
     s->echoed += !j->made; /* the answer begins when the prompt has been told */

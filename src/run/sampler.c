@@ -2,6 +2,7 @@
 
 #include "base/mem.h"
 #include "base/noise.h"
+#include "device/cpu/kernels.h"
 #include "device/device.h"
 
 #include <math.h>
@@ -50,6 +51,7 @@ struct sampler {
     struct candidate *c; /* (vocab) */
     uint32_t n;
     bool sorted;
+    double all;       /* the sum of exp(logit - best) of all tokens, where top-p begins the chain; 0 = of c */
     uint32_t *seen;   /* (vocab): scratch of the penalties, zero between calls */
     uint32_t *length; /* (vocab): scratch of DRY, zero between calls */
     double mu;        /* mirostat's state */
@@ -158,45 +160,23 @@ static void sampler_sift(struct candidate *c, uint32_t k, uint32_t at)
     }
 }
 
-/* Sets p of every candidate to its share of the survivors. */
-static void sampler_softmax(struct sampler *s)
+static float sampler_best(const struct sampler *s)
 {
     float best = -INFINITY;
     for (uint32_t i = 0; i < s->n; i++)
         best = s->c[i].logit > best ? s->c[i].logit : best;
-    double sum = 0;
-    for (uint32_t i = 0; i < s->n; i++)
-        sum += s->c[i].p = expf(s->c[i].logit - best);
-    for (uint32_t i = 0; i < s->n; i++)
-        s->c[i].p = (float)(s->c[i].p / sum);
+    return best;
 }
 
-/* Puts the candidates that hold at least `mass` of the probability in front, sorted, without sorting
- * a whole vocabulary: those within a few nats of the best usually suffice. Needs p. */
-static void sampler_sort_mass(struct sampler *s, double mass)
+/* Sets p of every candidate to its share of all that the sum is of: of the survivors, where none is given. */
+static void sampler_softmax(struct sampler *s, double sum)
 {
-    if (s->sorted)
-        return;
-    float best = 0;
+    float best = sampler_best(s);
+    double own = 0;
     for (uint32_t i = 0; i < s->n; i++)
-        best = s->c[i].p > best ? s->c[i].p : best;
-    for (float cut = best * 1e-3f; cut > 0 && s->n > 1024; cut *= 1e-3f) {
-        double sum = 0;
-        uint32_t front = 0;
-        for (uint32_t i = 0; i < s->n; i++) {
-            if (s->c[i].p < cut)
-                continue;
-            sum += s->c[i].p;
-            struct candidate t = s->c[front];
-            s->c[front++] = s->c[i];
-            s->c[i] = t;
-        }
-        if (sum >= mass) {
-            s->n = front;
-            break;
-        }
-    }
-    sampler_sort(s);
+        own += s->c[i].p = expf(s->c[i].logit - best);
+    for (uint32_t i = 0; i < s->n; i++)
+        s->c[i].p = (float)(s->c[i].p / (sum > 0 ? sum : own));
 }
 
 /* How many tokens of the history the penalties look at. */
@@ -272,13 +252,11 @@ static int sampler_by_shift(const void *a, const void *b)
 static void sampler_typical(struct sampler *s)
 {
     double mass = s->params.typical_p, entropy = 0, sum = 0;
-    sampler_softmax(s);
-    float best = -INFINITY;
-    for (uint32_t i = 0; i < s->n; i++) {
-        best = s->c[i].logit > best ? s->c[i].logit : best;
+    sampler_softmax(s, 0);
+    float best = sampler_best(s);
+    for (uint32_t i = 0; i < s->n; i++)
         if (s->c[i].p > 0)
             entropy -= s->c[i].p * log(s->c[i].p);
-    }
     double total = 0;
     for (uint32_t i = 0; i < s->n; i++)
         total += exp((double)s->c[i].logit - best);
@@ -294,8 +272,8 @@ static void sampler_typical(struct sampler *s)
 
 static void sampler_top_p(struct sampler *s)
 {
-    sampler_softmax(s);
-    sampler_sort_mass(s, s->params.top_p);
+    sampler_softmax(s, s->all);
+    sampler_sort(s);
     double sum = 0;
     uint32_t keep = 0;
     while (keep < s->n && (sum < s->params.top_p || !keep))
@@ -306,10 +284,7 @@ static void sampler_top_p(struct sampler *s)
 /* The logit below which min-p drops. */
 static float sampler_least(const struct sampler *s)
 {
-    float best = -INFINITY;
-    for (uint32_t i = 0; i < s->n; i++)
-        best = s->c[i].logit > best ? s->c[i].logit : best;
-    return best + logf((float)s->params.min_p);
+    return sampler_best(s) + logf((float)s->params.min_p);
 }
 
 static void sampler_min_p(struct sampler *s)
@@ -327,7 +302,7 @@ static void sampler_xtc(struct sampler *s, uint64_t position)
 {
     if (noise_uniform(s->params.seed, position, UINT64_MAX) >= s->params.xtc_probability)
         return;
-    sampler_softmax(s);
+    sampler_softmax(s, 0);
     sampler_sort(s);
     uint32_t above = 0;
     while (above < s->n && s->c[above].p >= s->params.xtc_threshold)
@@ -336,6 +311,13 @@ static void sampler_xtc(struct sampler *s, uint64_t position)
         return;
     s->n -= above - 1;
     memmove(s->c, s->c + above - 1, s->n * sizeof *s->c);
+}
+
+/* Whether the noise of u is surely less than d, without a logarithm: -ln u >= 1 - u, and e^d is more than the first terms
+ * of its series. */
+static bool draw_loses(double d, double u)
+{
+    return d > 0 && (1 - u) * (1 + d * (1 + d / 2 * (1 + d / 3 * (1 + d / 4)))) > 1.001;
 }
 
 /* The survivor with the largest logit / T + Gumbel noise. */
@@ -348,6 +330,8 @@ static struct candidate sampler_draw(struct sampler *s, double temperature, uint
         if (l + NOISE_GUMBEL_MOST < best)
             continue;
         double u = noise_uniform(s->params.seed, position, (uint64_t)s->c[i].id);
+        if (draw_loses(best - l, u))
+            continue;
         double v = l - log(-log(u));
         if (v > best) {
             best = v;
@@ -365,7 +349,7 @@ static struct candidate sampler_mirostat(struct sampler *s, uint64_t position)
     double t = p->temperature;
     for (uint32_t i = 0; i < s->n; i++)
         s->c[i].logit = (float)(s->c[i].logit / t);
-    sampler_softmax(s);
+    sampler_softmax(s, 0);
     sampler_sort(s);
     uint32_t keep = 1;
     if (p->mirostat == 1) {
@@ -383,7 +367,7 @@ static struct candidate sampler_mirostat(struct sampler *s, uint64_t position)
             keep++;
     }
     s->n = keep;
-    sampler_softmax(s);
+    sampler_softmax(s, 0);
     struct candidate c = sampler_draw(s, 1, position);
     s->mu -= p->mirostat_eta * (-log2(c.p) - p->mirostat_tau);
     return c;
@@ -451,6 +435,45 @@ static void sampler_gather(struct sampler *s, const float *logits, const uint32_
     }
 }
 
+/* The sum of exp(logit - best) of the tokens that are allowed. */
+static double sampler_exp_sum(const float *logits, uint32_t vocab, const uint32_t *mask, float best)
+{
+    enum { PART = 256 }; /* sums of so many floats are added up as doubles */
+    struct err none = {0};
+    const struct kernels *k = kernels_get(NULL, &none);
+    float part[PART];
+    double sum = 0;
+    for (uint32_t from = 0; from < vocab; from += PART) {
+        uint32_t n = vocab - from < PART ? vocab - from : PART;
+        memcpy(part, logits + from, n * sizeof *part);
+        for (uint32_t i = 0; mask && i < n; i++)
+            part[i] = mask[(from + i) / 32] >> i % 32 & 1 ? part[i] : -INFINITY;
+        sum += (double)k->exp_sum(part, n, best);
+    }
+    return sum;
+}
+
+/* The tokens near the best (the one candidate before) that hold top_p of the probability between them, and a few more. */
+static void sampler_gather_mass(struct sampler *s, const float *logits, const uint32_t *mask)
+{
+    const float first = 2, most = 120; /* nats below the best */
+    float best = s->c[0].logit;
+    double mass = 0;
+    s->all = sampler_exp_sum(logits, s->vocab, mask, best);
+    for (float nats = first; mass < s->params.top_p && nats < 2 * most; nats *= 1.5f) {
+        sampler_gather(s, logits, mask, UINT32_MAX, nats < most ? best - nats : -INFINITY);
+        mass = 0;
+        for (uint32_t i = 0; i < s->n; i++)
+            mass += expf(s->c[i].logit - best) / s->all;
+    }
+}
+
+/* The chain begins with top-p: only as many of the best count as hold that much. */
+static bool sampler_is_top_p(const struct sampler_params *p)
+{
+    return p->temperature > 0 && p->mirostat == 0 && p->top_k == 0 && p->typical_p >= 1 && p->top_p < 1;
+}
+
 /* The chain begins with min-p: all that counts is how far a token is from the best. */
 static bool sampler_is_min_p(const struct sampler_params *p)
 {
@@ -461,7 +484,7 @@ static bool sampler_is_min_p(const struct sampler_params *p)
 /* So many of the best are all that the chain can take. */
 static uint32_t sampler_most(const struct sampler_params *p)
 {
-    if (p->temperature == 0 || sampler_is_min_p(p))
+    if (p->temperature == 0 || sampler_is_min_p(p) || sampler_is_top_p(p))
         return 1;
     return p->mirostat == 0 && p->top_k > 0 ? (uint32_t)p->top_k : UINT32_MAX;
 }
@@ -474,7 +497,10 @@ static int sampler_fill(struct sampler *s, const float *logits, const int32_t *h
         return err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
     logits = sampler_adjust(s, logits, history, n);
     sampler_gather(s, logits, mask, sampler_most(&s->params), -INFINITY);
-    if (s->n && sampler_is_min_p(&s->params))
+    s->all = 0;
+    if (s->n && sampler_is_top_p(&s->params))
+        sampler_gather_mass(s, logits, mask);
+    else if (s->n && sampler_is_min_p(&s->params))
         sampler_gather(s, logits, mask, UINT32_MAX, nextafterf(sampler_least(s), -INFINITY));
     return s->n ? 0 : err_set(e, ERR_DATA, "no token is allowed here: every one is banned");
 }
@@ -536,16 +562,11 @@ bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint
     return fits;
 }
 
-/* ln of the sum of exp(logit). */
 double sampler_log_sum(const float *logits, uint32_t vocab)
 {
-    float best = logits[0];
-    for (uint32_t i = 1; i < vocab; i++)
-        best = logits[i] > best ? logits[i] : best;
-    double sum = 0;
-    for (uint32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - best);
-    return best + log(sum);
+    struct err none = {0};
+    float best = kernels_get(NULL, &none)->max(logits, vocab);
+    return best + log(sampler_exp_sum(logits, vocab, NULL, best));
 }
 
 double sampler_logprob(const float *logits, uint32_t vocab, int32_t id)
@@ -553,19 +574,28 @@ double sampler_logprob(const float *logits, uint32_t vocab, int32_t id)
     return (double)logits[id] - sampler_log_sum(logits, vocab);
 }
 
-void sampler_top(const float *logits, uint32_t vocab, uint32_t k, struct token_prob *out)
+/* One more of the best, which are in order: where it is one. */
+static void top_insert(struct token_prob *out, uint32_t k, int32_t id, float logit)
 {
-    double sum = sampler_log_sum(logits, vocab);
+    uint32_t at = k;
+    for (; at > 0 && out[at - 1].logprob < logit; at--)
+        if (at < k)
+            out[at] = out[at - 1];
+    if (at < k)
+        out[at] = (struct token_prob){.id = id, .logprob = logit};
+}
+
+void sampler_top(const float *logits, uint32_t vocab, double log_sum, uint32_t k, struct token_prob *out)
+{
     for (uint32_t i = 0; i < k; i++)
         out[i] = (struct token_prob){.id = -1, .logprob = -INFINITY};
-    for (uint32_t i = 0; k && i < vocab; i++) {
-        if (logits[i] <= out[k - 1].logprob)
+    for (uint32_t from = 0; k && from < vocab; from += BLOCK) {
+        uint32_t n = vocab - from < BLOCK ? vocab - from : BLOCK;
+        if (n == BLOCK && !block_has_above(logits + from, out[k - 1].logprob))
             continue;
-        uint32_t at = k - 1;
-        for (; at > 0 && out[at - 1].logprob < logits[i]; at--)
-            out[at] = out[at - 1];
-        out[at] = (struct token_prob){.id = (int32_t)i, .logprob = logits[i]};
+        for (uint32_t i = from; i < from + n; i++)
+            top_insert(out, k, (int32_t)i, logits[i]);
     }
     for (uint32_t i = 0; i < k; i++)
-        out[i].logprob = (float)(out[i].logprob - sum);
+        out[i].logprob = (float)(out[i].logprob - log_sum);
 }

@@ -75,9 +75,10 @@ double sampler_log_sum(const float *logits, uint32_t vocab);
 /* ln p of a token under plain softmax. */
 double sampler_logprob(const float *logits, uint32_t vocab, int32_t id);
 
-/* The k best tokens under plain softmax, the best first; fewer where the vocabulary has fewer: id -1. */
+/* The k best tokens under plain softmax, with the sum of above, the best first; fewer where the vocabulary has fewer:
+ * id -1. */
 struct token_prob {
     int32_t id;
     float logprob;
 };
-void sampler_top(const float *logits, uint32_t vocab, uint32_t k, struct token_prob *out);
+void sampler_top(const float *logits, uint32_t vocab, double log_sum, uint32_t k, struct token_prob *out);

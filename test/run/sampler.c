@@ -180,7 +180,7 @@ static void test_short_ways(void **state)
         p.seed = round;
         p.temperature = next(&at) < 0.2 ? 0 : 3 * next(&at);
         p.top_k = next(&at) < 0.4 ? 0 : floor(1 + 1200 * pow(next(&at), 4));
-        p.top_p = p.top_k == 0 || next(&at) < 0.4 ? 1 : next(&at);
+        p.top_p = next(&at) < 0.4 ? 1 : next(&at);
         p.min_p = next(&at) < 0.4 ? 0 : next(&at) < 0.1 ? 1 : 0.2 * next(&at);
         p.bias = bias;
         p.biases = next(&at) < 0.4 ? 2 : 0;

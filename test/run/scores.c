@@ -71,7 +71,7 @@ static void check(const struct loaded *l, const struct scored *s)
         struct token_prob top[TOPS];
         const float *row = judged[i - 1];
         assert_true(s->logprobs[i] == (float)sampler_logprob(row, WIDTH, s->ids[i]));
-        sampler_top(row, WIDTH, TOPS, top);
+        sampler_top(row, WIDTH, sampler_log_sum(row, WIDTH), TOPS, top);
         for (int k = 0; k < TOPS; k++)
             assert_true(s->top[i][k].id == top[k].id && s->top[i][k].logprob == top[k].logprob);
         assert_true(i < prompt || s->ids[i] == top[0].id); /* the answer is the best */
