@@ -38,6 +38,7 @@ void list_print(const struct list *l)
 """
 REWRITE = f"Rename `count` to `total` in this C code. Give back the whole code and change nothing else.\n\n```c\n{SOURCE}```\n"
 CODE = "Write a Python class for a binary search tree with insert, delete and search, with type hints."
+STORY = "Tell a story about a mill."
 PERSON = {"type": "object", "properties": {"first_name": {"type": "string", "maxLength": 12}, "last_name": {"type": "string", "maxLength": 12},
           "year_of_birth": {"type": "integer", "minimum": 1900, "maximum": 2020}, "favourite_dish": {"enum": ["bread", "soup", "cheese"]},
           "lives_in_a_mill": {"type": "boolean"}}, "additionalProperties": False}
@@ -75,11 +76,12 @@ def main():
         compare("rewrite, 0.5B, auto", rounds, SMALL, REWRITE, 220, "--speculate", "auto")
         for how in ("auto", "always"):
             compare(f"code, 0.5B drafts for 1.5B, {how}", rounds, LARGE, CODE, 160, "--draft", SMALL, "--speculate", how)
+        compare("story, 0.5B drafts for 1.5B, auto", rounds, LARGE, STORY, 160, "--draft", SMALL, "--speculate", "auto")
         compare("JSON schema, 1.5B, auto", rounds, LARGE, "Invent a person.", 120, "--speculate", "auto",
                 rule=["--json-schema", schema.name])
         compare("JSON schema, SmolLM2, auto", rounds, SMOL, "Invent a person.", 120, "--speculate", "auto",
                 rule=["--json-schema", schema.name])
-        compare("prose, SmolLM2, auto", rounds, SMOL, "Tell a story about a mill.", 200, "--speculate", "auto")
+        compare("prose, SmolLM2, auto", rounds, SMOL, STORY, 200, "--speculate", "auto")
 
 
 if __name__ == "__main__":
