@@ -5,6 +5,7 @@
 #include "device/cpu/kernels.h"
 #include "device/device.h"
 
+#include <emmintrin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,8 +83,8 @@ int sampler_check(const struct sampler_params *p, uint32_t vocab, struct err *e)
         if (p->bias[i].id < 0 || (uint32_t)p->bias[i].id >= vocab)
             return err_set(e, ERR_USAGE, "logit_bias names token %d; the vocabulary has 0 to %u",
                            p->bias[i].id, vocab - 1);
-        if (isnan(p->bias[i].bias))
-            return err_set(e, ERR_USAGE, "logit_bias of token %d is not a number", p->bias[i].id);
+        if (!(p->bias[i].bias < INFINITY))
+            return err_set(e, ERR_USAGE, "logit_bias of token %d is not a finite number", p->bias[i].id);
     }
     return 0;
 }
@@ -388,40 +389,37 @@ static const float *sampler_adjust(struct sampler *s, const float *logits, const
 }
 
 /* Logits are looked at by blocks: most have nothing of interest, and are passed by at the speed of memory. */
-enum { BLOCK = 64 };
+enum { BLOCK = 128 };
 
-static bool block_has_above(const float *logits, float bar)
+/* The largest logit of a block; *bad: one of them is not a number, or is endless. */
+static float block_largest(const float *logits, bool *bad)
 {
-    int any = 0;
-    for (int i = 0; i < BLOCK; i++)
-        any |= logits[i] > bar;
-    return any;
+    const __m128 endless = _mm_set1_ps(INFINITY);
+    __m128 top = _mm_set1_ps(-INFINITY), odd = _mm_setzero_ps();
+    for (int i = 0; i < BLOCK; i += 8) {
+        __m128 a = _mm_loadu_ps(logits + i), b = _mm_loadu_ps(logits + i + 4);
+        top = _mm_max_ps(_mm_max_ps(a, b), top);
+        odd = _mm_or_ps(odd, _mm_or_ps(_mm_cmpnlt_ps(a, endless), _mm_cmpnlt_ps(b, endless)));
+    }
+    *bad |= _mm_movemask_ps(odd) != 0;
+    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
+    return _mm_cvtss_f32(_mm_max_ss(top, _mm_shuffle_ps(top, top, 1)));
 }
 
-/* Not one is NaN or +inf. */
-static bool sampler_finite(const float *logits, uint32_t n)
-{
-    int odd = 0;
-    for (; n >= BLOCK; n -= BLOCK, logits += BLOCK)
-        for (int i = 0; i < BLOCK; i++)
-            odd |= !(logits[i] < INFINITY);
-    for (uint32_t i = 0; i < n; i++)
-        odd |= !(logits[i] < INFINITY);
-    return !odd;
-}
-
-/* Candidates in order of id: the tokens that are allowed and above the bar; of more than k the k best, in no order. */
-static void sampler_gather(struct sampler *s, const float *logits, const uint32_t *mask, uint32_t k,
+/* Candidates in order of id: the tokens that are allowed and above the bar; of more than k the k best, in no order.
+ * Whether all logits are finite numbers, or -inf. */
+static bool sampler_gather(struct sampler *s, const float *logits, const uint32_t *mask, uint32_t k,
                            float bar)
 {
+    bool bad = false;
     s->n = 0;
     s->sorted = false;
     for (uint32_t from = 0; from < s->vocab; from += BLOCK) {
         bool whole = s->vocab - from >= BLOCK;
-        uint32_t to = whole ? from + BLOCK : s->vocab;
-        if (whole && !block_has_above(logits + from, bar))
+        if (whole && block_largest(logits + from, &bad) <= bar)
             continue;
-        for (uint32_t i = from; i < to; i++) {
+        for (uint32_t i = from; i < (whole ? from + BLOCK : s->vocab); i++) {
+            bad |= !(logits[i] < INFINITY);
             if (!(logits[i] > bar) || (mask && !(mask[i / 32] >> i % 32 & 1)))
                 continue;
             uint32_t at = s->n < k ? s->n++ : 0;
@@ -433,6 +431,7 @@ static void sampler_gather(struct sampler *s, const float *logits, const uint32_
             bar = s->c[0].logit;
         }
     }
+    return !bad;
 }
 
 /* The sum of exp(logit - best) of the tokens that are allowed. */
@@ -456,11 +455,12 @@ static double sampler_exp_sum(const float *logits, uint32_t vocab, const uint32_
 /* The tokens near the best (the one candidate before) that hold top_p of the probability between them, and a few more. */
 static void sampler_gather_mass(struct sampler *s, const float *logits, const uint32_t *mask)
 {
-    const float first = 2, most = 120; /* nats below the best */
+    const float first = 1, most = 120;            /* nats below the best */
+    const double enough = s->params.top_p + 1e-5; /* however shares are rounded */
     float best = s->c[0].logit;
     double mass = 0;
     s->all = sampler_exp_sum(logits, s->vocab, mask, best);
-    for (float nats = first; mass < s->params.top_p && nats < 2 * most; nats *= 1.5f) {
+    for (float nats = first; mass < enough && nats < 2 * most; nats += nats < 16 ? 1 : nats) {
         sampler_gather(s, logits, mask, UINT32_MAX, nats < most ? best - nats : -INFINITY);
         mass = 0;
         for (uint32_t i = 0; i < s->n; i++)
@@ -493,10 +493,9 @@ static uint32_t sampler_most(const struct sampler_params *p)
 static int sampler_fill(struct sampler *s, const float *logits, const int32_t *history, size_t n,
                         const uint32_t *mask, struct err *e)
 {
-    if (!sampler_finite(logits, s->vocab))
-        return err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
     logits = sampler_adjust(s, logits, history, n);
-    sampler_gather(s, logits, mask, sampler_most(&s->params), -INFINITY);
+    if (!sampler_gather(s, logits, mask, sampler_most(&s->params), -INFINITY))
+        return err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
     s->all = 0;
     if (s->n && sampler_is_top_p(&s->params))
         sampler_gather_mass(s, logits, mask);
@@ -591,7 +590,8 @@ void sampler_top(const float *logits, uint32_t vocab, double log_sum, uint32_t k
         out[i] = (struct token_prob){.id = -1, .logprob = -INFINITY};
     for (uint32_t from = 0; k && from < vocab; from += BLOCK) {
         uint32_t n = vocab - from < BLOCK ? vocab - from : BLOCK;
-        if (n == BLOCK && !block_has_above(logits + from, out[k - 1].logprob))
+        bool bad = false;
+        if (n == BLOCK && block_largest(logits + from, &bad) <= out[k - 1].logprob)
             continue;
         for (uint32_t i = from; i < from + n; i++)
             top_insert(out, k, (int32_t)i, logits[i]);

@@ -227,6 +227,43 @@ static void test_plain_best(void **state)
     sampler_close(slow);
 }
 
+/* The same over a vocabulary of several pieces and a rest, with few values, so that many are equal. */
+static void test_plain_best_of_many(void **state)
+{
+    (void)state;
+    enum { MANY = 1000 };
+    struct sampler_params p;
+    struct sampler *fast, *slow;
+    const struct logit_bias none = {0, 0};
+    struct err e = {0};
+    srand(7);
+    plain(&p);
+    p.temperature = 0;
+    assert_int_equal(sampler_open(&fast, &p, MANY, &e), 0);
+    p.bias = &none;
+    p.biases = 1;
+    assert_int_equal(sampler_open(&slow, &p, MANY, &e), 0);
+    for (int round = 0; round < 2000; round++) {
+        float logits[MANY];
+        uint32_t mask[(MANY + 31) / 32];
+        for (size_t i = 0; i < MANY; i++)
+            logits[i] = (float)(rand() % 40);
+        if (round % 4 == 1)
+            logits[rand() % MANY] = NAN;
+        if (round % 4 == 2)
+            logits[rand() % MANY] = round % 8 == 2 ? INFINITY : -INFINITY;
+        for (size_t i = 0; i < sizeof mask / sizeof *mask; i++)
+            mask[i] = (uint32_t)(rand() & rand() & rand());
+        struct err a = {0}, b = {0};
+        const uint32_t *m = round % 3 ? mask : NULL;
+        assert_int_equal(sampler_pick(fast, logits, NULL, 0, 0, m, &a),
+                         sampler_pick(slow, logits, NULL, 0, 0, m, &b));
+        assert_string_equal(a.text, b.text);
+    }
+    sampler_close(fast);
+    sampler_close(slow);
+}
+
 static void test_penalties(void **state)
 {
     (void)state;
@@ -425,10 +462,18 @@ static void test_stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_best),  cmocka_unit_test(test_short_ways), cmocka_unit_test(test_links),
-        cmocka_unit_test(test_temperature), cmocka_unit_test(test_penalties),  cmocka_unit_test(test_dry),
-        cmocka_unit_test(test_mirostat),    cmocka_unit_test(test_seed),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_large),       cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_plain_best),
+        cmocka_unit_test(test_short_ways),
+        cmocka_unit_test(test_plain_best_of_many),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_temperature),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_dry),
+        cmocka_unit_test(test_mirostat),
+        cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
