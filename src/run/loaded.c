@@ -215,8 +215,7 @@ static int loaded_fits(struct loaded *l, struct runner_options *r, bool made, st
     double room = (double)memory_for_model(&m) - weights;
     if (kv > room)
         r->device_options.no_repack = true;
-    uint64_t free = room > 1 ? (uint64_t)room : 1;
-    r->kv_free = r->kv_free && r->kv_free < free ? r->kv_free : free;
+    r->kv_free = room > 1 ? (uint64_t)room : 1;
     return 0;
 }
 

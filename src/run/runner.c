@@ -175,21 +175,25 @@ static int runner_pages(struct runner *r, const struct runner_options *o, uint64
     return 0;
 }
 
-/* The same on the GPU that is open. Where all of the model fits, but not with pages for every sequence: as many as fit
- * beside it, rather than fewer layers. */
-static int runner_gpu_pages(struct runner *r, const struct weights *weights, const struct runner_options *o,
-                            struct kv_config *kv, struct err *e)
+/* The same on the device that is open, by what it needs beside. Where all of the model fits on a GPU, but not with pages
+ * for every sequence: as many as fit, rather than fewer layers. */
+static int runner_fit_pages(struct runner *r, const struct weights *weights, const struct runner_options *o,
+                            bool gpu, struct kv_config *kv, struct err *e)
 {
     const struct device_shape shape = {kv, r->chunk, r->most_seqs, r->most_outs};
+    bool whole = gpu && o->gpu != PLACE_SOME && !o->cpu_experts;
     struct device_memory m;
-    if (runner_pages(r, o, 0, kv, e))
+    if (runner_pages(r, o, gpu ? 0 : o->kv_free, kv, e))
         return -1;
-    if (o->pages || o->kv_bytes || o->gpu == PLACE_SOME || o->cpu_experts)
+    if (o->pages || o->kv_bytes || (!whole && !o->most))
         return 0;
     if (r->device->ops->need(r->device, r->plan, weights, &shape, &m, e))
         return -1;
-    uint64_t room = place_room(&m, o->device_options.memory), rest = m.weights + m.scratch;
-    return rest + m.kv <= room ? 0 : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
+    uint64_t room = whole ? place_room(&m, o->device_options.memory) : o->most;
+    room = o->most && o->most < room ? o->most : room;
+    uint64_t rest = m.weights + m.scratch + runner_kv_bytes(r->plan, o, 1); /* with page 0 of every group */
+    return m.weights + m.scratch + m.kv <= room ? 0
+                                                : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
 }
 
 /* The model on the GPU that is open, as much of it as is wanted and fits. */
@@ -209,7 +213,7 @@ static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct wei
         return err_set(e, ERR_USAGE, "adapters (--lora) run on the CPU only: --device cpu");
     if (o->device_options.deterministic)
         return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
-    if (runner_gpu_pages(r, weights, o, &kv, e) || place_plan(&want, &r->placement, e))
+    if (runner_fit_pages(r, weights, o, true, &kv, e) || place_plan(&want, &r->placement, e))
         return -1;
     const struct device_memory *m = &r->placement.whole;
     if (!r->placement.layers && o->gpu == PLACE_FIT)
@@ -261,7 +265,7 @@ static int runner_device(struct runner *r, struct plan *plan, const struct weigh
                    : 0;
     if (!cpu && runner_on_gpu(r, plan, weights, o))
         return 0;
-    return runner_pages(r, o, o->kv_free, &kv, e) || cpu_open(&r->device, &o->device_options, e) ||
+    return cpu_open(&r->device, &o->device_options, e) || runner_fit_pages(r, weights, o, false, &kv, e) ||
                    runner_fill_device(r, weights, &kv, o, e)
                ? -1
                : 0;

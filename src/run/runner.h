@@ -24,7 +24,8 @@ struct runner_options {
     uint32_t outs;     /* results a step; 0 = one per sequence */
     uint32_t pages;    /* of KV in all, exactly; 0 = as much as the two below say */
     uint64_t kv_bytes; /* that KV is to take; 0 = as much as is free, and enough for every sequence at most */
-    uint64_t kv_free;  /* that KV may take on the CPU; 0 = no bound. A GPU says itself what is free */
+    uint64_t kv_free;  /* that the CPU has for KV; 0 = no bound. A GPU says itself what is free */
+    uint64_t most;     /* bytes that weights, KV and scratch may take, wherever they are; 0 = no bound */
     uint32_t kv_type;  /* enum dtype; F32 where device_options.exact */
     void (*progress)(void *arg, double share); /* while weights load; may be NULL */
     void *progress_arg;

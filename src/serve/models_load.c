@@ -27,15 +27,18 @@ static struct form *models_unwant(struct models *m)
 
 /* ---- room ---- */
 
+/* About what a model takes with room for so many texts at once. */
+static uint64_t models_guess(const struct served_facts *k, uint32_t seqs)
+{
+    return k->bytes + k->kv_bytes * runner_kv_tokens(0, k->context, seqs) +
+           k->kv_window_bytes * runner_kv_tokens(k->window, k->context, seqs);
+}
+
 /* What the form took the last time, or about what it will take. */
 static uint64_t models_need(const struct models *m, const struct form *f)
 {
-    const struct served_facts *k = &f->of->facts;
-    if (f->bytes)
-        return f->bytes;
     uint32_t seqs = f->kind == FORM_VECTORS ? m->o->texts : m->o->engine.slots;
-    return k->bytes + k->kv_bytes * runner_kv_tokens(0, k->context, seqs) +
-           k->kv_window_bytes * runner_kv_tokens(k->window, k->context, seqs);
+    return f->bytes ? f->bytes : models_guess(&f->of->facts, seqs);
 }
 
 /* Who goes when memory is short: the one used longest ago, rather one that nobody uses. */
@@ -109,8 +112,8 @@ static void models_unload(struct models *m, struct form *f)
 static int models_read(struct models *m, struct form *f, uint64_t left, struct err *e)
 {
     const struct served_facts *k = &f->of->facts;
-    struct loaded_options o = {.hidden = f->kind == FORM_VECTORS, .runner.ctx = k->context};
-    o.runner.kv_free = left > k->bytes ? left - k->bytes : 1;
+    struct loaded_options o = {.hidden = f->kind == FORM_VECTORS,
+                               .runner = {.ctx = k->context, .most = left}};
     if (!k->known) /* says what is wrong with it, or it has been mended */
         if (served_facts_read(&f->of->facts, f->of->path, m->o->ctx, e))
             return -1;
@@ -239,7 +242,8 @@ static bool models_serve_first(struct models *m)
         }
         return true;
     }
-    uint64_t need = models_need(m, f), most = m->o->memory;
+    /* with less there is room for less; but one text has to have some */
+    uint64_t need = models_guess(&f->of->facts, 1), most = m->o->memory;
     if (most && need > most) {
         struct err e = {0};
         models_unwant(m)->state = FORM_AWAY;

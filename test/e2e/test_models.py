@@ -102,6 +102,14 @@ def test_two_models_with_room_for_one(serve):
     assert server.metric("quern_submitted_total") == server.metric("quern_finished_total") == 24
 
 
+def test_little_memory_means_fewer_tokens(serve):
+    """16 texts of 4,096 tokens would take 1.5 GB: within 350 MiB there is room for fewer, and they are answered as ever."""
+    server = serve("--memory", "350M", "--ctx", "4096", "--slots", "16")
+    texts = {text(chat(server, "a", max_tokens=12)) for _ in range(2)}
+    assert len(texts) == 1 and server.metric("quern_models_bytes") <= 350 << 20
+    assert 4096 / 32 <= server.metric("quern_kv_pages") < 16 * 4096 / 32
+
+
 def stream(server, model, headers=b"", **fields):
     body = json.dumps({"model": model, "messages": HI, "max_tokens": 150, "stream": True, "ignore_eos": True, **fields}).encode()
     s = server.connect()
