@@ -1,6 +1,7 @@
 # Flags per file of src/device/cpu: a file that ends in _TIER.c is compiled for that instruction set.
 file(GLOB avx2 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_avx2.c)
 file(GLOB avx512 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_avx512.c)
+file(GLOB amx CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_amx.c)
 # With sanitizers -O3 would take minutes for the kernels, and so would UBSan's checks of pointers beside those of ASan,
 # or ASan's own in line.
 set(optimise -O3)
@@ -11,10 +12,12 @@ if(QUERN_SANITIZE)
   endif()
 endif()
 file(GLOB plain CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*.c)
-list(REMOVE_ITEM plain ${avx2} ${avx512})
+list(REMOVE_ITEM plain ${avx2} ${avx512} ${amx})
 set_source_files_properties(${plain} PROPERTIES COMPILE_OPTIONS "${optimise}")
-set_source_files_properties(${avx2} PROPERTIES COMPILE_OPTIONS "${optimise};-mavx2;-mfma;-mf16c;-mbmi2")
-set_source_files_properties(${avx512} PROPERTIES COMPILE_OPTIONS
-  "${optimise};-mavx2;-mfma;-mf16c;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni")
+set(for_avx2 ${optimise} -mavx2 -mfma -mf16c -mbmi2)
+set(for_avx512 ${for_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni)
+set_source_files_properties(${avx2} PROPERTIES COMPILE_OPTIONS "${for_avx2}")
+set_source_files_properties(${avx512} PROPERTIES COMPILE_OPTIONS "${for_avx512}")
+set_source_files_properties(${amx} PROPERTIES COMPILE_OPTIONS "${for_avx512};-mavx512bf16;-mamx-tile;-mamx-int8;-mamx-bf16")
 
 include(cmake/cuda.cmake)

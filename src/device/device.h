@@ -22,7 +22,7 @@ struct device_options {
     bool deterministic; /* CPU: a row's result does not depend on the rows beside it, not by a bit */
     bool no_repack;     /* CPU: weights are used as they lie, never laid out anew */
     bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
-    const char *tier;   /* CPU: most this kernel tier ("scalar", "avx2", "avx512"); NULL = the best */
+    const char *tier;   /* CPU: most this kernel tier ("scalar", "avx2", "avx512", "amx"); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
     bool no_parity;     /* CUDA: skip the parity gate */
 };

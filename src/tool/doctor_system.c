@@ -33,7 +33,7 @@ static void doctor_advise(struct doctor_system *s, const char *fmt, ...)
 
 static void doctor_cpu(struct doctor_system *s)
 {
-    static const char *const tiers[DOCTOR_TIERS] = {"scalar", "avx2", "avx512"};
+    static const char *const tiers[DOCTOR_TIERS] = {"scalar", "avx2", "avx512", "amx"};
     FILE *f = fopen("/proc/cpuinfo", "re");
     char line[256];
     while (f && fgets(line, sizeof line, f) && !s->cpu[0])

@@ -12,7 +12,7 @@
 struct buf;
 struct json;
 
-enum { DOCTOR_FOLDERS = 3, DOCTOR_TIERS = 3, DOCTOR_ADVICE = 8 };
+enum { DOCTOR_FOLDERS = 3, DOCTOR_TIERS = 4, DOCTOR_ADVICE = 8 };
 
 struct doctor_folder {
     const char *what;     /* "hub", "own", "config" */

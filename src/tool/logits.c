@@ -185,7 +185,7 @@ static const struct arg_option options[] = {
     {"lora", 0, ARG_TEXT, "PATH", "an adapter; may be repeated", 0, 0},
     {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (cpu)", 0, 0},
     {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},
-    {"tier", 0, ARG_TEXT, "T", "most this kernel tier of the CPU: scalar, avx2, avx512", 0, 0},
+    {"tier", 0, ARG_TEXT, "T", "most this kernel tier of the CPU: scalar, avx2, avx512, amx", 0, 0},
     {"threads", 't', ARG_INT, "N", "compute threads (all cores)", 1, 1024},
     {"chunk", 0, ARG_INT, "N", "tokens a step (128)", 1, 4096},
     {"ctx", 0, ARG_INT, "N", "context for which the scaling of positions is chosen (as many as the tokens)",

@@ -1,5 +1,5 @@
 /* Every kernel of every tier that this machine has, against scalar.c, over odd shapes. With --bench
- * [TYPE] it prices the products instead. */
+ * [TYPE [TIER]] it prices the products instead. */
 #include "test.h"
 
 #include "base/block.h"
@@ -9,13 +9,14 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/probe.h"
 #include "device/cpu/tiers.h"
+#include "fake_amx.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-static const char *const tiers[] = {"avx2", "avx512"};
+static const char *const tiers[] = {"avx2", "avx512", "amx"};
 #define TYPE_ROW(TYPE, name) DTYPE_##TYPE,
 static const uint32_t rounded_types[] = {KERNEL_ROUNDED_TYPES(TYPE_ROW)};
 static const uint32_t float_types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,
@@ -54,6 +55,20 @@ static const struct kernels *tier_or_skip(const char *name)
     if (!k)
         print_message("no %s on this machine: skipped\n", name);
     return k;
+}
+
+/* The AMX tier without AMX; NULL where there is no AVX512_BF16. */
+static const struct kernels *tier_fake_amx(void)
+{
+    static struct kernels k;
+    struct err e = {0};
+    const struct kernels *under = kernels_get("avx512", &e);
+    if (!under || !__builtin_cpu_supports("avx512bf16"))
+        return NULL;
+    k = *under;
+    fake_amx(&k);
+    k.tier = "amx in C";
+    return &k;
 }
 
 /* ---- weights ---- */
@@ -359,6 +374,9 @@ static void product_all_m(struct product *p, enum product_kind kind)
         matmul_avx512(&plain);
         product_check_tier(p, &plain, kind);
     }
+    const struct kernels *amx = kind == PRODUCT_BF16 ? tier_fake_amx() : NULL;
+    if (amx)
+        product_check_tier(p, amx, kind);
 }
 
 static void test_rounded_products(void **state)
@@ -388,11 +406,11 @@ static void test_rounded_products(void **state)
 
 static void check_float_type(uint32_t type, enum product_kind kind)
 {
-    static const uint32_t plain[] = {1, 7, 8, 9, 31, 64, 257, 300, 521}, blocks[] = {256, 768};
-    static const uint32_t rows[][2] = {{0, 1},  {0, 16}, {3, 20}, {5, 6}, {1, 34},
-                                       {2, 10}, {0, 31}, {0, 7},  {4, 33}};
+    static const uint32_t plain[] = {1, 7, 8, 9, 31, 64, 257, 300, 521, 1056}, blocks[] = {256, 768};
+    static const uint32_t rows[][2] = {{0, 1},  {0, 16}, {3, 20}, {5, 6},  {1, 34},
+                                       {2, 10}, {0, 31}, {0, 7},  {4, 33}, {1, 66}};
     const uint32_t values = dtype_get(type)->block_values;
-    for (size_t i = 0; i < (values == 1 ? 9 : 2); i++) {
+    for (size_t i = 0; i < (values == 1 ? 10 : 2); i++) {
         struct product p;
         uint32_t k = values == 1 ? plain[i] : blocks[i] + (values < 64 && i ? 32 : 0);
         product_open(&p, type, rows[i][0], rows[i][1], k);
@@ -632,7 +650,7 @@ static struct probe price_walls(const char *tier, const uint8_t *memory)
 {
     struct probe_kernels k;
     struct probe walls = {0};
-    strcmp(tier, "avx512") ? probe_avx2(&k) : probe_avx512(&k);
+    !strcmp(tier, "amx") ? probe_amx(&k) : !strcmp(tier, "avx512") ? probe_avx512(&k) : probe_avx2(&k);
     walls.int8 = price_loop(k.int8, k.int8_round);
     walls.float32 = price_loop(k.float32, k.float32_round);
     walls.bf16 = price_loop(k.bf16, k.bf16_round);
@@ -739,7 +757,7 @@ static void price_tier(struct price *p, const char *only)
 }
 
 /* Prints GB/s (up to 8 rows) and GOP/s of every product, and their shares of the walls. */
-static int price_all(const char *only)
+static int price_all(const char *only, const char *tier)
 {
     struct price p = {.weights = mem_aligned(64, PRICE_BYTES)};
     float *x = mem_alloc((size_t)PRICE_M * PRICE_K, 4), *y = mem_alloc((size_t)8 * PRICE_BYTES / 512, 4);
@@ -750,7 +768,7 @@ static int price_all(const char *only)
     p.job = (struct matmul){.k = PRICE_K, .x = x, .x_stride = PRICE_K, .q8 = q8, .y = y};
     memset(p.weights, 1, PRICE_BYTES);
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
-        if ((p.k = tier_or_skip(tiers[i]))) {
+        if ((!tier || !strcmp(tier, tiers[i])) && (p.k = tier_or_skip(tiers[i]))) {
             p.k->quantise(x, PRICE_M * PRICE_K, q8.q, q8.d, q8.s);
             memcpy(q8.q + PRICE_M * PRICE_K, q8.q, PRICE_M * PRICE_K);
             memcpy(q8.d + PRICE_M * PRICE_K / 32, q8.d, PRICE_M * PRICE_K / 8);
@@ -772,6 +790,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_vectors),
     };
     if (argc > 1 && !strcmp(argv[1], "--bench"))
-        return price_all(argc > 2 ? argv[2] : NULL);
+        return price_all(argc > 2 ? argv[2] : NULL, argc > 3 ? argv[3] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

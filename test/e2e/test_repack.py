@@ -53,7 +53,7 @@ def check_bits(binary, model, tier):
     assert first == batch == again == plain
 
 
-@pytest.mark.parametrize("tier", ["avx2", "avx512"])
+@pytest.mark.parametrize("tier", ["avx2", "avx512", "amx"])
 def test_the_bits_are_the_same(tiers, binary, smollm2, halves, tier):
     if not tiers[tier]:
         pytest.skip(f"this machine has no {tier}")

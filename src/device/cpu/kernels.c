@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { TIER_SCALAR, TIER_AVX2, TIER_AVX512, TIERS };
+enum { TIER_SCALAR, TIER_AVX2, TIER_AVX512, TIER_AMX, TIERS };
 
-static const char *const tier_name[TIERS] = {"scalar", "avx2", "avx512"};
+static const char *const tier_name[TIERS] = {"scalar", "avx2", "avx512", "amx"};
 static struct kernels tier_table[TIERS];
 static int tier_best;
 static pthread_once_t tier_once = PTHREAD_ONCE_INIT;
@@ -14,13 +14,15 @@ static pthread_once_t tier_once = PTHREAD_ONCE_INIT;
 static void kernels_fill(void)
 {
     kernels_scalar(&tier_table[TIER_SCALAR]);
-    static bool (*const fill[TIERS])(struct kernels *) = {NULL, kernels_avx2, kernels_avx512};
-    static void (*const fill_attn[TIERS])(struct kernels *) = {NULL, kernels_attn_avx2, kernels_attn_avx512};
+    static bool (*const fill[TIERS])(struct kernels *) = {NULL, kernels_avx2, kernels_avx512, kernels_amx};
+    static void (*const fill_attn[TIERS])(struct kernels *) = {NULL, kernels_attn_avx2, kernels_attn_avx512,
+                                                               NULL};
     for (int t = TIER_AVX2; t < TIERS; t++) {
         tier_table[t] = tier_table[t - 1];
         if (!fill[t](&tier_table[t]))
             return;
-        fill_attn[t](&tier_table[t]);
+        if (fill_attn[t])
+            fill_attn[t](&tier_table[t]);
         tier_table[t].tier = tier_name[t];
         tier_best = t;
     }
@@ -39,6 +41,6 @@ const struct kernels *kernels_get(const char *tier, struct err *e)
         err_set(e, ERR_USAGE, "this machine has no %s; its best tier is %s", tier, tier_name[tier_best]);
         return NULL;
     }
-    err_set(e, ERR_USAGE, "there is no kernel tier '%s': the tiers are scalar, avx2 and avx512", tier);
+    err_set(e, ERR_USAGE, "there is no kernel tier '%s': the tiers are scalar, avx2, avx512 and amx", tier);
     return NULL;
 }

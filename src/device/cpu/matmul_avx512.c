@@ -410,6 +410,21 @@ void matmul_avx512(struct kernels *k)
     k->scratch_bytes = sizeof(union matmul_scratch);
 }
 
+void product_bf16_avx512(const struct matmul *job)
+{
+    matmul_bf16_dot(job);
+}
+
+bool few_bf16_avx512(const struct matmul *job)
+{
+    return bf16_few(job);
+}
+
+const void *panel_bf16_avx512(const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width)
+{
+    return bf16_find_at_once(job, n, k0, width);
+}
+
 void matmul_avx512bf16(struct kernels *k)
 {
     k->matmul_bf16 = matmul_bf16_dot;

@@ -27,12 +27,12 @@ struct q8_tile {
     int32_t start[SLAB / 16][TILE];
 };
 
-/* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most `most` tiles of `slab` values. Few
- * rows are taken along all of k if they can, so that the weights are read as they lie; many slab by slab. */
+/* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most `most` tiles of `rows` rows and `slab`
+ * values. Few rows are taken along all of k if they can, so that the weights are read as they lie; many slab by slab. */
 struct block {
     uint32_t m0, m1, k0, k1;
     uint32_t tiles; /* of one slab */
-    uint32_t slab, most;
+    uint32_t rows, slab, most;
 };
 
 /* The same for float products, a shorter slab. */
@@ -109,14 +109,14 @@ ALWAYS_INLINE uint32_t least(uint32_t a, uint32_t b)
 
 ALWAYS_INLINE void block_cut(const struct matmul *job, struct block *b)
 {
-    b->m1 = least(b->m0 + b->most * TILE, job->m);
-    b->tiles = (b->m1 - b->m0 + TILE - 1) / TILE;
+    b->m1 = least(b->m0 + b->most * b->rows, job->m);
+    b->tiles = (b->m1 - b->m0 + b->rows - 1) / b->rows;
     b->k1 = least(b->k0 + b->most / b->tiles * b->slab, job->k);
 }
 
-ALWAYS_INLINE struct block block_first(const struct matmul *job, uint32_t slab, uint32_t most)
+ALWAYS_INLINE struct block block_first(const struct matmul *job, uint32_t rows, uint32_t slab, uint32_t most)
 {
-    struct block b = {.slab = slab, .most = most};
+    struct block b = {.rows = rows, .slab = slab, .most = most};
     block_cut(job, &b);
     return b;
 }
@@ -158,7 +158,8 @@ struct many {
 };
 
 /* The panel at n, slab by slab, times all rows of x that are packed. */
-static void many_panel(const struct matmul *job, const struct many *many, const struct block *b, uint32_t n)
+static inline void many_panel(const struct matmul *job, const struct many *many, const struct block *b,
+                              uint32_t n)
 {
     const uint8_t *tile = many->tiles;
     for (uint32_t k0 = b->k0; k0 < b->k1; k0 += many->slab) {
@@ -175,9 +176,9 @@ static void many_panel(const struct matmul *job, const struct many *many, const 
     }
 }
 
-static void many_run(const struct matmul *job, const struct many *many)
+static inline void many_run(const struct matmul *job, const struct many *many)
 {
-    struct block b = block_first(job, many->slab, many->most);
+    struct block b = block_first(job, TILE, many->slab, many->most);
     for (; block_more(job, &b); block_next(job, &b)) {
         uint8_t *tile = many->tiles;
         for (uint32_t k0 = b.k0; k0 < b.k1; k0 += b.slab)

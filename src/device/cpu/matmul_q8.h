@@ -342,7 +342,7 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
     struct q8_scratch *s = job->scratch;
     struct matmul by_lines = *job;
     by_lines.m = q8_lines(job);
-    struct block b = block_first(&by_lines, SLAB, TILES);
+    struct block b = block_first(&by_lines, TILE, SLAB, TILES);
     for (; block_more(&by_lines, &b); block_next(&by_lines, &b)) {
         struct q8_tile *t = s->tile;
         for (uint32_t k0 = b.k0; k0 < b.k1; k0 += SLAB)

@@ -75,6 +75,8 @@ static void probe_choose(struct probe_kernels *k)
         probe_avx2(k);
     if (!strcmp(tier, "avx512"))
         probe_avx512(k);
+    if (!strcmp(tier, "amx"))
+        probe_amx(k);
 }
 
 int probe_run(struct pool *p, struct probe *out, struct err *e)

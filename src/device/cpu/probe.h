@@ -30,3 +30,4 @@ struct probe_kernels {
 
 void probe_avx2(struct probe_kernels *k);
 void probe_avx512(struct probe_kernels *k);
+void probe_amx(struct probe_kernels *k);

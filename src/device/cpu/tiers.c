@@ -3,6 +3,8 @@
 #include "device/cpu/tiers.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* Not every compiler's __builtin_cpu_supports knows F16C. */
 static bool has_f16c(void)
@@ -33,5 +35,23 @@ bool kernels_avx512(struct kernels *k)
         matmul_avx512bf16(k);
     vector_avx512(k);
     k->tier = "avx512";
+    return true;
+}
+
+/* Tiles are 8 KB of state a thread, so Linux gives them to those who ask: once, for all threads that are and will be. */
+static bool tiles_allowed(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+bool kernels_amx(struct kernels *k)
+{
+    enum { AMX_ALL = 1 << 22 | 1 << 24 | 1 << 25 }; /* bf16, tiles, int8 */
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & AMX_ALL) != AMX_ALL || !tiles_allowed())
+        return false;
+    matmul_amx(k);
+    k->tier = "amx";
     return true;
 }

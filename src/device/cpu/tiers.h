@@ -6,5 +6,13 @@
 void matmul_avx2(struct kernels *k);
 void matmul_avx512(struct kernels *k);
 void matmul_avx512bf16(struct kernels *k); /* after the one above, on a machine that has AVX512_BF16 */
+void matmul_amx(struct kernels *k);
 void vector_avx2(struct kernels *k);
 void vector_avx512(struct kernels *k);
+
+/* What the AMX tier takes from the one below it: products in bf16 where k does not fit tiles; those of few rows, true where
+ * that has been done; and panels (struct bf16_panel): values [k0, k0 + width) of weight rows [n, n + KERNEL_PANEL), at the
+ * start of the scratch or where they have been laid out. */
+void product_bf16_avx512(const struct matmul *job);
+bool few_bf16_avx512(const struct matmul *job);
+const void *panel_bf16_avx512(const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width);
