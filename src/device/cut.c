@@ -206,13 +206,17 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
     return part->failed || r.failed ? err_memory(e, "a part of the plan", p->count * sizeof *p->ops) : 0;
 }
 
+uint64_t weight_bytes(const struct weight *w)
+{
+    size_t row = 0;
+    dtype_row_bytes(w->type, w->cols, &row);
+    return (uint64_t)row * w->rows * w->count;
+}
+
 uint64_t weights_bytes(const struct weights *w)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 1; i < w->count; i++) {
-        size_t row = 0;
-        dtype_row_bytes(w->all[i].type, w->all[i].cols, &row);
-        bytes += (uint64_t)row * w->all[i].rows * w->all[i].count;
-    }
+    for (uint32_t i = 1; i < w->count; i++)
+        bytes += weight_bytes(&w->all[i]);
     return bytes;
 }

@@ -301,7 +301,8 @@ uint32_t plan_kv_layer(const struct op *op);
 int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, struct plan *part,
              struct weights *own, struct err *e);
 
-/* Bytes of all of them as they lie in the file. */
+/* Bytes of one, and of all of them, as they lie in the file. */
+uint64_t weight_bytes(const struct weight *w);
 uint64_t weights_bytes(const struct weights *w);
 
 /* What an operation reads and computes for `rows` rows of which each sees `keys` keys. */

@@ -151,7 +151,7 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
 {
     struct device_options rest = o->device_options;
     struct device *gpu = r->device, *cpu;
-    if (!rest.activations && weights_bytes(weights) >= CPU_SMALL)
+    if (!rest.activations && !cpu_small(weights))
         rest.activations = 8;
     if (cpu_open(&cpu, &rest, e))
         return -1;

@@ -584,10 +584,19 @@ static int cpu_write_page(struct device *device, uint32_t group, int32_t page, c
 
 /* ---- the rest ---- */
 
+bool cpu_small(const struct weights *w)
+{
+    const uint64_t most = (uint64_t)320 << 20;
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i < w->count; i++)
+        bytes += weight_bytes(&w->all[i]) / (kernel_bf16(w->all[i].type) ? 2 : 1);
+    return bytes < most;
+}
+
 /* 16-bit activations where the model is small and nobody says otherwise. */
 static uint32_t cpu_terms(const struct cpu *d, const struct weights *w)
 {
-    return d->terms ? d->terms : weights_bytes(w) < CPU_SMALL ? 2 : 1;
+    return d->terms ? d->terms : cpu_small(w) ? 2 : 1;
 }
 
 static int cpu_load(struct device *device, const struct weights *w, void (*progress)(void *, double),
@@ -685,7 +694,6 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
     d->device.ops = &ops;
     d->k = k;
     d->exact = o->exact;
-    d->bf16 = !o->exact && o->activations != 16;
     d->fixed = o->deterministic;
     d->packs = !o->no_repack && !o->exact;
     d->terms = o->activations == 16 ? 2 : o->activations == 8 ? 1 : 0;

@@ -76,7 +76,8 @@ struct own {
     } attn;
 };
 
-#define CPU_SMALL ((uint64_t)320 << 20)
+/* Whether a model is so small that rounding its activations to 8 bits, or to bf16 for weights of 16 bits, upsets it. */
+bool cpu_small(const struct weights *w);
 
 enum { CPU_FEW = 2, CPU_UNIT = 32, CPU_TILE = 1 << 18, CPU_ROPES_MOST = 16 };
 
@@ -86,9 +87,8 @@ struct cpu {
     const struct kernels *k;
     const struct weights *w;
     bool exact, fixed, packs;
-    bool bf16; /* products of F16 and BF16 weights round to it; else they are done in floats */
-    /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Models below
-     * CPU_SMALL bytes take 2: they are upset by less, and have speed to spare. */
+    /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Small models take 2: they
+     * are upset by less, and have speed to spare. Beside weights of 16 bits 1 is bf16, and 2 is floats. */
     uint32_t terms;
     struct packed *packed; /* (weights): those laid out anew; NULL: none are */
     uint8_t *packed_data, *packed_done;

@@ -104,7 +104,7 @@ bool cpu_rounds(const struct cpu *d, weight_id id)
 
 bool cpu_packs(const struct cpu *d, weight_id id)
 {
-    return cpu_rounds(d, id) || (id && d->bf16 && kernel_bf16(d->w->all[id].type));
+    return cpu_rounds(d, id) || (id && !d->exact && d->terms == 1 && kernel_bf16(d->w->all[id].type));
 }
 
 struct rows area_rows(const struct area *a, uint32_t m, uint32_t k)
