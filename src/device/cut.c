@@ -149,6 +149,85 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
     }
 }
 
+/* ---- every product of an operation ---- */
+
+enum { SLOTS_MOST = 8 };
+
+/* Products of an operation: their weights, and where their slots are. */
+struct slots {
+    weight_id weight[SLOTS_MOST];
+    uint32_t *slot[SLOTS_MOST];
+    uint32_t n;
+};
+
+static void slots_add(struct slots *s, weight_id weight, uint32_t *slot)
+{
+    s->weight[s->n] = weight;
+    s->slot[s->n++] = slot;
+}
+
+static void slots_linear(struct slots *s, struct linear *l)
+{
+    slots_add(s, l->weight, &l->adapter);
+}
+
+static void slots_moe(struct slots *s, struct op_moe *o)
+{
+    struct linear *const all[] = {&o->router,      &o->gate,      &o->up,         &o->down,
+                                  &o->shared_gate, &o->shared_up, &o->shared_down};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        slots_linear(s, all[i]);
+    slots_add(s, o->shared_router, &o->shared_router_adapter);
+}
+
+static void slots_of(struct slots *s, struct op *op)
+{
+    switch (op->kind) {
+    case OP_EMBED:
+        slots_add(s, op->embed.table, &op->embed.adapter);
+        break;
+    case OP_QKV:
+        slots_linear(s, &op->qkv.q);
+        slots_linear(s, &op->qkv.k);
+        slots_linear(s, &op->qkv.v);
+        break;
+    case OP_LATENT:
+        slots_linear(s, &op->latent.q_a);
+        slots_linear(s, &op->latent.q_b);
+        slots_linear(s, &op->latent.kv_a);
+        slots_add(s, op->latent.k_b, &op->latent.k_b_adapter);
+        break;
+    case OP_HEADS:
+        slots_add(s, op->heads.weight, &op->heads.adapter);
+        break;
+    case OP_OUT:
+        slots_linear(s, &op->out.linear);
+        break;
+    case OP_FFN:
+        slots_linear(s, &op->ffn.gate);
+        slots_linear(s, &op->ffn.up);
+        slots_linear(s, &op->ffn.down);
+        break;
+    case OP_MOE:
+        slots_moe(s, &op->moe);
+        break;
+    case OP_LOGITS:
+        slots_linear(s, &op->logits.head);
+        break;
+    case OP_ATTN:
+        break;
+    }
+}
+
+void plan_each_slot(struct op *op, void (*visit)(void *arg, weight_id weight, uint32_t *slot), void *arg)
+{
+    struct slots s = {.n = 0};
+    slots_of(&s, op);
+    for (uint32_t i = 0; i < s.n; i++)
+        if (s.weight[i])
+            visit(arg, s.weight[i], s.slot[i]);
+}
+
 /* ---- the cut ---- */
 
 struct renumber {
@@ -165,6 +244,28 @@ static void renumber_weight(void *arg, weight_id *id)
         r->number[*id] = weights_add(r->to, &r->from->all[*id]);
     *id = r->number[*id];
     r->failed |= !*id;
+}
+
+/* Takes the pairs of a product along, which keeps its slot. */
+struct cut_lora {
+    const struct plan *from;
+    struct plan *to;
+    struct renumber *weights;
+};
+
+static void cut_slot(void *arg, weight_id weight, uint32_t *slot)
+{
+    const struct cut_lora *c = arg;
+    (void)weight;
+    for (uint32_t i = 1; *slot && i <= c->from->adapters; i++) {
+        size_t at = (size_t)*slot * (c->from->adapters + 1) + i;
+        struct lora_pair *pair = &c->to->lora[at];
+        *pair = c->from->lora[at];
+        if (!pair->a)
+            continue;
+        renumber_weight(c->weights, &pair->a);
+        renumber_weight(c->weights, &pair->b);
+    }
 }
 
 /* The layer's place in its group of the part: those that are there count up in order. */
@@ -186,10 +287,18 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
     memcpy(part->group, p->group, sizeof part->group);
     part->out_width = p->out_width;
     part->kv = arena_alloc(&part->arena, p->layers ? p->layers : 1, sizeof *part->kv);
-    if (!r.number || !part->kv) {
+    size_t pairs = p->lora ? (size_t)(p->slots + 1) * (p->adapters + 1) : 0;
+    if (pairs) {
+        part->slots = p->slots;
+        part->adapters = p->adapters;
+        part->lora = arena_alloc(&part->arena, pairs, sizeof *part->lora);
+    }
+    if (!r.number || !part->kv || (pairs && !part->lora)) {
         mem_free(r.number);
         return err_memory(e, "a part of the plan", w->count * sizeof *r.number);
     }
+    if (pairs)
+        memset(part->lora, 0, pairs * sizeof *part->lora);
     for (uint32_t g = 0; g < part->groups; g++)
         part->group[g].layers = 0;
     for (uint32_t i = 0; i < p->layers; i++)
@@ -200,6 +309,8 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
         struct op *op = plan_add(part, p->ops[i].kind, p->ops[i].layer);
         *op = p->ops[i];
         plan_each_weight(op, renumber_weight, &r);
+        if (pairs)
+            plan_each_slot(op, cut_slot, &(struct cut_lora){p, part, &r});
         cut_kv(p, part, plan_kv_layer(op));
     }
     mem_free(r.number);

@@ -32,3 +32,14 @@ void device_say(const struct device *d, const char *name, const struct plan *p, 
     buf_printf(out, "; weights %.2f GB, KV %.2f GB, scratch %.2f GB\n", 1e-9 * (double)m.weights,
                1e-9 * (double)m.kv, 1e-9 * (double)m.scratch);
 }
+
+int device_check_lora(const struct plan *p, const struct step *s, struct err *e)
+{
+    for (uint32_t i = 0; s->lora && i < s->seqs; i++)
+        for (uint32_t k = 0; k < s->lora[i].count; k++)
+            if (s->lora[i].count > ADAPTERS_MIXED || !s->lora[i].id[k] || s->lora[i].id[k] > p->adapters)
+                return err_set(e, ERR_USAGE,
+                               "sequence %u asks for an adapter that is not there: there are %u", i,
+                               p->adapters);
+    return 0;
+}

@@ -156,6 +156,8 @@ struct device {
     void *watch_arg;
 };
 
+/* For run: every adapter that a sequence asks for is one of the plan's. */
+int device_check_lora(const struct plan *p, const struct step *s, struct err *e);
 /* spec: "cpu", "cuda", "cuda:N". */
 int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e);
 int cpu_open(struct device **out, const struct device_options *o, struct err *e);

@@ -293,6 +293,8 @@ struct op_io {
 struct op_io plan_io(const struct op *op);
 /* Calls visit for every weight that the operation names (never 0); visit may put another number there. */
 void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), void *arg);
+/* Calls visit for every product of the operation (its weight is never 0) with the slot of its adapters. */
+void plan_each_slot(struct op *op, void (*visit)(void *arg, weight_id weight, uint32_t *slot), void *arg);
 /* The layer whose KV an operation writes or reads; UINT32_MAX: none. */
 uint32_t plan_kv_layer(const struct op *op);
 /* The operations whose `device` is this one, as a plan of its own with just their weights and the KV of their layers.

@@ -209,8 +209,6 @@ static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct wei
                                        .layers = o->gpu_layers,
                                        .experts_on_rest = o->cpu_experts,
                                        .memory = o->device_options.memory};
-    if (plan->adapters)
-        return err_set(e, ERR_USAGE, "adapters (--lora) run on the CPU only: --device cpu");
     if (o->device_options.deterministic)
         return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
     if (runner_fit_pages(r, weights, o, true, &kv, e) || place_plan(&want, &r->placement, e))

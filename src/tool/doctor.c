@@ -67,7 +67,7 @@ static void look_at_choices(const struct gpu *g, struct choice *out)
         const bool wide = gpu_is_wide(g, shapes[s].fmt, rows[r]);
         struct gpu_gemm how =
             wide ? gpu_gemm_wide(g, shapes[s].n / 64, shapes[s].k, false)
-                 : gpu_gemm_choose(g, shapes[s].fmt, rows[r], shapes[s].n / TILE_ROWS, shapes[s].k);
+                 : gpu_gemm_choose(g, shapes[s].fmt, rows[r], shapes[s].n / TILE_ROWS, shapes[s].k, false);
         bool one = rows[r] == 1 && layout_is_tile(shapes[s].fmt);
         out[i] = (struct choice){.type = shapes[s].type,
                                  .kernel = gpu_kernel_name(one ? (uint32_t)K_GEMM_ROW : how.kernel),

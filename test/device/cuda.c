@@ -94,13 +94,22 @@ static void test_launch_table(void **state)
         assert_string_not_equal(gpu_kernel_name(k), "?");
     struct gpu g = {.profile = {.major = 9, .sms = 132}};
     for (uint32_t m = 1; m <= 64; m++) {
-        struct gpu_gemm plain = gpu_gemm_choose(&g, FMT_F16, m, 256, 4096),
-                        tile = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 256, 4096);
+        struct gpu_gemm plain = gpu_gemm_choose(&g, FMT_F16, m, 256, 4096, false),
+                        tile = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 256, 4096, false);
         assert_true(8 * plain.groups >= m && plain.groups <= 8);
-        assert_true(tile.grid.x * 8 / tile.split >= 256);
+        assert_true(tile.grid.x * tile.grid.threads / 32 / tile.split >= 256);
         assert_string_not_equal(gpu_kernel_name(tile.kernel), "?");
         assert_int_equal(plain.outputs, TILE_ROWS);
     }
+    /* one row: every strip has its warps, gate and up of a pair in one block */
+    for (uint32_t strips = 2; strips < 10000; strips += 2 * (strips / 20 + 1))
+        for (uint32_t k = 256; k <= 28672; k += 1280)
+            for (int paired = 0; paired < 2; paired++) {
+                struct gpu_gemm how = gpu_gemm_choose(&g, FMT_Q8_0, 1, strips, k, paired);
+                uint32_t each = how.grid.threads / 32 / how.split;
+                assert_true(how.grid.threads <= 32 * GEMM_DEEP && each * how.split * 32 == how.grid.threads);
+                assert_true(how.grid.x * each >= strips && (!paired || each % 2 == 0));
+            }
     /* wide: every unit has a block, and blocks that wait for each other are on the card together */
     for (uint32_t units = 2; units < 3000; units += units < 200 ? 2 : 90)
         for (uint32_t k = 32; k <= 16384; k += 992) {
@@ -122,6 +131,12 @@ static void test_launch_table(void **state)
                 assert_true(how.splits >= 1 && how.splits <= GPU_SPLITS_MOST);
                 assert_true(how.splits == 1 || pairs * how.splits <= gpu_decode_parts(&g, pairs));
             }
+    for (uint32_t blocks = 1; blocks < 2000; blocks += blocks < 20 ? 1 : 97)
+        for (uint32_t keys = 1; keys < 200000; keys += keys < 600 ? 37 : 9999) {
+            struct gpu_prefill how = gpu_prefill_choose(&g, 128, blocks, keys);
+            assert_true(how.splits >= 1 && how.splits <= GPU_PREFILL_SPLITS);
+            assert_true(how.splits == 1 || blocks * how.splits <= gpu_prefill_slots(&g));
+        }
     g.profile.shared_block = 99 << 10; /* a card with less */
     assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096).stages, 1);
     g.wide = true;

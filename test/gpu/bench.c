@@ -120,9 +120,14 @@ static double step_bytes(const struct rig *r, uint32_t rows, uint32_t keys)
     return bytes;
 }
 
-static void decode(struct rig *r, const struct preset *p, uint32_t streams, uint32_t length, double peak)
+/* chosen: the card takes the best token of each stream, and nothing but ids goes to the host. */
+static void decode_as(struct rig *r, const struct preset *p, uint32_t streams, uint32_t length, double peak,
+                      bool chosen)
 {
+    static struct step_pick pick[RIG_SEQS];
     struct err e = {0};
+    for (uint32_t i = 0; i < streams; i++)
+        pick[i] = (struct step_pick){.on = true, .top_p = 1, .repeat = 1};
     double t[48];
     int count = (int)(sizeof t / sizeof t[0]);
     for (uint32_t i = 0; i < streams; i++)
@@ -132,6 +137,7 @@ static void decode(struct rig *r, const struct preset *p, uint32_t streams, uint
         rig_begin(r);
         for (uint32_t s = 0; s < streams; s++)
             rig_add(r, s, 1, true);
+        r->step.pick = chosen ? pick : NULL;
         if (!rig_run(r, &e))
             die(&e);
         if (i >= 0)
@@ -139,9 +145,16 @@ static void decode(struct rig *r, const struct preset *p, uint32_t streams, uint
     }
     qsort(t, (size_t)count, sizeof t[0], order);
     double s = t[count / 2], gbs = step_bytes(r, streams, length) / s / 1e9;
-    printf("%-14s decode %2u streams, %5u keys: %8.1f tok/s  %7.1f us a step  %6.0f GB/s = %4.1f%% of %.0f\n",
-           p->name, streams, length, streams / s, 1e6 * s, gbs, 100 * gbs / peak, peak);
+    printf(
+        "%-14s decode %2u streams, %5u keys: %8.1f tok/s  %7.1f us a step  %6.0f GB/s = %4.1f%% of %.0f%s\n",
+        p->name, streams, length, streams / s, 1e6 * s, gbs, 100 * gbs / peak, peak,
+        chosen ? ", tokens chosen on the card" : "");
     fflush(stdout);
+}
+
+static void decode(struct rig *r, const struct preset *p, uint32_t streams, uint32_t length, double peak)
+{
+    decode_as(r, p, streams, length, peak, false);
 }
 
 static void profile(struct rig *r, uint32_t rows, const char *what)
@@ -226,6 +239,37 @@ static void prefill(struct rig *r, const struct preset *p, uint32_t tokens, uint
     fflush(stdout);
 }
 
+/* The rest of a prompt of which `known` tokens are in KV already. */
+static double read_rest(struct rig *r, uint32_t known, uint32_t rest)
+{
+    struct err e = {0};
+    double t[7];
+    int count = 7;
+    for (int i = -2; i < count; i++) {
+        double from = now();
+        r->length[0] = known;
+        rig_begin(r);
+        rig_add(r, 0, rest, false);
+        if (!rig_run(r, &e))
+            die(&e);
+        if (i >= 0)
+            t[i] = now() - from;
+    }
+    qsort(t, (size_t)count, sizeof t[0], order);
+    return t[count / 2];
+}
+
+static void continued(struct rig *r, const struct preset *p)
+{
+    static const uint32_t rests[] = {8, 32, 64, 128, 256, 512, 1024};
+    for (size_t i = 0; i < sizeof rests / sizeof rests[0]; i++) {
+        double alone = read_rest(r, 0, rests[i]), known = read_rest(r, 4000, rests[i]);
+        printf("%-14s prefill %4u: %.2f ms, behind 4000 that are known %.2f ms = %.2f times\n", p->name,
+               rests[i], 1e3 * alone, 1e3 * known, known / alone);
+    }
+    fflush(stdout);
+}
+
 static void open_rig(struct rig *r, uint32_t rows, uint32_t seqs, uint32_t tokens)
 {
     struct err e = {0};
@@ -237,6 +281,7 @@ static void open_rig(struct rig *r, uint32_t rows, uint32_t seqs, uint32_t token
     struct device_memory m;
     r->device->ops->memory(r->device, &m);
     struct cuda_device *d = (struct cuda_device *)r->device;
+    d->g->no_wide = getenv("QT_NOWIDE") != NULL;
     printf("  opened in %.2f s: weights %.2f GB in %.3f s = %.1f GB/s; KV %.2f GB, scratch %.0f MB\n",
            now() - from, (double)m.weights / 1e9, d->weights.seconds,
            (double)m.weights / 1e9 / d->weights.seconds, (double)m.kv / 1e9, (double)m.scratch / 1e6);
@@ -275,6 +320,14 @@ static int bench_step(const char *name, uint32_t type)
     static const uint32_t streams[] = {1, 2, 4, 8, 16, 32, 64};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         decode(&r, p, streams[i], 512, peak);
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
+        decode_as(&r, p, streams[i], 512, peak, true);
+    if (getenv("QT_SHORT")) {
+        rig_close(&r);
+        if (getenv("QT_SHORT")[0] == '1')
+            return 0;
+        goto two;
+    }
     r.length[0] = 512;
     profile(&r, 1, "decode 1");
     ablate(&r, p, 1, peak);
@@ -287,10 +340,12 @@ static int bench_step(const char *name, uint32_t type)
     d->no_fuse = false;
     d->graphs = 0;
     rig_close(&r);
+two:
     open_rig(&r, 1024, 1, 17408);
     static const uint32_t tokens[] = {512, 2048, 8192};
     for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
         prefill(&r, p, tokens[i], 1024);
+    continued(&r, p);
     r.length[0] = 1024;
     profile(&r, 1024, "prefill 1024 at 1024");
     prefill(&r, p, 16384, 1024);
@@ -379,7 +434,7 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
         printf("%-5s %6ux%-5u", name, shapes[s].n, shapes[s].k);
         for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
             struct gpu_gemm how =
-                gpu_gemm_choose(g, fmt, rows[m], gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k);
+                gpu_gemm_choose(g, fmt, rows[m], gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k, false);
             float best = time_product(g, at, fmt, shapes[s], rows[m], &how);
             printf(" | M=%-2u %.2f", rows[m], best);
             if (gpu_is_wide(g, fmt, rows[m])) {

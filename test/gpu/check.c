@@ -367,9 +367,9 @@ static void build(struct rig *r, const struct recipe *c)
     r->max_seqs = 40;
 }
 
-/* The steps of a check: prompts, a mixed batch, single tokens, eight together (three times: the last replays a graph),
- * forty, most of them new. */
-enum { STEPS = 10 };
+/* The steps of a check: prompts, a mixed batch, a long text and more of it, single tokens, eight together (three times: the
+ * last replays a graph), forty, most of them new. */
+enum { STEPS = 13, QUICK_STEPS = 6, TOKENS = 1024 };
 
 static void build_step(struct rig *r, int step, bool encoder)
 {
@@ -395,6 +395,14 @@ static void build_step(struct rig *r, int step, bool encoder)
         break;
     case 3:
     case 4:
+        rig_add(r, 1, 200 + 50 * (uint32_t)step, false);
+        break;
+    case 5: /* few queries, and the keys that blocks share */
+        rig_add(r, 1, 19, true);
+        rig_add(r, 0, 9, true);
+        break;
+    case 6:
+    case 7:
         rig_add(r, 1, 1, true);
         break;
     default:
@@ -415,7 +423,7 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
 {
     float *all = mem_alloc(4u << 20, 4);
     *count = 0;
-    if (rig_open(r, device, &(struct device_options){.exact = way.exact, .no_parity = quick}, way.kv, 512,
+    if (rig_open(r, device, &(struct device_options){.exact = way.exact, .no_parity = quick}, way.kv, TOKENS,
                  e)) {
         rig_close(r);
         mem_free(all);
@@ -423,7 +431,7 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
     }
     if (way.stages)
         ((struct cuda_device *)r->device)->g->stages = way.stages;
-    for (int s = 0; s < (quick ? 4 : STEPS); s++) {
+    for (int s = 0; s < (quick ? QUICK_STEPS : STEPS); s++) {
         build_step(r, s, c->encoder);
         const float *y = rig_run(r, e);
         if (!y) {
@@ -439,27 +447,23 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
     return all;
 }
 
-static void check_recipe(const struct recipe *c)
+/* The plan of a recipe, as the CPU computes it in exact mode and as the card does, in so many ways. */
+static void check_ways(struct rig *r, const struct recipe *c, const char *with, const struct way *ways,
+                       size_t count)
 {
-    struct rig r = {0};
     struct err e = {0};
     char what[128];
     size_t n = 0, m = 0;
-    if (only && !strstr(c->name, only))
-        return;
-    build(&r, c);
-    float *want = run_steps(&r, c, "cpu", (struct way){true, DTYPE_F32, 0}, &n, &e);
+    float *want = run_steps(r, c, "cpu", (struct way){true, DTYPE_F32, 0}, &n, &e);
     if (!want) {
         fatal(c->name, &e);
-        rig_free(&r);
         return;
     }
-    const uint32_t kv = c->kv_type ? c->kv_type : DTYPE_F16;
-    const struct way ways[] = {{true, DTYPE_F32, 0}, {false, kv, 0}, {false, kv, 2}, {false, kv, 3}};
-    for (size_t i = 0; i < (kv == DTYPE_F16 && !quick ? 4 : 2); i++) {
+    for (size_t i = 0; i < count; i++) {
         const bool exact = ways[i].exact;
-        snprintf(what, sizeof what, "plan %s%s, stages %u", c->name, exact ? " exact" : "", ways[i].stages);
-        float *got = run_steps(&r, c, "cuda", ways[i], &m, &e);
+        snprintf(what, sizeof what, "plan %s%s%s, stages %u", c->name, with, exact ? " exact" : "",
+                 ways[i].stages);
+        float *got = run_steps(r, c, "cuda", ways[i], &m, &e);
         if (!got) {
             fatal(what, &e);
             continue;
@@ -469,6 +473,19 @@ static void check_recipe(const struct recipe *c)
         mem_free(got);
     }
     mem_free(want);
+}
+
+static void check_recipe(const struct recipe *c)
+{
+    struct rig r = {0};
+    if (only && !strstr(c->name, only))
+        return;
+    const uint32_t kv = c->kv_type ? c->kv_type : DTYPE_F16;
+    const struct way ways[] = {{true, DTYPE_F32, 0}, {false, kv, 0}, {false, kv, 2}, {false, kv, 3}};
+    build(&r, c);
+    check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 4 : 2);
+    rig_adapt(&r, 3);
+    check_ways(&r, c, " with adapters", ways, 2);
     rig_free(&r);
 }
 

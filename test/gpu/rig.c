@@ -103,6 +103,56 @@ struct norm rig_norm(struct rig *r, enum norm_kind kind, uint32_t n)
                          .eps = 1e-5f};
 }
 
+/* ---- adapters ---- */
+
+static void count_slot(void *arg, weight_id weight, uint32_t *slot)
+{
+    struct rig *r = arg;
+    (void)weight;
+    *slot = ++r->plan.slots;
+}
+
+/* The pair of adapter i: ranks and types differ, and some products are left alone. */
+static struct lora_pair pair_of(struct rig *r, weight_id weight, uint32_t slot, uint32_t i, bool table)
+{
+    static const uint32_t types[] = {DTYPE_F16, DTYPE_F32, DTYPE_BF16};
+    const struct weight w = r->weights.all[weight];
+    const uint32_t rank = 3 + 5 * i, outputs = table ? w.cols : w.rows,
+                   more = i == 2 && !table && w.count == 1;
+    if ((slot + i) % 4 == 0)
+        return (struct lora_pair){0};
+    return (struct lora_pair){
+        .a = rig_matrix(r, types[i % 3], table ? w.rows : rank, table ? rank : w.cols, w.count, 0.3f),
+        .b = rig_matrix(r, DTYPE_F32, rank + more, outputs, w.count, 0.1f),
+        .scale = 0.5f + 0.25f * (float)i};
+}
+
+struct adapt {
+    struct rig *r;
+    bool table;
+};
+
+static void fill_slot(void *arg, weight_id weight, uint32_t *slot)
+{
+    const struct adapt *a = arg;
+    struct plan *p = &a->r->plan;
+    for (uint32_t i = 1; i <= p->adapters; i++)
+        p->lora[(size_t)*slot * (p->adapters + 1) + i] = pair_of(a->r, weight, *slot, i, a->table);
+}
+
+void rig_adapt(struct rig *r, uint32_t adapters)
+{
+    struct plan *p = &r->plan;
+    for (uint32_t i = 0; i < p->count; i++)
+        plan_each_slot(&p->ops[i], count_slot, r);
+    p->adapters = adapters;
+    const size_t pairs = (size_t)(p->slots + 1) * (adapters + 1);
+    p->lora = must(arena_alloc(&p->arena, pairs, sizeof *p->lora));
+    memset(p->lora, 0, pairs * sizeof *p->lora);
+    for (uint32_t i = 0; i < p->count; i++)
+        plan_each_slot(&p->ops[i], fill_slot, &(struct adapt){r, p->ops[i].kind == OP_EMBED});
+}
+
 /* ---- slabs ---- */
 
 enum { SLAB_BYTES = 96 << 20 };
@@ -171,6 +221,21 @@ weight_id rig_slab(struct rig *r, uint32_t type, uint32_t rows, uint32_t cols, u
 
 /* ---- device and steps ---- */
 
+/* Page 0 is trash, which nobody reads: it is made of NaNs, so that whoever does shows it. */
+static int rig_spoil(struct rig *r, struct err *e)
+{
+    const struct device_ops *ops = r->device->ops;
+    int failed = 0;
+    for (uint32_t g = 0; g < r->plan.groups && !failed; g++) {
+        size_t bytes = ops->page_bytes(r->device, g);
+        uint8_t *page = must(mem_alloc(bytes ? bytes : 1, 1));
+        memset(page, 0xff, bytes);
+        failed = bytes && ops->write_page(r->device, g, 0, page, e);
+        mem_free(page);
+    }
+    return failed;
+}
+
 int rig_open(struct rig *r, const char *device, const struct device_options *o, uint32_t kv_type,
              uint32_t tokens, struct err *e)
 {
@@ -189,7 +254,7 @@ int rig_open(struct rig *r, const char *device, const struct device_options *o, 
     const struct device_ops *ops = r->device->ops;
     uint32_t outs = r->max_rows < 256 ? r->max_rows : 256;
     return ops->load(r->device, &r->weights, NULL, NULL, e) ||
-           ops->prepare(r->device, &r->plan, &r->kv, r->max_rows, r->max_seqs, outs, e);
+           ops->prepare(r->device, &r->plan, &r->kv, r->max_rows, r->max_seqs, outs, e) || rig_spoil(r, e);
 }
 
 void rig_close(struct rig *r)
@@ -232,6 +297,10 @@ void rig_add(struct rig *r, uint32_t seq, uint32_t rows, bool all)
         s->rows++;
     }
     r->length[seq] += rows;
+    static const struct adapter_mix mixes[4] = {
+        {0}, {1, {1}, {1.0f}}, {1, {2}, {0.5f}}, {2, {3, 1}, {-1.0f, 0.75f}}};
+    r->mix[s->seqs] = mixes[seq % 4];
+    s->lora = r->plan.adapters ? r->mix : NULL;
     s->seqs++;
     /* tables of all groups are laid out when the step runs: remember who it is */
     r->tables[(size_t)(PLAN_GROUPS_MOST - 1) * RIG_SEQS * r->table_width + s->seqs - 1] = (int32_t)seq;
@@ -243,10 +312,14 @@ const float *rig_run(struct rig *r, struct err *e)
     int32_t who[RIG_SEQS];
     memcpy(who, r->tables + (size_t)(PLAN_GROUPS_MOST - 1) * RIG_SEQS * r->table_width, s->seqs * 4);
     for (uint32_t g = 0; g < r->plan.groups; g++)
-        for (uint32_t i = 0; i < s->seqs; i++)
+        for (uint32_t i = 0; i < s->seqs; i++) {
+            /* pages before the window of the first row are given back */
+            uint32_t window = r->plan.group[g].window, first = s->seq[i].length - s->seq[i].rows,
+                     gone = window && first + 1 > window ? (first + 1 - window) / r->kv.page_tokens : 0;
             for (uint32_t p = 0; p < r->table_width; p++)
                 r->tables[((size_t)g * s->seqs + i) * r->table_width + p] =
-                    (int32_t)(1 + p * r->max_seqs + (uint32_t)who[i]);
+                    p < gone ? 0 : (int32_t)(1 + p * r->max_seqs + (uint32_t)who[i]);
+        }
     if (r->device->ops->run(r->device, &r->plan, s, e))
         return NULL;
     return r->device->ops->results(r->device, e);

@@ -21,6 +21,7 @@ struct rig {
     struct step step;
     int32_t *ids, *pos, *out, *tables;
     struct step_seq seq[RIG_SEQS];
+    struct adapter_mix mix[RIG_SEQS];
     uint32_t length[RIG_SEQS]; /* tokens in KV */
     uint32_t table_width;
     uint32_t vocab;
@@ -37,6 +38,9 @@ struct linear rig_linear(struct rig *r, uint32_t type, uint32_t rows, uint32_t c
 struct norm rig_norm(struct rig *r, enum norm_kind kind, uint32_t n);
 /* Weights that point into one slab of random blocks: for benchmarks, where the bytes need only be plausible. */
 weight_id rig_slab(struct rig *r, uint32_t type, uint32_t rows, uint32_t cols, uint32_t count);
+
+/* Every product of the plan gets pairs of so many adapters; sequences then have none, one or two of the first three. */
+void rig_adapt(struct rig *r, uint32_t adapters);
 
 /* Opens (NULL: the one that is there), loads and prepares; tokens is the longest sequence. */
 int rig_open(struct rig *r, const char *device, const struct device_options *o, uint32_t kv_type,

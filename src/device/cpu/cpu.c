@@ -370,17 +370,6 @@ static int cpu_check_ids(const struct cpu *d, const struct op_embed *o, const st
     return 0;
 }
 
-static int cpu_check_lora(const struct plan *p, const struct step *s, struct err *e)
-{
-    for (uint32_t i = 0; s->lora && i < s->seqs; i++)
-        for (uint32_t k = 0; k < s->lora[i].count; k++)
-            if (s->lora[i].count > ADAPTERS_MIXED || !s->lora[i].id[k] || s->lora[i].id[k] > p->adapters)
-                return err_set(e, ERR_USAGE,
-                               "sequence %u asks for an adapter that is not there: there are %u", i,
-                               p->adapters);
-    return 0;
-}
-
 static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step *s, struct err *e)
 {
     if (!d->plan || p != d->plan)
@@ -397,7 +386,7 @@ static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step
     for (uint32_t i = 0; i < p->count; i++)
         if (p->ops[i].kind == OP_EMBED && cpu_check_ids(d, &p->ops[i].embed, s, e))
             return -1;
-    return cpu_check_lora(p, s, e) ? -1 : cpu_check_seqs(d, s, e);
+    return device_check_lora(p, s, e) ? -1 : cpu_check_seqs(d, s, e);
 }
 
 static void cpu_run_op(struct lane *l, const struct op *op)

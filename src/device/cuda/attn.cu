@@ -1,25 +1,14 @@
-/* Paged attention. Three ways:
+/* Paged attention of few queries. Two ways:
  *   attn_any      every head size and KV type, in float: a block per (row, head). The oracle's arithmetic.
  *   attn_decode   fp16 KV, few queries a sequence: keys split over blocks and warps, 16 queries (rows x heads
  *                 of a group) against 16 keys at a time on the tensor cores; attn_combine joins the parts where
  *                 there are several. attn_few and attn_far: for up to 8 queries, with one unit of keys in flight
  *                 a warp (and the other kernels' share of L1) or several.
- *   attn_prefill  fp16 KV, many queries: 64 of them a block, keys through shared memory.
+ * Many queries of fp16 KV: attn_prefill.cu and attn_wide.cu.
  *
  * Order of keys in a unit of 16: score tile i (0, 1) has in column n the key 4*(n/2) + 2i + n%2, so that the
  * scores of lane t are keys 4t..4t+3, and its V operand is 8 bytes of a transposed row of V. */
-#include "device/cuda/common.cuh"
-
-static __device__ __forceinline__ const uint8_t *kv_k(const struct kv_view &kv, uint32_t page, uint32_t head)
-{
-    return kv.base + page * kv.page_bytes + (uint64_t)head * kv.tokens * kv.k_row;
-}
-
-static __device__ __forceinline__ const uint8_t *kv_v(const struct kv_view &kv, uint32_t page, uint32_t head)
-{
-    return kv.base + page * kv.page_bytes +
-           (uint64_t)kv.tokens * (kv.heads * (uint64_t)kv.k_row + head * (uint64_t)kv.v_row);
-}
+#include "device/cuda/attn.cuh"
 
 static __device__ __forceinline__ float kv_value(uint32_t type, const uint8_t *row, uint32_t i)
 {
@@ -120,13 +109,6 @@ extern "C" __global__ void __launch_bounds__(128) attn_any(const __grid_constant
     }
 }
 
-/* The state of the queries of a warp: rows g and (R = 2) g + 8 of the tile in each lane. D = 32 * C. */
-template <int C, int R> struct flash {
-    uint32_t q[C][4 * R]; /* A operands of two mma for 32 dimensions: [half][2 pairs][row] */
-    float o[4 * C][2 * R];
-    float max[R], sum[R];
-};
-
 /* c += A B, where rows 8..15 of A may be missing (and then so are those of c). */
 template <int R>
 static __device__ __forceinline__ void mma_rows(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
@@ -140,95 +122,6 @@ static __device__ __forceinline__ void mma_rows(float *c, const uint32_t *a, uin
             : "+f"(c[0]), "+f"(c[1]), "=f"(none[0]), "=f"(none[1])
             : "r"(a[0]), "r"(0u), "r"(a[1]), "r"(b0), "r"(b1), "f"(0.0f));
     }
-}
-
-/* Which query a row of the tile is: f = (row of the sequence) * group + head of the group. */
-struct query {
-    uint32_t row, head;
-    int pos; /* -1: there is none */
-};
-
-static __device__ __forceinline__ struct query query_of(const struct attn_args &p, uint32_t seq, uint32_t kvh,
-                                                        uint32_t f)
-{
-    const uint32_t group = p.heads / p.kv.heads;
-    struct query r;
-    r.row = p.meta.seq_first[seq] + f / group;
-    r.head = kvh * group + f % group;
-    r.pos = -1;
-    if (f / group < (uint32_t)p.meta.seq_rows[seq])
-        r.pos = p.meta.pos[r.row];
-    else
-        r.row = p.meta.seq_first[seq];
-    return r;
-}
-
-static __device__ __forceinline__ const float *query_at(const struct attn_args &p, struct query q,
-                                                        uint32_t dim)
-{
-    return p.q + q.row * p.ldq + (uint64_t)q.head * dim;
-}
-
-template <int C, int R>
-static __device__ __forceinline__ void flash_start(struct flash<C, R> &s, const struct attn_args &p,
-                                                   const struct query query[2])
-{
-    const uint32_t t = threadIdx.x % 4;
-    const bool aligned = is_aligned(p.q, p.ldq);
-    /* scores are kept in units of ln 2 (softcap: as they are) */
-    const float f = p.softcap > 0.0f ? p.scale : p.scale * 1.4426950408889634f;
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        const float *q = query_at(p, query[r], 32 * C) + 8 * t;
-        float v[C][8];
-#pragma unroll
-        for (int c = 0; c < C; c++)
-            load8(q + 32 * c, query[r].pos >= 0 ? 8 : 0, aligned, v[c]);
-#pragma unroll
-        for (int c = 0; c < C; c++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) /* pairs (0,1) (2,3) are the first mma's, (4,5) (6,7) the second's */
-                s.q[c][2 * R * (i / 2) + R * (i % 2) + r] = half_bits2(v[c][2 * i] * f, v[c][2 * i + 1] * f);
-        s.max[r] = -INFINITY;
-        s.sum[r] = 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < 4 * C; i++)
-#pragma unroll
-        for (int j = 0; j < 2 * R; j++)
-            s.o[i][j] = 0.0f;
-}
-
-/* A key is seen by a query at pos. */
-static __device__ __forceinline__ bool is_seen(const struct attn_args &p, uint32_t key, int pos, uint32_t len)
-{
-    return pos >= 0 && key < len && (!p.causal || (int)key <= pos) &&
-           (!p.window || (int)key > pos - (int)p.window);
-}
-
-static __device__ __forceinline__ float capped(const struct attn_args &p, float s)
-{
-    return p.softcap > 0.0f ? p.softcap * tanhf(s / p.softcap) * 1.4426950408889634f : s;
-}
-
-/* The new maximum of the rows, given this lane's; what was summed so far shrinks by shrink[]. */
-template <int C, int R>
-static __device__ __forceinline__ void flash_raise(struct flash<C, R> &s, const float *top, float *shrink)
-{
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        float m = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
-        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-        m = fmaxf(s.max[r], m);
-        shrink[r] = m == -INFINITY ? 1.0f : exp2f(s.max[r] - m);
-        s.max[r] = m;
-        s.sum[r] *= shrink[r];
-    }
-}
-
-static __device__ __forceinline__ float flash_exp(float score, float max)
-{
-    return score == -INFINITY ? 0.0f : exp2f(score - max);
 }
 
 /* The scores of sixteen keys whose K the lane has: k[i][c] of its key of tile i. */
@@ -258,6 +151,10 @@ static __device__ __forceinline__ void flash_values(struct flash<C, R> &s, const
 {
     const uint32_t t = threadIdx.x % 4;
     float top[R], shrink[R];
+    if (p.softcap > 0.0f)
+#pragma unroll
+        for (int i = 0; i < 4 * R; i++)
+            c[i / (2 * R)][i % (2 * R)] = capped(p, c[i / (2 * R)][i % (2 * R)]);
 #pragma unroll
     for (int r = 0; r < R; r++) {
         top[r] = -INFINITY;
@@ -266,7 +163,7 @@ static __device__ __forceinline__ void flash_values(struct flash<C, R> &s, const
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 bool seen = is_seen(p, key + 4 * t + 2 * i + j, query[r].pos, len);
-                c[i][2 * r + j] = seen ? capped(p, c[i][2 * r + j]) : -INFINITY;
+                c[i][2 * r + j] = seen ? c[i][2 * r + j] : -INFINITY;
                 top[r] = fmaxf(top[r], c[i][2 * r + j]);
             }
     }
@@ -289,25 +186,9 @@ static __device__ __forceinline__ void flash_values(struct flash<C, R> &s, const
     }
 }
 
-/* The sums of the four lanes that share a row. */
-template <int C, int R> static __device__ __forceinline__ void flash_end(struct flash<C, R> &s)
-{
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 1);
-        s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 2);
-    }
-}
-
 /* ---- decode ---- */
 
 enum { DECODE_WARPS = 4 };
-
-static __device__ __forceinline__ void copy16(void *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from));
-}
 
 /* A warp's ring of units of 16 keys in shared memory: K as rows, padded so that rows that are read together lie in other
  * banks, then V as [dimension][16 keys]. */
@@ -416,16 +297,6 @@ template <int C, int R> struct decode_room {
     float result[8 * R][32 * C];
 };
 
-/* What a sum with this maximum and this weight is to be multiplied with, the sink counted in. */
-static __device__ __forceinline__ float decode_scale(const struct attn_args &p, uint32_t head, float max,
-                                                     float sum)
-{
-    if (!p.sinks)
-        return sum > 0.0f ? 1.0f / sum : 0.0f;
-    const float sink = p.sinks[head] * 1.4426950408889634f, top = fmaxf(sink, max), e = flash_exp(max, top);
-    return e / (sum * e + exp2f(sink - top));
-}
-
 /* The finished queries to where they are wanted. Their heads lie side by side, so that they are whole columns of the pack
  * (the host asks for it only then). */
 template <int C, int R>
@@ -468,7 +339,7 @@ static __device__ __forceinline__ void decode_merge(const struct attn_args &p, s
             v += e * room.o[w][f][d];
         }
         if (p.splits == 1) {
-            room.result[f][d] = v * decode_scale(p, blockIdx.y * group + f % group, max, sum);
+            room.result[f][d] = v * flash_scale(p, blockIdx.y * group + f % group, max, sum);
             continue;
         }
         p.part[(part + f) * (32 * C) + d] = v;
@@ -515,7 +386,7 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
     for (; ahead < p.stages; ahead++)
         ring.fetch(ahead);
     struct flash<C, R> s;
-    flash_start<C, R>(s, p, query);
+    flash_start<C, R, false>(s, p, query);
     for (uint32_t i = 0; ring.key(i) < end; i++) {
         const uint8_t *unit = ring.enter();
         float c[2][2 * R];
@@ -590,7 +461,7 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
             mine[i].x = flash_exp(mine[i].x, max);
             sum += mine[i].x * mine[i].y;
         }
-        const float scale = decode_scale(p, head0 + warp, max, warp_sum(sum));
+        const float scale = flash_scale(p, head0 + warp, max, warp_sum(sum));
 #pragma unroll
         for (int i = 0; i < SPLITS_MOST / 32; i++)
             weight[warp][lane + 32 * i] = mine[i].x * scale;
@@ -620,180 +491,6 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
     }
 }
 
-enum { PREFILL_WARPS = 4, PREFILL_KEYS = 64 };
-
-/* 64 keys of one head into shared memory: K rows padded by 16 bytes, V as two units of [dimension][32 keys]. */
-template <int C>
-static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, const int32_t *table,
-                                                     uint32_t kvh, uint32_t key, uint32_t len, uint8_t *ks,
-                                                     uint8_t *vs)
-{
-    /* a warp per 16 keys, which lie in one page; past the end the last ones again */
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32,
-                   at = min(key + 16 * warp, (len - 1) / 16 * 16);
-    const uint32_t page = table[at >> p.kv.token_bits], slot = at & (p.kv.tokens - 1);
-    const uint8_t *k = kv_k(p.kv, page, kvh) + slot * (64 * C) + 16 * lane;
-#pragma unroll
-    for (uint32_t i = 0; i < 2 * C; i++) {
-        const uint32_t chunk = 32 * i + lane, row = chunk / (4 * C), part = chunk % (4 * C);
-        copy16(ks + (16 * warp + row) * (64 * C + 16) + 16 * part, k + 512 * i);
-    }
-    const uint8_t *v = kv_v(p.kv, page, kvh) + slot * 2 + ((lane / 2) << p.kv.token_bits) * 2 + lane % 2 * 16;
-    uint8_t *to = vs + warp / 2 * (32 * C * 64) + lane / 2 * 64 + warp % 2 * 32 + lane % 2 * 16;
-#pragma unroll
-    for (uint32_t i = 0; i < 2 * C; i++)
-        copy16(to + 1024 * i, v + ((16 * i) << p.kv.token_bits) * 2);
-    asm volatile("cp.async.commit_group;");
-}
-
-/* U units of 32 keys from shared memory. Score tile i of a unit has in column n the key 8*(n/2) + 2i + n%2, so that lane
- * t has the scores of keys 8t..8t+7, and 16 bytes of a row of V go with them. */
-template <int C, int U>
-static __device__ __forceinline__ void prefill_keys(struct flash<C, 2> &s, const struct attn_args &p,
-                                                    uint32_t key, int pa, int pb, uint32_t len, bool all_seen,
-                                                    const uint8_t *k, const uint8_t *v)
-{
-    const uint32_t t = threadIdx.x % 4;
-    float c[4 * U][4] = {};
-#pragma unroll
-    for (int j = 0; j < C; j++) {
-        uint4 b[4 * U];
-#pragma unroll
-        for (int i = 0; i < 4 * U; i++)
-            b[i] = *(const uint4 *)(k + (32 * (i / 4) + 2 * (i % 4)) * (64 * C + 16) + 64 * j);
-#pragma unroll
-        for (int i = 0; i < 4 * U; i++)
-            mma_f16(c[i], s.q[j][0], s.q[j][1], s.q[j][2], s.q[j][3], b[i].x, b[i].y);
-#pragma unroll
-        for (int i = 0; i < 4 * U; i++)
-            mma_f16(c[i], s.q[j][4], s.q[j][5], s.q[j][6], s.q[j][7], b[i].z, b[i].w);
-    }
-    float top[2] = {-INFINITY, -INFINITY}, shrink[2];
-#pragma unroll
-    for (int i = 0; i < 4 * U; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            c[i][j] = capped(p, c[i][j]);
-            if (!all_seen &&
-                !is_seen(p, key + 32 * (i / 4) + 8 * t + 2 * (i % 4) + (j & 1), j < 2 ? pa : pb, len))
-                c[i][j] = -INFINITY;
-            top[j / 2] = fmaxf(top[j / 2], c[i][j]);
-        }
-    flash_raise<C, 2>(s, top, shrink);
-    /* with no key seen yet the maximum is -inf: 0 in its place keeps the exponent from being NaN */
-    const float m0 = s.max[0] == -INFINITY ? 0.0f : s.max[0], m1 = s.max[1] == -INFINITY ? 0.0f : s.max[1];
-    uint32_t a[2 * U][4];
-#pragma unroll
-    for (int i = 0; i < 4 * U; i++) {
-        const float e0 = exp2f(c[i][0] - m0), e1 = exp2f(c[i][1] - m0), e2 = exp2f(c[i][2] - m1),
-                    e3 = exp2f(c[i][3] - m1);
-        s.sum[0] += e0 + e1;
-        s.sum[1] += e2 + e3;
-        a[i / 2][2 * (i % 2)] = half_bits2(e0, e1);
-        a[i / 2][2 * (i % 2) + 1] = half_bits2(e2, e3);
-    }
-    if (__any_sync(~0u, shrink[0] != 1.0f || shrink[1] != 1.0f))
-#pragma unroll
-        for (int i = 0; i < 4 * C; i++) {
-            s.o[i][0] *= shrink[0];
-            s.o[i][1] *= shrink[0];
-            s.o[i][2] *= shrink[1];
-            s.o[i][3] *= shrink[1];
-        }
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-        for (int i = 0; i < 4 * C; i += 4) {
-            uint4 b[4];
-#pragma unroll
-            for (int d = 0; d < 4; d++)
-                b[d] = *(const uint4 *)(v + u * (32 * C * 64) + 8 * (i + d) * 64);
-#pragma unroll
-            for (int d = 0; d < 4; d++)
-                mma_f16(s.o[i + d], a[2 * u][0], a[2 * u][1], a[2 * u][2], a[2 * u][3], b[d].x, b[d].y);
-#pragma unroll
-            for (int d = 0; d < 4; d++)
-                mma_f16(s.o[i + d], a[2 * u + 1][0], a[2 * u + 1][1], a[2 * u + 1][2], a[2 * u + 1][3],
-                        b[d].z, b[d].w);
-        }
-}
-
-/* A query's row of the result. */
-template <int C>
-static __device__ __forceinline__ void prefill_store(const struct flash<C, 2> &s, const struct attn_args &p,
-                                                     struct query q, int r)
-{
-    if (q.pos < 0)
-        return;
-    float sum = s.sum[r], scale = sum > 0.0f ? 1.0f / sum : 0.0f;
-    if (p.sinks) {
-        float sink = p.sinks[q.head] * 1.4426950408889634f, max = fmaxf(sink, s.max[r]),
-              e = flash_exp(s.max[r], max);
-        scale = e / (sum * e + exp2f(sink - max));
-    }
-    float *out = p.out + q.row * p.ldo + (uint64_t)q.head * (32 * C);
-#pragma unroll
-    for (int i = 0; i < 4 * C; i++)
-        *(float2 *)(out + 8 * i + 2 * (threadIdx.x % 4)) =
-            make_float2(s.o[i][2 * r] * scale, s.o[i][2 * r + 1] * scale);
-}
-
-template <int C> static __device__ __forceinline__ void prefill_body(const struct attn_args &p)
-{
-    extern __shared__ __align__(128) uint8_t keys[];
-    constexpr int U = C <= 4 ? 2 : 1;
-    const uint32_t k_bytes = PREFILL_KEYS * (64 * C + 16), v_bytes = PREFILL_KEYS * 64 * C;
-    dep_launch();
-    dep_wait();
-    const uint32_t kvh = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4,
-                   t = lane % 4;
-    /* the tiles with the most keys first */
-    const uint32_t tile = p.tiles - 1 - blockIdx.x;
-    const uint32_t seq = p.meta.tiles[2 * tile], f0 = p.meta.tiles[2 * tile + 1], len = p.meta.seq_len[seq];
-    const uint32_t group = p.heads / p.kv.heads, queries = group * p.meta.seq_rows[seq];
-    const struct query query[2] = {query_of(p, seq, kvh, f0 + 16 * warp + g),
-                                   query_of(p, seq, kvh, f0 + 16 * warp + g + 8)};
-    const struct query &a = query[0], &b = query[1];
-    struct flash<C, 2> s;
-    flash_start<C, 2>(s, p, query);
-    const uint32_t last = min(f0 + 16 * PREFILL_WARPS, queries) - 1;
-    const int first_pos = query_of(p, seq, kvh, f0).pos, last_pos = query_of(p, seq, kvh, last).pos;
-    const uint32_t from =
-        p.window && first_pos + 1 > (int)p.window ? (first_pos + 1 - p.window) / 16 * 16 : 0;
-    const uint32_t to = p.causal ? min((uint32_t)last_pos + 1, len) : len;
-    /* of this warp's queries: the first and the last position */
-    const int warp_first = __shfl_sync(~0u, a.pos, 0), warp_last = __shfl_sync(~0u, b.pos, 28);
-    const bool whole = __all_sync(~0u, a.pos >= 0 && b.pos >= 0);
-    const int32_t *table = p.kv.table + (uint64_t)seq * p.meta.width;
-    prefill_fetch<C>(p, table, kvh, from, len, keys, keys + k_bytes);
-    uint32_t stage = 0;
-    for (uint32_t key = from; key < to; key += PREFILL_KEYS, stage ^= 1) {
-        uint8_t *here = keys + stage * (k_bytes + v_bytes), *other = keys + (stage ^ 1) * (k_bytes + v_bytes);
-        __syncthreads(); /* the other stage is read no more */
-        if (key + PREFILL_KEYS < to) {
-            prefill_fetch<C>(p, table, kvh, key + PREFILL_KEYS, len, other, other + k_bytes);
-            asm volatile("cp.async.wait_group 1;");
-        } else {
-            asm volatile("cp.async.wait_group 0;");
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (uint32_t u = 0; u < PREFILL_KEYS / 32 / U; u++) {
-            const uint32_t at = key + 32 * U * u, end = at + 32 * U;
-            const bool all_seen = whole && end <= len && (!p.causal || (int)end <= warp_first + 1) &&
-                                  (!p.window || (int)at > warp_last - (int)p.window);
-            if (p.causal && (int)at > (whole ? warp_last : last_pos))
-                continue;
-            const uint8_t *k = here + (32 * U * u + 8 * (g / 2) + g % 2) * (64 * C + 16) + 16 * t;
-            const uint8_t *v = here + k_bytes + U * u * (32 * C * 64) + g * 64 + 16 * t;
-            prefill_keys<C, U>(s, p, at, a.pos, b.pos, len, all_seen, k, v);
-        }
-    }
-    flash_end<C, 2>(s);
-    prefill_store<C>(s, p, a, 0);
-    prefill_store<C>(s, p, b, 1);
-}
-
 #define ATTN_KERNEL(name, body, blocks)                                                                      \
     extern "C" __global__ void __launch_bounds__(128, blocks)                                                \
         name(const __grid_constant__ struct attn_args p)                                                     \
@@ -804,8 +501,7 @@ template <int C> static __device__ __forceinline__ void prefill_body(const struc
 #define ATTN_KERNELS(dim, c, few)                                                                            \
     ATTN_KERNEL(attn_decode_##dim, (decode_body<c, 2>), 1)                                                   \
     ATTN_KERNEL(attn_few_##dim, (decode_body<c, 1>), few)                                                    \
-    ATTN_KERNEL(attn_far_##dim, (decode_body<c, 1>), 1)                                                      \
-    ATTN_KERNEL(attn_prefill_##dim, (prefill_body<c>), 1)
+    ATTN_KERNEL(attn_far_##dim, (decode_body<c, 1>), 1)
 
 ATTN_KERNELS(64, 2, 4)
 ATTN_KERNELS(96, 3, 4)

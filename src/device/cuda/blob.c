@@ -15,7 +15,10 @@ BLOB(gemm_super);
 BLOB(weights);
 BLOB(rows);
 BLOB(attn);
+BLOB(attn_prefill);
+BLOB(attn_wide);
 BLOB(moe);
+BLOB(lora);
 BLOB(small);
 
 const void *gpu_blob(enum gpu_module module)
@@ -29,7 +32,10 @@ const void *gpu_blob(enum gpu_module module)
         [MODULE_WEIGHTS] = quern_blob_weights,
         [MODULE_ROWS] = quern_blob_rows,
         [MODULE_ATTN] = quern_blob_attn,
+        [MODULE_ATTN_PREFILL] = quern_blob_attn_prefill,
+        [MODULE_ATTN_WIDE] = quern_blob_attn_wide,
         [MODULE_MOE] = quern_blob_moe,
+        [MODULE_LORA] = quern_blob_lora,
         [MODULE_SMALL] = quern_blob_small,
     };
     return all[module];

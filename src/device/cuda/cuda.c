@@ -1,5 +1,5 @@
 /* The CUDA device of the seam: memory, steps, graphs. */
-#include "device/cuda/exec.h"
+#include "device/cuda/lora.h"
 #include "device/cuda/parity.h"
 #include "device/cuda/timing.h"
 
@@ -138,6 +138,11 @@ static void lay_out(struct cuda_device *d, const struct plan *p, const struct st
     d->slot = take(b, moe * s->used * 4);
     d->slot_row = take(b, slots * 4);
     d->group_expert = take(b, slots / 8 * 4);
+    d->lora_rank = s->lora_rank;
+    d->lora_rows = (uint32_t)(s->experts && slots > in ? slots : in);
+    d->lora_x = take(b, s->lora_rank ? in * s->k * 4 : 0);
+    d->lora_low = take(b, d->lora_rows * s->lora_low * 4);
+    d->lora_table = take(b, p->lora ? (p->slots + 1ull) * (p->adapters + 1) * sizeof *d->lora_table : 0);
 }
 
 static uint32_t round_pow2(uint32_t n)
@@ -167,6 +172,7 @@ static void size_meta(struct cuda_device *d, const struct plan *p)
     uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
     uint64_t ints =
         3ull * d->max_rows + d->max_outs + 3ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
+    ints += d->max_seqs * sizeof(struct adapter_mix) / 4;
     ints += d->max_outs * (sizeof(struct pick_row) / 4 + 2ull * PICK_SEEN_MOST) + 2;
     for (uint32_t i = 0; i < d->ratios; i++)
         ints += 2 * ((uint64_t)d->max_rows * d->ratio[i] / TILE_QUERIES + d->max_seqs + 1);
@@ -249,7 +255,7 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     lay_out(d, p, &sizes, &hand);
     if (gpu_check(d->g, d->g->cu->set8(d->scratch, 0, d->scratch_bytes, d->g->stream), "clearing scratch",
                   e) ||
-        gpu_sync(d->g, e))
+        gpu_sync(d->g, e) || lora_prepare(d, p, e))
         return -1;
     return d->options.no_parity ? 0 : parity_check(d, &sizes, e);
 }
@@ -392,6 +398,12 @@ static int write_meta(struct cuda_device *d, const struct step *s, struct err *e
         for (uint32_t r = 0; r < s->seq[i].rows && s->seq[i].first + r < s->rows; r++)
             row_seq[s->seq[i].first + r] = (int32_t)i;
     }
+    d->lora = s->lora && d->plan->lora;
+    if (d->lora) {
+        const int32_t *mix;
+        memcpy(put(d, &at, s->seqs * sizeof *s->lora / 4, &mix), s->lora, s->seqs * sizeof *s->lora);
+        d->mix = (const struct adapter_mix *)(const void *)mix;
+    }
     put_tables(d, s, width, put(d, &at, (uint64_t)d->kv_groups * s->seqs * width, &m->tables));
     if (put_picks(d, s, &at, e))
         return -1;
@@ -503,7 +515,7 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
 {
     struct cuda_device *d = self(base);
     struct gpu *g = d->g;
-    if (gpu_enter(g, e) || too_large(d, p, s, e))
+    if (gpu_enter(g, e) || too_large(d, p, s, e) || device_check_lora(p, s, e))
         return -1;
     if (d->ran && gpu_sync(g, e)) /* the last step still reads the block that is written now */
         return -1;
@@ -530,6 +542,7 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
         key.to = d->to;
         key.picks = d->picks;
         key.seen = d->seen;
+        key.lora = d->lora;
         graph = find_graph(d, &key);
         if (!graph) /* the second step with this key is worth a graph */
             new_graph(d, &key)->used = d->step;

@@ -36,13 +36,22 @@ struct step_key {
     const struct plan *plan;
     uint32_t rows, seqs, outs, width, longest;
     uint32_t from, to; /* operations */
-    uint32_t picks, seen;
+    uint32_t picks, seen, lora;
 };
 
 struct step_graph {
     struct step_key key;
     void *exec;
     uint64_t used; /* step of the last use */
+};
+
+/* The rows that the next products take, as floats: row i is x's row x_row[i] (NULL: i), and row first + row[i] (NULL:
+ * first + i) of the step. expert: (rows / 8), or NULL. */
+struct lora_in {
+    const float *x;
+    uint64_t ldx;
+    const int32_t *x_row, *row, *expert;
+    uint32_t first;
 };
 
 struct cuda_device {
@@ -95,6 +104,14 @@ struct cuda_device {
     struct pack_args in_rows;
     bool no_fuse;          /* for benchmarks: never, and no pairs of gate and up either */
     struct operand packed; /* what attention has packed already for the product that follows */
+    /* adapters: the pairs, (slots + 1, adapters + 1); rows as floats; A x, for lora_rows rows of lora_rank */
+    struct lora_entry *lora_table;
+    float *lora_x, *lora_low;
+    uint32_t lora_rows, lora_rank;
+    bool lora;                     /* some sequence of this step has adapters: */
+    const struct adapter_mix *mix; /* (seqs), on the card */
+    struct lora_in lora_in;
+    uint32_t row_first; /* of the rows that are computed now */
     const struct plan *plan;
     uint32_t from, to; /* the operations of this step */
     float *mirror;     /* pinned: rows of a buffer on their way (max_rows, the widest) */
@@ -124,6 +141,8 @@ struct step_sizes {
     uint32_t shared_width;
     uint64_t part; /* floats */
     uint64_t part_ml;
+    uint32_t lora_rank; /* the largest rank of an adapter; 0: there are none */
+    uint64_t lora_low;  /* floats of a row */
 };
 int step_measure(const struct cuda_device *d, const struct plan *p, const struct weights *all,
                  struct step_sizes *s, struct err *e);

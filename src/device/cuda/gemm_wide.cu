@@ -9,11 +9,7 @@
 #include "device/cuda/gemm.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
+#include "device/cuda/wgmma.cuh"
 
 enum { NB = GEMM_ROWS_MOST / PACK_STREAMS }; /* groups of eight streams */
 
@@ -51,31 +47,7 @@ static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uin
 /* B operands of 16 values of all streams: core matrices of 8 streams x 16 bytes; the two of a group lie side by side. */
 static __device__ __forceinline__ uint64_t wide_operand(const uint8_t *at)
 {
-    return (uint64_t)(shared_address(at) >> 4 & 0x3fff) | (uint64_t)(128 >> 4) << 16 |
-           (uint64_t)(PACK_BYTES >> 4) << 32;
-}
-
-#define C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-
-static __device__ __forceinline__ void wide_mma(float c[NB][4], const uint32_t a[4], uint64_t b, bool add)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
-                 : C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)add));
-}
-
-static __device__ __forceinline__ void wide_fence()
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void wide_commit()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    return wgmma_operand(at, 128, PACK_BYTES);
 }
 
 /* All but the last LEFT groups are done: their operands may change. */
@@ -86,15 +58,6 @@ template <int LEFT> static __device__ __forceinline__ void wide_wait(uint32_t a[
                    "+r"(a[7])
                  : "n"(LEFT)
                  : "memory");
-}
-
-/* All are done: the sums may be read. */
-static __device__ __forceinline__ void wide_done(float c[NB][4])
-{
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-    for (int i = 0; i < NB; i++)
-        asm volatile("" : C4(i)::"memory");
 }
 
 /* ---- rings ---- */
@@ -193,10 +156,10 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
                             !FORM::MINS || w.d[1] != 0.0f ? w.d[1] : 0x1p-60f};
         if constexpr (FORM::MINS) {
             const uint32_t min[4] = {w.min[0], w.min[1], w.min[0], w.min[1]};
-            wide_fence();
-            wide_mma(c, min, wide_operand(in + PACK_SUMS), false);
-            wide_commit();
-            wide_done(c);
+            wgmma_fence();
+            wgmma_64(c, min, wide_operand(in + PACK_SUMS), false);
+            wgmma_commit();
+            wgmma_done<NB>(c);
             const float ratio[2] = {-w.dmin[0] / d[0], -w.dmin[1] / d[1]};
 #pragma unroll
             for (int i = 0; i < NB; i++)
@@ -213,10 +176,10 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
             uint32_t *here = a[sub & 1];
             wide_wait<1>(here);
             w.sub(here, q, sub);
-            wide_fence();
-            wide_mma(c, here, wide_operand(in + 512 * sub), FORM::MINS || sub);
-            wide_mma(c, here + 4, wide_operand(in + 512 * sub + 256), true);
-            wide_commit();
+            wgmma_fence();
+            wgmma_64(c, here, wide_operand(in + 512 * sub), FORM::MINS || sub);
+            wgmma_64(c, here + 4, wide_operand(in + 512 * sub + 256), true);
+            wgmma_commit();
         }
         __syncwarp();
         tiles.fetch<FORM>(stage);
@@ -228,7 +191,7 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
             xs[i] = *(const float2 *)(in + i * PACK_BYTES + PACK_SCALE + 8 * t);
         wide_wait<0>(a[0]);
         wide_wait<0>(a[1]);
-        wide_done(c);
+        wgmma_done<NB>(c);
 #pragma unroll
         for (int i = 0; i < NB; i++)
 #pragma unroll

@@ -42,7 +42,6 @@ static const struct kernel_row rows[] = {
     {K_FINISH, MODULE_ROWS, SHARED_USUAL, "finish_logits"},
     {K_QKV, MODULE_ROWS, SHARED_MORE, "qkv_finish"},
     {K_LATENT, MODULE_ROWS, SHARED_MORE, "latent_finish"},
-    {K_COPY_PAGES, MODULE_ROWS, SHARED_USUAL, "copy_pages"},
     {K_ATTN_ANY, MODULE_ATTN, SHARED_USUAL, "attn_any"},
     {K_ATTN_COMBINE, MODULE_ATTN, SHARED_USUAL, "attn_combine"},
     {K_ATTN_DECODE + 0, MODULE_ATTN, SHARED_ALL, "attn_decode_64"},
@@ -57,13 +56,17 @@ static const struct kernel_row rows[] = {
     {K_ATTN_FAR + 1, MODULE_ATTN, SHARED_ALL, "attn_far_96"},
     {K_ATTN_FAR + 2, MODULE_ATTN, SHARED_ALL, "attn_far_128"},
     {K_ATTN_FAR + 3, MODULE_ATTN, SHARED_ALL, "attn_far_256"},
-    {K_ATTN_PREFILL + 0, MODULE_ATTN, SHARED_ALL, "attn_prefill_64"},
-    {K_ATTN_PREFILL + 1, MODULE_ATTN, SHARED_ALL, "attn_prefill_96"},
-    {K_ATTN_PREFILL + 2, MODULE_ATTN, SHARED_ALL, "attn_prefill_128"},
-    {K_ATTN_PREFILL + 3, MODULE_ATTN, SHARED_ALL, "attn_prefill_256"},
+    {K_ATTN_PREFILL + 0, MODULE_ATTN_PREFILL, SHARED_ALL, "attn_prefill_64"},
+    {K_ATTN_PREFILL + 1, MODULE_ATTN_PREFILL, SHARED_ALL, "attn_prefill_96"},
+    {K_ATTN_PREFILL + 2, MODULE_ATTN_PREFILL, SHARED_ALL, "attn_prefill_128"},
+    {K_ATTN_PREFILL + 3, MODULE_ATTN_PREFILL, SHARED_ALL, "attn_prefill_256"},
+    {K_ATTN_WIDE, MODULE_ATTN_WIDE, SHARED_ALL, "attn_wide"},
+    {K_ATTN_JOIN, MODULE_ATTN_PREFILL, SHARED_USUAL, "attn_join"},
     {K_ROUTE, MODULE_MOE, SHARED_USUAL, "moe_route"},
     {K_GROUP, MODULE_MOE, SHARED_USUAL, "moe_group"},
     {K_COMBINE, MODULE_MOE, SHARED_USUAL, "moe_combine"},
+    {K_LORA_DOWN, MODULE_LORA, SHARED_USUAL, "lora_down"},
+    {K_LORA_UP, MODULE_LORA, SHARED_USUAL, "lora_up"},
     {K_EACH, MODULE_SMALL, SHARED_USUAL, "rows_each"},
     {K_SOFTMAX, MODULE_SMALL, SHARED_USUAL, "rows_softmax"},
     {K_ROPE, MODULE_SMALL, SHARED_USUAL, "rows_rope"},
@@ -187,6 +190,12 @@ static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *n
     return 0;
 }
 
+/* Modules that are empty but in builds for sm_90a. */
+static bool is_hopper(int module)
+{
+    return module == MODULE_GEMM_WIDE || module == MODULE_ATTN_WIDE;
+}
+
 static int load_kernels(struct gpu *g, struct err *e)
 {
     for (int m = 0; m < MODULE_COUNT; m++) {
@@ -203,7 +212,7 @@ static int load_kernels(struct gpu *g, struct err *e)
     void *probe = NULL;
     g->wide = g->cu->module_function(&probe, g->module[MODULE_GEMM_WIDE], "gemm_wide") == CU_OK;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if ((rows[i].module != MODULE_GEMM_WIDE || g->wide) &&
+        if ((g->wide || !is_hopper(rows[i].module)) &&
             find_kernel(g, rows[i].kernel, rows[i].module, rows[i].name, rows[i].shared, e))
             return -1;
     for (size_t i = 0; i < sizeof gemms / sizeof gemms[0]; i++)
@@ -373,7 +382,8 @@ uint32_t gpu_gemm_groups(uint32_t m)
     return m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
 }
 
-struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k)
+struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k,
+                                bool paired)
 {
     struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1, .outputs = TILE_ROWS};
     const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->profile.sms,
@@ -407,6 +417,12 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, u
     r.kernel = K_GEMM + 4 * fmt + index;
     if (m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= GEMM_DEEP)
         r.split = warps = GEMM_DEEP; /* an SM for each strip */
+    /* one row of long strips: a block an SM, all with equally many of them, in pairs where there are gate and up */
+    const uint32_t even = gpu_blocks(gpu_blocks(strips, sms), paired ? 2 : 1) * (paired ? 2 : 1);
+    if (m == 1 && layout_is_tile(fmt) && columns >= GEMM_DEEP && even * r.split <= GEMM_DEEP)
+        warps = even * r.split;
+    else if (paired && r.split == warps) /* both strips of a pair lie in one block */
+        r.split /= 2;
     r.grid = gpu_grid(gpu_blocks(strips, warps / r.split), 1, 1, warps * 32, 0);
     return r;
 }
@@ -505,6 +521,24 @@ struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint3
         }
     }
     return best;
+}
+
+int gpu_head_index(uint32_t dim)
+{
+    return dim == 64 ? 0 : dim == 96 ? 1 : dim == 128 ? 2 : dim == 256 ? 3 : -1;
+}
+
+struct gpu_prefill gpu_prefill_choose(const struct gpu *g, uint32_t dim, uint32_t blocks, uint32_t keys)
+{
+    /* three blocks an SM: where there are few queries, blocks share their keys */
+    const uint32_t parts = keys / 256, fill = gpu_prefill_slots(g) / (blocks ? blocks : 1);
+    const bool wide = g->wide && !g->no_wide && dim == 128;
+    uint32_t splits = parts < fill ? parts : fill;
+    splits = splits < 1 ? 1 : splits > GPU_PREFILL_SPLITS ? GPU_PREFILL_SPLITS : splits;
+    /* two stages of 64 keys: K, padded for mma (prefill_room of attn_prefill.cu), and V */
+    const uint32_t row = 2 * dim + (wide || dim % 64 ? 0 : 64);
+    return (struct gpu_prefill){wide ? K_ATTN_WIDE : K_ATTN_PREFILL + (uint32_t)gpu_head_index(dim), splits,
+                                2 * 64 * (row + 2 * dim)};
 }
 
 const char *gpu_kernel_name(uint32_t kernel)

@@ -18,7 +18,10 @@ enum gpu_module {
     MODULE_WEIGHTS,
     MODULE_ROWS,
     MODULE_ATTN,
+    MODULE_ATTN_PREFILL,
+    MODULE_ATTN_WIDE,
     MODULE_MOE,
+    MODULE_LORA,
     MODULE_SMALL,
     MODULE_COUNT
 };
@@ -44,16 +47,19 @@ enum gpu_kernel {
     K_FINISH,
     K_QKV,
     K_LATENT,
-    K_COPY_PAGES,
     K_ATTN_ANY,
     K_ATTN_COMBINE,
     K_ATTN_DECODE,                  /* + 0..3: head sizes 64, 96, 128, 256 */
     K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
     K_ATTN_FAR = K_ATTN_FEW + 4,    /* the same with more keys in flight */
     K_ATTN_PREFILL = K_ATTN_FAR + 4,
-    K_ROUTE = K_ATTN_PREFILL + 4,
+    K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* head size 128, by wgmma */
+    K_ATTN_JOIN,
+    K_ROUTE,
     K_GROUP,
     K_COMBINE,
+    K_LORA_DOWN,
+    K_LORA_UP,
     K_EACH,
     K_SOFTMAX,
     K_ROPE,
@@ -90,7 +96,8 @@ struct gpu {
     enum gpu_stage stage;
     uint32_t stages;           /* for tests: of decode attention; 0 = as it costs least */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
-    bool wide;                 /* gemm_wide is there (Hopper) */
+    bool wide;                 /* kernels with wgmma are there (Hopper) */
+    bool no_wide;              /* for benchmarks: not for attention */
     cu_ptr meeting;            /* for blocks that add up what each has: counters, then room for parts */
     bool skip[K_COUNT];        /* for benchmarks: leaves a kernel out, to see what it costs */
 };
@@ -132,8 +139,9 @@ struct gpu_gemm {
     uint32_t outputs; /* of a strip */
     struct gpu_grid grid;
 };
-/* strips: of 16 outputs, k: columns. */
-struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k);
+/* strips: of 16 outputs, k: columns; paired: strips of gate and up take turns. */
+struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k,
+                                bool paired);
 /* Whether m rows in front of weights of this form are packed in the order PACK_CORES, for gpu_gemm_wide. */
 bool gpu_is_wide(const struct gpu *g, uint32_t fmt, uint32_t m);
 /* units: of 64 outputs; in pairs of gate and up their number is even. */
@@ -153,6 +161,21 @@ enum { GPU_SPLITS_MOST = 128 };
 static inline uint64_t gpu_decode_parts(const struct gpu *g, uint64_t pairs)
 {
     return (uint64_t)g->profile.sms * 4 + 2 * pairs;
+}
+/* The kernels on the tensor cores for heads of so many values: which of the four; -1: there is none. */
+int gpu_head_index(uint32_t dim);
+/* How attention of many queries is launched, where `blocks` tiles x KV heads see up to `keys` keys each. */
+struct gpu_prefill {
+    uint32_t kernel;
+    uint32_t splits; /* blocks that share a tile's keys */
+    uint32_t shared;
+};
+enum { GPU_PREFILL_SPLITS = 16 };
+struct gpu_prefill gpu_prefill_choose(const struct gpu *g, uint32_t dim, uint32_t blocks, uint32_t keys);
+/* blocks * splits is at most this where there are several. */
+static inline uint32_t gpu_prefill_slots(const struct gpu *g)
+{
+    return 3 * (uint32_t)g->profile.sms;
 }
 enum { GPU_COUNTERS = 1 << 16 }; /* zero between kernels */
 static inline uint32_t *gpu_counters(const struct gpu *g)

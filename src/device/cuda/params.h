@@ -218,6 +218,34 @@ struct latent_args {
     struct meta meta;
 };
 
+/* An adapter's pair for one product; a.base NULL: it leaves that product alone. B is (rank, n) in F32. */
+struct lora_entry {
+    struct mat a, b;
+    float scale;
+    uint32_t pad;
+};
+
+struct adapter_mix;
+
+struct lora_args {
+    const struct lora_entry *entry; /* (adapters + 1) */
+    const struct adapter_mix *mix;  /* (sequences) */
+    const int32_t *row_seq;
+    const float *x; /* (m, ldx), or where x_row is not NULL row i is x's row x_row[i] */
+    uint64_t ldx;
+    const int32_t *x_row;
+    const int32_t *row;    /* row i is row first + row[i] of the step (-1: nobody's); NULL: first + i */
+    const int32_t *expert; /* (m / 8): which matrices eight rows need; or NULL */
+    uint32_t first, m, rank;
+    uint32_t heads, x_step, y_step; /* as in struct float_args */
+    float *low;                     /* (m, heads, ADAPTERS_MIXED, rank) */
+    float *y;                       /* (m, ldy) */
+    uint64_t ldy;
+    const float *row_scale; /* (m) that y still lacks; or NULL */
+    float scale;
+    uint32_t pad;
+};
+
 struct embed_args {
     struct mat table, positions, types;
     uint32_t position_offset;
@@ -227,15 +255,8 @@ struct embed_args {
     uint64_t ldo;
     uint32_t width, pad;
     struct meta meta;
-};
-
-struct gather_args { /* rows meta.out of x */
-    const float *x;
-    uint64_t ldx;
-    float *y;
-    uint64_t ldy;
-    uint32_t n, m;
-    struct meta meta;
+    const struct lora_entry *lora; /* (adapters + 1) of the table; NULL: no row has one */
+    const struct adapter_mix *mix; /* (sequences) */
 };
 
 struct finish_args { /* logits = softcap(scale * y + bias) */
@@ -335,11 +356,4 @@ struct probe_args {
     const uint8_t *src;
     uint64_t bytes;
     uint32_t *sink;
-};
-
-struct pages_args {
-    uint8_t *base;
-    uint64_t page_bytes, layer_bytes;
-    const int32_t *from, *to;
-    uint32_t n, layers;
 };

@@ -320,7 +320,7 @@ int public_packed_product(struct quern_gpu *g, const struct mat *w, uint32_t m, 
         struct gemm_args a = {
             .segs = 1, .strips = strips, .k = w->k, .groups = gpu_gemm_groups(m), .scale = 1.0f};
         a.m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST;
-        struct gpu_gemm how = gpu_gemm_choose(g->g, w->fmt, a.m, strips, w->k);
+        struct gpu_gemm how = gpu_gemm_choose(g->g, w->fmt, a.m, strips, w->k, false);
         a.split = how.split;
         a.x = g->pack + (uint64_t)(row / PACK_STREAMS) * columns * PACK_BYTES;
         a.seg[0] = (struct gemm_seg){.w = *w, .y = y + row * ldy, .ldy = ldy};

@@ -466,7 +466,7 @@ static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct
                     const float *q, uint32_t m, uint32_t at, float *y)
 {
     const uint32_t dim = (uint32_t)h->dim, ratio = (uint32_t)(h->heads / h->kv_heads);
-    const int index = dim == 64 ? 0 : dim == 96 ? 1 : dim == 128 ? 2 : dim == 256 ? 3 : -1;
+    const int index = gpu_head_index(dim);
     struct attn_args a = {.q = q,
                           .ldq = (uint64_t)h->heads * dim,
                           .out = y,
@@ -483,9 +483,12 @@ static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct
         return -1;
     if (kv->view.type != KV_F16 || index < 0 || ratio > DECODE_QUERIES)
         return gpu_launch(g->g, K_ATTN_ANY, gpu_grid(m, a.heads, 1, 128, dim * 4), &a, &g->error);
-    if (m * ratio > DECODE_QUERIES)
-        return gpu_launch(g->g, K_ATTN_PREFILL + (uint32_t)index,
-                          gpu_grid(a.tiles, kv->view.heads, 1, 128, 2 * 64 * (4 * dim + 16)), &a, &g->error);
+    if (m * ratio > DECODE_QUERIES) {
+        const struct gpu_prefill how = gpu_prefill_choose(g->g, dim, a.tiles * kv->view.heads, at + m);
+        a.splits = 1; /* there is no room for parts */
+        return gpu_launch(g->g, how.kernel, gpu_grid(a.tiles, kv->view.heads, 1, 128, how.shared), &a,
+                          &g->error);
+    }
     a.part_queries = DECODE_QUERIES;
     const struct gpu_decode how = gpu_decode_choose(g->g, a.part_queries, dim, kv->view.heads, at + m);
     a.splits = how.splits * kv->view.heads <= PUBLIC_PARTS ? how.splits : 1;

@@ -1,5 +1,6 @@
 /* Operations on rows: norms, packing, activations, tails, embeddings, what follows Q/K/V. */
 #include "device/cuda/common.cuh"
+#include "device/device.h"
 
 struct stat {
     float mean, scale;
@@ -219,6 +220,24 @@ extern "C" __global__ void __launch_bounds__(512) tail(const __grid_constant__ s
         out[i] = normed(p.after, s, out[i], i);
 }
 
+/* Eight values of the token's row as adapters change it: v += scale * B a, where a is A's row of this token. */
+static __device__ void embed_adapt(const struct embed_args &p, uint32_t row, uint32_t id, uint32_t i,
+                                   float v[8])
+{
+    const struct adapter_mix &mix = p.mix[p.meta.row_seq[row]];
+    for (uint32_t k = 0; k < mix.count; k++) {
+        const struct lora_entry &e = p.lora[mix.id[k]];
+        float a[8];
+        for (uint32_t r = 0; e.a.base && r < e.a.k; r++) {
+            if (r % 8 == 0)
+                decode8(e.a.base, e.a.stride, e.a.fmt, e.a.k, id, r / 8, a);
+            const float *b = (const float *)(e.b.base + r * e.b.stride) + 8 * i;
+            for (int j = 0; j < 8; j++)
+                v[j] += 8 * i + j < p.width ? mix.scale[k] * e.scale * a[r % 8] * b[j] : 0.0f;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ struct embed_args p)
 {
     __shared__ float room[32];
@@ -230,6 +249,8 @@ extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ 
     for (uint32_t i = threadIdx.x; i < (p.width + 7) / 8; i += blockDim.x) {
         float v[8], z[8];
         decode8(p.table.base, p.table.stride, p.table.fmt, p.table.k, id, i, v);
+        if (p.lora)
+            embed_adapt(p, row, id, i, v);
         for (int j = 0; j < 8; j++)
             v[j] *= p.scale;
         if (p.positions.base) {
@@ -252,15 +273,6 @@ extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ 
     struct stat s = block_stat(p.norm.kind, p.norm.eps, p.width, room, [&](uint32_t i) { return out[i]; });
     for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x)
         out[i] = normed(p.norm, s, out[i], i);
-}
-
-extern "C" __global__ void __launch_bounds__(256) gather_rows(const __grid_constant__ struct gather_args p)
-{
-    dep_launch();
-    dep_wait();
-    const uint64_t from = p.meta.out[blockIdx.x];
-    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x)
-        p.y[blockIdx.x * p.ldy + i] = p.x[from * p.ldx + i];
 }
 
 extern "C" __global__ void __launch_bounds__(256) finish_logits(const __grid_constant__ struct finish_args p)
@@ -332,8 +344,10 @@ static __device__ __forceinline__ void kv_store(const struct kv_view &kv, uint32
     at += is_v ? (uint64_t)kv.heads * kv.tokens * kv.k_row : 0;
     at += (uint64_t)head * kv.tokens * row;
     if (kv.type == KV_F16 && is_v) {
+        /* finite whatever comes: attention multiplies what lies past a sequence's end by zero, and pages change hands */
         for (uint32_t i = lane; i < dim; i += 32)
-            ((__half *)at)[(uint64_t)i * kv.tokens + slot] = __float2half_rn(v[i]);
+            ((__half *)at)[(uint64_t)i * kv.tokens + slot] =
+                __float2half_rn(fminf(fmaxf(v[i], -65504.0f), 65504.0f));
         return;
     }
     at += (uint64_t)slot * row;
@@ -463,13 +477,4 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
     float *out = p.out + row * p.ldo + (uint64_t)slot * width + p.latent;
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         out[i] = v[i];
-}
-
-extern "C" __global__ void __launch_bounds__(256) copy_pages(const __grid_constant__ struct pages_args p)
-{
-    uint8_t *layer = p.base + blockIdx.y * p.layer_bytes;
-    const uint4 *from = (const uint4 *)(layer + p.from[blockIdx.x] * p.page_bytes);
-    uint4 *to = (uint4 *)(layer + p.to[blockIdx.x] * p.page_bytes);
-    for (uint64_t i = threadIdx.x; i < p.page_bytes / 16; i += blockDim.x)
-        to[i] = from[i];
 }

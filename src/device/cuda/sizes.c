@@ -1,5 +1,5 @@
 /* What the launches of a plan need of scratch (step.c uses it, cuda.c takes it). */
-#include "device/cuda/exec.h"
+#include "device/cuda/lora.h"
 
 static uint32_t most(uint32_t a, uint32_t b)
 {
@@ -20,7 +20,9 @@ static void measure_linear(const struct weights *all, struct step_sizes *s, weig
 
 static void measure_attn(const struct cuda_device *d, const struct op_attn *o, struct step_sizes *s)
 {
-    uint64_t parts = gpu_decode_parts(d->g, (uint64_t)o->kv_heads * d->max_seqs) * DECODE_QUERIES;
+    uint64_t parts = gpu_decode_parts(d->g, (uint64_t)o->kv_heads * d->max_seqs) * DECODE_QUERIES,
+             shared = (uint64_t)gpu_prefill_slots(d->g) * TILE_QUERIES;
+    parts = parts > shared ? parts : shared;
     s->part = parts * o->v_dim > s->part ? parts * o->v_dim : s->part;
     s->part_ml = parts * 2 > s->part_ml ? parts * 2 : s->part_ml;
 }
@@ -52,6 +54,9 @@ int step_measure(const struct cuda_device *d, const struct plan *p, const struct
 {
     const struct weight *w = all->all;
     *s = (struct step_sizes){.y = 1, .k = 1, .z = 1, .part = 1, .part_ml = 1};
+    const struct lora_sizes lora = lora_measure(p, all);
+    s->lora_rank = lora.rank;
+    s->lora_low = lora.low;
     for (uint32_t i = 1; i < p->buffers; i++)
         if (p->width[i] > NORM_WIDTH_MOST)
             return err_set(e, ERR_DATA, "rows of %u values: the GPU takes %d", p->width[i], NORM_WIDTH_MOST);

@@ -1,0 +1,64 @@
+/* Hopper's matrix instruction: D (64 rows, a warpgroup's) += A B, A in registers, B in shared memory in core matrices of
+ * eight rows of 16 bytes. Only in builds for sm_90a. */
+#pragma once
+
+#include <stdint.h>
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* Where B lies: `inner` bytes from a core matrix to the next one along k, `outer` along n. */
+static __device__ __forceinline__ uint64_t wgmma_operand(const uint8_t *at, uint32_t inner, uint32_t outer)
+{
+    return (uint64_t)(shared_address(at) >> 4 & 0x3fff) | (uint64_t)(inner >> 4) << 16 |
+           (uint64_t)(outer >> 4) << 32;
+}
+
+#define C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+
+/* 16 of k, 64 columns. add false: c is forgotten. */
+static __device__ __forceinline__ void wgmma_64(float c[8][4], const uint32_t a[4], uint64_t b, bool add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+                 : C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)add));
+}
+
+/* The same with 128 columns, always added. */
+static __device__ __forceinline__ void wgmma_128(float c[16][4], const uint32_t a[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+                 "{%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+                 : C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7), C4(8), C4(9), C4(10), C4(11),
+                   C4(12), C4(13), C4(14), C4(15)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+static __device__ __forceinline__ void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* All are done: the sums may be read, the operands changed. */
+template <int N> static __device__ __forceinline__ void wgmma_done(float c[N][4])
+{
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : C4(i)::"memory");
+}
