@@ -11,7 +11,7 @@ struct work {
     uint32_t pages;
 };
 
-static int check_ids(const struct model *m, const int32_t *ids, uint32_t n, struct err *e)
+int forward_check(const struct model *m, const int32_t *ids, uint32_t n, struct err *e)
 {
     bool grows = m->h.rope[0].scaling == SCALING_DYNAMIC;
     if (n > m->h.context && !grows)
@@ -57,7 +57,7 @@ int forward_run(const struct forward *f, const int32_t *ids, uint32_t n, struct 
     const struct model *m = f->model;
     struct device *d = f->device;
     uint32_t chunk = m->h.arch->encoder ? n : f->chunk ? f->chunk : 128;
-    if (check_ids(m, ids, n, e) < 0)
+    if (forward_check(m, ids, n, e) < 0)
         return -1;
     struct work w = {.pages = (n + PAGE_TOKENS - 1) / PAGE_TOKENS};
     struct kv_config kv = {.type = f->kv_type, .page_tokens = PAGE_TOKENS};

@@ -19,4 +19,6 @@ struct forward {
     void *arg;
 };
 
+/* The tokens are in the vocabulary, and not more than the model has context for. */
+int forward_check(const struct model *m, const int32_t *ids, uint32_t n, struct err *e);
 int forward_run(const struct forward *f, const int32_t *ids, uint32_t n, struct err *e);

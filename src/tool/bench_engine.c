@@ -16,7 +16,10 @@ struct figures {
     double host; /* share of the time in which the device waited for the host */
 };
 
-enum { GAPS_MOST = 1 << 16 };
+enum {
+    GAPS_MOST = 1 << 16,
+    REST_MOST = 512 /* tokens behind a text that is known */
+};
 
 /* Seconds between two tokens of a running stream. */
 struct gaps {
@@ -36,12 +39,18 @@ struct run {
     struct gaps gaps;
 };
 
-static struct engine_request request(struct run *r, uint32_t n, uint32_t most)
+/* Tokens [from, to), different every time: nothing is known of them. */
+static void draw(struct run *r, uint32_t from, uint32_t to)
 {
-    for (uint32_t i = 0; i < n; i++) { /* different every time: nothing is known of it */
+    for (uint32_t i = from; i < to; i++) {
         r->seed = r->seed * 1664525 + 1013904223;
         r->ids[i] = (int32_t)((r->seed >> 8) % r->loaded->model->plan.out_width);
     }
+}
+
+static struct engine_request request(struct run *r, uint32_t n, uint32_t most)
+{
+    draw(r, 0, n);
     struct engine_request q = {.prompt = r->ids, .n = n, .most = most, .ignore_eog = true};
     sampler_defaults(&q.sampler);
     q.sampler.temperature = 0;
@@ -150,27 +159,42 @@ static double first_token(struct run *r, const struct engine_request *q, uint32_
     return failed ? -1 : news.first_seconds;
 }
 
-/* A prompt whose beginning is known, beside one that is only the rest of it. */
-static int measure_known(struct run *r, struct buf *out, struct err *e)
+/* What follows a known text of `read` tokens, beside the same many tokens alone: medians of the time to the first token. */
+static int measure_rest(struct run *r, uint32_t rest, struct buf *out, struct err *e)
 {
-    enum { REST = 256 };
-    uint32_t n = r->o->read, cached, none;
-    if (n < 2 * REST)
-        return 0;
+    enum { TIMES = 7 };
+    double behind[TIMES], alone[TIMES];
+    uint32_t n = r->o->read, cached = 0, none;
     struct engine_request q = request(r, n, 1);
-    q.n = n - REST;
     if (first_token(r, &q, &cached, e) < 0)
         return -1;
-    q.n = n;
-    double known = first_token(r, &q, &cached, e);
-    q.prompt += n - REST;
-    q.n = REST;
-    double rest = known < 0 ? -1 : first_token(r, &q, &none, e);
-    if (rest < 0)
-        return -1;
+    for (int i = -1; i < TIMES; i++) { /* the first ones warm up */
+        int at = i < 0 ? 0 : i;
+        draw(r, n, n + rest);
+        q.prompt = r->ids;
+        q.n = n + rest;
+        behind[at] = first_token(r, &q, &cached, e);
+        draw(r, n, n + rest);
+        q.prompt += n;
+        q.n = rest;
+        alone[at] = behind[at] < 0 ? -1 : first_token(r, &q, &none, e);
+        if (alone[at] < 0)
+            return -1;
+    }
+    qsort(behind, TIMES, sizeof *behind, by_value);
+    qsort(alone, TIMES, sizeof *alone, by_value);
     buf_printf(out,
-               "first token of %u tokens of which %u are known: %.0f ms; of the last %d alone: %.0f ms\n", n,
-               cached, 1e3 * known, REST, 1e3 * rest);
+               "first token of %u tokens behind %u that are known: %.1f ms; of %u alone: %.1f ms: %.2fx\n",
+               rest, cached, 1e3 * behind[TIMES / 2], rest, 1e3 * alone[TIMES / 2],
+               behind[TIMES / 2] / alone[TIMES / 2]);
+    return 0;
+}
+
+static int measure_known(struct run *r, struct buf *out, struct err *e)
+{
+    for (uint32_t rest = REST_MOST / 4; rest <= REST_MOST; rest *= 2)
+        if (measure_rest(r, rest, out, e))
+            return -1;
     return 0;
 }
 
@@ -180,7 +204,8 @@ static int run_open(struct run *r, const struct args *a, struct err *e)
     struct loaded_options lo = {.no_text = true, .runner.device_options.threads = o->threads};
     for (int i = 0; i < o->count; i++)
         r->most = o->streams[i] > r->most ? o->streams[i] : r->most;
-    uint32_t each = o->prompt + o->predict, longest = o->read > each ? o->read : each;
+    uint32_t each = o->prompt + o->predict, read = o->read ? o->read + REST_MOST : 0,
+             longest = read > each ? read : each;
     lo.runner.seqs = r->most > 2 ? r->most : 2;
     lo.runner.ctx = longest + RUNNER_PAGE;
     /* a running stream beside the long prompt may need as much again */

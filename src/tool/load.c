@@ -33,8 +33,7 @@ static int load_kv(const struct args *a, uint32_t *type, struct err *e)
     return said ? err_set(e, ERR_USAGE, "--kv is f16, f32, bf16, q8_0 or f8, not '%s'", log_safe(said)) : 0;
 }
 
-/* How much of a GPU is used. */
-static int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
+int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
 {
     const char *layers = args_text(a, "gpu-layers"), *memory = args_text(a, "gpu-memory");
     uint64_t n = 0;

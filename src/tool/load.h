@@ -10,14 +10,19 @@
     {                                                                                                        \
         "threads", 't', ARG_INT, "N", "threads (default: all cores that may be used)", 1, 1024               \
     }
+/* How much of a GPU is used. */
+#define LOAD_GPU                                                                                             \
+    {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0},    \
+        {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},           \
+        {"gpu-memory", 0, ARG_TEXT, "SIZE", "most to take of the GPU's memory: 8G", 0, 0},                   \
+    {                                                                                                        \
+        "no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0            \
+    }
 #define LOAD_BUT_THREADS                                                                                       \
     {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},          \
         {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},            \
         {"pin", 0, ARG_FLAG, NULL, "CPU: every thread stays on one core (for a machine of one's own)", 0, 0},  \
-        {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0},  \
-        {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},             \
-        {"gpu-memory", 0, ARG_TEXT, "SIZE", "most to take of the GPU's memory: 8G", 0, 0},                     \
-        {"no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0},           \
+        LOAD_GPU,                                                                                              \
         {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},     \
         {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},    \
         {"kv-memory", 0,   ARG_BYTES, "SIZE", "for keys and values (default: for all streams, if it is free)", \
@@ -34,7 +39,7 @@
 
 #define LOAD_LORA                                                                                            \
     {                                                                                                        \
-        "lora", 0, ARG_TEXT, "A", "an adapter (LoRA), NAME=PATH[:SCALE]; may be repeated; CPU only", 0, 0    \
+        "lora", 0, ARG_TEXT, "A", "an adapter (LoRA), NAME=PATH[:SCALE]; may be repeated", 0, 0              \
     }
 
 #define LOAD_CACHE                                                                                           \
@@ -49,6 +54,8 @@
 
 /* Reads those rows into o, which keeps what else is in it; a device, threads and exactness that are set already stay. */
 int load_options(const struct args *a, struct loaded_options *o, struct err *e);
+/* LOAD_GPU's rows alone. */
+int load_gpu(const struct args *a, struct runner_options *r, struct err *e);
 /* LOAD_CACHE's rows into o. */
 int load_cache(const struct args *a, struct engine_options *o, struct err *e);
 /* An error for encoders, which only embed: they predict no token. */

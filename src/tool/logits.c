@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
-#include "device/device.h"
 #include "format/store.h"
 #include "model/forward.h"
 #include "model/lora.h"
@@ -50,9 +49,8 @@ static int32_t *read_tokens(const char *text, uint32_t *count, struct err *e)
     }
 }
 
-static void take_row(void *arg, uint32_t pos, const float *row)
+static void take_row(struct logits *l, uint32_t pos, const float *row)
 {
-    struct logits *l = arg;
     uint32_t best = 0;
     for (uint32_t i = 1; i < l->width; i++)
         if (row[i] > row[best])
@@ -102,33 +100,57 @@ static void print_text(struct buf *out, const struct logits *l)
     }
 }
 
-static int run_model(const struct args *a, const struct model *m, const int32_t *ids, struct logits *l,
+/* The tokens in steps of `chunk`, every result wanted. */
+static int run_steps(struct runner *r, struct seq *q, const int32_t *ids, struct logits *l, struct err *e)
+{
+    for (uint32_t at = 0; at < l->count;) {
+        uint32_t n = l->count - at < r->chunk ? l->count - at : r->chunk;
+        struct seq_rows rows = {.seq = q, .ids = ids + at, .n = n, .outs = n};
+        const float *result = runner_step(r, &rows, 1, e) ? NULL : runner_results(r, e);
+        if (!result)
+            return -1;
+        for (uint32_t i = 0; i < n; i++)
+            take_row(l, at + i, result + (size_t)i * l->width);
+        at += n;
+    }
+    return 0;
+}
+
+static int run_model(const struct args *a, struct model *m, const int32_t *ids, struct logits *l,
                      struct err *e)
 {
-    const char *spec = args_text(a, "device");
-    struct device_options o = {.threads = (int)args_int(a, "threads", 0), .exact = args_flag(a, "exact")};
-    o.tier = args_text(a, "tier");
-    o.activations = (int)args_int(a, "activations", 0);
-    struct device *d;
+    struct device_options d = {.threads = (int)args_int(a, "threads", 0),
+                               .activations = (int)args_int(a, "activations", 0),
+                               .exact = args_flag(a, "exact"),
+                               .tier = args_text(a, "tier")};
+    struct runner_options o = {.device = args_text(a, "device"),
+                               .device_options = d,
+                               .ctx = l->count,
+                               .chunk = (uint32_t)args_int(a, "chunk", 128),
+                               .outs = UINT32_MAX,
+                               .kv_type = DTYPE_F16};
+    struct runner *r = NULL;
+    struct seq *q = NULL;
     l->width = m->plan.out_width;
     l->argmax = mem_alloc(l->count, sizeof *l->argmax);
     l->last = mem_alloc(l->width, sizeof *l->last);
     if (!l->argmax || !l->last)
         return err_memory(e, "logits", l->width * sizeof *l->last);
-    if (device_open(&d, spec ? spec : "cpu", &o, e) < 0)
+    if (forward_check(m, ids, l->count, e) || load_gpu(a, &o, e))
         return -1;
-    struct forward f = {.model = m, .device = d, .row = take_row, .arg = l};
-    f.kv_type = o.exact ? DTYPE_F32 : DTYPE_F16;
-    f.chunk = (uint32_t)args_int(a, "chunk", 0);
-    struct adapter_mix mix = {.count = m->plan.adapters};
-    for (uint32_t i = 0; i < mix.count; i++) {
-        mix.id[i] = i + 1;
-        mix.scale[i] = 1;
+    o.device = o.device ? o.device : "cpu";
+    int failed = runner_open(&r, &m->plan, &m->weights, &o, e) || !(q = seq_open(r, e));
+    if (!failed) {
+        q->lora.count = m->plan.adapters;
+        for (uint32_t i = 0; i < q->lora.count; i++) {
+            q->lora.id[i] = i + 1;
+            q->lora.scale[i] = 1;
+        }
+        failed = run_steps(r, q, ids, l, e);
     }
-    f.lora = &mix;
-    int ok = forward_run(&f, ids, l->count, e);
-    d->ops->close(d);
-    return ok;
+    seq_close(q);
+    runner_close(r);
+    return failed ? -1 : 0;
 }
 
 /* Every --lora, all at once. */
@@ -184,6 +206,7 @@ static const struct arg_option options[] = {
     {"exact", 0, ARG_FLAG, NULL, "float activations and F32 keys and values", 0, 0},
     {"lora", 0, ARG_TEXT, "PATH", "an adapter; may be repeated", 0, 0},
     {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (cpu)", 0, 0},
+    LOAD_GPU,
     {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},
     {"tier", 0, ARG_TEXT, "T", "most this kernel tier of the CPU: scalar, avx2, avx512, amx", 0, 0},
     {"threads", 't', ARG_INT, "N", "compute threads (all cores)", 1, 1024},

@@ -512,8 +512,25 @@ static int bench_kernels(bool wide)
     return 0;
 }
 
+/* For a profiler: reading 512 tokens behind 4,000. */
+static int bench_rest(const char *name)
+{
+    const struct preset *p = find_preset(name);
+    struct rig r = {0};
+    if (!p)
+        return 1;
+    build(&r, p, DTYPE_Q4_K);
+    open_rig(&r, 512, 1, 8192);
+    printf("%.2f ms\n", 1e3 * read_rest(&r, 4000, 512));
+    rig_close(&r);
+    rig_free(&r);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 2 && !strcmp(argv[1], "rest"))
+        return bench_rest(argv[2]);
     if (argc > 2 && !strcmp(argv[1], "step")) {
         int type = argc > 3 ? dtype_find(argv[3]) : DTYPE_Q4_K;
         return type < 0 ? 1 : bench_step(argv[2], (uint32_t)type);

@@ -568,7 +568,7 @@ static void check_recipes(void)
          .experts = 16,
          .used = 4,
          .gating = GATING_SOFTMAX,
-         .bound = 2e-2},
+         .bound = 3e-2},
         {.name = "experts sigmoid, groups, shared",
          .type = DTYPE_Q8_0,
          COMMON,

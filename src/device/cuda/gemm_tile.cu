@@ -20,11 +20,32 @@ struct x_row {
     enum { SUB = 64, LONG = 1 };
     const struct gemm_args &p;
     uint8_t *room;
-    float *sums;
+    float *sums; /* 2 x GEMM_DEEP */
+    const float *
+        residual; /* what this thread will add to its output, or NULL: on its way while weights are multiplied */
+    float more;
 
-    __device__ __forceinline__ x_row(const struct gemm_args &args, uint8_t *shared, float *reduce)
-        : p(args), room(shared), sums(reduce)
+    __device__ __forceinline__ x_row(const struct gemm_args &args, uint8_t *shared, float *reduce,
+                                     const float *add)
+        : p(args), room(shared), sums(reduce), residual(add), more(0.0f)
     {
+    }
+
+    /* Over the block, each time with other room: nobody waits until it is free again. */
+    __device__ __forceinline__ float all(float v, float *each)
+    {
+        v = warp_sum(v);
+        if (threadIdx.x % 32 == 0)
+            each[threadIdx.x / 32] = v;
+        __syncthreads();
+        return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? each[threadIdx.x % 32] : 0.0f);
+    }
+
+    __device__ __forceinline__ void wait()
+    {
+        dep_wait();
+        if (residual)
+            more = *residual;
     }
 
     __device__ __forceinline__ void put(uint32_t c, const float v[8])
@@ -40,7 +61,7 @@ struct x_row {
     {
         const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
                        warps = blockDim.x / 32;
-        dep_wait();
+        wait();
         for (uint32_t c = warp; c < columns; c += 4 * warps) {
             float v[4][8];
 #pragma unroll
@@ -72,7 +93,7 @@ struct x_row {
 #pragma unroll
                 for (int j = 0; j < 8; j++)
                     w[i][j] = 1.0f;
-        dep_wait();
+        wait();
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
             const uint32_t c = warp + warps * i;
@@ -82,7 +103,7 @@ struct x_row {
                 sum += in.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
         }
         if (in.norm.kind == NORM_LAYER) {
-            mean = block_sum(sum, sums) / (float)p.k;
+            mean = all(sum, sums) / (float)p.k;
             sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < ROW_COLUMNS; i++)
@@ -91,7 +112,7 @@ struct x_row {
                     for (int j = 0; j < 8; j++)
                         sum += (v[i][j] - mean) * (v[i][j] - mean);
         }
-        scale = rsqrtf(block_sum(sum, sums) / (float)p.k + in.norm.eps);
+        scale = rsqrtf(all(sum, sums + GEMM_DEEP) / (float)p.k + in.norm.eps);
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
             const uint32_t c = warp + warps * i;
@@ -124,15 +145,21 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     gemm_tile_1(const __grid_constant__ struct gemm_args p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
-    __shared__ float room[GEMM_DEEP][TILE_ROWS][9], sums[32];
+    __shared__ float room[GEMM_DEEP][TILE_ROWS][9], sums[2 * GEMM_DEEP];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t part = warp % p.split,
-                   strip = min(blockIdx.x * (blockDim.x / 32 / p.split) + warp / p.split, p.strips - 1);
+    const uint32_t each = blockDim.x / 32 / p.split, part = warp % p.split,
+                   strip = min(blockIdx.x * each + warp / p.split, p.strips - 1);
     const uint32_t columns = p.k / 256, from = columns * part / p.split, to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
+    /* the output that this thread adds up: one, as there are at most 16 strips a block */
+    const uint32_t mine = blockIdx.x * each + threadIdx.x / TILE_ROWS;
+    const struct gemm_seg &to_seg = p.seg[gemm_segment(p, min(mine, p.strips - 1))];
+    const uint32_t n = (mine - to_seg.first) * TILE_ROWS + threadIdx.x % TILE_ROWS;
+    const bool stores = !p.paired && threadIdx.x < each * TILE_ROWS && mine < p.strips && n < to_seg.w.n;
+    const float bias = stores && to_seg.bias ? to_seg.bias[n] : 0.0f;
     float acc[1][4] = {};
-    struct x_row x(p, row_room, sums);
+    struct x_row x(p, row_room, sums, stores && p.residual ? p.residual + n : nullptr);
     strip_columns<1>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, from, to, x);
     if (t == 0) {
         room[warp][g][0] = acc[0][0];
@@ -141,8 +168,12 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     __syncthreads();
     if (p.paired)
         gemm_store_pairs<1>(p, room, 1);
-    else
-        gemm_store<1>(p, room, 1, 0);
+    if (!stores)
+        return;
+    float y = bias;
+    for (uint32_t j = 0; j < p.split; j++)
+        y += room[threadIdx.x / TILE_ROWS * p.split + j][threadIdx.x % TILE_ROWS][0];
+    to_seg.y[n] = y * p.scale + x.more;
 }
 
 /* ---- staged ---- */

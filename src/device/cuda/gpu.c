@@ -9,8 +9,8 @@
 
 /* The launch table: kernel, its name in the module, and how much shared memory it asks for. An SM changes its shares of
  * shared memory and L1 only between kernels, so those that follow each other at once are asked to be content with the
- * same: SHARED_PERCENT of it. */
-enum shared_need { SHARED_USUAL, SHARED_MORE, SHARED_ALL };
+ * same: SHARED_PERCENT of it. SHARED_MOST are those of which several blocks an SM need all there is. */
+enum shared_need { SHARED_USUAL, SHARED_MORE, SHARED_ALL, SHARED_MOST };
 enum { SHARED_PERCENT = 50 };
 
 struct kernel_row {
@@ -56,11 +56,11 @@ static const struct kernel_row rows[] = {
     {K_ATTN_FAR + 1, MODULE_ATTN, SHARED_ALL, "attn_far_96"},
     {K_ATTN_FAR + 2, MODULE_ATTN, SHARED_ALL, "attn_far_128"},
     {K_ATTN_FAR + 3, MODULE_ATTN, SHARED_ALL, "attn_far_256"},
-    {K_ATTN_PREFILL + 0, MODULE_ATTN_PREFILL, SHARED_ALL, "attn_prefill_64"},
-    {K_ATTN_PREFILL + 1, MODULE_ATTN_PREFILL, SHARED_ALL, "attn_prefill_96"},
-    {K_ATTN_PREFILL + 2, MODULE_ATTN_PREFILL, SHARED_ALL, "attn_prefill_128"},
-    {K_ATTN_PREFILL + 3, MODULE_ATTN_PREFILL, SHARED_ALL, "attn_prefill_256"},
-    {K_ATTN_WIDE, MODULE_ATTN_WIDE, SHARED_ALL, "attn_wide"},
+    {K_ATTN_PREFILL + 0, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_64"},
+    {K_ATTN_PREFILL + 1, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_96"},
+    {K_ATTN_PREFILL + 2, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_128"},
+    {K_ATTN_PREFILL + 3, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_256"},
+    {K_ATTN_WIDE, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide"},
     {K_ATTN_JOIN, MODULE_ATTN_PREFILL, SHARED_USUAL, "attn_join"},
     {K_ROUTE, MODULE_MOE, SHARED_USUAL, "moe_route"},
     {K_GROUP, MODULE_MOE, SHARED_USUAL, "moe_group"},
@@ -185,8 +185,9 @@ static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *n
         gpu_check(g, g->cu->function_set(g->kernel[kernel], CU_FUNC_DYNAMIC_SHARED, (int)shared_most(g)),
                   "setting a kernel up", e))
         return err_prefix(e, "%s", name);
-    if (shared != SHARED_ALL)
-        g->cu->function_set(g->kernel[kernel], CU_FUNC_SHARED_PERCENT, SHARED_PERCENT); /* a wish */
+    if (shared != SHARED_ALL) /* a wish */
+        g->cu->function_set(g->kernel[kernel], CU_FUNC_SHARED_PERCENT,
+                            shared == SHARED_MOST ? 100 : SHARED_PERCENT);
     return 0;
 }
 

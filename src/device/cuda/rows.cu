@@ -287,19 +287,46 @@ extern "C" __global__ void __launch_bounds__(256) finish_logits(const __grid_con
     *y = p.softcap > 0.0f ? p.softcap * tanhf(v / p.softcap) : v;
 }
 
-/* Rotates v (in shared memory, one warp) in place; the lane has the sine and cosine of its first pair. */
-static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, uint32_t first,
-                                                 float factor, const float *freqs, int pos, float sine,
-                                                 float cosine)
+/* The angles of a lane's first pairs, which no predecessor changes. */
+enum { TURNS = 2 };
+struct turn {
+    float sine[TURNS], cosine[TURNS];
+
+    __device__ __forceinline__ turn(const float *freqs, uint32_t dims, uint32_t pos)
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < TURNS; i++) {
+            const uint32_t pair = threadIdx.x % 32 + 32 * i;
+            sine[i] = 0.0f;
+            cosine[i] = 1.0f;
+            if (pair < dims / 2)
+                sincosf((float)pos * freqs[pair], &sine[i], &cosine[i]);
+        }
+    }
+};
+
+static __device__ __forceinline__ void rope_pair(float *v, uint32_t kind, uint32_t dims, uint32_t i, float s,
+                                                 float c)
 {
-    for (uint32_t i = threadIdx.x % 32; i < dims / 2; i += 32) {
-        if (i >= 32)
-            sincosf((float)pos * freqs[i], &sine, &cosine);
-        const float s = sine * factor, c = cosine * factor;
-        uint32_t a = first + (kind == ROPE_PAIRS ? 2 * i : i), b = kind == ROPE_PAIRS ? a + 1 : a + dims / 2;
-        float x = v[a], y = v[b];
-        v[a] = x * c - y * s;
-        v[b] = x * s + y * c;
+    const uint32_t a = kind == ROPE_PAIRS ? 2 * i : i, b = kind == ROPE_PAIRS ? a + 1 : a + dims / 2;
+    const float x = v[a], y = v[b];
+    v[a] = x * c - y * s;
+    v[b] = x * s + y * c;
+}
+
+/* Rotates v (in shared memory, one warp) in place. */
+static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, float factor,
+                                                 const float *freqs, uint32_t pos, const struct turn &turn)
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t i = 0; i < TURNS; i++)
+        if (lane + 32 * i < dims / 2)
+            rope_pair(v, kind, dims, lane + 32 * i, turn.sine[i] * factor, turn.cosine[i] * factor);
+    for (uint32_t i = lane + 32 * TURNS; i < dims / 2; i += 32) {
+        float s, c;
+        sincosf((float)pos * freqs[i], &s, &c);
+        rope_pair(v, kind, dims, i, s * factor, c * factor);
     }
     __syncwarp();
 }
@@ -379,29 +406,23 @@ enum { QKV_Q, QKV_K, QKV_V };
 
 struct qkv_head {
     uint32_t kind, head, pos, page;
-    float sine, cosine; /* of the lane's first pair */
 };
 
 /* What needs no predecessor: the step's data was there before the first kernel. slot counts the heads of q, k, v. */
 static __device__ __forceinline__ struct qkv_head qkv_start(const struct qkv_args &p, uint32_t row,
                                                             uint32_t slot)
 {
-    const uint32_t lane = threadIdx.x % 32;
     struct qkv_head h;
     h.kind = slot < p.heads ? QKV_Q : slot < p.heads + p.kv.heads ? QKV_K : QKV_V;
     h.head = h.kind == QKV_Q ? slot : h.kind == QKV_K ? slot - p.heads : slot - p.heads - p.kv.heads;
     h.pos = p.meta.pos[row];
     h.page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + (h.pos >> p.kv.token_bits)];
-    h.sine = 0.0f;
-    h.cosine = 1.0f;
-    if (h.kind != QKV_V && p.rope != ROPE_NONE && lane < p.rope_dims / 2)
-        sincosf((float)h.pos * p.freqs[lane], &h.sine, &h.cosine);
     return h;
 }
 
 /* The finished head into v (shared memory, its dimension long). */
 static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, const struct qkv_head &h,
-                                                   uint32_t row, float *v)
+                                                   const struct turn &turn, uint32_t row, float *v)
 {
     const uint32_t lane = threadIdx.x % 32, dim = h.kind == QKV_V ? p.kv.v_dim : p.kv.k_dim;
     const uint64_t q_n = (uint64_t)p.heads * p.kv.k_dim, k_n = (uint64_t)p.kv.heads * p.kv.k_dim;
@@ -418,7 +439,7 @@ static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, con
     if (h.kind != QKV_V && n.kind != NORM_NONE)
         norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
     if (h.kind != QKV_V && p.rope != ROPE_NONE)
-        rope_warp(v, p.rope, p.rope_dims, p.rope_first, p.rope_factor, p.freqs, (int)h.pos, h.sine, h.cosine);
+        rope_warp(v + p.rope_first, p.rope, p.rope_dims, p.rope_factor, p.freqs, h.pos, turn);
 }
 
 /* A warp per (row, head of q, k or v). */
@@ -428,11 +449,12 @@ extern "C" __global__ void __launch_bounds__(128) qkv_finish(const __grid_consta
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, slot = blockIdx.x * 4 + warp, row = blockIdx.y;
     struct qkv_head h = qkv_start(p, row, slot);
+    const struct turn turn(p.freqs, h.kind != QKV_V && p.rope != ROPE_NONE ? p.rope_dims : 0, h.pos);
     dep_wait();
     if (slot >= p.heads + 2 * p.kv.heads)
         return;
     float *v = row_room + warp * max(p.kv.k_dim, p.kv.v_dim);
-    qkv_compute(p, h, row, v);
+    qkv_compute(p, h, turn, row, v);
     if (h.kind == QKV_Q) {
         for (uint32_t i = threadIdx.x % 32; i < p.kv.k_dim; i += 32)
             p.out[row * p.ldo + (uint64_t)h.head * p.kv.k_dim + i] = v[i];
@@ -452,9 +474,8 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
     if (slot > p.heads)
         return;
     const uint32_t pos = p.meta.pos[row], width = p.latent + p.rope_dims;
-    float *v = row_room + warp * width, sine = 0.0f, cosine = 1.0f;
-    if (lane < p.rope_dims / 2)
-        sincosf((float)pos * p.freqs[lane], &sine, &cosine);
+    float *v = row_room + warp * width;
+    const struct turn turn(p.freqs, p.rope_dims, pos);
     if (slot == p.heads) {
         const float *c = p.c + row * p.ldc;
         for (uint32_t i = lane; i < width; i += 32)
@@ -464,7 +485,7 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
         n.heads = 1;
         if (n.kind != NORM_NONE)
             norm_warp(n, v, p.latent, 0, nullptr, 0, 1.0f, nullptr);
-        rope_warp(v, p.rope, p.rope_dims, p.latent, p.rope_factor, p.freqs, (int)pos, sine, cosine);
+        rope_warp(v + p.latent, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
         const uint32_t page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + pos / p.kv.tokens];
         kv_store(p.kv, page, pos % p.kv.tokens, 0, false, v);
         return;
@@ -473,7 +494,7 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         v[i] = q[i];
     __syncwarp();
-    rope_warp(v, p.rope, p.rope_dims, 0, p.rope_factor, p.freqs, (int)pos, sine, cosine);
+    rope_warp(v, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
     float *out = p.out + row * p.ldo + (uint64_t)slot * width + p.latent;
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         out[i] = v[i];
