@@ -1,8 +1,10 @@
-/* Attention of many queries by wgmma, fp16 KV, heads of 128 values: a block is a warpgroup with 64 queries, whose
- * Q and weights are A operands in registers; 64 keys at a time lie in shared memory as core matrices of 8 x 16 bytes:
+/* Attention of many queries by wgmma, fp16 KV, heads of 128 values: a block is a warpgroup with 64 queries, whose Q and
+ * weights are A operands in registers. 64 keys at a time lie in shared memory as rows of 128 bytes, whose 16 bytes c of
+ * row r are in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes), so that neither copies nor products meet
+ * in a bank:
  *
- *   K  [16 bytes of a row][key / 8][key % 8]
- *   V  [8 keys][dimension / 8][dimension % 8], as pages have V transposed
+ *   K  [half of the dimensions][key] 64 dimensions
+ *   V  [dimension] 64 keys, as pages have V transposed
  *
  * Three blocks an SM: while one weighs scores, the others multiply. Only in builds for sm_90a. */
 #include "device/cuda/attn.cuh"
@@ -12,29 +14,33 @@
 
 enum {
     C = 4, /* heads of 32 * C values */
-    CORE = 128,
-    KEY_CORES = PREFILL_KEYS / 8,
-    DIM_CORES = 4 * C,
-    K_BYTES = DIM_CORES * KEY_CORES * CORE,
-    STAGE = 2 * K_BYTES
+    ROW = 128,
+    K_HALF = PREFILL_KEYS * ROW,
+    V_AT = 2 * K_HALF,
+    STAGE = V_AT + 32 * C * ROW
 };
+
+static __device__ __forceinline__ uint8_t *wide_place(uint8_t *rows, uint32_t row, uint32_t chunk)
+{
+    return rows + row * ROW + ((chunk ^ row) & 7) * 16;
+}
 
 /* 64 keys of one head, 16 a warp. */
 static __device__ __forceinline__ void wide_fetch(const struct attn_args &p, uint32_t kvh,
                                                   struct prefill_keys keys, uint8_t *room)
 {
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, in = lane % 8 * 16;
-    const uint8_t *k = kv_k(p.kv, keys.page, kvh) + (keys.slot + lane % 8) * (64 * C) + lane / 8 * 16;
-    uint8_t *to = room + (lane / 8 * KEY_CORES + 2 * warp) * CORE + in;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint8_t *k = kv_k(p.kv, keys.page, kvh) + keys.slot * (64 * C) + 16 * lane;
 #pragma unroll
-    for (uint32_t i = 0; i < 2 * C; i++) /* eight keys, four times 16 bytes of each */
-        copy16(to + (i / 2 * 4 * KEY_CORES + i % 2) * CORE, k + i % 2 * (8 * 64 * C) + i / 2 * 64);
-    const uint8_t *v = kv_v(p.kv, keys.page, kvh) + keys.slot * 2 +
-                       ((lane / 16 * 8 + lane % 8) << p.kv.token_bits) * 2 + lane / 8 % 2 * 16;
-    to = room + K_BYTES + ((2 * warp + lane / 8 % 2) * DIM_CORES + lane / 16) * CORE + in;
+    for (uint32_t i = 0; i < 2 * C; i++) /* two keys at a time: 8 lanes a half of one */
+        copy16(wide_place(room + lane / 8 % 2 * K_HALF, 16 * warp + 2 * i + lane / 16, lane % 8),
+               k + 512 * i);
+    /* of eight lanes, two have the 16 keys of one dimension; dimensions that go together are two apart */
+    const uint32_t d = lane / 8 % 2 + lane % 8 / 2 * 2 + lane / 16 * 8, half = lane % 2;
+    const uint8_t *v = kv_v(p.kv, keys.page, kvh) + keys.slot * 2 + (d << p.kv.token_bits) * 2 + half * 16;
 #pragma unroll
-    for (uint32_t i = 0; i < 2 * C; i++) /* 16 keys of 16 dimensions */
-        copy16(to + 2 * i * CORE, v + ((16 * i) << p.kv.token_bits) * 2);
+    for (uint32_t i = 0; i < 2 * C; i++) /* 16 dimensions at a time */
+        copy16(wide_place(room + V_AT, 16 * i + d, 2 * warp + half), v + ((16 * i) << p.kv.token_bits) * 2);
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
@@ -49,8 +55,7 @@ static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const st
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 2 * C; i++)
-        wgmma_64(c, s.q[i / 2] + 4 * (i % 2),
-                 wgmma_operand(room + 2 * i * KEY_CORES * CORE, KEY_CORES * CORE, CORE), i > 0);
+        wgmma_64(c, s.q[i / 2] + 4 * (i % 2), wgmma_rows(room + i / 4 * K_HALF + i % 4 * 32), i > 0);
     wgmma_commit();
     wgmma_done<8>(c);
     prefill_weigh<C, 8>(s, p, tile, c, a, tile.sees_all(p, key, key + PREFILL_KEYS),
@@ -58,8 +63,7 @@ static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const st
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        wgmma_128(s.o, a[i],
-                  wgmma_operand(room + K_BYTES + 2 * i * DIM_CORES * CORE, DIM_CORES * CORE, CORE));
+        wgmma_128(s.o, a[i], wgmma_rows(room + V_AT + i * 32));
     wgmma_commit();
     wgmma_done<4 * C>(s.o);
 #pragma unroll
@@ -71,7 +75,7 @@ static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const st
 extern "C" __global__ void __launch_bounds__(32 * PREFILL_WARPS, 3)
     attn_wide(const __grid_constant__ struct attn_args p)
 {
-    extern __shared__ __align__(128) uint8_t keys[];
+    extern __shared__ __align__(1024) uint8_t keys[]; /* two stages */
     dep_launch();
     dep_wait();
     const struct prefill_tile tile = prefill_open(p);

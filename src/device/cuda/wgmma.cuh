@@ -1,5 +1,5 @@
-/* Hopper's matrix instruction: D (64 rows, a warpgroup's) += A B, A in registers, B in shared memory in core matrices of
- * eight rows of 16 bytes. Only in builds for sm_90a. */
+/* Hopper's matrix instruction: D (64 rows, a warpgroup's) += A B, A in registers, B in shared memory. Only in builds for
+ * sm_90a. */
 #pragma once
 
 #include <stdint.h>
@@ -9,11 +9,18 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Where B lies: `inner` bytes from a core matrix to the next one along k, `outer` along n. */
+/* Where B lies, in core matrices of eight rows of 16 bytes: `inner` bytes from a core matrix to the next one along k, `outer` along n. */
 static __device__ __forceinline__ uint64_t wgmma_operand(const uint8_t *at, uint32_t inner, uint32_t outer)
 {
     return (uint64_t)(shared_address(at) >> 4 & 0x3fff) | (uint64_t)(inner >> 4) << 16 |
            (uint64_t)(outer >> 4) << 32;
+}
+
+/* The same in rows of 128 bytes, of which 16 bytes c of row r lie in place c ^ r % 8; eight rows start at a multiple of
+ * 1024 bytes. `at`: where row 0 would have its part if nothing were swapped. */
+static __device__ __forceinline__ uint64_t wgmma_rows(const uint8_t *at)
+{
+    return wgmma_operand(at, 16, 1024) | 1ull << 62;
 }
 
 #define C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
