@@ -88,6 +88,7 @@ struct fixture {
     struct weights w;
     float *storage;
     struct kv_config kv;
+    struct adapter_mix mix; /* of the step */
 };
 
 static weight_id matrix(struct fixture *f, uint32_t rows, uint32_t cols)
@@ -169,6 +170,7 @@ static int step(struct device *d, struct fixture *f, uint32_t rows, const struct
                            .tables = table,
                            .table_width = 4,
                            .out = out,
+                           .lora = f->mix.count ? &f->mix : NULL,
                            .pick = pick};
     return d->ops->run(d, &f->p, &s, e);
 }
@@ -299,6 +301,51 @@ static void a_part_on_the_card(void **state)
 
 /* ---- a step ---- */
 
+static void number_slot(void *arg, weight_id weight, uint32_t *slot)
+{
+    struct plan *p = arg;
+    (void)weight;
+    *slot = ++p->slots;
+}
+
+/* Adapters cost launches only where a sequence has one; one that is not there is refused. */
+static void adapters_on_the_card(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    need_kernels();
+    build(&f);
+    reset();
+    for (uint32_t i = 0; i < f.p.count; i++)
+        plan_each_slot(&f.p.ops[i], number_slot, &f.p);
+    assert_int_equal(f.p.slots, 1 + 3 * 4 + 1);
+    f.p.adapters = 1;
+    f.p.lora = arena_alloc(&f.p.arena, (f.p.slots + 1) * 2, sizeof *f.p.lora);
+    memset(f.p.lora, 0, (f.p.slots + 1) * 2 * sizeof *f.p.lora);
+    /* slots 2, 3, 4, 5 are q, k, v and out of the first layer: the adapter changes q and out */
+    for (uint32_t slot = 2; slot <= 5; slot += 3)
+        f.p.lora[2 * slot + 1] =
+            (struct lora_pair){.a = matrix(&f, 4, WIDTH), .b = matrix(&f, 4, WIDTH), .scale = 1};
+    struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
+    if (fill(d, &f, &e))
+        fail_msg("%s", e.text);
+    int before = fake->launches;
+    assert_int_equal(step(d, &f, 2, NULL, &e), 0);
+    int plain = fake->launches - before;
+    f.mix = (struct adapter_mix){.count = 1, .id = {1}, .scale = {1}};
+    before = fake->launches;
+    assert_int_equal(step(d, &f, 2, NULL, &e), 0);
+    /* down and up, twice; and the rows that want results as floats */
+    assert_int_equal(fake->launches - before, plain + 2 * 2 + 1);
+    f.mix.id[0] = 2;
+    assert_int_equal(step(d, &f, 2, NULL, &e), -1);
+    assert_string_equal(e.text, "sequence 0 asks for an adapter that is not there: there are 1");
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
 static void wrong_sizes(void **state)
 {
     (void)state;
@@ -416,6 +463,7 @@ int main(void)
         cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(needs_are_what_is_taken),
         cmocka_unit_test(a_part_on_the_card),
+        cmocka_unit_test(adapters_on_the_card),
         cmocka_unit_test(wrong_sizes),
         cmocka_unit_test(a_card_is_lost),
         cmocka_unit_test(parity_refuses),

@@ -1,6 +1,7 @@
 /* The benchmark of the card: decode and prefill of real models' shapes (random weights), and single kernels.
  *   gpu_bench step PRESET [TYPE]   decode at 1..64 streams and at 16k tokens, prefill, upload
  *   gpu_bench decode PRESET STREAMS KEYS   a few steps, for a profiler
+ *   gpu_bench rest PRESET          the same: 512 tokens behind 4,000 that are known
  *   gpu_bench kernels              products over the shapes of two models, by rows
  *   gpu_bench wide                 the same for every way to share gemm_wide's work, by which wide_cost of gpu.c is set */
 #include "rig.h"
@@ -281,7 +282,6 @@ static void open_rig(struct rig *r, uint32_t rows, uint32_t seqs, uint32_t token
     struct device_memory m;
     r->device->ops->memory(r->device, &m);
     struct cuda_device *d = (struct cuda_device *)r->device;
-    d->g->no_wide = getenv("QT_NOWIDE") != NULL;
     printf("  opened in %.2f s: weights %.2f GB in %.3f s = %.1f GB/s; KV %.2f GB, scratch %.0f MB\n",
            now() - from, (double)m.weights / 1e9, d->weights.seconds,
            (double)m.weights / 1e9 / d->weights.seconds, (double)m.kv / 1e9, (double)m.scratch / 1e6);
@@ -322,12 +322,6 @@ static int bench_step(const char *name, uint32_t type)
         decode(&r, p, streams[i], 512, peak);
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         decode_as(&r, p, streams[i], 512, peak, true);
-    if (getenv("QT_SHORT")) {
-        rig_close(&r);
-        if (getenv("QT_SHORT")[0] == '1')
-            return 0;
-        goto two;
-    }
     r.length[0] = 512;
     profile(&r, 1, "decode 1");
     ablate(&r, p, 1, peak);
@@ -340,7 +334,6 @@ static int bench_step(const char *name, uint32_t type)
     d->no_fuse = false;
     d->graphs = 0;
     rig_close(&r);
-two:
     open_rig(&r, 1024, 1, 17408);
     static const uint32_t tokens[] = {512, 2048, 8192};
     for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
@@ -512,7 +505,6 @@ static int bench_kernels(bool wide)
     return 0;
 }
 
-/* For a profiler: reading 512 tokens behind 4,000. */
 static int bench_rest(const char *name)
 {
     const struct preset *p = find_preset(name);
@@ -529,8 +521,6 @@ static int bench_rest(const char *name)
 
 int main(int argc, char **argv)
 {
-    if (argc > 2 && !strcmp(argv[1], "rest"))
-        return bench_rest(argv[2]);
     if (argc > 2 && !strcmp(argv[1], "step")) {
         int type = argc > 3 ? dtype_find(argv[3]) : DTYPE_Q4_K;
         return type < 0 ? 1 : bench_step(argv[2], (uint32_t)type);
@@ -538,6 +528,8 @@ int main(int argc, char **argv)
     if (argc > 4 && !strcmp(argv[1], "decode"))
         return bench_decode(argv[2], (uint32_t)strtoul(argv[3], NULL, 10),
                             (uint32_t)strtoul(argv[4], NULL, 10));
+    if (argc > 2 && !strcmp(argv[1], "rest"))
+        return bench_rest(argv[2]);
     if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide")))
         return bench_kernels(!strcmp(argv[1], "wide"));
     fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels | gpu_bench wide\n");

@@ -411,10 +411,12 @@ static void build_step(struct rig *r, int step, bool encoder)
     }
 }
 
-/* How steps run: the arithmetic, the KV, and how many units of keys decode attention has in flight (0: as it likes). */
+/* How steps run: the arithmetic, the KV, how many units of keys decode attention has in flight (0: as it likes), and whether
+ * attention does without wgmma. */
 struct way {
     bool exact;
     uint32_t kv, stages;
+    bool no_wide;
 };
 
 /* All steps on one device; results one after the other. */
@@ -429,8 +431,11 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
         mem_free(all);
         return NULL;
     }
-    if (way.stages)
-        ((struct cuda_device *)r->device)->g->stages = way.stages;
+    if (way.stages) {
+        struct gpu *g = ((struct cuda_device *)r->device)->g;
+        g->stages = way.stages;
+        g->no_wide = way.no_wide;
+    }
     for (int s = 0; s < (quick ? QUICK_STEPS : STEPS); s++) {
         build_step(r, s, c->encoder);
         const float *y = rig_run(r, e);
@@ -454,7 +459,7 @@ static void check_ways(struct rig *r, const struct recipe *c, const char *with, 
     struct err e = {0};
     char what[128];
     size_t n = 0, m = 0;
-    float *want = run_steps(r, c, "cpu", (struct way){true, DTYPE_F32, 0}, &n, &e);
+    float *want = run_steps(r, c, "cpu", (struct way){true, DTYPE_F32, 0, false}, &n, &e);
     if (!want) {
         fatal(c->name, &e);
         return;
@@ -481,7 +486,8 @@ static void check_recipe(const struct recipe *c)
     if (only && !strstr(c->name, only))
         return;
     const uint32_t kv = c->kv_type ? c->kv_type : DTYPE_F16;
-    const struct way ways[] = {{true, DTYPE_F32, 0}, {false, kv, 0}, {false, kv, 2}, {false, kv, 3}};
+    const struct way ways[] = {
+        {true, DTYPE_F32, 0, false}, {false, kv, 0, false}, {false, kv, 2, true}, {false, kv, 3, false}};
     build(&r, c);
     check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 4 : 2);
     rig_adapt(&r, 3);

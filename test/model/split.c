@@ -7,6 +7,7 @@
 #include "device/split.h"
 #include "format/store.h"
 #include "model/forward.h"
+#include "model/lora.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -17,6 +18,8 @@ enum { TOKENS = 40, CHUNK = 7 };
 struct opened {
     struct store *store;
     struct model *model;
+    struct store *adapter;  /* or NULL */
+    struct adapter_mix mix; /* of the run */
     int32_t ids[TOKENS];
     float *want, *got; /* (TOKENS, out_width) */
 };
@@ -27,6 +30,7 @@ static void open_model(struct opened *o, const char *name)
 {
     char folder[300];
     struct err e = {0};
+    *o = (struct opened){0};
     snprintf(folder, sizeof folder, "test/data/arch/%s", name);
     if (store_open(&o->store, folder, &e) ||
         model_open(&o->model, o->store, &(struct model_options){.ctx = TOKENS}, &e))
@@ -43,6 +47,7 @@ static void close_model(struct opened *o)
     free(o->want);
     free(o->got);
     model_close(o->model);
+    store_close(o->adapter);
     store_close(o->store);
 }
 
@@ -66,6 +71,7 @@ static int run(struct opened *o, struct device *d, struct err *e)
 {
     struct forward f = {
         .model = o->model, .device = d, .kv_type = DTYPE_F16, .chunk = CHUNK, .row = keep_row, .arg = o};
+    f.lora = o->mix.count ? &o->mix : NULL;
     return forward_run(&f, o->ids, TOKENS, e);
 }
 
@@ -140,6 +146,26 @@ static void every_family_in_two_parts(void **state)
     }
     closedir(dir);
     assert_true(found >= 40);
+}
+
+/* The same with an adapter, whose pairs go where their products are. */
+static void adapters_in_two_parts(void **state)
+{
+    static const char *const both[][2] = {
+        {"llama", "llama-all"}, {"deepseek-v2", "deepseek-v2"}, {"mixtral", "mixtral"}, {"gpt2", "gpt2"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
+        struct opened o;
+        struct err e = {0};
+        char path[300];
+        open_model(&o, both[i][0]);
+        snprintf(path, sizeof path, "test/data/lora/%s", both[i][1]);
+        if (lora_open_store(&o.adapter, path, &e) || lora_bind(o.model, &o.adapter, 1, &e))
+            fail_msg("%s", e.text);
+        o.mix = (struct adapter_mix){.count = 1, .id = {1}, .scale = {1}};
+        cut_everywhere(&o, both[i][1]);
+        close_model(&o);
+    }
 }
 
 static void keys_stay_with_attention(void **state)
@@ -244,9 +270,8 @@ static void layers_as_they_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_family_in_two_parts),
-        cmocka_unit_test(keys_stay_with_attention),
-        cmocka_unit_test(pages_have_both_parts),
+        cmocka_unit_test(every_family_in_two_parts), cmocka_unit_test(adapters_in_two_parts),
+        cmocka_unit_test(keys_stay_with_attention),  cmocka_unit_test(pages_have_both_parts),
         cmocka_unit_test(layers_as_they_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -119,39 +119,39 @@ PREFILL_KERNEL(96)
 PREFILL_KERNEL(128)
 PREFILL_KERNEL(256)
 
-enum { JOIN_MOST = 16 }; /* parts; PREFILL_SPLITS of the host is no more */
+enum { JOIN_DIMS = 16 };
 
-/* Joins the parts of a tile: grid (tiles, KV heads), four threads a query. */
+/* Joins the parts of a tile: grid (tiles, KV heads, dimensions by JOIN_DIMS), four threads a query. */
 extern "C" __global__ void __launch_bounds__(4 * PREFILL_QUERIES)
     attn_join(const __grid_constant__ struct attn_args p)
 {
     dep_launch();
-    const uint32_t tile = p.tiles - 1 - blockIdx.x, place = threadIdx.x / 4, vd = p.kv.v_dim;
+    const uint32_t tile = p.tiles - 1 - blockIdx.x, place = threadIdx.x / 4, vd = p.kv.v_dim,
+                   d = JOIN_DIMS * blockIdx.z + threadIdx.x % 4 * 4;
     const struct query q =
         query_of(p, p.meta.tiles[2 * tile], blockIdx.y, p.meta.tiles[2 * tile + 1] + place);
-    const uint64_t part =
+    const uint64_t first =
         ((uint64_t)blockIdx.x * gridDim.y + blockIdx.y) * p.splits * PREFILL_QUERIES + place;
-    dep_wait();
+    const float2 *ml = (const float2 *)p.part_ml + first;
+    const float *part = p.part + first * vd + d;
+    dep_wait_with(ml, part);
     if (q.pos < 0)
         return;
-    float weight[JOIN_MOST], max = -INFINITY, sum = 0.0f;
+    float max = -INFINITY, sum = 0.0f;
+    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 8
     for (uint32_t i = 0; i < p.splits; i++)
-        max = fmaxf(max, p.part_ml[2 * (part + i * PREFILL_QUERIES)]);
+        max = fmaxf(max, ml[i * PREFILL_QUERIES].x);
+#pragma unroll 8
     for (uint32_t i = 0; i < p.splits; i++) {
-        const float *ml = p.part_ml + 2 * (part + i * PREFILL_QUERIES);
-        weight[i] = flash_exp(ml[0], max);
-        sum += weight[i] * ml[1];
+        const float2 one = ml[i * PREFILL_QUERIES];
+        const float4 o = *(const float4 *)(part + (uint64_t)i * PREFILL_QUERIES * vd);
+        const float w = flash_exp(one.x, max);
+        sum += w * one.y;
+        v.x += w * o.x, v.y += w * o.y, v.z += w * o.z, v.w += w * o.w;
     }
     const float scale = flash_scale(p, q.head, max, sum);
-    float *out = p.out + q.row * p.ldo + (uint64_t)q.head * vd;
-    for (uint32_t d = 4 * (threadIdx.x % 4); d < vd; d += 16) {
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (uint32_t i = 0; i < p.splits; i++) {
-            const float4 one = *(const float4 *)(p.part + (part + i * PREFILL_QUERIES) * vd + d);
-            const float w = weight[i] * scale;
-            v.x += w * one.x, v.y += w * one.y, v.z += w * one.z, v.w += w * one.w;
-        }
-        *(float2 *)(out + d) = make_float2(v.x, v.y);
-        *(float2 *)(out + d + 2) = make_float2(v.z, v.w);
-    }
+    float *out = p.out + q.row * p.ldo + (uint64_t)q.head * vd + d;
+    *(float2 *)out = make_float2(v.x * scale, v.y * scale);
+    *(float2 *)(out + 2) = make_float2(v.z * scale, v.w * scale);
 }

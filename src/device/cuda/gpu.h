@@ -97,7 +97,7 @@ struct gpu {
     uint32_t stages;           /* for tests: of decode attention; 0 = as it costs least */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
     bool wide;                 /* kernels with wgmma are there (Hopper) */
-    bool no_wide;              /* for benchmarks: not for attention */
+    bool no_wide;              /* for tests: not for attention */
     cu_ptr meeting;            /* for blocks that add up what each has: counters, then room for parts */
     bool skip[K_COUNT];        /* for benchmarks: leaves a kernel out, to see what it costs */
 };

@@ -226,7 +226,7 @@ static int attn_prefill(struct cuda_device *d, struct attn_args a, uint32_t r, s
     a.part = d->part;
     a.part_ml = d->part_ml;
     struct gpu_grid grid = gpu_grid(a.tiles, a.kv.heads, a.splits, 128, how.shared),
-                    join = gpu_grid(a.tiles, a.kv.heads, 1, 4 * TILE_QUERIES, 0);
+                    join = gpu_grid(a.tiles, a.kv.heads, dim / 16, 4 * TILE_QUERIES, 0);
     if (gpu_launch(d->g, how.kernel, grid, &a, e))
         return -1;
     return a.splits > 1 ? gpu_launch(d->g, K_ATTN_JOIN, join, &a, e) : 0;

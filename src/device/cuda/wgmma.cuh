@@ -9,7 +9,8 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Where B lies, in core matrices of eight rows of 16 bytes: `inner` bytes from a core matrix to the next one along k, `outer` along n. */
+/* Where B lies, in core matrices of eight rows of 16 bytes: `inner` bytes from a core matrix to the next one along k,
+ * `outer` along n. */
 static __device__ __forceinline__ uint64_t wgmma_operand(const uint8_t *at, uint32_t inner, uint32_t outer)
 {
     return (uint64_t)(shared_address(at) >> 4 & 0x3fff) | (uint64_t)(inner >> 4) << 16 |
