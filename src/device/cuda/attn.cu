@@ -273,24 +273,6 @@ template <int C> struct decode_ring {
 
 enum { SPLITS_MOST = 128 };
 
-/* The keys of a sequence that some query of a decode step sees, in units of 16, dealt out evenly: `each` units a split, to
- * as many of the launch's splits as there is work for. */
-struct decode_span {
-    uint32_t first, each, splits;
-};
-
-static __device__ __forceinline__ struct decode_span decode_span(const struct attn_args &p, uint32_t len,
-                                                                 uint32_t rows)
-{
-    const uint32_t old = len - rows, from = p.window && old + 1 > p.window ? old + 1 - p.window : 0;
-    struct decode_span s;
-    s.first = from / 16;
-    const uint32_t units = (len + 15) / 16 - s.first;
-    s.each = (units + p.splits - 1) / p.splits;
-    s.splits = (units + s.each - 1) / s.each;
-    return s;
-}
-
 /* What the warps of a block add up, and the result where the block has all the keys. */
 template <int C, int R> struct decode_room {
     float o[DECODE_WARPS][8 * R][32 * C + 4];
@@ -339,7 +321,7 @@ static __device__ __forceinline__ void decode_merge(const struct attn_args &p, s
             v += e * room.o[w][f][d];
         }
         if (p.splits == 1) {
-            room.result[f][d] = v * flash_scale(p, blockIdx.y * group + f % group, max, sum);
+            room.result[f][d] = v * flash_scale(p.sinks, blockIdx.y * group + f % group, max, sum);
             continue;
         }
         p.part[(part + f) * (32 * C) + d] = v;
@@ -368,7 +350,7 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
     const uint32_t len = p.meta.seq_len[seq], rows = p.meta.seq_rows[seq],
                    queries = p.heads / p.kv.heads * rows;
     const uint32_t old = len - rows; /* keys of earlier steps */
-    const struct decode_span span = decode_span(p, len, rows);
+    const struct decode_span span = decode_span(p.splits, p.window, len, rows);
     const uint32_t start = 16 * (span.first + blockIdx.x * span.each), end = min(start + 16 * span.each, len);
     if (queries > 16 || blockIdx.x >= span.splits) {
         dep_wait();
@@ -427,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
     dep_launch();
     const uint32_t row = blockIdx.y, width = p.heads * p.kv.v_dim, vd = p.kv.v_dim,
                    group = p.heads / p.kv.heads, seq = p.meta.row_seq[row], rows = p.meta.seq_rows[seq];
-    const uint32_t splits = decode_span(p, p.meta.seq_len[seq], rows).splits;
+    const uint32_t splits = decode_span(p.splits, p.window, p.meta.seq_len[seq], rows).splits;
     /* the first part of this row's query for head h, in queries; the next is p.part_queries further */
     const uint32_t query = (row - p.meta.seq_first[seq]) * group;
     auto place = [&](uint32_t h) {
@@ -461,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
             mine[i].x = flash_exp(mine[i].x, max);
             sum += mine[i].x * mine[i].y;
         }
-        const float scale = flash_scale(p, head0 + warp, max, warp_sum(sum));
+        const float scale = flash_scale(p.sinks, head0 + warp, max, warp_sum(sum));
 #pragma unroll
         for (int i = 0; i < SPLITS_MOST / 32; i++)
             weight[warp][lane + 32 * i] = mine[i].x * scale;

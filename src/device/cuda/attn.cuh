@@ -139,12 +139,11 @@ static __device__ __forceinline__ float flash_exp(float score, float max)
 }
 
 /* What a sum with this maximum and this weight is to be multiplied with, the sink counted in. */
-static __device__ __forceinline__ float flash_scale(const struct attn_args &p, uint32_t head, float max,
-                                                    float sum)
+static __device__ __forceinline__ float flash_scale(const float *sinks, uint32_t head, float max, float sum)
 {
-    if (!p.sinks)
+    if (!sinks)
         return sum > 0.0f ? 1.0f / sum : 0.0f;
-    const float sink = p.sinks[head] * 1.4426950408889634f, top = fmaxf(sink, max), e = flash_exp(max, top);
+    const float sink = sinks[head] * 1.4426950408889634f, top = fmaxf(sink, max), e = flash_exp(max, top);
     return e / (sum * e + exp2_fast(sink - top));
 }
 
@@ -156,6 +155,24 @@ template <int C, int R> static __device__ __forceinline__ void flash_end(struct 
         s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 1);
         s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 2);
     }
+}
+
+/* The keys of a sequence that some query of a decode step sees, in units of 16, dealt out evenly: `each` units a split, to
+ * as many of the launch's splits as there is work for. */
+struct decode_span {
+    uint32_t first, each, splits;
+};
+
+static __device__ __forceinline__ struct decode_span decode_span(uint32_t splits, uint32_t window,
+                                                                 uint32_t len, uint32_t rows)
+{
+    const uint32_t old = len - rows, from = window && old + 1 > window ? old + 1 - window : 0;
+    struct decode_span s;
+    s.first = from / 16;
+    const uint32_t units = (len + 15) / 16 - s.first;
+    s.each = (units + splits - 1) / splits;
+    s.splits = (units + s.each - 1) / s.each;
+    return s;
 }
 
 /* ---- prefill: a block takes PREFILL_QUERIES queries of a sequence, 16 a warp, PREFILL_KEYS keys at a time ---- */
@@ -282,7 +299,7 @@ static __device__ __forceinline__ void prefill_close(struct flash<C, 2> &s, cons
             continue;
         float *out = p.out + q.row * p.ldo + (uint64_t)q.head * (32 * C), scale = 1.0f;
         if (p.splits == 1) {
-            scale = flash_scale(p, q.head, s.max[r], s.sum[r]);
+            scale = flash_scale(p.sinks, q.head, s.max[r], s.sum[r]);
         } else {
             out = p.part + (part + place + 8 * r) * (32 * C);
             if (lane % 4 == 0)

@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(4 * PREFILL_QUERIES)
         sum += w * one.y;
         v.x += w * o.x, v.y += w * o.y, v.z += w * o.z, v.w += w * o.w;
     }
-    const float scale = flash_scale(p, q.head, max, sum);
+    const float scale = flash_scale(p.sinks, q.head, max, sum);
     float *out = p.out + q.row * p.ldo + (uint64_t)q.head * vd + d;
     *(float2 *)out = make_float2(v.x * scale, v.y * scale);
     *(float2 *)(out + 2) = make_float2(v.z * scale, v.w * scale);

@@ -425,6 +425,7 @@ static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
     d->packed = (struct operand){0, 0};
     d->direct = false;
     d->in.x = NULL;
+    d->unjoined.part = NULL;
     bool results = false;
     for (uint32_t i = d->from; i < d->to; i++) {
         results |= p->ops[i].kind == OP_LOGITS;

@@ -102,6 +102,8 @@ struct cuda_device {
     uint32_t outs, out_width;
     struct gemm_in in; /* the input that the next product makes itself (x NULL: none) */
     struct pack_args in_rows;
+    struct attn_args
+        unjoined;          /* attention's parts of one row, left to the product behind it; part NULL: none */
     bool no_fuse;          /* for benchmarks: never, and no pairs of gate and up either */
     struct operand packed; /* what attention has packed already for the product that follows */
     /* adapters: the pairs, (slots + 1, adapters + 1); rows as floats; A x, for lora_rows rows of lora_rank */

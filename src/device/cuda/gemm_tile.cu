@@ -3,6 +3,7 @@
  *                     weights arrive
  *   gemm_tile_8..64   packed, straight from memory
  *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
+#include "device/cuda/attn.cuh"
 #include "device/cuda/gemm.cuh"
 
 GEMM_KERNELS(gemm_tile, 0)
@@ -56,6 +57,52 @@ struct x_row {
             *(float *)(to + ROW_SCALE + 4) = 0.0f; /* there is no second stream */
     }
 
+    /* Eight values of attention's result, from the parts of it. */
+    __device__ __forceinline__ void join(uint32_t at, uint32_t splits, float v[8])
+    {
+        const struct gemm_parts &in = p.in.parts;
+        const uint32_t head = at / in.dim, first = head / in.group * in.splits * in.queries + head % in.group;
+        const float2 *ml = (const float2 *)in.ml + first;
+        const float *part = in.part + (uint64_t)first * in.dim + at % in.dim;
+        float weight[GEMM_PARTS_MOST], max = -INFINITY, sum = 0.0f;
+#pragma unroll
+        for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
+            weight[s] = s < splits ? ml[s * in.queries].x : -INFINITY;
+            max = fmaxf(max, weight[s]);
+        }
+#pragma unroll
+        for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
+            weight[s] = flash_exp(weight[s], max);
+            sum += s < splits ? weight[s] * ml[s * in.queries].y : 0.0f;
+        }
+        const float scale = flash_scale(in.sinks, head, max, sum);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = 0.0f;
+#pragma unroll
+        for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
+            float o[8];
+            load8(part + (uint64_t)s * in.queries * in.dim, s < splits ? 8 : 0, true, o);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                v[i] += weight[s] * scale * o[i];
+        }
+    }
+
+    /* The row is in parts: a column of a warp at a time. */
+    __device__ __forceinline__ void join_all()
+    {
+        const struct gemm_parts &in = p.in.parts;
+        const uint32_t splits = decode_span(in.splits, in.window, *in.length, 1).splits;
+        wait();
+        for (uint32_t c = threadIdx.x / 32; c < p.k / 256; c += blockDim.x / 32) {
+            float v[8];
+            join(256 * c + threadIdx.x % 32 * 8, splits, v);
+            put(c, v);
+        }
+        __syncthreads();
+    }
+
     /* No norm: the row as it is, four columns of a warp at a time. */
     __device__ __forceinline__ void copy()
     {
@@ -78,6 +125,10 @@ struct x_row {
     __device__ __forceinline__ void begin()
     {
         const struct gemm_in &in = p.in;
+        if (in.parts.part) {
+            join_all();
+            return;
+        }
         if (in.norm.kind == NORM_NONE) {
             copy();
             return;

@@ -62,10 +62,22 @@ struct act_args {
     struct pack_out out;
 };
 
+/* One row as attention's blocks have left it, each with some of the keys (part and part_ml of struct attn_args). */
+struct gemm_parts {
+    const float *part; /* NULL: the row is whole */
+    const float *ml;
+    const float *sinks;
+    const int32_t *length;   /* of the sequence */
+    uint32_t splits, window; /* as attention has them */
+    uint32_t queries, group, dim, pad;
+};
+enum { GEMM_PARTS_MOST = 8 };
+
 /* What a product of one row makes of its input itself; x NULL: it takes the pack. */
 struct gemm_in {
     const float *x; /* (k) */
     struct norm_args norm;
+    struct gemm_parts parts;
 };
 
 /* y = scale * (W x + bias) + residual, for up to three weights that share x. */

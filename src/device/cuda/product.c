@@ -55,8 +55,7 @@ int product_rows(struct cuda_device *d, const struct pack_args *a, struct err *e
                       e);
 }
 
-/* One row in front of tiles: the product makes its input itself, so nothing is launched for it yet. */
-static bool may_wait(const struct cuda_device *d, enum path path, const struct input *in)
+bool product_waits(const struct cuda_device *d, enum path path, const struct input *in)
 {
     uint32_t limit = in->norm && in->norm->kind != NORM_NONE ? GEMM_NORM_MOST : GEMM_ROW_MOST;
     return path == PATH_PACK && in->m == 1 && in->k % 256 == 0 && in->k <= limit &&
@@ -70,11 +69,33 @@ static int put_act(struct cuda_device *d, enum path path, const struct act_args 
     return gpu_launch(d->g, K_ACT_ROWS, gpu_grid(a->m, 1, 1, 512, 0), a, e);
 }
 
+int product_join(struct cuda_device *d, const struct attn_args *a, struct err *e)
+{
+    const uint64_t width = (uint64_t)a->heads * a->kv.v_dim;
+    d->unjoined.part = NULL;
+    return gpu_launch(d->g, K_ATTN_COMBINE, gpu_grid(gpu_blocks(width, 256), a->m, 1, 256, 0), a, e);
+}
+
 /* The input after all, for a product that wants it packed. */
 static int flush_input(struct cuda_device *d, struct err *e)
 {
     d->in.x = NULL;
+    if (d->unjoined.part && product_join(d, &d->unjoined, e))
+        return -1;
     return product_rows(d, &d->in_rows, e);
+}
+
+static struct gemm_parts parts_of(const struct attn_args *a)
+{
+    return (struct gemm_parts){.part = a->part,
+                               .ml = a->part_ml,
+                               .sinks = a->sinks,
+                               .length = a->meta.seq_len,
+                               .splits = a->splits,
+                               .window = a->window,
+                               .queries = a->part_queries,
+                               .group = a->heads / a->kv.heads,
+                               .dim = a->kv.v_dim};
 }
 
 /* The rows as floats, for adapters. */
@@ -108,8 +129,8 @@ int product_input(struct cuda_device *d, enum path path, const struct input *in,
     if (in->grouped)
         a.out.groups = 1;
     d->in.x = NULL;
-    if (may_wait(d, path, in) && (!in->row || d->meta.rows == 1)) {
-        d->in = (struct gemm_in){in->x, a.norm};
+    if (product_waits(d, path, in) && (!in->row || d->meta.rows == 1)) {
+        d->in = (struct gemm_in){in->x, a.norm, parts_of(&d->unjoined)};
         d->in_rows = a;
         return 0;
     }
@@ -186,6 +207,7 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
         /* a block repeats the work on the row: not for so many that this costs more than a launch */
         if (is_tile(first) && how.grid.x <= (uint32_t)d->g->profile.sms * 4) {
             a.in = d->in;
+            d->unjoined.part = NULL;
             how.kernel = K_GEMM_ROW;
             how.grid.shared = columns * 560; /* ROW_COLUMN of gemm_tile.cu */
         } else if (flush_input(d, e)) {
@@ -395,7 +417,7 @@ int product_unnormed(struct cuda_device *d, const struct input *in, struct err *
                          .k = in->k,
                          .act = ACT_NONE,
                          .out = product_out(d, PATH_PACK, in->m, in->k)};
-    if (may_wait(d, PATH_PACK, in))
+    if (product_waits(d, PATH_PACK, in))
         return product_input(d, PATH_PACK, in, e);
     d->lora_in = (struct lora_in){.x = in->x, .ldx = in->ldx, .first = d->row_first};
     return put_act(d, PATH_PACK, &a, e);

@@ -31,6 +31,10 @@ struct input {
     bool grouped;       /* the rows of experts: each group of eight by itself */
 };
 
+/* One row in front of tiles: the product makes its input itself, so nothing is launched for it yet. */
+bool product_waits(const struct cuda_device *d, enum path path, const struct input *in);
+/* Makes rows of attention's parts. */
+int product_join(struct cuda_device *d, const struct attn_args *a, struct err *e);
 int product_rows(struct cuda_device *d, const struct pack_args *a, struct err *e);
 int product_input(struct cuda_device *d, enum path path, const struct input *in, struct err *e);
 /* The same without a norm, packed by as many warps as rows have columns of 256. */

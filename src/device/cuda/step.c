@@ -180,6 +180,21 @@ static bool feeds_product(const struct cuda_device *d, const struct plan *p, uin
     return n->in.buffer == o->out.buffer && n->in.col == o->out.col && n->norm.kind == NORM_NONE;
 }
 
+/* Whether the product behind attention may join its parts: it has one row, which nobody else reads. */
+static bool joins_itself(const struct cuda_device *d, const struct plan *p, uint32_t i,
+                         const struct attn_args *a)
+{
+    const struct operand out = p->ops[i].attn.out;
+    struct input in = {a->out, a->ldo, a->m, a->heads * a->kv.v_dim, NULL, NULL, false};
+    if (!feeds_product(d, p, i) || !product_waits(d, product_path(d, a->m), &in) || d->lora ||
+        a->splits > GEMM_PARTS_MOST || !layout_is_tile(d->weights.mat[p->ops[i + 1].out.linear.weight].fmt))
+        return false;
+    for (uint32_t k = i + 2; k < p->count && plan_io(&p->ops[k]).out.buffer != out.buffer; k++)
+        if (plan_io(&p->ops[k]).in.buffer == out.buffer || plan_io(&p->ops[k]).residual.buffer == out.buffer)
+            return false;
+    return true;
+}
+
 static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, struct attn_args *a,
                        struct err *e)
 {
@@ -206,11 +221,15 @@ static int attn_decode(struct cuda_device *d, const struct plan *p, uint32_t i, 
         d->packed = o->out;
     }
     struct gpu_grid grid = gpu_grid(a->splits, a->kv.heads, d->meta.seqs, 128, how.shared);
-    struct gpu_grid join = gpu_grid(gpu_blocks((uint64_t)o->heads * o->v_dim, 256), d->meta.rows, 1, 256, 0);
     uint32_t kernel = !few ? K_ATTN_DECODE : how.stages == 1 ? K_ATTN_FEW : K_ATTN_FAR;
     if (gpu_launch(d->g, kernel + (uint32_t)gpu_head_index(o->k_dim), grid, a, e))
         return -1;
-    return a->splits > 1 ? gpu_launch(d->g, K_ATTN_COMBINE, join, a, e) : 0;
+    if (a->splits == 1)
+        return 0;
+    if (!joins_itself(d, p, i, a))
+        return product_join(d, a, e);
+    d->unjoined = *a;
+    return 0;
 }
 
 /* The sequences with many queries; r: which list of tiles. */
