@@ -1,4 +1,4 @@
-/* gpu_check [all | quick | least] [NAME]: the device test, or a short form, or that without whole plans (for
+/* gpu_check [all | quick | brief | least] [NAME]: the device test, or a short form, or a few of those, or that without whole plans (for
  * compute-sanitizer); of products and plans those with NAME in theirs. Every product on the GPU against a sum in
  * double, for every type, number of rows and odd shapes; every operation and whole plans against the CPU device in
  * its exact arithmetic. */
@@ -15,6 +15,7 @@
 
 static int passed, failed;
 static bool quick;       /* a short form, for compute-sanitizer */
+static bool brief;       /* of that a few plans and types */
 static const char *only; /* what a product or a plan must have in its name */
 
 static void verdict(bool good, const char *what, double error, double bound)
@@ -136,7 +137,7 @@ static void check_products(void)
                                      DTYPE_MXFP4, DTYPE_IQ3_S, DTYPE_TQ2_0};
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         uint32_t block = dtype_get(types[t])->block_values;
-        if (only && !strstr(dtype_get(types[t])->name, only))
+        if ((only && !strstr(dtype_get(types[t])->name, only)) || (brief && t % 4))
             continue;
         uint32_t k[3] = {block == 256  ? 256
                          : block == 32 ? 96
@@ -166,6 +167,7 @@ struct recipe {
     enum gating_kind gating;
     enum act_kind act;
     double bound; /* of the default arithmetic */
+    bool brief;   /* in the briefest form, too */
 };
 
 static weight_id frequencies(struct rig *r, uint32_t dims)
@@ -369,7 +371,7 @@ static void build(struct rig *r, const struct recipe *c)
 
 /* The steps of a check: prompts, a mixed batch, a long text and more of it, single tokens, eight together (three times: the
  * last replays a graph), forty, most of them new. */
-enum { STEPS = 13, QUICK_STEPS = 6, TOKENS = 1024 };
+enum { STEPS = 13, QUICK_STEPS = 7, TOKENS = 1024 };
 
 static void build_step(struct rig *r, int step, bool encoder)
 {
@@ -483,7 +485,7 @@ static void check_ways(struct rig *r, const struct recipe *c, const char *with, 
 static void check_recipe(const struct recipe *c)
 {
     struct rig r = {0};
-    if (only && !strstr(c->name, only))
+    if ((only && !strstr(c->name, only)) || (brief && !c->brief))
         return;
     const uint32_t kv = c->kv_type ? c->kv_type : DTYPE_F16;
     const struct way ways[] = {
@@ -500,9 +502,10 @@ static void check_recipes(void)
 #define COMMON                                                                                               \
     .width = 256, .heads = 8, .kv_heads = 2, .dim = 64, .ffn = 512, .rope = ROPE_HALVES, .rope_dims = 64
     static const struct recipe all[] = {
-        {.name = "llama q4_k", .type = DTYPE_Q4_K, COMMON},
+        {.brief = true, .name = "llama q4_k", .type = DTYPE_Q4_K, COMMON},
         {.name = "qwen2 bias q8_0", .type = DTYPE_Q8_0, COMMON, .bias = true},
-        {.name = "pairs, partial rotation, dim 128",
+        {.brief = true,
+         .name = "pairs, partial rotation, dim 128",
          .type = DTYPE_F16,
          .width = 320,
          .heads = 6,
@@ -521,7 +524,8 @@ static void check_recipes(void)
          .rope = ROPE_HALVES,
          .rope_dims = 96,
          .head_norm = true},
-        {.name = "dim 256, softcap, window, post norm",
+        {.brief = true,
+         .name = "dim 256, softcap, window, post norm",
          .type = DTYPE_Q5_K,
          .width = 256,
          .heads = 4,
@@ -567,8 +571,15 @@ static void check_recipes(void)
          .plain_ffn = true,
          .encoder = true,
          .act = ACT_GELU},
-        {.name = "sinks, window", .type = DTYPE_BF16, COMMON, .sinks = true, .window = 24, .bound = 1e-2},
-        {.name = "experts softmax",
+        {.brief = true,
+         .name = "sinks, window",
+         .type = DTYPE_BF16,
+         COMMON,
+         .sinks = true,
+         .window = 24,
+         .bound = 1e-2},
+        {.brief = true,
+         .name = "experts softmax",
          .type = DTYPE_Q4_K,
          COMMON,
          .experts = 16,
@@ -904,7 +915,8 @@ int main(int argc, char **argv)
 {
     struct err e = {0};
     bool least = argc > 1 && !strcmp(argv[1], "least");
-    quick = least || (argc > 1 && !strcmp(argv[1], "quick"));
+    brief = argc > 1 && !strcmp(argv[1], "brief");
+    quick = least || brief || (argc > 1 && !strcmp(argv[1], "quick"));
     only = argc > 2 ? argv[2] : NULL;
     struct gpu *g = gpu_open(0, 0, &e);
     if (!g) {

@@ -87,6 +87,8 @@ static int flush_input(struct cuda_device *d, struct err *e)
 
 static struct gemm_parts parts_of(const struct attn_args *a)
 {
+    if (!a->part)
+        return (struct gemm_parts){0};
     return (struct gemm_parts){.part = a->part,
                                .ml = a->part_ml,
                                .sinks = a->sinks,
