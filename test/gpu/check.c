@@ -1,7 +1,7 @@
 /* gpu_check [all | quick | brief | least] [NAME]: the device test, or a short form, or a few plans and types of that, or
- * that without whole plans (for compute-sanitizer); of products and plans those with NAME in theirs. Every product on the GPU
- * against a sum in double, for every type, number of rows and odd shapes; every operation and whole plans, with adapters
- * and without, against the CPU device in its exact arithmetic. */
+ * that without whole plans (for compute-sanitizer); of products and plans those with NAME in theirs. Every product on
+ * the GPU against a sum in double, for every type, number of rows and odd shapes; every operation and whole plans, with
+ * adapters and without, against the CPU device in its exact arithmetic. */
 #include "rig.h"
 
 #include "base/mem.h"
