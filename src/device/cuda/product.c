@@ -72,7 +72,6 @@ static int put_act(struct cuda_device *d, enum path path, const struct act_args 
 int product_join(struct cuda_device *d, const struct attn_args *a, struct err *e)
 {
     const uint64_t width = (uint64_t)a->heads * a->kv.v_dim;
-    d->unjoined.part = NULL;
     return gpu_launch(d->g, K_ATTN_COMBINE, gpu_grid(gpu_blocks(width, 256), a->m, 1, 256, 0), a, e);
 }
 
@@ -82,6 +81,7 @@ static int flush_input(struct cuda_device *d, struct err *e)
     d->in.x = NULL;
     if (d->unjoined.part && product_join(d, &d->unjoined, e))
         return -1;
+    d->unjoined.part = NULL;
     return product_rows(d, &d->in_rows, e);
 }
 
@@ -100,6 +100,16 @@ static struct gemm_parts parts_of(const struct attn_args *a)
                                .dim = a->kv.v_dim};
 }
 
+/* The rows, normed, to wherever they are wanted. */
+static struct pack_args rows_of(struct cuda_device *d, const struct input *in, struct pack_out out)
+{
+    struct pack_args a = {
+        .x = in->x, .ldx = in->ldx, .m = in->m, .k = in->k, .out = out, .slot_row = in->row};
+    if (in->norm)
+        a.norm = product_norm(d, in->norm);
+    return a;
+}
+
 /* The rows as floats, for adapters. */
 static int put_floats(struct cuda_device *d, const struct input *in, struct err *e)
 {
@@ -111,10 +121,7 @@ static int put_floats(struct cuda_device *d, const struct input *in, struct err 
     }
     if (!d->lora || in->grouped || (!normed && !in->row))
         return 0;
-    struct pack_args a = {.x = in->x, .ldx = in->ldx, .m = in->m, .k = in->k, .slot_row = in->row};
-    if (normed)
-        a.norm = product_norm(d, in->norm);
-    a.out = (struct pack_out){.rows = d->lora_x, .ldr = in->k};
+    const struct pack_args a = rows_of(d, in, (struct pack_out){.rows = d->lora_x, .ldr = in->k});
     d->lora_in.x = d->lora_x;
     d->lora_in.ldx = in->k;
     return product_rows(d, &a, e);
@@ -124,10 +131,7 @@ int product_input(struct cuda_device *d, enum path path, const struct input *in,
 {
     if (put_floats(d, in, e))
         return -1;
-    struct pack_args a = {.x = in->x, .ldx = in->ldx, .m = in->m, .k = in->k, .slot_row = in->row};
-    if (in->norm)
-        a.norm = product_norm(d, in->norm);
-    a.out = product_out(d, path, in->m, in->k);
+    struct pack_args a = rows_of(d, in, product_out(d, path, in->m, in->k));
     if (in->grouped)
         a.out.groups = 1;
     d->in.x = NULL;
