@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the server costs, and how it stands beside llama.cpp's: bench/serve.py [--pairs N] [--json FILE] [MODEL.gguf]
+"""What the server costs, and how it stands beside llama.cpp's: bench/serve.py [--pairs N] [--one] [--json FILE] [MODEL.gguf]
 
 One stream through the server as a share of `quern bench`, 16 streams as a share of the engine's (`quern bench --streams 16`);
 and, where a llama-server is in the PATH, both servers in turn: tokens a second of 1, 4 and 16 streams, the time to the first
@@ -169,6 +169,13 @@ def cost(server, work):
     return figure, 1000 * (server.cpu() - before)
 
 
+def one_stream(server, client, bench_one, count):
+    """Single rounds swing by a tenth on a shared machine: their shares, sorted, and the median."""
+    shares = sorted(decode(server, client) / bench_one() for _ in range(count))
+    print(f"one stream: {statistics.median(shares):.1%} of quern bench, median of {count}; the middle half {shares[count // 4]:.1%} to "
+          f"{shares[-1 - count // 4]:.1%}")
+
+
 def rounds(ours, theirs, client, bench_of, count):
     """Every figure of every round: {name: [(quern, the other)]}, and milliseconds of processor time for a token."""
     tests = {f"tok/s, {n} stream{'s' * (n > 1)}": lambda s, n=n: throughput(s, client, n) for n in (1, 4, 16)}
@@ -221,18 +228,21 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="the folder with quern and bench/serve_client")
     parser.add_argument("--pairs", type=int, default=5, help="rounds")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--one", action="store_true", help="only one stream as a share of `quern bench`, which wants many rounds")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     program, client = args.build / "quern", args.build / "bench/serve_client"
     if not Path(args.model).exists() or not client.exists():
         sys.exit(f"{args.model if client.exists() else client} is not there")
     learn_words(program, args.model)
-    ours, theirs = serve_quern(program, args.model, args.threads), serve_llama(args.model, args.threads)
+    ours, theirs = serve_quern(program, args.model, args.threads), None if args.one else serve_llama(args.model, args.threads)
+    bench_of = [lambda: bench_decode(program, args.model, args.threads), lambda: bench_streams(program, args.model, args.threads)]
     try:
         for s in filter(None, (ours, theirs)):
             s.ask(client, (0, words(PROMPT), 8))  # warms up
-        figures, cpu = rounds(ours, theirs, client, [lambda: bench_decode(program, args.model, args.threads),
-                                                     lambda: bench_streams(program, args.model, args.threads)], args.pairs)
+        if args.one:
+            return one_stream(ours, client, bench_of[0], args.pairs)
+        figures, cpu = rounds(ours, theirs, client, bench_of, args.pairs)
     finally:
         for s in filter(None, (ours, theirs)):
             s.stop()
