@@ -91,6 +91,17 @@ void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry)
     p->kv[layer] = (struct kv_place){.group = g, .index = p->group[g].layers++};
 }
 
+uint32_t plan_rank(const struct plan *p, const struct weights *w)
+{
+    uint32_t rank = 0;
+    for (size_t i = 0; p->lora && i < (size_t)(p->slots + 1) * (p->adapters + 1); i++) {
+        const struct lora_pair *pair = &p->lora[i]; /* A is (rank, K) or (V, rank); B has rank rows */
+        if (pair->b && w->all[pair->b].rows > rank)
+            rank = w->all[pair->b].rows;
+    }
+    return rank;
+}
+
 void plan_free(struct plan *p)
 {
     arena_free(&p->arena);

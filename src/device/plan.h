@@ -271,6 +271,9 @@ static inline const struct lora_pair *plan_lora(const struct plan *p, uint32_t s
     return slot && pair->a ? pair : NULL;
 }
 
+/* The largest rank of all pairs; 0: there are none. */
+uint32_t plan_rank(const struct plan *p, const struct weights *w);
+
 /* Building. All are sticky: look at plan.failed once. */
 struct op *plan_add(struct plan *p, enum op_kind kind,
                     uint32_t layer); /* zeroed; scale fields are the caller's */

@@ -468,17 +468,22 @@ static void sampler_gather_mass(struct sampler *s, const float *logits, const ui
     }
 }
 
+/* The chain has nothing before top-p. */
+static bool sampler_is_open(const struct sampler_params *p)
+{
+    return p->temperature > 0 && p->mirostat == 0 && p->top_k == 0 && p->typical_p >= 1;
+}
+
 /* The chain begins with top-p: only as many of the best count as hold that much. */
 static bool sampler_is_top_p(const struct sampler_params *p)
 {
-    return p->temperature > 0 && p->mirostat == 0 && p->top_k == 0 && p->typical_p >= 1 && p->top_p < 1;
+    return sampler_is_open(p) && p->top_p < 1;
 }
 
 /* The chain begins with min-p: all that counts is how far a token is from the best. */
 static bool sampler_is_min_p(const struct sampler_params *p)
 {
-    return p->temperature > 0 && p->mirostat == 0 && p->top_k == 0 && p->typical_p >= 1 && p->top_p >= 1 &&
-           p->min_p > 0;
+    return sampler_is_open(p) && p->top_p >= 1 && p->min_p > 0;
 }
 
 /* So many of the best are all that the chain can take. */

@@ -133,10 +133,7 @@ static struct need cpu_need(const struct cpu *d, const struct plan *p)
         need_op(&n, d->w, &p->ops[i], d->max_rows, d->max_outs);
     for (uint32_t b = 1; b < p->buffers; b++)
         need_most(&n.sum, (size_t)d->max_rows * p->width[b]);
-    for (uint32_t i = 0; p->lora && i < (p->slots + 1) * (p->adapters + 1);
-         i++) /* A is (rank, K) or (V, rank) */
-        if (p->lora[i].b)
-            need_most(&n.low, size_max(d->max_rows, n.pairs) * d->w->all[p->lora[i].b].rows);
+    need_most(&n.low, size_max(d->max_rows, n.pairs) * plan_rank(p, d->w));
     return n;
 }
 

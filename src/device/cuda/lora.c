@@ -4,13 +4,8 @@
 
 struct lora_sizes lora_measure(const struct plan *p, const struct weights *w)
 {
-    struct lora_sizes s = {0};
+    struct lora_sizes s = {.rank = plan_rank(p, w)};
     uint32_t heads = LORA_AREAS;
-    for (uint32_t i = 0; p->lora && i < (p->slots + 1) * (p->adapters + 1); i++) {
-        const struct lora_pair *pair = &p->lora[i];
-        if (pair->b && w->all[pair->b].rows > s.rank)
-            s.rank = w->all[pair->b].rows;
-    }
     for (uint32_t i = 0; i < p->count; i++) {
         const struct op *o = &p->ops[i];
         uint32_t n = o->kind == OP_LATENT  ? o->latent.heads
