@@ -47,6 +47,7 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
         r->gpu_layers = (uint32_t)n;
     }
     r->cpu_experts = args_flag(a, "cpu-moe");
+    r->device_options.copies = (uint64_t)args_int(a, "gpu-copies", 0);
     r->device_options.no_parity = args_flag(a, "no-parity");
     if (memory &&
         (!num_bytes(memory, strlen(memory), &r->device_options.memory) || !r->device_options.memory))

@@ -30,6 +30,7 @@ def fake(binary, quern, tmp_path_factory):
     (["--gpu-layers", "-1"], "--gpu-layers is a number, all or auto"),
     (["--gpu-memory", "lots"], "--gpu-memory is a size, as 8G or 500M, not 'lots'"),
     (["--gpu-memory", "0"], "--gpu-memory is a size"),
+    (["--gpu-copies", "lots"], "--gpu-copies takes a size such as 512M, not 'lots'"),
     (["--device", "tpu"], "there is no device 'tpu'"),
 ])
 def test_options_that_are_wrong(quern, args, phrase):

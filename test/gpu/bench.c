@@ -271,13 +271,13 @@ static void continued(struct rig *r, const struct preset *p)
     fflush(stdout);
 }
 
-static void open_rig(struct rig *r, uint32_t rows, uint32_t seqs, uint32_t tokens)
+static void open_rig(struct rig *r, uint32_t rows, uint32_t seqs, uint32_t tokens, uint64_t copies)
 {
     struct err e = {0};
     r->max_rows = rows;
     r->max_seqs = seqs;
     double from = now();
-    if (rig_open(r, "cuda", &(struct device_options){0}, DTYPE_F16, tokens, &e))
+    if (rig_open(r, "cuda", &(struct device_options){.copies = copies}, DTYPE_F16, tokens, &e))
         die(&e);
     struct device_memory m;
     r->device->ops->memory(r->device, &m);
@@ -316,7 +316,7 @@ static int bench_step(const char *name, uint32_t type)
     double peak = measure();
     struct rig r = {0};
     build(&r, p, type);
-    open_rig(&r, 256, 64, 1024);
+    open_rig(&r, 256, 64, 1024, 0);
     static const uint32_t streams[] = {1, 2, 4, 8, 16, 32, 64};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         decode(&r, p, streams[i], 512, peak);
@@ -334,10 +334,15 @@ static int bench_step(const char *name, uint32_t type)
     d->no_fuse = false;
     d->graphs = 0;
     rig_close(&r);
-    open_rig(&r, 1024, 1, 17408);
     static const uint32_t tokens[] = {512, 2048, 8192};
-    for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
-        prefill(&r, p, tokens[i], 1024);
+    for (uint64_t copies = 1ull << 36;; copies = 0) { /* with weights that stay decoded, and without */
+        open_rig(&r, 1024, 1, 17408, copies);
+        for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
+            prefill(&r, p, tokens[i], 1024);
+        if (!copies)
+            break;
+        rig_close(&r);
+    }
     continued(&r, p);
     r.length[0] = 1024;
     profile(&r, 1024, "prefill 1024 at 1024");
@@ -357,7 +362,7 @@ static int bench_decode(const char *name, uint32_t streams, uint32_t keys)
     if (!p || !streams || streams > RIG_SEQS)
         return 1;
     build(&r, p, DTYPE_Q4_K);
-    open_rig(&r, streams, streams, keys + 64);
+    open_rig(&r, streams, streams, keys + 64, 0);
     decode(&r, p, streams, keys, 1);
     rig_close(&r);
     rig_free(&r);
@@ -512,7 +517,7 @@ static int bench_rest(const char *name)
     if (!p)
         return 1;
     build(&r, p, DTYPE_Q4_K);
-    open_rig(&r, 512, 1, 8192);
+    open_rig(&r, 512, 1, 8192, 0);
     printf("%.2f ms\n", 1e3 * read_rest(&r, 4000, 512));
     rig_close(&r);
     rig_free(&r);

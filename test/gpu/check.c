@@ -413,12 +413,13 @@ static void build_step(struct rig *r, int step, bool encoder)
     }
 }
 
-/* How steps run: the arithmetic, the KV, how many units of keys decode attention has in flight (0: as it likes), and whether
- * attention does without wgmma. */
+/* How steps run: the arithmetic, the KV, how many units of keys decode attention has in flight (0: as it likes), whether
+ * attention does without wgmma, and bytes for weights that stay decoded. */
 struct way {
     bool exact;
     uint32_t kv, stages;
     bool no_wide;
+    uint64_t copies;
 };
 
 /* All steps on one device; results one after the other. */
@@ -427,8 +428,8 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
 {
     float *all = mem_alloc(4u << 20, 4);
     *count = 0;
-    if (rig_open(r, device, &(struct device_options){.exact = way.exact, .no_parity = quick}, way.kv, TOKENS,
-                 e)) {
+    const struct device_options o = {.exact = way.exact, .copies = way.copies, .no_parity = quick};
+    if (rig_open(r, device, &o, way.kv, TOKENS, e)) {
         rig_close(r);
         mem_free(all);
         return NULL;
@@ -461,15 +462,15 @@ static void check_ways(struct rig *r, const struct recipe *c, const char *with, 
     struct err e = {0};
     char what[128];
     size_t n = 0, m = 0;
-    float *want = run_steps(r, c, "cpu", (struct way){true, DTYPE_F32, 0, false}, &n, &e);
+    float *want = run_steps(r, c, "cpu", (struct way){.exact = true, .kv = DTYPE_F32}, &n, &e);
     if (!want) {
         fatal(c->name, &e);
         return;
     }
     for (size_t i = 0; i < count; i++) {
         const bool exact = ways[i].exact;
-        snprintf(what, sizeof what, "plan %s%s%s, stages %u", c->name, with, exact ? " exact" : "",
-                 ways[i].stages);
+        snprintf(what, sizeof what, "plan %s%s%s%s, stages %u", c->name, with, exact ? " exact" : "",
+                 ways[i].copies ? ", some weights decoded" : "", ways[i].stages);
         float *got = run_steps(r, c, "cuda", ways[i], &m, &e);
         if (!got) {
             fatal(what, &e);
@@ -488,8 +489,10 @@ static void check_recipe(const struct recipe *c)
     if ((only && !strstr(c->name, only)) || (brief && !c->brief))
         return;
     const uint32_t kv = c->kv_type ? c->kv_type : DTYPE_F16;
-    const struct way ways[] = {
-        {true, DTYPE_F32, 0, false}, {false, kv, 0, false}, {false, kv, 2, true}, {false, kv, 3, false}};
+    const struct way ways[] = {{.exact = true, .kv = DTYPE_F32},
+                               {.kv = kv},
+                               {.kv = kv, .stages = 2, .no_wide = true},
+                               {.kv = kv, .stages = 3, .copies = 1 << 20}};
     build(&r, c);
     check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 4 : 2);
     rig_adapt(&r, 3);

@@ -196,6 +196,27 @@ static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
                      e);
 }
 
+/* Room for decoded weights, of what nobody else has taken. */
+static int take_copies(struct cuda_device *d, uint64_t all, struct err *e)
+{
+    const uint64_t wanted = d->options.copies < all ? d->options.copies : all;
+    uint64_t room;
+    if (wanted && !d->decoded_bytes)
+        log_warn("--gpu-copies is of no use %s", d->options.exact ? "with --exact" : "without cuBLASLt");
+    if (!wanted || !d->decoded_bytes)
+        return 0;
+    if (gpu_room(d->g, &room, e))
+        return -1;
+    if (!(d->copy = mem_zalloc(d->weights.count, sizeof *d->copy)))
+        return err_memory(e, "the table of decoded weights", d->weights.count * sizeof *d->copy);
+    room = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
+    d->copies_bytes = wanted < room ? wanted : room;
+    if (d->copies_bytes < wanted)
+        log_warn("--gpu-copies: of the %.1f GB that are wanted, %.1f GB are free", 1e-9 * (double)wanted,
+                 1e-9 * (double)d->copies_bytes);
+    return (d->copies = gpu_alloc(d->g, d->copies_bytes, "decoded weights", e)) ? 0 : -1;
+}
+
 /* Everything that a plan of this shape takes, counted: sizes of scratch, of KV and of the step's data. */
 static int shape_device(struct cuda_device *d, const struct plan *p, const struct weights *w,
                         const struct device_shape *shape, struct step_sizes *sizes, struct err *e)
@@ -255,9 +276,9 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     lay_out(d, p, &sizes, &hand);
     if (gpu_check(d->g, d->g->cu->set8(d->scratch, 0, d->scratch_bytes, d->g->stream), "clearing scratch",
                   e) ||
-        gpu_sync(d->g, e) || lora_prepare(d, p, e))
+        gpu_sync(d->g, e) || lora_prepare(d, p, e) || (!d->options.no_parity && parity_check(d, &sizes, e)))
         return -1;
-    return d->options.no_parity ? 0 : parity_check(d, &sizes, e);
+    return take_copies(d, sizes.copies, e);
 }
 
 /* ---- a step ---- */
@@ -713,12 +734,14 @@ static void cuda_close(struct device *base)
         gpu_pinned_free(g, d->picked);
         gpu_free(g, d->meta_device, d->meta_bytes);
         gpu_free(g, d->scratch, d->scratch_bytes);
+        gpu_free(g, d->copies, d->copies_bytes);
         for (uint32_t i = 0; i < d->kv_groups; i++)
             gpu_free(g, d->kv[i].base, d->kv[i].bytes);
         upload_free(&d->weights);
         gpu_close(g);
     }
     mem_free(d->buffer);
+    mem_free(d->copy);
     mem_free(d);
 }
 

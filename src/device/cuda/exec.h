@@ -21,7 +21,8 @@ enum {
     MOE_ROWS = 512,      /* rows of an expert layer at a time */
     NORM_WIDTH_MOST = 32 * 1024, /* norm_pack keeps a row in registers */
     GEMM_NORM_MOST = 4096,       /* inputs of a product that norms its row itself */
-    GEMM_ROW_MOST = 28672        /* or only packs it */
+    GEMM_ROW_MOST = 28672,       /* or only packs it */
+    COPIES_LEAVE = 256 << 20 /* bytes that decoded weights leave free: the driver and cuBLASLt take some */
 };
 
 struct group_kv {
@@ -77,6 +78,10 @@ struct cuda_device {
     float *x, *y, *z;      /* float rows; results of products; a second one for experts and latents */
     uint16_t *decoded;     /* weights as fp16, decoded_bytes of them at a time */
     uint64_t decoded_bytes;
+    /* weights that stay decoded (options.copies), each from the first prompt on that wants it, until the pool is full */
+    cu_ptr copies;
+    uint64_t copies_bytes, copies_used;
+    const uint16_t **copy; /* (weights.count) */
     float *part, *part_ml;
     float *logits; /* (max_outs, out_width) */
     float *router, *route_weight, *shared, *shared_gate;
@@ -139,6 +144,7 @@ int step_product(struct cuda_device *d, enum path path, const struct mat *w, con
 struct step_sizes {
     uint32_t y, k, z; /* widest product, widest input, second results */
     uint64_t decoded; /* bytes of the largest weight as fp16 */
+    uint64_t copies;  /* of all that are not fp16 as they are */
     uint32_t experts, used;
     uint32_t shared_width;
     uint64_t part; /* floats */

@@ -298,15 +298,22 @@ void gpu_close(struct gpu *g)
     mem_free(g);
 }
 
-cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
+int gpu_room(struct gpu *g, uint64_t *bytes, struct err *e)
 {
     size_t available = 0, total = 0;
-    cu_ptr p = 0;
     if (gpu_alive(g, e) || gpu_check(g, g->cu->mem_info(&available, &total), "asking for free memory", e))
+        return -1;
+    *bytes = g->limit && g->limit < g->taken + available ? (g->limit > g->taken ? g->limit - g->taken : 0)
+                                                         : available;
+    return 0;
+}
+
+cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
+{
+    uint64_t may;
+    cu_ptr p = 0;
+    if (gpu_room(g, &may, e))
         return 0;
-    uint64_t may = g->limit && g->limit < g->taken + available
-                       ? (g->limit > g->taken ? g->limit - g->taken : 0)
-                       : available;
     bytes = bytes ? bytes : 16;
     if (bytes > may) {
         err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, %.1f MB are free%s", what,

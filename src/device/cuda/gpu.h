@@ -114,6 +114,8 @@ int gpu_alive(const struct gpu *g, struct err *e);
 /* The same, and makes the card's context that of the calling thread: who opens a device need not be who uses it. */
 int gpu_enter(struct gpu *g, struct err *e);
 
+/* What can still be taken. */
+int gpu_room(struct gpu *g, uint64_t *bytes, struct err *e);
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e); /* 0 on failure */
 void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes);
 void *gpu_pinned(struct gpu *g, uint64_t bytes, struct err *e);

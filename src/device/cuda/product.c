@@ -256,26 +256,62 @@ static int run_float(struct cuda_device *d, const struct product *p, uint32_t n,
     return 0;
 }
 
-/* Through cuBLASLt, a bounded slice of decoded weights at a time. Neither bias nor scale: the caller's tail does those. */
+static uint32_t half_width(const struct mat *w)
+{
+    return (w->k + 31) / 32 * 32;
+}
+
+/* Rows [first, first + rows) of a weight as fp16, half_width(w) values each. */
+static int decode_rows(struct cuda_device *d, const struct mat *w, uint32_t first, uint32_t rows,
+                       uint16_t *to, struct err *e)
+{
+    struct dequant_args a = {.w = *w, .dst = to, .first = first, .rows = rows, .kp = half_width(w)};
+    bool tile = w->fmt == FMT_Q4_K_TILE; /* the one form with a kernel of its own */
+    uint64_t tiles = (uint64_t)((rows + 15) / 16) * (w->k / 256);
+    struct gpu_grid grid = gpu_grid(tile ? gpu_blocks(tiles, 8) : rows, 1, 1, 256, 0);
+    return gpu_launch(d->g, tile ? K_DEQUANT_TILE : K_DEQUANT, grid, &a, e);
+}
+
+/* All of a weight as fp16, where the card has it so: it is of this type, or there is room to keep it decoded. NULL:
+ * neither. */
+static int whole_half(struct cuda_device *d, weight_id id, const uint16_t **out, struct err *e)
+{
+    const struct mat *w = mat_of(d, id);
+    const uint64_t bytes = (uint64_t)w->n * half_width(w) * sizeof **out;
+    *out = w->fmt == FMT_F16 ? (const uint16_t *)w->base : NULL;
+    if (*out || !d->copy || id >= d->weights.count)
+        return 0;
+    if (!d->copy[id] && bytes <= d->copies_bytes - d->copies_used) {
+        uint16_t *to = (uint16_t *)(d->copies + d->copies_used);
+        if (decode_rows(d, w, 0, w->n, to, e))
+            return -1;
+        d->copy[id] = to;
+        d->copies_used += bytes;
+    }
+    *out = d->copy[id];
+    return 0;
+}
+
+/* Through cuBLASLt, with a bounded slice of decoded weights at a time where they are not there whole. Neither bias nor
+ * scale: the caller's tail does those. */
 static int run_half(struct cuda_device *d, const struct product *p, uint32_t n, uint32_t m, struct err *e)
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct mat *w = mat_of(d, p[i].weight);
-        uint32_t kp = (w->k + 31) / 32 * 32, most = (uint32_t)(d->decoded_bytes / 2 / kp) / 128 * 128;
+        const uint16_t *whole;
+        if (whole_half(d, p[i].weight, &whole, e))
+            return -1;
+        const uint32_t kp = half_width(w),
+                       most = whole ? w->n : (uint32_t)(d->decoded_bytes / 2 / kp) / 128 * 128;
         for (uint32_t row = 0; row < w->n; row += most) {
-            struct dequant_args a = {.w = *w, .dst = d->decoded, .first = row, .kp = kp};
-            a.rows = w->n - row < most ? w->n - row : most;
-            bool tile = w->fmt == FMT_Q4_K_TILE; /* the one form with a kernel of its own */
-            uint64_t tiles = (uint64_t)((a.rows + 15) / 16) * (w->k / 256);
-            struct gpu_grid grid = gpu_grid(tile ? gpu_blocks(tiles, 8) : a.rows, 1, 1, 256, 0);
-            struct blas_product b = {.w = (cu_ptr)d->decoded,
+            struct blas_product b = {.w = (cu_ptr)(whole ? whole : d->decoded),
                                      .x = (cu_ptr)d->half,
                                      .y = (cu_ptr)(p[i].y + row),
                                      .m = m,
-                                     .n = a.rows,
+                                     .n = w->n - row < most ? w->n - row : most,
                                      .k = kp,
                                      .ldy = p[i].ldy};
-            if (gpu_launch(d->g, tile ? K_DEQUANT_TILE : K_DEQUANT, grid, &a, e) || blas_run(d->blas, &b, e))
+            if ((!whole && decode_rows(d, w, row, b.n, d->decoded, e)) || blas_run(d->blas, &b, e))
                 return -1;
         }
     }

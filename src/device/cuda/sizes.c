@@ -14,8 +14,10 @@ static void measure_linear(const struct weights *all, struct step_sizes *s, weig
     const struct weight *m = &all->all[w];
     s->k = most(s->k, m->cols);
     uint64_t bytes = (uint64_t)((m->rows + 127) / 128 * 128) * ((m->cols + 31) / 32 * 32) * 2;
-    if (!head && m->count == 1)
-        s->decoded = bytes > s->decoded ? bytes : s->decoded;
+    if (head || m->count != 1)
+        return;
+    s->decoded = bytes > s->decoded ? bytes : s->decoded;
+    s->copies += upload_fmt(m) == FMT_F16 ? 0 : bytes;
 }
 
 static void measure_attn(const struct cuda_device *d, const struct op_attn *o, struct step_sizes *s)
@@ -89,6 +91,7 @@ int step_measure(const struct cuda_device *d, const struct plan *p, const struct
             s->y = most(s->y, w[o->out.linear.weight].rows);
             break;
         case OP_FFN:
+            measure_linear(all, s, o->ffn.gate.weight, false);
             measure_linear(all, s, o->ffn.up.weight, false);
             measure_linear(all, s, o->ffn.down.weight, false);
             s->y = most(s->y, most(2 * w[o->ffn.up.weight].rows, w[o->ffn.down.weight].rows));
