@@ -1,6 +1,6 @@
 /* The benchmark of the card: decode and prefill of real models' shapes (random weights), and single kernels.
  *   gpu_bench step PRESET [TYPE]   decode at 1..64 streams and at 16k tokens, prefill, upload
- *   gpu_bench decode PRESET STREAMS KEYS   a few steps, for a profiler
+ *   gpu_bench decode PRESET STREAMS KEYS [TYPE]   a few steps
  *   gpu_bench rest PRESET          the same: 512 tokens behind 4,000 that are known
  *   gpu_bench kernels              products over the shapes of two models, by rows
  *   gpu_bench wide                 the same for every way to share gemm_wide's work, by which wide_cost of gpu.c is set */
@@ -355,13 +355,13 @@ static int bench_step(const char *name, uint32_t type)
     return 0;
 }
 
-static int bench_decode(const char *name, uint32_t streams, uint32_t keys)
+static int bench_decode(const char *name, uint32_t streams, uint32_t keys, uint32_t type)
 {
     const struct preset *p = find_preset(name);
     struct rig r = {0};
     if (!p || !streams || streams > RIG_SEQS)
         return 1;
-    build(&r, p, DTYPE_Q4_K);
+    build(&r, p, type);
     open_rig(&r, streams, streams, keys + 64, 0);
     decode(&r, p, streams, keys, 1);
     rig_close(&r);
@@ -530,9 +530,12 @@ int main(int argc, char **argv)
         int type = argc > 3 ? dtype_find(argv[3]) : DTYPE_Q4_K;
         return type < 0 ? 1 : bench_step(argv[2], (uint32_t)type);
     }
-    if (argc > 4 && !strcmp(argv[1], "decode"))
-        return bench_decode(argv[2], (uint32_t)strtoul(argv[3], NULL, 10),
-                            (uint32_t)strtoul(argv[4], NULL, 10));
+    if (argc > 4 && !strcmp(argv[1], "decode")) {
+        int type = argc > 5 ? dtype_find(argv[5]) : DTYPE_Q4_K;
+        return type < 0 ? 1
+                        : bench_decode(argv[2], (uint32_t)strtoul(argv[3], NULL, 10),
+                                       (uint32_t)strtoul(argv[4], NULL, 10), (uint32_t)type);
+    }
     if (argc > 2 && !strcmp(argv[1], "rest"))
         return bench_rest(argv[2]);
     if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide")))

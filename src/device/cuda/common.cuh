@@ -109,6 +109,20 @@ static __device__ __forceinline__ float pack_scale(float max)
     return __uint_as_float((uint32_t)(127 + 9 - e) << 23);
 }
 
+/* A lane's eight values as fp16 in the order of the packed form, times `scale`; and the sum of those. */
+static __device__ __forceinline__ uint4 pack_halves(const float v[8], float scale, float &sum)
+{
+    float r[8];
+    sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        r[i] = __half2float(__float2half_rn(v[i] * scale));
+        sum += r[i];
+    }
+    return make_uint4(half_bits2(r[0], r[2]), half_bits2(r[1], r[3]), half_bits2(r[4], r[6]),
+                      half_bits2(r[5], r[7]));
+}
+
 /* A warp packs 256 values of one stream: lane l has values 8l..8l+7 (sub l/4, t = l%4). `b` is where the stream's first
  * sub is, `sub` the bytes to the next one; `sums` where its sums are. */
 template <int ORDER>
@@ -116,21 +130,12 @@ static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uin
                                                    const float v[8])
 {
     const uint32_t lane = threadIdx.x % 32;
-    float max = 0.0f;
+    float max = 0.0f, sum;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         max = fmaxf(max, fabsf(v[i]));
-    max = warp_max(max);
-    float s = pack_scale(max), sum = 0.0f;
-    float r[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        __half h = __float2half_rn(v[i] * s);
-        r[i] = __half2float(h);
-        sum += r[i];
-    }
-    const uint4 bits = make_uint4(half_bits2(r[0], r[2]), half_bits2(r[1], r[3]), half_bits2(r[4], r[6]),
-                                  half_bits2(r[5], r[7]));
+    const float s = pack_scale(warp_max(max));
+    const uint4 bits = pack_halves(v, s, sum);
     b += lane / 4 * sub;
     if constexpr (ORDER == PACK_LANES) {
         *(uint4 *)(b + lane % 4 * 16) = bits;

@@ -15,7 +15,7 @@ struct x_column {
 /* Straight from memory. Groups of a column lie side by side, so that all offsets but the column's are constants. Lanes of
  * streams that are not there (fewer than eight in all) read the last one's. */
 struct x_memory {
-    enum { SUB = 512, LONG = 0 };
+    enum { SUB = 512 };
     struct x_column at;
     uint64_t step; /* bytes from a column to the next */
 
@@ -302,28 +302,18 @@ static __device__ __forceinline__ void form_columns(float acc[NB][4], uint32_t f
     tile_columns<FORM, NB>(acc, t, p, from, to, x);
 }
 
-/* Whichever form the weight has. Where x takes long to begin, it does so in one place for all forms: its code is large. */
+/* Whichever form the weight has. */
 template <int NB, class X>
 static __device__ __forceinline__ void strip_columns(float acc[NB][4], uint32_t fmt, const uint8_t *strip,
                                                      uint32_t from, uint32_t to, X &x)
 {
     const uint8_t *p = strip + (uint64_t)from * layout_tile_bytes(fmt);
-    if constexpr (X::LONG) {
-        struct tile_ahead t(fmt, p);
-        x.begin();
-        if (fmt == FMT_Q4_K_TILE)
-            tile_columns<form_q4k, NB>(acc, t, p, from, to, x);
-        else if (fmt == FMT_Q6_K_TILE)
-            tile_columns<form_q6k, NB>(acc, t, p, from, to, x);
-        else
-            tile_columns<form_q8, NB>(acc, t, p, from, to, x);
-    } else if (fmt == FMT_Q4_K_TILE) {
+    if (fmt == FMT_Q4_K_TILE)
         form_columns<form_q4k, NB>(acc, FMT_Q4_K_TILE, p, from, to, x);
-    } else if (fmt == FMT_Q6_K_TILE) {
+    else if (fmt == FMT_Q6_K_TILE)
         form_columns<form_q6k, NB>(acc, FMT_Q6_K_TILE, p, from, to, x);
-    } else {
+    else
         form_columns<form_q8, NB>(acc, FMT_Q8_0, p, from, to, x);
-    }
 }
 
 /* Eight decoded values as the A operand wants them: (0,2) (1,3) (4,6) (5,7). */

@@ -4,21 +4,15 @@
  *   gemm_tile_8..64   packed, straight from memory
  *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
 #include "device/cuda/attn.cuh"
-#include "device/cuda/gemm.cuh"
+#include "device/cuda/gemm_row.cuh"
 
 GEMM_KERNELS(gemm_tile, 0)
 
 /* ---- one row ---- */
 
-enum {
-    ROW_SUMS = 512,
-    ROW_SCALE = 544,
-    ROW_COLUMN = 560,
-    ROW_COLUMNS = 2
-}; /* a column of one stream; rows of 4096 at most */
+enum { ROW_COLUMNS = 2 }; /* of a warp where the row is normed: rows of 8192 at most */
 
 struct x_row {
-    enum { SUB = 64, LONG = 1 };
     const struct gemm_args &p;
     uint8_t *room;
     float *sums; /* 2 x GEMM_DEEP */
@@ -47,14 +41,6 @@ struct x_row {
         dep_wait();
         if (residual)
             more = *residual;
-    }
-
-    __device__ __forceinline__ void put(uint32_t c, const float v[8])
-    {
-        uint8_t *to = room + c * ROW_COLUMN;
-        pack_values<PACK_LANES>(to, SUB, to + ROW_SUMS, to + ROW_SCALE, v);
-        if (threadIdx.x % 32 == 0)
-            *(float *)(to + ROW_SCALE + 4) = 0.0f; /* there is no second stream */
     }
 
     /* Eight values of attention's result, from the parts of it. */
@@ -98,7 +84,7 @@ struct x_row {
         for (uint32_t c = threadIdx.x / 32; c < p.k / 256; c += blockDim.x / 32) {
             float v[8];
             join(256 * c + threadIdx.x % 32 * 8, splits, v);
-            put(c, v);
+            row_put(room + c * ROW_COLUMN, v);
         }
         __syncthreads();
     }
@@ -117,7 +103,7 @@ struct x_row {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (c + warps * i < columns)
-                    put(c + warps * i, v[i]);
+                    row_put(room + (c + warps * i) * ROW_COLUMN, v[i]);
         }
         __syncthreads();
     }
@@ -175,20 +161,9 @@ struct x_row {
                 if (in.norm.b)
                     v[i][j] += in.norm.b[256 * c + 8 * lane + j];
             }
-            put(c, v[i]);
+            row_put(room + c * ROW_COLUMN, v[i]);
         }
         __syncthreads();
-    }
-
-    __device__ __forceinline__ struct x_column enter(uint32_t column)
-    {
-        const uint8_t *at = room + column * ROW_COLUMN;
-        const uint32_t t = threadIdx.x % 4;
-        struct x_column c = {at + 16 * t, at + ROW_SUMS + 8 * t, at + ROW_SCALE};
-        return c;
-    }
-    __device__ __forceinline__ void leave(uint32_t)
-    {
     }
 };
 
@@ -209,12 +184,25 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     const uint32_t n = (mine - to_seg.first) * TILE_ROWS + threadIdx.x % TILE_ROWS;
     const bool stores = !p.paired && threadIdx.x < each * TILE_ROWS && mine < p.strips && n < to_seg.w.n;
     const float bias = stores && to_seg.bias ? to_seg.bias[n] : 0.0f;
-    float acc[1][4] = {};
+    const uint32_t fmt = seg.w.fmt;
+    const uint8_t *tiles =
+        seg.w.base + gemm_within(p, seg, strip) * seg.w.stride + from * layout_tile_bytes(fmt);
+    float acc[2] = {0.0f, 0.0f};
     struct x_row x(p, row_room, sums, stores && p.residual ? p.residual + n : nullptr);
-    strip_columns<1>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, from, to, x);
-    if (t == 0) {
-        room[warp][g][0] = acc[0][0];
-        room[warp][g + 8][0] = acc[0][2];
+    struct tile_ahead ahead(fmt, tiles);
+    x.begin(); /* in one place for all forms: its code is large */
+    if (fmt == FMT_Q4_K_TILE)
+        row_columns<row_q4k>(acc, ahead, tiles, from, to, row_room);
+    else if (fmt == FMT_Q6_K_TILE)
+        row_columns<row_q6k>(acc, ahead, tiles, from, to, row_room);
+    else
+        row_columns<row_q8>(acc, ahead, tiles, from, to, row_room);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
+        acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
+        if (t == 0)
+            room[warp][g + 8 * i][0] = acc[i];
     }
     __syncthreads();
     if (p.paired)
@@ -239,7 +227,7 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
 
 /* The warps of a block that share columns have a ring of their own, and a barrier of their own. */
 template <int NB> struct x_staged {
-    enum { SUB = 512, LONG = 0, BYTES = NB * PACK_BYTES };
+    enum { SUB = 512, BYTES = NB * PACK_BYTES };
     const uint8_t *pack;
     uint64_t step;
     uint8_t *room;

@@ -215,7 +215,7 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
             a.in = d->in;
             d->unjoined.part = NULL;
             how.kernel = K_GEMM_ROW;
-            how.grid.shared = columns * 560; /* ROW_COLUMN of gemm_tile.cu */
+            how.grid.shared = columns * ROW_COLUMN;
         } else if (flush_input(d, e)) {
             return -1;
         }
