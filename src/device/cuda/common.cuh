@@ -109,6 +109,16 @@ static __device__ __forceinline__ float pack_scale(float max)
     return __uint_as_float((uint32_t)(127 + 9 - e) << 23);
 }
 
+/* The power of two for a warp's 256 values, eight a lane. */
+static __device__ __forceinline__ float pack_scale_of(const float v[8])
+{
+    float max = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        max = fmaxf(max, fabsf(v[i]));
+    return pack_scale(warp_max(max));
+}
+
 /* A lane's eight values as fp16 in the order of the packed form, times `scale`; and the sum of those. */
 static __device__ __forceinline__ uint4 pack_halves(const float v[8], float scale, float &sum)
 {
@@ -130,11 +140,8 @@ static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uin
                                                    const float v[8])
 {
     const uint32_t lane = threadIdx.x % 32;
-    float max = 0.0f, sum;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        max = fmaxf(max, fabsf(v[i]));
-    const float s = pack_scale(warp_max(max));
+    float sum;
+    const float s = pack_scale_of(v);
     const uint4 bits = pack_halves(v, s, sum);
     b += lane / 4 * sub;
     if constexpr (ORDER == PACK_LANES) {

@@ -4,8 +4,8 @@
  * 256 columns of weights), the same for all eight subs, and A the weights of one sub as they are, small integers: of the
  * result only column n = sub is of use, the sum of q * x of that sub. A lane (g, t) has columns 2t and 2t + 1 of rows g and
  * g + 8: it takes those of subs 2t and 2t + 1, and only then multiplies with their scales. A weight costs one AND instead of
- * an AND and a multiplication; x is 16 bytes a lane and tile. Q6_K has a scale for each 16 columns: there column n stands for
- * sub n / 2 (of four), and a lane's x is zero but in the half n % 2 of it.
+ * an AND and a multiplication; x is 16 bytes a lane and tile. Q6_K has a scale for each 16 columns: there column n stands
+ * for sub n / 2 (of four), and a lane's x is zero but in the half n % 2 of it.
  *
  * x of a tile, ROW_COLUMN bytes: [sub][32 values, in the order of the packed form], [16 sums of 16 values] * 2^-24,
  * scale * 2^24. */
@@ -249,11 +249,8 @@ static __device__ __forceinline__ void row_columns(float acc[2], struct tile_ahe
 static __device__ __forceinline__ void row_put(uint8_t *to, const float v[8])
 {
     const uint32_t lane = threadIdx.x % 32;
-    float max = 0.0f, sum;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        max = fmaxf(max, fabsf(v[i]));
-    const float scale = pack_scale(warp_max(max));
+    float sum;
+    const float scale = pack_scale_of(v);
     *(uint4 *)(to + 16 * lane) = pack_halves(v, scale, sum);
     sum += __shfl_xor_sync(~0u, sum, 1);
     if (lane % 2 == 0)

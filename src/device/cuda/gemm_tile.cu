@@ -10,7 +10,7 @@ GEMM_KERNELS(gemm_tile, 0)
 
 /* ---- one row ---- */
 
-enum { ROW_COLUMNS = 2 }; /* of a warp where the row is normed: rows of 8192 at most */
+enum { ROW_COLUMNS = 2 }; /* of a warp where the row is normed: rows of 4096 at most */
 
 struct x_row {
     const struct gemm_args &p;

@@ -209,16 +209,13 @@ static int run_segments(struct cuda_device *d, const struct product *p, uint32_t
         a.residual = after->residual + row * after->ldr;
         a.ldr = after->ldr;
     }
-    if (d->in.x) {
-        /* a block repeats the work on the row: not for so many that this costs more than a launch */
-        if (is_tile(first) && how.grid.x <= (uint32_t)d->g->profile.sms * 4) {
-            a.in = d->in;
-            d->unjoined.part = NULL;
-            how.kernel = K_GEMM_ROW;
-            how.grid.shared = columns * ROW_COLUMN;
-        } else if (flush_input(d, e)) {
-            return -1;
-        }
+    if (d->in.x && is_tile(first)) {
+        a.in = d->in;
+        d->unjoined.part = NULL;
+        how.kernel = K_GEMM_ROW;
+        how.grid.shared = columns * ROW_COLUMN;
+    } else if (d->in.x && flush_input(d, e)) {
+        return -1;
     }
     return gpu_launch(d->g, how.kernel, how.grid, &a, e);
 }
