@@ -26,7 +26,7 @@ static uint32_t draft_look(struct job *j, uint32_t most)
     uint32_t agree = 0, n = (uint32_t)rule_walk_forced(&j->walk, after, most);
     j->shadow_kind = GUESS_RULE;
     if (!n) {
-        n = guess_repeat(j->ids.data, (uint32_t)j->ids.len, most, &agree);
+        n = guess_repeat(&j->index, j->ids.data, (uint32_t)j->ids.len, most, &agree);
         j->shadow_kind = agree >= DRAFT_LONG ? GUESS_LONG : GUESS_SHORT;
     }
     j->shadow = n ? *after : -1;

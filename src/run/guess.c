@@ -1,10 +1,14 @@
 #include "run/guess.h"
 
+#include "base/mem.h"
+
 #include <math.h>
 
 enum {
     GUESS_AGREE = 3,       /* tokens that have to agree before what followed them is guessed again */
     GUESS_AGREE_MOST = 16, /* more are not counted */
+    INDEX_BITS_LEAST = 6,  /* of a hash of tokens */
+    INDEX_BITS_MOST = 16,
     GUESS_AHEAD = 256, /* tokens that are taken to be still to come where a draft model has to read first */
     COSTS_STALE = 16,  /* measurements of others after which one of a size is forgotten */
     COSTS_SURE = 8,    /* more than so many of a size do not last longer */
@@ -190,12 +194,43 @@ static uint32_t guess_agree(const int32_t *ids, uint32_t at, uint32_t n)
     return k;
 }
 
-uint32_t guess_repeat(int32_t *ids, uint32_t n, uint32_t most, uint32_t *agree)
+int guess_index_open(struct guess_index *x, size_t room)
+{
+    *x = (struct guess_index){.bits = INDEX_BITS_LEAST};
+    while (x->bits < INDEX_BITS_MOST && room >> (x->bits + 1))
+        x->bits++;
+    x->last = mem_zalloc((size_t)1 << x->bits, sizeof *x->last);
+    x->before = mem_alloc(room, sizeof *x->before);
+    return x->last && x->before ? 0 : -1;
+}
+
+void guess_index_close(struct guess_index *x)
+{
+    mem_free(x->last);
+    mem_free(x->before);
+}
+
+/* Where the list of the places stands after which the same tokens come as before `end`; and some others. */
+static uint32_t *guess_places(const struct guess_index *x, const int32_t *end)
+{
+    uint64_t h = 0;
+    for (int i = 1; i <= GUESS_AGREE; i++)
+        h = (h ^ h >> 32 ^ (uint32_t)end[-i]) * 0x9e3779b97f4a7c15u;
+    return &x->last[h >> (64 - x->bits)];
+}
+
+uint32_t guess_repeat(struct guess_index *x, int32_t *ids, uint32_t n, uint32_t most, uint32_t *agree)
 {
     uint32_t from = 0, best = GUESS_AGREE - 1;
-    for (uint32_t at = n ? n - 1 : 0; at > best && best < GUESS_AGREE_MOST; at--) {
-        if (ids[at - 1] != ids[n - 1])
+    for (; x->n < n; x->n++) {
+        uint32_t *last = x->n < GUESS_AGREE ? NULL : guess_places(x, ids + x->n);
+        if (!last)
             continue;
+        x->before[x->n] = *last;
+        *last = x->n;
+    }
+    for (uint32_t at = n < GUESS_AGREE ? 0 : *guess_places(x, ids + n); at && best < GUESS_AGREE_MOST;
+         at = x->before[at]) {
         uint32_t k = guess_agree(ids, at, n);
         if (k > best) {
             best = k;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { GUESS_MOST = 16, GUESS_ROWS = 64 }; /* guesses of a request in a step; rows whose cost is told apart */
@@ -92,6 +93,16 @@ bool guess_worth_reading(const struct step_costs *c, uint32_t n, const struct gu
 /* Tokens a second that are expected of it. */
 double guess_rate(const struct guess_plan *p, const struct step_costs *c);
 
-/* What followed the last place where the text (n ids) ended as it does now: writes up to `most` guesses behind it, and
- * how many tokens agree there. Of several places the one with the most, of equals the last. */
-uint32_t guess_repeat(int32_t *ids, uint32_t n, uint32_t most, uint32_t *agree);
+/* Where the same few tokens have stood in a text, by their hash: lists of places, the last one first. */
+struct guess_index {
+    uint32_t *last;   /* (1 << bits); 0 = none */
+    uint32_t *before; /* (room) */
+    uint32_t bits, n; /* places before n are known */
+};
+
+/* For a text of at most so many tokens; -1: no memory. */
+int guess_index_open(struct guess_index *x, size_t room);
+void guess_index_close(struct guess_index *x);
+/* What followed the last place where the text (n ids, which only grows) ended as it does now: writes up to `most` guesses
+ * behind it, and how many tokens agree there. Of several places the one with the most, of equals the last. */
+uint32_t guess_repeat(struct guess_index *x, int32_t *ids, uint32_t n, uint32_t most, uint32_t *agree);

@@ -137,7 +137,7 @@ static int job_copy(struct job *j, const struct engine_request *r)
     j->request.stops = 0;
     j->ids = (struct ids){.data = mem_alloc(room, sizeof *j->ids.data), .len = r->n, .cap = room};
     j->stop_strings = mem_zalloc(r->stops, sizeof *j->stop_strings);
-    if (!j->ids.data || !j->stop_strings || !buf_reserve(&j->piece, 512))
+    if (!j->ids.data || guess_index_open(&j->index, room) || !j->stop_strings || !buf_reserve(&j->piece, 512))
         return -1;
     memcpy(j->ids.data, r->prompt, r->n * sizeof *r->prompt);
     size_t longest = 0;
@@ -201,6 +201,7 @@ void job_close(struct job *j)
         mem_free(j->stop_strings[i]);
     mem_free(j->stop_strings);
     ids_free(&j->ids);
+    guess_index_close(&j->index);
     stop_free(&j->stop);
     buf_free(&j->piece);
     sampler_close(j->sampler);

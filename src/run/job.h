@@ -36,9 +36,10 @@ struct job {
     struct stream *stream;
     struct engine_request request; /* its pointers are the job's own copies */
     char **stop_strings;
-    struct ids ids;  /* prompt and answer */
-    struct seq *seq; /* while it runs */
-    bool news;       /* tokens that its client has not been told of */
+    struct ids ids;           /* prompt and answer */
+    struct guess_index index; /* of them */
+    struct seq *seq;          /* while it runs */
+    bool news;                /* tokens that its client has not been told of */
     struct sampler *sampler;
     struct rule_walk walk;
     struct tok_decoder decoder;

@@ -20,6 +20,7 @@ struct node {
     uint32_t chain;                  /* next in the hash bucket */
     struct link use[LISTS];
     uint64_t salt; /* of a root's child: parent is 0 */
+    uint64_t born; /* no other node has, or had, the same; 0: it is not in use */
     uint16_t n;    /* tokens in it */
     int32_t ids[RUNNER_PAGE];
     int32_t page[PLAN_GROUPS_MOST]; /* 0: lacking */
@@ -36,6 +37,7 @@ struct prefix {
     uint32_t *bucket;    /* (buckets) */
     uint32_t buckets;
     uint32_t newest[LISTS], oldest[LISTS];
+    uint64_t births;
     struct prefix_stats stats;
     struct disk *disk;
     double until; /* matches may read from it */
@@ -112,6 +114,19 @@ static uint32_t prefix_find(const struct prefix *t, uint32_t parent, uint64_t sa
             return i;
     }
     return 0;
+}
+
+/* The node of the first *at tokens of the sequence: where it was followed to the last time, or the root. */
+static uint32_t prefix_resume(const struct prefix *t, const struct seq *s, uint32_t *at)
+{
+    bool known = s->mark.tokens && t->nodes[s->mark.node].born == s->mark.born;
+    *at = known ? s->mark.tokens : 0;
+    return known ? s->mark.node : 0;
+}
+
+static void prefix_mark(const struct prefix *t, struct seq *s, uint32_t node, uint32_t tokens)
+{
+    s->mark = (struct seq_mark){.tokens = tokens, .node = node, .born = t->nodes[node].born};
 }
 
 static void prefix_unlink_use(struct prefix *t, uint32_t list, uint32_t i)
@@ -433,7 +448,8 @@ static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, co
         return 0;
     struct node *c = &t->nodes[i];
     t->free = c->chain;
-    *c = (struct node){.parent = parent, .salt = prefix_salt(parent, salt), .n = (uint16_t)n};
+    *c = (struct node){
+        .parent = parent, .salt = prefix_salt(parent, salt), .n = (uint16_t)n, .born = ++t->births};
     c->depth = t->nodes[parent].depth + 1;
     memcpy(c->ids, ids, n * sizeof *c->ids);
     for (uint32_t g = 0; g < t->runner->plan->groups; g++)
@@ -544,8 +560,8 @@ static void prefix_refill_all(struct prefix *t, struct descent *d, uint32_t i)
 
 uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n)
 {
-    bool fresh = s->len == 0;
-    uint32_t parent = 0, at = 0;
+    uint32_t at, parent = prefix_resume(t, s, &at);
+    bool fresh = s->len == 0, followed = at == s->len;
     struct descent d = {.seq = s, .good = s->len};
     t->more = false;
     for (uint32_t i; at + RUNNER_PAGE <= n; at += RUNNER_PAGE, parent = i) {
@@ -564,6 +580,8 @@ uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int3
     if (i && d.good == s->len)
         prefix_adopt(t, &d, i, common);
     seq_truncate(s, d.good);
+    if (followed && at <= s->len)
+        prefix_mark(t, s, parent, at);
     return s->len;
 }
 
@@ -612,7 +630,7 @@ static void prefix_outgrow(struct prefix *t, uint32_t parent, uint64_t salt, con
 
 void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len)
 {
-    uint32_t parent = 0, at = 0;
+    uint32_t at, parent = prefix_resume(t, s, &at);
     for (; at + RUNNER_PAGE <= len; at += RUNNER_PAGE) {
         uint32_t i = prefix_find(t, parent, salt, s->ids + at, RUNNER_PAGE);
         if (i)
@@ -623,6 +641,7 @@ void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len)
                 return;
         }
         parent = i;
+        prefix_mark(t, s, parent, at + RUNNER_PAGE);
     }
     uint32_t common, i = prefix_nearest(t, parent, salt, s->ids + at, len - at, &common);
     if (at == len)

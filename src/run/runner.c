@@ -365,6 +365,8 @@ void seq_truncate(struct seq *s, uint32_t len)
     uint32_t keep = len < s->floor ? 0 : len;
     seq_drop_pages(s, keep, s->len);
     s->len = keep;
+    if (s->mark.tokens > keep)
+        s->mark = (struct seq_mark){0};
     if (keep)
         return;
     s->floor = 0;
@@ -464,6 +466,17 @@ static int runner_check(struct runner *r, const struct seq_rows *parts, uint32_t
     return 0;
 }
 
+/* Tables are no wider than the longest sequence is after the step: they are copied, and sent to the device, every time. */
+static uint32_t runner_width(const struct seq_rows *parts, uint32_t count)
+{
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t len = parts[i].seq->len + parts[i].n;
+        longest = len > longest ? len : longest;
+    }
+    return pages_of(longest);
+}
+
 static struct step runner_fill(struct runner *r, const struct seq_rows *parts, uint32_t count)
 {
     struct step st = {.ids = r->ids,
@@ -472,7 +485,7 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
                       .tables = r->tables,
                       .out = r->out,
                       .seqs = count,
-                      .table_width = r->table_width};
+                      .table_width = runner_width(parts, count)};
     for (uint32_t i = 0; i < count; i++) {
         const struct seq_rows *p = &parts[i];
         r->lora[i] = p->seq->lora;
@@ -489,8 +502,8 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
         if (p->pick)
             st.pick = r->pick;
         for (uint32_t g = 0; g < r->plan->groups; g++)
-            memcpy(r->tables + ((size_t)g * count + i) * r->table_width, p->seq->table[g],
-                   r->table_width * sizeof *r->tables);
+            memcpy(r->tables + ((size_t)g * count + i) * st.table_width, p->seq->table[g],
+                   st.table_width * sizeof *r->tables);
         st.rows += p->n;
     }
     return st;

@@ -51,6 +51,12 @@ struct runner {
     uint32_t seqs;            /* sequences that exist */
 };
 
+/* How far the prefix tree has followed a sequence: its own affair, forgotten where the sequence is cut before that. */
+struct seq_mark {
+    uint32_t tokens, node;
+    uint64_t born;
+};
+
 /* A sequence: ids[0..len) have their keys and values in the pages of its tables, but for those that no window
  * reaches any more: it has what rows from position `floor` on can see. */
 struct seq {
@@ -60,6 +66,7 @@ struct seq {
     int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page */
     uint32_t gone[PLAN_GROUPS_MOST];  /* so many of the first pages have been given back */
     struct adapter_mix lora;          /* set while it is empty: what it holds was computed with these */
+    struct seq_mark mark;
 };
 
 /* A sequence's part in a step: n new ids, and for how many of them, counted from the last, the

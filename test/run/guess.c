@@ -5,6 +5,7 @@
 #include "run/guess.h"
 
 #include <math.h>
+#include <string.h>
 
 static void repeats_are_found(void **state)
 {
@@ -27,12 +28,58 @@ static void repeats_are_found(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int32_t ids[24];
         uint32_t agree;
+        struct guess_index index;
+        assert_int_equal(guess_index_open(&index, 24), 0);
         for (int k = 0; k < 24; k++)
             ids[k] = rows[i].ids[k];
-        assert_int_equal(guess_repeat(ids, rows[i].n, 4, &agree), rows[i].agree ? 4 : 0);
+        assert_int_equal(guess_repeat(&index, ids, rows[i].n, 4, &agree), rows[i].agree ? 4 : 0);
         assert_int_equal(agree, rows[i].agree);
         for (uint32_t k = 0; k < 4 && agree; k++)
             assert_int_equal(ids[rows[i].n + k], rows[i].want[k]);
+        guess_index_close(&index);
+    }
+}
+
+/* The place that agrees longest, of equals the last, among all there are; 0 = none. */
+static uint32_t look_everywhere(const int32_t *ids, uint32_t n, uint32_t *agree)
+{
+    uint32_t best = 0;
+    *agree = 2;
+    for (uint32_t at = n; at-- > 1;) {
+        uint32_t k = 0;
+        while (k < at && k < 16 && ids[at - 1 - k] == ids[n - 1 - k])
+            k++;
+        best = k > *agree ? at : best;
+        *agree = k > *agree ? k : *agree;
+    }
+    return best;
+}
+
+/* The index finds what a look at every place finds, while the text grows by one token or by several. */
+static void index_finds_all(void **state)
+{
+    enum { TEXT = 600, AHEAD = 4 };
+    int32_t ids[TEXT + AHEAD];
+    (void)state;
+    for (uint32_t words = 2; words < 20; words += 3) {
+        struct guess_index index;
+        uint64_t found = 0;
+        assert_int_equal(guess_index_open(&index, TEXT), 0);
+        for (uint32_t i = 0; i < TEXT + AHEAD; i++)
+            ids[i] = (int32_t)(words * noise_uniform(7, i, words));
+        for (uint32_t n = 1; n <= TEXT; n += 1 + n % 3) {
+            int32_t next[AHEAD];
+            uint32_t agree, want, at = look_everywhere(ids, n, &want);
+            memcpy(next, ids + n, sizeof next);
+            assert_int_equal(guess_repeat(&index, ids, n, AHEAD, &agree), at ? AHEAD : 0);
+            assert_int_equal(agree, at ? want : 0);
+            for (uint32_t k = 0; at && k < AHEAD; k++)
+                assert_int_equal(ids[n + k], ids[at + k]);
+            memcpy(ids + n, next, sizeof next);
+            found += at > 0;
+        }
+        assert_true(found > 10);
+        guess_index_close(&index);
     }
 }
 
@@ -227,9 +274,10 @@ static void luck_follows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(repeats_are_found),           cmocka_unit_test(prices_are_medians),
-        cmocka_unit_test(costs_lie_between),           cmocka_unit_test(guesses_have_to_pay),
-        cmocka_unit_test(weighing_is_nearly_the_best), cmocka_unit_test(luck_follows),
+        cmocka_unit_test(repeats_are_found),   cmocka_unit_test(index_finds_all),
+        cmocka_unit_test(prices_are_medians),  cmocka_unit_test(costs_lie_between),
+        cmocka_unit_test(guesses_have_to_pay), cmocka_unit_test(weighing_is_nearly_the_best),
+        cmocka_unit_test(luck_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
