@@ -127,13 +127,20 @@ static uint32_t engine_compose(struct engine *g)
     return engine_compose_reads(g, parts, engine_prompt_room(g, rows), r->most_outs - rows);
 }
 
+/* So many more tokens of a sequence come. */
+static void engine_need(struct page_need *all, const struct seq *s, uint32_t tokens)
+{
+    uint32_t pages = seq_need(s, tokens);
+    for (uint32_t k = 0; k < s->runner->plan->groups; k++)
+        all->of[k] += pages;
+}
+
 /* Whether the pages for this step are there, after what is idle has gone. */
 static bool engine_pages_suffice(struct engine *g, uint32_t parts)
 {
     struct page_need need = {0};
     for (uint32_t i = 0; i < parts; i++)
-        for (uint32_t k = 0; k < g->loaded->runner->plan->groups; k++)
-            need.of[k] += seq_need(g->parts[i].seq, g->parts[i].n);
+        engine_need(&need, g->parts[i].seq, g->parts[i].n);
     return prefix_make_room(g->prefix, &need);
 }
 
@@ -250,10 +257,10 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
                                  .err = took == TOOK_ERROR ? &e : NULL});
 }
 
-/* A step has run from `start` on. */
-static void engine_measure(struct engine *g, uint32_t parts, double start)
+static void engine_measure(struct engine *g, uint32_t parts)
 {
-    double now = clock_now(), seconds = now - start, waited = g->done > 0 ? start - g->done : 0;
+    double start = g->loaded->runner->began, now = clock_now(), seconds = now - start,
+           waited = g->done > 0 ? start - g->done : 0;
     uint32_t rows = 0, prompt = 0, read = 0;
     for (uint32_t i = 0; i < parts; i++) {
         const struct seq_rows *p = &g->parts[i];
@@ -302,13 +309,17 @@ static void engine_tell(struct engine *g)
 }
 
 /* What can be done for the next step while the device is at this one: whoever waits is let in, with what is known of its
- * prompt and pages for the rest. */
+ * prompt and pages for the rest; and what is idle makes room for everybody's next token. */
 static void engine_prepare(struct engine *g)
 {
+    struct page_need need = {0};
     mem_guard(false);
     while (engine_admit(g))
         ;
     mem_guard(g->o.guard);
+    for (uint32_t i = 0; i < g->count; i++)
+        engine_need(&need, g->running[i]->seq, 1);
+    prefix_make_room(g->prefix, &need);
 }
 
 /* Runs the step. While a device that works ahead is at it, the clients hear of the last one, and the next is prepared. */
@@ -349,12 +360,11 @@ void engine_step(struct engine *g)
     }
     if (g->count == 1 && !engine_pages_suffice(g, parts))
         prefix_clear(g->prefix); /* then every page is its own, and a request never has more than there are */
-    double start = clock_now();
     struct result all = {0};
     if (engine_compute(g, parts, &all, &e))
         engine_fail(g, &e);
     else {
-        engine_measure(g, parts, start);
+        engine_measure(g, parts);
         for (uint32_t i = 0, at = 0; i < parts; i++) {
             struct result r = {.pick = g->parts[i].pick ? all.pick + at : NULL};
             if (all.logits)

@@ -197,7 +197,7 @@ static uint32_t guess_agree(const int32_t *ids, uint32_t at, uint32_t n)
 int guess_index_open(struct guess_index *x, size_t room)
 {
     *x = (struct guess_index){.bits = INDEX_BITS_LEAST};
-    while (x->bits < INDEX_BITS_MOST && room >> (x->bits + 1))
+    while (x->bits < INDEX_BITS_MOST && room >> x->bits)
         x->bits++;
     x->last = mem_zalloc((size_t)1 << x->bits, sizeof *x->last);
     x->before = mem_alloc(room, sizeof *x->before);

@@ -1,5 +1,6 @@
 #include "run/runner.h"
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -518,6 +519,7 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
         failed = seq_reserve(parts[i].seq, parts[i].seq->len + parts[i].n, e);
     if (!failed) {
         struct step st = runner_fill(r, parts, count);
+        r->began = clock_now();
         failed = r->device->ops->run(r->device, r->plan, &st, e);
     }
     for (uint32_t i = 0; i < count; i++) {

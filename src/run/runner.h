@@ -49,6 +49,7 @@ struct runner {
     struct adapter_mix *lora; /* (most_seqs) */
     struct step_pick *pick;   /* (most_outs) */
     uint32_t seqs;            /* sequences that exist */
+    double began;             /* when the device was given the last step */
 };
 
 /* How far the prefix tree has followed a sequence: its own affair, forgotten where the sequence is cut before that. */

@@ -1,46 +1,13 @@
 /* A device that chooses tokens itself: requests get the text that the host's sampler would have drawn, alone, batched,
- * with guesses and with penalties; and nobody looks at numbers that stay on the device. The device is the CPU's, with
- * the plain choice of gpu/oracle.h put in front. */
+ * with guesses and with penalties; and nobody looks at numbers that stay on the device. */
 #include "test.h"
 
 #include "base/mem.h"
-#include "gpu/oracle.h"
+#include "run/ahead.h"
 #include "run/engine.h"
 #include "run/open.h"
 
 enum { CTX = 256, SLOTS = 8, REQUESTS = 48, PROMPT = 24, ANSWER = 24 };
-
-static struct {
-    struct device_ops ops;
-    const struct device_ops *real;
-    struct oracle_token room[4096];
-    int32_t ids[CTX];
-    uint64_t chosen;
-} fake;
-
-/* Chooses at once, and leaves nothing to be read of the numbers that it chose from. */
-static int fake_run(struct device *d, const struct plan *p, const struct step *s, struct err *e)
-{
-    if (fake.real->run(d, p, s, e))
-        return -1;
-    float *numbers = (float *)fake.real->results(d, e);
-    for (uint32_t i = 0; s->pick && i < s->outs; i++) {
-        if (!s->pick[i].on)
-            continue;
-        fake.ids[i] = oracle_pick(numbers + (size_t)i * p->out_width, p->out_width, &s->pick[i], fake.room);
-        for (uint32_t k = 0; k < p->out_width; k++)
-            numbers[(size_t)i * p->out_width + k] = NAN;
-        fake.chosen++;
-    }
-    return 0;
-}
-
-static const int32_t *fake_picks(struct device *d, struct err *e)
-{
-    (void)d;
-    (void)e;
-    return fake.ids;
-}
 
 static struct loaded *open_model(bool picks)
 {
@@ -48,15 +15,8 @@ static struct loaded *open_model(bool picks)
         "llama",
         &(struct runner_options){
             .ctx = CTX, .seqs = SLOTS, .outs = 64, .device_options = {.exact = true, .tier = "scalar"}});
-    if (!picks)
-        return l;
-    fake.real = l->runner->device->ops;
-    fake.ops = *fake.real;
-    fake.ops.run = fake_run;
-    fake.ops.picks = fake_picks;
-    fake.ops.ahead = true;
-    fake.chosen = 0;
-    l->runner->device->ops = &fake.ops;
+    if (picks)
+        ahead_begin(l);
     return l;
 }
 
@@ -74,7 +34,7 @@ static int busy_run(struct device *d, const struct plan *p, const struct step *s
     mem_guard(false); /* this is a client's, on whatever thread */
     int failed = !busy.late && engine_submit(busy.engine, &busy.request, &busy.late, e);
     mem_guard(true);
-    return failed ? -1 : fake_run(d, p, s, e);
+    return failed ? -1 : ahead_run(d, p, s, e);
 }
 
 /* The step is done when somebody asks for what it chose. */
@@ -84,7 +44,7 @@ static const int32_t *busy_picks(struct device *d, struct err *e)
     engine_stats(busy.engine, &stats);
     busy.waiting = stats.waiting;
     busy.running = stats.running > busy.running ? stats.running : busy.running;
-    return fake_picks(d, e);
+    return ahead_picks(d, e);
 }
 
 static const struct logit_bias ban[] = {{.id = 7, .bias = -INFINITY}};
@@ -169,18 +129,17 @@ static void same_text_from_the_device(void **state)
             assert_memory_equal(got[i].ids, want[i].ids, sizeof got[i].ids);
             assert_memory_equal(got[i].logprobs, want[i].logprobs, sizeof got[i].logprobs);
         }
-        assert_true(fake.chosen > REQUESTS * ANSWER / 2);
+        assert_true(ahead.chosen > REQUESTS * ANSWER / 2);
     }
 }
 
 /* Numbers that are none end a request with a sentence. */
 static const int32_t *no_picks(struct device *d, struct err *e)
 {
-    (void)d;
-    (void)e;
-    for (uint32_t i = 0; i < CTX; i++)
-        fake.ids[i] = -1;
-    return fake.ids;
+    int32_t *ids = (int32_t *)ahead_picks(d, e);
+    for (uint32_t i = 0; i < AHEAD_OUTS; i++)
+        ids[i] = -1;
+    return ids;
 }
 
 static void numbers_that_are_none(void **state)
@@ -193,7 +152,7 @@ static void numbers_that_are_none(void **state)
     struct stream *s;
     struct stream_news news;
     struct loaded *l = open_model(true);
-    fake.ops.picks = no_picks;
+    ahead.ops.picks = no_picks;
     make_request(&r, prompt, 0);
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.slots = 2}, &e), 0);
     assert_int_equal(engine_submit(g, &r, &s, &e), 0);
@@ -215,8 +174,8 @@ static void next_step_is_prepared(void **state)
     struct stream *first;
     struct stream_news news;
     struct loaded *l = open_model(true);
-    fake.ops.run = busy_run;
-    fake.ops.picks = busy_picks;
+    ahead.ops.run = busy_run;
+    ahead.ops.picks = busy_picks;
     make_request(&busy.request, prompt, 0);
     struct engine_options o = {.slots = 2, .guard = true};
     struct engine_request one = busy.request;
