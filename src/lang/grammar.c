@@ -255,7 +255,7 @@ int grammar_compile(struct grammar *g, uint32_t root, struct program *out, struc
     if (g->err.code)
         rc = err_set(e, g->err.code, "%s", g->err.text);
     if (!rc)
-        rc = program_check(out, e);
+        rc = program_check(out, g->left_out, e);
     if (rc)
         program_free(out);
     return rc;

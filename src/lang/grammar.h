@@ -66,6 +66,8 @@ struct grammar {
     uint32_t count, cap;
     size_t work;    /* spent on automata, which is bounded */
     struct err err; /* the first error */
+    /* A word of the source that is not followed in full: what is written then is all right, but not all that could be. */
+    const char *left_out;
 };
 
 void grammar_init(struct grammar *g);
@@ -166,5 +168,5 @@ void program_free(struct program *p);
 
 /* Between the files of the compiler. flat: repetitions are written out, calls refused. */
 int program_emit(struct grammar *g, const struct gram *root, bool flat, struct program *out);
-int program_check(struct program *p, struct err *e);
+int program_check(struct program *p, const char *left_out, struct err *e);
 void program_classes(struct program *p);

@@ -248,7 +248,18 @@ void program_classes(struct program *p)
     }
 }
 
-int program_check(struct program *p, struct err *e)
+/* Nothing can be written, be it that nothing satisfies the source, or nothing that was followed. */
+static int check_nothing(const char *left_out, struct err *e)
+{
+    if (!left_out)
+        return err_set(e, ERR_DATA, "the constraint matches no finite text (nothing satisfies it)");
+    return err_set(
+        e, ERR_DATA,
+        "what can be followed of the constraint leaves no text: \"%s\" is not followed in full there",
+        left_out);
+}
+
+int program_check(struct program *p, const char *left_out, struct err *e)
 {
     struct back b = {0};
     size_t n = p->state_count;
@@ -265,7 +276,7 @@ int program_check(struct program *p, struct err *e)
     if (!rc)
         check_heights(p, &b, queue, calls, empty);
     if (!rc && p->states[p->rules[p->root].start].height >= PROGRAM_NESTING)
-        rc = err_set(e, ERR_DATA, "the constraint matches no finite text (nothing satisfies it)");
+        rc = check_nothing(left_out, e);
     for (uint32_t r = 0; r < p->rule_count; r++) {
         struct prule *rule = &p->rules[r];
         rule->simple = rule->counted;

@@ -11,7 +11,8 @@ uint32_t gbnf_read(struct grammar *g, const char *text, size_t n);
 uint32_t schema_read(struct grammar *g, const json_t *schema);
 
 enum pattern_kind {
-    PATTERN_WHOLE, /* the text as a whole matches */
-    PATTERN_QUOTED /* somewhere in the text, unless anchored; written as inside a JSON string */
+    PATTERN_WHOLE,   /* the text as a whole matches */
+    PATTERN_QUOTED,  /* somewhere in the text, unless anchored; written as inside a JSON string */
+    PATTERN_POSSIBLE /* the same, with all that some program may take to match: for texts that must not */
 };
 struct gram *pattern_read(struct grammar *g, const char *text, size_t n, enum pattern_kind kind);

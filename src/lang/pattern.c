@@ -16,7 +16,7 @@ enum { PATTERN_DEPTH = 50, PATTERN_TIMES = 100000 };
 struct pattern {
     struct grammar *g;
     const char *text, *at, *end;
-    bool quoted;
+    bool quoted, possible;
 };
 
 /* A class while it is read. */
@@ -57,6 +57,11 @@ static void both_invert(struct pattern *p, struct both *c)
     ranges_invert(p->g, &inverted.sure);
     ranges_invert(p->g, &inverted.possible);
     *c = inverted;
+}
+
+static struct gram *both_class(struct pattern *p, struct both *c)
+{
+    return gram_class(p->g, p->possible ? &c->possible : &c->sure, p->quoted);
 }
 
 /* \d \w \s and their negations. */
@@ -238,7 +243,7 @@ static struct gram *pattern_class(struct pattern *p)
     p->at++;
     if (inverted)
         both_invert(p, &c);
-    return gram_class(p->g, &c.sure, p->quoted);
+    return both_class(p, &c);
 }
 
 static struct gram *pattern_one_char(struct pattern *p, uint32_t cp)
@@ -251,8 +256,9 @@ static struct gram *pattern_one_char(struct pattern *p, uint32_t cp)
 static struct gram *pattern_any(struct pattern *p, bool lines)
 {
     struct ranges r = {0};
-    if (!lines) {
+    if (!lines)
         ranges_add(p->g, &r, '\n', '\n');
+    if (!lines && !p->possible) { /* some take these for ends of lines, too */
         ranges_add(p->g, &r, '\r', '\r');
         ranges_add(p->g, &r, 0x2028, 0x2029);
     }
@@ -312,7 +318,7 @@ static struct gram *pattern_atom(struct pattern *p, int depth)
         p->at++;
         if (pattern_escape(p, false, &set, &cp))
             return pattern_one_char(p, cp);
-        return gram_class(p->g, &set.sure, p->quoted);
+        return both_class(p, &set);
     }
     default: {
         size_t n = utf8_decode(p->at, (size_t)(p->end - p->at), &cp);
@@ -452,13 +458,16 @@ static struct gram *pattern_open(struct pattern *p, struct gram *n, bool left, b
 
 struct gram *pattern_read(struct grammar *g, const char *text, size_t n, enum pattern_kind kind)
 {
-    struct pattern p = {.g = g, .text = text, .at = text, .end = text + n, .quoted = kind == PATTERN_QUOTED};
+    struct pattern p = {.g = g, .text = text, .at = text, .end = text + n};
+    p.quoted = kind != PATTERN_WHOLE;
+    p.possible = kind == PATTERN_POSSIBLE;
     struct gram *tree = pattern_alternatives(&p, 0);
     if (!pattern_stop(&p) && p.at < p.end)
         pattern_error(&p, "a closing parenthesis too many");
     if (pattern_stop(&p))
         return gram_fail(g);
-    struct gram *any =
-        kind == PATTERN_QUOTED ? gram_rep(g, pattern_any(&p, true), 0, GRAMMAR_MOST) : gram_bytes(g, "", 0);
-    return pattern_open(&p, tree, true, true, any);
+    struct gram *any = p.quoted ? gram_rep(g, pattern_any(&p, true), 0, GRAMMAR_MOST) : gram_bytes(g, "", 0);
+    struct gram *all = pattern_open(&p, tree, true, true, any);
+    /* to some, "$" also stands before a last line end */
+    return p.possible ? gram_seq(g, all, gram_rep(g, pattern_one_char(&p, '\n'), 0, 1)) : all;
 }

@@ -71,6 +71,7 @@ struct schema {
     uint32_t made_count, made_cap;
     struct {
         const char *pattern;
+        enum pattern_kind kind;
         const struct dfa *dfa;
     } patterns[16]; /* the last ones, in a ring */
     uint32_t pattern_next;
@@ -79,6 +80,11 @@ struct schema {
 enum { SCHEMA_SLOTS = 1 << 16, SCHEMA_WORK = 200000 };
 
 void schema_refuse(struct schema *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Values that satisfy this keyword (or its opposite) are passed over. */
+static inline void schema_leave_out(struct schema *s, const char *keyword)
+{
+    s->g->left_out = s->g->left_out ? s->g->left_out : keyword;
+}
 static inline bool schema_stop(const struct schema *s)
 {
     return s->g->err.code != 0;
@@ -115,7 +121,7 @@ struct gram *schema_literal(struct schema *s, const json_t *v);
 
 /* What a string holds, between its quotes and in its shortest form; NULL = every string. */
 const struct dfa *schema_string_dfa(struct schema *s, const struct conj *c);
-const struct dfa *schema_pattern_dfa(struct schema *s, const char *pattern);
+const struct dfa *schema_pattern_dfa(struct schema *s, const char *pattern, enum pattern_kind kind);
 const struct dfa *schema_keys(struct schema *s);
 /* A string as it stands between quotes, appended. */
 struct buf;
@@ -127,9 +133,10 @@ const char *schema_format(const char *name);
 const json_t *schema_derived(struct schema *s, const json_t *one);
 /* A schema of values that do not satisfy this one: all of them, or those that can be told. NULL = none can. */
 const json_t *schema_negated(struct schema *s, const json_t *one);
-#define SCHEMA_NOT_PATTERN "\001pattern" /* our own keyword: a string that does not match */
-#define SCHEMA_ASIDE       "\001aside"   /* our own keyword: what comes with it is aside */
-#define SCHEMA_NOT_ENUM    "\001enum"    /* our own keyword: a string that is none of these */
+#define SCHEMA_NOT_PATTERN  "\001pattern"  /* our own keyword: a string that does not match */
+#define SCHEMA_ASIDE        "\001aside"    /* our own keyword: what comes with it is aside */
+#define SCHEMA_NOT_ENUM     "\001enum"     /* our own keyword: a string that is none of these */
+#define SCHEMA_NOT_MULTIPLE "\001multiple" /* our own keyword: a number that is no multiple */
 const json_t *schema_ref(struct schema *s, const char *ref);
 
 struct bound {
@@ -139,6 +146,8 @@ struct bound {
 void schema_bounds(struct schema *s, const struct conj *c, struct bound *lo, struct bound *hi);
 /* Multiples that are asked for: 0 = none, otherwise their least common one. */
 uint32_t schema_multiple(struct schema *s, const struct conj *c);
+/* Of those that are excluded, that of one part of the list; 0 = none. */
+uint32_t schema_not_multiple(struct schema *s, const struct conj *c, uint32_t part);
 
 /* What holds for element i, for the property of a name. */
 void schema_item(struct schema *s, const struct conj *c, uint32_t i, struct conj *out);

@@ -19,7 +19,7 @@ static void either(json_t *list, json_t *one)
 }
 
 /* None of these values. Strings are told by our own keyword, numbers by what is above and below them. */
-static json_t *negate_values(const json_t *values)
+static json_t *negate_values(struct schema *s, const json_t *values)
 {
     json_t *all = json_array(), *strings = json_array(), *v, *left;
     size_t i;
@@ -35,9 +35,11 @@ static json_t *negate_values(const json_t *values)
         else if (json_is_boolean(v))
             json_array_append_new(all, json_pack("{s[{s{ss}}{sb}]}", "anyOf", "not", "type", "boolean",
                                                  "const", !json_is_true(v)));
-        else
+        else {
+            schema_leave_out(s, "enum"); /* the other arrays and objects */
             json_array_append_new(all,
                                   json_pack("{s{ss}}", "not", "type", json_is_array(v) ? "array" : "object"));
+        }
     }
     if (json_array_size(strings))
         json_array_append_new(all, json_pack("{sO}", SCHEMA_NOT_ENUM, strings));
@@ -89,6 +91,17 @@ static void negate_properties(struct schema *s, const json_t *properties, json_t
     }
 }
 
+/* One of the names is there, and one that it asks for is not. */
+static void negate_dependent(const json_t *dependent, json_t *list)
+{
+    const char *name;
+    json_t *names, *one;
+    size_t i;
+    json_object_foreach((json_t *)dependent, name, names) json_array_foreach(names, i, one)
+        either(list, json_pack("{sss[s]s{sb}}", "type", "object", "required", name, "properties",
+                               json_string_value(one), 0));
+}
+
 /* All of a list negated, joined by `word`; NULL where one of them has no negation. */
 static json_t *negate_all(struct schema *s, const json_t *list, const char *word, int depth)
 {
@@ -115,18 +128,22 @@ static void negate_keyword(struct schema *s, const char *key, const json_t *v, j
     if (!strcmp(key, "type"))
         either(list, json_pack("{s{sO}}", "not", "type", v));
     else if (!strcmp(key, "enum"))
-        either(list, negate_values(v));
+        either(list, negate_values(s, v));
     else if (!strcmp(key, "const")) {
         json_t *values = json_pack("[O]", v);
-        either(list, negate_values(values));
+        either(list, negate_values(s, values));
         json_decref(values);
     } else if (!strcmp(key, "pattern"))
         either(list, json_pack("{sssO}", "type", "string", SCHEMA_NOT_PATTERN, v));
+    else if (!strcmp(key, "multipleOf"))
+        either(list, json_pack("{sssO}", "type", "number", SCHEMA_NOT_MULTIPLE, v));
     else if (!strcmp(key, "properties"))
         negate_properties(s, v, list, depth);
     else if (!strcmp(key, "required"))
         json_array_foreach(v, i, one)
             either(list, json_pack("{sss{sb}}", "type", "object", "properties", json_string_value(one), 0));
+    else if (!strcmp(key, "dependentRequired"))
+        negate_dependent(v, list);
     else if (!strcmp(key, "allOf"))
         either(list, negate_all(s, v, "anyOf", depth));
     else if (!strcmp(key, "anyOf"))
@@ -139,19 +156,48 @@ static void negate_keyword(struct schema *s, const char *key, const json_t *v, j
         either(list, negate_bound(key, v));
 }
 
+/* A keyword has no opposite that is known: those that could have one are told. */
+static void negate_none(struct schema *s, const char *key)
+{
+    static const char *const hard[] = {"format",
+                                       "items",
+                                       "prefixItems",
+                                       "contains",
+                                       "uniqueItems",
+                                       "additionalProperties",
+                                       "patternProperties",
+                                       "propertyNames",
+                                       "unevaluatedItems",
+                                       "unevaluatedProperties",
+                                       "dependentSchemas",
+                                       "oneOf",
+                                       "if"};
+    for (size_t i = 0; i < sizeof hard / sizeof *hard; i++)
+        if (!strcmp(hard[i], key))
+            schema_leave_out(s, hard[i]);
+}
+
 /* A new reference, or NULL where nothing is known not to satisfy it. */
 static json_t *negate(struct schema *s, const json_t *one, int depth)
 {
     const char *key;
     json_t *v, *list, *out;
-    if (schema_stop(s) || depth > NEGATE_DEPTH || ++s->work > SCHEMA_WORK)
+    if (schema_stop(s) || depth > NEGATE_DEPTH || ++s->work > SCHEMA_WORK) {
+        schema_leave_out(s, "not");
         return NULL;
+    }
     if (json_is_boolean(one))
         return json_boolean(!json_is_true(one));
     if (json_is_object(one) && !json_object_size(one))
         return json_false();
     list = json_array();
-    json_object_foreach((json_t *)one, key, v) negate_keyword(s, key, v, list, depth);
+    json_object_foreach((json_t *)one, key, v)
+    {
+        size_t before = json_array_size(list);
+        negate_keyword(s, key, v, list, depth);
+        if (json_array_size(list) == before)
+            negate_none(s, key);
+    }
     out = json_array_size(list) ? json_pack("{sO}", "anyOf", list) : NULL;
     json_decref(list);
     return out;

@@ -38,25 +38,36 @@ void schema_bounds(struct schema *s, const struct conj *c, struct bound *lo, str
         }
 }
 
+/* The value of a keyword that speaks of multiples; 0 = it is not there, or not supported. */
+static uint32_t multiple_of(struct schema *s, const json_t *v)
+{
+    double d = json_number_value(v);
+    if (v && (!json_is_number(v) || d < 1 || d > SCHEMA_MULTIPLE || d != floor(d))) {
+        schema_refuse(s, "multipleOf is supported for whole numbers up to %d", SCHEMA_MULTIPLE);
+        return 0;
+    }
+    return (uint32_t)d;
+}
+
+uint32_t schema_not_multiple(struct schema *s, const struct conj *c, uint32_t part)
+{
+    return multiple_of(s, json_object_get(c->part[part].s, SCHEMA_NOT_MULTIPLE));
+}
+
 uint32_t schema_multiple(struct schema *s, const struct conj *c)
 {
     uint32_t all = 0;
     for (uint32_t i = 0; i < c->n; i++) {
-        const json_t *v = json_object_get(c->part[i].s, "multipleOf");
-        double d = json_number_value(v);
-        if (!v)
+        uint32_t one = multiple_of(s, json_object_get(c->part[i].s, "multipleOf"));
+        if (!one)
             continue;
-        if (!json_is_number(v) || d < 1 || d > SCHEMA_MULTIPLE || d != floor(d)) {
-            schema_refuse(s, "multipleOf is supported for whole numbers up to %d", SCHEMA_MULTIPLE);
-            return 0;
-        }
-        uint32_t a = all ? all : 1, b = (uint32_t)d;
+        uint32_t a = all ? all : 1, b = one;
         while (b) {
             uint32_t t = a % b;
             a = b;
             b = t;
         }
-        all = (all ? all : 1) / a * (uint32_t)d;
+        all = (all ? all : 1) / a * one;
         if (all > SCHEMA_MULTIPLE) {
             schema_refuse(s, "multipleOf is supported for whole numbers up to %d", SCHEMA_MULTIPLE);
             return 0;
@@ -235,9 +246,10 @@ struct gram *schema_number(struct schema *s, const struct conj *c, uint32_t type
     schema_bounds(s, c, &lo, &hi);
     uint32_t multiple = schema_multiple(s, c), whole = 1;
     bool integer = !(types & T_FRACTION) || multiple, fraction_only = !(types & T_INTEGER);
+    bool excludes = conj_has(c, SCHEMA_NOT_MULTIPLE);
     if (fraction_only && multiple)
         return gram_fail(g);
-    if (!lo.set && !hi.set && !multiple && !fraction_only)
+    if (!lo.set && !hi.set && !multiple && !fraction_only && !excludes)
         return number_text(g, integer ? NUMBER_INTEGER : 16, integer ? 0 : 16, !integer);
     for (int i = 0; i < 2; i++) {
         const struct bound *b = i ? &hi : &lo;
@@ -253,10 +265,16 @@ struct gram *schema_number(struct schema *s, const struct conj *c, uint32_t type
         all = dfa_combine(g, all, bound_dfa(s, &hi, true), DFA_AND);
     if (multiple)
         all = dfa_combine(g, all, multiple_dfa(s, multiple), DFA_AND);
-    if (fraction_only) {
-        static const char text[] = "-?[0-9]+\\.[0-9]*[1-9][0-9]*";
-        all =
-            dfa_combine(g, all, dfa_make(g, pattern_read(g, text, sizeof text - 1, PATTERN_WHOLE)), DFA_AND);
+    for (uint32_t i = 0, one; i < c->n && !schema_stop(s); i++)
+        if ((one = schema_not_multiple(s, c, i)))
+            all = dfa_combine(g, all, multiple_dfa(s, one), DFA_MINUS);
+    if (fraction_only || excludes) { /* whole numbers, where they are told apart, have no point */
+        static const char fraction[] = "-?[0-9]+\\.[0-9]*[1-9][0-9]*",
+                          either[] = "-?[0-9]+(\\.[0-9]*[1-9][0-9]*)?";
+        const char *text = fraction_only ? fraction : either;
+        all = dfa_combine(g, all, dfa_make(g, pattern_read(g, text, strlen(text), PATTERN_WHOLE)), DFA_AND);
     }
+    if (!integer && lo.set && hi.set && lo.v <= hi.v)
+        schema_leave_out(s, "minimum"); /* numbers of more digits */
     return gram_dfa(g, all);
 }

@@ -218,7 +218,7 @@ struct key {
 static bool key_matches(struct schema *s, const struct key *key, const char *pattern)
 {
     if (key->name)
-        return dfa_matches(s, schema_pattern_dfa(s, pattern), key->name);
+        return dfa_matches(s, schema_pattern_dfa(s, pattern, PATTERN_QUOTED), key->name);
     for (uint32_t p = 0; p < key->patterns; p++)
         if (!strcmp(key->pattern[p], pattern))
             return key->set >> p & 1;
@@ -278,7 +278,7 @@ struct object {
     struct gram *comma, *end, *member; /* member: one of the others, NULL = none is allowed */
     struct gram_items members;
     const char *pattern[SCHEMA_PATTERNS];
-    const struct dfa *match[SCHEMA_PATTERNS];
+    const struct dfa *match[SCHEMA_PATTERNS], *may_match[SCHEMA_PATTERNS];
     uint32_t patterns;
 };
 
@@ -308,7 +308,8 @@ static void object_read(struct object *o)
                 return;
             }
             o->pattern[o->patterns] = key;
-            o->match[o->patterns++] = schema_pattern_dfa(s, key);
+            o->may_match[o->patterns] = schema_pattern_dfa(s, key, PATTERN_POSSIBLE);
+            o->match[o->patterns++] = schema_pattern_dfa(s, key, PATTERN_QUOTED);
         }
     }
     for (uint32_t k = 0; k < o->c->n; k++)
@@ -373,7 +374,8 @@ static void object_others_members(struct object *o)
             continue;
         const struct dfa *cell = keys;
         for (uint32_t p = 0; p < o->patterns; p++)
-            cell = dfa_combine(s->g, cell, o->match[p], set >> p & 1 ? DFA_AND : DFA_MINUS);
+            cell = set >> p & 1 ? dfa_combine(s->g, cell, o->match[p], DFA_AND)
+                                : dfa_combine(s->g, cell, o->may_match[p], DFA_MINUS);
         if (cell && !dfa_empty(cell))
             gram_push(s->g, &o->members,
                       object_member(o, gram_seq(s->g, quote, gram_dfa(s->g, cell), quote), &value));
@@ -394,6 +396,8 @@ static struct gram *object_tail(struct object *o, uint32_t c)
     struct gram *bare = c ? o->end : gram_text(g, "}");
     if (least == 0 && (!o->member || !most))
         return bare;
+    if (least > 1 && o->member && most >= least)
+        schema_leave_out(o->s, "minProperties");
     if (!o->member || !most || least > 1)
         return gram_fail(g);
     struct gram *more = gram_seq(g, o->comma, o->member);

@@ -40,13 +40,18 @@ static bool allows_number(struct schema *s, const struct conj *c, const json_t *
         return false;
     if (hi.set && (d > hi.v || (hi.strict && d == hi.v)))
         return false;
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint32_t none = schema_not_multiple(s, c, i);
+        if (none && fmod(d, none) == 0)
+            return false;
+    }
     return !multiple || fmod(d, multiple) == 0;
 }
 
 static bool allows_string(struct schema *s, const struct conj *c, const json_t *v)
 {
     if (!conj_has(c, "pattern") && !conj_has(c, "format") && !conj_has(c, "minLength") &&
-        !conj_has(c, "maxLength"))
+        !conj_has(c, "maxLength") && !conj_has(c, SCHEMA_NOT_PATTERN))
         return true;
     struct buf text = {0};
     const struct dfa *d = schema_string_dfa(s, c);
@@ -84,7 +89,8 @@ bool schema_allows(struct schema *s, const struct conj *c, const json_t *v)
     if (json_is_array(v) || json_is_object(v))
         for (size_t i = 0; i < sizeof deep / sizeof *deep; i++)
             if (conj_has(c, deep[i]))
-                schema_refuse(s, "a list of values that are arrays or objects stands beside %s", deep[i]);
+                schema_refuse(s, "a list of values that are arrays or objects is not supported beside %s",
+                              deep[i]);
     return true;
 }
 
@@ -244,6 +250,7 @@ static bool branch_narrow(struct schema *s, struct conj *a, const struct conj *b
     if (name) {
         json_t *made = json_pack("{s{sb}}", "properties", name, 0);
         without = made && !json_array_append_new(s->own, made) ? made : NULL;
+        schema_leave_out(s, "oneOf"); /* with the name, but otherwise than b wants it */
     } else
         without = schema_negated(s, other);
     if (!without)
@@ -268,9 +275,10 @@ struct gram *schema_one_of(struct schema *s, const struct conj *c, uint32_t part
             conj_branch(s, c, part, TAKEN_ONE, json_array_get(branches, k), &other);
             sure = branch_narrow(s, &one, &other, json_array_get(branches, k));
         }
-        if (!sure)
+        if (!sure) {
             lost = i;
-        else if (!one.never)
+            schema_leave_out(s, "oneOf");
+        } else if (!one.never)
             gram_push(s->g, &l, schema_value(s, &one));
     }
     if (!l.n && lost < n)

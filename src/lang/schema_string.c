@@ -119,14 +119,15 @@ const struct dfa *schema_keys(struct schema *s)
     return s->keys;
 }
 
-const struct dfa *schema_pattern_dfa(struct schema *s, const char *pattern)
+const struct dfa *schema_pattern_dfa(struct schema *s, const char *pattern, enum pattern_kind kind)
 {
     const uint32_t most = sizeof s->patterns / sizeof *s->patterns;
     for (uint32_t i = 0; i < most; i++)
-        if (s->patterns[i].pattern == pattern)
+        if (s->patterns[i].pattern == pattern && s->patterns[i].kind == kind)
             return s->patterns[i].dfa;
-    const struct dfa *d = dfa_make(s->g, pattern_read(s->g, pattern, strlen(pattern), PATTERN_QUOTED));
+    const struct dfa *d = dfa_make(s->g, pattern_read(s->g, pattern, strlen(pattern), kind));
     s->patterns[s->pattern_next].pattern = pattern;
+    s->patterns[s->pattern_next].kind = kind;
     s->patterns[s->pattern_next].dfa = d;
     s->pattern_next = (s->pattern_next + 1) % most;
     s->work += 100;
@@ -166,13 +167,15 @@ static void texts_of(struct schema *s, const struct conj *c, struct texts *t)
             gram_push(
                 s->g, &t->trees,
                 pattern_read(s->g, json_string_value(pattern), json_string_length(pattern), PATTERN_QUOTED));
-        if (known)
+        if (known) {
             gram_push(s->g, &t->trees, format_tree(s, known));
+            schema_leave_out(s, "format");
+        }
         const json_t *refused = json_object_get(c->part[i].s, SCHEMA_NOT_PATTERN);
         if (json_is_string(refused))
-            gram_push(
-                s->g, &t->never,
-                pattern_read(s->g, json_string_value(refused), json_string_length(refused), PATTERN_QUOTED));
+            gram_push(s->g, &t->never,
+                      pattern_read(s->g, json_string_value(refused), json_string_length(refused),
+                                   PATTERN_POSSIBLE));
         size_t k;
         json_t *v;
         json_array_foreach(json_object_get(c->part[i].s, SCHEMA_NOT_ENUM), k, v)

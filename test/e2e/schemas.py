@@ -244,3 +244,53 @@ class Maker:
     def _allOf(self, depth):
         part, make = self.schema(depth - 1)
         return {"allOf": [part, {"title": "t"}, True]}, make
+
+
+# Values of every kind, to look among them for one that satisfies a schema.
+POOL = [None, True, False, -7, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 100, 10**18, 0.5, 1.5, -0.5, 3.25, 1e-20, 1.5e-20, 1e300]
+POOL += ["", "a", "b", "ab", "abc", "xy", "1", "12", "1a", "A", "é", "日", "a b", "\n", "aaaa", "_", "2020-01-01", "a@b.co", "1.2.3.4", "::1", "http://a.b/c"]
+POOL += [[], [1], ["a"], [None], [1, 2], [1, 1], [1, "a"], ["a", 1], ["a", "b"], [1, 2, 3], ["a", "a"], [[1]], [{}], [6], [0.5], [{"a": 1}], ["a", 1, None]]
+POOL += [{}, {"a": 1}, {"a": "x"}, {"b": 1}, {"b": "y"}, {"a": 1, "b": 1}, {"a": 1, "b": "x"}, {"a": None}, {"c": 1}, {"a": 1, "c": 1}, {"a": 1, "b": 2, "c": 3},
+         {"x1": 1}, {"x1": 1, "x2": 2}, {"a": {"a": 1}}, {"a": [1]}, {"a": 6}, {"a": {}}, {"a": 1, "x1": 2}, {"": 1}, {"é": 1}]
+
+
+class Mixer:
+    """Schemas of keywords thrown together, most of which nobody would write."""
+
+    def __init__(self, rng):
+        self.rng = rng
+
+    def keyword(self):
+        r, names = self.rng, ["a", "b", "c", "x1"]
+        types = ["integer", "number", "string", "boolean", "null", "array", "object"]
+        patterns = ["^a", "b$", "^[a-c]+$", "^\\d+$", "^\\w$", "^\\W$", "^\\D$", "^\\s$", "^.{2}$", "^[^a]*$", "^(?:ab|xy)$", "\\S"]
+        numbers = [-3, 0, 1, 1.5, 2, 5, 1e18, 1e20, 1e-20, 2e-20]
+        return r.choice([
+            lambda: {"type": r.choice(types)}, lambda: {"type": r.sample(types, 2)}, lambda: {"not": {"type": r.choice(types)}},
+            lambda: {"enum": r.sample(POOL, r.randint(1, 4))}, lambda: {"const": r.choice(POOL)}, lambda: {"multipleOf": r.choice([1, 2, 3, 4, 6, 10])},
+            lambda: {r.choice(["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]): r.choice(numbers)},
+            lambda: {r.choice(["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"]): r.randint(0, 3)},
+            lambda: {"pattern": r.choice(patterns)}, lambda: {"format": r.choice(["date", "email", "uri", "ipv4", "ipv6", "hostname"])},
+            lambda: {r.choice(["items", "contains", "additionalProperties"]): self.inner()}, lambda: {"prefixItems": [self.inner() for _ in range(r.randint(1, 2))]},
+            lambda: {"properties": {n: self.inner() for n in r.sample(names, 2)}}, lambda: {"required": r.sample(names, r.randint(1, 2))},
+            lambda: {"patternProperties": {r.choice(["^x", "a", "^[a-c]$", "\\W"]): self.inner()}},
+            lambda: {"propertyNames": r.choice([{"pattern": "^[a-c]"}, {"maxLength": 1}, {"enum": ["a", "b"]}, {"minLength": 2}])},
+            lambda: {"dependentRequired": {r.choice(names): [r.choice(names)]}}, lambda: {"dependentSchemas": {r.choice(names): self.inner()}},
+            lambda: {r.choice(["unevaluatedProperties", "unevaluatedItems"]): r.choice([False, {"type": "integer"}])}])()
+
+    def inner(self):
+        return self.rng.random() < .5 if self.rng.random() < .1 else self.plain()
+
+    def plain(self):
+        out = {}
+        for _ in range(self.rng.choice([1, 1, 2, 3])):
+            out.update(self.keyword())
+        return out
+
+    def schema(self):
+        r, out = self.rng, self.plain()
+        for word in r.sample(["oneOf", "anyOf", "allOf", "not", "if"], r.choice([0, 1, 1, 2])):
+            out[word] = self.plain() if word in ("not", "if") else [self.plain() for _ in range(r.randint(1, 3))]
+        if "if" in out:
+            out[r.choice(["then", "else"])] = self.plain()
+        return out

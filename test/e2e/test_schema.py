@@ -12,7 +12,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed (test/e2e/requirements.txt)")
 
 from constraint import Constraint, Refused, byte_vocab, gguf_vocab  # noqa: E402
-from schemas import COMMON, Maker, REFUSED, hostile  # noqa: E402
+from schemas import COMMON, Maker, Mixer, POOL, REFUSED, hostile  # noqa: E402
 
 CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
@@ -75,6 +75,30 @@ def test_random_schemas(small):
                 assert c.accepts(text), (schema, text)
             assert not c.accepts(text + " "), (schema, text)
         c.close()
+
+
+def test_refusals_are_true(small):
+    """Keywords thrown together: what compiles is satisfied by what is written, and where it is said that nothing satisfies a
+    schema, nothing does."""
+    compiled = refused = 0
+    for seed in range(1500):
+        rng = random.Random(seed)
+        schema = Mixer(rng).schema()
+        try:
+            walks(schema, small, rng, 1)
+            compiled += 1
+        except Refused as why:
+            judge = jsonschema.Draft202012Validator(schema, format_checker=CHECKER)
+            found = [v for v in POOL if judge.is_valid(v)] if "nothing satisfies" in str(why) else []
+            assert not found, (schema, found[:2])
+            refused += 1
+    assert compiled > 600 and refused > 100
+
+
+def test_multiples_apart(small):
+    c = Constraint("schema", {"oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 3}]}, small)
+    assert [n for n in range(-6, 14) if c.accepts(str(n))] == [n for n in range(-6, 14) if (n % 2 == 0) != (n % 3 == 0)]
+    c.close()
 
 
 def test_masks_are_what_the_bytes_say(small):
