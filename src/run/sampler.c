@@ -532,6 +532,30 @@ int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *hist
     return sampler_draw(s, p->temperature, position).id;
 }
 
+/* Which tokens stand there, and how often; false: they are more than a device takes. A table of its own, as that of the
+ * whole vocabulary is in nobody's cache. */
+static bool sampler_count(const int32_t *ids, size_t n, uint32_t vocab, struct step_pick *out)
+{
+    enum { SLOT_BITS = 9, SLOTS = 1 << SLOT_BITS };
+    _Static_assert(SLOTS >= 2 * PICK_SEEN_MOST, "half of the slots stay free");
+    uint16_t slot[SLOTS] = {0}; /* 1 + where in out->seen */
+    for (size_t i = 0; i < n; i++) {
+        uint32_t id = (uint32_t)ids[i], at = id * 0x9e3779b1u >> (32 - SLOT_BITS);
+        if (id >= vocab)
+            continue;
+        while (slot[at] && out->seen[slot[at] - 1].id != ids[i])
+            at = (at + 1) % SLOTS;
+        if (!slot[at] && out->seen_count == PICK_SEEN_MOST)
+            return false;
+        if (!slot[at]) {
+            out->seen[out->seen_count++] = (struct pick_seen){.id = ids[i]};
+            slot[at] = (uint16_t)out->seen_count;
+        }
+        out->seen[slot[at] - 1].count++;
+    }
+    return true;
+}
+
 bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint64_t position,
                        struct step_pick *out)
 {
@@ -540,20 +564,7 @@ bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint
     *out = (struct step_pick){.seen = out->seen};
     if (p->biases || p->mirostat > 0 || p->dry_multiplier > 0 || p->typical_p < 1 || p->xtc_probability > 0)
         return false;
-    for (size_t i = n - last; i < n; i++)
-        if (history[i] >= 0 && (uint32_t)history[i] < s->vocab)
-            s->seen[history[i]]++;
-    bool fits = true;
-    for (size_t i = n - last; i < n; i++) {
-        int32_t id = history[i];
-        if (id < 0 || (uint32_t)id >= s->vocab || !s->seen[id])
-            continue;
-        fits &= out->seen_count < PICK_SEEN_MOST;
-        if (fits)
-            out->seen[out->seen_count++] = (struct pick_seen){id, s->seen[id]};
-        s->seen[id] = 0;
-    }
-    out->on = fits;
+    out->on = sampler_count(history + n - last, last, s->vocab, out);
     out->temperature = p->temperature;
     out->top_k = (uint32_t)p->top_k;
     out->top_p = p->top_p;
@@ -563,7 +574,7 @@ bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint
     out->frequency = p->frequency_penalty;
     out->seed = p->seed;
     out->position = position;
-    return fits;
+    return out->on;
 }
 
 double sampler_log_sum(const float *logits, uint32_t vocab)
