@@ -282,12 +282,43 @@ static void windows_only(void **state)
     close_fixture(&f);
 }
 
+/* The tree goes on from where it followed a sequence to: unless that is another text by now, or the tree another one. */
+static void follows_anew(void **state)
+{
+    (void)state;
+    struct fixture f;
+    int32_t ids[CTX], other[CTX];
+    open_fixture(&f, 0, 64);
+    fill(ids, 0, CTX, 1);
+    memcpy(other, ids, sizeof ids);
+    fill(other, PAGE, CTX, 3);
+    feed(f.a, ids, 3 * PAGE);
+    prefix_insert(f.t, 0, f.a, 3 * PAGE);
+    seq_truncate(f.a, PAGE + 5);
+    assert_int_equal(f.a->mark.tokens, 0);
+    seq_truncate(f.a, PAGE);
+    feed(f.a, other + PAGE, 3 * PAGE);
+    prefix_insert(f.t, 0, f.a, 4 * PAGE);
+    assert_int_equal(f.a->mark.tokens, 4 * PAGE);
+    assert_int_equal(prefix_match(f.t, 0, f.b, ids, CTX), 3 * PAGE);
+    assert_int_equal(f.b->mark.tokens, 3 * PAGE);
+    seq_truncate(f.b, 0);
+    assert_int_equal(prefix_match(f.t, 0, f.b, other, CTX), 4 * PAGE);
+    prefix_clear(f.t); /* the marks lead nowhere now */
+    feed(f.b, other + 4 * PAGE, PAGE);
+    prefix_insert(f.t, 0, f.b, 5 * PAGE);
+    seq_truncate(f.a, 0);
+    assert_int_equal(prefix_match(f.t, 0, f.a, other, CTX), 5 * PAGE);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(longest_beginning),     cmocka_unit_test(catches_up_and_merges),
         cmocka_unit_test(evicts_least_recent),   cmocka_unit_test(few_nodes_forget),
         cmocka_unit_test(windows_give_up_pages), cmocka_unit_test(windows_only),
+        cmocka_unit_test(follows_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
