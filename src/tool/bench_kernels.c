@@ -138,16 +138,25 @@ enum small_kernel {
     SMALL_AXPY,
     SMALL_MAX,
     SMALL_EXP,
+    SMALL_ROUND,
     SMALL_TO_F16,
     SMALL_FROM_F16,
     SMALL_SOFTCAP,
     SMALL_PANEL,
     SMALL_SCORES,
+    SMALL_SOFTMAX,
     SMALL_VALUES,
+    SMALL_SCORES_INT,
+    SMALL_SOFTMAX_INT,
+    SMALL_VALUES_INT,
     SMALL_COUNT
 };
 
-enum { TILE_ROWS_TIMED = 8, TILE_DIM = 128 };
+enum { TILE_ROWS_TIMED = 12, TILE_DIM = 128 };
+/* Of a tile, for each of SMALL: values of its keys, scores, and products of either kind. */
+#define TILE_KEYS     ((double)ATTN_KEYS * TILE_DIM / SMALL)
+#define TILE_PAIRS    ((double)ATTN_KEYS * TILE_ROWS_TIMED / SMALL)
+#define TILE_PRODUCTS (TILE_PAIRS * TILE_DIM)
 
 /* Its name, and what it reads and computes for each of SMALL values (or for a tile of attention). */
 static const struct {
@@ -163,31 +172,68 @@ static const struct {
     [SMALL_AXPY] = {"axpy", 8, 2},
     [SMALL_MAX] = {"max", 4, 1},
     [SMALL_EXP] = {"exp_sum", 4, 10},
+    [SMALL_ROUND] = {"round_i16", 4, 4},
     [SMALL_TO_F16] = {"to_f16", 4, 1},
     [SMALL_FROM_F16] = {"from_f16", 2, 1},
     [SMALL_SOFTCAP] = {"softcap", 4, 12},
     [SMALL_PANEL] = {"panel_f16", 2, 1},
-    [SMALL_SCORES] = {"attn_scores", 4.0 * ATTN_KEYS *TILE_DIM / SMALL,
-                      2.0 * TILE_ROWS_TIMED *ATTN_KEYS *TILE_DIM / SMALL},
-    [SMALL_VALUES] = {"attn_values", 4.0 * ATTN_KEYS *TILE_DIM / SMALL,
-                      2.0 * TILE_ROWS_TIMED *ATTN_KEYS *TILE_DIM / SMALL},
+    [SMALL_SCORES] = {"attn_scores", 4 * TILE_KEYS, 2 * TILE_PRODUCTS},
+    [SMALL_SOFTMAX] = {"attn_softmax", 4 * TILE_PAIRS, 11 * TILE_PAIRS},
+    [SMALL_VALUES] = {"attn_values", 4 * TILE_KEYS, 2 * TILE_PRODUCTS},
+    [SMALL_SCORES_INT] = {"attn_scores int16", 2 * TILE_KEYS, 2 * TILE_PRODUCTS},
+    [SMALL_SOFTMAX_INT] = {"attn_softmax int16", 4 * TILE_PAIRS, 14 * TILE_PAIRS},
+    [SMALL_VALUES_INT] = {"attn_values int16", 2 * TILE_KEYS, 2 * TILE_PRODUCTS},
 };
+
+/* A tile of attention somewhere in x and y, or with pages. */
+static struct attn_tile small_tile(const struct cpu_bench *c, const struct attn_pages *pages)
+{
+    static const struct attn_span seen[TILE_ROWS_TIMED] = {[0 ... TILE_ROWS_TIMED - 1] = {0, ATTN_KEYS}};
+    float *x = c->x, *y = c->y;
+    return (struct attn_tile){.q = x,
+                              .k = x + SMALL,
+                              .v = x + 4 * SMALL,
+                              .pages = pages,
+                              .q16 = (const int16_t *)(const void *)x,
+                              .q_worth = x,
+                              .seen = seen,
+                              .s = y,
+                              .max = y + SMALL,
+                              .sum = y + SMALL + 64,
+                              .rescale = y + SMALL + 128,
+                              .w = (int16_t *)(void *)(y + SMALL + 192),
+                              .w_worth = y + 2 * SMALL,
+                              .acc = y + 2 * SMALL + 64,
+                              .m = TILE_ROWS_TIMED,
+                              .k_dim = TILE_DIM,
+                              .v_dim = TILE_DIM,
+                              .keys = ATTN_KEYS};
+}
+
+static struct attn_pages small_pages(const struct cpu_bench *c)
+{
+    enum { TOKENS = 32, PAGE = TOKENS * TILE_DIM };
+    const int16_t *k = (const int16_t *)(const void *)c->x, *v = k + 2 * PAGE;
+    return (struct attn_pages){.k = {k, k + PAGE}, .v = {v, v + PAGE}, .tokens = TOKENS};
+}
+
+static void run_tile(const struct cpu_bench *c, enum small_kernel kind)
+{
+    const struct attn_pages pages = small_pages(c);
+    const struct attn_tile tile = small_tile(c, kind >= SMALL_SCORES_INT ? &pages : NULL);
+    if (kind == SMALL_SCORES || kind == SMALL_SCORES_INT)
+        c->k->attn_scores(&tile);
+    else if (kind == SMALL_SOFTMAX || kind == SMALL_SOFTMAX_INT)
+        c->k->attn_softmax(&tile);
+    else
+        c->k->attn_values(&tile);
+}
 
 static void run_small(const struct cpu_bench *c, enum small_kernel kind)
 {
     const struct kernels *k = c->k;
     float *x = c->x, *w = c->x + SMALL, *y = c->y;
     volatile float keep = 0;
-    struct attn_tile tile = {.q = x,
-                             .k = x + SMALL,
-                             .v = x + 4 * SMALL,
-                             .s = y,
-                             .acc = y + SMALL,
-                             .rescale = w,
-                             .m = TILE_ROWS_TIMED,
-                             .k_dim = TILE_DIM,
-                             .v_dim = TILE_DIM,
-                             .keys = ATTN_KEYS};
     switch (kind) {
     case SMALL_QUANTISE:
         k->quantise(x, SMALL, c->q8.q, c->q8.d, c->q8.s);
@@ -218,6 +264,9 @@ static void run_small(const struct cpu_bench *c, enum small_kernel kind)
         memcpy(y, x, SMALL * sizeof *y);
         keep = k->exp_sum(y, SMALL, 1);
         break;
+    case SMALL_ROUND:
+        keep = k->round_i16(x, SMALL, true, (int16_t *)(void *)y);
+        break;
     case SMALL_TO_F16:
         k->to_f16(x, SMALL, (uint16_t *)(void *)y);
         break;
@@ -232,10 +281,12 @@ static void run_small(const struct cpu_bench *c, enum small_kernel kind)
         k->panel_f16((const uint16_t *)(const void *)w, TILE_DIM, SMALL / TILE_DIM, TILE_DIM, y, TILE_DIM);
         break;
     case SMALL_SCORES:
-        k->attn_scores(&tile);
-        break;
+    case SMALL_SOFTMAX:
     case SMALL_VALUES:
-        k->attn_values(&tile);
+    case SMALL_SCORES_INT:
+    case SMALL_SOFTMAX_INT:
+    case SMALL_VALUES_INT:
+        run_tile(c, kind);
         break;
     case SMALL_COUNT:
         break;

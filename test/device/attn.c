@@ -1,34 +1,45 @@
 /* Paged attention against a reference in double: shapes, masks, page sizes, KV types, tiers; batches
- * against sequences alone; threads to the bit; memory that is not the sequence's own full of NaN. */
+ * against sequences alone; threads to the bit; memory that is not the sequence's own full of NaN. And the kernels
+ * against plain C, tile by tile. */
 #include "reference.h"
+
+#include "device/cpu/kernels.h"
 
 struct shape {
     uint32_t heads, kv_heads, k_dim, v_dim, window;
     float softcap;
     bool sinks, both_ways, v_in_k;
     uint32_t page_tokens, type;
+    bool ints; /* not exact: pages of integers */
 };
 
 static const struct shape shapes[] = {
-    {4, 4, 16, 16, 0, 0, false, false, false, 16, DTYPE_F32},  /* every head its own KV */
-    {6, 2, 40, 40, 0, 0, false, false, false, 32, DTYPE_F32},  /* groups */
-    {7, 1, 33, 21, 0, 0, false, false, false, 16, DTYPE_F32},  /* one KV head, odd sizes */
-    {4, 2, 64, 64, 19, 0, false, false, false, 16, DTYPE_F32}, /* a window */
-    {4, 2, 32, 32, 300, 0, true, false, false, 32, DTYPE_F32}, /* a window over chunks, sinks */
-    {2, 1, 64, 48, 0, 3, true, false, false, 16, DTYPE_F32},   /* soft cap, sinks */
-    {3, 3, 32, 32, 0, 0, false, true, false, 16, DTYPE_F32},   /* both ways */
-    {70, 1, 40, 32, 0, 0, false, false, true, 16, DTYPE_F32},  /* latent, more heads than a tile */
-    {6, 3, 64, 64, 0, 0, false, false, false, 16, DTYPE_F16},
-    {6, 3, 64, 64, 33, 0, false, false, false, 32, DTYPE_BF16},
-    {6, 3, 64, 64, 0, 0, true, false, false, 16, DTYPE_Q8_0},
-    {5, 1, 96, 64, 0, 0, false, false, true, 32, DTYPE_F16},
+    {4, 4, 16, 16, 0, 0, false, false, false, 16, DTYPE_F32, false},  /* every head its own KV */
+    {6, 2, 40, 40, 0, 0, false, false, false, 32, DTYPE_F32, false},  /* groups */
+    {7, 1, 33, 21, 0, 0, false, false, false, 16, DTYPE_F32, false},  /* one KV head, odd sizes */
+    {4, 2, 64, 64, 19, 0, false, false, false, 16, DTYPE_F32, false}, /* a window */
+    {4, 2, 32, 32, 300, 0, true, false, false, 32, DTYPE_F32, false}, /* a window over chunks, sinks */
+    {2, 1, 64, 48, 0, 3, true, false, false, 16, DTYPE_F32, false},   /* soft cap, sinks */
+    {3, 3, 32, 32, 0, 0, false, true, false, 16, DTYPE_F32, false},   /* both ways */
+    {70, 1, 40, 32, 0, 0, false, false, true, 16, DTYPE_F32, false},  /* latent, more heads than a tile */
+    {6, 3, 64, 64, 0, 0, false, false, false, 16, DTYPE_F16, false},
+    {6, 3, 64, 64, 33, 0, false, false, false, 32, DTYPE_BF16, false},
+    {6, 3, 64, 64, 0, 0, true, false, false, 16, DTYPE_Q8_0, false},
+    {5, 1, 96, 64, 0, 0, false, false, true, 32, DTYPE_F16, false},
+    {6, 2, 64, 64, 0, 0, false, false, false, 32, DTYPE_F16, true},
+    {7, 1, 33, 21, 0, 0, true, false, false, 16, DTYPE_F16, true},   /* odd sizes, sinks */
+    {4, 2, 40, 72, 19, 0, false, false, false, 16, DTYPE_F16, true}, /* a window within a block */
+    {4, 2, 32, 96, 300, 0, true, false, false, 32, DTYPE_F16, true}, /* over chunks */
+    {2, 1, 128, 128, 0, 3, true, false, false, 32, DTYPE_F16, true}, /* soft cap */
+    {3, 3, 32, 32, 0, 0, false, true, false, 32, DTYPE_F16, true},   /* both ways */
+    {70, 1, 16, 16, 0, 0, false, false, false, 16, DTYPE_F16, true}, /* more heads than a tile */
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, WIDTH = 24 };
 
-static double tolerance(uint32_t type)
+static double tolerance(const struct shape *s)
 {
-    return type == DTYPE_F32 ? 2e-5 : type == DTYPE_F16 ? 1e-2 : 8e-2;
+    return s->ints ? 1e-3 : s->type == DTYPE_F32 ? 2e-5 : s->type == DTYPE_F16 ? 1e-2 : 8e-2;
 }
 
 static struct linear make(struct rig *g, uint32_t rows)
@@ -133,7 +144,7 @@ static double run_scenes(struct rig *g, const struct shape *s, const char *tier,
 {
     double worst = 0;
     struct device *d =
-        rig_device(g, &(struct device_options){.threads = threads, .exact = true, .tier = tier});
+        rig_device(g, &(struct device_options){.threads = threads, .exact = !s->ints, .tier = tier});
     poison(g, d);
     memset(g->length, 0, sizeof g->length);
     for (int i = 0; i < 3; i++) {
@@ -167,7 +178,7 @@ static void test_shapes(void **state)
         struct rig *g = rig_of(s);
         struct known keep[3] = {{NULL, NULL}};
         printf("    %2u/%u heads of %u/%u, %s:", s->heads, s->kv_heads, s->k_dim, s->v_dim,
-               dtype_get(s->type)->name);
+               s->ints ? "int16" : dtype_get(s->type)->name);
         for (int t = 0; t < 3; t++) {
             struct err e = {0};
             struct device *d = NULL;
@@ -178,7 +189,7 @@ static void test_shapes(void **state)
             d->ops->close(d);
             double error = run_scenes(g, s, tier[t], 1, keep);
             printf(" %s %.1e", tier[t], error);
-            assert_true(error < tolerance(s->type));
+            assert_true(error < tolerance(s));
             for (int threads = 2; t == 2 && threads <= 4; threads++)
                 run_scenes(g, s, tier[t], threads, keep);
         }
@@ -199,7 +210,9 @@ static void test_pieces(void **state)
         if (shapes[i].both_ways || shapes[i].heads > 8)
             continue;
         struct rig *g = rig_of(&shapes[i]);
-        struct device *d = rig_device(g, &(struct device_options){.threads = 2, .exact = true});
+        struct device *d =
+            rig_device(g, &(struct device_options){
+                              .threads = 2, .exact = !shapes[i].ints, .deterministic = shapes[i].ints});
         size_t n = g->plan.out_width;
         rig_batch(g);
         rig_add(g, 1, 280);
@@ -221,6 +234,8 @@ static void test_pieces(void **state)
             }
             done += piece[j];
         }
+        if (shapes[i].ints) /* to the bit: the products before it are, too */
+            assert_true(most == 0 && size > 0);
         assert_true(most <= 1e-5 * size + (shapes[i].type == DTYPE_F32 ? 0 : 2e-3));
         free(whole);
         d->ops->close(d);
@@ -228,8 +243,206 @@ static void test_pieces(void **state)
     }
 }
 
+/* ---- kernels ---- */
+
+enum { M_MOST = 14, DIM_MOST = 130, COLS_MOST = 144 };
+
+/* A tile and all that it points to. */
+struct scene {
+    struct attn_tile tile;
+    struct attn_pages pages;
+    struct attn_span seen[M_MOST];
+    int16_t k[ATTN_KEYS * DIM_MOST], v[ATTN_KEYS * COLS_MOST], q16[M_MOST * DIM_MOST], w[M_MOST * ATTN_KEYS];
+    float q[M_MOST * DIM_MOST], kf[DIM_MOST * ATTN_KEYS], vf[ATTN_KEYS * DIM_MOST];
+    float s[M_MOST * ATTN_KEYS], acc[M_MOST * DIM_MOST];
+    float max[M_MOST], sum[M_MOST], rescale[M_MOST], q_worth[M_MOST], w_worth[M_MOST];
+};
+
+static float noise(void)
+{
+    static uint64_t state = 88172645463325252u;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (float)(int32_t)(state >> 32) * 0x1p-31f;
+}
+
+static void fill(float *x, size_t n, float scale)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = noise() * scale;
+}
+
+/* Keys, values and queries as pages keep them, rounded by plain C. */
+static void scene_pages(struct scene *c, const struct kernels *k, uint32_t tokens)
+{
+    const uint32_t dim = c->tile.k_dim, even = dim + dim % 2, v_dim = c->tile.v_dim,
+                   cols = attn_v_cols(v_dim);
+    int16_t one[COLS_MOST];
+    c->pages.tokens = tokens;
+    for (uint32_t p = 0; p < ATTN_KEYS / tokens; p++) {
+        c->pages.k[p] = c->k + p * tokens * even;
+        c->pages.v[p] = c->v + p * tokens * cols;
+    }
+    for (uint32_t j = 0; j < ATTN_KEYS; j++) {
+        float x[DIM_MOST];
+        int16_t *to_k = c->k + j / tokens * tokens * even, *to_v = c->v + j / tokens * tokens * cols;
+        fill(x, dim, j % 7 ? 1 : 90);
+        c->pages.k_worth[j] = k->round_i16(x, dim, true, one);
+        for (uint32_t i = 0; i < even; i++)
+            to_k[(i / 2 * tokens + j % tokens) * 2 + i % 2] = i < dim ? one[i] : 0;
+        fill(x, v_dim, 3);
+        c->pages.v_worth[j] = j < c->tile.keys ? k->round_i16(x, v_dim, false, one) : 0;
+        for (uint32_t i = 0; i < v_dim; i++)
+            to_v[(j % tokens / 2 * cols + i) * 2 + j % 2] = one[i];
+    }
+    for (uint32_t r = 0; r < c->tile.m; r++) {
+        c->q16[r * even + even - 1] = 0;
+        c->q_worth[r] = k->round_i16(c->q + r * dim, dim, true, c->q16 + r * even);
+    }
+    c->tile.pages = &c->pages;
+}
+
+static void scene_open(struct scene *c, uint32_t m, uint32_t k_dim, uint32_t v_dim, uint32_t keys)
+{
+    memset(c, 0, sizeof *c);
+    c->tile = (struct attn_tile){.q = c->q,
+                                 .k = c->kf,
+                                 .v = c->vf,
+                                 .q16 = c->q16,
+                                 .q_worth = c->q_worth,
+                                 .seen = c->seen,
+                                 .s = c->s,
+                                 .max = c->max,
+                                 .sum = c->sum,
+                                 .rescale = c->rescale,
+                                 .w = c->w,
+                                 .w_worth = c->w_worth,
+                                 .acc = c->acc,
+                                 .m = m,
+                                 .k_dim = k_dim,
+                                 .v_dim = v_dim,
+                                 .keys = keys};
+    fill(c->q, m * k_dim, 1);
+    fill(c->kf, k_dim * ATTN_KEYS, 1);
+    fill(c->vf, keys * v_dim, 3);
+    fill(c->acc, m * v_dim, 2);
+    for (uint32_t r = 0; r < m; r++) {
+        const uint32_t hi = r % 3 ? keys : keys * (r % 5) / 4, lo = r % 4 == 3 ? hi / 2 : 0;
+        c->seen[r] = (struct attn_span){lo, hi};
+        c->max[r] = r % 3 == 1 ? 1.5f : -INFINITY;
+        c->sum[r] = r % 3 == 1 ? 4 : 0;
+    }
+}
+
+/* The same scene: what kernels write is its own. */
+static void scene_copy(struct scene *to, const struct scene *from)
+{
+    *to = *from;
+    to->tile.max = to->max;
+    to->tile.sum = to->sum;
+    to->tile.rescale = to->rescale;
+    to->tile.w = to->w;
+    to->tile.w_worth = to->w_worth;
+    to->tile.s = to->s;
+    to->tile.acc = to->acc;
+}
+
+static void same(const char *what, const struct kernels *k, const float *a, const float *b, uint32_t n,
+                 float bound)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!(fabsf(a[i] - b[i]) <= bound * (1 + fabsf(b[i]))) && a[i] != b[i])
+            fail_msg("%s %s: value %u of %u is %.9g, scalar has %.9g", k->tier, what, i, n, (double)a[i],
+                     (double)b[i]);
+}
+
+/* Each kernel of the tier on what plain C has made so far. */
+static void scene_check(struct scene *want, struct scene *got, const struct kernels *k,
+                        const struct kernels *scalar)
+{
+    const struct attn_tile *t = &want->tile;
+    scene_copy(got, want);
+    scalar->attn_scores(&want->tile);
+    k->attn_scores(&got->tile);
+    for (uint32_t r = 0; r < t->m; r++)
+        same("scores", k, got->s + r * ATTN_KEYS, want->s + r * ATTN_KEYS, t->keys, t->pages ? 1e-6f : 1e-5f);
+    scene_copy(got, want);
+    scalar->attn_softmax(&want->tile);
+    k->attn_softmax(&got->tile);
+    same("max", k, got->max, want->max, t->m, 0);
+    same("sum", k, got->sum, want->sum, t->m, 2e-6f);
+    same("rescale", k, got->rescale, want->rescale, t->m, 1e-6f);
+    if (!t->pages)
+        same("softmax", k, got->s, want->s, t->m * ATTN_KEYS, 1e-6f);
+    for (uint32_t i = 0; t->pages && i < t->m * ATTN_KEYS; i++)
+        if (abs(got->w[i] - want->w[i]) > 1)
+            fail_msg("%s weight %u is %d, scalar has %d", k->tier, i, got->w[i], want->w[i]);
+    scene_copy(got, want);
+    scalar->attn_values(&want->tile);
+    k->attn_values(&got->tile);
+    for (uint32_t r = 0; r < t->m; r++) /* values are 3 at most */
+        same("values", k, got->acc + r * t->v_dim, want->acc + r * t->v_dim, t->v_dim,
+             1e-6f * (3 + want->sum[r]));
+}
+
+static void test_kernels(void **state)
+{
+    (void)state;
+    static const char *const tier[] = {"avx2", "avx512", "amx"};
+    static const uint32_t dims[][2] = {{1, 1}, {33, 21}, {64, 64}, {40, 72}, {130, 127}, {128, 128}};
+    struct err e = {0};
+    const struct kernels *scalar = kernels_get("scalar", &e);
+    struct scene *want = malloc(sizeof *want), *got = malloc(sizeof *got);
+    for (int n = 0; n < 3; n++) {
+        const struct kernels *k = kernels_get(tier[n], &e);
+        if (!k)
+            continue;
+        for (uint32_t i = 0; i < 6 * M_MOST * 3; i++) {
+            const uint32_t m = 1 + i / 6 % M_MOST, keys = i % 4 ? ATTN_KEYS : 1 + i * 7 % ATTN_KEYS;
+            scene_open(want, m, dims[i % 6][0], dims[i % 6][1], keys);
+            if (i / 6 / M_MOST)
+                scene_pages(want, scalar, 16 * (i / 6 / M_MOST));
+            scene_check(want, got, k, scalar);
+        }
+    }
+    free(want);
+    free(got);
+}
+
+/* Rounding is plain C's but for the last place of a length, keeps what is no number, and makes no sum overflow. */
+static void test_rounding(void **state)
+{
+    (void)state;
+    static const char *const tier[] = {"scalar", "avx2", "avx512"};
+    struct err e = {0};
+    for (int n = 0; n < 3; n++) {
+        const struct kernels *k = kernels_get(tier[n], &e);
+        for (uint32_t i = 0; k && i < 200; i++) {
+            float x[DIM_MOST];
+            int16_t y[DIM_MOST];
+            const uint32_t size = 1 + i % DIM_MOST;
+            const bool length = i % 2;
+            fill(x, size, i % 5 ? 3 : 1e-20f);
+            float worth = k->round_i16(x, size, length, y);
+            int64_t square = 0;
+            for (uint32_t j = 0; j < size; j++) {
+                assert_true(fabsf(x[j] - worth * y[j]) <= 0.51f * worth);
+                assert_true(length || abs(y[j]) <= (int)I16_LARGEST);
+                square += y[j] * y[j];
+            }
+            assert_true(!length || square < INT32_MAX);
+            x[size / 2] = NAN;
+            assert_true(isnan(k->round_i16(x, size, length, y)));
+            memset(x, 0, sizeof x);
+            assert_true(k->round_i16(x, size, length, y) == 0 && y[0] == 0 && y[size - 1] == 0);
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_pieces)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_pieces),
+                                       cmocka_unit_test(test_kernels), cmocka_unit_test(test_rounding)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILE_ROWS = 64, DIRECT_ROWS = 12, CHUNK_KEYS = 4 * ATTN_KEYS, PARTIAL_FLOATS_MOST = 1 << 24 };
+enum { TILE_ROWS = 64, CHUNK_KEYS = 4 * ATTN_KEYS, PARTIAL_FLOATS_MOST = 1 << 24 };
 
 struct attn {
     const struct op_attn *o;
@@ -39,6 +39,23 @@ struct piece {
 
 /* ---- memory ---- */
 
+/* Numbers that a worker keeps of each row of its tile. */
+enum stat {
+    STAT_TOTAL_MAX,
+    STAT_TOTAL_SUM,
+    STAT_MAX,
+    STAT_SUM,
+    STAT_RESCALE,
+    STAT_Q_WORTH,
+    STAT_W_WORTH,
+    STATS
+};
+
+static float *attn_stat(const struct attn_own *own, enum stat which)
+{
+    return own->stat + which * TILE_ROWS;
+}
+
 static uint32_t attn_dim(const struct plan *p, bool v)
 {
     uint32_t most = 16;
@@ -53,8 +70,8 @@ static uint32_t attn_dim(const struct plan *p, bool v)
 size_t attn_own_floats(const struct plan *p)
 {
     size_t k = attn_dim(p, false), v = attn_dim(p, true);
-    return TILE_ROWS * k + ATTN_KEYS * k + ATTN_KEYS * v + TILE_ROWS * ATTN_KEYS + 2 * TILE_ROWS * v +
-           5 * TILE_ROWS;
+    return TILE_ROWS * k + ATTN_KEYS * k + ATTN_KEYS * v + TILE_ROWS * ATTN_KEYS + TILE_ROWS * ATTN_KEYS / 2 +
+           2 * TILE_ROWS * v + STATS * TILE_ROWS;
 }
 
 void attn_own_place(struct attn_own *a, const struct plan *p, float *at)
@@ -64,7 +81,8 @@ void attn_own_place(struct attn_own *a, const struct plan *p, float *at)
     a->k = a->q + TILE_ROWS * k;
     a->v = a->k + ATTN_KEYS * k;
     a->s = a->v + ATTN_KEYS * v;
-    a->acc = a->s + TILE_ROWS * ATTN_KEYS;
+    a->w = (int16_t *)(void *)(a->s + TILE_ROWS * ATTN_KEYS);
+    a->acc = a->s + TILE_ROWS * ATTN_KEYS + TILE_ROWS * ATTN_KEYS / 2;
     a->total = a->acc + TILE_ROWS * v;
     a->stat = a->total + TILE_ROWS * v;
 }
@@ -86,23 +104,34 @@ size_t attn_partial_floats(const struct cpu *d, const struct plan *p)
 
 /* ---- one chunk of keys ---- */
 
-/* Keys [t0, t1) of the block that starts at `key`, from the pages: K's columns, V's rows. V is zero
- * before t0, since nothing may come of a probability of zero; K need not be. */
-static void attn_load(const struct lane *l, const struct attn *a, const struct task *t, uint32_t key,
-                      uint32_t t0, uint32_t t1)
+/* Keys [t0, t1) of those from `key` on, ATTN_KEYS at most. */
+struct block {
+    uint32_t key, t0, t1;
+};
+
+/* The page of a block's key `at`. */
+static const uint8_t *attn_page(const struct lane *l, const struct attn *a, const struct task *t,
+                                const struct block *b, uint32_t at)
+{
+    const struct step *s = l->s;
+    const int32_t *table = s->tables + ((size_t)a->group * s->seqs + t->seq_index) * s->table_width;
+    return kv_page(a->pool, a->layer, t->kv_head, (uint32_t)table[(b->key + at) / l->d->kv.page_tokens]);
+}
+
+/* A block's keys from the pages: K's columns, V's rows. V is zero before t0, since nothing may come of a
+ * probability of zero; K need not be. */
+static void attn_load(const struct lane *l, const struct attn *a, const struct task *t, const struct block *b)
 {
     const struct attn_own *own = &l->own->attn;
-    const struct step *s = l->s;
     uint32_t tokens = l->d->kv.page_tokens, v_dim = a->o->v_dim;
-    const int32_t *table = s->tables + ((size_t)a->group * s->seqs + t->seq_index) * s->table_width;
-    for (uint32_t at = 0; at < t1; at += tokens) {
+    for (uint32_t at = 0; at < b->t1; at += tokens) {
         float *v = own->v + (size_t)at * v_dim;
-        uint32_t n = t1 - at < tokens ? t1 - at : tokens;
-        if (at + tokens <= t0) { /* before the window: the page may be another's by now */
+        uint32_t n = b->t1 - at < tokens ? b->t1 - at : tokens;
+        if (at + tokens <= b->t0) { /* before the window: the page may be another's by now */
             memset(v, 0, (size_t)tokens * v_dim * sizeof *v);
             continue;
         }
-        const uint8_t *page = kv_page(a->pool, a->layer, t->kv_head, (uint32_t)table[(key + at) / tokens]);
+        const uint8_t *page = attn_page(l, a, t, b, at);
         kv_get_k(l->d, a->pool, page, own->k + at);
         if (!a->o->v_in_k)
             kv_get_v(l->d, a->pool, page, n, v);
@@ -112,63 +141,49 @@ static void attn_load(const struct lane *l, const struct attn *a, const struct t
     }
 }
 
-/* True where the tile may read the pages as they lie: F16, and few rows to share a panel. */
-static bool attn_direct(const struct lane *l, const struct attn *a, uint32_t m)
+/* The same where pages are integers, which are used as they lie: what is outside is worth nothing. */
+static void attn_point(const struct lane *l, const struct attn *a, const struct task *t,
+                       const struct block *b, struct attn_pages *g)
 {
-    uint32_t tokens = l->d->kv.page_tokens;
-    return l->d->kv.type == DTYPE_F16 && !a->o->v_in_k && a->o->v_dim % 16 == 0 && m <= DIRECT_ROWS &&
-           (tokens == 16 || tokens == 32);
-}
-
-static void attn_point(const struct lane *l, const struct attn *a, const struct task *t, uint32_t key,
-                       struct attn_pages *g)
-{
-    const struct step *s = l->s;
-    const int32_t *table = s->tables + ((size_t)a->group * s->seqs + t->seq_index) * s->table_width;
     g->tokens = l->d->kv.page_tokens;
-    for (uint32_t at = 0; at < ATTN_KEYS && key + at < t->k1; at += g->tokens) {
-        const uint8_t *page = kv_page(a->pool, a->layer, t->kv_head, (uint32_t)table[(key + at) / g->tokens]);
-        g->k[at / g->tokens] = (const uint16_t *)(const void *)page;
-        g->v[at / g->tokens] = (const uint16_t *)(const void *)(page + a->pool->v_at);
-    }
+    for (uint32_t at = 0; at < b->t1; at += g->tokens)
+        kv_point(a->pool, attn_page(l, a, t, b, at), at / g->tokens, g);
+    memset(g->v_worth, 0, b->t0 * sizeof *g->v_worth);
+    memset(g->v_worth + b->t1, 0, (ATTN_KEYS - b->t1) * sizeof *g->v_worth);
 }
 
-/* The keys of the block at `key` that a row sees. */
-static void attn_seen(const struct lane *l, const struct attn *a, const struct task *t, uint32_t row,
-                      uint32_t key, uint32_t *lo, uint32_t *hi)
-{
-    uint32_t pos = (uint32_t)l->s->pos[row], end = a->o->causal ? pos + 1 : t->seq->length;
-    uint32_t start = a->o->causal && a->o->window && pos + 1 > a->o->window ? pos + 1 - a->o->window : 0;
-    *lo = start > key ? start - key : 0;
-    *hi = end > key ? end - key : 0;
-    *hi = *hi < ATTN_KEYS ? *hi : ATTN_KEYS;
-    *lo = *lo < *hi ? *lo : *hi;
-}
-
-/* Scores -> probabilities relative to the running maximum, in place. */
-static void attn_softmax(const struct lane *l, const struct attn *a, const struct task *t, uint32_t key,
-                         const struct piece *p, float *rescale)
+/* The keys of the block at `key` that each row of the tile sees. */
+static void attn_see(const struct lane *l, const struct attn *a, const struct task *t, uint32_t key,
+                     struct attn_span *seen)
 {
     for (uint32_t r = 0; r < t->rows; r++) {
-        uint32_t lo, hi;
-        attn_seen(l, a, t, t->row + r, key, &lo, &hi);
-        for (uint32_t h = 0; h < t->heads; h++) {
-            uint32_t i = r * t->heads + h;
-            float *s = l->own->attn.s + (size_t)i * ATTN_KEYS;
-            memset(s, 0, lo * sizeof *s);
-            memset(s + hi, 0, (ATTN_KEYS - hi) * sizeof *s);
-            rescale[i] = 1.0f;
-            if (lo == hi)
-                continue;
-            float most = l->k->max(s + lo, hi - lo);
-            if (most > p->max[i]) /* most blocks have no new maximum */
-                rescale[i] = expf(p->max[i] - most);
-            else
-                most = p->max[i];
-            p->sum[i] = p->sum[i] * rescale[i] + l->k->exp_sum(s + lo, hi - lo, most);
-            p->max[i] = most;
-        }
+        uint32_t pos = (uint32_t)l->s->pos[t->row + r], end = a->o->causal ? pos + 1 : t->seq->length;
+        uint32_t start = a->o->causal && a->o->window && pos + 1 > a->o->window ? pos + 1 - a->o->window : 0;
+        uint32_t lo = start > key ? start - key : 0, hi = end > key ? end - key : 0;
+        hi = hi < ATTN_KEYS ? hi : ATTN_KEYS;
+        for (uint32_t h = 0; h < t->heads; h++)
+            *seen++ = (struct attn_span){lo < hi ? lo : hi, hi};
     }
+}
+
+static void attn_block(const struct lane *l, const struct attn *a, const struct task *t,
+                       const struct block *b, struct attn_tile *tile)
+{
+    struct attn_pages pages;
+    struct attn_span seen[TILE_ROWS];
+    tile->keys = b->t1;
+    tile->seen = seen;
+    tile->pages = a->pool->ints ? &pages : NULL;
+    attn_see(l, a, t, b->key, seen);
+    if (tile->pages)
+        attn_point(l, a, t, b, &pages);
+    else
+        attn_load(l, a, t, b);
+    l->k->attn_scores(tile);
+    if (a->o->softcap > 0)
+        l->k->softcap(tile->s, tile->m * ATTN_KEYS, 1.0f, a->o->softcap);
+    l->k->attn_softmax(tile);
+    l->k->attn_values(tile);
 }
 
 static void attn_chunk(const struct lane *l, const struct attn *a, const struct task *t, uint32_t chunk,
@@ -176,15 +191,18 @@ static void attn_chunk(const struct lane *l, const struct attn *a, const struct 
 {
     const struct attn_own *own = &l->own->attn;
     uint32_t m = t->rows * t->heads, start = chunk * CHUNK_KEYS, end = start + CHUNK_KEYS;
-    float *rescale = own->stat + 4 * TILE_ROWS;
-    bool direct = attn_direct(l, a, m);
-    struct attn_pages pages;
     struct attn_tile tile = {.q = own->q,
+                             .q16 = (const int16_t *)(const void *)own->q,
+                             .q_worth = attn_stat(own, STAT_Q_WORTH),
                              .k = own->k,
                              .v = own->v,
                              .s = own->s,
+                             .max = p->max,
+                             .sum = p->sum,
+                             .rescale = attn_stat(own, STAT_RESCALE),
+                             .w = own->w,
+                             .w_worth = attn_stat(own, STAT_W_WORTH),
                              .acc = p->acc,
-                             .rescale = rescale,
                              .m = m,
                              .k_dim = a->o->k_dim,
                              .v_dim = a->o->v_dim};
@@ -194,20 +212,10 @@ static void attn_chunk(const struct lane *l, const struct attn *a, const struct 
         p->sum[i] = 0;
     }
     for (uint32_t key = start; key < end && key < t->k1; key += ATTN_KEYS) {
-        if (key + ATTN_KEYS <= t->k0)
-            continue;
-        uint32_t t0 = t->k0 > key ? t->k0 - key : 0, t1 = t->k1 - key < ATTN_KEYS ? t->k1 - key : ATTN_KEYS;
-        tile.keys = t1;
-        tile.pages = direct && !t0 ? &pages : NULL; /* a page before the window may be another's by now */
-        if (tile.pages)
-            attn_point(l, a, t, key, &pages);
-        else
-            attn_load(l, a, t, key, t0, t1);
-        l->k->attn_scores(&tile);
-        if (a->o->softcap > 0)
-            l->k->softcap(own->s, m * ATTN_KEYS, 1.0f, a->o->softcap);
-        attn_softmax(l, a, t, key, p, rescale);
-        l->k->attn_values(&tile);
+        uint32_t t0 = t->k0 > key ? t->k0 - key : 0, t1 = t->k1 - key;
+        const struct block block = {key, t0, t1 < ATTN_KEYS ? t1 : ATTN_KEYS};
+        if (t0 < ATTN_KEYS)
+            attn_block(l, a, t, &block, &tile);
     }
 }
 
@@ -239,7 +247,8 @@ static struct piece attn_piece(float *acc, uint32_t m, uint32_t v_dim)
 static struct piece attn_total(const struct lane *l, uint32_t m, uint32_t v_dim)
 {
     const struct attn_own *own = &l->own->attn;
-    struct piece total = {.acc = own->total, .max = own->stat, .sum = own->stat + TILE_ROWS};
+    struct piece total = {
+        .acc = own->total, .max = attn_stat(own, STAT_TOTAL_MAX), .sum = attn_stat(own, STAT_TOTAL_SUM)};
     memset(total.acc, 0, (size_t)m * v_dim * sizeof *total.acc);
     for (uint32_t i = 0; i < m; i++) {
         total.max[i] = -INFINITY;
@@ -253,12 +262,17 @@ static void attn_queries(const struct lane *l, const struct attn *a, const struc
 {
     size_t stride;
     const float *in = lane_at(l, a->o->in, &stride) + (size_t)t->head * a->o->k_dim;
-    uint32_t n = t->heads * a->o->k_dim;
-    float *q = l->own->attn.q;
-    for (uint32_t r = 0; r < t->rows; r++, q += n) {
-        const float *x = in + (t->row + r) * stride;
-        for (uint32_t i = 0; i < n; i++)
-            q[i] = x[i] * a->o->scale;
+    uint32_t dim = a->o->k_dim, even = dim + dim % 2;
+    float *q = l->own->attn.q, *worth = attn_stat(&l->own->attn, STAT_Q_WORTH);
+    int16_t *q16 = (int16_t *)(void *)q;
+    for (uint32_t i = 0; i < t->rows * t->heads; i++, q += dim, q16 += even) {
+        const float *x = in + (t->row + i / t->heads) * stride + (size_t)(i % t->heads) * dim;
+        if (a->pool->ints) {
+            q16[even - 1] = 0;
+            worth[i] = a->o->scale * l->k->round_i16(x, dim, true, q16);
+        }
+        for (uint32_t j = 0; j < dim && !a->pool->ints; j++)
+            q[j] = x[j] * a->o->scale;
     }
 }
 
@@ -288,9 +302,9 @@ static void attn_finish(const struct lane *l, const struct attn *a, const struct
 static void attn_task(const struct lane *l, const struct attn *a, const struct task *t)
 {
     uint32_t m = t->rows * t->heads, v_dim = a->o->v_dim;
-    struct piece total = attn_total(l, m, v_dim), p = {.acc = l->own->attn.acc,
-                                                       .max = l->own->attn.stat + 2 * TILE_ROWS,
-                                                       .sum = l->own->attn.stat + 3 * TILE_ROWS};
+    const struct attn_own *own = &l->own->attn;
+    struct piece total = attn_total(l, m, v_dim);
+    struct piece p = {.acc = own->acc, .max = attn_stat(own, STAT_MAX), .sum = attn_stat(own, STAT_SUM)};
     attn_queries(l, a, t);
     uint32_t first = t->k0 / CHUNK_KEYS;
     attn_chunk(l, a, t, first, &total); /* the same as merged into nothing */

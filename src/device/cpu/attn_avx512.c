@@ -1,11 +1,10 @@
 /* Attention's kernels of the AVX-512 tier: 6 rows x 4 registers. */
-#define ATTN_BYTES   64
-#define ATTN_COLS    4
-#define ATTN_HALF(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i_u *)(p)))
+#define VECTOR_BYTES        64
+#define ATTN_COLS           4
+#define ATTN_DOT(sum, a, b) ((vi)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b)))
 #include "device/cpu/attn_vector.h"
 
 void kernels_attn_avx512(struct kernels *k)
 {
-    k->attn_scores = attn_scores;
-    k->attn_values = attn_values;
+    attn_fill(k);
 }

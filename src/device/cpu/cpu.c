@@ -240,7 +240,7 @@ static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
         struct kv_pool *g = &d->group[i];
         size_t bytes = 0;
         const struct dtype_info *t = dtype_get(d->kv.type);
-        if (!kv_layout(g, &p->group[i], &d->kv))
+        if (!kv_layout(g, &p->group[i], &d->kv, d->exact))
             return err_set(e, ERR_USAGE,
                            "KV of type %s cannot keep heads of %u and %u; F16, F32 and BF16 can",
                            t ? t->name : "?", p->group[i].k_dim, p->group[i].v_dim);
@@ -298,7 +298,7 @@ static int cpu_prepare(struct device *device, const struct plan *p, const struct
     if (!max_rows || max_rows > 1 << 20 || !max_seqs || max_outs > max_rows)
         return err_set(e, ERR_USAGE, "a step of at most %u rows, %u sequences and %u results cannot be",
                        max_rows, max_seqs, max_outs);
-    if (!kv->page_tokens || ATTN_KEYS % kv->page_tokens)
+    if (kv->page_tokens != 16 && kv->page_tokens != 32)
         return err_set(e, ERR_USAGE, "a page of %u tokens: 16 or 32 was expected", kv->page_tokens);
     d->kv = *kv;
     d->max_rows = max_rows;
@@ -630,7 +630,7 @@ static int cpu_need_memory(struct device *device, const struct plan *p, const st
         .weights = weights_bytes(w), .scratch = b.at, .total = m->total, .free = m->free};
     for (uint32_t i = 0; i < p->groups; i++) {
         struct kv_pool g;
-        if (kv_layout(&g, &p->group[i], s->kv))
+        if (kv_layout(&g, &p->group[i], s->kv, as.exact))
             m->kv += (uint64_t)g.page_bytes * s->kv->pages[i];
     }
     return 0;

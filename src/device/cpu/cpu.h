@@ -35,12 +35,14 @@ struct area {
 /* One KV group. A KV head of a layer keeps its pages one after another, so that a worker that follows
  * one head through pages taken in order reads memory in order:
  *     base + ((layer * kv_heads + head) * pages + page) * head_page
- * and within that K transposed (k_dim, page_tokens), then V (page_tokens, v_dim). */
+ * and within that K transposed, then V (kv.c). */
 struct kv_pool {
     void *memory;
-    uint8_t *base;     /* memory, from a cache line on */
-    size_t head_page;  /* bytes of one page of one head of one layer */
-    size_t v_at;       /* where V starts in it */
+    uint8_t *base;           /* memory, from a cache line on */
+    size_t head_page;        /* bytes of one page of one head of one layer */
+    size_t v_at;             /* where V starts in it */
+    size_t k_worth, v_worth; /* pages of integers: where the floats are that each token's are worth */
+    bool ints;
     size_t page_bytes; /* of all layers and heads */
     uint32_t pages;
     struct kv_group shape;
@@ -73,6 +75,7 @@ struct own {
     struct area input; /* rows prepared by each worker for itself, CPU_FEW at most */
     struct attn_own {
         float *q, *k, *v, *s, *acc, *total, *stat; /* see attn.c */
+        int16_t *w;
     } attn;
 };
 
@@ -239,7 +242,7 @@ void op_logits_run(struct lane *l, const struct op_logits *o);
 /* ---- KV (kv.c) ---- */
 
 /* Lays out a group; false: this type cannot keep heads of this size. */
-bool kv_layout(struct kv_pool *g, const struct kv_group *shape, const struct kv_config *c);
+bool kv_layout(struct kv_pool *g, const struct kv_group *shape, const struct kv_config *c, bool exact);
 uint8_t *kv_page(const struct kv_pool *g, uint32_t layer, uint32_t head, uint32_t page);
 /* One token's K or V into slot `slot` of a head's page. */
 void kv_put_k(const struct cpu *d, const struct kv_pool *g, uint8_t *page, uint32_t slot, const float *k);
@@ -247,6 +250,8 @@ void kv_put_v(const struct cpu *d, const struct kv_pool *g, uint8_t *page, uint3
 /* A page's K into columns of k (k_dim, ATTN_KEYS), and its first n tokens' V into rows of v (n, v_dim). */
 void kv_get_k(const struct cpu *d, const struct kv_pool *g, const uint8_t *page, float *k);
 void kv_get_v(const struct cpu *d, const struct kv_pool *g, const uint8_t *page, uint32_t n, float *v);
+/* A page of integers as page `at` of a block of keys. */
+void kv_point(const struct kv_pool *g, const uint8_t *page, uint32_t at, struct attn_pages *to);
 
 /* ---- attention's memory (attn.c) ---- */
 

@@ -80,23 +80,50 @@ static inline bool kernel_bf16(uint32_t type)
 
 /* Attention's tile: m query rows (of any rows and heads that share a KV head) against a block of
  * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
-enum { ATTN_KEYS = 64 };
+enum { ATTN_KEYS = 64, ATTN_PAGES = ATTN_KEYS / 16, ATTN_LAG = 8 };
 
-/* F16 pages as they lie: for few rows a detour through float panels would cost more than it saves. */
+/* Pages of integers as they lie (kv.c), in pairs as processors multiply them: sums of 32 bits that cannot overflow, since
+ *   - a key and a query have at most the length I16_LENGTH,
+ *   - a value is at most I16_LARGEST, and the 64 weights of a row, none above I16_LENGTH, are I16_WEIGHTS together.
+ * What is at most I16_LEAST is nothing. */
+#define I16_LENGTH  32767.0f
+#define I16_LARGEST 8191.0f
+#define I16_WEIGHTS 262000.0f
+#define I16_LEAST   1e-30f
+
 struct attn_pages {
-    const uint16_t *k[ATTN_KEYS / 16]; /* each (k_dim, tokens) */
-    const uint16_t *v[ATTN_KEYS / 16]; /* each (tokens, v_dim), v_dim a multiple of 16 */
-    uint32_t tokens;                   /* 16 or 32 */
+    const int16_t *k[ATTN_PAGES]; /* each (k_dim / 2, tokens, 2) */
+    const int16_t *v[ATTN_PAGES]; /* each (tokens / 2, attn_v_cols, 2) */
+    float k_worth[ATTN_KEYS];     /* what 1 is worth in each */
+    float v_worth[ATTN_KEYS];     /* 0: the key counts for nothing */
+    uint32_t tokens;              /* of a page: 16 or 32 */
+};
+
+/* Columns of V in pages of integers: whole registers. */
+static inline uint32_t attn_v_cols(uint32_t v_dim)
+{
+    return (v_dim + 15) & ~15u;
+}
+
+/* The keys [lo, hi) of a block. */
+struct attn_span {
+    uint32_t lo, hi;
 };
 
 struct attn_tile {
     const float *q;                 /* (m, k_dim) */
     const float *k;                 /* (k_dim, ATTN_KEYS) */
     const float *v;                 /* (ATTN_KEYS, v_dim) */
-    const struct attn_pages *pages; /* instead of k and v, or NULL */
+    const struct attn_pages *pages; /* instead of k and v, or NULL; and instead of q */
+    const int16_t *q16;             /* (m, k_dim, rounded up to pairs) */
+    const float *q_worth;           /* (m) */
+    const struct attn_span *seen;   /* (m) */
     float *s;                       /* (m, ATTN_KEYS): scores, then probabilities */
-    float *acc;                     /* (m, v_dim) */
-    const float *rescale;           /* (m): what acc is multiplied by first */
+    float *max, *sum;               /* (m): what probabilities are relative to, and the sum of all yet */
+    float *rescale;                 /* (m): what acc is multiplied by first */
+    int16_t *w;     /* (m, ATTN_KEYS): instead of probabilities these, times v_worth, in integers */
+    float *w_worth; /* (m) */
+    float *acc;     /* (m, v_dim) */
     uint32_t m, k_dim, v_dim;
     uint32_t keys; /* how many there are; in s and v nobody looks behind them */
 };
@@ -127,6 +154,8 @@ struct kernels {
     void (*axpy)(float a, const float *x, uint32_t n, float *y); /* y += a x */
     float (*max)(const float *x, uint32_t n);
     float (*exp_sum)(float *x, uint32_t n, float max); /* x = exp(x - max) in place, returns the sum */
+    /* x (n) as integers y of at most I16_LENGTH together (length) or of I16_LARGEST; returns what 1 is worth. */
+    float (*round_i16)(const float *x, uint32_t n, bool length, int16_t *y);
     void (*to_f16)(const float *x, uint32_t n, uint16_t *y);
     void (*from_f16)(const uint16_t *x, uint32_t n, float *y);
     /* x = cap * tanh(x * scale / cap); cap 0: x * scale */
@@ -135,7 +164,10 @@ struct kernels {
     void (*panel_f16)(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t cols, float *y,
                       size_t y_stride);
     void (*attn_scores)(const struct attn_tile *t); /* s = q k */
-    void (*attn_values)(const struct attn_tile *t); /* acc = acc * rescale + s v */
+    /* s = e^(s - max) for keys that a row sees, 0 for others; with pages w and w_worth instead. max is raised first, if a
+     * score is larger by more than ATTN_LAG, which is rare, and rescale is what all that was before goes by. */
+    void (*attn_softmax)(const struct attn_tile *t);
+    void (*attn_values)(const struct attn_tile *t); /* acc = acc * rescale + s v, or w v */
 };
 
 enum { KERNEL_K_MOST = 1 << 18 };

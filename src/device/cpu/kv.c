@@ -4,7 +4,12 @@
  *   V  (page_tokens, v_dim)
  *
  * Q8_0 keeps a scale for 32 dimensions of a token as F16, behind the int8 values of the same plane:
- *   K  (k_dim, page_tokens) int8, (k_dim / 32, page_tokens) F16;  V likewise, (page_tokens, v_dim / 32) */
+ *   K  (k_dim, page_tokens) int8, (k_dim / 32, page_tokens) F16;  V likewise, (page_tokens, v_dim / 32)
+ *
+ * Pages of type F16 hold integers of 16 bits, unless the device is to be exact or K is V, too: products of pairs of them
+ * are twice as fast as those of floats, their sums are exact, and they keep more of a key than halves do (doc/accuracy.md).
+ * Two dimensions of a key, or two tokens' values, lie side by side, and each token has a float for what 1 is worth:
+ *   K  (k_dim / 2, page_tokens, 2) int16, (page_tokens) F32;  V (page_tokens / 2, attn_v_cols, 2) int16, (page_tokens) F32 */
 #include "device/cpu/cpu.h"
 
 #include "base/dtype.h"
@@ -33,13 +38,20 @@ static size_t kv_plane(uint32_t type, uint32_t dim, uint32_t tokens)
     }
 }
 
-bool kv_layout(struct kv_pool *g, const struct kv_group *shape, const struct kv_config *c)
+bool kv_layout(struct kv_pool *g, const struct kv_group *shape, const struct kv_config *c, bool exact)
 {
     size_t k = kv_plane(c->type, shape->k_dim, c->page_tokens),
            v = kv_plane(c->type, shape->v_dim, c->page_tokens);
     if (!k || (shape->v_dim && !v) || shape->k_dim > KV_DIM_MOST || shape->v_dim > KV_DIM_MOST)
         return false;
     g->shape = *shape;
+    g->ints = c->type == DTYPE_F16 && shape->v_dim && !exact;
+    if (g->ints) {
+        g->k_worth = kv_plane(c->type, shape->k_dim + shape->k_dim % 2, c->page_tokens);
+        g->v_worth = kv_plane(c->type, attn_v_cols(shape->v_dim), c->page_tokens);
+        k = g->k_worth + c->page_tokens * sizeof(float);
+        v = g->v_worth + c->page_tokens * sizeof(float);
+    }
     g->v_at = (k + 63) & ~(size_t)63;
     g->head_page = (g->v_at + v + 63) & ~(size_t)63;
     return size_mul(g->head_page, shape->kv_heads, &g->page_bytes) &&
@@ -76,10 +88,33 @@ static void kv_halves(const struct cpu *d, const float *x, uint32_t n, uint16_t 
             y[i] = bf16_from_f32(x[i]);
 }
 
+static void kv_put_k_int(const struct cpu *d, const struct kv_pool *g, uint8_t *page, uint32_t slot,
+                         const float *k)
+{
+    uint32_t n = g->shape.k_dim, tokens = d->kv.page_tokens;
+    int16_t q[KV_DIM_MOST + 1], *to = (int16_t *)(void *)page + 2 * slot;
+    q[n] = 0;
+    ((float *)(void *)(page + g->k_worth))[slot] = d->k->round_i16(k, n, true, q);
+    for (uint32_t i = 0; i < n; i += 2)
+        memcpy(to + i * tokens, q + i, 2 * sizeof *q);
+}
+
+static void kv_put_v_int(const struct cpu *d, const struct kv_pool *g, uint8_t *plane, uint32_t slot,
+                         const float *v)
+{
+    uint32_t n = g->shape.v_dim;
+    int16_t q[KV_DIM_MOST], *to = (int16_t *)(void *)plane + slot / 2 * 2 * attn_v_cols(n) + slot % 2;
+    ((float *)(void *)(plane + g->v_worth))[slot] = d->k->round_i16(v, n, false, q);
+    for (uint32_t i = 0; i < n; i++)
+        to[2 * i] = q[i];
+}
+
 void kv_put_k(const struct cpu *d, const struct kv_pool *g, uint8_t *page, uint32_t slot, const float *k)
 {
     uint32_t n = g->shape.k_dim, tokens = d->kv.page_tokens;
-    if (d->kv.type == DTYPE_F32) {
+    if (g->ints) {
+        kv_put_k_int(d, g, page, slot, k);
+    } else if (d->kv.type == DTYPE_F32) {
         float *to = (float *)(void *)page + slot;
         for (uint32_t i = 0; i < n; i++)
             to[i * tokens] = k[i];
@@ -103,7 +138,9 @@ void kv_put_v(const struct cpu *d, const struct kv_pool *g, uint8_t *page, uint3
 {
     uint32_t n = g->shape.v_dim, tokens = d->kv.page_tokens;
     uint8_t *at = page + g->v_at;
-    if (d->kv.type == DTYPE_F32)
+    if (g->ints)
+        kv_put_v_int(d, g, at, slot, v);
+    else if (d->kv.type == DTYPE_F32)
         memcpy(at + (size_t)slot * n * sizeof *v, v, n * sizeof *v);
     else if (d->kv.type == DTYPE_Q8_0)
         kv_round(v, n, (int8_t *)at + slot * n,
@@ -167,4 +204,14 @@ void kv_get_v(const struct cpu *d, const struct kv_pool *g, const uint8_t *page,
             for (uint32_t i = b * Q8_BLOCK; i < (b + 1) * Q8_BLOCK; i++)
                 v[i] = (float)(int8_t)at[i] * s;
         }
+}
+
+void kv_point(const struct kv_pool *g, const uint8_t *page, uint32_t at, struct attn_pages *to)
+{
+    const uint8_t *v = page + g->v_at;
+    size_t worth = to->tokens * sizeof(float);
+    to->k[at] = (const int16_t *)(const void *)page;
+    to->v[at] = (const int16_t *)(const void *)v;
+    memcpy(to->k_worth + at * to->tokens, page + g->k_worth, worth);
+    memcpy(to->v_worth + at * to->tokens, v + g->v_worth, worth);
 }

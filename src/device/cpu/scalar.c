@@ -227,6 +227,12 @@ static float scalar_exp_sum(float *x, uint32_t n, float max)
     return (float)sum;
 }
 
+/* To nearest; of what is no number any integer. */
+static int16_t scalar_i16(float x)
+{
+    return x == x ? (int16_t)nearbyintf(fminf(fmaxf(x, -I16_LENGTH), I16_LENGTH)) : 0;
+}
+
 static void scalar_softcap(float *x, uint32_t n, float scale, float cap)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -252,28 +258,83 @@ static void scalar_panel_f16(const uint16_t *x, size_t x_stride, uint32_t rows, 
         scalar_from_f16(x + r * x_stride, cols, y + r * y_stride);
 }
 
-static float scalar_key(const struct attn_tile *t, uint32_t key, uint32_t i)
+static float scalar_round_i16(const float *x, uint32_t n, bool length, int16_t *y)
 {
-    const struct attn_pages *p = t->pages;
-    return p ? fp16_to_f32(p->k[key / p->tokens][i * p->tokens + key % p->tokens])
-             : t->k[i * ATTN_KEYS + key];
-}
-
-static float scalar_value(const struct attn_tile *t, uint32_t key, uint32_t i)
-{
-    const struct attn_pages *p = t->pages;
-    return p ? fp16_to_f32(p->v[key / p->tokens][key % p->tokens * t->v_dim + i]) : t->v[key * t->v_dim + i];
+    double square = 0;
+    float most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        square += (double)x[i] * (double)x[i];
+        most = fmaxf(most, fabsf(x[i]));
+    }
+    float all = length ? (float)sqrt(square) : most + 0 * (float)square; /* what is no number stays none */
+    float top = length ? I16_LENGTH : I16_LARGEST, inverse = all <= I16_LEAST ? 0 : top / all;
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = scalar_i16(x[i] * inverse);
+    return all / top;
 }
 
 static void scalar_attn_scores(const struct attn_tile *t)
 {
+    const struct attn_pages *g = t->pages;
+    const uint32_t pairs = (t->k_dim + 1) / 2;
     for (uint32_t r = 0; r < t->m; r++)
         for (uint32_t j = 0; j < t->keys; j++) {
             float sum = 0;
-            for (uint32_t i = 0; i < t->k_dim; i++)
-                sum = fmaf(t->q[r * t->k_dim + i], scalar_key(t, j, i), sum);
-            t->s[r * ATTN_KEYS + j] = sum;
+            int32_t whole = 0;
+            for (uint32_t i = 0; !g && i < t->k_dim; i++)
+                sum = fmaf(t->q[r * t->k_dim + i], t->k[i * ATTN_KEYS + j], sum);
+            for (uint32_t i = 0; g && i < 2 * pairs; i++)
+                whole += t->q16[r * 2 * pairs + i] *
+                         g->k[j / g->tokens][(i / 2 * g->tokens + j % g->tokens) * 2 + i % 2];
+            t->s[r * ATTN_KEYS + j] = g ? (float)whole * t->q_worth[r] * g->k_worth[j] : sum;
         }
+}
+
+/* A row's probabilities times what the values are worth as integers; returns what 1 is worth. */
+static float scalar_weights(const float *s, const float *v_worth, int16_t *w)
+{
+    float sum = 0, most = 0;
+    for (uint32_t j = 0; j < ATTN_KEYS; j++) {
+        sum += s[j] * v_worth[j];
+        most = fmaxf(most, s[j] * v_worth[j]);
+    }
+    float worth = fmaxf(sum / I16_WEIGHTS, most / I16_LENGTH), inverse = worth <= I16_LEAST ? 0 : 1 / worth;
+    for (uint32_t j = 0; j < ATTN_KEYS; j++)
+        w[j] = scalar_i16(s[j] * v_worth[j] * inverse);
+    return sum == sum ? worth : sum;
+}
+
+static void scalar_attn_softmax(const struct attn_tile *t)
+{
+    for (uint32_t r = 0; r < t->m; r++) {
+        const struct attn_span seen = t->seen[r];
+        float *s = t->s + r * ATTN_KEYS, top = -INFINITY;
+        double sum = 0;
+        for (uint32_t i = seen.lo; i < seen.hi; i++)
+            top = s[i] > top ? s[i] : top;
+        t->rescale[r] = 1;
+        if (top > t->max[r] + ATTN_LAG) {
+            t->rescale[r] = expf(t->max[r] - top);
+            t->max[r] = top;
+        }
+        for (uint32_t i = 0; i < ATTN_KEYS; i++) {
+            s[i] = i >= seen.lo && i < seen.hi ? expf(s[i] - t->max[r]) : 0;
+            sum += (double)s[i];
+        }
+        t->sum[r] = t->sum[r] * t->rescale[r] + (float)sum;
+        if (t->pages)
+            t->w_worth[r] = scalar_weights(s, t->pages->v_worth, t->w + r * ATTN_KEYS);
+    }
+}
+
+static float scalar_values_int(const struct attn_tile *t, uint32_t r, uint32_t i)
+{
+    const struct attn_pages *g = t->pages;
+    const uint32_t cols = attn_v_cols(t->v_dim);
+    int32_t sum = 0;
+    for (uint32_t j = 0; j < t->keys; j++)
+        sum += t->w[r * ATTN_KEYS + j] * g->v[j / g->tokens][(j % g->tokens / 2 * cols + i) * 2 + j % 2];
+    return (float)sum;
 }
 
 static void scalar_attn_values(const struct attn_tile *t)
@@ -281,8 +342,10 @@ static void scalar_attn_values(const struct attn_tile *t)
     for (uint32_t r = 0; r < t->m; r++)
         for (uint32_t i = 0; i < t->v_dim; i++) {
             float sum = t->acc[r * t->v_dim + i] * t->rescale[r];
-            for (uint32_t j = 0; j < t->keys; j++)
-                sum = fmaf(t->s[r * ATTN_KEYS + j], scalar_value(t, j, i), sum);
+            for (uint32_t j = 0; !t->pages && j < t->keys; j++)
+                sum = fmaf(t->s[r * ATTN_KEYS + j], t->v[j * t->v_dim + i], sum);
+            if (t->pages)
+                sum += t->w_worth[r] * scalar_values_int(t, r, i);
             t->acc[r * t->v_dim + i] = sum;
         }
 }
@@ -307,10 +370,12 @@ void kernels_scalar(struct kernels *k)
     k->axpy = scalar_axpy;
     k->max = scalar_max;
     k->exp_sum = scalar_exp_sum;
+    k->round_i16 = scalar_round_i16;
     k->softcap = scalar_softcap;
     k->to_f16 = scalar_to_f16;
     k->from_f16 = scalar_from_f16;
     k->panel_f16 = scalar_panel_f16;
     k->attn_scores = scalar_attn_scores;
+    k->attn_softmax = scalar_attn_softmax;
     k->attn_values = scalar_attn_values;
 }

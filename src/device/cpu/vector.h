@@ -3,81 +3,15 @@
 #pragma once
 
 #include "device/cpu/kernels.h"
+#include "device/cpu/lanes.h"
 
-#include <immintrin.h>
 #include <math.h>
-#include <string.h>
 
-typedef float vf __attribute__((vector_size(VECTOR_BYTES)));
-typedef int32_t vi __attribute__((vector_size(VECTOR_BYTES)));
-
-enum { LANES = VECTOR_BYTES / 4 };
-
-/* The first n values at p, at most LANES; zeros behind them. */
-static inline vf v_load(const float *p, uint32_t n)
-{
-    vf v = {0};
-    if (__builtin_expect(n >= LANES, 1))
-        memcpy(&v, p, sizeof v);
-    else
-        memcpy(&v, p, n * sizeof *p);
-    return v;
-}
-
-static inline void v_store(float *p, uint32_t n, vf v)
-{
-    if (__builtin_expect(n >= LANES, 1))
-        memcpy(p, &v, sizeof v);
-    else
-        memcpy(p, &v, n * sizeof *p);
-}
-
-static inline vf v_all(float x)
-{
-    return (vf){0} + x;
-}
-
-/* mask lanes are 0 or -1, as comparisons give them */
-static inline vf v_select(vi mask, vf yes, vf no)
-{
-    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
-}
-
-static inline vf v_abs(vf x)
-{
-    return (vf)((vi)x & 0x7fffffff);
-}
-
-static inline float v_sum(vf v)
-{
-    float s[LANES];
-    memcpy(s, &v, sizeof v);
-    for (int w = LANES / 2; w; w /= 2)
-        for (int i = 0; i < w; i++)
-            s[i] += s[i + w];
-    return s[0];
-}
-
-/* e^x to a unit in the last place or two: x = n ln 2 + r, a polynomial for e^r, n into the exponent.
- * What would be subnormal becomes 0; what would overflow becomes 2^127 and more; NaN stays. */
+/* For any x: what would overflow becomes 2^127 and more. */
 static inline vf v_exp(vf x)
 {
-    const float magic = 0x1.8p23f; /* adding it rounds to an integer, which lies in the low bits */
-    const float least = -87.33654f, most = 88.3f;
-    vf c = v_select(x < least, v_all(least), v_select(x > most, v_all(most), x));
-    vf n = c * 1.44269504f + magic;
-    vi exponent = (vi)n << 23;
-    n -= magic;
-    vf r = c - n * 0.693359375f;
-    r = r - n * -2.12194440e-4f;
-    vf p = v_all(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    return v_select(x < least, v_all(0), (vf)((vi)p + exponent));
+    const float most = 88.3f;
+    return v_exp_below(v_select(x > most, v_all(most), x));
 }
 
 static inline vf v_sigmoid(vf x)
@@ -289,16 +223,11 @@ static void vector_axpy(float a, const float *x, uint32_t n, float *y)
 
 static float vector_max(const float *x, uint32_t n)
 {
-    float most = -INFINITY, lane[LANES];
     vf m = v_all(-INFINITY);
     uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        vf v = v_load(x + i, LANES);
-        m = v_select(v > m, v, m);
-    }
-    memcpy(lane, &m, sizeof m);
-    for (int j = 0; j < LANES; j++)
-        most = lane[j] > most ? lane[j] : most;
+    for (; i + LANES <= n; i += LANES)
+        m = v_max(v_load(x + i, LANES), m);
+    float most = v_most(m);
     for (; i < n; i++)
         most = x[i] > most ? x[i] : most;
     return most;
@@ -334,6 +263,21 @@ static void vector_softcap(float *x, uint32_t n, float scale, float cap)
         vf v = v_load(x + i, n - i) * scale;
         v_store(x + i, n - i, cap > 0 ? cap * v_tanh(v / cap) : v);
     }
+}
+
+static float vector_round_i16(const float *x, uint32_t n, bool length, int16_t *y)
+{
+    vf most = {0};
+    for (uint32_t i = 0; i < n && !length; i += LANES)
+        most = v_max(v_abs(v_load(x + i, n - i)), most);
+    const float square = vector_dot(x, x, n);
+    const float all = length ? sqrtf(square) : v_most(most) + 0 * square; /* what is no number stays none */
+    const float top = length ? I16_LENGTH : I16_LARGEST, inverse = all <= I16_LEAST ? 0 : top / all;
+    for (uint32_t i = 0; i < n; i += LANES) {
+        v16 r = v_round_i16(v_load(x + i, n - i), inverse);
+        memcpy(y + i, &r, n - i < LANES ? (n - i) * sizeof *y : sizeof r);
+    }
+    return all / top;
 }
 
 static void vector_to_f16(const float *x, uint32_t n, uint16_t *y)
@@ -374,6 +318,7 @@ static void vector_fill(struct kernels *k)
     k->axpy = vector_axpy;
     k->max = vector_max;
     k->exp_sum = vector_exp_sum;
+    k->round_i16 = vector_round_i16;
     k->softcap = vector_softcap;
     k->to_f16 = vector_to_f16;
     k->from_f16 = vector_from_f16;
