@@ -13,7 +13,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILE_ROWS = 64, CHUNK_KEYS = 4 * ATTN_KEYS, PARTIAL_FLOATS_MOST = 1 << 24 };
+enum {
+    TILE_ROWS = 11 * 6 /* what kernels take at once, whole */,
+    CHUNK_KEYS = 4 * ATTN_KEYS,
+    PARTIAL_FLOATS_MOST = 1 << 24
+};
 
 struct attn {
     const struct op_attn *o;
