@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "base/pool.h"
+#include "device/cpu/cpu.h"
 #include "device/cpu/probe.h"
 #include "device/cuda/gpu.h"
 #include "tool/bench_engine.h"
@@ -143,6 +144,24 @@ static double bench_once(struct bench *b, const struct bench_test *t, struct err
     return failed ? -1 : seconds;
 }
 
+/* Operations a second that products of most of the weights can have: of floats, of pairs of bf16, or of bytes. */
+static double bench_wall(const struct bench *b)
+{
+    const struct device_options *o = &b->loaded->runner->device_options;
+    const struct weights *w = &b->loaded->model->weights;
+    bool floats = o->exact, wide = o->activations ? o->activations == 16 : cpu_small(w);
+    uint64_t bytes[3] = {0}; /* F32, of 16 bits, the rest */
+    for (uint32_t i = 1; i < w->count; i++) {
+        uint32_t type = w->all[i].type;
+        bytes[type == DTYPE_F32 ? 0 : kernel_bf16(type) ? 1 : 2] += weight_bytes(&w->all[i]);
+    }
+    bool halves = bytes[1] > bytes[0] && bytes[1] > bytes[2];
+    floats = floats || (bytes[0] > bytes[1] && bytes[0] > bytes[2]) || (halves && (wide || !b->probe.bf16));
+    if (strcmp(b->device, "cpu"))
+        return b->probe.int8;
+    return floats ? b->probe.float32 : halves ? b->probe.bf16 : b->probe.int8;
+}
+
 static int bench_measure(struct bench *b, struct bench_test *t, struct progress *bar, struct err *e)
 {
     double seconds[BENCH_REPEATS_MOST], bytes, flops;
@@ -165,7 +184,7 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
     t->gb_s = 1e-9 * bytes * steps / median;
     t->gop_s = 1e-9 * flops * steps / median;
     /* what stands in the way: bytes when generating, operations when reading */
-    double limit = 1e-9 * (t->decode ? b->probe.read : b->probe.int8);
+    double limit = 1e-9 * (t->decode ? b->probe.read : bench_wall(b));
     t->share = limit > 0 ? (t->decode ? t->gb_s : t->gop_s) / limit : 0;
     return 0;
 }

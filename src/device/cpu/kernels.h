@@ -62,14 +62,19 @@ struct matmul {
 
 enum { KERNEL_TYPES = 128, Q8_BLOCK = 32, KERNEL_PANEL = 32, KERNEL_SLAB = 512 };
 
-/* The types whose products are done in integers, in every tier. */
+/* The types whose products are done in integers, in every tier. A tier compiles each family in a file of its own: one scale
+ * for a block; two levels of scales; one to three bits; codes. */
 /* clang-format off */
+#define KERNEL_BLOCK_TYPES(X) \
+    X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) X(Q1_0, q1_0)
+#define KERNEL_SUPER_TYPES(X) X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k)
+#define KERNEL_SMALL_TYPES(X) \
+    X(Q2_K, q2_k) X(Q3_K, q3_k) X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) \
+    X(IQ2_S, iq2_s) X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s)
+#define KERNEL_CODE_TYPES(X) \
+    X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs) X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
 #define KERNEL_ROUNDED_TYPES(X) \
-    X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) X(Q1_0, q1_0) \
-    X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) \
-    X(IQ1_S, iq1_s) X(IQ1_M, iq1_m) X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s) \
-    X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs) \
-    X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(MXFP4, mxfp4) X(NVFP4, nvfp4)
+    KERNEL_BLOCK_TYPES(X) KERNEL_SUPER_TYPES(X) KERNEL_SMALL_TYPES(X) KERNEL_CODE_TYPES(X)
 /* clang-format on */
 
 /* The types whose products are done in bf16. */

@@ -27,6 +27,14 @@ struct q8_tile {
     int32_t start[SLAB / 16][TILE];
 };
 
+struct q8_scratch {
+    struct q8_panel panel;
+    struct q8_tile tile[TILES];
+};
+
+/* Rows of activations that share one pass over the weights, and what a unit of one takes in scratch. */
+enum { FEW = 4, Q8_ROW_BYTES = UNIT + UNIT / 8 + UNIT / 4 };
+
 /* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most `most` tiles of `rows` rows and `slab`
  * values. Few rows are taken along all of k if they can, so that the weights are read as they lie; many slab by slab. */
 struct block {

@@ -1,5 +1,5 @@
 /* Integer products: quantised weights against rounded activations, the same for both vector tiers.
- * A tier's file includes matmul_panel.h and defines, before it includes this one:
+ * A tier's header (matmul_avx2.h, matmul_avx512.h) includes matmul_panel.h and defines, before a family's file includes this:
  *
  *   SIGNED_OFFSET   what multiply_bytes adds to signed bytes (128 or 0)
  *   multiply_bytes  32 bytes of a group as dot_bytes and panels want them
@@ -20,9 +20,6 @@ ALWAYS_INLINE int q8_centre(uint32_t type)
 }
 
 /* ---- few rows: memory is the wall ---- */
-
-/* Rows of activations that share one pass over the weights, and what a unit of one takes in scratch. */
-enum { FEW = 4, Q8_ROW_BYTES = UNIT + UNIT / 8 + UNIT / 4 };
 
 /* One row of activations in scratch, zeros behind it up to a whole unit. sum = d * sum of the quants, by
  * 32 or by 16. */
@@ -160,11 +157,6 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
 }
 
 /* ---- many rows: a product of matrices ---- */
-
-struct q8_scratch {
-    struct q8_panel panel;
-    struct q8_tile tile[TILES];
-};
 
 /* The sums of the quants of a half group, for each of eight rows: v holds four values of each row. */
 ALWAYS_INLINE __m256i q8_half_sums(const __m256i v[4])
@@ -367,36 +359,10 @@ ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
         q8_many(type, job);
 }
 
-/* A worker's scratch: the blocks of a product of matrices, or a few rows of activations. */
-union matmul_scratch {
-    struct q8_scratch q8;
-    struct float_scratch floats;
-    struct bf16_scratch bf16;
-    struct bf16_rows bf16_rows;
-    uint8_t rows[FEW * (KERNEL_K_MOST / UNIT) * Q8_ROW_BYTES];
-};
-
+/* A family of types: the functions, and their places in the table. */
 #define MATMUL_OF(TYPE, name)                                                                                \
     static void matmul_##name(const struct matmul *job)                                                      \
     {                                                                                                        \
         matmul_q8(DTYPE_##TYPE, job);                                                                        \
     }
-KERNEL_ROUNDED_TYPES(MATMUL_OF)
-#undef MATMUL_OF
-
-static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
-{
-#define MATMUL_PACKED(TYPE, name)                                                                            \
-    if (type == DTYPE_##TYPE && packed_type(DTYPE_##TYPE))                                                   \
-        return packed_at(DTYPE_##TYPE, k / 32);
-    KERNEL_ROUNDED_TYPES(MATMUL_PACKED)
-#undef MATMUL_PACKED
-    return kernel_bf16(type) ? bf16_packed_bytes(k) : 0;
-}
-
-static void matmul_q8_fill(struct kernels *k)
-{
 #define MATMUL_FILL(TYPE, name) k->matmul_q8[DTYPE_##TYPE] = matmul_##name;
-    KERNEL_ROUNDED_TYPES(MATMUL_FILL)
-#undef MATMUL_FILL
-}

@@ -5,6 +5,14 @@
 
 void matmul_avx2(struct kernels *k);
 void matmul_avx512(struct kernels *k);
+void matmul_blocks_avx2(struct kernels *k); /* families of types, called by these two */
+void matmul_supers_avx2(struct kernels *k);
+void matmul_smalls_avx2(struct kernels *k);
+void matmul_codes_avx2(struct kernels *k);
+void matmul_blocks_avx512(struct kernels *k);
+void matmul_supers_avx512(struct kernels *k);
+void matmul_smalls_avx512(struct kernels *k);
+void matmul_codes_avx512(struct kernels *k);
 void matmul_avx512bf16(struct kernels *k); /* after the one above, on a machine that has AVX512_BF16 */
 void matmul_amx(struct kernels *k);
 void vector_avx2(struct kernels *k);

@@ -1,0 +1,25 @@
+/* What a tier's own file adds to products: floats and bf16, and what all of them need of a worker. It defines float_tile_run
+ * (a panel times a tile) before it includes this one. */
+#pragma once
+
+#include "device/cpu/matmul_bf16.h"
+#include "device/cpu/matmul_packed.h"
+
+/* A worker's scratch: the blocks of a product of matrices, or a few rows of activations. */
+union matmul_scratch {
+    struct q8_scratch q8;
+    struct float_scratch floats;
+    struct bf16_scratch bf16;
+    struct bf16_rows bf16_rows;
+    uint8_t rows[FEW * (KERNEL_K_MOST / UNIT) * Q8_ROW_BYTES];
+};
+
+static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
+{
+#define MATMUL_PACKED(TYPE, name)                                                                            \
+    if (type == DTYPE_##TYPE && packed_type(DTYPE_##TYPE))                                                   \
+        return packed_at(DTYPE_##TYPE, k / 32);
+    KERNEL_ROUNDED_TYPES(MATMUL_PACKED)
+#undef MATMUL_PACKED
+    return kernel_bf16(type) ? bf16_packed_bytes(k) : 0;
+}
