@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Divergence (KL, nats) of the next token's distribution from --exact, at the ends of random pieces of a text:
-bench/divergence.py MODEL TEXT [--pieces 30] [options of `quern logits`, as --activations 8]"""
+bench/divergence.py MODEL TEXT [--pieces 30] [--tokens 40 120] [options of `quern logits`, as --activations 8]"""
 import argparse
 import json
 import math
@@ -30,6 +30,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("text")
     parser.add_argument("--pieces", type=int, default=30)
+    parser.add_argument("--tokens", type=int, nargs=2, default=[40, 120], metavar=("LEAST", "MOST"))
     parser.add_argument("--seed", type=int, default=1)
 
     args, more = parser.parse_known_args()
@@ -39,7 +40,7 @@ def main():
     noise = random.Random(args.seed)
     found = []
     for _ in range(args.pieces):
-        n = noise.randint(40, 120)
+        n = noise.randint(*args.tokens)
         at = noise.randint(0, len(ids) - n)
         found.append(divergence(logits(args.model, ids[at:at + n], "--exact"), logits(args.model, ids[at:at + n], *more)))
     kl = sorted(k for k, _ in found)
