@@ -1,5 +1,5 @@
 /* Integer products: quantised weights against rounded activations, the same for both vector tiers.
- * A tier's header (matmul_avx2.h, matmul_avx512.h) includes matmul_panel.h and defines, before a family's file includes this:
+ * A tier's header (matmul_avx2.h, matmul_avx512.h) defines, before the file of a family includes this:
  *
  *   SIGNED_OFFSET   what multiply_bytes adds to signed bytes (128 or 0)
  *   multiply_bytes  32 bytes of a group as dot_bytes and panels want them
