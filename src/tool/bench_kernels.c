@@ -180,9 +180,9 @@ static const struct {
     [SMALL_SCORES] = {"attn_scores", 4 * TILE_KEYS, 2 * TILE_PRODUCTS},
     [SMALL_SOFTMAX] = {"attn_softmax", 4 * TILE_PAIRS, 11 * TILE_PAIRS},
     [SMALL_VALUES] = {"attn_values", 4 * TILE_KEYS, 2 * TILE_PRODUCTS},
-    [SMALL_SCORES_INT] = {"attn_scores int16", 2 * TILE_KEYS, 2 * TILE_PRODUCTS},
-    [SMALL_SOFTMAX_INT] = {"attn_softmax int16", 4 * TILE_PAIRS, 14 * TILE_PAIRS},
-    [SMALL_VALUES_INT] = {"attn_values int16", 2 * TILE_KEYS, 2 * TILE_PRODUCTS},
+    [SMALL_SCORES_INT] = {"scores int16", 2 * TILE_KEYS, 2 * TILE_PRODUCTS},
+    [SMALL_SOFTMAX_INT] = {"softmax int16", 4 * TILE_PAIRS, 14 * TILE_PAIRS},
+    [SMALL_VALUES_INT] = {"values int16", 2 * TILE_KEYS, 2 * TILE_PRODUCTS},
 };
 
 /* A tile of attention somewhere in x and y, or with pages. */
