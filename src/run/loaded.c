@@ -259,6 +259,14 @@ static int loaded_reply(struct loaded *l, const struct loaded_options *o, struct
     return 0;
 }
 
+static uint64_t loaded_kv_bytes(const struct runner *r)
+{
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < r->plan->groups; g++) /* but for page 0, which is nobody's */
+        bytes += (uint64_t)(r->pages[g].count - 1) * r->device->ops->page_bytes(r->device, g);
+    return bytes;
+}
+
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e)
 {
     double start = clock_now();
@@ -281,7 +289,7 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
         loaded_close(l);
         return -1;
     }
-    l->kv_bytes = runner_kv_bytes(&l->model->plan, &r, l->runner->pool);
+    l->kv_bytes = loaded_kv_bytes(l->runner);
     sampler_defaults(&l->defaults);
     defaults_sampling(store, &l->defaults);
     if (o->lock && mlockall(MCL_CURRENT))

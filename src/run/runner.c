@@ -59,11 +59,13 @@ static uint32_t group_pages(const struct kv_group *k, const struct extent *x, ui
     return (uint32_t)(k->window ? least(all, held) : all);
 }
 
+/* Of a token, at most: a CPU has a float beside every K and V that is kept as F16 (device/cpu/kv.c). */
 static uint64_t group_bytes(const struct kv_group *k, uint32_t kv_type)
 {
     const struct dtype_info *t = dtype_get(kv_type);
-    uint64_t values = (uint64_t)k->layers * k->kv_heads * (k->k_dim + k->v_dim);
-    return t ? values * t->block_bytes / t->block_values : 0;
+    uint64_t heads = (uint64_t)k->layers * k->kv_heads, values = heads * (k->k_dim + k->v_dim);
+    uint64_t floats = kv_type == DTYPE_F16 ? 2 * heads * sizeof(float) : 0;
+    return t ? values * t->block_bytes / t->block_values + floats : 0;
 }
 
 uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o, uint32_t pages)
