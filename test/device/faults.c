@@ -184,6 +184,14 @@ static struct device *open_card(const struct device_options *o)
     return d;
 }
 
+/* A plan, and a card as good as new. */
+static void begin(struct fixture *f)
+{
+    need_kernels();
+    build(f);
+    reset();
+}
+
 static void all_given_back(void)
 {
     assert_int_equal(fake->used, 0);
@@ -198,9 +206,7 @@ static void memory_runs_out(void **state)
     (void)state;
     struct fixture f;
     struct err e = {0};
-    need_kernels();
-    build(&f);
-    reset();
+    begin(&f);
     struct device *d = open_card(&(struct device_options){.no_parity = true});
     size_t opened = fake->used;         /* what every card takes at once */
     fake->memory = opened + (16 << 10); /* less than the weights */
@@ -240,9 +246,7 @@ static void needs_are_what_is_taken(void **state)
     struct fixture f;
     struct err e = {0};
     struct device_memory need, took;
-    need_kernels();
-    build(&f);
-    reset();
+    begin(&f);
     struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
     const struct device_shape shape = {&f.kv, ROWS, 2, ROWS};
     assert_int_equal(d->ops->need(d, &f.p, &f.w, &shape, &need, &e), 0);
@@ -267,9 +271,7 @@ static void a_part_on_the_card(void **state)
     struct err e = {0};
     struct placement p;
     struct device *gpu, *cpu, *d;
-    need_kernels();
-    build(&f);
-    reset();
+    begin(&f);
     const struct device_options o = {.no_parity = true, .threads = 1};
     gpu = open_card(&o);
     struct place_request r = {.plan = &f.p,
@@ -314,9 +316,7 @@ static void adapters_on_the_card(void **state)
     (void)state;
     struct fixture f;
     struct err e = {0};
-    need_kernels();
-    build(&f);
-    reset();
+    begin(&f);
     for (uint32_t i = 0; i < f.p.count; i++)
         plan_each_slot(&f.p.ops[i], number_slot, &f.p);
     assert_int_equal(f.p.slots, 1 + 3 * 4 + 1);
@@ -351,9 +351,7 @@ static void wrong_sizes(void **state)
     (void)state;
     struct fixture f;
     struct err e = {0};
-    need_kernels();
-    build(&f);
-    reset();
+    begin(&f);
     struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
     assert_int_equal(fill(d, &f, &e), 0);
     assert_int_equal(step(d, &f, ROWS + 1, NULL, &e), -1);
@@ -374,9 +372,7 @@ static void a_card_is_lost(void **state)
     (void)state;
     struct fixture f;
     struct err e = {0};
-    need_kernels();
-    build(&f);
-    reset();
+    begin(&f);
     struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
     assert_int_equal(fill(d, &f, &e), 0);
     assert_int_equal(step(d, &f, 1, NULL, &e), 0);
@@ -406,9 +402,7 @@ static void parity_refuses(void **state)
     (void)state;
     struct fixture f;
     struct err e = {0};
-    need_kernels();
-    build(&f);
-    reset();
+    begin(&f);
     struct device *d = open_card(&(struct device_options){.threads = 1});
     assert_int_equal(fill(d, &f, &e), -1);
     assert_int_equal(e.code, ERR_DEVICE);

@@ -94,7 +94,7 @@ static void bf16_tile_run(const struct tile_job *job)
 
 static void matmul_bf16(const struct matmul *job)
 {
-    bf16_many(job, bf16_tile_run);
+    bf16_many_floats(job, bf16_tile_run);
 }
 
 void matmul_avx2(struct kernels *k)
@@ -103,8 +103,5 @@ void matmul_avx2(struct kernels *k)
     matmul_supers_avx2(k);
     matmul_smalls_avx2(k);
     matmul_codes_avx2(k);
-    k->packed_bytes = matmul_packed_bytes;
-    k->matmul_float = matmul_float;
-    k->matmul_bf16 = matmul_bf16;
-    k->scratch_bytes = sizeof(union matmul_scratch);
+    matmul_fill_tier(k, matmul_bf16);
 }

@@ -48,6 +48,17 @@ static void float_tile_run(const struct tile_job *job)
 
 #include "device/cpu/matmul_tier.h"
 
+/* A tile by the code for so many rows. */
+#define BF16_EACH(RUN, job)                                                                                  \
+    if ((job)->out.rows == 1)                                                                                \
+        RUN(job, 1);                                                                                         \
+    else if ((job)->out.rows == 2)                                                                           \
+        RUN(job, 2);                                                                                         \
+    else if ((job)->out.rows <= 4)                                                                           \
+        RUN(job, 4);                                                                                         \
+    else                                                                                                     \
+        RUN(job, TILE);
+
 /* Two pairs are multiplied and added at once, where the processor can. */
 #define BF16_TARGET __attribute__((target("avx512bf16")))
 
@@ -76,14 +87,7 @@ ALWAYS_INLINE BF16_TARGET void bf16_dot_piece(const struct tile_job *job, int ro
 
 static BF16_TARGET void bf16_tile_dot(const struct tile_job *job)
 {
-    if (job->out.rows == 1)
-        bf16_dot_piece(job, 1);
-    else if (job->out.rows == 2)
-        bf16_dot_piece(job, 2);
-    else if (job->out.rows <= 4)
-        bf16_dot_piece(job, 4);
-    else
-        bf16_dot_piece(job, TILE);
+    BF16_EACH(bf16_dot_piece, job)
 }
 
 static inline BF16_TARGET __m256i bf16_load_at_once(uint32_t type, const uint8_t *p)
@@ -107,16 +111,11 @@ static BF16_TARGET const void *bf16_find_at_once(const struct matmul *job, uint3
 
 static void matmul_bf16_dot(const struct matmul *job)
 {
-    struct bf16_scratch *s = job->scratch;
-    if (!bf16_few(job))
-        many_run(job, &(struct many){.slab = SLAB,
-                                     .most = BF16_TILES,
-                                     .tile_bytes = sizeof *s->tile.pairs,
-                                     .tiles = (uint8_t *)s->tile.pairs,
-                                     .panel = &s->panel,
-                                     .pack = bf16_pack_at_once,
-                                     .find = bf16_find_at_once,
-                                     .run = bf16_tile_dot});
+    bf16_many(job, (struct many){.most = BF16_TILES,
+                                 .tile_bytes = sizeof(struct bf16_pairs),
+                                 .pack = bf16_pack_at_once,
+                                 .find = bf16_find_at_once,
+                                 .run = bf16_tile_dot});
 }
 
 /* Elsewhere they are floats, one after the other. */
@@ -148,19 +147,12 @@ ALWAYS_INLINE void bf16_fma_piece(const struct tile_job *job, int rows)
 
 static void bf16_tile_fma(const struct tile_job *job)
 {
-    if (job->out.rows == 1)
-        bf16_fma_piece(job, 1);
-    else if (job->out.rows == 2)
-        bf16_fma_piece(job, 2);
-    else if (job->out.rows <= 4)
-        bf16_fma_piece(job, 4);
-    else
-        bf16_fma_piece(job, TILE);
+    BF16_EACH(bf16_fma_piece, job)
 }
 
 static void matmul_bf16_fma(const struct matmul *job)
 {
-    bf16_many(job, bf16_tile_fma);
+    bf16_many_floats(job, bf16_tile_fma);
 }
 
 void matmul_avx512(struct kernels *k)
@@ -169,10 +161,7 @@ void matmul_avx512(struct kernels *k)
     matmul_supers_avx512(k);
     matmul_smalls_avx512(k);
     matmul_codes_avx512(k);
-    k->packed_bytes = matmul_packed_bytes;
-    k->matmul_float = matmul_float;
-    k->matmul_bf16 = matmul_bf16_fma;
-    k->scratch_bytes = sizeof(union matmul_scratch);
+    matmul_fill_tier(k, matmul_bf16_fma);
 }
 
 void product_bf16_avx512(const struct matmul *job)

@@ -146,17 +146,23 @@ static bool bf16_few(const struct matmul *job)
     return true;
 }
 
-/* A product whose tiles are floats. */
-ALWAYS_INLINE void bf16_many(const struct matmul *job, void (*run)(const struct tile_job *))
+/* A product; of `how` the tiles and what becomes of them are given. */
+ALWAYS_INLINE void bf16_many(const struct matmul *job, struct many how)
 {
     struct bf16_scratch *s = job->scratch;
+    how.slab = SLAB;
+    how.tiles = (uint8_t *)&s->tile;
+    how.panel = &s->panel;
     if (!bf16_few(job))
-        many_run(job, &(struct many){.slab = SLAB,
-                                     .most = TILES,
-                                     .tile_bytes = sizeof *s->tile.floats,
-                                     .tiles = (uint8_t *)s->tile.floats,
-                                     .panel = &s->panel,
-                                     .pack = bf16_pack_floats,
-                                     .find = bf16_find_plain,
-                                     .run = run});
+        many_run(job, &how);
+}
+
+/* One whose tiles are floats. */
+ALWAYS_INLINE void bf16_many_floats(const struct matmul *job, void (*run)(const struct tile_job *))
+{
+    bf16_many(job, (struct many){.most = TILES,
+                                 .tile_bytes = sizeof(struct bf16_floats),
+                                 .pack = bf16_pack_floats,
+                                 .find = bf16_find_plain,
+                                 .run = run});
 }

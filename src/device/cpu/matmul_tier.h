@@ -23,3 +23,12 @@ static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
 #undef MATMUL_PACKED
     return kernel_bf16(type) ? bf16_packed_bytes(k) : 0;
 }
+
+/* Families of types fill in their own. */
+static void matmul_fill_tier(struct kernels *k, void (*bf16)(const struct matmul *job))
+{
+    k->packed_bytes = matmul_packed_bytes;
+    k->matmul_float = matmul_float;
+    k->matmul_bf16 = bf16;
+    k->scratch_bytes = sizeof(union matmul_scratch);
+}
