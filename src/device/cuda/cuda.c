@@ -202,7 +202,9 @@ static int take_copies(struct cuda_device *d, uint64_t all, struct err *e)
     const uint64_t wanted = d->options.copies < all ? d->options.copies : all;
     uint64_t room;
     if (wanted && !d->decoded_bytes)
-        log_warn("--gpu-copies is of no use %s", d->options.exact ? "with --exact" : "without cuBLASLt");
+        log_warn("--gpu-copies is of no use %s", d->options.exact                ? "with --exact"
+                                                 : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
+                                                                                 : "without cuBLASLt");
     if (!wanted || !d->decoded_bytes)
         return 0;
     if (gpu_room(d->g, &room, e))
