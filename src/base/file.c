@@ -19,10 +19,35 @@ static const char *file_kind(mode_t m)
     return S_ISDIR(m) ? "a folder" : S_ISFIFO(m) ? "a FIFO" : S_ISSOCK(m) ? "a socket" : "a device";
 }
 
+static const struct file_opener *opener;
+
+void file_set_opener(const struct file_opener *o)
+{
+    opener = o;
+}
+
 /* O_NONBLOCK: opening a FIFO must not wait for a writer. */
+int file_fd(const char *path, bool folder)
+{
+    if (opener)
+        return opener->open(opener->arg, path, folder);
+    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (folder ? O_DIRECTORY : 0));
+}
+
+DIR *file_folder(const char *path)
+{
+    int fd = file_fd(path, true);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d && fd >= 0)
+        close(fd);
+    return d;
+}
+
 static int file_open(const char *path, struct stat *st, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = file_fd(path, false);
+    if (fd < 0 && errno == ENODEV && !stat(path, st)) /* an opener opens no device */
+        return err_set(e, ERR_DATA, "%s is %s, not a file", log_safe(path), file_kind(st->st_mode));
     if (fd < 0) {
         int code = errno == EMFILE || errno == ENFILE || errno == ENOMEM ? ERR_RESOURCE : ERR_DATA;
         return err_set(e, code, "cannot open %s: %s", log_safe(path), strerror(errno));

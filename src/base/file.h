@@ -4,11 +4,24 @@
 
 #include "base/err.h"
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct buf;
+
+/* How files are opened for reading, and folders for listing. A process that gave up that right (serve/sandbox.h) asks
+ * another one: it sets an opener, before its threads start. Everything that reads a file whose path comes from a person, a
+ * request or a model opens it by file_fd or file_folder, or by what stands below them here. */
+struct file_opener {
+    int (*open)(void *arg, const char *path,
+                bool folder); /* a descriptor, or -1 and errno; from any thread */
+    void *arg;
+};
+void file_set_opener(const struct file_opener *o); /* kept, not copied; NULL: open(2) */
+int file_fd(const char *path, bool folder);        /* never blocks at a FIFO */
+DIR *file_folder(const char *path);                /* opendir by file_fd */
 
 struct map {
     const uint8_t *data;

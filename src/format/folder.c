@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "format/folder.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "format/jsonread.h"
 #include "format/names.h"
@@ -228,7 +229,7 @@ int folder_look(struct folder *f, const char *path, struct err *e)
     else if (folder_has(index))
         result = folder_index(f, path, index, e);
     else {
-        DIR *dir = opendir(path);
+        DIR *dir = file_folder(path);
         result = dir ? folder_list(f, path, dir, e)
                      : err_set(e, ERR_DATA, "cannot look into %s: %s", log_safe(path), strerror(errno));
         if (dir)

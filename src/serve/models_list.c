@@ -111,7 +111,7 @@ static bool list_has(const char *folder, const char *file)
 
 static int list_walk(struct model_list *l, const char *folder, int depth, struct err *e)
 {
-    DIR *d = opendir(folder);
+    DIR *d = file_folder(folder);
     if (!d)
         return depth ? 0 : err_set(e, ERR_USAGE, "--models-dir %s: %s", log_safe(folder), strerror(errno));
     int failed = 0;

@@ -1,12 +1,18 @@
 #include "serve/tls.h"
 
+#include "base/buf.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
+#include <stdbool.h>
+
+enum { TLS_FILE = 1 << 20 };
 
 struct tls {
     SSL_CTX *context;
@@ -22,6 +28,58 @@ static int tls_fail(struct err *e, const char *what, const char *file)
     return err_set(e, ERR_USAGE, "%s %s: %s", what, log_safe(file), text);
 }
 
+/* A server cannot ask for a password. */
+static int tls_no_password(char *to, int size, int writing, void *arg)
+{
+    (void)to, (void)size, (void)writing, (void)arg;
+    return -1;
+}
+
+/* The first certificate is the server's, the others are its chain. */
+static bool tls_use_chain(SSL_CTX *context, BIO *pem)
+{
+    X509 *cert = PEM_read_bio_X509_AUX(pem, NULL, tls_no_password, NULL);
+    bool done =
+        cert && SSL_CTX_use_certificate(context, cert) == 1 && SSL_CTX_clear_chain_certs(context) == 1;
+    X509_free(cert);
+    while (done && (cert = PEM_read_bio_X509(pem, NULL, tls_no_password, NULL)))
+        if (SSL_CTX_add0_chain_cert(context, cert) != 1) {
+            X509_free(cert);
+            done = false;
+        }
+    if (!done || ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE)
+        return false;
+    ERR_clear_error(); /* the end of the file */
+    return true;
+}
+
+static bool tls_use_key(SSL_CTX *context, BIO *pem)
+{
+    EVP_PKEY *key = PEM_read_bio_PrivateKey(pem, NULL, tls_no_password, NULL);
+    bool done = key && SSL_CTX_use_PrivateKey(context, key) == 1 && SSL_CTX_check_private_key(context) == 1;
+    EVP_PKEY_free(key);
+    return done;
+}
+
+/* Through base/file.h: in the sandbox OpenSSL cannot open it. */
+static int tls_use(struct tls *t, const char *option, const char *file, bool (*use)(SSL_CTX *, BIO *),
+                   struct err *e)
+{
+    struct buf text = {.max = TLS_FILE};
+    struct err why = {0};
+    if (file_read(file, &text, &why)) {
+        buf_free(&text);
+        return err_set(e, ERR_USAGE, "%s: %s", option, why.text);
+    }
+    BIO *pem = BIO_new_mem_buf(text.data ? text.data : "", (int)text.len);
+    int failed = pem && use(t->context, pem) ? 0 : tls_fail(e, option, file);
+    BIO_free(pem);
+    if (text.data)
+        OPENSSL_cleanse(text.data, text.cap);
+    buf_free(&text);
+    return failed;
+}
+
 int tls_open(struct tls **out, const char *cert, const char *key, struct err *e)
 {
     struct tls *t = mem_zalloc(1, sizeof *t);
@@ -33,13 +91,7 @@ int tls_open(struct tls **out, const char *cert, const char *key, struct err *e)
     SSL_CTX_set_options(t->context,
                         SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(t->context, SSL_MODE_RELEASE_BUFFERS); /* a thousand connections that rest */
-    int failed = 0;
-    if (SSL_CTX_use_certificate_chain_file(t->context, cert) != 1)
-        failed = tls_fail(e, "--tls-cert", cert);
-    else if (SSL_CTX_use_PrivateKey_file(t->context, key, SSL_FILETYPE_PEM) != 1 ||
-             SSL_CTX_check_private_key(t->context) != 1)
-        failed = tls_fail(e, "--tls-key", key);
-    if (failed) {
+    if (tls_use(t, "--tls-cert", cert, tls_use_chain, e) || tls_use(t, "--tls-key", key, tls_use_key, e)) {
         tls_close(t);
         return -1;
     }

@@ -13,6 +13,8 @@
 #include "base/size.h"
 #include "base/utf8.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <ftw.h>
 #include <stdio.h>
@@ -211,6 +213,60 @@ static void check_forget(const char *path)
     fclose(f);
 }
 
+/* An opener: a folder and one file by another name; the rest is refused. */
+static int open_other(void *arg, const char *path, bool folder)
+{
+    if (folder)
+        return open(arg, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!strcmp(path, "/dev/zero")) {
+        errno = ENODEV;
+        return -1;
+    }
+    if (strcmp(path, "other") != 0) {
+        errno = EACCES;
+        return -1;
+    }
+    int at = open(arg, O_PATH | O_DIRECTORY | O_CLOEXEC), fd = openat(at, "file", O_RDONLY | O_CLOEXEC);
+    close(at);
+    return fd;
+}
+
+static void test_opener(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/quern-test-XXXXXX", path[64];
+    struct err e = {0};
+    struct buf b = {0};
+    struct map m;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/file", dir);
+    FILE *f = fopen(path, "w");
+    fputs("hello", f);
+    fclose(f);
+    const struct file_opener o = {open_other, dir};
+    file_set_opener(&o);
+    assert_int_equal(file_read("other", &b, &e), 0);
+    assert_string_equal(b.data, "hello");
+    assert_int_equal(map_open(&m, "other", &e), 0);
+    assert_int_equal(m.size, 5);
+    map_close(&m);
+    assert_int_equal(file_read(path, &b, &e), -1);
+    assert_non_null(strstr(e.text, "Permission denied"));
+    e = (struct err){0};
+    assert_int_equal(map_open(&m, "/dev/zero", &e), -1);
+    assert_string_equal(e.text, "/dev/zero is a device, not a file");
+    DIR *d = file_folder("whatever");
+    bool found = false;
+    for (struct dirent *x; d && (x = readdir(d));)
+        found |= !strcmp(x->d_name, "file");
+    assert_true(found);
+    closedir(d);
+    file_set_opener(NULL);
+    buf_free(&b);
+    unlink(path);
+    rmdir(dir);
+}
+
 static void test_file(void **state)
 {
     (void)state;
@@ -359,10 +415,10 @@ static void test_cores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_size), cmocka_unit_test(test_err),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_buf),  cmocka_unit_test(test_cursor), cmocka_unit_test(test_num),
-        cmocka_unit_test(test_utf8), cmocka_unit_test(test_json),   cmocka_unit_test(test_file),
-        cmocka_unit_test(test_pool), cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_size),   cmocka_unit_test(test_err),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_buf),    cmocka_unit_test(test_cursor), cmocka_unit_test(test_num),
+        cmocka_unit_test(test_utf8),   cmocka_unit_test(test_json),   cmocka_unit_test(test_file),
+        cmocka_unit_test(test_opener), cmocka_unit_test(test_pool),   cmocka_unit_test(test_cores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
