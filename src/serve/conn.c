@@ -6,6 +6,7 @@
 #include "serve/own.h"
 
 #include <math.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -17,6 +18,8 @@ enum {
     CONN_INPUT_MOST = 256 << 10,  /* of requests behind the one that is being answered */
     CONN_OUTPUT_MOST = 256 << 10, /* of a stream: above, the client is waited for */
     CONN_LINGER = 2,              /* seconds */
+    CONN_SENDING = 10,            /* seconds that a client gets to read a reply before it counts as idle */
+    CONN_RESERVE = 16,            /* connections beyond the most, for probes */
 };
 
 enum { PHASE_IDLE, PHASE_HEAD, PHASE_BODY };
@@ -299,30 +302,75 @@ static void conn_event(struct bufferevent *bev, short what, void *arg)
     conn_free(c);
 }
 
-void conn_open(struct server *s, evutil_socket_t fd)
+/* The same for all of an IPv4 address, and of an IPv6 network of 64 bits. */
+static uint8_t conn_address(const struct sockaddr *from)
+{
+    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)from;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)from;
+    uint64_t bits = 0;
+    if (from && from->sa_family == AF_INET)
+        memcpy(&bits, &four->sin_addr, sizeof four->sin_addr);
+    else if (from && from->sa_family == AF_INET6)
+        memcpy(&bits, &six->sin6_addr, sizeof bits);
+    return (uint8_t)((bits * 0x9e3779b97f4a7c15u) >> 56);
+}
+
+/* It has a request running, or a reply on its way. */
+static bool conn_is_busy(const struct conn *c, double now)
+{
+    bool pending = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;
+    return c->answer || (pending && now - c->last_sent < CONN_SENDING);
+}
+
+bool conn_evict(struct server *s)
+{
+    struct conn *found = NULL;
+    double now = clock_now();
+    for (struct conn *c = s->conns; c; c = c->next) {
+        uint32_t own = s->conn_by_address[c->address], most = found ? s->conn_by_address[found->address] : 0;
+        if (!conn_is_busy(c, now) && (own > most || (own == most && c->since <= found->since)))
+            found = c;
+    }
+    if (found)
+        conn_free(found);
+    return found;
+}
+
+static void conn_refuse(evutil_socket_t fd)
 {
     static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
                                "Connection: close\r\n\r\n";
-    struct conn *c = s->conn_count < limit_of(LIMIT_CONNECTIONS) ? mem_zalloc(1, sizeof *c) : NULL;
+    ssize_t n = send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)n;
+    evutil_closesocket(fd);
+}
+
+void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from)
+{
+    if (s->conn_count >= s->conn_most)
+        conn_evict(s);
+    bool reserve = s->conn_count >= s->conn_most;
+    struct conn *c = s->conn_count < s->conn_most + CONN_RESERVE ? mem_zalloc(1, sizeof *c) : NULL;
     struct bufferevent *bev = !c       ? NULL
                               : s->tls ? tls_accept(s->tls, s->base, fd)
                                        : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (!bev) {
-        ssize_t n = send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-        (void)n;
-        evutil_closesocket(fd);
+        conn_refuse(fd);
         mem_free(c);
         return;
     }
-    c->server = s;
-    c->bev = bev;
-    c->since = clock_now();
-    c->next = s->conns;
-    c->link = &s->conns;
+    *c = (struct conn){.server = s,
+                       .bev = bev,
+                       .since = clock_now(),
+                       .next = s->conns,
+                       .link = &s->conns,
+                       .reserve = reserve,
+                       .address = conn_address(from)};
     if (c->next)
         c->next->link = &c->next;
     s->conns = c;
     s->conn_count++;
+    s->conn_by_address[c->address]++;
     struct timeval stall = {.tv_sec = (time_t)limit_of(LIMIT_WRITE_SECONDS)};
     bufferevent_setcb(bev, conn_read, conn_written, conn_event, c);
     bufferevent_setwatermark(bev, EV_READ, 0, CONN_INPUT_MOST);
@@ -338,6 +386,7 @@ void conn_free(struct conn *c)
     if (c->next)
         c->next->link = c->link;
     c->server->conn_count--;
+    c->server->conn_by_address[c->address]--;
     c->server->body_bytes -= c->body_bytes;
     bufferevent_free(c->bev);
     http_free(&c->http);

@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 enum { SERVER_STUCK = 60 /* seconds in which an engine that has work takes a step */ };
+enum { CONN_ADDRESSES = 256 };
 enum { SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
 
 struct answer;
@@ -60,7 +61,11 @@ struct server {
     double drain_until, notified;
     struct conn *conns;
     uint32_t conn_count, answer_count;
-    size_t body_bytes; /* of requests, whole or not, all together */
+    uint32_t conn_most;                       /* connections; above, the idle are evicted */
+    uint32_t conn_by_address[CONN_ADDRESSES]; /* how many, by a hash of the client's address */
+    bool accept_paused;                       /* no descriptor was left: the next tick tries again */
+    double accept_warned;                     /* when that was last logged; 0 = never */
+    size_t body_bytes;                        /* of requests, whole or not, all together */
     time_t started;
     struct metrics metrics;
     /* guarded by the mutex */
@@ -91,8 +96,10 @@ struct conn {
     bool closing;      /* no more requests; ends when the output has gone */
     bool lingering;    /* all is sent; waits for the other side to end */
     bool origin_ok;
-    uint32_t key; /* which one it came with, from 1; 0 = none */
-    char id[40];  /* of the request */
+    bool reserve;    /* beyond conn_most: kept for probes */
+    uint8_t address; /* its place in the server's conn_by_address */
+    uint32_t key;    /* which one it came with, from 1; 0 = none */
+    char id[40];     /* of the request */
 };
 
 /* What an answer has said so far, taken apart. */
@@ -195,6 +202,7 @@ struct route {
     void (*now)(struct conn *c);       /* answers at once */
     void (*prepare)(struct answer *a); /* or: on a worker */
     bool open;                         /* needs no key */
+    bool probe;                        /* answered on the connections that are kept for probes, too */
     enum route_model {
         ROUTE_WRITER,  /* prepare wants a model that writes */
         ROUTE_VECTORS, /* one that makes vectors */
@@ -205,7 +213,10 @@ struct route {
 };
 
 /* ---- connections (conn.c) ---- */
-void conn_open(struct server *s, evutil_socket_t fd);
+void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from);
+/* Closes the connection that has been idle for the longest time, one of the address that has most of them. Those with a
+ * request running stay. false: all have one. */
+bool conn_evict(struct server *s);
 void conn_free(struct conn *c);
 /* A few times a second: deadlines. */
 void conn_tick(struct conn *c, double now);

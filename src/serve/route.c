@@ -64,9 +64,9 @@ static void route_root(struct conn *c)
 
 static const struct route routes[] = {
     {"GET", "/", .now = route_root, .open = true},
-    {"GET", "/livez", .now = route_live, .open = true},
-    {"GET", "/readyz", .now = route_ready, .open = true},
-    {"GET", "/health", .now = route_health, .open = true},
+    {"GET", "/livez", .now = route_live, .open = true, .probe = true},
+    {"GET", "/readyz", .now = route_ready, .open = true, .probe = true},
+    {"GET", "/health", .now = route_health, .open = true, .probe = true},
     {"GET", "/metrics", .now = route_metrics},
     {"GET", "/openapi.json", .now = asset_show, .open = true},
     {"GET", "/status", .now = asset_show, .open = true},
@@ -206,7 +206,11 @@ static void route_take(struct conn *c)
     const struct route *r = c->route;
     const char *why;
     bool reads = http_is(&c->http, "GET") || http_is(&c->http, "HEAD");
-    if (!http_is(&c->http, r->method) && !(reads && !strcmp(r->method, "GET")))
+    c->http.keep &= !c->reserve;
+    if (c->reserve && !r->probe)
+        conn_failf(c, 503, NULL,
+                   "all connections that this server takes have a request running; try again later");
+    else if (!http_is(&c->http, r->method) && !(reads && !strcmp(r->method, "GET")))
         conn_failf(c, 405, NULL, "%s wants %s", r->path, r->method);
     else if (!r->open && !gate_key(c))
         conn_failf(c, 401, "invalid_api_key", "the API key is missing or wrong: Authorization: Bearer KEY");

@@ -18,11 +18,35 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+enum {
+    SERVER_WARN_SECONDS = 60,  /* between two warnings of the same kind */
+    SERVER_FILES = 64,         /* descriptors that are not for connections */
+    SERVER_FILES_MOST = 65536, /* the soft limit that is asked for */
+};
+
 static void server_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *from, int n,
                           void *arg)
 {
-    (void)l, (void)from, (void)n;
-    conn_open(arg, fd);
+    (void)l, (void)n;
+    conn_open(arg, fd, from);
+}
+
+/* No descriptor (or memory) is left. An idle connection gives its own back; where there is none, accepting pauses until
+ * the next tick: the listener is ready all the time, and the loop would do nothing else. */
+static void server_accept_failed(struct evconnlistener *l, void *arg)
+{
+    struct server *s = arg;
+    int why = EVUTIL_SOCKET_ERROR();
+    double now = clock_now();
+    if (conn_evict(s))
+        return;
+    evconnlistener_disable(l);
+    s->accept_paused = true;
+    if (!s->accept_warned || now - s->accept_warned > SERVER_WARN_SECONDS)
+        log_warn(
+            "cannot accept connections: %s; trying again four times a second (raise the limit of open files)",
+            strerror(why));
+    s->accept_warned = now;
 }
 
 static void server_bell(evutil_socket_t fd, short what, void *arg)
@@ -56,6 +80,10 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
     for (struct conn *c = s->conns, *next; c; c = next) {
         next = c->next;
         conn_tick(c, now);
+    }
+    if (s->accept_paused) {
+        s->accept_paused = false;
+        evconnlistener_enable(s->listener);
     }
     models_expire(s->models, now);
     if (now - s->notified >= 1 && !models_stuck(s->models, SERVER_STUCK)) { /* else systemd starts us anew */
@@ -170,13 +198,30 @@ static int server_listen(struct server *s, struct err *e)
     return 0;
 }
 
-static int server_open(struct server *s, struct err *e)
+/* As many connections as the limit says, or fewer where descriptors are few: half of what is left, up to
+ * SERVER_FILES, stays for models, workers and probes. */
+static void server_count_files(struct server *s)
 {
-    struct rlimit files;
+    struct rlimit files = {0};
+    uint64_t most = limit_of(LIMIT_CONNECTIONS), left = most + SERVER_FILES;
     if (!getrlimit(RLIMIT_NOFILE, &files) && files.rlim_cur < files.rlim_max) {
-        files.rlim_cur = files.rlim_max < 65536 ? files.rlim_max : 65536;
+        files.rlim_cur = files.rlim_max < SERVER_FILES_MOST ? files.rlim_max : SERVER_FILES_MOST;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    int next = dup(s->bell_fd); /* descriptors are given out from the lowest */
+    if (!getrlimit(RLIMIT_NOFILE, &files) && next >= 0)
+        left = files.rlim_cur > (uint64_t)next ? files.rlim_cur - (uint64_t)next : 0;
+    if (next >= 0)
+        close(next);
+    uint64_t room = left > 2 * SERVER_FILES ? left - SERVER_FILES : left / 2;
+    s->conn_most = (uint32_t)(room < most ? room : most);
+    if (s->conn_most < most)
+        log_warn("open files are limited to %llu: %u connections at once instead of %llu",
+                 (unsigned long long)files.rlim_cur, s->conn_most, (unsigned long long)most);
+}
+
+static int server_open(struct server *s, struct err *e)
+{
     s->bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->bell_fd < 0 || !(s->base = event_base_new()) ||
         !(s->bell = event_new(s->base, s->bell_fd, EV_READ | EV_PERSIST, server_bell, s)) ||
@@ -187,9 +232,11 @@ static int server_open(struct server *s, struct err *e)
         event_add(s->tick, &(struct timeval){.tv_usec = 250000}) || event_add(s->term, NULL) ||
         event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
+    server_count_files(s);
     if (server_tls(s, e) || work_start(s, e) ||
         (s->o->socket ? server_listen_unix(s, e) : server_listen(s, e)))
         return -1;
+    evconnlistener_set_error_cb(s->listener, server_accept_failed);
     notify_say(s->o->notify, "READY=1");
     return 0;
 }
