@@ -94,7 +94,8 @@ json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits 
     jsonread_limited = true;
     jsonread_spent = jsonread_failed = false;
     json_error_t at;
-    json_t *v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &at);
+    json_t *v =
+        json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | (most->nul ? JSON_ALLOW_NUL : 0), &at);
     jsonread_limited = false;
     if (v)
         return v;
@@ -108,7 +109,9 @@ json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits 
         err_set(e, ERR_DATA, "%s, line %d: %s is not JSON; write a finite number or null there", what,
                 at.line, odd);
     else
-        err_set(e, ERR_DATA, "%s, line %d, column %d: %s", what, at.line, at.column, log_safe(at.text));
+        err_set(e, ERR_DATA, "%s, line %d, column %d: %s", what, at.line, at.column,
+                strstr(at.text, "JSON_ALLOW_NUL") ? "the character U+0000 cannot stand in a text here"
+                                                  : log_safe(at.text));
     return NULL;
 }
 

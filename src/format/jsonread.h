@@ -5,6 +5,7 @@
 #include "base/err.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct json;
@@ -13,6 +14,7 @@ struct jsonread_limits {
     size_t text;   /* bytes of the text */
     size_t memory; /* bytes of what is read */
     int depth;     /* at most JSONREAD_DEPTH */
+    bool nul;      /* texts may hold U+0000: the caller goes by their lengths */
 };
 
 enum { JSONREAD_DEPTH = 64 }; /* half of what the writer of base/json.h can nest */

@@ -17,7 +17,7 @@
 
 const struct sampler_field sampler_fields[] = {
     FIELD(temperature, 0, 100, 0.8, false),
-    FIELD(top_k, 0, 1 << 20, 40, true),
+    FIELD(top_k, -1, 1 << 20, 40, true),
     FIELD(top_p, 0, 1, 0.95, false),
     FIELD(min_p, 0, 1, 0.05, false),
     FIELD(typical_p, 0, 1, 1, false),
@@ -98,6 +98,7 @@ int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t 
     if (!s)
         return err_memory(e, "the sampler", sizeof *s);
     s->params = *p;
+    s->params.top_k = p->top_k < 0 ? 0 : p->top_k;
     s->vocab = vocab;
     s->mu = 2 * p->mirostat_tau;
     s->own = mem_alloc(vocab, sizeof *s->own);

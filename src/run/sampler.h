@@ -24,7 +24,7 @@ struct logit_bias {
 
 struct sampler_params {
     double temperature;
-    double top_k; /* 0 = off; a whole number, kept as double so that one table serves all fields */
+    double top_k; /* 0 or -1 = off; a whole number, kept as double so that one table serves all fields */
     double top_p, min_p, typical_p;
     double xtc_probability, xtc_threshold;
     double repeat_penalty, presence_penalty, frequency_penalty;

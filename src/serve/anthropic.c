@@ -37,7 +37,8 @@ static json_t *anthropic_text(struct answer *a, const json_t *content, const cha
             buf_free(&out);
             return NULL;
         }
-        buf_printf(&out, "%s%s", out.len ? "\n" : "", text);
+        buf_str(&out, out.len ? "\n" : "");
+        buf_add(&out, text, json_string_length(json_object_get(block, "text")));
     }
     json_t *s = json_stringn(out.data ? out.data : "", out.len);
     buf_free(&out);

@@ -7,13 +7,13 @@
 
 #include <string.h>
 
-enum { INFILL_FILES = 256, INFILL_MOST = 1 << 24 };
+enum { INFILL_FILES = 256 };
 
 static const struct field infill_fields[] = {
     {"input_prefix", FIELD_TEXT, 0, 0},
     {"input_suffix", FIELD_TEXT, 0, 0},
     {"input_extra", FIELD_LIST, 0, INFILL_FILES},
-    {"n_predict", FIELD_INT, -1, INFILL_MOST},
+    {"n_predict", FIELD_INT, -1, ASK_TOKENS},
     {"stream", FIELD_BOOL, 0, 0},
 };
 
@@ -28,6 +28,10 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
                        .begun = field_text(body, "prompt"),
                        .files = files,
                        .count = json_array_size(extra)};
+    if (m.begun && strlen(m.begun) != json_string_length(json_object_get(body, "prompt"))) {
+        answer_fail(a, 400, "prompt", "the prompt of an infill cannot hold the character U+0000");
+        return NULL;
+    }
     for (size_t i = 0; i < m.count; i++) {
         const json_t *one = json_array_get(extra, i);
         files[i] = (struct middle_file){field_text(one, "filename"), field_text(one, "text")};
@@ -56,7 +60,7 @@ static void infill_ask(struct answer *a)
 {
     json_t *body = a->request;
     int64_t most = field_int(body, "n_predict", -1);
-    json_object_set_new(body, "max_tokens", json_integer(most > 0 ? most : most ? INFILL_MOST : 1));
+    json_object_set_new(body, "max_tokens", json_integer(most ? most : 1));
     json_object_del(body, "n");
     ask_completion(a);
 }

@@ -19,8 +19,8 @@ static const struct field ask_fields[] = {
     {"messages", FIELD_LIST, 1, 4096},
     {"prompt", FIELD_TEXT | FIELD_LIST, 1, MANY},
     {"suffix", FIELD_TEXT, 0, 0},
-    {"max_tokens", FIELD_INT, 0, 1 << 24},
-    {"max_completion_tokens", FIELD_INT, 1, 1 << 24},
+    {"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 0, ASK_TOKENS},
+    {"max_completion_tokens", FIELD_INT, 1, ASK_TOKENS},
     {"n", FIELD_INT, 1, SERVE_CHOICES},
     {"best_of", FIELD_INT, 1, SERVE_CHOICES},
     {"stream", FIELD_BOOL, 0, 0},
@@ -43,16 +43,56 @@ static const struct field ask_fields[] = {
 };
 
 /* A chat has to say something. */
-static const struct field chat_fields[] = {{"max_tokens", FIELD_INT, 1, 1 << 24}};
+static const struct field chat_fields[] = {{"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 1, ASK_TOKENS}};
+
+/* The key under which U+0000 stands where names and settings are, which end there; NULL: it does not. In what a model
+ * reads it is a character like others. */
+static const char *ask_nul_in(json_t *v, const char *key, bool read)
+{
+    const char *found = NULL, *name;
+    json_t *one;
+    size_t i;
+    if (json_is_string(v))
+        return read || strlen(json_string_value(v)) == json_string_length(v) ? NULL : key;
+    if (json_is_array(v)) {
+        json_array_foreach(v, i, one) found = found ? found : ask_nul_in(one, key, read);
+        return found;
+    }
+    json_object_foreach(v, name, one) found =
+        found ? found : ask_nul_in(one, name, read && (!strcmp(name, "content") || !strcmp(name, "text")));
+    return found;
+}
+
+static const char *ask_nul(json_t *body)
+{
+    static const char *const read[] = {"messages", "prompt", "content", "input"};
+    const char *found = NULL, *name;
+    json_t *v;
+    json_object_foreach(body, name, v)
+    {
+        bool is_read = false;
+        for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+            is_read |= !strcmp(name, read[i]);
+        found = found ? found : ask_nul_in(v, name, is_read);
+    }
+    return found;
+}
 
 json_t *ask_body(struct answer *a)
 {
     const struct jsonread_limits most = {
-        .text = limit_of(LIMIT_BODY), .memory = ASK_MEMORY, .depth = (int)limit_of(LIMIT_DEPTH)};
+        .text = limit_of(LIMIT_BODY), .memory = ASK_MEMORY, .depth = (int)limit_of(LIMIT_DEPTH), .nul = true};
     struct err e = {0};
+    const char *where;
     if (a->request)
         return json_incref(a->request);
     json_t *body = jsonread_object(a->body.data ? a->body.data : "", a->body.len, &most, "the body", &e);
+    if (body && (where = ask_nul(body))) {
+        answer_fail(a, 400, NULL, "%s holds the character U+0000, which can stand only in what a model reads",
+                    log_safe(where));
+        json_decref(body);
+        return NULL;
+    }
     if (body)
         field_drop_nulls(body);
     else
@@ -196,6 +236,8 @@ static int ask_text(struct answer *a, const json_t *text, const char *suffix)
                            "prompt has to be a text, a list of texts, ids, or lists of ids");
     const char *s = json_string_value(text);
     size_t n = json_string_length(text);
+    if (suffix && strlen(s) != n)
+        return answer_fail(a, 400, "prompt", "a prompt with a suffix cannot hold the character U+0000");
     int failed = suffix ? middle_prompt(a->model->loaded->tokenizer,
                                         &(struct middle){.prefix = s, .suffix = suffix}, out, &e)
                         : tokenizer_encode(a->model->loaded->tokenizer, s, n, TOK_SPECIAL | TOK_ADD, out, &e);
@@ -276,6 +318,15 @@ static int ask_stops(struct answer *a, struct ask *q)
     return 0;
 }
 
+/* How many tokens: -1 and what is more than the context holds mean as many as fit. */
+static void ask_most(const struct answer *a, struct ask *q)
+{
+    int64_t most =
+        field_int(q->body, "max_completion_tokens", field_int(q->body, "max_tokens", a->chat ? -1 : 16));
+    q->request.silent = !most;
+    q->request.most = most < 0 || most > UINT32_MAX ? 0 : (uint32_t)most;
+}
+
 static int ask_options(struct answer *a, struct ask *q)
 {
     const json_t *b = q->body, *logprobs = json_object_get(b, "logprobs");
@@ -294,8 +345,7 @@ static int ask_options(struct answer *a, struct ask *q)
     r->top_logprobs = a->tops;
     r->echo = a->echo && a->logprobs;
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
-    r->most = (uint32_t)field_int(b, "max_completion_tokens", field_int(b, "max_tokens", a->chat ? 0 : 16));
-    r->silent = !a->chat && !r->most;
+    ask_most(a, q);
     r->show_special = a->chat && a->model->loaded->marks_hidden;
     r->salt = a->salt;
     r->wake = work_wake;

@@ -104,11 +104,12 @@ static char *tools_text(const json_t *tools)
 static int tools_write_calls(json_t *message)
 {
     const json_t *calls = json_object_get(message, "tool_calls");
-    const char *content = field_text(message, "content");
+    const json_t *content = json_object_get(message, "content");
     struct buf out = {0};
     if (!json_array_size(calls))
         return 0;
-    buf_str(&out, content ? content : "");
+    if (json_is_string(content))
+        buf_add(&out, json_string_value(content), json_string_length(content));
     for (size_t i = 0; i < json_array_size(calls); i++) {
         const json_t *f = reply_function(calls, i), *arguments = json_object_get(f, "arguments");
         const char *name = field_text(f, "name");
@@ -127,11 +128,13 @@ static int tools_write_calls(json_t *message)
 /* What a tool returned becomes a message of the user: some templates know no other roles. */
 static int tools_write_result(json_t *message)
 {
-    const char *content = field_text(message, "content");
+    const json_t *content = json_object_get(message, "content");
     struct buf out = {0};
-    if (!content)
+    if (!json_is_string(content))
         return 0;
-    buf_printf(&out, "<tool_response>\n%s\n</tool_response>", content);
+    buf_str(&out, "<tool_response>\n");
+    buf_add(&out, json_string_value(content), json_string_length(content));
+    buf_str(&out, "\n</tool_response>");
     int failed = json_object_set_new(message, "content", json_stringn(out.data, out.len)) ||
                  json_object_set_new(message, "role", json_string("user"));
     buf_free(&out);
@@ -142,13 +145,16 @@ static int tools_write_result(json_t *message)
 static int tools_introduce(json_t *messages, const char *text, bool system)
 {
     json_t *first = json_array_get(messages, 0);
-    const char *role = field_text(first, "role"), *content = field_text(first, "content");
-    bool joins = content && role && (!strcmp(role, "system") || !strcmp(role, "developer") || !system);
+    const json_t *content = json_object_get(first, "content");
+    const char *role = field_text(first, "role");
+    bool joins =
+        json_is_string(content) && role && (!strcmp(role, "system") || !strcmp(role, "developer") || !system);
     struct buf out = {0};
     if (!joins)
         return json_array_insert_new(
             messages, 0, json_pack("{s:s,s:s}", "role", system ? "system" : "user", "content", text));
-    buf_printf(&out, "%s\n%s", text, content);
+    buf_printf(&out, "%s\n", text);
+    buf_add(&out, json_string_value(content), json_string_length(content));
     int failed = json_object_set_new(first, "content", json_stringn(out.data, out.len));
     buf_free(&out);
     return failed;

@@ -42,9 +42,10 @@ static int field_check_one(const json_t *v, const struct field *f, struct err *e
     /* 3.0 is a whole number too */
     if (!kind && json_is_real(v) && f->kinds & FIELD_INT && floor(json_real_value(v)) == json_real_value(v))
         kind = FIELD_INT;
-    if (!kind && f->kinds & (f->kinds - 1))
-        return err_set(e, ERR_USAGE, "%s has to be %s or %s", f->name, field_kind_name(f->kinds),
-                       field_kind_name(f->kinds & (f->kinds - 1)));
+    const unsigned types = f->kinds & (FIELD_NO_LIMIT - 1);
+    if (!kind && types & (types - 1))
+        return err_set(e, ERR_USAGE, "%s has to be %s or %s", f->name, field_kind_name(types),
+                       field_kind_name(types & (types - 1)));
     if (!kind)
         return err_set(e, ERR_USAGE, "%s has to be %s", f->name, field_kind_name(f->kinds));
     if (kind & (FIELD_BOOL | FIELD_TEXT))
@@ -53,9 +54,10 @@ static int field_check_one(const json_t *v, const struct field *f, struct err *e
     double n = !counted            ? json_number_value(v)
                : kind & FIELD_LIST ? (double)json_array_size(v)
                                    : (double)json_object_size(v);
-    if (!(n >= f->least && n <= most))
-        return err_set(e, ERR_USAGE, "%s is %.15g%s; it has to be from %.15g to %.15g", f->name, n,
-                       counted ? " items long" : "", f->least, most);
+    const bool no_limit = !counted && f->kinds & FIELD_NO_LIMIT;
+    if (!(n >= f->least && n <= most) && !(no_limit && n == -1))
+        return err_set(e, ERR_USAGE, "%s is %.15g%s; it has to be from %.15g to %.15g%s", f->name, n,
+                       counted ? " items long" : "", f->least, most, no_limit ? ", or -1" : "");
     return 0;
 }
 

@@ -15,6 +15,7 @@ enum {
     FIELD_TEXT = 8,
     FIELD_LIST = 16,
     FIELD_OBJECT = 32,
+    FIELD_NO_LIMIT = 64, /* of a whole number: -1 is taken, too */
 };
 
 struct field {

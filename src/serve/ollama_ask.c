@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-enum { OLLAMA_MOST = 1 << 24 }; /* tokens: as many as there is room for */
-
 const char *ollama_model(const json_t *body)
 {
     const char *model = field_text(body, "model");
@@ -62,7 +60,7 @@ static void ollama_options(json_t *out, json_t *options)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         ollama_move(out, names[i][1], options, names[i][0]);
     int64_t most = field_int(options, "num_predict", -1);
-    json_object_set_new(out, "max_tokens", json_integer(most > 0 ? most : OLLAMA_MOST));
+    json_object_set_new(out, "max_tokens", json_integer(most > 0 ? most : -1));
 }
 
 /* "json", or a schema; "" is nothing. */
@@ -233,8 +231,8 @@ void ollama_chat(struct answer *a)
 
 void ollama_generate(struct answer *a)
 {
-    json_t *body = ask_body(a);
-    const char *prompt = field_text(body, "prompt"), *system = field_text(body, "system"),
+    json_t *body = ask_body(a), *text = json_object_get(body, "prompt");
+    const char *prompt = json_string_value(text), *system = field_text(body, "system"),
                *suffix = field_text(body, "suffix");
     bool middle = suffix && *suffix;
     json_decref(body); /* the answer keeps it */
@@ -250,14 +248,14 @@ void ollama_generate(struct answer *a)
         return;
     }
     if (plain) {
-        json_object_set_new(made, "prompt", json_string(prompt ? prompt : ""));
+        json_object_set_new(made, "prompt", prompt ? json_incref(text) : json_string(""));
         if (middle)
             ollama_move(made, "suffix", body, "suffix");
     } else {
         json_t *messages = json_array();
         if (system && *system)
             json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
-        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", prompt));
+        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", text));
         json_object_set_new(made, "messages", messages);
     }
     ask_as(a, made, plain ? ask_completion : ask_chat);

@@ -25,6 +25,7 @@
 
 enum { SERVER_STUCK = 60 /* seconds in which an engine that has work takes a step */ };
 enum { CONN_ADDRESSES = 256 };
+#define ASK_TOKENS 9e18 /* as a limit of tokens, any number: the answer ends where the context is full */
 enum { SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
 
 struct answer;

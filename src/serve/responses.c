@@ -19,7 +19,7 @@ static const struct field responses_fields[] = {
     {"tool_choice", FIELD_TEXT | FIELD_OBJECT, 0, 16},
     {"text", FIELD_OBJECT, 0, 16},
     {"reasoning", FIELD_OBJECT, 0, 16},
-    {"max_output_tokens", FIELD_INT, 1, 1 << 24},
+    {"max_output_tokens", FIELD_INT, 1, ASK_TOKENS},
     {"background", FIELD_BOOL, 0, 0},
 };
 
@@ -50,7 +50,8 @@ static json_t *item_text(struct answer *a, const json_t *content, size_t at)
             buf_free(&out);
             return NULL;
         }
-        buf_str(&out, text ? text : refusal);
+        buf_add(&out, text ? text : refusal,
+                json_string_length(json_object_get(part, text ? "text" : "refusal")));
     }
     json_t *s = json_stringn(out.data ? out.data : "", out.len);
     buf_free(&out);

@@ -112,12 +112,13 @@ const struct route *const route_table = routes;
 const size_t route_count = sizeof routes / sizeof *routes;
 _Static_assert(sizeof routes / sizeof *routes < METRICS_ROUTES, "every route has a row of counters");
 
-/* The path without its query and without /v1. */
+/* The path without its query, without /v1 and without a slash at its end. */
 static const char *route_path(const struct conn *c, size_t *n)
 {
     const char *path = http_target(&c->http);
     path += !strncmp(path, "/v1/", 4) ? 3 : 0;
     *n = strcspn(path, "?");
+    *n -= *n > 1 && path[*n - 1] == '/';
     return path;
 }
 
