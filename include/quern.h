@@ -54,7 +54,7 @@ struct quern_options {
     const char
         *draft_model; /* a small model with the same vocabulary, which guesses the rest; `draft` 0 = 8 */
     int embed;        /* 1 = for quern_embed only */
-    const char *const *lora; /* adapters: "NAME=PATH[:SCALE]" each, NULL-terminated; NULL = none. CPU only */
+    const char *const *lora; /* adapters: "NAME=PATH[:SCALE]" each, NULL-terminated; NULL = none */
     const char
         *cache_dir; /* a folder where what prompts have in common is kept across restarts; NULL = none */
     uint64_t cache_bytes; /* of it at most; 0 = 4 GiB */

@@ -3,35 +3,11 @@
 #include "base/buf.h"
 #include "base/dtype.h"
 #include "base/log.h"
+#include "format/file_type.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-/* Numbers are those of general.file_type. */
-enum file_type {
-    FILE_F32 = 0,
-    FILE_F16 = 1,
-    FILE_Q4_0 = 2,
-    FILE_Q4_1 = 3,
-    FILE_Q8_0 = 7,
-    FILE_Q5_0 = 8,
-    FILE_Q5_1 = 9,
-    FILE_Q2_K = 10,
-    FILE_Q3_K_S = 11,
-    FILE_Q3_K_M = 12,
-    FILE_Q3_K_L = 13,
-    FILE_Q4_K_S = 14,
-    FILE_Q4_K_M = 15,
-    FILE_Q5_K_S = 16,
-    FILE_Q5_K_M = 17,
-    FILE_Q6_K = 18,
-    FILE_Q2_K_S = 21,
-    FILE_IQ4_NL = 25,
-    FILE_IQ4_XS = 30,
-    FILE_BF16 = 32,
-    FILE_MXFP4 = 38
-};
 
 static const struct recipe recipes[] = {
     {"F32", FILE_F32, DTYPE_F32},          {"F16", FILE_F16, DTYPE_F16},

@@ -136,7 +136,7 @@ static int loaded_add(const struct loaded *l, const char *text, size_t n, struct
         return 0;
     }
     return err_set(e, ERR_USAGE, "there is no adapter '%s'; %s", log_safe_n(text, n),
-                   l->adapters ? "--lora NAME=PATH loads one" : "none was loaded (--lora NAME=PATH)");
+                   l->adapters ? "others are loaded" : "none is loaded");
 }
 
 int loaded_adapt(const struct loaded *l, const char *text, struct adapter_mix *out, struct err *e)

@@ -249,7 +249,7 @@ static json_t *anthropic_message(const struct answer *a, json_t *content)
     char id[sizeof a->id + 8];
     snprintf(id, sizeof id, "msg_%s", a->id);
     return json_pack("{s:s,s:s,s:s,s:s,s:o,s:n,s:n,s:o}", "id", id, "type", "message", "role", "assistant",
-                     "model", a->model->of->name, "content", content, "stop_reason", "stop_sequence", "usage",
+                     "model", a->called, "content", content, "stop_reason", "stop_sequence", "usage",
                      anthropic_usage(a));
 }
 

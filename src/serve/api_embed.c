@@ -51,7 +51,7 @@ static void embed_write(struct json *j, const float *vector, size_t n, bool base
 static void embed_usage(const struct answer *a, struct json *j)
 {
     json_key(j, "model");
-    json_str(j, a->model->of->name);
+    json_str(j, a->called);
     json_key(j, "usage");
     json_begin(j, '{');
     json_key(j, "prompt_tokens");

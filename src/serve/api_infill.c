@@ -105,7 +105,7 @@ static void infill_piece(struct answer *a, const char *text, size_t n, bool stop
     json_bool(&j, stop);
     if (stop) {
         json_key(&j, "model");
-        json_str(&j, a->model->of->name);
+        json_str(&j, a->called);
         json_key(&j, "stop_type");
         json_str(&j, c->end.finish == FINISH_LENGTH ? "limit" : "eos");
         json_key(&j, "truncated");

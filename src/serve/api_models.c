@@ -44,6 +44,8 @@ void api_models(struct conn *c)
         if (s->listed)
             api_write_model(s, s->name, &j);
     first = models_first(c->server->models);
+    for (size_t i = 0; first && i < o->alias_count; i++)
+        api_write_model(first, o->aliases[i], &j);
     for (size_t i = 0; first && i < o->adapter_count; i++)
         api_write_model(first, o->adapters[i], &j);
     models_unlock(c->server->models);
@@ -79,7 +81,7 @@ void api_model(struct conn *c)
     models_lock(m);
     const struct served *s = is_name ? models_find(m, name) : NULL;
     if (s)
-        api_write_model(s, models_is_adapter(m, name) ? name : s->name, &j);
+        api_write_model(s, models_is_adapter(m, name) ? name : models_called(m, s, name), &j);
     models_unlock(m);
     if (s)
         route_json(c, 200, &out);

@@ -189,7 +189,7 @@ static int ask_chat_prompt(struct answer *a, struct ask *q)
     const char *effort = field_text(q->body, "reasoning_effort");
     json_t *extra = json_object_get(q->body, "chat_template_kwargs");
     struct err e = {0};
-    if (ask_messages(a, r.messages) || ask_tools(a, q))
+    if (text_can_chat(a) || ask_messages(a, r.messages) || ask_tools(a, q))
         return -1;
     r.messages = json_object_get(q->body, "messages");
     r.tools = a->tools;

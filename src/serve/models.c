@@ -153,31 +153,54 @@ const struct served *models_first(struct models *m)
     return s;
 }
 
-const struct served *models_find(struct models *m, const char *name)
+/* "name", or "name:latest". */
+static bool models_is_name(const char *own, const char *name)
 {
-    for (const struct served *s = m->all; s; s = s->next) {
-        size_t own = strlen(s->name);
-        bool begins = !strncmp(s->name, name, own);
-        if (s->listed && begins && (!name[own] || !strcmp(name + own, ":latest")))
-            return s;
-    }
-    return models_is_adapter(m, name) ? models_first(m) : NULL;
+    size_t n = strlen(own);
+    return !strncmp(own, name, n) && (!name[n] || !strcmp(name + n, ":latest"));
 }
 
-/* Where none is named: the first that is made for it. */
-static struct served *models_default(struct models *m, enum form_kind kind)
+static const char *models_alias(const struct models *m, const char *name)
 {
-    for (struct served *s = m->all; s; s = s->next)
-        if (s->listed && s->facts.known && s->facts.encoder == (kind == FORM_VECTORS))
+    for (size_t i = 0; name && i < m->o->alias_count; i++)
+        if (models_is_name(m->o->aliases[i], name))
+            return m->o->aliases[i];
+    return NULL;
+}
+
+const char *models_called(const struct models *m, const struct served *s, const char *name)
+{
+    const char *alias = models_alias(m, name);
+    return alias ? alias : s->name;
+}
+
+const struct served *models_find(struct models *m, const char *name)
+{
+    for (const struct served *s = m->all; s; s = s->next)
+        if (s->listed && models_is_name(s->name, name))
             return s;
-    return (struct served *)(uintptr_t)models_first(m);
+    return models_alias(m, name) || models_is_adapter(m, name) ? models_first(m) : NULL;
+}
+
+/* Where none is named: the first that is made for it; for a chat rather one with a template. */
+static struct served *models_default(struct models *m, const struct model_want *want)
+{
+    struct served *first = NULL;
+    for (struct served *s = m->all; s; s = s->next) {
+        if (!s->listed || !s->facts.known || s->facts.encoder != (want->kind == FORM_VECTORS))
+            continue;
+        if (!want->chat || s->facts.can_chat)
+            return s;
+        first = first ? first : s;
+    }
+    return first ? first : (struct served *)(uintptr_t)models_first(m);
 }
 
 /* Which form of which model; NULL and a failure. */
 static struct form *models_choose(struct models *m, const struct model_want *want, struct failure *f)
 {
     bool named = want->name && *want->name;
-    struct served *s = named ? (struct served *)models_find(m, want->name) : models_default(m, want->kind);
+    struct served *s = named ? (struct served *)models_find(m, want->name) : models_default(m, want);
     if (!s && named)
         failure_set(f, 404, "model_not_found", "model",
                     "there is no model '%s'; /v1/models lists what there is", log_safe(want->name));

@@ -50,7 +50,7 @@ struct form {
 struct served_facts {
     bool known;               /* false: the file could not be read */
     char family[64];          /* the architecture */
-    const char *type;         /* the type that most of the weights have */
+    const char *type;         /* of the file: "Q4_K_M" */
     uint32_t context;         /* tokens that a request can have */
     uint32_t trained;         /* and that it was made for */
     uint32_t width;           /* of a vector */
@@ -105,8 +105,11 @@ struct models_options {
     int (*open)(void *arg, struct loaded **out, const char *path, const struct loaded_options *o,
                 struct err *e);
     void *arg;
-    const char *const *adapters; /* (adapter_count): other names of the first model */
+    const char *const *adapters; /* (adapter_count): names of the first model with an adapter */
     size_t adapter_count;
+    const char *const *aliases; /* (alias_count): further names of the first model */
+    size_t alias_count;
+    const char *chat_template; /* of all models; NULL = each has its own */
 };
 
 struct models {
@@ -141,12 +144,13 @@ void models_shut(struct models *m);
 void models_close(struct models *m);
 
 enum taken { TAKEN_NONE, TAKEN_NOW, TAKEN_LATER };
-/* The form of the model of this name ("name:latest" too; NULL or "": the first that has such a form). NONE: the
- * failure is set; LATER: w->ready will be called. FORM_WRITER of an encoder is refused; `any`: then its vectors. */
+/* The form of the model of this name ("name:latest" too; NULL or "": the first that suits). NONE: the failure is
+ * set; LATER: w->ready will be called. FORM_WRITER of an encoder is refused; `any`: then its vectors. */
 struct model_want {
     const char *name;
     enum form_kind kind;
-    bool any; /* only the tokenizer is needed */
+    bool any;  /* only the tokenizer is needed */
+    bool chat; /* where none is named: rather one with a chat template */
 };
 enum taken models_take(struct models *m, const struct model_want *want, struct model_wait *w);
 /* keep: for how long it stays if nobody comes, MODELS_KEEP_DEFAULT. */
@@ -164,9 +168,11 @@ int models_preload(struct models *m, struct err *e);
 /* What there is. Between lock and unlock the list and the states do not change; the names hold for good. */
 const struct served *models_lock(struct models *m);
 void models_unlock(struct models *m);
-/* Locked, but for is_adapter. An adapter's name is another name of the first model. */
+/* Locked, but for the next two. Aliases and adapters are names of the first model. */
 const struct served *models_find(struct models *m, const char *name);
 bool models_is_adapter(const struct models *m, const char *name); /* NULL is none */
+/* What to call the model that was found by this name: the alias, or its own name. */
+const char *models_called(const struct models *m, const struct served *s, const char *name);
 const struct served *models_first(struct models *m);
 const char *models_state(const struct served *s); /* "loaded", ... */
 void models_stats(struct models *m, struct models_stats *out);
@@ -179,4 +185,5 @@ void model_list_free(struct model_list *l);
 int model_list_folder(struct model_list *l, const char *folder, struct err *e);
 /* The last part of a path without ".gguf" and the number of a split. */
 char *model_name(const char *path);
-int served_facts_read(struct served_facts *f, const char *path, uint32_t ctx, struct err *e);
+int served_facts_read(struct served_facts *f, const char *path, const struct models_options *o,
+                      struct err *e);

@@ -1,9 +1,9 @@
 /* The list of models: what a folder holds, what a header says, and the list that requests see. */
 #define _GNU_SOURCE
-#include "base/dtype.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "format/file_type.h"
 #include "format/gguf.h"
 #include "model/arch.h"
 #include "serve/models_own.h"
@@ -152,15 +152,9 @@ int model_list_folder(struct model_list *l, const char *folder, struct err *e)
 
 static void facts_weights(struct served_facts *f, const struct store *s)
 {
-    uint64_t bytes[DTYPE_MOST] = {0};
-    uint32_t best = 0;
-    for (size_t i = 0; i < s->count; i++) {
+    for (size_t i = 0; i < s->count; i++)
         f->parameters += s->tensors[i].values;
-        bytes[s->tensors[i].type] += s->tensors[i].bytes;
-    }
-    for (uint32_t t = 1; t < DTYPE_MOST; t++)
-        best = bytes[t] > bytes[best] ? t : best;
-    f->type = dtype_get(best)->name;
+    f->type = store_file_type(s);
     f->bytes = s->bytes;
 }
 
@@ -187,12 +181,17 @@ static void facts_template(struct served_facts *f, const char *text, size_t n)
     f->can_think |= facts_says(text, n, "<think>") || facts_says(text, n, "reasoning_effort");
 }
 
-/* What the chat template knows of. */
-static void facts_text(struct served_facts *f, const struct store *s)
+/* What the chat template knows of: the one that was given, or the model's own. */
+static void facts_text(struct served_facts *f, const struct store *s, const char *given)
 {
     static const char *const files[] = {"chat_template.jinja", "tokenizer_config.json"};
     struct err ignored = {0};
     struct gguf_str t = {0};
+    if (given) {
+        f->can_chat = !f->encoder;
+        facts_template(f, given, strlen(given));
+        return;
+    }
     if (s->gguf) {
         f->can_chat = gguf_get_str(s->gguf, "tokenizer.chat_template", &t, &ignored) > 0;
         facts_template(f, t.s, t.n);
@@ -209,7 +208,7 @@ static void facts_text(struct served_facts *f, const struct store *s)
     }
 }
 
-int served_facts_read(struct served_facts *f, const char *path, uint32_t ctx, struct err *e)
+int served_facts_read(struct served_facts *f, const char *path, const struct models_options *o, struct err *e)
 {
     struct store *s;
     struct hparams h;
@@ -220,8 +219,8 @@ int served_facts_read(struct served_facts *f, const char *path, uint32_t ctx, st
     int failed = hparams_read(&h, s, e);
     if (!failed) {
         facts_weights(f, s);
-        facts_figures(f, &h, ctx);
-        facts_text(f, s);
+        facts_figures(f, &h, o->ctx);
+        facts_text(f, s, o->chat_template);
         f->modified = stat(path, &st) ? 0 : st.st_mtime;
         f->known = true;
         hparams_free(&h);
@@ -328,7 +327,7 @@ int models_scan(struct models *m, struct err *e)
     struct served_facts *facts = mem_zalloc(l.count + 1, sizeof *facts);
     for (size_t i = 0; facts && !failed && i < l.count; i++) {
         struct err why = {0};
-        if (served_facts_read(&facts[i], l.items[i].path, m->o->ctx, &why))
+        if (served_facts_read(&facts[i], l.items[i].path, m->o, &why))
             log_warn("%s: %s", log_safe(l.items[i].name), why.text);
     }
     if (!facts)

@@ -115,7 +115,7 @@ static int models_read(struct models *m, struct form *f, uint64_t left, struct e
     struct loaded_options o = {.hidden = f->kind == FORM_VECTORS,
                                .runner = {.ctx = k->context, .most = left}};
     if (!k->known) /* says what is wrong with it, or it has been mended */
-        if (served_facts_read(&f->of->facts, f->of->path, m->o->ctx, e))
+        if (served_facts_read(&f->of->facts, f->of->path, m->o, e))
             return -1;
     if (f->kind == FORM_VECTORS)
         embedder_runner(&o.runner, !k->encoder, k->context, m->o->texts ? m->o->texts : 1);

@@ -153,7 +153,7 @@ static void ollama_only_load(struct answer *a, bool chat, bool unload)
     struct json j = {.out = &a->reply};
     json_begin(&j, '{');
     json_key(&j, "model");
-    json_str(&j, unload ? ollama_model(a->request) : a->model->of->name);
+    json_str(&j, unload ? ollama_model(a->request) : a->called);
     ollama_time(&j, "created_at", 0);
     if (chat) {
         json_key(&j, "message");
@@ -202,7 +202,7 @@ static bool ollama_is_through(struct answer *a, bool chat, bool empty)
             ollama_only_load(a, chat, true);
         return true;
     }
-    if (work_model(a, ROUTE_WRITER))
+    if (work_model(a, ROUTE_CHAT))
         return true;
     if (empty)
         ollama_only_load(a, chat, false);
@@ -297,7 +297,7 @@ void ollama_embed(struct answer *a)
         return;
     json_begin(&j, '{');
     json_key(&j, "model");
-    json_str(&j, a->model->of->name);
+    json_str(&j, a->called);
     json_key(&j, "embeddings");
     json_begin(&j, '[');
     for (size_t i = 0; i < v->count; i++)

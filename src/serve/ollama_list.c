@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/mem.h"
+#include "format/gguf.h"
 #include "serve/field.h"
 #include "serve/ollama.h"
 
@@ -92,12 +94,12 @@ static void ollama_digest(struct json *j, const struct served *s)
     json_str(j, text);
 }
 
-static void ollama_name(struct json *j, const struct served *s)
+static void ollama_name(struct json *j, const char *name)
 {
     json_key(j, "name");
-    json_str(j, s->name);
+    json_str(j, name);
     json_key(j, "model");
-    json_str(j, s->name);
+    json_str(j, name);
 }
 
 void ollama_version(struct conn *c)
@@ -107,26 +109,33 @@ void ollama_version(struct conn *c)
     route_json(c, 200, &out);
 }
 
+static void ollama_tag(struct json *j, const struct served *s, const char *name)
+{
+    json_begin(j, '{');
+    ollama_name(j, name);
+    ollama_modified(j, s->facts.modified);
+    json_key(j, "size");
+    json_uint(j, s->facts.bytes);
+    ollama_digest(j, s);
+    ollama_details(j, s);
+    json_end(j, '}');
+}
+
 void ollama_tags(struct conn *c)
 {
     struct buf out = {0};
     struct json j = {.out = &out};
+    struct models *m = c->server->models;
     json_begin(&j, '{');
     json_key(&j, "models");
     json_begin(&j, '[');
-    for (const struct served *s = models_lock(c->server->models); s; s = s->next) {
-        if (!s->listed || !s->facts.known)
-            continue;
-        json_begin(&j, '{');
-        ollama_name(&j, s);
-        ollama_modified(&j, s->facts.modified);
-        json_key(&j, "size");
-        json_uint(&j, s->facts.bytes);
-        ollama_digest(&j, s);
-        ollama_details(&j, s);
-        json_end(&j, '}');
-    }
-    models_unlock(c->server->models);
+    for (const struct served *s = models_lock(m); s; s = s->next)
+        if (s->listed && s->facts.known)
+            ollama_tag(&j, s, s->name);
+    const struct served *first = models_first(m);
+    for (size_t i = 0; first && first->facts.known && i < m->o->alias_count; i++)
+        ollama_tag(&j, first, m->o->aliases[i]);
+    models_unlock(m);
     json_end(&j, ']');
     json_end(&j, '}');
     route_json(c, 200, &out);
@@ -140,7 +149,7 @@ static void ollama_running(struct json *j, const struct form *f, double now)
     double left =
         f->keep < 0 || f->keep > forever ? forever : (f->users ? now : f->last_used) + f->keep - now;
     json_begin(j, '{');
-    ollama_name(j, f->of);
+    ollama_name(j, f->of->name);
     json_key(j, "size");
     json_uint(j, f->bytes);
     json_key(j, "size_vram");
@@ -177,7 +186,29 @@ void ollama_ps(struct conn *c)
     route_json(c, 200, &out);
 }
 
-static void ollama_info(struct json *j, const struct served_facts *k)
+/* A key of the file; lists are long and count as unknown, as Ollama has it. */
+static void ollama_key(struct json *j, const struct gguf *g, const struct gguf_key *k)
+{
+    struct err ignored = {0};
+    struct gguf_str text;
+    uint64_t whole;
+    double number;
+    bool truth;
+    json_key(j, k->name);
+    if (k->type == GGUF_STRING && gguf_get_str(g, k->name, &text, &ignored) > 0)
+        json_strn(j, text.s, text.n);
+    else if (k->type == GGUF_BOOL && gguf_get_bool(g, k->name, &truth, &ignored) > 0)
+        json_bool(j, truth);
+    else if (k->type != GGUF_ARRAY && gguf_get_u64(g, k->name, 0, UINT64_MAX, &whole, &ignored) > 0)
+        json_uint(j, whole);
+    else if (k->type != GGUF_ARRAY && gguf_get_f64(g, k->name, &number, &ignored) > 0)
+        json_f32(j, (float)number);
+    else
+        json_nil(j);
+}
+
+/* The keys of a GGUF but for those that are said elsewhere; of a folder what is known. */
+static void ollama_info(struct json *j, const struct served_facts *k, const struct store *s)
 {
     const struct {
         const char *name;
@@ -192,8 +223,17 @@ static void ollama_info(struct json *j, const struct served_facts *k)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char key[128];
         snprintf(key, sizeof key, "%s.%s", k->family, rows[i].name);
+        if (s && s->gguf && gguf_find(s->gguf, key))
+            continue;
         json_key(j, key);
         json_uint(j, rows[i].value);
+    }
+    for (size_t i = 0; s && s->gguf && i < gguf_key_count(s->gguf); i++) {
+        const struct gguf_key *one = gguf_key_at(s->gguf, i);
+        if (strcmp(one->name, "general.architecture") != 0 && strcmp(one->name, "general.name") != 0 &&
+            strcmp(one->name, "general.parameter_count") != 0 &&
+            strncmp(one->name, "tokenizer.chat_template", 23) != 0)
+            ollama_key(j, s->gguf, one);
     }
     json_end(j, '}');
 }
@@ -212,31 +252,52 @@ static void ollama_capabilities(struct json *j, const struct served_facts *k)
     json_end(j, ']');
 }
 
+/* The chat template in use, which is read from the file; "" = there is none. */
+static void ollama_template(struct json *j, const struct store *s, const char *given)
+{
+    struct chat *chat = NULL;
+    struct err ignored = {0};
+    bool found = s && !chat_open(&chat, s, given, &ignored);
+    json_key(j, "template");
+    json_str(j, found ? chat_text(chat) : "");
+    chat_close(chat);
+}
+
 void ollama_show(struct answer *a)
 {
     struct models *m = a->server->models;
     struct json j = {.out = &a->reply};
     json_t *body = ask_body(a);
     const char *name = ollama_model(body);
+    struct served copy = {0};
+    struct store *store = NULL;
+    struct err ignored = {0};
     if (!body)
         return;
     models_lock(m);
     const struct served *s = name ? models_find(m, name) : NULL;
-    if (s) {
+    if (s)
+        copy = (struct served){.path = mem_strdup(s->path), .facts = s->facts};
+    models_unlock(m);
+    if (s && (!copy.path || store_open(&store, copy.path, &ignored)))
+        store = NULL;
+    if (s && copy.path) {
         json_begin(&j, '{');
         json_key(&j, "modelfile");
         json_str(&j, "");
         json_key(&j, "parameters");
         json_str(&j, "");
-        json_key(&j, "template");
-        json_str(&j, "");
-        ollama_details(&j, s);
-        ollama_info(&j, &s->facts);
-        ollama_capabilities(&j, &s->facts);
-        ollama_modified(&j, s->facts.modified);
+        ollama_template(&j, store, m->o->chat_template);
+        ollama_details(&j, &copy);
+        ollama_info(&j, &copy.facts, store);
+        ollama_capabilities(&j, &copy.facts);
+        ollama_modified(&j, copy.facts.modified);
         json_end(&j, '}');
     }
-    models_unlock(m);
+    store_close(store);
+    if (s && !copy.path)
+        answer_fail(a, 503, NULL, "out of memory");
+    mem_free(copy.path);
     if (!name)
         answer_fail(a, 400, "model", "model is missing");
     else if (!s)
@@ -246,8 +307,6 @@ void ollama_show(struct answer *a)
 
 void ollama_refuse(struct conn *c)
 {
-    conn_failf(c, 501, NULL,
-               "%s is not done here: models come to this server by its command line, or by a file in its "
-               "folder (--models-dir) and SIGHUP",
+    conn_failf(c, 501, NULL, "%s is not done here: the operator of this server chooses its models",
                c->route->path);
 }

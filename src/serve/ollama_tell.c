@@ -7,7 +7,7 @@ static void ollama_begin(const struct answer *a, struct json *j)
 {
     json_begin(j, '{');
     json_key(j, "model");
-    json_str(j, a->model->of->name);
+    json_str(j, a->called);
     ollama_time(j, "created_at", 0);
 }
 

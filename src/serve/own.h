@@ -158,6 +158,7 @@ struct answer {
     json_t *request; /* the body */
     struct model_wait wait;
     struct form *model;      /* the one that it got, and whose user it is */
+    const char *called;      /* the name that it was asked for by */
     double keep;             /* for how long the model is to stay */
     struct vectors *vectors; /* what is being embedded */
     /* what a worker makes: a failure, a whole reply, or choices */
@@ -206,6 +207,7 @@ struct route {
     bool probe;                        /* answered on the connections that are kept for probes, too */
     enum route_model {
         ROUTE_WRITER,  /* prepare wants a model that writes */
+        ROUTE_CHAT,    /* the same, rather one with a chat template where the request names none */
         ROUTE_VECTORS, /* one that makes vectors */
         ROUTE_WORDS,   /* one with a tokenizer */
         ROUTE_NO_MODEL
@@ -296,6 +298,8 @@ void responses_delete(struct conn *c);
 void text_tokenize(struct answer *a);
 void text_detokenize(struct answer *a);
 void text_template(struct answer *a);
+/* -1 and a failure: the model has no chat template. */
+int text_can_chat(struct answer *a);
 /* The body as an object without its nulls, a reference of the caller's own; NULL and a failure. */
 json_t *ask_body(struct answer *a);
 int ask_messages(struct answer *a, const json_t *messages);

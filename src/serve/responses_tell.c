@@ -93,7 +93,7 @@ static json_t *responses_make(const struct answer *a, const char *status)
     snprintf(id, sizeof id, "resp_%s", a->id);
     json_t *r =
         json_pack("{s:s,s:s,s:I,s:s,s:s,s:n,s:O,s:o,s:o}", "id", id, "object", "response", "created_at",
-                  (json_int_t)a->created, "status", status, "model", a->model->of->name, "error", "output",
+                  (json_int_t)a->created, "status", status, "model", a->called, "error", "output",
                   own->output, "usage", over ? responses_usage(a) : json_null(), "incomplete_details",
                   cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null());
     if (r)

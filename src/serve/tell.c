@@ -177,7 +177,7 @@ static void tell_begin(const struct answer *a, struct json *j, bool chunk)
     json_key(j, "created");
     json_int(j, a->created);
     json_key(j, "model");
-    json_str(j, a->model->of->name);
+    json_str(j, a->called);
     json_key(j, "choices");
     json_begin(j, '[');
 }

@@ -1,6 +1,7 @@
 /* Tokenizer and template on their own. Runs on a worker. */
 #define _GNU_SOURCE
 #include "base/json.h"
+#include "base/log.h"
 #include "base/utf8.h"
 #include "serve/field.h"
 #include "serve/own.h"
@@ -137,6 +138,18 @@ void text_detokenize(struct answer *a)
     json_decref(body);
 }
 
+int text_can_chat(struct answer *a)
+{
+    const struct loaded *l = a->model->loaded;
+    if (l->chat)
+        return 0;
+    log_warn("%s: %s", log_safe(a->model->of->name), l->chat_why.text);
+    return answer_fail(a, 400, "model",
+                       "%s has no chat template that works: name a model that has one, or send plain text to "
+                       "/v1/completions",
+                       log_safe(a->called));
+}
+
 /* {messages, tools?, add_generation_prompt?, chat_template_kwargs?} */
 void text_template(struct answer *a)
 {
@@ -163,9 +176,7 @@ void text_template(struct answer *a)
     else if (body && !r.messages)
         answer_fail(a, 400, "messages", "messages is missing");
     else if (body && !ask_messages(a, r.messages)) {
-        if (!l->chat)
-            answer_fail(a, 400, NULL, "%s", l->chat_why.text);
-        else if (chat_render(l->chat, &r, &spans, &e))
+        if (!text_can_chat(a) && chat_render(l->chat, &r, &spans, &e))
             answer_fail(a, 400, "messages", "%s", e.text);
     }
     for (size_t i = 0; i < spans.count; i++)

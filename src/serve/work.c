@@ -1,6 +1,7 @@
 /* Answers on their way to the workers and back to the loop. */
 #define _GNU_SOURCE
 #include "base/clock.h"
+#include "serve/field.h"
 #include "serve/own.h"
 
 #include <signal.h>
@@ -70,6 +71,7 @@ static void work_model_ready(struct model_wait *w)
 int work_model(struct answer *a, enum route_model model)
 {
     static const struct model_want wants[] = {[ROUTE_WRITER] = {.kind = FORM_WRITER},
+                                              [ROUTE_CHAT] = {.kind = FORM_WRITER, .chat = true},
                                               [ROUTE_VECTORS] = {.kind = FORM_VECTORS},
                                               [ROUTE_WORDS] = {.kind = FORM_WRITER, .any = true}};
     bool first = !a->wait.ready;
@@ -86,6 +88,7 @@ int work_model(struct answer *a, enum route_model model)
         if (name && !json_is_string(name))
             return answer_fail(a, 400, "model", "model has to be a text");
         want.name = json_string_value(name);
+        want.chat |= json_object_get(body, "messages") != NULL;
         a->wait.ready = work_model_ready;
         a->waits = models_take(a->server->models, &want, &a->wait) == TAKEN_LATER;
         if (a->waits)
@@ -95,6 +98,8 @@ int work_model(struct answer *a, enum route_model model)
     a->got = clock_now();
     if (!a->model)
         a->failure = a->wait.failure;
+    else
+        a->called = models_called(a->server->models, a->model->of, field_text(body, "model"));
     return a->model ? 0 : -1;
 }
 

@@ -80,7 +80,8 @@ static int pair_run(struct runner *examined, struct runner *reference, uint32_t 
     return failed ? -1 : 0;
 }
 
-/* reference: on the CPU, in exact arithmetic, with room for what is compared. */
+/* reference: on the CPU, in exact arithmetic, with room for what is compared. What nothing is compared with holds one
+ * text. */
 static int doctor_load(const struct args *a, const char *model, const char *device, bool reference,
                        struct loaded **out, struct err *e)
 {
@@ -93,16 +94,20 @@ static int doctor_load(const struct args *a, const char *model, const char *devi
         o.runner.ctx = CTX;
         o.runner.device_options.exact = true;
     }
-    o.runner.seqs = SEQS;
-    o.runner.outs = OUTS;
+    bool compared = reference || strcmp(device, "cpu") != 0;
+    o.runner.seqs = compared ? SEQS : 1;
+    o.runner.outs = compared ? OUTS : 1;
     return loaded_open(out, store, &o, e);
 }
 
 static void doctor_fill(struct doctor_model *m, const struct loaded *l)
 {
     struct buf text = {0};
+    struct device_memory memory;
     const struct placement *p = &l->runner->placement;
-    l->runner->device->ops->describe(l->runner->device, &text);
+    const struct device *device = l->runner->device;
+    device->ops->describe(device, &text);
+    device->ops->memory(device, &memory);
     if (text.data)
         snprintf(m->where, sizeof m->where, "%s", text.data);
     buf_free(&text);
@@ -113,8 +118,8 @@ static void doctor_fill(struct doctor_model *m, const struct loaded *l)
     m->gpu_need = p->whole.weights + p->whole.kv + p->whole.scratch;
     m->gpu_free = p->whole.free;
     m->ctx = l->runner->ctx;
-    m->kv = runner_kv_bytes(&l->model->plan,
-                            &(struct runner_options){.ctx = m->ctx, .kv_type = l->runner->kv_type}, 0);
+    m->texts = l->runner->most_seqs;
+    m->kv = memory.kv;
     m->weights = weights_bytes(&l->model->weights);
     m->load_seconds = l->seconds;
 }
@@ -162,10 +167,11 @@ void doctor_model_text(const struct doctor_model *m, struct buf *out)
         buf_printf(out, "is not loaded: %s\n", m->why.text);
         return;
     }
-    buf_printf(out,
-               "fits: weights %.2f GB, %u tokens of context %.2f GB, of %.1f GB of memory (%.1f available)\n",
-               1e-9 * (double)m->weights, m->ctx, 1e-9 * (double)m->kv, 1e-9 * (double)m->memory,
-               1e-9 * (double)m->available);
+    buf_printf(out, "fits: weights %.2f GB, KV of ", 1e-9 * (double)m->weights);
+    if (m->texts > 1)
+        buf_printf(out, "%u texts of ", m->texts);
+    buf_printf(out, "%u tokens %.2f GB, of %.1f GB of memory (%.1f available)\n", m->ctx,
+               1e-9 * (double)m->kv, 1e-9 * (double)m->memory, 1e-9 * (double)m->available);
     for (const char *line = m->where, *end; (end = strchr(line, '\n')); line = end + 1)
         buf_printf(out, "  %.*s\n", (int)(end - line), line);
     if (!m->on_gpu)
@@ -212,6 +218,7 @@ void doctor_model_json(const struct doctor_model *m, struct json *j)
     json_str(j, m->where);
     json_number(j, "weights", (double)m->weights);
     json_number(j, "context", m->ctx);
+    json_number(j, "texts", m->texts);
     json_number(j, "kv", (double)m->kv);
     json_number(j, "memory", (double)m->memory);
     json_number(j, "available", (double)m->available);

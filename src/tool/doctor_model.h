@@ -18,6 +18,7 @@ struct doctor_model {
     bool fits, on_gpu; /* loaded; with a GPU in it */
     struct err why;    /* why not */
     uint32_t layers, of, ctx;
+    uint32_t texts;                          /* that there are keys and values for, each of ctx tokens */
     uint64_t weights, kv, memory, available; /* bytes; memory and available: of the machine */
     uint64_t gpu_need, gpu_free;             /* of all of it, where a GPU was asked */
     bool compared;

@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "format/file_type.h"
 #include "hub/stock.h"
 #include "tool/tool.h"
 
@@ -13,6 +14,18 @@ static const struct arg_option ls_options[] = {
     {"json", 0, ARG_FLAG, NULL, "one JSON array: name, path, type, commit, bytes, changed, whole", 0, 0},
     {0},
 };
+
+/* Of a GGUF as its header says; by its name where the header cannot be read. "" = it is none. */
+static const char *ls_type(const struct stock_item *m)
+{
+    struct store *s;
+    struct err ignored = {0};
+    if (!m->path || !*m->quant || store_open(&s, m->path, &ignored))
+        return m->quant;
+    const char *type = store_file_type(s);
+    store_close(s);
+    return *type ? type : m->quant;
+}
 
 static void ls_json(struct buf *out, const struct stock *s)
 {
@@ -28,7 +41,7 @@ static void ls_json(struct buf *out, const struct stock *s)
         json_key(&j, "format");
         json_str(&j, !m->path ? NULL : *m->quant ? "gguf" : "safetensors");
         json_key(&j, "type");
-        json_str(&j, *m->quant ? m->quant : NULL);
+        json_str(&j, *m->quant ? ls_type(m) : NULL);
         json_key(&j, "commit");
         json_str(&j, *m->commit ? m->commit : NULL);
         json_key(&j, "bytes");
@@ -60,7 +73,7 @@ static void ls_text(struct buf *out, const struct stock *s, bool paths)
         tool_scaled(&size, (double)m->bytes, "B");
         buf_printf(out, "%-*s  %10s  %-11s  %s", width, log_safe(m->name), size.failed ? "" : size.data,
                    !m->path    ? "part"
-                   : *m->quant ? log_safe(m->quant)
+                   : *m->quant ? log_safe(ls_type(m))
                                : "safetensors",
                    date);
         buf_free(&size);

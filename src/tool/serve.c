@@ -31,6 +31,7 @@ enum {
     SERVE_HOSTS = 64,
     SERVE_FOLDERS = 384,
     SERVE_NAME = 128,
+    SERVE_NAMES = 64,
     SERVE_KEY_FILE = 1 << 20
 };
 
@@ -40,7 +41,8 @@ static const struct arg_option serve_options[] = {
     {"socket", 0, ARG_TEXT, "PATH", "a Unix socket instead of an address and a port", 0, 0},
     {"tls-cert", 0, ARG_TEXT, "FILE", "speak TLS with this certificate (PEM, with its chain)", 0, 0},
     {"tls-key", 0, ARG_TEXT, "FILE", "and this key (PEM)", 0, 0},
-    {"name", 0, ARG_TEXT, "NAME", "what clients call the model (default: the file's name)", 0, 0},
+    {"name", 0, ARG_TEXT, "NAME", "what clients call the model (default: the file's name); may be repeated",
+     0, 0},
     {"models-dir", 0, ARG_TEXT, "DIR", "serve every model in this folder, too", 0, 0},
     {"keep-alive", 0, ARG_TEXT, "T",
      "unload a model that nobody used for so long: 90s, 5m, 1h, -1 = never (default: 5m, "
@@ -91,7 +93,8 @@ struct serve {
     struct serve_keys keys;
     struct buf chat_template;
     const char *hosts[SERVE_HOSTS];
-    char *paths[SERVE_WORDS]; /* of the models that were named */
+    char *paths[SERVE_WORDS];       /* of the models that were named */
+    const char *names[SERVE_NAMES]; /* of --name: the first is the model's own, the others are aliases */
     const char *adapters[LOADED_ADAPTERS];
     char adapter_names[LOADED_ADAPTERS][SERVE_NAME];
     struct sandbox sandbox;
@@ -175,7 +178,7 @@ static const char *serve_path(struct serve *s, int i, const char *model, struct 
 static int serve_list(void *arg, struct model_list *out, struct err *e)
 {
     struct serve *s = arg;
-    const char *folder = args_text(s->a, "models-dir"), *name = args_text(s->a, "name");
+    const char *folder = args_text(s->a, "models-dir"), *name = s->names[0];
     int count = s->a->count || folder ? s->a->count : 1;
     if (name && (count != 1 || folder))
         return err_set(e, ERR_USAGE, "--name is for one model; these are called as their files are");
@@ -273,6 +276,26 @@ static int serve_adapters(struct serve *s, struct err *e)
     return 0;
 }
 
+/* Every --name, once. */
+static int serve_names(struct serve *s, struct err *e)
+{
+    int at = 0;
+    size_t n = 0;
+    for (const char *name; (name = args_next(s->a, "name", &at));) {
+        size_t i = 0;
+        while (i < n && strcmp(s->names[i], name) != 0)
+            i++;
+        if (!*name || i == SERVE_NAMES)
+            return err_set(e, ERR_USAGE, "--name takes a name that is not empty, at most %d times",
+                           SERVE_NAMES);
+        if (i == n)
+            s->names[n++] = name;
+    }
+    s->m.aliases = s->names + 1;
+    s->m.alias_count = n > 1 ? n - 1 : 0;
+    return 0;
+}
+
 static int serve_read_models(struct serve *s, struct err *e)
 {
     s->m.memory = (uint64_t)args_int(s->a, "memory", 0);
@@ -283,8 +306,9 @@ static int serve_read_models(struct serve *s, struct err *e)
                                           .queue = (uint32_t)args_int(s->a, "queue", 0)};
     if (args_text(s->a, "draft") && (s->a->count > 1 || args_text(s->a, "models-dir")))
         return err_set(e, ERR_USAGE, "--draft is for one model");
-    if (load_cache(s->a, &s->m.engine, e) || serve_adapters(s, e))
+    if (load_cache(s->a, &s->m.engine, e) || serve_adapters(s, e) || serve_names(s, e))
         return -1;
+    s->m.chat_template = s->chat_template.data;
     s->m.list = serve_list;
     s->m.open = serve_open;
     s->m.arg = s;
