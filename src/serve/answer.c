@@ -28,11 +28,36 @@ static uint64_t answer_salt(const struct conn *c)
     return d.lo;
 }
 
+/* The request's sequences leave its key's share. */
+static void answer_usage_end(struct server *s, uint32_t key, uint32_t sequences, const struct usage *used)
+{
+    pthread_mutex_lock(&s->mutex);
+    usage_end(&s->usage[key], sequences, used->prompt, used->made);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+int answer_admit(struct answer *a, uint32_t sequences)
+{
+    struct server *s = a->server;
+    const struct key_limits *most = &s->o->usage;
+    pthread_mutex_lock(&s->mutex);
+    bool fits = usage_grow(&s->usage[a->key], most, sequences - a->sequences);
+    if (fits)
+        a->sequences = sequences;
+    pthread_mutex_unlock(&s->mutex);
+    if (fits)
+        return 0;
+    return failure_set(
+        &a->failure, 429, "rate_limit_exceeded", "n",
+        "the request asks for %u sequences; this key may have %u at once, all requests together", sequences,
+        most->parallel);
+}
+
 void answer_start(struct conn *c)
 {
     struct answer *a = mem_zalloc(1, sizeof *a);
     if (!a) {
-        usage_end(&c->server->usage[c->key], 0, 0);
+        answer_usage_end(c->server, c->key, 1, &(struct usage){0});
         conn_failf(c, 503, NULL, "out of memory");
         return;
     }
@@ -40,6 +65,8 @@ void answer_start(struct conn *c)
     a->conn = c;
     a->route = c->route;
     a->key = c->key;
+    a->admin = c->admin;
+    a->sequences = 1;
     a->salt = answer_salt(c);
     a->body = c->http.body; /* taken over */
     c->http.body = (struct buf){0};
@@ -57,7 +84,7 @@ void answer_start(struct conn *c)
 static void answer_free(struct answer *a)
 {
     struct usage used = answer_usage(a);
-    usage_end(&a->server->usage[a->key], used.prompt, used.made);
+    answer_usage_end(a->server, a->key, a->sequences, &used);
     for (uint32_t i = 0; i < SERVE_CHOICES; i++) {
         struct choice *c = &a->choices[i];
         stream_close(c->stream);
@@ -69,7 +96,8 @@ static void answer_free(struct answer *a)
     }
     work_forget(a);
     if (a->wait.form)
-        models_drop(a->server->models, a->wait.form, a->keep);
+        /* how long a model stays concerns all keys */
+        models_drop(a->server->models, a->wait.form, a->admin ? a->keep : MODELS_KEEP_DEFAULT);
     vectors_free(a->vectors);
     json_decref(a->request);
     for (uint32_t i = 0; i < a->prompt_count; i++)

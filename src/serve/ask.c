@@ -444,6 +444,8 @@ static int ask_submit(struct answer *a, struct ask *q)
             a->failure.code = "context_length_exceeded";
             return -1;
         }
+    if (answer_admit(a, a->prompt_count * n))
+        return -1;
     uint64_t seed = q->request.sampler.seed;
     for (uint32_t i = 0; i < a->prompt_count * n; i++) {
         struct choice *c = &a->choices[i];

@@ -1,55 +1,40 @@
 /* Who may come in: the Host header, the Origin of a page, the key. */
+#include "serve/origin.h"
 #include "serve/own.h"
 
-#include <arpa/inet.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-bool gate_is_loopback(const char *host)
+/* A page elsewhere must not reach us through a name that its owner points to this machine. Probes are open to all and
+ * say nothing that a page could use; they ask by address. */
+static bool gate_host(const struct conn *c, const char *host)
 {
-    struct in_addr four;
-    if (!strcasecmp(host, "localhost") || !strcmp(host, "::1"))
+    const struct server *s = c->server;
+    struct origin named = {.port = -1};
+    if ((!s->loopback && !s->o->allowed_hosts) || (c->route && c->route->probe))
         return true;
-    return inet_pton(AF_INET, host, &four) == 1 && ntohl(four.s_addr) >> 24 == 127;
-}
-
-/* "name:port" or "[::1]:port" to its name. */
-static void gate_name(const char *host, char *out, size_t size)
-{
-    size_t n = *host == '[' ? strcspn(++host, "]") : strcspn(host, ":/");
-    snprintf(out, size, "%.*s", (int)n, host);
-}
-
-static bool gate_is_local(const char *host)
-{
-    char name[256];
-    gate_name(host, name, sizeof name);
-    size_t n = strlen(name);
-    return gate_is_loopback(name) || (n > 10 && !strcasecmp(name + n - 10, ".localhost"));
-}
-
-/* A page elsewhere must not reach us through a name that its owner points to this machine. */
-static bool gate_host(const struct server *s, const char *host)
-{
-    char name[256];
-    if (!s->loopback && !s->o->allowed_hosts)
-        return true;
-    gate_name(host, name, sizeof name);
+    if (!origin_read_host(host, &named))
+        return false;
     for (size_t i = 0; i < s->o->allowed_hosts; i++)
-        if (!strcasecmp(name, s->o->allowed_host[i]))
+        if (!strcasecmp(named.host, s->o->allowed_host[i]))
             return true;
-    return s->loopback && gate_is_local(host);
+    return s->loopback && origin_is_local(&named);
 }
 
-/* Pages on this machine, and our own. */
+/* Pages on this machine, our own, and those that --allowed-origin names. */
 static bool gate_origin(const struct conn *c, const char *origin)
 {
+    const struct server_options *options = c->server->o;
     const char *host = http_field(&c->http, "host");
-    const char *rest = !strncasecmp(origin, "http://", 7)    ? origin + 7
-                       : !strncasecmp(origin, "https://", 8) ? origin + 8
-                                                             : NULL;
-    return rest && (gate_is_local(rest) || (host && !strcasecmp(rest, host)));
+    struct origin page, own;
+    for (size_t i = 0; i < options->allowed_origins; i++)
+        if (origin_matches(options->allowed_origin[i], origin))
+            return true;
+    if (!origin_read(origin, &page) || !origin_is_web(&page))
+        return false;
+    own = page; /* a Host header without a port means the usual one of the scheme */
+    return origin_is_local(&page) ||
+           (host && origin_read_host(host, &own) && !strcmp(own.host, page.host) && own.port == page.port);
 }
 
 static int gate_refuse(struct failure *f, const char *why)
@@ -61,12 +46,11 @@ static int gate_refuse(struct failure *f, const char *why)
 int gate_check(struct conn *c, struct failure *f)
 {
     const char *host = http_field(&c->http, "host"), *origin = http_field(&c->http, "origin");
-    if (host && !gate_host(c->server, host))
-        return gate_refuse(f,
-                           "the Host header names neither this machine nor an allowed host (--allowed-host)");
+    if (host && !gate_host(c, host))
+        return gate_refuse(f, "the Host header names neither this machine nor an allowed host");
     c->origin_ok = origin && gate_origin(c, origin);
     if (origin && !c->origin_ok)
-        return gate_refuse(f, "pages of this origin may not ask here");
+        return gate_refuse(f, "pages of this origin may not send requests here");
     return 0;
 }
 
@@ -85,6 +69,7 @@ bool gate_key(struct conn *c)
     const struct server_options *o = c->server->o;
     const char *given = http_field(&c->http, "authorization");
     c->key = 0;
+    c->admin = !o->key_count; /* where there are no keys at all everybody may do everything */
     if (!o->key_count)
         return true;
     if (given && !strncasecmp(given, "Bearer ", 7))
@@ -94,5 +79,6 @@ bool gate_key(struct conn *c)
     for (size_t i = 0; given && i < o->key_count; i++)
         if (o->keys[i] && gate_same(given, strlen(given), o->keys[i]))
             c->key = (uint32_t)i + 1;
+    c->admin = c->key && o->admin[c->key - 1];
     return c->key > 0;
 }

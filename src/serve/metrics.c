@@ -74,7 +74,7 @@ static void metrics_devices(struct buf *out, const struct models_stats *m)
     }
 }
 
-void metrics_write(struct server *s, struct buf *out)
+void metrics_write(struct server *s, uint32_t key, struct buf *out)
 {
     struct models_stats m;
     models_stats(s->models, &m);
@@ -131,5 +131,7 @@ void metrics_write(struct server *s, struct buf *out)
     metrics_histogram(out, "quern_first_token_seconds", "Until the first token.", &s->metrics.first);
     metrics_histogram(out, "quern_token_seconds", "Between the tokens of an answer.", &s->metrics.between);
     metrics_histogram(out, "quern_answer_seconds", "Until the end of an answer.", &s->metrics.whole);
-    usage_write(s->usage, out);
+    pthread_mutex_lock(&s->mutex);
+    usage_write(s->usage, key, out);
+    pthread_mutex_unlock(&s->mutex);
 }

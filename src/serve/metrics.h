@@ -21,4 +21,5 @@ struct metrics {
 /* route: its row in the table; the row behind the last stands for everything else. */
 void metrics_request(struct metrics *m, uint32_t route, int code);
 void metrics_seconds(struct histogram *h, double seconds);
-void metrics_write(struct server *s, struct buf *out);
+/* key: whose counters, beside those of the server; USAGE_ALL */
+void metrics_write(struct server *s, uint32_t key, struct buf *out);

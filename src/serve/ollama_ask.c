@@ -196,7 +196,10 @@ static bool ollama_is_through(struct answer *a, bool chat, bool empty)
         return true;
     name = ollama_model(a->request);
     if (empty && a->keep == 0 && name) {
-        if (models_stop(a->server->models, name) < 0)
+        if (!a->admin)
+            failure_set(&a->failure, 403, "admin_key_required", "keep_alive",
+                        "unloading a model needs an admin key");
+        else if (models_stop(a->server->models, name) < 0)
             failure_set(&a->failure, 404, "model_not_found", "model", "model '%s' not found", log_safe(name));
         else
             ollama_only_load(a, chat, true);

@@ -57,7 +57,6 @@ struct server {
     int bell_fd;
     bool loopback;   /* only this machine can reach us */
     struct tls *tls; /* NULL = plain */
-    struct key_usage usage[USAGE_KEYS];
     bool draining, interrupted;
     double drain_until, notified;
     struct conn *conns;
@@ -72,6 +71,7 @@ struct server {
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;
+    struct key_usage usage[USAGE_KEYS];
     struct answer *todo, **todo_end; /* for the workers */
     struct answer *ready;            /* have news for the loop */
     struct shelf shelf;
@@ -100,6 +100,7 @@ struct conn {
     bool reserve;    /* beyond conn_most: kept for probes */
     uint8_t address; /* its place in the server's conn_by_address */
     uint32_t key;    /* which one it came with, from 1; 0 = none */
+    bool admin;      /* may load and unload models, and see every key's counters */
     char id[40];     /* of the request */
 };
 
@@ -144,11 +145,13 @@ struct answer {
     bool arrived;      /* the loop's: the worker is through with it */
     const struct route *route;
     uint32_t key;
+    bool admin;
     uint64_t salt; /* of its prefixes */
     struct buf body;
     struct answer *next_todo;
     atomic_bool gone; /* set by the loop: nobody wants it any more */
     /* guarded by the server's mutex */
+    uint32_t sequences; /* that count against its key's share; at least 1 */
     struct answer *next_ready;
     bool is_ready, prepared;
     bool working, again; /* a worker has it; and is to take it up again */
@@ -204,7 +207,8 @@ struct route {
     void (*now)(struct conn *c);       /* answers at once */
     void (*prepare)(struct answer *a); /* or: on a worker */
     bool open;                         /* needs no key */
-    bool probe;                        /* answered on the connections that are kept for probes, too */
+    bool probe; /* answered on the connections that are kept for probes, too, and whatever Host is named */
+    bool admin; /* needs an admin key where there are keys */
     enum route_model {
         ROUTE_WRITER,  /* prepare wants a model that writes */
         ROUTE_CHAT,    /* the same, rather one with a chat template where the request names none */
@@ -247,7 +251,6 @@ extern const size_t route_count;
 /* Why the request may not come in; 0 = it may. */
 int gate_check(struct conn *c, struct failure *f);
 bool gate_key(struct conn *c);
-bool gate_is_loopback(const char *host);
 
 /* ---- work (work.c) ---- */
 int work_start(struct server *s, struct err *e);
@@ -264,6 +267,8 @@ void work_forget(struct answer *a);
 void answer_start(struct conn *c);
 void answer_news(struct answer *a);    /* may free it */
 void answer_abandon(struct answer *a); /* the client has gone */
+/* A worker asks for so many sequences in all; -1 and a failure where the key's share is too small. */
+int answer_admit(struct answer *a, uint32_t sequences);
 /* Sets the failure, once, and returns -1. param may be NULL. */
 int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

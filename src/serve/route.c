@@ -44,7 +44,7 @@ static void route_health(struct conn *c)
 static void route_metrics(struct conn *c)
 {
     struct buf out = {0};
-    metrics_write(c->server, &out);
+    metrics_write(c->server, c->admin ? USAGE_ALL : c->key, &out);
     conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
     buf_free(&out);
 }
@@ -72,8 +72,8 @@ static const struct route routes[] = {
     {"GET", "/status", .now = asset_show, .open = true},
     {"GET", "/page/*", .now = asset_show, .open = true},
     {"GET", "/models", .now = api_models},
-    {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS},
-    {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL},
+    {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS, .admin = true},
+    {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL, .admin = true},
     {"GET", "/models/*", .now = api_model},
     {"GET", "/props", .now = api_props},
     {"GET", "/slots", .now = api_slots},
@@ -203,6 +203,16 @@ static bool route_is_json(const struct conn *c)
     return !n || (n > 5 && !strncasecmp(type + n - 5, "+json", 5));
 }
 
+/* NULL: the key has room for one more request. */
+static const char *route_admit(struct conn *c)
+{
+    struct server *s = c->server;
+    pthread_mutex_lock(&s->mutex);
+    const char *why = usage_admit(&s->usage[c->key], &s->o->usage, clock_now());
+    pthread_mutex_unlock(&s->mutex);
+    return why;
+}
+
 static void route_take(struct conn *c)
 {
     const struct route *r = c->route;
@@ -216,13 +226,15 @@ static void route_take(struct conn *c)
         conn_failf(c, 405, NULL, "%s wants %s", r->path, r->method);
     else if (!r->open && !gate_key(c))
         conn_failf(c, 401, "invalid_api_key", "the API key is missing or wrong: Authorization: Bearer KEY");
+    else if (r->admin && !c->admin)
+        conn_failf(c, 403, "admin_key_required", "%s needs an admin key", r->path);
     else if (r->now)
         r->now(c);
     else if (c->server->draining)
         conn_failf(c, 503, NULL, "the server is ending and takes no more requests");
     else if (!route_is_json(c))
         conn_failf(c, 415, NULL, "the body has to be JSON (Content-Type: application/json)");
-    else if ((why = usage_admit(&c->server->usage[c->key], &c->server->o->usage, clock_now())))
+    else if ((why = route_admit(c)))
         conn_failf(c, 429, "rate_limit_exceeded", "%s", why);
     else
         answer_start(c);
@@ -236,6 +248,7 @@ void route_request(struct conn *c)
     bool known = false;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
         known |= http_is(&c->http, methods[i]);
+    c->route = known ? route_find(c) : NULL;
     if (!known) {
         c->http.keep = false;
         conn_failf(c, 501, NULL, "there is no method %s", log_safe(http_method(&c->http)));
@@ -243,7 +256,7 @@ void route_request(struct conn *c)
         conn_fail(c, &f);
     else if (http_is(&c->http, "OPTIONS"))
         conn_reply(c, 204, NULL, NULL);
-    else if ((c->route = route_find(c)))
+    else if (c->route)
         route_take(c);
     else
         conn_failf(c, 404, NULL, "there is nothing at %s", log_safe(http_target(&c->http)));

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/notify.h"
+#include "serve/origin.h"
 #include "serve/own.h"
 
 #include <errno.h>
@@ -273,11 +274,25 @@ int server_check(const struct server_options *o, struct err *e)
 {
     if (!o->tls_cert != !o->tls_key)
         return err_set(e, ERR_USAGE, "--tls-cert and --tls-key belong together");
-    if (o->socket || gate_is_loopback(o->host) || o->key_count || o->no_key)
+    for (size_t i = 0; i < o->allowed_origins; i++) {
+        if (origin_check_allowed(o->allowed_origin[i], e))
+            return -1;
+        if (!strcmp(o->allowed_origin[i], "*") && !o->key_count)
+            return err_set(
+                e, ERR_USAGE,
+                "--allowed-origin '*' lets every page of the web send requests: give --api-key-file");
+    }
+    if (o->socket || origin_is_loopback(o->host) || o->key_count || (o->no_key && o->allowed_hosts))
         return 0;
+    if (o->no_key)
+        return err_set(
+            e, ERR_USAGE,
+            "--host %s with --no-key can be reached by every web page, through a name that its owner "
+            "points here: give --allowed-host NAME for each name that clients use",
+            log_safe(o->host));
     return err_set(e, ERR_USAGE,
-                   "--host %s can be reached from elsewhere: give --api-key-file, or --no-key where "
-                   "something else keeps strangers out",
+                   "--host %s can be reached from elsewhere: give --api-key-file, or --no-key and "
+                   "--allowed-host where something else keeps strangers out",
                    log_safe(o->host));
 }
 
@@ -289,7 +304,7 @@ int server_run(struct models *m, const struct server_options *o, struct err *e)
     if (!s)
         return err_memory(e, "the server", sizeof *s);
     *s = (struct server){.o = o, .models = m, .bell_fd = -1, .started = time(NULL)};
-    s->loopback = o->socket || gate_is_loopback(o->host);
+    s->loopback = o->socket || origin_is_loopback(o->host);
     signal(SIGPIPE, SIG_IGN);
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->work, NULL);

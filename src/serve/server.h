@@ -19,10 +19,13 @@ struct server_options {
     struct key_limits usage;        /* of every key */
     double grace;                   /* seconds that running answers get after SIGTERM */
     const char *const *keys;        /* (key_count): any of them opens */
+    const bool *admin; /* (key_count): those that may load, unload and see every key's counters */
     size_t key_count;
     bool no_key;                     /* an address that others can reach, and no key: said in so many words */
     const char *const *allowed_host; /* (allowed_hosts): names that the Host header may have */
     size_t allowed_hosts;
+    const char *const *allowed_origin; /* (allowed_origins): pages that may send requests; origin.h */
+    size_t allowed_origins;
     /* SIGHUP: reads the keys anew, into keys and key_count above; a key keeps its place. Runs in the loop. */
     int (*reload)(void *arg, struct err *e);
     void *arg;

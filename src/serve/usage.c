@@ -14,7 +14,7 @@ const char *usage_admit(struct key_usage *u, const struct key_limits *most, doub
     }
     const char *why = most->a_minute > 0 && u->left < 1 ? "this key has made its requests of this minute"
                       : most->parallel && u->running >= most->parallel
-                          ? "this key has as many requests running as it may"
+                          ? "this key has as many sequences running as it may"
                           : NULL;
     if (why) {
         u->refused++;
@@ -26,14 +26,24 @@ const char *usage_admit(struct key_usage *u, const struct key_limits *most, doub
     return NULL;
 }
 
-void usage_end(struct key_usage *u, uint64_t prompt_tokens, uint64_t made_tokens)
+bool usage_grow(struct key_usage *u, const struct key_limits *most, uint32_t more)
 {
-    u->running--;
+    bool fits = !more || !most->parallel || u->running + more <= most->parallel;
+    if (fits)
+        u->running += more;
+    else
+        u->refused++;
+    return fits;
+}
+
+void usage_end(struct key_usage *u, uint32_t sequences, uint64_t prompt_tokens, uint64_t made_tokens)
+{
+    u->running -= sequences;
     u->prompt_tokens += prompt_tokens;
     u->made_tokens += made_tokens;
 }
 
-void usage_write(const struct key_usage *all, struct buf *out)
+void usage_write(const struct key_usage *all, uint32_t only, struct buf *out)
 {
     static const struct {
         const char *name, *help;
@@ -48,7 +58,7 @@ void usage_write(const struct key_usage *all, struct buf *out)
         buf_printf(out, "# HELP quern_key_%s_total %s\n# TYPE quern_key_%s_total counter\n", rows[i].name,
                    rows[i].help, rows[i].name);
         for (uint32_t key = 0; key < USAGE_KEYS; key++)
-            if (all[key].requests + all[key].refused)
+            if ((only == USAGE_ALL || only == key) && all[key].requests + all[key].refused)
                 buf_printf(out, "quern_key_%s_total{key=\"%u\"} %llu\n", rows[i].name, key,
                            (unsigned long long)*(const uint64_t *)((const char *)&all[key] + rows[i].at));
     }

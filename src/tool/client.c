@@ -2,6 +2,7 @@
 #include "tool/client.h"
 
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "format/jsonread.h"
@@ -93,9 +94,30 @@ static int client_exchange(int fd, const struct buf *out, struct buf *in, struct
     return 0;
 }
 
-static void client_request(struct buf *out, const struct client_url *u, const char *path, const json_t *body)
+const char *client_admin_key(const struct args *a, struct buf *text, struct err *e)
 {
-    const char *key = getenv("QUERN_API_KEY");
+    const char *file = args_text(a, "admin-key-file"), *own = getenv("QUERN_ADMIN_KEY");
+    if (!file)
+        return own && *own ? own : getenv("QUERN_API_KEY");
+    if (file_read(file, text, e))
+        return NULL;
+    for (char *line = text->data, *next; line && *line; line = next) {
+        char *end = line + strcspn(line, "\r\n");
+        next = *end ? end + 1 : end;
+        *end = 0;
+        line += strspn(line, " \t");
+        line[strcspn(line, " \t")] = 0;
+        if (*line && *line != '#')
+            return line;
+    }
+    err_set(e, ERR_USAGE, "--admin-key-file %s has no key", log_safe(file));
+    return NULL;
+}
+
+static void client_request(struct buf *out, const struct client_url *u, const char *path, const char *given,
+                           const json_t *body)
+{
+    const char *key = given ? given : getenv("QUERN_API_KEY");
     buf_printf(out, "%s %.*s%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nAccept: application/json\r\n",
                body ? "POST" : "GET", u->path_length, u->path, path, u->host);
     if (key && *key && !strpbrk(key, "\r\n"))
@@ -141,7 +163,7 @@ static json_t *client_read(const struct buf *in, struct err *e)
     return reply;
 }
 
-json_t *client_ask(const struct args *a, const char *path, const json_t *body, struct err *e)
+json_t *client_ask(const struct args *a, const char *path, const char *key, const json_t *body, struct err *e)
 {
     const char *url = args_text(a, "url");
     struct client_url u;
@@ -152,7 +174,7 @@ json_t *client_ask(const struct args *a, const char *path, const json_t *body, s
     int fd = client_connect(&u, e);
     if (fd < 0)
         return NULL;
-    client_request(&out, &u, path, body);
+    client_request(&out, &u, path, key, body);
     if (out.failed)
         err_set(e, ERR_RESOURCE, "out of memory");
     else if (!client_exchange(fd, &out, &in, e))

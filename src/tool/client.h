@@ -15,6 +15,13 @@
             0, 0                                                                                             \
     }
 
-/* The server's answer, which is JSON; body NULL = GET. What the server refuses is an error with its own words; one that
- * does not answer is ERR_UNREACHABLE. */
-json_t *client_ask(const struct args *a, const char *path, const json_t *body, struct err *e);
+struct buf;
+
+/* The key of an operator: the first of --admin-key-file, QUERN_ADMIN_KEY, or QUERN_API_KEY. Points into text or the
+ * environment; NULL with e->code set: the file cannot be read. */
+const char *client_admin_key(const struct args *a, struct buf *text, struct err *e);
+
+/* The server's answer, which is JSON; body NULL = GET; key NULL = QUERN_API_KEY. What the server refuses is an error with
+ * its own words; one that does not answer is ERR_UNREACHABLE. */
+json_t *client_ask(const struct args *a, const char *path, const char *key, const json_t *body,
+                   struct err *e);

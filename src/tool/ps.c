@@ -65,7 +65,7 @@ static void ps_table(struct buf *out, const json_t *models)
 static int ps_run(const struct args *a, struct err *e)
 {
     struct buf out = {0};
-    json_t *reply = client_ask(a, "/api/ps", NULL, e);
+    json_t *reply = client_ask(a, "/api/ps", NULL, NULL, e);
     const json_t *models = json_object_get(reply, "models");
     if (!reply)
         return -1;

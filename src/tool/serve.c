@@ -54,13 +54,23 @@ static const struct arg_option serve_options[] = {
     {"slots", 0, ARG_INT, "N", "answers at once (default: 4)", 1, 256},
     {"queue", 0, ARG_INT, "N", "requests that may wait (default: 4 times the slots)", 1, 1 << 16},
     {"api-key-file", 0, ARG_TEXT, "FILE", "keys, one a line (or one in QUERN_API_KEY)", 0, 0},
-    {"key-parallel", 0, ARG_INT, "N", "requests of a key at once (default: as many as there is room for)", 1,
-     1 << 16},
+    {"admin-key-file", 0, ARG_TEXT, "FILE",
+     "keys that may also load and unload models and see every key's counters (or one in QUERN_ADMIN_KEY)", 0,
+     0},
+    {"key-parallel", 0, ARG_INT, "N",
+     "sequences of a key at once; n: 4 counts as 4 (default: as many as there is room for)", 1, 1 << 16},
     {"key-rate", 0, ARG_NUM, "N", "requests of a key a minute (default: as many as it likes)", 0.01, 1e9},
     {"log-format", 0, ARG_TEXT, "F", "text, or json: one object a line, and one for every request", 0, 0},
-    {"no-key", 0, ARG_FLAG, NULL, "others may reach it without a key: something else keeps strangers out", 0,
-     0},
+    {"no-key", 0, ARG_FLAG, NULL,
+     "serve beyond this machine without a key, behind something that keeps strangers out; needs "
+     "--allowed-host",
+     0, 0},
     {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
+    {"allowed-origin", 0, ARG_TEXT, "ORIGIN",
+     "web pages of this origin may send requests: https://chat.example, app://obsidian.md, "
+     "vscode-webview://*; may be "
+     "repeated",
+     0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
     {"no-sandbox", 0, ARG_FLAG, NULL,
      "keep the rights to files and calls that a server on the CPU does not need", 0, 0},
@@ -80,8 +90,9 @@ static const struct arg_option serve_options[] = {
 
 /* Keys keep their places for the life of the server: a place says whose prefixes and counts they are. */
 struct serve_keys {
-    struct buf text;
+    struct buf text, admin_text;
     const char *all[SERVE_KEYS];
+    bool admin[SERVE_KEYS];
     size_t count;
 };
 
@@ -92,7 +103,7 @@ struct serve {
     struct models *models;
     struct serve_keys keys;
     struct buf chat_template;
-    const char *hosts[SERVE_HOSTS];
+    const char *hosts[SERVE_HOSTS], *origins[SERVE_HOSTS];
     char *paths[SERVE_WORDS];       /* of the models that were named */
     const char *names[SERVE_NAMES]; /* of --name: the first is the model's own, the others are aliases */
     const char *adapters[LOADED_ADAPTERS];
@@ -107,18 +118,38 @@ static bool serve_same_key(const char *a, const char *b)
     return a && b && !strcmp(a, b);
 }
 
-/* The keys of the environment and the file, in the places of `old` where they were there before. */
-static int serve_read_keys(const struct serve *s, const struct serve_keys *old, struct serve_keys *k,
-                           struct err *e)
+/* A key gets its old place where it had one, else a new one. A key of both files is an admin's. */
+static int serve_add_key(const struct serve_keys *old, struct serve_keys *k, const char *key, bool admin,
+                         struct err *e)
 {
-    const char *file = args_text(s->a, "api-key-file"), *own = getenv("QUERN_API_KEY");
-    const char *given[SERVE_KEYS];
+    size_t at = 0;
+    while (at < k->count && !serve_same_key(k->all[at], key) &&
+           !(at < old->count && serve_same_key(old->all[at], key)))
+        at++;
+    if (at == SERVE_KEYS)
+        return err_set(e, ERR_USAGE, "there have been more than %d keys; restart the server", SERVE_KEYS);
+    k->all[at] = key;
+    k->admin[at] |= admin;
+    k->count = at < k->count ? k->count : at + 1;
+    return 0;
+}
+
+/* The keys of one file, one a line, and of one variable of the environment. */
+static int serve_read_keys(const struct serve *s, const struct serve_keys *old, struct serve_keys *k,
+                           bool admin, struct err *e)
+{
+    const char *option = admin ? "admin-key-file" : "api-key-file", *file = args_text(s->a, option);
+    const char *own = getenv(admin ? "QUERN_ADMIN_KEY" : "QUERN_API_KEY");
+    struct buf *text = admin ? &k->admin_text : &k->text;
     size_t n = 0;
-    if (own && *own)
-        given[n++] = own;
-    if (file && file_read(file, &k->text, e))
+    if (own && *own) {
+        if (serve_add_key(old, k, own, admin, e))
+            return -1;
+        n++;
+    }
+    if (file && file_read(file, text, e))
         return -1;
-    for (char *line = k->text.data, *next; line && *line; line = next) {
+    for (char *line = text->data, *next; line && *line; line = next) {
         char *end = line + strcspn(line, "\r\n");
         next = *end ? end + 1 : end;
         *end = 0;
@@ -126,38 +157,32 @@ static int serve_read_keys(const struct serve *s, const struct serve_keys *old, 
         line[strcspn(line, " \t")] = 0;
         if (!*line || *line == '#')
             continue;
-        if (n == SERVE_KEYS)
-            return err_set(e, ERR_USAGE, "--api-key-file has more than %d keys", SERVE_KEYS);
-        given[n++] = line;
+        if (serve_add_key(old, k, line, admin, e))
+            return -1;
+        n++;
     }
-    if (file && !n)
-        return err_set(e, ERR_USAGE, "--api-key-file %s has no key", log_safe(file));
-    k->count = old->count;
-    for (size_t i = 0; i < n; i++) {
-        size_t at = 0;
-        while (at < old->count && !serve_same_key(old->all[at], given[i]))
-            at++;
-        at = at < old->count ? at : k->count;
-        if (at == SERVE_KEYS)
-            return err_set(e, ERR_USAGE, "there have been more than %d keys; start the server anew",
-                           SERVE_KEYS);
-        k->all[at] = given[i];
-        k->count = at < k->count ? k->count : at + 1;
-    }
-    return 0;
+    return file && !n ? err_set(e, ERR_USAGE, "--%s %s has no key", option, log_safe(file)) : 0;
+}
+
+static void serve_free_keys(struct serve_keys *k)
+{
+    buf_free(&k->text);
+    buf_free(&k->admin_text);
 }
 
 static int serve_keys(void *arg, struct err *e)
 {
     struct serve *s = arg;
-    struct serve_keys fresh = {.text.max = SERVE_KEY_FILE};
-    if (serve_read_keys(s, &s->keys, &fresh, e)) {
-        buf_free(&fresh.text);
+    struct serve_keys fresh = {
+        .text.max = SERVE_KEY_FILE, .admin_text.max = SERVE_KEY_FILE, .count = s->keys.count};
+    if (serve_read_keys(s, &s->keys, &fresh, false, e) || serve_read_keys(s, &s->keys, &fresh, true, e)) {
+        serve_free_keys(&fresh);
         return -1;
     }
-    buf_free(&s->keys.text);
+    serve_free_keys(&s->keys);
     s->keys = fresh;
     s->o.keys = s->keys.all;
+    s->o.admin = s->keys.admin;
     s->o.key_count = s->keys.count;
     return 0;
 }
@@ -226,9 +251,21 @@ static int serve_keep(struct serve *s, struct err *e)
     return 0;
 }
 
-static int serve_read(struct serve *s, struct err *e)
+/* All values of an option that may be repeated. */
+static int serve_list_option(const struct serve *s, const char *option, const char **out, size_t *count,
+                             struct err *e)
 {
     int at = 0;
+    for (const char *name; (name = args_next(s->a, option, &at));) {
+        if (*count == SERVE_HOSTS)
+            return err_set(e, ERR_USAGE, "more than %d of --%s", SERVE_HOSTS, option);
+        out[(*count)++] = name;
+    }
+    return 0;
+}
+
+static int serve_read(struct serve *s, struct err *e)
+{
     const char *file = args_text(s->a, "template"), *host = args_text(s->a, "host");
     const char *format = args_text(s->a, "log-format");
     s->o.host = host ? host : "127.0.0.1";
@@ -247,11 +284,10 @@ static int serve_read(struct serve *s, struct err *e)
         return err_set(e, ERR_USAGE, "--log-format is text or json, not '%s'", log_safe(format));
     log_set_json(format && !strcmp(format, "json"));
     s->o.allowed_host = s->hosts;
-    for (const char *name; (name = args_next(s->a, "allowed-host", &at));) {
-        if (s->o.allowed_hosts == SERVE_HOSTS)
-            return err_set(e, ERR_USAGE, "more than %d of --allowed-host", SERVE_HOSTS);
-        s->hosts[s->o.allowed_hosts++] = name;
-    }
+    s->o.allowed_origin = s->origins;
+    if (serve_list_option(s, "allowed-host", s->hosts, &s->o.allowed_hosts, e) ||
+        serve_list_option(s, "allowed-origin", s->origins, &s->o.allowed_origins, e))
+        return -1;
     if (file && file_read(file, &s->chat_template, e))
         return -1;
     s->o.reload = serve_keys;
@@ -381,7 +417,8 @@ static int serve_sandbox(struct serve *s, struct err *e)
         serve_allow_model(s, models.items[i].path);
     for (size_t i = 0; i < sizeof system / sizeof *system; i++)
         sandbox_allow(&s->sandbox, system[i], SANDBOX_READ);
-    const char *const own[] = {"models-dir", "api-key-file", "template", "tls-cert", "tls-key"};
+    const char *const own[] = {"models-dir", "api-key-file", "admin-key-file",
+                               "template",   "tls-cert",     "tls-key"};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         sandbox_allow(&s->sandbox, args_text(s->a, own[i]), SANDBOX_READ);
     const char *slash = s->o.socket ? strrchr(s->o.socket, '/') : NULL;
@@ -439,7 +476,7 @@ static int serve_run(const struct args *a, struct err *e)
     loaded_close(s->m.engine.draft_model);
     for (int i = 0; i < SERVE_WORDS; i++)
         mem_free(s->paths[i]);
-    buf_free(&s->keys.text);
+    serve_free_keys(&s->keys);
     buf_free(&s->chat_template);
     mem_free(s);
     return result;

@@ -95,15 +95,20 @@ def test_a_request_byte_by_byte(server):
 
 
 def test_hosts_and_origins(server):
-    assert server.request("GET", "/livez", Host="evil.example")[0] == 403
-    assert server.request("GET", "/livez", Host=f"127.0.0.1:{server.port}")[0] == 200
-    assert server.request("GET", "/livez", Host=f"[::1]:{server.port}")[0] == 200
+    for path in "/livez", "/readyz", "/health":  # probes ask by address
+        assert server.request("GET", path, Host="10.1.2.3:8080")[0] == 200
+    for host in "evil.example", "10.1.2.3", "localhost:80.evil.example", "localhost/evil.example":
+        assert server.request("GET", "/v1/models", Host=host)[0] in (400, 403)
+    assert server.request("GET", "/v1/models", Host=f"127.0.0.1:{server.port}")[0] == 200
+    assert server.request("GET", "/v1/models", Host=f"[::1]:{server.port}")[0] == 200
     status, headers, _ = server.request("OPTIONS", "/v1/chat/completions", Origin="http://localhost:3000")
     assert status == 204 and headers["access-control-allow-origin"] == "http://localhost:3000"
     assert "Authorization" in headers["access-control-allow-headers"]
     assert server.request("OPTIONS", "/v1/models", Origin="https://evil.example")[0] == 403
     assert server.request("GET", "/v1/models", Origin="null")[0] == 403
-    assert server.request("GET", "/v1/models", Origin="http://localhost.evil.example")[0] == 403
+    for origin in "http://localhost.evil.example", "http://localhost:3000.evil.example", "http://a@localhost", "app://obsidian.md":
+        assert server.request("GET", "/v1/models", Origin=origin)[0] == 403
+    assert server.request("GET", "/livez", Origin="https://evil.example")[0] == 403
 
 
 def test_routes(server):

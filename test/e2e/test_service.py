@@ -149,14 +149,15 @@ def test_logs_for_machines(binary, smollm2):
 def test_keys_have_limits_and_counts(binary, smollm2, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("alpha\nbeta\n")
-    s = Server(binary, smollm2, "--api-key-file", keys, "--key-rate", 3, "--key-parallel", 2)
+    (tmp_path / "admin").write_text("root-key\n")
+    s = Server(binary, smollm2, "--api-key-file", keys, "--admin-key-file", tmp_path / "admin", "--key-rate", 3, "--key-parallel", 2)
     body = {"prompt": "One, two,", "max_tokens": 4, "ignore_eos": True}
     codes = [s.request("POST", "/v1/completions", body, Authorization="Bearer alpha")[0] for _ in range(3)]
     assert codes == [200] * 3
     status, headers, reply = s.request("POST", "/v1/completions", body, Authorization="Bearer alpha")  # the next one in 20 s
     assert status == 429 and headers["retry-after"] and json.loads(reply)["error"]["type"] == "rate_limit_error"
     assert s.request("POST", "/v1/completions", body, Authorization="Bearer beta")[0] == 200  # the other key has its own
-    figures = s.request("GET", "/metrics", Authorization="Bearer beta")[2].decode()
+    figures = s.request("GET", "/metrics", Authorization="Bearer root-key")[2].decode()
     assert 'quern_key_requests_total{key="2"} 1' in figures and 'quern_key_generated_tokens_total{key="2"} 4' in figures
     assert 'quern_key_refused_total{key="1"}' in figures and "alpha" not in figures
     s.stop()
