@@ -1,10 +1,12 @@
 /* llama.cpp's own shape of requests: /completion and /infill, which editors speak. They become a completion of OpenAI's, and
  * their replies are told in their own words. */
 #include "base/json.h"
+#include "base/num.h"
 #include "lang/middle.h"
 #include "serve/field.h"
 #include "serve/own.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { INFILL_FILES = 256 };
@@ -59,7 +61,7 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
 static void infill_ask(struct answer *a)
 {
     json_t *body = a->request;
-    int64_t most = field_int(body, "n_predict", -1);
+    int64_t most = field_int(body, "n_predict", field_int(body, "max_tokens", -1));
     json_object_set_new(body, "max_tokens", json_integer(most ? most : 1));
     json_object_del(body, "n");
     ask_completion(a);
@@ -74,46 +76,181 @@ static int infill_check(struct answer *a)
     return 0;
 }
 
+/* ---- /completion: its prompts and biases ---- */
+
+/* A prompt of ids and texts in turn, as one list of ids. NULL and a failure. */
+static json_t *completion_mixed(struct answer *a, const json_t *parts)
+{
+    struct ids ids = {0};
+    struct err e = {0};
+    json_t *list = json_array();
+    const json_t *part;
+    size_t i;
+    json_array_foreach(parts, i, part)
+    {
+        ids.len = 0;
+        if (json_is_string(part) &&
+            tokenizer_encode(a->model->loaded->tokenizer, json_string_value(part), json_string_length(part),
+                             TOK_SPECIAL | (i ? 0 : TOK_ADD), &ids, &e))
+            answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text);
+        else if (!json_is_string(part) && !json_is_number(part))
+            answer_fail(a, 400, "prompt", "prompt[%zu] has to be a text or a token id", i);
+        if (json_is_number(part))
+            json_array_append(list, (json_t *)(uintptr_t)part);
+        for (size_t k = 0; k < ids.len; k++)
+            json_array_append_new(list, json_integer(ids.data[k]));
+    }
+    ids_free(&ids);
+    if (!a->failure.status)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+static bool completion_has_numbers(const json_t *list)
+{
+    const json_t *v;
+    size_t i;
+    json_array_foreach(list, i, v) if (json_is_number(v)) return true;
+    return false;
+}
+
+/* A list with a number in it is one prompt; any other list has a prompt in each place. */
+static int completion_prompts(struct answer *a)
+{
+    json_t *prompt = json_object_get(a->request, "prompt"), *one, *made;
+    size_t i;
+    if (json_is_array(prompt) && completion_has_numbers(prompt)) {
+        made = completion_mixed(a, prompt);
+        return made ? json_object_set_new(a->request, "prompt", made) : -1;
+    }
+    json_array_foreach(prompt, i, one)
+    {
+        if (!json_is_array(one))
+            continue;
+        if (!(made = completion_mixed(a, one)) || json_array_set_new(prompt, i, made))
+            return -1;
+    }
+    return 0;
+}
+
+/* All tokens of a text, or the one token of a number, get this bias. */
+static int completion_bias(struct answer *a, const json_t *token, const json_t *value, json_t *to)
+{
+    struct ids ids = {0};
+    struct err e = {0};
+    char key[32];
+    double bias = json_is_false(value) ? -100 : json_number_value(value);
+    int64_t id;
+    if (!json_is_false(value) && !json_is_number(value))
+        return answer_fail(a, 400, "logit_bias", "a bias of logit_bias has to be a number, or false");
+    bool known = json_is_string(token)
+                     ? !tokenizer_encode(a->model->loaded->tokenizer, json_string_value(token),
+                                         json_string_length(token), TOK_SPECIAL, &ids, &e)
+                     : field_whole(token, 0, a->model->loaded->model->plan.out_width - 1, &id) &&
+                           !ids_add(&ids, (int32_t)id, &e);
+    bias = bias < -100 ? -100 : bias > 100 ? 100 : bias;
+    for (size_t i = 0; i < ids.len; i++) {
+        snprintf(key, sizeof key, "%d", (int)ids.data[i]);
+        json_object_set_new(to, key, json_real(bias));
+    }
+    ids_free(&ids);
+    return known ? 0 : answer_fail(a, 400, "logit_bias", "logit_bias has to name tokens by id or by text");
+}
+
+/* [[id or text, bias or false], ...], or {"id or text": bias}: as {"id": bias}. */
+static int completion_biases(struct answer *a)
+{
+    json_t *all = json_object_get(a->request, "logit_bias"), *made = json_object(), *v;
+    const char *name;
+    size_t i;
+    int failed = 0;
+    json_array_foreach(all, i, v)
+    {
+        if (json_array_size(v) != 2)
+            failed = answer_fail(a, 400, "logit_bias", "logit_bias[%zu] has to be [token, bias]", i);
+        failed = failed || completion_bias(a, json_array_get(v, 0), json_array_get(v, 1), made);
+    }
+    json_object_foreach(all, name, v)
+    {
+        int64_t id;
+        bool number = num_i64(name, strlen(name), 0, INT32_MAX, &id);
+        json_t *token = number ? json_integer(id) : json_string(name);
+        failed = failed || completion_bias(a, token, v, made);
+        json_decref(token);
+    }
+    if (!failed && (json_is_array(all) || json_is_object(all)))
+        json_object_set(a->request, "logit_bias", made);
+    json_decref(made);
+    return failed;
+}
+
 void api_infill(struct answer *a)
 {
-    json_t *prompt = infill_check(a) ? NULL : infill_prompt(a, a->request);
+    json_t *prompt = infill_check(a) || completion_biases(a) ? NULL : infill_prompt(a, a->request);
     if (prompt && !json_object_set_new(a->request, "prompt", prompt))
         infill_ask(a);
 }
 
 void api_completion(struct answer *a)
 {
-    const json_t *prompt = json_object_get(a->request, "prompt");
-    if (json_is_array(prompt) && !json_is_number(json_array_get(prompt, 0)))
-        answer_fail(a, 400, "prompt", "prompt has to be a text or a list of ids");
-    else if (!infill_check(a))
+    if (!infill_check(a) && !completion_prompts(a) && !completion_biases(a))
         infill_ask(a);
 }
 
 /* ---- replies ---- */
 
-static void infill_piece(struct answer *a, const char *text, size_t n, bool stop, struct buf *out)
+/* Why it ended: by a stop string, which is told, by the length, or by itself. */
+static void infill_stop(const struct answer *a, const struct choice *c, struct json *j)
 {
-    const struct choice *c = &a->choices[0];
+    uint32_t at = c->end.stopped;
+    const char *word =
+        json_string_value(json_is_array(a->stops) ? json_array_get(a->stops, at - 1) : a->stops);
+    json_key(j, "stop_type");
+    json_str(j, at ? "word" : c->end.finish == FINISH_LENGTH ? "limit" : "eos");
+    json_key(j, "stopping_word");
+    json_str(j, at && word ? word : "");
+}
+
+static void infill_prompt_text(const struct answer *a, const struct choice *c, struct json *j)
+{
+    const struct ids *ids = &a->prompts[c->prompt_at];
+    struct buf text = {0};
+    struct err e = {0};
+    json_key(j, "prompt");
+    if (tokenizer_decode(a->model->loaded->tokenizer, ids->data, ids->len, false, &text, &e))
+        j->out->failed = true;
+    json_strn(j, text.data ? text.data : "", text.len);
+    buf_free(&text);
+}
+
+static void infill_piece(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
+                         struct buf *out)
+{
+    const struct buf *said = &c->said.text;
     struct json j = {.out = out};
     json_begin(&j, '{');
     json_key(&j, "index");
-    json_uint(&j, 0);
+    json_int(&j, c - a->choices);
     json_key(&j, "content");
     json_strn(&j, text, n);
     json_key(&j, "stop");
     json_bool(&j, stop);
+    json_key(&j, "id_slot");
+    json_int(&j, c - a->choices);
+    json_key(&j, "tokens_predicted");
+    json_uint(&j, c->made);
+    json_key(&j, "tokens_evaluated");
+    json_uint(&j, a->prompts[c->prompt_at].len);
     if (stop) {
         json_key(&j, "model");
         json_str(&j, a->called);
-        json_key(&j, "stop_type");
-        json_str(&j, c->end.finish == FINISH_LENGTH ? "limit" : "eos");
+        infill_prompt_text(a, c, &j);
+        json_key(&j, "has_new_line");
+        json_bool(&j, said->len && memchr(said->data, '\n', said->len));
         json_key(&j, "truncated");
         json_bool(&j, false);
-        json_key(&j, "tokens_evaluated");
-        json_uint(&j, a->prompts[0].len);
-        json_key(&j, "tokens_predicted");
-        json_uint(&j, c->made);
+        infill_stop(a, c, &j);
         json_key(&j, "tokens_cached");
         json_uint(&j, c->end.cached);
         tell_timings(a, &j);
@@ -121,29 +258,37 @@ static void infill_piece(struct answer *a, const char *text, size_t n, bool stop
     json_end(&j, '}');
 }
 
-static void infill_event(struct answer *a, const char *text, size_t n, bool stop, struct buf *out)
+static void infill_event(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
+                         struct buf *out)
 {
     buf_str(out, "data: ");
-    infill_piece(a, text, n, stop, out);
+    infill_piece(a, c, text, n, stop, out);
     buf_str(out, "\n\n");
 }
 
 static void infill_told(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
 {
-    (void)c;
-    infill_event(a, p->text, p->n, false, out);
+    infill_event(a, c, p->text, p->n, false, out);
 }
 
 static void infill_end(struct answer *a, struct choice *c, struct buf *out)
 {
-    (void)c;
-    infill_event(a, "", 0, true, out);
+    infill_event(a, c, "", 0, true, out);
 }
 
+/* One prompt gets an object, several a list. */
 static void infill_whole(struct answer *a, struct buf *out)
 {
-    const struct buf *text = &a->choices[0].said.text;
-    infill_piece(a, text->data ? text->data : "", text->len, true, out);
+    if (a->count > 1)
+        buf_char(out, '[');
+    for (uint32_t i = 0; i < a->count; i++) {
+        struct choice *c = &a->choices[i];
+        if (i)
+            buf_char(out, ',');
+        infill_piece(a, c, c->said.text.data ? c->said.text.data : "", c->said.text.len, true, out);
+    }
+    if (a->count > 1)
+        buf_char(out, ']');
 }
 
 static void infill_error(const struct failure *f, struct buf *out)

@@ -96,7 +96,7 @@ def test_errors(server, binary, smollm2):
     for body in ({"input_prefix": 5}, {"input_extra": "a"}, {"input_extra": [{"filename": "a"}]}, {"n_predict": -2},
                  {"input_prefix": "a" * 500}):
         assert server.request("POST", "/infill", body)[0] == 400, body
-    assert server.request("POST", "/completion", {"prompt": ["a", "b"]})[0] == 400
+    assert server.request("POST", "/completion", {"prompt": ["a", True]})[0] == 400
     other = Server(binary, smollm2, "--name", "smol", "--ctx", "128")
     for path, body in (("/infill", {"input_prefix": "a", "input_suffix": "b"}), ("/v1/completions", {"prompt": "a", "suffix": "b"})):
         status, _, reply = other.request("POST", path, body)
