@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "serve/ask.h"
 #include "serve/field.h"
+#include "serve/refuse.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,14 +12,30 @@
 /* ---- requests ---- */
 
 static const struct field anthropic_fields[] = {
-    {"messages", FIELD_LIST, 1, 4096},
-    {"system", FIELD_TEXT | FIELD_LIST, 0, 4096},
-    {"tools", FIELD_LIST, 0, 128},
-    {"tool_choice", FIELD_OBJECT, 1, 16},
-    {"thinking", FIELD_OBJECT, 1, 16},
-    {"output_config", FIELD_OBJECT, 0, 16},
-    {"stop_sequences", FIELD_LIST, 0, ASK_STOPS},
+    {"messages", FIELD_LIST, 1, 4096},      {"system", FIELD_TEXT | FIELD_LIST, 0, 4096},
+    {"tools", FIELD_LIST, 0, 128},          {"tool_choice", FIELD_OBJECT, 1, 16},
+    {"thinking", FIELD_OBJECT, 1, 16},      {"output_config", FIELD_OBJECT, 0, 16},
+    {"output_format", FIELD_OBJECT, 0, 16}, {"stop_sequences", FIELD_LIST, 0, ASK_STOPS},
 };
+
+static const struct refusal anthropic_refused[] = {
+    {"mcp_servers", "this server calls no MCP servers; give their tools as functions"},
+    {"container", "this server runs no code"},
+    {"thread", "this server keeps no conversations; send all messages"},
+};
+
+/* A block's text: of a text, or of a document that is one and of which no citations are wanted. NULL = it has none. */
+static const json_t *block_text(const json_t *block)
+{
+    const char *type = field_text(block, "type");
+    const json_t *source = json_object_get(block, "source");
+    const char *kind = field_text(source, "type");
+    const json_t *text = type && !strcmp(type, "text") ? json_object_get(block, "text") : NULL;
+    if (type && !strcmp(type, "document") && kind && !strcmp(kind, "text") &&
+        !field_bool(json_object_get(block, "citations"), "enabled"))
+        text = json_object_get(source, "data");
+    return json_is_string(text) ? text : NULL;
+}
 
 /* The texts of blocks in one; a block of another kind is refused. */
 static json_t *anthropic_text(struct answer *a, const json_t *content, const char *where)
@@ -30,15 +47,16 @@ static json_t *anthropic_text(struct answer *a, const json_t *content, const cha
         return json_incref((json_t *)(uintptr_t)content);
     json_array_foreach(content, i, block)
     {
-        const char *type = field_text(block, "type"), *text = field_text(block, "text");
-        if (!type || strcmp(type, "text") != 0 || !text) {
+        const char *type = field_text(block, "type");
+        const json_t *text = block_text(block);
+        if (!text) {
             answer_fail(a, 400, where, "%s: a block of type '%s' cannot be read; this model reads only text",
                         where, log_safe(type ? type : "?"));
             buf_free(&out);
             return NULL;
         }
         buf_str(&out, out.len ? "\n" : "");
-        buf_add(&out, text, json_string_length(json_object_get(block, "text")));
+        buf_add(&out, json_string_value(text), json_string_length(text));
     }
     json_t *s = json_stringn(out.data ? out.data : "", out.len);
     buf_free(&out);
@@ -128,17 +146,26 @@ static json_t *anthropic_conversation(struct answer *a, const json_t *body)
     return NULL;
 }
 
-static json_t *anthropic_tools(const json_t *tools)
+/* NULL and a failure: one is no function. */
+static json_t *anthropic_tools(struct answer *a, const json_t *tools)
 {
     json_t *out = json_array();
     const json_t *t;
     size_t i;
     json_array_foreach(tools, i, t)
     {
+        const char *type = field_text(t, "type");
+        if (type && strcmp(type, "custom") != 0) {
+            json_decref(out);
+            refuse_tool(a, i, type);
+            return NULL;
+        }
         json_t *f = json_object(), *schema = json_object_get(t, "input_schema");
         json_object_set(f, "name", json_object_get(t, "name"));
         if (json_object_get(t, "description"))
             json_object_set(f, "description", json_object_get(t, "description"));
+        if (json_object_get(t, "strict"))
+            json_object_set(f, "strict", json_object_get(t, "strict"));
         json_object_set_new(f, "parameters",
                             schema ? json_incref(schema) : json_pack("{s:s}", "type", "object"));
         json_array_append_new(out, json_pack("{s:s,s:o}", "type", "function", "function", f));
@@ -146,30 +173,72 @@ static json_t *anthropic_tools(const json_t *tools)
     return out;
 }
 
-static json_t *anthropic_choice(const json_t *choice)
+static int anthropic_choice(struct answer *a, const json_t *choice, json_t *out)
 {
+    static const char *const types[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
     const char *type = field_text(choice, "type"), *name = field_text(choice, "name");
-    if (type && !strcmp(type, "tool"))
-        return json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name", name ? name : "");
-    return json_string(type && !strcmp(type, "any") ? "required" : type ? type : "auto");
+    if (type && name && !strcmp(type, "tool"))
+        return json_object_set_new(out, "tool_choice",
+                                   json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name", name));
+    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
+        if (!strcmp(type, types[i][0]))
+            return json_object_set_new(out, "tool_choice", json_string(types[i][1]));
+    return answer_fail(a, 400, "tool_choice",
+                       "tool_choice has to be of type auto, any, none, or tool with a name");
 }
 
-/* How hard to think, and what the answer has to be. */
-static void anthropic_output(const json_t *body, json_t *out)
+/* output_config.format, or output_format as it was called before. */
+static int anthropic_format(struct answer *a, const json_t *body, json_t *out)
 {
+    const json_t *config = json_object_get(body, "output_config"),
+                 *format = json_object_get(config, "format");
+    const char *field = "output_config.format";
+    if (!json_is_object(format)) {
+        format = json_object_get(body, "output_format");
+        field = "output_format";
+    }
+    const char *type = field_text(format, "type");
+    json_t *schema = json_object_get(format, "schema");
+    if (!format || (type && !strcmp(type, "text")))
+        return 0;
+    if (!schema || (type && strcmp(type, "json_schema") != 0))
+        return answer_fail(a, 400, field, "%s has to be of type json_schema, with a schema", field);
+    return json_object_set_new(
+        out, "response_format",
+        json_pack("{s:s,s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+}
+
+/* How hard to think. */
+static int anthropic_thinking(struct answer *a, const json_t *body, json_t *out)
+{
+    static const char *const types[] = {"enabled", "adaptive", "between_tools", "disabled"};
     const json_t *thinking = json_object_get(body, "thinking"),
                  *config = json_object_get(body, "output_config");
     const char *type = field_text(thinking, "type"), *effort = field_text(config, "effort");
-    json_t *schema = json_object_get(json_object_get(config, "format"), "schema");
+    bool known = false;
+    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
+        known |= !strcmp(type, types[i]);
+    if (thinking && !known)
+        return answer_fail(a, 400, "thinking", "thinking has to be of type enabled, adaptive or disabled");
     if (type && !json_object_get(out, "chat_template_kwargs"))
         json_object_set_new(out, "chat_template_kwargs",
                             json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
     if (effort)
         json_object_set_new(out, "reasoning_effort", json_string(effort));
-    if (schema)
-        json_object_set_new(
-            out, "response_format",
-            json_pack("{s:s,s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+    return 0;
+}
+
+static int anthropic_use_tools(struct answer *a, const json_t *body, json_t *out)
+{
+    const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
+    json_t *made = json_array_size(tools) ? anthropic_tools(a, tools) : NULL;
+    if (made)
+        json_object_set_new(out, "tools", made);
+    if (a->failure.status || (choice && anthropic_choice(a, choice, out)))
+        return -1;
+    if (field_bool(choice, "disable_parallel_tool_use"))
+        json_object_set_new(out, "parallel_tool_calls", json_false());
+    return 0;
 }
 
 /* The body as OpenAI's clients would have written it; NULL and a failure. */
@@ -181,21 +250,20 @@ static json_t *anthropic_translate(struct answer *a, const json_t *body)
     const char *name = NULL;
     if (field_check(body, anthropic_fields, sizeof anthropic_fields / sizeof *anthropic_fields, &name, &e))
         answer_fail(a, 400, name, "%s", e.text);
+    else
+        refuse_fields(a, body, anthropic_refused, sizeof anthropic_refused / sizeof *anthropic_refused);
     json_t *messages = a->failure.status ? NULL : anthropic_conversation(a, body), *out = NULL;
     if (messages && (out = json_pack("{s:o}", "messages", messages))) {
-        const json_t *choice = json_object_get(body, "tool_choice");
         for (size_t i = 0; i < sizeof same / sizeof *same; i++)
             if (json_object_get(body, same[i]))
                 json_object_set(out, same[i], json_object_get(body, same[i]));
         if (json_object_get(body, "stop_sequences"))
             json_object_set(out, "stop", json_object_get(body, "stop_sequences"));
-        if (json_array_size(json_object_get(body, "tools")))
-            json_object_set_new(out, "tools", anthropic_tools(json_object_get(body, "tools")));
-        if (choice)
-            json_object_set_new(out, "tool_choice", anthropic_choice(choice));
-        if (field_bool(choice, "disable_parallel_tool_use"))
-            json_object_set_new(out, "parallel_tool_calls", json_false());
-        anthropic_output(body, out);
+        if (anthropic_use_tools(a, body, out) || anthropic_format(a, body, out) ||
+            anthropic_thinking(a, body, out)) {
+            json_decref(out);
+            out = NULL;
+        }
     } else if (!a->failure.status)
         answer_fail(a, 503, NULL, "out of memory");
     return out;

@@ -7,9 +7,10 @@
 
 enum { API_NAME = 512 };
 
-/* name: its own, or that of an adapter */
-static void api_write_model(const struct served *s, const char *name, struct json *j)
+/* name: its own, an alias, or that of an adapter */
+static void api_write_model(void *json, const struct served *s, const char *name)
 {
+    struct json *j = json;
     json_begin(j, '{');
     json_key(j, "id");
     json_str(j, name);
@@ -31,6 +32,10 @@ static void api_write_model(const struct served *s, const char *name, struct jso
 
 void api_models(struct conn *c)
 {
+    if (conn_is_anthropic(c)) {
+        anthropic_models(c);
+        return;
+    }
     struct buf out = {0};
     struct json j = {.out = &out};
     json_begin(&j, '{');
@@ -38,16 +43,8 @@ void api_models(struct conn *c)
     json_str(&j, "list");
     json_key(&j, "data");
     json_begin(&j, '[');
-    const struct models_options *o = c->server->models->o;
-    const struct served *first = models_lock(c->server->models);
-    for (const struct served *s = first; s; s = s->next)
-        if (s->listed)
-            api_write_model(s, s->name, &j);
-    first = models_first(c->server->models);
-    for (size_t i = 0; first && i < o->alias_count; i++)
-        api_write_model(first, o->aliases[i], &j);
-    for (size_t i = 0; first && i < o->adapter_count; i++)
-        api_write_model(first, o->adapters[i], &j);
+    models_lock(c->server->models);
+    models_each(c->server->models, api_write_model, &j);
     models_unlock(c->server->models);
     json_end(&j, ']');
     json_end(&j, '}');
@@ -80,8 +77,11 @@ void api_model(struct conn *c)
     bool is_name = route_rest(c, name, sizeof name);
     models_lock(m);
     const struct served *s = is_name ? models_find(m, name) : NULL;
-    if (s)
-        api_write_model(s, models_is_adapter(m, name) ? name : models_called(m, s, name), &j);
+    const char *called = s && !models_is_adapter(m, name) ? models_called(m, s, name) : name;
+    if (s && conn_is_anthropic(c))
+        anthropic_write_model(&j, s, called);
+    else if (s)
+        api_write_model(&j, s, called);
     models_unlock(m);
     if (s)
         route_json(c, 200, &out);

@@ -62,6 +62,12 @@ static void conn_write(struct conn *c, const void *data, size_t n)
     c->last_sent = clock_now();
 }
 
+bool conn_is_anthropic(const struct conn *c)
+{
+    return (c->route && c->route->teller == &anthropic_teller) ||
+           (c->http.state == HTTP_DONE && http_field(&c->http, "anthropic-version"));
+}
+
 /* length -1: it is not known. */
 static void conn_head(struct conn *c, int status, const char *type, int64_t length)
 {
@@ -75,6 +81,8 @@ static void conn_head(struct conn *c, int status, const char *type, int64_t leng
         c->http.keep = false;
     buf_printf(&out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: quern\r\nx-request-id: %s\r\n", status,
                conn_reason(status), date, c->id);
+    if (conn_is_anthropic(c))
+        buf_printf(&out, "request-id: %s\r\n", c->id);
     if (type)
         buf_printf(&out, "Content-Type: %s\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n",
                    type);
@@ -179,7 +187,8 @@ void conn_reply(struct conn *c, int status, const char *type, const struct buf *
 void conn_fail(struct conn *c, const struct failure *f)
 {
     struct buf out = {0};
-    tell_for(c->route)->error(f, &out);
+    bool anthropic = conn_is_anthropic(c) && !(c->route && c->route->teller);
+    (anthropic ? &anthropic_teller : tell_for(c->route))->error(f, &out);
     conn_reply(c, f->status, "application/json", &out);
     buf_free(&out);
 }

@@ -182,6 +182,19 @@ const struct served *models_find(struct models *m, const char *name)
     return models_alias(m, name) || models_is_adapter(m, name) ? models_first(m) : NULL;
 }
 
+void models_each(struct models *m, void (*take)(void *arg, const struct served *s, const char *name),
+                 void *arg)
+{
+    const struct served *first = models_first(m);
+    for (const struct served *s = m->all; s; s = s->next)
+        if (s->listed)
+            take(arg, s, s->name);
+    for (size_t i = 0; first && i < m->o->alias_count; i++)
+        take(arg, first, m->o->aliases[i]);
+    for (size_t i = 0; first && i < m->o->adapter_count; i++)
+        take(arg, first, m->o->adapters[i]);
+}
+
 /* Where none is named: the first that is made for it; for a chat rather one with a template. */
 static struct served *models_default(struct models *m, const struct model_want *want)
 {

@@ -174,6 +174,9 @@ bool models_is_adapter(const struct models *m, const char *name); /* NULL is non
 /* What to call the model that was found by this name: the alias, or its own name. */
 const char *models_called(const struct models *m, const struct served *s, const char *name);
 const struct served *models_first(struct models *m);
+/* Every name that a client may use, in order: of models, aliases, adapters. Locked. */
+void models_each(struct models *m, void (*take)(void *arg, const struct served *s, const char *name),
+                 void *arg);
 const char *models_state(const struct served *s); /* "loaded", ... */
 void models_stats(struct models *m, struct models_stats *out);
 bool models_stuck(struct models *m, double seconds); /* an engine that has work has not moved for so long */

@@ -238,6 +238,8 @@ void conn_stream_add(struct conn *c, const char *data, size_t n);
 void conn_stream_end(struct conn *c);
 bool conn_is_full(const struct conn *c); /* the client reads too slowly: wait */
 void conn_close_when_sent(struct conn *c);
+/* The client speaks Anthropic's API: by the route, or by the header that its clients send. */
+bool conn_is_anthropic(const struct conn *c);
 
 /* ---- routes (route.c) ---- */
 void route_json(struct conn *c, int status, struct buf *out); /* frees it */
@@ -297,6 +299,8 @@ void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a));
 int ask_prompt(struct answer *a);
 void anthropic_messages(struct answer *a);
 void anthropic_count(struct answer *a);
+void anthropic_models(struct conn *c);
+void anthropic_write_model(struct json *j, const struct served *s, const char *name);
 void responses_create(struct answer *a);
 void responses_get(struct conn *c);
 void responses_delete(struct conn *c);

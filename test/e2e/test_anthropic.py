@@ -148,3 +148,75 @@ def test_keys(binary, smollm2, tmp_path):
         assert e.value.body["error"]["type"] == "authentication_error"
     finally:
         assert s.stop() == 0
+
+
+def test_the_list_of_models(binary, smollm2):
+    names = [f"smol-{i}" for i in range(5)]
+    server = Server(binary, smollm2, *(x for n in names for x in ("--name", n)), "--ctx", "128")
+    client = connect(server)
+    page = client.models.list()
+    assert [m.id for m in page.data] == names and page.has_more is False and (page.first_id, page.last_id) == (names[0], names[-1])
+    first = page.data[0]
+    assert first.type == "model" and first.display_name == names[0] and first.created_at.year > 2000 and first.max_input_tokens == 128
+    assert [m.id for m in client.models.list(limit=2)] == names  # page after page
+    two = client.models.list(limit=2)
+    assert two.has_more and two.last_id == names[1] and [m.id for m in two.get_next_page().data] == names[2:4]
+    back = client.models.list(limit=2, before_id=names[4])
+    assert [m.id for m in back.data] == names[2:4] and back.has_more
+    assert [m.id for m in client.models.list(limit=10, before_id=names[1]).data] == names[:1]
+    assert client.models.list(after_id=names[4]).data == []
+    assert client.models.retrieve(names[3]).id == names[3]
+    with pytest.raises(anthropic.NotFoundError) as e:
+        client.models.retrieve("other")
+    assert e.value.body["type"] == "error" and e.value.request_id
+    for wrong in ({"limit": 0}, {"limit": 1001}, {"after_id": "other"}, {"before_id": "other"}):
+        with pytest.raises(anthropic.BadRequestError):
+            client.models.list(**wrong)
+    assert "object" in server.ask("/v1/models")  # others get OpenAI's form
+    assert server.stop() == 0
+
+
+def test_request_id(server, client):
+    assert client.messages.with_raw_response.create(model="smol", max_tokens=1, messages=HI).request_id
+    assert ask(client, HI, max_tokens=1)._request_id
+    _, headers, _ = server.request("POST", "/v1/messages", {"model": "smol", "max_tokens": 1, "messages": HI})
+    assert headers["request-id"] == headers["x-request-id"]
+    assert "request-id" not in server.request("GET", "/v1/models")[1]
+
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 99}}, "required": ["age"],
+          "additionalProperties": False}
+
+
+def test_the_older_output_format(client):
+    form = {"type": "json_schema", "schema": SCHEMA}
+    for extra in ({"output_format": form}, {"output_config": {"format": form}}):
+        r = ask(client, [{"role": "user", "content": "How old are you?"}], extra_body={"temperature": 0, **extra})
+        assert 1 <= json.loads(r.content[0].text)["age"] <= 99
+    for wrong in ({"output_format": {"type": "json_schema"}}, {"output_config": {"format": {"type": "xml", "schema": {}}}},
+                  {"output_format": "json"}):
+        with pytest.raises(anthropic.BadRequestError):
+            ask(client, HI, extra_body=wrong)
+
+
+def test_what_is_refused(server, client):
+    for name, extra in (("mcp_servers", {"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}),
+                        ("container", {"container": "c_1"}), ("web_search_20250305", {"tools": [{"type": "web_search_20250305",
+                                                                                              "name": "web_search"}]}),
+                        ("bash_20250124", {"tools": [*TOOLS, {"type": "bash_20250124", "name": "bash"}]}),
+                        ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "some"}}),
+                        ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "tool"}}), ("thinking", {"thinking": {"type": "x"}})):
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            status, _, body = server.request("POST", path, {"model": "smol", "max_tokens": 5, "messages": HI, **extra})
+            error = json.loads(body)["error"]
+            assert status == 400 and error["type"] == "invalid_request_error" and name in error["message"], (name, body)
+    for block in ({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}},
+                  {"type": "document", "source": {"type": "url", "url": "http://x"}},
+                  {"type": "document", "source": {"type": "text", "data": "a"}, "citations": {"enabled": True}}):
+        assert server.request("POST", "/v1/messages", {"model": "smol", "max_tokens": 5,
+                                                       "messages": [{"role": "user", "content": [block]}]})[0] == 400, block
+    empty = {"mcp_servers": [], "container": None, "tools": [{**TOOLS[0], "type": "custom"}], "thinking": {"type": "disabled"}}
+    assert ask(client, HI, max_tokens=2, extra_body=empty).content
+    count = lambda content: client.messages.count_tokens(model="smol", messages=[{"role": "user", "content": content}]).input_tokens
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Say hello."}}
+    assert count([document]) == count("Say hello.")

@@ -1,0 +1,14 @@
+/* Fields that would change the answer and are not built: a request that has one is refused, never answered without it. */
+#pragma once
+
+#include "serve/own.h"
+
+struct refusal {
+    const char *name; /* of the field */
+    const char *why;  /* what it asks for that is not here */
+};
+
+/* null, false, "", [] and {} ask for nothing. -1 and a failure: the body has one of these fields. */
+int refuse_fields(struct answer *a, const json_t *body, const struct refusal *table, size_t count);
+/* A tool of a type that only the API's own servers run. */
+int refuse_tool(struct answer *a, size_t at, const char *type);
