@@ -1,6 +1,8 @@
 /* A model's templates, compiled, with what it supplies to them; and what they turn out to be able to do. */
+#define _GNU_SOURCE
 #include "lang/chat.h"
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "format/store.h"
 #include "lang/chat_load.h"
@@ -9,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PROBE "quern-probe-7391"
+#define PROBE   "quern-probe-7391"
+#define GOES_ON "quern-goes-on-7391" /* behind the text of a message that is continued */
 
 struct chat_template {
     const char *name; /* belongs to `texts` */
@@ -68,7 +71,8 @@ static int chat_render_with(const struct chat *c, const struct chat_request *r, 
     json_t *names = chat_names(c, r, messages), *own = c->tokens ? json_copy(c->tokens) : json_object();
     int result = -1;
     if (!names || !own ||
-        json_object_set_new(own, "add_generation_prompt", json_boolean(!r->no_generation_prompt)))
+        json_object_set_new(own, "add_generation_prompt",
+                            json_boolean(!r->no_generation_prompt && !r->continue_final)))
         err_memory(e, "a chat", 1);
     else
         result = jinja_render(t, &(struct jinja_input){names, own, chat_roles, r->now, r->limits}, out, e);
@@ -77,18 +81,66 @@ static int chat_render_with(const struct chat *c, const struct chat_request *r, 
     return result;
 }
 
+/* Marks where the text of the last message ends: templates trim texts and close turns, so the end cannot be found by the
+ * text itself. */
+static int chat_mark_end(json_t *messages, struct err *e)
+{
+    json_t *message = json_array_get(messages, json_array_size(messages) - 1),
+           *content = json_object_get(message, "content"),
+           *part = json_array_get(content, json_array_size(content) - 1);
+    const json_t *text = json_is_array(content) ? json_object_get(part, "text") : content;
+    struct buf marked = {0};
+    if (!json_is_string(text))
+        return err_set(e, ERR_DATA, "the last message has no text that could be continued");
+    buf_add(&marked, json_string_value(text), json_string_length(text));
+    buf_str(&marked, GOES_ON);
+    json_t *string = marked.failed ? NULL : json_stringn(marked.data, marked.len);
+    buf_free(&marked);
+    int failed = string ? part ? json_object_set_new(part, "text", string)
+                               : json_object_set_new(message, "content", string)
+                        : -1;
+    return failed ? err_memory(e, "a chat", 1) : 0;
+}
+
+/* Cuts the prompt off where the mark stands: what the template wrote behind the text goes. */
+static int chat_cut(struct spans *s, struct err *e)
+{
+    const char *at = NULL;
+    for (const char *next = s->text;
+         (next = memmem(next, s->n - (size_t)(next - s->text), GOES_ON, sizeof GOES_ON - 1)); next++)
+        at = next;
+    if (!at)
+        return err_set(
+            e, ERR_DATA,
+            "the model's chat template does not write the last message as it is, so that it cannot be "
+            "continued; with continue_final_message false a new turn begins");
+    s->n = (size_t)(at - s->text);
+    s->text[s->n] = 0;
+    while (s->count && s->items[s->count - 1].text >= at)
+        s->count--;
+    if (s->count)
+        s->items[s->count - 1].n = (size_t)(at - s->items[s->count - 1].text);
+    return 0;
+}
+
 int chat_render(const struct chat *c, const struct chat_request *r, struct spans *out, struct err *e)
 {
     *out = (struct spans){0};
     if (!json_is_array(r->messages))
         return err_set(e, ERR_DATA, "messages must be an array");
-    if (r->as_given)
+    if (r->as_given && !r->continue_final)
         return chat_render_with(c, r, r->messages, out, e);
-    json_t *messages = chat_messages(r->messages, &c->caps, e);
+    json_t *messages = r->as_given ? json_deep_copy(r->messages) : chat_messages(r->messages, &c->caps, e);
     if (!messages)
-        return -1;
-    int result = chat_render_with(c, r, messages, out, e);
+        return err_memory(e, "a chat", 1);
+    int result = r->continue_final ? chat_mark_end(messages, e) : 0;
+    result = result ? result : chat_render_with(c, r, messages, out, e);
     json_decref(messages);
+    if (!result && r->continue_final && chat_cut(out, e)) {
+        spans_free(out);
+        *out = (struct spans){0};
+        return -1;
+    }
     return result;
 }
 

@@ -40,6 +40,7 @@ struct chat_request {
     const json_t *documents; /* an array, or NULL */
     const json_t *extra;     /* an object of further names (enable_thinking, ...), or NULL */
     bool no_generation_prompt;
+    bool continue_final; /* the prompt ends with the text of the last message, whose turn stays open */
     /* Render the messages exactly as given. Otherwise they are first brought into the form that the template
      * takes: arguments of tool calls that are strings of JSON become objects (or the other way round, where
      * the template needs that), parts become one text where the template does not walk over them, a text

@@ -170,6 +170,13 @@ static const struct mark *reply_mark_after(const struct reply *r, size_t *at, bo
 
 /* ---- calls ---- */
 
+/* Is the call written in the only way that the constraint knows? */
+static bool reply_is_ruled(const struct reply *r)
+{
+    return r->o.ruled &&
+           (r->open ? !strcmp(r->open, r->o.form->wraps[0].open) : r->o.form->bare == BARE_USUAL);
+}
+
 static void reply_enter_call(struct reply *r, const char *open, size_t body)
 {
     r->at = AT_CALL;
@@ -177,10 +184,7 @@ static void reply_enter_call(struct reply *r, const char *open, size_t body)
     r->body = r->seen = body;
     r->tries = 0;
     r->scan = (struct reply_scan){0};
-    /* only the way of writing that the constraint knows */
-    bool ruled =
-        r->o.ruled && (open ? !strcmp(open, r->o.form->wraps[0].open) : r->o.form->bare == BARE_USUAL);
-    r->ahead = (struct reply_ahead){.at = ruled ? AHEAD_HEAD : AHEAD_OVER, .from = body};
+    r->ahead = (struct reply_ahead){.at = reply_is_ruled(r) ? AHEAD_HEAD : AHEAD_OVER, .from = body};
 }
 
 /* Tries the body [body, end) in every shape that begins like this. */
@@ -428,6 +432,39 @@ int reply_feed(struct reply *r, const char *text, size_t n)
         return -1;
     reply_run(r);
     return 0;
+}
+
+static void reply_ignore(void *arg, const struct reply_piece *p)
+{
+    (void)arg;
+    (void)p;
+}
+
+int reply_go_on(struct reply *r, const char *text, size_t n)
+{
+    void (*take)(void *arg, const struct reply_piece *p) = r->o.take;
+    r->o.take = reply_ignore;
+    int failed = reply_feed(r, text, n);
+    r->o.take = take;
+    r->begun |= n > 0;
+    if (r->at == AT_CALL) { /* what has been told of it was ignored: it is told again */
+        r->tries = 0;
+        r->seen = r->body;
+        r->scan = (struct reply_scan){0};
+        r->ahead = (struct reply_ahead){.at = reply_is_ruled(r) ? AHEAD_HEAD : AHEAD_OVER, .from = r->body};
+    } else
+        buf_clear(&r->held);
+    return failed;
+}
+
+bool reply_reasons(const struct reply *r)
+{
+    return r->at == AT_REASON;
+}
+
+size_t reply_call_begun(const struct reply *r)
+{
+    return r->at == AT_CALL ? r->held.len : 0;
 }
 
 int reply_end(struct reply *r)

@@ -100,6 +100,13 @@ struct reply_options {
 
 struct reply;
 struct reply *reply_open(const struct reply_options *o, struct err *e);
+/* Before anything else is fed: the text that the answer goes on from. It sets where the answer stands (in reasoning, in
+ * a call), and none of it is taken as a piece, but for a call that is not whole: that goes on. -1 when memory is out. */
+int reply_go_on(struct reply *r, const char *text, size_t n);
+/* Does the answer stand in reasoning. */
+bool reply_reasons(const struct reply *r);
+/* Bytes at the end of what was fed that are a call which is not whole; 0 = it stands elsewhere. */
+size_t reply_call_begun(const struct reply *r);
 /* -1 when memory is out. */
 int reply_feed(struct reply *r, const char *text, size_t n);
 int reply_end(struct reply *r);

@@ -390,7 +390,8 @@ int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct
     struct chat_request request = {.messages = r->messages,
                                    .tools = r->tools,
                                    .extra = r->set,
-                                   .no_generation_prompt = r->no_generation_prompt};
+                                   .no_generation_prompt = r->no_generation_prompt,
+                                   .continue_final = r->continue_final};
     if (!l->chat) {
         *e = l->chat_why;
         return -1;

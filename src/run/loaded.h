@@ -91,5 +91,6 @@ struct digest loaded_digest(const struct loaded *l);
 struct prompt_request {
     const json_t *messages, *tools, *set;
     bool no_generation_prompt;
+    bool continue_final; /* the last message goes on: no turn begins */
 };
 int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e);

@@ -124,7 +124,11 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
     w->in_aside = r->in_aside;
     if (!(*state = constraint_state_open(r->language->bound, e)))
         return -1;
-    return r->lead ? constraint_accept_bytes(*state, r->lead, strlen(r->lead), e) : 0;
+    struct err why = {0};
+    if (r->lead && constraint_accept_bytes(*state, r->lead, strlen(r->lead), &why))
+        return err_set(e, why.code, "what the answer goes on from does not fit what it has to be: %s",
+                       why.text);
+    return 0;
 }
 
 void rule_walk_close(struct rule_walk *w)

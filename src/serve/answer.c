@@ -105,6 +105,7 @@ static void answer_free(struct answer *a)
     a->server->body_bytes -= a->body.cap;
     buf_free(&a->body);
     buf_free(&a->reply);
+    buf_free(&a->prefill);
     json_decref(a->tools);
     json_decref(a->stops);
     if (tell_for(a->route)->forget)
@@ -150,6 +151,11 @@ static void answer_hear(struct answer *a, struct choice *c, const struct stream_
     c->out = out;
     if (a->stream && !c->begun && tell_for(a->route)->begin)
         tell_for(a->route)->begin(a, c, out);
+    if (!c->begun && a->echo && a->prefill.len) {
+        c->news = NULL; /* none of its tokens is new */
+        said_take(c, &(struct reply_piece){.part = REPLY_TEXT, .text = a->prefill.data, .n = a->prefill.len});
+        c->news = news;
+    }
     c->begun = true;
     if (!c->reply && news->text_length)
         said_take(c, &(struct reply_piece){.part = REPLY_TEXT, .text = news->text, .n = news->text_length});

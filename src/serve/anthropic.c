@@ -244,8 +244,17 @@ static int anthropic_use_tools(struct answer *a, const json_t *body, json_t *out
 /* The body as OpenAI's clients would have written it; NULL and a failure. */
 static json_t *anthropic_translate(struct answer *a, const json_t *body)
 {
-    static const char *const same[] = {"model",  "max_tokens",           "temperature", "top_p", "top_k",
-                                       "stream", "chat_template_kwargs", "seed",        "min_p"};
+    static const char *const same[] = {"model",
+                                       "max_tokens",
+                                       "temperature",
+                                       "top_p",
+                                       "top_k",
+                                       "stream",
+                                       "chat_template_kwargs",
+                                       "seed",
+                                       "min_p",
+                                       "continue_final_message",
+                                       "add_generation_prompt"};
     struct err e = {0};
     const char *name = NULL;
     if (field_check(body, anthropic_fields, sizeof anthropic_fields / sizeof *anthropic_fields, &name, &e))

@@ -39,6 +39,8 @@ static const struct field ask_fields[] = {
     {"repetition_penalty", FIELD_NUM, 0.01, 100},
     {"ignore_eos", FIELD_BOOL, 0, 0},
     {"echo", FIELD_BOOL, 0, 0},
+    {"continue_final_message", FIELD_BOOL, 0, 0},
+    {"add_generation_prompt", FIELD_BOOL, 0, 0},
     {"lora", FIELD_TEXT | FIELD_LIST, 0, ADAPTERS_MIXED},
 };
 
@@ -189,8 +191,12 @@ static int ask_chat_prompt(struct answer *a, struct ask *q)
     const char *effort = field_text(q->body, "reasoning_effort");
     json_t *extra = json_object_get(q->body, "chat_template_kwargs");
     struct err e = {0};
-    if (text_can_chat(a) || ask_messages(a, r.messages) || ask_tools(a, q))
+    enum ask_turn turn;
+    if (text_can_chat(a) || ask_messages(a, r.messages) || ask_turn(a, q->body, &turn) ||
+        (turn == TURN_GOES_ON && prefill_read(a, q->body, &a->prefill)) || ask_tools(a, q))
         return -1;
+    r.continue_final = turn == TURN_GOES_ON;
+    r.no_generation_prompt = turn == TURN_CLOSED;
     r.messages = json_object_get(q->body, "messages");
     r.tools = a->tools;
     json_t *set = json_object();
@@ -203,7 +209,7 @@ static int ask_chat_prompt(struct answer *a, struct ask *q)
     if (failed)
         return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
     q->thinking = ask_thinks(a->model->loaded, &a->prompts[0]);
-    return 0;
+    return prefill_stand(a, q);
 }
 
 /* ---- prompts of completions ---- */
@@ -333,7 +339,7 @@ static int ask_options(struct answer *a, struct ask *q)
     struct engine_request *r = &q->request;
     a->stream = field_bool(b, "stream");
     a->include_usage = field_bool(json_object_get(b, "stream_options"), "include_usage");
-    a->echo = !a->chat && field_bool(b, "echo");
+    a->echo = field_bool(b, "echo");
     if (a->chat && json_is_integer(logprobs))
         return answer_fail(a, 400, "logprobs",
                            "logprobs has to be true or false; top_logprobs is the number");
@@ -343,7 +349,7 @@ static int ask_options(struct answer *a, struct ask *q)
         return answer_fail(a, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
     r->logprobs = a->logprobs;
     r->top_logprobs = a->tops;
-    r->echo = a->echo && a->logprobs;
+    r->echo = !a->chat && a->echo && a->logprobs;
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
     ask_most(a, q);
     r->show_special = a->chat && a->model->loaded->marks_hidden;
@@ -389,12 +395,13 @@ static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
     c->reply = reply_open(&(struct reply_options){.form = l->form,
                                                   .thought = l->thought,
                                                   .tools = a->tools,
-                                                  .thinking = q->thinking,
+                                                  .thinking = q->thinking && !a->prefill.len,
                                                   .ruled = a->tools && q->rule,
                                                   .take = said_take,
                                                   .arg = c},
                           &e);
-    if (c->reply && !(q->lead && reply_feed(c->reply, q->lead, strlen(q->lead))))
+    if (c->reply && !(a->prefill.len && reply_go_on(c->reply, a->prefill.data, a->prefill.len)) &&
+        !(q->lead && reply_feed(c->reply, q->lead, strlen(q->lead))))
         return 0;
     reply_close(c->reply);
     c->reply = NULL;

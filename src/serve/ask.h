@@ -16,6 +16,8 @@ struct ask {
     struct rule *rule;
     const char *lead; /* of a call that is asked for: the prompt ends with it */
     bool thinking;    /* the prompt has opened the reasoning */
+    const char
+        *call_begun;  /* the part of the last message that is a call and goes on; NULL = there is none */
     const char *only; /* the tool that has to be called */
     bool must, many;  /* some tool has to be called; several may be */
 };
@@ -35,5 +37,11 @@ struct constraint *wanted_constraint(const struct wanted *w, struct err *e);
 
 /* Which tools there are and how they are to be used; a template that knows none gets them as text. */
 int ask_tools(struct answer *a, struct ask *q);
+/* The text that the answer goes on from. */
+int prefill_read(struct answer *a, const json_t *body, struct buf *out);
+/* Where it leaves the answer: in reasoning, in a call. */
+int prefill_stand(struct answer *a, struct ask *q);
+/* A constraint begins with it. */
+int prefill_start(struct answer *a, struct ask *q, bool shaped, struct rule_start *start);
 /* Behind the prompt: what the answer has to be, by what is wanted of it and by tool_choice. */
 int ask_rule(struct answer *a, struct ask *q);

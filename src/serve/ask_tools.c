@@ -239,6 +239,8 @@ static int rule_begin(struct answer *a, struct ask *q, bool shaped)
             .first = l->form->bare == BARE_USUAL,
             .aside = {l->thought ? l->thought->open : NULL, l->thought ? l->thought->close : NULL},
             .in_aside = q->thinking};
+    if (prefill_start(a, q, shaped, &start))
+        return -1;
     if (q->lead && tokenizer_encode(l->tokenizer, trigger, strlen(trigger), TOK_SPECIAL, &a->prompts[0], &e))
         return answer_fail(a, 503, NULL, "%s", e.text);
     return rule_set_start(q->rule, &start, &e) ? answer_fail(a, 503, NULL, "%s", e.text) : 0;

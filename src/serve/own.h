@@ -168,10 +168,11 @@ struct answer {
     struct failure failure;
     struct buf reply;
     bool chat, stream, include_usage, logprobs, echo;
-    json_t *tools; /* that the model may call; NULL = none */
-    json_t *stops; /* the stop strings: a text, a list, or NULL */
-    void *own;     /* what its teller keeps, and forgets */
-    bool endless;  /* end tokens are text like others */
+    json_t *tools;      /* that the model may call; NULL = none */
+    struct buf prefill; /* the text of the last message, where the answer goes on from it */
+    json_t *stops;      /* the stop strings: a text, a list, or NULL */
+    void *own;          /* what its teller keeps, and forgets */
+    bool endless;       /* end tokens are text like others */
     uint32_t tops;
     uint32_t told; /* answers to each prompt that the client gets: those of the first ranks */
     struct ids prompts[SERVE_CHOICES];
@@ -295,6 +296,9 @@ void ask_chat(struct answer *a);
 void ask_completion(struct answer *a);
 /* The request goes on as if it had come in OpenAI's shape, which is taken over. */
 void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a));
+/* Does a new turn begin behind the messages, does the last one go on, or neither. */
+enum ask_turn { TURN_BEGINS, TURN_GOES_ON, TURN_CLOSED };
+int ask_turn(struct answer *a, const json_t *body, enum ask_turn *out);
 /* Only the prompt of a chat, in prompts[0]. */
 int ask_prompt(struct answer *a);
 void anthropic_messages(struct answer *a);

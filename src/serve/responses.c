@@ -286,6 +286,7 @@ static json_t *responses_translate(const json_t *body, const json_t *conversatio
     if (json_object_get(body, "tools"))
         json_object_set_new(out, "tools", responses_tools(json_object_get(body, "tools")));
     json_object_set_new(out, "messages", messages);
+    json_object_set_new(out, "continue_final_message", json_false()); /* every response is a new turn */
     return out;
 }
 

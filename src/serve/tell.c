@@ -462,7 +462,7 @@ static void tell_choice(struct answer *a, uint32_t index, struct json *j)
     struct probs p = {(const int32_t *)(const void *)c->ids.data,
                       (const float *)(const void *)c->logprobs.data,
                       (const struct token_prob *)(const void *)c->tops.data, c->ids.len / sizeof(int32_t),
-                      a->echo ? a->prompts[c->prompt_at].len : 0};
+                      a->echo && !a->chat ? a->prompts[c->prompt_at].len : 0};
     struct buf text = {0};
     json_begin(j, '{');
     json_key(j, "index");

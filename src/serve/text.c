@@ -150,12 +150,13 @@ int text_can_chat(struct answer *a)
                        log_safe(a->called));
 }
 
-/* {messages, tools?, add_generation_prompt?, chat_template_kwargs?} */
+/* {messages, tools?, continue_final_message?, add_generation_prompt?, chat_template_kwargs?} */
 void text_template(struct answer *a)
 {
     static const struct field fields[] = {{"messages", FIELD_LIST, 0, 4096},
                                           {"tools", FIELD_LIST, 0, 128},
                                           {"chat_template_kwargs", FIELD_OBJECT, 0, 256},
+                                          {"continue_final_message", FIELD_BOOL, 0, 0},
                                           {"add_generation_prompt", FIELD_BOOL, 0, 0}};
     const char *name;
     struct err e = {0};
@@ -167,15 +168,17 @@ void text_template(struct answer *a)
         .messages = json_object_get(body, "messages"),
         .tools = json_object_get(body, "tools"),
         .extra = json_object_get(body, "chat_template_kwargs"),
-        .no_generation_prompt = json_is_false(json_object_get(body, "add_generation_prompt")),
     };
+    enum ask_turn turn = TURN_BEGINS;
     time_t now = time(NULL);
     localtime_r(&now, &r.now);
     if (body && field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
         answer_fail(a, 400, name, "%s", e.text);
     else if (body && !r.messages)
         answer_fail(a, 400, "messages", "messages is missing");
-    else if (body && !ask_messages(a, r.messages)) {
+    else if (body && !ask_messages(a, r.messages) && !ask_turn(a, body, &turn)) {
+        r.continue_final = turn == TURN_GOES_ON;
+        r.no_generation_prompt = turn == TURN_CLOSED;
         if (!text_can_chat(a) && chat_render(l->chat, &r, &spans, &e))
             answer_fail(a, 400, "messages", "%s", e.text);
     }

@@ -135,6 +135,58 @@ static void test_origin(void **state)
     chat_close(c);
 }
 
+/* A last message that goes on: the prompt ends with its text, whatever the template does with texts and turns. */
+static void check_goes_on(const char *template, const char *content, const char *want)
+{
+    struct chat *c = open_text(template);
+    json_t *m = json_pack("[{s:s,s:s},{s:s,s:o}]", "role", "user", "content", "hi", "role", "assistant",
+                          "content", json_loads(content, JSON_DECODE_ANY, NULL));
+    struct spans out;
+    struct err e = {0};
+    int failed = chat_render(c, &(struct chat_request){.messages = m, .continue_final = true}, &out, &e);
+    if (want) {
+        assert_int_equal(failed, 0);
+        assert_string_equal(out.text, want);
+        size_t n = 0;
+        for (size_t i = 0; i < out.count; i++)
+            n += out.items[i].n;
+        assert_true(n == out.n && n == strlen(want));
+        spans_free(&out);
+    } else {
+        assert_int_equal(failed, -1);
+        assert_non_null(strstr(e.text, "continue_final_message"));
+    }
+    json_decref(m);
+    chat_close(c);
+}
+
+static void test_goes_on(void **state)
+{
+    (void)state;
+    static const char trims[] =
+        "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}</s>\n{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}";
+    static const char parts[] = "{% for m in messages %}[{{ m.role }}]{% for p in m.content %}{{ p.text }}"
+                                "{% endfor %}</s>{% endfor %}[assistant]";
+    static const char thinks[] =
+        "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' and loop.last "
+        "%}<think>\n\n</think>\n\n"
+        "{% endif %}{{ m.content.split('</think>')[-1].lstrip('\\n') }}</s>{% endfor %}";
+    static const char drops[] = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}";
+    check_goes_on(trims, "\"so \"", "[user]hi</s>\n[assistant]so ");
+    check_goes_on(trims, "\"</s>\\n\"", "[user]hi</s>\n[assistant]</s>\n");
+    check_goes_on(trims, "\"hi</s>\"", "[user]hi</s>\n[assistant]hi</s>");
+    check_goes_on(trims, "\"\"", "[user]hi</s>\n[assistant]");
+    check_goes_on(trims, "[{\"type\":\"text\",\"text\":\"a \"},{\"type\":\"text\",\"text\":\"b\"}]",
+                  "[user]hi</s>\n[assistant]a b");
+    check_goes_on(parts, "\"a \"", "[user]hi</s>[assistant]a ");
+    check_goes_on(parts, "[{\"type\":\"text\",\"text\":\"a \"},{\"type\":\"text\",\"text\":\"b\"}]",
+                  "[user]hi</s>[assistant]a b");
+    check_goes_on(thinks, "\"<think>x</think>\\nso\"", "[user]hi</s>[assistant]<think>\n\n</think>\n\nso");
+    check_goes_on(drops, "\"so\"", NULL);
+    check_goes_on("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "\"so\"", NULL);
+}
+
 static void test_bad_template(void **state)
 {
     (void)state;
@@ -156,6 +208,7 @@ int main(void)
         cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_empty_beside_calls),
         cmocka_unit_test(test_origin),
+        cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_bad_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,6 +101,29 @@ static bool check(const char *name, const char *text, const json_t *tools, int c
     return writes > 0;
 }
 
+/* A last message that goes on ends the prompt, with its own white space. */
+static void check_goes_on(const char *name, const char *text)
+{
+    static const char begun[] = "Well, so ";
+    struct chat *c;
+    struct err e = {0};
+    struct spans out;
+    assert_int_equal(chat_open_text(&c, text, strlen(text), &e), 0);
+    json_t *m = json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "hi", "role", "assistant",
+                          "content", begun),
+           *extra = json_pack("{s:s,s:s,s:s,s:s}", "bos_token", "", "eos_token", "</s>", "functions", "[]",
+                              "datetime", "now");
+    if (chat_render(c, &(struct chat_request){.messages = m, .extra = extra, .continue_final = true}, &out,
+                    &e))
+        fail_msg("%s: %s", name, e.text);
+    if (out.n < sizeof begun || strcmp(out.text + out.n - (sizeof begun - 1), begun) != 0)
+        fail_msg("%s: %s", name, out.text);
+    spans_free(&out);
+    json_decref(extra);
+    json_decref(m);
+    chat_close(c);
+}
+
 /* Known, and read as text: their calls have no marks, or marks made of the arguments' names. */
 static bool is_other(const char *name)
 {
@@ -128,6 +151,7 @@ static void test_templates(void **state)
         if (!strstr(f->d_name, ".jinja") || is_other(f->d_name))
             continue;
         assert_int_equal(file_read(path, &text, &e), 0);
+        check_goes_on(f->d_name, text.data);
         written += check(f->d_name, text.data, tools, 1);
         check(f->d_name, text.data, tools, 2);
         buf_free(&text);

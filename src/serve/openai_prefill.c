@@ -1,0 +1,106 @@
+/* A conversation whose last message goes on: the answer holds only the text that is new. The text that is there counts as
+ * written by the model: reasoning and calls that it has begun are read on, and a constraint sees it as its beginning. */
+#define _GNU_SOURCE
+#include "serve/ask.h"
+#include "serve/field.h"
+
+#include <string.h>
+
+/* Can the answer go on from this message where the client does not say: the assistant said something, and called nothing. */
+static bool prefill_is_open(const json_t *message)
+{
+    const char *role = field_text(message, "role");
+    return role && !strcmp(role, "assistant") && !json_array_size(json_object_get(message, "tool_calls"));
+}
+
+int ask_turn(struct answer *a, const json_t *body, enum ask_turn *out)
+{
+    const json_t *messages = json_object_get(body, "messages"),
+                 *last = json_array_get(messages, json_array_size(messages) - 1),
+                 *goes_on = json_object_get(body, "continue_final_message"),
+                 *begins = json_object_get(body, "add_generation_prompt");
+    bool open = prefill_is_open(last);
+    if (json_is_true(goes_on) && json_is_true(begins))
+        return answer_fail(
+            a, 400, "continue_final_message",
+            "continue_final_message and add_generation_prompt cannot both be true: the last message "
+            "goes on, or a new one begins");
+    if (json_is_true(goes_on) && json_array_size(json_object_get(last, "tool_calls")))
+        return answer_fail(a, 400, "continue_final_message",
+                           "the last message has tool_calls, which end it: it cannot be continued");
+    *out = goes_on                         ? json_is_true(goes_on) ? TURN_GOES_ON : TURN_BEGINS
+           : open && !json_is_true(begins) ? TURN_GOES_ON
+                                           : TURN_BEGINS;
+    if (*out == TURN_BEGINS && json_is_false(begins))
+        *out = TURN_CLOSED;
+    return 0;
+}
+
+int prefill_read(struct answer *a, const json_t *body, struct buf *out)
+{
+    const json_t *messages = json_object_get(body, "messages"),
+                 *content =
+                     json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content"),
+                 *part;
+    size_t i;
+    buf_add(out, json_is_string(content) ? json_string_value(content) : "", json_string_length(content));
+    json_array_foreach(content, i, part)
+    {
+        const json_t *text = json_object_get(part, "text");
+        buf_add(out, json_string_value(text), json_string_length(text));
+    }
+    return out->failed ? answer_fail(a, 503, NULL, "out of memory") : 0;
+}
+
+static void prefill_ignore(void *arg, const struct reply_piece *p)
+{
+    (void)arg;
+    (void)p;
+}
+
+int prefill_stand(struct answer *a, struct ask *q)
+{
+    const struct loaded *l = a->model->loaded;
+    struct err e = {0};
+    if (!a->prefill.len)
+        return 0;
+    const struct reply_options o = {
+        .form = l->form, .thought = l->thought, .tools = a->tools, .take = prefill_ignore};
+    struct reply *r = reply_open(&o, &e);
+    int failed = !r || reply_go_on(r, a->prefill.data, a->prefill.len);
+    if (!failed) {
+        size_t call = reply_call_begun(r);
+        q->thinking = reply_reasons(r);
+        q->call_begun = call ? a->prefill.data + a->prefill.len - call : NULL;
+    }
+    reply_close(r);
+    return failed ? answer_fail(a, 503, NULL, "out of memory") : 0;
+}
+
+/* What stands behind the reasoning. */
+static const char *prefill_answer(const struct answer *a)
+{
+    const struct reply_thought *t = a->model->loaded->thought;
+    const char *answer = a->prefill.data, *next;
+    while (t && (next = strstr(answer, t->close))) {
+        answer = next + strlen(t->close);
+        answer += strspn(answer, " \n\r\t");
+    }
+    return answer;
+}
+
+int prefill_start(struct answer *a, struct ask *q, bool shaped, struct rule_start *start)
+{
+    if (!a->prefill.len)
+        return 0;
+    if (strlen(a->prefill.data) != a->prefill.len)
+        return answer_fail(
+            a, 400, "messages",
+            "the last message holds the character U+0000: it cannot be continued under a constraint");
+    if (q->call_begun) {
+        *start = (struct rule_start){.lead = q->call_begun + strspn(q->call_begun, " \n\r\t")};
+        q->lead = NULL;
+    } else if (shaped && !q->must && !q->thinking)
+        start->lead = prefill_answer(a);
+    return 0;
+}
