@@ -37,7 +37,7 @@ def main():
     quern = str(Path(os.environ.get("QUERN_BUILD", ROOT / "build")) / "quern")
     other = shutil.which("llama-quantize")
     with tempfile.TemporaryDirectory(dir=Path(a.source).resolve().parent) as folder:
-        makers = {"quern": lambda out: [quern, "quantize", a.source, out, a.type, "--quiet"]}
+        makers = {"quern": lambda out: [quern, "quantize", a.source, out, a.type, "--force", "--quiet"]}
         if other:
             makers["llama-quantize"] = lambda out: [other, a.source, out, a.type]
         else:

@@ -263,6 +263,17 @@ static int reserve(const struct gguf_out_file *f, struct err *e)
     return 0;
 }
 
+/* A rename would replace a device or a FIFO. */
+static int may_write(const struct gguf_writer *w, const char *path, struct err *e)
+{
+    struct stat st;
+    if (w->allow && w->allow(w->allow_arg, path, e))
+        return -1;
+    return !stat(path, &st) && !S_ISREG(st.st_mode)
+               ? err_set(e, ERR_USAGE, "%s is not a file: name one for the output", log_safe(path))
+               : 0;
+}
+
 int gguf_begin(struct gguf_writer *w, const char *path, uint64_t split, struct err *e)
 {
     w->file_count = place(w, split);
@@ -271,6 +282,9 @@ int gguf_begin(struct gguf_writer *w, const char *path, uint64_t split, struct e
                        UINT16_MAX);
     if (name_files(w, path, e))
         return -1;
+    for (uint32_t i = 0; i < w->file_count; i++)
+        if (may_write(w, w->files[i].path, e))
+            return -1;
     for (uint32_t i = 0; i < w->file_count; i++) {
         struct gguf_out_file *f = &w->files[i];
         f->fd = open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -42,6 +42,9 @@ struct gguf_writer {
     uint32_t file_count;
     struct arena arena;
     bool committed;
+    /* Asked by gguf_begin for each final name: may it be written; NULL = yes. */
+    int (*allow)(void *arg, const char *path, struct err *e);
+    void *allow_arg;
 };
 
 /* Keys: a name that is there already keeps its first value. Memory failures show in gguf_begin. */

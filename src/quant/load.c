@@ -1,6 +1,8 @@
 #include "quant/load.h"
 
+#include "base/buf.h"
 #include "base/dtype.h"
+#include "base/log.h"
 #include "model/arch.h"
 #include "model/bind.h"
 
@@ -58,8 +60,16 @@ static void choose(const struct model *m, const struct recipe *r, const struct c
         t[i].kept = MODEL_AS_IT_IS;
     }
     recipe_choose(r, &about, t, n, false);
-    for (size_t i = 0; i < n; i++)
+    struct recipe_instead instead = {0};
+    struct buf text = {0};
+    for (size_t i = 0; i < n; i++) {
         types[all[i].id] = t[i].type;
+        recipe_add_instead(&instead, t[i].wanted, t[i].type, t[i].cols);
+    }
+    recipe_write_instead(&instead, &text);
+    if (instead.count && text.data)
+        log_warn("--quant %s: %s", r->name, text.data);
+    buf_free(&text);
 }
 
 int quant_load(struct model *m, const struct recipe *r, const struct model_make *how, struct err *e)

@@ -91,7 +91,8 @@ static int override_types(const struct quantize *q, struct err *e)
                 continue;
             hits++;
             done[i] = 1;
-            t->type = recipe_fits(o->overrides[k].type, t->shape[0]);
+            t->wanted = o->overrides[k].type;
+            t->type = recipe_fits(t->wanted, t->shape[0]);
         }
         if (!failed && !hits)
             log_warn("no tensor has '%s' in its name", log_safe(o->overrides[k].pattern));
@@ -116,7 +117,7 @@ static int choose_types(struct quantize *q, const struct store *s, struct err *e
     if (!failed)
         recipe_choose(q->o->recipe, &m, t, q->outs.count, q->o->pure);
     for (size_t i = 0; i < q->outs.count; i++)
-        q->outs.all[i].type = t[i].type;
+        q->outs.all[i].type = t[i].type, q->outs.all[i].wanted = t[i].wanted;
     mem_free(t);
     return failed || (q->o->override_count && override_types(q, e)) ? -1 : 0;
 }
@@ -207,6 +208,7 @@ static void count_up(const struct quantize *q, struct quantize_result *r)
     for (size_t i = 0; i < q->outs.count; i++) {
         const struct out *t = &q->outs.all[i];
         r->types[t->type]++;
+        recipe_add_instead(&r->instead, t->wanted, t->type, t->shape[0]);
         r->after += q->w.tensors[i].bytes;
         for (uint32_t p = 0; p < t->parts; p++) {
             size_t row, all = 0;
@@ -234,9 +236,24 @@ static void warn_blocks(const struct quantize *q)
                  again);
 }
 
+/* And of types that rows are too short for. */
+static void warn_instead(const struct quantize *q)
+{
+    struct recipe_instead instead = {0};
+    struct buf text = {0};
+    for (size_t i = 0; i < q->outs.count; i++)
+        recipe_add_instead(&instead, q->outs.all[i].wanted, q->outs.all[i].type, q->outs.all[i].shape[0]);
+    recipe_write_instead(&instead, &text);
+    if (text.len && !text.failed)
+        log_warn("%s cannot be used for all tensors: %s", q->o->recipe->name, text.data);
+    buf_free(&text);
+}
+
 static int write_file(struct quantize *q, const char *out, struct quantize_result *r, struct err *e)
 {
     struct matrix_sink sink = {.put = put_piece, .progress = show, .arg = q};
+    q->w.allow = q->o->allow;
+    q->w.allow_arg = q->o->allow_arg;
     if (gguf_begin(&q->w, out, q->o->split, e))
         return -1;
     struct pool *p = pool_open(q->o->threads, false, e);
@@ -261,6 +278,7 @@ int quantize_run(const struct store *s, const char *out, const struct quantize_o
     failed = failed || choose_types(&q, s, e) || list_items(&q, e) || declare(&q, s, e);
     if (!failed) {
         warn_blocks(&q);
+        warn_instead(&q);
         failed = write_file(&q, out, r, e);
     }
     gguf_writer_close(&q.w);

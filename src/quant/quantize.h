@@ -29,6 +29,9 @@ struct quantize_options {
     void (*progress)(void *arg, double share);
     void *arg;
     const volatile int *cancel; /* may be NULL */
+    /* gguf_writer's */
+    int (*allow)(void *arg, const char *path, struct err *e);
+    void *allow_arg;
 };
 
 struct quantize_result {
@@ -36,6 +39,7 @@ struct quantize_result {
     uint64_t file_bytes;
     uint32_t files;
     uint32_t types[DTYPE_MOST]; /* how many tensors have which type */
+    struct recipe_instead instead;
 };
 
 int quantize_run(const struct store *s, const char *out, const struct quantize_options *o,

@@ -227,11 +227,10 @@ static uint32_t by_rule(const struct recipe *r, const struct recipe_model *m, en
 }
 
 /* The head, or the embedding that is the head as well. */
-static uint32_t of_head(const struct recipe *r, const struct recipe_model *m, uint64_t cols)
+static uint32_t of_head(const struct recipe *r, const struct recipe_model *m)
 {
-    if (r->base == DTYPE_MXFP4 || !strcmp(m->arch, "falcon") || cols % dtype_get(r->base)->block_values)
-        return DTYPE_Q8_0;
-    return r->base == DTYPE_Q8_0 ? DTYPE_Q8_0 : DTYPE_Q6_K;
+    bool eight = r->base == DTYPE_MXFP4 || r->base == DTYPE_Q8_0 || !strcmp(m->arch, "falcon");
+    return eight ? DTYPE_Q8_0 : DTYPE_Q6_K;
 }
 
 uint32_t recipe_fits(uint32_t type, uint64_t cols)
@@ -259,21 +258,50 @@ void recipe_choose(const struct recipe *r, const struct recipe_model *m, struct 
     }
     for (size_t i = 0; i < n; i++) {
         enum part part = part_of(t[i].name);
-        t[i].type = t[i].kept;
+        bool head = part == PART_OUTPUT || (tied && part == PART_EMBED);
+        t[i].type = t[i].wanted = t[i].kept;
         if (!recipe_takes(&t[i]))
             continue;
         if (plain || pure)
             t[i].type = r->base;
-        else if (part == PART_OUTPUT || (tied && part == PART_EMBED))
-            t[i].type = of_head(r, m, t[i].cols);
+        else if (head)
+            t[i].type = of_head(r, m);
         else if (r->base == DTYPE_MXFP4)
             t[i].type = t[i].dims > 2 ? DTYPE_MXFP4 : DTYPE_Q8_0;
         else if (part == PART_V)
             t[i].type = by_rule(r, m, part, v, v_all);
         else /* experts are counted by their layer */
             t[i].type = by_rule(r, m, part, m->experts > 1 ? layer_of(t[i].name) : down, (int)m->layers);
+        t[i].wanted = t[i].type;
+        if (!plain && !pure && head && t[i].cols % dtype_get(r->base)->block_values)
+            t[i].type = DTYPE_Q8_0; /* where rows do not fit the base type, the head does not try another */
         t[i].type = recipe_fits(t[i].type, t[i].cols);
         v += part == PART_V;
         down += part == PART_DOWN;
+    }
+}
+
+void recipe_add_instead(struct recipe_instead *to, uint32_t wanted, uint32_t type, uint64_t cols)
+{
+    size_t i = 0;
+    if (wanted == type)
+        return;
+    while (i < to->count && (to->all[i].wanted != wanted || to->all[i].type != type))
+        i++;
+    if (i == RECIPE_INSTEAD)
+        return;
+    if (i == to->count)
+        to->all[to->count++] = (struct recipe_swap){wanted, type, cols, 0};
+    to->all[i].tensors++;
+}
+
+void recipe_write_instead(const struct recipe_instead *from, struct buf *out)
+{
+    for (size_t i = 0; i < from->count; i++) {
+        const struct recipe_swap *s = &from->all[i];
+        buf_printf(out, "%s%u %s %s instead of %s (rows of %llu values, blocks of %u)", i ? ", " : "",
+                   s->tensors, s->tensors == 1 ? "tensor is" : "tensors are", dtype_get(s->type)->name,
+                   dtype_get(s->wanted)->name, (unsigned long long)s->cols,
+                   (unsigned)dtype_get(s->wanted)->block_values);
     }
 }

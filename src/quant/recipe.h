@@ -25,9 +25,25 @@ struct recipe_tensor {
     const char *name; /* GGUF's */
     uint32_t dims;    /* without trailing ones */
     uint64_t cols;
-    uint32_t kept; /* enum dtype: what it has where it is not for the recipe */
-    uint32_t type; /* the answer */
+    uint32_t kept;   /* enum dtype: what it has where it is not for the recipe */
+    uint32_t type;   /* the answer */
+    uint32_t wanted; /* and what it would be if its rows had a length that fits; the same where they do */
 };
+
+/* Types that could not be used, since a row is no multiple of their blocks, and what stands in for them. */
+enum { RECIPE_INSTEAD = 16 };
+struct recipe_instead {
+    struct recipe_swap {
+        uint32_t wanted, type; /* enum dtype */
+        uint64_t cols;         /* of a row of the first such tensor */
+        uint32_t tensors;
+    } all[RECIPE_INSTEAD];
+    size_t count;
+};
+void recipe_add_instead(struct recipe_instead *to, uint32_t wanted, uint32_t type, uint64_t cols);
+struct buf;
+/* "30 tensors are Q4_0 instead of Q2_K (rows of 576 values, blocks of 256), 1 is ..." */
+void recipe_write_instead(const struct recipe_instead *from, struct buf *out);
 
 /* By name, upper or lower case; NULL with an error that lists the names. */
 const struct recipe *recipe_find(const char *name, struct err *e);

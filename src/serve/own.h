@@ -54,7 +54,7 @@ struct server {
     struct event_base *base;
     struct evconnlistener *listener;
     struct event *tick, *term, *intr, *hup, *bell;
-    int bell_fd;
+    int bell_fd, listen_fd;
     bool loopback;   /* only this machine can reach us */
     struct tls *tls; /* NULL = plain */
     bool draining, interrupted;

@@ -140,16 +140,28 @@ static void server_reload(evutil_socket_t number, short what, void *arg)
     log_info("the keys, the certificate and the list of models are read anew");
 }
 
-enum {
-    SERVER_LISTEN = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
-    SERVER_BACKLOG = 1024
-};
+enum { SERVER_BACKLOG = 1024 };
 
-/* A socket that nobody listens on was left by one that was killed, and goes; only we may connect to ours. */
-static int server_listen_unix(struct server *s, struct err *e)
+/* Listens there; the descriptor, or -1 with why in errno. */
+static int server_socket(const struct sockaddr *at, socklen_t n)
+{
+    int on = 1, fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (!bind(fd, at, n) && !listen(fd, SERVER_BACKLOG))
+        return fd;
+    int why = errno;
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+/* A socket without a listener was left by a process that was killed, and goes; only we may connect to ours. */
+static int server_bind_unix(const char *path, struct err *e)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    const char *path = s->o->socket;
     struct stat st;
     if (strlen(path) >= sizeof at.sun_path)
         return err_set(e, ERR_USAGE, "--socket %s: a path of at most %zu bytes", log_safe(path),
@@ -163,37 +175,51 @@ static int server_listen_unix(struct server *s, struct err *e)
             unlink(path);
     }
     mode_t mask = umask(0177);
-    s->listener = evconnlistener_new_bind(s->base, server_accept, s, SERVER_LISTEN, SERVER_BACKLOG,
-                                          (struct sockaddr *)&at, sizeof at);
-    int why = errno;
+    int fd = server_socket((struct sockaddr *)&at, sizeof at), why = errno;
     umask(mask);
-    if (!s->listener)
-        return err_set(e, ERR_RESOURCE, "cannot listen on %s: %s", log_safe(path), strerror(why));
-    log_info("quern is ready at unix:%s", log_safe(path));
-    return 0;
+    if (fd < 0)
+        err_set(e, ERR_RESOURCE, "cannot listen on %s: %s", log_safe(path), strerror(why));
+    return fd;
 }
 
-static int server_listen(struct server *s, struct err *e)
+static int server_bind_address(const char *host, int number, struct err *e)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
     char port[16];
-    snprintf(port, sizeof port, "%d", s->o->port);
-    int r = getaddrinfo(s->o->host, port, &hints, &found);
+    snprintf(port, sizeof port, "%d", number);
+    int r = getaddrinfo(host, port, &hints, &found);
     if (r)
-        return err_set(e, ERR_USAGE, "--host %s: %s", log_safe(s->o->host), gai_strerror(r));
-    s->listener = evconnlistener_new_bind(s->base, server_accept, s, SERVER_LISTEN, SERVER_BACKLOG,
-                                          found->ai_addr, (int)found->ai_addrlen);
-    int why = errno;
+        return err_set(e, ERR_USAGE, "--host %s: %s", log_safe(host), gai_strerror(r));
+    int fd = server_socket(found->ai_addr, found->ai_addrlen), why = errno;
     freeaddrinfo(found);
+    if (fd < 0)
+        err_set(e, ERR_RESOURCE, "cannot listen on %s port %d: %s", log_safe(host), number, strerror(why));
+    return fd;
+}
+
+int server_bind(const struct server_options *o, struct err *e)
+{
+    if (server_check(o, e))
+        return -1;
+    return o->socket ? server_bind_unix(o->socket, e) : server_bind_address(o->host, o->port, e);
+}
+
+/* From now on connections are accepted. */
+static int server_listen(struct server *s, struct err *e)
+{
+    s->listener = evconnlistener_new(s->base, server_accept, s, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC,
+                                     0, s->listen_fd);
     if (!s->listener)
-        return err_set(e, ERR_RESOURCE, "cannot listen on %s port %d: %s", log_safe(s->o->host), s->o->port,
-                       strerror(why));
+        return err_set(e, ERR_RESOURCE, "cannot accept connections: %s", strerror(errno));
+    s->listen_fd = -1; /* the listener's now */
     struct sockaddr_storage at;
     socklen_t n = sizeof at;
-    char host[NI_MAXHOST];
-    if (!getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&at, &n) &&
-        !getnameinfo((struct sockaddr *)&at, n, host, sizeof host, port, sizeof port,
-                     NI_NUMERICHOST | NI_NUMERICSERV))
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    if (s->o->socket)
+        log_info("quern is ready at unix:%s", log_safe(s->o->socket));
+    else if (!getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&at, &n) &&
+             !getnameinfo((struct sockaddr *)&at, n, host, sizeof host, port, sizeof port,
+                          NI_NUMERICHOST | NI_NUMERICSERV))
         log_info("quern is ready at http%s://%s%s%s:%s", s->tls ? "s" : "", strchr(host, ':') ? "[" : "",
                  host, strchr(host, ':') ? "]" : "", port);
     return 0;
@@ -234,8 +260,7 @@ static int server_open(struct server *s, struct err *e)
         event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
     server_count_files(s);
-    if (server_tls(s, e) || work_start(s, e) ||
-        (s->o->socket ? server_listen_unix(s, e) : server_listen(s, e)))
+    if (server_tls(s, e) || work_start(s, e) || server_listen(s, e))
         return -1;
     evconnlistener_set_error_cb(s->listener, server_accept_failed);
     notify_say(s->o->notify, "READY=1");
@@ -246,7 +271,9 @@ static void server_close(struct server *s)
 {
     if (s->listener)
         evconnlistener_free(s->listener);
-    if (s->listener && s->o->socket)
+    if (s->listen_fd >= 0)
+        close(s->listen_fd);
+    if (s->o->socket)
         unlink(s->o->socket);
     models_shut(s->models); /* whoever waits for one comes back to a worker */
     work_stop(s);
@@ -296,14 +323,23 @@ int server_check(const struct server_options *o, struct err *e)
                    log_safe(o->host));
 }
 
-int server_run(struct models *m, const struct server_options *o, struct err *e)
+void server_unbind(const struct server_options *o, int fd)
 {
-    if (server_check(o, e))
-        return -1;
+    if (fd < 0)
+        return;
+    close(fd);
+    if (o->socket)
+        unlink(o->socket);
+}
+
+int server_run(struct models *m, const struct server_options *o, int fd, struct err *e)
+{
     struct server *s = mem_zalloc(1, sizeof *s);
-    if (!s)
+    if (!s) {
+        server_unbind(o, fd);
         return err_memory(e, "the server", sizeof *s);
-    *s = (struct server){.o = o, .models = m, .bell_fd = -1, .started = time(NULL)};
+    }
+    *s = (struct server){.o = o, .models = m, .bell_fd = -1, .listen_fd = fd, .started = time(NULL)};
     s->loopback = o->socket || origin_is_loopback(o->host);
     signal(SIGPIPE, SIG_IGN);
     pthread_mutex_init(&s->mutex, NULL);

@@ -33,5 +33,9 @@ struct server_options {
 
 /* Is this safe to run: who can reach it has to have a key. */
 int server_check(const struct server_options *o, struct err *e);
-/* Returns when it has been told to end (SIGTERM, SIGINT) and has drained. */
-int server_run(struct models *m, const struct server_options *o, struct err *e);
+/* Listens at the address or the socket: before models are loaded, so that a port that is taken is said at once. Clients
+ * that connect wait until server_run accepts them. The descriptor, or -1. */
+int server_bind(const struct server_options *o, struct err *e);
+void server_unbind(const struct server_options *o, int fd); /* where server_run is not called; -1 = nothing */
+/* Takes the descriptor over. Returns when a signal has ended it (SIGTERM, SIGINT) and it has drained. */
+int server_run(struct models *m, const struct server_options *o, int fd, struct err *e);

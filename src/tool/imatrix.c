@@ -7,6 +7,7 @@
 #include "quant/collect.h"
 #include "tool/answer.h"
 #include "tool/load.h"
+#include "tool/output.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -20,6 +21,7 @@ static const struct arg_option imatrix_options[] = {
     {"chunks", 0, ARG_INT, "N", "only the first N chunks", 1, 1 << 24},
     {"head", 0, ARG_FLAG, NULL, "collect for the output head too", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON object", 0, 0},
+    OUTPUT_OPTIONS,
     LOAD_OPTIONS,
     {0},
 };
@@ -122,11 +124,14 @@ static int imatrix_verb(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE, "quern imatrix wants a text and a place for the result: -f FILE -o OUT");
     if (device && strcmp(device, "cpu"))
         return err_set(e, ERR_USAGE, "an importance matrix is collected on the CPU, not on %s", device);
-    if (load_model(&l, a->words[0], &o, a, e))
-        return -1;
-    int failed = imatrix_collect(l, a, e);
+    struct output output = {.force = args_flag(a, "force")};
+    int failed = output_reads_model(&output, a->words[0], e) ||
+                 output_reads(&output, args_text(a, "file"), e) ||
+                 output_allow(&output, args_text(a, "output"), e) || load_model(&l, a->words[0], &o, a, e) ||
+                 imatrix_collect(l, a, e);
     loaded_close(l);
-    return failed;
+    output_free(&output);
+    return failed ? -1 : 0;
 }
 
 const struct tool_verb tool_imatrix = {

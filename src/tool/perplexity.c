@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "tool/check.h"
 #include "tool/load.h"
+#include "tool/output.h"
 #include "tool/plot.h"
 #include "tool/tool.h"
 
@@ -12,6 +13,7 @@ static const struct arg_option perplexity_options[] = {
     {"plot", 0, ARG_TEXT, "OUT.svg", "with --against: a plot of the divergence", 0, 0},
     {"chunks", 0, ARG_INT, "N", "only the first N chunks", 1, 1 << 24},
     {"json", 0, ARG_FLAG, NULL, "print one JSON object", 0, 0},
+    OUTPUT_OPTIONS,
     LOAD_LORA,
     LOAD_OPTIONS,
     {0},
@@ -40,10 +42,15 @@ static int perplexity_verb(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE, "--ctx has to be at least 4 here");
     if (plot && !against)
         return err_set(e, ERR_USAGE, "--plot shows the divergence from a second model: --against MODEL");
-    int failed = check_run(&c, a->words[0], against, text, a, e) ||
-                 (plot && plot_divergence(plot, &c.p, a->words[0], against, e)) ||
-                 perplexity_print(&c, args_flag(a, "json"), e);
+    struct output output = {.force = args_flag(a, "force")};
+    int failed =
+        (plot && (output_reads_model(&output, a->words[0], e) || output_reads_model(&output, against, e) ||
+                  output_reads(&output, text, e) || output_allow(&output, plot, e))) ||
+        check_run(&c, a->words[0], against, text, a, e) ||
+        (plot && plot_divergence(plot, &c.p, a->words[0], against, e)) ||
+        perplexity_print(&c, args_flag(a, "json"), e);
     check_free(&c);
+    output_free(&output);
     return failed ? -1 : 0;
 }
 

@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "tool/output.h"
 
 #include <errno.h>
 #include <math.h>
@@ -83,15 +84,6 @@ static void put_curve(struct buf *out, const struct axes *a, const struct perple
     }
 }
 
-static int write_file(const char *path, const struct buf *out, struct err *e)
-{
-    FILE *f = fopen(path, "w");
-    size_t n = f ? fwrite(out->data, 1, out->len, f) : 0;
-    if (!f || (fclose(f) | (n != out->len)))
-        return err_set(e, ERR_USAGE, "cannot write %s: %s", log_safe(path), strerror(errno));
-    return 0;
-}
-
 int plot_divergence(const char *path, const struct perplexity *p, const char *model, const char *against,
                     struct err *e)
 {
@@ -114,7 +106,7 @@ int plot_divergence(const char *path, const struct perplexity *p, const char *mo
     put_axes(&out, &a);
     put_curve(&out, &a, p);
     buf_str(&out, "</svg>\n");
-    int failed = out.failed ? err_memory(e, "the plot", out.len) : write_file(path, &out, e);
+    int failed = out.failed ? err_memory(e, "the plot", out.len) : output_write(path, out.data, out.len, e);
     buf_free(&out);
     return failed;
 }

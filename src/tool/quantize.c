@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "tool/check.h"
 #include "tool/load.h"
+#include "tool/output.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -61,7 +62,21 @@ struct quantize_report {
     struct quantize_result r;
     double seconds;
     struct check check;
+    struct output output;
 };
+
+/* A type that could not be used. */
+static void quantize_json_swap(struct json *j, const struct recipe_swap *s)
+{
+    json_begin(j, '{');
+    json_key(j, "wanted");
+    json_str(j, dtype_get(s->wanted)->name);
+    json_key(j, "type");
+    json_str(j, dtype_get(s->type)->name);
+    json_key(j, "tensors");
+    json_uint(j, s->tensors);
+    json_end(j, '}');
+}
 
 static void quantize_json(struct buf *out, const struct quantize_report *q)
 {
@@ -92,6 +107,11 @@ static void quantize_json(struct buf *out, const struct quantize_report *q)
             json_uint(&j, q->r.types[t]);
         }
     json_end(&j, '}');
+    json_key(&j, "instead");
+    json_begin(&j, '[');
+    for (size_t i = 0; i < q->r.instead.count; i++)
+        quantize_json_swap(&j, &q->r.instead.all[i]);
+    json_end(&j, ']');
     if (q->check.done) {
         json_key(&j, "check");
         check_json(&j, &q->check);
@@ -111,6 +131,11 @@ static void quantize_text(struct buf *out, const struct quantize_report *q)
         if (q->r.types[t])
             buf_printf(out, " %s %u", dtype_get(t)->name, q->r.types[t]);
     buf_char(out, '\n');
+    if (q->r.instead.count) {
+        buf_printf(out, "%s could not be used for all tensors: ", q->recipe->name);
+        recipe_write_instead(&q->r.instead, out);
+        buf_char(out, '\n');
+    }
     if (q->check.done)
         check_text(out, &q->check);
 }
@@ -129,7 +154,9 @@ static int quantize_write(const struct args *a, struct quantize_options *o, stru
     o->arg = &bar;
     o->cancel = &quantize_stop;
     sigaction(SIGINT, &stop, &before);
-    int failed = quantize_run(s, a->words[1], o, &q->r, e);
+    o->allow = output_allow;
+    o->allow_arg = &q->output;
+    int failed = output_reads_store(&q->output, s, e) || quantize_run(s, a->words[1], o, &q->r, e);
     sigaction(SIGINT, &before, NULL);
     progress_end(&bar);
     q->seconds = clock_now() - start;
@@ -164,9 +191,11 @@ static int quantize_verb(const struct args *a, struct err *e)
     if (!(o.recipe = recipe_find(a->words[2], e)))
         return -1;
     o.split = (uint64_t)args_int(a, "split-size", 0);
-    struct quantize_report q = {.path = a->words[1], .recipe = o.recipe};
+    struct quantize_report q = {
+        .path = a->words[1], .recipe = o.recipe, .output.force = args_flag(a, "force")};
     int failed = quantize_overrides(a, &o, &overrides, &texts, e) ||
-                 (importance && imatrix_read(&imatrix, importance, e));
+                 (importance && imatrix_read(&imatrix, importance, e)) ||
+                 output_reads(&q.output, importance, e) || output_reads(&q.output, args_text(a, "check"), e);
     if (!failed && importance) {
         o.imatrix = &imatrix;
         o.imatrix_file = importance;
@@ -184,6 +213,7 @@ static int quantize_verb(const struct args *a, struct err *e)
         failed = tool_print(&out, e);
     }
     check_free(&q.check);
+    output_free(&q.output);
     imatrix_free(&imatrix);
     arena_free(&texts);
     mem_free(overrides);
@@ -198,6 +228,7 @@ static const struct arg_option options[] = {
     {"split-size", 0, ARG_BYTES, "SIZE", "several files of at most so many bytes of tensors: 4G", 1, 1e15},
     {"check", 0, ARG_TEXT, "FILE", "perplexity of this text and KL divergence against the source", 0, 0},
     {"chunks", 0, ARG_INT, "N", "--check: only the first N chunks of 512 tokens", 1, 1 << 24},
+    OUTPUT_OPTIONS,
     LOAD_OPTIONS,
     {"json", 0, ARG_FLAG, NULL, "print one JSON object", 0, 0},
     {0},

@@ -6,6 +6,7 @@
 #include "tool/answer.h"
 #include "tool/constrain.h"
 #include "tool/load.h"
+#include "tool/output.h"
 #include "tool/profile.h"
 #include "tool/sampling.h"
 #include "tool/speculate.h"
@@ -31,6 +32,7 @@ static const struct arg_option run_options[] = {
     {"json", 0, ARG_FLAG, NULL, "print one JSON value at the end instead of streaming", 0, 0},
     {"profile", 0, ARG_FLAG, NULL, "print where the time went: steps, operations, kernels", 0, 0},
     {"profile-json", 0, ARG_TEXT, "FILE", "write that to a file, as JSON", 0, 0},
+    OUTPUT_OPTIONS,
     CONSTRAIN_OPTIONS,
     SPECULATE_OPTIONS,
     SAMPLING_OPTIONS,
@@ -161,15 +163,6 @@ static void run_prompt_done(void *arg)
     profile_mark(arg);
 }
 
-static int run_write(const char *path, const struct buf *b, struct err *e)
-{
-    FILE *f = fopen(path, "we");
-    bool whole = f && fwrite(b->data, 1, b->len, f) == b->len;
-    if ((f && fclose(f)) || !whole)
-        return err_set(e, ERR_RESOURCE, "cannot write %s: %s", log_safe(path), strerror(errno));
-    return 0;
-}
-
 /* Where the time went: to stderr, or to the file that is named. */
 static int run_print_profile(struct run *r, const struct generation *g, struct err *e)
 {
@@ -178,7 +171,7 @@ static int run_print_profile(struct run *r, const struct generation *g, struct e
     file ? profile_json(&r->profile, g, &out) : profile_text(&r->profile, g, &out);
     int failed = out.failed ? err_memory(e, "the profile", out.len) : 0;
     if (!failed && file)
-        failed = run_write(file, &out, e);
+        failed = output_write(file, out.data, out.len, e);
     else if (!failed)
         fwrite(out.data, 1, out.len, stderr);
     buf_free(&out);
@@ -248,6 +241,16 @@ static int run_talk(struct run *r, struct err *e)
     return talk_run(r->loaded, r->engine, &o, e);
 }
 
+/* Before the work: may the profile be written there. */
+static int run_check_output(const struct run *r, struct err *e)
+{
+    const char *file = args_text(r->a, "profile-json"), *model = r->a->count ? r->a->words[0] : NULL;
+    struct output output = {.force = args_flag(r->a, "force")};
+    int failed = file && (output_reads_model(&output, model, e) || output_allow(&output, file, e));
+    output_free(&output);
+    return failed ? -1 : 0;
+}
+
 static int run_all(struct run *r, struct err *e)
 {
     bool is_chat = false;
@@ -258,7 +261,7 @@ static int run_all(struct run *r, struct err *e)
     if (is_chat && args_flag(r->a, "json"))
         return err_set(e, ERR_USAGE, "--json needs a prompt (-p TEXT, or standard input)");
     o.chat_template = r->chat_template.data;
-    if (load_model(&r->loaded, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
+    if (run_check_output(r, e) || load_model(&r->loaded, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
         load_predicts(r->loaded->model, r->loaded->store->path, e) ||
         sampling_read(r->a, &r->loaded->defaults, &r->sampling, e) ||
         sampler_check(&r->sampling.params, r->loaded->model->plan.out_width, e))

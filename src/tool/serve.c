@@ -450,6 +450,22 @@ static int serve_limits(const struct serve *s, struct err *e)
     return 0;
 }
 
+/* A folder without a model is a mistake at the start; later, when the list is read anew, it may be empty. */
+static int serve_check_folder(const struct serve *s, struct err *e)
+{
+    const char *folder = args_text(s->a, "models-dir");
+    struct model_list found = {0};
+    if (!folder)
+        return 0;
+    int failed = model_list_folder(&found, folder, e);
+    if (!failed && !found.count)
+        failed =
+            err_set(e, ERR_DATA, "--models-dir %s has no model: no *.gguf and no folder with safetensors",
+                    log_safe(folder));
+    model_list_free(&found);
+    return failed;
+}
+
 static int serve_all(struct serve *s, struct err *e)
 {
     int limits = serve_limits(s, e);
@@ -457,10 +473,16 @@ static int serve_all(struct serve *s, struct err *e)
         return limits < 0 ? -1 : 0;
     /* a model that was named is loaded now, so that whoever named it learns what is wrong with it */
     bool named = s->a->count || !args_text(s->a, "models-dir");
-    if (serve_read(s, e) || serve_read_models(s, e) || serve_sandbox(s, e) ||
-        models_open(&s->models, &s->m, e) || (named && models_preload(s->models, e)))
+    if (serve_read(s, e) || serve_read_models(s, e) || serve_check_folder(s, e))
         return -1;
-    return server_run(s->models, &s->o, e);
+    int fd = server_bind(&s->o, e);
+    if (fd < 0)
+        return -1;
+    if (serve_sandbox(s, e) || models_open(&s->models, &s->m, e) || (named && models_preload(s->models, e))) {
+        server_unbind(&s->o, fd);
+        return -1;
+    }
+    return server_run(s->models, &s->o, fd, e);
 }
 
 static int serve_run(const struct args *a, struct err *e)

@@ -96,8 +96,13 @@ static void talk_set(struct talk *t, char *words)
 
 static void talk_save(const struct talk *t, const char *path)
 {
+    bool force = !strncmp(path, "--force ", 8);
+    path += force ? 8 : 0;
+    path += strspn(path, " ");
     if (!*path)
         printf("/save wants a file name\n");
+    else if (!force && !access(path, F_OK))
+        printf("%s exists already: /save --force %s replaces it\n", log_safe(path), log_safe(path));
     else if (json_dump_file(t->messages, path, JSON_INDENT(2)))
         printf("cannot write %s\n", log_safe(path));
     else

@@ -43,7 +43,7 @@ def round_trip(quern, folder, out):
     context = ("--ctx", str(len(ids)))
     source = logits(quern, folder, ids, *context)
     for kind, bound in WITHIN.items():
-        report = quern("quantize", folder, out, kind, "--json", "--quiet").json()
+        report = quern("quantize", folder, out, kind, "--force", "--json", "--quiet").json()
         assert report["type"] == kind and report["bytes"] == out.stat().st_size
         assert report["bits_per_weight"] == pytest.approx(8 * report["bytes_after"] / report["parameters"])
         if folder.name not in UNSAID:
@@ -244,7 +244,7 @@ def test_splits_and_overrides(quern, tmp_path):
     first = tmp_path / f"parts-00001-of-{report['files']:05d}.gguf"
     assert sorted(p.name for p in tmp_path.glob("parts-*"))[0] == first.name
     assert logits(quern, first, [1, 2, 3]) == logits(quern, whole, [1, 2, 3])
-    types = quern("quantize", source, whole, "Q4_0", "--tensor", "attn_[qk]=F16", "--tensor", "ffn=Q5_1", "--pure", "--quiet",
+    types = quern("quantize", source, whole, "Q4_0", "--force", "--tensor", "attn_[qk]=F16", "--tensor", "ffn=Q5_1", "--pure", "--quiet",
                   "--json").json()["types"]
     assert types == {"F32": 3, "F16": 2, "Q4_0": 3, "Q5_1": 3}
     assert not list(tmp_path.glob("*.part"))
@@ -297,7 +297,7 @@ def test_fp8_folder(quern, tmp_path):
         ids = [1, 5, 7, 100, 299]
         a, b = (logits(quern, tmp_path / f"{layout}-{kind}", ids) for kind in ("exact", "fp8"))
         assert distance(a, b) < 1e-6
-        quern("quantize", tmp_path / f"{layout}-fp8", tmp_path / "out.gguf", "BF16", "--quiet", "--json").json()
+        quern("quantize", tmp_path / f"{layout}-fp8", tmp_path / "out.gguf", "BF16", "--force", "--quiet", "--json").json()
         assert distance(a, logits(quern, tmp_path / "out.gguf", ids)) < 1e-2  # the embedding is rounded too
 
 
@@ -322,7 +322,7 @@ def test_importance_divergence_and_load(quern, real, tmp_path):
     kl = {}
     for name, options in (("plain", []), ("weighted", ["--imatrix", matrix])):
         out = tmp_path / f"{name}.gguf"
-        done = quern("quantize", source, out, "Q4_0", "--check", text, "--quiet", *short, *options, timeout=600)
+        done = quern("quantize", source, out, "Q4_0", "--force", "--check", text, "--quiet", *short, *options, timeout=600)
         check = done.json()["check"]
         assert check["ratio"] == pytest.approx(check["perplexity"] / check["against"])
         assert 0 < check["kl"]["median"] < check["kl"]["mean"] < check["kl"]["max"] and check["same_top"] > 0.6

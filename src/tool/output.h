@@ -1,0 +1,39 @@
+/* Files that a command writes where the user says. One that the command reads is never replaced, whatever it is called
+ * (links, relative paths, parts of a split model, files of a model's folder); any other that exists only with --force. */
+#pragma once
+
+#include "base/err.h"
+#include "tool/args.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct store;
+
+struct output_input {
+    dev_t device;
+    ino_t inode;
+};
+
+struct output {
+    bool force;
+    struct output_input *inputs; /* (count) */
+    size_t count, room;
+};
+
+/* Row for a verb's option table. */
+#define OUTPUT_OPTIONS                                                                                       \
+    {                                                                                                        \
+        "force", 0, ARG_FLAG, NULL, "replace the output where it exists already", 0, 0                       \
+    }
+
+/* What is read: a file, or a folder with the files in it. What is not there (NULL too) is no input. */
+int output_reads(struct output *o, const char *path, struct err *e);
+int output_reads_store(struct output *o, const struct store *s, struct err *e);
+int output_reads_model(struct output *o, const char *model, struct err *e); /* MODEL of the command line */
+/* May this file be written: a gguf_allow, too (o is a struct output). */
+int output_allow(void *o, const char *path, struct err *e);
+void output_free(struct output *o);
+/* Writes a small file: whole, or not at all where it cannot be opened. */
+int output_write(const char *path, const char *data, size_t n, struct err *e);
