@@ -306,6 +306,7 @@ void anthropic_count(struct answer *a);
 void anthropic_models(struct conn *c);
 void anthropic_write_model(struct json *j, const struct served *s, const char *name);
 void responses_create(struct answer *a);
+void responses_count(struct answer *a);
 void responses_get(struct conn *c);
 void responses_delete(struct conn *c);
 void text_tokenize(struct answer *a);
@@ -338,6 +339,18 @@ void api_rerank(struct answer *a);
 void vectors_free(struct vectors *v);
 
 /* ---- what is written (tell.c) ---- */
+
+/* Tokens with their probabilities: of one piece of news, or of a whole answer. */
+struct probs {
+    const int32_t *ids;
+    const float *logprobs;
+    const struct token_prob *tops; /* (count, answer.tops) */
+    size_t count, echoed;          /* echoed: the first of them are the prompt's */
+};
+struct probs tell_news_probs(const struct choice *c); /* none where its news have been told */
+struct probs tell_choice_probs(const struct answer *a, const struct choice *c);
+/* [{token, logprob, bytes, top_logprobs}] without the token that ends the answer. */
+void tell_token_probs(const struct answer *a, struct json *j, const struct probs *p);
 struct usage {
     uint64_t prompt, made, cached, thought;
 };

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/field.h"
+#include "serve/refuse.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,16 @@ static const struct field responses_fields[] = {
     {"reasoning", FIELD_OBJECT, 0, 16},
     {"max_output_tokens", FIELD_INT, 1, ASK_TOKENS},
     {"background", FIELD_BOOL, 0, 0},
+    {"include", FIELD_LIST, 0, 64},
+    {"top_logprobs", FIELD_INT, 0, ENGINE_TOP_MOST},
+    {"truncation", FIELD_TEXT, 0, 0},
+};
+
+static const struct refusal responses_refused[] = {
+    {"background", "answers are made while the client waits"},
+    {"prompt", "this server keeps no prompts; send instructions and input"},
+    {"conversation", "this server keeps no conversations; send all items, or previous_response_id"},
+    {"moderation", "this server judges no texts"},
 };
 
 /* ---- items of the input ---- */
@@ -235,8 +246,8 @@ static json_t *responses_conversation(struct answer *a, const json_t *body)
     return NULL;
 }
 
-/* Only functions: what would run at OpenAI's is not here, and coding agents name it all the same. */
-static json_t *responses_tools(const json_t *tools)
+/* Only functions: what runs at OpenAI's, or is written in a syntax of its own, is refused. NULL and a failure. */
+static json_t *responses_tools(struct answer *a, const json_t *tools)
 {
     json_t *out = json_array();
     const json_t *t;
@@ -244,8 +255,12 @@ static json_t *responses_tools(const json_t *tools)
     json_array_foreach(tools, i, t)
     {
         const char *type = field_text(t, "type");
-        if (type && !strcmp(type, "function"))
-            json_array_append_new(out, json_pack("{s:s,s:O}", "type", "function", "function", t));
+        if (!type || strcmp(type, "function") != 0) {
+            json_decref(out);
+            refuse_tool(a, i, type ? type : "?");
+            return NULL;
+        }
+        json_array_append_new(out, json_pack("{s:s,s:O}", "type", "function", "function", t));
     }
     return out;
 }
@@ -258,7 +273,26 @@ static json_t *responses_format(const json_t *format)
     return json_incref((json_t *)(uintptr_t)format);
 }
 
-static json_t *responses_translate(const json_t *body, const json_t *conversation)
+/* Asked for by include, or by the number of likely tokens beside each one. */
+static void responses_logprobs(const json_t *body, json_t *out)
+{
+    int64_t tops = field_int(body, "top_logprobs", 0);
+    bool wanted = tops > 0;
+    const json_t *v;
+    size_t i;
+    json_array_foreach(json_object_get(body, "include"), i, v)
+    {
+        const char *name = json_string_value(v);
+        wanted |= name && !strcmp(name, "message.output_text.logprobs");
+    }
+    if (wanted) {
+        json_object_set_new(out, "logprobs", json_true());
+        json_object_set_new(out, "top_logprobs", json_integer(tops));
+    }
+}
+
+/* NULL and a failure. */
+static json_t *responses_translate(struct answer *a, const json_t *body, const json_t *conversation)
 {
     static const char *const same[][2] = {{"model", "model"},
                                           {"temperature", "temperature"},
@@ -283,14 +317,19 @@ static json_t *responses_translate(const json_t *body, const json_t *conversatio
         json_object_set_new(out, "reasoning_effort", json_string(effort));
     if (format)
         json_object_set_new(out, "response_format", responses_format(format));
-    if (json_object_get(body, "tools"))
-        json_object_set_new(out, "tools", responses_tools(json_object_get(body, "tools")));
+    responses_logprobs(body, out);
     json_object_set_new(out, "messages", messages);
     json_object_set_new(out, "continue_final_message", json_false()); /* every response is a new turn */
-    return out;
+    if (json_object_get(body, "tools"))
+        json_object_set_new(out, "tools", responses_tools(a, json_object_get(body, "tools")));
+    if (!a->failure.status)
+        return out;
+    json_decref(out);
+    return NULL;
 }
 
-void responses_create(struct answer *a)
+/* The request as a chat; NULL and a failure. */
+static json_t *responses_read(struct answer *a)
 {
     json_t *body = a->request;
     struct responses *own = a->own = mem_zalloc(1, sizeof *own);
@@ -301,16 +340,37 @@ void responses_create(struct answer *a)
     else if (field_check(body, responses_fields, sizeof responses_fields / sizeof *responses_fields, &name,
                          &e))
         answer_fail(a, 400, name, "%s", e.text);
-    else if (field_bool(body, "background"))
-        answer_fail(a, 400, "background", "answers in the background are not made here");
+    else if (refuse_fields(a, body, responses_refused, sizeof responses_refused / sizeof *responses_refused))
+        return NULL;
     else if (!json_object_get(body, "input") && !json_object_get(body, "previous_response_id"))
         answer_fail(a, 400, "input", "input is missing");
-    if (!a->failure.status && (own->conversation = responses_conversation(a, body))) {
-        own->asked = json_incref(body);
-        own->store = !json_is_false(json_object_get(body, "store"));
-        own->output = json_array();
-        ask_as(a, responses_translate(body, own->conversation), ask_chat);
-    }
+    if (a->failure.status || !(own->conversation = responses_conversation(a, body)))
+        return NULL;
+    own->asked = json_incref(body);
+    own->store = !json_is_false(json_object_get(body, "store"));
+    own->output = json_array();
+    own->probs = json_array();
+    own->probs_new = json_array();
+    return responses_translate(a, body, own->conversation);
+}
+
+void responses_create(struct answer *a)
+{
+    json_t *chat = responses_read(a);
+    if (chat)
+        ask_as(a, chat, ask_chat);
+}
+
+void responses_count(struct answer *a)
+{
+    json_t *chat = responses_read(a);
+    if (!chat)
+        return;
+    json_decref(a->request);
+    a->request = chat;
+    if (!ask_prompt(a))
+        buf_printf(&a->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}",
+                   a->prompts[0].len);
 }
 
 /* ---- what was answered before ---- */

@@ -10,6 +10,8 @@ struct responses {
     bool store;
     /* of a stream */
     size_t from; /* where the open item begins in what was said */
+    json_t *probs,
+        *probs_new; /* of the open message: all of its tokens, and those that no event has told yet */
     int sequence;
 };
 

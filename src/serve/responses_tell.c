@@ -1,6 +1,7 @@
 /* OpenAI's responses, as their clients read them: items, and events in the order that the SDK follows. */
 #include "serve/responses.h"
 
+#include "base/json.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -19,11 +20,27 @@ static json_t *item_id(const struct answer *a, const char *kind)
     return json_string(id);
 }
 
-static json_t *item_part(int kind, json_t *text)
+/* Takes both over; probs NULL = none. */
+static json_t *item_part(int kind, json_t *text, json_t *probs)
 {
-    return kind == OPEN_MESSAGE ? json_pack("{s:s,s:o,s:[],s:[]}", "type", "output_text", "text", text,
-                                            "annotations", "logprobs")
-                                : json_pack("{s:s,s:o}", "type", "reasoning_text", "text", text);
+    if (kind == OPEN_MESSAGE)
+        return json_pack("{s:s,s:o,s:[],s:o}", "type", "output_text", "text", text, "annotations", "logprobs",
+                         probs ? probs : json_array());
+    json_decref(probs);
+    return json_pack("{s:s,s:o}", "type", "reasoning_text", "text", text);
+}
+
+/* Tokens and their probabilities, where they are wanted: a list that may be empty. */
+static json_t *item_probs(const struct answer *a, const struct probs *p)
+{
+    struct buf text = {0};
+    struct json j = {.out = &text};
+    if (!a->logprobs || !p->count)
+        return json_array();
+    tell_token_probs(a, &j, p);
+    json_t *list = text.failed ? NULL : json_loadb(text.data, text.len, 0, NULL);
+    buf_free(&text);
+    return list ? list : json_array();
 }
 
 /* part NULL = it begins, and has none. */
@@ -75,6 +92,7 @@ static void responses_echo(const struct responses *own, json_t *r)
                   {"text", "{\"format\":{\"type\":\"text\"}}"},
                   {"tool_choice", "\"auto\""},
                   {"tools", "[]"},
+                  {"top_logprobs", "0"},
                   {"top_p", "null"},
                   {"truncation", "\"disabled\""},
                   {"user", "null"}};
@@ -115,12 +133,15 @@ static void responses_whole(struct answer *a, struct buf *out)
     struct responses *own = a->own;
     if (s->reason.len)
         json_array_append_new(
-            own->output, item_make(a, OPEN_REASONING,
-                                   item_part(OPEN_REASONING, said_string(s->reason.data, s->reason.len))));
+            own->output,
+            item_make(a, OPEN_REASONING,
+                      item_part(OPEN_REASONING, said_string(s->reason.data, s->reason.len), NULL)));
+    struct probs p = tell_choice_probs(a, &a->choices[0]);
     if (s->text.len || !s->call_count)
         json_array_append_new(
             own->output,
-            item_make(a, OPEN_MESSAGE, item_part(OPEN_MESSAGE, said_string(s->text.data, s->text.len))));
+            item_make(a, OPEN_MESSAGE,
+                      item_part(OPEN_MESSAGE, said_string(s->text.data, s->text.len), item_probs(a, &p))));
     for (uint32_t i = 0; i < s->call_count; i++)
         json_array_append_new(own->output, item_call(a, &s->calls[i], false));
     said_json(out, responses_done(a));
@@ -173,7 +194,7 @@ static void responses_open_item(struct answer *a, struct choice *c, int kind, st
     responses_item_event(a, out, "response.output_item.added",
                          json_pack("{s:o}", "item", item_make(a, kind, NULL)), NULL);
     responses_part_event(a, out, "response.content_part.added",
-                         json_pack("{s:o}", "part", item_part(kind, json_string(""))));
+                         json_pack("{s:o}", "part", item_part(kind, json_string(""), NULL)));
 }
 
 static void responses_open_call(struct answer *a, struct choice *c, struct buf *out)
@@ -212,15 +233,20 @@ static void responses_close_item(struct answer *a, struct choice *c, struct buf 
     if (kind == OPEN_NONE || kind == OPEN_CALL)
         return;
     json_t *text = said_string(said->data + own->from, said->len - own->from);
-    json_t *part = item_part(kind, json_incref(text));
+    if (kind == OPEN_MESSAGE) {
+        json_array_extend(own->probs, own->probs_new);
+        json_array_clear(own->probs_new);
+    }
+    json_t *part = item_part(kind, json_incref(text), json_copy(own->probs));
     if (kind == OPEN_MESSAGE)
         responses_part_event(a, out, "response.output_text.done",
-                             json_pack("{s:O,s:[]}", "text", text, "logprobs"));
+                             json_pack("{s:O,s:o}", "text", text, "logprobs", json_copy(own->probs)));
     else
         responses_part_event(a, out, "response.reasoning_text.done", json_pack("{s:O}", "text", text));
     responses_part_event(a, out, "response.content_part.done", json_pack("{s:O}", "part", part));
     responses_item_done(a, c, item_make(a, kind, part), out);
     json_decref(text);
+    json_array_clear(own->probs);
 }
 
 static void responses_call(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
@@ -245,6 +271,12 @@ static void responses_piece(struct answer *a, struct choice *c, const struct rep
         responses_call(a, c, p, out);
         return;
     }
+    if (kind == OPEN_MESSAGE && a->logprobs) {
+        struct probs news = tell_news_probs(c);
+        json_t *told = item_probs(a, &news);
+        json_array_extend(own->probs_new, told);
+        json_decref(told);
+    }
     if (!p->n)
         return;
     if (c->open != kind) {
@@ -253,10 +285,12 @@ static void responses_piece(struct answer *a, struct choice *c, const struct rep
         own->from -= p->n;
     }
     json_t *delta = said_string(p->text, p->n);
-    if (kind == OPEN_MESSAGE)
+    if (kind == OPEN_MESSAGE) {
         responses_part_event(a, out, "response.output_text.delta",
-                             json_pack("{s:o,s:[]}", "delta", delta, "logprobs"));
-    else
+                             json_pack("{s:o,s:o}", "delta", delta, "logprobs", json_copy(own->probs_new)));
+        json_array_extend(own->probs, own->probs_new);
+        json_array_clear(own->probs_new);
+    } else
         responses_part_event(a, out, "response.reasoning_text.delta", json_pack("{s:o}", "delta", delta));
 }
 
@@ -290,6 +324,8 @@ static void responses_forget(void *of)
         json_decref(own->asked);
         json_decref(own->conversation);
         json_decref(own->output);
+        json_decref(own->probs);
+        json_decref(own->probs_new);
     }
     mem_free(own);
 }

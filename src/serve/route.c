@@ -80,6 +80,8 @@ static const struct route routes[] = {
     {"POST", "/chat/completions", .prepare = ask_chat, .model = ROUTE_CHAT},
     {"POST", "/completions", .prepare = ask_completion},
     {"POST", "/responses", .prepare = responses_create, .model = ROUTE_CHAT, .teller = &responses_teller},
+    {"POST", "/responses/input_tokens", .prepare = responses_count, .model = ROUTE_CHAT,
+     .teller = &responses_teller},
     {"GET", "/responses/*", .now = responses_get},
     {"DELETE", "/responses/*", .now = responses_delete},
     {"POST", "/messages", .prepare = anthropic_messages, .model = ROUTE_CHAT, .teller = &anthropic_teller},

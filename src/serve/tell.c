@@ -6,14 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Tokens with their probabilities: of one piece of news, or of a whole answer. */
-struct probs {
-    const int32_t *ids;
-    const float *logprobs;
-    const struct token_prob *tops; /* (count, answer.tops) */
-    size_t count, echoed;          /* echoed: the first of them are the prompt's */
-};
-
 static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
 {
     const struct tokenizer *t = a->model->loaded->tokenizer;
@@ -43,10 +35,22 @@ static void tell_chat_token(const struct answer *a, struct json *j, int32_t id, 
     json_end(j, ']');
 }
 
-static void tell_chat_probs(const struct answer *a, struct json *j, const struct probs *p)
+struct probs tell_news_probs(const struct choice *c)
 {
-    json_begin(j, '{');
-    json_key(j, "content");
+    const struct stream_news *n = c->news;
+    return n ? (struct probs){n->ids, n->logprobs, n->top, n->count, n->echoed} : (struct probs){0};
+}
+
+struct probs tell_choice_probs(const struct answer *a, const struct choice *c)
+{
+    return (struct probs){(const int32_t *)(const void *)c->ids.data,
+                          (const float *)(const void *)c->logprobs.data,
+                          (const struct token_prob *)(const void *)c->tops.data, c->ids.len / sizeof(int32_t),
+                          a->echo && !a->chat ? a->prompts[c->prompt_at].len : 0};
+}
+
+void tell_token_probs(const struct answer *a, struct json *j, const struct probs *p)
+{
     json_begin(j, '[');
     for (size_t i = 0; i < tell_count(a, p); i++) {
         json_begin(j, '{');
@@ -62,6 +66,13 @@ static void tell_chat_probs(const struct answer *a, struct json *j, const struct
         json_end(j, '}');
     }
     json_end(j, ']');
+}
+
+static void tell_chat_probs(const struct answer *a, struct json *j, const struct probs *p)
+{
+    json_begin(j, '{');
+    json_key(j, "content");
+    tell_token_probs(a, j, p);
     json_key(j, "refusal");
     json_nil(j);
     json_end(j, '}');
@@ -275,9 +286,7 @@ static void tell_event_begin(struct answer *a, struct choice *c, struct json *j)
 /* The rest of an event. finish: NULL = it goes on. */
 static void tell_event_end(struct answer *a, struct choice *c, struct json *j, const char *finish)
 {
-    struct probs p = {0};
-    if (c->news)
-        p = (struct probs){c->news->ids, c->news->logprobs, c->news->top, c->news->count, c->news->echoed};
+    struct probs p = tell_news_probs(c);
     if (a->chat)
         json_end(j, '}');
     tell_probs(a, j, c, c->news ? &p : NULL);
@@ -459,10 +468,7 @@ static struct choice *tell_at(struct answer *a, uint32_t index)
 static void tell_choice(struct answer *a, uint32_t index, struct json *j)
 {
     struct choice *c = tell_at(a, index);
-    struct probs p = {(const int32_t *)(const void *)c->ids.data,
-                      (const float *)(const void *)c->logprobs.data,
-                      (const struct token_prob *)(const void *)c->tops.data, c->ids.len / sizeof(int32_t),
-                      a->echo && !a->chat ? a->prompts[c->prompt_at].len : 0};
+    struct probs p = tell_choice_probs(a, c);
     struct buf text = {0};
     json_begin(j, '{');
     json_key(j, "index");

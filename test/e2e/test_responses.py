@@ -84,7 +84,7 @@ def test_calls_and_their_results(client):
     items = [{"role": "user", "content": "Weather in Paris?"},
              {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
              call.model_dump(exclude_none=True), result]
-    assert ask(client, items, tools=TOOLS + [{"type": "web_search"}], max_output_tokens=8, store=False).output
+    assert ask(client, items, tools=TOOLS, max_output_tokens=8, store=False).output
 
 
 def test_a_call_that_is_cut(client):
@@ -153,3 +153,54 @@ def test_reasoning_items(binary, smollm2, tmp_path):
 def test_bad_requests(server, body):
     status, _, raw = server.request("POST", "/v1/responses", body)
     assert status == 400 and json.loads(raw)["error"]["type"] == "invalid_request_error"
+
+
+def test_what_is_refused(client):
+    for name, more in (("background", {"background": True}), ("prompt", {"prompt": {"id": "pmpt_1"}}),
+                       ("conversation", {"conversation": "conv_1"}), ("moderation", {"moderation": {"model": "omni"}}),
+                       *((kind, {"tools": [*TOOLS, {"type": kind, "name": "x"}]})
+                         for kind in ("custom", "mcp", "file_search", "web_search", "web_search_preview", "code_interpreter",
+                                      "image_generation", "local_shell", "computer_use_preview"))):
+        with pytest.raises(openai.BadRequestError) as e:
+            client.responses.create(model="smol", input="Hi.", extra_body=more)
+        assert name in e.value.message, name
+    fine = {"background": False, "conversation": None, "include": ["reasoning.encrypted_content"], "truncation": "auto",
+            "max_tool_calls": 3, "service_tier": "auto", "metadata": {"a": "b"}}
+    assert ask(client, "Hi.", extra_body={"temperature": 0, **fine}, max_output_tokens=4).output
+
+
+def test_logprobs(client):
+    wants = dict(model="smol", input="Say hello.", temperature=0, max_output_tokens=8)
+    plain = client.responses.create(**wants)
+    assert plain.output[0].content[0].logprobs == []
+    whole = client.responses.create(**wants, include=["message.output_text.logprobs"], top_logprobs=3)
+    part = whole.output[0].content[0]
+    assert part.text == plain.output_text and len(part.logprobs) == 8 == whole.usage.output_tokens
+    assert "".join(bytes(p.bytes).decode() for p in part.logprobs) == part.text
+    for p in part.logprobs:
+        assert p.logprob <= 0 and len(p.top_logprobs) == 3 and p.top_logprobs[0].token == p.token
+        assert p.top_logprobs[0].logprob == pytest.approx(p.logprob, abs=1e-4)
+    without = client.responses.create(**wants, include=["message.output_text.logprobs"]).output[0].content[0].logprobs
+    assert [p.token for p in without] == [p.token for p in part.logprobs] and all(p.top_logprobs == [] for p in without)
+    events = list(client.responses.create(**wants, include=["message.output_text.logprobs"], top_logprobs=3, stream=True))
+    told = [p.token for e in events if e.type == "response.output_text.delta" for p in e.logprobs]
+    done = next(e for e in events if e.type == "response.output_text.done")
+    last = events[-1].response.output[0].content[0]
+    assert told == [p.token for p in done.logprobs] == [p.token for p in last.logprobs] == [p.token for p in part.logprobs]
+    with pytest.raises(openai.BadRequestError):
+        client.responses.create(**wants, top_logprobs=21)
+
+
+def test_counting_tokens(client):
+    count = client.responses.input_tokens.count(model="smol", input="My name is Ann.")
+    assert count.object == "response.input_tokens"
+    first = ask(client, "My name is Ann.", max_output_tokens=4)
+    assert count.input_tokens == first.usage.input_tokens
+    more = dict(input=[{"role": "user", "content": "Weather?"}], instructions="Be short.", tools=TOOLS)
+    assert client.responses.input_tokens.count(model="smol", **more).input_tokens == \
+        client.responses.create(model="smol", max_output_tokens=1, **more).usage.input_tokens
+    on = dict(input="What is my name?", previous_response_id=first.id)
+    assert client.responses.input_tokens.count(model="smol", **on).input_tokens == ask(client, on["input"], max_output_tokens=1,
+                                                                                       previous_response_id=first.id).usage.input_tokens
+    with pytest.raises(openai.BadRequestError):
+        client.responses.input_tokens.count(model="smol", input=[{"type": "nothing"}])
