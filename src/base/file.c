@@ -43,6 +43,11 @@ DIR *file_folder(const char *path)
     return d;
 }
 
+int file_remove(const char *path)
+{
+    return opener ? opener->remove(opener->arg, path) : unlink(path);
+}
+
 static int file_open(const char *path, struct stat *st, struct err *e)
 {
     int fd = file_fd(path, false);

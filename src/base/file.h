@@ -15,13 +15,15 @@ struct buf;
  * another one: it sets an opener, before its threads start. Everything that reads a file whose path comes from a person, a
  * request or a model opens it by file_fd or file_folder, or by what stands below them here. */
 struct file_opener {
-    int (*open)(void *arg, const char *path,
-                bool folder); /* a descriptor, or -1 and errno; from any thread */
+    /* Both return -1 and errno where they fail; from any thread. */
+    int (*open)(void *arg, const char *path, bool folder); /* a descriptor */
+    int (*remove)(void *arg, const char *path);
     void *arg;
 };
 void file_set_opener(const struct file_opener *o); /* kept, not copied; NULL: open(2) */
 int file_fd(const char *path, bool folder);        /* never blocks at a FIFO */
 DIR *file_folder(const char *path);                /* opendir by file_fd */
+int file_remove(const char *path);                 /* unlink */
 
 struct map {
     const uint8_t *data;

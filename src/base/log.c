@@ -16,6 +16,11 @@ void log_set_level(enum log_level most)
     log_most = most;
 }
 
+bool log_is_on(enum log_level level)
+{
+    return level <= log_most;
+}
+
 void log_set_json(bool on)
 {
     log_json = on;

@@ -7,6 +7,7 @@
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 void log_set_level(enum log_level most);
+bool log_is_on(enum log_level level);
 /* One JSON object a line instead: {"time", "level", "message", ...}. */
 void log_set_json(bool on);
 bool log_is_json(void);

@@ -197,7 +197,9 @@ static void models_do_rescan(struct models *m)
     m->rescan = false;
     pthread_mutex_unlock(&m->mutex);
     if (models_scan(m, &e))
-        log_warn("the list of models stays as it was: %s", e.text);
+        log_error("the list of models could NOT be read and stays as it was: %s", e.text);
+    else
+        log_info("the list of models has been read");
     pthread_mutex_lock(&m->mutex);
 }
 

@@ -2,5 +2,7 @@
  * systemd nothing happens. */
 #pragma once
 
-/* "READY=1", "STOPPING=1", "WATCHDOG=1": a datagram to $NOTIFY_SOCKET, whose name `path` is (NULL = none). */
-void notify_say(const char *path, const char *state);
+/* A socket to $NOTIFY_SOCKET, whose name `path` is (NULL = none); -1 where there is none. Before the sandbox closes. */
+int notify_open(const char *path);
+/* "READY=1", "STOPPING=1", "WATCHDOG=1" */
+void notify_say(int fd, const char *state);

@@ -1,28 +1,42 @@
-/* A server that has all it needs gives up the rest: files that it was not told of (Landlock), and calls that no
- * server makes (seccomp). Both are of the kernel's; where it lacks one, the other still holds. For a process that
- * drives a GPU this is not: the driver opens devices and maps memory as it likes. */
+/* The sandbox: a server that has what it needs gives up the rest for good. Files are closed by Landlock, calls by a list of
+ * those that are left (seccomp), the network by both: nothing can connect, and ports are bound before. What is opened later
+ * (keys and certificates anew, models) comes from the broker (broker.h) as a descriptor, through the opener of base/file.h.
+ *
+ * What is left is a table by feature (sandbox.c): a feature that needs more adds a row there, and whoever starts the server
+ * names the paths of the features that are in use. */
 #pragma once
 
 #include "base/err.h"
+#include "serve/broker.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
-enum { SANDBOX_PATHS = 512 };
-
-struct sandbox {
-    struct sandbox_path {
-        const char *path;
-        enum sandbox_access {
-            SANDBOX_READ,   /* the file, or all below the folder */
-            SANDBOX_WRITE,  /* and make, change and remove */
-            SANDBOX_SOCKET, /* make and remove sockets in the folder */
-        } access;
-    } paths[SANDBOX_PATHS];
-    size_t count;
+enum sandbox_feature {
+    SANDBOX_SERVER,      /* always: the machine's facts, libraries, threads, connections */
+    SANDBOX_KEYS,        /* paths: files of keys */
+    SANDBOX_CERTIFICATE, /* paths: of TLS, and its key */
+    SANDBOX_MODELS,      /* paths: models, adapters, folders of models */
+    SANDBOX_CACHE,       /* paths: folders that are written to */
+    SANDBOX_SOCKET,      /* paths: the socket that is removed at the end */
+    SANDBOX_GPU,         /* paths: folders of libraries, as LD_LIBRARY_PATH names them */
+    SANDBOX_GPU_CACHE,   /* paths: the driver's folder for kernels that it compiled */
+    SANDBOX_FEATURES
 };
 
-/* The path (kept, not copied) may be missing: then there is nothing to allow. */
-void sandbox_allow(struct sandbox *s, const char *path, enum sandbox_access access);
-/* For the whole process, for good: call before other threads are started, or on each of them. Returns what holds now,
- * for the log: "files and calls", "calls", "files", "nothing". */
-const char *sandbox_enter(const struct sandbox *s);
+struct sandbox {
+    bool used[SANDBOX_FEATURES];
+    struct broker_row *rows; /* (row_count): what the broker opens */
+    size_t row_count, row_room;
+    struct confine_rule *rules; /* (rule_count): what Landlock leaves open; the paths are owned */
+    size_t rule_count, rule_room;
+    struct broker *broker;
+    bool failed; /* memory was out: sandbox_enter says so */
+};
+
+/* The feature is in use, with this path (copied; NULL: none). */
+void sandbox_use(struct sandbox *s, enum sandbox_feature feature, const char *path);
+/* Starts the broker, sets the opener of base/file.h and closes the rest, for the whole process and for good; call it before
+ * other threads start. Writes one line that says what is closed, and why not where it is not. */
+int sandbox_enter(struct sandbox *s, struct err *e);
+void sandbox_free(struct sandbox *s);

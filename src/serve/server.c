@@ -2,6 +2,7 @@
 #include "serve/server.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/notify.h"
@@ -125,19 +126,23 @@ static int server_tls(struct server *s, struct err *e)
     return 0;
 }
 
-/* SIGHUP: the keys, the certificate and the list of models anew. What runs goes on. */
+/* SIGHUP: the keys, the certificate and the list of models anew. What runs goes on; what cannot be read stays as it was, and
+ * that is an error, since a key may have been taken back. */
 static void server_reload(evutil_socket_t number, short what, void *arg)
 {
     struct server *s = arg;
     struct err e = {0};
     (void)number, (void)what;
     if (s->o->reload && s->o->reload(s->o->arg, &e))
-        log_warn("the keys stay as they were: %s", e.text);
+        log_error("the keys could NOT be read, the old ones stay valid: %s", e.text);
+    else if (s->o->key_count)
+        log_info("the keys have been read");
     e = (struct err){0};
     if (server_tls(s, &e))
-        log_warn("the certificate stays as it was: %s", e.text);
+        log_error("the certificate could NOT be read, the old one stays in use: %s", e.text);
+    else if (s->tls)
+        log_info("the certificate has been read");
     models_rescan(s->models);
-    log_info("the keys, the certificate and the list of models are read anew");
 }
 
 enum { SERVER_BACKLOG = 1024 };
@@ -199,8 +204,10 @@ static int server_bind_address(const char *host, int number, struct err *e)
 
 int server_bind(const struct server_options *o, struct err *e)
 {
-    if (server_check(o, e))
+    struct tls *t = NULL;
+    if (server_check(o, e) || (o->tls_cert && tls_open(&t, o->tls_cert, o->tls_key, e)))
         return -1;
+    tls_close(t); /* OpenSSL has read its own configuration now, before the sandbox closes */
     return o->socket ? server_bind_unix(o->socket, e) : server_bind_address(o->host, o->port, e);
 }
 
@@ -274,7 +281,7 @@ static void server_close(struct server *s)
     if (s->listen_fd >= 0)
         close(s->listen_fd);
     if (s->o->socket)
-        unlink(s->o->socket);
+        file_remove(s->o->socket);
     models_shut(s->models); /* whoever waits for one comes back to a worker */
     work_stop(s);
     while (s->conns)
@@ -329,7 +336,7 @@ void server_unbind(const struct server_options *o, int fd)
         return;
     close(fd);
     if (o->socket)
-        unlink(o->socket);
+        file_remove(o->socket);
 }
 
 int server_run(struct models *m, const struct server_options *o, int fd, struct err *e)

@@ -15,7 +15,7 @@ struct server_options {
     int port;                       /* 0 = any that is free */
     const char *socket;             /* a path: a Unix socket instead of the address; NULL = none */
     const char *tls_cert, *tls_key; /* PEM files; NULL = no TLS */
-    const char *notify;             /* systemd's socket; NULL = there is none */
+    int notify;                     /* systemd's socket (notify.h); -1 = there is none */
     struct key_limits usage;        /* of every key */
     double grace;                   /* seconds that running answers get after SIGTERM */
     const char *const *keys;        /* (key_count): any of them opens */

@@ -272,7 +272,8 @@ static int run_all(struct run *r, struct err *e)
         return err_set(e, ERR_USAGE, "the prompt is empty");
     struct constraint *c = r->constraint;
     r->constraint = NULL;
-    if (constrain_rule(c, r->loaded, &r->rule, e) || speculate_load(r->a, &r->engine_options, r->loaded, e) ||
+    if (constrain_rule(c, r->loaded, &r->rule, e) ||
+        speculate_load(r->a, args_text(r->a, "draft"), &r->engine_options, r->loaded, e) ||
         load_cache(r->a, &r->engine_options, e) || load_mix(r->loaded, &r->lora, e) ||
         engine_open(&r->engine, r->loaded, &r->engine_options, e))
         return -1;

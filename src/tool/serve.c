@@ -8,6 +8,7 @@
 #include "device/cuda/gpu.h"
 #include "hub/name.h"
 #include "serve/limit.h"
+#include "serve/notify.h"
 #include "serve/sandbox.h"
 #include "serve/server.h"
 #include "tool/load.h"
@@ -15,11 +16,11 @@
 #include "tool/tool.h"
 
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum {
@@ -29,7 +30,6 @@ enum {
     SERVE_WORDS = 256,
     SERVE_KEYS = 1024,
     SERVE_HOSTS = 64,
-    SERVE_FOLDERS = 384,
     SERVE_NAME = 128,
     SERVE_NAMES = 64,
     SERVE_KEY_FILE = 1 << 20
@@ -73,7 +73,7 @@ static const struct arg_option serve_options[] = {
      0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
     {"no-sandbox", 0, ARG_FLAG, NULL,
-     "keep the rights to files and calls that a server on the CPU does not need", 0, 0},
+     "keep the rights to files, calls and the network that the server does not need", 0, 0},
     {"limit", 0, ARG_TEXT, "NAME=N",
      "a limit of requests, such as body=64M ('list' prints them all); may be repeated", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
@@ -108,9 +108,8 @@ struct serve {
     const char *names[SERVE_NAMES]; /* of --name: the first is the model's own, the others are aliases */
     const char *adapters[LOADED_ADAPTERS];
     char adapter_names[LOADED_ADAPTERS][SERVE_NAME];
+    char *draft; /* the file of --draft; NULL = none */
     struct sandbox sandbox;
-    char folders[SERVE_FOLDERS][PATH_MAX]; /* (folder_count): names for the sandbox */
-    size_t folder_count;
 };
 
 static bool serve_same_key(const char *a, const char *b)
@@ -232,7 +231,7 @@ static int serve_open(void *arg, struct loaded **out, const char *path, const st
     struct engine_options *g = &s->m.engine;
     if ((!own.hidden && speculate_read(s->a, g, &own, e)) || load_model(out, path, &own, s->a, e))
         return -1;
-    if (own.hidden || g->draft_model || !speculate_load(s->a, g, *out, e))
+    if (own.hidden || g->draft_model || !speculate_load(s->a, s->draft, g, *out, e))
         return 0;
     loaded_close(*out);
     *out = NULL;
@@ -275,7 +274,7 @@ static int serve_read(struct serve *s, struct err *e)
     s->o.socket = args_text(s->a, "socket");
     s->o.tls_cert = args_text(s->a, "tls-cert");
     s->o.tls_key = args_text(s->a, "tls-key");
-    s->o.notify = getenv("NOTIFY_SOCKET");
+    s->o.notify = notify_open(getenv("NOTIFY_SOCKET"));
     s->o.usage =
         (struct key_limits){(uint32_t)args_int(s->a, "key-parallel", 0), args_num(s->a, "key-rate", 0)};
     if (s->o.socket && (host || args_int(s->a, "port", -1) >= 0))
@@ -353,83 +352,94 @@ static int serve_read_models(struct serve *s, struct err *e)
 
 /* ---- the sandbox ---- */
 
-/* Keeps the text for the sandbox. */
-static void serve_allow(struct serve *s, enum sandbox_access access, const char *fmt, ...)
+/* The GPU's driver: its libraries may lie elsewhere, and it keeps what it compiled, where that folder exists. */
+static void serve_use_gpu(struct serve *s)
 {
-    char *path = s->folders[s->folder_count];
-    va_list ap;
-    if (s->folder_count == SERVE_FOLDERS)
-        return;
-    va_start(ap, fmt);
-    int n = vsnprintf(path, PATH_MAX, fmt, ap);
-    va_end(ap);
-    if (n > 0 && n < PATH_MAX)
-        sandbox_allow(&s->sandbox, s->folders[s->folder_count++], access);
-}
-
-/* A model's file or folder, and what lies beside the file (its splits) or where the links of a Hub's cache lead. */
-static void serve_allow_model(struct serve *s, const char *path)
-{
-    char real[PATH_MAX], *slash;
-    if (!realpath(path, real))
-        return;
-    serve_allow(s, SANDBOX_READ, "%s", path);
-    serve_allow(s, SANDBOX_READ, "%s/../../blobs", real);
-    if ((slash = strrchr(real, '/')) && slash > real)
-        *slash = 0;
-    serve_allow(s, SANDBOX_READ, "%s", real);
-}
-
-/* The draft model, the adapters, the cache on disk. */
-static void serve_allow_others(struct serve *s)
-{
+    const char *folders = getenv("LD_LIBRARY_PATH"), *cache = getenv("CUDA_CACHE_PATH"),
+               *home = getenv("HOME");
     char path[PATH_MAX];
-    const char *draft = args_text(s->a, "draft"), *cache = s->m.engine.cache_dir;
-    int at = 0;
-    struct err none = {0};
-    if (draft && !tool_model_path(draft, path, sizeof path, &none))
-        serve_allow_model(s, path);
+    sandbox_use(&s->sandbox, SANDBOX_GPU, NULL);
+    for (size_t n; folders && *folders; folders += n + (folders[n] == ':')) {
+        n = strcspn(folders, ":");
+        if (n && n < sizeof path && snprintf(path, sizeof path, "%.*s", (int)n, folders) > 0)
+            sandbox_use(&s->sandbox, SANDBOX_GPU, path);
+    }
+    if (!cache && home && (size_t)snprintf(path, sizeof path, "%s/.nv", home) < sizeof path)
+        cache = path;
+    if (cache)
+        sandbox_use(&s->sandbox, SANDBOX_GPU_CACHE, cache);
+}
+
+/* May models go to a GPU? The first program after a start of the machine makes the driver's nodes in /dev, which the sandbox
+ * would refuse: then a child does it. */
+static bool serve_may_use_gpu(const struct serve *s)
+{
+    const char *device = args_text(s->a, "device");
+    if (device && !strcmp(device, "cpu"))
+        return false;
+    if (!access("/proc/driver/nvidia", F_OK) && access("/dev/nvidia-uvm", F_OK)) {
+        pid_t child = fork();
+        if (!child)
+            _exit(gpu_count(NULL) > 0 ? 0 : 1);
+        if (child > 0)
+            waitpid(child, NULL, 0);
+    }
+    return device || !access("/dev/nvidiactl", F_OK) || !access("/dev/dxg", F_OK);
+}
+
+/* Models that were named, the draft model, adapters, folders of models. */
+static int serve_use_models(struct serve *s, struct err *e)
+{
+    const char *draft = args_text(s->a, "draft"), *folder = args_text(s->a, "models-dir");
+    char path[PATH_MAX];
+    int count = s->a->count || folder ? s->a->count : 1, at = 0;
+    for (int i = 0; i < count; i++) {
+        const char *file = serve_path(s, i, s->a->count ? s->a->words[i] : HUB_DEFAULT, e);
+        if (!file)
+            return -1;
+        sandbox_use(&s->sandbox, SANDBOX_MODELS, file);
+    }
+    if (draft && tool_model_path(draft, path, sizeof path, e))
+        return -1;
+    if (draft && !(s->draft = mem_strdup(path)))
+        return err_memory(e, "a path", strlen(path));
+    sandbox_use(&s->sandbox, SANDBOX_MODELS, s->draft);
+    sandbox_use(&s->sandbox, SANDBOX_MODELS, folder);
     for (const char *lora; (lora = args_next(s->a, "lora", &at));) {
         const char *equals = strchr(lora, '=');
         snprintf(path, sizeof path, "%s", equals ? equals + 1 : lora);
         char *colon = strrchr(path, ':'); /* a scale, or a part of the name: then the file is there with it */
         if (colon && access(path, F_OK))
             *colon = 0;
-        serve_allow_model(s, path);
+        sandbox_use(&s->sandbox, SANDBOX_MODELS, path);
     }
-    if (cache) {
-        mkdir(cache, 0700);
-        sandbox_allow(&s->sandbox, cache, SANDBOX_WRITE);
-    }
+    return 0;
 }
 
 /* All that a server reads, now or when it is told to read anew. */
 static int serve_sandbox(struct serve *s, struct err *e)
 {
-    static const char *const system[] = {"/usr",  "/lib", "/lib64",    "/etc",
-                                         "/proc", "/sys", "/dev/null", "/dev/urandom"};
-    const char *device = args_text(s->a, "device");
-    struct model_list models = {0};
-    if (args_flag(s->a, "no-sandbox") || (!(device && !strcmp(device, "cpu")) && gpu_count(NULL) > 0))
+    static const struct {
+        const char *option;
+        enum sandbox_feature feature;
+    } files[] = {{"api-key-file", SANDBOX_KEYS},    {"admin-key-file", SANDBOX_KEYS},
+                 {"tls-cert", SANDBOX_CERTIFICATE}, {"tls-key", SANDBOX_CERTIFICATE},
+                 {"socket", SANDBOX_SOCKET},        {"cache-dir", SANDBOX_CACHE}};
+    const char *cache = s->m.engine.cache_dir;
+    if (serve_use_models(s, e))
+        return -1;
+    if (args_flag(s->a, "no-sandbox")) {
+        log_info("sandbox: off (--no-sandbox): files, calls and network are open");
         return 0;
-    int failed = serve_list(s, &models, e);
-    for (size_t i = 0; !failed && i < models.count; i++)
-        serve_allow_model(s, models.items[i].path);
-    for (size_t i = 0; i < sizeof system / sizeof *system; i++)
-        sandbox_allow(&s->sandbox, system[i], SANDBOX_READ);
-    const char *const own[] = {"models-dir", "api-key-file", "admin-key-file",
-                               "template",   "tls-cert",     "tls-key"};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        sandbox_allow(&s->sandbox, args_text(s->a, own[i]), SANDBOX_READ);
-    const char *slash = s->o.socket ? strrchr(s->o.socket, '/') : NULL;
-    if (s->o.socket)
-        serve_allow(s, SANDBOX_SOCKET, "%.*s", slash ? (int)(slash - s->o.socket) + 1 : 1,
-                    slash ? s->o.socket : ".");
-    serve_allow_others(s);
-    if (!failed)
-        log_debug("the sandbox holds: %s", sandbox_enter(&s->sandbox));
-    model_list_free(&models);
-    return failed;
+    }
+    if (cache)
+        mkdir(cache, 0700); /* a rule needs a folder */
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (args_text(s->a, files[i].option))
+            sandbox_use(&s->sandbox, files[i].feature, args_text(s->a, files[i].option));
+    if (serve_may_use_gpu(s))
+        serve_use_gpu(s);
+    return sandbox_enter(&s->sandbox, e);
 }
 
 /* 1: the limits were only asked for, and are printed. */
@@ -491,6 +501,7 @@ static int serve_run(const struct args *a, struct err *e)
     if (!s)
         return err_memory(e, "the server", sizeof *s);
     s->a = a;
+    s->o.notify = -1;
     s->chat_template.max = 4 << 20;
     mem_give_back();
     int result = serve_all(s, e);
@@ -498,6 +509,8 @@ static int serve_run(const struct args *a, struct err *e)
     loaded_close(s->m.engine.draft_model);
     for (int i = 0; i < SERVE_WORDS; i++)
         mem_free(s->paths[i]);
+    mem_free(s->draft);
+    sandbox_free(&s->sandbox);
     serve_free_keys(&s->keys);
     buf_free(&s->chat_template);
     mem_free(s);

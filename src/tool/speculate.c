@@ -23,9 +23,9 @@ int speculate_read(const struct args *a, struct engine_options *g, struct loaded
     return 0;
 }
 
-int speculate_load(const struct args *a, struct engine_options *g, const struct loaded *l, struct err *e)
+int speculate_load(const struct args *a, const char *model, struct engine_options *g, const struct loaded *l,
+                   struct err *e)
 {
-    const char *model = args_text(a, "draft");
     struct loaded_options o = {
         .runner = {.ctx = l->runner->ctx, .seqs = l->runner->most_seqs, .pages = l->runner->pool}};
     if (!model)

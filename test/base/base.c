@@ -231,6 +231,11 @@ static int open_other(void *arg, const char *path, bool folder)
     return fd;
 }
 
+static int remove_other(void *arg, const char *path)
+{
+    return strcmp(arg, path) ? 0 : -1;
+}
+
 static void test_opener(void **state)
 {
     (void)state;
@@ -243,7 +248,7 @@ static void test_opener(void **state)
     FILE *f = fopen(path, "w");
     fputs("hello", f);
     fclose(f);
-    const struct file_opener o = {open_other, dir};
+    const struct file_opener o = {open_other, remove_other, dir};
     file_set_opener(&o);
     assert_int_equal(file_read("other", &b, &e), 0);
     assert_string_equal(b.data, "hello");
@@ -261,9 +266,11 @@ static void test_opener(void **state)
         found |= !strcmp(x->d_name, "file");
     assert_true(found);
     closedir(d);
+    assert_int_equal(file_remove(path), 0);
     file_set_opener(NULL);
+    assert_int_equal(access(path, F_OK), 0);
     buf_free(&b);
-    unlink(path);
+    assert_int_equal(file_remove(path), 0);
     rmdir(dir);
 }
 

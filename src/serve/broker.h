@@ -1,0 +1,37 @@
+/* The broker: a process of its own that opens files for a server that gave up that right (sandbox.h). It is forked before
+ * the server starts threads and closes its sandbox, has one thread, and answers one request at a time, over a socket pair:
+ * open this file, open this folder, remove this socket. The rows that it is started with say which paths it serves; no
+ * request can add one. A path is resolved anew each time, so that a file that was replaced by rename, or a link that leads
+ * elsewhere now, is the new one. The broker changes no file, reaches no network, starts no program, and ends with the
+ * server. When it ends first, the server keeps what it has and can open nothing more. */
+#pragma once
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct broker_row {
+    char *path;
+    enum broker_kind {
+        BROKER_FILE, /* this file */
+        BROKER_MODEL, /* this file, the other parts of a split one, the texts beside safetensors; or this folder and all
+                        * that is reached by a path below it */
+        BROKER_SOCKET, /* this socket: it can be removed */
+    } kind;
+};
+
+enum broker_request { BROKER_OPEN, BROKER_LIST, BROKER_REMOVE };
+
+struct broker;
+/* Copies nothing: the child has its own rows. */
+int broker_start(struct broker **out, const struct broker_row *rows, size_t count, struct err *e);
+/* A descriptor (0 for BROKER_REMOVE), or -1 and errno: EACCES where no row has the path, ENODEV for what is neither a file
+ * nor a folder, EPIPE when the broker has ended. From any thread. */
+int broker_ask(struct broker *b, enum broker_request request, const char *path);
+/* Hands over the descriptor that hears of refused calls (confine.h), to be logged once for each number; closes it. */
+void broker_hear(struct broker *b, int listener);
+void broker_stop(struct broker *b); /* NULL is fine */
+
+/* For tests: does the row cover the path? */
+bool broker_covers(const struct broker_row *r, enum broker_request request, const char *path);

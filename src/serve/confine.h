@@ -1,0 +1,51 @@
+/* What the kernel takes from a process for good: files, ports and signals (Landlock), calls (seccomp). Both hold for the
+ * calling thread and whatever it starts: confine before there are other threads. sandbox.h says what a server keeps. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- files, ports, signals ---- */
+
+struct confine_rule {
+    const char *path; /* a file, or a folder and all below it; one that is not there is passed over */
+    enum confine_access {
+        CONFINE_READ,   /* read, list */
+        CONFINE_WRITE,  /* and make, change and remove files and folders; no links, sockets or devices */
+        CONFINE_DEVICE, /* read, write, ioctl */
+        CONFINE_REMOVE, /* remove files */
+    } access;
+};
+
+struct confine_files {
+    const struct confine_rule *rules; /* (count) */
+    size_t count;
+    bool read_all; /* only what changes a file needs a rule */
+};
+
+/* TCP ports can be neither bound nor connected to (version 4), and processes outside get no signals (6). Returns the version
+ * of Landlock that holds, 0 where the kernel has none or refuses. */
+int confine_files(const struct confine_files *f);
+
+/* ---- calls ---- */
+
+/* A call that is allowed if its argument `arg` (from 1) is `value`, or has a bit of it. */
+struct confine_call {
+    uint16_t number;
+    uint8_t arg;
+    bool bits;
+    uint32_t value;
+};
+struct confine_calls {
+    const uint16_t *calls; /* (count): always allowed */
+    size_t count;
+    const struct confine_call *tested; /* (tested_count) */
+    size_t tested_count;
+};
+
+/* What any other call returns: ENOSYS for calls of Linux 5.1 and later, so that libc takes the older way, else EPERM. */
+int confine_errno(uint32_t number);
+/* Allows the calls of all lists and refuses the rest. `listener` (or NULL) gets a descriptor that hears of each call that is
+ * refused (-1: of none), see seccomp_unotify(2). False where the kernel refuses. */
+bool confine_calls(const struct confine_calls *lists, size_t count, int *listener);
