@@ -93,6 +93,7 @@ static void answer_free(struct answer *a)
         buf_free(&c->ids);
         buf_free(&c->logprobs);
         buf_free(&c->tops);
+        buf_free(&c->kept);
     }
     work_forget(a);
     if (a->wait.form)
@@ -106,6 +107,7 @@ static void answer_free(struct answer *a)
     buf_free(&a->body);
     buf_free(&a->reply);
     buf_free(&a->prefill);
+    ids_free(&a->before);
     json_decref(a->tools);
     json_decref(a->stops);
     if (tell_for(a->route)->forget)
@@ -194,6 +196,9 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
         if (c->ids.failed || c->logprobs.failed || c->tops.failed)
             answer_fail(a, 503, NULL, "out of memory");
     }
+    if (a->keep_ids &&
+        !buf_add(&c->kept, news->ids + news->echoed, (news->count - news->echoed) * sizeof *news->ids))
+        answer_fail(a, 503, NULL, "out of memory");
     if (!news->done)
         return;
     c->done = true;

@@ -66,18 +66,15 @@ static void embed_tell(struct answer *a, const json_t *body)
     struct vectors *v = a->vectors;
     const char *format = field_text(body, "encoding_format");
     bool base64 = format && !strcmp(format, "base64");
-    size_t n = (size_t)field_int(body, "dimensions", (int64_t)v->width);
+    size_t n = vectors_narrow(a, body);
     struct json j = {.out = &a->reply};
-    struct err e = {0};
     json_begin(&j, '{');
     json_key(&j, "object");
     json_str(&j, "list");
     json_key(&j, "data");
     json_begin(&j, '[');
     for (size_t i = 0; i < v->count; i++) {
-        float *vector = v->out + i * v->width;
-        if (n < v->width)
-            embed_scale(vector, n, &e); /* what is left has length 1 again */
+        const float *vector = v->out + i * v->width;
         json_begin(&j, '{');
         json_key(&j, "object");
         json_str(&j, "embedding");
@@ -96,15 +93,11 @@ static int embed_check(struct answer *a, const json_t *body)
 {
     struct err e = {0};
     const char *name, *format = field_text(body, "encoding_format");
-    int64_t width = a->model->loaded->model->h.width;
     if (field_check(body, embed_fields, sizeof embed_fields / sizeof *embed_fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
     if (format && strcmp(format, "float") != 0 && strcmp(format, "base64") != 0)
         return answer_fail(a, 400, "encoding_format", "encoding_format has to be 'float' or 'base64'");
-    if (field_int(body, "dimensions", 1) > width)
-        return answer_fail(a, 400, "dimensions", "dimensions has to be from 1 to %lld, which this model has",
-                           (long long)width);
-    return 0;
+    return vectors_check_width(a, body);
 }
 
 void api_embeddings(struct answer *a)

@@ -477,7 +477,7 @@ static void ask_any(struct answer *a)
     struct ask q = {.body = ask_body(a)};
     if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_lora(a, &q) && !ask_sampling(a, &q) &&
         !ask_number(a, &q) && !ask_biases(a, &q) && !ask_stops(a, &q) &&
-        !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_rule(a, &q))
+        !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_prepend(a) && !ask_rule(a, &q))
         ask_submit(a, &q);
     rule_drop(q.rule);
     json_decref(q.body);

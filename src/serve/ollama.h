@@ -17,6 +17,9 @@ void ollama_generate(struct answer *a);
 void ollama_embed(struct answer *a);      /* /api/embed: many texts */
 void ollama_embeddings(struct answer *a); /* /api/embeddings: one, the older shape */
 
+int ollama_context_read(struct answer *a, const json_t *body);
+void ollama_context_write(const struct answer *a, struct json *j);
+
 /* The model that a body names: `model`, or `name` as older programs say. NULL = none. */
 const char *ollama_model(const json_t *body);
 void ollama_time(struct json *j, const char *key, double seconds_from_now);

@@ -4,6 +4,7 @@
 #include "base/num.h"
 #include "serve/field.h"
 #include "serve/ollama.h"
+#include "serve/refuse.h"
 #include "serve/vectors.h"
 
 #include <string.h>
@@ -98,6 +99,29 @@ static void ollama_think(json_t *out, const json_t *body)
                         json_pack("{s:b}", "enable_thinking", word || json_is_true(think)));
 }
 
+/* A template in Go's syntax is not run here; the model's own, as /api/show has it, changes nothing. */
+static int ollama_check_template(struct answer *a, const json_t *body)
+{
+    static const struct refusal refused[] = {
+        {"template",
+         "prompts are written by the model's own template; write the prompt and send it with raw"}};
+    const char *text = field_text(body, "template");
+    const struct chat *own = a->model->loaded->chat;
+    return text && own && !strcmp(text, chat_text(own)) ? 0 : refuse_fields(a, body, refused, 1);
+}
+
+/* A chat has the number of likely tokens beside, a completion has it as the value. */
+static void ollama_logprobs(json_t *out, const json_t *body, bool chat)
+{
+    json_t *logprobs = json_object_get(body, "logprobs"), *tops = json_object_get(body, "top_logprobs");
+    if (!chat && json_is_true(logprobs))
+        json_object_set_new(out, "logprobs", tops ? json_incref(tops) : json_integer(0));
+    else if (logprobs)
+        json_object_set(out, "logprobs", logprobs);
+    if (tops && (chat || !json_is_true(logprobs)))
+        json_object_set(out, "top_logprobs", tops);
+}
+
 static int ollama_common(json_t *out, const json_t *body)
 {
     json_t *options = json_object_get(body, "options"), *stream = json_object_get(body, "stream");
@@ -187,6 +211,10 @@ static bool ollama_is_through(struct answer *a, bool chat, bool empty)
         {"suffix", FIELD_TEXT, 0, 0},
         {"system", FIELD_TEXT, 0, 0},
         {"raw", FIELD_BOOL, 0, 0},
+        {"template", FIELD_TEXT, 0, 0},
+        {"context", FIELD_LIST, 0, 1e6},
+        {"logprobs", FIELD_BOOL, 0, 0},
+        {"top_logprobs", FIELD_INT, 0, ENGINE_TOP_MOST},
     };
     const char *name, *bad;
     struct err e = {0};
@@ -220,7 +248,8 @@ void ollama_chat(struct answer *a)
     if (!body || ollama_is_through(a, true, !json_array_size(messages)))
         return;
     json_t *made = json_object();
-    int failed = ollama_common(made, body);
+    int failed = ollama_check_template(a, body) || ollama_common(made, body);
+    ollama_logprobs(made, body, true);
     json_array_foreach(messages, i, m) failed = failed || ollama_message(a, m, i);
     ollama_move(made, "messages", body, "messages");
     ollama_move(made, "tools", body, "tools");
@@ -231,6 +260,32 @@ void ollama_chat(struct answer *a)
 }
 
 /* ---- generate: a prompt, as it is or as a user's message ---- */
+
+/* Images are not read, and a prompt that is sent as it is has nothing in front of it. */
+static int ollama_check_generate(struct answer *a, const json_t *body)
+{
+    static const char *const shaped[] = {"system", "template", "context"};
+    for (size_t i = 0; field_bool(body, "raw") && i < sizeof shaped / sizeof *shaped; i++) {
+        const json_t *v = json_object_get(body, shaped[i]);
+        if (json_string_length(v) || json_array_size(v))
+            return answer_fail(a, 400, shaped[i], "raw sends the prompt as it is: leave out %s", shaped[i]);
+    }
+    if (json_array_size(json_object_get(body, "images")))
+        return answer_fail(a, 400, "images", "this model reads only text");
+    return ollama_check_template(a, body);
+}
+
+/* A model without a template gets the texts one after the other. */
+static json_t *ollama_plain(const char *system, const json_t *prompt)
+{
+    struct buf all = {0};
+    if (system && *system)
+        buf_printf(&all, "%s\n\n", system);
+    buf_add(&all, prompt ? json_string_value(prompt) : "", json_string_length(prompt));
+    json_t *text = all.failed ? NULL : json_stringn(all.data ? all.data : "", all.len);
+    buf_free(&all);
+    return text;
+}
 
 void ollama_generate(struct answer *a)
 {
@@ -243,15 +298,14 @@ void ollama_generate(struct answer *a)
         return;
     json_t *made = json_object();
     bool plain = field_bool(body, "raw") || middle || !a->model->loaded->chat;
-    int failed = ollama_common(made, body);
-    if (!failed && json_array_size(json_object_get(body, "images")))
-        failed = answer_fail(a, 400, "images", "this model reads only text");
-    if (failed) {
+    if (ollama_check_generate(a, body) || ollama_common(made, body) || ollama_context_read(a, body)) {
         json_decref(made);
         return;
     }
+    ollama_logprobs(made, body, !plain);
+    a->keep_ids = !field_bool(body, "raw");
     if (plain) {
-        json_object_set_new(made, "prompt", prompt ? json_incref(text) : json_string(""));
+        json_object_set_new(made, "prompt", ollama_plain(system, text));
         if (middle)
             ollama_move(made, "suffix", body, "suffix");
     } else {
@@ -276,13 +330,14 @@ static void ollama_vector(struct json *j, const float *v, size_t n)
 
 static int ollama_embed_read(struct answer *a, const char *param)
 {
-    static const struct field fields[] = {{"truncate", FIELD_BOOL, 0, 0}};
+    static const struct field fields[] = {{"truncate", FIELD_BOOL, 0, 0},
+                                          {"dimensions", FIELD_INT, 1, 1 << 24}};
     const json_t *body = a->request, *cut = json_object_get(body, "truncate");
     const char *name;
     struct err e = {0};
-    if (field_check(body, fields, 1, &name, &e))
+    if (field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
-    if (ollama_keep(a, body))
+    if (ollama_keep(a, body) || vectors_check_width(a, body))
         return -1;
     return vectors_read(a, json_object_get(body, param), param, !json_is_false(cut));
 }
@@ -298,13 +353,14 @@ void ollama_embed(struct answer *a)
     }
     if (!vectors_done(a))
         return;
+    size_t width = vectors_narrow(a, a->request);
     json_begin(&j, '{');
     json_key(&j, "model");
     json_str(&j, a->called);
     json_key(&j, "embeddings");
     json_begin(&j, '[');
     for (size_t i = 0; i < v->count; i++)
-        ollama_vector(&j, v->out + i * v->width, v->width);
+        ollama_vector(&j, v->out + i * v->width, width);
     json_end(&j, ']');
     json_key(&j, "total_duration");
     json_uint(&j, (uint64_t)(1e9 * (clock_now() - a->begun)));
@@ -324,7 +380,7 @@ void ollama_embeddings(struct answer *a)
     } else if (vectors_done(a)) {
         json_begin(&j, '{');
         json_key(&j, "embedding");
-        ollama_vector(&j, a->vectors->out, a->vectors->width);
+        ollama_vector(&j, a->vectors->out, vectors_narrow(a, a->request));
         json_end(&j, '}');
     }
 }

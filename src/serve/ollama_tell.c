@@ -90,6 +90,15 @@ static bool ollama_is_chat(const struct answer *a)
     return a->route->teller == &ollama_chat_teller;
 }
 
+/* Of the tokens of a piece, or of all; they go with text. */
+static void ollama_probs(const struct answer *a, struct json *j, const struct probs *p)
+{
+    if (!a->logprobs || !p->count)
+        return;
+    json_key(j, "logprobs");
+    tell_token_probs(a, j, p);
+}
+
 static void ollama_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
 {
     struct json j = {.out = out};
@@ -104,6 +113,9 @@ static void ollama_piece(struct answer *a, struct choice *c, const struct reply_
         s = (struct ollama_said){.thinking = p->text, .thinking_n = p->n};
     ollama_begin(a, &j);
     ollama_text(&j, ollama_is_chat(a), &s);
+    struct probs probs = tell_news_probs(c);
+    if (p->part == REPLY_TEXT)
+        ollama_probs(a, &j, &probs);
     json_key(&j, "done");
     json_bool(&j, false);
     json_end(&j, '}');
@@ -115,7 +127,13 @@ static void ollama_last(struct answer *a, const struct ollama_said *s, struct bu
     struct json j = {.out = out};
     ollama_begin(a, &j);
     ollama_text(&j, ollama_is_chat(a), s);
+    if (!a->stream) {
+        struct probs probs = tell_choice_probs(a, &a->choices[0]);
+        ollama_probs(a, &j, &probs);
+    }
     ollama_counts(a, &j);
+    if (a->keep_ids)
+        ollama_context_write(a, &j);
     json_end(&j, '}');
 }
 

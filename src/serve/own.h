@@ -134,6 +134,7 @@ struct choice {
     size_t offset;          /* characters of tokens so far, for completions' text_offset */
     struct buf ids, logprobs, tops;
     struct stream_news end; /* its last news, without the pointers */
+    struct buf kept;        /* the ids of its tokens, where the answer keeps them */
 };
 
 /* A request that takes longer than a moment. First it belongs to a worker (`prepared` is false), then to
@@ -171,6 +172,8 @@ struct answer {
     json_t *tools;      /* that the model may call; NULL = none */
     struct buf prefill; /* the text of the last message, where the answer goes on from it */
     json_t *stops;      /* the stop strings: a text, a list, or NULL */
+    struct ids before;  /* what the prompt begins with, until it does */
+    bool keep_ids;      /* the ids of the answer are kept for its teller */
     void *own;          /* what its teller keeps, and forgets */
     bool endless;       /* end tokens are text like others */
     uint32_t tops;
@@ -299,6 +302,8 @@ void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a));
 /* Does a new turn begin behind the messages, does the last one go on, or neither. */
 enum ask_turn { TURN_BEGINS, TURN_GOES_ON, TURN_CLOSED };
 int ask_turn(struct answer *a, const json_t *body, enum ask_turn *out);
+/* Puts a->before in front of the first prompt. */
+int ask_prepend(struct answer *a);
 /* Only the prompt of a chat, in prompts[0]. */
 int ask_prompt(struct answer *a);
 void anthropic_messages(struct answer *a);

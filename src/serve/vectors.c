@@ -1,6 +1,7 @@
 #include "serve/vectors.h"
 
 #include "base/mem.h"
+#include "run/embed.h"
 #include "serve/field.h"
 
 #include <stdio.h>
@@ -122,6 +123,25 @@ int vectors_read(struct answer *a, const json_t *input, const char *param, bool 
     if (cut)
         vectors_cut(a);
     return 0;
+}
+
+int vectors_check_width(struct answer *a, const json_t *body)
+{
+    int64_t width = a->model->loaded->model->h.width;
+    if (field_int(body, "dimensions", 1) > width)
+        return answer_fail(a, 400, "dimensions", "dimensions has to be from 1 to %lld, which this model has",
+                           (long long)width);
+    return 0;
+}
+
+size_t vectors_narrow(struct answer *a, const json_t *body)
+{
+    const struct vectors *v = a->vectors;
+    size_t n = (size_t)field_int(body, "dimensions", (int64_t)v->width);
+    struct err ignored = {0};
+    for (size_t i = 0; n < v->width && i < v->count; i++)
+        embed_scale(v->out + i * v->width, n, &ignored);
+    return n;
 }
 
 static void vectors_ready(void *answer)

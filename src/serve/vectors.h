@@ -26,6 +26,10 @@ int vectors_add_pair(struct answer *a, const char *first, const char *second, co
 /* A text, a list of texts, ids, or lists of ids: the field `param` of a request. cut: too long ones are cut, else they are
  * refused. */
 int vectors_read(struct answer *a, const json_t *input, const char *param, bool cut);
+/* `dimensions` of a request: at most as many as the model has; what is cut off leaves vectors of length 1. The second says
+ * how many there are then. */
+int vectors_check_width(struct answer *a, const json_t *body);
+size_t vectors_narrow(struct answer *a, const json_t *body);
 /* Hands all of it to the embedder; the answer comes back with its stage one higher. first: see embed_job. */
 void vectors_submit(struct answer *a, const char *param, bool first);
 /* Has it worked? Else the failure is set. */

@@ -114,3 +114,62 @@ def test_keep_alive(server, client):
     assert client.generate("smol", keep_alive=0).done_reason == "unload"  # and is not loaded by that
     assert server.metric("quern_model_loads_total") == loads
     assert client.chat("smol", HI, options=FEW).message.content
+
+
+def test_context(server, client):
+    ids = lambda text, special=True: server.ask("/tokenize", {"content": text, "parse_special": special})["tokens"]
+    first = client.generate("smol", "My name is Ann.", options=FEW)
+    prompt = server.ask("/apply-template", {"messages": [{"role": "user", "content": "My name is Ann."}]})["prompt"]
+    assert list(first.context)[:first.prompt_eval_count] == ids(prompt)
+    assert len(first.context) == first.prompt_eval_count + first.eval_count
+    last = list(client.generate("smol", "My name is Ann.", options=FEW, stream=True))[-1]
+    assert list(last.context) == list(first.context)
+    second = client.generate("smol", "What is my name?", context=first.context, options=FEW)
+    asked = server.ask("/apply-template", {"messages": [{"role": "user", "content": "What is my name?"}]})["prompt"]
+    whole = [*first.context, *ids(asked)]
+    assert list(second.context)[:second.prompt_eval_count] == whole
+    same = server.ask("/v1/completions", {"prompt": whole, "max_tokens": 6, "temperature": 0})["choices"][0]["text"]
+    assert second.response == same
+    assert "context" not in server.ask("/api/generate", {"model": "smol", "prompt": "a", "raw": True, "stream": False, "options": FEW})
+    for wrong in ([-1], ["a"], [10**7], "x", {"a": 1}):
+        assert server.request("POST", "/api/generate", {"model": "smol", "prompt": "a", "context": wrong})[0] == 400, wrong
+
+
+def test_template(server, client):
+    shown = client.show("smol").template
+    assert client.generate("smol", "Hi", template=shown, options=FEW).response
+    for path, what in (("/api/generate", {"prompt": "Hi"}), ("/api/chat", {"messages": HI})):
+        for text in ("{{ .Prompt }}", "{{ messages }}", "plain"):
+            status, _, body = server.request("POST", path, {"model": "smol", "template": text, **what})
+            assert status == 400 and "template is not supported" in json.loads(body)["error"], (path, text)
+    for extra in ({"system": "Be short."}, {"template": "x"}, {"context": [1, 2]}):
+        status, _, body = server.request("POST", "/api/generate", {"model": "smol", "prompt": "Hi", "raw": True, **extra})
+        assert status == 400 and "raw" in json.loads(body)["error"], extra
+
+
+def test_logprobs(server, client):
+    for call, text in ((lambda **more: client.chat("smol", HI, options=FEW, **more), lambda r: r.message.content),
+                       (lambda **more: client.generate("smol", "Say hello.", options=FEW, **more), lambda r: r.response),
+                       (lambda **more: client.generate("smol", "1, 2, 3,", raw=True, options=FEW, **more), lambda r: r.response)):
+        whole = call(logprobs=True, top_logprobs=2)
+        assert len(whole.logprobs) == 6 and "".join(p.token for p in whole.logprobs) == text(whole)
+        assert all(p.logprob <= 0 and len(p.top_logprobs) == 2 and p.top_logprobs[0].token == p.token for p in whole.logprobs)
+        told = [p.token for piece in call(logprobs=True, top_logprobs=2, stream=True) for p in piece.logprobs or []]
+        assert told == [p.token for p in whole.logprobs]
+        assert not call().logprobs and len(call(logprobs=True).logprobs) == 6
+    raw = server.ask("/api/chat", {"model": "smol", "messages": HI, "logprobs": True, "stream": False, "options": FEW})
+    assert raw["logprobs"][0]["bytes"] == list(raw["logprobs"][0]["token"].encode())
+    for wrong in ({"logprobs": 3}, {"logprobs": True, "top_logprobs": 21}, {"logprobs": True, "top_logprobs": -1},
+                  {"top_logprobs": 2}):
+        assert server.request("POST", "/api/chat", {"model": "smol", "messages": HI, **wrong})[0] == 400, wrong
+
+
+def test_dimensions(server, client):
+    whole = client.embed("smol", ["bread", "mill"]).embeddings
+    short = client.embed("smol", ["bread", "mill"], dimensions=8).embeddings
+    for a, b in zip(whole, short):
+        size = sum(x * x for x in a[:8]) ** 0.5
+        assert len(b) == 8 and b == pytest.approx([x / size for x in a[:8]], abs=2e-3)
+    assert len(client.embed("smol", "bread", dimensions=len(whole[0])).embeddings[0]) == len(whole[0])
+    for wrong in (0, -1, len(whole[0]) + 1, 1.5, "8"):
+        assert server.request("POST", "/api/embed", {"model": "smol", "input": "a", "dimensions": wrong})[0] == 400, wrong
