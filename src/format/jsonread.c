@@ -45,22 +45,50 @@ static void jsonread_setup(void)
     json_set_alloc_funcs(jsonread_alloc, jsonread_free);
 }
 
-/* How deep the brackets nest, before anything recurses over them. */
-static int jsonread_depth(const char *s, size_t n)
+/* Bytes that jansson takes: for an object with its table, for an array, for a string or a key with its place in a table
+ * that is at most half full, for any value with its place in an array. And while it reads, a string is there twice
+ * more, in a buffer that doubles. */
+enum {
+    JSONREAD_OBJECT = 256,
+    JSONREAD_ARRAY = 160,
+    JSONREAD_STRING = 192,
+    JSONREAD_VALUE = 64,
+    JSONREAD_COPIES = 2,
+    JSONREAD_BASE = 4096
+};
+
+/* The place behind a string that begins at i. */
+static size_t jsonread_skip_string(const char *s, size_t n, size_t i)
 {
-    int depth = 0, deepest = 0;
+    for (i++; i < n && s[i] != '"'; i++)
+        i += s[i] == '\\';
+    return i < n ? i : n;
+}
+
+void jsonread_measure(const char *s, size_t n, struct jsonread_size *out)
+{
+    size_t longest = 0, memory = JSONREAD_BASE;
+    int depth = 0;
+    bool opened = false; /* the last character that counts was a bracket that opens */
+    *out = (struct jsonread_size){.values = 1};
     for (size_t i = 0; i < n; i++) {
-        if (s[i] == '"') {
-            for (i++; i < n && s[i] != '"'; i++)
-                i += s[i] == '\\';
-        } else if (s[i] == '{' || s[i] == '[') {
-            depth++;
-            deepest = depth > deepest ? depth : deepest;
-        } else if (s[i] == '}' || s[i] == ']') {
-            depth--;
+        char c = s[i];
+        if (c == ' ' || c == '\n' || c == '\r' || c == '\t')
+            continue;
+        bool opens = c == '{' || c == '[', closes = c == '}' || c == ']';
+        out->values += c == ',' || (opened && !closes);
+        memory += c == '{' ? JSONREAD_OBJECT : c == '[' ? JSONREAD_ARRAY : 0;
+        depth += opens - closes;
+        out->depth = depth > out->depth ? depth : out->depth;
+        opened = opens;
+        if (c == '"') {
+            size_t end = jsonread_skip_string(s, n, i), length = end - i;
+            memory += JSONREAD_STRING + length;
+            longest = length > longest ? length : longest;
+            i = end;
         }
     }
-    return deepest;
+    out->memory = memory + JSONREAD_VALUE * out->values + JSONREAD_COPIES * longest;
 }
 
 /* Python writes these three, and they are no JSON. The error stands behind the word, or behind its sign. */
@@ -86,7 +114,9 @@ json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits 
         err_set(e, ERR_DATA, "%s is %zu bytes of JSON; at most %zu are read", what, n, most->text);
         return NULL;
     }
-    if (jsonread_depth(text, n) > most->depth) {
+    struct jsonread_size size;
+    jsonread_measure(text, n, &size);
+    if (size.depth > most->depth) {
         err_set(e, ERR_DATA, "%s nests more than %d levels deep", what, most->depth);
         return NULL;
     }

@@ -17,6 +17,14 @@ struct jsonread_limits {
     bool nul;      /* texts may hold U+0000: the caller goes by their lengths */
 };
 
+/* What a text will take to read, from one pass over its bytes. It need not be JSON. */
+struct jsonread_size {
+    int depth;
+    size_t values; /* those inside of others counted, too */
+    size_t memory; /* bytes, at most: of the tree, and of what jansson needs beside it */
+};
+void jsonread_measure(const char *text, size_t n, struct jsonread_size *out);
+
 enum { JSONREAD_DEPTH = 64 }; /* half of what the writer of base/json.h can nest */
 
 /* For files beside a model: config.json and its like. */

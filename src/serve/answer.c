@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "serve/own.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -70,7 +71,8 @@ void answer_start(struct conn *c)
     a->salt = answer_salt(c);
     a->body = c->http.body; /* taken over */
     c->http.body = (struct buf){0};
-    c->body_bytes = 0;
+    a->charged = c->charged;
+    c->charged = 0;
     a->created = time(NULL);
     a->begun = c->started;
     a->keep = MODELS_KEEP_DEFAULT;
@@ -78,6 +80,20 @@ void answer_start(struct conn *c)
     c->answer = a;
     c->server->answer_count++;
     work_add(a);
+}
+
+void answer_forget_request(struct answer *a)
+{
+    enum { LARGE = 8 << 20 };
+    bool shared = a->tools || a->stops || a->own; /* parts of it are still in use: they count as all of it */
+    size_t before = a->charged;
+    json_decref(a->request);
+    a->request = NULL;
+    buf_free(&a->body);
+    if (!shared)
+        server_charge(a->server, &a->charged, 0);
+    if (before > LARGE)
+        malloc_trim(0); /* the tree was many small blocks, and others lie between them */
 }
 
 /* The streams are closed first: from then on nobody wakes it. */
@@ -100,11 +116,9 @@ static void answer_free(struct answer *a)
         /* how long a model stays concerns all keys */
         models_drop(a->server->models, a->wait.form, a->admin ? a->keep : MODELS_KEEP_DEFAULT);
     vectors_free(a->vectors);
-    json_decref(a->request);
+    answer_forget_request(a);
     for (uint32_t i = 0; i < a->prompt_count; i++)
         ids_free(&a->prompts[i]);
-    a->server->body_bytes -= a->body.cap;
-    buf_free(&a->body);
     buf_free(&a->reply);
     buf_free(&a->prefill);
     ids_free(&a->before);
@@ -112,6 +126,7 @@ static void answer_free(struct answer *a)
     json_decref(a->stops);
     if (tell_for(a->route)->forget)
         tell_for(a->route)->forget(a->own);
+    server_charge(a->server, &a->charged, 0);
     a->server->answer_count--;
     mem_free(a);
 }

@@ -80,15 +80,46 @@ static const char *ask_nul(json_t *body)
     return found;
 }
 
+/* Is there room for what the body becomes when it is read? */
+static int ask_room(struct answer *a, const struct jsonread_size *size)
+{
+    size_t all = a->body.cap + size->memory, most = limit_of(LIMIT_BODIES);
+    if (size->values > limit_of(LIMIT_VALUES))
+        return answer_fail(a, 413, NULL,
+                           "the body has %zu values; this server reads at most %llu (--limit values)",
+                           size->values, (unsigned long long)limit_of(LIMIT_VALUES));
+    if (all > most)
+        return answer_fail(a, 413, NULL,
+                           "the body needs %zu MiB to read; this server has %zu (--limit bodies)", all >> 20,
+                           most >> 20);
+    if (!server_charge(a->server, &a->charged, all))
+        return answer_fail(a, 503, NULL, "too many large requests at once");
+    return 0;
+}
+
+/* Reads the body, whose bytes are freed then. */
+static json_t *ask_read(struct answer *a)
+{
+    const char *text = a->body.data ? a->body.data : "";
+    struct jsonread_size size;
+    struct err e = {0};
+    jsonread_measure(text, a->body.len, &size);
+    const struct jsonread_limits most = {
+        .text = limit_of(LIMIT_BODY), .memory = size.memory, .depth = (int)limit_of(LIMIT_DEPTH), .nul = true};
+    json_t *body = ask_room(a, &size) ? NULL : jsonread_object(text, a->body.len, &most, "the body", &e);
+    if (e.code)
+        answer_fail(a, e.code == ERR_RESOURCE ? 413 : 400, NULL, "%s", e.text);
+    buf_free(&a->body);
+    server_charge(a->server, &a->charged, body ? size.memory : 0);
+    return body;
+}
+
 json_t *ask_body(struct answer *a)
 {
-    const struct jsonread_limits most = {
-        .text = limit_of(LIMIT_BODY), .memory = ASK_MEMORY, .depth = (int)limit_of(LIMIT_DEPTH), .nul = true};
-    struct err e = {0};
     const char *where;
     if (a->request)
         return json_incref(a->request);
-    json_t *body = jsonread_object(a->body.data ? a->body.data : "", a->body.len, &most, "the body", &e);
+    json_t *body = ask_read(a);
     if (body && (where = ask_nul(body))) {
         answer_fail(a, 400, NULL, "%s holds the character U+0000, which can stand only in what a model reads",
                     log_safe(where));
@@ -97,8 +128,6 @@ json_t *ask_body(struct answer *a)
     }
     if (body)
         field_drop_nulls(body);
-    else
-        answer_fail(a, e.code == ERR_RESOURCE ? 413 : 400, NULL, "%s", e.text);
     a->request = body;
     return json_incref(body);
 }

@@ -130,16 +130,12 @@ void conn_close_when_sent(struct conn *c)
 /* A thousand large bodies must not take all memory. */
 static void conn_count_body(struct conn *c)
 {
-    size_t bytes = c->http.body.cap, *all = &c->server->body_bytes;
-    bool grew = bytes > c->body_bytes;
-    *all += bytes - c->body_bytes;
-    c->body_bytes = bytes;
-    if (grew && *all > limit_of(LIMIT_BODIES) && c->http.state < HTTP_DONE) {
-        c->http.state = HTTP_BAD;
-        c->http.status = 503;
-        c->http.why = "too many large requests at once";
-        c->http.keep = false;
-    }
+    if (server_charge(c->server, &c->charged, c->http.body.cap) || c->http.state == HTTP_BAD)
+        return;
+    c->http.state = HTTP_BAD;
+    c->http.status = 503;
+    c->http.why = "too many large requests at once";
+    c->http.keep = false;
 }
 
 /* On to the next request. */
@@ -396,7 +392,7 @@ void conn_free(struct conn *c)
         c->next->link = c->link;
     c->server->conn_count--;
     c->server->conn_by_address[c->address]--;
-    c->server->body_bytes -= c->body_bytes;
+    server_charge(c->server, &c->charged, 0);
     bufferevent_free(c->bev);
     http_free(&c->http);
     mem_free(c);

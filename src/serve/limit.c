@@ -14,7 +14,8 @@
 /* Where the most is the usual, an array of that size stands behind it. */
 const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_BODY] = {"body", "bytes of a request's body", 16 * MIB, 1024, 1024 * MIB},
-    [LIMIT_BODIES] = {"bodies", "bytes of all bodies together; above, 503", 256 * MIB, MIB, 65536 * MIB},
+    [LIMIT_BODIES] = {"bodies", "bytes of all bodies together, and of what is read from them; above, 503",
+                      256 * MIB, MIB, 65536 * MIB},
     [LIMIT_HEADERS] = {"headers", "bytes of all header lines", 32 << 10, 1024, MIB},
     [LIMIT_URI] = {"uri", "bytes of a path with its query", 8 << 10, 64, MIB},
     [LIMIT_CONNECTIONS] = {"connections", "connections at once; above, the longest idle is closed", 1024, 1,
@@ -26,6 +27,7 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_ALIVE_SECONDS] = {"alive-seconds", "until a stream without news says that it is alive", 15, 1,
                              3600},
     [LIMIT_DEPTH] = {"depth", "JSON inside of JSON", JSONREAD_DEPTH, 4, JSONREAD_DEPTH},
+    [LIMIT_VALUES] = {"values", "values in the JSON of a request", 512 << 10, 64, 64 * MIB},
     [LIMIT_SCHEMA] = {"schema", "bytes of a JSON schema", 64 << 10, 64, 16 * MIB},
     [LIMIT_MESSAGES] = {"messages", "messages of a conversation", 4096, 1, MIB},
     [LIMIT_TOOLS] = {"tools", "tools that a model may call", 128, 1, 65536},

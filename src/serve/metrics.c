@@ -87,6 +87,8 @@ void metrics_write(struct server *s, uint32_t key, struct buf *out)
         {"quern_waiting", "gauge", "Requests in the queue.", e.waiting},
         {"quern_connections", "gauge", "Open connections.", s->conn_count},
         {"quern_answers", "gauge", "Requests that are not answered yet.", s->answer_count},
+        {"quern_request_bytes", "gauge", "Bytes of bodies, and of what was read from them.",
+         s->request_bytes},
         {"quern_submitted_total", "counter", "Generations that were asked for.", e.submitted},
         {"quern_finished_total", "counter", "Generations that came to their end.", e.finished},
         {"quern_cancelled_total", "counter", "Generations that were cancelled.", e.cancelled},

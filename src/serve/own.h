@@ -28,6 +28,9 @@ enum { CONN_ADDRESSES = 256 };
 #define ASK_TOKENS 9e18 /* as a limit of tokens, any number: the answer ends where the context is full */
 enum { SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
 
+/* Of requests with large bodies one at a time is made ready, so that one worker is always free for the others. */
+enum lane_kind { LANE_SHORT, LANE_LONG, LANES };
+
 struct answer;
 struct conn;
 struct json;
@@ -65,15 +68,19 @@ struct server {
     uint32_t conn_by_address[CONN_ADDRESSES]; /* how many, by a hash of the client's address */
     bool accept_paused;                       /* no descriptor was left: the next tick tries again */
     double accept_warned;                     /* when that was last logged; 0 = never */
-    size_t body_bytes;                        /* of requests, whole or not, all together */
+    atomic_size_t
+        request_bytes; /* of all requests: bodies, and the JSON that was read from them; any thread's */
     time_t started;
     struct metrics metrics;
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;
     struct key_usage usage[USAGE_KEYS];
-    struct answer *todo, **todo_end; /* for the workers */
-    struct answer *ready;            /* have news for the loop */
+    struct lane {
+        struct answer *first, **end;
+    } lanes[LANES];       /* for the workers */
+    bool long_running;    /* a worker has one of the long lane */
+    struct answer *ready; /* have news for the loop */
     struct shelf shelf;
     bool closing;
     pthread_t workers[SERVE_WORKERS];
@@ -91,11 +98,11 @@ struct conn {
     double started;   /* when the request was whole */
     double last_sent; /* for keep-alive in streams */
     int phase;
-    size_t body_bytes; /* its part of the server's */
-    bool continued;    /* "100 Continue" has been sent */
-    bool streaming;    /* in a reply without a known length */
-    bool closing;      /* no more requests; ends when the output has gone */
-    bool lingering;    /* all is sent; waits for the other side to end */
+    size_t charged; /* its part of the server's request_bytes */
+    bool continued; /* "100 Continue" has been sent */
+    bool streaming; /* in a reply without a known length */
+    bool closing;   /* no more requests; ends when the output has gone */
+    bool lingering; /* all is sent; waits for the other side to end */
     bool origin_ok;
     bool reserve;    /* beyond conn_most: kept for probes */
     uint8_t address; /* its place in the server's conn_by_address */
@@ -147,10 +154,13 @@ struct answer {
     const struct route *route;
     uint32_t key;
     bool admin;
-    uint64_t salt; /* of its prefixes */
-    struct buf body;
+    uint64_t salt;   /* of its prefixes */
+    struct buf body; /* until it is read */
+    size_t charged;  /* its part of the server's request_bytes */
     struct answer *next_todo;
-    atomic_bool gone; /* set by the loop: nobody wants it any more */
+    enum lane_kind lane; /* by the bytes of its body */
+    double queued;       /* when it came to the workers */
+    atomic_bool gone;    /* set by the loop: nobody wants it any more */
     /* guarded by the server's mutex */
     uint32_t sequences; /* that count against its key's share; at least 1 */
     struct answer *next_ready;
@@ -159,7 +169,7 @@ struct answer {
     /* the workers' */
     bool waits;
     int stage;
-    json_t *request; /* the body */
+    json_t *request; /* the body; freed when a worker is through: the loop never sees it */
     struct model_wait wait;
     struct form *model;      /* the one that it got, and whose user it is */
     const char *called;      /* the name that it was asked for by */
@@ -245,6 +255,10 @@ void conn_close_when_sent(struct conn *c);
 /* The client speaks Anthropic's API: by the route, or by the header that its clients send. */
 bool conn_is_anthropic(const struct conn *c);
 
+/* The part of request_bytes that a connection or an answer has becomes `bytes`. false: it would grow, and all together
+ * would be above the limit; then nothing changes. Any thread's. */
+bool server_charge(struct server *s, size_t *charged, size_t bytes);
+
 /* ---- routes (route.c) ---- */
 void route_json(struct conn *c, int status, struct buf *out); /* frees it */
 /* What stands for the * of the route's path, decoded; false: it is no name. */
@@ -271,6 +285,8 @@ void work_forget(struct answer *a);
 
 /* ---- answers (answer.c) ---- */
 void answer_start(struct conn *c);
+/* A worker is through with it: what only the request needed is freed. */
+void answer_forget_request(struct answer *a);
 void answer_news(struct answer *a);    /* may free it */
 void answer_abandon(struct answer *a); /* the client has gone */
 /* A worker asks for so many sequences in all; -1 and a failure where the key's share is too small. */

@@ -63,6 +63,18 @@ static void server_bell(evutil_socket_t fd, short what, void *arg)
     }
 }
 
+bool server_charge(struct server *s, size_t *charged, size_t bytes)
+{
+    size_t before = *charged;
+    size_t all = atomic_fetch_add(&s->request_bytes, bytes - before) + bytes - before;
+    if (bytes > before && all > limit_of(LIMIT_BODIES)) {
+        atomic_fetch_sub(&s->request_bytes, bytes - before);
+        return false;
+    }
+    *charged = bytes;
+    return true;
+}
+
 /* All that runs has ended, and all replies are on their way. */
 static bool server_is_empty(const struct server *s)
 {

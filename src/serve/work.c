@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { WORK_SHORT = 64 << 10 }; /* bytes of a body: a few milliseconds of work */
+
 /* The mutex is held. */
 static void work_ring(struct answer *a)
 {
@@ -36,16 +38,38 @@ void work_wake(void *answer)
 static void work_queue(struct answer *a)
 {
     struct server *s = a->server;
+    struct lane *l = &s->lanes[a->lane];
     a->again = false;
-    *s->todo_end = a;
-    s->todo_end = &a->next_todo;
+    a->queued = clock_now();
+    *l->end = a;
+    l->end = &a->next_todo;
     pthread_cond_signal(&s->work);
+}
+
+/* The next answer for a worker; NULL = none that it may take. The one that came first, but of the long ones only one at
+ * a time. The mutex is held. */
+static struct answer *work_take(struct server *s)
+{
+    struct answer *small = s->lanes[LANE_SHORT].first, *large = s->lanes[LANE_LONG].first;
+    bool is_large = large && !s->long_running && (!small || large->queued < small->queued);
+    struct answer *a = is_large ? large : small;
+    if (!a)
+        return NULL;
+    struct lane *l = &s->lanes[a->lane];
+    if (!(l->first = a->next_todo))
+        l->end = &l->first;
+    a->next_todo = NULL;
+    a->working = true;
+    s->long_running |= is_large;
+    return a;
 }
 
 /* A worker lets go of an answer. The mutex is held. */
 static void work_done(struct answer *a)
 {
     a->working = false;
+    if (a->lane == LANE_LONG)
+        a->server->long_running = false;
     if (!a->waits) {
         a->prepared = true;
         work_ring(a);
@@ -108,19 +132,17 @@ static void *work_thread(void *arg)
     struct server *s = arg;
     pthread_mutex_lock(&s->mutex);
     for (;;) {
-        while (!s->todo && !s->closing)
+        struct answer *a;
+        while (!(a = work_take(s)) && !s->closing)
             pthread_cond_wait(&s->work, &s->mutex);
-        struct answer *a = s->todo;
-        if (!a)
+        if (!a) /* what is left of the long lane is for the worker that has one of them */
             break;
-        if (!(s->todo = a->next_todo))
-            s->todo_end = &s->todo;
-        a->working = true;
-        a->next_todo = NULL;
         pthread_mutex_unlock(&s->mutex);
         a->waits = false;
         if (!atomic_load(&a->gone) && !work_model(a, a->route->model))
             a->route->prepare(a);
+        if (!a->waits)
+            answer_forget_request(a);
         pthread_mutex_lock(&s->mutex);
         work_done(a);
     }
@@ -131,6 +153,7 @@ static void *work_thread(void *arg)
 void work_add(struct answer *a)
 {
     struct server *s = a->server;
+    a->lane = a->body.len > WORK_SHORT ? LANE_LONG : LANE_SHORT;
     pthread_mutex_lock(&s->mutex);
     work_queue(a);
     pthread_mutex_unlock(&s->mutex);
@@ -162,7 +185,8 @@ void work_forget(struct answer *a)
 
 int work_start(struct server *s, struct err *e)
 {
-    s->todo_end = &s->todo;
+    for (int i = 0; i < LANES; i++)
+        s->lanes[i].end = &s->lanes[i].first;
     /* signals are the loop's */
     sigset_t all, before;
     sigfillset(&all);
