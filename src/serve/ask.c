@@ -104,8 +104,10 @@ static json_t *ask_read(struct answer *a)
     struct jsonread_size size;
     struct err e = {0};
     jsonread_measure(text, a->body.len, &size);
-    const struct jsonread_limits most = {
-        .text = limit_of(LIMIT_BODY), .memory = size.memory, .depth = (int)limit_of(LIMIT_DEPTH), .nul = true};
+    const struct jsonread_limits most = {.text = limit_of(LIMIT_BODY),
+                                         .memory = size.memory,
+                                         .depth = (int)limit_of(LIMIT_DEPTH),
+                                         .nul = true};
     json_t *body = ask_room(a, &size) ? NULL : jsonread_object(text, a->body.len, &most, "the body", &e);
     if (e.code)
         answer_fail(a, e.code == ERR_RESOURCE ? 413 : 400, NULL, "%s", e.text);
