@@ -19,7 +19,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct answer *a = ready_answer(r, data[0] & 8);
     a->model->loaded->form = &reply_forms[data[1] % reply_form_count];
     buf_add(&a->body, data + 2, size - 2);
-    a->server->body_bytes += a->body.cap;
     json_t *body = ask_body(a);
     if (body) /* as a worker does, once there is a model */
         r->prepare(a);
