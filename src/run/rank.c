@@ -98,7 +98,7 @@ void rank_close(struct rank_head *h)
     mem_free(h);
 }
 
-double rank_score(const struct rank_head *h, const float *row)
+double rank_logit(const struct rank_head *h, const float *row)
 {
     double sum = h->bias;
     for (uint32_t i = 0; i < h->width; i++) {
@@ -107,5 +107,10 @@ double rank_score(const struct rank_head *h, const float *row)
             v += (double)h->dense[(size_t)i * h->width + k] * row[k];
         sum += (double)h->out[i] * (h->dense ? tanh(v) : v);
     }
-    return 1 / (1 + exp(-sum));
+    return sum;
+}
+
+double rank_score(const struct rank_head *h, const float *row)
+{
+    return 1 / (1 + exp(-rank_logit(h, row)));
 }

@@ -54,6 +54,13 @@ int answer_admit(struct answer *a, uint32_t sequences)
         most->parallel);
 }
 
+/* A request without a body: the model that the query names. NULL = memory is out, and the empty body is refused. */
+static json_t *answer_query(const struct conn *c)
+{
+    char name[512];
+    return route_query(c, "model", name, sizeof name) ? json_pack("{s:s}", "model", name) : json_object();
+}
+
 void answer_start(struct conn *c)
 {
     struct answer *a = mem_zalloc(1, sizeof *a);
@@ -73,6 +80,8 @@ void answer_start(struct conn *c)
     c->http.body = (struct buf){0};
     a->charged = c->charged;
     c->charged = 0;
+    if (http_is(&c->http, "GET"))
+        a->request = answer_query(c);
     a->created = time(NULL);
     a->begun = c->started;
     a->keep = MODELS_KEEP_DEFAULT;

@@ -48,19 +48,6 @@ static void embed_write(struct json *j, const float *vector, size_t n, bool base
     json_end(j, ']');
 }
 
-static void embed_usage(const struct answer *a, struct json *j)
-{
-    json_key(j, "model");
-    json_str(j, a->called);
-    json_key(j, "usage");
-    json_begin(j, '{');
-    json_key(j, "prompt_tokens");
-    json_uint(j, a->vectors->tokens);
-    json_key(j, "total_tokens");
-    json_uint(j, a->vectors->tokens);
-    json_end(j, '}');
-}
-
 static void embed_tell(struct answer *a, const json_t *body)
 {
     struct vectors *v = a->vectors;
@@ -85,7 +72,7 @@ static void embed_tell(struct answer *a, const json_t *body)
         json_end(&j, '}');
     }
     json_end(&j, ']');
-    embed_usage(a, &j);
+    vectors_usage(a, &j);
     json_end(&j, '}');
 }
 
@@ -117,14 +104,24 @@ void api_embeddings(struct answer *a)
 static const struct field rerank_fields[] = {
     {"query", FIELD_TEXT, 0, 0},
     {"documents", FIELD_LIST, 1, VECTORS_TEXTS - 1},
+    {"texts", FIELD_LIST, 1, VECTORS_TEXTS - 1},
     {"top_n", FIELD_INT, 1, 1 << 24},
     {"return_documents", FIELD_BOOL, 0, 0},
+    {"return_text", FIELD_BOOL, 0, 0},
 };
 
 struct ranked {
     size_t index;
     double score;
 };
+
+/* `texts` is how clients of text-embeddings-inference call them, and they get its form of reply. */
+static const json_t *rerank_documents(const json_t *body, bool *tei)
+{
+    const json_t *documents = json_object_get(body, "documents");
+    *tei = !documents && json_object_get(body, "texts");
+    return *tei ? json_object_get(body, "texts") : documents;
+}
 
 static const char *rerank_text(const json_t *document)
 {
@@ -146,7 +143,8 @@ static int rerank_read(struct answer *a, const json_t *body)
 {
     struct err e = {0};
     const char *name, *query = field_text(body, "query");
-    const json_t *documents = json_object_get(body, "documents");
+    bool tei;
+    const json_t *documents = rerank_documents(body, &tei);
     if (field_check(body, rerank_fields, sizeof rerank_fields / sizeof *rerank_fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
     if (!query)
@@ -186,12 +184,34 @@ static double rerank_score(const struct answer *a, size_t i)
     return score;
 }
 
+static void rerank_result(struct json *j, const struct ranked *r, const char *text, bool tei)
+{
+    json_begin(j, '{');
+    json_key(j, "index");
+    json_uint(j, r->index);
+    json_key(j, tei ? "score" : "relevance_score");
+    json_num(j, r->score);
+    if (text) {
+        json_key(j, tei ? "text" : "document");
+        if (!tei) {
+            json_begin(j, '{');
+            json_key(j, "text");
+        }
+        json_str(j, text);
+        if (!tei)
+            json_end(j, '}');
+    }
+    json_end(j, '}');
+}
+
 static void rerank_tell(struct answer *a, const json_t *body)
 {
-    size_t n = json_array_size(json_object_get(body, "documents")),
-           top = (size_t)field_int(body, "top_n", (int64_t)n);
+    bool tei;
+    const json_t *documents = rerank_documents(body, &tei);
+    size_t n = json_array_size(documents), top = (size_t)field_int(body, "top_n", (int64_t)n);
     struct ranked *all = mem_alloc(n, sizeof *all);
     struct json j = {.out = &a->reply};
+    bool with_text = field_bool(body, tei ? "return_text" : "return_documents");
     if (!all) {
         answer_fail(a, 503, NULL, "out of memory");
         return;
@@ -199,29 +219,21 @@ static void rerank_tell(struct answer *a, const json_t *body)
     for (size_t i = 0; i < n; i++)
         all[i] = (struct ranked){.index = i, .score = rerank_score(a, i)};
     qsort(all, n, sizeof *all, rerank_order);
-    json_begin(&j, '{');
-    json_key(&j, "object");
-    json_str(&j, "list");
-    json_key(&j, "results");
-    json_begin(&j, '[');
-    for (size_t i = 0; i < n && i < top; i++) {
+    if (!tei) {
         json_begin(&j, '{');
-        json_key(&j, "index");
-        json_uint(&j, all[i].index);
-        json_key(&j, "relevance_score");
-        json_num(&j, all[i].score);
-        if (field_bool(body, "return_documents")) {
-            json_key(&j, "document");
-            json_begin(&j, '{');
-            json_key(&j, "text");
-            json_str(&j, rerank_text(json_array_get(json_object_get(body, "documents"), all[i].index)));
-            json_end(&j, '}');
-        }
+        json_key(&j, "object");
+        json_str(&j, "list");
+        json_key(&j, "results");
+    }
+    json_begin(&j, '[');
+    for (size_t i = 0; i < n && i < top; i++)
+        rerank_result(&j, &all[i], with_text ? rerank_text(json_array_get(documents, all[i].index)) : NULL,
+                      tei);
+    json_end(&j, ']');
+    if (!tei) {
+        vectors_usage(a, &j);
         json_end(&j, '}');
     }
-    json_end(&j, ']');
-    embed_usage(a, &j);
-    json_end(&j, '}');
     mem_free(all);
 }
 

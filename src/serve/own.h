@@ -335,6 +335,7 @@ void text_detokenize(struct answer *a);
 void text_template(struct answer *a);
 /* -1 and a failure: the model has no chat template. */
 int text_can_chat(struct answer *a);
+void tokenizer_info(struct answer *a);
 /* The body as an object without its nulls, a reference of the caller's own; NULL and a failure. */
 json_t *ask_body(struct answer *a);
 int ask_messages(struct answer *a, const json_t *messages);
@@ -357,6 +358,7 @@ void api_completion(struct answer *a);
 /* ---- vectors (api_embed.c, vectors.c) ---- */
 void api_embeddings(struct answer *a);
 void api_rerank(struct answer *a);
+void api_score(struct answer *a);
 void vectors_free(struct vectors *v);
 
 /* ---- what is written (tell.c) ---- */

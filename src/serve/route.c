@@ -89,6 +89,7 @@ static const struct route routes[] = {
      .teller = &anthropic_teller},
     {"POST", "/embeddings", .prepare = api_embeddings, .model = ROUTE_VECTORS},
     {"POST", "/rerank", .prepare = api_rerank, .model = ROUTE_VECTORS},
+    {"POST", "/score", .prepare = api_score, .model = ROUTE_VECTORS},
     {"POST", "/completion", .prepare = api_completion, .teller = &infill_teller},
     {"POST", "/infill", .prepare = api_infill, .teller = &infill_teller},
     /* Ollama's */
@@ -108,6 +109,7 @@ static const struct route routes[] = {
     {"POST", "/api/copy", .now = ollama_refuse, .teller = &ollama_teller},
     {"DELETE", "/api/delete", .now = ollama_refuse, .teller = &ollama_teller},
     {"POST", "/tokenize", .prepare = text_tokenize, .model = ROUTE_WORDS},
+    {"GET", "/tokenizer_info", .prepare = tokenizer_info, .model = ROUTE_WORDS},
     {"POST", "/detokenize", .prepare = text_detokenize, .model = ROUTE_WORDS},
     {"POST", "/apply-template", .prepare = text_template, .model = ROUTE_WORDS},
 };

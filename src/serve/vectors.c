@@ -1,5 +1,6 @@
 #include "serve/vectors.h"
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "run/embed.h"
 #include "serve/field.h"
@@ -182,4 +183,17 @@ bool vectors_done(struct answer *a)
     if (e->code)
         answer_fail(a, e->code == ERR_INTERRUPTED ? 503 : 500, NULL, "the vectors failed: %s", e->text);
     return !e->code;
+}
+
+void vectors_usage(const struct answer *a, struct json *j)
+{
+    json_key(j, "model");
+    json_str(j, a->called);
+    json_key(j, "usage");
+    json_begin(j, '{');
+    json_key(j, "prompt_tokens");
+    json_uint(j, a->vectors->tokens);
+    json_key(j, "total_tokens");
+    json_uint(j, a->vectors->tokens);
+    json_end(j, '}');
 }

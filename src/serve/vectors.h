@@ -32,5 +32,7 @@ int vectors_check_width(struct answer *a, const json_t *body);
 size_t vectors_narrow(struct answer *a, const json_t *body);
 /* Hands all of it to the embedder; the answer comes back with its stage one higher. first: see embed_job. */
 void vectors_submit(struct answer *a, const char *param, bool first);
+/* `model` and `usage` of a reply. */
+void vectors_usage(const struct answer *a, struct json *j);
 /* Has it worked? Else the failure is set. */
 bool vectors_done(struct answer *a);

@@ -130,6 +130,9 @@ def test_rerank_with_a_cross_encoder(binary):
     got = s.ask("/v1/rerank", {"query": ref["query"], "documents": ref["documents"]})["results"]
     assert {r["index"]: r["relevance_score"] for r in got} == pytest.approx(dict(enumerate(ref["scores"])), abs=1e-4)
     assert got == sorted(got, key=lambda r: -r["relevance_score"])
+    assert score(s, model=None, text_1=ref["query"], text_2=ref["documents"]) == pytest.approx(ref["scores"], abs=1e-4)
+    raw = score(s, model=None, text_1=ref["query"], text_2=ref["documents"], use_activation=False)
+    assert [1 / (1 + np.exp(-x)) for x in raw] == pytest.approx(ref["scores"], abs=1e-4)
     assert s.stop() == 0
 
 
@@ -141,3 +144,37 @@ def test_a_real_encoder(binary, model, name):
     got = s.ask("/rerank", {"query": "search_query: How is flour made?", "documents": ["search_document: " + t for t in TEXTS]})
     assert [r["index"] for r in got["results"]][-1] == 2
     assert s.stop() == 0
+
+
+def score(server, **fields):
+    return [d["score"] for d in server.ask("/v1/score", {"model": "tiny", **fields})["data"]]
+
+
+def test_score(server):
+    vectors = np.array([d["embedding"] for d in server.ask("/v1/embeddings", {"model": "tiny", "input": TEXTS})["data"]])
+    wanted = [float(vectors[0] @ v) for v in vectors]
+    assert score(server, text_1=TEXTS[0], text_2=TEXTS) == pytest.approx(wanted, abs=1e-4)
+    assert score(server, queries=TEXTS[0], documents=TEXTS) == pytest.approx(wanted, abs=1e-4)
+    assert score(server, text_1=[TEXTS[0]], text_2=TEXTS[1]) == pytest.approx(wanted[1:2], abs=1e-4)
+    assert score(server, text_1=TEXTS, text_2=TEXTS) == pytest.approx([1, 1, 1], abs=1e-4)
+    reply = server.ask("/score", {"model": "tiny", "text_1": "a", "text_2": ["b", "c"]})
+    assert reply["object"] == "list" and reply["model"] == "tiny" and reply["usage"]["prompt_tokens"] > 0 and reply["id"]
+    assert [(d["index"], d["object"]) for d in reply["data"]] == [(0, "score"), (1, "score")]
+    for fields in ({"text_1": "a"}, {"text_2": "a"}, {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, {"text_1": [], "text_2": "a"},
+                   {"text_1": 5, "text_2": "a"}, {"text_1": "a", "text_2": [5]}, {"text_1": ["a", "b"], "text_2": "a"},
+                   {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 5}):
+        assert server.request("POST", "/v1/score", {"model": "tiny", **fields})[0] == 400, fields
+
+
+def test_tokenizer_info(server, smollm2):
+    info = server.ask("/tokenizer_info")
+    assert info["eos_token"] == "<|im_end|>" and "<|im_start|>" in info["chat_template"] and info["model"] == smollm2.stem
+    assert info["tokenizer_class"] and info["add_bos_token"] is False and info["model_max_length"] == 64
+    tiny = server.ask("/tokenizer_info?model=tiny")
+    assert tiny["cls_token"] == "[CLS]" and tiny["pad_token"] == "[PAD]" and tiny["chat_template"] is None
+    assert server.request("GET", "/tokenizer_info?model=other")[0] == 404
+
+
+def test_rerank_as_text_embeddings_inference_has_it(server):
+    got = server.ask("/rerank", {"model": "tiny", "query": TEXTS[0], "texts": TEXTS[::-1], "return_text": True})
+    assert [set(r) for r in got] == [{"index", "score", "text"}] * 3 and got[0]["index"] == 2 and got[0]["text"] == TEXTS[0]
