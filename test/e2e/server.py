@@ -15,7 +15,9 @@ class Server:
     def __init__(self, binary, *args, env=None):
         self.process = subprocess.Popen([str(binary), "serve", *map(str, args), "--port", "0"], stderr=subprocess.PIPE, text=True,
                                         env=env)
+        self.log = []  # up to the line that says that it is ready
         for line in self.process.stderr:
+            self.log.append(line)
             if found := re.search(r"ready at http://127\.0\.0\.1:(\d+)", line):
                 self.port = int(found.group(1))
                 break
