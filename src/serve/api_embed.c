@@ -97,6 +97,36 @@ void api_embeddings(struct answer *a)
         vectors_submit(a, "input", false);
 }
 
+/* llama.cpp's own form: {content, or input}; a list of rows for each text. */
+void api_embedding(struct answer *a)
+{
+    const json_t *body = a->request, *content = json_object_get(body, "content");
+    const char *param = content ? "content" : "input";
+    const struct vectors *v = a->vectors;
+    struct json j = {.out = &a->reply};
+    if (!a->stage) {
+        if (field_int(body, "embd_normalize", 2) != 2)
+            answer_fail(a, 400, "embd_normalize", "embd_normalize has to be 2: vectors have length 1 here");
+        else if (!vectors_read(a, content ? content : json_object_get(body, "input"), param, false))
+            vectors_submit(a, param, false);
+        return;
+    }
+    if (!vectors_done(a))
+        return;
+    json_begin(&j, '[');
+    for (size_t i = 0; i < v->count; i++) {
+        json_begin(&j, '{');
+        json_key(&j, "index");
+        json_uint(&j, i);
+        json_key(&j, "embedding");
+        json_begin(&j, '[');
+        embed_write(&j, v->out + i * v->width, v->width, false);
+        json_end(&j, ']');
+        json_end(&j, '}');
+    }
+    json_end(&j, ']');
+}
+
 /* ---- rerank ----
  * A cross-encoder reads the query and a document as one text, and its head says how well they go together. Of any
  * other model it is the cosine of the two vectors. */

@@ -97,6 +97,33 @@ static void api_write_sampling(const struct sampler_params *p, struct json *j)
     }
 }
 
+/* Template and tokens; nothing where the model is not loaded. */
+static void api_write_text(const struct loaded *l, struct json *j)
+{
+    static const struct {
+        const char *key;
+        enum tok_role role;
+    } tokens[] = {{"bos_token", TOK_BOS}, {"eos_token", TOK_EOS}};
+    json_key(j, "modalities");
+    json_begin(j, '{');
+    json_key(j, "vision");
+    json_bool(j, false);
+    json_key(j, "audio");
+    json_bool(j, false);
+    json_end(j, '}');
+    if (!l || !l->tokenizer)
+        return;
+    json_key(j, "chat_template");
+    json_str(j, l->chat ? chat_text(l->chat) : "");
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        size_t n = 0;
+        int32_t id = tokenizer_id(l->tokenizer, tokens[i].role);
+        const char *piece = id >= 0 ? tokenizer_piece(l->tokenizer, id, &n) : NULL;
+        json_key(j, tokens[i].key);
+        json_strn(j, piece ? piece : "", piece ? n : 0);
+    }
+}
+
 /* As llama.cpp's server: what a program wants to know of the model before it asks. */
 void api_props(struct conn *c)
 {
@@ -123,6 +150,7 @@ void api_props(struct conn *c)
         json_str(&j, "quern " QUERN_VERSION);
         json_key(&j, "has_chat_template");
         json_bool(&j, s->facts.can_chat);
+        api_write_text(f->state == FORM_READY ? f->loaded : NULL, &j);
         json_key(&j, "default_generation_settings");
         json_begin(&j, '{');
         json_key(&j, "n_ctx");

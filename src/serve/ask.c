@@ -86,12 +86,11 @@ static int ask_room(struct answer *a, const struct jsonread_size *size)
     size_t all = a->body.cap + size->memory, most = limit_of(LIMIT_BODIES);
     if (size->values > limit_of(LIMIT_VALUES))
         return answer_fail(a, 413, NULL,
-                           "the body has %zu values; this server reads at most %llu (--limit values)",
+                           "the body has %zu values; this server reads at most %llu (limit values)",
                            size->values, (unsigned long long)limit_of(LIMIT_VALUES));
     if (all > most)
-        return answer_fail(a, 413, NULL,
-                           "the body needs %zu MiB to read; this server has %zu (--limit bodies)", all >> 20,
-                           most >> 20);
+        return answer_fail(a, 413, NULL, "the body needs %zu MiB to read; this server has %zu (limit bodies)",
+                           all >> 20, most >> 20);
     if (!server_charge(a->server, &a->charged, all))
         return answer_fail(a, 503, NULL, "too many large requests at once");
     return 0;

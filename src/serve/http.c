@@ -12,8 +12,8 @@ enum {
     HTTP_KEEP_MEMORY = 64 << 10, /* larger buffers are given back between requests */
 };
 
-#define HTTP_LONG_PATH  "the path is longer than this server takes (--limit uri)"
-#define HTTP_LARGE_BODY "the body is larger than this server takes (--limit body)"
+#define HTTP_LONG_PATH  "the path is longer than this server takes (limit uri)"
+#define HTTP_LARGE_BODY "the body is larger than this server takes (limit body)"
 
 static int http_bad(struct http *h, int status, const char *why)
 {
@@ -307,7 +307,7 @@ static int http_check_line(struct http *h, size_t n)
         return http_bad(h, 414, HTTP_LONG_PATH);
     if ((h->state == HTTP_HEADERS || h->state == HTTP_TRAILERS) &&
         h->head_bytes + n > limit_of(LIMIT_HEADERS))
-        return http_bad(h, 431, "the headers are longer than this server takes (--limit headers)");
+        return http_bad(h, 431, "the headers are longer than this server takes (limit headers)");
     if (h->state == HTTP_CHUNK_LINE && n > HTTP_CHUNK_LINE_MOST)
         return http_bad(h, 400, "the line of a chunk is too long");
     if (h->state == HTTP_CHUNK_END && n > 2)

@@ -357,6 +357,7 @@ void api_completion(struct answer *a);
 
 /* ---- vectors (api_embed.c, vectors.c) ---- */
 void api_embeddings(struct answer *a);
+void api_embedding(struct answer *a);
 void api_rerank(struct answer *a);
 void api_score(struct answer *a);
 void vectors_free(struct vectors *v);

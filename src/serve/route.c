@@ -89,6 +89,8 @@ static const struct route routes[] = {
      .teller = &anthropic_teller},
     {"POST", "/embeddings", .prepare = api_embeddings, .model = ROUTE_VECTORS},
     {"POST", "/rerank", .prepare = api_rerank, .model = ROUTE_VECTORS},
+    {"POST", "/embedding", .prepare = api_embedding, .model = ROUTE_VECTORS},
+    {"POST", "/reranking", .prepare = api_rerank, .model = ROUTE_VECTORS},
     {"POST", "/score", .prepare = api_score, .model = ROUTE_VECTORS},
     {"POST", "/completion", .prepare = api_completion, .teller = &infill_teller},
     {"POST", "/infill", .prepare = api_infill, .teller = &infill_teller},

@@ -178,3 +178,15 @@ def test_tokenizer_info(server, smollm2):
 def test_rerank_as_text_embeddings_inference_has_it(server):
     got = server.ask("/rerank", {"model": "tiny", "query": TEXTS[0], "texts": TEXTS[::-1], "return_text": True})
     assert [set(r) for r in got] == [{"index", "score", "text"}] * 3 and got[0]["index"] == 2 and got[0]["text"] == TEXTS[0]
+
+
+def test_vectors_as_llama_cpp_has_them(server):
+    wanted = [d["embedding"] for d in server.ask("/v1/embeddings", {"model": "tiny", "input": TEXTS})["data"]]
+    for fields in ({"content": TEXTS}, {"input": TEXTS}):
+        got = server.ask("/embedding", {"model": "tiny", **fields})
+        assert [r["index"] for r in got] == [0, 1, 2] and np.abs(np.array([r["embedding"][0] for r in got]) - wanted).max() < 1e-4
+    assert len(server.ask("/embedding", {"model": "tiny", "content": "abc"})) == 1
+    assert server.request("POST", "/embedding", {"model": "tiny", "content": "a", "embd_normalize": -1})[0] == 400
+    assert server.request("POST", "/embedding", {"model": "tiny"})[0] == 400
+    props = server.ask("/props")
+    assert "<|im_start|>" in props["chat_template"] and props["eos_token"] == "<|im_end|>" and props["modalities"]["vision"] is False
