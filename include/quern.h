@@ -49,7 +49,7 @@ struct quern_options {
     int deterministic;         /* 1 = (CPU) the same bits whatever runs beside a request: slower */
     int exact;                 /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
     uint32_t streams;          /* requests that run at once; 0 = 1 */
-    uint32_t queue;            /* requests that wait; 0 = 4 for each stream */
+    uint32_t queue;            /* requests that wait; 0 = 512 */
     uint32_t draft;            /* tokens guessed ahead where that pays, at most 16; 0 = none */
     const char
         *draft_model; /* a small model with the same vocabulary, which guesses the rest; `draft` 0 = 8 */

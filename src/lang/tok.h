@@ -203,6 +203,8 @@ struct tokenizer {
     struct tok_trie trie;    /* unigram, greedy */
     double unk_score;
     size_t max_word; /* WordPiece: characters in a word */
+    size_t
+        reach; /* bytes of normalised text, of those with a token, that a token stands for at most; 0 = any number */
 
     int32_t *head, *tail; /* what TOK_ADD puts around a text */
     size_t head_n, tail_n;

@@ -453,6 +453,23 @@ static int finish_model(struct tokenizer *t, struct err *e)
     return 0;
 }
 
+/* A bound exists where no step drops text and every byte ends in a token (of a byte-level vocabulary, those that have one;
+ * of others all that UTF-8 has): none is longer than the longest of the vocabulary. */
+static void find_reach(struct tokenizer *t)
+{
+    bool all =
+        t->model != MODEL_WORDPIECE && t->model != MODEL_WORDLEVEL && (t->byte_level || t->byte_fallback);
+    for (int b = 0; b < 256 && !t->byte_level; b++)
+        all &= t->byte_id[b] >= 0 || b == 0xc0 || b == 0xc1 || b > 0xf4;
+    for (int i = 0; i < t->pre_n; i++)
+        all &= t->pre[i].behaviour != SPLIT_REMOVED;
+    for (int32_t i = 0; all && i < t->n; i++) {
+        size_t piece = t->byte_level ? 0 : t->pieces[i].n, bytes = t->bytes[i].n;
+        size_t longest = piece > bytes ? piece : bytes;
+        t->reach = longest > t->reach ? longest : t->reach;
+    }
+}
+
 int tok_finish(struct tokenizer *t, struct err *e)
 {
     if (t->model == MODEL_WORDPIECE && t->roles[TOK_UNK] < 0)
@@ -465,5 +482,8 @@ int tok_finish(struct tokenizer *t, struct err *e)
         t->outside[i] |= t->attr[i] == TOK_CONTROL || t->attr[i] == TOK_BYTE;
     find_eog(t);
     find_middle(t);
-    return make_bytes(t, e) || finish_model(t, e) || normalize_added(t, e) || build_tries(t, e) ? -1 : 0;
+    if (make_bytes(t, e) || finish_model(t, e) || normalize_added(t, e) || build_tries(t, e))
+        return -1;
+    find_reach(t);
+    return 0;
 }

@@ -19,8 +19,16 @@ void ids_free(struct ids *ids)
     *ids = (struct ids){0};
 }
 
+static int ids_set_over(struct ids *ids, struct err *e)
+{
+    ids->over = true;
+    return err_set(e, ERR_DATA, "the text has more than %zu tokens", ids->most);
+}
+
 int ids_add(struct ids *ids, int32_t id, struct err *e)
 {
+    if (ids->most && ids->len >= ids->most)
+        return ids_set_over(ids, e);
     if (ids->len == ids->cap) {
         size_t cap = ids->cap ? ids->cap * 2 : 64;
         int32_t *grown = mem_realloc(ids->data, cap, sizeof *grown);
@@ -158,10 +166,23 @@ static int cut_added(struct tok_work *w, const struct trust *tr, const struct ha
     return from < h->n ? encode_text(w, tr, &gap) : 0;
 }
 
+/* Even if all of it became the longest of tokens, they would be too many. Bytes without a token may be dropped. */
+static bool cannot_fit(const struct tok_work *w, const char *s, size_t n)
+{
+    size_t reach = w->t->reach, room = w->out->most - w->out->len, known = 0;
+    if (!w->out->most || !reach || n / reach <= room)
+        return false;
+    for (size_t i = 0; i < n && known / reach <= room; i++)
+        known += w->t->byte_id[(unsigned char)s[i]] >= 0;
+    return known / reach > room;
+}
+
 /* Text without added tokens (of the raw kind, or of both once it is normalised). */
 static int encode_text(struct tok_work *w, const struct trust *tr, const struct hay *h)
 {
     if (h->normalized) {
+        if (cannot_fit(w, h->s, h->n))
+            return ids_set_over(w->out, w->e);
         bool first =
             h->base == SIZE_MAX ? h->s == w->norm[(w->t->norm_n - 1) & 1].data && w->at_start : !h->base;
         return tok_pre_run(w, 0, h->s, h->n, first);

@@ -17,10 +17,13 @@
 struct store;
 struct tokenizer;
 
-/* A growable list of token ids; the caller's, zero it first. */
+/* A growable list of token ids; the caller's, zero it first. With `most`, adding more fails and sets `over`, and a text
+ * that cannot become so few tokens is not even read to its end. */
 struct ids {
     int32_t *data;
     size_t len, cap;
+    size_t most; /* 0 = any number */
+    bool over;
 };
 
 void ids_free(struct ids *ids);

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "run/engine_own.h"
 
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 
@@ -43,17 +44,27 @@ static int engine_queue(struct engine *g, struct job *j, struct err *e)
     bool closing = g->closing;
     /* those that come at once are still waiting when there is a slot for them */
     bool full = g->stats.waiting + g->stats.running >= g->o.queue + g->o.slots;
-    if (!closing && !full) {
+    bool large = g->waiting && g->waiting_bytes + j->bytes > g->o.queue_bytes;
+    if (!closing && !full && !large) {
+        g->last_end = g->waiting ? g->last_end : clock_now();
+        g->waiting_bytes += j->bytes;
         *g->waiting_end = j;
         g->waiting_end = &j->next;
         g->stats.waiting++;
         g->stats.submitted++;
         pthread_cond_signal(&g->work);
-    } else
+    } else {
         g->stats.refused++;
+        g->turned_away++;
+    }
+    uint32_t waiting = g->stats.waiting;
     pthread_mutex_unlock(&g->mutex);
     if (closing)
         return err_set(e, ERR_RESOURCE, "the engine is closing and takes no more requests");
+    if (large && !full)
+        return err_set(e, ERR_RESOURCE,
+                       "the queue is full: %u requests are waiting, with %llu MiB of prompts", waiting,
+                       (unsigned long long)(g->o.queue_bytes >> 20));
     return full ? err_set(e, ERR_RESOURCE, "the queue is full: %u requests are waiting", g->o.queue) : 0;
 }
 
@@ -80,6 +91,14 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
     return 0;
 }
 
+uint32_t engine_retry(struct engine *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    double seconds = ceil(g->turned_away * g->pace);
+    pthread_mutex_unlock(&g->mutex);
+    return seconds < 1 ? 1 : seconds < ENGINE_RETRY_MOST ? (uint32_t)seconds : ENGINE_RETRY_MOST;
+}
+
 void engine_stats(struct engine *g, struct engine_stats *out)
 {
     pthread_mutex_lock(&g->mutex);
@@ -90,6 +109,17 @@ void engine_stats(struct engine *g, struct engine_stats *out)
 
 /* ---- the thread ---- */
 
+/* A request has ended, and there is a place for another one. The mutex is held. */
+static void engine_learn_pace(struct engine *g)
+{
+    enum { SMOOTH = 8 }; /* ends that the pace is a mean of, about */
+    double now = clock_now(), took = now - g->last_end;
+    if (g->waiting)
+        g->pace += g->pace > 0 ? (took - g->pace) / SMOOTH : took;
+    g->last_end = now;
+    g->turned_away -= g->turned_away > 0;
+}
+
 /* The mutex is held. */
 static void engine_count(struct engine *g, const struct job_end *end)
 {
@@ -97,6 +127,7 @@ static void engine_count(struct engine *g, const struct job_end *end)
     g->stats.failed += end->err != NULL;
     g->stats.cancelled += !end->err && cancelled;
     g->stats.finished += !end->err && !cancelled;
+    engine_learn_pace(g);
 }
 
 void engine_end(struct engine *g, struct job *j, const struct job_end *end)
@@ -132,6 +163,7 @@ void engine_preempt(struct engine *g)
     g->waiting = j;
     if (!j->next)
         g->waiting_end = &j->next;
+    g->waiting_bytes += j->bytes;
     g->stats.waiting++;
     g->stats.preempted++;
     g->stats.running = g->count;
@@ -146,6 +178,8 @@ static void engine_unqueue(struct engine *g, struct job **at)
     if (!j->next)
         g->waiting_end = at;
     j->next = NULL;
+    g->waiting_bytes -= j->bytes;
+    g->turned_away = g->waiting ? g->turned_away : 0; /* places for all */
     g->stats.waiting--;
 }
 
@@ -324,7 +358,8 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     g->o = *o;
     g->o.slots = least(o->slots ? o->slots : r->most_seqs, r->most_seqs);
     g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* everybody has a row in every step */
-    g->o.queue = o->queue ? o->queue : 4 * g->o.slots;
+    g->o.queue = o->queue ? o->queue : ENGINE_QUEUE;
+    g->o.queue_bytes = o->queue_bytes ? o->queue_bytes : (uint64_t)ENGINE_QUEUE_MIB << 20;
     g->o.gap = o->gap > 0 ? o->gap : 0.15;
     g->o.draft = least(o->draft, GUESS_MOST);
     g->costs.flat = o->draft_always;

@@ -19,8 +19,10 @@ struct stream;
 
 struct engine_options {
     uint32_t slots; /* streams at once; at most the runner's sequences; 0 = as many */
-    uint32_t queue; /* requests that wait; 0 = 4 times the slots */
-    double gap;     /* seconds that a running stream may wait for a chunk; 0 = 0.15 */
+    uint32_t queue; /* requests that wait; 0 = ENGINE_QUEUE */
+    uint64_t
+        queue_bytes; /* of what waits, its prompts above all; one request may always wait; 0 = ENGINE_QUEUE_MIB */
+    double gap;      /* seconds that a running stream may wait for a chunk; 0 = 0.15 */
     /* Most tokens guessed ahead: of a text that the rule prescribes, and where the text repeats itself; 0 = none.
      * Guesses are made as far as they pay, by what steps have cost and how often guesses came true. */
     uint32_t draft;
@@ -34,7 +36,7 @@ struct engine_options {
     bool guard;           /* for tests: an allocation inside a step is fatal */
 };
 
-enum { ENGINE_CACHE_GIB = 4 };
+enum { ENGINE_CACHE_GIB = 4, ENGINE_QUEUE = 512, ENGINE_QUEUE_MIB = 128 };
 
 /* The cache on disk that these options ask for, for prefix_open; NULL where they ask for none. */
 int engine_open_disk(struct disk **out, const struct loaded *l, const struct engine_options *o,
@@ -97,6 +99,10 @@ void engine_close(struct engine *g);
 
 /* ERR_RESOURCE when the queue is full. Thread-safe, as all below. */
 int engine_submit(struct engine *g, const struct engine_request *r, struct stream **out, struct err *e);
+/* Seconds until the queue is likely to have a place for a request that was just refused: those refused before it come
+ * first, and places become free as fast as requests have ended while others waited. From 1 to ENGINE_RETRY_MOST. */
+enum { ENGINE_RETRY_MOST = 60 };
+uint32_t engine_retry(struct engine *g);
 /* Waits up to `seconds` for news (0: does not wait, < 0: as long as it takes). false: none came. */
 bool stream_look(struct stream *s, double seconds, struct stream_news *out);
 void stream_cancel(struct stream *s); /* takes effect within a step */

@@ -19,6 +19,10 @@ struct engine {
     pthread_mutex_t mutex;
     pthread_cond_t work;
     struct job *waiting, **waiting_end; /* first come, first served */
+    uint64_t waiting_bytes;
+    uint32_t turned_away; /* requests refused for whom no place has become free since */
+    double pace;     /* seconds between the ends of two requests while others wait, smoothed; 0 = not known */
+    double last_end; /* when a request ended, or the first began to wait */
     bool closing;
     struct engine_stats stats;
     /* the thread's own */

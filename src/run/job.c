@@ -172,6 +172,10 @@ static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *log
     pthread_mutex_unlock(&s->mutex);
 }
 
+/* Memory for the answer is touched only as it grows. A token of the prompt is kept by the job, by its stream where it is
+ * echoed, and by whoever asked. */
+enum { JOB_PAGES = 8 << 10, JOB_TOKEN = 3 * sizeof(int32_t) };
+
 struct job *job_open(const struct loaded *l, const struct engine_request *r, struct err *e)
 {
     uint32_t vocab = l->model->plan.out_width;
@@ -186,6 +190,7 @@ struct job *job_open(const struct loaded *l, const struct engine_request *r, str
         return NULL;
     }
     j->prompt = j->scored = r->n;
+    j->bytes = sizeof *j + sizeof *j->stream + JOB_PAGES + JOB_TOKEN * (size_t)r->n;
     if (r->echo) {
         j->scored = 1;
         job_note(j, vocab, j->ids.data[0], NULL);

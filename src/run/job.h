@@ -47,6 +47,7 @@ struct job {
     struct buf piece;
     uint32_t made, cached;
     uint32_t prompt; /* tokens of ids that are the request's own */
+    size_t bytes;    /* that it takes while it waits, about */
     uint32_t scored; /* of these, tokens whose probability the stream has; all, where nobody asks */
     uint32_t kept;   /* tokens that the prefix tree has been given */
     bool fetches;    /* the disk has more of its tokens: it computes nothing meanwhile */

@@ -43,11 +43,12 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
             return NULL;
         }
     }
-    struct ids ids = {0};
+    struct ids ids = {.most = ask_count_most(a)};
     struct err e = {0};
     json_t *list = NULL;
     if (middle_prompt(a->model->loaded->tokenizer, &m, &ids, &e))
-        answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "input_suffix", "%s", e.text);
+        ids.over ? ask_too_long(a, &ids, "input_prefix")
+                 : answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "input_suffix", "%s", e.text);
     else
         list = json_array();
     for (size_t i = 0; list && i < ids.len; i++)
@@ -81,18 +82,21 @@ static int infill_check(struct answer *a)
 /* A prompt of ids and texts in turn, as one list of ids. NULL and a failure. */
 static json_t *completion_mixed(struct answer *a, const json_t *parts)
 {
-    struct ids ids = {0};
+    struct ids ids = {.most = ask_count_most(a)};
     struct err e = {0};
     json_t *list = json_array();
     const json_t *part;
     size_t i;
     json_array_foreach(parts, i, part)
     {
+        if (a->failure.status)
+            break;
         ids.len = 0;
         if (json_is_string(part) &&
             tokenizer_encode(a->model->loaded->tokenizer, json_string_value(part), json_string_length(part),
                              TOK_SPECIAL | (i ? 0 : TOK_ADD), &ids, &e))
-            answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text);
+            ids.over ? ask_too_long(a, &ids, "prompt")
+                     : answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text);
         else if (!json_is_string(part) && !json_is_number(part))
             answer_fail(a, 400, "prompt", "prompt[%zu] has to be a text or a token id", i);
         if (json_is_number(part))
@@ -137,7 +141,7 @@ static int completion_prompts(struct answer *a)
 /* All tokens of a text, or the one token of a number, get this bias. */
 static int completion_bias(struct answer *a, const json_t *token, const json_t *value, json_t *to)
 {
-    struct ids ids = {0};
+    struct ids ids = {.most = ask_count_most(a)};
     struct err e = {0};
     char key[32];
     double bias = json_is_false(value) ? -100 : json_number_value(value);

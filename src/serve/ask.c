@@ -133,6 +133,24 @@ json_t *ask_body(struct answer *a)
     return json_incref(body);
 }
 
+/* ---- prompts that are too long ---- */
+
+size_t ask_count_most(const struct answer *a)
+{
+    return 2 * (size_t)a->model->loaded->runner->ctx;
+}
+
+int ask_too_long(struct answer *a, const struct ids *ids, const char *param)
+{
+    bool first = !a->failure.status;
+    answer_fail(
+        a, 400, param, "This model's maximum context length is %u tokens; the prompt has %s%zu. Shorten it.",
+        a->model->loaded->runner->ctx, ids->over ? "more than " : "", ids->over ? ids->most : ids->len);
+    if (first)
+        a->failure.code = "context_length_exceeded";
+    return -1;
+}
+
 /* ---- messages ---- */
 
 static int ask_parts(struct answer *a, size_t at, const json_t *parts)
@@ -236,6 +254,8 @@ static int ask_chat_prompt(struct answer *a, struct ask *q)
     a->prompt_count = 1;
     int failed = e.code || loaded_prompt(a->model->loaded, &r, &a->prompts[0], &e);
     json_decref(set);
+    if (a->prompts[0].over)
+        return ask_too_long(a, &a->prompts[0], "messages");
     if (failed)
         return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
     q->thinking = ask_thinks(a->model->loaded, &a->prompts[0]);
@@ -254,7 +274,7 @@ static int ask_ids(struct answer *a, const json_t *list, struct ids *out)
             return answer_fail(a, 400, "prompt", "token %zu of the prompt has to be an id below %lld", i,
                                (long long)vocab);
         if (ids_add(out, (int32_t)id, &e))
-            return answer_fail(a, 503, NULL, "%s", e.text);
+            return out->over ? ask_too_long(a, out, "prompt") : answer_fail(a, 503, NULL, "%s", e.text);
     }
     return 0;
 }
@@ -277,6 +297,8 @@ static int ask_text(struct answer *a, const json_t *text, const char *suffix)
     int failed = suffix ? middle_prompt(a->model->loaded->tokenizer,
                                         &(struct middle){.prefix = s, .suffix = suffix}, out, &e)
                         : tokenizer_encode(a->model->loaded->tokenizer, s, n, TOK_SPECIAL | TOK_ADD, out, &e);
+    if (out->over)
+        return ask_too_long(a, out, "prompt");
     return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text) : 0;
 }
 
@@ -467,20 +489,22 @@ static int ask_lora(struct answer *a, struct ask *q)
     return 0;
 }
 
+static int ask_fits(struct answer *a)
+{
+    for (uint32_t i = 0; i < a->prompt_count; i++)
+        if (a->prompts[i].len >= a->model->loaded->runner->ctx)
+            return ask_too_long(a, &a->prompts[i], a->chat ? "messages" : "prompt");
+    return 0;
+}
+
 static int ask_submit(struct answer *a, struct ask *q)
 {
-    uint32_t ctx = a->model->loaded->runner->ctx, n = q->each;
+    uint32_t n = q->each;
     if (a->prompt_count * n > SERVE_CHOICES)
         return answer_fail(a, 400, "n", "%u prompts times n makes more than %d answers", a->prompt_count,
                            SERVE_CHOICES);
-    for (uint32_t i = 0; i < a->prompt_count; i++)
-        if (a->prompts[i].len >= ctx) {
-            answer_fail(a, 400, a->chat ? "messages" : "prompt",
-                        "This model's maximum context length is %u tokens; the prompt has %zu. Shorten it.",
-                        ctx, a->prompts[i].len);
-            a->failure.code = "context_length_exceeded";
-            return -1;
-        }
+    if (ask_fits(a))
+        return -1;
     if (answer_admit(a, a->prompt_count * n))
         return -1;
     uint64_t seed = q->request.sampler.seed;
@@ -495,8 +519,10 @@ static int ask_submit(struct answer *a, struct ask *q)
         q->request.sampler.seed = seed + i;
         if (a->chat && ask_reply(a, q, c))
             return -1;
-        if (engine_submit(a->model->engine, &q->request, &c->stream, &e))
+        if (engine_submit(a->model->engine, &q->request, &c->stream, &e)) {
+            a->failure.retry = engine_retry(a->model->engine);
             return answer_fail(a, e.code == ERR_RESOURCE ? 429 : 400, NULL, "%s", e.text);
+        }
         a->count++;
     }
     return 0;
@@ -505,9 +531,12 @@ static int ask_submit(struct answer *a, struct ask *q)
 static void ask_any(struct answer *a)
 {
     struct ask q = {.body = ask_body(a)};
+    for (uint32_t i = 0; i < SERVE_CHOICES; i++)
+        a->prompts[i].most = ask_count_most(a);
     if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_lora(a, &q) && !ask_sampling(a, &q) &&
         !ask_number(a, &q) && !ask_biases(a, &q) && !ask_stops(a, &q) &&
-        !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_prepend(a) && !ask_rule(a, &q))
+        !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_prepend(a) && !ask_fits(a) &&
+        !ask_rule(a, &q))
         ask_submit(a, &q);
     rule_drop(q.rule);
     json_decref(q.body);

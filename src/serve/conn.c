@@ -98,7 +98,7 @@ static void conn_head(struct conn *c, int status, const char *type, int64_t leng
         buf_str(&out, "Access-Control-Allow-Methods: GET, HEAD, POST, DELETE, OPTIONS\r\n"
                       "Access-Control-Allow-Headers: *, Authorization\r\nAccess-Control-Max-Age: 600\r\n");
     if (status == 429 || status == 503)
-        buf_str(&out, "Retry-After: 1\r\n");
+        buf_printf(&out, "Retry-After: %u\r\n", c->retry ? c->retry : 1);
     if (status == 500 || status == 501 || status == 505)
         buf_str(&out, "x-should-retry: false\r\n");
     if (status == 401)
@@ -145,6 +145,7 @@ static void conn_next(struct conn *c)
     http_reset(&c->http);
     conn_count_body(c);
     c->route = NULL;
+    c->retry = 0;
     c->streaming = c->continued = c->origin_ok = false;
     c->phase = PHASE_IDLE;
     c->since = clock_now();
@@ -183,6 +184,7 @@ void conn_reply(struct conn *c, int status, const char *type, const struct buf *
 void conn_fail(struct conn *c, const struct failure *f)
 {
     struct buf out = {0};
+    c->retry = f->retry;
     bool anthropic = conn_is_anthropic(c) && !(c->route && c->route->teller);
     (anthropic ? &anthropic_teller : tell_for(c->route))->error(f, &out);
     conn_reply(c, f->status, "application/json", &out);

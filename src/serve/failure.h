@@ -3,6 +3,8 @@
 
 #include "base/err.h"
 
+#include <stdint.h>
+
 enum { FAILURE_PARAM = 64 };
 
 struct failure {
@@ -10,6 +12,7 @@ struct failure {
     const char *code; /* or NULL */
     char param[FAILURE_PARAM];
     struct err err;
+    uint32_t retry; /* seconds after which to try again, for 429 and 503; 0 = 1 */
 };
 
 /* Sets it, once, and returns -1. code and param may be NULL. */

@@ -16,6 +16,8 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_BODY] = {"body", "bytes of a request's body", 16 * MIB, 1024, 1024 * MIB},
     [LIMIT_BODIES] = {"bodies", "bytes of all bodies together, and of what is read from them; above, 503",
                       256 * MIB, MIB, 65536 * MIB},
+    [LIMIT_QUEUED] = {"queued", "bytes of prompts in the queue; above, 429", ENGINE_QUEUE_MIB *MIB, MIB,
+                      65536 * MIB},
     [LIMIT_HEADERS] = {"headers", "bytes of all header lines", 32 << 10, 1024, MIB},
     [LIMIT_URI] = {"uri", "bytes of a path with its query", 8 << 10, 64, MIB},
     [LIMIT_CONNECTIONS] = {"connections", "connections at once; above, the longest idle is closed", 1024, 1,

@@ -10,6 +10,7 @@
 enum limit {
     LIMIT_BODY,
     LIMIT_BODIES,
+    LIMIT_QUEUED,
     LIMIT_HEADERS,
     LIMIT_URI,
     LIMIT_CONNECTIONS,

@@ -104,6 +104,7 @@ struct conn {
     bool closing;   /* no more requests; ends when the output has gone */
     bool lingering; /* all is sent; waits for the other side to end */
     bool origin_ok;
+    uint32_t retry;  /* of the reply: seconds after which to try again; 0 = 1 */
     bool reserve;    /* beyond conn_most: kept for probes */
     uint8_t address; /* its place in the server's conn_by_address */
     uint32_t key;    /* which one it came with, from 1; 0 = none */
@@ -339,6 +340,10 @@ void tokenizer_info(struct answer *a);
 /* The body as an object without its nulls, a reference of the caller's own; NULL and a failure. */
 json_t *ask_body(struct answer *a);
 int ask_messages(struct answer *a, const json_t *messages);
+/* A prompt that does not fit: the failure that clients know. */
+int ask_too_long(struct answer *a, const struct ids *ids, const char *param);
+/* Tokens of a prompt after which counting ends: twice those that fit. */
+size_t ask_count_most(const struct answer *a);
 
 void asset_show(struct conn *c);
 

@@ -42,8 +42,11 @@ int vectors_add_text(struct answer *a, const char *text, size_t n, const char *p
     const struct tokenizer *t = a->model->loaded->tokenizer;
     if (!t)
         return answer_fail(a, 400, param, "this model has no tokenizer: give ids");
-    if (tokenizer_encode(t, text, n, TOK_ADD, &v->texts[v->count++], &e))
-        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, param, "%s", e.text);
+    struct ids *out = &v->texts[v->count++];
+    out->most = v->cut ? 0 : ask_count_most(a);
+    if (tokenizer_encode(t, text, n, TOK_ADD, out, &e))
+        return out->over ? ask_too_long(a, out, param)
+                         : answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, param, "%s", e.text);
     return 0;
 }
 
@@ -53,7 +56,7 @@ int vectors_add_pair(struct answer *a, const char *first, const char *second, co
     struct vectors *v = a->vectors;
     const struct tokenizer *t = a->model->loaded->tokenizer;
     struct ids *pair = &v->texts[v->count];
-    struct ids rest = {0};
+    struct ids rest = {.most = v->cut ? 0 : ask_count_most(a)};
     struct err e = {0};
     int failed = vectors_add_text(a, first, strlen(first), param);
     if (!failed && tokenizer_adds_eos(t) && strcmp(tokenizer_kind(t), "bert") != 0)
@@ -62,7 +65,10 @@ int vectors_add_pair(struct answer *a, const char *first, const char *second, co
         failed = tokenizer_encode(t, second, strlen(second), TOK_ADD, &rest, &e);
     for (size_t i = tokenizer_adds_bos(t); !failed && i < rest.len; i++)
         failed = ids_add(pair, rest.data[i], &e);
+    bool over = rest.over || pair->over;
     ids_free(&rest);
+    if (over)
+        return ask_too_long(a, &(struct ids){.over = true, .most = ask_count_most(a)}, param);
     return failed ? answer_fail(a, 503, param, "%s", e.text) : 0;
 }
 
@@ -118,6 +124,7 @@ int vectors_read(struct answer *a, const json_t *input, const char *param, bool 
                            VECTORS_TEXTS);
     if (!vectors_new(a, n))
         return -1;
+    a->vectors->cut = cut;
     for (size_t i = 0; i < n; i++)
         if (vectors_add(a, many ? json_array_get(input, i) : input, param))
             return -1;

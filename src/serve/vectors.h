@@ -13,6 +13,7 @@ struct vectors {
     float *out; /* (count, width) */
     size_t width;
     uint64_t tokens; /* of all texts */
+    bool cut;        /* too long texts are cut; else they are refused */
     struct embed_job job;
 };
 

@@ -52,7 +52,7 @@ static const struct arg_option serve_options[] = {
      1 << 20, 1e18},
     {"load-wait", 0, ARG_NUM, "S", "seconds that a request waits for its model (default: 120)", 0, 86400},
     {"slots", 0, ARG_INT, "N", "answers at once (default: 4)", 1, 256},
-    {"queue", 0, ARG_INT, "N", "requests that may wait (default: 4 times the slots)", 1, 1 << 16},
+    {"queue", 0, ARG_INT, "N", "length of the queue, in requests (default: 512)", 1, 1 << 16},
     {"api-key-file", 0, ARG_TEXT, "FILE", "keys, one a line (or one in QUERN_API_KEY)", 0, 0},
     {"admin-key-file", 0, ARG_TEXT, "FILE",
      "keys that may also load and unload models and see every key's counters (or one in QUERN_ADMIN_KEY)", 0,
@@ -338,7 +338,8 @@ static int serve_read_models(struct serve *s, struct err *e)
     s->m.ctx = (uint32_t)args_int(s->a, "ctx", 0);
     s->m.texts = SERVE_TEXTS;
     s->m.engine = (struct engine_options){.slots = (uint32_t)args_int(s->a, "slots", SERVE_SLOTS),
-                                          .queue = (uint32_t)args_int(s->a, "queue", 0)};
+                                          .queue = (uint32_t)args_int(s->a, "queue", 0),
+                                          .queue_bytes = limit_of(LIMIT_QUEUED)};
     if (args_text(s->a, "draft") && (s->a->count > 1 || args_text(s->a, "models-dir")))
         return err_set(e, ERR_USAGE, "--draft is for one model");
     if (load_cache(s->a, &s->m.engine, e) || serve_adapters(s, e) || serve_names(s, e))

@@ -1,6 +1,8 @@
 """Clients that take what they can get: descriptors, connections, memory, the workers' time, places in the queue. A quick
 form of each in every run; the attacks in full, with figures, in `make soak`."""
+import asyncio
 import collections
+import json
 import os
 import re
 import resource
@@ -118,12 +120,17 @@ def test_silent_connections_give_way(serve, smollm2):
     assert s.stop() == 0
 
 
-def stream(server, tokens=4000):
-    """A request that runs for long -> its connection, after the first bytes of the reply"""
-    body = b'{"prompt": "A mill", "max_tokens": %d, "ignore_eos": true, "stream": true}' % tokens
+def stream_later(server, tokens, prompt="A mill"):
+    """A request that runs for long -> its connection"""
+    body = json.dumps({"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True}).encode()
     c = server.connect()
-    c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-              + body)
+    c.sendall(post(b"/v1/completions", body))
+    return c
+
+
+def stream(server, tokens=4000):
+    """The same, after the first bytes of the reply"""
+    c = stream_later(server, tokens)
     assert c.recv(12) == b"HTTP/1.1 200"
     return c
 
@@ -218,3 +225,142 @@ def test_memory_of_many_values(serve, smollm2, capsys):
                   f"replies {dict(collections.Counter(heads))}", end="")
         assert grown < 300
         assert s.stop() == 0
+
+
+# ---- the workers' time ----
+
+ROW = b'{"prompt": "A mill", "max_tokens": 1, "temperature": 0}'
+
+
+def too_long(text):
+    """Requests of every API whose prompt is this text -> path, body, what names the error"""
+    messages = [{"role": "user", "content": text}]
+    return [("/v1/completions", {"prompt": text}),
+            ("/v1/completions", {"prompt": ["a", text]}),
+            ("/v1/chat/completions", {"messages": messages}),
+            ("/v1/chat/completions", {"messages": messages, "response_format": {"type": "json_object"}}),
+            ("/v1/responses", {"input": text}),
+            ("/v1/messages", {"messages": messages, "max_tokens": 1}),
+            ("/api/chat", {"messages": messages, "stream": False}),
+            ("/api/generate", {"prompt": text, "stream": False}),
+            ("/completion", {"prompt": text}),
+            ("/completion", {"prompt": [1, text]}),
+            ("/v1/embeddings", {"input": text}),
+            ("/v1/rerank", {"query": "a", "documents": ["b", text]})]
+
+
+def test_what_cannot_fit_is_refused(serve, smollm2):
+    """By its bytes, by its first tokens, or by all of them: the sentence is the same."""
+    s = serve(smollm2, "--ctx", 256)
+    for text, rows in (("a" * 200_000, None), ("word " * 300, None), (" " * 100_000 + "x", 1), ("word " * 5_000, 1)):
+        for path, body in too_long(text)[:rows]:
+            status, _, reply = s.request("POST", path, body)
+            assert status == 400, (path, status, reply[:200])
+            assert b"This model's maximum context length is 256 tokens; " in reply, (path, reply[:300])
+            if path.startswith("/v1") and path != "/v1/messages":
+                assert json.loads(reply)["error"]["code"] == "context_length_exceeded", (path, reply[:300])
+    exact = s.request("POST", "/v1/completions", {"prompt": "word " * 300})[2]
+    assert re.search(rb"the prompt has 3\d\d\. Shorten it", exact)  # up to twice the context it is counted
+    assert s.ask("/v1/completions", {"prompt": "word " * 200, "max_tokens": 1})["choices"]
+    assert len(s.ask("/tokenize", {"content": "word " * 3000})["tokens"]) > 3000  # no context, no limit
+    assert s.stop() == 0
+
+
+def beside(server, path, body, times):
+    """Seconds that a short request takes while so many large ones are being read, for each of several, and those alone"""
+    ask = lambda: server.send(post(b"/v1/completions", ROW).replace(b"Host", b"Connection: close\r\nHost"))
+    took = lambda: (time.monotonic(), ask(), time.monotonic())
+    ask()
+    alone = [b - a for a, _, b in (took() for _ in range(5))]
+    clients = [server.connect() for _ in range(times)]
+    replies = []
+
+    def large(c):
+        c.settimeout(600)
+        c.sendall(post(path, body))
+        replies.append(c.recv(12)[-3:].decode())
+    senders = [threading.Thread(target=large, args=(c,)) for c in clients]
+    for t in senders:
+        t.start()
+    time.sleep(0.2)
+    start, waits = time.monotonic(), []
+    while any(t.is_alive() for t in senders) and time.monotonic() - start < 300:
+        a, reply, b = took()
+        assert reply.startswith(b"HTTP/1.1 200")
+        waits.append(b - a)
+    for t in senders:
+        t.join()
+    for c in clients:
+        c.close()
+    return max(alone), max(waits or [0]), time.monotonic() - start, replies
+
+
+@pytest.mark.slow
+def test_short_requests_pass_long_ones(serve, smollm2, capsys):
+    """Six of 15 MB beside a request for one token, which takes at most 2 s more than alone."""
+    words = ("the mill turns in the wind and " * 500_000)[:15_000_000]
+    for name, path, body in (("prompts of words", b"/v1/completions", {"prompt": words}),
+                             ("prompts of one letter", b"/v1/completions", {"prompt": "a" * 15_000_000}),
+                             ("prompts of blanks", b"/v1/completions", {"prompt": " " * 15_000_000}),
+                             ("chats", b"/v1/chat/completions", {"messages": [{"role": "user", "content": words}]}),
+                             ("embeddings", b"/v1/embeddings", {"input": words}),
+                             ("4,096 messages", b"/v1/chat/completions", {"messages": [{"role": "user", "content": words[:3600]}] * 4096}),
+                             ("texts to tokenize", b"/tokenize", {"content": words[:5_000_000]})):
+        s = serve(smollm2)
+        alone, most, took, replies = beside(s, path, json.dumps(body).encode(), 6)
+        with capsys.disabled():
+            print(f"\nsix {name}: a short request took {alone:.2f} s alone and {most:.2f} s at most beside them; they took {took:.1f} s, "
+                  f"replies {dict(collections.Counter(replies))}", end="")
+        assert most < alone + 2
+        s.process.kill()
+
+
+# ---- the queue ----
+
+
+def test_64_chats_at_once(serve, smollm2):
+    """OpenAI's client with its own retries, and a server with its own defaults: everybody gets an answer."""
+    openai = pytest.importorskip("openai")
+    s = serve(smollm2)
+    name = s.ask("/v1/models")["data"][0]["id"]
+
+    async def all_of_them():
+        async with openai.AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none", timeout=600) as client:
+            ask = lambda i: client.chat.completions.create(model=name, messages=[{"role": "user", "content": f"{i}?"}], max_tokens=2)
+            return await asyncio.gather(*(ask(i) for i in range(64)))
+    assert all(r.usage.completion_tokens for r in asyncio.run(all_of_them()))
+    assert s.metric("quern_refused_total") == 0
+    assert s.stop() == 0
+
+
+def test_retry_after_follows_the_rate(serve, smollm2):
+    """One runs and one waits: the more are refused, the later they are to come back."""
+    s = serve(smollm2, "--slots", 1, "--queue", 1)
+    first = [stream(s, 100), stream_later(s, 4000)]
+    until(lambda: s.metric("quern_finished_total") == 1)  # that took as long as it took while another one waited
+    first.append(stream_later(s, 4000))
+    until(lambda: s.metric("quern_waiting") == 1)
+    waits = [s.request("POST", "/v1/completions", json.loads(ROW)) for _ in range(40)]
+    assert {status for status, _, _ in waits} == {429}
+    waits = [int(headers["retry-after"]) for _, headers, _ in waits]
+    assert waits == sorted(waits) and 1 <= waits[0] < waits[-1] <= 60
+    print(f"Retry-After of 40 refused: {waits[0]} to {waits[-1]} s")
+    for c in first:
+        c.close()
+    s.settle()
+    assert s.stop() == 0
+
+
+def test_the_queue_is_bounded_by_memory(serve, smollm2):
+    """A request may always wait; more of them as far as their prompts have room."""
+    s = serve(smollm2, "--slots", 1, "--limit", "queued=1M", "--ctx", 8192)
+    c = stream(s, 8000)
+    waiting = [stream_later(s, 1, "word " * 8000) for _ in range(12)]
+    until(lambda: s.metric("quern_waiting") + s.metric("quern_refused_total") == 12)
+    assert 5 <= s.metric("quern_waiting") <= 11
+    status, _, body = s.request("POST", "/v1/completions", {"prompt": "word " * 8000, "max_tokens": 1})
+    assert status == 429 and b"with 1 MiB of prompts" in body
+    for one in (c, *waiting):
+        one.close()
+    s.settle()
+    assert s.stop() == 0

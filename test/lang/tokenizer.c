@@ -227,11 +227,95 @@ static void test_bad_files(void **state)
     }
 }
 
+/* A list of at most as many ids as the text has takes them; one that may have fewer is over, and holds no more. */
+static void expect_bound(const struct tokenizer *t, const char *text, size_t n)
+{
+    struct ids all = {0};
+    struct err e = {0};
+    assert_int_equal(tokenizer_encode(t, text, n, TOK_ADD, &all, &e), 0);
+    struct ids same = {.most = all.len};
+    if (all.len && tokenizer_encode(t, text, n, TOK_ADD, &same, &e))
+        fail_msg("%zu bytes, %zu tokens: %s", n, all.len, e.text);
+    assert_int_equal(same.len, all.len);
+    for (size_t most = 1; most < all.len; most = 2 * most + 1) {
+        struct ids fewer = {.most = most};
+        struct err over = {0};
+        assert_int_equal(tokenizer_encode(t, text, n, TOK_ADD, &fewer, &over), -1);
+        assert_true(fewer.over && fewer.len <= most && over.code == ERR_DATA);
+        ids_free(&fewer);
+    }
+    ids_free(&all);
+    ids_free(&same);
+}
+
+/* Texts that become as few tokens as can be: the bound by bytes never refuses one that fits. */
+static void expect_bounds(const struct tokenizer *t)
+{
+    static const char *const parts[] = {"hello",
+                                        "hello ",
+                                        " ",
+                                        "a",
+                                        "\n",
+                                        "<think>   ",
+                                        "cafe\xcc\x81",
+                                        "\xe2\x84\xaa",
+                                        "\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8",
+                                        "xyzzy",
+                                        "\xf0\x9d\x94\xb8"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        for (size_t times = 1; times < 3000; times = 5 * times + 1) {
+            struct buf text = {0};
+            for (size_t k = 0; k < times; k++)
+                buf_str(&text, parts[i]);
+            expect_bound(t, text.data, text.len);
+            buf_free(&text);
+        }
+}
+
+static void test_bound(void **state)
+{
+    /* those that drop white space, fuse what is unknown, or shrink a text have no bound, and need none */
+    static const char *const files[] = {
+        "{\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", \"vocab\": {\"[UNK]\": 0, "
+        "\"hello\": 1, "
+        "\"a\": 2}}, \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, \"normalizer\": {\"type\": "
+        "\"BertNormalizer\"}}",
+        "{\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"?\", \"vocab\": {\"?\": 0, \"hello\": 1}}, "
+        "\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"}}",
+        "{\"model\": {\"type\": \"BPE\", \"unk_token\": \"?\", \"fuse_unk\": true, \"vocab\": {\"?\": 0, "
+        "\"h\": 1, "
+        "\"a\": 2}, \"merges\": []}}",
+        "{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, \"vocab\": [[\"?\", 0], [\"hello\", -1], [\"a\", "
+        "-2]]}}",
+    };
+    (void)state;
+    struct tokenizer *t = open_small();
+    assert_int_equal(t->reach, 7); /* <|end|> and <think> */
+    expect_bounds(t);
+    /* 59 bytes are more than six tokens of seven: that is known before they are read */
+    struct ids few = {.most = 6};
+    struct err e = {0};
+    assert_int_equal(
+        tokenizer_encode(t, "hellohellohellohellohellohellohello!!!!!!!!!!!!!!!!!!!!!!!!", 59, 0, &few, &e),
+        -1);
+    assert_true(few.over && !few.len);
+    ids_free(&few);
+    tokenizer_close(t);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct err why = {0};
+        if (open_json(&t, files[i], strlen(files[i]), &why))
+            fail_msg("%zu: %s", i, why.text);
+        assert_int_equal(t->reach, 0);
+        expect_bounds(t);
+        tokenizer_close(t);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spans),    cmocka_unit_test(test_stream),
-                                       cmocka_unit_test(test_alphabet), cmocka_unit_test(test_repair),
-                                       cmocka_unit_test(test_forms),    cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_bad_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spans),     cmocka_unit_test(test_stream),
+                                       cmocka_unit_test(test_alphabet),  cmocka_unit_test(test_repair),
+                                       cmocka_unit_test(test_forms),     cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_bad_files), cmocka_unit_test(test_bound)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
