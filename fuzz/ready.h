@@ -82,12 +82,14 @@ static struct form *ready_model(bool tools)
 
 static struct answer *ready_answer(const struct route *route, bool tools)
 {
-    static struct server server;
+    static const struct models_options options;
+    static struct models models = {.o = &options};
+    static struct server server = {.models = &models};
     struct answer *a = mem_zalloc(1, sizeof *a);
     if (!a)
         abort();
     if (!server.started)
-        pthread_mutex_init(&server.mutex, NULL);
+        pthread_mutex_init(&server.mutex, NULL), pthread_mutex_init(&models.mutex, NULL);
     server.started = 1;
     a->server = &server;
     a->route = route;

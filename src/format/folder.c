@@ -66,13 +66,12 @@ int folder_refuse_pickle(const char *path, const unsigned char *data, size_t siz
         log_safe(path));
 }
 
-static const char *folder_quant_method(const json_t *q)
+static const char *folder_quant_method(const struct jsonread *r, const json_t *q)
 {
-    const char *method = json_string_value(json_object_get(q, "quant_method"));
+    const char *method = jsonread_str(r, q, "quant_method?", NULL);
     if (method)
         return method;
-    bool bits =
-        json_is_true(json_object_get(q, "load_in_4bit")) || json_is_true(json_object_get(q, "load_in_8bit"));
+    bool bits = jsonread_bool(r, q, "load_in_4bit?", false) || jsonread_bool(r, q, "load_in_8bit?", false);
     return bits ? "bitsandbytes" : NULL;
 }
 
@@ -91,8 +90,11 @@ static int folder_refuse(const char *method, struct err *e)
 
 int folder_refuse_quant(const json_t *config, const struct tensor *tensors, size_t count, struct err *e)
 {
-    const json_t *q = json_object_get(config, "quantization_config");
-    const char *method = folder_quant_method(q), *format = json_string_value(json_object_get(q, "format"));
+    struct jsonread r = {config, "config.json", e};
+    const json_t *q = jsonread_get(&r, config, "quantization_config?", JSONREAD_IS_OBJECT);
+    const char *method = folder_quant_method(&r, q), *format = jsonread_str(&r, q, "format?", NULL);
+    if (e->code)
+        return -1;
     bool fp8 = method && (!strcmp(method, "fp8") || (!strcmp(method, "compressed-tensors") && format &&
                                                      !strcmp(format, "float-quantized")));
     if (method && !fp8 && strcmp(method, "mxfp4"))

@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct json;
 
@@ -38,6 +39,45 @@ json_t *jsonread_file(const char *path, const struct jsonread_limits *most, stru
 /* Any value, not only an object. */
 json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits *most, const char *what,
                        struct err *e);
+
+/* ---- typed getters: how every field of a file is read ----
+ *
+ * A field of another type than the file's definition allows is an error that names the file, the field, what it
+ * is and what was expected. The first error stays: read all fields, then look at e->code once. A key that ends
+ * with '?' may be null, which counts as absent. */
+enum jsonread_type {
+    JSONREAD_IS_BOOL = 1,
+    JSONREAD_IS_INT = 2, /* 3.0 too */
+    JSONREAD_IS_NUMBER = 4,
+    JSONREAD_IS_STRING = 8,
+    JSONREAD_IS_ARRAY = 16,
+    JSONREAD_IS_OBJECT = 32,
+};
+
+struct jsonread {
+    const json_t *root;
+    const char *file; /* its name, for messages */
+    struct err *e;
+};
+
+/* The member of an object, of one of these types. NULL = absent, or an error; so it is where o is NULL. */
+json_t *jsonread_get(const struct jsonread *r, const json_t *o, const char *key, unsigned types);
+/* The same where the file chose the key: every character of it counts, and null is an error. */
+json_t *jsonread_member(const struct jsonread *r, const json_t *o, const char *key, unsigned types);
+/* The i-th item of an array that has it. NULL = an error. */
+json_t *jsonread_item(const struct jsonread *r, const json_t *array, size_t i, unsigned types);
+/* These return `otherwise` where the field is absent, and after an error. */
+const char *jsonread_str(const struct jsonread *r, const json_t *o, const char *key, const char *otherwise);
+bool jsonread_bool(const struct jsonread *r, const json_t *o, const char *key, bool otherwise);
+double jsonread_number(const struct jsonread *r, const json_t *o, const char *key, const double range[2],
+                       double otherwise);
+/* A whole number in the range: false where it is none. */
+bool jsonread_whole(const json_t *v, const int64_t range[2], int64_t *out);
+
+/* "FILE: PATH is IS, a string or an object was expected", for readers with trees of their own. */
+int jsonread_wrong(struct err *e, const char *file, const char *path, const char *is, unsigned types);
+int jsonread_out_of_range(struct err *e, const char *file, const char *path, double is,
+                          const double range[2]);
 
 /* Writes a value that was read (or is no deeper) with our writer. */
 void jsonread_write(struct json *out, const json_t *v);

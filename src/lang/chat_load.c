@@ -82,23 +82,25 @@ static int load_beside(json_t **out, const struct store *s, const char *file, st
 }
 
 /* "chat_template": a text, or [{"name": ..., "template": ...}]. Those that are there already stay. */
-static int load_config_templates(json_t *to, const json_t *config, struct err *e)
+static int load_config_templates(json_t *to, const json_t *config, const char *file, struct err *e)
 {
-    const json_t *t = json_object_get(config, "chat_template"), *one;
+    struct jsonread r = {config, file, e};
+    const json_t *t = jsonread_get(&r, config, "chat_template?", JSONREAD_IS_STRING | JSONREAD_IS_ARRAY),
+                 *one;
     size_t i;
     if (json_is_string(t) && !json_object_get(to, "default"))
         return load_put(to, "default", json_string_value(t), json_string_length(t), e);
     json_array_foreach(t, i, one)
     {
-        const json_t *name = json_object_get(one, "name"), *text = json_object_get(one, "template");
-        if (!json_is_string(name) || !json_is_string(text))
-            return err_set(e, ERR_DATA,
-                           "tokenizer_config.json: item %zu of chat_template needs a name and a template", i);
+        const json_t *name = jsonread_get(&r, one, "name", JSONREAD_IS_STRING),
+                     *text = jsonread_get(&r, one, "template", JSONREAD_IS_STRING);
+        if (!name || !text)
+            return err_set(e, ERR_DATA, "%s: item %zu of chat_template needs a name and a template", file, i);
         if (!json_object_get(to, json_string_value(name)) &&
             load_put(to, json_string_value(name), json_string_value(text), json_string_length(text), e))
             return -1;
     }
-    return 0;
+    return e->code ? -1 : 0;
 }
 
 static int load_template_file(json_t *to, const struct store *s, const char *file, const char *name,
@@ -125,7 +127,7 @@ static int load_folder_templates(json_t *to, const struct store *s, struct err *
         json_t *config;
         if (load_beside(&config, s, configs[i], e))
             return -1;
-        int result = load_config_templates(to, config, e);
+        int result = load_config_templates(to, config, configs[i], e);
         json_decref(config);
         if (result)
             return -1;
@@ -137,20 +139,23 @@ static int load_folder_templates(json_t *to, const struct store *s, struct err *
 static int load_folder_tokens(json_t *to, const struct store *s, struct err *e)
 {
     static const char *const files[] = {"special_tokens_map.json", "tokenizer_config.json"};
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
+    static const char *const names[] = {"bos_token?", "eos_token?", "unk_token?", "sep_token?",
+                                        "pad_token?", "cls_token?", "mask_token?"};
     for (size_t f = 0; f < 2; f++) {
         json_t *config;
         if (load_beside(&config, s, files[f], e))
             return -1;
+        struct jsonread r = {config, files[f], e};
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-            json_t *t = json_object_get(config, names[i]);
+            json_t *t = jsonread_get(&r, config, names[i], JSONREAD_IS_STRING | JSONREAD_IS_OBJECT);
             if (json_is_object(t))
-                t = json_object_get(t, "content");
-            if (json_is_string(t))
-                json_object_set(to, names[i], t); /* the later file wins, as in transformers */
+                t = jsonread_get(&r, t, "content", JSONREAD_IS_STRING);
+            if (t && json_object_setn(to, names[i], strlen(names[i]) - 1, t)) /* the later file wins */
+                load_memory(e);
         }
         json_decref(config);
+        if (e->code)
+            return -1;
     }
     return 0;
 }

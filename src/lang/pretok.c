@@ -155,7 +155,7 @@ static int run_metaspace(struct tok_work *w, const struct pre_step *step, struct
                          size_t n)
 {
     struct buf *out = &w->level[c->step];
-    buf_clear(out);
+    tok_grow_begin(w, out, n);
     bool has = n && (s[0] == ' ' || (n >= step->to.n && !memcmp(s, step->to.s, step->to.n)));
     if (!has && (step->scheme == PREPEND_ALWAYS || (step->scheme == PREPEND_FIRST && c->first)))
         buf_add(out, step->to.s, step->to.n);
@@ -165,8 +165,8 @@ static int run_metaspace(struct tok_work *w, const struct pre_step *step, struct
         else
             buf_char(out, s[at]);
     }
-    if (out->failed)
-        return err_set(w->e, ERR_RESOURCE, "the text is too large");
+    if (tok_grow_end(w, out, n))
+        return -1;
     c->s = out->data;
     if (!step->split)
         return emit(c, 0, out->len);
@@ -179,7 +179,7 @@ static int run_bytes(struct tok_work *w, const struct pre_step *step, struct cut
     if (step->prefix && n && s[0] == ' ')
         return emit(c, 0, n);
     struct buf *out = &w->level[c->step];
-    buf_clear(out);
+    tok_grow_begin(w, out, n);
     if (step->prefix) {
         buf_char(out, ' ');
         buf_add(out, s, n);
@@ -189,8 +189,8 @@ static int run_bytes(struct tok_work *w, const struct pre_step *step, struct cut
             buf_add(out, utf8, utf8_put(tok_byte_char((unsigned char)s[at]), utf8));
         }
     }
-    if (out->failed)
-        return err_set(w->e, ERR_RESOURCE, "the text is too large");
+    if (tok_grow_end(w, out, n))
+        return -1;
     c->s = out->data;
     return emit(c, 0, out->len);
 }

@@ -1,5 +1,6 @@
 /* See regex.h. What Oniguruma means by \s (no U+180E), \w (marks and circled letters too), \b and \h (a
  * hexadecimal digit) is not what PCRE2 means: they are spelled out before compiling. */
+#define _GNU_SOURCE
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "lang/regex.h"
 
@@ -11,17 +12,23 @@
 #include <pcre2.h>
 #include <stdbool.h>
 #include <string.h>
+#include <time.h>
 
-#define MATCH_LIMIT 20000000
-#define HEAP_LIMIT  (256 * 1024) /* KiB */
+#define MATCH_LIMIT  20000000
+#define HEAP_LIMIT   (256 * 1024) /* KiB */
+#define SECONDS      10 /* of the processor, for all that a run does, and so much for each byte beside it */
+#define SECONDS_BYTE 2e-6
+#define WINDOW       16 /* places that are tried between two looks at the clock, at first */
 
 struct regex {
     pcre2_code *code;
-    pcre2_match_context *limits;
 };
 
 struct regex_run {
     pcre2_match_data *data;
+    pcre2_match_context *limits;
+    size_t window, bytes; /* bytes: that it has gone over */
+    double looked, begun; /* when the clocks were last looked at, and what the processor's said first */
 };
 
 #define SPACES                                                                                               \
@@ -139,22 +146,18 @@ int regex_open(struct regex **out, const char *pattern, size_t n, struct err *e)
     }
     int code;
     size_t at;
-    r->code =
-        pcre2_compile((PCRE2_SPTR)(text.data ? text.data : ""), text.len,
-                      PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                      &code, &at, NULL);
+    r->code = pcre2_compile((PCRE2_SPTR)(text.data ? text.data : ""), text.len,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK | PCRE2_MULTILINE |
+                                PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT,
+                            &code, &at, NULL);
     buf_free(&text);
-    r->limits = pcre2_match_context_create(NULL);
-    if (!r->code || !r->limits) {
-        unsigned char why[128] = "out of memory";
-        if (!r->code)
-            pcre2_get_error_message(code, why, sizeof why);
+    if (!r->code) {
+        unsigned char why[128];
+        pcre2_get_error_message(code, why, sizeof why);
         regex_close(r);
         return err_set(e, ERR_DATA, "the pattern '%s' does not compile: %s", log_safe_n(pattern, n),
                        (char *)why);
     }
-    pcre2_set_match_limit(r->limits, MATCH_LIMIT);
-    pcre2_set_heap_limit(r->limits, HEAP_LIMIT);
     pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE);
     *out = r;
     return 0;
@@ -165,8 +168,15 @@ void regex_close(struct regex *r)
     if (!r)
         return;
     pcre2_code_free(r->code);
-    pcre2_match_context_free(r->limits);
     mem_free(r);
+}
+
+/* Seconds that this thread has run. */
+static double regex_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 struct regex_run *regex_run_open(void)
@@ -175,10 +185,15 @@ struct regex_run *regex_run_open(void)
     if (!run)
         return NULL;
     run->data = pcre2_match_data_create(1, NULL);
-    if (!run->data) {
-        mem_free(run);
+    run->limits = pcre2_match_context_create(NULL);
+    if (!run->data || !run->limits) {
+        regex_run_close(run);
         return NULL;
     }
+    pcre2_set_match_limit(run->limits, MATCH_LIMIT);
+    pcre2_set_heap_limit(run->limits, HEAP_LIMIT);
+    run->window = WINDOW;
+    run->begun = regex_clock();
     return run;
 }
 
@@ -187,16 +202,48 @@ void regex_run_close(struct regex_run *run)
     if (!run)
         return;
     pcre2_match_data_free(run->data);
+    pcre2_match_context_free(run->limits);
     mem_free(run);
+}
+
+/* The limit of a match counts anew at every place where one could begin, so that a pattern that is slow everywhere is
+ * bounded only by the clock. The coarse one says when to look at the processor's. */
+static int regex_late(struct regex_run *run, struct err *e)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec, since = now - run->looked;
+    if (since < 0.05) {
+        run->window = run->window < 1 << 16 ? run->window * 2 : run->window;
+        return 0;
+    }
+    if (run->looked != 0)
+        run->window = WINDOW;
+    run->looked = now;
+    double most = SECONDS + SECONDS_BYTE * (double)run->bytes;
+    return regex_clock() - run->begun > most
+               ? err_set(e, ERR_RESOURCE, "the tokenizer's pattern takes more than %.0f s on this text", most)
+               : 0;
 }
 
 int regex_find(const struct regex *r, struct regex_run *run, const char *s, size_t n, size_t from,
                size_t at[2], struct err *e)
 {
-    int got = pcre2_match(r->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK, run->data, r->limits);
-    if (got == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its stack on the heap */
-        got = pcre2_match(r->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, run->data,
-                          r->limits);
+    int got = PCRE2_ERROR_NOMATCH;
+    size_t start = from;
+    for (size_t last; got == PCRE2_ERROR_NOMATCH && from <= n; from = last + 1) {
+        if (regex_late(run, e))
+            return -1;
+        last = n - from > run->window ? from + run->window : n;
+        while (last + 1 < n && ((unsigned char)s[last + 1] & 0xc0) == 0x80)
+            last++; /* the next window begins with a character */
+        pcre2_set_offset_limit(run->limits, last);
+        got = pcre2_match(r->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK, run->data, run->limits);
+        if (got == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its stack on the heap */
+            got = pcre2_match(r->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, run->data,
+                              run->limits);
+    }
+    run->bytes += got > 0 ? pcre2_get_ovector_pointer(run->data)[1] - start : n - start;
     if (got == PCRE2_ERROR_NOMATCH)
         return 0;
     if (got < 0) {

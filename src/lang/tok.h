@@ -224,6 +224,7 @@ struct tokenizer {
 /* ---- tok_setup.c: what all sources share ------------------------------------------------------ */
 
 int tok_alloc_vocab(struct tokenizer *t, int64_t n, struct err *e);
+#define TOK_ID_MOST (1 << 22)
 /* After pieces, attr and roles are there: map, bytes of each, end-of-generation set, added tokens. */
 int tok_finish(struct tokenizer *t, struct err *e);
 int tok_add_added(struct tokenizer *t, const struct added_token *a, struct err *e);
@@ -279,12 +280,23 @@ struct tok_work {
     struct buf norm[2];          /* ping and pong of the normalisers */
     struct buf level[TOK_STEPS]; /* rewritten text of each pre-tokenizer step */
     size_t total;                /* bytes of the whole text */
+    size_t spare;                /* bytes that the steps may still add to it: tok_spare */
     bool at_start, at_end;       /* the piece that is being normalised begins, ends the text */
     void *room;                  /* of the model: symbols, heap, lattice */
     size_t room_bytes;
 };
 
 void *tok_room(struct tok_work *w, size_t count, size_t size);
+/* Steps come with the model, and a few of them could make gigabytes of a short text: together they may add 32 bytes for
+ * each of the text, and a little more. (The longest decomposition of Unicode and the byte-level alphabet make 22 of 1.) */
+static inline size_t tok_spare(size_t total)
+{
+    enum { LITTLE = 64 << 10, MOST = 256 << 20 };
+    return total < MOST / 32 ? 32 * total + LITTLE : MOST;
+}
+/* Before a step writes to `out` what it makes of n bytes, and after it: -1 where that is too much. */
+void tok_grow_begin(const struct tok_work *w, struct buf *out, size_t n);
+int tok_grow_end(struct tok_work *w, const struct buf *out, size_t n);
 int tok_norm_apply(struct tok_work *w, const struct norm_step *steps, int n, const char **s, size_t *len);
 /* Runs the pre-tokenizer over a piece and the model over each word. */
 int tok_pre_run(struct tok_work *w, int step, const char *s, size_t n, bool first);
@@ -307,6 +319,10 @@ int tok_from_tekken(struct tokenizer *t, const char *path, struct err *e);
 int tok_from_wordlist(struct tokenizer *t, const char *path, struct err *e);
 /* BOS, EOS and their kin, and further added tokens, from tokenizer_config.json; `path` may be NULL. */
 int tok_apply_config(struct tokenizer *t, const char *path, struct err *e);
+/* A string of the file by a typed getter; "" where it is absent. */
+struct tok_str tok_json_str(const struct tj *j, const struct tj_node *o, const char *key);
+/* A token's id; -1 and an error where it is none. */
+int32_t tok_json_id(const struct tj *j, const struct tj_node *n);
 /* Decodes base64 to out; false = it is none. */
 bool tok_base64(struct buf *out, const char *s, size_t n);
 /* One normaliser or pre-tokenizer of a tokenizer.json (tok_hf_steps.c). */

@@ -83,12 +83,13 @@ int tok_from_vocab_merges(struct tokenizer *t, const char *vocab, const char *me
 {
     struct tj *j = &t->json;
     int64_t most = -1;
-    if (tj_open(j, vocab, e) || read_file(t, merges, e))
+    if (tj_open(j, vocab, e) || read_file(t, merges, e) || !tj_expect(j, &j->nodes[0], JSONREAD_IS_OBJECT))
         return -1;
     for (const struct tj_node *m = tj_first(j, &j->nodes[0]); m; m = tj_next(j, m)) {
-        if (m->type != TJ_NUMBER || m->number < 0 || m->number > 1 << 22)
-            return err_set(e, ERR_DATA, "%s: a token's id is out of range", vocab);
-        most = (int64_t)m->number > most ? (int64_t)m->number : most;
+        int32_t id = tok_json_id(j, m);
+        if (id < 0)
+            return -1;
+        most = id > most ? id : most;
     }
     if (tok_alloc_vocab(t, most + 1, e))
         return -1;
@@ -262,58 +263,31 @@ int tok_from_tiktoken(struct tokenizer *t, const char *path, struct err *e)
 
 /* ---- tekken ---- */
 
-int tok_from_tekken(struct tokenizer *t, const char *path, struct err *e)
+/* The first tokens are reserved for these; special_tokens may say otherwise. */
+static void tekken_reserved(struct tokenizer *t, int32_t count)
 {
-    struct tj *j = &t->json;
-    if (tj_open(j, path, e))
-        return -1;
-    const struct tj_node *root = &j->nodes[0], *config = tj_get(j, root, "config"),
-                         *vocab = tj_get(j, root, "vocab");
-    const struct tj_node *size = tj_get(j, config, "default_vocab_size");
-    const struct tj_node *reserved = tj_get(j, config, "default_num_special_tokens");
-    const struct tj_node *pattern = tj_get(j, config, "pattern");
-    if (!size || !reserved || !vocab || size->type != TJ_NUMBER || reserved->type != TJ_NUMBER ||
-        !(reserved->number >= 1 && reserved->number < size->number) || size->number > 1 << 22)
-        return err_set(e, ERR_DATA, "the file is not a tekken.json: its config or vocab is missing");
-    int32_t first = (int32_t)reserved->number;
-    if (tok_alloc_vocab(t, (int64_t)size->number, e))
-        return -1;
+    static const char *const usual[] = {"<unk>",
+                                        "<s>",
+                                        "</s>",
+                                        "[INST]",
+                                        "[/INST]",
+                                        "[AVAILABLE_TOOLS]",
+                                        "[/AVAILABLE_TOOLS]",
+                                        "[TOOL_RESULTS]",
+                                        "[/TOOL_RESULTS]",
+                                        "[TOOL_CALLS]",
+                                        "[IMG]",
+                                        "<pad>",
+                                        "[IMG_BREAK]",
+                                        "[IMG_END]",
+                                        "[PREFIX]",
+                                        "[MIDDLE]",
+                                        "[SUFFIX]",
+                                        "[SYSTEM_PROMPT]",
+                                        "[/SYSTEM_PROMPT]",
+                                        "[TOOL_CONTENT]"};
     struct buf *bytes = &t->files[1];
-    size_t room = 64 * (size_t)first;
-    for (const struct tj_node *m = tj_first(j, vocab); m; m = tj_next(j, m))
-        room += tj_get(j, m, "token_bytes") ? tj_get(j, m, "token_bytes")->n : 0;
-    bytes->max = FILE_MAX;
-    if (!buf_reserve(bytes, room))
-        return err_memory(e, "the vocabulary", room);
-    int32_t id = first;
-    for (const struct tj_node *m = tj_first(j, vocab); m && id < t->n; m = tj_next(j, m), id++) {
-        const struct tj_node *b = tj_get(j, m, "token_bytes");
-        size_t from = bytes->len;
-        if (!b || b->type != TJ_STRING || !tok_base64(bytes, b->s, b->n))
-            return err_set(e, ERR_DATA, "token %d has no token_bytes in base64", id);
-        t->pieces[id] = (struct tok_str){bytes->data + from, (uint32_t)(bytes->len - from)};
-    }
-    for (id = 0; id < first; id++) {
-        static const char *const usual[] = {"<unk>",
-                                            "<s>",
-                                            "</s>",
-                                            "[INST]",
-                                            "[/INST]",
-                                            "[AVAILABLE_TOOLS]",
-                                            "[/AVAILABLE_TOOLS]",
-                                            "[TOOL_RESULTS]",
-                                            "[/TOOL_RESULTS]",
-                                            "[TOOL_CALLS]",
-                                            "[IMG]",
-                                            "<pad>",
-                                            "[IMG_BREAK]",
-                                            "[IMG_END]",
-                                            "[PREFIX]",
-                                            "[MIDDLE]",
-                                            "[SUFFIX]",
-                                            "[SYSTEM_PROMPT]",
-                                            "[/SYSTEM_PROMPT]",
-                                            "[TOOL_CONTENT]"};
+    for (int32_t id = 0; id < count; id++) {
         size_t from = bytes->len;
         if ((size_t)id < sizeof usual / sizeof *usual)
             buf_str(bytes, usual[id]);
@@ -322,23 +296,70 @@ int tok_from_tekken(struct tokenizer *t, const char *path, struct err *e)
         t->pieces[id] = (struct tok_str){bytes->data + from, (uint32_t)(bytes->len - from)};
         t->attr[id] = TOK_CONTROL;
     }
-    for (const struct tj_node *m = tj_first(j, tj_get(j, root, "special_tokens")); m; m = tj_next(j, m)) {
-        const struct tj_node *rank = tj_get(j, m, "rank"), *text = tj_get(j, m, "token_str");
-        if (rank && rank->type == TJ_NUMBER && rank->number >= 0 && rank->number < first && text &&
-            text->type == TJ_STRING)
+}
+
+static int tekken_vocab(struct tokenizer *t, const struct tj *j, const struct tj_node *vocab, int32_t first,
+                        struct err *e)
+{
+    struct buf *bytes = &t->files[1];
+    size_t room = 64 * (size_t)first;
+    for (const struct tj_node *m = tj_first(j, vocab); m; m = tj_next(j, m))
+        room += tok_json_str(j, m, "token_bytes").n;
+    bytes->max = FILE_MAX;
+    if (e->code)
+        return -1;
+    if (!buf_reserve(bytes, room))
+        return err_memory(e, "the vocabulary", room);
+    int32_t id = first;
+    for (const struct tj_node *m = tj_first(j, vocab); m && id < t->n; m = tj_next(j, m), id++) {
+        const struct tj_node *b = tj_need(j, m, "token_bytes", JSONREAD_IS_STRING);
+        size_t from = bytes->len;
+        if (!b || !tok_base64(bytes, b->s, b->n))
+            return err_set(e, ERR_DATA, "token %d has no token_bytes in base64", id);
+        t->pieces[id] = (struct tok_str){bytes->data + from, (uint32_t)(bytes->len - from)};
+    }
+    tekken_reserved(t, first);
+    return 0;
+}
+
+static int tekken_special(struct tokenizer *t, const struct tj *j, const struct tj_node *list, int32_t first,
+                          struct err *e)
+{
+    for (const struct tj_node *m = tj_first(j, list); m && !e->code; m = tj_next(j, m)) {
+        const struct tj_node *rank = tj_get(j, m, "rank", JSONREAD_IS_INT),
+                             *text = tj_get(j, m, "token_str?", JSONREAD_IS_STRING);
+        if (rank && text && rank->number >= 0 && rank->number < first)
             t->pieces[(int32_t)rank->number] = (struct tok_str){text->s, text->n};
     }
-    if (ranked(t, "tekken", e) || tok_add_by_attr(t, e))
+    return e->code ? -1 : 0;
+}
+
+static int tekken_pattern(struct tokenizer *t, const struct tj_node *pattern, struct err *e)
+{
+    if (!pattern || (t->pre[0].pass = scan_for_regex(pattern->s, pattern->n)))
+        return 0;
+    t->pre[0].kind = PRE_REGEX;
+    return regex_open(&t->pre[0].regex, pattern->s, pattern->n, e);
+}
+
+int tok_from_tekken(struct tokenizer *t, const char *path, struct err *e)
+{
+    struct tj *j = &t->json;
+    if (tj_open(j, path, e))
         return -1;
-    const struct scan_pass *pass =
-        pattern && pattern->type == TJ_STRING ? scan_for_regex(pattern->s, pattern->n) : NULL;
-    if (pass) {
-        t->pre[0].pass = pass;
-    } else if (pattern && pattern->type == TJ_STRING) {
-        t->pre[0].kind = PRE_REGEX;
-        if (regex_open(&t->pre[0].regex, pattern->s, pattern->n, e))
-            return -1;
-    }
+    const struct tj_node *root = &j->nodes[0], *config = tj_need(j, root, "config", JSONREAD_IS_OBJECT),
+                         *vocab = tj_need(j, root, "vocab", JSONREAD_IS_ARRAY),
+                         *special = tj_get(j, root, "special_tokens?", JSONREAD_IS_ARRAY);
+    const struct tj_node *pattern = tj_get(j, config, "pattern?", JSONREAD_IS_STRING);
+    int64_t size = tj_whole(j, tj_need(j, config, "default_vocab_size", JSONREAD_IS_INT), 2, TOK_ID_MOST);
+    int64_t first =
+        tj_whole(j, tj_need(j, config, "default_num_special_tokens", JSONREAD_IS_INT), 1, size - 1);
+    if (e->code)
+        return -1;
+    if (tok_alloc_vocab(t, size, e) || tekken_vocab(t, j, vocab, (int32_t)first, e) ||
+        tekken_special(t, j, special, (int32_t)first, e) || ranked(t, "tekken", e) || tok_add_by_attr(t, e) ||
+        tekken_pattern(t, pattern, e))
+        return -1;
     t->roles[TOK_UNK] = -1;
     t->roles[TOK_BOS] = tokenizer_find(t, "<s>", 3);
     t->roles[TOK_EOS] = tokenizer_find(t, "</s>", 4);

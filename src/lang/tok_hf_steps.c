@@ -8,25 +8,25 @@
 
 #define DEPTH 8
 
-static struct tok_str text_of(const struct tj_node *n)
-{
-    return n && n->type == TJ_STRING ? (struct tok_str){n->s, n->n} : (struct tok_str){"", 0};
-}
-
 /* {"String": "..."} or {"Regex": "..."}: exactly one of the two is set. */
 static int read_pattern(const struct tj *j, const struct tj_node *n, struct tok_str *literal,
                         struct tok_str *regex, struct err *e)
 {
-    const struct tj_node *p = tj_get(j, n, "pattern");
-    *literal = text_of(p && p->type == TJ_STRING ? p : tj_get(j, p, "String"));
-    *regex = text_of(tj_get(j, p, "Regex"));
-    return literal->n || regex->n ? 0 : err_set(e, ERR_DATA, "a step of the tokenizer has no pattern");
+    const struct tj_node *p = tj_need(j, n, "pattern", JSONREAD_IS_STRING | JSONREAD_IS_OBJECT);
+    bool object = p && p->type == TJ_OBJECT;
+    *literal = object ? tok_json_str(j, p, "String") : tok_json_str(j, n, "pattern");
+    *regex = object ? tok_json_str(j, p, "Regex") : (struct tok_str){"", 0};
+    if (e->code)
+        return -1;
+    return literal->n || regex->n
+               ? 0
+               : err_set(e, ERR_DATA, "%s: a step of the tokenizer has no pattern", log_safe(j->file));
 }
 
-static int unknown(const char *what, const struct tj_node *type, struct err *e)
+static int unknown(const struct tj *j, const char *what, const struct tj_node *type, struct err *e)
 {
-    struct tok_str name = text_of(type);
-    return err_set(e, ERR_DATA, "the %s '%s' is not known", what, log_safe_n(name.s, name.n));
+    return err_set(e, ERR_DATA, "%s: the %s '%s' is not known", log_safe(j->file), what,
+                   type ? log_safe_n(type->s, type->n) : "");
 }
 
 static int
@@ -38,7 +38,7 @@ sequence(struct tokenizer *t, const struct tj *j, const struct tj_node *list, in
     for (const struct tj_node *m = tj_first(j, list); m; m = tj_next(j, m))
         if (one(t, j, m, depth + 1, e))
             return -1;
-    return 0;
+    return e->code ? -1 : 0;
 }
 
 /* ---- normalisers ---- */
@@ -50,13 +50,13 @@ static int add_replace(struct tokenizer *t, const struct tj *j, const struct tj_
     if (!step || read_pattern(j, n, &literal, &regex, e))
         return -1;
     step->from = literal;
-    step->to = text_of(tj_get(j, n, "content"));
+    step->to = tok_json_str(j, n, "content");
     return literal.n ? 0 : regex_open(&step->regex, regex.s, regex.n, e);
 }
 
 static int add_precompiled(struct tokenizer *t, const struct tj *j, const struct tj_node *n, struct err *e)
 {
-    struct tok_str text = text_of(tj_get(j, n, "precompiled_charsmap"));
+    struct tok_str text = tok_json_str(j, n, "precompiled_charsmap?");
     struct norm_step *step = tok_norm_add(t, NORM_PRECOMPILED, e);
     struct buf *out = &t->files[2];
     if (!step)
@@ -76,7 +76,7 @@ static int add_bert(struct tokenizer *t, const struct tj *j, const struct tj_nod
     step->clean = tj_bool(j, n, "clean_text", true);
     step->chinese = tj_bool(j, n, "handle_chinese_chars", true);
     step->lower = tj_bool(j, n, "lowercase", true);
-    step->accents = tj_bool(j, n, "strip_accents", step->lower);
+    step->accents = tj_bool(j, n, "strip_accents?", step->lower);
     return 0;
 }
 
@@ -95,7 +95,7 @@ int tok_hf_normalizer(struct tokenizer *t, const struct tj *j, const struct tj_n
                   {"StripAccents", NORM_STRIP_ACCENTS, 0},
                   {"Nmt", NORM_NMT, 0},
                   {"ByteLevel", NORM_BYTES, 0}};
-    const struct tj_node *type = tj_get(j, n, "type");
+    const struct tj_node *type = tj_need(j, n, "type", JSONREAD_IS_STRING);
     struct norm_step *step;
     for (size_t i = 0; i < sizeof simple / sizeof *simple; i++)
         if (tj_is(type, simple[i].name)) {
@@ -104,7 +104,7 @@ int tok_hf_normalizer(struct tokenizer *t, const struct tj *j, const struct tj_n
             return step ? 0 : -1;
         }
     if (tj_is(type, "Sequence"))
-        return sequence(t, j, tj_get(j, n, "normalizers"), depth, e, tok_hf_normalizer);
+        return sequence(t, j, tj_need(j, n, "normalizers", JSONREAD_IS_ARRAY), depth, e, tok_hf_normalizer);
     if (tj_is(type, "Replace"))
         return add_replace(t, j, n, e);
     if (tj_is(type, "Precompiled"))
@@ -113,7 +113,7 @@ int tok_hf_normalizer(struct tokenizer *t, const struct tj *j, const struct tj_n
         return add_bert(t, j, n, e);
     if (tj_is(type, "Prepend")) {
         if ((step = tok_norm_add(t, NORM_PREPEND, e)))
-            step->to = text_of(tj_get(j, n, "prepend"));
+            step->to = tok_json_str(j, n, "prepend");
         return step ? 0 : -1;
     }
     if (tj_is(type, "Strip")) {
@@ -123,7 +123,7 @@ int tok_hf_normalizer(struct tokenizer *t, const struct tj *j, const struct tj_n
         }
         return step ? 0 : -1;
     }
-    return unknown("normalizer", type, e);
+    return unknown(j, "normalizer", type, e);
 }
 
 /* ---- pre-tokenizers ---- */
@@ -135,7 +135,7 @@ static int read_behaviour(const struct tj *j, const struct tj_node *n, enum pre_
                                         [SPLIT_PREVIOUS] = "MergedWithPrevious",
                                         [SPLIT_NEXT] = "MergedWithNext",
                                         [SPLIT_CONTIGUOUS] = "Contiguous"};
-    const struct tj_node *b = tj_get(j, n, "behavior");
+    const struct tj_node *b = tj_get(j, n, "behavior", JSONREAD_IS_STRING);
     *out = SPLIT_ISOLATED;
     if (!b)
         return 0;
@@ -144,7 +144,7 @@ static int read_behaviour(const struct tj *j, const struct tj_node *n, enum pre_
             *out = (enum pre_behaviour)i;
             return 0;
         }
-    return unknown("behaviour of a pre-tokenizer", b, e);
+    return unknown(j, "behaviour of a pre-tokenizer", b, e);
 }
 
 static int add_split(struct tokenizer *t, const struct tj *j, const struct tj_node *n, struct err *e)
@@ -166,7 +166,7 @@ static int add_split(struct tokenizer *t, const struct tj *j, const struct tj_no
 static int add_byte_level(struct tokenizer *t, const struct tj *j, const struct tj_node *n, struct err *e)
 {
     struct pre_step *step;
-    if (tj_bool(j, n, "add_prefix_space", true)) {
+    if (tj_bool(j, n, "add_prefix_space?", true)) {
         if (!(step = tok_pre_add(t, PRE_BYTES, e)))
             return -1;
         step->prefix = true;
@@ -181,17 +181,17 @@ static int add_byte_level(struct tokenizer *t, const struct tj *j, const struct 
 
 static int add_metaspace(struct tokenizer *t, const struct tj *j, const struct tj_node *n, struct err *e)
 {
-    const struct tj_node *scheme = tj_get(j, n, "prepend_scheme");
+    const struct tj_node *scheme = tj_get(j, n, "prepend_scheme?", JSONREAD_IS_STRING);
     struct pre_step *step = tok_pre_add(t, PRE_METASPACE, e);
     if (!step)
         return -1;
-    step->to = text_of(tj_get(j, n, "replacement"));
+    step->to = tok_json_str(j, n, "replacement");
     if (!step->to.n)
         step->to = (struct tok_str){TOK_SPACE_MARK, 3};
-    step->split = tj_bool(j, n, "split", true);
-    step->scheme = tj_is(scheme, "never") || !tj_bool(j, n, "add_prefix_space", true) ? PREPEND_NEVER
-                   : tj_is(scheme, "first")                                           ? PREPEND_FIRST
-                                                                                      : PREPEND_ALWAYS;
+    step->split = tj_bool(j, n, "split?", true);
+    step->scheme = tj_is(scheme, "never") || !tj_bool(j, n, "add_prefix_space?", true) ? PREPEND_NEVER
+                   : tj_is(scheme, "first")                                            ? PREPEND_FIRST
+                                                                                       : PREPEND_ALWAYS;
     return 0;
 }
 
@@ -218,11 +218,12 @@ static int add_words(struct tokenizer *t, struct err *e)
 int tok_hf_pretokenizer(struct tokenizer *t, const struct tj *j, const struct tj_node *n, int depth,
                         struct err *e)
 {
-    const struct tj_node *type = tj_get(j, n, "type");
+    const struct tj_node *type = tj_need(j, n, "type", JSONREAD_IS_STRING);
     enum pre_behaviour how;
     struct pre_step *step;
     if (tj_is(type, "Sequence"))
-        return sequence(t, j, tj_get(j, n, "pretokenizers"), depth, e, tok_hf_pretokenizer);
+        return sequence(t, j, tj_need(j, n, "pretokenizers", JSONREAD_IS_ARRAY), depth, e,
+                        tok_hf_pretokenizer);
     if (tj_is(type, "Split"))
         return add_split(t, j, n, e);
     if (tj_is(type, "ByteLevel"))
@@ -246,51 +247,51 @@ int tok_hf_pretokenizer(struct tokenizer *t, const struct tj *j, const struct tj
     if (tj_is(type, "CharDelimiterSplit")) {
         if (!(step = tok_pre_add(t, PRE_LITERAL, e)))
             return -1;
-        step->literal = text_of(tj_get(j, n, "delimiter"));
+        step->literal = tok_json_str(j, n, "delimiter");
         step->behaviour = SPLIT_REMOVED;
         return 0;
     }
     if (tj_is(type, "FixedLength")) {
-        const struct tj_node *length = tj_get(j, n, "length");
+        const struct tj_node *length = tj_get(j, n, "length", JSONREAD_IS_INT);
         if (!(step = tok_pre_add(t, PRE_FIXED, e)))
             return -1;
-        step->length =
-            length && length->type == TJ_NUMBER && length->number >= 1 ? (size_t)length->number : 5;
+        step->length = length ? (size_t)tj_whole(j, length, 1, INT32_MAX) : 5;
         return 0;
     }
-    return unknown("pre-tokenizer", type, e);
+    return unknown(j, "pre-tokenizer", type, e);
 }
 
 /* ---- decoders ---- */
 
 int tok_hf_decoder(struct tokenizer *t, const struct tj *j, const struct tj_node *n, int depth, struct err *e)
 {
-    const struct tj_node *type = tj_get(j, n, "type");
+    const struct tj_node *type = tj_need(j, n, "type", JSONREAD_IS_STRING);
     struct tok_str literal, regex;
     if (tj_is(type, "Sequence"))
-        return sequence(t, j, tj_get(j, n, "decoders"), depth, e, tok_hf_decoder);
+        return sequence(t, j, tj_need(j, n, "decoders", JSONREAD_IS_ARRAY), depth, e, tok_hf_decoder);
     if (tj_is(type, "ByteLevel")) {
         t->dec_alphabet = true;
     } else if (tj_is(type, "Metaspace")) {
-        t->dec_mark = text_of(tj_get(j, n, "replacement"));
-        t->dec_strip_first =
-            !tj_is(tj_get(j, n, "prepend_scheme"), "never") && tj_bool(j, n, "add_prefix_space", true);
+        t->dec_mark = tok_json_str(j, n, "replacement");
+        t->dec_strip_first = !tj_is(tj_get(j, n, "prepend_scheme?", JSONREAD_IS_STRING), "never") &&
+                             tj_bool(j, n, "add_prefix_space?", true);
     } else if (tj_is(type, "Replace")) {
         if (read_pattern(j, n, &literal, &regex, e))
             return -1;
-        if (literal.n && tj_is(tj_get(j, n, "content"), " "))
+        if (literal.n && tj_is(tj_get(j, n, "content", JSONREAD_IS_STRING), " "))
             t->dec_mark = literal;
     } else if (tj_is(type, "Strip")) {
-        const struct tj_node *start = tj_get(j, n, "start");
-        t->dec_strip_first = tj_is(tj_get(j, n, "content"), " ") && start && start->number >= 1;
+        const struct tj_node *start = tj_get(j, n, "start", JSONREAD_IS_INT);
+        t->dec_strip_first =
+            tj_is(tj_get(j, n, "content", JSONREAD_IS_STRING), " ") && start && start->number >= 1;
     } else if (tj_is(type, "WordPiece")) {
         t->dec = DEC_WORDS;
-        t->joiner = text_of(tj_get(j, n, "prefix"));
+        t->joiner = tok_json_str(j, n, "prefix");
         t->dec_cleanup = tj_bool(j, n, "cleanup", true);
     } else if (tj_is(type, "BPEDecoder")) {
-        t->dec_suffix = text_of(tj_get(j, n, "suffix"));
+        t->dec_suffix = tok_json_str(j, n, "suffix");
     } else if (!tj_is(type, "ByteFallback") && !tj_is(type, "Fuse") && !tj_is(type, "CTC")) {
-        return unknown("decoder", type, e);
+        return unknown(j, "decoder", type, e);
     }
     return 0;
 }

@@ -2,10 +2,12 @@
 #include "lang/tok_json.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "base/utf8.h"
 
+#include <math.h>
 #include <string.h>
 
 #define DEPTH    64
@@ -225,6 +227,8 @@ int tj_parse(struct tj *j, struct err *e)
 {
     struct reader r = {.j = j, .s = j->text.data, .n = j->text.len, .e = e};
     uint32_t root;
+    j->e = e;
+    j->file = j->file ? j->file : "JSON";
     if (r.n >= 3 && !memcmp(r.s, "\xef\xbb\xbf", 3))
         r.at = 3;
     if (node_add(&r, &root) || value(&r, root, 0))
@@ -235,9 +239,11 @@ int tj_parse(struct tj *j, struct err *e)
 
 int tj_open(struct tj *j, const char *path, struct err *e)
 {
+    const char *name = strrchr(path, '/');
     j->text.max = FILE_MAX;
+    j->file = name ? name + 1 : path;
     if (file_read(path, &j->text, e) || tj_parse(j, e)) {
-        err_prefix(e, "%s", path);
+        err_prefix(e, "%s", log_safe(path));
         tj_close(j);
         return -1;
     }
@@ -261,24 +267,130 @@ const struct tj_node *tj_next(const struct tj *j, const struct tj_node *n)
     return n->next ? &j->nodes[n->next] : NULL;
 }
 
-const struct tj_node *tj_get(const struct tj *j, const struct tj_node *o, const char *key)
-{
-    size_t n = strlen(key);
-    if (!o || o->type != TJ_OBJECT)
-        return NULL;
-    for (const struct tj_node *m = tj_first(j, o); m; m = tj_next(j, m))
-        if (m->key_n == n && !memcmp(m->key, key, n))
-            return m->type == TJ_NULL ? NULL : m;
-    return NULL;
-}
-
 bool tj_is(const struct tj_node *n, const char *text)
 {
     return n && n->type == TJ_STRING && n->n == strlen(text) && !memcmp(n->s, text, n->n);
 }
 
+/* ---- typed getters ---- */
+
+/* Nodes are in the order of the text, so that a node stands below the last child that does not follow it. */
+static const char *path_of(const struct tj *j, const struct tj_node *n, const char *key, struct buf *out)
+{
+    const struct tj_node *at = &j->nodes[0];
+    out->max = 400;
+    while (at != n) {
+        size_t i = 0;
+        const struct tj_node *child = tj_first(j, at), *next;
+        for (; child && (next = tj_next(j, child)) && next <= n; child = next)
+            i++;
+        if (!child)
+            break;
+        if (at->type == TJ_OBJECT)
+            buf_printf(out, "%s%s", out->len ? "." : "", log_safe_n(child->key, child->key_n));
+        else
+            buf_printf(out, "[%zu]", i);
+        at = child;
+    }
+    if (key)
+        buf_printf(out, "%s%.*s", out->len ? "." : "", (int)strcspn(key, "?"), key);
+    return out->len ? log_safe_n(out->data, out->len) : "the value";
+}
+
+static const char *type_name(const struct tj_node *n)
+{
+    switch (n->type) {
+    case TJ_NULL:
+        return "null";
+    case TJ_BOOL:
+        return n->number != 0 ? "true" : "false";
+    case TJ_NUMBER:
+        return "a number";
+    case TJ_STRING:
+        return "a string";
+    case TJ_ARRAY:
+        return "an array";
+    default:
+        return "an object";
+    }
+}
+
+static unsigned type_of(const struct tj_node *n)
+{
+    static const unsigned types[] = {
+        [TJ_BOOL] = JSONREAD_IS_BOOL,   [TJ_NUMBER] = JSONREAD_IS_NUMBER, [TJ_STRING] = JSONREAD_IS_STRING,
+        [TJ_ARRAY] = JSONREAD_IS_ARRAY, [TJ_OBJECT] = JSONREAD_IS_OBJECT, [TJ_NULL] = 0};
+    bool whole = n->type == TJ_NUMBER && floor(n->number) == n->number;
+    return types[n->type] | (whole ? JSONREAD_IS_INT : 0);
+}
+
+/* A member or, without a key, the node itself. */
+static void wrong(const struct tj *j, const struct tj_node *n, const char *key, const char *is,
+                  unsigned types)
+{
+    struct buf path = {0};
+    jsonread_wrong(j->e, log_safe(j->file), path_of(j, n, key, &path), is, types);
+    buf_free(&path);
+}
+
+static void twice(const struct tj *j, const struct tj_node *n)
+{
+    struct buf path = {0};
+    err_set(j->e, ERR_DATA, "%s: %s is given twice", log_safe(j->file), path_of(j, n, NULL, &path));
+    buf_free(&path);
+}
+
+bool tj_expect(const struct tj *j, const struct tj_node *n, unsigned types)
+{
+    if (type_of(n) & types)
+        return true;
+    wrong(j, n, NULL, type_name(n), types);
+    return false;
+}
+
+const struct tj_node *tj_get(const struct tj *j, const struct tj_node *o, const char *key, unsigned types)
+{
+    size_t n = strcspn(key, "?");
+    const struct tj_node *found = NULL;
+    if (!o || !tj_expect(j, o, JSONREAD_IS_OBJECT))
+        return NULL;
+    for (const struct tj_node *m = tj_first(j, o); m; m = tj_next(j, m)) {
+        if (m->key_n != n || memcmp(m->key, key, n) != 0)
+            continue;
+        if (found) {
+            twice(j, m);
+            return NULL;
+        }
+        found = m;
+    }
+    if (!found || (found->type == TJ_NULL && key[n]))
+        return NULL;
+    return tj_expect(j, found, types) ? found : NULL;
+}
+
+const struct tj_node *tj_need(const struct tj *j, const struct tj_node *o, const char *key, unsigned types)
+{
+    const struct tj_node *found = tj_get(j, o, key, types);
+    if (!found && o)
+        wrong(j, o, key, "missing", types); /* says nothing after another error */
+    return found;
+}
+
+int64_t tj_whole(const struct tj *j, const struct tj_node *n, int64_t least, int64_t most)
+{
+    struct buf path = {0};
+    if (!n || !tj_expect(j, n, JSONREAD_IS_INT))
+        return -1;
+    if (n->number >= (double)least && n->number <= (double)most)
+        return (int64_t)n->number;
+    jsonread_out_of_range(j->e, log_safe(j->file), path_of(j, n, NULL, &path), n->number,
+                          (double[]){(double)least, (double)most});
+    buf_free(&path);
+    return -1;
+}
+
 bool tj_bool(const struct tj *j, const struct tj_node *o, const char *key, bool otherwise)
 {
-    const struct tj_node *m = tj_get(j, o, key);
-    return m && m->type == TJ_BOOL ? m->number != 0 : otherwise;
+    const struct tj_node *m = tj_get(j, o, key, JSONREAD_IS_BOOL);
+    return m ? m->number != 0 : otherwise;
 }

@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "format/jsonread.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,7 +25,9 @@ struct tj_node {
 };
 
 struct tj {
-    struct buf text; /* owns the strings */
+    struct buf text;  /* owns the strings */
+    const char *file; /* its name, for messages; tj_open cuts it out of the path */
+    struct err *e;    /* of the call that opened it: getters are for the time of reading only */
     struct tj_node *nodes;
     uint32_t count, cap;
 };
@@ -34,9 +37,21 @@ int tj_parse(struct tj *j, struct err *e);
 int tj_open(struct tj *j, const char *path, struct err *e);
 void tj_close(struct tj *j);
 
-/* A member by name, NULL where it is not there, is null, or `o` is NULL or no object. */
-const struct tj_node *tj_get(const struct tj *j, const struct tj_node *o, const char *key);
 const struct tj_node *tj_first(const struct tj *j, const struct tj_node *n); /* NULL = empty */
 const struct tj_node *tj_next(const struct tj *j, const struct tj_node *n);
 bool tj_is(const struct tj_node *n, const char *text); /* is it this string */
+
+/* ---- typed getters ----
+ *
+ * The rules of format/jsonread.h: another type than `types` (enum jsonread_type) is an error that names the file
+ * and the field, the first error stays in j->e, a key that ends with '?' may be null. */
+
+/* The member of an object. NULL = absent, or an error; so it is where o is NULL. */
+const struct tj_node *tj_get(const struct tj *j, const struct tj_node *o, const char *key, unsigned types);
+/* The same for a member that has to be there. */
+const struct tj_node *tj_need(const struct tj *j, const struct tj_node *o, const char *key, unsigned types);
+/* A node that was found by walking: is it of these types? */
+bool tj_expect(const struct tj *j, const struct tj_node *n, unsigned types);
+/* A node as a whole number in the range; -1 and an error where it is none. */
+int64_t tj_whole(const struct tj *j, const struct tj_node *n, int64_t least, int64_t most);
 bool tj_bool(const struct tj *j, const struct tj_node *o, const char *key, bool otherwise);

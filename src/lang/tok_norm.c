@@ -296,11 +296,9 @@ int tok_norm_apply(struct tok_work *w, const struct norm_step *steps, int n, con
 {
     for (int i = 0; i < n; i++) {
         struct buf *out = &w->norm[i & 1];
-        buf_clear(out);
-        if (apply(w, &steps[i], out, *s, *len))
+        tok_grow_begin(w, out, *len);
+        if (apply(w, &steps[i], out, *s, *len) || tok_grow_end(w, out, *len))
             return -1;
-        if (out->failed)
-            return err_set(w->e, ERR_RESOURCE, "the normalised text is too large");
         *s = out->data ? out->data : "";
         *len = out->len;
     }

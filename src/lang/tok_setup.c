@@ -376,6 +376,8 @@ static int normalize_added(struct tokenizer *t, struct err *e)
     size_t total = 0;
     for (size_t i = 0; i < t->added_n; i++)
         total += (size_t)t->added[i].text.n * 24 + 64;
+    w.total = total / 24;
+    w.spare = tok_spare(w.total);
     int rc = w.run && buf_reserve(out, total) ? 0 : err_memory(e, "the added tokens", total);
     for (size_t i = 0; !rc && i < t->added_n; i++) {
         struct added_token *a = &t->added[i];

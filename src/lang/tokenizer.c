@@ -2,6 +2,7 @@
 #include "lang/tokenizer.h"
 
 #include "base/log.h"
+#include "base/size.h"
 #include "base/utf8.h"
 #include "format/store.h"
 #include "lang/tok.h"
@@ -57,6 +58,24 @@ void *tok_room(struct tok_work *w, size_t count, size_t size)
         w->room_bytes = bytes;
     }
     return w->room;
+}
+
+void tok_grow_begin(const struct tok_work *w, struct buf *out, size_t n)
+{
+    buf_clear(out);
+    out->max = n + w->spare ? n + w->spare : 1; /* 0 would be no limit */
+}
+
+int tok_grow_end(struct tok_work *w, const struct buf *out, size_t n)
+{
+    if (out->failed)
+        return err_set(
+            w->e, ERR_DATA,
+            "the model's tokenizer makes too much of this text: its normalizer and pre-tokenizer may add "
+            "%zu bytes to one of %zu, and would add more",
+            tok_spare(w->total), w->total);
+    w->spare -= out->len > n ? size_min(w->spare, out->len - n) : 0;
+    return 0;
 }
 
 /* Where control tokens may be parsed: ends of the spans in the text, and whether each is trusted. */
@@ -203,10 +222,9 @@ static int encode_text(struct tok_work *w, const struct trust *tr, const struct 
 static int encode_whole(const struct tokenizer *t, const char *s, size_t n, const struct trust *tr,
                         unsigned flags, struct ids *out, struct err *e)
 {
-    struct tok_work w = {.t = t, .out = out, .e = e, .total = n, .run = regex_run_open()};
+    struct tok_work w = {
+        .t = t, .out = out, .e = e, .total = n, .spare = tok_spare(n), .run = regex_run_open()};
     int rc = w.run ? 0 : err_memory(e, "tokenizing", 256);
-    for (size_t i = 0; i < 2; i++)
-        w.norm[i].max = (size_t)4 << 30;
     if (n >= 1024 && (t->model == MODEL_BPE || t->model == MODEL_RANKED)) {
         uint32_t lines = 64;
         while (lines < n / 16 && lines < 1 << 15)
@@ -307,19 +325,22 @@ static int open_place(struct tokenizer *t, struct place *p, struct err *e)
 }
 
 /* End tokens that config.json or generation_config.json name: a number or a list. */
-static void more_eog(struct tokenizer *t, const json_t *config)
+static int more_eog(struct tokenizer *t, const json_t *config, const char *file, struct err *e)
 {
-    const json_t *ids = json_object_get(config, "eos_token_id");
-    size_t n = json_is_array(ids) ? json_array_size(ids) : 1;
+    struct jsonread r = {config, file, e};
+    const int64_t range[2] = {0, (int64_t)t->n - 1};
+    const json_t *ids = jsonread_get(&r, config, "eos_token_id?", JSONREAD_IS_INT | JSONREAD_IS_ARRAY);
+    size_t n = json_is_array(ids) ? json_array_size(ids) : ids != NULL;
     for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_is_array(ids) ? json_array_get(ids, i) : ids;
-        json_int_t v = json_integer_value(id);
-        if (!json_is_integer(id) || v < 0 || v >= t->n)
+        int64_t v;
+        const json_t *id = json_is_array(ids) ? jsonread_item(&r, ids, i, JSONREAD_IS_INT) : ids;
+        if (!jsonread_whole(id, range, &v))
             continue;
         t->eog[v] = true;
         if (t->roles[TOK_EOS] < 0)
             t->roles[TOK_EOS] = (int32_t)v;
     }
+    return e->code ? -1 : 0;
 }
 
 static struct tokenizer *new_tokenizer(struct err *e)
@@ -340,13 +361,12 @@ int tokenizer_open(struct tokenizer **out, const struct store *s, struct err *e)
     if (!rc && s->kind != STORE_GGUF)
         rc = tok_apply_config(t, beside(&p, "tokenizer_config.json"), e);
     if (!rc)
-        rc = tok_finish(t, e);
+        rc = tok_finish(t, e) || more_eog(t, s->generation, "generation_config.json", e) ||
+             more_eog(t, s->config, "config.json", e);
     if (rc) {
         tokenizer_close(t);
         return err_prefix(e, "%s: tokenizer", log_safe(s->path));
     }
-    more_eog(t, s->generation);
-    more_eog(t, s->config);
     *out = t;
     return 0;
 }

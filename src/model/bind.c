@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
+#include "format/jsonread.h"
 #include "model/arch.h"
 
 #include <stdio.h>
@@ -24,13 +25,15 @@ int binder_open(struct binder *b, const struct store *s, const struct hparams *h
     b->used = mem_zalloc(s->count + 1, 1);
     if (!b->used)
         return err_memory(e, "tensor flags", s->count);
-    json_t *q = json_object_get(s->config, "quantization_config"),
-           *block = json_object_get(q, "weight_block_size");
+    struct jsonread r = {s->config, "config.json", e};
+    json_t *q = jsonread_get(&r, s->config, "quantization_config?", JSONREAD_IS_OBJECT),
+           *block = jsonread_get(&r, q, "weight_block_size?", JSONREAD_IS_ARRAY);
     for (size_t i = 0; i < 2; i++) {
-        json_int_t n = json_integer_value(json_array_get(block, i));
+        json_int_t n =
+            i < json_array_size(block) ? json_integer_value(jsonread_item(&r, block, i, JSONREAD_IS_INT)) : 0;
         b->fp8_block[i] = n > 0 && n < 65536 ? (uint32_t)n : 128;
     }
-    return 0;
+    return e->code ? -1 : 0;
 }
 
 void binder_close(struct binder *b)

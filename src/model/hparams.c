@@ -194,7 +194,8 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
         h->window = 0;
     h->window_pattern = h->arch->window_pattern;
     char name[160];
-    json_t *types = k->gguf ? NULL : keys_json(k, "layer_types", name);
+    struct jsonread r = {k->config, "config.json", e};
+    json_t *types = k->gguf ? NULL : jsonread_get(&r, k->config, "layer_types?", JSONREAD_IS_ARRAY);
     const struct gguf_key *flags = NULL;
     if (k->gguf) {
         snprintf(name, sizeof name, "%s.attention.sliding_window_pattern", k->prefix);
@@ -205,17 +206,17 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
         if (flags && (flags->type != GGUF_ARRAY || flags->count < h->layers))
             flags = NULL;
     }
-    if (!flags && !json_is_array(types) &&
+    if (!flags && !types &&
         keys_u32(k, "attention.sliding_window_pattern", "sliding_window_pattern|_sliding_window_pattern",
                  HPARAMS_COUNT, &h->window_pattern, e) < 0)
         return -1;
     for (uint32_t i = 0; i < h->layers; i++) {
         uint32_t p = h->window_pattern;
         bool on = (p == 0 || i % p < p - 1) && i >= first;
-        if (json_is_array(types)) {
-            const char *type = json_string_value(json_array_get(types, i));
+        if (types) {
+            const char *type = json_string_value(jsonread_item(&r, types, i, JSONREAD_IS_STRING));
             if (!type)
-                return err_set(e, ERR_DATA, "config.json: layer_types has no name for layer %u", i);
+                return -1;
             if (strcmp(type, "sliding_attention") && strcmp(type, "full_attention"))
                 return err_set(
                     e, ERR_DATA,
@@ -227,14 +228,16 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
         }
         h->layer[i].sliding = h->window && on;
     }
-    return 0;
+    return e->code ? -1 : 0;
 }
 
 static const float *read_factors(struct hparams *h, const struct keys *k, const char *name, struct err *e)
 {
-    char found[64];
-    json_t *a = keys_json(k, name, found);
+    struct jsonread r = {k->config, "config.json", e};
+    json_t *a = jsonread_get(&r, k->config, name, JSONREAD_IS_ARRAY);
     size_t n = json_array_size(a);
+    if (e->code)
+        return NULL;
     if (!n || n > 65536 || (h->rope[0].factors && n != h->rope[0].factors)) {
         err_set(e, ERR_DATA,
                 "config.json: longrope wants the arrays short_factor and long_factor, of equal length");
@@ -246,7 +249,8 @@ static const float *read_factors(struct hparams *h, const struct keys *k, const 
         return NULL;
     }
     for (size_t i = 0; i < n; i++) {
-        f[i] = (float)json_number_value(json_array_get(a, i));
+        json_t *one = jsonread_item(&r, a, i, JSONREAD_IS_NUMBER);
+        f[i] = (float)json_number_value(one);
         if (!(f[i] > 0)) {
             err_set(e, ERR_DATA, "config.json: %s[%zu] is not a positive number", name, i);
             return NULL;
@@ -324,17 +328,21 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
         keys_f32(k, NULL, "partial_rotary_factor|rotary_pct|rope_pct|rotary_emb_fraction", HPARAMS_REAL,
                  &full->partial, e) < 0)
         return -1;
-    json_t *both = keys_json(k, "rope_parameters", name), *old = keys_json(k, "rope_scaling", name);
-    json_t *global = json_object_get(both, "full_attention"),
-           *slide = json_object_get(both, "sliding_attention");
+    struct jsonread r = {k->config, "config.json", e};
+    json_t *both = jsonread_get(&r, k->config, "rope_parameters?", JSONREAD_IS_OBJECT),
+           *old = jsonread_get(&r, k->config, "rope_scaling?", JSONREAD_IS_OBJECT),
+           *global = jsonread_get(&r, both, "full_attention?", JSONREAD_IS_OBJECT),
+           *slide = jsonread_get(&r, both, "sliding_attention?", JSONREAD_IS_OBJECT);
+    if (e->code)
+        return -1;
     *local = *full;
     struct keys in = {.config = global ? global : both ? both : old};
-    if (json_is_object(in.config) && read_scaling(h, &in, full, e) < 0)
+    if (in.config && read_scaling(h, &in, full, e) < 0)
         return -1;
     if (!slide && !global)
         *local = *full;
     in.config = slide;
-    if (json_is_object(slide) && read_scaling(h, &in, local, e) < 0)
+    if (slide && read_scaling(h, &in, local, e) < 0)
         return -1;
     /* phi3 keeps it outside the scaling's object, where it counts more. */
     for (int i = 0; i < 2; i++)
@@ -486,13 +494,18 @@ static int read_config(struct hparams *h, const struct store *s, struct err *e)
 {
     if (!s->config)
         return err_set(e, ERR_DATA, "%s: there is no config.json beside the tensors", log_safe(s->path));
-    json_t *text = json_object_get(s->config, "text_config"),
-           *config = json_is_object(text) ? text : s->config;
-    const char *type = json_string_value(json_object_get(config, "model_type"));
+    struct jsonread r = {s->config, "config.json", e};
+    json_t *text = jsonread_get(&r, s->config, "text_config?", JSONREAD_IS_OBJECT),
+           *config = text ? text : s->config;
+    const char *type = jsonread_str(&r, config, "model_type?", NULL);
     if (!type)
-        type = json_string_value(json_object_get(s->config, "model_type"));
-    json_t *classes = json_object_get(config, "architectures");
-    const char *class = json_string_value(json_array_get(classes, 0));
+        type = jsonread_str(&r, s->config, "model_type?", NULL);
+    json_t *classes = jsonread_get(&r, config, "architectures?", JSONREAD_IS_ARRAY);
+    const char *class = json_array_size(classes)
+                            ? json_string_value(jsonread_item(&r, classes, 0, JSONREAD_IS_STRING))
+                            : NULL;
+    if (e->code)
+        return -1;
     snprintf(h->spelled, sizeof h->spelled, "%s", type ? type : class ? class : "(none)");
     h->arch = arch_by_config(type, class);
     if (!h->arch)

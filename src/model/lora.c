@@ -177,7 +177,7 @@ static float lora_scale(struct lora *l, const struct source *s, uint64_t rank)
     json_object_foreach(l->patterns, key, value)
     {
         if (lora_named(l, key, module)) {
-            alpha = json_number_value(value);
+            alpha = json_number_value(value); /* lora_read_peft has checked them */
             break;
         }
     }
@@ -585,16 +585,21 @@ static int lora_read_peft(struct lora *l, struct err *e)
         return err_set(e, ERR_DATA, "there is no adapter_config.json beside the tensors");
     if (!(l->config = jsonread_file(path, &jsonread_config, e)))
         return -1;
-    const json_t *type = json_object_get(l->config, "peft_type"),
-                 *alpha = json_object_get(l->config, "lora_alpha");
-    if (json_is_string(type) && strcmp(json_string_value(type), "LORA") != 0)
+    struct jsonread r = {l->config, "adapter_config.json", e};
+    const char *type = jsonread_str(&r, l->config, "peft_type?", "LORA"), *pattern;
+    if (strcmp(type, "LORA") != 0)
         return err_set(e, ERR_DATA, "adapter_config.json: peft_type is \"%s\"; only LORA is known",
-                       log_safe(json_string_value(type)));
-    if (alpha && !json_is_number(alpha))
-        return err_set(e, ERR_DATA, "adapter_config.json: lora_alpha is not a number");
-    l->alpha = alpha ? json_number_value(alpha) : 8; /* PEFT's own default */
-    l->root = json_is_true(json_object_get(l->config, "use_rslora"));
-    l->patterns = json_object_get(l->config, "alpha_pattern");
+                       log_safe(type));
+    l->alpha = jsonread_number(&r, l->config, "lora_alpha", HPARAMS_REAL, 8); /* PEFT's own default */
+    l->root = jsonread_bool(&r, l->config, "use_rslora?", false);
+    l->patterns = jsonread_get(&r, l->config, "alpha_pattern?", JSONREAD_IS_OBJECT);
+    json_t *value;
+    json_object_foreach(l->patterns, pattern, value)
+    {
+        jsonread_member(&r, l->patterns, pattern, JSONREAD_IS_NUMBER);
+    }
+    if (e->code)
+        return -1;
     if (json_object_size(l->patterns) && !(l->run = regex_run_open()))
         return err_memory(e, "a pattern", 0);
     return lora_refuse(l->config, e);

@@ -8,6 +8,6 @@
 #include "run/sampler.h"
 
 /* Overwrites in p what the files say. */
-void defaults_sampling(const struct store *s, struct sampler_params *p);
+int defaults_sampling(const struct store *s, struct sampler_params *p, struct err *e);
 /* eos_token_id of generation_config.json, one or several; *out is freed with mem_free, NULL for none. */
 int defaults_stops(const struct store *s, uint32_t vocab, int32_t **out, size_t *count, struct err *e);

@@ -281,7 +281,9 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     }
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
-    if (rules_open(&l->rules, RULES_BYTES, e) || loaded_model(l, &r.ctx, o, e) || loaded_adapters(l, o, e) ||
+    sampler_defaults(&l->defaults);
+    if (defaults_sampling(store, &l->defaults, e) || rules_open(&l->rules, RULES_BYTES, e) ||
+        loaded_model(l, &r.ctx, o, e) || loaded_adapters(l, o, e) ||
         loaded_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (loaded_text(l, o->chat_template, e) || loaded_reply(l, o, e))) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
@@ -290,8 +292,6 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
         return -1;
     }
     l->kv_bytes = loaded_kv_bytes(l->runner);
-    sampler_defaults(&l->defaults);
-    defaults_sampling(store, &l->defaults);
     if (o->lock && mlockall(MCL_CURRENT))
         log_warn("the model cannot be kept in memory (--mlock): %s; 'ulimit -l' says how much may be locked",
                  strerror(errno));

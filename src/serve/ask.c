@@ -475,16 +475,16 @@ static int ask_lora(struct answer *a, struct ask *q)
         const json_t *one = json_array_get(lora, i);
         const char *name = field_text(one, "name");
         struct adapter_mix by_name = {0};
-        int64_t id = field_int(one, "id", -1) + 1;
+        int64_t id = field_int(one, "id", -1);
         if (name && loaded_adapt(l, name, &by_name, &e))
             return answer_fail(a, 400, "lora", "%s", e.text);
-        id = by_name.count ? by_name.id[0] : id;
-        if (id < 1 || id > l->adapters)
+        id = by_name.count ? (int64_t)by_name.id[0] - 1 : id;
+        if (id < 0 || id >= l->adapters)
             return answer_fail(a, 400, "lora",
                                "lora[%zu] has to name an adapter by \"id\" (0 to %d) or \"name\"", i,
                                (int)l->adapters - 1);
-        mix->id[mix->count] = (uint32_t)id;
-        mix->scale[mix->count++] = (float)field_num(one, "scale", (double)l->adapter[id - 1].scale);
+        mix->id[mix->count] = (uint32_t)id + 1;
+        mix->scale[mix->count++] = (float)field_num(one, "scale", (double)l->adapter[id].scale);
     }
     return 0;
 }

@@ -98,9 +98,9 @@ double field_num(const json_t *o, const char *name, double otherwise)
 int64_t field_int(const json_t *o, const char *name, int64_t otherwise)
 {
     const json_t *v = json_object_get(o, name);
-    return json_is_integer(v) ? json_integer_value(v)
-           : json_is_real(v)  ? (int64_t)json_real_value(v)
-                              : otherwise;
+    return json_is_integer(v)                                    ? json_integer_value(v)
+           : json_is_real(v) && fabs(json_real_value(v)) <= 9e15 ? (int64_t)json_real_value(v)
+                                                                 : otherwise;
 }
 
 bool field_whole(const json_t *v, int64_t least, int64_t most, int64_t *out)

@@ -216,10 +216,10 @@ static int facts_folder_tokenizer(struct facts *f, const struct store *s, struct
     if (f->template || !config)
         return 0;
     json_t *j = jsonread_file(config, &jsonread_config, e);
-    const json_t *t = json_object_get(j, "chat_template");
-    f->template = t && !json_is_null(t);
+    struct jsonread r = {j, "tokenizer_config.json", e};
+    f->template = jsonread_get(&r, j, "chat_template?", JSONREAD_IS_STRING | JSONREAD_IS_ARRAY);
     json_decref(j);
-    return j ? 0 : -1;
+    return e->code ? -1 : 0;
 }
 
 /* "license: mit" in the front matter of README.md, which is where model cards have it. */
@@ -244,7 +244,11 @@ static void facts_folder_license(struct facts *f, const struct store *s)
 
 static int facts_read_folder(struct facts *f, const struct store *s, struct err *e)
 {
-    const char *kind = json_string_value(json_object_get(s->config, "model_type"));
+    struct jsonread r = {s->config, "config.json", e};
+    const char *kind = jsonread_str(&r, s->config, "model_type?", NULL);
+    jsonread_get(&r, s->config, "text_config?", JSONREAD_IS_OBJECT);
+    if (e->code)
+        return -1;
     if (kind)
         facts_text(f->architecture, sizeof f->architecture, kind, strlen(kind));
     for (int i = 0; i < FACTS_ROWS; i++)

@@ -174,7 +174,10 @@ static int open_tokenizer(struct tokenizer **t, struct store **s, const char *mo
         return tokenizer_open(t, *s, e);
     if (known && S_ISDIR(st.st_mode) && !tokenizer_open_file(t, path, &second))
         return 0;
-    *e = first;
+    char file[PATH_MAX];
+    bool only = second.code && snprintf(file, sizeof file, "%s/tokenizer.json", path) < (int)sizeof file &&
+                !stat(file, &st);
+    *e = only ? second : first;
     return -1;
 }
 

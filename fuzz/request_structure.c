@@ -1,0 +1,59 @@
+/* The body of a request with its structure changed: {"path": ..., "form": the family that the model writes like,
+ * "tools": whether its template knows tools, "body": ...}, up to the engine, which has no room for any prompt. It is
+ * answered, or refused with a status and a sentence, in the API's own shape. */
+#include "ready.h"
+#include "structure.h"
+
+#include "serve/ollama.h"
+
+static const struct route *find_route(const json_t *doc)
+{
+    const char *path = json_string_value(json_object_get(doc, "path"));
+    const struct route *first = NULL;
+    for (size_t i = 0; i < route_count; i++) {
+        const struct route *r = &route_table[i];
+        bool fits = r->prepare && r->model != ROUTE_VECTORS && r->prepare != api_load &&
+                    r->prepare != api_unload && r->prepare != ollama_show;
+        if (fits && path && !strcmp(r->path, path))
+            return r;
+        first = !first && r->prepare == ask_chat ? r : first;
+    }
+    return first;
+}
+
+static void answer_is_whole(const struct answer *a, const struct route *r)
+{
+    struct buf out = {0};
+    if (!a->failure.status == !a->reply.len || (a->failure.status && !a->failure.err.text[0]))
+        abort();
+    if (a->failure.status)
+        tell_for(r)->error(&a->failure, &out);
+    const struct buf *reply = a->failure.status ? &out : &a->reply;
+    json_t *v = json_loadb(reply->data, reply->len, JSON_ALLOW_NUL, NULL);
+    if (!v)
+        abort();
+    json_decref(v);
+    buf_free(&out);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    json_t *doc = size > 1 << 16 ? NULL : structure_parse(data, size);
+    if (!doc)
+        return 0;
+    const struct route *r = find_route(doc);
+    const json_t *said = json_object_get(doc, "body");
+    struct answer *a = ready_answer(r, json_is_true(json_object_get(doc, "tools")));
+    uint64_t form = (uint64_t)json_integer_value(json_object_get(doc, "form"));
+    a->model->loaded->form = &reply_forms[form % reply_form_count];
+    structure_write(said ? said : doc, &a->body);
+    a->server->body_bytes += a->body.cap;
+    json_t *body = ask_body(a);
+    if (body) /* as a worker does, once there is a model */
+        r->prepare(a);
+    json_decref(body);
+    answer_is_whole(a, r);
+    ready_drop(a);
+    json_decref(doc);
+    return 0;
+}
