@@ -252,10 +252,12 @@ static void serve(int fd, const struct broker_row *rows, size_t count)
 }
 
 static const uint16_t broker_calls[] = {
-    SYS_recvmsg,      SYS_sendmsg, SYS_poll,   SYS_open,           SYS_openat, SYS_fstat,  SYS_lstat,
-    SYS_newfstatat,   SYS_unlink,  SYS_close,  SYS_write,          SYS_writev, SYS_ioctl,  SYS_exit_group,
-    SYS_rt_sigreturn, SYS_futex,   SYS_brk,    SYS_clock_gettime,  SYS_mmap,   SYS_munmap, SYS_mprotect,
-    SYS_madvise,      SYS_getpid,  SYS_gettid, SYS_restart_syscall};
+    SYS_recvmsg,    SYS_sendmsg, SYS_poll,          SYS_open,       SYS_openat,
+    SYS_fstat,      SYS_lstat,   SYS_newfstatat,    SYS_unlink,     SYS_close,
+    SYS_write,      SYS_writev,  SYS_ioctl,         SYS_exit_group, SYS_rt_sigreturn,
+    SYS_futex,      SYS_brk,     SYS_clock_gettime, SYS_mmap,       SYS_munmap,
+    SYS_mprotect,   SYS_madvise, SYS_getpid,        SYS_gettid,     SYS_restart_syscall,
+    SYS_sigaltstack};
 
 /* Reads, and removes the server's socket. */
 static void broker_confine(const struct broker_row *rows, size_t count)

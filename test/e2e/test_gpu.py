@@ -1,11 +1,13 @@
 """What the command line says of GPUs: options, placement, doctor, the kernel tables. There need not be one: a driver that
 computes nothing stands in for it, so these are not about numbers."""
 import json
+import os
 import shutil
 
 import pytest
 
 from conftest import ROOT
+from server import Server
 
 TINY = ROOT / "test/data/arch/llama"
 MOE = ROOT / "test/data/arch/qwen3-moe"
@@ -116,3 +118,13 @@ def test_profile_in_three_levels(quern, tmp_path, fake, smollm2):
     for phase in json.loads(file.read_text()):
         assert phase["launches"] > 0 and phase["overhead_seconds"] > 0
         assert {o["level"] for o in phase["operations"]} >= {"macro", "midi"} and phase["kernels"]
+
+
+def test_the_server_keeps_the_driver_in_its_sandbox(binary, smollm2, fake):
+    """The driver's library is found where LD_LIBRARY_PATH says, and the log says what is left open."""
+    s = Server(binary, smollm2, "--device", "cuda", "--no-parity", "--ctx", "256", env={**os.environ, **fake})
+    line = next(line for line in s.log if "sandbox:" in line)
+    assert "closed: " in line and "calls and network" in line and "the GPU driver's devices, libraries and ioctls" in line
+    assert "Seccomp:\t2" in open(f"/proc/{s.process.pid}/status").read()
+    assert 'device="cuda' in s.request("GET", "/metrics")[2].decode()
+    assert s.stop() == 0
