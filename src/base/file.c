@@ -3,11 +3,10 @@
 
 #include "base/buf.h"
 #include "base/log.h"
-#include "base/mem.h"
+#include "base/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -67,6 +66,7 @@ static int file_open(const char *path, struct stat *st, struct err *e)
     return -1;
 }
 
+enum { MAP_TRIES = 5 };
 static bool map_copies;
 
 void map_into_memory(bool on)
@@ -86,60 +86,43 @@ static int map_fill(uint8_t *to, size_t n, int fd, const char *path, struct err 
                            got ? strerror(errno) : "it has become shorter");
         at += (size_t)got;
     }
-    return mprotect(to, n, PROT_READ);
+    return 0;
 }
 
-/* The files that are mapped now, so that nothing else is ever forgotten. */
-struct mapped {
-    uintptr_t from, to;
-    struct mapped *next;
-};
-static struct mapped *mapped_files;
-static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static bool mapped_add(const void *p, size_t n)
+/* Again where it was written meanwhile: what is in memory is one state of the file. */
+static int map_read(uint8_t *to, int fd, struct stat *st, const char *path, struct err *e)
 {
-    struct mapped *m = mem_alloc(1, sizeof *m);
-    if (!m)
-        return false;
-    pthread_mutex_lock(&mapped_lock);
-    *m = (struct mapped){(uintptr_t)p, (uintptr_t)p + n, mapped_files};
-    mapped_files = m;
-    pthread_mutex_unlock(&mapped_lock);
-    return true;
-}
-
-static void mapped_remove(const void *p)
-{
-    struct mapped *gone = NULL;
-    pthread_mutex_lock(&mapped_lock);
-    for (struct mapped **m = &mapped_files; *m && !gone; m = gone ? m : &(*m)->next)
-        if ((*m)->from == (uintptr_t)p) {
-            gone = *m;
-            *m = gone->next;
-        }
-    pthread_mutex_unlock(&mapped_lock);
-    mem_free(gone);
+    struct stat after;
+    for (int try = 0; try < MAP_TRIES; try++) {
+        if (map_fill(to, (size_t)st->st_size, fd, path, e))
+            return -1;
+        if (!fstat(fd, &after) && watch_same(st, &after))
+            return mprotect(to, (size_t)st->st_size, PROT_READ);
+        if (after.st_size != st->st_size)
+            break;
+        *st = after;
+    }
+    return err_set(e, ERR_CHANGED, "%s was changed while it was read", log_safe(path));
 }
 
 void map_forget(const void *p, size_t n)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t from = ((uintptr_t)p + page - 1) / page * page, to = ((uintptr_t)p + n) / page * page;
-    pthread_mutex_lock(&mapped_lock);
-    for (const struct mapped *m = mapped_files; m; m = m->next) {
-        const uintptr_t a = from > m->from ? from : m->from, b = to < m->to ? to : m->to / page * page;
-        if (a < b)
-            madvise((void *)a, b - a, MADV_DONTNEED); /* refused where it is locked: then it stays */
-    }
-    pthread_mutex_unlock(&mapped_lock);
+    watch_forget(p, n);
 }
 
-static bool map_leases;
-
-void map_lease(void)
+void map_own(const struct map *m, size_t n)
 {
-    map_leases = true;
+    watch_own(m->watch, n);
+}
+
+int map_check(const struct map *m, struct err *e)
+{
+    return watch_check(m->watch, e);
+}
+
+bool map_is_changed(const struct map *m)
+{
+    return watch_is_changed(m->watch);
 }
 
 int map_open(struct map *m, const char *path, struct err *e)
@@ -164,28 +147,27 @@ int map_open(struct map *m, const char *path, struct err *e)
             close(fd);
             return -1;
         }
-        if (map_copies && map_fill(p, (size_t)st.st_size, fd, path, e)) {
+        if (map_copies && map_read(p, fd, &st, path, e)) {
             munmap(p, (size_t)st.st_size);
             close(fd);
             return -1;
         }
     }
-    if (p && !map_copies && !mapped_add(p, (size_t)st.st_size)) {
-        err_memory(e, log_safe(path), sizeof(struct mapped));
+    struct watch *w = p ? watch_add(path, fd, &st, p, map_copies) : NULL;
+    if (p && !w) {
+        err_set(e, ERR_RESOURCE, "cannot map %s: too many files are mapped, or memory is short",
+                log_safe(path));
         munmap(p, (size_t)st.st_size);
         close(fd);
         return -1;
     }
-    if (map_leases)
-        fcntl(fd, F_SETLEASE, F_RDLCK); /* goes with the descriptor; not every file can have one */
-    *m = (struct map){.data = p, .size = (size_t)st.st_size, .fd = fd};
+    *m = (struct map){.data = p, .size = (size_t)st.st_size, .fd = fd, .watch = w};
     return 0;
 }
 
 void map_close(struct map *m)
 {
-    if (m->data)
-        mapped_remove(m->data);
+    watch_remove(m->watch);
     if (m->data)
         munmap((void *)(uintptr_t)m->data, m->size);
     if (m->fd >= 0)

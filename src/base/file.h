@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct buf;
+struct watch;
 
 /* How files are opened for reading, and folders for listing. A process that gave up that right (serve/sandbox.h) asks
  * another one: it sets an opener, before its threads start. Everything that reads a file whose path comes from a person, a
@@ -28,15 +29,19 @@ int file_remove(const char *path);                 /* unlink */
 struct map {
     const uint8_t *data;
     size_t size;
-    int fd; /* kept open for the life of the mapping */
+    int fd;              /* kept open for the life of the mapping */
+    struct watch *watch; /* base/watch.h: whether its bytes are still the same */
 };
 
-/* From now on map_open takes a read lease where the file system has them: when somebody opens the file for
- * writing, or cuts it short, they wait and this process gets SIGIO, which it must handle. */
-void map_lease(void);
 /* An empty file maps to size 0 and data NULL. All errors are ERR_DATA but those of the system. */
 int map_open(struct map *m, const char *path, struct err *e);
 void map_close(struct map *m);
+/* The first n bytes become this process's own: a header, which is read at any time. */
+void map_own(const struct map *m, size_t n);
+/* -1 and ERR_CHANGED: the file's bytes are no longer those that were mapped. After what was computed from them, before it
+ * is used. Usually one fstat; it may read the whole file. Any thread. */
+int map_check(const struct map *m, struct err *e);
+bool map_is_changed(const struct map *m); /* as the last look has found */
 /* The whole pages in [p, p + n) leave this process's memory where they are a mapped file's, and come back when they are
  * read; other memory stays as it is. From any thread. */
 void map_forget(const void *p, size_t n);

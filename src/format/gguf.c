@@ -544,8 +544,14 @@ static int gguf_open_part(struct gguf *g, char *path, struct gguf_key *split, st
     *p = (struct gguf_part){.path = path, .map.fd = -1};
     if (map_open(&p->map, path, e) < 0)
         return -1;
+    size_t before = g->tensor_count, header = p->map.size;
     if (gguf_read(g, p->map.data, p->map.size, split, e) < 0)
         return err_prefix(e, "%s", log_safe(path));
+    for (size_t i = before; i < g->tensor_count; i++) {
+        size_t at = (size_t)(g->tensors[i].data - p->map.data);
+        header = at < header ? at : header;
+    }
+    map_own(&p->map, header); /* keys, vocabulary and template are read as long as the model lives */
     return 0;
 }
 
@@ -656,6 +662,22 @@ const struct tensor *gguf_find_tensor(const struct gguf *g, const char *name)
 {
     int64_t i = names_find(&g->tensor_index, name);
     return i < 0 ? NULL : &g->tensors[i];
+}
+
+int gguf_check(const struct gguf *g, struct err *e)
+{
+    for (size_t i = 0; i < g->part_count; i++)
+        if (map_check(&g->parts[i].map, e))
+            return -1;
+    return 0;
+}
+
+bool gguf_is_changed(const struct gguf *g)
+{
+    bool changed = false;
+    for (size_t i = 0; i < g->part_count; i++)
+        changed |= map_is_changed(&g->parts[i].map);
+    return changed;
 }
 
 size_t gguf_file_bytes(const struct gguf *g)

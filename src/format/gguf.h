@@ -83,6 +83,9 @@ bool gguf_is_integer(enum gguf_type t);
 size_t gguf_tensor_count(const struct gguf *g);
 const struct tensor *gguf_tensor_at(const struct gguf *g, size_t i);           /* consecutive in memory */
 const struct tensor *gguf_find_tensor(const struct gguf *g, const char *name); /* NULL = not there */
-size_t gguf_file_bytes(const struct gguf *g);                                  /* of all parts */
+/* Whether the bytes of its files are still those that were mapped (base/file.h). */
+int gguf_check(const struct gguf *g, struct err *e);
+bool gguf_is_changed(const struct gguf *g);
+size_t gguf_file_bytes(const struct gguf *g); /* of all parts */
 /* The file that holds this tensor, and where in it the data begin. */
 const char *gguf_tensor_file(const struct gguf *g, const struct tensor *t, size_t *offset);

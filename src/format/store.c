@@ -265,6 +265,26 @@ const struct tensor *store_find(const struct store *s, const char *name)
     return i < 0 ? NULL : &s->tensors[i];
 }
 
+int store_check(const struct store *s, struct err *e)
+{
+    const struct store_own *own = s->own;
+    if (s->gguf)
+        return gguf_check(s->gguf, e);
+    for (size_t i = 0; i < own->file_count; i++)
+        if (map_check(&own->files[i].map, e))
+            return -1;
+    return 0;
+}
+
+bool store_is_changed(const struct store *s)
+{
+    const struct store_own *own = s->own;
+    bool changed = s->gguf && gguf_is_changed(s->gguf);
+    for (size_t i = 0; i < own->file_count; i++)
+        changed |= map_is_changed(&own->files[i].map);
+    return changed;
+}
+
 const char *store_tensor_file(const struct store *s, const struct tensor *t, size_t *offset)
 {
     if (s->gguf)

@@ -5,6 +5,7 @@
 #include "base/err.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,5 +46,8 @@ const struct tensor *store_find(const struct store *s, const char *name); /* has
 /* Path of a file beside the tensors ("tokenizer.json", "chat_template.jinja"), NULL where there is none, and
  * for a GGUF, which has everything inside. Lives as long as the store. */
 const char *store_beside(const struct store *s, const char *file);
+/* -1 and ERR_CHANGED: a file's bytes are no longer those that were mapped (base/file.h). */
+int store_check(const struct store *s, struct err *e);
+bool store_is_changed(const struct store *s); /* without looking */
 /* The file that holds this tensor, and where in it the data begin. */
 const char *store_tensor_file(const struct store *s, const struct tensor *t, size_t *offset);

@@ -249,7 +249,8 @@ static void warn_instead(const struct quantize *q)
     buf_free(&text);
 }
 
-static int write_file(struct quantize *q, const char *out, struct quantize_result *r, struct err *e)
+static int write_file(struct quantize *q, const struct store *s, const char *out, struct quantize_result *r,
+                      struct err *e)
 {
     struct matrix_sink sink = {.put = put_piece, .progress = show, .arg = q};
     q->w.allow = q->o->allow;
@@ -262,7 +263,7 @@ static int write_file(struct quantize *q, const char *out, struct quantize_resul
     int failed = matrix_stream(p, q->items, q->item_count, &sink, e);
     pool_close(p);
     count_up(q, r);
-    return failed ? -1 : gguf_commit(&q->w, e);
+    return failed || store_check(s, e) ? -1 : gguf_commit(&q->w, e);
 }
 
 int quantize_run(const struct store *s, const char *out, const struct quantize_options *o,
@@ -279,7 +280,7 @@ int quantize_run(const struct store *s, const char *out, const struct quantize_o
     if (!failed) {
         warn_blocks(&q);
         warn_instead(&q);
-        failed = write_file(&q, out, r, e);
+        failed = write_file(&q, s, out, r, e);
     }
     gguf_writer_close(&q.w);
     outs_free(&q.outs);

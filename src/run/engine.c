@@ -427,6 +427,7 @@ static int engine_start(struct engine *g, struct err *e)
     /* signals are the clients' */
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* a fault is the thread's own */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int r = pthread_create(&g->thread, NULL, engine_thread, g);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -267,6 +267,24 @@ static uint64_t loaded_kv_bytes(const struct runner *r)
     return bytes;
 }
 
+/* The files of the model and its adapters. */
+static int loaded_intact(void *arg, struct err *e)
+{
+    const struct loaded *l = arg;
+    int changed = store_check(l->store, e);
+    for (uint32_t i = 0; i < l->adapters && !changed; i++)
+        changed = l->adapter_store[i] ? store_check(l->adapter_store[i], e) : 0;
+    return changed;
+}
+
+bool loaded_is_changed(const struct loaded *l)
+{
+    bool changed = store_is_changed(l->store);
+    for (uint32_t i = 0; i < l->adapters; i++)
+        changed |= l->adapter_store[i] && store_is_changed(l->adapter_store[i]);
+    return changed && l->runner->intact;
+}
+
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e)
 {
     double start = clock_now();
@@ -287,11 +305,15 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
         loaded_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (loaded_text(l, o->chat_template, e) || loaded_reply(l, o, e))) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
-        defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e)) {
+        defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e) || loaded_intact(l, e)) {
         loaded_close(l);
         return -1;
     }
     l->kv_bytes = loaded_kv_bytes(l->runner);
+    if (strcmp(l->runner->device->ops->name, "cuda") != 0) { /* a card that has all weights needs no file */
+        l->runner->intact = loaded_intact;
+        l->runner->intact_arg = l;
+    }
     if (o->lock && mlockall(MCL_CURRENT))
         log_warn("the model cannot be kept in memory (--mlock): %s; 'ulimit -l' says how much may be locked",
                  strerror(errno));

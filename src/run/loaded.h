@@ -70,6 +70,8 @@ struct loaded {
 int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e);
 void loaded_close(struct loaded *l);
 
+/* A file of the model was changed while it was in use: its steps fail with ERR_CHANGED. Without looking; any thread. */
+bool loaded_is_changed(const struct loaded *l);
 /* The context where nobody says. */
 uint32_t loaded_context(const struct hparams *h);
 /* Does this token end a generation. */

@@ -512,6 +512,11 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
     return st;
 }
 
+static int runner_intact(const struct runner *r, struct err *e)
+{
+    return r->intact ? r->intact(r->intact_arg, e) : 0;
+}
+
 int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)
 {
     if (runner_check(r, parts, count, e))
@@ -522,7 +527,7 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
     if (!failed) {
         struct step st = runner_fill(r, parts, count);
         r->began = clock_now();
-        failed = r->device->ops->run(r->device, r->plan, &st, e);
+        failed = r->device->ops->run(r->device, r->plan, &st, e) || runner_intact(r, e);
     }
     for (uint32_t i = 0; i < count; i++) {
         struct seq *s = parts[i].seq;
@@ -533,12 +538,13 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
         memcpy(s->ids + s->len, parts[i].ids, parts[i].n * sizeof *s->ids);
         s->len += parts[i].n;
     }
-    return failed;
+    return failed ? -1 : 0;
 }
 
 const float *runner_results(struct runner *r, struct err *e)
 {
-    return r->device->ops->results(r->device, e);
+    const float *results = r->device->ops->results(r->device, e);
+    return results && r->device->ops->ahead && runner_intact(r, e) ? NULL : results;
 }
 
 bool runner_can_pick(const struct runner *r)
@@ -548,7 +554,8 @@ bool runner_can_pick(const struct runner *r)
 
 const int32_t *runner_picks(struct runner *r, struct err *e)
 {
-    return r->device->ops->picks(r->device, e);
+    const int32_t *picks = r->device->ops->picks(r->device, e);
+    return picks && r->device->ops->ahead && runner_intact(r, e) ? NULL : picks;
 }
 
 int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, struct err *e)

@@ -50,6 +50,9 @@ struct runner {
     struct step_pick *pick;   /* (most_outs) */
     uint32_t seqs;            /* sequences that exist */
     double began;             /* when the device was given the last step */
+    /* Whether the weights are still those that were loaded: asked after a step, before its results are used. */
+    int (*intact)(void *arg, struct err *e); /* NULL = yes */
+    void *intact_arg;
 };
 
 /* How far the prefix tree has followed a sequence: its own affair, forgotten where the sequence is cut before that. */

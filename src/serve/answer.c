@@ -228,7 +228,8 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
     c->done = true;
     c->end = *news;
     if (news->err.code)
-        answer_fail(a, 500, NULL, "the answer failed: %s", news->err.text);
+        answer_fail(a, news->err.code == ERR_CHANGED ? 503 : 500, NULL, "the answer failed: %s",
+                    news->err.text);
     else if (news->finish == FINISH_CANCEL)
         answer_fail(a, 503, NULL, "the answer was cancelled");
     else if (a->stream)

@@ -312,8 +312,24 @@ static void models_send_away(struct models *m, double since, const char *why)
     waits_tell(all);
 }
 
+/* A model whose file was changed takes no more requests; the next one loads what is there now. */
+static void models_take_out_changed(struct models *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
+        if (f->state != FORM_READY || !loaded_is_changed(f->loaded))
+            continue;
+        f->state = FORM_LEAVING;
+        f->of->stale = true;
+        log_warn("%s is taken out: its file was changed while it was in use", f->of->name);
+        pthread_cond_signal(&m->news);
+    }
+    pthread_mutex_unlock(&m->mutex);
+}
+
 void models_expire(struct models *m, double now)
 {
+    models_take_out_changed(m);
     models_send_away(m, now - m->o->patience, "the model is still being loaded: try again later");
 }
 
@@ -444,6 +460,7 @@ static int models_start(struct models *m, struct err *e)
     m->room = m->o->memory ? m->o->memory : have.available - have.available / 16;
     sigset_t all, before; /* signals are the loop's */
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* a fault is the thread's own */
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int r = pthread_create(&m->thread, NULL, models_thread, m);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -69,6 +69,7 @@ struct served_facts {
 struct served {
     char *name, *path;
     bool listed; /* false: taken from the list, and nobody new gets it */
+    bool stale;  /* the file was changed: what is known of it is read again with the next load */
     struct served_facts facts;
     struct form forms[FORMS];
     struct served *next;

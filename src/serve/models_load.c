@@ -75,7 +75,7 @@ static bool models_has_room(struct models *m, const struct form *f)
 static struct model_wait *models_stay(struct models *m)
 {
     for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
-        if (f->state == FORM_LEAVING && f->loaded) {
+        if (f->state == FORM_LEAVING && f->loaded && !loaded_is_changed(f->loaded)) {
             f->state = FORM_READY;
             if (f->waiters)
                 return form_waits(f);
@@ -114,9 +114,17 @@ static int models_read(struct models *m, struct form *f, uint64_t left, struct e
     const struct served_facts *k = &f->of->facts;
     struct loaded_options o = {.hidden = f->kind == FORM_VECTORS,
                                .runner = {.ctx = k->context, .most = left}};
-    if (!k->known) /* says what is wrong with it, or it has been mended */
-        if (served_facts_read(&f->of->facts, f->of->path, m->o, e))
+    if (!k->known || f->of->stale) { /* says what is wrong with it, or it has been mended */
+        struct served_facts fresh;
+        int failed = served_facts_read(&fresh, f->of->path, m->o, e);
+        pthread_mutex_lock(&m->mutex);
+        f->of->facts = fresh;
+        f->of->stale = false;
+        pthread_mutex_unlock(&m->mutex);
+        if (failed)
             return -1;
+    }
+    o.runner.ctx = k->context;
     if (f->kind == FORM_VECTORS)
         embedder_runner(&o.runner, !k->encoder, k->context, m->o->texts ? m->o->texts : 1);
     else

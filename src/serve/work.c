@@ -190,6 +190,7 @@ int work_start(struct server *s, struct err *e)
     /* signals are the loop's */
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* a fault is the thread's own */
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int r = 0;
     while (s->worker_count < SERVE_WORKERS && !r)

@@ -1,8 +1,8 @@
 /* Finds the verb, runs it, and turns its error into one line on stderr and the exit code. */
 #define _GNU_SOURCE
 #include "base/buf.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "base/watch.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -12,17 +12,28 @@
 #include <string.h>
 #include <unistd.h>
 
-/* SIGBUS: a page of the model can no longer be read. SIGIO: somebody is about to write to it, and waits for
- * us. Either way what would be computed from it is worth nothing. */
-static void main_changed(int signal)
+/* A page of a file can no longer be read. Where the file is watched, what was computed from it is not used; elsewhere
+ * nothing can go on. */
+static void main_bus_error(int signal, siginfo_t *info, void *context)
 {
-    static const char cut[] =
+    static const char text[] =
         "quern: the model file was cut short or could not be read while it was in use\n";
-    static const char written[] = "quern: the model file was opened for writing while it was in use\n";
-    ssize_t n = signal == SIGBUS ? write(STDERR_FILENO, cut, sizeof cut - 1)
-                                 : write(STDERR_FILENO, written, sizeof written - 1);
+    (void)signal, (void)context;
+    int was = errno;
+    bool mended = info->si_code > 0 && watch_fault(info->si_addr); /* else a process has sent it */
+    errno = was;
+    if (mended)
+        return;
+    ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
     (void)n;
     _exit(ERR_CHANGED);
+}
+
+/* A process waits for a lease: it is about to write to a file that is mapped. */
+static void main_lease(int signal)
+{
+    (void)signal;
+    watch_wake();
 }
 
 /* Ctrl-C where no verb has its own way of stopping: while a model loads, and in all that is short. */
@@ -109,14 +120,16 @@ static int main_flush(void)
 
 int main(int argc, char **argv)
 {
-    struct sigaction changed = {.sa_handler = main_changed}, interrupted = {.sa_handler = main_interrupted};
+    struct sigaction bus = {.sa_sigaction = main_bus_error, .sa_flags = SA_SIGINFO};
+    struct sigaction lease = {.sa_handler = main_lease, .sa_flags = SA_RESTART};
+    struct sigaction interrupted = {.sa_handler = main_interrupted};
     main_fill_streams();
     signal(SIGPIPE, SIG_IGN); /* a write says it, with a sentence at the end */
     signal(SIGXFSZ, SIG_IGN); /* and so does one beyond a limit on the size of files */
     sigaction(SIGINT, &interrupted, NULL);
-    sigaction(SIGBUS, &changed, NULL);
-    sigaction(SIGIO, &changed, NULL);
-    map_lease();
+    watch_start();
+    sigaction(SIGBUS, &bus, NULL);
+    sigaction(SIGIO, &lease, NULL);
     struct err e = {0};
     int result = main_dispatch(argc, argv, &e);
     if (result < 0 && tool_colour(STDERR_FILENO))

@@ -144,29 +144,6 @@ def test_bus_error_is_74(binary, copy):
     assert process.stderr.read() == b"quern: the model file was cut short or could not be read while it was in use\n"
 
 
-def test_model_written_while_in_use_is_74(binary, copy):
-    process = blocked(binary, copy)
-    wait_until_it_writes(process)
-    try:
-        os.close(os.open(copy, os.O_WRONLY | os.O_NONBLOCK))
-        process.kill()
-        pytest.skip("no leases on this file system")
-    except BlockingIOError:  # we would have to wait: the lease holds
-        assert process.wait(20) == 74
-    assert process.stderr.read() == b"quern: the model file was opened for writing while it was in use\n"
-
-
-def test_model_cut_short_while_it_runs_is_74(binary, copy):
-    """By the lease where there is one, by SIGBUS where there is none: never wrong text and a 0."""
-    process = subprocess.Popen([binary, "run", copy, "-p", "Tell me a long story about a mill.", "-n", "800", "--temp", "0"],
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout.read(1)
-    os.truncate(copy, 1 << 20)
-    process.stdout.read()
-    assert process.wait(60) == 74
-    assert b"quern: the model file was" in process.stderr.read()
-
-
 def test_fetch_model_sees_a_file_cut_short(tmp_path):
     """It is fetched again; without a network, one sentence."""
     models = tmp_path / "quern" / "models"
