@@ -90,6 +90,9 @@ static struct answer *ready_answer(const struct route *route, bool tools)
         abort();
     if (!server.started)
         pthread_mutex_init(&server.mutex, NULL), pthread_mutex_init(&models.mutex, NULL);
+    for (size_t i = 0; i < LANES; i++)
+        if (!server.lanes[i].end)
+            server.lanes[i].end = &server.lanes[i].first;
     server.started = 1;
     a->server = &server;
     a->route = route;

@@ -4,7 +4,48 @@
 #include "ready.h"
 #include "structure.h"
 
+#include "base/log.h"
 #include "serve/ollama.h"
+
+/* Vectors come from a model that runs: a tiny cross-encoder. */
+static struct form *vectors_model(void)
+{
+    static struct served served = {.name = "v"};
+    struct form *f = &served.forms[FORM_VECTORS];
+    struct loaded_options o = {.hidden = true};
+    struct store *s = NULL;
+    struct err e = {0};
+    if (f->loaded)
+        return f;
+    log_set_level(LOG_ERROR);
+    embedder_runner(&o.runner, false, 64, 4);
+    o.runner.device_options.threads = 1;
+    f->of = &served;
+    if (store_open(&s, FUZZ_DATA "/rank", &e) || loaded_open(&f->loaded, s, &o, &e) ||
+        embedder_open(&f->embedder, f->loaded, &e)) {
+        fprintf(stderr, "%s\n", e.text);
+        abort();
+    }
+    return f;
+}
+
+/* As a worker does: where the request waits for its vectors, it is taken up again when they are there. */
+static void prepare(struct answer *a)
+{
+    struct server *s = a->server;
+    struct lane *l = &s->lanes[a->lane];
+    a->route->prepare(a);
+    if (!a->waits)
+        return;
+    pthread_mutex_lock(&s->mutex);
+    while (!l->first)
+        pthread_cond_wait(&s->work, &s->mutex);
+    l->first = NULL;
+    l->end = &l->first;
+    pthread_mutex_unlock(&s->mutex);
+    a->waits = false;
+    a->route->prepare(a);
+}
 
 static const struct route *find_route(const json_t *doc)
 {
@@ -12,8 +53,8 @@ static const struct route *find_route(const json_t *doc)
     const struct route *first = NULL;
     for (size_t i = 0; i < route_count; i++) {
         const struct route *r = &route_table[i];
-        bool fits = r->prepare && r->model != ROUTE_VECTORS && r->prepare != api_load &&
-                    r->prepare != api_unload && r->prepare != ollama_show;
+        bool fits =
+            r->prepare && r->prepare != api_load && r->prepare != api_unload && r->prepare != ollama_show;
         if (fits && path && !strcmp(r->path, path))
             return r;
         first = !first && r->prepare == ask_chat ? r : first;
@@ -45,11 +86,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const json_t *said = json_object_get(doc, "body");
     struct answer *a = ready_answer(r, json_is_true(json_object_get(doc, "tools")));
     uint64_t form = (uint64_t)json_integer_value(json_object_get(doc, "form"));
+    if (r->model == ROUTE_VECTORS)
+        a->model = vectors_model();
     a->model->loaded->form = &reply_forms[form % reply_form_count];
     structure_write(said ? said : doc, &a->body);
     json_t *body = ask_body(a);
     if (body) /* as a worker does, once there is a model */
-        r->prepare(a);
+        prepare(a);
     json_decref(body);
     answer_is_whole(a, r);
     ready_drop(a);

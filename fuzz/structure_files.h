@@ -3,15 +3,38 @@
 
 #include "structure.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+static char structure_path[64];
+
+static void structure_clean(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *d; dir && (d = readdir(dir));) {
+        char inside[512];
+        snprintf(inside, sizeof inside, "%s/%s", path, d->d_name);
+        if (d->d_name[0] != '.' && unlink(inside))
+            structure_clean(inside);
+    }
+    if (dir)
+        closedir(dir);
+    rmdir(path);
+}
+
+static void structure_end(void)
+{
+    structure_clean(structure_path);
+}
+
 static const char *structure_folder(void)
 {
-    static char path[64];
+    char *path = structure_path;
     if (!path[0]) {
-        snprintf(path, sizeof path, "%s/quern-fuzz-%d", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm",
-                 (int)getpid());
+        atexit(structure_end);
+        snprintf(path, sizeof structure_path, "%s/quern-fuzz-%d",
+                 access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", (int)getpid());
         mkdir(path, 0700);
     }
     return path;

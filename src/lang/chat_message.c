@@ -3,15 +3,24 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "format/jsonread.h"
 
 #include <string.h>
 
-/* "arguments" of one tool call: an object where the template can take one, else a text. */
-static int message_arguments(json_t *call, const struct chat_caps *caps)
+/* Bytes that the arguments of all calls may take once they are read: a request counts them as texts. */
+enum { MESSAGE_ARGUMENTS = 16 << 20 };
+
+/* "arguments" of one tool call: an object where the template can take one and `left` has room for it, else a text. */
+static int message_arguments(json_t *call, const struct chat_caps *caps, size_t *left)
 {
     json_t *function = json_object_get(call, "function"), *owner = json_is_object(function) ? function : call;
     json_t *arguments = json_object_get(owner, "arguments");
     if (json_is_string(arguments) && caps->object_arguments) {
+        struct jsonread_size size;
+        jsonread_measure(json_string_value(arguments), json_string_length(arguments), &size);
+        if (size.depth > JSONREAD_DEPTH || size.memory > *left)
+            return 0;
+        *left -= size.memory;
         json_t *object =
             json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
         if (!json_is_object(object)) { /* what a model wrote need not be JSON: leave it */
@@ -102,14 +111,14 @@ static int message_reasoning(json_t *message)
 json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, struct err *e)
 {
     json_t *all = json_deep_copy(messages), *message, *call;
-    size_t i, k;
+    size_t i, k, left = MESSAGE_ARGUMENTS;
     bool ok = all != NULL;
     json_array_foreach(all, i, message)
     {
         ok = ok && !message_role(message, caps) && !message_empty(message, caps) &&
              !message_content(message, caps) && !message_reasoning(message);
         json_array_foreach(json_object_get(message, "tool_calls"), k, call) ok =
-            ok && !message_arguments(call, caps);
+            ok && !message_arguments(call, caps, &left);
     }
     if (ok)
         return all;
