@@ -10,6 +10,7 @@
 #include "run/loaded.h"
 #include "run/prefix.h"
 #include "run/rule.h"
+#include "run/token_filter.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -58,15 +59,20 @@ struct engine_request {
     uint32_t most;                   /* tokens; 0 = until the context is full */
     const char *const *stop_strings; /* (stops), copied */
     size_t stops;
+    bool keep_stop;            /* the stop string or stop token that ends it is part of the text */
+    struct token_rules tokens; /* its lists are copied */
     bool ignore_eog, show_special;
     bool logprobs;         /* ln p of each token */
     uint32_t top_logprobs; /* and of so many best ones; at most ENGINE_TOP_MOST */
     bool echo;   /* with logprobs: the prompt's tokens come first, with theirs. Its prefix is not shared */
+    bool ranks;  /* with echo: and how many tokens were at least as likely */
     bool silent; /* the prompt is read, and nothing is said */
     struct rule *rule;       /* what the answer has to be; NULL = anything; shared, not taken over */
     uint64_t salt;           /* requests share prefixes only with those of the same salt */
     struct adapter_mix lora; /* of loaded_adapt; requests share prefixes only with those of the same */
-    double seconds;          /* it has to be done within so many; 0 = no deadline */
+    /* Once its first token is older than this, it ends as soon as it has a whole line; 0 = it does not. */
+    double write_seconds;
+    double seconds; /* it has to be done within so many; 0 = no deadline */
     /* Called by the engine's thread when there is news, never after the stream was closed. It must
      * neither block nor call the engine or the stream. May be NULL. */
     void (*wake)(void *arg);
@@ -79,6 +85,7 @@ struct stream_news {
     size_t text_length;
     const int32_t *ids;    /* (count) */
     const float *logprobs; /* (count), where asked for; NAN of the prompt's first token */
+    const uint32_t *ranks; /* (count), where asked for: 1 = the likeliest */
     const struct token_prob
         *top;             /* (count, top_logprobs), where asked for; no ids for the prompt's first token */
     size_t count, echoed; /* echoed: so many of them are the prompt's */

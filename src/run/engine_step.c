@@ -159,8 +159,7 @@ static void engine_ask_picks(struct engine *g, uint32_t parts)
     for (uint32_t i = 0; i < parts && g->pick; i++) {
         struct seq_rows *p = &g->parts[i];
         struct job *j = g->owner[i];
-        bool here = j->walk.state || j->request.logprobs || j->request.top_logprobs;
-        p->pick = p->outs && !here ? g->pick + at : NULL;
+        p->pick = p->outs && !job_needs_logits(j) ? g->pick + at : NULL;
         for (uint32_t k = 0; k < p->outs && p->pick; k++) {
             size_t len = j->ids.len + k; /* with the guesses before it */
             g->pick[at + k].seen = g->seen + (size_t)(at + k) * PICK_SEEN_MOST;
@@ -188,13 +187,17 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     *id = r->pick ? *r->pick : rule_walk_only(&j->walk, mask);
     if (*id < 0 && r->pick)
         err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
-    else if (*id < 0)
+    else if (*id < 0) {
+        mask = token_filter_mask(j->filter, mask, j->ids.data + j->prompt, j->made);
         *id = sampler_pick(j->sampler, r->logits, j->ids.data, len, len, mask, e);
+    }
     int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, r->logits, e);
     if (end)
         return end < 0 ? TOOK_ERROR : TOOK_STOP;
     if (j->made == j->request.most)
         return len == g->room ? TOOK_FULL : TOOK_LENGTH;
+    if (j->request.write_seconds > 0 && j->line && clock_now() - j->first > j->request.write_seconds)
+        return TOOK_LENGTH;
     return TOOK_ONE;
 }
 

@@ -21,6 +21,7 @@ static void stream_free(struct stream *s)
     ids_free(&s->ids);
     mem_free(s->logprobs);
     mem_free(s->top);
+    mem_free(s->ranks);
     mem_free(s);
 }
 
@@ -58,6 +59,8 @@ static struct stream *stream_open(const struct engine_request *r)
         whole &= (s->logprobs = mem_alloc(s->ids.cap, sizeof *s->logprobs)) != NULL;
     if (s->tops)
         whole &= (s->top = mem_alloc(s->ids.cap, s->tops * sizeof *s->top)) != NULL;
+    if (r->ranks)
+        whole &= (s->ranks = mem_alloc(s->ids.cap, sizeof *s->ranks)) != NULL;
     if (whole)
         return s;
     stream_free(s);
@@ -119,6 +122,7 @@ bool stream_look(struct stream *s, double seconds, struct stream_news *out)
         out->ids = s->ids.data + s->seen_ids;
         out->count = s->ids.len - s->seen_ids;
         out->logprobs = s->logprobs ? s->logprobs + s->seen_ids : NULL;
+        out->ranks = s->ranks ? s->ranks + s->seen_ids : NULL;
         out->top = s->top ? s->top + s->seen_ids * s->tops : NULL;
         out->echoed = s->seen_ids < s->echoed ? s->echoed - s->seen_ids : 0;
         s->seen_ids = s->ids.len;
@@ -133,7 +137,8 @@ static int job_copy(struct job *j, const struct engine_request *r)
     size_t room = (size_t)r->n + r->most;
     j->request = *r;
     j->request.prompt = NULL;
-    j->request.rule = NULL; /* the walk has its share */
+    j->request.rule = NULL;                                             /* the walk has its share */
+    j->request.tokens = (struct token_rules){.least = r->tokens.least}; /* the filter has the rest */
     j->request.stops = 0;
     j->ids = (struct ids){.data = mem_alloc(room, sizeof *j->ids.data), .len = r->n, .cap = room};
     j->stop_strings = mem_zalloc(r->stops, sizeof *j->stop_strings);
@@ -149,7 +154,7 @@ static int job_copy(struct job *j, const struct engine_request *r)
         j->request.stops++;
     }
     j->request.stop_strings = (const char *const *)j->stop_strings;
-    j->stop = (struct stop){.strings = j->request.stop_strings, .count = r->stops};
+    j->stop = (struct stop){.strings = j->request.stop_strings, .count = r->stops, .keep = r->keep_stop};
     return !r->stops || buf_reserve(&j->stop.held, longest + 512) ? 0 : -1;
 }
 
@@ -163,6 +168,8 @@ static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *log
     s->ids.data[at] = id;
     if (s->logprobs)
         s->logprobs[at] = logits ? (float)(logits[id] - sum) : NAN;
+    if (s->ranks)
+        s->ranks[at] = logits ? sampler_rank(logits, vocab, id) : 0;
     struct token_prob *top = s->top ? s->top + at * s->tops : NULL;
     if (top && logits)
         sampler_top(logits, vocab, sum, s->tops, top);
@@ -180,10 +187,11 @@ struct job *job_open(const struct loaded *l, const struct engine_request *r, str
 {
     uint32_t vocab = l->model->plan.out_width;
     struct job *j = mem_zalloc(1, sizeof *j);
-    int failed =
-        !j || job_copy(j, r) || !(j->stream = stream_open(r))
-            ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
-            : sampler_open(&j->sampler, &r->sampler, vocab, e) || rule_walk_open(&j->walk, r->rule, vocab, e);
+    int failed = !j || job_copy(j, r) || !(j->stream = stream_open(r))
+                     ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
+                     : sampler_open(&j->sampler, &r->sampler, vocab, e) ||
+                           rule_walk_open(&j->walk, r->rule, vocab, e) ||
+                           token_filter_open(&j->filter, &r->tokens, l, e);
     if (failed) {
         if (j)
             job_close(j);
@@ -211,6 +219,7 @@ void job_close(struct job *j)
     buf_free(&j->piece);
     sampler_close(j->sampler);
     rule_walk_close(&j->walk);
+    token_filter_close(j->filter);
     seq_close(j->seq);
     seq_close(j->guess);
     if (j->stream)
@@ -243,8 +252,12 @@ static int job_text(struct job *j, int32_t id, struct err *e)
         return -1;
     if (j->walk.asleep)
         rule_walk_text(&j->walk, j->piece.data, j->piece.len);
+    j->line |= j->piece.len && memchr(j->piece.data, '\n', j->piece.len);
     pthread_mutex_lock(&s->mutex);
-    stop_feed(&j->stop, j->piece.data, j->piece.len, &s->text);
+    if (j->made <= j->request.tokens.least) /* no stop string counts yet */
+        buf_add(&s->text, j->piece.data, j->piece.len);
+    else
+        stop_feed(&j->stop, j->piece.data, j->piece.len, &s->text);
     bool failed = s->text.failed;
     pthread_mutex_unlock(&s->mutex);
     if (failed || j->piece.failed || j->stop.held.failed)
@@ -274,9 +287,18 @@ int job_token(struct job *j, const struct loaded *l, int32_t id, const float *lo
     /* under a rule an end token is the end of the text, whatever was asked for */
     if ((!j->request.ignore_eog || j->walk.state) && loaded_ends(l, id))
         return 1;
+    bool ends = token_filter_ends(j->filter, id);
+    if (ends && !j->request.keep_stop)
+        return 1;
     if (l->tokenizer && job_text(j, id, e))
         return -1;
-    return j->stop.hit;
+    return ends || j->stop.hit;
+}
+
+bool job_needs_logits(const struct job *j)
+{
+    return j->walk.state || j->request.logprobs || j->request.top_logprobs ||
+           token_filter_acts(j->filter, j->made);
 }
 
 void job_finish(struct job *j, const struct job_end *end)

@@ -19,6 +19,7 @@ struct stream {
     uint32_t echoed;        /* the first of ids that are the prompt's */
     float *logprobs;        /* (ids.cap) or NULL */
     struct token_prob *top; /* (ids.cap, tops) or NULL */
+    uint32_t *ranks;        /* (ids.cap) or NULL */
     uint32_t tops;
     size_t seen_text, seen_ids; /* what the client has been given */
     struct buf out_text;        /* a copy for the client: the original moves as it grows */
@@ -42,6 +43,8 @@ struct job {
     bool news;                /* tokens that its client has not been told of */
     struct sampler *sampler;
     struct rule_walk walk;
+    struct token_filter *filter; /* NULL = none */
+    bool line;                   /* the answer has come to the end of a line */
     struct tok_decoder decoder;
     struct stop stop;
     struct buf piece;
@@ -80,4 +83,6 @@ int job_token(struct job *j, const struct loaded *l, int32_t id, const float *lo
 void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows);
 /* The first of its tokens whose result is wanted: the last, or the one before the first that has not been scored. */
 uint32_t job_first_result(const struct job *j);
+/* Does the next token need the logits on the host. */
+bool job_needs_logits(const struct job *j);
 void job_publish(struct job *j); /* tells the client that there is news */

@@ -48,6 +48,7 @@ struct sampler {
     struct sampler_params params;
     uint32_t vocab;
     struct logit_bias *bias;
+    uint8_t *breaker;    /* (vocab) or NULL: DRY's */
     float *own;          /* (vocab): the logits, where biases or penalties change some */
     struct candidate *c; /* (vocab) */
     uint32_t n;
@@ -106,13 +107,17 @@ int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t 
     s->seen = mem_zalloc(vocab, sizeof *s->seen);
     s->length = mem_zalloc(vocab, sizeof *s->length);
     s->bias = mem_alloc(p->biases, sizeof *s->bias);
-    if (!s->own || !s->c || !s->seen || !s->length || !s->bias) {
+    s->breaker = p->dry_breaker ? mem_alloc(vocab, 1) : NULL;
+    if (!s->own || !s->c || !s->seen || !s->length || !s->bias || (p->dry_breaker && !s->breaker)) {
         sampler_close(s);
         return err_memory(e, "the sampler", (unsigned long long)vocab * sizeof *s->c);
     }
     if (p->biases)
         memcpy(s->bias, p->bias, p->biases * sizeof *s->bias);
     s->params.bias = s->bias;
+    if (s->breaker)
+        memcpy(s->breaker, p->dry_breaker, vocab);
+    s->params.dry_breaker = s->breaker;
     *out = s;
     return 0;
 }
@@ -126,6 +131,7 @@ void sampler_close(struct sampler *s)
     mem_free(s->seen);
     mem_free(s->length);
     mem_free(s->bias);
+    mem_free(s->breaker);
     mem_free(s);
 }
 
@@ -588,6 +594,14 @@ double sampler_log_sum(const float *logits, uint32_t vocab)
 double sampler_logprob(const float *logits, uint32_t vocab, int32_t id)
 {
     return (double)logits[id] - sampler_log_sum(logits, vocab);
+}
+
+uint32_t sampler_rank(const float *logits, uint32_t vocab, int32_t id)
+{
+    uint32_t rank = 1;
+    for (uint32_t i = 0; i < vocab; i++)
+        rank += logits[i] > logits[id];
+    return rank;
 }
 
 /* One more of the best, which are in order: where it is one. */

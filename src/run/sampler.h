@@ -35,7 +35,7 @@ struct sampler_params {
     uint64_t seed;
     const struct logit_bias *bias; /* (biases) */
     size_t biases;
-    const uint8_t *dry_breaker; /* (vocab): 1 where a token ends a repetition; NULL = none does */
+    const uint8_t *dry_breaker; /* (vocab): 1 where a token ends a repetition; NULL = none does; copied */
 };
 
 /* One row for every field: the command line, the server and the check below share it. */
@@ -74,6 +74,9 @@ bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint
 double sampler_log_sum(const float *logits, uint32_t vocab);
 /* ln p of a token under plain softmax. */
 double sampler_logprob(const float *logits, uint32_t vocab, int32_t id);
+
+/* The place of a token among all by its logit, from 1. */
+uint32_t sampler_rank(const float *logits, uint32_t vocab, int32_t id);
 
 /* The k best tokens under plain softmax, with the sum of above, the best first; fewer where the vocabulary has fewer:
  * id -1. */

@@ -37,6 +37,7 @@ bool stop_feed(struct stop *s, const char *text, size_t n, struct buf *out)
     s->hit = first != NULL;
     size_t keep = s->hit ? 0 : stop_overlap(s, s->held.data, s->held.len);
     size_t go = s->hit ? (size_t)(first - s->held.data) : s->held.len - keep;
+    go += s->hit && s->keep ? strlen(s->strings[s->which]) : 0;
     buf_add(out, s->held.data, go);
     memmove(s->held.data, s->held.data + s->held.len - keep, keep);
     s->held.len = keep;

@@ -1,5 +1,5 @@
 /* Stop strings in a stream of text. What may be the beginning of a stop string is held back until it
- * is clear; a stop string itself is never let out. */
+ * is clear; a stop string itself is let out only where the request asks for that. */
 #pragma once
 
 #include "base/buf.h"
@@ -10,6 +10,7 @@
 struct stop {
     const char *const *strings; /* (count), not empty */
     size_t count;
+    bool keep; /* a stop string goes out, too */
     struct buf held;
     bool hit;
     size_t which; /* once hit: which of them */

@@ -119,6 +119,7 @@ static void answer_free(struct answer *a)
         buf_free(&c->logprobs);
         buf_free(&c->tops);
         buf_free(&c->kept);
+        buf_free(&c->ranks);
     }
     work_forget(a);
     if (a->wait.form)
@@ -131,6 +132,7 @@ static void answer_free(struct answer *a)
     buf_free(&a->reply);
     buf_free(&a->prefill);
     ids_free(&a->before);
+    ids_free(&a->stop_ids);
     json_decref(a->tools);
     json_decref(a->stops);
     if (tell_for(a->route)->forget)
@@ -191,7 +193,7 @@ static void answer_hear(struct answer *a, struct choice *c, const struct stream_
         answer_fail(a, 503, NULL, "out of memory");
     c->thought += c->said.reason.len > reasoned ? (uint32_t)news->count : 0;
     /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
-    if (a->stream && c->news && a->logprobs && news->count)
+    if (a->stream && c->news && (a->logprobs || a->token_ids) && news->count)
         tell_for(a->route)->piece(a, c, &(struct reply_piece){.part = REPLY_TEXT, .text = ""}, out);
 }
 
@@ -212,12 +214,15 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
     for (size_t i = news->echoed; news->logprobs && i < news->count; i++)
         c->score += (double)news->logprobs[i];
     answer_hear(a, c, news, out);
-    if (a->logprobs && !a->stream) {
+    if ((a->logprobs || a->prompt_probs || a->token_ids) && !a->stream) {
         buf_add(&c->ids, news->ids, news->count * sizeof *news->ids);
-        buf_add(&c->logprobs, news->logprobs, news->count * sizeof *news->logprobs);
+        if (news->logprobs)
+            buf_add(&c->logprobs, news->logprobs, news->count * sizeof *news->logprobs);
         if (news->top)
-            buf_add(&c->tops, news->top, news->count * a->tops * sizeof *news->top);
-        if (c->ids.failed || c->logprobs.failed || c->tops.failed)
+            buf_add(&c->tops, news->top, news->count * a->top_stride * sizeof *news->top);
+        if (news->ranks)
+            buf_add(&c->ranks, news->ranks, news->count * sizeof *news->ranks);
+        if (c->ids.failed || c->logprobs.failed || c->tops.failed || c->ranks.failed)
             answer_fail(a, 503, NULL, "out of memory");
     }
     if (a->keep_ids &&

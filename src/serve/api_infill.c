@@ -17,6 +17,7 @@ static const struct field infill_fields[] = {
     {"input_extra", FIELD_LIST, 0, INFILL_FILES},
     {"n_predict", FIELD_INT, -1, ASK_TOKENS},
     {"stream", FIELD_BOOL, 0, 0},
+    {"n_probs", FIELD_INT, 0, ENGINE_TOP_MOST},
 };
 
 /* The prompt as ids, so that what is in the texts is never taken for a token that steers. */
@@ -65,6 +66,8 @@ static void infill_ask(struct answer *a)
     int64_t most = field_int(body, "n_predict", field_int(body, "max_tokens", -1));
     json_object_set_new(body, "max_tokens", json_integer(most ? most : 1));
     json_object_del(body, "n");
+    if (field_int(body, "n_probs", 0) > 0)
+        json_object_set(body, "logprobs", json_object_get(body, "n_probs"));
     ask_completion(a);
 }
 
@@ -246,6 +249,11 @@ static void infill_piece(struct answer *a, struct choice *c, const char *text, s
     json_uint(&j, c->made);
     json_key(&j, "tokens_evaluated");
     json_uint(&j, a->prompts[c->prompt_at].len);
+    const struct probs p = tell_answer_probs(a, stop ? tell_choice_probs(a, c) : tell_news_probs(c));
+    if (a->token_ids)
+        tell_ids(&j, "tokens", p.ids, p.count);
+    if (a->logprobs && !(stop && a->stream))
+        tell_native_probs(a, &j, &p);
     if (stop) {
         json_key(&j, "model");
         json_str(&j, a->called);

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/num.h"
 
 #include <math.h>
@@ -39,6 +40,12 @@ static const struct field ask_fields[] = {
     {"repetition_penalty", FIELD_NUM, 0.01, 100},
     {"ignore_eos", FIELD_BOOL, 0, 0},
     {"echo", FIELD_BOOL, 0, 0},
+    {"functions", FIELD_LIST, 0, 128},
+    {"function_call", FIELD_TEXT | FIELD_OBJECT, 0, 16},
+    {"n_probs", FIELD_INT, 0, ENGINE_TOP_MOST},
+    {"documents", FIELD_LIST, 0, 4096},
+    {"reasoning_format", FIELD_TEXT, 0, 0},
+    {"include_reasoning", FIELD_BOOL, 0, 0},
     {"continue_final_message", FIELD_BOOL, 0, 0},
     {"add_generation_prompt", FIELD_BOOL, 0, 0},
     {"lora", FIELD_TEXT | FIELD_LIST, 0, ADAPTERS_MIXED},
@@ -240,15 +247,17 @@ static int ask_chat_prompt(struct answer *a, struct ask *q)
     json_t *extra = json_object_get(q->body, "chat_template_kwargs");
     struct err e = {0};
     enum ask_turn turn;
-    if (text_can_chat(a) || ask_messages(a, r.messages) || ask_turn(a, q->body, &turn) ||
-        (turn == TURN_GOES_ON && prefill_read(a, q->body, &a->prefill)) || ask_tools(a, q))
+    if (text_can_chat(a) || ask_functions(a, q->body) || ask_messages(a, r.messages) ||
+        ask_turn(a, q->body, &turn) || (turn == TURN_GOES_ON && prefill_read(a, q->body, &a->prefill)) ||
+        ask_tools(a, q))
         return -1;
     r.continue_final = turn == TURN_GOES_ON;
     r.no_generation_prompt = turn == TURN_CLOSED;
     r.messages = json_object_get(q->body, "messages");
     r.tools = a->tools;
-    json_t *set = json_object();
-    if (!set || (effort && ask_effort(set, effort)) || (extra && json_object_update(set, extra)))
+    json_t *set = json_object(), *documents = json_object_get(q->body, "documents");
+    if (!set || (documents && json_object_set(set, "documents", documents)) ||
+        (effort && ask_effort(set, effort)) || (extra && json_object_update(set, extra)))
         err_memory(&e, "the request", 1);
     r.set = set;
     a->prompt_count = 1;
@@ -279,8 +288,10 @@ static int ask_ids(struct answer *a, const json_t *list, struct ids *out)
     return 0;
 }
 
-static int ask_text(struct answer *a, const json_t *text, const char *suffix)
+static int ask_text(struct answer *a, const json_t *text, const json_t *body)
 {
+    const char *suffix = field_text(body, "suffix");
+    bool bare = json_is_false(json_object_get(body, "add_special_tokens"));
     struct err e = {0};
     if (a->prompt_count == SERVE_CHOICES)
         return answer_fail(a, 400, "prompt", "there are more than %d prompts", SERVE_CHOICES);
@@ -296,7 +307,8 @@ static int ask_text(struct answer *a, const json_t *text, const char *suffix)
         return answer_fail(a, 400, "prompt", "a prompt with a suffix cannot hold the character U+0000");
     int failed = suffix ? middle_prompt(a->model->loaded->tokenizer,
                                         &(struct middle){.prefix = s, .suffix = suffix}, out, &e)
-                        : tokenizer_encode(a->model->loaded->tokenizer, s, n, TOK_SPECIAL | TOK_ADD, out, &e);
+                        : tokenizer_encode(a->model->loaded->tokenizer, s, n,
+                                           TOK_SPECIAL | (bare ? 0 : TOK_ADD), out, &e);
     if (out->over)
         return ask_too_long(a, out, "prompt");
     return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text) : 0;
@@ -305,13 +317,12 @@ static int ask_text(struct answer *a, const json_t *text, const char *suffix)
 static int ask_prompts(struct answer *a, const json_t *body)
 {
     const json_t *prompt = json_object_get(body, "prompt");
-    const char *suffix = field_text(body, "suffix");
     if (!prompt)
         return answer_fail(a, 400, "prompt", "prompt is missing");
     if (!json_is_array(prompt) || json_is_number(json_array_get(prompt, 0)))
-        return ask_text(a, prompt, suffix);
+        return ask_text(a, prompt, body);
     for (size_t i = 0; i < json_array_size(prompt); i++)
-        if (ask_text(a, json_array_get(prompt, i), suffix))
+        if (ask_text(a, json_array_get(prompt, i), body))
             return -1;
     return 0;
 }
@@ -389,20 +400,27 @@ static int ask_options(struct answer *a, struct ask *q)
 {
     const json_t *b = q->body, *logprobs = json_object_get(b, "logprobs");
     struct engine_request *r = &q->request;
+    const char *format = field_text(b, "reasoning_format");
     a->stream = field_bool(b, "stream");
     a->include_usage = field_bool(json_object_get(b, "stream_options"), "include_usage");
     a->echo = field_bool(b, "echo");
     if (a->chat && json_is_integer(logprobs))
         return answer_fail(a, 400, "logprobs",
                            "logprobs has to be true or false; top_logprobs is the number");
-    a->logprobs = json_is_true(logprobs) || json_is_integer(logprobs);
-    a->tops = (uint32_t)(a->chat ? field_int(b, "top_logprobs", 0) : field_int(b, "logprobs", 0));
+    const int64_t native = logprobs ? 0 : field_int(b, "n_probs", 0); /* llama.cpp's name of it */
+    a->logprobs = json_is_true(logprobs) || json_is_integer(logprobs) || native;
+    a->tops = (uint32_t)(a->chat ? field_int(b, "top_logprobs", native) : field_int(b, "logprobs", native));
     if (a->tops && !a->logprobs)
         return answer_fail(a, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
     r->logprobs = a->logprobs;
     r->top_logprobs = a->tops;
     r->echo = !a->chat && a->echo && a->logprobs;
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
+    if (format && strcmp(format, "auto") && strncmp(format, "deepseek", 8) && strcmp(format, "none"))
+        return answer_fail(a, 400, "reasoning_format",
+                           "reasoning_format has to be 'auto', 'deepseek' or 'none'");
+    a->raw_reasoning = format && !strcmp(format, "none");
+    a->no_reasoning = json_is_false(json_object_get(b, "include_reasoning"));
     ask_most(a, q);
     r->show_special = a->chat && a->model->loaded->marks_hidden;
     r->salt = a->salt;
@@ -436,7 +454,7 @@ static int ask_check(struct answer *a, const json_t *body)
     if (field_check(body, ask_fields, sizeof ask_fields / sizeof *ask_fields, &name, &e) ||
         (a->chat && field_check(body, chat_fields, 1, &name, &e)))
         return answer_fail(a, 400, name, "%s", e.text);
-    return 0;
+    return ask_unsupported(a, body);
 }
 
 /* What takes the answer apart. A call that was asked for has begun in the prompt. */
@@ -445,7 +463,7 @@ static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
     const struct loaded *l = a->model->loaded;
     struct err e = {0};
     c->reply = reply_open(&(struct reply_options){.form = l->form,
-                                                  .thought = l->thought,
+                                                  .thought = a->raw_reasoning ? NULL : l->thought,
                                                   .tools = a->tools,
                                                   .thinking = q->thinking && !a->prefill.len,
                                                   .ruled = a->tools && q->rule,
@@ -534,11 +552,14 @@ static void ask_any(struct answer *a)
     for (uint32_t i = 0; i < SERVE_CHOICES; i++)
         a->prompts[i].most = ask_count_most(a);
     if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_lora(a, &q) && !ask_sampling(a, &q) &&
-        !ask_number(a, &q) && !ask_biases(a, &q) && !ask_stops(a, &q) &&
-        !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) && !ask_prepend(a) && !ask_fits(a) &&
-        !ask_rule(a, &q))
+        !ask_samplers(a, &q) && !ask_number(a, &q) && !ask_biases(a, &q) && !ask_stops(a, &q) &&
+        !ask_tokens(a, &q) && !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) &&
+        !ask_truncate(a, &q) && !ask_prepend(a) && !ask_fits(a) && !ask_rule(a, &q) && !ask_together(a, &q))
         ask_submit(a, &q);
     rule_drop(q.rule);
+    ids_free(&q.allowed);
+    ids_free(&q.bad_words);
+    mem_free(q.dry_breaker);
     json_decref(q.body);
 }
 

@@ -4,7 +4,7 @@
 #include "run/rule.h"
 #include "serve/own.h"
 
-enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_MEMORY = 256 << 20 };
+enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_WORDS = 256, ASK_MEMORY = 256 << 20 };
 
 /* What lives only until the request is submitted. */
 struct ask {
@@ -13,6 +13,8 @@ struct ask {
     uint32_t each; /* answers to a prompt that are made */
     const char *stops[ASK_STOPS];
     struct logit_bias biases[ASK_BIASES];
+    struct ids allowed, bad_words; /* of token_rules */
+    uint8_t *dry_breaker;          /* of sampler_params; NULL = none */
     struct rule *rule;
     const char *lead; /* of a call that is asked for: the prompt ends with it */
     bool thinking;    /* the prompt has opened the reasoning */
@@ -37,6 +39,16 @@ struct constraint *wanted_constraint(const struct wanted *w, struct err *e);
 
 /* Which tools there are and how they are to be used; a template that knows none gets them as text. */
 int ask_tools(struct answer *a, struct ask *q);
+/* What llama.cpp's clients say of sampling; the usual fields have been read. */
+int ask_samplers(struct answer *a, struct ask *q);
+/* 400 where the body asks for what is not built. */
+int ask_unsupported(struct answer *a, const json_t *body);
+/* Fields that name tokens; sampling and options have been read. */
+int ask_tokens(struct answer *a, struct ask *q);
+/* Behind the prompts: those that are longer than the request says lose their beginning. */
+int ask_truncate(struct answer *a, struct ask *q);
+/* Behind the rule: what does not go together with it is refused. */
+int ask_together(struct answer *a, const struct ask *q);
 /* The text that the answer goes on from. */
 int prefill_read(struct answer *a, const json_t *body, struct buf *out);
 /* Where it leaves the answer: in reasoning, in a call. */

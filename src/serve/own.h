@@ -137,10 +137,11 @@ struct choice {
     uint32_t rank;      /* among the answers to it */
     double score;       /* ln p of its tokens, in all; where somebody asks */
     bool begun, done;
+    bool told_prompt;       /* of a stream: its first event has gone out */
     uint32_t made, thought; /* tokens; those of reasoning, about */
     double last;            /* when its last tokens came */
     size_t offset;          /* characters of tokens so far, for completions' text_offset */
-    struct buf ids, logprobs, tops;
+    struct buf ids, logprobs, tops, ranks;
     struct stream_news end; /* its last news, without the pointers */
     struct buf kept;        /* the ids of its tokens, where the answer keeps them */
 };
@@ -180,15 +181,26 @@ struct answer {
     struct failure failure;
     struct buf reply;
     bool chat, stream, include_usage, logprobs, echo;
-    json_t *tools;      /* that the model may call; NULL = none */
-    struct buf prefill; /* the text of the last message, where the answer goes on from it */
-    json_t *stops;      /* the stop strings: a text, a list, or NULL */
-    struct ids before;  /* what the prompt begins with, until it does */
-    bool keep_ids;      /* the ids of the answer are kept for its teller */
-    void *own;          /* what its teller keeps, and forgets */
-    bool endless;       /* end tokens are text like others */
-    uint32_t tops;
-    uint32_t told; /* answers to each prompt that the client gets: those of the first ranks */
+    json_t *tools;       /* that the model may call; NULL = none */
+    struct buf prefill;  /* the text of the last message, where the answer goes on from it */
+    json_t *stops;       /* the stop strings: a text, a list, or NULL */
+    struct ids before;   /* what the prompt begins with, until it does */
+    bool keep_ids;       /* the ids of the answer are kept for its teller */
+    void *own;           /* what its teller keeps, and forgets */
+    bool endless;        /* end tokens are text like others */
+    uint32_t tops;       /* alternatives to each token that are told */
+    uint32_t top_stride; /* that the engine gives: at least as many */
+    bool prompt_probs;   /* the prompt's probabilities are told, with so many alternatives */
+    uint32_t prompt_tops;
+    bool echoed;        /* the engine gives the prompt's tokens first */
+    bool token_ids;     /* the ids of prompt and answer are told */
+    bool ids_as_text;   /* where tokens are named, their ids stand for their texts */
+    bool no_reasoning;  /* reasoning is made, and not told */
+    bool raw_reasoning; /* reasoning is part of the text */
+    bool functions;     /* calls are told in the form of the older functions */
+    struct ids stop_ids;
+    bool keep_stop; /* what stops the answer is part of it */
+    uint32_t told;  /* answers to each prompt that the client gets: those of the first ranks */
     struct ids prompts[SERVE_CHOICES];
     uint32_t prompt_count;
     struct choice choices[SERVE_CHOICES];
@@ -316,6 +328,8 @@ void ask_chat(struct answer *a);
 void ask_completion(struct answer *a);
 /* The request goes on as if it had come in OpenAI's shape, which is taken over. */
 void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a));
+/* The body in the form that has tools, where it came with functions. */
+int ask_functions(struct answer *a, json_t *body);
 /* Does a new turn begin behind the messages, does the last one go on, or neither. */
 enum ask_turn { TURN_BEGINS, TURN_GOES_ON, TURN_CLOSED };
 int ask_turn(struct answer *a, const json_t *body, enum ask_turn *out);
@@ -367,19 +381,28 @@ void api_rerank(struct answer *a);
 void api_score(struct answer *a);
 void vectors_free(struct vectors *v);
 
-/* ---- what is written (tell.c) ---- */
-
-/* Tokens with their probabilities: of one piece of news, or of a whole answer. */
+/* ---- tokens with their probabilities (openai_logprobs.c) ---- */
+/* Of one piece of news, or of a whole answer. */
 struct probs {
     const int32_t *ids;
     const float *logprobs;
-    const struct token_prob *tops; /* (count, answer.tops) */
-    size_t count, echoed;          /* echoed: the first of them are the prompt's */
+    const struct token_prob *tops; /* (count, answer.top_stride) */
+    const uint32_t *ranks;
+    size_t count, echoed; /* echoed: the first of them are the prompt's */
 };
-struct probs tell_news_probs(const struct choice *c); /* none where its news have been told */
 struct probs tell_choice_probs(const struct answer *a, const struct choice *c);
+struct probs tell_news_probs(const struct choice *c); /* none where its news have been told */
+struct probs tell_answer_probs(const struct answer *a, struct probs p); /* without the prompt's */
 /* [{token, logprob, bytes, top_logprobs}] without the token that ends the answer. */
 void tell_token_probs(const struct answer *a, struct json *j, const struct probs *p);
+/* Each writes one key of an object. p NULL: null. */
+void tell_probs(struct answer *a, struct json *j, struct choice *c, const struct probs *p);
+void tell_ids(struct json *j, const char *key, const int32_t *ids, size_t n);
+void tell_prompt_probs(const struct answer *a, const struct choice *c, struct json *j);
+void tell_native_probs(const struct answer *a, struct json *j, const struct probs *p);
+
+/* ---- what is written (tell.c) ---- */
+
 struct usage {
     uint64_t prompt, made, cached, thought;
 };

@@ -77,7 +77,7 @@ void said_take(void *choice, const struct reply_piece *p)
                     : buf_add(p->part == REPLY_TEXT ? &c->said.text : &c->said.reason, p->text, p->n);
     if (!kept)
         answer_fail(a, 503, NULL, "out of memory");
-    else if (a->stream) {
+    else if (a->stream && !(a->no_reasoning && p->part == REPLY_REASON)) {
         tell_for(a->route)->piece(a, c, p, c->out);
         c->news = p->part == REPLY_TEXT ? NULL : c->news;
     }
@@ -102,7 +102,9 @@ bool said_called(const struct choice *c)
 
 const char *said_finish(const struct choice *c)
 {
-    return said_called(c) ? "tool_calls" : finish_name(c->end.finish);
+    return !said_called(c)        ? finish_name(c->end.finish)
+           : c->answer->functions ? "function_call"
+                                  : "tool_calls";
 }
 
 json_t *said_string(const char *text, size_t n)

@@ -1,178 +1,8 @@
 /* What the client reads: chunks, whole answers, errors, as OpenAI's clients expect them. */
 #include "base/json.h"
-#include "base/utf8.h"
 #include "serve/own.h"
 
-#include <math.h>
 #include <stdio.h>
-
-static const char *tell_token(const struct answer *a, int32_t id, size_t *n)
-{
-    const struct tokenizer *t = a->model->loaded->tokenizer;
-    *n = 0;
-    return id >= 0 && id < tokenizer_vocab(t) ? tokenizer_token_bytes(t, id, n) : "";
-}
-
-/* Tokens that count as text: the one that ends the answer does not. */
-static size_t tell_count(const struct answer *a, const struct probs *p)
-{
-    bool ended = p->count > p->echoed && !a->endless && loaded_ends(a->model->loaded, p->ids[p->count - 1]);
-    return p->count - ended;
-}
-
-static void tell_chat_token(const struct answer *a, struct json *j, int32_t id, float logprob)
-{
-    size_t n;
-    const char *text = tell_token(a, id, &n);
-    json_key(j, "token");
-    json_strn(j, text, n);
-    json_key(j, "logprob");
-    json_f32(j, logprob < -9999 ? -9999 : logprob);
-    json_key(j, "bytes");
-    json_begin(j, '[');
-    for (size_t i = 0; i < n; i++)
-        json_int(j, (unsigned char)text[i]);
-    json_end(j, ']');
-}
-
-struct probs tell_news_probs(const struct choice *c)
-{
-    const struct stream_news *n = c->news;
-    return n ? (struct probs){n->ids, n->logprobs, n->top, n->count, n->echoed} : (struct probs){0};
-}
-
-struct probs tell_choice_probs(const struct answer *a, const struct choice *c)
-{
-    return (struct probs){(const int32_t *)(const void *)c->ids.data,
-                          (const float *)(const void *)c->logprobs.data,
-                          (const struct token_prob *)(const void *)c->tops.data, c->ids.len / sizeof(int32_t),
-                          a->echo && !a->chat ? a->prompts[c->prompt_at].len : 0};
-}
-
-void tell_token_probs(const struct answer *a, struct json *j, const struct probs *p)
-{
-    json_begin(j, '[');
-    for (size_t i = 0; i < tell_count(a, p); i++) {
-        json_begin(j, '{');
-        tell_chat_token(a, j, p->ids[i], p->logprobs[i]);
-        json_key(j, "top_logprobs");
-        json_begin(j, '[');
-        for (uint32_t k = 0; k < a->tops && p->tops[i * a->tops + k].id >= 0; k++) {
-            json_begin(j, '{');
-            tell_chat_token(a, j, p->tops[i * a->tops + k].id, p->tops[i * a->tops + k].logprob);
-            json_end(j, '}');
-        }
-        json_end(j, ']');
-        json_end(j, '}');
-    }
-    json_end(j, ']');
-}
-
-static void tell_chat_probs(const struct answer *a, struct json *j, const struct probs *p)
-{
-    json_begin(j, '{');
-    json_key(j, "content");
-    tell_token_probs(a, j, p);
-    json_key(j, "refusal");
-    json_nil(j);
-    json_end(j, '}');
-}
-
-static void tell_logprob(struct json *j, float logprob)
-{
-    if (isnan(logprob)) /* nothing stood before it */
-        json_nil(j);
-    else
-        json_f32(j, logprob);
-}
-
-static void tell_top(const struct answer *a, struct json *j, const struct token_prob *top)
-{
-    if (top[0].id < 0) {
-        json_nil(j);
-        return;
-    }
-    json_begin(j, '{');
-    for (uint32_t k = 0; k < a->tops && top[k].id >= 0; k++) {
-        size_t n;
-        const char *text = tell_token(a, top[k].id, &n);
-        struct buf name = {0};
-        utf8_clean(&name, text, n);
-        json_key(j, name.data ? name.data : "");
-        json_f32(j, top[k].logprob);
-        buf_free(&name);
-    }
-    json_end(j, '}');
-}
-
-static size_t tell_characters(const char *s, size_t n)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++)
-        count += ((unsigned char)s[i] & 0xc0) != 0x80;
-    return count;
-}
-
-/* Where the text of each token begins; of a prompt's, in the text that is given back: without control tokens. */
-static void tell_offsets(const struct answer *a, struct json *j, struct choice *c, const struct probs *p)
-{
-    struct tok_decoder decoder = {.t = a->model->loaded->tokenizer, .skip_special = true};
-    struct buf piece = {0};
-    struct err e = {0};
-    json_begin(j, '[');
-    for (size_t i = 0, n; i < tell_count(a, p); i++) {
-        const char *text = tell_token(a, p->ids[i], &n);
-        buf_clear(&piece);
-        if (i < p->echoed && !tok_decoder_feed(&decoder, p->ids[i], &piece, &e)) {
-            text = piece.data;
-            n = piece.len;
-        }
-        json_uint(j, c->offset);
-        c->offset += tell_characters(text, n);
-    }
-    json_end(j, ']');
-    buf_free(&piece);
-}
-
-/* Completions have four lists in parallel. */
-static void tell_text_probs(const struct answer *a, struct json *j, struct choice *c, const struct probs *p)
-{
-    static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs"};
-    size_t count = tell_count(a, p), n;
-    json_begin(j, '{');
-    for (int k = 0; k < 3; k++) {
-        json_key(j, keys[k]);
-        if (k == 2 && !a->tops) {
-            json_nil(j);
-            continue;
-        }
-        json_begin(j, '[');
-        for (size_t i = 0; i < count; i++) {
-            const char *text = tell_token(a, p->ids[i], &n);
-            if (k == 0)
-                json_strn(j, text, n);
-            else if (k == 1)
-                tell_logprob(j, p->logprobs[i]);
-            else
-                tell_top(a, j, p->tops + i * a->tops);
-        }
-        json_end(j, ']');
-    }
-    json_key(j, "text_offset");
-    tell_offsets(a, j, c, p);
-    json_end(j, '}');
-}
-
-static void tell_probs(struct answer *a, struct json *j, struct choice *c, const struct probs *p)
-{
-    json_key(j, "logprobs");
-    if (!a->logprobs || !p)
-        json_nil(j);
-    else if (a->chat)
-        tell_chat_probs(a, j, p);
-    else
-        tell_text_probs(a, j, c, p);
-}
 
 /* ---- what every reply begins with ---- */
 
@@ -263,11 +93,14 @@ void tell_timings(const struct answer *a, struct json *j)
 
 /* ---- streams ---- */
 
-static void tell_event(struct buf *out, struct json *j)
+static void tell_event(struct answer *a, struct choice *c, struct json *j)
 {
+    const struct ids *prompt = &a->prompts[c->prompt_at];
     json_end(j, ']');
+    if (a->chat && a->token_ids && !c->begun)
+        tell_ids(j, "prompt_token_ids", prompt->data, prompt->len);
     json_end(j, '}');
-    buf_str(out, "\n\n");
+    buf_str(j->out, "\n\n");
 }
 
 static void tell_event_begin(struct answer *a, struct choice *c, struct json *j)
@@ -286,14 +119,19 @@ static void tell_event_begin(struct answer *a, struct choice *c, struct json *j)
 /* The rest of an event. finish: NULL = it goes on. */
 static void tell_event_end(struct answer *a, struct choice *c, struct json *j, const char *finish)
 {
-    struct probs p = tell_news_probs(c);
+    const struct probs p = tell_news_probs(c), own = tell_answer_probs(a, p);
     if (a->chat)
         json_end(j, '}');
     tell_probs(a, j, c, c->news ? &p : NULL);
+    if (a->token_ids && !a->chat && !c->told_prompt)
+        tell_ids(j, "prompt_token_ids", a->prompts[c->prompt_at].data, a->prompts[c->prompt_at].len);
+    c->told_prompt = true;
+    if (a->token_ids)
+        tell_ids(j, "token_ids", own.ids, own.count);
     json_key(j, "finish_reason");
     json_str(j, finish);
     json_end(j, '}');
-    tell_event(j->out, j);
+    tell_event(a, c, j);
 }
 
 /* An event with one text in its delta, or with the same under two names. */
@@ -309,11 +147,33 @@ static void tell_text(struct answer *a, struct choice *c, const char *const name
     tell_event_end(a, c, &j, NULL);
 }
 
+/* The only call there is, in the older form. */
+static void tell_function_delta(struct answer *a, struct choice *c, const struct reply_piece *p, bool first)
+{
+    struct json j = {.out = c->out};
+    tell_event_begin(a, c, &j);
+    json_key(&j, "function_call");
+    json_begin(&j, '{');
+    if (first) {
+        json_key(&j, "name");
+        json_str(&j, said_last(c)->name);
+    }
+    json_key(&j, "arguments");
+    json_strn(&j, p->text, first ? 0 : p->n);
+    json_end(&j, '}');
+    tell_event_end(a, c, &j, NULL);
+}
+
 /* id and name come once, then the arguments: the piece's. */
 static void tell_call_delta(struct answer *a, struct choice *c, const struct reply_piece *p, bool first)
 {
     struct json j = {.out = c->out};
     const struct said_call *call = said_last(c);
+    if (a->functions) {
+        if (c->said.call_count == 1) /* that form has room for one */
+            tell_function_delta(a, c, p, first);
+        return;
+    }
     tell_event_begin(a, c, &j);
     json_key(&j, "tool_calls");
     json_begin(&j, '[');
@@ -363,7 +223,8 @@ static void tell_echo(const struct answer *a, const struct choice *c, struct buf
 {
     struct err e = {0};
     const struct ids *ids = &a->prompts[c->prompt_at];
-    if (a->echo && tokenizer_decode(a->model->loaded->tokenizer, ids->data, ids->len, true, out, &e))
+    if (a->echo && !a->chat &&
+        tokenizer_decode(a->model->loaded->tokenizer, ids->data, ids->len, true, out, &e))
         out->failed = true;
 }
 
@@ -436,7 +297,19 @@ static void tell_calls(const struct said *s, struct json *j)
     json_end(j, ']');
 }
 
-static void tell_message(const struct said *s, struct json *j)
+/* The older form has room for one. */
+static void tell_function(const struct said_call *call, struct json *j)
+{
+    json_key(j, "function_call");
+    json_begin(j, '{');
+    json_key(j, "name");
+    json_str(j, call->name);
+    json_key(j, "arguments");
+    json_strn(j, call->arguments.data, call->arguments.len);
+    json_end(j, '}');
+}
+
+static void tell_message(const struct answer *a, const struct said *s, struct json *j)
 {
     json_key(j, "message");
     json_begin(j, '{');
@@ -447,11 +320,13 @@ static void tell_message(const struct said *s, struct json *j)
         json_nil(j);
     else
         json_strn(j, s->text.data ? s->text.data : "", s->text.len);
-    for (int i = 0; i < 2 && s->reason.len; i++) {
+    for (int i = 0; i < 2 && s->reason.len && !a->no_reasoning; i++) {
         json_key(j, i ? "reasoning" : "reasoning_content");
         json_strn(j, s->reason.data, s->reason.len);
     }
-    if (s->call_count)
+    if (s->call_count && a->functions)
+        tell_function(&s->calls[0], j);
+    else if (s->call_count)
         tell_calls(s, j);
     json_end(j, '}');
 }
@@ -468,20 +343,28 @@ static struct choice *tell_at(struct answer *a, uint32_t index)
 static void tell_choice(struct answer *a, uint32_t index, struct json *j)
 {
     struct choice *c = tell_at(a, index);
-    struct probs p = tell_choice_probs(a, c);
+    const struct ids *prompt = &a->prompts[c->prompt_at];
+    const struct probs all = tell_choice_probs(a, c), own = tell_answer_probs(a, all);
     struct buf text = {0};
     json_begin(j, '{');
     json_key(j, "index");
     json_uint(j, index);
     if (a->chat)
-        tell_message(&c->said, j);
+        tell_message(a, &c->said, j);
     else {
         tell_echo(a, c, &text);
         buf_add(&text, c->said.text.data ? c->said.text.data : "", c->said.text.len);
         json_key(j, "text");
         json_strn(j, text.data ? text.data : "", text.len);
     }
-    tell_probs(a, j, c, &p);
+    tell_probs(a, j, c, a->echo && !a->chat ? &all : &own);
+    if (a->token_ids) {
+        if (!a->chat)
+            tell_ids(j, "prompt_token_ids", prompt->data, prompt->len);
+        tell_ids(j, "token_ids", own.ids, own.count);
+    }
+    if (a->prompt_probs && !a->chat)
+        tell_prompt_probs(a, c, j);
     json_key(j, "finish_reason");
     json_str(j, said_finish(c));
     json_end(j, '}');
@@ -496,6 +379,10 @@ static void tell_whole(struct answer *a, struct buf *out)
     for (uint32_t i = 0; i < a->told * a->prompt_count; i++)
         tell_choice(a, i, &j);
     json_end(&j, ']');
+    if (a->chat && a->token_ids)
+        tell_ids(&j, "prompt_token_ids", a->prompts[0].data, a->prompts[0].len);
+    if (a->chat && a->prompt_probs)
+        tell_prompt_probs(a, &a->choices[0], &j);
     tell_usage(a, &j);
     tell_timings(a, &j);
     json_end(&j, '}');

@@ -155,6 +155,8 @@ void text_template(struct answer *a)
 {
     static const struct field fields[] = {{"messages", FIELD_LIST, 0, 4096},
                                           {"tools", FIELD_LIST, 0, 128},
+                                          {"functions", FIELD_LIST, 0, 128},
+                                          {"documents", FIELD_LIST, 0, 4096},
                                           {"chat_template_kwargs", FIELD_OBJECT, 0, 256},
                                           {"continue_final_message", FIELD_BOOL, 0, 0},
                                           {"add_generation_prompt", FIELD_BOOL, 0, 0}};
@@ -167,6 +169,7 @@ void text_template(struct answer *a)
     struct chat_request r = {
         .messages = json_object_get(body, "messages"),
         .tools = json_object_get(body, "tools"),
+        .documents = json_object_get(body, "documents"),
         .extra = json_object_get(body, "chat_template_kwargs"),
     };
     enum ask_turn turn = TURN_BEGINS;
@@ -176,7 +179,8 @@ void text_template(struct answer *a)
         answer_fail(a, 400, name, "%s", e.text);
     else if (body && !r.messages)
         answer_fail(a, 400, "messages", "messages is missing");
-    else if (body && !ask_messages(a, r.messages) && !ask_turn(a, body, &turn)) {
+    else if (body && !ask_functions(a, body) && !ask_messages(a, r.messages) && !ask_turn(a, body, &turn)) {
+        r.tools = json_object_get(body, "tools"); /* functions have become tools */
         r.continue_final = turn == TURN_GOES_ON;
         r.no_generation_prompt = turn == TURN_CLOSED;
         if (!text_can_chat(a) && chat_render(l->chat, &r, &spans, &e))

@@ -47,6 +47,35 @@ static const int32_t *busy_picks(struct device *d, struct err *e)
     return ahead_picks(d, e);
 }
 
+/* Rules of tokens, which are for the host: some requests have each, and all of them are held to. */
+enum limits { RULES_NONE, RULES_ALLOWED, RULES_BANNED, RULES_LEAST };
+static const int32_t allowed[] = {4, 9, 11, 23, 42}, banned[] = {11, -1, 9, 4, -1}, stops[] = {4, 9, 11};
+
+static enum limits rules_of(uint32_t i)
+{
+    return i % 12 < 3    ? RULES_NONE
+           : i % 12 == 3 ? RULES_ALLOWED
+           : i % 12 == 6 ? RULES_BANNED
+           : i % 12 == 9 ? RULES_LEAST
+                         : 0;
+}
+
+static void check_rules(const int32_t *ids, uint32_t i)
+{
+    for (uint32_t k = 0; k < ANSWER; k++) {
+        bool in = false, stop = false;
+        for (size_t m = 0; m < sizeof allowed / sizeof *allowed; m++)
+            in |= ids[k] == allowed[m];
+        for (size_t m = 0; m < sizeof stops / sizeof *stops; m++)
+            stop |= ids[k] == stops[m];
+        assert_true(in || (rules_of(i) != RULES_ALLOWED && rules_of(i) != RULES_BANNED));
+        if (rules_of(i) == RULES_BANNED)
+            assert_true(ids[k] != 11 && !(k && ids[k - 1] == 9 && ids[k] == 4));
+        if (rules_of(i) == RULES_LEAST)
+            assert_true(!stop);
+    }
+}
+
 static const struct logit_bias ban[] = {{.id = 7, .bias = -INFINITY}};
 
 static void make_request(struct engine_request *r, int32_t *prompt, uint32_t i)
@@ -72,6 +101,16 @@ static void make_request(struct engine_request *r, int32_t *prompt, uint32_t i)
         p->biases = 1;
     }
     r->logprobs = i % 13 == 3;
+    if (rules_of(i) == RULES_ALLOWED || rules_of(i) == RULES_BANNED)
+        r->tokens =
+            (struct token_rules){.allowed = allowed, .allowed_count = sizeof allowed / sizeof *allowed};
+    if (rules_of(i) == RULES_BANNED) {
+        r->tokens.banned = banned;
+        r->tokens.banned_count = sizeof banned / sizeof *banned;
+    }
+    if (rules_of(i) == RULES_LEAST) /* no stop may come in all of it */
+        r->tokens =
+            (struct token_rules){.least = ANSWER, .stops = stops, .stop_count = sizeof stops / sizeof *stops};
 }
 
 struct said {
@@ -120,6 +159,8 @@ static void same_text_from_the_device(void **state)
     struct loaded *l = open_model(false);
     ask_all(l, 0, want);
     loaded_close(l);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        check_rules(want[i].ids, i);
     for (uint32_t draft = 0; draft <= 6; draft += 6) {
         memset(got, 0, sizeof got);
         l = open_model(true);

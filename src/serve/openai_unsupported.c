@@ -1,0 +1,75 @@
+/* Fields that other servers know and that this one does not build: where passing over one would change the answer, the
+ * request is refused. doc/server.md lists all of them. */
+#include "serve/ask.h"
+#include "serve/field.h"
+
+#include <string.h>
+
+/* Which values of a field ask for nothing. */
+enum harmless { HARMLESS_NONE, HARMLESS_FALSE, HARMLESS_TRUE, HARMLESS_EMPTY, HARMLESS_ZERO, HARMLESS_ONE };
+
+static const struct unsupported {
+    const char *name;
+    enum harmless harmless;
+    const char *instead; /* what to do */
+} unsupported[] = {
+    /* vLLM */
+    {"logits_processors", HARMLESS_EMPTY,
+     "code of a client's is not run here; logit_bias, bad_words and allowed_token_ids are"},
+    {"prompt_embeds", HARMLESS_EMPTY, "send the prompt as a text or as token ids"},
+    {"chat_template", HARMLESS_EMPTY, "the operator chooses the template, with --template"},
+    {"use_beam_search", HARMLESS_FALSE, "best_of takes the likeliest of several answers"},
+    /* llama.cpp */
+    {"post_sampling_probs", HARMLESS_FALSE, "probabilities are those before sampling; leave it out"},
+    {"top_n_sigma", HARMLESS_ZERO, "top_k, top_p and min_p are there"},
+    {"dynatemp_range", HARMLESS_ZERO, "the temperature is fixed; send temperature"},
+    {"min_keep", HARMLESS_ONE, "leave it out"},
+    {"adaptive_target", HARMLESS_ZERO, "mirostat is there"},
+    {"n_indent", HARMLESS_ZERO, "leave it out, or send a grammar"},
+    {"grammar_lazy", HARMLESS_FALSE,
+     "a grammar holds from the first token on; tools have their own triggers"},
+    {"parse_tool_calls", HARMLESS_TRUE,
+     "calls are always read where there are tools; send none, or tool_choice none"},
+    {"n_cmpl", HARMLESS_ONE, "send n to /v1/completions"},
+    /* OpenAI */
+    {"audio", HARMLESS_EMPTY, "this server writes only text"},
+    {"web_search_options", HARMLESS_NONE, "this server searches nowhere; send a tool of your own"},
+};
+
+static bool unsupported_is_harmless(const json_t *v, enum harmless h)
+{
+    switch (h) {
+    case HARMLESS_FALSE:
+        return !json_is_true(v);
+    case HARMLESS_TRUE:
+        return !json_is_false(v);
+    case HARMLESS_EMPTY:
+        return json_is_string(v)   ? !json_string_length(v)
+               : json_is_array(v)  ? !json_array_size(v)
+               : json_is_object(v) ? !json_object_size(v)
+                                   : false;
+    case HARMLESS_ZERO:
+    case HARMLESS_ONE:
+        return json_is_number(v) && json_number_value(v) <= (h == HARMLESS_ONE);
+    default:
+        return false;
+    }
+}
+
+int ask_unsupported(struct answer *a, const json_t *body)
+{
+    const json_t *modalities = json_object_get(body, "modalities");
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
+        const struct unsupported *u = &unsupported[i];
+        const json_t *v = json_object_get(body, u->name);
+        if (v && !unsupported_is_harmless(v, u->harmless))
+            return answer_fail(a, 400, u->name, "%s is not supported: %s", u->name, u->instead);
+    }
+    for (size_t i = 0; i < json_array_size(modalities); i++) {
+        const char *one = json_string_value(json_array_get(modalities, i));
+        if (!one || strcmp(one, "text") != 0)
+            return answer_fail(a, 400, "modalities",
+                               "modalities can only be [\"text\"]: this server writes only text");
+    }
+    return 0;
+}
