@@ -97,8 +97,11 @@ int prefill_start(struct answer *a, struct ask *q, bool shaped, struct rule_star
         return answer_fail(
             a, 400, "messages",
             "the last message holds the character U+0000: it cannot be continued under a constraint");
-    if (q->call_begun) {
-        *start = (struct rule_start){.lead = q->call_begun + strspn(q->call_begun, " \n\r\t")};
+    const char *trigger = a->tools ? reply_trigger(a->model->loaded->form) : NULL,
+               *call = q->call_begun ? q->call_begun + strspn(q->call_begun, " \n\r\t") : NULL;
+    if (call && trigger &&
+        !strncmp(call, trigger, strlen(trigger))) { /* a call without its mark is a text as yet */
+        *start = (struct rule_start){.lead = call};
         q->lead = NULL;
     } else if (shaped && !q->must && !q->thinking)
         start->lead = prefill_answer(a);

@@ -129,3 +129,8 @@ def test_reasoning_that_is_begun_goes_on(binary, smollm2, tmp_path):
         assert "name" in json.loads('{"na' + shaped["content"])
     finally:
         assert s.stop() == 0
+
+
+def test_a_json_prefill_beside_tools_is_text(server):
+    body = {"messages": [*HI, {"role": "assistant", "content": '{"greeting": "'}], "tools": TOOLS, **GREEDY}
+    assert server.ask(CHAT, body)["choices"][0]["message"]["content"]
