@@ -8,7 +8,7 @@ import pytest
 
 from server import Server, until
 
-STORY = ("-p", "Tell me a long story about a mill.", "-n", "60", "--temp", "0", "--raw", "--ignore-eos", "--ctx", "512")
+STORY = ("-p", "Tell me a long story about a mill.", "-n", "30", "--temp", "0", "--raw", "--ignore-eos", "--ctx", "512")
 WEIGHT = 60_000_000  # a place in the weights of SmolLM2
 
 
