@@ -98,10 +98,12 @@ int tok_unigram_word(struct tok_work *w, const char *s, size_t n)
 
 /* ---- WordPiece ---- */
 
+enum { PIECE_MOST = 1024 }; /* bytes of a piece that is looked for: a file may allow words of any length */
+
 static int32_t find_with_prefix(const struct tokenizer *t, const struct tok_str *prefix, const char *s,
                                 size_t n)
 {
-    char text[1024];
+    char text[PIECE_MOST];
     if (!prefix->n)
         return tok_model_find(t, s, n);
     if (prefix->n + n > sizeof text)
@@ -120,7 +122,7 @@ int tok_wordpiece_word(struct tok_work *w, const char *s, size_t n)
     if (chars > t->max_word)
         return ids_add(w->out, t->roles[TOK_UNK], w->e);
     for (size_t at = 0; at < n;) {
-        size_t end = n;
+        size_t end = at + size_min(n - at, PIECE_MOST);
         int32_t id = -1;
         for (; end > at; end--) {
             if (end < n && ((unsigned char)s[end] & 0xc0) == 0x80)
