@@ -433,7 +433,7 @@ static int ask_options(struct answer *a, struct ask *q)
 static int ask_number(struct answer *a, struct ask *q)
 {
     a->told = (uint32_t)field_int(q->body, "n", 1);
-    q->each = a->chat ? a->told : (uint32_t)field_int(q->body, "best_of", a->told);
+    q->each = (uint32_t)field_int(q->body, "best_of", a->told);
     if (q->each < a->told)
         return answer_fail(a, 400, "best_of", "best_of is %u; it has to be at least n, which is %u", q->each,
                            a->told);

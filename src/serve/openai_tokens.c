@@ -146,6 +146,10 @@ int ask_tokens(struct answer *a, struct ask *q)
     const char *name, *salt = field_text(q->body, "cache_salt");
     if (field_check(q->body, token_fields, sizeof token_fields / sizeof *token_fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
+    if (a->chat && field_bool(q->body, "add_special_tokens"))
+        return answer_fail(
+            a, 400, "add_special_tokens",
+            "add_special_tokens cannot be true in a chat: the template writes the special tokens itself");
     if (r->most && least > r->most)
         return answer_fail(a, 400, "min_tokens",
                            "min_tokens is %lld; it has to be at most max_tokens, which is %u",

@@ -1,5 +1,6 @@
 /* Fields that other servers know and that this one does not build: where passing over one would change the answer, the
  * request is refused. doc/server.md lists all of them. */
+#include "base/log.h"
 #include "serve/ask.h"
 #include "serve/field.h"
 
@@ -18,6 +19,7 @@ static const struct unsupported {
      "code of a client's is not run here; logit_bias, bad_words and allowed_token_ids are"},
     {"prompt_embeds", HARMLESS_EMPTY, "send the prompt as a text or as token ids"},
     {"chat_template", HARMLESS_EMPTY, "the operator chooses the template, with --template"},
+    {"guided_whitespace_pattern", HARMLESS_EMPTY, "white space in JSON is as doc/constraints.md says"},
     {"use_beam_search", HARMLESS_FALSE, "best_of takes the likeliest of several answers"},
     /* llama.cpp */
     {"post_sampling_probs", HARMLESS_FALSE, "probabilities are those before sampling; leave it out"},
@@ -56,9 +58,34 @@ static bool unsupported_is_harmless(const json_t *v, enum harmless h)
     }
 }
 
+/* A constraint that is not understood must not be left out. */
+static int unsupported_structure(struct answer *a, const json_t *structured)
+{
+    static const char *const known[] = {"json", "json_object", "regex", "choice", "grammar"},
+                             *const passed[] = {"disable_fallback", "disable_any_whitespace", "backend"};
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)structured, name, v)
+    {
+        bool fine = json_is_null(v) || json_is_false(v) || name[0] == '_';
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            fine |= !strcmp(name, known[i]);
+        for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
+            fine |= !strcmp(name, passed[i]);
+        if (!fine)
+            return answer_fail(
+                a, 400, "structured_outputs",
+                "structured_outputs has '%s'; json, json_object, regex, choice and grammar are there",
+                log_safe(name));
+    }
+    return 0;
+}
+
 int ask_unsupported(struct answer *a, const json_t *body)
 {
     const json_t *modalities = json_object_get(body, "modalities");
+    if (unsupported_structure(a, json_object_get(body, "structured_outputs")))
+        return -1;
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         const struct unsupported *u = &unsupported[i];
         const json_t *v = json_object_get(body, u->name);

@@ -275,12 +275,14 @@ def test_functions_are_called_in_their_own_shape(server):
 def test_fields_that_are_not_built_are_refused(server):
     wrong = {"logits_processors": ["a"], "prompt_embeds": "AA", "use_beam_search": True, "top_n_sigma": 1.5, "dynatemp_range": 0.5,
              "min_keep": 3, "n_indent": 2, "grammar_lazy": True, "chat_template": "{{ 1 }}", "audio": {"voice": "a"},
+             "structured_outputs": {"structural_tag": "{}"}, "add_special_tokens": True, "guided_whitespace_pattern": " ",
              "modalities": ["text", "audio"], "web_search_options": {}, "parse_tool_calls": False, "n_cmpl": 2}
     for name, value in wrong.items():
         assert name in refused(server, CHAT, {"messages": HI, name: value}, name)
     fine = {"logits_processors": [], "use_beam_search": False, "top_n_sigma": -1, "dynatemp_range": 0, "min_keep": 0, "id_slot": 0,
             "cache_prompt": False, "modalities": ["text"], "spaces_between_special_tokens": True, "kv_transfer_params": {}, "n_keep": 4}
-    server.ask(CHAT, {"messages": HI, "max_tokens": 1, **fine})
+    best = server.ask(CHAT, {"messages": HI, "max_tokens": 2, "best_of": 3, **fine})
+    assert len(best["choices"]) == 1 and best["usage"]["completion_tokens"] == 6
 
 
 def test_samplers_that_are_not_named_are_off(server):
