@@ -151,6 +151,39 @@ def test_probes_are_answered_where_all_connections_are_busy(serve, smollm2):
     assert s.stop() == 0
 
 
+@pytest.mark.slow
+def test_descriptors_and_silence(serve, smollm2, capsys):
+    """Half a minute without a descriptor, then 1,100 connections of each silent kind: what it costs, and what others notice."""
+    s = serve(smollm2)
+    share, log = without_descriptors(s, 30)
+    with capsys.disabled():
+        print(f"\nno descriptor left for 30 s: {share:.1%} of a core, {len(log) / 30:.0f} bytes of log a second", end="")
+    assert share < 0.2 and len(log) < 1000
+    s.process.kill()
+    for name, begin in (("nothing", b""), ("half a head", b"GET /livez HTTP/1.1\r\nHo"), ("half a body", post(b"/tokenize", b"{" * 100)[:-50])):
+        s = serve(smollm2)
+        silent = [s.connect() for _ in range(1100)]
+        for c in silent:
+            try:
+                c.sendall(begin)
+            except OSError:  # it had to go
+                pass
+        waits, served, start = [], 0, time.monotonic()
+        for path in ("/livez", "/health", "/v1/models") * 10:
+            began = time.monotonic()
+            try:
+                served += s.request("GET", path)[0] == 200
+            except (OSError, IndexError, ValueError):
+                pass
+            waits.append(time.monotonic() - began)
+        with capsys.disabled():
+            print(f"\n1,100 connections that sent {name}: {served} of 30 requests beside them answered, {1e3 * max(waits):.0f} ms at most", end="")
+        assert served == 30
+        for c in silent:
+            c.close()
+        s.process.kill()
+
+
 # ---- memory ----
 
 
