@@ -20,12 +20,11 @@ static _Thread_local bool jsonread_limited;
 static _Thread_local bool jsonread_spent;  /* asked for more than that */
 static _Thread_local bool jsonread_failed; /* memory was out: jansson does not always say so */
 
+/* jansson reads beyond its buffer where the memory for a string is refused: it gets what it asks for, and the text ends
+ * for it at the next part (jsonread_feed). */
 static void *jsonread_alloc(size_t n)
 {
-    if (jsonread_limited && n > jsonread_left) {
-        jsonread_spent = true;
-        return NULL;
-    }
+    jsonread_spent |= jsonread_limited && n > jsonread_left;
     void *p = mem_alloc(n, 1);
     jsonread_failed |= !p;
     if (p && jsonread_limited)
@@ -104,6 +103,23 @@ static const char *jsonread_not_finite(const char *text, size_t n, const json_er
     return NULL;
 }
 
+struct jsonread_source {
+    const char *text;
+    size_t left;
+};
+
+/* The next bytes of the text, for jansson; 0 = it ends. */
+static size_t jsonread_feed(void *to, size_t room, void *source)
+{
+    enum { PART = 256 }; /* so much more is read where the memory is spent */
+    struct jsonread_source *from = source;
+    size_t n = jsonread_spent ? 0 : size_min(size_min(room, PART), from->left);
+    memcpy(to, from->text, n);
+    from->text += n;
+    from->left -= n;
+    return n;
+}
+
 json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits *most, const char *what,
                        struct err *e)
 {
@@ -124,11 +140,13 @@ json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits 
     jsonread_limited = true;
     jsonread_spent = jsonread_failed = false;
     json_error_t at;
-    json_t *v =
-        json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | (most->nul ? JSON_ALLOW_NUL : 0), &at);
+    struct jsonread_source source = {text, n};
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | (most->nul ? JSON_ALLOW_NUL : 0);
+    json_t *v = json_load_callback(jsonread_feed, &source, flags, &at);
     jsonread_limited = false;
-    if (v)
+    if (v && !jsonread_spent)
         return v;
+    json_decref(v);
     const char *odd = jsonread_not_finite(text, n, &at);
     if (jsonread_spent)
         err_set(e, ERR_RESOURCE, "%s needs more than the %zu MiB that it may take to read", what,
