@@ -68,7 +68,7 @@ static void hear(const struct reply_options *from, const char *text, size_t n, s
     struct reply *r = reply_open(&o, &e);
     for (size_t at = 0; at < n; at += piece)
         reply_feed(r, text + at, n - at < piece ? n - at : piece);
-    reply_end(r);
+    reply_end(r, false);
     reply_close(r);
     buf_char(&h->all, 0);
 }

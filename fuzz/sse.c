@@ -57,7 +57,7 @@ static void speak(struct answer *a, const char *text, size_t n, size_t piece, st
         v->begin(a, c, out);
     for (size_t at = 0; at < n; at += piece)
         reply_feed(c->reply, text + at, n - at < piece ? n - at : piece);
-    reply_end(c->reply);
+    reply_end(c->reply, false);
     c->done = true;
     c->end.done = true;
     c->end.finish = FINISH_STOP;

@@ -18,18 +18,55 @@ struct constraint *constraint_make(struct grammar *g, uint32_t root, struct err 
     return c;
 }
 
-struct constraint *constraint_from_gbnf(const char *text, size_t n, struct err *e)
+static uint32_t spec_choices(struct grammar *g, const struct constraint_spec *s)
+{
+    struct gram_items all = {0};
+    uint32_t root = grammar_rule(g);
+    for (size_t i = 0; i < s->n; i++)
+        gram_push(g, &all, gram_text(g, s->choices[i]));
+    grammar_define(g, root, gram_list(g, GRAM_ALT, all.at, all.n));
+    return root;
+}
+
+static uint32_t spec_regex(struct grammar *g, const struct constraint_spec *s)
+{
+    uint32_t root = grammar_rule(g);
+    grammar_define(g, root, pattern_read(g, s->text, s->n, PATTERN_WHOLE));
+    return root;
+}
+
+struct constraint *constraint_from(const struct constraint_spec *s, struct err *e)
 {
     struct grammar g;
+    uint32_t root = 0;
     grammar_init(&g);
-    return constraint_make(&g, gbnf_read(&g, text, n), e);
+    switch (s->language) {
+    case LANGUAGE_SCHEMA:
+        root = schema_read(&g, s->schema);
+        break;
+    case LANGUAGE_GBNF:
+        root = gbnf_read(&g, s->text, s->n);
+        break;
+    case LANGUAGE_REGEX:
+        root = spec_regex(&g, s);
+        break;
+    case LANGUAGE_CHOICES:
+        root = spec_choices(&g, s);
+        break;
+    }
+    if (s->behind)
+        root = grammar_behind(&g, s->behind, root);
+    return constraint_make(&g, root, e);
+}
+
+struct constraint *constraint_from_gbnf(const char *text, size_t n, struct err *e)
+{
+    return constraint_from(&(struct constraint_spec){.language = LANGUAGE_GBNF, .text = text, .n = n}, e);
 }
 
 struct constraint *constraint_from_schema(const json_t *schema, struct err *e)
 {
-    struct grammar g;
-    grammar_init(&g);
-    return constraint_make(&g, schema_read(&g, schema), e);
+    return constraint_from(&(struct constraint_spec){.language = LANGUAGE_SCHEMA, .schema = schema}, e);
 }
 
 struct constraint *constraint_from_json_object(struct err *e)
@@ -46,23 +83,13 @@ struct constraint *constraint_from_json_object(struct err *e)
 
 struct constraint *constraint_from_regex(const char *text, size_t n, struct err *e)
 {
-    struct grammar g;
-    grammar_init(&g);
-    uint32_t root = grammar_rule(&g);
-    grammar_define(&g, root, pattern_read(&g, text, n, PATTERN_WHOLE));
-    return constraint_make(&g, root, e);
+    return constraint_from(&(struct constraint_spec){.language = LANGUAGE_REGEX, .text = text, .n = n}, e);
 }
 
 struct constraint *constraint_from_choices(const char *const *texts, size_t n, struct err *e)
 {
-    struct grammar g;
-    struct gram_items all = {0};
-    grammar_init(&g);
-    uint32_t root = grammar_rule(&g);
-    for (size_t i = 0; i < n; i++)
-        gram_push(&g, &all, gram_text(&g, texts[i]));
-    grammar_define(&g, root, gram_list(&g, GRAM_ALT, all.at, all.n));
-    return constraint_make(&g, root, e);
+    return constraint_from(&(struct constraint_spec){.language = LANGUAGE_CHOICES, .choices = texts, .n = n},
+                           e);
 }
 
 void constraint_free(struct constraint *c)
@@ -154,6 +181,7 @@ static set_id state_top(const struct constraint_state *s)
 
 static void state_push(struct constraint_state *s, set_id id)
 {
+    s->open = false; /* until the next mask says so */
     s->at = (s->at + 1) % (CONSTRAINT_BACK + 1);
     s->ring[s->at] = id;
     if (s->n < CONSTRAINT_BACK + 1)
@@ -256,6 +284,7 @@ int constraint_mask(struct constraint_state *s, uint32_t *mask, struct err *e)
         for (uint32_t i = 0; i < b->v->ends; i++)
             mask[(uint32_t)b->v->end[i] / 32] |= 1u << (uint32_t)b->v->end[i] % 32;
     bool failed = b->failed || at == SET_DEAD;
+    s->open = !failed && at >= SET_FIRST && end && !memcmp(mask, b->v->all, words * sizeof *mask);
     state_leave(s);
     if (failed)
         return state_full(e);
@@ -286,7 +315,12 @@ int constraint_accept_bytes(struct constraint_state *s, const char *text, size_t
 int constraint_accept(struct constraint_state *s, int32_t token, struct err *e)
 {
     const struct constraint_vocab *v = s->b->v;
-    if (token < 0 || token >= v->count || v->kind[token] == CONSTRAINT_NEVER)
+    bool known = token >= 0 && token < v->count && v->kind[token] != CONSTRAINT_NEVER;
+    if (!known && s->open && token >= 0) { /* it has no text to be held to anything */
+        state_push(s, state_top(s));
+        return 0;
+    }
+    if (!known)
         return err_set(e, ERR_DATA, "the constraint does not allow token %d", token);
     if (v->kind[token] == CONSTRAINT_TEXT)
         return constraint_accept_bytes(s, v->bytes + v->at[token], v->at[token + 1] - v->at[token], e);
@@ -301,8 +335,14 @@ int constraint_rollback(struct constraint_state *s, size_t n, struct err *e)
     if (n >= s->n)
         return err_set(e, ERR_USAGE, "%zu tokens cannot be taken back: %u can", n, s->n - 1);
     s->n -= (uint32_t)n;
+    s->open = false;
     s->at = (uint32_t)((s->at + CONSTRAINT_BACK + 1 - n) % (CONSTRAINT_BACK + 1));
     return 0;
+}
+
+bool constraint_allows_all(const struct constraint_state *s)
+{
+    return s->open;
 }
 
 bool constraint_accepts_end(struct constraint_state *s)
@@ -312,6 +352,17 @@ bool constraint_accepts_end(struct constraint_state *s)
     bool end = at == SET_END || (at >= SET_FIRST && set_get(s->b, at)->flags & FLAG_END);
     pthread_mutex_unlock(&s->b->lock);
     return end;
+}
+
+bool constraint_is_over(struct constraint_state *s)
+{
+    uint32_t every = UINT32_MAX;
+    pthread_mutex_lock(&s->b->lock);
+    set_id at = state_top(s);
+    for (int i = 0; i < 8 && at >= SET_FIRST; i++)
+        every &= set_get(s->b, at)->first[i];
+    pthread_mutex_unlock(&s->b->lock);
+    return constraint_accepts_end(s) && (at < SET_FIRST || every != UINT32_MAX);
 }
 
 size_t constraint_forced(struct constraint_state *s, char *out, size_t cap)

@@ -27,7 +27,19 @@ struct constraint_bound;
 struct constraint_state;
 struct tokenizer;
 
+enum constraint_language { LANGUAGE_SCHEMA, LANGUAGE_GBNF, LANGUAGE_REGEX, LANGUAGE_CHOICES };
+
+struct constraint_spec {
+    enum constraint_language language;
+    const json_t *schema;
+    const char *text; /* of a grammar, of a regular expression */
+    size_t n;         /* its bytes; or how many choices */
+    const char *const *choices;
+    const char *behind; /* the language begins behind this text, which comes first; NULL = at once */
+};
+
 /* NULL and an error when it is malformed, too large, or asks for what cannot be enforced. */
+struct constraint *constraint_from(const struct constraint_spec *s, struct err *e);
 struct constraint *constraint_from_gbnf(const char *text, size_t n, struct err *e);
 struct constraint *constraint_from_schema(const json_t *schema, struct err *e);
 struct constraint *constraint_from_json_object(struct err *e); /* any JSON object */
@@ -78,7 +90,12 @@ int constraint_accept(struct constraint_state *s, int32_t token, struct err *e);
 int constraint_accept_bytes(struct constraint_state *s, const char *text, size_t n, struct err *e);
 /* Takes back the last n accepts; at most CONSTRAINT_BACK, and those that there were. */
 int constraint_rollback(struct constraint_state *s, size_t n, struct err *e);
+/* Does the mask that was made last allow every token that has a text, and the end? Then tokens without one are
+ * accepted, too. */
+bool constraint_allows_all(const struct constraint_state *s);
 bool constraint_accepts_end(struct constraint_state *s);
+/* May the text end, and is it not any text that may follow? */
+bool constraint_is_over(struct constraint_state *s);
 /* Bytes that must come next, the only continuation there is (up to cap); how many. */
 size_t constraint_forced(struct constraint_state *s, char *out, size_t cap);
 /* The same as tokens, each the longest that fits: how a model most likely writes it, though it may well cut it

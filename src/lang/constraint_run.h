@@ -40,6 +40,7 @@ struct constraint_vocab {
     char *bytes; /* of all tokens */
     size_t *at;  /* (count + 1): token i is bytes[at[i] .. at[i + 1]) */
     uint8_t *kind;
+    uint32_t *all; /* the mask of all tokens but those that are never allowed */
 };
 
 /* The longest token that these bytes begin with; -1 = none. */
@@ -118,6 +119,7 @@ struct constraint_state {
     struct constraint_bound *b;
     struct constraint_state *next, *prev;
     int64_t left;                     /* work that its calls may still do; each call adds some */
+    bool open;                        /* the last mask allowed everything */
     uint32_t n, at;                   /* ring: `n` entries, the newest at `at` */
     set_id ring[CONSTRAINT_BACK + 1]; /* SET_END: an ending token was accepted */
 };

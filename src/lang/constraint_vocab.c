@@ -19,6 +19,7 @@ void constraint_vocab_close(struct constraint_vocab *v)
     mem_free(v->bytes);
     mem_free(v->at);
     mem_free(v->kind);
+    mem_free(v->all);
     mem_free(v);
 }
 
@@ -27,7 +28,8 @@ static int vocab_copy(struct constraint_vocab *v, const struct constraint_source
     size_t n, total = 0;
     v->at = mem_alloc((size_t)s->count + 1, sizeof *v->at);
     v->kind = mem_alloc((size_t)s->count, 1);
-    if (!v->at || !v->kind)
+    v->all = mem_zalloc(((size_t)s->count + 31) / 32, sizeof *v->all);
+    if (!v->at || !v->kind || !v->all)
         return err_memory(e, "a vocabulary", (unsigned long long)s->count * sizeof *v->at);
     for (int32_t id = 0; id < s->count; id++) {
         enum constraint_kind kind = s->kind(s->of, id);
@@ -38,6 +40,7 @@ static int vocab_copy(struct constraint_vocab *v, const struct constraint_source
         v->at[id] = total;
         total += kind == CONSTRAINT_TEXT ? n : 0;
         v->ends += kind == CONSTRAINT_END;
+        v->all[id / 32] |= (uint32_t)(kind != CONSTRAINT_NEVER) << id % 32;
     }
     v->at[s->count] = total;
     v->bytes = mem_alloc(total, 1);

@@ -206,6 +206,29 @@ struct gram *gram_dfa(struct grammar *g, const struct dfa *d)
     return node;
 }
 
+struct gram *gram_any(struct grammar *g)
+{
+    static const uint16_t next[] = {0, 1};
+    static const uint8_t accept[] = {0, 1};
+    static const struct dfa any = {.n = 2, .classes = 1, .next = next, .accept = accept};
+    return gram_dfa(g, &any);
+}
+
+struct gram *gram_until(struct grammar *g, const char *text)
+{
+    return gram_dfa(g, dfa_never(g, gram_seq(g, gram_any(g), gram_text(g, text))));
+}
+
+uint32_t grammar_behind(struct grammar *g, const char *text, uint32_t rule)
+{
+    enum { WHITE = 16 }; /* characters */
+    uint32_t root = grammar_rule(g);
+    grammar_define(g, root,
+                   gram_seq(g, gram_until(g, text), gram_text(g, text),
+                            gram_rep(g, gram_ascii(g, "\t\n\r\r  "), 0, WHITE), gram_call(g, rule)));
+    return root;
+}
+
 uint32_t grammar_rule(struct grammar *g)
 {
     if (g->count >= GRAMMAR_RULES) {

@@ -91,6 +91,11 @@ struct gram *gram_list(struct grammar *g, enum gram_kind kind, struct gram *cons
 struct gram *gram_rep(struct grammar *g, struct gram *kid, uint32_t min, uint32_t max);
 struct gram *gram_call(struct grammar *g, uint32_t rule);
 struct gram *gram_dfa(struct grammar *g, const struct dfa *d);
+struct gram *gram_any(struct grammar *g); /* any bytes, UTF-8 or not, or none */
+/* Any bytes without this text in them. */
+struct gram *gram_until(struct grammar *g, const char *text);
+/* A rule: any bytes, this text, a little white space, and then the rule. */
+uint32_t grammar_behind(struct grammar *g, const char *text, uint32_t rule);
 uint32_t grammar_rule(struct grammar *g); /* a new one, to be defined: g->rules[it] = body */
 void grammar_define(struct grammar *g, uint32_t rule, struct gram *body);
 
@@ -118,6 +123,8 @@ const struct dfa *dfa_combine(struct grammar *g, const struct dfa *a, const stru
 /* Of d, the texts of at least min and at most max characters, each of which is a text of `one`. */
 const struct dfa *dfa_counted(struct grammar *g, const struct dfa *d, const struct dfa *one, uint32_t min,
                               uint32_t max);
+/* Texts of which no beginning is a text of `node`, which has to begin with gram_any. */
+const struct dfa *dfa_never(struct grammar *g, const struct gram *node);
 bool dfa_empty(const struct dfa *d);
 bool dfa_accepts(const struct dfa *d, const char *s, size_t n);
 

@@ -252,6 +252,28 @@ const struct dfa *dfa_make(struct grammar *g, const struct gram *node)
     return d;
 }
 
+const struct dfa *dfa_never(struct grammar *g, const struct gram *node)
+{
+    const struct dfa *d = dfa_make(g, node);
+    size_t size = d ? (size_t)d->n * d->classes : 0;
+    struct dfa *out = d ? arena_alloc(&g->arena, 1, sizeof *out) : NULL;
+    uint16_t *next = out ? arena_alloc(&g->arena, size, sizeof *next) : NULL;
+    uint8_t *accept = next ? arena_alloc(&g->arena, d->n, 1) : NULL;
+    if (!accept) {
+        grammar_fail(g, ERR_RESOURCE, "the constraint is too large: its automata take more than %d MiB",
+                     GRAMMAR_MEMORY >> 20);
+        return NULL;
+    }
+    for (size_t i = 0; i < size; i++)
+        next[i] = d->accept[d->next[i]] ? 0 : d->next[i];
+    for (uint32_t i = 1; i < d->n; i++)
+        accept[i] = !d->accept[i];
+    *out = *d;
+    out->next = next;
+    out->accept = accept;
+    return out;
+}
+
 /* The pair's state, or 0 where nothing can be accepted any more. */
 static uint32_t dfa_pair(struct dfa_build *b, const struct dfa *x, const struct dfa *y, uint32_t i,
                          uint32_t j, enum dfa_op op)

@@ -31,6 +31,7 @@ struct reply {
     enum reply_at at;
     struct buf held; /* not decided yet */
     bool ending;     /* nothing more will come */
+    bool cut;        /* though there would be more */
     bool begun;      /* text has come: a call without marks cannot */
     bool fresh;      /* behind reasoning or a call: white space is dropped */
     bool called;     /* the last thing was a call */
@@ -38,6 +39,7 @@ struct reply {
     size_t body, seen;
     uint32_t tries;
     const char *open; /* NULL = a call without marks */
+    bool sure;        /* the constraint holds it: it is a call */
     struct reply_scan scan;
     struct reply_ahead ahead;
 };
@@ -106,7 +108,9 @@ static void reply_put(struct reply *r, enum reply_part part, size_t n)
     size_t skip = 0;
     while (r->fresh && skip < n && reply_is_white(r->held.data[skip]))
         skip++;
-    if (skip < n) {
+    /* under a constraint what follows a call, or stands in its place, is markup that was cut */
+    bool markup = part == REPLY_TEXT && (r->o.only_calls || (r->o.ruled && r->cut && r->called));
+    if (skip < n && !markup) {
         r->o.take(r->o.arg, &(struct reply_piece){.part = part, .text = r->held.data + skip, .n = n - skip});
         r->fresh = false;
         if (part == REPLY_TEXT) {
@@ -170,11 +174,12 @@ static const struct mark *reply_mark_after(const struct reply *r, size_t *at, bo
 
 /* ---- calls ---- */
 
-/* Is the call written in the only way that the constraint knows? */
-static bool reply_is_ruled(const struct reply *r)
+static const struct reply_wrap *reply_wrap(const struct reply *r)
 {
-    return r->o.ruled &&
-           (r->open ? !strcmp(r->open, r->o.form->wraps[0].open) : r->o.form->bare == BARE_USUAL);
+    for (size_t i = 0; i < REPLY_WRAPS && r->open; i++)
+        if (!strcmp(r->o.form->wraps[i].open, r->open))
+            return &r->o.form->wraps[i];
+    return &bare_wrap;
 }
 
 static void reply_enter_call(struct reply *r, const char *open, size_t body)
@@ -184,7 +189,8 @@ static void reply_enter_call(struct reply *r, const char *open, size_t body)
     r->body = r->seen = body;
     r->tries = 0;
     r->scan = (struct reply_scan){0};
-    r->ahead = (struct reply_ahead){.at = reply_is_ruled(r) ? AHEAD_HEAD : AHEAD_OVER, .from = body};
+    r->ahead = (struct reply_ahead){.at = r->o.ruled ? AHEAD_HEAD : AHEAD_OVER, .from = body};
+    r->sure = r->o.ruled && !reply_wrap(r)->known;
 }
 
 /* Tries the body [body, end) in every shape that begins like this. */
@@ -200,14 +206,6 @@ static json_t *reply_try(const struct reply *r, size_t end)
             return calls;
     }
     return NULL;
-}
-
-static const struct reply_wrap *reply_wrap(const struct reply *r)
-{
-    for (size_t i = 0; i < REPLY_WRAPS && r->open; i++)
-        if (!strcmp(r->o.form->wraps[i].open, r->open))
-            return &r->o.form->wraps[i];
-    return &bare_wrap;
 }
 
 /* The calls are known: [0, end) of what is held was theirs. */
@@ -240,6 +238,10 @@ static void reply_give_up(struct reply *r)
     if (r->ahead.calls) { /* cut where the next call begins, there is no text */
         reply_drop(r, r->ending && r->ahead.at == AHEAD_HEAD ? r->held.len : r->ahead.from);
         r->fresh = r->called = true;
+        return;
+    }
+    if (r->sure && r->ending) {
+        reply_drop(r, r->held.len);
         return;
     }
     if (!r->open)
@@ -302,15 +304,28 @@ static bool reply_go_ahead(struct reply *r, size_t end)
     return r->ahead.at == AHEAD_ARGUMENTS;
 }
 
+/* Where the model is held to a constraint, a call is what that takes for one. 1, 0 = it is not clear yet, -1 = it is
+ * none. */
+static int reply_is_call(struct reply *r)
+{
+    struct reply_text body = {r->held.data + r->body, r->held.len - r->body};
+    if (!r->o.ruled)
+        return reply_may_be_call(r) ? 1 : -1;
+    int is = r->sure ? 1 : output_begins(reply_wrap(r), r->o.tools, body);
+    r->sure = is > 0;
+    return is == 0 && (r->ending || body.n > REPLY_MOST) ? -1 : is;
+}
+
 /* True: something was decided. */
 static bool reply_step_call(struct reply *r)
 {
     size_t end, after, limit = r->body + REPLY_MOST;
     size_t most = r->held.len < limit ? r->held.len : limit;
-    if (!reply_may_be_call(r)) {
+    int is = reply_is_call(r);
+    if (is < 0)
         reply_give_up(r);
-        return true;
-    }
+    if (is <= 0)
+        return is < 0;
     while (r->tries < REPLY_TRIES && reply_next_end(r, most, &end, &after)) {
         json_t *calls = reply_go_ahead(r, end) ? NULL : reply_try(r, end);
         if (calls) {
@@ -352,7 +367,7 @@ static bool reply_step_reason(struct reply *r)
         r->fresh = true;
         return true;
     }
-    size_t keep = r->ending ? 0 : reply_overlap(r, 0, r->held.len, close);
+    size_t keep = r->ending && !r->cut ? 0 : reply_overlap(r, 0, r->held.len, close);
     reply_put(r, REPLY_REASON, reply_solid(r, r->held.len - keep));
     return false;
 }
@@ -373,7 +388,7 @@ static bool reply_take_mark(struct reply *r, const struct mark *m, size_t white)
             return false;
         if (next && next->kind == MARK_WRAP)
             reply_enter_call(r, next->text, then + next->n);
-        else if (next || r->called)
+        else if (next || r->called || (r->cut && r->o.tools && at == r->held.len))
             reply_drop(r, at);
         else
             reply_put(r, REPLY_TEXT, at);
@@ -386,6 +401,18 @@ static bool reply_take_mark(struct reply *r, const struct mark *m, size_t white)
     r->fresh = true;
     r->at = m->kind == MARK_REASON ? AT_REASON : AT_TEXT;
     return true;
+}
+
+/* Drops the beginning of a mark of calls from the end of a text that was cut. One byte says too little. */
+static void reply_cut_mark(struct reply *r)
+{
+    size_t most = 1;
+    for (uint32_t i = 0; i < r->count; i++) {
+        const struct mark *m = &r->marks[i];
+        size_t n = m->kind == MARK_DROP || !r->o.tools ? 0 : reply_overlap(r, 0, r->held.len, m->text);
+        most = n > most ? n : most;
+    }
+    r->held.len -= most > 1 ? most : 0;
 }
 
 static bool reply_step_text(struct reply *r)
@@ -451,7 +478,7 @@ int reply_go_on(struct reply *r, const char *text, size_t n)
         r->tries = 0;
         r->seen = r->body;
         r->scan = (struct reply_scan){0};
-        r->ahead = (struct reply_ahead){.at = reply_is_ruled(r) ? AHEAD_HEAD : AHEAD_OVER, .from = r->body};
+        r->ahead = (struct reply_ahead){.at = r->o.ruled ? AHEAD_HEAD : AHEAD_OVER, .from = r->body};
     } else
         buf_clear(&r->held);
     return failed;
@@ -467,9 +494,12 @@ size_t reply_call_begun(const struct reply *r)
     return r->at == AT_CALL ? r->held.len : 0;
 }
 
-int reply_end(struct reply *r)
+int reply_end(struct reply *r, bool cut)
 {
     r->ending = true;
+    r->cut = cut;
+    if (cut && r->at == AT_TEXT)
+        reply_cut_mark(r);
     reply_run(r);
     return r->held.failed ? -1 : 0;
 }

@@ -7,7 +7,7 @@
  * The parser is total. What looks like a call and is none comes out as text; nothing is lost but the marks
  * themselves and white space beside them. How the bytes are cut makes no difference. The beginning of a mark is
  * held back until it is clear, and a call until it is whole; but where a constraint holds the model to the syntax of
- * calls, its arguments go out as they come. */
+ * calls, its arguments go out as they come, and what is cut before that is dropped: it is markup. */
 #pragma once
 
 #include "base/err.h"
@@ -94,6 +94,7 @@ struct reply_options {
     const json_t *tools;                 /* OpenAI's list; NULL = calls are text; has to outlive the reply */
     bool thinking;                       /* the prompt has already opened the reasoning */
     bool ruled;                          /* the model is held to reply_constraint where a call begins */
+    bool only_calls;                     /* ... and writes nothing else, but for reasoning */
     void (*take)(void *arg, const struct reply_piece *p);
     void *arg;
 };
@@ -109,7 +110,8 @@ bool reply_reasons(const struct reply *r);
 size_t reply_call_begun(const struct reply *r);
 /* -1 when memory is out. */
 int reply_feed(struct reply *r, const char *text, size_t n);
-int reply_end(struct reply *r);
+/* cut: the model would have written more. Then the beginning of a mark is no text. */
+int reply_end(struct reply *r, bool cut);
 void reply_close(struct reply *r);
 
 /* Does this prompt end with the beginning of reasoning? */
@@ -124,9 +126,12 @@ struct reply_rule {
     bool many;            /* several calls */
     bool loose;           /* arguments are any object: the schemas ask for what cannot be enforced */
     const json_t *answer; /* or a text of this schema instead; NULL = only calls */
+    bool free;            /* any text, too, and calls in every way that the form knows */
+    const struct reply_thought *thought; /* NULL = there is no reasoning */
+    bool thinking;                       /* the prompt has already opened it */
 };
 
-/* The language of calls in this form, arguments by each tool's schema. */
+/* The language of all that the model may write: calls in this form, arguments by each tool's schema. */
 struct constraint *reply_constraint(const struct reply_form *f, const struct reply_rule *r, struct err *e);
 /* What the text of calls begins with. */
 const char *reply_trigger(const struct reply_form *f);

@@ -6,31 +6,20 @@
 
 #include <string.h>
 
-/* What leads to the arguments in JSON: a space stands for white space, @ for the name. */
-static const char *const head_keys[] = {
-    "{ \"name\" : \"@\" , \"arguments\" : ", "{ \"name\" : \"@\" , \"parameters\" : ",
-    "{ \"tool_name\" : \"@\" , \"parameters\" : "};
-static const char head_keyed[] = "{ \"@\" : ";
-
-/* 1, 0 = there may be more to come, -1 = it is something else. */
-static int head_match(const char *pattern, struct reply_text t, struct reply_head *h)
+/* What leads to the arguments. */
+static int head_arguments(const struct output_head *o, struct reply_text t, struct reply_head *h)
 {
-    size_t at = 0;
-    for (; *pattern; pattern++) {
-        if (*pattern == ' ') {
-            while (at < t.n && reply_is_white(t.s[at]))
-                at++;
-        } else if (at == t.n)
-            return 0;
-        else if (*pattern == '@') {
-            h->name =
-                (struct reply_text){t.s + at, reply_name_length((struct reply_text){t.s + at, t.n - at})};
-            at += h->name.n;
-        } else if (t.s[at++] != *pattern)
-            return -1;
+    int found = output_match(o->text, t, h), best = -1;
+    if (found <= 0)
+        return found;
+    t = (struct reply_text){t.s + h->n, t.n - h->n};
+    for (const char *const *a = output_arguments; *a && best < 1; a++) {
+        struct reply_head own = {0};
+        int match = output_match(*a, t, &own);
+        h->n += match > 0 ? own.n : 0;
+        best = match > best ? match : best;
     }
-    h->n = at;
-    return 1;
+    return best;
 }
 
 /* Behind what may stand between two calls of a body. */
@@ -41,9 +30,10 @@ static int head_json(bool keyed, struct reply_text t, struct reply_head *h)
     while (skip < t.n && (reply_is_white(t.s[skip]) || strchr("[},;", t.s[skip])) && t.s[skip])
         skip++;
     t = (struct reply_text){t.s + skip, t.n - skip};
-    for (size_t i = 0; i < (keyed ? 1 : sizeof head_keys / sizeof *head_keys) && best < 1; i++) {
+    for (size_t i = 0; i < (keyed ? 1 : output_head_count) && best < 1; i++) {
         struct reply_head own = {0};
-        int match = head_match(keyed ? head_keyed : head_keys[i], t, &own);
+        int match =
+            keyed ? output_match("{ \"@\" : ", t, &own) : head_arguments(&output_heads[i], t, &own);
         if (match > best) {
             best = match;
             *h = own;

@@ -169,6 +169,35 @@ static int call_value(json_t *calls, const json_t *v, bool keyed)
     return 0;
 }
 
+/* Without the second of braces that a model has doubled, as templates do: no object begins with an object. NULL where
+ * there are none. */
+static json_t *call_undouble(struct reply_text t)
+{
+    char doubled[2 * REPLY_DEPTH];
+    struct reply_scan scan = {0};
+    struct buf out = {0};
+    bool any = false, failed = false;
+    for (size_t i = 0, next; i < t.n && !failed; i++) {
+        bool quoted = scan.quote, open = !quoted && t.s[i] == '{', close = !quoted && t.s[i] == '}';
+        for (next = i + 1; next < t.n && reply_is_white(t.s[next]);)
+            next++;
+        uint32_t depth = scan.depth;
+        failed = depth == sizeof doubled || (close && !depth);
+        reply_scan(&scan, t.s[i]);
+        if (failed)
+            break;
+        if (open)
+            any |= doubled[depth] = next < t.n && t.s[next] == '{';
+        else if (scan.depth > depth)
+            doubled[depth] = false;
+        if (!(open && doubled[depth]) && !(close && doubled[depth - 1]))
+            buf_char(&out, t.s[i]);
+    }
+    json_t *v = any && !failed && !out.failed ? reply_json((struct reply_text){out.data, out.len}) : NULL;
+    buf_free(&out);
+    return v;
+}
+
 /* Several values in a row, with white space, commas or semicolons between them. */
 static int call_json(json_t *calls, struct reply_text t, bool keyed)
 {
@@ -185,7 +214,10 @@ static int call_json(json_t *calls, struct reply_text t, bool keyed)
             return -1;
         while (n < t.n && !reply_scan(&scan, t.s[n]))
             n++;
-        json_t *v = n < t.n ? reply_json((struct reply_text){t.s, n + 1}) : NULL;
+        struct reply_text one = {t.s, n < t.n ? n + 1 : 0};
+        json_t *v = one.n ? reply_json(one) : NULL;
+        if (one.n && !v)
+            v = call_undouble(one);
         int failed = !v || call_value(calls, v, keyed);
         json_decref(v);
         if (failed)

@@ -1,18 +1,8 @@
 /* Calls as a language: what the family writes around them, and each tool's schema inside. */
 #include "lang/constraint_run.h"
-#include "lang/grammar_front.h"
-#include "lang/reply_own.h"
+#include "lang/output_maker.h"
 
 #include <string.h>
-
-struct maker {
-    struct grammar *g;
-    const struct reply_form *form;
-    const struct reply_wrap *wrap;
-    const struct reply_rule *rule;
-    struct gram *space; /* a little white space, or none */
-    json_t *own;        /* schemas that we wrote; they live until the grammar is made */
-};
 
 static struct gram *maker_text(struct maker *m, const char *s)
 {
@@ -37,8 +27,7 @@ static json_t *maker_copy(struct maker *m, const json_t *schema, const char *key
     return copy;
 }
 
-/* All arguments as one JSON object. */
-static struct gram *maker_object(struct maker *m, const json_t *function)
+struct gram *maker_object(struct maker *m, const json_t *function)
 {
     json_t *type = json_string("object");
     const json_t *schema = m->rule->loose ? NULL : json_object_get(function, "parameters");
@@ -65,6 +54,8 @@ static struct gram *maker_tagged(struct maker *m, const json_t *schema, const js
     const json_t *values = json_object_get(schema, "enum"), *v;
     struct gram_items texts = {0};
     size_t i;
+    if (m->rule->loose)
+        return maker_until(m, m->wrap->tags->value_close);
     if (!reply_is_text(schema))
         return maker_value(m, maker_copy(m, schema, "$defs", json_object_get(whole, "$defs")));
     json_array_foreach(values, i, v)
@@ -86,8 +77,11 @@ static struct gram *maker_tag(struct maker *m, const char *key, const json_t *sc
 /* key=value or key:value, as code has it; texts in quotes. */
 static struct gram *maker_pair(struct maker *m, const char *key, const json_t *schema, const json_t *whole)
 {
+    const json_t *value = m->rule->loose
+                              ? json_true()
+                              : maker_copy(m, schema, "$defs", json_object_get(whole, "$defs"));
     return gram_seq(m->g, gram_text(m->g, key), gram_text(m->g, m->wrap->mid ? ":" : "="),
-                    maker_value(m, maker_copy(m, schema, "$defs", json_object_get(whole, "$defs"))));
+                    maker_value(m, value));
 }
 
 static bool maker_needs(const json_t *schema, const char *key)
@@ -170,14 +164,15 @@ static struct gram *maker_body(struct maker *m, const char *name, const json_t *
                         maker_text(m, t->name_close), maker_text(m, t->name_rest),
                         maker_arguments(m, function), m->space, maker_text(m, t->end));
     case SHAPE_CODE:
-        return gram_seq(m->g, gram_text(m->g, name), gram_text(m->g, mid), maker_arguments(m, function),
+        return gram_seq(m->g, gram_text(m->g, name),
+                        gram_rep(m->g, gram_text(m->g, ".call"), 0, m->rule->free && *mid == '('),
+                        gram_text(m->g, mid), maker_arguments(m, function),
                         gram_text(m->g, *mid == '{' ? "}" : ")"));
     }
     return gram_fail(m->g);
 }
 
-/* Any of the tools that may be called. */
-static struct gram *maker_any(struct maker *m)
+struct gram *maker_any(struct maker *m)
 {
     struct gram_items all = {0};
     for (size_t i = 0; i < json_array_size(m->rule->tools); i++) {
@@ -212,26 +207,40 @@ static struct gram *maker_wrapped(struct maker *m, struct gram *body)
     return gram_seq(m->g, gram_text(m->g, m->wrap->open), sp, body, sp, gram_text(m->g, m->wrap->close));
 }
 
-static struct gram *maker_calls(struct maker *m)
+/* All of them within a section, where the form has one. */
+static struct gram *maker_section(struct maker *m, struct gram *all)
+{
+    const char *const *section = m->form->section;
+    if (!section[0])
+        return all;
+    return gram_seq(m->g, gram_text(m->g, section[0]), m->space, all, m->space,
+                    gram_text(m->g, section[1]));
+}
+
+struct gram *maker_calls(struct maker *m)
 {
     uint32_t most = m->rule->many && !m->wrap->single ? GRAMMAR_MOST : 0;
     uint32_t one = grammar_rule(m->g);
-    const char *const *section = m->form->section;
-    struct gram *sp = m->space, *call = gram_call(m->g, one), *all;
+    struct gram *sp = m->space, *call = gram_call(m->g, one);
     if (m->wrap->list) {
         grammar_define(m->g, one, maker_any(m));
         struct gram *more = gram_rep(m->g, gram_seq(m->g, gram_text(m->g, ","), sp, call), 0, most);
-        all =
-            maker_wrapped(m, gram_seq(m->g, gram_text(m->g, "["), sp, call, more, sp, gram_text(m->g, "]")));
-    } else {
-        grammar_define(m->g, one, maker_wrapped(m, maker_any(m)));
-        /* without marks a second call could not be told from text */
-        most = *m->wrap->open ? most : 0;
-        all = gram_seq(m->g, call, gram_rep(m->g, gram_seq(m->g, sp, call), 0, most));
+        return maker_wrapped(
+            m, gram_seq(m->g, gram_text(m->g, "["), sp, call, more, sp, gram_text(m->g, "]")));
     }
-    if (section[0])
-        all = gram_seq(m->g, gram_text(m->g, section[0]), sp, all, sp, gram_text(m->g, section[1]));
-    return all;
+    grammar_define(m->g, one, maker_wrapped(m, maker_any(m)));
+    /* without marks a second call could not be told from text */
+    most = *m->wrap->open ? most : 0;
+    return gram_seq(m->g, call, gram_rep(m->g, gram_seq(m->g, sp, call), 0, most));
+}
+
+/* Only calls, or a text of the schema that was asked for. A model may write a line end before it ends. */
+static struct gram *maker_held(struct maker *m)
+{
+    struct gram *all = maker_section(m, maker_calls(m));
+    if (m->rule->answer)
+        all = gram_alt(m->g, all, maker_value(m, m->rule->answer));
+    return gram_seq(m->g, m->space, all, m->space);
 }
 
 struct constraint *reply_constraint(const struct reply_form *f, const struct reply_rule *r, struct err *e)
@@ -241,10 +250,9 @@ struct constraint *reply_constraint(const struct reply_form *f, const struct rep
     struct maker m = {.g = &g, .form = f, .wrap = form_wrap(f), .rule = r, .own = json_array()};
     m.space = gram_rep(&g, gram_ascii(&g, "  \n\n"), 0, 2);
     uint32_t root = grammar_rule(&g);
-    struct gram *calls = maker_calls(&m);
-    if (r->answer)
-        calls = gram_alt(&g, calls, maker_value(&m, r->answer));
-    grammar_define(&g, root, gram_seq(&g, m.space, calls));
+    grammar_define(&g, root, r->free ? maker_free(&m) : maker_held(&m));
+    if (r->thinking && !r->free)
+        root = grammar_behind(&g, r->thought->close, root);
     struct constraint *c = constraint_make(&g, root, e);
     json_decref(m.own);
     return c;

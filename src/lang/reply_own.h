@@ -28,6 +28,19 @@ struct reply_head {
 /* Of a body of SHAPE_NAMED: 1, 0 = there may be more to come, -1 = it is none. */
 int reply_named_head(const struct reply_wrap *w, struct reply_text body, struct reply_head *h);
 
+/* How a call without a mark of its own begins: a space stands for white space, @ for the name of a tool. */
+struct output_head {
+    const char *text;
+    uint32_t depth; /* braces that are open behind it */
+};
+extern const struct output_head output_heads[]; /* (output_head_count) */
+extern const size_t output_head_count;
+extern const char *const output_arguments[]; /* what leads from there to the arguments; the last is NULL */
+/* 1, and h says what was read; 0 = there may be more to come; -1 = it is something else. */
+int output_match(const char *pattern, struct reply_text t, struct reply_head *h);
+/* Is this body, of a wrap that only knows names of tools that there are, a call? 1, 0 and -1 as above. */
+int output_begins(const struct reply_wrap *w, const json_t *tools, struct reply_text t);
+
 /* Calls that go out before their body is whole. */
 struct reply_ahead {
     enum { AHEAD_HEAD, AHEAD_ARGUMENTS, AHEAD_OVER } at;

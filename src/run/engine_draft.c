@@ -107,8 +107,9 @@ static void draft_rounds(struct engine *g, uint32_t count, uint32_t rows)
 /* How many guesses of the draft model are worth their while; the plan is moved on by those. */
 static uint32_t draft_ask(struct engine *g, struct job *j, struct guess_plan *p, uint32_t most)
 {
-    /* a sampler with a state, or a rule, would have to be taken back */
-    if (!most || !j->guess || j->walk.state || j->request.sampler.mirostat > 0)
+    /* a sampler with a state, or a rule that holds the text here, would have to be taken back */
+    if (!most || !j->guess || j->request.sampler.mirostat > 0 ||
+        (j->walk.state && !rule_walk_allows_all(&j->walk)))
         return 0;
     const struct guess_maker m = draft_maker(g, j);
     return guess_ask(p, &g->costs, most, &m);

@@ -184,12 +184,18 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     int whole = rule_walk_next(&j->walk, &mask, e);
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;
-    *id = r->pick ? *r->pick : rule_walk_only(&j->walk, mask);
+    bool yields = mask && rule_walk_yields(&j->walk);
+    *id = r->pick ? *r->pick : yields ? -1 : rule_walk_only(&j->walk, mask);
     if (*id < 0 && r->pick)
         err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
     else if (*id < 0) {
-        mask = token_filter_mask(j->filter, mask, j->ids.data + j->prompt, j->made);
-        *id = sampler_pick(j->sampler, r->logits, j->ids.data, len, len, mask, e);
+        const uint32_t *may =
+            token_filter_mask(j->filter, yields ? NULL : mask, j->ids.data + j->prompt, j->made);
+        *id = sampler_pick(j->sampler, r->logits, j->ids.data, len, len, may, e);
+    }
+    if (yields && *id >= 0 && !(mask[*id / 32] >> *id % 32 & 1)) {
+        *id = -1;
+        return TOOK_STOP;
     }
     int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, r->logits, e);
     if (end)

@@ -250,8 +250,6 @@ static int job_text(struct job *j, int32_t id, struct err *e)
     buf_clear(&j->piece);
     if (tok_decoder_feed(&j->decoder, id, &j->piece, e))
         return -1;
-    if (j->walk.asleep)
-        rule_walk_text(&j->walk, j->piece.data, j->piece.len);
     j->line |= j->piece.len && memchr(j->piece.data, '\n', j->piece.len);
     pthread_mutex_lock(&s->mutex);
     if (j->made <= j->request.tokens.least) /* no stop string counts yet */
@@ -278,26 +276,29 @@ void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows
 
 int job_token(struct job *j, const struct loaded *l, int32_t id, const float *logits, struct err *e)
 {
-    if (rule_walk_accept(&j->walk, id, e))
+    /* where a rule does not allow everything, an end token is the end of the text, whatever was asked for */
+    bool end = loaded_ends(l, id), ends = end && !(j->request.ignore_eog && rule_walk_is_open(&j->walk));
+    if (end == ends && rule_walk_accept(&j->walk, id, e))
         return -1;
     j->ids.data[j->ids.len++] = id;
     if (!j->made++)
         j->first = clock_now();
     job_note(j, l->model->plan.out_width, id, logits);
-    /* under a rule an end token is the end of the text, whatever was asked for */
-    if ((!j->request.ignore_eog || j->walk.state) && loaded_ends(l, id))
+    if (ends)
         return 1;
-    bool ends = token_filter_ends(j->filter, id);
-    if (ends && !j->request.keep_stop)
+    bool stops = token_filter_ends(j->filter, id);
+    if (stops && !j->request.keep_stop)
         return 1;
     if (l->tokenizer && job_text(j, id, e))
         return -1;
-    return ends || j->stop.hit;
+    return stops || j->stop.hit;
 }
 
-bool job_needs_logits(const struct job *j)
+bool job_needs_logits(struct job *j)
 {
-    return j->walk.state || j->request.logprobs || j->request.top_logprobs ||
+    /* with guesses, what the rule allows behind the first is not known yet */
+    bool ruled = j->walk.state && (j->draft || !rule_walk_allows_all(&j->walk));
+    return ruled || j->request.logprobs || j->request.top_logprobs ||
            token_filter_acts(j->filter, j->made);
 }
 

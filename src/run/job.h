@@ -84,5 +84,5 @@ void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows
 /* The first of its tokens whose result is wanted: the last, or the one before the first that has not been scored. */
 uint32_t job_first_result(const struct job *j);
 /* Does the next token need the logits on the host. */
-bool job_needs_logits(const struct job *j);
+bool job_needs_logits(struct job *j);
 void job_publish(struct job *j); /* tells the client that there is news */

@@ -14,8 +14,8 @@ struct language {
 struct rule {
     atomic_int owners;
     struct language *language;
-    char *lead, *trigger, *aside[2];
-    bool within, first, in_aside;
+    char *lead; /* NULL = none */
+    bool yielding;
 };
 
 static void language_drop(struct language *l)
@@ -71,25 +71,15 @@ size_t rule_bytes(const struct rule *r)
     return constraint_bytes(r->language->bound);
 }
 
-/* Copies a text that may be missing. */
-static int rule_copy(char **to, const char *text, size_t most, struct err *e)
+int rule_set_lead(struct rule *r, const char *lead, struct err *e)
 {
-    if (text && strlen(text) > most)
-        return err_set(e, ERR_USAGE, "a trigger has at most %zu bytes", most);
-    *to = text ? mem_strdup(text) : NULL;
-    return text && !*to ? err_memory(e, "a constraint", strlen(text)) : 0;
+    r->lead = mem_strdup(lead);
+    return r->lead ? 0 : err_memory(e, "a constraint", strlen(lead));
 }
 
-int rule_set_start(struct rule *r, const struct rule_start *s, struct err *e)
+void rule_set_yielding(struct rule *r)
 {
-    r->within = s->within;
-    r->first = s->first;
-    r->in_aside = s->in_aside && s->aside[1];
-    return rule_copy(&r->lead, s->lead, SIZE_MAX, e) || rule_copy(&r->trigger, s->trigger, RULE_TRIGGER, e) ||
-                   rule_copy(&r->aside[0], s->aside[0], RULE_TRIGGER, e) ||
-                   rule_copy(&r->aside[1], s->aside[1], RULE_TRIGGER, e)
-               ? -1
-               : 0;
+    r->yielding = true;
 }
 
 struct rule *rule_share(struct rule *r)
@@ -105,9 +95,6 @@ void rule_drop(struct rule *r)
         return;
     language_drop(r->language);
     mem_free(r->lead);
-    mem_free(r->trigger);
-    mem_free(r->aside[0]);
-    mem_free(r->aside[1]);
     mem_free(r);
 }
 
@@ -120,12 +107,10 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
     w->mask = mem_zalloc(w->words, sizeof *w->mask);
     if (!w->mask)
         return err_memory(e, "a constraint's mask", vocab / 8);
-    struct constraint_state **state = r->trigger ? &w->asleep : &w->state;
-    w->in_aside = r->in_aside;
-    if (!(*state = constraint_state_open(r->language->bound, e)))
+    if (!(w->state = constraint_state_open(r->language->bound, e)))
         return -1;
     struct err why = {0};
-    if (r->lead && constraint_accept_bytes(*state, r->lead, strlen(r->lead), &why))
+    if (r->lead && constraint_accept_bytes(w->state, r->lead, strlen(r->lead), &why))
         return err_set(e, why.code, "what the answer goes on from does not fit what it has to be: %s",
                        why.text);
     return 0;
@@ -134,7 +119,6 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
 void rule_walk_close(struct rule_walk *w)
 {
     constraint_state_close(w->state);
-    constraint_state_close(w->asleep);
     mem_free(w->mask);
     rule_drop(w->rule);
     *w = (struct rule_walk){0};
@@ -146,8 +130,10 @@ int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
     if (!w->state)
         return 0;
     struct err why = {0};
-    if (!constraint_mask(w->state, w->mask, &why))
+    if (!constraint_mask(w->state, w->mask, &why)) {
+        *mask = constraint_allows_all(w->state) ? NULL : w->mask;
         return 0;
+    }
     if (constraint_accepts_end(w->state)) /* whole, and the vocabulary has no token that says so */
         return 1;
     *e = why;
@@ -176,45 +162,19 @@ size_t rule_walk_forced(struct rule_walk *w, int32_t *out, size_t cap)
     return w->state && cap ? constraint_forced_tokens(w->state, out, cap) : 0;
 }
 
-/* Is this the end of what has come? */
-static bool rule_walk_ends(const struct rule_walk *w, const char *text)
+bool rule_walk_allows_all(struct rule_walk *w)
 {
-    size_t n = text ? strlen(text) : 0;
-    for (size_t i = 0; i < n && n <= w->seen; i++)
-        if (w->last[(w->seen - n + i) % RULE_TRIGGER] != text[i])
-            return false;
-    return n && n <= w->seen;
+    const uint32_t *mask;
+    struct err e = {0};
+    return rule_walk_next(w, &mask, &e) == 0 && !mask;
 }
 
-static bool rule_walk_triggered(struct rule_walk *w)
+bool rule_walk_is_open(const struct rule_walk *w)
 {
-    const struct rule *r = w->rule;
-    if (rule_walk_ends(w, r->aside[w->in_aside])) {
-        w->in_aside = !w->in_aside;
-        return false;
-    }
-    return !w->in_aside && rule_walk_ends(w, r->trigger) &&
-           !(r->first && w->solid + strlen(r->trigger) != w->seen);
+    return !w->state || constraint_allows_all(w->state);
 }
 
-void rule_walk_text(struct rule_walk *w, const char *text, size_t n)
+bool rule_walk_yields(struct rule_walk *w)
 {
-    const struct rule *r = w->rule;
-    for (size_t i = 0; i < n && w->asleep; i++) {
-        bool white = text[i] == ' ' || text[i] == '\n';
-        w->solid += white && w->solid == w->seen;
-        w->last[w->seen++ % RULE_TRIGGER] = text[i];
-        if (!rule_walk_triggered(w))
-            continue;
-        /* what came with the trigger in one token is part of it, unless the language does not know it: then the
-         * text goes its own way */
-        struct err e = {0};
-        if ((r->within && constraint_accept_bytes(w->asleep, r->trigger, strlen(r->trigger), &e)) ||
-            constraint_accept_bytes(w->asleep, text + i + 1, n - i - 1, &e))
-            constraint_state_close(w->asleep);
-        else
-            w->state = w->asleep;
-        w->asleep = NULL;
-        return;
-    }
+    return w->state && w->rule->yielding && constraint_is_over(w->state);
 }

@@ -467,6 +467,7 @@ static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
                                                   .tools = a->tools,
                                                   .thinking = q->thinking && !a->prefill.len,
                                                   .ruled = a->tools && q->rule,
+                                                  .only_calls = q->rule && q->must,
                                                   .take = said_take,
                                                   .arg = c},
                           &e);

@@ -35,7 +35,8 @@ struct wanted {
 
 /* *w is zero before. On an error, too, w->value is the caller's. */
 int ask_wanted(struct answer *a, const json_t *body, struct wanted *w);
-struct constraint *wanted_constraint(const struct wanted *w, struct err *e);
+/* behind: the reasoning that the prompt has opened ends with this; NULL = there is none. */
+struct constraint *wanted_constraint(const struct wanted *w, const char *behind, struct err *e);
 
 /* Which tools there are and how they are to be used; a template that knows none gets them as text. */
 int ask_tools(struct answer *a, struct ask *q);
@@ -53,7 +54,7 @@ int ask_together(struct answer *a, const struct ask *q);
 int prefill_read(struct answer *a, const json_t *body, struct buf *out);
 /* Where it leaves the answer: in reasoning, in a call. */
 int prefill_stand(struct answer *a, struct ask *q);
-/* A constraint begins with it. */
-int prefill_start(struct answer *a, struct ask *q, bool shaped, struct rule_start *start);
+/* A constraint begins with it: *lead, where there is something. */
+int prefill_start(struct answer *a, struct ask *q, bool shaped, const char **lead);
 /* Behind the prompt: what the answer has to be, by what is wanted of it and by tool_choice. */
 int ask_rule(struct answer *a, struct ask *q);

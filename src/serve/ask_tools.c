@@ -208,8 +208,13 @@ static struct constraint *rule_calls(struct answer *a, const struct ask *q, cons
                                      struct err *e)
 {
     const struct reply_form *f = a->model->loaded->form;
-    struct reply_rule r = {
-        .tools = a->tools, .only = q->only, .many = q->many, .answer = q->must ? NULL : wanted->value};
+    struct reply_rule r = {.tools = a->tools,
+                           .only = q->only,
+                           .many = q->many,
+                           .answer = q->must ? NULL : wanted->value,
+                           .free = !q->must && !wanted->kind,
+                           .thought = a->model->loaded->thought,
+                           .thinking = q->thinking};
     struct err first = {0};
     struct constraint *c = reply_constraint(f, &r, &first);
     if (!c && first.code == ERR_DATA && !tools_strict(a->tools)) {
@@ -220,37 +225,28 @@ static struct constraint *rule_calls(struct answer *a, const struct ask *q, cons
     return c;
 }
 
-/* Where the language begins. What has to come does so behind the reasoning, where the prompt has opened one; a call
- * that has to come else begins in the prompt. */
+/* How the language begins. A call that has to come begins in the prompt, unless the prompt has opened the reasoning: then
+ * behind that. */
 static int rule_begin(struct answer *a, struct ask *q, bool shaped)
 {
     const struct loaded *l = a->model->loaded;
-    const char *trigger = a->tools ? reply_trigger(l->form) : NULL;
-    struct rule_start start = {0};
+    const char *lead = q->lead = q->must && !q->thinking ? reply_trigger(l->form) : NULL;
     struct err e = {0};
-    if ((q->must || shaped) && q->thinking)
-        start.trigger = l->thought->close;
-    else if (q->must)
-        start.lead = q->lead = trigger;
-    else if (!shaped)
-        start = (struct rule_start){
-            .trigger = trigger,
-            .within = true,
-            .first = l->form->bare == BARE_USUAL,
-            .aside = {l->thought ? l->thought->open : NULL, l->thought ? l->thought->close : NULL},
-            .in_aside = q->thinking};
-    if (prefill_start(a, q, shaped, &start))
+    if (prefill_start(a, q, shaped, &lead))
         return -1;
-    if (q->lead && tokenizer_encode(l->tokenizer, trigger, strlen(trigger), TOK_SPECIAL, &a->prompts[0], &e))
+    if ((q->lead && tokenizer_encode(l->tokenizer, lead, strlen(lead), TOK_SPECIAL, &a->prompts[0], &e)) ||
+        (lead && rule_set_lead(q->rule, lead, &e)))
         return answer_fail(a, 503, NULL, "%s", e.text);
-    return rule_set_start(q->rule, &start, &e) ? answer_fail(a, 503, NULL, "%s", e.text) : 0;
+    if (a->tools)
+        rule_set_yielding(q->rule);
+    return 0;
 }
 
 /* All that the language depends on, as a text. */
 static char *rule_text(const struct answer *a, const struct ask *q, const struct wanted *wanted)
 {
     json_t *all =
-        json_pack("[O?,s?,b,b,i,O?]", a->tools, q->only, q->many, q->must, wanted->kind, wanted->value);
+        json_pack("[O?,s?,b,b,b,i,O?]", a->tools, q->only, q->many, q->must, q->thinking, wanted->kind, wanted->value);
     char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(all);
     return text;
@@ -260,14 +256,16 @@ static char *rule_text(const struct answer *a, const struct ask *q, const struct
 static int rule_get(struct answer *a, struct ask *q, const struct wanted *wanted, struct err *e)
 {
     struct loaded *l = a->model->loaded;
-    const struct constraint_vocab *v = a->tools ? loaded_call_vocab(l, e) : loaded_vocab(l, e);
+    /* marks of calls and reasoning may be control tokens */
+    const struct constraint_vocab *v = a->tools || q->thinking ? loaded_call_vocab(l, e) : loaded_vocab(l, e);
     char *text = v ? rule_text(a, q, wanted) : NULL;
     if (!text)
         return v ? err_memory(e, "a constraint", 1) : -1;
     const struct rules_key key = {v, text, strlen(text)};
     int failed = 0;
     if (!(q->rule = rules_find(l->rules, &key))) {
-        struct constraint *c = a->tools ? rule_calls(a, q, wanted, e) : wanted_constraint(wanted, e);
+        const char *behind = q->thinking ? l->thought->close : NULL;
+        struct constraint *c = a->tools ? rule_calls(a, q, wanted, e) : wanted_constraint(wanted, behind, e);
         failed = c ? rule_open(&q->rule, c, v, e) : -1;
         if (!failed)
             rules_keep(l->rules, &key, q->rule);

@@ -112,33 +112,29 @@ int ask_wanted(struct answer *a, const json_t *body, struct wanted *w)
     return failed;
 }
 
-static struct constraint *wanted_choices(const json_t *list, struct err *e)
+struct constraint *wanted_constraint(const struct wanted *w, const char *behind, struct err *e)
 {
-    size_t n = json_array_size(list);
-    const char **texts = mem_zalloc(n, sizeof *texts);
+    static const enum constraint_language languages[] = {[WANTED_SCHEMA] = LANGUAGE_SCHEMA,
+                                                         [WANTED_GRAMMAR] = LANGUAGE_GBNF,
+                                                         [WANTED_REGEX] = LANGUAGE_REGEX,
+                                                         [WANTED_CHOICE] = LANGUAGE_CHOICES};
+    struct constraint_spec spec = {.language = languages[w->kind],
+                                   .schema = w->value,
+                                   .text = json_string_value(w->value),
+                                   .n = json_string_length(w->value),
+                                   .behind = behind};
+    if (w->kind != WANTED_CHOICE)
+        return constraint_from(&spec, e);
+    spec.n = json_array_size(w->value);
+    const char **texts = mem_zalloc(spec.n, sizeof *texts);
     if (!texts) {
-        err_memory(e, "choices", n * sizeof *texts);
+        err_memory(e, "choices", spec.n * sizeof *texts);
         return NULL;
     }
-    for (size_t i = 0; i < n; i++)
-        texts[i] = json_string_value(json_array_get(list, i));
-    struct constraint *c = constraint_from_choices(texts, n, e);
+    for (size_t i = 0; i < spec.n; i++)
+        texts[i] = json_string_value(json_array_get(w->value, i));
+    spec.choices = texts;
+    struct constraint *c = constraint_from(&spec, e);
     mem_free(texts);
     return c;
-}
-
-struct constraint *wanted_constraint(const struct wanted *w, struct err *e)
-{
-    const char *text = json_string_value(w->value);
-    size_t n = json_string_length(w->value);
-    switch (w->kind) {
-    case WANTED_GRAMMAR:
-        return constraint_from_gbnf(text, n, e);
-    case WANTED_REGEX:
-        return constraint_from_regex(text, n, e);
-    case WANTED_CHOICE:
-        return wanted_choices(w->value, e);
-    default:
-        return constraint_from_schema(w->value, e);
-    }
 }

@@ -89,7 +89,7 @@ static const char *prefill_answer(const struct answer *a)
     return answer;
 }
 
-int prefill_start(struct answer *a, struct ask *q, bool shaped, struct rule_start *start)
+int prefill_start(struct answer *a, struct ask *q, bool shaped, const char **lead)
 {
     if (!a->prefill.len)
         return 0;
@@ -99,11 +99,11 @@ int prefill_start(struct answer *a, struct ask *q, bool shaped, struct rule_star
             "the last message holds the character U+0000: it cannot be continued under a constraint");
     const char *trigger = a->tools ? reply_trigger(a->model->loaded->form) : NULL,
                *call = q->call_begun ? q->call_begun + strspn(q->call_begun, " \n\r\t") : NULL;
-    if (call && trigger &&
-        !strncmp(call, trigger, strlen(trigger))) { /* a call without its mark is a text as yet */
-        *start = (struct rule_start){.lead = call};
+    bool free = !shaped && !q->must; /* else a call without its mark is a text as yet */
+    if (call && trigger && (free || !strncmp(call, trigger, strlen(trigger)))) {
+        *lead = call;
         q->lead = NULL;
     } else if (shaped && !q->must && !q->thinking)
-        start->lead = prefill_answer(a);
+        *lead = prefill_answer(a);
     return 0;
 }

@@ -81,7 +81,7 @@ static bool check(const char *name, const char *text, const json_t *tools, int c
                                   .take = take,
                                   .arg = &got};
         struct reply *r = reply_open(&o, &e);
-        assert_int_equal(reply_feed(r, after + n, strlen(after + n)) || reply_end(r), 0);
+        assert_int_equal(reply_feed(r, after + n, strlen(after + n)) || reply_end(r, false), 0);
         reply_close(r);
         /* some leave out the mark in front of it where they write history */
         if (strstr(after + n, "Hmmm") && (o.thinking || strstr(after + n, o.thought->open)))

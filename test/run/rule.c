@@ -1,27 +1,33 @@
-/* A constraint that begins later: behind a trigger, or where the prompt has begun it. */
+/* A constraint that begins behind reasoning, or where the prompt has begun it; and where it lets the text end. */
 #include "test.h"
 
 #include "base/mem.h"
 #include "lang/constraint.h"
+#include "lang/reply.h"
 #include "run/rules.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+/* All bytes, a token that ends, one that has no text, and tokens in which a mark ends together with what follows. */
+enum { END = 256, SILENT, MERGED };
 static char bytes[256];
+static const char *const merged[] = {">\n\n", ">\n\nHi", "</think>", "</think>six.", "k>s", "k> \t\r\n sea", ">six.x"};
+enum { MERGES = sizeof merged / sizeof *merged, VOCAB = MERGED + MERGES };
 
-static const char *byte_text(const void *of, int32_t id, size_t *n)
+static const char *token_text(const void *of, int32_t id, size_t *n)
 {
     (void)of;
-    *n = id < 256;
-    return bytes + id % 256;
+    const char *text = id < END ? bytes + id : id < MERGED ? "" : merged[id - MERGED];
+    *n = id < END ? 1 : strlen(text);
+    return text;
 }
 
-static enum constraint_kind byte_kind(const void *of, int32_t id)
+static enum constraint_kind token_kind(const void *of, int32_t id)
 {
     (void)of;
-    return id < 256 ? CONSTRAINT_TEXT : CONSTRAINT_END;
+    return id == END ? CONSTRAINT_END : id == SILENT ? CONSTRAINT_NEVER : CONSTRAINT_TEXT;
 }
 
 static struct constraint_vocab *open_vocab(void)
@@ -30,21 +36,25 @@ static struct constraint_vocab *open_vocab(void)
     for (int i = 0; i < 256; i++)
         bytes[i] = (char)i;
     return constraint_vocab_open(
-        &(struct constraint_source){.count = 257, .bytes = byte_text, .kind = byte_kind}, &e);
+        &(struct constraint_source){.count = VOCAB, .bytes = token_text, .kind = token_kind}, &e);
 }
 
-/* A rule of these words, begun as `start` says. */
-static struct rule *open_rule(const struct constraint_vocab *v, const struct rule_start *start)
+static const char *const words[] = {"one.", "two.", "six.", "sea"};
+
+/* A rule of these words. */
+static struct rule *open_rule(const struct constraint_vocab *v, const char *behind, const char *lead)
 {
-    static const char *const words[] = {"<go>one.", "<go>two.", "six."};
     struct err e = {0};
     struct rule *r;
-    assert_int_equal(rule_open(&r, constraint_from_choices(words, 3, &e), v, &e), 0);
-    assert_int_equal(rule_set_start(r, start, &e), 0);
+    struct constraint *c = constraint_from(
+        &(struct constraint_spec){.language = LANGUAGE_CHOICES, .choices = words, .n = 4, .behind = behind},
+        &e);
+    assert_int_equal(rule_open(&r, c, v, &e), 0);
+    assert_int_equal(lead ? rule_set_lead(r, lead, &e) : 0, 0);
     return r;
 }
 
-/* The bytes that may come next; "*" = everything. */
+/* The tokens of one byte that may come next, $ for the end; "*" = everything. */
 static void next(struct rule_walk *w, const char *want)
 {
     const uint32_t *mask;
@@ -54,63 +64,128 @@ static void next(struct rule_walk *w, const char *want)
     assert_int_equal(rule_walk_next(w, &mask, &e), 0);
     if (!mask)
         got[n++] = '*';
-    for (int i = 0; mask && i < 257; i++)
+    for (int i = 1; mask && i <= END; i++)
         if (mask[i / 32] >> i % 32 & 1)
-            got[n++] = i < 256 ? (char)i : '$';
+            got[n++] = i < END ? (char)i : '$';
     got[n] = 0;
     assert_string_equal(got, want);
 }
 
-/* Tokens of one byte, as a job takes them; the text of all of them arrives in one piece. */
+static bool allowed(struct rule_walk *w, int32_t id)
+{
+    const uint32_t *mask;
+    struct err e = {0};
+    assert_int_equal(rule_walk_next(w, &mask, &e), 0);
+    return !mask || mask[id / 32] >> id % 32 & 1;
+}
+
+/* Tokens of one byte, as a job takes them. */
 static void say(struct rule_walk *w, const char *text)
 {
     struct err e = {0};
     for (const char *s = text; *s; s++)
         assert_int_equal(rule_walk_accept(w, (unsigned char)*s, &e), 0);
-    if (w->asleep)
-        rule_walk_text(w, text, strlen(text));
 }
 
-static void check(const struct constraint_vocab *v, const struct rule_start *start, const char *const *said,
-                  const char *const *want)
-{
-    struct rule *r = open_rule(v, start);
-    struct rule_walk w;
-    struct err e = {0};
-    assert_int_equal(rule_walk_open(&w, r, 257, &e), 0);
-    next(&w, *want++);
-    for (; *said; said++) {
-        say(&w, *said);
-        next(&w, *want++);
-    }
-    rule_walk_close(&w);
-    rule_drop(r);
-}
-
-#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
-
-static void test_starts(void **state)
+static void test_lead(void **state)
 {
     (void)state;
     struct constraint_vocab *v = open_vocab();
-    check(v, &(struct rule_start){0}, LIST("<go>", "one."), LIST("<s", "ot", "$"));
-    check(v, &(struct rule_start){.lead = "<go>t"}, LIST("wo"), LIST("w", "."));
-    /* asleep until the trigger has come, in whatever pieces */
-    struct rule_start within = {.trigger = "<go>", .within = true};
-    check(v, &within, LIST("so: <", "g<go", ">", "t"), LIST("*", "*", "*", "ot", "w"));
-    check(v, &within, LIST("<go>on"), LIST("*", "e"));
-    /* what came with the trigger and is not in the language: the text goes its own way */
-    check(v, &within, LIST("<go>x", "<go>"), LIST("*", "*", "*"));
-    struct rule_start behind = {.trigger = "</think>"};
-    check(v, &behind, LIST("hm</think>", "s"), LIST("*", "<s", "i"));
-    struct rule_start first = {.trigger = "<go>", .within = true, .first = true};
-    check(v, &first, LIST(" \n<go>"), LIST("*", "ot"));
-    check(v, &first, LIST("a <go>"), LIST("*", "*"));
-    /* what is said aside does not count */
-    struct rule_start aside = {.trigger = "<go>", .within = true, .aside = {"(", ")"}};
-    check(v, &aside, LIST("a (<go>t", ") <go>"), LIST("*", "*", "ot"));
-    aside.in_aside = true;
-    check(v, &aside, LIST("<go>", ")<go>"), LIST("*", "*", "ot"));
+    struct rule_walk w;
+    struct err e = {0};
+    struct rule *r = open_rule(v, NULL, "t");
+    assert_int_equal(rule_walk_open(&w, r, VOCAB, &e), 0);
+    next(&w, "w");
+    say(&w, "wo.");
+    next(&w, "$");
+    rule_walk_close(&w);
+    rule_drop(r);
+    constraint_vocab_close(v);
+}
+
+/* A token may end the mark and go on: what follows is white space, or is in the language, or the token is forbidden. */
+static void test_behind(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *said;
+        int32_t token; /* then this one, which is `good` */
+        bool good;
+        const char *then; /* what may follow it */
+    } cases[] = {
+        {"so", END, false, NULL},
+        {"so</think", MERGED, true, "\t\n\r ost"},
+        {"so</think", MERGED + 1, false, NULL},
+        {"so", MERGED + 2, true, "\t\n\r ost"},
+        {"so", MERGED + 3, true, "$"},
+        {"so</thin", MERGED + 4, true, "ei"},
+        {"so</thin", MERGED + 5, true, "$"},
+        {"so</think", MERGED + 6, false, NULL},
+        {"so</thin", MERGED + 6, true, NULL}, /* there it is text */
+        {"so</think>\n\n", END, false, NULL},
+        {"so</think>\n\nsix.", END, true, NULL},
+        {"</</think></think>", 't', false, NULL},
+        {"\xff\xc3", '<', true, NULL}, /* bytes that are no UTF-8 */
+    };
+    struct constraint_vocab *v = open_vocab();
+    struct rule *r = open_rule(v, "</think>", NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rule_walk w;
+        struct err e = {0};
+        assert_int_equal(rule_walk_open(&w, r, VOCAB, &e), 0);
+        for (const char *s = cases[i].said; *s; s++) {
+            if (!allowed(&w, (unsigned char)*s))
+                assert_int_equal(cases[i].token, 't'); /* a second mark is no word */
+            else
+                assert_int_equal(rule_walk_accept(&w, (unsigned char)*s, &e), 0);
+        }
+        if (cases[i].token != 't') {
+            assert_int_equal(allowed(&w, cases[i].token), cases[i].good);
+            assert_int_equal(!rule_walk_accept(&w, cases[i].token, &e), cases[i].good);
+        }
+        if (cases[i].then)
+            next(&w, cases[i].then);
+        assert_false(allowed(&w, SILENT));
+        rule_walk_close(&w);
+    }
+    rule_drop(r);
+    constraint_vocab_close(v);
+}
+
+/* Text in which calls may come allows everything, tokens without a text, too, until one begins. */
+static void test_free_text(void **state)
+{
+    (void)state;
+    struct constraint_vocab *v = open_vocab();
+    struct err e = {0};
+    json_t *tools = json_loads("[{\"name\": \"go\", \"parameters\": {\"enum\": [{}]}}]", 0, NULL);
+    struct constraint *c = reply_constraint(reply_form_named("hermes", &e),
+                                            &(struct reply_rule){.tools = tools, .free = true}, &e);
+    struct rule *r;
+    struct rule_walk w;
+    assert_int_equal(rule_open(&r, c, v, &e), 0);
+    rule_set_yielding(r);
+    assert_int_equal(rule_walk_open(&w, r, VOCAB, &e), 0);
+    next(&w, "*");
+    assert_true(rule_walk_allows_all(&w) && rule_walk_is_open(&w));
+    assert_int_equal(rule_walk_accept(&w, SILENT, &e), 0);
+    say(&w, "Well <tool_call");
+    assert_false(rule_walk_yields(&w));
+    assert_false(allowed(&w, MERGED + 1)); /* no call goes on like that */
+    assert_true(allowed(&w, 'x') && allowed(&w, MERGED));
+    say(&w, ">");
+    next(&w, "\n {");
+    assert_false(allowed(&w, SILENT));
+    assert_true(rule_walk_accept(&w, SILENT, &e) < 0);
+    say(&w, "{\"name\": \"go\", \"arguments\": {}}</tool_call>");
+    assert_true(rule_walk_yields(&w));
+    next(&w, "\n $");
+    say(&w, "\n");
+    next(&w, "\n $");
+    assert_true(rule_walk_yields(&w));
+    rule_walk_close(&w);
+    rule_drop(r);
+    json_decref(tools);
     constraint_vocab_close(v);
 }
 
@@ -150,13 +225,13 @@ static void test_kept(void **state)
     assert_int_equal(stats_of(all).hits, 1);
     assert_int_equal(stats_of(all).kept, 1);
     assert_true(stats_of(all).bytes == rule_bytes(a) + 4 && rule_bytes(a) == rule_bytes(b));
-    assert_int_equal(rule_set_start(b, &(struct rule_start){.lead = "abb"}, &e), 0);
+    assert_int_equal(rule_set_lead(b, "abb", &e), 0);
     struct rule *c = get(all, v, "ab+"), *d = get(all, other, "ab+c");
     assert_int_equal(stats_of(all).misses, 3); /* another text, another vocabulary */
     rules_close(all);
     rule_drop(c);
     rule_drop(d);
-    assert_int_equal(rule_walk_open(&w[0], a, 257, &e) | rule_walk_open(&w[1], b, 257, &e), 0);
+    assert_int_equal(rule_walk_open(&w[0], a, VOCAB, &e) | rule_walk_open(&w[1], b, VOCAB, &e), 0);
     rule_drop(a);
     rule_drop(b);
     next(&w[0], "a");
@@ -222,7 +297,7 @@ static void *ask_often(void *arg)
         const uint32_t *mask;
         snprintf(text, sizeof text, "%c[a-c]*", 'a' + (i * 7 + a->number) % 5);
         struct rule *r = get(a->all, a->v, text);
-        if (rule_walk_open(&w, r, 257, &e) || rule_walk_next(&w, &mask, &e) ||
+        if (rule_walk_open(&w, r, VOCAB, &e) || rule_walk_next(&w, &mask, &e) ||
             rule_walk_only(&w, mask) != text[0] || rule_walk_accept(&w, text[0], &e))
             a->number = -1;
         rule_walk_close(&w);
@@ -254,7 +329,7 @@ static void test_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_starts), cmocka_unit_test(test_kept),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lead), cmocka_unit_test(test_behind), cmocka_unit_test(test_free_text), cmocka_unit_test(test_kept),
                                        cmocka_unit_test(test_bounded), cmocka_unit_test(test_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,23 @@
+/* Between reply_grammar.c, which writes calls, and output_free.c, which writes the text around them. */
+#pragma once
+
+#include "lang/grammar_front.h"
+#include "lang/reply_own.h"
+
+struct maker {
+    struct grammar *g;
+    const struct reply_form *form;
+    const struct reply_wrap *wrap;
+    const struct reply_rule *rule;
+    struct gram *space; /* a little white space, or none */
+    json_t *own;        /* schemas that we wrote; they live until the grammar is made */
+};
+
+/* All arguments of a function as one JSON object. */
+struct gram *maker_object(struct maker *m, const json_t *function);
+/* Any of the tools that may be called, as the wrap has it. */
+struct gram *maker_any(struct maker *m);
+/* One call or several, with what the wrap puts around them. */
+struct gram *maker_calls(struct maker *m);
+/* Text in which the model may write calls, or not: each is held to its tool's schema from where it begins. */
+struct gram *maker_free(struct maker *m);
