@@ -10,6 +10,7 @@ struct maker {
     const struct reply_wrap *wrap;
     const struct reply_rule *rule;
     struct gram *space; /* a little white space, or none */
+    struct gram *json;  /* calls as JSON without a mark; NULL = not written yet */
     json_t *own;        /* schemas that we wrote; they live until the grammar is made */
 };
 

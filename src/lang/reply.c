@@ -388,7 +388,7 @@ static bool reply_take_mark(struct reply *r, const struct mark *m, size_t white)
             return false;
         if (next && next->kind == MARK_WRAP)
             reply_enter_call(r, next->text, then + next->n);
-        else if (next || r->called || (r->cut && r->o.tools && at == r->held.len))
+        else if (next || r->called || r->o.ruled)
             reply_drop(r, at);
         else
             reply_put(r, REPLY_TEXT, at);

@@ -54,10 +54,13 @@ static int head_find(const struct reply_wrap *w, const json_t *tools, struct rep
         return found;
     while (h->n < t.n && reply_is_white(t.s[h->n]))
         h->n++;
-    if (h->n == t.n)
+    size_t inner = h->n + 1; /* doubled braces are mended when the call is whole */
+    while (inner < t.n && reply_is_white(t.s[inner]))
+        inner++;
+    if (inner >= t.n)
         return 0;
     char *name = mem_strndup(h->name.s, h->name.n);
-    bool known = name && t.s[h->n] == '{' && reply_tool(tools, name);
+    bool known = name && t.s[h->n] == '{' && t.s[inner] != '{' && reply_tool(tools, name);
     mem_free(name);
     return known ? 1 : -1;
 }

@@ -237,6 +237,20 @@ static const struct sample families[] = {
       "c(get_time c1 {})"),
     S("gigachat", NULL, "<|message_sep|>\n\nfunction call<|role_sep|>\n" JSON1 "<|message_sep|>\n\n", CALL),
     S("general", NULL, JSON1, CALL),
+    /* braces that a model has doubled, all of them or some */
+    S("hermes", NULL, "<tool_call>\n{" JSON1 "}\n</tool_call>", CALL),
+    S("hermes", NULL, "<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {" ARGS "}}}\n</tool_call>", CALL),
+    S("hermes", NULL, "<tool_call>{\"name\": \"get_weather\", \"arguments\": {" ARGS "}}</tool_call>", CALL),
+    S("hermes", NULL,
+      "<tool_call>{ {\"name\": \"f\", \"arguments\": {{\"a\": \"{{}}\", \"b\": [{{\"c\": {}}}]}}} }</tool_call>",
+      "c(f {\"a\":\"{{}}\",\"b\":[{\"c\":{}}]})"),
+    S("general", NULL, "```json\n{" JSON1 "}\n```", CALL),
+    S("general", NULL, "```json\n{\n    {\"name\": \"get_time\", \"arguments\": {{}}}\n}\n```", "c(get_time {})"),
+    S("general", NULL, "{" JSON1 "}", CALL),
+    S("general", NULL, "{" JSON1 "}\n{" JSON2 "}", CALL2),
+    S("llama3", NULL, "{{\"name\": \"get_weather\", \"parameters\": {" ARGS "}}}", CALL),
+    S("general", NULL, "{\"type\": \"function\", \"function\": " JSON1 "}", CALL),
+    S("general", NULL, "```json\n[{\"tool\": \"get_time\", \"args\": {}}]\n``` So.", "c(get_time {})t(So.)"),
     S("general", NULL,
       "<tool_call>{\"function\": {\"name\": \"get_time\", \"arguments\": \"{}\"}}</tool_call>",
       "c(get_time {})"),
@@ -265,6 +279,8 @@ static const struct sample texts[] = {
       "t({\"name\": \"John\", \"arguments\": {}})"),
     S("general", NULL, "{\"city\": \"get_weather\"} and more", "t({\"city\": \"get_weather\"} and more)"),
     S("general", NULL, "See [1] and {x}.", "t(See [1] and {x}.)"),
+    S("general", NULL, "{{\"name\": \"John\"}}", "t({{\"name\": \"John\"}})"),
+    S("general", NULL, "{{\"name\": \"get_time\", \"arguments\": {}}", "t({{\"name\": \"get_time\", \"arguments\": {}})"),
     S("general", NULL, "[1] is a note", "t([1] is a note)"),
     S("general", NULL, "```json\n{\"a\": 1}\n```", "t(```json\n{\"a\": 1}\n```)"),
     S("kimi-k2", NULL, "<|tool_calls_section_begin|>nothing", "t(<|tool_calls_section_begin|>nothing)"),
@@ -456,6 +472,55 @@ static void check_ahead(const struct reply_options *o, const struct buf *text)
     seen_free(&early);
 }
 
+static void take_text(void *arg, const struct reply_piece *p)
+{
+    if (p->part == REPLY_TEXT)
+        buf_add(arg, p->text, p->n);
+}
+
+/* Wherever a call is cut, no part of its markup is text: behind a text of the model's own, of a mark at most the first
+ * byte, since that says too little. */
+static void check_cut(const struct reply_options *from, const char *before, const struct buf *text)
+{
+    struct reply_options o = *from;
+    struct err e = {0};
+    o.ruled = true;
+    o.only_calls = !*before;
+    o.take = take_text;
+    for (size_t n = 0; n <= text->len; n++) {
+        struct buf told = {0};
+        o.arg = &told;
+        struct reply *r = reply_open(&o, &e);
+        reply_feed(r, before, strlen(before));
+        reply_feed(r, text->data, n);
+        reply_end(r, true);
+        reply_close(r);
+        size_t more = 0;
+        for (size_t i = strlen(before); i < told.len; i++)
+            more += !strchr(" \n", told.data[i]);
+        bool good = told.len >= strlen(before) && more <= (*before && n);
+        if (!good)
+            print_error("%s, cut at %zu: %.*s -> %.*s\n", o.form->name, n, (int)text->len, text->data,
+                        (int)told.len, told.len ? told.data : "");
+        assert_true(good);
+        buf_free(&told);
+    }
+}
+
+/* What the model may write where it may write text, too, holds these calls. */
+static void check_free(const struct constraint_bound *b, const char *before, const struct buf *text)
+{
+    struct err e = {0};
+    struct constraint_state *s = constraint_state_open((struct constraint_bound *)(uintptr_t)b, &e);
+    int failed = constraint_accept_bytes(s, before, strlen(before), &e) ||
+                 constraint_accept_bytes(s, text->data, text->len, &e);
+    if (failed)
+        print_error("%.*s\n", (int)text->len, text->data);
+    assert_int_equal(failed, 0);
+    assert_true(constraint_accepts_end(s));
+    constraint_state_close(s);
+}
+
 /* Whatever the language of a form allows is read back as calls with arguments of the schema. */
 static void check_form(const struct reply_form *f, const json_t *tools, const struct constraint_vocab *v)
 {
@@ -464,7 +529,10 @@ static void check_form(const struct reply_form *f, const json_t *tools, const st
     if (!c)
         print_error("%s: %s\n", f->name, e.text);
     assert_non_null(c);
-    struct constraint_bound *b = constraint_bind(c, v, 0, &e);
+    struct constraint *open = reply_constraint(
+        f, &(struct reply_rule){.tools = tools, .many = true, .free = true, .thought = reply_thought_find("")}, &e);
+    assert_non_null(open);
+    struct constraint_bound *b = constraint_bind(c, v, 0, &e), *free = constraint_bind(open, v, 0, &e);
     uint32_t chance = 7, walked = 0;
     for (int i = 0; i < 24; i++) {
         struct constraint_state *s = constraint_state_open(b, &e);
@@ -486,13 +554,19 @@ static void check_form(const struct reply_form *f, const json_t *tools, const st
                 print_error("%s: %.*s\n", f->name, (int)text.len, text.data);
             assert_true(got.calls && !got.others);
             check_ahead(&o, &text);
+            check_cut(&o, "", &text);
+            check_free(free, f->bare == BARE_USUAL ? "<think>{</think>" : "Well. <think>\n</think>Hm.", &text);
+            if (f->bare != BARE_USUAL && !f->wraps[0].known)
+                check_cut(&o, "Hm.", &text);
         }
         reply_close(r);
         buf_free(&text);
     }
     assert_true(walked > 4);
     constraint_unbind(b);
+    constraint_unbind(free);
     constraint_free(c);
+    constraint_free(open);
 }
 
 static void test_constraint(void **state)
