@@ -102,7 +102,8 @@ static struct gram *free_json(struct maker *m)
                             gram_seq(m->g, free_heads(m, 2), rest, gap, gram_text(m->g, "}"))));
     struct gram *more = gram_rep(m->g, gram_seq(m->g, gap, gram_text(m->g, ","), gap, call), 0,
                                  m->rule->many ? GRAMMAR_MOST : 0);
-    struct gram *list = gram_seq(m->g, gram_text(m->g, "["), free_white(m), call, more, gap, gram_text(m->g, "]"));
+    struct gram *list =
+        gram_seq(m->g, gram_text(m->g, "["), free_white(m), call, more, gap, gram_text(m->g, "]"));
     grammar_define(m->g, json, gram_alt(m->g, call, list));
     return m->json = gram_call(m->g, json);
 }
@@ -197,16 +198,20 @@ struct gram *maker_free(struct maker *m)
     struct gram *thinks = t ? gram_seq(m->g, gram_text(m->g, t->open), reason) : reason;
     struct gram *aside = t ? gram_seq(m->g, thinks, gram_text(m->g, t->close)) : reason;
     struct gram *one = m->rule->many ? gram_fail(m->g) : gram_seq(m->g, block, text);
-    struct gram *end = gram_alt(m->g, gram_text(m->g, ""), thinks, one,
-                                gram_seq(m->g, free_list(m, &ways.calls), m->space));
+    struct gram *end =
+        gram_alt(m->g, gram_text(m->g, ""), thinks, one, gram_seq(m->g, free_list(m, &ways.calls), m->space));
     struct gram *cut = m->rule->many ? gram_alt(m->g, aside, block) : aside;
-    struct gram *all =
-        gram_seq(m->g, gram_rep(m->g, gram_seq(m->g, text, cut), 0, GRAMMAR_MOST), text, end);
+    struct gram *all = gram_seq(m->g, gram_rep(m->g, gram_seq(m->g, text, cut), 0, GRAMMAR_MOST), text, end);
     if (m->form->bare) { /* nothing but reasoning may stand before JSON alone */
-        struct gram *json = free_json(m), *between = gram_seq(m->g, white, gram_rep(m->g, gram_text(m->g, ";"), 0, 1), white);
-        struct gram *more = m->rule->many ? gram_seq(m->g, gram_rep(m->g, gram_seq(m->g, between, json), 0, GRAMMAR_MOST), all) : text;
-        all = gram_alt(m->g, all,
-                       gram_seq(m->g, gram_rep(m->g, gram_seq(m->g, white, aside), 0, GRAMMAR_MOST), white, json, more));
+        struct gram *json = free_json(m),
+                    *between = gram_seq(m->g, white, gram_rep(m->g, gram_text(m->g, ";"), 0, 1), white);
+        struct gram *more =
+            m->rule->many
+                ? gram_seq(m->g, gram_rep(m->g, gram_seq(m->g, between, json), 0, GRAMMAR_MOST), all)
+                : text;
+        all = gram_alt(
+            m->g, all,
+            gram_seq(m->g, gram_rep(m->g, gram_seq(m->g, white, aside), 0, GRAMMAR_MOST), white, json, more));
     }
     if (m->rule->thinking)
         all = gram_alt(m->g, reason, gram_seq(m->g, reason, gram_text(m->g, t->close), all));

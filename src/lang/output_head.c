@@ -18,8 +18,8 @@ const struct output_head output_heads[] = {
 };
 const size_t output_head_count = sizeof output_heads / sizeof *output_heads;
 
-const char *const output_arguments[] = {" , \"arguments\" : ", " , \"parameters\" : ", " , \"args\" : ",
-                                        " , \"input\" : ", NULL};
+const char *const output_arguments[] = {
+    " , \"arguments\" : ", " , \"parameters\" : ", " , \"args\" : ", " , \"input\" : ", NULL};
 
 int output_match(const char *pattern, struct reply_text t, struct reply_head *h)
 {

@@ -32,8 +32,7 @@ static int head_json(bool keyed, struct reply_text t, struct reply_head *h)
     t = (struct reply_text){t.s + skip, t.n - skip};
     for (size_t i = 0; i < (keyed ? 1 : output_head_count) && best < 1; i++) {
         struct reply_head own = {0};
-        int match =
-            keyed ? output_match("{ \"@\" : ", t, &own) : head_arguments(&output_heads[i], t, &own);
+        int match = keyed ? output_match("{ \"@\" : ", t, &own) : head_arguments(&output_heads[i], t, &own);
         if (match > best) {
             best = match;
             *h = own;

@@ -77,9 +77,8 @@ static struct gram *maker_tag(struct maker *m, const char *key, const json_t *sc
 /* key=value or key:value, as code has it; texts in quotes. */
 static struct gram *maker_pair(struct maker *m, const char *key, const json_t *schema, const json_t *whole)
 {
-    const json_t *value = m->rule->loose
-                              ? json_true()
-                              : maker_copy(m, schema, "$defs", json_object_get(whole, "$defs"));
+    const json_t *value =
+        m->rule->loose ? json_true() : maker_copy(m, schema, "$defs", json_object_get(whole, "$defs"));
     return gram_seq(m->g, gram_text(m->g, key), gram_text(m->g, m->wrap->mid ? ":" : "="),
                     maker_value(m, value));
 }
@@ -213,8 +212,7 @@ static struct gram *maker_section(struct maker *m, struct gram *all)
     const char *const *section = m->form->section;
     if (!section[0])
         return all;
-    return gram_seq(m->g, gram_text(m->g, section[0]), m->space, all, m->space,
-                    gram_text(m->g, section[1]));
+    return gram_seq(m->g, gram_text(m->g, section[0]), m->space, all, m->space, gram_text(m->g, section[1]));
 }
 
 struct gram *maker_calls(struct maker *m)
@@ -225,8 +223,8 @@ struct gram *maker_calls(struct maker *m)
     if (m->wrap->list) {
         grammar_define(m->g, one, maker_any(m));
         struct gram *more = gram_rep(m->g, gram_seq(m->g, gram_text(m->g, ","), sp, call), 0, most);
-        return maker_wrapped(
-            m, gram_seq(m->g, gram_text(m->g, "["), sp, call, more, sp, gram_text(m->g, "]")));
+        return maker_wrapped(m,
+                             gram_seq(m->g, gram_text(m->g, "["), sp, call, more, sp, gram_text(m->g, "]")));
     }
     grammar_define(m->g, one, maker_wrapped(m, maker_any(m)));
     /* without marks a second call could not be told from text */

@@ -1,6 +1,6 @@
-/* A constraint made ready for one model's vocabulary, and how much of it the prompt has written. Requests share it, each with its own walk;
- * rules share the language, which is most of it. Counted references, so that a client may let go of it while a request
- * still runs; any thread may. */
+/* A constraint made ready for one model's vocabulary, and how much of it the prompt has written. Requests share it, each
+ * with its own walk; rules share the language, which is most of it. Counted references, so that a client may let go of it
+ * while a request still runs; any thread may. */
 #pragma once
 
 #include "base/err.h"

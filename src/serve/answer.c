@@ -188,8 +188,8 @@ static void answer_hear(struct answer *a, struct choice *c, const struct stream_
     if (!c->reply && news->text_length)
         said_take(c, &(struct reply_piece){.part = REPLY_TEXT, .text = news->text, .n = news->text_length});
     size_t reasoned = c->said.reason.len;
-    if (c->reply &&
-        (reply_feed(c->reply, news->text, news->text_length) || (news->done && reply_end(c->reply, news->finish == FINISH_LENGTH))))
+    if (c->reply && (reply_feed(c->reply, news->text, news->text_length) ||
+                     (news->done && reply_end(c->reply, news->finish == FINISH_LENGTH))))
         answer_fail(a, 503, NULL, "out of memory");
     c->thought += c->said.reason.len > reasoned ? (uint32_t)news->count : 0;
     /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */

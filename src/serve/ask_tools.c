@@ -245,8 +245,8 @@ static int rule_begin(struct answer *a, struct ask *q, bool shaped)
 /* All that the language depends on, as a text. */
 static char *rule_text(const struct answer *a, const struct ask *q, const struct wanted *wanted)
 {
-    json_t *all =
-        json_pack("[O?,s?,b,b,b,i,O?]", a->tools, q->only, q->many, q->must, q->thinking, wanted->kind, wanted->value);
+    json_t *all = json_pack("[O?,s?,b,b,b,i,O?]", a->tools, q->only, q->many, q->must, q->thinking,
+                            wanted->kind, wanted->value);
     char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(all);
     return text;

@@ -57,10 +57,10 @@ static struct heard hear(const struct reply_form *f, const json_t *tools, const 
     return h;
 }
 
-#define GOOD   "{\"city\": \"Oslo\", \"days\": 7}"
-#define CALL   "{\"name\": \"get_weather\", \"arguments\": " GOOD "}"
-#define BAD(x) "{\"name\": \"get_weather\", \"arguments\": " x "}"
-#define TIME   "{\"name\": \"get_time\", \"arguments\": {}}"
+#define GOOD     "{\"city\": \"Oslo\", \"days\": 7}"
+#define CALL     "{\"name\": \"get_weather\", \"arguments\": " GOOD "}"
+#define BAD(x)   "{\"name\": \"get_weather\", \"arguments\": " x "}"
+#define TIME     "{\"name\": \"get_time\", \"arguments\": {}}"
 #define FENCE(x) "```json\n" x "\n```"
 
 #define S(f, t, ...)                                                                                         \
@@ -110,7 +110,9 @@ static const struct sample {
     S("hermes", FENCE(BAD("{\"city\": \"Oslo\", \"days\": 3}")), -1),
     S("hermes", FENCE(BAD("{\"days\": 7}")), -1),
     S("hermes", FENCE(BAD("{\"city\": \"Oslo\", \"unit\": \"C\"}")), -1),
-    S("hermes", FENCE("{\n    \"name\": \"get_weather\",\n    \"arguments\": {\n        \"city\": \"Oslo\"\n    }\n}"), 1),
+    S("hermes",
+      FENCE("{\n    \"name\": \"get_weather\",\n    \"arguments\": {\n        \"city\": \"Oslo\"\n    }\n}"),
+      1),
     S("hermes", FENCE("{\"name\": \"get_weather\"}"), -1),
     S("hermes", FENCE("{\"type\": \"function\", \"function\": " CALL "}"), 1),
     S("hermes", FENCE("{\"type\": \"function\", \"function\": " BAD("{}") "}"), -1),
@@ -118,7 +120,8 @@ static const struct sample {
     S("hermes", FENCE("{\"tool\": \"get_weather\", \"input\": {}}"), -1),
     S("hermes", FENCE("{" CALL "}"), 1),
     S("hermes", FENCE("{" BAD("{}") "}"), -1),
-    S("hermes", FENCE("{\"arguments\": {}, \"name\": \"get_weather\"}"), 0), /* a way that is not held is text */
+    S("hermes", FENCE("{\"arguments\": {}, \"name\": \"get_weather\"}"),
+      0), /* a way that is not held is text */
     S("gemma", "```tool_code\nget_weather(city=\"Rome\")\n```", 1),
     S("gemma", "```tool_code\nprint(get_weather(city=\"Rome\"))\n```", 1),
     S("gemma", "```tool_code\nget_weather(city=\"Paris\")\n```", -1),
@@ -160,7 +163,8 @@ static void check(const struct sample *s, const json_t *tools, const struct cons
     assert_int_equal(e.code, 0);
     struct constraint_bound *b = constraint_bind(c, v, 0, &e);
     struct constraint_state *state = constraint_state_open(b, &e);
-    bool written = !constraint_accept_bytes(state, s->text, strlen(s->text), &e) && constraint_accepts_end(state);
+    bool written =
+        !constraint_accept_bytes(state, s->text, strlen(s->text), &e) && constraint_accepts_end(state);
     struct heard h = written ? hear(f, tools, s->text, s->thinking) : (struct heard){0};
     int got = written ? (int)h.calls : -1;
     if (got != s->calls)
@@ -192,11 +196,13 @@ static void test_tools(void **state)
 {
     (void)state;
     struct err e = {0};
-    json_t *many = json_array(), *odd = json_pack("[{s:s,s:{s:s,s:{s:{s:s,s:b}}}}]", "name", "f", "parameters",
-                                                  "type", "object", "properties", "a", "type", "array",
-                                                  "uniqueItems", true);
+    json_t *many = json_array(),
+           *odd = json_pack("[{s:s,s:{s:s,s:{s:{s:s,s:b}}}}]", "name", "f", "parameters", "type", "object",
+                            "properties", "a", "type", "array", "uniqueItems", true);
     for (int i = 0; i < 200; i++)
-        json_array_append_new(many, json_pack("{s:o,s:{s:s}}", "name", json_sprintf("a_tool_of_many_%d_and_more", i), "parameters", "type", "object"));
+        json_array_append_new(many, json_pack("{s:o,s:{s:s}}", "name",
+                                              json_sprintf("a_tool_of_many_%d_and_more", i), "parameters",
+                                              "type", "object"));
     for (size_t i = 0; i < reply_form_count; i++) {
         struct reply_rule r = {.tools = many, .many = true, .free = true, .thought = reply_thought_find("")};
         struct constraint *c = reply_constraint(&reply_forms[i], &r, &e);

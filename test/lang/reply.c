@@ -239,13 +239,16 @@ static const struct sample families[] = {
     S("general", NULL, JSON1, CALL),
     /* braces that a model has doubled, all of them or some */
     S("hermes", NULL, "<tool_call>\n{" JSON1 "}\n</tool_call>", CALL),
-    S("hermes", NULL, "<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {" ARGS "}}}\n</tool_call>", CALL),
+    S("hermes", NULL, "<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {" ARGS "}}}\n</tool_call>",
+      CALL),
     S("hermes", NULL, "<tool_call>{\"name\": \"get_weather\", \"arguments\": {" ARGS "}}</tool_call>", CALL),
     S("hermes", NULL,
-      "<tool_call>{ {\"name\": \"f\", \"arguments\": {{\"a\": \"{{}}\", \"b\": [{{\"c\": {}}}]}}} }</tool_call>",
+      "<tool_call>{ {\"name\": \"f\", \"arguments\": {{\"a\": \"{{}}\", \"b\": [{{\"c\": {}}}]}}} "
+      "}</tool_call>",
       "c(f {\"a\":\"{{}}\",\"b\":[{\"c\":{}}]})"),
     S("general", NULL, "```json\n{" JSON1 "}\n```", CALL),
-    S("general", NULL, "```json\n{\n    {\"name\": \"get_time\", \"arguments\": {{}}}\n}\n```", "c(get_time {})"),
+    S("general", NULL, "```json\n{\n    {\"name\": \"get_time\", \"arguments\": {{}}}\n}\n```",
+      "c(get_time {})"),
     S("general", NULL, "{" JSON1 "}", CALL),
     S("general", NULL, "{" JSON1 "}\n{" JSON2 "}", CALL2),
     S("llama3", NULL, "{{\"name\": \"get_weather\", \"parameters\": {" ARGS "}}}", CALL),
@@ -280,7 +283,8 @@ static const struct sample texts[] = {
     S("general", NULL, "{\"city\": \"get_weather\"} and more", "t({\"city\": \"get_weather\"} and more)"),
     S("general", NULL, "See [1] and {x}.", "t(See [1] and {x}.)"),
     S("general", NULL, "{{\"name\": \"John\"}}", "t({{\"name\": \"John\"}})"),
-    S("general", NULL, "{{\"name\": \"get_time\", \"arguments\": {}}", "t({{\"name\": \"get_time\", \"arguments\": {}})"),
+    S("general", NULL, "{{\"name\": \"get_time\", \"arguments\": {}}",
+      "t({{\"name\": \"get_time\", \"arguments\": {}})"),
     S("general", NULL, "[1] is a note", "t([1] is a note)"),
     S("general", NULL, "```json\n{\"a\": 1}\n```", "t(```json\n{\"a\": 1}\n```)"),
     S("kimi-k2", NULL, "<|tool_calls_section_begin|>nothing", "t(<|tool_calls_section_begin|>nothing)"),
@@ -530,7 +534,9 @@ static void check_form(const struct reply_form *f, const json_t *tools, const st
         print_error("%s: %s\n", f->name, e.text);
     assert_non_null(c);
     struct constraint *open = reply_constraint(
-        f, &(struct reply_rule){.tools = tools, .many = true, .free = true, .thought = reply_thought_find("")}, &e);
+        f,
+        &(struct reply_rule){.tools = tools, .many = true, .free = true, .thought = reply_thought_find("")},
+        &e);
     assert_non_null(open);
     struct constraint_bound *b = constraint_bind(c, v, 0, &e), *free = constraint_bind(open, v, 0, &e);
     uint32_t chance = 7, walked = 0;
@@ -555,7 +561,8 @@ static void check_form(const struct reply_form *f, const json_t *tools, const st
             assert_true(got.calls && !got.others);
             check_ahead(&o, &text);
             check_cut(&o, "", &text);
-            check_free(free, f->bare == BARE_USUAL ? "<think>{</think>" : "Well. <think>\n</think>Hm.", &text);
+            check_free(free, f->bare == BARE_USUAL ? "<think>{</think>" : "Well. <think>\n</think>Hm.",
+                       &text);
             if (f->bare != BARE_USUAL && !f->wraps[0].known)
                 check_cut(&o, "Hm.", &text);
         }

@@ -13,7 +13,8 @@
 /* All bytes, a token that ends, one that has no text, and tokens in which a mark ends together with what follows. */
 enum { END = 256, SILENT, MERGED };
 static char bytes[256];
-static const char *const merged[] = {">\n\n", ">\n\nHi", "</think>", "</think>six.", "k>s", "k> \t\r\n sea", ">six.x"};
+static const char *const merged[] = {">\n\n", ">\n\nHi",       "</think>", "</think>six.",
+                                     "k>s",   "k> \t\r\n sea", ">six.x"};
 enum { MERGES = sizeof merged / sizeof *merged, VOCAB = MERGED + MERGES };
 
 static const char *token_text(const void *of, int32_t id, size_t *n)
@@ -329,7 +330,8 @@ static void test_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lead), cmocka_unit_test(test_behind), cmocka_unit_test(test_free_text), cmocka_unit_test(test_kept),
-                                       cmocka_unit_test(test_bounded), cmocka_unit_test(test_threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lead),      cmocka_unit_test(test_behind),
+                                       cmocka_unit_test(test_free_text), cmocka_unit_test(test_kept),
+                                       cmocka_unit_test(test_bounded),   cmocka_unit_test(test_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
