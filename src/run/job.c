@@ -298,8 +298,7 @@ bool job_needs_logits(struct job *j)
 {
     /* with guesses, what the rule allows behind the first is not known yet */
     bool ruled = j->walk.state && (j->draft || !rule_walk_allows_all(&j->walk));
-    return ruled || j->request.logprobs || j->request.top_logprobs ||
-           token_filter_acts(j->filter, j->made);
+    return ruled || j->request.logprobs || j->request.top_logprobs || token_filter_acts(j->filter, j->made);
 }
 
 void job_finish(struct job *j, const struct job_end *end)
