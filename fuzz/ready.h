@@ -1,9 +1,10 @@
-/* A server without a model, for the targets that need one: a tokenizer of bytes, a template, and no room for any
- * prompt, so that a request goes all the way to the engine and is turned back there. */
+/* A server without a model, for the targets that need one: a tokenizer of bytes, a template, and an engine whose queue
+ * has no place, so that a request goes all the way to the engine and is turned back there. */
 #pragma once
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "run/engine_own.h"
 #include "serve/own.h"
 
 #include <stdio.h>
@@ -60,7 +61,8 @@ static struct form *ready_model(bool tools)
     static struct served served[2];
     static struct loaded models[2];
     static struct model model = {.plan = {.out_width = 257}};
-    static struct runner runner; /* ctx 0: no prompt fits */
+    static struct runner runner = {.ctx = 4096};
+    static struct engine engines[2];
     struct form *f = &served[tools].forms[FORM_WRITER];
     struct loaded *l = &models[tools];
     struct err e = {0};
@@ -77,6 +79,9 @@ static struct form *ready_model(bool tools)
     f->of = &served[tools];
     f->of->name = "m";
     f->loaded = l;
+    f->engine = &engines[tools];
+    *f->engine = (struct engine){.loaded = l, .room = runner.ctx};
+    pthread_mutex_init(&f->engine->mutex, NULL);
     return f;
 }
 
@@ -84,7 +89,8 @@ static struct answer *ready_answer(const struct route *route, bool tools)
 {
     static const struct models_options options;
     static struct models models = {.o = &options};
-    static struct server server = {.models = &models};
+    static const struct server_options server_options;
+    static struct server server = {.models = &models, .o = &server_options};
     struct answer *a = mem_zalloc(1, sizeof *a);
     if (!a)
         abort();
