@@ -6,7 +6,7 @@
 #include "base/pool.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/probe.h"
-#include "device/cuda/gpu.h"
+#include "device/cuda/variants.h"
 #include "tool/doctor_model.h"
 #include "tool/doctor_system.h"
 #include "tool/load.h"
@@ -64,10 +64,10 @@ static void look_at_choices(const struct gpu *g, struct choice *out)
     static const uint32_t rows[] = {1, 8, 16, 32, 64};
     for (size_t i = 0; i < CHOICES; i++) {
         size_t s = i / 5, r = i % 5;
-        const bool wide = gpu_is_wide(g, shapes[s].fmt, rows[r]);
-        struct gpu_gemm how =
-            wide ? gpu_gemm_wide(g, shapes[s].n / 64, shapes[s].k, false)
-                 : gpu_gemm_choose(g, shapes[s].fmt, rows[r], shapes[s].n / TILE_ROWS, shapes[s].k, false);
+        const bool wide = gpu_is_wide(&g->profile, shapes[s].fmt, rows[r]);
+        struct gpu_gemm how = wide ? gpu_gemm_wide(&g->profile, shapes[s].n / 64, shapes[s].k, false)
+                                   : gpu_gemm_choose(&g->profile, shapes[s].fmt, rows[r],
+                                                     shapes[s].n / TILE_ROWS, shapes[s].k, false);
         bool one = rows[r] == 1 && layout_is_tile(shapes[s].fmt);
         out[i] = (struct choice){.type = shapes[s].type,
                                  .kernel = gpu_kernel_name(one ? (uint32_t)K_GEMM_ROW : how.kernel),

@@ -6,8 +6,8 @@
 #include "base/half.h"
 #include "base/mem.h"
 #include "device/cuda/decode.h"
-#include "device/cuda/gpu.h"
 #include "device/cuda/upload.h"
+#include "device/cuda/variants.h"
 #include "device/device.h"
 
 #include <math.h>
@@ -92,7 +92,7 @@ static void test_launch_table(void **state)
     (void)state;
     for (uint32_t k = 4; k < K_COUNT; k++)
         assert_string_not_equal(gpu_kernel_name(k), "?");
-    struct gpu g = {.profile = {.major = 9, .sms = 132}};
+    struct gpu_profile g = {.major = 9, .sms = 132};
     for (uint32_t m = 1; m <= 64; m++) {
         struct gpu_gemm plain = gpu_gemm_choose(&g, FMT_F16, m, 256, 4096, false),
                         tile = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 256, 4096, false);
@@ -122,23 +122,23 @@ static void test_launch_table(void **state)
             assert_true(how.split == 1 || how.grid.x * how.split * groups <= 132 * 4);
             assert_true(how.split <= (k + 255) / 256 && how.grid.shared <= 215 << 10);
         }
-    g.profile.shared_block = 227 << 10;
+    g.shared_block = 227 << 10;
     for (uint32_t pairs = 1; pairs < 2000; pairs += pairs < 20 ? 1 : 97)
         for (uint32_t keys = 1; keys < 200000; keys += keys < 600 ? 37 : 9999)
             for (uint32_t dim = 64; dim <= 256; dim += 32) {
-                struct gpu_decode how = gpu_decode_choose(&g, 16, dim, pairs, keys);
+                struct gpu_decode how = gpu_decode_choose(&g, 16, dim, pairs, keys, 0);
                 assert_true(how.stages >= 1 && how.stages <= 3 && how.shared <= 215 << 10);
                 assert_true(how.splits >= 1 && how.splits <= GPU_SPLITS_MOST);
                 assert_true(how.splits == 1 || pairs * how.splits <= gpu_decode_parts(&g, pairs));
             }
     for (uint32_t blocks = 1; blocks < 2000; blocks += blocks < 20 ? 1 : 97)
         for (uint32_t keys = 1; keys < 200000; keys += keys < 600 ? 37 : 9999) {
-            struct gpu_prefill how = gpu_prefill_choose(&g, 128, blocks, keys);
+            struct gpu_prefill how = gpu_prefill_choose(&g, 128, blocks, keys, false);
             assert_true(how.splits >= 1 && how.splits <= GPU_PREFILL_SPLITS);
             assert_true(how.splits == 1 || blocks * how.splits <= gpu_prefill_slots(&g));
         }
-    g.profile.shared_block = 99 << 10; /* a card with less */
-    assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096).stages, 1);
+    g.shared_block = 99 << 10; /* a card with less */
+    assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, 0).stages, 1);
     g.wide = true;
     assert_true(gpu_is_wide(&g, FMT_Q8_0, 33) && !gpu_is_wide(&g, FMT_Q8_0, 32) &&
                 !gpu_is_wide(&g, FMT_F16, 64));

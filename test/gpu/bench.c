@@ -202,14 +202,16 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, doub
                 {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
     struct cuda_device *d = (struct cuda_device *)r->device;
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++) {
+        bool without[LAUNCH_KINDS] = {false};
         for (uint32_t k = 0; k < part[i].count; k++)
-            d->g->skip[part[i].from + k] = true;
-        d->graphs = 0;
+            without[part[i].from + k] = true;
+        d->lower.options.without = without;
+        cache_forget(&d->cache, d->g);
         printf("  without %-16s", part[i].name);
         decode(r, p, streams, 512, peak);
-        memset(d->g->skip, 0, sizeof d->g->skip);
+        d->lower.options.without = NULL;
     }
-    d->graphs = 0;
+    cache_forget(&d->cache, d->g);
 }
 
 static void prefill(struct rig *r, const struct preset *p, uint32_t tokens, uint32_t chunk)
@@ -327,12 +329,12 @@ static int bench_step(const char *name, uint32_t type)
     ablate(&r, p, 1, peak);
     ablate(&r, p, 32, peak);
     struct cuda_device *d = (struct cuda_device *)r.device;
-    d->no_fuse = true;
-    d->graphs = 0;
+    d->lower.options.no_fuse = true;
+    cache_forget(&d->cache, d->g);
     printf("  nothing fused ");
     decode(&r, p, 1, 512, peak);
-    d->no_fuse = false;
-    d->graphs = 0;
+    d->lower.options.no_fuse = false;
+    cache_forget(&d->cache, d->g);
     rig_close(&r);
     static const uint32_t tokens[] = {512, 2048, 8192};
     for (uint64_t copies = 1ull << 36;; copies = 0) { /* with weights that stay decoded, and without */
@@ -431,12 +433,12 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         printf("%-5s %6ux%-5u", name, shapes[s].n, shapes[s].k);
         for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
-            struct gpu_gemm how =
-                gpu_gemm_choose(g, fmt, rows[m], gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k, false);
+            struct gpu_gemm how = gpu_gemm_choose(&g->profile, fmt, rows[m],
+                                                  gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k, false);
             float best = time_product(g, at, fmt, shapes[s], rows[m], &how);
             printf(" | M=%-2u %.2f", rows[m], best);
-            if (gpu_is_wide(g, fmt, rows[m])) {
-                how = gpu_gemm_wide(g, gpu_blocks(shapes[s].n, 64), shapes[s].k, false);
+            if (gpu_is_wide(&g->profile, fmt, rows[m])) {
+                how = gpu_gemm_wide(&g->profile, gpu_blocks(shapes[s].n, 64), shapes[s].k, false);
                 best = time_product(g, at, fmt, shapes[s], rows[m], &how);
                 printf(" %.2f", best);
             }
@@ -452,7 +454,7 @@ static void wide_of(struct gpu *g, uint32_t fmt, const char *name, const struct 
 {
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         const uint32_t units = gpu_blocks(shapes[s].n, 64), columns = shapes[s].k / 256;
-        struct gpu_gemm how = gpu_gemm_wide(g, units, shapes[s].k, false);
+        struct gpu_gemm how = gpu_gemm_wide(&g->profile, units, shapes[s].k, false);
         printf("%-5s %6ux%-5u chosen %u:%u %.1f |", name, shapes[s].n, shapes[s].k, how.grid.threads / 128,
                how.split, time_product(g, at, fmt, shapes[s], 64, &how));
         for (uint32_t n = 4; n; n /= 2)

@@ -428,16 +428,16 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
 {
     float *all = mem_alloc(4u << 20, 4);
     *count = 0;
-    const struct device_options o = {.exact = way.exact, .copies = way.copies, .no_parity = quick};
-    if (rig_open(r, device, &o, way.kv, TOKENS, e)) {
+    const struct device_options options = {.exact = way.exact, .copies = way.copies, .no_parity = quick};
+    if (rig_open(r, device, &options, way.kv, TOKENS, e)) {
         rig_close(r);
         mem_free(all);
         return NULL;
     }
     if (way.stages) {
-        struct gpu *g = ((struct cuda_device *)r->device)->g;
-        g->stages = way.stages;
-        g->no_wide = way.no_wide;
+        struct lower_options *o = &((struct cuda_device *)r->device)->lower.options;
+        o->stages = way.stages;
+        o->no_wide = way.no_wide;
     }
     for (int s = 0; s < (quick ? QUICK_STEPS : STEPS); s++) {
         build_step(r, s, c->encoder);

@@ -1,5 +1,5 @@
 /* The CUDA device of the seam: memory, steps, graphs. */
-#include "device/cuda/lora.h"
+#include "device/cuda/exec.h"
 #include "device/cuda/parity.h"
 #include "device/cuda/timing.h"
 
@@ -98,73 +98,12 @@ static int take_kv(struct cuda_device *d, const struct plan *p, struct err *e)
 
 /* ---- scratch ---- */
 
-struct bump {
-    uint64_t at;
-    cu_ptr base;
-};
-
-static void *take(struct bump *b, uint64_t bytes)
-{
-    uint64_t from = b->at;
-    b->at += (bytes + 255) / 256 * 256;
-    return (void *)(b->base + from);
-}
-
-/* Called twice: once to count (base 0), once to hand out. */
-static void lay_out(struct cuda_device *d, const struct plan *p, const struct step_sizes *s, struct bump *b)
-{
-    uint64_t rows = d->max_rows, moe = rows < MOE_ROWS ? rows : MOE_ROWS;
-    uint64_t slots = moe * s->used + 8ull * (s->experts < moe * s->used ? s->experts : moe * s->used) + 8;
-    for (uint32_t i = 1; i < p->buffers; i++)
-        d->buffer[i] = take(b, rows * p->width[i] * 4);
-    uint64_t in = rows > d->max_outs ? rows : d->max_outs;
-    d->pack = take(b, (in + 63) / 64 * 8 * ((s->k + 255) / 256) * PACK_BYTES);
-    d->x = take(b, d->options.exact ? in * ((s->k + 7) / 8 * 8) * 4 : 0);
-    bool large = d->blas && in > PACK_ROWS_MOST;
-    d->half = take(b, large ? in * ((s->k + 31) / 32 * 32) * 2 : 0);
-    d->half_scale = take(b, large ? in * 4 : 0);
-    d->decoded_bytes = large ? s->decoded : 0;
-    d->decoded = take(b, d->decoded_bytes);
-    d->y = take(b, rows * s->y * 4);
-    d->z = take(b, rows * s->z * 4);
-    d->part = take(b, s->part * 4);
-    d->part_ml = take(b, s->part_ml * 4);
-    d->logits = take(b, (uint64_t)d->max_outs * p->out_width * 4);
-    d->router = take(b, moe * s->experts * 4);
-    d->route_weight = take(b, moe * s->used * 4);
-    d->route_expert = take(b, moe * s->used * 4);
-    d->shared = take(b, moe * s->shared_width * 4);
-    d->shared_gate = take(b, moe * 4);
-    d->slot = take(b, moe * s->used * 4);
-    d->slot_row = take(b, slots * 4);
-    d->group_expert = take(b, slots / 8 * 4);
-    d->lora_rank = s->lora_rank;
-    d->lora_rows = (uint32_t)(s->experts && slots > in ? slots : in);
-    d->lora_x = take(b, s->lora_rank ? in * s->k * 4 : 0);
-    d->lora_low = take(b, d->lora_rows * s->lora_low * 4);
-    d->lora_table = take(b, p->lora ? (p->slots + 1ull) * (p->adapters + 1) * sizeof *d->lora_table : 0);
-}
-
 static uint32_t round_pow2(uint32_t n)
 {
     uint32_t r = 1;
     while (r < n)
         r *= 2;
     return r;
-}
-
-static void find_ratios(struct cuda_device *d, const struct plan *p)
-{
-    d->ratios = 0;
-    for (uint32_t i = 0; i < p->count; i++) {
-        if (p->ops[i].kind != OP_ATTN)
-            continue;
-        uint32_t r = p->ops[i].attn.heads / p->ops[i].attn.kv_heads, j = 0;
-        while (j < d->ratios && d->ratio[j] != r)
-            j++;
-        if (j == d->ratios && j < RATIOS_MOST)
-            d->ratio[d->ratios++] = r;
-    }
 }
 
 static void size_meta(struct cuda_device *d, const struct plan *p)
@@ -174,8 +113,8 @@ static void size_meta(struct cuda_device *d, const struct plan *p)
         3ull * d->max_rows + d->max_outs + 3ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
     ints += d->max_seqs * sizeof(struct adapter_mix) / 4;
     ints += d->max_outs * (sizeof(struct pick_row) / 4 + 2ull * PICK_SEEN_MOST) + 2;
-    for (uint32_t i = 0; i < d->ratios; i++)
-        ints += 2 * ((uint64_t)d->max_rows * d->ratio[i] / TILE_QUERIES + d->max_seqs + 1);
+    for (uint32_t i = 0; i < d->lower.ratios; i++)
+        ints += 2 * ((uint64_t)d->max_rows * d->lower.ratio[i] / TILE_QUERIES + d->max_seqs + 1);
     d->meta_bytes = ints * 4 < (256u << 20) ? ints * 4 : 256u << 20;
 }
 
@@ -188,7 +127,7 @@ static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
         return -1;
     if (!(d->meta_host = gpu_pinned(d->g, d->meta_bytes, e)) ||
         !(d->meta_device = gpu_alloc(d->g, d->meta_bytes, "the step's data", e)) ||
-        !(d->results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)) ||
+        !(d->at.results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)) ||
         !(d->picked = gpu_pinned(d->g, (uint64_t)d->max_outs * sizeof *d->picked, e)))
         return -1;
     memset(d->meta_host, 0, d->meta_bytes);
@@ -196,47 +135,70 @@ static int take_meta(struct cuda_device *d, const struct plan *p, struct err *e)
                      e);
 }
 
-/* Room for decoded weights, of what nobody else has taken. */
-static int take_copies(struct cuda_device *d, uint64_t all, struct err *e)
+/* A place for a weight that stays decoded, as long as there is room. */
+static void place_copy(void *arg, weight_id id)
+{
+    struct cuda_device *d = arg;
+    const struct mat *w = &d->weights.mat[id];
+    const uint64_t bytes = (uint64_t)w->n * ((w->k + 31) / 32 * 32) * sizeof **d->copy;
+    if (w->fmt == FMT_F16 || d->copy[id] || bytes > d->copies_bytes - d->copies_used)
+        return;
+    d->copy[id] = (uint16_t *)(d->copies + d->copies_used);
+    d->copies_used += bytes;
+}
+
+/* Room for decoded weights, of what nothing else has taken. */
+static int take_copies(struct cuda_device *d, const struct plan *p, uint64_t all, struct err *e)
 {
     const uint64_t wanted = d->options.copies < all ? d->options.copies : all;
     uint64_t room;
-    if (wanted && !d->decoded_bytes)
+    if (wanted && !d->at.decoded_bytes)
         log_warn("--gpu-copies is of no use %s", d->options.exact                ? "with --exact"
                                                  : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
                                                                                  : "without cuBLASLt");
-    if (!wanted || !d->decoded_bytes)
+    if (!wanted || !d->at.decoded_bytes)
         return 0;
     if (gpu_room(d->g, &room, e))
         return -1;
-    if (!(d->copy = mem_zalloc(d->weights.count, sizeof *d->copy)))
+    d->copy = mem_zalloc(d->weights.count, sizeof *d->copy);
+    d->replay.kept = mem_zalloc(d->weights.count, sizeof *d->replay.kept);
+    if (!d->copy || !d->replay.kept)
         return err_memory(e, "the table of decoded weights", d->weights.count * sizeof *d->copy);
     room = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
     d->copies_bytes = wanted < room ? wanted : room;
     if (d->copies_bytes < wanted)
         log_warn("--gpu-copies: of the %.1f GB that are wanted, %.1f GB are free", 1e-9 * (double)wanted,
                  1e-9 * (double)d->copies_bytes);
-    return (d->copies = gpu_alloc(d->g, d->copies_bytes, "decoded weights", e)) ? 0 : -1;
+    if (!(d->copies = gpu_alloc(d->g, d->copies_bytes, "decoded weights", e)))
+        return -1;
+    lower_each_half(p, place_copy, d);
+    d->lower.copy = d->copy;
+    return 0;
+}
+
+static uint64_t place_scratch(struct cuda_device *d, const struct plan *p, const struct step_sizes *sizes)
+{
+    const struct scratch_shape shape = {d->max_rows, d->max_outs, d->options.exact, d->replay.blas != NULL};
+    return scratch_place(&d->at, p, sizes, &shape, d->scratch);
 }
 
 /* Everything that a plan of this shape takes, counted: sizes of scratch, of KV and of the step's data. */
 static int shape_device(struct cuda_device *d, const struct plan *p, const struct weights *w,
                         const struct device_shape *shape, struct step_sizes *sizes, struct err *e)
 {
-    struct bump count = {0};
     d->max_rows = shape->rows;
     d->max_seqs = shape->seqs;
     d->max_outs = shape->outs;
-    if (!d->options.exact && d->max_rows > PACK_ROWS_MOST && !d->blas)
-        d->blas = blas_open(d->g, 32u << 20);
-    if (step_measure(d, p, w, sizes, e) || shape_kv(d, p, shape->kv, e))
+    if (!d->options.exact && d->max_rows > PACK_ROWS_MOST && !d->replay.blas)
+        d->replay.blas = blas_open(d->g, 32u << 20);
+    const struct size_limits limits = {&d->g->profile, d->max_rows, d->max_seqs};
+    if (step_measure(&limits, p, w, sizes, e) || shape_kv(d, p, shape->kv, e))
         return -1;
-    mem_free(d->buffer);
-    if (!(d->buffer = mem_zalloc(p->buffers + 1, sizeof *d->buffer)))
-        return err_memory(e, "the table of buffers", p->buffers * sizeof *d->buffer);
-    find_ratios(d, p);
-    lay_out(d, p, sizes, &count);
-    d->scratch_bytes = count.at;
+    mem_free(d->at.buffer);
+    if (!(d->at.buffer = mem_zalloc(p->buffers + 1, sizeof *d->at.buffer)))
+        return err_memory(e, "the table of buffers", p->buffers * sizeof *d->at.buffer);
+    lower_ratios(&d->lower, p);
+    d->scratch_bytes = place_scratch(d, p, sizes);
     size_meta(d, p);
     return 0;
 }
@@ -261,6 +223,48 @@ static int cuda_need(struct device *base, const struct plan *p, const struct wei
     return 0;
 }
 
+/* What lowering looks at, now that all of it has its place. */
+static void set_lower(struct cuda_device *d, const struct plan *p)
+{
+    struct lower *l = &d->lower;
+    d->at.counters = gpu_counters(d->g);
+    d->at.sums = gpu_parts(d->g);
+    l->card = &d->g->profile;
+    l->plan = p;
+    l->source = d->source;
+    l->mat = d->weights.mat;
+    l->width = p->width;
+    l->at = &d->at;
+    l->kv = d->kv;
+    l->page_tokens = d->page_tokens;
+    l->half = d->replay.blas != NULL;
+    l->path = d->options.exact ? PATH_FLOAT : PATH_PACK;
+    d->replay.g = d->g;
+    d->replay.limits.card = &d->g->profile;
+    d->replay.limits.part_floats = d->at.part_floats;
+}
+
+/* Puts the table of adapters' pairs on the card. */
+static int send_adapters(struct cuda_device *d, const struct plan *p, struct err *e)
+{
+    const size_t count = (size_t)(p->slots + 1) * (p->adapters + 1), bytes = count * sizeof *d->at.lora_table;
+    if (!p->lora)
+        return 0;
+    struct lora_entry *host = mem_zalloc(count, sizeof *host);
+    if (!host)
+        return err_memory(e, "the table of adapters", bytes);
+    for (size_t i = 0; i < count; i++)
+        if (p->lora[i].a)
+            host[i] = (struct lora_entry){.a = d->weights.mat[p->lora[i].a],
+                                          .b = d->weights.mat[p->lora[i].b],
+                                          .scale = p->lora[i].scale};
+    int bad = gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->at.lora_table, host, bytes, d->g->stream),
+                        "sending adapters", e) ||
+              gpu_sync(d->g, e);
+    mem_free(host);
+    return bad ? -1 : 0;
+}
+
 static int cuda_prepare(struct device *base, const struct plan *p, const struct kv_config *kv,
                         uint32_t max_rows, uint32_t max_seqs, uint32_t max_outs, struct err *e)
 {
@@ -268,19 +272,20 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     struct step_sizes sizes;
     d->plan = p;
     d->buffers = p->buffers;
-    d->width = p->width;
     if (shape_device(d, p, d->source, &(struct device_shape){kv, max_rows, max_seqs, max_outs}, &sizes, e))
         return -1;
     if (take_kv(d, p, e) || !(d->scratch = gpu_alloc(d->g, d->scratch_bytes, "scratch", e)) ||
         take_meta(d, p, e))
         return -1;
-    struct bump hand = {0, d->scratch};
-    lay_out(d, p, &sizes, &hand);
+    place_scratch(d, p, &sizes);
+    set_lower(d, p);
     if (gpu_check(d->g, d->g->cu->set8(d->scratch, 0, d->scratch_bytes, d->g->stream), "clearing scratch",
                   e) ||
-        gpu_sync(d->g, e) || lora_prepare(d, p, e) || (!d->options.no_parity && parity_check(d, &sizes, e)))
+        gpu_sync(d->g, e) || send_adapters(d, p, e) || (!d->options.no_parity && parity_check(d, &sizes, e)))
         return -1;
-    return take_copies(d, sizes.copies, e);
+    return take_copies(d, p, sizes.copies, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e)
+               ? -1
+               : 0;
 }
 
 /* ---- a step ---- */
@@ -315,27 +320,25 @@ static void put_tables(struct cuda_device *d, const struct step *s, uint32_t wid
 }
 
 /* Tiles of queries for the sequences that are not decode, for each ratio of heads to KV heads. */
-static void put_tiles(struct cuda_device *d, const struct step *s, uint64_t *at)
+static void put_tiles(struct cuda_device *d, const struct step *s, uint64_t *at, struct step_class *c)
 {
-    const int32_t *base;
-    int32_t *to = put(d, at, 0, &base);
+    struct launch_step *now = &d->now;
+    int32_t *to = put(d, at, 0, &now->meta.tiles);
     uint32_t n = 0;
-    d->meta.tiles = base;
-    d->any_decode = d->any_prefill = false;
-    for (uint32_t r = 0; r < d->ratios; r++) {
-        d->tiles[r] = 0;
-        d->tiles_at[r] = n;
+    for (uint32_t r = 0; r < d->lower.ratios; r++) {
+        now->tiles[r] = 0;
+        now->tiles_at[r] = n;
         for (uint32_t i = 0; i < s->seqs; i++) {
-            uint32_t queries = s->seq[i].rows * d->ratio[r];
+            uint32_t queries = s->seq[i].rows * d->lower.ratio[r];
             if (queries <= DECODE_QUERIES) {
-                d->any_decode = true;
+                c->decode = 1;
                 continue;
             }
-            d->any_prefill = true;
+            c->tiles |= 1u << r;
             for (uint32_t f = 0; f < queries; f += TILE_QUERIES) {
                 to[n++] = (int32_t)i;
                 to[n++] = (int32_t)f;
-                d->tiles[r]++;
+                now->tiles[r]++;
             }
         }
     }
@@ -386,19 +389,21 @@ static int put_picks(struct cuda_device *d, const struct step *s, uint64_t *at, 
         memcpy(to + seen, s->pick[i].seen, s->pick[i].seen_count * sizeof *to);
         seen += s->pick[i].seen_count;
     }
-    d->pick = (struct pick_args){.logits = d->logits,
-                                 .ld = d->plan->out_width,
-                                 .n = d->plan->out_width,
-                                 .m = s->outs,
-                                 .row = (const struct pick_row *)(const void *)row_at,
-                                 .seen = (const struct pick_seen *)(const void *)seen_at,
-                                 .ids = d->picked};
+    d->now.pick = (struct pick_args){.logits = d->at.logits,
+                                     .ld = d->plan->out_width,
+                                     .n = d->plan->out_width,
+                                     .m = s->outs,
+                                     .row = (const struct pick_row *)(const void *)row_at,
+                                     .seen = (const struct pick_seen *)(const void *)seen_at,
+                                     .ids = d->picked};
     return 0;
 }
 
-static int write_meta(struct cuda_device *d, const struct step *s, struct err *e)
+/* Writes the step's block, and says what class of steps it is. */
+static int write_meta(struct cuda_device *d, const struct plan *p, const struct step *s, struct step_class *c,
+                      struct err *e)
 {
-    struct meta *m = &d->meta;
+    struct meta *m = &d->now.meta;
     uint64_t at = 0;
     uint32_t longest = 1, width = round_pow2(s->table_width ? s->table_width : 1);
     uint64_t ints = 3ull * s->rows + s->outs + 3ull * s->seqs + (uint64_t)d->kv_groups * s->seqs * width;
@@ -421,98 +426,58 @@ static int write_meta(struct cuda_device *d, const struct step *s, struct err *e
         for (uint32_t r = 0; r < s->seq[i].rows && s->seq[i].first + r < s->rows; r++)
             row_seq[s->seq[i].first + r] = (int32_t)i;
     }
-    d->lora = s->lora && d->plan->lora;
-    if (d->lora) {
+    *c = lower_class(&d->lower, s->rows, s->outs);
+    c->lora = s->lora && d->plan->lora;
+    if (c->lora) {
         const int32_t *mix;
         memcpy(put(d, &at, s->seqs * sizeof *s->lora / 4, &mix), s->lora, s->seqs * sizeof *s->lora);
-        d->mix = (const struct adapter_mix *)(const void *)mix;
+        d->now.mix = (const struct adapter_mix *)(const void *)mix;
     }
     put_tables(d, s, width, put(d, &at, (uint64_t)d->kv_groups * s->seqs * width, &m->tables));
     if (put_picks(d, s, &at, e))
         return -1;
-    put_tiles(d, s, &at);
+    put_tiles(d, s, &at, c);
     d->meta_used = at * 4;
-    /* graphs are kept per length, rounded up to eighths of a power of two */
-    uint32_t unit = round_pow2(longest) / 16 < 64 ? 64 : round_pow2(longest) / 16;
-    d->longest = (longest + unit - 1) / unit * unit;
+    d->now.keys = keys_rounded(longest);
+    c->from = s->from;
+    c->to = s->to ? s->to : p->count;
+    c->seqs = c->decode ? s->seqs : 0;
+    c->keys = c->decode ? d->now.keys : 0;
+    c->single = s->seqs == s->rows;
+    c->picks = !d->picks ? 0 : d->picks == s->outs ? 2 : 1;
     return 0;
 }
 
-/* All of a step on the stream: data in, operations, results out. */
-static int put_step(struct cuda_device *d, const struct plan *p, struct err *e)
+/* All of a step on the stream: data in, launches, results out. */
+static int put_step(struct cuda_device *d, const struct step_class *c, struct err *e)
 {
     struct gpu *g = d->g;
-    if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream),
-                  "sending a step", e))
+    struct launch_list *list = cache_list(&d->cache, &d->lower, c, e);
+    if (!list || gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream),
+                           "sending a step", e))
         return -1;
-    d->packed = (struct operand){0, 0};
-    d->direct = false;
-    d->in.x = NULL;
-    d->unjoined.part = NULL;
-    bool results = false;
-    for (uint32_t i = d->from; i < d->to; i++) {
-        results |= p->ops[i].kind == OP_LOGITS;
-        if (g->timing)
-            g->timing->now = i - d->from;
-        if (step_op(d, p, i, e))
-            return -1;
-    }
-    uint64_t bytes = (uint64_t)d->meta.outs * p->out_width * 4;
-    if (!bytes || !results || d->direct)
-        return 0;
-    if (d->picks && gpu_launch(g, K_PICK_ROWS, gpu_grid(d->pick.m, 1, 1, 1024, 0), &d->pick, e))
-        return -1;
-    if (d->picks == d->meta.outs)
-        return 0;
-    return gpu_check(g, g->cu->to_host(d->results, (cu_ptr)d->logits, bytes, g->stream), "fetching results",
-                     e);
+    d->replay.limits.no_wide = d->lower.options.no_wide;
+    return replay_list(&d->replay, list, &d->now, c->from, e);
 }
 
 /* The same with every launch timed: no graph, one synchronisation at the end. */
-static int timed_step(struct cuda_device *d, const struct plan *p, struct err *e)
+static int timed_step(struct cuda_device *d, const struct step_class *c, struct err *e)
 {
     if (timing_open(d->g, e))
         return -1;
     timing_start(d->g);
-    return put_step(d, p, e) || gpu_sync(d->g, e) || timing_collect(d->g, d->base.seconds, e) ? -1 : 0;
-}
-
-static struct step_graph *find_graph(struct cuda_device *d, const struct step_key *k)
-{
-    for (uint32_t i = 0; i < d->graphs; i++)
-        if (!memcmp(&d->graph[i].key, k, sizeof *k))
-            return &d->graph[i];
-    return NULL;
-}
-
-static void forget_graph(struct cuda_device *d, struct step_graph *s)
-{
-    if (s->exec)
-        d->g->cu->graph_exec_destroy(s->exec);
-    s->exec = NULL;
-}
-
-/* A place for a new key: the one not used for the longest time goes. */
-static struct step_graph *new_graph(struct cuda_device *d, const struct step_key *k)
-{
-    struct step_graph *s = &d->graph[d->graphs < GRAPHS_MOST ? d->graphs++ : 0];
-    for (uint32_t i = 0; i < d->graphs && d->graphs == GRAPHS_MOST; i++)
-        if (d->graph[i].used < s->used)
-            s = &d->graph[i];
-    forget_graph(d, s);
-    s->key = *k;
-    return s;
+    return put_step(d, c, e) || gpu_sync(d->g, e) || timing_collect(d->g, d->base.seconds, e) ? -1 : 0;
 }
 
 /* Records the step as a graph; where that fails the step runs as launches from then on, and the log says so. */
-static int record_graph(struct cuda_device *d, const struct plan *p, struct step_graph *s)
+static int record_graph(struct cuda_device *d, const struct step_class *c, struct step_graph *s)
 {
     struct gpu *g = d->g;
     struct err why = {0};
     void *graph = NULL;
     if (gpu_check(g, g->cu->capture_begin(g->stream, CU_CAPTURE_THREAD), "recording a graph", &why))
         goto failed;
-    int bad = put_step(d, p, &why);
+    int bad = put_step(d, c, &why);
     int r = g->cu->capture_end(g->stream, &graph);
     if (bad || gpu_check(g, r, "recording a graph", &why) ||
         gpu_check(g, g->cu->graph_instantiate(&s->exec, graph, 0), "building a graph", &why)) {
@@ -523,62 +488,84 @@ static int record_graph(struct cuda_device *d, const struct plan *p, struct step
     g->cu->graph_destroy(graph);
     return 0;
 failed:
-    d->no_graphs = true;
+    d->cache.no_graphs = true;
     s->exec = NULL;
     log_warn("no CUDA graphs, steps run as single launches: %s", why.text);
     return -1;
 }
 
-static bool may_graph(const struct cuda_device *d, const struct plan *p)
+/* The graph for this step; NULL: it runs as launches. */
+static struct step_graph *graph_for(struct cuda_device *d, const struct plan *p, const struct step_class *c)
 {
-    (void)p;
-    return !d->no_graphs && !d->base.seconds && !d->any_prefill && d->meta.rows <= PACK_ROWS_MOST;
+    const struct meta *m = &d->now.meta;
+    struct graph_key key;
+    if (d->cache.no_graphs || d->base.seconds || c->tiles || m->rows > PACK_ROWS_MOST)
+        return NULL;
+    memset(&key, 0, sizeof key);
+    key.plan = p;
+    key.rows = m->rows;
+    key.seqs = m->seqs;
+    key.outs = m->outs;
+    key.width = m->width;
+    key.keys = d->now.keys;
+    key.from = c->from;
+    key.to = c->to;
+    key.picks = d->picks;
+    key.seen = d->seen;
+    key.lora = c->lora;
+    struct step_graph *graph = cache_find(&d->cache, &key);
+    if (!graph) { /* the second step with this key is worth a graph */
+        cache_add(&d->cache, d->g, &key)->used = d->cache.step;
+        return NULL;
+    }
+    if (!graph->exec)
+        record_graph(d, c, graph);
+    graph->used = graph->exec ? d->cache.step : graph->used;
+    return graph->exec ? graph : NULL;
 }
 
 static int cuda_run(struct device *base, const struct plan *p, const struct step *s, struct err *e)
 {
     struct cuda_device *d = self(base);
     struct gpu *g = d->g;
+    struct step_class class;
     if (gpu_enter(g, e) || too_large(d, p, s, e) || device_check_lora(p, s, e))
         return -1;
     if (d->ran && gpu_sync(g, e)) /* the last step still reads the block that is written now */
         return -1;
     d->ran = false;
-    if (write_meta(d, s, e))
+    if (write_meta(d, p, s, &class, e))
         return -1;
     if (!d->base.seconds)
         timing_close(g);
-    d->step++;
-    d->from = s->from;
-    d->to = s->to ? s->to : p->count;
-    d->out_width = p->out_width;
-    struct step_graph *graph = NULL;
-    if (may_graph(d, p)) {
-        struct step_key key;
-        memset(&key, 0, sizeof key);
-        key.plan = p;
-        key.rows = s->rows;
-        key.seqs = s->seqs;
-        key.outs = s->outs;
-        key.width = d->meta.width;
-        key.longest = d->longest;
-        key.from = d->from;
-        key.to = d->to;
-        key.picks = d->picks;
-        key.seen = d->seen;
-        key.lora = d->lora;
-        graph = find_graph(d, &key);
-        if (!graph) /* the second step with this key is worth a graph */
-            new_graph(d, &key)->used = d->step;
-        else if (!graph->exec)
-            record_graph(d, p, graph);
-    }
+    d->cache.step++;
+    struct step_graph *graph = graph_for(d, p, &class);
     d->ran = true;
-    if (graph && graph->exec) {
-        graph->used = d->step;
+    if (graph)
         return gpu_check(g, g->cu->graph_launch(graph->exec, g->stream), "replaying a graph", e);
-    }
-    return d->base.seconds ? timed_step(d, p, e) : put_step(d, p, e);
+    return d->base.seconds ? timed_step(d, &class, e) : put_step(d, &class, e);
+}
+
+int exec_product(struct cuda_device *d, const struct mat *w, const float *x, uint32_t m, float *y,
+                 struct err *e)
+{
+    struct mat mat[2] = {{0}, *w};
+    struct op op = {.kind = OP_OUT};
+    op.out = (struct op_out){.in = {1, 0}, .linear = {.weight = 1}, .tail = {.scale = 1.0f, .out = {2, 0}}};
+    uint32_t width[3] = {0, w->k, w->n};
+    float *buffer[3] = {NULL, (float *)x, y};
+    const struct plan plan = {.ops = &op, .count = 1, .width = width, .buffers = 3};
+    struct scratch at = d->at;
+    struct lower l = d->lower;
+    at.buffer = buffer;
+    l.plan = &plan;
+    l.mat = mat;
+    l.width = width;
+    l.at = &at;
+    l.copy = NULL;
+    const struct step_class c = lower_class(&l, m, 0);
+    const struct launch_step step = {.meta = {.rows = m}};
+    return replay_plan(&d->replay, &l, &c, &step, &d->cache.list[0].list, e);
 }
 
 static const float *cuda_results(struct device *base, struct err *e)
@@ -587,7 +574,7 @@ static const float *cuda_results(struct device *base, struct err *e)
     if (gpu_enter(d->g, e) || gpu_sync(d->g, e))
         return NULL;
     d->ran = false;
-    return d->results;
+    return d->at.results;
 }
 
 static const int32_t *cuda_picks(struct device *base, struct err *e)
@@ -609,8 +596,8 @@ static int cuda_read_rows(struct device *base, uint32_t buffer, uint32_t rows, f
     struct cuda_device *d = self(base);
     if (check_rows(d, buffer, rows, e))
         return -1;
-    size_t bytes = (size_t)rows * d->width[buffer] * sizeof *host;
-    if (gpu_check(d->g, d->g->cu->to_host(d->mirror, (cu_ptr)d->buffer[buffer], bytes, d->g->stream),
+    size_t bytes = (size_t)rows * d->plan->width[buffer] * sizeof *host;
+    if (gpu_check(d->g, d->g->cu->to_host(d->mirror, (cu_ptr)d->at.buffer[buffer], bytes, d->g->stream),
                   "fetching rows", e) ||
         gpu_sync(d->g, e))
         return -1;
@@ -624,9 +611,9 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
     struct cuda_device *d = self(base);
     if (check_rows(d, buffer, rows, e))
         return -1;
-    size_t bytes = (size_t)rows * d->width[buffer] * sizeof *host;
+    size_t bytes = (size_t)rows * d->plan->width[buffer] * sizeof *host;
     memcpy(d->mirror, host, bytes);
-    return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->buffer[buffer], d->mirror, bytes, d->g->stream),
+    return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->at.buffer[buffer], d->mirror, bytes, d->g->stream),
                      "sending rows", e);
 }
 
@@ -727,11 +714,10 @@ static void cuda_close(struct device *base)
     struct gpu *g = d->g;
     if (g) {
         g->cu->stream_sync(g->stream);
-        for (uint32_t i = 0; i < d->graphs; i++)
-            forget_graph(d, &d->graph[i]);
-        blas_close(d->blas);
+        cache_free(&d->cache, g);
+        blas_close(d->replay.blas);
         gpu_pinned_free(g, d->meta_host);
-        gpu_pinned_free(g, d->results);
+        gpu_pinned_free(g, d->at.results);
         gpu_pinned_free(g, d->mirror);
         gpu_pinned_free(g, d->picked);
         gpu_free(g, d->meta_device, d->meta_bytes);
@@ -742,8 +728,9 @@ static void cuda_close(struct device *base)
         upload_free(&d->weights);
         gpu_close(g);
     }
-    mem_free(d->buffer);
+    mem_free(d->at.buffer);
     mem_free(d->copy);
+    mem_free(d->replay.kept);
     mem_free(d);
 }
 

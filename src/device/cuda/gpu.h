@@ -76,10 +76,8 @@ struct gpu_profile {
     int shared_block, l2_bytes, clock_khz, memory_khz, bus_bits, ecc;
     size_t memory;
     double read_gbs; /* measured by gpu_measure; 0 = not yet */
+    bool wide;       /* kernels with wgmma are there (Hopper) */
 };
-
-/* For benchmarks: whether products with staged columns are taken. */
-enum gpu_stage { GPU_STAGE_AUTO, GPU_STAGE_NEVER, GPU_STAGE_ALWAYS };
 
 struct gpu {
     const struct driver *cu;
@@ -88,18 +86,13 @@ struct gpu {
     void *module[MODULE_COUNT];
     void *kernel[K_COUNT];
     struct gpu_profile profile;
-    bool plain_launch; /* without programmatic dependent launch (below sm_90) */
-    int lost;          /* the driver's code, once it said so */
-    uint64_t taken;    /* bytes of device memory that are ours */
-    uint64_t limit;    /* at most; 0 = what is free */
-    uint64_t launches; /* so far */
-    enum gpu_stage stage;
-    uint32_t stages;           /* for tests: of decode attention; 0 = as it costs least */
+    bool plain_launch;         /* without programmatic dependent launch (below sm_90) */
+    int lost;                  /* the driver's code, once it said so */
+    uint64_t taken;            /* bytes of device memory that are ours */
+    uint64_t limit;            /* at most; 0 = what is free */
+    uint64_t launches;         /* so far */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
-    bool wide;                 /* kernels with wgmma are there (Hopper) */
-    bool no_wide;              /* for tests: not for attention */
     cu_ptr meeting;            /* for blocks that add up what each has: counters, then room for parts */
-    bool skip[K_COUNT];        /* for benchmarks: leaves a kernel out, to see what it costs */
 };
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e);
@@ -133,52 +126,6 @@ static inline struct gpu_grid gpu_grid(unsigned x, unsigned y, unsigned z, unsig
 int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void *args, struct err *e);
 int gpu_sync(struct gpu *g, struct err *e);
 
-/* How a product is launched: the row of the variant table for this form of weight and number of rows (at most 64). */
-struct gpu_gemm {
-    uint32_t kernel;
-    uint32_t groups;  /* of eight streams */
-    uint32_t split;   /* warps of a block (wide: blocks) that share a strip's columns */
-    uint32_t outputs; /* of a strip */
-    struct gpu_grid grid;
-};
-/* strips: of 16 outputs, k: columns; paired: strips of gate and up take turns. */
-struct gpu_gemm gpu_gemm_choose(const struct gpu *g, uint32_t fmt, uint32_t m, uint32_t strips, uint32_t k,
-                                bool paired);
-/* Whether m rows in front of weights of this form are packed in the order PACK_CORES, for gpu_gemm_wide. */
-bool gpu_is_wide(const struct gpu *g, uint32_t fmt, uint32_t m);
-/* units: of 64 outputs; in pairs of gate and up their number is even. */
-struct gpu_gemm gpu_gemm_wide(const struct gpu *g, uint32_t units, uint32_t k, bool paired);
-/* The same with warpgroups a block and blocks a strip's columns as the caller wants them. */
-struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split);
-/* How decode attention is launched, where `pairs` sequences x KV heads have up to `keys` keys each. */
-struct gpu_decode {
-    uint32_t stages; /* units of 16 keys that a warp has in flight */
-    uint32_t shared; /* bytes */
-    uint32_t splits; /* blocks that share a pair's keys */
-};
-struct gpu_decode gpu_decode_choose(const struct gpu *g, uint32_t queries, uint32_t dim, uint32_t pairs,
-                                    uint32_t keys);
-enum { GPU_SPLITS_MOST = 128 };
-/* splits * pairs is at most this. */
-static inline uint64_t gpu_decode_parts(const struct gpu *g, uint64_t pairs)
-{
-    return (uint64_t)g->profile.sms * 4 + 2 * pairs;
-}
-/* The kernels on the tensor cores for heads of so many values: which of the four; -1: there is none. */
-int gpu_head_index(uint32_t dim);
-/* How attention of many queries is launched, where `blocks` tiles x KV heads see up to `keys` keys each. */
-struct gpu_prefill {
-    uint32_t kernel;
-    uint32_t splits; /* blocks that share a tile's keys */
-    uint32_t shared;
-};
-enum { GPU_PREFILL_SPLITS = 16 };
-struct gpu_prefill gpu_prefill_choose(const struct gpu *g, uint32_t dim, uint32_t blocks, uint32_t keys);
-/* blocks * splits is at most this where there are several. */
-static inline uint32_t gpu_prefill_slots(const struct gpu *g)
-{
-    return 3 * (uint32_t)g->profile.sms;
-}
 enum { GPU_COUNTERS = 1 << 16 }; /* zero between kernels */
 static inline uint32_t *gpu_counters(const struct gpu *g)
 {
@@ -189,8 +136,6 @@ static inline float *gpu_parts(const struct gpu *g)
 {
     return (float *)(g->meeting + 4ull * GPU_COUNTERS);
 }
-/* Groups of eight streams that m rows are packed in, side by side: 1, 2, 4 or 8. */
-uint32_t gpu_gemm_groups(uint32_t m);
 const char *gpu_kernel_name(uint32_t kernel);
 /* GB/s of reading, over 2 GB (or less where less is free). */
 int gpu_measure(struct gpu *g, struct err *e);

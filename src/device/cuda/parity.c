@@ -81,16 +81,15 @@ static int check_weight(struct parity *p, uint32_t i, struct err *e)
 {
     struct cuda_device *d = p->d;
     struct gpu *g = d->g;
-    const uint32_t counts[4] = {1, ROWS, gpu_is_wide(g, d->weights.mat[i].fmt, WIDE) ? WIDE : 0,
-                                d->half_scale && d->decoded_bytes ? LARGE : 0};
+    const uint32_t counts[4] = {1, ROWS, gpu_is_wide(&g->profile, d->weights.mat[i].fmt, WIDE) ? WIDE : 0,
+                                d->at.half_scale && d->at.decoded_bytes ? LARGE : 0};
     uint32_t first, matrix;
     struct mat w = strip_of(p, i, &first, &matrix);
     for (int c = 0; c < 4; c++) {
         uint32_t m = counts[c];
-        enum path path = d->options.exact ? PATH_FLOAT : m == LARGE ? PATH_HALF : PATH_PACK;
-        if (!m || m > d->max_rows || (path == PATH_HALF && (uint64_t)w.k * 2 * 128 > d->decoded_bytes))
+        if (!m || m > d->max_rows || (m == LARGE && (uint64_t)w.k * 2 * 128 > d->at.decoded_bytes))
             continue;
-        if (step_product(d, path, &w, (const float *)p->x_device, m, (float *)p->y_device, e) ||
+        if (exec_product(d, &w, (const float *)p->x_device, m, (float *)p->y_device, e) ||
             gpu_check(g, g->cu->to_host(p->result, p->y_device, (size_t)m * w.n * 4, g->stream),
                       "checking weights", e) ||
             gpu_sync(g, e) || compare(p, i, &w, first, matrix, m, e))

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
-#include "device/cuda/exec.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -75,21 +74,27 @@ static uint64_t lay_out(struct quern_gpu *g)
 {
     uint64_t at = 0, rows = g->most_rows, width = g->most_width;
     cu_ptr base = g->scratch;
-    g->pack = take(&at, base, (rows + 63) / 64 * 8 * ((width + 255) / 256) * PACK_BYTES);
-    g->q8 = take(&at, base, (width + 31) / 32 * 36);
-    g->a = take(&at, base, rows * width * 2 * 4);
-    g->b = take(&at, base, rows * width * 4);
+    struct scratch *s = &g->at;
+    s->pack = take(&at, base, (rows + 63) / 64 * 8 * ((width + 255) / 256) * PACK_BYTES);
+    s->q8 = take(&at, base, (width + 31) / 32 * 36);
+    s->y = take(&at, base, rows * width * 2 * 4);
+    s->x = g->b = take(&at, base, rows * width * 4);
     g->c = take(&at, base, rows * width * 4);
-    g->part = take(&at, base, (uint64_t)PUBLIC_PARTS * DECODE_QUERIES * 256 * 4);
-    g->part_ml = take(&at, base, (uint64_t)PUBLIC_PARTS * DECODE_QUERIES * 2 * 4);
+    s->part_floats = (uint64_t)PUBLIC_PARTS * DECODE_QUERIES * 256;
+    s->part = take(&at, base, s->part_floats * 4);
+    s->part_ml =
+        take(&at, base, s->part_floats / 64 * 2 * 4); /* heads on the tensor cores have at least 64 values */
     g->ids = take(&at, base, rows * 256 * 4);
     g->values = take(&at, base, rows * 256 * 4);
+    s->max_rows = g->most_rows;
     return at;
 }
 
 static int take_scratch(struct quern_gpu *g)
 {
     struct gpu *c = g->g;
+    if (!(g->mat = mem_zalloc(1 + PUBLIC_VECTORS, sizeof *g->mat)))
+        return err_memory(&g->error, "the table of weights", sizeof *g->mat);
     g->scratch_bytes = lay_out(g);
     g->ring_ints = 4 * g->most_rows + 64;
     if (!(g->scratch = gpu_alloc(c, g->scratch_bytes, "scratch", &g->error)) ||
@@ -97,6 +102,10 @@ static int take_scratch(struct quern_gpu *g)
         !(g->ring_host = gpu_pinned(c, 4ull * PUBLIC_RING * g->ring_ints, &g->error)))
         return -1;
     lay_out(g);
+    g->at.counters = gpu_counters(c);
+    g->at.sums = gpu_parts(c);
+    g->lower = (struct lower){.card = &c->profile, .at = &g->at, .page_tokens = KV_PAGE};
+    g->replay = (struct replay){.g = c, .limits = {.card = &c->profile, .part_floats = g->at.part_floats}};
     if (gpu_check(c, c->cu->set8(g->scratch, 0, g->scratch_bytes, c->stream), "clearing scratch",
                   &g->error) ||
         gpu_check(c, c->cu->event_create(&g->event[0], 0), "making an event", &g->error) ||
@@ -148,6 +157,8 @@ void quern_gpu_close(struct quern_gpu *g)
     for (uint32_t i = 0; i < g->weights; i++)
         mem_free(g->weight[i].name);
     mem_free(g->weight);
+    mem_free(g->mat);
+    launch_free(&g->list);
     mem_free(g);
 }
 
@@ -277,9 +288,11 @@ int quern_gpu_load(struct quern_gpu *g, const char *name, const char *type, uint
         return public_fail(g, "%s has %zu bytes, %u rows of %zu = %zu were expected", log_safe(name),
                            byte_count, n, row, all);
     struct public_weight *grown = mem_realloc(g->weight, g->weights + 1, sizeof *grown);
-    if (!grown)
+    g->weight = grown ? grown : g->weight;
+    struct mat *mats = mem_realloc(g->mat, g->weights + 2 + PUBLIC_VECTORS, sizeof *mats);
+    g->mat = mats ? mats : g->mat;
+    if (!grown || !mats)
         return err_memory(&g->error, "the table of weights", sizeof *grown);
-    g->weight = grown;
     struct public_weight w = {.name = mem_strdup(name), .bytes = layout_bytes(fmt, n, k)};
     w.mat = (struct mat){
         .stride = layout_stride(fmt, k), .each = w.bytes, .fmt = fmt, .n = n, .k = k, .count = 1};
@@ -290,83 +303,113 @@ int quern_gpu_load(struct quern_gpu *g, const char *name, const char *type, uint
         return -1;
     }
     g->weight[g->weights++] = w;
+    g->mat[g->weights] = w.mat;
     g->weight_bytes += w.bytes;
     return (int)g->weights;
 }
 
+/* ---- operations: plans of one or a few, through the same lowering as a model's ---- */
+
+struct launch *public_launch(struct quern_gpu *g, uint32_t kernel, enum launch_args args,
+                             struct gpu_grid grid)
+{
+    struct launch *l = launch_add(&g->list);
+    l->kernel = (uint16_t)kernel;
+    l->args = (uint8_t)args;
+    l->grid = grid;
+    return l;
+}
+
+int public_replay(struct quern_gpu *g, const struct launch_step *s)
+{
+    if (g->list.failed)
+        return err_memory(&g->error, "the list of launches", sizeof *g->list.all);
+    return replay_list(&g->replay, &g->list, s, 0, &g->error);
+}
+
+void public_call(struct public_call *c, struct quern_gpu *g)
+{
+    *c = (struct public_call){.g = g, .lower = g->lower, .buffers = 1};
+}
+
+struct operand public_operand(struct public_call *c, float *at, uint32_t width)
+{
+    c->buffer[c->buffers] = at;
+    c->width[c->buffers] = width;
+    return (struct operand){c->buffers++, 0};
+}
+
+weight_id public_vector(struct public_call *c, struct quern_gpu_buf v)
+{
+    if (!v.at)
+        return 0;
+    const weight_id id = c->g->weights + 1 + c->vectors++;
+    c->g->mat[id] = (struct mat){
+        .base = (const uint8_t *)v.at, .fmt = FMT_F32, .n = 1, .k = (uint32_t)v.floats, .count = 1};
+    return id;
+}
+
+struct op *public_op(struct public_call *c, enum op_kind kind)
+{
+    c->op[c->ops].kind = kind;
+    return &c->op[c->ops++];
+}
+
+int public_run(struct public_call *c, uint32_t m)
+{
+    struct quern_gpu *g = c->g;
+    struct kv_place place = {0, 0};
+    struct plan plan = {.ops = c->op,
+                        .count = c->ops,
+                        .width = c->width,
+                        .buffers = c->buffers,
+                        .kv = &place,
+                        .groups = 1,
+                        .layers = 1};
+    struct scratch at = g->at;
+    at.buffer = c->buffer;
+    c->lower.plan = &plan;
+    c->lower.mat = g->mat;
+    c->lower.width = c->width;
+    c->lower.at = &at;
+    c->lower.kv = &c->group;
+    lower_ratios(&c->lower, &plan);
+    c->step.meta.rows = m;
+    struct step_class class = lower_class(&c->lower, m, 0);
+    class.seqs = 1;
+    class.keys = c->step.keys;
+    class.tiles = c->many;
+    class.decode = !c->many;
+    class.single = m == 1;
+    return replay_plan(&g->replay, &c->lower, &class, &c->step, &g->list, &g->error);
+}
+
 /* ---- products ---- */
 
-int public_pack(struct quern_gpu *g, const float *x, uint32_t m, uint32_t k, const struct norm_args *norm)
+/* y = W x as the options want it. */
+static int run_product(struct quern_gpu *g, int weight, const float *x, uint32_t m, float *y,
+                       const struct quern_gpu_options *o)
 {
-    if (!norm) {
-        struct act_args a = {
-            .up = x, .ld = k, .m = m, .k = k, .out = {.pack = g->pack, .groups = gpu_gemm_groups(m)}};
-        return gpu_launch(g->g, K_ACT_PACK, gpu_grid(gpu_blocks(k, 1024), m, 1, 128, 0), &a, &g->error);
+    const struct mat *w = &g->mat[weight];
+    const int per = o->per_block ? o->per_block : 4;
+    struct public_call c;
+    public_call(&c, g);
+    const struct operand in = public_operand(&c, (float *)x, w->k), out = public_operand(&c, y, w->n);
+    if (o->variant == QUERN_GPU_FLOAT) {
+        public_op(&c, OP_HEADS)->heads = (struct op_heads){.in = in, .out = out, .weight = (weight_id)weight};
+        return public_run(&c, m);
     }
-    struct pack_args a = {.x = x,
-                          .ldx = k,
-                          .m = m,
-                          .k = k,
-                          .norm = *norm,
-                          .out = {.pack = g->pack, .groups = gpu_gemm_groups(m)}};
-    return gpu_launch(g->g, K_NORM_PACK + 2, gpu_grid(m, 1, 1, 1024, 0), &a, &g->error);
-}
-
-int public_packed_product(struct quern_gpu *g, const struct mat *w, uint32_t m, float *y, uint64_t ldy,
-                          const float *residual)
-{
-    uint32_t strips = (w->n + TILE_ROWS - 1) / TILE_ROWS, columns = (w->k + 255) / 256;
-    for (uint32_t row = 0; row < m; row += GEMM_ROWS_MOST) {
-        struct gemm_args a = {
-            .segs = 1, .strips = strips, .k = w->k, .groups = gpu_gemm_groups(m), .scale = 1.0f};
-        a.m = m - row < GEMM_ROWS_MOST ? m - row : GEMM_ROWS_MOST;
-        struct gpu_gemm how = gpu_gemm_choose(g->g, w->fmt, a.m, strips, w->k, false);
-        a.split = how.split;
-        a.x = g->pack + (uint64_t)(row / PACK_STREAMS) * columns * PACK_BYTES;
-        a.seg[0] = (struct gemm_seg){.w = *w, .y = y + row * ldy, .ldy = ldy};
-        a.residual = residual ? residual + (uint64_t)row * w->n : NULL;
-        a.ldr = w->n;
-        if (gpu_launch(g->g, how.kernel, how.grid, &a, &g->error))
-            return -1;
-    }
-    return 0;
-}
-
-int public_product(struct quern_gpu *g, const struct mat *w, const float *x, uint32_t m, float *y,
-                   const float *residual)
-{
-    return public_pack(g, x, m, w->k, NULL) || public_packed_product(g, w, m, y, w->n, residual) ? -1 : 0;
-}
-
-static int run_gemv(struct quern_gpu *g, const struct mat *w, const float *x, float *y,
-                    const struct quern_gpu_options *o)
-{
-    int per = o->per_block ? o->per_block : 4;
     if (per != 1 && per != 2 && per != 4 && per != 8)
         return public_fail(g, "%d outputs a block: 1, 2, 4 or 8 were expected", per);
+    c.lower.path = o->variant == QUERN_GPU_AUTO      ? PATH_PACK
+                   : o->variant == QUERN_GPU_INTEGER ? PATH_INTEGER
+                                                     : PATH_TILED;
+    c.lower.per_block = (uint32_t)per;
     /* 12,288 floats of x fit; longer rows come in chunks of 32 KiB by themselves */
-    bool whole = o->variant == QUERN_GPU_TILED && w->k <= 12288;
-    struct gemv_args a = {
-        .w = *w, .x = x, .y = y, .per_block = (uint32_t)per, .chunk = whole ? (w->k + 7) / 8 * 8 : 8192};
-    return gpu_launch(g->g, K_GEMV_TILED, gpu_grid(gpu_blocks(w->n, a.per_block), 1, 1, 256, a.chunk * 4), &a,
-                      &g->error);
-}
-
-static int run_integer(struct quern_gpu *g, const struct mat *w, const float *x, float *y)
-{
-    struct q8_args q = {x, g->q8, w->k / 32};
-    struct gemv_args a = {.w = *w, .x8 = g->q8, .y = y};
-    return gpu_launch(g->g, K_QUANTISE, gpu_grid(gpu_blocks(q.blocks, 8), 1, 1, 256, 0), &q, &g->error) ||
-                   gpu_launch(g->g, K_GEMV_DP4A, gpu_grid(gpu_blocks(w->n, 8), 1, 1, 256, 0), &a, &g->error)
-               ? -1
-               : 0;
-}
-
-static int run_float(struct quern_gpu *g, const struct mat *w, const float *x, uint32_t m, float *y)
-{
-    struct float_args a = {.w = *w, .x = x, .ldx = w->k, .y = y, .ldy = w->n, .m = m, .scale = 1.0f};
-    return gpu_launch(g->g, K_GEMM_FLOAT, gpu_grid(gpu_blocks(w->n, 8), gpu_blocks(m, 8), 1, 256, 0), &a,
-                      &g->error);
+    c.lower.whole = o->variant == QUERN_GPU_TILED && w->k <= 12288;
+    public_op(&c, OP_OUT)->out = (struct op_out){
+        .in = in, .linear = {.weight = (weight_id)weight}, .tail = {.scale = 1.0f, .out = out}};
+    return public_run(&c, m);
 }
 
 int quern_gpu_gemm(struct quern_gpu *g, int weight, struct quern_gpu_buf x, int m, struct quern_gpu_buf y,
@@ -392,16 +435,9 @@ int quern_gpu_gemm(struct quern_gpu *g, int weight, struct quern_gpu_buf x, int 
         return public_fail(g, "the integer variant takes Q4_K loaded with QUERN_GPU_NATIVE, %s is not",
                            w->name);
     public_begin(g);
-    int bad;
-    if (o->variant == QUERN_GPU_FLOAT)
-        bad = run_float(g, &w->mat, public_at(x), (uint32_t)m, public_at(y));
-    else if (o->variant == QUERN_GPU_INTEGER)
-        bad = run_integer(g, &w->mat, public_at(x), public_at(y));
-    else if (one_row)
-        bad = run_gemv(g, &w->mat, public_at(x), public_at(y), o);
-    else
-        bad = public_product(g, &w->mat, public_at(x), (uint32_t)m, public_at(y), NULL);
-    return public_end(g, (struct public_op){"gemm", 0, 2.0 * m * w->mat.n * w->mat.k, (double)w->bytes}, bad);
+    int bad = run_product(g, weight, public_at(x), (uint32_t)m, public_at(y), o);
+    return public_end(g, (struct public_cost){"gemm", 0, 2.0 * m * w->mat.n * w->mat.k, (double)w->bytes},
+                      bad);
 }
 
 int quern_gpu_quantise(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k, struct quern_gpu_buf *to)
@@ -423,6 +459,8 @@ int quern_gpu_quantise(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k
                            (unsigned long long)blocks * 9);
     struct q8_args q = {public_at(x), (uint8_t *)to->at, blocks};
     public_begin(g);
-    int bad = gpu_launch(g->g, K_QUANTISE, gpu_grid(gpu_blocks(blocks, 8), 1, 1, 256, 0), &q, &g->error);
-    return public_end(g, (struct public_op){"quantise", 2, 0, (double)x.floats * 4}, bad);
+    g->list.count = 0;
+    public_launch(g, K_QUANTISE, ARGS_Q8, gpu_grid(gpu_blocks(blocks, 8), 1, 1, 256, 0))->a.q8 = q;
+    int bad = public_replay(g, &(struct launch_step){0});
+    return public_end(g, (struct public_cost){"quantise", 2, 0, (double)x.floats * 4}, bad);
 }

@@ -3,9 +3,15 @@
 
 #include "quern_gpu.h"
 
-#include "device/cuda/gpu.h"
+#include "device/cuda/exec.h"
 
 enum { PUBLIC_RING = 64, PUBLIC_PARTS = 1024, PUBLIC_PROFILE = 64 };
+enum {
+    PUBLIC_VECTORS = 16,
+    PUBLIC_BUFFERS = 8,
+    PUBLIC_OPS = 4,
+    KV_PAGE = 16
+}; /* of a call; tokens of a page */
 
 struct public_weight {
     char *name;
@@ -27,13 +33,16 @@ struct quern_gpu {
     uint32_t most_rows, most_width;
     struct public_weight *weight; /* (weights); handle h is weight[h - 1] */
     uint32_t weights;
+    struct mat *mat; /* (1 + weights + PUBLIC_VECTORS): by handle, then the vectors of a call */
     uint64_t weight_bytes;
+    struct lower lower;
+    struct replay replay;
+    struct launch_list list; /* of the call that is made */
     /* scratch */
     cu_ptr scratch;
     uint64_t scratch_bytes;
-    uint8_t *pack, *q8;
-    float *a, *b, *c; /* (most_rows, 2 most_width), (most_rows, most_width) twice */
-    float *part, *part_ml;
+    struct scratch at;
+    float *b, *c; /* (most_rows, most_width) */
     int32_t *ids; /* (most_rows, 256), and floats for as many */
     float *values;
     /* the data of attention calls: pinned blocks in turn, and their copies */
@@ -58,19 +67,34 @@ const struct public_weight *public_get(struct quern_gpu *g, int handle);
 int public_rows(struct quern_gpu *g, int m);
 float *public_at(struct quern_gpu_buf b);
 
-/* An operation with its costs, timed while profiling. */
-struct public_op {
+/* An operation's name and costs, for the profile. */
+struct public_cost {
     const char *name;
     int level;
     double flops, bytes;
 };
 void public_begin(struct quern_gpu *g);
-int public_end(struct quern_gpu *g, struct public_op op, int result);
+int public_end(struct quern_gpu *g, struct public_cost op, int result);
 
-/* y = scale * W x + residual by the variant table; m at most most_rows. */
-int public_product(struct quern_gpu *g, const struct mat *w, const float *x, uint32_t m, float *y,
-                   const float *residual);
-/* Packs x (m, k), normed or not. */
-int public_pack(struct quern_gpu *g, const float *x, uint32_t m, uint32_t k, const struct norm_args *norm);
-int public_packed_product(struct quern_gpu *g, const struct mat *w, uint32_t m, float *y, uint64_t ldy,
-                          const float *residual);
+/* A call as a plan: operations over buffers of the caller's. Weights have their handles as numbers. */
+struct public_call {
+    struct quern_gpu *g;
+    struct lower lower;
+    struct op op[PUBLIC_OPS];
+    uint32_t ops, vectors, buffers;
+    uint32_t width[PUBLIC_BUFFERS];
+    float *buffer[PUBLIC_BUFFERS];
+    struct group_kv group;
+    struct launch_step step;
+    bool many; /* queries: attention goes over tiles of them */
+};
+void public_call(struct public_call *c, struct quern_gpu *g);
+struct operand public_operand(struct public_call *c, float *at, uint32_t width);
+weight_id public_vector(struct public_call *c, struct quern_gpu_buf v); /* 0: none */
+struct op *public_op(struct public_call *c, enum op_kind kind);
+/* Lowers and launches the call's operations for m rows. */
+int public_run(struct public_call *c, uint32_t m);
+/* A launch for an operation that plans do not have; public_replay runs those that were added. */
+struct launch *public_launch(struct quern_gpu *g, uint32_t kernel, enum launch_args args,
+                             struct gpu_grid grid);
+int public_replay(struct quern_gpu *g, const struct launch_step *s);

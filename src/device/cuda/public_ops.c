@@ -15,11 +15,19 @@ static int same_size(struct quern_gpu *g, struct quern_gpu_buf x, struct quern_g
     return public_room(g, y, x.floats, what, "as many as the input");
 }
 
+/* One launch of a small kernel. */
+static int run_rows(struct quern_gpu *g, uint32_t kernel, struct gpu_grid grid, const struct rows_args *a)
+{
+    g->list.count = 0;
+    public_launch(g, kernel, ARGS_EACH, grid)->a.each = *a;
+    return public_replay(g, &(struct launch_step){0});
+}
+
 static int run_each(struct quern_gpu *g, struct rows_args a, const char *name)
 {
     public_begin(g);
-    int bad = gpu_launch(g->g, K_EACH, gpu_grid(gpu_blocks(a.n * a.m, 256), 1, 1, 256, 0), &a, &g->error);
-    return public_end(g, (struct public_op){name, 2, (double)a.n * a.m, 8.0 * (double)a.n * a.m}, bad);
+    int bad = run_rows(g, K_EACH, gpu_grid(gpu_blocks(a.n * a.m, 256), 1, 1, 256, 0), &a);
+    return public_end(g, (struct public_cost){name, 2, (double)a.n * a.m, 8.0 * (double)a.n * a.m}, bad);
 }
 
 int quern_gpu_act(struct quern_gpu *g, enum quern_gpu_act act, struct quern_gpu_buf x, struct quern_gpu_buf y)
@@ -82,8 +90,8 @@ int quern_gpu_softmax(struct quern_gpu *g, struct quern_gpu_buf x, int m, struct
     struct rows_args a = {
         .x = public_at(x), .y = public_at(y), .n = x.floats / (uint32_t)m, .m = (uint32_t)m};
     public_begin(g);
-    int bad = gpu_launch(g->g, K_SOFTMAX, gpu_grid((unsigned)m, 1, 1, 256, 0), &a, &g->error);
-    return public_end(g, (struct public_op){"softmax", 2, 5.0 * (double)x.floats, 8.0 * (double)x.floats},
+    int bad = run_rows(g, K_SOFTMAX, gpu_grid((unsigned)m, 1, 1, 256, 0), &a);
+    return public_end(g, (struct public_cost){"softmax", 2, 5.0 * (double)x.floats, 8.0 * (double)x.floats},
                       bad);
 }
 
@@ -93,15 +101,19 @@ static int run_norm(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t rows, 
 {
     struct pack_args a = {.x = public_at(x),
                           .ldx = slice,
-                          .m = rows,
                           .k = slice,
                           .norm = norm,
                           .out = {.rows = public_at(y), .ldr = slice}};
     if (slice > 32768)
         return public_fail(g, "rows of %u: at most 32768 can be normed", slice);
     public_begin(g);
-    int bad = gpu_launch(g->g, K_NORM_PACK + 2, gpu_grid(rows, 1, 1, 1024, 0), &a, &g->error);
-    return public_end(g, (struct public_op){"norm", 2, 4.0 * (double)x.floats, 8.0 * (double)x.floats}, bad);
+    const struct span to = {.place = PLACE_BUFFER};
+    struct build b = {.l = &g->lower, .list = &g->list, .m = rows, .rows = {.of = ROWS_STEP, .most = rows}};
+    g->list.count = 0;
+    lower_rows(&b, &a, to, to, "norm");
+    int bad = public_replay(g, &(struct launch_step){.meta = {.rows = rows}});
+    return public_end(g, (struct public_cost){"norm", 2, 4.0 * (double)x.floats, 8.0 * (double)x.floats},
+                      bad);
 }
 
 static int norm_sizes(struct quern_gpu *g, struct quern_gpu_buf x, int m, int n, struct quern_gpu_buf y)
@@ -166,12 +178,13 @@ int quern_gpu_rope(struct quern_gpu *g, struct quern_gpu_buf x, int m, const str
                           .rope_dims = (uint32_t)o->dims,
                           .rope_first = (uint32_t)o->first};
     public_begin(g);
-    int bad = gpu_launch(g->g, K_ROPE, gpu_grid(a.heads, a.m, 1, 128, 0), &a, &g->error);
-    return public_end(g, (struct public_op){"rope", 2, 6.0 * (double)x.floats, 8.0 * (double)x.floats}, bad);
+    int bad = run_rows(g, K_ROPE, gpu_grid(a.heads, a.m, 1, 128, 0), &a);
+    return public_end(g, (struct public_cost){"rope", 2, 6.0 * (double)x.floats, 8.0 * (double)x.floats},
+                      bad);
 }
 
-static int run_top(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t m, uint32_t k, int32_t *ids,
-                   float *values)
+static void put_top(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t m, uint32_t k, int32_t *ids,
+                    float *values)
 {
     struct sample_args a = {.logits = public_at(x),
                             .n = (uint32_t)(x.floats / m),
@@ -180,7 +193,7 @@ static int run_top(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t m, uint
                             .ids = ids,
                             .values = values};
     a.ld = a.n;
-    return gpu_launch(g->g, K_TOP, gpu_grid(m, 1, 1, 1024, 0), &a, &g->error);
+    public_launch(g, K_TOP, ARGS_SAMPLE, gpu_grid(m, 1, 1, 1024, 0))->a.sample = a;
 }
 
 static int top_sizes(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k)
@@ -202,8 +215,10 @@ int quern_gpu_top(struct quern_gpu *g, struct quern_gpu_buf x, int m, int k, str
         (values.at && public_room(g, values, (uint64_t)m * (uint32_t)k, "values", "M*k")))
         return -1;
     public_begin(g);
-    int bad = run_top(g, x, (uint32_t)m, (uint32_t)k, (int32_t *)ids.at, public_at(values));
-    return public_end(g, (struct public_op){"top", 2, 0, 4.0 * k * (double)x.floats}, bad);
+    g->list.count = 0;
+    put_top(g, x, (uint32_t)m, (uint32_t)k, (int32_t *)ids.at, public_at(values));
+    int bad = public_replay(g, &(struct launch_step){0});
+    return public_end(g, (struct public_cost){"top", 2, 0, 4.0 * k * (double)x.floats}, bad);
 }
 
 int quern_gpu_sample(struct quern_gpu *g, struct quern_gpu_buf logits, int m,
@@ -228,9 +243,11 @@ int quern_gpu_sample(struct quern_gpu *g, struct quern_gpu_buf logits, int m,
                             .ids = (int32_t *)ids.at,
                             .values = g->values};
     public_begin(g);
-    int bad = run_top(g, logits, (uint32_t)m, (uint32_t)k, g->ids, g->values) ||
-              gpu_launch(g->g, K_PICK, gpu_grid(gpu_blocks(a.m, 32), 1, 1, 32, 0), &a, &g->error);
-    return public_end(g, (struct public_op){"sample", 2, 0, 4.0 * (double)logits.floats}, bad);
+    g->list.count = 0;
+    put_top(g, logits, (uint32_t)m, (uint32_t)k, g->ids, g->values);
+    public_launch(g, K_PICK, ARGS_SAMPLE, gpu_grid(gpu_blocks(a.m, 32), 1, 1, 32, 0))->a.sample = a;
+    int bad = public_replay(g, &(struct launch_step){0});
+    return public_end(g, (struct public_cost){"sample", 2, 0, 4.0 * (double)logits.floats}, bad);
 }
 
 /* ---- FFN ---- */
@@ -258,44 +275,16 @@ static int ffn_check(struct quern_gpu *g, const struct quern_gpu_ffn *f, int m, 
     return 0;
 }
 
-static int ffn_integer(struct quern_gpu *g, const struct mat *w, const float *x, float *y, bool round)
+static void add_ffn(struct public_call *c, const struct quern_gpu_ffn *f, struct operand x, struct norm norm,
+                    struct tail tail)
 {
-    struct q8_args q = {x, g->q8, w->k / 32};
-    struct gemv_args a = {.w = *w, .x8 = g->q8, .y = y};
-    if (round && gpu_launch(g->g, K_QUANTISE, gpu_grid(gpu_blocks(q.blocks, 8), 1, 1, 256, 0), &q, &g->error))
-        return -1;
-    return gpu_launch(g->g, K_GEMV_DP4A, gpu_grid(gpu_blocks(w->n, 8), 1, 1, 256, 0), &a, &g->error);
-}
-
-/* y = down(act(gate x) * up x) + residual; x is packed already where `packed`. */
-static int ffn_run(struct quern_gpu *g, const struct quern_gpu_ffn *f, const struct ffn_weights *w,
-                   const float *x, uint32_t m, float *y, const float *residual, bool packed)
-{
-    const struct mat *u = &w->up->mat, *d = &w->down->mat;
-    uint32_t n = u->n;
-    float *gate = g->a, *up = g->a + (uint64_t)m * n;
-    if (f->integer) {
-        if ((w->gate && ffn_integer(g, &w->gate->mat, x, gate, true)) || ffn_integer(g, u, x, up, !w->gate))
-            return -1;
-    } else if ((!packed && public_pack(g, x, m, u->k, NULL)) ||
-               (w->gate && public_packed_product(g, &w->gate->mat, m, gate, n, NULL)) ||
-               public_packed_product(g, u, m, up, n, NULL)) {
-        return -1;
-    }
-    struct act_args a = {
-        .gate = w->gate ? gate : NULL, .up = up, .ld = n, .m = m, .k = n, .act = (uint32_t)f->act};
-    if (f->integer) {
-        a.out = (struct pack_out){.rows = g->b, .ldr = n};
-        return gpu_launch(g->g, K_ACT_ROWS, gpu_grid(m, 1, 1, 512, 0), &a, &g->error) ||
-                       ffn_integer(g, d, g->b, y, true)
-                   ? -1
-                   : 0;
-    }
-    a.out = (struct pack_out){.pack = g->pack, .groups = gpu_gemm_groups(m)};
-    return gpu_launch(g->g, K_ACT_PACK, gpu_grid(gpu_blocks(n, 1024), m, 1, 128, 0), &a, &g->error) ||
-                   public_packed_product(g, d, m, y, d->n, residual)
-               ? -1
-               : 0;
+    public_op(c, OP_FFN)->ffn = (struct op_ffn){.in = x,
+                                                .norm = norm,
+                                                .gate = {.weight = (weight_id)f->gate},
+                                                .up = {.weight = (weight_id)f->up},
+                                                .down = {.weight = (weight_id)f->down},
+                                                .act = (enum act_kind)f->act,
+                                                .tail = tail};
 }
 
 int quern_gpu_ffn(struct quern_gpu *g, const struct quern_gpu_ffn *f, struct quern_gpu_buf x, int m,
@@ -311,8 +300,14 @@ int quern_gpu_ffn(struct quern_gpu *g, const struct quern_gpu_ffn *f, struct que
     double flops = 2.0 * m * w.up->mat.n * ((w.gate ? 2.0 : 1.0) * w.up->mat.k + w.down->mat.n);
     double bytes = (double)(w.up->bytes + w.down->bytes + (w.gate ? w.gate->bytes : 0));
     public_begin(g);
-    int bad = ffn_run(g, f, &w, public_at(x), (uint32_t)m, public_at(y), NULL, false);
-    return public_end(g, (struct public_op){"ffn", 0, flops, bytes}, bad);
+    struct public_call c;
+    public_call(&c, g);
+    const struct operand in = public_operand(&c, public_at(x), w.up->mat.k),
+                         out = public_operand(&c, public_at(y), w.down->mat.n);
+    add_ffn(&c, f, in, (struct norm){0}, (struct tail){.scale = 1.0f, .out = out});
+    c.lower.path = f->integer ? PATH_INTEGER : PATH_PACK;
+    int bad = public_run(&c, (uint32_t)m);
+    return public_end(g, (struct public_cost){"ffn", 0, flops, bytes}, bad);
 }
 
 int quern_gpu_ffn_host(struct quern_gpu *g, const struct quern_gpu_ffn *f, const float *x, int m, float *y)
@@ -333,12 +328,10 @@ int quern_gpu_ffn_host(struct quern_gpu *g, const struct quern_gpu_ffn *f, const
 /* ---- attention ---- */
 
 struct quern_gpu_kv {
-    struct kv_view view;
-    uint64_t bytes;
+    struct group_kv group;
+    const int32_t *table; /* of its pages, behind them */
     uint32_t tokens;
 };
-
-enum { KV_PAGE = 16 };
 
 int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, enum quern_gpu_kv_type type,
                      struct quern_gpu_kv **out)
@@ -364,25 +357,25 @@ int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, enu
         mem_free(table);
         return err_memory(&g->error, "KV", pages * sizeof *table);
     }
-    kv->view = (struct kv_view){.page_bytes = 2ull * KV_PAGE * (uint32_t)kv_heads * row,
-                                .type = types[type],
-                                .tokens = KV_PAGE,
-                                .token_bits = 4,
-                                .heads = (uint32_t)kv_heads,
-                                .k_dim = (uint32_t)dim,
-                                .v_dim = (uint32_t)dim,
-                                .k_row = row,
-                                .v_row = row};
+    struct group_kv *k = &kv->group;
+    *k = (struct group_kv){.shape = {.kv_heads = (uint32_t)kv_heads,
+                                     .k_dim = (uint32_t)dim,
+                                     .v_dim = (uint32_t)dim,
+                                     .layers = 1},
+                           .page_bytes = 2ull * KV_PAGE * (uint32_t)kv_heads * row,
+                           .type = types[type],
+                           .k_row = row,
+                           .v_row = row};
     kv->tokens = pages * KV_PAGE;
-    kv->bytes = kv->view.page_bytes * pages + 4ull * pages;
+    k->layer_bytes = k->page_bytes * pages;
+    k->bytes = k->layer_bytes + 4ull * pages;
     for (uint32_t i = 0; i < pages; i++)
         table[i] = (int32_t)i;
-    cu_ptr base = gpu_alloc(g->g, kv->bytes, "KV", &g->error);
-    kv->view.base = (uint8_t *)base;
-    kv->view.table = (const int32_t *)(base + kv->view.page_bytes * pages);
-    int bad = !base ||
-              gpu_check(g->g, g->g->cu->set8(base, 0, kv->bytes, g->g->stream), "clearing KV", &g->error) ||
-              gpu_check(g->g, g->g->cu->to_device((cu_ptr)kv->view.table, table, 4ull * pages, g->g->stream),
+    k->base = gpu_alloc(g->g, k->bytes, "KV", &g->error);
+    kv->table = (const int32_t *)(k->base + k->layer_bytes);
+    int bad = !k->base ||
+              gpu_check(g->g, g->g->cu->set8(k->base, 0, k->bytes, g->g->stream), "clearing KV", &g->error) ||
+              gpu_check(g->g, g->g->cu->to_device((cu_ptr)kv->table, table, 4ull * pages, g->g->stream),
                         "preparing KV", &g->error) ||
               gpu_sync(g->g, &g->error);
     mem_free(table);
@@ -397,14 +390,15 @@ int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, enu
 void quern_gpu_kv_delete(struct quern_gpu *g, struct quern_gpu_kv *kv)
 {
     if (kv)
-        gpu_free(g->g, (cu_ptr)kv->view.base, kv->bytes);
+        gpu_free(g->g, kv->group.base, kv->group.bytes);
     mem_free(kv);
 }
 
-/* The data of a call on one sequence: rows at positions [at, at + m), and prefill's tiles. */
-static int put_meta(struct quern_gpu *g, const struct quern_gpu_kv *kv, uint32_t m, uint32_t at,
-                    uint32_t ratio, struct meta *meta, uint32_t *tiles)
+/* The data of a call on one sequence: rows at positions [at, at + m), and the tiles of many queries. */
+static int put_meta(struct public_call *c, const struct quern_gpu_kv *kv, uint32_t m, uint32_t at,
+                    uint32_t ratio)
 {
+    struct quern_gpu *g = c->g;
     if (g->ring_at == PUBLIC_RING && !g->recording) { /* all blocks are on their way: wait for them once */
         if (gpu_sync(g->g, &g->error))
             return -1;
@@ -430,18 +424,25 @@ static int put_meta(struct quern_gpu *g, const struct quern_gpu_kv *kv, uint32_t
         host[2 * m + 4 + 2 * n] = 0;
         host[2 * m + 4 + 2 * n + 1] = (int32_t)f;
     }
-    *tiles = n;
-    *meta = (struct meta){.pos = device,
-                          .row_seq = device + m,
-                          .seq_first = device + 2 * m,
-                          .seq_rows = device + 2 * m + 1,
-                          .seq_len = device + 2 * m + 2,
-                          .tiles = device + 2 * m + 4,
-                          .rows = m,
-                          .seqs = 1,
-                          .width = kv->tokens / KV_PAGE};
-    return gpu_check(g->g, g->g->cu->to_device(there, host, 4ull * (2 * m + 4 + 2 * n), g->g->stream),
-                     "sending positions", &g->error);
+    if (gpu_check(g->g, g->g->cu->to_device(there, host, 4ull * (2 * m + 4 + 2 * n), g->g->stream),
+                  "sending positions", &g->error))
+        return -1;
+    const bool many = m * ratio > DECODE_QUERIES;
+    c->group = kv->group;
+    c->step = (struct launch_step){.meta = {.pos = device,
+                                            .row_seq = device + m,
+                                            .seq_first = device + 2 * m,
+                                            .seq_rows = device + 2 * m + 1,
+                                            .seq_len = device + 2 * m + 2,
+                                            .tables = kv->table,
+                                            .tiles = device + 2 * m + 4,
+                                            .rows = m,
+                                            .seqs = 1,
+                                            .width = kv->tokens / KV_PAGE},
+                                   .tiles = {many ? n : 0},
+                                   .keys = at + m};
+    c->many = many;
+    return 0;
 }
 
 static int heads_check(struct quern_gpu *g, const struct quern_gpu_heads *h, const struct quern_gpu_kv *kv,
@@ -452,9 +453,10 @@ static int heads_check(struct quern_gpu *g, const struct quern_gpu_heads *h, con
     if (!h || !kv)
         return public_fail(g, "heads or KV is a null pointer");
     if (h->heads < 1 || h->kv_heads < 1 || h->heads % h->kv_heads ||
-        (uint32_t)h->kv_heads != kv->view.heads || (uint32_t)h->dim != kv->view.k_dim || h->window < 0)
+        (uint32_t)h->kv_heads != kv->group.shape.kv_heads || (uint32_t)h->dim != kv->group.shape.k_dim ||
+        h->window < 0)
         return public_fail(g, "%d heads over %d KV heads of %d values do not fit KV of %u heads of %u",
-                           h->heads, h->kv_heads, h->dim, kv->view.heads, kv->view.k_dim);
+                           h->heads, h->kv_heads, h->dim, kv->group.shape.kv_heads, kv->group.shape.k_dim);
     if (h->sinks.at && public_room(g, h->sinks, (uint64_t)h->heads, "the sinks", "one a head"))
         return -1;
     if (at < 0 || (uint64_t)at + (uint32_t)m > kv->tokens)
@@ -462,46 +464,20 @@ static int heads_check(struct quern_gpu *g, const struct quern_gpu_heads *h, con
     return 0;
 }
 
-static int attn_run(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,
-                    const float *q, uint32_t m, uint32_t at, float *y)
+static void add_attn(struct public_call *c, const struct quern_gpu_heads *h, struct operand q,
+                     struct operand y)
 {
-    const uint32_t dim = (uint32_t)h->dim, ratio = (uint32_t)(h->heads / h->kv_heads);
-    const int index = gpu_head_index(dim);
-    struct attn_args a = {.q = q,
-                          .ldq = (uint64_t)h->heads * dim,
-                          .out = y,
-                          .ldo = (uint64_t)h->heads * dim,
-                          .heads = (uint32_t)h->heads,
-                          .m = m,
-                          .scale = h->scale,
-                          .softcap = h->softcap,
-                          .window = (uint32_t)h->window,
-                          .causal = 1,
-                          .sinks = public_at(h->sinks),
-                          .kv = kv->view};
-    if (put_meta(g, kv, m, at, ratio, &a.meta, &a.tiles))
-        return -1;
-    if (kv->view.type != KV_F16 || index < 0 || ratio > DECODE_QUERIES)
-        return gpu_launch(g->g, K_ATTN_ANY, gpu_grid(m, a.heads, 1, 128, dim * 4), &a, &g->error);
-    if (m * ratio > DECODE_QUERIES) {
-        const struct gpu_prefill how = gpu_prefill_choose(g->g, dim, a.tiles * kv->view.heads, at + m);
-        a.splits = 1; /* there is no room for parts */
-        return gpu_launch(g->g, how.kernel, gpu_grid(a.tiles, kv->view.heads, 1, 128, how.shared), &a,
-                          &g->error);
-    }
-    a.part_queries = DECODE_QUERIES;
-    const struct gpu_decode how = gpu_decode_choose(g->g, a.part_queries, dim, kv->view.heads, at + m);
-    a.splits = how.splits * kv->view.heads <= PUBLIC_PARTS ? how.splits : 1;
-    a.stages = how.stages;
-    a.part = g->part;
-    a.part_ml = g->part_ml;
-    if (gpu_launch(g->g, K_ATTN_DECODE + (uint32_t)index,
-                   gpu_grid(a.splits, kv->view.heads, 1, 128, how.shared), &a, &g->error))
-        return -1;
-    return a.splits > 1
-               ? gpu_launch(g->g, K_ATTN_COMBINE,
-                            gpu_grid(gpu_blocks((uint64_t)a.heads * dim, 256), m, 1, 256, 0), &a, &g->error)
-               : 0;
+    public_op(c, OP_ATTN)->attn = (struct op_attn){.in = q,
+                                                   .out = y,
+                                                   .heads = (uint32_t)h->heads,
+                                                   .kv_heads = (uint32_t)h->kv_heads,
+                                                   .k_dim = (uint32_t)h->dim,
+                                                   .v_dim = (uint32_t)h->dim,
+                                                   .window = (uint32_t)h->window,
+                                                   .scale = h->scale,
+                                                   .softcap = h->softcap,
+                                                   .sinks = public_vector(c, h->sinks),
+                                                   .causal = true};
 }
 
 int quern_gpu_attention(struct quern_gpu *g, const struct quern_gpu_heads *h, struct quern_gpu_kv *kv,
@@ -513,15 +489,19 @@ int quern_gpu_attention(struct quern_gpu *g, const struct quern_gpu_heads *h, st
         return -1;
     double keys = at + m / 2.0;
     public_begin(g);
-    int bad = attn_run(g, h, kv, public_at(q), (uint32_t)m, (uint32_t)at, public_at(y));
+    struct public_call c;
+    const uint32_t width = (uint32_t)(h->heads * h->dim);
+    public_call(&c, g);
+    add_attn(&c, h, public_operand(&c, public_at(q), width), public_operand(&c, public_at(y), width));
+    int bad = put_meta(&c, kv, (uint32_t)m, (uint32_t)at, (uint32_t)(h->heads / h->kv_heads)) ||
+              public_run(&c, (uint32_t)m);
     return public_end(g,
-                      (struct public_op){"attention", 1, 4.0 * (double)q.floats * keys,
-                                         2.0 * keys * kv->view.heads * kv->view.k_row},
+                      (struct public_cost){"attention", 1, 4.0 * (double)q.floats * keys,
+                                           2.0 * keys * kv->group.shape.kv_heads * kv->group.k_row},
                       bad);
 }
 
-static int qkv_run(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h,
-                   struct quern_gpu_kv *kv, const float *x, uint32_t m, uint32_t at, float *q)
+static int qkv_check(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h)
 {
     const struct public_weight *w[3] = {public_get(g, p->q), public_get(g, p->k), public_get(g, p->v)};
     const uint32_t qn = (uint32_t)(h->heads * h->dim), kn = (uint32_t)(h->kv_heads * h->dim),
@@ -535,44 +515,39 @@ static int qkv_run(struct quern_gpu *g, const struct quern_gpu_qkv *p, const str
     if ((uint64_t)qn + 2 * kn > 2ull * g->most_width)
         return public_fail(g, "%u outputs of Q, K and V: at most %u were prepared for", qn + 2 * kn,
                            2 * g->most_width);
-    struct norm_args norm = {.kind = NORM_RMS, .w = public_at(p->norm), .w_len = w[0]->mat.k, .eps = p->eps};
-    const uint64_t ld = qn + 2ull * kn;
-    if (public_pack(g, x, m, w[0]->mat.k, p->norm.at ? &norm : NULL) ||
-        public_packed_product(g, &w[0]->mat, m, g->a, ld, NULL) ||
-        public_packed_product(g, &w[1]->mat, m, g->a + qn, ld, NULL) ||
-        public_packed_product(g, &w[2]->mat, m, g->a + qn + kn, ld, NULL))
-        return -1;
-    const struct norm_args each = {.kind = NORM_RMS, .w_len = (uint32_t)h->dim, .eps = p->eps};
-    uint32_t tiles;
-    struct qkv_args a = {.y = g->a,
-                         .ldy = ld,
-                         .q_bias = public_at(p->q_bias),
-                         .k_bias = public_at(p->k_bias),
-                         .v_bias = public_at(p->v_bias),
-                         .m = m,
-                         .heads = (uint32_t)h->heads,
-                         .rope = p->freqs.at ? (uint32_t)p->rope : ROPE_NONE,
-                         .rope_dims = (uint32_t)(2 * p->freqs.floats),
-                         .rope_factor = 1.0f,
-                         .freqs = public_at(p->freqs),
-                         .out = q,
-                         .ldo = qn,
-                         .kv = kv->view};
-    if (p->q_norm.at) {
-        a.q_norm = each;
-        a.q_norm.w = public_at(p->q_norm);
-        a.q_norm.heads = (uint32_t)h->heads;
-    }
-    if (p->k_norm.at) {
-        a.k_norm = each;
-        a.k_norm.w = public_at(p->k_norm);
-        a.k_norm.heads = (uint32_t)h->kv_heads;
-    }
-    if (put_meta(g, kv, m, at, (uint32_t)(h->heads / h->kv_heads), &a.meta, &tiles))
-        return -1;
-    struct gpu_grid grid = gpu_grid(gpu_blocks((uint64_t)h->heads + 2 * (uint32_t)h->kv_heads, 4), m, 1, 128,
-                                    16 * (uint32_t)h->dim);
-    return gpu_launch(g->g, K_QKV, grid, &a, &g->error);
+    if (p->freqs.at && p->freqs.floats * 2 > (uint64_t)h->dim)
+        return public_fail(g, "more frequencies than pairs in a head");
+    return 0;
+}
+
+static struct norm rms(struct public_call *c, struct quern_gpu_buf w, float eps, int heads)
+{
+    return (struct norm){.kind = w.at ? NORM_RMS : NORM_NONE,
+                         .weight = public_vector(c, w),
+                         .eps = eps,
+                         .heads = (uint32_t)heads};
+}
+
+static void add_qkv(struct public_call *c, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h,
+                    struct operand x, struct operand q)
+{
+    public_op(c, OP_QKV)->qkv =
+        (struct op_qkv){.in = x,
+                        .norm = rms(c, p->norm, p->eps, 0),
+                        .q = {.weight = (weight_id)p->q, .bias = public_vector(c, p->q_bias)},
+                        .k = {.weight = (weight_id)p->k, .bias = public_vector(c, p->k_bias)},
+                        .v = {.weight = (weight_id)p->v, .bias = public_vector(c, p->v_bias)},
+                        .q_norm = rms(c, p->q_norm, p->eps, h->heads),
+                        .k_norm = rms(c, p->k_norm, p->eps, h->kv_heads),
+                        .rope = {.kind = p->freqs.at ? (enum rope_kind)p->rope : ROPE_NONE,
+                                 .dims = (uint32_t)(2 * p->freqs.floats),
+                                 .freqs = public_vector(c, p->freqs),
+                                 .factor = 1.0f},
+                        .heads = (uint32_t)h->heads,
+                        .kv_heads = (uint32_t)h->kv_heads,
+                        .k_dim = (uint32_t)h->dim,
+                        .v_dim = (uint32_t)h->dim,
+                        .out = q};
 }
 
 int quern_gpu_qkv(struct quern_gpu *g, const struct quern_gpu_qkv *p, const struct quern_gpu_heads *h,
@@ -588,13 +563,19 @@ int quern_gpu_qkv(struct quern_gpu *g, const struct quern_gpu_qkv *p, const stru
         (p->q_norm.at && public_room(g, p->q_norm, (uint64_t)h->dim, "the norm of Q", "a head")) ||
         (p->k_norm.at && public_room(g, p->k_norm, (uint64_t)h->dim, "the norm of K", "a head")))
         return -1;
-    if (p->freqs.at && p->freqs.floats * 2 > (uint64_t)h->dim)
-        return public_fail(g, "more frequencies than pairs in a head");
+    if (qkv_check(g, p, h))
+        return -1;
     public_begin(g);
-    int bad = qkv_run(g, p, h, kv, public_at(x), (uint32_t)m, (uint32_t)at, public_at(q));
+    struct public_call c;
+    public_call(&c, g);
+    add_qkv(&c, p, h, public_operand(&c, public_at(x), w->mat.k),
+            public_operand(&c, public_at(q), (uint32_t)(h->heads * h->dim)));
+    int bad = put_meta(&c, kv, (uint32_t)m, (uint32_t)at, (uint32_t)(h->heads / h->kv_heads)) ||
+              public_run(&c, (uint32_t)m);
     double outputs = h->dim * (h->heads + 2.0 * h->kv_heads);
     return public_end(
-        g, (struct public_op){"qkv", 0, 2.0 * m * outputs * w->mat.k, (double)w->bytes * outputs / w->mat.n},
+        g,
+        (struct public_cost){"qkv", 0, 2.0 * m * outputs * w->mat.k, (double)w->bytes * outputs / w->mat.n},
         bad);
 }
 
@@ -616,14 +597,21 @@ int quern_gpu_layer(struct quern_gpu *g, const struct quern_gpu_layer *l, struct
     if (public_room(g, x, (uint64_t)m * width, "x", "M*width") ||
         public_room(g, l->ffn_norm, width, "the FFN's norm", "a row"))
         return -1;
-    struct norm_args norm = {.kind = NORM_RMS, .w = public_at(l->ffn_norm), .w_len = width, .eps = l->eps};
-    float *rows = public_at(x);
+    if (qkv_check(g, &l->qkv, &l->heads))
+        return -1;
     public_begin(g);
-    int bad = qkv_run(g, &l->qkv, &l->heads, kv, rows, (uint32_t)m, (uint32_t)at, g->b) ||
-              attn_run(g, &l->heads, kv, g->b, (uint32_t)m, (uint32_t)at, g->c) ||
-              public_product(g, &out->mat, g->c, (uint32_t)m, rows, rows) ||
-              public_pack(g, rows, (uint32_t)m, width, &norm) ||
-              ffn_run(g, &l->ffn, &f, NULL, (uint32_t)m, rows, rows, true);
+    struct public_call c;
+    public_call(&c, g);
+    const struct operand rows = public_operand(&c, public_at(x), width), q = public_operand(&c, g->b, qn),
+                         a = public_operand(&c, g->c, qn);
+    const struct tail tail = {.scale = 1.0f, .residual = rows, .out = rows};
+    add_qkv(&c, &l->qkv, &l->heads, rows, q);
+    add_attn(&c, &l->heads, q, a);
+    public_op(&c, OP_OUT)->out =
+        (struct op_out){.in = a, .linear = {.weight = (weight_id)l->out}, .tail = tail};
+    add_ffn(&c, &l->ffn, rows, rms(&c, l->ffn_norm, l->eps, 0), tail);
+    int bad = put_meta(&c, kv, (uint32_t)m, (uint32_t)at, (uint32_t)(l->heads.heads / l->heads.kv_heads)) ||
+              public_run(&c, (uint32_t)m);
     return public_end(
-        g, (struct public_op){"layer", 0, 0, (double)(out->bytes + f.up->bytes + f.down->bytes)}, bad);
+        g, (struct public_cost){"layer", 0, 0, (double)(out->bytes + f.up->bytes + f.down->bytes)}, bad);
 }

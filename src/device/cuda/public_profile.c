@@ -25,7 +25,7 @@ void public_begin(struct quern_gpu *g)
         g->g->cu->event_record(g->event[0], g->g->stream);
 }
 
-static struct public_row *row_of(struct quern_gpu *g, struct public_op op)
+static struct public_row *row_of(struct quern_gpu *g, struct public_cost op)
 {
     for (uint32_t i = 0; i < g->rows; i++)
         if (!strcmp(g->row[i].name, op.name))
@@ -36,7 +36,7 @@ static struct public_row *row_of(struct quern_gpu *g, struct public_op op)
     return &g->row[g->rows++];
 }
 
-int public_end(struct quern_gpu *g, struct public_op op, int result)
+int public_end(struct quern_gpu *g, struct public_cost op, int result)
 {
     float ms = 0;
     struct public_row *r;

@@ -1,5 +1,5 @@
-/* What the launches of a plan need of scratch (step.c uses it, cuda.c takes it). */
-#include "device/cuda/lora.h"
+/* What the launches of a plan need of scratch, and how it is laid out. */
+#include "device/cuda/exec.h"
 
 static uint32_t most(uint32_t a, uint32_t b)
 {
@@ -20,16 +20,16 @@ static void measure_linear(const struct weights *all, struct step_sizes *s, weig
     s->copies += upload_fmt(m) == FMT_F16 ? 0 : bytes;
 }
 
-static void measure_attn(const struct cuda_device *d, const struct op_attn *o, struct step_sizes *s)
+static void measure_attn(const struct size_limits *d, const struct op_attn *o, struct step_sizes *s)
 {
-    uint64_t parts = gpu_decode_parts(d->g, (uint64_t)o->kv_heads * d->max_seqs) * DECODE_QUERIES,
-             shared = (uint64_t)gpu_prefill_slots(d->g) * TILE_QUERIES;
+    uint64_t parts = gpu_decode_parts(d->card, (uint64_t)o->kv_heads * d->max_seqs) * DECODE_QUERIES,
+             shared = (uint64_t)gpu_prefill_slots(d->card) * TILE_QUERIES;
     parts = parts > shared ? parts : shared;
     s->part = parts * o->v_dim > s->part ? parts * o->v_dim : s->part;
     s->part_ml = parts * 2 > s->part_ml ? parts * 2 : s->part_ml;
 }
 
-static void measure_moe(const struct cuda_device *d, const struct weights *all, const struct op_moe *o,
+static void measure_moe(const struct size_limits *d, const struct weights *all, const struct op_moe *o,
                         struct step_sizes *s)
 {
     const struct weight *w = all->all;
@@ -51,14 +51,26 @@ static void measure_moe(const struct cuda_device *d, const struct weights *all, 
         s->y = most(s->y, 2 * w[o->shared_up.weight].rows);
 }
 
-int step_measure(const struct cuda_device *d, const struct plan *p, const struct weights *all,
+static void measure_lora(const struct plan *p, const struct weights *w, struct step_sizes *s)
+{
+    uint32_t heads = LORA_AREAS;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op *o = &p->ops[i];
+        uint32_t n = o->kind == OP_LATENT  ? o->latent.heads
+                     : o->kind == OP_HEADS ? w->all[o->heads.weight].count
+                                           : 0;
+        heads = n > heads ? n : heads;
+    }
+    s->lora_rank = plan_rank(p, w);
+    s->lora_low = (uint64_t)heads * ADAPTERS_MIXED * s->lora_rank;
+}
+
+int step_measure(const struct size_limits *d, const struct plan *p, const struct weights *all,
                  struct step_sizes *s, struct err *e)
 {
     const struct weight *w = all->all;
     *s = (struct step_sizes){.y = 1, .k = 1, .z = 1, .part = 1, .part_ml = 1};
-    const struct lora_sizes lora = lora_measure(p, all);
-    s->lora_rank = lora.rank;
-    s->lora_low = lora.low;
+    measure_lora(p, all, s);
     for (uint32_t i = 1; i < p->buffers; i++)
         if (p->width[i] > NORM_WIDTH_MOST)
             return err_set(e, ERR_DATA, "rows of %u values: the GPU takes %d", p->width[i], NORM_WIDTH_MOST);
@@ -94,7 +106,9 @@ int step_measure(const struct cuda_device *d, const struct plan *p, const struct
             measure_linear(all, s, o->ffn.gate.weight, false);
             measure_linear(all, s, o->ffn.up.weight, false);
             measure_linear(all, s, o->ffn.down.weight, false);
-            s->y = most(s->y, most(2 * w[o->ffn.up.weight].rows, w[o->ffn.down.weight].rows));
+            /* gate and up; or their result, and behind it what waits for a tail */
+            s->y = most(s->y, w[o->ffn.up.weight].rows +
+                                  most(w[o->ffn.up.weight].rows, w[o->ffn.down.weight].rows));
             break;
         case OP_MOE:
             measure_moe(d, all, &o->moe, s);
@@ -107,4 +121,70 @@ int step_measure(const struct cuda_device *d, const struct plan *p, const struct
         }
     }
     return 0;
+}
+
+struct bump {
+    uint64_t at;
+    cu_ptr base;
+};
+
+static void *take(struct bump *b, uint64_t bytes)
+{
+    uint64_t from = b->at;
+    b->at += (bytes + 255) / 256 * 256;
+    return (void *)(b->base + from);
+}
+
+static void place_moe(struct scratch *s, const struct step_sizes *z, uint64_t moe, uint64_t slots,
+                      struct bump *b)
+{
+    s->router = take(b, moe * z->experts * 4);
+    s->route_weight = take(b, moe * z->used * 4);
+    s->route_expert = take(b, moe * z->used * 4);
+    s->shared = take(b, moe * z->shared_width * 4);
+    s->shared_gate = take(b, moe * 4);
+    s->slot = take(b, moe * z->used * 4);
+    s->slot_row = take(b, slots * 4);
+    s->group_expert = take(b, slots / 8 * 4);
+}
+
+uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct step_sizes *z,
+                       const struct scratch_shape *shape, cu_ptr base)
+{
+    const uint64_t rows = shape->max_rows, moe = rows < MOE_ROWS ? rows : MOE_ROWS, pairs = moe * z->used,
+                   slots = pairs + 8ull * (z->experts < pairs ? z->experts : pairs) + 8,
+                   in = rows > shape->max_outs ? rows : shape->max_outs;
+    const bool large = shape->half && in > PACK_ROWS_MOST;
+    struct bump b = {0, base};
+    for (uint32_t i = 1; i < p->buffers; i++)
+        s->buffer[i] = take(&b, rows * p->width[i] * 4);
+    s->max_rows = shape->max_rows;
+    s->pack = take(&b, (in + 63) / 64 * 8 * ((z->k + 255) / 256) * PACK_BYTES);
+    s->x = take(&b, shape->exact ? in * ((z->k + 7) / 8 * 8) * 4 : 0);
+    s->half = take(&b, large ? in * ((z->k + 31) / 32 * 32) * 2 : 0);
+    s->half_scale = take(&b, large ? in * 4 : 0);
+    s->decoded_bytes = large ? z->decoded : 0;
+    s->decoded = take(&b, s->decoded_bytes);
+    s->y = take(&b, rows * z->y * 4);
+    s->z = take(&b, rows * z->z * 4);
+    s->part = take(&b, z->part * 4);
+    s->part_floats = z->part;
+    s->part_ml = take(&b, z->part_ml * 4);
+    s->logits = take(&b, (uint64_t)shape->max_outs * p->out_width * 4);
+    place_moe(s, z, moe, slots, &b);
+    s->lora_rank = z->lora_rank;
+    s->lora_rows = (uint32_t)(z->experts && slots > in ? slots : in);
+    s->lora_x = take(&b, z->lora_rank ? in * z->k * 4 : 0);
+    s->lora_low = take(&b, s->lora_rows * z->lora_low * 4);
+    s->lora_table = take(&b, p->lora ? (p->slots + 1ull) * (p->adapters + 1) * sizeof *s->lora_table : 0);
+    return b.at;
+}
+
+uint32_t keys_rounded(uint32_t longest)
+{
+    uint32_t power = 1;
+    while (power < longest)
+        power *= 2;
+    const uint32_t unit = power / 16 < 64 ? 64 : power / 16;
+    return (longest + unit - 1) / unit * unit;
 }

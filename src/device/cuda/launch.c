@@ -1,0 +1,310 @@
+#include "device/cuda/launch.h"
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "device/cuda/lower.h"
+
+#include <string.h>
+
+/* ---- the list ---- */
+
+int launch_reserve(struct launch_list *list, uint32_t room, struct err *e)
+{
+    if (room <= list->room)
+        return 0;
+    struct launch *all = mem_realloc(list->all, room, sizeof *all);
+    if (!all)
+        return err_memory(e, "the list of launches", room * sizeof *all);
+    list->all = all;
+    list->room = room;
+    return 0;
+}
+
+void launch_free(struct launch_list *list)
+{
+    mem_free(list->all);
+    *list = (struct launch_list){0};
+}
+
+struct launch *launch_insert(struct launch_list *list, uint32_t i)
+{
+    static _Thread_local struct launch forgotten;
+    struct err e = {0};
+    if (list->count == list->room && launch_reserve(list, list->room ? 2 * list->room : 64, &e)) {
+        list->failed = true;
+        forgotten = (struct launch){0};
+        return &forgotten;
+    }
+    memmove(&list->all[i + 1], &list->all[i], (list->count - i) * sizeof *list->all);
+    list->count++;
+    memset(&list->all[i], 0, sizeof list->all[i]);
+    return &list->all[i];
+}
+
+struct launch *launch_add(struct launch_list *list)
+{
+    return launch_insert(list, list->count);
+}
+
+void launch_remove(struct launch_list *list, uint32_t i)
+{
+    list->count--;
+    memmove(&list->all[i], &list->all[i + 1], (list->count - i) * sizeof *list->all);
+}
+
+bool launch_reads(const struct launch *l, struct span s)
+{
+    bool any = false;
+    for (int i = 0; i < LAUNCH_READS; i++)
+        any = any || span_same(l->reads[i], s);
+    return any;
+}
+
+bool launch_writes(const struct launch *l, struct span s)
+{
+    bool any = false;
+    for (int i = 0; i < LAUNCH_WRITES; i++)
+        any = any || span_same(l->writes[i], s);
+    return any;
+}
+
+/* ---- a step's numbers in place of names ---- */
+
+/* Groups of eight slots for the experts of n rows: each expert's are padded. */
+static uint32_t expert_groups(uint32_t n, uint32_t used, uint32_t experts)
+{
+    const uint32_t pairs = n * used;
+    return pairs / 8 + (pairs < experts ? pairs : experts);
+}
+
+uint32_t launch_rows(const struct launch_rows *r, const struct meta *m)
+{
+    const uint32_t all = r->of == ROWS_NONE      ? 0
+                         : r->of == ROWS_RESULTS ? m->outs
+                                                 : m->rows,
+                   behind = all > r->first ? all - r->first : 0, n = behind < r->most ? behind : r->most;
+    return r->of == ROWS_SLOTS ? 8 * expert_groups(n, r->used, r->experts) : n;
+}
+
+static const int32_t *table_of(const struct launch *l, const struct meta *m)
+{
+    return m->tables + (uint64_t)l->group * m->seqs * m->width;
+}
+
+/* Attention over tiles of queries: so many blocks share their keys as the number of tiles leaves room for. */
+static void bind_tiles(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
+{
+    struct attn_args *a = &l->a.attn;
+    const uint32_t r = l->ratio - 1u, tiles = s->tiles[r],
+                   span =
+                       a->window && a->window + TILE_QUERIES < s->keys ? a->window + TILE_QUERIES : s->keys;
+    struct gpu_prefill how =
+        gpu_prefill_choose(limits->card, a->kv.k_dim, tiles * a->kv.heads, span, limits->no_wide);
+    if ((uint64_t)tiles * a->kv.heads * how.splits * TILE_QUERIES * a->kv.v_dim > limits->part_floats)
+        how.splits = 1;
+    a->tiles = tiles;
+    a->meta.tiles += s->tiles_at[r];
+    a->splits = how.splits;
+    if (l->kernel == K_ATTN_JOIN)
+        l->grid.x = how.splits > 1 ? tiles : 0;
+    else {
+        l->grid.x = tiles;
+        l->grid.z = how.splits;
+    }
+}
+
+static void bind_attn(struct launch *l, uint32_t m, const struct launch_step *s,
+                      const struct launch_limits *limits)
+{
+    l->a.attn.m = m;
+    l->a.attn.meta = s->meta;
+    l->a.attn.kv.table = table_of(l, &s->meta);
+    if (l->ratio)
+        bind_tiles(l, s, limits);
+}
+
+static void bind_lora(struct launch *l, uint32_t m, const struct launch_step *s)
+{
+    l->a.lora.m = m;
+    l->a.lora.mix = s->mix;
+    l->a.lora.row_seq = s->meta.row_seq;
+    if (l->rows.of == ROWS_RESULTS)
+        l->a.lora.row = s->meta.out;
+}
+
+static void bind_pick(struct launch *l, uint32_t m, const struct launch_step *s)
+{
+    l->a.pick = s->pick;
+    l->a.pick.m = m;
+}
+
+static void bind_group(struct launch *l, uint32_t m)
+{
+    l->a.group.m = m;
+    l->a.group.most_groups = expert_groups(m, l->a.group.used, l->a.group.experts);
+}
+
+static void bind_gemm(struct launch *l, uint32_t m, const struct launch_step *s)
+{
+    l->a.gemm.m = l->a.gemm.expert ? 8 : m;
+    if (l->a.gemm.in.parts.part)
+        l->a.gemm.in.parts.length = s->meta.seq_len;
+}
+
+static void bind_pack(struct launch *l, uint32_t m, const struct launch_step *s)
+{
+    l->a.pack.m = m;
+    if (l->rows.of == ROWS_RESULTS)
+        l->a.pack.slot_row = s->meta.out;
+}
+
+static void bind_embed(struct launch *l, const struct launch_step *s)
+{
+    l->a.embed.meta = s->meta;
+    l->a.embed.mix = l->a.embed.lora ? s->mix : NULL;
+}
+
+static void bind_qkv(struct launch *l, uint32_t m, const struct launch_step *s)
+{
+    l->a.qkv.m = m;
+    l->a.qkv.meta = s->meta;
+    l->a.qkv.kv.table = table_of(l, &s->meta);
+}
+
+static void bind_latent(struct launch *l, uint32_t m, const struct launch_step *s)
+{
+    l->a.latent.m = m;
+    l->a.latent.meta = s->meta;
+    l->a.latent.kv.table = table_of(l, &s->meta);
+}
+
+void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
+{
+    const uint32_t m = launch_rows(&l->rows, &s->meta);
+    const unsigned blocks = l->grid_rows ? gpu_blocks(m, l->each) : 0;
+    if (l->grid_rows == GRID_X)
+        l->grid.x = blocks;
+    else if (l->grid_rows == GRID_Y)
+        l->grid.y = blocks;
+    switch ((enum launch_args)l->args) {
+    case ARGS_GEMM:
+        bind_gemm(l, m, s);
+        break;
+    case ARGS_FLOAT:
+        l->a.product.m = m;
+        break;
+    case ARGS_PACK:
+        bind_pack(l, m, s);
+        break;
+    case ARGS_ACT:
+        l->a.act.m = m;
+        break;
+    case ARGS_TAIL:
+        l->a.tail.m = m;
+        break;
+    case ARGS_EMBED:
+        bind_embed(l, s);
+        break;
+    case ARGS_FINISH:
+        l->a.finish.m = m;
+        break;
+    case ARGS_QKV:
+        bind_qkv(l, m, s);
+        break;
+    case ARGS_LATENT:
+        bind_latent(l, m, s);
+        break;
+    case ARGS_ATTN:
+        bind_attn(l, m, s, limits);
+        break;
+    case ARGS_ROUTE:
+        l->a.route.m = m;
+        break;
+    case ARGS_GROUP:
+        bind_group(l, m);
+        break;
+    case ARGS_COMBINE:
+        l->a.combine.m = m;
+        break;
+    case ARGS_LORA:
+        bind_lora(l, m, s);
+        break;
+    case ARGS_PICK:
+        bind_pick(l, m, s);
+        break;
+    case ARGS_BLAS:
+        l->a.blas.m = m;
+        break;
+    case ARGS_RESULTS: /* replay counts the rows */
+    case ARGS_DEQUANT:
+    case ARGS_EACH:
+    case ARGS_Q8:
+    case ARGS_GEMV:
+    case ARGS_SAMPLE:
+        break;
+    }
+}
+
+/* ---- for people ---- */
+
+const char *launch_name(const struct launch *l)
+{
+    return l->kernel == LAUNCH_BLAS      ? "cublasLt"
+           : l->kernel == LAUNCH_RESULTS ? "copy"
+                                         : gpu_kernel_name(l->kernel);
+}
+
+static void print_span(struct span s, struct buf *out)
+{
+    static const char *const name[PLACE_COUNT] = {[PLACE_PACK] = "pack",
+                                                  [PLACE_HALF] = "half",
+                                                  [PLACE_FLOATS] = "floats",
+                                                  [PLACE_Q8] = "q8",
+                                                  [PLACE_Y] = "y",
+                                                  [PLACE_Z] = "z",
+                                                  [PLACE_PARTS] = "parts",
+                                                  [PLACE_KV] = "kv",
+                                                  [PLACE_DECODED] = "decoded",
+                                                  [PLACE_ROUTE] = "route",
+                                                  [PLACE_SHARED] = "shared",
+                                                  [PLACE_LORA_X] = "lora x",
+                                                  [PLACE_LORA_LOW] = "lora ax",
+                                                  [PLACE_LOGITS] = "logits",
+                                                  [PLACE_HOST] = "host"};
+    if (s.place != PLACE_BUFFER)
+        buf_printf(out, "%s", name[s.place]);
+    else if (s.col)
+        buf_printf(out, "b%u+%u", s.buffer, s.col);
+    else
+        buf_printf(out, "b%u", s.buffer);
+}
+
+static void print_spans(const struct span *s, int n, struct buf *out)
+{
+    bool first = true;
+    for (int i = 0; i < n; i++)
+        if (s[i].place) {
+            buf_printf(out, "%s", first ? "" : ", ");
+            print_span(s[i], out);
+            first = false;
+        }
+    if (first)
+        buf_char(out, '-');
+}
+
+void launch_print(const struct launch *l, struct buf *out)
+{
+    struct buf io = {0};
+    print_spans(l->reads, LAUNCH_READS, &io);
+    buf_printf(&io, " > ");
+    print_spans(l->writes, LAUNCH_WRITES, &io);
+    buf_char(&io, 0);
+    buf_printf(out, "    %-16s", launch_name(l));
+    if (l->kernel < K_COUNT)
+        buf_printf(out, " (%u, %u, %u) x %-4u", l->grid.x, l->grid.y, l->grid.z, l->grid.threads);
+    buf_printf(out, " %s  %s", io.failed ? "?" : (const char *)io.data, l->why);
+    if (l->how)
+        buf_printf(out, "; %s", l->how);
+    buf_char(out, '\n');
+    buf_free(&io);
+}

@@ -1,0 +1,183 @@
+/* A plan as the card runs it: an explicit list of launches, each with its kernel, its grid, its arguments, what it reads
+ * and writes, the operation it belongs to and the reason it is there.
+ *
+ *   lower.c    plan + class of steps + device profile -> the plain list, one operation after the other
+ *   passes.c   the same list with fewer launches (fusions), and the row of the variant table for each product
+ *   replay.c   list + step -> numbers in place of names (launch_bind), then launches, or a graph
+ *
+ * All addresses are in the arguments when the list is made. What differs between steps of a class is named instead: how
+ * many rows (struct launch_rows), the step's data (struct launch_step); launch_bind puts them in. */
+#pragma once
+
+#include "device/cuda/blas.h"
+#include "device/cuda/variants.h"
+#include "device/plan.h"
+
+enum {
+    LAUNCH_BLAS = K_COUNT, /* cuBLASLt */
+    LAUNCH_RESULTS,        /* a copy to the host */
+    LAUNCH_KINDS
+};
+
+/* Which struct of params.h a launch has. */
+enum launch_args {
+    ARGS_GEMM,
+    ARGS_FLOAT,
+    ARGS_PACK,
+    ARGS_ACT,
+    ARGS_TAIL,
+    ARGS_EMBED,
+    ARGS_FINISH,
+    ARGS_QKV,
+    ARGS_LATENT,
+    ARGS_ATTN,
+    ARGS_ROUTE,
+    ARGS_GROUP,
+    ARGS_COMBINE,
+    ARGS_LORA,
+    ARGS_DEQUANT,
+    ARGS_PICK,
+    ARGS_EACH,
+    ARGS_Q8,
+    ARGS_GEMV,
+    ARGS_SAMPLE,
+    ARGS_BLAS,
+    ARGS_RESULTS
+};
+
+/* Where a launch reads or writes: a buffer of the plan (with its number), or scratch. */
+enum place {
+    PLACE_NONE,
+    PLACE_BUFFER,
+    PLACE_PACK,   /* input of products, packed fp16 */
+    PLACE_HALF,   /* the same for cuBLASLt */
+    PLACE_FLOATS, /* the same as float rows */
+    PLACE_Q8,     /* the same as int8 blocks */
+    PLACE_Y,      /* results of products */
+    PLACE_Z,
+    PLACE_PARTS, /* attention's, of blocks that share keys */
+    PLACE_KV,
+    PLACE_DECODED, /* weights as fp16 */
+    PLACE_ROUTE,   /* experts chosen, and the slots of their rows */
+    PLACE_SHARED,  /* the shared expert's result */
+    PLACE_LORA_X,
+    PLACE_LORA_LOW,
+    PLACE_LOGITS,
+    PLACE_HOST,
+    PLACE_COUNT
+};
+
+struct span {
+    uint8_t place; /* enum place */
+    uint32_t buffer, col;
+};
+
+enum { LAUNCH_READS = 3, LAUNCH_WRITES = 2 };
+
+/* Whose rows a launch has: [first, first + most) of the step's, or of its results; or the slots that experts' rows take:
+ * used experts for each of those rows, each expert's padded to eight. */
+enum rows_of { ROWS_NONE, ROWS_STEP, ROWS_RESULTS, ROWS_SLOTS };
+
+struct launch_rows {
+    uint8_t of; /* enum rows_of */
+    uint32_t first, most;
+    uint32_t used, experts; /* of ROWS_SLOTS */
+};
+
+/* Which dimension of the grid counts rows, `each` of them a block. */
+enum grid_rows { GRID_FIXED, GRID_X, GRID_Y };
+
+struct copy_args {
+    float *to;
+    const float *from;
+    uint64_t row; /* floats */
+};
+
+union launch_params {
+    struct gemm_args gemm;
+    struct float_args product;
+    struct pack_args pack;
+    struct act_args act;
+    struct tail_args tail;
+    struct embed_args embed;
+    struct finish_args finish;
+    struct qkv_args qkv;
+    struct latent_args latent;
+    struct attn_args attn;
+    struct route_args route;
+    struct group_args group;
+    struct combine_args combine;
+    struct lora_args lora;
+    struct dequant_args dequant;
+    struct pick_args pick;
+    struct rows_args each;
+    struct q8_args q8;
+    struct gemv_args gemv;
+    struct sample_args sample;
+    struct blas_product blas;
+    struct copy_args copy;
+};
+
+struct launch {
+    uint16_t kernel; /* enum gpu_kernel, or LAUNCH_BLAS, LAUNCH_RESULTS */
+    uint8_t args;    /* enum launch_args */
+    uint8_t order;   /* of a product: enum pack_order of its input */
+    uint8_t grid_rows, each;
+    uint8_t ratio; /* of attention over tiles of queries: which list of tiles */
+    uint8_t group; /* of what sees KV: which group's page table */
+    uint32_t op;   /* of the plan */
+    uint32_t m;    /* rows, as many as the class may have */
+    uint32_t once; /* a weight that is decoded for good: not again once it is */
+    struct launch_rows rows;
+    struct gpu_grid grid;
+    struct span reads[LAUNCH_READS], writes[LAUNCH_WRITES];
+    const char *why; /* it is there */
+    const char *how; /* of a product: why this kernel */
+    union launch_params a;
+};
+
+struct launch_list {
+    struct launch *all; /* (count) */
+    uint32_t count, room;
+    bool failed; /* memory was out */
+};
+
+/* Adds a zeroed launch; never NULL: without memory it is one that the list forgets, and list.failed says so. */
+struct launch *launch_add(struct launch_list *list);
+/* The same at place i. */
+struct launch *launch_insert(struct launch_list *list, uint32_t i);
+void launch_remove(struct launch_list *list, uint32_t i);
+int launch_reserve(struct launch_list *list, uint32_t room, struct err *e);
+void launch_free(struct launch_list *list);
+
+static inline bool span_same(struct span a, struct span b)
+{
+    return a.place && a.place == b.place && a.buffer == b.buffer;
+}
+bool launch_reads(const struct launch *l, struct span s);
+bool launch_writes(const struct launch *l, struct span s);
+
+/* What a step brings along. */
+enum { RATIOS_MOST = 4 }; /* different heads / kv_heads in a plan */
+struct launch_step {
+    struct meta meta;                                   /* device pointers */
+    const struct adapter_mix *mix;                      /* (seqs), on the card */
+    uint32_t tiles[RATIOS_MOST], tiles_at[RATIOS_MOST]; /* prefill tiles by heads / kv_heads */
+    uint32_t keys;                                      /* of the longest sequence, rounded up */
+    struct pick_args pick;
+};
+
+/* What binding needs beside the step. */
+struct launch_limits {
+    const struct gpu_profile *card;
+    uint64_t part_floats; /* of attention's parts */
+    bool no_wide;         /* attention without wgmma */
+};
+
+/* How many rows a launch has in this step. */
+uint32_t launch_rows(const struct launch_rows *r, const struct meta *m);
+void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits);
+const char *launch_name(const struct launch *l);
+struct buf;
+/* One line: kernel, grid, what it reads and writes, why. The launch is bound. */
+void launch_print(const struct launch *l, struct buf *out);

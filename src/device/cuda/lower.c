@@ -1,0 +1,480 @@
+#include "device/cuda/lower.h"
+
+#include "device/cuda/passes.h"
+
+#include <string.h>
+
+static struct kv_view view_of(const struct build *b, uint32_t layer)
+{
+    const struct kv_place place = b->l->plan->kv[layer];
+    const struct group_kv *g = &b->l->kv[place.group];
+    return (struct kv_view){.base = (uint8_t *)(g->base + place.index * g->layer_bytes),
+                            .page_bytes = g->page_bytes,
+                            .type = g->type,
+                            .tokens = b->l->page_tokens,
+                            .token_bits = (uint32_t)__builtin_ctz(b->l->page_tokens),
+                            .heads = g->shape.kv_heads,
+                            .k_dim = g->shape.k_dim,
+                            .v_dim = g->shape.v_dim,
+                            .k_row = g->k_row,
+                            .v_row = g->v_row};
+}
+
+static void lower_embed(struct build *b, const struct op_embed *o)
+{
+    struct launch *l = build_add(b, K_EMBED, ARGS_EMBED, gpu_grid(0, 1, 1, 256, 0), "rows of the table");
+    build_grid_rows(l, GRID_X, 1);
+    struct embed_args a = {.table = *mat_of(b, o->table),
+                           .position_offset = o->position_offset,
+                           .scale = o->scale,
+                           .norm = norm_of(b, &o->norm),
+                           .out = buffer_at(b, o->out),
+                           .ldo = buffer_ld(b, o->out)};
+    a.width = a.table.k;
+    if (o->positions)
+        a.positions = *mat_of(b, o->positions);
+    if (o->types)
+        a.types = *mat_of(b, o->types);
+    if (b->c->lora && o->adapter)
+        a.lora = b->l->at->lora_table + (size_t)o->adapter * (b->l->plan->adapters + 1);
+    l->a.embed = a;
+    l->writes[0] = buffer_span(o->out);
+}
+
+static void lower_qkv(struct build *b, const struct op_qkv *o)
+{
+    const struct scratch *at = b->l->at;
+    const uint32_t q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim,
+                   n = q_n + k_n + o->kv_heads * o->v_dim;
+    const struct span y = span_of(PLACE_Y);
+    const struct input in = {.x = buffer_at(b, o->in),
+                             .ldx = buffer_ld(b, o->in),
+                             .from = buffer_span(o->in),
+                             .k = mat_of(b, o->q.weight)->k,
+                             .norm = &o->norm};
+    struct product_set s = {.path = path_of(b, b->m),
+                            .p = {{o->q.weight, 0, o->q.adapter, at->y, n, y},
+                                  {o->k.weight, 0, o->k.adapter, at->y + q_n, n, y},
+                                  {o->v.weight, 0, o->v.adapter, at->y + q_n + k_n, n, y}},
+                            .n = 3,
+                            .after = after_plain};
+    s.order = order_of(b, s.p, s.n);
+    const struct lora_in lora = lower_input(b, &s, &in);
+    lower_products(b, &s, &lora);
+    const uint32_t widest = o->k_dim > o->v_dim ? o->k_dim : o->v_dim;
+    struct launch *l = build_add(
+        b, K_QKV, ARGS_QKV, gpu_grid(gpu_blocks(o->heads + 2 * o->kv_heads, 4), 0, 1, 128, 4 * widest * 4),
+        "bias, norm and rotation of heads, K and V into the pages");
+    build_grid_rows(l, GRID_Y, 1);
+    l->group = (uint8_t)b->l->plan->kv[o->layer].group;
+    l->a.qkv = (struct qkv_args){.y = at->y,
+                                 .ldy = n,
+                                 .row_scale = s.path == PATH_HALF ? at->half_scale : NULL,
+                                 .q_bias = vector_of(b, o->q.bias),
+                                 .k_bias = vector_of(b, o->k.bias),
+                                 .v_bias = vector_of(b, o->v.bias),
+                                 .clamp = o->clamp,
+                                 .heads = o->heads,
+                                 .q_norm = norm_of(b, &o->q_norm),
+                                 .k_norm = norm_of(b, &o->k_norm),
+                                 .rope = o->rope.kind,
+                                 .rope_dims = o->rope.dims,
+                                 .rope_first = o->rope.first,
+                                 .rope_factor = o->rope.factor,
+                                 .freqs = vector_of(b, o->rope.freqs),
+                                 .out = buffer_at(b, o->out),
+                                 .ldo = buffer_ld(b, o->out),
+                                 .kv = view_of(b, o->layer)};
+    l->reads[0] = y;
+    l->writes[0] = buffer_span(o->out);
+}
+
+/* q and c of latent attention: the products. */
+static void latent_products(struct build *b, const struct op_latent *o, float *c, float *q)
+{
+    const struct scratch *at = b->l->at;
+    const uint32_t width = o->latent + o->rope.dims, q_n = o->heads * (o->nope + o->rope.dims),
+                   a_n = o->q_a.weight ? mat_of(b, o->q_a.weight)->n : 0;
+    float *low = at->z + (uint64_t)at->max_rows * width;
+    const struct span y = span_of(PLACE_Y), z = span_of(PLACE_Z);
+    const struct input in = {.x = buffer_at(b, o->in),
+                             .ldx = buffer_ld(b, o->in),
+                             .from = buffer_span(o->in),
+                             .k = mat_of(b, o->kv_a.weight)->k,
+                             .norm = &o->norm};
+    const struct product q_b = {o->q_b.weight, o->q_b.bias, o->q_b.adapter, q, q_n, y};
+    struct product_set s = {.path = path_of(b, b->m),
+                            .p = {{o->kv_a.weight, o->kv_a.bias, o->kv_a.adapter, c, width, z}, q_b},
+                            .n = 2,
+                            .after = after_plain};
+    if (a_n)
+        s.p[1] = (struct product){o->q_a.weight, o->q_a.bias, o->q_a.adapter, low, a_n, z};
+    s.order = order_of(b, s.p, s.n);
+    struct lora_in lora = lower_input(b, &s, &in);
+    lower_finished(b, &s, &lora);
+    if (!a_n)
+        return;
+    const struct input second = {.x = low, .ldx = a_n, .from = z, .k = a_n, .norm = &o->q_norm};
+    s.p[0] = q_b;
+    s.n = 1;
+    s.order = order_of(b, s.p, s.n);
+    lora = lower_input(b, &s, &second);
+    lower_finished(b, &s, &lora);
+}
+
+static void lower_latent(struct build *b, const struct op_latent *o)
+{
+    const uint32_t width = o->latent + o->rope.dims, q_n = o->heads * (o->nope + o->rope.dims);
+    float *c = b->l->at->z, *q = b->l->at->y;
+    latent_products(b, o, c, q);
+    struct launch *l =
+        build_add(b, K_LATENT, ARGS_LATENT, gpu_grid(gpu_blocks(o->heads + 1, 4), 0, 1, 128, 4 * width * 4),
+                  "norm and rotation, the latent into the pages");
+    build_grid_rows(l, GRID_Y, 1);
+    l->group = (uint8_t)b->l->plan->kv[o->layer].group;
+    l->a.latent = (struct latent_args){.q = q,
+                                       .ldq = q_n,
+                                       .c = c,
+                                       .ldc = width,
+                                       .norm = norm_of(b, &o->kv_norm),
+                                       .heads = o->heads,
+                                       .nope = o->nope,
+                                       .latent = o->latent,
+                                       .rope = o->rope.kind,
+                                       .rope_dims = o->rope.dims,
+                                       .rope_factor = o->rope.factor,
+                                       .freqs = vector_of(b, o->rope.freqs),
+                                       .out = buffer_at(b, o->out),
+                                       .ldo = buffer_ld(b, o->out),
+                                       .kv = view_of(b, o->layer)};
+    l->reads[0] = span_of(PLACE_Y);
+    l->reads[1] = span_of(PLACE_Z);
+    l->writes[0] = buffer_span(o->out);
+    /* per head: y[h] = W[h] x[h] */
+    const struct float_args each = {.w = *mat_of(b, o->k_b),
+                                    .x = q,
+                                    .ldx = q_n,
+                                    .y = buffer_at(b, o->out),
+                                    .ldy = buffer_ld(b, o->out),
+                                    .scale = 1.0f,
+                                    .heads = o->heads,
+                                    .x_step = o->nope + o->rope.dims,
+                                    .y_step = width};
+    const struct lora_in in = {.x = q, .ldx = q_n, .from = span_of(PLACE_Y)};
+    lower_float(b, &each, o->k_b_adapter, &in, buffer_span(o->out), "a product per head, absorbed into q");
+}
+
+static void lower_heads(struct build *b, const struct op_heads *o)
+{
+    const struct mat *w = mat_of(b, o->weight);
+    const struct float_args a = {.w = *w,
+                                 .x = buffer_at(b, o->in),
+                                 .ldx = buffer_ld(b, o->in),
+                                 .y = buffer_at(b, o->out),
+                                 .ldy = buffer_ld(b, o->out),
+                                 .scale = 1.0f,
+                                 .heads = w->count,
+                                 .x_step = w->k,
+                                 .y_step = w->n};
+    const struct lora_in in = {.x = a.x, .ldx = a.ldx, .from = buffer_span(o->in)};
+    lower_float(b, &a, o->adapter, &in, buffer_span(o->out), "a product per head");
+}
+
+/* ---- attention ---- */
+
+static uint32_t ratio_index(const struct lower *l, uint32_t ratio)
+{
+    uint32_t i = 0;
+    while (i < l->ratios && l->ratio[i] != ratio)
+        i++;
+    return i;
+}
+
+static bool attn_on_tensors(const struct lower *l, const struct op_attn *o, const struct kv_view *kv)
+{
+    const uint32_t ratio = o->heads / o->kv_heads;
+    return l->path != PATH_FLOAT && kv->type == KV_F16 && !o->v_in_k && o->k_dim == o->v_dim &&
+           gpu_head_index(o->k_dim) >= 0 && ratio <= DECODE_QUERIES && ratio_index(l, ratio) < l->ratios &&
+           gpu_prefill_choose(l->card, o->k_dim, 1, 1, l->options.no_wide).shared <=
+               (uint32_t)l->card->shared_block;
+}
+
+/* A launch of attention: reads q and KV, writes rows. */
+static struct launch *put_attn(struct build *b, const struct op_attn *o, uint32_t kernel,
+                               const struct attn_args *a, struct gpu_grid grid, const char *why)
+{
+    struct launch *l = build_add(b, kernel, ARGS_ATTN, grid, why);
+    l->group = (uint8_t)b->l->plan->kv[o->layer].group;
+    l->a.attn = *a;
+    l->reads[0] = buffer_span(o->in);
+    l->reads[1] = span_of(PLACE_KV);
+    l->writes[0] = buffer_span(o->out);
+    return l;
+}
+
+/* The sequences with few queries. */
+static void attn_decode(struct build *b, const struct op_attn *o, struct attn_args a)
+{
+    const struct step_class *c = b->c;
+    const struct lower *low = b->l;
+    const uint32_t span = o->window && o->window + 32 < c->keys ? o->window + 32 : c->keys,
+                   ratio = o->heads / o->kv_heads;
+    /* one row a sequence and up to eight heads a group: half of a tile's rows are enough */
+    const bool few = c->single && ratio <= DECODE_QUERIES / 2;
+    a.part_queries = few ? DECODE_QUERIES / 2 : DECODE_QUERIES;
+    struct gpu_decode how = gpu_decode_choose(low->card, a.part_queries, o->v_dim, a.kv.heads * c->seqs, span,
+                                              low->options.stages);
+    if ((uint64_t)how.splits * a.kv.heads * c->seqs * a.part_queries * o->v_dim > low->at->part_floats)
+        how.splits = 1;
+    a.stages = how.stages;
+    a.splits = how.splits;
+    a.part = low->at->part;
+    a.part_ml = low->at->part_ml;
+    const uint32_t kernel = !few ? K_ATTN_DECODE : how.stages == 1 ? K_ATTN_FEW : K_ATTN_FAR;
+    struct launch *l = put_attn(b, o, kernel + (uint32_t)gpu_head_index(o->k_dim), &a,
+                                gpu_grid(a.splits, a.kv.heads, c->seqs, 128, how.shared),
+                                a.splits > 1 ? "few queries: blocks share a sequence's keys"
+                                             : "few queries, few keys: a block has all");
+    if (a.splits == 1)
+        return;
+    l->writes[0] = span_of(PLACE_PARTS);
+    l = put_attn(b, o, K_ATTN_COMBINE, &a,
+                 gpu_grid(gpu_blocks((uint64_t)a.heads * a.kv.v_dim, 256), 0, 1, 256, 0),
+                 "joins the parts of blocks that shared keys");
+    build_grid_rows(l, GRID_Y, 1);
+    l->reads[0] = span_of(PLACE_PARTS);
+    l->reads[1] = span_of(PLACE_NONE);
+}
+
+/* The sequences with many queries; r: which list of tiles. How many blocks share keys depends on the number of tiles,
+ * which launch_bind knows. */
+static void attn_prefill(struct build *b, const struct op_attn *o, struct attn_args a, uint32_t r)
+{
+    const uint32_t dim = a.kv.k_dim;
+    const struct gpu_prefill how = gpu_prefill_choose(b->l->card, dim, 1, 1, b->l->options.no_wide);
+    a.part = b->l->at->part;
+    a.part_ml = b->l->at->part_ml;
+    struct launch *l =
+        put_attn(b, o, how.kernel, &a, gpu_grid(0, a.kv.heads, 1, 128, how.shared),
+                 how.kernel == K_ATTN_WIDE ? "tiles of 64 queries by wgmma" : "tiles of 64 queries");
+    l->ratio = (uint8_t)(r + 1);
+    l = put_attn(b, o, K_ATTN_JOIN, &a, gpu_grid(0, a.kv.heads, dim / 16, 4 * TILE_QUERIES, 0),
+                 "joins the parts of blocks that share keys, if they do");
+    l->ratio = (uint8_t)(r + 1);
+    l->reads[0] = span_of(PLACE_PARTS);
+    l->reads[1] = span_of(PLACE_NONE);
+}
+
+static void lower_attn(struct build *b, const struct op_attn *o)
+{
+    struct attn_args a = {.q = buffer_at(b, o->in),
+                          .ldq = buffer_ld(b, o->in),
+                          .out = buffer_at(b, o->out),
+                          .ldo = buffer_ld(b, o->out),
+                          .heads = o->heads,
+                          .scale = o->scale,
+                          .softcap = o->softcap,
+                          .window = o->window,
+                          .causal = o->causal,
+                          .v_in_k = o->v_in_k,
+                          .sinks = vector_of(b, o->sinks),
+                          .kv = view_of(b, o->layer)};
+    a.kv.v_dim = o->v_dim;
+    if (!attn_on_tensors(b->l, o, &a.kv)) {
+        struct launch *l = put_attn(b, o, K_ATTN_ANY, &a, gpu_grid(0, o->heads, 1, 128, o->k_dim * 4),
+                                    "no tensor-core kernel for this KV, head or arithmetic");
+        build_grid_rows(l, GRID_X, 1);
+        return;
+    }
+    const uint32_t r = ratio_index(b->l, o->heads / o->kv_heads);
+    if (b->c->tiles & 1u << r)
+        attn_prefill(b, o, a, r);
+    if (b->c->decode)
+        attn_decode(b, o, a);
+}
+
+/* ---- the rest ---- */
+
+static void lower_out(struct build *b, const struct op_out *o)
+{
+    const struct input in = {.x = buffer_at(b, o->in),
+                             .ldx = buffer_ld(b, o->in),
+                             .from = buffer_span(o->in),
+                             .k = mat_of(b, o->linear.weight)->k,
+                             .norm = &o->norm};
+    const struct product_set s = lower_last(b, path_of(b, b->m), &o->linear, &o->tail, b->l->at->y);
+    const struct lora_in lora = lower_input(b, &s, &in);
+    lower_products(b, &s, &lora);
+    lower_tail(b, &s, &o->linear, &o->tail);
+}
+
+/* Final norm alone: an encoder's rows are the results. */
+static void lower_rows_out(struct build *b, const struct op_logits *o)
+{
+    const uint32_t width = b->l->plan->out_width;
+    const struct pack_args a = {.x = buffer_at(b, o->in),
+                                .ldx = buffer_ld(b, o->in),
+                                .k = width,
+                                .norm = norm_of(b, &o->norm),
+                                .out = {.rows = b->l->at->logits, .ldr = width}};
+    lower_rows(b, &a, buffer_span(o->in), span_of(PLACE_LOGITS), "final norm of the rows that want results");
+}
+
+static void lower_head(struct build *b, const struct op_logits *o)
+{
+    const struct scratch *at = b->l->at;
+    const struct mat *w = mat_of(b, o->head.weight);
+    const struct span to = span_of(PLACE_LOGITS);
+    const struct input in = {.x = buffer_at(b, o->in),
+                             .ldx = buffer_ld(b, o->in),
+                             .from = buffer_span(o->in),
+                             .k = w->k,
+                             .norm = &o->norm,
+                             .results = true};
+    struct product_set s = {.path = path_of(b, b->m), .n = 1, .after = after_plain};
+    const bool bias = s.path == PATH_HALF && o->head.bias;
+    s.p[0] = (struct product){o->head.weight, bias ? 0 : o->head.bias, o->head.adapter, at->logits, w->n, to};
+    s.order = order_of(b, s.p, 1);
+    const struct lora_in lora = lower_input(b, &s, &in);
+    lower_finished(b, &s, &lora);
+    if (!bias && o->scale == 1.0f && o->softcap <= 0.0f)
+        return;
+    struct launch *l = build_add(b, K_FINISH, ARGS_FINISH, gpu_grid(gpu_blocks(w->n, 256), 0, 1, 256, 0),
+                                 "scale, cap or bias of logits");
+    build_grid_rows(l, GRID_Y, 1);
+    l->a.finish = (struct finish_args){.y = at->logits,
+                                       .ldy = w->n,
+                                       .bias = bias ? vector_of(b, o->head.bias) : NULL,
+                                       .n = w->n,
+                                       .scale = o->scale,
+                                       .softcap = o->softcap};
+    l->reads[0] = l->writes[0] = to;
+}
+
+/* What leaves the card: tokens that it chooses, and the numbers of rows that want them. */
+static void lower_results(struct build *b)
+{
+    const struct scratch *at = b->l->at;
+    if (b->c->picks) {
+        struct launch *l =
+            build_add(b, K_PICK_ROWS, ARGS_PICK, gpu_grid(0, 1, 1, 1024, 0), "the card chooses tokens");
+        build_grid_rows(l, GRID_X, 1);
+        l->reads[0] = span_of(PLACE_LOGITS);
+        l->writes[0] = span_of(PLACE_HOST);
+    }
+    if (b->c->picks == 2)
+        return;
+    struct launch *l =
+        build_add(b, LAUNCH_RESULTS, ARGS_RESULTS, gpu_grid(0, 0, 0, 0, 0), "results to the host");
+    l->a.copy = (struct copy_args){at->results, at->logits, b->l->plan->out_width};
+    l->reads[0] = span_of(PLACE_LOGITS);
+    l->writes[0] = span_of(PLACE_HOST);
+}
+
+static void lower_logits(struct build *b, const struct op_logits *o)
+{
+    if (!b->c->outs)
+        return;
+    b->m = b->c->outs;
+    b->rows.of = ROWS_RESULTS;
+    if (o->head.weight)
+        lower_head(b, o);
+    else
+        lower_rows_out(b, o);
+    lower_results(b);
+}
+
+static int lower_op(struct build *b, const struct op *o, struct err *e)
+{
+    b->m = b->c->rows;
+    b->rows = (struct launch_rows){.of = ROWS_STEP, .most = UINT32_MAX};
+    switch (o->kind) {
+    case OP_EMBED:
+        return lower_embed(b, &o->embed), 0;
+    case OP_QKV:
+        return lower_qkv(b, &o->qkv), 0;
+    case OP_LATENT:
+        return lower_latent(b, &o->latent), 0;
+    case OP_ATTN:
+        return lower_attn(b, &o->attn), 0;
+    case OP_HEADS:
+        return lower_heads(b, &o->heads), 0;
+    case OP_OUT:
+        return lower_out(b, &o->out), 0;
+    case OP_FFN:
+        return lower_ffn(b, &o->ffn), 0;
+    case OP_MOE:
+        return lower_moe(b, &o->moe), 0;
+    case OP_LOGITS:
+        return lower_logits(b, &o->logits), 0;
+    }
+    return err_set(e, ERR_DATA, "operation %u of the plan is of no known kind", b->op);
+}
+
+int lower_plan(const struct lower *l, const struct step_class *c, struct launch_list *out, struct err *e)
+{
+    struct build b = {.l = l, .c = c, .list = out};
+    out->count = 0;
+    for (b.op = c->from; b.op < c->to; b.op++)
+        if (lower_op(&b, &l->plan->ops[b.op], e))
+            return -1;
+    passes_run(l, c, out);
+    return out->failed ? err_memory(e, "the list of launches", out->count * sizeof *out->all) : 0;
+}
+
+/* ---- classes of steps ---- */
+
+/* Few rows have a class each; then as many as one kernel serves, in blocks of GEMM_ROWS_MOST. */
+static uint32_t class_rows(const struct lower *l, uint32_t m, bool moe)
+{
+    const uint32_t rest = m % GEMM_ROWS_MOST;
+    if (m > PACK_ROWS_MOST && l->half && l->path == PATH_PACK && !moe)
+        return l->at->max_rows > m ? l->at->max_rows : m; /* cuBLASLt takes any number */
+    return m - rest + (rest <= 16 ? rest : rest <= 32 ? 32 : GEMM_ROWS_MOST);
+}
+
+struct step_class lower_class(const struct lower *l, uint32_t rows, uint32_t outs)
+{
+    bool moe = false;
+    for (uint32_t i = 0; i < l->plan->count; i++)
+        moe = moe || l->plan->ops[i].kind == OP_MOE;
+    struct step_class c;
+    memset(&c, 0, sizeof c); /* classes are compared as bytes */
+    c.to = l->plan->count;
+    c.rows = class_rows(l, rows, moe);
+    c.outs = class_rows(l, outs, false);
+    return c;
+}
+
+void lower_ratios(struct lower *l, const struct plan *p)
+{
+    l->ratios = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (p->ops[i].kind != OP_ATTN)
+            continue;
+        const uint32_t ratio = p->ops[i].attn.heads / p->ops[i].attn.kv_heads;
+        if (ratio_index(l, ratio) == l->ratios && l->ratios < RATIOS_MOST)
+            l->ratio[l->ratios++] = ratio;
+    }
+}
+
+void lower_each_half(const struct plan *p, void (*visit)(void *arg, weight_id id), void *arg)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op *o = &p->ops[i];
+        const weight_id none[3] = {0}, qkv[3] = {o->qkv.q.weight, o->qkv.k.weight, o->qkv.v.weight},
+                        latent[3] = {o->latent.kv_a.weight,
+                                     o->latent.q_a.weight ? o->latent.q_a.weight : o->latent.q_b.weight,
+                                     o->latent.q_a.weight ? o->latent.q_b.weight : 0},
+                        out[3] = {o->out.linear.weight},
+                        ffn[3] = {o->ffn.gate.weight, o->ffn.up.weight, o->ffn.down.weight};
+        const weight_id *w = o->kind == OP_QKV      ? qkv
+                             : o->kind == OP_LATENT ? latent
+                             : o->kind == OP_OUT    ? out
+                             : o->kind == OP_FFN    ? ffn
+                                                    : none;
+        for (int j = 0; j < 3; j++)
+            if (w[j])
+                visit(arg, w[j]);
+    }
+}

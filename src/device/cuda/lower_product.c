@@ -1,0 +1,567 @@
+/* Products: what goes into them, the products themselves with what adapters add, and what follows. */
+#include "device/cuda/lower.h"
+
+struct norm_args norm_of(const struct build *b, const struct norm *n)
+{
+    return (struct norm_args){.kind = n->kind,
+                              .heads = n->heads,
+                              .w = vector_of(b, n->weight),
+                              .b = vector_of(b, n->bias),
+                              .w_len = n->weight ? mat_of(b, n->weight)->k : 0,
+                              .eps = n->eps};
+}
+
+struct launch *build_add(struct build *b, uint32_t kernel, enum launch_args args, struct gpu_grid grid,
+                         const char *why)
+{
+    struct launch *l = launch_add(b->list);
+    l->kernel = (uint16_t)kernel;
+    l->args = (uint8_t)args;
+    l->grid = grid;
+    l->op = b->op;
+    l->m = b->m;
+    l->rows = b->rows;
+    l->why = why;
+    return l;
+}
+
+void build_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t each)
+{
+    l->grid_rows = (uint8_t)dimension;
+    l->each = (uint8_t)each;
+}
+
+enum path path_of(const struct build *b, uint32_t m)
+{
+    if (b->l->path != PATH_PACK)
+        return b->l->path;
+    return m > PACK_ROWS_MOST && b->l->half ? PATH_HALF : PATH_PACK;
+}
+
+enum pack_order order_of(const struct build *b, const struct product *p, uint32_t n)
+{
+    bool wide = true;
+    for (uint32_t i = 0; i < n; i++)
+        wide = wide && gpu_is_wide(b->l->card, mat_of(b, p[i].weight)->fmt, b->m);
+    return wide ? PACK_CORES : PACK_LANES;
+}
+
+/* ---- the input ---- */
+
+static struct span input_span(enum path path)
+{
+    static const uint8_t place[] = {[PATH_PACK] = PLACE_PACK,
+                                    [PATH_HALF] = PLACE_HALF,
+                                    [PATH_FLOAT] = PLACE_FLOATS,
+                                    [PATH_TILED] = PLACE_FLOATS,
+                                    [PATH_INTEGER] = PLACE_Q8};
+    return (struct span){.place = place[path]};
+}
+
+/* Where `path` wants its input. */
+static struct pack_out out_of(const struct build *b, enum path path, enum pack_order order, uint32_t k)
+{
+    const struct scratch *at = b->l->at;
+    struct pack_out o = {.kp = (k + 31) / 32 * 32};
+    if (path == PATH_PACK) {
+        o.pack = at->pack;
+        o.groups = gpu_gemm_groups(b->m);
+        o.order = order;
+    } else if (path == PATH_HALF) {
+        o.half = at->half;
+        o.half_scale = at->half_scale;
+    } else {
+        o.rows = at->x;
+        o.ldr = k;
+    }
+    return o;
+}
+
+void lower_rows(struct build *b, const struct pack_args *a, struct span from, struct span to, const char *why)
+{
+    const uint32_t size = a->k <= 4096 ? 0 : a->k <= 8192 ? 1 : 2, columns = (a->k + 255) / 256;
+    const unsigned warps = columns < 16 ? columns : 16;
+    struct launch *l =
+        build_add(b, K_NORM_PACK + size, ARGS_PACK, gpu_grid(0, 1, 1, size == 2 ? 1024 : 32 * warps, 0), why);
+    build_grid_rows(l, GRID_X, 1);
+    l->a.pack = *a;
+    l->reads[0] = from;
+    l->writes[0] = to;
+}
+
+/* The rows, normed, to wherever they are wanted. */
+static struct pack_args rows_of(const struct build *b, const struct input *in, struct pack_out out)
+{
+    struct pack_args a = {.x = in->x,
+                          .ldx = in->ldx,
+                          .k = in->k,
+                          .out = out,
+                          .slot_row = in->grouped ? b->l->at->slot_row : NULL};
+    if (in->norm)
+        a.norm = norm_of(b, in->norm);
+    return a;
+}
+
+static bool has_adapters(const struct build *b, const struct product_set *s)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < s->n; i++)
+        any = any || lora_rank(b, s->p[i].adapter);
+    return any;
+}
+
+/* The rows as floats, for adapters. */
+static struct lora_in float_rows(struct build *b, const struct product_set *s, const struct input *in)
+{
+    const struct scratch *at = b->l->at;
+    const bool normed = in->norm && in->norm->kind != NORM_NONE;
+    struct lora_in r = {.x = in->x, .ldx = in->ldx, .from = in->from, .results = in->results};
+    if (in->grouped) {
+        r.x_row = r.row = at->slot_row;
+        r.expert = at->group_expert;
+    }
+    if (in->grouped || (!normed && !in->results) || !has_adapters(b, s))
+        return r;
+    const struct pack_args a = rows_of(b, in, (struct pack_out){.rows = at->lora_x, .ldr = in->k});
+    r.x = at->lora_x;
+    r.ldx = in->k;
+    r.from = span_of(PLACE_LORA_X);
+    lower_rows(b, &a, in->from, r.from, "input of adapters");
+    return r;
+}
+
+static void quantise(struct build *b, const float *x, uint32_t k, struct span from)
+{
+    const struct q8_args q = {x, b->l->at->q8, k / 32};
+    struct launch *l = build_add(b, K_QUANTISE, ARGS_Q8, gpu_grid(gpu_blocks(q.blocks, 8), 1, 1, 256, 0),
+                                 "int8 products were asked for");
+    l->a.q8 = q;
+    l->reads[0] = from;
+    l->writes[0] = span_of(PLACE_Q8);
+}
+
+struct lora_in lower_input(struct build *b, const struct product_set *s, const struct input *in)
+{
+    const struct lora_in lora = float_rows(b, s, in);
+    if (s->path == PATH_INTEGER)
+        quantise(b, in->x, in->k, in->from);
+    if (s->path == PATH_INTEGER || s->path == PATH_TILED)
+        return lora;
+    struct pack_args a = rows_of(b, in, out_of(b, s->path, s->order, in->k));
+    if (in->grouped)
+        a.out.groups = 1;
+    lower_rows(b, &a, in->from, input_span(s->path),
+               s->path == PATH_PACK   ? "input packed as fp16"
+               : s->path == PATH_HALF ? "input as fp16 rows"
+                                      : "exact: input as float rows");
+    return lora;
+}
+
+/* The same from gate and up. */
+struct lora_in lower_act(struct build *b, struct act_args a, const struct product_set *down, bool grouped)
+{
+    const struct scratch *at = b->l->at;
+    const bool pack = down->path == PATH_PACK, plain = down->path == PATH_TILED || down->path == PATH_INTEGER;
+    struct lora_in lora = {.x = at->lora_x, .ldx = a.k, .from = span_of(PLACE_LORA_X)};
+    if (grouped) {
+        lora.row = at->slot_row;
+        lora.expert = at->group_expert;
+    }
+    if (plain) {
+        lora.x = at->x;
+        lora.from = span_of(PLACE_FLOATS);
+    }
+    if (has_adapters(b, down)) {
+        struct launch *l = build_add(b, K_ACT_ROWS, ARGS_ACT, gpu_grid(0, 1, 1, 512, 0), "input of adapters");
+        build_grid_rows(l, GRID_X, 1);
+        l->a.act = a;
+        l->a.act.out = (struct pack_out){.rows = at->lora_x, .ldr = a.k};
+        l->reads[0] = span_of(PLACE_Y);
+        l->writes[0] = span_of(PLACE_LORA_X);
+    }
+    a.out = out_of(b, down->path, down->order, a.k);
+    if (grouped)
+        a.out.groups = 1;
+    const struct gpu_grid rows = gpu_grid(0, 1, 1, 512, 0),
+                          columns = gpu_grid(gpu_blocks(a.k, 1024), 0, 1, 128, 0);
+    struct launch *l = build_add(b, pack ? K_ACT_PACK : K_ACT_ROWS, ARGS_ACT, pack ? columns : rows,
+                                 pack ? "activation, packed as fp16" : "activation");
+    build_grid_rows(l, pack ? GRID_Y : GRID_X, 1);
+    l->a.act = a;
+    l->reads[0] = span_of(PLACE_Y);
+    l->writes[0] = plain ? span_of(PLACE_FLOATS) : input_span(down->path);
+    if (down->path == PATH_INTEGER)
+        quantise(b, at->x, a.k, l->writes[0]);
+    return lora;
+}
+
+/* ---- products ---- */
+
+static void put_packed(struct build *b, const struct product_set *s, const struct product *p)
+{
+    const struct mat *w = mat_of(b, p->weight);
+    const struct scratch *at = b->l->at;
+    struct launch *l = build_add(b, K_GEMM + 4 * w->fmt, ARGS_GEMM, gpu_grid(0, 1, 1, 0, 0), "product");
+    l->order = (uint8_t)s->order;
+    l->a.gemm = (struct gemm_args){.segs = 1,
+                                   .k = w->k,
+                                   .groups = gpu_gemm_groups(b->m),
+                                   .scale = s->after.scale,
+                                   .x = at->pack,
+                                   .residual = s->after.residual,
+                                   .ldr = s->after.residual ? s->after.ldr : 0,
+                                   .part = at->sums,
+                                   .count = at->counters};
+    l->a.gemm.seg[0] = (struct gemm_seg){.w = *w, .y = p->y, .ldy = p->ldy, .bias = vector_of(b, p->bias)};
+    l->reads[0] = span_of(PLACE_PACK);
+    l->reads[1] = s->after.from;
+    l->writes[0] = p->to;
+}
+
+static struct launch *put_float(struct build *b, const struct float_args *a, struct span from, struct span to,
+                                const char *why)
+{
+    struct launch *l = build_add(b, K_GEMM_FLOAT, ARGS_FLOAT,
+                                 gpu_grid(gpu_blocks(a->w.n, 8), 0, a->heads ? a->heads : 1, 256, 0), why);
+    build_grid_rows(l, GRID_Y, 8);
+    l->a.product = *a;
+    l->reads[0] = from;
+    l->writes[0] = to;
+    return l;
+}
+
+static uint32_t half_width(const struct mat *w)
+{
+    return (w->k + 31) / 32 * 32;
+}
+
+/* Rows [first, first + rows) of a weight as fp16, half_width(w) values each. */
+static struct launch *put_decode(struct build *b, const struct mat *w, uint32_t first, uint32_t rows,
+                                 uint16_t *to, const char *why)
+{
+    const bool tile = w->fmt == FMT_Q4_K_TILE; /* the one form with a kernel of its own */
+    const uint64_t tiles = (uint64_t)((rows + 15) / 16) * (w->k / 256);
+    struct launch *l = build_add(b, tile ? K_DEQUANT_TILE : K_DEQUANT, ARGS_DEQUANT,
+                                 gpu_grid(tile ? gpu_blocks(tiles, 8) : rows, 1, 1, 256, 0), why);
+    l->rows.of = ROWS_NONE;
+    l->a.dequant =
+        (struct dequant_args){.w = *w, .dst = to, .first = first, .rows = rows, .kp = half_width(w)};
+    l->writes[0] = span_of(PLACE_DECODED);
+    return l;
+}
+
+/* All of a weight as fp16, where the card has it so: it is of this type, or it stays decoded. NULL: neither. */
+static const uint16_t *whole_half(struct build *b, weight_id id)
+{
+    const struct mat *w = mat_of(b, id);
+    if (w->fmt == FMT_F16)
+        return (const uint16_t *)w->base;
+    if (!b->l->copy || !b->l->copy[id])
+        return NULL;
+    put_decode(b, w, 0, w->n, b->l->copy[id], "decoded once, stays (--gpu-copies)")->once = id;
+    return b->l->copy[id];
+}
+
+/* Through cuBLASLt, with a bounded slice of decoded weights at a time where they are not there whole. Neither bias nor
+ * scale: the caller's tail does those. */
+static void put_half(struct build *b, const struct product *p)
+{
+    const struct mat *w = mat_of(b, p->weight);
+    const struct scratch *at = b->l->at;
+    const uint16_t *whole = whole_half(b, p->weight);
+    const uint32_t kp = half_width(w), slice = (uint32_t)(at->decoded_bytes / 2 / kp) / 128 * 128,
+                   most = whole || !slice ? w->n : slice;
+    for (uint32_t row = 0; row < w->n; row += most) {
+        const uint32_t n = w->n - row < most ? w->n - row : most;
+        if (!whole)
+            put_decode(b, w, row, n, at->decoded, "weights as fp16 for cuBLASLt");
+        struct launch *l = build_add(b, LAUNCH_BLAS, ARGS_BLAS, gpu_grid(0, 0, 0, 0, 0), "many rows");
+        l->a.blas = (struct blas_product){.w = (cu_ptr)(whole ? whole : at->decoded),
+                                          .x = (cu_ptr)at->half,
+                                          .y = (cu_ptr)(p->y + row),
+                                          .n = n,
+                                          .k = kp,
+                                          .ldy = p->ldy};
+        l->reads[0] = span_of(PLACE_HALF);
+        l->reads[1] = span_of(PLACE_DECODED);
+        l->writes[0] = p->to;
+    }
+}
+
+/* One row by the kernels that callers of the public header can ask for. */
+static void put_gemv(struct build *b, enum path path, const struct product *p, const struct lora_in *in)
+{
+    const struct mat *w = mat_of(b, p->weight);
+    const bool tiled = path == PATH_TILED;
+    const uint32_t per = tiled ? b->l->per_block : 8, chunk = b->l->whole ? (w->k + 7) / 8 * 8 : 8192;
+    struct launch *l =
+        build_add(b, tiled ? K_GEMV_TILED : K_GEMV_DP4A, ARGS_GEMV,
+                  gpu_grid(gpu_blocks(w->n, per), 1, 1, 256, tiled ? chunk * 4 : 0),
+                  tiled ? "asked for: input staged in shared memory" : "asked for: int8 products");
+    l->a.gemv = (struct gemv_args){.w = *w, .y = p->y};
+    if (tiled) {
+        l->a.gemv.x = in->x;
+        l->a.gemv.per_block = per;
+        l->a.gemv.chunk = chunk;
+    } else {
+        l->a.gemv.x8 = b->l->at->q8;
+    }
+    l->reads[0] = tiled ? in->from : span_of(PLACE_Q8);
+    l->writes[0] = p->to;
+}
+
+static void put_product(struct build *b, const struct product_set *s, const struct product *p,
+                        const struct lora_in *in)
+{
+    switch (s->path) {
+    case PATH_PACK:
+        put_packed(b, s, p);
+        return;
+    case PATH_HALF:
+        put_half(b, p);
+        return;
+    case PATH_FLOAT: {
+        const struct mat *w = mat_of(b, p->weight);
+        const struct float_args a = {.w = *w,
+                                     .x = b->l->at->x,
+                                     .ldx = w->k,
+                                     .y = p->y,
+                                     .ldy = p->ldy,
+                                     .bias = vector_of(b, p->bias),
+                                     .residual = s->after.residual,
+                                     .ldr = s->after.ldr,
+                                     .scale = s->after.scale};
+        put_float(b, &a, span_of(PLACE_FLOATS), p->to, "exact: float products")->reads[1] = s->after.from;
+        return;
+    }
+    case PATH_TILED:
+    case PATH_INTEGER:
+        put_gemv(b, s->path, p, in);
+    }
+}
+
+void lower_products(struct build *b, const struct product_set *s, const struct lora_in *in)
+{
+    /* the products may write where their input is */
+    for (uint32_t i = 0; i < s->n; i++)
+        lora_down(b, &(struct lora_job){.slot = s->p[i].adapter, .area = i}, in);
+    for (uint32_t i = 0; i < s->n; i++)
+        put_product(b, s, &s->p[i], in);
+    for (uint32_t i = 0; i < s->n; i++)
+        lora_up(b,
+                &(struct lora_job){.slot = s->p[i].adapter,
+                                   .area = i,
+                                   .y = s->p[i].y,
+                                   .ldy = s->p[i].ldy,
+                                   .scale = s->after.scale,
+                                   .row_scale = s->path == PATH_HALF ? b->l->at->half_scale : NULL,
+                                   .to = s->p[i].to},
+                in);
+}
+
+static void put_tail(struct build *b, const struct tail_args *a, uint32_t threads, struct span from,
+                     struct span residual, struct span to, const char *why)
+{
+    struct launch *l = build_add(b, K_TAIL, ARGS_TAIL, gpu_grid(0, 1, 1, threads, 0), why);
+    build_grid_rows(l, GRID_X, 1);
+    l->a.tail = *a;
+    l->reads[0] = from;
+    l->reads[1] = residual;
+    l->writes[0] = to;
+}
+
+void lower_finished(struct build *b, const struct product_set *s, const struct lora_in *in)
+{
+    struct product_set plain = *s;
+    for (uint32_t i = 0; i < s->n && s->path == PATH_HALF; i++)
+        plain.p[i].bias = 0;
+    lower_products(b, &plain, in);
+    for (uint32_t i = 0; i < s->n && s->path == PATH_HALF; i++) {
+        const struct product *p = &s->p[i];
+        const struct tail_args t = {.y = p->y,
+                                    .ldy = p->ldy,
+                                    .row_scale = b->l->at->half_scale,
+                                    .bias = vector_of(b, p->bias),
+                                    .n = mat_of(b, p->weight)->n,
+                                    .scale = 1.0f,
+                                    .out = p->y,
+                                    .ldo = p->ldy};
+        put_tail(b, &t, 256, p->to, span_of(PLACE_NONE), p->to, "the rows' scale, and the bias");
+    }
+}
+
+/* Whether the path's products add bias and residual themselves. */
+static bool path_adds(enum path path)
+{
+    return path == PATH_PACK || path == PATH_FLOAT;
+}
+
+struct product_set lower_last(const struct build *b, enum path path, const struct linear *l,
+                              const struct tail *t, float *y)
+{
+    const bool sum = t->post.kind == NORM_NONE && t->after.kind == NORM_NONE,
+               bare = !l->bias && !t->residual.buffer && t->scale == 1.0f;
+    struct product_set s = {.path = path, .n = 1, .after = after_plain};
+    if (sum && (path_adds(path) || (path != PATH_HALF && bare))) {
+        s.p[0] = (struct product){
+            l->weight, l->bias, l->adapter, buffer_at(b, t->out), buffer_ld(b, t->out), buffer_span(t->out)};
+        s.after = (struct after){t->scale, buffer_at(b, t->residual), buffer_ld(b, t->residual),
+                                 buffer_span(t->residual)};
+    } else {
+        s.p[0] = (struct product){l->weight, path_adds(path) ? l->bias : 0, l->adapter,
+                                  y,         mat_of(b, l->weight)->n,       span_of(PLACE_Y)};
+    }
+    s.order = order_of(b, s.p, 1);
+    return s;
+}
+
+void lower_tail(struct build *b, const struct product_set *s, const struct linear *l, const struct tail *t)
+{
+    if (s->p[0].to.place != PLACE_Y) /* the product did it */
+        return;
+    const uint32_t n = mat_of(b, l->weight)->n;
+    const struct tail_args a = {.y = s->p[0].y,
+                                .ldy = n,
+                                .row_scale = s->path == PATH_HALF ? b->l->at->half_scale : NULL,
+                                .bias = path_adds(s->path) ? NULL : vector_of(b, l->bias),
+                                .n = n,
+                                .post = norm_of(b, &t->post),
+                                .after = norm_of(b, &t->after),
+                                .scale = t->scale,
+                                .residual = buffer_at(b, t->residual),
+                                .ldr = buffer_ld(b, t->residual),
+                                .out = buffer_at(b, t->out),
+                                .ldo = buffer_ld(b, t->out)};
+    put_tail(b, &a, n >= 2048 ? 512 : 256, span_of(PLACE_Y), buffer_span(t->residual), buffer_span(t->out),
+             path_adds(s->path) ? "a norm behind the product"
+                                : "scale, bias and residual behind the product");
+}
+
+/* ---- FFN ---- */
+
+struct lora_in lower_up(struct build *b, const struct input *in, const struct linear *gate,
+                        const struct linear *up, enum act_kind act, const struct product_set *down)
+{
+    const struct scratch *at = b->l->at;
+    const uint32_t f = mat_of(b, up->weight)->n, n = gate->weight ? 2 * f : f;
+    const bool late = !path_adds(down->path), half = down->path == PATH_HALF;
+    struct product_set s = {.path = down->path, .after = after_plain};
+    if (gate->weight)
+        s.p[s.n++] =
+            (struct product){gate->weight, late ? 0 : gate->bias, gate->adapter, at->y, n, span_of(PLACE_Y)};
+    s.p[s.n++] =
+        (struct product){up->weight, late ? 0 : up->bias, up->adapter, at->y + (n - f), n, span_of(PLACE_Y)};
+    s.order = order_of(b, s.p, s.n);
+    const struct lora_in lora = lower_input(b, &s, in);
+    lower_products(b, &s, &lora);
+    const struct act_args a = {.gate = gate->weight ? at->y : NULL,
+                               .up = at->y + (n - f),
+                               .ld = n,
+                               .row_scale = half ? at->half_scale : NULL,
+                               .k = f,
+                               .act = act,
+                               .gate_bias = late ? vector_of(b, gate->bias) : NULL,
+                               .up_bias = late ? vector_of(b, up->bias) : NULL};
+    return lower_act(b, a, down, false);
+}
+
+void lower_ffn(struct build *b, const struct op_ffn *o)
+{
+    const uint32_t f = mat_of(b, o->up.weight)->n;
+    const struct input in = {.x = buffer_at(b, o->in),
+                             .ldx = buffer_ld(b, o->in),
+                             .from = buffer_span(o->in),
+                             .k = mat_of(b, o->up.weight)->k,
+                             .norm = &o->norm};
+    /* results that wait for their tail lie behind act(gate) * up */
+    const struct product_set down =
+        lower_last(b, path_of(b, b->m), &o->down, &o->tail, b->l->at->y + (uint64_t)b->l->at->max_rows * f);
+    const struct lora_in lora = lower_up(b, &in, &o->gate, &o->up, o->act, &down);
+    lower_products(b, &down, &lora);
+    lower_tail(b, &down, &o->down, &o->tail);
+}
+
+/* ---- float products, adapters ---- */
+
+void lower_float(struct build *b, const struct float_args *a, uint32_t adapter, const struct lora_in *in,
+                 struct span to, const char *why)
+{
+    const struct lora_job job = {.slot = adapter,
+                                 .heads = a->heads,
+                                 .x_step = a->x_step,
+                                 .y_step = a->y_step,
+                                 .y = a->y,
+                                 .ldy = a->ldy,
+                                 .scale = a->scale,
+                                 .to = to};
+    lora_down(b, &job, in);
+    put_float(b, a, in->from, to, why);
+    lora_up(b, &job, in);
+}
+
+/* The largest rank of the slot's pairs; 0: there are none, or no sequence has an adapter. */
+uint32_t lora_rank(const struct build *b, uint32_t slot)
+{
+    const struct plan *p = b->l->plan;
+    uint32_t rank = 0;
+    for (uint32_t i = 1; b->c->lora && slot && i <= p->adapters; i++) {
+        const struct lora_pair *pair = plan_lora(p, slot, i);
+        if (pair && b->l->source->all[pair->b].rows > rank)
+            rank = b->l->source->all[pair->b].rows;
+    }
+    return rank;
+}
+
+static uint32_t lora_outputs(const struct build *b, uint32_t slot)
+{
+    const struct plan *p = b->l->plan;
+    uint32_t n = 0;
+    for (uint32_t i = 1; i <= p->adapters && !n; i++) {
+        const struct lora_pair *pair = plan_lora(p, slot, i);
+        n = pair ? b->l->source->all[pair->b].cols : 0;
+    }
+    return n;
+}
+
+static struct launch *put_lora(struct build *b, uint32_t kernel, const struct lora_job *j,
+                               const struct lora_in *in, uint32_t blocks)
+{
+    const struct scratch *at = b->l->at;
+    const bool down = kernel == K_LORA_DOWN;
+    struct launch *l = build_add(b, kernel, ARGS_LORA, gpu_grid(blocks, 0, j->heads ? j->heads : 1, 256, 0),
+                                 down ? "A x of the adapters" : "B A x of the adapters, added");
+    build_grid_rows(l, GRID_Y, 8);
+    l->a.lora = (struct lora_args){.entry = at->lora_table + (size_t)j->slot * (b->l->plan->adapters + 1),
+                                   .x = in->x,
+                                   .ldx = in->ldx,
+                                   .x_row = in->x_row,
+                                   .row = in->row,
+                                   .expert = in->expert,
+                                   .first = b->rows.first,
+                                   .rank = lora_rank(b, j->slot),
+                                   .heads = j->heads,
+                                   .x_step = j->x_step,
+                                   .y_step = j->y_step,
+                                   .y = j->y,
+                                   .ldy = j->ldy,
+                                   .scale = j->scale,
+                                   .row_scale = j->row_scale};
+    l->a.lora.low = at->lora_low + (uint64_t)j->area * at->lora_rows * ADAPTERS_MIXED * at->lora_rank;
+    l->reads[0] = down ? in->from : span_of(PLACE_LORA_LOW);
+    l->reads[1] = down ? span_of(PLACE_NONE) : j->to;
+    l->writes[0] = down ? span_of(PLACE_LORA_LOW) : j->to;
+    return l;
+}
+
+void lora_down(struct build *b, const struct lora_job *j, const struct lora_in *in)
+{
+    const uint32_t rank = lora_rank(b, j->slot);
+    if (rank)
+        put_lora(b, K_LORA_DOWN, j, in, gpu_blocks(rank, 8));
+}
+
+void lora_up(struct build *b, const struct lora_job *j, const struct lora_in *in)
+{
+    if (lora_rank(b, j->slot))
+        put_lora(b, K_LORA_UP, j, in, gpu_blocks(lora_outputs(b, j->slot), 256));
+}

@@ -1,0 +1,363 @@
+#include "device/cuda/passes.h"
+
+static bool is_product(const struct launch *l)
+{
+    return l->args == ARGS_GEMM && !l->a.gemm.expert;
+}
+
+static uint32_t form_of(const struct launch *l)
+{
+    return l->a.gemm.seg[0].w.fmt;
+}
+
+static bool forms_fit(uint32_t a, uint32_t b)
+{
+    return a == b || (layout_is_tile(a) && layout_is_tile(b));
+}
+
+/* ---- products that share their input ---- */
+
+static bool may_merge(const struct launch *a, const struct launch *b)
+{
+    const struct gemm_args *x = &a->a.gemm, *y = &b->a.gemm;
+    return is_product(a) && is_product(b) && a->op == b->op && x->segs + y->segs <= GEMM_SEGS &&
+           x->x == y->x && a->order == b->order && x->k == y->k && x->scale == y->scale && !x->residual &&
+           !y->residual && forms_fit(form_of(a), form_of(b));
+}
+
+void pass_merge_products(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)l;
+    (void)c;
+    for (uint32_t i = 0; i + 1 < list->count;) {
+        struct launch *a = &list->all[i], *b = a + 1;
+        if (!may_merge(a, b)) {
+            i++;
+            continue;
+        }
+        for (uint32_t s = 0; s < b->a.gemm.segs; s++)
+            a->a.gemm.seg[a->a.gemm.segs++] = b->a.gemm.seg[s];
+        if (!span_same(a->writes[0], b->writes[0]))
+            a->writes[1] = b->writes[0];
+        a->why = "products that share their input";
+        launch_remove(list, i + 1);
+    }
+}
+
+/* ---- gate, up and activation ---- */
+
+static bool takes_both(const struct launch *l, const struct gemm_args *g, uint32_t kernel)
+{
+    return l->kernel == kernel && l->a.act.gate == g->seg[0].y && l->a.act.up == g->seg[1].y;
+}
+
+/* What the adapters of the next product read is then the product's own result. */
+static void redirect_adapters(struct launch_list *list, uint32_t i, const float *x, uint64_t ldx)
+{
+    const struct span rows = {.place = PLACE_LORA_X};
+    for (; i < list->count && !launch_writes(&list->all[i], rows); i++) {
+        struct launch *l = &list->all[i];
+        if (l->args != ARGS_LORA || !span_same(l->reads[0], rows))
+            continue;
+        l->a.lora.x = x;
+        l->a.lora.ldx = ldx;
+        l->reads[0] = (struct span){.place = PLACE_Y};
+    }
+}
+
+void pass_pair_activation(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)l;
+    (void)c;
+    for (uint32_t i = 0; i + 1 < list->count; i++) {
+        struct gemm_args *g = &list->all[i].a.gemm;
+        if (!is_product(&list->all[i]) || g->segs != 2 || layout_plain_bytes(g->seg[0].w.fmt))
+            continue;
+        const bool adapters = takes_both(&list->all[i + 1], g, K_ACT_ROWS);
+        const uint32_t at = i + 1 + adapters, f = g->seg[0].w.n;
+        if (at >= list->count || !takes_both(&list->all[at], g, K_ACT_PACK))
+            continue;
+        struct launch *act = &list->all[at];
+        g->paired = 1;
+        g->act = act->a.act.act;
+        g->seg[0].ldy = f;
+        list->all[i].why = "gate and up in turns, the activation in the product";
+        act->a.act.gate = NULL;
+        act->a.act.up = g->seg[0].y;
+        act->a.act.ld = f;
+        act->a.act.act = ACT_NONE;
+        act->why = "input packed as fp16";
+        if (adapters) {
+            redirect_adapters(list, at + 1, g->seg[0].y, f);
+            launch_remove(list, i + 1);
+        }
+    }
+}
+
+/* ---- one row ---- */
+
+/* What a launch packs: one row of x, normed or not. */
+struct row_input {
+    const float *x;
+    uint32_t k;
+    struct norm_args norm;
+};
+
+static bool packs_row(const struct launch *l, const struct step_class *c, struct row_input *in)
+{
+    if (!launch_writes(l, (struct span){.place = PLACE_PACK}) || l->m != 1 || l->rows.of == ROWS_SLOTS ||
+        (l->rows.of == ROWS_RESULTS && c->rows != 1))
+        return false;
+    if (l->args == ARGS_PACK)
+        *in = (struct row_input){l->a.pack.x, l->a.pack.k, l->a.pack.norm};
+    else if (l->args == ARGS_ACT && !l->a.act.gate && l->a.act.act == ACT_NONE)
+        *in = (struct row_input){.x = l->a.act.up, .k = l->a.act.k};
+    else
+        return false;
+    const uint32_t most = in->norm.kind == NORM_NONE ? GEMM_ROW_MOST : GEMM_NORM_MOST;
+    return in->k % 256 == 0 && in->k <= most && ((uintptr_t)in->x & 15) == 0;
+}
+
+/* Whether a product of one row may read x while its blocks write. */
+static bool apart(const struct gemm_args *g, const struct row_input *in)
+{
+    for (uint32_t s = 0; s < g->segs; s++)
+        if (g->seg[s].y < in->x + in->k && in->x < g->seg[s].y + g->seg[s].w.n)
+            return false;
+    return true;
+}
+
+/* Launch i packs a row. The products that read the pack make it themselves, up to the first that cannot; before that one
+ * the launch is still needed. */
+static void fuse_row(struct launch_list *list, uint32_t i, const struct row_input *in)
+{
+    const struct span pack = {.place = PLACE_PACK};
+    uint32_t fused = 0, j = i + 1;
+    for (; j < list->count && !launch_writes(&list->all[j], pack); j++) {
+        struct launch *p = &list->all[j];
+        if (!launch_reads(p, pack))
+            continue;
+        if (!is_product(p) || !layout_is_tile(form_of(p)) || !apart(&p->a.gemm, in))
+            break;
+        p->a.gemm.in = (struct gemm_in){.x = in->x, .norm = in->norm};
+        p->reads[0] = list->all[i].reads[0];
+        if (!p->a.gemm.paired)
+            p->why = in->norm.kind == NORM_NONE ? "one row: packs its input itself"
+                                                : "one row: norms its input itself";
+        fused++;
+    }
+    const bool needed = j < list->count && launch_reads(&list->all[j], pack);
+    if (!fused)
+        return;
+    const struct launch moved = list->all[i];
+    if (needed)
+        *launch_insert(list, j) = moved;
+    launch_remove(list, i);
+}
+
+void pass_row_input(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    struct row_input in;
+    (void)l;
+    for (uint32_t i = 0; i < list->count; i++)
+        if (packs_row(&list->all[i], c, &in))
+            fuse_row(list, i, &in);
+}
+
+/* Whether an operation behind `op` reads the buffer before it is written again. */
+static bool read_later(const struct plan *p, uint32_t op, uint32_t buffer)
+{
+    for (uint32_t k = op + 1; k < p->count; k++) {
+        const struct op_io io = plan_io(&p->ops[k]);
+        if (io.out.buffer == buffer)
+            return false;
+        if (io.in.buffer == buffer || io.residual.buffer == buffer)
+            return true;
+    }
+    return false;
+}
+
+void pass_join_parts(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)c;
+    for (uint32_t i = 0; i + 1 < list->count; i++) {
+        const struct attn_args *a = &list->all[i].a.attn;
+        struct launch *p = &list->all[i + 1];
+        if (list->all[i].kernel != K_ATTN_COMBINE || !is_product(p) || p->a.gemm.in.x != a->out ||
+            a->splits > GEMM_PARTS_MOST || p->a.gemm.in.norm.kind != NORM_NONE ||
+            read_later(l->plan, p->op, list->all[i].writes[0].buffer))
+            continue;
+        p->a.gemm.in.parts = (struct gemm_parts){.part = a->part,
+                                                 .ml = a->part_ml,
+                                                 .sinks = a->sinks,
+                                                 .splits = a->splits,
+                                                 .window = a->window,
+                                                 .queries = a->part_queries,
+                                                 .group = a->heads / a->kv.heads,
+                                                 .dim = a->kv.v_dim};
+        p->reads[0] = (struct span){.place = PLACE_PARTS};
+        p->why = "one row: joins attention's parts and packs them itself";
+        launch_remove(list, i);
+    }
+}
+
+/* ---- attention and the product behind it ---- */
+
+void pass_attention_packs(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)l;
+    for (uint32_t i = 0; i + 1 < list->count && !c->tiles; i++) {
+        struct launch *a = &list->all[i], *rows = a + 1;
+        const struct attn_args *x = &a->a.attn;
+        const bool joins = a->kernel == K_ATTN_COMBINE;
+        if (a->args != ARGS_ATTN || !x->part_queries || (!joins && x->splits > 1) ||
+            rows->args != ARGS_PACK || !launch_writes(rows, (struct span){.place = PLACE_PACK}))
+            continue;
+        const struct pack_args *p = &rows->a.pack;
+        /* a block that has all keys has whole heads, which it can pack only where they make whole columns */
+        if (p->x != x->out || p->norm.kind != NORM_NONE || p->k != x->heads * x->kv.v_dim ||
+            (!joins && x->heads / x->kv.heads * x->kv.v_dim % 256))
+            continue;
+        a->a.attn.pack = p->out;
+        a->writes[1] = rows->writes[0];
+        a->why = joins ? "joins the parts of blocks that shared keys, packs the rows"
+                       : "few queries, few keys: a block has all, and packs the rows";
+        if (joins)
+            list->all[i - 1].a.attn.pack = p->out;
+        launch_remove(list, i + 1);
+    }
+}
+
+/* ---- results ---- */
+
+void pass_direct_results(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)c;
+    for (uint32_t i = 1; i < list->count; i++) {
+        struct launch *p = &list->all[i - 1];
+        if (list->all[i].args != ARGS_RESULTS || !is_product(p) ||
+            !launch_writes(p, (struct span){.place = PLACE_LOGITS}))
+            continue;
+        p->a.gemm.seg[0].y = l->at->results;
+        p->writes[0] = (struct span){.place = PLACE_HOST};
+        launch_remove(list, i);
+    }
+}
+
+/* ---- kernels ---- */
+
+/* Rows [row, ...) of a product of many. */
+static void cut_at(struct launch *l, uint32_t row)
+{
+    struct gemm_args *g = &l->a.gemm;
+    l->m = l->m - row < GEMM_ROWS_MOST ? l->m - row : GEMM_ROWS_MOST;
+    l->rows.first += row;
+    l->rows.most = GEMM_ROWS_MOST;
+    g->x += (uint64_t)(row / PACK_STREAMS) * ((g->k + 255) / 256) * PACK_BYTES;
+    g->residual = g->residual ? g->residual + row * g->ldr : NULL;
+    for (uint32_t s = 0; s < g->segs; s++)
+        g->seg[s].y += row * g->seg[s].ldy;
+}
+
+void pass_cut_rows(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)l;
+    (void)c;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const uint32_t m = list->all[i].m;
+        if (!is_product(&list->all[i]) || m <= GEMM_ROWS_MOST)
+            continue;
+        const struct launch whole = list->all[i];
+        for (uint32_t row = 0; row < m; row += GEMM_ROWS_MOST) {
+            struct launch *part = row ? launch_insert(list, ++i) : &list->all[i];
+            *part = whole;
+            cut_at(part, row);
+        }
+    }
+}
+
+static uint32_t strips_of(const struct gemm_args *g, uint32_t outputs)
+{
+    uint32_t strips = 0;
+    for (uint32_t s = 0; s < g->segs; s++)
+        strips += (g->seg[s].w.n + outputs - 1) / outputs;
+    return strips;
+}
+
+static const char *reason(const struct launch *l, const struct gpu_gemm *how)
+{
+    if (how->kernel == K_GEMM_WIDE)
+        return how->split > 1 ? "more than 32 rows of tiles: wgmma, blocks share columns"
+                              : "more than 32 rows of tiles: wgmma";
+    if (how->kernel == K_GEMM_STAGED)
+        return "columns of x staged in shared memory";
+    if (how->split == 1)
+        return "a warp has a strip of 16 outputs";
+    return l->m == 1 && how->split == GEMM_DEEP ? "one row, few strips: 16 warps share one"
+                                                : "warps share a strip, to fill the card";
+}
+
+/* Groups of eight rows, each with the matrix of its expert. */
+static struct gpu_gemm choose_experts(const struct lower *l, struct launch *p)
+{
+    struct gemm_args *g = &p->a.gemm;
+    const uint32_t groups = p->m / 8, strips = strips_of(g, TILE_ROWS);
+    struct gpu_gemm how =
+        gpu_gemm_choose(l->card, form_of(p), 8, strips * (groups < 8 ? groups : 8), g->k, false);
+    how.grid.x = gpu_blocks(strips, how.grid.threads / 32 / how.split);
+    return how;
+}
+
+void pass_choose_kernels(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)c;
+    for (uint32_t i = 0; i < list->count; i++) {
+        struct launch *p = &list->all[i];
+        struct gemm_args *g = &p->a.gemm;
+        if (p->args != ARGS_GEMM)
+            continue;
+        struct gpu_gemm how =
+            g->expert ? choose_experts(l, p)
+            : p->order == PACK_CORES
+                ? gpu_gemm_wide(l->card, strips_of(g, 64), g->k, g->paired)
+                : gpu_gemm_choose(l->card, form_of(p), p->m, strips_of(g, TILE_ROWS), g->k, g->paired);
+        g->split = how.split;
+        g->strips = 0;
+        for (uint32_t s = 0; s < g->segs; s++) {
+            g->seg[s].first = g->strips;
+            g->strips += (g->seg[s].w.n + how.outputs - 1) / how.outputs;
+        }
+        p->how = reason(p, &how);
+        if (g->in.x) {
+            how.kernel = K_GEMM_ROW;
+            how.grid.shared = (g->k + 255) / 256 * ROW_COLUMN;
+        }
+        p->kernel = (uint16_t)how.kernel;
+        p->grid = how.grid;
+    }
+}
+
+/* Kernels that a benchmark wants left out. */
+static void leave_out(const struct lower *l, struct launch_list *list)
+{
+    for (uint32_t i = 0; l->options.without && i < list->count;)
+        if (l->options.without[list->all[i].kernel])
+            launch_remove(list, i);
+        else
+            i++;
+}
+
+void passes_run(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    pass_merge_products(l, c, list);
+    if (!l->options.no_fuse) {
+        pass_pair_activation(l, c, list);
+        pass_row_input(l, c, list);
+        pass_join_parts(l, c, list);
+    }
+    pass_attention_packs(l, c, list);
+    pass_direct_results(l, c, list);
+    pass_cut_rows(l, c, list);
+    pass_choose_kernels(l, c, list);
+    leave_out(l, list);
+}

@@ -1,0 +1,173 @@
+#include "device/cuda/variants.h"
+
+/* Dynamic shared memory that a block may have: what is left beside the kernels' own. */
+uint32_t gpu_shared_most(const struct gpu_profile *g)
+{
+    enum { OWN = 12 << 10 };
+    return (uint32_t)g->shared_block - OWN;
+}
+
+uint32_t gpu_gemm_groups(uint32_t m)
+{
+    return m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
+}
+
+struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t strips,
+                                uint32_t k, bool paired)
+{
+    struct gpu_gemm r = {.groups = gpu_gemm_groups(m), .split = 1, .outputs = TILE_ROWS};
+    const uint32_t columns = (k + 255) / 256, sms = (uint32_t)g->sms,
+                   index = r.groups == 1   ? 0
+                           : r.groups == 2 ? 1
+                           : r.groups == 4 ? 2
+                                           : 3;
+    if (layout_is_tile(fmt) && index >= 2 && g->major >= 9) {
+        /* columns through shared memory: where 8 (or by two warps each 4) strips a block fill the card, or (up to 32
+         * rows) 2 just do */
+        const uint32_t halves = r.groups / 4;
+        const bool many = strips >= sms * 6,
+                   fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
+        if (many || fits) {
+            r.kernel = K_GEMM_STAGED;
+            r.split = !many ? 4 : strips < sms * 12 ? 2 : 1;
+            const uint32_t stages = r.split * (r.split > 1 ? 2 : 3);
+            r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), halves, 1, GEMM_WARPS * 32,
+                              stages * 4 * PACK_BYTES);
+            return r;
+        }
+    }
+    /* few rows want all the warps that the card holds, many rows one wave of blocks; plain rows are long, and read best
+     * by a whole block together */
+    while (r.split < GEMM_WARPS && columns >= 2 * r.split &&
+           (m > 16                    ? strips * r.split * 2 <= sms * 8
+            : layout_plain_bytes(fmt) ? true
+                                      : strips * r.split < sms * 8))
+        r.split *= 2;
+    uint32_t warps = GEMM_WARPS;
+    r.kernel = K_GEMM + 4 * fmt + index;
+    if (m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= GEMM_DEEP)
+        r.split = warps = GEMM_DEEP; /* an SM for each strip */
+    /* one row of long strips: a block an SM, all with equally many of them, in pairs where there are gate and up */
+    const uint32_t even = gpu_blocks(gpu_blocks(strips, sms), paired ? 2 : 1) * (paired ? 2 : 1);
+    if (m == 1 && layout_is_tile(fmt) && columns >= GEMM_DEEP && even * r.split <= GEMM_DEEP)
+        warps = even * r.split;
+    else if (paired && r.split == warps) /* both strips of a pair lie in one block */
+        r.split /= 2;
+    r.grid = gpu_grid(gpu_blocks(strips, warps / r.split), 1, 1, warps * 32, 0);
+    return r;
+}
+
+bool gpu_is_wide(const struct gpu_profile *g, uint32_t fmt, uint32_t m)
+{
+    return g->wide && layout_is_tile(fmt) && m > 32;
+}
+
+/* Shared memory of a block of gemm_wide: two columns of x, and the rings of its warps. */
+static uint32_t wide_shared(uint32_t groups)
+{
+    return 2 * 8 * PACK_BYTES + groups * 4 * WIDE_RING;
+}
+
+struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split)
+{
+    return (struct gpu_gemm){
+        .kernel = K_GEMM_WIDE,
+        .groups = 8,
+        .split = split,
+        .outputs = 64,
+        .grid = gpu_grid(gpu_blocks(units, groups), split, 1, groups * 128, wide_shared(groups))};
+}
+
+/* What a choice costs, in hundredths of a microsecond (measured on an H200, see doc/speed-gpu.md): a column takes a
+ * warpgroup `alone` where it has the SM for itself, four together `full`; starting and storing take 3 us, adding up parts
+ * 3 more. */
+static uint32_t wide_cost(const struct gpu_profile *g, uint32_t units, uint32_t columns, uint32_t groups,
+                          uint32_t split)
+{
+    enum { ALONE = 170, FULL = 290 };
+    const uint32_t sms = (uint32_t)g->sms, blocks = gpu_blocks(units, groups) * split;
+    const uint32_t room = (227u << 10) / (wide_shared(groups) + 2048),
+                   most = room < 4 / groups ? room : 4 / groups;
+    if (!most || (split > 1 && blocks > sms * most))
+        return UINT32_MAX;
+    const uint32_t each = gpu_blocks(blocks, sms) < most ? gpu_blocks(blocks, sms) : most,
+                   step = ALONE + (FULL - ALONE) * (each * groups - 1) / 3;
+    return gpu_blocks(blocks, (uint64_t)sms * each) * (gpu_blocks(columns, split) * step + 300) +
+           (split > 1 ? 300 : 0);
+}
+
+struct gpu_gemm gpu_gemm_wide(const struct gpu_profile *g, uint32_t units, uint32_t k, bool paired)
+{
+    const uint32_t columns = (k + 255) / 256;
+    uint32_t best = UINT32_MAX, groups = 4, split = 1;
+    for (uint32_t n = 4; n > (paired ? 1 : 0); n /= 2)
+        for (uint32_t s = 1; s <= columns && s <= 16; s++) {
+            const uint32_t cost = wide_cost(g, units, columns, n, s);
+            if (cost < best)
+                best = cost, groups = n, split = s;
+        }
+    return gpu_gemm_wide_as(units, groups, split);
+}
+
+/* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys' bytes, by what an
+ * SM can take in, or by a warp's way through its units one after the other; starting takes 3 us, joining parts 2.5, more
+ * than one stage 1.5 (the SMs' memory is shared out anew). With one stage loads and arithmetic take turns. */
+static uint64_t decode_cost(const struct gpu_profile *g, uint32_t pairs, uint32_t units,
+                            struct gpu_decode how, uint32_t held)
+{
+    const bool one = how.stages == 1;
+    const uint64_t sms = (uint64_t)g->sms, each = gpu_blocks(units, how.splits),
+                   blocks = (uint64_t)pairs * how.splits, waves = gpu_blocks(blocks, sms * held),
+                   together = blocks < sms * held ? blocks : sms * held,
+                   memory = together * each * (one ? 30 : 24) / sms,
+                   sm = gpu_blocks(together, sms) * each * 7,
+                   warp = gpu_blocks(each, 4) * (one ? 180ull : 100ull), most = memory > sm ? memory : sm;
+    return waves * ((most > warp ? most : warp) + 300) + (how.splits > 1 ? 250 : 0) +
+           (how.splits > 32 ? 100 : 0) + (one ? 0 : 150);
+}
+
+struct gpu_decode gpu_decode_choose(const struct gpu_profile *g, uint32_t queries, uint32_t dim,
+                                    uint32_t pairs, uint32_t keys, uint32_t only)
+{
+    /* four warps' units of 16 keys (decode_ring of attn.cu), and then what they add up (decode_room) in their place */
+    const uint32_t row = 2 * dim + (dim % 64 ? 0 : 64), unit = 4 * (16 * row + 32 * dim),
+                   sums = queries * (4 * (dim + 4) + dim) * 4, most = (uint32_t)g->shared_block;
+    struct gpu_decode best = {0};
+    uint64_t least = UINT64_MAX;
+    for (uint32_t stages = 3; stages; stages--) {
+        const uint32_t shared = stages * unit > sums ? stages * unit : sums, fit = most / (shared + 1024),
+                       held = fit < 3 ? fit : 3; /* three by their registers */
+        if (shared > gpu_shared_most(g) || (only && only != stages))
+            continue;
+        for (uint32_t s = 1; held && s <= GPU_SPLITS_MOST && (s == 1 || s * 64 < keys + 64); s++) {
+            if (s > 1 && (uint64_t)pairs * s > gpu_decode_parts(g, pairs))
+                break;
+            const struct gpu_decode how = {stages, shared, s};
+            const uint64_t cost = decode_cost(g, pairs, (keys + 15) / 16, how, held);
+            if (cost < least || (cost == least && stages == best.stages)) {
+                least = cost;
+                best = how;
+            }
+        }
+    }
+    return best;
+}
+
+int gpu_head_index(uint32_t dim)
+{
+    return dim == 64 ? 0 : dim == 96 ? 1 : dim == 128 ? 2 : dim == 256 ? 3 : -1;
+}
+
+struct gpu_prefill gpu_prefill_choose(const struct gpu_profile *g, uint32_t dim, uint32_t blocks,
+                                      uint32_t keys, bool no_wide)
+{
+    /* three blocks an SM: where there are few queries, blocks share their keys */
+    const uint32_t parts = keys / 256, fill = gpu_prefill_slots(g) / (blocks ? blocks : 1);
+    const bool wide = g->wide && !no_wide && dim == 128;
+    uint32_t splits = parts < fill ? parts : fill;
+    splits = splits < 1 ? 1 : splits > GPU_PREFILL_SPLITS ? GPU_PREFILL_SPLITS : splits;
+    /* two stages of 64 keys: K, padded for mma (prefill_room of attn_prefill.cu), and V */
+    const uint32_t row = 2 * dim + (wide || dim % 64 ? 0 : 64);
+    return (struct gpu_prefill){wide ? K_ATTN_WIDE : K_ATTN_PREFILL + (uint32_t)gpu_head_index(dim), splits,
+                                2 * 64 * (row + 2 * dim)};
+}

@@ -1,0 +1,58 @@
+/* The variant table: which kernel, how many blocks and how much shared memory, by form of weight, number of rows and device
+ * profile. Looks at nothing else, so that it needs no card. */
+#pragma once
+
+#include "device/cuda/gpu.h"
+
+/* How a product is launched: the row of the variant table for this form of weight and number of rows (at most 64). */
+struct gpu_gemm {
+    uint32_t kernel;
+    uint32_t groups;  /* of eight streams */
+    uint32_t split;   /* warps of a block (wide: blocks) that share a strip's columns */
+    uint32_t outputs; /* of a strip */
+    struct gpu_grid grid;
+};
+/* strips: of 16 outputs, k: columns; paired: strips of gate and up take turns. */
+struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t strips,
+                                uint32_t k, bool paired);
+/* Whether m rows in front of weights of this form are packed in the order PACK_CORES, for gpu_gemm_wide. */
+bool gpu_is_wide(const struct gpu_profile *g, uint32_t fmt, uint32_t m);
+/* units: of 64 outputs; in pairs of gate and up their number is even. */
+struct gpu_gemm gpu_gemm_wide(const struct gpu_profile *g, uint32_t units, uint32_t k, bool paired);
+/* The same with warpgroups a block and blocks a strip's columns as the caller wants them. */
+struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split);
+/* How decode attention is launched, where `pairs` sequences x KV heads have up to `keys` keys each; only: with
+ * this number of stages (0: the one that costs least). */
+struct gpu_decode {
+    uint32_t stages; /* units of 16 keys that a warp has in flight */
+    uint32_t shared; /* bytes */
+    uint32_t splits; /* blocks that share a pair's keys */
+};
+struct gpu_decode gpu_decode_choose(const struct gpu_profile *g, uint32_t queries, uint32_t dim,
+                                    uint32_t pairs, uint32_t keys, uint32_t only);
+enum { GPU_SPLITS_MOST = 128 };
+/* splits * pairs is at most this. */
+static inline uint64_t gpu_decode_parts(const struct gpu_profile *g, uint64_t pairs)
+{
+    return (uint64_t)g->sms * 4 + 2 * pairs;
+}
+/* The kernels on the tensor cores for heads of so many values: which of the four; -1: there is none. */
+int gpu_head_index(uint32_t dim);
+/* How attention of many queries is launched, where `blocks` tiles x KV heads see up to `keys` keys each. */
+struct gpu_prefill {
+    uint32_t kernel;
+    uint32_t splits; /* blocks that share a tile's keys */
+    uint32_t shared;
+};
+enum { GPU_PREFILL_SPLITS = 16 };
+struct gpu_prefill gpu_prefill_choose(const struct gpu_profile *g, uint32_t dim, uint32_t blocks,
+                                      uint32_t keys, bool no_wide);
+/* blocks * splits is at most this where there are several. */
+static inline uint32_t gpu_prefill_slots(const struct gpu_profile *g)
+{
+    return 3 * (uint32_t)g->sms;
+}
+/* Groups of eight streams that m rows are packed in, side by side: 1, 2, 4 or 8. */
+uint32_t gpu_gemm_groups(uint32_t m);
+/* Dynamic shared memory that a block may have. */
+uint32_t gpu_shared_most(const struct gpu_profile *g);
