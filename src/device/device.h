@@ -163,5 +163,16 @@ int device_check_lora(const struct plan *p, const struct step *s, struct err *e)
 int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e);
 int cpu_open(struct device **out, const struct device_options *o, struct err *e);
 int cuda_open(struct device **out, const struct device_options *o, struct err *e);
+/* For which step cuda_explain lists launches. */
+struct cuda_explain {
+    const char *profile; /* of a stored device profile ("H200"); NULL: the card at hand, else that one */
+    uint32_t rows,
+        keys; /* rows: sequences that decode, or with `prompt` tokens of one; keys: in KV once it is done */
+    bool prompt;
+    bool exact;
+};
+/* The launches that a card runs the plan with, operation by operation, with the reason for each. Needs no card. */
+int cuda_explain(const struct plan *p, const struct weights *w, const struct cuda_explain *how,
+                 struct buf *out, struct err *e);
 /* For describe: the name, what of the plan is there, and what it takes. */
 void device_say(const struct device *d, const char *name, const struct plan *p, struct buf *out);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "device/cuda/layout.h"
+#include "device/device.h"
 #include "format/gguf.h"
 #include "format/jsonread.h"
 #include "format/store.h"
@@ -372,16 +373,25 @@ static void info_text_tensors(struct buf *out, const struct store *s)
     }
 }
 
-/* The operations of a forward pass, one a line. */
-static int info_plan(struct buf *out, const struct store *s, struct err *e)
+/* The operations of a forward pass, one a line; or the launches that a card runs them with. */
+static int info_plan(const struct args *a, struct buf *out, const struct store *s, struct err *e)
 {
+    const char *device = args_text(a, "device");
+    const struct cuda_explain how = {.rows = (uint32_t)args_int(a, "rows", 1),
+                                     .keys = (uint32_t)args_int(a, "keys", 512),
+                                     .prompt = args_flag(a, "prompt")};
+    const bool cuda = device && !strcmp(device, "cuda");
+    if (device && !cuda && strcmp(device, "cpu") != 0)
+        return err_set(e, ERR_USAGE, "--device %s: cpu or cuda was expected", log_safe(device));
     struct model *m;
     if (model_open(&m, s, &(struct model_options){0}, e))
         return -1;
     buf_char(out, '\n');
-    plan_print(&m->plan, &m->weights, out);
+    int bad = cuda ? cuda_explain(&m->plan, &m->weights, &how, out, e) : 0;
+    if (!cuda)
+        plan_print(&m->plan, &m->weights, out);
     model_close(m);
-    return 0;
+    return bad;
 }
 
 static int info_run(const struct args *a, struct err *e)
@@ -402,7 +412,7 @@ static int info_run(const struct args *a, struct err *e)
         if (tensors)
             info_text_tensors(&out, s);
         if (args_flag(a, "plan"))
-            result = info_plan(&out, s, e);
+            result = info_plan(a, &out, s, e);
     }
     result = result < 0 ? (buf_free(&out), -1) : tool_print(&out, e);
     store_close(s);
@@ -413,6 +423,24 @@ static const struct arg_option info_options[] = {
     {.name = "tensors", .help = "list the tensors: name, type, shape (in the order of the file)"},
     {.name = "metadata", .help = "list the keys of the file, or of config.json"},
     {.name = "plan", .help = "list the operations of a forward pass"},
+    {.name = "device",
+     .kind = ARG_TEXT,
+     .value = "NAME",
+     .help = "with --plan: cuda lists the kernels that each operation is launched as, and why (no card is "
+             "needed)"},
+    {.name = "rows",
+     .kind = ARG_INT,
+     .value = "N",
+     .least = 1,
+     .most = 4096,
+     .help = "with --plan --device cuda: for this number of sequences that decode (default 1)"},
+    {.name = "prompt", .help = "with --rows: for a prompt of as many tokens instead"},
+    {.name = "keys",
+     .kind = ARG_INT,
+     .value = "N",
+     .least = 1,
+     .most = 1 << 24,
+     .help = "with --plan --device cuda: tokens in KV (default 512)"},
     {.name = "json", .help = "one JSON object, with the lists inside where they are asked for"},
     {0},
 };
@@ -423,6 +451,7 @@ const struct tool_verb tool_info = {
     .brief = "say what is in a model: its shape, size, and what it needs in memory",
     .more = "  quern info smollm2\n"
             "  quern info model.gguf --tensors\n"
+            "  quern info model.gguf --plan --device cuda --rows 8\n"
             "  quern info ./Qwen3-0.6B --json | jq .memory\n",
     .options = info_options,
     .most = 1,

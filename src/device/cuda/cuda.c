@@ -28,57 +28,13 @@ static int cuda_load(struct device *base, const struct weights *w, void (*progre
 
 /* ---- KV ---- */
 
-static int kv_type_of(uint32_t dtype)
-{
-    switch (dtype) {
-    case DTYPE_F32:
-        return KV_F32;
-    case DTYPE_F16:
-        return KV_F16;
-    case DTYPE_BF16:
-        return KV_BF16;
-    case DTYPE_Q8_0:
-        return KV_Q8_0;
-    case DTYPE_F8_E4M3:
-        return KV_F8;
-    default:
-        return -1;
-    }
-}
-
-uint32_t kv_row_bytes(uint32_t type, uint32_t dim)
-{
-    static const uint32_t bytes[] = {[KV_F32] = 4, [KV_F16] = 2, [KV_BF16] = 2, [KV_F8] = 1};
-    return type == KV_Q8_0 ? dim / 32 * 34 : dim * bytes[type];
-}
-
-/* How the groups lie, and how large they are; nothing is taken yet. */
 static int shape_kv(struct cuda_device *d, const struct plan *p, const struct kv_config *kv, struct err *e)
 {
-    int type = kv_type_of(kv->type);
-    if (type < 0)
-        return err_set(e, ERR_USAGE, "the GPU keeps KV as F32, F16, BF16, Q8_0 or F8_E4M3, not as %s",
-                       dtype_get(kv->type) ? dtype_get(kv->type)->name : "that type");
-    if (kv->page_tokens < 16 || !size_is_pow2(kv->page_tokens))
-        return err_set(e, ERR_USAGE, "a KV page of %u tokens: a power of two, at least 16, was expected",
-                       kv->page_tokens);
     d->page_tokens = kv->page_tokens;
     d->kv_pages = 0;
-    for (uint32_t i = 0; i < p->groups; i++) {
-        struct group_kv *g = &d->kv[i];
-        *g = (struct group_kv){.shape = p->group[i], .type = (uint32_t)type};
-        if (type == KV_Q8_0 && (g->shape.k_dim % 32 || g->shape.v_dim % 32))
-            return err_set(e, ERR_USAGE,
-                           "KV as Q8_0 needs heads of a multiple of 32 values, this model has %u and %u",
-                           g->shape.k_dim, g->shape.v_dim);
-        g->k_row = kv_row_bytes(g->type, g->shape.k_dim);
-        g->v_row = kv_row_bytes(g->type, g->shape.v_dim);
-        g->page_bytes = (uint64_t)kv->page_tokens * g->shape.kv_heads * (g->k_row + g->v_row);
-        g->layer_bytes = g->page_bytes * kv->pages[i];
-        g->bytes = g->layer_bytes * g->shape.layers;
+    for (uint32_t i = 0; i < p->groups; i++)
         d->kv_pages = kv->pages[i] > d->kv_pages ? kv->pages[i] : d->kv_pages;
-    }
-    return 0;
+    return kv_shape(d->kv, p, kv, e);
 }
 
 static int take_kv(struct cuda_device *d, const struct plan *p, struct err *e)

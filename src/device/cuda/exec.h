@@ -52,6 +52,8 @@ struct cuda_device {
 
 /* Bytes of one token's K or V of one head. type: enum kv_type. */
 uint32_t kv_row_bytes(uint32_t type, uint32_t dim);
+/* How the groups lie, and how large they are; nothing is taken. */
+int kv_shape(struct group_kv *group, const struct plan *p, const struct kv_config *kv, struct err *e);
 
 /* y (m, w->n) = x (m, w->k) W^T, lowered as an operation of its own; rows of both lie tightly. */
 int exec_product(struct cuda_device *d, const struct mat *w, const float *x, uint32_t m, float *y,

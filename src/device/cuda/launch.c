@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "device/cuda/lower.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- the list ---- */
@@ -245,6 +246,11 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
     }
 }
 
+bool launch_empty(const struct launch *l)
+{
+    return l->kernel < K_COUNT && (!l->grid.x || !l->grid.y || !l->grid.z);
+}
+
 /* ---- for people ---- */
 
 const char *launch_name(const struct launch *l)
@@ -295,14 +301,13 @@ static void print_spans(const struct span *s, int n, struct buf *out)
 void launch_print(const struct launch *l, struct buf *out)
 {
     struct buf io = {0};
+    char grid[64] = "";
     print_spans(l->reads, LAUNCH_READS, &io);
     buf_printf(&io, " > ");
     print_spans(l->writes, LAUNCH_WRITES, &io);
-    buf_char(&io, 0);
-    buf_printf(out, "    %-16s", launch_name(l));
     if (l->kernel < K_COUNT)
-        buf_printf(out, " (%u, %u, %u) x %-4u", l->grid.x, l->grid.y, l->grid.z, l->grid.threads);
-    buf_printf(out, " %s  %s", io.failed ? "?" : (const char *)io.data, l->why);
+        snprintf(grid, sizeof grid, "(%u, %u, %u) x %u", l->grid.x, l->grid.y, l->grid.z, l->grid.threads);
+    buf_printf(out, "    %-16s %-20s %-18s  %s", launch_name(l), grid, io.failed ? "?" : io.data, l->why);
     if (l->how)
         buf_printf(out, "; %s", l->how);
     buf_char(out, '\n');

@@ -141,9 +141,10 @@ static void fuse_row(struct launch_list *list, uint32_t i, const struct row_inpu
             break;
         p->a.gemm.in = (struct gemm_in){.x = in->x, .norm = in->norm};
         p->reads[0] = list->all[i].reads[0];
-        if (!p->a.gemm.paired)
-            p->why = in->norm.kind == NORM_NONE ? "one row: packs its input itself"
-                                                : "one row: norms its input itself";
+        p->why = p->a.gemm.paired
+                     ? "one row: norms its input itself; gate and up in turns, and the activation"
+                 : in->norm.kind == NORM_NONE ? "one row: packs its input itself"
+                                              : "one row: norms its input itself";
         fused++;
     }
     const bool needed = j < list->count && launch_reads(&list->all[j], pack);

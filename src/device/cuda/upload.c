@@ -96,9 +96,13 @@ uint64_t upload_ring_bytes(int threads)
     return (uint64_t)upload_threads(threads) * SLOTS * SLOT_BYTES;
 }
 
-static void place(struct upload *u, const struct weights *w)
+int upload_place(struct upload *u, const struct weights *w, cu_ptr pool, struct err *e)
 {
     uint64_t at = 0;
+    u->pool = pool;
+    u->count = w->count;
+    if (!(u->mat = mem_zalloc(w->count + 1, sizeof *u->mat)))
+        return err_memory(e, "the table of weights", w->count * sizeof *u->mat);
     for (uint32_t i = 1; i < w->count; i++) {
         const struct weight *a = &w->all[i];
         uint32_t same = same_as(w, i);
@@ -119,6 +123,7 @@ static void place(struct upload *u, const struct weights *w)
         }
         at += room_of(a);
     }
+    return 0;
 }
 
 static size_t source_row(const struct weight *w)
@@ -293,13 +298,11 @@ static int load_all(struct loader *l, int threads, struct err *e)
 int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int threads,
                    void (*progress)(void *, double), void *arg, struct err *e)
 {
-    *u = (struct upload){.g = g, .count = w->count};
+    *u = (struct upload){.g = g};
     u->bytes = upload_bytes(w);
-    if (!(u->mat = mem_zalloc(w->count + 1, sizeof *u->mat)))
-        return err_memory(e, "the table of weights", w->count * sizeof *u->mat);
-    if (!(u->pool = gpu_alloc(g, u->bytes, "the pool of weights", e)))
+    const cu_ptr pool = gpu_alloc(g, u->bytes, "the pool of weights", e);
+    if (!pool || upload_place(u, w, pool, e))
         return -1;
-    place(u, w);
     struct loader *l = mem_zalloc(1, sizeof *l);
     if (!l)
         return err_memory(e, "the upload", sizeof *l);

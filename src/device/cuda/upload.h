@@ -6,8 +6,7 @@
 
 struct upload {
     struct gpu *g;
-    struct mat *
-        mat; /* (weights.count + 1); base NULL for index 0; the last is for whoever needs a part of another */
+    struct mat *mat; /* (weights.count); base NULL for index 0 */
     uint32_t count;
     cu_ptr pool;
     uint64_t bytes;
@@ -19,6 +18,8 @@ struct upload {
 /* What upload_weights will take, and beside it while it runs. */
 uint64_t upload_bytes(const struct weights *w);
 uint64_t upload_ring_bytes(int threads);
+/* Where each weight would lie in a pool that begins there; takes only the table. */
+int upload_place(struct upload *u, const struct weights *w, cu_ptr pool, struct err *e);
 /* threads: 0 = up to eight. */
 int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int threads,
                    void (*progress)(void *, double), void *arg, struct err *e);

@@ -1,0 +1,623 @@
+/* Lowering needs no card: whole plans become the expected lists of launches from a stored device profile, and each pass
+ * does its one change, and leaves alone what it must. */
+#include "test.h"
+
+#include "base/buf.h"
+#include "base/dtype.h"
+#include "device/cuda/explain.h"
+#include "device/cuda/passes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- plans ---- */
+
+struct fixture {
+    struct plan plan;
+    struct weights weights;
+};
+
+/* Nothing reads the weights' bytes; each has an address of its own. */
+static weight_id weight(struct fixture *f, uint32_t type, uint32_t rows, uint32_t cols, uint32_t count)
+{
+    static float place[512];
+    struct weight w = {.name = "w", .type = type, .rows = rows, .cols = cols, .count = count};
+    w.data = (const uint8_t *)(place + f->weights.count);
+    assert_true(dtype_row_bytes(type, cols, &w.row_bytes));
+    w.each_bytes = w.row_bytes * rows;
+    weight_id id = weights_add(&f->weights, &w);
+    assert_int_not_equal(id, 0);
+    return id;
+}
+
+static struct linear linear(struct fixture *f, uint32_t type, uint32_t rows, uint32_t cols)
+{
+    return (struct linear){.weight = weight(f, type, rows, cols, 1)};
+}
+
+static struct norm rms(struct fixture *f, uint32_t n)
+{
+    return (struct norm){.kind = NORM_RMS, .weight = weight(f, DTYPE_F32, 1, n, 1), .eps = 1e-5f};
+}
+
+enum { WIDTH = 1024, HEADS = 8, KV_HEADS = 2, DIM = 128, FFN = 2048, VOCAB = 4096 };
+
+static struct operand begin(struct fixture *f)
+{
+    *f = (struct fixture){0};
+    struct operand x = plan_buffer(&f->plan, WIDTH);
+    plan_add(&f->plan, OP_EMBED, UINT32_MAX)->embed =
+        (struct op_embed){.table = weight(f, DTYPE_Q4_K, VOCAB, WIDTH, 1), .scale = 1, .out = x};
+    return x;
+}
+
+static void add_attention(struct fixture *f, struct operand x, uint32_t window, struct norm post)
+{
+    const struct operand q = plan_buffer(&f->plan, HEADS * DIM), a = plan_buffer(&f->plan, HEADS * DIM);
+    plan_kv(&f->plan, 0,
+            (struct kv_group){.kv_heads = KV_HEADS, .k_dim = DIM, .v_dim = DIM, .window = window});
+    plan_add(&f->plan, OP_QKV, 0)->qkv =
+        (struct op_qkv){.in = x,
+                        .norm = rms(f, WIDTH),
+                        .q = linear(f, DTYPE_Q4_K, HEADS * DIM, WIDTH),
+                        .k = linear(f, DTYPE_Q4_K, KV_HEADS * DIM, WIDTH),
+                        .v = linear(f, DTYPE_Q6_K, KV_HEADS * DIM, WIDTH),
+                        .rope = {ROPE_HALVES, DIM, 0, weight(f, DTYPE_F32, 1, DIM / 2, 1), 1},
+                        .heads = HEADS,
+                        .kv_heads = KV_HEADS,
+                        .k_dim = DIM,
+                        .v_dim = DIM,
+                        .out = q};
+    plan_add(&f->plan, OP_ATTN, 0)->attn = (struct op_attn){.in = q,
+                                                            .out = a,
+                                                            .heads = HEADS,
+                                                            .kv_heads = KV_HEADS,
+                                                            .k_dim = DIM,
+                                                            .v_dim = DIM,
+                                                            .window = window,
+                                                            .scale = 0.1f,
+                                                            .causal = true};
+    plan_add(&f->plan, OP_OUT, 0)->out =
+        (struct op_out){.in = a,
+                        .linear = linear(f, DTYPE_Q4_K, WIDTH, HEADS * DIM),
+                        .tail = {.post = post, .scale = 1, .residual = x, .out = x}};
+}
+
+static void add_ffn(struct fixture *f, struct operand x, struct norm post)
+{
+    plan_add(&f->plan, OP_FFN, 0)->ffn =
+        (struct op_ffn){.in = x,
+                        .norm = rms(f, WIDTH),
+                        .gate = linear(f, DTYPE_Q4_K, FFN, WIDTH),
+                        .up = linear(f, DTYPE_Q4_K, FFN, WIDTH),
+                        .down = linear(f, DTYPE_Q6_K, WIDTH, FFN),
+                        .act = ACT_SILU,
+                        .tail = {.post = post, .scale = 1, .residual = x, .out = x}};
+}
+
+static void add_experts(struct fixture *f, struct operand x)
+{
+    enum { EXPERTS = 32, USED = 4, F = 512 };
+    plan_add(&f->plan, OP_MOE, 0)->moe =
+        (struct op_moe){.in = x,
+                        .norm = rms(f, WIDTH),
+                        .router = linear(f, DTYPE_F32, EXPERTS, WIDTH),
+                        .gate = {.weight = weight(f, DTYPE_Q4_K, F, WIDTH, EXPERTS)},
+                        .up = {.weight = weight(f, DTYPE_Q4_K, F, WIDTH, EXPERTS)},
+                        .down = {.weight = weight(f, DTYPE_Q4_K, WIDTH, F, EXPERTS)},
+                        .act = ACT_SILU,
+                        .experts = EXPERTS,
+                        .used = USED,
+                        .normalise = true,
+                        .weight_scale = 1,
+                        .shared_gate = linear(f, DTYPE_Q4_K, F, WIDTH),
+                        .shared_up = linear(f, DTYPE_Q4_K, F, WIDTH),
+                        .shared_down = linear(f, DTYPE_Q4_K, WIDTH, F),
+                        .tail = {.scale = 1, .residual = x, .out = x}};
+}
+
+static void add_latent(struct fixture *f, struct operand x)
+{
+    enum { L = 128, R = 64, NOPE = 64, V = 64, LOW = 256 };
+    const struct operand q = plan_buffer(&f->plan, HEADS * (L + R)), a = plan_buffer(&f->plan, HEADS * L),
+                         h = plan_buffer(&f->plan, HEADS * V);
+    plan_kv(&f->plan, 0, (struct kv_group){.kv_heads = 1, .k_dim = L + R});
+    plan_add(&f->plan, OP_LATENT, 0)->latent =
+        (struct op_latent){.in = x,
+                           .norm = rms(f, WIDTH),
+                           .q_norm = rms(f, LOW),
+                           .kv_norm = rms(f, L),
+                           .q_a = linear(f, DTYPE_Q4_K, LOW, WIDTH),
+                           .q_b = linear(f, DTYPE_Q4_K, HEADS * (NOPE + R), LOW),
+                           .kv_a = linear(f, DTYPE_Q4_K, L + R, WIDTH),
+                           .k_b = weight(f, DTYPE_F32, L, NOPE, HEADS),
+                           .rope = {ROPE_PAIRS, R, 0, weight(f, DTYPE_F32, 1, R / 2, 1), 1},
+                           .heads = HEADS,
+                           .nope = NOPE,
+                           .latent = L,
+                           .out = q};
+    plan_add(&f->plan, OP_ATTN, 0)->attn = (struct op_attn){.in = q,
+                                                            .out = a,
+                                                            .heads = HEADS,
+                                                            .kv_heads = 1,
+                                                            .k_dim = L + R,
+                                                            .v_dim = L,
+                                                            .scale = 0.1f,
+                                                            .causal = true,
+                                                            .v_in_k = true};
+    plan_add(&f->plan, OP_HEADS, 0)->heads =
+        (struct op_heads){.in = a, .out = h, .weight = weight(f, DTYPE_F32, V, L, HEADS)};
+    plan_add(&f->plan, OP_OUT, 0)->out = (struct op_out){.in = h,
+                                                         .linear = linear(f, DTYPE_Q4_K, WIDTH, HEADS * V),
+                                                         .tail = {.scale = 1, .residual = x, .out = x}};
+}
+
+static void end(struct fixture *f, struct operand x)
+{
+    plan_add(&f->plan, OP_LOGITS, UINT32_MAX)->logits = (struct op_logits){
+        .in = x, .norm = rms(f, WIDTH), .head = linear(f, DTYPE_Q6_K, VOCAB, WIDTH), .scale = 1};
+    f->plan.out_width = VOCAB;
+}
+
+static void drop(struct fixture *f)
+{
+    plan_free(&f->plan);
+    weights_free(&f->weights);
+}
+
+/* What `quern info --plan --device cuda` prints is what test/data/launches/NAME.txt has. With WRITE_LAUNCHES in the
+ * environment it is written there instead: read the difference before it is committed. */
+static void expect(const struct fixture *f, struct cuda_explain how, const char *name)
+{
+    struct buf out = {0};
+    struct err e = {0};
+    char path[128], want[16384];
+    how.profile = "H200";
+    if (cuda_explain(&f->plan, &f->weights, &how, &out, &e))
+        fail_msg("%s", e.text);
+    assert_false(out.failed);
+    snprintf(path, sizeof path, "test/data/launches/%s.txt", name);
+    const bool write = getenv("WRITE_LAUNCHES") != NULL;
+    FILE *file = fopen(path, write ? "w" : "r");
+    assert_non_null(file);
+    if (write) {
+        assert_int_equal(fwrite(out.data, 1, out.len, file), out.len);
+    } else {
+        const size_t n = fread(want, 1, sizeof want - 1, file);
+        want[n] = 0;
+        if (strcmp(out.data, want) != 0)
+            fail_msg("%s: got\n%s\ninstead of\n%s", path, out.data, want);
+    }
+    assert_int_equal(fclose(file), 0);
+    buf_free(&out);
+}
+
+static const struct norm none = {.kind = NORM_NONE};
+
+/* One row: products make their input themselves. */
+static void test_dense(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct operand x = begin(&f);
+    add_attention(&f, x, 0, none);
+    add_ffn(&f, x, none);
+    end(&f, x);
+    expect(&f, (struct cuda_explain){.rows = 1, .keys = 512}, "dense-1");
+    expect(&f, (struct cuda_explain){.rows = 64, .keys = 512}, "dense-64");
+    drop(&f);
+}
+
+/* A window bounds the keys that are shared out; norms behind products are launches of their own. */
+static void test_window(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct operand x = begin(&f);
+    add_attention(&f, x, 256, rms(&f, WIDTH));
+    add_ffn(&f, x, rms(&f, WIDTH));
+    end(&f, x);
+    expect(&f, (struct cuda_explain){.rows = 1, .keys = 16384}, "window-1");
+    expect(&f, (struct cuda_explain){.rows = 512, .keys = 512, .prompt = true}, "window-prompt");
+    drop(&f);
+}
+
+static void test_experts(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct operand x = begin(&f);
+    add_experts(&f, x);
+    end(&f, x);
+    expect(&f, (struct cuda_explain){.rows = 2, .keys = 512}, "experts-2");
+    drop(&f);
+}
+
+static void test_latent(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct operand x = begin(&f);
+    add_latent(&f, x);
+    end(&f, x);
+    expect(&f, (struct cuda_explain){.rows = 4, .keys = 512}, "latent-4");
+    expect(&f, (struct cuda_explain){.rows = 1, .keys = 512, .exact = true}, "latent-exact");
+    drop(&f);
+}
+
+/* ---- passes ---- */
+
+/* Places that launches of these tests have in common. */
+static float here[8 * 1024], there[8 * 1024], results[64];
+static uint8_t packed[1 << 20];
+static const struct span pack = {.place = PLACE_PACK}, y = {.place = PLACE_Y};
+
+struct pass_test {
+    struct gpu_profile card;
+    struct scratch at;
+    struct plan plan;
+    struct op ops[4];
+    struct lower l;
+    struct step_class c;
+    struct launch_list list;
+};
+
+static void start(struct pass_test *t, uint32_t rows)
+{
+    struct err e = {0};
+    *t = (struct pass_test){0};
+    assert_int_equal(profile_stored("h200", &t->card, &e), 0);
+    t->at.results = results;
+    t->plan.ops = t->ops;
+    t->plan.count = 4;
+    t->l = (struct lower){.card = &t->card, .plan = &t->plan, .at = &t->at};
+    t->c.rows = rows;
+}
+
+static struct launch *put(struct pass_test *t, uint32_t kernel, enum launch_args args)
+{
+    struct launch *l = launch_add(&t->list);
+    l->kernel = (uint16_t)kernel;
+    l->args = (uint8_t)args;
+    l->m = t->c.rows;
+    l->rows = (struct launch_rows){.of = ROWS_STEP, .most = UINT32_MAX};
+    l->why = "test";
+    return l;
+}
+
+/* A product of a weight of this form: reads the pack, writes `to`. */
+static struct launch *put_product(struct pass_test *t, uint32_t fmt, float *to)
+{
+    struct launch *l = put(t, K_GEMM, ARGS_GEMM);
+    l->a.gemm = (struct gemm_args){.segs = 1, .k = 1024, .scale = 1, .x = packed};
+    l->a.gemm.seg[0] = (struct gemm_seg){.w = {.fmt = fmt, .n = 256, .k = 1024}, .y = to, .ldy = 1024};
+    l->reads[0] = pack;
+    l->writes[0] = y;
+    return l;
+}
+
+static struct launch *put_rows(struct pass_test *t, const float *x, uint32_t k, enum norm_kind norm)
+{
+    struct launch *l = put(t, K_NORM_PACK, ARGS_PACK);
+    l->a.pack = (struct pack_args){.x = x, .ldx = k, .k = k, .norm = {.kind = norm}, .out = {.pack = packed}};
+    l->reads[0] = (struct span){PLACE_BUFFER, 1, 0};
+    l->writes[0] = pack;
+    return l;
+}
+
+static void test_merge_products(void **state)
+{
+    (void)state;
+    struct pass_test t;
+    start(&t, 8);
+    put_product(&t, FMT_Q4_K_TILE, here);
+    put_product(&t, FMT_Q6_K_TILE, here + 256);
+    put_product(&t, FMT_Q8_0, here + 512);
+    put_product(&t, FMT_Q4_K_TILE, here + 768); /* a fourth */
+    put_product(&t, FMT_Q5_K, there);           /* another form */
+    put_product(&t, FMT_Q5_K, there)->op = 1;   /* another operation */
+    struct launch *sum = put_product(&t, FMT_Q5_K, there);
+    sum->op = 1;
+    sum->a.gemm.residual = here;
+    pass_merge_products(&t.l, &t.c, &t.list);
+    assert_int_equal(t.list.count, 5);
+    assert_int_equal(t.list.all[0].a.gemm.segs, 3);
+    assert_ptr_equal(t.list.all[0].a.gemm.seg[2].y, here + 512);
+    for (uint32_t i = 1; i < 5; i++)
+        assert_int_equal(t.list.all[i].a.gemm.segs, 1);
+    launch_free(&t.list);
+}
+
+/* Gate and up, what adapters want of the activation (or not), the activation, the next product. */
+static void put_gate_and_up(struct pass_test *t, uint32_t fmt, bool adapters)
+{
+    struct launch *g = put_product(t, fmt, here);
+    g->a.gemm.segs = 2;
+    g->a.gemm.seg[1] = g->a.gemm.seg[0];
+    g->a.gemm.seg[1].y = here + 256;
+    for (int i = !adapters; i < 2; i++) {
+        struct launch *a = put(t, i ? K_ACT_PACK : K_ACT_ROWS, ARGS_ACT);
+        a->a.act = (struct act_args){.gate = here, .up = here + 256, .ld = 512, .k = 256, .act = ACT_SILU};
+        a->reads[0] = y;
+        a->writes[0] = i ? pack : (struct span){.place = PLACE_LORA_X};
+    }
+    if (adapters) {
+        struct launch *down = put(t, K_LORA_DOWN, ARGS_LORA);
+        down->a.lora.x = there;
+        down->reads[0] = (struct span){.place = PLACE_LORA_X};
+    }
+    put_product(t, fmt, there);
+}
+
+static void test_pair_activation(void **state)
+{
+    (void)state;
+    struct pass_test t;
+    start(&t, 8);
+    put_gate_and_up(&t, FMT_Q5_K, false);
+    pass_pair_activation(&t.l, &t.c, &t.list);
+    assert_int_equal(t.list.count, 3);
+    assert_true(t.list.all[0].a.gemm.paired && t.list.all[0].a.gemm.act == ACT_SILU);
+    assert_int_equal(t.list.all[0].a.gemm.seg[0].ldy, 256);
+    assert_null(t.list.all[1].a.act.gate);
+    assert_ptr_equal(t.list.all[1].a.act.up, here);
+    assert_int_equal(t.list.all[1].a.act.act, ACT_NONE);
+    t.list.count = 0; /* the adapters' rows are then the product's own result */
+    put_gate_and_up(&t, FMT_Q4_K_TILE, true);
+    pass_pair_activation(&t.l, &t.c, &t.list);
+    assert_int_equal(t.list.count, 4);
+    assert_ptr_equal(t.list.all[2].a.lora.x, here);
+    assert_int_equal(t.list.all[2].a.lora.ldx, 256);
+    t.list.count = 0; /* plain rows have no such kernel */
+    put_gate_and_up(&t, FMT_F16, false);
+    pass_pair_activation(&t.l, &t.c, &t.list);
+    assert_false(t.list.all[0].a.gemm.paired);
+    t.list.count = 0; /* something stands between product and activation */
+    put_gate_and_up(&t, FMT_Q5_K, false);
+    struct launch *up = launch_insert(&t.list, 1);
+    up->args = ARGS_LORA;
+    up->kernel = K_LORA_UP;
+    pass_pair_activation(&t.l, &t.c, &t.list);
+    assert_false(t.list.all[0].a.gemm.paired);
+    launch_free(&t.list);
+}
+
+/* Rows of k values that are packed for one product; how many launches are left. */
+static uint32_t row_launches(uint32_t rows, uint32_t k, uint32_t fmt, float *to)
+{
+    struct pass_test t;
+    start(&t, rows);
+    put_rows(&t, here, k, NORM_RMS);
+    put_product(&t, fmt, to)->a.gemm.k = k;
+    pass_row_input(&t.l, &t.c, &t.list);
+    const uint32_t count = t.list.count;
+    const float *x = t.list.all[count - 1].a.gemm.in.x;
+    assert_ptr_equal(x, count == 1 ? here : NULL);
+    launch_free(&t.list);
+    return count;
+}
+
+static void test_row_input(void **state)
+{
+    (void)state;
+    struct pass_test t;
+    assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, there), 1);
+    assert_int_equal(row_launches(2, 1024, FMT_Q4_K_TILE, there), 2); /* more rows */
+    assert_int_equal(row_launches(1, 1024, FMT_Q5_K, there), 2);      /* not tiles */
+    assert_int_equal(row_launches(1, 1000, FMT_Q4_K_TILE, there), 2); /* columns that are not whole */
+    assert_int_equal(row_launches(1, 8192, FMT_Q4_K_TILE, there), 2); /* too long to norm in every block */
+    assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, here + 512), 2);  /* it writes where it reads */
+    assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, here + 1024), 1); /* beside it */
+    /* tiles, then another form: the pack is made between them, and tiles behind that take it, too */
+    start(&t, 1);
+    put_rows(&t, here, 1024, NORM_NONE);
+    put_product(&t, FMT_Q4_K_TILE, there);
+    put_product(&t, FMT_Q5_K, there);
+    put_product(&t, FMT_Q6_K_TILE, there);
+    pass_row_input(&t.l, &t.c, &t.list);
+    assert_int_equal(t.list.count, 4);
+    assert_ptr_equal(t.list.all[0].a.gemm.in.x, here);
+    assert_int_equal(t.list.all[1].args, ARGS_PACK);
+    assert_null(t.list.all[2].a.gemm.in.x);
+    assert_null(t.list.all[3].a.gemm.in.x);
+    launch_free(&t.list);
+}
+
+/* Attention that leaves parts, the launch that joins them, and rows that are packed of it. */
+static struct launch *put_parts(struct pass_test *t, uint32_t splits)
+{
+    const struct attn_args a = {.out = here,
+                                .heads = 8,
+                                .splits = splits,
+                                .part_queries = 8,
+                                .part = there,
+                                .kv = {.heads = 2, .v_dim = 128}};
+    struct launch *l = put(t, K_ATTN_FEW, ARGS_ATTN);
+    l->a.attn = a;
+    l->writes[0] = splits > 1 ? (struct span){.place = PLACE_PARTS} : (struct span){PLACE_BUFFER, 1, 0};
+    if (splits > 1) {
+        l = put(t, K_ATTN_COMBINE, ARGS_ATTN);
+        l->a.attn = a;
+        l->writes[0] = (struct span){PLACE_BUFFER, 1, 0};
+    }
+    return put_rows(t, here, 1024, NORM_NONE);
+}
+
+static uint32_t joined(uint32_t splits, bool read_later)
+{
+    struct pass_test t;
+    start(&t, 1);
+    t.ops[1] = (struct op){.kind = OP_OUT, .out = {.in = {read_later ? 1 : 2, 0}}};
+    put_parts(&t, splits);
+    put_product(&t, FMT_Q4_K_TILE, results);
+    pass_row_input(&t.l, &t.c, &t.list);
+    pass_join_parts(&t.l, &t.c, &t.list);
+    const uint32_t count = t.list.count;
+    assert_ptr_equal(t.list.all[count - 1].a.gemm.in.parts.part, count == 2 && splits > 1 ? there : NULL);
+    launch_free(&t.list);
+    return count;
+}
+
+static void test_join_parts(void **state)
+{
+    (void)state;
+    assert_int_equal(joined(GEMM_PARTS_MOST, false), 2);
+    assert_int_equal(joined(GEMM_PARTS_MOST + 1, false), 3); /* too many parts for every block to read */
+    assert_int_equal(joined(4, true), 3);                    /* another operation reads the row */
+    assert_int_equal(joined(1, false), 2);                   /* there are no parts */
+}
+
+static void test_attention_packs(void **state)
+{
+    (void)state;
+    struct pass_test t;
+    for (uint32_t splits = 1; splits <= 2; splits++) {
+        start(&t, 4);
+        put_parts(&t, splits);
+        pass_attention_packs(&t.l, &t.c, &t.list);
+        assert_int_equal(t.list.count, splits);
+        for (uint32_t i = 0; i < splits; i++)
+            assert_ptr_equal(t.list.all[i].a.attn.pack.pack, packed);
+        assert_true(launch_writes(&t.list.all[splits - 1], pack));
+        launch_free(&t.list);
+    }
+    start(&t, 4); /* other sequences have many queries: not all rows are here */
+    t.c.tiles = 1;
+    put_parts(&t, 2);
+    pass_attention_packs(&t.l, &t.c, &t.list);
+    assert_int_equal(t.list.count, 3);
+    t.c.tiles = 0; /* a group's heads make no whole columns: only the launch that joins can pack them */
+    for (uint32_t splits = 1; splits <= 2; splits++) {
+        t.list.count = 0;
+        put_parts(&t, splits)->a.pack.k = 8 * 96;
+        for (uint32_t i = 0; i < splits; i++)
+            t.list.all[i].a.attn.kv.v_dim = 96;
+        pass_attention_packs(&t.l, &t.c, &t.list);
+        assert_int_equal(t.list.count, 2);
+    }
+    t.list.count = 0; /* a norm stands between */
+    put_parts(&t, 2)->a.pack.norm.kind = NORM_RMS;
+    pass_attention_packs(&t.l, &t.c, &t.list);
+    assert_int_equal(t.list.count, 3);
+    launch_free(&t.list);
+}
+
+static void test_direct_results(void **state)
+{
+    (void)state;
+    struct pass_test t;
+    for (int finished = 0; finished < 2; finished++) {
+        start(&t, 4);
+        put_product(&t, FMT_Q6_K_TILE, here)->writes[0] = (struct span){.place = PLACE_LOGITS};
+        if (finished)
+            put(&t, K_FINISH, ARGS_FINISH);
+        put(&t, LAUNCH_RESULTS, ARGS_RESULTS);
+        pass_direct_results(&t.l, &t.c, &t.list);
+        assert_int_equal(t.list.count, finished ? 3 : 1);
+        assert_ptr_equal(t.list.all[0].a.gemm.seg[0].y, finished ? here : results);
+        launch_free(&t.list);
+    }
+}
+
+static void test_cut_rows(void **state)
+{
+    (void)state;
+    struct pass_test t;
+    start(&t, 130);
+    put_product(&t, FMT_Q5_K, here)->a.gemm.residual = there;
+    t.list.all[0].a.gemm.ldr = 16;
+    pass_cut_rows(&t.l, &t.c, &t.list);
+    assert_int_equal(t.list.count, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct launch *l = &t.list.all[i];
+        assert_int_equal(l->m, i < 2 ? 64 : 2);
+        assert_int_equal(launch_rows(&l->rows, &(struct meta){.rows = 130}), i < 2 ? 64 : 2);
+        assert_int_equal(launch_rows(&l->rows, &(struct meta){.rows = 65}), i == 0 ? 64 : i == 1 ? 1 : 0);
+        assert_ptr_equal(l->a.gemm.seg[0].y, here + 64 * i * 1024);
+        assert_ptr_equal(l->a.gemm.residual, there + 64 * i * 16);
+        assert_ptr_equal(l->a.gemm.x, packed + 8 * i * 4 * PACK_BYTES);
+    }
+    launch_free(&t.list);
+}
+
+static void test_choose_kernels(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t rows, order, kernel;
+        bool row;
+    } want[] = {{1, PACK_LANES, K_GEMM_ROW, true},
+                {1, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE, false},
+                {8, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE, false},
+                {16, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE + 1, false},
+                {32, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE + 2, false},
+                {64, PACK_CORES, K_GEMM_WIDE, false}};
+    struct pass_test t;
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        start(&t, want[i].rows);
+        struct launch *l = put_product(&t, FMT_Q4_K_TILE, there);
+        l->order = (uint8_t)want[i].order;
+        l->a.gemm.in.x = want[i].row ? here : NULL;
+        pass_choose_kernels(&t.l, &t.c, &t.list);
+        assert_int_equal(l->kernel, want[i].kernel);
+        assert_true(l->grid.x && l->grid.y && l->grid.threads && l->a.gemm.split && l->how);
+        assert_int_equal(l->a.gemm.strips, want[i].order == PACK_CORES ? 4 : 16);
+        launch_free(&t.list);
+    }
+}
+
+/* Steps of one class share a list: bound to fewer rows than the class may have it launches for those alone. */
+static void test_classes(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct paper_card c = {0};
+    struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1}};
+    const struct operand x = begin(&f);
+    add_attention(&f, x, 0, none);
+    add_experts(&f, x);
+    end(&f, x);
+    assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+    const struct device_shape shape = {.kv = &kv, .rows = 1024, .seqs = 64, .outs = 64};
+    if (paper_open(&c, &f.plan, &f.weights, &shape, false, &e))
+        fail_msg("%s", e.text);
+    struct launch_list list = {0};
+    const struct launch_limits limits = {.card = &c.profile, .part_floats = c.at.part_floats};
+    for (uint32_t rows = 1; rows <= 1024; rows++) {
+        struct launch_step s;
+        const struct step_class class = paper_step(&c, rows, rows, rows > 64, &s);
+        assert_true(class.rows >= rows && class.rows < rows + 32);
+        assert_int_equal(lower_class(&c.lower, class.rows, class.outs).rows, class.rows);
+        assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
+        uint32_t products = 0, experts = 0;
+        for (uint32_t i = 0; i < list.count; i++) {
+            struct launch *l = &list.all[i];
+            launch_bind(l, &s, &limits);
+            if (l->args == ARGS_GEMM && l->op == 1)
+                products += l->a.gemm.m;
+            if (l->args == ARGS_TAIL && f.plan.ops[l->op].kind == OP_MOE)
+                experts += l->a.tail.m;
+        }
+        assert_int_equal(products, rows <= PACK_ROWS_MOST ? rows : 0); /* more go to cuBLASLt */
+        assert_int_equal(experts, rows);
+    }
+    launch_free(&list);
+    paper_free(&c);
+    drop(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dense),           cmocka_unit_test(test_window),
+        cmocka_unit_test(test_experts),         cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_merge_products),  cmocka_unit_test(test_pair_activation),
+        cmocka_unit_test(test_row_input),       cmocka_unit_test(test_join_parts),
+        cmocka_unit_test(test_attention_packs), cmocka_unit_test(test_direct_results),
+        cmocka_unit_test(test_cut_rows),        cmocka_unit_test(test_choose_kernels),
+        cmocka_unit_test(test_classes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
