@@ -1,6 +1,7 @@
 """quern info: what the writers of both formats wrote is what is read back."""
 import json
 import struct
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -261,3 +262,24 @@ def test_plan(quern, smollm2):
     result = quern("info", smollm2, "--plan")
     assert result.code == 0, result.err
     assert result.out.count("qkv") == 30 and result.out.count(" down=576x1536:Q4_1 ") == 30 and "kv group 0: 30 layers" in result.out
+
+
+def test_launches(quern, smollm2):
+    """The kernels that a plan is launched as, without a card; layers with the same launches are said once."""
+    result = quern("info", smollm2, "--plan", "--device", "cuda", "--rows", 8, "--keys", 4000)
+    assert result.code == 0, result.err
+    assert "8 sequences that decode, 4000 keys" in result.out and "layers 0 to 29\n" in result.out
+    assert "products that share their input" in result.out and "attn_" in result.out
+    result = quern("info", smollm2, "--plan", "--device", "cuda", "--rows", 512, "--prompt")
+    assert result.out.count("cublasLt") == 7 and "tiles of 64 queries" in result.out
+    result = quern("info", smollm2, "--plan", "--device", "gpu")
+    assert result.code == 64 and "--device gpu: cpu or cuda was expected" in result.err
+
+
+def test_launches_of_families(quern):
+    """Every family's plan can be lowered."""
+    for folder in sorted((Path(__file__).resolve().parents[1] / "data" / "arch").iterdir()):
+        result = quern("info", folder, "--plan", "--device", "cuda")
+        assert result.code == 0, (folder, result.err)
+        ops = [line for line in result.out.splitlines() if line.startswith("  ") and not line.startswith("   ")]
+        assert ops and "?" not in "".join(line for line in result.out.splitlines() if line.startswith("    "))

@@ -81,17 +81,10 @@ struct gemm_row {
     const char *stem;
 };
 
-static const struct gemm_row gemms[] = {
-    {FMT_F32, MODULE_GEMM_PLAIN, "gemm_f32"},        {FMT_F16, MODULE_GEMM_PLAIN, "gemm_f16"},
-    {FMT_BF16, MODULE_GEMM_PLAIN, "gemm_bf16"},      {FMT_Q8_0, MODULE_GEMM_TILE, "gemm_tile"},
-    {FMT_Q4_0, MODULE_GEMM_NIBBLE, "gemm_q4_0"},     {FMT_Q4_1, MODULE_GEMM_NIBBLE, "gemm_q4_1"},
-    {FMT_Q5_0, MODULE_GEMM_NIBBLE, "gemm_q5_0"},     {FMT_Q5_1, MODULE_GEMM_NIBBLE, "gemm_q5_1"},
-    {FMT_IQ4_NL, MODULE_GEMM_NIBBLE, "gemm_iq4_nl"}, {FMT_MXFP4, MODULE_GEMM_NIBBLE, "gemm_mxfp4"},
-    {FMT_Q2_K, MODULE_GEMM_SUPER, "gemm_q2_k"},      {FMT_Q3_K, MODULE_GEMM_SUPER, "gemm_q3_k"},
-    {FMT_Q4_K, MODULE_GEMM_SUPER, "gemm_q4_k"},      {FMT_Q5_K, MODULE_GEMM_SUPER, "gemm_q5_k"},
-    {FMT_IQ4_XS, MODULE_GEMM_SUPER, "gemm_iq4_xs"},  {FMT_Q4_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
-    {FMT_Q6_K_TILE, MODULE_GEMM_TILE, "gemm_tile"},
-};
+#define GEMM_ROW(form, type, module, stem, ...) {form, module, stem},
+static const struct gemm_row gemms[] = {FORMATS_PLAIN(GEMM_ROW) FORMATS_TILE(GEMM_ROW)
+                                            FORMATS_PLANES(GEMM_ROW) FORMATS_NATIVE(GEMM_ROW)};
+#undef GEMM_ROW
 
 int gpu_alive(const struct gpu *g, struct err *e)
 {

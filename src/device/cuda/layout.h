@@ -61,77 +61,104 @@ struct mat {
     uint32_t count;
 };
 
+/* The traits of all forms, a row each: what a type of the file becomes, its kernels for products (the module of gpu.h and
+ * the stem of their names), and how it lies. Whatever depends on a form reads it here: the functions below, and gpu.c.
+ *
+ *   FORMATS_PLAIN   form, type, module, stem, bytes of a value
+ *   FORMATS_TILE    form, type, module, stem, bytes of a tile, of its lanes' part, values and bytes of the file's block
+ *   FORMATS_PLANES  form, type, module, stem, values and bytes of a block, fields: {where in the block, how long}, the
+ *                   largest first, so that every plane is aligned for its loads
+ *   FORMATS_NATIVE  form, type, module, stem, values and bytes of a block; only on demand (QUERN_GPU_NATIVE) */
+#define FORMATS_PLAIN(ROW)                                                                                   \
+    ROW(FMT_F32, DTYPE_F32, MODULE_GEMM_PLAIN, "gemm_f32", 4)                                                \
+    ROW(FMT_F16, DTYPE_F16, MODULE_GEMM_PLAIN, "gemm_f16", 2)                                                \
+    ROW(FMT_BF16, DTYPE_BF16, MODULE_GEMM_PLAIN, "gemm_bf16", 2)
+
+#define FORMATS_TILE(ROW)                                                                                    \
+    ROW(FMT_Q4_K_TILE, DTYPE_Q4_K, MODULE_GEMM_TILE, "gemm_tile", TILE_Q4_K, 2048, 256, 144)                 \
+    ROW(FMT_Q6_K_TILE, DTYPE_Q6_K, MODULE_GEMM_TILE, "gemm_tile", TILE_Q6_K, 3072, 256, 210)                 \
+    ROW(FMT_Q8_0, DTYPE_Q8_0, MODULE_GEMM_TILE, "gemm_tile", TILE_Q8_0, 4096, 32, 34)
+
+#define FORMATS_PLANES(ROW)                                                                                  \
+    ROW(FMT_Q4_0, DTYPE_Q4_0, MODULE_GEMM_NIBBLE, "gemm_q4_0", 32, 18, 2, {2, 16}, {0, 2})                   \
+    ROW(FMT_Q4_1, DTYPE_Q4_1, MODULE_GEMM_NIBBLE, "gemm_q4_1", 32, 20, 2, {4, 16}, {0, 4})                   \
+    ROW(FMT_Q5_0, DTYPE_Q5_0, MODULE_GEMM_NIBBLE, "gemm_q5_0", 32, 22, 3, {6, 16}, {2, 4}, {0, 2})           \
+    ROW(FMT_Q5_1, DTYPE_Q5_1, MODULE_GEMM_NIBBLE, "gemm_q5_1", 32, 24, 3, {8, 16}, {4, 4}, {0, 4})           \
+    ROW(FMT_IQ4_NL, DTYPE_IQ4_NL, MODULE_GEMM_NIBBLE, "gemm_iq4_nl", 32, 18, 2, {2, 16}, {0, 2})             \
+    ROW(FMT_MXFP4, DTYPE_MXFP4, MODULE_GEMM_NIBBLE, "gemm_mxfp4", 32, 17, 2, {1, 16}, {0, 1})                \
+    ROW(FMT_Q2_K, DTYPE_Q2_K, MODULE_GEMM_SUPER, "gemm_q2_k", 256, 84, 3, {16, 64}, {0, 16}, {80, 4})        \
+    ROW(FMT_Q3_K, DTYPE_Q3_K, MODULE_GEMM_SUPER, "gemm_q3_k", 256, 110, 4, {32, 64}, {0, 32}, {96, 12},      \
+        {108, 2})                                                                                            \
+    ROW(FMT_Q5_K, DTYPE_Q5_K, MODULE_GEMM_SUPER, "gemm_q5_k", 256, 176, 3, {48, 128}, {16, 32}, {0, 16})     \
+    ROW(FMT_IQ4_XS, DTYPE_IQ4_XS, MODULE_GEMM_SUPER, "gemm_iq4_xs", 256, 136, 2, {8, 128}, {0, 8})
+
+#define FORMATS_NATIVE(ROW) ROW(FMT_Q4_K, DTYPE_Q4_K, MODULE_GEMM_SUPER, "gemm_q4_k", 256, 144)
+
 /* A field of a block: where it is in the file's block, and how long. */
 struct layout_field {
     uint8_t at, size;
 };
 
 struct layout_info {
-    uint8_t values, bytes; /* of a block; values 0 stands for 256 */
+    uint16_t values, bytes; /* of a block */
     uint8_t fields;
     struct layout_field field[4];
 };
 
-/* Largest fields first, so that every plane is aligned for its loads. */
+/* The planes of a form. */
 LAYOUT_FN struct layout_info layout_info(uint32_t fmt)
 {
     switch (fmt) {
-    case FMT_Q4_0:
-    case FMT_IQ4_NL: {
-        struct layout_info i = {32, 18, 2, {{2, 16}, {0, 2}}};
-        return i;
+#define FORMAT_CASE(form, type, module, stem, values, bytes, fields, ...)                                    \
+    case form: {                                                                                             \
+        struct layout_info i = {values, bytes, fields, {__VA_ARGS__}};                                       \
+        return i;                                                                                            \
     }
-    case FMT_Q4_1: {
-        struct layout_info i = {32, 20, 2, {{4, 16}, {0, 4}}};
-        return i;
-    }
-    case FMT_Q5_0: {
-        struct layout_info i = {32, 22, 3, {{6, 16}, {2, 4}, {0, 2}}};
-        return i;
-    }
-    case FMT_Q5_1: {
-        struct layout_info i = {32, 24, 3, {{8, 16}, {4, 4}, {0, 4}}};
-        return i;
-    }
-    case FMT_MXFP4: {
-        struct layout_info i = {32, 17, 2, {{1, 16}, {0, 1}}};
-        return i;
-    }
-    case FMT_Q2_K: {
-        struct layout_info i = {0, 84, 3, {{16, 64}, {0, 16}, {80, 4}}};
-        return i;
-    }
-    case FMT_Q3_K: {
-        struct layout_info i = {0, 110, 4, {{32, 64}, {0, 32}, {96, 12}, {108, 2}}};
-        return i;
-    }
-    case FMT_Q5_K: {
-        struct layout_info i = {0, 176, 3, {{48, 128}, {16, 32}, {0, 16}}};
-        return i;
-    }
-    case FMT_IQ4_XS: {
-        struct layout_info i = {0, 136, 2, {{8, 128}, {0, 8}}};
-        return i;
-    }
+        FORMATS_PLANES(FORMAT_CASE)
+#undef FORMAT_CASE
     default: {
-        struct layout_info i = {0, 0, 0, {{0, 0}}};
+        struct layout_info i = {256, 0, 0, {{0, 0}}};
         return i;
     }
     }
 }
 
+/* Bytes of a value; 0: not a form of plain rows. */
 LAYOUT_FN uint32_t layout_plain_bytes(uint32_t fmt)
 {
-    return fmt == FMT_F32 ? 4 : fmt == FMT_F16 || fmt == FMT_BF16 ? 2 : 0;
+#define FORMAT_VALUE(form, type, module, stem, value) fmt == form ? value:
+    return FORMATS_PLAIN(FORMAT_VALUE) 0;
+#undef FORMAT_VALUE
 }
 
 /* Bytes of a tile; 0: not a form of tiles. */
 LAYOUT_FN uint32_t layout_tile_bytes(uint32_t fmt)
 {
-    return fmt == FMT_Q4_K_TILE   ? TILE_Q4_K
-           : fmt == FMT_Q6_K_TILE ? TILE_Q6_K
-           : fmt == FMT_Q8_0      ? TILE_Q8_0
-                                  : 0;
+#define FORMAT_TILE(form, type, module, stem, tile, ...) fmt == form ? tile:
+    return FORMATS_TILE(FORMAT_TILE) 0;
+#undef FORMAT_TILE
+}
+
+/* Of a form of tiles: bytes of the lanes' part; values and bytes of the file's block. */
+struct layout_tile {
+    uint32_t lanes, values, bytes;
+};
+
+LAYOUT_FN struct layout_tile layout_tile(uint32_t fmt)
+{
+    switch (fmt) {
+#define FORMAT_CASE(form, type, module, stem, tile, lanes, values, bytes)                                    \
+    case form: {                                                                                             \
+        struct layout_tile t = {lanes, values, bytes};                                                       \
+        return t;                                                                                            \
+    }
+        FORMATS_TILE(FORMAT_CASE)
+#undef FORMAT_CASE
+    default: {
+        struct layout_tile t = {0, TILE_COLS, 0};
+        return t;
+    }
+    }
 }
 
 LAYOUT_FN int layout_is_tile(uint32_t fmt)
@@ -148,9 +175,8 @@ LAYOUT_FN uint64_t layout_stride(uint32_t fmt, uint32_t k)
         return (uint64_t)(k / 256) * 144;
     if (layout_plain_bytes(fmt))
         return (uint64_t)((k + 31) / 32) * 32 * layout_plain_bytes(fmt);
-    struct layout_info i = layout_info(fmt);
-    uint32_t values = i.values ? i.values : 256;
-    return ((uint64_t)(k / values) * i.bytes + 15) / 16 * 16;
+    const struct layout_info i = layout_info(fmt);
+    return ((uint64_t)(k / i.values) * i.bytes + 15) / 16 * 16;
 }
 
 /* Bytes of one matrix. */
@@ -176,7 +202,7 @@ struct layout_spot {
 
 LAYOUT_FN struct layout_spot layout_spot(uint32_t fmt, uint32_t w)
 {
-    const uint32_t lanes = fmt == FMT_Q4_K_TILE ? 2048 : fmt == FMT_Q6_K_TILE ? 3072 : 4096;
+    const uint32_t lanes = layout_tile(fmt).lanes;
     struct layout_spot r = {0, 0, 0};
     if (w < lanes) {
         uint32_t c = w / 512, lane = w % 512 / 16, byte = w % 16, at = 8 * (lane % 4) + byte % 8;
@@ -209,15 +235,13 @@ LAYOUT_FN struct layout_spot layout_spot(uint32_t fmt, uint32_t w)
 
 LAYOUT_FN int64_t layout_source_tile(uint32_t fmt, uint32_t n, uint32_t k, uint64_t row_bytes, uint64_t to)
 {
-    const uint32_t bytes = layout_tile_bytes(fmt), values = fmt == FMT_Q8_0 ? 32 : TILE_COLS,
-                   size = fmt == FMT_Q4_K_TILE   ? 144
-                          : fmt == FMT_Q6_K_TILE ? 210
-                                                 : 34;
+    const struct layout_tile block = layout_tile(fmt);
+    const uint32_t bytes = layout_tile_bytes(fmt);
     const uint64_t tile = to / bytes, per_row = (k + TILE_COLS - 1) / TILE_COLS;
     const struct layout_spot s = layout_spot(fmt, (uint32_t)(to % bytes));
     const uint64_t r = tile / per_row * TILE_ROWS + s.row,
-                   block = tile % per_row * (TILE_COLS / values) + s.block;
-    return r < n && block < k / values ? (int64_t)(r * row_bytes + block * size + s.in) : -1;
+                   at = tile % per_row * (TILE_COLS / block.values) + s.block;
+    return r < n && at < k / block.values ? (int64_t)(r * row_bytes + at * block.bytes + s.in) : -1;
 }
 
 /* The byte of the file's matrix (rows of row_bytes) that lies at `to`; -1: padding, zero. */
@@ -231,7 +255,7 @@ LAYOUT_FN int64_t layout_source(uint32_t fmt, uint32_t n, uint32_t k, uint64_t r
     if (fmt == FMT_Q4_K)
         return (int64_t)(r * row_bytes + o);
     struct layout_info i = layout_info(fmt);
-    uint32_t nb = k / (i.values ? i.values : 256);
+    uint32_t nb = k / i.values;
     for (uint32_t f = 0; f < i.fields; f++) {
         uint64_t plane = (uint64_t)nb * i.field[f].size;
         if (o < plane)
@@ -246,38 +270,13 @@ LAYOUT_FN int64_t layout_source(uint32_t fmt, uint32_t n, uint32_t k, uint64_t r
 LAYOUT_FN uint32_t layout_for(uint32_t dtype)
 {
     switch (dtype) {
-    case DTYPE_F32:
-        return FMT_F32;
-    case DTYPE_F16:
-        return FMT_F16;
-    case DTYPE_BF16:
-        return FMT_BF16;
-    case DTYPE_Q4_0:
-        return FMT_Q4_0;
-    case DTYPE_Q4_1:
-        return FMT_Q4_1;
-    case DTYPE_Q5_0:
-        return FMT_Q5_0;
-    case DTYPE_Q5_1:
-        return FMT_Q5_1;
-    case DTYPE_Q8_0:
-        return FMT_Q8_0;
-    case DTYPE_Q2_K:
-        return FMT_Q2_K;
-    case DTYPE_Q3_K:
-        return FMT_Q3_K;
-    case DTYPE_Q4_K:
-        return FMT_Q4_K_TILE;
-    case DTYPE_Q5_K:
-        return FMT_Q5_K;
-    case DTYPE_Q6_K:
-        return FMT_Q6_K_TILE;
-    case DTYPE_IQ4_NL:
-        return FMT_IQ4_NL;
-    case DTYPE_IQ4_XS:
-        return FMT_IQ4_XS;
-    case DTYPE_MXFP4:
-        return FMT_MXFP4;
+#define FORMAT_FOR(form, type, ...)                                                                          \
+    case type:                                                                                               \
+        return form;
+        FORMATS_PLAIN(FORMAT_FOR)
+        FORMATS_TILE(FORMAT_FOR)
+        FORMATS_PLANES(FORMAT_FOR)
+#undef FORMAT_FOR
     default:
         return FMT_NONE;
     }
