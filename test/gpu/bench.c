@@ -3,7 +3,7 @@
  *   gpu_bench decode PRESET STREAMS KEYS [TYPE]   a few steps
  *   gpu_bench rest PRESET          the same: 512 tokens behind 4,000 that are known
  *   gpu_bench kernels              products over the shapes of two models, by rows
- *   gpu_bench wide                 the same for every way to share gemm_wide's work, by which wide_cost of variants.c is set */
+ *   gpu_bench wide                 the same for every way to share the work of gemm_wide, for wide_cost of variants.c */
 #include "rig.h"
 
 #include "base/mem.h"

@@ -31,7 +31,8 @@ struct launch *launch_insert(struct launch_list *list, uint32_t i)
 {
     static _Thread_local struct launch forgotten;
     struct err e = {0};
-    if (list->count == list->room && launch_reserve(list, list->room ? 2 * list->room : 64, &e)) {
+    if (list->count == list->room &&
+        (list->part || launch_reserve(list, list->room ? 2 * list->room : 64, &e))) {
         list->failed = true;
         forgotten = (struct launch){0};
         return &forgotten;
@@ -106,12 +107,9 @@ static void bind_tiles(struct launch *l, const struct launch_step *s, const stru
     a->tiles = tiles;
     a->meta.tiles += s->tiles_at[r];
     a->splits = how.splits;
-    if (l->kernel == K_ATTN_JOIN)
-        l->grid.x = how.splits > 1 ? tiles : 0;
-    else {
-        l->grid.x = tiles;
+    l->grid.x = l->kernel == K_ATTN_JOIN && how.splits == 1 ? 0 : tiles;
+    if (l->kernel != K_ATTN_JOIN)
         l->grid.z = how.splits;
-    }
 }
 
 static void bind_attn(struct launch *l, uint32_t m, const struct launch_step *s,

@@ -139,10 +139,11 @@ struct launch {
 struct launch_list {
     struct launch *all; /* (count) */
     uint32_t count, room;
-    bool failed; /* memory was out */
+    bool part;   /* of another list: it cannot grow */
+    bool failed; /* there was no room */
 };
 
-/* Adds a zeroed launch; never NULL: without memory it is one that the list forgets, and list.failed says so. */
+/* Adds a zeroed launch; never NULL: without room it is one that the list forgets, and list.failed says so. */
 struct launch *launch_add(struct launch_list *list);
 /* The same at place i. */
 struct launch *launch_insert(struct launch_list *list, uint32_t i);

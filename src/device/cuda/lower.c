@@ -1,4 +1,4 @@
-#include "device/cuda/lower.h"
+#include "device/cuda/build.h"
 
 #include "device/cuda/passes.h"
 
@@ -59,7 +59,7 @@ static void lower_qkv(struct build *b, const struct op_qkv *o)
                             .n = 3,
                             .after = after_plain};
     s.order = order_of(b, s.p, s.n);
-    const struct lora_in lora = lower_input(b, &s, &in);
+    const struct lora_rows lora = lower_input(b, &s, &in);
     lower_products(b, &s, &lora);
     const uint32_t widest = o->k_dim > o->v_dim ? o->k_dim : o->v_dim;
     struct launch *l = build_add(
@@ -110,7 +110,7 @@ static void latent_products(struct build *b, const struct op_latent *o, float *c
     if (a_n)
         s.p[1] = (struct product){o->q_a.weight, o->q_a.bias, o->q_a.adapter, low, a_n, z};
     s.order = order_of(b, s.p, s.n);
-    struct lora_in lora = lower_input(b, &s, &in);
+    struct lora_rows lora = lower_input(b, &s, &in);
     lower_finished(b, &s, &lora);
     if (!a_n)
         return;
@@ -160,7 +160,7 @@ static void lower_latent(struct build *b, const struct op_latent *o)
                                     .heads = o->heads,
                                     .x_step = o->nope + o->rope.dims,
                                     .y_step = width};
-    const struct lora_in in = {.x = q, .ldx = q_n, .from = span_of(PLACE_Y)};
+    const struct lora_rows in = {.x = q, .ldx = q_n, .from = span_of(PLACE_Y)};
     lower_float(b, &each, o->k_b_adapter, &in, buffer_span(o->out), "a product per head, absorbed into q");
 }
 
@@ -176,7 +176,7 @@ static void lower_heads(struct build *b, const struct op_heads *o)
                                  .heads = w->count,
                                  .x_step = w->k,
                                  .y_step = w->n};
-    const struct lora_in in = {.x = a.x, .ldx = a.ldx, .from = buffer_span(o->in)};
+    const struct lora_rows in = {.x = a.x, .ldx = a.ldx, .from = buffer_span(o->in)};
     lower_float(b, &a, o->adapter, &in, buffer_span(o->out), "a product per head");
 }
 
@@ -303,7 +303,7 @@ static void lower_out(struct build *b, const struct op_out *o)
                              .k = mat_of(b, o->linear.weight)->k,
                              .norm = &o->norm};
     const struct product_set s = lower_last(b, path_of(b, b->m), &o->linear, &o->tail, b->l->at->y);
-    const struct lora_in lora = lower_input(b, &s, &in);
+    const struct lora_rows lora = lower_input(b, &s, &in);
     lower_products(b, &s, &lora);
     lower_tail(b, &s, &o->linear, &o->tail);
 }
@@ -335,7 +335,7 @@ static void lower_head(struct build *b, const struct op_logits *o)
     const bool bias = s.path == PATH_HALF && o->head.bias;
     s.p[0] = (struct product){o->head.weight, bias ? 0 : o->head.bias, o->head.adapter, at->logits, w->n, to};
     s.order = order_of(b, s.p, 1);
-    const struct lora_in lora = lower_input(b, &s, &in);
+    const struct lora_rows lora = lower_input(b, &s, &in);
     lower_finished(b, &s, &lora);
     if (!bias && o->scale == 1.0f && o->softcap <= 0.0f)
         return;
@@ -411,15 +411,40 @@ static int lower_op(struct build *b, const struct op *o, struct err *e)
     return err_set(e, ERR_DATA, "operation %u of the plan is of no known kind", b->op);
 }
 
-int lower_plan(const struct lower *l, const struct step_class *c, struct launch_list *out, struct err *e)
+/* Operations [from, to) into what is left of the list's room, passes and all. */
+static int lower_ops(const struct lower *l, const struct step_class *c, uint32_t from, uint32_t to,
+                     struct launch_list *part, struct err *e)
 {
-    struct build b = {.l = l, .c = c, .list = out};
-    out->count = 0;
-    for (b.op = c->from; b.op < c->to; b.op++)
+    struct build b = {.l = l, .c = c, .list = part};
+    for (b.op = from; b.op < to; b.op++)
         if (lower_op(&b, &l->plan->ops[b.op], e))
             return -1;
-    passes_run(l, c, out);
-    return out->failed ? err_memory(e, "the list of launches", out->count * sizeof *out->all) : 0;
+    passes_run(l, c, part);
+    return 0;
+}
+
+int lower_plan(const struct lower *l, const struct step_class *c, struct launch_list *out, struct err *e)
+{
+    /* A layer at a time: no pass looks beyond it, and changes to a short list are cheap. */
+    const struct op *ops = l->plan->ops;
+    out->count = 0;
+    for (uint32_t from = c->from, to = from; from < c->to;) {
+        while (to < c->to && ops[to].layer == ops[from].layer)
+            to++;
+        struct launch_list part = {
+            .all = out->all + out->count, .room = out->room - out->count, .part = true};
+        if (lower_ops(l, c, from, to, &part, e))
+            return -1;
+        if (part.failed) { /* once more, with more room */
+            if (launch_reserve(out, out->room ? 2 * out->room : 64, e))
+                return -1;
+            to = from;
+            continue;
+        }
+        out->count += part.count;
+        from = to;
+    }
+    return 0;
 }
 
 /* ---- classes of steps ---- */
@@ -458,22 +483,33 @@ void lower_ratios(struct lower *l, const struct plan *p)
     }
 }
 
+/* The weights of an operation that cuBLASLt multiplies with; how many. */
+static uint32_t half_weights(const struct op *o, weight_id w[3])
+{
+    switch (o->kind) {
+    case OP_QKV:
+        w[0] = o->qkv.q.weight, w[1] = o->qkv.k.weight, w[2] = o->qkv.v.weight;
+        return 3;
+    case OP_LATENT:
+        w[0] = o->latent.kv_a.weight, w[1] = o->latent.q_a.weight, w[2] = o->latent.q_b.weight;
+        return 3;
+    case OP_OUT:
+        w[0] = o->out.linear.weight;
+        return 1;
+    case OP_FFN:
+        w[0] = o->ffn.gate.weight, w[1] = o->ffn.up.weight, w[2] = o->ffn.down.weight;
+        return 3;
+    default:
+        return 0;
+    }
+}
+
 void lower_each_half(const struct plan *p, void (*visit)(void *arg, weight_id id), void *arg)
 {
     for (uint32_t i = 0; i < p->count; i++) {
-        const struct op *o = &p->ops[i];
-        const weight_id none[3] = {0}, qkv[3] = {o->qkv.q.weight, o->qkv.k.weight, o->qkv.v.weight},
-                        latent[3] = {o->latent.kv_a.weight,
-                                     o->latent.q_a.weight ? o->latent.q_a.weight : o->latent.q_b.weight,
-                                     o->latent.q_a.weight ? o->latent.q_b.weight : 0},
-                        out[3] = {o->out.linear.weight},
-                        ffn[3] = {o->ffn.gate.weight, o->ffn.up.weight, o->ffn.down.weight};
-        const weight_id *w = o->kind == OP_QKV      ? qkv
-                             : o->kind == OP_LATENT ? latent
-                             : o->kind == OP_OUT    ? out
-                             : o->kind == OP_FFN    ? ffn
-                                                    : none;
-        for (int j = 0; j < 3; j++)
+        weight_id w[3];
+        const uint32_t n = half_weights(&p->ops[i], w);
+        for (uint32_t j = 0; j < n; j++)
             if (w[j])
                 visit(arg, w[j]);
     }

@@ -1,17 +1,17 @@
 /* Expert layers, MOE_ROWS rows at a time: rows are sorted by expert into slots, each expert's padded to eight, so that a
  * group of eight slots multiplies with one matrix. */
-#include "device/cuda/lower.h"
+#include "device/cuda/build.h"
 
 /* Products of grouped rows with the experts they belong to. x is packed, or float rows. */
 static void put_experts(struct build *b, const struct linear *l, float *y, uint64_t ldy,
-                        const struct lora_in *in)
+                        const struct lora_rows *in)
 {
     const struct mat *w = mat_of(b, l->weight);
     const struct scratch *at = b->l->at;
     const struct lora_job job = {
         .slot = l->adapter, .y = y, .ldy = ldy, .scale = 1.0f, .to = span_of(PLACE_Y)};
     if (b->l->path == PATH_FLOAT) {
-        struct lora_in rows = *in;
+        struct lora_rows rows = *in;
         const struct float_args a = {.w = *w,
                                      .x = at->x,
                                      .ldx = w->k,
@@ -38,16 +38,16 @@ static void put_experts(struct build *b, const struct linear *l, float *y, uint6
 }
 
 /* The rows that are computed now, normed, in z. */
-static struct lora_in rows_in_z(const struct build *b, uint32_t width)
+static struct lora_rows rows_in_z(const struct build *b, uint32_t width)
 {
-    return (struct lora_in){.x = b->l->at->z, .ldx = width, .from = span_of(PLACE_Z)};
+    return (struct lora_rows){.x = b->l->at->z, .ldx = width, .from = span_of(PLACE_Z)};
 }
 
 /* Router and grouping. */
 static void put_route(struct build *b, const struct op_moe *o, uint32_t width)
 {
     const struct scratch *at = b->l->at;
-    const struct lora_in in = rows_in_z(b, width);
+    const struct lora_rows in = rows_in_z(b, width);
     const struct float_args r = {.w = *mat_of(b, o->router.weight),
                                  .x = at->z,
                                  .ldx = width,
@@ -86,7 +86,7 @@ static void put_shared(struct build *b, const struct op_moe *o, enum path path, 
 {
     const struct scratch *at = b->l->at;
     const struct input in = {.x = at->z, .ldx = width, .from = span_of(PLACE_Z), .k = width};
-    const struct lora_in rows = rows_in_z(b, width);
+    const struct lora_rows rows = rows_in_z(b, width);
     const enum act_kind act = o->act == ACT_SWIGLU_OAI ? ACT_SILU : o->act;
     struct product_set down = {.path = path, .n = 1, .after = after_plain};
     down.p[0] = (struct product){o->shared_down.weight,
@@ -96,7 +96,7 @@ static void put_shared(struct build *b, const struct op_moe *o, enum path path, 
                                  mat_of(b, o->shared_down.weight)->n,
                                  span_of(PLACE_SHARED)};
     down.order = order_of(b, down.p, 1);
-    const struct lora_in lora = lower_up(b, &in, &o->shared_gate, &o->shared_up, act, &down);
+    const struct lora_rows lora = lower_up(b, &in, &o->shared_gate, &o->shared_up, act, &down);
     lower_products(b, &down, &lora);
     if (!o->shared_router)
         return;
@@ -123,7 +123,7 @@ static void put_chosen(struct build *b, const struct op_moe *o, enum path path, 
     b->m = (pairs / 8 + (pairs < o->experts ? pairs : o->experts)) * 8;
     const struct input in = {.x = at->z, .ldx = width, .from = span_of(PLACE_Z), .k = width, .grouped = true};
     down.p[0].adapter = o->down.adapter;
-    const struct lora_in lora = lower_input(b, &up, &in);
+    const struct lora_rows lora = lower_input(b, &up, &in);
     if (gated)
         put_experts(b, &o->gate, at->y, 2 * f, &lora);
     put_experts(b, &o->up, at->y + f, 2 * f, &lora);
@@ -134,7 +134,7 @@ static void put_chosen(struct build *b, const struct op_moe *o, enum path path, 
                                  .act = o->act,
                                  .alpha = o->alpha,
                                  .limit = o->limit};
-    const struct lora_in h = lower_act(b, act, &down, true);
+    const struct lora_rows h = lower_act(b, act, &down, true);
     put_experts(b, &o->down, at->y, mat_of(b, o->down.weight)->n, &h);
     b->rows = rows;
     b->m = m;

@@ -1,5 +1,5 @@
 /* Products: what goes into them, the products themselves with what adapters add, and what follows. */
-#include "device/cuda/lower.h"
+#include "device/cuda/build.h"
 
 struct norm_args norm_of(const struct build *b, const struct norm *n)
 {
@@ -111,11 +111,11 @@ static bool has_adapters(const struct build *b, const struct product_set *s)
 }
 
 /* The rows as floats, for adapters. */
-static struct lora_in float_rows(struct build *b, const struct product_set *s, const struct input *in)
+static struct lora_rows float_rows(struct build *b, const struct product_set *s, const struct input *in)
 {
     const struct scratch *at = b->l->at;
     const bool normed = in->norm && in->norm->kind != NORM_NONE;
-    struct lora_in r = {.x = in->x, .ldx = in->ldx, .from = in->from, .results = in->results};
+    struct lora_rows r = {.x = in->x, .ldx = in->ldx, .from = in->from, .results = in->results};
     if (in->grouped) {
         r.x_row = r.row = at->slot_row;
         r.expert = at->group_expert;
@@ -140,9 +140,9 @@ static void quantise(struct build *b, const float *x, uint32_t k, struct span fr
     l->writes[0] = span_of(PLACE_Q8);
 }
 
-struct lora_in lower_input(struct build *b, const struct product_set *s, const struct input *in)
+struct lora_rows lower_input(struct build *b, const struct product_set *s, const struct input *in)
 {
-    const struct lora_in lora = float_rows(b, s, in);
+    const struct lora_rows lora = float_rows(b, s, in);
     if (s->path == PATH_INTEGER)
         quantise(b, in->x, in->k, in->from);
     if (s->path == PATH_INTEGER || s->path == PATH_TILED)
@@ -158,11 +158,11 @@ struct lora_in lower_input(struct build *b, const struct product_set *s, const s
 }
 
 /* The same from gate and up. */
-struct lora_in lower_act(struct build *b, struct act_args a, const struct product_set *down, bool grouped)
+struct lora_rows lower_act(struct build *b, struct act_args a, const struct product_set *down, bool grouped)
 {
     const struct scratch *at = b->l->at;
     const bool pack = down->path == PATH_PACK, plain = down->path == PATH_TILED || down->path == PATH_INTEGER;
-    struct lora_in lora = {.x = at->lora_x, .ldx = a.k, .from = span_of(PLACE_LORA_X)};
+    struct lora_rows lora = {.x = at->lora_x, .ldx = a.k, .from = span_of(PLACE_LORA_X)};
     if (grouped) {
         lora.row = at->slot_row;
         lora.expert = at->group_expert;
@@ -289,7 +289,7 @@ static void put_half(struct build *b, const struct product *p)
 }
 
 /* One row by the kernels that callers of the public header can ask for. */
-static void put_gemv(struct build *b, enum path path, const struct product *p, const struct lora_in *in)
+static void put_gemv(struct build *b, enum path path, const struct product *p, const struct lora_rows *in)
 {
     const struct mat *w = mat_of(b, p->weight);
     const bool tiled = path == PATH_TILED;
@@ -311,7 +311,7 @@ static void put_gemv(struct build *b, enum path path, const struct product *p, c
 }
 
 static void put_product(struct build *b, const struct product_set *s, const struct product *p,
-                        const struct lora_in *in)
+                        const struct lora_rows *in)
 {
     switch (s->path) {
     case PATH_PACK:
@@ -340,7 +340,7 @@ static void put_product(struct build *b, const struct product_set *s, const stru
     }
 }
 
-void lower_products(struct build *b, const struct product_set *s, const struct lora_in *in)
+void lower_products(struct build *b, const struct product_set *s, const struct lora_rows *in)
 {
     /* the products may write where their input is */
     for (uint32_t i = 0; i < s->n; i++)
@@ -370,7 +370,7 @@ static void put_tail(struct build *b, const struct tail_args *a, uint32_t thread
     l->writes[0] = to;
 }
 
-void lower_finished(struct build *b, const struct product_set *s, const struct lora_in *in)
+void lower_finished(struct build *b, const struct product_set *s, const struct lora_rows *in)
 {
     struct product_set plain = *s;
     for (uint32_t i = 0; i < s->n && s->path == PATH_HALF; i++)
@@ -439,8 +439,8 @@ void lower_tail(struct build *b, const struct product_set *s, const struct linea
 
 /* ---- FFN ---- */
 
-struct lora_in lower_up(struct build *b, const struct input *in, const struct linear *gate,
-                        const struct linear *up, enum act_kind act, const struct product_set *down)
+struct lora_rows lower_up(struct build *b, const struct input *in, const struct linear *gate,
+                          const struct linear *up, enum act_kind act, const struct product_set *down)
 {
     const struct scratch *at = b->l->at;
     const uint32_t f = mat_of(b, up->weight)->n, n = gate->weight ? 2 * f : f;
@@ -452,7 +452,7 @@ struct lora_in lower_up(struct build *b, const struct input *in, const struct li
     s.p[s.n++] =
         (struct product){up->weight, late ? 0 : up->bias, up->adapter, at->y + (n - f), n, span_of(PLACE_Y)};
     s.order = order_of(b, s.p, s.n);
-    const struct lora_in lora = lower_input(b, &s, in);
+    const struct lora_rows lora = lower_input(b, &s, in);
     lower_products(b, &s, &lora);
     const struct act_args a = {.gate = gate->weight ? at->y : NULL,
                                .up = at->y + (n - f),
@@ -476,14 +476,14 @@ void lower_ffn(struct build *b, const struct op_ffn *o)
     /* results that wait for their tail lie behind act(gate) * up */
     const struct product_set down =
         lower_last(b, path_of(b, b->m), &o->down, &o->tail, b->l->at->y + (uint64_t)b->l->at->max_rows * f);
-    const struct lora_in lora = lower_up(b, &in, &o->gate, &o->up, o->act, &down);
+    const struct lora_rows lora = lower_up(b, &in, &o->gate, &o->up, o->act, &down);
     lower_products(b, &down, &lora);
     lower_tail(b, &down, &o->down, &o->tail);
 }
 
 /* ---- float products, adapters ---- */
 
-void lower_float(struct build *b, const struct float_args *a, uint32_t adapter, const struct lora_in *in,
+void lower_float(struct build *b, const struct float_args *a, uint32_t adapter, const struct lora_rows *in,
                  struct span to, const char *why)
 {
     const struct lora_job job = {.slot = adapter,
@@ -524,7 +524,7 @@ static uint32_t lora_outputs(const struct build *b, uint32_t slot)
 }
 
 static struct launch *put_lora(struct build *b, uint32_t kernel, const struct lora_job *j,
-                               const struct lora_in *in, uint32_t blocks)
+                               const struct lora_rows *in, uint32_t blocks)
 {
     const struct scratch *at = b->l->at;
     const bool down = kernel == K_LORA_DOWN;
@@ -553,14 +553,14 @@ static struct launch *put_lora(struct build *b, uint32_t kernel, const struct lo
     return l;
 }
 
-void lora_down(struct build *b, const struct lora_job *j, const struct lora_in *in)
+void lora_down(struct build *b, const struct lora_job *j, const struct lora_rows *in)
 {
     const uint32_t rank = lora_rank(b, j->slot);
     if (rank)
         put_lora(b, K_LORA_DOWN, j, in, gpu_blocks(rank, 8));
 }
 
-void lora_up(struct build *b, const struct lora_job *j, const struct lora_in *in)
+void lora_up(struct build *b, const struct lora_job *j, const struct lora_rows *in)
 {
     if (lora_rank(b, j->slot))
         put_lora(b, K_LORA_UP, j, in, gpu_blocks(lora_outputs(b, j->slot), 256));

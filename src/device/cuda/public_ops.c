@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "device/cuda/exec.h"
+#include "device/cuda/build.h"
 
 #include <stdio.h>
 #include <string.h>

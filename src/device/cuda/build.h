@@ -1,0 +1,137 @@
+/* What the files of lowering share: how launches of an operation are added to the list, and products with what goes into
+ * them and what follows. What one operation leaves for the next is in the list alone. */
+#pragma once
+
+#include "device/cuda/lower.h"
+
+/* The state of one lowering: which rows and which operation launches are added for. */
+struct build {
+    const struct lower *l;
+    const struct step_class *c;
+    struct launch_list *list;
+    uint32_t op;
+    uint32_t m; /* rows */
+    struct launch_rows rows;
+};
+
+static inline const struct mat *mat_of(const struct build *b, weight_id w)
+{
+    return &b->l->mat[w];
+}
+
+static inline const float *vector_of(const struct build *b, weight_id w)
+{
+    return w ? (const float *)b->l->mat[w].base : NULL;
+}
+
+static inline float *buffer_at(const struct build *b, struct operand o)
+{
+    return o.buffer ? b->l->at->buffer[o.buffer] + o.col : NULL;
+}
+
+static inline uint64_t buffer_ld(const struct build *b, struct operand o)
+{
+    return b->l->width[o.buffer];
+}
+
+static inline struct span buffer_span(struct operand o)
+{
+    return (struct span){o.buffer ? PLACE_BUFFER : PLACE_NONE, o.buffer, o.col};
+}
+
+static inline struct span span_of(enum place p)
+{
+    return (struct span){.place = (uint8_t)p};
+}
+
+struct norm_args norm_of(const struct build *b, const struct norm *n);
+/* A launch of the current operation and rows. rows, each: of the grid (enum grid_rows). */
+struct launch *build_add(struct build *b, uint32_t kernel, enum launch_args args, struct gpu_grid grid,
+                         const char *why);
+void build_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t each);
+
+/* The input of products: rows of x, normed. */
+struct input {
+    const float *x;
+    uint64_t ldx;
+    struct span from;
+    uint32_t k;
+    const struct norm *norm; /* or NULL */
+    bool results;            /* row i is the row of the step that result i wants */
+    bool grouped;            /* the rows of experts: each group of eight by itself */
+};
+
+/* The same rows as floats, for adapters: row i is x's row x_row[i] (NULL: i), and row `row[i]` (NULL: i) of those that are
+ * computed now. expert: (rows / 8), or NULL. */
+struct lora_rows {
+    const float *x;
+    uint64_t ldx;
+    struct span from;
+    const int32_t *x_row, *row, *expert;
+    bool results; /* row is the list of rows that results want */
+};
+
+/* One product of a set that shares its input; y is (m, ldy). */
+struct product {
+    weight_id weight, bias;
+    uint32_t adapter;
+    float *y;
+    uint64_t ldy;
+    struct span to;
+};
+
+/* What follows: y = scale * (W x + bias) + residual. */
+struct after {
+    float scale;
+    const float *residual;
+    uint64_t ldr;
+    struct span from;
+};
+static const struct after after_plain = {.scale = 1.0f};
+
+/* A set of products with what they share. */
+struct product_set {
+    enum path path;
+    enum pack_order order;
+    struct product p[3];
+    uint32_t n;
+    struct after after;
+};
+
+enum path path_of(const struct build *b, uint32_t m);
+/* The order that packed rows have in front of these products. */
+enum pack_order order_of(const struct build *b, const struct product *p, uint32_t n);
+/* Makes the input of a set, and of its adapters. */
+struct lora_rows lower_input(struct build *b, const struct product_set *s, const struct input *in);
+void lower_rows(struct build *b, const struct pack_args *a, struct span from, struct span to,
+                const char *why);
+void lower_products(struct build *b, const struct product_set *s, const struct lora_rows *in);
+/* The same where results are wanted whole: behind cuBLASLt the row's scale and the bias are still to be applied. */
+void lower_finished(struct build *b, const struct product_set *s, const struct lora_rows *in);
+/* The last product of an operation, with its tail; y: where results wait for a tail that is more than a sum. */
+struct product_set lower_last(const struct build *b, enum path path, const struct linear *l,
+                              const struct tail *t, float *y);
+void lower_tail(struct build *b, const struct product_set *s, const struct linear *l, const struct tail *t);
+/* Norm, gate and up, activation: gives the input of `down`. */
+struct lora_rows lower_up(struct build *b, const struct input *in, const struct linear *gate,
+                          const struct linear *up, enum act_kind act, const struct product_set *down);
+/* The activation alone, into the input of `down`. */
+struct lora_rows lower_act(struct build *b, struct act_args a, const struct product_set *down, bool grouped);
+/* Rows in float, whatever the path. */
+void lower_float(struct build *b, const struct float_args *a, uint32_t adapter, const struct lora_rows *in,
+                 struct span to, const char *why);
+void lower_ffn(struct build *b, const struct op_ffn *o);
+void lower_moe(struct build *b, const struct op_moe *o);
+/* A x before a product, and B of it behind; nothing where no adapter has a pair for the slot. */
+struct lora_job {
+    uint32_t slot, area;            /* those whose A x are kept at the same time have different areas */
+    uint32_t heads, x_step, y_step; /* > 0: as in struct float_args */
+    float *y;
+    uint64_t ldy;
+    float scale;
+    const float *row_scale; /* y still lacks this factor; or NULL */
+    struct span to;
+};
+uint32_t lora_rank(const struct build *b, uint32_t slot);
+void lora_down(struct build *b, const struct lora_job *j, const struct lora_rows *in);
+void lora_up(struct build *b, const struct lora_job *j, const struct lora_rows *in);
