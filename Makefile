@@ -1,5 +1,5 @@
 # The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
-.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models clean cuda-all package
+.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package
 
 MODEL ?= smollm2
 PROMPT ?= Why is the sky blue? Answer in two sentences.
@@ -13,7 +13,7 @@ help:
 	@echo "make install      to /usr/local or DESTDIR       make portable  one file, libraries inside"
 	@echo "make bench        measure                        make fuzz      SECONDS_EACH=600 a target"
 	@echo "make asan, tsan   checked builds                 make soak      long tests"
-	@echo "make package      .deb, tarball, container image"
+	@echo "make package      .deb, tarball, container image   make test-clients, test-models: more tests"
 
 build:
 	@scripts/setup build
@@ -33,6 +33,13 @@ test-models:
 	@scripts/build release
 	@scripts/fetch-model smollm2 gemma3 qwen05 qwen15 minilm-st nomic
 	.venv/bin/python -m pytest -q -m "models or slow" test/e2e
+
+# The client libraries and programs that people use, some twenty of them, against a real server: minutes, not for CI.
+test-clients:
+	@scripts/setup clients
+	@scripts/build release
+	@scripts/fetch-model qwen05
+	.venv-clients/bin/python -m pytest -q -p no:cacheprovider test/clients
 
 soak:
 	@scripts/setup test
