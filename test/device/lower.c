@@ -567,6 +567,34 @@ static void test_choose_kernels(void **state)
     }
 }
 
+/* Rows that are too long for the kernel that norms are packed by the other one, and never by a product itself. */
+static void test_long_rows(void **state)
+{
+    (void)state;
+    struct mat mat[2] = {{0}, {.fmt = FMT_Q4_K_TILE, .n = 64, .k = 65536, .count = 1}};
+    struct pass_test t;
+    for (uint32_t rows = 1; rows <= 2; rows++) {
+        start(&t, rows);
+        float *buffer[3] = {NULL, here, there};
+        uint32_t width[3] = {0, mat[1].k, mat[1].n};
+        struct err e = {0};
+        t.ops[0] =
+            (struct op){.kind = OP_OUT,
+                        .out = {.in = {1, 0}, .linear = {.weight = 1}, .tail = {.scale = 1, .out = {2, 0}}}};
+        t.plan.count = 1;
+        t.at.buffer = buffer;
+        t.at.pack = packed;
+        t.l.width = width;
+        t.l.mat = mat;
+        const struct step_class c = lower_class(&t.l, rows, 0);
+        assert_int_equal(lower_plan(&t.l, &c, &t.list, &e), 0);
+        assert_int_equal(t.list.count, 2);
+        assert_int_equal(t.list.all[0].kernel, K_ACT_PACK);
+        assert_null(t.list.all[1].a.gemm.in.x);
+        launch_free(&t.list);
+    }
+}
+
 /* Steps of one class share a list: bound to fewer rows than the class may have it launches for those alone. */
 static void test_classes(void **state)
 {
@@ -617,7 +645,7 @@ int main(void)
         cmocka_unit_test(test_row_input),       cmocka_unit_test(test_join_parts),
         cmocka_unit_test(test_attention_packs), cmocka_unit_test(test_direct_results),
         cmocka_unit_test(test_cut_rows),        cmocka_unit_test(test_choose_kernels),
-        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,14 +140,35 @@ static void quantise(struct build *b, const float *x, uint32_t k, struct span fr
     l->writes[0] = span_of(PLACE_Q8);
 }
 
+/* act(gate) * up: packed by as many warps as a row has columns of 256, or to rows. */
+static void put_act(struct build *b, const struct act_args *a, struct span from, struct span to,
+                    const char *why)
+{
+    const struct gpu_grid rows = gpu_grid(0, 1, 1, 512, 0),
+                          columns = gpu_grid(gpu_blocks(a->k, 1024), 0, 1, 128, 0);
+    const bool pack = a->out.pack != NULL;
+    struct launch *l = build_add(b, pack ? K_ACT_PACK : K_ACT_ROWS, ARGS_ACT, pack ? columns : rows, why);
+    build_grid_rows(l, pack ? GRID_Y : GRID_X, 1);
+    l->a.act = *a;
+    l->reads[0] = from;
+    l->writes[0] = to;
+}
+
 struct lora_rows lower_input(struct build *b, const struct product_set *s, const struct input *in)
 {
     const struct lora_rows lora = float_rows(b, s, in);
+    const bool normed = in->norm && in->norm->kind != NORM_NONE;
     if (s->path == PATH_INTEGER)
         quantise(b, in->x, in->k, in->from);
     if (s->path == PATH_INTEGER || s->path == PATH_TILED)
         return lora;
-    struct pack_args a = rows_of(b, in, out_of(b, s->path, s->order, in->k));
+    const struct pack_out out = out_of(b, s->path, s->order, in->k);
+    if (in->k > NORM_WIDTH_MOST && !normed && !in->results && !in->grouped) {
+        const struct act_args a = {.up = in->x, .ld = in->ldx, .k = in->k, .act = ACT_NONE, .out = out};
+        put_act(b, &a, in->from, input_span(s->path), "a long row, packed as fp16");
+        return lora;
+    }
+    struct pack_args a = rows_of(b, in, out);
     if (in->grouped)
         a.out.groups = 1;
     lower_rows(b, &a, in->from, input_span(s->path),
@@ -161,7 +182,8 @@ struct lora_rows lower_input(struct build *b, const struct product_set *s, const
 struct lora_rows lower_act(struct build *b, struct act_args a, const struct product_set *down, bool grouped)
 {
     const struct scratch *at = b->l->at;
-    const bool pack = down->path == PATH_PACK, plain = down->path == PATH_TILED || down->path == PATH_INTEGER;
+    const bool plain = down->path == PATH_TILED || down->path == PATH_INTEGER;
+    const struct span y = span_of(PLACE_Y), to = plain ? span_of(PLACE_FLOATS) : input_span(down->path);
     struct lora_rows lora = {.x = at->lora_x, .ldx = a.k, .from = span_of(PLACE_LORA_X)};
     if (grouped) {
         lora.row = at->slot_row;
@@ -169,29 +191,18 @@ struct lora_rows lower_act(struct build *b, struct act_args a, const struct prod
     }
     if (plain) {
         lora.x = at->x;
-        lora.from = span_of(PLACE_FLOATS);
+        lora.from = to;
     }
     if (has_adapters(b, down)) {
-        struct launch *l = build_add(b, K_ACT_ROWS, ARGS_ACT, gpu_grid(0, 1, 1, 512, 0), "input of adapters");
-        build_grid_rows(l, GRID_X, 1);
-        l->a.act = a;
-        l->a.act.out = (struct pack_out){.rows = at->lora_x, .ldr = a.k};
-        l->reads[0] = span_of(PLACE_Y);
-        l->writes[0] = span_of(PLACE_LORA_X);
+        a.out = (struct pack_out){.rows = at->lora_x, .ldr = a.k};
+        put_act(b, &a, y, lora.from, "input of adapters");
     }
     a.out = out_of(b, down->path, down->order, a.k);
     if (grouped)
         a.out.groups = 1;
-    const struct gpu_grid rows = gpu_grid(0, 1, 1, 512, 0),
-                          columns = gpu_grid(gpu_blocks(a.k, 1024), 0, 1, 128, 0);
-    struct launch *l = build_add(b, pack ? K_ACT_PACK : K_ACT_ROWS, ARGS_ACT, pack ? columns : rows,
-                                 pack ? "activation, packed as fp16" : "activation");
-    build_grid_rows(l, pack ? GRID_Y : GRID_X, 1);
-    l->a.act = a;
-    l->reads[0] = span_of(PLACE_Y);
-    l->writes[0] = plain ? span_of(PLACE_FLOATS) : input_span(down->path);
+    put_act(b, &a, y, to, down->path == PATH_PACK ? "activation, packed as fp16" : "activation");
     if (down->path == PATH_INTEGER)
-        quantise(b, at->x, a.k, l->writes[0]);
+        quantise(b, at->x, a.k, to);
     return lora;
 }
 
