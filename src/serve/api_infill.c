@@ -1,15 +1,24 @@
 /* llama.cpp's own shape of requests: /completion and /infill, which editors speak. They become a completion of OpenAI's, and
  * their replies are told in their own words. */
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/num.h"
+#include "format/jsonread.h"
 #include "lang/middle.h"
 #include "serve/field.h"
 #include "serve/own.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { INFILL_FILES = 256 };
+enum { INFILL_FILES = 256, INFILL_FIELDS = 64 };
+
+/* What its teller keeps of a request. */
+struct infill {
+    json_t *settings; /* what the engine was asked for */
+    json_t *fields;   /* the only fields that the reply has; NULL = all */
+};
 
 static const struct field infill_fields[] = {
     {"input_prefix", FIELD_TEXT, 0, 0},
@@ -18,6 +27,7 @@ static const struct field infill_fields[] = {
     {"n_predict", FIELD_INT, -1, ASK_TOKENS},
     {"stream", FIELD_BOOL, 0, 0},
     {"n_probs", FIELD_INT, 0, ENGINE_TOP_MOST},
+    {"response_fields", FIELD_LIST, 0, INFILL_FIELDS},
 };
 
 /* The prompt as ids, so that what is in the texts is never taken for a token that steers. */
@@ -68,6 +78,8 @@ static void infill_ask(struct answer *a)
     json_object_del(body, "n");
     if (field_int(body, "n_probs", 0) > 0)
         json_object_set(body, "logprobs", json_object_get(body, "n_probs"));
+    if (field_bool(body, "stream"))
+        json_object_set_new(body, "return_tokens", json_true()); /* the events of a stream always have them */
     ask_completion(a);
 }
 
@@ -77,6 +89,10 @@ static int infill_check(struct answer *a)
     const char *name;
     if (field_check(a->request, infill_fields, sizeof infill_fields / sizeof *infill_fields, &name, &e))
         return answer_fail(a, 400, name, "%s", e.text);
+    const json_t *wanted = json_object_get(a->request, "response_fields");
+    for (size_t i = 0; i < json_array_size(wanted); i++)
+        if (!json_is_string(json_array_get(wanted, i)))
+            return answer_fail(a, 400, "response_fields", "response_fields[%zu] has to be a text", i);
     return 0;
 }
 
@@ -122,20 +138,37 @@ static bool completion_has_numbers(const json_t *list)
     return false;
 }
 
+/* {"prompt_string": text} as the text. NULL and a failure where it holds anything else. */
+static json_t *completion_object(struct answer *a, const json_t *prompt)
+{
+    json_t *text = json_object_get(prompt, "prompt_string");
+    const json_t *media = json_object_get(prompt, "multimodal_data");
+    if (media && !(json_is_array(media) && !json_array_size(media)))
+        answer_fail(a, 400, "prompt", "multimodal_data is not supported: the models here read text");
+    else if (!json_is_string(text))
+        answer_fail(a, 400, "prompt", "a prompt that is an object has to be {\"prompt_string\": text}");
+    return a->failure.status ? NULL : json_incref(text);
+}
+
 /* A list with a number in it is one prompt; any other list has a prompt in each place. */
 static int completion_prompts(struct answer *a)
 {
     json_t *prompt = json_object_get(a->request, "prompt"), *one, *made;
     size_t i;
+    if (json_is_object(prompt)) {
+        made = completion_object(a, prompt);
+        return made ? json_object_set_new(a->request, "prompt", made) : -1;
+    }
     if (json_is_array(prompt) && completion_has_numbers(prompt)) {
         made = completion_mixed(a, prompt);
         return made ? json_object_set_new(a->request, "prompt", made) : -1;
     }
     json_array_foreach(prompt, i, one)
     {
-        if (!json_is_array(one))
+        if (!json_is_array(one) && !json_is_object(one))
             continue;
-        if (!(made = completion_mixed(a, one)) || json_array_set_new(prompt, i, made))
+        made = json_is_object(one) ? completion_object(a, one) : completion_mixed(a, one);
+        if (!made || json_array_set_new(prompt, i, made))
             return -1;
     }
     return 0;
@@ -207,6 +240,67 @@ void api_completion(struct answer *a)
 
 /* ---- replies ---- */
 
+static json_t *infill_settings(const struct answer *a, const struct engine_request *r)
+{
+    const int64_t most = r->silent ? 0 : r->most ? (int64_t)r->most : -1;
+    json_t *all = json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:I}", "n_ctx",
+                            (json_int_t)a->model->loaded->runner->ctx, "n_predict", (json_int_t)most,
+                            "max_tokens", (json_int_t)most, "seed", (json_int_t)r->sampler.seed, "ignore_eos",
+                            r->ignore_eog, "stream", a->stream, "n_probs", (json_int_t)a->tops);
+    json_t *stops = json_array(), *biases = json_array();
+    for (size_t i = 0; i < sampler_field_count; i++) {
+        const struct sampler_field *f = &sampler_fields[i];
+        double value = *(const double *)(const void *)((const char *)&r->sampler + f->offset);
+        json_object_set_new(all, f->name, f->whole ? json_integer((json_int_t)value) : json_real(value));
+    }
+    for (size_t i = 0; i < r->stops; i++)
+        json_array_append_new(stops, json_string(r->stop_strings[i]));
+    for (size_t i = 0; i < r->sampler.biases; i++) { /* null: it never comes */
+        const struct logit_bias *b = &r->sampler.bias[i];
+        json_t *bias = isinf(b->bias) ? json_null() : json_real((double)b->bias);
+        json_array_append_new(biases, json_pack("{s:i,s:o}", "token", (int)b->id, "bias", bias));
+    }
+    json_object_set_new(all, "stop", stops);
+    json_object_set_new(all, "logit_bias", biases);
+    return all;
+}
+
+static int infill_asked(struct answer *a, const struct engine_request *r)
+{
+    json_t *fields = json_object_get(a->request, "response_fields");
+    struct infill *own = a->own = mem_zalloc(1, sizeof *own);
+    if (!own || !(own->settings = infill_settings(a, r)))
+        return answer_fail(a, 503, NULL, "out of memory");
+    own->fields = json_array_size(fields) ? json_incref(fields) : NULL;
+    return 0;
+}
+
+static void infill_forget(void *arg)
+{
+    struct infill *own = arg;
+    if (own) {
+        json_decref(own->settings);
+        json_decref(own->fields);
+    }
+    mem_free(own);
+}
+
+/* Only the fields that are wanted; "a/b" is b of a, under the whole name. */
+static void infill_pick(const json_t *fields, const struct buf *whole, struct buf *out)
+{
+    json_t *all = json_loadb(whole->data, whole->len, 0, NULL), *picked = json_object();
+    for (size_t i = 0; i < json_array_size(fields); i++) {
+        const char *name = json_string_value(json_array_get(fields, i)), *slash = strchr(name, '/');
+        json_t *found =
+            slash ? json_object_getn(all, name, (size_t)(slash - name)) : json_object_get(all, name);
+        found = slash ? json_object_get(found, slash + 1) : found;
+        if (found)
+            json_object_set(picked, name, found);
+    }
+    said_json(out, picked);
+    json_decref(all);
+}
+
 /* Why it ended: by a stop string, which is told, by the length, or by itself. */
 static void infill_stop(const struct answer *a, const struct choice *c, struct json *j)
 {
@@ -231,9 +325,10 @@ static void infill_prompt_text(const struct answer *a, const struct choice *c, s
     buf_free(&text);
 }
 
-static void infill_piece(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
-                         struct buf *out)
+static void infill_object(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
+                          struct buf *out)
 {
+    const struct infill *own = a->own;
     const struct buf *said = &c->said.text;
     struct json j = {.out = out};
     json_begin(&j, '{');
@@ -250,8 +345,7 @@ static void infill_piece(struct answer *a, struct choice *c, const char *text, s
     json_key(&j, "tokens_evaluated");
     json_uint(&j, a->prompts[c->prompt_at].len);
     const struct probs p = tell_answer_probs(a, stop ? tell_choice_probs(a, c) : tell_news_probs(c));
-    if (a->token_ids)
-        tell_ids(&j, "tokens", p.ids, p.count);
+    tell_ids(&j, "tokens", p.ids, a->token_ids && !(stop && a->stream) ? p.count : 0);
     if (a->logprobs && !(stop && a->stream))
         tell_native_probs(a, &j, &p);
     if (stop) {
@@ -261,13 +355,30 @@ static void infill_piece(struct answer *a, struct choice *c, const char *text, s
         json_key(&j, "has_new_line");
         json_bool(&j, said->len && memchr(said->data, '\n', said->len));
         json_key(&j, "truncated");
-        json_bool(&j, false);
+        json_bool(&j, c->end.context_full);
+        json_key(&j, "generation_settings");
+        jsonread_write(&j, own->settings);
         infill_stop(a, c, &j);
         json_key(&j, "tokens_cached");
         json_uint(&j, c->end.cached);
         tell_timings(a, &j);
     }
     json_end(&j, '}');
+}
+
+static void infill_piece(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
+                         struct buf *out)
+{
+    const struct infill *own = a->own;
+    struct buf whole = {0};
+    if (!stop || !own->fields) {
+        infill_object(a, c, text, n, stop, out);
+        return;
+    }
+    infill_object(a, c, text, n, stop, &whole);
+    infill_pick(own->fields, &whole, out);
+    out->failed |= whole.failed;
+    buf_free(&whole);
 }
 
 static void infill_event(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
@@ -323,4 +434,6 @@ const struct teller infill_teller = {
     .whole = infill_whole,
     .error = infill_error,
     .broken = infill_broken,
+    .asked = infill_asked,
+    .forget = infill_forget,
 };

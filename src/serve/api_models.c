@@ -133,6 +133,7 @@ void api_props(struct conn *c)
     const struct served *s = api_chosen(c);
     if (s) {
         const struct form *f = &s->forms[FORM_WRITER];
+        const char *slash = strrchr(s->path, '/');
         struct sampler_params p;
         sampler_defaults(&p);
         if (f->state == FORM_READY)
@@ -142,6 +143,8 @@ void api_props(struct conn *c)
         json_str(&j, s->name);
         json_key(&j, "model_alias");
         json_str(&j, s->name);
+        json_key(&j, "model_path"); /* the file's name: where it lies is the operator's matter */
+        json_str(&j, slash ? slash + 1 : s->path);
         json_key(&j, "status");
         json_str(&j, models_state(s));
         json_key(&j, "total_slots");

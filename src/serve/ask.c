@@ -348,6 +348,8 @@ static int ask_sampling(struct answer *a, struct ask *q)
         p->seed = (uint64_t)field_int(q->body, "seed", 0);
     else if (getrandom(&p->seed, sizeof p->seed, 0) < 0)
         return answer_fail(a, 503, "seed", "the system gives no random numbers; give a seed");
+    else
+        p->seed >>= 12; /* replies tell it, and a client that sends it back means the same one */
     return 0;
 }
 
@@ -524,7 +526,8 @@ static int ask_submit(struct answer *a, struct ask *q)
                            SERVE_CHOICES);
     if (ask_fits(a))
         return -1;
-    if (answer_admit(a, a->prompt_count * n))
+    const struct teller *t = tell_for(a->route);
+    if ((t->asked && t->asked(a, &q->request)) || answer_admit(a, a->prompt_count * n))
         return -1;
     uint64_t seed = q->request.sampler.seed;
     for (uint32_t i = 0; i < a->prompt_count * n; i++) {
@@ -580,6 +583,15 @@ void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a))
     json_decref(a->request);
     a->request = body;
     ask(a);
+}
+
+/* How many tokens the prompt of a chat has. */
+void ask_count(struct answer *a)
+{
+    a->chat = true;
+    if (!ask_prompt(a))
+        buf_printf(&a->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}",
+                   a->prompts[0].len);
 }
 
 int ask_prompt(struct answer *a)

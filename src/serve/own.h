@@ -226,6 +226,8 @@ struct teller {
     void (*error)(const struct failure *f, struct buf *out);          /* a reply */
     void (*broken)(const struct failure *f, struct buf *out);         /* inside of a stream, and its end */
     void (*forget)(void *own);                                        /* NULL = it keeps nothing */
+    /* On a worker, before the engine gets it: what of it the reply tells. NULL = nothing */
+    int (*asked)(struct answer *a, const struct engine_request *r);
 };
 extern const struct teller tell_openai, anthropic_teller, responses_teller;
 
@@ -325,6 +327,7 @@ void said_event(struct buf *out, json_t *event); /* with its type as the event's
 
 /* ---- what a worker does ---- */
 void ask_chat(struct answer *a);
+void ask_count(struct answer *a);
 void ask_completion(struct answer *a);
 /* The request goes on as if it had come in OpenAI's shape, which is taken over. */
 void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a));

@@ -78,6 +78,7 @@ static const struct route routes[] = {
     {"GET", "/props", .now = api_props},
     {"GET", "/slots", .now = api_slots},
     {"POST", "/chat/completions", .prepare = ask_chat, .model = ROUTE_CHAT},
+    {"POST", "/chat/completions/input_tokens", .prepare = ask_count, .model = ROUTE_CHAT},
     {"POST", "/completions", .prepare = ask_completion},
     {"POST", "/responses", .prepare = responses_create, .model = ROUTE_CHAT, .teller = &responses_teller},
     {"POST", "/responses/input_tokens", .prepare = responses_count, .model = ROUTE_CHAT,

@@ -19,6 +19,8 @@ static void tell_begin(const struct answer *a, struct json *j, bool chunk)
     json_int(j, a->created);
     json_key(j, "model");
     json_str(j, a->called);
+    json_key(j, "system_fingerprint");
+    json_str(j, "build-" QUERN_VERSION);
     json_key(j, "choices");
     json_begin(j, '[');
 }

@@ -75,3 +75,77 @@ def test_biases(server):
     assert "mill" not in both  # the last one counts
     for bias in ([[1]], [1, 2], [["a", "b"]], [[10**9, 1]], [[-1, 1]], [[1.5, 1]], {"1": "x"}, "x", [[None, 1]]):
         assert server.request("POST", "/completion", {**ask, "logit_bias": bias})[0] == 400, bias
+
+
+def events(server, body):
+    _, _, stream = server.request("POST", "/completion", {**body, "stream": True})
+    return [json.loads(e[6:]) for e in stream.decode().strip().split("\n\n")]
+
+
+def test_what_was_asked_for(server):
+    body = {"prompt": "1, 2, 3, 4,", "n_predict": 3, "top_k": 7, "stop": ["no"], "logit_bias": [[12, False], [13, 1.5]]}
+    got = server.ask("/completion", body)
+    settings = got["generation_settings"]
+    assert (settings["n_predict"], settings["top_k"], settings["stop"], settings["n_ctx"]) == (3, 7, ["no"], 256)
+    assert settings["logit_bias"] == [{"token": 12, "bias": None}, {"token": 13, "bias": 1.5}]
+    assert settings["stream"] is False and settings["ignore_eos"] is False
+    # the seed that was drawn gives the same answer again
+    assert server.ask("/completion", {**body, "seed": settings["seed"]})["content"] == got["content"]
+    assert server.ask("/completion", {"prompt": "A", **FEW, "seed": -1})["generation_settings"]["seed"] == -1
+    last = events(server, {**body, "seed": 5})[-1]
+    assert last["generation_settings"]["seed"] == 5 and last["generation_settings"]["stream"] is True
+    infill = server.ask("/completion", {"prompt": "A", "n_predict": -1, "ignore_eos": True})
+    assert infill["generation_settings"]["n_predict"] == -1 and infill["truncated"] is True
+    assert infill["tokens_predicted"] + infill["tokens_evaluated"] >= 256
+
+
+def test_tokens_of_the_answer(server):
+    body = {"prompt": "1, 2, 3, 4,", **FEW}
+    assert server.ask("/completion", body)["tokens"] == []
+    whole = server.ask("/completion", {**body, "return_tokens": True})
+    assert len(whole["tokens"]) == 4
+    told = events(server, body)
+    assert told[-1]["stop"] and told[-1]["tokens"] == [] and all(e["tokens"] for e in told[:-1])
+    assert sum((e["tokens"] for e in told), []) == whole["tokens"]
+
+
+def test_response_fields(server):
+    body = {"prompt": "1, 2, 3,", **FEW}
+    whole = server.ask("/completion", body)
+    wanted = ["content", "generation_settings/n_predict", "timings/prompt_n", "none", "none/at_all", "content/x"]
+    got = server.ask("/completion", {**body, "response_fields": wanted})
+    assert set(got) == {"content", "generation_settings/n_predict", "timings/prompt_n"}
+    assert got["content"] == whole["content"] and got["generation_settings/n_predict"] == 4
+    assert set(server.ask("/completion", {**body, "response_fields": []})) == set(whole)
+    both = server.ask("/completion", {**body, "prompt": ["1, 2, 3,", "A"], "response_fields": ["index", "stop"]})
+    assert both == [{"index": 0, "stop": True}, {"index": 1, "stop": True}]
+    told = events(server, {**body, "response_fields": ["stop_type"]})
+    assert told[-1] == {"stop_type": "limit"} and all("content" in e for e in told[:-1])
+    status, _, answer = server.request("POST", "/completion", {**body, "response_fields": ["content", 3]})
+    assert status == 400 and b"response_fields[1]" in answer
+
+
+def test_prompts_that_are_objects(server):
+    text = server.ask("/completion", {"prompt": "1, 2, 3,", **FEW})["content"]
+    one = {"prompt_string": "1, 2, 3,"}
+    assert server.ask("/completion", {"prompt": one, **FEW})["content"] == text
+    assert server.ask("/completion", {"prompt": {**one, "multimodal_data": []}, **FEW})["content"] == text
+    mixed = server.ask("/completion", {"prompt": [ids(server, "1, 2, 3,", add_special=True), one, "1, 2, 3,"], **FEW})
+    assert [m["content"] for m in mixed] == [text] * 3
+    for wrong in ({**one, "multimodal_data": ["aGk="]}, {**one, "multimodal_data": "aGk="}, {}, {"prompt_string": 3}):
+        for prompt in (wrong, ["A", wrong]):
+            status, _, answer = server.request("POST", "/completion", {"prompt": prompt, **FEW})
+            assert status == 400 and json.loads(answer)["error"]["param"] == "prompt", prompt
+
+
+def test_what_its_clients_look_for(server):
+    chat = {"messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 2, "temperature": 0}
+    answer = server.ask("/v1/chat/completions", chat)
+    for path in ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"):
+        count = server.ask(path, chat)
+        assert count == {"object": "response.input_tokens", "input_tokens": answer["usage"]["prompt_tokens"]}
+    assert server.request("POST", "/v1/chat/completions/input_tokens", {"messages": "hi"})[0] == 400
+    assert answer["system_fingerprint"].startswith("build-")
+    assert server.ask("/v1/completions", {"prompt": "A", "max_tokens": 1})["system_fingerprint"] == answer["system_fingerprint"]
+    props = json.loads(server.request("GET", "/props")[2])
+    assert props["model_path"] == "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -65,7 +65,7 @@ def test_any_key_passes_where_there_is_none(server):
 def test_what_a_reply_has(server):
     status, headers, raw = server.request("POST", "/v1/chat/completions", {"messages": HI, "max_tokens": 3})
     reply = json.loads(raw)
-    assert set(reply) == {"id", "object", "created", "model", "choices", "usage", "timings"}
+    assert set(reply) == {"id", "object", "created", "model", "system_fingerprint", "choices", "usage", "timings"}
     assert set(reply["choices"][0]) == {"index", "message", "finish_reason", "logprobs"}
     assert reply["choices"][0]["message"].keys() >= {"role", "content"} and reply["choices"][0]["logprobs"] is None
     assert reply["timings"].keys() >= {"prompt_n", "prompt_per_second", "predicted_n", "predicted_per_second", "cache_n"}
