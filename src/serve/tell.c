@@ -79,9 +79,11 @@ void tell_timings(const struct answer *a, struct json *j)
         {"cache_n", c->end.cached},
         {"prompt_n", n},
         {"prompt_ms", 1e3 * reading},
+        {"prompt_per_token_ms", n > 0 ? 1e3 * reading / n : 0},
         {"prompt_per_second", reading > 0 ? n / reading : 0},
         {"predicted_n", made},
         {"predicted_ms", 1e3 * writing},
+        {"predicted_per_token_ms", made > 1 ? 1e3 * writing / (made - 1) : 0},
         {"predicted_per_second", writing > 0 && made > 1 ? (made - 1) / writing : 0},
     };
     json_key(j, "timings");

@@ -149,3 +149,11 @@ def test_what_its_clients_look_for(server):
     assert server.ask("/v1/completions", {"prompt": "A", "max_tokens": 1})["system_fingerprint"] == answer["system_fingerprint"]
     props = json.loads(server.request("GET", "/props")[2])
     assert props["model_path"] == "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def test_timings_per_token(server):
+    for n in (1, 4):
+        t = server.ask("/completion", {"prompt": "1, 2, 3,", "n_predict": n, "ignore_eos": True})["timings"]
+        assert t["prompt_per_token_ms"] == pytest.approx(t["prompt_ms"] / t["prompt_n"]) and t["predicted_n"] == n
+        # the first token comes with the prompt
+        assert t["predicted_per_token_ms"] == pytest.approx(t["predicted_ms"] / (n - 1) if n > 1 else 0)
