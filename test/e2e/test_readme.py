@@ -85,3 +85,10 @@ def test_links(page):
 def test_the_plots_are_those_of_the_tables():
     done = subprocess.run([sys.executable, ROOT / "scripts" / "speed-svg", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: p.name)
+def test_plain_words(page):
+    """Phrases that a reader of English as a second language has to guess at."""
+    found = re.findall(r"as (?:it|they) lies?|laid out anew|nobody|somebody|so many |sent away|(?:is|are) told", page.read_text(), re.I)
+    assert not found, found
