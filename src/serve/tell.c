@@ -92,6 +92,12 @@ void tell_timings(const struct answer *a, struct json *j)
         json_key(j, rows[i].name);
         json_num(j, rows[i].value);
     }
+    if (c->end.drafted) {
+        json_key(j, "draft_n");
+        json_uint(j, c->end.drafted);
+        json_key(j, "draft_n_accepted");
+        json_uint(j, c->end.accepted);
+    }
     json_end(j, '}');
 }
 

@@ -157,3 +157,14 @@ def test_timings_per_token(server):
         assert t["prompt_per_token_ms"] == pytest.approx(t["prompt_ms"] / t["prompt_n"]) and t["predicted_n"] == n
         # the first token comes with the prompt
         assert t["predicted_per_token_ms"] == pytest.approx(t["predicted_ms"] / (n - 1) if n > 1 else 0)
+
+
+def test_guesses_are_counted(binary, smollm2):
+    body = {"prompt": "1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2,", "n_predict": 16, "temperature": 0}
+    s = Server(binary, smollm2, "--ctx", "256", "--speculate", "always")
+    timings = s.ask("/completion", body)["timings"]
+    assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
+    assert s.stop() == 0
+    s = Server(binary, smollm2, "--ctx", "256", "--speculate", "off")
+    assert "draft_n" not in s.ask("/completion", body)["timings"]
+    assert s.stop() == 0
