@@ -48,8 +48,9 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
     for (size_t i = 0; i < m.count; i++) {
         const json_t *one = json_array_get(extra, i);
         files[i] = (struct middle_file){field_text(one, "filename"), field_text(one, "text")};
+        const bool named = files[i].name || !json_object_get(one, "filename");
         files[i].name = files[i].name ? files[i].name : "file";
-        if (!files[i].text) {
+        if (!files[i].text || !named) {
             answer_fail(a, 400, "input_extra", "input_extra[%zu] has to be {filename, text}", i);
             return NULL;
         }
