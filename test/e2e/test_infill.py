@@ -93,8 +93,8 @@ def test_slots_and_props(server):
 
 
 def test_errors(server, binary, smollm2):
-    for body in ({"input_prefix": 5}, {"input_extra": "a"}, {"input_extra": [{"filename": "a"}]}, {"input_extra": [{"filename": 3, "text": "a"}]}, {"n_predict": -2},
-                 {"input_prefix": "a" * 500}):
+    for body in ({"input_prefix": 5}, {"input_extra": "a"}, {"input_extra": [{"filename": "a"}]}, {"n_predict": -2},
+                 {"input_extra": [{"filename": 3, "text": "a"}]}, {"input_prefix": "a" * 500}):
         assert server.request("POST", "/infill", body)[0] == 400, body
     assert server.request("POST", "/completion", {"prompt": ["a", True]})[0] == 400
     other = Server(binary, smollm2, "--name", "smol", "--ctx", "128")
