@@ -2,7 +2,7 @@
  * file, but its device only waits for a millisecond and chooses any tokens, as a GPU might.
  *   bench_host MODEL */
 #include "base/clock.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "run/engine.h"
 #include "run/guess.h"
 

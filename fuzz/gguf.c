@@ -1,5 +1,5 @@
 /* Any bytes as a GGUF file. What opens is then read through every getter, and touched at both ends. */
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "format/gguf.h"
 #include "format/store.h"
 

@@ -2,7 +2,7 @@
  * is what every device may rely on without looking again. */
 #include "device/plan.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/size.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Cutting a plan into the parts that different devices run. */
 #include "device/plan.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/mem.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "device/plan.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/size.h"
 
 #include <string.h>

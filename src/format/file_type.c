@@ -1,6 +1,6 @@
 #include "format/file_type.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "format/gguf.h"
 
 #include <stdbool.h>

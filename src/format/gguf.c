@@ -10,7 +10,7 @@
 #include "format/gguf.h"
 
 #include "base/cursor.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "format/gguf_write.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/size.h"
 

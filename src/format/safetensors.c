@@ -1,7 +1,7 @@
 #include "format/safetensors.h"
 
 #include "base/cursor.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/size.h"
 #include "format/jsonread.h"

@@ -4,7 +4,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/near.h"
+#include "base/edit_distance.h"
 #include "format/folder.h"
 
 #include <errno.h>
@@ -39,17 +39,17 @@ bool cache_near(const struct hub *h, const char *repo, char *out, size_t size)
 {
     struct path_list all;
     struct err ignored = {0};
-    struct near best = {.word = repo};
+    struct nearest best = {.word = repo};
     if (path_list_entries(&all, h->cache, &ignored))
         return false;
     for (size_t i = 0; i < all.count; i++) {
         char name[256];
-        struct near one = {.word = repo};
+        struct nearest one = {.word = repo};
         if (cache_repo_name(all.names[i], name, sizeof name))
-            near_offer(&one, name);
+            nearest_offer(&one, name);
         if (one.best && one.far && (!best.best || one.far < best.far)) {
             snprintf(out, size, "%s", name);
-            best = (struct near){.word = repo, .best = out, .far = one.far};
+            best = (struct nearest){.word = repo, .best = out, .far = one.far};
         }
     }
     path_list_free(&all);

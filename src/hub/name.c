@@ -2,7 +2,7 @@
 #include "hub/name.h"
 
 #include "base/log.h"
-#include "base/near.h"
+#include "base/edit_distance.h"
 #include "format/jsonread.h"
 #include "hub/hub.h"
 #include "hub/path.h"
@@ -175,18 +175,18 @@ static bool name_is_path(const char *model)
 
 static int name_unknown(const char *model, const json_t *aliases, struct err *e)
 {
-    struct near near = {.word = model};
+    struct nearest near = {.word = model};
     char known[512] = "";
     int at = 0;
     for (int i = 0; i < NAME_TABLE; i++) {
-        near_offer(&near, name_table[i].name);
+        nearest_offer(&near, name_table[i].name);
         at += snprintf(known + at, sizeof known - (size_t)at, "%s%s", i ? ", " : "", name_table[i].name);
     }
     const char *alias;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)aliases, alias, v)
     {
-        near_offer(&near, alias);
+        nearest_offer(&near, alias);
         if ((size_t)at + strlen(alias) + 3 < sizeof known)
             at += snprintf(known + at, sizeof known - (size_t)at, ", %s", alias);
     }

@@ -2,7 +2,7 @@
 #include "hub/pick.h"
 
 #include "base/log.h"
-#include "base/near.h"
+#include "base/edit_distance.h"
 #include "base/num.h"
 
 #include <ctype.h>
@@ -95,14 +95,14 @@ void pick_quant(const char *file, char *out, size_t size)
 static int pick_no_quant(const struct path_list *all, const char *quant, struct err *e)
 {
     char known[512] = "", one[64], best[64] = "";
-    struct near near = {.word = quant};
-    int at = 0, far = NEAR_FAR;
+    struct nearest near = {.word = quant};
+    int at = 0, far = EDIT_DISTANCE_FAR;
     for (size_t i = 0; i < all->count; i++) {
         if (!pick_is_first(all->names[i]))
             continue;
         pick_quant(all->names[i], one, sizeof one);
-        near = (struct near){.word = quant};
-        near_offer(&near, one);
+        near = (struct nearest){.word = quant};
+        nearest_offer(&near, one);
         if (near.best && near.far < far) {
             far = near.far;
             snprintf(best, sizeof best, "%s", one);

@@ -1,8 +1,8 @@
 /* Tensors into weights. */
 #include "model/bind.h"
 
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"

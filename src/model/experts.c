@@ -2,7 +2,7 @@
  * ways in which files hold them. */
 #include "model/bind.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The pairs of adapters, bound to the products of a plan. */
 #include "model/lora.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"

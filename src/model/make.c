@@ -1,7 +1,7 @@
 /* Making weights: what cannot be used as it lies in the file, and what shall be of another type. */
 #include "model/model.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"

@@ -1,7 +1,7 @@
 #include "model/matrix.h"
 
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"

@@ -1,7 +1,7 @@
 #include "quant/imatrix.h"
 
 #include "base/cursor.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/size.h"

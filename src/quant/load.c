@@ -1,7 +1,7 @@
 #include "quant/load.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "model/arch.h"
 #include "model/bind.h"

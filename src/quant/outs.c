@@ -1,6 +1,6 @@
 #include "quant/outs.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "model/arch.h"
 #include "model/bind.h"

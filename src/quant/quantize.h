@@ -2,7 +2,7 @@
  * time is a few pieces, so a model may be larger than memory. */
 #pragma once
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/err.h"
 #include "format/store.h"
 #include "quant/imatrix.h"

@@ -1,7 +1,7 @@
 #include "quant/recipe.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "format/file_type.h"
 

@@ -1,7 +1,7 @@
 /* The public header, over the layers below. */
 #include "quern.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/mem.h"
 #include "run/embed.h"
 #include "run/engine.h"

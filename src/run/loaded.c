@@ -2,7 +2,7 @@
 #include "run/loaded.h"
 
 #include "base/clock.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/buf.h"

@@ -1,7 +1,7 @@
 #include "run/runner.h"
 
 #include "base/clock.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"

@@ -2,7 +2,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/near.h"
+#include "base/edit_distance.h"
 #include "base/num.h"
 
 #include <assert.h>
@@ -35,10 +35,10 @@ static int args_unknown(const struct args *a, const char *word, struct err *e)
     memcpy(name, word, n < sizeof name ? n : sizeof name - 1);
     const struct arg_option *const tables[] = {a->options, args_common};
     const char *best = NULL;
-    int least = NEAR_FAR;
+    int least = EDIT_DISTANCE_FAR;
     for (int t = 0; t < 2 && word[1] == '-'; t++)
         for (const struct arg_option *o = tables[t]; o && o->name; o++) {
-            int far = near_distance(name + 2, o->name);
+            int far = edit_distance(name + 2, o->name);
             if (far < least || (!best && n > 4 && !strncmp(o->name, name + 2, n - 2))) {
                 least = far < least ? far : least;
                 best = o->name;

@@ -1,6 +1,6 @@
 /* quern bench: how fast a model runs here, beside what the machine could do, probed in the same run. */
 #include "base/clock.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"

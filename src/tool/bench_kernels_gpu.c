@@ -1,7 +1,7 @@
 /* The rows of the GPU's kernel table, through the public header: each operation is recorded as a graph over weights that
  * are larger together than the card's cache, and replayed, so that launches cost what they cost in a step. */
 #include "base/clock.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/mem.h"
 #include "device/cuda/gpu.h"
 #include "quern_gpu.h"

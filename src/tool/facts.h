@@ -1,7 +1,7 @@
 /* What a person wants to know about a model, from either container. 0 and "" are what the model does not say. */
 #pragma once
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/err.h"
 
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 #include "tool/tool.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/size.h"

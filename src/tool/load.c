@@ -1,7 +1,7 @@
 #include "tool/load.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"

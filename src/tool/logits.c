@@ -1,6 +1,6 @@
 /* quern logits MODEL --tokens 1,2,3: what the model makes of these tokens, without a tokenizer. */
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -3,7 +3,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
-#include "base/near.h"
+#include "base/edit_distance.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,11 +21,11 @@ const struct tool_verb *const tool_verbs[] = {
 
 const struct tool_verb *tool_find(const char *name, struct err *e)
 {
-    struct near near = {.word = name};
+    struct nearest near = {.word = name};
     for (int i = 0; tool_verbs[i]; i++) {
         if (!strcmp(name, tool_verbs[i]->name))
             return tool_verbs[i];
-        near_offer(&near, tool_verbs[i]->name);
+        nearest_offer(&near, tool_verbs[i]->name);
     }
     if (near.best)
         err_set(e, ERR_USAGE, "there is no command '%s'; did you mean '%s'?", log_safe(name), near.best);

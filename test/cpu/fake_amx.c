@@ -3,7 +3,7 @@
 #include "fake_amx.h"
 
 #include "base/err.h"
-#include "base/half.h"
+#include "codec/half.h"
 
 #include <immintrin.h>
 #include <stdio.h>

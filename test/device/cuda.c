@@ -2,8 +2,8 @@
  * read back as the file's decoders do, that the launch table is whole, and what is said where there is no driver. */
 #include "test.h"
 
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 #include "base/mem.h"
 #include "device/cuda/decode.h"
 #include "device/cuda/upload.h"

@@ -3,7 +3,7 @@
  * The driver is gpu/fake_cuda.c; what needs kernels in the program is skipped where there are none. */
 #include "test.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/mem.h"
 #include "device/cuda/gpu.h"
 #include "device/place.h"

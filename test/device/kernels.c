@@ -2,9 +2,9 @@
  * [TYPE [TIER]] it prices the products instead. */
 #include "test.h"
 
-#include "base/block.h"
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/block.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 #include "base/mem.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/probe.h"

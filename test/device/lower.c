@@ -3,7 +3,7 @@
 #include "test.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "device/cuda/explain.h"
 #include "device/cuda/passes.h"
 

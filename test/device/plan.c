@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "device/plan.h"
 
 #include <math.h>

@@ -4,8 +4,8 @@
 
 #include "test.h"
 
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 #include "device/device.h"
 
 #include <math.h>

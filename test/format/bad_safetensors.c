@@ -1,7 +1,7 @@
 /* Broken safetensors files, each with the sentence that it must give; and those that open. */
 #include "format/bytes.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/mem.h"
 #include "format/safetensors.h"
 

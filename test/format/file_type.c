@@ -1,7 +1,7 @@
 /* The type of a whole file, by its key and by its tensors. */
 #include "format/bytes.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "format/file_type.h"
 #include "format/gguf.h"
 

@@ -1,7 +1,7 @@
 /* GGUF files that open: every type of key through every getter, arrays in arrays, holes, alignments. */
 #include "format/bytes.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "format/gguf.h"
 #include "format/store.h"
 

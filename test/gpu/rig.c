@@ -1,6 +1,6 @@
 #include "rig.h"
 
-#include "base/half.h"
+#include "codec/half.h"
 #include "base/mem.h"
 
 #include <math.h>

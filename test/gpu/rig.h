@@ -2,7 +2,7 @@
  * only, so that it builds on a machine with a card and nothing else. */
 #pragma once
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/err.h"
 #include "device/device.h"
 

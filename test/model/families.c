@@ -3,7 +3,7 @@
  * test/e2e/make_refs.py) for a thorough run. */
 #include "test.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "device/device.h"
 #include "format/store.h"
 #include "model/forward.h"

@@ -2,7 +2,7 @@
  * apart, and cut into as many segments as there are. And how many layers are placed where memory is short. */
 #include "test.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "device/place.h"
 #include "device/split.h"
 #include "format/store.h"

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "test.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "format/gguf_write.h"

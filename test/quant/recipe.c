@@ -2,7 +2,7 @@
  * test/e2e/make_recipes.py). */
 #include "test.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/mem.h"
 #include "format/jsonread.h"
 #include "quant/recipe.h"

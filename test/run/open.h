@@ -1,7 +1,7 @@
 /* A tiny model of test/data/arch, without text, with plain kernels. */
 #pragma once
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "run/loaded.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* The engine with text: many constrained answers at once from a real model and its vocabulary. */
 #include "test.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "run/engine.h"
 
 #include <stdio.h>

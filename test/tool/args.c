@@ -1,7 +1,7 @@
 /* The command line's options: every form, every kind, every mistake. */
 #include "test.h"
 
-#include "base/near.h"
+#include "base/edit_distance.h"
 #include "tool/args.h"
 
 #include <stdio.h>
@@ -123,11 +123,11 @@ static void test_mistakes(void **state)
 static void test_distance(void **state)
 {
     (void)state;
-    assert_int_equal(near_distance("info", "info"), 0);
-    assert_int_equal(near_distance("inof", "info"), 2);
-    assert_int_equal(near_distance("xy", "ps"), NEAR_FAR); /* half of a word is no likeness */
-    assert_int_equal(near_distance("ab", "abc"), 1);
-    assert_int_equal(near_distance("tensor", "tensors"), 1);
+    assert_int_equal(edit_distance("info", "info"), 0);
+    assert_int_equal(edit_distance("inof", "info"), 2);
+    assert_int_equal(edit_distance("xy", "ps"), EDIT_DISTANCE_FAR); /* half of a word is no likeness */
+    assert_int_equal(edit_distance("ab", "abc"), 1);
+    assert_int_equal(edit_distance("tensor", "tensors"), 1);
 }
 
 int main(void)

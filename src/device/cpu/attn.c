@@ -8,7 +8,7 @@
  * does it and changes no bit. */
 #include "device/cpu/cpu.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "device/cpu/cpu.h"
 
 #include "base/clock.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"

@@ -8,7 +8,7 @@
  * of the 32 quants, kept for types with a minimum. Products of F16 and BF16 weights round both sides to bf16. */
 #pragma once
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "device/plan.h"
 
 #include <stdbool.h>

@@ -14,8 +14,8 @@
  *   V  (page_tokens / 2, attn_v_cols, 2) int16, (page_tokens) F32 */
 #include "device/cpu/cpu.h"
 
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 #include "base/size.h"
 
 #include <math.h>

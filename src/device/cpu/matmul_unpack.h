@@ -8,9 +8,9 @@
  * function takes the type as a constant and folds to the code of that type. */
 #pragma once
 
-#include "base/block.h"
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/block.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 #include "device/cpu/matmul_unpack_grid.h"
 
 #include <immintrin.h>
@@ -221,7 +221,7 @@ ALWAYS_INLINE __m128i trits_4(const uint8_t *p)
     return trits(_mm_set1_epi32((int)load_u32(p)), power);
 }
 
-/* base/block.h draws where the digits are: 5 x 32, 5 x 16, 4 x 4. */
+/* codec/block.h draws where the digits are: 5 x 32, 5 x 16, 4 x 4. */
 ALWAYS_INLINE __m256i group_tq1_0(const struct block_tq1_0 *b, int g)
 {
     static const uint8_t power[] = {1, 3, 9, 27, 81};
@@ -343,7 +343,7 @@ struct unit_bytes {
     uint16_t d, min; /* min with its sign turned */
 };
 
-/* The 6-bit scales and minima of Q4_K and Q5_K (base/block.h draws them). */
+/* The 6-bit scales and minima of Q4_K and Q5_K (codec/block.h draws them). */
 ALWAYS_INLINE void bytes_q4_k(const struct block_q4_k *b, struct unit_bytes *u)
 {
     const uint64_t six = 0x3f3f3f3f, top = 0x30303030, four = 0x0f0f0f0f;

@@ -1,10 +1,10 @@
 /* The integer view (matmul_unpack.h) of the types that name points of a grid: IQ1, IQ2 and IQ3. An entry
- * of a grid holds its codes side by side in 16 bits (base/grids.h), so pdep spreads one to the bytes of a
+ * of a grid holds its codes side by side in 16 bits (codec/grids.h), so pdep spreads one to the bytes of a
  * register and the grids stay small enough for the first cache; a shuffle turns codes into magnitudes. */
 #pragma once
 
-#include "base/block.h"
-#include "base/grids.h"
+#include "codec/block.h"
+#include "codec/grids.h"
 
 #include <immintrin.h>
 #include <stdint.h>

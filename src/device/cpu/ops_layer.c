@@ -1,7 +1,7 @@
 /* Embedding, Q/K/V, latent attention's products, per-head products, the output product, the head. */
 #include "device/cpu/cpu.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * difference to it. */
 #include "device/cpu/kernels.h"
 
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "device/cuda/timing.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"

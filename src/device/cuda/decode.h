@@ -2,8 +2,8 @@
  * that nvcc compiles too; the host's tests compare it with base/dtype's decoders. */
 #pragma once
 
-#include "base/block.h"
-#include "base/half.h"
+#include "codec/block.h"
+#include "codec/half.h"
 #include "device/cuda/layout.h"
 
 /* Half of fp16 bits by the hardware where there is one. */

@@ -1,7 +1,7 @@
 #include "device/cuda/explain.h"
 
 #include "base/buf.h"
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/mem.h"
 
 #include <stdio.h>

@@ -16,7 +16,7 @@
  */
 #pragma once
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 #include "device/cuda/parity.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 

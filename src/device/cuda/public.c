@@ -1,7 +1,7 @@
 /* quern_gpu.h: opening, buffers, weights, products. */
 #include "device/cuda/public.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"

@@ -1,7 +1,7 @@
 /* What a plan takes on the card: KV, and scratch for its launches; and how they are laid out. */
 #include "device/cuda/exec.h"
 
-#include "base/dtype.h"
+#include "codec/dtype.h"
 #include "base/size.h"
 
 /* ---- KV ---- */

@@ -1,7 +1,7 @@
 #include "device/cuda/upload.h"
 
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/cores.h"

@@ -28,9 +28,9 @@ static inline halves min_of(halves a, halves b)
 
 #define LANES_MAX(a, b) max_of(a, b)
 #define LANES_MIN(a, b) min_of(a, b)
-#include "base/fit_search.h"
+#include "codec/search_inline.h"
 
-void fit_avx2(const struct fit_form *f, const float *x, const float *weight, struct fit *out)
+void search_avx2(const struct search_form *f, const float *x, const float *weight, struct search_result *out)
 {
-    fit_search(f, x, weight, out);
+    search_run(f, x, weight, out);
 }

@@ -1,13 +1,13 @@
-#include "base/near.h"
+#include "base/edit_distance.h"
 
 #include <string.h>
 
-int near_distance(const char *a, const char *b)
+int edit_distance(const char *a, const char *b)
 {
     enum { MOST = 128 };
     size_t n = strlen(a), m = strlen(b);
     if (n > MOST || m > MOST)
-        return NEAR_FAR;
+        return EDIT_DISTANCE_FAR;
     int row[MOST + 1]; /* row[j]: from the first i letters of a to the first j of b */
     for (size_t j = 0; j <= m; j++)
         row[j] = (int)j;
@@ -21,13 +21,13 @@ int near_distance(const char *a, const char *b)
             row[j] = change < shift ? change : shift;
         }
     }
-    return row[m] > NEAR_FAR || row[m] * 2 > (int)n ? NEAR_FAR : row[m];
+    return row[m] > EDIT_DISTANCE_FAR || row[m] * 2 > (int)n ? EDIT_DISTANCE_FAR : row[m];
 }
 
-void near_offer(struct near *n, const char *candidate)
+void nearest_offer(struct nearest *n, const char *candidate)
 {
-    int far = near_distance(n->word, candidate);
-    if (far < (n->best ? n->far : NEAR_FAR)) {
+    int far = edit_distance(n->word, candidate);
+    if (far < (n->best ? n->far : EDIT_DISTANCE_FAR)) {
         n->best = candidate;
         n->far = far;
     }

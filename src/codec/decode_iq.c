@@ -1,12 +1,12 @@
 /* Decoders of the IQ types that name points of a grid, and of the ternary and one-bit types. */
-#include "base/codec.h"
+#include "codec/codec.h"
 
 #include <stdint.h>
 #include <string.h>
 
-#include "base/block.h"
-#include "base/grids.h"
-#include "base/half.h"
+#include "codec/block.h"
+#include "codec/grids.h"
+#include "codec/half.h"
 
 /* scale, or minus it where bit i of signs is set. */
 static inline float with_sign(float scale, unsigned signs, int i)

@@ -1,13 +1,13 @@
 /* The search gives the same codes with every set of instructions. */
 #include "test.h"
 
-#include "base/fit.h"
+#include "codec/search.h"
 
 #include <string.h>
 
 static const float levels[] = {-6, -4, -3, -2, -1.5f, -1, -0.5f, 0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
 
-static const struct fit_form forms[] = {
+static const struct search_form forms[] = {
     {.groups = 16, .len = 16, .most = 3, .scale_most = 15, .min_most = 15},
     {.groups = 8, .len = 32, .most = 15, .scale_most = 63, .min_most = 63},
     {.groups = 16, .len = 16, .least = -32, .most = 31, .scale_least = -128, .scale_most = 127},
@@ -42,19 +42,19 @@ static void same_everywhere(void **state)
     (void)state;
     for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
         for (int n = 0; n < 200; n++) {
-            float x[FIT_VALUES], w[FIT_VALUES], size = n % 5 ? 0.02f : 1e30f;
-            struct fit plain, other;
-            for (int i = 0; i < FIT_VALUES; i++) {
+            float x[SEARCH_VALUES], w[SEARCH_VALUES], size = n % 5 ? 0.02f : 1e30f;
+            struct search_result plain, other;
+            for (int i = 0; i < SEARCH_VALUES; i++) {
                 x[i] = n % 7 ? noise() * noise() * size : n % 14 ? 0 : 1 / (float)i;
                 w[i] = noise() + 0.9f;
             }
             const float *weight = n % 2 ? w : NULL;
-            fit_plain(&forms[k], x, weight, &plain);
+            search_plain(&forms[k], x, weight, &plain);
             if (__builtin_cpu_supports("avx2")) {
-                fit_avx2(&forms[k], x, weight, &other);
+                search_avx2(&forms[k], x, weight, &other);
                 assert_memory_equal(&plain, &other, sizeof plain);
             }
-            fit_block(&forms[k], x, weight, &other);
+            search_block(&forms[k], x, weight, &other);
             assert_memory_equal(&plain, &other, sizeof plain);
         }
 }

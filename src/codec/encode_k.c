@@ -1,52 +1,52 @@
-/* Encoders of the K types, of IQ4 and of MXFP4: the search of fit.h, then the bits of block.h. */
-#include "base/codec.h"
+/* Encoders of the K types, of IQ4 and of MXFP4: the search of search.h, then the bits of block.h. */
+#include "codec/codec.h"
 
 #include <stdint.h>
 #include <string.h>
 
-#include "base/block.h"
-#include "base/fit.h"
+#include "codec/block.h"
+#include "codec/search.h"
 
-static const struct fit_form form_q2_k = {
+static const struct search_form form_q2_k = {
     .groups = 16, .len = 16, .most = 3, .scale_most = 15, .min_most = 15};
-static const struct fit_form form_q3_k = {
+static const struct search_form form_q3_k = {
     .groups = 16, .len = 16, .least = -4, .most = 3, .scale_least = -32, .scale_most = 31};
-static const struct fit_form form_q4_k = {
+static const struct search_form form_q4_k = {
     .groups = 8, .len = 32, .most = 15, .scale_most = 63, .min_most = 63};
-static const struct fit_form form_q5_k = {
+static const struct search_form form_q5_k = {
     .groups = 8, .len = 32, .most = 31, .scale_most = 63, .min_most = 63};
-static const struct fit_form form_q6_k = {
+static const struct search_form form_q6_k = {
     .groups = 16, .len = 16, .least = -32, .most = 31, .scale_least = -128, .scale_most = 127};
 
 static const float iq4_levels[16] = {BLOCK_IQ4_LEVELS};
-static const struct fit_form form_iq4_nl = {
+static const struct search_form form_iq4_nl = {
     .groups = 1, .len = 32, .most = 15, .levels = iq4_levels, .scale_least = 1, .scale_most = 1};
-static const struct fit_form form_iq4_xs = {
+static const struct search_form form_iq4_xs = {
     .groups = 8, .len = 32, .most = 15, .levels = iq4_levels, .scale_least = -32, .scale_most = 31};
 
 /* e2m1 in rising order; a code is the sign and the magnitude, -7..7. */
 static const float e2m1_levels[15] = {-6, -4, -3, -2, -1.5f, -1, -0.5f, 0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-static const struct fit_form form_mxfp4 = {.groups = 1,
-                                           .len = 32,
-                                           .least = -7,
-                                           .most = 7,
-                                           .levels = e2m1_levels,
-                                           .scale_least = 1,
-                                           .scale_most = 1,
-                                           .power = true};
+static const struct search_form form_mxfp4 = {.groups = 1,
+                                              .len = 32,
+                                              .least = -7,
+                                              .most = 7,
+                                              .levels = e2m1_levels,
+                                              .scale_least = 1,
+                                              .scale_most = 1,
+                                              .power = true};
 
-static void fit_at(const struct fit_form *f, const float *src, const float *importance, size_t i,
-                   struct fit *fit)
+static void search_at(const struct search_form *f, const float *src, const float *importance, size_t i,
+                      struct search_result *fit)
 {
-    fit_block(f, src + i, importance ? importance + i : NULL, fit);
+    search_block(f, src + i, importance ? importance + i : NULL, fit);
 }
 
 void encode_q2_k(const float *src, void *dst, size_t n, const float *importance)
 {
     struct block_q2_k *b = dst;
-    struct fit fit;
+    struct search_result fit;
     for (size_t i = 0; i < n; i += BLOCK_K, b++) {
-        fit_at(&form_q2_k, src, importance, i, &fit);
+        search_at(&form_q2_k, src, importance, i, &fit);
         b->d = fit.d;
         b->dmin = fit.dmin;
         for (int g = 0; g < 16; g++)
@@ -61,9 +61,9 @@ void encode_q2_k(const float *src, void *dst, size_t n, const float *importance)
 void encode_q3_k(const float *src, void *dst, size_t n, const float *importance)
 {
     struct block_q3_k *b = dst;
-    struct fit fit;
+    struct search_result fit;
     for (size_t i = 0; i < n; i += BLOCK_K, b++) {
-        fit_at(&form_q3_k, src, importance, i, &fit);
+        search_at(&form_q3_k, src, importance, i, &fit);
         memset(b, 0, sizeof *b);
         b->d = fit.d;
         for (int g = 0; g < 16; g++) {
@@ -80,7 +80,7 @@ void encode_q3_k(const float *src, void *dst, size_t n, const float *importance)
 }
 
 /* The scales and minima of Q4_K and Q5_K, 6 bits each. */
-static void pack_scales(const struct fit *fit, uint8_t scales[12])
+static void pack_scales(const struct search_result *fit, uint8_t scales[12])
 {
     for (int g = 0; g < 4; g++) {
         scales[g] = (uint8_t)(fit->scale[g] | fit->scale[g + 4] >> 4 << 6);
@@ -101,9 +101,9 @@ static void pack_nibbles(const int8_t *q, int n, int row, uint8_t *qs)
 void encode_q4_k(const float *src, void *dst, size_t n, const float *importance)
 {
     struct block_q4_k *b = dst;
-    struct fit fit;
+    struct search_result fit;
     for (size_t i = 0; i < n; i += BLOCK_K, b++) {
-        fit_at(&form_q4_k, src, importance, i, &fit);
+        search_at(&form_q4_k, src, importance, i, &fit);
         b->d = fit.d;
         b->dmin = fit.dmin;
         pack_scales(&fit, b->scales);
@@ -114,9 +114,9 @@ void encode_q4_k(const float *src, void *dst, size_t n, const float *importance)
 void encode_q5_k(const float *src, void *dst, size_t n, const float *importance)
 {
     struct block_q5_k *b = dst;
-    struct fit fit;
+    struct search_result fit;
     for (size_t i = 0; i < n; i += BLOCK_K, b++) {
-        fit_at(&form_q5_k, src, importance, i, &fit);
+        search_at(&form_q5_k, src, importance, i, &fit);
         b->d = fit.d;
         b->dmin = fit.dmin;
         pack_scales(&fit, b->scales);
@@ -130,9 +130,9 @@ void encode_q5_k(const float *src, void *dst, size_t n, const float *importance)
 void encode_q6_k(const float *src, void *dst, size_t n, const float *importance)
 {
     struct block_q6_k *b = dst;
-    struct fit fit;
+    struct search_result fit;
     for (size_t i = 0; i < n; i += BLOCK_K, b++) {
-        fit_at(&form_q6_k, src, importance, i, &fit);
+        search_at(&form_q6_k, src, importance, i, &fit);
         memset(b, 0, sizeof *b);
         b->d = fit.d;
         memcpy(b->scales, fit.scale, sizeof b->scales);
@@ -147,9 +147,9 @@ void encode_q6_k(const float *src, void *dst, size_t n, const float *importance)
 void encode_iq4_nl(const float *src, void *dst, size_t n, const float *importance)
 {
     struct block_iq4_nl *b = dst;
-    struct fit fit;
+    struct search_result fit;
     for (size_t i = 0; i < n; i += 32, b++) {
-        fit_at(&form_iq4_nl, src, importance, i, &fit);
+        search_at(&form_iq4_nl, src, importance, i, &fit);
         b->d = fit.d;
         pack_nibbles(fit.q, 32, 16, b->qs);
     }
@@ -158,9 +158,9 @@ void encode_iq4_nl(const float *src, void *dst, size_t n, const float *importanc
 void encode_iq4_xs(const float *src, void *dst, size_t n, const float *importance)
 {
     struct block_iq4_xs *b = dst;
-    struct fit fit;
+    struct search_result fit;
     for (size_t i = 0; i < n; i += BLOCK_K, b++) {
-        fit_at(&form_iq4_xs, src, importance, i, &fit);
+        search_at(&form_iq4_xs, src, importance, i, &fit);
         memset(b, 0, sizeof *b);
         b->d = fit.d;
         for (int g = 0; g < 8; g++) {
@@ -175,9 +175,9 @@ void encode_iq4_xs(const float *src, void *dst, size_t n, const float *importanc
 void encode_mxfp4(const float *src, void *dst, size_t n, const float *importance)
 {
     struct block_mxfp4 *b = dst;
-    struct fit fit;
+    struct search_result fit;
     for (size_t i = 0; i < n; i += 32, b++) {
-        fit_at(&form_mxfp4, src, importance, i, &fit);
+        search_at(&form_mxfp4, src, importance, i, &fit);
         b->e = (uint8_t)fit.d;
         for (int j = 0; j < 32; j++)
             fit.q[j] = (int8_t)(fit.q[j] < 0 ? 8 - fit.q[j] : fit.q[j]);

@@ -1,13 +1,13 @@
 /* Decoders: blocks to floats, in plain C. They are the meaning of each type (block.h draws the bits) and
  * the fall-back of the CPU device. The order of each multiplication and sum is part of the meaning: it
  * makes the result the same to the last bit everywhere. */
-#include "base/codec.h"
+#include "codec/codec.h"
 
 #include <stdint.h>
 #include <string.h>
 
-#include "base/block.h"
-#include "base/half.h"
+#include "codec/block.h"
+#include "codec/half.h"
 
 void decode_f32(const void *src, float *dst, size_t n)
 {

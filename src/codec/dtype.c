@@ -1,10 +1,10 @@
 /* The table of tensor types. */
-#include "base/dtype.h"
+#include "codec/dtype.h"
 
 #include <strings.h>
 
-#include "base/block.h"
-#include "base/codec.h"
+#include "codec/block.h"
+#include "codec/codec.h"
 #include "base/size.h"
 
 static const struct dtype_info dtypes[DTYPE_MOST] = {

@@ -10,22 +10,22 @@
  * instructions includes this. The values are first brought near 1 by a power of two, so that no sum can overflow. */
 #pragma once
 
-#include "base/fit.h"
+#include "codec/search.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-#include "base/half.h"
+#include "codec/half.h"
 
 enum {
-    FIT_LANES = 16,
-    FIT_ROUNDS = 2, /* times that move 2 is made */
-    FIT_PAIRS = 8   /* trial scales of a group, each in two ways */
+    SEARCH_LANES = 16,
+    SEARCH_ROUNDS = 2, /* times that move 2 is made */
+    SEARCH_PAIRS = 8   /* trial scales of a group, each in two ways */
 };
 
-typedef float lanes __attribute__((vector_size(4 * FIT_LANES)));
-typedef int32_t lane_bits __attribute__((vector_size(4 * FIT_LANES)));
+typedef float lanes __attribute__((vector_size(4 * SEARCH_LANES)));
+typedef int32_t lane_bits __attribute__((vector_size(4 * SEARCH_LANES)));
 
 /* By lane: value = scale * level - min */
 struct lines {
@@ -38,32 +38,32 @@ struct lane_sums {
 };
 
 /* The whole block, times 2^-exponent, and each group's own best. */
-struct search {
-    const struct fit_form *form;
+struct search_state {
+    const struct search_form *form;
     int exponent;
-    float unit, back;         /* 2^exponent and its inverse */
-    float first, last;        /* levels */
-    float middle[FIT_LEVELS]; /* between level i and i + 1 */
-    float x[FIT_VALUES], w[FIT_VALUES];
-    float sum_w[FIT_GROUPS], sum_x[FIT_GROUPS]; /* of w and of w * x, by group */
-    float scale[FIT_GROUPS], min[FIT_GROUPS];   /* the line of each group by itself */
-    float drift[FIT_GROUPS];                    /* how its best minimum moves with its scale */
+    float unit, back;            /* 2^exponent and its inverse */
+    float first, last;           /* levels */
+    float middle[SEARCH_LEVELS]; /* between level i and i + 1 */
+    float x[SEARCH_VALUES], w[SEARCH_VALUES];
+    float sum_w[SEARCH_GROUPS], sum_x[SEARCH_GROUPS]; /* of w and of w * x, by group */
+    float scale[SEARCH_GROUPS], min[SEARCH_GROUPS];   /* the line of each group by itself */
+    float drift[SEARCH_GROUPS];                       /* how its best minimum moves with its scale */
 };
 
 /* A full answer but for the codes, which follow from it. */
 struct choice {
     float d, dmin, error;
-    int scale[FIT_GROUPS], min[FIT_GROUPS];
+    int scale[SEARCH_GROUPS], min[SEARCH_GROUPS];
 };
 
-#define FIT_INLINE static inline __attribute__((always_inline))
+#define SEARCH_INLINE static inline __attribute__((always_inline))
 
-FIT_INLINE lanes lanes_all(float v)
+SEARCH_INLINE lanes lanes_all(float v)
 {
     return v - (lanes){0};
 }
 
-FIT_INLINE lanes lanes_pick(lane_bits mask, lanes yes, lanes no)
+SEARCH_INLINE lanes lanes_pick(lane_bits mask, lanes yes, lanes no)
 {
     return (lanes)((mask & (lane_bits)yes) | (~mask & (lane_bits)no));
 }
@@ -76,25 +76,25 @@ FIT_INLINE lanes lanes_pick(lane_bits mask, lanes yes, lanes no)
 #endif
 
 /* Lanes i and i ^ 8 change places; i and i ^ 4. */
-FIT_INLINE lanes lanes_swap_8(lanes v)
+SEARCH_INLINE lanes lanes_swap_8(lanes v)
 {
     return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-FIT_INLINE lanes lanes_swap_4(lanes v)
+SEARCH_INLINE lanes lanes_swap_4(lanes v)
 {
     return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
 }
 
-FIT_INLINE lanes lanes_abs(lanes v)
+SEARCH_INLINE lanes lanes_abs(lanes v)
 {
     return (lanes)((lane_bits)v & 0x7fffffff);
 }
 
 /* The level nearest to each of t. */
-FIT_INLINE lanes nearest(const struct search *s, lanes t)
+SEARCH_INLINE lanes nearest(const struct search_state *s, lanes t)
 {
-    const struct fit_form *f = s->form;
+    const struct search_form *f = s->form;
     lanes first = lanes_all(s->first), last = lanes_all(s->last);
     if (!f->levels) {
         const float magic = 0x1.8p23f; /* a float near it has the step 1: the sum is rounded to integers */
@@ -105,7 +105,7 @@ FIT_INLINE lanes nearest(const struct search *s, lanes t)
     return first;
 }
 
-FIT_INLINE lanes inverse_of(lanes scale)
+SEARCH_INLINE lanes inverse_of(lanes scale)
 {
     lane_bits some = lanes_abs(scale) > FLT_MIN;
     return lanes_pick(some, 1 / lanes_pick(some, scale, lanes_all(1)), lanes_all(0));
@@ -114,8 +114,8 @@ FIT_INLINE lanes inverse_of(lanes scale)
 enum { WANT_SUMS = 1, WANT_ERROR = 2 };
 
 /* Rounds group g by a line in each lane, and adds up what is wanted (l always). */
-FIT_INLINE void group_round(const struct search *s, int g, const struct lines *at, struct lane_sums *out,
-                            int want)
+SEARCH_INLINE void group_round(const struct search_state *s, int g, const struct lines *at,
+                               struct lane_sums *out, int want)
 {
     const int len = s->form->len;
     const float *x = s->x + g * len, *w = s->w + g * len;
@@ -137,7 +137,8 @@ FIT_INLINE void group_round(const struct search *s, int g, const struct lines *a
 }
 
 /* The line that suits the levels of a group best. */
-FIT_INLINE void group_solve(const struct search *s, int g, const struct lane_sums *a, struct lines *out)
+SEARCH_INLINE void group_solve(const struct search_state *s, int g, const struct lane_sums *a,
+                               struct lines *out)
 {
     lanes zero = {0}, one = lanes_all(1);
     const float w = s->sum_w[g], x = s->sum_x[g];
@@ -158,7 +159,7 @@ FIT_INLINE void group_solve(const struct search *s, int g, const struct lane_sum
 }
 
 /* The nearest factor that a block can keep; not zero, from which nothing leads away. */
-FIT_INLINE float factor_round(const struct search *s, float v, uint16_t *bits)
+SEARCH_INLINE float factor_round(const struct search_state *s, float v, uint16_t *bits)
 {
     if (s->form->power) {
         int e = v > 0 && v < 0x1p100f ? ilogbf(v * 1.41421356f) + s->exponent + 127 : 0;
@@ -173,9 +174,9 @@ FIT_INLINE float factor_round(const struct search *s, float v, uint16_t *bits)
     return fp16_to_f32(*bits) * s->back;
 }
 
-FIT_INLINE void factors_round(const struct search *s, lanes *v)
+SEARCH_INLINE void factors_round(const struct search_state *s, lanes *v)
 {
-    for (int i = 0; i < FIT_LANES; i++) {
+    for (int i = 0; i < SEARCH_LANES; i++) {
         uint16_t bits;
         (*v)[i] = factor_round(s, (*v)[i], &bits);
     }
@@ -183,9 +184,9 @@ FIT_INLINE void factors_round(const struct search *s, lanes *v)
 
 /* The trial lines of a group, those with small scales first: from the farthest value 1.5 steps beyond the last
  * level to one step inside. */
-FIT_INLINE void group_trials(const struct search *s, int g, float shift, struct lines *out)
+SEARCH_INLINE void group_trials(const struct search_state *s, int g, float shift, struct lines *out)
 {
-    const struct fit_form *f = s->form;
+    const struct search_form *f = s->form;
     const float *x = s->x + g * f->len;
     float low = f->min_signed ? x[0] : 0, high = low;
     for (int i = 0; i < f->len; i++) {
@@ -194,9 +195,9 @@ FIT_INLINE void group_trials(const struct search *s, int g, float shift, struct 
     }
     float span = high - low, far = high > -low ? high : f->power ? -low : low;
     float step = (s->last - s->first) / (float)(f->most - f->least);
-    static const lanes share = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}; /* of FIT_PAIRS - 1 */
+    static const lanes share = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}; /* of SEARCH_PAIRS - 1 */
     static const lane_bits second = {0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1};
-    lanes beyond = step * (1.5f - 2.5f / (FIT_PAIRS - 1) * (share + shift));
+    lanes beyond = step * (1.5f - 2.5f / (SEARCH_PAIRS - 1) * (share + shift));
     *out = (struct lines){.min = lanes_all(0)};
     if (f->min_most) { /* as it comes, and with zero, near which most values lie, made a level */
         const float magic = 0x1.8p23f;
@@ -205,14 +206,14 @@ FIT_INLINE void group_trials(const struct search *s, int g, float shift, struct 
         out->min = lanes_pick(second, out->scale * whole, lanes_all(-low));
     } else if (f->power) { /* factors are positive: twice as many trials */
         out->scale = far / (s->last + beyond -
-                            lanes_pick(second, lanes_all(1.25f / (FIT_PAIRS - 1) * step), lanes_all(0)));
+                            lanes_pick(second, lanes_all(1.25f / (SEARCH_PAIRS - 1) * step), lanes_all(0)));
     } else {
         out->scale = far / lanes_pick(second, s->first - beyond, s->last + beyond);
     }
 }
 
 /* One row of trials. *least is the smallest error so far, which a better line replaces. */
-FIT_INLINE void group_try(struct search *s, int g, float shift, float *least)
+SEARCH_INLINE void group_try(struct search_state *s, int g, float shift, float *least)
 {
     /* In a larger block a small scale is worth something, as the largest decides how coarse all others are:
      * of lines nearly alike the first one is taken. A group that is the block can be judged as it will be kept. */
@@ -228,12 +229,12 @@ FIT_INLINE void group_try(struct search *s, int g, float shift, float *least)
     }
     group_round(s, g, &at, &a, WANT_ERROR);
     float smallest = FLT_MAX;
-    for (int i = 0; i < FIT_LANES; i++)
+    for (int i = 0; i < SEARCH_LANES; i++)
         smallest = a.ee[i] < smallest ? a.ee[i] : smallest;
     if (!(smallest < *least))
         return;
     int best = 0;
-    while (best < FIT_LANES - 1 && !(a.ee[best] <= smallest * (alone ? 1 : 1.01f)))
+    while (best < SEARCH_LANES - 1 && !(a.ee[best] <= smallest * (alone ? 1 : 1.01f)))
         best++;
     *least = smallest;
     s->scale[g] = at.scale[best];
@@ -242,7 +243,7 @@ FIT_INLINE void group_try(struct search *s, int g, float shift, float *least)
 }
 
 /* Move 1: twice as closely where it is all there is. */
-FIT_INLINE void group_fit(struct search *s, int g)
+SEARCH_INLINE void group_search(struct search_state *s, int g)
 {
     float least = INFINITY;
     s->scale[g] = s->min[g] = s->drift[g] = 0;
@@ -252,7 +253,7 @@ FIT_INLINE void group_fit(struct search *s, int g)
 }
 
 /* The integer at or below v / unit, within bounds, by lane. */
-FIT_INLINE lanes factor_below(lanes v, lanes unit, int least, int most)
+SEARCH_INLINE lanes factor_below(lanes v, lanes unit, int least, int most)
 {
     const float magic = 0x1.8p23f;
     lanes t = v * inverse_of(unit), low = lanes_all((float)least), high = lanes_all((float)most);
@@ -268,7 +269,7 @@ struct searches {
     lanes next_scale, next_min; /* by candidate: 0 or 1 */
     lanes d, dmin, error;
     lanes a, b, m, p, r; /* for move 3 */
-    lanes scale[FIT_GROUPS], min[FIT_GROUPS];
+    lanes scale[SEARCH_GROUPS], min[SEARCH_GROUPS];
 };
 
 /* What a candidate has come to. */
@@ -277,7 +278,7 @@ struct outcome {
     struct lane_sums sums;
 };
 
-FIT_INLINE void take_better(struct outcome *own, const struct outcome *other)
+SEARCH_INLINE void take_better(struct outcome *own, const struct outcome *other)
 {
     lane_bits better = other->sums.ee < own->sums.ee;
     own->k = lanes_pick(better, other->k, own->k);
@@ -289,7 +290,7 @@ FIT_INLINE void take_better(struct outcome *own, const struct outcome *other)
 }
 
 /* Every lane gets the best candidate of its search. */
-FIT_INLINE void take_best(struct outcome *o, int starts)
+SEARCH_INLINE void take_best(struct outcome *o, int starts)
 {
     struct lane_sums *a = &o->sums;
     struct outcome other = {
@@ -307,9 +308,9 @@ FIT_INLINE void take_best(struct outcome *o, int starts)
 }
 
 /* Move 2 for group g. */
-FIT_INLINE void settle_group(const struct search *s, struct searches *t, int g)
+SEARCH_INLINE void settle_group(const struct search_state *s, struct searches *t, int g)
 {
-    const struct fit_form *f = s->form;
+    const struct search_form *f = s->form;
     struct outcome o = {.n = lanes_all(0)};
     o.k = factor_below(lanes_all(s->scale[g]), t->d, f->scale_least, f->scale_most) + t->next_scale;
     o.k = LANES_MIN(o.k, lanes_all((float)f->scale_most));
@@ -333,7 +334,7 @@ FIT_INLINE void settle_group(const struct search *s, struct searches *t, int g)
 }
 
 /* Move 3: the d and dmin that suit the levels of a search. */
-FIT_INLINE void factor_solve(struct searches *t)
+SEARCH_INLINE void factor_solve(struct searches *t)
 {
     lanes zero = {0}, one = lanes_all(1), det = t->a * t->m - t->b * t->b;
     lane_bits solid = det > 1e-6f * t->a * t->m, some = t->a > 0;
@@ -344,10 +345,10 @@ FIT_INLINE void factor_solve(struct searches *t)
 }
 
 /* Moves 2 and 3 from given factors in lanes 0 .. starts - 1; *best is the best outcome. */
-FIT_INLINE void search_from(const struct search *s, struct searches *t, struct choice *best)
+SEARCH_INLINE void search_from(const struct search_state *s, struct searches *t, struct choice *best)
 {
-    const struct fit_form *f = s->form;
-    for (int round = 0; round < FIT_ROUNDS; round++) {
+    const struct search_form *f = s->form;
+    for (int round = 0; round < SEARCH_ROUNDS; round++) {
         factors_round(s, &t->d);
         if (f->min_most)
             factors_round(s, &t->dmin);
@@ -368,9 +369,9 @@ FIT_INLINE void search_from(const struct search *s, struct searches *t, struct c
 }
 
 /* Fills x, w and exponent from outside floats; false when all values are zero. */
-FIT_INLINE bool search_load(struct search *s, const float *x, const float *weight)
+SEARCH_INLINE bool search_load(struct search_state *s, const float *x, const float *weight)
 {
-    const struct fit_form *f = s->form;
+    const struct search_form *f = s->form;
     int n = f->groups * f->len;
     float most = 0, heaviest = 0;
     for (int i = 0; i < n; i++) {
@@ -404,9 +405,9 @@ FIT_INLINE bool search_load(struct search *s, const float *x, const float *weigh
     return true;
 }
 
-FIT_INLINE void fill(const struct search *s, const struct choice *c, struct fit *out)
+SEARCH_INLINE void fill(const struct search_state *s, const struct choice *c, struct search_result *out)
 {
-    const struct fit_form *f = s->form;
+    const struct search_form *f = s->form;
     factor_round(s, c->d, &out->d);
     factor_round(s, c->dmin, &out->dmin);
     for (int g = 0; g < f->groups; g++) {
@@ -414,11 +415,11 @@ FIT_INLINE void fill(const struct search *s, const struct choice *c, struct fit 
         lanes inverse = inverse_of(scale), offset = min * inverse;
         out->scale[g] = (int8_t)c->scale[g];
         out->min[g] = (uint8_t)c->min[g];
-        for (int i = g * f->len; i < (g + 1) * f->len; i += FIT_LANES) {
+        for (int i = g * f->len; i < (g + 1) * f->len; i += SEARCH_LANES) {
             lanes v;
             memcpy(&v, s->x + i, sizeof v);
             lanes level = nearest(s, v * inverse + offset);
-            for (int k = 0; k < FIT_LANES; k++) {
+            for (int k = 0; k < SEARCH_LANES; k++) {
                 int q = f->levels ? 0 : (int)level[k];
                 while (f->levels && f->levels[q] < level[k])
                     q++;
@@ -430,16 +431,16 @@ FIT_INLINE void fill(const struct search *s, const struct choice *c, struct fit 
 
 /* Where the searches begin: the largest scale of a group gets the largest factor, or one or two less; with both
  * signs where factors have one. */
-FIT_INLINE void begin(const struct search *s, struct searches *t)
+SEARCH_INLINE void begin(const struct search_state *s, struct searches *t)
 {
-    const struct fit_form *f = s->form;
+    const struct search_form *f = s->form;
     float scale = 0, min = 0;
     for (int g = 0; g < f->groups; g++) {
         scale = fabsf(s->scale[g]) > fabsf(scale) ? s->scale[g] : scale;
         min = fabsf(s->min[g]) > fabsf(min) ? s->min[g] : min;
     }
     t->starts = f->min_most ? 4 : 8;
-    for (int i = 0; i < FIT_LANES; i++) {
+    for (int i = 0; i < SEARCH_LANES; i++) {
         int j = i % t->starts, c = i / t->starts;
         int less = f->scale_least < 0 ? j / 2 : j,
             most = f->scale_least < 0 && j % 2 ? f->scale_least : f->scale_most;
@@ -453,16 +454,17 @@ FIT_INLINE void begin(const struct search *s, struct searches *t)
     }
 }
 
-FIT_INLINE void fit_search(const struct fit_form *f, const float *x, const float *weight, struct fit *out)
+SEARCH_INLINE void search_run(const struct search_form *f, const float *x, const float *weight,
+                              struct search_result *out)
 {
-    struct search s;
+    struct search_state s;
     struct searches t;
     s.form = f;
     memset(out, 0, sizeof *out);
     if (!search_load(&s, x, weight))
         return;
     for (int g = 0; g < f->groups; g++)
-        group_fit(&s, g);
+        group_search(&s, g);
     struct choice best = {.error = FLT_MAX};
     if (f->groups == 1 && !f->power) { /* its line is the answer, as it is kept */
         best = (struct choice){.d = s.scale[0], .dmin = s.min[0], .scale = {1}, .min = {f->min_most}};

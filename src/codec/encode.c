@@ -1,17 +1,17 @@
 /* Encoders of the plain and of the 32-value types. Without importance they are the types' reference
- * roundings, to the last bit, which other programs produce too; with it they search (fit.h).
+ * roundings, to the last bit, which other programs produce too; with it they search (search.h).
  *
  * In the reference roundings a quotient that is no number (of a subnormal scale, of infinities) has the
  * code 0, and a NaN makes the scale NaN, so that it stays visible. */
-#include "base/codec.h"
+#include "codec/codec.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "base/block.h"
-#include "base/fit.h"
-#include "base/half.h"
+#include "codec/block.h"
+#include "codec/search.h"
+#include "codec/half.h"
 
 void encode_f32(const float *src, void *dst, size_t n, const float *importance)
 {
@@ -142,10 +142,10 @@ static uint16_t round_offset(const float x[32], int most, uint8_t q[32], uint16_
 
 static uint16_t search_symmetric(const float x[32], const float *importance, int half, uint8_t q[32])
 {
-    struct fit_form form = {
+    struct search_form form = {
         .groups = 1, .len = 32, .least = -half, .most = half - 1, .scale_least = 1, .scale_most = 1};
-    struct fit fit;
-    fit_block(&form, x, importance, &fit);
+    struct search_result fit;
+    search_block(&form, x, importance, &fit);
     for (int j = 0; j < 32; j++)
         q[j] = (uint8_t)(fit.q[j] + half);
     return fit.d;
@@ -154,18 +154,18 @@ static uint16_t search_symmetric(const float x[32], const float *importance, int
 static uint16_t search_offset(const float x[32], const float *importance, int most, uint8_t q[32],
                               uint16_t *m)
 {
-    struct fit_form form = {.groups = 1,
-                            .len = 32,
-                            .most = most,
-                            .scale_least = 1,
-                            .scale_most = 1,
-                            .min_most = 1,
-                            .min_signed = true};
-    struct fit fit;
-    fit_block(&form, x, importance, &fit);
+    struct search_form form = {.groups = 1,
+                               .len = 32,
+                               .most = most,
+                               .scale_least = 1,
+                               .scale_most = 1,
+                               .min_most = 1,
+                               .min_signed = true};
+    struct search_result fit;
+    search_block(&form, x, importance, &fit);
     for (int j = 0; j < 32; j++)
         q[j] = (uint8_t)fit.q[j];
-    *m = fit.dmin ^ 0x8000; /* added where fit.h takes away */
+    *m = fit.dmin ^ 0x8000; /* added where search.h takes away */
     return fit.d;
 }
 

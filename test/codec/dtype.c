@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/block.h"
-#include "base/dtype.h"
-#include "base/half.h"
+#include "codec/block.h"
+#include "codec/dtype.h"
+#include "codec/half.h"
 
 enum { VALUES = 512, BYTES = 8 * VALUES };
 

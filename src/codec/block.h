@@ -2,7 +2,7 @@
  * the decoders here and by the kernels of every device, so it is plain C that nvcc compiles too.
  *
  * In the diagrams a row is one or more bytes, the highest bit on the left; vN is the N-th value of
- * the block. An fp16 is kept as its bits (base/half.h). */
+ * the block. An fp16 is kept as its bits (codec/half.h). */
 #pragma once
 
 #include <stdint.h>
@@ -181,7 +181,7 @@ struct block_iq4_xs {
 } BLOCK_LAYOUT;
 _Static_assert(sizeof(struct block_iq4_xs) == 136, "IQ4_XS");
 
-/* The other IQ types hold indices into grids (base/grids.h): an entry is 8 (IQ1, IQ2) or 4 (IQ3) magnitudes.
+/* The other IQ types hold indices into grids (codec/grids.h): an entry is 8 (IQ1, IQ2) or 4 (IQ3) magnitudes.
  * Where seven sign bits serve eight values, the eighth makes the number of minus signs even.
  *
  * IQ2_XXS: 8 groups of 32 values; v = d * (0.5 + s(g)) / 4 * +-grid. A group is 64 bits:

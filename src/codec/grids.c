@@ -1,5 +1,5 @@
 /* The grids of the IQ types, packed; grids.h says how. They are part of the format: data, not code. */
-#include "base/grids.h"
+#include "codec/grids.h"
 
 const uint16_t grid_iq2_xxs[256] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044,

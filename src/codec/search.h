@@ -10,9 +10,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FIT_GROUPS = 16, FIT_VALUES = 256, FIT_LEVELS = 16 };
+enum { SEARCH_GROUPS = 16, SEARCH_VALUES = 256, SEARCH_LEVELS = 16 };
 
-struct fit_form {
+struct search_form {
     int groups, len;             /* len is 16 or 32 */
     int least, most;             /* codes q */
     const float *levels;         /* (most - least + 1), rising; NULL: the level of a code is itself */
@@ -22,19 +22,22 @@ struct fit_form {
     bool power;                  /* d is a power of two and kept as e8m0; otherwise as fp16 */
 };
 
-struct fit {
-    uint16_t d, dmin;         /* fp16, or e8m0 */
-    int8_t scale[FIT_GROUPS]; /* scale_least..scale_most */
-    uint8_t min[FIT_GROUPS];  /* 0..min_most */
-    int8_t q[FIT_VALUES];     /* least..most */
+struct search_result {
+    uint16_t d, dmin;            /* fp16, or e8m0 */
+    int8_t scale[SEARCH_GROUPS]; /* scale_least..scale_most */
+    uint8_t min[SEARCH_GROUPS];  /* 0..min_most */
+    int8_t q[SEARCH_VALUES];     /* least..most */
 };
 
 /* x and weight are (groups * len); weight may be NULL: all alike. Whatever the floats are, the result is a
  * valid block: NaN counts as zero, infinity as the largest float, a weight that is no positive number as
  * next to nothing. */
-void fit_block(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
+void search_block(const struct search_form *f, const float *x, const float *weight,
+                  struct search_result *out);
 
 /* What it chooses from, all with the same result: for any machine, and for those that have these instructions. */
-void fit_plain(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
-void fit_avx2(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
-void fit_avx512(const struct fit_form *f, const float *x, const float *weight, struct fit *out);
+void search_plain(const struct search_form *f, const float *x, const float *weight,
+                  struct search_result *out);
+void search_avx2(const struct search_form *f, const float *x, const float *weight, struct search_result *out);
+void search_avx512(const struct search_form *f, const float *x, const float *weight,
+                   struct search_result *out);
