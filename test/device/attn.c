@@ -255,7 +255,7 @@ struct scene {
     int16_t k[ATTN_KEYS * DIM_MOST], v[ATTN_KEYS * COLS_MOST], q16[M_MOST * DIM_MOST], w[M_MOST * ATTN_KEYS];
     float q[M_MOST * DIM_MOST], kf[DIM_MOST * ATTN_KEYS], vf[ATTN_KEYS * DIM_MOST];
     float s[M_MOST * ATTN_KEYS], acc[M_MOST * DIM_MOST];
-    float max[M_MOST], sum[M_MOST], rescale[M_MOST], q_worth[M_MOST], w_worth[M_MOST];
+    float max[M_MOST], sum[M_MOST], rescale[M_MOST], q_scale[M_MOST], w_scale[M_MOST];
 };
 
 static float noise(void)
@@ -288,17 +288,17 @@ static void scene_pages(struct scene *c, const struct kernels *k, uint32_t token
         float x[DIM_MOST];
         int16_t *to_k = c->k + j / tokens * tokens * even, *to_v = c->v + j / tokens * tokens * cols;
         fill(x, dim, j % 7 ? 1 : 90);
-        c->pages.k_worth[j] = k->round_i16(x, dim, true, one);
+        c->pages.k_scale[j] = k->round_i16(x, dim, true, one);
         for (uint32_t i = 0; i < even; i++)
             to_k[(i / 2 * tokens + j % tokens) * 2 + i % 2] = i < dim ? one[i] : 0;
         fill(x, v_dim, 3);
-        c->pages.v_worth[j] = j < c->tile.keys ? k->round_i16(x, v_dim, false, one) : 0;
+        c->pages.v_scale[j] = j < c->tile.keys ? k->round_i16(x, v_dim, false, one) : 0;
         for (uint32_t i = 0; i < v_dim; i++)
             to_v[(j % tokens / 2 * cols + i) * 2 + j % 2] = one[i];
     }
     for (uint32_t r = 0; r < c->tile.m; r++) {
         c->q16[r * even + even - 1] = 0;
-        c->q_worth[r] = k->round_i16(c->q + r * dim, dim, true, c->q16 + r * even);
+        c->q_scale[r] = k->round_i16(c->q + r * dim, dim, true, c->q16 + r * even);
     }
     c->tile.pages = &c->pages;
 }
@@ -310,14 +310,14 @@ static void scene_open(struct scene *c, uint32_t m, uint32_t k_dim, uint32_t v_d
                                  .k = c->kf,
                                  .v = c->vf,
                                  .q16 = c->q16,
-                                 .q_worth = c->q_worth,
+                                 .q_scale = c->q_scale,
                                  .seen = c->seen,
                                  .s = c->s,
                                  .max = c->max,
                                  .sum = c->sum,
                                  .rescale = c->rescale,
                                  .w = c->w,
-                                 .w_worth = c->w_worth,
+                                 .w_scale = c->w_scale,
                                  .acc = c->acc,
                                  .m = m,
                                  .k_dim = k_dim,
@@ -343,7 +343,7 @@ static void scene_copy(struct scene *to, const struct scene *from)
     to->tile.sum = to->sum;
     to->tile.rescale = to->rescale;
     to->tile.w = to->w;
-    to->tile.w_worth = to->w_worth;
+    to->tile.w_scale = to->w_scale;
     to->tile.s = to->s;
     to->tile.acc = to->acc;
 }

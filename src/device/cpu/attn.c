@@ -50,14 +50,14 @@ enum stat {
     STAT_MAX,
     STAT_SUM,
     STAT_RESCALE,
-    STAT_Q_WORTH,
-    STAT_W_WORTH,
+    STAT_Q_SCALE,
+    STAT_W_SCALE,
     STATS
 };
 
-static float *attn_stat(const struct attn_own *own, enum stat which)
+static float *attn_stat(const struct attn_local *local, enum stat which)
 {
-    return own->stat + which * TILE_ROWS;
+    return local->stat + which * TILE_ROWS;
 }
 
 static uint32_t attn_dim(const struct plan *p, bool v)
@@ -71,14 +71,14 @@ static uint32_t attn_dim(const struct plan *p, bool v)
     return (most + 15) & ~15u;
 }
 
-size_t attn_own_floats(const struct plan *p)
+size_t attn_local_floats(const struct plan *p)
 {
     size_t k = attn_dim(p, false), v = attn_dim(p, true);
     return TILE_ROWS * k + ATTN_KEYS * k + ATTN_KEYS * v + TILE_ROWS * ATTN_KEYS + TILE_ROWS * ATTN_KEYS / 2 +
            2 * TILE_ROWS * v + STATS * TILE_ROWS;
 }
 
-void attn_own_place(struct attn_own *a, const struct plan *p, float *at)
+void attn_local_place(struct attn_local *a, const struct plan *p, float *at)
 {
     size_t k = attn_dim(p, false), v = attn_dim(p, true);
     a->q = at;
@@ -126,22 +126,22 @@ static const uint8_t *attn_page(const struct lane *l, const struct attn *a, cons
  * probability of zero; K need not be. */
 static void attn_load(const struct lane *l, const struct attn *a, const struct task *t, const struct block *b)
 {
-    const struct attn_own *own = &l->own->attn;
+    const struct attn_local *local = &l->local->attn;
     uint32_t tokens = l->d->kv.page_tokens, v_dim = a->o->v_dim;
     for (uint32_t at = 0; at < b->t1; at += tokens) {
-        float *v = own->v + (size_t)at * v_dim;
+        float *v = local->v + (size_t)at * v_dim;
         uint32_t n = b->t1 - at < tokens ? b->t1 - at : tokens;
         if (at + tokens <= b->t0) { /* before the window: the page may be another's by now */
             memset(v, 0, (size_t)tokens * v_dim * sizeof *v);
             continue;
         }
         const uint8_t *page = attn_page(l, a, t, b, at);
-        kv_get_k(l->d, a->pool, page, own->k + at);
+        kv_get_k(l->d, a->pool, page, local->k + at);
         if (!a->o->v_in_k)
             kv_get_v(l->d, a->pool, page, n, v);
         for (uint32_t i = 0; a->o->v_in_k && i < v_dim; i++)
             for (uint32_t j = 0; j < n; j++)
-                v[(size_t)j * v_dim + i] = own->k[(size_t)i * ATTN_KEYS + at + j];
+                v[(size_t)j * v_dim + i] = local->k[(size_t)i * ATTN_KEYS + at + j];
     }
 }
 
@@ -152,8 +152,8 @@ static void attn_point(const struct lane *l, const struct attn *a, const struct 
     g->tokens = l->d->kv.page_tokens;
     for (uint32_t at = 0; at < b->t1; at += g->tokens)
         kv_point(a->pool, attn_page(l, a, t, b, at), at / g->tokens, g);
-    memset(g->v_worth, 0, b->t0 * sizeof *g->v_worth);
-    memset(g->v_worth + b->t1, 0, (ATTN_KEYS - b->t1) * sizeof *g->v_worth);
+    memset(g->v_scale, 0, b->t0 * sizeof *g->v_scale);
+    memset(g->v_scale + b->t1, 0, (ATTN_KEYS - b->t1) * sizeof *g->v_scale);
 }
 
 /* The keys of the block at `key` that each row of the tile sees. */
@@ -193,19 +193,19 @@ static void attn_block(const struct lane *l, const struct attn *a, const struct 
 static void attn_chunk(const struct lane *l, const struct attn *a, const struct task *t, uint32_t chunk,
                        const struct piece *p)
 {
-    const struct attn_own *own = &l->own->attn;
+    const struct attn_local *local = &l->local->attn;
     uint32_t m = t->rows * t->heads, start = chunk * CHUNK_KEYS, end = start + CHUNK_KEYS;
-    struct attn_tile tile = {.q = own->q,
-                             .q16 = (const int16_t *)(const void *)own->q,
-                             .q_worth = attn_stat(own, STAT_Q_WORTH),
-                             .k = own->k,
-                             .v = own->v,
-                             .s = own->s,
+    struct attn_tile tile = {.q = local->q,
+                             .q16 = (const int16_t *)(const void *)local->q,
+                             .q_scale = attn_stat(local, STAT_Q_SCALE),
+                             .k = local->k,
+                             .v = local->v,
+                             .s = local->s,
                              .max = p->max,
                              .sum = p->sum,
-                             .rescale = attn_stat(own, STAT_RESCALE),
-                             .w = own->w,
-                             .w_worth = attn_stat(own, STAT_W_WORTH),
+                             .rescale = attn_stat(local, STAT_RESCALE),
+                             .w = local->w,
+                             .w_scale = attn_stat(local, STAT_W_SCALE),
                              .acc = p->acc,
                              .m = m,
                              .k_dim = a->o->k_dim,
@@ -250,9 +250,10 @@ static struct piece attn_piece(float *acc, uint32_t m, uint32_t v_dim)
 
 static struct piece attn_total(const struct lane *l, uint32_t m, uint32_t v_dim)
 {
-    const struct attn_own *own = &l->own->attn;
-    struct piece total = {
-        .acc = own->total, .max = attn_stat(own, STAT_TOTAL_MAX), .sum = attn_stat(own, STAT_TOTAL_SUM)};
+    const struct attn_local *local = &l->local->attn;
+    struct piece total = {.acc = local->total,
+                          .max = attn_stat(local, STAT_TOTAL_MAX),
+                          .sum = attn_stat(local, STAT_TOTAL_SUM)};
     memset(total.acc, 0, (size_t)m * v_dim * sizeof *total.acc);
     for (uint32_t i = 0; i < m; i++) {
         total.max[i] = -INFINITY;
@@ -267,13 +268,13 @@ static void attn_queries(const struct lane *l, const struct attn *a, const struc
     size_t stride;
     const float *in = lane_at(l, a->o->in, &stride) + (size_t)t->head * a->o->k_dim;
     uint32_t dim = a->o->k_dim, even = dim + dim % 2;
-    float *q = l->own->attn.q, *worth = attn_stat(&l->own->attn, STAT_Q_WORTH);
+    float *q = l->local->attn.q, *scale = attn_stat(&l->local->attn, STAT_Q_SCALE);
     int16_t *q16 = (int16_t *)(void *)q;
     for (uint32_t i = 0; i < t->rows * t->heads; i++, q += dim, q16 += even) {
         const float *x = in + (t->row + i / t->heads) * stride + (size_t)(i % t->heads) * dim;
         if (a->pool->ints) {
             q16[even - 1] = 0;
-            worth[i] = a->o->scale * l->k->round_i16(x, dim, true, q16);
+            scale[i] = a->o->scale * l->k->round_i16(x, dim, true, q16);
         }
         for (uint32_t j = 0; j < dim && !a->pool->ints; j++)
             q[j] = x[j] * a->o->scale;
@@ -306,9 +307,10 @@ static void attn_finish(const struct lane *l, const struct attn *a, const struct
 static void attn_task(const struct lane *l, const struct attn *a, const struct task *t)
 {
     uint32_t m = t->rows * t->heads, v_dim = a->o->v_dim;
-    const struct attn_own *own = &l->own->attn;
+    const struct attn_local *local = &l->local->attn;
     struct piece total = attn_total(l, m, v_dim);
-    struct piece p = {.acc = own->acc, .max = attn_stat(own, STAT_MAX), .sum = attn_stat(own, STAT_SUM)};
+    struct piece p = {
+        .acc = local->acc, .max = attn_stat(local, STAT_MAX), .sum = attn_stat(local, STAT_SUM)};
     attn_queries(l, a, t);
     uint32_t first = t->k0 / CHUNK_KEYS;
     attn_chunk(l, a, t, first, &total); /* the same as merged into nothing */

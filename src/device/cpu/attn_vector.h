@@ -137,7 +137,7 @@ static void attn_values_float(const struct attn_tile *t)
  * its row: it is added to y * rescale, or (rescale NULL) times its column's worth it is y. */
 struct attn_pairs {
     const int16_t *a, *b[ATTN_PAGES][ATTN_COLS];
-    const float *worth, *rescale, *column;
+    const float *scale, *rescale, *column;
     float *y;
     size_t a_stride, b_stride, y_stride;
     uint32_t pairs, page_pairs;
@@ -147,7 +147,7 @@ struct attn_pairs {
 ATTN_INLINE void attn_pairs_end(const struct attn_pairs *p, vi sum, int r, int c, uint32_t lanes)
 {
     float *y = p->y + r * p->y_stride + c * LANES;
-    vf x = __builtin_convertvector(sum, vf) * p->worth[r];
+    vf x = __builtin_convertvector(sum, vf) * p->scale[r];
     v_store(y, lanes,
             p->rescale ? v_load(y, lanes) * p->rescale[r] + x : v_load(p->column + c * LANES, LANES) * x);
 }
@@ -213,8 +213,8 @@ static void attn_scores_int(const struct attn_tile *t)
                 p.b[0][c] = g->k[at / g->tokens] + 2 * (at % g->tokens);
             }
             p.a = t->q16 + r * p.a_stride;
-            p.worth = t->q_worth + r;
-            p.column = g->k_worth + key;
+            p.scale = t->q_scale + r;
+            p.column = g->k_scale + key;
             p.y = t->s + r * ATTN_KEYS + key;
             attn_pairs_rows(&p, t->m - r < ATTN_ROWS ? t->m - r : ATTN_ROWS, full);
         }
@@ -237,7 +237,7 @@ static void attn_values_int(const struct attn_tile *t)
                 for (uint32_t c = 0; c < wide / LANES; c++)
                     p.b[page][c] = g->v[page] + 2 * (i + c * LANES);
             p.a = t->w + r * ATTN_KEYS;
-            p.worth = t->w_worth + r;
+            p.scale = t->w_scale + r;
             p.rescale = t->rescale + r;
             p.y = t->acc + r * t->v_dim + i;
             attn_pairs_rows(&p, t->m - r < ATTN_ROWS ? t->m - r : ATTN_ROWS, full);
@@ -261,23 +261,23 @@ ATTN_INLINE void attn_seen_scores(const float *s, struct attn_span seen, vf v[AT
 }
 
 /* Probabilities v times what the values are worth as integers w (ATTN_KEYS); returns what 1 is worth. */
-ATTN_INLINE float attn_weights(const vf v[ATTN_REGISTERS], const float *v_worth, int16_t *w)
+ATTN_INLINE float attn_weights(const vf v[ATTN_REGISTERS], const float *v_scale, int16_t *w)
 {
     vf x[ATTN_REGISTERS], sum = {0}, most = {0};
 #pragma GCC unroll 8
     for (int i = 0; i < ATTN_REGISTERS; i++) {
-        x[i] = v[i] * v_load(v_worth + i * LANES, LANES);
+        x[i] = v[i] * v_load(v_scale + i * LANES, LANES);
         sum += x[i];
         most = v_max(x[i], most);
     }
     const float by_sum = v_sum(sum) * (1 / I16_WEIGHTS), by_most = v_most(most) * (1 / I16_LENGTH);
-    const float worth = by_sum < by_most ? by_most : by_sum, inverse = worth <= I16_LEAST ? 0 : 1 / worth;
+    const float scale = by_sum < by_most ? by_most : by_sum, inverse = scale <= I16_LEAST ? 0 : 1 / scale;
 #pragma GCC unroll 8
     for (int i = 0; i < ATTN_REGISTERS; i++) {
         v16 r = v_round_i16(x[i], inverse);
         memcpy(w + i * LANES, &r, sizeof r);
     }
-    return worth;
+    return scale;
 }
 
 /* Some rows side by side, so that none waits for another. */
@@ -318,7 +318,7 @@ ATTN_INLINE void attn_softmax_rows(const struct attn_tile *t, uint32_t r, const 
             sum += v[n][i];
         t->sum[r + n] = t->sum[r + n] * t->rescale[r + n] + v_sum(sum);
         if (t->pages)
-            t->w_worth[r + n] = attn_weights(v[n], t->pages->v_worth, t->w + (r + n) * ATTN_KEYS);
+            t->w_scale[r + n] = attn_weights(v[n], t->pages->v_scale, t->w + (r + n) * ATTN_KEYS);
         for (int i = 0; !t->pages && i < ATTN_REGISTERS; i++)
             v_store(t->s + (r + n) * ATTN_KEYS + i * LANES, LANES, v[n][i]);
     }

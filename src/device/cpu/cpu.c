@@ -44,7 +44,7 @@ static void bump_area(struct bump *b, struct area *a)
 
 /* What the operations of a plan need at most. */
 struct need {
-    size_t x, h, g, shared, own; /* values of rows of that area; own: of one row */
+    size_t x, h, g, shared, local; /* values of rows of that area; own: of one row */
     size_t qt, kt, vt, sum;
     size_t tile;
     size_t low; /* rows times the largest rank of an adapter */
@@ -59,7 +59,7 @@ static void need_most(size_t *most, size_t n)
 static void need_input(struct need *n, size_t rows, size_t k)
 {
     need_most(&n->x, rows * area_stride((uint32_t)k));
-    need_most(&n->own, area_stride((uint32_t)k));
+    need_most(&n->local, area_stride((uint32_t)k));
 }
 
 static void need_moe(struct need *n, const struct weights *w, const struct op_moe *o, size_t rows)
@@ -144,19 +144,19 @@ static struct area cpu_area(const struct cpu *d, size_t values)
 
 static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need *n, struct bump *b)
 {
-    size_t attn = attn_own_floats(p);
+    size_t attn = attn_local_floats(p);
     for (int i = 0; i < pool_size(d->pool); i++) {
-        struct own own = {.input = cpu_area(d, CPU_FEW * n->own)};
-        own.kernel = bump_take(b, d->k->scratch_bytes, 1);
-        own.tile[0] = bump_take(b, d->tile_floats, sizeof(float));
-        own.tile[1] = bump_take(b, d->tile_floats, sizeof(float));
-        own.low = bump_take(b, n->low, sizeof(float));
-        bump_area(b, &own.input);
+        struct worker_local local = {.input = cpu_area(d, CPU_FEW * n->local)};
+        local.kernel = bump_take(b, d->k->scratch_bytes, 1);
+        local.tile[0] = bump_take(b, d->tile_floats, sizeof(float));
+        local.tile[1] = bump_take(b, d->tile_floats, sizeof(float));
+        local.low = bump_take(b, n->low, sizeof(float));
+        bump_area(b, &local.input);
         float *at = bump_take(b, attn, sizeof(float));
         if (!b->base)
             continue;
-        attn_own_place(&own.attn, p, at);
-        d->own[i] = own;
+        attn_local_place(&local.attn, p, at);
+        d->local[i] = local;
     }
 }
 
@@ -195,9 +195,9 @@ static void cpu_place(struct cpu *d, const struct plan *p, struct bump *b)
     for (uint32_t i = 0; i < d->ropes; i++)
         d->rope[i].cos_sin = bump_take(b, (size_t)d->max_rows * d->rope[i].dims, sizeof(float));
     float **buffer = bump_take(b, p->buffers ? p->buffers : 1, sizeof *buffer);
-    struct own *own = bump_take(b, (size_t)pool_size(d->pool), sizeof *own);
+    struct worker_local *local = bump_take(b, (size_t)pool_size(d->pool), sizeof *local);
     d->buffer = buffer;
-    d->own = own;
+    d->local = local;
     for (uint32_t i = 1; i < p->buffers; i++) {
         float *at = bump_take(b, (size_t)d->max_rows * p->width[i], sizeof(float));
         if (b->base)
@@ -452,7 +452,7 @@ static void cpu_step_run(void *arg, int worker, int workers)
                      .k = d->k,
                      .p = d->plan,
                      .s = job->s,
-                     .own = &d->own[worker],
+                     .local = &d->local[worker],
                      .worker = worker,
                      .workers = workers};
     double *seconds = worker == 0 ? d->device.seconds : NULL, last = seconds ? clock_now() : 0;

@@ -41,7 +41,7 @@ struct kv_pool {
     uint8_t *base;           /* memory, from a cache line on */
     size_t head_page;        /* bytes of one page of one head of one layer */
     size_t v_at;             /* where V starts in it */
-    size_t k_worth, v_worth; /* pages of integers: where the floats are that each token's are worth */
+    size_t k_scale, v_scale; /* pages of integers: where the floats are that each token's are worth */
     bool ints;
     size_t page_bytes; /* of all layers and heads */
     uint32_t pages;
@@ -68,12 +68,12 @@ struct moe_route {
 };
 
 /* One worker's own memory. */
-struct own {
+struct worker_local {
     void *kernel;      /* kernels.scratch_bytes */
     float *tile[2];    /* (tile_floats): pieces of products */
     float *low;        /* (max_rows or the experts' slots, largest rank): A x of adapters */
     struct area input; /* rows prepared by each worker for itself, CPU_FEW at most */
-    struct attn_own {
+    struct attn_local {
         float *q, *k, *v, *s, *acc, *total, *stat; /* see attn.c */
         int16_t *w;
     } attn;
@@ -113,8 +113,8 @@ struct cpu {
     uint32_t *row_seq; /* (max_rows): the sequence of a row; UINT32_MAX: a padded row */
     float *results;    /* (max_outs, out_width) */
     size_t tile_floats;
-    struct own *own; /* (workers) */
-    void *memory;    /* all of the above but the KV */
+    struct worker_local *local; /* (workers) */
+    void *memory;               /* all of the above but the KV */
     size_t scratch_bytes, kv_bytes;
 };
 
@@ -124,7 +124,7 @@ struct lane {
     const struct kernels *k;
     const struct plan *p;
     const struct step *s;
-    struct own *own;
+    struct worker_local *local;
     int worker, workers;
 };
 
@@ -255,6 +255,6 @@ void kv_point(const struct kv_pool *g, const uint8_t *page, uint32_t at, struct 
 
 /* ---- attention's memory (attn.c) ---- */
 
-size_t attn_own_floats(const struct plan *p);
-void attn_own_place(struct attn_own *a, const struct plan *p, float *at);
+size_t attn_local_floats(const struct plan *p);
+void attn_local_place(struct attn_local *a, const struct plan *p, float *at);
 size_t attn_partial_floats(const struct cpu *d, const struct plan *p);

@@ -99,8 +99,8 @@ enum { ATTN_KEYS = 64, ATTN_PAGES = ATTN_KEYS / 16, ATTN_LAG = 8 };
 struct attn_pages {
     const int16_t *k[ATTN_PAGES]; /* each (k_dim / 2, tokens, 2) */
     const int16_t *v[ATTN_PAGES]; /* each (tokens / 2, attn_v_cols, 2) */
-    float k_worth[ATTN_KEYS];     /* what 1 is worth in each */
-    float v_worth[ATTN_KEYS];     /* 0: the key counts for nothing */
+    float k_scale[ATTN_KEYS];     /* what 1 is worth in each */
+    float v_scale[ATTN_KEYS];     /* 0: the key counts for nothing */
     uint32_t tokens;              /* of a page: 16 or 32 */
 };
 
@@ -121,13 +121,13 @@ struct attn_tile {
     const float *v;                 /* (ATTN_KEYS, v_dim) */
     const struct attn_pages *pages; /* instead of k and v, or NULL; and instead of q */
     const int16_t *q16;             /* (m, k_dim, rounded up to pairs) */
-    const float *q_worth;           /* (m) */
+    const float *q_scale;           /* (m) */
     const struct attn_span *seen;   /* (m) */
     float *s;                       /* (m, ATTN_KEYS): scores, then probabilities */
     float *max, *sum;               /* (m): what probabilities are relative to, and the sum of all yet */
     float *rescale;                 /* (m): what acc is multiplied by first */
-    int16_t *w;     /* (m, ATTN_KEYS): instead of probabilities these, times v_worth, in integers */
-    float *w_worth; /* (m) */
+    int16_t *w;     /* (m, ATTN_KEYS): instead of probabilities these, times v_scale, in integers */
+    float *w_scale; /* (m) */
     float *acc;     /* (m, v_dim) */
     uint32_t m, k_dim, v_dim;
     uint32_t keys; /* how many there are; in s and v nobody looks behind them */
@@ -169,7 +169,7 @@ struct kernels {
     void (*panel_f16)(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t cols, float *y,
                       size_t y_stride);
     void (*attn_scores)(const struct attn_tile *t); /* s = q k */
-    /* s = e^(s - max) for keys that a row sees, 0 for others; with pages w and w_worth instead. max is raised first, if a
+    /* s = e^(s - max) for keys that a row sees, 0 for others; with pages w and w_scale instead. max is raised first, if a
      * score is larger by more than ATTN_LAG, which is rare, and rescale is what all that was before goes by. */
     void (*attn_softmax)(const struct attn_tile *t);
     void (*attn_values)(const struct attn_tile *t); /* acc = acc * rescale + s v, or w v */

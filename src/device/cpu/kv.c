@@ -49,10 +49,10 @@ bool kv_layout(struct kv_pool *g, const struct kv_group *shape, const struct kv_
     g->shape = *shape;
     g->ints = c->type == DTYPE_F16 && shape->v_dim && !exact;
     if (g->ints) {
-        g->k_worth = kv_plane(c->type, shape->k_dim + shape->k_dim % 2, c->page_tokens);
-        g->v_worth = kv_plane(c->type, attn_v_cols(shape->v_dim), c->page_tokens);
-        k = g->k_worth + c->page_tokens * sizeof(float);
-        v = g->v_worth + c->page_tokens * sizeof(float);
+        g->k_scale = kv_plane(c->type, shape->k_dim + shape->k_dim % 2, c->page_tokens);
+        g->v_scale = kv_plane(c->type, attn_v_cols(shape->v_dim), c->page_tokens);
+        k = g->k_scale + c->page_tokens * sizeof(float);
+        v = g->v_scale + c->page_tokens * sizeof(float);
     }
     g->v_at = (k + 63) & ~(size_t)63;
     g->head_page = (g->v_at + v + 63) & ~(size_t)63;
@@ -96,7 +96,7 @@ static void kv_put_k_int(const struct cpu *d, const struct kv_pool *g, uint8_t *
     uint32_t n = g->shape.k_dim, tokens = d->kv.page_tokens;
     int16_t q[KV_DIM_MOST + 1], *to = (int16_t *)(void *)page + 2 * slot;
     q[n] = 0;
-    ((float *)(void *)(page + g->k_worth))[slot] = d->k->round_i16(k, n, true, q);
+    ((float *)(void *)(page + g->k_scale))[slot] = d->k->round_i16(k, n, true, q);
     for (uint32_t i = 0; i < n; i += 2)
         memcpy(to + i * tokens, q + i, 2 * sizeof *q);
 }
@@ -106,7 +106,7 @@ static void kv_put_v_int(const struct cpu *d, const struct kv_pool *g, uint8_t *
 {
     uint32_t n = g->shape.v_dim;
     int16_t q[KV_DIM_MOST], *to = (int16_t *)(void *)plane + slot / 2 * 2 * attn_v_cols(n) + slot % 2;
-    ((float *)(void *)(plane + g->v_worth))[slot] = d->k->round_i16(v, n, false, q);
+    ((float *)(void *)(plane + g->v_scale))[slot] = d->k->round_i16(v, n, false, q);
     for (uint32_t i = 0; i < n; i++)
         to[2 * i] = q[i];
 }
@@ -211,9 +211,9 @@ void kv_get_v(const struct cpu *d, const struct kv_pool *g, const uint8_t *page,
 void kv_point(const struct kv_pool *g, const uint8_t *page, uint32_t at, struct attn_pages *to)
 {
     const uint8_t *v = page + g->v_at;
-    size_t worth = to->tokens * sizeof(float);
+    size_t scale = to->tokens * sizeof(float);
     to->k[at] = (const int16_t *)(const void *)page;
     to->v[at] = (const int16_t *)(const void *)v;
-    memcpy(to->k_worth + at * to->tokens, page + g->k_worth, worth);
-    memcpy(to->v_worth + at * to->tokens, v + g->v_worth, worth);
+    memcpy(to->k_scale + at * to->tokens, page + g->k_scale, scale);
+    memcpy(to->v_scale + at * to->tokens, v + g->v_scale, scale);
 }

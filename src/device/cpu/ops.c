@@ -151,7 +151,7 @@ struct rows lane_input(struct lane *l, const struct input *in)
     if (direct && !in->rounded)
         return (struct rows){.m = in->m, .x = in->x, .x_stride = in->stride};
     bool alone = in->m <= CPU_FEW && !in->copy;
-    struct rows to = area_rows(alone ? &l->own->input : &l->d->x, in->m, in->k);
+    struct rows to = area_rows(alone ? &l->local->input : &l->d->x, in->m, in->k);
     to.row = in->pick;
     uint32_t from = 0, end = in->m;
     if (!alone)
@@ -241,9 +241,9 @@ static void lane_add_pair(const struct lane *l, const struct rows *x, const stru
                          .m = to - from,
                          .x = x->x + from * x->x_stride,
                          .x_stride = x->x_stride,
-                         .y = l->own->low,
+                         .y = l->local->low,
                          .y_stride = a->rows,
-                         .scratch = l->own->kernel,
+                         .scratch = l->local->kernel,
                          .fixed = l->d->fixed};
     l->k->matmul_float(&job);
     scale *= pair->scale;
@@ -284,7 +284,7 @@ void lane_product(const struct lane *l, const struct rows *x, const struct produ
                          .q8 = x->q8,
                          .y = p->y,
                          .y_stride = p->y_stride,
-                         .scratch = l->own->kernel,
+                         .scratch = l->local->kernel,
                          .fixed = l->d->fixed};
     const struct device *d = &l->d->device;
     if (d->watch && p->n0 == 0 && x->x)
@@ -333,7 +333,7 @@ static void lane_activate(const struct lane *l, const struct hidden *h, float *g
 void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden *h, uint32_t n0, uint32_t n1)
 {
     uint32_t most = lane_tile_cols(l, x->m);
-    float *gate = l->own->tile[0], *up = l->own->tile[1];
+    float *gate = l->local->tile[0], *up = l->local->tile[1];
     for (uint32_t a = n0, b; a < n1; a = b) {
         b = n1 - a < most ? n1 : a + most;
         struct product p = {
@@ -403,7 +403,7 @@ void lane_product_tail(const struct lane *l, const struct rows *x, struct linear
     lane_slice(l, lane_weight(l, linear.weight)->rows, CPU_UNIT, &from, &to);
     for (uint32_t a = from, b; a < to; a = b) {
         b = to - a < most ? to : a + most;
-        struct product p = {.linear = linear, .n0 = a, .n1 = b, .y = l->own->tile[0], .y_stride = b - a};
+        struct product p = {.linear = linear, .n0 = a, .n1 = b, .y = l->local->tile[0], .y_stride = b - a};
         lane_product(l, x, &p);
         lane_tail(l, t, p.y, p.y_stride, a, b);
     }

@@ -234,7 +234,7 @@ static void moe_combine(const struct lane *l, const struct op_moe *o, const stru
 {
     const struct moe_route *m = &l->d->moe;
     size_t stride = l->p->width[o->tail.out.buffer];
-    float *sum = l->d->sum + n0, *y = l->own->tile[0];
+    float *sum = l->d->sum + n0, *y = l->local->tile[0];
     struct product p = {.linear = o->down, .n0 = n0, .n1 = n1, .y = y, .y_stride = n1 - n0};
     for (uint32_t r = 0; r < l->s->rows; r++)
         memset(sum + r * stride, 0, (n1 - n0) * sizeof *sum);

@@ -13,7 +13,7 @@ static void embed_add(const struct lane *l, weight_id id, uint32_t row, float *y
 {
     const struct weight *w = lane_weight(l, id);
     const struct dtype_info *t = dtype_get(w->type);
-    float *at = first ? y : l->own->tile[0];
+    float *at = first ? y : l->local->tile[0];
     t->decode(w->data + row * w->row_bytes, at, w->cols);
     if (!first)
         l->k->axpy(1.0f, at, w->cols, y);
@@ -29,9 +29,9 @@ static void embed_adapt(const struct lane *l, const struct op_embed *o, uint32_t
             continue;
         const struct weight *a = lane_weight(l, pair->a), *b = lane_weight(l, pair->b);
         const float *columns = lane_vector(l, pair->b);
-        dtype_get(a->type)->decode(a->data + (uint32_t)l->s->ids[row] * a->row_bytes, l->own->low, a->cols);
+        dtype_get(a->type)->decode(a->data + (uint32_t)l->s->ids[row] * a->row_bytes, l->local->low, a->cols);
         for (uint32_t k = 0; k < a->cols; k++)
-            l->k->axpy(mix->scale[i] * pair->scale * l->own->low[k], columns + (size_t)k * b->cols, b->cols,
+            l->k->axpy(mix->scale[i] * pair->scale * l->local->low[k], columns + (size_t)k * b->cols, b->cols,
                        y);
     }
 }

@@ -286,22 +286,22 @@ static void scalar_attn_scores(const struct attn_tile *t)
             for (uint32_t i = 0; g && i < 2 * pairs; i++)
                 whole += t->q16[r * 2 * pairs + i] *
                          g->k[j / g->tokens][(i / 2 * g->tokens + j % g->tokens) * 2 + i % 2];
-            t->s[r * ATTN_KEYS + j] = g ? (float)whole * t->q_worth[r] * g->k_worth[j] : sum;
+            t->s[r * ATTN_KEYS + j] = g ? (float)whole * t->q_scale[r] * g->k_scale[j] : sum;
         }
 }
 
 /* A row's probabilities times what the values are worth as integers; returns what 1 is worth. */
-static float scalar_weights(const float *s, const float *v_worth, int16_t *w)
+static float scalar_weights(const float *s, const float *v_scale, int16_t *w)
 {
     float sum = 0, most = 0;
     for (uint32_t j = 0; j < ATTN_KEYS; j++) {
-        sum += s[j] * v_worth[j];
-        most = fmaxf(most, s[j] * v_worth[j]);
+        sum += s[j] * v_scale[j];
+        most = fmaxf(most, s[j] * v_scale[j]);
     }
-    float worth = fmaxf(sum / I16_WEIGHTS, most / I16_LENGTH), inverse = worth <= I16_LEAST ? 0 : 1 / worth;
+    float scale = fmaxf(sum / I16_WEIGHTS, most / I16_LENGTH), inverse = scale <= I16_LEAST ? 0 : 1 / scale;
     for (uint32_t j = 0; j < ATTN_KEYS; j++)
-        w[j] = scalar_i16(s[j] * v_worth[j] * inverse);
-    return sum == sum ? worth : sum;
+        w[j] = scalar_i16(s[j] * v_scale[j] * inverse);
+    return sum == sum ? scale : sum;
 }
 
 static void scalar_attn_softmax(const struct attn_tile *t)
@@ -323,7 +323,7 @@ static void scalar_attn_softmax(const struct attn_tile *t)
         }
         t->sum[r] = t->sum[r] * t->rescale[r] + (float)sum;
         if (t->pages)
-            t->w_worth[r] = scalar_weights(s, t->pages->v_worth, t->w + r * ATTN_KEYS);
+            t->w_scale[r] = scalar_weights(s, t->pages->v_scale, t->w + r * ATTN_KEYS);
     }
 }
 
@@ -345,7 +345,7 @@ static void scalar_attn_values(const struct attn_tile *t)
             for (uint32_t j = 0; !t->pages && j < t->keys; j++)
                 sum = fmaf(t->s[r * ATTN_KEYS + j], t->v[j * t->v_dim + i], sum);
             if (t->pages)
-                sum += t->w_worth[r] * scalar_values_int(t, r, i);
+                sum += t->w_scale[r] * scalar_values_int(t, r, i);
             t->acc[r * t->v_dim + i] = sum;
         }
 }
