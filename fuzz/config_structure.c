@@ -4,7 +4,7 @@
 #include "structure_files.h"
 
 #include "base/log.h"
-#include "lang/chat_load.h"
+#include "lang/chat/chat_load.h"
 #include "model/model.h"
 #include "run/defaults.h"
 

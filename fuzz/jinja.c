@@ -1,6 +1,6 @@
 /* Jinja: the input is a template; it is compiled and rendered with a small conversation and small limits.
  * The spans must cover the text exactly. */
-#include "lang/jinja.h"
+#include "lang/jinja/jinja.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -69,8 +69,8 @@ static struct form *ready_model(bool tools)
     if (f->loaded)
         return f;
     *l = (struct loaded){.model = &model, .tokenizer = ready_tokenizer(), .runner = &runner};
-    l->thought = reply_thought_find("");
-    l->form = reply_form_find("");
+    l->thought = output_thought_find("");
+    l->form = output_form_find("");
     pthread_mutex_init(&l->lock, NULL);
     sampler_defaults(&l->defaults);
     if (rules_open(&l->rules, 1 << 20, &e) ||

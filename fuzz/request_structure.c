@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t form = (uint64_t)json_integer_value(json_object_get(doc, "form"));
     if (r->model == ROUTE_VECTORS)
         a->model = vectors_model();
-    a->model->loaded->form = &reply_forms[form % reply_form_count];
+    a->model->loaded->form = &output_forms[form % output_form_count];
     structure_write(said ? said : doc, &a->body);
     json_t *body = ask_body(a);
     if (body) /* as a worker does, once there is a model */

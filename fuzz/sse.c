@@ -56,8 +56,8 @@ static void speak(struct answer *a, const char *text, size_t n, size_t piece, st
     if (v->begin)
         v->begin(a, c, out);
     for (size_t at = 0; at < n; at += piece)
-        reply_feed(c->reply, text + at, n - at < piece ? n - at : piece);
-    reply_end(c->reply, false);
+        output_feed(c->reply, text + at, n - at < piece ? n - at : piece);
+    output_end(c->reply, false);
     c->done = true;
     c->end.done = true;
     c->end.finish = FINISH_STOP;
@@ -102,13 +102,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (data[0] % 3 == 2)
         a->own = ready_response();
     c->answer = a;
-    c->reply = reply_open(&(struct reply_options){.form = &reply_forms[data[2] % reply_form_count],
-                                                  .thought = a->model->loaded->thought,
-                                                  .tools = tools,
-                                                  .ruled = data[1] & 64,
-                                                  .take = said_take,
-                                                  .arg = c},
-                          &e);
+    c->reply = output_open(&(struct output_options){.form = &output_forms[data[2] % output_form_count],
+                                                    .thought = a->model->loaded->thought,
+                                                    .tools = tools,
+                                                    .ruled = data[1] & 64,
+                                                    .take = said_take,
+                                                    .arg = c},
+                           &e);
     speak(a, (const char *)data + 3, size - 3, 1u + data[1] % 40, &out);
     check_events(&out, data[0] % 3, &text);
     if (data[0] % 3 == 0 && is_plain(data + 3, size - 3) &&

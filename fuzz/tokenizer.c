@@ -4,7 +4,7 @@
  * marker parts the file from the text. */
 #include "base/mem.h"
 #include "format/gguf.h"
-#include "lang/tok.h"
+#include "lang/token/tok.h"
 
 #include <stdio.h>
 #include <string.h>

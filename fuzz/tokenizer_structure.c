@@ -3,7 +3,7 @@
  * first. A failure is bad data or a limit, and has a sentence. */
 #include "structure_files.h"
 
-#include "lang/tokenizer.h"
+#include "lang/token/tokenizer.h"
 
 static void use(const struct tokenizer *t, const char *text, size_t n)
 {

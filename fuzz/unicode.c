@@ -1,9 +1,9 @@
 /* Repairing, normalising, scanning and the streaming of decoded bytes, over any bytes at all. */
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "lang/pretok_scan.h"
-#include "lang/tok.h"
-#include "lang/unicode.h"
+#include "lang/token/pretok_scan.h"
+#include "lang/token/tok.h"
+#include "lang/token/unicode.h"
 
 #include <string.h>
 

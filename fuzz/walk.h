@@ -2,7 +2,7 @@
  * accepted and what it does not is refused; taking back leads to the same mask. */
 #pragma once
 
-#include "lang/constraint.h"
+#include "lang/grammar/constraint.h"
 
 #include <stdlib.h>
 #include <string.h>

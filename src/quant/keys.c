@@ -1,8 +1,8 @@
 #include "quant/keys.h"
 
 #include "base/log.h"
-#include "lang/chat_load.h"
-#include "lang/tok_write.h"
+#include "lang/chat/chat_load.h"
+#include "lang/token/tok_write.h"
 #include "model/arch.h"
 #include "model/bind.h"
 #include "model/rope.h"

@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "format/gguf_write.h"
-#include "lang/regex.h"
+#include "lang/grammar/regex.h"
 #include "model/arch.h"
 #include "quant/keys.h"
 #include "quant/outs.h"

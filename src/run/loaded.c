@@ -240,7 +240,7 @@ static bool loaded_is_mark(const struct loaded *l, int32_t id)
     if (tokenizer_attr(l->tokenizer, id) != TOK_CONTROL)
         return false;
     const char *text = tokenizer_token_bytes(l->tokenizer, id, &n);
-    return reply_has_mark(l->form, l->thought, text, n);
+    return output_has_mark(l->form, l->thought, text, n);
 }
 
 /* How the model writes calls and reasoning: what was asked for, or what the template says. */
@@ -250,8 +250,10 @@ static int loaded_reply(struct loaded *l, const struct loaded_options *o, struct
     bool none = o->reasoning && !strcmp(o->reasoning, "none");
     /* a template that knows no tools gets them in words, and those ask for the general form */
     bool knows = l->chat && chat_capabilities(l->chat).tools;
-    l->form = o->tool_parser ? reply_form_named(o->tool_parser, e) : reply_form_find(knows ? text : "");
-    l->thought = none ? NULL : o->reasoning ? reply_thought_named(o->reasoning, e) : reply_thought_find(text);
+    l->form = o->tool_parser ? output_form_named(o->tool_parser, e) : output_form_find(knows ? text : "");
+    l->thought = none           ? NULL
+                 : o->reasoning ? output_thought_named(o->reasoning, e)
+                                : output_thought_find(text);
     if (!l->form || (!l->thought && !none))
         return -1;
     for (int32_t id = 0; id < tokenizer_vocab(l->tokenizer) && !l->marks_hidden; id++)

@@ -4,10 +4,10 @@
 
 #include "base/digest.h"
 #include "base/err.h"
-#include "lang/chat.h"
-#include "lang/constraint.h"
-#include "lang/reply.h"
-#include "lang/tokenizer.h"
+#include "lang/chat/chat.h"
+#include "lang/grammar/constraint.h"
+#include "lang/chat/output.h"
+#include "lang/token/tokenizer.h"
 #include "model/model.h"
 #include "quant/recipe.h"
 #include "run/rules.h"
@@ -48,9 +48,9 @@ struct loaded {
     struct tokenizer *tokenizer; /* NULL with no_text */
     struct chat *chat;           /* NULL where the model has no template: chat_why says so */
     struct err chat_why;
-    const struct reply_form *form;       /* how it writes calls of tools */
-    const struct reply_thought *thought; /* and reasoning; NULL = reasoning is text */
-    bool marks_hidden;                   /* some of these marks are control tokens */
+    const struct output_form *form;       /* how it writes calls of tools */
+    const struct output_thought *thought; /* and reasoning; NULL = reasoning is text */
+    bool marks_hidden;                    /* some of these marks are control tokens */
     struct runner *runner;
     struct sampler_params defaults; /* ours, then what the model's files say */
     int32_t *stop_ids;              /* (stops): eos_token_id of generation_config.json */

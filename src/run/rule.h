@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/err.h"
-#include "lang/constraint.h"
+#include "lang/grammar/constraint.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -113,7 +113,7 @@ static void answer_free(struct answer *a)
     for (uint32_t i = 0; i < SERVE_CHOICES; i++) {
         struct choice *c = &a->choices[i];
         stream_close(c->stream);
-        reply_close(c->reply);
+        output_close(c->reply);
         said_free(&c->said);
         buf_free(&c->ids);
         buf_free(&c->logprobs);
@@ -181,20 +181,21 @@ static void answer_hear(struct answer *a, struct choice *c, const struct stream_
         tell_for(a->route)->begin(a, c, out);
     if (!c->begun && a->echo && a->prefill.len) {
         c->news = NULL; /* none of its tokens is new */
-        said_take(c, &(struct reply_piece){.part = REPLY_TEXT, .text = a->prefill.data, .n = a->prefill.len});
+        said_take(c,
+                  &(struct output_piece){.part = OUTPUT_TEXT, .text = a->prefill.data, .n = a->prefill.len});
         c->news = news;
     }
     c->begun = true;
     if (!c->reply && news->text_length)
-        said_take(c, &(struct reply_piece){.part = REPLY_TEXT, .text = news->text, .n = news->text_length});
+        said_take(c, &(struct output_piece){.part = OUTPUT_TEXT, .text = news->text, .n = news->text_length});
     size_t reasoned = c->said.reason.len;
-    if (c->reply && (reply_feed(c->reply, news->text, news->text_length) ||
-                     (news->done && reply_end(c->reply, news->finish == FINISH_LENGTH))))
+    if (c->reply && (output_feed(c->reply, news->text, news->text_length) ||
+                     (news->done && output_end(c->reply, news->finish == FINISH_LENGTH))))
         answer_fail(a, 503, NULL, "out of memory");
     c->thought += c->said.reason.len > reasoned ? (uint32_t)news->count : 0;
     /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
     if (a->stream && c->news && (a->logprobs || a->token_ids) && news->count)
-        tell_for(a->route)->piece(a, c, &(struct reply_piece){.part = REPLY_TEXT, .text = ""}, out);
+        tell_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, out);
 }
 
 /* News of one choice. */

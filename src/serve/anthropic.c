@@ -374,16 +374,16 @@ static void anthropic_delta(const struct choice *c, const char *type, const char
                               "delta", "type", type, key, value));
 }
 
-static void anthropic_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+static void anthropic_piece(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     (void)a;
     static const struct {
         int block;
         const char *start, *delta, *key;
-    } kinds[] = {[REPLY_TEXT] = {BLOCK_TEXT, "text", "text_delta", "text"},
-                 [REPLY_REASON] = {BLOCK_THINKING, "thinking", "thinking_delta", "thinking"},
-                 [REPLY_CALL] = {BLOCK_CALL, "tool_use", "input_json_delta", "partial_json"}};
-    const struct said_call *call = p->part == REPLY_CALL ? said_last(c) : NULL;
+    } kinds[] = {[OUTPUT_TEXT] = {BLOCK_TEXT, "text", "text_delta", "text"},
+                 [OUTPUT_REASON] = {BLOCK_THINKING, "thinking", "thinking_delta", "thinking"},
+                 [OUTPUT_CALL] = {BLOCK_CALL, "tool_use", "input_json_delta", "partial_json"}};
+    const struct said_call *call = p->part == OUTPUT_CALL ? said_last(c) : NULL;
     if (!call && !p->n)
         return;
     if (p->name || c->open != kinds[p->part].block) {

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "format/jsonread.h"
-#include "lang/middle.h"
+#include "lang/chat/fim.h"
 #include "serve/field.h"
 #include "serve/own.h"
 
@@ -35,19 +35,19 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
 {
     const json_t *extra = json_object_get(body, "input_extra");
     const char *prefix = field_text(body, "input_prefix"), *suffix = field_text(body, "input_suffix");
-    struct middle_file files[INFILL_FILES];
-    struct middle m = {.prefix = prefix ? prefix : "",
-                       .suffix = suffix ? suffix : "",
-                       .begun = field_text(body, "prompt"),
-                       .files = files,
-                       .count = json_array_size(extra)};
+    struct fim_file files[INFILL_FILES];
+    struct fim m = {.prefix = prefix ? prefix : "",
+                    .suffix = suffix ? suffix : "",
+                    .begun = field_text(body, "prompt"),
+                    .files = files,
+                    .count = json_array_size(extra)};
     if (m.begun && strlen(m.begun) != json_string_length(json_object_get(body, "prompt"))) {
         answer_fail(a, 400, "prompt", "the prompt of an infill cannot hold the character U+0000");
         return NULL;
     }
     for (size_t i = 0; i < m.count; i++) {
         const json_t *one = json_array_get(extra, i);
-        files[i] = (struct middle_file){field_text(one, "filename"), field_text(one, "text")};
+        files[i] = (struct fim_file){field_text(one, "filename"), field_text(one, "text")};
         const bool named = files[i].name || !json_object_get(one, "filename");
         files[i].name = files[i].name ? files[i].name : "file";
         if (!files[i].text || !named) {
@@ -58,7 +58,7 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
     struct ids ids = {.most = ask_count_most(a)};
     struct err e = {0};
     json_t *list = NULL;
-    if (middle_prompt(a->model->loaded->tokenizer, &m, &ids, &e))
+    if (fim_prompt(a->model->loaded->tokenizer, &m, &ids, &e))
         ids.over ? ask_too_long(a, &ids, "input_prefix")
                  : answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "input_suffix", "%s", e.text);
     else
@@ -390,7 +390,7 @@ static void infill_event(struct answer *a, struct choice *c, const char *text, s
     buf_str(out, "\n\n");
 }
 
-static void infill_told(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+static void infill_told(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     infill_event(a, c, p->text, p->n, false, out);
 }

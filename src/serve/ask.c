@@ -3,7 +3,7 @@
 #include "serve/ask.h"
 
 #include "format/jsonread.h"
-#include "lang/middle.h"
+#include "lang/chat/fim.h"
 #include "serve/field.h"
 
 #include "base/json.h"
@@ -235,7 +235,7 @@ static bool ask_thinks(const struct loaded *l, const struct ids *ids)
     size_t n = ids->len < TAIL ? ids->len : TAIL;
     bool thinks = l->thought &&
                   !tokenizer_decode(l->tokenizer, ids->data + ids->len - n, n, false, &text, &e) &&
-                  text.data && reply_is_thinking(l->thought, text.data, text.len);
+                  text.data && output_is_thinking(l->thought, text.data, text.len);
     buf_free(&text);
     return thinks;
 }
@@ -305,8 +305,8 @@ static int ask_text(struct answer *a, const json_t *text, const json_t *body)
     size_t n = json_string_length(text);
     if (suffix && strlen(s) != n)
         return answer_fail(a, 400, "prompt", "a prompt with a suffix cannot hold the character U+0000");
-    int failed = suffix ? middle_prompt(a->model->loaded->tokenizer,
-                                        &(struct middle){.prefix = s, .suffix = suffix}, out, &e)
+    int failed = suffix ? fim_prompt(a->model->loaded->tokenizer,
+                                     &(struct fim){.prefix = s, .suffix = suffix}, out, &e)
                         : tokenizer_encode(a->model->loaded->tokenizer, s, n,
                                            TOK_SPECIAL | (bare ? 0 : TOK_ADD), out, &e);
     if (out->over)
@@ -464,19 +464,19 @@ static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
 {
     const struct loaded *l = a->model->loaded;
     struct err e = {0};
-    c->reply = reply_open(&(struct reply_options){.form = l->form,
-                                                  .thought = a->raw_reasoning ? NULL : l->thought,
-                                                  .tools = a->tools,
-                                                  .thinking = q->thinking && !a->prefill.len,
-                                                  .ruled = a->tools && q->rule,
-                                                  .only_calls = q->rule && q->must,
-                                                  .take = said_take,
-                                                  .arg = c},
-                          &e);
-    if (c->reply && !(a->prefill.len && reply_go_on(c->reply, a->prefill.data, a->prefill.len)) &&
-        !(q->lead && reply_feed(c->reply, q->lead, strlen(q->lead))))
+    c->reply = output_open(&(struct output_options){.form = l->form,
+                                                    .thought = a->raw_reasoning ? NULL : l->thought,
+                                                    .tools = a->tools,
+                                                    .thinking = q->thinking && !a->prefill.len,
+                                                    .ruled = a->tools && q->rule,
+                                                    .only_calls = q->rule && q->must,
+                                                    .take = said_take,
+                                                    .arg = c},
+                           &e);
+    if (c->reply && !(a->prefill.len && output_go_on(c->reply, a->prefill.data, a->prefill.len)) &&
+        !(q->lead && output_feed(c->reply, q->lead, strlen(q->lead))))
         return 0;
-    reply_close(c->reply);
+    output_close(c->reply);
     c->reply = NULL;
     return answer_fail(a, 503, NULL, "out of memory");
 }

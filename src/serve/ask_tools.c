@@ -18,9 +18,9 @@ static const char *tools_name(const json_t *o)
 static int tools_check(struct answer *a, const json_t *tools)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *f = reply_function(tools, i), *parameters = json_object_get(f, "parameters");
+        const json_t *f = output_function(tools, i), *parameters = json_object_get(f, "parameters");
         const char *name = field_text(f, "name");
-        if (!name || !reply_is_name(name))
+        if (!name || !output_is_name(name))
             return answer_fail(a, 400, "tools",
                                "tools[%zu] has to be a function with a name: letters, digits, _ - . : /", i);
         if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
@@ -39,7 +39,7 @@ static int tools_allow(struct answer *a, struct ask *q, const json_t *allowed)
     json_array_foreach(json_object_get(o, "tools"), i, one)
     {
         const char *name = tools_name(one);
-        const json_t *f = name ? reply_tool(a->tools, name) : NULL;
+        const json_t *f = name ? output_tool(a->tools, name) : NULL;
         if (!f || json_array_append_new(some, json_pack("{s:s,s:O}", "type", "function", "function", f))) {
             json_decref(some);
             return answer_fail(a, 400, "tool_choice", "tool_choice allows a tool that tools does not have");
@@ -74,7 +74,7 @@ static int tools_choice(struct answer *a, struct ask *q, const json_t *choice)
         return answer_fail(a, 400, "tool_choice",
                            "tool_choice has to be 'none', 'auto', 'required' or "
                            "{\"type\": \"function\", \"function\": {\"name\": ...}}");
-    if (!reply_tool(a->tools, name))
+    if (!output_tool(a->tools, name))
         return answer_fail(a, 400, "tool_choice", "tool_choice names '%s', which tools does not have",
                            log_safe(name));
     q->only = name;
@@ -91,7 +91,7 @@ static char *tools_text(const json_t *tools)
     struct buf out = {0};
     buf_str(&out, "You can call these functions:\n");
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        char *text = json_dumps(reply_function(tools, i), JSON_COMPACT);
+        char *text = json_dumps(output_function(tools, i), JSON_COMPACT);
         buf_printf(&out, "%s\n", text ? text : "");
         mem_free(text);
     }
@@ -111,7 +111,7 @@ static int tools_write_calls(json_t *message)
     if (json_is_string(content))
         buf_add(&out, json_string_value(content), json_string_length(content));
     for (size_t i = 0; i < json_array_size(calls); i++) {
-        const json_t *f = reply_function(calls, i), *arguments = json_object_get(f, "arguments");
+        const json_t *f = output_function(calls, i), *arguments = json_object_get(f, "arguments");
         const char *name = field_text(f, "name");
         char *text = json_is_string(arguments) ? mem_strdup(json_string_value(arguments))
                                                : json_dumps(arguments, JSON_COMPACT);
@@ -199,7 +199,7 @@ static bool tools_strict(const json_t *tools)
 {
     bool strict = false;
     for (size_t i = 0; i < json_array_size(tools); i++)
-        strict |= field_bool(reply_function(tools, i), "strict");
+        strict |= field_bool(output_function(tools, i), "strict");
     return strict;
 }
 
@@ -207,19 +207,19 @@ static bool tools_strict(const json_t *tools)
 static struct constraint *rule_calls(struct answer *a, const struct ask *q, const struct wanted *wanted,
                                      struct err *e)
 {
-    const struct reply_form *f = a->model->loaded->form;
-    struct reply_rule r = {.tools = a->tools,
-                           .only = q->only,
-                           .many = q->many,
-                           .answer = q->must ? NULL : wanted->value,
-                           .free = !q->must && !wanted->kind,
-                           .thought = a->model->loaded->thought,
-                           .thinking = q->thinking};
+    const struct output_form *f = a->model->loaded->form;
+    struct output_rule r = {.tools = a->tools,
+                            .only = q->only,
+                            .many = q->many,
+                            .answer = q->must ? NULL : wanted->value,
+                            .free = !q->must && !wanted->kind,
+                            .thought = a->model->loaded->thought,
+                            .thinking = q->thinking};
     struct err first = {0};
-    struct constraint *c = reply_constraint(f, &r, &first);
+    struct constraint *c = output_constraint(f, &r, &first);
     if (!c && first.code == ERR_DATA && !tools_strict(a->tools)) {
         r.loose = true;
-        c = reply_constraint(f, &r, e);
+        c = output_constraint(f, &r, e);
     } else if (!c)
         *e = first;
     return c;
@@ -230,7 +230,7 @@ static struct constraint *rule_calls(struct answer *a, const struct ask *q, cons
 static int rule_begin(struct answer *a, struct ask *q, bool shaped)
 {
     const struct loaded *l = a->model->loaded;
-    const char *lead = q->lead = q->must && !q->thinking ? reply_trigger(l->form) : NULL;
+    const char *lead = q->lead = q->must && !q->thinking ? output_trigger(l->form) : NULL;
     struct err e = {0};
     if (prefill_start(a, q, shaped, &lead))
         return -1;

@@ -1,7 +1,7 @@
 /* What an answer has to be: response_format, and the fields by which clients of llama.cpp and vLLM say the same. All of
  * them become one value and its kind. */
 #include "format/jsonread.h"
-#include "lang/constraint.h"
+#include "lang/grammar/constraint.h"
 #include "serve/ask.h"
 #include "serve/field.h"
 #include "serve/limit.h"

@@ -99,22 +99,22 @@ static void ollama_probs(const struct answer *a, struct json *j, const struct pr
     tell_token_probs(a, j, p);
 }
 
-static void ollama_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+static void ollama_piece(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     struct json j = {.out = out};
     struct ollama_said s = {0};
-    if (p->part == REPLY_CALL && p->more) /* calls are told whole here */
+    if (p->part == OUTPUT_CALL && p->more) /* calls are told whole here */
         return;
-    if (p->part == REPLY_CALL)
+    if (p->part == OUTPUT_CALL)
         s = (struct ollama_said){.calls = said_last(c), .call_count = 1};
-    else if (p->part == REPLY_TEXT)
+    else if (p->part == OUTPUT_TEXT)
         s = (struct ollama_said){.text = p->text, .n = p->n};
     else
         s = (struct ollama_said){.thinking = p->text, .thinking_n = p->n};
     ollama_begin(a, &j);
     ollama_text(&j, ollama_is_chat(a), &s);
     struct probs probs = tell_news_probs(c);
-    if (p->part == REPLY_TEXT)
+    if (p->part == OUTPUT_TEXT)
         ollama_probs(a, &j, &probs);
     json_key(&j, "done");
     json_bool(&j, false);

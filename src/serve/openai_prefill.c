@@ -52,7 +52,7 @@ int prefill_read(struct answer *a, const json_t *body, struct buf *out)
     return out->failed ? answer_fail(a, 503, NULL, "out of memory") : 0;
 }
 
-static void prefill_ignore(void *arg, const struct reply_piece *p)
+static void prefill_ignore(void *arg, const struct output_piece *p)
 {
     (void)arg;
     (void)p;
@@ -64,23 +64,23 @@ int prefill_stand(struct answer *a, struct ask *q)
     struct err e = {0};
     if (!a->prefill.len)
         return 0;
-    const struct reply_options o = {
+    const struct output_options o = {
         .form = l->form, .thought = l->thought, .tools = a->tools, .take = prefill_ignore};
-    struct reply *r = reply_open(&o, &e);
-    int failed = !r || reply_go_on(r, a->prefill.data, a->prefill.len);
+    struct output_parser *r = output_open(&o, &e);
+    int failed = !r || output_go_on(r, a->prefill.data, a->prefill.len);
     if (!failed) {
-        size_t call = reply_call_begun(r);
-        q->thinking = reply_reasons(r);
+        size_t call = output_call_begun(r);
+        q->thinking = output_reasons(r);
         q->call_begun = call ? a->prefill.data + a->prefill.len - call : NULL;
     }
-    reply_close(r);
+    output_close(r);
     return failed ? answer_fail(a, 503, NULL, "out of memory") : 0;
 }
 
 /* What stands behind the reasoning. */
 static const char *prefill_answer(const struct answer *a)
 {
-    const struct reply_thought *t = a->model->loaded->thought;
+    const struct output_thought *t = a->model->loaded->thought;
     const char *answer = a->prefill.data, *next;
     while (t && (next = strstr(answer, t->close))) {
         answer = next + strlen(t->close);
@@ -97,7 +97,7 @@ int prefill_start(struct answer *a, struct ask *q, bool shaped, const char **lea
         return answer_fail(
             a, 400, "messages",
             "the last message holds the character U+0000: it cannot be continued under a constraint");
-    const char *trigger = a->tools ? reply_trigger(a->model->loaded->form) : NULL,
+    const char *trigger = a->tools ? output_trigger(a->model->loaded->form) : NULL,
                *call = q->call_begun ? q->call_begun + strspn(q->call_begun, " \n\r\t") : NULL;
     bool free = !shaped && !q->must; /* else a call without its mark is a text as yet */
     if (call && trigger && (free || !strncmp(call, trigger, strlen(trigger)))) {

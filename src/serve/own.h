@@ -127,7 +127,7 @@ struct said {
 struct choice {
     struct answer *answer;
     struct stream *stream;
-    struct reply *reply; /* NULL = its text is text */
+    struct output_parser *reply; /* NULL = its text is text */
     struct said said;
     int open, blocks; /* of streams made of blocks: the kind that is open, 0 = none; those that are whole */
     /* while news are being taken */
@@ -219,7 +219,7 @@ struct teller {
     const char *alive; /* what a stream says when it has had no news for long; NULL = nothing */
     void (*begin)(struct answer *a, struct choice *c, struct buf *out); /* NULL = with nothing */
     /* c->news: the tokens that came with it, where nobody has told them yet */
-    void (*piece)(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out);
+    void (*piece)(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out);
     void (*end)(struct answer *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
     void (*finish)(struct answer *a, struct buf *out);                /* of a stream; NULL = with nothing */
     void (*whole)(struct answer *a, struct buf *out);                 /* without a stream */
@@ -311,7 +311,7 @@ int answer_fail(struct answer *a, int status, const char *param, const char *fmt
     __attribute__((format(printf, 4, 5)));
 
 /* ---- what has been said (said.c) ---- */
-void said_take(void *choice, const struct reply_piece *p); /* a reply's take */
+void said_take(void *choice, const struct output_piece *p); /* a reply's take */
 void said_free(struct said *s);
 /* It has ended with calls, all of them whole. */
 bool said_called(const struct choice *c);

@@ -249,7 +249,7 @@ static void responses_close_item(struct answer *a, struct choice *c, struct buf 
     json_array_clear(own->probs);
 }
 
-static void responses_call(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+static void responses_call(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     if (p->name) {
         responses_close_item(a, c, out);
@@ -263,11 +263,11 @@ static void responses_call(struct answer *a, struct choice *c, const struct repl
 }
 
 /* The piece has been added to what was said: an item that it begins, begins before it. */
-static void responses_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+static void responses_piece(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     struct responses *own = a->own;
-    int kind = p->part == REPLY_TEXT ? OPEN_MESSAGE : OPEN_REASONING;
-    if (p->part == REPLY_CALL) {
+    int kind = p->part == OUTPUT_TEXT ? OPEN_MESSAGE : OPEN_REASONING;
+    if (p->part == OUTPUT_CALL) {
         responses_call(a, c, p, out);
         return;
     }

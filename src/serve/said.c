@@ -37,7 +37,7 @@ static char *said_copy(const char *text)
     return copy;
 }
 
-static bool said_begin_call(struct choice *c, const struct reply_piece *p)
+static bool said_begin_call(struct choice *c, const struct output_piece *p)
 {
     struct said *s = &c->said;
     struct said_call *all = mem_realloc(s->calls, s->call_count + 1, sizeof *all);
@@ -57,7 +57,7 @@ struct said_call *said_last(const struct choice *c)
 }
 
 /* A call, or more of the last one's arguments. */
-static bool said_call(struct choice *c, const struct reply_piece *p)
+static bool said_call(struct choice *c, const struct output_piece *p)
 {
     if (p->name && !said_begin_call(c, p))
         return false;
@@ -65,21 +65,21 @@ static bool said_call(struct choice *c, const struct reply_piece *p)
     return buf_add(&said_last(c)->arguments, p->text, p->n);
 }
 
-void said_take(void *choice, const struct reply_piece *p)
+void said_take(void *choice, const struct output_piece *p)
 {
     struct choice *c = choice;
     struct answer *a = c->answer;
-    c->said.full |= p->part == REPLY_CALL && p->name && c->said.call_count == SAID_CALLS;
-    if (c->said.full && p->part == REPLY_CALL)
+    c->said.full |= p->part == OUTPUT_CALL && p->name && c->said.call_count == SAID_CALLS;
+    if (c->said.full && p->part == OUTPUT_CALL)
         return;
-    bool kept = p->part == REPLY_CALL
+    bool kept = p->part == OUTPUT_CALL
                     ? said_call(c, p)
-                    : buf_add(p->part == REPLY_TEXT ? &c->said.text : &c->said.reason, p->text, p->n);
+                    : buf_add(p->part == OUTPUT_TEXT ? &c->said.text : &c->said.reason, p->text, p->n);
     if (!kept)
         answer_fail(a, 503, NULL, "out of memory");
-    else if (a->stream && !(a->no_reasoning && p->part == REPLY_REASON)) {
+    else if (a->stream && !(a->no_reasoning && p->part == OUTPUT_REASON)) {
         tell_for(a->route)->piece(a, c, p, c->out);
-        c->news = p->part == REPLY_TEXT ? NULL : c->news;
+        c->news = p->part == OUTPUT_TEXT ? NULL : c->news;
     }
 }
 

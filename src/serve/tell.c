@@ -158,7 +158,7 @@ static void tell_text(struct answer *a, struct choice *c, const char *const name
 }
 
 /* The only call there is, in the older form. */
-static void tell_function_delta(struct answer *a, struct choice *c, const struct reply_piece *p, bool first)
+static void tell_function_delta(struct answer *a, struct choice *c, const struct output_piece *p, bool first)
 {
     struct json j = {.out = c->out};
     tell_event_begin(a, c, &j);
@@ -175,7 +175,7 @@ static void tell_function_delta(struct answer *a, struct choice *c, const struct
 }
 
 /* id and name come once, then the arguments: the piece's. */
-static void tell_call_delta(struct answer *a, struct choice *c, const struct reply_piece *p, bool first)
+static void tell_call_delta(struct answer *a, struct choice *c, const struct output_piece *p, bool first)
 {
     struct json j = {.out = c->out};
     const struct said_call *call = said_last(c);
@@ -210,21 +210,21 @@ static void tell_call_delta(struct answer *a, struct choice *c, const struct rep
     tell_event_end(a, c, &j, NULL);
 }
 
-static void tell_piece(struct answer *a, struct choice *c, const struct reply_piece *p, struct buf *out)
+static void tell_piece(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     static const char *const text[2] = {"text"}, *const content[2] = {"content"},
                              *const reasoning[2] = {"reasoning_content", "reasoning"};
     const struct stream_news *news = c->news;
     c->out = out;
-    if (p->part != REPLY_TEXT)
+    if (p->part != OUTPUT_TEXT)
         c->news = NULL; /* probabilities go with text */
-    if (p->part == REPLY_CALL) {
+    if (p->part == OUTPUT_CALL) {
         if (p->name)
             tell_call_delta(a, c, p, true);
         if (p->n)
             tell_call_delta(a, c, p, false);
     } else
-        tell_text(a, c, p->part == REPLY_REASON ? reasoning : a->chat ? content : text, p->text, p->n);
+        tell_text(a, c, p->part == OUTPUT_REASON ? reasoning : a->chat ? content : text, p->text, p->n);
     c->news = news;
 }
 
@@ -246,7 +246,7 @@ static void tell_stream_begin(struct answer *a, struct choice *c, struct buf *ou
     c->news = NULL;
     tell_echo(a, c, &echo);
     if (echo.len)
-        tell_piece(a, c, &(struct reply_piece){.part = REPLY_TEXT, .text = echo.data, .n = echo.len}, out);
+        tell_piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = echo.data, .n = echo.len}, out);
     buf_free(&echo);
     if (a->chat) {
         tell_event_begin(a, c, &j);

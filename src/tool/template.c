@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "format/store.h"
-#include "lang/chat.h"
+#include "lang/chat/chat.h"
 #include "tool/tool.h"
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "format/store.h"
-#include "lang/tokenizer.h"
+#include "lang/token/tokenizer.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Chat: what a template can do is found by trying, and messages are brought into that form. */
 #include "test.h"
 
-#include "lang/chat.h"
+#include "lang/chat/chat.h"
 
 #include <string.h>
 

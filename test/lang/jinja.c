@@ -4,7 +4,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "lang/jinja.h"
+#include "lang/jinja/jinja.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * in whatever way it is written, and what is no call is free. */
 #include "test.h"
 
-#include "lang/constraint.h"
-#include "lang/reply.h"
+#include "lang/grammar/constraint.h"
+#include "lang/chat/output.h"
 
 #include <string.h>
 
@@ -31,29 +31,29 @@ struct heard {
     bool text;
 };
 
-static void take(void *arg, const struct reply_piece *p)
+static void take(void *arg, const struct output_piece *p)
 {
     struct heard *h = arg;
-    h->calls += p->part == REPLY_CALL && p->name;
-    h->text |= p->part == REPLY_TEXT;
+    h->calls += p->part == OUTPUT_CALL && p->name;
+    h->text |= p->part == OUTPUT_TEXT;
 }
 
 /* How many calls the parser hears in a text. */
-static struct heard hear(const struct reply_form *f, const json_t *tools, const char *text, bool thinking)
+static struct heard hear(const struct output_form *f, const json_t *tools, const char *text, bool thinking)
 {
     struct err e = {0};
     struct heard h = {0};
-    struct reply_options o = {.form = f,
-                              .thought = reply_thought_find(""),
-                              .tools = tools,
-                              .thinking = thinking,
-                              .ruled = true,
-                              .take = take,
-                              .arg = &h};
-    struct reply *r = reply_open(&o, &e);
-    assert_int_equal(reply_feed(r, text, strlen(text)), 0);
-    assert_int_equal(reply_end(r, false), 0);
-    reply_close(r);
+    struct output_options o = {.form = f,
+                               .thought = output_thought_find(""),
+                               .tools = tools,
+                               .thinking = thinking,
+                               .ruled = true,
+                               .take = take,
+                               .arg = &h};
+    struct output_parser *r = output_open(&o, &e);
+    assert_int_equal(output_feed(r, text, strlen(text)), 0);
+    assert_int_equal(output_end(r, false), 0);
+    output_close(r);
     return h;
 }
 
@@ -152,14 +152,14 @@ static const struct sample {
 static void check(const struct sample *s, const json_t *tools, const struct constraint_vocab *v)
 {
     struct err e = {0};
-    const struct reply_form *f = reply_form_named(s->form, &e);
-    struct constraint *c = reply_constraint(f,
-                                            &(struct reply_rule){.tools = tools,
-                                                                 .many = !s->one,
-                                                                 .free = true,
-                                                                 .thought = reply_thought_find(""),
-                                                                 .thinking = s->thinking},
-                                            &e);
+    const struct output_form *f = output_form_named(s->form, &e);
+    struct constraint *c = output_constraint(f,
+                                             &(struct output_rule){.tools = tools,
+                                                                   .many = !s->one,
+                                                                   .free = true,
+                                                                   .thought = output_thought_find(""),
+                                                                   .thinking = s->thinking},
+                                             &e);
     assert_int_equal(e.code, 0);
     struct constraint_bound *b = constraint_bind(c, v, 0, &e);
     struct constraint_state *state = constraint_state_open(b, &e);
@@ -203,16 +203,17 @@ static void test_tools(void **state)
         json_array_append_new(many, json_pack("{s:o,s:{s:s}}", "name",
                                               json_sprintf("a_tool_of_many_%d_and_more", i), "parameters",
                                               "type", "object"));
-    for (size_t i = 0; i < reply_form_count; i++) {
-        struct reply_rule r = {.tools = many, .many = true, .free = true, .thought = reply_thought_find("")};
-        struct constraint *c = reply_constraint(&reply_forms[i], &r, &e);
+    for (size_t i = 0; i < output_form_count; i++) {
+        struct output_rule r = {
+            .tools = many, .many = true, .free = true, .thought = output_thought_find("")};
+        struct constraint *c = output_constraint(&output_forms[i], &r, &e);
         if (!c)
-            print_error("%s: %s\n", reply_forms[i].name, e.text);
+            print_error("%s: %s\n", output_forms[i].name, e.text);
         assert_non_null(c);
         constraint_free(c);
         r.tools = odd;
         r.loose = true;
-        assert_non_null(c = reply_constraint(&reply_forms[i], &r, &e));
+        assert_non_null(c = output_constraint(&output_forms[i], &r, &e));
         constraint_free(c);
     }
     json_decref(many);

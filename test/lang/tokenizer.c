@@ -2,8 +2,8 @@
 #include "test.h"
 
 #include "base/mem.h"
-#include "lang/tok.h"
-#include "lang/unicode.h"
+#include "lang/token/tok.h"
+#include "lang/token/unicode.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* A small vocabulary for the tests of constraints: every byte, pieces of JSON, an end and a control token. */
 #pragma once
 
-#include "lang/constraint.h"
+#include "lang/grammar/constraint.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
 #include "test.h"
 
 #include "base/mem.h"
-#include "lang/constraint.h"
-#include "lang/reply.h"
+#include "lang/grammar/constraint.h"
+#include "lang/chat/output.h"
 #include "run/rules.h"
 
 #include <pthread.h>
@@ -160,8 +160,8 @@ static void test_free_text(void **state)
     struct constraint_vocab *v = open_vocab();
     struct err e = {0};
     json_t *tools = json_loads("[{\"name\": \"go\", \"parameters\": {\"enum\": [{}]}}]", 0, NULL);
-    struct constraint *c = reply_constraint(reply_form_named("hermes", &e),
-                                            &(struct reply_rule){.tools = tools, .free = true}, &e);
+    struct constraint *c = output_constraint(output_form_named("hermes", &e),
+                                             &(struct output_rule){.tools = tools, .free = true}, &e);
     struct rule *r;
     struct rule_walk w;
     assert_int_equal(rule_open(&r, c, v, &e), 0);

@@ -1,0 +1,10 @@
+/* Messages as clients send them, brought into the form that a template takes. */
+#pragma once
+
+#include "base/err.h"
+#include "lang/chat/chat.h"
+
+#include <jansson.h>
+
+/* A new array; the messages given are not touched. */
+json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, struct err *e);

@@ -1,0 +1,6 @@
+/* The methods of str, which are many. */
+#pragma once
+
+#include "lang/jinja/jinja_call.h"
+
+const struct jfunc *jstr_methods_find(const struct jstr *name);

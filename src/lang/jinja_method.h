@@ -1,6 +1,0 @@
-/* The methods of str, which are many. */
-#pragma once
-
-#include "lang/jinja_call.h"
-
-const struct jfunc *jstr_methods_find(const struct jstr *name);
