@@ -2,7 +2,7 @@
 
 #include "base/size.h"
 #include "model/bind.h"
-#include "quant/outs.h"
+#include "quant/gguf_tensors.h"
 
 #include <string.h>
 
@@ -48,7 +48,7 @@ int collect_result(const struct collect *c, struct imatrix *out, struct err *e)
         const struct weight *w = &c->model->weights.all[i];
         char name[128];
         /* parts of one tensor have the same input: one entry will do */
-        if (!c->sums[i].squares || !outs_name(&c->model->bound[i], name) || imatrix_find(out, name))
+        if (!c->sums[i].squares || !gguf_tensors_name(&c->model->bound[i], name) || imatrix_find(out, name))
             continue;
         struct imatrix_entry *x = imatrix_add(out, name, w->cols, w->count, e);
         if (!x)

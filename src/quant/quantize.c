@@ -5,8 +5,8 @@
 #include "format/gguf_write.h"
 #include "lang/grammar/regex.h"
 #include "model/arch.h"
-#include "quant/keys.h"
-#include "quant/outs.h"
+#include "quant/gguf_keys.h"
+#include "quant/gguf_tensors.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { QUANTIZATION_VERSION = 2 };
 
 struct quantize {
     const struct quantize_options *o;
-    struct outs outs;
+    struct gguf_tensors outs;
     struct model *model; /* described; NULL for a GGUF */
     char arch[64];       /* as written */
     struct gguf_writer w;
@@ -272,10 +272,10 @@ int quantize_run(const struct store *s, const char *out, const struct quantize_o
     struct quantize q = {.o = o};
     int failed;
     if (s->kind == STORE_GGUF)
-        failed = outs_from_gguf(&q.outs, s, e);
+        failed = gguf_tensors_from_gguf(&q.outs, s, e);
     else
         failed = model_open(&q.model, s, &(struct model_options){.describe = true}, e) ||
-                 outs_from_model(&q.outs, q.model, e);
+                 gguf_tensors_from_model(&q.outs, q.model, e);
     failed = failed || choose_types(&q, s, e) || list_items(&q, e) || declare(&q, s, e);
     if (!failed) {
         warn_blocks(&q);
@@ -283,7 +283,7 @@ int quantize_run(const struct store *s, const char *out, const struct quantize_o
         failed = write_file(&q, s, out, r, e);
     }
     gguf_writer_close(&q.w);
-    outs_free(&q.outs);
+    gguf_tensors_free(&q.outs);
     model_close(q.model);
     mem_free(q.items);
     mem_free(q.of);

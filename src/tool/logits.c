@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "format/store.h"
-#include "model/forward.h"
+#include "model/evaluate.h"
 #include "model/lora.h"
 #include "tool/load.h"
 #include "tool/tool.h"
@@ -136,7 +136,7 @@ static int run_model(const struct args *a, struct model *m, const int32_t *ids, 
     l->last = mem_alloc(l->width, sizeof *l->last);
     if (!l->argmax || !l->last)
         return err_memory(e, "logits", l->width * sizeof *l->last);
-    if (forward_check(m, ids, l->count, e) || load_gpu(a, &o, e))
+    if (evaluate_check(m, ids, l->count, e) || load_gpu(a, &o, e))
         return -1;
     o.device = o.device ? o.device : "cpu";
     int failed = runner_open(&r, &m->plan, &m->weights, &o, e) || !(q = seq_open(r, e));

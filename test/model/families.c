@@ -6,7 +6,7 @@
 #include "codec/dtype.h"
 #include "device/device.h"
 #include "format/store.h"
-#include "model/forward.h"
+#include "model/evaluate.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -59,11 +59,11 @@ static bool run_case(const char *folder, const json_t *ref, bool exact, double m
         .argmax = json_object_get(ref, "argmax"), .last = json_object_get(ref, "last"), .count = n};
     seen.width = m->plan.out_width;
     assert_int_equal(json_array_size(seen.last), seen.width);
-    struct forward f = {
+    struct evaluator f = {
         .model = m, .device = d, .kv_type = exact ? DTYPE_F32 : DTYPE_F16, .row = compare_row};
     f.arg = &seen;
     f.chunk = 7; /* chunks that no page or tile likes */
-    if (forward_run(&f, ids, n, &e) < 0)
+    if (evaluate_run(&f, ids, n, &e) < 0)
         fail_msg("%s: %s", folder, e.text);
     bool good = seen.worst <= most && !(exact && seen.wrong);
     if (!good)

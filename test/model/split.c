@@ -6,7 +6,7 @@
 #include "device/place.h"
 #include "device/split.h"
 #include "format/store.h"
-#include "model/forward.h"
+#include "model/evaluate.h"
 #include "model/lora.h"
 
 #include <dirent.h>
@@ -69,10 +69,10 @@ static struct device *open_split(void)
 
 static int run(struct opened *o, struct device *d, struct err *e)
 {
-    struct forward f = {
+    struct evaluator f = {
         .model = o->model, .device = d, .kv_type = DTYPE_F16, .chunk = CHUNK, .row = keep_row, .arg = o};
     f.lora = o->mix.count ? &o->mix : NULL;
-    return forward_run(&f, o->ids, TOKENS, e);
+    return evaluate_run(&f, o->ids, TOKENS, e);
 }
 
 static void run_split(struct opened *o, const char *name, const char *how, uint32_t at)

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/cpu/cpu.h"
-#include "model/forward.h"
+#include "model/evaluate.h"
 #include "run/open.h"
 
 #include <string.h>
@@ -33,9 +33,9 @@ static inline void judge_row(void *arg, uint32_t pos, const float *row)
 static inline void judge(const struct loaded *l, const int32_t *ids, uint32_t n)
 {
     struct err e = {0};
-    struct forward f = {.model = l->model, .kv_type = DTYPE_F32, .row = judge_row};
+    struct evaluator f = {.model = l->model, .kv_type = DTYPE_F32, .row = judge_row};
     assert_int_equal(l->model->plan.out_width, WIDTH);
-    if (cpu_open(&f.device, &judge_device, &e) || forward_run(&f, ids, n, &e))
+    if (cpu_open(&f.device, &judge_device, &e) || evaluate_run(&f, ids, n, &e))
         fail_msg("%s", e.text);
     f.device->ops->close(f.device);
 }

@@ -12,7 +12,7 @@
 /* Below this much, threads are not worth their start. */
 #define MAKE_ALONE ((size_t)8 << 20)
 
-struct make {
+struct materializer {
     const struct model_make *o;
     struct matrix_out *items; /* (count) */
     uint8_t **to;             /* (count): where each one goes */
@@ -20,23 +20,23 @@ struct make {
     size_t bytes;
 };
 
-static int make_put(void *arg, uint32_t item, size_t at, const uint8_t *bytes, size_t n, struct err *e)
+static int materialize_put(void *arg, uint32_t item, size_t at, const uint8_t *bytes, size_t n, struct err *e)
 {
-    const struct make *k = arg;
+    const struct materializer *k = arg;
     (void)e;
     memcpy(k->to[item] + at, bytes, n);
     return 0;
 }
 
-static void make_progress(void *arg, double share)
+static void materialize_progress(void *arg, double share)
 {
-    const struct make *k = arg;
+    const struct materializer *k = arg;
     if (k->o->progress)
         k->o->progress(k->o->arg, share);
 }
 
 /* Takes memory for weight i and notes what has to be done. */
-static int make_add(struct make *k, struct model *m, uint32_t i, uint32_t type, struct err *e)
+static int materialize_add(struct materializer *k, struct model *m, uint32_t i, uint32_t type, struct err *e)
 {
     const struct bound *b = &m->bound[i];
     struct weight *w = &m->weights.all[i];
@@ -61,9 +61,9 @@ static int make_add(struct make *k, struct model *m, uint32_t i, uint32_t type, 
     return 0;
 }
 
-static int make_run(struct make *k, struct err *e)
+static int materialize_run(struct materializer *k, struct err *e)
 {
-    struct matrix_sink sink = {.put = make_put, .progress = make_progress, .arg = k};
+    struct matrix_sink sink = {.put = materialize_put, .progress = materialize_progress, .arg = k};
     bool alone = k->bytes < MAKE_ALONE || k->o->threads == 1;
     struct pool *p = alone ? NULL : pool_open(k->o->threads, false, e);
     int failed = (!alone && !p) || matrix_stream(p, k->items, k->count, &sink, e);
@@ -75,17 +75,17 @@ static int make_run(struct make *k, struct err *e)
 int model_make(struct model *m, const struct model_make *o, struct err *e)
 {
     uint32_t n = m->weights.count;
-    struct make k = {
+    struct materializer k = {
         .o = o, .items = mem_alloc(n + 1, sizeof *k.items), .to = mem_alloc(n + 1, sizeof *k.to)};
     int failed = !k.items || !k.to ? err_memory(e, "the list of weights", n * sizeof *k.items) : 0;
     for (uint32_t i = 1; i < n && !failed; i++) {
         const struct bound *b = &m->bound[i];
         bool keep = !o->types || o->types[i] == MODEL_AS_IT_IS;
         if (!keep || !b->lies)
-            failed = make_add(&k, m, i, keep ? matrix_type(&b->m) : o->types[i], e);
+            failed = materialize_add(&k, m, i, keep ? matrix_type(&b->m) : o->types[i], e);
     }
     if (!failed && k.count)
-        failed = make_run(&k, e);
+        failed = materialize_run(&k, e);
     m->converted += k.bytes;
     mem_free(k.items);
     mem_free(k.to);

@@ -1,4 +1,4 @@
-#include "quant/keys.h"
+#include "quant/gguf_keys.h"
 
 #include "base/log.h"
 #include "lang/chat/chat_load.h"

@@ -1,4 +1,4 @@
-#include "quant/outs.h"
+#include "quant/gguf_tensors.h"
 
 #include "codec/dtype.h"
 #include "base/log.h"
@@ -17,7 +17,7 @@ static int by_name(const void *a, const void *b)
     return recipe_before(x->name, y->name);
 }
 
-static struct out *add(struct outs *o, const char *name, struct err *e)
+static struct out *add(struct gguf_tensors *o, const char *name, struct err *e)
 {
     struct out *more = mem_more(o->all, o->count, &o->room, sizeof *more);
     if (!more) {
@@ -44,7 +44,7 @@ static void count_dims(struct out *t)
             t->dims = i + 1;
 }
 
-int outs_from_gguf(struct outs *o, const struct store *s, struct err *e)
+int gguf_tensors_from_gguf(struct gguf_tensors *o, const struct store *s, struct err *e)
 {
     for (size_t i = 0; i < s->count; i++) {
         const struct tensor *from = &s->tensors[i];
@@ -63,7 +63,7 @@ int outs_from_gguf(struct outs *o, const struct store *s, struct err *e)
     return 0;
 }
 
-bool outs_name(const struct bound *b, char name[128])
+bool gguf_tensors_name(const struct bound *b, char name[128])
 {
     char layer[24] = "";
     const char *base = b->name;
@@ -117,11 +117,11 @@ static void turn_to_gguf(const struct hparams *h, const struct bound *b, struct 
     }
 }
 
-static int add_bound(struct outs *o, const struct model *model, const struct bound *b, struct err *e)
+static int add_bound(struct gguf_tensors *o, const struct model *model, const struct bound *b, struct err *e)
 {
     char name[128];
     struct matrix m = b->m;
-    if (!outs_name(b, name))
+    if (!gguf_tensors_name(b, name))
         return 0;
     int64_t there = names_find(&o->index, name);
     struct out *t = there < 0 ? NULL : &o->all[there];
@@ -142,7 +142,7 @@ static int add_bound(struct outs *o, const struct model *model, const struct bou
 }
 
 /* A vector of our own. */
-static int add_vector(struct outs *o, const char *name, const float *data, uint32_t n, struct err *e)
+static int add_vector(struct gguf_tensors *o, const char *name, const float *data, uint32_t n, struct err *e)
 {
     struct out *t = add(o, name, e);
     if (!t)
@@ -157,7 +157,7 @@ static int add_vector(struct outs *o, const char *name, const float *data, uint3
 }
 
 /* Scalings that GGUF keeps as divisors of the frequencies. */
-static int add_rope(struct outs *o, const struct hparams *h, struct err *e)
+static int add_rope(struct gguf_tensors *o, const struct hparams *h, struct err *e)
 {
     const struct rope_params *r = &h->rope[0];
     uint32_t half = h->rope_dims / 2;
@@ -178,7 +178,7 @@ static int add_rope(struct outs *o, const struct hparams *h, struct err *e)
     return add_vector(o, "rope_freqs.weight", freqs, half, e);
 }
 
-int outs_from_model(struct outs *o, const struct model *m, struct err *e)
+int gguf_tensors_from_model(struct gguf_tensors *o, const struct model *m, struct err *e)
 {
     for (uint32_t i = 1; i < m->weights.count; i++)
         if (add_bound(o, m, &m->bound[i], e))
@@ -189,10 +189,10 @@ int outs_from_model(struct outs *o, const struct model *m, struct err *e)
     return 0;
 }
 
-void outs_free(struct outs *o)
+void gguf_tensors_free(struct gguf_tensors *o)
 {
     mem_free(o->all);
     names_free(&o->index);
     arena_free(&o->arena);
-    *o = (struct outs){0};
+    *o = (struct gguf_tensors){0};
 }

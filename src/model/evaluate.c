@@ -1,5 +1,5 @@
 /* A sequence in steps, with pages in order: page 0 is trash, token p lies in page 1 + p / 32. */
-#include "model/forward.h"
+#include "model/evaluate.h"
 
 #include "base/mem.h"
 #include "model/arch.h"
@@ -11,7 +11,7 @@ struct work {
     uint32_t pages;
 };
 
-int forward_check(const struct model *m, const int32_t *ids, uint32_t n, struct err *e)
+int evaluate_check(const struct model *m, const int32_t *ids, uint32_t n, struct err *e)
 {
     bool grows = m->h.rope[0].scaling == SCALING_DYNAMIC;
     if (n > m->h.context && !grows)
@@ -24,7 +24,7 @@ int forward_check(const struct model *m, const int32_t *ids, uint32_t n, struct 
     return 0;
 }
 
-static int run_steps(const struct forward *f, const struct work *w, const int32_t *ids, uint32_t n,
+static int run_steps(const struct evaluator *f, const struct work *w, const int32_t *ids, uint32_t n,
                      uint32_t chunk, struct err *e)
 {
     struct device *d = f->device;
@@ -52,12 +52,12 @@ static int run_steps(const struct forward *f, const struct work *w, const int32_
     return 0;
 }
 
-int forward_run(const struct forward *f, const int32_t *ids, uint32_t n, struct err *e)
+int evaluate_run(const struct evaluator *f, const int32_t *ids, uint32_t n, struct err *e)
 {
     const struct model *m = f->model;
     struct device *d = f->device;
     uint32_t chunk = m->h.arch->encoder ? n : f->chunk ? f->chunk : 128;
-    if (forward_check(m, ids, n, e) < 0)
+    if (evaluate_check(m, ids, n, e) < 0)
         return -1;
     struct work w = {.pages = (n + PAGE_TOKENS - 1) / PAGE_TOKENS};
     struct kv_config kv = {.type = f->kv_type, .page_tokens = PAGE_TOKENS};

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-struct forward {
+struct evaluator {
     const struct model *model;
     struct device *device;          /* opened, not yet loaded */
     uint32_t kv_type;               /* enum dtype */
@@ -20,5 +20,5 @@ struct forward {
 };
 
 /* The tokens are in the vocabulary, and not more than the model has context for. */
-int forward_check(const struct model *m, const int32_t *ids, uint32_t n, struct err *e);
-int forward_run(const struct forward *f, const int32_t *ids, uint32_t n, struct err *e);
+int evaluate_check(const struct model *m, const int32_t *ids, uint32_t n, struct err *e);
+int evaluate_run(const struct evaluator *f, const int32_t *ids, uint32_t n, struct err *e);

@@ -20,7 +20,7 @@ struct out {
     uint32_t wanted; /* what it would get if its rows fitted the blocks */
 };
 
-struct outs {
+struct gguf_tensors {
     struct out *all; /* (count), in the order of recipe_before */
     size_t count, room;
     struct names index; /* by name, until they are sorted */
@@ -28,11 +28,11 @@ struct outs {
 };
 
 /* The store has to outlive the list. */
-int outs_from_gguf(struct outs *o, const struct store *s, struct err *e);
+int gguf_tensors_from_gguf(struct gguf_tensors *o, const struct store *s, struct err *e);
 /* m is described (model_options.describe) and has to outlive the list. */
-int outs_from_model(struct outs *o, const struct model *m, struct err *e);
-void outs_free(struct outs *o);
+int gguf_tensors_from_model(struct gguf_tensors *o, const struct model *m, struct err *e);
+void gguf_tensors_free(struct gguf_tensors *o);
 
 /* GGUF's name of a bound weight; false for tables of our own. */
 struct bound;
-bool outs_name(const struct bound *b, char name[128]);
+bool gguf_tensors_name(const struct bound *b, char name[128]);
