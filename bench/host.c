@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "codec/dtype.h"
 #include "run/engine.h"
-#include "run/guess.h"
+#include "run/speculate.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -15,7 +15,7 @@ static struct {
     struct device_ops ops;
     double done; /* when the step will be */
     uint64_t made;
-    int32_t picks[STREAMS * (GUESS_MOST + 1)];
+    int32_t picks[STREAMS * (SPECULATE_MOST + 1)];
 } idle;
 
 static int idle_run(struct device *d, const struct plan *p, const struct step *s, struct err *e)
@@ -44,7 +44,7 @@ struct setting {
 
 static void watch(struct engine *g, struct stream *last, const struct setting *s)
 {
-    struct stream_news news = {0};
+    struct stream_chunk news = {0};
     struct engine_stats before, after;
     const struct timespec while_ = {.tv_nsec = WATCHED_MS * 1000000L};
     while (!news.count && !news.done)
@@ -57,7 +57,7 @@ static void watch(struct engine *g, struct stream *last, const struct setting *s
            (double)(after.host_us - before.host_us) / (double)(after.steps - before.steps));
 }
 
-static int measure(struct loaded *l, const struct setting *s, int32_t *prompt, struct err *e)
+static int measure(struct session *l, const struct setting *s, int32_t *prompt, struct err *e)
 {
     struct engine *g;
     struct stream *streams[STREAMS];
@@ -84,22 +84,26 @@ static int measure(struct loaded *l, const struct setting *s, int32_t *prompt, s
 
 int main(int argc, char **argv)
 {
-    static const struct setting settings[] = {
-        {1, 1000, 0, 1},    {1, 1000, GUESS_MOST, 1}, {32, 1000, 0, 1},         {32, 1000, GUESS_MOST, 1},
-        {32, 1000, 0, 1.1}, {32, 4000, 0, 1},         {32, 4000, GUESS_MOST, 1}};
+    static const struct setting settings[] = {{1, 1000, 0, 1},
+                                              {1, 1000, SPECULATE_MOST, 1},
+                                              {32, 1000, 0, 1},
+                                              {32, 1000, SPECULATE_MOST, 1},
+                                              {32, 1000, 0, 1.1},
+                                              {32, 4000, 0, 1},
+                                              {32, 4000, SPECULATE_MOST, 1}};
     static int32_t prompt[4000];
     struct err e = {0};
     struct store *store;
-    struct loaded *l = NULL;
-    struct loaded_options lo = {.runner = {.device = "cpu",
-                                           .ctx = 8192,
-                                           .seqs = STREAMS,
-                                           .outs = STREAMS * (GUESS_MOST + 1),
-                                           .chunk = STREAMS * (GUESS_MOST + 1),
-                                           .kv_type = DTYPE_F16,
-                                           .device_options = {.threads = 1}}};
+    struct session *l = NULL;
+    struct session_options lo = {.runner = {.device = "cpu",
+                                            .ctx = 8192,
+                                            .seqs = STREAMS,
+                                            .outs = STREAMS * (SPECULATE_MOST + 1),
+                                            .chunk = STREAMS * (SPECULATE_MOST + 1),
+                                            .kv_type = DTYPE_F16,
+                                            .device_options = {.threads = 1}}};
     int failed = argc != 2 ? err_set(&e, ERR_USAGE, "usage: bench_host MODEL")
-                           : store_open(&store, argv[1], &e) || loaded_open(&l, store, &lo, &e);
+                           : store_open(&store, argv[1], &e) || session_open(&l, store, &lo, &e);
     if (!failed) {
         idle.ops = *l->runner->device->ops;
         idle.ops.ahead = true;
@@ -112,6 +116,6 @@ int main(int argc, char **argv)
         failed = measure(l, &settings[i], prompt, &e);
     if (failed)
         fprintf(stderr, "%s\n", e.text);
-    loaded_close(l);
+    session_close(l);
     return failed ? 1 : 0;
 }

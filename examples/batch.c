@@ -28,7 +28,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "%s\n", why.text);
     }
     for (int i = 0; i < count; i++) {
-        struct quern_news news = {0};
+        struct quern_chunk news = {0};
         printf("%d: ", i + 1);
         while (streams[i] && !news.done) {
             if (quern_next(streams[i], -1, &news, &why) < 0) {

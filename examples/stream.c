@@ -6,7 +6,7 @@
 int main(int argc, char **argv)
 {
     struct quern_error why;
-    struct quern_news news = {0};
+    struct quern_chunk news = {0};
     if (argc != 3) {
         fprintf(stderr, "usage: %s MODEL PROMPT\n", argv[0]);
         return 64;

@@ -59,21 +59,21 @@ static struct form *ready_model(bool tools)
         "c.function.name }}"
         "{{ c.function.arguments }}{% endfor %}\n{% endfor %}{% if enable_thinking %}<think>{% endif %}"};
     static struct served served[2];
-    static struct loaded models[2];
+    static struct session models[2];
     static struct model model = {.plan = {.out_width = 257}};
     static struct runner runner = {.ctx = 4096};
     static struct engine engines[2];
     struct form *f = &served[tools].forms[FORM_WRITER];
-    struct loaded *l = &models[tools];
+    struct session *l = &models[tools];
     struct err e = {0};
     if (f->loaded)
         return f;
-    *l = (struct loaded){.model = &model, .tokenizer = ready_tokenizer(), .runner = &runner};
+    *l = (struct session){.model = &model, .tokenizer = ready_tokenizer(), .runner = &runner};
     l->thought = output_thought_find("");
     l->form = output_form_find("");
     pthread_mutex_init(&l->lock, NULL);
     sampler_defaults(&l->defaults);
-    if (rules_open(&l->rules, 1 << 20, &e) ||
+    if (constraint_cache_open(&l->rules, 1 << 20, &e) ||
         chat_open_text(&l->chat, texts[tools], strlen(texts[tools]), &e))
         abort();
     f->of = &served[tools];

@@ -12,7 +12,7 @@ static struct form *vectors_model(void)
 {
     static struct served served = {.name = "v"};
     struct form *f = &served.forms[FORM_VECTORS];
-    struct loaded_options o = {.hidden = true};
+    struct session_options o = {.hidden = true};
     struct store *s = NULL;
     struct err e = {0};
     if (f->loaded)
@@ -21,7 +21,7 @@ static struct form *vectors_model(void)
     embedder_runner(&o.runner, false, 64, 4);
     o.runner.device_options.threads = 1;
     f->of = &served;
-    if (store_open(&s, FUZZ_DATA "/rank", &e) || loaded_open(&f->loaded, s, &o, &e) ||
+    if (store_open(&s, FUZZ_DATA "/rank", &e) || session_open(&f->loaded, s, &o, &e) ||
         embedder_open(&f->embedder, f->loaded, &e)) {
         fprintf(stderr, "%s\n", e.text);
         abort();

@@ -11,7 +11,7 @@
  * Many requests at once: open the model with `streams`, submit each, and read each one's stream:
  *
  *     struct quern_stream *s = quern_submit(m, &r, &why);
- *     struct quern_news news;
+ *     struct quern_chunk news;
  *     while (quern_next(s, -1, &news, &why) > 0 && !news.done)
  *         fwrite(news.text, 1, news.text_length, stdout);
  *     quern_stream_close(s);
@@ -110,7 +110,7 @@ QUERN_API struct quern_stream *quern_submit(struct quern_model *m, const struct 
                                             struct quern_error *error);
 
 /* What has come since the last look; pointers hold until the next one. */
-struct quern_news {
+struct quern_chunk {
     const char *text; /* whole characters */
     size_t text_length;
     const int32_t *ids;
@@ -123,7 +123,7 @@ struct quern_news {
 };
 
 /* Waits up to `seconds` for news (< 0: as long as it takes). 1: there is some; 0: none yet; -1: it failed. */
-QUERN_API int quern_next(struct quern_stream *s, double seconds, struct quern_news *news,
+QUERN_API int quern_next(struct quern_stream *s, double seconds, struct quern_chunk *news,
                          struct quern_error *error);
 QUERN_API void quern_cancel(struct quern_stream *s);       /* takes effect within a step */
 QUERN_API void quern_stream_close(struct quern_stream *s); /* cancels, if it runs */

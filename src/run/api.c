@@ -12,8 +12,8 @@
 enum { API_STOPS = 16, API_GUESSES = 8 };
 
 struct quern_model {
-    struct loaded *loaded, *draft; /* draft: NULL = none */
-    struct engine *engine;         /* NULL with `embed`: then the sequence, under the mutex */
+    struct session *loaded, *draft; /* draft: NULL = none */
+    struct engine *engine;          /* NULL with `embed`: then the sequence, under the mutex */
     struct seq *seq;
     pthread_mutex_t mutex;
 };
@@ -48,7 +48,7 @@ static int api_fail(const struct err *e, struct quern_error *out)
 static int api_open(struct quern_model *m, const char *path, const struct quern_options *o, struct err *e)
 {
     struct store *store;
-    struct loaded_options lo = {
+    struct session_options lo = {
         .runner = {.device = o->device,
                    .ctx = o->ctx,
                    .seqs = o->streams,
@@ -66,7 +66,7 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
         lo.runner.chunk = lo.runner.outs = UINT32_MAX;
     else if (o->draft || o->draft_model)
         lo.runner.outs = RUNNER_CHUNK;
-    if (store_open(&store, path, e) || loaded_open(&m->loaded, store, &lo, e))
+    if (store_open(&store, path, e) || session_open(&m->loaded, store, &lo, e))
         return -1;
     if (o->embed)
         return (m->seq = seq_open(m->loaded->runner, e)) ? 0 : -1;
@@ -74,7 +74,7 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
     lo.runner.outs = 0;
     lo.chat_template = NULL;
     lo.loras = 0;
-    if (o->draft_model && (store_open(&store, o->draft_model, e) || loaded_open(&m->draft, store, &lo, e)))
+    if (o->draft_model && (store_open(&store, o->draft_model, e) || session_open(&m->draft, store, &lo, e)))
         return -1;
     uint32_t guesses = o->draft || !o->draft_model ? o->draft : API_GUESSES;
     return engine_open(&m->engine, m->loaded,
@@ -110,8 +110,8 @@ void quern_close(struct quern_model *m)
         return;
     engine_close(m->engine);
     seq_close(m->seq);
-    loaded_close(m->draft);
-    loaded_close(m->loaded);
+    session_close(m->draft);
+    session_close(m->loaded);
     pthread_mutex_destroy(&m->mutex);
     mem_free(m);
 }
@@ -154,7 +154,7 @@ static int api_prompt(struct quern_model *m, const struct quern_request *r, stru
     json_t *messages = api_messages(r, e);
     if (!messages)
         return -1;
-    int failed = loaded_prompt(m->loaded, &(struct prompt_request){.messages = messages}, out, e);
+    int failed = session_prompt(m->loaded, &(struct prompt_request){.messages = messages}, out, e);
     json_decref(messages);
     return failed;
 }
@@ -185,23 +185,24 @@ static struct constraint *api_constraint(const struct quern_request *r, struct e
 }
 
 /* The rule that the request asks for, or NULL. */
-static int api_rule(struct quern_model *m, const struct quern_request *r, struct rule **out, struct err *e)
+static int api_rule(struct quern_model *m, const struct quern_request *r, struct constraint_ref **out,
+                    struct err *e)
 {
     *out = NULL;
     if (!r->json_schema && !r->grammar)
         return 0;
     if (r->json_schema && r->grammar)
         return err_set(e, ERR_USAGE, "json_schema and grammar cannot both hold: give one of them");
-    const struct constraint_vocab *v = loaded_vocab(m->loaded, e);
+    const struct constraint_vocab *v = session_vocab(m->loaded, e);
     struct buf text = {0}; /* of one kind and of the other */
     buf_printf(&text, "%s %s", r->grammar ? "grammar" : "schema", r->grammar ? r->grammar : r->json_schema);
-    const struct rules_key key = {v, text.data, text.len};
+    const struct constraint_cache_key key = {v, text.data, text.len};
     int failed = !v ? -1 : text.failed ? err_memory(e, "a constraint", text.len) : 0;
-    if (!failed && !(*out = rules_find(m->loaded->rules, &key))) {
+    if (!failed && !(*out = constraint_cache_find(m->loaded->rules, &key))) {
         struct constraint *c = api_constraint(r, e);
-        failed = c ? rule_open(out, c, v, e) : -1;
+        failed = c ? constraint_ref_open(out, c, v, e) : -1;
         if (!failed)
-            rules_keep(m->loaded->rules, &key, *out);
+            constraint_cache_keep(m->loaded->rules, &key, *out);
     }
     buf_free(&text);
     return failed;
@@ -210,7 +211,7 @@ static int api_rule(struct quern_model *m, const struct quern_request *r, struct
 static struct stream *api_submit(struct quern_model *m, const struct quern_request *request, struct err *e)
 {
     struct ids prompt = {0};
-    struct rule *rule = NULL;
+    struct constraint_ref *rule = NULL;
     struct stream *s = NULL;
     struct engine_request r = {.most = request->max_tokens,
                                .stop_strings = request->stop,
@@ -227,13 +228,13 @@ static struct stream *api_submit(struct quern_model *m, const struct quern_reque
     while (request->stop && request->stop[r.stops] && r.stops < API_STOPS)
         r.stops++;
     if (!api_prompt(m, request, &prompt, e) && !api_rule(m, request, &rule, e) &&
-        !loaded_adapt(m->loaded, request->lora, &r.lora, e)) {
+        !session_adapt(m->loaded, request->lora, &r.lora, e)) {
         r.prompt = prompt.data;
         r.n = (uint32_t)prompt.len;
         r.rule = rule;
         engine_submit(m->engine, &r, &s, e);
     }
-    rule_drop(rule);
+    constraint_ref_drop(rule);
     ids_free(&prompt);
     return s;
 }
@@ -248,13 +249,13 @@ struct quern_stream *quern_submit(struct quern_model *m, const struct quern_requ
     return (struct quern_stream *)s;
 }
 
-int quern_next(struct quern_stream *s, double seconds, struct quern_news *news, struct quern_error *error)
+int quern_next(struct quern_stream *s, double seconds, struct quern_chunk *news, struct quern_error *error)
 {
-    struct stream_news n;
-    *news = (struct quern_news){.text = ""};
+    struct stream_chunk n;
+    *news = (struct quern_chunk){.text = ""};
     if (!stream_look(api_stream(s), seconds, &n))
         return 0;
-    *news = (struct quern_news){
+    *news = (struct quern_chunk){
         .text = n.text,
         .text_length = n.text_length,
         .ids = n.ids,
@@ -288,7 +289,7 @@ int quern_generate(struct quern_model *m, const struct quern_request *request, s
     struct err e = {0};
     struct buf text = {0};
     struct ids ids = {0};
-    struct quern_news news = {0};
+    struct quern_chunk news = {0};
     struct stream *s = api_submit(m, request, &e);
     if (!s)
         return api_fail(&e, error);

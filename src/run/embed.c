@@ -38,7 +38,7 @@ int embed_scale(float *out, size_t width, struct err *e)
     return 0;
 }
 
-int embed_ids(struct loaded *l, struct seq *s, const struct ids *ids, float *out, struct err *e)
+int embed_ids(struct session *l, struct seq *s, const struct ids *ids, float *out, struct err *e)
 {
     uint32_t most = l->runner->chunk, n = (uint32_t)ids->len;
     enum pooling pooling = embed_pooling(&l->model->h);

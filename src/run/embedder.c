@@ -19,9 +19,9 @@ struct embed_slot {
 };
 
 struct embedder {
-    struct loaded *loaded;
+    struct session *loaded;
     enum pooling pooling;
-    struct rank_head *head; /* or NULL */
+    struct rerank_head *head; /* or NULL */
     pthread_t thread;
     /* guarded by the mutex */
     pthread_mutex_t mutex;
@@ -95,7 +95,7 @@ int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
     return closing ? err_set(e, ERR_RESOURCE, "the model is being unloaded") : 0;
 }
 
-const struct rank_head *embedder_head(const struct embedder *m)
+const struct rerank_head *embedder_head(const struct embedder *m)
 {
     return m->head;
 }
@@ -273,7 +273,7 @@ static void embedder_free(struct embedder *m)
         seq_close(m->slots[i].seq);
     pthread_mutex_destroy(&m->mutex);
     pthread_cond_destroy(&m->work);
-    rank_close(m->head);
+    rerank_close(m->head);
     mem_free(m->slots);
     mem_free(m->parts);
     mem_free(m->owner);
@@ -294,7 +294,7 @@ static int embedder_start(struct embedder *m, struct err *e)
     return r ? err_set(e, ERR_RESOURCE, "cannot start the embedder's thread: %s", strerror(r)) : 0;
 }
 
-int embedder_open(struct embedder **out, struct loaded *l, struct err *e)
+int embedder_open(struct embedder **out, struct session *l, struct err *e)
 {
     struct embedder *m = mem_zalloc(1, sizeof *m);
     *out = NULL;
@@ -307,7 +307,7 @@ int embedder_open(struct embedder **out, struct loaded *l, struct err *e)
     m->queue_end = &m->queue;
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->work, NULL);
-    if (rank_open(&m->head, l->store, l->model->h.width, e) || embedder_start(m, e)) {
+    if (rerank_open(&m->head, l->store, l->model->h.width, e) || embedder_start(m, e)) {
         embedder_free(m);
         return -1;
     }

@@ -1,11 +1,11 @@
 /* Vectors for many clients at once. One thread owns the runner; texts of all jobs share its steps. Decoders read a
  * long text in chunks; an encoder, where every token sees every other, reads it in one step.
- * The model is loaded with loaded_options.hidden and a runner as embedder_runner says. */
+ * The model is loaded with session_options.hidden and a runner as embedder_runner says. */
 #pragma once
 
 #include "base/err.h"
-#include "run/loaded.h"
-#include "run/rank.h"
+#include "run/session.h"
+#include "run/rerank.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -39,11 +39,11 @@ struct embedder_stats {
 
 /* The runner for texts of up to ctx tokens, so many at once. */
 void embedder_runner(struct runner_options *r, bool causal, uint32_t ctx, uint32_t texts);
-int embedder_open(struct embedder **out, struct loaded *l, struct err *e);
+int embedder_open(struct embedder **out, struct session *l, struct err *e);
 /* Jobs that are not done fail. */
 void embedder_close(struct embedder *m);
 /* Any thread. ERR_USAGE where a text is empty, too long, or has ids that the model does not know. */
 int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e);
 /* The head of a cross-encoder; NULL = the model has none. */
-const struct rank_head *embedder_head(const struct embedder *m);
+const struct rerank_head *embedder_head(const struct embedder *m);
 void embedder_stats(struct embedder *m, struct embedder_stats *out);

@@ -76,7 +76,7 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
     struct engine_request own = *r;
     uint32_t most = g->room - r->n + 1; /* the last token needs no place */
     own.most = r->silent ? 0 : r->most && r->most < most ? r->most : most;
-    own.salt = loaded_salt(g->loaded, &r->lora, r->salt);
+    own.salt = session_salt(g->loaded, &r->lora, r->salt);
     struct job *j = job_open(g->loaded, &own, e);
     if (!j)
         return -1;
@@ -104,7 +104,7 @@ void engine_stats(struct engine *g, struct engine_stats *out)
     pthread_mutex_lock(&g->mutex);
     *out = g->stats;
     pthread_mutex_unlock(&g->mutex);
-    rules_stats(g->loaded->rules, &out->rules);
+    constraint_cache_stats(g->loaded->rules, &out->rules);
 }
 
 /* ---- the thread ---- */
@@ -231,7 +231,7 @@ bool engine_admit(struct engine *g)
     if (!j->made) {
         j->cached = known;
         j->started = clock_now();
-        memcpy(j->luck, g->luck, sizeof j->luck);
+        memcpy(j->accept_rate, g->accept_rate, sizeof j->accept_rate);
     }
     pthread_mutex_unlock(&g->mutex);
     if (g->o.draft_model && g->o.draft) {
@@ -361,9 +361,9 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     g->o.queue = o->queue ? o->queue : ENGINE_QUEUE;
     g->o.queue_bytes = o->queue_bytes ? o->queue_bytes : (uint64_t)ENGINE_QUEUE_MIB << 20;
     g->o.gap = o->gap > 0 ? o->gap : 0.15;
-    g->o.draft = least(o->draft, GUESS_MOST);
+    g->o.draft = least(o->draft, SPECULATE_MOST);
     g->costs.flat = o->draft_always;
-    luck_begin(g->luck);
+    accept_rate_begin(g->accept_rate);
     if (o->draft_model)
         g->draft_share = (double)weights_bytes(&o->draft_model->model->weights) /
                          (double)weights_bytes(&g->loaded->model->weights);
@@ -387,19 +387,21 @@ static uint32_t engine_nodes(const struct runner *r)
     return nodes;
 }
 
-int engine_open_disk(struct disk **out, const struct loaded *l, const struct engine_options *o, struct err *e)
+int engine_open_disk(struct prefix_disk **out, const struct session *l, const struct engine_options *o,
+                     struct err *e)
 {
     const struct runner *r = l->runner;
     *out = NULL;
     if (!o->cache_dir || !r->plan->groups)
         return 0;
-    struct disk_options d = {.folder = o->cache_dir,
-                             .most = o->cache_bytes ? o->cache_bytes : (uint64_t)ENGINE_CACHE_GIB << 30,
-                             .computed = loaded_digest(l),
-                             .tokens = r->table_width * RUNNER_PAGE};
+    struct prefix_disk_options d = {.folder = o->cache_dir,
+                                    .most =
+                                        o->cache_bytes ? o->cache_bytes : (uint64_t)ENGINE_CACHE_GIB << 30,
+                                    .computed = session_digest(l),
+                                    .tokens = r->table_width * RUNNER_PAGE};
     for (uint32_t g = 0; g < r->plan->groups; g++)
         d.bytes += r->device->ops->page_bytes(r->device, g);
-    return disk_open(out, &d, e);
+    return prefix_disk_open(out, &d, e);
 }
 
 /* Room for the choices that a device makes itself. */
@@ -415,7 +417,7 @@ static int engine_open_picks(struct engine *g, struct err *e)
 
 static int engine_start(struct engine *g, struct err *e)
 {
-    struct disk *disk;
+    struct prefix_disk *disk;
     g->running = mem_alloc(g->o.slots, sizeof *g->running);
     g->parts = mem_alloc(g->o.slots, sizeof *g->parts);
     g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
@@ -434,7 +436,7 @@ static int engine_start(struct engine *g, struct err *e)
     return r ? err_set(e, ERR_RESOURCE, "cannot start the engine's thread: %s", strerror(r)) : 0;
 }
 
-int engine_open(struct engine **out, struct loaded *l, const struct engine_options *o, struct err *e)
+int engine_open(struct engine **out, struct session *l, const struct engine_options *o, struct err *e)
 {
     struct engine *g = mem_zalloc(1, sizeof *g);
     *out = NULL;

@@ -7,9 +7,9 @@
 #pragma once
 
 #include "base/err.h"
-#include "run/loaded.h"
+#include "run/session.h"
 #include "run/prefix.h"
-#include "run/rule.h"
+#include "run/constraint_ref.h"
 #include "run/token_filter.h"
 
 #include <stdbool.h>
@@ -30,7 +30,7 @@ struct engine_options {
     bool draft_always; /* as often as they may come true, whatever steps cost */
     /* With `draft`: guesses the rest. It has the same vocabulary, a sequence for every slot and pages for all of
      * them, and is the engine's alone, too. NULL = none. */
-    struct loaded *draft_model;
+    struct session *draft_model;
     /* The prefix tree's pages are kept in this folder, too, across restarts; NULL = in memory only. */
     const char *cache_dir;
     uint64_t cache_bytes; /* at most; 0 = 4 GiB */
@@ -40,7 +40,7 @@ struct engine_options {
 enum { ENGINE_CACHE_GIB = 4, ENGINE_QUEUE = 512, ENGINE_QUEUE_MIB = 128 };
 
 /* The cache on disk that these options ask for, for prefix_open; NULL where they ask for none. */
-int engine_open_disk(struct disk **out, const struct loaded *l, const struct engine_options *o,
+int engine_open_disk(struct prefix_disk **out, const struct session *l, const struct engine_options *o,
                      struct err *e);
 
 enum { ENGINE_TOP_MOST = 20 };
@@ -67,9 +67,9 @@ struct engine_request {
     bool echo;   /* with logprobs: the prompt's tokens come first, with theirs. Its prefix is not shared */
     bool ranks;  /* with echo: and how many tokens were at least as likely */
     bool silent; /* the prompt is read, and nothing is said */
-    struct rule *rule;       /* what the answer has to be; NULL = anything; shared, not taken over */
-    uint64_t salt;           /* requests share prefixes only with those of the same salt */
-    struct adapter_mix lora; /* of loaded_adapt; requests share prefixes only with those of the same */
+    struct constraint_ref *rule; /* what the answer has to be; NULL = anything; shared, not taken over */
+    uint64_t salt;               /* requests share prefixes only with those of the same salt */
+    struct adapter_mix lora;     /* of session_adapt; requests share prefixes only with those of the same */
     /* Once its first token is older than this, it ends as soon as it has a whole line; 0 = it does not. */
     double write_seconds;
     double seconds; /* it has to be done within so many; 0 = no deadline */
@@ -80,7 +80,7 @@ struct engine_request {
 };
 
 /* What has come since the last look. Pointers hold until the next look or the close. */
-struct stream_news {
+struct stream_chunk {
     const char *text;
     size_t text_length;
     const int32_t *ids;    /* (count) */
@@ -100,7 +100,7 @@ struct stream_news {
 };
 
 /* The loaded model must outlive the engine, and is the engine's alone meanwhile. */
-int engine_open(struct engine **out, struct loaded *l, const struct engine_options *o, struct err *e);
+int engine_open(struct engine **out, struct session *l, const struct engine_options *o, struct err *e);
 /* Ends what runs (as cancelled) and waits for the thread. Streams stay readable until they are closed. */
 void engine_close(struct engine *g);
 
@@ -111,7 +111,7 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
 enum { ENGINE_RETRY_MOST = 60 };
 uint32_t engine_retry(struct engine *g);
 /* Waits up to `seconds` for news (0: does not wait, < 0: as long as it takes). false: none came. */
-bool stream_look(struct stream *s, double seconds, struct stream_news *out);
+bool stream_look(struct stream *s, double seconds, struct stream_chunk *out);
 void stream_cancel(struct stream *s); /* takes effect within a step */
 void stream_close(struct stream *s);  /* cancels, if it runs */
 
@@ -128,6 +128,6 @@ struct engine_stats {
     uint32_t window_pages, window_pages_free; /* of these, of groups with a window */
     double last_step;                         /* when it ended, on the monotonic clock */
     struct prefix_stats prefix;
-    struct rules_stats rules; /* the cache of constraints */
+    struct constraint_cache_stats rules; /* the cache of constraints */
 };
 void engine_stats(struct engine *g, struct engine_stats *out);

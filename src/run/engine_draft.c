@@ -23,11 +23,11 @@ static uint32_t draft_most(const struct engine *g, const struct job *j)
 static uint32_t draft_look(struct job *j, uint32_t most)
 {
     int32_t *after = j->ids.data + j->ids.len;
-    uint32_t agree = 0, n = (uint32_t)rule_walk_forced(&j->walk, after, most);
-    j->shadow_kind = GUESS_RULE;
+    uint32_t agree = 0, n = (uint32_t)constraint_walk_forced(&j->walk, after, most);
+    j->shadow_kind = SPECULATE_RULE;
     if (!n) {
-        n = guess_repeat(&j->index, j->ids.data, (uint32_t)j->ids.len, most, &agree);
-        j->shadow_kind = agree >= DRAFT_LONG ? GUESS_LONG : GUESS_SHORT;
+        n = speculate_repeat(&j->index, j->ids.data, (uint32_t)j->ids.len, most, &agree);
+        j->shadow_kind = agree >= DRAFT_LONG ? SPECULATE_LONG : SPECULATE_SHORT;
     }
     j->shadow = n ? *after : -1;
     return n;
@@ -35,17 +35,17 @@ static uint32_t draft_look(struct job *j, uint32_t most)
 
 /* The draft model. It waits for memory as the model does: before it is measured it is taken to be as fast as it is
  * small. */
-static struct guess_maker draft_maker(struct engine *g, struct job *j)
+static struct speculate_maker draft_maker(struct engine *g, struct job *j)
 {
-    double first = g->costs.flat ? 0 : g->draft_share * costs_of(&g->costs, 1);
-    return (struct guess_maker){&j->luck[GUESS_MODEL], &j->pause, &g->draft_guess, first};
+    double first = g->costs.flat ? 0 : g->draft_share * step_costs_of(&g->costs, 1);
+    return (struct speculate_maker){&j->accept_rate[SPECULATE_MODEL], &j->pause, &g->draft_guess, first};
 }
 
 static bool draft_reading_pays(struct engine *g, struct job *j, uint32_t behind)
 {
-    double known = price_of(&g->draft_row), row = known > 0 ? known : g->draft_share * g->costs.row;
-    const struct guess_maker m = draft_maker(g, j);
-    return guess_worth_reading(&g->costs, draft_most(g, j), &m, behind * row, j->request.most - j->made);
+    double known = cost_of(&g->draft_row), row = known > 0 ? known : g->draft_share * g->costs.row;
+    const struct speculate_maker m = draft_maker(g, j);
+    return speculate_worth_reading(&g->costs, draft_most(g, j), &m, behind * row, j->request.most - j->made);
 }
 
 /* Whether the draft model can guess for it now: where it is far behind, it reads first. */
@@ -65,7 +65,7 @@ static bool draft_ready(struct engine *g, struct job *j, uint32_t *rows)
                             .n = least(least(behind - 1, 2 * DRAFT_LAG), r->chunk)};
     double start = clock_now();
     runner_step(r, &part, 1, &e); /* where that fails it stays behind, and guesses nothing */
-    price_note(&g->draft_row, (clock_now() - start) / part.n);
+    cost_note(&g->draft_row, (clock_now() - start) / part.n);
     return false;
 }
 
@@ -83,7 +83,7 @@ static uint32_t draft_round(struct engine *g, uint32_t count)
         if (id < 0 || (uint32_t)id >= g->loaded->model->plan.out_width)
             continue;
         j->ids.data[n] = id;
-        if (++j->guessed >= j->guess_most)
+        if (++j->guessed >= j->speculate_most)
             continue;
         g->owner[on] = j;
         g->parts[on++] = (struct seq_rows){.seq = j->guess, .ids = j->ids.data + n, .n = 1, .outs = 1};
@@ -99,34 +99,34 @@ static void draft_rounds(struct engine *g, uint32_t count, uint32_t rows)
         uint32_t on = draft_round(g, count);
         /* one that reads what it missed says little of the price of a guess */
         if (rows <= 2 * count && !g->costs.flat)
-            price_note(&g->draft_guess, (clock_now() - start) / count);
+            cost_note(&g->draft_guess, (clock_now() - start) / count);
         rows = count = on;
     }
 }
 
 /* How many guesses of the draft model are worth their while; the plan is moved on by those. */
-static uint32_t draft_ask(struct engine *g, struct job *j, struct guess_plan *p, uint32_t most)
+static uint32_t draft_ask(struct engine *g, struct job *j, struct speculate_plan *p, uint32_t most)
 {
     /* a sampler with a state, or a rule that holds the text here, would have to be taken back */
     if (!most || !j->guess || j->request.sampler.mirostat > 0 ||
-        (j->walk.state && !rule_walk_allows_all(&j->walk)))
+        (j->walk.state && !constraint_walk_allows_all(&j->walk)))
         return 0;
-    const struct guess_maker m = draft_maker(g, j);
-    return guess_ask(p, &g->costs, most, &m);
+    const struct speculate_maker m = draft_maker(g, j);
+    return speculate_ask(p, &g->costs, most, &m);
 }
 
 /* A job's part in the plan: the better of what is known without asking and what the draft model is worth. True where
  * it is the draft model's turn. */
-static bool draft_plan(struct engine *g, struct job *j, struct guess_plan *p, uint32_t *rows)
+static bool draft_plan(struct engine *g, struct job *j, struct speculate_plan *p, uint32_t *rows)
 {
     uint32_t most = draft_most(g, j), n = draft_look(j, most);
-    struct guess_plan look = *p, ask = *p;
-    j->guess_kind = j->shadow_kind;
-    j->guessed = guess_worth(&look, &g->costs, n, luck_chance(&j->luck[j->shadow_kind]), 0);
-    j->guess_most = draft_ask(g, j, &ask, most);
-    if (j->guess_most && guess_rate(&ask, &g->costs) > guess_rate(&look, &g->costs) &&
+    struct speculate_plan look = *p, ask = *p;
+    j->speculate_kind = j->shadow_kind;
+    j->guessed = speculate_worth(&look, &g->costs, n, accept_rate_chance(&j->accept_rate[j->shadow_kind]), 0);
+    j->speculate_most = draft_ask(g, j, &ask, most);
+    if (j->speculate_most && speculate_rate(&ask, &g->costs) > speculate_rate(&look, &g->costs) &&
         draft_ready(g, j, rows)) {
-        j->guess_kind = GUESS_MODEL;
+        j->speculate_kind = SPECULATE_MODEL;
         j->guessed = 0;
         *p = ask;
         return true;
@@ -137,7 +137,7 @@ static bool draft_plan(struct engine *g, struct job *j, struct guess_plan *p, ui
 
 void engine_guess(struct engine *g)
 {
-    struct guess_plan plan = {0};
+    struct speculate_plan plan = {0};
     uint32_t count = 0, rows = 0;
     for (uint32_t i = 0; i < g->count; i++) {
         struct job *j = g->running[i];
@@ -159,10 +159,10 @@ void engine_guess(struct engine *g)
     draft_rounds(g, count, rows);
 }
 
-static void draft_note(struct engine *g, struct job *j, enum guess_kind kind, bool right)
+static void draft_note(struct engine *g, struct job *j, enum speculate_kind kind, bool right)
 {
-    luck_note(&j->luck[kind], right);
-    luck_note(&g->luck[kind], right);
+    accept_rate_note(&j->accept_rate[kind], right);
+    accept_rate_note(&g->accept_rate[kind], right);
 }
 
 void engine_learn(struct engine *g, struct job *j, uint32_t right)
@@ -170,18 +170,18 @@ void engine_learn(struct engine *g, struct job *j, uint32_t right)
     if (j->guess)
         seq_truncate(j->guess, j->seq->len);
     for (uint32_t i = 0; i < right; i++)
-        draft_note(g, j, j->guess_kind, true);
+        draft_note(g, j, j->speculate_kind, true);
     if (right < j->draft)
-        draft_note(g, j, j->guess_kind, false);
-    else if (j->draft && j->guess_kind == GUESS_MODEL)
+        draft_note(g, j, j->speculate_kind, false);
+    else if (j->draft && j->speculate_kind == SPECULATE_MODEL)
         pause_forget(&j->pause);
     /* what was not worth a row costs nothing to look at */
     uint32_t first = j->seq->len - right;
-    if (j->shadow >= 0 && !(j->draft && j->guess_kind == j->shadow_kind) && first < j->ids.len)
+    if (j->shadow >= 0 && !(j->draft && j->speculate_kind == j->shadow_kind) && first < j->ids.len)
         draft_note(g, j, j->shadow_kind, j->ids.data[first] == j->shadow);
     j->drafted += j->draft;
     j->accepted += right;
-    j->forced += j->guess_kind == GUESS_RULE ? right : 0;
+    j->forced += j->speculate_kind == SPECULATE_RULE ? right : 0;
 }
 
 void engine_learn_cost(struct engine *g, uint32_t parts, double seconds)
@@ -192,11 +192,11 @@ void engine_learn_cost(struct engine *g, uint32_t parts, double seconds)
             return;
         rows += g->parts[i].n;
     }
-    costs_note(&g->costs, rows, seconds);
+    step_costs_note(&g->costs, rows, seconds);
 }
 
 /* Both vocabularies have to be the same, or a guess would be another word. */
-int engine_check_draft(const struct loaded *l, const struct loaded *draft, uint32_t slots, uint32_t room,
+int engine_check_draft(const struct session *l, const struct session *draft, uint32_t slots, uint32_t room,
                        struct err *e)
 {
     if (draft->runner->most_seqs < slots || draft->runner->ctx < room)

@@ -12,7 +12,7 @@ static inline uint32_t least(uint32_t a, uint32_t b)
 /* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else
  * is the thread's own, or does not change. */
 struct engine {
-    struct loaded *loaded;
+    struct session *loaded;
     struct engine_options o;
     uint32_t room; /* tokens that one request can have: the context, or fewer where the pages are few */
     pthread_t thread;
@@ -36,10 +36,10 @@ struct engine {
     struct pick_seen *seen; /* (most_outs, PICK_SEEN_MOST) */
     double done; /* when the device was done with the last step; 0 = then there was nothing to do */
     bool news;   /* somebody has tokens that its client has not been told of */
-    struct luck luck[GUESS_KINDS]; /* of all requests: what a new one begins with */
+    struct accept_rate accept_rate[SPECULATE_KINDS]; /* of all requests: what a new one begins with */
     struct step_costs costs;
-    struct price draft_guess, draft_row; /* of the draft model: a guess, a row that it reads */
-    double draft_share;                  /* its weights in relation to the model's */
+    struct cost draft_guess, draft_row; /* of the draft model: a guess, a row that it reads */
+    double draft_share;                 /* its weights in relation to the model's */
 };
 
 /* Gives the job what is known of its tokens before the first whose result is wanted; how many it holds then. */
@@ -58,5 +58,5 @@ void engine_guess(struct engine *g);
 void engine_learn(struct engine *g, struct job *j, uint32_t right);
 /* A step took so long. */
 void engine_learn_cost(struct engine *g, uint32_t parts, double seconds);
-int engine_check_draft(const struct loaded *l, const struct loaded *draft, uint32_t slots, uint32_t room,
+int engine_check_draft(const struct session *l, const struct session *draft, uint32_t slots, uint32_t room,
                        struct err *e);

@@ -181,11 +181,11 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     *id = -1;
     if (j->request.silent)
         return TOOK_LENGTH;
-    int whole = rule_walk_next(&j->walk, &mask, e);
+    int whole = constraint_walk_next(&j->walk, &mask, e);
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;
-    bool yields = mask && rule_walk_yields(&j->walk);
-    *id = r->pick ? *r->pick : yields ? -1 : rule_walk_only(&j->walk, mask);
+    bool yields = mask && constraint_walk_yields(&j->walk);
+    *id = r->pick ? *r->pick : yields ? -1 : constraint_walk_only(&j->walk, mask);
     if (*id < 0 && r->pick)
         err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
     else if (*id < 0) {
@@ -249,7 +249,7 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
     pthread_mutex_lock(&g->mutex);
     g->stats.drafted += j->draft;
     g->stats.accepted += right;
-    g->stats.forced += j->guess_kind == GUESS_RULE ? right : 0;
+    g->stats.forced += j->speculate_kind == SPECULATE_RULE ? right : 0;
     g->stats.made_tokens += j->made - made;
     if (!made && j->made) {
         g->stats.cached_tokens += j->cached;

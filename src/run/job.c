@@ -103,7 +103,7 @@ static void stream_wait(struct stream *s, double seconds)
     }
 }
 
-bool stream_look(struct stream *s, double seconds, struct stream_news *out)
+bool stream_look(struct stream *s, double seconds, struct stream_chunk *out)
 {
     pthread_mutex_lock(&s->mutex);
     if (!s->fresh && seconds != 0)
@@ -142,7 +142,8 @@ static int job_copy(struct job *j, const struct engine_request *r)
     j->request.stops = 0;
     j->ids = (struct ids){.data = mem_alloc(room, sizeof *j->ids.data), .len = r->n, .cap = room};
     j->stop_strings = mem_zalloc(r->stops, sizeof *j->stop_strings);
-    if (!j->ids.data || guess_index_open(&j->index, room) || !j->stop_strings || !buf_reserve(&j->piece, 512))
+    if (!j->ids.data || speculate_index_open(&j->index, room) || !j->stop_strings ||
+        !buf_reserve(&j->piece, 512))
         return -1;
     memcpy(j->ids.data, r->prompt, r->n * sizeof *r->prompt);
     size_t longest = 0;
@@ -183,14 +184,14 @@ static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *log
  * echoed, and by whoever asked. */
 enum { JOB_PAGES = 8 << 10, JOB_TOKEN = 3 * sizeof(int32_t) };
 
-struct job *job_open(const struct loaded *l, const struct engine_request *r, struct err *e)
+struct job *job_open(const struct session *l, const struct engine_request *r, struct err *e)
 {
     uint32_t vocab = l->model->plan.out_width;
     struct job *j = mem_zalloc(1, sizeof *j);
     int failed = !j || job_copy(j, r) || !(j->stream = stream_open(r))
                      ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
                      : sampler_open(&j->sampler, &r->sampler, vocab, e) ||
-                           rule_walk_open(&j->walk, r->rule, vocab, e) ||
+                           constraint_walk_open(&j->walk, r->rule, vocab, e) ||
                            token_filter_open(&j->filter, &r->tokens, l, e);
     if (failed) {
         if (j)
@@ -214,11 +215,11 @@ void job_close(struct job *j)
         mem_free(j->stop_strings[i]);
     mem_free(j->stop_strings);
     ids_free(&j->ids);
-    guess_index_close(&j->index);
+    speculate_index_close(&j->index);
     stop_free(&j->stop);
     buf_free(&j->piece);
     sampler_close(j->sampler);
-    rule_walk_close(&j->walk);
+    constraint_walk_close(&j->walk);
     token_filter_close(j->filter);
     seq_close(j->seq);
     seq_close(j->guess);
@@ -274,11 +275,12 @@ void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows
         job_note(j, vocab, j->ids.data[j->scored++], logits);
 }
 
-int job_token(struct job *j, const struct loaded *l, int32_t id, const float *logits, struct err *e)
+int job_token(struct job *j, const struct session *l, int32_t id, const float *logits, struct err *e)
 {
     /* where a rule does not allow everything, an end token is the end of the text, whatever was asked for */
-    bool end = loaded_ends(l, id), ends = end && !(j->request.ignore_eog && rule_walk_is_open(&j->walk));
-    if (end == ends && rule_walk_accept(&j->walk, id, e))
+    bool end = session_ends(l, id),
+         ends = end && !(j->request.ignore_eog && constraint_walk_is_open(&j->walk));
+    if (end == ends && constraint_walk_accept(&j->walk, id, e))
         return -1;
     j->ids.data[j->ids.len++] = id;
     if (!j->made++)
@@ -297,7 +299,7 @@ int job_token(struct job *j, const struct loaded *l, int32_t id, const float *lo
 bool job_needs_logits(struct job *j)
 {
     /* with guesses, what the rule allows behind the first is not known yet */
-    bool ruled = j->walk.state && (j->draft || !rule_walk_allows_all(&j->walk));
+    bool ruled = j->walk.state && (j->draft || !constraint_walk_allows_all(&j->walk));
     return ruled || j->request.logprobs || j->request.top_logprobs || token_filter_acts(j->filter, j->made);
 }
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "run/engine.h"
-#include "run/guess.h"
+#include "run/speculate.h"
 #include "run/stop.h"
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ struct stream {
     uint32_t tops;
     size_t seen_text, seen_ids; /* what the client has been given */
     struct buf out_text;        /* a copy for the client: the original moves as it grows */
-    struct stream_news state;   /* all but the pointers */
+    struct stream_chunk state;  /* all but the pointers */
     bool fresh;                 /* there is something to look at */
     bool closed;                /* the client has gone */
     int owners;
@@ -37,12 +37,12 @@ struct job {
     struct stream *stream;
     struct engine_request request; /* its pointers are the job's own copies */
     char **stop_strings;
-    struct ids ids;           /* prompt and answer */
-    struct guess_index index; /* of them */
-    struct seq *seq;          /* while it runs */
-    bool news;                /* tokens that its client has not been told of */
+    struct ids ids;               /* prompt and answer */
+    struct speculate_index index; /* of them */
+    struct seq *seq;              /* while it runs */
+    bool news;                    /* tokens that its client has not been told of */
     struct sampler *sampler;
-    struct rule_walk walk;
+    struct constraint_walk walk;
     struct token_filter *filter; /* NULL = none */
     bool line;                   /* the answer has come to the end of a line */
     struct tok_decoder decoder;
@@ -55,20 +55,20 @@ struct job {
     uint32_t kept;   /* tokens that the prefix tree has been given */
     bool fetches;    /* the disk has more of its tokens: it computes nothing meanwhile */
     double submitted, started, first;
-    struct seq *guess;   /* the draft model's, while it runs; NULL = none */
-    uint32_t guessed;    /* guesses that stand after ids */
-    uint32_t guess_most; /* how many the draft model is to make */
-    enum guess_kind guess_kind;
+    struct seq *guess;       /* the draft model's, while it runs; NULL = none */
+    uint32_t guessed;        /* guesses that stand after ids */
+    uint32_t speculate_most; /* how many the draft model is to make */
+    enum speculate_kind speculate_kind;
     int32_t shadow; /* what the rule or the text says comes next, verified or not; -1 = nothing */
-    enum guess_kind shadow_kind;
+    enum speculate_kind shadow_kind;
     uint32_t draft; /* how many of the guesses the step verifies */
-    struct luck luck[GUESS_KINDS];
+    struct accept_rate accept_rate[SPECULATE_KINDS];
     struct pause pause;                 /* of the draft model's guesses */
     uint32_t drafted, accepted, forced; /* guesses verified, come true, of those by the rule */
 };
 
 /* The request's `most` is the real one: what the answer can have at most. */
-struct job *job_open(const struct loaded *l, const struct engine_request *r, struct err *e);
+struct job *job_open(const struct session *l, const struct engine_request *r, struct err *e);
 void job_close(struct job *j);
 /* How it ends: the stream learns why. */
 struct job_end {
@@ -78,7 +78,7 @@ struct job_end {
 };
 void job_finish(struct job *j, const struct job_end *end);
 /* One more token, taken from these logits. 1: it ends the request; 0: go on; -1: an error. */
-int job_token(struct job *j, const struct loaded *l, int32_t id, const float *logits, struct err *e);
+int job_token(struct job *j, const struct session *l, int32_t id, const float *logits, struct err *e);
 /* The results of these rows say how likely the prompt's next tokens were. */
 void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows);
 /* The first of its tokens whose result is wanted: the last, or the one before the first that has not been scored. */

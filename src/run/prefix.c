@@ -39,7 +39,7 @@ struct prefix {
     uint32_t newest[LISTS], oldest[LISTS];
     uint64_t births;
     struct prefix_stats stats;
-    struct disk *disk;
+    struct prefix_disk *disk;
     double until; /* matches may read from it */
     bool more;
     uint32_t unsaved, save_at; /* nodes; where prefix_save goes on looking */
@@ -60,12 +60,13 @@ static void prefix_reset(struct prefix *t)
     }
 }
 
-int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct disk *disk, struct err *e)
+int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct prefix_disk *disk,
+                struct err *e)
 {
     struct prefix *t = mem_zalloc(1, sizeof *t);
     *out = t;
     if (!t) {
-        disk_close(disk);
+        prefix_disk_close(disk);
         return err_memory(e, "the prefix tree", sizeof *t);
     }
     t->runner = r;
@@ -217,7 +218,7 @@ void prefix_close(struct prefix *t)
             ;
         prefix_clear(t);
     }
-    disk_close(t->disk);
+    prefix_disk_close(t->disk);
     mem_free(t->nodes);
     mem_free(t->bucket);
     mem_free(t);
@@ -229,18 +230,18 @@ void prefix_close(struct prefix *t)
 static void prefix_name(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
                         struct digest *with, struct digest *name)
 {
-    *with = parent ? t->nodes[parent].with : disk_root(t->disk, salt);
-    *name = disk_name(parent ? t->nodes[parent].name : *with, ids, RUNNER_PAGE);
+    *with = parent ? t->nodes[parent].with : prefix_disk_root(t->disk, salt);
+    *name = prefix_disk_name(parent ? t->nodes[parent].name : *with, ids, RUNNER_PAGE);
 }
 
 /* Hands a node to the disk's writer; false: it takes no more now. */
 static bool prefix_write(struct prefix *t, struct node *c, bool wait)
 {
     struct err e = {0};
-    struct disk_page p = {.with = c->with, .name = c->name, .tokens = c->depth * RUNNER_PAGE};
+    struct prefix_disk_page p = {.with = c->with, .name = c->name, .tokens = c->depth * RUNNER_PAGE};
     if (!t->disk || c->n < RUNNER_PAGE || c->saved)
         return true;
-    struct disk_slot *s = disk_slot(t->disk, wait);
+    struct prefix_disk_slot *s = prefix_disk_slot(t->disk, wait);
     if (!s)
         return false;
     prefix_set_saved(t, c);
@@ -255,7 +256,7 @@ static bool prefix_write(struct prefix *t, struct node *c, bool wait)
             s->page.tokens = 0; /* the writer passes it by */
         to += d->ops->page_bytes(d, g);
     }
-    disk_write(t->disk, s);
+    prefix_disk_write(t->disk, s);
     return true;
 }
 
@@ -472,16 +473,16 @@ static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, co
 
 /* Reads a page from disk into new pages of the groups that are wanted (1, else 0). The caller has them then, also those of
  * a failure. */
-static bool prefix_load(struct prefix *t, const struct disk_page *p, const struct page_need *want,
+static bool prefix_load(struct prefix *t, const struct prefix_disk_page *p, const struct page_need *want,
                         int32_t page[PLAN_GROUPS_MOST])
 {
     const struct runner *r = t->runner;
     struct err e = {0};
     if (clock_now() > t->until) {
-        t->more = disk_has(t->disk, p);
+        t->more = prefix_disk_has(t->disk, p);
         return false;
     }
-    const uint8_t *from = disk_read(t->disk, p);
+    const uint8_t *from = prefix_disk_read(t->disk, p);
     bool whole = from && prefix_make_room(t, want);
     for (uint32_t g = 0; g < r->plan->groups && whole; g++) {
         if (want->of[g]) {
@@ -504,7 +505,7 @@ static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, c
                              uint32_t at)
 {
     int32_t page[PLAN_GROUPS_MOST] = {0};
-    struct disk_page p = {.ids = ids, .tokens = at + RUNNER_PAGE};
+    struct prefix_disk_page p = {.ids = ids, .tokens = at + RUNNER_PAGE};
     struct page_need all = {0};
     if (!t->disk)
         return 0;
@@ -525,7 +526,7 @@ static bool prefix_refill(struct prefix *t, struct seq *s, uint32_t i)
     int32_t page[PLAN_GROUPS_MOST] = {0};
     struct node *c = &t->nodes[i];
     uint32_t end = c->depth * RUNNER_PAGE;
-    struct disk_page p = {.with = c->with, .name = c->name, .ids = s->ids, .tokens = end};
+    struct prefix_disk_page p = {.with = c->with, .name = c->name, .ids = s->ids, .tokens = end};
     struct page_need want = {0};
     bool any = false;
     for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
@@ -658,5 +659,5 @@ void prefix_stats(const struct prefix *t, struct prefix_stats *out)
 {
     *out = t->stats;
     if (t->disk)
-        disk_stats(t->disk, &out->disk);
+        prefix_disk_stats(t->disk, &out->disk);
 }

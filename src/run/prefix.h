@@ -15,7 +15,7 @@
 #pragma once
 
 #include "base/err.h"
-#include "run/disk.h"
+#include "run/prefix_disk.h"
 #include "run/runner.h"
 
 #include <stdint.h>
@@ -23,7 +23,8 @@
 struct prefix;
 
 /* disk: NULL = none; taken over, also when it fails. */
-int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct disk *disk, struct err *e);
+int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct prefix_disk *disk,
+                struct err *e);
 /* Writes what is not on disk yet. */
 void prefix_close(struct prefix *t);
 
@@ -55,6 +56,6 @@ void prefix_clear(struct prefix *t);
 struct prefix_stats {
     uint64_t nodes, hits, misses, hit_tokens, evicted;
     uint64_t stripped; /* pages of windows that nodes have given up */
-    struct disk_stats disk;
+    struct prefix_disk_stats disk;
 };
 void prefix_stats(const struct prefix *t, struct prefix_stats *out);

@@ -1,7 +1,7 @@
 #include "run/token_filter.h"
 
 #include "base/mem.h"
-#include "run/loaded.h"
+#include "run/session.h"
 
 #include <string.h>
 
@@ -61,7 +61,7 @@ static int filter_check(const struct token_rules *r, uint32_t vocab, struct err 
     return 0;
 }
 
-int token_filter_open(struct token_filter **out, const struct token_rules *r, const struct loaded *l,
+int token_filter_open(struct token_filter **out, const struct token_rules *r, const struct session *l,
                       struct err *e)
 {
     const uint32_t vocab = l->model->plan.out_width;
@@ -89,7 +89,7 @@ int token_filter_open(struct token_filter **out, const struct token_rules *r, co
     f->r.allowed = NULL; /* base has them */
     filter_base(f, r, vocab);
     for (uint32_t i = 0; i < vocab && r->least; i++)
-        if (loaded_ends(l, (int32_t)i))
+        if (session_ends(l, (int32_t)i))
             mask_set(f->ends, (int32_t)i, true);
     for (size_t i = 0; i < r->stop_count; i++)
         mask_set(f->ends, r->stops[i], true);

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct loaded;
+struct session;
 
 /* What a request asks for. All zero = nothing. */
 struct token_rules {
@@ -28,7 +28,7 @@ struct token_rules {
 struct token_filter;
 
 /* *out is NULL where the rules are empty. Copies them. */
-int token_filter_open(struct token_filter **out, const struct token_rules *r, const struct loaded *l,
+int token_filter_open(struct token_filter **out, const struct token_rules *r, const struct session *l,
                       struct err *e);
 void token_filter_close(struct token_filter *f);
 /* Does this token end the answer. f may be NULL, here and below. */

@@ -171,7 +171,7 @@ static void answer_break(struct answer *a)
     conn_stream_end(c);
 }
 
-static void answer_hear(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+static void answer_hear(struct answer *a, struct choice *c, const struct stream_chunk *news, struct buf *out)
 {
     if (news->err.code && !c->begun) /* it becomes a plain reply */
         return;
@@ -199,7 +199,7 @@ static void answer_hear(struct answer *a, struct choice *c, const struct stream_
 }
 
 /* News of one choice. */
-static void answer_take(struct answer *a, struct choice *c, const struct stream_news *news, struct buf *out)
+static void answer_take(struct answer *a, struct choice *c, const struct stream_chunk *news, struct buf *out)
 {
     if (news->count && !a->first) {
         a->first = clock_now();
@@ -299,7 +299,7 @@ void answer_news(struct answer *a)
     uint32_t done = 0;
     for (uint32_t i = 0; i < a->count; i++) {
         struct choice *c = &a->choices[i];
-        struct stream_news news;
+        struct stream_chunk news;
         if (!c->done && stream_look(c->stream, 0, &news))
             answer_take(a, c, &news, &out);
         done += c->done;

@@ -158,7 +158,7 @@ static const char *rerank_text(const json_t *document)
     return json_is_string(document) ? json_string_value(document) : field_text(document, "text");
 }
 
-static const struct rank_head *rerank_head(const struct answer *a)
+static const struct rerank_head *rerank_head(const struct answer *a)
 {
     return embedder_head(a->model->embedder);
 }
@@ -203,12 +203,12 @@ static int rerank_order(const void *a, const void *b)
 }
 
 /* Of document i. Without a head the query's vector stands first. */
-static double rerank_score(const struct answer *a, size_t i)
+static double rerank_document_score(const struct answer *a, size_t i)
 {
     const struct vectors *v = a->vectors;
     double score = 0;
     if (rerank_head(a))
-        return rank_score(rerank_head(a), v->out + i * v->width);
+        return rerank_score(rerank_head(a), v->out + i * v->width);
     for (size_t k = 0; k < v->width; k++)
         score += (double)v->out[k] * v->out[(i + 1) * v->width + k];
     return score;
@@ -247,7 +247,7 @@ static void rerank_tell(struct answer *a, const json_t *body)
         return;
     }
     for (size_t i = 0; i < n; i++)
-        all[i] = (struct ranked){.index = i, .score = rerank_score(a, i)};
+        all[i] = (struct ranked){.index = i, .score = rerank_document_score(a, i)};
     qsort(all, n, sizeof *all, rerank_order);
     if (!tei) {
         json_begin(&j, '{');

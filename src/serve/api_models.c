@@ -98,7 +98,7 @@ static void api_write_sampling(const struct sampler_params *p, struct json *j)
 }
 
 /* Template and tokens; nothing where the model is not loaded. */
-static void api_write_text(const struct loaded *l, struct json *j)
+static void api_write_text(const struct session *l, struct json *j)
 {
     static const struct {
         const char *key;

@@ -1,7 +1,7 @@
 /* /v1/score, as vLLM has it: how well two texts match, pair by pair. A cross-encoder reads the two as one text; of any other
  * model it is the cosine of their vectors. Runs on a worker. */
 #include "base/json.h"
-#include "run/rank.h"
+#include "run/rerank.h"
 #include "serve/field.h"
 #include "serve/refuse.h"
 #include "serve/vectors.h"
@@ -64,7 +64,7 @@ static int score_sides(struct answer *a, const json_t *body, struct side s[2])
     return 0;
 }
 
-static const struct rank_head *score_head(const struct answer *a)
+static const struct rerank_head *score_head(const struct answer *a)
 {
     return embedder_head(a->model->embedder);
 }
@@ -100,7 +100,7 @@ static double score_of(const struct answer *a, size_t i, size_t firsts, bool raw
     const float *first = v->out + (firsts > 1 ? i : 0) * v->width, *second = v->out + (firsts + i) * v->width;
     double score = 0;
     if (score_head(a))
-        return (raw ? rank_logit : rank_score)(score_head(a), v->out + i * v->width);
+        return (raw ? rank_logit : rerank_score)(score_head(a), v->out + i * v->width);
     for (size_t k = 0; k < v->width; k++)
         score += (double)first[k] * second[k];
     return score;

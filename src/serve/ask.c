@@ -227,7 +227,7 @@ static int ask_effort(json_t *set, const char *effort)
 }
 
 /* Does the prompt leave reasoning open, so that the answer begins with it? */
-static bool ask_thinks(const struct loaded *l, const struct ids *ids)
+static bool ask_thinks(const struct session *l, const struct ids *ids)
 {
     enum { TAIL = 32 };
     struct buf text = {0};
@@ -261,7 +261,7 @@ static int ask_chat_prompt(struct answer *a, struct ask *q)
         err_memory(&e, "the request", 1);
     r.set = set;
     a->prompt_count = 1;
-    int failed = e.code || loaded_prompt(a->model->loaded, &r, &a->prompts[0], &e);
+    int failed = e.code || session_prompt(a->model->loaded, &r, &a->prompts[0], &e);
     json_decref(set);
     if (a->prompts[0].over)
         return ask_too_long(a, &a->prompts[0], "messages");
@@ -462,7 +462,7 @@ static int ask_check(struct answer *a, const json_t *body)
 /* What takes the answer apart. A call that was asked for has begun in the prompt. */
 static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
 {
-    const struct loaded *l = a->model->loaded;
+    const struct session *l = a->model->loaded;
     struct err e = {0};
     c->reply = output_open(&(struct output_options){.form = l->form,
                                                     .thought = a->raw_reasoning ? NULL : l->thought,
@@ -484,20 +484,20 @@ static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
 /* Adapters: the model's name, or "NAME[:SCALE],...", or [{"id" from 0, or "name", "scale"}] as llama.cpp has it. */
 static int ask_lora(struct answer *a, struct ask *q)
 {
-    const struct loaded *l = a->model->loaded;
+    const struct session *l = a->model->loaded;
     const json_t *lora = json_object_get(q->body, "lora");
     const char *model = field_text(q->body, "model"), *text = json_string_value(lora);
     struct adapter_mix *mix = &q->request.lora;
     struct err e = {0};
     bool named = !lora && models_is_adapter(a->server->models, model);
-    if (loaded_adapt(l, named ? model : text, mix, &e))
+    if (session_adapt(l, named ? model : text, mix, &e))
         return answer_fail(a, 400, "lora", "%s", e.text);
     for (size_t i = 0; i < json_array_size(lora); i++) {
         const json_t *one = json_array_get(lora, i);
         const char *name = field_text(one, "name");
         struct adapter_mix by_name = {0};
         int64_t id = field_int(one, "id", -1);
-        if (name && loaded_adapt(l, name, &by_name, &e))
+        if (name && session_adapt(l, name, &by_name, &e))
             return answer_fail(a, 400, "lora", "%s", e.text);
         id = by_name.count ? (int64_t)by_name.id[0] - 1 : id;
         if (id < 0 || id >= l->adapters)
@@ -560,7 +560,7 @@ static void ask_any(struct answer *a)
         !ask_tokens(a, &q) && !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) &&
         !ask_truncate(a, &q) && !ask_prepend(a) && !ask_fits(a) && !ask_rule(a, &q) && !ask_together(a, &q))
         ask_submit(a, &q);
-    rule_drop(q.rule);
+    constraint_ref_drop(q.rule);
     ids_free(&q.allowed);
     ids_free(&q.bad_words);
     mem_free(q.dry_breaker);

@@ -1,7 +1,7 @@
 /* A request on its way from JSON to the engine: what the files of ask_*.c share. It belongs to a worker. */
 #pragma once
 
-#include "run/rule.h"
+#include "run/constraint_ref.h"
 #include "serve/own.h"
 
 enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_WORDS = 256, ASK_MEMORY = 256 << 20 };
@@ -15,7 +15,7 @@ struct ask {
     struct logit_bias biases[ASK_BIASES];
     struct ids allowed, bad_words; /* of token_rules */
     uint8_t *dry_breaker;          /* of sampler_params; NULL = none */
-    struct rule *rule;
+    struct constraint_ref *rule;
     const char *lead; /* of a call that is asked for: the prompt ends with it */
     bool thinking;    /* the prompt has opened the reasoning */
     const char

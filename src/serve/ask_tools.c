@@ -183,7 +183,7 @@ static int tools_spell(struct answer *a, struct ask *q)
 int ask_tools(struct answer *a, struct ask *q)
 {
     json_t *tools = json_object_get(q->body, "tools");
-    const struct loaded *l = a->model->loaded;
+    const struct session *l = a->model->loaded;
     a->tools = json_array_size(tools) ? json_incref(tools) : NULL;
     q->many = !json_is_false(json_object_get(q->body, "parallel_tool_calls"));
     if (tools_check(a, a->tools) || tools_choice(a, q, json_object_get(q->body, "tool_choice")))
@@ -227,9 +227,9 @@ static struct constraint *rule_calls(struct answer *a, const struct ask *q, cons
 
 /* How the language begins. A call that has to come begins in the prompt, unless the prompt has opened the reasoning: then
  * behind that. */
-static int rule_begin(struct answer *a, struct ask *q, bool shaped)
+static int constraint_ref_begin(struct answer *a, struct ask *q, bool shaped)
 {
-    const struct loaded *l = a->model->loaded;
+    const struct session *l = a->model->loaded;
     const char *lead = q->lead = q->must && !q->thinking ? output_trigger(l->form) : NULL;
     struct err e = {0};
     if (prefill_start(a, q, shaped, &lead))
@@ -243,7 +243,7 @@ static int rule_begin(struct answer *a, struct ask *q, bool shaped)
 }
 
 /* All that the language depends on, as a text. */
-static char *rule_text(const struct answer *a, const struct ask *q, const struct wanted *wanted)
+static char *constraint_ref_text(const struct answer *a, const struct ask *q, const struct wanted *wanted)
 {
     json_t *all = json_pack("[O?,s?,b,b,b,i,O?]", a->tools, q->only, q->many, q->must, q->thinking,
                             wanted->kind, wanted->value);
@@ -255,20 +255,21 @@ static char *rule_text(const struct answer *a, const struct ask *q, const struct
 /* The rule, from the cache or compiled now. */
 static int rule_get(struct answer *a, struct ask *q, const struct wanted *wanted, struct err *e)
 {
-    struct loaded *l = a->model->loaded;
+    struct session *l = a->model->loaded;
     /* marks of calls and reasoning may be control tokens */
-    const struct constraint_vocab *v = a->tools || q->thinking ? loaded_call_vocab(l, e) : loaded_vocab(l, e);
-    char *text = v ? rule_text(a, q, wanted) : NULL;
+    const struct constraint_vocab *v =
+        a->tools || q->thinking ? session_call_vocab(l, e) : session_vocab(l, e);
+    char *text = v ? constraint_ref_text(a, q, wanted) : NULL;
     if (!text)
         return v ? err_memory(e, "a constraint", 1) : -1;
-    const struct rules_key key = {v, text, strlen(text)};
+    const struct constraint_cache_key key = {v, text, strlen(text)};
     int failed = 0;
-    if (!(q->rule = rules_find(l->rules, &key))) {
+    if (!(q->rule = constraint_cache_find(l->rules, &key))) {
         const char *behind = q->thinking ? l->thought->close : NULL;
         struct constraint *c = a->tools ? rule_calls(a, q, wanted, e) : wanted_constraint(wanted, behind, e);
-        failed = c ? rule_open(&q->rule, c, v, e) : -1;
+        failed = c ? constraint_ref_open(&q->rule, c, v, e) : -1;
         if (!failed)
-            rules_keep(l->rules, &key, q->rule);
+            constraint_cache_keep(l->rules, &key, q->rule);
     }
     mem_free(text);
     return failed;
@@ -290,7 +291,7 @@ static int rule_set(struct answer *a, struct ask *q, const struct wanted *wanted
                            e.text);
     q->request.rule = q->rule;
     a->endless = false; /* under a rule an end token ends */
-    return rule_begin(a, q, wanted->kind);
+    return constraint_ref_begin(a, q, wanted->kind);
 }
 
 int ask_rule(struct answer *a, struct ask *q)

@@ -317,7 +317,7 @@ static void models_take_out_changed(struct models *m)
 {
     pthread_mutex_lock(&m->mutex);
     for (struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
-        if (f->state != FORM_READY || !loaded_is_changed(f->loaded))
+        if (f->state != FORM_READY || !session_is_changed(f->loaded))
             continue;
         f->state = FORM_LEAVING;
         f->of->stale = true;
@@ -509,7 +509,7 @@ void models_close(struct models *m)
     for (struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
         engine_close(f->engine);
         embedder_close(f->embedder);
-        loaded_close(f->loaded);
+        session_close(f->loaded);
     }
     models_free_list(m);
     pthread_mutex_destroy(&m->mutex);

@@ -11,7 +11,7 @@
 
 #include "run/embedder.h"
 #include "run/engine.h"
-#include "run/loaded.h"
+#include "run/session.h"
 #include "serve/failure.h"
 
 #include <pthread.h>
@@ -32,7 +32,7 @@ struct form {
     struct served *of;
     enum form_kind kind;
     enum form_state state;
-    struct loaded *loaded;
+    struct session *loaded;
     struct engine *engine;     /* FORM_WRITER */
     struct embedder *embedder; /* FORM_VECTORS */
     uint32_t users;
@@ -97,13 +97,13 @@ struct models_options {
     uint64_t memory; /* bytes that all models together may take; 0 = what is free when the program starts */
     double keep;     /* seconds that an unused model stays; MODELS_KEEP_FOREVER */
     double patience; /* seconds that a request waits for its model */
-    uint32_t ctx;    /* 0 = the model's own, at most LOADED_CTX */
+    uint32_t ctx;    /* 0 = the model's own, at most SESSION_CTX */
     struct engine_options engine;
     uint32_t texts; /* that one step embeds */
     /* Both run on the thread of the models, or in models_open. The list: what there is, in order; on an error the old one
      * stays. */
     int (*list)(void *arg, struct model_list *out, struct err *e);
-    int (*open)(void *arg, struct loaded **out, const char *path, const struct loaded_options *o,
+    int (*open)(void *arg, struct session **out, const char *path, const struct session_options *o,
                 struct err *e);
     void *arg;
     const char *const *adapters; /* (adapter_count): names of the first model with an adapter */

@@ -163,7 +163,7 @@ static void facts_figures(struct served_facts *f, const struct hparams *h, uint3
     snprintf(f->family, sizeof f->family, "%s", h->arch->name);
     f->encoder = h->arch->encoder;
     f->trained = h->context;
-    f->context = ctx ? ctx : loaded_context(h);
+    f->context = ctx ? ctx : session_context(h);
     f->width = h->width;
     f->window = h->window;
     for (uint32_t i = 0; i < h->layers; i++)

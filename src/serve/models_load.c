@@ -75,7 +75,7 @@ static bool models_has_room(struct models *m, const struct form *f)
 static struct model_wait *models_stay(struct models *m)
 {
     for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
-        if (f->state == FORM_LEAVING && f->loaded && !loaded_is_changed(f->loaded)) {
+        if (f->state == FORM_LEAVING && f->loaded && !session_is_changed(f->loaded)) {
             f->state = FORM_READY;
             if (f->waiters)
                 return form_waits(f);
@@ -100,7 +100,7 @@ static void models_unload(struct models *m, struct form *f)
     pthread_mutex_unlock(&m->mutex);
     engine_close(was.engine);
     embedder_close(was.embedder);
-    loaded_close(was.loaded);
+    session_close(was.loaded);
     log_info("%s is unloaded", f->of->name);
     pthread_mutex_lock(&m->mutex);
     f->state = FORM_AWAY;
@@ -112,8 +112,8 @@ static void models_unload(struct models *m, struct form *f)
 static int models_read(struct models *m, struct form *f, uint64_t left, struct err *e)
 {
     const struct served_facts *k = &f->of->facts;
-    struct loaded_options o = {.hidden = f->kind == FORM_VECTORS,
-                               .runner = {.ctx = k->context, .most = left}};
+    struct session_options o = {.hidden = f->kind == FORM_VECTORS,
+                                .runner = {.ctx = k->context, .most = left}};
     if (!k->known || f->of->stale) { /* says what is wrong with it, or it has been mended */
         struct served_facts fresh;
         int failed = served_facts_read(&fresh, f->of->path, m->o, e);
@@ -172,7 +172,7 @@ static void models_load(struct models *m, struct form *f)
     double start = clock_now();
     int failed = models_read(m, f, left, &e);
     if (failed) {
-        loaded_close(f->loaded);
+        session_close(f->loaded);
         f->loaded = NULL;
     }
     pthread_mutex_lock(&m->mutex);

@@ -20,7 +20,7 @@ struct probs tell_choice_probs(const struct answer *a, const struct choice *c)
 
 struct probs tell_news_probs(const struct choice *c)
 {
-    const struct stream_news *n = c->news;
+    const struct stream_chunk *n = c->news;
     return n ? (struct probs){n->ids, n->logprobs, n->top, n->ranks, n->count, n->echoed} : (struct probs){0};
 }
 
@@ -60,7 +60,7 @@ static const char *tell_token(const struct answer *a, int32_t id, struct token_n
 
 static bool tell_is_stop(const struct answer *a, int32_t id)
 {
-    bool is = !a->endless && loaded_ends(a->model->loaded, id);
+    bool is = !a->endless && session_ends(a->model->loaded, id);
     for (size_t i = 0; i < a->stop_ids.len && !a->keep_stop; i++)
         is |= a->stop_ids.data[i] == id;
     return is;

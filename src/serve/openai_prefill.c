@@ -60,7 +60,7 @@ static void prefill_ignore(void *arg, const struct output_piece *p)
 
 int prefill_stand(struct answer *a, struct ask *q)
 {
-    const struct loaded *l = a->model->loaded;
+    const struct session *l = a->model->loaded;
     struct err e = {0};
     if (!a->prefill.len)
         return 0;

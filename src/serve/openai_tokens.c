@@ -97,7 +97,7 @@ static bool tokens_usable(const struct answer *a, const struct ask *q, int32_t i
 {
     const struct sampler_params *p = &q->request.sampler;
     const struct ids *bad = &q->bad_words;
-    bool ends = tokens_has(&a->stop_ids, id) || (!a->endless && loaded_ends(a->model->loaded, id));
+    bool ends = tokens_has(&a->stop_ids, id) || (!a->endless && session_ends(a->model->loaded, id));
     for (size_t i = 0; i < p->biases; i++)
         if (p->bias[i].id == id && isinf(p->bias[i].bias))
             return false;

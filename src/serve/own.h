@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "run/engine.h"
-#include "run/loaded.h"
+#include "run/session.h"
 #include "serve/failure.h"
 #include "serve/http.h"
 #include "serve/limit.h"
@@ -131,7 +131,7 @@ struct choice {
     struct said said;
     int open, blocks; /* of streams made of blocks: the kind that is open, 0 = none; those that are whole */
     /* while news are being taken */
-    const struct stream_news *news; /* NULL = its tokens have been told */
+    const struct stream_chunk *news; /* NULL = its tokens have been told */
     struct buf *out;
     uint32_t prompt_at; /* which prompt */
     uint32_t rank;      /* among the answers to it */
@@ -142,8 +142,8 @@ struct choice {
     double last;            /* when its last tokens came */
     size_t offset;          /* characters of tokens so far, for completions' text_offset */
     struct buf ids, logprobs, tops, ranks;
-    struct stream_news end; /* its last news, without the pointers */
-    struct buf kept;        /* the ids of its tokens, where the answer keeps them */
+    struct stream_chunk end; /* its last news, without the pointers */
+    struct buf kept;         /* the ids of its tokens, where the answer keeps them */
 };
 
 /* A request that takes longer than a moment. First it belongs to a worker (`prepared` is false), then to

@@ -138,7 +138,7 @@ static void sandbox_row(struct sandbox *s, const char *path, enum broker_kind ki
 
 static void sandbox_rule(struct sandbox *s, const char *path, enum confine_access access)
 {
-    void *rules = mem_more(s->rules, s->rule_count, &s->rule_room, sizeof *s->rules);
+    void *rules = mem_more(s->rules, s->rule_count, &s->constraint_ref_room, sizeof *s->rules);
     char *own = rules ? mem_strdup(path) : NULL;
     s->rules = rules ? rules : s->rules;
     s->failed |= !own;

@@ -214,7 +214,7 @@ static void tell_piece(struct answer *a, struct choice *c, const struct output_p
 {
     static const char *const text[2] = {"text"}, *const content[2] = {"content"},
                              *const reasoning[2] = {"reasoning_content", "reasoning"};
-    const struct stream_news *news = c->news;
+    const struct stream_chunk *news = c->news;
     c->out = out;
     if (p->part != OUTPUT_TEXT)
         c->news = NULL; /* probabilities go with text */
@@ -240,7 +240,7 @@ static void tell_echo(const struct answer *a, const struct choice *c, struct buf
 
 static void tell_stream_begin(struct answer *a, struct choice *c, struct buf *out)
 {
-    const struct stream_news *news = c->news;
+    const struct stream_chunk *news = c->news;
     struct buf echo = {0};
     struct json j = {.out = out};
     c->news = NULL;

@@ -140,7 +140,7 @@ void text_detokenize(struct answer *a)
 
 int text_can_chat(struct answer *a)
 {
-    const struct loaded *l = a->model->loaded;
+    const struct session *l = a->model->loaded;
     if (l->chat)
         return 0;
     log_warn("%s: %s", log_safe(a->model->of->name), l->chat_why.text);
@@ -164,7 +164,7 @@ void text_template(struct answer *a)
     struct err e = {0};
     struct buf text = {0};
     struct spans spans = {0};
-    const struct loaded *l = a->model->loaded;
+    const struct session *l = a->model->loaded;
     json_t *body = ask_body(a);
     struct chat_request r = {
         .messages = json_object_get(body, "messages"),

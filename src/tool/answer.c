@@ -36,7 +36,7 @@ bool answer_interrupted(void)
     return interrupted;
 }
 
-int answer_prompt_ids(const struct loaded *l, const struct answer_prompt *p, struct ids *out, struct err *e)
+int answer_prompt_ids(const struct session *l, const struct answer_prompt *p, struct ids *out, struct err *e)
 {
     if (p->raw)
         return tokenizer_encode(l->tokenizer, p->text, p->n, TOK_SPECIAL | TOK_ADD, out, e);
@@ -50,7 +50,7 @@ int answer_prompt_ids(const struct loaded *l, const struct answer_prompt *p, str
     if (failed)
         err_set(e, ERR_DATA, "the prompt is not valid UTF-8 text; --raw takes any bytes");
     else
-        failed = loaded_prompt(l, &(struct prompt_request){.messages = messages, .set = p->set}, out, e);
+        failed = session_prompt(l, &(struct prompt_request){.messages = messages, .set = p->set}, out, e);
     json_decref(messages);
     return failed ? -1 : 0;
 }
@@ -73,7 +73,7 @@ static void answer_wake(void *arg)
     p->read = true;
 }
 
-static void answer_show(const struct progressing *p, const struct stream_news *news)
+static void answer_show(const struct progressing *p, const struct stream_chunk *news)
 {
     if (p->o->quiet || !news->text_length)
         return;
@@ -82,7 +82,7 @@ static void answer_show(const struct progressing *p, const struct stream_news *n
         interrupted = 1;
 }
 
-static int answer_keep(struct generation *out, const struct stream_news *news, struct err *e)
+static int answer_keep(struct generation *out, const struct stream_chunk *news, struct err *e)
 {
     buf_add(&out->text, news->text, news->text_length);
     for (size_t i = 0; i < news->count; i++)
@@ -105,7 +105,7 @@ static int answer_follow(struct progressing *p, struct stream *s, uint32_t promp
                          struct err *e)
 {
     const double moment = 0.05; /* s: how soon Ctrl-C is seen */
-    struct stream_news news = {0};
+    struct stream_chunk news = {0};
     int failed = 0;
     while (!news.done) {
         if (interrupted || failed)
@@ -180,7 +180,7 @@ static double rate(double n, double seconds)
     return seconds > 0 ? n / seconds : 0;
 }
 
-void answer_stats(const struct loaded *l, const struct generation *g)
+void answer_stats(const struct session *l, const struct generation *g)
 {
     struct memory m;
     memory_read(&m);

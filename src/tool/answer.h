@@ -3,7 +3,7 @@
 #pragma once
 
 #include "run/engine.h"
-#include "run/loaded.h"
+#include "run/session.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -13,9 +13,9 @@ struct answer_options {
     uint32_t most;                   /* tokens; 0 = no limit but the context */
     const char *const *stop_strings; /* (stops) */
     size_t stops;
-    struct rule *rule; /* what the answer has to be; NULL = anything */
-    bool quiet;        /* nothing is streamed: --json */
-    bool special;      /* show control tokens */
+    struct constraint_ref *rule; /* what the answer has to be; NULL = anything */
+    bool quiet;                  /* nothing is streamed: --json */
+    bool special;                /* show control tokens */
     bool ignore_eog;
     struct adapter_mix lora;
     void (*prompt_done)(void *arg); /* called once, between two steps, after the prompt's last; may be NULL */
@@ -30,7 +30,7 @@ struct answer_prompt {
     const json_t *set;  /* variables of the template; NULL = none */
     bool raw;
 };
-int answer_prompt_ids(const struct loaded *l, const struct answer_prompt *p, struct ids *out, struct err *e);
+int answer_prompt_ids(const struct session *l, const struct answer_prompt *p, struct ids *out, struct err *e);
 
 struct generation {
     struct buf text; /* all of it */
@@ -55,4 +55,4 @@ int answer_run(struct engine *g, const struct ids *prompt, const struct answer_o
 void generation_free(struct generation *g);
 
 /* "prompt 31 tokens, 350 tok/s; answer 128 tokens, 40.1 tok/s; ..." on stderr */
-void answer_stats(const struct loaded *l, const struct generation *g);
+void answer_stats(const struct session *l, const struct generation *g);

@@ -54,7 +54,7 @@ struct bench_test {
 
 struct bench {
     const struct args *a;
-    struct loaded *loaded;
+    struct session *loaded;
     struct seq **seqs; /* (batches) */
     uint32_t batches;  /* the largest batch */
     int32_t *ids;      /* (longest) random ones */
@@ -244,7 +244,7 @@ static void bench_table(const struct bench *b, struct buf *out)
 
 static int bench_open(struct bench *b, int threads, struct err *e)
 {
-    struct loaded_options o = {.no_text = true, .runner.device_options.threads = threads};
+    struct session_options o = {.no_text = true, .runner.device_options.threads = threads};
     uint32_t longest = bench_most(&b->prompt), made = bench_most(&b->predict);
     longest = bench_most(&b->depth) + (longest > made ? longest : made);
     b->batches = bench_most(&b->batch);
@@ -275,7 +275,7 @@ static void bench_close(struct bench *b)
         seq_close(b->seqs[i]);
     mem_free(b->seqs);
     mem_free(b->ids);
-    loaded_close(b->loaded);
+    session_close(b->loaded);
     b->seqs = NULL;
     b->ids = NULL;
     b->loaded = NULL;

@@ -30,7 +30,7 @@ struct gaps {
 
 struct run {
     const struct bench_engine *o;
-    struct loaded *loaded;
+    struct session *loaded;
     struct engine *engine;
     struct stream **streams; /* (most) */
     uint32_t most;
@@ -58,7 +58,7 @@ static struct engine_request request(struct run *r, uint32_t n, uint32_t most)
 }
 
 /* Waits until the request has ended. */
-static int wait_done(struct stream *s, struct stream_news *news, struct err *e)
+static int wait_done(struct stream *s, struct stream_chunk *news, struct err *e)
 {
     do
         stream_look(s, -1, news);
@@ -70,7 +70,7 @@ static int wait_done(struct stream *s, struct stream_news *news, struct err *e)
 static int measure(struct run *r, uint32_t n, struct figures *f, struct err *e)
 {
     struct engine_stats before, after;
-    struct stream_news news;
+    struct stream_chunk news;
     double first = 0, start = clock_now();
     int failed = 0;
     uint32_t sent = 0;
@@ -105,7 +105,7 @@ static int by_value(const void *a, const void *b)
 /* Looks at a running stream until `until` has news, or so many times. */
 static void watch(struct stream *running, struct stream *until, uint32_t times, struct gaps *out)
 {
-    struct stream_news news;
+    struct stream_chunk news;
     double last = clock_now();
     for (out->count = 0; out->count < times && out->count < GAPS_MOST;) {
         if (until && stream_look(until, 0, &news) && (news.count || news.done))
@@ -150,7 +150,7 @@ static int measure_gap(struct run *r, struct gaps *gaps, struct buf *out, struct
 static double first_token(struct run *r, const struct engine_request *q, uint32_t *cached, struct err *e)
 {
     struct stream *s;
-    struct stream_news news;
+    struct stream_chunk news;
     if (engine_submit(r->engine, q, &s, e))
         return -1;
     int failed = wait_done(s, &news, e);
@@ -201,7 +201,7 @@ static int measure_known(struct run *r, struct buf *out, struct err *e)
 static int run_open(struct run *r, const struct args *a, struct err *e)
 {
     const struct bench_engine *o = r->o;
-    struct loaded_options lo = {.no_text = true, .runner.device_options.threads = o->threads};
+    struct session_options lo = {.no_text = true, .runner.device_options.threads = o->threads};
     for (int i = 0; i < o->count; i++)
         r->most = o->streams[i] > r->most ? o->streams[i] : r->most;
     uint32_t each = o->prompt + o->predict, read = o->read ? o->read + REST_MOST : 0,
@@ -245,7 +245,7 @@ int bench_engine(const struct args *a, const struct bench_engine *o, struct err 
     struct run r = {.o = o, .seed = 1};
     int failed = run_all(&r, a, e);
     engine_close(r.engine);
-    loaded_close(r.loaded);
+    session_close(r.loaded);
     mem_free(r.streams);
     mem_free(r.ids);
     mem_free(r.gaps.item);

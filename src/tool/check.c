@@ -18,13 +18,13 @@ static void check_show(void *arg, uint32_t done, uint32_t of, double value)
 
 /* A model with one sequence, ready to be scored. */
 struct scored {
-    struct loaded *l;
+    struct session *l;
     struct seq *s;
 };
 
 static int scored_open(struct scored *x, const char *model, const struct args *a, struct err *e)
 {
-    struct loaded_options o = {.runner = {.ctx = CHECK_CTX, .outs = CHECK_OUTS}};
+    struct session_options o = {.runner = {.ctx = CHECK_CTX, .outs = CHECK_OUTS}};
     *x = (struct scored){0};
     if (load_model(&x->l, model, &o, a, e))
         return -1;
@@ -35,7 +35,7 @@ static int scored_open(struct scored *x, const char *model, const struct args *a
 static void scored_close(struct scored *x)
 {
     seq_close(x->s);
-    loaded_close(x->l);
+    session_close(x->l);
 }
 
 static int check_measure(struct check *c, const struct scored *m, const struct scored *against,

@@ -28,7 +28,7 @@ static double side_speed(const struct side *s)
 }
 
 /* A model with no template is asked without one. */
-static int side_ask(struct side *s, struct loaded *l, const char *text, const struct args *a, struct err *e)
+static int side_ask(struct side *s, struct session *l, const char *text, const struct args *a, struct err *e)
 {
     struct sampling sampling;
     struct ids prompt = {0};
@@ -50,12 +50,12 @@ static int side_ask(struct side *s, struct loaded *l, const char *text, const st
 
 static int side_run(struct side *s, const char *text, const struct args *a, struct err *e)
 {
-    struct loaded *l = NULL;
-    struct loaded_options o = {0};
+    struct session *l = NULL;
+    struct session_options o = {0};
     if (load_model(&l, s->model, &o, a, e))
         return -1;
     int failed = side_ask(s, l, text, a, e);
-    loaded_close(l);
+    session_close(l);
     return failed;
 }
 

@@ -82,14 +82,14 @@ int constrain_read(const struct args *a, struct constraint **out, struct err *e)
     return *out ? 0 : -1;
 }
 
-int constrain_rule(struct constraint *c, struct loaded *l, struct rule **out, struct err *e)
+int constrain_rule(struct constraint *c, struct session *l, struct constraint_ref **out, struct err *e)
 {
     *out = NULL;
     if (!c)
         return 0;
-    const struct constraint_vocab *v = loaded_vocab(l, e);
+    const struct constraint_vocab *v = session_vocab(l, e);
     if (v)
-        return rule_open(out, c, v, e);
+        return constraint_ref_open(out, c, v, e);
     constraint_free(c);
     return -1;
 }

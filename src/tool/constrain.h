@@ -1,8 +1,8 @@
 /* What the answer has to be, from the command line: JSON, a grammar, a pattern, or one of a few texts. */
 #pragma once
 
-#include "run/loaded.h"
-#include "run/rule.h"
+#include "run/session.h"
+#include "run/constraint_ref.h"
 #include "tool/args.h"
 
 /* Rows for a verb's option table. */
@@ -18,4 +18,4 @@
 /* Reads and compiles it, before a model is loaded; *out stays NULL where nothing was asked for. */
 int constrain_read(const struct args *a, struct constraint **out, struct err *e);
 /* Takes the constraint (NULL: no rule) over and makes it ready for the model. */
-int constrain_rule(struct constraint *c, struct loaded *l, struct rule **out, struct err *e);
+int constrain_rule(struct constraint *c, struct session *l, struct constraint_ref **out, struct err *e);

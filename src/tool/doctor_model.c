@@ -83,9 +83,9 @@ static int pair_run(struct runner *examined, struct runner *reference, uint32_t 
 /* reference: on the CPU, in exact arithmetic, with room for what is compared. What nothing is compared with holds one
  * text. */
 static int doctor_load(const struct args *a, const char *model, const char *device, bool reference,
-                       struct loaded **out, struct err *e)
+                       struct session **out, struct err *e)
 {
-    struct loaded_options o = {.no_text = true};
+    struct session_options o = {.no_text = true};
     struct store *store;
     if (load_options(a, &o, e) || tool_open(&store, model, e))
         return -1;
@@ -97,10 +97,10 @@ static int doctor_load(const struct args *a, const char *model, const char *devi
     bool compared = reference || strcmp(device, "cpu") != 0;
     o.runner.seqs = compared ? SEQS : 1;
     o.runner.outs = compared ? OUTS : 1;
-    return loaded_open(out, store, &o, e);
+    return session_open(out, store, &o, e);
 }
 
-static void doctor_fill(struct doctor_model *m, const struct loaded *l)
+static void doctor_fill(struct doctor_model *m, const struct session *l)
 {
     struct buf text = {0};
     struct device_memory memory;
@@ -126,7 +126,7 @@ static void doctor_fill(struct doctor_model *m, const struct loaded *l)
 
 int doctor_examine(const struct args *a, const char *model, bool gpu, struct doctor_model *out, struct err *e)
 {
-    struct loaded *l = NULL, *cpu = NULL;
+    struct session *l = NULL, *cpu = NULL;
     struct memory memory;
     *out = (struct doctor_model){0};
     memory_read(&memory);
@@ -145,8 +145,8 @@ int doctor_examine(const struct args *a, const char *model, bool gpu, struct doc
             out->compared = !pair_run(l->runner, cpu->runner, 1, &out->single, e) &&
                             !pair_run(l->runner, cpu->runner, SEQS, &out->batched, e);
     }
-    loaded_close(cpu);
-    loaded_close(l);
+    session_close(cpu);
+    session_close(l);
     return e->code ? -1 : 0;
 }
 

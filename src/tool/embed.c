@@ -17,7 +17,7 @@ static const struct arg_option embed_options[] = {
 };
 
 struct embedder {
-    struct loaded *loaded;
+    struct session *loaded;
     struct seq *seq;
     float *vector;
     struct buf out;
@@ -66,7 +66,7 @@ static int embed_lines(struct embedder *m, const char *path, struct err *e)
 static int embed_all(struct embedder *m, const struct args *a, struct err *e)
 {
     const char *file = args_text(a, "file");
-    struct loaded_options o = {.hidden = true};
+    struct session_options o = {.hidden = true};
     if ((a->count > 1) == (file != NULL))
         return err_set(e, ERR_USAGE, "quern embed wants texts after MODEL, or --file FILE");
     /* a whole text is one step: the chunk and the results are as large as the context */
@@ -98,7 +98,7 @@ static int embed_run(const struct args *a, struct err *e)
     buf_free(&m.out);
     mem_free(m.vector);
     seq_close(m.seq);
-    loaded_close(m.loaded);
+    session_close(m.loaded);
     return failed ? -1 : 0;
 }
 

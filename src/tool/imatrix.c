@@ -27,7 +27,7 @@ static const struct arg_option imatrix_options[] = {
 };
 
 /* Chunk by chunk, each from an empty context. */
-static int imatrix_feed(struct loaded *l, const struct ids *ids, uint32_t chunks, struct err *e)
+static int imatrix_feed(struct session *l, const struct ids *ids, uint32_t chunks, struct err *e)
 {
     struct progress bar;
     uint32_t ctx = l->runner->ctx;
@@ -50,7 +50,7 @@ static int imatrix_feed(struct loaded *l, const struct ids *ids, uint32_t chunks
     return failed;
 }
 
-static int imatrix_ids(const struct loaded *l, const char *path, struct ids *ids, struct err *e)
+static int imatrix_ids(const struct session *l, const char *path, struct ids *ids, struct err *e)
 {
     struct buf text = {0};
     int failed = file_read(path, &text, e) ||
@@ -88,7 +88,7 @@ static int imatrix_print(const struct imatrix *m, const char *path, double secon
     return tool_print(&out, e);
 }
 
-static int imatrix_collect(struct loaded *l, const struct args *a, struct err *e)
+static int imatrix_collect(struct session *l, const struct args *a, struct err *e)
 {
     struct collect c = {0};
     struct imatrix m = {.dataset = args_text(a, "file"), .chunk_size = l->runner->ctx};
@@ -115,9 +115,9 @@ static int imatrix_collect(struct loaded *l, const struct args *a, struct err *e
 
 static int imatrix_verb(const struct args *a, struct err *e)
 {
-    struct loaded *l = NULL;
+    struct session *l = NULL;
     /* only the float path has the inputs of products as they are */
-    struct loaded_options o = {
+    struct session_options o = {
         .runner = {.ctx = IMATRIX_CTX, .device = "cpu", .device_options = {.exact = true}}};
     const char *device = args_text(a, "device");
     if (!args_text(a, "file") || !args_text(a, "output"))
@@ -129,7 +129,7 @@ static int imatrix_verb(const struct args *a, struct err *e)
                  output_reads(&output, args_text(a, "file"), e) ||
                  output_allow(&output, args_text(a, "output"), e) || load_model(&l, a->words[0], &o, a, e) ||
                  imatrix_collect(l, a, e);
-    loaded_close(l);
+    session_close(l);
     output_free(&output);
     return failed ? -1 : 0;
 }

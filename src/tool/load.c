@@ -55,7 +55,7 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
     return 0;
 }
 
-int load_options(const struct args *a, struct loaded_options *o, struct err *e)
+int load_options(const struct args *a, struct session_options *o, struct err *e)
 {
     struct runner_options *r = &o->runner;
     const char *quant = args_text(a, "quant");
@@ -78,7 +78,7 @@ int load_options(const struct args *a, struct loaded_options *o, struct err *e)
 }
 
 /* How much KV there is, where that is not simply what one sequence needs. */
-static void load_report_room(const struct loaded *l, const struct runner_options *o)
+static void load_report_room(const struct session *l, const struct runner_options *o)
 {
     const struct runner *r = l->runner;
     uint64_t tokens = (uint64_t)r->pool * RUNNER_PAGE, wanted = (uint64_t)r->most_seqs * r->ctx;
@@ -128,17 +128,17 @@ int load_cache(const struct args *a, struct engine_options *o, struct err *e)
 }
 
 /* --lora, as often as it is given. */
-static int load_adapters(const struct args *a, const char *lora[LOADED_ADAPTERS], size_t *count,
+static int load_adapters(const struct args *a, const char *lora[SESSION_ADAPTERS], size_t *count,
                          struct err *e)
 {
     int at = 0;
     for (const char *one; (one = args_next(a, "lora", &at)); lora[(*count)++] = one)
-        if (*count == LOADED_ADAPTERS)
-            return err_set(e, ERR_USAGE, "more than %d of --lora", LOADED_ADAPTERS);
+        if (*count == SESSION_ADAPTERS)
+            return err_set(e, ERR_USAGE, "more than %d of --lora", SESSION_ADAPTERS);
     return 0;
 }
 
-int load_mix(const struct loaded *l, struct adapter_mix *out, struct err *e)
+int load_mix(const struct session *l, struct adapter_mix *out, struct err *e)
 {
     *out = (struct adapter_mix){0};
     if (l->adapters > ADAPTERS_MIXED)
@@ -150,7 +150,7 @@ int load_mix(const struct loaded *l, struct adapter_mix *out, struct err *e)
     return 0;
 }
 
-struct seq *load_seq(const struct loaded *l, struct err *e)
+struct seq *load_seq(const struct session *l, struct err *e)
 {
     struct adapter_mix mix;
     struct seq *s = load_mix(l, &mix, e) ? NULL : seq_open(l->runner, e);
@@ -159,22 +159,22 @@ struct seq *load_seq(const struct loaded *l, struct err *e)
     return s;
 }
 
-int load_model(struct loaded **out, const char *model, struct loaded_options *o, const struct args *a,
+int load_model(struct session **out, const char *model, struct session_options *o, const struct args *a,
                struct err *e)
 {
     struct progress bar;
     struct store *store;
-    const char *lora[LOADED_ADAPTERS];
+    const char *lora[SESSION_ADAPTERS];
     if (load_options(a, o, e))
         return -1;
-    struct loaded_options with = *o;
+    struct session_options with = *o;
     with.lora = lora;
     if (load_adapters(a, lora, &with.loras, e) || tool_open(&store, model, e))
         return -1;
     progress_start(&bar, "loading");
     with.runner.progress = load_show;
     with.runner.progress_arg = &bar;
-    int r = loaded_open(out, store, &with, e);
+    int r = session_open(out, store, &with, e);
     progress_end(&bar);
     if (!r) {
         load_report((*out)->runner);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "run/engine.h"
-#include "run/loaded.h"
+#include "run/session.h"
 #include "tool/args.h"
 
 /* Rows for a verb's option table. */
@@ -55,7 +55,7 @@
 #define LOAD_OPTIONS LOAD_THREADS, LOAD_BUT_THREADS
 
 /* Reads those rows into o, which keeps what else is in it; a device, threads and exactness that are set already stay. */
-int load_options(const struct args *a, struct loaded_options *o, struct err *e);
+int load_options(const struct args *a, struct session_options *o, struct err *e);
 /* LOAD_GPU's rows alone. */
 int load_gpu(const struct args *a, struct runner_options *r, struct err *e);
 /* LOAD_CACHE's rows into o. */
@@ -63,8 +63,8 @@ int load_cache(const struct args *a, struct engine_options *o, struct err *e);
 /* An error for encoders, which only embed: they predict no token. */
 int load_predicts(const struct model *m, const char *path, struct err *e);
 /* Every --lora of this call at once, each with its scale; and a sequence with them. */
-int load_mix(const struct loaded *l, struct adapter_mix *out, struct err *e);
-struct seq *load_seq(const struct loaded *l, struct err *e);
+int load_mix(const struct session *l, struct adapter_mix *out, struct err *e);
+struct seq *load_seq(const struct session *l, struct err *e);
 /* MODEL (NULL = the default one), with a progress bar where it takes long. */
-int load_model(struct loaded **out, const char *model, struct loaded_options *o, const struct args *a,
+int load_model(struct session **out, const char *model, struct session_options *o, const struct args *a,
                struct err *e);

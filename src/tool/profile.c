@@ -26,7 +26,7 @@ struct sums {
     uint64_t launches;
 };
 
-int profile_start(struct profile *p, struct loaded *l, struct err *e)
+int profile_start(struct profile *p, struct session *l, struct err *e)
 {
     size_t n = l->model->plan.count;
     *p = (struct profile){.loaded = l};

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/buf.h"
-#include "run/loaded.h"
+#include "run/session.h"
 #include "tool/answer.h"
 
 enum { PROFILE_KERNELS = 64 };
@@ -14,13 +14,13 @@ struct profile_kernels {
 };
 
 struct profile {
-    struct loaded *loaded;
+    struct session *loaded;
     double *now;    /* (plan.count): what the device adds to */
     double *prompt; /* (plan.count): what stood there when the prompt was done */
     struct profile_kernels prompt_kernels, kernels;
 };
 
-int profile_start(struct profile *p, struct loaded *l, struct err *e);
+int profile_start(struct profile *p, struct session *l, struct err *e);
 void profile_mark(struct profile *p); /* the prompt is done */
 /* What came of it: a table, or one JSON value. */
 void profile_text(struct profile *p, const struct generation *g, struct buf *out);

@@ -45,7 +45,7 @@ static const struct arg_option run_options[] = {
 /* Everything that one call of the verb needs. */
 struct run {
     const struct args *a;
-    struct loaded *loaded;
+    struct session *loaded;
     struct engine_options engine_options;
     struct engine *engine;
     struct sampling sampling;
@@ -54,7 +54,7 @@ struct run {
     struct buf prompt, chat_template;
     json_t *set;
     struct constraint *constraint; /* until the model is loaded; then the rule */
-    struct rule *rule;
+    struct constraint_ref *rule;
     struct profile profile;
     struct adapter_mix lora;
 };
@@ -254,7 +254,7 @@ static int run_check_output(const struct run *r, struct err *e)
 static int run_all(struct run *r, struct err *e)
 {
     bool is_chat = false;
-    struct loaded_options o = {0};
+    struct session_options o = {0};
     if (run_read_options(r, e) || run_prompt_text(r, &is_chat, e) ||
         speculate_read(r->a, &r->engine_options, &o, e))
         return -1;
@@ -288,9 +288,9 @@ static int run_run(const struct args *a, struct err *e)
     engine_close(r.engine);
     profile_free(&r.profile);
     constraint_free(r.constraint);
-    rule_drop(r.rule);
-    loaded_close(r.engine_options.draft_model);
-    loaded_close(r.loaded);
+    constraint_ref_drop(r.rule);
+    session_close(r.engine_options.draft_model);
+    session_close(r.loaded);
     json_decref(r.set);
     buf_free(&r.prompt);
     buf_free(&r.chat_template);

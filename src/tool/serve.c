@@ -106,8 +106,8 @@ struct serve {
     const char *hosts[SERVE_HOSTS], *origins[SERVE_HOSTS];
     char *paths[SERVE_WORDS];       /* of the models that were named */
     const char *names[SERVE_NAMES]; /* of --name: the first is the model's own, the others are aliases */
-    const char *adapters[LOADED_ADAPTERS];
-    char adapter_names[LOADED_ADAPTERS][SERVE_NAME];
+    const char *adapters[SESSION_ADAPTERS];
+    char adapter_names[SESSION_ADAPTERS][SERVE_NAME];
     char *draft; /* the file of --draft; NULL = none */
     struct sandbox sandbox;
 };
@@ -219,11 +219,11 @@ static int serve_list(void *arg, struct model_list *out, struct err *e)
     return folder ? model_list_folder(out, folder, e) : 0;
 }
 
-static int serve_open(void *arg, struct loaded **out, const char *path, const struct loaded_options *o,
+static int serve_open(void *arg, struct session **out, const char *path, const struct session_options *o,
                       struct err *e)
 {
     struct serve *s = arg;
-    struct loaded_options own = *o;
+    struct session_options own = *o;
     own.chat_template = s->chat_template.data;
     own.tool_parser = args_text(s->a, "tool-parser");
     own.reasoning = args_text(s->a, "reasoning");
@@ -233,7 +233,7 @@ static int serve_open(void *arg, struct loaded **out, const char *path, const st
         return -1;
     if (own.hidden || g->draft_model || !speculate_load(s->a, s->draft, g, *out, e))
         return 0;
-    loaded_close(*out);
+    session_close(*out);
     *out = NULL;
     return -1;
 }
@@ -301,7 +301,7 @@ static int serve_adapters(struct serve *s, struct err *e)
     for (const char *lora, *equals; (lora = args_next(s->a, "lora", &at));) {
         if (s->a->count > 1 || args_text(s->a, "models-dir"))
             return err_set(e, ERR_USAGE, "--lora is for one model");
-        if (!(equals = strchr(lora, '=')) || s->m.adapter_count == LOADED_ADAPTERS)
+        if (!(equals = strchr(lora, '=')) || s->m.adapter_count == SESSION_ADAPTERS)
             continue;
         char *name = s->adapter_names[s->m.adapter_count];
         snprintf(name, SERVE_NAME, "%.*s", (int)(equals - lora), lora);
@@ -507,7 +507,7 @@ static int serve_run(const struct args *a, struct err *e)
     mem_give_back();
     int result = serve_all(s, e);
     models_close(s->models);
-    loaded_close(s->m.engine.draft_model);
+    session_close(s->m.engine.draft_model);
     for (int i = 0; i < SERVE_WORDS; i++)
         mem_free(s->paths[i]);
     mem_free(s->draft);

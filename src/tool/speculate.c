@@ -7,7 +7,7 @@
 
 enum { SPECULATE_TEXT = 16, SPECULATE_MODEL = 8 };
 
-int speculate_read(const struct args *a, struct engine_options *g, struct loaded_options *o, struct err *e)
+int speculate_read(const struct args *a, struct engine_options *g, struct session_options *o, struct err *e)
 {
     const char *how = args_text(a, "speculate"), *model = args_text(a, "draft");
     bool off = how && !strcmp(how, "off"), ngram = how && !strcmp(how, "ngram"),
@@ -23,10 +23,10 @@ int speculate_read(const struct args *a, struct engine_options *g, struct loaded
     return 0;
 }
 
-int speculate_load(const struct args *a, const char *model, struct engine_options *g, const struct loaded *l,
+int speculate_load(const struct args *a, const char *model, struct engine_options *g, const struct session *l,
                    struct err *e)
 {
-    struct loaded_options o = {
+    struct session_options o = {
         .runner = {.ctx = l->runner->ctx, .seqs = l->runner->most_seqs, .pages = l->runner->pool}};
     if (!model)
         return 0;

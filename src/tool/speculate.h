@@ -20,7 +20,7 @@
     }
 
 /* Before the model is loaded, whose o->runner.seqs are set: room for the guesses' results. */
-int speculate_read(const struct args *a, struct engine_options *g, struct loaded_options *o, struct err *e);
+int speculate_read(const struct args *a, struct engine_options *g, struct session_options *o, struct err *e);
 /* Loads the draft model (NULL: none) for l into g->draft_model; the caller closes it after the engine. */
-int speculate_load(const struct args *a, const char *model, struct engine_options *g, const struct loaded *l,
+int speculate_load(const struct args *a, const char *model, struct engine_options *g, const struct session *l,
                    struct err *e);

@@ -17,7 +17,7 @@
 /* The conversation. Invariant between turns: messages is an array whose last entry, if any, is the
  * assistant's or the system's. */
 struct talk {
-    struct loaded *loaded;
+    struct session *loaded;
     struct engine *engine;
     const struct talk_options *o;
     struct line *line;
@@ -189,7 +189,7 @@ static void talk_answer(struct talk *t)
     generation_free(&t->last);
     t->last = (struct generation){0};
     int failed =
-        loaded_prompt(t->loaded, &request, &prompt, &e) || answer_run(t->engine, &prompt, &o, &t->last, &e);
+        session_prompt(t->loaded, &request, &prompt, &e) || answer_run(t->engine, &prompt, &o, &t->last, &e);
     putchar('\n');
     if (failed && e.code != ERR_INTERRUPTED)
         log_error("%s", e.text);
@@ -234,7 +234,7 @@ static bool talk_read(struct talk *t, struct buf *message)
     return true;
 }
 
-int talk_run(struct loaded *l, struct engine *g, const struct talk_options *o, struct err *e)
+int talk_run(struct session *l, struct engine *g, const struct talk_options *o, struct err *e)
 {
     struct talk t = {.loaded = l, .engine = g, .o = o, .line = line_open(), .messages = json_array()};
     struct buf message = {.max = 64 << 20};

@@ -10,10 +10,10 @@ struct talk_options {
     uint32_t most;
     const char *const *stop_strings; /* (stops) */
     size_t stops;
-    struct rule *rule; /* what every answer has to be; NULL = anything */
+    struct constraint_ref *rule; /* what every answer has to be; NULL = anything */
     struct adapter_mix lora;
     const json_t *set; /* template variables, or NULL */
     bool verbose;      /* figures after every answer */
 };
 
-int talk_run(struct loaded *l, struct engine *g, const struct talk_options *o, struct err *e);
+int talk_run(struct session *l, struct engine *g, const struct talk_options *o, struct err *e);

@@ -73,7 +73,7 @@ int main(int argc, char **argv)
 {
     struct quern_error why;
     struct quern_request r = {.raw = argv[2], .logprobs = 1, .echo = 1, .silent = 1};
-    struct quern_news news = {0};
+    struct quern_chunk news = {0};
     struct quern_answer answer;
     struct quern_model *m = argc == 3 ? quern_open(argv[1], NULL, &why) : NULL;
     struct quern_stream *s = m ? quern_submit(m, &r, &why) : NULL;

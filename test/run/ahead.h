@@ -4,7 +4,7 @@
 #pragma once
 
 #include "gpu/oracle.h"
-#include "run/loaded.h"
+#include "run/session.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -162,7 +162,7 @@ static void ahead_close(struct device *d)
 }
 
 /* From now on the model's device works ahead. */
-static void ahead_begin(struct loaded *l)
+static void ahead_begin(struct session *l)
 {
     struct device *d = l->runner->device;
     ahead.real = d->ops;

@@ -38,14 +38,14 @@ struct setting {
     bool ahead; /* the device works ahead, and chooses tokens */
 };
 
-static struct loaded *open_model(const struct setting *o)
+static struct session *open_model(const struct setting *o)
 {
     struct runner_options r = {
         .ctx = o->ctx ? o->ctx : CTX, .seqs = o->seqs, .pages = o->pages, .chunk = o->chunk, .outs = o->outs};
     r.device_options.deterministic = o->fixed;
     if (!o->fast && !o->fixed)
         r.device_options = (struct device_options){.exact = true, .tier = "scalar"};
-    struct loaded *l = open_tiny(o->folder, &r);
+    struct session *l = open_tiny(o->folder, &r);
     if (o->ahead)
         ahead_begin(l);
     return l;
@@ -79,7 +79,7 @@ static void make_ask(struct ask *a, uint32_t i, bool sampled)
 struct answer {
     int32_t ids[CTX];
     size_t n;
-    struct stream_news last;
+    struct stream_chunk last;
 };
 
 /* What the model says when nothing runs beside it, by the plainest loop there is. */
@@ -133,7 +133,7 @@ static void assert_same(const struct answer *got, const struct answer *want, uin
     assert_int_equal(got->n, want->n);
 }
 
-static void assert_all_back(struct loaded *l)
+static void assert_all_back(struct session *l)
 {
     assert_int_equal(l->runner->seqs, 0);
     for (uint32_t g = 0; g < l->model->plan.groups; g++)
@@ -155,14 +155,14 @@ static struct answer alone[REQUESTS], got;
 static void answers_alone_by(const struct setting *setting, bool sampled)
 {
     struct err e = {0};
-    struct loaded *l = open_model(setting);
+    struct session *l = open_model(setting);
     struct seq *s = seq_open(l->runner, &e);
     for (uint32_t i = 0; i < REQUESTS; i++) {
         make_ask(&asks[i], i, sampled);
         answer_alone(s, &asks[i], &alone[i]);
     }
     seq_close(s);
-    loaded_close(l);
+    session_close(l);
 }
 
 static void answers_alone(const char *folder, bool sampled)
@@ -176,7 +176,7 @@ static struct engine_stats run_batch(const struct setting *setting, const struct
     struct engine *g;
     struct engine_stats stats;
     struct stream *streams[REQUESTS];
-    struct loaded *l = open_model(setting);
+    struct session *l = open_model(setting);
     assert_int_equal(engine_open(&g, l, o, &e), 0);
     for (uint32_t i = 0; i < REQUESTS; i++)
         streams[i] = submit(g, &asks[i].r);
@@ -192,7 +192,7 @@ static struct engine_stats run_batch(const struct setting *setting, const struct
     assert_int_equal(stats.finished, REQUESTS);
     engine_close(g);
     assert_all_back(l);
-    loaded_close(l);
+    session_close(l);
     return stats;
 }
 
@@ -265,8 +265,8 @@ static void draft_models_guess(void **state)
     struct setting few = {.folder = "llama", .seqs = 8, .pages = 40, .chunk = 128, .outs = 64};
     for (int sampled = 0; sampled < 2; sampled++) {
         answers_alone("llama", sampled);
-        struct loaded *same = open_model(&(struct setting){.folder = "llama", .seqs = 8, .chunk = 96});
-        struct loaded *other = open_model(&(struct setting){.folder = "mistral", .seqs = 8});
+        struct session *same = open_model(&(struct setting){.folder = "llama", .seqs = 8, .chunk = 96});
+        struct session *other = open_model(&(struct setting){.folder = "mistral", .seqs = 8});
         struct engine_options o = {
             .queue = REQUESTS, .guard = true, .draft = 4, .draft_always = true, .draft_model = same};
         struct engine_stats s = run_batch(&few, &o);
@@ -276,15 +276,15 @@ static void draft_models_guess(void **state)
         s = run_batch(&few, &o);
         assert_true(s.drafted > 0 && s.accepted < s.drafted);
         assert_all_back(other);
-        loaded_close(same);
-        loaded_close(other);
+        session_close(same);
+        session_close(other);
     }
-    struct loaded *l = open_model(&few);
-    struct loaded *small = open_model(&(struct setting){.folder = "llama", .seqs = 2});
+    struct session *l = open_model(&few);
+    struct session *small = open_model(&(struct setting){.folder = "llama", .seqs = 2});
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 4, .draft_model = small}, &e), -1);
     assert_int_equal(e.code, ERR_USAGE);
-    loaded_close(small);
-    loaded_close(l);
+    session_close(small);
+    session_close(l);
 }
 
 /* ---- rules ---- */
@@ -324,26 +324,27 @@ static void rules_are_jumped_along(void **state)
     struct constraint_source words = {64, NULL, piece_bytes, piece_kind};
     struct constraint_vocab *v = constraint_vocab_open(&words, &e);
     struct engine_stats stats[2];
-    struct rule *rule;
+    struct constraint_ref *rule;
     static struct answer answers[2];
     for (int sampled = 0; sampled < 2; sampled++) {
         for (int guess = 0; guess < 2; guess++) {
             struct engine *g;
             struct ask a;
-            struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2, .outs = 16});
+            struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = 2, .outs = 16});
             struct engine_options o = {.draft = guess ? 8 : 0, .draft_always = true, .guard = true};
-            assert_int_equal(rule_open(&rule, constraint_from_gbnf(source, sizeof source - 1, &e), v, &e), 0);
+            assert_int_equal(
+                constraint_ref_open(&rule, constraint_from_gbnf(source, sizeof source - 1, &e), v, &e), 0);
             assert_int_equal(engine_open(&g, l, &o, &e), 0);
             make_ask(&a, 1, sampled);
             a.r.most = 60;
             a.r.rule = rule;
             read_all(submit(g, &a.r), &answers[guess]);
             assert_int_equal(answers[guess].last.err.code, 0);
-            rule_drop(rule);
+            constraint_ref_drop(rule);
             engine_stats(g, &stats[guess]);
             engine_close(g);
             assert_all_back(l);
-            loaded_close(l);
+            session_close(l);
         }
         assert_same(&answers[1], &answers[0], (uint32_t)sampled);
         assert_int_equal(stats[0].forced, 0);
@@ -376,7 +377,7 @@ static void never_fits(void **state)
     struct engine *g;
     struct stream *s;
     struct ask a;
-    struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2, .pages = 3});
+    struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = 2, .pages = 3});
     assert_int_equal(engine_open(&g, l, &(struct engine_options){0}, &e), 0);
     make_ask(&a, 3, false);
     a.r.n = 97;
@@ -407,7 +408,7 @@ static void never_fits(void **state)
     assert_string_equal(e.text, "token 0 of the prompt is 64; the vocabulary has 0 to 63");
     engine_close(g);
     assert_all_back(l);
-    loaded_close(l);
+    session_close(l);
 }
 
 /* ---- shared prefixes ---- */
@@ -421,7 +422,7 @@ static void prefix_once(void **state)
     struct engine_stats s;
     struct stream *streams[STREAMS];
     static int32_t prompt[SHARED + OWN];
-    struct loaded *l = open_model(
+    struct session *l = open_model(
         &(struct setting){.folder = "llama", .seqs = STREAMS, .pages = 400, .ctx = CTX_LONG, .fast = true});
     assert_int_equal(engine_open(&g, l, &(struct engine_options){0}, &e), 0);
     uint64_t seed = 5;
@@ -454,7 +455,7 @@ static void prefix_once(void **state)
     assert_true(got.last.cached >= SHARED);
     engine_close(g);
     assert_all_back(l);
-    loaded_close(l);
+    session_close(l);
 }
 
 /* ---- cancels, deadlines, a full queue ---- */
@@ -467,7 +468,7 @@ static void queue_and_deadline(void **state)
     struct engine_stats stats;
     struct stream *s[6], *refused;
     struct ask a;
-    struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 1, .ctx = 8192});
+    struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = 1, .ctx = 8192});
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.queue = 4}, &e), 0);
     make_ask(&a, 1, false);
     a.r.most = 0;
@@ -509,7 +510,7 @@ static void queue_and_deadline(void **state)
     stream_close(s[1]);
     engine_close(g);
     assert_all_back(l);
-    loaded_close(l);
+    session_close(l);
 }
 
 struct client {
@@ -526,7 +527,7 @@ static void client_wake(void *arg)
 }
 
 /* Compares what has come so far with the answer alone: no token of another request. */
-static void client_check(struct client *c, const struct stream_news *news, uint32_t i, size_t *n)
+static void client_check(struct client *c, const struct stream_chunk *news, uint32_t i, size_t *n)
 {
     for (size_t k = news->echoed; k < news->count; k++, (*n)++)
         c->wrong += *n >= alone[i].n || news->ids[k] != alone[i].ids[*n];
@@ -537,7 +538,7 @@ static void client_cycle(struct client *c)
 {
     struct err e = {0};
     struct stream *s;
-    struct stream_news news = {0};
+    struct stream_chunk news = {0};
     uint32_t i = (uint32_t)(rng(&c->seed) % REQUESTS), kind = (uint32_t)(rng(&c->seed) % 8);
     struct engine_request r = asks[i].r;
     size_t n = 0;
@@ -587,7 +588,7 @@ static void random_clients_of(const char *folder, bool works_ahead)
                               .outs = 32,
                               .fixed = true,
                               .ahead = works_ahead};
-    struct loaded *l = open_model(&setting);
+    struct session *l = open_model(&setting);
     assert_int_equal(
         engine_open(&g, l, &(struct engine_options){.queue = 6, .draft = 4, .draft_always = true}, &e), 0);
     for (uint32_t i = 0; i < CLIENTS; i++) {
@@ -608,7 +609,7 @@ static void random_clients_of(const char *folder, bool works_ahead)
     assert_true(s.cancelled > 0 && s.finished > 0);
     engine_close(g);
     assert_all_back(l);
-    loaded_close(l);
+    session_close(l);
 }
 
 static void random_clients(void **state)
@@ -629,7 +630,7 @@ static void submit_without_memory(void **state)
     struct engine *g;
     struct stream *s = NULL;
     struct ask a;
-    struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2});
+    struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = 2});
     assert_int_equal(engine_open(&g, l, &(struct engine_options){0}, &e), 0);
     make_ask(&a, 2, true);
     a.r.logprobs = true;
@@ -663,7 +664,7 @@ static void submit_without_memory(void **state)
     assert_true(n > 5);
     engine_close(g);
     assert_all_back(l);
-    loaded_close(l);
+    session_close(l);
 }
 
 static void logprobs_are_right(void **state)
@@ -671,9 +672,9 @@ static void logprobs_are_right(void **state)
     (void)state;
     struct err e = {0};
     struct engine *g;
-    struct stream_news news;
+    struct stream_chunk news;
     struct ask a;
-    struct loaded *l = open_model(&(struct setting){.folder = "llama", .seqs = 2});
+    struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = 2});
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 8, .draft_always = true}, &e), 0);
     make_ask(&a, 2, false);
     a.r.logprobs = true;
@@ -697,7 +698,7 @@ static void logprobs_are_right(void **state)
     assert_int_equal(engine_submit(g, &a.r, &s, &e), -1);
     assert_string_equal(e.text, "top_logprobs is 21; the most is 20");
     engine_close(g);
-    loaded_close(l);
+    session_close(l);
 }
 
 int main(void)

@@ -48,7 +48,7 @@ static const int32_t *fault_picks(struct device *d, struct err *e)
     return fault_results(d, e) ? fault.real->picks(d, e) : NULL;
 }
 
-static struct loaded *open_faulty(const char *folder, bool works_ahead)
+static struct session *open_faulty(const char *folder, bool works_ahead)
 {
     const struct runner_options o = {.ctx = CTX,
                                      .seqs = 3,
@@ -56,7 +56,7 @@ static struct loaded *open_faulty(const char *folder, bool works_ahead)
                                      .outs = 32,
                                      .pages = 14,
                                      .device_options = {.exact = true, .tier = "scalar"}};
-    struct loaded *l = open_tiny(folder, &o);
+    struct session *l = open_tiny(folder, &o);
     if (works_ahead)
         ahead_begin(l);
     fault.real = l->runner->device->ops;
@@ -95,7 +95,7 @@ struct said {
 
 static void read_all(struct stream *s, struct said *out)
 {
-    struct stream_news news;
+    struct stream_chunk news;
     out->n = 0;
     do {
         assert_true(stream_look(s, -1, &news));
@@ -113,7 +113,7 @@ static void assert_right(const struct said *got, const struct said *want, bool w
     assert_memory_equal(got->ids, want->ids, got->n * sizeof *got->ids);
 }
 
-static void open_engine(struct engine **g, struct loaded *l)
+static void open_engine(struct engine **g, struct session *l)
 {
     struct err e = {0};
     struct engine_options o = {.queue = REQUESTS, .draft = 4, .draft_always = true, .guard = true};
@@ -121,19 +121,19 @@ static void open_engine(struct engine **g, struct loaded *l)
         fail_msg("%s", e.text);
 }
 
-static void close_engine(struct engine *g, struct loaded *l)
+static void close_engine(struct engine *g, struct session *l)
 {
     engine_close(g);
     assert_int_equal(l->runner->seqs, 0);
     for (uint32_t i = 0; i < l->model->plan.groups; i++)
         assert_int_equal(l->runner->pages[i].unused, l->runner->pages[i].count - 1);
-    loaded_close(l);
+    session_close(l);
 }
 
 /* All requests at once with a fault at a step, and then one after the other without; false: there was no such step. */
 static bool round_with_fault(const char *folder, bool works_ahead, uint32_t at, const struct said *want)
 {
-    struct loaded *l = open_faulty(folder, works_ahead);
+    struct session *l = open_faulty(folder, works_ahead);
     struct engine *g;
     struct stream *s[REQUESTS], *again;
     struct said got;
@@ -170,7 +170,7 @@ static void faults_at_every_step(void **state)
     for (uint32_t f = 0; f < 2; f++) {
         struct said want[REQUESTS];
         struct engine *g;
-        struct loaded *l = open_faulty(folders[f], false);
+        struct session *l = open_faulty(folders[f], false);
         open_engine(&g, l);
         for (uint32_t i = 0; i < REQUESTS; i++) {
             struct stream *s = ask(g, i);

@@ -19,19 +19,19 @@ struct text {
     float gap[MADE]; /* between the two best */
 };
 
-static struct loaded *open_model(const char *path, bool exact)
+static struct session *open_model(const char *path, bool exact)
 {
     struct err e = {0};
     struct store *store;
-    struct loaded *l;
-    struct loaded_options o = {.no_text = true};
+    struct session *l;
+    struct session_options o = {.no_text = true};
     o.runner = (struct runner_options){.device = getenv("QUERN_TEST_DEVICE") ?: "cpu",
                                        .ctx = CTX,
                                        .seqs = BATCH,
                                        .chunk = BATCH * PROMPT_MOST,
                                        .kv_type = DTYPE_F16,
                                        .device_options = {.exact = exact, .threads = 2}};
-    if (store_open(&store, path, &e) || loaded_open(&l, store, &o, &e))
+    if (store_open(&store, path, &e) || session_open(&l, store, &o, &e))
         fail_msg("%s: %s", path, e.text);
     return l;
 }
@@ -53,7 +53,7 @@ static int32_t best_of(const float *row, uint32_t width, float *gap)
 }
 
 /* Reads the prompts in one step and then makes a token of every text in each; by: the device chooses. */
-static void make(struct loaded *l, struct text *text, uint32_t count, bool by)
+static void make(struct session *l, struct text *text, uint32_t count, bool by)
 {
     struct err e = {0};
     struct seq *seq[BATCH];
@@ -103,9 +103,9 @@ static uint32_t parted(const char *path, float close, const struct text *alone, 
 static void check_model(const char *path, float close, bool exact)
 {
     static struct text alone[BATCH], together[BATCH];
-    struct loaded *l = open_model(path, exact);
+    struct session *l = open_model(path, exact);
     if (!l->model->h.causal) { /* an encoder makes no text */
-        loaded_close(l);
+        session_close(l);
         return;
     }
     for (uint32_t i = 0; i < BATCH; i++) {
@@ -125,7 +125,7 @@ static void check_model(const char *path, float close, bool exact)
     print_message("%s on %s%s: %u of %u texts of %u tokens part, at close calls\n", path,
                   l->runner->device->ops->name, exact ? ", exact" : "", apart, picks ? 2 * BATCH : BATCH,
                   MADE);
-    loaded_close(l);
+    session_close(l);
 }
 
 static char **named; /* models of the command line, up to a NULL */

@@ -14,12 +14,12 @@ static const struct device_options judge_device = {.exact = true, .tier = "scala
 
 static float judged[CTX][WIDTH];
 
-static inline struct loaded *open_judged(const char *folder, const struct runner_options *o)
+static inline struct session *open_judged(const char *folder, const struct runner_options *o)
 {
     struct runner_options own = *o;
     own.ctx = CTX;
     own.device_options = judge_device;
-    struct loaded *l = open_tiny(folder, &own);
+    struct session *l = open_tiny(folder, &own);
     l->model->h.context = CTX; /* the judge would not read more than these were made for */
     return l;
 }
@@ -30,7 +30,7 @@ static inline void judge_row(void *arg, uint32_t pos, const float *row)
     memcpy(judged[pos], row, sizeof judged[pos]);
 }
 
-static inline void judge(const struct loaded *l, const int32_t *ids, uint32_t n)
+static inline void judge(const struct session *l, const int32_t *ids, uint32_t n)
 {
     struct err e = {0};
     struct evaluator f = {.model = l->model, .kv_type = DTYPE_F32, .row = judge_row};

@@ -14,23 +14,24 @@ static const char *const adapters[] = {"a=test/data/lora/llama", "b=test/data/lo
 static const char *const asked[] = {"", "a", "b", "c", "a:0.25", "b,c:-1"};
 enum { KINDS = sizeof asked / sizeof *asked };
 
-static struct loaded *open_adapted(bool exact)
+static struct session *open_adapted(bool exact)
 {
     struct err e = {0};
     struct store *store;
-    struct loaded *l;
-    struct loaded_options o = {.no_text = true, .lora = adapters, .loras = 3};
+    struct session *l;
+    struct session_options o = {.no_text = true, .lora = adapters, .loras = 3};
     o.runner = (struct runner_options){.ctx = 128, .seqs = 8, .kv_type = DTYPE_F16};
     o.runner.device_options.threads = 2;
     if (exact)
         o.runner.device_options = (struct device_options){.exact = true, .tier = "scalar", .threads = 2};
-    if (store_open(&store, "test/data/arch/llama", &e) || loaded_open(&l, store, &o, &e))
+    if (store_open(&store, "test/data/arch/llama", &e) || session_open(&l, store, &o, &e))
         fail_msg("%s", e.text);
     return l;
 }
 
 /* All have the same beginning: what is shared must be shared among equals only. */
-static void make_request(const struct loaded *l, uint32_t i, int32_t prompt[PROMPT], struct engine_request *r)
+static void make_request(const struct session *l, uint32_t i, int32_t prompt[PROMPT],
+                         struct engine_request *r)
 {
     struct err e = {0};
     for (uint32_t k = 0; k < PROMPT; k++)
@@ -38,17 +39,17 @@ static void make_request(const struct loaded *l, uint32_t i, int32_t prompt[PROM
     *r = (struct engine_request){.prompt = prompt, .n = PROMPT, .most = MOST, .ignore_eog = true};
     sampler_defaults(&r->sampler);
     r->sampler.temperature = 0;
-    if (loaded_adapt(l, asked[i % KINDS], &r->lora, &e))
+    if (session_adapt(l, asked[i % KINDS], &r->lora, &e))
         fail_msg("%s", e.text);
 }
 
 /* In an engine of its own. */
-static void alone(struct loaded *l, const struct engine_request *r, int32_t out[MOST])
+static void alone(struct session *l, const struct engine_request *r, int32_t out[MOST])
 {
     struct err e = {0};
     struct engine *g;
     struct stream *s;
-    struct stream_news news;
+    struct stream_chunk news;
     size_t n = 0;
     if (engine_open(&g, l, &(struct engine_options){.slots = 1}, &e) || engine_submit(g, r, &s, &e))
         fail_msg("%s", e.text);
@@ -71,7 +72,7 @@ static void test_mixed_is_alone(void **state)
     struct stream *s[REQUESTS];
     struct err e = {0};
     struct engine *g;
-    struct loaded *l = open_adapted(true);
+    struct session *l = open_adapted(true);
     for (uint32_t i = 0; i < REQUESTS; i++) {
         make_request(l, i, prompt[i], &r[i]);
         alone(l, &r[i], want[i]);
@@ -85,7 +86,7 @@ static void test_mixed_is_alone(void **state)
         if (engine_submit(g, &r[i], &s[i], &e))
             fail_msg("%s", e.text);
     for (uint32_t i = 0; i < REQUESTS; i++) {
-        struct stream_news news;
+        struct stream_chunk news;
         size_t n = 0;
         do {
             assert_true(stream_look(s[i], -1, &news));
@@ -99,33 +100,33 @@ static void test_mixed_is_alone(void **state)
     engine_stats(g, &stats);
     assert_true(stats.cached_tokens > 0);
     engine_close(g);
-    loaded_close(l);
+    session_close(l);
 }
 
 static void test_names(void **state)
 {
     (void)state;
-    struct loaded *l = open_adapted(false);
+    struct session *l = open_adapted(false);
     struct adapter_mix mix;
     struct err e = {0};
-    assert_int_equal(loaded_adapt(l, "b,a:2", &mix, &e), 0);
+    assert_int_equal(session_adapt(l, "b,a:2", &mix, &e), 0);
     assert_int_equal(mix.count, 2);
     assert_int_equal(mix.id[0], 2);
     assert_true(mix.scale[0] == 0.5f && mix.id[1] == 1 && mix.scale[1] == 2.0f);
-    assert_int_equal(loaded_adapt(l, NULL, &mix, &e), 0);
+    assert_int_equal(session_adapt(l, NULL, &mix, &e), 0);
     assert_int_equal(mix.count, 0);
-    assert_int_equal(loaded_adapt(l, "nobody", &mix, &e), -1);
+    assert_int_equal(session_adapt(l, "nobody", &mix, &e), -1);
     assert_non_null(strstr(e.text, "nobody"));
     e = (struct err){0};
-    assert_int_equal(loaded_adapt(l, "a,b,c,a,b", &mix, &e), -1);
+    assert_int_equal(session_adapt(l, "a,b,c,a,b", &mix, &e), -1);
     /* what was computed with other adapters has another name */
     struct adapter_mix one, other;
     e = (struct err){0};
-    assert_int_equal(loaded_adapt(l, "a", &one, &e) | loaded_adapt(l, "a:0.9", &other, &e), 0);
-    assert_true(loaded_salt(l, &one, 7) != loaded_salt(l, &other, 7));
-    assert_true(loaded_salt(l, &one, 7) != loaded_salt(l, &one, 8));
-    assert_true(loaded_salt(l, &(struct adapter_mix){0}, 7) == 7);
-    loaded_close(l);
+    assert_int_equal(session_adapt(l, "a", &one, &e) | session_adapt(l, "a:0.9", &other, &e), 0);
+    assert_true(session_salt(l, &one, 7) != session_salt(l, &other, 7));
+    assert_true(session_salt(l, &one, 7) != session_salt(l, &one, 8));
+    assert_true(session_salt(l, &(struct adapter_mix){0}, 7) == 7);
+    session_close(l);
 }
 
 int main(void)

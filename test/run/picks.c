@@ -9,9 +9,9 @@
 
 enum { CTX = 256, SLOTS = 8, REQUESTS = 48, PROMPT = 24, ANSWER = 24 };
 
-static struct loaded *open_model(bool picks)
+static struct session *open_model(bool picks)
 {
-    struct loaded *l = open_tiny(
+    struct session *l = open_tiny(
         "llama",
         &(struct runner_options){
             .ctx = CTX, .seqs = SLOTS, .outs = 64, .device_options = {.exact = true, .tier = "scalar"}});
@@ -48,15 +48,20 @@ static const int32_t *busy_picks(struct device *d, struct err *e)
 }
 
 /* Rules of tokens, which are for the host: some requests have each, and all of them are held to. */
-enum limits { RULES_NONE, RULES_ALLOWED, RULES_BANNED, RULES_LEAST };
+enum limits {
+    CONSTRAINT_CACHE_NONE,
+    CONSTRAINT_CACHE_ALLOWED,
+    CONSTRAINT_CACHE_BANNED,
+    CONSTRAINT_CACHE_LEAST
+};
 static const int32_t allowed[] = {4, 9, 11, 23, 42}, banned[] = {11, -1, 9, 4, -1}, stops[] = {4, 9, 11};
 
 static enum limits rules_of(uint32_t i)
 {
-    return i % 12 < 3    ? RULES_NONE
-           : i % 12 == 3 ? RULES_ALLOWED
-           : i % 12 == 6 ? RULES_BANNED
-           : i % 12 == 9 ? RULES_LEAST
+    return i % 12 < 3    ? CONSTRAINT_CACHE_NONE
+           : i % 12 == 3 ? CONSTRAINT_CACHE_ALLOWED
+           : i % 12 == 6 ? CONSTRAINT_CACHE_BANNED
+           : i % 12 == 9 ? CONSTRAINT_CACHE_LEAST
                          : 0;
 }
 
@@ -68,10 +73,11 @@ static void check_rules(const int32_t *ids, uint32_t i)
             in |= ids[k] == allowed[m];
         for (size_t m = 0; m < sizeof stops / sizeof *stops; m++)
             stop |= ids[k] == stops[m];
-        assert_true(in || (rules_of(i) != RULES_ALLOWED && rules_of(i) != RULES_BANNED));
-        if (rules_of(i) == RULES_BANNED)
+        assert_true(in ||
+                    (rules_of(i) != CONSTRAINT_CACHE_ALLOWED && rules_of(i) != CONSTRAINT_CACHE_BANNED));
+        if (rules_of(i) == CONSTRAINT_CACHE_BANNED)
             assert_true(ids[k] != 11 && !(k && ids[k - 1] == 9 && ids[k] == 4));
-        if (rules_of(i) == RULES_LEAST)
+        if (rules_of(i) == CONSTRAINT_CACHE_LEAST)
             assert_true(!stop);
     }
 }
@@ -101,14 +107,14 @@ static void make_request(struct engine_request *r, int32_t *prompt, uint32_t i)
         p->biases = 1;
     }
     r->logprobs = i % 13 == 3;
-    if (rules_of(i) == RULES_ALLOWED || rules_of(i) == RULES_BANNED)
+    if (rules_of(i) == CONSTRAINT_CACHE_ALLOWED || rules_of(i) == CONSTRAINT_CACHE_BANNED)
         r->tokens =
             (struct token_rules){.allowed = allowed, .allowed_count = sizeof allowed / sizeof *allowed};
-    if (rules_of(i) == RULES_BANNED) {
+    if (rules_of(i) == CONSTRAINT_CACHE_BANNED) {
         r->tokens.banned = banned;
         r->tokens.banned_count = sizeof banned / sizeof *banned;
     }
-    if (rules_of(i) == RULES_LEAST) /* no stop may come in all of it */
+    if (rules_of(i) == CONSTRAINT_CACHE_LEAST) /* no stop may come in all of it */
         r->tokens =
             (struct token_rules){.least = ANSWER, .stops = stops, .stop_count = sizeof stops / sizeof *stops};
 }
@@ -118,7 +124,7 @@ struct said {
     float logprobs[ANSWER];
 };
 
-static void ask_all(struct loaded *l, uint32_t draft, struct said *out)
+static void ask_all(struct session *l, uint32_t draft, struct said *out)
 {
     static int32_t prompt[REQUESTS][PROMPT];
     struct stream *s[REQUESTS];
@@ -134,7 +140,7 @@ static void ask_all(struct loaded *l, uint32_t draft, struct said *out)
             fail_msg("%s", e.text);
     }
     for (uint32_t i = 0; i < REQUESTS; i++) {
-        struct stream_news news;
+        struct stream_chunk news;
         size_t n = 0;
         do {
             assert_true(stream_look(s[i], -1, &news));
@@ -156,16 +162,16 @@ static void same_text_from_the_device(void **state)
 {
     (void)state;
     static struct said want[REQUESTS], got[REQUESTS];
-    struct loaded *l = open_model(false);
+    struct session *l = open_model(false);
     ask_all(l, 0, want);
-    loaded_close(l);
+    session_close(l);
     for (uint32_t i = 0; i < REQUESTS; i++)
         check_rules(want[i].ids, i);
     for (uint32_t draft = 0; draft <= 6; draft += 6) {
         memset(got, 0, sizeof got);
         l = open_model(true);
         ask_all(l, draft, got);
-        loaded_close(l);
+        session_close(l);
         for (uint32_t i = 0; i < REQUESTS; i++) {
             assert_memory_equal(got[i].ids, want[i].ids, sizeof got[i].ids);
             assert_memory_equal(got[i].logprobs, want[i].logprobs, sizeof got[i].logprobs);
@@ -191,8 +197,8 @@ static void numbers_that_are_none(void **state)
     struct engine_request r;
     struct engine *g;
     struct stream *s;
-    struct stream_news news;
-    struct loaded *l = open_model(true);
+    struct stream_chunk news;
+    struct session *l = open_model(true);
     ahead.ops.picks = no_picks;
     make_request(&r, prompt, 0);
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.slots = 2}, &e), 0);
@@ -204,7 +210,7 @@ static void numbers_that_are_none(void **state)
     assert_string_equal(news.err.text, "the model gave a logit that is not a finite number");
     stream_close(s);
     engine_close(g);
-    loaded_close(l);
+    session_close(l);
 }
 
 static void next_step_is_prepared(void **state)
@@ -213,8 +219,8 @@ static void next_step_is_prepared(void **state)
     struct err e = {0};
     int32_t prompt[PROMPT];
     struct stream *first;
-    struct stream_news news;
-    struct loaded *l = open_model(true);
+    struct stream_chunk news;
+    struct session *l = open_model(true);
     ahead.ops.run = busy_run;
     ahead.ops.picks = busy_picks;
     make_request(&busy.request, prompt, 0);
@@ -232,7 +238,7 @@ static void next_step_is_prepared(void **state)
     stream_close(first);
     stream_close(busy.late);
     engine_close(busy.engine);
-    loaded_close(l);
+    session_close(l);
     assert_int_equal(busy.running, 2); /* both, although the first ended with its first step */
     assert_int_equal(busy.waiting, 0);
 }

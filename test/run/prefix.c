@@ -9,7 +9,7 @@
 enum { CTX = 256, PAGE = RUNNER_PAGE };
 
 struct fixture {
-    struct loaded *l;
+    struct session *l;
     struct prefix *t;
     struct seq *a, *b;
 };
@@ -59,7 +59,7 @@ static void close_fixture(struct fixture *f)
     prefix_close(f->t);
     for (uint32_t g = 0; g < f->l->model->plan.groups; g++)
         assert_int_equal(used_of(f, g), 0);
-    loaded_close(f->l);
+    session_close(f->l);
 }
 
 static void feed(struct seq *s, const int32_t *ids, uint32_t n)

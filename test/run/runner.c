@@ -7,7 +7,7 @@
 
 static const struct device_options plain = {.exact = true, .tier = "scalar"};
 
-static uint32_t used(const struct loaded *l)
+static uint32_t used(const struct session *l)
 {
     return l->runner->pages[0].count - 1 - l->runner->pages[0].unused;
 }
@@ -39,7 +39,7 @@ static void pages_are_accounted(void **state)
     (void)state;
     struct err e = {0};
     int32_t ids[100];
-    struct loaded *l =
+    struct session *l =
         open_tiny("gemma2", &(struct runner_options){.ctx = 100, .seqs = 2, .device_options = plain});
     struct seq *s = seq_open(l->runner, &e);
     fill(ids, 100, 1);
@@ -64,7 +64,7 @@ static void pages_are_accounted(void **state)
     assert_int_equal(used(l), 1);
     seq_close(s);
     assert_int_equal(used(l), 0);
-    loaded_close(l);
+    session_close(l);
 }
 
 static void overflow_is_refused(void **state)
@@ -73,7 +73,7 @@ static void overflow_is_refused(void **state)
     struct err e = {0};
     int32_t ids[100];
     fill(ids, 100, 1);
-    struct loaded *l = open_tiny(
+    struct session *l = open_tiny(
         "llama", &(struct runner_options){.ctx = 96, .seqs = 2, .pages = 3, .device_options = plain});
     struct seq *a = seq_open(l->runner, &e), *b = seq_open(l->runner, &e);
     assert_null(seq_open(l->runner, &e));
@@ -101,7 +101,7 @@ static void overflow_is_refused(void **state)
     seq_close(a);
     seq_close(b);
     assert_int_equal(used(l), 0);
-    loaded_close(l);
+    session_close(l);
 }
 
 /* Two sequences on the same, partly filled page: the one that writes gets a copy, and both go on as if
@@ -116,7 +116,7 @@ static void shared_page_is_copied(void **state)
     fill(other + 40, 8, 2);
     for (size_t f = 0; f < sizeof folders / sizeof *folders; f++) {
         struct err e = {0};
-        struct loaded *l =
+        struct session *l =
             open_tiny(folders[f], &(struct runner_options){.ctx = 96, .seqs = 2, .device_options = plain});
         uint32_t width = l->model->plan.out_width;
         float *want = malloc(2 * width * sizeof *want);
@@ -148,7 +148,7 @@ static void shared_page_is_copied(void **state)
         seq_close(b);
         assert_int_equal(used(l), 0);
         free(want);
-        loaded_close(l);
+        session_close(l);
     }
 }
 
@@ -157,12 +157,12 @@ static void pool_is_as_large_as_there_is_room(void **state)
 {
     (void)state;
     struct runner_options o = {.ctx = 100, .seqs = 4, .device_options = plain};
-    struct loaded *l = open_tiny("llama", &o);
+    struct session *l = open_tiny("llama", &o);
     const uint64_t page = l->kv_bytes / 16;
     struct device_memory m;
     l->runner->device->ops->memory(l->runner->device, &m);
     const uint64_t rest = m.weights + m.scratch;
-    loaded_close(l);
+    session_close(l);
     const struct {
         uint64_t asked, most;
         uint32_t pages;
@@ -182,12 +182,12 @@ static void pool_is_as_large_as_there_is_room(void **state)
         l = open_tiny("llama", &o);
         assert_int_equal(l->runner->pages[0].count - 1, rows[i].pages);
         assert_int_equal(l->kv_bytes, rows[i].pages * page);
-        loaded_close(l);
+        session_close(l);
     }
     o = (struct runner_options){.ctx = 640, .seqs = 4, .device_options = plain, .kv_bytes = 1 << 19};
     l = open_tiny("gemma2", &o); /* a window's pages count, too */
     assert_true(l->kv_bytes <= o.kv_bytes && l->kv_bytes > o.kv_bytes / 2);
-    loaded_close(l);
+    session_close(l);
 }
 
 int main(void)

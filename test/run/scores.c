@@ -17,7 +17,7 @@ struct scored {
     float logprobs[CTX];
     struct token_prob top[CTX][TOPS];
     size_t n, echoed;
-    struct stream_news end;
+    struct stream_chunk end;
 };
 
 static struct scored all[REQUESTS];
@@ -42,7 +42,7 @@ static void make(struct scored *s, uint32_t i)
 
 static void read_all(struct scored *s)
 {
-    struct stream_news *news = &s->end;
+    struct stream_chunk *news = &s->end;
     do {
         assert_true(stream_look(s->stream, -1, news));
         if (news->err.code)
@@ -56,7 +56,7 @@ static void read_all(struct scored *s)
     stream_close(s->stream);
 }
 
-static void check(const struct loaded *l, const struct scored *s)
+static void check(const struct session *l, const struct scored *s)
 {
     size_t prompt = s->r.echo ? s->r.n : 0;
     assert_int_equal(s->echoed, prompt);
@@ -90,7 +90,7 @@ static void prompts_are_scored(void **state)
         struct err e = {0};
         struct engine *g;
         struct engine_stats stats;
-        struct loaded *l = open_judged(i % 2 ? "llama" : "gemma2", &settings[i]);
+        struct session *l = open_judged(i % 2 ? "llama" : "gemma2", &settings[i]);
         struct engine_options o = {.queue = REQUESTS, .draft = 4, .draft_always = true, .guard = true};
         assert_int_equal(engine_open(&g, l, &o, &e), 0);
         for (uint32_t k = 0; k < REQUESTS; k++) {
@@ -109,7 +109,7 @@ static void prompts_are_scored(void **state)
         assert_true(!settings[i].pages || stats.preempted > 0);
         engine_close(g);
         assert_int_equal(l->runner->pages[0].unused, l->runner->pages[0].count - 1);
-        loaded_close(l);
+        session_close(l);
     }
 }
 
@@ -119,14 +119,14 @@ static void silence_warms(void **state)
     (void)state;
     struct err e = {0};
     struct engine *g;
-    struct loaded *l = open_judged("llama", &(struct runner_options){.seqs = 2});
+    struct session *l = open_judged("llama", &(struct runner_options){.seqs = 2});
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 4, .draft_always = true}, &e), 0);
     for (uint32_t k = 0; k < 2; k++) {
         make(&all[k], 3);
         all[k].r.silent = !k;
         all[k].r.logprobs = false;
         all[k].r.top_logprobs = 0;
-        struct stream_news news = {0};
+        struct stream_chunk news = {0};
         assert_int_equal(engine_submit(g, &all[k].r, &all[k].stream, &e), 0);
         for (size_t n = 0; !news.done; n += news.count) {
             assert_true(stream_look(all[k].stream, -1, &news));
@@ -139,7 +139,7 @@ static void silence_warms(void **state)
     assert_int_equal(engine_submit(g, &all[0].r, &all[0].stream, &e), -1);
     assert_int_equal(e.code, ERR_USAGE);
     engine_close(g);
-    loaded_close(l);
+    session_close(l);
 }
 
 int main(void)

@@ -15,12 +15,12 @@ static const char SCHEMA[] = "{\"type\":\"object\",\"properties\":{\"mill\":{\"e
                              "\"required\":[\"mill\",\"n\"],\"additionalProperties\":false}";
 
 /* The default model, where it has been fetched. */
-static struct loaded *open_model(void)
+static struct session *open_model(void)
 {
     char path[512];
     struct err e = {0};
     struct store *store;
-    struct loaded *l;
+    struct session *l;
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     snprintf(path, sizeof path, "%s%s/quern/models/SmolLM2-135M-Instruct.Q4_1.gguf",
              cache  ? cache
@@ -31,25 +31,25 @@ static struct loaded *open_model(void)
         print_message("SmolLM2-135M is not in the cache (scripts/fetch-model)\n");
         return NULL;
     }
-    struct loaded_options o = {.runner = {.ctx = 512, .seqs = STREAMS, .outs = 64, .kv_type = DTYPE_F16}};
-    if (store_open(&store, path, &e) || loaded_open(&l, store, &o, &e))
+    struct session_options o = {.runner = {.ctx = 512, .seqs = STREAMS, .outs = 64, .kv_type = DTYPE_F16}};
+    if (store_open(&store, path, &e) || session_open(&l, store, &o, &e))
         fail_msg("%s", e.text);
     return l;
 }
 
-static struct rule *open_rule(struct loaded *l)
+static struct constraint_ref *open_rule(struct session *l)
 {
     struct err e = {0};
-    struct rule *r;
+    struct constraint_ref *r;
     json_t *schema = json_loads(SCHEMA, 0, NULL);
     struct constraint *c = constraint_from_schema(schema, &e);
     json_decref(schema);
-    if (!c || rule_open(&r, c, loaded_vocab(l, &e), &e))
+    if (!c || constraint_ref_open(&r, c, session_vocab(l, &e), &e))
         fail_msg("%s", e.text);
     return r;
 }
 
-static void read_text(struct stream *s, struct buf *text, struct stream_news *last)
+static void read_text(struct stream *s, struct buf *text, struct stream_chunk *last)
 {
     do {
         assert_true(stream_look(s, -1, last));
@@ -73,18 +73,18 @@ static void assert_obeys(const struct buf *text)
 }
 
 /* Hot, with guesses ahead, half of the requests under the rule and half free, and no allocation in a step. */
-static void rules_hold(void **state)
+static void constraint_cache_hold(void **state)
 {
     (void)state;
     struct err e = {0};
     struct engine *g;
     struct ids prompt = {0};
     struct stream *streams[STREAMS];
-    struct stream_news last;
-    struct loaded *l = open_model();
+    struct stream_chunk last;
+    struct session *l = open_model();
     if (!l)
         skip();
-    struct rule *rule = open_rule(l);
+    struct constraint_ref *rule = open_rule(l);
     assert_int_equal(tokenizer_encode(l->tokenizer, "A mill as JSON:", 15, 0, &prompt, &e), 0);
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 4, .guard = true}, &e), 0);
     struct engine_request r = {.prompt = prompt.data, .n = (uint32_t)prompt.len, .ignore_eog = true};
@@ -98,7 +98,7 @@ static void rules_hold(void **state)
         r.most = i % 2 ? 12 : 0;
         assert_int_equal(engine_submit(g, &r, &streams[i], &e), 0);
     }
-    rule_drop(rule); /* the requests have their shares */
+    constraint_ref_drop(rule); /* the requests have their shares */
     for (uint32_t i = 0; i < STREAMS; i++) {
         struct buf text = {0};
         read_text(streams[i], &text, &last);
@@ -109,7 +109,7 @@ static void rules_hold(void **state)
     }
     engine_close(g);
     ids_free(&prompt);
-    loaded_close(l);
+    session_close(l);
 }
 
 /* The text of a request ends before its stop string, and nothing of that is let out. */
@@ -122,9 +122,9 @@ static void stop_strings_stop(void **state)
     struct engine *g;
     struct ids prompt = {0};
     struct stream *s;
-    struct stream_news last;
+    struct stream_chunk last;
     struct buf got = {0};
-    struct loaded *l = open_model();
+    struct session *l = open_model();
     if (!l)
         skip();
     assert_int_equal(tokenizer_encode(l->tokenizer, text, strlen(text), 0, &prompt, &e), 0);
@@ -140,13 +140,13 @@ static void stop_strings_stop(void **state)
     buf_free(&got);
     engine_close(g);
     ids_free(&prompt);
-    loaded_close(l);
+    session_close(l);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rules_hold),
+        cmocka_unit_test(constraint_cache_hold),
         cmocka_unit_test(stop_strings_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

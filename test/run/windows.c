@@ -12,7 +12,7 @@ enum { PROMPT = 100, ANSWER = 300 };
 static const char *const families[] = {"gemma2", "gemma3", "mistral", "cohere2", "gpt-oss", "phi3-long"};
 enum { FAMILIES = sizeof families / sizeof *families };
 
-static struct loaded *open_family(const char *folder, uint32_t seqs, uint32_t pages)
+static struct session *open_family(const char *folder, uint32_t seqs, uint32_t pages)
 {
     return open_judged(folder,
                        &(struct runner_options){.seqs = seqs, .chunk = 64, .outs = 32, .pages = pages});
@@ -34,7 +34,7 @@ static int32_t best(const float *row)
 
 /* ---- sequences ---- */
 
-static uint32_t held(const struct loaded *l, uint32_t g)
+static uint32_t held(const struct session *l, uint32_t g)
 {
     return l->runner->pages[g].count - 1 - l->runner->pages[g].unused;
 }
@@ -47,7 +47,7 @@ static void steps_are_whole(void **state)
     fill(ids, CTX, 1);
     for (size_t f = 0; f < FAMILIES; f++) {
         struct err e = {0};
-        struct loaded *l = open_family(families[f], 1, 0);
+        struct session *l = open_family(families[f], 1, 0);
         struct seq *s = seq_open(l->runner, &e);
         judge(l, ids, CTX);
         for (uint32_t i = 0; s->len < CTX; i++) {
@@ -66,7 +66,7 @@ static void steps_are_whole(void **state)
             }
         }
         seq_close(s);
-        loaded_close(l);
+        session_close(l);
     }
 }
 
@@ -76,7 +76,7 @@ static void cut_back(void **state)
     (void)state;
     int32_t ids[CTX];
     struct err e = {0};
-    struct loaded *l = open_family("gemma3", 1, 0);
+    struct session *l = open_family("gemma3", 1, 0);
     struct seq *s = seq_open(l->runner, &e);
     fill(ids, CTX, 2);
     judge(l, ids, 400);
@@ -94,7 +94,7 @@ static void cut_back(void **state)
     seq_close(s);
     for (uint32_t g = 0; g < l->model->plan.groups; g++)
         assert_int_equal(held(l, g), 0);
-    loaded_close(l);
+    session_close(l);
 }
 
 /* ---- requests ---- */
@@ -118,7 +118,7 @@ static struct stream *submit(struct engine *g, const int32_t *prompt, uint32_t n
 
 static void read_all(struct stream *s, struct text *t)
 {
-    struct stream_news news;
+    struct stream_chunk news;
     do {
         assert_true(stream_look(s, -1, &news));
         memcpy(t->ids + t->n, news.ids, news.count * sizeof *t->ids);
@@ -131,19 +131,19 @@ static void read_all(struct stream *s, struct text *t)
 }
 
 /* Every token after the first `from` is what the model says when it sees all of the text at once. */
-static void assert_judged(const struct loaded *l, const struct text *t, uint32_t from)
+static void assert_judged(const struct session *l, const struct text *t, uint32_t from)
 {
     judge(l, t->ids, t->n);
     for (uint32_t i = from; i < t->n; i++)
         assert_int_equal(t->ids[i], best(judged[i - 1]));
 }
 
-static void close_all(struct engine *g, struct loaded *l)
+static void close_all(struct engine *g, struct session *l)
 {
     engine_close(g);
     for (uint32_t i = 0; i < l->model->plan.groups; i++)
         assert_int_equal(held(l, i), 0);
-    loaded_close(l);
+    session_close(l);
 }
 
 /* Two long requests have far fewer pages of windows than tokens, beside guesses, and none is put back. */
@@ -156,7 +156,7 @@ static void long_requests(void **state)
         struct engine *g;
         struct engine_stats stats;
         struct stream *s[2];
-        struct loaded *l = open_family(families[f], 2, 0);
+        struct session *l = open_family(families[f], 2, 0);
         struct engine_options o = {.draft = f % 2 ? 4 : 0, .draft_always = true, .guard = true};
         assert_int_equal(engine_open(&g, l, &o, &e), 0);
         for (uint32_t i = 0; i < 2; i++) {
@@ -186,7 +186,7 @@ static void conversations_go_on(void **state)
     for (size_t f = 0; f < FAMILIES; f++) {
         struct err e = {0};
         struct engine *g;
-        struct loaded *l = open_family(families[f], 2, 0);
+        struct session *l = open_family(families[f], 2, 0);
         assert_int_equal(engine_open(&g, l, &(struct engine_options){.guard = true}, &e), 0);
         fill(talk.ids, talk.n = PROMPT, 5);
         for (uint32_t turn = 0; turn < 3; turn++) {
@@ -221,7 +221,7 @@ static void few_pages(void **state)
             struct err e = {0};
             struct engine *g;
             struct stream *s[6];
-            struct loaded *l = open_family(families[f], 3, pages);
+            struct session *l = open_family(families[f], 3, pages);
             struct engine_options o = {.queue = 8, .draft = 4, .draft_always = true, .guard = true};
             assert_int_equal(engine_open(&g, l, &o, &e), 0);
             for (uint32_t i = 0; i < 6; i++) {

@@ -78,10 +78,10 @@ static int list_all(void *arg, struct model_list *out, struct err *e)
     return 0;
 }
 
-static int open_one(void *arg, struct loaded **out, const char *path, const struct loaded_options *o,
+static int open_one(void *arg, struct session **out, const char *path, const struct session_options *o,
                     struct err *e)
 {
-    struct loaded_options own = *o;
+    struct session_options own = *o;
     struct store *store;
     (void)arg;
     own.no_text = true;
@@ -90,7 +90,7 @@ static int open_one(void *arg, struct loaded **out, const char *path, const stru
     own.runner.device_options.threads = 1;
     opened++;
     usleep((unsigned)open_delay_us);
-    return store_open(&store, path, e) ? -1 : loaded_open(out, store, &own, e);
+    return store_open(&store, path, e) ? -1 : session_open(out, store, &own, e);
 }
 
 static size_t five = 5, three = 3;
@@ -124,7 +124,7 @@ static void write_some(struct form *f, int32_t *out, uint32_t n)
     if (engine_submit(f->engine, &r, &s, &e))
         fail_msg("%s", e.text);
     uint32_t have = 0;
-    for (struct stream_news news = {0}; !news.done;)
+    for (struct stream_chunk news = {0}; !news.done;)
         if (stream_look(s, -1, &news))
             for (size_t i = 0; i < news.count; i++)
                 out[have++] = news.ids[i];

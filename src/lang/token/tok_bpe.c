@@ -273,7 +273,7 @@ static void heap_push(struct heap *h, uint64_t v)
     h->item[i] = v;
 }
 
-static void rank_pair(struct word *w, struct heap *h, int32_t i, bool push)
+static void rerank_pair(struct word *w, struct heap *h, int32_t i, bool push)
 {
     struct symbol *s = &w->syms[i];
     int32_t id;
@@ -296,7 +296,7 @@ static void merge_long(struct word *w, struct heap *h)
         s[i].next = i + 1 < w->count ? (int32_t)i + 1 : -1;
     }
     for (size_t i = 0; i < w->count; i++)
-        rank_pair(w, h, (int32_t)i, false);
+        rerank_pair(w, h, (int32_t)i, false);
     for (size_t i = h->n / 2; i-- > 0;)
         heap_down(h, i);
     while (h->n) {
@@ -315,9 +315,9 @@ static void merge_long(struct word *w, struct heap *h)
         s[i].next = s[j].next;
         if (s[j].next >= 0)
             s[s[j].next].prev = i;
-        rank_pair(w, h, i, true);
+        rerank_pair(w, h, i, true);
         if (s[i].prev >= 0)
-            rank_pair(w, h, s[i].prev, true);
+            rerank_pair(w, h, s[i].prev, true);
     }
 }
 

@@ -199,12 +199,13 @@ static int ranked(struct tokenizer *t, const char *pre, struct err *e)
     return 0;
 }
 
-struct rank_line {
+struct rerank_line {
     size_t at, n; /* its bytes in files[1] */
     int32_t id;
 };
 
-static int rank_lines(struct tokenizer *t, struct rank_line *lines, size_t most, size_t *count, struct err *e)
+static int rerank_lines(struct tokenizer *t, struct rerank_line *lines, size_t most, size_t *count,
+                        struct err *e)
 {
     const struct buf *b = &t->files[0];
     for (size_t at = 0; at < b->len && *count < most;) {
@@ -214,7 +215,7 @@ static int rank_lines(struct tokenizer *t, struct rank_line *lines, size_t most,
             n--;
         const char *cut = n ? memchr(b->data + at, ' ', n) : NULL;
         uint64_t id;
-        struct rank_line *line = &lines[*count];
+        struct rerank_line *line = &lines[*count];
         line->at = t->files[1].len;
         if (n && (!cut || !tok_base64(&t->files[1], b->data + at, (size_t)(cut - b->data) - at) ||
                   !num_u64(cut + 1, n - ((size_t)(cut - b->data) - at) - 1, 1 << 22, &id)))
@@ -237,10 +238,10 @@ int tok_from_tiktoken(struct tokenizer *t, const char *path, struct err *e)
     int32_t top = -1;
     for (size_t i = 0; i < t->files[0].len; i++)
         most += t->files[0].data[i] == '\n';
-    struct rank_line *lines = mem_zalloc(most, sizeof *lines);
+    struct rerank_line *lines = mem_zalloc(most, sizeof *lines);
     if (!lines)
         return err_memory(e, "the ranks", most * sizeof *lines);
-    int rc = rank_lines(t, lines, most, &count, e);
+    int rc = rerank_lines(t, lines, most, &count, e);
     for (size_t i = 0; i < count; i++)
         top = lines[i].id > top ? lines[i].id : top;
     if (!rc)

@@ -10,7 +10,7 @@
 #include "lang/token/tokenizer.h"
 #include "model/model.h"
 #include "quant/recipe.h"
-#include "run/rules.h"
+#include "run/constraint_cache.h"
 #include "run/runner.h"
 #include "run/sampler.h"
 
@@ -18,9 +18,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LOADED_CTX = 8192 }; /* tokens of context where nobody says: at most this, at most the model's */
+enum { SESSION_CTX = 8192 }; /* tokens of context where nobody says: at most this, at most the model's */
 
-struct loaded_options {
+struct session_options {
     struct runner_options runner; /* ctx 0: as above */
     const char *chat_template;    /* text of a template instead of the model's own; NULL = its own */
     const char *tool_parser;      /* name of a form of tool calls; NULL = as the template says */
@@ -33,16 +33,16 @@ struct loaded_options {
     size_t loras;
 };
 
-enum { LOADED_ADAPTERS = 64 };
+enum { SESSION_ADAPTERS = 64 };
 
 /* An adapter by the name that requests use. Number i of the table is adapter i + 1 of the plan. */
-struct loaded_adapter {
+struct session_adapter {
     char *name;
     float scale;          /* where a request does not say */
     struct digest digest; /* of its tensors */
 };
 
-struct loaded {
+struct session {
     struct store *store;
     struct model *model;
     struct tokenizer *tokenizer; /* NULL with no_text */
@@ -57,37 +57,37 @@ struct loaded {
     size_t stops;
     uint64_t kv_bytes; /* of all pages of KV */
     double seconds;    /* to open all of it */
-    struct loaded_adapter adapter[LOADED_ADAPTERS];
-    struct store *adapter_store[LOADED_ADAPTERS];
+    struct session_adapter adapter[SESSION_ADAPTERS];
+    struct store *adapter_store[SESSION_ADAPTERS];
     uint32_t adapters;
     uint32_t own_weights; /* of the model's table: those of adapters follow */
     pthread_mutex_t lock;
     struct constraint_vocab *vocab, *call_vocab; /* made when they are first wanted, under the lock */
-    struct rules *rules;                         /* in these vocabularies */
+    struct constraint_cache *rules;              /* in these vocabularies */
 };
 
 /* Takes over the store, also when it fails. */
-int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e);
-void loaded_close(struct loaded *l);
+int session_open(struct session **out, struct store *store, const struct session_options *o, struct err *e);
+void session_close(struct session *l);
 
 /* A file of the model was changed while it was in use: its steps fail with ERR_CHANGED. Without looking; any thread. */
-bool loaded_is_changed(const struct loaded *l);
+bool session_is_changed(const struct session *l);
 /* The context where nobody says. */
-uint32_t loaded_context(const struct hparams *h);
+uint32_t session_context(const struct hparams *h);
 /* Does this token end a generation. */
-bool loaded_ends(const struct loaded *l, int32_t id);
+bool session_ends(const struct session *l, int32_t id);
 /* The vocabulary for constraints; any thread may ask. NULL and an error: there is no tokenizer, or no memory. */
-const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e);
+const struct constraint_vocab *session_vocab(struct session *l, struct err *e);
 /* The same with the control tokens that calls are written with. */
-const struct constraint_vocab *loaded_call_vocab(struct loaded *l, struct err *e);
+const struct constraint_vocab *session_call_vocab(struct session *l, struct err *e);
 
 /* What a request asks for: "NAME[:SCALE]", several with commas between; NULL or "" = none. Any thread. */
-int loaded_adapt(const struct loaded *l, const char *text, struct adapter_mix *out, struct err *e);
+int session_adapt(const struct session *l, const char *text, struct adapter_mix *out, struct err *e);
 /* Names what was computed with these adapters for this salt: another one for other adapters, in any process. */
-uint64_t loaded_salt(const struct loaded *l, const struct adapter_mix *mix, uint64_t salt);
+uint64_t session_salt(const struct session *l, const struct adapter_mix *mix, uint64_t salt);
 
 /* Names what KV is computed with, but for adapters: weights, plan, settings and kernels. Reads all weights. */
-struct digest loaded_digest(const struct loaded *l);
+struct digest session_digest(const struct session *l);
 
 /* The prompt of a conversation, as ids: template, then tokenizer. tools and set (extra template variables) may be NULL. */
 struct prompt_request {
@@ -95,4 +95,4 @@ struct prompt_request {
     bool no_generation_prompt;
     bool continue_final; /* the last message goes on: no turn begins */
 };
-int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e);
+int session_prompt(const struct session *l, const struct prompt_request *r, struct ids *out, struct err *e);

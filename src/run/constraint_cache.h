@@ -4,32 +4,34 @@
 #pragma once
 
 #include "base/err.h"
-#include "run/rule.h"
+#include "run/constraint_ref.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-struct rules;
+struct constraint_cache;
 
-enum { RULES_MOST = 32, RULES_BYTES = 256 << 20 };
+enum { CONSTRAINT_CACHE_MOST = 32, CONSTRAINT_CACHE_BYTES = 256 << 20 };
 
 /* What a language is known by: its vocabulary, and a text that says all of it. */
-struct rules_key {
+struct constraint_cache_key {
     const struct constraint_vocab *vocab;
     const char *text;
     size_t n;
 };
 
-int rules_open(struct rules **out, size_t most_bytes, struct err *e);
-void rules_close(struct rules *r); /* NULL is nothing */
+int constraint_cache_open(struct constraint_cache **out, size_t most_bytes, struct err *e);
+void constraint_cache_close(struct constraint_cache *r); /* NULL is nothing */
 
 /* A rule of the caller's own in the language of this key; NULL: it is not known, or there is no memory for it. */
-struct rule *rules_find(struct rules *r, const struct rules_key *k);
+struct constraint_ref *constraint_cache_find(struct constraint_cache *r,
+                                             const struct constraint_cache_key *k);
 /* Remembers the language of a rule. Never fails: where there is no memory, it forgets. */
-void rules_keep(struct rules *r, const struct rules_key *k, struct rule *rule);
+void constraint_cache_keep(struct constraint_cache *r, const struct constraint_cache_key *k,
+                           struct constraint_ref *rule);
 
-struct rules_stats {
+struct constraint_cache_stats {
     uint64_t hits, misses, bytes;
     uint32_t kept;
 };
-void rules_stats(struct rules *r, struct rules_stats *out);
+void constraint_cache_stats(struct constraint_cache *r, struct constraint_cache_stats *out);

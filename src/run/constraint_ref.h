@@ -10,43 +10,44 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct rule;
+struct constraint_ref;
 
 /* Takes the constraint over, also when it fails. The vocabulary must outlive the rule. */
-int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e);
+int constraint_ref_open(struct constraint_ref **out, struct constraint *c, const struct constraint_vocab *v,
+                        struct err *e);
 /* The prompt has already written this part of the language; copied. */
-int rule_set_lead(struct rule *r, const char *lead, struct err *e);
+int rule_set_lead(struct constraint_ref *r, const char *lead, struct err *e);
 /* Where the text may end, it does so if the model would write what the rule does not allow: a model that has called a
  * tool and wants to explain must not be made to call another. */
-void rule_set_yielding(struct rule *r);
-struct rule *rule_share(struct rule *r);
+void rule_set_yielding(struct constraint_ref *r);
+struct constraint_ref *constraint_ref_share(struct constraint_ref *r);
 /* Another rule in the same language, which begins at once; NULL: no memory. */
-struct rule *rule_again(struct rule *r);
+struct constraint_ref *constraint_ref_again(struct constraint_ref *r);
 /* Of its language, as far as it has been computed by now. */
-size_t rule_bytes(const struct rule *r);
-void rule_drop(struct rule *r); /* NULL is nothing */
+size_t constraint_ref_bytes(const struct constraint_ref *r);
+void constraint_ref_drop(struct constraint_ref *r); /* NULL is nothing */
 
 /* Where one text stands. Without a rule everything is allowed; with one, there is no text that it does not hold. It
  * allocates when it is opened, never later. */
-struct rule_walk {
-    struct rule *rule;
+struct constraint_walk {
+    struct constraint_ref *rule;
     struct constraint_state *state; /* NULL = there is no rule */
     uint32_t *mask;                 /* (words), a bit for each token */
     uint32_t words;
 };
 
-int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct err *e);
-void rule_walk_close(struct rule_walk *w);
+int constraint_walk_open(struct constraint_walk *w, struct constraint_ref *r, uint32_t vocab, struct err *e);
+void constraint_walk_close(struct constraint_walk *w);
 /* 0: *mask says what may come next (NULL: everything); 1: the text is whole and nothing can follow. */
-int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e);
-/* The only token that a mask of rule_walk_next allows; -1 = there are others, or no mask. */
-int32_t rule_walk_only(const struct rule_walk *w, const uint32_t *mask);
+int constraint_walk_next(struct constraint_walk *w, const uint32_t **mask, struct err *e);
+/* The only token that a mask of constraint_walk_next allows; -1 = there are others, or no mask. */
+int32_t constraint_walk_only(const struct constraint_walk *w, const uint32_t *mask);
 /* Tokens of the only text that may come next, as far as it is the only one; up to cap. */
-size_t rule_walk_forced(struct rule_walk *w, int32_t *out, size_t cap);
-int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e);
+size_t constraint_walk_forced(struct constraint_walk *w, int32_t *out, size_t cap);
+int constraint_walk_accept(struct constraint_walk *w, int32_t id, struct err *e);
 /* Does the text end here, where the token that the model takes is not in the mask? */
-bool rule_walk_yields(struct rule_walk *w);
-/* Did rule_walk_next last say that everything is allowed? */
-bool rule_walk_is_open(const struct rule_walk *w);
+bool constraint_walk_yields(struct constraint_walk *w);
+/* Did constraint_walk_next last say that everything is allowed? */
+bool constraint_walk_is_open(const struct constraint_walk *w);
 /* May every token come next, as far as the rule goes? Then the token may be chosen without a mask. */
-bool rule_walk_allows_all(struct rule_walk *w);
+bool constraint_walk_allows_all(struct constraint_walk *w);

@@ -1,4 +1,4 @@
-#include "run/rank.h"
+#include "run/rerank.h"
 
 #include "codec/dtype.h"
 #include "base/log.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 /* out . tanh(dense . row + dense_bias) + bias; without dense: out . row + bias */
-struct rank_head {
+struct rerank_head {
     uint32_t width;
     float *dense;      /* (width, width), or NULL */
     float *dense_bias; /* (width), or NULL */
@@ -17,11 +17,11 @@ struct rank_head {
 };
 
 /* Of the same part, what GGUF calls it, and what the two kinds of folders do. */
-static const char *const rank_dense[] = {"cls", "classifier.dense", "bert.pooler.dense", "pooler.dense",
-                                         NULL};
-static const char *const rank_out[] = {"cls.output", "classifier.out_proj", "classifier", NULL};
+static const char *const rerank_dense[] = {"cls", "classifier.dense", "bert.pooler.dense", "pooler.dense",
+                                           NULL};
+static const char *const rerank_out[] = {"cls.output", "classifier.out_proj", "classifier", NULL};
 
-static const struct tensor *rank_find(const struct store *s, const char *const *names, const char *suffix)
+static const struct tensor *rerank_find(const struct store *s, const char *const *names, const char *suffix)
 {
     const struct tensor *t = NULL;
     for (; *names && !t; names++) {
@@ -33,7 +33,7 @@ static const struct tensor *rank_find(const struct store *s, const char *const *
 }
 
 /* The tensor in F32; it has to have so many values. */
-static float *rank_read(const struct tensor *t, uint64_t values, struct err *e)
+static float *rerank_read(const struct tensor *t, uint64_t values, struct err *e)
 {
     const struct dtype_info *type = dtype_get(t->type);
     if (t->values != values || !type || !type->decode) {
@@ -50,19 +50,19 @@ static float *rank_read(const struct tensor *t, uint64_t values, struct err *e)
     return out;
 }
 
-static int rank_fill(struct rank_head *h, const struct store *s, const struct tensor *out, struct err *e)
+static int rerank_fill(struct rerank_head *h, const struct store *s, const struct tensor *out, struct err *e)
 {
-    const struct tensor *dense = rank_find(s, rank_dense, "weight"),
-                        *dense_bias = rank_find(s, rank_dense, "bias"),
-                        *bias = rank_find(s, rank_out, "bias");
+    const struct tensor *dense = rerank_find(s, rerank_dense, "weight"),
+                        *dense_bias = rerank_find(s, rerank_dense, "bias"),
+                        *bias = rerank_find(s, rerank_out, "bias");
     uint64_t width = h->width;
-    if (!(h->out = rank_read(out, width, e)))
+    if (!(h->out = rerank_read(out, width, e)))
         return -1;
-    if (dense && !(h->dense = rank_read(dense, width * width, e)))
+    if (dense && !(h->dense = rerank_read(dense, width * width, e)))
         return -1;
-    if (dense && dense_bias && !(h->dense_bias = rank_read(dense_bias, width, e)))
+    if (dense && dense_bias && !(h->dense_bias = rerank_read(dense_bias, width, e)))
         return -1;
-    float *one = bias ? rank_read(bias, 1, e) : NULL;
+    float *one = bias ? rerank_read(bias, 1, e) : NULL;
     if (bias && !one)
         return -1;
     h->bias = one ? *one : 0;
@@ -70,25 +70,25 @@ static int rank_fill(struct rank_head *h, const struct store *s, const struct te
     return 0;
 }
 
-int rank_open(struct rank_head **out, const struct store *s, uint32_t width, struct err *e)
+int rerank_open(struct rerank_head **out, const struct store *s, uint32_t width, struct err *e)
 {
-    const struct tensor *last = rank_find(s, rank_out, "weight");
+    const struct tensor *last = rerank_find(s, rerank_out, "weight");
     *out = NULL;
     if (!last || last->values != width) /* none, or one that sorts into classes */
         return 0;
-    struct rank_head *h = mem_zalloc(1, sizeof *h);
+    struct rerank_head *h = mem_zalloc(1, sizeof *h);
     if (!h)
         return err_memory(e, "the head", sizeof *h);
     h->width = width;
-    if (rank_fill(h, s, last, e)) {
-        rank_close(h);
+    if (rerank_fill(h, s, last, e)) {
+        rerank_close(h);
         return -1;
     }
     *out = h;
     return 0;
 }
 
-void rank_close(struct rank_head *h)
+void rerank_close(struct rerank_head *h)
 {
     if (!h)
         return;
@@ -98,7 +98,7 @@ void rank_close(struct rank_head *h)
     mem_free(h);
 }
 
-double rank_logit(const struct rank_head *h, const float *row)
+double rank_logit(const struct rerank_head *h, const float *row)
 {
     double sum = h->bias;
     for (uint32_t i = 0; i < h->width; i++) {
@@ -110,7 +110,7 @@ double rank_logit(const struct rank_head *h, const float *row)
     return sum;
 }
 
-double rank_score(const struct rank_head *h, const float *row)
+double rerank_score(const struct rerank_head *h, const float *row)
 {
     return 1 / (1 + exp(-rank_logit(h, row)));
 }

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "run/loaded.h"
+#include "run/session.h"
 
 #include "base/clock.h"
 #include "codec/dtype.h"
@@ -22,16 +22,16 @@
 
 /* Where the rotary scaling depends on it, the length that the model was made with before it was stretched:
  * short texts are read best so. */
-uint32_t loaded_context(const struct hparams *h)
+uint32_t session_context(const struct hparams *h)
 {
     const struct rope_params *r = &h->rope[0];
-    uint32_t ctx = h->context && h->context < LOADED_CTX ? h->context : LOADED_CTX;
+    uint32_t ctx = h->context && h->context < SESSION_CTX ? h->context : SESSION_CTX;
     bool depends = r->scaling == SCALING_LONGROPE || r->scaling == SCALING_DYNAMIC;
     return depends && r->original && r->original < ctx ? r->original : ctx;
 }
 
 /* Makes the final rows the result, in place of logits. */
-static void loaded_hide_head(struct model *m)
+static void session_hide_head(struct model *m)
 {
     for (uint32_t i = 0; i < m->plan.count; i++)
         if (m->plan.ops[i].kind == OP_LOGITS)
@@ -39,13 +39,13 @@ static void loaded_hide_head(struct model *m)
     m->plan.out_width = m->h.width;
 }
 
-static int loaded_model(struct loaded *l, uint32_t *ctx, const struct loaded_options *o, struct err *e)
+static int session_model(struct session *l, uint32_t *ctx, const struct session_options *o, struct err *e)
 {
     if (!*ctx) {
         struct hparams h;
         if (hparams_read(&h, l->store, e))
             return -1;
-        *ctx = loaded_context(&h);
+        *ctx = session_context(&h);
         hparams_free(&h);
     }
     struct model_options m = {.ctx = *ctx, .describe = o->quant != NULL};
@@ -55,12 +55,12 @@ static int loaded_model(struct loaded *l, uint32_t *ctx, const struct loaded_opt
     if (model_open(&l->model, l->store, &m, e) || (o->quant && quant_load(l->model, o->quant, &m.make, e)))
         return -1;
     if (o->hidden)
-        loaded_hide_head(l->model);
+        session_hide_head(l->model);
     return 0;
 }
 
 /* "…:0.5": the number after the last colon, if there is one; *n becomes what is before it. */
-static void loaded_scale(const char *text, size_t *n, float *scale)
+static void session_scale(const char *text, size_t *n, float *scale)
 {
     size_t at = *n;
     double v;
@@ -73,13 +73,13 @@ static void loaded_scale(const char *text, size_t *n, float *scale)
 }
 
 /* "NAME=PATH[:SCALE]"; without a name the file's own, without its folder and its ending. */
-static int loaded_adapter(struct loaded *l, const char *text, struct err *e)
+static int session_adapter(struct session *l, const char *text, struct err *e)
 {
-    struct loaded_adapter *a = &l->adapter[l->adapters];
+    struct session_adapter *a = &l->adapter[l->adapters];
     const char *equals = strchr(text, '='), *path = equals ? equals + 1 : text;
     size_t n = strlen(path);
-    *a = (struct loaded_adapter){.scale = 1};
-    loaded_scale(path, &n, &a->scale);
+    *a = (struct session_adapter){.scale = 1};
+    session_scale(path, &n, &a->scale);
     char *file = mem_strndup(path, n);
     while (n > 1 && path[n - 1] == '/')
         n--;
@@ -103,12 +103,12 @@ static int loaded_adapter(struct loaded *l, const char *text, struct err *e)
     return 0;
 }
 
-static int loaded_adapters(struct loaded *l, const struct loaded_options *o, struct err *e)
+static int session_adapters(struct session *l, const struct session_options *o, struct err *e)
 {
-    if (o->loras > LOADED_ADAPTERS)
-        return err_set(e, ERR_USAGE, "%zu adapters; the most is %d", o->loras, LOADED_ADAPTERS);
+    if (o->loras > SESSION_ADAPTERS)
+        return err_set(e, ERR_USAGE, "%zu adapters; the most is %d", o->loras, SESSION_ADAPTERS);
     for (size_t i = 0; i < o->loras; i++)
-        if (loaded_adapter(l, o->lora[i], e))
+        if (session_adapter(l, o->lora[i], e))
             return -1;
     for (uint32_t i = 0; i < l->adapters; i++)
         for (size_t k = 0; k < l->adapter_store[i]->count; k++) {
@@ -120,13 +120,13 @@ static int loaded_adapters(struct loaded *l, const struct loaded_options *o, str
     return o->loras ? lora_bind(l->model, l->adapter_store, l->adapters, e) : 0;
 }
 
-static int loaded_add(const struct loaded *l, const char *text, size_t n, struct adapter_mix *out,
-                      struct err *e)
+static int session_add(const struct session *l, const char *text, size_t n, struct adapter_mix *out,
+                       struct err *e)
 {
     float scale = NAN;
-    loaded_scale(text, &n, &scale);
+    session_scale(text, &n, &scale);
     for (uint32_t i = 0; i < l->adapters; i++) {
-        const struct loaded_adapter *a = &l->adapter[i];
+        const struct session_adapter *a = &l->adapter[i];
         if (strlen(a->name) != n || memcmp(a->name, text, n) != 0)
             continue;
         if (out->count == ADAPTERS_MIXED)
@@ -139,19 +139,19 @@ static int loaded_add(const struct loaded *l, const char *text, size_t n, struct
                    l->adapters ? "others are loaded" : "none is loaded");
 }
 
-int loaded_adapt(const struct loaded *l, const char *text, struct adapter_mix *out, struct err *e)
+int session_adapt(const struct session *l, const char *text, struct adapter_mix *out, struct err *e)
 {
     *out = (struct adapter_mix){0};
     for (const char *at = text; at && *at;) {
         size_t n = strcspn(at, ",");
-        if (loaded_add(l, at, n, out, e))
+        if (session_add(l, at, n, out, e))
             return -1;
         at += n + (at[n] == ',');
     }
     return 0;
 }
 
-uint64_t loaded_salt(const struct loaded *l, const struct adapter_mix *mix, uint64_t salt)
+uint64_t session_salt(const struct session *l, const struct adapter_mix *mix, uint64_t salt)
 {
     struct digest d = {.lo = salt};
     for (uint32_t i = 0; i < mix->count; i++) {
@@ -173,7 +173,7 @@ static void digest_weight(struct digest *d, const struct weight *w)
             digest_add(d, w->data + m * w->each_bytes + r * w->row_bytes, packed ? w->rows * bytes : bytes);
 }
 
-struct digest loaded_digest(const struct loaded *l)
+struct digest session_digest(const struct session *l)
 {
     struct digest d = {0};
     const struct runner *r = l->runner;
@@ -196,7 +196,7 @@ struct digest loaded_digest(const struct loaded *l)
 /* Refuses what can never fit, with both figures, and says how much of what is free is for KV.
  * Weights that are laid out anew are the process's own, which the system cannot drop as it can the file's pages: only
  * where there is room. */
-static int loaded_fits(struct loaded *l, struct runner_options *r, bool made, struct err *e)
+static int session_fits(struct session *l, struct runner_options *r, bool made, struct err *e)
 {
     struct memory m;
     memory_read(&m);
@@ -219,7 +219,7 @@ static int loaded_fits(struct loaded *l, struct runner_options *r, bool made, st
     return 0;
 }
 
-static int loaded_text(struct loaded *l, const char *chat_template, struct err *e)
+static int session_text(struct session *l, const char *chat_template, struct err *e)
 {
     if (tokenizer_open(&l->tokenizer, l->store, e))
         return -1;
@@ -234,7 +234,7 @@ static int loaded_text(struct loaded *l, const char *chat_template, struct err *
 }
 
 /* Is it a control token that calls or reasoning are written with? */
-static bool loaded_is_mark(const struct loaded *l, int32_t id)
+static bool session_is_mark(const struct session *l, int32_t id)
 {
     size_t n = 0;
     if (tokenizer_attr(l->tokenizer, id) != TOK_CONTROL)
@@ -244,7 +244,7 @@ static bool loaded_is_mark(const struct loaded *l, int32_t id)
 }
 
 /* How the model writes calls and reasoning: what was asked for, or what the template says. */
-static int loaded_reply(struct loaded *l, const struct loaded_options *o, struct err *e)
+static int session_reply(struct session *l, const struct session_options *o, struct err *e)
 {
     const char *text = l->chat ? chat_text(l->chat) : "";
     bool none = o->reasoning && !strcmp(o->reasoning, "none");
@@ -257,11 +257,11 @@ static int loaded_reply(struct loaded *l, const struct loaded_options *o, struct
     if (!l->form || (!l->thought && !none))
         return -1;
     for (int32_t id = 0; id < tokenizer_vocab(l->tokenizer) && !l->marks_hidden; id++)
-        l->marks_hidden = loaded_is_mark(l, id);
+        l->marks_hidden = session_is_mark(l, id);
     return 0;
 }
 
-static uint64_t loaded_kv_bytes(const struct runner *r)
+static uint64_t session_kv_bytes(const struct runner *r)
 {
     uint64_t bytes = 0;
     for (uint32_t g = 0; g < r->plan->groups; g++) /* but for page 0, which is nobody's */
@@ -270,16 +270,16 @@ static uint64_t loaded_kv_bytes(const struct runner *r)
 }
 
 /* The files of the model and its adapters. */
-static int loaded_intact(void *arg, struct err *e)
+static int session_intact(void *arg, struct err *e)
 {
-    const struct loaded *l = arg;
+    const struct session *l = arg;
     int changed = store_check(l->store, e);
     for (uint32_t i = 0; i < l->adapters && !changed; i++)
         changed = l->adapter_store[i] ? store_check(l->adapter_store[i], e) : 0;
     return changed;
 }
 
-bool loaded_is_changed(const struct loaded *l)
+bool session_is_changed(const struct session *l)
 {
     bool changed = store_is_changed(l->store);
     for (uint32_t i = 0; i < l->adapters; i++)
@@ -287,11 +287,11 @@ bool loaded_is_changed(const struct loaded *l)
     return changed && l->runner->intact;
 }
 
-int loaded_open(struct loaded **out, struct store *store, const struct loaded_options *o, struct err *e)
+int session_open(struct session **out, struct store *store, const struct session_options *o, struct err *e)
 {
     double start = clock_now();
     struct runner_options r = o->runner;
-    struct loaded *l = mem_zalloc(1, sizeof *l);
+    struct session *l = mem_zalloc(1, sizeof *l);
     *out = NULL;
     if (o->lock) /* locking would take the room for it at once */
         r.device_options.no_repack = true;
@@ -302,18 +302,18 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
     sampler_defaults(&l->defaults);
-    if (defaults_sampling(store, &l->defaults, e) || rules_open(&l->rules, RULES_BYTES, e) ||
-        loaded_model(l, &r.ctx, o, e) || loaded_adapters(l, o, e) ||
-        loaded_fits(l, &r, o->quant != NULL, e) ||
-        (!o->no_text && (loaded_text(l, o->chat_template, e) || loaded_reply(l, o, e))) ||
+    if (defaults_sampling(store, &l->defaults, e) ||
+        constraint_cache_open(&l->rules, CONSTRAINT_CACHE_BYTES, e) || session_model(l, &r.ctx, o, e) ||
+        session_adapters(l, o, e) || session_fits(l, &r, o->quant != NULL, e) ||
+        (!o->no_text && (session_text(l, o->chat_template, e) || session_reply(l, o, e))) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
-        defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e) || loaded_intact(l, e)) {
-        loaded_close(l);
+        defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e) || session_intact(l, e)) {
+        session_close(l);
         return -1;
     }
-    l->kv_bytes = loaded_kv_bytes(l->runner);
+    l->kv_bytes = session_kv_bytes(l->runner);
     if (strcmp(l->runner->device->ops->name, "cuda") != 0) { /* a card that has all weights needs no file */
-        l->runner->intact = loaded_intact;
+        l->runner->intact = session_intact;
         l->runner->intact_arg = l;
     }
     if (o->lock && mlockall(MCL_CURRENT))
@@ -324,12 +324,12 @@ int loaded_open(struct loaded **out, struct store *store, const struct loaded_op
     return 0;
 }
 
-void loaded_close(struct loaded *l)
+void session_close(struct session *l)
 {
     if (!l)
         return;
     runner_close(l->runner);
-    rules_close(l->rules);
+    constraint_cache_close(l->rules);
     constraint_vocab_close(l->vocab);
     constraint_vocab_close(l->call_vocab);
     pthread_mutex_destroy(&l->lock);
@@ -345,7 +345,7 @@ void loaded_close(struct loaded *l)
     mem_free(l);
 }
 
-bool loaded_ends(const struct loaded *l, int32_t id)
+bool session_ends(const struct session *l, int32_t id)
 {
     for (size_t i = 0; i < l->stops; i++)
         if (l->stop_ids[i] == id)
@@ -353,34 +353,34 @@ bool loaded_ends(const struct loaded *l, int32_t id)
     return l->tokenizer && tokenizer_is_eog(l->tokenizer, id);
 }
 
-static const char *loaded_token_bytes(const void *of, int32_t id, size_t *n)
+static const char *session_token_bytes(const void *of, int32_t id, size_t *n)
 {
-    const struct loaded *l = of;
+    const struct session *l = of;
     *n = 0;
     return id < tokenizer_vocab(l->tokenizer) ? tokenizer_token_bytes(l->tokenizer, id, n) : "";
 }
 
-static enum constraint_kind loaded_token_kind(const void *of, int32_t id)
+static enum constraint_kind session_token_kind(const void *of, int32_t id)
 {
-    const struct loaded *l = of;
-    if (loaded_ends(l, id))
+    const struct session *l = of;
+    if (session_ends(l, id))
         return CONSTRAINT_END;
     /* the head may have rows that the tokenizer has no name for */
     return id < tokenizer_vocab(l->tokenizer) ? constraint_token_kind(l->tokenizer, id) : CONSTRAINT_NEVER;
 }
 
-static enum constraint_kind loaded_mark_kind(const void *of, int32_t id)
+static enum constraint_kind session_mark_kind(const void *of, int32_t id)
 {
-    const struct loaded *l = of;
-    enum constraint_kind kind = loaded_token_kind(of, id);
-    bool mark = kind == CONSTRAINT_NEVER && id < tokenizer_vocab(l->tokenizer) && loaded_is_mark(l, id);
+    const struct session *l = of;
+    enum constraint_kind kind = session_token_kind(of, id);
+    bool mark = kind == CONSTRAINT_NEVER && id < tokenizer_vocab(l->tokenizer) && session_is_mark(l, id);
     return mark ? CONSTRAINT_TEXT : kind;
 }
 
 /* Made when it is first wanted. */
 static const struct constraint_vocab *
-loaded_make_vocab(struct loaded *l, struct constraint_vocab **v,
-                  enum constraint_kind (*kind)(const void *of, int32_t id), struct err *e)
+session_make_vocab(struct session *l, struct constraint_vocab **v,
+                   enum constraint_kind (*kind)(const void *of, int32_t id), struct err *e)
 {
     if (!l->tokenizer) {
         err_set(e, ERR_USAGE, "a constraint needs a tokenizer, and this model was opened without one");
@@ -390,24 +390,25 @@ loaded_make_vocab(struct loaded *l, struct constraint_vocab **v,
     if (!*v)
         *v = constraint_vocab_open(&(struct constraint_source){.count = (int32_t)l->model->plan.out_width,
                                                                .of = l,
-                                                               .bytes = loaded_token_bytes,
+                                                               .bytes = session_token_bytes,
                                                                .kind = kind},
                                    e);
     pthread_mutex_unlock(&l->lock);
     return *v;
 }
 
-const struct constraint_vocab *loaded_vocab(struct loaded *l, struct err *e)
+const struct constraint_vocab *session_vocab(struct session *l, struct err *e)
 {
-    return loaded_make_vocab(l, &l->vocab, loaded_token_kind, e);
+    return session_make_vocab(l, &l->vocab, session_token_kind, e);
 }
 
-const struct constraint_vocab *loaded_call_vocab(struct loaded *l, struct err *e)
+const struct constraint_vocab *session_call_vocab(struct session *l, struct err *e)
 {
-    return l->marks_hidden ? loaded_make_vocab(l, &l->call_vocab, loaded_mark_kind, e) : loaded_vocab(l, e);
+    return l->marks_hidden ? session_make_vocab(l, &l->call_vocab, session_mark_kind, e)
+                           : session_vocab(l, e);
 }
 
-int loaded_prompt(const struct loaded *l, const struct prompt_request *r, struct ids *out, struct err *e)
+int session_prompt(const struct session *l, const struct prompt_request *r, struct ids *out, struct err *e)
 {
     struct spans spans = {0};
     time_t now = time(NULL);

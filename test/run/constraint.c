@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "lang/grammar/constraint.h"
 #include "lang/chat/output.h"
-#include "run/rules.h"
+#include "run/constraint_cache.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -43,26 +43,27 @@ static struct constraint_vocab *open_vocab(void)
 static const char *const words[] = {"one.", "two.", "six.", "sea"};
 
 /* A rule of these words. */
-static struct rule *open_rule(const struct constraint_vocab *v, const char *behind, const char *lead)
+static struct constraint_ref *open_rule(const struct constraint_vocab *v, const char *behind,
+                                        const char *lead)
 {
     struct err e = {0};
-    struct rule *r;
+    struct constraint_ref *r;
     struct constraint *c = constraint_from(
         &(struct constraint_spec){.language = LANGUAGE_CHOICES, .choices = words, .n = 4, .behind = behind},
         &e);
-    assert_int_equal(rule_open(&r, c, v, &e), 0);
+    assert_int_equal(constraint_ref_open(&r, c, v, &e), 0);
     assert_int_equal(lead ? rule_set_lead(r, lead, &e) : 0, 0);
     return r;
 }
 
 /* The tokens of one byte that may come next, $ for the end; "*" = everything. */
-static void next(struct rule_walk *w, const char *want)
+static void next(struct constraint_walk *w, const char *want)
 {
     const uint32_t *mask;
     struct err e = {0};
     char got[260];
     size_t n = 0;
-    assert_int_equal(rule_walk_next(w, &mask, &e), 0);
+    assert_int_equal(constraint_walk_next(w, &mask, &e), 0);
     if (!mask)
         got[n++] = '*';
     for (int i = 1; mask && i <= END; i++)
@@ -72,35 +73,35 @@ static void next(struct rule_walk *w, const char *want)
     assert_string_equal(got, want);
 }
 
-static bool allowed(struct rule_walk *w, int32_t id)
+static bool allowed(struct constraint_walk *w, int32_t id)
 {
     const uint32_t *mask;
     struct err e = {0};
-    assert_int_equal(rule_walk_next(w, &mask, &e), 0);
+    assert_int_equal(constraint_walk_next(w, &mask, &e), 0);
     return !mask || mask[id / 32] >> id % 32 & 1;
 }
 
 /* Tokens of one byte, as a job takes them. */
-static void say(struct rule_walk *w, const char *text)
+static void say(struct constraint_walk *w, const char *text)
 {
     struct err e = {0};
     for (const char *s = text; *s; s++)
-        assert_int_equal(rule_walk_accept(w, (unsigned char)*s, &e), 0);
+        assert_int_equal(constraint_walk_accept(w, (unsigned char)*s, &e), 0);
 }
 
 static void test_lead(void **state)
 {
     (void)state;
     struct constraint_vocab *v = open_vocab();
-    struct rule_walk w;
+    struct constraint_walk w;
     struct err e = {0};
-    struct rule *r = open_rule(v, NULL, "t");
-    assert_int_equal(rule_walk_open(&w, r, VOCAB, &e), 0);
+    struct constraint_ref *r = open_rule(v, NULL, "t");
+    assert_int_equal(constraint_walk_open(&w, r, VOCAB, &e), 0);
     next(&w, "w");
     say(&w, "wo.");
     next(&w, "$");
-    rule_walk_close(&w);
-    rule_drop(r);
+    constraint_walk_close(&w);
+    constraint_ref_drop(r);
     constraint_vocab_close(v);
 }
 
@@ -129,27 +130,27 @@ static void test_behind(void **state)
         {"\xff\xc3", '<', true, NULL}, /* bytes that are no UTF-8 */
     };
     struct constraint_vocab *v = open_vocab();
-    struct rule *r = open_rule(v, "</think>", NULL);
+    struct constraint_ref *r = open_rule(v, "</think>", NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct rule_walk w;
+        struct constraint_walk w;
         struct err e = {0};
-        assert_int_equal(rule_walk_open(&w, r, VOCAB, &e), 0);
+        assert_int_equal(constraint_walk_open(&w, r, VOCAB, &e), 0);
         for (const char *s = cases[i].said; *s; s++) {
             if (!allowed(&w, (unsigned char)*s))
                 assert_int_equal(cases[i].token, 't'); /* a second mark is no word */
             else
-                assert_int_equal(rule_walk_accept(&w, (unsigned char)*s, &e), 0);
+                assert_int_equal(constraint_walk_accept(&w, (unsigned char)*s, &e), 0);
         }
         if (cases[i].token != 't') {
             assert_int_equal(allowed(&w, cases[i].token), cases[i].good);
-            assert_int_equal(!rule_walk_accept(&w, cases[i].token, &e), cases[i].good);
+            assert_int_equal(!constraint_walk_accept(&w, cases[i].token, &e), cases[i].good);
         }
         if (cases[i].then)
             next(&w, cases[i].then);
         assert_false(allowed(&w, SILENT));
-        rule_walk_close(&w);
+        constraint_walk_close(&w);
     }
-    rule_drop(r);
+    constraint_ref_drop(r);
     constraint_vocab_close(v);
 }
 
@@ -162,30 +163,30 @@ static void test_free_text(void **state)
     json_t *tools = json_loads("[{\"name\": \"go\", \"parameters\": {\"enum\": [{}]}}]", 0, NULL);
     struct constraint *c = output_constraint(output_form_named("hermes", &e),
                                              &(struct output_rule){.tools = tools, .free = true}, &e);
-    struct rule *r;
-    struct rule_walk w;
-    assert_int_equal(rule_open(&r, c, v, &e), 0);
+    struct constraint_ref *r;
+    struct constraint_walk w;
+    assert_int_equal(constraint_ref_open(&r, c, v, &e), 0);
     rule_set_yielding(r);
-    assert_int_equal(rule_walk_open(&w, r, VOCAB, &e), 0);
+    assert_int_equal(constraint_walk_open(&w, r, VOCAB, &e), 0);
     next(&w, "*");
-    assert_true(rule_walk_allows_all(&w) && rule_walk_is_open(&w));
-    assert_int_equal(rule_walk_accept(&w, SILENT, &e), 0);
+    assert_true(constraint_walk_allows_all(&w) && constraint_walk_is_open(&w));
+    assert_int_equal(constraint_walk_accept(&w, SILENT, &e), 0);
     say(&w, "Well <tool_call");
-    assert_false(rule_walk_yields(&w));
+    assert_false(constraint_walk_yields(&w));
     assert_false(allowed(&w, MERGED + 1)); /* no call goes on like that */
     assert_true(allowed(&w, 'x') && allowed(&w, MERGED));
     say(&w, ">");
     next(&w, "\n {");
     assert_false(allowed(&w, SILENT));
-    assert_true(rule_walk_accept(&w, SILENT, &e) < 0);
+    assert_true(constraint_walk_accept(&w, SILENT, &e) < 0);
     say(&w, "{\"name\": \"go\", \"arguments\": {}}</tool_call>");
-    assert_true(rule_walk_yields(&w));
+    assert_true(constraint_walk_yields(&w));
     next(&w, "\n $");
     say(&w, "\n");
     next(&w, "\n $");
-    assert_true(rule_walk_yields(&w));
-    rule_walk_close(&w);
-    rule_drop(r);
+    assert_true(constraint_walk_yields(&w));
+    constraint_walk_close(&w);
+    constraint_ref_drop(r);
     json_decref(tools);
     constraint_vocab_close(v);
 }
@@ -193,22 +194,23 @@ static void test_free_text(void **state)
 /* ---- the cache ---- */
 
 /* A rule of this regular expression as a request gets it. */
-static struct rule *get(struct rules *all, const struct constraint_vocab *v, const char *regex)
+static struct constraint_ref *get(struct constraint_cache *all, const struct constraint_vocab *v,
+                                  const char *regex)
 {
     struct err e = {0};
-    const struct rules_key key = {v, regex, strlen(regex)};
-    struct rule *r = rules_find(all, &key);
+    const struct constraint_cache_key key = {v, regex, strlen(regex)};
+    struct constraint_ref *r = constraint_cache_find(all, &key);
     if (r)
         return r;
-    assert_int_equal(rule_open(&r, constraint_from_regex(regex, strlen(regex), &e), v, &e), 0);
-    rules_keep(all, &key, r);
+    assert_int_equal(constraint_ref_open(&r, constraint_from_regex(regex, strlen(regex), &e), v, &e), 0);
+    constraint_cache_keep(all, &key, r);
     return r;
 }
 
-static struct rules_stats stats_of(struct rules *all)
+static struct constraint_cache_stats stats_of(struct constraint_cache *all)
 {
-    struct rules_stats s;
-    rules_stats(all, &s);
+    struct constraint_cache_stats s;
+    constraint_cache_stats(all, &s);
     return s;
 }
 
@@ -217,30 +219,32 @@ static void test_kept(void **state)
 {
     (void)state;
     struct err e = {0};
-    struct rules *all;
+    struct constraint_cache *all;
     struct constraint_vocab *v = open_vocab(), *other = open_vocab();
-    struct rule_walk w[2];
-    assert_int_equal(rules_open(&all, RULES_BYTES, &e), 0);
-    struct rule *a = get(all, v, "ab+c"), *b = get(all, v, "ab+c");
+    struct constraint_walk w[2];
+    assert_int_equal(constraint_cache_open(&all, CONSTRAINT_CACHE_BYTES, &e), 0);
+    struct constraint_ref *a = get(all, v, "ab+c"), *b = get(all, v, "ab+c");
     assert_ptr_not_equal(a, b);
     assert_int_equal(stats_of(all).hits, 1);
     assert_int_equal(stats_of(all).kept, 1);
-    assert_true(stats_of(all).bytes == rule_bytes(a) + 4 && rule_bytes(a) == rule_bytes(b));
+    assert_true(stats_of(all).bytes == constraint_ref_bytes(a) + 4 &&
+                constraint_ref_bytes(a) == constraint_ref_bytes(b));
     assert_int_equal(rule_set_lead(b, "abb", &e), 0);
-    struct rule *c = get(all, v, "ab+"), *d = get(all, other, "ab+c");
+    struct constraint_ref *c = get(all, v, "ab+"), *d = get(all, other, "ab+c");
     assert_int_equal(stats_of(all).misses, 3); /* another text, another vocabulary */
-    rules_close(all);
-    rule_drop(c);
-    rule_drop(d);
-    assert_int_equal(rule_walk_open(&w[0], a, VOCAB, &e) | rule_walk_open(&w[1], b, VOCAB, &e), 0);
-    rule_drop(a);
-    rule_drop(b);
+    constraint_cache_close(all);
+    constraint_ref_drop(c);
+    constraint_ref_drop(d);
+    assert_int_equal(constraint_walk_open(&w[0], a, VOCAB, &e) | constraint_walk_open(&w[1], b, VOCAB, &e),
+                     0);
+    constraint_ref_drop(a);
+    constraint_ref_drop(b);
     next(&w[0], "a");
     next(&w[1], "bc");
     say(&w[0], "a");
     next(&w[0], "b");
-    rule_walk_close(&w[0]);
-    rule_walk_close(&w[1]);
+    constraint_walk_close(&w[0]);
+    constraint_walk_close(&w[1]);
     constraint_vocab_close(v);
     constraint_vocab_close(other);
 }
@@ -249,41 +253,41 @@ static void test_bounded(void **state)
 {
     (void)state;
     struct err e = {0};
-    struct rules *all;
+    struct constraint_cache *all;
     struct constraint_vocab *v = open_vocab();
     char text[16];
-    assert_int_equal(rules_open(&all, RULES_BYTES, &e), 0);
-    rule_drop(get(all, v, "[a-z]+"));
+    assert_int_equal(constraint_cache_open(&all, CONSTRAINT_CACHE_BYTES, &e), 0);
+    constraint_ref_drop(get(all, v, "[a-z]+"));
     size_t each = stats_of(all).bytes;
-    rules_close(all);
-    assert_int_equal(rules_open(&all, 4 * each, &e), 0);
+    constraint_cache_close(all);
+    assert_int_equal(constraint_cache_open(&all, 4 * each, &e), 0);
     for (int i = 0; i < 20; i++) {
         snprintf(text, sizeof text, "[a-z]%02d", i);
-        rule_drop(get(all, v, text));
-        rule_drop(get(all, v, "[a-z]00")); /* asked for all the time */
+        constraint_ref_drop(get(all, v, text));
+        constraint_ref_drop(get(all, v, "[a-z]00")); /* asked for all the time */
         assert_true(stats_of(all).bytes <= 4 * each && stats_of(all).kept >= (i ? 2 : 1));
     }
     assert_int_equal(stats_of(all).misses, 20);
-    rule_drop(get(all, v, "[a-z]19"));
+    constraint_ref_drop(get(all, v, "[a-z]19"));
     assert_int_equal(stats_of(all).misses, 20);
-    rule_drop(get(all, v, "[a-z]01"));
+    constraint_ref_drop(get(all, v, "[a-z]01"));
     assert_int_equal(stats_of(all).misses, 21);
     /* without memory it forgets */
     for (long n = 1; n < 3; n++) {
-        struct rule *r = get(all, v, "[a-z]02");
+        struct constraint_ref *r = get(all, v, "[a-z]02");
         mem_fail_at(n);
-        rules_keep(all, &(struct rules_key){v, "new", 3}, r);
+        constraint_cache_keep(all, &(struct constraint_cache_key){v, "new", 3}, r);
         mem_fail_at(0);
-        rule_drop(r);
-        assert_null(rules_find(all, &(struct rules_key){v, "new", 3}));
+        constraint_ref_drop(r);
+        assert_null(constraint_cache_find(all, &(struct constraint_cache_key){v, "new", 3}));
     }
-    rules_close(all);
+    constraint_cache_close(all);
     constraint_vocab_close(v);
 }
 
 struct asker {
     pthread_t thread;
-    struct rules *all;
+    struct constraint_cache *all;
     const struct constraint_vocab *v;
     int number;
 };
@@ -294,15 +298,15 @@ static void *ask_often(void *arg)
     struct err e = {0};
     for (int i = 0; i < 60; i++) {
         char text[16];
-        struct rule_walk w;
+        struct constraint_walk w;
         const uint32_t *mask;
         snprintf(text, sizeof text, "%c[a-c]*", 'a' + (i * 7 + a->number) % 5);
-        struct rule *r = get(a->all, a->v, text);
-        if (rule_walk_open(&w, r, VOCAB, &e) || rule_walk_next(&w, &mask, &e) ||
-            rule_walk_only(&w, mask) != text[0] || rule_walk_accept(&w, text[0], &e))
+        struct constraint_ref *r = get(a->all, a->v, text);
+        if (constraint_walk_open(&w, r, VOCAB, &e) || constraint_walk_next(&w, &mask, &e) ||
+            constraint_walk_only(&w, mask) != text[0] || constraint_walk_accept(&w, text[0], &e))
             a->number = -1;
-        rule_walk_close(&w);
-        rule_drop(r);
+        constraint_walk_close(&w);
+        constraint_ref_drop(r);
     }
     return NULL;
 }
@@ -312,9 +316,9 @@ static void test_threads(void **state)
     (void)state;
     struct err e = {0};
     struct asker askers[3];
-    struct rules *all;
+    struct constraint_cache *all;
     struct constraint_vocab *v = open_vocab();
-    assert_int_equal(rules_open(&all, 6 << 20, &e), 0); /* about two of them */
+    assert_int_equal(constraint_cache_open(&all, 6 << 20, &e), 0); /* about two of them */
     for (int i = 0; i < 3; i++) {
         askers[i] = (struct asker){.all = all, .v = v, .number = i};
         assert_int_equal(pthread_create(&askers[i].thread, NULL, ask_often, &askers[i]), 0);
@@ -324,7 +328,7 @@ static void test_threads(void **state)
         assert_int_equal(askers[i].number, i);
     }
     assert_int_equal(stats_of(all).hits + stats_of(all).misses, 180);
-    rules_close(all);
+    constraint_cache_close(all);
     constraint_vocab_close(v);
 }
 

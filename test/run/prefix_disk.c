@@ -64,7 +64,7 @@ struct setting {
 };
 
 struct one {
-    struct loaded *l;
+    struct session *l;
     struct prefix *t;
     struct seq *s;
     struct adapter_mix mix;
@@ -75,9 +75,9 @@ static void one_open(struct one *o, const struct setting *w)
 {
     struct err e = {0};
     struct store *store;
-    struct disk *disk;
+    struct prefix_disk *disk;
     char path[128];
-    struct loaded_options lo = {.no_text = true, .lora = &w->lora, .loras = w->lora != NULL};
+    struct session_options lo = {.no_text = true, .lora = &w->lora, .loras = w->lora != NULL};
     lo.runner = (struct runner_options){.ctx = CTX,
                                         .seqs = 1,
                                         .pages = w->pages,
@@ -87,12 +87,12 @@ static void one_open(struct one *o, const struct setting *w)
     snprintf(path, sizeof path, "test/data/arch/%s", w->model ? w->model : "gemma2");
     struct engine_options eo = {.cache_dir = folder, .cache_bytes = w->most};
     *o = (struct one){0};
-    if (store_open(&store, path, &e) || loaded_open(&o->l, store, &lo, &e) ||
+    if (store_open(&store, path, &e) || session_open(&o->l, store, &lo, &e) ||
         engine_open_disk(&disk, o->l, &eo, &e) || prefix_open(&o->t, o->l->runner, 64, disk, &e) ||
-        !(o->s = seq_open(o->l->runner, &e)) || (w->lora && loaded_adapt(o->l, "x", &o->mix, &e)))
+        !(o->s = seq_open(o->l->runner, &e)) || (w->lora && session_adapt(o->l, "x", &o->mix, &e)))
         fail_msg("%s", e.text);
     o->s->lora = o->mix;
-    o->salt = loaded_salt(o->l, &o->mix, w->salt);
+    o->salt = session_salt(o->l, &o->mix, w->salt);
 }
 
 static void one_close(struct one *o)
@@ -101,7 +101,7 @@ static void one_close(struct one *o)
     prefix_close(o->t);
     for (uint32_t g = 0; g < o->l->model->plan.groups; g++)
         assert_int_equal(o->l->runner->pages[g].unused, o->l->runner->pages[g].count - 1);
-    loaded_close(o->l);
+    session_close(o->l);
 }
 
 static void prompt_of(int32_t ids[PROMPT], uint32_t seed)
@@ -288,14 +288,14 @@ static void strangers(void **state)
     each_file(remove_one, NULL);
     one_open(&o, &usual);
     prompt_of(ids, 1);
-    struct disk *d;
+    struct prefix_disk *d;
     struct err e = {0};
     struct engine_options eo = {.cache_dir = folder};
     assert_int_equal(engine_open_disk(&d, o.l, &eo, &e), 0);
-    struct digest root = disk_root(d, 0), name = disk_name(root, ids, PAGE);
+    struct digest root = prefix_disk_root(d, 0), name = prefix_disk_name(root, ids, PAGE);
     snprintf(path, sizeof path, "%s/%016llx%016llx.kv", folder, (unsigned long long)name.hi,
              (unsigned long long)name.lo);
-    disk_close(d);
+    prefix_disk_close(d);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(ask(&o, 1, NULL), 0);
     rmdir(path);
@@ -308,7 +308,7 @@ static void strangers(void **state)
     ask_fresh(&usual, 3, NULL);
     char other[512];
     prompt_of(ids, 3);
-    struct digest wrong = disk_name(root, ids, PAGE);
+    struct digest wrong = prefix_disk_name(root, ids, PAGE);
     snprintf(other, sizeof other, "%s/%016llx%016llx.kv", folder, (unsigned long long)wrong.hi,
              (unsigned long long)wrong.lo);
     assert_int_equal(rename(other, path), 0);
@@ -388,7 +388,7 @@ static void engine_ask(struct engine *g, uint32_t seed, int32_t out[8], uint32_t
     struct err e = {0};
     int32_t ids[PROMPT];
     struct stream *s;
-    struct stream_news news;
+    struct stream_chunk news;
     prompt_of(ids, seed);
     struct engine_request r = {.prompt = ids, .n = PROMPT, .most = 8, .ignore_eog = true};
     sampler_defaults(&r.sampler);
@@ -415,7 +415,7 @@ static void in_the_engine(void **state)
     for (int round = 0; round < 3; round++) {
         struct err e = {0};
         struct engine *g;
-        struct loaded *l = open_tiny("gemma2", &(struct runner_options){.ctx = CTX, .seqs = 2});
+        struct session *l = open_tiny("gemma2", &(struct runner_options){.ctx = CTX, .seqs = 2});
         struct engine_options o = {.cache_dir = folder, .guard = true};
         assert_int_equal(engine_open(&g, l, &o, &e), 0);
         engine_ask(g, 1, round ? got : want, &cached);
@@ -423,7 +423,7 @@ static void in_the_engine(void **state)
         if (round)
             assert_memory_equal(got, want, sizeof want);
         engine_close(g);
-        loaded_close(l);
+        session_close(l);
     }
 }
 
@@ -440,7 +440,7 @@ static void crowded(void **state)
             struct err e = {0};
             struct engine *g;
             struct runner_options few = {.ctx = CTX, .seqs = 2, .pages = 8, .chunk = PAGE};
-            struct loaded *l = open_tiny(models[m], &few);
+            struct session *l = open_tiny(models[m], &few);
             struct engine_options o = {.cache_dir = folder, .guard = true};
             assert_int_equal(engine_open(&g, l, &o, &e), 0);
             for (uint32_t i = 0; i < 12; i++) {
@@ -453,7 +453,7 @@ static void crowded(void **state)
                 most = cached > most ? cached : most;
             }
             engine_close(g);
-            loaded_close(l);
+            session_close(l);
         }
         assert_true(most >= PROMPT / PAGE * PAGE);
     }

@@ -6,11 +6,11 @@
 
 #include <stdint.h>
 
-struct rank_head;
+struct rerank_head;
 
 /* *out is NULL where the model has no head with one result. */
-int rank_open(struct rank_head **out, const struct store *s, uint32_t width, struct err *e);
-void rank_close(struct rank_head *h);
+int rerank_open(struct rerank_head **out, const struct store *s, uint32_t width, struct err *e);
+void rerank_close(struct rerank_head *h);
 /* row: (width), not scaled. The score is the logistic of the logit: 0 to 1. */
-double rank_logit(const struct rank_head *h, const float *row);
-double rank_score(const struct rank_head *h, const float *row);
+double rank_logit(const struct rerank_head *h, const float *row);
+double rerank_score(const struct rerank_head *h, const float *row);

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "run/disk.h"
+#include "run/prefix_disk.h"
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DISK_SLOTS = 16, DISK_SLOT_BYTES = 64 << 20, DISK_STALE = 3600 };
+enum { PREFIX_DISK_SLOTS = 16, PREFIX_DISK_SLOT_BYTES = 64 << 20, PREFIX_DISK_STALE = 3600 };
 
 struct header {
     char magic[8];
@@ -29,10 +29,10 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == 72, "the header is what disk.h draws");
 
-static const char disk_magic[8] = {'q', 'u', 'e', 'r', 'n', 'K', 'V', '1'};
+static const char prefix_disk_magic[8] = {'q', 'u', 'e', 'r', 'n', 'K', 'V', '1'};
 
-struct disk {
-    struct disk_options o;
+struct prefix_disk {
+    struct prefix_disk_options o;
     char folder[PATH_MAX - 64];
     uint8_t *page; /* (o.bytes): what was read last */
     int32_t *ids;  /* (o.tokens) */
@@ -41,37 +41,38 @@ struct disk {
     bool started;
     pthread_mutex_t mutex; /* guards all below */
     pthread_cond_t change;
-    struct disk_slot slots[DISK_SLOTS];
-    struct disk_slot *unused, *first, **last; /* to be written, in order */
+    struct prefix_disk_slot slots[PREFIX_DISK_SLOTS];
+    struct prefix_disk_slot *unused, *first, **last; /* to be written, in order */
     bool closing;
-    struct disk_stats stats;
+    struct prefix_disk_stats stats;
 };
 
 /* ---- names ---- */
 
-struct digest disk_root(const struct disk *d, uint64_t salt)
+struct digest prefix_disk_root(const struct prefix_disk *d, uint64_t salt)
 {
     struct digest root = d->o.computed;
     digest_add(&root, &salt, sizeof salt);
     return root;
 }
 
-struct digest disk_name(struct digest before, const int32_t *ids, uint32_t n)
+struct digest prefix_disk_name(struct digest before, const int32_t *ids, uint32_t n)
 {
     digest_add(&before, ids, n * sizeof *ids);
     return before;
 }
 
-static void disk_path(const struct disk *d, struct digest name, char out[PATH_MAX])
+static void prefix_disk_path(const struct prefix_disk *d, struct digest name, char out[PATH_MAX])
 {
     snprintf(out, PATH_MAX, "%s/%016llx%016llx.kv", d->folder, (unsigned long long)name.hi,
              (unsigned long long)name.lo);
 }
 
-static struct header disk_header(const struct disk *d, const struct disk_page *p, const uint8_t *bytes)
+static struct header prefix_disk_header(const struct prefix_disk *d, const struct prefix_disk_page *p,
+                                        const uint8_t *bytes)
 {
     struct header h = {.with = p->with, .tokens = p->tokens, .bytes = d->o.bytes};
-    memcpy(h.magic, disk_magic, sizeof h.magic);
+    memcpy(h.magic, prefix_disk_magic, sizeof h.magic);
     digest_add(&h.body, p->ids, p->tokens * sizeof *p->ids);
     digest_add(&h.body, bytes, d->o.bytes);
     digest_add(&h.head, &h, offsetof(struct header, head));
@@ -95,7 +96,7 @@ static bool read_all(int fd, void *to, size_t n)
 }
 
 /* 1 = it is the page, 0 = another one, -1 = damaged. */
-static int disk_check(struct disk *d, int fd, const struct disk_page *p)
+static int prefix_disk_check(struct prefix_disk *d, int fd, const struct prefix_disk_page *p)
 {
     struct header h, want;
     struct stat st;
@@ -104,29 +105,29 @@ static int disk_check(struct disk *d, int fd, const struct disk_page *p)
     struct digest head = {0};
     digest_add(&head, &h, offsetof(struct header, head));
     size_t size = sizeof h + (size_t)p->tokens * sizeof *p->ids + d->o.bytes;
-    if (memcmp(h.magic, disk_magic, sizeof h.magic) != 0 || memcmp(&head, &h.head, sizeof head) != 0)
+    if (memcmp(h.magic, prefix_disk_magic, sizeof h.magic) != 0 || memcmp(&head, &h.head, sizeof head) != 0)
         return -1;
     if (h.tokens != p->tokens || h.bytes != d->o.bytes || memcmp(&h.with, &p->with, sizeof h.with) != 0)
         return 0;
     if ((uint64_t)st.st_size != size || !read_all(fd, d->ids, p->tokens * sizeof *d->ids) ||
         !read_all(fd, d->page, d->o.bytes))
         return -1;
-    struct disk_page found = *p;
+    struct prefix_disk_page found = *p;
     found.ids = d->ids;
-    want = disk_header(d, &found, d->page);
+    want = prefix_disk_header(d, &found, d->page);
     if (memcmp(&want, &h, sizeof h) != 0)
         return -1;
     return memcmp(d->ids, p->ids, p->tokens * sizeof *p->ids) == 0;
 }
 
-const uint8_t *disk_read(struct disk *d, const struct disk_page *p)
+const uint8_t *prefix_disk_read(struct prefix_disk *d, const struct prefix_disk_page *p)
 {
     char path[PATH_MAX];
-    disk_path(d, p->name, path);
+    prefix_disk_path(d, p->name, path);
     int fd = p->tokens <= d->o.tokens ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     if (fd < 0)
         return NULL;
-    int is = disk_check(d, fd, p);
+    int is = prefix_disk_check(d, fd, p);
     if (is > 0)
         futimens(fd, NULL); /* used now */
     close(fd);
@@ -143,10 +144,10 @@ const uint8_t *disk_read(struct disk *d, const struct disk_page *p)
     return is > 0 ? d->page : NULL;
 }
 
-bool disk_has(const struct disk *d, const struct disk_page *p)
+bool prefix_disk_has(const struct prefix_disk *d, const struct prefix_disk_page *p)
 {
     char path[PATH_MAX];
-    disk_path(d, p->name, path);
+    prefix_disk_path(d, p->name, path);
     return access(path, R_OK) == 0;
 }
 
@@ -173,7 +174,7 @@ static bool entry_read(int folder, const char *name, struct entry *out)
     size_t n = strlen(name);
     if (n >= sizeof out->name || fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
         return false;
-    if (!strncmp(name, "new-", 4) && time(NULL) - st.st_mtime > DISK_STALE)
+    if (!strncmp(name, "new-", 4) && time(NULL) - st.st_mtime > PREFIX_DISK_STALE)
         unlinkat(folder, name, 0);
     if (n != 35 || strcmp(name + 32, ".kv") != 0)
         return false;
@@ -200,7 +201,7 @@ static struct entry *entries_list(DIR *folder, size_t *count)
 }
 
 /* Counts the folder anew, and removes the least recently used until a tenth of the bound is free. */
-static uint64_t disk_trim(struct disk *d)
+static uint64_t prefix_disk_trim(struct prefix_disk *d)
 {
     DIR *folder = opendir(d->folder);
     size_t count = 0;
@@ -237,21 +238,21 @@ static bool write_all(int fd, const void *from, size_t n)
 }
 
 /* How many bytes were written: 0 where the disk is full. What is there under this name is damaged, or the same. */
-static uint64_t disk_store(struct disk *d, const struct disk_slot *s)
+static uint64_t prefix_disk_store(struct prefix_disk *d, const struct prefix_disk_slot *s)
 {
     char path[PATH_MAX], temporary[PATH_MAX];
-    struct disk_page p = s->page;
+    struct prefix_disk_page p = s->page;
     p.ids = s->ids;
     if (!p.tokens)
         return 0;
-    disk_path(d, p.name, path);
+    prefix_disk_path(d, p.name, path);
     static atomic_uint number; /* there may be several engines in a process */
     snprintf(temporary, sizeof temporary, "%s/new-%ld-%u", d->folder, (long)getpid(),
              atomic_fetch_add(&number, 1));
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return 0;
-    struct header h = disk_header(d, &p, s->bytes);
+    struct header h = prefix_disk_header(d, &p, s->bytes);
     bool whole = write_all(fd, &h, sizeof h) && write_all(fd, s->ids, p.tokens * sizeof *s->ids) &&
                  write_all(fd, s->bytes, d->o.bytes);
     whole &= close(fd) == 0;
@@ -261,23 +262,23 @@ static uint64_t disk_store(struct disk *d, const struct disk_slot *s)
     return 0;
 }
 
-static void *disk_thread(void *arg)
+static void *prefix_disk_thread(void *arg)
 {
-    struct disk *d = arg;
-    uint64_t bytes = disk_trim(d);
+    struct prefix_disk *d = arg;
+    uint64_t bytes = prefix_disk_trim(d);
     pthread_mutex_lock(&d->mutex);
     for (;;) {
         d->stats.bytes = bytes;
         while (!d->first && !d->closing)
             pthread_cond_wait(&d->change, &d->mutex);
-        struct disk_slot *s = d->first;
+        struct prefix_disk_slot *s = d->first;
         if (!s)
             break;
         pthread_mutex_unlock(&d->mutex);
-        uint64_t more = disk_store(d, s);
+        uint64_t more = prefix_disk_store(d, s);
         bytes += more;
         if (bytes > d->o.most)
-            bytes = disk_trim(d);
+            bytes = prefix_disk_trim(d);
         pthread_mutex_lock(&d->mutex);
         d->stats.written += more > 0;
         d->first = s->next;
@@ -291,19 +292,19 @@ static void *disk_thread(void *arg)
     return NULL;
 }
 
-struct disk_slot *disk_slot(struct disk *d, bool wait)
+struct prefix_disk_slot *prefix_disk_slot(struct prefix_disk *d, bool wait)
 {
     pthread_mutex_lock(&d->mutex);
     while (!d->unused && wait)
         pthread_cond_wait(&d->change, &d->mutex);
-    struct disk_slot *s = d->unused;
+    struct prefix_disk_slot *s = d->unused;
     if (s)
         d->unused = s->next;
     pthread_mutex_unlock(&d->mutex);
     return s;
 }
 
-void disk_write(struct disk *d, struct disk_slot *s)
+void prefix_disk_write(struct prefix_disk *d, struct prefix_disk_slot *s)
 {
     pthread_mutex_lock(&d->mutex);
     s->next = NULL;
@@ -313,7 +314,7 @@ void disk_write(struct disk *d, struct disk_slot *s)
     pthread_mutex_unlock(&d->mutex);
 }
 
-void disk_stats(struct disk *d, struct disk_stats *out)
+void prefix_disk_stats(struct prefix_disk *d, struct prefix_disk_stats *out)
 {
     pthread_mutex_lock(&d->mutex);
     *out = d->stats;
@@ -322,7 +323,7 @@ void disk_stats(struct disk *d, struct disk_stats *out)
 
 /* ---- open and close ---- */
 
-static int disk_folder(struct disk *d, struct err *e)
+static int prefix_disk_folder(struct prefix_disk *d, struct err *e)
 {
     struct stat st;
     if (snprintf(d->folder, sizeof d->folder, "%s", d->o.folder) >= (int)sizeof d->folder)
@@ -336,15 +337,15 @@ static int disk_folder(struct disk *d, struct err *e)
     return 0;
 }
 
-static int disk_memory(struct disk *d, struct err *e)
+static int prefix_disk_memory(struct prefix_disk *d, struct err *e)
 {
-    size_t count = d->o.bytes ? DISK_SLOT_BYTES / d->o.bytes : DISK_SLOTS;
-    count = count < 2 ? 2 : count > DISK_SLOTS ? DISK_SLOTS : count;
+    size_t count = d->o.bytes ? PREFIX_DISK_SLOT_BYTES / d->o.bytes : PREFIX_DISK_SLOTS;
+    count = count < 2 ? 2 : count > PREFIX_DISK_SLOTS ? PREFIX_DISK_SLOTS : count;
     d->page = mem_alloc(d->o.bytes, 1);
     d->ids = mem_alloc(d->o.tokens, sizeof *d->ids);
     bool whole = d->page && d->ids;
     for (size_t i = 0; i < count; i++) {
-        struct disk_slot *s = &d->slots[i];
+        struct prefix_disk_slot *s = &d->slots[i];
         s->ids = mem_alloc(d->o.tokens, sizeof *s->ids);
         s->bytes = mem_alloc(d->o.bytes, 1);
         whole &= s->ids && s->bytes;
@@ -354,9 +355,9 @@ static int disk_memory(struct disk *d, struct err *e)
     return whole ? 0 : err_memory(e, "the cache on disk", (uint64_t)count * d->o.bytes);
 }
 
-int disk_open(struct disk **out, const struct disk_options *o, struct err *e)
+int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_options *o, struct err *e)
 {
-    struct disk *d = mem_zalloc(1, sizeof *d);
+    struct prefix_disk *d = mem_zalloc(1, sizeof *d);
     *out = NULL;
     if (!d)
         return err_memory(e, "the cache on disk", sizeof *d);
@@ -364,21 +365,21 @@ int disk_open(struct disk **out, const struct disk_options *o, struct err *e)
     d->last = &d->first;
     pthread_mutex_init(&d->mutex, NULL);
     pthread_cond_init(&d->change, NULL);
-    int failed = disk_folder(d, e) || disk_memory(d, e);
+    int failed = prefix_disk_folder(d, e) || prefix_disk_memory(d, e);
     if (!failed) {
-        int r = pthread_create(&d->thread, NULL, disk_thread, d);
+        int r = pthread_create(&d->thread, NULL, prefix_disk_thread, d);
         d->started = !r;
         failed = r ? err_set(e, ERR_RESOURCE, "cannot start the cache's thread: %s", strerror(r)) : 0;
     }
     if (failed) {
-        disk_close(d);
+        prefix_disk_close(d);
         return -1;
     }
     *out = d;
     return 0;
 }
 
-void disk_close(struct disk *d)
+void prefix_disk_close(struct prefix_disk *d)
 {
     if (!d)
         return;
@@ -389,7 +390,7 @@ void disk_close(struct disk *d)
         pthread_mutex_unlock(&d->mutex);
         pthread_join(d->thread, NULL);
     }
-    for (size_t i = 0; i < DISK_SLOTS; i++) {
+    for (size_t i = 0; i < PREFIX_DISK_SLOTS; i++) {
         mem_free(d->slots[i].ids);
         mem_free(d->slots[i].bytes);
     }

@@ -6,25 +6,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GUESS_MOST = 16, GUESS_ROWS = 64 }; /* guesses of a request in a step; rows whose cost is told apart */
+enum {
+    SPECULATE_MOST = 16,
+    SPECULATE_ROWS = 64
+}; /* guesses of a request in a step; rows whose cost is told apart */
 
 /* Where a guess comes from. Each kind has a luck of its own. */
-enum guess_kind {
-    GUESS_RULE,  /* the rule allows but one text */
-    GUESS_LONG,  /* the text so far, where many tokens agree */
-    GUESS_SHORT, /* the same where few do */
-    GUESS_MODEL, /* a draft model */
-    GUESS_KINDS
+enum speculate_kind {
+    SPECULATE_RULE,  /* the rule allows but one text */
+    SPECULATE_LONG,  /* the text so far, where many tokens agree */
+    SPECULATE_SHORT, /* the same where few do */
+    SPECULATE_MODEL, /* a draft model */
+    SPECULATE_KINDS
 };
 
 /* Guesses that were looked at and those that came true; old ones count less and less. */
-struct luck {
+struct accept_rate {
     double right, seen;
 };
 
-void luck_begin(struct luck *of_kinds); /* (GUESS_KINDS): what to expect before anything is known */
-void luck_note(struct luck *l, bool right);
-double luck_chance(const struct luck *l);
+void accept_rate_begin(
+    struct accept_rate *of_kinds); /* (SPECULATE_KINDS): what to expect before anything is known */
+void accept_rate_note(struct accept_rate *l, bool right);
+double accept_rate_chance(const struct accept_rate *l);
 
 /* A draft model's guesses cost something to look at. Where they do not pay they are left alone for so many tokens, each
  * time for longer. */
@@ -35,35 +39,35 @@ struct pause {
 /* Guesses came true: the next pause is a short one. */
 void pause_forget(struct pause *p);
 
-enum { PRICE_LAST = 5 };
+enum { COST_LAST = 5 };
 
 /* What something has taken lately: the median of the last few times, so that a step that was disturbed says nothing.
  * Once says nothing, and of two times the shorter one counts: the first may have had more to do. */
-struct price {
-    double last[PRICE_LAST];
+struct cost {
+    double last[COST_LAST];
     uint32_t count;
 };
 
-void price_note(struct price *p, double seconds);
-double price_of(const struct price *p); /* 0 = not known */
+void cost_note(struct cost *p, double seconds);
+double cost_of(const struct cost *p); /* 0 = not known */
 
 /* Seconds of steps by their rows. */
 struct step_costs {
-    double seconds[GUESS_ROWS + 1];  /* all are 0 while nothing is known */
-    struct price of[GUESS_ROWS + 1]; /* as measured */
-    uint32_t seen[GUESS_ROWS + 1];   /* when last, counted in measurements */
+    double seconds[SPECULATE_ROWS + 1]; /* all are 0 while nothing is known */
+    struct cost of[SPECULATE_ROWS + 1]; /* as measured */
+    uint32_t seen[SPECULATE_ROWS + 1];  /* when last, counted in measurements */
     uint32_t now;
     double row; /* what one of many rows takes, as prompts tell; 0 = not known */
     bool flat;  /* rows are taken to cost nearly nothing, whatever was measured */
 };
 
-void costs_note(struct step_costs *c, uint32_t rows, double seconds);
+void step_costs_note(struct step_costs *c, uint32_t rows, double seconds);
 /* What was not measured lies between what was. Beyond that a step waits for memory, or for arithmetic at a prompt's
  * speed: which is the least that it can cost, so it is tried, and then it is known. */
-double costs_of(const struct step_costs *c, uint32_t rows);
+double step_costs_of(const struct step_costs *c, uint32_t rows);
 
 /* The step as it is planned so far. */
-struct guess_plan {
+struct speculate_plan {
     uint32_t rows;
     double tokens; /* that it is expected to give */
     double extra;  /* seconds of draft models beside it */
@@ -72,37 +76,39 @@ struct guess_plan {
 /* How many of at most n guesses are worth their rows, where each comes true with this chance and takes `each` seconds to
  * make. The plan is moved on by those. 0 where they would not gain a twentieth of a
  * token. */
-uint32_t guess_worth(struct guess_plan *p, const struct step_costs *c, uint32_t n, double chance,
-                     double each);
+uint32_t speculate_worth(struct speculate_plan *p, const struct step_costs *c, uint32_t n, double chance,
+                         double each);
 /* A draft model for one request. */
-struct guess_maker {
-    struct luck *luck;
+struct speculate_maker {
+    struct accept_rate *accept_rate;
     struct pause *pause;
-    struct price *price; /* of a guess */
-    double first;        /* seconds that one is taken to take until that is known */
+    struct cost *cost; /* of a guess */
+    double first;      /* seconds that one is taken to take until that is known */
 };
 
-double guess_price(const struct guess_maker *m);
+double speculate_price(const struct speculate_maker *m);
 /* The same for its guesses. Where none are worth it a pause begins; meanwhile what is known of it fades towards what was
  * expected at first: it is tried again. */
-uint32_t guess_ask(struct guess_plan *p, const struct step_costs *c, uint32_t n, const struct guess_maker *m);
+uint32_t speculate_ask(struct speculate_plan *p, const struct step_costs *c, uint32_t n,
+                       const struct speculate_maker *m);
 /* Whether it gains as much as it costs to bring it up to date first: so many seconds now, something with every token of
  * those that are left. The more pauses it has had, the fewer it is trusted to gain by. */
-bool guess_worth_reading(const struct step_costs *c, uint32_t n, const struct guess_maker *m, double seconds,
-                         uint32_t left);
+bool speculate_worth_reading(const struct step_costs *c, uint32_t n, const struct speculate_maker *m,
+                             double seconds, uint32_t left);
 /* Tokens a second that are expected of it. */
-double guess_rate(const struct guess_plan *p, const struct step_costs *c);
+double speculate_rate(const struct speculate_plan *p, const struct step_costs *c);
 
 /* Where the same few tokens have stood in a text, by their hash: lists of places, the last one first. */
-struct guess_index {
+struct speculate_index {
     uint32_t *last;   /* (1 << bits); 0 = none */
     uint32_t *before; /* (room) */
     uint32_t bits, n; /* places before n are known */
 };
 
 /* For a text of at most so many tokens; -1: no memory. */
-int guess_index_open(struct guess_index *x, size_t room);
-void guess_index_close(struct guess_index *x);
+int speculate_index_open(struct speculate_index *x, size_t room);
+void speculate_index_close(struct speculate_index *x);
 /* What followed the last place where the text (n ids, which only grows) ended as it does now: writes up to `most` guesses
  * behind it, and how many tokens agree there. Of several places the one with the most, of equals the last. */
-uint32_t guess_repeat(struct guess_index *x, int32_t *ids, uint32_t n, uint32_t most, uint32_t *agree);
+uint32_t speculate_repeat(struct speculate_index *x, int32_t *ids, uint32_t n, uint32_t most,
+                          uint32_t *agree);

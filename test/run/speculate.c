@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/noise.h"
-#include "run/guess.h"
+#include "run/speculate.h"
 
 #include <math.h>
 #include <string.h>
@@ -28,15 +28,15 @@ static void repeats_are_found(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int32_t ids[24];
         uint32_t agree;
-        struct guess_index index;
-        assert_int_equal(guess_index_open(&index, 24), 0);
+        struct speculate_index index;
+        assert_int_equal(speculate_index_open(&index, 24), 0);
         for (int k = 0; k < 24; k++)
             ids[k] = rows[i].ids[k];
-        assert_int_equal(guess_repeat(&index, ids, rows[i].n, 4, &agree), rows[i].agree ? 4 : 0);
+        assert_int_equal(speculate_repeat(&index, ids, rows[i].n, 4, &agree), rows[i].agree ? 4 : 0);
         assert_int_equal(agree, rows[i].agree);
         for (uint32_t k = 0; k < 4 && agree; k++)
             assert_int_equal(ids[rows[i].n + k], rows[i].want[k]);
-        guess_index_close(&index);
+        speculate_index_close(&index);
     }
 }
 
@@ -62,16 +62,16 @@ static void index_finds_all(void **state)
     int32_t ids[TEXT + AHEAD];
     (void)state;
     for (uint32_t words = 2; words < 20; words += 3) {
-        struct guess_index index;
+        struct speculate_index index;
         uint64_t found = 0;
-        assert_int_equal(guess_index_open(&index, TEXT), 0);
+        assert_int_equal(speculate_index_open(&index, TEXT), 0);
         for (uint32_t i = 0; i < TEXT + AHEAD; i++)
             ids[i] = (int32_t)(words * noise_uniform(7, i, words));
         for (uint32_t n = 1; n <= TEXT; n += 1 + n % 3) {
             int32_t next[AHEAD];
             uint32_t agree, want, at = look_everywhere(ids, n, &want);
             memcpy(next, ids + n, sizeof next);
-            assert_int_equal(guess_repeat(&index, ids, n, AHEAD, &agree), at ? AHEAD : 0);
+            assert_int_equal(speculate_repeat(&index, ids, n, AHEAD, &agree), at ? AHEAD : 0);
             assert_int_equal(agree, at ? want : 0);
             for (uint32_t k = 0; at && k < AHEAD; k++)
                 assert_int_equal(ids[n + k], ids[at + k]);
@@ -79,58 +79,59 @@ static void index_finds_all(void **state)
             found += at > 0;
         }
         assert_true(found > 10);
-        guess_index_close(&index);
+        speculate_index_close(&index);
     }
 }
 
 static void prices_are_medians(void **state)
 {
-    struct price p = {0};
+    struct cost p = {0};
     (void)state;
-    price_note(&p, 99); /* once says nothing */
-    assert_true(price_of(&p) == 0);
-    price_note(&p, 2);
-    assert_true(price_of(&p) == 2);
-    price_note(&p, 3);
-    assert_true(price_of(&p) == 3);
+    cost_note(&p, 99); /* once says nothing */
+    assert_true(cost_of(&p) == 0);
+    cost_note(&p, 2);
+    assert_true(cost_of(&p) == 2);
+    cost_note(&p, 3);
+    assert_true(cost_of(&p) == 3);
     for (int i = 0; i < 2; i++)
-        price_note(&p, 4);
-    assert_true(price_of(&p) == 4);
-    for (int i = 0; i < PRICE_LAST; i++)
-        price_note(&p, i < 2 ? 99 : 5); /* disturbed */
-    assert_true(price_of(&p) == 5);
+        cost_note(&p, 4);
+    assert_true(cost_of(&p) == 4);
+    for (int i = 0; i < COST_LAST; i++)
+        cost_note(&p, i < 2 ? 99 : 5); /* disturbed */
+    assert_true(cost_of(&p) == 5);
 }
 
 /* Often enough to be sure of it. */
 static void measure(struct step_costs *c, uint32_t rows, double seconds)
 {
     for (int i = 0; i < 8; i++)
-        costs_note(c, rows, seconds);
+        step_costs_note(c, rows, seconds);
 }
 
 static void costs_lie_between(void **state)
 {
     struct step_costs c = {0};
     (void)state;
-    assert_true(costs_of(&c, 3) == 0); /* nothing is known yet */
+    assert_true(step_costs_of(&c, 3) == 0); /* nothing is known yet */
     measure(&c, 1, 1);
-    assert_true(costs_of(&c, 1) == 1 && costs_of(&c, 8) == 1 && costs_of(&c, 16) == 2); /* till it is tried */
-    c.row = 0.25; /* now a prompt has told: memory has time for four */
-    costs_note(&c, 1, 1);
-    assert_true(costs_of(&c, 4) == 1 && costs_of(&c, 8) == 2);
+    assert_true(step_costs_of(&c, 1) == 1 && step_costs_of(&c, 8) == 1 &&
+                step_costs_of(&c, 16) == 2); /* till it is tried */
+    c.row = 0.25;                            /* now a prompt has told: memory has time for four */
+    step_costs_note(&c, 1, 1);
+    assert_true(step_costs_of(&c, 4) == 1 && step_costs_of(&c, 8) == 2);
     measure(&c, 9, 5);
-    assert_true(costs_of(&c, 5) == 3 && costs_of(&c, 11) == 5 && costs_of(&c, 40) == 10);
-    assert_true(costs_of(&c, 2 * GUESS_ROWS) == 2 * costs_of(&c, GUESS_ROWS));
+    assert_true(step_costs_of(&c, 5) == 3 && step_costs_of(&c, 11) == 5 && step_costs_of(&c, 40) == 10);
+    assert_true(step_costs_of(&c, 2 * SPECULATE_ROWS) == 2 * step_costs_of(&c, SPECULATE_ROWS));
     measure(&c, 12, 4);
-    assert_true(costs_of(&c, 9) == 4); /* fewer rows never cost more */
+    assert_true(step_costs_of(&c, 9) == 4); /* fewer rows never cost more */
     for (int i = 0; i < 1000; i++)
-        costs_note(&c, 1, 1);
-    assert_true(costs_of(&c, 12) == 3); /* forgotten: it may be tried again */
-    costs_note(&c, 12, 6);
-    assert_true(costs_of(&c, 12) == 4); /* and counts at once, with what was known */
+        step_costs_note(&c, 1, 1);
+    assert_true(step_costs_of(&c, 12) == 3); /* forgotten: it may be tried again */
+    step_costs_note(&c, 12, 6);
+    assert_true(step_costs_of(&c, 12) == 4); /* and counts at once, with what was known */
     struct step_costs many = {.row = 0.5};
     measure(&many, 9, 5);
-    assert_true(costs_of(&many, 1) == 1);
+    assert_true(step_costs_of(&many, 1) == 1);
 }
 
 /* So many of 8 guesses that each come true with this chance; rows cost so much beside the first. */
@@ -139,8 +140,8 @@ static uint32_t worth(double chance, double row, double each, uint32_t streams)
     struct step_costs c = {0};
     for (uint32_t r = 1; r <= 9 + streams; r++)
         measure(&c, r, 1 + row * (r - 1));
-    struct guess_plan p = {.rows = streams, .tokens = streams};
-    uint32_t k = guess_worth(&p, &c, 8, chance, each);
+    struct speculate_plan p = {.rows = streams, .tokens = streams};
+    uint32_t k = speculate_worth(&p, &c, 8, chance, each);
     assert_int_equal(p.rows, streams + k);
     assert_true(k ? p.tokens > streams : p.tokens == streams);
     return k;
@@ -158,8 +159,8 @@ static void guesses_have_to_pay(void **state)
     assert_true(worth(0.9, 0.01, 0, 8) > 0); /* beside others a row is dearer in relation */
     assert_int_equal(worth(0.3, 0.2, 0, 8), 0);
     struct step_costs unknown = {0};
-    struct guess_plan p = {.rows = 1, .tokens = 1};
-    assert_int_equal(guess_worth(&p, &unknown, 8, 1, 0), 0);
+    struct speculate_plan p = {.rows = 1, .tokens = 1};
+    assert_int_equal(speculate_worth(&p, &unknown, 8, 1, 0), 0);
 }
 
 /* A machine, a model and its draft, in steps of one row: what a guess and a row that the draft reads take, how many rows
@@ -195,38 +196,39 @@ static double world_fixed(const struct world *w, uint32_t k)
 static double world_weighed(const struct world *w, uint32_t tokens)
 {
     struct step_costs c = {.row = w->row};
-    struct price guess = {0};
+    struct cost guess = {0};
     struct pause pause = {0};
-    struct luck luck[GUESS_KINDS];
+    struct accept_rate accept_rate[SPECULATE_KINDS];
     double weighed = 0, noise = 0, best = 1;
     uint64_t at = 0;
     uint32_t draft_has = 0, steps = 0;
-    luck_begin(luck);
+    accept_rate_begin(accept_rate);
     for (uint32_t k = 1; k <= 8; k++)
         best = fmin(best, world_fixed(w, k));
     for (uint32_t made = 0, right; made < tokens; made += 1 + right, steps++) {
-        struct guess_plan p = {.rows = 1, .tokens = 1};
-        struct guess_maker m = {&luck[GUESS_MODEL], &pause, &guess, .first = w->guess * costs_of(&c, 1)};
-        uint32_t k = guess_ask(&p, &c, 8, &m);
+        struct speculate_plan p = {.rows = 1, .tokens = 1};
+        struct speculate_maker m = {&accept_rate[SPECULATE_MODEL], &pause, &guess,
+                                    .first = w->guess * step_costs_of(&c, 1)};
+        uint32_t k = speculate_ask(&p, &c, 8, &m);
         double read = w->read * (made - draft_has);
-        if (made - draft_has > 32 && !guess_worth_reading(&c, 8, &m, read, tokens - made))
+        if (made - draft_has > 32 && !speculate_worth_reading(&c, 8, &m, read, tokens - made))
             k = 0;
         for (uint32_t i = 0; i < k; i++) {
             double took =
                 w->guess * world_noise(w, &at) * (guess.count ? 1 : 10); /* the first one warms up */
-            price_note(&guess, took);
+            cost_note(&guess, took);
             weighed += took;
         }
         weighed += k ? read : 0;
         for (right = 0; right < k && noise_uniform(8, made + right, 0) < w->chance; right++)
-            luck_note(&luck[GUESS_MODEL], true);
+            accept_rate_note(&accept_rate[SPECULATE_MODEL], true);
         if (right < k)
-            luck_note(&luck[GUESS_MODEL], false);
+            accept_rate_note(&accept_rate[SPECULATE_MODEL], false);
         else if (k)
             pause_forget(&pause);
         draft_has = k ? made + 1 + right : draft_has;
         double disturbed = world_noise(w, &at), took = disturbed * world_step(w, 1 + k);
-        costs_note(&c, 1 + k, took);
+        step_costs_note(&c, 1 + k, took);
         weighed += took;
         noise += disturbed;
     }
@@ -257,18 +259,18 @@ static void weighing_is_nearly_the_best(void **state)
     }
 }
 
-static void luck_follows(void **state)
+static void accept_rate_follows(void **state)
 {
-    struct luck l[GUESS_KINDS];
+    struct accept_rate l[SPECULATE_KINDS];
     (void)state;
-    luck_begin(l);
-    assert_true(luck_chance(&l[GUESS_RULE]) > luck_chance(&l[GUESS_SHORT]));
+    accept_rate_begin(l);
+    assert_true(accept_rate_chance(&l[SPECULATE_RULE]) > accept_rate_chance(&l[SPECULATE_SHORT]));
     for (int i = 0; i < 60; i++)
-        luck_note(&l[GUESS_SHORT], true);
-    assert_true(luck_chance(&l[GUESS_SHORT]) > 0.9);
+        accept_rate_note(&l[SPECULATE_SHORT], true);
+    assert_true(accept_rate_chance(&l[SPECULATE_SHORT]) > 0.9);
     for (int i = 0; i < 60; i++)
-        luck_note(&l[GUESS_SHORT], false);
-    assert_true(luck_chance(&l[GUESS_SHORT]) < 0.1);
+        accept_rate_note(&l[SPECULATE_SHORT], false);
+    assert_true(accept_rate_chance(&l[SPECULATE_SHORT]) < 0.1);
 }
 
 int main(void)
@@ -277,7 +279,7 @@ int main(void)
         cmocka_unit_test(repeats_are_found),   cmocka_unit_test(index_finds_all),
         cmocka_unit_test(prices_are_medians),  cmocka_unit_test(costs_lie_between),
         cmocka_unit_test(guesses_have_to_pay), cmocka_unit_test(weighing_is_nearly_the_best),
-        cmocka_unit_test(luck_follows),
+        cmocka_unit_test(accept_rate_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

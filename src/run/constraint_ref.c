@@ -1,4 +1,4 @@
-#include "run/rule.h"
+#include "run/constraint_ref.h"
 
 #include "base/mem.h"
 
@@ -11,7 +11,7 @@ struct language {
     struct constraint_bound *bound;
 };
 
-struct rule {
+struct constraint_ref {
     atomic_int owners;
     struct language *language;
     char *lead; /* NULL = none */
@@ -29,9 +29,9 @@ static void language_drop(struct language *l)
 }
 
 /* Takes over a share of the language, also when it fails. */
-static struct rule *rule_in(struct language *l)
+static struct constraint_ref *constraint_ref_in(struct language *l)
 {
-    struct rule *r = mem_zalloc(1, sizeof *r);
+    struct constraint_ref *r = mem_zalloc(1, sizeof *r);
     if (!r) {
         language_drop(l);
         return NULL;
@@ -41,7 +41,8 @@ static struct rule *rule_in(struct language *l)
     return r;
 }
 
-int rule_open(struct rule **out, struct constraint *c, const struct constraint_vocab *v, struct err *e)
+int constraint_ref_open(struct constraint_ref **out, struct constraint *c, const struct constraint_vocab *v,
+                        struct err *e)
 {
     struct language *l = mem_zalloc(1, sizeof *l);
     *out = NULL;
@@ -56,40 +57,40 @@ int rule_open(struct rule **out, struct constraint *c, const struct constraint_v
         return -1;
     }
     constraint_warm(l->bound); /* here, and not in a step that others wait for */
-    *out = rule_in(l);
+    *out = constraint_ref_in(l);
     return *out ? 0 : err_memory(e, "a constraint", sizeof **out);
 }
 
-struct rule *rule_again(struct rule *r)
+struct constraint_ref *constraint_ref_again(struct constraint_ref *r)
 {
     atomic_fetch_add(&r->language->owners, 1);
-    return rule_in(r->language);
+    return constraint_ref_in(r->language);
 }
 
-size_t rule_bytes(const struct rule *r)
+size_t constraint_ref_bytes(const struct constraint_ref *r)
 {
     return constraint_bytes(r->language->bound);
 }
 
-int rule_set_lead(struct rule *r, const char *lead, struct err *e)
+int rule_set_lead(struct constraint_ref *r, const char *lead, struct err *e)
 {
     r->lead = mem_strdup(lead);
     return r->lead ? 0 : err_memory(e, "a constraint", strlen(lead));
 }
 
-void rule_set_yielding(struct rule *r)
+void rule_set_yielding(struct constraint_ref *r)
 {
     r->yielding = true;
 }
 
-struct rule *rule_share(struct rule *r)
+struct constraint_ref *constraint_ref_share(struct constraint_ref *r)
 {
     if (r)
         atomic_fetch_add(&r->owners, 1);
     return r;
 }
 
-void rule_drop(struct rule *r)
+void constraint_ref_drop(struct constraint_ref *r)
 {
     if (!r || atomic_fetch_sub(&r->owners, 1) != 1)
         return;
@@ -98,9 +99,9 @@ void rule_drop(struct rule *r)
     mem_free(r);
 }
 
-int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct err *e)
+int constraint_walk_open(struct constraint_walk *w, struct constraint_ref *r, uint32_t vocab, struct err *e)
 {
-    *w = (struct rule_walk){.rule = rule_share(r)};
+    *w = (struct constraint_walk){.rule = constraint_ref_share(r)};
     if (!r)
         return 0;
     w->words = (vocab + 31) / 32;
@@ -116,15 +117,15 @@ int rule_walk_open(struct rule_walk *w, struct rule *r, uint32_t vocab, struct e
     return 0;
 }
 
-void rule_walk_close(struct rule_walk *w)
+void constraint_walk_close(struct constraint_walk *w)
 {
     constraint_state_close(w->state);
     mem_free(w->mask);
-    rule_drop(w->rule);
-    *w = (struct rule_walk){0};
+    constraint_ref_drop(w->rule);
+    *w = (struct constraint_walk){0};
 }
 
-int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
+int constraint_walk_next(struct constraint_walk *w, const uint32_t **mask, struct err *e)
 {
     *mask = w->state ? w->mask : NULL;
     if (!w->state)
@@ -140,7 +141,7 @@ int rule_walk_next(struct rule_walk *w, const uint32_t **mask, struct err *e)
     return -1;
 }
 
-int32_t rule_walk_only(const struct rule_walk *w, const uint32_t *mask)
+int32_t constraint_walk_only(const struct constraint_walk *w, const uint32_t *mask)
 {
     int32_t only = -1;
     for (uint32_t i = 0; mask && i < w->words; i++) {
@@ -152,29 +153,29 @@ int32_t rule_walk_only(const struct rule_walk *w, const uint32_t *mask)
     return only;
 }
 
-int rule_walk_accept(struct rule_walk *w, int32_t id, struct err *e)
+int constraint_walk_accept(struct constraint_walk *w, int32_t id, struct err *e)
 {
     return w->state ? constraint_accept(w->state, id, e) : 0;
 }
 
-size_t rule_walk_forced(struct rule_walk *w, int32_t *out, size_t cap)
+size_t constraint_walk_forced(struct constraint_walk *w, int32_t *out, size_t cap)
 {
     return w->state && cap ? constraint_forced_tokens(w->state, out, cap) : 0;
 }
 
-bool rule_walk_allows_all(struct rule_walk *w)
+bool constraint_walk_allows_all(struct constraint_walk *w)
 {
     const uint32_t *mask;
     struct err e = {0};
-    return rule_walk_next(w, &mask, &e) == 0 && !mask;
+    return constraint_walk_next(w, &mask, &e) == 0 && !mask;
 }
 
-bool rule_walk_is_open(const struct rule_walk *w)
+bool constraint_walk_is_open(const struct constraint_walk *w)
 {
     return !w->state || constraint_allows_all(w->state);
 }
 
-bool rule_walk_yields(struct rule_walk *w)
+bool constraint_walk_yields(struct constraint_walk *w)
 {
     return w->state && w->rule->yielding && constraint_is_over(w->state);
 }

@@ -19,9 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct disk;
+struct prefix_disk;
 
-struct disk_options {
+struct prefix_disk_options {
     const char *folder;     /* made where it is not there */
     uint64_t most;          /* bytes in all */
     struct digest computed; /* what all pages of this engine are computed with */
@@ -29,38 +29,38 @@ struct disk_options {
     size_t bytes;           /* of a page of every group */
 };
 
-struct disk_page {
-    struct digest with; /* of disk_root */
-    struct digest name; /* of disk_name, over all pages so far */
+struct prefix_disk_page {
+    struct digest with; /* of prefix_disk_root */
+    struct digest name; /* of prefix_disk_name, over all pages so far */
     const int32_t *ids; /* (tokens), from the start */
     uint32_t tokens;
 };
 
 /* What is put in place of a page until it is written. */
-struct disk_slot {
-    struct disk_slot *next;
-    struct disk_page page;
+struct prefix_disk_slot {
+    struct prefix_disk_slot *next;
+    struct prefix_disk_page page;
     int32_t *ids;
     uint8_t *bytes;
 };
 
-int disk_open(struct disk **out, const struct disk_options *o, struct err *e);
+int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_options *o, struct err *e);
 /* Waits until everything is written. */
-void disk_close(struct disk *d);
+void prefix_disk_close(struct prefix_disk *d);
 
-struct digest disk_root(const struct disk *d, uint64_t salt);
+struct digest prefix_disk_root(const struct prefix_disk *d, uint64_t salt);
 /* The name of a page after the one that is called `before` (the root's digest for the first). */
-struct digest disk_name(struct digest before, const int32_t *ids, uint32_t n);
+struct digest prefix_disk_name(struct digest before, const int32_t *ids, uint32_t n);
 
 /* The page's bytes, or NULL where it is not there; valid until the next call. Allocates nothing. */
-const uint8_t *disk_read(struct disk *d, const struct disk_page *p);
-bool disk_has(const struct disk *d, const struct disk_page *p);
+const uint8_t *prefix_disk_read(struct prefix_disk *d, const struct prefix_disk_page *p);
+bool prefix_disk_has(const struct prefix_disk *d, const struct prefix_disk_page *p);
 /* A slot to fill (ids, bytes, page.with, .name and .tokens; 0 tokens: nothing after all) and to hand to
- * disk_write; NULL: none is free now. wait: until one is. */
-struct disk_slot *disk_slot(struct disk *d, bool wait);
-void disk_write(struct disk *d, struct disk_slot *s);
+ * prefix_disk_write; NULL: none is free now. wait: until one is. */
+struct prefix_disk_slot *prefix_disk_slot(struct prefix_disk *d, bool wait);
+void prefix_disk_write(struct prefix_disk *d, struct prefix_disk_slot *s);
 
-struct disk_stats {
+struct prefix_disk_stats {
     uint64_t read, written, damaged, bytes; /* pages; bytes in the folder, as far as known */
 };
-void disk_stats(struct disk *d, struct disk_stats *out);
+void prefix_disk_stats(struct prefix_disk *d, struct prefix_disk_stats *out);
