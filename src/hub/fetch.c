@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/size.h"
 #include "hub/hub.h"
-#include "hub/part.h"
+#include "hub/partial_download.h"
 #include "hub/sha.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ struct lane {
 struct download {
     struct http *h;
     struct fetch *f;
-    struct part part;
+    struct partial_download part;
     struct lane *lanes; /* (count) */
     int count;
     bool whole;       /* the server knows no ranges: one lane, everything from the first byte */
@@ -43,8 +43,8 @@ struct download {
 /* The end of what a lane's attempt may bring. */
 static uint64_t fetch_end(const struct lane *l)
 {
-    const struct part *p = &l->of->part;
-    return l->of->whole ? p->size : (uint64_t)l->piece * PART_PIECE + part_piece_bytes(p, l->piece);
+    const struct partial_download *p = &l->of->part;
+    return l->of->whole ? p->size : (uint64_t)l->piece * PARTIAL_PIECE + partial_piece_bytes(p, l->piece);
 }
 
 /* The first bytes of an answer: is it what was asked for? 1 = yes, 0 = not this way, but another attempt will. */
@@ -84,7 +84,7 @@ static int fetch_take(void *arg, const void *data, size_t n, struct err *e)
         return err_set(e, ERR_UNREACHABLE, "%s: the server sends more bytes than it announced",
                        log_safe(d->f->file));
     uint64_t before = d->part.done;
-    if (part_write(&d->part, l->at, data, n, e))
+    if (partial_write(&d->part, l->at, data, n, e))
         return -1;
     l->news |= d->part.done > before;
     l->at += n;
@@ -96,7 +96,7 @@ static int fetch_take(void *arg, const void *data, size_t n, struct err *e)
 static bool fetch_claim(struct download *d, struct lane *l)
 {
     for (uint32_t i = 0; i < d->part.pieces; i++) {
-        bool taken = d->part.counts[i] == part_piece_bytes(&d->part, i);
+        bool taken = d->part.counts[i] == partial_piece_bytes(&d->part, i);
         for (int k = 0; k < d->count && !taken; k++)
             taken = d->lanes[k].held && d->lanes[k].piece == i;
         if (!taken) {
@@ -113,7 +113,7 @@ static int fetch_launch(struct download *d, struct lane *l, struct err *e)
 {
     if (!l->held && !fetch_claim(d, l))
         return 0;
-    l->at = d->whole ? 0 : (uint64_t)l->piece * PART_PIECE + d->part.counts[l->piece];
+    l->at = d->whole ? 0 : (uint64_t)l->piece * PARTIAL_PIECE + d->part.counts[l->piece];
     l->began = l->at;
     l->news = false;
     l->request.from = l->at;
@@ -255,7 +255,7 @@ static int fetch_finish(struct download *d, struct err *e)
     if (right < 0)
         return -1;
     if (right)
-        return part_finish(&d->part, d->f->path, e);
+        return partial_finish(&d->part, d->f->path, e);
     unlink(d->part.path);
     d->f->so_far->done -= d->counted;
     if (d->part.resumed)
@@ -270,7 +270,7 @@ static int fetch_finish(struct download *d, struct err *e)
 static int fetch_once(struct http *h, struct fetch *f, struct err *e)
 {
     struct download d = {.h = h, .f = f, .part.fd = -1};
-    int result = part_open(&d.part, f->part, f->size, e) || fetch_lanes(&d, e) ? -1 : 0;
+    int result = partial_open(&d.part, f->part, f->size, e) || fetch_lanes(&d, e) ? -1 : 0;
     if (!result) {
         fetch_tell(&d);
         result = fetch_loop(&d, e);
@@ -280,7 +280,7 @@ static int fetch_once(struct http *h, struct fetch *f, struct err *e)
     if (!result)
         result = fetch_finish(&d, e);
     mem_free(d.lanes);
-    part_close(&d.part);
+    partial_close(&d.part);
     return result;
 }
 

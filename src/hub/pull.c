@@ -9,7 +9,7 @@
 #include "hub/fetch.h"
 #include "hub/http.h"
 #include "hub/listing.h"
-#include "hub/part.h"
+#include "hub/partial_download.h"
 #include "hub/pull.h"
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ int hub_find(const struct hub *h, const struct hub_name *n, char path[PATH_MAX],
     if (n->kind == HUB_PATH)
         return path_make(path, e, "%s", n->text) ? -1 : 1;
     if (n->kind == HUB_URL)
-        return address_find(h, n->text, path, e);
+        return url_find(h, n->text, path, e);
     if (*n->text && (path_is_file(n->text) || path_is_folder(n->text))) /* a built-in name's own file */
         return path_make(path, e, "%s", n->text) ? -1 : 1;
     return pull_find_repo(h, n, path, e);
@@ -173,7 +173,7 @@ static int pull_files(struct pull *p, const char *const *files, size_t count, st
     for (size_t i = 0; i < count && !bad; i++) {
         bad = pull_head(p, files[i], &all[i], e);
         bool here = !bad && pull_is_here(&all[i]);
-        need += bad || here ? 0 : part_missing(all[i].part, all[i].size);
+        need += bad || here ? 0 : partial_missing(all[i].part, all[i].size);
         p->out->bytes += bad ? 0 : all[i].size;
         p->so_far.total += bad || here ? 0 : all[i].size;
     }
@@ -278,7 +278,7 @@ int hub_pull(const struct hub *h, const struct hub_name *n, struct hub_pulled *o
     if (!p)
         return err_memory(e, "a download", sizeof *p);
     p->hub = h, p->name = n, p->out = out;
-    int bad = n->kind == HUB_URL ? address_pull(h, n->text, out, e) : pull_repo(p, e);
+    int bad = n->kind == HUB_URL ? url_pull(h, n->text, out, e) : pull_repo(p, e);
     if (bad && n->kind == HUB_REPO)
         pull_explain(h, n, e);
     listing_free(&p->listing);

@@ -8,7 +8,7 @@
 int pull_space(const char *folder, uint64_t need, struct err *e);
 
 /* hub_find and hub_pull of a HUB_URL. */
-int address_find(const struct hub *h, const char *url, char path[PATH_MAX], struct err *e);
-int address_pull(const struct hub *h, const char *url, struct hub_pulled *out, struct err *e);
+int url_find(const struct hub *h, const char *url, char path[PATH_MAX], struct err *e);
+int url_pull(const struct hub *h, const char *url, struct hub_pulled *out, struct err *e);
 /* The folder of hub.own that holds what came from this address. */
-int address_folder(const struct hub *h, const char *url, char out[PATH_MAX], struct err *e);
+int url_folder(const struct hub *h, const char *url, char out[PATH_MAX], struct err *e);

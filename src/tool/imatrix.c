@@ -7,7 +7,7 @@
 #include "quant/collect.h"
 #include "tool/answer.h"
 #include "tool/load.h"
-#include "tool/output.h"
+#include "tool/output_file.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -124,13 +124,13 @@ static int imatrix_verb(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE, "quern imatrix wants a text and a place for the result: -f FILE -o OUT");
     if (device && strcmp(device, "cpu"))
         return err_set(e, ERR_USAGE, "an importance matrix is collected on the CPU, not on %s", device);
-    struct output output = {.force = args_flag(a, "force")};
-    int failed = output_reads_model(&output, a->words[0], e) ||
-                 output_reads(&output, args_text(a, "file"), e) ||
-                 output_allow(&output, args_text(a, "output"), e) || load_model(&l, a->words[0], &o, a, e) ||
-                 imatrix_collect(l, a, e);
+    struct output_file output = {.force = args_flag(a, "force")};
+    int failed = output_file_reads_model(&output, a->words[0], e) ||
+                 output_file_reads(&output, args_text(a, "file"), e) ||
+                 output_file_allow(&output, args_text(a, "output"), e) ||
+                 load_model(&l, a->words[0], &o, a, e) || imatrix_collect(l, a, e);
     session_close(l);
-    output_free(&output);
+    output_file_free(&output);
     return failed ? -1 : 0;
 }
 

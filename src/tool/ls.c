@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "format/file_type.h"
-#include "hub/stock.h"
+#include "hub/local_models.h"
 #include "tool/tool.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static const struct arg_option ls_options[] = {
 };
 
 /* Of a GGUF as its header says; by its name where the header cannot be read. "" = it is none. */
-static const char *ls_type(const struct stock_item *m)
+static const char *ls_type(const struct local_model *m)
 {
     struct store *s;
     struct err ignored = {0};
@@ -27,12 +27,12 @@ static const char *ls_type(const struct stock_item *m)
     return *type ? type : m->quant;
 }
 
-static void ls_json(struct buf *out, const struct stock *s)
+static void ls_json(struct buf *out, const struct local_models *s)
 {
     struct json j = {.out = out};
     json_begin(&j, '[');
     for (size_t i = 0; i < s->count; i++) {
-        const struct stock_item *m = &s->items[i];
+        const struct local_model *m = &s->items[i];
         json_begin(&j, '{');
         json_key(&j, "name");
         json_str(&j, m->name);
@@ -56,7 +56,7 @@ static void ls_json(struct buf *out, const struct stock *s)
     buf_char(out, '\n');
 }
 
-static void ls_text(struct buf *out, const struct stock *s, bool paths)
+static void ls_text(struct buf *out, const struct local_models *s, bool paths)
 {
     int width = 8;
     for (size_t i = 0; i < s->count; i++) {
@@ -64,7 +64,7 @@ static void ls_text(struct buf *out, const struct stock *s, bool paths)
         width = n > width && n <= 60 ? n : width;
     }
     for (size_t i = 0; i < s->count; i++) {
-        const struct stock_item *m = &s->items[i];
+        const struct local_model *m = &s->items[i];
         char date[32] = "";
         struct tm t;
         if (localtime_r(&m->changed, &t))
@@ -86,9 +86,9 @@ static void ls_text(struct buf *out, const struct stock *s, bool paths)
 static int ls_run(const struct args *a, struct err *e)
 {
     struct hub h;
-    struct stock s;
+    struct local_models s;
     struct buf out = {0};
-    if (tool_hub(&h, e) || stock_read(&s, &h, e))
+    if (tool_hub(&h, e) || local_models_read(&s, &h, e))
         return -1;
     if (args_flag(a, "json"))
         ls_json(&out, &s);
@@ -97,7 +97,7 @@ static int ls_run(const struct args *a, struct err *e)
     if (!s.count)
         log_info("there is no model in %s and %s yet: 'quern pull' fetches one", log_safe(h.own),
                  log_safe(h.cache));
-    stock_free(&s);
+    local_models_free(&s);
     return tool_print(&out, e);
 }
 

@@ -2,7 +2,7 @@
 #include "base/log.h"
 #include "tool/check.h"
 #include "tool/load.h"
-#include "tool/output.h"
+#include "tool/output_file.h"
 #include "tool/plot.h"
 #include "tool/tool.h"
 
@@ -42,15 +42,15 @@ static int perplexity_verb(const struct args *a, struct err *e)
         return err_set(e, ERR_USAGE, "--ctx has to be at least 4 here");
     if (plot && !against)
         return err_set(e, ERR_USAGE, "--plot shows the divergence from a second model: --against MODEL");
-    struct output output = {.force = args_flag(a, "force")};
-    int failed =
-        (plot && (output_reads_model(&output, a->words[0], e) || output_reads_model(&output, against, e) ||
-                  output_reads(&output, text, e) || output_allow(&output, plot, e))) ||
-        check_run(&c, a->words[0], against, text, a, e) ||
-        (plot && plot_divergence(plot, &c.p, a->words[0], against, e)) ||
-        perplexity_print(&c, args_flag(a, "json"), e);
+    struct output_file output = {.force = args_flag(a, "force")};
+    int failed = (plot && (output_file_reads_model(&output, a->words[0], e) ||
+                           output_file_reads_model(&output, against, e) ||
+                           output_file_reads(&output, text, e) || output_file_allow(&output, plot, e))) ||
+                 check_run(&c, a->words[0], against, text, a, e) ||
+                 (plot && plot_divergence(plot, &c.p, a->words[0], against, e)) ||
+                 perplexity_print(&c, args_flag(a, "json"), e);
     check_free(&c);
-    output_free(&output);
+    output_file_free(&output);
     return failed ? -1 : 0;
 }
 

@@ -3,7 +3,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "tool/output.h"
+#include "tool/output_file.h"
 
 #include <errno.h>
 #include <math.h>
@@ -106,7 +106,8 @@ int plot_divergence(const char *path, const struct perplexity *p, const char *mo
     put_axes(&out, &a);
     put_curve(&out, &a, p);
     buf_str(&out, "</svg>\n");
-    int failed = out.failed ? err_memory(e, "the plot", out.len) : output_write(path, out.data, out.len, e);
+    int failed =
+        out.failed ? err_memory(e, "the plot", out.len) : output_file_write(path, out.data, out.len, e);
     buf_free(&out);
     return failed;
 }

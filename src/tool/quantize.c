@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "tool/check.h"
 #include "tool/load.h"
-#include "tool/output.h"
+#include "tool/output_file.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -62,7 +62,7 @@ struct quantize_report {
     struct quantize_result r;
     double seconds;
     struct check check;
-    struct output output;
+    struct output_file output;
 };
 
 /* A type that could not be used. */
@@ -154,9 +154,9 @@ static int quantize_write(const struct args *a, struct quantize_options *o, stru
     o->arg = &bar;
     o->cancel = &quantize_stop;
     sigaction(SIGINT, &stop, &before);
-    o->allow = output_allow;
+    o->allow = output_file_allow;
     o->allow_arg = &q->output;
-    int failed = output_reads_store(&q->output, s, e) || quantize_run(s, a->words[1], o, &q->r, e);
+    int failed = output_file_reads_store(&q->output, s, e) || quantize_run(s, a->words[1], o, &q->r, e);
     sigaction(SIGINT, &before, NULL);
     progress_end(&bar);
     q->seconds = clock_now() - start;
@@ -195,7 +195,8 @@ static int quantize_verb(const struct args *a, struct err *e)
         .path = a->words[1], .recipe = o.recipe, .output.force = args_flag(a, "force")};
     int failed = quantize_overrides(a, &o, &overrides, &texts, e) ||
                  (importance && imatrix_read(&imatrix, importance, e)) ||
-                 output_reads(&q.output, importance, e) || output_reads(&q.output, args_text(a, "check"), e);
+                 output_file_reads(&q.output, importance, e) ||
+                 output_file_reads(&q.output, args_text(a, "check"), e);
     if (!failed && importance) {
         o.imatrix = &imatrix;
         o.imatrix_file = importance;
@@ -213,7 +214,7 @@ static int quantize_verb(const struct args *a, struct err *e)
         failed = tool_print(&out, e);
     }
     check_free(&q.check);
-    output_free(&q.output);
+    output_file_free(&q.output);
     imatrix_free(&imatrix);
     arena_free(&texts);
     mem_free(overrides);

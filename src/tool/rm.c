@@ -1,7 +1,7 @@
 /* quern rm MODEL…: gives back the room that models take. */
 #include "base/buf.h"
 #include "base/json.h"
-#include "hub/stock.h"
+#include "hub/local_models.h"
 #include "tool/tool.h"
 
 static const struct arg_option rm_options[] = {
@@ -18,7 +18,7 @@ static int rm_run(const struct args *a, struct err *e)
         return -1;
     for (int i = 0; i < a->count; i++) {
         struct hub_name n;
-        if (name_read(&n, &h, a->words[i], e) || stock_remove(&h, &n, &freed, e))
+        if (name_read(&n, &h, a->words[i], e) || local_models_remove(&h, &n, &freed, e))
             return -1;
         all += freed;
     }

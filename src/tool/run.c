@@ -6,11 +6,11 @@
 #include "tool/answer.h"
 #include "tool/constrain.h"
 #include "tool/load.h"
-#include "tool/output.h"
+#include "tool/output_file.h"
 #include "tool/profile.h"
 #include "tool/sampling.h"
 #include "tool/speculate.h"
-#include "tool/talk.h"
+#include "tool/chat.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -171,7 +171,7 @@ static int run_print_profile(struct run *r, const struct generation *g, struct e
     file ? profile_json(&r->profile, g, &out) : profile_text(&r->profile, g, &out);
     int failed = out.failed ? err_memory(e, "the profile", out.len) : 0;
     if (!failed && file)
-        failed = output_write(file, out.data, out.len, e);
+        failed = output_file_write(file, out.data, out.len, e);
     else if (!failed)
         fwrite(out.data, 1, out.len, stderr);
     buf_free(&out);
@@ -227,7 +227,7 @@ static int run_talk(struct run *r, struct err *e)
         *e = r->loaded->chat_why;
         return -1;
     }
-    struct talk_options o = {
+    struct chat_options o = {
         .system = args_text(r->a, "system"),
         .sampling = &r->sampling,
         .most = (uint32_t)args_int(r->a, "predict", 0),
@@ -238,16 +238,16 @@ static int run_talk(struct run *r, struct err *e)
         .set = r->set,
         .verbose = args_flag(r->a, "verbose"),
     };
-    return talk_run(r->loaded, r->engine, &o, e);
+    return chat_run(r->loaded, r->engine, &o, e);
 }
 
 /* Before the work: may the profile be written there. */
 static int run_check_output(const struct run *r, struct err *e)
 {
     const char *file = args_text(r->a, "profile-json"), *model = r->a->count ? r->a->words[0] : NULL;
-    struct output output = {.force = args_flag(r->a, "force")};
-    int failed = file && (output_reads_model(&output, model, e) || output_allow(&output, file, e));
-    output_free(&output);
+    struct output_file output = {.force = args_flag(r->a, "force")};
+    int failed = file && (output_file_reads_model(&output, model, e) || output_file_allow(&output, file, e));
+    output_file_free(&output);
     return failed ? -1 : 0;
 }
 

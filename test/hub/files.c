@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "hub/listing.h"
-#include "hub/part.h"
+#include "hub/partial_download.h"
 #include "hub/path.h"
 #include "hub/pick.h"
 #include "hub/sha.h"
@@ -173,37 +173,37 @@ static void test_part(void **state)
 {
     (void)state;
     char path[] = "/tmp/quern-part-XXXXXX", to[64];
-    struct part p;
+    struct partial_download p;
     struct err e = {0};
-    enum { SIZE = 2 * PART_PIECE + 1000 };
+    enum { SIZE = 2 * PARTIAL_PIECE + 1000 };
     close(mkstemp(path));
     snprintf(to, sizeof to, "%s.done", path);
-    assert_int_equal(part_open(&p, path, SIZE, &e), 0);
+    assert_int_equal(partial_open(&p, path, SIZE, &e), 0);
     assert_int_equal(p.pieces, 3);
     assert_false(p.resumed);
-    char *piece = mem_zalloc(PART_PIECE, 1);
-    assert_int_equal(part_write(&p, 5, "abcd", 4, &e), 0); /* after a gap: not counted */
+    char *piece = mem_zalloc(PARTIAL_PIECE, 1);
+    assert_int_equal(partial_write(&p, 5, "abcd", 4, &e), 0); /* after a gap: not counted */
     assert_int_equal(p.done, 0);
-    assert_int_equal(part_write(&p, 0, piece, PART_PIECE - 2, &e), 0);
-    assert_int_equal(part_write(&p, PART_PIECE - 2, "abcd", 4, &e), 0);
+    assert_int_equal(partial_write(&p, 0, piece, PARTIAL_PIECE - 2, &e), 0);
+    assert_int_equal(partial_write(&p, PARTIAL_PIECE - 2, "abcd", 4, &e), 0);
     assert_int_equal(p.counts[1], 2);
     mem_free(piece);
-    part_close(&p);
-    assert_int_equal(part_open(&p, path, SIZE, &e), 0);
+    partial_close(&p);
+    assert_int_equal(partial_open(&p, path, SIZE, &e), 0);
     assert_true(p.resumed);
-    assert_int_equal(p.counts[0], PART_PIECE);
+    assert_int_equal(p.counts[0], PARTIAL_PIECE);
     assert_int_equal(p.counts[1], 2);
-    assert_int_equal(p.done, PART_PIECE + 2);
-    part_close(&p);
-    assert_int_equal(part_open(&p, path, SIZE + 1, &e),
+    assert_int_equal(p.done, PARTIAL_PIECE + 2);
+    partial_close(&p);
+    assert_int_equal(partial_open(&p, path, SIZE + 1, &e),
                      0); /* another file's part is the beginning of nothing */
     assert_int_equal(p.done, 0);
-    part_close(&p);
+    partial_close(&p);
     assert_int_equal(truncate(path, 1234), 0); /* what another tool leaves: the first bytes */
-    assert_int_equal(part_open(&p, path, SIZE, &e), 0);
+    assert_int_equal(partial_open(&p, path, SIZE, &e), 0);
     assert_int_equal(p.done, 1234);
-    assert_int_equal(part_finish(&p, to, &e), 0);
-    part_close(&p);
+    assert_int_equal(partial_finish(&p, to, &e), 0);
+    partial_close(&p);
     assert_int_equal(path_bytes(to), SIZE);
     unlink(to);
 }

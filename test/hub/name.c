@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "hub/hub.h"
 #include "hub/path.h"
-#include "hub/stock.h"
+#include "hub/local_models.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -231,16 +231,16 @@ static void test_memory_runs_out(void **state)
     bool whole = false;
     for (long n = 1; !whole && n < 1000; n++) {
         struct hub_name name;
-        struct stock stock = {0};
+        struct local_models stock = {0};
         struct err e = {0};
         char path[PATH_MAX];
         mem_fail_at(n);
         int bad = name_read(&name, &hub, "user/repo:Q8_0", &e) || hub_find(&hub, &name, path, &e) < 0 ||
-                  stock_read(&stock, &hub, &e);
+                  local_models_read(&stock, &hub, &e);
         mem_fail_at(0);
         assert_int_equal(bad, e.code ? 1 : 0);
         whole = !bad && stock.count == 2;
-        stock_free(&stock);
+        local_models_free(&stock);
     }
     assert_true(whole);
 }

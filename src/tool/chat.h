@@ -4,7 +4,7 @@
 #include "run/engine.h"
 #include "tool/sampling.h"
 
-struct talk_options {
+struct chat_options {
     const char *system; /* NULL = none */
     struct sampling *sampling;
     uint32_t most;
@@ -16,4 +16,4 @@ struct talk_options {
     bool verbose;      /* figures after every answer */
 };
 
-int talk_run(struct session *l, struct engine *g, const struct talk_options *o, struct err *e);
+int chat_run(struct session *l, struct engine *g, const struct chat_options *o, struct err *e);

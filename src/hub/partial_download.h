@@ -16,9 +16,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PART_PIECE = 16 << 20 };
+enum { PARTIAL_PIECE = 16 << 20 };
 
-struct part {
+struct partial_download {
     char path[PATH_MAX];
     int fd;
     uint64_t size;
@@ -29,13 +29,13 @@ struct part {
 };
 
 /* Where there is no such file, one is made. */
-int part_open(struct part *p, const char *path, uint64_t size, struct err *e);
-void part_close(struct part *p);
-uint64_t part_piece_bytes(const struct part *p, uint32_t piece);
+int partial_open(struct partial_download *p, const char *path, uint64_t size, struct err *e);
+void partial_close(struct partial_download *p);
+uint64_t partial_piece_bytes(const struct partial_download *p, uint32_t piece);
 /* n bytes at `at`, which is where a piece's bytes end; may reach over the end of a piece. Disk full is
  * ERR_RESOURCE, and what was there stays. */
-int part_write(struct part *p, uint64_t at, const void *data, size_t n, struct err *e);
+int partial_write(struct partial_download *p, uint64_t at, const void *data, size_t n, struct err *e);
 /* Bytes that the file system has still to find room for. */
-uint64_t part_missing(const char *path, uint64_t size);
+uint64_t partial_missing(const char *path, uint64_t size);
 /* Cuts the tail off, syncs, and renames: the file is there, whole. */
-int part_finish(struct part *p, const char *to, struct err *e);
+int partial_finish(struct partial_download *p, const char *to, struct err *e);

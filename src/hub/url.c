@@ -9,13 +9,13 @@
 #include "base/log.h"
 #include "hub/cache.h"
 #include "hub/fetch.h"
-#include "hub/part.h"
+#include "hub/partial_download.h"
 #include "hub/sha.h"
 
 #include <stdio.h>
 #include <string.h>
 
-int address_folder(const struct hub *h, const char *url, char out[PATH_MAX], struct err *e)
+int url_folder(const struct hub *h, const char *url, char out[PATH_MAX], struct err *e)
 {
     struct sha s;
     char hex[SHA_HEX];
@@ -26,7 +26,7 @@ int address_folder(const struct hub *h, const char *url, char out[PATH_MAX], str
 }
 
 /* The last word of the address's path. */
-static int address_file(const char *url, char *out, size_t size, struct err *e)
+static int url_file(const char *url, char *out, size_t size, struct err *e)
 {
     size_t n = strcspn(url, "?#");
     const char *slash = memrchr(url, '/', n);
@@ -35,7 +35,7 @@ static int address_file(const char *url, char *out, size_t size, struct err *e)
 }
 
 /* The address of part i of a split. */
-static void address_part(const char *url, const char *first, unsigned i, char out[HTTP_URL_MOST])
+static void url_part(const char *url, const char *first, unsigned i, char out[HTTP_URL_MOST])
 {
     char name[PATH_MAX];
     size_t end = strcspn(url, "?#"), stem = end - strlen(first);
@@ -43,16 +43,16 @@ static void address_part(const char *url, const char *first, unsigned i, char ou
     snprintf(out, HTTP_URL_MOST, "%.*s%s%s", (int)stem, url, name, url + end);
 }
 
-int address_find(const struct hub *h, const char *url, char path[PATH_MAX], struct err *e)
+int url_find(const struct hub *h, const char *url, char path[PATH_MAX], struct err *e)
 {
     char folder[PATH_MAX], file[256], source[PATH_MAX];
-    if (address_folder(h, url, folder, e) || address_file(url, file, sizeof file, e) ||
+    if (url_folder(h, url, folder, e) || url_file(url, file, sizeof file, e) ||
         path_make(path, e, "%s/%s", folder, file) || path_make(source, e, "%s/source", folder))
         return -1;
     return path_is_file(path) && path_is_file(source); /* which is written when all is there */
 }
 
-struct address {
+struct url_source {
     const struct hub *hub;
     struct http http;
     char folder[PATH_MAX];
@@ -62,13 +62,13 @@ struct address {
 };
 
 /* Whether `before` has this very line. */
-static bool address_knows(const struct address *a, const char *line)
+static bool url_knows(const struct url_source *a, const char *line)
 {
     const char *at = a->before.data ? strstr(a->before.data, line) : NULL;
     return at && (at == a->before.data || at[-1] == '\n');
 }
 
-static int address_one(struct address *a, const char *url, const char *file, struct err *e)
+static int url_one(struct url_source *a, const char *url, const char *file, struct err *e)
 {
     struct http_reply reply;
     char path[PATH_MAX], part[PATH_MAX], line[PATH_MAX], hex[SHA_HEX];
@@ -87,9 +87,9 @@ static int address_one(struct address *a, const char *url, const char *file, str
     buf_str(&a->source, line);
     a->out->bytes += size;
     a->out->files++;
-    if (address_knows(a, line) && path_bytes(path) == size)
+    if (url_knows(a, line) && path_bytes(path) == size)
         return 0;
-    if (pull_space(a->folder, part_missing(part, size), e))
+    if (pull_space(a->folder, partial_missing(part, size), e))
         return -1;
     bool hashed = strlen(reply.linked_etag) == SHA_HEX - 1;
     struct fetch f = {.url = url,
@@ -107,23 +107,23 @@ static int address_one(struct address *a, const char *url, const char *file, str
     return bad;
 }
 
-static int address_all(struct address *a, const char *url, struct err *e)
+static int url_all(struct url_source *a, const char *url, struct err *e)
 {
     char first[256], source[PATH_MAX], name[PATH_MAX], part[HTTP_URL_MOST];
     struct err ignored = {0};
-    if (address_file(url, first, sizeof first, e) || path_make(source, e, "%s/source", a->folder) ||
+    if (url_file(url, first, sizeof first, e) || path_make(source, e, "%s/source", a->folder) ||
         path_make_folders(source, e))
         return -1;
     if (path_is_file(source))
         file_read(source, &a->before, &ignored);
     buf_printf(&a->source, "%s\n", url);
     unsigned parts = pick_parts(first);
-    if (parts == 1 && address_one(a, url, first, e))
+    if (parts == 1 && url_one(a, url, first, e))
         return -1;
     for (unsigned i = 1; parts > 1 && i <= parts; i++) {
         pick_part(first, i, name, sizeof name);
-        address_part(url, first, i, part);
-        if (address_one(a, part, name, e))
+        url_part(url, first, i, part);
+        if (url_one(a, part, name, e))
             return -1;
     }
     if (path_make(a->out->path, e, "%s/%s", a->folder, first))
@@ -132,15 +132,15 @@ static int address_all(struct address *a, const char *url, struct err *e)
                             : path_write(source, a->source.data, a->source.len, e);
 }
 
-int address_pull(const struct hub *h, const char *url, struct hub_pulled *out, struct err *e)
+int url_pull(const struct hub *h, const char *url, struct hub_pulled *out, struct err *e)
 {
-    struct address a = {.hub = h, .out = out, .before.max = 1 << 20, .source.max = 1 << 20};
+    struct url_source a = {.hub = h, .out = out, .before.max = 1 << 20, .source.max = 1 << 20};
     char lock_path[PATH_MAX];
-    if (address_folder(h, url, a.folder, e) || path_make(lock_path, e, "%s/lock", a.folder) ||
+    if (url_folder(h, url, a.folder, e) || path_make(lock_path, e, "%s/lock", a.folder) ||
         http_open(&a.http, h, e))
         return -1;
     int lock = cache_lock(lock_path, url, e);
-    int bad = lock < 0 || address_all(&a, url, e);
+    int bad = lock < 0 || url_all(&a, url, e);
     cache_unlock(lock);
     http_close(&a.http);
     buf_free(&a.before);

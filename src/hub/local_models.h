@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <time.h>
 
-struct stock_item {
+struct local_model {
     char *name;      /* what MODEL would be */
     char *path;      /* for store_open; NULL where it is not whole */
     char *quant;     /* of a GGUF, by its name; "" for safetensors */
@@ -18,14 +18,14 @@ struct stock_item {
     time_t changed;
 };
 
-struct stock {
-    struct stock_item *items; /* (count), sorted by name */
+struct local_models {
+    struct local_model *items; /* (count), sorted by name */
     size_t count;
 };
 
-int stock_read(struct stock *s, const struct hub *h, struct err *e);
-void stock_free(struct stock *s);
+int local_models_read(struct local_models *s, const struct hub *h, struct err *e);
+void local_models_free(struct local_models *s);
 
 /* Removes what the name means, and says how many bytes went. USER/REPO without a quant is all of the repository; one
  * with a quant is that one, and bytes that another snapshot still uses stay. Paths are not ours to remove. */
-int stock_remove(const struct hub *h, const struct hub_name *n, uint64_t *freed, struct err *e);
+int local_models_remove(const struct hub *h, const struct hub_name *n, uint64_t *freed, struct err *e);

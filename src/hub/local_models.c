@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "hub/stock.h"
+#include "hub/local_models.h"
 
 #include "base/buf.h"
 #include "base/file.h"
@@ -15,14 +15,14 @@
 
 /* ---- what is here ---- */
 
-static struct stock_item *stock_add(struct stock *s, const char *name, const char *path, const char *quant,
-                                    struct err *e)
+static struct local_model *local_models_add(struct local_models *s, const char *name, const char *path,
+                                            const char *quant, struct err *e)
 {
-    struct stock_item *items = mem_realloc(s->items, s->count + 1, sizeof *items);
+    struct local_model *items = mem_realloc(s->items, s->count + 1, sizeof *items);
     if (items) {
         s->items = items;
-        struct stock_item *i = &s->items[s->count];
-        *i = (struct stock_item){
+        struct local_model *i = &s->items[s->count];
+        *i = (struct local_model){
             .name = mem_strdup(name), .path = path ? mem_strdup(path) : NULL, .quant = mem_strdup(quant)};
         s->count++;
         if (i->name && i->quant && (i->path || !path))
@@ -32,7 +32,7 @@ static struct stock_item *stock_add(struct stock *s, const char *name, const cha
     return NULL;
 }
 
-static void stock_measure(struct stock_item *i, const char *folder, const struct path_list *files)
+static void local_models_measure(struct local_model *i, const char *folder, const struct path_list *files)
 {
     for (size_t k = 0; k < files->count; k++) {
         char path[PATH_MAX];
@@ -46,14 +46,14 @@ static void stock_measure(struct stock_item *i, const char *folder, const struct
 }
 
 /* A place in the cache that rows are made from. */
-struct stock_place {
+struct local_models_place {
     const char *name; /* of the model, without a quant */
     const char *commit, *snapshot;
     struct path_list all;
 };
 
 /* Whether USER/REPO:QUANT means this file, and no other one of the same type. */
-static bool stock_quant_is(const struct stock_place *at, const char *quant, const char *file)
+static bool local_models_quant_is(const struct local_models_place *at, const char *quant, const char *file)
 {
     struct pick pick;
     struct err none = {0};
@@ -64,25 +64,25 @@ static bool stock_quant_is(const struct stock_place *at, const char *quant, cons
     return same;
 }
 
-static int stock_row(struct stock *s, const struct stock_place *at, const struct pick *pick,
-                     const char *quant, struct err *e)
+static int local_models_row(struct local_models *s, const struct local_models_place *at,
+                            const struct pick *pick, const char *quant, struct err *e)
 {
     char path[PATH_MAX], name[PATH_MAX];
     const char *file = pick->files.count ? pick->files.names[0] : "";
     int whole = cache_complete(at->snapshot, pick, path, e);
     if (whole <= 0 || path_make(name, e, *quant ? "%s:%s" : "%s", at->name,
-                                *quant && !stock_quant_is(at, quant, file) ? file : quant))
+                                *quant && !local_models_quant_is(at, quant, file) ? file : quant))
         return whole ? -1 : 0;
-    struct stock_item *item = stock_add(s, name, path, quant, e);
+    struct local_model *item = local_models_add(s, name, path, quant, e);
     if (!item)
         return -1;
-    stock_measure(item, at->snapshot, *quant ? &pick->files : &at->all);
+    local_models_measure(item, at->snapshot, *quant ? &pick->files : &at->all);
     snprintf(item->commit, sizeof item->commit, "%.40s", at->commit);
     return 0;
 }
 
 /* One row for each GGUF of a snapshot, or one for its safetensors. */
-static int stock_snapshot(struct stock *s, const struct stock_place *at, struct err *e)
+static int local_models_snapshot(struct local_models *s, const struct local_models_place *at, struct err *e)
 {
     bool any = false;
     struct pick pick;
@@ -94,24 +94,24 @@ static int stock_snapshot(struct stock *s, const struct stock_place *at, struct 
             continue;
         any = true;
         pick_quant(at->all.names[i], quant, sizeof quant);
-        bad = stock_row(s, at, &pick, quant, e);
+        bad = local_models_row(s, at, &pick, quant, e);
         pick_free(&pick);
     }
     if (any || bad)
         return bad;
     if (pick_files(&pick, &at->all, "", e))
         return -1;
-    bad = stock_row(s, at, &pick, "", e);
+    bad = local_models_row(s, at, &pick, "", e);
     pick_free(&pick);
     return bad;
 }
 
 /* What was begun and is not whole, all of a repository in one row. */
-static int stock_parts(struct stock *s, const char *repo, const char *folder, struct err *e)
+static int local_models_parts(struct local_models *s, const char *repo, const char *folder, struct err *e)
 {
     char blobs[PATH_MAX], path[PATH_MAX];
     struct path_list all;
-    struct stock_item *item = NULL;
+    struct local_model *item = NULL;
     if (path_make(blobs, e, "%s/blobs", folder) || path_list_entries(&all, blobs, e))
         return -1;
     int bad = 0;
@@ -121,7 +121,7 @@ static int stock_parts(struct stock *s, const char *repo, const char *folder, st
         if (!dot || (strcmp(dot, ".quern-part") && strcmp(dot, ".incomplete")) ||
             path_make(path, e, "%s/%s", blobs, all.names[i]) || stat(path, &st))
             continue;
-        if (!item && !(item = stock_add(s, repo, NULL, "", e)))
+        if (!item && !(item = local_models_add(s, repo, NULL, "", e)))
             bad = -1;
         else
             item->bytes += (uint64_t)st.st_blocks * 512, item->changed = st.st_mtime;
@@ -130,8 +130,8 @@ static int stock_parts(struct stock *s, const char *repo, const char *folder, st
     return bad;
 }
 
-static int stock_repo(struct stock *s, const struct hub *h, const char *folder, const char *repo,
-                      struct err *e)
+static int local_models_repo(struct local_models *s, const struct hub *h, const char *folder,
+                             const char *repo, struct err *e)
 {
     char snapshots[PATH_MAX], snapshot[PATH_MAX], name[PATH_MAX], current[64] = "";
     struct path_list commits;
@@ -141,26 +141,27 @@ static int stock_repo(struct stock *s, const struct hub *h, const char *folder, 
     int bad = 0;
     for (size_t i = 0; i < commits.count && !bad; i++) {
         const char *commit = commits.names[i];
-        struct stock_place at = {.name = name, .commit = commit, .snapshot = snapshot};
+        struct local_models_place at = {.name = name, .commit = commit, .snapshot = snapshot};
         bool is_main = !strcmp(commit, current);
         bad = path_make(snapshot, e, "%s/%s", snapshots, commit) ||
               path_make(name, e, is_main ? "%s" : "%s@%s", repo, commit) ||
-              path_list_read(&at.all, snapshot, e) || stock_snapshot(s, &at, e);
+              path_list_read(&at.all, snapshot, e) || local_models_snapshot(s, &at, e);
         path_list_free(&at.all);
     }
     path_list_free(&commits);
-    return bad || stock_parts(s, repo, folder, e) ? -1 : 0;
+    return bad || local_models_parts(s, repo, folder, e) ? -1 : 0;
 }
 
-static int stock_hub(struct stock *s, const struct hub *h, const char *folder, const char *entry,
-                     struct err *e)
+static int local_models_hub(struct local_models *s, const struct hub *h, const char *folder,
+                            const char *entry, struct err *e)
 {
     char repo[256];
-    return cache_repo_name(entry, repo, sizeof repo) ? stock_repo(s, h, folder, repo, e) : 0;
+    return cache_repo_name(entry, repo, sizeof repo) ? local_models_repo(s, h, folder, repo, e) : 0;
 }
 
 /* hub.own/models: by their built-in name where they have one, else by their path. */
-static int stock_own(struct stock *s, const struct hub *h, const char *path, const char *entry, struct err *e)
+static int local_models_own(struct local_models *s, const struct hub *h, const char *path, const char *entry,
+                            struct err *e)
 {
     const char *name = NULL, *file = NULL;
     char quant[256] = "", folder[PATH_MAX];
@@ -172,23 +173,23 @@ static int stock_own(struct stock *s, const struct hub *h, const char *path, con
         ;
     if (!is_folder)
         pick_quant(entry, quant, sizeof quant);
-    struct stock_item *item = stock_add(s, name ? name : path, path, quant, e);
+    struct local_model *item = local_models_add(s, name ? name : path, path, quant, e);
     struct path_list files = {0};
     int bad = !item ||
               (is_folder ? path_list_read(&files, path, e) : path_list_add(&files, entry, strlen(entry), e));
     if (!bad)
-        stock_measure(item, folder, &files);
+        local_models_measure(item, folder, &files);
     path_list_free(&files);
     return bad ? -1 : 0;
 }
 
-static int stock_address(struct stock *s, const struct hub *h, const char *folder, const char *entry,
-                         struct err *e)
+static int local_models_address(struct local_models *s, const struct hub *h, const char *folder,
+                                const char *entry, struct err *e)
 {
     char source[PATH_MAX], path[PATH_MAX], quant[256];
     struct buf text = {.max = 1 << 20};
     struct path_list files = {0};
-    struct stock_item *item = NULL;
+    struct local_model *item = NULL;
     struct err unreadable = {0};
     int here = 0;
     (void)entry;
@@ -196,12 +197,12 @@ static int stock_address(struct stock *s, const struct hub *h, const char *folde
         return -1;
     if (path_is_file(source) && !file_read(source, &text, &unreadable) && text.len) {
         text.data[strcspn(text.data, "\n")] = 0;
-        here = address_find(h, text.data, path, e);
+        here = url_find(h, text.data, path, e);
     }
     if (here > 0 && !path_list_read(&files, folder, e)) {
         pick_quant(path, quant, sizeof quant);
-        if ((item = stock_add(s, text.data, path, quant, e)))
-            stock_measure(item, folder, &files);
+        if ((item = local_models_add(s, text.data, path, quant, e)))
+            local_models_measure(item, folder, &files);
     }
     path_list_free(&files);
     buf_free(&text);
@@ -209,10 +210,10 @@ static int stock_address(struct stock *s, const struct hub *h, const char *folde
 }
 
 /* Every entry of a folder of a cache, each to the function that knows that cache. */
-static int stock_each(struct stock *s, const struct hub *h, const char *folder,
-                      int (*read)(struct stock *, const struct hub *, const char *, const char *,
-                                  struct err *),
-                      struct err *e)
+static int local_models_each(struct local_models *s, const struct hub *h, const char *folder,
+                             int (*read)(struct local_models *, const struct hub *, const char *,
+                                         const char *, struct err *),
+                             struct err *e)
 {
     struct path_list all;
     char path[PATH_MAX];
@@ -225,27 +226,28 @@ static int stock_each(struct stock *s, const struct hub *h, const char *folder,
     return bad ? -1 : 0;
 }
 
-static int stock_compare(const void *a, const void *b)
+static int local_models_compare(const void *a, const void *b)
 {
-    return strcmp(((const struct stock_item *)a)->name, ((const struct stock_item *)b)->name);
+    return strcmp(((const struct local_model *)a)->name, ((const struct local_model *)b)->name);
 }
 
-int stock_read(struct stock *s, const struct hub *h, struct err *e)
+int local_models_read(struct local_models *s, const struct hub *h, struct err *e)
 {
     char models[PATH_MAX], urls[PATH_MAX];
-    *s = (struct stock){0};
+    *s = (struct local_models){0};
     if (path_make(models, e, "%s/models", h->own) || path_make(urls, e, "%s/urls", h->own) ||
-        stock_each(s, h, models, stock_own, e) || stock_each(s, h, h->cache, stock_hub, e) ||
-        stock_each(s, h, urls, stock_address, e)) {
-        stock_free(s);
+        local_models_each(s, h, models, local_models_own, e) ||
+        local_models_each(s, h, h->cache, local_models_hub, e) ||
+        local_models_each(s, h, urls, local_models_address, e)) {
+        local_models_free(s);
         return -1;
     }
     if (s->count)
-        qsort(s->items, s->count, sizeof *s->items, stock_compare);
+        qsort(s->items, s->count, sizeof *s->items, local_models_compare);
     return 0;
 }
 
-void stock_free(struct stock *s)
+void local_models_free(struct local_models *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         mem_free(s->items[i].name);
@@ -253,13 +255,13 @@ void stock_free(struct stock *s)
         mem_free(s->items[i].quant);
     }
     mem_free(s->items);
-    *s = (struct stock){0};
+    *s = (struct local_models){0};
 }
 
 /* ---- removal ---- */
 
 /* The bytes that the files below a folder take; links count nothing, their targets are counted where they lie. */
-static uint64_t stock_taken(const char *path, struct err *e)
+static uint64_t local_models_taken(const char *path, struct err *e)
 {
     struct path_list all;
     uint64_t bytes = 0;
@@ -277,26 +279,26 @@ static uint64_t stock_taken(const char *path, struct err *e)
     return bytes;
 }
 
-static int stock_remove_tree(const char *path, uint64_t *freed, struct err *e)
+static int local_models_remove_tree(const char *path, uint64_t *freed, struct err *e)
 {
-    uint64_t bytes = stock_taken(path, e);
+    uint64_t bytes = local_models_taken(path, e);
     if (path_remove(path, e))
         return -1;
     *freed += bytes;
     return 0;
 }
 
-static int stock_remove_repo(const struct hub *h, const char *repo, uint64_t *freed, struct err *e)
+static int local_models_remove_repo(const struct hub *h, const char *repo, uint64_t *freed, struct err *e)
 {
     char folder[PATH_MAX], locks[PATH_MAX];
     if (cache_repo(h, repo, folder, e) ||
         path_make(locks, e, "%s/.locks/%s", h->cache, strrchr(folder, '/') + 1))
         return -1;
-    return stock_remove_tree(folder, freed, e) || path_remove(locks, e) ? -1 : 0;
+    return local_models_remove_tree(folder, freed, e) || path_remove(locks, e) ? -1 : 0;
 }
 
 /* Whether any link below snapshots/ still leads to this blob. */
-static bool stock_is_used(const char *snapshots, const struct path_list *links, const char *blob)
+static bool local_models_is_used(const char *snapshots, const struct path_list *links, const char *blob)
 {
     for (size_t i = 0; i < links->count; i++) {
         char path[PATH_MAX], base[NAME_MAX + 1];
@@ -309,21 +311,22 @@ static bool stock_is_used(const char *snapshots, const struct path_list *links, 
 }
 
 /* One link, and its blob where no other link leads to it. A snapshot may hold the file itself instead. */
-static int stock_remove_link(const char *folder, const char *path, uint64_t *freed, struct err *e)
+static int local_models_remove_link(const char *folder, const char *path, uint64_t *freed, struct err *e)
 {
     char base[NAME_MAX + 1], blob[PATH_MAX], snapshots[PATH_MAX];
     struct path_list links;
     if (!path_link_base(path, base, sizeof base))
-        return stock_remove_tree(path, freed, e);
+        return local_models_remove_tree(path, freed, e);
     if (path_remove(path, e) || path_make(snapshots, e, "%s/snapshots", folder) ||
         path_make(blob, e, "%s/blobs/%s", folder, base) || path_list_read(&links, snapshots, e))
         return -1;
-    bool used = stock_is_used(snapshots, &links, base);
+    bool used = local_models_is_used(snapshots, &links, base);
     path_list_free(&links);
-    return used ? 0 : stock_remove_tree(blob, freed, e);
+    return used ? 0 : local_models_remove_tree(blob, freed, e);
 }
 
-static int stock_remove_quant(const struct hub *h, const struct hub_name *n, uint64_t *freed, struct err *e)
+static int local_models_remove_quant(const struct hub *h, const struct hub_name *n, uint64_t *freed,
+                                     struct err *e)
 {
     char folder[PATH_MAX], snapshot[PATH_MAX], commit[64], path[PATH_MAX];
     struct path_list all;
@@ -339,33 +342,33 @@ static int stock_remove_quant(const struct hub *h, const struct hub_name *n, uin
         return -1;
     for (size_t i = 0; i < pick.files.count && !bad; i++)
         bad = path_make(path, e, "%s/%s", snapshot, pick.files.names[i]) ||
-              stock_remove_link(folder, path, freed, e);
+              local_models_remove_link(folder, path, freed, e);
     pick_free(&pick);
     if (bad || path_list_read(&all, snapshot, e))
         return -1;
     bool empty = !all.count;
     path_list_free(&all);
-    return empty ? stock_remove_repo(h, n->repo, freed, e) : 0;
+    return empty ? local_models_remove_repo(h, n->repo, freed, e) : 0;
 }
 
-int stock_remove(const struct hub *h, const struct hub_name *n, uint64_t *freed, struct err *e)
+int local_models_remove(const struct hub *h, const struct hub_name *n, uint64_t *freed, struct err *e)
 {
     char path[PATH_MAX];
     *freed = 0;
     if (n->kind == HUB_PATH)
         return err_set(e, ERR_USAGE, "%s is a path: only what was pulled is removed here", log_safe(n->text));
     if (n->kind == HUB_URL) {
-        if (address_folder(h, n->text, path, e))
+        if (url_folder(h, n->text, path, e))
             return -1;
-        return path_is_folder(path) ? stock_remove_tree(path, freed, e)
+        return path_is_folder(path) ? local_models_remove_tree(path, freed, e)
                                     : err_set(e, ERR_DATA, "%s is not here", log_safe(n->text));
     }
     if (*n->text && (path_is_file(n->text) || path_is_folder(n->text)))
-        return stock_remove_tree(n->text, freed, e);
+        return local_models_remove_tree(n->text, freed, e);
     if (cache_repo(h, n->repo, path, e))
         return -1;
     if (!path_is_folder(path))
         return err_set(e, ERR_DATA, "%s is not here; 'quern ls' lists what is", name_text(n));
     bool all = !*n->quant && !strcmp(n->revision, "main");
-    return all ? stock_remove_repo(h, n->repo, freed, e) : stock_remove_quant(h, n, freed, e);
+    return all ? local_models_remove_repo(h, n->repo, freed, e) : local_models_remove_quant(h, n, freed, e);
 }

@@ -11,14 +11,14 @@
 
 struct store;
 
-struct output_input {
+struct output_file_input {
     dev_t device;
     ino_t inode;
 };
 
-struct output {
+struct output_file {
     bool force;
-    struct output_input *inputs; /* (count) */
+    struct output_file_input *inputs; /* (count) */
     size_t count, room;
 };
 
@@ -29,11 +29,12 @@ struct output {
     }
 
 /* What is read: a file, or a folder with the files in it. What is not there (NULL too) is no input. */
-int output_reads(struct output *o, const char *path, struct err *e);
-int output_reads_store(struct output *o, const struct store *s, struct err *e);
-int output_reads_model(struct output *o, const char *model, struct err *e); /* MODEL of the command line */
-/* May this file be written: a gguf_allow, too (o is a struct output). */
-int output_allow(void *o, const char *path, struct err *e);
-void output_free(struct output *o);
+int output_file_reads(struct output_file *o, const char *path, struct err *e);
+int output_file_reads_store(struct output_file *o, const struct store *s, struct err *e);
+int output_file_reads_model(struct output_file *o, const char *model,
+                            struct err *e); /* MODEL of the command line */
+/* May this file be written: a gguf_allow, too (o is a struct output_file). */
+int output_file_allow(void *o, const char *path, struct err *e);
+void output_file_free(struct output_file *o);
 /* Writes a small file: whole, or not at all where it cannot be opened. */
-int output_write(const char *path, const char *data, size_t n, struct err *e);
+int output_file_write(const char *path, const char *data, size_t n, struct err *e);

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "tool/talk.h"
+#include "tool/chat.h"
 
 #include "base/buf.h"
 #include "base/file.h"
@@ -16,17 +16,17 @@
 
 /* The conversation. Invariant between turns: messages is an array whose last entry, if any, is the
  * assistant's or the system's. */
-struct talk {
+struct chat_session {
     struct session *loaded;
     struct engine *engine;
-    const struct talk_options *o;
+    const struct chat_options *o;
     struct line *line;
     json_t *messages;
     struct generation last; /* of the last answer: /stats */
     bool done;
 };
 
-static const char talk_help[] =
+static const char chat_help[] =
     "  /help            this list\n"
     "  /clear           forget the conversation\n"
     "  /system TEXT     set the system message and start again\n"
@@ -39,7 +39,7 @@ static const char talk_help[] =
     "A line that ends with \\ goes on in the next one; \"\"\" begins and ends text of several lines.\n"
     "Ctrl-C stops an answer, and only that.\n";
 
-static void talk_add(struct talk *t, const char *role, const char *text, size_t n)
+static void chat_add(struct chat_session *t, const char *role, const char *text, size_t n)
 {
     json_t *content = json_stringn(text, n);
     if (!content) { /* not UTF-8: the model's own bytes, or a terminal in another encoding */
@@ -51,22 +51,22 @@ static void talk_add(struct talk *t, const char *role, const char *text, size_t 
     json_array_append_new(t->messages, json_pack("{s:s,s:o}", "role", role, "content", content));
 }
 
-static void talk_clear(struct talk *t, const char *system)
+static void chat_clear(struct chat_session *t, const char *system)
 {
     json_array_clear(t->messages);
     if (system)
-        talk_add(t, "system", system, strlen(system));
+        chat_add(t, "system", system, strlen(system));
 }
 
 /* The system message in force, or NULL. */
-static const char *talk_system(const struct talk *t)
+static const char *chat_system(const struct chat_session *t)
 {
     const json_t *first = json_array_get(t->messages, 0);
     const char *role = json_string_value(json_object_get(first, "role"));
     return role && !strcmp(role, "system") ? json_string_value(json_object_get(first, "content")) : NULL;
 }
 
-static void talk_set(struct talk *t, char *words)
+static void chat_set(struct chat_session *t, char *words)
 {
     struct sampler_params *p = &t->o->sampling->params;
     char *rest = NULL, *name = strtok_r(words, " \t", &rest),
@@ -94,7 +94,7 @@ static void talk_set(struct talk *t, char *words)
         *p = trial;
 }
 
-static void talk_save(const struct talk *t, const char *path)
+static void chat_save(const struct chat_session *t, const char *path)
 {
     bool force = !strncmp(path, "--force ", 8);
     path += force ? 8 : 0;
@@ -109,7 +109,7 @@ static void talk_save(const struct talk *t, const char *path)
         printf("%zu messages written to %s\n", json_array_size(t->messages), log_safe(path));
 }
 
-static bool talk_is_conversation(const json_t *v)
+static bool chat_is_conversation(const json_t *v)
 {
     size_t i;
     const json_t *m;
@@ -119,7 +119,7 @@ static bool talk_is_conversation(const json_t *v)
     return true;
 }
 
-static void talk_load(struct talk *t, const char *path)
+static void chat_load(struct chat_session *t, const char *path)
 {
     struct buf text = {.max = 64 << 20};
     struct err e = {0};
@@ -135,7 +135,7 @@ static void talk_load(struct talk *t, const char *path)
     }
     json_t *v = json_loadb(text.data ? text.data : "", text.len, JSON_REJECT_DUPLICATES, &why);
     buf_free(&text);
-    if (talk_is_conversation(v)) {
+    if (chat_is_conversation(v)) {
         json_decref(t->messages);
         t->messages = v;
         printf("%zu messages read\n", json_array_size(v));
@@ -146,26 +146,26 @@ static void talk_load(struct talk *t, const char *path)
 }
 
 /* A line that begins with a slash. */
-static void talk_command(struct talk *t, char *text)
+static void chat_command(struct chat_session *t, char *text)
 {
     char *rest = text + strcspn(text, " \t");
     if (*rest)
         *rest++ = 0;
     rest += strspn(rest, " \t");
     if (!strcmp(text, "/help") || !strcmp(text, "/?"))
-        fputs(talk_help, stdout);
+        fputs(chat_help, stdout);
     else if (!strcmp(text, "/bye") || !strcmp(text, "/exit") || !strcmp(text, "/quit"))
         t->done = true;
     else if (!strcmp(text, "/clear"))
-        talk_clear(t, talk_system(t));
+        chat_clear(t, chat_system(t));
     else if (!strcmp(text, "/system"))
-        talk_clear(t, *rest ? rest : NULL);
+        chat_clear(t, *rest ? rest : NULL);
     else if (!strcmp(text, "/set"))
-        talk_set(t, rest);
+        chat_set(t, rest);
     else if (!strcmp(text, "/save"))
-        talk_save(t, rest);
+        chat_save(t, rest);
     else if (!strcmp(text, "/load"))
-        talk_load(t, rest);
+        chat_load(t, rest);
     else if (!strcmp(text, "/stats"))
         answer_stats(t->loaded, &t->last);
     else
@@ -173,7 +173,7 @@ static void talk_command(struct talk *t, char *text)
 }
 
 /* The user's message stands in messages; answers it, or takes it back where that fails. */
-static void talk_answer(struct talk *t)
+static void chat_answer(struct chat_session *t)
 {
     struct err e = {0};
     struct ids prompt = {0};
@@ -199,14 +199,14 @@ static void talk_answer(struct talk *t)
     if (failed && !t->last.text.len)
         json_array_remove(t->messages, json_array_size(t->messages) - 1);
     else
-        talk_add(t, "assistant", t->last.text.data ? t->last.text.data : "", t->last.text.len);
+        chat_add(t, "assistant", t->last.text.data ? t->last.text.data : "", t->last.text.len);
     if (t->o->verbose && !failed)
         answer_stats(t->loaded, &t->last);
     ids_free(&prompt);
 }
 
 /* One message, of one line or of several. false at the end of the input. */
-static bool talk_read(struct talk *t, struct buf *message)
+static bool chat_read(struct chat_session *t, struct buf *message)
 {
     struct buf line = {0};
     bool more, block = false;
@@ -234,26 +234,26 @@ static bool talk_read(struct talk *t, struct buf *message)
     return true;
 }
 
-int talk_run(struct session *l, struct engine *g, const struct talk_options *o, struct err *e)
+int chat_run(struct session *l, struct engine *g, const struct chat_options *o, struct err *e)
 {
-    struct talk t = {.loaded = l, .engine = g, .o = o, .line = line_open(), .messages = json_array()};
+    struct chat_session t = {.loaded = l, .engine = g, .o = o, .line = line_open(), .messages = json_array()};
     struct buf message = {.max = 64 << 20};
     if (!t.line || !t.messages)
         err_memory(e, "the chat", 4096);
     else
-        talk_clear(&t, o->system);
+        chat_clear(&t, o->system);
     answer_catch_interrupts();
     fprintf(stderr, "/help says what there is, /bye leaves\n");
-    while (!e->code && !t.done && !tool_flush() && talk_read(&t, &message)) {
+    while (!e->code && !t.done && !tool_flush() && chat_read(&t, &message)) {
         if (strspn(message.data ? message.data : "", " \t\n") == message.len)
             continue;
         line_remember(t.line, message.data);
         if (message.data[0] == '/' && !strchr(message.data, '\n')) {
-            talk_command(&t, message.data);
+            chat_command(&t, message.data);
             continue;
         }
-        talk_add(&t, "user", message.data, message.len);
-        talk_answer(&t);
+        chat_add(&t, "user", message.data, message.len);
+        chat_answer(&t);
     }
     if (!t.done)
         putchar('\n');
