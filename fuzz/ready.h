@@ -51,7 +51,7 @@ static struct tokenizer *ready_tokenizer(void)
 }
 
 /* Two templates: one that knows tools, and one that does not. */
-static struct form *ready_model(bool tools)
+static struct instance *ready_model(bool tools)
 {
     static const char *const texts[] = {
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
@@ -63,7 +63,7 @@ static struct form *ready_model(bool tools)
     static struct model model = {.plan = {.out_width = 257}};
     static struct runner runner = {.ctx = 4096};
     static struct engine engines[2];
-    struct form *f = &served[tools].forms[FORM_WRITER];
+    struct instance *f = &served[tools].forms[INSTANCE_WRITER];
     struct session *l = &models[tools];
     struct err e = {0};
     if (f->loaded)
@@ -85,13 +85,13 @@ static struct form *ready_model(bool tools)
     return f;
 }
 
-static struct answer *ready_answer(const struct route *route, bool tools)
+static struct request *ready_answer(const struct route *route, bool tools)
 {
     static const struct models_options options;
     static struct models models = {.o = &options};
     static const struct server_options server_options;
     static struct server server = {.models = &models, .o = &server_options};
-    struct answer *a = mem_zalloc(1, sizeof *a);
+    struct request *a = mem_zalloc(1, sizeof *a);
     if (!a)
         abort();
     if (!server.started)
@@ -103,14 +103,14 @@ static struct answer *ready_answer(const struct route *route, bool tools)
     a->server = &server;
     a->route = route;
     a->model = ready_model(tools);
-    server.answer_count++;
+    server.request_count++;
     snprintf(a->id, sizeof a->id, "req-0");
     return a;
 }
 
 /* As when the client has gone. */
-static void ready_drop(struct answer *a)
+static void ready_drop(struct request *a)
 {
     a->arrived = true;
-    answer_abandon(a);
+    request_abandon(a);
 }

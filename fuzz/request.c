@@ -9,17 +9,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct route routes[] = {
-        {.prepare = ask_chat},        {.prepare = ask_completion},
-        {.prepare = text_template},   {.prepare = anthropic_messages, .teller = &anthropic_teller},
-        {.prepare = text_tokenize},   {.prepare = anthropic_count, .teller = &anthropic_teller},
-        {.prepare = text_detokenize}, {.prepare = responses_create, .teller = &responses_teller}};
+        {.prepare = openai_chat},     {.prepare = openai_completion},
+        {.prepare = text_template},   {.prepare = anthropic_messages, .format = &anthropic_api},
+        {.prepare = text_tokenize},   {.prepare = anthropic_count, .format = &anthropic_api},
+        {.prepare = text_detokenize}, {.prepare = responses_create, .format = &responses_api}};
     if (size < 2 || size > 1 << 16)
         return 0;
     const struct route *r = &routes[data[0] % 8];
-    struct answer *a = ready_answer(r, data[0] & 8);
+    struct request *a = ready_answer(r, data[0] & 8);
     a->model->loaded->form = &output_forms[data[1] % output_form_count];
     buf_add(&a->body, data + 2, size - 2);
-    json_t *body = ask_body(a);
+    json_t *body = openai_body(a);
     if (body) /* as a worker does, once there is a model */
         r->prepare(a);
     json_decref(body);
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     struct buf out = {0};
     if (a->failure.status)
-        tell_for(r)->error(&a->failure, &out);
+        format_for(r)->error(&a->failure, &out);
     const struct buf *reply = a->failure.status ? &out : &a->reply;
     json_t *v = json_loadb(reply->data, reply->len, JSON_ALLOW_NUL, NULL);
     if (!v)

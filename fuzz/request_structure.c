@@ -8,10 +8,10 @@
 #include "serve/ollama.h"
 
 /* Vectors come from a model that runs: a tiny cross-encoder. */
-static struct form *vectors_model(void)
+static struct instance *vectors_model(void)
 {
     static struct served served = {.name = "v"};
-    struct form *f = &served.forms[FORM_VECTORS];
+    struct instance *f = &served.forms[INSTANCE_VECTORS];
     struct session_options o = {.hidden = true};
     struct store *s = NULL;
     struct err e = {0};
@@ -30,7 +30,7 @@ static struct form *vectors_model(void)
 }
 
 /* As a worker does: where the request waits for its vectors, it is taken up again when they are there. */
-static void prepare(struct answer *a)
+static void prepare(struct request *a)
 {
     struct server *s = a->server;
     struct lane *l = &s->lanes[a->lane];
@@ -57,18 +57,18 @@ static const struct route *find_route(const json_t *doc)
             r->prepare && r->prepare != api_load && r->prepare != api_unload && r->prepare != ollama_show;
         if (fits && path && !strcmp(r->path, path))
             return r;
-        first = !first && r->prepare == ask_chat ? r : first;
+        first = !first && r->prepare == openai_chat ? r : first;
     }
     return first;
 }
 
-static void answer_is_whole(const struct answer *a, const struct route *r)
+static void request_is_whole(const struct request *a, const struct route *r)
 {
     struct buf out = {0};
     if (!a->failure.status == !a->reply.len || (a->failure.status && !a->failure.err.text[0]))
         abort();
     if (a->failure.status)
-        tell_for(r)->error(&a->failure, &out);
+        format_for(r)->error(&a->failure, &out);
     const struct buf *reply = a->failure.status ? &out : &a->reply;
     json_t *v = json_loadb(reply->data, reply->len, JSON_ALLOW_NUL, NULL);
     if (!v)
@@ -84,17 +84,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     const struct route *r = find_route(doc);
     const json_t *said = json_object_get(doc, "body");
-    struct answer *a = ready_answer(r, json_is_true(json_object_get(doc, "tools")));
+    struct request *a = ready_answer(r, json_is_true(json_object_get(doc, "tools")));
     uint64_t form = (uint64_t)json_integer_value(json_object_get(doc, "form"));
     if (r->model == ROUTE_VECTORS)
         a->model = vectors_model();
     a->model->loaded->form = &output_forms[form % output_form_count];
     structure_write(said ? said : doc, &a->body);
-    json_t *body = ask_body(a);
+    json_t *body = openai_body(a);
     if (body) /* as a worker does, once there is a model */
         prepare(a);
     json_decref(body);
-    answer_is_whole(a, r);
+    request_is_whole(a, r);
     ready_drop(a);
     json_decref(doc);
     return 0;

@@ -48,16 +48,16 @@ static void check_events(const struct buf *out, bool named, struct buf *text)
     }
 }
 
-static void speak(struct answer *a, const char *text, size_t n, size_t piece, struct buf *out)
+static void speak(struct request *a, const char *text, size_t n, size_t piece, struct buf *out)
 {
     struct choice *c = &a->choices[0];
-    const struct teller *v = tell_for(a->route);
+    const struct api_format *v = format_for(a->route);
     c->out = out;
     if (v->begin)
         v->begin(a, c, out);
     for (size_t at = 0; at < n; at += piece)
-        output_feed(c->reply, text + at, n - at < piece ? n - at : piece);
-    output_end(c->reply, false);
+        output_feed(c->parser, text + at, n - at < piece ? n - at : piece);
+    output_end(c->parser, false);
     c->done = true;
     c->end.done = true;
     c->end.finish = FINISH_STOP;
@@ -88,12 +88,12 @@ static bool is_plain(const uint8_t *s, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct route routes[] = {
-        {.teller = NULL}, {.teller = &anthropic_teller}, {.teller = &responses_teller}};
+        {.format = NULL}, {.format = &anthropic_api}, {.format = &responses_api}};
     static json_t *tools;
     if (size < 3 || size > 1 << 11)
         return 0;
     tools = tools ? tools : json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", 0, NULL);
-    struct answer *a = ready_answer(&routes[data[0] % 3], true);
+    struct request *a = ready_answer(&routes[data[0] % 3], true);
     struct choice *c = &a->choices[0];
     struct buf out = {0}, text = {0}; /* pieces may cut a character here, which the engine's do not */
     struct err e = {0};
@@ -102,17 +102,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (data[0] % 3 == 2)
         a->own = ready_response();
     c->answer = a;
-    c->reply = output_open(&(struct output_options){.form = &output_forms[data[2] % output_form_count],
-                                                    .thought = a->model->loaded->thought,
-                                                    .tools = tools,
-                                                    .ruled = data[1] & 64,
-                                                    .take = said_take,
-                                                    .arg = c},
-                           &e);
+    c->parser = output_open(&(struct output_options){.form = &output_forms[data[2] % output_form_count],
+                                                     .thought = a->model->loaded->thought,
+                                                     .tools = tools,
+                                                     .ruled = data[1] & 64,
+                                                     .take = message_take,
+                                                     .arg = c},
+                            &e);
     speak(a, (const char *)data + 3, size - 3, 1u + data[1] % 40, &out);
     check_events(&out, data[0] % 3, &text);
     if (data[0] % 3 == 0 && is_plain(data + 3, size - 3) &&
-        (text.len != c->said.text.len || (text.len && memcmp(text.data, c->said.text.data, text.len))))
+        (text.len != c->message.text.len || (text.len && memcmp(text.data, c->message.text.data, text.len))))
         abort();
     buf_free(&out);
     buf_free(&text);

@@ -48,7 +48,7 @@ static void embed_write(struct json *j, const float *vector, size_t n, bool base
     json_end(j, ']');
 }
 
-static void embed_tell(struct answer *a, const json_t *body)
+static void embed_tell(struct request *a, const json_t *body)
 {
     struct vectors *v = a->vectors;
     const char *format = field_text(body, "encoding_format");
@@ -76,18 +76,18 @@ static void embed_tell(struct answer *a, const json_t *body)
     json_end(&j, '}');
 }
 
-static int embed_check(struct answer *a, const json_t *body)
+static int embed_check(struct request *a, const json_t *body)
 {
     struct err e = {0};
     const char *name, *format = field_text(body, "encoding_format");
     if (field_check(body, embed_fields, sizeof embed_fields / sizeof *embed_fields, &name, &e))
-        return answer_fail(a, 400, name, "%s", e.text);
+        return request_fail(a, 400, name, "%s", e.text);
     if (format && strcmp(format, "float") != 0 && strcmp(format, "base64") != 0)
-        return answer_fail(a, 400, "encoding_format", "encoding_format has to be 'float' or 'base64'");
+        return request_fail(a, 400, "encoding_format", "encoding_format has to be 'float' or 'base64'");
     return vectors_check_width(a, body);
 }
 
-void api_embeddings(struct answer *a)
+void api_embeddings(struct request *a)
 {
     const json_t *body = a->request;
     if (a->stage) {
@@ -98,7 +98,7 @@ void api_embeddings(struct answer *a)
 }
 
 /* llama.cpp's own form: {content, or input}; a list of rows for each text. */
-void api_embedding(struct answer *a)
+void api_embedding(struct request *a)
 {
     const json_t *body = a->request, *content = json_object_get(body, "content");
     const char *param = content ? "content" : "input";
@@ -106,7 +106,7 @@ void api_embedding(struct answer *a)
     struct json j = {.out = &a->reply};
     if (!a->stage) {
         if (field_int(body, "embd_normalize", 2) != 2)
-            answer_fail(a, 400, "embd_normalize", "embd_normalize has to be 2: vectors have length 1 here");
+            request_fail(a, 400, "embd_normalize", "embd_normalize has to be 2: vectors have length 1 here");
         else if (!vectors_read(a, content ? content : json_object_get(body, "input"), param, false))
             vectors_submit(a, param, false);
         return;
@@ -158,37 +158,37 @@ static const char *rerank_text(const json_t *document)
     return json_is_string(document) ? json_string_value(document) : field_text(document, "text");
 }
 
-static const struct rerank_head *rerank_head(const struct answer *a)
+static const struct rerank_head *rerank_head(const struct request *a)
 {
     return embedder_head(a->model->embedder);
 }
 
-static int rerank_add(struct answer *a, const char *query, const char *text)
+static int rerank_add(struct request *a, const char *query, const char *text)
 {
     return rerank_head(a) ? vectors_add_pair(a, query, text, "documents")
                           : vectors_add_text(a, text, strlen(text), "documents");
 }
 
-static int rerank_read(struct answer *a, const json_t *body)
+static int rerank_read(struct request *a, const json_t *body)
 {
     struct err e = {0};
     const char *name, *query = field_text(body, "query");
     bool tei;
     const json_t *documents = rerank_documents(body, &tei);
     if (field_check(body, rerank_fields, sizeof rerank_fields / sizeof *rerank_fields, &name, &e))
-        return answer_fail(a, 400, name, "%s", e.text);
+        return request_fail(a, 400, name, "%s", e.text);
     if (!query)
-        return answer_fail(a, 400, "query", "query is missing");
+        return request_fail(a, 400, "query", "query is missing");
     if (!documents)
-        return answer_fail(a, 400, "documents", "documents is missing");
+        return request_fail(a, 400, "documents", "documents is missing");
     if (!vectors_new(a, json_array_size(documents) + 1) ||
         (!rerank_head(a) && vectors_add_text(a, query, strlen(query), "query")))
         return -1;
     for (size_t i = 0; i < json_array_size(documents); i++) {
         const char *text = rerank_text(json_array_get(documents, i));
         if (!text)
-            return answer_fail(a, 400, "documents", "documents[%zu] has to be a text, or an object with one",
-                               i);
+            return request_fail(a, 400, "documents", "documents[%zu] has to be a text, or an object with one",
+                                i);
         if (rerank_add(a, query, text))
             return -1;
     }
@@ -203,7 +203,7 @@ static int rerank_order(const void *a, const void *b)
 }
 
 /* Of document i. Without a head the query's vector stands first. */
-static double rerank_document_score(const struct answer *a, size_t i)
+static double rerank_document_score(const struct request *a, size_t i)
 {
     const struct vectors *v = a->vectors;
     double score = 0;
@@ -234,7 +234,7 @@ static void rerank_result(struct json *j, const struct ranked *r, const char *te
     json_end(j, '}');
 }
 
-static void rerank_tell(struct answer *a, const json_t *body)
+static void rerank_tell(struct request *a, const json_t *body)
 {
     bool tei;
     const json_t *documents = rerank_documents(body, &tei);
@@ -243,7 +243,7 @@ static void rerank_tell(struct answer *a, const json_t *body)
     struct json j = {.out = &a->reply};
     bool with_text = field_bool(body, tei ? "return_text" : "return_documents");
     if (!all) {
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
         return;
     }
     for (size_t i = 0; i < n; i++)
@@ -267,7 +267,7 @@ static void rerank_tell(struct answer *a, const json_t *body)
     mem_free(all);
 }
 
-void api_rerank(struct answer *a)
+void api_rerank(struct request *a)
 {
     if (a->stage) {
         if (vectors_done(a))

@@ -24,14 +24,14 @@ static const struct field infill_fields[] = {
     {"input_prefix", FIELD_TEXT, 0, 0},
     {"input_suffix", FIELD_TEXT, 0, 0},
     {"input_extra", FIELD_LIST, 0, INFILL_FILES},
-    {"n_predict", FIELD_INT, -1, ASK_TOKENS},
+    {"n_predict", FIELD_INT, -1, OPENAI_TOKENS},
     {"stream", FIELD_BOOL, 0, 0},
     {"n_probs", FIELD_INT, 0, ENGINE_TOP_MOST},
     {"response_fields", FIELD_LIST, 0, INFILL_FIELDS},
 };
 
 /* The prompt as ids, so that what is in the texts is never taken for a token that steers. */
-static json_t *infill_prompt(struct answer *a, const json_t *body)
+static json_t *infill_prompt(struct request *a, const json_t *body)
 {
     const json_t *extra = json_object_get(body, "input_extra");
     const char *prefix = field_text(body, "input_prefix"), *suffix = field_text(body, "input_suffix");
@@ -42,7 +42,7 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
                     .files = files,
                     .count = json_array_size(extra)};
     if (m.begun && strlen(m.begun) != json_string_length(json_object_get(body, "prompt"))) {
-        answer_fail(a, 400, "prompt", "the prompt of an infill cannot hold the character U+0000");
+        request_fail(a, 400, "prompt", "the prompt of an infill cannot hold the character U+0000");
         return NULL;
     }
     for (size_t i = 0; i < m.count; i++) {
@@ -51,16 +51,16 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
         const bool named = files[i].name || !json_object_get(one, "filename");
         files[i].name = files[i].name ? files[i].name : "file";
         if (!files[i].text || !named) {
-            answer_fail(a, 400, "input_extra", "input_extra[%zu] has to be {filename, text}", i);
+            request_fail(a, 400, "input_extra", "input_extra[%zu] has to be {filename, text}", i);
             return NULL;
         }
     }
-    struct ids ids = {.most = ask_count_most(a)};
+    struct ids ids = {.most = openai_count_most(a)};
     struct err e = {0};
     json_t *list = NULL;
     if (fim_prompt(a->model->loaded->tokenizer, &m, &ids, &e))
-        ids.over ? ask_too_long(a, &ids, "input_prefix")
-                 : answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "input_suffix", "%s", e.text);
+        ids.over ? openai_too_long(a, &ids, "input_prefix")
+                 : request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "input_suffix", "%s", e.text);
     else
         list = json_array();
     for (size_t i = 0; list && i < ids.len; i++)
@@ -71,7 +71,7 @@ static json_t *infill_prompt(struct answer *a, const json_t *body)
 
 /* n_predict is called max_tokens there, and is endless here where it is not given. 0 is how an editor warms up
  * the cache: one token is made then. */
-static void infill_ask(struct answer *a)
+static void infill_ask(struct request *a)
 {
     json_t *body = a->request;
     int64_t most = field_int(body, "n_predict", field_int(body, "max_tokens", -1));
@@ -81,28 +81,28 @@ static void infill_ask(struct answer *a)
         json_object_set(body, "logprobs", json_object_get(body, "n_probs"));
     if (field_bool(body, "stream"))
         json_object_set_new(body, "return_tokens", json_true()); /* the events of a stream always have them */
-    ask_completion(a);
+    openai_completion(a);
 }
 
-static int infill_check(struct answer *a)
+static int infill_check(struct request *a)
 {
     struct err e = {0};
     const char *name;
     if (field_check(a->request, infill_fields, sizeof infill_fields / sizeof *infill_fields, &name, &e))
-        return answer_fail(a, 400, name, "%s", e.text);
+        return request_fail(a, 400, name, "%s", e.text);
     const json_t *wanted = json_object_get(a->request, "response_fields");
     for (size_t i = 0; i < json_array_size(wanted); i++)
         if (!json_is_string(json_array_get(wanted, i)))
-            return answer_fail(a, 400, "response_fields", "response_fields[%zu] has to be a text", i);
+            return request_fail(a, 400, "response_fields", "response_fields[%zu] has to be a text", i);
     return 0;
 }
 
 /* ---- /completion: its prompts and biases ---- */
 
 /* A prompt of ids and texts in turn, as one list of ids. NULL and a failure. */
-static json_t *completion_mixed(struct answer *a, const json_t *parts)
+static json_t *completion_mixed(struct request *a, const json_t *parts)
 {
-    struct ids ids = {.most = ask_count_most(a)};
+    struct ids ids = {.most = openai_count_most(a)};
     struct err e = {0};
     json_t *list = json_array();
     const json_t *part;
@@ -115,10 +115,10 @@ static json_t *completion_mixed(struct answer *a, const json_t *parts)
         if (json_is_string(part) &&
             tokenizer_encode(a->model->loaded->tokenizer, json_string_value(part), json_string_length(part),
                              TOK_SPECIAL | (i ? 0 : TOK_ADD), &ids, &e))
-            ids.over ? ask_too_long(a, &ids, "prompt")
-                     : answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text);
+            ids.over ? openai_too_long(a, &ids, "prompt")
+                     : request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text);
         else if (!json_is_string(part) && !json_is_number(part))
-            answer_fail(a, 400, "prompt", "prompt[%zu] has to be a text or a token id", i);
+            request_fail(a, 400, "prompt", "prompt[%zu] has to be a text or a token id", i);
         if (json_is_number(part))
             json_array_append(list, (json_t *)(uintptr_t)part);
         for (size_t k = 0; k < ids.len; k++)
@@ -140,19 +140,19 @@ static bool completion_has_numbers(const json_t *list)
 }
 
 /* {"prompt_string": text} as the text. NULL and a failure where it holds anything else. */
-static json_t *completion_object(struct answer *a, const json_t *prompt)
+static json_t *completion_object(struct request *a, const json_t *prompt)
 {
     json_t *text = json_object_get(prompt, "prompt_string");
     const json_t *media = json_object_get(prompt, "multimodal_data");
     if (media && !(json_is_array(media) && !json_array_size(media)))
-        answer_fail(a, 400, "prompt", "multimodal_data is not supported: the models here read text");
+        request_fail(a, 400, "prompt", "multimodal_data is not supported: the models here read text");
     else if (!json_is_string(text))
-        answer_fail(a, 400, "prompt", "a prompt that is an object has to be {\"prompt_string\": text}");
+        request_fail(a, 400, "prompt", "a prompt that is an object has to be {\"prompt_string\": text}");
     return a->failure.status ? NULL : json_incref(text);
 }
 
 /* A list with a number in it is one prompt; any other list has a prompt in each place. */
-static int completion_prompts(struct answer *a)
+static int completion_prompts(struct request *a)
 {
     json_t *prompt = json_object_get(a->request, "prompt"), *one, *made;
     size_t i;
@@ -176,15 +176,15 @@ static int completion_prompts(struct answer *a)
 }
 
 /* All tokens of a text, or the one token of a number, get this bias. */
-static int completion_bias(struct answer *a, const json_t *token, const json_t *value, json_t *to)
+static int completion_bias(struct request *a, const json_t *token, const json_t *value, json_t *to)
 {
-    struct ids ids = {.most = ask_count_most(a)};
+    struct ids ids = {.most = openai_count_most(a)};
     struct err e = {0};
     char key[32];
     double bias = json_is_false(value) ? -100 : json_number_value(value);
     int64_t id;
     if (!json_is_false(value) && !json_is_number(value))
-        return answer_fail(a, 400, "logit_bias", "a bias of logit_bias has to be a number, or false");
+        return request_fail(a, 400, "logit_bias", "a bias of logit_bias has to be a number, or false");
     bool known = json_is_string(token)
                      ? !tokenizer_encode(a->model->loaded->tokenizer, json_string_value(token),
                                          json_string_length(token), TOK_SPECIAL, &ids, &e)
@@ -196,11 +196,11 @@ static int completion_bias(struct answer *a, const json_t *token, const json_t *
         json_object_set_new(to, key, json_real(bias));
     }
     ids_free(&ids);
-    return known ? 0 : answer_fail(a, 400, "logit_bias", "logit_bias has to name tokens by id or by text");
+    return known ? 0 : request_fail(a, 400, "logit_bias", "logit_bias has to name tokens by id or by text");
 }
 
 /* [[id or text, bias or false], ...], or {"id or text": bias}: as {"id": bias}. */
-static int completion_biases(struct answer *a)
+static int completion_biases(struct request *a)
 {
     json_t *all = json_object_get(a->request, "logit_bias"), *made = json_object(), *v;
     const char *name;
@@ -209,7 +209,7 @@ static int completion_biases(struct answer *a)
     json_array_foreach(all, i, v)
     {
         if (json_array_size(v) != 2)
-            failed = answer_fail(a, 400, "logit_bias", "logit_bias[%zu] has to be [token, bias]", i);
+            failed = request_fail(a, 400, "logit_bias", "logit_bias[%zu] has to be [token, bias]", i);
         failed = failed || completion_bias(a, json_array_get(v, 0), json_array_get(v, 1), made);
     }
     json_object_foreach(all, name, v)
@@ -226,14 +226,14 @@ static int completion_biases(struct answer *a)
     return failed;
 }
 
-void api_infill(struct answer *a)
+void api_infill(struct request *a)
 {
     json_t *prompt = infill_check(a) || completion_biases(a) ? NULL : infill_prompt(a, a->request);
     if (prompt && !json_object_set_new(a->request, "prompt", prompt))
         infill_ask(a);
 }
 
-void api_completion(struct answer *a)
+void api_completion(struct request *a)
 {
     if (!infill_check(a) && !completion_prompts(a) && !completion_biases(a))
         infill_ask(a);
@@ -241,7 +241,7 @@ void api_completion(struct answer *a)
 
 /* ---- replies ---- */
 
-static json_t *infill_settings(const struct answer *a, const struct engine_request *r)
+static json_t *infill_settings(const struct request *a, const struct engine_request *r)
 {
     const int64_t most = r->silent ? 0 : r->most ? (int64_t)r->most : -1;
     json_t *all = json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:I}", "n_ctx",
@@ -266,12 +266,12 @@ static json_t *infill_settings(const struct answer *a, const struct engine_reque
     return all;
 }
 
-static int infill_asked(struct answer *a, const struct engine_request *r)
+static int infill_asked(struct request *a, const struct engine_request *r)
 {
     json_t *fields = json_object_get(a->request, "response_fields");
     struct infill *own = a->own = mem_zalloc(1, sizeof *own);
     if (!own || !(own->settings = infill_settings(a, r)))
-        return answer_fail(a, 503, NULL, "out of memory");
+        return request_fail(a, 503, NULL, "out of memory");
     own->fields = json_array_size(fields) ? json_incref(fields) : NULL;
     return 0;
 }
@@ -298,12 +298,12 @@ static void infill_pick(const json_t *fields, const struct buf *whole, struct bu
         if (found)
             json_object_set(picked, name, found);
     }
-    said_json(out, picked);
+    message_json(out, picked);
     json_decref(all);
 }
 
 /* Why it ended: by a stop string, which is told, by the length, or by itself. */
-static void infill_stop(const struct answer *a, const struct choice *c, struct json *j)
+static void infill_stop(const struct request *a, const struct choice *c, struct json *j)
 {
     uint32_t at = c->end.stopped;
     const char *word =
@@ -314,7 +314,7 @@ static void infill_stop(const struct answer *a, const struct choice *c, struct j
     json_str(j, at && word ? word : "");
 }
 
-static void infill_prompt_text(const struct answer *a, const struct choice *c, struct json *j)
+static void infill_prompt_text(const struct request *a, const struct choice *c, struct json *j)
 {
     const struct ids *ids = &a->prompts[c->prompt_at];
     struct buf text = {0};
@@ -326,11 +326,11 @@ static void infill_prompt_text(const struct answer *a, const struct choice *c, s
     buf_free(&text);
 }
 
-static void infill_object(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
+static void infill_object(struct request *a, struct choice *c, const char *text, size_t n, bool stop,
                           struct buf *out)
 {
     const struct infill *own = a->own;
-    const struct buf *said = &c->said.text;
+    const struct buf *said = &c->message.text;
     struct json j = {.out = out};
     json_begin(&j, '{');
     json_key(&j, "index");
@@ -345,10 +345,11 @@ static void infill_object(struct answer *a, struct choice *c, const char *text, 
     json_uint(&j, c->made);
     json_key(&j, "tokens_evaluated");
     json_uint(&j, a->prompts[c->prompt_at].len);
-    const struct probs p = tell_answer_probs(a, stop ? tell_choice_probs(a, c) : tell_news_probs(c));
-    tell_ids(&j, "tokens", p.ids, a->token_ids && !(stop && a->stream) ? p.count : 0);
+    const struct probs p =
+        openai_write_answer_probs(a, stop ? openai_write_choice_probs(a, c) : openai_write_news_probs(c));
+    openai_write_ids(&j, "tokens", p.ids, a->token_ids && !(stop && a->stream) ? p.count : 0);
     if (a->logprobs && !(stop && a->stream))
-        tell_native_probs(a, &j, &p);
+        openai_write_native_probs(a, &j, &p);
     if (stop) {
         json_key(&j, "model");
         json_str(&j, a->called);
@@ -362,12 +363,12 @@ static void infill_object(struct answer *a, struct choice *c, const char *text, 
         infill_stop(a, c, &j);
         json_key(&j, "tokens_cached");
         json_uint(&j, c->end.cached);
-        tell_timings(a, &j);
+        openai_write_timings(a, &j);
     }
     json_end(&j, '}');
 }
 
-static void infill_piece(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
+static void infill_piece(struct request *a, struct choice *c, const char *text, size_t n, bool stop,
                          struct buf *out)
 {
     const struct infill *own = a->own;
@@ -382,7 +383,7 @@ static void infill_piece(struct answer *a, struct choice *c, const char *text, s
     buf_free(&whole);
 }
 
-static void infill_event(struct answer *a, struct choice *c, const char *text, size_t n, bool stop,
+static void infill_event(struct request *a, struct choice *c, const char *text, size_t n, bool stop,
                          struct buf *out)
 {
     buf_str(out, "data: ");
@@ -390,18 +391,18 @@ static void infill_event(struct answer *a, struct choice *c, const char *text, s
     buf_str(out, "\n\n");
 }
 
-static void infill_told(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
+static void infill_told(struct request *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     infill_event(a, c, p->text, p->n, false, out);
 }
 
-static void infill_end(struct answer *a, struct choice *c, struct buf *out)
+static void infill_end(struct request *a, struct choice *c, struct buf *out)
 {
     infill_event(a, c, "", 0, true, out);
 }
 
 /* One prompt gets an object, several a list. */
-static void infill_whole(struct answer *a, struct buf *out)
+static void infill_whole(struct request *a, struct buf *out)
 {
     if (a->count > 1)
         buf_char(out, '[');
@@ -409,7 +410,7 @@ static void infill_whole(struct answer *a, struct buf *out)
         struct choice *c = &a->choices[i];
         if (i)
             buf_char(out, ',');
-        infill_piece(a, c, c->said.text.data ? c->said.text.data : "", c->said.text.len, true, out);
+        infill_piece(a, c, c->message.text.data ? c->message.text.data : "", c->message.text.len, true, out);
     }
     if (a->count > 1)
         buf_char(out, ']');
@@ -417,7 +418,7 @@ static void infill_whole(struct answer *a, struct buf *out)
 
 static void infill_error(const struct failure *f, struct buf *out)
 {
-    tell_openai.error(f, out);
+    openai_api.error(f, out);
 }
 
 static void infill_broken(const struct failure *f, struct buf *out)
@@ -427,7 +428,7 @@ static void infill_broken(const struct failure *f, struct buf *out)
     buf_str(out, "\n\n");
 }
 
-const struct teller infill_teller = {
+const struct api_format infill_api = {
     .type = "text/event-stream",
     .alive = ":\n\n",
     .piece = infill_told,

@@ -132,11 +132,11 @@ void api_props(struct conn *c)
     const struct models *m = c->server->models;
     const struct served *s = api_chosen(c);
     if (s) {
-        const struct form *f = &s->forms[FORM_WRITER];
+        const struct instance *f = &s->forms[INSTANCE_WRITER];
         const char *slash = strrchr(s->path, '/');
         struct sampler_params p;
         sampler_defaults(&p);
-        if (f->state == FORM_READY)
+        if (f->state == INSTANCE_READY)
             p = f->loaded->defaults;
         json_begin(&j, '{');
         json_key(&j, "model");
@@ -153,7 +153,7 @@ void api_props(struct conn *c)
         json_str(&j, "quern " QUERN_VERSION);
         json_key(&j, "has_chat_template");
         json_bool(&j, s->facts.can_chat);
-        api_write_text(f->state == FORM_READY ? f->loaded : NULL, &j);
+        api_write_text(f->state == INSTANCE_READY ? f->loaded : NULL, &j);
         json_key(&j, "default_generation_settings");
         json_begin(&j, '{');
         json_key(&j, "n_ctx");
@@ -181,9 +181,9 @@ void api_slots(struct conn *c)
     json_begin(&j, '[');
     uint64_t id = 0;
     for (const struct served *s = models_lock(m); s; s = s->next) {
-        const struct form *f = &s->forms[FORM_WRITER];
+        const struct instance *f = &s->forms[INSTANCE_WRITER];
         struct engine_stats e;
-        if (f->state != FORM_READY && (f->state != FORM_LEAVING || !f->engine))
+        if (f->state != INSTANCE_READY && (f->state != INSTANCE_LEAVING || !f->engine))
             continue;
         engine_stats(f->engine, &e);
         for (uint32_t i = 0; i < m->o->engine.slots; i++) {
@@ -206,7 +206,7 @@ void api_slots(struct conn *c)
 
 /* ---- in and out of memory, when told so ---- */
 
-static void api_count(struct answer *a, const char *key, int count)
+static void api_count(struct request *a, const char *key, int count)
 {
     struct json j = {.out = &a->reply};
     json_begin(&j, '{');
@@ -218,20 +218,20 @@ static void api_count(struct answer *a, const char *key, int count)
 }
 
 /* {model}: when this is answered, it is there. */
-void api_load(struct answer *a)
+void api_load(struct request *a)
 {
     api_count(a, "loaded", 1);
 }
 
 /* {model?} */
-void api_unload(struct answer *a)
+void api_unload(struct request *a)
 {
-    json_t *body = ask_body(a), *name = json_object_get(body, "model");
+    json_t *body = openai_body(a), *name = json_object_get(body, "model");
     if (!body)
         return;
     int count = name && !json_is_string(name) ? 0 : models_stop(a->server->models, json_string_value(name));
     if (name && !json_is_string(name))
-        answer_fail(a, 400, "model", "model has to be a text");
+        request_fail(a, 400, "model", "model has to be a text");
     else if (count < 0)
         failure_set(&a->failure, 404, "model_not_found", "model",
                     "there is no model '%s'; /v1/models lists what there is",

@@ -26,7 +26,7 @@ struct side {
     size_t count;
 };
 
-static int side_read(struct answer *a, const json_t *body, const char *const *names, struct side *s)
+static int side_read(struct request *a, const json_t *body, const char *const *names, struct side *s)
 {
     *s = (struct side){.name = names[0]};
     for (; *names && !s->texts; names++)
@@ -34,48 +34,48 @@ static int side_read(struct answer *a, const json_t *body, const char *const *na
             s->name = *names;
     s->count = json_is_array(s->texts) ? json_array_size(s->texts) : 1;
     if (!s->texts)
-        return answer_fail(a, 400, s->name, "%s is missing", s->name);
+        return request_fail(a, 400, s->name, "%s is missing", s->name);
     if (!s->count || s->count > VECTORS_TEXTS / 2)
-        return answer_fail(a, 400, s->name, "%s is %zu items long; it has to be from 1 to %d", s->name,
-                           s->count, VECTORS_TEXTS / 2);
+        return request_fail(a, 400, s->name, "%s is %zu items long; it has to be from 1 to %d", s->name,
+                            s->count, VECTORS_TEXTS / 2);
     return 0;
 }
 
 /* NULL and a failure: it is no text. */
-static const char *side_text(struct answer *a, const struct side *s, size_t i)
+static const char *side_text(struct request *a, const struct side *s, size_t i)
 {
     const json_t *one = json_is_array(s->texts) ? json_array_get(s->texts, s->count > 1 ? i : 0) : s->texts;
     const char *text = json_is_string(one) ? json_string_value(one) : field_text(one, "text");
     if (!text)
-        answer_fail(a, 400, s->name, "%s has to be a text, or a list of texts", s->name);
+        request_fail(a, 400, s->name, "%s has to be a text, or a list of texts", s->name);
     return text;
 }
 
-static int score_sides(struct answer *a, const json_t *body, struct side s[2])
+static int score_sides(struct request *a, const json_t *body, struct side s[2])
 {
     static const char *const names[2][5] = {{"text_1", "queries", "query", "data_1"},
                                             {"text_2", "documents", "items", "data_2"}};
     if (side_read(a, body, names[0], &s[0]) || side_read(a, body, names[1], &s[1]))
         return -1;
     if (s[0].count != 1 && s[0].count != s[1].count)
-        return answer_fail(a, 400, s[0].name,
-                           "%s has %zu texts and %s has %zu: give one and many, or as many of both",
-                           s[0].name, s[0].count, s[1].name, s[1].count);
+        return request_fail(a, 400, s[0].name,
+                            "%s has %zu texts and %s has %zu: give one and many, or as many of both",
+                            s[0].name, s[0].count, s[1].name, s[1].count);
     return 0;
 }
 
-static const struct rerank_head *score_head(const struct answer *a)
+static const struct rerank_head *score_head(const struct request *a)
 {
     return embedder_head(a->model->embedder);
 }
 
-static int score_read(struct answer *a, const json_t *body)
+static int score_read(struct request *a, const json_t *body)
 {
     struct side s[2];
     struct err e = {0};
     const char *name;
     if (field_check(body, score_fields, sizeof score_fields / sizeof *score_fields, &name, &e))
-        return answer_fail(a, 400, name, "%s", e.text);
+        return request_fail(a, 400, name, "%s", e.text);
     if (refuse_fields(a, body, score_refused, 1) || score_sides(a, body, s) ||
         !vectors_new(a, s[0].count + s[1].count))
         return -1;
@@ -94,7 +94,7 @@ static int score_read(struct answer *a, const json_t *body)
 }
 
 /* Of pair i, where there are so many first texts. */
-static double score_of(const struct answer *a, size_t i, size_t firsts, bool raw)
+static double score_of(const struct request *a, size_t i, size_t firsts, bool raw)
 {
     const struct vectors *v = a->vectors;
     const float *first = v->out + (firsts > 1 ? i : 0) * v->width, *second = v->out + (firsts + i) * v->width;
@@ -106,7 +106,7 @@ static double score_of(const struct answer *a, size_t i, size_t firsts, bool raw
     return score;
 }
 
-static void score_tell(struct answer *a, const json_t *body)
+static void score_tell(struct request *a, const json_t *body)
 {
     struct json j = {.out = &a->reply};
     struct side s[2];
@@ -141,7 +141,7 @@ static void score_tell(struct answer *a, const json_t *body)
     json_end(&j, '}');
 }
 
-void api_score(struct answer *a)
+void api_score(struct request *a)
 {
     if (a->stage) {
         if (vectors_done(a))

@@ -64,7 +64,7 @@ static void conn_write(struct conn *c, const void *data, size_t n)
 
 bool conn_is_anthropic(const struct conn *c)
 {
-    return (c->route && c->route->teller == &anthropic_teller) ||
+    return (c->route && c->route->format == &anthropic_api) ||
            (c->http.state == HTTP_DONE && http_field(&c->http, "anthropic-version"));
 }
 
@@ -185,8 +185,8 @@ void conn_fail(struct conn *c, const struct failure *f)
 {
     struct buf out = {0};
     c->retry = f->retry;
-    bool anthropic = conn_is_anthropic(c) && !(c->route && c->route->teller);
-    (anthropic ? &anthropic_teller : tell_for(c->route))->error(f, &out);
+    bool anthropic = conn_is_anthropic(c) && !(c->route && c->route->format);
+    (anthropic ? &anthropic_api : format_for(c->route))->error(f, &out);
     conn_reply(c, f->status, "application/json", &out);
     buf_free(&out);
 }
@@ -292,7 +292,7 @@ static void conn_written(struct bufferevent *bev, void *arg)
     if (c->closing && !c->lingering)
         conn_close_when_sent(c);
     else if (c->answer && c->streaming)
-        answer_news(c->answer);
+        request_news(c->answer);
 }
 
 static void conn_event(struct bufferevent *bev, short what, void *arg)
@@ -388,7 +388,7 @@ void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from
 void conn_free(struct conn *c)
 {
     if (c->answer)
-        answer_abandon(c->answer);
+        request_abandon(c->answer);
     *c->link = c->next;
     if (c->next)
         c->next->link = c->link;
@@ -403,9 +403,9 @@ void conn_free(struct conn *c)
 /* A stream without news for long says that it is alive. */
 static void conn_alive(struct conn *c, double now)
 {
-    struct answer *a = c->answer;
+    struct request *a = c->answer;
     double last = c->streaming ? c->last_sent : c->started;
-    const struct teller *t = tell_for(a->route);
+    const struct api_format *t = format_for(a->route);
     bool quiet = now - last > (double)limit_of(LIMIT_ALIVE_SECONDS);
     if (!a->arrived || !a->stream || !t->alive || !quiet || conn_is_full(c))
         return;

@@ -4,7 +4,7 @@
 #include "base/num.h"
 #include "format/jsonread.h"
 #include "run/engine.h"
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 #include "serve/own.h"
 
 #include <string.h>
@@ -34,9 +34,9 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_MESSAGES] = {"messages", "messages of a conversation", 4096, 1, MIB},
     [LIMIT_TOOLS] = {"tools", "tools that a model may call", 128, 1, 65536},
     [LIMIT_N] = {"n", "answers to one request", SERVE_CHOICES, 1, SERVE_CHOICES},
-    [LIMIT_STOP] = {"stop", "stop strings", ASK_STOPS, 0, ASK_STOPS},
+    [LIMIT_STOP] = {"stop", "stop strings", OPENAI_STOPS, 0, OPENAI_STOPS},
     [LIMIT_TOP_LOGPROBS] = {"top_logprobs", "best tokens told", ENGINE_TOP_MOST, 0, ENGINE_TOP_MOST},
-    [LIMIT_LOGIT_BIAS] = {"logit_bias", "tokens with a bias", ASK_BIASES, 0, ASK_BIASES},
+    [LIMIT_LOGIT_BIAS] = {"logit_bias", "tokens with a bias", OPENAI_BIASES, 0, OPENAI_BIASES},
 };
 
 static uint64_t limit_values[LIMIT_COUNT]; /* value + 1; 0 = the usual one */

@@ -86,7 +86,7 @@ void metrics_write(struct server *s, uint32_t key, struct buf *out)
         {"quern_running", "gauge", "Answers being made.", e.running},
         {"quern_waiting", "gauge", "Requests in the queue.", e.waiting},
         {"quern_connections", "gauge", "Open connections.", s->conn_count},
-        {"quern_answers", "gauge", "Requests that are not answered yet.", s->answer_count},
+        {"quern_answers", "gauge", "Requests that are not answered yet.", s->request_count},
         {"quern_request_bytes", "gauge", "Bytes of bodies, and of what was read from them.",
          s->request_bytes},
         {"quern_submitted_total", "counter", "Generations that were asked for.", e.submitted},

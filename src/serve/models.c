@@ -13,7 +13,7 @@
 
 enum { MODELS_WAITERS = 256 }; /* of one form: more are sent away */
 
-struct form *models_next(const struct models *m, const struct form *f)
+struct instance *models_next(const struct models *m, const struct instance *f)
 {
     if (f && f->kind + 1 < FORMS)
         return &f->of->forms[f->kind + 1];
@@ -23,7 +23,7 @@ struct form *models_next(const struct models *m, const struct form *f)
 
 /* ---- waits ---- */
 
-static void form_add_wait(struct form *f, struct model_wait *w)
+static void instance_add_wait(struct instance *f, struct model_wait *w)
 {
     w->form = NULL;
     w->next = NULL;
@@ -33,7 +33,7 @@ static void form_add_wait(struct form *f, struct model_wait *w)
     f->waiters++;
 }
 
-static void form_cut_wait(struct form *f, struct model_wait **at)
+static void instance_cut_wait(struct instance *f, struct model_wait **at)
 {
     struct model_wait *w = *at;
     *at = w->next;
@@ -43,15 +43,15 @@ static void form_cut_wait(struct form *f, struct model_wait **at)
     f->waiters--;
 }
 
-struct model_wait *form_waits(struct form *f)
+struct model_wait *instance_waits(struct instance *f)
 {
     struct model_wait *all = f->waiting;
     f->waiting = NULL;
     f->waiting_end = &f->waiting;
-    if (f->state == FORM_READY)
+    if (f->state == INSTANCE_READY)
         f->users += f->waiters;
     for (struct model_wait *w = all; w; w = w->next)
-        w->form = f->state == FORM_READY ? f : NULL;
+        w->form = f->state == INSTANCE_READY ? f : NULL;
     f->waiters = 0;
     return all;
 }
@@ -66,16 +66,16 @@ void waits_tell(struct model_wait *all)
 
 /* ---- for everybody ---- */
 
-static bool form_in_memory(const struct form *f)
+static bool instance_in_memory(const struct instance *f)
 {
-    return f->state == FORM_READY || f->state == FORM_LEAVING || f->state == FORM_LOADING;
+    return f->state == INSTANCE_READY || f->state == INSTANCE_LEAVING || f->state == INSTANCE_LOADING;
 }
 
 uint64_t models_used(const struct models *m)
 {
     uint64_t sum = 0;
-    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
-        sum += form_in_memory(f) ? f->bytes : 0;
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
+        sum += instance_in_memory(f) ? f->bytes : 0;
     return sum;
 }
 
@@ -110,7 +110,7 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
 }
 
 /* The counters of a form, added to those of all. */
-void models_add_stats(struct models_stats *sum, const struct form *f)
+void models_add_stats(struct models_stats *sum, const struct instance *f)
 {
     struct engine_stats e = {0};
     struct embedder_stats v = {0};
@@ -200,7 +200,7 @@ static struct served *models_default(struct models *m, const struct model_want *
 {
     struct served *first = NULL;
     for (struct served *s = m->all; s; s = s->next) {
-        if (!s->listed || !s->facts.known || s->facts.encoder != (want->kind == FORM_VECTORS))
+        if (!s->listed || !s->facts.known || s->facts.encoder != (want->kind == INSTANCE_VECTORS))
             continue;
         if (!want->chat || s->facts.can_chat)
             return s;
@@ -210,7 +210,7 @@ static struct served *models_default(struct models *m, const struct model_want *
 }
 
 /* Which form of which model; NULL and a failure. */
-static struct form *models_choose(struct models *m, const struct model_want *want, struct failure *f)
+static struct instance *models_choose(struct models *m, const struct model_want *want, struct failure *f)
 {
     bool named = want->name && *want->name;
     struct served *s = named ? (struct served *)models_find(m, want->name) : models_default(m, want);
@@ -220,10 +220,10 @@ static struct form *models_choose(struct models *m, const struct model_want *wan
     else if (!s)
         failure_set(f, 404, "model_not_found", "model", "there is no model here");
     else if (want->any) {
-        bool vectors = s->facts.encoder || (s->forms[FORM_VECTORS].state == FORM_READY &&
-                                            s->forms[FORM_WRITER].state != FORM_READY);
-        return &s->forms[vectors ? FORM_VECTORS : FORM_WRITER];
-    } else if (want->kind == FORM_WRITER && s->facts.encoder)
+        bool vectors = s->facts.encoder || (s->forms[INSTANCE_VECTORS].state == INSTANCE_READY &&
+                                            s->forms[INSTANCE_WRITER].state != INSTANCE_READY);
+        return &s->forms[vectors ? INSTANCE_VECTORS : INSTANCE_WRITER];
+    } else if (want->kind == INSTANCE_WRITER && s->facts.encoder)
         failure_set(f, 400, NULL, "model", "%s makes vectors only: /v1/embeddings is for it", s->name);
     else
         return &s->forms[want->kind];
@@ -237,10 +237,10 @@ enum taken models_take(struct models *m, const struct model_want *want, struct m
     w->failure = (struct failure){0};
     w->why = (struct err){0};
     pthread_mutex_lock(&m->mutex);
-    struct form *f = models_choose(m, want, &w->failure);
+    struct instance *f = models_choose(m, want, &w->failure);
     if (f && m->closing)
         failure_set(&w->failure, 503, NULL, NULL, "the server is ending and takes no more requests");
-    else if (f && f->state == FORM_READY) {
+    else if (f && f->state == INSTANCE_READY) {
         f->users++;
         w->form = f;
         result = TAKEN_NOW;
@@ -248,8 +248,8 @@ enum taken models_take(struct models *m, const struct model_want *want, struct m
         failure_set(&w->failure, 503, NULL, NULL, "%s is being loaded, and %d requests wait for it already",
                     f->of->name, MODELS_WAITERS);
     else if (f) {
-        form_add_wait(f, w);
-        if (f->state == FORM_AWAY)
+        instance_add_wait(f, w);
+        if (f->state == INSTANCE_AWAY)
             models_want(m, f);
         pthread_cond_signal(&m->news);
         result = TAKEN_LATER;
@@ -258,7 +258,7 @@ enum taken models_take(struct models *m, const struct model_want *want, struct m
     return result;
 }
 
-void models_drop(struct models *m, struct form *f, double keep)
+void models_drop(struct models *m, struct instance *f, double keep)
 {
     pthread_mutex_lock(&m->mutex);
     f->users--;
@@ -273,10 +273,10 @@ bool models_unwait(struct models *m, struct model_wait *w)
 {
     bool found = false;
     pthread_mutex_lock(&m->mutex);
-    for (struct form *f = models_next(m, NULL); f && !found; f = models_next(m, f))
+    for (struct instance *f = models_next(m, NULL); f && !found; f = models_next(m, f))
         for (struct model_wait **at = &f->waiting; *at && !found; at = found ? at : &(*at)->next)
             if (*at == w) {
-                form_cut_wait(f, at);
+                instance_cut_wait(f, at);
                 found = true;
                 break;
             }
@@ -290,10 +290,10 @@ bool models_unwait(struct models *m, struct model_wait *w)
 static struct model_wait *models_impatient(struct models *m, double since)
 {
     struct model_wait *out = NULL;
-    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
         while (f->waiting && f->waiting->since <= since) { /* they stand in the order in which they came */
             struct model_wait *w = f->waiting;
-            form_cut_wait(f, &f->waiting);
+            instance_cut_wait(f, &f->waiting);
             w->next = out;
             out = w;
         }
@@ -316,10 +316,10 @@ static void models_send_away(struct models *m, double since, const char *why)
 static void models_take_out_changed(struct models *m)
 {
     pthread_mutex_lock(&m->mutex);
-    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
-        if (f->state != FORM_READY || !session_is_changed(f->loaded))
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
+        if (f->state != INSTANCE_READY || !session_is_changed(f->loaded))
             continue;
-        f->state = FORM_LEAVING;
+        f->state = INSTANCE_LEAVING;
         f->of->stale = true;
         log_warn("%s is taken out: its file was changed while it was in use", f->of->name);
         pthread_cond_signal(&m->news);
@@ -338,9 +338,9 @@ int models_stop(struct models *m, const char *name)
     int count = 0;
     pthread_mutex_lock(&m->mutex);
     const struct served *only = name ? models_find(m, name) : NULL;
-    for (struct form *f = models_next(m, NULL); f && (only || !name); f = models_next(m, f))
-        if (f->state == FORM_READY && (!only || f->of == only)) {
-            f->state = FORM_LEAVING;
+    for (struct instance *f = models_next(m, NULL); f && (only || !name); f = models_next(m, f))
+        if (f->state == INSTANCE_READY && (!only || f->of == only)) {
+            f->state = INSTANCE_LEAVING;
             count++;
         }
     pthread_cond_signal(&m->news);
@@ -360,16 +360,16 @@ const char *models_state(const struct served *s)
 {
     bool loading = false;
     for (int i = 0; i < FORMS; i++) {
-        enum form_state state = s->forms[i].state;
-        if (state == FORM_READY || (state == FORM_LEAVING && !s->forms[i].waiters))
+        enum instance_state state = s->forms[i].state;
+        if (state == INSTANCE_READY || (state == INSTANCE_LEAVING && !s->forms[i].waiters))
             return "loaded";
-        loading |= state != FORM_AWAY;
+        loading |= state != INSTANCE_AWAY;
     }
     return loading ? "loading" : "unloaded";
 }
 
 /* What a form takes, added to what others take on the same device. */
-static void models_add_memory(struct models_stats *sum, const struct form *f)
+static void models_add_memory(struct models_stats *sum, const struct instance *f)
 {
     struct models_device *d = sum->devices;
     while (d < sum->devices + sum->device_count && strcmp(d->name, f->device) != 0)
@@ -389,8 +389,8 @@ void models_stats(struct models *m, struct models_stats *out)
     pthread_mutex_lock(&m->mutex);
     *out = m->stats;
     out->bytes = models_used(m);
-    for (const struct form *f = models_next(m, NULL); f; f = models_next(m, f))
-        if (f->state == FORM_READY || f->state == FORM_LEAVING) {
+    for (const struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
+        if (f->state == INSTANCE_READY || f->state == INSTANCE_LEAVING) {
             out->loaded++;
             models_add_stats(out, f);
             models_add_memory(out, f);
@@ -402,9 +402,9 @@ bool models_stuck(struct models *m, double seconds)
 {
     bool stuck = false;
     pthread_mutex_lock(&m->mutex);
-    for (const struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
+    for (const struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
         struct engine_stats e = {0};
-        if (f->state != FORM_LOADING && f->engine)
+        if (f->state != INSTANCE_LOADING && f->engine)
             engine_stats(f->engine, &e);
         stuck |= e.running && e.last_step > 0 && clock_now() - e.last_step > seconds;
     }
@@ -434,7 +434,7 @@ static void models_patience_end(struct model_wait *w)
 int models_preload(struct models *m, struct err *e)
 {
     struct models_patience p = {.wait.ready = models_patience_end};
-    struct model_want want = {.kind = FORM_WRITER, .any = true};
+    struct model_want want = {.kind = INSTANCE_WRITER, .any = true};
     pthread_mutex_init(&p.mutex, NULL);
     pthread_cond_init(&p.done, NULL);
     enum taken t = models_take(m, &want, &p.wait);
@@ -506,7 +506,7 @@ void models_close(struct models *m)
     models_shut(m);
     if (m->running)
         pthread_join(m->thread, NULL);
-    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
         engine_close(f->engine);
         embedder_close(f->embedder);
         session_close(f->loaded);

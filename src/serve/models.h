@@ -20,21 +20,21 @@
 #include <time.h>
 
 enum { MODELS_DEVICES = 4 };
-enum form_kind { FORM_WRITER, FORM_VECTORS, FORMS };
-enum form_state { FORM_AWAY, FORM_WANTED, FORM_LOADING, FORM_READY, FORM_LEAVING };
+enum instance_kind { INSTANCE_WRITER, INSTANCE_VECTORS, FORMS };
+enum instance_state { INSTANCE_AWAY, INSTANCE_WANTED, INSTANCE_LOADING, INSTANCE_READY, INSTANCE_LEAVING };
 
 #define MODELS_KEEP_FOREVER (-1.0)
 #define MODELS_KEEP_DEFAULT (-2.0) /* as the options say */
 
 /* The users of a READY or LEAVING form read `of`, `loaded`, `engine` and `embedder`; all else is guarded by the
  * mutex of struct models. */
-struct form {
+struct instance {
     struct served *of;
-    enum form_kind kind;
-    enum form_state state;
+    enum instance_kind kind;
+    enum instance_state state;
     struct session *loaded;
-    struct engine *engine;     /* FORM_WRITER */
-    struct embedder *embedder; /* FORM_VECTORS */
+    struct engine *engine;     /* INSTANCE_WRITER */
+    struct embedder *embedder; /* INSTANCE_VECTORS */
     uint32_t users;
     uint64_t bytes;     /* while in memory: as the device says; after that: what it took the last time */
     const char *device; /* that it was loaded on, and what it took there */
@@ -43,7 +43,7 @@ struct form {
     double last_used; /* on the monotonic clock */
     struct model_wait *waiting, **waiting_end;
     uint32_t waiters;
-    struct form *next_wanted;
+    struct instance *next_wanted;
 };
 
 /* What the header of a file says; read without loading it. */
@@ -71,13 +71,13 @@ struct served {
     bool listed; /* false: taken from the list, and nobody new gets it */
     bool stale;  /* the file was changed: what is known of it is read again with the next load */
     struct served_facts facts;
-    struct form forms[FORMS];
+    struct instance forms[FORMS];
     struct served *next;
 };
 
 /* In the hands of whoever waits, from models_take until `ready` is called. */
 struct model_wait {
-    struct form *form;      /* the form, whose user this is now; NULL: `failure` says why not */
+    struct instance *form;  /* the form, whose user this is now; NULL: `failure` says why not */
     struct failure failure; /* is cleared by models_take */
     struct err why;         /* where loading failed: for the operator, with paths */
     double since;
@@ -122,7 +122,7 @@ struct models {
     pthread_mutex_t mutex;
     pthread_cond_t news; /* for the thread */
     struct served *all, **all_end;
-    struct form *wanted, **wanted_end;
+    struct instance *wanted, **wanted_end;
     bool closing, rescan;
     struct models_stats {
         uint64_t loads, unloads, failures; /* of forms */
@@ -146,16 +146,16 @@ void models_close(struct models *m);
 
 enum taken { TAKEN_NONE, TAKEN_NOW, TAKEN_LATER };
 /* The form of the model of this name ("name:latest" too; NULL or "": the first that suits). NONE: the failure is
- * set; LATER: w->ready will be called. FORM_WRITER of an encoder is refused; `any`: then its vectors. */
+ * set; LATER: w->ready will be called. INSTANCE_WRITER of an encoder is refused; `any`: then its vectors. */
 struct model_want {
     const char *name;
-    enum form_kind kind;
+    enum instance_kind kind;
     bool any;  /* only the tokenizer is needed */
     bool chat; /* where none is named: rather one with a chat template */
 };
 enum taken models_take(struct models *m, const struct model_want *want, struct model_wait *w);
 /* keep: for how long it stays if nobody comes, MODELS_KEEP_DEFAULT. */
-void models_drop(struct models *m, struct form *f, double keep);
+void models_drop(struct models *m, struct instance *f, double keep);
 /* Takes back a wait; false: it is ready, or will be in a moment. */
 bool models_unwait(struct models *m, struct model_wait *w);
 /* Those that have waited for longer than the patience, and the draining of the queue. Once a second or so. */

@@ -245,7 +245,7 @@ static struct served *served_new(const char *name, const char *path)
         return NULL;
     }
     for (int i = 0; i < FORMS; i++) {
-        s->forms[i] = (struct form){.of = s, .kind = (enum form_kind)i};
+        s->forms[i] = (struct instance){.of = s, .kind = (enum instance_kind)i};
         s->forms[i].waiting_end = &s->forms[i].waiting;
     }
     return s;
@@ -272,7 +272,7 @@ static struct served *models_cut(struct models *m, const char *name, const char 
 static bool served_is_away(const struct served *s)
 {
     for (int i = 0; i < FORMS; i++)
-        if (s->forms[i].state != FORM_AWAY)
+        if (s->forms[i].state != INSTANCE_AWAY)
             return false;
     return true;
 }

@@ -9,17 +9,17 @@
 
 /* ---- the queue of what is wanted ---- */
 
-void models_want(struct models *m, struct form *f)
+void models_want(struct models *m, struct instance *f)
 {
-    f->state = FORM_WANTED;
+    f->state = INSTANCE_WANTED;
     f->next_wanted = NULL;
     *m->wanted_end = f;
     m->wanted_end = &f->next_wanted;
 }
 
-static struct form *models_unwant(struct models *m)
+static struct instance *models_unwant(struct models *m)
 {
-    struct form *f = m->wanted;
+    struct instance *f = m->wanted;
     if (!(m->wanted = f->next_wanted))
         m->wanted_end = &m->wanted;
     return f;
@@ -35,18 +35,18 @@ static uint64_t models_guess(const struct served_facts *k, uint32_t seqs)
 }
 
 /* What the form took the last time, or about what it will take. */
-static uint64_t models_need(const struct models *m, const struct form *f)
+static uint64_t models_need(const struct models *m, const struct instance *f)
 {
-    uint32_t seqs = f->kind == FORM_VECTORS ? m->o->texts : m->o->engine.slots;
+    uint32_t seqs = f->kind == INSTANCE_VECTORS ? m->o->texts : m->o->engine.slots;
     return f->bytes ? f->bytes : models_guess(&f->of->facts, seqs);
 }
 
 /* Who goes when memory is short: the one used longest ago, rather one that nobody uses. */
-static struct form *models_victim(const struct models *m)
+static struct instance *models_victim(const struct models *m)
 {
-    struct form *best = NULL;
-    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f)) {
-        if (f->state != FORM_READY)
+    struct instance *best = NULL;
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
+        if (f->state != INSTANCE_READY)
             continue;
         bool idler = best && !f->users && best->users, same = best && !f->users == !best->users;
         if (!best || idler || (same && f->last_used < best->last_used))
@@ -56,15 +56,15 @@ static struct form *models_victim(const struct models *m)
 }
 
 /* Whether there is room for the form. If not, somebody who will make some is sent away. */
-static bool models_has_room(struct models *m, const struct form *f)
+static bool models_has_room(struct models *m, const struct instance *f)
 {
     uint64_t need = models_need(m, f), used = models_used(m), leaving = 0;
     if (!used || used + need <= m->room)
         return true;
-    for (const struct form *x = models_next(m, NULL); x; x = models_next(m, x))
-        leaving += x->state == FORM_LEAVING ? x->bytes : 0;
-    for (struct form *v; used - leaving && used - leaving + need > m->room && (v = models_victim(m));) {
-        v->state = FORM_LEAVING;
+    for (const struct instance *x = models_next(m, NULL); x; x = models_next(m, x))
+        leaving += x->state == INSTANCE_LEAVING ? x->bytes : 0;
+    for (struct instance *v; used - leaving && used - leaving + need > m->room && (v = models_victim(m));) {
+        v->state = INSTANCE_LEAVING;
         leaving += v->bytes;
         log_debug("%s makes room for %s", v->of->name, f->of->name);
     }
@@ -74,21 +74,21 @@ static bool models_has_room(struct models *m, const struct form *f)
 /* Nobody needs the room any more: those that are still here may stay. */
 static struct model_wait *models_stay(struct models *m)
 {
-    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
-        if (f->state == FORM_LEAVING && f->loaded && !session_is_changed(f->loaded)) {
-            f->state = FORM_READY;
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
+        if (f->state == INSTANCE_LEAVING && f->loaded && !session_is_changed(f->loaded)) {
+            f->state = INSTANCE_READY;
             if (f->waiters)
-                return form_waits(f);
+                return instance_waits(f);
         }
     return NULL;
 }
 
 /* ---- loading and unloading: the thread's; each is called with the mutex held and lets go of it meanwhile ---- */
 
-static void models_unload(struct models *m, struct form *f)
+static void models_unload(struct models *m, struct instance *f)
 {
-    struct form was = *f;
-    f->state = FORM_LEAVING;
+    struct instance was = *f;
+    f->state = INSTANCE_LEAVING;
     models_add_stats(&m->stats, f);
     m->stats.engine.pages = m->stats.engine.pages_free = 0;
     m->stats.engine.window_pages = m->stats.engine.window_pages_free = 0;
@@ -103,16 +103,16 @@ static void models_unload(struct models *m, struct form *f)
     session_close(was.loaded);
     log_info("%s is unloaded", f->of->name);
     pthread_mutex_lock(&m->mutex);
-    f->state = FORM_AWAY;
+    f->state = INSTANCE_AWAY;
     if (f->waiters)
         models_want(m, f);
 }
 
 /* Opens what the form needs, where so many bytes are left for it. The form is LOADING: only this thread touches it. */
-static int models_read(struct models *m, struct form *f, uint64_t left, struct err *e)
+static int models_read(struct models *m, struct instance *f, uint64_t left, struct err *e)
 {
     const struct served_facts *k = &f->of->facts;
-    struct session_options o = {.hidden = f->kind == FORM_VECTORS,
+    struct session_options o = {.hidden = f->kind == INSTANCE_VECTORS,
                                 .runner = {.ctx = k->context, .most = left}};
     if (!k->known || f->of->stale) { /* says what is wrong with it, or it has been mended */
         struct served_facts fresh;
@@ -125,17 +125,17 @@ static int models_read(struct models *m, struct form *f, uint64_t left, struct e
             return -1;
     }
     o.runner.ctx = k->context;
-    if (f->kind == FORM_VECTORS)
+    if (f->kind == INSTANCE_VECTORS)
         embedder_runner(&o.runner, !k->encoder, k->context, m->o->texts ? m->o->texts : 1);
     else
         o.runner.seqs = m->o->engine.slots;
     if (m->o->open(m->o->arg, &f->loaded, f->of->path, &o, e))
         return -1;
-    return f->kind == FORM_VECTORS ? embedder_open(&f->embedder, f->loaded, e)
-                                   : engine_open(&f->engine, f->loaded, &m->o->engine, e);
+    return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->loaded, e)
+                                       : engine_open(&f->engine, f->loaded, &m->o->engine, e);
 }
 
-static void models_measure(struct models *m, struct form *f)
+static void models_measure(struct models *m, struct instance *f)
 {
     struct device_memory d;
     const struct device *device = f->loaded->runner->device;
@@ -150,7 +150,7 @@ static void models_measure(struct models *m, struct form *f)
 }
 
 /* Says to all who wait why there is no model. A client sees no path. */
-static void models_refuse(struct form *f, struct model_wait *all, const struct err *e)
+static void models_refuse(struct instance *f, struct model_wait *all, const struct err *e)
 {
     bool large = e->code == ERR_RESOURCE;
     log_warn("%s cannot be loaded: %s", f->of->name, e->text);
@@ -162,11 +162,11 @@ static void models_refuse(struct form *f, struct model_wait *all, const struct e
     }
 }
 
-static void models_load(struct models *m, struct form *f)
+static void models_load(struct models *m, struct instance *f)
 {
     struct err e = {0};
     uint64_t used = models_used(m), left = m->room > used ? m->room - used : 0;
-    f->state = FORM_LOADING;
+    f->state = INSTANCE_LOADING;
     f->bytes = models_need(m, f);
     pthread_mutex_unlock(&m->mutex);
     double start = clock_now();
@@ -176,7 +176,7 @@ static void models_load(struct models *m, struct form *f)
         f->loaded = NULL;
     }
     pthread_mutex_lock(&m->mutex);
-    f->state = failed ? FORM_AWAY : FORM_READY;
+    f->state = failed ? INSTANCE_AWAY : INSTANCE_READY;
     f->keep = m->o->keep;
     f->last_used = clock_now();
     if (failed) {
@@ -186,10 +186,10 @@ static void models_load(struct models *m, struct form *f)
         models_measure(m, f);
         m->stats.loads++;
         log_info("%s is loaded%s: %.2f GB in %.1f s", f->of->name,
-                 f->kind == FORM_VECTORS ? " for vectors" : "", 1e-9 * (double)f->bytes,
+                 f->kind == INSTANCE_VECTORS ? " for vectors" : "", 1e-9 * (double)f->bytes,
                  f->last_used - start);
     }
-    struct model_wait *all = form_waits(f);
+    struct model_wait *all = instance_waits(f);
     pthread_mutex_unlock(&m->mutex);
     if (failed)
         models_refuse(f, all, &e);
@@ -212,11 +212,11 @@ static void models_do_rescan(struct models *m)
 }
 
 /* When the form has to go, if nobody comes; INFINITY = never. */
-static bool form_is_due(const struct form *f, double now, double *when)
+static bool instance_is_due(const struct instance *f, double now, double *when)
 {
-    if (f->users || !f->loaded || (f->state != FORM_READY && f->state != FORM_LEAVING))
+    if (f->users || !f->loaded || (f->state != INSTANCE_READY && f->state != INSTANCE_LEAVING))
         return false;
-    if (f->state == FORM_LEAVING || !f->of->listed)
+    if (f->state == INSTANCE_LEAVING || !f->of->listed)
         return true;
     if (f->keep < 0)
         return false;
@@ -229,8 +229,8 @@ static bool form_is_due(const struct form *f, double now, double *when)
 static bool models_retire(struct models *m, double *when)
 {
     double now = clock_now();
-    for (struct form *f = models_next(m, NULL); f; f = models_next(m, f))
-        if (form_is_due(f, now, when)) {
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
+        if (instance_is_due(f, now, when)) {
             models_unload(m, f);
             return true;
         }
@@ -240,11 +240,11 @@ static bool models_retire(struct models *m, double *when)
 /* Loads the first that is wanted; false: it has to wait for room. */
 static bool models_serve_first(struct models *m)
 {
-    struct form *f = m->wanted;
+    struct instance *f = m->wanted;
     if (!f)
         return false;
     if (!f->waiters) { /* all have given up */
-        models_unwant(m)->state = FORM_AWAY;
+        models_unwant(m)->state = INSTANCE_AWAY;
         for (struct model_wait *all; !m->wanted && (all = models_stay(m));) {
             pthread_mutex_unlock(&m->mutex);
             waits_tell(all);
@@ -256,10 +256,10 @@ static bool models_serve_first(struct models *m)
     uint64_t need = models_guess(&f->of->facts, 1), most = m->o->memory;
     if (most && need > most) {
         struct err e = {0};
-        models_unwant(m)->state = FORM_AWAY;
+        models_unwant(m)->state = INSTANCE_AWAY;
         err_set(&e, ERR_RESOURCE, "it needs %.2f GB and --memory allows %.2f GB", 1e-9 * (double)need,
                 1e-9 * (double)most);
-        struct model_wait *all = form_waits(f);
+        struct model_wait *all = instance_waits(f);
         m->stats.failures++;
         pthread_mutex_unlock(&m->mutex);
         models_refuse(f, all, &e);
@@ -295,8 +295,8 @@ void *models_thread(void *arg)
         else if (!models_retire(m, &when) && !models_serve_first(m)) {
             /* making room may just have made something due */
             bool due = false;
-            for (struct form *f = models_next(m, NULL); f && !due; f = models_next(m, f))
-                due = form_is_due(f, clock_now(), &when);
+            for (struct instance *f = models_next(m, NULL); f && !due; f = models_next(m, f))
+                due = instance_is_due(f, clock_now(), &when);
             if (!due)
                 models_sleep(m, when);
         }

@@ -5,16 +5,16 @@
 #include "serve/models.h"
 
 /* The next form of all, in order; start with NULL. */
-struct form *models_next(const struct models *m, const struct form *f);
+struct instance *models_next(const struct models *m, const struct instance *f);
 uint64_t models_used(const struct models *m);
-void models_add_stats(struct models_stats *sum, const struct form *f);
+void models_add_stats(struct models_stats *sum, const struct instance *f);
 
 /* All who wait, as a list of their own. Where the form is ready, they are its users now. */
-struct model_wait *form_waits(struct form *f);
+struct model_wait *instance_waits(struct instance *f);
 void waits_tell(struct model_wait *all); /* the mutex is not held: they may call back */
 
 /* Puts a form at the end of those to be loaded. */
-void models_want(struct models *m, struct form *f);
+void models_want(struct models *m, struct instance *f);
 void *models_thread(void *arg);
 
 /* Reads the list anew; the mutex is not held. */

@@ -5,20 +5,20 @@
 #include "base/json.h"
 #include "serve/own.h"
 
-extern const struct teller ollama_chat_teller, ollama_generate_teller, ollama_teller;
+extern const struct api_format ollama_chat_teller, ollama_generate_teller, ollama_api;
 
 void ollama_version(struct conn *c);
 void ollama_tags(struct conn *c);
 void ollama_ps(struct conn *c);
 void ollama_refuse(struct conn *c);
-void ollama_show(struct answer *a);
-void ollama_chat(struct answer *a);
-void ollama_generate(struct answer *a);
-void ollama_embed(struct answer *a);      /* /api/embed: many texts */
-void ollama_embeddings(struct answer *a); /* /api/embeddings: one, the older shape */
+void ollama_show(struct request *a);
+void ollama_chat(struct request *a);
+void ollama_generate(struct request *a);
+void ollama_embed(struct request *a);      /* /api/embed: many texts */
+void ollama_embeddings(struct request *a); /* /api/embeddings: one, the older shape */
 
-int ollama_context_read(struct answer *a, const json_t *body);
-void ollama_context_write(const struct answer *a, struct json *j);
+int ollama_context_read(struct request *a, const json_t *body);
+void ollama_context_write(const struct request *a, struct json *j);
 
 /* The model that a body names: `model`, or `name` as older programs say. NULL = none. */
 const char *ollama_model(const json_t *body);

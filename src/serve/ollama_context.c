@@ -3,7 +3,7 @@
 #include "serve/field.h"
 #include "serve/ollama.h"
 
-int ollama_context_read(struct answer *a, const json_t *body)
+int ollama_context_read(struct request *a, const json_t *body)
 {
     const json_t *list = json_object_get(body, "context"), *v;
     int64_t vocab = a->model->loaded->model->plan.out_width;
@@ -13,15 +13,15 @@ int ollama_context_read(struct answer *a, const json_t *body)
     {
         int64_t id;
         if (!field_whole(v, 0, vocab - 1, &id))
-            return answer_fail(a, 400, "context", "context[%zu] has to be a token id below %lld", i,
-                               (long long)vocab);
+            return request_fail(a, 400, "context", "context[%zu] has to be a token id below %lld", i,
+                                (long long)vocab);
         if (ids_add(&a->before, (int32_t)id, &e))
-            return answer_fail(a, 503, NULL, "%s", e.text);
+            return request_fail(a, 503, NULL, "%s", e.text);
     }
     return 0;
 }
 
-int ask_prepend(struct answer *a)
+int openai_prepend(struct request *a)
 {
     struct ids *prompt = &a->prompts[0], all = a->before;
     const struct tokenizer *t = a->model->loaded->tokenizer;
@@ -34,14 +34,14 @@ int ask_prepend(struct answer *a)
     for (size_t i = from; i < prompt->len; i++)
         if (ids_add(&all, prompt->data[i], &e)) {
             ids_free(&all);
-            return answer_fail(a, 503, NULL, "%s", e.text);
+            return request_fail(a, 503, NULL, "%s", e.text);
         }
     ids_free(prompt);
     *prompt = all;
     return 0;
 }
 
-void ollama_context_write(const struct answer *a, struct json *j)
+void ollama_context_write(const struct request *a, struct json *j)
 {
     const struct choice *c = &a->choices[0];
     const int32_t *made = (const int32_t *)(const void *)c->kept.data;

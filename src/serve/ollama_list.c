@@ -142,7 +142,7 @@ void ollama_tags(struct conn *c)
 }
 
 /* A form in memory: its size, where it is, and until when. */
-static void ollama_running(struct json *j, const struct form *f, double now)
+static void ollama_running(struct json *j, const struct instance *f, double now)
 {
     static const double forever = 100.0 * 365 * 86400;
     const char *device = f->loaded ? f->loaded->runner->device->ops->name : "";
@@ -162,7 +162,7 @@ static void ollama_running(struct json *j, const struct form *f, double now)
     json_key(j, "device");
     json_str(j, device);
     json_key(j, "kind");
-    json_str(j, f->kind == FORM_VECTORS ? "vectors" : "text");
+    json_str(j, f->kind == INSTANCE_VECTORS ? "vectors" : "text");
     json_key(j, "users");
     json_uint(j, f->users);
     json_end(j, '}');
@@ -178,7 +178,7 @@ void ollama_ps(struct conn *c)
     json_begin(&j, '[');
     for (const struct served *s = models_lock(c->server->models); s; s = s->next)
         for (int i = 0; i < FORMS; i++)
-            if (s->forms[i].state == FORM_READY || s->forms[i].state == FORM_LEAVING)
+            if (s->forms[i].state == INSTANCE_READY || s->forms[i].state == INSTANCE_LEAVING)
                 ollama_running(&j, &s->forms[i], now);
     models_unlock(c->server->models);
     json_end(&j, ']');
@@ -263,11 +263,11 @@ static void ollama_template(struct json *j, const struct store *s, const char *g
     chat_close(chat);
 }
 
-void ollama_show(struct answer *a)
+void ollama_show(struct request *a)
 {
     struct models *m = a->server->models;
     struct json j = {.out = &a->reply};
-    json_t *body = ask_body(a);
+    json_t *body = openai_body(a);
     const char *name = ollama_model(body);
     struct served copy = {0};
     struct store *store = NULL;
@@ -296,10 +296,10 @@ void ollama_show(struct answer *a)
     }
     store_close(store);
     if (s && !copy.path)
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     mem_free(copy.path);
     if (!name)
-        answer_fail(a, 400, "model", "model is missing");
+        request_fail(a, 400, "model", "model is missing");
     else if (!s)
         failure_set(&a->failure, 404, "model_not_found", "model", "model '%s' not found", name);
     json_decref(body);

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-struct probs tell_choice_probs(const struct answer *a, const struct choice *c)
+struct probs openai_write_choice_probs(const struct request *a, const struct choice *c)
 {
     struct probs p = {(const int32_t *)(const void *)c->ids.data,
                       (const float *)(const void *)c->logprobs.data,
@@ -18,13 +18,13 @@ struct probs tell_choice_probs(const struct answer *a, const struct choice *c)
     return p;
 }
 
-struct probs tell_news_probs(const struct choice *c)
+struct probs openai_write_news_probs(const struct choice *c)
 {
     const struct stream_chunk *n = c->news;
     return n ? (struct probs){n->ids, n->logprobs, n->top, n->ranks, n->count, n->echoed} : (struct probs){0};
 }
 
-struct probs tell_answer_probs(const struct answer *a, struct probs p)
+struct probs openai_write_answer_probs(const struct request *a, struct probs p)
 {
     size_t skip = p.echoed;
     if (skip)
@@ -42,7 +42,7 @@ struct token_name {
     char text[24];
 };
 
-static const char *tell_bytes(const struct answer *a, int32_t id, size_t *n)
+static const char *openai_write_bytes(const struct request *a, int32_t id, size_t *n)
 {
     const struct tokenizer *t = a->model->loaded->tokenizer;
     *n = 0;
@@ -50,15 +50,15 @@ static const char *tell_bytes(const struct answer *a, int32_t id, size_t *n)
 }
 
 /* What a token is called: its text, or its id. */
-static const char *tell_token(const struct answer *a, int32_t id, struct token_name *own, size_t *n)
+static const char *openai_write_token(const struct request *a, int32_t id, struct token_name *own, size_t *n)
 {
     if (!a->ids_as_text)
-        return tell_bytes(a, id, n);
+        return openai_write_bytes(a, id, n);
     *n = (size_t)snprintf(own->text, sizeof own->text, "token_id:%d", id);
     return own->text;
 }
 
-static bool tell_is_stop(const struct answer *a, int32_t id)
+static bool openai_write_is_stop(const struct request *a, int32_t id)
 {
     bool is = !a->endless && session_ends(a->model->loaded, id);
     for (size_t i = 0; i < a->stop_ids.len && !a->keep_stop; i++)
@@ -67,19 +67,19 @@ static bool tell_is_stop(const struct answer *a, int32_t id)
 }
 
 /* Tokens that count as text: the one that ends the answer does not. */
-static size_t tell_count(const struct answer *a, const struct probs *p)
+static size_t openai_write_count(const struct request *a, const struct probs *p)
 {
-    return p->count - (p->count > p->echoed && tell_is_stop(a, p->ids[p->count - 1]));
+    return p->count - (p->count > p->echoed && openai_write_is_stop(a, p->ids[p->count - 1]));
 }
 
-static void tell_chat_token(const struct answer *a, struct json *j, int32_t id, float logprob)
+static void openai_write_chat_token(const struct request *a, struct json *j, int32_t id, float logprob)
 {
     struct token_name own;
     size_t n;
-    const char *text = tell_token(a, id, &own, &n);
+    const char *text = openai_write_token(a, id, &own, &n);
     json_key(j, "token");
     json_strn(j, text, n);
-    text = tell_bytes(a, id, &n);
+    text = openai_write_bytes(a, id, &n);
     json_key(j, "logprob");
     json_f32(j, logprob < -9999 ? -9999 : logprob);
     json_key(j, "bytes");
@@ -89,17 +89,18 @@ static void tell_chat_token(const struct answer *a, struct json *j, int32_t id, 
     json_end(j, ']');
 }
 
-void tell_token_probs(const struct answer *a, struct json *j, const struct probs *p)
+void openai_write_token_probs(const struct request *a, struct json *j, const struct probs *p)
 {
     json_begin(j, '[');
-    for (size_t i = 0; i < tell_count(a, p); i++) {
+    for (size_t i = 0; i < openai_write_count(a, p); i++) {
         json_begin(j, '{');
-        tell_chat_token(a, j, p->ids[i], p->logprobs[i]);
+        openai_write_chat_token(a, j, p->ids[i], p->logprobs[i]);
         json_key(j, "top_logprobs");
         json_begin(j, '[');
         for (uint32_t k = 0; k < a->tops && p->tops[i * a->top_stride + k].id >= 0; k++) {
             json_begin(j, '{');
-            tell_chat_token(a, j, p->tops[i * a->top_stride + k].id, p->tops[i * a->top_stride + k].logprob);
+            openai_write_chat_token(a, j, p->tops[i * a->top_stride + k].id,
+                                    p->tops[i * a->top_stride + k].logprob);
             json_end(j, '}');
         }
         json_end(j, ']');
@@ -108,17 +109,17 @@ void tell_token_probs(const struct answer *a, struct json *j, const struct probs
     json_end(j, ']');
 }
 
-static void tell_chat_probs(const struct answer *a, struct json *j, const struct probs *p)
+static void openai_write_chat_probs(const struct request *a, struct json *j, const struct probs *p)
 {
     json_begin(j, '{');
     json_key(j, "content");
-    tell_token_probs(a, j, p);
+    openai_write_token_probs(a, j, p);
     json_key(j, "refusal");
     json_nil(j);
     json_end(j, '}');
 }
 
-static void tell_logprob(struct json *j, float logprob)
+static void openai_write_logprob(struct json *j, float logprob)
 {
     if (isnan(logprob)) /* nothing stood before it */
         json_nil(j);
@@ -126,7 +127,7 @@ static void tell_logprob(struct json *j, float logprob)
         json_f32(j, logprob);
 }
 
-static void tell_top(const struct answer *a, struct json *j, const struct token_prob *top)
+static void openai_write_top(const struct request *a, struct json *j, const struct token_prob *top)
 {
     if (top[0].id < 0) {
         json_nil(j);
@@ -136,7 +137,7 @@ static void tell_top(const struct answer *a, struct json *j, const struct token_
     for (uint32_t k = 0; k < a->tops && top[k].id >= 0; k++) {
         struct token_name own;
         size_t n;
-        const char *text = tell_token(a, top[k].id, &own, &n);
+        const char *text = openai_write_token(a, top[k].id, &own, &n);
         struct buf name = {0};
         utf8_clean(&name, text, n);
         json_key(j, name.data ? name.data : "");
@@ -146,7 +147,7 @@ static void tell_top(const struct answer *a, struct json *j, const struct token_
     json_end(j, '}');
 }
 
-static size_t tell_characters(const char *s, size_t n)
+static size_t openai_write_characters(const char *s, size_t n)
 {
     size_t count = 0;
     for (size_t i = 0; i < n; i++)
@@ -155,31 +156,33 @@ static size_t tell_characters(const char *s, size_t n)
 }
 
 /* Where the text of each token begins; of a prompt's, in the text that is given back: without control tokens. */
-static void tell_offsets(const struct answer *a, struct json *j, struct choice *c, const struct probs *p)
+static void openai_write_offsets(const struct request *a, struct json *j, struct choice *c,
+                                 const struct probs *p)
 {
     struct tok_decoder decoder = {.t = a->model->loaded->tokenizer, .skip_special = true};
     struct buf piece = {0};
     struct err e = {0};
     json_begin(j, '[');
-    for (size_t i = 0, n; i < tell_count(a, p); i++) {
-        const char *text = tell_bytes(a, p->ids[i], &n);
+    for (size_t i = 0, n; i < openai_write_count(a, p); i++) {
+        const char *text = openai_write_bytes(a, p->ids[i], &n);
         buf_clear(&piece);
         if (i < p->echoed && !tok_decoder_feed(&decoder, p->ids[i], &piece, &e)) {
             text = piece.data;
             n = piece.len;
         }
         json_uint(j, c->offset);
-        c->offset += tell_characters(text, n);
+        c->offset += openai_write_characters(text, n);
     }
     json_end(j, ']');
     buf_free(&piece);
 }
 
 /* Completions have four lists in parallel. */
-static void tell_text_probs(const struct answer *a, struct json *j, struct choice *c, const struct probs *p)
+static void openai_write_text_probs(const struct request *a, struct json *j, struct choice *c,
+                                    const struct probs *p)
 {
     static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs"};
-    size_t count = tell_count(a, p), n;
+    size_t count = openai_write_count(a, p), n;
     json_begin(j, '{');
     for (int k = 0; k < 3; k++) {
         json_key(j, keys[k]);
@@ -190,35 +193,35 @@ static void tell_text_probs(const struct answer *a, struct json *j, struct choic
         json_begin(j, '[');
         for (size_t i = 0; i < count; i++) {
             struct token_name own;
-            const char *text = tell_token(a, p->ids[i], &own, &n);
+            const char *text = openai_write_token(a, p->ids[i], &own, &n);
             if (k == 0)
                 json_strn(j, text, n);
             else if (k == 1)
-                tell_logprob(j, p->logprobs[i]);
+                openai_write_logprob(j, p->logprobs[i]);
             else
-                tell_top(a, j, p->tops + i * a->top_stride);
+                openai_write_top(a, j, p->tops + i * a->top_stride);
         }
         json_end(j, ']');
     }
     json_key(j, "text_offset");
-    tell_offsets(a, j, c, p);
+    openai_write_offsets(a, j, c, p);
     json_end(j, '}');
 }
 
-void tell_probs(struct answer *a, struct json *j, struct choice *c, const struct probs *p)
+void openai_write_probs(struct request *a, struct json *j, struct choice *c, const struct probs *p)
 {
     json_key(j, "logprobs");
     if (!a->logprobs || !p)
         json_nil(j);
     else if (a->chat)
-        tell_chat_probs(a, j, p);
+        openai_write_chat_probs(a, j, p);
     else
-        tell_text_probs(a, j, c, p);
+        openai_write_text_probs(a, j, c, p);
 }
 
 /* ---- vLLM: ids, and the prompt's probabilities ---- */
 
-void tell_ids(struct json *j, const char *key, const int32_t *ids, size_t n)
+void openai_write_ids(struct json *j, const char *key, const int32_t *ids, size_t n)
 {
     json_key(j, key);
     json_begin(j, '[');
@@ -227,11 +230,12 @@ void tell_ids(struct json *j, const char *key, const int32_t *ids, size_t n)
     json_end(j, ']');
 }
 
-static void tell_prompt_token(const struct answer *a, struct json *j, struct token_prob t, uint32_t rank)
+static void openai_write_prompt_token(const struct request *a, struct json *j, struct token_prob t,
+                                      uint32_t rank)
 {
     char key[16];
     size_t n;
-    const char *text = tell_bytes(a, t.id, &n);
+    const char *text = openai_write_bytes(a, t.id, &n);
     snprintf(key, sizeof key, "%d", t.id);
     json_key(j, key);
     json_begin(j, '{');
@@ -244,9 +248,9 @@ static void tell_prompt_token(const struct answer *a, struct json *j, struct tok
     json_end(j, '}');
 }
 
-void tell_prompt_probs(const struct answer *a, const struct choice *c, struct json *j)
+void openai_write_prompt_probs(const struct request *a, const struct choice *c, struct json *j)
 {
-    const struct probs p = tell_choice_probs(a, c);
+    const struct probs p = openai_write_choice_probs(a, c);
     json_key(j, "prompt_logprobs");
     if (!a->prompt_probs) {
         json_nil(j);
@@ -259,11 +263,11 @@ void tell_prompt_probs(const struct answer *a, const struct choice *c, struct js
             continue;
         }
         json_begin(j, '{');
-        tell_prompt_token(a, j, (struct token_prob){p.ids[i], p.logprobs[i]}, p.ranks[i]);
+        openai_write_prompt_token(a, j, (struct token_prob){p.ids[i], p.logprobs[i]}, p.ranks[i]);
         for (uint32_t k = 0; k < a->prompt_tops; k++) {
             struct token_prob top = p.tops[i * a->top_stride + k];
             if (top.id >= 0 && top.id != p.ids[i])
-                tell_prompt_token(a, j, top, k + 1);
+                openai_write_prompt_token(a, j, top, k + 1);
         }
         json_end(j, '}');
     }
@@ -272,26 +276,26 @@ void tell_prompt_probs(const struct answer *a, const struct choice *c, struct js
 
 /* ---- llama.cpp: completion_probabilities ---- */
 
-static void tell_native_token(const struct answer *a, struct json *j, int32_t id, float logprob)
+static void openai_write_native_token(const struct request *a, struct json *j, int32_t id, float logprob)
 {
     json_key(j, "id");
     json_int(j, id);
-    tell_chat_token(a, j, id, logprob);
+    openai_write_chat_token(a, j, id, logprob);
 }
 
-void tell_native_probs(const struct answer *a, struct json *j, const struct probs *p)
+void openai_write_native_probs(const struct request *a, struct json *j, const struct probs *p)
 {
     json_key(j, "completion_probabilities");
     json_begin(j, '[');
-    for (size_t i = 0; i < tell_count(a, p); i++) {
+    for (size_t i = 0; i < openai_write_count(a, p); i++) {
         json_begin(j, '{');
-        tell_native_token(a, j, p->ids[i], p->logprobs[i]);
+        openai_write_native_token(a, j, p->ids[i], p->logprobs[i]);
         json_key(j, "top_logprobs");
         json_begin(j, '[');
         for (uint32_t k = 0; k < a->tops && p->tops[i * a->top_stride + k].id >= 0; k++) {
             json_begin(j, '{');
-            tell_native_token(a, j, p->tops[i * a->top_stride + k].id,
-                              p->tops[i * a->top_stride + k].logprob);
+            openai_write_native_token(a, j, p->tops[i * a->top_stride + k].id,
+                                      p->tops[i * a->top_stride + k].logprob);
             json_end(j, '}');
         }
         json_end(j, ']');

@@ -1,7 +1,7 @@
 /* A conversation whose last message goes on: the answer holds only the text that is new. The text that is there counts as
  * written by the model: reasoning and calls that it has begun are read on, and a constraint sees it as its beginning. */
 #define _GNU_SOURCE
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 #include "serve/field.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static bool prefill_is_open(const json_t *message)
     return role && !strcmp(role, "assistant") && !json_array_size(json_object_get(message, "tool_calls"));
 }
 
-int ask_turn(struct answer *a, const json_t *body, enum ask_turn *out)
+int openai_turn(struct request *a, const json_t *body, enum openai_turn *out)
 {
     const json_t *messages = json_object_get(body, "messages"),
                  *last = json_array_get(messages, json_array_size(messages) - 1),
@@ -21,13 +21,13 @@ int ask_turn(struct answer *a, const json_t *body, enum ask_turn *out)
                  *begins = json_object_get(body, "add_generation_prompt");
     bool open = prefill_is_open(last);
     if (json_is_true(goes_on) && json_is_true(begins))
-        return answer_fail(
+        return request_fail(
             a, 400, "continue_final_message",
             "continue_final_message and add_generation_prompt cannot both be true: the last message "
             "goes on, or a new one begins");
     if (json_is_true(goes_on) && json_array_size(json_object_get(last, "tool_calls")))
-        return answer_fail(a, 400, "continue_final_message",
-                           "the last message has tool_calls, which end it: it cannot be continued");
+        return request_fail(a, 400, "continue_final_message",
+                            "the last message has tool_calls, which end it: it cannot be continued");
     *out = goes_on                         ? json_is_true(goes_on) ? TURN_GOES_ON : TURN_BEGINS
            : open && !json_is_true(begins) ? TURN_GOES_ON
                                            : TURN_BEGINS;
@@ -36,7 +36,7 @@ int ask_turn(struct answer *a, const json_t *body, enum ask_turn *out)
     return 0;
 }
 
-int prefill_read(struct answer *a, const json_t *body, struct buf *out)
+int prefill_read(struct request *a, const json_t *body, struct buf *out)
 {
     const json_t *messages = json_object_get(body, "messages"),
                  *content =
@@ -49,7 +49,7 @@ int prefill_read(struct answer *a, const json_t *body, struct buf *out)
         const json_t *text = json_object_get(part, "text");
         buf_add(out, json_string_value(text), json_string_length(text));
     }
-    return out->failed ? answer_fail(a, 503, NULL, "out of memory") : 0;
+    return out->failed ? request_fail(a, 503, NULL, "out of memory") : 0;
 }
 
 static void prefill_ignore(void *arg, const struct output_piece *p)
@@ -58,7 +58,7 @@ static void prefill_ignore(void *arg, const struct output_piece *p)
     (void)p;
 }
 
-int prefill_stand(struct answer *a, struct ask *q)
+int prefill_stand(struct request *a, struct request_draft *q)
 {
     const struct session *l = a->model->loaded;
     struct err e = {0};
@@ -74,11 +74,11 @@ int prefill_stand(struct answer *a, struct ask *q)
         q->call_begun = call ? a->prefill.data + a->prefill.len - call : NULL;
     }
     output_close(r);
-    return failed ? answer_fail(a, 503, NULL, "out of memory") : 0;
+    return failed ? request_fail(a, 503, NULL, "out of memory") : 0;
 }
 
 /* What stands behind the reasoning. */
-static const char *prefill_answer(const struct answer *a)
+static const char *prefill_answer(const struct request *a)
 {
     const struct output_thought *t = a->model->loaded->thought;
     const char *answer = a->prefill.data, *next;
@@ -89,12 +89,12 @@ static const char *prefill_answer(const struct answer *a)
     return answer;
 }
 
-int prefill_start(struct answer *a, struct ask *q, bool shaped, const char **lead)
+int prefill_start(struct request *a, struct request_draft *q, bool shaped, const char **lead)
 {
     if (!a->prefill.len)
         return 0;
     if (strlen(a->prefill.data) != a->prefill.len)
-        return answer_fail(
+        return request_fail(
             a, 400, "messages",
             "the last message holds the character U+0000: it cannot be continued under a constraint");
     const char *trigger = a->tools ? output_trigger(a->model->loaded->form) : NULL,

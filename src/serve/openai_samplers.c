@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 #include "serve/field.h"
 
 #include <string.h>
@@ -55,7 +55,7 @@ static int samplers_letter(char letter)
 }
 
 /* What the list does not name is switched off. */
-static int samplers_choose(struct answer *a, const json_t *samplers, struct sampler_params *p)
+static int samplers_choose(struct request *a, const json_t *samplers, struct sampler_params *p)
 {
     const char *letters = json_string_value(samplers);
     size_t n = letters ? strlen(letters) : json_array_size(samplers);
@@ -65,17 +65,17 @@ static int samplers_choose(struct answer *a, const json_t *samplers, struct samp
         const char *name = json_string_value(json_array_get(samplers, i));
         int at = letters ? samplers_letter(letters[i]) : name ? samplers_find(name) : -1;
         if (at < 0)
-            return answer_fail(a, 400, "samplers",
-                               "samplers[%zu] is none that there is: penalties, dry, top_k, typ_p, "
-                               "top_p, min_p, xtc, temperature",
-                               i);
+            return request_fail(a, 400, "samplers",
+                                "samplers[%zu] is none that there is: penalties, dry, top_k, typ_p, "
+                                "top_p, min_p, xtc, temperature",
+                                i);
         if (at == LINKS)
             continue;
         if (at < last)
-            return answer_fail(a, 400, "samplers",
-                               "samplers come in the order penalties, dry, top_k, typ_p, top_p, min_p, "
-                               "xtc, temperature; samplers[%zu] does not",
-                               i);
+            return request_fail(a, 400, "samplers",
+                                "samplers come in the order penalties, dry, top_k, typ_p, top_p, min_p, "
+                                "xtc, temperature; samplers[%zu] does not",
+                                i);
         on[last = at] = true;
     }
     for (int i = 0; i < LINKS; i++)
@@ -84,7 +84,7 @@ static int samplers_choose(struct answer *a, const json_t *samplers, struct samp
     return 0;
 }
 
-static int samplers_breakers(struct answer *a, struct ask *q, const json_t *list)
+static int samplers_breakers(struct request *a, struct request_draft *q, const json_t *list)
 {
     const struct tokenizer *t = a->model->loaded->tokenizer;
     const uint32_t vocab = a->model->loaded->model->plan.out_width;
@@ -92,12 +92,12 @@ static int samplers_breakers(struct answer *a, struct ask *q, const json_t *list
         return 0;
     q->dry_breaker = mem_zalloc(vocab, 1);
     if (!q->dry_breaker)
-        return answer_fail(a, 503, NULL, "out of memory");
+        return request_fail(a, 503, NULL, "out of memory");
     for (size_t k = 0; k < json_array_size(list); k++) {
         const json_t *text = json_array_get(list, k);
         if (!json_string_length(text))
-            return answer_fail(a, 400, "dry_sequence_breakers",
-                               "dry_sequence_breakers has to be a list of texts, none of them empty");
+            return request_fail(a, 400, "dry_sequence_breakers",
+                                "dry_sequence_breakers has to be a list of texts, none of them empty");
         for (int32_t i = 0; i < tokenizer_vocab(t) && (uint32_t)i < vocab; i++) {
             size_t n;
             const char *bytes = tokenizer_token_bytes(t, i, &n);
@@ -109,7 +109,7 @@ static int samplers_breakers(struct answer *a, struct ask *q, const json_t *list
     return 0;
 }
 
-int ask_samplers(struct answer *a, struct ask *q)
+int openai_samplers(struct request *a, struct request_draft *q)
 {
     static const struct field fields[] = {{"samplers", FIELD_TEXT | FIELD_LIST, 0, 32},
                                           {"dry_sequence_breakers", FIELD_LIST, 0, 64},
@@ -119,7 +119,7 @@ int ask_samplers(struct answer *a, struct ask *q)
     struct err e = {0};
     const char *name;
     if (field_check(q->body, fields, sizeof fields / sizeof *fields, &name, &e))
-        return answer_fail(a, 400, name, "%s", e.text);
+        return request_fail(a, 400, name, "%s", e.text);
     p->dry_last_n = (double)field_int(q->body, "dry_penalty_last_n", (int64_t)p->dry_last_n);
     if (samplers && samplers_choose(a, samplers, p))
         return -1;

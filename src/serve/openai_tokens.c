@@ -3,42 +3,42 @@
 #define _GNU_SOURCE
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 #include "serve/field.h"
 
 #include <math.h>
 #include <string.h>
 
 static const struct field token_fields[] = {
-    {"min_tokens", FIELD_INT, 0, ASK_TOKENS},
-    {"stop_token_ids", FIELD_LIST, 0, ASK_BIASES},
+    {"min_tokens", FIELD_INT, 0, OPENAI_TOKENS},
+    {"stop_token_ids", FIELD_LIST, 0, OPENAI_BIASES},
     {"allowed_token_ids", FIELD_LIST, 1, 1 << 20},
-    {"bad_words", FIELD_LIST, 0, ASK_WORDS},
+    {"bad_words", FIELD_LIST, 0, OPENAI_WORDS},
     {"include_stop_str_in_output", FIELD_BOOL, 0, 0},
     {"skip_special_tokens", FIELD_BOOL, 0, 0},
     {"add_special_tokens", FIELD_BOOL, 0, 0},
     {"return_token_ids", FIELD_BOOL, 0, 0},
     {"return_tokens_as_token_ids", FIELD_BOOL, 0, 0},
     {"prompt_logprobs", FIELD_INT, 0, ENGINE_TOP_MOST},
-    {"truncate_prompt_tokens", FIELD_INT | FIELD_NO_LIMIT, 1, ASK_TOKENS},
-    {"t_max_predict_ms", FIELD_INT | FIELD_NO_LIMIT, 0, ASK_TOKENS},
+    {"truncate_prompt_tokens", FIELD_INT | FIELD_NO_LIMIT, 1, OPENAI_TOKENS},
+    {"t_max_predict_ms", FIELD_INT | FIELD_NO_LIMIT, 0, OPENAI_TOKENS},
     {"cache_salt", FIELD_TEXT, 0, 0},
 };
 
-static int tokens_memory(struct answer *a)
+static int tokens_memory(struct request *a)
 {
-    return answer_fail(a, 503, NULL, "out of memory");
+    return request_fail(a, 503, NULL, "out of memory");
 }
 
-static int tokens_ids(struct answer *a, const json_t *list, const char *name, struct ids *out)
+static int tokens_ids(struct request *a, const json_t *list, const char *name, struct ids *out)
 {
     const int64_t vocab = a->model->loaded->model->plan.out_width;
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
         int64_t id;
         if (!field_whole(json_array_get(list, i), 0, vocab - 1, &id))
-            return answer_fail(a, 400, name, "%s[%zu] has to be a token id below %lld", name, i,
-                               (long long)vocab);
+            return request_fail(a, 400, name, "%s[%zu] has to be a token id below %lld", name, i,
+                                (long long)vocab);
         if (ids_add(out, (int32_t)id, &e))
             return tokens_memory(a);
     }
@@ -46,7 +46,7 @@ static int tokens_ids(struct answer *a, const json_t *list, const char *name, st
 }
 
 /* One way to write a word, behind a space or not; the second only where it is another first token of as many. */
-static int tokens_spell(struct answer *a, const json_t *word, bool spaced, struct ids *out)
+static int tokens_spell(struct request *a, const json_t *word, bool spaced, struct ids *out)
 {
     const char *text = json_string_value(word);
     size_t before = out->len, first = before;
@@ -71,13 +71,13 @@ static int tokens_spell(struct answer *a, const json_t *word, bool spaced, struc
     return 0;
 }
 
-static int tokens_bad_words(struct answer *a, const json_t *words, struct ids *out)
+static int tokens_bad_words(struct request *a, const json_t *words, struct ids *out)
 {
     for (size_t i = 0; i < json_array_size(words); i++) {
         const json_t *word = json_array_get(words, i);
         const char *text = json_string_value(word);
         if (!text || !text[strspn(text, " \n\t")])
-            return answer_fail(a, 400, "bad_words", "bad_words[%zu] has to be a text that is not empty", i);
+            return request_fail(a, 400, "bad_words", "bad_words[%zu] has to be a text that is not empty", i);
         if (tokens_spell(a, word, false, out) || tokens_spell(a, word, true, out))
             return -1;
     }
@@ -93,7 +93,7 @@ static bool tokens_has(const struct ids *ids, int32_t id)
 }
 
 /* Can this token ever come, whatever else is in the request? */
-static bool tokens_usable(const struct answer *a, const struct ask *q, int32_t id)
+static bool tokens_usable(const struct request *a, const struct request_draft *q, int32_t id)
 {
     const struct sampler_params *p = &q->request.sampler;
     const struct ids *bad = &q->bad_words;
@@ -107,19 +107,19 @@ static bool tokens_usable(const struct answer *a, const struct ask *q, int32_t i
     return !(ends && q->request.tokens.least);
 }
 
-static int tokens_allowed(struct answer *a, const struct ask *q)
+static int tokens_allowed(struct request *a, const struct request_draft *q)
 {
     bool usable = !q->allowed.len;
     for (size_t i = 0; i < q->allowed.len && !usable; i++)
         usable = tokens_usable(a, q, q->allowed.data[i]);
     return usable ? 0
-                  : answer_fail(a, 400, "allowed_token_ids",
-                                "allowed_token_ids leaves no token: logit_bias, bad_words or min_tokens "
-                                "exclude all of them");
+                  : request_fail(a, 400, "allowed_token_ids",
+                                 "allowed_token_ids leaves no token: logit_bias, bad_words or min_tokens "
+                                 "exclude all of them");
 }
 
 /* What is given back beside the text. */
-static int tokens_told(struct answer *a, struct ask *q)
+static int tokens_told(struct request *a, struct request_draft *q)
 {
     struct engine_request *r = &q->request;
     a->token_ids = field_bool(q->body, "return_token_ids") || field_bool(q->body, "return_tokens");
@@ -127,8 +127,8 @@ static int tokens_told(struct answer *a, struct ask *q)
     a->prompt_probs = json_object_get(q->body, "prompt_logprobs") != NULL;
     a->prompt_tops = (uint32_t)field_int(q->body, "prompt_logprobs", 0);
     if (a->prompt_probs && a->stream)
-        return answer_fail(a, 400, "prompt_logprobs",
-                           "prompt_logprobs cannot be streamed: set stream to false");
+        return request_fail(a, 400, "prompt_logprobs",
+                            "prompt_logprobs cannot be streamed: set stream to false");
     if (a->prompt_probs) {
         r->echo = r->logprobs = r->ranks = true;
         r->top_logprobs = a->prompt_tops > a->tops ? a->prompt_tops : a->tops;
@@ -138,22 +138,22 @@ static int tokens_told(struct answer *a, struct ask *q)
     return 0;
 }
 
-int ask_tokens(struct answer *a, struct ask *q)
+int openai_tokens(struct request *a, struct request_draft *q)
 {
     struct engine_request *r = &q->request;
     const int64_t least = field_int(q->body, "min_tokens", 0), ms = field_int(q->body, "t_max_predict_ms", 0);
     struct err e = {0};
     const char *name, *salt = field_text(q->body, "cache_salt");
     if (field_check(q->body, token_fields, sizeof token_fields / sizeof *token_fields, &name, &e))
-        return answer_fail(a, 400, name, "%s", e.text);
+        return request_fail(a, 400, name, "%s", e.text);
     if (a->chat && field_bool(q->body, "add_special_tokens"))
-        return answer_fail(
+        return request_fail(
             a, 400, "add_special_tokens",
             "add_special_tokens cannot be true in a chat: the template writes the special tokens itself");
     if (r->most && least > r->most)
-        return answer_fail(a, 400, "min_tokens",
-                           "min_tokens is %lld; it has to be at most max_tokens, which is %u",
-                           (long long)least, r->most);
+        return request_fail(a, 400, "min_tokens",
+                            "min_tokens is %lld; it has to be at most max_tokens, which is %u",
+                            (long long)least, r->most);
     if (tokens_ids(a, json_object_get(q->body, "stop_token_ids"), "stop_token_ids", &a->stop_ids) ||
         tokens_ids(a, json_object_get(q->body, "allowed_token_ids"), "allowed_token_ids", &q->allowed) ||
         tokens_bad_words(a, json_object_get(q->body, "bad_words"), &q->bad_words) || tokens_told(a, q))
@@ -176,7 +176,7 @@ int ask_tokens(struct answer *a, struct ask *q)
     return tokens_allowed(a, q);
 }
 
-int ask_truncate(struct answer *a, struct ask *q)
+int openai_truncate(struct request *a, struct request_draft *q)
 {
     const uint32_t ctx = a->model->loaded->runner->ctx;
     int64_t most = field_int(q->body, "truncate_prompt_tokens", 0);
@@ -191,10 +191,10 @@ int ask_truncate(struct answer *a, struct ask *q)
     return 0;
 }
 
-int ask_together(struct answer *a, const struct ask *q)
+int openai_together(struct request *a, const struct request_draft *q)
 {
     if (q->rule && q->allowed.len)
-        return answer_fail(
+        return request_fail(
             a, 400, "allowed_token_ids",
             "allowed_token_ids does not go together with tools or with a format that the answer has to have");
     return 0;

@@ -1,7 +1,7 @@
 /* Fields that other servers know and that this one does not build: where passing over one would change the answer, the
  * request is refused. doc/server.md lists all of them. */
 #include "base/log.h"
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 #include "serve/field.h"
 
 #include <string.h>
@@ -59,7 +59,7 @@ static bool unsupported_is_harmless(const json_t *v, enum harmless h)
 }
 
 /* A constraint that is not understood must not be left out. */
-static int unsupported_structure(struct answer *a, const json_t *structured)
+static int unsupported_structure(struct request *a, const json_t *structured)
 {
     static const char *const known[] = {"json", "json_object", "regex", "choice", "grammar"},
                              *const passed[] = {"disable_fallback", "disable_any_whitespace", "backend"};
@@ -73,7 +73,7 @@ static int unsupported_structure(struct answer *a, const json_t *structured)
         for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
             fine |= !strcmp(name, passed[i]);
         if (!fine)
-            return answer_fail(
+            return request_fail(
                 a, 400, "structured_outputs",
                 "structured_outputs has '%s'; json, json_object, regex, choice and grammar are there",
                 log_safe(name));
@@ -81,7 +81,7 @@ static int unsupported_structure(struct answer *a, const json_t *structured)
     return 0;
 }
 
-int ask_unsupported(struct answer *a, const json_t *body)
+int openai_unsupported(struct request *a, const json_t *body)
 {
     const json_t *modalities = json_object_get(body, "modalities");
     if (unsupported_structure(a, json_object_get(body, "structured_outputs")))
@@ -90,13 +90,13 @@ int ask_unsupported(struct answer *a, const json_t *body)
         const struct unsupported *u = &unsupported[i];
         const json_t *v = json_object_get(body, u->name);
         if (v && !unsupported_is_harmless(v, u->harmless))
-            return answer_fail(a, 400, u->name, "%s is not supported: %s", u->name, u->instead);
+            return request_fail(a, 400, u->name, "%s is not supported: %s", u->name, u->instead);
     }
     for (size_t i = 0; i < json_array_size(modalities); i++) {
         const char *one = json_string_value(json_array_get(modalities, i));
         if (!one || strcmp(one, "text") != 0)
-            return answer_fail(a, 400, "modalities",
-                               "modalities can only be [\"text\"]: this server writes only text");
+            return request_fail(a, 400, "modalities",
+                                "modalities can only be [\"text\"]: this server writes only text");
     }
     return 0;
 }

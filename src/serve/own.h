@@ -1,5 +1,5 @@
 /* What the files of the server share. Everything here belongs to the loop's thread, but for what
- * struct answer says. */
+ * struct request says. */
 #pragma once
 
 #include "base/buf.h"
@@ -25,13 +25,13 @@
 
 enum { SERVER_STUCK = 60 /* seconds in which an engine that has work takes a step */ };
 enum { CONN_ADDRESSES = 256 };
-#define ASK_TOKENS 9e18 /* as a limit of tokens, any number: the answer ends where the context is full */
+#define OPENAI_TOKENS 9e18 /* as a limit of tokens, any number: the answer ends where the context is full */
 enum { SERVE_WORKERS = 2, SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
 
 /* Of requests with large bodies one at a time is made ready, so that one worker is always free for the others. */
 enum lane_kind { LANE_SHORT, LANE_LONG, LANES };
 
-struct answer;
+struct request;
 struct conn;
 struct json;
 struct route;
@@ -63,7 +63,7 @@ struct server {
     bool draining, interrupted;
     double drain_until, notified;
     struct conn *conns;
-    uint32_t conn_count, answer_count;
+    uint32_t conn_count, request_count;
     uint32_t conn_most;                       /* connections; above, the idle are evicted */
     uint32_t conn_by_address[CONN_ADDRESSES]; /* how many, by a hash of the client's address */
     bool accept_paused;                       /* no descriptor was left: the next tick tries again */
@@ -77,10 +77,10 @@ struct server {
     pthread_cond_t work;
     struct key_usage usage[USAGE_KEYS];
     struct lane {
-        struct answer *first, **end;
-    } lanes[LANES];       /* for the workers */
-    bool long_running;    /* a worker has one of the long lane */
-    struct answer *ready; /* have news for the loop */
+        struct request *first, **end;
+    } lanes[LANES];        /* for the workers */
+    bool long_running;     /* a worker has one of the long lane */
+    struct request *ready; /* have news for the loop */
     struct shelf shelf;
     bool closing;
     pthread_t workers[SERVE_WORKERS];
@@ -92,7 +92,7 @@ struct conn {
     struct bufferevent *bev;
     struct conn *next, **link;
     struct http http;
-    struct answer *answer; /* while one is being made */
+    struct request *answer; /* while one is being made */
     const struct route *route;
     double since;     /* when this phase began */
     double started;   /* when the request was whole */
@@ -113,9 +113,9 @@ struct conn {
 };
 
 /* What an answer has said so far, taken apart. */
-struct said {
+struct message {
     struct buf text, reason;
-    struct said_call {
+    struct message_call {
         char *name, *id;
         struct buf arguments; /* a JSON object, or what has come of it */
         bool whole;
@@ -125,10 +125,10 @@ struct said {
 };
 
 struct choice {
-    struct answer *answer;
+    struct request *answer;
     struct stream *stream;
-    struct output_parser *reply; /* NULL = its text is text */
-    struct said said;
+    struct output_parser *parser; /* NULL = its text is text */
+    struct message message;
     int open, blocks; /* of streams made of blocks: the kind that is open, 0 = none; those that are whole */
     /* while news are being taken */
     const struct stream_chunk *news; /* NULL = its tokens have been told */
@@ -148,8 +148,8 @@ struct choice {
 
 /* A request that takes longer than a moment. First it belongs to a worker (`prepared` is false), then to
  * the loop. A worker that has to wait for something else (the model, vectors) leaves it with `waits`, and
- * whoever it waits for calls work_again: then a worker takes it up once more, where `stage` says. */
-struct answer {
+ * whoever it waits for calls worker_again: then a worker takes it up once more, where `stage` says. */
+struct request {
     struct server *server;
     struct conn *conn; /* the loop's: NULL = the client has gone */
     bool arrived;      /* the loop's: the worker is through with it */
@@ -159,13 +159,13 @@ struct answer {
     uint64_t salt;   /* of its prefixes */
     struct buf body; /* until it is read */
     size_t charged;  /* its part of the server's request_bytes */
-    struct answer *next_todo;
+    struct request *next_todo;
     enum lane_kind lane; /* by the bytes of its body */
     double queued;       /* when it came to the workers */
     atomic_bool gone;    /* set by the loop: nobody wants it any more */
     /* guarded by the server's mutex */
     uint32_t sequences; /* that count against its key's share; at least 1 */
-    struct answer *next_ready;
+    struct request *next_ready;
     bool is_ready, prepared;
     bool working, again; /* a worker has it; and is to take it up again */
     /* the workers' */
@@ -173,7 +173,7 @@ struct answer {
     int stage;
     json_t *request; /* the body; freed when a worker is through: the loop never sees it */
     struct model_wait wait;
-    struct form *model;      /* the one that it got, and whose user it is */
+    struct instance *model;  /* the one that it got, and whose user it is */
     const char *called;      /* the name that it was asked for by */
     double keep;             /* for how long the model is to stay */
     struct vectors *vectors; /* what is being embedded */
@@ -214,28 +214,28 @@ struct answer {
 
 /* How an answer is written: one for each API. All append to `out`. A stream is begin, pieces and end for every choice,
  * and one finish. */
-struct teller {
+struct api_format {
     const char *type;  /* of a stream */
     const char *alive; /* what a stream says when it has had no news for long; NULL = nothing */
-    void (*begin)(struct answer *a, struct choice *c, struct buf *out); /* NULL = with nothing */
+    void (*begin)(struct request *a, struct choice *c, struct buf *out); /* NULL = with nothing */
     /* c->news: the tokens that came with it, where nobody has told them yet */
-    void (*piece)(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out);
-    void (*end)(struct answer *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
-    void (*finish)(struct answer *a, struct buf *out);                /* of a stream; NULL = with nothing */
-    void (*whole)(struct answer *a, struct buf *out);                 /* without a stream */
-    void (*error)(const struct failure *f, struct buf *out);          /* a reply */
-    void (*broken)(const struct failure *f, struct buf *out);         /* inside of a stream, and its end */
-    void (*forget)(void *own);                                        /* NULL = it keeps nothing */
+    void (*piece)(struct request *a, struct choice *c, const struct output_piece *p, struct buf *out);
+    void (*end)(struct request *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
+    void (*finish)(struct request *a, struct buf *out);                /* of a stream; NULL = with nothing */
+    void (*whole)(struct request *a, struct buf *out);                 /* without a stream */
+    void (*error)(const struct failure *f, struct buf *out);           /* a reply */
+    void (*broken)(const struct failure *f, struct buf *out);          /* inside of a stream, and its end */
+    void (*forget)(void *own);                                         /* NULL = it keeps nothing */
     /* On a worker, before the engine gets it: what of it the reply tells. NULL = nothing */
-    int (*asked)(struct answer *a, const struct engine_request *r);
+    int (*asked)(struct request *a, const struct engine_request *r);
 };
-extern const struct teller tell_openai, anthropic_teller, responses_teller;
+extern const struct api_format openai_api, anthropic_api, responses_api;
 
 struct route {
-    const char *method, *path;         /* without /v1 */
-    void (*now)(struct conn *c);       /* answers at once */
-    void (*prepare)(struct answer *a); /* or: on a worker */
-    bool open;                         /* needs no key */
+    const char *method, *path;          /* without /v1 */
+    void (*now)(struct conn *c);        /* answers at once */
+    void (*prepare)(struct request *a); /* or: on a worker */
+    bool open;                          /* needs no key */
     bool probe; /* answered on the connections that are kept for probes, too, and whatever Host is named */
     bool admin; /* needs an admin key where there are keys */
     enum route_model {
@@ -245,7 +245,7 @@ struct route {
         ROUTE_WORDS,   /* one with a tokenizer */
         ROUTE_NO_MODEL
     } model;
-    const struct teller *teller; /* NULL = OpenAI's */
+    const struct api_format *format; /* NULL = OpenAI's */
 };
 
 /* ---- connections (conn.c) ---- */
@@ -284,83 +284,83 @@ void route_request(struct conn *c);
 extern const struct route *const route_table;
 extern const size_t route_count;
 /* Why the request may not come in; 0 = it may. */
-int gate_check(struct conn *c, struct failure *f);
-bool gate_key(struct conn *c);
+int auth_check(struct conn *c, struct failure *f);
+bool auth_key(struct conn *c);
 
 /* ---- work (work.c) ---- */
-int work_start(struct server *s, struct err *e);
-void work_stop(struct server *s);
-void work_add(struct answer *a);
-void work_again(struct answer *a); /* from any thread */
+int worker_start(struct server *s, struct err *e);
+void worker_stop(struct server *s);
+void worker_add(struct request *a);
+void worker_again(struct request *a); /* from any thread */
 /* The model that the request names. -1: there is none, or it is not there yet: the caller returns, and is called again. */
-int work_model(struct answer *a, enum route_model model);
-void work_wake(void *answer); /* the engine's wake */
-struct answer *work_ready(struct server *s);
-void work_forget(struct answer *a);
+int worker_model(struct request *a, enum route_model model);
+void worker_wake(void *answer); /* the engine's wake */
+struct request *worker_ready(struct server *s);
+void worker_forget(struct request *a);
 
 /* ---- answers (answer.c) ---- */
-void answer_start(struct conn *c);
+void request_start(struct conn *c);
 /* A worker is through with it: what only the request needed is freed. */
-void answer_forget_request(struct answer *a);
-void answer_news(struct answer *a);    /* may free it */
-void answer_abandon(struct answer *a); /* the client has gone */
+void request_forget_request(struct request *a);
+void request_news(struct request *a);    /* may free it */
+void request_abandon(struct request *a); /* the client has gone */
 /* A worker asks for so many sequences in all; -1 and a failure where the key's share is too small. */
-int answer_admit(struct answer *a, uint32_t sequences);
+int request_admit(struct request *a, uint32_t sequences);
 /* Sets the failure, once, and returns -1. param may be NULL. */
-int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
+int request_fail(struct request *a, int status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* ---- what has been said (said.c) ---- */
-void said_take(void *choice, const struct output_piece *p); /* a reply's take */
-void said_free(struct said *s);
+void message_take(void *choice, const struct output_piece *p); /* a reply's take */
+void message_free(struct message *s);
 /* It has ended with calls, all of them whole. */
-bool said_called(const struct choice *c);
-struct said_call *said_last(const struct choice *c); /* the call that a piece belongs to */
+bool message_called(const struct choice *c);
+struct message_call *message_last(const struct choice *c); /* the call that a piece belongs to */
 /* stop, length or tool_calls. */
-const char *said_finish(const struct choice *c);
+const char *message_finish(const struct choice *c);
 /* Text of a model as a JSON string: what is no UTF-8 becomes U+FFFD. */
-json_t *said_string(const char *text, size_t n);
-json_t *said_arguments(const struct said_call *call); /* as an object */
+json_t *message_string(const char *text, size_t n);
+json_t *message_arguments(const struct message_call *call); /* as an object */
 /* Both take the value over; NULL (memory was out) fails the buffer. */
-void said_json(struct buf *out, json_t *value);
-void said_event(struct buf *out, json_t *event); /* with its type as the event's name */
+void message_json(struct buf *out, json_t *value);
+void message_event(struct buf *out, json_t *event); /* with its type as the event's name */
 
 /* ---- what a worker does ---- */
-void ask_chat(struct answer *a);
-void ask_count(struct answer *a);
-void ask_completion(struct answer *a);
+void openai_chat(struct request *a);
+void openai_count(struct request *a);
+void openai_completion(struct request *a);
 /* The request goes on as if it had come in OpenAI's shape, which is taken over. */
-void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a));
+void openai_as(struct request *a, json_t *body, void (*ask)(struct request *a));
 /* The body in the form that has tools, where it came with functions. */
-int ask_functions(struct answer *a, json_t *body);
+int openai_functions(struct request *a, json_t *body);
 /* Does a new turn begin behind the messages, does the last one go on, or neither. */
-enum ask_turn { TURN_BEGINS, TURN_GOES_ON, TURN_CLOSED };
-int ask_turn(struct answer *a, const json_t *body, enum ask_turn *out);
+enum openai_turn { TURN_BEGINS, TURN_GOES_ON, TURN_CLOSED };
+int openai_turn(struct request *a, const json_t *body, enum openai_turn *out);
 /* Puts a->before in front of the first prompt. */
-int ask_prepend(struct answer *a);
+int openai_prepend(struct request *a);
 /* Only the prompt of a chat, in prompts[0]. */
-int ask_prompt(struct answer *a);
-void anthropic_messages(struct answer *a);
-void anthropic_count(struct answer *a);
+int openai_prompt(struct request *a);
+void anthropic_messages(struct request *a);
+void anthropic_count(struct request *a);
 void anthropic_models(struct conn *c);
 void anthropic_write_model(struct json *j, const struct served *s, const char *name);
-void responses_create(struct answer *a);
-void responses_count(struct answer *a);
+void responses_create(struct request *a);
+void responses_count(struct request *a);
 void responses_get(struct conn *c);
 void responses_delete(struct conn *c);
-void text_tokenize(struct answer *a);
-void text_detokenize(struct answer *a);
-void text_template(struct answer *a);
+void text_tokenize(struct request *a);
+void text_detokenize(struct request *a);
+void text_template(struct request *a);
 /* -1 and a failure: the model has no chat template. */
-int text_can_chat(struct answer *a);
-void tokenizer_info(struct answer *a);
+int text_can_chat(struct request *a);
+void tokenizer_info(struct request *a);
 /* The body as an object without its nulls, a reference of the caller's own; NULL and a failure. */
-json_t *ask_body(struct answer *a);
-int ask_messages(struct answer *a, const json_t *messages);
+json_t *openai_body(struct request *a);
+int openai_messages(struct request *a, const json_t *messages);
 /* A prompt that does not fit: the failure that clients know. */
-int ask_too_long(struct answer *a, const struct ids *ids, const char *param);
+int openai_too_long(struct request *a, const struct ids *ids, const char *param);
 /* Tokens of a prompt after which counting ends: twice those that fit. */
-size_t ask_count_most(const struct answer *a);
+size_t openai_count_most(const struct request *a);
 
 void asset_show(struct conn *c);
 
@@ -369,19 +369,19 @@ void api_models(struct conn *c);
 void api_model(struct conn *c);
 void api_props(struct conn *c);
 void api_slots(struct conn *c);
-void api_load(struct answer *a);
-void api_unload(struct answer *a);
+void api_load(struct request *a);
+void api_unload(struct request *a);
 
 /* ---- llama.cpp's shapes (api_infill.c) ---- */
-extern const struct teller infill_teller;
-void api_infill(struct answer *a);
-void api_completion(struct answer *a);
+extern const struct api_format infill_api;
+void api_infill(struct request *a);
+void api_completion(struct request *a);
 
 /* ---- vectors (api_embed.c, vectors.c) ---- */
-void api_embeddings(struct answer *a);
-void api_embedding(struct answer *a);
-void api_rerank(struct answer *a);
-void api_score(struct answer *a);
+void api_embeddings(struct request *a);
+void api_embedding(struct request *a);
+void api_rerank(struct request *a);
+void api_score(struct request *a);
 void vectors_free(struct vectors *v);
 
 /* ---- tokens with their probabilities (openai_logprobs.c) ---- */
@@ -393,23 +393,23 @@ struct probs {
     const uint32_t *ranks;
     size_t count, echoed; /* echoed: the first of them are the prompt's */
 };
-struct probs tell_choice_probs(const struct answer *a, const struct choice *c);
-struct probs tell_news_probs(const struct choice *c); /* none where its news have been told */
-struct probs tell_answer_probs(const struct answer *a, struct probs p); /* without the prompt's */
+struct probs openai_write_choice_probs(const struct request *a, const struct choice *c);
+struct probs openai_write_news_probs(const struct choice *c); /* none where its news have been told */
+struct probs openai_write_answer_probs(const struct request *a, struct probs p); /* without the prompt's */
 /* [{token, logprob, bytes, top_logprobs}] without the token that ends the answer. */
-void tell_token_probs(const struct answer *a, struct json *j, const struct probs *p);
+void openai_write_token_probs(const struct request *a, struct json *j, const struct probs *p);
 /* Each writes one key of an object. p NULL: null. */
-void tell_probs(struct answer *a, struct json *j, struct choice *c, const struct probs *p);
-void tell_ids(struct json *j, const char *key, const int32_t *ids, size_t n);
-void tell_prompt_probs(const struct answer *a, const struct choice *c, struct json *j);
-void tell_native_probs(const struct answer *a, struct json *j, const struct probs *p);
+void openai_write_probs(struct request *a, struct json *j, struct choice *c, const struct probs *p);
+void openai_write_ids(struct json *j, const char *key, const int32_t *ids, size_t n);
+void openai_write_prompt_probs(const struct request *a, const struct choice *c, struct json *j);
+void openai_write_native_probs(const struct request *a, struct json *j, const struct probs *p);
 
 /* ---- what is written (tell.c) ---- */
 
 struct usage {
     uint64_t prompt, made, cached, thought;
 };
-struct usage answer_usage(const struct answer *a);
+struct usage request_usage(const struct request *a);
 /* The route's, or OpenAI's. */
-const struct teller *tell_for(const struct route *r);
-void tell_timings(const struct answer *a, struct json *j);
+const struct api_format *format_for(const struct route *r);
+void openai_write_timings(const struct request *a, struct json *j);

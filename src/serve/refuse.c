@@ -10,19 +10,20 @@ static bool asks_for_nothing(const json_t *v)
            (json_is_array(v) && !json_array_size(v)) || (json_is_object(v) && !json_object_size(v));
 }
 
-int refuse_fields(struct answer *a, const json_t *body, const struct refusal *table, size_t count)
+int refuse_fields(struct request *a, const json_t *body, const struct refusal *table, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (!asks_for_nothing(json_object_get(body, table[i].name)))
-            return answer_fail(a, 400, table[i].name, "%s is not supported: %s", table[i].name, table[i].why);
+            return request_fail(a, 400, table[i].name, "%s is not supported: %s", table[i].name,
+                                table[i].why);
     return 0;
 }
 
-int refuse_tool(struct answer *a, size_t at, const char *type)
+int refuse_tool(struct request *a, size_t at, const char *type)
 {
     char param[SERVE_PARAM];
     snprintf(param, sizeof param, "tools[%zu]", at);
-    return answer_fail(
+    return request_fail(
         a, 400, param,
         "%s is of type '%s', which is not supported: this server runs no tools; give functions, "
         "which the client runs",

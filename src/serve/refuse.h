@@ -9,6 +9,6 @@ struct refusal {
 };
 
 /* null, false, "", [] and {} ask for nothing. -1 and a failure: the body has one of these fields. */
-int refuse_fields(struct answer *a, const json_t *body, const struct refusal *table, size_t count);
+int refuse_fields(struct request *a, const json_t *body, const struct refusal *table, size_t count);
 /* A tool of a type that only the API's own servers run. */
-int refuse_tool(struct answer *a, size_t at, const char *type);
+int refuse_tool(struct request *a, size_t at, const char *type);

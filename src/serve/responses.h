@@ -16,4 +16,4 @@ struct responses {
 };
 
 /* The conversation with the answer, and the answer: kept where the request has not refused it. */
-void responses_keep(struct answer *a, json_t *response);
+void responses_keep(struct request *a, json_t *response);

@@ -77,40 +77,39 @@ static const struct route routes[] = {
     {"GET", "/models/*", .now = api_model},
     {"GET", "/props", .now = api_props},
     {"GET", "/slots", .now = api_slots},
-    {"POST", "/chat/completions", .prepare = ask_chat, .model = ROUTE_CHAT},
-    {"POST", "/chat/completions/input_tokens", .prepare = ask_count, .model = ROUTE_CHAT},
-    {"POST", "/completions", .prepare = ask_completion},
-    {"POST", "/responses", .prepare = responses_create, .model = ROUTE_CHAT, .teller = &responses_teller},
+    {"POST", "/chat/completions", .prepare = openai_chat, .model = ROUTE_CHAT},
+    {"POST", "/chat/completions/input_tokens", .prepare = openai_count, .model = ROUTE_CHAT},
+    {"POST", "/completions", .prepare = openai_completion},
+    {"POST", "/responses", .prepare = responses_create, .model = ROUTE_CHAT, .format = &responses_api},
     {"POST", "/responses/input_tokens", .prepare = responses_count, .model = ROUTE_CHAT,
-     .teller = &responses_teller},
+     .format = &responses_api},
     {"GET", "/responses/*", .now = responses_get},
     {"DELETE", "/responses/*", .now = responses_delete},
-    {"POST", "/messages", .prepare = anthropic_messages, .model = ROUTE_CHAT, .teller = &anthropic_teller},
+    {"POST", "/messages", .prepare = anthropic_messages, .model = ROUTE_CHAT, .format = &anthropic_api},
     {"POST", "/messages/count_tokens", .prepare = anthropic_count, .model = ROUTE_CHAT,
-     .teller = &anthropic_teller},
+     .format = &anthropic_api},
     {"POST", "/embeddings", .prepare = api_embeddings, .model = ROUTE_VECTORS},
     {"POST", "/rerank", .prepare = api_rerank, .model = ROUTE_VECTORS},
     {"POST", "/embedding", .prepare = api_embedding, .model = ROUTE_VECTORS},
     {"POST", "/reranking", .prepare = api_rerank, .model = ROUTE_VECTORS},
     {"POST", "/score", .prepare = api_score, .model = ROUTE_VECTORS},
-    {"POST", "/completion", .prepare = api_completion, .teller = &infill_teller},
-    {"POST", "/infill", .prepare = api_infill, .teller = &infill_teller},
+    {"POST", "/completion", .prepare = api_completion, .format = &infill_api},
+    {"POST", "/infill", .prepare = api_infill, .format = &infill_api},
     /* Ollama's */
     {"GET", "/api/version", .now = ollama_version, .open = true},
-    {"GET", "/api/tags", .now = ollama_tags, .teller = &ollama_teller},
-    {"GET", "/api/ps", .now = ollama_ps, .teller = &ollama_teller},
-    {"POST", "/api/show", .prepare = ollama_show, .model = ROUTE_NO_MODEL, .teller = &ollama_teller},
-    {"POST", "/api/chat", .prepare = ollama_chat, .model = ROUTE_NO_MODEL, .teller = &ollama_chat_teller},
+    {"GET", "/api/tags", .now = ollama_tags, .format = &ollama_api},
+    {"GET", "/api/ps", .now = ollama_ps, .format = &ollama_api},
+    {"POST", "/api/show", .prepare = ollama_show, .model = ROUTE_NO_MODEL, .format = &ollama_api},
+    {"POST", "/api/chat", .prepare = ollama_chat, .model = ROUTE_NO_MODEL, .format = &ollama_chat_teller},
     {"POST", "/api/generate", .prepare = ollama_generate, .model = ROUTE_NO_MODEL,
-     .teller = &ollama_generate_teller},
-    {"POST", "/api/embed", .prepare = ollama_embed, .model = ROUTE_VECTORS, .teller = &ollama_teller},
-    {"POST", "/api/embeddings", .prepare = ollama_embeddings, .model = ROUTE_VECTORS,
-     .teller = &ollama_teller},
-    {"POST", "/api/pull", .now = ollama_refuse, .teller = &ollama_teller},
-    {"POST", "/api/push", .now = ollama_refuse, .teller = &ollama_teller},
-    {"POST", "/api/create", .now = ollama_refuse, .teller = &ollama_teller},
-    {"POST", "/api/copy", .now = ollama_refuse, .teller = &ollama_teller},
-    {"DELETE", "/api/delete", .now = ollama_refuse, .teller = &ollama_teller},
+     .format = &ollama_generate_teller},
+    {"POST", "/api/embed", .prepare = ollama_embed, .model = ROUTE_VECTORS, .format = &ollama_api},
+    {"POST", "/api/embeddings", .prepare = ollama_embeddings, .model = ROUTE_VECTORS, .format = &ollama_api},
+    {"POST", "/api/pull", .now = ollama_refuse, .format = &ollama_api},
+    {"POST", "/api/push", .now = ollama_refuse, .format = &ollama_api},
+    {"POST", "/api/create", .now = ollama_refuse, .format = &ollama_api},
+    {"POST", "/api/copy", .now = ollama_refuse, .format = &ollama_api},
+    {"DELETE", "/api/delete", .now = ollama_refuse, .format = &ollama_api},
     {"POST", "/tokenize", .prepare = text_tokenize, .model = ROUTE_WORDS},
     {"GET", "/tokenizer_info", .prepare = tokenizer_info, .model = ROUTE_WORDS},
     {"POST", "/detokenize", .prepare = text_detokenize, .model = ROUTE_WORDS},
@@ -231,7 +230,7 @@ static void route_take(struct conn *c)
                    "all connections that this server takes have a request running; try again later");
     else if (!http_is(&c->http, r->method) && !(reads && !strcmp(r->method, "GET")))
         conn_failf(c, 405, NULL, "%s wants %s", r->path, r->method);
-    else if (!r->open && !gate_key(c))
+    else if (!r->open && !auth_key(c))
         conn_failf(c, 401, "invalid_api_key", "the API key is missing or wrong: Authorization: Bearer KEY");
     else if (r->admin && !c->admin)
         conn_failf(c, 403, "admin_key_required", "%s needs an admin key", r->path);
@@ -244,7 +243,7 @@ static void route_take(struct conn *c)
     else if ((why = route_admit(c)))
         conn_failf(c, 429, "rate_limit_exceeded", "%s", why);
     else
-        answer_start(c);
+        request_start(c);
 }
 
 void route_request(struct conn *c)
@@ -259,7 +258,7 @@ void route_request(struct conn *c)
     if (!known) {
         c->http.keep = false;
         conn_failf(c, 501, NULL, "there is no method %s", log_safe(http_method(&c->http)));
-    } else if (gate_check(c, &f))
+    } else if (auth_check(c, &f))
         conn_fail(c, &f);
     else if (http_is(&c->http, "OPTIONS"))
         conn_reply(c, 204, NULL, NULL);

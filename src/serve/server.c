@@ -57,9 +57,9 @@ static void server_bell(evutil_socket_t fd, short what, void *arg)
     uint64_t count;
     ssize_t n = read(fd, &count, sizeof count);
     (void)n, (void)what;
-    for (struct answer *a; (a = work_ready(s));) {
+    for (struct request *a; (a = worker_ready(s));) {
         a->arrived = true;
-        answer_news(a);
+        request_news(a);
     }
 }
 
@@ -78,7 +78,7 @@ bool server_charge(struct server *s, size_t *charged, size_t bytes)
 /* All that runs has ended, and all replies are on their way. */
 static bool server_is_empty(const struct server *s)
 {
-    if (s->answer_count)
+    if (s->request_count)
         return false;
     for (const struct conn *c = s->conns; c; c = c->next)
         if (evbuffer_get_length(bufferevent_get_output(c->bev)))
@@ -119,7 +119,7 @@ static void server_signal(evutil_socket_t number, short what, void *arg)
     }
     if (s->draining)
         return;
-    log_info("ending: %u requests are running and get %.0f s", s->answer_count, s->o->grace);
+    log_info("ending: %u requests are running and get %.0f s", s->request_count, s->o->grace);
     notify_say(s->o->notify, "STOPPING=1");
     s->draining = true;
     s->drain_until = clock_now() + s->o->grace;
@@ -279,7 +279,7 @@ static int server_open(struct server *s, struct err *e)
         event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
     server_count_files(s);
-    if (server_tls(s, e) || work_start(s, e) || server_listen(s, e))
+    if (server_tls(s, e) || worker_start(s, e) || server_listen(s, e))
         return -1;
     evconnlistener_set_error_cb(s->listener, server_accept_failed);
     notify_say(s->o->notify, "READY=1");
@@ -295,12 +295,12 @@ static void server_close(struct server *s)
     if (s->o->socket)
         file_remove(s->o->socket);
     models_shut(s->models); /* whoever waits for one comes back to a worker */
-    work_stop(s);
+    worker_stop(s);
     while (s->conns)
         conn_free(s->conns);
-    for (struct answer *a; (a = work_ready(s));) { /* their clients have gone */
+    for (struct request *a; (a = worker_ready(s));) { /* their clients have gone */
         a->arrived = true;
-        answer_news(a);
+        request_news(a);
     }
     struct event *const events[] = {s->bell, s->tick, s->term, s->intr, s->hup};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)

@@ -24,7 +24,7 @@ static void text_piece(struct json *j, const struct tokenizer *t, int32_t id)
     json_end(j, ']');
 }
 
-static void text_ids(struct answer *a, const struct ids *ids, const json_t *body)
+static void text_ids(struct request *a, const struct ids *ids, const json_t *body)
 {
     const struct tokenizer *t = a->model->loaded->tokenizer;
     bool pieces = field_bool(body, "with_pieces");
@@ -63,7 +63,7 @@ static void text_ids(struct answer *a, const struct ids *ids, const json_t *body
 }
 
 /* A text to a->prompts[0]. */
-static int text_encode(struct answer *a, const json_t *body)
+static int text_encode(struct request *a, const json_t *body)
 {
     const json_t *content = json_object_get(body, "content");
     const json_t *text = content ? content : json_object_get(body, "prompt");
@@ -72,17 +72,17 @@ static int text_encode(struct answer *a, const json_t *body)
                        : !json_is_false(json_object_get(body, "add_special_tokens"));
     struct err e = {0};
     if (!text)
-        return answer_fail(a, 400, "content", "content is missing");
+        return request_fail(a, 400, "content", "content is missing");
     a->prompt_count = 1;
     if (tokenizer_encode(a->model->loaded->tokenizer, json_string_value(text), json_string_length(text),
                          (plain ? 0 : TOK_SPECIAL) | (add ? TOK_ADD : 0), &a->prompts[0], &e))
-        return answer_fail(a, 503, NULL, "%s", e.text);
+        return request_fail(a, 503, NULL, "%s", e.text);
     return 0;
 }
 
 /* As llama.cpp's clients ask, {content, add_special?, parse_special?, with_pieces?}, or as those of vLLM do:
  * {prompt or messages, add_special_tokens?, return_token_strs?}. */
-void text_tokenize(struct answer *a)
+void text_tokenize(struct request *a)
 {
     static const struct field fields[] = {
         {"content", FIELD_TEXT, 0, 0},          {"prompt", FIELD_TEXT, 0, 0},
@@ -91,15 +91,15 @@ void text_tokenize(struct answer *a)
         {"return_token_strs", FIELD_BOOL, 0, 0}};
     struct err e = {0};
     const char *name;
-    json_t *body = ask_body(a);
+    json_t *body = openai_body(a);
     if (body && field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
-        answer_fail(a, 400, name, "%s", e.text);
-    else if (body && !(json_object_get(body, "messages") ? ask_prompt(a) : text_encode(a, body)))
+        request_fail(a, 400, name, "%s", e.text);
+    else if (body && !(json_object_get(body, "messages") ? openai_prompt(a) : text_encode(a, body)))
         text_ids(a, &a->prompts[0], body);
     json_decref(body);
 }
 
-static void text_reply(struct answer *a, const char *first, const char *second, const struct buf *text)
+static void text_reply(struct request *a, const char *first, const char *second, const struct buf *text)
 {
     struct json j = {.out = &a->reply};
     json_begin(&j, '{');
@@ -113,45 +113,46 @@ static void text_reply(struct answer *a, const char *first, const char *second, 
 }
 
 /* {tokens} */
-void text_detokenize(struct answer *a)
+void text_detokenize(struct request *a)
 {
     struct err e = {0};
     struct buf text = {0};
     struct tok_decoder d = {.t = a->model->loaded->tokenizer};
-    json_t *body = ask_body(a);
+    json_t *body = openai_body(a);
     const json_t *tokens = json_object_get(body, "tokens");
     int64_t vocab = tokenizer_vocab(d.t);
     if (body && !json_is_array(tokens))
-        answer_fail(a, 400, "tokens", "tokens has to be a list of ids");
+        request_fail(a, 400, "tokens", "tokens has to be a list of ids");
     for (size_t i = 0; i < json_array_size(tokens) && !a->failure.status; i++) {
         int64_t id;
         if (!field_whole(json_array_get(tokens, i), 0, vocab - 1, &id) ||
             tok_decoder_feed(&d, (int32_t)id, &text, &e))
-            answer_fail(a, 400, "tokens", "tokens[%zu] has to be an id below %lld", i, (long long)vocab);
+            request_fail(a, 400, "tokens", "tokens[%zu] has to be an id below %lld", i, (long long)vocab);
     }
     tok_decoder_flush(&d, &text);
     if (text.failed)
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     if (!a->failure.status)
         text_reply(a, "content", "prompt", &text);
     buf_free(&text);
     json_decref(body);
 }
 
-int text_can_chat(struct answer *a)
+int text_can_chat(struct request *a)
 {
     const struct session *l = a->model->loaded;
     if (l->chat)
         return 0;
     log_warn("%s: %s", log_safe(a->model->of->name), l->chat_why.text);
-    return answer_fail(a, 400, "model",
-                       "%s has no chat template that works: name a model that has one, or send plain text to "
-                       "/v1/completions",
-                       log_safe(a->called));
+    return request_fail(
+        a, 400, "model",
+        "%s has no chat template that works: name a model that has one, or send plain text to "
+        "/v1/completions",
+        log_safe(a->called));
 }
 
 /* {messages, tools?, continue_final_message?, add_generation_prompt?, chat_template_kwargs?} */
-void text_template(struct answer *a)
+void text_template(struct request *a)
 {
     static const struct field fields[] = {{"messages", FIELD_LIST, 0, 4096},
                                           {"tools", FIELD_LIST, 0, 128},
@@ -165,31 +166,32 @@ void text_template(struct answer *a)
     struct buf text = {0};
     struct spans spans = {0};
     const struct session *l = a->model->loaded;
-    json_t *body = ask_body(a);
+    json_t *body = openai_body(a);
     struct chat_request r = {
         .messages = json_object_get(body, "messages"),
         .tools = json_object_get(body, "tools"),
         .documents = json_object_get(body, "documents"),
         .extra = json_object_get(body, "chat_template_kwargs"),
     };
-    enum ask_turn turn = TURN_BEGINS;
+    enum openai_turn turn = TURN_BEGINS;
     time_t now = time(NULL);
     localtime_r(&now, &r.now);
     if (body && field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
-        answer_fail(a, 400, name, "%s", e.text);
+        request_fail(a, 400, name, "%s", e.text);
     else if (body && !r.messages)
-        answer_fail(a, 400, "messages", "messages is missing");
-    else if (body && !ask_functions(a, body) && !ask_messages(a, r.messages) && !ask_turn(a, body, &turn)) {
+        request_fail(a, 400, "messages", "messages is missing");
+    else if (body && !openai_functions(a, body) && !openai_messages(a, r.messages) &&
+             !openai_turn(a, body, &turn)) {
         r.tools = json_object_get(body, "tools"); /* functions have become tools */
         r.continue_final = turn == TURN_GOES_ON;
         r.no_generation_prompt = turn == TURN_CLOSED;
         if (!text_can_chat(a) && chat_render(l->chat, &r, &spans, &e))
-            answer_fail(a, 400, "messages", "%s", e.text);
+            request_fail(a, 400, "messages", "%s", e.text);
     }
     for (size_t i = 0; i < spans.count; i++)
         buf_add(&text, spans.items[i].text, spans.items[i].n);
     if (text.failed)
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     if (!a->failure.status)
         text_reply(a, "prompt", NULL, &text);
     spans_free(&spans);

@@ -17,7 +17,7 @@ static const char *info_class(const struct tokenizer *t)
     return "PreTrainedTokenizerFast";
 }
 
-void tokenizer_info(struct answer *a)
+void tokenizer_info(struct request *a)
 {
     static const struct {
         const char *key;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct vectors *vectors_new(struct answer *a, size_t most)
+struct vectors *vectors_new(struct request *a, size_t most)
 {
     struct vectors *v = mem_zalloc(1, sizeof *v);
     size_t width = a->model->loaded->model->h.width;
@@ -20,7 +20,7 @@ struct vectors *vectors_new(struct answer *a, size_t most)
     }
     if (v && v->texts && v->out)
         return v;
-    answer_fail(a, 503, NULL, "out of memory");
+    request_fail(a, 503, NULL, "out of memory");
     return NULL;
 }
 
@@ -35,28 +35,28 @@ void vectors_free(struct vectors *v)
     mem_free(v);
 }
 
-int vectors_add_text(struct answer *a, const char *text, size_t n, const char *param)
+int vectors_add_text(struct request *a, const char *text, size_t n, const char *param)
 {
     struct vectors *v = a->vectors;
     struct err e = {0};
     const struct tokenizer *t = a->model->loaded->tokenizer;
     if (!t)
-        return answer_fail(a, 400, param, "this model has no tokenizer: give ids");
+        return request_fail(a, 400, param, "this model has no tokenizer: give ids");
     struct ids *out = &v->texts[v->count++];
-    out->most = v->cut ? 0 : ask_count_most(a);
+    out->most = v->cut ? 0 : openai_count_most(a);
     if (tokenizer_encode(t, text, n, TOK_ADD, out, &e))
-        return out->over ? ask_too_long(a, out, param)
-                         : answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, param, "%s", e.text);
+        return out->over ? openai_too_long(a, out, param)
+                         : request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, param, "%s", e.text);
     return 0;
 }
 
 /* [CLS] A [SEP] B [SEP] where words are pieces; roberta and its kin have the token between them twice. */
-int vectors_add_pair(struct answer *a, const char *first, const char *second, const char *param)
+int vectors_add_pair(struct request *a, const char *first, const char *second, const char *param)
 {
     struct vectors *v = a->vectors;
     const struct tokenizer *t = a->model->loaded->tokenizer;
     struct ids *pair = &v->texts[v->count];
-    struct ids rest = {.most = v->cut ? 0 : ask_count_most(a)};
+    struct ids rest = {.most = v->cut ? 0 : openai_count_most(a)};
     struct err e = {0};
     int failed = vectors_add_text(a, first, strlen(first), param);
     if (!failed && tokenizer_adds_eos(t) && strcmp(tokenizer_kind(t), "bert") != 0)
@@ -68,11 +68,11 @@ int vectors_add_pair(struct answer *a, const char *first, const char *second, co
     bool over = rest.over || pair->over;
     ids_free(&rest);
     if (over)
-        return ask_too_long(a, &(struct ids){.over = true, .most = ask_count_most(a)}, param);
-    return failed ? answer_fail(a, 503, param, "%s", e.text) : 0;
+        return openai_too_long(a, &(struct ids){.over = true, .most = openai_count_most(a)}, param);
+    return failed ? request_fail(a, 503, param, "%s", e.text) : 0;
 }
 
-int vectors_add_ids(struct answer *a, const json_t *list, const char *param)
+int vectors_add_ids(struct request *a, const json_t *list, const char *param)
 {
     struct vectors *v = a->vectors;
     int64_t vocab = a->model->loaded->model->h.vocab;
@@ -81,25 +81,25 @@ int vectors_add_ids(struct answer *a, const json_t *list, const char *param)
     for (size_t i = 0; i < json_array_size(list); i++) {
         int64_t id;
         if (!field_whole(json_array_get(list, i), 0, vocab - 1, &id))
-            return answer_fail(a, 400, param, "token %zu of %s has to be an id below %lld", i, param,
-                               (long long)vocab);
+            return request_fail(a, 400, param, "token %zu of %s has to be an id below %lld", i, param,
+                                (long long)vocab);
         if (ids_add(out, (int32_t)id, &e))
-            return answer_fail(a, 503, NULL, "%s", e.text);
+            return request_fail(a, 503, NULL, "%s", e.text);
     }
     return 0;
 }
 
-static int vectors_add(struct answer *a, const json_t *one, const char *param)
+static int vectors_add(struct request *a, const json_t *one, const char *param)
 {
     if (json_is_string(one))
         return vectors_add_text(a, json_string_value(one), json_string_length(one), param);
     if (json_is_array(one))
         return vectors_add_ids(a, one, param);
-    return answer_fail(a, 400, param, "%s has to be a text, a list of texts, ids, or lists of ids", param);
+    return request_fail(a, 400, param, "%s has to be a text, a list of texts, ids, or lists of ids", param);
 }
 
 /* Cuts what does not fit; the token that ends a text stays. */
-static void vectors_cut(struct answer *a)
+static void vectors_cut(struct request *a)
 {
     uint32_t ctx = a->model->loaded->runner->ctx;
     const struct tokenizer *t = a->model->loaded->tokenizer;
@@ -113,15 +113,15 @@ static void vectors_cut(struct answer *a)
     }
 }
 
-int vectors_read(struct answer *a, const json_t *input, const char *param, bool cut)
+int vectors_read(struct request *a, const json_t *input, const char *param, bool cut)
 {
     bool many = json_is_array(input) && !json_is_number(json_array_get(input, 0));
     size_t n = many ? json_array_size(input) : 1;
     if (!input)
-        return answer_fail(a, 400, param, "%s is missing", param);
+        return request_fail(a, 400, param, "%s is missing", param);
     if (!n || n > VECTORS_TEXTS)
-        return answer_fail(a, 400, param, "%s is %zu items long; it has to be from 1 to %d", param, n,
-                           VECTORS_TEXTS);
+        return request_fail(a, 400, param, "%s is %zu items long; it has to be from 1 to %d", param, n,
+                            VECTORS_TEXTS);
     if (!vectors_new(a, n))
         return -1;
     a->vectors->cut = cut;
@@ -133,16 +133,16 @@ int vectors_read(struct answer *a, const json_t *input, const char *param, bool 
     return 0;
 }
 
-int vectors_check_width(struct answer *a, const json_t *body)
+int vectors_check_width(struct request *a, const json_t *body)
 {
     int64_t width = a->model->loaded->model->h.width;
     if (field_int(body, "dimensions", 1) > width)
-        return answer_fail(a, 400, "dimensions", "dimensions has to be from 1 to %lld, which this model has",
-                           (long long)width);
+        return request_fail(a, 400, "dimensions", "dimensions has to be from 1 to %lld, which this model has",
+                            (long long)width);
     return 0;
 }
 
-size_t vectors_narrow(struct answer *a, const json_t *body)
+size_t vectors_narrow(struct request *a, const json_t *body)
 {
     const struct vectors *v = a->vectors;
     size_t n = (size_t)field_int(body, "dimensions", (int64_t)v->width);
@@ -154,10 +154,10 @@ size_t vectors_narrow(struct answer *a, const json_t *body)
 
 static void vectors_ready(void *answer)
 {
-    work_again(answer);
+    worker_again(answer);
 }
 
-void vectors_submit(struct answer *a, const char *param, bool first)
+void vectors_submit(struct request *a, const char *param, bool first)
 {
     struct vectors *v = a->vectors;
     uint32_t ctx = a->model->loaded->runner->ctx;
@@ -179,20 +179,20 @@ void vectors_submit(struct answer *a, const char *param, bool first)
     if (!embedder_submit(a->model->embedder, &v->job, &e))
         return;
     a->waits = false;
-    answer_fail(a, e.code == ERR_USAGE ? 400 : 503, param, "%s", e.text);
+    request_fail(a, e.code == ERR_USAGE ? 400 : 503, param, "%s", e.text);
     if (too_long)
         a->failure.code = "context_length_exceeded";
 }
 
-bool vectors_done(struct answer *a)
+bool vectors_done(struct request *a)
 {
     const struct err *e = &a->vectors->job.err;
     if (e->code)
-        answer_fail(a, e->code == ERR_INTERRUPTED ? 503 : 500, NULL, "the vectors failed: %s", e->text);
+        request_fail(a, e->code == ERR_INTERRUPTED ? 503 : 500, NULL, "the vectors failed: %s", e->text);
     return !e->code;
 }
 
-void vectors_usage(const struct answer *a, struct json *j)
+void vectors_usage(const struct request *a, struct json *j)
 {
     json_key(j, "model");
     json_str(j, a->called);

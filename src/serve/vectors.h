@@ -18,22 +18,22 @@ struct vectors {
 };
 
 /* Room for so many texts; NULL and a failure. It is the answer's from now on. */
-struct vectors *vectors_new(struct answer *a, size_t most);
+struct vectors *vectors_new(struct request *a, size_t most);
 /* Adds a text (what the tokenizer adds is added), or a list of ids; param is what an error calls it. */
-int vectors_add_text(struct answer *a, const char *text, size_t n, const char *param);
-int vectors_add_ids(struct answer *a, const json_t *list, const char *param);
+int vectors_add_text(struct request *a, const char *text, size_t n, const char *param);
+int vectors_add_ids(struct request *a, const json_t *list, const char *param);
 /* Two texts as one, as an encoder reads pairs. */
-int vectors_add_pair(struct answer *a, const char *first, const char *second, const char *param);
+int vectors_add_pair(struct request *a, const char *first, const char *second, const char *param);
 /* A text, a list of texts, ids, or lists of ids: the field `param` of a request. cut: too long ones are cut, else they are
  * refused. */
-int vectors_read(struct answer *a, const json_t *input, const char *param, bool cut);
+int vectors_read(struct request *a, const json_t *input, const char *param, bool cut);
 /* `dimensions` of a request: at most as many as the model has; what is cut off leaves vectors of length 1. The second says
  * how many there are then. */
-int vectors_check_width(struct answer *a, const json_t *body);
-size_t vectors_narrow(struct answer *a, const json_t *body);
+int vectors_check_width(struct request *a, const json_t *body);
+size_t vectors_narrow(struct request *a, const json_t *body);
 /* Hands all of it to the embedder; the answer comes back with its stage one higher. first: see embed_job. */
-void vectors_submit(struct answer *a, const char *param, bool first);
+void vectors_submit(struct request *a, const char *param, bool first);
 /* `model` and `usage` of a reply. */
-void vectors_usage(const struct answer *a, struct json *j);
+void vectors_usage(const struct request *a, struct json *j);
 /* Has it worked? Else the failure is set. */
-bool vectors_done(struct answer *a);
+bool vectors_done(struct request *a);

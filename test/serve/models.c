@@ -52,7 +52,8 @@ static void client_wait(struct client *c)
 }
 
 /* The form of this model, however long it takes; NULL and a failure. */
-static struct form *client_take(struct models *m, struct client *c, const char *name, enum form_kind kind)
+static struct instance *client_take(struct models *m, struct client *c, const char *name,
+                                    enum instance_kind kind)
 {
     enum taken t = models_take(m, &(struct model_want){.name = name, .kind = kind}, &c->wait);
     if (t == TAKEN_LATER)
@@ -113,7 +114,7 @@ static struct models *open_models(const struct models_options *o)
 }
 
 /* Some tokens of the writer, with nobody else's word in them: the same prompt gives the same ids. */
-static void write_some(struct form *f, int32_t *out, uint32_t n)
+static void write_some(struct instance *f, int32_t *out, uint32_t n)
 {
     static const int32_t prompt[] = {3, 5, 7, 11};
     struct engine_request r = {.prompt = prompt, .n = 4, .most = n, .ignore_eog = true};
@@ -150,12 +151,12 @@ static void nothing_is_loaded_until_it_is_asked_for(void **state)
     assert_true(models_find(m, "bert")->facts.encoder);
     models_unlock(m);
     assert_int_equal(opened, 0);
-    struct form *f = client_take(m, &c, "llama", FORM_WRITER);
+    struct instance *f = client_take(m, &c, "llama", INSTANCE_WRITER);
     assert_non_null(f);
     assert_string_equal(models_state(f->of), "loaded");
     assert_true(f->bytes > 10000);
     models_drop(m, f, MODELS_KEEP_DEFAULT);
-    assert_ptr_equal(client_take(m, &c, "", FORM_WRITER), f); /* the first, and it is there already */
+    assert_ptr_equal(client_take(m, &c, "", INSTANCE_WRITER), f); /* the first, and it is there already */
     models_drop(m, f, MODELS_KEEP_DEFAULT);
     assert_int_equal(opened, 1);
     models_close(m);
@@ -167,13 +168,13 @@ static void what_cannot_be_had_is_said(void **state)
     struct client c;
     client_open(&c);
     struct models *m = open_models(&plain);
-    assert_null(client_take(m, &c, "nobody", FORM_WRITER));
+    assert_null(client_take(m, &c, "nobody", INSTANCE_WRITER));
     assert_int_equal(c.wait.failure.status, 404);
     assert_string_equal(c.wait.failure.code, "model_not_found");
-    assert_null(client_take(m, &c, "bert", FORM_WRITER));
+    assert_null(client_take(m, &c, "bert", INSTANCE_WRITER));
     assert_int_equal(c.wait.failure.status, 400);
-    struct form *good = client_take(m, &c, "llama", FORM_WRITER);
-    assert_null(client_take(m, &c, "broken", FORM_WRITER));
+    struct instance *good = client_take(m, &c, "llama", INSTANCE_WRITER);
+    assert_null(client_take(m, &c, "broken", INSTANCE_WRITER));
     assert_int_equal(c.wait.failure.status, 500);
     assert_null(strstr(c.wait.failure.err.text, "test/data")); /* a client sees no path */
     assert_non_null(strstr(c.wait.why.text, "broken"));
@@ -191,8 +192,8 @@ static void an_idle_model_goes(void **state)
     struct models_options o = plain;
     o.keep = 0.05;
     struct models *m = open_models(&o);
-    struct form *f = client_take(m, &c, "llama", FORM_WRITER),
-                *kept = client_take(m, &c, "qwen2", FORM_WRITER);
+    struct instance *f = client_take(m, &c, "llama", INSTANCE_WRITER),
+                    *kept = client_take(m, &c, "qwen2", INSTANCE_WRITER);
     models_drop(m, f, MODELS_KEEP_DEFAULT);
     struct models_stats s = {0};
     for (int i = 0; i < 1000 && (s.unloads < 1 || s.loaded > 1); i++) {
@@ -232,7 +233,7 @@ static void *crowd_one(void *arg)
     for (int i = 0; i < ROUNDS; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         int which = (int)((seed >> 33) % 3);
-        struct form *f = client_take(c->m, &me, folders[which], FORM_WRITER);
+        struct instance *f = client_take(c->m, &me, folders[which], INSTANCE_WRITER);
         int32_t ids[16];
         if (!f || strcmp(f->of->name, folders[which]) != 0) {
             c->wrong++;
@@ -255,7 +256,7 @@ static void models_take_turns_where_there_is_room_for_one(void **state)
     struct crowd c = {.m = open_models(&o)};
     uint64_t most = 0;
     for (int i = 0; i < 3; i++) {
-        struct form *f = client_take(c.m, &me, folders[i], FORM_WRITER);
+        struct instance *f = client_take(c.m, &me, folders[i], INSTANCE_WRITER);
         write_some(f, c.expected[i], 16);
         most = f->bytes > most ? f->bytes : most;
         models_drop(c.m, f, MODELS_KEEP_DEFAULT);
@@ -290,7 +291,7 @@ static void a_busy_model_is_waited_for_no_longer_than_patience(void **state)
     o.memory = 1 << 20; /* enough for one of them */
     o.patience = 1000;
     struct models *m = open_models(&o);
-    struct form *f = client_take(m, &a, "llama", FORM_WRITER);
+    struct instance *f = client_take(m, &a, "llama", INSTANCE_WRITER);
     o.memory = f->bytes + 1000;
     models_lock(m);
     m->room = o.memory;
@@ -298,7 +299,7 @@ static void a_busy_model_is_waited_for_no_longer_than_patience(void **state)
     assert_int_equal(models_take(m, &(struct model_want){.name = "qwen2"}, &b.wait), TAKEN_LATER);
     for (bool leaving = false; !leaving; usleep(1000)) {
         models_lock(m);
-        leaving = f->state == FORM_LEAVING;
+        leaving = f->state == INSTANCE_LEAVING;
         models_unlock(m);
     }
     /* it is on its way out: new users queue up behind the other */
@@ -349,8 +350,8 @@ static void the_list_can_change(void **state)
     struct models_options o = plain;
     o.arg = &count;
     struct models *m = open_models(&o);
-    struct form *f = client_take(m, &c, "gemma", FORM_WRITER);
-    assert_null(client_take(m, &c, "bert", FORM_VECTORS));
+    struct instance *f = client_take(m, &c, "gemma", INSTANCE_WRITER);
+    assert_null(client_take(m, &c, "bert", INSTANCE_VECTORS));
     count = 2;
     models_rescan(m);
     for (int i = 0; i < 1000; i++) {
@@ -363,12 +364,12 @@ static void the_list_can_change(void **state)
     }
     int32_t ids[8];
     write_some(f, ids, 8); /* who has it keeps it */
-    assert_null(client_take(m, &c, "gemma", FORM_WRITER));
+    assert_null(client_take(m, &c, "gemma", INSTANCE_WRITER));
     assert_int_equal(c.wait.failure.status, 404);
     models_drop(m, f, MODELS_KEEP_DEFAULT);
     count = 5;
     models_rescan(m);
-    for (int i = 0; i < 1000 && !(f = client_take(m, &c, "bert", FORM_VECTORS)); i++)
+    for (int i = 0; i < 1000 && !(f = client_take(m, &c, "bert", INSTANCE_VECTORS)); i++)
         usleep(2000);
     assert_non_null(f);
     models_drop(m, f, MODELS_KEEP_DEFAULT);
@@ -388,7 +389,7 @@ static void texts_share_steps(struct models *m, const char *name)
     enum { TEXTS = 40 };
     struct client c;
     client_open(&c);
-    struct form *f = client_take(m, &c, name, FORM_VECTORS);
+    struct instance *f = client_take(m, &c, name, INSTANCE_VECTORS);
     assert_non_null(f);
     size_t width = f->loaded->model->h.width;
     int32_t data[TEXTS][CTX];

@@ -6,7 +6,7 @@
 
 /* ---- what every reply begins with ---- */
 
-static void tell_begin(const struct answer *a, struct json *j, bool chunk)
+static void openai_write_begin(const struct request *a, struct json *j, bool chunk)
 {
     json_begin(j, '{');
     json_key(j, "id");
@@ -25,7 +25,7 @@ static void tell_begin(const struct answer *a, struct json *j, bool chunk)
     json_begin(j, '[');
 }
 
-struct usage answer_usage(const struct answer *a)
+struct usage request_usage(const struct request *a)
 {
     struct usage u = {0};
     for (uint32_t i = 0; i < a->prompt_count; i++)
@@ -40,9 +40,9 @@ struct usage answer_usage(const struct answer *a)
     return u;
 }
 
-static void tell_usage(const struct answer *a, struct json *j)
+static void openai_write_usage(const struct request *a, struct json *j)
 {
-    struct usage u = answer_usage(a);
+    struct usage u = request_usage(a);
     json_key(j, "usage");
     json_begin(j, '{');
     json_key(j, "prompt_tokens");
@@ -65,7 +65,7 @@ static void tell_usage(const struct answer *a, struct json *j)
 }
 
 /* Of the first choice. */
-void tell_timings(const struct answer *a, struct json *j)
+void openai_write_timings(const struct request *a, struct json *j)
 {
     const struct choice *c = &a->choices[0];
     double n = (double)a->prompts[0].len - c->end.cached, made = c->made;
@@ -103,20 +103,20 @@ void tell_timings(const struct answer *a, struct json *j)
 
 /* ---- streams ---- */
 
-static void tell_event(struct answer *a, struct choice *c, struct json *j)
+static void openai_write_event(struct request *a, struct choice *c, struct json *j)
 {
     const struct ids *prompt = &a->prompts[c->prompt_at];
     json_end(j, ']');
     if (a->chat && a->token_ids && !c->begun)
-        tell_ids(j, "prompt_token_ids", prompt->data, prompt->len);
+        openai_write_ids(j, "prompt_token_ids", prompt->data, prompt->len);
     json_end(j, '}');
     buf_str(j->out, "\n\n");
 }
 
-static void tell_event_begin(struct answer *a, struct choice *c, struct json *j)
+static void openai_write_event_begin(struct request *a, struct choice *c, struct json *j)
 {
     buf_str(j->out, "data: ");
-    tell_begin(a, j, true);
+    openai_write_begin(a, j, true);
     json_begin(j, '{');
     json_key(j, "index");
     json_int(j, c - a->choices);
@@ -127,69 +127,71 @@ static void tell_event_begin(struct answer *a, struct choice *c, struct json *j)
 }
 
 /* The rest of an event. finish: NULL = it goes on. */
-static void tell_event_end(struct answer *a, struct choice *c, struct json *j, const char *finish)
+static void openai_write_event_end(struct request *a, struct choice *c, struct json *j, const char *finish)
 {
-    const struct probs p = tell_news_probs(c), own = tell_answer_probs(a, p);
+    const struct probs p = openai_write_news_probs(c), own = openai_write_answer_probs(a, p);
     if (a->chat)
         json_end(j, '}');
-    tell_probs(a, j, c, c->news ? &p : NULL);
+    openai_write_probs(a, j, c, c->news ? &p : NULL);
     if (a->token_ids && !a->chat && !c->told_prompt)
-        tell_ids(j, "prompt_token_ids", a->prompts[c->prompt_at].data, a->prompts[c->prompt_at].len);
+        openai_write_ids(j, "prompt_token_ids", a->prompts[c->prompt_at].data, a->prompts[c->prompt_at].len);
     c->told_prompt = true;
     if (a->token_ids)
-        tell_ids(j, "token_ids", own.ids, own.count);
+        openai_write_ids(j, "token_ids", own.ids, own.count);
     json_key(j, "finish_reason");
     json_str(j, finish);
     json_end(j, '}');
-    tell_event(a, c, j);
+    openai_write_event(a, c, j);
 }
 
 /* An event with one text in its delta, or with the same under two names. */
-static void tell_text(struct answer *a, struct choice *c, const char *const names[2], const char *text,
-                      size_t n)
+static void openai_write_text(struct request *a, struct choice *c, const char *const names[2],
+                              const char *text, size_t n)
 {
     struct json j = {.out = c->out};
-    tell_event_begin(a, c, &j);
+    openai_write_event_begin(a, c, &j);
     for (int i = 0; i < 2 && names[i]; i++) {
         json_key(&j, names[i]);
         json_strn(&j, text, n);
     }
-    tell_event_end(a, c, &j, NULL);
+    openai_write_event_end(a, c, &j, NULL);
 }
 
 /* The only call there is, in the older form. */
-static void tell_function_delta(struct answer *a, struct choice *c, const struct output_piece *p, bool first)
+static void openai_write_function_delta(struct request *a, struct choice *c, const struct output_piece *p,
+                                        bool first)
 {
     struct json j = {.out = c->out};
-    tell_event_begin(a, c, &j);
+    openai_write_event_begin(a, c, &j);
     json_key(&j, "function_call");
     json_begin(&j, '{');
     if (first) {
         json_key(&j, "name");
-        json_str(&j, said_last(c)->name);
+        json_str(&j, message_last(c)->name);
     }
     json_key(&j, "arguments");
     json_strn(&j, p->text, first ? 0 : p->n);
     json_end(&j, '}');
-    tell_event_end(a, c, &j, NULL);
+    openai_write_event_end(a, c, &j, NULL);
 }
 
 /* id and name come once, then the arguments: the piece's. */
-static void tell_call_delta(struct answer *a, struct choice *c, const struct output_piece *p, bool first)
+static void openai_write_call_delta(struct request *a, struct choice *c, const struct output_piece *p,
+                                    bool first)
 {
     struct json j = {.out = c->out};
-    const struct said_call *call = said_last(c);
+    const struct message_call *call = message_last(c);
     if (a->functions) {
-        if (c->said.call_count == 1) /* that form has room for one */
-            tell_function_delta(a, c, p, first);
+        if (c->message.call_count == 1) /* that form has room for one */
+            openai_write_function_delta(a, c, p, first);
         return;
     }
-    tell_event_begin(a, c, &j);
+    openai_write_event_begin(a, c, &j);
     json_key(&j, "tool_calls");
     json_begin(&j, '[');
     json_begin(&j, '{');
     json_key(&j, "index");
-    json_int(&j, (int64_t)c->said.call_count - 1);
+    json_int(&j, (int64_t)c->message.call_count - 1);
     if (first) {
         json_key(&j, "id");
         json_str(&j, call->id);
@@ -207,10 +209,11 @@ static void tell_call_delta(struct answer *a, struct choice *c, const struct out
     json_end(&j, '}');
     json_end(&j, '}');
     json_end(&j, ']');
-    tell_event_end(a, c, &j, NULL);
+    openai_write_event_end(a, c, &j, NULL);
 }
 
-static void tell_piece(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
+static void openai_write_piece(struct request *a, struct choice *c, const struct output_piece *p,
+                               struct buf *out)
 {
     static const char *const text[2] = {"text"}, *const content[2] = {"content"},
                              *const reasoning[2] = {"reasoning_content", "reasoning"};
@@ -220,16 +223,20 @@ static void tell_piece(struct answer *a, struct choice *c, const struct output_p
         c->news = NULL; /* probabilities go with text */
     if (p->part == OUTPUT_CALL) {
         if (p->name)
-            tell_call_delta(a, c, p, true);
+            openai_write_call_delta(a, c, p, true);
         if (p->n)
-            tell_call_delta(a, c, p, false);
+            openai_write_call_delta(a, c, p, false);
     } else
-        tell_text(a, c, p->part == OUTPUT_REASON ? reasoning : a->chat ? content : text, p->text, p->n);
+        openai_write_text(a, c,
+                          p->part == OUTPUT_REASON ? reasoning
+                          : a->chat                ? content
+                                                   : text,
+                          p->text, p->n);
     c->news = news;
 }
 
 /* The text of the prompt, where it is wanted back. */
-static void tell_echo(const struct answer *a, const struct choice *c, struct buf *out)
+static void openai_write_echo(const struct request *a, const struct choice *c, struct buf *out)
 {
     struct err e = {0};
     const struct ids *ids = &a->prompts[c->prompt_at];
@@ -238,54 +245,55 @@ static void tell_echo(const struct answer *a, const struct choice *c, struct buf
         out->failed = true;
 }
 
-static void tell_stream_begin(struct answer *a, struct choice *c, struct buf *out)
+static void openai_write_stream_begin(struct request *a, struct choice *c, struct buf *out)
 {
     const struct stream_chunk *news = c->news;
     struct buf echo = {0};
     struct json j = {.out = out};
     c->news = NULL;
-    tell_echo(a, c, &echo);
+    openai_write_echo(a, c, &echo);
     if (echo.len)
-        tell_piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = echo.data, .n = echo.len}, out);
+        openai_write_piece(
+            a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = echo.data, .n = echo.len}, out);
     buf_free(&echo);
     if (a->chat) {
-        tell_event_begin(a, c, &j);
+        openai_write_event_begin(a, c, &j);
         json_key(&j, "role");
         json_str(&j, "assistant");
         json_key(&j, "content");
         json_str(&j, "");
-        tell_event_end(a, c, &j, NULL);
+        openai_write_event_end(a, c, &j, NULL);
     }
     c->news = news;
 }
 
-static void tell_end(struct answer *a, struct choice *c, struct buf *out)
+static void openai_write_end(struct request *a, struct choice *c, struct buf *out)
 {
     struct json j = {.out = out};
     c->news = NULL;
-    tell_event_begin(a, c, &j);
+    openai_write_event_begin(a, c, &j);
     if (!a->chat) {
         json_key(&j, "text");
         json_str(&j, "");
     }
-    tell_event_end(a, c, &j, said_finish(c));
+    openai_write_event_end(a, c, &j, message_finish(c));
 }
 
-static void tell_usage_chunk(struct answer *a, struct buf *out)
+static void openai_write_usage_chunk(struct request *a, struct buf *out)
 {
     struct json j = {.out = out};
     buf_str(out, "data: ");
-    tell_begin(a, &j, true);
+    openai_write_begin(a, &j, true);
     json_end(&j, ']');
-    tell_usage(a, &j);
-    tell_timings(a, &j);
+    openai_write_usage(a, &j);
+    openai_write_timings(a, &j);
     json_end(&j, '}');
     buf_str(out, "\n\n");
 }
 
 /* ---- whole answers ---- */
 
-static void tell_calls(const struct said *s, struct json *j)
+static void openai_write_calls(const struct message *s, struct json *j)
 {
     json_key(j, "tool_calls");
     json_begin(j, '[');
@@ -308,7 +316,7 @@ static void tell_calls(const struct said *s, struct json *j)
 }
 
 /* The older form has room for one. */
-static void tell_function(const struct said_call *call, struct json *j)
+static void openai_write_function(const struct message_call *call, struct json *j)
 {
     json_key(j, "function_call");
     json_begin(j, '{');
@@ -319,7 +327,7 @@ static void tell_function(const struct said_call *call, struct json *j)
     json_end(j, '}');
 }
 
-static void tell_message(const struct answer *a, const struct said *s, struct json *j)
+static void openai_write_message(const struct request *a, const struct message *s, struct json *j)
 {
     json_key(j, "message");
     json_begin(j, '{');
@@ -335,14 +343,14 @@ static void tell_message(const struct answer *a, const struct said *s, struct js
         json_strn(j, s->reason.data, s->reason.len);
     }
     if (s->call_count && a->functions)
-        tell_function(&s->calls[0], j);
+        openai_write_function(&s->calls[0], j);
     else if (s->call_count)
-        tell_calls(s, j);
+        openai_write_calls(s, j);
     json_end(j, '}');
 }
 
 /* The answer at this place of the list: prompt by prompt, rank by rank. */
-static struct choice *tell_at(struct answer *a, uint32_t index)
+static struct choice *openai_write_at(struct request *a, uint32_t index)
 {
     struct choice *c = a->choices;
     while (c->prompt_at != index / a->told || c->rank != index % a->told)
@@ -350,55 +358,55 @@ static struct choice *tell_at(struct answer *a, uint32_t index)
     return c;
 }
 
-static void tell_choice(struct answer *a, uint32_t index, struct json *j)
+static void openai_write_choice(struct request *a, uint32_t index, struct json *j)
 {
-    struct choice *c = tell_at(a, index);
+    struct choice *c = openai_write_at(a, index);
     const struct ids *prompt = &a->prompts[c->prompt_at];
-    const struct probs all = tell_choice_probs(a, c), own = tell_answer_probs(a, all);
+    const struct probs all = openai_write_choice_probs(a, c), own = openai_write_answer_probs(a, all);
     struct buf text = {0};
     json_begin(j, '{');
     json_key(j, "index");
     json_uint(j, index);
     if (a->chat)
-        tell_message(a, &c->said, j);
+        openai_write_message(a, &c->message, j);
     else {
-        tell_echo(a, c, &text);
-        buf_add(&text, c->said.text.data ? c->said.text.data : "", c->said.text.len);
+        openai_write_echo(a, c, &text);
+        buf_add(&text, c->message.text.data ? c->message.text.data : "", c->message.text.len);
         json_key(j, "text");
         json_strn(j, text.data ? text.data : "", text.len);
     }
-    tell_probs(a, j, c, a->echo && !a->chat ? &all : &own);
+    openai_write_probs(a, j, c, a->echo && !a->chat ? &all : &own);
     if (a->token_ids) {
         if (!a->chat)
-            tell_ids(j, "prompt_token_ids", prompt->data, prompt->len);
-        tell_ids(j, "token_ids", own.ids, own.count);
+            openai_write_ids(j, "prompt_token_ids", prompt->data, prompt->len);
+        openai_write_ids(j, "token_ids", own.ids, own.count);
     }
     if (a->prompt_probs && !a->chat)
-        tell_prompt_probs(a, c, j);
+        openai_write_prompt_probs(a, c, j);
     json_key(j, "finish_reason");
-    json_str(j, said_finish(c));
+    json_str(j, message_finish(c));
     json_end(j, '}');
     j->out->failed |= text.failed;
     buf_free(&text);
 }
 
-static void tell_whole(struct answer *a, struct buf *out)
+static void openai_write_whole(struct request *a, struct buf *out)
 {
     struct json j = {.out = out};
-    tell_begin(a, &j, false);
+    openai_write_begin(a, &j, false);
     for (uint32_t i = 0; i < a->told * a->prompt_count; i++)
-        tell_choice(a, i, &j);
+        openai_write_choice(a, i, &j);
     json_end(&j, ']');
     if (a->chat && a->token_ids)
-        tell_ids(&j, "prompt_token_ids", a->prompts[0].data, a->prompts[0].len);
+        openai_write_ids(&j, "prompt_token_ids", a->prompts[0].data, a->prompts[0].len);
     if (a->chat && a->prompt_probs)
-        tell_prompt_probs(a, &a->choices[0], &j);
-    tell_usage(a, &j);
-    tell_timings(a, &j);
+        openai_write_prompt_probs(a, &a->choices[0], &j);
+    openai_write_usage(a, &j);
+    openai_write_timings(a, &j);
     json_end(&j, '}');
 }
 
-static void tell_error(const struct failure *f, struct buf *out)
+static void openai_write_error(const struct failure *f, struct buf *out)
 {
     struct json j = {.out = out};
     int s = f->status;
@@ -424,33 +432,33 @@ static void tell_error(const struct failure *f, struct buf *out)
 
 /* ---- all of it ---- */
 
-static void tell_finish(struct answer *a, struct buf *out)
+static void openai_write_finish(struct request *a, struct buf *out)
 {
     if (a->include_usage)
-        tell_usage_chunk(a, out);
+        openai_write_usage_chunk(a, out);
     buf_str(out, "data: [DONE]\n\n");
 }
 
-static void tell_broken(const struct failure *f, struct buf *out)
+static void openai_write_broken(const struct failure *f, struct buf *out)
 {
     buf_str(out, "data: ");
-    tell_error(f, out);
+    openai_write_error(f, out);
     buf_str(out, "\n\ndata: [DONE]\n\n");
 }
 
-const struct teller tell_openai = {
+const struct api_format openai_api = {
     .type = "text/event-stream",
     .alive = ":\n\n",
-    .begin = tell_stream_begin,
-    .piece = tell_piece,
-    .end = tell_end,
-    .finish = tell_finish,
-    .whole = tell_whole,
-    .error = tell_error,
-    .broken = tell_broken,
+    .begin = openai_write_stream_begin,
+    .piece = openai_write_piece,
+    .end = openai_write_end,
+    .finish = openai_write_finish,
+    .whole = openai_write_whole,
+    .error = openai_write_error,
+    .broken = openai_write_broken,
 };
 
-const struct teller *tell_for(const struct route *r)
+const struct api_format *format_for(const struct route *r)
 {
-    return r && r->teller ? r->teller : &tell_openai;
+    return r && r->format ? r->format : &openai_api;
 }

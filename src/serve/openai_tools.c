@@ -1,7 +1,7 @@
 /* Tools and formats: what the model is told of them, and the language that its answer has to be in. */
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 #include "serve/field.h"
 
 #include <string.h>
@@ -15,22 +15,22 @@ static const char *tools_name(const json_t *o)
     return field_text(json_is_object(f) ? f : o, "name");
 }
 
-static int tools_check(struct answer *a, const json_t *tools)
+static int tools_check(struct request *a, const json_t *tools)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *f = output_function(tools, i), *parameters = json_object_get(f, "parameters");
         const char *name = field_text(f, "name");
         if (!name || !output_is_name(name))
-            return answer_fail(a, 400, "tools",
-                               "tools[%zu] has to be a function with a name: letters, digits, _ - . : /", i);
+            return request_fail(a, 400, "tools",
+                                "tools[%zu] has to be a function with a name: letters, digits, _ - . : /", i);
         if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
-            return answer_fail(a, 400, "tools", "the parameters of tools[%zu] have to be a JSON schema", i);
+            return request_fail(a, 400, "tools", "the parameters of tools[%zu] have to be a JSON schema", i);
     }
     return 0;
 }
 
 /* {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}} */
-static int tools_allow(struct answer *a, struct ask *q, const json_t *allowed)
+static int tools_allow(struct request *a, struct request_draft *q, const json_t *allowed)
 {
     const json_t *inner = json_object_get(allowed, "allowed_tools"), *o = inner ? inner : allowed, *one;
     const char *mode = field_text(o, "mode");
@@ -42,7 +42,7 @@ static int tools_allow(struct answer *a, struct ask *q, const json_t *allowed)
         const json_t *f = name ? output_tool(a->tools, name) : NULL;
         if (!f || json_array_append_new(some, json_pack("{s:s,s:O}", "type", "function", "function", f))) {
             json_decref(some);
-            return answer_fail(a, 400, "tool_choice", "tool_choice allows a tool that tools does not have");
+            return request_fail(a, 400, "tool_choice", "tool_choice allows a tool that tools does not have");
         }
     }
     json_decref(a->tools);
@@ -51,7 +51,7 @@ static int tools_allow(struct answer *a, struct ask *q, const json_t *allowed)
     return 0;
 }
 
-static int tools_choice(struct answer *a, struct ask *q, const json_t *choice)
+static int tools_choice(struct request *a, struct request_draft *q, const json_t *choice)
 {
     const char *word = json_string_value(choice), *type = field_text(choice, "type");
     if (!choice || (word && !strcmp(word, "auto")))
@@ -62,7 +62,7 @@ static int tools_choice(struct answer *a, struct ask *q, const json_t *choice)
         return 0;
     }
     if (!a->tools)
-        return answer_fail(a, 400, "tool_choice", "tool_choice asks for a call, and there are no tools");
+        return request_fail(a, 400, "tool_choice", "tool_choice asks for a call, and there are no tools");
     if (word && (!strcmp(word, "required") || !strcmp(word, "any"))) {
         q->must = true;
         return 0;
@@ -71,12 +71,12 @@ static int tools_choice(struct answer *a, struct ask *q, const json_t *choice)
         return tools_allow(a, q, choice);
     const char *name = tools_name(choice);
     if (!name)
-        return answer_fail(a, 400, "tool_choice",
-                           "tool_choice has to be 'none', 'auto', 'required' or "
-                           "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+        return request_fail(a, 400, "tool_choice",
+                            "tool_choice has to be 'none', 'auto', 'required' or "
+                            "{\"type\": \"function\", \"function\": {\"name\": ...}}");
     if (!output_tool(a->tools, name))
-        return answer_fail(a, 400, "tool_choice", "tool_choice names '%s', which tools does not have",
-                           log_safe(name));
+        return request_fail(a, 400, "tool_choice", "tool_choice names '%s', which tools does not have",
+                            log_safe(name));
     q->only = name;
     q->must = true;
     q->many = false;
@@ -161,7 +161,7 @@ static int tools_introduce(json_t *messages, const char *text, bool system)
 }
 
 /* Tools in words, for a template that does not mention them. */
-static int tools_spell(struct answer *a, struct ask *q)
+static int tools_spell(struct request *a, struct request_draft *q)
 {
     struct chat_caps caps = chat_capabilities(a->model->loaded->chat);
     json_t *messages = json_deep_copy(json_object_get(q->body, "messages")), *m;
@@ -177,10 +177,10 @@ static int tools_spell(struct answer *a, struct ask *q)
              json_object_set(q->body, "messages", messages);
     json_decref(messages);
     mem_free(text);
-    return failed ? answer_fail(a, 503, NULL, "out of memory") : 0;
+    return failed ? request_fail(a, 503, NULL, "out of memory") : 0;
 }
 
-int ask_tools(struct answer *a, struct ask *q)
+int openai_tools(struct request *a, struct request_draft *q)
 {
     json_t *tools = json_object_get(q->body, "tools");
     const struct session *l = a->model->loaded;
@@ -204,8 +204,8 @@ static bool tools_strict(const json_t *tools)
 }
 
 /* The language of calls; where a schema cannot be enforced and nobody insists, with any object for arguments. */
-static struct constraint *rule_calls(struct answer *a, const struct ask *q, const struct wanted *wanted,
-                                     struct err *e)
+static struct constraint *rule_calls(struct request *a, const struct request_draft *q,
+                                     const struct wanted *wanted, struct err *e)
 {
     const struct output_form *f = a->model->loaded->form;
     struct output_rule r = {.tools = a->tools,
@@ -227,7 +227,7 @@ static struct constraint *rule_calls(struct answer *a, const struct ask *q, cons
 
 /* How the language begins. A call that has to come begins in the prompt, unless the prompt has opened the reasoning: then
  * behind that. */
-static int constraint_ref_begin(struct answer *a, struct ask *q, bool shaped)
+static int constraint_ref_begin(struct request *a, struct request_draft *q, bool shaped)
 {
     const struct session *l = a->model->loaded;
     const char *lead = q->lead = q->must && !q->thinking ? output_trigger(l->form) : NULL;
@@ -236,14 +236,15 @@ static int constraint_ref_begin(struct answer *a, struct ask *q, bool shaped)
         return -1;
     if ((q->lead && tokenizer_encode(l->tokenizer, lead, strlen(lead), TOK_SPECIAL, &a->prompts[0], &e)) ||
         (lead && rule_set_lead(q->rule, lead, &e)))
-        return answer_fail(a, 503, NULL, "%s", e.text);
+        return request_fail(a, 503, NULL, "%s", e.text);
     if (a->tools)
         rule_set_yielding(q->rule);
     return 0;
 }
 
 /* All that the language depends on, as a text. */
-static char *constraint_ref_text(const struct answer *a, const struct ask *q, const struct wanted *wanted)
+static char *constraint_ref_text(const struct request *a, const struct request_draft *q,
+                                 const struct wanted *wanted)
 {
     json_t *all = json_pack("[O?,s?,b,b,b,i,O?]", a->tools, q->only, q->many, q->must, q->thinking,
                             wanted->kind, wanted->value);
@@ -253,7 +254,7 @@ static char *constraint_ref_text(const struct answer *a, const struct ask *q, co
 }
 
 /* The rule, from the cache or compiled now. */
-static int rule_get(struct answer *a, struct ask *q, const struct wanted *wanted, struct err *e)
+static int rule_get(struct request *a, struct request_draft *q, const struct wanted *wanted, struct err *e)
 {
     struct session *l = a->model->loaded;
     /* marks of calls and reasoning may be control tokens */
@@ -276,28 +277,28 @@ static int rule_get(struct answer *a, struct ask *q, const struct wanted *wanted
 }
 
 /* With what the answer has to be in hand. */
-static int rule_set(struct answer *a, struct ask *q, const struct wanted *wanted)
+static int rule_set(struct request *a, struct request_draft *q, const struct wanted *wanted)
 {
     struct err e = {0};
     if (a->tools && wanted->kind > WANTED_SCHEMA)
-        return answer_fail(a, 400, wanted->field, "%s does not go together with tools", wanted->field);
+        return request_fail(a, 400, wanted->field, "%s does not go together with tools", wanted->field);
     if (!wanted->kind && !a->tools)
         return 0;
     int failed = rule_get(a, q, wanted, &e);
     if (failed && !wanted->kind && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
         return 0; /* the model may call what cannot be enforced, and is read as far as it can be */
     if (failed)
-        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : wanted->field, "%s",
-                           e.text);
+        return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : wanted->field, "%s",
+                            e.text);
     q->request.rule = q->rule;
     a->endless = false; /* under a rule an end token ends */
     return constraint_ref_begin(a, q, wanted->kind);
 }
 
-int ask_rule(struct answer *a, struct ask *q)
+int openai_rule(struct request *a, struct request_draft *q)
 {
     struct wanted wanted = {0};
-    int failed = ask_wanted(a, q->body, &wanted) || rule_set(a, q, &wanted);
+    int failed = openai_wanted(a, q->body, &wanted) || rule_set(a, q, &wanted);
     json_decref(wanted.value);
     return failed ? -1 : 0;
 }

@@ -4,15 +4,15 @@
 #include "run/constraint_ref.h"
 #include "serve/own.h"
 
-enum { ASK_STOPS = 16, ASK_BIASES = 1024, ASK_WORDS = 256, ASK_MEMORY = 256 << 20 };
+enum { OPENAI_STOPS = 16, OPENAI_BIASES = 1024, OPENAI_WORDS = 256, OPENAI_MEMORY = 256 << 20 };
 
 /* What lives only until the request is submitted. */
-struct ask {
+struct request_draft {
     json_t *body;
     struct engine_request request;
     uint32_t each; /* answers to a prompt that are made */
-    const char *stops[ASK_STOPS];
-    struct logit_bias biases[ASK_BIASES];
+    const char *stops[OPENAI_STOPS];
+    struct logit_bias biases[OPENAI_BIASES];
     struct ids allowed, bad_words; /* of token_rules */
     uint8_t *dry_breaker;          /* of sampler_params; NULL = none */
     struct constraint_ref *rule;
@@ -34,27 +34,27 @@ struct wanted {
 };
 
 /* *w is zero before. On an error, too, w->value is the caller's. */
-int ask_wanted(struct answer *a, const json_t *body, struct wanted *w);
+int openai_wanted(struct request *a, const json_t *body, struct wanted *w);
 /* behind: the reasoning that the prompt has opened ends with this; NULL = there is none. */
 struct constraint *wanted_constraint(const struct wanted *w, const char *behind, struct err *e);
 
 /* Which tools there are and how they are to be used; a template that knows none gets them as text. */
-int ask_tools(struct answer *a, struct ask *q);
+int openai_tools(struct request *a, struct request_draft *q);
 /* What llama.cpp's clients say of sampling; the usual fields have been read. */
-int ask_samplers(struct answer *a, struct ask *q);
+int openai_samplers(struct request *a, struct request_draft *q);
 /* 400 where the body asks for what is not built. */
-int ask_unsupported(struct answer *a, const json_t *body);
+int openai_unsupported(struct request *a, const json_t *body);
 /* Fields that name tokens; sampling and options have been read. */
-int ask_tokens(struct answer *a, struct ask *q);
+int openai_tokens(struct request *a, struct request_draft *q);
 /* Behind the prompts: those that are longer than the request says lose their beginning. */
-int ask_truncate(struct answer *a, struct ask *q);
+int openai_truncate(struct request *a, struct request_draft *q);
 /* Behind the rule: what does not go together with it is refused. */
-int ask_together(struct answer *a, const struct ask *q);
+int openai_together(struct request *a, const struct request_draft *q);
 /* The text that the answer goes on from. */
-int prefill_read(struct answer *a, const json_t *body, struct buf *out);
+int prefill_read(struct request *a, const json_t *body, struct buf *out);
 /* Where it leaves the answer: in reasoning, in a call. */
-int prefill_stand(struct answer *a, struct ask *q);
+int prefill_stand(struct request *a, struct request_draft *q);
 /* A constraint begins with it: *lead, where there is something. */
-int prefill_start(struct answer *a, struct ask *q, bool shaped, const char **lead);
+int prefill_start(struct request *a, struct request_draft *q, bool shaped, const char **lead);
 /* Behind the prompt: what the answer has to be, by what is wanted of it and by tool_choice. */
-int ask_rule(struct answer *a, struct ask *q);
+int openai_rule(struct request *a, struct request_draft *q);

@@ -20,7 +20,7 @@ static const struct field responses_fields[] = {
     {"tool_choice", FIELD_TEXT | FIELD_OBJECT, 0, 16},
     {"text", FIELD_OBJECT, 0, 16},
     {"reasoning", FIELD_OBJECT, 0, 16},
-    {"max_output_tokens", FIELD_INT, 1, ASK_TOKENS},
+    {"max_output_tokens", FIELD_INT, 1, OPENAI_TOKENS},
     {"background", FIELD_BOOL, 0, 0},
     {"include", FIELD_LIST, 0, 64},
     {"top_logprobs", FIELD_INT, 0, ENGINE_TOP_MOST},
@@ -36,16 +36,16 @@ static const struct refusal responses_refused[] = {
 
 /* ---- items of the input ---- */
 
-static int item_fail(struct answer *a, size_t at, const char *why, const char *type)
+static int item_fail(struct request *a, size_t at, const char *why, const char *type)
 {
     char where[SERVE_PARAM];
     snprintf(where, sizeof where, "input[%zu]", at);
-    return type ? answer_fail(a, 400, where, "%s (of type '%s') %s", where, log_safe(type), why)
-                : answer_fail(a, 400, where, "%s %s", where, why);
+    return type ? request_fail(a, 400, where, "%s (of type '%s') %s", where, log_safe(type), why)
+                : request_fail(a, 400, where, "%s %s", where, why);
 }
 
 /* The texts of a content; NULL and a failure where a part is none. */
-static json_t *item_text(struct answer *a, const json_t *content, size_t at)
+static json_t *item_text(struct request *a, const json_t *content, size_t at)
 {
     struct buf out = {0};
     const json_t *part;
@@ -80,7 +80,7 @@ static json_t *item_assistant(json_t *to, bool fresh)
     return last && !json_array_append_new(to, last) ? last : NULL;
 }
 
-static int item_message(struct answer *a, const json_t *item, size_t at, json_t *to)
+static int item_message(struct request *a, const json_t *item, size_t at, json_t *to)
 {
     const char *role = field_text(item, "role");
     json_t *text = role ? item_text(a, json_object_get(item, "content"), at) : NULL, *last;
@@ -98,7 +98,7 @@ static int item_message(struct answer *a, const json_t *item, size_t at, json_t 
     return json_object_set_new(item_assistant(to, !joins), "content", text);
 }
 
-static int item_call(struct answer *a, const json_t *item, size_t at, json_t *to)
+static int item_call(struct request *a, const json_t *item, size_t at, json_t *to)
 {
     json_t *id = json_object_get(item, "call_id"), *arguments = json_object_get(item, "arguments");
     const char *name = field_text(item, "name");
@@ -111,7 +111,7 @@ static int item_call(struct answer *a, const json_t *item, size_t at, json_t *to
                                                   "function", "name", name, "arguments", arguments));
 }
 
-static int item_output(struct answer *a, const json_t *item, size_t at, json_t *to)
+static int item_output(struct request *a, const json_t *item, size_t at, json_t *to)
 {
     json_t *id = json_object_get(item, "call_id"), *text = item_text(a, json_object_get(item, "output"), at);
     if (text && json_is_string(id))
@@ -121,18 +121,18 @@ static int item_output(struct answer *a, const json_t *item, size_t at, json_t *
     return item_fail(a, at, "has to have call_id and output", NULL);
 }
 
-static int item_reasoning(struct answer *a, const json_t *item, size_t at, json_t *to)
+static int item_reasoning(struct request *a, const json_t *item, size_t at, json_t *to)
 {
     const json_t *content = json_object_get(item, "content");
     json_t *text = item_text(a, json_array_size(content) ? content : json_object_get(item, "summary"), at);
     return text ? json_object_set_new(item_assistant(to, true), "reasoning_content", text) : -1;
 }
 
-static int responses_item(struct answer *a, const json_t *item, size_t at, json_t *to)
+static int responses_item(struct request *a, const json_t *item, size_t at, json_t *to)
 {
     static const struct {
         const char *type;
-        int (*read)(struct answer *a, const json_t *item, size_t at, json_t *to);
+        int (*read)(struct request *a, const json_t *item, size_t at, json_t *to);
     } kinds[] = {{"message", item_message},
                  {"function_call", item_call},
                  {"function_call_output", item_output},
@@ -179,23 +179,24 @@ static struct shelf_entry *shelf_place(struct shelf *s, size_t bytes)
     return e;
 }
 
-void responses_keep(struct answer *a, json_t *response)
+void responses_keep(struct request *a, json_t *response)
 {
     struct responses *own = a->own;
     struct server *s = a->server;
-    const struct said *said = &a->choices[0].said;
+    const struct message *said = &a->choices[0].message;
     json_t *message = json_pack("{s:s,s:o}", "role", "assistant", "content",
-                                said_string(said->text.data, said->text.len)),
+                                message_string(said->text.data, said->text.len)),
            *calls = json_array();
     for (uint32_t i = 0; i < said->call_count; i++)
         json_array_append_new(calls, json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", said->calls[i].id, "type",
                                                "function", "function", "name", said->calls[i].name,
-                                               "arguments", said_arguments(&said->calls[i])));
+                                               "arguments", message_arguments(&said->calls[i])));
     if (said->call_count)
         json_object_set(message, "tool_calls", calls);
     json_decref(calls);
     if (said->reason.len)
-        json_object_set_new(message, "reasoning_content", said_string(said->reason.data, said->reason.len));
+        json_object_set_new(message, "reasoning_content",
+                            message_string(said->reason.data, said->reason.len));
     size_t bytes = json_dumpb(own->conversation, NULL, 0, 0) + json_dumpb(response, NULL, 0, 0);
     if (json_array_append_new(own->conversation, message) || bytes > SHELF_BYTES || !own->store)
         return;
@@ -211,15 +212,15 @@ void responses_keep(struct answer *a, json_t *response)
 }
 
 /* The conversation that this one goes on from: a copy. */
-static json_t *responses_before(struct answer *a, const char *id)
+static json_t *responses_before(struct request *a, const char *id)
 {
     pthread_mutex_lock(&a->server->mutex);
     const struct shelf_entry *e = shelf_find(&a->server->shelf, id, a->key);
     json_t *kept = e ? json_incref(e->conversation) : NULL;
     pthread_mutex_unlock(&a->server->mutex);
     if (!kept)
-        answer_fail(a, 404, "previous_response_id", "there is no response '%s', or it is kept no longer",
-                    log_safe(id));
+        request_fail(a, 404, "previous_response_id", "there is no response '%s', or it is kept no longer",
+                     log_safe(id));
     json_t *copy = kept ? json_deep_copy(kept) : NULL;
     json_decref(kept);
     return copy;
@@ -227,7 +228,7 @@ static json_t *responses_before(struct answer *a, const char *id)
 
 /* ---- the request ---- */
 
-static json_t *responses_conversation(struct answer *a, const json_t *body)
+static json_t *responses_conversation(struct request *a, const json_t *body)
 {
     const char *before = field_text(body, "previous_response_id");
     const json_t *input = json_object_get(body, "input"), *item;
@@ -242,12 +243,12 @@ static json_t *responses_conversation(struct answer *a, const json_t *body)
         return all;
     json_decref(all);
     if (!a->failure.status)
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     return NULL;
 }
 
 /* Only functions: what runs at OpenAI's, or is written in a syntax of its own, is refused. NULL and a failure. */
-static json_t *responses_tools(struct answer *a, const json_t *tools)
+static json_t *responses_tools(struct request *a, const json_t *tools)
 {
     json_t *out = json_array();
     const json_t *t;
@@ -292,7 +293,7 @@ static void responses_logprobs(const json_t *body, json_t *out)
 }
 
 /* NULL and a failure. */
-static json_t *responses_translate(struct answer *a, const json_t *body, const json_t *conversation)
+static json_t *responses_translate(struct request *a, const json_t *body, const json_t *conversation)
 {
     static const char *const same[][2] = {{"model", "model"},
                                           {"temperature", "temperature"},
@@ -329,21 +330,21 @@ static json_t *responses_translate(struct answer *a, const json_t *body, const j
 }
 
 /* The request as a chat; NULL and a failure. */
-static json_t *responses_read(struct answer *a)
+static json_t *responses_read(struct request *a)
 {
     json_t *body = a->request;
     struct responses *own = a->own = mem_zalloc(1, sizeof *own);
     struct err e = {0};
     const char *name = NULL;
     if (!own)
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     else if (field_check(body, responses_fields, sizeof responses_fields / sizeof *responses_fields, &name,
                          &e))
-        answer_fail(a, 400, name, "%s", e.text);
+        request_fail(a, 400, name, "%s", e.text);
     else if (refuse_fields(a, body, responses_refused, sizeof responses_refused / sizeof *responses_refused))
         return NULL;
     else if (!json_object_get(body, "input") && !json_object_get(body, "previous_response_id"))
-        answer_fail(a, 400, "input", "input is missing");
+        request_fail(a, 400, "input", "input is missing");
     if (a->failure.status || !(own->conversation = responses_conversation(a, body)))
         return NULL;
     own->asked = json_incref(body);
@@ -354,21 +355,21 @@ static json_t *responses_read(struct answer *a)
     return responses_translate(a, body, own->conversation);
 }
 
-void responses_create(struct answer *a)
+void responses_create(struct request *a)
 {
     json_t *chat = responses_read(a);
     if (chat)
-        ask_as(a, chat, ask_chat);
+        openai_as(a, chat, openai_chat);
 }
 
-void responses_count(struct answer *a)
+void responses_count(struct request *a)
 {
     json_t *chat = responses_read(a);
     if (!chat)
         return;
     json_decref(a->request);
     a->request = chat;
-    if (!ask_prompt(a))
+    if (!openai_prompt(a))
         buf_printf(&a->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}",
                    a->prompts[0].len);
 }
@@ -396,7 +397,7 @@ void responses_get(struct conn *c)
     json_t *kept = responses_named(c, false);
     struct buf out = {0};
     if (kept) {
-        said_json(&out, kept);
+        message_json(&out, kept);
         route_json(c, 200, &out);
     }
 }
@@ -406,8 +407,8 @@ void responses_delete(struct conn *c)
     json_t *kept = responses_named(c, true);
     struct buf out = {0};
     if (kept) {
-        said_json(&out, json_pack("{s:O,s:s,s:b}", "id", json_object_get(kept, "id"), "object", "response",
-                                  "deleted", 1));
+        message_json(&out, json_pack("{s:O,s:s,s:b}", "id", json_object_get(kept, "id"), "object", "response",
+                                     "deleted", 1));
         route_json(c, 200, &out);
     }
     json_decref(kept);

@@ -12,7 +12,7 @@ enum { OPEN_NONE, OPEN_MESSAGE, OPEN_REASONING, OPEN_CALL }; /* an item */
 /* ---- items ---- */
 
 /* A name for the item that comes next: "msg_", "rs_", "fc_". */
-static json_t *item_id(const struct answer *a, const char *kind)
+static json_t *item_id(const struct request *a, const char *kind)
 {
     const struct responses *own = a->own;
     char id[sizeof a->id + 24];
@@ -31,20 +31,20 @@ static json_t *item_part(int kind, json_t *text, json_t *probs)
 }
 
 /* Tokens and their probabilities, where they are wanted: a list that may be empty. */
-static json_t *item_probs(const struct answer *a, const struct probs *p)
+static json_t *item_probs(const struct request *a, const struct probs *p)
 {
     struct buf text = {0};
     struct json j = {.out = &text};
     if (!a->logprobs || !p->count)
         return json_array();
-    tell_token_probs(a, &j, p);
+    openai_write_token_probs(a, &j, p);
     json_t *list = text.failed ? NULL : json_loadb(text.data, text.len, 0, NULL);
     buf_free(&text);
     return list ? list : json_array();
 }
 
 /* part NULL = it begins, and has none. */
-static json_t *item_make(const struct answer *a, int kind, json_t *part)
+static json_t *item_make(const struct request *a, int kind, json_t *part)
 {
     json_t *content = part ? json_pack("[o]", part) : json_array();
     bool cut = part && a->choices[0].done && a->choices[0].end.finish == FINISH_LENGTH;
@@ -57,19 +57,19 @@ static json_t *item_make(const struct answer *a, int kind, json_t *part)
 }
 
 /* begins: it has no arguments yet */
-static json_t *item_call(const struct answer *a, const struct said_call *call, bool begins)
+static json_t *item_call(const struct request *a, const struct message_call *call, bool begins)
 {
     const char *status = begins ? "in_progress" : call->whole ? "completed" : "incomplete";
     return json_pack("{s:s,s:o,s:s,s:s,s:s,s:o}", "type", "function_call", "id", item_id(a, "fc"), "call_id",
                      call->id, "name", call->name, "status", status, "arguments",
-                     said_string(call->arguments.data, begins ? 0 : call->arguments.len));
+                     message_string(call->arguments.data, begins ? 0 : call->arguments.len));
 }
 
 /* ---- the response ---- */
 
-static json_t *responses_usage(const struct answer *a)
+static json_t *responses_usage(const struct request *a)
 {
-    struct usage u = answer_usage(a);
+    struct usage u = request_usage(a);
     return json_pack("{s:I,s:{s:I},s:I,s:{s:I},s:I}", "input_tokens", (json_int_t)u.prompt,
                      "input_tokens_details", "cached_tokens", (json_int_t)u.cached, "output_tokens",
                      (json_int_t)u.made, "output_tokens_details", "reasoning_tokens", (json_int_t)u.thought,
@@ -103,7 +103,7 @@ static void responses_echo(const struct responses *own, json_t *r)
     }
 }
 
-static json_t *responses_make(const struct answer *a, const char *status)
+static json_t *responses_make(const struct request *a, const char *status)
 {
     const struct responses *own = a->own;
     bool over = strcmp(status, "in_progress") != 0, cut = !strcmp(status, "incomplete");
@@ -119,7 +119,7 @@ static json_t *responses_make(const struct answer *a, const char *status)
     return r;
 }
 
-static json_t *responses_done(struct answer *a)
+static json_t *responses_done(struct request *a)
 {
     json_t *r = responses_make(a, a->choices[0].end.finish == FINISH_LENGTH ? "incomplete" : "completed");
     if (r)
@@ -127,41 +127,41 @@ static json_t *responses_done(struct answer *a)
     return r;
 }
 
-static void responses_whole(struct answer *a, struct buf *out)
+static void responses_whole(struct request *a, struct buf *out)
 {
-    const struct said *s = &a->choices[0].said;
+    const struct message *s = &a->choices[0].message;
     struct responses *own = a->own;
     if (s->reason.len)
         json_array_append_new(
             own->output,
             item_make(a, OPEN_REASONING,
-                      item_part(OPEN_REASONING, said_string(s->reason.data, s->reason.len), NULL)));
-    struct probs p = tell_choice_probs(a, &a->choices[0]);
+                      item_part(OPEN_REASONING, message_string(s->reason.data, s->reason.len), NULL)));
+    struct probs p = openai_write_choice_probs(a, &a->choices[0]);
     if (s->text.len || !s->call_count)
         json_array_append_new(
             own->output,
             item_make(a, OPEN_MESSAGE,
-                      item_part(OPEN_MESSAGE, said_string(s->text.data, s->text.len), item_probs(a, &p))));
+                      item_part(OPEN_MESSAGE, message_string(s->text.data, s->text.len), item_probs(a, &p))));
     for (uint32_t i = 0; i < s->call_count; i++)
         json_array_append_new(own->output, item_call(a, &s->calls[i], false));
-    said_json(out, responses_done(a));
+    message_json(out, responses_done(a));
 }
 
 /* ---- streams ---- */
 
 /* Every event has a number; takes it over. */
-static void responses_event(struct answer *a, struct buf *out, const char *type, json_t *event)
+static void responses_event(struct request *a, struct buf *out, const char *type, json_t *event)
 {
     struct responses *own = a->own;
     if (event) {
         json_object_set_new(event, "type", json_string(type));
         json_object_set_new(event, "sequence_number", json_integer(own->sequence++));
     }
-    said_event(out, event);
+    message_event(out, event);
 }
 
 /* An event about the item that is being made: with the place of its part where it has one. */
-static void responses_item_event(struct answer *a, struct buf *out, const char *type, json_t *event,
+static void responses_item_event(struct request *a, struct buf *out, const char *type, json_t *event,
                                  const char *kind)
 {
     struct responses *own = a->own;
@@ -171,13 +171,13 @@ static void responses_item_event(struct answer *a, struct buf *out, const char *
     responses_event(a, out, type, event);
 }
 
-static void responses_part_event(struct answer *a, struct buf *out, const char *type, json_t *event)
+static void responses_part_event(struct request *a, struct buf *out, const char *type, json_t *event)
 {
     json_object_set_new(event, "content_index", json_integer(0));
     responses_item_event(a, out, type, event, a->choices[0].open == OPEN_MESSAGE ? "msg" : "rs");
 }
 
-static void responses_begin(struct answer *a, struct choice *c, struct buf *out)
+static void responses_begin(struct request *a, struct choice *c, struct buf *out)
 {
     (void)c;
     responses_event(a, out, "response.created",
@@ -186,26 +186,26 @@ static void responses_begin(struct answer *a, struct choice *c, struct buf *out)
                     json_pack("{s:o}", "response", responses_make(a, "in_progress")));
 }
 
-static void responses_open_item(struct answer *a, struct choice *c, int kind, struct buf *out)
+static void responses_open_item(struct request *a, struct choice *c, int kind, struct buf *out)
 {
     struct responses *own = a->own;
     c->open = kind;
-    own->from = kind == OPEN_MESSAGE ? c->said.text.len : c->said.reason.len;
+    own->from = kind == OPEN_MESSAGE ? c->message.text.len : c->message.reason.len;
     responses_item_event(a, out, "response.output_item.added",
                          json_pack("{s:o}", "item", item_make(a, kind, NULL)), NULL);
     responses_part_event(a, out, "response.content_part.added",
                          json_pack("{s:o}", "part", item_part(kind, json_string(""), NULL)));
 }
 
-static void responses_open_call(struct answer *a, struct choice *c, struct buf *out)
+static void responses_open_call(struct request *a, struct choice *c, struct buf *out)
 {
     c->open = OPEN_CALL;
     responses_item_event(a, out, "response.output_item.added",
-                         json_pack("{s:o}", "item", item_call(a, said_last(c), true)), NULL);
+                         json_pack("{s:o}", "item", item_call(a, message_last(c), true)), NULL);
 }
 
 /* The item that was being made is one of the answer's now; takes it over. */
-static void responses_item_done(struct answer *a, struct choice *c, json_t *item, struct buf *out)
+static void responses_item_done(struct request *a, struct choice *c, json_t *item, struct buf *out)
 {
     struct responses *own = a->own;
     responses_item_event(a, out, "response.output_item.done", json_pack("{s:O}", "item", item), NULL);
@@ -213,26 +213,26 @@ static void responses_item_done(struct answer *a, struct choice *c, json_t *item
     c->open = OPEN_NONE;
 }
 
-static void responses_close_call(struct answer *a, struct choice *c, struct buf *out)
+static void responses_close_call(struct request *a, struct choice *c, struct buf *out)
 {
-    const struct said_call *call = said_last(c);
+    const struct message_call *call = message_last(c);
     responses_item_event(a, out, "response.function_call_arguments.done",
                          json_pack("{s:s,s:o}", "name", call->name, "arguments",
-                                   said_string(call->arguments.data, call->arguments.len)),
+                                   message_string(call->arguments.data, call->arguments.len)),
                          "fc");
     responses_item_done(a, c, item_call(a, call, false), out);
 }
 
-static void responses_close_item(struct answer *a, struct choice *c, struct buf *out)
+static void responses_close_item(struct request *a, struct choice *c, struct buf *out)
 {
     struct responses *own = a->own;
     int kind = c->open;
-    const struct buf *said = kind == OPEN_MESSAGE ? &c->said.text : &c->said.reason;
+    const struct buf *said = kind == OPEN_MESSAGE ? &c->message.text : &c->message.reason;
     if (kind == OPEN_CALL)
         responses_close_call(a, c, out);
     if (kind == OPEN_NONE || kind == OPEN_CALL)
         return;
-    json_t *text = said_string(said->data + own->from, said->len - own->from);
+    json_t *text = message_string(said->data + own->from, said->len - own->from);
     if (kind == OPEN_MESSAGE) {
         json_array_extend(own->probs, own->probs_new);
         json_array_clear(own->probs_new);
@@ -249,7 +249,7 @@ static void responses_close_item(struct answer *a, struct choice *c, struct buf 
     json_array_clear(own->probs);
 }
 
-static void responses_call(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
+static void responses_call(struct request *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     if (p->name) {
         responses_close_item(a, c, out);
@@ -257,13 +257,14 @@ static void responses_call(struct answer *a, struct choice *c, const struct outp
     }
     if (p->n)
         responses_item_event(a, out, "response.function_call_arguments.delta",
-                             json_pack("{s:o}", "delta", said_string(p->text, p->n)), "fc");
+                             json_pack("{s:o}", "delta", message_string(p->text, p->n)), "fc");
     if (!p->more)
         responses_close_call(a, c, out);
 }
 
 /* The piece has been added to what was said: an item that it begins, begins before it. */
-static void responses_piece(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
+static void responses_piece(struct request *a, struct choice *c, const struct output_piece *p,
+                            struct buf *out)
 {
     struct responses *own = a->own;
     int kind = p->part == OUTPUT_TEXT ? OPEN_MESSAGE : OPEN_REASONING;
@@ -272,7 +273,7 @@ static void responses_piece(struct answer *a, struct choice *c, const struct out
         return;
     }
     if (kind == OPEN_MESSAGE && a->logprobs) {
-        struct probs news = tell_news_probs(c);
+        struct probs news = openai_write_news_probs(c);
         json_t *told = item_probs(a, &news);
         json_array_extend(own->probs_new, told);
         json_decref(told);
@@ -284,7 +285,7 @@ static void responses_piece(struct answer *a, struct choice *c, const struct out
         responses_open_item(a, c, kind, out);
         own->from -= p->n;
     }
-    json_t *delta = said_string(p->text, p->n);
+    json_t *delta = message_string(p->text, p->n);
     if (kind == OPEN_MESSAGE) {
         responses_part_event(a, out, "response.output_text.delta",
                              json_pack("{s:o,s:o}", "delta", delta, "logprobs", json_copy(own->probs_new)));
@@ -294,12 +295,12 @@ static void responses_piece(struct answer *a, struct choice *c, const struct out
         responses_part_event(a, out, "response.reasoning_text.delta", json_pack("{s:o}", "delta", delta));
 }
 
-static void responses_end(struct answer *a, struct choice *c, struct buf *out)
+static void responses_end(struct request *a, struct choice *c, struct buf *out)
 {
     responses_close_item(a, c, out);
 }
 
-static void responses_finish(struct answer *a, struct buf *out)
+static void responses_finish(struct request *a, struct buf *out)
 {
     bool cut = a->choices[0].end.finish == FINISH_LENGTH;
     responses_event(a, out, cut ? "response.incomplete" : "response.completed",
@@ -308,13 +309,14 @@ static void responses_finish(struct answer *a, struct buf *out)
 
 static void responses_error(const struct failure *f, struct buf *out)
 {
-    tell_openai.error(f, out);
+    openai_api.error(f, out);
 }
 
 static void responses_broken(const struct failure *f, struct buf *out)
 {
-    said_event(out, json_pack("{s:s,s:s?,s:o,s:n,s:i}", "type", "error", "code", f->code, "message",
-                              said_string(f->err.text, strlen(f->err.text)), "param", "sequence_number", 0));
+    message_event(out,
+                  json_pack("{s:s,s:s?,s:o,s:n,s:i}", "type", "error", "code", f->code, "message",
+                            message_string(f->err.text, strlen(f->err.text)), "param", "sequence_number", 0));
 }
 
 static void responses_forget(void *of)
@@ -330,13 +332,13 @@ static void responses_forget(void *of)
     mem_free(own);
 }
 
-const struct teller responses_teller = {.type = "text/event-stream",
-                                        .alive = ":\n\n",
-                                        .begin = responses_begin,
-                                        .piece = responses_piece,
-                                        .end = responses_end,
-                                        .finish = responses_finish,
-                                        .whole = responses_whole,
-                                        .error = responses_error,
-                                        .broken = responses_broken,
-                                        .forget = responses_forget};
+const struct api_format responses_api = {.type = "text/event-stream",
+                                         .alive = ":\n\n",
+                                         .begin = responses_begin,
+                                         .piece = responses_piece,
+                                         .end = responses_end,
+                                         .finish = responses_finish,
+                                         .whole = responses_whole,
+                                         .error = responses_error,
+                                         .broken = responses_broken,
+                                         .forget = responses_forget};

@@ -18,7 +18,7 @@ const char *ollama_model(const json_t *body)
 /* ---- options ---- */
 
 /* 300, "5m", "-1": seconds. */
-static int ollama_keep(struct answer *a, const json_t *body)
+static int ollama_keep(struct request *a, const json_t *body)
 {
     const json_t *v = json_object_get(body, "keep_alive");
     const char *text = json_string_value(v);
@@ -26,8 +26,8 @@ static int ollama_keep(struct answer *a, const json_t *body)
     if (!v)
         return 0;
     if (!json_is_number(v) && !(text && num_duration(text, strlen(text), &seconds)))
-        return answer_fail(a, 400, "keep_alive",
-                           "keep_alive has to be seconds, or a time such as 5m; -1 = for ever");
+        return request_fail(a, 400, "keep_alive",
+                            "keep_alive has to be seconds, or a time such as 5m; -1 = for ever");
     a->keep = seconds < 0 ? MODELS_KEEP_FOREVER : seconds;
     return 0;
 }
@@ -65,13 +65,13 @@ static void ollama_options(json_t *out, json_t *options)
 }
 
 /* "json", or a schema; "" is nothing. */
-static int ollama_check_format(struct answer *a, const json_t *body)
+static int ollama_check_format(struct request *a, const json_t *body)
 {
     const json_t *format = json_object_get(body, "format");
     const char *word = json_string_value(format);
     if (!format || json_is_object(format) || (word && (!*word || !strcmp(word, "json"))))
         return 0;
-    return answer_fail(a, 400, "format", "format has to be 'json' or a schema");
+    return request_fail(a, 400, "format", "format has to be 'json' or a schema");
 }
 
 static int ollama_format(json_t *out, const json_t *body)
@@ -100,7 +100,7 @@ static void ollama_think(json_t *out, const json_t *body)
 }
 
 /* A template in Go's syntax is not run here; the model's own, as /api/show has it, changes nothing. */
-static int ollama_check_template(struct answer *a, const json_t *body)
+static int ollama_check_template(struct request *a, const json_t *body)
 {
     static const struct refusal refused[] = {
         {"template",
@@ -160,19 +160,19 @@ static int ollama_calls(json_t *message)
     return 0;
 }
 
-static int ollama_message(struct answer *a, json_t *message, size_t at)
+static int ollama_message(struct request *a, json_t *message, size_t at)
 {
     if (json_array_size(json_object_get(message, "images")))
-        return answer_fail(a, 400, "messages", "messages[%zu] has images; this model reads only text", at);
+        return request_fail(a, 400, "messages", "messages[%zu] has images; this model reads only text", at);
     if (ollama_calls(message))
-        return answer_fail(a, 503, NULL, "out of memory");
+        return request_fail(a, 503, NULL, "out of memory");
     ollama_move(message, "reasoning_content", message, "thinking");
     ollama_move(message, "name", message, "tool_name");
     return 0;
 }
 
 /* Without anything to answer the model is only loaded, or unloaded: a whole reply. */
-static void ollama_only_load(struct answer *a, bool chat, bool unload)
+static void ollama_only_load(struct request *a, bool chat, bool unload)
 {
     struct json j = {.out = &a->reply};
     json_begin(&j, '{');
@@ -200,7 +200,7 @@ static void ollama_only_load(struct answer *a, bool chat, bool unload)
 
 /* A request with nothing to answer, which lets go of the model (keep_alive 0), must not load it first. True: it is
  * answered, or the model is not there yet. */
-static bool ollama_is_through(struct answer *a, bool chat, bool empty)
+static bool ollama_is_through(struct request *a, bool chat, bool empty)
 {
     static const struct field fields[] = {
         {"options", FIELD_OBJECT, 0, 1e6},
@@ -219,7 +219,7 @@ static bool ollama_is_through(struct answer *a, bool chat, bool empty)
     const char *name, *bad;
     struct err e = {0};
     if (field_check(a->request, fields, sizeof fields / sizeof *fields, &bad, &e))
-        answer_fail(a, 400, bad, "%s", e.text);
+        request_fail(a, 400, bad, "%s", e.text);
     if (a->failure.status || ollama_check_format(a, a->request) || ollama_keep(a, a->request))
         return true;
     name = ollama_model(a->request);
@@ -233,16 +233,16 @@ static bool ollama_is_through(struct answer *a, bool chat, bool empty)
             ollama_only_load(a, chat, true);
         return true;
     }
-    if (work_model(a, ROUTE_CHAT))
+    if (worker_model(a, ROUTE_CHAT))
         return true;
     if (empty)
         ollama_only_load(a, chat, false);
     return empty;
 }
 
-void ollama_chat(struct answer *a)
+void ollama_chat(struct request *a)
 {
-    json_t *body = ask_body(a), *messages = json_object_get(body, "messages"), *m;
+    json_t *body = openai_body(a), *messages = json_object_get(body, "messages"), *m;
     size_t i;
     json_decref(body); /* the answer keeps it */
     if (!body || ollama_is_through(a, true, !json_array_size(messages)))
@@ -256,22 +256,22 @@ void ollama_chat(struct answer *a)
     if (failed)
         json_decref(made);
     else
-        ask_as(a, made, ask_chat);
+        openai_as(a, made, openai_chat);
 }
 
 /* ---- generate: a prompt, as it is or as a user's message ---- */
 
 /* Images are not read, and a prompt that is sent as it is has nothing in front of it. */
-static int ollama_check_generate(struct answer *a, const json_t *body)
+static int ollama_check_generate(struct request *a, const json_t *body)
 {
     static const char *const shaped[] = {"system", "template", "context"};
     for (size_t i = 0; field_bool(body, "raw") && i < sizeof shaped / sizeof *shaped; i++) {
         const json_t *v = json_object_get(body, shaped[i]);
         if (json_string_length(v) || json_array_size(v))
-            return answer_fail(a, 400, shaped[i], "raw sends the prompt as it is: leave out %s", shaped[i]);
+            return request_fail(a, 400, shaped[i], "raw sends the prompt as it is: leave out %s", shaped[i]);
     }
     if (json_array_size(json_object_get(body, "images")))
-        return answer_fail(a, 400, "images", "this model reads only text");
+        return request_fail(a, 400, "images", "this model reads only text");
     return ollama_check_template(a, body);
 }
 
@@ -287,9 +287,9 @@ static json_t *ollama_plain(const char *system, const json_t *prompt)
     return text;
 }
 
-void ollama_generate(struct answer *a)
+void ollama_generate(struct request *a)
 {
-    json_t *body = ask_body(a), *text = json_object_get(body, "prompt");
+    json_t *body = openai_body(a), *text = json_object_get(body, "prompt");
     const char *prompt = json_string_value(text), *system = field_text(body, "system"),
                *suffix = field_text(body, "suffix");
     bool middle = suffix && *suffix;
@@ -315,7 +315,7 @@ void ollama_generate(struct answer *a)
         json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", text));
         json_object_set_new(made, "messages", messages);
     }
-    ask_as(a, made, plain ? ask_completion : ask_chat);
+    openai_as(a, made, plain ? openai_completion : openai_chat);
 }
 
 /* ---- vectors ---- */
@@ -328,7 +328,7 @@ static void ollama_vector(struct json *j, const float *v, size_t n)
     json_end(j, ']');
 }
 
-static int ollama_embed_read(struct answer *a, const char *param)
+static int ollama_embed_read(struct request *a, const char *param)
 {
     static const struct field fields[] = {{"truncate", FIELD_BOOL, 0, 0},
                                           {"dimensions", FIELD_INT, 1, 1 << 24}};
@@ -336,13 +336,13 @@ static int ollama_embed_read(struct answer *a, const char *param)
     const char *name;
     struct err e = {0};
     if (field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
-        return answer_fail(a, 400, name, "%s", e.text);
+        return request_fail(a, 400, name, "%s", e.text);
     if (ollama_keep(a, body) || vectors_check_width(a, body))
         return -1;
     return vectors_read(a, json_object_get(body, param), param, !json_is_false(cut));
 }
 
-void ollama_embed(struct answer *a)
+void ollama_embed(struct request *a)
 {
     const struct vectors *v = a->vectors;
     struct json j = {.out = &a->reply};
@@ -371,7 +371,7 @@ void ollama_embed(struct answer *a)
     json_end(&j, '}');
 }
 
-void ollama_embeddings(struct answer *a)
+void ollama_embeddings(struct request *a)
 {
     struct json j = {.out = &a->reply};
     if (!a->stage) {

@@ -1,6 +1,6 @@
 /* Chat and completion requests: from JSON to the engine. Runs on a worker. */
 #define _GNU_SOURCE
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 
 #include "format/jsonread.h"
 #include "lang/chat/fim.h"
@@ -16,19 +16,19 @@
 #include <sys/random.h>
 
 #define MANY 1e6 /* items of an object that nobody counts */
-static const struct field ask_fields[] = {
+static const struct field openai_fields[] = {
     {"messages", FIELD_LIST, 1, 4096},
     {"prompt", FIELD_TEXT | FIELD_LIST, 1, MANY},
     {"suffix", FIELD_TEXT, 0, 0},
-    {"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 0, ASK_TOKENS},
-    {"max_completion_tokens", FIELD_INT, 1, ASK_TOKENS},
+    {"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 0, OPENAI_TOKENS},
+    {"max_completion_tokens", FIELD_INT, 1, OPENAI_TOKENS},
     {"n", FIELD_INT, 1, SERVE_CHOICES},
     {"best_of", FIELD_INT, 1, SERVE_CHOICES},
     {"stream", FIELD_BOOL, 0, 0},
     {"stream_options", FIELD_OBJECT, 0, MANY},
-    {"stop", FIELD_TEXT | FIELD_LIST, 0, ASK_STOPS},
+    {"stop", FIELD_TEXT | FIELD_LIST, 0, OPENAI_STOPS},
     {"seed", FIELD_INT, -9e15, 9e15},
-    {"logit_bias", FIELD_OBJECT, 0, ASK_BIASES},
+    {"logit_bias", FIELD_OBJECT, 0, OPENAI_BIASES},
     {"logprobs", FIELD_BOOL | FIELD_INT, 0, ENGINE_TOP_MOST},
     {"top_logprobs", FIELD_INT, 0, ENGINE_TOP_MOST},
     {"response_format", FIELD_OBJECT, 1, MANY},
@@ -52,11 +52,11 @@ static const struct field ask_fields[] = {
 };
 
 /* A chat has to say something. */
-static const struct field chat_fields[] = {{"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 1, ASK_TOKENS}};
+static const struct field chat_fields[] = {{"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 1, OPENAI_TOKENS}};
 
 /* The key under which U+0000 stands where names and settings are, which end there; NULL: it does not. In what a model
  * reads it is a character like others. */
-static const char *ask_nul_in(json_t *v, const char *key, bool read)
+static const char *openai_nul_in(json_t *v, const char *key, bool read)
 {
     const char *found = NULL, *name;
     json_t *one;
@@ -64,15 +64,15 @@ static const char *ask_nul_in(json_t *v, const char *key, bool read)
     if (json_is_string(v))
         return read || strlen(json_string_value(v)) == json_string_length(v) ? NULL : key;
     if (json_is_array(v)) {
-        json_array_foreach(v, i, one) found = found ? found : ask_nul_in(one, key, read);
+        json_array_foreach(v, i, one) found = found ? found : openai_nul_in(one, key, read);
         return found;
     }
     json_object_foreach(v, name, one) found =
-        found ? found : ask_nul_in(one, name, read && (!strcmp(name, "content") || !strcmp(name, "text")));
+        found ? found : openai_nul_in(one, name, read && (!strcmp(name, "content") || !strcmp(name, "text")));
     return found;
 }
 
-static const char *ask_nul(json_t *body)
+static const char *openai_nul(json_t *body)
 {
     static const char *const read[] = {"messages", "prompt", "content", "input"};
     const char *found = NULL, *name;
@@ -82,29 +82,30 @@ static const char *ask_nul(json_t *body)
         bool is_read = false;
         for (size_t i = 0; i < sizeof read / sizeof *read; i++)
             is_read |= !strcmp(name, read[i]);
-        found = found ? found : ask_nul_in(v, name, is_read);
+        found = found ? found : openai_nul_in(v, name, is_read);
     }
     return found;
 }
 
 /* Is there room for what the body becomes when it is read? */
-static int ask_room(struct answer *a, const struct jsonread_size *size)
+static int openai_room(struct request *a, const struct jsonread_size *size)
 {
     size_t all = a->body.cap + size->memory, most = limit_of(LIMIT_BODIES);
     if (size->values > limit_of(LIMIT_VALUES))
-        return answer_fail(a, 413, NULL,
-                           "the body has %zu values; this server reads at most %llu (limit values)",
-                           size->values, (unsigned long long)limit_of(LIMIT_VALUES));
+        return request_fail(a, 413, NULL,
+                            "the body has %zu values; this server reads at most %llu (limit values)",
+                            size->values, (unsigned long long)limit_of(LIMIT_VALUES));
     if (all > most)
-        return answer_fail(a, 413, NULL, "the body needs %zu MiB to read; this server has %zu (limit bodies)",
-                           all >> 20, most >> 20);
+        return request_fail(a, 413, NULL,
+                            "the body needs %zu MiB to read; this server has %zu (limit bodies)", all >> 20,
+                            most >> 20);
     if (!server_charge(a->server, &a->charged, all))
-        return answer_fail(a, 503, NULL, "too many large requests at once");
+        return request_fail(a, 503, NULL, "too many large requests at once");
     return 0;
 }
 
 /* Reads the body, whose bytes are freed then. */
-static json_t *ask_read(struct answer *a)
+static json_t *openai_read(struct request *a)
 {
     const char *text = a->body.data ? a->body.data : "";
     struct jsonread_size size;
@@ -114,23 +115,24 @@ static json_t *ask_read(struct answer *a)
                                          .memory = size.memory,
                                          .depth = (int)limit_of(LIMIT_DEPTH),
                                          .nul = true};
-    json_t *body = ask_room(a, &size) ? NULL : jsonread_object(text, a->body.len, &most, "the body", &e);
+    json_t *body = openai_room(a, &size) ? NULL : jsonread_object(text, a->body.len, &most, "the body", &e);
     if (e.code)
-        answer_fail(a, e.code == ERR_RESOURCE ? 413 : 400, NULL, "%s", e.text);
+        request_fail(a, e.code == ERR_RESOURCE ? 413 : 400, NULL, "%s", e.text);
     buf_free(&a->body);
     server_charge(a->server, &a->charged, body ? size.memory : 0);
     return body;
 }
 
-json_t *ask_body(struct answer *a)
+json_t *openai_body(struct request *a)
 {
     const char *where;
     if (a->request)
         return json_incref(a->request);
-    json_t *body = ask_read(a);
-    if (body && (where = ask_nul(body))) {
-        answer_fail(a, 400, NULL, "%s holds the character U+0000, which can stand only in what a model reads",
-                    log_safe(where));
+    json_t *body = openai_read(a);
+    if (body && (where = openai_nul(body))) {
+        request_fail(a, 400, NULL,
+                     "%s holds the character U+0000, which can stand only in what a model reads",
+                     log_safe(where));
         json_decref(body);
         return NULL;
     }
@@ -142,15 +144,15 @@ json_t *ask_body(struct answer *a)
 
 /* ---- prompts that are too long ---- */
 
-size_t ask_count_most(const struct answer *a)
+size_t openai_count_most(const struct request *a)
 {
     return 2 * (size_t)a->model->loaded->runner->ctx;
 }
 
-int ask_too_long(struct answer *a, const struct ids *ids, const char *param)
+int openai_too_long(struct request *a, const struct ids *ids, const char *param)
 {
     bool first = !a->failure.status;
-    answer_fail(
+    request_fail(
         a, 400, param, "This model's maximum context length is %u tokens; the prompt has %s%zu. Shorten it.",
         a->model->loaded->runner->ctx, ids->over ? "more than " : "", ids->over ? ids->most : ids->len);
     if (first)
@@ -160,7 +162,7 @@ int ask_too_long(struct answer *a, const struct ids *ids, const char *param)
 
 /* ---- messages ---- */
 
-static int ask_parts(struct answer *a, size_t at, const json_t *parts)
+static int openai_parts(struct request *a, size_t at, const json_t *parts)
 {
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i);
@@ -168,57 +170,58 @@ static int ask_parts(struct answer *a, size_t at, const json_t *parts)
         char param[SERVE_PARAM];
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", at, i);
         if (!type)
-            return answer_fail(a, 400, param, "%s has to be an object with a type", param);
+            return request_fail(a, 400, param, "%s has to be an object with a type", param);
         if (strcmp(type, "text") != 0)
-            return answer_fail(a, 400, param, "%s is of type '%s'; this model reads only text", param,
-                               log_safe(type));
+            return request_fail(a, 400, param, "%s is of type '%s'; this model reads only text", param,
+                                log_safe(type));
         if (!field_text(part, "text"))
-            return answer_fail(a, 400, param, "%s has no text", param);
+            return request_fail(a, 400, param, "%s has no text", param);
     }
     return 0;
 }
 
 /* Calls that were made before: each a function with a name. */
-static int ask_calls(struct answer *a, size_t at, const json_t *calls)
+static int openai_calls(struct request *a, size_t at, const json_t *calls)
 {
     char param[SERVE_PARAM];
     snprintf(param, sizeof param, "messages[%zu].tool_calls", at);
     if (calls && !json_is_null(calls) && !json_is_array(calls))
-        return answer_fail(a, 400, param, "%s has to be a list", param);
+        return request_fail(a, 400, param, "%s has to be a list", param);
     for (size_t i = 0; i < json_array_size(calls); i++)
         if (!field_text(json_object_get(json_array_get(calls, i), "function"), "name"))
-            return answer_fail(a, 400, param, "%s[%zu] has to be a function with a name", param, i);
+            return request_fail(a, 400, param, "%s[%zu] has to be a function with a name", param, i);
     return 0;
 }
 
-int ask_messages(struct answer *a, const json_t *messages)
+int openai_messages(struct request *a, const json_t *messages)
 {
     if (!messages)
-        return answer_fail(a, 400, "messages", "messages is missing");
+        return request_fail(a, 400, "messages", "messages is missing");
     for (size_t i = 0; i < json_array_size(messages); i++) {
         json_t *m = json_array_get(messages, i), *content = json_object_get(m, "content");
         char param[SERVE_PARAM];
         snprintf(param, sizeof param, "messages[%zu]", i);
         if (!json_is_object(m))
-            return answer_fail(a, 400, param, "%s has to be an object", param);
+            return request_fail(a, 400, param, "%s has to be an object", param);
         if (!field_text(m, "role"))
-            return answer_fail(a, 400, param, "%s has no role", param);
-        if (json_is_array(content) && ask_parts(a, i, content))
+            return request_fail(a, 400, param, "%s has no role", param);
+        if (json_is_array(content) && openai_parts(a, i, content))
             return -1;
-        if (ask_calls(a, i, json_object_get(m, "tool_calls")))
+        if (openai_calls(a, i, json_object_get(m, "tool_calls")))
             return -1;
         bool calls = json_array_size(json_object_get(m, "tool_calls")) > 0;
         bool none = !content || json_is_null(content), ours = !strcmp(field_text(m, "role"), "assistant");
         if (none && !calls && ours && !json_object_set_new(m, "content", json_string("")))
             continue;
         if ((none && !calls) || !(none || json_is_string(content) || json_is_array(content)))
-            return answer_fail(a, 400, param, "the content of %s has to be a text or a list of parts", param);
+            return request_fail(a, 400, param, "the content of %s has to be a text or a list of parts",
+                                param);
     }
     return 0;
 }
 
 /* What templates know of how much to think: the word itself, and whether at all. */
-static int ask_effort(json_t *set, const char *effort)
+static int openai_effort(json_t *set, const char *effort)
 {
     bool none = !strcmp(effort, "none");
     return json_object_set_new(set, "reasoning_effort", json_string(effort)) ||
@@ -227,7 +230,7 @@ static int ask_effort(json_t *set, const char *effort)
 }
 
 /* Does the prompt leave reasoning open, so that the answer begins with it? */
-static bool ask_thinks(const struct session *l, const struct ids *ids)
+static bool openai_thinks(const struct session *l, const struct ids *ids)
 {
     enum { TAIL = 32 };
     struct buf text = {0};
@@ -240,16 +243,16 @@ static bool ask_thinks(const struct session *l, const struct ids *ids)
     return thinks;
 }
 
-static int ask_chat_prompt(struct answer *a, struct ask *q)
+static int openai_chat_prompt(struct request *a, struct request_draft *q)
 {
     struct prompt_request r = {.messages = json_object_get(q->body, "messages")};
     const char *effort = field_text(q->body, "reasoning_effort");
     json_t *extra = json_object_get(q->body, "chat_template_kwargs");
     struct err e = {0};
-    enum ask_turn turn;
-    if (text_can_chat(a) || ask_functions(a, q->body) || ask_messages(a, r.messages) ||
-        ask_turn(a, q->body, &turn) || (turn == TURN_GOES_ON && prefill_read(a, q->body, &a->prefill)) ||
-        ask_tools(a, q))
+    enum openai_turn turn;
+    if (text_can_chat(a) || openai_functions(a, q->body) || openai_messages(a, r.messages) ||
+        openai_turn(a, q->body, &turn) || (turn == TURN_GOES_ON && prefill_read(a, q->body, &a->prefill)) ||
+        openai_tools(a, q))
         return -1;
     r.continue_final = turn == TURN_GOES_ON;
     r.no_generation_prompt = turn == TURN_CLOSED;
@@ -257,79 +260,79 @@ static int ask_chat_prompt(struct answer *a, struct ask *q)
     r.tools = a->tools;
     json_t *set = json_object(), *documents = json_object_get(q->body, "documents");
     if (!set || (documents && json_object_set(set, "documents", documents)) ||
-        (effort && ask_effort(set, effort)) || (extra && json_object_update(set, extra)))
+        (effort && openai_effort(set, effort)) || (extra && json_object_update(set, extra)))
         err_memory(&e, "the request", 1);
     r.set = set;
     a->prompt_count = 1;
     int failed = e.code || session_prompt(a->model->loaded, &r, &a->prompts[0], &e);
     json_decref(set);
     if (a->prompts[0].over)
-        return ask_too_long(a, &a->prompts[0], "messages");
+        return openai_too_long(a, &a->prompts[0], "messages");
     if (failed)
-        return answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
-    q->thinking = ask_thinks(a->model->loaded, &a->prompts[0]);
+        return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
+    q->thinking = openai_thinks(a->model->loaded, &a->prompts[0]);
     return prefill_stand(a, q);
 }
 
 /* ---- prompts of completions ---- */
 
-static int ask_ids(struct answer *a, const json_t *list, struct ids *out)
+static int openai_ids(struct request *a, const json_t *list, struct ids *out)
 {
     int64_t vocab = a->model->loaded->model->plan.out_width;
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
         int64_t id;
         if (!field_whole(json_array_get(list, i), 0, vocab - 1, &id))
-            return answer_fail(a, 400, "prompt", "token %zu of the prompt has to be an id below %lld", i,
-                               (long long)vocab);
+            return request_fail(a, 400, "prompt", "token %zu of the prompt has to be an id below %lld", i,
+                                (long long)vocab);
         if (ids_add(out, (int32_t)id, &e))
-            return out->over ? ask_too_long(a, out, "prompt") : answer_fail(a, 503, NULL, "%s", e.text);
+            return out->over ? openai_too_long(a, out, "prompt") : request_fail(a, 503, NULL, "%s", e.text);
     }
     return 0;
 }
 
-static int ask_text(struct answer *a, const json_t *text, const json_t *body)
+static int openai_text(struct request *a, const json_t *text, const json_t *body)
 {
     const char *suffix = field_text(body, "suffix");
     bool bare = json_is_false(json_object_get(body, "add_special_tokens"));
     struct err e = {0};
     if (a->prompt_count == SERVE_CHOICES)
-        return answer_fail(a, 400, "prompt", "there are more than %d prompts", SERVE_CHOICES);
+        return request_fail(a, 400, "prompt", "there are more than %d prompts", SERVE_CHOICES);
     struct ids *out = &a->prompts[a->prompt_count++];
     if (json_is_array(text))
-        return ask_ids(a, text, out);
+        return openai_ids(a, text, out);
     if (!json_is_string(text))
-        return answer_fail(a, 400, "prompt",
-                           "prompt has to be a text, a list of texts, ids, or lists of ids");
+        return request_fail(a, 400, "prompt",
+                            "prompt has to be a text, a list of texts, ids, or lists of ids");
     const char *s = json_string_value(text);
     size_t n = json_string_length(text);
     if (suffix && strlen(s) != n)
-        return answer_fail(a, 400, "prompt", "a prompt with a suffix cannot hold the character U+0000");
+        return request_fail(a, 400, "prompt", "a prompt with a suffix cannot hold the character U+0000");
     int failed = suffix ? fim_prompt(a->model->loaded->tokenizer,
                                      &(struct fim){.prefix = s, .suffix = suffix}, out, &e)
                         : tokenizer_encode(a->model->loaded->tokenizer, s, n,
                                            TOK_SPECIAL | (bare ? 0 : TOK_ADD), out, &e);
     if (out->over)
-        return ask_too_long(a, out, "prompt");
-    return failed ? answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text) : 0;
+        return openai_too_long(a, out, "prompt");
+    return failed ? request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text) : 0;
 }
 
-static int ask_prompts(struct answer *a, const json_t *body)
+static int openai_prompts(struct request *a, const json_t *body)
 {
     const json_t *prompt = json_object_get(body, "prompt");
     if (!prompt)
-        return answer_fail(a, 400, "prompt", "prompt is missing");
+        return request_fail(a, 400, "prompt", "prompt is missing");
     if (!json_is_array(prompt) || json_is_number(json_array_get(prompt, 0)))
-        return ask_text(a, prompt, body);
+        return openai_text(a, prompt, body);
     for (size_t i = 0; i < json_array_size(prompt); i++)
-        if (ask_text(a, json_array_get(prompt, i), body))
+        if (openai_text(a, json_array_get(prompt, i), body))
             return -1;
     return 0;
 }
 
 /* ---- how to answer ---- */
 
-static int ask_sampling(struct answer *a, struct ask *q)
+static int openai_sampling(struct request *a, struct request_draft *q)
 {
     struct sampler_params *p = &q->request.sampler;
     *p = a->model->loaded->defaults;
@@ -340,20 +343,20 @@ static int ask_sampling(struct answer *a, struct ask *q)
         const char *name;
         struct err e = {0};
         if (field_check(q->body, &row, 1, &name, &e))
-            return answer_fail(a, 400, f->name, "%s", e.text);
+            return request_fail(a, 400, f->name, "%s", e.text);
         double *value = (double *)((char *)p + f->offset);
         *value = field_num(q->body, f->name, *value);
     }
     if (json_object_get(q->body, "seed"))
         p->seed = (uint64_t)field_int(q->body, "seed", 0);
     else if (getrandom(&p->seed, sizeof p->seed, 0) < 0)
-        return answer_fail(a, 503, "seed", "the system gives no random numbers; give a seed");
+        return request_fail(a, 503, "seed", "the system gives no random numbers; give a seed");
     else
         p->seed >>= 12; /* replies tell it, and a client that sends it back means the same one */
     return 0;
 }
 
-static int ask_biases(struct answer *a, struct ask *q)
+static int openai_biases(struct request *a, struct request_draft *q)
 {
     json_t *all = json_object_get(q->body, "logit_bias"), *v;
     const char *key;
@@ -364,7 +367,7 @@ static int ask_biases(struct answer *a, struct ask *q)
         double bias = json_number_value(v);
         if (!num_i64(key, strlen(key), 0, a->model->loaded->model->plan.out_width - 1, &id) ||
             !json_is_number(v) || bias < -100 || bias > 100)
-            return answer_fail(a, 400, "logit_bias", "logit_bias has to be {token id: -100 to 100}");
+            return request_fail(a, 400, "logit_bias", "logit_bias has to be {token id: -100 to 100}");
         q->biases[n++] = (struct logit_bias){(int32_t)id, bias <= -100 ? -INFINITY : (float)bias};
     }
     q->request.sampler.bias = q->biases;
@@ -372,15 +375,15 @@ static int ask_biases(struct answer *a, struct ask *q)
     return 0;
 }
 
-static int ask_stops(struct answer *a, struct ask *q)
+static int openai_stops(struct request *a, struct request_draft *q)
 {
     const json_t *stop = json_object_get(q->body, "stop");
     size_t n = json_is_array(stop) ? json_array_size(stop) : stop ? 1 : 0;
     for (size_t i = 0; i < n; i++) {
         const char *text = json_string_value(json_is_array(stop) ? json_array_get(stop, i) : stop);
         if (!text || !*text)
-            return answer_fail(a, 400, "stop",
-                               "stop has to be a text or a list of texts, none of them empty");
+            return request_fail(a, 400, "stop",
+                                "stop has to be a text or a list of texts, none of them empty");
         q->stops[i] = text;
     }
     q->request.stop_strings = q->stops;
@@ -390,7 +393,7 @@ static int ask_stops(struct answer *a, struct ask *q)
 }
 
 /* How many tokens: -1 and what is more than the context holds mean as many as fit. */
-static void ask_most(const struct answer *a, struct ask *q)
+static void openai_most(const struct request *a, struct request_draft *q)
 {
     int64_t most =
         field_int(q->body, "max_completion_tokens", field_int(q->body, "max_tokens", a->chat ? -1 : 16));
@@ -398,7 +401,7 @@ static void ask_most(const struct answer *a, struct ask *q)
     q->request.most = most < 0 || most > UINT32_MAX ? 0 : (uint32_t)most;
 }
 
-static int ask_options(struct answer *a, struct ask *q)
+static int openai_options(struct request *a, struct request_draft *q)
 {
     const json_t *b = q->body, *logprobs = json_object_get(b, "logprobs");
     struct engine_request *r = &q->request;
@@ -407,82 +410,82 @@ static int ask_options(struct answer *a, struct ask *q)
     a->include_usage = field_bool(json_object_get(b, "stream_options"), "include_usage");
     a->echo = field_bool(b, "echo");
     if (a->chat && json_is_integer(logprobs))
-        return answer_fail(a, 400, "logprobs",
-                           "logprobs has to be true or false; top_logprobs is the number");
+        return request_fail(a, 400, "logprobs",
+                            "logprobs has to be true or false; top_logprobs is the number");
     const int64_t native = logprobs ? 0 : field_int(b, "n_probs", 0); /* llama.cpp's name of it */
     a->logprobs = json_is_true(logprobs) || json_is_integer(logprobs) || native;
     a->tops = (uint32_t)(a->chat ? field_int(b, "top_logprobs", native) : field_int(b, "logprobs", native));
     if (a->tops && !a->logprobs)
-        return answer_fail(a, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
+        return request_fail(a, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
     r->logprobs = a->logprobs;
     r->top_logprobs = a->tops;
     r->echo = !a->chat && a->echo && a->logprobs;
     r->ignore_eog = a->endless = field_bool(b, "ignore_eos");
     if (format && strcmp(format, "auto") && strncmp(format, "deepseek", 8) && strcmp(format, "none"))
-        return answer_fail(a, 400, "reasoning_format",
-                           "reasoning_format has to be 'auto', 'deepseek' or 'none'");
+        return request_fail(a, 400, "reasoning_format",
+                            "reasoning_format has to be 'auto', 'deepseek' or 'none'");
     a->raw_reasoning = format && !strcmp(format, "none");
     a->no_reasoning = json_is_false(json_object_get(b, "include_reasoning"));
-    ask_most(a, q);
+    openai_most(a, q);
     r->show_special = a->chat && a->model->loaded->marks_hidden;
     r->salt = a->salt;
-    r->wake = work_wake;
+    r->wake = worker_wake;
     r->arg = a;
     return 0;
 }
 
 /* How many answers to each prompt are told, and how many are made for that. */
-static int ask_number(struct answer *a, struct ask *q)
+static int openai_number(struct request *a, struct request_draft *q)
 {
     a->told = (uint32_t)field_int(q->body, "n", 1);
     q->each = (uint32_t)field_int(q->body, "best_of", a->told);
     if (q->each < a->told)
-        return answer_fail(a, 400, "best_of", "best_of is %u; it has to be at least n, which is %u", q->each,
-                           a->told);
+        return request_fail(a, 400, "best_of", "best_of is %u; it has to be at least n, which is %u", q->each,
+                            a->told);
     if (q->each > a->told && a->stream)
-        return answer_fail(a, 400, "best_of",
-                           "the best of %u answers is known when all are there: it cannot be streamed",
-                           q->each);
+        return request_fail(a, 400, "best_of",
+                            "the best of %u answers is known when all are there: it cannot be streamed",
+                            q->each);
     q->request.logprobs |= q->each > a->told;
     return 0;
 }
 
 /* ---- all of it ---- */
 
-static int ask_check(struct answer *a, const json_t *body)
+static int openai_check(struct request *a, const json_t *body)
 {
     struct err e = {0};
     const char *name = NULL;
-    if (field_check(body, ask_fields, sizeof ask_fields / sizeof *ask_fields, &name, &e) ||
+    if (field_check(body, openai_fields, sizeof openai_fields / sizeof *openai_fields, &name, &e) ||
         (a->chat && field_check(body, chat_fields, 1, &name, &e)))
-        return answer_fail(a, 400, name, "%s", e.text);
-    return ask_unsupported(a, body);
+        return request_fail(a, 400, name, "%s", e.text);
+    return openai_unsupported(a, body);
 }
 
 /* What takes the answer apart. A call that was asked for has begun in the prompt. */
-static int ask_reply(struct answer *a, const struct ask *q, struct choice *c)
+static int openai_reply(struct request *a, const struct request_draft *q, struct choice *c)
 {
     const struct session *l = a->model->loaded;
     struct err e = {0};
-    c->reply = output_open(&(struct output_options){.form = l->form,
-                                                    .thought = a->raw_reasoning ? NULL : l->thought,
-                                                    .tools = a->tools,
-                                                    .thinking = q->thinking && !a->prefill.len,
-                                                    .ruled = a->tools && q->rule,
-                                                    .only_calls = q->rule && q->must,
-                                                    .take = said_take,
-                                                    .arg = c},
-                           &e);
-    if (c->reply && !(a->prefill.len && output_go_on(c->reply, a->prefill.data, a->prefill.len)) &&
-        !(q->lead && output_feed(c->reply, q->lead, strlen(q->lead))))
+    c->parser = output_open(&(struct output_options){.form = l->form,
+                                                     .thought = a->raw_reasoning ? NULL : l->thought,
+                                                     .tools = a->tools,
+                                                     .thinking = q->thinking && !a->prefill.len,
+                                                     .ruled = a->tools && q->rule,
+                                                     .only_calls = q->rule && q->must,
+                                                     .take = message_take,
+                                                     .arg = c},
+                            &e);
+    if (c->parser && !(a->prefill.len && output_go_on(c->parser, a->prefill.data, a->prefill.len)) &&
+        !(q->lead && output_feed(c->parser, q->lead, strlen(q->lead))))
         return 0;
-    output_close(c->reply);
-    c->reply = NULL;
-    return answer_fail(a, 503, NULL, "out of memory");
+    output_close(c->parser);
+    c->parser = NULL;
+    return request_fail(a, 503, NULL, "out of memory");
 }
 
 /* Adapters: the model's name, or "NAME[:SCALE],...", or [{"id" from 0, or "name", "scale"}] as llama.cpp has it. */
-static int ask_lora(struct answer *a, struct ask *q)
+static int openai_lora(struct request *a, struct request_draft *q)
 {
     const struct session *l = a->model->loaded;
     const json_t *lora = json_object_get(q->body, "lora");
@@ -491,43 +494,43 @@ static int ask_lora(struct answer *a, struct ask *q)
     struct err e = {0};
     bool named = !lora && models_is_adapter(a->server->models, model);
     if (session_adapt(l, named ? model : text, mix, &e))
-        return answer_fail(a, 400, "lora", "%s", e.text);
+        return request_fail(a, 400, "lora", "%s", e.text);
     for (size_t i = 0; i < json_array_size(lora); i++) {
         const json_t *one = json_array_get(lora, i);
         const char *name = field_text(one, "name");
         struct adapter_mix by_name = {0};
         int64_t id = field_int(one, "id", -1);
         if (name && session_adapt(l, name, &by_name, &e))
-            return answer_fail(a, 400, "lora", "%s", e.text);
+            return request_fail(a, 400, "lora", "%s", e.text);
         id = by_name.count ? (int64_t)by_name.id[0] - 1 : id;
         if (id < 0 || id >= l->adapters)
-            return answer_fail(a, 400, "lora",
-                               "lora[%zu] has to name an adapter by \"id\" (0 to %d) or \"name\"", i,
-                               (int)l->adapters - 1);
+            return request_fail(a, 400, "lora",
+                                "lora[%zu] has to name an adapter by \"id\" (0 to %d) or \"name\"", i,
+                                (int)l->adapters - 1);
         mix->id[mix->count] = (uint32_t)id + 1;
         mix->scale[mix->count++] = (float)field_num(one, "scale", (double)l->adapter[id].scale);
     }
     return 0;
 }
 
-static int ask_fits(struct answer *a)
+static int openai_fits(struct request *a)
 {
     for (uint32_t i = 0; i < a->prompt_count; i++)
         if (a->prompts[i].len >= a->model->loaded->runner->ctx)
-            return ask_too_long(a, &a->prompts[i], a->chat ? "messages" : "prompt");
+            return openai_too_long(a, &a->prompts[i], a->chat ? "messages" : "prompt");
     return 0;
 }
 
-static int ask_submit(struct answer *a, struct ask *q)
+static int openai_submit(struct request *a, struct request_draft *q)
 {
     uint32_t n = q->each;
     if (a->prompt_count * n > SERVE_CHOICES)
-        return answer_fail(a, 400, "n", "%u prompts times n makes more than %d answers", a->prompt_count,
-                           SERVE_CHOICES);
-    if (ask_fits(a))
+        return request_fail(a, 400, "n", "%u prompts times n makes more than %d answers", a->prompt_count,
+                            SERVE_CHOICES);
+    if (openai_fits(a))
         return -1;
-    const struct teller *t = tell_for(a->route);
-    if ((t->asked && t->asked(a, &q->request)) || answer_admit(a, a->prompt_count * n))
+    const struct api_format *t = format_for(a->route);
+    if ((t->asked && t->asked(a, &q->request)) || request_admit(a, a->prompt_count * n))
         return -1;
     uint64_t seed = q->request.sampler.seed;
     for (uint32_t i = 0; i < a->prompt_count * n; i++) {
@@ -539,27 +542,28 @@ static int ask_submit(struct answer *a, struct ask *q)
         q->request.prompt = a->prompts[c->prompt_at].data;
         q->request.n = (uint32_t)a->prompts[c->prompt_at].len;
         q->request.sampler.seed = seed + i;
-        if (a->chat && ask_reply(a, q, c))
+        if (a->chat && openai_reply(a, q, c))
             return -1;
         if (engine_submit(a->model->engine, &q->request, &c->stream, &e)) {
             a->failure.retry = engine_retry(a->model->engine);
-            return answer_fail(a, e.code == ERR_RESOURCE ? 429 : 400, NULL, "%s", e.text);
+            return request_fail(a, e.code == ERR_RESOURCE ? 429 : 400, NULL, "%s", e.text);
         }
         a->count++;
     }
     return 0;
 }
 
-static void ask_any(struct answer *a)
+static void openai_any(struct request *a)
 {
-    struct ask q = {.body = ask_body(a)};
+    struct request_draft q = {.body = openai_body(a)};
     for (uint32_t i = 0; i < SERVE_CHOICES; i++)
-        a->prompts[i].most = ask_count_most(a);
-    if (q.body && !ask_check(a, q.body) && !ask_options(a, &q) && !ask_lora(a, &q) && !ask_sampling(a, &q) &&
-        !ask_samplers(a, &q) && !ask_number(a, &q) && !ask_biases(a, &q) && !ask_stops(a, &q) &&
-        !ask_tokens(a, &q) && !(a->chat ? ask_chat_prompt(a, &q) : ask_prompts(a, q.body)) &&
-        !ask_truncate(a, &q) && !ask_prepend(a) && !ask_fits(a) && !ask_rule(a, &q) && !ask_together(a, &q))
-        ask_submit(a, &q);
+        a->prompts[i].most = openai_count_most(a);
+    if (q.body && !openai_check(a, q.body) && !openai_options(a, &q) && !openai_lora(a, &q) &&
+        !openai_sampling(a, &q) && !openai_samplers(a, &q) && !openai_number(a, &q) &&
+        !openai_biases(a, &q) && !openai_stops(a, &q) && !openai_tokens(a, &q) &&
+        !(a->chat ? openai_chat_prompt(a, &q) : openai_prompts(a, q.body)) && !openai_truncate(a, &q) &&
+        !openai_prepend(a) && !openai_fits(a) && !openai_rule(a, &q) && !openai_together(a, &q))
+        openai_submit(a, &q);
     constraint_ref_drop(q.rule);
     ids_free(&q.allowed);
     ids_free(&q.bad_words);
@@ -567,18 +571,18 @@ static void ask_any(struct answer *a)
     json_decref(q.body);
 }
 
-void ask_chat(struct answer *a)
+void openai_chat(struct request *a)
 {
     a->chat = true;
-    ask_any(a);
+    openai_any(a);
 }
 
-void ask_completion(struct answer *a)
+void openai_completion(struct request *a)
 {
-    ask_any(a);
+    openai_any(a);
 }
 
-void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a))
+void openai_as(struct request *a, json_t *body, void (*ask)(struct request *a))
 {
     json_decref(a->request);
     a->request = body;
@@ -586,19 +590,19 @@ void ask_as(struct answer *a, json_t *body, void (*ask)(struct answer *a))
 }
 
 /* How many tokens the prompt of a chat has. */
-void ask_count(struct answer *a)
+void openai_count(struct request *a)
 {
     a->chat = true;
-    if (!ask_prompt(a))
+    if (!openai_prompt(a))
         buf_printf(&a->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}",
                    a->prompts[0].len);
 }
 
-int ask_prompt(struct answer *a)
+int openai_prompt(struct request *a)
 {
-    struct ask q = {.body = ask_body(a)};
-    int failed =
-        !q.body || ask_check(a, q.body) || ask_sampling(a, &q) || ask_stops(a, &q) || ask_chat_prompt(a, &q);
+    struct request_draft q = {.body = openai_body(a)};
+    int failed = !q.body || openai_check(a, q.body) || openai_sampling(a, &q) || openai_stops(a, &q) ||
+                 openai_chat_prompt(a, &q);
     json_decref(q.body);
     return failed ? -1 : 0;
 }

@@ -3,7 +3,7 @@
 #include "format/jsonread.h"
 #include "serve/ollama.h"
 
-static void ollama_begin(const struct answer *a, struct json *j)
+static void ollama_begin(const struct request *a, struct json *j)
 {
     json_begin(j, '{');
     json_key(j, "model");
@@ -15,7 +15,7 @@ static void ollama_begin(const struct answer *a, struct json *j)
 struct ollama_said {
     const char *text, *thinking;
     size_t n, thinking_n;
-    const struct said_call *calls;
+    const struct message_call *calls;
     uint32_t call_count;
 };
 
@@ -24,7 +24,7 @@ static void ollama_calls(struct json *j, const struct ollama_said *s)
     json_key(j, "tool_calls");
     json_begin(j, '[');
     for (uint32_t i = 0; i < s->call_count; i++) {
-        json_t *arguments = said_arguments(&s->calls[i]);
+        json_t *arguments = message_arguments(&s->calls[i]);
         json_begin(j, '{');
         json_key(j, "function");
         json_begin(j, '{');
@@ -59,7 +59,7 @@ static void ollama_text(struct json *j, bool chat, const struct ollama_said *s)
         json_end(j, '}');
 }
 
-static void ollama_counts(const struct answer *a, struct json *j)
+static void ollama_counts(const struct request *a, struct json *j)
 {
     const struct choice *c = &a->choices[0];
     const struct {
@@ -85,35 +85,35 @@ static void ollama_counts(const struct answer *a, struct json *j)
     json_uint(j, c->made);
 }
 
-static bool ollama_is_chat(const struct answer *a)
+static bool ollama_is_chat(const struct request *a)
 {
-    return a->route->teller == &ollama_chat_teller;
+    return a->route->format == &ollama_chat_teller;
 }
 
 /* Of the tokens of a piece, or of all; they go with text. */
-static void ollama_probs(const struct answer *a, struct json *j, const struct probs *p)
+static void ollama_probs(const struct request *a, struct json *j, const struct probs *p)
 {
     if (!a->logprobs || !p->count)
         return;
     json_key(j, "logprobs");
-    tell_token_probs(a, j, p);
+    openai_write_token_probs(a, j, p);
 }
 
-static void ollama_piece(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
+static void ollama_piece(struct request *a, struct choice *c, const struct output_piece *p, struct buf *out)
 {
     struct json j = {.out = out};
     struct ollama_said s = {0};
     if (p->part == OUTPUT_CALL && p->more) /* calls are told whole here */
         return;
     if (p->part == OUTPUT_CALL)
-        s = (struct ollama_said){.calls = said_last(c), .call_count = 1};
+        s = (struct ollama_said){.calls = message_last(c), .call_count = 1};
     else if (p->part == OUTPUT_TEXT)
         s = (struct ollama_said){.text = p->text, .n = p->n};
     else
         s = (struct ollama_said){.thinking = p->text, .thinking_n = p->n};
     ollama_begin(a, &j);
     ollama_text(&j, ollama_is_chat(a), &s);
-    struct probs probs = tell_news_probs(c);
+    struct probs probs = openai_write_news_probs(c);
     if (p->part == OUTPUT_TEXT)
         ollama_probs(a, &j, &probs);
     json_key(&j, "done");
@@ -122,13 +122,13 @@ static void ollama_piece(struct answer *a, struct choice *c, const struct output
     buf_char(out, '\n');
 }
 
-static void ollama_last(struct answer *a, const struct ollama_said *s, struct buf *out)
+static void ollama_last(struct request *a, const struct ollama_said *s, struct buf *out)
 {
     struct json j = {.out = out};
     ollama_begin(a, &j);
     ollama_text(&j, ollama_is_chat(a), s);
     if (!a->stream) {
-        struct probs probs = tell_choice_probs(a, &a->choices[0]);
+        struct probs probs = openai_write_choice_probs(a, &a->choices[0]);
         ollama_probs(a, &j, &probs);
     }
     ollama_counts(a, &j);
@@ -137,16 +137,16 @@ static void ollama_last(struct answer *a, const struct ollama_said *s, struct bu
     json_end(&j, '}');
 }
 
-static void ollama_end(struct answer *a, struct choice *c, struct buf *out)
+static void ollama_end(struct request *a, struct choice *c, struct buf *out)
 {
     (void)c;
     ollama_last(a, &(struct ollama_said){0}, out);
     buf_char(out, '\n');
 }
 
-static void ollama_whole(struct answer *a, struct buf *out)
+static void ollama_whole(struct request *a, struct buf *out)
 {
-    const struct said *s = &a->choices[0].said;
+    const struct message *s = &a->choices[0].message;
     ollama_last(a,
                 &(struct ollama_said){.text = s->text.data,
                                       .n = s->text.len,
@@ -177,5 +177,5 @@ static void ollama_broken(const struct failure *f, struct buf *out)
         .type = "application/x-ndjson", .piece = ollama_piece, .end = ollama_end, .whole = ollama_whole,     \
         .error = ollama_error, .broken = ollama_broken                                                       \
     }
-const struct teller ollama_chat_teller = OLLAMA_TELLER, ollama_generate_teller = OLLAMA_TELLER,
-                    ollama_teller = OLLAMA_TELLER;
+const struct api_format ollama_chat_teller = OLLAMA_TELLER, ollama_generate_teller = OLLAMA_TELLER,
+                        ollama_api = OLLAMA_TELLER;

@@ -7,7 +7,7 @@
 
 /* A page elsewhere must not reach us through a name that its owner points to this machine. Probes are open to all and
  * say nothing that a page could use; they ask by address. */
-static bool gate_host(const struct conn *c, const char *host)
+static bool auth_host(const struct conn *c, const char *host)
 {
     const struct server *s = c->server;
     struct origin named = {.port = -1};
@@ -22,7 +22,7 @@ static bool gate_host(const struct conn *c, const char *host)
 }
 
 /* Pages on this machine, our own, and those that --allowed-origin names. */
-static bool gate_origin(const struct conn *c, const char *origin)
+static bool auth_origin(const struct conn *c, const char *origin)
 {
     const struct server_options *options = c->server->o;
     const char *host = http_field(&c->http, "host");
@@ -37,25 +37,25 @@ static bool gate_origin(const struct conn *c, const char *origin)
            (host && origin_read_host(host, &own) && !strcmp(own.host, page.host) && own.port == page.port);
 }
 
-static int gate_refuse(struct failure *f, const char *why)
+static int auth_refuse(struct failure *f, const char *why)
 {
     f->status = 403;
     return err_set(&f->err, ERR_USAGE, "%s", why);
 }
 
-int gate_check(struct conn *c, struct failure *f)
+int auth_check(struct conn *c, struct failure *f)
 {
     const char *host = http_field(&c->http, "host"), *origin = http_field(&c->http, "origin");
-    if (host && !gate_host(c, host))
-        return gate_refuse(f, "the Host header names neither this machine nor an allowed host");
-    c->origin_ok = origin && gate_origin(c, origin);
+    if (host && !auth_host(c, host))
+        return auth_refuse(f, "the Host header names neither this machine nor an allowed host");
+    c->origin_ok = origin && auth_origin(c, origin);
     if (origin && !c->origin_ok)
-        return gate_refuse(f, "pages of this origin may not send requests here");
+        return auth_refuse(f, "pages of this origin may not send requests here");
     return 0;
 }
 
 /* Takes as long for a wrong key as for a right one: only the length of what was given shows. */
-static bool gate_same(const char *given, size_t n, const char *key)
+static bool auth_same(const char *given, size_t n, const char *key)
 {
     size_t length = strlen(key);
     volatile unsigned char differs = n != length;
@@ -64,7 +64,7 @@ static bool gate_same(const char *given, size_t n, const char *key)
     return !differs;
 }
 
-bool gate_key(struct conn *c)
+bool auth_key(struct conn *c)
 {
     const struct server_options *o = c->server->o;
     const char *given = http_field(&c->http, "authorization");
@@ -77,7 +77,7 @@ bool gate_key(struct conn *c)
     else
         given = http_field(&c->http, "x-api-key");
     for (size_t i = 0; given && i < o->key_count; i++)
-        if (o->keys[i] && gate_same(given, strlen(given), o->keys[i]))
+        if (o->keys[i] && auth_same(given, strlen(given), o->keys[i]))
             c->key = (uint32_t)i + 1;
     c->admin = c->key && o->admin[c->key - 1];
     return c->key > 0;

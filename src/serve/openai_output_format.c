@@ -2,7 +2,7 @@
  * them become one value and its kind. */
 #include "format/jsonread.h"
 #include "lang/grammar/constraint.h"
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 #include "serve/field.h"
 #include "serve/limit.h"
 
@@ -32,19 +32,19 @@ static bool wanted_is_texts(const json_t *list)
 }
 
 /* A schema that came as a text. */
-static json_t *wanted_parse(struct answer *a, const json_t *text, const char *field)
+static json_t *wanted_parse(struct request *a, const json_t *text, const char *field)
 {
     const struct jsonread_limits most = {
-        .text = limit_of(LIMIT_SCHEMA), .memory = ASK_MEMORY, .depth = (int)limit_of(LIMIT_DEPTH)};
+        .text = limit_of(LIMIT_SCHEMA), .memory = OPENAI_MEMORY, .depth = (int)limit_of(LIMIT_DEPTH)};
     struct err e = {0};
     json_t *v = jsonread_value(json_string_value(text), json_string_length(text), &most, field, &e);
     if (!v)
-        answer_fail(a, e.code == ERR_RESOURCE ? 503 : 400, field, "%s", e.text);
+        request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, field, "%s", e.text);
     return v;
 }
 
 /* One of the fields says what the answer has to be. */
-static int wanted_take(struct answer *a, struct wanted *w, enum wanted_kind kind, json_t *value,
+static int wanted_take(struct request *a, struct wanted *w, enum wanted_kind kind, json_t *value,
                        const char *field)
 {
     static const char *const words[] = {[WANTED_SCHEMA] = "a JSON schema",
@@ -55,14 +55,14 @@ static int wanted_take(struct answer *a, struct wanted *w, enum wanted_kind kind
     if (!value || (text && !json_string_length(value)))
         return 0; /* "" is how some clients leave it out */
     if (w->kind)
-        return answer_fail(a, 400, field, "%s and %s both say what the answer has to be", w->field, field);
+        return request_fail(a, 400, field, "%s and %s both say what the answer has to be", w->field, field);
     if (!(kind == WANTED_SCHEMA   ? text || json_is_object(value) || json_is_boolean(value)
           : kind == WANTED_CHOICE ? wanted_is_texts(value)
                                   : text))
-        return answer_fail(a, 400, field, "%s has to be %s", field, words[kind]);
+        return request_fail(a, 400, field, "%s has to be %s", field, words[kind]);
     if (json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > limit_of(LIMIT_SCHEMA))
-        return answer_fail(a, 400, field, "%s is larger than %llu bytes", field,
-                           (unsigned long long)limit_of(LIMIT_SCHEMA));
+        return request_fail(a, 400, field, "%s is larger than %llu bytes", field,
+                            (unsigned long long)limit_of(LIMIT_SCHEMA));
     json_t *own = kind == WANTED_SCHEMA && text ? wanted_parse(a, value, field) : json_incref(value);
     if (!own)
         return -1;
@@ -70,16 +70,16 @@ static int wanted_take(struct answer *a, struct wanted *w, enum wanted_kind kind
     return 0;
 }
 
-static int wanted_any_object(struct answer *a, struct wanted *w, const char *field)
+static int wanted_any_object(struct request *a, struct wanted *w, const char *field)
 {
     json_t *schema = json_pack("{s:s}", "type", "object");
-    int failed =
-        schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field) : answer_fail(a, 503, NULL, "out of memory");
+    int failed = schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field)
+                        : request_fail(a, 503, NULL, "out of memory");
     json_decref(schema);
     return failed;
 }
 
-static int wanted_of_format(struct answer *a, struct wanted *w, const json_t *format)
+static int wanted_of_format(struct request *a, struct wanted *w, const json_t *format)
 {
     static const char field[] = "response_format";
     const char *type = field_text(format, "type");
@@ -89,15 +89,15 @@ static int wanted_of_format(struct answer *a, struct wanted *w, const json_t *fo
     if (type && !strcmp(type, "json_object"))
         return schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field) : wanted_any_object(a, w, field);
     if (!type || strcmp(type, "json_schema") != 0)
-        return answer_fail(a, 400, field,
-                           "response_format.type has to be 'text', 'json_object' or 'json_schema'");
+        return request_fail(a, 400, field,
+                            "response_format.type has to be 'text', 'json_object' or 'json_schema'");
     if (json_object_get(named, "schema"))
         schema = json_object_get(named, "schema");
     return schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field)
-                  : answer_fail(a, 400, field, "response_format.json_schema.schema is missing");
+                  : request_fail(a, 400, field, "response_format.json_schema.schema is missing");
 }
 
-int ask_wanted(struct answer *a, const json_t *body, struct wanted *w)
+int openai_wanted(struct request *a, const json_t *body, struct wanted *w)
 {
     const json_t *structured = json_object_get(body, "structured_outputs");
     int failed = wanted_of_format(a, w, json_object_get(body, "response_format"));

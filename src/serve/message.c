@@ -13,7 +13,7 @@
 enum { SAID_CALLS = 256 };
 
 /* Letters and digits that nobody has had before. */
-static char *said_id(bool nine)
+static char *message_id(bool nine)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     unsigned char random[24] = {0};
@@ -28,7 +28,7 @@ static char *said_id(bool nine)
 }
 
 /* A name or an id that a model wrote. */
-static char *said_copy(const char *text)
+static char *message_copy(const char *text)
 {
     struct buf clean = {0};
     utf8_clean(&clean, text, strlen(text));
@@ -37,53 +37,53 @@ static char *said_copy(const char *text)
     return copy;
 }
 
-static bool said_begin_call(struct choice *c, const struct output_piece *p)
+static bool message_begin_call(struct choice *c, const struct output_piece *p)
 {
-    struct said *s = &c->said;
-    struct said_call *all = mem_realloc(s->calls, s->call_count + 1, sizeof *all);
+    struct message *s = &c->message;
+    struct message_call *all = mem_realloc(s->calls, s->call_count + 1, sizeof *all);
     if (!all)
         return false;
     s->calls = all;
-    struct said_call *call = &all[s->call_count++];
-    *call = (struct said_call){.name = said_copy(p->name),
-                               .id = p->id ? said_copy(p->id)
-                                           : said_id(c->answer->model->loaded->form->short_ids)};
+    struct message_call *call = &all[s->call_count++];
+    *call = (struct message_call){.name = message_copy(p->name),
+                                  .id = p->id ? message_copy(p->id)
+                                              : message_id(c->answer->model->loaded->form->short_ids)};
     return call->name && call->id;
 }
 
-struct said_call *said_last(const struct choice *c)
+struct message_call *message_last(const struct choice *c)
 {
-    return &c->said.calls[c->said.call_count - 1];
+    return &c->message.calls[c->message.call_count - 1];
 }
 
 /* A call, or more of the last one's arguments. */
-static bool said_call(struct choice *c, const struct output_piece *p)
+static bool message_call(struct choice *c, const struct output_piece *p)
 {
-    if (p->name && !said_begin_call(c, p))
+    if (p->name && !message_begin_call(c, p))
         return false;
-    said_last(c)->whole = !p->more;
-    return buf_add(&said_last(c)->arguments, p->text, p->n);
+    message_last(c)->whole = !p->more;
+    return buf_add(&message_last(c)->arguments, p->text, p->n);
 }
 
-void said_take(void *choice, const struct output_piece *p)
+void message_take(void *choice, const struct output_piece *p)
 {
     struct choice *c = choice;
-    struct answer *a = c->answer;
-    c->said.full |= p->part == OUTPUT_CALL && p->name && c->said.call_count == SAID_CALLS;
-    if (c->said.full && p->part == OUTPUT_CALL)
+    struct request *a = c->answer;
+    c->message.full |= p->part == OUTPUT_CALL && p->name && c->message.call_count == SAID_CALLS;
+    if (c->message.full && p->part == OUTPUT_CALL)
         return;
     bool kept = p->part == OUTPUT_CALL
-                    ? said_call(c, p)
-                    : buf_add(p->part == OUTPUT_TEXT ? &c->said.text : &c->said.reason, p->text, p->n);
+                    ? message_call(c, p)
+                    : buf_add(p->part == OUTPUT_TEXT ? &c->message.text : &c->message.reason, p->text, p->n);
     if (!kept)
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     else if (a->stream && !(a->no_reasoning && p->part == OUTPUT_REASON)) {
-        tell_for(a->route)->piece(a, c, p, c->out);
+        format_for(a->route)->piece(a, c, p, c->out);
         c->news = p->part == OUTPUT_TEXT ? NULL : c->news;
     }
 }
 
-void said_free(struct said *s)
+void message_free(struct message *s)
 {
     for (uint32_t i = 0; i < s->call_count; i++) {
         mem_free(s->calls[i].name);
@@ -95,19 +95,19 @@ void said_free(struct said *s)
     buf_free(&s->reason);
 }
 
-bool said_called(const struct choice *c)
+bool message_called(const struct choice *c)
 {
-    return c->end.finish == FINISH_STOP && c->said.call_count && said_last(c)->whole;
+    return c->end.finish == FINISH_STOP && c->message.call_count && message_last(c)->whole;
 }
 
-const char *said_finish(const struct choice *c)
+const char *message_finish(const struct choice *c)
 {
-    return !said_called(c)        ? finish_name(c->end.finish)
+    return !message_called(c)     ? finish_name(c->end.finish)
            : c->answer->functions ? "function_call"
                                   : "tool_calls";
 }
 
-json_t *said_string(const char *text, size_t n)
+json_t *message_string(const char *text, size_t n)
 {
     struct buf clean = {0};
     utf8_clean(&clean, text ? text : "", n);
@@ -116,13 +116,13 @@ json_t *said_string(const char *text, size_t n)
     return s;
 }
 
-json_t *said_arguments(const struct said_call *call)
+json_t *message_arguments(const struct message_call *call)
 {
     json_t *arguments = json_loadb(call->arguments.data, call->arguments.len, 0, NULL);
     return arguments ? arguments : json_object();
 }
 
-void said_json(struct buf *out, json_t *value)
+void message_json(struct buf *out, json_t *value)
 {
     struct json j = {.out = out};
     if (value)
@@ -131,9 +131,9 @@ void said_json(struct buf *out, json_t *value)
     json_decref(value);
 }
 
-void said_event(struct buf *out, json_t *event)
+void message_event(struct buf *out, json_t *event)
 {
     buf_printf(out, "event: %s\ndata: ", event ? json_string_value(json_object_get(event, "type")) : "error");
-    said_json(out, event);
+    message_json(out, event);
     buf_str(out, "\n\n");
 }

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int answer_fail(struct answer *a, int status, const char *param, const char *fmt, ...)
+int request_fail(struct request *a, int status, const char *param, const char *fmt, ...)
 {
     struct err e;
     va_list ap;
@@ -20,7 +20,7 @@ int answer_fail(struct answer *a, int status, const char *param, const char *fmt
 }
 
 /* Who has another key shares nothing, in this process or, by the cache on disk, in the next. */
-static uint64_t answer_salt(const struct conn *c)
+static uint64_t request_salt(const struct conn *c)
 {
     struct digest d = {0};
     const char *key = c->key ? c->server->o->keys[c->key - 1] : NULL;
@@ -30,14 +30,14 @@ static uint64_t answer_salt(const struct conn *c)
 }
 
 /* The request's sequences leave its key's share. */
-static void answer_usage_end(struct server *s, uint32_t key, uint32_t sequences, const struct usage *used)
+static void request_usage_end(struct server *s, uint32_t key, uint32_t sequences, const struct usage *used)
 {
     pthread_mutex_lock(&s->mutex);
     usage_end(&s->usage[key], sequences, used->prompt, used->made);
     pthread_mutex_unlock(&s->mutex);
 }
 
-int answer_admit(struct answer *a, uint32_t sequences)
+int request_admit(struct request *a, uint32_t sequences)
 {
     struct server *s = a->server;
     const struct key_limits *most = &s->o->usage;
@@ -55,17 +55,17 @@ int answer_admit(struct answer *a, uint32_t sequences)
 }
 
 /* A request without a body: the model that the query names. NULL = memory is out, and the empty body is refused. */
-static json_t *answer_query(const struct conn *c)
+static json_t *request_query(const struct conn *c)
 {
     char name[512];
     return route_query(c, "model", name, sizeof name) ? json_pack("{s:s}", "model", name) : json_object();
 }
 
-void answer_start(struct conn *c)
+void request_start(struct conn *c)
 {
-    struct answer *a = mem_zalloc(1, sizeof *a);
+    struct request *a = mem_zalloc(1, sizeof *a);
     if (!a) {
-        answer_usage_end(c->server, c->key, 1, &(struct usage){0});
+        request_usage_end(c->server, c->key, 1, &(struct usage){0});
         conn_failf(c, 503, NULL, "out of memory");
         return;
     }
@@ -75,23 +75,23 @@ void answer_start(struct conn *c)
     a->key = c->key;
     a->admin = c->admin;
     a->sequences = 1;
-    a->salt = answer_salt(c);
+    a->salt = request_salt(c);
     a->body = c->http.body; /* taken over */
     c->http.body = (struct buf){0};
     a->charged = c->charged;
     c->charged = 0;
     if (http_is(&c->http, "GET"))
-        a->request = answer_query(c);
+        a->request = request_query(c);
     a->created = time(NULL);
     a->begun = c->started;
     a->keep = MODELS_KEEP_DEFAULT;
     memcpy(a->id, c->id, sizeof a->id);
     c->answer = a;
-    c->server->answer_count++;
-    work_add(a);
+    c->server->request_count++;
+    worker_add(a);
 }
 
-void answer_forget_request(struct answer *a)
+void request_forget_request(struct request *a)
 {
     enum { LARGE = 8 << 20 };
     bool shared = a->tools || a->stops || a->own; /* parts of it are still in use: they count as all of it */
@@ -106,27 +106,27 @@ void answer_forget_request(struct answer *a)
 }
 
 /* The streams are closed first: from then on nobody wakes it. */
-static void answer_free(struct answer *a)
+static void request_free(struct request *a)
 {
-    struct usage used = answer_usage(a);
-    answer_usage_end(a->server, a->key, a->sequences, &used);
+    struct usage used = request_usage(a);
+    request_usage_end(a->server, a->key, a->sequences, &used);
     for (uint32_t i = 0; i < SERVE_CHOICES; i++) {
         struct choice *c = &a->choices[i];
         stream_close(c->stream);
-        output_close(c->reply);
-        said_free(&c->said);
+        output_close(c->parser);
+        message_free(&c->message);
         buf_free(&c->ids);
         buf_free(&c->logprobs);
         buf_free(&c->tops);
         buf_free(&c->kept);
         buf_free(&c->ranks);
     }
-    work_forget(a);
+    worker_forget(a);
     if (a->wait.form)
         /* how long a model stays concerns all keys */
         models_drop(a->server->models, a->wait.form, a->admin ? a->keep : MODELS_KEEP_DEFAULT);
     vectors_free(a->vectors);
-    answer_forget_request(a);
+    request_forget_request(a);
     for (uint32_t i = 0; i < a->prompt_count; i++)
         ids_free(&a->prompts[i]);
     buf_free(&a->reply);
@@ -135,31 +135,31 @@ static void answer_free(struct answer *a)
     ids_free(&a->stop_ids);
     json_decref(a->tools);
     json_decref(a->stops);
-    if (tell_for(a->route)->forget)
-        tell_for(a->route)->forget(a->own);
+    if (format_for(a->route)->forget)
+        format_for(a->route)->forget(a->own);
     server_charge(a->server, &a->charged, 0);
-    a->server->answer_count--;
+    a->server->request_count--;
     mem_free(a);
 }
 
-void answer_abandon(struct answer *a)
+void request_abandon(struct request *a)
 {
     a->conn = NULL;
     atomic_store(&a->gone, true);
     if (a->arrived)
-        answer_free(a);
+        request_free(a);
     else if (models_unwait(a->server->models, &a->wait)) /* else it comes back by itself, and ends then */
-        work_again(a);
+        worker_again(a);
 }
 
 /* Ends with a failure: as a reply, or inside of the stream. */
-static void answer_break(struct answer *a)
+static void request_break(struct request *a)
 {
     struct conn *c = a->conn;
     struct failure f = a->failure;
-    const struct teller *t = tell_for(a->route);
+    const struct api_format *t = format_for(a->route);
     c->answer = NULL;
-    answer_free(a);
+    request_free(a);
     if (!c->streaming) {
         conn_fail(c, &f);
         return;
@@ -171,35 +171,38 @@ static void answer_break(struct answer *a)
     conn_stream_end(c);
 }
 
-static void answer_hear(struct answer *a, struct choice *c, const struct stream_chunk *news, struct buf *out)
+static void request_hear(struct request *a, struct choice *c, const struct stream_chunk *news,
+                         struct buf *out)
 {
     if (news->err.code && !c->begun) /* it becomes a plain reply */
         return;
     c->news = news;
     c->out = out;
-    if (a->stream && !c->begun && tell_for(a->route)->begin)
-        tell_for(a->route)->begin(a, c, out);
+    if (a->stream && !c->begun && format_for(a->route)->begin)
+        format_for(a->route)->begin(a, c, out);
     if (!c->begun && a->echo && a->prefill.len) {
         c->news = NULL; /* none of its tokens is new */
-        said_take(c,
-                  &(struct output_piece){.part = OUTPUT_TEXT, .text = a->prefill.data, .n = a->prefill.len});
+        message_take(
+            c, &(struct output_piece){.part = OUTPUT_TEXT, .text = a->prefill.data, .n = a->prefill.len});
         c->news = news;
     }
     c->begun = true;
-    if (!c->reply && news->text_length)
-        said_take(c, &(struct output_piece){.part = OUTPUT_TEXT, .text = news->text, .n = news->text_length});
-    size_t reasoned = c->said.reason.len;
-    if (c->reply && (output_feed(c->reply, news->text, news->text_length) ||
-                     (news->done && output_end(c->reply, news->finish == FINISH_LENGTH))))
-        answer_fail(a, 503, NULL, "out of memory");
-    c->thought += c->said.reason.len > reasoned ? (uint32_t)news->count : 0;
+    if (!c->parser && news->text_length)
+        message_take(c,
+                     &(struct output_piece){.part = OUTPUT_TEXT, .text = news->text, .n = news->text_length});
+    size_t reasoned = c->message.reason.len;
+    if (c->parser && (output_feed(c->parser, news->text, news->text_length) ||
+                      (news->done && output_end(c->parser, news->finish == FINISH_LENGTH))))
+        request_fail(a, 503, NULL, "out of memory");
+    c->thought += c->message.reason.len > reasoned ? (uint32_t)news->count : 0;
     /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
     if (a->stream && c->news && (a->logprobs || a->token_ids) && news->count)
-        tell_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, out);
+        format_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, out);
 }
 
 /* News of one choice. */
-static void answer_take(struct answer *a, struct choice *c, const struct stream_chunk *news, struct buf *out)
+static void request_take(struct request *a, struct choice *c, const struct stream_chunk *news,
+                         struct buf *out)
 {
     if (news->count && !a->first) {
         a->first = clock_now();
@@ -214,7 +217,7 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
     c->made += (uint32_t)(news->count - news->echoed);
     for (size_t i = news->echoed; news->logprobs && i < news->count; i++)
         c->score += (double)news->logprobs[i];
-    answer_hear(a, c, news, out);
+    request_hear(a, c, news, out);
     if ((a->logprobs || a->prompt_probs || a->token_ids) && !a->stream) {
         buf_add(&c->ids, news->ids, news->count * sizeof *news->ids);
         if (news->logprobs)
@@ -224,44 +227,44 @@ static void answer_take(struct answer *a, struct choice *c, const struct stream_
         if (news->ranks)
             buf_add(&c->ranks, news->ranks, news->count * sizeof *news->ranks);
         if (c->ids.failed || c->logprobs.failed || c->tops.failed || c->ranks.failed)
-            answer_fail(a, 503, NULL, "out of memory");
+            request_fail(a, 503, NULL, "out of memory");
     }
     if (a->keep_ids &&
         !buf_add(&c->kept, news->ids + news->echoed, (news->count - news->echoed) * sizeof *news->ids))
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     if (!news->done)
         return;
     c->done = true;
     c->end = *news;
     if (news->err.code)
-        answer_fail(a, news->err.code == ERR_CHANGED ? 503 : 500, NULL, "the answer failed: %s",
-                    news->err.text);
+        request_fail(a, news->err.code == ERR_CHANGED ? 503 : 500, NULL, "the answer failed: %s",
+                     news->err.text);
     else if (news->finish == FINISH_CANCEL)
-        answer_fail(a, 503, NULL, "the answer was cancelled");
+        request_fail(a, 503, NULL, "the answer was cancelled");
     else if (a->stream)
-        tell_for(a->route)->end(a, c, out);
+        format_for(a->route)->end(a, c, out);
 }
 
-static double answer_mean(const struct choice *c)
+static double request_mean(const struct choice *c)
 {
     return c->made ? c->score / c->made : -INFINITY;
 }
 
 /* Where more answers were made than are told, the likeliest, token by token, come first. */
-static void answer_rank(struct answer *a)
+static void request_rank(struct request *a)
 {
     for (uint32_t i = 0; i < a->count && a->count > a->told * a->prompt_count; i++) {
         struct choice *c = &a->choices[i];
         c->rank = 0;
         for (uint32_t k = 0; k < a->count; k++) {
             const struct choice *o = &a->choices[k];
-            double its = answer_mean(o), own = answer_mean(c);
+            double its = request_mean(o), own = request_mean(c);
             c->rank += o->prompt_at == c->prompt_at && (its > own || (its == own && k < i));
         }
     }
 }
 
-static void answer_finish(struct answer *a)
+static void request_finish(struct request *a)
 {
     struct conn *c = a->conn;
     struct buf out = {0};
@@ -269,28 +272,28 @@ static void answer_finish(struct answer *a)
         metrics_seconds(&a->server->metrics.whole, clock_now() - c->started);
     c->answer = NULL;
     if (a->stream) {
-        if (tell_for(a->route)->finish)
-            tell_for(a->route)->finish(a, &out);
+        if (format_for(a->route)->finish)
+            format_for(a->route)->finish(a, &out);
         conn_stream_add(c, out.data, out.failed ? 0 : out.len);
         conn_stream_end(c);
     } else {
-        answer_rank(a);
+        request_rank(a);
         if (a->count)
-            tell_for(a->route)->whole(a, &out);
+            format_for(a->route)->whole(a, &out);
         conn_reply(c, 200, "application/json", a->count ? &out : &a->reply);
     }
     buf_free(&out);
-    answer_free(a);
+    request_free(a);
 }
 
-void answer_news(struct answer *a)
+void request_news(struct request *a)
 {
     if (!a->conn) {
-        answer_free(a);
+        request_free(a);
         return;
     }
     if (a->failure.status) {
-        answer_break(a);
+        request_break(a);
         return;
     }
     if (conn_is_full(a->conn)) /* goes on when the client has read */
@@ -301,19 +304,19 @@ void answer_news(struct answer *a)
         struct choice *c = &a->choices[i];
         struct stream_chunk news;
         if (!c->done && stream_look(c->stream, 0, &news))
-            answer_take(a, c, &news, &out);
+            request_take(a, c, &news, &out);
         done += c->done;
     }
     if (out.len && !out.failed) {
         if (!a->conn->streaming)
-            conn_stream_begin(a->conn, tell_for(a->route)->type);
+            conn_stream_begin(a->conn, format_for(a->route)->type);
         conn_stream_add(a->conn, out.data, out.len);
     }
     if (out.failed)
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     buf_free(&out);
     if (a->failure.status)
-        answer_break(a);
+        request_break(a);
     else if (done == a->count)
-        answer_finish(a);
+        request_finish(a);
 }

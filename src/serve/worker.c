@@ -12,7 +12,7 @@
 enum { WORK_SHORT = 64 << 10 }; /* bytes of a body: a few milliseconds of work */
 
 /* The mutex is held. */
-static void work_ring(struct answer *a)
+static void worker_ring(struct request *a)
 {
     struct server *s = a->server;
     if (a->is_ready)
@@ -25,17 +25,17 @@ static void work_ring(struct answer *a)
     (void)n; /* it cannot fill up: the loop empties it */
 }
 
-void work_wake(void *answer)
+void worker_wake(void *answer)
 {
-    struct answer *a = answer;
+    struct request *a = answer;
     pthread_mutex_lock(&a->server->mutex);
     if (a->prepared) /* else the worker rings when it is through */
-        work_ring(a);
+        worker_ring(a);
     pthread_mutex_unlock(&a->server->mutex);
 }
 
 /* The mutex is held. */
-static void work_queue(struct answer *a)
+static void worker_queue(struct request *a)
 {
     struct server *s = a->server;
     struct lane *l = &s->lanes[a->lane];
@@ -48,11 +48,11 @@ static void work_queue(struct answer *a)
 
 /* The next answer for a worker; NULL = none that it may take. The one that came first, but of the long ones only one at
  * a time. The mutex is held. */
-static struct answer *work_take(struct server *s)
+static struct request *worker_take(struct server *s)
 {
-    struct answer *small = s->lanes[LANE_SHORT].first, *large = s->lanes[LANE_LONG].first;
+    struct request *small = s->lanes[LANE_SHORT].first, *large = s->lanes[LANE_LONG].first;
     bool is_large = large && !s->long_running && (!small || large->queued < small->queued);
-    struct answer *a = is_large ? large : small;
+    struct request *a = is_large ? large : small;
     if (!a)
         return NULL;
     struct lane *l = &s->lanes[a->lane];
@@ -65,43 +65,43 @@ static struct answer *work_take(struct server *s)
 }
 
 /* A worker lets go of an answer. The mutex is held. */
-static void work_done(struct answer *a)
+static void worker_done(struct request *a)
 {
     a->working = false;
     if (a->lane == LANE_LONG)
         a->server->long_running = false;
     if (!a->waits) {
         a->prepared = true;
-        work_ring(a);
+        worker_ring(a);
     } else if (a->again)
-        work_queue(a);
+        worker_queue(a);
 }
 
-void work_again(struct answer *a)
+void worker_again(struct request *a)
 {
     struct server *s = a->server;
     pthread_mutex_lock(&s->mutex);
     a->again = true;
     if (!a->working)
-        work_queue(a);
+        worker_queue(a);
     pthread_mutex_unlock(&s->mutex);
 }
 
-static void work_model_ready(struct model_wait *w)
+static void worker_model_ready(struct model_wait *w)
 {
-    work_again((struct answer *)((char *)w - offsetof(struct answer, wait)));
+    worker_again((struct request *)((char *)w - offsetof(struct request, wait)));
 }
 
-int work_model(struct answer *a, enum route_model model)
+int worker_model(struct request *a, enum route_model model)
 {
-    static const struct model_want wants[] = {[ROUTE_WRITER] = {.kind = FORM_WRITER},
-                                              [ROUTE_CHAT] = {.kind = FORM_WRITER, .chat = true},
-                                              [ROUTE_VECTORS] = {.kind = FORM_VECTORS},
-                                              [ROUTE_WORDS] = {.kind = FORM_WRITER, .any = true}};
+    static const struct model_want wants[] = {[ROUTE_WRITER] = {.kind = INSTANCE_WRITER},
+                                              [ROUTE_CHAT] = {.kind = INSTANCE_WRITER, .chat = true},
+                                              [ROUTE_VECTORS] = {.kind = INSTANCE_VECTORS},
+                                              [ROUTE_WORDS] = {.kind = INSTANCE_WRITER, .any = true}};
     bool first = !a->wait.ready;
     if (a->model || model == ROUTE_NO_MODEL)
         return 0;
-    json_t *body = ask_body(a);
+    json_t *body = openai_body(a);
     if (!body)
         return -1;
     json_decref(body); /* the answer keeps it */
@@ -110,10 +110,10 @@ int work_model(struct answer *a, enum route_model model)
         const json_t *name = json_object_get(body, "model");
         name = name ? name : json_object_get(body, "name"); /* older programs of Ollama's */
         if (name && !json_is_string(name))
-            return answer_fail(a, 400, "model", "model has to be a text");
+            return request_fail(a, 400, "model", "model has to be a text");
         want.name = json_string_value(name);
         want.chat |= json_object_get(body, "messages") != NULL;
-        a->wait.ready = work_model_ready;
+        a->wait.ready = worker_model_ready;
         a->waits = models_take(a->server->models, &want, &a->wait) == TAKEN_LATER;
         if (a->waits)
             return -1;
@@ -127,42 +127,42 @@ int work_model(struct answer *a, enum route_model model)
     return a->model ? 0 : -1;
 }
 
-static void *work_thread(void *arg)
+static void *worker_thread(void *arg)
 {
     struct server *s = arg;
     pthread_mutex_lock(&s->mutex);
     for (;;) {
-        struct answer *a;
-        while (!(a = work_take(s)) && !s->closing)
+        struct request *a;
+        while (!(a = worker_take(s)) && !s->closing)
             pthread_cond_wait(&s->work, &s->mutex);
         if (!a) /* what is left of the long lane is for the worker that has one of them */
             break;
         pthread_mutex_unlock(&s->mutex);
         a->waits = false;
-        if (!atomic_load(&a->gone) && !work_model(a, a->route->model))
+        if (!atomic_load(&a->gone) && !worker_model(a, a->route->model))
             a->route->prepare(a);
         if (!a->waits)
-            answer_forget_request(a);
+            request_forget_request(a);
         pthread_mutex_lock(&s->mutex);
-        work_done(a);
+        worker_done(a);
     }
     pthread_mutex_unlock(&s->mutex);
     return NULL;
 }
 
-void work_add(struct answer *a)
+void worker_add(struct request *a)
 {
     struct server *s = a->server;
     a->lane = a->body.len > WORK_SHORT ? LANE_LONG : LANE_SHORT;
     pthread_mutex_lock(&s->mutex);
-    work_queue(a);
+    worker_queue(a);
     pthread_mutex_unlock(&s->mutex);
 }
 
-struct answer *work_ready(struct server *s)
+struct request *worker_ready(struct server *s)
 {
     pthread_mutex_lock(&s->mutex);
-    struct answer *a = s->ready;
+    struct request *a = s->ready;
     if (a) {
         s->ready = a->next_ready;
         a->is_ready = false;
@@ -171,11 +171,11 @@ struct answer *work_ready(struct server *s)
     return a;
 }
 
-void work_forget(struct answer *a)
+void worker_forget(struct request *a)
 {
     struct server *s = a->server;
     pthread_mutex_lock(&s->mutex);
-    for (struct answer **at = &s->ready; *at; at = &(*at)->next_ready)
+    for (struct request **at = &s->ready; *at; at = &(*at)->next_ready)
         if (*at == a) {
             *at = a->next_ready;
             break;
@@ -183,7 +183,7 @@ void work_forget(struct answer *a)
     pthread_mutex_unlock(&s->mutex);
 }
 
-int work_start(struct server *s, struct err *e)
+int worker_start(struct server *s, struct err *e)
 {
     for (int i = 0; i < LANES; i++)
         s->lanes[i].end = &s->lanes[i].first;
@@ -194,13 +194,13 @@ int work_start(struct server *s, struct err *e)
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int r = 0;
     while (s->worker_count < SERVE_WORKERS && !r)
-        if (!(r = pthread_create(&s->workers[s->worker_count], NULL, work_thread, s)))
+        if (!(r = pthread_create(&s->workers[s->worker_count], NULL, worker_thread, s)))
             s->worker_count++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return r ? err_set(e, ERR_RESOURCE, "cannot start a worker: %s", strerror(r)) : 0;
 }
 
-void work_stop(struct server *s)
+void worker_stop(struct server *s)
 {
     pthread_mutex_lock(&s->mutex);
     s->closing = true;

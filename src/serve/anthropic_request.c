@@ -2,7 +2,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/ask.h"
+#include "serve/openai_request.h"
 #include "serve/field.h"
 #include "serve/refuse.h"
 
@@ -15,7 +15,7 @@ static const struct field anthropic_fields[] = {
     {"messages", FIELD_LIST, 1, 4096},      {"system", FIELD_TEXT | FIELD_LIST, 0, 4096},
     {"tools", FIELD_LIST, 0, 128},          {"tool_choice", FIELD_OBJECT, 1, 16},
     {"thinking", FIELD_OBJECT, 1, 16},      {"output_config", FIELD_OBJECT, 0, 16},
-    {"output_format", FIELD_OBJECT, 0, 16}, {"stop_sequences", FIELD_LIST, 0, ASK_STOPS},
+    {"output_format", FIELD_OBJECT, 0, 16}, {"stop_sequences", FIELD_LIST, 0, OPENAI_STOPS},
 };
 
 static const struct refusal anthropic_refused[] = {
@@ -38,7 +38,7 @@ static const json_t *block_text(const json_t *block)
 }
 
 /* The texts of blocks in one; a block of another kind is refused. */
-static json_t *anthropic_text(struct answer *a, const json_t *content, const char *where)
+static json_t *anthropic_text(struct request *a, const json_t *content, const char *where)
 {
     struct buf out = {0};
     const json_t *block;
@@ -50,8 +50,8 @@ static json_t *anthropic_text(struct answer *a, const json_t *content, const cha
         const char *type = field_text(block, "type");
         const json_t *text = block_text(block);
         if (!text) {
-            answer_fail(a, 400, where, "%s: a block of type '%s' cannot be read; this model reads only text",
-                        where, log_safe(type ? type : "?"));
+            request_fail(a, 400, where, "%s: a block of type '%s' cannot be read; this model reads only text",
+                         where, log_safe(type ? type : "?"));
             buf_free(&out);
             return NULL;
         }
@@ -69,7 +69,7 @@ struct turn {
     json_t *to;                      /* all messages so far */
 };
 
-static int turn_block(struct answer *a, struct turn *t, const json_t *block, const char *where)
+static int turn_block(struct request *a, struct turn *t, const json_t *block, const char *where)
 {
     const char *type = field_text(block, "type");
     const json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content");
@@ -78,13 +78,13 @@ static int turn_block(struct answer *a, struct turn *t, const json_t *block, con
         return text && id ? json_array_append_new(t->to, json_pack("{s:s,s:O,s:o}", "role", "tool",
                                                                    "tool_call_id", id, "content", text))
                           : (json_decref(text),
-                             answer_fail(a, 400, where, "%s: a tool_result needs a tool_use_id", where));
+                             request_fail(a, 400, where, "%s: a tool_result needs a tool_use_id", where));
     }
     if (type && !strcmp(type, "tool_use")) {
         const char *name = field_text(block, "name");
         json_t *input = json_object_get(block, "input"), *own = json_object_get(block, "id");
         if (!name || !own)
-            return answer_fail(a, 400, where, "%s: a tool_use needs an id and a name", where);
+            return request_fail(a, 400, where, "%s: a tool_use needs an id and a name", where);
         return json_array_append_new(t->calls, json_pack("{s:O,s:s,s:{s:s,s:o}}", "id", own, "type",
                                                          "function", "function", "name", name, "arguments",
                                                          input ? json_incref(input) : json_object()));
@@ -98,7 +98,7 @@ static int turn_block(struct answer *a, struct turn *t, const json_t *block, con
     return json_array_append(t->text, (json_t *)(uintptr_t)block);
 }
 
-static int anthropic_turn(struct answer *a, const json_t *m, size_t at, json_t *to)
+static int anthropic_turn(struct request *a, const json_t *m, size_t at, json_t *to)
 {
     const char *role = field_text(m, "role");
     const json_t *content = json_object_get(m, "content"), *block;
@@ -108,7 +108,7 @@ static int anthropic_turn(struct answer *a, const json_t *m, size_t at, json_t *
     int failed = 0;
     snprintf(where, sizeof where, "messages.%zu", at);
     if (!role || (!json_is_string(content) && !json_is_array(content)))
-        failed = answer_fail(a, 400, where, "%s has to have a role and a content", where);
+        failed = request_fail(a, 400, where, "%s has to have a role and a content", where);
     json_array_foreach(content, i, block) failed = failed || turn_block(a, &t, block, where);
     json_t *text = failed ? NULL : anthropic_text(a, json_is_string(content) ? content : t.text, where);
     bool calls = json_array_size(t.calls), empty = text && !json_string_length(text);
@@ -127,7 +127,7 @@ static int anthropic_turn(struct answer *a, const json_t *m, size_t at, json_t *
     return failed ? -1 : 0;
 }
 
-static json_t *anthropic_conversation(struct answer *a, const json_t *body)
+static json_t *anthropic_conversation(struct request *a, const json_t *body)
 {
     const json_t *system = json_object_get(body, "system"), *m;
     json_t *to = json_array();
@@ -147,7 +147,7 @@ static json_t *anthropic_conversation(struct answer *a, const json_t *body)
 }
 
 /* NULL and a failure: one is no function. */
-static json_t *anthropic_tools(struct answer *a, const json_t *tools)
+static json_t *anthropic_tools(struct request *a, const json_t *tools)
 {
     json_t *out = json_array();
     const json_t *t;
@@ -173,7 +173,7 @@ static json_t *anthropic_tools(struct answer *a, const json_t *tools)
     return out;
 }
 
-static int anthropic_choice(struct answer *a, const json_t *choice, json_t *out)
+static int anthropic_choice(struct request *a, const json_t *choice, json_t *out)
 {
     static const char *const types[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
     const char *type = field_text(choice, "type"), *name = field_text(choice, "name");
@@ -183,12 +183,12 @@ static int anthropic_choice(struct answer *a, const json_t *choice, json_t *out)
     for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
         if (!strcmp(type, types[i][0]))
             return json_object_set_new(out, "tool_choice", json_string(types[i][1]));
-    return answer_fail(a, 400, "tool_choice",
-                       "tool_choice has to be of type auto, any, none, or tool with a name");
+    return request_fail(a, 400, "tool_choice",
+                        "tool_choice has to be of type auto, any, none, or tool with a name");
 }
 
 /* output_config.format, or output_format as it was called before. */
-static int anthropic_format(struct answer *a, const json_t *body, json_t *out)
+static int anthropic_format(struct request *a, const json_t *body, json_t *out)
 {
     const json_t *config = json_object_get(body, "output_config"),
                  *format = json_object_get(config, "format");
@@ -202,14 +202,14 @@ static int anthropic_format(struct answer *a, const json_t *body, json_t *out)
     if (!format || (type && !strcmp(type, "text")))
         return 0;
     if (!schema || (type && strcmp(type, "json_schema") != 0))
-        return answer_fail(a, 400, field, "%s has to be of type json_schema, with a schema", field);
+        return request_fail(a, 400, field, "%s has to be of type json_schema, with a schema", field);
     return json_object_set_new(
         out, "response_format",
         json_pack("{s:s,s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
 }
 
 /* How hard to think. */
-static int anthropic_thinking(struct answer *a, const json_t *body, json_t *out)
+static int anthropic_thinking(struct request *a, const json_t *body, json_t *out)
 {
     static const char *const types[] = {"enabled", "adaptive", "between_tools", "disabled"};
     const json_t *thinking = json_object_get(body, "thinking"),
@@ -219,7 +219,7 @@ static int anthropic_thinking(struct answer *a, const json_t *body, json_t *out)
     for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
         known |= !strcmp(type, types[i]);
     if (thinking && !known)
-        return answer_fail(a, 400, "thinking", "thinking has to be of type enabled, adaptive or disabled");
+        return request_fail(a, 400, "thinking", "thinking has to be of type enabled, adaptive or disabled");
     if (type && !json_object_get(out, "chat_template_kwargs"))
         json_object_set_new(out, "chat_template_kwargs",
                             json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
@@ -228,7 +228,7 @@ static int anthropic_thinking(struct answer *a, const json_t *body, json_t *out)
     return 0;
 }
 
-static int anthropic_use_tools(struct answer *a, const json_t *body, json_t *out)
+static int anthropic_use_tools(struct request *a, const json_t *body, json_t *out)
 {
     const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
     json_t *made = json_array_size(tools) ? anthropic_tools(a, tools) : NULL;
@@ -242,7 +242,7 @@ static int anthropic_use_tools(struct answer *a, const json_t *body, json_t *out
 }
 
 /* The body as OpenAI's clients would have written it; NULL and a failure. */
-static json_t *anthropic_translate(struct answer *a, const json_t *body)
+static json_t *anthropic_translate(struct request *a, const json_t *body)
 {
     static const char *const same[] = {"model",
                                        "max_tokens",
@@ -258,7 +258,7 @@ static json_t *anthropic_translate(struct answer *a, const json_t *body)
     struct err e = {0};
     const char *name = NULL;
     if (field_check(body, anthropic_fields, sizeof anthropic_fields / sizeof *anthropic_fields, &name, &e))
-        answer_fail(a, 400, name, "%s", e.text);
+        request_fail(a, 400, name, "%s", e.text);
     else
         refuse_fields(a, body, anthropic_refused, sizeof anthropic_refused / sizeof *anthropic_refused);
     json_t *messages = a->failure.status ? NULL : anthropic_conversation(a, body), *out = NULL;
@@ -274,25 +274,25 @@ static json_t *anthropic_translate(struct answer *a, const json_t *body)
             out = NULL;
         }
     } else if (!a->failure.status)
-        answer_fail(a, 503, NULL, "out of memory");
+        request_fail(a, 503, NULL, "out of memory");
     return out;
 }
 
-void anthropic_messages(struct answer *a)
+void anthropic_messages(struct request *a)
 {
     json_t *chat = anthropic_translate(a, a->request);
     if (chat)
-        ask_as(a, chat, ask_chat);
+        openai_as(a, chat, openai_chat);
 }
 
-void anthropic_count(struct answer *a)
+void anthropic_count(struct request *a)
 {
     json_t *chat = anthropic_translate(a, a->request);
     if (!chat)
         return;
     json_decref(a->request);
     a->request = chat;
-    if (!ask_prompt(a))
+    if (!openai_prompt(a))
         buf_printf(&a->reply, "{\"input_tokens\":%zu}", a->prompts[0].len);
 }
 
@@ -300,28 +300,28 @@ void anthropic_count(struct answer *a)
 
 enum { BLOCK_NONE, BLOCK_TEXT, BLOCK_THINKING, BLOCK_CALL };
 
-static json_t *anthropic_usage(const struct answer *a)
+static json_t *anthropic_usage(const struct request *a)
 {
-    struct usage u = answer_usage(a);
+    struct usage u = request_usage(a);
     return json_pack("{s:I,s:I,s:I,s:I}", "input_tokens", (json_int_t)(u.prompt - u.cached),
                      "cache_read_input_tokens", (json_int_t)u.cached, "cache_creation_input_tokens",
                      (json_int_t)0, "output_tokens", (json_int_t)u.made);
 }
 
 /* Why it ended; *sequence is the stop string that ended it, or null. */
-static const char *anthropic_reason(const struct answer *a, json_t **sequence)
+static const char *anthropic_reason(const struct request *a, json_t **sequence)
 {
     const struct choice *c = &a->choices[0];
     uint32_t at = c->end.stopped;
     json_t *stop = json_is_array(a->stops) ? json_array_get(a->stops, at - 1) : a->stops;
     *sequence = at && stop ? json_incref(stop) : json_null();
-    return said_called(c)                   ? "tool_use"
+    return message_called(c)                ? "tool_use"
            : c->end.finish == FINISH_LENGTH ? "max_tokens"
            : at                             ? "stop_sequence"
                                             : "end_turn";
 }
 
-static json_t *anthropic_message(const struct answer *a, json_t *content)
+static json_t *anthropic_message(const struct request *a, json_t *content)
 {
     char id[sizeof a->id + 8];
     snprintf(id, sizeof id, "msg_%s", a->id);
@@ -330,51 +330,52 @@ static json_t *anthropic_message(const struct answer *a, json_t *content)
                      anthropic_usage(a));
 }
 
-static void anthropic_whole(struct answer *a, struct buf *out)
+static void anthropic_whole(struct request *a, struct buf *out)
 {
-    const struct said *s = &a->choices[0].said;
+    const struct message *s = &a->choices[0].message;
     json_t *content = json_array(), *sequence;
     if (s->reason.len)
         json_array_append_new(content,
                               json_pack("{s:s,s:o,s:s}", "type", "thinking", "thinking",
-                                        said_string(s->reason.data, s->reason.len), "signature", ""));
+                                        message_string(s->reason.data, s->reason.len), "signature", ""));
     if (s->text.len)
-        json_array_append_new(
-            content, json_pack("{s:s,s:o}", "type", "text", "text", said_string(s->text.data, s->text.len)));
+        json_array_append_new(content, json_pack("{s:s,s:o}", "type", "text", "text",
+                                                 message_string(s->text.data, s->text.len)));
     for (uint32_t i = 0; i < s->call_count; i++)
         json_array_append_new(content,
                               json_pack("{s:s,s:s,s:s,s:o}", "type", "tool_use", "id", s->calls[i].id, "name",
-                                        s->calls[i].name, "input", said_arguments(&s->calls[i])));
+                                        s->calls[i].name, "input", message_arguments(&s->calls[i])));
     const char *reason = anthropic_reason(a, &sequence);
     json_t *message = anthropic_message(a, content);
     json_object_set_new(message, "stop_reason", json_string(reason));
     json_object_set_new(message, "stop_sequence", sequence);
-    said_json(out, message);
+    message_json(out, message);
 }
 
-static void anthropic_begin(struct answer *a, struct choice *c, struct buf *out)
+static void anthropic_begin(struct request *a, struct choice *c, struct buf *out)
 {
     (void)c;
-    said_event(
+    message_event(
         out, json_pack("{s:s,s:o}", "type", "message_start", "message", anthropic_message(a, json_array())));
-    said_event(out, json_pack("{s:s}", "type", "ping"));
+    message_event(out, json_pack("{s:s}", "type", "ping"));
 }
 
 static void anthropic_close(struct choice *c, struct buf *out)
 {
     if (c->open)
-        said_event(out, json_pack("{s:s,s:i}", "type", "content_block_stop", "index", c->blocks++));
+        message_event(out, json_pack("{s:s,s:i}", "type", "content_block_stop", "index", c->blocks++));
     c->open = BLOCK_NONE;
 }
 
 static void anthropic_delta(const struct choice *c, const char *type, const char *key, json_t *value,
                             struct buf *out)
 {
-    said_event(out, json_pack("{s:s,s:i,s:{s:s,s:o}}", "type", "content_block_delta", "index", c->blocks,
-                              "delta", "type", type, key, value));
+    message_event(out, json_pack("{s:s,s:i,s:{s:s,s:o}}", "type", "content_block_delta", "index", c->blocks,
+                                 "delta", "type", type, key, value));
 }
 
-static void anthropic_piece(struct answer *a, struct choice *c, const struct output_piece *p, struct buf *out)
+static void anthropic_piece(struct request *a, struct choice *c, const struct output_piece *p,
+                            struct buf *out)
 {
     (void)a;
     static const struct {
@@ -383,7 +384,7 @@ static void anthropic_piece(struct answer *a, struct choice *c, const struct out
     } kinds[] = {[OUTPUT_TEXT] = {BLOCK_TEXT, "text", "text_delta", "text"},
                  [OUTPUT_REASON] = {BLOCK_THINKING, "thinking", "thinking_delta", "thinking"},
                  [OUTPUT_CALL] = {BLOCK_CALL, "tool_use", "input_json_delta", "partial_json"}};
-    const struct said_call *call = p->part == OUTPUT_CALL ? said_last(c) : NULL;
+    const struct message_call *call = p->part == OUTPUT_CALL ? message_last(c) : NULL;
     if (!call && !p->n)
         return;
     if (p->name || c->open != kinds[p->part].block) {
@@ -391,29 +392,29 @@ static void anthropic_piece(struct answer *a, struct choice *c, const struct out
         json_t *block = call ? json_pack("{s:s,s:s,s:s,s:{}}", "type", "tool_use", "id", call->id, "name",
                                          call->name, "input")
                              : json_pack("{s:s,s:s}", "type", kinds[p->part].start, kinds[p->part].key, "");
-        said_event(out, json_pack("{s:s,s:i,s:o}", "type", "content_block_start", "index", c->blocks,
-                                  "content_block", block));
+        message_event(out, json_pack("{s:s,s:i,s:o}", "type", "content_block_start", "index", c->blocks,
+                                     "content_block", block));
         c->open = kinds[p->part].block;
     }
     if (p->n)
-        anthropic_delta(c, kinds[p->part].delta, kinds[p->part].key, said_string(p->text, p->n), out);
+        anthropic_delta(c, kinds[p->part].delta, kinds[p->part].key, message_string(p->text, p->n), out);
     if (call && !p->more)
         anthropic_close(c, out);
 }
 
-static void anthropic_end(struct answer *a, struct choice *c, struct buf *out)
+static void anthropic_end(struct request *a, struct choice *c, struct buf *out)
 {
     (void)a;
     anthropic_close(c, out);
 }
 
-static void anthropic_finish(struct answer *a, struct buf *out)
+static void anthropic_finish(struct request *a, struct buf *out)
 {
     json_t *sequence;
     const char *reason = anthropic_reason(a, &sequence);
-    said_event(out, json_pack("{s:s,s:{s:s,s:o},s:o}", "type", "message_delta", "delta", "stop_reason",
-                              reason, "stop_sequence", sequence, "usage", anthropic_usage(a)));
-    said_event(out, json_pack("{s:s}", "type", "message_stop"));
+    message_event(out, json_pack("{s:s,s:{s:s,s:o},s:o}", "type", "message_delta", "delta", "stop_reason",
+                                 reason, "stop_sequence", sequence, "usage", anthropic_usage(a)));
+    message_event(out, json_pack("{s:s}", "type", "message_stop"));
 }
 
 static json_t *anthropic_failure(const struct failure *f)
@@ -427,25 +428,25 @@ static json_t *anthropic_failure(const struct failure *f)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         type = types[i].status == f->status ? types[i].type : type;
     return json_pack("{s:s,s:{s:s,s:o}}", "type", "error", "error", "type", type, "message",
-                     said_string(f->err.text, strlen(f->err.text)));
+                     message_string(f->err.text, strlen(f->err.text)));
 }
 
 static void anthropic_error(const struct failure *f, struct buf *out)
 {
-    said_json(out, anthropic_failure(f));
+    message_json(out, anthropic_failure(f));
 }
 
 static void anthropic_broken(const struct failure *f, struct buf *out)
 {
-    said_event(out, anthropic_failure(f));
+    message_event(out, anthropic_failure(f));
 }
 
-const struct teller anthropic_teller = {.type = "text/event-stream",
-                                        .alive = ":\n\n",
-                                        .begin = anthropic_begin,
-                                        .piece = anthropic_piece,
-                                        .end = anthropic_end,
-                                        .finish = anthropic_finish,
-                                        .whole = anthropic_whole,
-                                        .error = anthropic_error,
-                                        .broken = anthropic_broken};
+const struct api_format anthropic_api = {.type = "text/event-stream",
+                                         .alive = ":\n\n",
+                                         .begin = anthropic_begin,
+                                         .piece = anthropic_piece,
+                                         .end = anthropic_end,
+                                         .finish = anthropic_finish,
+                                         .whole = anthropic_whole,
+                                         .error = anthropic_error,
+                                         .broken = anthropic_broken};
