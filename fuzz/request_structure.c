@@ -33,7 +33,7 @@ static struct instance *vectors_model(void)
 static void prepare(struct request *a)
 {
     struct server *s = a->server;
-    struct lane *l = &s->lanes[a->lane];
+    struct worker_lane *l = &s->lanes[a->lane];
     a->route->prepare(a);
     if (!a->waits)
         return;

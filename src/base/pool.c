@@ -18,7 +18,7 @@ enum { POOL_SPINS = 2000, POOL_MOST = CORES_MOST };
 struct pool {
     int n;
     pthread_t *threads; /* (n - 1) */
-    struct worker {
+    struct pool_worker {
         struct pool *pool;
         int index;
     } * workers;
@@ -67,7 +67,7 @@ static void pool_pin(const struct pool *p, int worker)
 
 static void *pool_thread(void *arg)
 {
-    struct worker *w = arg;
+    struct pool_worker *w = arg;
     struct pool *p = w->pool;
     if (p->pin)
         pool_pin(p, w->index);
@@ -151,7 +151,7 @@ struct pool *pool_open(int n, bool pin, struct err *e)
         return NULL;
     }
     for (int i = 1; i < n; i++, p->n++) {
-        p->workers[i] = (struct worker){.pool = p, .index = i};
+        p->workers[i] = (struct pool_worker){.pool = p, .index = i};
         int r = pthread_create(&p->threads[i], NULL, pool_thread, &p->workers[i]);
         if (r) {
             err_set(e, ERR_RESOURCE, "cannot start thread %d of %d: %s", i + 1, n, strerror(r));

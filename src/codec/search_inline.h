@@ -28,7 +28,7 @@ typedef float lanes __attribute__((vector_size(4 * SEARCH_LANES)));
 typedef int32_t lane_bits __attribute__((vector_size(4 * SEARCH_LANES)));
 
 /* By lane: value = scale * level - min */
-struct lines {
+struct search_lines {
     lanes scale, min;
 };
 
@@ -51,7 +51,7 @@ struct search_state {
 };
 
 /* A full answer but for the codes, which follow from it. */
-struct choice {
+struct search_choice {
     float d, dmin, error;
     int scale[SEARCH_GROUPS], min[SEARCH_GROUPS];
 };
@@ -114,7 +114,7 @@ SEARCH_INLINE lanes inverse_of(lanes scale)
 enum { WANT_SUMS = 1, WANT_ERROR = 2 };
 
 /* Rounds group g by a line in each lane, and adds up what is wanted (l always). */
-SEARCH_INLINE void group_round(const struct search_state *s, int g, const struct lines *at,
+SEARCH_INLINE void group_round(const struct search_state *s, int g, const struct search_lines *at,
                                struct lane_sums *out, int want)
 {
     const int len = s->form->len;
@@ -138,7 +138,7 @@ SEARCH_INLINE void group_round(const struct search_state *s, int g, const struct
 
 /* The line that suits the levels of a group best. */
 SEARCH_INLINE void group_solve(const struct search_state *s, int g, const struct lane_sums *a,
-                               struct lines *out)
+                               struct search_lines *out)
 {
     lanes zero = {0}, one = lanes_all(1);
     const float w = s->sum_w[g], x = s->sum_x[g];
@@ -184,7 +184,7 @@ SEARCH_INLINE void factors_round(const struct search_state *s, lanes *v)
 
 /* The trial lines of a group, those with small scales first: from the farthest value 1.5 steps beyond the last
  * level to one step inside. */
-SEARCH_INLINE void group_trials(const struct search_state *s, int g, float shift, struct lines *out)
+SEARCH_INLINE void group_trials(const struct search_state *s, int g, float shift, struct search_lines *out)
 {
     const struct search_form *f = s->form;
     const float *x = s->x + g * f->len;
@@ -198,7 +198,7 @@ SEARCH_INLINE void group_trials(const struct search_state *s, int g, float shift
     static const lanes share = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}; /* of SEARCH_PAIRS - 1 */
     static const lane_bits second = {0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1};
     lanes beyond = step * (1.5f - 2.5f / (SEARCH_PAIRS - 1) * (share + shift));
-    *out = (struct lines){.min = lanes_all(0)};
+    *out = (struct search_lines){.min = lanes_all(0)};
     if (f->min_most) { /* as it comes, and with zero, near which most values lie, made a level */
         const float magic = 0x1.8p23f;
         out->scale = span / (s->last + beyond);
@@ -218,7 +218,7 @@ SEARCH_INLINE void group_try(struct search_state *s, int g, float shift, float *
     /* In a larger block a small scale is worth something, as the largest decides how coarse all others are:
      * of lines nearly alike the first one is taken. A group that is the block can be judged as it will be kept. */
     bool alone = s->form->groups == 1;
-    struct lines at;
+    struct search_lines at;
     struct lane_sums a;
     group_trials(s, g, shift, &at);
     group_round(s, g, &at, &a, WANT_SUMS);
@@ -314,7 +314,7 @@ SEARCH_INLINE void settle_group(const struct search_state *s, struct searches *t
     struct outcome o = {.n = lanes_all(0)};
     o.k = factor_below(lanes_all(s->scale[g]), t->d, f->scale_least, f->scale_most) + t->next_scale;
     o.k = LANES_MIN(o.k, lanes_all((float)f->scale_most));
-    struct lines at = {.scale = t->d * o.k};
+    struct search_lines at = {.scale = t->d * o.k};
     if (f->min_most) {
         lanes least = s->min[g] + (at.scale - s->scale[g]) * s->drift[g];
         o.n = factor_below(least, t->dmin, f->min_signed, f->min_most) + t->next_min;
@@ -345,7 +345,7 @@ SEARCH_INLINE void factor_solve(struct searches *t)
 }
 
 /* Moves 2 and 3 from given factors in lanes 0 .. starts - 1; *best is the best outcome. */
-SEARCH_INLINE void search_from(const struct search_state *s, struct searches *t, struct choice *best)
+SEARCH_INLINE void search_from(const struct search_state *s, struct searches *t, struct search_choice *best)
 {
     const struct search_form *f = s->form;
     for (int round = 0; round < SEARCH_ROUNDS; round++) {
@@ -358,7 +358,7 @@ SEARCH_INLINE void search_from(const struct search_state *s, struct searches *t,
         for (int j = 0; j < t->starts; j++) {
             if (!(t->error[j] < best->error))
                 continue;
-            *best = (struct choice){.d = t->d[j], .dmin = t->dmin[j], .error = t->error[j]};
+            *best = (struct search_choice){.d = t->d[j], .dmin = t->dmin[j], .error = t->error[j]};
             for (int g = 0; g < f->groups; g++) {
                 best->scale[g] = (int)t->scale[g][j];
                 best->min[g] = (int)t->min[g][j];
@@ -405,7 +405,8 @@ SEARCH_INLINE bool search_load(struct search_state *s, const float *x, const flo
     return true;
 }
 
-SEARCH_INLINE void fill(const struct search_state *s, const struct choice *c, struct search_result *out)
+SEARCH_INLINE void fill(const struct search_state *s, const struct search_choice *c,
+                        struct search_result *out)
 {
     const struct search_form *f = s->form;
     factor_round(s, c->d, &out->d);
@@ -465,9 +466,9 @@ SEARCH_INLINE void search_run(const struct search_form *f, const float *x, const
         return;
     for (int g = 0; g < f->groups; g++)
         group_search(&s, g);
-    struct choice best = {.error = FLT_MAX};
+    struct search_choice best = {.error = FLT_MAX};
     if (f->groups == 1 && !f->power) { /* its line is the answer, as it is kept */
-        best = (struct choice){.d = s.scale[0], .dmin = s.min[0], .scale = {1}, .min = {f->min_most}};
+        best = (struct search_choice){.d = s.scale[0], .dmin = s.min[0], .scale = {1}, .min = {f->min_most}};
     } else {
         begin(&s, &t);
         search_from(&s, &t, &best);

@@ -14,7 +14,7 @@ enum {
     CHECK_HEADS_MOST = 1 << 16
 };
 
-struct check {
+struct plan_checker {
     const struct plan *p;
     const struct weights *w;
     uint32_t i; /* the operation looked at */
@@ -22,7 +22,7 @@ struct check {
 };
 
 /* "operation 12 (qkv, layer 3): " and the rest. */
-static int check_fail(struct check *c, const char *what, const char *rest)
+static int check_fail(struct plan_checker *c, const char *what, const char *rest)
 {
     const struct op *op = &c->p->ops[c->i];
     if (op->layer == UINT32_MAX)
@@ -31,7 +31,7 @@ static int check_fail(struct check *c, const char *what, const char *rest)
                    op->layer, what, rest);
 }
 
-static int check_operand(struct check *c, struct operand o, uint64_t n, const char *what)
+static int check_operand(struct plan_checker *c, struct operand o, uint64_t n, const char *what)
 {
     if (!o.buffer || o.buffer >= c->p->buffers)
         return check_fail(c, what, "names a buffer that the plan does not have");
@@ -41,7 +41,7 @@ static int check_operand(struct check *c, struct operand o, uint64_t n, const ch
 }
 
 /* The storage of one weight, whatever it is for. */
-static int check_weight(struct check *c, weight_id id, const char *what)
+static int check_weight(struct plan_checker *c, weight_id id, const char *what)
 {
     if (!id || id >= c->w->count)
         return check_fail(c, what, "names a weight that does not exist");
@@ -61,7 +61,7 @@ static int check_weight(struct check *c, weight_id id, const char *what)
     return 0;
 }
 
-static int check_matrix(struct check *c, weight_id id, uint64_t rows, uint64_t cols, uint32_t count,
+static int check_matrix(struct plan_checker *c, weight_id id, uint64_t rows, uint64_t cols, uint32_t count,
                         const char *what)
 {
     if (check_weight(c, id, what))
@@ -74,7 +74,7 @@ static int check_matrix(struct check *c, weight_id id, uint64_t rows, uint64_t c
     return err_prefix(c->e, "operation %u (%s)", c->i, plan_op_name(c->p->ops[c->i].kind));
 }
 
-static int check_vector(struct check *c, weight_id id, uint64_t n, uint32_t count, const char *what)
+static int check_vector(struct plan_checker *c, weight_id id, uint64_t n, uint32_t count, const char *what)
 {
     if (check_matrix(c, id, 1, n, count, what))
         return -1;
@@ -85,7 +85,7 @@ static int check_vector(struct check *c, weight_id id, uint64_t n, uint32_t coun
 }
 
 /* The pairs of a slot, for a product of (rows, cols); `table`: for one that looks rows up. */
-static int check_adapters(struct check *c, uint32_t slot, uint64_t rows, uint64_t cols, uint32_t count,
+static int check_adapters(struct plan_checker *c, uint32_t slot, uint64_t rows, uint64_t cols, uint32_t count,
                           bool table)
 {
     const struct plan *p = c->p;
@@ -110,7 +110,7 @@ static int check_adapters(struct check *c, uint32_t slot, uint64_t rows, uint64_
     return 0;
 }
 
-static int check_linear(struct check *c, struct linear l, uint64_t rows, uint64_t cols, uint32_t count,
+static int check_linear(struct plan_checker *c, struct linear l, uint64_t rows, uint64_t cols, uint32_t count,
                         const char *what)
 {
     if (check_matrix(c, l.weight, rows, cols, count, what))
@@ -120,7 +120,7 @@ static int check_linear(struct check *c, struct linear l, uint64_t rows, uint64_
     return check_adapters(c, l.adapter, rows, cols, count, false);
 }
 
-static int check_norm(struct check *c, const struct norm *n, uint64_t width, const char *what)
+static int check_norm(struct plan_checker *c, const struct norm *n, uint64_t width, const char *what)
 {
     if (n->kind == NORM_NONE)
         return 0;
@@ -140,7 +140,7 @@ static int check_norm(struct check *c, const struct norm *n, uint64_t width, con
     return 0;
 }
 
-static int check_rope(struct check *c, const struct rope *r, uint32_t room)
+static int check_rope(struct plan_checker *c, const struct rope *r, uint32_t room)
 {
     if (r->kind == ROPE_NONE)
         return 0;
@@ -151,7 +151,7 @@ static int check_rope(struct check *c, const struct rope *r, uint32_t room)
     return check_vector(c, r->freqs, r->dims / 2, 1, "rope's frequencies");
 }
 
-static int check_tail(struct check *c, const struct tail *t, uint64_t n)
+static int check_tail(struct plan_checker *c, const struct tail *t, uint64_t n)
 {
     if (!isfinite(t->scale))
         return check_fail(c, "scale", "is not a number");
@@ -162,23 +162,23 @@ static int check_tail(struct check *c, const struct tail *t, uint64_t n)
     return check_operand(c, t->out, n, "output");
 }
 
-static int check_apart(struct check *c, struct operand in, struct operand out)
+static int check_apart(struct plan_checker *c, struct operand in, struct operand out)
 {
     return in.buffer == out.buffer ? check_fail(c, "output", "is the buffer of the input") : 0;
 }
 
 /* The number of columns of a weight, 0 where there is none. */
-static uint32_t check_cols(const struct check *c, weight_id id)
+static uint32_t check_cols(const struct plan_checker *c, weight_id id)
 {
     return id && id < c->w->count ? c->w->all[id].cols : 0;
 }
 
-static uint32_t check_rows(const struct check *c, weight_id id)
+static uint32_t check_rows(const struct plan_checker *c, weight_id id)
 {
     return id && id < c->w->count ? c->w->all[id].rows : 0;
 }
 
-static int check_heads_shape(struct check *c, uint32_t heads, uint32_t kv_heads, uint32_t k_dim,
+static int check_heads_shape(struct plan_checker *c, uint32_t heads, uint32_t kv_heads, uint32_t k_dim,
                              uint32_t v_dim)
 {
     if (!heads || heads > CHECK_HEADS_MOST || !kv_heads || heads % kv_heads)
@@ -188,7 +188,8 @@ static int check_heads_shape(struct check *c, uint32_t heads, uint32_t kv_heads,
     return 0;
 }
 
-static int check_place(struct check *c, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, uint32_t v_dim)
+static int check_place(struct plan_checker *c, uint32_t layer, uint32_t kv_heads, uint32_t k_dim,
+                       uint32_t v_dim)
 {
     const struct plan *p = c->p;
     if (layer >= p->layers || p->kv[layer].group >= p->groups)
@@ -199,7 +200,7 @@ static int check_place(struct check *c, uint32_t layer, uint32_t kv_heads, uint3
     return 0;
 }
 
-static int check_embed(struct check *c, const struct op_embed *o)
+static int check_embed(struct plan_checker *c, const struct op_embed *o)
 {
     uint32_t n = check_cols(c, o->table);
     if (check_weight(c, o->table, "table") ||
@@ -216,7 +217,7 @@ static int check_embed(struct check *c, const struct op_embed *o)
     return check_norm(c, &o->norm, n, "norm") ? -1 : check_operand(c, o->out, n, "output");
 }
 
-static int check_qkv(struct check *c, const struct op_qkv *o)
+static int check_qkv(struct plan_checker *c, const struct op_qkv *o)
 {
     if (check_heads_shape(c, o->heads, o->kv_heads, o->k_dim, o->v_dim) ||
         check_place(c, o->layer, o->kv_heads, o->k_dim, o->v_dim))
@@ -240,7 +241,7 @@ static int check_qkv(struct check *c, const struct op_qkv *o)
                : 0;
 }
 
-static int check_latent(struct check *c, const struct op_latent *o)
+static int check_latent(struct plan_checker *c, const struct op_latent *o)
 {
     uint32_t r = o->rope.dims;
     if (!o->heads || o->heads > CHECK_HEADS_MOST || !o->nope || o->nope > CHECK_DIM_MOST ||
@@ -269,7 +270,7 @@ static int check_latent(struct check *c, const struct op_latent *o)
                : 0;
 }
 
-static int check_attn(struct check *c, const struct op_attn *o)
+static int check_attn(struct plan_checker *c, const struct op_attn *o)
 {
     if (check_heads_shape(c, o->heads, o->kv_heads, o->k_dim, o->v_dim) ||
         check_place(c, o->layer, o->kv_heads, o->k_dim, o->v_in_k ? 0 : o->v_dim))
@@ -290,7 +291,7 @@ static int check_attn(struct check *c, const struct op_attn *o)
                : 0;
 }
 
-static int check_heads(struct check *c, const struct op_heads *o)
+static int check_heads(struct plan_checker *c, const struct op_heads *o)
 {
     if (check_weight(c, o->weight, "weight"))
         return -1;
@@ -306,7 +307,7 @@ static int check_heads(struct check *c, const struct op_heads *o)
                : 0;
 }
 
-static int check_out(struct check *c, const struct op_out *o)
+static int check_out(struct plan_checker *c, const struct op_out *o)
 {
     uint32_t n = check_rows(c, o->linear.weight), k = check_cols(c, o->linear.weight);
     return check_linear(c, o->linear, n, k, 1, "weight") || check_norm(c, &o->norm, k, "norm") ||
@@ -316,7 +317,7 @@ static int check_out(struct check *c, const struct op_out *o)
 }
 
 /* gate (may be absent), up and down of a feed-forward block between rows of k. */
-static int check_hidden(struct check *c, const struct linear l[3], uint32_t k, uint32_t count,
+static int check_hidden(struct plan_checker *c, const struct linear l[3], uint32_t k, uint32_t count,
                         const char *what)
 {
     uint32_t hidden = check_rows(c, l[1].weight), n = check_rows(c, l[2].weight);
@@ -327,7 +328,7 @@ static int check_hidden(struct check *c, const struct linear l[3], uint32_t k, u
                : 0;
 }
 
-static int check_ffn(struct check *c, const struct op_ffn *o)
+static int check_ffn(struct plan_checker *c, const struct op_ffn *o)
 {
     const struct linear l[3] = {o->gate, o->up, o->down};
     uint32_t k = check_cols(c, o->up.weight);
@@ -340,7 +341,7 @@ static int check_ffn(struct check *c, const struct op_ffn *o)
                : 0;
 }
 
-static int check_choice(struct check *c, const struct op_moe *o)
+static int check_choice(struct plan_checker *c, const struct op_moe *o)
 {
     if (!o->experts || o->experts > CHECK_HEADS_MOST || !o->used || o->used > o->experts)
         return check_fail(c, "experts", "are fewer than a row uses, or none");
@@ -357,7 +358,7 @@ static int check_choice(struct check *c, const struct op_moe *o)
     return o->select_bias ? check_vector(c, o->select_bias, o->experts, 1, "selection bias") : 0;
 }
 
-static int check_moe(struct check *c, const struct op_moe *o)
+static int check_moe(struct plan_checker *c, const struct op_moe *o)
 {
     const struct linear l[3] = {o->gate, o->up, o->down};
     const struct linear shared[3] = {o->shared_gate, o->shared_up, o->shared_down};
@@ -382,7 +383,7 @@ static int check_moe(struct check *c, const struct op_moe *o)
                : 0;
 }
 
-static int check_logits(struct check *c, const struct op_logits *o)
+static int check_logits(struct plan_checker *c, const struct op_logits *o)
 {
     uint32_t k = o->head.weight ? check_cols(c, o->head.weight) : c->p->out_width;
     if (o->head.weight && check_linear(c, o->head, c->p->out_width, k, 1, "head"))
@@ -392,7 +393,7 @@ static int check_logits(struct check *c, const struct op_logits *o)
     return check_norm(c, &o->norm, k, "norm") ? -1 : check_operand(c, o->in, k, "input");
 }
 
-static int check_op(struct check *c, const struct op *op)
+static int check_op(struct plan_checker *c, const struct op *op)
 {
     switch (op->kind) {
     case OP_EMBED:
@@ -436,7 +437,7 @@ int plan_check(const struct plan *p, const struct weights *w, struct err *e)
         if (!p->group[g].kv_heads || p->group[g].kv_heads > CHECK_HEADS_MOST || !p->group[g].k_dim ||
             p->group[g].k_dim > CHECK_DIM_MOST || p->group[g].v_dim > CHECK_DIM_MOST)
             return err_set(e, ERR_DATA, "KV group %u has heads of a size that cannot be", g);
-    struct check c = {.p = p, .w = w, .e = e};
+    struct plan_checker c = {.p = p, .w = w, .e = e};
     for (c.i = 0; c.i < p->count; c.i++)
         if (check_op(&c, &p->ops[c.i]))
             return -1;

@@ -17,7 +17,7 @@
 enum { FETCH_LANES = 64 };
 
 /* A connection's work: a piece from where its bytes end. */
-struct lane {
+struct fetch_lane {
     struct http_request request;
     struct download *of;
     bool held; /* `piece` is this lane's, running or waiting for its next attempt */
@@ -31,24 +31,24 @@ struct lane {
 };
 
 struct download {
-    struct http *h;
+    struct hub_http *h;
     struct fetch *f;
     struct partial_download part;
-    struct lane *lanes; /* (count) */
+    struct fetch_lane *lanes; /* (count) */
     int count;
     bool whole;       /* the server knows no ranges: one lane, everything from the first byte */
     uint64_t counted; /* of part.done, what so_far.done has already */
 };
 
 /* The end of what a lane's attempt may bring. */
-static uint64_t fetch_end(const struct lane *l)
+static uint64_t fetch_end(const struct fetch_lane *l)
 {
     const struct partial_download *p = &l->of->part;
     return l->of->whole ? p->size : (uint64_t)l->piece * PARTIAL_PIECE + partial_piece_bytes(p, l->piece);
 }
 
 /* The first bytes of an answer: is it what was asked for? 1 = yes, 0 = not this way, but another attempt will. */
-static int fetch_check(struct lane *l, struct err *e)
+static int fetch_check(struct fetch_lane *l, struct err *e)
 {
     struct download *d = l->of;
     const struct http_reply *r = &l->request.reply;
@@ -73,7 +73,7 @@ static int fetch_check(struct lane *l, struct err *e)
 
 static int fetch_take(void *arg, const void *data, size_t n, struct err *e)
 {
-    struct lane *l = arg;
+    struct fetch_lane *l = arg;
     struct download *d = l->of;
     if (l->at == l->began) {
         int good = fetch_check(l, e);
@@ -93,7 +93,7 @@ static int fetch_take(void *arg, const void *data, size_t n, struct err *e)
 }
 
 /* The first piece that is not whole and that no lane holds. */
-static bool fetch_claim(struct download *d, struct lane *l)
+static bool fetch_claim(struct download *d, struct fetch_lane *l)
 {
     for (uint32_t i = 0; i < d->part.pieces; i++) {
         bool taken = d->part.counts[i] == partial_piece_bytes(&d->part, i);
@@ -109,7 +109,7 @@ static bool fetch_claim(struct download *d, struct lane *l)
     return false;
 }
 
-static int fetch_launch(struct download *d, struct lane *l, struct err *e)
+static int fetch_launch(struct download *d, struct fetch_lane *l, struct err *e)
 {
     if (!l->held && !fetch_claim(d, l))
         return 0;
@@ -130,7 +130,7 @@ static int fetch_launch_all(struct download *d, int *wait, struct err *e)
     double now = clock_now();
     *wait = 1000;
     for (int i = 0; i < (d->whole ? 1 : d->count); i++) {
-        struct lane *l = &d->lanes[i];
+        struct fetch_lane *l = &d->lanes[i];
         if (l->running)
             continue;
         if (l->held && l->not_before > now)
@@ -148,7 +148,7 @@ static int fetch_give_up(const struct download *d, const struct err *why, struct
 }
 
 /* An attempt that brought bytes is no failure: what it brought is kept, and the next one goes on from there. */
-static int fetch_ended(struct download *d, struct lane *l, struct err *e)
+static int fetch_ended(struct download *d, struct fetch_lane *l, struct err *e)
 {
     struct err why = {0};
     l->running = false;
@@ -267,7 +267,7 @@ static int fetch_finish(struct download *d, struct err *e)
         log_safe(d->f->file), got, d->f->checksum);
 }
 
-static int fetch_once(struct http *h, struct fetch *f, struct err *e)
+static int fetch_once(struct hub_http *h, struct fetch *f, struct err *e)
 {
     struct download d = {.h = h, .f = f, .part.fd = -1};
     int result = partial_open(&d.part, f->part, f->size, e) || fetch_lanes(&d, e) ? -1 : 0;
@@ -284,7 +284,7 @@ static int fetch_once(struct http *h, struct fetch *f, struct err *e)
     return result;
 }
 
-int fetch_file(struct http *h, struct fetch *f, struct err *e)
+int fetch_file(struct hub_http *h, struct fetch *f, struct err *e)
 {
     int result = fetch_once(h, f, e);
     if (result == 1) {

@@ -20,4 +20,4 @@ struct fetch {
 };
 
 /* Where the checksum is wrong, and some of the bytes were there before: once more from the first byte. */
-int fetch_file(struct http *h, struct fetch *f, struct err *e);
+int fetch_file(struct hub_http *h, struct fetch *f, struct err *e);

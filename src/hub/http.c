@@ -183,9 +183,9 @@ static size_t http_on_body(char *data, size_t size, size_t n, void *arg)
 
 /* ---- transfers ---- */
 
-int http_open(struct http *h, const struct hub *hub, struct err *e)
+int http_open(struct hub_http *h, const struct hub *hub, struct err *e)
 {
-    *h = (struct http){.c = curl_get(e), .hub = hub};
+    *h = (struct hub_http){.c = curl_get(e), .hub = hub};
     if (!h->c)
         return -1;
     if (!(h->multi = h->c->multi_init()))
@@ -193,14 +193,14 @@ int http_open(struct http *h, const struct hub *hub, struct err *e)
     return 0;
 }
 
-void http_close(struct http *h)
+void http_close(struct hub_http *h)
 {
     if (h->multi)
         h->c->multi_cleanup(h->multi);
     h->multi = NULL;
 }
 
-static int http_headers(struct http *h, struct http_request *r, struct err *e)
+static int http_headers(struct hub_http *h, struct http_request *r, struct err *e)
 {
     char line[sizeof h->hub->token + 32];
     h->c->slist_free_all(r->headers);
@@ -217,7 +217,7 @@ static int http_headers(struct http *h, struct http_request *r, struct err *e)
     return r->headers ? 0 : err_memory(e, "a request", sizeof line);
 }
 
-int http_start(struct http *h, struct http_request *r, struct err *e)
+int http_start(struct hub_http *h, struct http_request *r, struct err *e)
 {
     const struct curl *c = h->c;
     char range[64];
@@ -261,7 +261,7 @@ int http_start(struct http *h, struct http_request *r, struct err *e)
     return 0;
 }
 
-struct http_request *http_next(struct http *h, int milliseconds, struct err *e)
+struct http_request *http_next(struct hub_http *h, int milliseconds, struct err *e)
 {
     int running = 0, left = 0;
     CURLMcode bad = h->c->multi_perform(h->multi, &running);
@@ -284,7 +284,7 @@ struct http_request *http_next(struct http *h, int milliseconds, struct err *e)
     return r;
 }
 
-void http_stop(struct http *h, struct http_request *r)
+void http_stop(struct hub_http *h, struct http_request *r)
 {
     if (r->easy) {
         h->c->multi_remove_handle(h->multi, r->easy);
@@ -319,7 +319,7 @@ static enum http_verdict http_redirected(struct http_request *r, const char *to,
     return HTTP_FOLLOW;
 }
 
-static enum http_verdict http_refused(const struct http *h, struct http_request *r, struct err *e)
+static enum http_verdict http_refused(const struct hub_http *h, struct http_request *r, struct err *e)
 {
     long status = r->reply.status;
     const char *said = r->reply.error_message;
@@ -341,7 +341,7 @@ static enum http_verdict http_refused(const struct http *h, struct http_request 
     return r->hops && !hub && (status == 401 || status == 403) ? HTTP_AGAIN : HTTP_FAILED;
 }
 
-static enum http_verdict http_verdict(const struct http *h, struct http_request *r, struct err *e)
+static enum http_verdict http_verdict(const struct hub_http *h, struct http_request *r, struct err *e)
 {
     long status = r->reply.status;
     if (r->problem.code) {
@@ -374,7 +374,7 @@ static enum http_verdict http_verdict(const struct http *h, struct http_request 
     return http_refused(h, r, e);
 }
 
-enum http_verdict http_judge(const struct http *h, struct http_request *r, struct err *e)
+enum http_verdict http_judge(const struct hub_http *h, struct http_request *r, struct err *e)
 {
     enum http_verdict v = http_verdict(h, r, e);
     r->fresh = v == HTTP_AGAIN || (v == HTTP_FOLLOW && r->fresh);
@@ -401,7 +401,7 @@ static int http_into_buf(void *arg, const void *data, size_t n, struct err *e)
                                : err_set(e, ERR_UNREACHABLE, "the answer is longer than %zu bytes", b->max);
 }
 
-static int http_attempts(struct http *h, struct http_request *r, struct err *e)
+static int http_attempts(struct hub_http *h, struct http_request *r, struct err *e)
 {
     for (int failures = 0;;) {
         struct err why = {0};
@@ -433,7 +433,7 @@ static int http_attempts(struct http *h, struct http_request *r, struct err *e)
     }
 }
 
-int http_fetch(struct http *h, const char *url, struct buf *body, struct http_reply *reply, struct err *e)
+int http_fetch(struct hub_http *h, const char *url, struct buf *body, struct http_reply *reply, struct err *e)
 {
     struct http_request r = {.head = !body, .take = http_into_buf, .arg = body};
     int bad = http_aim(&r, url, e) || http_attempts(h, &r, e);

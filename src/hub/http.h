@@ -36,7 +36,7 @@ struct http_reply {
     size_t header_bytes;
 };
 
-struct http {
+struct hub_http {
     const struct curl *c;
     const struct hub *hub;
     CURLM *multi;
@@ -69,19 +69,20 @@ enum http_verdict {
     HTTP_FAILED, /* none will */
 };
 
-int http_open(struct http *h, const struct hub *hub, struct err *e);
-void http_close(struct http *h);
+int http_open(struct hub_http *h, const struct hub *hub, struct err *e);
+void http_close(struct hub_http *h);
 
 /* Fills in the address; the rest of r is the caller's. */
 int http_aim(struct http_request *r, const char *url, struct err *e);
-int http_start(struct http *h, struct http_request *r, struct err *e);
+int http_start(struct hub_http *h, struct http_request *r, struct err *e);
 /* Lets transfers go on for at most so many milliseconds; then a request that has ended, or NULL. */
-struct http_request *http_next(struct http *h, int milliseconds, struct err *e);
-void http_stop(struct http *h, struct http_request *r); /* in the middle, or after the end */
-enum http_verdict http_judge(const struct http *h, struct http_request *r, struct err *e);
+struct http_request *http_next(struct hub_http *h, int milliseconds, struct err *e);
+void http_stop(struct hub_http *h, struct http_request *r); /* in the middle, or after the end */
+enum http_verdict http_judge(const struct hub_http *h, struct http_request *r, struct err *e);
 /* How long to wait before attempt number `failures` + 1: what the server asked for, else longer each time. */
 double http_delay(const struct http_request *r, int failures);
 
 /* One request, with its redirects and its further attempts. body = NULL asks for the headers only, and stops at
  * the redirect that names the linked file's size and checksum. */
-int http_fetch(struct http *h, const char *url, struct buf *body, struct http_reply *reply, struct err *e);
+int http_fetch(struct hub_http *h, const char *url, struct buf *body, struct http_reply *reply,
+               struct err *e);

@@ -63,7 +63,7 @@ int listing_read(struct listing *l, const char *text, size_t n, struct err *e)
     return bad;
 }
 
-int listing_fetch(struct listing *l, struct http *h, const struct hub_name *n, struct err *e)
+int listing_fetch(struct listing *l, struct hub_http *h, const struct hub_name *n, struct err *e)
 {
     char url[HTTP_URL_MOST];
     struct http_reply reply;

@@ -11,7 +11,7 @@ struct listing {
     struct path_list files; /* sorted; every name is path_is_inside */
 };
 
-int listing_fetch(struct listing *l, struct http *h, const struct hub_name *n, struct err *e);
+int listing_fetch(struct listing *l, struct hub_http *h, const struct hub_name *n, struct err *e);
 /* The answer's text, read: also what a fuzzer calls. */
 int listing_read(struct listing *l, const char *text, size_t n, struct err *e);
 void listing_free(struct listing *l);

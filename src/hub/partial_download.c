@@ -12,17 +12,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct mark {
+struct partial_mark {
     char magic[8];
     uint64_t size;
     uint32_t piece, pieces;
     uint64_t zero;
 };
-_Static_assert(sizeof(struct mark) == 32, "the tail's layout is part of the file");
+_Static_assert(sizeof(struct partial_mark) == 32, "the tail's layout is part of the file");
 
-static struct mark partial_mark(const struct partial_download *p)
+static struct partial_mark partial_mark(const struct partial_download *p)
 {
-    return (struct mark){.magic = "quernpt", .size = p->size, .piece = PARTIAL_PIECE, .pieces = p->pieces};
+    return (struct partial_mark){
+        .magic = "quernpt", .size = p->size, .piece = PARTIAL_PIECE, .pieces = p->pieces};
 }
 
 uint64_t partial_piece_bytes(const struct partial_download *p, uint32_t piece)
@@ -61,13 +62,13 @@ static bool partial_get(const struct partial_download *p, void *data, size_t n, 
 
 static size_t partial_tail(const struct partial_download *p)
 {
-    return sizeof(struct mark) + p->pieces * sizeof *p->counts;
+    return sizeof(struct partial_mark) + p->pieces * sizeof *p->counts;
 }
 
 /* The counts, from the tail where there is one, else from the length. */
 static void partial_recall(struct partial_download *p, uint64_t length)
 {
-    struct mark there, mine = partial_mark(p);
+    struct partial_mark there, mine = partial_mark(p);
     bool tail = length == p->size + partial_tail(p) && partial_get(p, &there, sizeof there, p->size) &&
                 !memcmp(&there, &mine, sizeof mine) &&
                 partial_get(p, p->counts, p->pieces * sizeof *p->counts, p->size + sizeof mine);
@@ -88,7 +89,7 @@ static int partial_start(struct partial_download *p, struct err *e)
     if (fstat(p->fd, &st) || !S_ISREG(st.st_mode))
         return err_set(e, ERR_RESOURCE, "%s is no file that can be written", log_safe(p->path));
     partial_recall(p, (uint64_t)st.st_size);
-    struct mark mine = partial_mark(p);
+    struct partial_mark mine = partial_mark(p);
     if (ftruncate(p->fd, (off_t)(p->size + partial_tail(p))))
         return err_set(e, ERR_RESOURCE, "cannot make %s as long as the file will be (%llu bytes): %s",
                        log_safe(p->path), (unsigned long long)p->size, strerror(errno));
@@ -136,7 +137,8 @@ int partial_write(struct partial_download *p, uint64_t at, const void *data, siz
         if (at - from <= p->counts[piece] && count > p->counts[piece]) { /* a gap is not there */
             p->done += count - p->counts[piece];
             p->counts[piece] = count;
-            if (partial_put(p, &count, sizeof count, p->size + sizeof(struct mark) + piece * sizeof count, e))
+            if (partial_put(p, &count, sizeof count,
+                            p->size + sizeof(struct partial_mark) + piece * sizeof count, e))
                 return -1;
         }
         at = to;

@@ -67,7 +67,7 @@ int pull_space(const char *folder, uint64_t need, struct err *e)
 struct pull {
     const struct hub *hub;
     const struct hub_name *name;
-    struct http http;
+    struct hub_http http;
     struct listing listing; /* the Hub's: commit, names */
     char repo[PATH_MAX], snapshot[PATH_MAX];
     struct hub_progress so_far;

@@ -54,7 +54,7 @@ int url_find(const struct hub *h, const char *url, char path[PATH_MAX], struct e
 
 struct url_source {
     const struct hub *hub;
-    struct http http;
+    struct hub_http http;
     char folder[PATH_MAX];
     struct hub_progress so_far;
     struct hub_pulled *out;

@@ -16,7 +16,7 @@ const uint32_t HPARAMS_COUNT[2] = {0, 1u << 24};
 const double HPARAMS_REAL[2] = {-1e9, 1e9};
 static const double POSITIVE[2] = {1e-30, 1e12};
 
-struct field {
+struct hparam_field {
     enum hparam_kind kind;
     size_t offset; /* within struct hparams */
     const char *gguf, *hf;
@@ -27,7 +27,7 @@ struct field {
 #define AT(member) offsetof(struct hparams, member)
 #define MOST       (1u << 24)
 
-static const struct field fields[] = {
+static const struct hparam_field fields[] = {
     {HPARAM_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model", 1, 1u << 20, true},
     {HPARAM_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024, true},
     {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads", 1, 65536, true},
@@ -75,7 +75,7 @@ static const struct field fields[] = {
 static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
 {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const struct field *f = &fields[i];
+        const struct hparam_field *f = &fields[i];
         void *at = (char *)h + f->offset;
         uint32_t range[2] = {f->least, f->most};
         int got = f->kind == HPARAM_U32   ? keys_u32(k, f->gguf, f->hf, range, at, e)
@@ -94,7 +94,7 @@ static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
 void hparams_write(const struct hparams *h, const struct hparams_sink *s)
 {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const struct field *f = &fields[i];
+        const struct hparam_field *f = &fields[i];
         const void *at = (const char *)h + f->offset;
         const float *real = at;
         bool factor = f->offset == AT(logit_scale) || f->offset == AT(residual_scale) ||

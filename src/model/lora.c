@@ -95,7 +95,7 @@ struct lora {
 };
 
 /* The tensors of one module. */
-struct source {
+struct lora_source {
     const struct tensor *a, *b, *bias; /* bias: NULL = none */
     const char *parameter;             /* of the module, where PEFT wraps one; NULL = the module itself */
 };
@@ -106,12 +106,12 @@ static bool lora_is_gguf(const struct lora *l)
 }
 
 /* The module's pair: false where the adapter has none. */
-static bool lora_find(struct lora *l, struct tensor_at at, struct source *out)
+static bool lora_find(struct lora *l, struct tensor_at at, struct lora_source *out)
 {
     bool gguf = lora_is_gguf(l), table = !strcmp(at.name, "token_embd");
     const char *a = gguf ? ".weight.lora_a" : table ? ".lora_embedding_A" : ".lora_A.weight";
     const char *b = gguf ? ".weight.lora_b" : table ? ".lora_embedding_B" : ".lora_B.weight";
-    *out = (struct source){.a = lookup_find(&l->b.names, at, a), .b = lookup_find(&l->b.names, at, b)};
+    *out = (struct lora_source){.a = lookup_find(&l->b.names, at, a), .b = lookup_find(&l->b.names, at, b)};
     if (!gguf)
         out->bias = lookup_find(&l->b.names, at, ".lora_B.bias");
     if (!out->a != !out->b) {
@@ -123,7 +123,7 @@ static bool lora_find(struct lora *l, struct tensor_at at, struct source *out)
     return out->a != NULL;
 }
 
-static void lora_take(struct lora *l, const struct source *s)
+static void lora_take(struct lora *l, const struct lora_source *s)
 {
     bind_mark(&l->b, s->a);
     bind_mark(&l->b, s->b);
@@ -165,7 +165,7 @@ static bool lora_named(struct lora *l, const char *pattern, const char *module)
     return yes;
 }
 
-static float lora_scale(struct lora *l, const struct source *s, uint64_t rank)
+static float lora_scale(struct lora *l, const struct lora_source *s, uint64_t rank)
 {
     double alpha = l->alpha;
     const char *name = s->a->name + strlen(l->b.names.wrap), *end = strstr(name, ".base_layer"), *key;
@@ -237,8 +237,8 @@ static weight_id lora_add(struct lora *l, const struct weight *w)
 }
 
 /* B, transposed, rows in order; and the bias as a last row. */
-static weight_id lora_columns(struct lora *l, const struct source *s, const struct order *o, uint32_t rows,
-                              uint32_t rank)
+static weight_id lora_columns(struct lora *l, const struct lora_source *s, const struct order *o,
+                              uint32_t rows, uint32_t rank)
 {
     struct weight w;
     float *from = lora_floats(l, s->b), *bias = s->bias ? lora_floats(l, s->bias) : NULL;
@@ -256,7 +256,7 @@ static weight_id lora_columns(struct lora *l, const struct source *s, const stru
 }
 
 /* A plain module, whole or a part of a fused one. */
-static struct lora_pair lora_plain(struct lora *l, const struct source *s, const struct order *o,
+static struct lora_pair lora_plain(struct lora *l, const struct lora_source *s, const struct order *o,
                                    uint32_t rows, uint32_t cols)
 {
     struct lora_pair pair = {0};
@@ -284,7 +284,8 @@ static struct lora_pair lora_plain(struct lora *l, const struct source *s, const
 }
 
 /* The embedding: A becomes a row for every token. */
-static struct lora_pair lora_table(struct lora *l, const struct source *s, uint32_t vocab, uint32_t width)
+static struct lora_pair lora_table(struct lora *l, const struct lora_source *s, uint32_t vocab,
+                                   uint32_t width)
 {
     struct lora_pair pair = {0};
     bool gguf = lora_is_gguf(l);
@@ -312,7 +313,7 @@ static struct lora_pair lora_table(struct lora *l, const struct source *s, uint3
 
 /* kv_b of latent attention: W = [K; V] of every head, (heads, nope + v, latent), and W += B A. The plan has K
  * transposed, (latent, nope): there A and B change places. V's pair is as it is. */
-static struct lora_pair lora_latent(struct lora *l, const struct source *s, const struct weight *of,
+static struct lora_pair lora_latent(struct lora *l, const struct lora_source *s, const struct weight *of,
                                     bool values)
 {
     const struct hparams *h = l->b.h;
@@ -347,7 +348,7 @@ static struct lora_pair lora_latent(struct lora *l, const struct source *s, cons
 /* ---- experts ---- */
 
 /* How the experts of a fused module take turns in its rows. */
-struct turn {
+struct lora_turn {
     uint32_t first, step, all; /* row i of the product is first + i * step of `all` */
 };
 
@@ -359,7 +360,7 @@ struct stack {
 };
 
 /* Copies an expert's numbers into A (rank, K) and the transposed B (rank, N); the rest of the rank stays zero. */
-static void lora_expert(const struct stack *s, const struct turn *t, uint32_t n, uint32_t k, float *a,
+static void lora_expert(const struct stack *s, const struct lora_turn *t, uint32_t n, uint32_t k, float *a,
                         float *b)
 {
     for (uint32_t r = 0; r < s->rank; r++) {
@@ -370,8 +371,8 @@ static void lora_expert(const struct stack *s, const struct turn *t, uint32_t n,
 }
 
 /* Room for all experts, cleared. */
-static bool lora_expert_room(struct lora *l, const struct source *s, const struct weight *of, uint32_t rank,
-                             struct weight w[2])
+static bool lora_expert_room(struct lora *l, const struct lora_source *s, const struct weight *of,
+                             uint32_t rank, struct weight w[2])
 {
     float *a = lora_matrix(l, s->a->name, (struct shape){rank, of->cols, of->count}, &w[0]);
     float *b = a ? lora_matrix(l, s->b->name, (struct shape){rank, of->rows, of->count}, &w[1]) : NULL;
@@ -396,8 +397,8 @@ static struct lora_pair lora_pair_of(struct lora *l, const struct weight w[2], f
 
 /* All experts in one pair of tensors: GGUF stacks them, (E, rank, K) and (E, N, rank); PEFT wraps a parameter,
  * (E * rank, K) and (N, rank * E). */
-static struct lora_pair lora_stacked(struct lora *l, const struct source *s, const struct weight *of,
-                                     const struct turn *t)
+static struct lora_pair lora_stacked(struct lora *l, const struct lora_source *s, const struct weight *of,
+                                     const struct lora_turn *t)
 {
     uint32_t count = of->count;
     bool gguf = lora_is_gguf(l);
@@ -430,7 +431,7 @@ static struct lora_pair lora_stacked(struct lora *l, const struct source *s, con
 static struct lora_pair lora_one_by_one(struct lora *l, const char *name, int layer, const struct weight *of)
 {
     uint64_t most = 0;
-    struct source s, any = {0};
+    struct lora_source s, any = {0};
     struct weight w[2];
     for (uint32_t e = 0; e < of->count; e++)
         if (lora_find(l, (struct tensor_at){name, layer, (int)e}, &s)) {
@@ -451,7 +452,7 @@ static struct lora_pair lora_one_by_one(struct lora *l, const char *name, int la
         for (size_t i = 0; b && i < (size_t)of->rows * rank; i++)
             b[i] *= scale;
         struct stack one = {.a = a, .b = b, .a_row = of->cols, .b_row = rank, .b_col = 1, .rank = rank};
-        struct turn whole = {.step = 1, .all = of->rows};
+        struct lora_turn whole = {.step = 1, .all = of->rows};
         if (a && b)
             lora_expert(&one, &whole, of->rows, of->cols, expert_of(&w[0], e), expert_of(&w[1], e));
         mem_free(a);
@@ -463,8 +464,8 @@ static struct lora_pair lora_one_by_one(struct lora *l, const char *name, int la
 static struct lora_pair lora_experts(struct lora *l, const struct site *at, int layer,
                                      const struct weight *of)
 {
-    struct source s;
-    struct turn whole = {.step = 1, .all = of->rows}, part = {.all = 2 * of->rows, .step = 1};
+    struct lora_source s;
+    struct lora_turn whole = {.step = 1, .all = of->rows}, part = {.all = 2 * of->rows, .step = 1};
     bool fused = at->fused == FUSED_GATE_UP, in_turn = l->b.h->act == ACT_SWIGLU_OAI && !lora_is_gguf(l);
     part.first = at->part * (in_turn ? 1 : of->rows);
     part.step = in_turn ? 2 : 1;
@@ -474,7 +475,7 @@ static struct lora_pair lora_experts(struct lora *l, const struct site *at, int 
         return lora_stacked(l, &s, of, &part);
     /* PEFT's wrappers stand in each other, and only their shapes say which parameter is whose */
     static const char *const wrappers[] = {"ffn_exps", "ffn_exps_inner"};
-    const struct turn *turn = fused ? &part : &whole;
+    const struct lora_turn *turn = fused ? &part : &whole;
     for (size_t i = 0; i < 2; i++)
         if (lora_find(l, (struct tensor_at){wrappers[i], layer, LOOKUP_NO_EXPERT}, &s) &&
             s.a->shape[0] == of->cols && s.b->shape[1] == turn->all) {
@@ -509,7 +510,7 @@ static struct lora_pair lora_site(struct lora *l, const struct op *op, const str
 {
     struct weight of = l->m->weights.all[site_field(op, at->weight)];
     int layer = op->layer == UINT32_MAX ? LOOKUP_NO_LAYER : (int)op->layer;
-    struct source s;
+    struct lora_source s;
     struct order whole = {.slice = {NULL, 1, of.rows, 0, of.rows}};
     if (op->kind == OP_MOE && of.count > 1)
         return lora_experts(l, at, layer, &of);
@@ -522,7 +523,7 @@ static struct lora_pair lora_site(struct lora *l, const struct op *op, const str
         (found = lora_find(l, (struct tensor_at){at->whole, layer, LOOKUP_NO_EXPERT}, &s)) && at->fused)
         whole = lora_part(l, op, at, of.rows);
     /* phi3's GGUF calls the module of gate and up ffn_up */
-    struct source both;
+    struct lora_source both;
     if (at->fused == FUSED_GATE_UP &&
         lora_find(l, (struct tensor_at){"ffn_up", layer, LOOKUP_NO_EXPERT}, &both) &&
         both.b->shape[1] == 2ull * of.rows) {

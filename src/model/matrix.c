@@ -185,7 +185,7 @@ void matrix_values(const struct matrix *m, uint32_t one, uint32_t from, uint32_t
 enum { PIECE_VALUES = 1 << 18 };
 
 /* The pieces of all items in order: a worker takes the next. */
-struct stream {
+struct matrix_stream {
     const struct matrix_out *items;
     uint32_t count;
     const struct matrix_sink *sink;
@@ -210,7 +210,7 @@ static size_t piece_count(const struct matrix *m)
     return (size_t)m->count * ((m->rows + n - 1) / n);
 }
 
-struct worker {
+struct matrix_worker {
     uint8_t *bytes, *room;
     float *values;
     size_t bytes_size, room_size, values_size;
@@ -227,13 +227,14 @@ static bool worker_fits(void **p, size_t *have, size_t want)
 }
 
 /* Some rows of one matrix of an item. */
-struct piece {
+struct matrix_piece {
     uint32_t one, from, n;
     size_t row_bytes; /* packed, in the item's type */
 };
 
 /* Its rows, packed, in w->bytes. */
-static int piece_fill(const struct matrix_out *o, const struct piece *p, struct worker *w, struct err *e)
+static int piece_fill(const struct matrix_out *o, const struct matrix_piece *p, struct matrix_worker *w,
+                      struct err *e)
 {
     const struct matrix *m = o->m;
     size_t values = (size_t)p->n * m->cols * sizeof(float), bytes = p->n * p->row_bytes;
@@ -260,13 +261,14 @@ static int piece_fill(const struct matrix_out *o, const struct piece *p, struct 
     return 0;
 }
 
-static int piece_run(struct stream *s, struct worker *w, uint32_t item, size_t number, struct err *e)
+static int piece_run(struct matrix_stream *s, struct matrix_worker *w, uint32_t item, size_t number,
+                     struct err *e)
 {
     const struct matrix_out *o = &s->items[item];
     const struct matrix *m = o->m;
     uint32_t rows = piece_rows(m);
     size_t in_one = (m->rows + rows - 1) / rows, all;
-    struct piece p = {.one = (uint32_t)(number / in_one), .from = (uint32_t)(number % in_one) * rows};
+    struct matrix_piece p = {.one = (uint32_t)(number / in_one), .from = (uint32_t)(number % in_one) * rows};
     p.n = m->rows - p.from < rows ? m->rows - p.from : rows;
     const struct dtype_info *t = dtype_get(o->type);
     if (!matrix_bytes(m, o->type, &p.row_bytes, &all) || (o->type != m->type && !t->encode))
@@ -280,8 +282,8 @@ static int piece_run(struct stream *s, struct worker *w, uint32_t item, size_t n
 
 static void stream_work(void *arg, int worker, int workers)
 {
-    struct stream *s = arg;
-    struct worker w = {0};
+    struct matrix_stream *s = arg;
+    struct matrix_worker w = {0};
     uint32_t item = 0;
     (void)workers;
     size_t total = s->first[s->count];
@@ -306,7 +308,7 @@ static void stream_work(void *arg, int worker, int workers)
 int matrix_stream(struct pool *p, const struct matrix_out *items, uint32_t count,
                   const struct matrix_sink *sink, struct err *e)
 {
-    struct stream s = {.items = items, .count = count, .sink = sink, .e = e};
+    struct matrix_stream s = {.items = items, .count = count, .sink = sink, .e = e};
     s.first = mem_alloc((size_t)count + 1, sizeof *s.first);
     if (!s.first)
         return err_memory(e, "the list of tensors", count * sizeof *s.first);

@@ -11,14 +11,14 @@
 #include <string.h>
 
 /* A weight that the recipe decides on. */
-struct candidate {
+struct load_candidate {
     char name[128];
     uint32_t id;
 };
 
 static int by_name(const void *a, const void *b)
 {
-    const struct candidate *x = a, *y = b;
+    const struct load_candidate *x = a, *y = b;
     return recipe_before(x->name, y->name);
 }
 
@@ -29,7 +29,7 @@ static bool plain(uint32_t type)
            type == DTYPE_F8_E5M2;
 }
 
-static size_t list(const struct model *m, struct candidate *all)
+static size_t list(const struct model *m, struct load_candidate *all)
 {
     size_t n = 0;
     for (uint32_t i = 1; i < m->weights.count; i++) {
@@ -47,7 +47,7 @@ static size_t list(const struct model *m, struct candidate *all)
 }
 
 /* By weight_id, in `types`. */
-static void choose(const struct model *m, const struct recipe *r, const struct candidate *all, size_t n,
+static void choose(const struct model *m, const struct recipe *r, const struct load_candidate *all, size_t n,
                    struct recipe_tensor *t, uint32_t *types)
 {
     const struct hparams *h = &m->h;
@@ -75,7 +75,7 @@ static void choose(const struct model *m, const struct recipe *r, const struct c
 int quant_load(struct model *m, const struct recipe *r, const struct model_make *how, struct err *e)
 {
     uint32_t count = m->weights.count;
-    struct candidate *all = mem_alloc(count, sizeof *all);
+    struct load_candidate *all = mem_alloc(count, sizeof *all);
     struct recipe_tensor *t = mem_alloc(count, sizeof *t);
     uint32_t *types = mem_alloc(count, sizeof *types);
     int failed = all && t && types ? 0 : err_memory(e, "the list of weights", count * sizeof *all);

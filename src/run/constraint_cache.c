@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
-struct entry {
+struct constraint_cache_entry {
     struct constraint_ref *rule; /* with the language alone; NULL: the place is free */
     const struct constraint_vocab *vocab;
     char *text;
@@ -15,7 +15,7 @@ struct entry {
 
 struct constraint_cache {
     pthread_mutex_t mutex; /* guards all of it */
-    struct entry all[CONSTRAINT_CACHE_MOST];
+    struct constraint_cache_entry all[CONSTRAINT_CACHE_MOST];
     size_t most;
     uint64_t now;
     struct constraint_cache_stats stats; /* hits and misses */
@@ -31,11 +31,11 @@ int constraint_cache_open(struct constraint_cache **out, size_t most_bytes, stru
     return 0;
 }
 
-static void entry_drop(struct entry *x)
+static void entry_drop(struct constraint_cache_entry *x)
 {
     constraint_ref_drop(x->rule);
     mem_free(x->text);
-    *x = (struct entry){0};
+    *x = (struct constraint_cache_entry){0};
 }
 
 void constraint_cache_close(struct constraint_cache *r)
@@ -48,9 +48,10 @@ void constraint_cache_close(struct constraint_cache *r)
     mem_free(r);
 }
 
-static struct entry *constraint_cache_look(struct constraint_cache *r, const struct constraint_cache_key *k)
+static struct constraint_cache_entry *constraint_cache_look(struct constraint_cache *r,
+                                                            const struct constraint_cache_key *k)
 {
-    for (struct entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++)
+    for (struct constraint_cache_entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++)
         if (x->rule && x->vocab == k->vocab && x->n == k->n && !memcmp(x->text, k->text, k->n))
             return x;
     return NULL;
@@ -59,7 +60,7 @@ static struct entry *constraint_cache_look(struct constraint_cache *r, const str
 struct constraint_ref *constraint_cache_find(struct constraint_cache *r, const struct constraint_cache_key *k)
 {
     pthread_mutex_lock(&r->mutex);
-    struct entry *x = constraint_cache_look(r, k);
+    struct constraint_cache_entry *x = constraint_cache_look(r, k);
     struct constraint_ref *own = x ? constraint_ref_again(x->rule) : NULL;
     if (x)
         x->used = ++r->now;
@@ -70,10 +71,10 @@ struct constraint_ref *constraint_cache_find(struct constraint_cache *r, const s
 }
 
 /* The place of the one that was not asked for the longest; a free one comes first. */
-static struct entry *constraint_cache_oldest(struct constraint_cache *r, bool taken)
+static struct constraint_cache_entry *constraint_cache_oldest(struct constraint_cache *r, bool taken)
 {
-    struct entry *oldest = NULL;
-    for (struct entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++)
+    struct constraint_cache_entry *oldest = NULL;
+    for (struct constraint_cache_entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++)
         if ((x->rule || !taken) && (!oldest || x->used < oldest->used))
             oldest = x;
     return oldest;
@@ -82,7 +83,7 @@ static struct entry *constraint_cache_oldest(struct constraint_cache *r, bool ta
 static void constraint_cache_count(const struct constraint_cache *r, struct constraint_cache_stats *out)
 {
     *out = r->stats;
-    for (const struct entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++) {
+    for (const struct constraint_cache_entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++) {
         out->kept += x->rule != NULL;
         out->bytes += x->rule ? constraint_ref_bytes(x->rule) + x->n : 0;
     }
@@ -99,13 +100,13 @@ static void constraint_cache_shrink(struct constraint_cache *r)
 void constraint_cache_keep(struct constraint_cache *r, const struct constraint_cache_key *k,
                            struct constraint_ref *rule)
 {
-    struct entry x = {.rule = constraint_ref_again(rule), .vocab = k->vocab, .n = k->n};
+    struct constraint_cache_entry x = {.rule = constraint_ref_again(rule), .vocab = k->vocab, .n = k->n};
     x.text = mem_strndup(k->text, k->n);
     pthread_mutex_lock(&r->mutex);
     if (!x.rule || !x.text || constraint_cache_look(r, k)) /* two may have compiled it at once */
         entry_drop(&x);
     else {
-        struct entry *at = constraint_cache_oldest(r, false);
+        struct constraint_cache_entry *at = constraint_cache_oldest(r, false);
         entry_drop(at);
         x.used = ++r->now;
         *at = x;

@@ -153,7 +153,7 @@ bool prefix_disk_has(const struct prefix_disk *d, const struct prefix_disk_page 
 
 /* ---- the bound ---- */
 
-struct entry {
+struct prefix_disk_entry {
     char name[48];
     struct timespec used;
     uint64_t bytes;
@@ -161,14 +161,15 @@ struct entry {
 
 static int entry_older(const void *a, const void *b)
 {
-    const struct timespec *x = &((const struct entry *)a)->used, *y = &((const struct entry *)b)->used;
+    const struct timespec *x = &((const struct prefix_disk_entry *)a)->used,
+                          *y = &((const struct prefix_disk_entry *)b)->used;
     if (x->tv_sec != y->tv_sec)
         return x->tv_sec < y->tv_sec ? -1 : 1;
     return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
 /* A file of ours: *bytes and *used say how large and how old. What a process left half-written goes. */
-static bool entry_read(int folder, const char *name, struct entry *out)
+static bool entry_read(int folder, const char *name, struct prefix_disk_entry *out)
 {
     struct stat st;
     size_t n = strlen(name);
@@ -178,20 +179,20 @@ static bool entry_read(int folder, const char *name, struct entry *out)
         unlinkat(folder, name, 0);
     if (n != 35 || strcmp(name + 32, ".kv") != 0)
         return false;
-    *out = (struct entry){.used = st.st_mtim, .bytes = (uint64_t)st.st_size};
+    *out = (struct prefix_disk_entry){.used = st.st_mtim, .bytes = (uint64_t)st.st_size};
     memcpy(out->name, name, n);
     return true;
 }
 
-static struct entry *entries_list(DIR *folder, size_t *count)
+static struct prefix_disk_entry *entries_list(DIR *folder, size_t *count)
 {
-    struct entry *all = NULL, one;
+    struct prefix_disk_entry *all = NULL, one;
     size_t room = 0;
     *count = 0;
     for (struct dirent *f; (f = readdir(folder));) {
         if (!entry_read(dirfd(folder), f->d_name, &one))
             continue;
-        struct entry *more = mem_more(all, *count, &room, sizeof *all);
+        struct prefix_disk_entry *more = mem_more(all, *count, &room, sizeof *all);
         if (!more)
             break; /* what was found is enough to go on with */
         all = more;
@@ -206,7 +207,7 @@ static uint64_t prefix_disk_trim(struct prefix_disk *d)
     DIR *folder = opendir(d->folder);
     size_t count = 0;
     uint64_t bytes = 0;
-    struct entry *all = folder ? entries_list(folder, &count) : NULL;
+    struct prefix_disk_entry *all = folder ? entries_list(folder, &count) : NULL;
     for (size_t i = 0; i < count; i++)
         bytes += all[i].bytes;
     if (bytes > d->o.most) {

@@ -64,12 +64,12 @@ static json_t *anthropic_text(struct request *a, const json_t *content, const ch
 }
 
 /* What one message becomes: results of tools first, each a message of its own, then the rest. */
-struct turn {
+struct anthropic_turn {
     json_t *text, *calls, *thoughts; /* of the message */
     json_t *to;                      /* all messages so far */
 };
 
-static int turn_block(struct request *a, struct turn *t, const json_t *block, const char *where)
+static int turn_block(struct request *a, struct anthropic_turn *t, const json_t *block, const char *where)
 {
     const char *type = field_text(block, "type");
     const json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content");
@@ -102,7 +102,7 @@ static int anthropic_turn(struct request *a, const json_t *m, size_t at, json_t 
 {
     const char *role = field_text(m, "role");
     const json_t *content = json_object_get(m, "content"), *block;
-    struct turn t = {json_array(), json_array(), json_array(), to};
+    struct anthropic_turn t = {json_array(), json_array(), json_array(), to};
     char where[SERVE_PARAM];
     size_t i;
     int failed = 0;

@@ -20,15 +20,15 @@ static const struct field score_fields[] = {
 };
 
 /* One side of the pairs: a text or a list of texts, by the first of its names that is there. */
-struct side {
+struct score_side {
     const char *name;
     const json_t *texts;
     size_t count;
 };
 
-static int side_read(struct request *a, const json_t *body, const char *const *names, struct side *s)
+static int side_read(struct request *a, const json_t *body, const char *const *names, struct score_side *s)
 {
-    *s = (struct side){.name = names[0]};
+    *s = (struct score_side){.name = names[0]};
     for (; *names && !s->texts; names++)
         if ((s->texts = json_object_get(body, *names)))
             s->name = *names;
@@ -42,7 +42,7 @@ static int side_read(struct request *a, const json_t *body, const char *const *n
 }
 
 /* NULL and a failure: it is no text. */
-static const char *side_text(struct request *a, const struct side *s, size_t i)
+static const char *side_text(struct request *a, const struct score_side *s, size_t i)
 {
     const json_t *one = json_is_array(s->texts) ? json_array_get(s->texts, s->count > 1 ? i : 0) : s->texts;
     const char *text = json_is_string(one) ? json_string_value(one) : field_text(one, "text");
@@ -51,7 +51,7 @@ static const char *side_text(struct request *a, const struct side *s, size_t i)
     return text;
 }
 
-static int score_sides(struct request *a, const json_t *body, struct side s[2])
+static int score_sides(struct request *a, const json_t *body, struct score_side s[2])
 {
     static const char *const names[2][5] = {{"text_1", "queries", "query", "data_1"},
                                             {"text_2", "documents", "items", "data_2"}};
@@ -71,7 +71,7 @@ static const struct rerank_head *score_head(const struct request *a)
 
 static int score_read(struct request *a, const json_t *body)
 {
-    struct side s[2];
+    struct score_side s[2];
     struct err e = {0};
     const char *name;
     if (field_check(body, score_fields, sizeof score_fields / sizeof *score_fields, &name, &e))
@@ -109,7 +109,7 @@ static double score_of(const struct request *a, size_t i, size_t firsts, bool ra
 static void score_tell(struct request *a, const json_t *body)
 {
     struct json j = {.out = &a->reply};
-    struct side s[2];
+    struct score_side s[2];
     char id[sizeof a->id + 8];
     bool raw = false;
     for (size_t i = 0; i < sizeof score_fields / sizeof *score_fields; i++)

@@ -76,7 +76,7 @@ struct server {
     pthread_mutex_t mutex;
     pthread_cond_t work;
     struct key_usage usage[USAGE_KEYS];
-    struct lane {
+    struct worker_lane {
         struct request *first, **end;
     } lanes[LANES];        /* for the workers */
     bool long_running;     /* a worker has one of the long lane */

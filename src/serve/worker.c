@@ -38,7 +38,7 @@ void worker_wake(void *answer)
 static void worker_queue(struct request *a)
 {
     struct server *s = a->server;
-    struct lane *l = &s->lanes[a->lane];
+    struct worker_lane *l = &s->lanes[a->lane];
     a->again = false;
     a->queued = clock_now();
     *l->end = a;
@@ -55,7 +55,7 @@ static struct request *worker_take(struct server *s)
     struct request *a = is_large ? large : small;
     if (!a)
         return NULL;
-    struct lane *l = &s->lanes[a->lane];
+    struct worker_lane *l = &s->lanes[a->lane];
     if (!(l->first = a->next_todo))
         l->end = &l->first;
     a->next_todo = NULL;

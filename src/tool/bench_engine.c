@@ -28,7 +28,7 @@ struct gaps {
     double median, most;
 };
 
-struct run {
+struct engine_run {
     const struct bench_engine *o;
     struct session *loaded;
     struct engine *engine;
@@ -40,7 +40,7 @@ struct run {
 };
 
 /* Tokens [from, to), different every time: nothing is known of them. */
-static void draw(struct run *r, uint32_t from, uint32_t to)
+static void draw(struct engine_run *r, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
         r->seed = r->seed * 1664525 + 1013904223;
@@ -48,7 +48,7 @@ static void draw(struct run *r, uint32_t from, uint32_t to)
     }
 }
 
-static struct engine_request request(struct run *r, uint32_t n, uint32_t most)
+static struct engine_request request(struct engine_run *r, uint32_t n, uint32_t most)
 {
     draw(r, 0, n);
     struct engine_request q = {.prompt = r->ids, .n = n, .most = most, .ignore_eog = true};
@@ -67,7 +67,7 @@ static int wait_done(struct stream *s, struct stream_chunk *news, struct err *e)
     return news->err.code ? -1 : 0;
 }
 
-static int measure(struct run *r, uint32_t n, struct figures *f, struct err *e)
+static int measure(struct engine_run *r, uint32_t n, struct figures *f, struct err *e)
 {
     struct engine_stats before, after;
     struct stream_chunk news;
@@ -123,7 +123,7 @@ static void watch(struct stream *running, struct stream *until, uint32_t times, 
 }
 
 /* How long a running stream waits for its tokens while a long prompt is read. */
-static int measure_gap(struct run *r, struct gaps *gaps, struct buf *out, struct err *e)
+static int measure_gap(struct engine_run *r, struct gaps *gaps, struct buf *out, struct err *e)
 {
     struct stream *running, *reading;
     struct engine_request q = request(r, r->o->prompt, 0);
@@ -147,7 +147,8 @@ static int measure_gap(struct run *r, struct gaps *gaps, struct buf *out, struct
 }
 
 /* Seconds to the first token after a prompt, with nothing beside it. */
-static double first_token(struct run *r, const struct engine_request *q, uint32_t *cached, struct err *e)
+static double first_token(struct engine_run *r, const struct engine_request *q, uint32_t *cached,
+                          struct err *e)
 {
     struct stream *s;
     struct stream_chunk news;
@@ -160,7 +161,7 @@ static double first_token(struct run *r, const struct engine_request *q, uint32_
 }
 
 /* What follows a known text of `read` tokens, beside the same many tokens alone: medians of the time to the first token. */
-static int measure_rest(struct run *r, uint32_t rest, struct buf *out, struct err *e)
+static int measure_rest(struct engine_run *r, uint32_t rest, struct buf *out, struct err *e)
 {
     enum { TIMES = 7 };
     double behind[TIMES], alone[TIMES];
@@ -190,7 +191,7 @@ static int measure_rest(struct run *r, uint32_t rest, struct buf *out, struct er
     return 0;
 }
 
-static int measure_known(struct run *r, struct buf *out, struct err *e)
+static int measure_known(struct engine_run *r, struct buf *out, struct err *e)
 {
     for (uint32_t rest = REST_MOST / 4; rest <= REST_MOST; rest *= 2)
         if (measure_rest(r, rest, out, e))
@@ -198,7 +199,7 @@ static int measure_known(struct run *r, struct buf *out, struct err *e)
     return 0;
 }
 
-static int run_open(struct run *r, const struct args *a, struct err *e)
+static int run_open(struct engine_run *r, const struct args *a, struct err *e)
 {
     const struct bench_engine *o = r->o;
     struct session_options lo = {.no_text = true, .runner.device_options.threads = o->threads};
@@ -220,7 +221,7 @@ static int run_open(struct run *r, const struct args *a, struct err *e)
     return engine_open(&r->engine, r->loaded, &(struct engine_options){.queue = r->most + 2}, e);
 }
 
-static int run_all(struct run *r, const struct args *a, struct err *e)
+static int run_all(struct engine_run *r, const struct args *a, struct err *e)
 {
     struct buf out = {0};
     struct figures f = {0}, base = {0};
@@ -242,7 +243,7 @@ static int run_all(struct run *r, const struct args *a, struct err *e)
 
 int bench_engine(const struct args *a, const struct bench_engine *o, struct err *e)
 {
-    struct run r = {.o = o, .seed = 1};
+    struct engine_run r = {.o = o, .seed = 1};
     int failed = run_all(&r, a, e);
     engine_close(r.engine);
     session_close(r.loaded);

@@ -23,7 +23,7 @@ static const struct arg_option options[] = {
 };
 
 /* The kernel for a product of some shape, and why that one. */
-struct choice {
+struct doctor_choice {
     const char *type, *kernel;
     uint32_t n, k, rows, blocks;
     char why[96];
@@ -34,7 +34,7 @@ struct card {
     struct gpu_profile profile;
     bool plain_launch;
     size_t available, total;
-    struct choice choice[CHOICES];
+    struct doctor_choice choice[CHOICES];
 };
 
 struct findings {
@@ -52,7 +52,7 @@ struct findings {
 /* ---- looking ---- */
 
 /* The products of an 8B model's shapes: which kernel takes how many rows, and why. */
-static void look_at_choices(const struct gpu *g, struct choice *out)
+static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
 {
     static const struct {
         uint32_t fmt, n, k;
@@ -69,12 +69,12 @@ static void look_at_choices(const struct gpu *g, struct choice *out)
                                    : gpu_gemm_choose(&g->profile, shapes[s].fmt, rows[r],
                                                      shapes[s].n / TILE_ROWS, shapes[s].k, false);
         bool one = rows[r] == 1 && layout_is_tile(shapes[s].fmt);
-        out[i] = (struct choice){.type = shapes[s].type,
-                                 .kernel = gpu_kernel_name(one ? (uint32_t)K_GEMM_ROW : how.kernel),
-                                 .n = shapes[s].n,
-                                 .k = shapes[s].k,
-                                 .rows = rows[r],
-                                 .blocks = how.grid.x * how.grid.y};
+        out[i] = (struct doctor_choice){.type = shapes[s].type,
+                                        .kernel = gpu_kernel_name(one ? (uint32_t)K_GEMM_ROW : how.kernel),
+                                        .n = shapes[s].n,
+                                        .k = shapes[s].k,
+                                        .rows = rows[r],
+                                        .blocks = how.grid.x * how.grid.y};
         if (wide)
             snprintf(out[i].why, sizeof out[i].why,
                      "%u warpgroups of 64 outputs by wgmma, %u blocks share their columns",
@@ -163,7 +163,7 @@ static void text_card(const struct card *c, struct buf *out)
                                : "each prepares while the one before ends (compute capability 9.0)");
     buf_printf(out, "  products:\n");
     for (int i = 0; i < CHOICES; i++) {
-        const struct choice *k = &c->choice[i];
+        const struct doctor_choice *k = &c->choice[i];
         buf_printf(out, "    %-4s %5u x %-5u %2u rows  %-12s %4u blocks, %s\n", k->type, k->n, k->k, k->rows,
                    k->kernel, k->blocks, k->why);
     }
@@ -214,7 +214,7 @@ static void json_card(const struct card *c, struct json *j)
     json_key(j, "products");
     json_begin(j, '[');
     for (int i = 0; i < CHOICES; i++) {
-        const struct choice *k = &c->choice[i];
+        const struct doctor_choice *k = &c->choice[i];
         json_begin(j, '{');
         json_text(j, "type", k->type);
         json_number(j, "n", k->n);

@@ -43,7 +43,7 @@ static int show_facts(struct show *s, struct err *e)
 /* What the repository holds: the Hub's word, else that of the snapshot that is here. */
 static int show_list(struct show *s, struct err *e)
 {
-    struct http h = {0};
+    struct hub_http h = {0};
     if (s->name.kind != HUB_REPO)
         return 0;
     if (s->hub.offline)

@@ -25,14 +25,14 @@ static const struct arg_option options[] = {
     {.name = "decode", .kind = ARG_FLAG, .help = "what comes in is ids (or their JSON): print their text"},
     {0}};
 
-struct job {
+struct tokenize_job {
     const struct tokenizer *t;
     unsigned flags;
     bool json;
 };
 
 /* The JSON value of a text's ids. With plain lines it is the list itself. */
-static void print_json(const struct job *job, const struct ids *ids, struct buf *out)
+static void print_json(const struct tokenize_job *job, const struct ids *ids, struct buf *out)
 {
     struct json j = {.out = out};
     json_begin(&j, '{');
@@ -54,7 +54,7 @@ static void print_json(const struct job *job, const struct ids *ids, struct buf 
 }
 
 /* For people: a token a line, its id and what it stands for. */
-static void print_plain(const struct job *job, const struct ids *ids, struct buf *out)
+static void print_plain(const struct tokenize_job *job, const struct ids *ids, struct buf *out)
 {
     for (size_t i = 0; i < ids->len; i++) {
         size_t n;
@@ -65,7 +65,8 @@ static void print_plain(const struct job *job, const struct ids *ids, struct buf
     }
 }
 
-static int encode(const struct job *job, const char *s, size_t n, bool json, struct buf *out, struct err *e)
+static int encode(const struct tokenize_job *job, const char *s, size_t n, bool json, struct buf *out,
+                  struct err *e)
 {
     struct ids ids = {0};
     int rc = tokenizer_encode(job->t, s, n, job->flags, &ids, e);
@@ -77,7 +78,7 @@ static int encode(const struct job *job, const char *s, size_t n, bool json, str
     return rc;
 }
 
-static int encode_lines(const struct job *job, const struct buf *in, struct buf *out, struct err *e)
+static int encode_lines(const struct tokenize_job *job, const struct buf *in, struct buf *out, struct err *e)
 {
     for (size_t at = 0; at < in->len;) {
         const char *end = memchr(in->data + at, '\n', in->len - at);
@@ -95,7 +96,7 @@ static int encode_lines(const struct job *job, const struct buf *in, struct buf 
 
 /* Ids are separated by anything that JSON or people put between numbers. Of a JSON object only the
  * list behind "ids" counts: pieces may hold digits. */
-static int decode(const struct job *job, const char *s, size_t n, struct buf *out, struct err *e)
+static int decode(const struct tokenize_job *job, const char *s, size_t n, struct buf *out, struct err *e)
 {
     struct tok_decoder d = {.t = job->t};
     const char *ids = memmem(s, n, "\"ids\"", 5);
@@ -126,7 +127,7 @@ static int decode(const struct job *job, const char *s, size_t n, struct buf *ou
     return 0;
 }
 
-static int decode_lines(const struct job *job, const struct buf *in, struct buf *out, struct err *e)
+static int decode_lines(const struct tokenize_job *job, const struct buf *in, struct buf *out, struct err *e)
 {
     struct json j = {.out = out};
     for (size_t at = 0; at < in->len;) {
@@ -192,7 +193,7 @@ static int run(const struct args *a, struct err *e)
         buf_printf(&in, i > 1 ? " %s" : "%s", a->words[i]);
     if (!rc && a->count == 1)
         rc = file_read("-", &in, e);
-    struct job job = {.t = t, .json = json};
+    struct tokenize_job job = {.t = t, .json = json};
     job.flags = (args_flag(a, "special") ? TOK_SPECIAL : 0) | (args_flag(a, "no-bos") ? 0 : TOK_ADD);
     const char *text = in.data ? in.data : "";
     if (!rc && args_flag(a, "decode")) {

@@ -118,7 +118,7 @@ static void random_row(uint32_t type, uint32_t k, uint8_t *row)
 }
 
 /* A product and its truth. All arrays are exactly as long as they may be read, and at odd addresses. */
-struct product {
+struct cpu_product {
     struct matmul job;
     uint8_t *w_hold;
     float *x, *y, *truth, *scale; /* (M_MOST, n1): y has one column more, which stays untouched */
@@ -127,7 +127,7 @@ struct product {
 
 /* What the error of one result is measured by: the sum of |x| times the largest |w| of each 32. (The
  * parts of w = a q + b may cancel, and each has its own rounding.) */
-static void product_scales(struct product *p)
+static void product_scales(struct cpu_product *p)
 {
     const struct dtype_info *t = dtype_get(p->job.type);
     float *row = mem_alloc(p->job.k, sizeof(float));
@@ -149,7 +149,7 @@ static void product_scales(struct product *p)
     mem_free(row);
 }
 
-static void product_open(struct product *p, uint32_t type, uint32_t n0, uint32_t n1, uint32_t k)
+static void product_open(struct cpu_product *p, uint32_t type, uint32_t n0, uint32_t n1, uint32_t k)
 {
     const struct dtype_info *t = dtype_get(type);
     size_t row_bytes = (size_t)(k / t->block_values) * t->block_bytes;
@@ -182,7 +182,7 @@ static void product_open(struct product *p, uint32_t type, uint32_t n0, uint32_t
     product_scales(p);
 }
 
-static void product_close(struct product *p)
+static void product_close(struct cpu_product *p)
 {
     void *all[] = {p->w_hold, p->x, p->y, p->truth, p->scale, p->job.q8.q, p->job.q8.d, p->job.q8.s};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -190,7 +190,7 @@ static void product_close(struct product *p)
 }
 
 /* The rounded row r, with its rest behind it where they have rests. */
-static struct q8_rows product_lines(const struct product *p, uint32_t r)
+static struct q8_rows product_lines(const struct cpu_product *p, uint32_t r)
 {
     struct q8_rows q = p->job.q8;
     const size_t line = p->job.rests ? 2 * r : r;
@@ -200,7 +200,7 @@ static struct q8_rows product_lines(const struct product *p, uint32_t r)
     return q;
 }
 
-static void product_round(struct product *p, const struct kernels *k)
+static void product_round(struct cpu_product *p, const struct kernels *k)
 {
     for (uint32_t r = 0; r < M_MOST; r++) {
         const struct q8_rows q = product_lines(p, r);
@@ -211,7 +211,7 @@ static void product_round(struct product *p, const struct kernels *k)
 }
 
 /* The bound: 2e-6 of the scale, that is a few units in the last place of a float, whatever k and m. */
-static void product_check(struct product *p, const struct kernels *k, uint32_t m,
+static void product_check(struct cpu_product *p, const struct kernels *k, uint32_t m,
                           void (*kernel)(const struct matmul *), void *scratch)
 {
     struct matmul job = p->job;
@@ -250,7 +250,7 @@ static void (*product_kernel(const struct kernels *k, uint32_t type,
 }
 
 /* With `fixed`, rows [first, first + m) are what they are among all the others, bit by bit. */
-static void product_check_fixed(struct product *p, const struct kernels *k, uint32_t first, uint32_t m,
+static void product_check_fixed(struct cpu_product *p, const struct kernels *k, uint32_t first, uint32_t m,
                                 void (*kernel)(const struct matmul *), void *scratch)
 {
     struct matmul all = p->job, some = p->job;
@@ -293,7 +293,7 @@ static void packed_close(struct packed *p)
 }
 
 /* Laid out anew the numbers are the same, bit by bit: when that is done, and when it is read, whatever m is. */
-static void product_check_packed(struct product *p, const struct kernels *k, uint32_t m,
+static void product_check_packed(struct cpu_product *p, const struct kernels *k, uint32_t m,
                                  void (*kernel)(const struct matmul *), void *scratch)
 {
     static const uint32_t again[] = {1, 2, 3, 9, M_MOST};
@@ -334,7 +334,7 @@ static void product_check_packed(struct product *p, const struct kernels *k, uin
     packed_close(&packed);
 }
 
-static void product_check_tier(struct product *p, const struct kernels *k, enum product_kind kind)
+static void product_check_tier(struct cpu_product *p, const struct kernels *k, enum product_kind kind)
 {
     static const uint32_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 100};
     void *scratch = mem_aligned(64, k->scratch_bytes);
@@ -351,7 +351,7 @@ static void product_check_tier(struct product *p, const struct kernels *k, enum 
     mem_free(scratch);
 }
 
-static void product_all_m(struct product *p, enum product_kind kind)
+static void product_all_m(struct cpu_product *p, enum product_kind kind)
 {
     struct err e = {0};
     const struct kernels *scalar = kernels_get("scalar", &e);
@@ -389,14 +389,14 @@ static void test_rounded_products(void **state)
         const bool k_type = values == 256;
         const uint32_t *ks = k_type ? large : small;
         for (size_t i = 0; i < (k_type ? 4 : 7); i++) {
-            struct product p;
+            struct cpu_product p;
             product_open(&p, rounded_types[t], rows[i][0], rows[i][1],
                          (ks[i] + values - 1) / values * values);
             product_all_m(&p, PRODUCT_Q8);
             product_all_m(&p, PRODUCT_RESTS);
             product_close(&p);
         }
-        struct product p;
+        struct cpu_product p;
         product_open(&p, rounded_types[t], 1, 34, 1280);
         product_all_m(&p, PRODUCT_Q8);
         product_all_m(&p, PRODUCT_RESTS);
@@ -411,7 +411,7 @@ static void check_float_type(uint32_t type, enum product_kind kind)
                                        {2, 10}, {0, 31}, {0, 7},  {4, 33}, {1, 66}};
     const uint32_t values = dtype_get(type)->block_values;
     for (size_t i = 0; i < (values == 1 ? 10 : 2); i++) {
-        struct product p;
+        struct cpu_product p;
         uint32_t k = values == 1 ? plain[i] : blocks[i] + (values < 64 && i ? 32 : 0);
         product_open(&p, type, rows[i][0], rows[i][1], k);
         product_all_m(&p, kind);

@@ -37,14 +37,14 @@ struct task {
 };
 
 /* Where a tile's result is built: acc (m, v_dim), the maximum and the sum of each row. */
-struct piece {
+struct attn_piece {
     float *acc, *max, *sum;
 };
 
 /* ---- memory ---- */
 
 /* Numbers that a worker keeps of each row of its tile. */
-enum stat {
+enum attn_stat_kind {
     STAT_TOTAL_MAX,
     STAT_TOTAL_SUM,
     STAT_MAX,
@@ -55,7 +55,7 @@ enum stat {
     STATS
 };
 
-static float *attn_stat(const struct attn_local *local, enum stat which)
+static float *attn_stat(const struct attn_local *local, enum attn_stat_kind which)
 {
     return local->stat + which * TILE_ROWS;
 }
@@ -109,13 +109,13 @@ size_t attn_partial_floats(const struct cpu *d, const struct plan *p)
 /* ---- one chunk of keys ---- */
 
 /* Keys [t0, t1) of those from `key` on, ATTN_KEYS at most. */
-struct block {
+struct attn_block {
     uint32_t key, t0, t1;
 };
 
 /* The page of a block's key `at`. */
 static const uint8_t *attn_page(const struct lane *l, const struct attn *a, const struct task *t,
-                                const struct block *b, uint32_t at)
+                                const struct attn_block *b, uint32_t at)
 {
     const struct step *s = l->s;
     const int32_t *table = s->tables + ((size_t)a->group * s->seqs + t->seq_index) * s->table_width;
@@ -124,7 +124,8 @@ static const uint8_t *attn_page(const struct lane *l, const struct attn *a, cons
 
 /* A block's keys from the pages: K's columns, V's rows. V is zero before t0, since nothing may come of a
  * probability of zero; K need not be. */
-static void attn_load(const struct lane *l, const struct attn *a, const struct task *t, const struct block *b)
+static void attn_load(const struct lane *l, const struct attn *a, const struct task *t,
+                      const struct attn_block *b)
 {
     const struct attn_local *local = &l->local->attn;
     uint32_t tokens = l->d->kv.page_tokens, v_dim = a->o->v_dim;
@@ -147,7 +148,7 @@ static void attn_load(const struct lane *l, const struct attn *a, const struct t
 
 /* The same where pages are integers, which are used as they lie: what is outside is worth nothing. */
 static void attn_point(const struct lane *l, const struct attn *a, const struct task *t,
-                       const struct block *b, struct attn_pages *g)
+                       const struct attn_block *b, struct attn_pages *g)
 {
     g->tokens = l->d->kv.page_tokens;
     for (uint32_t at = 0; at < b->t1; at += g->tokens)
@@ -171,7 +172,7 @@ static void attn_see(const struct lane *l, const struct attn *a, const struct ta
 }
 
 static void attn_block(const struct lane *l, const struct attn *a, const struct task *t,
-                       const struct block *b, struct attn_tile *tile)
+                       const struct attn_block *b, struct attn_tile *tile)
 {
     struct attn_pages pages;
     struct attn_span seen[TILE_ROWS];
@@ -191,7 +192,7 @@ static void attn_block(const struct lane *l, const struct attn *a, const struct 
 }
 
 static void attn_chunk(const struct lane *l, const struct attn *a, const struct task *t, uint32_t chunk,
-                       const struct piece *p)
+                       const struct attn_piece *p)
 {
     const struct attn_local *local = &l->local->attn;
     uint32_t m = t->rows * t->heads, start = chunk * CHUNK_KEYS, end = start + CHUNK_KEYS;
@@ -217,14 +218,14 @@ static void attn_chunk(const struct lane *l, const struct attn *a, const struct 
     }
     for (uint32_t key = start; key < end && key < t->k1; key += ATTN_KEYS) {
         uint32_t t0 = t->k0 > key ? t->k0 - key : 0, t1 = t->k1 - key;
-        const struct block block = {key, t0, t1 < ATTN_KEYS ? t1 : ATTN_KEYS};
+        const struct attn_block block = {key, t0, t1 < ATTN_KEYS ? t1 : ATTN_KEYS};
         if (t0 < ATTN_KEYS)
             attn_block(l, a, t, &block, &tile);
     }
 }
 
 /* total += piece */
-static void attn_merge(const struct piece *total, const struct piece *p, uint32_t m, uint32_t v_dim)
+static void attn_merge(const struct attn_piece *total, const struct attn_piece *p, uint32_t m, uint32_t v_dim)
 {
     for (uint32_t i = 0; i < m; i++) {
         if (p->sum[i] == 0)
@@ -242,18 +243,18 @@ static void attn_merge(const struct piece *total, const struct piece *p, uint32_
 
 /* ---- one task ---- */
 
-static struct piece attn_piece(float *acc, uint32_t m, uint32_t v_dim)
+static struct attn_piece attn_piece(float *acc, uint32_t m, uint32_t v_dim)
 {
     float *max = acc + (size_t)m * v_dim;
-    return (struct piece){.acc = acc, .max = max, .sum = max + m};
+    return (struct attn_piece){.acc = acc, .max = max, .sum = max + m};
 }
 
-static struct piece attn_total(const struct lane *l, uint32_t m, uint32_t v_dim)
+static struct attn_piece attn_total(const struct lane *l, uint32_t m, uint32_t v_dim)
 {
     const struct attn_local *local = &l->local->attn;
-    struct piece total = {.acc = local->total,
-                          .max = attn_stat(local, STAT_TOTAL_MAX),
-                          .sum = attn_stat(local, STAT_TOTAL_SUM)};
+    struct attn_piece total = {.acc = local->total,
+                               .max = attn_stat(local, STAT_TOTAL_MAX),
+                               .sum = attn_stat(local, STAT_TOTAL_SUM)};
     memset(total.acc, 0, (size_t)m * v_dim * sizeof *total.acc);
     for (uint32_t i = 0; i < m; i++) {
         total.max[i] = -INFINITY;
@@ -282,7 +283,7 @@ static void attn_queries(const struct lane *l, const struct attn *a, const struc
 }
 
 static void attn_finish(const struct lane *l, const struct attn *a, const struct task *t,
-                        const struct piece *total)
+                        const struct attn_piece *total)
 {
     size_t stride;
     uint32_t v_dim = a->o->v_dim;
@@ -308,8 +309,8 @@ static void attn_task(const struct lane *l, const struct attn *a, const struct t
 {
     uint32_t m = t->rows * t->heads, v_dim = a->o->v_dim;
     const struct attn_local *local = &l->local->attn;
-    struct piece total = attn_total(l, m, v_dim);
-    struct piece p = {
+    struct attn_piece total = attn_total(l, m, v_dim);
+    struct attn_piece p = {
         .acc = local->acc, .max = attn_stat(local, STAT_MAX), .sum = attn_stat(local, STAT_SUM)};
     attn_queries(l, a, t);
     uint32_t first = t->k0 / CHUNK_KEYS;
@@ -409,7 +410,7 @@ static void attn_split(struct lane *l, const struct attn *a, uint64_t total, uin
             if (!ready)
                 attn_queries(l, a, &t);
             ready = true;
-            struct piece p = attn_piece(at, m, a->o->v_dim);
+            struct attn_piece p = attn_piece(at, m, a->o->v_dim);
             attn_chunk(l, a, &t, c, &p);
         }
     }
@@ -421,9 +422,9 @@ static void attn_split(struct lane *l, const struct attn *a, uint64_t total, uin
     for (struct task t; attn_next(l, a, &w, &t); i++) {
         uint32_t n = attn_chunks(&t), m = t.rows * t.heads;
         if (i >= from && i < to) {
-            struct piece sum = attn_total(l, m, a->o->v_dim);
+            struct attn_piece sum = attn_total(l, m, a->o->v_dim);
             for (uint32_t c = 0; c < n; c++) {
-                struct piece p = attn_piece(at + c * a->slot, m, a->o->v_dim);
+                struct attn_piece p = attn_piece(at + c * a->slot, m, a->o->v_dim);
                 attn_merge(&sum, &p, m, a->o->v_dim);
             }
             attn_finish(l, a, &t, &sum);

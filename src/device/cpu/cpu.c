@@ -15,13 +15,13 @@
 
 /* ---- memory: what a plan needs, laid out twice: once to count, once to place ---- */
 
-struct bump {
+struct cpu_bump {
     uint8_t *base; /* NULL: only counting */
     size_t at;
     bool failed;
 };
 
-static void *bump_take(struct bump *b, size_t count, size_t size)
+static void *bump_take(struct cpu_bump *b, size_t count, size_t size)
 {
     size_t bytes, next;
     if (b->failed || !size_mul(count, size, &bytes) || !size_align(bytes, 64, &bytes) ||
@@ -34,7 +34,7 @@ static void *bump_take(struct bump *b, size_t count, size_t size)
     return p;
 }
 
-static void bump_area(struct bump *b, struct area *a)
+static void bump_area(struct cpu_bump *b, struct area *a)
 {
     a->f = bump_take(b, a->floats, sizeof *a->f);
     a->q = bump_take(b, a->blocks, Q8_BLOCK);
@@ -142,7 +142,7 @@ static struct area cpu_area(const struct cpu *d, size_t values)
     return (struct area){.floats = values, .blocks = d->terms * values / Q8_BLOCK, .terms = d->terms};
 }
 
-static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need *n, struct bump *b)
+static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need *n, struct cpu_bump *b)
 {
     size_t attn = attn_local_floats(p);
     for (int i = 0; i < pool_size(d->pool); i++) {
@@ -160,7 +160,7 @@ static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need
     }
 }
 
-static void cpu_place_moe(struct moe_route *m, const struct need *n, struct bump *b)
+static void cpu_place_moe(struct moe_route *m, const struct need *n, struct cpu_bump *b)
 {
     m->score = bump_take(b, n->score, sizeof *m->score);
     m->choice = bump_take(b, n->choice, sizeof *m->choice);
@@ -171,7 +171,7 @@ static void cpu_place_moe(struct moe_route *m, const struct need *n, struct bump
     m->slot_weight = bump_take(b, n->pairs, sizeof *m->slot_weight);
 }
 
-static void cpu_place(struct cpu *d, const struct plan *p, struct bump *b)
+static void cpu_place(struct cpu *d, const struct plan *p, struct cpu_bump *b)
 {
     struct need n = cpu_need(d, p);
     d->tile_floats = n.tile;
@@ -258,7 +258,7 @@ static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
 }
 
 /* What the step's scratch takes, its kinds of rope among it. */
-static int cpu_count(struct cpu *d, const struct plan *p, struct bump *b, struct err *e)
+static int cpu_count(struct cpu *d, const struct plan *p, struct cpu_bump *b, struct err *e)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         const struct op *op = &p->ops[i];
@@ -274,14 +274,14 @@ static int cpu_count(struct cpu *d, const struct plan *p, struct bump *b, struct
 
 static int cpu_prepare_all(struct cpu *d, const struct plan *p, struct err *e)
 {
-    struct bump b = {0};
+    struct cpu_bump b = {0};
     if (cpu_count(d, p, &b, e))
         return -1;
     d->memory = mem_aligned(64, b.at);
     if (!d->memory)
         return err_memory(e, "the step's scratch", b.at);
     d->scratch_bytes = b.at;
-    b = (struct bump){.base = d->memory};
+    b = (struct cpu_bump){.base = d->memory};
     cpu_place(d, p, &b);
     return cpu_prepare_kv(d, p, e);
 }
@@ -615,7 +615,7 @@ static int cpu_need_memory(struct device *device, const struct plan *p, const st
                            const struct device_shape *s, struct device_memory *m, struct err *e)
 {
     struct cpu as = *(struct cpu *)device; /* as it would be */
-    struct bump b = {0};
+    struct cpu_bump b = {0};
     as.w = w;
     as.terms = cpu_terms(&as, w);
     as.kv = *s->kv;

@@ -145,7 +145,7 @@ bool cpu_packs(const struct cpu *d, weight_id id);
 void lane_norm(const struct lane *l, const struct norm *n, const float *x, uint32_t width, float *y);
 
 /* What lane_input has to make of its rows. */
-struct input {
+struct cpu_input {
     float *x; /* (m, stride) */
     size_t stride;
     uint32_t m, k;
@@ -155,7 +155,7 @@ struct input {
     bool copy;               /* the rows will be overwritten while they are read */
 };
 /* Norms and rounds rows; when it returns, this worker may use them. */
-struct rows lane_input(struct lane *l, const struct input *in);
+struct rows lane_input(struct lane *l, const struct cpu_input *in);
 /* Norms one head of a row in place, where there is a norm. */
 void lane_norm_head(const struct lane *l, const struct norm *n, float *x, uint32_t size, uint32_t head);
 /* Rounds n values into row `row` of `to`, from column `col` on. */
@@ -172,7 +172,7 @@ struct rows area_rows(const struct area *a, uint32_t m, uint32_t k);
 struct rows rows_from(const struct rows *r, uint32_t first, uint32_t m, uint32_t col);
 
 /* y(m, n0..n1) = rows W^T + bias, y[r * y_stride + (n - n0)]. */
-struct product {
+struct cpu_product {
     struct linear linear;
     uint32_t matrix; /* which of the weight's matrices (and biases) */
     bool floats;     /* never in integers (routers) */
@@ -180,12 +180,12 @@ struct product {
     float *y;
     size_t y_stride;
 };
-void lane_product(const struct lane *l, const struct rows *x, const struct product *p);
+void lane_product(const struct lane *l, const struct rows *x, const struct cpu_product *p);
 /* Where the weight is, or will be, laid out anew for this product, if it is one of those. True: this is the first time,
  * and the product is to be done in pieces of so many columns, and what the file has of each to be forgotten then. (It
  * comes back where somebody still reads it: an embedding that is the head, too.) */
-bool lane_find_packed(const struct lane *l, const struct product *p, struct matmul *job, uint32_t *piece);
-void lane_forget_weight(const struct lane *l, const struct product *p, uint32_t n0, uint32_t n1);
+bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct matmul *job, uint32_t *piece);
+void lane_forget_weight(const struct lane *l, const struct cpu_product *p, uint32_t n0, uint32_t n1);
 /* The adapters of a row of the step; NULL = none. */
 const struct adapter_mix *lane_mix(const struct lane *l, uint32_t row);
 /* True where this product may need its rows as floats, rounded or not: an adapter wants them. */

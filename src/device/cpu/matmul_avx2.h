@@ -45,7 +45,7 @@ ALWAYS_INLINE int pairs_depth(uint32_t type)
 
 /* A piece of a tile: rows [row, row + rows), of one line or two, and `wide` times eight columns from `col` on. rows, wide
  * and lines are constants, and there are at most TILE sums. */
-struct piece {
+struct avx2_piece {
     uint32_t row, col;
     int rows, wide, lines;
 };
@@ -57,7 +57,7 @@ ALWAYS_INLINE __m256i columns_mask(const struct tile_out *out, uint32_t col)
 }
 
 /* acc[r * wide + v] */
-ALWAYS_INLINE void tile_load(const struct tile_out *out, struct piece p, __m256 *acc)
+ALWAYS_INLINE void tile_load(const struct tile_out *out, struct avx2_piece p, __m256 *acc)
 {
     for (int i = 0; i < p.rows * p.wide; i++) {
         const uint32_t row = p.row + i / p.wide, col = p.col + 8 * (i % p.wide);
@@ -67,7 +67,7 @@ ALWAYS_INLINE void tile_load(const struct tile_out *out, struct piece p, __m256 
     }
 }
 
-ALWAYS_INLINE void tile_store(const struct tile_out *out, struct piece p, const __m256 *acc)
+ALWAYS_INLINE void tile_store(const struct tile_out *out, struct avx2_piece p, const __m256 *acc)
 {
     for (int i = 0; i < p.rows * p.wide; i++) {
         const uint32_t row = p.row + i / p.wide, col = p.col + 8 * (i % p.wide);
@@ -78,32 +78,32 @@ ALWAYS_INLINE void tile_store(const struct tile_out *out, struct piece p, const 
 
 /* Where a tile's weights come from: the panel, or, if it has bytes, the packed group itself: they are then decoded at each
  * use. */
-struct source {
+struct avx2_source {
     const struct q8_panel *panel;
     struct packed_group packed;
 };
 
 /* Four i of group g, of eight weight rows. */
-ALWAYS_INLINE __m256i source_four(uint32_t type, const struct source *s, uint32_t g, int i, uint32_t col)
+ALWAYS_INLINE __m256i source_four(uint32_t type, const struct avx2_source *s, uint32_t g, int i, uint32_t col)
 {
     if (s->packed.bytes)
         return packed_four(type, &s->packed, i, col);
     return _mm256_load_si256((const __m256i *)s->panel->q[8 * g + i][col]);
 }
 
-ALWAYS_INLINE __m256 source_a(uint32_t type, const struct source *s, uint32_t at, int i, uint32_t col)
+ALWAYS_INLINE __m256 source_a(uint32_t type, const struct avx2_source *s, uint32_t at, int i, uint32_t col)
 {
     return s->packed.bytes ? packed_a(type, &s->packed, i, col) : _mm256_load_ps(s->panel->a[at] + col);
 }
 
-ALWAYS_INLINE __m256 source_b(uint32_t type, const struct source *s, uint32_t at, int i, uint32_t col)
+ALWAYS_INLINE __m256 source_b(uint32_t type, const struct avx2_source *s, uint32_t at, int i, uint32_t col)
 {
     return s->packed.bytes ? packed_b(type, &s->packed, i, col) : _mm256_load_ps(s->panel->b[at] + col);
 }
 
 /* dot = the products of fours [from, to) of group g, line by line. */
-ALWAYS_INLINE void tile_dots(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
-                             uint32_t g, int from, int to, __m256i dot[TILE])
+ALWAYS_INLINE void tile_dots(uint32_t type, const struct avx2_source *s, const struct q8_tile *t,
+                             struct avx2_piece p, uint32_t g, int from, int to, __m256i dot[TILE])
 {
     const int depth = pairs_depth(type) < to - from ? pairs_depth(type) : to - from;
     const int sums = p.rows * p.lines * p.wide;
@@ -127,8 +127,8 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct source *s, const struct
 }
 
 /* The n-th scale's part of group g: part = a * dot, and what minima add to acc. */
-ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
-                             uint32_t g, int n, __m256 part[TILE], __m256 acc[TILE])
+ALWAYS_INLINE void tile_part(uint32_t type, const struct avx2_source *s, const struct q8_tile *t,
+                             struct avx2_piece p, uint32_t g, int n, __m256 part[TILE], __m256 acc[TILE])
 {
     const int parts = unit_halves(type) ? 2 : 1;
     const uint32_t at = parts * g + n;
@@ -151,9 +151,10 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct
     }
 }
 
-ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, bool packed, struct piece p)
+ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, bool packed,
+                                 struct avx2_piece p)
 {
-    struct source s = {.panel = job->panel};
+    struct avx2_source s = {.panel = job->panel};
     struct packed_walk walk = {.next = job->packed, .first = true};
     __m256 acc[TILE], part[TILE] = {0};
     tile_load(&job->out, p, acc);
@@ -178,11 +179,11 @@ ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->rests)
         for (uint32_t row = 0; row < job->out.rows; row++)
-            q8_tile_piece(type, job, true, (struct piece){row, 0, 1, PANEL / 8, 2});
+            q8_tile_piece(type, job, true, (struct avx2_piece){row, 0, 1, PANEL / 8, 2});
     else if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct piece){0, 0, 1, PANEL / 8, 1});
+        q8_tile_piece(type, job, true, (struct avx2_piece){0, 0, 1, PANEL / 8, 1});
     else
-        q8_tile_piece(type, job, true, (struct piece){0, 0, 2, PANEL / 8, 1});
+        q8_tile_piece(type, job, true, (struct avx2_piece){0, 0, 2, PANEL / 8, 1});
 }
 
 ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)

@@ -32,7 +32,7 @@ enum { AT_ONCE = 4, WIDE = PANEL / 16 };
 #define RESTS_AT_ONCE(type) (unit_halves(type) ? AT_ONCE / 2 : AT_ONCE)
 
 /* Rows [row, row + rows) of a tile, of one line or two; rows and lines are constants. */
-struct piece {
+struct avx512_piece {
     uint32_t row;
     int rows, lines;
 };
@@ -43,7 +43,7 @@ ALWAYS_INLINE __mmask16 columns_mask(const struct tile_out *out, int v)
     return (__mmask16)(cols >= 16 ? 0xffff : cols <= 0 ? 0 : 0xffff >> (16 - cols));
 }
 
-ALWAYS_INLINE void tile_load(const struct tile_out *out, struct piece p, __m512 acc[TILE][WIDE])
+ALWAYS_INLINE void tile_load(const struct tile_out *out, struct avx512_piece p, __m512 acc[TILE][WIDE])
 {
     for (int r = 0; r < p.rows; r++)
         for (int v = 0; v < WIDE; v++)
@@ -54,7 +54,7 @@ ALWAYS_INLINE void tile_load(const struct tile_out *out, struct piece p, __m512 
                 _mm512_maskz_loadu_ps(columns_mask(out, v), out->y + (p.row + r) * out->stride + 16 * v);
 }
 
-ALWAYS_INLINE void tile_store(const struct tile_out *out, struct piece p, __m512 acc[TILE][WIDE])
+ALWAYS_INLINE void tile_store(const struct tile_out *out, struct avx512_piece p, __m512 acc[TILE][WIDE])
 {
     for (int r = 0; r < p.rows; r++)
         for (int v = 0; v < WIDE && p.row + r < out->rows; v++)
@@ -64,7 +64,7 @@ ALWAYS_INLINE void tile_store(const struct tile_out *out, struct piece p, __m512
 
 /* Where a tile's weights come from: the panel, or, if it has bytes, the packed group itself: they are then decoded in
  * registers, at each use. */
-struct source {
+struct avx512_source {
     const struct q8_panel *panel;
     struct packed_group packed;
 };
@@ -86,7 +86,7 @@ ALWAYS_INLINE __m512i bits_to(__m512i v, int at, int bits, int to)
 }
 
 /* Four i of group g, of the weight rows of register v: packed_four, wider. */
-ALWAYS_INLINE __m512i source_four(uint32_t type, const struct source *s, uint32_t g, int i, int v)
+ALWAYS_INLINE __m512i source_four(uint32_t type, const struct avx512_source *s, uint32_t g, int i, int v)
 {
     if (!s->packed.bytes)
         return _mm512_load_si512(s->panel->q[8 * g + i][16 * v]);
@@ -118,7 +118,7 @@ ALWAYS_INLINE __m512 wide_scaled(uint32_t type, const uint8_t *p, const uint8_t 
 }
 
 /* Scale and minimum number `at` of the panel, the i-th of the group: packed_a and packed_b, wider. */
-ALWAYS_INLINE __m512 source_a(uint32_t type, const struct source *s, uint32_t at, int i, int v)
+ALWAYS_INLINE __m512 source_a(uint32_t type, const struct avx512_source *s, uint32_t at, int i, int v)
 {
     const struct packed_group *p = &s->packed;
     if (!p->bytes)
@@ -132,7 +132,7 @@ ALWAYS_INLINE __m512 source_a(uint32_t type, const struct source *s, uint32_t at
     return wide_halves(p->scales, v);
 }
 
-ALWAYS_INLINE __m512 source_b(uint32_t type, const struct source *s, uint32_t at, int i, int v)
+ALWAYS_INLINE __m512 source_b(uint32_t type, const struct avx512_source *s, uint32_t at, int i, int v)
 {
     const struct packed_group *p = &s->packed;
     if (!p->bytes)
@@ -143,8 +143,9 @@ ALWAYS_INLINE __m512 source_b(uint32_t type, const struct source *s, uint32_t at
 }
 
 /* The products of fours [from, to) of group g, each row's with its rest in one integer: that begins as `at` says. */
-ALWAYS_INLINE void tile_dots(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
-                             uint32_t g, int from, int to, const int32_t *start, __m512i dot[TILE][WIDE])
+ALWAYS_INLINE void tile_dots(uint32_t type, const struct avx512_source *s, const struct q8_tile *t,
+                             struct avx512_piece p, uint32_t g, int from, int to, const int32_t *start,
+                             __m512i dot[TILE][WIDE])
 {
     const int lines = p.rows * p.lines;
     for (int r = 0; r < lines; r++)
@@ -167,8 +168,9 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct source *s, const struct
 }
 
 /* The i-th scale's part of group g: part = a * dot, and what minima add to acc. */
-ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct q8_tile *t, struct piece p,
-                             uint32_t g, int i, __m512 part[TILE][WIDE], __m512 acc[TILE][WIDE])
+ALWAYS_INLINE void tile_part(uint32_t type, const struct avx512_source *s, const struct q8_tile *t,
+                             struct avx512_piece p, uint32_t g, int i, __m512 part[TILE][WIDE],
+                             __m512 acc[TILE][WIDE])
 {
     const int parts = unit_halves(type) ? 2 : 1, fours = 8 / parts;
     const uint32_t at = parts * g + i;
@@ -188,9 +190,10 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct source *s, const struct
     }
 }
 
-ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, bool packed, struct piece p)
+ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, bool packed,
+                                 struct avx512_piece p)
 {
-    struct source s = {.panel = job->panel};
+    struct avx512_source s = {.panel = job->panel};
     struct packed_walk walk = {.next = job->packed, .first = p.row == 0};
     __m512 acc[TILE][WIDE], part[TILE][WIDE] = {0};
     tile_load(&job->out, p, acc);
@@ -216,23 +219,23 @@ void q8_tile_panel_avx512(uint32_t type, const struct q8_tile_job *job);
 ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct piece){0, 1, 1});
+        q8_tile_piece(type, job, true, (struct avx512_piece){0, 1, 1});
     else if (job->out.rows == 2)
-        q8_tile_piece(type, job, true, (struct piece){0, 2, 1});
+        q8_tile_piece(type, job, true, (struct avx512_piece){0, 2, 1});
     else if (job->out.rows > AT_ONCE && job->alone)
-        q8_tile_piece(type, job, true, (struct piece){0, TILE, 1});
+        q8_tile_piece(type, job, true, (struct avx512_piece){0, TILE, 1});
     else
         for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
-            q8_tile_piece(type, job, true, (struct piece){row, AT_ONCE, 1});
+            q8_tile_piece(type, job, true, (struct avx512_piece){row, AT_ONCE, 1});
 }
 
 ALWAYS_INLINE void q8_tile_packed_rests(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct piece){0, 1, 2});
+        q8_tile_piece(type, job, true, (struct avx512_piece){0, 1, 2});
     else
         for (uint32_t row = 0; row < job->out.rows; row += RESTS_AT_ONCE(type))
-            q8_tile_piece(type, job, true, (struct piece){row, RESTS_AT_ONCE(type), 2});
+            q8_tile_piece(type, job, true, (struct avx512_piece){row, RESTS_AT_ONCE(type), 2});
 }
 
 ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)

@@ -144,7 +144,7 @@ void lane_round(const struct lane *l, const float *x, uint32_t n, const struct r
 }
 
 /* Few rows are prepared by every worker for itself: that costs less than to meet at a barrier. */
-struct rows lane_input(struct lane *l, const struct input *in)
+struct rows lane_input(struct lane *l, const struct cpu_input *in)
 {
     bool norm = in->norm && in->norm->kind;
     bool direct = !norm && !in->copy && !in->pick;
@@ -177,7 +177,7 @@ struct rows lane_input(struct lane *l, const struct input *in)
 
 /* ---- products ---- */
 
-static void lane_bias(const struct lane *l, const struct product *p, uint32_t m)
+static void lane_bias(const struct lane *l, const struct cpu_product *p, uint32_t m)
 {
     const struct weight *w = lane_weight(l, p->linear.bias);
     const float *b = lane_vector(l, p->linear.bias) + p->matrix * (w->each_bytes / sizeof(float)) + p->n0;
@@ -196,7 +196,7 @@ static struct matmul matmul_cut(const struct matmul *job, uint32_t a, uint32_t b
     return cut;
 }
 
-static void lane_round_product(const struct lane *l, const struct rows *x, const struct product *p,
+static void lane_round_product(const struct lane *l, const struct rows *x, const struct cpu_product *p,
                                struct matmul *job)
 {
     uint32_t piece = job->n1;
@@ -228,7 +228,7 @@ static bool mix_same(const struct adapter_mix *a, const struct adapter_mix *b)
 }
 
 /* y += scale * B (A x) for rows [from, to). Every worker computes A x anew for its columns: it is small. */
-static void lane_add_pair(const struct lane *l, const struct rows *x, const struct product *p,
+static void lane_add_pair(const struct lane *l, const struct rows *x, const struct cpu_product *p,
                           const struct lora_pair *pair, float scale, uint32_t from, uint32_t to)
 {
     const struct weight *a = lane_weight(l, pair->a), *b = lane_weight(l, pair->b);
@@ -256,7 +256,7 @@ static void lane_add_pair(const struct lane *l, const struct rows *x, const stru
 }
 
 /* Rows that have the same adapters go together. */
-static void lane_adapt(const struct lane *l, const struct rows *x, const struct product *p)
+static void lane_adapt(const struct lane *l, const struct rows *x, const struct cpu_product *p)
 {
     for (uint32_t r = 0, end; r < x->m; r = end) {
         const struct adapter_mix *mix = lane_mix(l, x->row ? x->row[r] : r);
@@ -270,7 +270,7 @@ static void lane_adapt(const struct lane *l, const struct rows *x, const struct 
     }
 }
 
-void lane_product(const struct lane *l, const struct rows *x, const struct product *p)
+void lane_product(const struct lane *l, const struct rows *x, const struct cpu_product *p)
 {
     const struct weight *w = lane_weight(l, p->linear.weight);
     struct matmul job = {.w = w->data + p->matrix * w->each_bytes + p->n0 * w->row_bytes,
@@ -336,7 +336,7 @@ void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden
     float *gate = l->local->tile[0], *up = l->local->tile[1];
     for (uint32_t a = n0, b; a < n1; a = b) {
         b = n1 - a < most ? n1 : a + most;
-        struct product p = {
+        struct cpu_product p = {
             .linear = h->up, .matrix = h->matrix, .n0 = a, .n1 = b, .y = up, .y_stride = b - a};
         lane_product(l, x, &p);
         if (h->gate.weight) {
@@ -403,7 +403,8 @@ void lane_product_tail(const struct lane *l, const struct rows *x, struct linear
     lane_slice(l, lane_weight(l, linear.weight)->rows, CPU_UNIT, &from, &to);
     for (uint32_t a = from, b; a < to; a = b) {
         b = to - a < most ? to : a + most;
-        struct product p = {.linear = linear, .n0 = a, .n1 = b, .y = l->local->tile[0], .y_stride = b - a};
+        struct cpu_product p = {
+            .linear = linear, .n0 = a, .n1 = b, .y = l->local->tile[0], .y_stride = b - a};
         lane_product(l, x, &p);
         lane_tail(l, t, p.y, p.y_stride, a, b);
     }

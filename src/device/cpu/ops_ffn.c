@@ -17,7 +17,7 @@ void op_ffn_run(struct lane *l, const struct op_ffn *o)
     bool rounded = cpu_rounds(l->d, o->up.weight) || (o->gate.weight && cpu_rounds(l->d, o->gate.weight));
     struct rows x = lane_input(
         l,
-        &(struct input){
+        &(struct cpu_input){
             .x = in, .stride = stride, .m = l->s->rows, .k = up->cols, .norm = &o->norm, .rounded = rounded});
     struct hidden h = {.gate = o->gate,
                        .up = o->up,
@@ -129,7 +129,7 @@ static void moe_route(struct lane *l, const struct op_moe *o, const struct rows 
 {
     uint32_t n0, n1, rows = l->s->rows, few = 8;
     float *score = l->d->moe.score;
-    struct product p = {.linear = o->router, .floats = true, .y_stride = o->experts + 1};
+    struct cpu_product p = {.linear = o->router, .floats = true, .y_stride = o->experts + 1};
     lane_slice(l, o->experts, 8, &n0, &n1);
     p.n0 = n0, p.n1 = n1, p.y = score + n0;
     if (n0 < n1)
@@ -235,7 +235,7 @@ static void moe_combine(const struct lane *l, const struct op_moe *o, const stru
     const struct moe_route *m = &l->d->moe;
     size_t stride = l->p->width[o->tail.out.buffer];
     float *sum = l->d->sum + n0, *y = l->local->tile[0];
-    struct product p = {.linear = o->down, .n0 = n0, .n1 = n1, .y = y, .y_stride = n1 - n0};
+    struct cpu_product p = {.linear = o->down, .n0 = n0, .n1 = n1, .y = y, .y_stride = n1 - n0};
     for (uint32_t r = 0; r < l->s->rows; r++)
         memset(sum + r * stride, 0, (n1 - n0) * sizeof *sum);
     for (uint32_t e = 0; e < o->experts; e++) {
@@ -272,8 +272,8 @@ void op_moe_run(struct lane *l, const struct op_moe *o)
         rounded |= cpu_rounds(l->d, first[i]);
     struct moe_run run = {.one = rows == 1};
     run.x = lane_input(
-        l,
-        &(struct input){.x = in, .stride = stride, .m = rows, .k = k, .norm = &o->norm, .rounded = rounded});
+        l, &(struct cpu_input){
+               .x = in, .stride = stride, .m = rows, .k = k, .norm = &o->norm, .rounded = rounded});
     moe_route(l, o, &run.x);
     run.h = area_rows(&l->d->h, rows * o->used, up->rows);
     run.h.row = l->d->moe.slot_row;

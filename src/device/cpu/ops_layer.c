@@ -181,7 +181,7 @@ static void lane_products(const struct lane *l, const struct rows *x, const stru
         uint32_t n = lane_weight(l, t[i].linear.weight)->rows;
         if (!share_next(&share, n, lane_unit_cost(l, t[i].linear.weight, x->m), &n0, &n1))
             continue;
-        struct product p = {
+        struct cpu_product p = {
             .linear = t[i].linear, .n0 = n0, .n1 = n1, .y = t[i].y + n0, .y_stride = t[i].stride};
         lane_product(l, x, &p);
     }
@@ -202,12 +202,12 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
     const struct target t[3] = {{o->q, out, out_stride},
                                 {o->k, l->d->kt, (size_t)o->kv_heads * o->k_dim},
                                 {o->v, l->d->vt, (size_t)o->kv_heads * o->v_dim}};
-    struct rows x = lane_input(l, &(struct input){.x = in,
-                                                  .stride = in_stride,
-                                                  .m = l->s->rows,
-                                                  .k = lane_weight(l, o->q.weight)->cols,
-                                                  .norm = &o->norm,
-                                                  .rounded = lane_any_rounds(l, t, 3)});
+    struct rows x = lane_input(l, &(struct cpu_input){.x = in,
+                                                      .stride = in_stride,
+                                                      .m = l->s->rows,
+                                                      .k = lane_weight(l, o->q.weight)->cols,
+                                                      .norm = &o->norm,
+                                                      .rounded = lane_any_rounds(l, t, 3)});
     lane_products(l, &x, t, 3);
     lane_wait(l);
     qkv_finish(l, o);
@@ -234,12 +234,12 @@ static void lane_per_head(const struct lane *l, const struct per_head *j)
         end = (head + 1) * units < to ? (head + 1) * units : to;
         uint32_t n1 = n0 + (end - u) * CPU_UNIT;
         struct rows x = rows_from(&j->x, 0, j->x.m, head * j->x_step);
-        struct product p = {.linear = j->linear,
-                            .matrix = head,
-                            .n0 = n0,
-                            .n1 = n1 < w->rows ? n1 : w->rows,
-                            .y = j->y + (size_t)head * j->y_step + n0,
-                            .y_stride = j->y_stride};
+        struct cpu_product p = {.linear = j->linear,
+                                .matrix = head,
+                                .n0 = n0,
+                                .n1 = n1 < w->rows ? n1 : w->rows,
+                                .y = j->y + (size_t)head * j->y_step + n0,
+                                .y_stride = j->y_stride};
         lane_product(l, &x, &p);
     }
 }
@@ -252,11 +252,11 @@ void op_heads_run(struct lane *l, const struct op_heads *o)
     struct per_head job = {
         .linear = {.weight = o->weight, .adapter = o->adapter}, .x_step = w->cols, .y_step = w->rows};
     job.y = lane_at(l, o->out, &job.y_stride);
-    job.x = lane_input(l, &(struct input){.x = in,
-                                          .stride = in_stride,
-                                          .m = l->s->rows,
-                                          .k = w->count * w->cols,
-                                          .rounded = cpu_rounds(l->d, o->weight)});
+    job.x = lane_input(l, &(struct cpu_input){.x = in,
+                                              .stride = in_stride,
+                                              .m = l->s->rows,
+                                              .k = w->count * w->cols,
+                                              .rounded = cpu_rounds(l->d, o->weight)});
     lane_per_head(l, &job);
     lane_wait(l);
 }
@@ -319,23 +319,23 @@ void op_latent_run(struct lane *l, const struct op_latent *o)
         low = lane_weight(l, o->q_a.weight)->rows;
         t[0] = (struct target){o->q_a, l->d->vt, low};
     }
-    struct rows x = lane_input(l, &(struct input){.x = in,
-                                                  .stride = in_stride,
-                                                  .m = m,
-                                                  .k = lane_weight(l, o->kv_a.weight)->cols,
-                                                  .norm = &o->norm,
-                                                  .rounded = lane_any_rounds(l, t, 2)});
+    struct rows x = lane_input(l, &(struct cpu_input){.x = in,
+                                                      .stride = in_stride,
+                                                      .m = m,
+                                                      .k = lane_weight(l, o->kv_a.weight)->cols,
+                                                      .norm = &o->norm,
+                                                      .rounded = lane_any_rounds(l, t, 2)});
     lane_products(l, &x, t, 2);
     lane_wait(l);
     latent_finish_kv(l, o);
     if (o->q_a.weight) {
         const struct target q = {o->q_b, l->d->qt, o->heads * wide};
-        x = lane_input(l, &(struct input){.x = l->d->vt,
-                                          .stride = low,
-                                          .m = m,
-                                          .k = (uint32_t)low,
-                                          .norm = &o->q_norm,
-                                          .rounded = cpu_rounds(l->d, o->q_b.weight)});
+        x = lane_input(l, &(struct cpu_input){.x = l->d->vt,
+                                              .stride = low,
+                                              .m = m,
+                                              .k = (uint32_t)low,
+                                              .norm = &o->q_norm,
+                                              .rounded = cpu_rounds(l->d, o->q_b.weight)});
         lane_products(l, &x, &q, 1);
         lane_wait(l);
     }
@@ -354,13 +354,13 @@ void op_out_run(struct lane *l, const struct op_out *o)
     size_t stride;
     float *in = lane_at(l, o->in, &stride);
     const struct weight *w = lane_weight(l, o->linear.weight);
-    struct rows x = lane_input(l, &(struct input){.x = in,
-                                                  .stride = stride,
-                                                  .m = l->s->rows,
-                                                  .k = w->cols,
-                                                  .norm = &o->norm,
-                                                  .rounded = cpu_rounds(l->d, o->linear.weight),
-                                                  .copy = o->in.buffer == o->tail.out.buffer});
+    struct rows x = lane_input(l, &(struct cpu_input){.x = in,
+                                                      .stride = stride,
+                                                      .m = l->s->rows,
+                                                      .k = w->cols,
+                                                      .norm = &o->norm,
+                                                      .rounded = cpu_rounds(l->d, o->linear.weight),
+                                                      .copy = o->in.buffer == o->tail.out.buffer});
     lane_product_tail(l, &x, o->linear, &o->tail);
     lane_tail_end(l, &o->tail, w->rows);
 }
@@ -385,17 +385,17 @@ static void logits_rows(struct lane *l, const struct op_logits *o, const float *
 static void logits_head(struct lane *l, const struct op_logits *o, float *in, size_t stride)
 {
     uint32_t n0, n1, n = l->p->out_width;
-    struct rows x = lane_input(l, &(struct input){.x = in,
-                                                  .stride = stride,
-                                                  .m = l->s->outs,
-                                                  .k = lane_weight(l, o->head.weight)->cols,
-                                                  .pick = (const uint32_t *)l->s->out,
-                                                  .norm = &o->norm,
-                                                  .rounded = cpu_rounds(l->d, o->head.weight)});
+    struct rows x = lane_input(l, &(struct cpu_input){.x = in,
+                                                      .stride = stride,
+                                                      .m = l->s->outs,
+                                                      .k = lane_weight(l, o->head.weight)->cols,
+                                                      .pick = (const uint32_t *)l->s->out,
+                                                      .norm = &o->norm,
+                                                      .rounded = cpu_rounds(l->d, o->head.weight)});
     lane_slice(l, n, CPU_UNIT, &n0, &n1);
     if (n0 == n1)
         return;
-    struct product p = {.linear = o->head, .n0 = n0, .n1 = n1, .y = l->d->results + n0, .y_stride = n};
+    struct cpu_product p = {.linear = o->head, .n0 = n0, .n1 = n1, .y = l->d->results + n0, .y_stride = n};
     lane_product(l, &x, &p);
     for (uint32_t r = 0; (o->scale != 1.0f || o->softcap > 0) && r < l->s->outs; r++)
         l->k->softcap(p.y + (size_t)r * n, n1 - n0, o->scale, o->softcap);

@@ -80,7 +80,7 @@ void cpu_packed_close(struct cpu *d)
  * more than that. */
 enum { PACKED_PIECE = 4 << 20, PACKED_ROWS = 8 };
 
-bool lane_find_packed(const struct lane *l, const struct product *p, struct matmul *job, uint32_t *piece)
+bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct matmul *job, uint32_t *piece)
 {
     const struct weight *w = lane_weight(l, p->linear.weight);
     struct packed *packed = l->d->packed ? &l->d->packed[p->linear.weight] : NULL;
@@ -97,7 +97,7 @@ bool lane_find_packed(const struct lane *l, const struct product *p, struct matm
     return true;
 }
 
-void lane_forget_weight(const struct lane *l, const struct product *p, uint32_t n0, uint32_t n1)
+void lane_forget_weight(const struct lane *l, const struct cpu_product *p, uint32_t n0, uint32_t n1)
 {
     const struct weight *w = lane_weight(l, p->linear.weight);
     map_forget(w->data + p->matrix * w->each_bytes + (p->n0 + n0) * w->row_bytes, (n1 - n0) * w->row_bytes);

@@ -14,7 +14,7 @@
 enum { SLOT_BYTES = 8 << 20, SLOTS = 3, THREADS_MOST = 8, ALIGN = 256 };
 
 /* A run of rows of one matrix. */
-struct job {
+struct upload_job {
     uint32_t weight, matrix, first, rows;
 };
 
@@ -29,7 +29,7 @@ struct slot {
 struct loader {
     struct upload *u;
     const struct weights *w;
-    struct job *jobs;
+    struct upload_job *jobs;
     uint32_t job_count, next, finished;
     struct slot slot[THREADS_MOST][SLOTS];
     size_t widest; /* columns */
@@ -135,7 +135,7 @@ static size_t source_row(const struct weight *w)
 }
 
 /* Cuts the weights into jobs; with jobs NULL only counts them. */
-static uint32_t make_jobs(const struct weights *w, struct job *jobs)
+static uint32_t make_jobs(const struct weights *w, struct upload_job *jobs)
 {
     uint32_t n = 0;
     for (uint32_t i = 1; i < w->count; i++) {
@@ -146,15 +146,15 @@ static uint32_t make_jobs(const struct weights *w, struct job *jobs)
         for (uint32_t m = 0; m < a->count; m++)
             for (uint64_t r = 0; r < a->rows; r += rows) {
                 if (jobs)
-                    jobs[n] =
-                        (struct job){i, m, (uint32_t)r, (uint32_t)(a->rows - r < rows ? a->rows - r : rows)};
+                    jobs[n] = (struct upload_job){i, m, (uint32_t)r,
+                                                  (uint32_t)(a->rows - r < rows ? a->rows - r : rows)};
                 n++;
             }
     }
     return n;
 }
 
-static void fill_slot(const struct slot *s, const struct weight *w, const struct job *j)
+static void fill_slot(const struct slot *s, const struct weight *w, const struct upload_job *j)
 {
     const uint8_t *from = w->data + j->matrix * w->each_bytes + j->first * w->row_bytes;
     size_t row = source_row(w);
@@ -174,7 +174,7 @@ static void fill_slot(const struct slot *s, const struct weight *w, const struct
     }
 }
 
-static int send_slot(struct loader *l, const struct slot *s, const struct job *j, struct err *e)
+static int send_slot(struct loader *l, const struct slot *s, const struct upload_job *j, struct err *e)
 {
     struct gpu *g = l->u->g;
     const struct weight *w = &l->w->all[j->weight];

@@ -14,7 +14,7 @@ struct leave { /* an edge of the tree where the frame has ended */
     uint32_t rounds; /* that were done by then */
 };
 
-struct part {
+struct mask_part {
     bool usable;
     uint32_t reach;      /* frames, as in struct set */
     uint32_t overlap[8]; /* bytes of the frame's own at places where it can also end */
@@ -28,12 +28,12 @@ struct part {
 
 /* What a walk above an unknown parent finds, in the memory's idle half. */
 struct find {
-    struct part *part;
+    struct mask_part *part;
     struct found {
         uint32_t byte, node, rounds;
     } * leave;
     size_t leaves, leave_cap;
-    struct need {
+    struct mask_need {
         uint32_t id, rounds;
     } * need; /* from the end of the half, downwards */
     size_t needs;
@@ -101,7 +101,7 @@ static bool part_visit(struct constraint_bound *b, struct find *f, uint32_t node
     if (f->counted && (begun >= PART_ROUNDS || !s->n))
         return false;
     for (uint32_t t = n->tokens; t < n[1].tokens; t++, f->needs++)
-        *(f->need - f->needs - 1) = (struct need){(uint32_t)v->sorted[t], begun};
+        *(f->need - f->needs - 1) = (struct mask_need){(uint32_t)v->sorted[t], begun};
     if (!(s->flags & FLAG_EXIT))
         return true;
     for (int i = 0; i < 8; i++)
@@ -156,7 +156,7 @@ static void part_rounds(struct constraint_bound *b, const struct find *f)
 /* What was found, in the memory in use, each list sorted by counting. */
 static void part_keep(struct constraint_bound *b, const struct find *f)
 {
-    struct part *p = f->part;
+    struct mask_part *p = f->part;
     p->leave = bound_alloc(b, f->leaves * sizeof(struct leave) + 8);
     p->mask = bound_alloc(b, words(b) * sizeof(uint32_t));
     if (f->counted) {
@@ -185,18 +185,18 @@ static void part_keep(struct constraint_bound *b, const struct find *f)
 }
 
 /* The part of a set that stands above an unknown parent. */
-static const struct part *part_get(struct constraint_bound *b, set_id id)
+static const struct mask_part *part_get(struct constraint_bound *b, set_id id)
 {
     if (set_get(b, id)->part)
         return bound_at(b, set_get(b, id)->part);
-    uint32_t at = bound_alloc(b, sizeof(struct part));
+    uint32_t at = bound_alloc(b, sizeof(struct mask_part));
     if (!at)
         return NULL;
-    struct part *p = bound_at(b, at);
+    struct mask_part *p = bound_at(b, at);
     memset(p, 0, sizeof *p);
     set_get(b, id)->part = at;
     char *idle = b->half[b->current ^ 1];
-    size_t needs = (size_t)b->v->count * sizeof(struct need);
+    size_t needs = (size_t)b->v->count * sizeof(struct mask_need);
     if (needs >= b->size) {
         b->failed = true;
         return NULL;
@@ -204,7 +204,7 @@ static const struct part *part_get(struct constraint_bound *b, set_id id)
     struct find f = {.part = p,
                      .leave = (struct found *)idle,
                      .leave_cap = (b->size - needs) / sizeof(struct found),
-                     .need = (struct need *)(idle + b->size),
+                     .need = (struct mask_need *)(idle + b->size),
                      .counted = set_get(b, id)->item[0].parent == SET_COUNTLESS};
     if (part_walk(b, &f, id))
         part_keep(b, &f);
@@ -229,7 +229,7 @@ static set_id part_above(struct constraint_bound *b, const struct set *s, set_id
     return set_intern(b, b->temp, n, 0);
 }
 
-static void mask_tokens(struct constraint_bound *b, const struct part *p, uint32_t rounds)
+static void mask_tokens(struct constraint_bound *b, const struct mask_part *p, uint32_t rounds)
 {
     const uint32_t *mask = bound_at(b, p->mask);
     if (p->ids && rounds < p->most) {
@@ -255,7 +255,7 @@ static bool mask_part(struct constraint_bound *b, const struct set *s, set_id pa
 {
     uint32_t count = 0;
     set_id above = part_above(b, s, parent, unknown, &count);
-    const struct part *p = above >= SET_FIRST ? part_get(b, above) : NULL;
+    const struct mask_part *p = above >= SET_FIRST ? part_get(b, above) : NULL;
     set_id after = p && p->usable ? set_closed(b, parent) : SET_DEAD;
     if (after < SET_FIRST)
         return false;

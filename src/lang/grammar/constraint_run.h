@@ -77,7 +77,7 @@ struct set {
 };
 
 /* A position in a closure that is being made. */
-struct work {
+struct constraint_work {
     struct item item;
     bool fresh; /* its frame has read nothing yet */
     bool done;
@@ -99,7 +99,7 @@ struct constraint_bound {
     bool turned;     /* the other half has been used, too */
     uint32_t *slots; /* the hash of sets */
     uint32_t slot_count, set_count;
-    struct work *work;
+    struct constraint_work *work;
     uint32_t work_count, work_next, *work_slot; /* (WORK_SLOTS): index + 1 */
     struct {
         set_id a, b, both;

@@ -153,7 +153,7 @@ static void work_add(struct constraint_bound *b, uint32_t state, uint32_t count,
     uint32_t h = (state * 0x9e3779b9u ^ count * 0x85ebca6bu ^ fresh) * 0x27d4eb2fu;
     uint32_t at = (h ^ h >> 15) & (WORK_SLOTS - 1);
     for (; b->work_slot[at]; at = (at + 1) & (WORK_SLOTS - 1)) {
-        struct work *w = &b->work[b->work_slot[at] - 1];
+        struct constraint_work *w = &b->work[b->work_slot[at] - 1];
         if (w->item.state != state || w->item.count != count || w->fresh != fresh)
             continue;
         set_id both = set_union(b, w->item.parent, parent);
@@ -169,7 +169,7 @@ static void work_add(struct constraint_bound *b, uint32_t state, uint32_t count,
         b->failed = true;
         return;
     }
-    b->work[b->work_count] = (struct work){{state, count, parent}, fresh, false, at};
+    b->work[b->work_count] = (struct constraint_work){{state, count, parent}, fresh, false, at};
     b->work_slot[at] = ++b->work_count;
 }
 
@@ -234,7 +234,7 @@ static void work_look(struct constraint_bound *b, struct item it, bool fresh)
 static set_id work_close(struct constraint_bound *b)
 {
     while (b->work_next < b->work_count && !b->failed) {
-        struct work *w = &b->work[b->work_next++];
+        struct constraint_work *w = &b->work[b->work_next++];
         if (w->done)
             continue;
         w->done = true;
@@ -243,7 +243,7 @@ static set_id work_close(struct constraint_bound *b)
     b->left -= 2 * (int64_t)b->work_count;
     uint32_t n = 0;
     for (uint32_t i = 0; i < b->work_count; i++) {
-        const struct work *w = &b->work[i];
+        const struct constraint_work *w = &b->work[i];
         b->work_slot[w->slot] = 0;
         if (b->p->states[w->item.state].op == OP_BYTES)
             b->temp[n++] = w->item;

@@ -130,7 +130,7 @@ bool dfa_accepts(const struct dfa *d, const char *s, size_t n);
 
 /* --- the program --- */
 
-enum op {
+enum grammar_op {
     OP_BYTES, /* edges [a, a + b): none = a dead end */
     OP_SPLIT, /* to a and to b, reading nothing */
     OP_CALL,  /* rule a, then go on at b */
@@ -139,7 +139,7 @@ enum op {
 };
 
 struct pstate {
-    enum op op;
+    enum grammar_op op;
     uint32_t a, b;
     uint32_t rule;   /* that it belongs to */
     uint32_t height; /* frames that must be pushed, at least, to get from here to the rule's end */

@@ -47,7 +47,7 @@ static bool emit_room(struct emit *m, void **at, uint32_t n, uint32_t *cap, uint
 }
 
 /* State 0 is the dead end, which is also what a failed call gives. */
-static uint32_t emit_state(struct emit *m, enum op op, uint32_t a, uint32_t b)
+static uint32_t emit_state(struct emit *m, enum grammar_op op, uint32_t a, uint32_t b)
 {
     struct program *p = m->p;
     if (!emit_room(m, (void **)&p->states, p->state_count, &p->state_cap, PROGRAM_STATES, sizeof *p->states))

@@ -5,7 +5,7 @@
 #include <utf8proc.h>
 
 /* Runs of code points with one category, made once: asking the library for each would cost 10 ms a class. */
-static struct run {
+static struct unicode_run {
     uint32_t from;
     char name[3];
 } runs[8192];

@@ -139,11 +139,11 @@ const json_t *schema_negated(struct schema *s, const json_t *one);
 #define SCHEMA_NOT_MULTIPLE "\001multiple" /* our own keyword: a number that is no multiple */
 const json_t *schema_ref(struct schema *s, const char *ref);
 
-struct bound {
+struct schema_bound {
     bool set, strict;
     double v;
 };
-void schema_bounds(struct schema *s, const struct conj *c, struct bound *lo, struct bound *hi);
+void schema_bounds(struct schema *s, const struct conj *c, struct schema_bound *lo, struct schema_bound *hi);
 /* Multiples that are asked for: 0 = none, otherwise their least common one. */
 uint32_t schema_multiple(struct schema *s, const struct conj *c);
 /* Of those that are excluded, that of one part of the list; 0 = none. */

@@ -12,7 +12,7 @@
 
 enum { NUMBER_INTEGER = 18, NUMBER_EXACT = 15 };
 
-void schema_bounds(struct schema *s, const struct conj *c, struct bound *lo, struct bound *hi)
+void schema_bounds(struct schema *s, const struct conj *c, struct schema_bound *lo, struct schema_bound *hi)
 {
     static const struct {
         const char *word;
@@ -21,18 +21,18 @@ void schema_bounds(struct schema *s, const struct conj *c, struct bound *lo, str
                  {"exclusiveMinimum", false, true},
                  {"maximum", true, false},
                  {"exclusiveMaximum", true, true}};
-    *lo = *hi = (struct bound){0};
+    *lo = *hi = (struct schema_bound){0};
     for (uint32_t i = 0; i < c->n; i++)
         for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
             const json_t *v = json_object_get(c->part[i].s, words[k].word);
-            struct bound *b = words[k].upper ? hi : lo;
+            struct schema_bound *b = words[k].upper ? hi : lo;
             double d = json_number_value(v);
             if (!v)
                 continue;
             if (!json_is_number(v) || (json_is_integer(v) && (json_int_t)d != json_integer_value(v)))
                 schema_refuse(s, "%s is a number that a double can hold", words[k].word);
             if (!b->set || (words[k].upper ? d < b->v : d > b->v))
-                *b = (struct bound){true, words[k].strict, d};
+                *b = (struct schema_bound){true, words[k].strict, d};
             else if (d == b->v)
                 b->strict |= words[k].strict;
         }
@@ -181,7 +181,7 @@ static struct gram *compare(struct grammar *g, const struct digits *d, bool more
 }
 
 /* Texts of numbers on one side of a bound. */
-static const struct dfa *bound_dfa(struct schema *s, const struct bound *b, bool upper)
+static const struct dfa *bound_dfa(struct schema *s, const struct schema_bound *b, bool upper)
 {
     struct grammar *g = s->g;
     struct gram *minus = gram_text(g, "-"), *near, *far;
@@ -241,7 +241,7 @@ static struct gram *number_text(struct grammar *g, uint32_t whole, uint32_t part
 struct gram *schema_number(struct schema *s, const struct conj *c, uint32_t types)
 {
     struct grammar *g = s->g;
-    struct bound lo, hi;
+    struct schema_bound lo, hi;
     struct digits d;
     schema_bounds(s, c, &lo, &hi);
     uint32_t multiple = schema_multiple(s, c), whole = 1;
@@ -252,7 +252,7 @@ struct gram *schema_number(struct schema *s, const struct conj *c, uint32_t type
     if (!lo.set && !hi.set && !multiple && !fraction_only && !excludes)
         return number_text(g, integer ? NUMBER_INTEGER : 16, integer ? 0 : 16, !integer);
     for (int i = 0; i < 2; i++) {
-        const struct bound *b = i ? &hi : &lo;
+        const struct schema_bound *b = i ? &hi : &lo;
         digits_of(b->v, &d);
         uint32_t n = b->set ? (uint32_t)d.n : integer ? NUMBER_INTEGER : 9;
         whole = n > whole ? n : whole;

@@ -32,7 +32,7 @@ static uint32_t value_type(const json_t *v)
 
 static bool allows_number(struct schema *s, const struct conj *c, const json_t *v)
 {
-    struct bound lo, hi;
+    struct schema_bound lo, hi;
     double d = json_number_value(v);
     schema_bounds(s, c, &lo, &hi);
     uint32_t multiple = schema_multiple(s, c);
@@ -98,7 +98,7 @@ bool schema_allows(struct schema *s, const struct conj *c, const json_t *v)
 
 static bool numbers_apart(struct schema *s, const struct conj *a, const struct conj *b)
 {
-    struct bound la, ha, lb, hb;
+    struct schema_bound la, ha, lb, hb;
     schema_bounds(s, a, &la, &ha);
     schema_bounds(s, b, &lb, &hb);
     return (ha.set && lb.set && (ha.v < lb.v || (ha.v == lb.v && (ha.strict || lb.strict)))) ||

@@ -81,7 +81,7 @@ static inline uint32_t tok_trie_step(const struct tok_trie *t, uint32_t node, un
 
 /* ---- the steps of the pipeline --------------------------------------------------------------- */
 
-enum norm_kind {
+enum tok_norm_kind {
     NORM_FORM, /* NFC.. in `form` */
     NORM_LOWER,
     NORM_REPLACE,
@@ -104,7 +104,7 @@ struct charsmap {
 };
 
 struct norm_step {
-    enum norm_kind kind;
+    enum tok_norm_kind kind;
     int form;                            /* enum unicode_form */
     struct tok_str from, to;             /* REPLACE (a literal), PREPEND */
     struct regex *regex;                 /* REPLACE by pattern */
@@ -233,7 +233,7 @@ void tok_find_byte_ids(struct tokenizer *t);
 /* Every control, user-defined and unknown token becomes an added token (files without a list of them). */
 int tok_add_by_attr(struct tokenizer *t, struct err *e);
 int tok_build_map(struct tokenizer *t, struct err *e);
-struct norm_step *tok_norm_add(struct tokenizer *t, enum norm_kind kind, struct err *e);
+struct norm_step *tok_norm_add(struct tokenizer *t, enum tok_norm_kind kind, struct err *e);
 struct pre_step *tok_pre_add(struct tokenizer *t, enum pre_kind kind, struct err *e);
 int tok_charsmap(struct charsmap *m, const void *data, size_t n, struct err *e);
 /* Byte-level alphabet: the character of a byte, and the byte of a character (-1 = none). */

@@ -121,7 +121,7 @@ static const struct tok_merge *find_merge(const struct tokenizer *t, int32_t a, 
 /* ---- symbols ---- */
 
 /* A symbol is a token, or (id -1) a character that is none. */
-struct symbol {
+struct bpe_symbol {
     int32_t id;
     uint32_t at, n;     /* its bytes in the word */
     uint32_t rank;      /* of the merge with its right neighbour */
@@ -131,12 +131,13 @@ struct symbol {
 struct word {
     const struct tokenizer *t;
     const char *s;
-    struct symbol *syms;
+    struct bpe_symbol *syms;
     size_t count;
 };
 
 /* What the neighbours i and j make: the rank and *id. */
-static uint32_t pair_rank(const struct word *w, const struct symbol *a, const struct symbol *b, int32_t *id)
+static uint32_t pair_rank(const struct word *w, const struct bpe_symbol *a, const struct bpe_symbol *b,
+                          int32_t *id)
 {
     const struct tokenizer *t = w->t;
     if (t->model == MODEL_BPE) {
@@ -153,7 +154,7 @@ static uint32_t pair_rank(const struct word *w, const struct symbol *a, const st
 
 static void push_symbol(struct word *w, int32_t id, size_t at, size_t n)
 {
-    w->syms[w->count++] = (struct symbol){.id = id, .at = (uint32_t)at, .n = (uint32_t)n};
+    w->syms[w->count++] = (struct bpe_symbol){.id = id, .at = (uint32_t)at, .n = (uint32_t)n};
 }
 
 /* The id of one character, with the prefix and suffix that the model wants around it. */
@@ -221,7 +222,7 @@ static void init_bytes(struct word *w, size_t n)
 
 static void merge_short(struct word *w)
 {
-    struct symbol *s = w->syms;
+    struct bpe_symbol *s = w->syms;
     int32_t made[SHORT_WORD]; /* what symbol i makes with i + 1 */
     for (size_t i = 0; i + 1 < w->count; i++)
         s[i].rank = pair_rank(w, &s[i], &s[i + 1], &made[i]);
@@ -275,7 +276,7 @@ static void heap_push(struct heap *h, uint64_t v)
 
 static void rerank_pair(struct word *w, struct heap *h, int32_t i, bool push)
 {
-    struct symbol *s = &w->syms[i];
+    struct bpe_symbol *s = &w->syms[i];
     int32_t id;
     s->rank = s->next < 0 ? NO_RANK : pair_rank(w, s, &w->syms[s->next], &id);
     if (s->rank == NO_RANK)
@@ -290,7 +291,7 @@ static void rerank_pair(struct word *w, struct heap *h, int32_t i, bool push)
 /* A merge takes one pair away and makes at most two: the heap never holds more than two a symbol. */
 static void merge_long(struct word *w, struct heap *h)
 {
-    struct symbol *s = w->syms;
+    struct bpe_symbol *s = w->syms;
     for (size_t i = 0; i < w->count; i++) {
         s[i].prev = (int32_t)i - 1;
         s[i].next = i + 1 < w->count ? (int32_t)i + 1 : -1;
@@ -326,10 +327,10 @@ static void merge_long(struct word *w, struct heap *h)
 static int merge_and_emit(struct tok_work *work, const char *s, size_t n)
 {
     size_t room;
-    if (n > UINT32_MAX / 2 || !size_mul(n, sizeof(struct symbol) + 2 * sizeof(uint64_t), &room))
+    if (n > UINT32_MAX / 2 || !size_mul(n, sizeof(struct bpe_symbol) + 2 * sizeof(uint64_t), &room))
         return err_set(work->e, ERR_RESOURCE, "a word of %zu bytes is too long to tokenize", n);
     struct word w = {.t = work->t, .s = s};
-    struct symbol local[SHORT_WORD];
+    struct bpe_symbol local[SHORT_WORD];
     bool is_short = n <= SHORT_WORD;
     w.syms = is_short ? local : tok_room(work, room, 1);
     if (!w.syms)
@@ -344,7 +345,7 @@ static int merge_and_emit(struct tok_work *work, const char *s, size_t n)
     else
         merge_long(&w, &heap);
     for (size_t i = 0; i < w.count; i++) {
-        const struct symbol *sym = &w.syms[i];
+        const struct bpe_symbol *sym = &w.syms[i];
         if (!sym->n)
             continue;
         if (sym->id >= 0 ? ids_add(work->out, sym->id, work->e) : tok_unknown(work, s + sym->at, sym->n))

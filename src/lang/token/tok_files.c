@@ -371,7 +371,7 @@ int tok_from_tekken(struct tokenizer *t, const char *path, struct err *e)
 /* ---- SentencePiece ---- */
 
 /* One field of a protobuf message: its number, and a varint or the bytes. */
-struct field {
+struct tok_field {
     uint32_t number;
     uint64_t v;
     const uint8_t *data;
@@ -391,12 +391,12 @@ static uint64_t varint(struct cursor *c)
     return 0;
 }
 
-static bool next_field(struct cursor *c, struct field *f)
+static bool next_field(struct cursor *c, struct tok_field *f)
 {
     if (c->failed || !cursor_left(c))
         return false;
     uint64_t tag = varint(c);
-    *f = (struct field){.number = (uint32_t)(tag >> 3)};
+    *f = (struct tok_field){.number = (uint32_t)(tag >> 3)};
     switch (tag & 7) {
     case 0:
         f->v = varint(c);
@@ -424,10 +424,10 @@ struct spm {
     size_t map_n;
 };
 
-static void read_spec(struct spm *m, const struct field *spec)
+static void read_spec(struct spm *m, const struct tok_field *spec)
 {
     struct cursor c = {.data = spec->data, .size = spec->n};
-    struct field f;
+    struct tok_field f;
     while (next_field(&c, &f)) {
         if (spec->number == 3 && f.number == 2)
             m->map = f.data, m->map_n = f.n;
@@ -450,12 +450,12 @@ static void read_spec(struct spm *m, const struct field *spec)
     }
 }
 
-static void read_piece(struct tokenizer *t, int32_t id, const struct field *piece)
+static void read_piece(struct tokenizer *t, int32_t id, const struct tok_field *piece)
 {
     static const enum tok_attr attrs[] = {TOK_NORMAL, TOK_NORMAL, TOK_UNKNOWN, TOK_CONTROL,
                                           TOK_USER,   TOK_UNUSED, TOK_BYTE};
     struct cursor c = {.data = piece->data, .size = piece->n};
-    struct field f;
+    struct tok_field f;
     while (next_field(&c, &f)) {
         if (f.number == 1 && f.data) {
             t->pieces[id] = (struct tok_str){(const char *)f.data, (uint32_t)f.n};
@@ -508,7 +508,7 @@ int tok_from_spm(struct tokenizer *t, const char *path, struct err *e)
     struct spm m = {
         .type = 1, .unk = 0, .bos = 1, .eos = 2, .pad = -1, .dummy = true, .squeeze = true, .escape = true};
     struct cursor c = {.data = (const uint8_t *)b->data, .size = b->len};
-    struct field f;
+    struct tok_field f;
     int64_t count = 0;
     while (next_field(&c, &f)) {
         count += f.number == 1;

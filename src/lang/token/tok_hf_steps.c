@@ -85,7 +85,7 @@ int tok_hf_normalizer(struct tokenizer *t, const struct tj *j, const struct tj_n
 {
     static const struct {
         const char *name;
-        enum norm_kind kind;
+        enum tok_norm_kind kind;
         int form;
     } simple[] = {{"NFC", NORM_FORM, UNICODE_NFC},
                   {"NFD", NORM_FORM, UNICODE_NFD},

@@ -24,23 +24,23 @@ int tok_unknown(struct tok_work *w, const char *s, size_t n)
 
 /* ---- unigram ---- */
 
-struct node { /* the best path that ends here */
+struct lattice_node { /* the best path that ends here */
     double score;
     int32_t id;    /* of the last token, -1 = unknown, -2 = no path */
     uint32_t from; /* where that token starts */
 };
 
-static void offer(struct node *to, double score, int32_t id, size_t from)
+static void offer(struct lattice_node *to, double score, int32_t id, size_t from)
 {
     if (to->id == -2 || score > to->score)
-        *to = (struct node){score, id, (uint32_t)from};
+        *to = (struct lattice_node){score, id, (uint32_t)from};
 }
 
-static void best_paths(const struct tokenizer *t, struct node *nodes, const char *s, size_t n)
+static void best_paths(const struct tokenizer *t, struct lattice_node *nodes, const char *s, size_t n)
 {
     for (size_t i = 0; i <= n; i++)
         nodes[i].id = -2;
-    nodes[0] = (struct node){0, -1, 0};
+    nodes[0] = (struct lattice_node){0, -1, 0};
     for (size_t at = 0, len; at < n; at += len) {
         unicode_next(s + at, &len);
         bool whole = false;
@@ -65,7 +65,7 @@ int tok_unigram_word(struct tok_work *w, const char *s, size_t n)
     size_t count;
     if (n >= UINT32_MAX || !size_add(n, 1, &count))
         return err_set(w->e, ERR_RESOURCE, "a text of %zu bytes is too long to tokenize", n);
-    struct node *nodes = tok_room(w, count, sizeof *nodes);
+    struct lattice_node *nodes = tok_room(w, count, sizeof *nodes);
     if (!nodes)
         return -1;
     best_paths(w->t, nodes, s, n);
@@ -73,7 +73,7 @@ int tok_unigram_word(struct tok_work *w, const char *s, size_t n)
     size_t end = n, from = nodes[n].from;
     int32_t id = nodes[n].id;
     while (end) {
-        struct node before = nodes[from];
+        struct lattice_node before = nodes[from];
         nodes[from].from = (uint32_t)end;
         nodes[from].id = id;
         end = from;

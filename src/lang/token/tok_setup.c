@@ -106,7 +106,7 @@ void tok_find_byte_ids(struct tokenizer *t)
     }
 }
 
-struct norm_step *tok_norm_add(struct tokenizer *t, enum norm_kind kind, struct err *e)
+struct norm_step *tok_norm_add(struct tokenizer *t, enum tok_norm_kind kind, struct err *e)
 {
     if (t->norm_n == TOK_STEPS) {
         err_set(e, ERR_DATA, "the tokenizer has more than %d normalisers", TOK_STEPS);
