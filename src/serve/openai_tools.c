@@ -227,7 +227,7 @@ static struct constraint *rule_calls(struct request *a, const struct request_dra
 
 /* How the language begins. A call that has to come begins in the prompt, unless the prompt has opened the reasoning: then
  * behind that. */
-static int constraint_ref_begin(struct request *a, struct request_draft *q, bool shaped)
+static int constraint_begin(struct request *a, struct request_draft *q, bool shaped)
 {
     const struct session *l = a->model->loaded;
     const char *lead = q->lead = q->must && !q->thinking ? output_trigger(l->form) : NULL;
@@ -243,8 +243,8 @@ static int constraint_ref_begin(struct request *a, struct request_draft *q, bool
 }
 
 /* All that the language depends on, as a text. */
-static char *constraint_ref_text(const struct request *a, const struct request_draft *q,
-                                 const struct wanted *wanted)
+static char *constraint_text(const struct request *a, const struct request_draft *q,
+                             const struct wanted *wanted)
 {
     json_t *all = json_pack("[O?,s?,b,b,b,i,O?]", a->tools, q->only, q->many, q->must, q->thinking,
                             wanted->kind, wanted->value);
@@ -260,7 +260,7 @@ static int rule_get(struct request *a, struct request_draft *q, const struct wan
     /* marks of calls and reasoning may be control tokens */
     const struct constraint_vocab *v =
         a->tools || q->thinking ? session_call_vocab(l, e) : session_vocab(l, e);
-    char *text = v ? constraint_ref_text(a, q, wanted) : NULL;
+    char *text = v ? constraint_text(a, q, wanted) : NULL;
     if (!text)
         return v ? err_memory(e, "a constraint", 1) : -1;
     const struct constraint_cache_key key = {v, text, strlen(text)};
@@ -292,7 +292,7 @@ static int rule_set(struct request *a, struct request_draft *q, const struct wan
                             e.text);
     q->request.rule = q->rule;
     a->endless = false; /* under a rule an end token ends */
-    return constraint_ref_begin(a, q, wanted->kind);
+    return constraint_begin(a, q, wanted->kind);
 }
 
 int openai_rule(struct request *a, struct request_draft *q)

@@ -84,6 +84,7 @@ static const struct confine_rule server_rules[] = {
 
 static const struct confine_rule gpu_rules[] = {
     {"/sys", CONFINE_READ},
+    {"/proc/self/task", CONFINE_DEVICE}, /* it names its threads there, and cuInit fails where it may not */
     {"/dev/nvidia-caps", CONFINE_DEVICE},
     {"/dev/nvidia-caps-imex-channels", CONFINE_DEVICE},
     {"/dev/dxg", CONFINE_DEVICE},
@@ -138,7 +139,7 @@ static void sandbox_row(struct sandbox *s, const char *path, enum broker_kind ki
 
 static void sandbox_rule(struct sandbox *s, const char *path, enum confine_access access)
 {
-    void *rules = mem_more(s->rules, s->rule_count, &s->constraint_ref_room, sizeof *s->rules);
+    void *rules = mem_more(s->rules, s->rule_count, &s->rule_room, sizeof *s->rules);
     char *own = rules ? mem_strdup(path) : NULL;
     s->rules = rules ? rules : s->rules;
     s->failed |= !own;

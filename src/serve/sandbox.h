@@ -29,7 +29,7 @@ struct sandbox {
     struct broker_row *rows; /* (row_count): what the broker opens */
     size_t row_count, row_room;
     struct confine_rule *rules; /* (rule_count): what Landlock leaves open; the paths are owned */
-    size_t rule_count, constraint_ref_room;
+    size_t rule_count, rule_room;
     struct broker *broker;
     bool failed; /* memory was out: sandbox_enter says so */
 };
