@@ -13,7 +13,7 @@ struct confine_rule {
     enum confine_access {
         CONFINE_READ,   /* read, list */
         CONFINE_WRITE,  /* and make, change and remove files and folders; no links, sockets or devices */
-        CONFINE_DEVICE, /* read, write, ioctl */
+        CONFINE_DEVICE, /* read, write, truncate, ioctl */
         CONFINE_REMOVE, /* remove files */
     } access;
 };

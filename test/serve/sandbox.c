@@ -198,6 +198,7 @@ static int child_gpu(void)
     MUST(opens(in("libraries/lib.so"), O_RDONLY) && opens(in("cache/kernel"), O_RDWR | O_CREAT));
     MUST((fd = open("/dev/null", O_RDWR)) >= 0);
     REFUSED(ioctl(fd, TIOCSTI, ""), ENOTTY); /* the device says so, not the filter */
+    MUST(opens("/proc/thread-self/comm", O_WRONLY | O_TRUNC)); /* the driver names its threads */
     MUST((fd = socket(AF_UNIX, SOCK_SEQPACKET, 0)) >= 0);
     REFUSED(socket(AF_INET, SOCK_STREAM, 0), EPERM);
     REFUSED(connect(fd, NULL, 0), EPERM);
