@@ -103,6 +103,7 @@ static struct request *ready_answer(const struct route *route, bool tools)
     a->server = &server;
     a->route = route;
     a->model = ready_model(tools);
+    a->called = "m";
     server.request_count++;
     snprintf(a->id, sizeof a->id, "req-0");
     return a;
