@@ -22,7 +22,8 @@ def test_run(server, kind):
     agent = Agent(name="helper", instructions="Answer with the tool's result.", model=model, tools=[get_weather],
                   model_settings=ModelSettings(temperature=0, max_tokens=100, tool_choice="required"))
     done = asyncio.run(Runner.run(agent, "What is the weather in Paris?", max_turns=4))
-    assert len(called) == 1 and done.final_output
+    calls = [o for o in done.raw_responses[0].output if o.type == "function_call"]
+    assert len(calls) == 1 and "Paris" in called and done.final_output
 
 
 def test_stream(server):

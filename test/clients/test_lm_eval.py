@@ -1,13 +1,16 @@
 """lm-eval: its completions model scores choices by echoed log-probabilities, its chat model writes answers."""
+import json
+
 import pytest
 from lm_eval.api.instance import Instance
+from lm_eval.models.api_models import JsonChatStr
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
 
 @pytest.fixture(scope="module")
 def completions(server):
     return LocalCompletionsAPI(model="qwen", base_url=f"{server.v1}/completions", tokenizer_backend="remote", num_concurrent=1,
-                               header={"Authorization": f"Bearer {server.key}"}, max_length=2048)
+                               auth_token=server.key, header={"Authorization": f"Bearer {server.key}"}, max_length=2048)
 
 
 def instance(kind, *arguments):
@@ -26,7 +29,5 @@ def test_generate(completions, server):
     chat = LocalChatCompletion(model="qwen", base_url=f"{server.v1}/chat/completions", num_concurrent=2,
                                header={"Authorization": f"Bearer {server.key}"})
     ask = [{"role": "user", "content": "Reply with one word: what colour is the sky?"}]
-    from lm_eval.models.api_models import JsonChatStr
-    import json
     asked = [instance("generate_until", JsonChatStr(json.dumps(ask)), {"until": ["\n"], "max_gen_toks": 8, "temperature": 0})]
     assert chat.generate_until(asked, disable_tqdm=True)[0]
