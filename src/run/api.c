@@ -18,7 +18,7 @@ struct quern_model {
     pthread_mutex_t mutex;
 };
 
-/* There is no other: the engine's streams under the public name. */
+/* struct quern_stream is only the public name of the engine's streams. */
 static struct stream *api_stream(struct quern_stream *s)
 {
     return (struct stream *)s;
@@ -34,7 +34,7 @@ void quern_free(void *p)
     mem_free(p);
 }
 
-/* Hands an error over to the caller, who may not want it. */
+/* Copies an error to the caller; the caller's pointer may be NULL. */
 static int api_fail(const struct err *e, struct quern_error *out)
 {
     if (out) {
@@ -184,7 +184,7 @@ static struct constraint *api_constraint(const struct quern_request *r, struct e
     return c;
 }
 
-/* The rule that the request asks for, or NULL. */
+/* The constraint that the request asks for, or NULL. */
 static int api_rule(struct quern_model *m, const struct quern_request *r, struct constraint_ref **out,
                     struct err *e)
 {

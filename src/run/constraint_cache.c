@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct constraint_cache_entry {
-    struct constraint_ref *rule; /* with the language alone; NULL: the place is free */
+    struct constraint_ref *rule; /* with the language alone; NULL: the slot is free */
     const struct constraint_vocab *vocab;
     char *text;
     size_t n;
@@ -70,7 +70,7 @@ struct constraint_ref *constraint_cache_find(struct constraint_cache *r, const s
     return own;
 }
 
-/* The place of the one that was not asked for the longest; a free one comes first. */
+/* The slot to fill: a free one, else the least recently used. */
 static struct constraint_cache_entry *constraint_cache_oldest(struct constraint_cache *r, bool taken)
 {
     struct constraint_cache_entry *oldest = NULL;
@@ -89,7 +89,7 @@ static void constraint_cache_count(const struct constraint_cache *r, struct cons
     }
 }
 
-/* Masks are computed as texts need them, so that all that is kept is measured anew. */
+/* Masks are computed on demand, so the size of every entry is measured again. */
 static void constraint_cache_shrink(struct constraint_cache *r)
 {
     struct constraint_cache_stats s;
@@ -103,7 +103,7 @@ void constraint_cache_keep(struct constraint_cache *r, const struct constraint_c
     struct constraint_cache_entry x = {.rule = constraint_ref_again(rule), .vocab = k->vocab, .n = k->n};
     x.text = mem_strndup(k->text, k->n);
     pthread_mutex_lock(&r->mutex);
-    if (!x.rule || !x.text || constraint_cache_look(r, k)) /* two may have compiled it at once */
+    if (!x.rule || !x.text || constraint_cache_look(r, k)) /* two threads may have compiled it at once */
         entry_drop(&x);
     else {
         struct constraint_cache_entry *at = constraint_cache_oldest(r, false);

@@ -1,6 +1,6 @@
-/* Languages that requests have asked for: each is compiled and warmed up once, and shared by all that ask for the same
- * text. The cache has a share of each, as the rules that use it have; those not asked for the longest go when all
- * take more bytes than they may. Any thread may call. */
+/* The cache of compiled constraints. Each language is compiled and warmed up once; all requests with the same
+ * text share it. The cache and the constraints that use a language each hold a reference to it. Above the
+ * limit in bytes the least recently used languages are evicted. Thread-safe. */
 #pragma once
 
 #include "base/err.h"
@@ -13,7 +13,7 @@ struct constraint_cache;
 
 enum { CONSTRAINT_CACHE_MOST = 32, CONSTRAINT_CACHE_BYTES = 256 << 20 };
 
-/* What a language is known by: its vocabulary, and a text that says all of it. */
+/* The key of a language: its vocabulary and its full text. */
 struct constraint_cache_key {
     const struct constraint_vocab *vocab;
     const char *text;
@@ -21,12 +21,12 @@ struct constraint_cache_key {
 };
 
 int constraint_cache_open(struct constraint_cache **out, size_t most_bytes, struct err *e);
-void constraint_cache_close(struct constraint_cache *r); /* NULL is nothing */
+void constraint_cache_close(struct constraint_cache *r); /* NULL is ignored */
 
-/* A rule of the caller's own in the language of this key; NULL: it is not known, or there is no memory for it. */
+/* A new constraint in the language of this key, owned by the caller; NULL: not in the cache, or no memory. */
 struct constraint_ref *constraint_cache_find(struct constraint_cache *r,
                                              const struct constraint_cache_key *k);
-/* Remembers the language of a rule. Never fails: where there is no memory, it forgets. */
+/* Adds the language of a constraint. Never fails: without memory the language is not cached. */
 void constraint_cache_keep(struct constraint_cache *r, const struct constraint_cache_key *k,
                            struct constraint_ref *rule);
 

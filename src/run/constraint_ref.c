@@ -28,7 +28,7 @@ static void language_drop(struct language *l)
     mem_free(l);
 }
 
-/* Takes over a share of the language, also when it fails. */
+/* Takes over a reference to the language, also when it fails. */
 static struct constraint_ref *constraint_ref_in(struct language *l)
 {
     struct constraint_ref *r = mem_zalloc(1, sizeof *r);
@@ -56,7 +56,7 @@ int constraint_ref_open(struct constraint_ref **out, struct constraint *c, const
         language_drop(l);
         return -1;
     }
-    constraint_warm(l->bound); /* here, and not in a step that others wait for */
+    constraint_warm(l->bound); /* here, so that no step has to wait for it */
     *out = constraint_ref_in(l);
     return *out ? 0 : err_memory(e, "a constraint", sizeof **out);
 }
@@ -112,7 +112,7 @@ int constraint_walk_open(struct constraint_walk *w, struct constraint_ref *r, ui
         return -1;
     struct err why = {0};
     if (r->lead && constraint_accept_bytes(w->state, r->lead, strlen(r->lead), &why))
-        return err_set(e, why.code, "what the answer goes on from does not fit what it has to be: %s",
+        return err_set(e, why.code, "the text that the output continues does not satisfy the constraint: %s",
                        why.text);
     return 0;
 }
@@ -135,7 +135,7 @@ int constraint_walk_next(struct constraint_walk *w, const uint32_t **mask, struc
         *mask = constraint_allows_all(w->state) ? NULL : w->mask;
         return 0;
     }
-    if (constraint_accepts_end(w->state)) /* whole, and the vocabulary has no token that says so */
+    if (constraint_accepts_end(w->state)) /* complete, and the vocabulary has no end token */
         return 1;
     *e = why;
     return -1;

@@ -1,6 +1,6 @@
-/* What a model's files say about sampling and stopping: generation_config.json of a folder, or the keys
- * general.sampling.* of a GGUF. Values out of range are ignored with a warning: a bad default must not
- * keep a model from answering. */
+/* Sampling defaults and stop tokens from a model's files: generation_config.json of a folder, or the keys
+ * general.sampling.* of a GGUF. Values out of range are ignored with a warning: a bad default must not stop
+ * the model from loading. */
 #pragma once
 
 #include "base/err.h"

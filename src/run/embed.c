@@ -31,7 +31,7 @@ int embed_scale(float *out, size_t width, struct err *e)
     for (size_t i = 0; i < width; i++)
         squares += (double)out[i] * out[i];
     if (!isfinite(squares))
-        return err_set(e, ERR_DATA, "the vector is not finite: the model's results are not numbers");
+        return err_set(e, ERR_DATA, "the vector is not finite: the model's results hold NaN or infinity");
     float scale = squares > 0 ? (float)(1 / sqrt(squares)) : 0;
     for (size_t i = 0; i < width; i++)
         out[i] *= scale;

@@ -26,13 +26,13 @@ struct embedder {
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;
-    struct embed_job *queue, **queue_end; /* jobs with texts that are not begun */
+    struct embed_job *queue, **queue_end; /* jobs with texts that have not started */
     struct embedder_stats stats;
     bool closing;
-    /* the thread's own */
+    /* used by the thread only */
     struct embed_slot *slots; /* (count) */
     uint32_t count, busy;
-    uint32_t pages;            /* that nobody has been promised */
+    uint32_t pages;            /* not reserved */
     struct seq_rows *parts;    /* (count): the step */
     struct embed_slot **owner; /* (count): whose part it is */
 };
@@ -48,7 +48,7 @@ void embedder_runner(struct runner_options *r, bool causal, uint32_t ctx, uint32
     r->seqs = texts;
     r->chunk = causal || ctx < RUNNER_CHUNK ? RUNNER_CHUNK : ctx;
     r->outs = r->chunk;
-    /* most texts are short: all at once have room for one that is as long as can be, and for this much */
+    /* most texts are short: the pool has room for one text of the full context, and for this much more */
     uint64_t tokens = ctx > EMBED_TOKENS ? ctx : EMBED_TOKENS, most = (uint64_t)ctx * texts;
     r->pages = embed_pages(tokens < most ? tokens : most) + texts;
 }
@@ -109,7 +109,7 @@ void embedder_stats(struct embedder *m, struct embedder_stats *out)
 
 /* ---- the thread ---- */
 
-/* So many more texts of a job have come to their end; the last one ends the job. */
+/* `texts` more texts of a job are done; the last one ends the job. */
 static void embedder_end(struct embedder *m, struct embed_job *j, size_t texts)
 {
     j->ended += texts;
@@ -123,8 +123,8 @@ static void embedder_end(struct embedder *m, struct embed_job *j, size_t texts)
         j->done(j->arg);
 }
 
-/* The next text of the first job, which then goes behind the others; false: there is none. Of a job that has failed or
- * that nobody wants any more, the rest is skipped: *skipped, *rest. */
+/* The next text of the first job, which then moves to the end of the queue; false: there is none. The rest of
+ * a failed or cancelled job is skipped: *skipped, *rest. */
 static bool embedder_next(struct embedder *m, struct embed_slot *s, struct embed_job **skipped, size_t *rest)
 {
     pthread_mutex_lock(&m->mutex);
@@ -142,7 +142,7 @@ static bool embedder_next(struct embedder *m, struct embed_slot *s, struct embed
             *skipped = j;
             *rest = j->count - j->begun;
             j->begun = j->count;
-            err_set(&j->err, ERR_INTERRUPTED, "nobody waits for the vectors any more");
+            err_set(&j->err, ERR_INTERRUPTED, "the request for embeddings was cancelled");
         } else {
             *s = (struct embed_slot){.seq = s->seq, .job = j, .text = j->begun++};
             m->pages -= pages;
@@ -203,7 +203,7 @@ static uint32_t embedder_compose(struct embedder *m)
     return parts;
 }
 
-/* What a step has given a text; err: the step failed. */
+/* Takes a step's results for a text; err: the step failed. */
 static void embedder_take(struct embedder *m, uint32_t part, const float *results, const struct err *err)
 {
     struct embed_slot *s = m->owner[part];
@@ -265,7 +265,7 @@ static void *embedder_thread(void *arg)
     return NULL;
 }
 
-/* ---- its life ---- */
+/* ---- open and close ---- */
 
 static void embedder_free(struct embedder *m)
 {

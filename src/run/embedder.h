@@ -1,5 +1,5 @@
-/* Vectors for many clients at once. One thread owns the runner; texts of all jobs share its steps. Decoders read a
- * long text in chunks; an encoder, where every token sees every other, reads it in one step.
+/* Embeddings for many clients at once. One thread owns the runner; texts of all jobs share its steps.
+ * Decoders read a long text in chunks; an encoder, where every token sees every other, reads it in one step.
  * The model is loaded with session_options.hidden and a runner as embedder_runner says. */
 #pragma once
 
@@ -20,13 +20,13 @@ struct embed_job {
     size_t count;              /* at least 1 */
     float *out;                /* (count, width) */
     bool first;                /* the first row as it is, for a head, instead of a vector */
-    const atomic_bool *cancel; /* the client wants no more; may be NULL */
+    const atomic_bool *cancel; /* set by the client to cancel; may be NULL */
     /* Called once by the embedder's thread when it is done; must not block. */
     void (*done)(void *arg);
     void *arg;
     /* when it is done: code != 0 says that it failed */
     struct err err;
-    /* the embedder's own */
+    /* used by the embedder only */
     size_t begun, ended;
     struct embed_job *next;
 };
@@ -37,10 +37,10 @@ struct embedder_stats {
     double last_step;
 };
 
-/* The runner for texts of up to ctx tokens, so many at once. */
+/* The options of a runner for `texts` texts at once, of up to ctx tokens each. */
 void embedder_runner(struct runner_options *r, bool causal, uint32_t ctx, uint32_t texts);
 int embedder_open(struct embedder **out, struct session *l, struct err *e);
-/* Jobs that are not done fail. */
+/* Pending jobs fail. */
 void embedder_close(struct embedder *m);
 /* Any thread. ERR_USAGE where a text is empty, too long, or has ids that the model does not know. */
 int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e);

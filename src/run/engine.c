@@ -15,7 +15,7 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
 {
     uint32_t vocab = g->loaded->model->plan.out_width;
     if (!r->n)
-        return err_set(e, ERR_USAGE, "the prompt is empty: there is nothing to go on from");
+        return err_set(e, ERR_USAGE, "the prompt is empty: there is nothing to continue");
     if (r->n > g->room)
         return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many",
                        r->n, g->room, r->n - g->room);
@@ -42,7 +42,7 @@ static int engine_queue(struct engine *g, struct job *j, struct err *e)
 {
     pthread_mutex_lock(&g->mutex);
     bool closing = g->closing;
-    /* those that come at once are still waiting when there is a slot for them */
+    /* requests that can start at once do not count against the queue's length */
     bool full = g->stats.waiting + g->stats.running >= g->o.queue + g->o.slots;
     bool large = g->waiting && g->waiting_bytes + j->bytes > g->o.queue_bytes;
     if (!closing && !full && !large) {
@@ -109,7 +109,7 @@ void engine_stats(struct engine *g, struct engine_stats *out)
 
 /* ---- the thread ---- */
 
-/* A request has ended, and there is a place for another one. The mutex is held. */
+/* A request has ended and its slot is free. The mutex is held. */
 static void engine_learn_pace(struct engine *g)
 {
     enum { SMOOTH = 8 }; /* ends that the pace is a mean of, about */
@@ -179,12 +179,12 @@ static void engine_unqueue(struct engine *g, struct job **at)
         g->waiting_end = at;
     j->next = NULL;
     g->waiting_bytes -= j->bytes;
-    g->turned_away = g->waiting ? g->turned_away : 0; /* places for all */
+    g->turned_away = g->waiting ? g->turned_away : 0; /* an empty queue has room for all */
     g->stats.waiting--;
 }
 
-/* Pages for all of its tokens, as far as it holds them at once, beside those that it has, and one for everybody who
- * runs. */
+/* Whether there are pages for all tokens that it holds at once, beyond those that it has, and one for each
+ * running job. */
 static bool engine_fits(struct engine *g, const struct job *j)
 {
     const struct runner *r = g->loaded->runner;
@@ -236,14 +236,14 @@ bool engine_admit(struct engine *g)
     pthread_mutex_unlock(&g->mutex);
     if (g->o.draft_model && g->o.draft) {
         struct err none = {0};
-        j->guess = seq_open(g->o.draft_model->runner, &none); /* without one it just does not guess */
+        j->guess = seq_open(g->o.draft_model->runner, &none); /* NULL: no draft model for this job */
     }
     if (!j->seq)
         engine_end(g, j, &(struct job_end){.finish = FINISH_CANCEL, .err = &e});
     return true;
 }
 
-/* Whether a job has to end now; *end says how. */
+/* Whether a job has to end now; *end: the reason. */
 static bool engine_is_over(const struct job *j, double now, struct job_end *end)
 {
     static const struct err late = {.code = ERR_RESOURCE, .text = "the deadline has passed"};
@@ -269,7 +269,7 @@ static struct job *engine_next_over(struct engine *g, double now, bool all, stru
     return j;
 }
 
-/* Jobs that were cancelled or are too late end before the step, running or waiting; or all of them. */
+/* Ends cancelled and overdue jobs, running or waiting, before the step; or all jobs. */
 static void engine_sweep(struct engine *g, bool all)
 {
     double now = clock_now();
@@ -278,7 +278,7 @@ static void engine_sweep(struct engine *g, bool all)
         if (engine_is_over(g->running[i], now, &end) || all)
             engine_end(g, g->running[i], &end);
     for (struct job *j; (j = engine_next_over(g, now, all, &end));) {
-        g->crowded = false; /* another one may be first now */
+        g->crowded = false; /* the queue may have a new head */
         job_finish(j, &end);
         job_close(j);
     }
@@ -351,13 +351,13 @@ static void engine_free(struct engine *g)
     mem_free(g);
 }
 
-/* The options as they are used, and how much one request can have. */
+/* Fills in default options, and computes how many tokens one request can have. */
 static void engine_limits(struct engine *g, const struct engine_options *o)
 {
     const struct runner *r = g->loaded->runner;
     g->o = *o;
     g->o.slots = least(o->slots ? o->slots : r->most_seqs, r->most_seqs);
-    g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* everybody has a row in every step */
+    g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* every stream has a row in every step */
     g->o.queue = o->queue ? o->queue : ENGINE_QUEUE;
     g->o.queue_bytes = o->queue_bytes ? o->queue_bytes : (uint64_t)ENGINE_QUEUE_MIB << 20;
     g->o.gap = o->gap > 0 ? o->gap : 0.15;
@@ -377,7 +377,7 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     engine_count_pages(g);
 }
 
-/* Nodes that the prefix tree can have use for: no more than pages, where every node has one to keep. */
+/* Nodes of the prefix tree: at most as many as pages, since every node holds a page. */
 static uint32_t engine_nodes(const struct runner *r)
 {
     uint32_t nodes = r->most_seqs * r->table_width;
@@ -404,7 +404,7 @@ int engine_open_disk(struct prefix_disk **out, const struct session *l, const st
     return prefix_disk_open(out, &d, e);
 }
 
-/* Room for the choices that a device makes itself. */
+/* Allocates the arrays for sampling on the device. */
 static int engine_open_picks(struct engine *g, struct err *e)
 {
     size_t n = g->loaded->runner->most_outs;
@@ -426,7 +426,7 @@ static int engine_start(struct engine *g, struct err *e)
     if (engine_open_picks(g, e) || engine_open_disk(&disk, g->loaded, &g->o, e) ||
         prefix_open(&g->prefix, g->loaded->runner, engine_nodes(g->loaded->runner), disk, e))
         return -1;
-    /* signals are the clients' */
+    /* signals go to the clients' threads */
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* a fault is the thread's own */

@@ -1,9 +1,9 @@
 /* Many requests on one model. One thread owns the runner, the prefix tree and all that changes; clients
  * submit requests from any thread and read each one's stream from theirs.
  *
- * A step mixes one row of every running stream with a bounded chunk of a prompt, so that nobody waits
- * longer than a chunk. When pages run out, the prefix tree gives up what is idle, and then the youngest
- * request is put back into the queue: its tokens are kept, its pages are computed again later. */
+ * A step mixes one row of every running stream with a bounded chunk of a prompt, so that no stream waits
+ * longer than a chunk. When pages run out, idle pages of the prefix tree are evicted; then the youngest
+ * request is preempted: it goes back to the queue with its tokens, and its pages are recomputed later. */
 #pragma once
 
 #include "base/err.h"
@@ -20,16 +20,17 @@ struct stream;
 
 struct engine_options {
     uint32_t slots; /* streams at once; at most the runner's sequences; 0 = as many */
-    uint32_t queue; /* requests that wait; 0 = ENGINE_QUEUE */
+    uint32_t queue; /* queue length; 0 = ENGINE_QUEUE */
     uint64_t
-        queue_bytes; /* of what waits, its prompts above all; one request may always wait; 0 = ENGINE_QUEUE_MIB */
+        queue_bytes; /* of queued requests, mostly prompts; one request may always wait; 0 = ENGINE_QUEUE_MIB */
     double gap;      /* seconds that a running stream may wait for a chunk; 0 = 0.15 */
-    /* Most tokens guessed ahead: of a text that the rule prescribes, and where the text repeats itself; 0 = none.
-     * Guesses are made as far as they pay, by what steps have cost and how often guesses came true. */
+    /* Most draft tokens of a request in a step: from the constraint, where it allows one text only, and from
+     * repetitions in the text; 0 = none. How many are drafted depends on the measured cost of steps and the
+     * accept rate. */
     uint32_t draft;
-    bool draft_always; /* as often as they may come true, whatever steps cost */
-    /* With `draft`: guesses the rest. It has the same vocabulary, a sequence for every slot and pages for all of
-     * them, and is the engine's alone, too. NULL = none. */
+    bool draft_always; /* draft whenever possible, whatever steps cost */
+    /* With `draft`: the draft model. It has the same vocabulary, a sequence for every slot and pages for all
+     * of them. The engine has exclusive use of it. NULL = none. */
     struct session *draft_model;
     /* The prefix tree's pages are kept in this folder, too, across restarts; NULL = in memory only. */
     const char *cache_dir;
@@ -63,23 +64,23 @@ struct engine_request {
     struct token_rules tokens; /* its lists are copied */
     bool ignore_eog, show_special;
     bool logprobs;         /* ln p of each token */
-    uint32_t top_logprobs; /* and of so many best ones; at most ENGINE_TOP_MOST */
+    uint32_t top_logprobs; /* and of this many best ones; at most ENGINE_TOP_MOST */
     bool echo;   /* with logprobs: the prompt's tokens come first, with theirs. Its prefix is not shared */
     bool ranks;  /* with echo: and how many tokens were at least as likely */
-    bool silent; /* the prompt is read, and nothing is said */
-    struct constraint_ref *rule; /* what the answer has to be; NULL = anything; shared, not taken over */
+    bool silent; /* the prompt is read, and no token is generated */
+    struct constraint_ref *rule; /* the constraint on the output; NULL = none; shared, not taken over */
     uint64_t salt;               /* requests share prefixes only with those of the same salt */
     struct adapter_mix lora;     /* of session_adapt; requests share prefixes only with those of the same */
     /* Once its first token is older than this, it ends as soon as it has a whole line; 0 = it does not. */
     double write_seconds;
-    double seconds; /* it has to be done within so many; 0 = no deadline */
-    /* Called by the engine's thread when there is news, never after the stream was closed. It must
+    double seconds; /* deadline after submission; 0 = none */
+    /* Called by the engine's thread when there is a new chunk, never after the stream was closed. It must
      * neither block nor call the engine or the stream. May be NULL. */
     void (*wake)(void *arg);
     void *arg;
 };
 
-/* What has come since the last look. Pointers hold until the next look or the close. */
+/* A chunk: what has come since the last call. Pointers are valid until the next call or the close. */
 struct stream_chunk {
     const char *text;
     size_t text_length;
@@ -88,7 +89,7 @@ struct stream_chunk {
     const uint32_t *ranks; /* (count), where asked for: 1 = the likeliest */
     const struct token_prob
         *top;             /* (count, top_logprobs), where asked for; no ids for the prompt's first token */
-    size_t count, echoed; /* echoed: so many of them are the prompt's */
+    size_t count, echoed; /* echoed: how many of them are the prompt's */
     bool done;            /* nothing more will come */
     enum finish_kind finish;
     bool context_full;
@@ -99,18 +100,19 @@ struct stream_chunk {
     double queued_seconds, first_seconds, seconds; /* waiting; until the first token; in all */
 };
 
-/* The loaded model must outlive the engine, and is the engine's alone meanwhile. */
+/* The session must outlive the engine, which has exclusive use of it. */
 int engine_open(struct engine **out, struct session *l, const struct engine_options *o, struct err *e);
 /* Ends what runs (as cancelled) and waits for the thread. Streams stay readable until they are closed. */
 void engine_close(struct engine *g);
 
 /* ERR_RESOURCE when the queue is full. Thread-safe, as all below. */
 int engine_submit(struct engine *g, const struct engine_request *r, struct stream **out, struct err *e);
-/* Seconds until the queue is likely to have a place for a request that was just refused: those refused before it come
- * first, and places become free as fast as requests have ended while others waited. From 1 to ENGINE_RETRY_MOST. */
+/* Estimated seconds until the queue has room for a request that was just refused. Requests refused earlier
+ * come first; the rate is that at which requests have ended while others waited. From 1 to
+ * ENGINE_RETRY_MOST. */
 enum { ENGINE_RETRY_MOST = 60 };
 uint32_t engine_retry(struct engine *g);
-/* Waits up to `seconds` for news (0: does not wait, < 0: as long as it takes). false: none came. */
+/* Waits up to `seconds` for a chunk (0: does not wait, < 0: no limit). false: none came. */
 bool stream_look(struct stream *s, double seconds, struct stream_chunk *out);
 void stream_cancel(struct stream *s); /* takes effect within a step */
 void stream_close(struct stream *s);  /* cancels, if it runs */
@@ -122,9 +124,9 @@ struct engine_stats {
     uint64_t submitted, finished, cancelled, failed, refused;
     uint64_t prompt_tokens, cached_tokens, made_tokens, steps, preempted;
     uint64_t step_us,
-        host_us; /* in steps of the device, and between two of them, when it waits for the host */
-    uint64_t drafted, accepted, forced;       /* guesses verified, come true, of those prescribed by a rule */
-    uint32_t pages, pages_free;               /* of all groups */
+        host_us; /* time in steps of the device, and time between steps, when the device waits for the host */
+    uint64_t drafted, accepted, forced; /* draft tokens: verified, accepted, accepted from a constraint */
+    uint32_t pages, pages_free;         /* of all groups */
     uint32_t window_pages, window_pages_free; /* of these, of groups with a window */
     double last_step;                         /* when it ended, on the monotonic clock */
     struct prefix_stats prefix;

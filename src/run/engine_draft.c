@@ -1,6 +1,7 @@
-/* Guesses of what comes next, before a step verifies them all at once: from the rule, where it allows but one
- * text; from the text so far; or from a draft model. A guess is only ever a guess: it counts when it is what the
- * model itself takes at that place with that place's noise. Guesses stand in the job's ids, right after the text. */
+/* Speculative decoding: draft tokens, which one step verifies together. They come from the constraint, where
+ * it allows one text only; from repetitions in the text; or from a draft model. A draft token is accepted
+ * when the model itself samples it at that position with that position's noise. Draft tokens stand in the
+ * job's ids, right after the text. */
 #include "base/clock.h"
 #include "run/engine_own.h"
 
@@ -8,18 +9,18 @@
 #include <string.h>
 
 enum {
-    DRAFT_LONG = 8, /* tokens that agree where a repetition is taken to be a sure one */
-    DRAFT_LAG = 32  /* tokens that a draft model may be behind and still guess in this step */
+    DRAFT_LONG = 8, /* tokens that must match for a long repetition */
+    DRAFT_LAG = 32  /* tokens that a draft model may be behind and still draft in this step */
 };
 
-/* How many tokens may be guessed: what the request can still have. */
+/* How many tokens may be drafted: what the request can still have. */
 static uint32_t draft_most(const struct engine *g, const struct job *j)
 {
     uint32_t most = least(g->o.draft, g->room - (uint32_t)j->ids.len);
     return j->request.silent ? 0 : least(most, j->request.most - j->made - 1);
 }
 
-/* What the rule or the text says comes next. */
+/* Draft tokens from the constraint or from the text. */
 static uint32_t draft_look(struct job *j, uint32_t most)
 {
     int32_t *after = j->ids.data + j->ids.len;
@@ -33,8 +34,8 @@ static uint32_t draft_look(struct job *j, uint32_t most)
     return n;
 }
 
-/* The draft model. It waits for memory as the model does: before it is measured it is taken to be as fast as it is
- * small. */
+/* The draft model. It is limited by memory bandwidth, as the model is: until it is measured, its cost is
+ * taken to be proportional to its size. */
 static struct speculate_maker draft_maker(struct engine *g, struct job *j)
 {
     double first = g->costs.flat ? 0 : g->draft_share * step_costs_of(&g->costs, 1);
@@ -48,7 +49,7 @@ static bool draft_reading_pays(struct engine *g, struct job *j, uint32_t behind)
     return speculate_worth_reading(&g->costs, draft_most(g, j), &m, behind * row, j->request.most - j->made);
 }
 
-/* Whether the draft model can guess for it now: where it is far behind, it reads first. */
+/* Whether the draft model can draft for this job now: if it is far behind, it reads first. */
 static bool draft_ready(struct engine *g, struct job *j, uint32_t *rows)
 {
     struct runner *r = g->o.draft_model->runner;
@@ -64,12 +65,12 @@ static bool draft_ready(struct engine *g, struct job *j, uint32_t *rows)
                             .ids = j->ids.data + j->guess->len,
                             .n = least(least(behind - 1, 2 * DRAFT_LAG), r->chunk)};
     double start = clock_now();
-    runner_step(r, &part, 1, &e); /* where that fails it stays behind, and guesses nothing */
+    runner_step(r, &part, 1, &e); /* on failure it stays behind, and drafts nothing */
     cost_note(&g->draft_row, (clock_now() - start) / part.n);
     return false;
 }
 
-/* One more token for everybody who still guesses; how many of them go on. */
+/* One more draft token for every job that still drafts; returns how many go on. */
 static uint32_t draft_round(struct engine *g, uint32_t count)
 {
     struct runner *r = g->o.draft_model->runner;
@@ -91,23 +92,23 @@ static uint32_t draft_round(struct engine *g, uint32_t count)
     return on;
 }
 
-/* Lets the draft model guess for those who stand in g->owner; the first round has so many rows. */
+/* Runs the draft model for the jobs in g->owner; the first round has `rows` rows. */
 static void draft_rounds(struct engine *g, uint32_t count, uint32_t rows)
 {
     while (count) {
         double start = clock_now();
         uint32_t on = draft_round(g, count);
-        /* one that reads what it missed says little of the price of a guess */
+        /* a round that also reads missed tokens does not measure the cost of a draft token */
         if (rows <= 2 * count && !g->costs.flat)
             cost_note(&g->draft_guess, (clock_now() - start) / count);
         rows = count = on;
     }
 }
 
-/* How many guesses of the draft model are worth their while; the plan is moved on by those. */
+/* How many draft tokens of the draft model pay; adds them to the plan. */
 static uint32_t draft_ask(struct engine *g, struct job *j, struct speculate_plan *p, uint32_t most)
 {
-    /* a sampler with a state, or a rule that holds the text here, would have to be taken back */
+    /* the state of the sampler, or of a constraint in force here, would have to be rolled back */
     if (!most || !j->guess || j->request.sampler.mirostat > 0 ||
         (j->walk.state && !constraint_walk_allows_all(&j->walk)))
         return 0;
@@ -115,8 +116,8 @@ static uint32_t draft_ask(struct engine *g, struct job *j, struct speculate_plan
     return speculate_ask(p, &g->costs, most, &m);
 }
 
-/* A job's part in the plan: the better of what is known without asking and what the draft model is worth. True where
- * it is the draft model's turn. */
+/* A job's part in the plan: the better of the drafts known without a model and those of the draft model. True
+ * where the draft model is to run. */
 static bool draft_plan(struct engine *g, struct job *j, struct speculate_plan *p, uint32_t *rows)
 {
     uint32_t most = draft_most(g, j), n = draft_look(j, most);
@@ -175,7 +176,7 @@ void engine_learn(struct engine *g, struct job *j, uint32_t right)
         draft_note(g, j, j->speculate_kind, false);
     else if (j->draft && j->speculate_kind == SPECULATE_MODEL)
         pause_forget(&j->pause);
-    /* what was not worth a row costs nothing to look at */
+    /* to look at drafts that are not verified costs nothing */
     uint32_t first = j->seq->len - right;
     if (j->shadow >= 0 && !(j->draft && j->speculate_kind == j->shadow_kind) && first < j->ids.len)
         draft_note(g, j, j->shadow_kind, j->ids.data[first] == j->shadow);
@@ -195,7 +196,7 @@ void engine_learn_cost(struct engine *g, uint32_t parts, double seconds)
     step_costs_note(&g->costs, rows, seconds);
 }
 
-/* Both vocabularies have to be the same, or a guess would be another word. */
+/* Both vocabularies have to be the same: draft tokens are exchanged as ids. */
 int engine_check_draft(const struct session *l, const struct session *draft, uint32_t slots, uint32_t room,
                        struct err *e)
 {

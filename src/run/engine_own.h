@@ -1,5 +1,5 @@
-/* What the files of the engine share: the engine itself. engine.c has the clients' side, the queue and
- * the thread; engine_step.c has what happens in a step, engine_draft.c what it guesses ahead. */
+/* The engine's state, shared by its files: engine.c has the clients' side, the queue and the thread,
+ * engine_step.c the step, engine_draft.c the draft tokens. */
 #pragma once
 
 #include "run/job.h"
@@ -9,8 +9,8 @@ static inline uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else
- * is the thread's own, or does not change. */
+/* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else is
+ * used by the thread only, or does not change. */
 struct engine {
     struct session *loaded;
     struct engine_options o;
@@ -20,43 +20,44 @@ struct engine {
     pthread_cond_t work;
     struct job *waiting, **waiting_end; /* first come, first served */
     uint64_t waiting_bytes;
-    uint32_t turned_away; /* requests refused for whom no place has become free since */
+    uint32_t turned_away; /* requests refused, minus those that have ended since */
     double pace;     /* seconds between the ends of two requests while others wait, smoothed; 0 = not known */
     double last_end; /* when a request ended, or the first began to wait */
     bool closing;
     struct engine_stats stats;
-    /* the thread's own */
+    /* used by the thread only */
     struct job **running; /* (slots), in order of admission */
     uint32_t count;
-    bool crowded; /* nobody is admitted until a request has ended: there are no pages */
+    bool crowded; /* pages are short: no request is admitted until one has ended */
     struct prefix *prefix;
     struct seq_rows *parts; /* (slots): the step */
     struct job **owner;     /* (slots): whose part it is */
     struct step_pick *pick; /* (the runner's most_outs): how the device chooses tokens; NULL: it does not */
     struct pick_seen *seen; /* (most_outs, PICK_SEEN_MOST) */
     double done; /* when the device was done with the last step; 0 = then there was nothing to do */
-    bool news;   /* somebody has tokens that its client has not been told of */
-    struct accept_rate accept_rate[SPECULATE_KINDS]; /* of all requests: what a new one begins with */
+    bool news;   /* a job has tokens that are not published yet */
+    struct accept_rate accept_rate[SPECULATE_KINDS]; /* of all requests: the initial rate of a new one */
     struct step_costs costs;
-    struct cost draft_guess, draft_row; /* of the draft model: a guess, a row that it reads */
+    struct cost draft_guess, draft_row; /* of the draft model: a draft token, a row that it reads */
     double draft_share;                 /* its weights in relation to the model's */
 };
 
-/* Gives the job what is known of its tokens before the first whose result is wanted; how many it holds then. */
+/* Gives the job the cached pages of its tokens, up to the first whose result is wanted; returns how many it
+ * holds then. */
 uint32_t engine_match(struct engine *g, struct job *j);
-/* The first of the queue starts, if there is a slot and room for its tokens. */
+/* Starts the first job of the queue, if there is a slot and room for its tokens. */
 bool engine_admit(struct engine *g);
 /* One step over everything that runs. */
 void engine_step(struct engine *g);
-/* Ends a running job, and leaves what it computed to the prefix tree. */
+/* Ends a running job, and adds its pages to the prefix tree. */
 void engine_end(struct engine *g, struct job *j, const struct job_end *end);
-/* Takes the youngest running job back into the queue, at its front: it keeps its tokens. */
+/* Preempts the youngest running job: it goes to the front of the queue and keeps its tokens. */
 void engine_preempt(struct engine *g);
-/* Guesses for everybody who decodes. */
+/* Drafts tokens for every job that decodes. */
 void engine_guess(struct engine *g);
-/* So many of the job's guesses were right, and its sequence holds just those. */
+/* `right` of the job's draft tokens were accepted; the sequence is cut to those. */
 void engine_learn(struct engine *g, struct job *j, uint32_t right);
-/* A step took so long. */
+/* Records how long a step took. */
 void engine_learn_cost(struct engine *g, uint32_t parts, double seconds);
 int engine_check_draft(const struct session *l, const struct session *draft, uint32_t slots, uint32_t room,
                        struct err *e);

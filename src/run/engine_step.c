@@ -1,4 +1,5 @@
-/* A step of the engine: who computes what, whether there are pages for it, and what comes of it. */
+/* A step of the engine: which rows it computes, whether there are pages for them, and what it does with the
+ * results. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "run/engine_own.h"
@@ -11,7 +12,7 @@ enum {
     STEP_CHUNK_FIRST = 64  /* while nothing has been measured */
 };
 
-/* ---- who computes what ---- */
+/* ---- which rows ---- */
 
 static uint32_t job_pending(const struct job *j)
 {
@@ -24,7 +25,7 @@ static bool job_reads(const struct job *j)
     return job_pending(j) > 1;
 }
 
-/* One row, and as many of its guesses as `rows` allows beside it. */
+/* One row, and as many of its draft tokens as `rows` allows. */
 static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
 {
     j->draft = least(j->guessed, rows - 1);
@@ -33,8 +34,8 @@ static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uin
         .seq = j->seq, .ids = j->ids.data + j->ids.len - 1, .n = 1 + j->draft, .outs = 1 + j->draft};
 }
 
-/* At most so many rows of what is missing, with so many results; chunks end where pages end, so that others can go on
- * from there. */
+/* At most `rows` of the missing rows, with at most `outs` results. Chunks end at page boundaries, so that
+ * other requests can share the pages. */
 static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows, uint32_t outs)
 {
     uint32_t from = j->seq->len, first = job_first_result(j), before = first > from ? first - from : 0;
@@ -47,7 +48,8 @@ static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint3
         .seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n > before ? n - before : 0};
 }
 
-/* Whether an older request reads the very page that this one needs next: then it waits, and shares it. */
+/* Whether an older request is reading the page that this one needs next: then this one waits and shares
+ * it. */
 static bool engine_read_by_other(const struct engine *g, uint32_t at)
 {
     const struct job *j = g->running[at];
@@ -67,7 +69,7 @@ static bool engine_read_by_other(const struct engine *g, uint32_t at)
 static uint32_t engine_prompt_room(const struct engine *g, uint32_t rows)
 {
     uint32_t room = g->loaded->runner->chunk - rows;
-    if (!rows) /* nobody waits */
+    if (!rows) /* no stream is running */
         return room;
     double fit = g->costs.row > 0 ? g->o.gap / g->costs.row : STEP_CHUNK_FIRST;
     fit = fit < STEP_CHUNK_LEAST ? STEP_CHUNK_LEAST : fit;
@@ -81,8 +83,8 @@ static bool engine_can_read(const struct engine *g, uint32_t at)
     return job_reads(j) && !j->fetches && !engine_read_by_other(g, at);
 }
 
-/* Prompts share the room: the youngest gets no more than its share, and what the young do not need
- * is the older ones'. Everybody can have a result. */
+/* Prompts share the step's rows: the youngest gets at most an equal share, and older ones get what is left
+ * over. Every prompt can have a result. */
 static uint32_t engine_compose_reads(struct engine *g, uint32_t parts, uint32_t room, uint32_t outs)
 {
     uint32_t readers = 0;
@@ -100,7 +102,7 @@ static uint32_t engine_compose_reads(struct engine *g, uint32_t parts, uint32_t 
     return parts;
 }
 
-/* Somebody may have computed more of what it reads meanwhile. */
+/* Another request may have computed more of this prompt since. */
 static void engine_catch_up(struct engine *g, struct job *j)
 {
     uint32_t had = j->seq->len;
@@ -110,7 +112,7 @@ static void engine_catch_up(struct engine *g, struct job *j)
     j->cached += j->made ? 0 : j->seq->len - had;
 }
 
-/* Fills the step: every decoding job one row and its guesses, then prompts. */
+/* Fills the step: for every decoding job one row and its draft tokens, then prompts. */
 static uint32_t engine_compose(struct engine *g)
 {
     const struct runner *r = g->loaded->runner;
@@ -127,7 +129,7 @@ static uint32_t engine_compose(struct engine *g)
     return engine_compose_reads(g, parts, engine_prompt_room(g, rows), r->most_outs - rows);
 }
 
-/* So many more tokens of a sequence come. */
+/* Adds the pages that `tokens` more tokens of a sequence need. */
 static void engine_need(struct page_need *all, const struct seq *s, uint32_t tokens)
 {
     uint32_t pages = seq_need(s, tokens);
@@ -135,7 +137,7 @@ static void engine_need(struct page_need *all, const struct seq *s, uint32_t tok
         all->of[k] += pages;
 }
 
-/* Whether the pages for this step are there, after what is idle has gone. */
+/* Whether there are pages for this step, after idle ones have been evicted. */
 static bool engine_pages_suffice(struct engine *g, uint32_t parts)
 {
     struct page_need need = {0};
@@ -144,7 +146,7 @@ static bool engine_pages_suffice(struct engine *g, uint32_t parts)
     return prefix_make_room(g->prefix, &need);
 }
 
-/* ---- what comes of it ---- */
+/* ---- results ---- */
 
 /* The results of one row: numbers on the host, or the token that the device has chosen (NULL: it has not). */
 struct result {
@@ -152,7 +154,8 @@ struct result {
     const int32_t *pick;
 };
 
-/* Where the device chooses tokens: how, for the results of every part. A rule and log-probabilities need the numbers. */
+/* Where the device chooses tokens: how, for the results of every part. A constraint and log-probabilities
+ * need the logits. */
 static void engine_ask_picks(struct engine *g, uint32_t parts)
 {
     uint32_t at = 0;
@@ -161,7 +164,7 @@ static void engine_ask_picks(struct engine *g, uint32_t parts)
         struct job *j = g->owner[i];
         p->pick = p->outs && !job_needs_logits(j) ? g->pick + at : NULL;
         for (uint32_t k = 0; k < p->outs && p->pick; k++) {
-            size_t len = j->ids.len + k; /* with the guesses before it */
+            size_t len = j->ids.len + k; /* with the draft tokens before it */
             g->pick[at + k].seen = g->seen + (size_t)(at + k) * PICK_SEEN_MOST;
             if (!sampler_on_device(j->sampler, j->ids.data, len, len, &g->pick[at + k]))
                 p->pick = NULL;
@@ -172,7 +175,7 @@ static void engine_ask_picks(struct engine *g, uint32_t parts)
 
 enum took { TOOK_ONE, TOOK_STOP, TOOK_LENGTH, TOOK_FULL, TOOK_ERROR };
 
-/* Takes one token for a job from its logits. *id is -1 where the text is whole without one more. */
+/* Takes one token for a job from its logits. *id is -1 where the text is complete without one more. */
 static enum took engine_token(const struct engine *g, struct job *j, const struct result *r, int32_t *id,
                               struct err *e)
 {
@@ -207,7 +210,7 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     return TOOK_ONE;
 }
 
-/* Whole pages are known to others as soon as they are computed. */
+/* Shares whole pages as soon as they are computed. */
 static void engine_keep(struct engine *g, struct job *j)
 {
     uint32_t whole = j->seq->len / RUNNER_PAGE * RUNNER_PAGE;
@@ -216,7 +219,7 @@ static void engine_keep(struct engine *g, struct job *j)
     j->kept = whole;
 }
 
-/* Some results say how likely tokens of the prompt were; whether others are left. */
+/* Takes the results that score tokens of the prompt; returns whether others are left. */
 static bool engine_score(struct engine *g, uint32_t part, struct result *r)
 {
     struct job *j = g->owner[part];
@@ -228,7 +231,7 @@ static bool engine_score(struct engine *g, uint32_t part, struct result *r)
     return j->scored - had < rows;
 }
 
-/* The results of one part: a token, and as many of the guesses as turn out to be what the model takes. */
+/* The results of one part: a token, and the draft tokens that the model accepts. */
 static void engine_take(struct engine *g, uint32_t part, struct result r)
 {
     struct job *j = g->owner[part];
@@ -290,14 +293,14 @@ static void engine_measure(struct engine *g, uint32_t parts)
     g->done = now;
 }
 
-/* A step that fails takes its requests with it; the engine goes on. */
+/* A failed step ends its requests with the error; the engine continues. */
 static void engine_fail(struct engine *g, const struct err *e)
 {
     while (g->count)
         engine_end(g, g->running[g->count - 1], &(struct job_end){.finish = FINISH_CANCEL, .err = e});
 }
 
-/* Whether anybody waits for a token while prompts are read. */
+/* Whether a stream waits for a token while prompts are read. */
 static bool engine_decodes(const struct engine *g)
 {
     bool any = false;
@@ -306,7 +309,7 @@ static bool engine_decodes(const struct engine *g)
     return any;
 }
 
-/* Clients learn of the tokens of the step before. */
+/* Publishes the tokens of the previous step to the clients. */
 static void engine_tell(struct engine *g)
 {
     for (uint32_t i = 0; i < g->count && g->news; i++) {
@@ -317,8 +320,8 @@ static void engine_tell(struct engine *g)
     g->news = false;
 }
 
-/* What can be done for the next step while the device is at this one: whoever waits is let in, with what is known of its
- * prompt and pages for the rest; and what is idle makes room for everybody's next token. */
+/* Prepares the next step while the device runs this one: admits waiting requests, with their cached pages and
+ * pages for the rest, and evicts idle pages to make room for every job's next token. */
 static void engine_prepare(struct engine *g)
 {
     struct page_need need = {0};
@@ -331,7 +334,8 @@ static void engine_prepare(struct engine *g)
     prefix_make_room(g->prefix, &need);
 }
 
-/* Runs the step. While a device that works ahead is at it, the clients hear of the last one, and the next is prepared. */
+/* Runs the step. While an asynchronous device computes it, the tokens of the last step are published and the
+ * next is prepared. */
 static int engine_compute(struct engine *g, uint32_t parts, struct result *out, struct err *e)
 {
     struct runner *r = g->loaded->runner;
@@ -368,7 +372,7 @@ void engine_step(struct engine *g)
         parts = engine_compose(g);
     }
     if (g->count == 1 && !engine_pages_suffice(g, parts))
-        prefix_clear(g->prefix); /* then every page is its own, and a request never has more than there are */
+        prefix_clear(g->prefix); /* without shared pages the pool holds one request */
     struct result all = {0};
     if (engine_compute(g, parts, &all, &e))
         engine_fail(g, &e);

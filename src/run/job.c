@@ -25,7 +25,7 @@ static void stream_free(struct stream *s)
     mem_free(s);
 }
 
-/* Bytes that are made ready for the text: most answers never need more. */
+/* Bytes reserved for the text: most outputs need no more. */
 static size_t stream_text_room(const struct engine_request *r)
 {
     return 8 * (size_t)r->most + 64;
@@ -90,7 +90,7 @@ void stream_close(struct stream *s)
     stream_release(s, true);
 }
 
-/* Waits on the condition until there is news or the time is up. The mutex is held. */
+/* Waits on the condition until there is a chunk or the time is up. The mutex is held. */
 static void stream_wait(struct stream *s, double seconds)
 {
     double until = clock_now() + seconds;
@@ -131,13 +131,13 @@ bool stream_look(struct stream *s, double seconds, struct stream_chunk *out)
     return any;
 }
 
-/* Copies of what the request points to: the client's may go as soon as it is submitted. */
+/* Copies what the request points to: the client may free its own once the request is submitted. */
 static int job_copy(struct job *j, const struct engine_request *r)
 {
     size_t room = (size_t)r->n + r->most;
     j->request = *r;
     j->request.prompt = NULL;
-    j->request.rule = NULL;                                             /* the walk has its share */
+    j->request.rule = NULL;                                             /* the walk has its own reference */
     j->request.tokens = (struct token_rules){.least = r->tokens.least}; /* the filter has the rest */
     j->request.stops = 0;
     j->ids = (struct ids){.data = mem_alloc(room, sizeof *j->ids.data), .len = r->n, .cap = room};
@@ -159,7 +159,7 @@ static int job_copy(struct job *j, const struct engine_request *r)
     return !r->stops || buf_reserve(&j->stop.held, longest + 512) ? 0 : -1;
 }
 
-/* A token, and the logits that it was taken from; NULL: nothing stood before it. */
+/* A token, and the logits that it was taken from; NULL: it is the first token. */
 static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *logits)
 {
     struct stream *s = j->stream;
@@ -176,12 +176,12 @@ static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *log
         sampler_top(logits, vocab, sum, s->tops, top);
     for (uint32_t i = 0; top && !logits && i < s->tops; i++)
         top[i] = (struct token_prob){.id = -1};
-    s->echoed += !j->made; /* the answer begins when the prompt has been told */
+    s->echoed += !j->made; /* the output begins after the echoed prompt */
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* Memory for the answer is touched only as it grows. A token of the prompt is kept by the job, by its stream where it is
- * echoed, and by whoever asked. */
+/* Memory for the output is touched only as it grows. A token of the prompt is kept by the job, by its stream
+ * where it is echoed, and by the client. */
 enum { JOB_PAGES = 8 << 10, JOB_TOKEN = 3 * sizeof(int32_t) };
 
 struct job *job_open(const struct session *l, const struct engine_request *r, struct err *e)
@@ -228,7 +228,7 @@ void job_close(struct job *j)
     mem_free(j);
 }
 
-/* The mutex is held, so that a client who has closed the stream is never called. */
+/* The mutex is held, so that a closed stream's callback is never called. */
 static void stream_publish(struct stream *s)
 {
     s->fresh = true;
@@ -277,7 +277,7 @@ void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows
 
 int job_token(struct job *j, const struct session *l, int32_t id, const float *logits, struct err *e)
 {
-    /* where a rule does not allow everything, an end token is the end of the text, whatever was asked for */
+    /* where a constraint is in force, an end token ends the text, whatever the request says */
     bool end = session_ends(l, id),
          ends = end && !(j->request.ignore_eog && constraint_walk_is_open(&j->walk));
     if (end == ends && constraint_walk_accept(&j->walk, id, e))
@@ -298,7 +298,7 @@ int job_token(struct job *j, const struct session *l, int32_t id, const float *l
 
 bool job_needs_logits(struct job *j)
 {
-    /* with guesses, what the rule allows behind the first is not known yet */
+    /* with draft tokens, what the constraint allows after the first is not known yet */
     bool ruled = j->walk.state && (j->draft || !constraint_walk_allows_all(&j->walk));
     return ruled || j->request.logprobs || j->request.top_logprobs || token_filter_acts(j->filter, j->made);
 }

@@ -63,7 +63,7 @@ static void memory_limit(struct memory *m, const char *most, const char *used, c
     m->available = left < m->available ? left : m->available;
 }
 
-/* The limits of a group and of all above it: any of them may be the one that bites. */
+/* The limits of a group and of all above it: the smallest applies. */
 static void memory_group(struct memory *m, const char *root, char *group, bool v2)
 {
     char most[PATH_MAX], used[PATH_MAX], stat[PATH_MAX];

@@ -4,11 +4,11 @@
 #include <stdint.h>
 
 struct memory {
-    uint64_t total;     /* what this process could have at most */
-    uint64_t available; /* without pushing anything out but page cache */
+    uint64_t total;     /* the most that this process can use */
+    uint64_t available; /* free memory, and page cache that can be dropped */
     uint64_t resident;  /* of this process, now */
 };
 
 void memory_read(struct memory *m);
-/* What a model may take of what is available: a fifth stays with others. */
+/* What a model may take of what is available: four fifths. */
 uint64_t memory_for_model(const struct memory *m);

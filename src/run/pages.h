@@ -1,5 +1,5 @@
-/* Which pages of a KV group are free. Page 0 is trash and is never handed out. Pages are reference
- * counted, so that sequences can share what they have in common. Belongs to the engine's thread. */
+/* Which pages of a KV group are free. Page 0 is trash and is never handed out. Pages are reference counted,
+ * so that sequences can share prefixes. Used by the engine's thread only. */
 #pragma once
 
 #include "base/err.h"

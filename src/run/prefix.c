@@ -27,7 +27,7 @@ struct node {
     /* where there is a disk */
     struct digest with, name;
     uint32_t depth; /* pages up to it, with it */
-    bool saved;     /* or not worth it: only whole pages are */
+    bool saved;     /* or a partial page, which is not saved */
 };
 
 struct prefix {
@@ -156,7 +156,7 @@ static uint32_t prefix_window(const struct prefix *t, uint32_t g)
     return t->runner->plan->group[g].window;
 }
 
-/* The node gets a share of a page that it lacks. */
+/* The node gets a reference to a page that it lacks. */
 static void prefix_give(struct prefix *t, uint32_t i, uint32_t g, int32_t page)
 {
     pages_share(&t->runner->pages[g], page);
@@ -174,7 +174,7 @@ static void prefix_take(struct prefix *t, uint32_t i, uint32_t g)
     c->page[g] = 0;
 }
 
-/* It needs not be written any more. */
+/* Marks a node as saved. */
 static void prefix_set_saved(struct prefix *t, struct node *c)
 {
     t->unsaved -= t->disk && c->n == RUNNER_PAGE && !c->saved;
@@ -226,7 +226,7 @@ void prefix_close(struct prefix *t)
 
 /* ---- the disk ---- */
 
-/* How a page is called on disk, from its parent's name. */
+/* The name of a page on disk, from its parent's name. */
 static void prefix_name(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
                         struct digest *with, struct digest *name)
 {
@@ -281,9 +281,9 @@ bool prefix_has_more(const struct prefix *t)
     return t->more;
 }
 
-/* ---- giving up ---- */
+/* ---- eviction ---- */
 
-/* Only the tree holds its pages, and nothing hangs on it. */
+/* Only the tree holds its pages, and it has no child. */
 static bool prefix_is_idle_leaf(const struct prefix *t, const struct node *c)
 {
     bool idle = !c->child;
@@ -292,7 +292,7 @@ static bool prefix_is_idle_leaf(const struct prefix *t, const struct node *c)
     return idle;
 }
 
-/* Whether one could not go on from its end: a window looks for a page that it lacks. */
+/* Whether no sequence can continue from its end: a page within a window is missing. */
 static bool prefix_lacks(const struct prefix *t, const struct node *c)
 {
     bool lacks = false;
@@ -301,7 +301,7 @@ static bool prefix_lacks(const struct prefix *t, const struct node *c)
     return lacks;
 }
 
-/* Removes a leaf, and the nodes above it that were kept only for what hung on them. */
+/* Removes a leaf, and the ancestors that were kept only for their children. */
 static void prefix_prune(struct prefix *t, uint32_t i)
 {
     do {
@@ -318,7 +318,7 @@ static bool prefix_is_short(const struct prefix *t, uint32_t g, const struct pag
     return t->runner->pages[g].unused < need->of[g];
 }
 
-/* Gives up pages of a window's group, as many as are needed, those first that were used least recently. */
+/* Evicts pages of a window's group, as many as are needed, the least recently used first. */
 static void prefix_strip(struct prefix *t, uint32_t g, const struct page_need *need)
 {
     for (uint32_t i = t->oldest[g], next; i && prefix_is_short(t, g, need); i = next) {
@@ -333,11 +333,11 @@ static void prefix_strip(struct prefix *t, uint32_t g, const struct page_need *n
         if (!prefix_is_idle_leaf(t, c))
             continue;
         prefix_prune(t, i);
-        next = t->oldest[g]; /* those above it may have gone, too */
+        next = t->oldest[g]; /* its ancestors may be removed, too */
     }
 }
 
-/* Whether pages of a group without a window are short; or, where nothing is said of pages, nodes. */
+/* Whether pages of a group without a window are short; without a number of pages, whether nodes are. */
 static bool prefix_is_full(const struct prefix *t, const struct page_need *need)
 {
     bool full = !need && !t->free;
@@ -346,7 +346,7 @@ static bool prefix_is_full(const struct prefix *t, const struct page_need *need)
     return full;
 }
 
-/* One look at all nodes, from the least recently used on; whether any went. */
+/* One pass over all nodes, the least recently used first; returns whether any was evicted. */
 static bool prefix_evict_pass(struct prefix *t, const struct page_need *need)
 {
     uint64_t before = t->stats.nodes;
@@ -356,16 +356,16 @@ static bool prefix_evict_pass(struct prefix *t, const struct page_need *need)
         if (!prefix_is_idle_leaf(t, &t->nodes[i]))
             continue;
         prefix_prune(t, i);
-        if (next && !t->nodes[next].n) /* gone with it */
+        if (next && !t->nodes[next].n) /* removed with it */
             next = t->oldest[LIST_NODES];
-        /* its parent was passed by because of it */
+        /* its parent was skipped because of it */
         if (parent && t->nodes[parent].n && prefix_is_idle_leaf(t, &t->nodes[parent]))
             next = parent;
     }
     return t->stats.nodes < before;
 }
 
-/* Gives up nodes until there are enough pages, or one node; as far as any can be given up. */
+/* Evicts nodes until there are enough pages, or one node, or no more can be evicted. */
 static void prefix_evict(struct prefix *t, const struct page_need *need)
 {
     while (prefix_is_full(t, need) && prefix_evict_pass(t, need))
@@ -385,7 +385,7 @@ bool prefix_make_room(struct prefix *t, const struct page_need *need)
     return enough && !prefix_is_full(t, need);
 }
 
-/* The child of `parent` that has most of its beginning in common with ids[0..n); *common says how much. */
+/* The child of `parent` that has the longest common prefix with ids[0..n); *common: its length. */
 static uint32_t prefix_nearest(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
                                uint32_t n, uint32_t *common)
 {
@@ -405,14 +405,14 @@ static uint32_t prefix_nearest(const struct prefix *t, uint32_t parent, uint64_t
     return best;
 }
 
-/* A sequence on its way down the tree. */
+/* A sequence that descends the tree. */
 struct descent {
     struct seq *seq;
-    uint32_t good;                      /* tokens up to the last place that it can go on from */
+    uint32_t good;                      /* tokens up to the last position that it can continue from */
     uint32_t lacking[PLAN_GROUPS_MOST]; /* where the last page ends that a window's group lacks */
 };
 
-/* The sequence takes the first tokens of a node. Where windows then reach no page that is lacking, it could go on
+/* The sequence takes the first tokens of a node. If no window then reaches a missing page, it can continue
  * from there. */
 static void prefix_adopt(struct prefix *t, struct descent *d, uint32_t i, uint32_t tokens)
 {
@@ -445,7 +445,7 @@ static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, co
 {
     prefix_evict(t, NULL);
     uint32_t i = t->free;
-    if (!i || (parent && !t->nodes[parent].n)) /* no room, or it was the parent that had to go */
+    if (!i || (parent && !t->nodes[parent].n)) /* no room, or the parent was evicted */
         return 0;
     struct node *c = &t->nodes[i];
     t->free = c->chain;
@@ -471,8 +471,8 @@ static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, co
     return i;
 }
 
-/* Reads a page from disk into new pages of the groups that are wanted (1, else 0). The caller has them then, also those of
- * a failure. */
+/* Reads a page from disk into new pages of the groups that are wanted (1, else 0). The caller owns them then,
+ * also after a failure. */
 static bool prefix_load(struct prefix *t, const struct prefix_disk_page *p, const struct page_need *want,
                         int32_t page[PLAN_GROUPS_MOST])
 {
@@ -500,7 +500,7 @@ static void prefix_drop(struct prefix *t, const int32_t page[PLAN_GROUPS_MOST])
         pages_drop(&t->runner->pages[g], page[g]);
 }
 
-/* A node for the page ids[at..), from disk; 0 where that has none. Its pages are the tree's alone. */
+/* A node for the page ids[at..), from disk; 0: it is not there. Only the tree holds its pages. */
 static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
                              uint32_t at)
 {
@@ -514,13 +514,13 @@ static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, c
     prefix_name(t, parent, salt, ids + at, &p.with, &p.name);
     bool whole = prefix_load(t, &p, &all, page);
     uint32_t i = whole ? prefix_link(t, parent, salt, ids + at, RUNNER_PAGE, page) : 0;
-    prefix_drop(t, page); /* the tree has its own share */
+    prefix_drop(t, page); /* the tree has its own reference */
     if (i)
         prefix_set_saved(t, &t->nodes[i]);
     return i;
 }
 
-/* Gives the sequence, and a node that it has adopted, the pages that its windows look for and do not find. */
+/* Gives the sequence, and a node that it has adopted, the missing pages within its windows. */
 static bool prefix_refill(struct prefix *t, struct seq *s, uint32_t i)
 {
     int32_t page[PLAN_GROUPS_MOST] = {0};
@@ -535,7 +535,7 @@ static bool prefix_refill(struct prefix *t, struct seq *s, uint32_t i)
     }
     if (!any)
         return true;
-    if (!prefix_load(t, &p, &want, page) || !c->n) { /* it may have had to go itself */
+    if (!prefix_load(t, &p, &want, page) || !c->n) { /* the node itself may have been evicted */
         prefix_drop(t, page);
         return false;
     }
@@ -603,7 +603,8 @@ static uint32_t prefix_add(struct prefix *t, uint32_t parent, uint64_t salt, con
     return prefix_link(t, parent, salt, s->ids + at, n, page);
 }
 
-/* The sequence's page at `at` is known: it takes the tree's, and gives up its own, or gives what the tree lacks. */
+/* The sequence's page at `at` is in the tree: the sequence takes that one and drops its own, or gives the
+ * tree what it lacks. */
 static void prefix_merge(struct prefix *t, struct seq *s, uint32_t i, uint32_t at)
 {
     for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
@@ -621,7 +622,7 @@ static void prefix_merge(struct prefix *t, struct seq *s, uint32_t i, uint32_t a
     prefix_touch(t, LIST_NODES, i);
 }
 
-/* Beginnings of a page go when more of it comes: nothing hangs on them. */
+/* Removes partial pages when a longer one is added: they have no children. */
 static void prefix_outgrow(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids, uint32_t n)
 {
     uint32_t common, i = prefix_nearest(t, parent, salt, ids, n, &common);

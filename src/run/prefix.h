@@ -1,17 +1,17 @@
-/* The prefix tree: what past and present sequences have in common is computed once and kept once.
+/* The prefix tree: common prefixes of past and present sequences are computed once and stored once.
  *
  * A node is one page of tokens (RUNNER_PAGE of them; a leaf may hold fewer) after the tokens of its
- * ancestors, with the KV pages of every group that hold them. The root of a tree is a salt: requests
- * with different salts (API keys) never share. The tree holds one reference to each of its pages; a
- * sequence that uses one holds another. Nodes whose pages only the tree holds can be evicted, leaves
- * first, the least recently used first.
+ * ancestors, with the KV pages of every group that hold them. The root of a tree is a salt: requests with
+ * different salts (API keys) never share. The tree holds one reference to each of its pages; a sequence that
+ * uses one holds another. Nodes whose pages only the tree holds can be evicted, leaves first, the least
+ * recently used first.
  *
- * Of a group with a window a node may lack its page: whoever goes on from the end of a node needs of such a group only
- * what the window reaches back to, and of the others every page from the root on. So the pages of windows are given up
- * one by one, those first that nobody has gone on from for the longest time.
+ * Of a group with a window a node may lack its page: a sequence that continues from the end of a node needs
+ * only the pages within the window of such a group, but every page from the root on of the others. So pages
+ * of window groups are evicted one by one, the least recently used first.
  *
- * Where there is a disk, whole pages are written to it as it has time, and what is not in the tree is looked for there.
- * Belongs to the engine's thread. */
+ * With a disk cache, whole pages are written to it in the background, and pages that are not in the tree are
+ * looked up there. Used by the engine's thread only. */
 #pragma once
 
 #include "base/err.h"
@@ -32,30 +32,30 @@ void prefix_close(struct prefix *t);
  * tokens it holds then. It takes whole pages where it stands at the end of one; an empty sequence may
  * also get a page that is filled or equal only in part: the runner copies it when it is first written to. */
 uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n);
-/* From now on matches read from disk for so many seconds in all. */
+/* From now on matches read from disk for at most `seconds` in all. */
 void prefix_budget(struct prefix *t, double seconds);
-/* Whether the last match ended for want of time: the disk has the next page. */
+/* Whether the last match ran out of time: the disk has the next page. */
 bool prefix_has_more(const struct prefix *t);
 /* Hands pages that are not on disk to its writer, as far as that takes them now; or one, when it can. Whether
  * some are left. */
 bool prefix_save(struct prefix *t, bool wait);
 /* Counts a match in the statistics: a request got `tokens` of its prompt. */
 void prefix_count(struct prefix *t, uint32_t tokens);
-/* Remembers the first `len` tokens of the sequence. Where a page of them is known already, the
- * sequence gets that one and gives up its own. Never fails: where there is no room, it forgets. */
+/* Adds the first `len` tokens of the sequence. Where a page of them is known already, the sequence gets that
+ * one and drops its own. Never fails: without room they are not added. */
 void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len);
-/* So many pages of each group. */
+/* Numbers of pages, by group. */
 struct page_need {
     uint32_t of[PLAN_GROUPS_MOST];
 };
-/* Whether so many are free, after as much has been given up as that takes. */
+/* Whether that many are free, after evicting what is needed. */
 bool prefix_make_room(struct prefix *t, const struct page_need *need);
-/* Forgets everything, also what sequences use. */
+/* Drops all nodes, also those that sequences use. */
 void prefix_clear(struct prefix *t);
 
 struct prefix_stats {
     uint64_t nodes, hits, misses, hit_tokens, evicted;
-    uint64_t stripped; /* pages of windows that nodes have given up */
+    uint64_t stripped; /* pages of window groups evicted from nodes */
     struct prefix_disk_stats disk;
 };
 void prefix_stats(const struct prefix *t, struct prefix_stats *out);

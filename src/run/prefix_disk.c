@@ -168,7 +168,8 @@ static int entry_older(const void *a, const void *b)
     return (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
-/* A file of ours: *bytes and *used say how large and how old. What a process left half-written goes. */
+/* A file of ours: *bytes and *used say how large and how old. Removes files that a process left
+ * half-written. */
 static bool entry_read(int folder, const char *name, struct prefix_disk_entry *out)
 {
     struct stat st;
@@ -194,14 +195,14 @@ static struct prefix_disk_entry *entries_list(DIR *folder, size_t *count)
             continue;
         struct prefix_disk_entry *more = mem_more(all, *count, &room, sizeof *all);
         if (!more)
-            break; /* what was found is enough to go on with */
+            break; /* the files found so far are enough */
         all = more;
         all[(*count)++] = one;
     }
     return all;
 }
 
-/* Counts the folder anew, and removes the least recently used until a tenth of the bound is free. */
+/* Counts the folder again, and removes the least recently used until a tenth of the bound is free. */
 static uint64_t prefix_disk_trim(struct prefix_disk *d)
 {
     DIR *folder = opendir(d->folder);
@@ -238,7 +239,8 @@ static bool write_all(int fd, const void *from, size_t n)
     return true;
 }
 
-/* How many bytes were written: 0 where the disk is full. What is there under this name is damaged, or the same. */
+/* Returns the bytes written: 0 where the disk is full. An existing file of this name is damaged, or the
+ * same. */
 static uint64_t prefix_disk_store(struct prefix_disk *d, const struct prefix_disk_slot *s)
 {
     char path[PATH_MAX], temporary[PATH_MAX];
@@ -328,13 +330,12 @@ static int prefix_disk_folder(struct prefix_disk *d, struct err *e)
 {
     struct stat st;
     if (snprintf(d->folder, sizeof d->folder, "%s", d->o.folder) >= (int)sizeof d->folder)
-        return err_set(e, ERR_USAGE, "the cache's folder has too long a name");
+        return err_set(e, ERR_USAGE, "the name of the cache's folder is too long");
     if (mkdir(d->folder, 0700) && errno != EEXIST)
-        return err_set(e, ERR_USAGE, "the cache's folder %s cannot be made: %s", log_safe(d->folder),
+        return err_set(e, ERR_USAGE, "the cache's folder %s cannot be created: %s", log_safe(d->folder),
                        strerror(errno));
     if (stat(d->folder, &st) || !S_ISDIR(st.st_mode) || access(d->folder, R_OK | W_OK | X_OK))
-        return err_set(e, ERR_USAGE, "the cache's folder %s is none that can be written to",
-                       log_safe(d->folder));
+        return err_set(e, ERR_USAGE, "the cache's folder %s is not a writable folder", log_safe(d->folder));
     return 0;
 }
 

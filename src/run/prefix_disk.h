@@ -1,16 +1,15 @@
-/* Pages of the prefix tree on disk, so that they outlive the process. A file holds one page of tokens: all the
- * tokens from the start to its end, and their last page's KV of every group. Its name is a digest of what it was
+/* Pages of the prefix tree on disk, kept across restarts. A file holds one page of tokens: all the tokens
+ * from the start to its end, and their last page's KV of every group. Its name is a digest of what it was
  * computed with (model, settings, salt) and of the tokens, so that any number of processes share a folder
  * without a lock: they write the same names, each to a file of its own first, and rename it.
  *
  *     0  magic "quernKV1"      24  tokens, u32     40  digest of tokens and pages
  *     8  digest: computed with 32  bytes of pages  56  digest of all before          72  tokens, then the pages
  *
- * A file is used only when all of it is as it was written and the tokens are the very ones; one that is not is
- * removed, with one warning a process. Where the folder grows beyond its bound, files that were not used for
- * the longest time go.
+ * A file is used only when its digests are right and its tokens are the same. A damaged file is removed, with
+ * one warning a process. When the folder exceeds its limit, the least recently used files are removed.
  *
- * The engine's thread reads, and hands what is to be written to a thread of its own. */
+ * The engine's thread reads; a separate thread writes. */
 #pragma once
 
 #include "base/digest.h"
@@ -22,7 +21,7 @@
 struct prefix_disk;
 
 struct prefix_disk_options {
-    const char *folder;     /* made where it is not there */
+    const char *folder;     /* created if missing */
     uint64_t most;          /* bytes in all */
     struct digest computed; /* what all pages of this engine are computed with */
     uint32_t tokens;        /* the most that a prefix has */
@@ -36,7 +35,7 @@ struct prefix_disk_page {
     uint32_t tokens;
 };
 
-/* What is put in place of a page until it is written. */
+/* A slot of the write queue: a page to be written. */
 struct prefix_disk_slot {
     struct prefix_disk_slot *next;
     struct prefix_disk_page page;

@@ -32,7 +32,7 @@ static const struct tensor *rerank_find(const struct store *s, const char *const
     return t;
 }
 
-/* The tensor in F32; it has to have so many values. */
+/* The tensor in F32; it must have `values` values. */
 static float *rerank_read(const struct tensor *t, uint64_t values, struct err *e)
 {
     const struct dtype_info *type = dtype_get(t->type);
@@ -74,7 +74,7 @@ int rerank_open(struct rerank_head **out, const struct store *s, uint32_t width,
 {
     const struct tensor *last = rerank_find(s, rerank_out, "weight");
     *out = NULL;
-    if (!last || last->values != width) /* none, or one that sorts into classes */
+    if (!last || last->values != width) /* none, or a classifier with several classes */
         return 0;
     struct rerank_head *h = mem_zalloc(1, sizeof *h);
     if (!h)

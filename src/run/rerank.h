@@ -1,4 +1,4 @@
-/* A cross-encoder's head: how well a document answers a query, from the first row of the two as one text. */
+/* A cross-encoder's head: how well a document answers a query, from the first row of both as one text. */
 #pragma once
 
 #include "base/err.h"

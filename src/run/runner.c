@@ -14,7 +14,7 @@
 
 enum { POOL_LEAST = 2, POOL_MOST = 1 << 24 }; /* pages */
 
-/* How much there may be at once: tokens of a sequence, sequences, rows of a step. */
+/* Limits: tokens of a sequence, sequences, rows of a step. */
 struct extent {
     uint32_t ctx, seqs, chunk;
 };
@@ -22,7 +22,7 @@ struct extent {
 static struct extent runner_extent(const struct runner_options *o)
 {
     struct extent x = {.ctx = o->ctx, .seqs = o->seqs ? o->seqs : 1};
-    uint64_t rows = (uint64_t)x.ctx * x.seqs; /* more can never come */
+    uint64_t rows = (uint64_t)x.ctx * x.seqs; /* there are never more */
     x.chunk = o->chunk ? o->chunk : RUNNER_CHUNK;
     x.chunk = x.chunk < rows ? x.chunk : (uint32_t)rows;
     return x;
@@ -51,8 +51,8 @@ static uint64_t extent_pages(const struct extent *x)
     return (uint64_t)x->seqs * pages_of(x->ctx);
 }
 
-/* Pages of a group where there are `all`. Where there is a window: what the sequences hold in a step, and as much again of
- * what others may go on from. */
+/* Pages of a group where there are `all`. With a window: what the sequences hold in a step, and as much again
+ * for cached prefixes. */
 static uint32_t group_pages(const struct kv_group *k, const struct extent *x, uint64_t all)
 {
     uint64_t held = 2 * (uint64_t)x->seqs * group_held(k, x->ctx, 0) + pages_of(x->chunk);
@@ -84,7 +84,7 @@ uint32_t runner_pages_least(const struct runner_options *o)
     return pages_of(o->ctx);
 }
 
-/* The most pages, up to `most`, that so many bytes have room for. */
+/* The most pages, up to `most`, that fit into `bytes`. */
 static uint32_t runner_pages_in(const struct plan *plan, const struct runner_options *o, uint64_t bytes,
                                 uint32_t most)
 {
@@ -94,9 +94,9 @@ static uint32_t runner_pages_in(const struct plan *plan, const struct runner_opt
     return fit;
 }
 
-/* How many pages there are to be where so many bytes are free (0 = any number). Whoever asks for a size gets it: what is
- * more than the sequences need keeps prefixes. Otherwise there is room for one sequence in any case, or the model is of
- * no use. */
+/* The number of pages where this many bytes are free (0 = no limit). An explicit size is always granted;
+ * pages beyond what the sequences need hold cached prefixes. Otherwise there is room for at least one full
+ * sequence. */
 static uint32_t runner_pool(const struct plan *plan, const struct runner_options *o, uint64_t bytes)
 {
     const struct extent x = runner_extent(o);
@@ -138,7 +138,7 @@ static int runner_arrays(struct runner *r, struct err *e)
     return 0;
 }
 
-/* Weights, scratch and KV onto the device that is open. */
+/* Loads weights onto the open device, and prepares its scratch and KV. */
 static int runner_fill_device(struct runner *r, const struct weights *weights, const struct kv_config *kv,
                               const struct runner_options *o, struct err *e)
 {
@@ -148,7 +148,8 @@ static int runner_fill_device(struct runner *r, const struct weights *weights, c
     return ops->prepare(r->device, r->plan, kv, r->chunk, r->most_seqs, r->most_outs, e);
 }
 
-/* Beside a GPU: the CPU for the layers that are not on it. A part of a large model is rounded like all of it. */
+/* Beside a GPU: the CPU for the layers that are not on it. Activations are rounded by the size of the whole
+ * model. */
 static int runner_split(struct runner *r, const struct weights *weights, const struct runner_options *o,
                         struct err *e)
 {
@@ -158,11 +159,11 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
         rest.activations = 8;
     if (cpu_open(&cpu, &rest, e))
         return -1;
-    r->device = NULL; /* both are the split's now */
+    r->device = NULL; /* the split owns both now */
     return split_open(&r->device, gpu, cpu, e);
 }
 
-/* Settles how many pages there are. */
+/* Sets the number of pages. */
 static int runner_pages(struct runner *r, const struct runner_options *o, uint64_t bytes,
                         struct kv_config *kv, struct err *e)
 {
@@ -237,7 +238,7 @@ static void runner_drop_device(struct runner *r)
     r->device = NULL;
 }
 
-/* Where nobody names a device: the GPU, if there is one and something of the model fits, else the CPU. */
+/* Without a named device: the GPU, if there is one and at least a layer fits, else the CPU. */
 static bool runner_on_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
                           const struct runner_options *o)
 {
@@ -353,7 +354,7 @@ static void seq_drop_page(struct seq *s, uint32_t g, uint32_t at)
     s->table[g][at] = 0;
 }
 
-/* Gives back the pages behind those of the first `keep` tokens, up to those of the first `len`. */
+/* Releases the pages after those of the first `keep` tokens, up to those of the first `len`. */
 static void seq_drop_pages(struct seq *s, uint32_t keep, uint32_t len)
 {
     for (uint32_t g = 0; g < s->runner->plan->groups; g++)
@@ -464,12 +465,12 @@ static int runner_check(struct runner *r, const struct seq_rows *parts, uint32_t
     }
     if (count > r->most_seqs || rows > r->chunk || outs > r->most_outs)
         return err_set(e, ERR_RESOURCE,
-                       "a step of %u sequences, %u rows and %u results; the most is %u, %u and %u", count,
+                       "a step has %u sequences, %u rows and %u results; the most is %u, %u and %u", count,
                        (unsigned)rows, (unsigned)outs, r->most_seqs, r->chunk, r->most_outs);
     return 0;
 }
 
-/* Tables are no wider than the longest sequence is after the step: they are copied, and sent to the device, every time. */
+/* Tables are only as wide as the longest sequence after the step: every step copies them to the device. */
 static uint32_t runner_width(const struct seq_rows *parts, uint32_t count)
 {
     uint32_t longest = 0;

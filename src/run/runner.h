@@ -1,6 +1,6 @@
-/* One model on one device: the device, its KV pages, and steps over a flat batch of rows from any
- * number of sequences. It belongs to one thread. Nothing is allocated once it is open and its
- * sequences are made: a step only fills arrays that are there. */
+/* One model on one device: the device, its KV pages, and steps over a flat batch of rows from any number of
+ * sequences. Used by one thread only. Nothing is allocated once it is open and its sequences are made: a step
+ * only fills arrays that are there. */
 #pragma once
 
 #include "base/err.h"
@@ -23,7 +23,7 @@ struct runner_options {
     uint32_t chunk;    /* rows a step; 0 = 512 */
     uint32_t outs;     /* results a step; 0 = one per sequence */
     uint32_t pages;    /* of KV in all, exactly; 0 = as much as the two below say */
-    uint64_t kv_bytes; /* that KV is to take; 0 = as much as is free, and enough for every sequence at most */
+    uint64_t kv_bytes; /* size of KV; 0 = what is free, at most enough for every sequence */
     uint64_t kv_free;  /* that the CPU has for KV; 0 = no bound. A GPU says itself what is free */
     uint64_t most;     /* bytes that weights, KV and scratch may take, wherever they are; 0 = no bound */
     uint32_t kv_type;  /* enum dtype; F32 where device_options.exact */
@@ -31,13 +31,14 @@ struct runner_options {
     void *progress_arg;
 };
 
-/* Tokens that a sequence can be cut back by, at least, where windows have moved on: guesses that were wrong. */
+/* Tokens that a sequence can always be cut back by, also where windows have moved on: for rejected draft
+ * tokens. */
 enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_BACK = 32 };
 
 struct runner {
     struct device *device;
     const struct plan *plan;
-    struct placement placement; /* of == 0: nobody asked a GPU */
+    struct placement placement; /* of == 0: no GPU was asked */
     uint32_t ctx, chunk, most_seqs, most_outs, table_width;
     uint32_t kv_type;
     uint32_t pool;                        /* pages of each group, fewer where there is a window */
@@ -50,12 +51,14 @@ struct runner {
     struct step_pick *pick;   /* (most_outs) */
     uint32_t seqs;            /* sequences that exist */
     double began;             /* when the device was given the last step */
-    /* Whether the weights are still those that were loaded: asked after a step, before its results are used. */
+    /* Whether the weights are unchanged since they were loaded: called after a step, before its results are
+     * used. */
     int (*intact)(void *arg, struct err *e); /* NULL = yes */
     void *intact_arg;
 };
 
-/* How far the prefix tree has followed a sequence: its own affair, forgotten where the sequence is cut before that. */
+/* How far the prefix tree has followed a sequence. Used by the tree only; reset when the sequence is cut
+ * before that. */
 struct seq_mark {
     uint32_t tokens, node;
     uint64_t born;
@@ -68,7 +71,7 @@ struct seq {
     int32_t *ids; /* (ctx) */
     uint32_t len, floor;
     int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page */
-    uint32_t gone[PLAN_GROUPS_MOST];  /* so many of the first pages have been given back */
+    uint32_t gone[PLAN_GROUPS_MOST];  /* how many of the first pages have been released */
     struct adapter_mix lora;          /* set while it is empty: what it holds was computed with these */
     struct seq_mark mark;
 };
@@ -87,20 +90,20 @@ int runner_open(struct runner **out, struct plan *plan, const struct weights *we
                 const struct runner_options *o, struct err *e);
 void runner_close(struct runner *r);
 
-/* Bytes of all pages of KV: of so many, or (0) of those that every sequence needs. */
+/* Bytes of `pages` pages of KV; 0: of the pages for all sequences. */
 uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o, uint32_t pages);
-/* Pages for one whole sequence: fewer are there only where somebody says so. */
+/* Pages for one full sequence: the minimum, unless the options set fewer. */
 uint32_t runner_pages_least(const struct runner_options *o);
-/* Tokens that there are pages for where nobody says, in layers that see a window, or all (0). */
+/* Tokens that there are pages for by default, in layers with this window; 0: in layers without one. */
 uint64_t runner_kv_tokens(uint32_t window, uint32_t ctx, uint32_t seqs);
 /* How many pages of a group one sequence can hold at once. */
 uint32_t runner_held_most(const struct runner *r, uint32_t group);
 
 struct seq *seq_open(struct runner *r, struct err *e);
 void seq_close(struct seq *s);
-/* Forgets everything from position `len` on; all of it where that is before the floor. */
+/* Drops everything from position `len` on; all of it where that is before the floor. */
 void seq_truncate(struct seq *s, uint32_t len);
-/* Gives back the pages that no row from position `floor` on can see. A step does it with what it leaves behind. */
+/* Releases the pages that no row from position `floor` on can see. A step does this itself. */
 void seq_slide(struct seq *s, uint32_t floor);
 /* The same with the floor that the next step will have. */
 void seq_leave_behind(struct seq *s);
@@ -109,8 +112,8 @@ void seq_leave_behind(struct seq *s);
 uint32_t seq_need(const struct seq *s, uint32_t n);
 
 /* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their
- * sequences; on an error no sequence has changed. A device that works ahead (device_ops.ahead) is still at it when this
- * returns: runner_results and runner_picks wait. */
+ * sequences; on an error no sequence has changed. An asynchronous device (device_ops.ahead) is still
+ * computing when this returns: runner_results and runner_picks wait. */
 int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e);
 /* (sum of outs, plan.out_width), in the order of the parts; valid until the next step. */
 const float *runner_results(struct runner *r, struct err *e);

@@ -150,7 +150,7 @@ static void sampler_sort(struct sampler *s)
     s->sorted = true;
 }
 
-/* Moves c[at] down a heap of k whose root is the worst. */
+/* Sifts c[at] down a heap of k whose root is the worst. */
 static void sampler_sift(struct candidate *c, uint32_t k, uint32_t at)
 {
     for (;;) {
@@ -215,9 +215,9 @@ static void sampler_penalise(struct sampler *s, const int32_t *history, size_t n
     }
 }
 
-/* DRY: a token that would carry on a repetition of length m pays multiplier * base^(m - allowed). For
- * every earlier place whose tokens end like the history does, the token that followed there is found
- * with the length of the match. */
+/* DRY: a token that would continue a repetition of length m gets the penalty multiplier * base^(m - allowed).
+ * For every earlier place whose tokens end like the history does, the token that followed there is found with
+ * the length of the match. */
 static void sampler_dry(struct sampler *s, const int32_t *history, size_t n)
 {
     enum { MOST = 64, LOOK = 8192 }; /* longer matches are penalised like MOST: the power is huge by then */
@@ -395,10 +395,10 @@ static const float *sampler_adjust(struct sampler *s, const float *logits, const
     return s->own;
 }
 
-/* Logits are looked at by blocks: most have nothing of interest, and are passed by at the speed of memory. */
+/* Logits are scanned by blocks: most hold no candidate and are skipped at memory speed. */
 enum { BLOCK = 128 };
 
-/* The largest logit of a block; *bad: one of them is not a number, or is endless. */
+/* The largest logit of a block; *bad: one of them is NaN or infinite. */
 static float block_largest(const float *logits, bool *bad)
 {
     const __m128 endless = _mm_set1_ps(INFINITY);
@@ -444,7 +444,7 @@ static bool sampler_gather(struct sampler *s, const float *logits, const uint32_
 /* The sum of exp(logit - best) of the tokens that are allowed. */
 static double sampler_exp_sum(const float *logits, uint32_t vocab, const uint32_t *mask, float best)
 {
-    enum { PART = 256 }; /* sums of so many floats are added up as doubles */
+    enum { PART = 256 }; /* floats of a partial sum; partial sums are added as doubles */
     struct err none = {0};
     const struct kernels *k = kernels_get(NULL, &none);
     float part[PART];
@@ -459,7 +459,8 @@ static double sampler_exp_sum(const float *logits, uint32_t vocab, const uint32_
     return sum;
 }
 
-/* The tokens near the best (the one candidate before) that hold top_p of the probability between them, and a few more. */
+/* The tokens near the best (the only candidate so far) that together hold top_p of the probability, and a few
+ * more. */
 static void sampler_gather_mass(struct sampler *s, const float *logits, const uint32_t *mask)
 {
     const float first = 1, most = 120;            /* nats below the best */
@@ -493,7 +494,7 @@ static bool sampler_is_min_p(const struct sampler_params *p)
     return sampler_is_open(p) && p->top_p >= 1 && p->min_p > 0;
 }
 
-/* So many of the best are all that the chain can take. */
+/* The number of best tokens that the chain can use at most. */
 static uint32_t sampler_most(const struct sampler_params *p)
 {
     if (p->temperature == 0 || sampler_is_min_p(p) || sampler_is_top_p(p))
@@ -539,8 +540,8 @@ int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *hist
     return sampler_draw(s, p->temperature, position).id;
 }
 
-/* Which tokens stand there, and how often; false: they are more than a device takes. A table of its own, as that of the
- * whole vocabulary is in nobody's cache. */
+/* Which tokens stand there, and how often; false: they are more than a device takes. A small table, since one
+ * of the whole vocabulary does not fit into a cache. */
 static bool sampler_count(const int32_t *ids, size_t n, uint32_t vocab, struct step_pick *out)
 {
     enum { SLOT_BITS = 9, SLOTS = 1 << SLOT_BITS };

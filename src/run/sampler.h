@@ -58,9 +58,9 @@ struct sampler;
 int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t vocab, struct err *e);
 void sampler_close(struct sampler *s);
 
-/* The token for `position` after `history` (n ids, prompt and answer). logits (vocab) is not changed.
- * `mask`, where not NULL, has a bit for every token that a constraint allows.
- * -1 and an error when the logits hold a NaN, or nothing is allowed. */
+/* The token for `position` after `history` (n ids, prompt and output). logits (vocab) is not changed. `mask`,
+ * where not NULL, has a bit for every token that a constraint allows. -1 and an error when the logits hold a
+ * NaN, or nothing is allowed. */
 int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *history, size_t n,
                      uint64_t position, const uint32_t *mask, struct err *e);
 

@@ -20,8 +20,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Where the rotary scaling depends on it, the length that the model was made with before it was stretched:
- * short texts are read best so. */
+/* Where the rotary scaling depends on the context, the length that the model was first trained with: short
+ * texts have the best quality there. */
 uint32_t session_context(const struct hparams *h)
 {
     const struct rope_params *r = &h->rope[0];
@@ -193,9 +193,9 @@ struct digest session_digest(const struct session *l)
     return d;
 }
 
-/* Refuses what can never fit, with both figures, and says how much of what is free is for KV.
- * Weights that are laid out anew are the process's own, which the system cannot drop as it can the file's pages: only
- * where there is room. */
+/* Refuses a model that can never fit, with both figures, and sets how much free memory is for KV. Repacked
+ * weights are anonymous memory, which the system cannot drop as it can the file's pages: weights are repacked
+ * only where there is room. */
 static int session_fits(struct session *l, struct runner_options *r, bool made, struct err *e)
 {
     struct memory m;
@@ -264,7 +264,7 @@ static int session_reply(struct session *l, const struct session_options *o, str
 static uint64_t session_kv_bytes(const struct runner *r)
 {
     uint64_t bytes = 0;
-    for (uint32_t g = 0; g < r->plan->groups; g++) /* but for page 0, which is nobody's */
+    for (uint32_t g = 0; g < r->plan->groups; g++) /* without page 0, which is trash */
         bytes += (uint64_t)(r->pages[g].count - 1) * r->device->ops->page_bytes(r->device, g);
     return bytes;
 }
@@ -312,12 +312,12 @@ int session_open(struct session **out, struct store *store, const struct session
         return -1;
     }
     l->kv_bytes = session_kv_bytes(l->runner);
-    if (strcmp(l->runner->device->ops->name, "cuda") != 0) { /* a card that has all weights needs no file */
+    if (strcmp(l->runner->device->ops->name, "cuda") != 0) { /* a GPU needs no mapped file */
         l->runner->intact = session_intact;
         l->runner->intact_arg = l;
     }
     if (o->lock && mlockall(MCL_CURRENT))
-        log_warn("the model cannot be kept in memory (--mlock): %s; 'ulimit -l' says how much may be locked",
+        log_warn("the model cannot be locked in memory (--mlock): %s; 'ulimit -l' prints the limit",
                  strerror(errno));
     l->seconds = clock_now() - start;
     *out = l;
@@ -365,7 +365,7 @@ static enum constraint_kind session_token_kind(const void *of, int32_t id)
     const struct session *l = of;
     if (session_ends(l, id))
         return CONSTRAINT_END;
-    /* the head may have rows that the tokenizer has no name for */
+    /* the head may have more rows than the tokenizer has tokens */
     return id < tokenizer_vocab(l->tokenizer) ? constraint_token_kind(l->tokenizer, id) : CONSTRAINT_NEVER;
 }
 
@@ -377,7 +377,7 @@ static enum constraint_kind session_mark_kind(const void *of, int32_t id)
     return mark ? CONSTRAINT_TEXT : kind;
 }
 
-/* Made when it is first wanted. */
+/* Created on first use. */
 static const struct constraint_vocab *
 session_make_vocab(struct session *l, struct constraint_vocab **v,
                    enum constraint_kind (*kind)(const void *of, int32_t id), struct err *e)

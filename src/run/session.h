@@ -1,5 +1,5 @@
-/* A model that is ready to answer: its file, weights and plan, tokenizer, chat template, and a runner.
- * Opened and used by one thread. */
+/* A model ready for inference: its file, weights and plan, tokenizer, chat template, and a runner. Opened and
+ * used by one thread, unless a function says otherwise. */
 #pragma once
 
 #include "base/digest.h"
@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SESSION_CTX = 8192 }; /* tokens of context where nobody says: at most this, at most the model's */
+enum { SESSION_CTX = 8192 }; /* default tokens of context: at most this, at most the model's */
 
 struct session_options {
     struct runner_options runner; /* ctx 0: as above */
@@ -62,7 +62,7 @@ struct session {
     uint32_t adapters;
     uint32_t own_weights; /* of the model's table: those of adapters follow */
     pthread_mutex_t lock;
-    struct constraint_vocab *vocab, *call_vocab; /* made when they are first wanted, under the lock */
+    struct constraint_vocab *vocab, *call_vocab; /* created on first use, under the lock */
     struct constraint_cache *rules;              /* in these vocabularies */
 };
 
@@ -70,9 +70,10 @@ struct session {
 int session_open(struct session **out, struct store *store, const struct session_options *o, struct err *e);
 void session_close(struct session *l);
 
-/* A file of the model was changed while it was in use: its steps fail with ERR_CHANGED. Without looking; any thread. */
+/* A file of the model was changed while it was in use: its steps fail with ERR_CHANGED. Does not check the
+ * file; any thread. */
 bool session_is_changed(const struct session *l);
-/* The context where nobody says. */
+/* The default context. */
 uint32_t session_context(const struct hparams *h);
 /* Does this token end a generation. */
 bool session_ends(const struct session *l, int32_t id);
@@ -83,10 +84,11 @@ const struct constraint_vocab *session_call_vocab(struct session *l, struct err 
 
 /* What a request asks for: "NAME[:SCALE]", several with commas between; NULL or "" = none. Any thread. */
 int session_adapt(const struct session *l, const char *text, struct adapter_mix *out, struct err *e);
-/* Names what was computed with these adapters for this salt: another one for other adapters, in any process. */
+/* The salt of prefixes for these adapters: different for other adapters, the same in every process. */
 uint64_t session_salt(const struct session *l, const struct adapter_mix *mix, uint64_t salt);
 
-/* Names what KV is computed with, but for adapters: weights, plan, settings and kernels. Reads all weights. */
+/* A digest of what KV is computed with, except adapters: weights, plan, settings and kernels. Reads all
+ * weights. */
 struct digest session_digest(const struct session *l);
 
 /* The prompt of a conversation, as ids: template, then tokenizer. tools and set (extra template variables) may be NULL. */

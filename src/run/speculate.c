@@ -5,14 +5,14 @@
 #include <math.h>
 
 enum {
-    SPECULATE_AGREE = 3,       /* tokens that have to agree before what followed them is guessed again */
+    SPECULATE_AGREE = 3,       /* tokens that have to match before what followed them is drafted */
     SPECULATE_AGREE_MOST = 16, /* more are not counted */
     INDEX_BITS_LEAST = 6,      /* of a hash of tokens */
     INDEX_BITS_MOST = 16,
     SPECULATE_AHEAD =
-        256,          /* tokens that are taken to be still to come where a draft model has to read first */
+        256,          /* tokens that are assumed to be still to come where a draft model has to read first */
     COSTS_STALE = 16, /* measurements of others after which one of a size is forgotten */
-    COSTS_SURE = 8,   /* more than so many of a size do not last longer */
+    COSTS_SURE = 8,   /* more measurements of a size than this do not last longer */
     PAUSE_FIRST = 8,  /* tokens */
     PAUSE_MOST = 1 << 20
 };
@@ -63,7 +63,7 @@ double cost_of(const struct cost *p)
     return n > 1 ? sorted[(n - 1) / 2] : 0;
 }
 
-/* What was tried a few times only may have been disturbed: it is soon forgotten, and tried again. */
+/* A few measurements only may be disturbed: they expire soon, and the size is tried again. */
 static bool costs_known(const struct step_costs *c, uint32_t rows)
 {
     uint32_t times = c->of[rows].count;
@@ -71,7 +71,8 @@ static bool costs_known(const struct step_costs *c, uint32_t rows)
     return times > 1 && c->now - c->seen[rows] <= COSTS_STALE * sure;
 }
 
-/* What was measured, but that fewer rows never cost more than many do: what says so was disturbed, or is old. */
+/* The measured costs, made monotonic: fewer rows never cost more. A measurement that says so was disturbed,
+ * or is old. */
 static void costs_measured(struct step_costs *c)
 {
     double most = INFINITY;
@@ -82,10 +83,10 @@ static void costs_measured(struct step_costs *c)
     }
 }
 
-/* The cost of so many rows, where only fewer have been measured, or only more. */
+/* Extrapolates the cost of `rows` rows, where only fewer have been measured, or only more. */
 static double costs_beyond(const struct step_costs *c, uint32_t from, uint32_t rows)
 {
-    const uint32_t first = 7; /* so many more rows are taken to cost nothing, where no prompt has told */
+    const uint32_t first = 7; /* more rows that are assumed to be free, until a prompt is measured */
     double known = c->seconds[from], most = known / from; /* a row never costs more than its share */
     double row = c->row <= 0 ? known / (from + first) : c->row < most ? c->row : most;
     if (rows < from)
@@ -93,7 +94,7 @@ static double costs_beyond(const struct step_costs *c, uint32_t from, uint32_t r
     return known > row * rows ? known : row * rows;
 }
 
-/* Fills what lies between the measured sizes, and beyond them. */
+/* Interpolates between the measured sizes, and extrapolates beyond them. */
 static void costs_draw(struct step_costs *c)
 {
     uint32_t below = 0;
@@ -135,7 +136,7 @@ double speculate_rate(const struct speculate_plan *p, const struct step_costs *c
 uint32_t speculate_worth(struct speculate_plan *p, const struct step_costs *c, uint32_t n, double chance,
                          double each)
 {
-    const double least = 0.05; /* of a token: what is measured is not that sure */
+    const double least = 0.05; /* of a token: measurements are no more precise than that */
     struct speculate_plan with = *p, best = *p;
     double most = speculate_rate(p, c) * (1 + least / p->tokens), come = 1;
     bool known = step_costs_of(c, p->rows) > 0;
@@ -192,7 +193,7 @@ bool speculate_worth_reading(const struct step_costs *c, uint32_t n, const struc
            seconds < (ahead < left ? ahead : left) * (step_costs_of(c, 1) - 1 / speculate_rate(&p, c));
 }
 
-/* Tokens before `at` and before `n` that agree. */
+/* How many tokens before `at` and before `n` are equal. */
 static uint32_t speculate_agree(const int32_t *ids, uint32_t at, uint32_t n)
 {
     uint32_t k = 0;
@@ -246,6 +247,6 @@ uint32_t speculate_repeat(struct speculate_index *x, int32_t *ids, uint32_t n, u
     }
     *agree = from ? best : 0;
     for (uint32_t i = 0; from && i < most; i++)
-        ids[n + i] = ids[from + i]; /* may run into the guesses themselves: a text that goes round */
+        ids[n + i] = ids[from + i]; /* may copy draft tokens themselves: a text that repeats in a loop */
     return from ? most : 0;
 }

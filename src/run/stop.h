@@ -1,5 +1,5 @@
-/* Stop strings in a stream of text. What may be the beginning of a stop string is held back until it
- * is clear; a stop string itself is let out only where the request asks for that. */
+/* Stop strings in a stream of text. Text that may be the beginning of a stop string is held back until that
+ * is decided. A stop string itself is output only where the request asks for it. */
 #pragma once
 
 #include "base/buf.h"
@@ -10,7 +10,7 @@
 struct stop {
     const char *const *strings; /* (count), not empty */
     size_t count;
-    bool keep; /* a stop string goes out, too */
+    bool keep; /* stop strings are output, too */
     struct buf held;
     bool hit;
     size_t which; /* once hit: which of them */
@@ -18,6 +18,6 @@ struct stop {
 
 /* Takes n bytes; what can go out is appended to out. Returns true once a stop string has come. */
 bool stop_feed(struct stop *s, const char *text, size_t n, struct buf *out);
-/* At the end of the text: what was held back goes out. */
+/* At the end of the text: outputs what was held back. */
 void stop_flush(struct stop *s, struct buf *out);
 void stop_free(struct stop *s);

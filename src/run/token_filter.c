@@ -10,7 +10,7 @@ struct token_filter {
     int32_t *stops, *banned;
     uint32_t words;
     uint32_t *base; /* (words): what is ever allowed */
-    uint32_t *ends; /* (words): what ends an answer */
+    uint32_t *ends; /* (words): what ends the output */
     uint32_t *mask; /* (words) */
 };
 
@@ -122,7 +122,7 @@ bool token_filter_acts(const struct token_filter *f, uint32_t made)
     return f && (f->r.allowed_count || f->r.banned_count || made < f->r.least);
 }
 
-/* Takes the last token of every word out that the answer has come to the last token of. */
+/* Bans the last token of every word whose other tokens end the output so far. */
 static void filter_ban(struct token_filter *f, const int32_t *answer, uint32_t made)
 {
     for (size_t i = 0, n; i < f->r.banned_count; i += n + 1) {
