@@ -1,4 +1,4 @@
-/* Opening a device by its name, and saying what is on it. */
+/* Opening a device by its name, and describing what is on it. */
 #include "device/device.h"
 
 #include "base/buf.h"
@@ -39,7 +39,7 @@ int device_check_lora(const struct plan *p, const struct step *s, struct err *e)
         for (uint32_t k = 0; k < s->lora[i].count; k++)
             if (s->lora[i].count > ADAPTERS_MIXED || !s->lora[i].id[k] || s->lora[i].id[k] > p->adapters)
                 return err_set(e, ERR_USAGE,
-                               "sequence %u asks for an adapter that is not there: there are %u", i,
+                               "sequence %u asks for an adapter that does not exist: there are %u", i,
                                p->adapters);
     return 0;
 }

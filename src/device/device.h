@@ -1,6 +1,6 @@
-/* The seam, lower half: a device runs plans. One device object serves one model: it holds that
- * model's weights in the form it likes (the CPU uses the mapping), its KV pages and its scratch.
- * It belongs to one thread. All memory is taken in device_load and device_prepare: device_run
+/* The interface between models and devices, lower half: a device runs plans. One device object serves one
+ * model: it holds that model's weights in its own layout (the CPU uses the mapped file), its KV pages and its
+ * scratch. Used by one thread only. All memory is taken in device_load and device_prepare: device_run
  * allocates nothing. */
 #pragma once
 
@@ -19,8 +19,8 @@ struct device_options {
     bool pin;           /* CPU: every thread stays on one core */
     int index;          /* CUDA: which card */
     int activations;    /* CPU: bits of an activation in integer products, 8 or 16; 0 = by the model's size */
-    bool deterministic; /* CPU: a row's result does not depend on the rows beside it, not by a bit */
-    bool no_repack;     /* CPU: weights are used as they lie, never laid out anew */
+    bool deterministic; /* CPU: a row's result is bit-identical whatever rows are beside it */
+    bool no_repack;     /* CPU: use the file's layout; never repack */
     bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
     const char *tier;   /* CPU: most this kernel tier ("scalar", "avx2", "avx512", "amx"); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
@@ -28,7 +28,7 @@ struct device_options {
     bool no_parity;     /* CUDA: skip the parity gate */
 };
 
-/* How KV is kept. Page 0 of every group is trash: padded rows write there, nobody reads it. */
+/* How KV is stored. Page 0 of every group is trash: padded rows write there, and it is never read. */
 struct kv_config {
     uint32_t type;        /* enum dtype: F16, F32, BF16, Q8_0, F8_E4M3 (CUDA) */
     uint32_t page_tokens; /* 16 or 32 */
@@ -93,7 +93,7 @@ struct device_memory {
     uint64_t weights, kv, scratch, total, free;
 };
 
-/* What a device is prepared for: KV, and at most so many rows, sequences and results a step. */
+/* What a device is prepared for: KV, and the most rows, sequences and results of a step. */
 struct device_shape {
     const struct kv_config *kv;
     uint32_t rows, seqs, outs;
@@ -114,11 +114,12 @@ struct device_ops {
     /* Takes the weights (upload, repack). `weights` and its bytes must outlive the device. progress may be NULL. */
     int (*load)(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg,
                 struct err *e);
-    /* What load and prepare would take for these (weights, kv, scratch), and what there is (total, free). Takes
-     * nothing itself; of no use once the device is loaded. */
+    /* What load and prepare would take for these (weights, kv, scratch), and what there is (total, free).
+     * Allocates nothing; call it before load. */
     int (*need)(struct device *d, const struct plan *p, const struct weights *w, const struct device_shape *s,
                 struct device_memory *m, struct err *e);
-    /* Takes scratch and KV for plans of this shape: at most so many rows, sequences and results a step. */
+    /* Allocates scratch and KV for plans of this shape, and the most rows, sequences and results of a
+     * step. */
     int (*prepare)(struct device *d, const struct plan *p, const struct kv_config *kv, uint32_t max_rows,
                    uint32_t max_seqs, uint32_t max_outs, struct err *e);
     int (*run)(struct device *d, const struct plan *p, const struct step *s, struct err *e);

@@ -1,5 +1,5 @@
-/* Where the operations of a plan run when a model may be too large for one device: the last layers and the head on
- * the main one, as many as fit by what the device itself says it needs, and the rest on the CPU. */
+/* Where the operations of a plan run when a model may be too large for one device: the last layers and the
+ * head on the main one, as many as fit by the device's own figures, and the rest on the CPU. */
 #pragma once
 
 #include "device/device.h"
@@ -7,7 +7,7 @@
 enum place_how {
     PLACE_FIT,  /* as many layers as fit */
     PLACE_ALL,  /* all of them, or it fails */
-    PLACE_SOME, /* so many */
+    PLACE_SOME, /* `layers` of them */
 };
 
 struct place_request {
@@ -21,7 +21,7 @@ struct place_request {
     uint64_t memory;      /* bytes that the main device may give; 0 = what is free */
 };
 
-/* What came of it. */
+/* The result. */
 struct placement {
     uint32_t layers, of;       /* whole layers on the main device (but for experts), and how many there are */
     uint32_t main, rest;       /* operations */
@@ -29,7 +29,7 @@ struct placement {
     struct device_memory whole; /* with PLACE_FIT: of all of it */
 };
 
-/* Bytes that may be taken of a device with so much free, of which `limit` at most (0 = all). */
+/* Bytes that may be taken of a device with `free` bytes free, `limit` at most (0 = all). */
 uint64_t place_room(const struct device_memory *m, uint64_t limit);
 /* Sets `device` of every operation of the plan. */
 int place_plan(const struct place_request *r, struct placement *out, struct err *e);

@@ -1,4 +1,4 @@
-/* Building, pricing and printing plans. The check is in check.c. */
+/* Building plans, their costs, and printing them. The check is in plan_check.c. */
 #include "device/plan.h"
 
 #include "base/buf.h"
@@ -73,7 +73,7 @@ void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry)
         if (p->layers)
             memcpy(kv, p->kv, p->layers * sizeof *kv);
         for (uint32_t i = p->layers; i < layer; i++)
-            kv[i].group = UINT32_MAX; /* not said yet */
+            kv[i].group = UINT32_MAX; /* not set yet */
         p->kv = kv;
         p->layers = layer + 1;
     }
@@ -156,7 +156,8 @@ static void cost_linear(struct op_cost *c, const struct weights *w, struct linea
 static void cost_moe(struct op_cost *c, const struct weights *w, const struct op_moe *m, double rows)
 {
     cost_linear(c, w, m->router, rows);
-    /* The experts that `rows` rows wake, were they to choose evenly; each computes its share of the rows. */
+    /* The expected number of experts that `rows` rows use, if they choose evenly; each computes its share of
+     * the rows. */
     double idle = 1;
     for (double i = 0; i < rows && i < 1024; i++)
         idle *= 1 - (double)m->used / m->experts;
@@ -170,7 +171,7 @@ static void cost_moe(struct op_cost *c, const struct weights *w, const struct op
     cost_matrix(c, w, m->shared_router, rows, 0);
 }
 
-/* KV is priced as F16: what devices keep by default. */
+/* The cost of KV is that of F16, the devices' default. */
 static void cost_attn(struct op_cost *c, const struct op_attn *a, double rows, double keys)
 {
     if (a->window && keys > a->window)

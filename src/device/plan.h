@@ -1,12 +1,13 @@
-/* The seam, upper half: what a model writes. A model family appends operations to a plan, once; a
- * device runs the plan every step. Nothing in a plan changes from step to step: token ids, positions,
- * page tables and lengths come with the step (device/device.h), so a plan can be replayed as it is.
+/* The interface between models and devices, upper half: the plan, which a model writes. A model family
+ * appends operations to a plan, once; a device runs the plan every step. Nothing in a plan changes from step
+ * to step: token ids, positions, page tables and lengths come with the step (device/device.h), so a plan can
+ * be replayed as it is.
  *
- * Operands are {buffer, column}: a buffer holds one row of `width` floats for every row (token) of
- * the batch. Weights and vectors are indices into a weight table; 0 is "none".
+ * Operands are {buffer, column}: a buffer holds one row of `width` floats for every row (token) of the batch.
+ * Weights and vectors are indices into a weight table; 0 is "none".
  *
- * Ownership: plan and weight table belong to the model; the bytes of the weights to its store (the
- * mapped file) or to its arena (converted ones). Built by one thread, then read-only. */
+ * Ownership: plan and weight table belong to the model; the bytes of the weights to its store (the mapped
+ * file) or to its arena (converted ones). Built by one thread, then read-only. */
 #pragma once
 
 #include "base/err.h"
@@ -219,7 +220,7 @@ struct op_logits {
 struct op {
     enum op_kind kind;
     uint32_t layer;  /* for print and profile; UINT32_MAX outside the layers */
-    uint32_t device; /* who of a split runs it (device/place.h says); 0 = the main device */
+    uint32_t device; /* which device of a split runs it (device/place.h decides); 0 = the main device */
     union {
         struct op_embed embed;
         struct op_qkv qkv;
@@ -261,7 +262,7 @@ struct plan {
     struct lora_pair *lora;
     uint32_t slots, adapters;
     bool part;   /* cut from another plan: it may have no result */
-    bool failed; /* memory was out while it was built */
+    bool failed; /* out of memory while it was built */
 };
 
 /* The pair of adapter `id` for a slot; NULL where it leaves that product alone. */
@@ -282,7 +283,7 @@ struct operand plan_buffer(struct plan *p, uint32_t width);
 void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry);
 void plan_free(struct plan *p);
 
-/* Adds a weight; 0 when memory is out. */
+/* Adds a weight; 0: out of memory. */
 weight_id weights_add(struct weights *w, const struct weight *one);
 void weights_free(struct weights *w);
 
@@ -306,7 +307,7 @@ uint32_t plan_kv_layer(const struct op *op);
 int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, struct plan *part,
              struct weights *own, struct err *e);
 
-/* Bytes of one, and of all of them, as they lie in the file. */
+/* Bytes of one weight, and of all, in the file's layout. */
 uint64_t weight_bytes(const struct weight *w);
 uint64_t weights_bytes(const struct weights *w);
 

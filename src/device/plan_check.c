@@ -1,5 +1,5 @@
-/* The check of a plan against its weights. A model file decides shapes, and may lie: what passes here
- * is what every device may rely on without looking again. */
+/* The check of a plan against its weights. A model file decides shapes, and may be wrong or hostile: devices
+ * rely on this check and do not repeat it. */
 #include "device/plan.h"
 
 #include "codec/dtype.h"
@@ -421,8 +421,7 @@ static int check_op(struct plan_checker *c, const struct op *op)
 int plan_check(const struct plan *p, const struct weights *w, struct err *e)
 {
     if (p->failed)
-        return err_set(e, ERR_RESOURCE,
-                       "memory was out, or the KV geometries were too many, while the plan was built");
+        return err_set(e, ERR_RESOURCE, "out of memory, or too many KV geometries, while the plan was built");
     uint32_t results = 0;
     for (uint32_t i = 0; i < p->count; i++)
         results += p->ops[i].kind == OP_LOGITS;
@@ -436,7 +435,7 @@ int plan_check(const struct plan *p, const struct weights *w, struct err *e)
     for (uint32_t g = 0; g < p->groups; g++)
         if (!p->group[g].kv_heads || p->group[g].kv_heads > CHECK_HEADS_MOST || !p->group[g].k_dim ||
             p->group[g].k_dim > CHECK_DIM_MOST || p->group[g].v_dim > CHECK_DIM_MOST)
-            return err_set(e, ERR_DATA, "KV group %u has heads of a size that cannot be", g);
+            return err_set(e, ERR_DATA, "KV group %u has heads of an invalid size", g);
     struct plan_checker c = {.p = p, .w = w, .e = e};
     for (c.i = 0; c.i < p->count; c.i++)
         if (check_op(&c, &p->ops[c.i]))

@@ -16,7 +16,7 @@ struct segment {
 
 struct split {
     struct device base;
-    struct device_ops ops; /* what the device of the results can, this one can */
+    struct device_ops ops; /* those that the device of the results has */
     char name[32];         /* "cuda+cpu" */
     struct device *part[SPLIT_PARTS];
     const struct weights *source;
@@ -29,7 +29,7 @@ struct split {
     struct segment *segment;
     uint32_t *crossing; /* (crossings): buffers */
     uint32_t segments, crossings;
-    uint32_t results; /* whose the last operation is */
+    uint32_t results; /* the device of the last operation */
     float *host;      /* (max_rows, the widest buffer that crosses) */
 };
 
@@ -41,7 +41,7 @@ static struct split *self(struct device *d)
 static int split_load(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg,
                       struct err *e)
 {
-    (void)e; /* which weights go where only the plan says: they are taken in prepare */
+    (void)e; /* the plan decides which device gets a weight: they are loaded in prepare */
     self(d)->source = w;
     self(d)->progress = progress;
     self(d)->arg = arg;

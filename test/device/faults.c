@@ -340,7 +340,7 @@ static void adapters_on_the_card(void **state)
     assert_int_equal(fake->launches - before, plain + 2 * 2);
     f.mix.id[0] = 2;
     assert_int_equal(step(d, &f, 2, NULL, &e), -1);
-    assert_string_equal(e.text, "sequence 0 asks for an adapter that is not there: there are 1");
+    assert_string_equal(e.text, "sequence 0 asks for an adapter that does not exist: there are 1");
     d->ops->close(d);
     all_given_back();
     drop(&f);

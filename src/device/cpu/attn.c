@@ -1,11 +1,10 @@
 /* Paged attention, flash-style: scores never leave a tile of query rows x 64 keys.
  *
  * A task is a block of query rows of one sequence and the heads that share one KV head: a tile of up to
- * TILE_ROWS (row, head) pairs, so that a page is read once for all of them. Its keys are walked in blocks
- * of ATTN_KEYS with the running maximum and sum, and every CHUNK_KEYS the result is merged into the
- * total. Chunks start at fixed positions, and are merged in order: whether one worker walks all of them,
- * or several share them and a second phase merges (few tasks, long contexts), is only a matter of who
- * does it and changes no bit. */
+ * TILE_ROWS (row, head) pairs, so that a page is read once for all of them. Its keys are walked in blocks of
+ * ATTN_KEYS with the running maximum and sum, and every CHUNK_KEYS the result is merged into the total.
+ * Chunks start at fixed positions, and are merged in order: whether one worker walks all of them, or several
+ * share them and a second phase merges (few tasks, long contexts), changes no bit of the result. */
 #include "device/cpu/cpu.h"
 
 #include "codec/dtype.h"
@@ -14,7 +13,7 @@
 #include <string.h>
 
 enum {
-    TILE_ROWS = 11 * 6 /* what kernels take at once, whole */,
+    TILE_ROWS = 11 * 6 /* a multiple of the kernels' rows */,
     CHUNK_KEYS = 4 * ATTN_KEYS,
     PARTIAL_FLOATS_MOST = 1 << 24
 };
@@ -43,7 +42,7 @@ struct attn_piece {
 
 /* ---- memory ---- */
 
-/* Numbers that a worker keeps of each row of its tile. */
+/* Floats that a worker stores for each row of its tile. */
 enum attn_stat_kind {
     STAT_TOTAL_MAX,
     STAT_TOTAL_SUM,
@@ -132,7 +131,7 @@ static void attn_load(const struct lane *l, const struct attn *a, const struct t
     for (uint32_t at = 0; at < b->t1; at += tokens) {
         float *v = local->v + (size_t)at * v_dim;
         uint32_t n = b->t1 - at < tokens ? b->t1 - at : tokens;
-        if (at + tokens <= b->t0) { /* before the window: the page may be another's by now */
+        if (at + tokens <= b->t0) { /* before the window: another sequence may have the page by now */
             memset(v, 0, (size_t)tokens * v_dim * sizeof *v);
             continue;
         }
@@ -146,7 +145,7 @@ static void attn_load(const struct lane *l, const struct attn *a, const struct t
     }
 }
 
-/* The same where pages are integers, which are used as they lie: what is outside is worth nothing. */
+/* The same where pages are integers, which are used in place: keys outside have the scale 0. */
 static void attn_point(const struct lane *l, const struct attn *a, const struct task *t,
                        const struct attn_block *b, struct attn_pages *g)
 {
@@ -322,7 +321,7 @@ static void attn_task(const struct lane *l, const struct attn *a, const struct t
     attn_finish(l, a, t, &total);
 }
 
-/* ---- all tasks, in one order that every worker knows ---- */
+/* ---- all tasks, in the same order for every worker ---- */
 
 struct walk {
     uint32_t seq, kv_head, head, row; /* the next task */

@@ -16,7 +16,7 @@ enum { ATTN_ROWS = 6, ATTN_WIDE = LANES * ATTN_COLS };
 
 #define ATTN_INLINE static inline __attribute__((always_inline))
 
-/* The tile of so many rows, a number in the code. */
+/* The tile with its number of rows as a constant. */
 #define ATTN_EACH(rows, RUN, ...)                                                                            \
     switch (rows) {                                                                                          \
     case 1:                                                                                                  \
@@ -132,9 +132,10 @@ static void attn_values_float(const struct attn_tile *t)
 
 /* ---- integers ---- */
 
-/* Sums of `pairs` pairs: those of a row of a against those in the lanes of registers of b, which lie in pages: register c
- * of a page's pair i is at b[page][c] + i * b_stride, and a page has `page_pairs` of them. Each sum is worth `worth` of
- * its row: it is added to y * rescale, or (rescale NULL) times its column's worth it is y. */
+/* Sums of `pairs` pairs: those of a row of a against those in the lanes of registers of b, which lie in
+ * pages: register c of a page's pair i is at b[page][c] + i * b_stride, and a page has `page_pairs` of them.
+ * Each sum is multiplied by `scale` of its row and added to y * rescale, or (rescale NULL) multiplied by the
+ * scale of its column, too, and stored in y. */
 struct attn_pairs {
     const int16_t *a, *b[ATTN_PAGES][ATTN_COLS];
     const float *scale, *rescale, *column;
@@ -260,7 +261,7 @@ ATTN_INLINE void attn_seen_scores(const float *s, struct attn_span seen, vf v[AT
             v[i] = v_between(v[i], -INFINITY, i * LANES, seen.lo, seen.hi);
 }
 
-/* Probabilities v times what the values are worth as integers w (ATTN_KEYS); returns what 1 is worth. */
+/* Probabilities v times the scales of the values, as integers w (ATTN_KEYS); returns the scale of w. */
 ATTN_INLINE float attn_weights(const vf v[ATTN_REGISTERS], const float *v_scale, int16_t *w)
 {
     vf x[ATTN_REGISTERS], sum = {0}, most = {0};
@@ -280,7 +281,7 @@ ATTN_INLINE float attn_weights(const vf v[ATTN_REGISTERS], const float *v_scale,
     return scale;
 }
 
-/* Some rows side by side, so that none waits for another. */
+/* Several rows interleaved, to hide latency. */
 ATTN_INLINE void attn_softmax_rows(const struct attn_tile *t, uint32_t r, const int rows)
 {
     vf v[ATTN_SIDE][ATTN_REGISTERS];
@@ -302,7 +303,7 @@ ATTN_INLINE void attn_softmax_rows(const struct attn_tile *t, uint32_t r, const 
             t->rescale[r + n] = v_exp_below(v_all(*max - top[n]))[0];
             *max = top[n];
         }
-        /* where nothing is seen -INFINITY less anything is it still */
+        /* a row that sees nothing: -INFINITY minus a number is -INFINITY */
         top[n] = t->seen[r + n].lo < t->seen[r + n].hi ? *max : 0;
     }
 #pragma GCC unroll 8

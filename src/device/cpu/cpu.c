@@ -44,7 +44,7 @@ static void bump_area(struct cpu_bump *b, struct area *a)
 
 /* What the operations of a plan need at most. */
 struct need {
-    size_t x, h, g, shared, local; /* values of rows of that area; own: of one row */
+    size_t x, h, g, shared, local; /* values of rows of that area; local: of one row */
     size_t qt, kt, vt, sum;
     size_t tile;
     size_t low; /* rows times the largest rank of an adapter */
@@ -247,7 +247,7 @@ static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
         g->pages = d->kv.pages[i];
         if (!g->pages || !size_mul(g->page_bytes, g->pages, &bytes))
             return err_set(e, ERR_USAGE, "KV group %u has %u pages: one or more was expected", i, g->pages);
-        /* Cleared by the kernel as it is touched: what is never used costs nothing. */
+        /* Zeroed by the system on first touch: unused pages cost nothing. */
         g->memory = mem_zalloc(bytes / 64 + 1, 64);
         if (!g->memory)
             return err_memory(e, "the KV cache", bytes);
@@ -296,7 +296,7 @@ static int cpu_prepare(struct device *device, const struct plan *p, const struct
     if (plan_check(p, d->w, e))
         return -1;
     if (!max_rows || max_rows > 1 << 20 || !max_seqs || max_outs > max_rows)
-        return err_set(e, ERR_USAGE, "a step of at most %u rows, %u sequences and %u results cannot be",
+        return err_set(e, ERR_USAGE, "a step of at most %u rows, %u sequences and %u results is not possible",
                        max_rows, max_seqs, max_outs);
     if (kv->page_tokens != 16 && kv->page_tokens != 32)
         return err_set(e, ERR_USAGE, "a page of %u tokens: 16 or 32 was expected", kv->page_tokens);
@@ -309,7 +309,7 @@ static int cpu_prepare(struct device *device, const struct plan *p, const struct
         return -1;
     }
     d->plan = p;
-    if (d->packs && !d->packed) /* last: it is the one that can be done without */
+    if (d->packs && !d->packed) /* last: it is optional */
         cpu_packed_open(d);
     return 0;
 }
@@ -579,7 +579,7 @@ bool cpu_small(const struct weights *w)
     return bytes < most;
 }
 
-/* 16-bit activations where the model is small and nobody says otherwise. */
+/* 16-bit activations by default where the model is small. */
 static uint32_t cpu_terms(const struct cpu *d, const struct weights *w)
 {
     return d->terms ? d->terms : cpu_small(w) ? 2 : 1;
@@ -593,7 +593,7 @@ static int cpu_load(struct device *device, const struct weights *w, void (*progr
         if (w->all[i].rows > 1 && w->all[i].cols > KERNEL_K_MOST)
             return err_set(e, ERR_DATA, "%s has rows of %u values; the CPU's kernels take at most %d",
                            log_safe(w->all[i].name), w->all[i].cols, KERNEL_K_MOST);
-    d->w = w; /* used where they lie */
+    d->w = w; /* used in place */
     d->terms = cpu_terms(d, w);
     cpu_packed_close(d);
     if (progress)
@@ -614,7 +614,7 @@ static void cpu_memory(const struct device *device, struct device_memory *m)
 static int cpu_need_memory(struct device *device, const struct plan *p, const struct weights *w,
                            const struct device_shape *s, struct device_memory *m, struct err *e)
 {
-    struct cpu as = *(struct cpu *)device; /* as it would be */
+    struct cpu as = *(struct cpu *)device; /* a copy with this shape */
     struct cpu_bump b = {0};
     as.w = w;
     as.terms = cpu_terms(&as, w);

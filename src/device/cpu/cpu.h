@@ -1,11 +1,11 @@
-/* The CPU device inside. A step is one job of the pool: every worker runs the whole plan as a `struct
- * lane`, takes its share of each phase, and meets the others at a barrier between phases.
+/* The CPU device inside. A step is one job of the pool: every worker runs the whole plan as a `struct lane`,
+ * takes its share of each phase, and waits for the others at a barrier between phases.
  *
- * Who writes what: a phase cuts its output by columns, rows or heads, and each piece has one writer.
+ * Ownership of outputs: a phase divides its output by columns, rows or heads, and each piece has one writer.
  * Every result depends on the step alone, never on the number of workers: sums are cut at fixed places.
  *
- * Thread: struct cpu belongs to the caller of device_run; while a step runs its workers share it, and
- * all but the scratch named in struct area and the plan's buffers is read-only. */
+ * Thread: struct cpu belongs to the caller of device_run; while a step runs its workers share it, and all but
+ * the scratch named in struct area and the plan's buffers is read-only. */
 #pragma once
 
 #include "device/cpu/kernels.h"
@@ -41,7 +41,7 @@ struct kv_pool {
     uint8_t *base;           /* memory, from a cache line on */
     size_t head_page;        /* bytes of one page of one head of one layer */
     size_t v_at;             /* where V starts in it */
-    size_t k_scale, v_scale; /* pages of integers: where the floats are that each token's are worth */
+    size_t k_scale, v_scale; /* pages of integers: offsets of the scales of tokens, floats */
     bool ints;
     size_t page_bytes; /* of all layers and heads */
     uint32_t pages;
@@ -67,7 +67,7 @@ struct moe_route {
     float *slot_weight;
 };
 
-/* One worker's own memory. */
+/* Scratch of one worker. */
 struct worker_local {
     void *kernel;      /* kernels.scratch_bytes */
     float *tile[2];    /* (tile_floats): pieces of products */
@@ -79,7 +79,8 @@ struct worker_local {
     } attn;
 };
 
-/* Whether a model is so small that rounding its activations to 8 bits, or to bf16 for weights of 16 bits, upsets it. */
+/* Whether a model is so small that rounding its activations to 8 bits, or to bf16 for weights of 16 bits,
+ * costs too much accuracy. */
 bool cpu_small(const struct weights *w);
 
 enum { CPU_FEW = 2, CPU_UNIT = 32, CPU_TILE = 1 << 18, CPU_ROPES_MOST = 16 };
@@ -90,10 +91,11 @@ struct cpu {
     const struct kernels *k;
     const struct weights *w;
     bool exact, fixed, packs;
-    /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Small models take 2: they
-     * are upset by less, and have speed to spare. Beside weights of 16 bits 1 is bf16, and 2 is floats. */
+    /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Small models
+     * take 2: they are more sensitive, and fast enough. Beside weights of 16 bits 1 is bf16, and 2 is
+     * floats. */
     uint32_t terms;
-    struct packed *packed; /* (weights): those laid out anew; NULL: none are */
+    struct packed *packed; /* (weights): those repacked; NULL: none */
     uint8_t *packed_data, *packed_done;
     /* of device_prepare */
     const struct plan *plan;
@@ -128,7 +130,7 @@ struct lane {
     int worker, workers;
 };
 
-/* Room for weights laid out anew (packed.c); where there is none products read them as they lie in the file. */
+/* Allocates memory for repacked weights (packed.c); without it products read the file's layout. */
 void cpu_packed_open(struct cpu *d);
 void cpu_packed_close(struct cpu *d);
 
@@ -140,7 +142,7 @@ const float *lane_vector(const struct lane *l, weight_id id); /* NULL for none *
 float *lane_at(const struct lane *l, struct operand o, size_t *stride);
 /* True where this product is done in integers: rows have to be rounded for it. */
 bool cpu_rounds(const struct cpu *d, weight_id id);
-/* True where it is done there or in bf16: these products read weights that are laid out anew. */
+/* True where it is done there or in bf16: these products read repacked weights. */
 bool cpu_packs(const struct cpu *d, weight_id id);
 void lane_norm(const struct lane *l, const struct norm *n, const float *x, uint32_t width, float *y);
 
@@ -162,7 +164,7 @@ void lane_norm_head(const struct lane *l, const struct norm *n, float *x, uint32
 void lane_round(const struct lane *l, const float *x, uint32_t n, const struct rows *to, uint32_t row,
                 uint32_t col);
 
-/* From row to row of an area: whole cache lines of every form. */
+/* Stride of the rows of an area: whole cache lines of every form. */
 static inline size_t area_stride(uint32_t k)
 {
     return ((size_t)k + 63) & ~(size_t)63;
@@ -181,9 +183,9 @@ struct cpu_product {
     size_t y_stride;
 };
 void lane_product(const struct lane *l, const struct rows *x, const struct cpu_product *p);
-/* Where the weight is, or will be, laid out anew for this product, if it is one of those. True: this is the first time,
- * and the product is to be done in pieces of so many columns, and what the file has of each to be forgotten then. (It
- * comes back where somebody still reads it: an embedding that is the head, too.) */
+/* Sets where the weight is, or will be, repacked for this product, if it is repacked at all. True: this is
+ * the first use; the product is done in pieces of *piece columns, and after each the file's pages of it are
+ * dropped. (A later read loads them again: an embedding that is also the head.) */
 bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct matmul *job, uint32_t *piece);
 void lane_forget_weight(const struct lane *l, const struct cpu_product *p, uint32_t n0, uint32_t n1);
 /* The adapters of a row of the step; NULL = none. */

@@ -1,11 +1,11 @@
-/* The kernel table of the CPU: one struct of function pointers, filled with plain C first
- * (scalar.c) and then overwritten tier by tier (avx2, avx512, amx) as far as the machine goes and the
- * caller allows. Every entry has the meaning that scalar.c gives it; test/device/kernels.c proves
- * every tier against it and prices it.
+/* The kernel table of the CPU: one struct of function pointers, filled with plain C first (scalar.c) and then
+ * overwritten tier by tier (avx2, avx512, amx) as far as the machine goes and the caller allows. Every entry
+ * has the meaning that scalar.c gives it; test/device/kernels.c compares every tier with it and measures its
+ * speed.
  *
- * Activations for integer products are rounded once, in one way for all tiers and types: blocks of
- * 32 int8 with one float scale (d = max|x| / 127, q = round to nearest even of x / d), and the sum
- * of the 32 quants, kept for types with a minimum. Products of F16 and BF16 weights round both sides to bf16. */
+ * Activations for integer products are rounded once, in one way for all tiers and types: blocks of 32 int8
+ * with one float scale (d = max|x| / 127, q = round to nearest even of x / d), and the sum of the 32 quants,
+ * kept for types with a minimum. Products of F16 and BF16 weights round both sides to bf16. */
 #pragma once
 
 #include "codec/dtype.h"
@@ -24,13 +24,13 @@ struct q8_rows {
     size_t q_stride, s_stride;
 };
 
-/* A row may be two: behind the rounded one what rounding left, in units of a 256th (a block with the smallest scales has
- * none). Integers then hold both: 256 q + rest, about 15 bits. */
+/* A row may be two: after the rounded one its rounding error, in units of a 256th (a block with the smallest
+ * scales has none). Integers then hold both: 256 q + rest, about 15 bits. */
 #define Q8_REST  256.0f
 #define Q8_LEAST 1e-30f
 
-/* A weight laid out anew for products (matmul_packed.h), slab by slab as products first meet it: what has been met
- * once is read from here from then on. A slab of a panel has one writer, the worker whose columns they are. */
+/* A weight repacked for products (matmul_packed.h), slab by slab, lazily, on first use; later products read
+ * it from here. A slab of a panel has one writer: the worker that has these columns. */
 struct packed {
     uint8_t *data; /* (panels, panel_bytes) */
     uint8_t *done; /* (panels, slabs): is it there? */
@@ -53,11 +53,11 @@ struct matmul {
     bool rests;
     float *y;
     size_t y_stride;
-    void *scratch; /* this worker's own, kernels.scratch_bytes long, 64-byte aligned */
+    void *scratch; /* of this worker, kernels.scratch_bytes long, 64-byte aligned */
     bool fixed;    /* a row's result is the same, bit by bit, whatever m is: few rows are slower then */
     struct packed *packed; /* where the type has it: the weight's, and then all is fixed; NULL = none */
     size_t panel;          /* which of its panels starts at n0 */
-    bool lay_out;          /* what is not yet there is laid out now */
+    bool lay_out;          /* repack what is not repacked yet */
 };
 
 enum { KERNEL_TYPES = 128, Q8_BLOCK = 32, KERNEL_PANEL = 32, KERNEL_SLAB = 512 };
@@ -87,10 +87,10 @@ static inline bool kernel_bf16(uint32_t type)
  * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
 enum { ATTN_KEYS = 64, ATTN_PAGES = ATTN_KEYS / 16, ATTN_LAG = 8 };
 
-/* Pages of integers as they lie (kv.c), in pairs as processors multiply them: sums of 32 bits that cannot overflow, since
+/* Pages of integers (kv.c), in the pairs that processors multiply: sums of 32 bits that cannot overflow, since
  *   - a key and a query have at most the length I16_LENGTH,
  *   - a value is at most I16_LARGEST, and the 64 weights of a row, none above I16_LENGTH, are I16_WEIGHTS together.
- * What is at most I16_LEAST is nothing. */
+ * Magnitudes and scales of at most I16_LEAST count as zero. */
 #define I16_LENGTH  32767.0f
 #define I16_LARGEST 8191.0f
 #define I16_WEIGHTS 262000.0f
@@ -99,8 +99,8 @@ enum { ATTN_KEYS = 64, ATTN_PAGES = ATTN_KEYS / 16, ATTN_LAG = 8 };
 struct attn_pages {
     const int16_t *k[ATTN_PAGES]; /* each (k_dim / 2, tokens, 2) */
     const int16_t *v[ATTN_PAGES]; /* each (tokens / 2, attn_v_cols, 2) */
-    float k_scale[ATTN_KEYS];     /* what 1 is worth in each */
-    float v_scale[ATTN_KEYS];     /* 0: the key counts for nothing */
+    float k_scale[ATTN_KEYS];     /* scale of each key */
+    float v_scale[ATTN_KEYS];     /* scale of each value; 0: the key is ignored */
     uint32_t tokens;              /* of a page: 16 or 32 */
 };
 
@@ -130,7 +130,7 @@ struct attn_tile {
     float *w_scale; /* (m) */
     float *acc;     /* (m, v_dim) */
     uint32_t m, k_dim, v_dim;
-    uint32_t keys; /* how many there are; in s and v nobody looks behind them */
+    uint32_t keys; /* how many there are; s and v are not read beyond them */
 };
 
 struct kernels {
@@ -142,9 +142,9 @@ struct kernels {
     void (*quantise_rest)(const float *x, uint32_t k, const struct q8_rows *row);
     /* Integer products by weight type; NULL: this type has none, decode and use matmul_float. */
     void (*matmul_q8[KERNEL_TYPES])(const struct matmul *job);
-    /* What a panel of k values takes when laid out anew; 0: not for this type. NULL: this tier never does it. */
+    /* Bytes of a repacked panel of k values; 0: not for this type. NULL: this tier never repacks. */
     size_t (*packed_bytes)(uint32_t type, uint32_t k);
-    /* Float products for any type with a decoder (F32, F16 and BF16 without a detour). */
+    /* Float products for any type with a decoder (F32, F16 and BF16 directly). */
     void (*matmul_float)(const struct matmul *job);
     /* Products of F16 and BF16 weights, these and x rounded to bf16. */
     void (*matmul_bf16)(const struct matmul *job);
@@ -159,7 +159,7 @@ struct kernels {
     void (*axpy)(float a, const float *x, uint32_t n, float *y); /* y += a x */
     float (*max)(const float *x, uint32_t n);
     float (*exp_sum)(float *x, uint32_t n, float max); /* x = exp(x - max) in place, returns the sum */
-    /* x (n) as integers y of at most I16_LENGTH together (length) or of I16_LARGEST; returns what 1 is worth. */
+    /* x (n) as integers y of at most I16_LENGTH together (length) or of I16_LARGEST; returns the scale. */
     float (*round_i16)(const float *x, uint32_t n, bool length, int16_t *y);
     void (*to_f16)(const float *x, uint32_t n, uint16_t *y);
     void (*from_f16)(const uint16_t *x, uint32_t n, float *y);
@@ -183,7 +183,7 @@ const struct kernels *kernels_get(const char *tier, struct err *e);
 void kernels_scalar(struct kernels *k);
 bool kernels_avx2(struct kernels *k);   /* false: not on this machine */
 bool kernels_avx512(struct kernels *k); /* AVX-512 F, BW, VL, DQ and VNNI */
-bool kernels_amx(struct kernels *k);    /* AMX tiles in bf16, if the system lets this process have them */
+bool kernels_amx(struct kernels *k);    /* AMX tiles in bf16, if the system grants them to this process */
 /* Attention's entries, for a machine that has the tier. */
 void kernels_attn_avx2(struct kernels *k);
 void kernels_attn_avx512(struct kernels *k);

@@ -1,4 +1,4 @@
-/* How KV lies in pages. Within a page of one head of one layer:
+/* The layout of KV in pages. Within a page of one head of one layer:
  *
  *   K  (k_dim, page_tokens): transposed, so that a vector of keys is one load in the scores
  *   V  (page_tokens, v_dim)
@@ -6,10 +6,10 @@
  * Q8_0 keeps a scale for 32 dimensions of a token as F16, behind the int8 values of the same plane:
  *   K  (k_dim, page_tokens) int8, (k_dim / 32, page_tokens) F16;  V likewise, (page_tokens, v_dim / 32)
  *
- * Pages of type F16 hold integers of 16 bits, unless the device is to be exact or K is V, too: products of pairs of them
- * are twice as fast as those of floats, their sums are exact, and they keep more of a key than halves do
- * (doc/accuracy.md). Two dimensions of a key, or two tokens' values, lie side by side, and each token has a float for
- * what 1 is worth:
+ * Pages of type F16 hold integers of 16 bits, unless the device is to be exact or V is part of K: products of
+ * pairs of them are twice as fast as those of floats, their sums are exact, and they keep more of a key than
+ * halves do (doc/accuracy.md). Two dimensions of a key, or two tokens' values, are adjacent, and each token has
+ * a float scale:
  *   K  (k_dim / 2, page_tokens, 2) int16, (page_tokens) F32
  *   V  (page_tokens / 2, attn_v_cols, 2) int16, (page_tokens) F32 */
 #include "device/cpu/cpu.h"

@@ -1,13 +1,14 @@
-/* Products of the AMX tier: F16 and BF16 weights by tiles. Both sides are rounded to bf16 as in every tier, and the sums of
- * 32 rows of activations and a panel of weights stay in tiles along k:
+/* Products of the AMX tier: F16 and BF16 weights by tiles. Both sides are rounded to bf16 as in every tier,
+ * and the sums of 32 rows of activations and a panel of weights stay in tiles along k:
  *
  *     A (16 rows, 32 values)  x  B (16 pairs of k, 16 weight rows x 2 values)  ->  C (16 rows, 16 floats)
  *
- * where B is a panel as it is. Every row goes this way, one alone too, which waits for memory anyhow: so a row has the
- * same bits whatever the number of rows. (Where that need not be, and there are no panels yet, one or two do without.)
+ * where B is a panel as it is. All rows use tiles, also a single one, which is bound by memory anyway: so a
+ * row has the same bits whatever the number of rows. (Where that is not required, and there are no panels
+ * yet, one or two rows do not.)
  *
- * Bytes stay with AVX-512: their sums need a scale for every 32 values, and would have to leave the tiles through memory
- * for it. */
+ * Bytes stay with AVX-512: their sums need a scale for every 32 values, and would have to leave the tiles
+ * through memory for it. */
 #include "device/cpu/tiers.h"
 #include "device/cpu/matmul_panel.h"
 #include "device/cpu/tile.h"
@@ -25,7 +26,7 @@ struct amx_scratch {
     struct amx_rows rows[MOST];
 };
 
-/* Rows past the end keep what was there: nobody looks at their results. */
+/* Rows past the end keep old values: their results are not read. */
 static void amx_pack_rows(const struct matmul *job, uint32_t m0, uint32_t k0, uint32_t width,
                           struct amx_rows *to)
 {

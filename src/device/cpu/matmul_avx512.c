@@ -48,7 +48,7 @@ static void float_tile_run(const struct tile_job *job)
 
 #include "device/cpu/matmul_tier.h"
 
-/* A tile by the code for so many rows. */
+/* A tile by the code for its number of rows. */
 #define BF16_EACH(RUN, job)                                                                                  \
     if ((job)->out.rows == 1)                                                                                \
         RUN(job, 1);                                                                                         \

@@ -1,10 +1,10 @@
-/* Products of F16 and BF16 weights, both sides rounded to bf16: where the processor multiplies two pairs at once that
- * is twice the speed of floats, elsewhere it is the same rounding. A tier's file defines what multiplies a panel with a
- * tile.
+/* Products of F16 and BF16 weights, both sides rounded to bf16: where the processor multiplies two pairs at
+ * once that is twice the speed of floats, elsewhere it is the same rounding. A tier's file defines what
+ * multiplies a panel with a tile.
  *
- * Panels are of the size of the weight and need no more decoding, so that a weight that is laid out anew (struct packed)
- * is nothing but its panels, one after another; few rows then wait for memory alone. Every sum has one order then,
- * whatever the number of rows. */
+ * Panels are of the size of the weight and need no more decoding, so that a repacked weight (struct packed)
+ * is just its panels, one after another; few rows are then bound by memory only. Every sum then has one
+ * order, whatever the number of rows. */
 #pragma once
 
 #include "device/cpu/matmul_float.h"
@@ -84,7 +84,7 @@ ALWAYS_INLINE void bf16_pack_panel(bf16_loader load, uint32_t type, const struct
     }
 }
 
-/* Where the panel is, or is laid out now, or, if it is neither, in scratch. */
+/* The panel: repacked before, or repacked now, or else decoded into scratch. */
 ALWAYS_INLINE const void *bf16_find_panel(bf16_loader load, const struct matmul *job, uint32_t n, uint32_t k0,
                                           uint32_t width)
 {
@@ -118,7 +118,7 @@ static size_t bf16_packed_bytes(uint32_t k)
     return (k + BF16_STEP - 1) / BF16_STEP * (BF16_STEP / 2) * (size_t)BF16_PAIRS;
 }
 
-/* Few rows of a weight that is not laid out stream along it: to turn it around would take longer than to read it. */
+/* Few rows stream along a weight that is not repacked: to transpose it would take longer than to read it. */
 enum { BF16_FEW = 2 };
 
 struct bf16_rows {

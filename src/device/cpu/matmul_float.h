@@ -1,6 +1,6 @@
-/* Float products, the same for both vector tiers: F32, F16 and BF16 as they lie, any other type
- * decoded to floats, FLOAT_SLAB values at a time. A tier's file defines float_tile_run (a panel
- * times a tile) before it includes this one. */
+/* Float products, the same for both vector tiers: F32, F16 and BF16 read directly, any other type decoded to
+ * floats, FLOAT_SLAB values at a time. A tier's file defines float_tile_run (a panel times a tile) before it
+ * includes this one. */
 #pragma once
 
 #include "device/cpu/matmul_panel.h"

@@ -1,5 +1,5 @@
-/* Weights laid out anew, in the order in which products want them: a panel of PANEL rows is one run of memory, and 32
- * values of all of its rows lie together. Types with blocks of 256 have a head before every eight groups:
+/* Repacked weights, in the order in which products read them: a panel of PANEL rows is contiguous, and 32
+ * values of all of its rows are adjacent. Types with blocks of 256 have a head before every eight groups:
  *
  *     panel:  | head | group 0 | ... | group 7 | head | group 8 | ...
  *     head:   d of every row, then -dmin                              fp16 (PANEL) each
@@ -8,16 +8,17 @@
  *             the lower bits, two, four or all eight of each value    (2, 4 or 8, PANEL, 4)
  *             what is above them, a bit or two                        (1 or 2, PANEL, 4)
  *
- * where a four is four neighbours of a row, side by side as in struct q8_panel, and fours share bytes: the first of them
- * has the lowest bits. To decode this costs a few shifts, and the numbers are those of unit_group and unit_scales, to the
- * bit. A tier's file defines multiply_bytes before it includes this one. */
+ * where a four is four neighbours of a row, side by side as in struct q8_panel, and fours share bytes: the
+ * first of them has the lowest bits. To decode this costs a few shifts, and the numbers are those of
+ * unit_group and unit_scales, to the bit. A tier's file defines multiply_bytes before it includes this
+ * one. */
 #pragma once
 
 #include "device/cpu/matmul_panel.h"
 
 enum { PACKED_FOURS = 4 * PANEL, PACKED_HALVES = 2 * PANEL };
 
-/* Types that can be laid out so. Of the others a byte comes from a table of hundreds, or they are rare. */
+/* Types that can be repacked. The others need a table of hundreds of entries for a byte, or are rare. */
 ALWAYS_INLINE bool packed_type(uint32_t type)
 {
     switch (type) {
@@ -40,7 +41,7 @@ ALWAYS_INLINE bool packed_type(uint32_t type)
     }
 }
 
-/* There are heads. */
+/* The type has heads. */
 ALWAYS_INLINE bool packed_headed(uint32_t type)
 {
     return type == DTYPE_Q2_K || type == DTYPE_Q3_K || type == DTYPE_Q4_K || type == DTYPE_Q5_K ||
@@ -152,7 +153,7 @@ ALWAYS_INLINE __m256 packed_b(uint32_t type, const struct packed_group *p, int i
     return packed_halves(p->scales + PACKED_HALVES, row);
 }
 
-/* From group to group of a panel; the first to walk it asks for what lies ahead. */
+/* From group to group of a panel; the first walk prefetches. */
 struct packed_walk {
     const uint8_t *next, *head;
     bool first;

@@ -35,8 +35,9 @@ struct q8_scratch {
 /* Rows of activations that share one pass over the weights, and what a unit of one takes in scratch. */
 enum { FEW = 4, Q8_ROW_BYTES = UNIT + UNIT / 8 + UNIT / 4 };
 
-/* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most `most` tiles of `rows` rows and `slab`
- * values. Few rows are taken along all of k if they can, so that the weights are read as they lie; many slab by slab. */
+/* Activations that are packed at a time: rows [m0, m1) of values [k0, k1), at most `most` tiles of `rows`
+ * rows and `slab` values. Few rows are taken along all of k if they can, so that the weights are read in
+ * order; many slab by slab. */
 struct block {
     uint32_t m0, m1, k0, k1;
     uint32_t tiles; /* of one slab */
@@ -197,8 +198,8 @@ static inline void many_run(const struct matmul *job, const struct many *many)
     }
 }
 
-/* Asks for the bytes that lie `ahead` of p: a streaming kernel is never in the same page for long, and
- * the hardware's own prefetch stops at its end. Addresses past the end of a tensor do no harm. */
+/* Prefetches the bytes `ahead` of p: a streaming kernel is never in the same page for long, and the
+ * hardware's own prefetch stops at its end. Addresses past the end of a tensor do no harm. */
 enum { STREAM_AHEAD = 8192 };
 
 ALWAYS_INLINE void ask_ahead(const uint8_t *p, size_t ahead, size_t bytes)

@@ -1,5 +1,5 @@
-/* Integer products: quantised weights against rounded activations, the same for both vector tiers.
- * A tier's header (matmul_avx2.h, matmul_avx512.h) defines, before the file of a family includes this:
+/* Integer products: quantised weights against rounded activations, the same for both vector tiers. A tier's
+ * header (matmul_avx2.h, matmul_avx512.h) defines, before the file of a family includes this:
  *
  *   SIGNED_OFFSET   what multiply_bytes adds to signed bytes (128 or 0)
  *   multiply_bytes  32 bytes of a group as dot_bytes and panels want them
@@ -7,7 +7,7 @@
  *   q8_tile_run     a panel times a tile
  *   PACKED_MOST     as long as there are no more rows it is given packed groups (matmul_packed.h) as they are
  *
- * Few rows of activations stream along the weights as they lie; more go through panels. Both use the
+ * Few rows of activations stream along the weights in the file's layout; more go through panels. Both use the
  * same quants and scales: they differ by the order of float additions alone. */
 #pragma once
 
@@ -19,7 +19,7 @@ ALWAYS_INLINE int q8_centre(uint32_t type)
     return unit_signed(type) ? SIGNED_OFFSET : unit_offset(type);
 }
 
-/* ---- few rows: memory is the wall ---- */
+/* ---- few rows: bound by memory ---- */
 
 /* One row of activations in scratch, zeros behind it up to a whole unit. sum = d * sum of the quants, by
  * 32 or by 16. */
@@ -66,7 +66,7 @@ ALWAYS_INLINE void joint_scales(bool halves, const struct unit_scales *s, const 
     }
 }
 
-/* A row has this many sums, so that none waits for another. */
+/* A row has this many independent sums, to hide latency. */
 enum { SUMS = 4 };
 
 /* acc (rows, SUMS) += the unit whose bytes are at p, times unit u of each row of x. */
@@ -279,7 +279,7 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
         }
 }
 
-/* Where a slab of the panel at n is laid out anew, and whether that has been done; NULL: nowhere. */
+/* Where a slab of the panel at n is repacked, and whether that is done; NULL: it is not repacked. */
 ALWAYS_INLINE uint8_t *q8_packed_slab(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
                                       uint8_t **done)
 {

@@ -89,7 +89,7 @@ ALWAYS_INLINE bool unit_halves(uint32_t type)
            type == DTYPE_IQ1_M || type == DTYPE_IQ2_XS || type == DTYPE_IQ2_S;
 }
 
-/* There is a b. */
+/* The type has minima (b). */
 ALWAYS_INLINE bool unit_has_min(uint32_t type)
 {
     return type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q2_K || type == DTYPE_Q4_K ||

@@ -45,7 +45,7 @@ struct share lane_share(const struct lane *l, uint64_t total)
                           .to = total * ((uint64_t)l->worker + 1) / (uint64_t)l->workers};
 }
 
-/* A unit is the worker's in whose range it starts: of the units of a part that starts at `at`, those
+/* A unit belongs to the worker in whose range it starts: of the units of a part that starts at `at`, those
  * before the given border. */
 static uint32_t share_units(uint64_t border, uint64_t at, uint64_t cost, uint32_t units)
 {
@@ -143,7 +143,7 @@ void lane_round(const struct lane *l, const float *x, uint32_t n, const struct r
         l->k->quantise_rest(x, n, &at);
 }
 
-/* Few rows are prepared by every worker for itself: that costs less than to meet at a barrier. */
+/* Every worker prepares few rows for itself: that costs less than a barrier. */
 struct rows lane_input(struct lane *l, const struct cpu_input *in)
 {
     bool norm = in->norm && in->norm->kind;
@@ -227,7 +227,7 @@ static bool mix_same(const struct adapter_mix *a, const struct adapter_mix *b)
     return a == b || (a && b && !memcmp(a, b, sizeof *a));
 }
 
-/* y += scale * B (A x) for rows [from, to). Every worker computes A x anew for its columns: it is small. */
+/* y += scale * B (A x) for rows [from, to). Every worker computes all of A x for its columns: it is small. */
 static void lane_add_pair(const struct lane *l, const struct rows *x, const struct cpu_product *p,
                           const struct lora_pair *pair, float scale, uint32_t from, uint32_t to)
 {

@@ -1,4 +1,4 @@
-/* Weights laid out anew for products: whose they are, and when the file's own pages may go. */
+/* Repacked weights: their memory, and when the file's pages are dropped. */
 #include "device/cpu/cpu.h"
 
 #include "base/file.h"
@@ -15,7 +15,8 @@ static uint32_t packed_panels(const struct weight *w)
     return (w->rows + KERNEL_PANEL - 1) / KERNEL_PANEL;
 }
 
-/* The shape of one weight's, or none: only what products that round read has one. */
+/* The shape of one repacked weight, or none: only weights of products with rounded activations are
+ * repacked. */
 static bool packed_shape(const struct cpu *d, weight_id id, struct packed *p, size_t *data, size_t *done)
 {
     const struct weight *w = &d->w->all[id];
@@ -56,7 +57,7 @@ void cpu_packed_open(struct cpu *d)
         cpu_packed_close(d);
         return;
     }
-    /* Neither is touched before a product meets it: what is never multiplied costs nothing. */
+    /* Neither is touched before the first use: unused weights cost nothing. */
     d->packed_data = mem_aligned(PACKED_ALIGN, data);
     d->packed_done = mem_zalloc(done, 1);
     if (!d->packed_data || !d->packed_done) {
@@ -76,8 +77,8 @@ void cpu_packed_close(struct cpu *d)
     d->packed_data = d->packed_done = NULL;
 }
 
-/* The first time the file's pages of a piece of about this size go when it has been laid out: so there are never two of
- * more than that. */
+/* On first use the file's pages of a piece of about this size are dropped after it is repacked: so a worker
+ * has at most one piece in memory twice. */
 enum { PACKED_PIECE = 4 << 20, PACKED_ROWS = 8 };
 
 bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct matmul *job, uint32_t *piece)
@@ -88,7 +89,7 @@ bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct 
         return false;
     job->packed = packed;
     job->panel = (size_t)p->matrix * packed_panels(w) + p->n0 / KERNEL_PANEL;
-    /* A prompt never waits for this: the first step that only continues texts does it. */
+    /* Prompts do not repack: the first step that only decodes does. */
     job->lay_out = l->s->rows <= PACKED_ROWS * l->s->seqs;
     if (!job->lay_out || packed->done[job->panel * packed->slabs])
         return false;

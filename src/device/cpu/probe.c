@@ -1,5 +1,5 @@
-/* Measures the walls: every worker runs the same short loop at once, the best of a few rounds counts,
- * as other work on the machine can only slow one down. */
+/* Measures the machine's limits: every worker runs the same short loop at once; the best of a few rounds
+ * counts, as other work on the machine can only slow a round down. */
 #include "device/cpu/probe.h"
 #include "device/cpu/kernels.h"
 

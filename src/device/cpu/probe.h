@@ -1,4 +1,4 @@
-/* What this machine can do at most, measured: the walls that speeds are given against. */
+/* The measured limits of this machine, to which speeds are compared. */
 #pragma once
 
 #include "base/err.h"

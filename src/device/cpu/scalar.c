@@ -227,7 +227,7 @@ static float scalar_exp_sum(float *x, uint32_t n, float max)
     return (float)sum;
 }
 
-/* To nearest; of what is no number any integer. */
+/* To nearest; any integer for NaN. */
 static int16_t scalar_i16(float x)
 {
     return x == x ? (int16_t)nearbyintf(fminf(fmaxf(x, -I16_LENGTH), I16_LENGTH)) : 0;
@@ -290,7 +290,7 @@ static void scalar_attn_scores(const struct attn_tile *t)
         }
 }
 
-/* A row's probabilities times what the values are worth as integers; returns what 1 is worth. */
+/* A row's probabilities times the scales of the values, as integers; returns their scale. */
 static float scalar_weights(const float *s, const float *v_scale, int16_t *w)
 {
     float sum = 0, most = 0;

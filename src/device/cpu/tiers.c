@@ -1,5 +1,5 @@
-/* The vector tiers: which of them this machine has. Compiled for any x86-64; the code of a tier is
- * called only behind its question. */
+/* The vector tiers: which of them this machine has. Compiled for any x86-64; the code of a tier is called
+ * only after a check for it. */
 #include "device/cpu/tiers.h"
 
 #include <cpuid.h>
@@ -38,7 +38,8 @@ bool kernels_avx512(struct kernels *k)
     return true;
 }
 
-/* Tiles are 8 KB of state a thread, so Linux gives them to those who ask: once, for all threads that are and will be. */
+/* Tiles are 8 KB of state a thread, so Linux grants them on request: once, for all present and future
+ * threads. */
 static bool tiles_allowed(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };

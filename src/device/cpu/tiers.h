@@ -1,4 +1,4 @@
-/* What each file of a vector tier puts into the table. The machine has been asked before. */
+/* What each file of a vector tier puts into the table. Call it only on a machine that has the tier. */
 #pragma once
 
 #include "device/cpu/kernels.h"
@@ -18,9 +18,9 @@ void matmul_amx(struct kernels *k);
 void vector_avx2(struct kernels *k);
 void vector_avx512(struct kernels *k);
 
-/* What the AMX tier takes from the one below it: products in bf16 where k does not fit tiles; those of few rows, true where
- * that has been done; and panels (struct bf16_panel): values [k0, k0 + width) of weight rows [n, n + KERNEL_PANEL), at the
- * start of the scratch or where they have been laid out. */
+/* What the AMX tier takes from the one below it: products in bf16 where k does not fit tiles; those of few
+ * rows, true where that has been done; and panels (struct bf16_panel): values [k0, k0 + width) of weight rows
+ * [n, n + KERNEL_PANEL), at the start of the scratch or repacked. */
 void product_bf16_avx512(const struct matmul *job);
 bool few_bf16_avx512(const struct matmul *job);
 const void *panel_bf16_avx512(const struct matmul *job, uint32_t n, uint32_t k0, uint32_t width);

@@ -4,7 +4,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-/* For this thread, all zero, until _tile_release: for so long the system keeps 8 KB of them for it. */
+/* For this thread, all zero, until _tile_release: meanwhile the system saves 8 KB of tile state for it. */
 static inline void tiles_open(void)
 {
     static const struct {

@@ -189,7 +189,7 @@ static void vector_layer_norm(const float *x, const float *w, const float *b, fl
     for (uint32_t i = 0; i < n; i += LANES) {
         vf v = v_load(x + i, n - i) - mean;
         if (n - i < LANES)
-            v = v_load((const float *)&v, n - i); /* the lanes behind the end count for nothing */
+            v = v_load((const float *)&v, n - i); /* the lanes past the end are zero */
         square[i / LANES % 2] += v * v;
     }
     v_normalise(x, mean, 1.0f / sqrtf(v_sum(square[0] + square[1]) / (float)n + eps), w, b, n, y);
@@ -235,7 +235,7 @@ static float vector_max(const float *x, uint32_t n)
 
 static float vector_exp_sum(float *x, uint32_t n, float max)
 {
-    enum { SIDE = 4 }; /* side by side, so that none waits for another */
+    enum { SIDE = 4 }; /* interleaved, to hide latency */
     vf sum = {0};
     uint32_t i = 0;
     for (; i + SIDE * LANES <= n; i += SIDE * LANES) {

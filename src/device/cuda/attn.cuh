@@ -1,4 +1,4 @@
-/* What the kernels of attention share: where keys lie, which queries a lane has, the running softmax. */
+/* What the kernels of attention share: addresses of keys, the queries of a lane, the running softmax. */
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -200,8 +200,8 @@ struct prefill_tile {
     }
 };
 
-/* Where a warp's 16 of 64 keys lie, which is in one page; past the end it takes the last ones again. Looked up a turn
- * before they are fetched, so that nobody waits for the table. */
+/* Where a warp's 16 of 64 keys lie, which is in one page; past the end it takes the last ones again. Looked
+ * up a turn before they are fetched, so that no warp waits for the table. */
 struct prefill_keys {
     uint32_t page, slot;
 

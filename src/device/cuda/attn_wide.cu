@@ -1,7 +1,7 @@
-/* Attention of many queries by wgmma, fp16 KV, heads of 128 values: a block is a warpgroup with 64 queries, whose Q and
- * weights are A operands in registers. 64 keys at a time lie in shared memory as rows of 128 bytes, whose 16 bytes c of
- * row r are in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes), so that neither copies nor products meet
- * in a bank:
+/* Attention of many queries by wgmma, fp16 KV, heads of 128 values: a block is a warpgroup with 64 queries,
+ * whose Q and weights are A operands in registers. 64 keys at a time lie in shared memory as rows of 128
+ * bytes, whose 16 bytes c of row r are in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes),
+ * so that neither copies nor products have bank conflicts:
  *
  *   K  [half of the dimensions][key] 64 dimensions
  *   V  [dimension] 64 keys, as pages have V transposed
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(32 * PREFILL_WARPS, 3)
     uint32_t stage = 0;
     for (uint32_t key = tile.from; key < tile.to; key += PREFILL_KEYS, stage ^= 1) {
         asm volatile("cp.async.wait_group 0;\nfence.proxy.async.shared::cta;" ::: "memory");
-        __syncthreads(); /* this stage is there for all, and nobody reads the other one */
+        __syncthreads(); /* this stage is complete, and no warp reads the other one */
         if (key + PREFILL_KEYS < tile.to) {
             wide_fetch(p, tile.kvh, next, keys + (stage ^ 1) * STAGE);
             next = prefill_keys(p, tile, key + 2 * PREFILL_KEYS);

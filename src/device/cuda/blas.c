@@ -106,7 +106,7 @@ struct blas *blas_open(struct gpu *g, uint64_t workspace)
         return NULL;
     b->g = g;
     if (!blas_start(b, workspace)) {
-        log_debug("cuBLASLt is not there: large products run on our own kernels");
+        log_debug("cuBLASLt was not found: large products run on built-in kernels");
         blas_close(b);
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* The CUDA device of the seam: memory, steps, graphs. */
+/* The CUDA device behind device.h: memory, steps, graphs. */
 #include "device/cuda/exec.h"
 #include "device/cuda/parity.h"
 #include "device/cuda/timing.h"
@@ -109,9 +109,9 @@ static int take_copies(struct cuda_device *d, const struct plan *p, uint64_t all
     const uint64_t wanted = d->options.copies < all ? d->options.copies : all;
     uint64_t room;
     if (wanted && !d->at.decoded_bytes)
-        log_warn("--gpu-copies is of no use %s", d->options.exact                ? "with --exact"
-                                                 : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
-                                                                                 : "without cuBLASLt");
+        log_warn("--gpu-copies has no effect %s", d->options.exact                ? "with --exact"
+                                                  : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
+                                                                                  : "without cuBLASLt");
     if (!wanted || !d->at.decoded_bytes)
         return 0;
     if (gpu_room(d->g, &room, e))
@@ -123,7 +123,7 @@ static int take_copies(struct cuda_device *d, const struct plan *p, uint64_t all
     room = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
     d->copies_bytes = wanted < room ? wanted : room;
     if (d->copies_bytes < wanted)
-        log_warn("--gpu-copies: of the %.1f GB that are wanted, %.1f GB are free", 1e-9 * (double)wanted,
+        log_warn("--gpu-copies: %.1f GB are needed, %.1f GB are free", 1e-9 * (double)wanted,
                  1e-9 * (double)d->copies_bytes);
     if (!(d->copies = gpu_alloc(d->g, d->copies_bytes, "decoded weights", e)))
         return -1;
@@ -470,7 +470,7 @@ static struct step_graph *graph_for(struct cuda_device *d, const struct plan *p,
     key.seen = d->seen;
     key.lora = c->lora;
     struct step_graph *graph = cache_find(&d->cache, &key);
-    if (!graph) { /* the second step with this key is worth a graph */
+    if (!graph) { /* a graph is built at the second step with this key */
         cache_add(&d->cache, d->g, &key)->used = d->cache.step;
         return NULL;
     }
@@ -487,7 +487,7 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
     struct step_class class;
     if (gpu_enter(g, e) || too_large(d, p, s, e) || device_check_lora(p, s, e))
         return -1;
-    if (d->ran && gpu_sync(g, e)) /* the last step still reads the block that is written now */
+    if (d->ran && gpu_sync(g, e)) /* the last step may still read the block that is written now */
         return -1;
     d->ran = false;
     if (write_meta(d, p, s, &class, e))

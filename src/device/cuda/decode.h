@@ -1,5 +1,5 @@
-/* The one decoder of each weight form on the GPU: eight values of a row at a time, as floats. Plain C
- * that nvcc compiles too; the host's tests compare it with base/dtype's decoders. */
+/* The one decoder of each weight form on the GPU: eight values of a row at a time, as floats. Plain C that
+ * nvcc compiles too; the host's tests compare it with the decoders of codec/dtype.h. */
 #pragma once
 
 #include "codec/block.h"

@@ -95,7 +95,7 @@ static int driver_start(struct err *e)
     if (r == CU_NO_DEVICE)
         return err_set(e, ERR_RESOURCE, "no GPU: the NVIDIA driver is there, but it sees no card");
     if (r != CU_OK)
-        return err_set(e, ERR_RESOURCE, "the NVIDIA driver does not start (cuInit returned %d)", r);
+        return err_set(e, ERR_RESOURCE, "the NVIDIA driver cannot be initialised (cuInit returned %d)", r);
     return 0;
 }
 

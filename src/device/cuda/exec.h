@@ -1,6 +1,6 @@
-/* The CUDA device: one model's weights, KV and scratch on one card. Everything is taken in load and prepare; a step writes
- * one pinned block (the meta data), copies it, replays the list of launches of its class (launch.h), as launches or as a
- * graph, and copies the results back: one synchronisation. */
+/* The CUDA device: one model's weights, KV and scratch on one card. All memory is allocated in load and
+ * prepare; a step writes one pinned block (the meta data), copies it, replays the list of launches of its
+ * class (launch.h), as launches or as a graph, and copies the results back: one synchronisation. */
 #pragma once
 
 #include "device/cuda/blas.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* What cards of each kind say of themselves. */
+/* Stored profiles of cards. */
 static const struct gpu_profile stored[] = {
     {.name = "H200", .major = 9, .minor = 0, .sms = 132, .shared_block = 232448, .wide = true},
     {.name = "H100", .major = 9, .minor = 0, .sms = 132, .shared_block = 232448, .wide = true},
@@ -28,7 +28,7 @@ int profile_stored(const char *name, struct gpu_profile *p, struct err *e)
     return err_set(e, ERR_USAGE, "there is no stored profile of a card '%s'", name);
 }
 
-/* Addresses on paper: weights, KV and scratch far apart, none of them 0. */
+/* Made-up addresses: weights, KV and scratch far apart, none of them 0. */
 enum { PAPER_GIB = 30 };
 static const cu_ptr paper_weights = 1ull << (PAPER_GIB + 12), paper_kv = 2ull << (PAPER_GIB + 12),
                     paper_scratch = 3ull << (PAPER_GIB + 12), paper_host = 4ull << (PAPER_GIB + 12);
@@ -92,7 +92,7 @@ struct step_class paper_step(const struct paper_card *c, uint32_t rows, uint32_t
     return class;
 }
 
-/* ---- for people ---- */
+/* ---- printing ---- */
 
 /* The profile that is asked for, that of the card at hand, or else the first stored one; says which. */
 static int find_profile(const struct cuda_explain *how, struct gpu_profile *p, struct buf *out, struct err *e)

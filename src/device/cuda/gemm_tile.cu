@@ -1,4 +1,4 @@
-/* Products with tiles. Three ways to come by x (a fourth is in gemm_wide.cu):
+/* Products with tiles. Three ways to load x (a fourth is in gemm_wide.cu):
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
  *                     weights arrive
  *   gemm_tile_8..64   packed, straight from memory
@@ -26,7 +26,7 @@ struct x_row {
     {
     }
 
-    /* Over the block, each time with other room: nobody waits until it is free again. */
+    /* Over the block, each time with other room: no wait until it is free again. */
     __device__ __forceinline__ float all(float v, float *each)
     {
         v = warp_sum(v);
@@ -280,7 +280,7 @@ template <int NB> struct x_staged {
 
     __device__ __forceinline__ void leave(uint32_t column)
     {
-        /* nobody of this part reads the stage any more */
+        /* no warp of this part reads the stage any more */
         asm volatile("bar.sync %0, %1;" ::"r"(1 + part), "r"(threads) : "memory");
         if (first && column + stages < to)
             fetch(column + stages);

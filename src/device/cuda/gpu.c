@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The launch table: kernel, its name in the module, and how much shared memory it asks for. An SM changes its shares of
- * shared memory and L1 only between kernels, so those that follow each other at once are asked to be content with the
- * same: SHARED_PERCENT of it. SHARED_MOST are those of which several blocks an SM need all there is. */
+/* The launch table: kernel, its name in the module, and how much shared memory it asks for. An SM changes its
+ * shares of shared memory and L1 only between kernels, so those that follow each other use the same share:
+ * SHARED_PERCENT of it. SHARED_MOST are those of which several blocks an SM need all there is. */
 enum shared_need { SHARED_USUAL, SHARED_MORE, SHARED_ALL, SHARED_MOST };
 enum { SHARED_PERCENT = 50 };
 
@@ -96,7 +96,7 @@ int gpu_alive(const struct gpu *g, struct err *e)
         g->lost);
 }
 
-/* Codes after which the context answers nothing but this code. */
+/* Sticky codes: every later call on the context returns the same code. */
 static bool is_sticky(int r)
 {
     return r == CU_ECC_UNCORRECTABLE || (r >= CU_ILLEGAL_ADDRESS && r <= CU_LAUNCH_FAILED) || r == 220 ||
@@ -172,7 +172,7 @@ static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *n
                                                                 (int)gpu_shared_most(&g->profile)),
                                             "setting a kernel up", e))
         return err_prefix(e, "%s", name);
-    if (shared != SHARED_ALL) /* a wish */
+    if (shared != SHARED_ALL) /* a hint */
         g->cu->function_set(g->kernel[kernel], CU_FUNC_SHARED_PERCENT,
                             shared == SHARED_MOST ? 100 : SHARED_PERCENT);
     return 0;
@@ -242,8 +242,7 @@ static int start(struct gpu *g, int index, struct err *e)
         return err_set(e, ERR_RESOURCE, "%s is too old: compute capability %d.%d, at least 8.0 is needed",
                        g->profile.name, g->profile.major, g->profile.minor);
     if (!gpu_blob(0))
-        return err_set(e, ERR_RESOURCE,
-                       "this build has no CUDA kernels: nvcc was not there when it was built");
+        return err_set(e, ERR_RESOURCE, "this build has no CUDA kernels: it was built without nvcc");
     g->plain_launch = g->profile.major < 9;
     /* The primary context: cuBLASLt works in that one. */
     if (gpu_check(g, g->cu->primary_retain(&g->context, g->card), "opening the card's context", e) ||

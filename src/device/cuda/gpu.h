@@ -1,5 +1,5 @@
-/* One card: its primary context, a stream, our kernels on it, and what it is (the device profile).
- * Belongs to one thread. After a fault that the driver calls sticky every call answers "device lost". */
+/* One card: its primary context, a stream, our kernels on it, and what it is (the device profile). Used by
+ * one thread only. After a fault that the driver calls sticky every call fails with "device lost". */
 #pragma once
 
 #include "base/err.h"
@@ -86,13 +86,13 @@ struct gpu {
     void *module[MODULE_COUNT];
     void *kernel[K_COUNT];
     struct gpu_profile profile;
-    bool plain_launch;         /* without programmatic dependent launch (below sm_90) */
-    int lost;                  /* the driver's code, once it said so */
+    bool plain_launch;         /* no programmatic dependent launch (below sm_90) */
+    int lost;                  /* the driver's error code once the card is lost */
     uint64_t taken;            /* bytes of device memory that are ours */
     uint64_t limit;            /* at most; 0 = what is free */
     uint64_t launches;         /* so far */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
-    cu_ptr meeting;            /* for blocks that add up what each has: counters, then room for parts */
+    cu_ptr meeting;            /* of split-K: counters of blocks, then room for partial sums */
 };
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e);
@@ -104,7 +104,8 @@ int gpu_count(struct err *e);
 int gpu_check(struct gpu *g, int r, const char *doing, struct err *e);
 /* -1 and "device lost" where it is. */
 int gpu_alive(const struct gpu *g, struct err *e);
-/* The same, and makes the card's context that of the calling thread: who opens a device need not be who uses it. */
+/* The same, and makes the card's context that of the calling thread: the thread that opens a device need not
+ * be the one that uses it. */
 int gpu_enter(struct gpu *g, struct err *e);
 
 /* What can still be taken. */
@@ -142,7 +143,7 @@ int gpu_measure(struct gpu *g, struct err *e);
 /* Operations a clock and multiprocessor of dense fp16 products with float sums, by compute capability. */
 double gpu_tensor_ops(int major, int minor);
 
-/* The kernels that were built in: NULL where nvcc was not there. */
+/* The built-in kernels: NULL in a build without nvcc. */
 const void *gpu_blob(enum gpu_module module);
 
 static inline unsigned gpu_blocks(uint64_t n, uint64_t per)

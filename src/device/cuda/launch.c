@@ -93,7 +93,8 @@ static const int32_t *table_of(const struct launch *l, const struct meta *m)
     return m->tables + (uint64_t)l->group * m->seqs * m->width;
 }
 
-/* Attention over tiles of queries: so many blocks share their keys as the number of tiles leaves room for. */
+/* Attention over tiles of queries: the number of blocks that share their keys depends on the number of
+ * tiles. */
 static void bind_tiles(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
 {
     struct attn_args *a = &l->a.attn;
@@ -249,7 +250,7 @@ bool launch_empty(const struct launch *l)
     return l->kernel < K_COUNT && (!l->grid.x || !l->grid.y || !l->grid.z);
 }
 
-/* ---- for people ---- */
+/* ---- printing ---- */
 
 const char *launch_name(const struct launch *l)
 {

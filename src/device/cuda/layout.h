@@ -1,6 +1,6 @@
-/* How weights lie on the GPU. Every layout is a permutation of the file's bytes (and padding), chosen
- * so that kernels load 16 bytes at a time: layout_source says, for each byte there, which byte of the
- * file it is, and decode.h reads values back. Plain C that nvcc compiles too; tested on the host.
+/* The layout of weights on the GPU. Every layout is a permutation of the file's bytes (and padding), chosen
+ * so that kernels load 16 bytes at a time: layout_source says, for each byte there, which byte of the file it
+ * is, and decode.h reads values back. Plain C that nvcc compiles too; tested on the host.
  *
  *  rows   F32, F16, BF16: rows padded with zeros to a multiple of 32 values.
  *  planes the block types: within a row, each field of all blocks together, largest first
@@ -13,7 +13,7 @@
  *           Q6_K  2 halves x (ql 0..31, ql 32..63, qh) x [lane][8 | 8 bytes], then [row][16 scales, the
  *                 even groups first], then [row][d]
  *           Q8_0  8 x [lane][8 | 8 bytes], then [row][8 d]
- */
+ * */
 #pragma once
 
 #include "codec/dtype.h"
@@ -266,7 +266,7 @@ LAYOUT_FN int64_t layout_source(uint32_t fmt, uint32_t n, uint32_t k, uint64_t r
     return -1;
 }
 
-/* The form for a type of the file: the one kernels like best; FMT_NONE: decode it to F16 first. */
+/* The form for a type of the file: the fastest one; FMT_NONE: decode it to F16 first. */
 LAYOUT_FN uint32_t layout_for(uint32_t dtype)
 {
     switch (dtype) {

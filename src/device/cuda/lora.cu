@@ -1,5 +1,5 @@
-/* Adapters: low = A x, y += scale * B low. A block takes eight rows, which may have different adapters: those that have the
- * same as the first of them go together, then the first of the rest, and so on. */
+/* Adapters: low = A x, y += scale * B low. A block takes eight rows, which may have different adapters: those
+ * with the same adapter as the first are computed together, then the rest in the same way. */
 #include "device/cuda/common.cuh"
 #include "device/device.h"
 

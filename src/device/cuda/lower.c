@@ -408,7 +408,7 @@ static int lower_op(struct build *b, const struct op *o, struct err *e)
     case OP_LOGITS:
         return lower_logits(b, &o->logits), 0;
     }
-    return err_set(e, ERR_DATA, "operation %u of the plan is of no known kind", b->op);
+    return err_set(e, ERR_DATA, "operation %u of the plan has an unknown kind", b->op);
 }
 
 /* Operations [from, to) into what is left of the list's room, passes and all. */

@@ -1,6 +1,7 @@
-/* Lowering: the operations of a plan become launches, for a class of steps. It looks at the plan, at how weights lie, at
- * where scratch is and at the device profile; it needs no card. Each operation gives its plain sequence (lower.c,
- * lower_product.c, lower_moe.c, over build.h); fusions are passes over the finished list (passes.h). */
+/* Lowering: the operations of a plan become launches, for a class of steps. It reads the plan, the layout of
+ * weights, the addresses of scratch and the device profile; it needs no card. Each operation gives its plain
+ * sequence (lower.c, lower_product.c, lower_moe.c, over build.h); fusions are passes over the finished list
+ * (passes.h). */
 #pragma once
 
 #include "device/cuda/launch.h"
@@ -48,7 +49,7 @@ struct scratch {
     struct lora_entry *lora_table;
     float *lora_x, *lora_low;
     uint32_t lora_rows, lora_rank;
-    uint32_t *counters; /* for blocks that add up what each has, and their parts */
+    uint32_t *counters; /* of split-K: counters of blocks, and their partial sums */
     float *sums;
     uint32_t max_rows;
 };
@@ -66,7 +67,7 @@ struct lower {
     struct lower_options options;
     const struct plan *plan;
     const struct weights *source; /* of the plan, for the shapes of adapters; NULL: there are none */
-    const struct mat *mat;        /* (weights): as they lie on the card */
+    const struct mat *mat;        /* (weights): in the card's layout */
     const uint32_t *width;        /* (plan.buffers) */
     const struct scratch *at;
     const struct group_kv *kv; /* (plan.groups) */
@@ -91,7 +92,7 @@ struct step_class {
     uint8_t picks;  /* the card chooses tokens: 1 for some results, 2 for all */
 };
 
-/* The class of a step with so many rows and results; the rest is the caller's to fill in. */
+/* The class of a step with these rows and results; the caller fills in the rest. */
 struct step_class lower_class(const struct lower *l, uint32_t rows, uint32_t outs);
 /* Makes the list, passes and all. */
 int lower_plan(const struct lower *l, const struct step_class *c, struct launch_list *out, struct err *e);

@@ -248,7 +248,7 @@ struct lora_args {
     const float *x; /* (m, ldx), or where x_row is not NULL row i is x's row x_row[i] */
     uint64_t ldx;
     const int32_t *x_row;
-    const int32_t *row;    /* row i is row first + row[i] of the step (-1: nobody's); NULL: first + i */
+    const int32_t *row;    /* row i is row first + row[i] of the step (-1: none); NULL: first + i */
     const int32_t *expert; /* (m / 8): which matrices eight rows need; or NULL */
     uint32_t first, m, rank;
     uint32_t heads, x_step, y_step; /* as in struct float_args */

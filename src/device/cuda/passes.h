@@ -1,5 +1,5 @@
-/* Passes over a list of launches: each makes one kind of change, wherever the list allows it, and leaves the list whole. In
- * this order (passes_run). */
+/* Passes over a list of launches: each makes one kind of change, wherever the list allows it, and leaves a
+ * valid list. In this order (passes_run). */
 #pragma once
 
 #include "device/cuda/lower.h"

@@ -45,7 +45,7 @@ struct quern_gpu {
     float *b, *c; /* (most_rows, most_width) */
     int32_t *ids; /* (most_rows, 256), and floats for as many */
     float *values;
-    /* the data of attention calls: pinned blocks in turn, and their copies */
+    /* the data of attention calls: a ring of pinned blocks, and their copies on the card */
     int32_t *ring_host;
     cu_ptr ring;
     uint32_t ring_ints, ring_at;

@@ -19,7 +19,7 @@ int replay_list(struct replay *r, struct launch_list *list, const struct launch_
 int replay_plan(struct replay *r, const struct lower *l, const struct step_class *c,
                 const struct launch_step *s, struct launch_list *list, struct err *e);
 
-/* Lists by class; the one not used for the longest time makes room. */
+/* Lists by class; the least recently used one is evicted. */
 struct list_slot {
     struct step_class class;
     struct launch_list list;

@@ -337,7 +337,7 @@ static __device__ __forceinline__ void norm_warp(const struct norm_args &n, floa
 {
     const uint32_t lane = threadIdx.x % 32;
     float mean = 0.0f, sum = 0.0f, count = n.heads ? (float)dim : (float)whole_n;
-    /* heads == 0: the statistics of the whole row, which every warp takes anew */
+    /* heads == 0: the statistics of the whole row, which every warp computes itself */
     auto at = [&](uint32_t i) { return n.heads ? v[i] : whole[i] * rs + (bias ? bias[i] : 0.0f); };
     if (n.kind == NORM_LAYER) {
         for (uint32_t i = lane; i < (uint32_t)count; i += 32)

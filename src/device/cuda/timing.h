@@ -24,7 +24,7 @@ void timing_start(struct gpu *g); /* a step begins */
 /* Around a launch, where g->timing is there. */
 void timing_before(struct gpu *g, uint32_t kernel);
 void timing_after(struct gpu *g);
-/* The stream has come to its end: adds seconds to those of operations (seconds[op]) and kernels. */
+/* Once the stream is done: adds the seconds of operations (seconds[op]) and kernels. */
 int timing_collect(struct gpu *g, double *seconds, struct err *e);
 /* What kernels took since the last call, the longest first. */
 uint32_t timing_take(struct gpu *g, struct device_kernel *out, uint32_t most);

@@ -47,7 +47,7 @@ uint32_t upload_fmt(const struct weight *w)
     return fmt == FMT_NONE ? FMT_F16 : fmt;
 }
 
-/* Vectors lie tightly, so that those of experts can be counted through. */
+/* Vectors are stored without padding, so that those of experts can be indexed. */
 static bool is_vector(const struct weight *w)
 {
     return w->type == DTYPE_F32 && w->rows == 1;

@@ -109,9 +109,10 @@ struct gpu_gemm gpu_gemm_wide(const struct gpu_profile *g, uint32_t units, uint3
     return gpu_gemm_wide_as(units, groups, split);
 }
 
-/* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys' bytes, by what an
- * SM can take in, or by a warp's way through its units one after the other; starting takes 3 us, joining parts 2.5, more
- * than one stage 1.5 (the SMs' memory is shared out anew). With one stage loads and arithmetic take turns. */
+/* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys'
+ * bytes, by what an SM can take in, or by a warp's way through its units one after the other; starting takes
+ * 3 us, joining parts 2.5, more than one stage 1.5 (the SMs' memory is divided again). With one stage loads
+ * and arithmetic take turns. */
 static uint64_t decode_cost(const struct gpu_profile *g, uint32_t pairs, uint32_t units,
                             struct gpu_decode how, uint32_t held)
 {

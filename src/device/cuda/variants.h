@@ -1,5 +1,5 @@
-/* The variant table: which kernel, how many blocks and how much shared memory, by form of weight, number of rows and device
- * profile. Looks at nothing else, so that it needs no card. */
+/* The variant table: which kernel, how many blocks and how much shared memory, by form of weight, number of
+ * rows and device profile. It reads nothing else, so it needs no card. */
 #pragma once
 
 #include "device/cuda/gpu.h"
@@ -36,7 +36,7 @@ static inline uint64_t gpu_decode_parts(const struct gpu_profile *g, uint64_t pa
 {
     return (uint64_t)g->sms * 4 + 2 * pairs;
 }
-/* The kernels on the tensor cores for heads of so many values: which of the four; -1: there is none. */
+/* The kernel on the tensor cores for heads of `dim` values: which of the four; -1: there is none. */
 int gpu_head_index(uint32_t dim);
 /* How attention of many queries is launched, where `blocks` tiles x KV heads see up to `keys` keys each. */
 struct gpu_prefill {
