@@ -1,4 +1,4 @@
-/* A model's templates, compiled, with what it supplies to them; and what they turn out to be able to do. */
+/* A model's compiled templates, the values that it supplies to them, and probes of what they support. */
 #define _GNU_SOURCE
 #include "lang/chat/chat.h"
 
@@ -102,7 +102,7 @@ static int chat_mark_end(json_t *messages, struct err *e)
     return failed ? err_memory(e, "a chat", 1) : 0;
 }
 
-/* Cuts the prompt off where the mark stands: what the template wrote behind the text goes. */
+/* Cuts the prompt off where the mark stands: drops what the template wrote after the text. */
 static int chat_cut(struct spans *s, struct err *e)
 {
     const char *at = NULL;

@@ -20,7 +20,7 @@
 struct store;
 struct chat;
 
-/* What the template can do with a message, found by trying. */
+/* What the template supports, found by rendering small conversations. */
 struct chat_caps {
     bool string_content;   /* a text as content comes out */
     bool parts_content;    /* [{"type": "text", "text": ...}] comes out as its text */

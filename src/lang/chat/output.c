@@ -1,4 +1,4 @@
-/* The bytes of an answer, cut at the marks of its family. */
+/* The bytes of a model's output, cut at the marks of its family. */
 #define _GNU_SOURCE
 #include "lang/chat/output.h"
 
@@ -30,8 +30,8 @@ struct output_parser {
     uint32_t count;
     enum output_at at;
     struct buf held; /* not decided yet */
-    bool ending;     /* nothing more will come */
-    bool cut;        /* though there would be more */
+    bool ending;     /* the output has ended */
+    bool cut;        /* ended by a limit, not by the model */
     bool begun;      /* text has come: a call without marks cannot */
     bool fresh;      /* behind reasoning or a call: white space is dropped */
     bool called;     /* the last thing was a call */
@@ -39,7 +39,7 @@ struct output_parser {
     size_t body, seen;
     uint32_t tries;
     const char *open; /* NULL = a call without marks */
-    bool sure;        /* the constraint holds it: it is a call */
+    bool sure;        /* the constraint guarantees that it is a call */
     struct output_scan scan;
     struct output_ahead ahead;
 };
@@ -94,7 +94,7 @@ bool output_is_thinking(const struct output_thought *t, const char *prompt, size
     return end.n >= open.n && !memcmp(end.s + end.n - open.n, open.s, open.n);
 }
 
-/* ---- what goes out ---- */
+/* ---- pieces ---- */
 
 static void output_drop(struct output_parser *r, size_t n)
 {
@@ -102,7 +102,7 @@ static void output_drop(struct output_parser *r, size_t n)
     r->held.len -= n;
 }
 
-/* The first n bytes go out; white space only where something stood before it. */
+/* Emits the first n bytes; white space only where something stood before it. */
 static void output_put(struct output_parser *r, enum output_part part, size_t n)
 {
     size_t skip = 0;
@@ -215,7 +215,7 @@ static void output_take(struct output_parser *r, json_t *calls, size_t end)
     size_t i;
     json_array_foreach(calls, i, call)
     {
-        if (i < r->ahead.calls) /* has gone out already */
+        if (i < r->ahead.calls) /* emitted already */
             continue;
         const json_t *arguments = json_object_get(call, "arguments");
         r->o.take(r->o.arg, &(struct output_piece){.part = OUTPUT_CALL,
@@ -297,7 +297,7 @@ static bool output_next_end(struct output_parser *r, size_t most, size_t *end, s
     return false;
 }
 
-/* Tells of what is sure in [0, end); true: a call is on its way there, and not whole. */
+/* Emits what is certain in [0, end); true: a call has begun there, and is not complete. */
 static bool output_go_ahead(struct output_parser *r, size_t end)
 {
     output_ahead(&r->ahead, output_wrap(r), &r->o, (struct output_text){r->held.data, end});
@@ -474,7 +474,7 @@ int output_go_on(struct output_parser *r, const char *text, size_t n)
     int failed = output_feed(r, text, n);
     r->o.take = take;
     r->begun |= n > 0;
-    if (r->at == AT_CALL) { /* what has been told of it was ignored: it is told again */
+    if (r->at == AT_CALL) { /* what was reported of it was ignored: report it again */
         r->tries = 0;
         r->seen = r->body;
         r->scan = (struct output_scan){0};

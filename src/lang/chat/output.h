@@ -1,13 +1,14 @@
-/* What a model wrote, taken apart while it comes: reasoning, text for the user, calls of tools.
+/* Parses a model's output while it streams: reasoning, text for the user, tool calls.
  *
  *   output_form     how a family writes calls: a row of a table, chosen by the marks in the chat template
  *   output_thought  how it marks reasoning: a row of another
- *   reply          one answer; bytes in as they come, pieces out; one thread
+ *   output          one text of the model; bytes in as they come, pieces out; one thread
  *
  * The parser is total. What looks like a call and is none comes out as text; nothing is lost but the marks
- * themselves and white space beside them. How the bytes are cut makes no difference. The beginning of a mark is
- * held back until it is clear, and a call until it is whole; but where a constraint holds the model to the syntax of
- * calls, its arguments go out as they come, and what is cut before that is dropped: it is markup. */
+ * themselves and white space beside them. How the bytes are cut makes no difference. The beginning of a mark
+ * is held back until it is decided, and a call until it is complete; but where a constraint enforces the
+ * syntax of calls, its arguments are emitted as they come, and what is cut before that is dropped: it is
+ * markup. */
 #pragma once
 
 #include "base/err.h"
@@ -46,7 +47,7 @@ struct output_wrap {
     const char *keys[2]; /* JSON: what name and arguments are called when we write it; NULL = the usual */
     bool list;           /* JSON, CODE: all calls stand in one list */
     bool numbered;       /* NAMED: "functions.NAME:0", which is also its id */
-    bool single;         /* a call ends the answer */
+    bool single;         /* a call ends the output */
     bool known;          /* only names of tools that there are: else it is text */
 };
 
@@ -91,24 +92,25 @@ struct output_piece {
 struct output_options {
     const struct output_form *form;
     const struct output_thought *thought; /* NULL = reasoning is text */
-    const json_t *tools;                  /* OpenAI's list; NULL = calls are text; has to outlive the reply */
+    const json_t *tools;                  /* OpenAI's list; NULL = calls are text; must outlive the parser */
     bool thinking;                        /* the prompt has already opened the reasoning */
-    bool ruled;                           /* the model is held to output_constraint where a call begins */
-    bool only_calls;                      /* ... and writes nothing else, but for reasoning */
+    bool ruled;                           /* output_constraint applies where a call begins */
+    bool only_calls;                      /* ... and the model writes nothing else, except reasoning */
     void (*take)(void *arg, const struct output_piece *p);
     void *arg;
 };
 
 struct output_parser;
 struct output_parser *output_open(const struct output_options *o, struct err *e);
-/* Before anything else is fed: the text that the answer goes on from. It sets where the answer stands (in reasoning, in
- * a call), and none of it is taken as a piece, but for a call that is not whole: that goes on. -1 when memory is out. */
+/* Before anything else is fed: the text that the output continues. It sets the parser's state (in reasoning,
+ * in a call), and none of it is emitted, except a call that is not complete: that continues. -1: out of
+ * memory. */
 int output_go_on(struct output_parser *r, const char *text, size_t n);
-/* Does the answer stand in reasoning. */
+/* Is the parser in reasoning? */
 bool output_reasons(const struct output_parser *r);
 /* Bytes at the end of what was fed that are a call which is not whole; 0 = it stands elsewhere. */
 size_t output_call_begun(const struct output_parser *r);
-/* -1 when memory is out. */
+/* -1: out of memory. */
 int output_feed(struct output_parser *r, const char *text, size_t n);
 /* cut: the model would have written more. Then the beginning of a mark is no text. */
 int output_end(struct output_parser *r, bool cut);

@@ -208,7 +208,7 @@ static int code_call(struct code *c, json_t *calls)
 int output_code(json_t *calls, struct output_text body)
 {
     struct code c = {body.s, body.n, 0};
-    if (code_take(&c, "print(")) { /* Gemma likes to */
+    if (code_take(&c, "print(")) { /* Gemma often does */
         body.n -= body.n && body.s[body.n - 1] == ')';
         c = (struct code){body.s + 6, body.n - 6, 0};
     }

@@ -1,11 +1,11 @@
-/* Text in which calls may come. It is cut into stretches by reasoning, in which nothing counts, and by blocks that are
- * calls; calls behind a mark end it:
+/* Text in which calls may come. It is divided into stretches by reasoning, in which no call is recognised,
+ * and by blocks that are calls; calls after a mark end it:
  *
  *   (stretch (open reasoning close | block))* stretch [open reasoning | calls]
  *
- * A stretch is any text in which no call begins: what begins one is a mark, or what output_heads lists with the name of a
- * tool. So there is one way to write that, and it is the one that holds to the tool's schema. Where only one call is
- * wanted, none can begin behind it. */
+ * A stretch is any text in which no call begins: what begins one is a mark, or what output_heads lists with
+ * the name of a tool. So a call can be written in one way only: the one that follows the tool's schema. Where
+ * only one call is wanted, none can begin after it. */
 #include "lang/chat/output_maker.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ static struct gram *free_pattern(struct maker *m, const char *pattern, struct gr
     return gram_list(m->g, GRAM_SEQ, all.at, all.n);
 }
 
-/* Those after which so many braces are open; 0 = all. */
+/* Those after which `depth` braces are open; 0 = all. */
 static struct gram *free_heads(struct maker *m, uint32_t depth)
 {
     struct gram_items all = {0};

@@ -1,4 +1,4 @@
-/* Between output_grammar.c, which writes calls, and output_free.c, which writes the text around them. */
+/* Shared by output_grammar.c, which writes calls, and output_free.c, which writes the text around them. */
 #pragma once
 
 #include "lang/grammar/grammar_front.h"
@@ -20,5 +20,5 @@ struct gram *maker_object(struct maker *m, const json_t *function);
 struct gram *maker_any(struct maker *m);
 /* One call or several, with what the wrap puts around them. */
 struct gram *maker_calls(struct maker *m);
-/* Text in which the model may write calls, or not: each is held to its tool's schema from where it begins. */
+/* Text in which the model may write calls, or not: each follows its tool's schema from where it begins. */
 struct gram *maker_free(struct maker *m);

@@ -1,4 +1,4 @@
-/* Between the files of reply_*.c. */
+/* Shared by the files of output_*.c. */
 #pragma once
 
 #include "base/buf.h"
@@ -41,20 +41,20 @@ int output_match(const char *pattern, struct output_text t, struct output_call_h
 /* Is this body, of a wrap that only knows names of tools that there are, a call? 1, 0 and -1 as above. */
 int output_begins(const struct output_wrap *w, const json_t *tools, struct output_text t);
 
-/* Calls that go out before their body is whole. */
+/* Calls that are emitted before their body is complete. */
 struct output_ahead {
     enum { AHEAD_HEAD, AHEAD_ARGUMENTS, AHEAD_OVER } at;
-    size_t from; /* what has gone out, and in front of it; from the first byte held */
+    size_t from; /* end of what was emitted, from the first byte held */
     uint32_t calls;
     struct output_scan scan;
 };
-/* Tells of the calls in [a->from, n) of what is held. */
+/* Emits the calls in [a->from, n) of what is held. */
 void output_ahead(struct output_ahead *a, const struct output_wrap *w, const struct output_options *o,
                   struct output_text held);
 
 /* The calls in a body: a list of {"name", "arguments": a text, "id"?}; NULL = it has none, or is not whole. */
 json_t *output_calls(const struct output_wrap *w, const json_t *tools, struct output_text body);
-/* Appends a call; takes the arguments over. -1: they are no object, or memory is out. */
+/* Appends a call; takes the arguments over. -1: they are no object, or out of memory. */
 int output_add_call(json_t *calls, const char *name, size_t n, json_t *arguments, const char *id);
 /* The same for bodies that look like code. */
 int output_code(json_t *calls, struct output_text body);

@@ -206,9 +206,8 @@ static void state_leave(struct constraint_state *s)
 
 static int state_full(struct err *e)
 {
-    return err_set(
-        e, ERR_RESOURCE,
-        "the constraint is too ambiguous: following it takes more memory or work than it is given");
+    return err_set(e, ERR_RESOURCE,
+                   "the constraint is too ambiguous: it needs more memory or work than the limit");
 }
 
 static void state_link(struct constraint_state *s)
@@ -292,7 +291,7 @@ int constraint_mask(struct constraint_state *s, uint32_t *mask, struct err *e)
     for (size_t i = 0; i < words; i++)
         any |= mask[i];
     if (!any)
-        return err_set(e, ERR_DATA, "no token of the vocabulary can go on within the constraint");
+        return err_set(e, ERR_DATA, "no token of the vocabulary satisfies the constraint here");
     return 0;
 }
 

@@ -1,17 +1,19 @@
-/* Constrained generation: what a model may say next, so that the whole text is in a language: a GBNF grammar, a
- * JSON schema, any JSON object, a regular expression, or one of a few texts. All become one program over bytes.
+/* Constrained generation: which tokens a model may write next, so that the whole text is in a language: a
+ * GBNF grammar, a JSON schema, any JSON object, a regular expression, or one of a few texts. All become one
+ * program over bytes.
  *
  *   constraint        a compiled language; read-only, shared between threads
  *   constraint_vocab  a tokenizer's tokens as a tree of bytes; made once for a model; read-only, shared
  *   constraint_bound  both together, with what has been computed so far: token masks by state. Any thread may call
  *                     into it (one lock inside); keep it for the next request with the same language
- *   constraint_state  where one text stands; one thread at a time
+ *   constraint_state  the state of one text; one thread at a time
  *
- * Making the first three allocates; a state allocates when it is opened and never later, nor do the calls on it.
+ * Making the first three allocates; a state allocates when it is opened and never later, nor do the calls on
+ * it.
  *
- * White space in JSON: none before and after the value; after '{', '[', ',' and ':' and before '}' and ']' either
- * nothing, one blank, or a line end and at most 32 blanks or tabs. So a model can indent but not go on for ever.
- * Properties come in the order of the schema, those it does not name after them. */
+ * White space in JSON: none before and after the value; after '{', '[', ',' and ':' and before '}' and ']'
+ * either nothing, one blank, or a line end and at most 32 blanks or tabs. So a model can indent, but white
+ * space is bounded. Properties come in the order of the schema, those it does not name after them. */
 #pragma once
 
 #include "base/err.h"

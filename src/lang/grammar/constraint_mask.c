@@ -20,7 +20,7 @@ struct mask_part {
     uint32_t overlap[8]; /* bytes of the frame's own at places where it can also end */
     uint32_t mask;       /* all of its tokens */
     uint32_t ids;        /* counted: the tokens by the rounds that they begin */
-    uint32_t upto;       /* counted: (most + 1) how many of ids begin at most so many */
+    uint32_t upto;       /* counted: (most + 1) [i]: how many of ids begin at most i */
     uint32_t most;
     uint32_t leave; /* struct leave by their byte */
     uint32_t leave_at[257];

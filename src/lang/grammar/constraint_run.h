@@ -1,11 +1,11 @@
-/* Between the files of constraint_*.c: sets of positions, and their memory.
+/* Shared by the files of constraint_*.c: sets of positions, and their memory.
  *
- * A position is {state of the program, count of its frame, parent}: the parent is the set of positions to which
- * the frame returns. Sets are unique: equal sets have one id, and within a set positions with equal state and
- * count are one, with the union of their parents. So an ambiguous grammar does not multiply stacks, and whatever
- * is computed for a set (its transitions, its token mask) is computed once.
+ * A position is {state of the program, count of its frame, parent}: the parent is the set of positions to
+ * which the frame returns. Sets are unique: equal sets have one id, and within a set positions with equal
+ * state and count are one, with the union of their parents. So an ambiguous grammar does not multiply stacks,
+ * and whatever is computed for a set (its transitions, its token mask) is computed once.
  *
- * All of it lies in one half of a fixed memory. When a half is nearly full, what the open states still need is
+ * All of it is in one half of a fixed memory. When a half is nearly full, what the open states still need is
  * copied to the other one and the rest forgotten. */
 #pragma once
 
@@ -84,8 +84,8 @@ struct constraint_work {
     uint32_t slot; /* where the hash of the work has it */
 };
 
-/* A text may cost WORK_TEXT once and WORK_CALL for each call on average: what ordinary languages need is far below,
- * and an ambiguous one must not hold up those that wait. */
+/* A text may cost WORK_TEXT once and WORK_CALL for each call on average: what ordinary languages need is far
+ * below, and an ambiguous one must not delay other requests. */
 enum { WORK_TEXT = 2 << 20, WORK_CALL = 20000 };
 enum { WORK_MOST = 1 << 15, WORK_SLOTS = 1 << 16, UNION_SLOTS = 1 << 10 };
 

@@ -6,7 +6,7 @@
 
 #define HEIGHT_NONE UINT32_MAX
 
-/* Who looks at a state: for each state a span of `from`. A rule's callers look at its start. */
+/* The reverse edges of each state: a span of `from`. A rule's callers depend on its start. */
 struct back {
     uint32_t *first; /* (states + 1) */
     uint32_t *from;
@@ -188,7 +188,7 @@ static uint32_t check_first_calls(const struct program *p, uint32_t rule, uint32
     return found;
 }
 
-/* Rules are taken away once every rule that they call first is away; what is left calls itself. */
+/* A rule is removed once every rule that it calls first is removed; rules that are left call themselves. */
 static int check_left(const struct program *p, uint32_t *seen, uint32_t *stack, uint32_t *calls,
                       struct err *e)
 {

@@ -1,14 +1,12 @@
-/* From trees to states. States are written from the end: each piece is told where to go on, and says where it
- * starts. Code points become ranges of UTF-8 bytes here. */
+/* From trees to states. States are written from the end: each piece is given its successor, and returns where
+ * it starts. Code points become ranges of UTF-8 bytes here. */
 #include "lang/grammar/grammar.h"
 
 #include "base/utf8.h"
 
 #include <string.h>
 
-enum {
-    EMIT_WRITE_OUT = 24
-}; /* a repetition of at most so many states is written out, a larger one counted */
+enum { EMIT_WRITE_OUT = 24 }; /* a repetition of at most this many states is unrolled, a larger one counted */
 
 struct emit {
     struct grammar *g;

@@ -1,4 +1,4 @@
-/* The front ends that write grammars. Each leaves its error in the grammar; what it returns then means nothing. */
+/* The front ends that write grammars. Each leaves its error in the grammar; its result is then undefined. */
 #pragma once
 
 #include "lang/grammar/grammar.h"

@@ -16,7 +16,7 @@
 
 #define MATCH_LIMIT  20000000
 #define HEAP_LIMIT   (256 * 1024) /* KiB */
-#define SECONDS      10 /* of the processor, for all that a run does, and so much for each byte beside it */
+#define SECONDS      10 /* of the processor, for all that a run does, and this much more for each byte */
 #define SECONDS_BYTE 2e-6
 #define WINDOW       16 /* places that are tried between two looks at the clock, at first */
 
@@ -206,8 +206,8 @@ void regex_run_close(struct regex_run *run)
     mem_free(run);
 }
 
-/* The limit of a match counts anew at every place where one could begin, so that a pattern that is slow everywhere is
- * bounded only by the clock. The coarse one says when to look at the processor's. */
+/* The limit of a match is reset at every place where one could begin, so that a pattern that is slow
+ * everywhere is bounded only by the clock. The coarse one says when to look at the processor's. */
 static int regex_late(struct regex_run *run, struct err *e)
 {
     struct timespec t;

@@ -1,11 +1,11 @@
-/* Between the files of schema_*.c: JSON schema to rules.
+/* Shared by the files of schema_*.c: JSON schema to grammar rules.
  *
  * A value is described by several schemas at once (allOf, $ref with its siblings, a property that two schemas
  * name): struct conj is such a list, with $ref and allOf already followed. Every list becomes one rule, so a
  * recursive schema becomes a recursive grammar. Each keyword is looked up in all schemas of the list, and the
  * strictest wins. anyOf and oneOf are taken one by one: an alternative is the list with one branch added.
  *
- * What cannot be enforced is refused with a sentence; keywords that only describe are passed over. */
+ * What cannot be enforced is refused with an error; annotation keywords are ignored. */
 #pragma once
 
 #include "lang/grammar/grammar_front.h"

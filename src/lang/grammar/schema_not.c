@@ -18,7 +18,8 @@ static void either(json_t *list, json_t *one)
     json_decref(one);
 }
 
-/* None of these values. Strings are told by our own keyword, numbers by what is above and below them. */
+/* None of these values. Strings are excluded by our own keyword, numbers by the ranges above and below
+ * them. */
 static json_t *negate_values(struct schema *s, const json_t *values)
 {
     json_t *all = json_array(), *strings = json_array(), *v, *left;
@@ -156,7 +157,7 @@ static void negate_keyword(struct schema *s, const char *key, const json_t *v, j
         either(list, negate_bound(key, v));
 }
 
-/* A keyword has no opposite that is known: those that could have one are told. */
+/* A keyword has no opposite that is known: lists those that could have one. */
 static void negate_none(struct schema *s, const char *key)
 {
     static const char *const hard[] = {"format",

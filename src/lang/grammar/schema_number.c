@@ -96,7 +96,7 @@ static void digits_of(double v, struct digits *d)
     for (; *at && *at != 'e'; at++)
         if (*at != '.')
             mantissa[n++] = *at;
-    long exponent = strtol(at + 1, NULL, 10); /* the point stands behind mantissa[0], moved by so many */
+    long exponent = strtol(at + 1, NULL, 10); /* of 10; the point stands behind mantissa[0] */
     while (n > 1 && mantissa[n - 1] == '0')
         n--;
     d->n = d->m = 0;
@@ -222,7 +222,7 @@ static const struct dfa *multiple_dfa(struct schema *s, uint32_t m)
     return d;
 }
 
-/* All numbers of at most so many digits before and after the point. */
+/* All numbers within these limits of digits before and after the point. */
 static struct gram *number_text(struct grammar *g, uint32_t whole, uint32_t part, bool exponent)
 {
     struct gram *minus = gram_rep(g, gram_text(g, "-"), 0, 1);
@@ -268,7 +268,7 @@ struct gram *schema_number(struct schema *s, const struct conj *c, uint32_t type
     for (uint32_t i = 0, one; i < c->n && !schema_stop(s); i++)
         if ((one = schema_not_multiple(s, c, i)))
             all = dfa_combine(g, all, multiple_dfa(s, one), DFA_MINUS);
-    if (fraction_only || excludes) { /* whole numbers, where they are told apart, have no point */
+    if (fraction_only || excludes) { /* where integers are a separate type, they have no point */
         static const char fraction[] = "-?[0-9]+\\.[0-9]*[1-9][0-9]*",
                           either[] = "-?[0-9]+(\\.[0-9]*[1-9][0-9]*)?";
         const char *text = fraction_only ? fraction : either;

@@ -274,7 +274,7 @@ struct object {
     const struct conj *c;
     json_t *names; /* declared or required, in order: an object used as a set */
     const struct dfa *allowed;
-    uint32_t min, max, counts;         /* counts: how many are told apart */
+    uint32_t min, max, counts;         /* counts: how many are distinguished */
     struct gram *comma, *end, *member; /* member: one of the others, NULL = none is allowed */
     struct gram_items members;
     const char *pattern[SCHEMA_PATTERNS];
@@ -473,7 +473,7 @@ struct gram *schema_object(struct schema *s, const struct conj *c)
     if (!n && counts > 2) /* nothing is declared: the others count themselves */
         counts = 1;
     if (counts * (n + 1) > SCHEMA_GRID)
-        schema_refuse(s, "minProperties and maxProperties are too large for so many properties");
+        schema_refuse(s, "minProperties and maxProperties are too large for this number of properties");
     o.counts = (uint32_t)counts;
     for (uint64_t i = 0; i < counts * (n + 1) && !schema_stop(s); i++)
         grammar_rule(g);

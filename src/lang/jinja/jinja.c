@@ -1,4 +1,4 @@
-/* Compiling and rendering: the way in and out of the interpreter. */
+/* Compiling and rendering: the interface of the interpreter. */
 #include "lang/jinja/jinja.h"
 
 #include "base/utf8.h"

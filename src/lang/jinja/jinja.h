@@ -1,12 +1,12 @@
-/* Jinja2, as chat templates use it: a template is compiled once and rendered many times. A compiled
- * template never changes, so any number of threads may render it at once; each render has its own memory.
+/* Jinja2, as chat templates use it: a template is compiled once and rendered many times. A compiled template
+ * never changes, so any number of threads may render it at once; each render has its own memory.
  *
  * The meaning is that of jinja2 3.1 in the environment that Hugging Face sets up for chat templates:
  * trim_blocks, lstrip_blocks, an immutable sandbox, loop controls, the `generation` tag, `tojson` without
  * HTML escapes, `raise_exception`, `strftime_now`.
  *
- * Every byte of the result knows whether the template wrote it or whether it came from the data, through
- * all filters and methods: text of a message must never be taken for a control token. */
+ * Every byte of the result is marked as written by the template or as data, through all filters and methods:
+ * text of a message must never be taken for a control token. */
 #pragma once
 
 #include "base/err.h"

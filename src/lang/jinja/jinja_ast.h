@@ -105,7 +105,7 @@ enum jnode_kind {
 
 enum { JUSES_LOOP = 1, JUSES_CALLER = 2, JUSES_KWARGS = 4, JUSES_VARARGS = 8 };
 
-/* Where a variable lives: so many functions out, in that slot. */
+/* Where a variable is stored: how many functions out, and in which slot. */
 struct jref {
     uint16_t hops;
     uint16_t slot;

@@ -188,7 +188,7 @@ static bool jiter_step_range(struct jrt *rt, struct jiter *it, struct jv *out)
     return true;
 }
 
-/* LoopContext is its own iterator: it gives (item, loop) and moves the loop on; nobody does that. */
+/* LoopContext is its own iterator: it gives (item, loop) and advances the loop; templates do not use that. */
 bool jiter_can(struct jv v)
 {
     switch (v.kind) {

@@ -1,5 +1,5 @@
-/* Python's str: character classes, case mapping and the algorithms behind its methods. Origins of bytes
- * go along: what comes out of data is data. */
+/* Python's str: character classes, case mapping and the algorithms behind its methods. The origin of each
+ * byte is kept: what comes from data is data. */
 #pragma once
 
 #include "lang/jinja/jinja_value.h"

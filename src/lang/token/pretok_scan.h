@@ -1,5 +1,5 @@
 /* The known pre-tokenizer patterns as data: a pass is a list of alternatives, tried in order at each
- * place, each of one of a few shapes over sets of characters. What no alternative matches stays together
+ * position, each of one of a few shapes over sets of characters. What no alternative matches stays together
  * as a piece of its own, as when a regular expression splits a text and the gaps are kept. */
 #pragma once
 

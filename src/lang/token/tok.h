@@ -1,4 +1,4 @@
-/* The inside of a tokenizer: the one pipeline that all sources are compiled to. Private to tok*.c and
+/* The internals of a tokenizer: the pipeline to which all sources are compiled. Private to tok*.c and
  * pretok.c. Strings point into what `own` keeps alive (a JSON text, the GGUF mapping, `strings`). */
 #pragma once
 

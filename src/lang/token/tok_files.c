@@ -168,7 +168,7 @@ int tok_from_wordlist(struct tokenizer *t, const char *path, struct err *e)
 
 /* ---- tiktoken ---- */
 
-/* Ranks by id; the pattern is not in the file: the number of ranks tells the family. */
+/* Ranks by id; the pattern is not in the file: the number of ranks identifies the family. */
 static int ranked(struct tokenizer *t, const char *pre, struct err *e)
 {
     const struct scan_model *m = scan_for_name(pre, strlen(pre));

@@ -39,7 +39,7 @@ static int read_attrs(struct tokenizer *t, const struct gguf *g, struct err *e)
         int64_t v = gguf_item_i64(k, (uint64_t)i);
         t->attr[i] = v >= 0 && v <= 6 ? (uint8_t)attrs[v] : TOK_NORMAL;
         if (t->attr[i] == TOK_BYTE && tok_byte_name(t->pieces[i].s, t->pieces[i].n) < 0)
-            return err_set(e, ERR_DATA, "token %d is said to be a byte and is called '%s', not <0xNN>", i,
+            return err_set(e, ERR_DATA, "token %d has the type byte, but its text is '%s', not <0xNN>", i,
                            log_safe_n(t->pieces[i].s, t->pieces[i].n));
     }
     return got < 0 ? -1 : 0;
@@ -78,7 +78,7 @@ static int read_roles(struct tokenizer *t, const struct gguf *g, struct err *e)
         char name[64];
         snprintf(name, sizeof name, KEY "%s_token_id", keys[i].name);
         uint64_t id;
-        /* all bits set is how some writers say "none" */
+        /* some writers write "none" as all bits set */
         int got = gguf_get_u64(g, name, 0, UINT32_MAX, &id, e);
         if (got < 0)
             return -1;
@@ -98,7 +98,7 @@ static int get_flag(const struct gguf *g, const char *name, bool otherwise, bool
     return gguf_get_bool(g, name, out, e) < 0 ? -1 : 0;
 }
 
-/* BOS in front and EOS behind, by the file's word or else the family's habit. */
+/* BOS before and EOS after a text: as the file says, else the family's default. */
 static int read_around(struct tokenizer *t, const struct gguf *g, bool bos, bool eos, struct err *e)
 {
     if (get_flag(g, KEY "add_bos_token", bos, &bos, e) || get_flag(g, KEY "add_eos_token", eos, &eos, e))
@@ -110,7 +110,7 @@ static int read_around(struct tokenizer *t, const struct gguf *g, bool bos, bool
                : 0;
 }
 
-/* Tokens that steer a conversation and that some converters forgot to mark. */
+/* Control tokens of chats that some converters did not mark. */
 static void mark_control(struct tokenizer *t)
 {
     static const char *const names[] = {
@@ -126,7 +126,7 @@ static void mark_control(struct tokenizer *t)
     }
 }
 
-/* What Hugging Face knows of the tokens of these models and a GGUF does not say. */
+/* Properties of tokens of these models that a GGUF lacks and Hugging Face's files have. */
 static void strip_flags(struct tokenizer *t, const struct gguf *g)
 {
     struct gguf_str name = {"", 0}, arch = {"", 0};
@@ -190,7 +190,7 @@ static int find_pre(const struct gguf *g, bool gemma4, const struct scan_model *
     if (gemma4)
         pre = (struct gguf_str){"gemma4", 6};
     else if (!got)
-        log_warn("the model does not say which pre-tokenizer it wants: taking 'default', which may be wrong");
+        log_warn("the model names no pre-tokenizer: using 'default', which may be wrong");
     *out = scan_for_name(pre.s, pre.n);
     return *out ? 0 : err_set(e, ERR_DATA, "the pre-tokenizer '%s' is not known", log_safe_n(pre.s, pre.n));
 }

@@ -160,7 +160,7 @@ static int read_wordpiece(struct tokenizer *t, const struct tj *j, const struct 
     return 0;
 }
 
-/* Without a type, as older files are, the fields tell it. */
+/* Older files have no type: the fields identify it. */
 static int read_model(struct tokenizer *t, const struct tj *j, const struct tj_node *m, struct err *e)
 {
     const struct tj_node *type = tj_get(j, m, "type", JSONREAD_IS_STRING);
@@ -370,7 +370,7 @@ int tok_apply_config(struct tokenizer *t, const char *path, struct err *e)
             t->roles[keys[i].role] = id;
     }
     int rc = config_added(t, &j, tj_get(&j, root, "added_tokens_decoder?", JSONREAD_IS_OBJECT), e);
-    /* a tokenizer.json says itself what goes around a text; other files leave it to this one */
+    /* tokenizer.json itself defines what is put around a text; for other files this one does */
     const struct tj_node *add_bos = tj_get(&j, root, "add_bos_token?", JSONREAD_IS_BOOL),
                          *add_eos = tj_get(&j, root, "add_eos_token?", JSONREAD_IS_BOOL);
     int32_t bos = t->roles[TOK_BOS], eos = t->roles[TOK_EOS];

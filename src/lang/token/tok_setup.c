@@ -59,7 +59,8 @@ int tok_byte_name(const char *s, size_t n)
 int tok_alloc_vocab(struct tokenizer *t, int64_t n, struct err *e)
 {
     if (n < 1 || n > VOCAB_MOST)
-        return err_set(e, ERR_DATA, "a vocabulary of %lld tokens: 1 to %d can be", (long long)n, VOCAB_MOST);
+        return err_set(e, ERR_DATA, "a vocabulary of %lld tokens: 1 to %d are allowed", (long long)n,
+                       VOCAB_MOST);
     t->n = (int32_t)n;
     t->pieces = mem_zalloc((size_t)n, sizeof *t->pieces);
     t->bytes = mem_zalloc((size_t)n, sizeof *t->bytes);
@@ -293,8 +294,8 @@ static void find_eog(struct tokenizer *t)
 #undef FIND
 }
 
-/* Fill in the middle, by the names that the families gave their tokens where a file does not say. The last three also end
- * what is filled in. */
+/* Fill in the middle: the families' names of these tokens, for files that do not say. The last three also end
+ * the output. */
 static void find_middle(struct tokenizer *t)
 {
     static const char *const names[][8] = {
