@@ -1,8 +1,8 @@
-/* How each quantised type lies in memory: the block structs, little-endian, as files hold them. Shared by
+/* The memory layout of each quantised type: the block structs, little-endian, as files hold them. Shared by
  * the decoders here and by the kernels of every device, so it is plain C that nvcc compiles too.
  *
- * In the diagrams a row is one or more bytes, the highest bit on the left; vN is the N-th value of
- * the block. An fp16 is kept as its bits (codec/half.h). */
+ * In the diagrams a row is one or more bytes, the highest bit on the left; vN is the N-th value of the block.
+ * An fp16 is kept as its bits (codec/half.h). */
 #pragma once
 
 #include <stdint.h>

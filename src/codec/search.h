@@ -16,8 +16,8 @@ struct search_form {
     int groups, len;             /* len is 16 or 32 */
     int least, most;             /* codes q */
     const float *levels;         /* (most - least + 1), rising; NULL: the level of a code is itself */
-    int scale_least, scale_most; /* factors of d; 1 and 1: there is but d */
-    int min_most;                /* factors of dmin are 0..min_most; 0: there is no minimum */
+    int scale_least, scale_most; /* factors of d; 1 and 1: d alone */
+    int min_most;                /* factors of dmin are 0..min_most; 0: the type has no minima */
     bool min_signed;             /* dmin may be negative, and its factor is always 1 */
     bool power;                  /* d is a power of two and kept as e8m0; otherwise as fp16 */
 };

@@ -50,7 +50,7 @@ struct search_state {
     float drift[SEARCH_GROUPS];                       /* how its best minimum moves with its scale */
 };
 
-/* A full answer but for the codes, which follow from it. */
+/* A full result without the codes, which follow from it. */
 struct search_choice {
     float d, dmin, error;
     int scale[SEARCH_GROUPS], min[SEARCH_GROUPS];
@@ -215,8 +215,8 @@ SEARCH_INLINE void group_trials(const struct search_state *s, int g, float shift
 /* One row of trials. *least is the smallest error so far, which a better line replaces. */
 SEARCH_INLINE void group_try(struct search_state *s, int g, float shift, float *least)
 {
-    /* In a larger block a small scale is worth something, as the largest decides how coarse all others are:
-     * of lines nearly alike the first one is taken. A group that is the block can be judged as it will be kept. */
+    /* In a larger block a small scale is better, as the largest decides how coarse all others are: of lines
+     * nearly alike the first one is taken. A group that is the block can be judged as it will be kept. */
     bool alone = s->form->groups == 1;
     struct search_lines at;
     struct lane_sums a;
@@ -391,7 +391,7 @@ SEARCH_INLINE bool search_load(struct search_state *s, const float *x, const flo
         s->sum_w[g] = s->sum_x[g] = 0;
         for (int k = 0; k < f->len; k++, i++) {
             s->x[i] *= s->back;
-            /* Even what does not matter must not be free to go anywhere. */
+            /* Not zero: it would leave a value unbounded. */
             float w = heaviest > FLT_MIN ? s->w[i] / heaviest : 1;
             s->w[i] = w > 1e-6f ? w : 1e-6f;
             s->sum_w[g] += s->w[i];
