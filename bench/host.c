@@ -1,5 +1,5 @@
-/* What the host takes between two steps, when the device waits for it: the engine with all that belongs to a model of a
- * file, but its device only waits for a millisecond and chooses any tokens, as a GPU might.
+/* The host's time between two steps, while the device waits for it: the engine with a real model, but with a
+ * device that only waits for a millisecond and picks arbitrary tokens.
  *   bench_host MODEL */
 #include "base/clock.h"
 #include "codec/dtype.h"
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
         idle.ops.run = idle_run;
         idle.ops.picks = idle_picks;
         l->runner->device->ops = &idle.ops;
-        printf("streams  prompt  guesses  penalties  between two steps\n");
+        printf("streams  prompt   drafts  penalties  between two steps\n");
     }
     for (size_t i = 0; i < sizeof settings / sizeof *settings && !failed; i++)
         failed = measure(l, &settings[i], prompt, &e);

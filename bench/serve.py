@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the server costs, and how it stands beside llama.cpp's: bench/serve.py [--pairs N] [--one] [--json FILE] [MODEL.gguf]
+"""What the server costs, and how it compares with llama.cpp's: bench/serve.py [--pairs N] [--one] [--json FILE] [MODEL.gguf]
 
 One stream through the server as a share of `quern bench`, 16 streams as a share of the engine's (`quern bench --streams 16`);
 and, where a llama-server is in the PATH, both servers in turn: tokens a second of 1, 4 and 16 streams, the time to the first
@@ -125,7 +125,7 @@ def decode(server, client):
 
 
 def throughput(server, client, count):
-    """Tokens a second of so many requests at once, with what it takes to read their prompts."""
+    """Tokens a second of several requests at once, including the time to read their prompts."""
     streams = server.ask(client, *((0, words(PROMPT), PREDICT) for _ in range(count)))
     return count * PREDICT / (max(s.events[-1] for s in streams) - min(s.sent for s in streams))
 

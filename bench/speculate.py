@@ -1,4 +1,4 @@
-"""What guessing ahead gains: a rewrite with guesses from the text itself, code with a draft model, JSON under a schema. Every pair of
+"""What speculation gains: a rewrite with drafts from the text itself, code with a draft model, JSON under a schema. Every pair of
 runs is interleaved; the figure is the median of the ratios. python bench/speculate.py [ROUNDS]"""
 import json
 import statistics
@@ -63,7 +63,7 @@ def compare(name, rounds, model, prompt, n, *options, rule=()):
     s = other["speculation"]
     same = "the same text" if plain["ids"] == other["ids"] else "another text"
     print(f"{name:34} {statistics.median(speeds):6.1f} tok/s without; {statistics.median(ratios):.2f} times that with ({min(ratios):.2f} to "
-          f"{max(ratios):.2f}); {s['accepted']} of {s['drafted']} guesses came true, {s['forced']} prescribed; {same}")
+          f"{max(ratios):.2f}); {s['accepted']} of {s['drafted']} drafts accepted, {s['forced']} prescribed; {same}")
 
 
 def main():

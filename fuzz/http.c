@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A sum over all that was read, fed in pieces of so many bytes. */
+/* A checksum of all that was read, fed in pieces of `piece` bytes. */
 static uint64_t sum(const char *text, size_t n, size_t piece)
 {
     struct http h = {0};

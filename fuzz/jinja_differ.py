@@ -125,7 +125,7 @@ class Writer:
 
 def agree(ours, theirs):
     if "out" in theirs:
-        # an object's address is nobody's business, nor is an integer beyond 64 bits
+        # ignore an object's address, and integers beyond 64 bits
         if "0x7f" in theirs["out"].lower():
             return True
         return ours.get("out") == theirs["out"] or "64 bits" in ours.get("error", "")

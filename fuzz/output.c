@@ -1,6 +1,6 @@
-/* Any bytes as what a model wrote, in any family. However they are cut, the same comes out; what is no call comes out
- * as it went in, but for marks and white space; a call's arguments are a JSON object. The first bytes choose the
- * family. */
+/* Any bytes as a model's output, in any family. How they are cut makes no difference; what is no call comes
+ * out unchanged, except marks and white space; a call's arguments are a JSON object. The first bytes choose
+ * the family. */
 #include "base/buf.h"
 #include "lang/chat/output.h"
 
@@ -20,7 +20,7 @@ struct heard {
     struct buf said;
     int last;
     uint32_t calls;
-    bool ruled; /* the text claims to be of the syntax of calls, and may lie */
+    bool ruled; /* the parser assumes the syntax of calls, which the text may violate */
     bool open;  /* a call goes on */
     bool cut;   /* the text ends where the model would have gone on */
 };

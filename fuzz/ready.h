@@ -1,5 +1,5 @@
-/* A server without a model, for the targets that need one: a tokenizer of bytes, a template, and an engine whose queue
- * has no place, so that a request goes all the way to the engine and is turned back there. */
+/* A server without a model, for the targets that need one: a tokenizer of bytes, a template, and an engine
+ * whose queue has no room, so that a request goes all the way to the engine and is refused there. */
 #pragma once
 
 #include "base/mem.h"
@@ -109,7 +109,7 @@ static struct request *ready_answer(const struct route *route, bool tools)
     return a;
 }
 
-/* As when the client has gone. */
+/* As when the client has disconnected. */
 static void ready_drop(struct request *a)
 {
     a->arrived = true;

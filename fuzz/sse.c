@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
-/* Any bytes as what a model says, as an event stream in every API. Each event is whole, on lines of its own, and JSON;
- * chat's pieces put together are the text. The first byte chooses the API, the second the size of the pieces. */
+/* Any bytes as a model's output, as an event stream in every API. Each event is complete, on lines of its
+ * own, and JSON; chat's pieces put together are the text. The first byte chooses the API, the second the size
+ * of the pieces. */
 #include "ready.h"
 
 #include "base/mem.h"
