@@ -125,8 +125,9 @@ struct device_ops {
     int (*run)(struct device *d, const struct plan *p, const struct step *s, struct err *e);
     /* The results of the last run: (outs, plan.out_width) floats on the host, valid until the next run. */
     const float *(*results)(struct device *d, struct err *e);
-    /* Of the last run with step.pick: (outs) tokens, -1 where the numbers were not finite; of no meaning where `on` was
-     * false. `results` then has the numbers of those rows alone. NULL: this device chooses no tokens. */
+    /* Of the last run with step.pick: (outs) tokens, -1 where the numbers were not finite; undefined where
+     * `on` was false. `results` then has the numbers of those rows alone. NULL: this device chooses no
+     * tokens. */
     const int32_t *(*picks)(struct device *d, struct err *e);
     /* The first rows of a buffer of the plan, (rows, width) floats, to and from host memory: what passes from one
      * device of a split to the other. */
@@ -140,7 +141,7 @@ struct device_ops {
     int (*read_page)(struct device *d, uint32_t group, int32_t page, void *host, struct err *e);
     int (*write_page)(struct device *d, uint32_t group, int32_t page, const void *host, struct err *e);
     void (*memory)(const struct device *d, struct device_memory *m);
-    /* What lies where, for people: "cuda:0 NVIDIA H200, weights 4.9 GB, ..."; one line a device. */
+    /* What is on which device, for printing: "cuda:0 NVIDIA H200, weights 4.9 GB, ..."; one line a device. */
     void (*describe)(const struct device *d, struct buf *out);
     /* Where the time of profiled steps (seconds below) went since the last call, kernel by kernel, the longest first; how
      * many. NULL: this device does not know. */

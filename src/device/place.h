@@ -23,9 +23,9 @@ struct place_request {
 
 /* The result. */
 struct placement {
-    uint32_t layers, of;       /* whole layers on the main device (but for experts), and how many there are */
-    uint32_t main, rest;       /* operations */
-    struct device_memory need; /* of the main device's part */
+    uint32_t layers, of;        /* whole layers on the main device (without experts), and all layers */
+    uint32_t main, rest;        /* operations */
+    struct device_memory need;  /* of the main device's part */
     struct device_memory whole; /* with PLACE_FIT: of all of it */
 };
 

@@ -26,7 +26,7 @@ static void *plan_grow(struct plan *p, void *old, uint32_t count, uint32_t *room
 
 struct op *plan_add(struct plan *p, enum op_kind kind, uint32_t layer)
 {
-    static _Thread_local struct op lost; /* written to, and forgotten, after a failure */
+    static _Thread_local struct op lost; /* a dummy to write to after a failure */
     struct op *ops = plan_grow(p, p->ops, p->count, &p->room, sizeof *ops);
     if (!ops) {
         memset(&lost, 0, sizeof lost);

@@ -1,7 +1,7 @@
 /* The interface between models and devices, upper half: the plan, which a model writes. A model family
  * appends operations to a plan, once; a device runs the plan every step. Nothing in a plan changes from step
  * to step: token ids, positions, page tables and lengths come with the step (device/device.h), so a plan can
- * be replayed as it is.
+ * be replayed unchanged.
  *
  * Operands are {buffer, column}: a buffer holds one row of `width` floats for every row (token) of the batch.
  * Weights and vectors are indices into a weight table; 0 is "none".
@@ -320,5 +320,5 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
 const char *plan_op_name(enum op_kind kind);
 struct buf;
 void plan_print(const struct plan *p, const struct weights *w, struct buf *out); /* one line an operation */
-/* What there is of a model, in words: "embeddings, layers 0-11, head". */
+/* The parts of a model, as text: "embeddings, layers 0-11, head". */
 void plan_summary(const struct plan *p, struct buf *out);

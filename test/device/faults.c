@@ -57,10 +57,10 @@ static void drivers_and_cards(void **state)
     (void)state;
     reset();
     fake->version = 11080;
-    refused("cuda", "the NVIDIA driver is too old: it speaks CUDA 11.8, at least 12.4 is needed");
+    refused("cuda", "the NVIDIA driver is too old: it supports CUDA 11.8, at least 12.4 is needed");
     reset();
     fake->cards = 0;
-    refused("cuda", "no GPU: the NVIDIA driver is there, but it sees no card");
+    refused("cuda", "no GPU: the NVIDIA driver is installed, but it finds no card");
     reset();
     fake->major = 7;
     fake->minor = 5;

@@ -1,5 +1,5 @@
-/* The CPU device inside. A step is one job of the pool: every worker runs the whole plan as a `struct lane`,
- * takes its share of each phase, and waits for the others at a barrier between phases.
+/* The internals of the CPU device. A step is one job of the pool: every worker runs the whole plan as a
+ * `struct lane`, takes its share of each phase, and waits for the others at a barrier between phases.
  *
  * Ownership of outputs: a phase divides its output by columns, rows or heads, and each piece has one writer.
  * Every result depends on the step alone, never on the number of workers: sums are cut at fixed places.

@@ -1,7 +1,7 @@
 /* The kernel table of the CPU: one struct of function pointers, filled with plain C first (scalar.c) and then
- * overwritten tier by tier (avx2, avx512, amx) as far as the machine goes and the caller allows. Every entry
- * has the meaning that scalar.c gives it; test/device/kernels.c compares every tier with it and measures its
- * speed.
+ * overwritten tier by tier (avx2, avx512, amx) as far as the machine supports and the caller allows. Every
+ * entry has the meaning that scalar.c gives it; test/device/kernels.c compares every tier with it and
+ * measures its speed.
  *
  * Activations for integer products are rounded once, in one way for all tiers and types: blocks of 32 int8
  * with one float scale (d = max|x| / 127, q = round to nearest even of x / d), and the sum of the 32 quants,
@@ -38,9 +38,9 @@ struct packed {
     uint32_t slabs;
 };
 
-/* y(m, n0..n1) = x(m, k) W(n, k)^T: rows [n0, n1) of the weight against m rows of x. Columns of y
- * are weight rows: y[r*y_stride + n]. Any m >= 1; kernels block over m and n as they like, and
- * decode a panel of weights once for all m. No bias, no accumulation into y. */
+/* y(m, n0..n1) = x(m, k) W(n, k)^T: rows [n0, n1) of the weight against m rows of x. Columns of y are weight
+ * rows: y[r*y_stride + n]. Any m >= 1; kernels choose their blocks over m and n, and decode a panel of
+ * weights once for all m. No bias, no accumulation into y. */
 struct matmul {
     const uint8_t *w; /* row 0 of the weight */
     size_t row_bytes;
@@ -87,7 +87,7 @@ static inline bool kernel_bf16(uint32_t type)
  * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
 enum { ATTN_KEYS = 64, ATTN_PAGES = ATTN_KEYS / 16, ATTN_LAG = 8 };
 
-/* Pages of integers (kv.c), in the pairs that processors multiply: sums of 32 bits that cannot overflow, since
+/* Pages of integers (kv.c), in the pairs that processors multiply: sums of 32 bits cannot overflow, since
  *   - a key and a query have at most the length I16_LENGTH,
  *   - a value is at most I16_LARGEST, and the 64 weights of a row, none above I16_LENGTH, are I16_WEIGHTS together.
  * Magnitudes and scales of at most I16_LEAST count as zero. */

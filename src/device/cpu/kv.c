@@ -8,8 +8,8 @@
  *
  * Pages of type F16 hold integers of 16 bits, unless the device is to be exact or V is part of K: products of
  * pairs of them are twice as fast as those of floats, their sums are exact, and they keep more of a key than
- * halves do (doc/accuracy.md). Two dimensions of a key, or two tokens' values, are adjacent, and each token has
- * a float scale:
+ * halves do (doc/accuracy.md). Two dimensions of a key, or two tokens' values, are adjacent; each token has a
+ * float scale:
  *   K  (k_dim / 2, page_tokens, 2) int16, (page_tokens) F32
  *   V  (page_tokens / 2, attn_v_cols, 2) int16, (page_tokens) F32 */
 #include "device/cpu/cpu.h"

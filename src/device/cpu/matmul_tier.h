@@ -1,5 +1,5 @@
-/* What a tier's own file adds to products: floats and bf16, and what all of them need of a worker. It defines float_tile_run
- * (a panel times a tile) before it includes this one. */
+/* The rest of a tier's products: floats and bf16, and the worker's scratch. A tier's file defines
+ * float_tile_run (a panel times a tile) before it includes this one. */
 #pragma once
 
 #include "device/cpu/matmul_bf16.h"

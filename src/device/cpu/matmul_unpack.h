@@ -501,7 +501,7 @@ ALWAYS_INLINE void scales_q1_0(const uint8_t *p, struct unit_scales *s)
     s->a[0] = _mm256_blend_ps(fp16_all(b[0].d), fp16_all(b[1].d), 0xf0);
 }
 
-/* 2^(e-127) for each group, halved because the levels are doubled. e is a float's exponent but for its
+/* 2^(e-127) for each group, halved because the levels are doubled. e is a float's exponent except at its
  * ends: 0 is 2^-127, which is subnormal, and 255 is NaN. */
 ALWAYS_INLINE void scales_mxfp4(const uint8_t *p, struct unit_scales *s)
 {

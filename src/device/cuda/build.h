@@ -1,5 +1,5 @@
-/* What the files of lowering share: how launches of an operation are added to the list, and products with what goes into
- * them and what follows. What one operation leaves for the next is in the list alone. */
+/* What the files of lowering share: functions that add launches of an operation to the list, and products
+ * with their inputs and tails. Operations pass state to each other only through the list. */
 #pragma once
 
 #include "device/cuda/lower.h"

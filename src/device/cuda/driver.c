@@ -88,12 +88,12 @@ static int driver_start(struct err *e)
     int r = table.driver_version(&table.version);
     if (r == CU_OK && table.version < CU_DRIVER_LEAST)
         return err_set(e, ERR_RESOURCE,
-                       "the NVIDIA driver is too old: it speaks CUDA %d.%d, at least %d.%d is needed",
+                       "the NVIDIA driver is too old: it supports CUDA %d.%d, at least %d.%d is needed",
                        table.version / 1000, table.version % 1000 / 10, CU_DRIVER_LEAST / 1000,
                        CU_DRIVER_LEAST % 1000 / 10);
     r = table.init(0);
     if (r == CU_NO_DEVICE)
-        return err_set(e, ERR_RESOURCE, "no GPU: the NVIDIA driver is there, but it sees no card");
+        return err_set(e, ERR_RESOURCE, "no GPU: the NVIDIA driver is installed, but it finds no card");
     if (r != CU_OK)
         return err_set(e, ERR_RESOURCE, "the NVIDIA driver cannot be initialised (cuInit returned %d)", r);
     return 0;

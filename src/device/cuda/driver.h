@@ -103,5 +103,5 @@ struct driver {
 
 /* The table, or NULL and the reason: no driver, one that is too old, or no card. */
 const struct driver *driver_get(struct err *e);
-/* For tests: another file instead of libcuda.so.1; forgets what was found so far. */
+/* For tests: another file instead of libcuda.so.1; resets what was found so far. */
 void driver_set_library(const char *file);

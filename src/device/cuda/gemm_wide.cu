@@ -3,7 +3,7 @@
  * memory. Copies run ahead: every warp has a ring of tiles of its own, the block a ring of columns of x.
  *
  * Columns may be shared by p.split blocks: they leave their sums in p.part, wait for each other, and each adds up some of
- * the streams. All blocks of the launch must be on the card at once then; gpu_gemm_wide sees to that.
+ * the streams. All blocks of the launch must be on the card at once then; gpu_gemm_wide ensures that.
  *
  * x is packed in the order PACK_CORES. Only in builds for sm_90a: elsewhere the kernels are not there. */
 #include "device/cuda/gemm.cuh"
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
 #pragma unroll
         for (int i = 0; i < 16; i++)
             a[i / 8][i % 8] = 0;
-        /* with mins c starts as their part, divided by d; a d of 0 stands for one that is as good as 0 */
+        /* with mins c starts as their part, divided by d; a d of 0 stands for one that is almost 0 */
         const float d[2] = {!FORM::MINS || w.d[0] != 0.0f ? w.d[0] : 0x1p-60f,
                             !FORM::MINS || w.d[1] != 0.0f ? w.d[1] : 0x1p-60f};
         if constexpr (FORM::MINS) {

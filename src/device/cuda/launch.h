@@ -1,12 +1,13 @@
-/* A plan as the card runs it: an explicit list of launches, each with its kernel, its grid, its arguments, what it reads
- * and writes, the operation it belongs to and the reason it is there.
+/* A plan as the card runs it: an explicit list of launches, each with its kernel, its grid, its arguments,
+ * what it reads and writes, its operation and the reason for it.
  *
  *   lower.c    plan + class of steps + device profile -> the plain list, one operation after the other
  *   passes.c   the same list with fewer launches (fusions), and the row of the variant table for each product
  *   replay.c   list + step -> numbers in place of names (launch_bind), then launches, or a graph
  *
- * All addresses are in the arguments when the list is made. What differs between steps of a class is named instead: how
- * many rows (struct launch_rows), the step's data (struct launch_step); launch_bind puts them in. */
+ * All addresses are in the arguments when the list is made. What differs between steps of a class is named
+ * instead: how many rows (struct launch_rows), the step's data (struct launch_step); launch_bind puts them
+ * in. */
 #pragma once
 
 #include "device/cuda/blas.h"
@@ -143,7 +144,7 @@ struct launch_list {
     bool failed; /* there was no room */
 };
 
-/* Adds a zeroed launch; never NULL: without room it is one that the list forgets, and list.failed says so. */
+/* Adds a zeroed launch; never NULL: without room it is a dummy, and list.failed is set. */
 struct launch *launch_add(struct launch_list *list);
 /* The same at place i. */
 struct launch *launch_insert(struct launch_list *list, uint32_t i);

@@ -1,6 +1,6 @@
-/* What the kernels are given: one struct each, passed by value, written by C and read by CUDA. All
- * pointers are device memory. Activations are float rows (m, ld); in front of a product they are
- * packed as fp16 in the order in which the tensor cores want their B operand:
+/* The arguments of the kernels: one struct each, passed by value, written by C and read by CUDA. All pointers
+ * are device memory. Activations are float rows (m, ld); in front of a product they are packed as fp16 in the
+ * order in which the tensor cores want their B operand:
  *
  *   pack  [G groups of 8 streams][column of 256][group][8 subs of 32: 512 bytes][sums of the subs, as
  *         fp16 hi + lo: 256 bytes][stream] float scale, padded to a multiple of 128

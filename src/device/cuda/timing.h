@@ -1,4 +1,4 @@
-/* Where the time of a step goes, launch by launch: an event before and after each, read when the step is done. Costs
+/* The time of a step, launch by launch: an event before and after each, read when the step is done. Costs
  * nothing while it is off. */
 #pragma once
 

@@ -26,7 +26,7 @@ static __device__ __forceinline__ uint64_t wgmma_rows(const uint8_t *at)
 
 #define C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 
-/* 16 of k, 64 columns. add false: c is forgotten. */
+/* 16 of k, 64 columns. add false: c is overwritten. */
 static __device__ __forceinline__ void wgmma_64(float c[8][4], const uint32_t a[4], uint64_t b, bool add)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
