@@ -179,8 +179,8 @@ static void test_refused(void **state)
                 "nothing satisfies"},
                {"{\"oneOf\":[{\"type\":\"object\",\"additionalProperties\":{}},{\"type\":\"object\","
                 "\"minProperties\":0}]}",
-                "\"additionalProperties\" is not followed in full"},
-               {"{\"type\":\"object\",\"minProperties\":3}", "\"minProperties\" is not followed in full"},
+                "\"additionalProperties\" is not enforced in full"},
+               {"{\"type\":\"object\",\"minProperties\":3}", "\"minProperties\" is not enforced in full"},
                {"{\"minLength\":-1}", "minLength"},
                {"{\"anyOf\":[]}", "anyOf"},
                {"{\"not\":{\"format\":\"date\"}}", "not"}};

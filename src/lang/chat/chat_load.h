@@ -1,4 +1,4 @@
-/* Where a model keeps its templates and the texts of its special tokens. */
+/* Loads a model's templates and the texts of its special tokens. */
 #pragma once
 
 #include "base/err.h"

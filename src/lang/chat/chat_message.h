@@ -1,4 +1,4 @@
-/* Messages as clients send them, brought into the form that a template takes. */
+/* Converts clients' messages to the form that a template takes. */
 #pragma once
 
 #include "base/err.h"

@@ -62,7 +62,7 @@ struct output_parser *output_open(const struct output_options *o, struct err *e)
 {
     struct output_parser *r = mem_zalloc(1, sizeof *r);
     if (!r) {
-        err_memory(e, "an answer", sizeof *r);
+        err_memory(e, "the parser of a model's output", sizeof *r);
         return NULL;
     }
     r->o = *o;

@@ -74,7 +74,7 @@ struct constraint_bound *constraint_bind(const struct constraint *c, const struc
 /* Computes beforehand what most masks need, so that no step of a generation has to: up to some tens of
  * milliseconds with a large vocabulary, best spent where the request is prepared. Optional. */
 void constraint_warm(struct constraint_bound *b);
-/* What it takes by now, with its constraint: what has been computed, and may have been given up again. */
+/* Bytes in use, with its constraint: what has been computed, including what may have been dropped since. */
 size_t constraint_bytes(struct constraint_bound *b);
 void constraint_unbind(struct constraint_bound *b); /* all of its states must be closed */
 

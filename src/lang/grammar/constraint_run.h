@@ -6,7 +6,7 @@
  * and whatever is computed for a set (its transitions, its token mask) is computed once.
  *
  * All of it is in one half of a fixed memory. When a half is nearly full, what the open states still need is
- * copied to the other one and the rest forgotten. */
+ * copied to the other one and the rest is dropped. */
 #pragma once
 
 #include "lang/grammar/constraint.h"

@@ -66,7 +66,8 @@ struct grammar {
     uint32_t count, cap;
     size_t work;    /* spent on automata, which is bounded */
     struct err err; /* the first error */
-    /* A word of the source that is not followed in full: what is written then is all right, but not all that could be. */
+    /* A keyword of the source that is not enforced in full: all output satisfies it, but not every valid text
+     * can be written. */
     const char *left_out;
 };
 

@@ -248,14 +248,14 @@ void program_classes(struct program *p)
     }
 }
 
-/* Nothing can be written, be it that nothing satisfies the source, or nothing that was followed. */
+/* The error for an empty language: nothing satisfies the source, or nothing of the part that is enforced. */
 static int check_nothing(const char *left_out, struct err *e)
 {
     if (!left_out)
         return err_set(e, ERR_DATA, "the constraint matches no finite text (nothing satisfies it)");
     return err_set(
         e, ERR_DATA,
-        "what can be followed of the constraint leaves no text: \"%s\" is not followed in full there",
+        "the enforceable part of the constraint allows no text: \"%s\" is not enforced in full there",
         left_out);
 }
 

@@ -38,7 +38,7 @@ void schema_bounds(struct schema *s, const struct conj *c, struct schema_bound *
         }
 }
 
-/* The value of a keyword that speaks of multiples; 0 = it is not there, or not supported. */
+/* The value of a keyword for multiples; 0 = it is missing, or not supported. */
 static uint32_t multiple_of(struct schema *s, const json_t *v)
 {
     double d = json_number_value(v);

@@ -1,5 +1,5 @@
-/* Calling: arguments, their binding to parameters, the tables of functions, filters, tests and methods,
- * and iteration, which many of them are about. */
+/* Calling: arguments, their binding to parameters, the tables of functions, filters, tests and methods, and
+ * iteration, which many of them use. */
 #pragma once
 
 #include "lang/jinja/jinja_value.h"

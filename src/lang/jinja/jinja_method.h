@@ -1,4 +1,4 @@
-/* The methods of str, which are many. */
+/* The methods of str. */
 #pragma once
 
 #include "lang/jinja/jinja_call.h"

@@ -1,9 +1,9 @@
-/* The values of Jinja: Python's, as far as a template can reach them. All of them live in the arena of one
- * render (constants: of the template) and are freed with it. Lists, dicts and strings never change after
- * they were made; namespaces, cyclers, joiners, loops and iterators do.
+/* The values of Jinja: those of Python that a template can use. All of them live in the arena of one render
+ * (constants: of the template) and are freed with it. Lists, dicts and strings never change after they were
+ * made; namespaces, cyclers, joiners, loops and iterators do.
  *
  * A failure leaves the render (or the compilation) at once, by longjmp to where it was started: nothing is
- * owned outside the arena, so nothing is lost on the way. No function here returns an error. */
+ * owned outside the arena, so nothing leaks. No function here returns an error. */
 #pragma once
 
 #include "base/err.h"

@@ -41,7 +41,7 @@ struct scan_pass {
     const struct scan_alt *alts; /* ends with an alternative whose min is -1 */
 };
 
-/* What one scan over a text remembers, so that long runs of digits are walked once. Zero it for each text. */
+/* The memo of one scan over a text, so that long runs of digits are walked once. Zero it for each text. */
 struct scan_memo {
     size_t end; /* of a run that was walked */
     bool fits;  /* and may be cut in threes */

@@ -307,7 +307,7 @@ static void merge_long(struct word *w, struct heap *h)
         if (h->n)
             heap_down(h, 0);
         if (!s[i].n || s[i].rank != rank || s[i].next < 0)
-            continue; /* of a pair that is no more */
+            continue; /* stale: the pair is merged already */
         int32_t j = s[i].next, id;
         pair_rank(w, &s[i], &s[j], &id);
         s[i].id = id;

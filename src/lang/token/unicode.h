@@ -80,7 +80,7 @@ void unicode_repair(struct buf *out, const char *s, size_t n);
 
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 /* Appends the normal form of s, as Unicode 9 has it: what was assigned later stays as it is, as it does in
- * Hugging Face's tokenizers. Linear but for absurd runs of combining marks, which are cut at 512. */
+ * Hugging Face's tokenizers. Linear, except for very long runs of combining marks, which are cut at 512. */
 void unicode_normalize(struct buf *out, enum unicode_form form, const char *s, size_t n);
 
 /* End of the extended grapheme cluster that starts at `at` (< n). */
