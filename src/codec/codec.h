@@ -1,4 +1,4 @@
-/* The decoders and encoders behind the table of codec/dtype.h, which is how to reach them. Each takes n
+/* The decoders and encoders behind the table of codec/dtype.h. Call them through that table. Each takes n
  * values, a multiple of its block, and blocks at any address. */
 #pragma once
 

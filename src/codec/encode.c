@@ -226,7 +226,7 @@ static inline int32_t round_int8(float v)
     return v < 0 ? -whole : whole;
 }
 
-/* v = d * q, q = -127..127. With steps this fine importance would change next to nothing, and is not asked. */
+/* v = d * q, q = -127..127. With steps this fine importance would change next to nothing, and is ignored. */
 static uint16_t round_8bit(const float x[32], int8_t q[32])
 {
     float d = fabsf(largest(x)) / 127, inverse = reciprocal(d);

@@ -1,6 +1,6 @@
-/* Small floating point types to and from float, on their bits. From float rounds to nearest, ties to
- * even, and is exact for subnormals, infinities and NaN (which stays NaN, quiet, with its sign). No
- * branch that a vectoriser minds, no table. Plain C that nvcc compiles too.
+/* Small floating point types to and from float, on their bits. From float rounds to nearest, ties to even,
+ * and is exact for subnormals, infinities and NaN (which stays NaN, quiet, with its sign). No branch that
+ * prevents vectorisation, no table. Plain C that nvcc compiles too.
  *
  *             sign exponent mantissa  bias  largest   beyond the largest
  *   fp16        1      5       10      15   65504     infinity
@@ -8,7 +8,7 @@
  *   f8_e4m3     1      4        3       7   448       NaN (s.1111.111; there is no infinity)
  *   f8_e5m2     1      5        2      15   57344     infinity
  *   f8_e8m0     0      8        0     127   2^127     NaN (255); there is no zero
- */
+ * */
 #pragma once
 
 #include <stdint.h>

@@ -1,10 +1,10 @@
-/* The search behind the encoders: for a block of values, the integers and the factors whose decoding lies
+/* The search behind the encoders: for a block of values, the integers and the factors whose decoding is
  * nearest to them, by the weighted sum of squares.
  *
- * Every type that is searched has this form, value i lying in group g = i / len:
+ * Every type that is searched has this form, value i being in group g = i / len:
  *
  *   value(i) = d * scale(g) * level(q(i)) - dmin * min(g)
- */
+ * */
 #pragma once
 
 #include <stdbool.h>

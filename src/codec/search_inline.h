@@ -1,13 +1,14 @@
-/* The search for the best integers of a block, in three moves:
+/* The search for the best integers of a block, in three steps:
  *
  *   1. each group alone: from a row of trial scales, round, solve for the real scale and minimum that suit
  *      those codes best (least squares), and keep what leaves the smallest error;
  *   2. for a given d and dmin, the integer scale and minimum of each group: those on both sides of its own;
  *   3. solve for the d and dmin that suit all codes so found, round them, and do 2 again.
  *
- * Sixteen trials are made at a time, one in each lane of a vector, over the values of a group one by one. So there
- * is nothing to add up across lanes, and the result is the same whatever the registers: a file for each set of
- * instructions includes this. The values are first brought near 1 by a power of two, so that no sum can overflow. */
+ * Sixteen trials are made at a time, one in each lane of a vector, over the values of a group one by one. So
+ * there is nothing to add up across lanes, and the result is the same whatever the registers: a file for each
+ * set of instructions includes this. The values are first brought near 1 by a power of two, so that no sum
+ * can overflow. */
 #pragma once
 
 #include "codec/search.h"
@@ -20,7 +21,7 @@
 
 enum {
     SEARCH_LANES = 16,
-    SEARCH_ROUNDS = 2, /* times that move 2 is made */
+    SEARCH_ROUNDS = 2, /* repetitions of step 2 */
     SEARCH_PAIRS = 8   /* trial scales of a group, each in two ways */
 };
 
@@ -242,7 +243,7 @@ SEARCH_INLINE void group_try(struct search_state *s, int g, float shift, float *
     s->drift[g] = a.l[best] / s->sum_w[g];
 }
 
-/* Move 1: twice as closely where it is all there is. */
+/* Step 1: with twice the trials where there are no further steps. */
 SEARCH_INLINE void group_search(struct search_state *s, int g)
 {
     float least = INFINITY;
@@ -268,11 +269,11 @@ struct searches {
     int starts;
     lanes next_scale, next_min; /* by candidate: 0 or 1 */
     lanes d, dmin, error;
-    lanes a, b, m, p, r; /* for move 3 */
+    lanes a, b, m, p, r; /* for step 3 */
     lanes scale[SEARCH_GROUPS], min[SEARCH_GROUPS];
 };
 
-/* What a candidate has come to. */
+/* The result of a candidate. */
 struct outcome {
     lanes k, n; /* factors */
     struct lane_sums sums;
@@ -307,7 +308,7 @@ SEARCH_INLINE void take_best(struct outcome *o, int starts)
     take_better(o, &other);
 }
 
-/* Move 2 for group g. */
+/* Step 2 for group g. */
 SEARCH_INLINE void settle_group(const struct search_state *s, struct searches *t, int g)
 {
     const struct search_form *f = s->form;
@@ -333,7 +334,7 @@ SEARCH_INLINE void settle_group(const struct search_state *s, struct searches *t
     t->min[g] = o.n;
 }
 
-/* Move 3: the d and dmin that suit the levels of a search. */
+/* Step 3: the d and dmin that suit the levels of a search. */
 SEARCH_INLINE void factor_solve(struct searches *t)
 {
     lanes zero = {0}, one = lanes_all(1), det = t->a * t->m - t->b * t->b;
@@ -344,7 +345,7 @@ SEARCH_INLINE void factor_solve(struct searches *t)
     t->dmin = lanes_pick(solid, dmin, zero);
 }
 
-/* Moves 2 and 3 from given factors in lanes 0 .. starts - 1; *best is the best outcome. */
+/* Steps 2 and 3 from given factors in lanes 0 .. starts - 1; *best is the best outcome. */
 SEARCH_INLINE void search_from(const struct search_state *s, struct searches *t, struct search_choice *best)
 {
     const struct search_form *f = s->form;
@@ -467,7 +468,7 @@ SEARCH_INLINE void search_run(const struct search_form *f, const float *x, const
     for (int g = 0; g < f->groups; g++)
         group_search(&s, g);
     struct search_choice best = {.error = FLT_MAX};
-    if (f->groups == 1 && !f->power) { /* its line is the answer, as it is kept */
+    if (f->groups == 1 && !f->power) { /* its line is the result */
         best = (struct search_choice){.d = s.scale[0], .dmin = s.min[0], .scale = {1}, .min = {f->min_most}};
     } else {
         begin(&s, &t);

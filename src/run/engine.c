@@ -170,7 +170,7 @@ void engine_preempt(struct engine *g)
     pthread_mutex_unlock(&g->mutex);
 }
 
-/* Takes the job that *at points to out of the queue. The mutex is held. */
+/* Removes the job that *at points to from the queue. The mutex is held. */
 static void engine_unqueue(struct engine *g, struct job **at)
 {
     struct job *j = *at;
@@ -253,7 +253,7 @@ static bool engine_is_over(const struct job *j, double now, struct job_end *end)
     return cancelled || too_late;
 }
 
-/* Takes the first waiting job that is over (all: any) out of the queue; NULL = there is none. */
+/* Removes the first waiting job that has ended (all: any) from the queue; NULL = there is none. */
 static struct job *engine_next_over(struct engine *g, double now, bool all, struct job_end *end)
 {
     struct job *j = NULL;
@@ -298,7 +298,7 @@ static void engine_count_pages(struct engine *g)
     }
 }
 
-/* Nothing runs and nothing waits. */
+/* No job is running or waiting. */
 static bool engine_is_idle(struct engine *g)
 {
     pthread_mutex_lock(&g->mutex);

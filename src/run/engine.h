@@ -19,11 +19,10 @@ struct engine;
 struct stream;
 
 struct engine_options {
-    uint32_t slots; /* streams at once; at most the runner's sequences; 0 = as many */
-    uint32_t queue; /* queue length; 0 = ENGINE_QUEUE */
-    uint64_t
-        queue_bytes; /* of queued requests, mostly prompts; one request may always wait; 0 = ENGINE_QUEUE_MIB */
-    double gap;      /* seconds that a running stream may wait for a chunk; 0 = 0.15 */
+    uint32_t slots;       /* streams at once; at most the runner's sequences; 0 = as many */
+    uint32_t queue;       /* queue length; 0 = ENGINE_QUEUE */
+    uint64_t queue_bytes; /* of queued requests, mostly prompts; one may always wait; 0 = ENGINE_QUEUE_MIB */
+    double gap;           /* seconds that a running stream may wait for a chunk; 0 = 0.15 */
     /* Most draft tokens of a request in a step: from the constraint, where it allows one text only, and from
      * repetitions in the text; 0 = none. How many are drafted depends on the measured cost of steps and the
      * accept rate. */

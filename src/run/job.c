@@ -90,7 +90,7 @@ void stream_close(struct stream *s)
     stream_release(s, true);
 }
 
-/* Waits on the condition until there is a chunk or the time is up. The mutex is held. */
+/* Waits on the condition until there is a chunk or the timeout expires. The mutex is held. */
 static void stream_wait(struct stream *s, double seconds)
 {
     double until = clock_now() + seconds;

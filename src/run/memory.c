@@ -36,7 +36,7 @@ static void memory_machine(struct memory *m)
         fclose(f);
 }
 
-/* inactive_file of a cgroup's memory.stat: page cache that it can give up. */
+/* inactive_file of a cgroup's memory.stat: page cache that can be dropped. */
 static uint64_t memory_cache(const char *path)
 {
     char line[128];

@@ -148,8 +148,8 @@ static int runner_fill_device(struct runner *r, const struct weights *weights, c
     return ops->prepare(r->device, r->plan, kv, r->chunk, r->most_seqs, r->most_outs, e);
 }
 
-/* Beside a GPU: the CPU for the layers that are not on it. Activations are rounded by the size of the whole
- * model. */
+/* Opens the CPU beside a GPU, for the layers that are not on the GPU. Activations are rounded by the size of
+ * the whole model. */
 static int runner_split(struct runner *r, const struct weights *weights, const struct runner_options *o,
                         struct err *e)
 {
@@ -179,8 +179,8 @@ static int runner_pages(struct runner *r, const struct runner_options *o, uint64
     return 0;
 }
 
-/* The same on the device that is open, by what it needs beside. Where all of the model fits on a GPU, but not with pages
- * for every sequence: as many as fit, rather than fewer layers. */
+/* The same on the open device, by its own need of memory. Where all of the model fits on a GPU, but not with
+ * pages for every sequence: as many as fit, rather than fewer layers. */
 static int runner_fit_pages(struct runner *r, const struct weights *weights, const struct runner_options *o,
                             bool gpu, struct kv_config *kv, struct err *e)
 {
@@ -200,7 +200,7 @@ static int runner_fit_pages(struct runner *r, const struct weights *weights, con
                                                 : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
 }
 
-/* The model on the GPU that is open, as much of it as is wanted and fits. */
+/* Loads the model onto the open GPU, as many layers as the options ask for and as fit. */
 static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
                            const struct runner_options *o, struct err *e)
 {
@@ -402,7 +402,7 @@ static int runner_out_of_pages(const struct runner *r, uint32_t g, struct err *e
     return err_set(e, ERR_RESOURCE, "out of KV pages: all %u are in use", r->pages[g].count - 1);
 }
 
-/* The page that the next token goes into, where it is shared and partly filled: copied first. */
+/* Copies the page of the next token first, where it is shared and partly filled. */
 static int seq_own_tail(struct seq *s, struct err *e)
 {
     struct runner *r = s->runner;

@@ -64,7 +64,7 @@ struct seq_mark {
     uint64_t born;
 };
 
-/* A sequence: ids[0..len) have their keys and values in the pages of its tables, but for those that no window
+/* A sequence: ids[0..len) have their keys and values in the pages of its tables, except those that no window
  * reaches any more: it has what rows from position `floor` on can see. */
 struct seq {
     struct runner *runner;

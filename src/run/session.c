@@ -248,7 +248,7 @@ static int session_reply(struct session *l, const struct session_options *o, str
 {
     const char *text = l->chat ? chat_text(l->chat) : "";
     bool none = o->reasoning && !strcmp(o->reasoning, "none");
-    /* a template that knows no tools gets them in words, and those ask for the general form */
+    /* a template without tools gets them as text, which asks for the general form */
     bool knows = l->chat && chat_capabilities(l->chat).tools;
     l->form = o->tool_parser ? output_form_named(o->tool_parser, e) : output_form_find(knows ? text : "");
     l->thought = none           ? NULL

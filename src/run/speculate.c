@@ -11,7 +11,7 @@ enum {
     INDEX_BITS_MOST = 16,
     SPECULATE_AHEAD =
         256,          /* tokens that are assumed to be still to come where a draft model has to read first */
-    COSTS_STALE = 16, /* measurements of others after which one of a size is forgotten */
+    COSTS_STALE = 16, /* measurements of other sizes after which one of a size expires */
     COSTS_SURE = 8,   /* more measurements of a size than this do not last longer */
     PAUSE_FIRST = 8,  /* tokens */
     PAUSE_MOST = 1 << 20
