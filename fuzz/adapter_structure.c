@@ -1,6 +1,6 @@
 /* An adapter with the structure of its two JSON texts changed: {"model": a folder of test/data/arch,
- * "adapter_config.json": ..., "header": the header of its safetensors file}. The data behind the header is zeros. It is
- * bound to the model, or refused with a sentence. */
+ * "adapter_config.json": ..., "header": the header of its safetensors file}. The data behind the header is
+ * zeros. It is bound to the model, or refused with an error message. */
 #include "structure_files.h"
 
 #include "base/log.h"

@@ -1,6 +1,7 @@
 /* The JSON files beside a model's tensors with their structure changed: {"model": a folder of test/data/arch,
- * "config.json": ..., "generation_config.json": ..., ...}. All that reads them runs: hyper-parameters, binding of the
- * tensors, sampling defaults, stop tokens, templates. A failure is bad data or a limit, and has a sentence. */
+ * "config.json": ..., "generation_config.json": ..., ...}. All that reads them runs: hyper-parameters,
+ * binding of the tensors, sampling defaults, stop tokens, templates. A failure is bad data or a limit, and
+ * has an error message. */
 #include "structure_files.h"
 
 #include "base/log.h"

@@ -1,4 +1,5 @@
-/* Any bytes as the Hub's answer, and as the name of a model. What is accepted never leads out of the cache. */
+/* Any bytes as the Hub's response, and as the name of a model. What is accepted never leads out of the
+ * cache. */
 #include "base/mem.h"
 #include "hub/hub.h"
 #include "hub/listing.h"

@@ -1,5 +1,6 @@
-/* Any bytes as the body of a request, on every path that makes text, up to the engine. It is answered, or refused with
- * a status and a sentence, in the API's own shape. The first byte chooses the path, the second the family. */
+/* Any bytes as the body of a request, on every path that makes text, up to the engine. It gets a response, or
+ * an error with a status and a message, in the API's own shape. The first byte chooses the path, the second
+ * the family. */
 #include "ready.h"
 
 #include <stdint.h>

@@ -1,13 +1,13 @@
-/* The body of a request with its structure changed: {"path": ..., "form": the family that the model writes like,
- * "tools": whether its template knows tools, "body": ...}, up to the engine, which has no room for any prompt. It is
- * answered, or refused with a status and a sentence, in the API's own shape. */
+/* The body of a request with its structure changed: {"path": ..., "form": the family that the model writes
+ * like, "tools": whether its template knows tools, "body": ...}, up to the engine, which has no room for any
+ * prompt. It gets a response, or an error with a status and a message, in the API's own shape. */
 #include "ready.h"
 #include "structure.h"
 
 #include "base/log.h"
 #include "serve/ollama.h"
 
-/* Vectors come from a model that runs: a tiny cross-encoder. */
+/* Embeddings come from a real model: a tiny cross-encoder. */
 static struct instance *vectors_model(void)
 {
     static struct served served = {.name = "v"};

@@ -1,6 +1,6 @@
 /* The JSON files of a tokenizer with their structure changed, and a text through what opens:
- * {"tokenizer.json": ..., "tokenizer_config.json": ..., "text": "..."}; tekken.json, or vocab.json in place of the
- * first. A failure is bad data or a limit, and has a sentence. */
+ * {"tokenizer.json": ..., "tokenizer_config.json": ..., "text": "..."}; tekken.json, or vocab.json in place
+ * of the first. A failure is bad data or a limit, and has an error message. */
 #include "structure_files.h"
 
 #include "lang/token/tokenizer.h"
