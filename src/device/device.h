@@ -143,8 +143,8 @@ struct device_ops {
     void (*memory)(const struct device *d, struct device_memory *m);
     /* What is on which device, for printing: "cuda:0 NVIDIA H200, weights 4.9 GB, ..."; one line a device. */
     void (*describe)(const struct device *d, struct buf *out);
-    /* Where the time of profiled steps (seconds below) went since the last call, kernel by kernel, the longest first; how
-     * many. NULL: this device does not know. */
+    /* Where the time of profiled steps (seconds below) went since the last call, kernel by kernel, the
+     * longest first; how many. NULL: this device does not measure it. */
     uint32_t (*take_kernels)(struct device *d, struct device_kernel *out, uint32_t most);
     void (*close)(struct device *d);
 };

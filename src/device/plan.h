@@ -110,7 +110,7 @@ enum op_kind {
     OP_OUT,    /* norm, product, tail */
     OP_FFN,    /* norm, gate/up, activation, down, tail */
     OP_MOE,    /* norm, router, experts, shared expert, tail */
-    OP_LOGITS, /* norm, head, for the rows that ask; or norm alone (weight 0): embeddings */
+    OP_LOGITS, /* norm, head, for rows with results; or norm alone (weight 0): embeddings */
 };
 
 /* out = norm(scale * table[id] + positions[pos + offset] + types[0]) */
@@ -301,9 +301,9 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
 void plan_each_slot(struct op *op, void (*visit)(void *arg, weight_id weight, uint32_t *slot), void *arg);
 /* The layer whose KV an operation writes or reads; UINT32_MAX: none. */
 uint32_t plan_kv_layer(const struct op *op);
-/* The operations whose `device` is this one, as a plan of its own with just their weights and the KV of their layers.
- * Buffers and KV groups keep their numbers, so that a step serves the parts as it is; a group may be without layers.
- * The caller frees both, also after a failure. */
+/* The operations whose `device` is this one, as a plan of its own with just their weights and the KV of their
+ * layers. Buffers and KV groups keep their numbers, so that the parts use the same step; a group may be
+ * without layers. The caller frees both, also after a failure. */
 int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, struct plan *part,
              struct weights *own, struct err *e);
 

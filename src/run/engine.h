@@ -89,7 +89,7 @@ struct stream_chunk {
     const struct token_prob
         *top;             /* (count, top_logprobs), where asked for; no ids for the prompt's first token */
     size_t count, echoed; /* echoed: how many of them are the prompt's */
-    bool done;            /* nothing more will come */
+    bool done;            /* this is the last chunk */
     enum finish_kind finish;
     bool context_full;
     uint32_t stopped; /* the stop string that ended it, from 1; 0 = none did */

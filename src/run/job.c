@@ -244,7 +244,7 @@ void job_publish(struct job *j)
     pthread_mutex_unlock(&j->stream->mutex);
 }
 
-/* The text of a token goes to the stream. */
+/* Appends the text of a token to the stream. */
 static int job_text(struct job *j, int32_t id, struct err *e)
 {
     struct stream *s = j->stream;

@@ -13,8 +13,9 @@ struct link {
     uint32_t newer, older;
 };
 
-/* Nodes stand in one array and name each other by index; 0 is the root, and "none" everywhere else.
- * Children of a node form a list; all nodes are in one hash table by (parent, tokens), and in lists by last use. */
+/* Nodes are in one array and refer to each other by index; 0 is the root, and "none" everywhere else.
+ * Children of a node form a list; all nodes are in one hash table by (parent, tokens), and in lists by last
+ * use. */
 struct node {
     uint32_t parent, child, sibling; /* child: the first one */
     uint32_t chain;                  /* next in the hash bucket */
@@ -42,7 +43,7 @@ struct prefix {
     struct prefix_disk *disk;
     double until; /* matches may read from it */
     bool more;
-    uint32_t unsaved, save_at; /* nodes; where prefix_save goes on looking */
+    uint32_t unsaved, save_at; /* nodes; where prefix_save continues its scan */
 };
 
 /* No node is in use. */

@@ -38,7 +38,7 @@ enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_BACK = 32 };
 struct runner {
     struct device *device;
     const struct plan *plan;
-    struct placement placement; /* of == 0: no GPU was asked */
+    struct placement placement; /* of == 0: no GPU was considered */
     uint32_t ctx, chunk, most_seqs, most_outs, table_width;
     uint32_t kv_type;
     uint32_t pool;                        /* pages of each group, fewer where there is a window */
@@ -85,7 +85,7 @@ struct seq_rows {
     const struct step_pick *pick; /* (outs): the device chooses tokens (runner_can_pick); NULL: it does not */
 };
 
-/* plan and weights must outlive the runner, which says in the plan where its operations run. */
+/* plan and weights must outlive the runner, which sets in the plan where its operations run. */
 int runner_open(struct runner **out, struct plan *plan, const struct weights *weights,
                 const struct runner_options *o, struct err *e);
 void runner_close(struct runner *r);

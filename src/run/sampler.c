@@ -540,8 +540,8 @@ int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *hist
     return sampler_draw(s, p->temperature, position).id;
 }
 
-/* Which tokens stand there, and how often; false: they are more than a device takes. A small table, since one
- * of the whole vocabulary does not fit into a cache. */
+/* Counts the tokens under a penalty; false: there are more than a device takes. A small table, since one of
+ * the whole vocabulary does not fit into a cache. */
 static bool sampler_count(const int32_t *ids, size_t n, uint32_t vocab, struct step_pick *out)
 {
     enum { SLOT_BITS = 9, SLOTS = 1 << SLOT_BITS };

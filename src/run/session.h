@@ -38,7 +38,7 @@ enum { SESSION_ADAPTERS = 64 };
 /* An adapter by the name that requests use. Number i of the table is adapter i + 1 of the plan. */
 struct session_adapter {
     char *name;
-    float scale;          /* where a request does not say */
+    float scale;          /* the default of requests */
     struct digest digest; /* of its tensors */
 };
 
@@ -77,7 +77,7 @@ bool session_is_changed(const struct session *l);
 uint32_t session_context(const struct hparams *h);
 /* Does this token end a generation. */
 bool session_ends(const struct session *l, int32_t id);
-/* The vocabulary for constraints; any thread may ask. NULL and an error: there is no tokenizer, or no memory. */
+/* The vocabulary for constraints; thread-safe. NULL and an error: there is no tokenizer, or no memory. */
 const struct constraint_vocab *session_vocab(struct session *l, struct err *e);
 /* The same with the control tokens that calls are written with. */
 const struct constraint_vocab *session_call_vocab(struct session *l, struct err *e);
@@ -95,6 +95,6 @@ struct digest session_digest(const struct session *l);
 struct prompt_request {
     const json_t *messages, *tools, *set;
     bool no_generation_prompt;
-    bool continue_final; /* the last message goes on: no turn begins */
+    bool continue_final; /* the output continues the last message: no new turn */
 };
 int session_prompt(const struct session *l, const struct prompt_request *r, struct ids *out, struct err *e);

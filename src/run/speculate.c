@@ -71,8 +71,8 @@ static bool costs_known(const struct step_costs *c, uint32_t rows)
     return times > 1 && c->now - c->seen[rows] <= COSTS_STALE * sure;
 }
 
-/* The measured costs, made monotonic: fewer rows never cost more. A measurement that says so was disturbed,
- * or is old. */
+/* The measured costs, made monotonic: fewer rows never cost more. A measurement that contradicts this was
+ * disturbed, or is old. */
 static void costs_measured(struct step_costs *c)
 {
     double most = INFINITY;
@@ -218,7 +218,7 @@ void speculate_index_close(struct speculate_index *x)
     mem_free(x->before);
 }
 
-/* Where the list of the places stands after which the same tokens come as before `end`; and some others. */
+/* The list of positions after the same tokens as before `end`, by hash: it may hold others. */
 static uint32_t *speculate_places(const struct speculate_index *x, const int32_t *end)
 {
     uint64_t h = 0;

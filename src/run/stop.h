@@ -16,7 +16,7 @@ struct stop {
     size_t which; /* once hit: which of them */
 };
 
-/* Takes n bytes; what can go out is appended to out. Returns true once a stop string has come. */
+/* Takes n bytes; appends what can be output to out. Returns true once a stop string is found. */
 bool stop_feed(struct stop *s, const char *text, size_t n, struct buf *out);
 /* At the end of the text: outputs what was held back. */
 void stop_flush(struct stop *s, struct buf *out);

@@ -121,8 +121,8 @@ static const uint8_t *attn_page(const struct lane *l, const struct attn *a, cons
     return kv_page(a->pool, a->layer, t->kv_head, (uint32_t)table[(b->key + at) / l->d->kv.page_tokens]);
 }
 
-/* A block's keys from the pages: K's columns, V's rows. V is zero before t0, since nothing may come of a
- * probability of zero; K need not be. */
+/* A block's keys from the pages: K's columns, V's rows. V is zero before t0, since 0 times NaN is not 0; K
+ * need not be. */
 static void attn_load(const struct lane *l, const struct attn *a, const struct task *t,
                       const struct attn_block *b)
 {

@@ -190,7 +190,7 @@ bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct 
 void lane_forget_weight(const struct lane *l, const struct cpu_product *p, uint32_t n0, uint32_t n1);
 /* The adapters of a row of the step; NULL = none. */
 const struct adapter_mix *lane_mix(const struct lane *l, uint32_t row);
-/* True where this product may need its rows as floats, rounded or not: an adapter wants them. */
+/* True where this product may need its rows as floats, rounded or not: an adapter needs them. */
 bool lane_adapts(const struct lane *l, struct linear linear);
 
 /* Columns of several products of different cost, cut into one contiguous share a worker at multiples of
@@ -221,7 +221,7 @@ struct hidden {
     enum act_kind act;
     float alpha, limit;
     struct rows to; /* (m, hidden) */
-    bool rounded;   /* what the down product wants */
+    bool rounded;   /* as the down product needs it */
     bool floats;    /* and the floats, too */
 };
 void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden *h, uint32_t n0,

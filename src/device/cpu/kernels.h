@@ -83,8 +83,8 @@ static inline bool kernel_bf16(uint32_t type)
     return type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
-/* Attention's tile: m query rows (of any rows and heads that share a KV head) against a block of
- * ATTN_KEYS keys. Keys lie transposed, so that lanes are keys in the scores and dimensions in the values. */
+/* Attention's tile: m query rows (of any rows and heads that share a KV head) against a block of ATTN_KEYS
+ * keys. Keys are stored transposed, so that lanes are keys in the scores and dimensions in the values. */
 enum { ATTN_KEYS = 64, ATTN_PAGES = ATTN_KEYS / 16, ATTN_LAG = 8 };
 
 /* Pages of integers (kv.c), in the pairs that processors multiply: sums of 32 bits cannot overflow, since
@@ -169,8 +169,9 @@ struct kernels {
     void (*panel_f16)(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t cols, float *y,
                       size_t y_stride);
     void (*attn_scores)(const struct attn_tile *t); /* s = q k */
-    /* s = e^(s - max) for keys that a row sees, 0 for others; with pages w and w_scale instead. max is raised first, if a
-     * score is larger by more than ATTN_LAG, which is rare, and rescale is what all that was before goes by. */
+    /* s = e^(s - max) for keys that a row sees, 0 for others; with pages w and w_scale instead. max is raised
+     * first, if a score is larger by more than ATTN_LAG, which is rare, and rescale is the factor of all
+     * earlier sums. */
     void (*attn_softmax)(const struct attn_tile *t);
     void (*attn_values)(const struct attn_tile *t); /* acc = acc * rescale + s v, or w v */
 };

@@ -44,7 +44,7 @@ struct amx_slab {
     const uint8_t *panel;
     const struct amx_rows *rows;
     uint32_t width;
-    bool ask; /* the panel comes from memory, in order, and these are its first rows */
+    bool ask; /* prefetch: the panel is read from memory in order, and these are its first rows */
 };
 
 /* The numbers of tiles have to be in the code: 0 to 3 are C, 4 and 5 are A, 6 and 7 are B. */
@@ -74,7 +74,7 @@ ALWAYS_INLINE void amx_multiply(const struct amx_slab *s, bool both)
     DO(2, (uint8_t *)(y) + HALF * (stride), stride);                                                         \
     DO(3, (uint8_t *)((y) + 16) + HALF * (stride), stride)
 
-/* The sums of some rows over all slabs. Tiles know no masks: what is not whole takes a detour. */
+/* The sums of some rows over all slabs. Tiles have no masks: partial tiles go through a buffer. */
 static void amx_sum(const struct amx_slab *slab, uint32_t slabs, const struct tile_out *out)
 {
     const bool whole = out->rows == ROWS && out->cols == PANEL;
@@ -83,7 +83,7 @@ static void amx_sum(const struct amx_slab *slab, uint32_t slabs, const struct ti
     const size_t stride = whole ? out->stride * sizeof *y : sizeof part[0];
     for (uint32_t r = 0; r < out->rows && out->add && !whole; r++)
         memcpy(part[r], out->y + r * out->stride, out->cols * sizeof *y);
-    __asm__ volatile("" ::: "memory"); /* tiles read what the compiler does not know of */
+    __asm__ volatile("" ::: "memory"); /* tiles read memory that the compiler does not track */
     if (out->add) {
         TILES_C(_tile_loadd, y, stride);
     } else {

@@ -151,7 +151,7 @@ ALWAYS_INLINE void block_next(const struct matmul *job, struct block *b)
 struct tile_job {
     const void *panel, *tile;
     uint32_t width; /* values of a row */
-    bool ask;       /* the panel comes from memory, in order, and this is its first tile */
+    bool ask;       /* prefetch: the panel is read from memory in order, and this is its first tile */
     struct tile_out out;
 };
 

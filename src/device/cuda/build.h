@@ -57,7 +57,7 @@ struct input {
     struct span from;
     uint32_t k;
     const struct norm *norm; /* or NULL */
-    bool results;            /* row i is the row of the step that result i wants */
+    bool results;            /* row i is the row of the step for result i */
     bool grouped;            /* the rows of experts: each group of eight by itself */
 };
 
@@ -68,7 +68,7 @@ struct lora_rows {
     uint64_t ldx;
     struct span from;
     const int32_t *x_row, *row, *expert;
-    bool results; /* row is the list of rows that results want */
+    bool results; /* row is the list of rows with results */
 };
 
 /* One product of a set that shares its input; y is (m, ldy). */

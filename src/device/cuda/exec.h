@@ -28,7 +28,8 @@ struct cuda_device {
     struct scratch at;
     uint32_t buffers;
     uint32_t max_rows, max_seqs, max_outs;
-    /* weights that stay decoded (options.copies), each from the first prompt on that wants it, until the pool is full */
+    /* weights that stay decoded (options.copies), each from the first prompt on that uses it, until the pool
+     * is full */
     cu_ptr copies;
     uint64_t copies_bytes, copies_used;
     uint16_t **copy; /* (weights.count) */
@@ -52,10 +53,10 @@ struct cuda_device {
 
 /* Bytes of one token's K or V of one head. type: enum kv_type. */
 uint32_t kv_row_bytes(uint32_t type, uint32_t dim);
-/* How the groups lie, and how large they are; nothing is taken. */
+/* The layout and the sizes of the groups; allocates nothing. */
 int kv_shape(struct group_kv *group, const struct plan *p, const struct kv_config *kv, struct err *e);
 
-/* y (m, w->n) = x (m, w->k) W^T, lowered as an operation of its own; rows of both lie tightly. */
+/* y (m, w->n) = x (m, w->k) W^T, lowered as an operation of its own; rows of both have no padding. */
 int exec_product(struct cuda_device *d, const struct mat *w, const float *x, uint32_t m, float *y,
                  struct err *e);
 

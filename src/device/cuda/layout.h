@@ -27,7 +27,7 @@
 #define LAYOUT_FN static inline
 #endif
 
-/* The forms that kernels know. */
+/* The forms that kernels support. */
 enum fmt {
     FMT_NONE,
     FMT_F32,
@@ -61,8 +61,9 @@ struct mat {
     uint32_t count;
 };
 
-/* The traits of all forms, a row each: what a type of the file becomes, its kernels for products (the module of gpu.h and
- * the stem of their names), and how it lies. Whatever depends on a form reads it here: the functions below, and gpu.c.
+/* The traits of all forms, a row each: what a type of the file becomes, its kernels for products (the module
+ * of gpu.h and the stem of their names), and its layout. All code that depends on a form uses this table: the
+ * functions below, and gpu.c.
  *
  *   FORMATS_PLAIN   form, type, module, stem, bytes of a value
  *   FORMATS_TILE    form, type, module, stem, bytes of a tile, of its lanes' part, values and bytes of the file's block

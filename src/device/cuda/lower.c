@@ -351,7 +351,7 @@ static void lower_head(struct build *b, const struct op_logits *o)
     l->reads[0] = l->writes[0] = to;
 }
 
-/* What leaves the card: tokens that it chooses, and the numbers of rows that want them. */
+/* The results: tokens that the card chooses, and the logits of rows that need them on the host. */
 static void lower_results(struct build *b)
 {
     const struct scratch *at = b->l->at;

@@ -29,7 +29,7 @@ struct group_kv {
     uint32_t type, k_row, v_row;
 };
 
-/* Where everything but weights and KV lies on the card. */
+/* The addresses of everything on the card except weights and KV. */
 struct scratch {
     float **buffer; /* (plan.buffers): (max_rows, width) */
     uint8_t *pack;

@@ -18,7 +18,7 @@ struct upload {
 /* What upload_weights will take, and beside it while it runs. */
 uint64_t upload_bytes(const struct weights *w);
 uint64_t upload_ring_bytes(int threads);
-/* Where each weight would lie in a pool that begins there; takes only the table. */
+/* The address of each weight in a pool that begins there; allocates only the table. */
 int upload_place(struct upload *u, const struct weights *w, cu_ptr pool, struct err *e);
 /* threads: 0 = up to eight. */
 int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int threads,
