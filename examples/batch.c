@@ -28,18 +28,18 @@ int main(int argc, char **argv)
             fprintf(stderr, "%s\n", why.text);
     }
     for (int i = 0; i < count; i++) {
-        struct quern_chunk news = {0};
+        struct quern_chunk chunk = {0};
         printf("%d: ", i + 1);
-        while (streams[i] && !news.done) {
-            if (quern_next(streams[i], -1, &news, &why) < 0) {
+        while (streams[i] && !chunk.done) {
+            if (quern_next(streams[i], -1, &chunk, &why) < 0) {
                 fprintf(stderr, "%s\n", why.text);
                 failed = why.code;
                 break;
             }
-            fwrite(news.text, 1, news.text_length, stdout);
+            fwrite(chunk.text, 1, chunk.text_length, stdout);
         }
-        printf("\n(%s, %u of %u prompt tokens were known)\n", news.done ? news.finish_reason : "failed",
-               (unsigned)news.cached_tokens, (unsigned)news.prompt_tokens);
+        printf("\n(%s, %u of %u prompt tokens were known)\n", chunk.done ? chunk.finish_reason : "failed",
+               (unsigned)chunk.cached_tokens, (unsigned)chunk.prompt_tokens);
         quern_stream_close(streams[i]);
     }
     quern_close(m);

@@ -6,7 +6,7 @@
 int main(int argc, char **argv)
 {
     struct quern_error why;
-    struct quern_chunk news = {0};
+    struct quern_chunk chunk = {0};
     if (argc != 3) {
         fprintf(stderr, "usage: %s MODEL PROMPT\n", argv[0]);
         return 64;
@@ -20,19 +20,19 @@ int main(int argc, char **argv)
         return why.code;
     }
     int failed = 0;
-    for (size_t seen = 0; !news.done && !failed;) {
-        failed = quern_next(s, -1, &news, &why) < 0;
-        for (size_t i = 0; i < news.count && !failed; i++)
-            printf("%6d %8.4f  %.*s\n", (int)news.ids[i], (double)news.logprobs[i],
-                   i ? 0 : (int)news.text_length, news.text);
-        seen += news.count;
+    for (size_t seen = 0; !chunk.done && !failed;) {
+        failed = quern_next(s, -1, &chunk, &why) < 0;
+        for (size_t i = 0; i < chunk.count && !failed; i++)
+            printf("%6d %8.4f  %.*s\n", (int)chunk.ids[i], (double)chunk.logprobs[i],
+                   i ? 0 : (int)chunk.text_length, chunk.text);
+        seen += chunk.count;
         if (seen >= 12)
             quern_cancel(s);
     }
     if (failed)
         fprintf(stderr, "%s\n", why.text);
     else
-        printf("(%s after %.0f ms)\n", news.finish_reason, 1e3 * news.seconds);
+        printf("(%s after %.0f ms)\n", chunk.finish_reason, 1e3 * chunk.seconds);
     quern_stream_close(s);
     quern_close(m);
     return failed ? why.code : 0;

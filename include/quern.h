@@ -11,9 +11,9 @@
  * Many requests at once: open the model with `streams`, submit each, and read each one's stream:
  *
  *     struct quern_stream *s = quern_submit(m, &r, &why);
- *     struct quern_chunk news;
- *     while (quern_next(s, -1, &news, &why) > 0 && !news.done)
- *         fwrite(news.text, 1, news.text_length, stdout);
+ *     struct quern_chunk chunk;
+ *     while (quern_next(s, -1, &chunk, &why) > 0 && !chunk.done)
+ *         fwrite(chunk.text, 1, chunk.text_length, stdout);
  *     quern_stream_close(s);
  *
  * Ownership: what a call returns is freed by the call named beside it; what a call is given is only read, and
@@ -74,11 +74,11 @@ struct quern_request {
     const char *json_schema; /* the answer is JSON that this schema (its text) accepts */
     const char *grammar;     /* or it is text that this grammar (GBNF) accepts */
     const char *lora;        /* adapters by name: "NAME[:SCALE]", several with commas between; NULL = none */
-    int logprobs;            /* 1 = the natural logarithm of each token's probability, in the news */
-    int echo;                /* 1 = with logprobs: the prompt's tokens come first in the news, with theirs */
-    int silent;     /* 1 = the prompt is read, for its probabilities or for the cache; nothing is said */
-    double seconds; /* it has to be done within so many; 0 = no deadline */
-    uint64_t salt;  /* requests share what they have in common only with those of the same salt */
+    int logprobs;            /* 1 = the natural logarithm of each token's probability, in the chunks */
+    int echo;        /* 1 = with logprobs: the prompt's tokens come first in the chunks, with theirs */
+    int prompt_only; /* 1 = the prompt is read, for its probabilities or for the cache; nothing is said */
+    double seconds;  /* it has to be done within so many; 0 = no deadline */
+    uint64_t salt;   /* requests share what they have in common only with those of the same salt */
     /* quern_generate calls it with text as it comes: whole characters. Not 0 ends the answer. */
     int (*text)(void *arg, const char *text, size_t n);
     void *arg;
@@ -122,8 +122,8 @@ struct quern_chunk {
     double queued_seconds, first_seconds, seconds; /* waiting; until the first token; in all */
 };
 
-/* Waits up to `seconds` for news (< 0: as long as it takes). 1: there is some; 0: none yet; -1: it failed. */
-QUERN_API int quern_next(struct quern_stream *s, double seconds, struct quern_chunk *news,
+/* Waits up to `seconds` for a chunk (< 0: as long as it takes). 1: there is some; 0: none yet; -1: it failed. */
+QUERN_API int quern_next(struct quern_stream *s, double seconds, struct quern_chunk *chunk,
                          struct quern_error *error);
 QUERN_API void quern_cancel(struct quern_stream *s);       /* takes effect within a step */
 QUERN_API void quern_stream_close(struct quern_stream *s); /* cancels, if it runs */

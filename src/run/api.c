@@ -217,7 +217,7 @@ static struct stream *api_submit(struct quern_model *m, const struct quern_reque
                                .stop_strings = request->stop,
                                .logprobs = request->logprobs != 0,
                                .echo = request->echo != 0,
-                               .silent = request->silent != 0,
+                               .prompt_only = request->prompt_only != 0,
                                .seconds = request->seconds,
                                .salt = request->salt};
     if (!m->engine) {

@@ -75,7 +75,7 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
         return -1;
     struct engine_request own = *r;
     uint32_t most = g->room - r->n + 1; /* the last token needs no place */
-    own.most = r->silent ? 0 : r->most && r->most < most ? r->most : most;
+    own.most = r->prompt_only ? 0 : r->most && r->most < most ? r->most : most;
     own.salt = session_salt(g->loaded, &r->lora, r->salt);
     struct job *j = job_open(g->loaded, &own, e);
     if (!j)

@@ -17,7 +17,7 @@ enum {
 static uint32_t draft_most(const struct engine *g, const struct job *j)
 {
     uint32_t most = least(g->o.draft, g->room - (uint32_t)j->ids.len);
-    return j->request.silent ? 0 : least(most, j->request.most - j->made - 1);
+    return j->request.prompt_only ? 0 : least(most, j->request.most - j->made - 1);
 }
 
 /* Draft tokens from the constraint or from the text. */

@@ -182,7 +182,7 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     uint32_t len = (uint32_t)j->ids.len;
     const uint32_t *mask;
     *id = -1;
-    if (j->request.silent)
+    if (j->request.prompt_only)
         return TOOK_LENGTH;
     int whole = constraint_walk_next(&j->walk, &mask, e);
     if (whole)

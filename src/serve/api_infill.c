@@ -243,7 +243,7 @@ void api_completion(struct request *a)
 
 static json_t *infill_settings(const struct request *a, const struct engine_request *r)
 {
-    const int64_t most = r->silent ? 0 : r->most ? (int64_t)r->most : -1;
+    const int64_t most = r->prompt_only ? 0 : r->most ? (int64_t)r->most : -1;
     json_t *all = json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:I}", "n_ctx",
                             (json_int_t)a->model->loaded->runner->ctx, "n_predict", (json_int_t)most,
                             "max_tokens", (json_int_t)most, "seed", (json_int_t)r->sampler.seed, "ignore_eos",

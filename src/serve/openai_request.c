@@ -397,7 +397,7 @@ static void openai_most(const struct request *a, struct request_draft *q)
 {
     int64_t most =
         field_int(q->body, "max_completion_tokens", field_int(q->body, "max_tokens", a->chat ? -1 : 16));
-    q->request.silent = !most;
+    q->request.prompt_only = !most;
     q->request.most = most < 0 || most > UINT32_MAX ? 0 : (uint32_t)most;
 }
 

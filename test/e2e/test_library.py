@@ -72,14 +72,14 @@ SCORE = r"""
 int main(int argc, char **argv)
 {
     struct quern_error why;
-    struct quern_request r = {.raw = argv[2], .logprobs = 1, .echo = 1, .silent = 1};
-    struct quern_chunk news = {0};
+    struct quern_request r = {.raw = argv[2], .logprobs = 1, .echo = 1, .prompt_only = 1};
+    struct quern_chunk chunk = {0};
     struct quern_answer answer;
     struct quern_model *m = argc == 3 ? quern_open(argv[1], NULL, &why) : NULL;
     struct quern_stream *s = m ? quern_submit(m, &r, &why) : NULL;
-    while (s && !news.done && quern_next(s, -1, &news, &why) > 0)
-        for (size_t i = 0; i < news.count; i++)
-            printf("%d %.4f %d\n", (int)news.ids[i], (double)news.logprobs[i], i < news.echoed);
+    while (s && !chunk.done && quern_next(s, -1, &chunk, &why) > 0)
+        for (size_t i = 0; i < chunk.count; i++)
+            printf("%d %.4f %d\n", (int)chunk.ids[i], (double)chunk.logprobs[i], i < chunk.echoed);
     quern_stream_close(s);
     struct quern_request again = {.raw = argv[2], .greedy = 1, .max_tokens = 4, .grammar = "root ::= [a-z ]+"};
     for (int i = 0; i < 2 && s; i++)

@@ -34,7 +34,7 @@ static void make(struct scored *s, uint32_t i)
                                    .ignore_eog = true,
                                    .logprobs = true,
                                    .echo = i != 3,
-                                   .silent = i == 4 || i == 6,
+                                   .prompt_only = i == 4 || i == 6,
                                    .top_logprobs = TOPS};
     sampler_defaults(&s->r.sampler);
     s->r.sampler.temperature = 0;
@@ -60,7 +60,7 @@ static void check(const struct session *l, const struct scored *s)
 {
     size_t prompt = s->r.echo ? s->r.n : 0;
     assert_int_equal(s->echoed, prompt);
-    assert_int_equal(s->n, prompt + (s->r.silent ? 0 : ANSWER));
+    assert_int_equal(s->n, prompt + (s->r.prompt_only ? 0 : ANSWER));
     assert_int_equal(s->end.finish, FINISH_LENGTH);
     if (!s->r.echo)
         return;
@@ -123,7 +123,7 @@ static void silence_warms(void **state)
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 4, .draft_always = true}, &e), 0);
     for (uint32_t k = 0; k < 2; k++) {
         make(&all[k], 3);
-        all[k].r.silent = !k;
+        all[k].r.prompt_only = !k;
         all[k].r.logprobs = false;
         all[k].r.top_logprobs = 0;
         struct stream_chunk news = {0};
