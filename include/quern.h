@@ -16,12 +16,12 @@
  *         fwrite(chunk.text, 1, chunk.text_length, stdout);
  *     quern_stream_close(s);
  *
- * Ownership: what a call returns is freed by the call named beside it; what a call is given is only read, and
- * only during the call. Threads: any thread may call into a model, many at once; a stream is read by one thread
- * at a time, and any thread may cancel it. A model is closed last, when no call runs and all streams are closed.
- * What requests have in common is computed once and kept once. Errors: a call that fails returns NULL or -1 and
- * fills quern_error, whose code is the exit code that the program would give. Zero in any field of an options
- * struct means the default. */
+ * Ownership: the caller frees what a call returns, with the call named beside it. A call only reads its
+ * arguments, and only while it runs. Threads: any thread may call into a model, many at once; one thread at a
+ * time reads a stream, and any thread may cancel it. Close a model last, when no call runs and all streams
+ * are closed. Requests share common prefixes: each is computed once and kept once. Errors: a call that fails
+ * returns NULL or -1 and fills quern_error, whose code is the exit code that the program would give. Zero in
+ * any field of an options struct means the default. */
 #pragma once
 
 #include <stddef.h>
@@ -49,19 +49,17 @@ struct quern_options {
     int deterministic;         /* 1 = (CPU) the same bits whatever runs beside a request: slower */
     int exact;                 /* 1 = float activations and F32 KV: slower, the oracle's arithmetic */
     uint32_t streams;          /* requests that run at once; 0 = 1 */
-    uint32_t queue;            /* requests that wait; 0 = 512 */
-    uint32_t draft;            /* tokens guessed ahead where that pays, at most 16; 0 = none */
-    const char
-        *draft_model; /* a small model with the same vocabulary, which guesses the rest; `draft` 0 = 8 */
-    int embed;        /* 1 = for quern_embed only */
-    const char *const *lora; /* adapters: "NAME=PATH[:SCALE]" each, NULL-terminated; NULL = none */
-    const char
-        *cache_dir; /* a folder where what prompts have in common is kept across restarts; NULL = none */
-    uint64_t cache_bytes; /* of it at most; 0 = 4 GiB */
+    uint32_t queue;            /* queue length, in requests; 0 = 512 */
+    uint32_t draft;            /* speculation: most draft tokens a step, up to 16; 0 = none */
+    const char *draft_model;   /* draft model: a small one with the same vocabulary; `draft` 0 = 8 */
+    int embed;                 /* 1 = for quern_embed only */
+    const char *const *lora;   /* adapters: "NAME=PATH[:SCALE]" each, NULL-terminated; NULL = none */
+    const char *cache_dir;     /* a folder that keeps prompt prefixes across restarts; NULL = none */
+    uint64_t cache_bytes;      /* largest size of that folder in bytes; 0 = 4 GiB */
 };
 
-/* One of the three says what is asked: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of
- * the user), or `raw` (the text itself, no template). */
+/* Set one of the three: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of the user), or
+ * `raw` (the text itself, no template). */
 struct quern_request {
     const char *messages, *prompt, *raw;
     const char *system;  /* put before `prompt` */
@@ -74,18 +72,18 @@ struct quern_request {
     const char *json_schema; /* the answer is JSON that this schema (its text) accepts */
     const char *grammar;     /* or it is text that this grammar (GBNF) accepts */
     const char *lora;        /* adapters by name: "NAME[:SCALE]", several with commas between; NULL = none */
-    int logprobs;            /* 1 = the natural logarithm of each token's probability, in the chunks */
-    int echo;        /* 1 = with logprobs: the prompt's tokens come first in the chunks, with theirs */
-    int prompt_only; /* 1 = the prompt is read, for its probabilities or for the cache; nothing is said */
-    double seconds;  /* it has to be done within so many; 0 = no deadline */
-    uint64_t salt;   /* requests share what they have in common only with those of the same salt */
-    /* quern_generate calls it with text as it comes: whole characters. Not 0 ends the answer. */
+    int logprobs;            /* 1 = return the natural logarithm of each token's probability in the chunks */
+    int echo;                /* 1 = with logprobs: the chunks begin with the prompt's tokens */
+    int prompt_only; /* 1 = only read the prompt, for its probabilities or for the cache; generate nothing */
+    double seconds;  /* deadline in seconds; 0 = none */
+    uint64_t salt;   /* requests share prefixes only with requests of the same salt */
+    /* quern_generate calls it with each new text: whole characters. A result other than 0 ends generation. */
     int (*text)(void *arg, const char *text, size_t n);
     void *arg;
 };
 
 struct quern_answer {
-    char *text; /* NUL-terminated, UTF-8 as far as the model keeps to it */
+    char *text; /* NUL-terminated; UTF-8 if the model writes valid UTF-8 */
     size_t text_length;
     int32_t *ids;
     size_t id_count;
@@ -109,31 +107,33 @@ QUERN_API void quern_answer_free(struct quern_answer *answer);
 QUERN_API struct quern_stream *quern_submit(struct quern_model *m, const struct quern_request *request,
                                             struct quern_error *error);
 
-/* What has come since the last look; pointers hold until the next one. */
+/* What has arrived since the last call of quern_next; pointers are valid until the next one. */
 struct quern_chunk {
     const char *text; /* whole characters */
     size_t text_length;
     const int32_t *ids;
-    const float *logprobs; /* NULL where not asked for; NAN of the prompt's first token */
-    size_t count, echoed;  /* of ids; of these, the first that are the prompt's */
-    int done;              /* nothing more will come; then the rest below is set */
+    const float *logprobs; /* NULL unless requested; NAN for the prompt's first token */
+    size_t count, echoed;  /* number of ids; how many of them, the first ones, belong to the prompt */
+    int done;              /* the last chunk: the fields below are set */
     const char *finish_reason;
     uint32_t prompt_tokens, cached_tokens;
-    double queued_seconds, first_seconds, seconds; /* waiting; until the first token; in all */
+    double queued_seconds, first_seconds, seconds; /* seconds in the queue; until the first token; in all */
 };
 
-/* Waits up to `seconds` for a chunk (< 0: as long as it takes). 1: there is some; 0: none yet; -1: it failed. */
+/* Waits up to `seconds` for a chunk (< 0: without limit). 1: *chunk is set; 0: none yet; -1: the request
+ * failed. */
 QUERN_API int quern_next(struct quern_stream *s, double seconds, struct quern_chunk *chunk,
                          struct quern_error *error);
 QUERN_API void quern_cancel(struct quern_stream *s);       /* takes effect within a step */
 QUERN_API void quern_stream_close(struct quern_stream *s); /* cancels, if it runs */
 
-/* A text as a vector of length 1, pooled as the model says. *vector is freed with quern_free. Returns its width, or -1. */
+/* A text as a vector of length 1, with the model's pooling. Free *vector with quern_free. Returns its width,
+ * or -1. */
 QUERN_API long quern_embed(struct quern_model *m, const char *text, size_t n, float **vector,
                            struct quern_error *error);
 
-/* Text to ids; special != 0 parses control tokens in the text and adds what the model adds (BOS). Returns how
- * many, or -1; *ids is freed with quern_free. */
+/* Text to ids; special != 0 parses control tokens in the text and adds what the model adds (BOS). Returns the
+ * count, or -1; free *ids with quern_free. */
 QUERN_API long quern_tokenize(struct quern_model *m, const char *text, size_t n, int special, int32_t **ids,
                               struct quern_error *error);
 QUERN_API void quern_free(void *p);

@@ -1,13 +1,13 @@
-/* quern's GPU executor, operation by operation, on buffers of the caller's. Weights are loaded once, by name, and used by
- * handle; operations are put on one stream and return at once; quern_gpu_sync waits for all of them, so a chain costs one
- * synchronisation. A handle belongs to one thread.
+/* quern's GPU executor, operation by operation, on the caller's buffers. Weights are loaded once, by name,
+ * and used by handle. Operations are queued on one stream and return at once; quern_gpu_sync waits for all of
+ * them, so a chain costs one synchronisation. A handle belongs to one thread.
  *
- * Every call checks its arguments before it launches anything. It returns 0, or -1 and then quern_gpu_error says in a
- * sentence what was wrong; a call that failed has changed nothing. After a fault of the card every later call fails with
- * "device lost".
+ * Every call checks its arguments before it launches anything. It returns 0, or -1 and then quern_gpu_error
+ * says in a sentence what was wrong; a call that failed has changed nothing. After a fault of the card every
+ * later call fails with "device lost".
  *
- * Device memory is a struct quern_gpu_buf: where it is and how many floats it has. Rows lie tightly: x of M rows and K
- * columns has M*K floats. */
+ * Device memory is a struct quern_gpu_buf: where it is and how many floats it has. Rows are contiguous: x of
+ * M rows and K columns has M*K floats. */
 #pragma once
 
 #include <stddef.h>
@@ -38,7 +38,7 @@ struct quern_gpu_options {
     int per_block; /* TILED and CHUNKED: outputs a block, 1, 2, 4 or 8; 0 = 4 */
 };
 
-enum { QUERN_GPU_NATIVE = 1 }; /* keep Q4_K as the file has it */
+enum { QUERN_GPU_NATIVE = 1 }; /* keep Q4_K in the file's layout */
 enum quern_gpu_act { QUERN_GPU_SILU = 1, QUERN_GPU_GELU = 2, QUERN_GPU_GELU_TANH = 3 };
 enum quern_gpu_rope { QUERN_GPU_ROPE_PAIRS = 1, QUERN_GPU_ROPE_HALVES = 2 };
 
@@ -64,7 +64,8 @@ void quern_gpu_delete(struct quern_gpu *g, struct quern_gpu_buf *b);
 int quern_gpu_write(struct quern_gpu *g, struct quern_gpu_buf to, const void *from, uint64_t floats);
 int quern_gpu_read(struct quern_gpu *g, struct quern_gpu_buf from, void *to, uint64_t floats); /* waits */
 
-/* A weight (n outputs, k inputs) of a GGUF type ("Q4_K"), row by row as a file has it. The handle is at least 1. */
+/* A weight (n outputs, k inputs) of a GGUF type ("Q4_K"), row by row in the file's layout. The handle is at
+ * least 1. */
 int quern_gpu_load(struct quern_gpu *g, const char *name, const char *type, uint32_t n, uint32_t k,
                    const void *bytes, size_t byte_count, int flags);
 int quern_gpu_find(struct quern_gpu *g, const char *name); /* its handle, or -1 */
@@ -113,8 +114,8 @@ int quern_gpu_sample(struct quern_gpu *g, struct quern_gpu_buf logits, int m,
                      const struct quern_gpu_sampling *s, struct quern_gpu_buf noise,
                      struct quern_gpu_buf ids);
 
-/* y = down(act(gate x) * (up x)), chained, no synchronisation; gate 0: down(act(up x)). integer: Q8_1 activations (m = 1,
- * native Q4_K). The _host form takes and gives host memory and waits. */
+/* y = down(act(gate x) * (up x)), chained, no synchronisation; gate 0: down(act(up x)). integer: Q8_1
+ * activations (m = 1, native Q4_K). The _host variant takes and returns host memory and waits. */
 struct quern_gpu_ffn {
     int gate, up, down; /* handles */
     enum quern_gpu_act act;
@@ -167,8 +168,8 @@ struct quern_gpu_layer {
 int quern_gpu_layer(struct quern_gpu *g, const struct quern_gpu_layer *l, struct quern_gpu_kv *kv,
                     struct quern_gpu_buf x, int m, int at);
 
-/* Between record and record_end operations are recorded instead of run; a failure to build a graph records nothing and
- * says why. */
+/* Between record and record_end operations are recorded instead of run; a failure to build a graph records
+ * nothing and sets the error. */
 struct quern_gpu_graph;
 int quern_gpu_record(struct quern_gpu *g);
 int quern_gpu_record_end(struct quern_gpu *g, struct quern_gpu_graph **out);
