@@ -1,4 +1,4 @@
-/* Anthropic's messages: brought into the form of OpenAI's chats, and answered as their clients expect it. */
+/* Anthropic's messages API: requests converted to OpenAI's chats, and replies in Anthropic's format. */
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -24,7 +24,7 @@ static const struct refusal anthropic_refused[] = {
     {"thread", "this server keeps no conversations; send all messages"},
 };
 
-/* A block's text: of a text, or of a document that is one and of which no citations are wanted. NULL = it has none. */
+/* The text of a text block, or of a text document without citations. NULL = none. */
 static const json_t *block_text(const json_t *block)
 {
     const char *type = field_text(block, "type");
@@ -241,7 +241,7 @@ static int anthropic_use_tools(struct request *a, const json_t *body, json_t *ou
     return 0;
 }
 
-/* The body as OpenAI's clients would have written it; NULL and a failure. */
+/* The body in OpenAI's format; NULL and a failure. */
 static json_t *anthropic_translate(struct request *a, const json_t *body)
 {
     static const char *const same[] = {"model",

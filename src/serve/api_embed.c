@@ -97,7 +97,7 @@ void api_embeddings(struct request *a)
         vectors_submit(a, "input", false);
 }
 
-/* llama.cpp's own form: {content, or input}; a list of rows for each text. */
+/* llama.cpp's own format: {content, or input}; a list of rows for each text. */
 void api_embedding(struct request *a)
 {
     const json_t *body = a->request, *content = json_object_get(body, "content");
@@ -127,9 +127,8 @@ void api_embedding(struct request *a)
     json_end(&j, ']');
 }
 
-/* ---- rerank ----
- * A cross-encoder reads the query and a document as one text, and its head says how well they go together. Of any
- * other model it is the cosine of the two vectors. */
+/* ---- rerank ---- A cross-encoder reads the query and a document as one text, and its head scores the match.
+ * For any other model the score is the cosine of the two vectors. */
 
 static const struct field rerank_fields[] = {
     {"query", FIELD_TEXT, 0, 0},
@@ -145,7 +144,7 @@ struct ranked {
     double score;
 };
 
-/* `texts` is how clients of text-embeddings-inference call them, and they get its form of reply. */
+/* Clients of text-embeddings-inference send `texts`, and get its format of reply. */
 static const json_t *rerank_documents(const json_t *body, bool *tei)
 {
     const json_t *documents = json_object_get(body, "documents");
@@ -202,7 +201,7 @@ static int rerank_order(const void *a, const void *b)
                                 : (x->index > y->index) - (x->index < y->index);
 }
 
-/* Of document i. Without a head the query's vector stands first. */
+/* The score of document i. Without a head, vector 0 is the query's. */
 static double rerank_document_score(const struct request *a, size_t i)
 {
     const struct vectors *v = a->vectors;

@@ -1,5 +1,5 @@
-/* llama.cpp's own shape of requests: /completion and /infill, which editors speak. They become a completion of OpenAI's, and
- * their replies are told in their own words. */
+/* llama.cpp's own endpoints, /completion and /infill, which editors use. Requests become an OpenAI
+ * completion; replies have llama.cpp's format. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/num.h"
@@ -14,9 +14,9 @@
 
 enum { INFILL_FILES = 256, INFILL_FIELDS = 64 };
 
-/* What its teller keeps of a request. */
+/* What this API format keeps of a request. */
 struct infill {
-    json_t *settings; /* what the engine was asked for */
+    json_t *settings; /* the engine's request */
     json_t *fields;   /* the only fields that the reply has; NULL = all */
 };
 
@@ -30,7 +30,7 @@ static const struct field infill_fields[] = {
     {"response_fields", FIELD_LIST, 0, INFILL_FIELDS},
 };
 
-/* The prompt as ids, so that what is in the texts is never taken for a token that steers. */
+/* The prompt as ids, so that the texts are never parsed for control tokens. */
 static json_t *infill_prompt(struct request *a, const json_t *body)
 {
     const json_t *extra = json_object_get(body, "input_extra");
@@ -69,8 +69,8 @@ static json_t *infill_prompt(struct request *a, const json_t *body)
     return list;
 }
 
-/* n_predict is called max_tokens there, and is endless here where it is not given. 0 is how an editor warms up
- * the cache: one token is made then. */
+/* n_predict is OpenAI's max_tokens; without it there is no limit. Editors send 0 to warm up the cache: one
+ * token is generated then. */
 static void infill_ask(struct request *a)
 {
     json_t *body = a->request;
@@ -286,7 +286,7 @@ static void infill_forget(void *arg)
     mem_free(own);
 }
 
-/* Only the fields that are wanted; "a/b" is b of a, under the whole name. */
+/* Only the requested fields; "a/b" is b of a, under the whole name. */
 static void infill_pick(const json_t *fields, const struct buf *whole, struct buf *out)
 {
     json_t *all = json_loadb(whole->data, whole->len, 0, NULL), *picked = json_object();
@@ -302,7 +302,7 @@ static void infill_pick(const json_t *fields, const struct buf *whole, struct bu
     json_decref(all);
 }
 
-/* Why it ended: by a stop string, which is told, by the length, or by itself. */
+/* Why it ended: by a stop string, which is returned, by the length, or by an end token. */
 static void infill_stop(const struct request *a, const struct choice *c, struct json *j)
 {
     uint32_t at = c->end.stopped;

@@ -1,4 +1,4 @@
-/* What there is, without loading any of it: the models, their slots and their properties. */
+/* The models, their slots and their properties, without loading any model. */
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/own.h"
@@ -124,7 +124,7 @@ static void api_write_text(const struct session *l, struct json *j)
     }
 }
 
-/* As llama.cpp's server: what a program wants to know of the model before it asks. */
+/* As in llama.cpp's server: properties of the model. */
 void api_props(struct conn *c)
 {
     struct buf out = {0};
@@ -143,7 +143,7 @@ void api_props(struct conn *c)
         json_str(&j, s->name);
         json_key(&j, "model_alias");
         json_str(&j, s->name);
-        json_key(&j, "model_path"); /* the file's name: where it lies is the operator's matter */
+        json_key(&j, "model_path"); /* only the file's name: clients do not see paths */
         json_str(&j, slash ? slash + 1 : s->path);
         json_key(&j, "status");
         json_str(&j, models_state(s));
@@ -172,7 +172,7 @@ void api_props(struct conn *c)
         api_no_model(c);
 }
 
-/* The slots of every model that is loaded and writes. */
+/* The slots of every loaded model that generates text. */
 void api_slots(struct conn *c)
 {
     struct buf out = {0};
@@ -204,7 +204,7 @@ void api_slots(struct conn *c)
     route_json(c, 200, &out);
 }
 
-/* ---- in and out of memory, when told so ---- */
+/* ---- loading and unloading on request ---- */
 
 static void api_count(struct request *a, const char *key, int count)
 {
@@ -217,7 +217,7 @@ static void api_count(struct request *a, const char *key, int count)
     json_end(&j, '}');
 }
 
-/* {model}: when this is answered, it is there. */
+/* {model}: the reply comes when the model is loaded. */
 void api_load(struct request *a)
 {
     api_count(a, "loaded", 1);

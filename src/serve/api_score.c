@@ -1,5 +1,5 @@
-/* /v1/score, as vLLM has it: how well two texts match, pair by pair. A cross-encoder reads the two as one text; of any other
- * model it is the cosine of their vectors. Runs on a worker. */
+/* /v1/score, as vLLM has it: how well two texts match, pair by pair. A cross-encoder reads the two as one
+ * text; for any other model the score is the cosine of their vectors. Runs on a worker. */
 #include "base/json.h"
 #include "run/rerank.h"
 #include "serve/field.h"
@@ -93,7 +93,7 @@ static int score_read(struct request *a, const json_t *body)
     return 0;
 }
 
-/* Of pair i, where there are so many first texts. */
+/* The score of pair i; `firsts` is the number of first texts. */
 static double score_of(const struct request *a, size_t i, size_t firsts, bool raw)
 {
     const struct vectors *v = a->vectors;

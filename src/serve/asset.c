@@ -1,4 +1,4 @@
-/* Files that are bytes of this program: the pages, and the description of all routes. */
+/* Files embedded in the program: the pages, and the OpenAPI description of all routes. */
 #include "serve/own.h"
 
 #include <string.h>

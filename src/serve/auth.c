@@ -1,12 +1,12 @@
-/* Who may come in: the Host header, the Origin of a page, the key. */
+/* Access checks: the Host header, the Origin header, the API key. */
 #include "serve/origin.h"
 #include "serve/own.h"
 
 #include <string.h>
 #include <strings.h>
 
-/* A page elsewhere must not reach us through a name that its owner points to this machine. Probes are open to all and
- * say nothing that a page could use; they ask by address. */
+/* Protects against DNS rebinding: a web page must not reach us through a name that its owner points to this
+ * machine. Probes are open: they return nothing that a page could use, and they connect by address. */
 static bool auth_host(const struct conn *c, const char *host)
 {
     const struct server *s = c->server;
@@ -54,7 +54,7 @@ int auth_check(struct conn *c, struct failure *f)
     return 0;
 }
 
-/* Takes as long for a wrong key as for a right one: only the length of what was given shows. */
+/* Constant time: the duration depends only on the length of the given key. */
 static bool auth_same(const char *given, size_t n, const char *key)
 {
     size_t length = strlen(key);
@@ -69,7 +69,7 @@ bool auth_key(struct conn *c)
     const struct server_options *o = c->server->o;
     const char *given = http_field(&c->http, "authorization");
     c->key = 0;
-    c->admin = !o->key_count; /* where there are no keys at all everybody may do everything */
+    c->admin = !o->key_count; /* without any keys every client may do everything */
     if (!o->key_count)
         return true;
     if (given && !strncasecmp(given, "Bearer ", 7))

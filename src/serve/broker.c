@@ -33,7 +33,7 @@ struct broker {
 enum { BROKER_HEAR = BROKER_REMOVE + 1, BROKER_CALLS = 1024 };
 
 struct broker_message {
-    int32_t code; /* of a request what it asks for, of a reply 0 or errno */
+    int32_t code; /* request: the operation; reply: 0 or errno */
     char path[PATH_MAX];
 };
 
@@ -177,7 +177,7 @@ static int serve_remove(const char *path)
     return !S_ISSOCK(st.st_mode) ? EACCES : unlink(path) ? errno : 0;
 }
 
-/* errno, or 0 and what is to be handed over. */
+/* errno, or 0 and the descriptor to pass. */
 static int serve_open(const char *path, bool folder, int *pass)
 {
     struct stat st;
@@ -207,12 +207,12 @@ static int serve_request(const struct broker_row *rows, size_t count, const stru
                                     : serve_open(m->path, request == BROKER_LIST, pass);
 }
 
-/* A call that the filter refused; it is logged once. False: nothing more will come. */
+/* Logs a call that the filter refused, once. False: the listener is closed. */
 static bool serve_refusal(int listener, bool seen[BROKER_CALLS])
 {
     struct seccomp_notif asked = {0};
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked))
-        return errno == EINTR || errno == ENOENT; /* whoever called is gone */
+        return errno == EINTR || errno == ENOENT; /* the caller has exited */
     uint32_t number = (uint32_t)asked.data.nr, at = number % BROKER_CALLS;
     if (!seen[at])
         log_debug("the sandbox refused call %u (arguments %#llx, %#llx, %#llx)", number,
@@ -276,7 +276,7 @@ static void broker_confine(const struct broker_row *rows, size_t count)
     confine_calls(&calls, 1, NULL);
 }
 
-/* The signals of a terminal or of systemd are for the server: its end is ours. */
+/* Signals of a terminal or of systemd are for the server: the broker ends with it. */
 static _Noreturn void broker_child(int fd, pid_t parent, const struct broker_row *rows, size_t count)
 {
     const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2};
@@ -287,7 +287,7 @@ static _Noreturn void broker_child(int fd, pid_t parent, const struct broker_row
     prctl(PR_SET_DUMPABLE, 0);
     if (getppid() != parent)
         _exit(0);
-    /* nothing of the server's stays open here but the socket and the log */
+    /* closes all of the server's descriptors but the socket and the log */
     if (dup2(fd, 0) < 0 || dup2(2, 1) < 0)
         _exit(1);
     if (syscall(SYS_close_range, 3U, ~0U, 0))

@@ -1,9 +1,10 @@
-/* The broker: a process of its own that opens files for a server that gave up that right (sandbox.h). It is forked before
- * the server starts threads and closes its sandbox, has one thread, and answers one request at a time, over a socket pair:
- * open this file, open this folder, remove this socket. The rows that it is started with say which paths it serves; no
- * request can add one. A path is resolved anew each time, so that a file that was replaced by rename, or a link that leads
- * elsewhere now, is the new one. The broker changes no file, reaches no network, starts no program, and ends with the
- * server. When it ends first, the server keeps what it has and can open nothing more. */
+/* The broker: a separate process that opens files for a sandboxed server (sandbox.h). The server forks it
+ * before it starts threads and closes its sandbox. The broker has one thread and serves one request at a time
+ * over a socket pair: open this file, open this folder, remove this socket. Its rows, fixed at the start,
+ * list the paths that it serves; no request can add one. It resolves a path on every request, so a file
+ * replaced by rename, or a link that now leads elsewhere, is the new one. The broker changes no file, reaches
+ * no network, starts no program, and ends with the server. When it ends first, the server keeps what it has
+ * and can open nothing more. */
 #pragma once
 
 #include "base/err.h"
@@ -14,9 +15,8 @@
 struct broker_row {
     char *path;
     enum broker_kind {
-        BROKER_FILE, /* this file */
-        BROKER_MODEL, /* this file, the other parts of a split one, the texts beside safetensors; or this folder and all
-                        * that is reached by a path below it */
+        BROKER_FILE,   /* this file */
+        BROKER_MODEL,  /* a file, its other parts and the texts beside it; or a folder and all below it */
         BROKER_SOCKET, /* this socket: it can be removed */
     } kind;
 };
@@ -29,7 +29,8 @@ int broker_start(struct broker **out, const struct broker_row *rows, size_t coun
 /* A descriptor (0 for BROKER_REMOVE), or -1 and errno: EACCES where no row has the path, ENODEV for what is neither a file
  * nor a folder, EPIPE when the broker has ended. From any thread. */
 int broker_ask(struct broker *b, enum broker_request request, const char *path);
-/* Hands over the descriptor that hears of refused calls (confine.h), to be logged once for each number; closes it. */
+/* Passes the descriptor that reports refused calls (confine.h) to the broker, which logs each call number
+ * once; closes it. */
 void broker_hear(struct broker *b, int listener);
 void broker_stop(struct broker *b); /* NULL is fine */
 

@@ -16,7 +16,7 @@
 
 /* ---- files, ports, signals ---- */
 
-/* What came after the headers that this is built with. */
+/* Constants that the system's headers may lack. */
 #define FS_TRUNCATE ((uint64_t)1 << 14) /* of version 3 */
 #define FS_IOCTL    ((uint64_t)1 << 15) /* of version 5 */
 enum { NET_BIND_CONNECT = 3, SCOPE_ABSTRACT_SIGNAL = 3 };
@@ -39,7 +39,7 @@ static const uint64_t fs_rights[] = {
     [CONFINE_REMOVE] = LANDLOCK_ACCESS_FS_REMOVE_FILE,
 };
 
-/* All that a version can take. */
+/* All rights that a version handles. */
 static struct landlock_attr files_handled(long version)
 {
     uint64_t all = ((uint64_t)LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1;

@@ -1,5 +1,6 @@
-/* What the kernel takes from a process for good: files, ports and signals (Landlock), calls (seccomp). Both hold for the
- * calling thread and whatever it starts: confine before there are other threads. sandbox.h says what a server keeps. */
+/* Rights that a process gives up permanently: files, ports and signals (Landlock), system calls (seccomp).
+ * Both apply to the calling thread and to what it starts: confine before other threads start. sandbox.h lists
+ * what a server keeps. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +10,7 @@
 /* ---- files, ports, signals ---- */
 
 struct confine_rule {
-    const char *path; /* a file, or a folder and all below it; one that is not there is passed over */
+    const char *path; /* a file, or a folder and all below it; a missing one is skipped */
     enum confine_access {
         CONFINE_READ,   /* read, list */
         CONFINE_WRITE,  /* and make, change and remove files and folders; no links, sockets or devices */
@@ -21,7 +22,7 @@ struct confine_rule {
 struct confine_files {
     const struct confine_rule *rules; /* (count) */
     size_t count;
-    bool read_all; /* only what changes a file needs a rule */
+    bool read_all; /* only operations that change a file need a rule */
 };
 
 /* TCP ports can be neither bound nor connected to (version 4), and processes outside get no signals (6). Returns the version
@@ -46,6 +47,6 @@ struct confine_calls {
 
 /* What any other call returns: ENOSYS for calls of Linux 5.1 and later, so that libc takes the older way, else EPERM. */
 int confine_errno(uint32_t number);
-/* Allows the calls of all lists and refuses the rest. `listener` (or NULL) gets a descriptor that hears of each call that is
- * refused (-1: of none), see seccomp_unotify(2). False where the kernel refuses. */
+/* Allows the calls of all lists and refuses the rest. `listener` (or NULL) gets a descriptor that reports
+ * each refused call (-1: none), see seccomp_unotify(2). False where the kernel refuses. */
 bool confine_calls(const struct confine_calls *lists, size_t count, int *listener);

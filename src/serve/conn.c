@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 enum {
-    CONN_INPUT_MOST = 256 << 10,  /* of requests behind the one that is being answered */
-    CONN_OUTPUT_MOST = 256 << 10, /* of a stream: above, the client is waited for */
+    CONN_INPUT_MOST = 256 << 10,  /* bytes of pipelined requests behind the current one */
+    CONN_OUTPUT_MOST = 256 << 10, /* bytes of a stream's output: above, the stream waits for the client */
     CONN_LINGER = 2,              /* seconds */
     CONN_SENDING = 10,            /* seconds that a client gets to read a reply before it counts as idle */
     CONN_RESERVE = 16,            /* connections beyond the most, for probes */
@@ -155,7 +155,7 @@ static void conn_next(struct conn *c)
         bufferevent_trigger(c->bev, EV_READ, BEV_OPT_DEFER_CALLBACKS);
 }
 
-/* No prompt, no key and no path of the client's: the route as the table has it. */
+/* Logs no prompt, no key and no path of the client: only the table's route. */
 static void conn_log(const struct conn *c, int status)
 {
     const struct log_field fields[] = {
@@ -400,7 +400,7 @@ void conn_free(struct conn *c)
     mem_free(c);
 }
 
-/* A stream without news for long says that it is alive. */
+/* A stream without output for long sends a keep-alive. */
 static void conn_alive(struct conn *c, double now)
 {
     struct request *a = c->answer;

@@ -1,4 +1,4 @@
-/* A request that failed: the status, and what the reply says. */
+/* A failed request: the HTTP status and the reply's error fields. */
 #pragma once
 
 #include "base/err.h"
@@ -12,7 +12,7 @@ struct failure {
     const char *code; /* or NULL */
     char param[FAILURE_PARAM];
     struct err err;
-    uint32_t retry; /* seconds after which to try again, for 429 and 503; 0 = 1 */
+    uint32_t retry; /* Retry-After in seconds, for 429 and 503; 0 = 1 */
 };
 
 /* Sets it, once, and returns -1. code and param may be NULL. */

@@ -1,4 +1,4 @@
-/* The fields of a request, by a table: what they may be, and in which range. */
+/* A table of a request's fields: their types and ranges. */
 #pragma once
 
 #include "base/err.h"
@@ -15,19 +15,20 @@ enum {
     FIELD_TEXT = 8,
     FIELD_LIST = 16,
     FIELD_OBJECT = 32,
-    FIELD_NO_LIMIT = 64, /* of a whole number: -1 is taken, too */
+    FIELD_NO_LIMIT = 64, /* of a whole number: -1 is allowed, too */
 };
 
 struct field {
     const char *name;
     unsigned kinds; /* any of the above */
     double least,
-        most; /* of a number; or of the items of a list or an object; serve/limit.h may have another most */
+        most; /* of a number; or of the items of a list or an object; serve/limit.h may set another maximum */
 };
 
-/* Every field of the table that is there. On an error *name is the field's. What no table knows is ignored. */
+/* Checks every field of the table that is present. On an error *name is the field's name. Unknown fields are
+ * ignored. */
 int field_check(const json_t *o, const struct field *table, size_t count, const char **name, struct err *e);
-/* Takes out what is null: null counts as absent. */
+/* Removes null members: null counts as absent. */
 void field_drop_nulls(json_t *o);
 
 const char *field_text(const json_t *o, const char *name); /* NULL = absent or no text */

@@ -225,7 +225,7 @@ static int http_check_headers(struct http *h)
     return 0;
 }
 
-/* The head is whole: each part of it becomes a text of its own. */
+/* The head is complete: NUL-terminates each part of it. */
 static int http_end_headers(struct http *h)
 {
     h->head.data[h->method.at + h->method.n] = 0;
@@ -242,7 +242,7 @@ static int http_end_headers(struct http *h)
 
 /* ---- chunks ---- */
 
-/* Size in hexadecimal, then perhaps ";name=value", which nobody reads. */
+/* Size in hexadecimal, then optional extensions (";name=value"), which are ignored. */
 static int http_take_size(struct http *h, size_t at, size_t n)
 {
     const char *s = h->head.data + at;
@@ -300,7 +300,7 @@ static int http_take(struct http *h, size_t at, size_t n)
     }
 }
 
-/* Is the unfinished line, n bytes by now, longer than it may be. */
+/* Whether the unfinished line, n bytes so far, is too long. */
 static int http_check_line(struct http *h, size_t n)
 {
     if (h->state == HTTP_LINE && n > limit_of(LIMIT_URI) + HTTP_METHOD_MOST + 16)

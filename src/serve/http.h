@@ -1,9 +1,9 @@
-/* HTTP/1.1 requests, strictly: what two readers could understand differently is refused, and the
- * connection ends. Bytes come in as the network cuts them; a request never takes more than its limits
- * (serve/limit.h: uri, headers with trailers, body).
+/* A strict parser of HTTP/1.1 requests: ambiguous input is refused and the connection is closed. Bytes arrive
+ * in chunks of any size; a request never takes more memory than its limits (serve/limit.h: uri, headers with
+ * trailers, body).
  *
  *   line -> headers -> [length | chunks -> trailers] -> done
- *                any of them -> bad, with the status to answer */
+ *                any of them -> bad, with the status of the reply */
 #pragma once
 
 #include "base/buf.h"
@@ -20,7 +20,7 @@ enum http_state {
     HTTP_LENGTH,     /* a body of known length */
     HTTP_CHUNK_LINE, /* its size */
     HTTP_CHUNK_DATA,
-    HTTP_CHUNK_END, /* the line end behind the data */
+    HTTP_CHUNK_END, /* the line end after the data */
     HTTP_TRAILERS,
     HTTP_DONE,
     HTTP_BAD,
@@ -33,9 +33,9 @@ struct http_text {
 
 struct http {
     enum http_state state;
-    int status;      /* HTTP_BAD: what to answer */
-    const char *why; /* and a sentence for it */
-    struct buf head; /* the request line and the headers as they came */
+    int status;      /* HTTP_BAD: the status of the reply */
+    const char *why; /* and its message */
+    struct buf head; /* the request line and the headers, unchanged */
     struct buf body;
     size_t line;       /* where the unfinished line begins in head */
     size_t head_bytes; /* of header lines and trailers so far */
@@ -45,7 +45,7 @@ struct http {
         struct http_text name, value;
     } fields[HTTP_FIELDS_MOST];
     uint32_t count;
-    bool skipped;         /* an empty line in front of the request */
+    bool skipped;         /* an empty line before the request */
     bool old;             /* HTTP/1.0 */
     bool keep;            /* the connection may be used again */
     bool expects;         /* waits for "100 Continue" before it sends the body */
@@ -55,15 +55,15 @@ struct http {
 
 /* Takes bytes until the request is done or bad, and returns how many it took. */
 size_t http_feed(struct http *h, const char *data, size_t n);
-/* Ready for the next request on the same connection; keeps memory up to a small size. */
+/* Resets for the next request on the same connection; keeps small buffers. */
 void http_reset(struct http *h);
 void http_free(struct http *h);
 
-/* The first header of this name (written in small letters); NULL = there is none. Ends with NUL: the
- * separators in the head are overwritten once the request is read. */
+/* The first header of this name (lower case); NULL = none. NUL-terminated: the separators in the head are
+ * overwritten once the request is complete. */
 const char *http_field(const struct http *h, const char *name);
 const char *http_method(const struct http *h);
 const char *http_target(const struct http *h); /* path and query; the host of an absolute one is cut off */
 bool http_is(const struct http *h, const char *method);
-/* Is there this word (small letters) in a list of words with commas. */
+/* Whether a comma-separated list contains this word (lower case). */
 bool http_lists(const char *list, const char *word);

@@ -11,7 +11,7 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-/* Where the most is the usual, an array of that size stands behind it. */
+/* Where the maximum equals the default, an array has that size. */
 const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_BODY] = {"body", "bytes of a request's body", 16 * MIB, 1024, 1024 * MIB},
     [LIMIT_BODIES] = {"bodies", "bytes of all bodies together, and of what is read from them; above, 503",
@@ -24,10 +24,10 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
                            65536},
     [LIMIT_HEADER_SECONDS] = {"header-seconds", "until the headers are there", 10, 1, 3600},
     [LIMIT_BODY_SECONDS] = {"body-seconds", "until the body is there", 30, 1, 3600},
-    [LIMIT_WRITE_SECONDS] = {"write-seconds", "that a client may read nothing", 30, 1, 3600},
-    [LIMIT_IDLE_SECONDS] = {"idle-seconds", "that a connection may rest", 60, 1, 86400},
-    [LIMIT_ALIVE_SECONDS] = {"alive-seconds", "until a stream without news says that it is alive", 15, 1,
+    [LIMIT_WRITE_SECONDS] = {"write-seconds", "until a client that reads nothing is disconnected", 30, 1,
                              3600},
+    [LIMIT_IDLE_SECONDS] = {"idle-seconds", "until an idle connection is closed", 60, 1, 86400},
+    [LIMIT_ALIVE_SECONDS] = {"alive-seconds", "until an idle stream sends a keep-alive", 15, 1, 3600},
     [LIMIT_DEPTH] = {"depth", "JSON inside of JSON", JSONREAD_DEPTH, 4, JSONREAD_DEPTH},
     [LIMIT_VALUES] = {"values", "values in the JSON of a request", 512 << 10, 64, 64 * MIB},
     [LIMIT_SCHEMA] = {"schema", "bytes of a JSON schema", 64 << 10, 64, 16 * MIB},
@@ -35,11 +35,12 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_TOOLS] = {"tools", "tools that a model may call", 128, 1, 65536},
     [LIMIT_N] = {"n", "answers to one request", SERVE_CHOICES, 1, SERVE_CHOICES},
     [LIMIT_STOP] = {"stop", "stop strings", OPENAI_STOPS, 0, OPENAI_STOPS},
-    [LIMIT_TOP_LOGPROBS] = {"top_logprobs", "best tokens told", ENGINE_TOP_MOST, 0, ENGINE_TOP_MOST},
+    [LIMIT_TOP_LOGPROBS] = {"top_logprobs", "most likely tokens returned for each", ENGINE_TOP_MOST, 0,
+                            ENGINE_TOP_MOST},
     [LIMIT_LOGIT_BIAS] = {"logit_bias", "tokens with a bias", OPENAI_BIASES, 0, OPENAI_BIASES},
 };
 
-static uint64_t limit_values[LIMIT_COUNT]; /* value + 1; 0 = the usual one */
+static uint64_t limit_values[LIMIT_COUNT]; /* value + 1; 0 = the default */
 
 uint64_t limit_of(enum limit which)
 {

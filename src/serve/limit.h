@@ -1,5 +1,5 @@
-/* What a client may ask for at most. One table: the names that --limit takes, the usual values, the range of each.
- * Set before the server starts, read by all threads after that. */
+/* Limits of requests. One table: the names for --limit, the default values, the range of each. Set before the
+ * server starts, read-only after that. */
 #pragma once
 
 #include "base/err.h"

@@ -1,4 +1,4 @@
-/* What an answer says, piece by piece: it is kept, and told where the answer is a stream. */
+/* The message of an answer, piece by piece: stored, and sent where the request streams. */
 #define _GNU_SOURCE
 #include "base/json.h"
 #include "base/mem.h"
@@ -12,7 +12,7 @@
 
 enum { SAID_CALLS = 256 };
 
-/* Letters and digits that nobody has had before. */
+/* A unique id of letters and digits. */
 static char *message_id(bool nine)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";

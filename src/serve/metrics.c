@@ -52,7 +52,7 @@ static void metrics_requests(struct buf *out, const struct metrics *m)
                            (unsigned long long)m->requests[r][i]);
 }
 
-/* What the models take on each device, as they were loaded. */
+/* Memory of the models on each device, as of their load. */
 static void metrics_devices(struct buf *out, const struct models_stats *m)
 {
     static const struct {
@@ -83,43 +83,44 @@ void metrics_write(struct server *s, uint32_t key, struct buf *out)
         const char *name, *kind, *help;
         uint64_t value;
     } rows[] = {
-        {"quern_running", "gauge", "Answers being made.", e.running},
+        {"quern_running", "gauge", "Requests being generated.", e.running},
         {"quern_waiting", "gauge", "Requests in the queue.", e.waiting},
         {"quern_connections", "gauge", "Open connections.", s->conn_count},
         {"quern_answers", "gauge", "Requests that are not answered yet.", s->request_count},
         {"quern_request_bytes", "gauge", "Bytes of bodies, and of what was read from them.",
          s->request_bytes},
-        {"quern_submitted_total", "counter", "Generations that were asked for.", e.submitted},
-        {"quern_finished_total", "counter", "Generations that came to their end.", e.finished},
-        {"quern_cancelled_total", "counter", "Generations that were cancelled.", e.cancelled},
+        {"quern_submitted_total", "counter", "Generations submitted.", e.submitted},
+        {"quern_finished_total", "counter", "Generations finished.", e.finished},
+        {"quern_cancelled_total", "counter", "Generations cancelled.", e.cancelled},
         {"quern_failed_total", "counter", "Generations that failed.", e.failed},
         {"quern_refused_total", "counter", "Generations refused because the queue was full.", e.refused},
         {"quern_prompt_tokens_total", "counter", "Tokens of prompts computed.", e.prompt_tokens},
-        {"quern_cached_tokens_total", "counter", "Tokens of prompts that were known.", e.cached_tokens},
-        {"quern_generated_tokens_total", "counter", "Tokens made.", e.made_tokens},
-        {"quern_drafted_tokens_total", "counter", "Guesses that were verified.", e.drafted},
-        {"quern_accepted_tokens_total", "counter", "Guesses that came true.", e.accepted},
-        {"quern_forced_tokens_total", "counter", "Of those, what a constraint prescribed.", e.forced},
+        {"quern_cached_tokens_total", "counter", "Tokens of prompts found in the cache.", e.cached_tokens},
+        {"quern_generated_tokens_total", "counter", "Tokens generated.", e.made_tokens},
+        {"quern_drafted_tokens_total", "counter", "Draft tokens verified.", e.drafted},
+        {"quern_accepted_tokens_total", "counter", "Draft tokens accepted.", e.accepted},
+        {"quern_forced_tokens_total", "counter", "Accepted draft tokens that a constraint forced.", e.forced},
         {"quern_steps_total", "counter", "Steps of the engine.", e.steps},
         {"quern_step_microseconds_total", "counter", "Time in steps.", e.step_us},
-        {"quern_host_microseconds_total", "counter", "Time between them, when there was work.", e.host_us},
-        {"quern_preempted_total", "counter", "Answers put back because memory was short.", e.preempted},
+        {"quern_host_microseconds_total", "counter", "Time between steps while there was work.", e.host_us},
+        {"quern_preempted_total", "counter", "Requests preempted because memory was short.", e.preempted},
         {"quern_kv_pages", "gauge", "Pages for keys and values.", e.pages},
-        {"quern_kv_pages_free", "gauge", "Those that nobody uses.", e.pages_free},
-        {"quern_kv_window_pages", "gauge", "Of all, those of layers that see a window only.", e.window_pages},
-        {"quern_kv_window_pages_free", "gauge", "Those that nobody uses.", e.window_pages_free},
-        {"quern_prefix_hits_total", "counter", "Prompts whose beginning was known.", e.prefix.hits},
-        {"quern_prefix_misses_total", "counter", "Prompts whose beginning was not.", e.prefix.misses},
-        {"quern_rule_hits_total", "counter", "Constraints that were compiled already.", e.rules.hits},
-        {"quern_rule_misses_total", "counter", "Constraints that had to be compiled.", e.rules.misses},
-        {"quern_rule_bytes", "gauge", "Bytes of constraints that are kept.", e.rules.bytes},
+        {"quern_kv_pages_free", "gauge", "Free pages.", e.pages_free},
+        {"quern_kv_window_pages", "gauge", "Pages of layers with a sliding window.", e.window_pages},
+        {"quern_kv_window_pages_free", "gauge", "Free pages of layers with a sliding window.",
+         e.window_pages_free},
+        {"quern_prefix_hits_total", "counter", "Prompts with a cached prefix.", e.prefix.hits},
+        {"quern_prefix_misses_total", "counter", "Prompts without a cached prefix.", e.prefix.misses},
+        {"quern_rule_hits_total", "counter", "Constraints found in the cache.", e.rules.hits},
+        {"quern_rule_misses_total", "counter", "Constraints compiled.", e.rules.misses},
+        {"quern_rule_bytes", "gauge", "Bytes of cached constraints.", e.rules.bytes},
         {"quern_models_loaded", "gauge", "Models in memory.", m.loaded},
-        {"quern_models_bytes", "gauge", "Bytes that they take.", m.bytes},
-        {"quern_model_loads_total", "counter", "Models that were loaded.", m.loads},
-        {"quern_model_unloads_total", "counter", "Models that were unloaded.", m.unloads},
-        {"quern_model_failures_total", "counter", "Models that could not be loaded.", m.failures},
+        {"quern_models_bytes", "gauge", "Bytes of models in memory.", m.bytes},
+        {"quern_model_loads_total", "counter", "Loads of models.", m.loads},
+        {"quern_model_unloads_total", "counter", "Unloads of models.", m.unloads},
+        {"quern_model_failures_total", "counter", "Failed loads of models.", m.failures},
         {"quern_embedded_texts_total", "counter", "Texts made into vectors.", m.embedder.texts},
-        {"quern_embedded_tokens_total", "counter", "Their tokens.", m.embedder.tokens},
+        {"quern_embedded_tokens_total", "counter", "Tokens of texts made into vectors.", m.embedder.tokens},
     };
     buf_printf(out,
                "# HELP quern_build_info The program.\n# TYPE quern_build_info gauge\n"
@@ -130,9 +131,10 @@ void metrics_write(struct server *s, uint32_t key, struct buf *out)
                    rows[i].kind, rows[i].name, (unsigned long long)rows[i].value);
     metrics_devices(out, &m);
     metrics_requests(out, &s->metrics);
-    metrics_histogram(out, "quern_first_token_seconds", "Until the first token.", &s->metrics.first);
-    metrics_histogram(out, "quern_token_seconds", "Between the tokens of an answer.", &s->metrics.between);
-    metrics_histogram(out, "quern_answer_seconds", "Until the end of an answer.", &s->metrics.whole);
+    metrics_histogram(out, "quern_first_token_seconds", "Seconds until the first token.", &s->metrics.first);
+    metrics_histogram(out, "quern_token_seconds", "Seconds between tokens.", &s->metrics.between);
+    metrics_histogram(out, "quern_answer_seconds", "Seconds until the end of a generation.",
+                      &s->metrics.whole);
     pthread_mutex_lock(&s->mutex);
     usage_write(s->usage, key, out);
     pthread_mutex_unlock(&s->mutex);

@@ -1,4 +1,4 @@
-/* Counters of the server, as Prometheus reads them. They belong to the loop's thread. */
+/* Counters of the server in Prometheus' text format. Owned by the loop's thread. */
 #pragma once
 
 #include <stdint.h>
@@ -15,11 +15,11 @@ struct histogram {
 
 struct metrics {
     uint64_t requests[METRICS_ROUTES][METRICS_CODES];
-    struct histogram first, between, whole; /* seconds until the first token, between tokens, of an answer */
+    struct histogram first, between, whole; /* seconds to the first token, between tokens, of a request */
 };
 
-/* route: its row in the table; the row behind the last stands for everything else. */
+/* route: its row in the table; the row after the last one counts everything else. */
 void metrics_request(struct metrics *m, uint32_t route, int code);
 void metrics_seconds(struct histogram *h, double seconds);
-/* key: whose counters, beside those of the server; USAGE_ALL */
+/* key: whose counters to write beside the server's; USAGE_ALL */
 void metrics_write(struct server *s, uint32_t key, struct buf *out);

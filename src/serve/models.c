@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <string.h>
 
-enum { MODELS_WAITERS = 256 }; /* of one form: more are sent away */
+enum { MODELS_WAITERS = 256 }; /* of one instance: further requests are refused */
 
 struct instance *models_next(const struct models *m, const struct instance *f)
 {
@@ -64,7 +64,7 @@ void waits_tell(struct model_wait *all)
     }
 }
 
-/* ---- for everybody ---- */
+/* ---- the public functions ---- */
 
 static bool instance_in_memory(const struct instance *f)
 {
@@ -109,7 +109,7 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->rules.bytes += e->rules.bytes;
 }
 
-/* The counters of a form, added to those of all. */
+/* Adds the counters of an instance to the totals. */
 void models_add_stats(struct models_stats *sum, const struct instance *f)
 {
     struct engine_stats e = {0};
@@ -195,7 +195,7 @@ void models_each(struct models *m, void (*take)(void *arg, const struct served *
         take(arg, first, m->o->adapters[i]);
 }
 
-/* Where none is named: the first that is made for it; for a chat rather one with a template. */
+/* Without a name: the first model that supports the request; for a chat preferably one with a template. */
 static struct served *models_default(struct models *m, const struct model_want *want)
 {
     struct served *first = NULL;
@@ -209,7 +209,7 @@ static struct served *models_default(struct models *m, const struct model_want *
     return first ? first : (struct served *)(uintptr_t)models_first(m);
 }
 
-/* Which form of which model; NULL and a failure. */
+/* The instance for a request; NULL and a failure. */
 static struct instance *models_choose(struct models *m, const struct model_want *want, struct failure *f)
 {
     bool named = want->name && *want->name;
@@ -286,12 +286,12 @@ bool models_unwait(struct models *m, struct model_wait *w)
     return found;
 }
 
-/* Those who have waited since before `since`, as a list of their own. */
+/* Removes the waits that began before `since` and returns them as a list. */
 static struct model_wait *models_impatient(struct models *m, double since)
 {
     struct model_wait *out = NULL;
     for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
-        while (f->waiting && f->waiting->since <= since) { /* they stand in the order in which they came */
+        while (f->waiting && f->waiting->since <= since) { /* the queue is in order of arrival */
             struct model_wait *w = f->waiting;
             instance_cut_wait(f, &f->waiting);
             w->next = out;
@@ -312,7 +312,7 @@ static void models_send_away(struct models *m, double since, const char *why)
     waits_tell(all);
 }
 
-/* A model whose file was changed takes no more requests; the next one loads what is there now. */
+/* A model whose file has changed takes no more requests; the next request loads the new file. */
 static void models_take_out_changed(struct models *m)
 {
     pthread_mutex_lock(&m->mutex);
@@ -368,7 +368,7 @@ const char *models_state(const struct served *s)
     return loading ? "loading" : "unloaded";
 }
 
-/* What a form takes, added to what others take on the same device. */
+/* Adds an instance's memory to its device's total. */
 static void models_add_memory(struct models_stats *sum, const struct instance *f)
 {
     struct models_device *d = sum->devices;
@@ -412,9 +412,9 @@ bool models_stuck(struct models *m, double seconds)
     return stuck;
 }
 
-/* ---- its life ---- */
+/* ---- opening and closing ---- */
 
-/* Somebody who just waits. */
+/* A wait that blocks the calling thread. */
 struct models_patience {
     struct model_wait wait;
     pthread_mutex_t mutex;
@@ -458,9 +458,9 @@ static int models_start(struct models *m, struct err *e)
     struct memory have;
     memory_read(&have);
     m->room = m->o->memory ? m->o->memory : have.available - have.available / 16;
-    sigset_t all, before; /* signals are the loop's */
+    sigset_t all, before; /* the loop handles signals */
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* a fault is the thread's own */
+    sigdelset(&all, SIGBUS); /* faults are delivered to the thread itself */
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int r = pthread_create(&m->thread, NULL, models_thread, m);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

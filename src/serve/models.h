@@ -1,12 +1,14 @@
-/* The models behind one port. Each can be in memory in two forms, loaded when first asked for: one that
- * writes (an engine) and one that makes vectors (an embedder). A form is what is loaded, counted and unloaded:
+/* The models behind one port. Each has up to two instances in memory, loaded on first use: one that generates
+ * text (an engine) and one that makes vectors (an embedder). An instance is the unit that is loaded, counted
+ * and unloaded:
  *
  *   AWAY -> WANTED -> LOADING -> READY -> LEAVING -> AWAY
  *
- * One thread loads and unloads, one form after the other, first come, first served; neither the event loop nor a
- * worker ever waits for it. Whoever asks for a form that is not READY leaves a `struct model_wait`, and is told.
- * When memory is short, the form that was used longest ago goes; one that is in use becomes LEAVING: it takes no
- * new users, ends when the last one has gone, and so two busy models with room for one take turns. */
+ * One thread loads and unloads, one instance at a time, first come, first served; neither the event loop nor
+ * a worker ever waits for it. A caller that needs an instance that is not READY queues a `struct model_wait`
+ * and gets a callback. When memory is short, the least recently used instance is evicted. An instance in use
+ * becomes LEAVING: it takes no new users and is unloaded after the last one, so two busy models with room for
+ * one take turns. */
 #pragma once
 
 #include "run/embedder.h"
@@ -26,8 +28,8 @@ enum instance_state { INSTANCE_AWAY, INSTANCE_WANTED, INSTANCE_LOADING, INSTANCE
 #define MODELS_KEEP_FOREVER (-1.0)
 #define MODELS_KEEP_DEFAULT (-2.0) /* as the options say */
 
-/* The users of a READY or LEAVING form read `of`, `loaded`, `engine` and `embedder`; all else is guarded by the
- * mutex of struct models. */
+/* The users of a READY or LEAVING instance read `of`, `loaded`, `engine` and `embedder`; all else is guarded
+ * by the mutex of struct models. */
 struct instance {
     struct served *of;
     enum instance_kind kind;
@@ -36,8 +38,8 @@ struct instance {
     struct engine *engine;     /* INSTANCE_WRITER */
     struct embedder *embedder; /* INSTANCE_VECTORS */
     uint32_t users;
-    uint64_t bytes;     /* while in memory: as the device says; after that: what it took the last time */
-    const char *device; /* that it was loaded on, and what it took there */
+    uint64_t bytes;     /* while in memory: reported by the device; after that: the size of the last time */
+    const char *device; /* the device that it was loaded on, and its memory there */
     struct device_memory memory;
     double keep;      /* seconds that it stays after its last use; < 0 = for ever */
     double last_used; /* on the monotonic clock */
@@ -46,13 +48,13 @@ struct instance {
     struct instance *next_wanted;
 };
 
-/* What the header of a file says; read without loading it. */
+/* Facts from the header of a file, read without loading the model. */
 struct served_facts {
     bool known;               /* false: the file could not be read */
     char family[64];          /* the architecture */
     const char *type;         /* of the file: "Q4_K_M" */
     uint32_t context;         /* tokens that a request can have */
-    uint32_t trained;         /* and that it was made for */
+    uint32_t trained;         /* the context that the model was trained with */
     uint32_t width;           /* of a vector */
     uint64_t parameters;      /* values of all weights */
     uint64_t bytes;           /* of the files */
@@ -61,25 +63,25 @@ struct served_facts {
     uint32_t window;
     bool encoder;             /* makes vectors only */
     bool can_chat;            /* has a template */
-    bool can_call, can_think; /* the template knows of tools, of reasoning */
-    bool can_insert;          /* can fill in the middle: known once it was loaded */
+    bool can_call, can_think; /* the template supports tools, reasoning */
+    bool can_insert;          /* supports fill-in-the-middle: known after the first load */
     time_t modified;
 };
 
 struct served {
     char *name, *path;
-    bool listed; /* false: taken from the list, and nobody new gets it */
-    bool stale;  /* the file was changed: what is known of it is read again with the next load */
+    bool listed; /* false: removed from the list; takes no new users */
+    bool stale;  /* the file has changed: the next load reads its facts again */
     struct served_facts facts;
     struct instance forms[FORMS];
     struct served *next;
 };
 
-/* In the hands of whoever waits, from models_take until `ready` is called. */
+/* A queued request for an instance. Owned by the caller, from models_take until `ready` is called. */
 struct model_wait {
-    struct instance *form;  /* the form, whose user this is now; NULL: `failure` says why not */
-    struct failure failure; /* is cleared by models_take */
-    struct err why;         /* where loading failed: for the operator, with paths */
+    struct instance *form;  /* the instance, held for the caller; NULL: `failure` has the reason */
+    struct failure failure; /* models_take clears it */
+    struct err why;         /* the reason of a failed load, for the operator: with paths */
     double since;
     struct model_wait *next;
     /* Called by another thread, once, without a lock held. */
@@ -95,7 +97,7 @@ struct model_list {
 
 struct models_options {
     uint64_t memory; /* bytes that all models together may take; 0 = what is free when the program starts */
-    double keep;     /* seconds that an unused model stays; MODELS_KEEP_FOREVER */
+    double keep;     /* seconds that an idle model stays loaded; MODELS_KEEP_FOREVER */
     double patience; /* seconds that a request waits for its model */
     uint32_t ctx;    /* 0 = the model's own, at most SESSION_CTX */
     struct engine_options engine;
@@ -125,12 +127,12 @@ struct models {
     struct instance *wanted, **wanted_end;
     bool closing, rescan;
     struct models_stats {
-        uint64_t loads, unloads, failures; /* of forms */
+        uint64_t loads, unloads, failures; /* of instances */
         uint32_t loaded;
         uint64_t bytes;             /* in memory now */
-        struct engine_stats engine; /* of all engines, those that are gone too */
+        struct engine_stats engine; /* of all engines, unloaded ones included */
         struct embedder_stats embedder;
-        struct models_device { /* what forms take on each kind of device; total: what it has */
+        struct models_device { /* memory of the instances on each device; total: the device's memory */
             const char *name;
             struct device_memory memory;
         } devices[MODELS_DEVICES];
@@ -139,14 +141,15 @@ struct models {
 };
 
 int models_open(struct models **out, const struct models_options *o, struct err *e);
-/* No more loads: whoever waits is told so. Users keep what they have. */
+/* No more loads: every queued wait fails. Users keep their instances. */
 void models_shut(struct models *m);
-/* After the last user has gone. */
+/* Call it after the last user has released its instance. */
 void models_close(struct models *m);
 
 enum taken { TAKEN_NONE, TAKEN_NOW, TAKEN_LATER };
-/* The form of the model of this name ("name:latest" too; NULL or "": the first that suits). NONE: the failure is
- * set; LATER: w->ready will be called. INSTANCE_WRITER of an encoder is refused; `any`: then its vectors. */
+/* The instance of the model of this name ("name:latest" too; NULL or "": the first suitable model). NONE: the
+ * failure is set; LATER: w->ready will be called. INSTANCE_WRITER of an encoder is refused; `any`: then its
+ * vectors. */
 struct model_want {
     const char *name;
     enum instance_kind kind;
@@ -154,25 +157,26 @@ struct model_want {
     bool chat; /* where none is named: rather one with a chat template */
 };
 enum taken models_take(struct models *m, const struct model_want *want, struct model_wait *w);
-/* keep: for how long it stays if nobody comes, MODELS_KEEP_DEFAULT. */
+/* Releases an instance. keep: seconds that it stays loaded while idle, or MODELS_KEEP_DEFAULT. */
 void models_drop(struct models *m, struct instance *f, double keep);
-/* Takes back a wait; false: it is ready, or will be in a moment. */
+/* Cancels a wait; false: `ready` has been called or is about to be. */
 bool models_unwait(struct models *m, struct model_wait *w);
-/* Those that have waited for longer than the patience, and the draining of the queue. Once a second or so. */
+/* Fails the waits that have timed out and drains the queue. Call it about once a second. */
 void models_expire(struct models *m, double now);
-/* Unloads a model as soon as nobody uses it (NULL: all). How many forms that are; -1: there is no such model. */
+/* Unloads a model as soon as it is idle (NULL: all). Returns the number of instances; -1: no such model. */
 int models_stop(struct models *m, const char *name);
 void models_rescan(struct models *m);
-/* Loads the first model, or says why not: for the start of a server with a model that was named. */
+/* Loads the first model, or returns the error: for the start of a server with a named model. */
 int models_preload(struct models *m, struct err *e);
 
-/* What there is. Between lock and unlock the list and the states do not change; the names hold for good. */
+/* The list of models. Between lock and unlock the list and the states do not change; names are never
+ * freed. */
 const struct served *models_lock(struct models *m);
 void models_unlock(struct models *m);
-/* Locked, but for the next two. Aliases and adapters are names of the first model. */
+/* Call with the lock held, except the next two. Aliases and adapters are names of the first model. */
 const struct served *models_find(struct models *m, const char *name);
 bool models_is_adapter(const struct models *m, const char *name); /* NULL is none */
-/* What to call the model that was found by this name: the alias, or its own name. */
+/* The name to report for the model that was found by this name: the alias, or its own name. */
 const char *models_called(const struct models *m, const struct served *s, const char *name);
 const struct served *models_first(struct models *m);
 /* Every name that a client may use, in order: of models, aliases, adapters. Locked. */
@@ -180,9 +184,9 @@ void models_each(struct models *m, void (*take)(void *arg, const struct served *
                  void *arg);
 const char *models_state(const struct served *s); /* "loaded", ... */
 void models_stats(struct models *m, struct models_stats *out);
-bool models_stuck(struct models *m, double seconds); /* an engine that has work has not moved for so long */
+bool models_stuck(struct models *m, double seconds); /* an engine with work makes no progress */
 
-/* ---- what there is (models_list.c) ---- */
+/* ---- the list (models_list.c) ---- */
 int model_list_add(struct model_list *l, const char *name, const char *path, struct err *e);
 void model_list_free(struct model_list *l);
 /* All models of a folder: files *.gguf (of a split one the first) and folders with safetensors. */

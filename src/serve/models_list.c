@@ -1,4 +1,4 @@
-/* The list of models: what a folder holds, what a header says, and the list that requests see. */
+/* The list of models: the contents of folders, the facts of headers, and the list that requests see. */
 #define _GNU_SOURCE
 #include "base/file.h"
 #include "base/log.h"
@@ -92,7 +92,7 @@ static int list_one(struct model_list *l, const char *path, struct err *e)
     if (!name)
         return err_memory(e, "the name of a model", strlen(path));
     int failed = model_list_add(l, name, path, &why);
-    if (failed && why.code == ERR_USAGE) { /* a folder may hold what it likes */
+    if (failed && why.code == ERR_USAGE) { /* a folder may hold other files, too */
         log_warn("%s is left out: %s", log_safe(path), why.text);
         failed = 0;
     } else if (failed)
@@ -181,7 +181,7 @@ static void facts_template(struct served_facts *f, const char *text, size_t n)
     f->can_think |= facts_says(text, n, "<think>") || facts_says(text, n, "reasoning_effort");
 }
 
-/* What the chat template knows of: the one that was given, or the model's own. */
+/* What the chat template supports: the given one, or the model's own. */
 static void facts_text(struct served_facts *f, const struct store *s, const char *given)
 {
     static const char *const files[] = {"chat_template.jinja", "tokenizer_config.json"};
@@ -277,7 +277,7 @@ static bool served_is_away(const struct served *s)
     return true;
 }
 
-/* Takes what is no longer listed out of the list, once nobody uses it. */
+/* Frees entries that are no longer listed and have no users. */
 static void models_clean(struct models *m)
 {
     for (struct served **at = &m->all, *s; (s = *at);)
@@ -289,7 +289,7 @@ static void models_clean(struct models *m)
         }
 }
 
-/* Puts the new list in front of what was there. facts: (count). */
+/* Puts the new list before the old entries. facts: (count). */
 static int models_set_list(struct models *m, const struct model_list *l, const struct served_facts *facts,
                            struct err *e)
 {
@@ -305,7 +305,7 @@ static int models_set_list(struct models *m, const struct model_list *l, const s
             continue;
         }
         s->listed = true;
-        if (served_is_away(s)) /* what is in memory stays as it was loaded */
+        if (served_is_away(s)) /* loaded instances stay as they are */
             s->facts = facts[i];
         s->next = NULL;
         *end = s;

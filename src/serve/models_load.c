@@ -1,4 +1,4 @@
-/* The thread that loads and unloads, and who has to go when memory is short. */
+/* The thread that loads, unloads and evicts models. */
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "base/log.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* ---- the queue of what is wanted ---- */
+/* ---- the queue of wanted instances ---- */
 
 void models_want(struct models *m, struct instance *f)
 {
@@ -27,21 +27,21 @@ static struct instance *models_unwant(struct models *m)
 
 /* ---- room ---- */
 
-/* About what a model takes with room for so many texts at once. */
+/* An estimate of a model's memory with room for `seqs` sequences. */
 static uint64_t models_guess(const struct served_facts *k, uint32_t seqs)
 {
     return k->bytes + k->kv_bytes * runner_kv_tokens(0, k->context, seqs) +
            k->kv_window_bytes * runner_kv_tokens(k->window, k->context, seqs);
 }
 
-/* What the form took the last time, or about what it will take. */
+/* The instance's memory: measured at the last load, or estimated. */
 static uint64_t models_need(const struct models *m, const struct instance *f)
 {
     uint32_t seqs = f->kind == INSTANCE_VECTORS ? m->o->texts : m->o->engine.slots;
     return f->bytes ? f->bytes : models_guess(&f->of->facts, seqs);
 }
 
-/* Who goes when memory is short: the one used longest ago, rather one that nobody uses. */
+/* The next instance to evict: an idle one before one in use, then the least recently used. */
 static struct instance *models_victim(const struct models *m)
 {
     struct instance *best = NULL;
@@ -55,7 +55,7 @@ static struct instance *models_victim(const struct models *m)
     return best;
 }
 
-/* Whether there is room for the form. If not, somebody who will make some is sent away. */
+/* Whether there is room for the instance. If not, marks others for eviction, least recently used first. */
 static bool models_has_room(struct models *m, const struct instance *f)
 {
     uint64_t need = models_need(m, f), used = models_used(m), leaving = 0;
@@ -71,7 +71,7 @@ static bool models_has_room(struct models *m, const struct instance *f)
     return false;
 }
 
-/* Nobody needs the room any more: those that are still here may stay. */
+/* The room is no longer needed: instances that are LEAVING and still loaded become READY again. */
 static struct model_wait *models_stay(struct models *m)
 {
     for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
@@ -83,7 +83,7 @@ static struct model_wait *models_stay(struct models *m)
     return NULL;
 }
 
-/* ---- loading and unloading: the thread's; each is called with the mutex held and lets go of it meanwhile ---- */
+/* ---- loading and unloading: on the thread; called with the mutex held, released during the work ---- */
 
 static void models_unload(struct models *m, struct instance *f)
 {
@@ -108,13 +108,14 @@ static void models_unload(struct models *m, struct instance *f)
         models_want(m, f);
 }
 
-/* Opens what the form needs, where so many bytes are left for it. The form is LOADING: only this thread touches it. */
+/* Opens the instance's session and engine or embedder within `left` bytes. It is LOADING: only this thread
+ * touches it. */
 static int models_read(struct models *m, struct instance *f, uint64_t left, struct err *e)
 {
     const struct served_facts *k = &f->of->facts;
     struct session_options o = {.hidden = f->kind == INSTANCE_VECTORS,
                                 .runner = {.ctx = k->context, .most = left}};
-    if (!k->known || f->of->stale) { /* says what is wrong with it, or it has been mended */
+    if (!k->known || f->of->stale) { /* reports what is wrong with it, unless it has been repaired */
         struct served_facts fresh;
         int failed = served_facts_read(&fresh, f->of->path, m->o, e);
         pthread_mutex_lock(&m->mutex);
@@ -149,7 +150,7 @@ static void models_measure(struct models *m, struct instance *f)
         m->room = models_used(m) + d.free;
 }
 
-/* Says to all who wait why there is no model. A client sees no path. */
+/* Fails all waits with the reason. Clients do not see paths. */
 static void models_refuse(struct instance *f, struct model_wait *all, const struct err *e)
 {
     bool large = e->code == ERR_RESOURCE;
@@ -211,7 +212,7 @@ static void models_do_rescan(struct models *m)
     pthread_mutex_lock(&m->mutex);
 }
 
-/* When the form has to go, if nobody comes; INFINITY = never. */
+/* Whether the instance is due for unloading. *when: lowered to the time when it will be, if idle. */
 static bool instance_is_due(const struct instance *f, double now, double *when)
 {
     if (f->users || !f->loaded || (f->state != INSTANCE_READY && f->state != INSTANCE_LEAVING))
@@ -225,7 +226,7 @@ static bool instance_is_due(const struct instance *f, double now, double *when)
     return now >= at;
 }
 
-/* Unloads one form that is due. *when: when to look again. */
+/* Unloads one instance that is due. *when: when to look again. */
 static bool models_retire(struct models *m, double *when)
 {
     double now = clock_now();
@@ -237,13 +238,13 @@ static bool models_retire(struct models *m, double *when)
     return false;
 }
 
-/* Loads the first that is wanted; false: it has to wait for room. */
+/* Loads the first wanted instance; false: it has to wait for room. */
 static bool models_serve_first(struct models *m)
 {
     struct instance *f = m->wanted;
     if (!f)
         return false;
-    if (!f->waiters) { /* all have given up */
+    if (!f->waiters) { /* all waits were cancelled */
         models_unwant(m)->state = INSTANCE_AWAY;
         for (struct model_wait *all; !m->wanted && (all = models_stay(m));) {
             pthread_mutex_unlock(&m->mutex);
@@ -252,7 +253,7 @@ static bool models_serve_first(struct models *m)
         }
         return true;
     }
-    /* with less there is room for less; but one text has to have some */
+    /* with less memory there are fewer sequences, but at least one has to fit */
     uint64_t need = models_guess(&f->of->facts, 1), most = m->o->memory;
     if (most && need > most) {
         struct err e = {0};
@@ -273,7 +274,7 @@ static bool models_serve_first(struct models *m)
     return true;
 }
 
-/* Until there is news, or something falls due. */
+/* Waits for a signal, or until `when`. */
 static void models_sleep(struct models *m, double when)
 {
     if (when > 1e17) {
@@ -293,7 +294,7 @@ void *models_thread(void *arg)
         if (m->rescan)
             models_do_rescan(m);
         else if (!models_retire(m, &when) && !models_serve_first(m)) {
-            /* making room may just have made something due */
+            /* eviction may just have made an instance due */
             bool due = false;
             for (struct instance *f = models_next(m, NULL); f && !due; f = models_next(m, f))
                 due = instance_is_due(f, clock_now(), &when);

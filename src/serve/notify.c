@@ -13,7 +13,7 @@ int notify_open(const char *path)
     if (!n || n >= sizeof to.sun_path)
         return -1;
     memcpy(to.sun_path, path, n);
-    if (to.sun_path[0] == '@') /* a name without a file */
+    if (to.sun_path[0] == '@') /* an abstract socket */
         to.sun_path[0] = 0;
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 &&

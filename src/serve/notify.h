@@ -1,5 +1,4 @@
-/* What systemd wants to hear from a service (sd_notify): that it is ready, that it ends, that it is alive. Without
- * systemd nothing happens. */
+/* Notifications to systemd (sd_notify): ready, stopping, watchdog. Without systemd they do nothing. */
 #pragma once
 
 /* A socket to $NOTIFY_SOCKET, whose name `path` is (NULL = none); -1 where there is none. Before the sandbox closes. */

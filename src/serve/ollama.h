@@ -1,5 +1,5 @@
-/* Ollama's API, for the programs that speak only that. Requests are brought into OpenAI's shape and then go the same way as
- * those; replies are lines of JSON. */
+/* Ollama's API. Requests are converted to OpenAI's format and take the same path from there; replies are
+ * lines of JSON. */
 #pragma once
 
 #include "base/json.h"

@@ -1,5 +1,5 @@
-/* Ollama's older way to go on with a text: /api/generate gives the ids of prompt and answer back as `context`, and takes
- * them as the beginning of the next prompt. */
+/* Ollama's older way to continue a conversation: /api/generate returns the ids of prompt and answer as
+ * `context`, and takes them as the start of the next prompt. */
 #include "serve/field.h"
 #include "serve/ollama.h"
 
@@ -28,7 +28,7 @@ int openai_prepend(struct request *a)
     struct err e = {0};
     if (!all.len)
         return 0;
-    /* a text begins once */
+    /* BOS only once */
     size_t from = prompt->len && tokenizer_adds_bos(t) && prompt->data[0] == tokenizer_id(t, TOK_BOS);
     a->before = (struct ids){0};
     for (size_t i = from; i < prompt->len; i++)

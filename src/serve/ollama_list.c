@@ -1,4 +1,4 @@
-/* Ollama's API, what there is: version, tags, ps, show; and a clear no for what is not done here. */
+/* Ollama's API: version, tags, ps, show; and errors for unsupported operations. */
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "base/json.h"
@@ -75,8 +75,8 @@ static void ollama_details(struct json *j, const struct served *s)
     json_end(j, '}');
 }
 
-/* What tells one file from another. Ollama has the hash of the bytes here; programs only compare it, and reading them all
- * would take minutes: so it is one of the name, the size and the time. */
+/* The digest of a file. Ollama hashes the bytes; programs only compare the value, and reading all bytes would
+ * take minutes, so this hashes the name, the size and the time. */
 static void ollama_digest(struct json *j, const struct served *s)
 {
     char text[65];
@@ -141,7 +141,7 @@ void ollama_tags(struct conn *c)
     route_json(c, 200, &out);
 }
 
-/* A form in memory: its size, where it is, and until when. */
+/* A loaded instance: its size, its device, and its expiry time. */
 static void ollama_running(struct json *j, const struct instance *f, double now)
 {
     static const double forever = 100.0 * 365 * 86400;
@@ -186,7 +186,7 @@ void ollama_ps(struct conn *c)
     route_json(c, 200, &out);
 }
 
-/* A key of the file; lists are long and count as unknown, as Ollama has it. */
+/* A key of the file; lists are long and are null, as in Ollama. */
 static void ollama_key(struct json *j, const struct gguf *g, const struct gguf_key *k)
 {
     struct err ignored = {0};
@@ -207,7 +207,7 @@ static void ollama_key(struct json *j, const struct gguf *g, const struct gguf_k
         json_nil(j);
 }
 
-/* The keys of a GGUF but for those that are said elsewhere; of a folder what is known. */
+/* The keys of a GGUF without those reported elsewhere; for a folder the known facts. */
 static void ollama_info(struct json *j, const struct served_facts *k, const struct store *s)
 {
     const struct {
@@ -252,7 +252,7 @@ static void ollama_capabilities(struct json *j, const struct served_facts *k)
     json_end(j, ']');
 }
 
-/* The chat template in use, which is read from the file; "" = there is none. */
+/* The chat template in use, read from the file; "" = none. */
 static void ollama_template(struct json *j, const struct store *s, const char *given)
 {
     struct chat *chat = NULL;

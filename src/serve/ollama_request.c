@@ -171,7 +171,7 @@ static int ollama_message(struct request *a, json_t *message, size_t at)
     return 0;
 }
 
-/* Without anything to answer the model is only loaded, or unloaded: a whole reply. */
+/* The reply to a request without a prompt, which only loads or unloads the model. */
 static void ollama_only_load(struct request *a, bool chat, bool unload)
 {
     struct json j = {.out = &a->reply};
@@ -198,8 +198,8 @@ static void ollama_only_load(struct request *a, bool chat, bool unload)
     json_end(&j, '}');
 }
 
-/* A request with nothing to answer, which lets go of the model (keep_alive 0), must not load it first. True: it is
- * answered, or the model is not there yet. */
+/* A request without a prompt that unloads the model (keep_alive 0) must not load it first. True: the reply is
+ * done, or the model is not loaded. */
 static bool ollama_is_through(struct request *a, bool chat, bool empty)
 {
     static const struct field fields[] = {
@@ -244,7 +244,7 @@ void ollama_chat(struct request *a)
 {
     json_t *body = openai_body(a), *messages = json_object_get(body, "messages"), *m;
     size_t i;
-    json_decref(body); /* the answer keeps it */
+    json_decref(body); /* owned by the request */
     if (!body || ollama_is_through(a, true, !json_array_size(messages)))
         return;
     json_t *made = json_object();
@@ -259,9 +259,9 @@ void ollama_chat(struct request *a)
         openai_as(a, made, openai_chat);
 }
 
-/* ---- generate: a prompt, as it is or as a user's message ---- */
+/* ---- generate: a raw prompt, or a user's message ---- */
 
-/* Images are not read, and a prompt that is sent as it is has nothing in front of it. */
+/* Images are not supported, and a raw prompt takes no system message. */
 static int ollama_check_generate(struct request *a, const json_t *body)
 {
     static const char *const shaped[] = {"system", "template", "context"};
@@ -293,7 +293,7 @@ void ollama_generate(struct request *a)
     const char *prompt = json_string_value(text), *system = field_text(body, "system"),
                *suffix = field_text(body, "suffix");
     bool middle = suffix && *suffix;
-    json_decref(body); /* the answer keeps it */
+    json_decref(body); /* owned by the request */
     if (!body || ollama_is_through(a, false, (!prompt || !*prompt) && !middle))
         return;
     json_t *made = json_object();

@@ -11,7 +11,7 @@ static void ollama_begin(const struct request *a, struct json *j)
     ollama_time(j, "created_at", 0);
 }
 
-/* Of a piece or of all that was said; a call's arguments are an object here. */
+/* The message of a piece or of the whole answer; a call's arguments are an object here. */
 struct ollama_said {
     const char *text, *thinking;
     size_t n, thinking_n;
@@ -103,7 +103,7 @@ static void ollama_piece(struct request *a, struct choice *c, const struct outpu
 {
     struct json j = {.out = out};
     struct ollama_said s = {0};
-    if (p->part == OUTPUT_CALL && p->more) /* calls are told whole here */
+    if (p->part == OUTPUT_CALL && p->more) /* calls are sent whole here */
         return;
     if (p->part == OUTPUT_CALL)
         s = (struct ollama_said){.calls = message_last(c), .call_count = 1};

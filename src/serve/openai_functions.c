@@ -1,5 +1,5 @@
-/* The older form of tools: functions and function_call, in requests, in messages and in replies. A request becomes one with
- * tools; answer.functions says that its reply has the older form. */
+/* The older API for tools: functions and function_call, in requests, messages and replies. A request is
+ * converted to one with tools; request.functions selects the older format of the reply. */
 #include "serve/openai_request.h"
 #include "serve/field.h"
 
@@ -26,7 +26,7 @@ static int functions_tools(struct request *a, json_t *body)
     }
     a->functions = true;
     return json_object_set_new(body, "tools", tools) ||
-           json_object_set_new(body, "parallel_tool_calls", json_false()); /* that form has room for one */
+           json_object_set_new(body, "parallel_tool_calls", json_false()); /* that format has room for one */
 }
 
 /* "none", "auto" or {"name": ...} */

@@ -37,7 +37,7 @@ struct probs openai_write_answer_probs(const struct request *a, struct probs p)
     return p;
 }
 
-/* Room for the name of a token where its id is told. */
+/* Room for the name of a token that is written as its id. */
 struct token_name {
     char text[24];
 };
@@ -121,7 +121,7 @@ static void openai_write_chat_probs(const struct request *a, struct json *j, con
 
 static void openai_write_logprob(struct json *j, float logprob)
 {
-    if (isnan(logprob)) /* nothing stood before it */
+    if (isnan(logprob)) /* the first token has no probability */
         json_nil(j);
     else
         json_f32(j, logprob);
@@ -258,7 +258,7 @@ void openai_write_prompt_probs(const struct request *a, const struct choice *c, 
     }
     json_begin(j, '[');
     for (size_t i = 0; i < p.echoed; i++) {
-        if (!i) { /* nothing stood before it */
+        if (!i) { /* the first token has no probability */
             json_nil(j);
             continue;
         }

@@ -1,5 +1,5 @@
-/* What an answer has to be: response_format, and the fields by which clients of llama.cpp and vLLM say the same. All of
- * them become one value and its kind. */
+/* The output format: response_format, and the fields of llama.cpp and vLLM for the same. All of them become
+ * one value and its kind. */
 #include "format/jsonread.h"
 #include "lang/grammar/constraint.h"
 #include "serve/openai_request.h"
@@ -43,7 +43,7 @@ static json_t *wanted_parse(struct request *a, const json_t *text, const char *f
     return v;
 }
 
-/* One of the fields says what the answer has to be. */
+/* Sets the output format from one of the fields. */
 static int wanted_take(struct request *a, struct wanted *w, enum wanted_kind kind, json_t *value,
                        const char *field)
 {
@@ -53,7 +53,7 @@ static int wanted_take(struct request *a, struct wanted *w, enum wanted_kind kin
                                         [WANTED_CHOICE] = "a list of texts, none of them empty"};
     bool text = json_is_string(value);
     if (!value || (text && !json_string_length(value)))
-        return 0; /* "" is how some clients leave it out */
+        return 0; /* some clients send "" for none */
     if (w->kind)
         return request_fail(a, 400, field, "%s and %s both say what the answer has to be", w->field, field);
     if (!(kind == WANTED_SCHEMA   ? text || json_is_object(value) || json_is_boolean(value)

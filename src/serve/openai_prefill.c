@@ -1,12 +1,14 @@
-/* A conversation whose last message goes on: the answer holds only the text that is new. The text that is there counts as
- * written by the model: reasoning and calls that it has begun are read on, and a constraint sees it as its beginning. */
+/* A conversation whose last message is continued: the answer holds only the new text. The given text counts
+ * as written by the model: the parser continues reasoning and calls that it has begun, and a constraint
+ * starts with it. */
 #define _GNU_SOURCE
 #include "serve/openai_request.h"
 #include "serve/field.h"
 
 #include <string.h>
 
-/* Can the answer go on from this message where the client does not say: the assistant said something, and called nothing. */
+/* Whether the answer continues this message by default: an assistant's message with text and without
+ * calls. */
 static bool prefill_is_open(const json_t *message)
 {
     const char *role = field_text(message, "role");

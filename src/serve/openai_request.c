@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define MANY 1e6 /* items of an object that nobody counts */
+#define MANY 1e6 /* items of an object without a limit of its own */
 static const struct field openai_fields[] = {
     {"messages", FIELD_LIST, 1, 4096},
     {"prompt", FIELD_TEXT | FIELD_LIST, 1, MANY},
@@ -352,7 +352,7 @@ static int openai_sampling(struct request *a, struct request_draft *q)
     else if (getrandom(&p->seed, sizeof p->seed, 0) < 0)
         return request_fail(a, 503, "seed", "the system gives no random numbers; give a seed");
     else
-        p->seed >>= 12; /* replies tell it, and a client that sends it back means the same one */
+        p->seed >>= 12; /* replies return it, and a client that sends it back means the same one */
     return 0;
 }
 
@@ -434,7 +434,7 @@ static int openai_options(struct request *a, struct request_draft *q)
     return 0;
 }
 
-/* How many answers to each prompt are told, and how many are made for that. */
+/* How many completions of each prompt are returned, and how many are generated for that. */
 static int openai_number(struct request *a, struct request_draft *q)
 {
     a->told = (uint32_t)field_int(q->body, "n", 1);
@@ -462,7 +462,7 @@ static int openai_check(struct request *a, const json_t *body)
     return openai_unsupported(a, body);
 }
 
-/* What takes the answer apart. A call that was asked for has begun in the prompt. */
+/* The parser of the answer. A required call has begun in the prompt. */
 static int openai_reply(struct request *a, const struct request_draft *q, struct choice *c)
 {
     const struct session *l = a->model->loaded;

@@ -1,10 +1,10 @@
-/* What the client reads: chunks, whole answers, errors, as OpenAI's clients expect them. */
+/* OpenAI's replies: chunks, whole answers, errors. */
 #include "base/json.h"
 #include "serve/own.h"
 
 #include <stdio.h>
 
-/* ---- what every reply begins with ---- */
+/* ---- the head of every reply ---- */
 
 static void openai_write_begin(const struct request *a, struct json *j, bool chunk)
 {
@@ -126,7 +126,7 @@ static void openai_write_event_begin(struct request *a, struct choice *c, struct
     }
 }
 
-/* The rest of an event. finish: NULL = it goes on. */
+/* The rest of an event. finish: NULL = more events follow. */
 static void openai_write_event_end(struct request *a, struct choice *c, struct json *j, const char *finish)
 {
     const struct probs p = openai_write_news_probs(c), own = openai_write_answer_probs(a, p);
@@ -157,7 +157,7 @@ static void openai_write_text(struct request *a, struct choice *c, const char *c
     openai_write_event_end(a, c, &j, NULL);
 }
 
-/* The only call there is, in the older form. */
+/* The only call, in the older format. */
 static void openai_write_function_delta(struct request *a, struct choice *c, const struct output_piece *p,
                                         bool first)
 {
@@ -182,7 +182,7 @@ static void openai_write_call_delta(struct request *a, struct choice *c, const s
     struct json j = {.out = c->out};
     const struct message_call *call = message_last(c);
     if (a->functions) {
-        if (c->message.call_count == 1) /* that form has room for one */
+        if (c->message.call_count == 1) /* that format has room for one */
             openai_write_function_delta(a, c, p, first);
         return;
     }
@@ -235,7 +235,7 @@ static void openai_write_piece(struct request *a, struct choice *c, const struct
     c->news = news;
 }
 
-/* The text of the prompt, where it is wanted back. */
+/* The text of the prompt, where `echo` asks for it. */
 static void openai_write_echo(const struct request *a, const struct choice *c, struct buf *out)
 {
     struct err e = {0};
@@ -315,7 +315,7 @@ static void openai_write_calls(const struct message *s, struct json *j)
     json_end(j, ']');
 }
 
-/* The older form has room for one. */
+/* The older format has room for one. */
 static void openai_write_function(const struct message_call *call, struct json *j)
 {
     json_key(j, "function_call");

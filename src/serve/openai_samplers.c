@@ -33,7 +33,7 @@ enum { LINKS = sizeof chain / sizeof *chain };
 /* top_n_sigma does nothing by itself; infill only joins tokens that begin alike, and editors send it. */
 static const char *const passed_over[] = {"top_n_sigma", "infill"};
 
-/* The link of this name; LINKS = it is passed over; -1 = there is none. */
+/* The link of this name; LINKS = ignored; -1 = unknown. */
 static int samplers_find(const char *name)
 {
     for (int i = 0; i < LINKS; i++)

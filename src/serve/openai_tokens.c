@@ -1,5 +1,5 @@
-/* Fields of a request that name tokens: which may come, which end the answer, which are given back. Their shapes are those
- * of vLLM and llama.cpp, whose clients send them. */
+/* Fields of a request that name tokens: which are allowed, which end the answer, which are returned. The
+ * formats are those of vLLM and llama.cpp. */
 #define _GNU_SOURCE
 #include "base/log.h"
 #include "base/mem.h"
@@ -92,7 +92,7 @@ static bool tokens_has(const struct ids *ids, int32_t id)
     return has;
 }
 
-/* Can this token ever come, whatever else is in the request? */
+/* Whether this token can be sampled at all under the request's other fields. */
 static bool tokens_usable(const struct request *a, const struct request_draft *q, int32_t id)
 {
     const struct sampler_params *p = &q->request.sampler;
@@ -118,7 +118,7 @@ static int tokens_allowed(struct request *a, const struct request_draft *q)
                                  "exclude all of them");
 }
 
-/* What is given back beside the text. */
+/* What the reply holds beside the text. */
 static int tokens_told(struct request *a, struct request_draft *q)
 {
     struct engine_request *r = &q->request;

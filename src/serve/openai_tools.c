@@ -1,4 +1,4 @@
-/* Tools and formats: what the model is told of them, and the language that its answer has to be in. */
+/* Tools and output formats: their description in the prompt, and the constraint on the answer. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/openai_request.h"
@@ -85,7 +85,7 @@ static int tools_choice(struct request *a, struct request_draft *q, const json_t
 
 /* ---- templates that know no tools ---- */
 
-/* Text that is shown to the model in front of everything else. */
+/* Text that goes before everything else in the prompt. */
 static char *tools_text(const json_t *tools)
 {
     struct buf out = {0};
@@ -100,7 +100,7 @@ static char *tools_text(const json_t *tools)
     return out.data;
 }
 
-/* What an assistant said, with its calls written out behind it. */
+/* An assistant's message, with its calls written out after the text. */
 static int tools_write_calls(json_t *message)
 {
     const json_t *calls = json_object_get(message, "tool_calls");
@@ -193,7 +193,7 @@ int openai_tools(struct request *a, struct request_draft *q)
     return tools_spell(a, q);
 }
 
-/* ---- what the answer has to be ---- */
+/* ---- the constraint ---- */
 
 static bool tools_strict(const json_t *tools)
 {
@@ -203,7 +203,7 @@ static bool tools_strict(const json_t *tools)
     return strict;
 }
 
-/* The language of calls; where a schema cannot be enforced and nobody insists, with any object for arguments. */
+/* The language of calls. A schema that cannot be enforced becomes any object, unless a tool is strict. */
 static struct constraint *rule_calls(struct request *a, const struct request_draft *q,
                                      const struct wanted *wanted, struct err *e)
 {
@@ -253,7 +253,7 @@ static char *constraint_text(const struct request *a, const struct request_draft
     return text;
 }
 
-/* The rule, from the cache or compiled now. */
+/* The constraint, from the cache or compiled now. */
 static int rule_get(struct request *a, struct request_draft *q, const struct wanted *wanted, struct err *e)
 {
     struct session *l = a->model->loaded;
@@ -291,7 +291,7 @@ static int rule_set(struct request *a, struct request_draft *q, const struct wan
         return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : wanted->field, "%s",
                             e.text);
     q->request.rule = q->rule;
-    a->endless = false; /* under a rule an end token ends */
+    a->endless = false; /* under a constraint an end token ends */
     return constraint_begin(a, q, wanted->kind);
 }
 

@@ -1,4 +1,4 @@
-/* Fields that other servers know and that this one does not build: where passing over one would change the answer, the
+/* Fields that other servers support and this one does not: where ignoring one would change the answer, the
  * request is refused. doc/server.md lists all of them. */
 #include "base/log.h"
 #include "serve/openai_request.h"
@@ -58,7 +58,7 @@ static bool unsupported_is_harmless(const json_t *v, enum harmless h)
     }
 }
 
-/* A constraint that is not understood must not be left out. */
+/* An unknown constraint must not be ignored. */
 static int unsupported_structure(struct request *a, const json_t *structured)
 {
     static const char *const known[] = {"json", "json_object", "regex", "choice", "grammar"},

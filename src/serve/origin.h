@@ -26,5 +26,5 @@ bool origin_is_web(const struct origin *o); /* http or https */
 /* What --allowed-origin takes: an origin, "null", "SCHEME://" followed by "*" for every page of a scheme other than http and
  * https, or "*" for every origin. */
 int origin_check_allowed(const char *allowed, struct err *e);
-/* Whether the origin of a request is the one that is allowed, by the same rules. */
+/* Whether the request's origin matches this allowed origin. */
 bool origin_matches(const char *allowed, const char *origin);

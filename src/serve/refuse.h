@@ -1,11 +1,12 @@
-/* Fields that would change the answer and are not built: a request that has one is refused, never answered without it. */
+/* Unsupported fields that would change the answer: a request that has one is refused, never answered without
+ * it. */
 #pragma once
 
 #include "serve/own.h"
 
 struct refusal {
     const char *name; /* of the field */
-    const char *why;  /* what it asks for that is not here */
+    const char *why;  /* what is unsupported, for the error */
 };
 
 /* null, false, "", [] and {} ask for nothing. -1 and a failure: the body has one of these fields. */

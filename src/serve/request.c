@@ -1,4 +1,4 @@
-/* An answer's life in the loop: from the request to the worker, then from the engine to the client. */
+/* A request in the loop: from the connection to the worker, then from the engine to the client. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "serve/own.h"
@@ -19,7 +19,7 @@ int request_fail(struct request *a, int status, const char *param, const char *f
     return failure_set(&a->failure, status, NULL, param, "%s", e.text);
 }
 
-/* Who has another key shares nothing, in this process or, by the cache on disk, in the next. */
+/* Requests with different keys share no prefixes, in memory or in the cache on disk. */
 static uint64_t request_salt(const struct conn *c)
 {
     struct digest d = {0};
@@ -29,7 +29,7 @@ static uint64_t request_salt(const struct conn *c)
     return d.lo;
 }
 
-/* The request's sequences leave its key's share. */
+/* Subtracts the request's sequences from its key's usage. */
 static void request_usage_end(struct server *s, uint32_t key, uint32_t sequences, const struct usage *used)
 {
     pthread_mutex_lock(&s->mutex);
@@ -105,7 +105,7 @@ void request_forget_request(struct request *a)
         malloc_trim(0); /* the tree was many small blocks, and others lie between them */
 }
 
-/* The streams are closed first: from then on nobody wakes it. */
+/* Closes the streams first: no wakeup follows. */
 static void request_free(struct request *a)
 {
     struct usage used = request_usage(a);
@@ -200,7 +200,7 @@ static void request_hear(struct request *a, struct choice *c, const struct strea
         format_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, out);
 }
 
-/* News of one choice. */
+/* A new chunk of one choice. */
 static void request_take(struct request *a, struct choice *c, const struct stream_chunk *news,
                          struct buf *out)
 {
@@ -250,7 +250,7 @@ static double request_mean(const struct choice *c)
     return c->made ? c->score / c->made : -INFINITY;
 }
 
-/* Where more answers were made than are told, the likeliest, token by token, come first. */
+/* best_of: the completions with the highest mean log probability come first. */
 static void request_rank(struct request *a)
 {
     for (uint32_t i = 0; i < a->count && a->count > a->told * a->prompt_count; i++) {
@@ -296,7 +296,7 @@ void request_news(struct request *a)
         request_break(a);
         return;
     }
-    if (conn_is_full(a->conn)) /* goes on when the client has read */
+    if (conn_is_full(a->conn)) /* continues when the client has read */
         return;
     struct buf out = {0};
     uint32_t done = 0;

@@ -1,4 +1,4 @@
-/* OpenAI's responses: what a request keeps until it is answered, and what is kept of answers. */
+/* OpenAI's responses API: the state of a request, and the store of responses. */
 #pragma once
 
 #include "serve/own.h"
@@ -6,14 +6,14 @@
 struct responses {
     json_t *asked;        /* the request's fields, as the answer repeats them */
     json_t *conversation; /* messages of a chat, without the instructions */
-    json_t *output;       /* items that are whole */
+    json_t *output;       /* complete items */
     bool store;
     /* of a stream */
-    size_t from; /* where the open item begins in what was said */
+    size_t from; /* where the open item begins in the message */
     json_t *probs,
-        *probs_new; /* of the open message: all of its tokens, and those that no event has told yet */
+        *probs_new; /* of the open message: all of its tokens, and those that no event has sent yet */
     int sequence;
 };
 
-/* The conversation with the answer, and the answer: kept where the request has not refused it. */
+/* Stores the conversation with its answer, and the response, unless the request set store to false. */
 void responses_keep(struct request *a, json_t *response);

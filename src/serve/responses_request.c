@@ -1,4 +1,4 @@
-/* OpenAI's responses: requests brought into the form of chats, and a bounded store of what was answered. */
+/* OpenAI's responses API: requests converted to chats, and a bounded store of responses. */
 #include "serve/responses.h"
 
 #include "base/log.h"
@@ -211,7 +211,7 @@ void responses_keep(struct request *a, json_t *response)
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* The conversation that this one goes on from: a copy. */
+/* A copy of the conversation that this request continues. */
 static json_t *responses_before(struct request *a, const char *id)
 {
     pthread_mutex_lock(&a->server->mutex);
@@ -374,9 +374,9 @@ void responses_count(struct request *a)
                    a->prompts[0].len);
 }
 
-/* ---- what was answered before ---- */
+/* ---- stored responses ---- */
 
-/* The response that the path names, taken out of the shelf or not; NULL and a reply. */
+/* The response that the path names, removed from the store or not; NULL and a reply. */
 static json_t *responses_named(struct conn *c, bool out)
 {
     char id[64] = "";

@@ -1,4 +1,4 @@
-/* OpenAI's responses, as their clients read them: items, and events in the order that the SDK follows. */
+/* OpenAI's responses API: replies with items, and events in the order that the SDK expects. */
 #include "serve/responses.h"
 
 #include "base/json.h"
@@ -262,7 +262,7 @@ static void responses_call(struct request *a, struct choice *c, const struct out
         responses_close_call(a, c, out);
 }
 
-/* The piece has been added to what was said: an item that it begins, begins before it. */
+/* The piece has been added to the message: if it starts an item, that item's first events come before it. */
 static void responses_piece(struct request *a, struct choice *c, const struct output_piece *p,
                             struct buf *out)
 {

@@ -1,4 +1,4 @@
-/* Which path is answered by whom. */
+/* The table of routes: paths, methods and their handlers. */
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -57,7 +57,7 @@ static void route_root(struct conn *c)
         asset_show(c);
         return;
     }
-    buf_str(&out, "Ollama is running"); /* what programs that speak its API look for */
+    buf_str(&out, "Ollama is running"); /* probed by Ollama's clients */
     conn_reply(c, 200, "text/plain; charset=utf-8", &out);
     buf_free(&out);
 }

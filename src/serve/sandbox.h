@@ -1,9 +1,10 @@
-/* The sandbox: a server that has what it needs gives up the rest for good. Files are closed by Landlock, calls by a list of
- * those that are left (seccomp), the network by both: nothing can connect, and ports are bound before. What is opened later
- * (keys and certificates anew, models) comes from the broker (broker.h) as a descriptor, through the opener of base/file.h.
+/* The sandbox: a server keeps the rights that it needs and gives up the rest permanently. Landlock closes
+ * files, a list of allowed system calls (seccomp) closes the others, and both close the network: nothing can
+ * connect, and ports are bound before. Files opened later (reloaded keys and certificates, models) come from
+ * the broker (broker.h) as descriptors, through the opener of base/file.h.
  *
- * What is left is a table by feature (sandbox.c): a feature that needs more adds a row there, and whoever starts the server
- * names the paths of the features that are in use. */
+ * A table by feature (sandbox.c) lists the remaining rights: a feature that needs more adds a row there, and
+ * the caller names the paths of the features in use. */
 #pragma once
 
 #include "base/err.h"
@@ -31,12 +32,13 @@ struct sandbox {
     struct confine_rule *rules; /* (rule_count): what Landlock leaves open; the paths are owned */
     size_t rule_count, rule_room;
     struct broker *broker;
-    bool failed; /* memory was out: sandbox_enter says so */
+    bool failed; /* out of memory: sandbox_enter reports it */
 };
 
 /* The feature is in use, with this path (copied; NULL: none). */
 void sandbox_use(struct sandbox *s, enum sandbox_feature feature, const char *path);
-/* Starts the broker, sets the opener of base/file.h and closes the rest, for the whole process and for good; call it before
- * other threads start. Writes one line that says what is closed, and why not where it is not. */
+/* Starts the broker, sets the opener of base/file.h and closes the rest, for the whole process and
+ * permanently; call it before other threads start. Logs one line: what is closed, and the reason for what is
+ * not. */
 int sandbox_enter(struct sandbox *s, struct err *e);
 void sandbox_free(struct sandbox *s);

@@ -33,8 +33,8 @@ static void server_accept(struct evconnlistener *l, evutil_socket_t fd, struct s
     conn_open(arg, fd, from);
 }
 
-/* No descriptor (or memory) is left. An idle connection gives its own back; where there is none, accepting pauses until
- * the next tick: the listener is ready all the time, and the loop would do nothing else. */
+/* No descriptor (or memory) is left. Closes an idle connection; without one, pauses accepting until the next
+ * tick, since the listener stays ready and the loop would spin. */
 static void server_accept_failed(struct evconnlistener *l, void *arg)
 {
     struct server *s = arg;
@@ -75,7 +75,7 @@ bool server_charge(struct server *s, size_t *charged, size_t bytes)
     return true;
 }
 
-/* All that runs has ended, and all replies are on their way. */
+/* Whether all requests have ended and all replies are sent. */
 static bool server_is_empty(const struct server *s)
 {
     if (s->request_count)
@@ -100,7 +100,7 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
         evconnlistener_enable(s->listener);
     }
     models_expire(s->models, now);
-    if (now - s->notified >= 1 && !models_stuck(s->models, SERVER_STUCK)) { /* else systemd starts us anew */
+    if (now - s->notified >= 1 && !models_stuck(s->models, SERVER_STUCK)) { /* else systemd restarts us */
         notify_say(s->o->notify, "WATCHDOG=1");
         s->notified = now;
     }
@@ -138,8 +138,8 @@ static int server_tls(struct server *s, struct err *e)
     return 0;
 }
 
-/* SIGHUP: the keys, the certificate and the list of models anew. What runs goes on; what cannot be read stays as it was, and
- * that is an error, since a key may have been taken back. */
+/* SIGHUP: reloads the keys, the certificate and the list of models. Running requests continue. What cannot be
+ * read stays as it was, and that is logged as an error, since a key may have been revoked. */
 static void server_reload(evutil_socket_t number, short what, void *arg)
 {
     struct server *s = arg;
@@ -175,7 +175,7 @@ static int server_socket(const struct sockaddr *at, socklen_t n)
     return -1;
 }
 
-/* A socket without a listener was left by a process that was killed, and goes; only we may connect to ours. */
+/* Removes a stale socket without a listener; the new one is accessible to this user only. */
 static int server_bind_unix(const char *path, struct err *e)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -294,7 +294,7 @@ static void server_close(struct server *s)
         close(s->listen_fd);
     if (s->o->socket)
         file_remove(s->o->socket);
-    models_shut(s->models); /* whoever waits for one comes back to a worker */
+    models_shut(s->models); /* waiting requests come back to a worker */
     worker_stop(s);
     while (s->conns)
         conn_free(s->conns);
@@ -338,7 +338,7 @@ int server_check(const struct server_options *o, struct err *e)
             log_safe(o->host));
     return err_set(e, ERR_USAGE,
                    "--host %s can be reached from elsewhere: give --api-key-file, or --no-key and "
-                   "--allowed-host where something else keeps strangers out",
+                   "--allowed-host behind a proxy that checks access",
                    log_safe(o->host));
 }
 

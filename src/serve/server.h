@@ -1,6 +1,6 @@
-/* The server: one thread with the event loop owns every connection; two workers make requests ready
- * (JSON, template, tokens, constraint), so that a long prompt never holds up the loop; the engine's thread
- * rings a bell when a stream has news. */
+/* The server: one thread with the event loop owns every connection; two workers prepare requests (JSON,
+ * template, tokens, constraint), so that a long prompt never blocks the loop; the engine's thread wakes the
+ * loop when a stream has a new chunk. */
 #pragma once
 
 #include "base/err.h"
@@ -17,25 +17,25 @@ struct server_options {
     const char *tls_cert, *tls_key; /* PEM files; NULL = no TLS */
     int notify;                     /* systemd's socket (notify.h); -1 = there is none */
     struct key_limits usage;        /* of every key */
-    double grace;                   /* seconds that running answers get after SIGTERM */
-    const char *const *keys;        /* (key_count): any of them opens */
+    double grace;                   /* seconds that running requests get after SIGTERM */
+    const char *const *keys;        /* (key_count): each of them is valid */
     const bool *admin; /* (key_count): those that may load, unload and see every key's counters */
     size_t key_count;
-    bool no_key;                     /* an address that others can reach, and no key: said in so many words */
+    bool no_key;                     /* --no-key: allow an address that others can reach without a key */
     const char *const *allowed_host; /* (allowed_hosts): names that the Host header may have */
     size_t allowed_hosts;
     const char *const *allowed_origin; /* (allowed_origins): pages that may send requests; origin.h */
     size_t allowed_origins;
-    /* SIGHUP: reads the keys anew, into keys and key_count above; a key keeps its place. Runs in the loop. */
+    /* SIGHUP: reloads the keys into keys and key_count above; a key keeps its index. Runs in the loop. */
     int (*reload)(void *arg, struct err *e);
     void *arg;
 };
 
-/* Is this safe to run: who can reach it has to have a key. */
+/* Checks that the options are safe: a server that others can reach needs a key. */
 int server_check(const struct server_options *o, struct err *e);
-/* Listens at the address or the socket: before models are loaded, so that a port that is taken is said at once. Clients
- * that connect wait until server_run accepts them. The descriptor, or -1. */
+/* Listens at the address or the socket: before models are loaded, so that a port in use is reported at once.
+ * Clients that connect wait until server_run accepts them. The descriptor, or -1. */
 int server_bind(const struct server_options *o, struct err *e);
 void server_unbind(const struct server_options *o, int fd); /* where server_run is not called; -1 = nothing */
-/* Takes the descriptor over. Returns when a signal has ended it (SIGTERM, SIGINT) and it has drained. */
+/* Owns the descriptor. Returns after SIGTERM or SIGINT, when running requests have ended. */
 int server_run(struct models *m, const struct server_options *o, int fd, struct err *e);

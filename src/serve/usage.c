@@ -12,9 +12,10 @@ const char *usage_admit(struct key_usage *u, const struct key_limits *most, doub
         u->left = left < most->a_minute ? left : most->a_minute;
         u->since = now;
     }
-    const char *why = most->a_minute > 0 && u->left < 1 ? "this key has made its requests of this minute"
+    const char *why = most->a_minute > 0 && u->left < 1
+                          ? "this key has reached its rate limit (requests a minute)"
                       : most->parallel && u->running >= most->parallel
-                          ? "this key has as many sequences running as it may"
+                          ? "this key has reached its limit of concurrent sequences"
                           : NULL;
     if (why) {
         u->refused++;
@@ -49,10 +50,10 @@ void usage_write(const struct key_usage *all, uint32_t only, struct buf *out)
         const char *name, *help;
         size_t at;
     } rows[] = {
-        {"requests", "Requests of a key, by its place in the file.", offsetof(struct key_usage, requests)},
-        {"refused", "Those refused by the key's own limits.", offsetof(struct key_usage, refused)},
-        {"prompt_tokens", "Tokens of its prompts.", offsetof(struct key_usage, prompt_tokens)},
-        {"generated_tokens", "Tokens made for it.", offsetof(struct key_usage, made_tokens)},
+        {"requests", "Requests of a key, by its index.", offsetof(struct key_usage, requests)},
+        {"refused", "Requests refused by the key's limits.", offsetof(struct key_usage, refused)},
+        {"prompt_tokens", "Tokens of a key's prompts.", offsetof(struct key_usage, prompt_tokens)},
+        {"generated_tokens", "Tokens generated for a key.", offsetof(struct key_usage, made_tokens)},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         buf_printf(out, "# HELP quern_key_%s_total %s\n# TYPE quern_key_%s_total counter\n", rows[i].name,

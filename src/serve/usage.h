@@ -1,5 +1,5 @@
-/* What each key has used, and how much of it may be used at once. Place 0 stands for whoever came without one.
- * Guarded by the server's mutex. */
+/* Usage counters and limits of each API key. Index 0 counts requests without a key. Guarded by the server's
+ * mutex. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,19 +11,19 @@ enum { USAGE_KEYS = 1025 };
 #define USAGE_ALL UINT32_MAX /* every key's counters */
 
 struct key_limits {
-    uint32_t parallel; /* sequences of a key at once; 0 = as many as there is room for */
-    double a_minute;   /* requests of a key a minute; 0 = as many as it likes */
+    uint32_t parallel; /* sequences of a key at once; 0 = no limit */
+    double a_minute;   /* requests of a key a minute; 0 = no limit */
 };
 
 struct key_usage {
     uint64_t requests, refused, prompt_tokens, made_tokens;
-    uint32_t running;   /* sequences: one of a request, until it is known how many it asks for */
-    double left, since; /* requests that it may still make, as of then */
+    uint32_t running;   /* sequences: one for each request, until its number of sequences is known */
+    double left, since; /* requests left in the rate limit, as of `since` */
 };
 
-/* Lets a request in, or says why not: a sentence. */
+/* Admits a request (NULL), or returns the reason why not. */
 const char *usage_admit(struct key_usage *u, const struct key_limits *most, double now);
-/* So many sequences more for a request that was let in; false: they are too many. */
+/* Adds sequences to an admitted request; false: too many for the key. */
 bool usage_grow(struct key_usage *u, const struct key_limits *most, uint32_t more);
 void usage_end(struct key_usage *u, uint32_t sequences, uint64_t prompt_tokens, uint64_t made_tokens);
 /* Counters of the keys that have been used, of all or of one, for Prometheus. */

@@ -13,27 +13,28 @@ struct vectors {
     float *out; /* (count, width) */
     size_t width;
     uint64_t tokens; /* of all texts */
-    bool cut;        /* too long texts are cut; else they are refused */
+    bool cut;        /* texts that are too long are truncated; else they are refused */
     struct embed_job job;
 };
 
-/* Room for so many texts; NULL and a failure. It is the answer's from now on. */
+/* Allocates room for `most` texts, owned by the request; NULL and a failure. */
 struct vectors *vectors_new(struct request *a, size_t most);
-/* Adds a text (what the tokenizer adds is added), or a list of ids; param is what an error calls it. */
+/* Adds a text (with the tokenizer's special tokens), or a list of ids; param names it in errors. */
 int vectors_add_text(struct request *a, const char *text, size_t n, const char *param);
 int vectors_add_ids(struct request *a, const json_t *list, const char *param);
 /* Two texts as one, as an encoder reads pairs. */
 int vectors_add_pair(struct request *a, const char *first, const char *second, const char *param);
-/* A text, a list of texts, ids, or lists of ids: the field `param` of a request. cut: too long ones are cut, else they are
- * refused. */
+/* A text, a list of texts, ids, or lists of ids: the field `param` of a request. cut: texts that are too long
+ * are truncated, else they are refused. */
 int vectors_read(struct request *a, const json_t *input, const char *param, bool cut);
 /* `dimensions` of a request: at most as many as the model has; what is cut off leaves vectors of length 1. The second says
  * how many there are then. */
 int vectors_check_width(struct request *a, const json_t *body);
 size_t vectors_narrow(struct request *a, const json_t *body);
-/* Hands all of it to the embedder; the answer comes back with its stage one higher. first: see embed_job. */
+/* Submits all texts to the embedder; the request comes back with its stage one higher. first: see
+ * embed_job. */
 void vectors_submit(struct request *a, const char *param, bool first);
 /* `model` and `usage` of a reply. */
 void vectors_usage(const struct request *a, struct json *j);
-/* Has it worked? Else the failure is set. */
+/* Whether the embedder succeeded; if not, the failure is set. */
 bool vectors_done(struct request *a);

@@ -1,4 +1,4 @@
-/* Answers on their way to the workers and back to the loop. */
+/* Requests on their way to the workers and back to the loop. */
 #define _GNU_SOURCE
 #include "base/clock.h"
 #include "serve/field.h"
@@ -46,8 +46,8 @@ static void worker_queue(struct request *a)
     pthread_cond_signal(&s->work);
 }
 
-/* The next answer for a worker; NULL = none that it may take. The one that came first, but of the long ones only one at
- * a time. The mutex is held. */
+/* The next request for a worker; NULL = none. In order of arrival, but only one long request at a time. The
+ * mutex is held. */
 static struct request *worker_take(struct server *s)
 {
     struct request *small = s->lanes[LANE_SHORT].first, *large = s->lanes[LANE_LONG].first;
@@ -64,7 +64,7 @@ static struct request *worker_take(struct server *s)
     return a;
 }
 
-/* A worker lets go of an answer. The mutex is held. */
+/* A worker releases a request. The mutex is held. */
 static void worker_done(struct request *a)
 {
     a->working = false;
@@ -104,7 +104,7 @@ int worker_model(struct request *a, enum route_model model)
     json_t *body = openai_body(a);
     if (!body)
         return -1;
-    json_decref(body); /* the answer keeps it */
+    json_decref(body); /* owned by the request */
     if (first) {
         struct model_want want = wants[model];
         const json_t *name = json_object_get(body, "model");
@@ -187,10 +187,10 @@ int worker_start(struct server *s, struct err *e)
 {
     for (int i = 0; i < LANES; i++)
         s->lanes[i].end = &s->lanes[i].first;
-    /* signals are the loop's */
+    /* the loop handles signals */
     sigset_t all, before;
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* a fault is the thread's own */
+    sigdelset(&all, SIGBUS); /* faults are delivered to the thread itself */
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int r = 0;
     while (s->worker_count < SERVE_WORKERS && !r)
