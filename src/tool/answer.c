@@ -55,13 +55,13 @@ int answer_prompt_ids(const struct session *l, const struct answer_prompt *p, st
     return failed ? -1 : 0;
 }
 
-/* What is known of an answer while it is made. */
+/* The state of a running request. */
 struct progressing {
     const struct answer_options *o;
     struct engine *engine;
     struct progress bar;
     uint64_t read_before; /* tokens of prompts, before this one */
-    bool read;            /* the prompt has been read: the engine's thread says so */
+    bool read;            /* the prompt has been read: set by the engine's thread */
 };
 
 /* On the engine's thread, between two steps. */
@@ -78,7 +78,7 @@ static void answer_show(const struct progressing *p, const struct stream_chunk *
     if (p->o->quiet || !news->text_length)
         return;
     tool_write(news->text, news->text_length);
-    if (tool_flush()) /* nobody reads any more: main says so at the end */
+    if (tool_flush()) /* the output is closed: main reports it at the end */
         interrupted = 1;
 }
 
@@ -91,7 +91,7 @@ static int answer_keep(struct generation *out, const struct stream_chunk *news, 
     return out->text.failed ? err_memory(e, "the text", out->text.len) : 0;
 }
 
-/* Nothing has come for a moment: the prompt's bar moves. */
+/* No chunk for a moment: updates the prompt's progress bar. */
 static void answer_wait(struct progressing *p, uint32_t prompt)
 {
     struct engine_stats s;
@@ -104,7 +104,7 @@ static void answer_wait(struct progressing *p, uint32_t prompt)
 static int answer_follow(struct progressing *p, struct stream *s, uint32_t prompt, struct generation *out,
                          struct err *e)
 {
-    const double moment = 0.05; /* s: how soon Ctrl-C is seen */
+    const double moment = 0.05; /* seconds: how soon Ctrl-C takes effect */
     struct stream_chunk news = {0};
     int failed = 0;
     while (!news.done) {
@@ -190,7 +190,7 @@ void answer_stats(const struct session *l, const struct generation *g)
             "prompt   %8u tokens, %u of them cached, %.1f tok/s\n"
             "first    %8.0f ms to the first token\n"
             "answer   %8zu tokens, %.1f tok/s (%s)\n"
-            "guesses  %8u verified, %u came true (%u of them prescribed)\n"
+            "drafts   %8u verified, %u accepted (%u of them forced)\n"
             "memory   %8.0f MB resident, keys and values of %u tokens take %.0f MB\n",
             1e3 * l->seconds, g->prompt, g->cached, rate(g->prompt - g->cached, g->first_seconds),
             1e3 * g->first_seconds, g->ids.len, rate(after_first, g->decode_seconds), finish_name(g->finish),

@@ -1,4 +1,4 @@
-/* One answer in the terminal: prompt ids in, text streamed to standard output, Ctrl-C ends it. Shared by
+/* One request in the terminal: prompt ids in, text streamed to standard output, Ctrl-C ends it. Shared by
  * `quern run` with a prompt and by the chat. */
 #pragma once
 
@@ -13,7 +13,7 @@ struct answer_options {
     uint32_t most;                   /* tokens; 0 = no limit but the context */
     const char *const *stop_strings; /* (stops) */
     size_t stops;
-    struct constraint_ref *rule; /* what the answer has to be; NULL = anything */
+    struct constraint_ref *rule; /* the answer's constraint; NULL = none */
     bool quiet;                  /* nothing is streamed: --json */
     bool special;                /* show control tokens */
     bool ignore_eog;
@@ -22,7 +22,7 @@ struct answer_options {
     void *arg;
 };
 
-/* What is asked: through the model's template, or raw. */
+/* The prompt: through the model's template, or raw. */
 struct answer_prompt {
     const char *text;
     size_t n;
@@ -36,17 +36,18 @@ struct generation {
     struct buf text; /* all of it */
     struct ids ids;  /* what was sampled, stop token included */
     enum finish_kind finish;
-    bool context_full;                    /* FINISH_LENGTH because the context ended */
-    uint32_t prompt;                      /* tokens of the prompt */
-    uint32_t cached;                      /* of which this many were known */
-    uint32_t drafted, accepted, forced;   /* guesses verified, come true, of those prescribed by the rule */
+    bool context_full; /* FINISH_LENGTH because the context ended */
+    uint32_t prompt;   /* tokens of the prompt */
+    uint32_t cached;   /* how many of them were in the cache */
+    uint32_t drafted, accepted,
+        forced; /* draft tokens verified, accepted, and of those forced by the constraint */
     double first_seconds, decode_seconds; /* until the first token, after it */
 };
 
-/* Ctrl-C sets a flag while an answer is made (again within it: exits at once). */
+/* During generation Ctrl-C sets a flag; a second Ctrl-C exits at once. */
 void answer_catch_interrupts(void);
 bool answer_interrupted(void);
-/* Before a new question: the Ctrl-C that ended the last answer has done its work. */
+/* Clears the flag before the next request. */
 void answer_forget_interrupt(void);
 
 /* Appends to *out, which the caller zeroes first and frees afterwards; after an error it holds what came before. */

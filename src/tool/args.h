@@ -1,4 +1,4 @@
-/* The command line of a verb, read by a table of its options. Options may stand before or after the other
+/* Parses the command line of a verb by a table of its options. Options may come before or after the other
  * words: --name VALUE, --name=VALUE, -n VALUE, -nVALUE; "--" ends them. */
 #pragma once
 
@@ -19,7 +19,7 @@ struct arg_option {
     const char *name; /* without its dashes; NULL ends the table */
     char letter;      /* 0 = has none */
     enum arg_kind kind;
-    const char *value; /* how help calls the value: "N", "FILE" */
+    const char *value; /* the value's name in help: "N", "FILE" */
     const char *help;
     double least, most;
 };
@@ -37,7 +37,7 @@ struct args {
     const struct arg_option *options;
     struct arg_seen *seen; /* (seen_count), in the order given */
     int seen_count;
-    const char **words; /* (count): what is no option */
+    const char **words; /* (count): words that are not options */
     int count;
 };
 

@@ -1,4 +1,4 @@
-/* quern bench: how fast a model runs here, beside what the machine could do, probed in the same run. */
+/* quern bench: how fast a model runs on this machine, beside the machine's limits, probed in the same run. */
 #include "base/clock.h"
 #include "codec/dtype.h"
 #include "base/json.h"
@@ -27,12 +27,13 @@ static const struct arg_option bench_options[] = {
     {"depth", 'd', ARG_TEXT, "N,N", "tokens already in the context (default: 0)", 0, 0},
     {"batch", 'b', ARG_TEXT, "N,N", "streams at once when generating (default: 1)", 0, 0},
     {"repeat", 'r', ARG_INT, "N", "how often each is measured (default: 5)", 1, BENCH_REPEATS_MOST},
-    {"streams", 0, ARG_TEXT, "N,N", "instead: so many requests at once, through the engine", 0, 0},
-    {"read", 0, ARG_INT, "N", "with --streams: how long one waits while such a prompt is read", 1, 1 << 20},
+    {"streams", 0, ARG_TEXT, "N,N", "instead: N concurrent requests through the engine", 0, 0},
+    {"read", 0, ARG_INT, "N",
+     "with --streams: how long a running one waits while a prompt of N tokens is read", 1, 1 << 20},
     {"kernels", 0, ARG_FLAG, NULL, "instead: every row of the kernel tables, without a model", 0, 0},
     {"type", 0, ARG_TEXT, "T", "with --kernels: weights of this type alone (Q4_K)", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array", 0, 0},
-    {"threads", 't', ARG_TEXT, "N,N", "threads (default: all cores that may be used)", 0, 0},
+    {"threads", 't', ARG_TEXT, "N,N", "threads (default: all available cores)", 0, 0},
     LOAD_BUT_THREADS,
     {0},
 };
@@ -47,7 +48,7 @@ struct bench_test {
     bool decode;
     uint32_t n, depth, batch;
     double tok_s, spread;      /* median, and (p75 - p25) / median */
-    double gb_s, gop_s, share; /* share of what the machine can do with so many threads */
+    double gb_s, gop_s, share; /* share of the machine's limit with this number of threads */
     int threads;
     struct probe probe;
 };
@@ -183,7 +184,7 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
     bench_cost(b, rows, t->depth + t->n / 2.0, &bytes, &flops);
     t->gb_s = 1e-9 * bytes * steps / median;
     t->gop_s = 1e-9 * flops * steps / median;
-    /* what stands in the way: bytes when generating, operations when reading */
+    /* the limit: bytes when generating, operations when reading */
     double limit = 1e-9 * (t->decode ? b->probe.read : bench_wall(b));
     t->share = limit > 0 ? (t->decode ? t->gb_s : t->gop_s) / limit : 0;
     return 0;
@@ -312,7 +313,7 @@ static int bench_combine(struct bench *b, int threads, struct progress *bar, str
     return failed;
 }
 
-/* The card's walls: reading as measured, arithmetic (fp16 with float sums) by the clock. */
+/* The card's limits: measured read bandwidth, and arithmetic (fp16 with float sums) from the clock. */
 static int bench_probe_card(struct bench *b, struct err *e)
 {
     const char *colon = b->card ? strchr(b->card, ':') : NULL;
@@ -331,7 +332,7 @@ static int bench_probe_card(struct bench *b, struct err *e)
     return 0;
 }
 
-/* The walls, with as many threads as the model gets. Two devices that share a model have none in common. */
+/* The limits, with the model's number of threads. Two devices that share a model have no common limit. */
 static int bench_probe(struct bench *b, int *threads, struct err *e)
 {
     struct pool *pool = pool_open(*threads, false, e);

@@ -39,7 +39,7 @@ struct engine_run {
     struct gaps gaps;
 };
 
-/* Tokens [from, to), different every time: nothing is known of them. */
+/* Tokens [from, to), different every time: no prefix is cached. */
 static void draw(struct engine_run *r, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
@@ -102,7 +102,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Looks at a running stream until `until` has news, or so many times. */
+/* Polls a running stream until `until` has a chunk, or at most `times` times. */
 static void watch(struct stream *running, struct stream *until, uint32_t times, struct gaps *out)
 {
     struct stream_chunk news;
@@ -160,7 +160,8 @@ static double first_token(struct engine_run *r, const struct engine_request *q, 
     return failed ? -1 : news.first_seconds;
 }
 
-/* What follows a known text of `read` tokens, beside the same many tokens alone: medians of the time to the first token. */
+/* New tokens after a cached prefix of `read` tokens, and the same number of tokens alone: medians of the time
+ * to the first token. */
 static int measure_rest(struct engine_run *r, uint32_t rest, struct buf *out, struct err *e)
 {
     enum { TIMES = 7 };

@@ -1,5 +1,5 @@
-/* quern bench --streams: the engine with many requests at once, and how long a running one waits while a long
- * prompt is read. */
+/* quern bench --streams: the engine with many concurrent requests, and how long a running one waits while a
+ * long prompt is read. */
 #pragma once
 
 #include "base/err.h"

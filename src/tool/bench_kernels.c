@@ -48,7 +48,7 @@ struct cpu_bench {
     size_t scratch_each;
 };
 
-/* A way to multiply, and its wall. */
+/* A kernel, and its limit. */
 struct product_way {
     const char *name;
     void (*run)(const struct matmul *job);
@@ -391,7 +391,7 @@ int bench_kernels_cpu(struct kernel_bench *b, struct err *e)
     return failed ? -1 : 0;
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 static void print_json(const struct kernel_bench *b, struct buf *out)
 {

@@ -1,4 +1,5 @@
-/* quern bench --kernels: every row of the kernel tables over shapes of real models, beside what the machine could do. */
+/* quern bench --kernels: every row of the kernel tables over shapes of real models, beside the machine's
+ * limits. */
 #pragma once
 
 #include "base/err.h"
@@ -42,5 +43,5 @@ void kernel_add(struct kernel_bench *b, struct kernel_line line, double seconds,
 
 int bench_kernels_cpu(struct kernel_bench *b, struct err *e);
 int bench_kernels_gpu(struct kernel_bench *b, int card, struct err *e);
-/* All that there is; to standard output, as a table or as JSON. */
+/* Runs all benchmarks and writes them to standard output, as a table or as JSON. */
 int bench_kernels(struct kernel_bench *b, bool json, struct err *e);

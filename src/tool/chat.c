@@ -36,7 +36,7 @@ static const char chat_help[] =
     "  /load FILE       read one, and go on from there\n"
     "  /stats           figures of the last answer\n"
     "  /bye             leave (Ctrl-D does, too)\n"
-    "A line that ends with \\ goes on in the next one; \"\"\" begins and ends text of several lines.\n"
+    "A line that ends with \\ continues in the next one; \"\"\" begins and ends text of several lines.\n"
     "Ctrl-C stops an answer, and only that.\n";
 
 static void chat_add(struct chat_session *t, const char *role, const char *text, size_t n)
@@ -172,7 +172,7 @@ static void chat_command(struct chat_session *t, char *text)
         printf("there is no command %s; /help lists them\n", log_safe(text));
 }
 
-/* The user's message stands in messages; answers it, or takes it back where that fails. */
+/* Answers the user's message, the last of `messages`; removes it on failure. */
 static void chat_answer(struct chat_session *t)
 {
     struct err e = {0};

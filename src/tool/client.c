@@ -131,7 +131,7 @@ static void client_request(struct buf *out, const struct client_url *u, const ch
         out->len += json_dumpb(body, to, n, JSON_COMPACT);
 }
 
-/* The words of a refusal: {"error": {"message"}} or {"error": "..."}. */
+/* The message of an error reply: {"error": {"message"}} or {"error": "..."}. */
 static const char *client_words(const json_t *reply)
 {
     const json_t *error = json_object_get(reply, "error");

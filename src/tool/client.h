@@ -1,4 +1,4 @@
-/* A request to a running server, for the verbs that ask one. */
+/* An HTTP client for the verbs that talk to a running server. */
 #pragma once
 
 #include "base/err.h"
@@ -21,7 +21,7 @@ struct buf;
  * environment; NULL with e->code set: the file cannot be read. */
 const char *client_admin_key(const struct args *a, struct buf *text, struct err *e);
 
-/* The server's answer, which is JSON; body NULL = GET; key NULL = QUERN_API_KEY. What the server refuses is an error with
- * its own words; one that does not answer is ERR_UNREACHABLE. */
+/* The server's JSON reply; body NULL = GET; key NULL = QUERN_API_KEY. A refused request is an error with the
+ * server's message; a server that cannot be reached is ERR_UNREACHABLE. */
 json_t *client_ask(const struct args *a, const char *path, const char *key, const json_t *body,
                    struct err *e);

@@ -27,7 +27,7 @@ static double side_speed(const struct side *s)
     return n > 0 && s->g.decode_seconds > 0 ? n / s->g.decode_seconds : 0;
 }
 
-/* A model with no template is asked without one. */
+/* A model without a template gets the raw prompt. */
 static int side_ask(struct side *s, struct session *l, const char *text, const struct args *a, struct err *e)
 {
     struct sampling sampling;
@@ -124,7 +124,7 @@ static void put_line(struct buf *out, struct lines *t, int width, bool fill)
     bool whole = at == t->n || t->s[at] == '\n';
     if (!whole && t->s[at] != ' ' && space)
         at = space, used = at_space;
-    for (size_t i = 0; i < at; i++) /* what would move the cursor stays away */
+    for (size_t i = 0; i < at; i++) /* control characters are left out */
         buf_char(out, (unsigned char)t->s[i] < 32 ? ' ' : t->s[i]);
     at += at < t->n && (t->s[at] == '\n' || t->s[at] == ' ');
     t->s += at;
@@ -175,7 +175,7 @@ static void compare_text(struct buf *out, const struct side *sides)
     buf_free(&end[1]);
 }
 
-/* Where the two answers part, or that they do not. */
+/* Where the two answers diverge, or that they are the same. */
 static void compare_parting(struct buf *out, const struct side *sides)
 {
     const struct ids *x = &sides[0].g.ids, *y = &sides[1].g.ids;

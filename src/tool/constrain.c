@@ -8,7 +8,7 @@
 
 enum { CONSTRAIN_FILE_MOST = 4 << 20, CONSTRAIN_CHOICES = 256 };
 
-/* The error of a compiler says what is wrong; this says in which file. */
+/* Adds the file's name to a compiler's error. */
 static void constrain_name_file(const char *file, struct err *e)
 {
     struct err inner = *e;

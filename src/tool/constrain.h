@@ -1,4 +1,5 @@
-/* What the answer has to be, from the command line: JSON, a grammar, a pattern, or one of a few texts. */
+/* The constraint of an answer, from the command line: JSON, a grammar, a regular expression, or a choice of
+ * texts. */
 #pragma once
 
 #include "run/session.h"
@@ -15,7 +16,7 @@
         "choice", 0, ARG_TEXT, "TEXT", "the answer is this text or another --choice; may be repeated", 0, 0  \
     }
 
-/* Reads and compiles it, before a model is loaded; *out stays NULL where nothing was asked for. */
+/* Reads and compiles it before a model is loaded; *out stays NULL without such an option. */
 int constrain_read(const struct args *a, struct constraint **out, struct err *e);
-/* Takes the constraint (NULL: no rule) over and makes it ready for the model. */
+/* Owns the constraint (NULL: none) and prepares it for the model. */
 int constrain_rule(struct constraint *c, struct session *l, struct constraint_ref **out, struct err *e);

@@ -1,4 +1,5 @@
-/* quern doctor: what this machine offers to quern, what will be used, and why; with MODEL, how that one fares. */
+/* quern doctor: what this machine offers to quern, what will be used, and why; with MODEL, whether it fits
+ * and computes correctly. */
 #include "base/buf.h"
 #include "base/cores.h"
 #include "base/json.h"
@@ -49,7 +50,7 @@ struct findings {
     struct doctor_model model;
 };
 
-/* ---- looking ---- */
+/* ---- probing ---- */
 
 /* The products of an 8B model's shapes: which kernel takes how many rows, and why. */
 static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
@@ -146,7 +147,7 @@ static int look_at_cpu(struct findings *f, const struct args *a, struct err *e)
     return failed ? -1 : 0;
 }
 
-/* ---- saying ---- */
+/* ---- output ---- */
 
 static void text_card(const struct card *c, struct buf *out)
 {
@@ -274,11 +275,12 @@ const struct tool_verb tool_doctor = {
     .name = "doctor",
     .words = "[MODEL]",
     .brief = "what this machine offers, what will be used, and why",
-    .more = "With MODEL: whether it fits, where its layers would lie, and whether the GPU computes it as the "
-            "CPU does.\n"
-            "  quern doctor\n"
-            "  quern doctor --device cuda:0\n"
-            "  quern doctor model.gguf --device cuda --json\n",
+    .more =
+        "With MODEL: whether it fits, which device holds which layer, and whether the GPU computes it as the "
+        "CPU does.\n"
+        "  quern doctor\n"
+        "  quern doctor --device cuda:0\n"
+        "  quern doctor model.gguf --device cuda --json\n",
     .options = options,
     .least = 0,
     .most = 1,

@@ -134,7 +134,7 @@ int doctor_examine(const struct args *a, const char *model, bool gpu, struct doc
     out->available = memory.available;
     const char *device = args_text(a, "device");
     int failed = doctor_load(a, model, device ? device : gpu ? "cuda" : "cpu", false, &l, &out->why);
-    /* what is wrong with the file or with the question is nobody's health */
+    /* an error of the file or of the command line is not a finding */
     if (failed && out->why.code != ERR_RESOURCE && out->why.code != ERR_DEVICE) {
         *e = out->why;
         return -1;
@@ -150,7 +150,7 @@ int doctor_examine(const struct args *a, const char *model, bool gpu, struct doc
     return e->code ? -1 : 0;
 }
 
-/* ---- what it says ---- */
+/* ---- output ---- */
 
 static void text_agreement(struct buf *out, const char *what, const struct agreement *a)
 {

@@ -1,5 +1,5 @@
-/* quern doctor MODEL: whether a model fits here and where its layers would lie, whether the GPU computes its weights as the
- * CPU does, and whether whole prompts come out the same, single and batched. */
+/* quern doctor MODEL: whether a model fits, which device holds which layer, whether the GPU computes its
+ * weights as the CPU does, and whether whole prompts give the same results, single and batched. */
 #pragma once
 
 #include "base/buf.h"
@@ -14,7 +14,7 @@ struct agreement {
 };
 
 struct doctor_model {
-    char where[1024];  /* lines: what lies on which device */
+    char where[1024];  /* lines: which layers are on which device */
     bool fits, on_gpu; /* loaded; with a GPU in it */
     struct err why;    /* why not */
     uint32_t layers, of, ctx;
@@ -26,7 +26,7 @@ struct doctor_model {
     double load_seconds;
 };
 
-/* An error is one of the model's file or of the command line; what the doctor finds out is in `out`. */
+/* An error concerns the model's file or the command line; the findings are in `out`. */
 int doctor_examine(const struct args *a, const char *model, bool gpu, struct doctor_model *out,
                    struct err *e);
 void doctor_model_text(const struct doctor_model *m, struct buf *out);

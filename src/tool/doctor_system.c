@@ -17,7 +17,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* ---- looking ---- */
+/* ---- probing ---- */
 
 static void doctor_advise(struct doctor_system *s, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
@@ -153,7 +153,7 @@ int doctor_system_look(struct doctor_system *s, int cards, struct err *e)
     return doctor_hub(s, e);
 }
 
-/* ---- saying ---- */
+/* ---- output ---- */
 
 static void doctor_bytes(struct buf *out, const char *before, uint64_t bytes, const char *after)
 {
@@ -170,9 +170,9 @@ void doctor_system_text(const struct doctor_system *s, struct buf *out)
     doctor_bytes(out, "\nmemory  ", s->memory.total, ", ");
     tool_scaled(out, (double)s->memory.available, "B free; ");
     if (s->lockable == UINT64_MAX)
-        buf_str(out, "--mlock may have all of it\n");
+        buf_str(out, "--mlock limit: unlimited\n");
     else
-        doctor_bytes(out, "--mlock may have ", s->lockable, " of it (ulimit -l)\n");
+        doctor_bytes(out, "--mlock limit: ", s->lockable, " (ulimit -l)\n");
     for (int i = 0; i < DOCTOR_FOLDERS; i++) {
         const struct doctor_folder *f = &s->folders[i];
         buf_printf(out, "%-7s %s, ", f->what, log_safe(f->path));

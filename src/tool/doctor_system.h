@@ -1,5 +1,5 @@
-/* quern doctor's look at what is around the devices: the CPU's tiers, memory, folders, libraries, and what to do
- * about what is missing. */
+/* quern doctor's report on the system: the CPU's kernel tiers, memory, folders, libraries, and how to fix
+ * what is missing. */
 #pragma once
 
 #include "base/err.h"
@@ -16,7 +16,7 @@ enum { DOCTOR_FOLDERS = 3, DOCTOR_TIERS = 4, DOCTOR_ADVICE = 8 };
 
 struct doctor_folder {
     const char *what;     /* "hub", "own", "config" */
-    char path[PATH_MAX];  /* as the environment has it; need not be there */
+    char path[PATH_MAX];  /* from the environment; need not exist */
     bool there, writable; /* writable: or can be made */
     uint64_t room;        /* bytes that are free where it is, or would be */
 };
@@ -28,7 +28,7 @@ struct doctor_system {
         bool has;
     } tiers[DOCTOR_TIERS];
     struct memory memory;
-    uint64_t lockable; /* bytes that --mlock may have; UINT64_MAX = no limit */
+    uint64_t lockable; /* --mlock limit in bytes; UINT64_MAX = unlimited */
     struct doctor_folder folders[DOCTOR_FOLDERS];
     char endpoint[512];
     bool token, offline;

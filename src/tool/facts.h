@@ -1,4 +1,4 @@
-/* What a person wants to know about a model, from either container. 0 and "" are what the model does not say. */
+/* The facts about a model that `quern info` shows, from either container. 0 and "" = not given. */
 #pragma once
 
 #include "codec/dtype.h"

@@ -1,4 +1,4 @@
-/* quern help [COMMAND], and the texts that --help prints: all of it from the tables of the verbs. */
+/* quern help [COMMAND] and the texts of --help, all generated from the tables of the verbs. */
 #include "tool/tool.h"
 
 #include "base/buf.h"

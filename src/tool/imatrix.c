@@ -1,4 +1,5 @@
-/* quern imatrix: runs a text through a model and writes what its products were multiplied with. */
+/* quern imatrix: runs a text through a model and writes the mean squares of the inputs of its matrix
+ * products. */
 #include "quant/imatrix.h"
 
 #include "base/clock.h"

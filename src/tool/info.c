@@ -27,7 +27,7 @@ static void info_json_text(struct json *j, const char *key, const char *value)
     json_str(j, *value ? value : NULL);
 }
 
-/* What a model does not say is null; a count of experts is 0 then. */
+/* A missing fact is null; a missing count of experts is 0. */
 static void info_json_count(struct json *j, const char *key, uint64_t value)
 {
     json_key(j, key);
@@ -48,7 +48,7 @@ static double info_bits(const struct facts *f)
     return f->parameters ? 8.0 * (double)f->weights / (double)f->parameters : 0;
 }
 
-/* Weights with so many tokens; 0 where that is not said, or is more than there are numbers for. */
+/* Bytes of the weights and the KV of `tokens` tokens; 0 where it is not known or overflows. */
 static uint64_t info_memory_at(const struct facts *f, uint64_t tokens)
 {
     size_t bytes, window;
@@ -222,7 +222,7 @@ static void info_size(struct buf *out, const struct store *s, const struct facts
 {
     const char *between = "";
     info_line(out, "parameters");
-    /* a billion of parameters is a B to everybody */
+    /* billions of parameters are written with a B */
     if (f->parameters >= 1000000000)
         buf_printf(out, "%.2f B", (double)f->parameters / 1e9);
     else

@@ -1,5 +1,5 @@
-/* Lines from a terminal, with editing and a history that is kept. Where libedit was not there when
- * quern was built, plain lines. */
+/* Reads lines from a terminal, with editing and a saved history. Plain lines if quern was built without
+ * libedit. */
 #pragma once
 
 #include "base/buf.h"

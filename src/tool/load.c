@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* --kv; not every device keeps every type, and it says so. */
+/* --kv; a device refuses types that it does not support. */
 static int load_kv(const struct args *a, uint32_t *type, struct err *e)
 {
     static const struct {
@@ -77,7 +77,7 @@ int load_options(const struct args *a, struct session_options *o, struct err *e)
     return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) ? -1 : 0;
 }
 
-/* How much KV there is, where that is not simply what one sequence needs. */
+/* The size of the KV cache, where it differs from the need of one sequence. */
 static void load_report_room(const struct session *l, const struct runner_options *o)
 {
     const struct runner *r = l->runner;
@@ -89,7 +89,7 @@ static void load_report_room(const struct session *l, const struct runner_option
              tokens < wanted ? "; requests that need more wait for each other" : "");
 }
 
-/* What lies where, when it is not simply the CPU. */
+/* Which layers are on which device, unless all are on the CPU. */
 static void load_report(const struct runner *r)
 {
     struct buf text = {0};
@@ -127,7 +127,7 @@ int load_cache(const struct args *a, struct engine_options *o, struct err *e)
     return 0;
 }
 
-/* --lora, as often as it is given. */
+/* Every --lora. */
 static int load_adapters(const struct args *a, const char *lora[SESSION_ADAPTERS], size_t *count,
                          struct err *e)
 {

@@ -1,4 +1,4 @@
-/* What the verbs that run a model have in common: the options that say how, and loading it with a bar. */
+/* Shared by the verbs that run a model: the common options, and loading with a progress bar. */
 #pragma once
 
 #include "run/engine.h"
@@ -8,35 +8,35 @@
 /* Rows for a verb's option table. */
 #define LOAD_THREADS                                                                                         \
     {                                                                                                        \
-        "threads", 't', ARG_INT, "N", "threads (default: all cores that may be used)", 1, 1024               \
+        "threads", 't', ARG_INT, "N", "threads (default: all available cores)", 1, 1024                      \
     }
 /* How much of a GPU is used. */
 #define LOAD_GPU                                                                                             \
     {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0},    \
         {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},           \
-        {"gpu-memory", 0, ARG_TEXT, "SIZE", "most to take of the GPU's memory: 8G", 0, 0},                   \
-        {"gpu-copies", 0, ARG_BYTES, "SIZE", "of that, to keep weights decoded, too: faster prompts", 1,     \
+        {"gpu-memory", 0, ARG_TEXT, "SIZE", "limit of GPU memory, such as 8G", 0, 0},                        \
+        {"gpu-copies", 0, ARG_BYTES, "SIZE", "part of it for decoded copies of weights: faster prompts", 1,  \
          1e15},                                                                                              \
     {                                                                                                        \
         "no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0            \
     }
-#define LOAD_BUT_THREADS                                                                                       \
-    {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},          \
-        {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},            \
-        {"pin", 0, ARG_FLAG, NULL, "CPU: every thread stays on one core (for a machine of one's own)", 0, 0},  \
-        LOAD_GPU,                                                                                              \
-        {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},     \
-        {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},    \
-        {"kv-memory", 0,   ARG_BYTES, "SIZE", "for keys and values (default: for all streams, if it is free)", \
-         1,           1e15},                                                                                   \
-        {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever runs beside it; slower", 0, 0},      \
-        {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},               \
-        {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512, amx (default: the best)", 0, 0},        \
-        {"quant", 0, ARG_TEXT, "TYPE", "quantise F32, F16, BF16, FP8 weights while loading: q4_k_m", 0, 0},    \
-        {"no-repack", 0, ARG_FLAG, NULL, "CPU: use the weights as they lie in the file; slower", 0, 0},        \
-        {"no-mmap", 0, ARG_FLAG, NULL, "read the file into memory instead of mapping it", 0, 0},               \
-    {                                                                                                          \
-        "mlock", 0, ARG_FLAG, NULL, "keep the model in memory (never swapped out)", 0, 0                       \
+#define LOAD_BUT_THREADS                                                                                      \
+    {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},         \
+        {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},           \
+        {"pin", 0, ARG_FLAG, NULL, "CPU: pin each thread to a core (for a dedicated machine)", 0, 0},         \
+        LOAD_GPU,                                                                                             \
+        {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},    \
+        {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},   \
+        {"kv-memory", 0,   ARG_BYTES, "SIZE", "memory for the KV cache (default: for all streams, if free)",  \
+         1,           1e15},                                                                                  \
+        {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever other requests run; slower", 0, 0}, \
+        {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},              \
+        {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512, amx (default: the best)", 0, 0},       \
+        {"quant", 0, ARG_TEXT, "TYPE", "quantise F32, F16, BF16, FP8 weights while loading: q4_k_m", 0, 0},   \
+        {"no-repack", 0, ARG_FLAG, NULL, "CPU: use the file's layout, never repack; slower", 0, 0},           \
+        {"no-mmap", 0, ARG_FLAG, NULL, "read the file into memory instead of mapping it", 0, 0},              \
+    {                                                                                                         \
+        "mlock", 0, ARG_FLAG, NULL, "keep the model in memory (never swapped out)", 0, 0                      \
     }
 
 #define LOAD_LORA                                                                                            \
@@ -45,16 +45,15 @@
     }
 
 #define LOAD_CACHE                                                                                           \
+    {"cache-dir", 0, ARG_TEXT, "DIR", "keep prompt prefixes on disk, across restarts", 0, 0},                \
     {                                                                                                        \
-        "cache-dir", 0, ARG_TEXT, "DIR", "keep what prompts have in common on disk, too, across restarts",   \
-        0,           0},                                                                                     \
-    {                                                                                                        \
-        "cache-disk", 0, ARG_TEXT, "SIZE", "of --cache-dir at most, such as 500M or 8G (default: 4G)", 0, 0  \
+        "cache-disk", 0, ARG_TEXT, "SIZE", "size limit of --cache-dir, such as 500M or 8G (default: 4G)", 0, \
+            0                                                                                                \
     }
 
 #define LOAD_OPTIONS LOAD_THREADS, LOAD_BUT_THREADS
 
-/* Reads those rows into o, which keeps what else is in it; a device, threads and exactness that are set already stay. */
+/* Reads those rows into o and keeps its other fields; device, threads and exactness stay if already set. */
 int load_options(const struct args *a, struct session_options *o, struct err *e);
 /* LOAD_GPU's rows alone. */
 int load_gpu(const struct args *a, struct runner_options *r, struct err *e);

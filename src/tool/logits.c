@@ -1,4 +1,5 @@
-/* quern logits MODEL --tokens 1,2,3: what the model makes of these tokens, without a tokenizer. */
+/* quern logits MODEL --tokens 1,2,3: runs token ids through a model and prints its logits, without a
+ * tokenizer. */
 #include "base/buf.h"
 #include "codec/dtype.h"
 #include "base/json.h"

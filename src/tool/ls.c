@@ -10,7 +10,7 @@
 #include <string.h>
 
 static const struct arg_option ls_options[] = {
-    {"paths", 0, ARG_FLAG, NULL, "print where they lie", 0, 0},
+    {"paths", 0, ARG_FLAG, NULL, "print their paths", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "one JSON array: name, path, type, commit, bytes, changed, whole", 0, 0},
     {0},
 };
@@ -104,7 +104,7 @@ static int ls_run(const struct args *a, struct err *e)
 const struct tool_verb tool_ls = {
     .name = "ls",
     .words = "",
-    .brief = "list the models on this machine, whoever fetched them",
+    .brief = "list the models on this machine, other tools' downloads included",
     .more = "  quern ls\n"
             "  quern ls --json | jq -r '.[].name'\n",
     .options = ls_options,

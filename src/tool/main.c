@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A page of a file can no longer be read. Where the file is watched, what was computed from it is not used; elsewhere
- * nothing can go on. */
+/* SIGBUS: a page of a mapped file cannot be read. If the file is watched, results computed from it are
+ * discarded; otherwise the program ends. */
 static void main_bus_error(int signal, siginfo_t *info, void *context)
 {
     static const char text[] =
@@ -29,7 +29,7 @@ static void main_bus_error(int signal, siginfo_t *info, void *context)
     _exit(ERR_CHANGED);
 }
 
-/* A process waits for a lease: it is about to write to a file that is mapped. */
+/* SIGIO: a process wants to write to a mapped file and waits for our lease. */
 static void main_lease(int signal)
 {
     (void)signal;

@@ -121,11 +121,12 @@ void man_program(struct buf *out)
         {"NO_COLOR", "no colours and no bars"},
     };
     man_title(out, "quern");
-    buf_str(out,
-            ".SH NAME\nquern \\- run language models, on the CPU or an NVIDIA GPU\n"
-            ".SH SYNOPSIS\n.B quern\n\\fIcommand\\fR [\\fIoptions\\fR]\n"
-            ".SH DESCRIPTION\nquern opens GGUF files and Hugging Face folders of safetensors where they lie, "
-            "answers prompts, chats,\nand serves models over HTTP.\n.SH COMMANDS\n");
+    buf_str(
+        out,
+        ".SH NAME\nquern \\- run language models, on the CPU or an NVIDIA GPU\n"
+        ".SH SYNOPSIS\n.B quern\n\\fIcommand\\fR [\\fIoptions\\fR]\n"
+        ".SH DESCRIPTION\nquern opens GGUF files and Hugging Face folders of safetensors without conversion, "
+        "answers prompts, chats,\nand serves models over HTTP.\n.SH COMMANDS\n");
     for (int i = 0; tool_verbs[i]; i++) {
         buf_printf(out, ".TP\n.BR quern\\-%s (1)\n", tool_verbs[i]->name);
         man_line(out, tool_verbs[i]->brief);

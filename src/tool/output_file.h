@@ -1,5 +1,6 @@
-/* Files that a command writes where the user says. One that the command reads is never replaced, whatever it is called
- * (links, relative paths, parts of a split model, files of a model's folder); any other that exists only with --force. */
+/* Output files of a command. A file that the command reads is never replaced, under any of its names (links,
+ * relative paths, parts of a split model, files of a model's folder); another existing file only with
+ * --force. */
 #pragma once
 
 #include "base/err.h"
@@ -28,7 +29,7 @@ struct output_file {
         "force", 0, ARG_FLAG, NULL, "replace the output where it exists already", 0, 0                       \
     }
 
-/* What is read: a file, or a folder with the files in it. What is not there (NULL too) is no input. */
+/* Adds an input: a file, or a folder with its files. A missing one (or NULL) is ignored. */
 int output_file_reads(struct output_file *o, const char *path, struct err *e);
 int output_file_reads_store(struct output_file *o, const struct store *s, struct err *e);
 int output_file_reads_model(struct output_file *o, const char *model,

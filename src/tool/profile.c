@@ -8,7 +8,7 @@
 
 enum { PROFILE_KINDS = OP_LOGITS + 1 };
 
-/* One phase: so many steps of `rows` rows, each of which sees `keys` keys on average. */
+/* One phase: `steps` steps of `rows` rows, each of which sees `keys` keys on average. */
 struct phase {
     const char *name;
     const double *seconds; /* (plan.count) */

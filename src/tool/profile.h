@@ -1,4 +1,4 @@
-/* Where the time of an answer went, at three levels: the step, its operations, and (on a GPU) the kernels they launch.
+/* A profile of one request at three levels: the step, its operations, and (on a GPU) the kernels they launch.
  * The table of `quern run --profile`, and its JSON. */
 #pragma once
 
@@ -22,7 +22,7 @@ struct profile {
 
 int profile_start(struct profile *p, struct session *l, struct err *e);
 void profile_mark(struct profile *p); /* the prompt is done */
-/* What came of it: a table, or one JSON value. */
+/* The result: a table, or one JSON value. */
 void profile_text(struct profile *p, const struct generation *g, struct buf *out);
 void profile_json(struct profile *p, const struct generation *g, struct buf *out);
 void profile_free(struct profile *p);

@@ -1,5 +1,5 @@
-/* A progress bar on stderr: only where it is a terminal, only once the work has lasted a moment, and
- * gone when it is done. */
+/* A progress bar on stderr: only on a terminal, only after a short delay, and erased when the work is
+ * done. */
 #pragma once
 
 #include <stdbool.h>

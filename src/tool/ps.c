@@ -1,4 +1,4 @@
-/* quern ps: what a running server has in memory. */
+/* quern ps: the models that a running server has in memory. */
 #define _GNU_SOURCE
 #include "base/buf.h"
 #include "base/log.h"

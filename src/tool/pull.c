@@ -1,4 +1,4 @@
-/* quern pull MODEL…: fetches models, or what has changed of them. */
+/* quern pull MODEL…: downloads models, or the files that have changed. */
 #include "base/buf.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -87,16 +87,15 @@ const struct tool_verb tool_pull = {
     .name = "pull",
     .words = "MODEL...",
     .brief = "fetch a model from the Hub or by its address, or what has changed of it",
-    .more =
-        "  quern pull Qwen/Qwen3-8B-GGUF            the Q4_K_M, else the first\n"
-        "  quern pull Qwen/Qwen3-8B-GGUF:Q8_0\n"
-        "  quern pull Qwen/Qwen3-0.6B@main          safetensors, where there is no GGUF\n"
-        "  quern pull https://example.org/model.gguf\n\n"
-        "Files go to the Hub's own cache (HF_HOME, HF_HUB_CACHE), where other tools find them, and what "
-        "they\n"
-        "fetched is used. HF_ENDPOINT names another Hub; HF_TOKEN, or the file that its login leaves, opens\n"
-        "what is private. What was cut off is gone on with by the same command. Names of your own stand in\n"
-        "~/.config/quern/models.json: {\"name\": \"USER/REPO:QUANT\"}.\n",
+    .more = "  quern pull Qwen/Qwen3-8B-GGUF            the Q4_K_M, else the first\n"
+            "  quern pull Qwen/Qwen3-8B-GGUF:Q8_0\n"
+            "  quern pull Qwen/Qwen3-0.6B@main          safetensors, where there is no GGUF\n"
+            "  quern pull https://example.org/model.gguf\n\n"
+            "Files go to the Hub's own cache (HF_HOME, HF_HUB_CACHE), which other tools share.\n"
+            "HF_ENDPOINT names another Hub; HF_TOKEN, or the file that its login writes, gives access to "
+            "private\n"
+            "models. The same command resumes an interrupted download. Aliases for models are in\n"
+            "~/.config/quern/models.json: {\"name\": \"USER/REPO:QUANT\"}.\n",
     .options = pull_options,
     .least = 1,
     .most = 1024,

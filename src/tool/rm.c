@@ -1,4 +1,4 @@
-/* quern rm MODEL…: gives back the room that models take. */
+/* quern rm MODEL…: removes downloaded models. */
 #include "base/buf.h"
 #include "base/json.h"
 #include "hub/local_models.h"
@@ -41,7 +41,7 @@ const struct tool_verb tool_rm = {
     .brief = "remove models that were fetched",
     .more = "  quern rm Qwen/Qwen3-8B-GGUF:Q8_0    this one\n"
             "  quern rm Qwen/Qwen3-8B-GGUF         all of the repository, parts of downloads too\n\n"
-            "Only what lies in the caches is removed, never a path.\n",
+            "Only files in the caches are removed, never a path.\n",
     .options = rm_options,
     .least = 1,
     .most = 1024,

@@ -21,9 +21,9 @@ enum { RUN_STOPS = 16 };
 
 static const struct arg_option run_options[] = {
     {"prompt", 'p', ARG_TEXT, "TEXT", "the prompt (or the second word, or standard input)", 0, 0},
-    {"predict", 'n', ARG_INT, "N", "at most so many tokens (default: until the model ends)", 1, 1 << 24},
+    {"predict", 'n', ARG_INT, "N", "most tokens to generate (default: until the model ends)", 1, 1 << 24},
     {"system", 0, ARG_TEXT, "TEXT", "the system message", 0, 0},
-    {"raw", 0, ARG_FLAG, NULL, "the prompt as it is, without the chat template", 0, 0},
+    {"raw", 0, ARG_FLAG, NULL, "the raw prompt, without the chat template", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
     {"set", 0, ARG_TEXT, "K=V", "a variable for the template (JSON, else text); may be repeated", 0, 0},
     {"stop", 0, ARG_TEXT, "TEXT", "text that ends the answer; may be repeated", 0, 0},
@@ -53,7 +53,7 @@ struct run {
     size_t stop_count;
     struct buf prompt, chat_template;
     json_t *set;
-    struct constraint *constraint; /* until the model is loaded; then the rule */
+    struct constraint *constraint; /* until the model is loaded; then the compiled constraint */
     struct constraint_ref *rule;
     struct profile profile;
     struct adapter_mix lora;
@@ -163,7 +163,7 @@ static void run_prompt_done(void *arg)
     profile_mark(arg);
 }
 
-/* Where the time went: to stderr, or to the file that is named. */
+/* Writes the profile: to stderr, or to the named file. */
 static int run_print_profile(struct run *r, const struct generation *g, struct err *e)
 {
     const char *file = args_text(r->a, "profile-json");

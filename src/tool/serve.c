@@ -1,4 +1,4 @@
-/* quern serve: models behind HTTP, until it is told to end. */
+/* quern serve: serves models over HTTP until a signal ends it. */
 #define _GNU_SOURCE
 #include "base/buf.h"
 #include "base/file.h"
@@ -45,33 +45,31 @@ static const struct arg_option serve_options[] = {
      0, 0},
     {"models-dir", 0, ARG_TEXT, "DIR", "serve every model in this folder, too", 0, 0},
     {"keep-alive", 0, ARG_TEXT, "T",
-     "unload a model that nobody used for so long: 90s, 5m, 1h, -1 = never (default: 5m, "
-     "never where there is only one)",
-     0, 0},
-    {"memory", 0, ARG_BYTES, "SIZE", "most that all models together may take (default: what is free)",
-     1 << 20, 1e18},
+     "unload a model after this idle time: 90s, 5m, 1h, -1 = never (default: 5m; -1 with a single model)", 0,
+     0},
+    {"memory", 0, ARG_BYTES, "SIZE", "memory limit for all models together (default: free memory)", 1 << 20,
+     1e18},
     {"load-wait", 0, ARG_NUM, "S", "seconds that a request waits for its model (default: 120)", 0, 86400},
-    {"slots", 0, ARG_INT, "N", "answers at once (default: 4)", 1, 256},
-    {"queue", 0, ARG_INT, "N", "length of the queue, in requests (default: 512)", 1, 1 << 16},
+    {"slots", 0, ARG_INT, "N", "requests generated at once (default: 4)", 1, 256},
+    {"queue", 0, ARG_INT, "N", "queue length, in requests (default: 512)", 1, 1 << 16},
     {"api-key-file", 0, ARG_TEXT, "FILE", "keys, one a line (or one in QUERN_API_KEY)", 0, 0},
     {"admin-key-file", 0, ARG_TEXT, "FILE",
      "keys that may also load and unload models and see every key's counters (or one in QUERN_ADMIN_KEY)", 0,
      0},
-    {"key-parallel", 0, ARG_INT, "N",
-     "sequences of a key at once; n: 4 counts as 4 (default: as many as there is room for)", 1, 1 << 16},
-    {"key-rate", 0, ARG_NUM, "N", "requests of a key a minute (default: as many as it likes)", 0.01, 1e9},
+    {"key-parallel", 0, ARG_INT, "N", "concurrent sequences of a key; n: 4 counts as 4 (default: no limit)",
+     1, 1 << 16},
+    {"key-rate", 0, ARG_NUM, "N", "rate limit of a key, in requests a minute (default: none)", 0.01, 1e9},
     {"log-format", 0, ARG_TEXT, "F", "text, or json: one object a line, and one for every request", 0, 0},
     {"no-key", 0, ARG_FLAG, NULL,
-     "serve beyond this machine without a key, behind something that keeps strangers out; needs "
-     "--allowed-host",
-     0, 0},
-    {"allowed-host", 0, ARG_TEXT, "NAME", "a name that it is reached by; may be repeated", 0, 0},
+     "serve beyond this machine without a key, behind a proxy that checks access; needs --allowed-host", 0,
+     0},
+    {"allowed-host", 0, ARG_TEXT, "NAME", "a host name that clients use; may be repeated", 0, 0},
     {"allowed-origin", 0, ARG_TEXT, "ORIGIN",
      "web pages of this origin may send requests: https://chat.example, app://obsidian.md, "
      "vscode-webview://*; may be "
      "repeated",
      0, 0},
-    {"grace", 0, ARG_NUM, "S", "seconds that running answers get at the end (default: 30)", 0, 86400},
+    {"grace", 0, ARG_NUM, "S", "seconds that running requests get at shutdown (default: 30)", 0, 86400},
     {"no-sandbox", 0, ARG_FLAG, NULL,
      "keep the rights to files, calls and the network that the server does not need", 0, 0},
     {"limit", 0, ARG_TEXT, "NAME=N",
@@ -88,7 +86,7 @@ static const struct arg_option serve_options[] = {
     {0},
 };
 
-/* Keys keep their places for the life of the server: a place says whose prefixes and counts they are. */
+/* A key keeps its index for the life of the server: prefixes and counters are stored by index. */
 struct serve_keys {
     struct buf text, admin_text;
     const char *all[SERVE_KEYS];
@@ -117,7 +115,7 @@ static bool serve_same_key(const char *a, const char *b)
     return a && b && !strcmp(a, b);
 }
 
-/* A key gets its old place where it had one, else a new one. A key of both files is an admin's. */
+/* A known key keeps its index, a new one gets the next. A key in both files is an admin key. */
 static int serve_add_key(const struct serve_keys *old, struct serve_keys *k, const char *key, bool admin,
                          struct err *e)
 {
@@ -188,8 +186,7 @@ static int serve_keys(void *arg, struct err *e)
 
 /* ---- models ---- */
 
-/* The file of a model that was named, found (or fetched) once: later, when the list is read anew, the sandbox is
- * closed. */
+/* The file of a named model, found (or fetched) once: the sandbox is closed when the list is reloaded. */
 static const char *serve_path(struct serve *s, int i, const char *model, struct err *e)
 {
     char path[PATH_MAX];
@@ -227,7 +224,7 @@ static int serve_open(void *arg, struct session **out, const char *path, const s
     own.chat_template = s->chat_template.data;
     own.tool_parser = args_text(s->a, "tool-parser");
     own.reasoning = args_text(s->a, "reasoning");
-    /* the room for guesses; a draft model is for one model, and stays while that one comes and goes */
+    /* room for draft tokens; a draft model serves one model, and stays loaded when that one is unloaded */
     struct engine_options *g = &s->m.engine;
     if ((!own.hidden && speculate_read(s->a, g, &own, e)) || load_model(out, path, &own, s->a, e))
         return -1;
@@ -417,7 +414,7 @@ static int serve_use_models(struct serve *s, struct err *e)
     return 0;
 }
 
-/* All that a server reads, now or when it is told to read anew. */
+/* All paths that a server reads, at the start or on SIGHUP. */
 static int serve_sandbox(struct serve *s, struct err *e)
 {
     static const struct {
@@ -461,7 +458,7 @@ static int serve_limits(const struct serve *s, struct err *e)
     return 0;
 }
 
-/* A folder without a model is a mistake at the start; later, when the list is read anew, it may be empty. */
+/* A folder without a model is an error at the start; on a reload it may be empty. */
 static int serve_check_folder(const struct serve *s, struct err *e)
 {
     const char *folder = args_text(s->a, "models-dir");
@@ -482,7 +479,7 @@ static int serve_all(struct serve *s, struct err *e)
     int limits = serve_limits(s, e);
     if (limits)
         return limits < 0 ? -1 : 0;
-    /* a model that was named is loaded now, so that whoever named it learns what is wrong with it */
+    /* a named model is loaded now, so that an error shows at the start */
     bool named = s->a->count || !args_text(s->a, "models-dir");
     if (serve_read(s, e) || serve_read_models(s, e) || serve_check_folder(s, e))
         return -1;
@@ -521,7 +518,7 @@ static int serve_run(const struct args *a, struct err *e)
 const struct tool_verb tool_serve = {
     .name = "serve",
     .words = "[MODEL...]",
-    .brief = "answer programs over HTTP, as OpenAI's API does",
+    .brief = "serve models over HTTP, with OpenAI's API",
     .more = "Programs that speak OpenAI's API take http://127.0.0.1:8080/v1 as their base URL.\n"
             "  quern serve\n"
             "  quern serve model.gguf --port 9000 --slots 8\n"

@@ -1,4 +1,4 @@
-/* quern show MODEL: what a name means, what of it is here, and what there is to choose from. */
+/* quern show MODEL: what a name refers to, which of its files are on this machine, and which types exist. */
 #define _GNU_SOURCE
 #include "base/buf.h"
 #include "base/json.h"
@@ -26,7 +26,7 @@ struct show {
     uint64_t bytes;
     struct listing listing; /* of the Hub where it was asked, else of the snapshot */
     bool asked;
-    struct err unasked; /* why the Hub said nothing */
+    struct err unasked; /* why the Hub did not reply */
 };
 
 static int show_facts(struct show *s, struct err *e)
@@ -40,7 +40,7 @@ static int show_facts(struct show *s, struct err *e)
     return bad;
 }
 
-/* What the repository holds: the Hub's word, else that of the snapshot that is here. */
+/* The repository's files: from the Hub, else from the local snapshot. */
 static int show_list(struct show *s, struct err *e)
 {
     struct hub_http h = {0};

@@ -1,4 +1,4 @@
-/* quern stop: a running server lets go of a model, or of all. */
+/* quern stop: unloads a model, or all models, of a running server. */
 #include "base/buf.h"
 #include "base/log.h"
 #include "tool/client.h"
@@ -38,8 +38,8 @@ static int stop_run(const struct args *a, struct err *e)
 const struct tool_verb tool_stop = {
     .name = "stop",
     .words = "[NAME]",
-    .brief = "let a server unload a model, or all of them, when nobody uses it any more",
-    .more = "The server itself goes on; SIGTERM ends it.\n",
+    .brief = "unload a server's model, or all of them, as soon as they are idle",
+    .more = "The server keeps running; SIGTERM ends it.\n",
     .options = stop_options,
     .most = 1,
     .run = stop_run,

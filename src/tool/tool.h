@@ -16,7 +16,8 @@ struct store;
 
 struct tool_verb {
     const char *name;
-    const char *words; /* how usage calls what is no option: "MODEL", "[MODEL] [PROMPT]"; "" = none */
+    const char
+        *words; /* the words of the usage line that are not options: "MODEL", "[MODEL] [PROMPT]"; "" = none */
     const char *brief; /* one line: what it does */
     const char *more;  /* examples and the like, at the end of its help; NULL = nothing */
     const struct arg_option *options;
@@ -39,12 +40,12 @@ void help_verb(struct buf *out, const struct tool_verb *v); /* of `quern VERB --
 void man_program(struct buf *out);                          /* quern(1) */
 void man_verb(struct buf *out, const struct tool_verb *v);  /* quern-VERB(1) */
 
-/* MODEL of the command line (NULL = the default model) to a path, and to an open model: what is not here is
- * fetched, with a bar. */
+/* MODEL of the command line (NULL = the default model) to a path, and to an open model: a missing model is
+ * fetched, with a progress bar. */
 int tool_model_path(const char *model, char *path, size_t size, struct err *e);
 int tool_open(struct store **out, const char *model, struct err *e);
 
-/* The environment's word on the Hub and its caches, and --offline's. */
+/* The settings of the Hub and its caches, from the environment and --offline. */
 int tool_hub(struct hub *h, struct err *e);
 void tool_offline(void);
 /* hub_pull with a bar. */
@@ -53,8 +54,8 @@ int tool_fetch(struct hub *h, const struct hub_name *n, struct hub_pulled *out, 
 /* All of --set NAME=VALUE as one object, VALUE read as JSON, else as text; NULL where there is none. */
 int tool_set_values(const struct args *a, json_t **out, struct err *e);
 
-/* Standard output. What cannot be written is lost: tool_flush gives the errno of the first such write, else 0,
- * and main says it at the end. */
+/* Standard output. A failed write is recorded: tool_flush returns the errno of the first one, else 0, and
+ * main reports it at the end. */
 void tool_write(const char *text, size_t n);
 int tool_flush(void);
 /* Writes b to standard output and frees it; a buffer that failed is an error. */
