@@ -61,7 +61,7 @@ static bool cache_is_commit(const char *s)
     return strlen(s) == CACHE_COMMIT && strspn(s, "0123456789abcdef") == CACHE_COMMIT;
 }
 
-/* Somebody who asked for a commit by its name left no ref: of several snapshots the newest is meant. */
+/* A download by commit leaves no ref: of several snapshots the newest counts. */
 static bool cache_newest(const char *repo, char commit[64])
 {
     char folder[PATH_MAX], path[PATH_MAX];
@@ -168,7 +168,7 @@ int cache_link(const char *snapshot, const char *file, const char *etag, struct 
     return 0;
 }
 
-/* Others remove a lock's file when they are done, so the one that was waited for may be nobody's any more. */
+/* Other processes remove the lock file when they are done, so the file that we locked may be unlinked. */
 static bool cache_lock_is(int fd, const char *path)
 {
     struct stat mine, theirs;

@@ -18,7 +18,7 @@
 int cache_repo(const struct hub *h, const char *repo, char out[PATH_MAX], struct err *e);
 /* The repository that a folder of the cache holds; false for a dataset and what is none. */
 bool cache_repo_name(const char *folder, char *out, size_t size);
-/* A repository that is here and spelt much like this one; false where there is none. */
+/* A local repository with a similar name; false where there is none. */
 bool cache_near(const struct hub *h, const char *repo, char *out, size_t size);
 /* The commit of a revision: 40 letters, which is one itself, or what refs/ says; else the newest snapshot's of
  * "main". false where there is none. */
@@ -34,6 +34,6 @@ int cache_write_ref(const struct hub *h, const char *repo, const char *revision,
 /* snapshots/COMMIT/FILE -> blobs/ETAG; what is there already is replaced. */
 int cache_link(const char *snapshot, const char *file, const char *etag, struct err *e);
 
-/* A descriptor that holds the lock, after waiting for whoever has it (which is said); -1 for an error. */
+/* A descriptor that holds the lock; waits for another holder, and logs that; -1 for an error. */
 int cache_lock(const char *path, const char *file, struct err *e);
 void cache_unlock(int lock);

@@ -1,5 +1,5 @@
-/* libcurl, found when it is first needed: it brings TLS and its certificates from the system, which also keeps
- * them up to date, so it is not linked into the portable program and its absence hurts nothing but fetching. */
+/* libcurl, loaded on first use. The system's library brings TLS and certificates and keeps them up to date,
+ * so it is not linked into the portable program; without it only fetching fails. */
 #pragma once
 
 #include "base/err.h"
@@ -25,5 +25,5 @@ struct curl {
     __typeof__(curl_version) *version;
 };
 
-/* NULL, with what to install. Safe from any thread; never given back. */
+/* NULL, with an error that says what to install. Safe from any thread; never unloaded. */
 const struct curl *curl_get(struct err *e);

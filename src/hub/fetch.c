@@ -47,7 +47,8 @@ static uint64_t fetch_end(const struct fetch_lane *l)
     return l->of->whole ? p->size : (uint64_t)l->piece * PARTIAL_PIECE + partial_piece_bytes(p, l->piece);
 }
 
-/* The first bytes of an answer: is it what was asked for? 1 = yes, 0 = not this way, but another attempt will. */
+/* Checks the first bytes of a reply against the request. 1 = it matches, 0 = it does not, but another attempt
+ * may. */
 static int fetch_check(struct fetch_lane *l, struct err *e)
 {
     struct download *d = l->of;
@@ -143,11 +144,11 @@ static int fetch_launch_all(struct download *d, int *wait, struct err *e)
 
 static int fetch_give_up(const struct download *d, const struct err *why, struct err *e)
 {
-    return err_set(e, why->code, "%s; %llu of %llu bytes are kept, and the same command goes on from there",
+    return err_set(e, why->code, "%s; %llu of %llu bytes are kept, and the same command resumes the download",
                    why->text, (unsigned long long)d->part.done, (unsigned long long)d->f->size);
 }
 
-/* An attempt that brought bytes is no failure: what it brought is kept, and the next one goes on from there. */
+/* An attempt that brought bytes is no failure: its bytes are kept, and the next one continues from there. */
 static int fetch_ended(struct download *d, struct fetch_lane *l, struct err *e)
 {
     struct err why = {0};
@@ -157,7 +158,7 @@ static int fetch_ended(struct download *d, struct fetch_lane *l, struct err *e)
         return fetch_launch(d, l, e);
     if (v == HTTP_FAILED)
         return fetch_give_up(d, &why, e);
-    /* a lane that learnt that there are no ranges leaves the work to the first one */
+    /* a lane that finds no support for ranges leaves the work to the first one */
     if ((v == HTTP_DONE && l->at == fetch_end(l)) || (d->whole && l != d->lanes)) {
         l->held = false;
         return 0;
@@ -288,7 +289,7 @@ int fetch_file(struct hub_http *h, struct fetch *f, struct err *e)
 {
     int result = fetch_once(h, f, e);
     if (result == 1) {
-        log_warn("%s: what an earlier attempt left does not have the right checksum; fetching it anew",
+        log_warn("%s: the rest of an earlier attempt has a wrong checksum; fetching the file again",
                  log_safe(f->file));
         result = fetch_once(h, f, e);
     }

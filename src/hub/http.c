@@ -131,7 +131,7 @@ static void http_header(struct http_reply *r, const char *name, size_t length, c
 #undef HTTP_IS
 }
 
-/* A status line begins a new answer: what only the last one may say is forgotten. */
+/* A status line begins a new reply: clears the fields that only the last reply may set. */
 static void http_fresh(struct http_reply *r)
 {
     r->status = 0;
@@ -295,7 +295,7 @@ void http_stop(struct hub_http *h, struct http_request *r)
     r->headers = NULL;
 }
 
-/* ---- what an answer means ---- */
+/* ---- replies ---- */
 
 static enum http_verdict http_redirected(struct http_request *r, const char *to, struct err *e)
 {
@@ -337,7 +337,7 @@ static enum http_verdict http_refused(const struct hub_http *h, struct http_requ
                 gated ? "; accept its conditions on the Hub's page, and set HF_TOKEN"
                 : hub ? key
                       : "");
-    /* a signed address of a store that has run out: the Hub gives a new one */
+    /* the signed URL has expired: the Hub gives a new one */
     return r->hops && !hub && (status == 401 || status == 403) ? HTTP_AGAIN : HTTP_FAILED;
 }
 

@@ -1,6 +1,6 @@
-/* Requests to the Hub and to where it sends us on. Every redirect is followed here and not by libcurl, so that
- * one place decides that only http and https are spoken, that https never becomes http, and that the token goes
- * to the Hub's own origin (scheme, host and port) and to no other. Not shared between threads. */
+/* Requests to the Hub and to the targets of its redirects. This file follows redirects, not libcurl, so that
+ * one place enforces: only http and https, never from https to http, and the token only to the Hub's own
+ * origin (scheme, host and port). Not shared between threads. */
 #pragma once
 
 #include "base/err.h"
@@ -16,13 +16,13 @@ struct hub;
 enum {
     HTTP_URL_MOST = 8192,
     HTTP_HOPS = 10,
-    HTTP_HEADERS_MOST = 64 << 10, /* bytes of an answer's headers */
+    HTTP_HEADERS_MOST = 64 << 10, /* bytes of a reply's headers */
     HTTP_WAIT_MOST = 600,         /* seconds that a Retry-After may ask for */
 };
 
 #define HTTP_UNKNOWN UINT64_MAX
 
-/* What an answer's headers say; the Hub's own (x-linked-*, x-repo-commit) are kept over redirects. */
+/* A reply's headers; the Hub's own (x-linked-*, x-repo-commit) are kept over redirects. */
 struct http_reply {
     long status;
     uint64_t length;                         /* Content-Length */
@@ -43,11 +43,11 @@ struct hub_http {
 };
 
 struct http_request {
-    char origin_url[HTTP_URL_MOST]; /* where it began: failures of a signed address begin again there */
+    char origin_url[HTTP_URL_MOST]; /* the first URL: a failed signed URL starts again there */
     char url[HTTP_URL_MOST];        /* the end of the redirects so far */
     int hops;
     bool head;
-    bool fresh;        /* not on a connection that was used before: one of those may have been the trouble */
+    bool fresh;        /* use a new connection: an old one may have caused the failure */
     uint64_t from, to; /* bytes [from, to); to = 0: everything */
     /* The body of a 200 or 206; -1 stops the transfer, with the reason in e or, for a new attempt, nothing. */
     int (*take)(void *arg, const void *data, size_t n, struct err *e);
@@ -59,7 +59,7 @@ struct http_request {
     CURL *easy;
     struct curl_slist *headers;
     CURLcode result;
-    char detail[CURL_ERROR_SIZE]; /* libcurl's words for it */
+    char detail[CURL_ERROR_SIZE]; /* libcurl's message */
 };
 
 enum http_verdict {
@@ -72,10 +72,10 @@ enum http_verdict {
 int http_open(struct hub_http *h, const struct hub *hub, struct err *e);
 void http_close(struct hub_http *h);
 
-/* Fills in the address; the rest of r is the caller's. */
+/* Sets the URL; the caller sets the other fields of r. */
 int http_aim(struct http_request *r, const char *url, struct err *e);
 int http_start(struct hub_http *h, struct http_request *r, struct err *e);
-/* Lets transfers go on for at most so many milliseconds; then a request that has ended, or NULL. */
+/* Runs transfers for at most this many milliseconds; returns a request that has ended, or NULL. */
 struct http_request *http_next(struct hub_http *h, int milliseconds, struct err *e);
 void http_stop(struct hub_http *h, struct http_request *r); /* in the middle, or after the end */
 enum http_verdict http_judge(const struct hub_http *h, struct http_request *r, struct err *e);

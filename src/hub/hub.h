@@ -1,6 +1,5 @@
-/* Where models come from and where they are kept on this machine: the Hub's own cache, in the Hub's own
- * layout, so that what other tools fetched is found and what quern fetched is found by them; and a folder
- * of quern's own for what comes from elsewhere. */
+/* Where models come from and where this machine keeps them: the Hub's own cache in the Hub's own layout, so
+ * that quern and other tools share downloads, and quern's own folder for models from elsewhere. */
 #pragma once
 
 #include "base/err.h"
@@ -10,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a pull tells while it goes on. */
+/* The progress of a download. */
 struct hub_progress {
     const char *file;
     uint64_t done, total; /* bytes of all files */
@@ -24,11 +23,11 @@ struct hub {
     char config[PATH_MAX];      /* models.json: {"alias": "MODEL"} */
     char token[1024];           /* "" = none */
     char authorities[PATH_MAX]; /* certificates to trust; "" = the system's */
-    bool offline;               /* nothing may be asked of the network */
+    bool offline;               /* no network access */
     int patience;               /* seconds without a byte until a connection is given up */
     int connections;            /* ranges of one file at once */
     int retries;                /* attempts without a new byte */
-    void (*progress)(void *arg, const struct hub_progress *p); /* NULL = nobody wants to know */
+    void (*progress)(void *arg, const struct hub_progress *p); /* NULL = no progress reports */
     void *progress_arg;
 };
 
@@ -36,12 +35,12 @@ struct hub {
  * SSL_CERT_FILE (or the names that curl and Python have for it). */
 int hub_read(struct hub *h, struct err *e);
 
-/* Where the model lies on this machine: 1 and the path for store_open, 0 where it is not (all) here, -1 for
- * an error. Asks nothing of the network. */
+/* The model's path on this machine: 1 and the path for store_open, 0 where it is missing or incomplete, -1
+ * for an error. No network access. */
 int hub_find(const struct hub *h, const struct hub_name *n, char path[PATH_MAX], struct err *e);
 
-/* Fetches what is missing, and the path. What is there already is checked against the Hub and used; offline it is
- * used as it is. */
+/* Downloads what is missing, and returns the path. Existing files are checked against the Hub; offline they
+ * are used unchecked. */
 struct hub_pulled {
     char path[PATH_MAX];
     char commit[64]; /* "" = not from the Hub */

@@ -12,7 +12,7 @@ struct listing {
 };
 
 int listing_fetch(struct listing *l, struct hub_http *h, const struct hub_name *n, struct err *e);
-/* The answer's text, read: also what a fuzzer calls. */
+/* Parses the reply's text; the fuzzer calls it, too. */
 int listing_read(struct listing *l, const char *text, size_t n, struct err *e);
 void listing_free(struct listing *l);
 /* Where a file of a commit is fetched from. */

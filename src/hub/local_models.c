@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- what is here ---- */
+/* ---- the list ---- */
 
 static struct local_model *local_models_add(struct local_models *s, const char *name, const char *path,
                                             const char *quant, struct err *e)
@@ -260,7 +260,8 @@ void local_models_free(struct local_models *s)
 
 /* ---- removal ---- */
 
-/* The bytes that the files below a folder take; links count nothing, their targets are counted where they lie. */
+/* The bytes that the files below a folder take; links count nothing, their targets count in their own
+ * folders. */
 static uint64_t local_models_taken(const char *path, struct err *e)
 {
     struct path_list all;

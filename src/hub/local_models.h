@@ -10,11 +10,11 @@
 #include <time.h>
 
 struct local_model {
-    char *name;      /* what MODEL would be */
+    char *name;      /* its name, as MODEL */
     char *path;      /* for store_open; NULL where it is not whole */
     char *quant;     /* of a GGUF, by its name; "" for safetensors */
     char commit[64]; /* "" = not from the Hub */
-    uint64_t bytes;  /* of a part: those that are there */
+    uint64_t bytes;  /* of a partial download: the bytes present */
     time_t changed;
 };
 
@@ -26,6 +26,7 @@ struct local_models {
 int local_models_read(struct local_models *s, const struct hub *h, struct err *e);
 void local_models_free(struct local_models *s);
 
-/* Removes what the name means, and says how many bytes went. USER/REPO without a quant is all of the repository; one
- * with a quant is that one, and bytes that another snapshot still uses stay. Paths are not ours to remove. */
+/* Removes the named model and returns the number of bytes freed. USER/REPO without a quant is the whole
+ * repository; with a quant only that file, and blobs that another snapshot uses stay. Paths are never
+ * removed. */
 int local_models_remove(const struct hub *h, const struct hub_name *n, uint64_t *freed, struct err *e);

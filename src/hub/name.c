@@ -163,7 +163,7 @@ static bool name_is_there(const char *model)
     return stat(model, &st) == 0 || errno != ENOENT;
 }
 
-/* Spelt like a path: whoever opens it will say that it is not there. */
+/* Spelt like a path: opening it reports that it does not exist. */
 static bool name_is_path(const char *model)
 {
     size_t n = strlen(model);

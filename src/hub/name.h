@@ -1,4 +1,4 @@
-/* MODEL as a person writes it, read: a path, a repository on the Hub, an address, an alias or a built-in name. */
+/* Parses MODEL of the command line: a path, a repository on the Hub, a URL, an alias or a built-in name. */
 #pragma once
 
 #include "base/err.h"
@@ -8,7 +8,7 @@
 
 struct hub;
 
-/* The model that is meant where none is said. */
+/* The default model. */
 #define HUB_DEFAULT "smollm2"
 
 enum hub_kind {
@@ -21,14 +21,14 @@ struct hub_name {
     enum hub_kind kind;
     char text[PATH_MAX]; /* HUB_PATH, HUB_URL; of a built-in name's HUB_REPO, the file that serves as well */
     char repo[200];      /* "user/repo", or one word for the Hub's oldest ones */
-    char revision[128];  /* "main" unless it was said */
+    char revision[128];  /* "main" unless given */
     char quant[256];     /* "" = the default; "Q4_K_M", or the name of a file in the repository */
-    bool plain;          /* written without hf: or a host, so it may be a path with a slip in it */
+    bool plain;          /* written without hf: or a host, so it may be a misspelt path */
 };
 
-/* NULL = the default model. What is there as a path goes before every name. */
+/* NULL = the default model. An existing path goes before every name. */
 int name_read(struct hub_name *n, const struct hub *h, const char *model, struct err *e);
-/* "user/repo@rev:quant": what a person can write to mean the same. Of the last eight calls of a thread. */
+/* "user/repo@rev:quant": the same model as MODEL text. Valid for the last eight calls of a thread. */
 const char *name_text(const struct hub_name *n);
 
 /* The built-in names, one after the other from i = 0; NULL after the last. file: its name in hub.own/models. */

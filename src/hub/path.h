@@ -1,4 +1,4 @@
-/* Paths and small files of the caches: made, listed, written whole, removed. */
+/* Paths and small files of the caches: create, list, write atomically, remove. */
 #pragma once
 
 #include "base/err.h"
@@ -32,7 +32,7 @@ int path_list_add(struct path_list *l, const char *name, size_t n, struct err *e
 void path_list_sort(struct path_list *l);
 /* A folder that is not there is an empty list. Links to files count as files. */
 int path_list_read(struct path_list *l, const char *folder, struct err *e);
-/* What lies in the folder itself, files and folders, without what begins with a dot. */
+/* The entries of the folder itself, files and folders, without hidden ones. */
 int path_list_entries(struct path_list *l, const char *folder, struct err *e);
 void path_list_free(struct path_list *l);
 bool path_list_has(const struct path_list *l, const char *name); /* l is sorted */

@@ -1,5 +1,6 @@
-/* Which files of a repository are the model: of many GGUFs the one of a type, all parts of a split one, or the
- * safetensors with what stands beside them. Works on names alone, on the Hub's list as on a snapshot's. */
+/* Selects the files of a repository that make up the model: the GGUF of one type, all parts of a split one,
+ * or the safetensors with the texts beside them. Works on names alone, for the Hub's listing and for a
+ * snapshot. */
 #pragma once
 
 #include "base/err.h"
@@ -22,7 +23,7 @@ struct pick {
     bool indexed;           /* the index says which other files hold tensors */
 };
 
-/* quant: "" = Q4_K_M, else the first. Where it is not there, an error that names those that are. */
+/* quant: "" = Q4_K_M, else the first. If it is missing, the error lists the available ones. */
 int pick_files(struct pick *p, const struct path_list *all, const char *quant, struct err *e);
 void pick_free(struct pick *p);
 

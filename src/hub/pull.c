@@ -17,7 +17,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* ---- what is here ---- */
+/* ---- local files ---- */
 
 static int pull_find_repo(const struct hub *h, const struct hub_name *n, char path[PATH_MAX], struct err *e)
 {
@@ -51,10 +51,10 @@ int hub_find(const struct hub *h, const struct hub_name *n, char path[PATH_MAX],
 
 int pull_space(const char *folder, uint64_t need, struct err *e)
 {
-    enum { SPARE = 16 << 20 }; /* for the file system's own affairs, and for whoever else writes */
+    enum { SPARE = 16 << 20 }; /* reserve for the file system and other writers */
     struct statvfs fs;
     if (!need || statvfs(folder, &fs))
-        return 0; /* a file system that does not say: writing will */
+        return 0; /* unknown: a full disk shows when writing */
     uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (need + SPARE <= room)
         return 0;
@@ -74,7 +74,7 @@ struct pull {
     struct hub_pulled *out;
 };
 
-/* A file on the Hub, as HEAD tells it. */
+/* A file on the Hub, from a HEAD request. */
 struct remote {
     const char *file;
     char url[HTTP_URL_MOST];
@@ -143,7 +143,7 @@ static int pull_blob(struct pull *p, struct remote *r, struct err *e)
     if (lock < 0)
         return -1;
     int bad = 0;
-    if (pull_has(r->blob, r)) { /* by whoever held the lock */
+    if (pull_has(r->blob, r)) { /* by the previous holder of the lock */
         p->so_far.done += r->size;
     } else {
         bool names_bytes = pull_is_hex(r->etag, 64) || pull_is_hex(r->etag, 40);
@@ -164,7 +164,7 @@ static int pull_blob(struct pull *p, struct remote *r, struct err *e)
     return bad;
 }
 
-/* All of them: looked at first, so that the room is known to be enough before the first byte comes. */
+/* Downloads all files: checks all sizes first, so that a full disk is reported before the first byte. */
 static int pull_files(struct pull *p, const char *const *files, size_t count, struct err *e)
 {
     struct remote *all = mem_zalloc(count ? count : 1, sizeof *all);

@@ -1,5 +1,5 @@
-/* SHA-256 and SHA-1, for checking what was fetched: the Hub names large files by the one and, as git does,
- * small ones by the other. SHA-256 uses the CPU's own instructions where it has them. */
+/* SHA-256 and SHA-1, for checking downloads: the Hub names large files by SHA-256 and, as git does, small
+ * ones by SHA-1. SHA-256 uses the CPU's own instructions where it has them. */
 #pragma once
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* A GGUF by its address, from a server that is not the Hub: kept in hub.own/urls/HASH/FILE, beside a file
- * `source` that holds the address and each file's ETag, a line each. There is no checksum to be had; the length
- * and the ETag must hold from the first byte to the last. */
+/* A GGUF by its URL, from a server that is not the Hub: kept in hub.own/urls/HASH/FILE, beside a file
+ * `source` with the URL and each file's ETag, one a line. There is no checksum; the length and the ETag must
+ * stay the same from the first byte to the last. */
 #define _GNU_SOURCE
 #include "hub/pull.h"
 
