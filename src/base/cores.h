@@ -1,5 +1,5 @@
-/* The cores that this process may compute on: one CPU of each physical core in its affinity (a second thread of a
- * core has no arithmetic of its own to offer), no more than the CPU quota of its cgroup and of all above it. */
+/* The cores that this process may compute on: one CPU of each physical core in its affinity (a second
+ * hardware thread adds no arithmetic units), at most the CPU quota of its cgroup and of all its parents. */
 #pragma once
 
 enum { CORES_MOST = 1024 };

@@ -1,4 +1,4 @@
-/* A bounds-checked reader of little-endian bytes with a sticky failure: read as you like, look at
+/* A bounds-checked reader of little-endian bytes with a sticky failure: read without checks, and check
  * `failed` at the end of a record. After a failure every read gives zero and does not move. */
 #pragma once
 
@@ -13,7 +13,7 @@ struct cursor {
 };
 
 size_t cursor_left(const struct cursor *c);
-/* n bytes where they lie, or NULL. */
+/* A pointer to the next n bytes, or NULL. */
 const uint8_t *cursor_bytes(struct cursor *c, size_t n);
 bool cursor_skip(struct cursor *c, size_t n);
 uint8_t cursor_u8(struct cursor *c);

@@ -1,14 +1,14 @@
-/* What somebody may have meant who wrote a word that is not known. */
+/* Suggests a known word for a misspelt one. */
 #pragma once
 
-/* How far two words are apart: letters to change, add or leave out. EDIT_DISTANCE_FAR is what no slip of the hand
- * explains: three letters, or more than half of the word. */
+/* The edit distance of two words: letters to change, add or remove. EDIT_DISTANCE_FAR: too far to be a typing
+ * error, three letters or more than half of the word. */
 enum { EDIT_DISTANCE_FAR = 3 };
 int edit_distance(const char *a, const char *b);
 
-/* The nearest so far: offer it one candidate after the other. */
+/* The nearest word so far: call it with one candidate after the other. */
 struct nearest {
-    const char *word; /* what was written */
+    const char *word; /* the misspelt word */
     const char *best; /* NULL = nothing is near */
     int far;
 };

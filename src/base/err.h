@@ -1,5 +1,5 @@
-/* Errors go up. A function that can fail takes a `struct err *` as its last argument and returns
- * 0 or -1 (or NULL). The first error wins: setting one that is already set does nothing, so a
+/* Errors propagate to the caller. A function that can fail takes a `struct err *` as its last argument and
+ * returns 0 or -1 (or NULL). The first error wins: setting one that is already set does nothing, so a
  * clean-up path can never hide the cause. The code is the program's exit code. */
 #pragma once
 
@@ -7,10 +7,10 @@ enum err_code {
     ERR_NONE = 0,
     ERR_USAGE = 64,       /* the command line or a request's fields */
     ERR_DATA = 65,        /* a bad or missing model, template, prompt: input that is wrong */
-    ERR_UNREACHABLE = 69, /* a server or a hub that does not answer */
+    ERR_UNREACHABLE = 69, /* a server or a hub that does not reply */
     ERR_DEVICE = 70,      /* a GPU fault */
-    ERR_CHANGED = 74,     /* the model file changed under us, or reading it failed */
-    ERR_RESOURCE = 75,    /* memory, threads, file descriptors, context: out of it or too large for it */
+    ERR_CHANGED = 74,     /* the model file changed while in use, or reading it failed */
+    ERR_RESOURCE = 75,    /* out of memory, threads, file descriptors or context */
     ERR_INTERRUPTED = 130
 };
 
@@ -19,7 +19,7 @@ struct err {
     char text[768];
 };
 
-/* Both return -1, so that a failure is one line: return err_set(e, ERR_DATA, "...", ...). */
+/* Both return -1, so a failure is one line: return err_set(e, ERR_DATA, "...", ...). */
 int err_set(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Puts "where: " in front of an error that is already set. */
 int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

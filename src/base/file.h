@@ -12,9 +12,9 @@
 struct buf;
 struct watch;
 
-/* How files are opened for reading, and folders for listing. A process that gave up that right (serve/sandbox.h) asks
- * another one: it sets an opener, before its threads start. Everything that reads a file whose path comes from a person, a
- * request or a model opens it by file_fd or file_folder, or by what stands below them here. */
+/* How files are opened for reading, and folders for listing. A sandboxed process (serve/sandbox.h) asks
+ * another process: it sets an opener before its threads start. Code that reads a file whose path comes from a
+ * user, a request or a model uses file_fd, file_folder, or the functions below. */
 struct file_opener {
     /* Both return -1 and errno where they fail; from any thread. */
     int (*open)(void *arg, const char *path, bool folder); /* a descriptor */
@@ -36,14 +36,14 @@ struct map {
 /* An empty file maps to size 0 and data NULL. All errors are ERR_DATA but those of the system. */
 int map_open(struct map *m, const char *path, struct err *e);
 void map_close(struct map *m);
-/* The first n bytes become this process's own: a header, which is read at any time. */
+/* Copies the first n bytes (the header) into this process's memory, where they stay valid. */
 void map_own(const struct map *m, size_t n);
-/* -1 and ERR_CHANGED: the file's bytes are no longer those that were mapped. After what was computed from them, before it
- * is used. Usually one fstat; it may read the whole file. Any thread. */
+/* -1 and ERR_CHANGED: the file's bytes are no longer those that were mapped. Call it after computing with
+ * them and before using the result. Usually one fstat; it may read the whole file. Any thread. */
 int map_check(const struct map *m, struct err *e);
-bool map_is_changed(const struct map *m); /* as the last look has found */
-/* The whole pages in [p, p + n) leave this process's memory where they are a mapped file's, and come back when they are
- * read; other memory stays as it is. From any thread. */
+bool map_is_changed(const struct map *m); /* the result of the last check */
+/* Releases the whole pages of a mapped file in [p, p + n); they are read again on the next access. Other
+ * memory is unchanged. From any thread. */
 void map_forget(const void *p, size_t n);
 /* From now on (for the whole process) map_open reads files into memory instead of mapping them. */
 void map_into_memory(bool on);

@@ -1,7 +1,7 @@
-/* A JSON writer into a buffer. Commas and colons are its affair; nesting is checked with assertions,
- * since a wrong nesting is our own mistake. Strings are written as valid UTF-8: a byte that is not
- * becomes U+FFFD. Reading JSON is for jansson, in the layers above,
- * whose names (json_object, json_array, json_null) these must not take. */
+/* A JSON writer into a buffer. It writes commas and colons itself. Assertions check the nesting, since a
+ * wrong nesting is a bug. Strings are written as valid UTF-8: a byte that is not becomes U+FFFD. Reading JSON
+ * is for jansson, in the layers above, whose names (json_object, json_array, json_null) these must not
+ * take. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@ struct json {
     struct buf *out;
     int indent; /* spaces a level; 0 = one line */
     int depth;
-    bool filled[JSON_DEPTH]; /* something stands at this level already */
+    bool filled[JSON_DEPTH]; /* this level has a value already */
     bool after_key;
 };
 

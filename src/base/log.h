@@ -1,4 +1,4 @@
-/* Messages to people go to stderr, one line each, "quern: " in front. */
+/* Log messages: to stderr, one line each, after "quern: ". */
 #pragma once
 
 #include <stdbool.h>

@@ -28,7 +28,7 @@ static bool mem_must_fail(void)
 
 void mem_give_back(void)
 {
-    enum { LARGE = 128 << 10 }; /* said once, the library does not raise it by itself any more */
+    enum { LARGE = 128 << 10 }; /* once set, the library does not raise it by itself any more */
     mallopt(M_MMAP_THRESHOLD, LARGE);
     mallopt(M_TRIM_THRESHOLD, LARGE);
 }

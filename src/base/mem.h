@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* All return NULL when the product overflows, when memory is out, or when a test says so. */
+/* All return NULL when the product overflows, when memory is out, or when a test injects a failure. */
 void *mem_alloc(size_t count, size_t size);  /* not cleared */
 void *mem_zalloc(size_t count, size_t size); /* cleared */
 void *mem_realloc(void *p, size_t count, size_t size);
@@ -16,8 +16,8 @@ char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 void mem_free(void *p);
 
-/* For a program that runs for long: large blocks go back to the system when they are freed. Otherwise they stay with the
- * heaps of the threads that asked for them, and the process stays as large as its busiest moment made it. */
+/* For a program that runs for long: large blocks go back to the system when they are freed. Otherwise they
+ * stay in the heaps of the threads that allocated them, and the process keeps its peak size. */
 void mem_give_back(void);
 
 /* For tests: the n-th allocation from now on fails, once; 0 switches that off. */

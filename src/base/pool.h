@@ -1,5 +1,6 @@
-/* A pool of compute threads: fork and join, cheap enough for a few hundred a token. The caller is
- * worker 0. Who waits spins for some tens of microseconds, then sleeps. One job at a time; one caller at a time. */
+/* A pool of compute threads: fork and join, cheap enough for a few hundred a token. The caller is worker 0. A
+ * waiting thread spins for some tens of microseconds, then sleeps. One job at a time; one caller at a
+ * time. */
 #pragma once
 
 #include "base/err.h"
@@ -8,8 +9,9 @@
 
 struct pool;
 
-/* n counts the caller; 0 = one per core that this process may use (base/cores.h). With `pin` every worker stays on
- * one of them, the caller from its first job on: good on a machine of one's own, bad on a shared one. */
+/* n counts the caller; 0 = one per core that this process may use (base/cores.h). With `pin` every worker
+ * stays on one of them, the caller from its first job on: good on a dedicated machine, bad on a shared
+ * one. */
 struct pool *pool_open(int n, bool pin, struct err *e);
 void pool_close(struct pool *p);
 int pool_size(const struct pool *p);

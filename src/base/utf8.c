@@ -61,7 +61,7 @@ size_t utf8_partial(const char *str, size_t n)
         size_t len = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
         if (len <= back || c < 0xc2 || c > 0xf4)
             return 0;
-        /* the second byte already tells overlong forms, surrogates and what is above U+10FFFF */
+        /* the second byte already shows overlong forms, surrogates and what is above U+10FFFF */
         if (back >= 2) {
             uint8_t d = s[n - back + 1];
             if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d > 0x9f) || (c == 0xf0 && d < 0x90) ||

@@ -24,8 +24,8 @@ enum {
     WATCH_MOST = 4096,      /* files at once */
     WATCH_PAGE = 4096,      /* bytes: x86-64 */
     WATCH_PIECE = 64 << 10, /* bytes that are read at once */
-    WATCH_TRIES = 100,      /* while a writer is at it: so often, */
-    WATCH_PAUSE = 100,      /* with so many milliseconds between */
+    WATCH_TRIES = 100,      /* retries while a writer is active */
+    WATCH_PAUSE = 100,      /* milliseconds between retries */
 };
 
 /* The slots are never freed: a signal handler may look at any of them at any time. */
@@ -33,8 +33,8 @@ struct watch {
     atomic_uintptr_t from, to; /* from = 0: the slot is free */
     atomic_bool copied;
     atomic_bool broken;   /* a page could not be read */
-    atomic_bool changed;  /* for good */
-    atomic_bool closing;  /* whoever reads the file for long stops */
+    atomic_bool changed;  /* never reset */
+    atomic_bool closing;  /* a long read of the file stops */
     atomic_size_t own;    /* bytes of the beginning that are this process's */
     pthread_mutex_t lock; /* guards what follows; held while the file is read */
     bool used;
@@ -129,7 +129,7 @@ static void make_digest(struct watch *w)
     }
 }
 
-/* 1: the bytes are the first ones; 0: they are not; -1: a writer was at it meanwhile. */
+/* 1: the bytes are the first ones; 0: they are not; -1: a writer was active meanwhile. */
 static int compare(struct watch *w, const struct stat *now)
 {
     struct stat after;

@@ -1,6 +1,6 @@
-/* Files that are mapped: are their bytes still those that were mapped? Times do not matter, bytes do.
+/* Detects changes of mapped files: are their bytes still those that were mapped? Bytes count, times do not.
  *
- * A check costs one fstat. Where size, mtime and ctime are those of the last check, nothing was written. Where they are not:
+ * A check costs one fstat. If size, mtime and ctime are those of the last check, nothing was written. If not:
  *
  *   1. The file has become shorter: it is changed.
  *   2. The read lease on it is still held: no process has opened it for writing since, so it was only touched, linked,
@@ -9,11 +9,12 @@
  *      size and times still are the first ones: when the kernel asks for the lease, before the lease is given up; where the
  *      file system has no leases, right after the file was mapped.
  *
- * Without a digest to compare with, a file counts as changed. One that was read into memory is never changed for its
- * reader; a note says where the file differs from it. A file that was replaced by rename keeps its old bytes.
+ * Without a digest to compare with, a file counts as changed. A file that was read into memory never changes
+ * for its reader; a log line reports that the file on disk differs. A file that was replaced by rename keeps
+ * its old bytes.
  *
- * A page that cannot be read any more (SIGBUS) becomes zeros, and the file counts as changed: whoever computes with it
- * checks after the computation and before the result is used. */
+ * A page that cannot be read any more (SIGBUS) becomes zeros, and the file counts as changed: check after the
+ * computation and before the result is used. */
 #pragma once
 
 #include "base/err.h"
@@ -37,10 +38,10 @@ void watch_own(struct watch *w, size_t n);
 
 /* -1 and ERR_CHANGED: the bytes are not those that were mapped. May read the whole file. Any thread. */
 int watch_check(struct watch *w, struct err *e);
-/* The same without looking: what the last check has found, or the thread that looks about once a second. */
+/* The result of the last check, without a new one; a thread checks about once a second. */
 bool watch_is_changed(const struct watch *w);
 
-/* Whether a touch could be told from a change by now: there is a lease, or a digest. */
+/* Whether a touch can be told from a change by now: there is a lease or a digest. */
 bool watch_is_ready(struct watch *w);
 /* The same size and times: nothing was written between the two. */
 bool watch_same(const struct stat *a, const struct stat *b);

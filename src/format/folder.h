@@ -1,4 +1,4 @@
-/* What lies in a folder of Hugging Face's kind: which files hold the tensors, and what must be refused. */
+/* The contents of a Hugging Face folder: which files hold the tensors, and what must be refused. */
 #pragma once
 
 #include "base/err.h"
@@ -25,5 +25,5 @@ void folder_free(struct folder *f);
 char *folder_join(struct arena *a, const char *folder, const char *file);
 /* A PyTorch pickle, by its name or its first bytes. */
 int folder_refuse_pickle(const char *path, const unsigned char *data, size_t size, struct err *e);
-/* Ways of quantising that are not run, by config.json (may be NULL) and by the names of the tensors. */
+/* Detects unsupported quantisation, by config.json (may be NULL) and by the names of the tensors. */
 int folder_refuse_quant(const json_t *config, const struct tensor *tensors, size_t count, struct err *e);

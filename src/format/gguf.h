@@ -1,6 +1,6 @@
 /* GGUF files, versions 2 and 3, little-endian. Everything is checked when the file is opened: counts,
- * lengths, types, shapes, offsets, overlap, unique names. After that the tables here can be trusted,
- * and keys and tensors are used where they lie in the mapping. Read-only and safe to share. */
+ * lengths, types, shapes, offsets, overlap, unique names. After that the tables are valid, and keys and
+ * tensors point into the mapping. Read-only and safe to share. */
 #pragma once
 
 #include "base/err.h"
@@ -37,8 +37,7 @@ struct gguf_key {
     enum gguf_type type; /* GGUF_ARRAY: an array of `item` */
     enum gguf_type item; /* of an array; otherwise the same as type */
     uint64_t count;      /* of an array; otherwise 1 */
-    const uint8_t
-        *data; /* the items where they lie in the mapping, validated to `bytes`; strings with their lengths */
+    const uint8_t *data; /* the items, in the mapping, validated to `bytes`; strings with their lengths */
     size_t bytes;
 };
 
@@ -75,7 +74,7 @@ double gguf_item_f64(const struct gguf_key *k, uint64_t i);
 bool gguf_next_str(const struct gguf_key *k, size_t *at, struct gguf_str *out);
 /* Items of an array of arrays, in the same way. */
 bool gguf_next_array(const struct gguf_key *k, size_t *at, struct gguf_key *out);
-/* "u32", "string": how messages and listings call a type. */
+/* "u32", "string": the name of a type in messages and listings. */
 const char *gguf_type_name(enum gguf_type t);
 size_t gguf_type_size(enum gguf_type t); /* 0 = not of one size */
 bool gguf_is_integer(enum gguf_type t);

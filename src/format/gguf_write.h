@@ -1,6 +1,6 @@
-/* Writing GGUF files, version 3: keys and tensors are declared, then gguf_begin lays out one file or several,
- * and the bytes of tensors are put in any order, by many threads. Until gguf_commit nothing stands under the final
- * names: what is written lies in temporary files beside them, which gguf_writer_close takes away. */
+/* Writing GGUF files, version 3: declare keys and tensors; gguf_begin computes the layout of one file or
+ * several; then many threads write the bytes of tensors in any order. Until gguf_commit the data is in
+ * temporary files beside the final names; gguf_writer_close removes them. */
 #pragma once
 
 #include "base/buf.h"
@@ -33,7 +33,7 @@ struct gguf_out_file {
 
 struct gguf_writer {
     struct buf keys;      /* as they go into the file */
-    struct names key_set; /* names that are there */
+    struct names key_set; /* names in use */
     uint64_t key_count;
     struct gguf_out *tensors; /* (count) */
     size_t count, room;
@@ -42,7 +42,7 @@ struct gguf_writer {
     uint32_t file_count;
     struct arena arena;
     bool committed;
-    /* Asked by gguf_begin for each final name: may it be written; NULL = yes. */
+    /* gguf_begin calls it for each final name: may it be written; NULL = yes. */
     int (*allow)(void *arg, const char *path, struct err *e);
     void *allow_arg;
 };

@@ -111,7 +111,7 @@ struct jsonread_source {
 /* The next bytes of the text, for jansson; 0 = it ends. */
 static size_t jsonread_feed(void *to, size_t room, void *source)
 {
-    enum { PART = 256 }; /* so much more is read where the memory is spent */
+    enum { PART = 256 }; /* bytes of a part: the most that is read after the memory is spent */
     struct jsonread_source *from = source;
     size_t n = jsonread_spent ? 0 : size_min(size_min(room, PART), from->left);
     memcpy(to, from->text, n);

@@ -1,5 +1,5 @@
-/* Reading JSON from outside, through jansson, with what it leaves open: a limit of depth and of memory, no
- * duplicate keys, and a sentence that says where and what. Safe from any thread. */
+/* Reads untrusted JSON with jansson, and adds limits of depth and memory, refusal of duplicate keys, and
+ * error messages with place and cause. Safe from any thread. */
 #pragma once
 
 #include "base/err.h"
@@ -18,7 +18,7 @@ struct jsonread_limits {
     bool nul;      /* texts may hold U+0000: the caller goes by their lengths */
 };
 
-/* What a text will take to read, from one pass over its bytes. It need not be JSON. */
+/* An upper bound of the memory to parse a text, from one pass over its bytes. It need not be JSON. */
 struct jsonread_size {
     int depth;
     size_t values; /* those inside of others counted, too */

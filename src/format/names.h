@@ -1,5 +1,5 @@
 /* A set of names with a number each: one hash table for keys, tensors and shards. The hash is keyed with
- * random bytes of this process, so that a file cannot choose names that collide. The names are not copied. */
+ * random bytes of this process, so a file cannot choose colliding names. The names are not copied. */
 #pragma once
 
 #include <stddef.h>

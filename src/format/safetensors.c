@@ -115,7 +115,7 @@ static int safetensors_compare(const void *a, const void *b)
     const struct tensor *x = a, *y = b;
     if (x->data != y->data)
         return x->data < y->data ? -1 : 1;
-    /* an empty tensor before the one that begins where it lies; then by name, for one order everywhere */
+    /* an empty tensor before the one at the same offset; then by name, for a fixed order */
     return x->bytes != y->bytes ? (x->bytes < y->bytes ? -1 : 1) : strcmp(x->name, y->name);
 }
 

@@ -191,7 +191,7 @@ static int store_open_folder(struct store_own *own, const char *path, struct err
     return result;
 }
 
-/* A single file: what it is, is said by its first bytes. */
+/* A single file: its first bytes determine its kind. */
 static int store_open_single(struct store_own *own, const char *path, struct err *e)
 {
     struct map m;

@@ -1,5 +1,5 @@
-/* A model as it lies on disk, GGUF or Hugging Face folder: tensors by name, and the texts beside them.
- * Tensors point into the mapping; nothing is copied or converted here. Read-only and safe to share. */
+/* A model on disk, GGUF or Hugging Face folder: tensors by name, and the texts beside them. Tensors point
+ * into the mapping; nothing is copied or converted here. Read-only and safe to share. */
 #pragma once
 
 #include "base/err.h"
@@ -34,7 +34,7 @@ struct store {
     size_t count;
     const struct tensor *tensors; /* (count), in the order of the file(s) */
     size_t bytes;                 /* of the files that hold tensors */
-    void *own;                    /* mappings, index: store.c's affair */
+    void *own;                    /* mappings, index: private to store.c */
 };
 
 /* MODEL of the command line that is a path: a .gguf, a .safetensors file, or a folder with safetensors

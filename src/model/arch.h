@@ -1,4 +1,5 @@
-/* The architecture table: what each family is called, what its containers leave unsaid, and who writes its plan. */
+/* The architecture table: each family's names, the defaults that its containers omit, and the function that
+ * writes its plan. */
 #pragma once
 
 #include "device/plan.h"
@@ -27,7 +28,7 @@ struct arch {
     bool partial_rope;       /* config.json's partial_rotary_factor counts; other families pass over it */
     bool qk_norm_row;        /* norms of Q and K are over the whole row, not over each head */
     bool encoder;
-    /* The family's own keys and rules, after the common ones; NULL = none. */
+    /* The family's own keys and derived values, after the common ones; NULL = none. */
     int (*setup)(struct hparams *h, const struct keys *k, struct err *e);
     void (*build)(struct build *b);
 };

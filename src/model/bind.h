@@ -1,7 +1,7 @@
 /* Binds weights: finds a tensor by canonical name, checks its shape, describes how it becomes what operations
- * take, and adds it to the model's weight table. What can be used where it lies is a view (whole tensors, row
- * slices, strides); the rest is made later, into memory that the model owns (model_make). Vectors are small and are
- * made at once.
+ * take, and adds it to the model's weight table. A weight whose layout in the file can be used directly is a
+ * view (whole tensors, row slices, strides); the rest is materialized later, into memory that the model owns
+ * (model_make). Vectors are small and are made at once.
  *
  * Errors are sticky: after the first, everything returns "none" at once, and the caller looks at
  * binder.e->code once. One thread. */
@@ -18,7 +18,7 @@
 
 struct owned; /* one block of converted bytes */
 
-/* What a weight is in the terms of GGUF, and what it is made of. */
+/* A weight in terms of GGUF, and its source. */
 struct bound {
     const char *name;   /* canonical; NULL = a table of our own */
     int layer;          /* or LOOKUP_NO_LAYER */
@@ -37,7 +37,7 @@ struct binder {
     struct owned *owned;
     uint64_t owned_bytes;  /* of vectors */
     uint8_t *used;         /* (store->count): tensors that were taken */
-    uint32_t fp8_block[2]; /* rows and columns that share a scale; 0 = said by the scale's shape */
+    uint32_t fp8_block[2]; /* rows and columns that share a scale; 0 = from the scale's shape */
     bool conv1d;           /* matrices of layers lie transposed (gpt2 in safetensors) */
     struct err *e;
 };
@@ -68,7 +68,7 @@ weight_id bind_matrix(struct binder *b, const char *name, int layer, struct shap
 weight_id bind_vector(struct binder *b, const char *name, int layer, const char *suffix, uint32_t n,
                       float add);
 weight_id bind_optional(struct binder *b, const char *name, int layer, const char *suffix, uint32_t n);
-/* All n numbers of a tensor as floats, plus `add`: where they lie when that can be. NULL on failure. */
+/* All n numbers of a tensor as floats, plus `add`: in the mapping where possible. NULL on failure. */
 const float *bind_floats(struct binder *b, const struct tensor *t, uint64_t n, float add);
 /* n F32 numbers that live as long as the model. of: what they are; NULL = a table of our own, called `name`. */
 weight_id bind_table(struct binder *b, const char *name, const struct bound *of, const float *data,
@@ -92,7 +92,7 @@ const struct tensor *bind_tensor(struct binder *b, struct tensor_at at,
                                  const char *suffix); /* error when absent */
 int bind_check(struct binder *b, const struct tensor *t, struct shape want);
 void bind_mark(struct binder *b, const struct tensor *t);
-/* Can numbers of this type be weights. */
+/* Whether weights can have this type. */
 int bind_number(struct binder *b, const struct tensor *t);
 /* The scales of FP8; NULL where the tensor needs none. */
 int bind_scales(struct binder *b, struct tensor_at at, const struct tensor *t, struct matrix_scales *out);

@@ -1,9 +1,9 @@
-/* The vocabulary in which a family writes its plan: norms, attention, feed-forward, each bound to its
- * weights and appended to the plan. A family file strings these together and changes what is its own
- * through the returned pointers, which hold until the next operation is added.
+/* The building blocks of a family's plan: norms, attention, feed-forward, each bound to its weights and
+ * appended to the plan. A family file combines them and adjusts details through the returned pointers, which
+ * are valid until the next operation is added.
  *
- * x is the residual stream; y a second one for families that compute attention and feed-forward side
- * by side (build_swap makes it the stream). */
+ * x is the residual stream; y a second one for families that compute attention and feed-forward side by side
+ * (build_swap makes it the stream). */
 #pragma once
 
 #include "device/plan.h"
@@ -27,7 +27,8 @@ struct norm build_norm(struct build *b, const char *name, int layer); /* of a ro
 /* A norm of each head (heads > 0) or of a row of `dim` (heads = 0); NORM_NONE where the file has none. */
 struct norm build_head_norm(struct build *b, const char *name, int layer, uint32_t heads, uint32_t dim);
 
-/* Where Q, K and V lie in a fused tensor: one after the other, or (safetensors of neox, falcon) group by group. */
+/* The order of Q, K and V in a fused tensor: one after the other, or (safetensors of neox, falcon) group by
+ * group. */
 void build_qkv_slices(const struct hparams *h, enum store_kind container, const struct op_qkv *o,
                       struct slice s[3]);
 

@@ -1,4 +1,4 @@
-/* The families: each writes its forward pass as a plan, and where it must, adds rules to the hyper-parameters. */
+/* The families: each writes its forward pass as a plan and, where needed, adjusts the hyper-parameters. */
 #pragma once
 
 #include "model/build.h"

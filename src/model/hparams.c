@@ -1,5 +1,5 @@
-/* Reads hyper-parameters: one table of fields for both containers, then what needs a rule: rope,
- * layers, the family's own. */
+/* Reads hyper-parameters: one table of fields for both containers, then the derived values: rope, layers, the
+ * family's own. */
 #include "model/hparams.h"
 
 #include "base/log.h"
@@ -415,7 +415,7 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
-/* What follows from the rest where nothing was said. */
+/* Defaults that follow from the other fields. */
 static int settle(struct hparams *h, struct err *e)
 {
     bool given = h->rope_dims != 0;

@@ -91,8 +91,9 @@ void hparams_free(struct hparams *h);
 /* Keys and values of one token in a layer. */
 uint32_t hparams_kv_values(const struct hparams *h, uint32_t layer);
 
-/* The other way: the keys of a GGUF file, without the architecture in front (but where it begins with '.'), and what
- * they hold. Only those that one number says, and only those that say something: 0, and a factor of 1, do not. */
+/* The other way: the keys of a GGUF file, without the architecture in front (but where it begins with '.'),
+ * and what they hold. Only keys with a single number, and only values that differ from the default: not 0,
+ * not a factor of 1. */
 enum hparam_kind { HPARAM_U32, HPARAM_F32, HPARAM_BOOL };
 struct hparams_sink {
     void (*put)(void *arg, const char *key, enum hparam_kind kind, const void *value);

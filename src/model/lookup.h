@@ -25,5 +25,5 @@ struct tensor_at {
 void lookup_open(struct lookup *n, const struct store *s, const char *wrap);
 /* suffix: ".weight", ".bias", ... NULL where the file has no such tensor. */
 const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, const char *suffix);
-/* How a person would look for it in this file; for messages. */
+/* The tensor's name in this file's own terms; for messages. */
 const char *lookup_expected(const struct lookup *n, struct tensor_at at, const char *suffix, char out[256]);

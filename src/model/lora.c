@@ -191,7 +191,7 @@ static float lora_scale(struct lora *l, const struct lora_source *s, uint64_t ra
 /* Which row of a module's B is row i of the product: out of a fused one, and in the order of the container. */
 struct order {
     struct slice slice;
-    uint32_t head;   /* > 0: rows of a head of so many are in another order */
+    uint32_t head;   /* > 0: rows of each head of this size are in another order */
     bool from_pairs; /* the adapter has pairs side by side, and the model halves */
 };
 

@@ -1,7 +1,7 @@
-/* Low-rank adapters (LoRA): pairs of small matrices beside a model's own, from a GGUF file of llama.cpp's kind
- * or a folder of PEFT's. Their names and layouts are mapped as the model's are: a fused module is cut where the
- * plan cuts it, rows of Q and K are put into the order of the model's container. The base weights stay as they
- * are: a device adds what the pairs of a sequence's adapters say.
+/* Low-rank adapters (LoRA): pairs of small matrices beside a model's own, from a GGUF file of llama.cpp's
+ * kind or a folder of PEFT's. Their names and layouts are mapped as the model's are: a fused module is cut
+ * where the plan cuts it, rows of Q and K are put into the order of the model's container. The base weights
+ * stay unchanged: a device adds the products of the pairs of a sequence's adapters.
  *
  * Called by the opener of a model, before a device sees it. */
 #pragma once

@@ -1,4 +1,5 @@
-/* Making weights: what cannot be used as it lies in the file, and what shall be of another type. */
+/* Materializes weights: those whose layout in the file cannot be used directly, and those that get another
+ * type. */
 #include "model/model.h"
 
 #include "codec/dtype.h"
@@ -9,7 +10,7 @@
 
 #include <string.h>
 
-/* Below this much, threads are not worth their start. */
+/* Below this size, threads cost more than they save. */
 #define MAKE_ALONE ((size_t)8 << 20)
 
 struct materializer {

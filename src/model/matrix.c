@@ -83,7 +83,7 @@ uint32_t matrix_type(const struct matrix *m)
     return m->turned && !plain ? DTYPE_F16 : m->type;
 }
 
-/* Values in a row of what lies. */
+/* Values in a row of the stored matrix. */
 static size_t lying_cols(const struct matrix *m)
 {
     const struct dtype_info *t = dtype_get(m->type);
@@ -118,7 +118,7 @@ static void join_mxfp4(const uint8_t *nibbles, const uint8_t *exponents, size_t 
     }
 }
 
-/* A row of what lies, in whole blocks; `room` for those that have to be put together. */
+/* A row of the stored matrix, in whole blocks; `room` for those that have to be put together. */
 static const uint8_t *lying_row(const struct matrix *m, uint32_t one, uint32_t row, uint8_t *room)
 {
     const uint8_t *at =
@@ -147,7 +147,7 @@ size_t matrix_room(const struct matrix *m, uint32_t n)
     return (wide > n ? wide : n) * sizeof(float) + 2 * m->row_bytes;
 }
 
-/* Columns become rows: each row of what lies gives a value to every row of the result. */
+/* Transposes: each row of the stored matrix gives a value to every row of the result. */
 static void turned_values(const struct matrix *m, uint32_t one, uint32_t from, uint32_t n, float *out,
                           void *room)
 {

@@ -1,8 +1,8 @@
 /* A weight described over the bytes of the file that hold it: which rows, in which order, transposed or not,
- * with which scales. Nothing is read until somebody asks for values, so a model can be described without memory,
- * and then be loaded, quantised or written piece by piece. Read-only once it is made: any thread may read.
+ * with which scales. Values are read lazily, so a model can be described without memory, and then be loaded,
+ * quantised or written piece by piece. Read-only once it is made: any thread may read.
  *
- * Value (one, r, c) of the weight, (count, rows, cols), lies at
+ * Value (one, r, c) of the weight, (count, rows, cols), is at
  *
  *     o = first + r / run * stride + r % run          the r-th row that counts
  *     row skip + (turned ? c : o), column (turned ? o : c), of matrix `one`
@@ -19,7 +19,7 @@
 
 struct pool;
 
-/* Scales of FP8: value[r / row_span * cols + c / col_span] for row r and column c of what lies. */
+/* Scales of FP8: value[r / row_span * cols + c / col_span] for row r and column c of the stored matrix. */
 struct matrix_scales {
     const float *value;
     uint64_t cols, row_span, col_span;
@@ -27,11 +27,11 @@ struct matrix_scales {
 
 struct matrix {
     const char *name;             /* of the tensor, for messages */
-    uint32_t type;                /* enum dtype, as it lies */
+    uint32_t type;                /* enum dtype of the stored values */
     uint32_t rows, cols, count;   /* as the model takes it */
     const uint8_t *data;          /* NULL = there is none */
     const uint8_t *const *each;   /* (count): where each matrix begins; NULL: each_bytes apart from data on */
-    size_t row_bytes, each_bytes; /* of what lies */
+    size_t row_bytes, each_bytes; /* of the stored matrix */
     uint32_t skip, first, run, stride;
     bool turned;
     uint32_t pairs; /* rows of a head of this size, whose halves are taken in turn; 0 = in order */
@@ -49,9 +49,9 @@ struct slice {
 struct matrix matrix_take(const struct matrix *m, const struct slice *s);
 struct matrix matrix_turn(const struct matrix *m);
 
-/* True where it can be used as it lies; *w then is the view. */
+/* True where the file's layout can be used directly; *w then is the view. */
 bool matrix_lies(const struct matrix *m, struct weight *w);
-/* The type that it gets in memory where nobody wants another. */
+/* Its default type in memory. */
 uint32_t matrix_type(const struct matrix *m);
 
 /* n rows of matrix `one` as floats, (n, cols). room: matrix_room(m, n) bytes. */
@@ -71,7 +71,7 @@ struct matrix_sink {
     void (*progress)(void *arg, double share); /* by one thread; may be NULL */
     void *arg;
 };
-/* cols has to be whole blocks of the type, and the type needs an encoder or be the one that lies. */
+/* cols has to be whole blocks of the type, and the type has to have an encoder or to be the stored one. */
 int matrix_stream(struct pool *p, const struct matrix_out *items, uint32_t count, const struct matrix_sink *s,
                   struct err *e);
 /* Bytes of item; false on overflow or where rows are no whole blocks. */

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* A tensor of a layer that nobody asked for may mean a model that is not what it says. */
+/* An unused tensor of a layer may mean that the architecture is misidentified. */
 static void warn_unused(const struct binder *b, const struct store *s)
 {
     static const char *const known[] = {"rotary_emb.", "attn.bias", "masked_bias", "attention.bias",

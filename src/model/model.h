@@ -15,7 +15,7 @@ struct owned;
 
 struct bound; /* model/bind.h */
 
-/* How weights that cannot be used where they lie are made. */
+/* How to materialize weights whose layout in the file cannot be used directly. */
 struct model_make {
     int threads;                               /* 0 = all cores */
     const uint32_t *types;                     /* (weights.count): the type that a weight gets, MODEL_AS_IT_IS
@@ -30,7 +30,7 @@ struct model_make {
 struct model_options {
     /* the longest sequence that will be run: some rotary scalings depend on it; 0 = as trained */
     uint32_t ctx;
-    bool describe; /* make nothing yet: model_make does it, or somebody reads `bound` */
+    bool describe; /* only describe the weights: model_make materializes them, or the caller reads `bound` */
     struct model_make make;
 };
 
@@ -45,6 +45,6 @@ struct model {
 };
 
 int model_open(struct model **out, const struct store *s, const struct model_options *o, struct err *e);
-/* Makes what was only described, on all cores; once. */
+/* Materializes described weights on all cores; call it once. */
 int model_make(struct model *m, const struct model_make *o, struct err *e);
 void model_close(struct model *m);

@@ -1,5 +1,6 @@
-/* The tensors of a GGUF file that is to be written, and where their values come from: the tensors of another GGUF
- * file as they are, or what the loader has bound in a Hugging Face folder, under GGUF's names and in its layouts. */
+/* The tensors of a GGUF file that is to be written, and where their values come from: the tensors of another
+ * GGUF file unchanged, or those that the loader has bound in a Hugging Face folder, under GGUF's names and in
+ * its layouts. */
 #pragma once
 
 #include "base/err.h"

@@ -65,8 +65,8 @@ int imatrix_importance(struct imatrix *m, const char *name, uint32_t cols, uint3
     for (uint32_t i = 0; i < x->count; i++)
         for (uint32_t c = 0; c < cols; c++) {
             size_t at = (size_t)i * cols + c;
-            mean[at] =
-                x->rows[i] > 0 ? (float)(x->sums[at] / x->rows[i]) : 1; /* an expert that nobody asked */
+            mean[at] = x->rows[i] > 0 ? (float)(x->sums[at] / x->rows[i])
+                                      : 1; /* an expert that no token was routed to */
         }
     *out = (struct importance){mean, x->count};
     return 0;

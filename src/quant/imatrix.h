@@ -1,6 +1,6 @@
-/* Importance matrices: for each product of a model, the mean squares of what it was multiplied with, over some text.
- * Encoders weigh the errors of a column with them. Files are llama.cpp's: GGUF with the tensors NAME.in_sum2 and
- * NAME.counts, which are written, and the older ones, which are only read:
+/* Importance matrices: for each matrix product of a model, the mean squares of its inputs over some text.
+ * Encoders weight the errors of a column with them. Files are llama.cpp's: GGUF with the tensors NAME.in_sum2
+ * and NAME.counts, which are written, and the older ones, which are only read:
  *
  *     i32 entries | entries x {i32 n, name, i32 calls, i32 values, f32 x values: mean squares x calls} | ...
  */

@@ -22,7 +22,7 @@ static int by_name(const void *a, const void *b)
     return recipe_before(x->name, y->name);
 }
 
-/* Numbers as a model is trained or published with, not blocks that somebody has made already. */
+/* Floating-point types that models are published in, not quantised blocks. */
 static bool plain(uint32_t type)
 {
     return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16 || type == DTYPE_F8_E4M3 ||

@@ -1,4 +1,4 @@
-/* Quantising while a model loads. */
+/* Quantises weights while a model loads. */
 #pragma once
 
 #include "model/model.h"

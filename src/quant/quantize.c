@@ -29,7 +29,7 @@ struct quantize {
 
 /* ---- types ---- */
 
-/* A number that the file may say once, or for each layer: then the first one. */
+/* A number that the file has once, or for each layer: then the first one. */
 static int read_fact(const struct gguf *g, const char *arch, const char *key, uint32_t *out, struct err *e)
 {
     char name[160];
@@ -44,7 +44,7 @@ static int read_fact(const struct gguf *g, const char *arch, const char *key, ui
     return 0;
 }
 
-/* What the recipes ask. A file of an architecture that we cannot run can be quantised all the same. */
+/* The recipe's inputs. A file of an unsupported architecture can be quantised, too. */
 static int model_facts(struct quantize *q, const struct store *s, struct recipe_model *m, struct err *e)
 {
     *m = (struct recipe_model){.arch = q->arch, .importance = q->o->imatrix != NULL};
@@ -137,7 +137,7 @@ static void put_imatrix_keys(struct quantize *q)
     gguf_put_u32(&q->w, "quantize.imatrix.chunks_count", m->chunks);
 }
 
-/* Keys and tensors; what is said first stays. */
+/* Keys and tensors; the first value of a key stays. */
 static int declare(struct quantize *q, const struct store *s, struct err *e)
 {
     gguf_put_u32(&q->w, "general.file_type", q->o->recipe->file_type);
@@ -221,7 +221,7 @@ static void count_up(const struct quantize *q, struct quantize_result *r)
         r->file_bytes += q->w.files[i].size;
 }
 
-/* Warns of what loses more than it must. */
+/* Warns of avoidable loss of accuracy. */
 static void warn_blocks(const struct quantize *q)
 {
     size_t again = 0;

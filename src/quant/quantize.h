@@ -1,5 +1,5 @@
-/* A model into a GGUF file of other types: tensor by tensor, piece by piece, on all cores. What is in memory at any
- * time is a few pieces, so a model may be larger than memory. */
+/* Writes a model as a GGUF file of other types: tensor by tensor, piece by piece, on all cores. Only a few
+ * pieces are in memory at a time, so a model may be larger than memory. */
 #pragma once
 
 #include "codec/dtype.h"

@@ -25,9 +25,9 @@ struct recipe_tensor {
     const char *name; /* GGUF's */
     uint32_t dims;    /* without trailing ones */
     uint64_t cols;
-    uint32_t kept;   /* enum dtype: what it has where it is not for the recipe */
-    uint32_t type;   /* the answer */
-    uint32_t wanted; /* and what it would be if its rows had a length that fits; the same where they do */
+    uint32_t kept;   /* enum dtype: its type where the recipe does not apply */
+    uint32_t type;   /* the result */
+    uint32_t wanted; /* the type it would get if its rows fitted the blocks; the same where they do */
 };
 
 /* Types that could not be used, since a row is no multiple of their blocks, and what stands in for them. */
@@ -53,7 +53,7 @@ void recipe_choose(const struct recipe *r, const struct recipe_model *m, struct 
                    bool pure);
 /* A type that rows of `cols` values can have: this one, or what stands in for it. */
 uint32_t recipe_fits(uint32_t type, uint64_t cols);
-/* Is this tensor for the recipe at all. */
+/* Whether the recipe applies to this tensor. */
 bool recipe_takes(const struct recipe_tensor *t);
 /* The order of tensors: those of no layer first, then by layer, then by name. */
 int recipe_before(const char *a, const char *b);
