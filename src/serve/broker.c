@@ -259,7 +259,7 @@ static const uint16_t broker_calls[] = {
     SYS_mprotect,   SYS_madvise, SYS_getpid,        SYS_gettid,     SYS_restart_syscall,
     SYS_sigaltstack};
 
-/* Reads, and removes the server's socket. */
+/* The broker's rights: to read, and to remove the server's socket. */
 static void broker_confine(const struct broker_row *rows, size_t count)
 {
     char folder[PATH_MAX] = "";

@@ -19,7 +19,7 @@ enum {
     CONN_OUTPUT_MOST = 256 << 10, /* bytes of a stream's output: above, the stream waits for the client */
     CONN_LINGER = 2,              /* seconds */
     CONN_SENDING = 10,            /* seconds that a client gets to read a reply before it counts as idle */
-    CONN_RESERVE = 16,            /* connections beyond the most, for probes */
+    CONN_RESERVE = 16,            /* connections above the limit, for probes */
 };
 
 enum { PHASE_IDLE, PHASE_HEAD, PHASE_BODY };
@@ -127,7 +127,7 @@ void conn_close_when_sent(struct conn *c)
     c->since = clock_now();
 }
 
-/* A thousand large bodies must not take all memory. */
+/* Limits the memory of all bodies together. */
 static void conn_count_body(struct conn *c)
 {
     if (server_charge(c->server, &c->charged, c->http.body.cap) || c->http.state == HTTP_BAD)
@@ -151,7 +151,7 @@ static void conn_next(struct conn *c)
     c->since = clock_now();
     if (!keep)
         conn_close_when_sent(c);
-    else if (c->answer == NULL) /* pipelined ones: from the loop, not from here */
+    else if (c->answer == NULL) /* pipelined requests: handled from the loop, without recursion */
         bufferevent_trigger(c->bev, EV_READ, BEV_OPT_DEFER_CALLBACKS);
 }
 
@@ -260,7 +260,7 @@ static void conn_phase(struct conn *c)
     }
 }
 
-/* Reads on in what has come; at most one request, for the next one comes by a deferred call. */
+/* Parses the received bytes; at most one request, since a deferred call handles the next. */
 static void conn_read(struct bufferevent *bev, void *arg)
 {
     struct conn *c = arg;
@@ -322,7 +322,7 @@ static uint8_t conn_address(const struct sockaddr *from)
     return (uint8_t)((bits * 0x9e3779b97f4a7c15u) >> 56);
 }
 
-/* It has a request running, or a reply on its way. */
+/* Whether a request is running or a reply is being sent. */
 static bool conn_is_busy(const struct conn *c, double now)
 {
     bool pending = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;

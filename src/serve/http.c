@@ -47,7 +47,7 @@ static int http_take_target(struct http *h, const char *line, size_t at, size_t 
     const char *s = line + at;
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)s[i] <= ' ' || (unsigned char)s[i] >= 0x7f || s[i] == '#')
-            return http_bad(h, 400, "the target of the request has a character that may not stand there");
+            return http_bad(h, 400, "the target of the request has a character that is not allowed there");
     if (n > 7 && !strncasecmp(s, "http://", 7)) {
         const char *slash = memchr(s + 7, '/', n - 7);
         if (!slash || slash == s + 7)
@@ -84,7 +84,7 @@ static int http_take_line(struct http *h, size_t n)
         version[5] > '9' || version[7] < '0' || version[7] > '9')
         return http_bad(h, 400, "the first line does not end with HTTP/1.1");
     if (version[5] != '1')
-        return http_bad(h, 505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+        return http_bad(h, 505, "only HTTP/1.1 and HTTP/1.0 are supported");
     h->old = version[7] == '0';
     h->keep = !h->old;
     h->state = HTTP_HEADERS;
@@ -281,7 +281,7 @@ static int http_take(struct http *h, size_t at, size_t n)
         if (n)
             return http_take_line(h, n);
         if (h->skipped)
-            return http_bad(h, 400, "there are empty lines instead of a request");
+            return http_bad(h, 400, "empty lines instead of a request");
         h->skipped = true;
         h->head.len = 0;
         return 0;

@@ -224,7 +224,7 @@ static struct instance *models_choose(struct models *m, const struct model_want 
                                             s->forms[INSTANCE_WRITER].state != INSTANCE_READY);
         return &s->forms[vectors ? INSTANCE_VECTORS : INSTANCE_WRITER];
     } else if (want->kind == INSTANCE_WRITER && s->facts.encoder)
-        failure_set(f, 400, NULL, "model", "%s makes vectors only: /v1/embeddings is for it", s->name);
+        failure_set(f, 400, NULL, "model", "%s only makes vectors: use /v1/embeddings", s->name);
     else
         return &s->forms[want->kind];
     return NULL;
@@ -321,7 +321,7 @@ static void models_take_out_changed(struct models *m)
             continue;
         f->state = INSTANCE_LEAVING;
         f->of->stale = true;
-        log_warn("%s is taken out: its file was changed while it was in use", f->of->name);
+        log_warn("%s is unloaded: its file changed while it was in use", f->of->name);
         pthread_cond_signal(&m->news);
     }
     pthread_mutex_unlock(&m->mutex);

@@ -66,7 +66,7 @@ static bool models_has_room(struct models *m, const struct instance *f)
     for (struct instance *v; used - leaving && used - leaving + need > m->room && (v = models_victim(m));) {
         v->state = INSTANCE_LEAVING;
         leaving += v->bytes;
-        log_debug("%s makes room for %s", v->of->name, f->of->name);
+        log_debug("evicting %s to make room for %s", v->of->name, f->of->name);
     }
     return false;
 }

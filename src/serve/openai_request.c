@@ -54,8 +54,8 @@ static const struct field openai_fields[] = {
 /* A chat has to say something. */
 static const struct field chat_fields[] = {{"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 1, OPENAI_TOKENS}};
 
-/* The key under which U+0000 stands where names and settings are, which end there; NULL: it does not. In what a model
- * reads it is a character like others. */
+/* The key of a name or a setting that holds U+0000, which would end it; NULL = none. In texts for the model
+ * U+0000 is allowed. */
 static const char *openai_nul_in(json_t *v, const char *key, bool read)
 {
     const char *found = NULL, *name;
@@ -87,7 +87,7 @@ static const char *openai_nul(json_t *body)
     return found;
 }
 
-/* Is there room for what the body becomes when it is read? */
+/* Whether there is memory for the parsed body. */
 static int openai_room(struct request *a, const struct jsonread_size *size)
 {
     size_t all = a->body.cap + size->memory, most = limit_of(LIMIT_BODIES);
@@ -220,7 +220,7 @@ int openai_messages(struct request *a, const json_t *messages)
     return 0;
 }
 
-/* What templates know of how much to think: the word itself, and whether at all. */
+/* The template's variables for the reasoning effort: the level, and whether to reason at all. */
 static int openai_effort(json_t *set, const char *effort)
 {
     bool none = !strcmp(effort, "none");
@@ -229,7 +229,7 @@ static int openai_effort(json_t *set, const char *effort)
                      json_object_set_new(set, "thinking", json_false())));
 }
 
-/* Does the prompt leave reasoning open, so that the answer begins with it? */
+/* Whether the prompt leaves reasoning open, so that the answer begins with it. */
 static bool openai_thinks(const struct session *l, const struct ids *ids)
 {
     enum { TAIL = 32 };
@@ -330,7 +330,7 @@ static int openai_prompts(struct request *a, const json_t *body)
     return 0;
 }
 
-/* ---- how to answer ---- */
+/* ---- options of the generation ---- */
 
 static int openai_sampling(struct request *a, struct request_draft *q)
 {
@@ -412,7 +412,7 @@ static int openai_options(struct request *a, struct request_draft *q)
     if (a->chat && json_is_integer(logprobs))
         return request_fail(a, 400, "logprobs",
                             "logprobs has to be true or false; top_logprobs is the number");
-    const int64_t native = logprobs ? 0 : field_int(b, "n_probs", 0); /* llama.cpp's name of it */
+    const int64_t native = logprobs ? 0 : field_int(b, "n_probs", 0); /* llama.cpp's name for it */
     a->logprobs = json_is_true(logprobs) || json_is_integer(logprobs) || native;
     a->tops = (uint32_t)(a->chat ? field_int(b, "top_logprobs", native) : field_int(b, "logprobs", native));
     if (a->tops && !a->logprobs)

@@ -66,7 +66,7 @@ static int samplers_choose(struct request *a, const json_t *samplers, struct sam
         int at = letters ? samplers_letter(letters[i]) : name ? samplers_find(name) : -1;
         if (at < 0)
             return request_fail(a, 400, "samplers",
-                                "samplers[%zu] is none that there is: penalties, dry, top_k, typ_p, "
+                                "samplers[%zu] is unknown; the samplers are penalties, dry, top_k, typ_p, "
                                 "top_p, min_p, xtc, temperature",
                                 i);
         if (at == LINKS)

@@ -225,8 +225,8 @@ static struct constraint *rule_calls(struct request *a, const struct request_dra
     return c;
 }
 
-/* How the language begins. A call that has to come begins in the prompt, unless the prompt has opened the reasoning: then
- * behind that. */
+/* Sets the constraint's start. A required call begins in the prompt, or after the reasoning if the prompt has
+ * opened one. */
 static int constraint_begin(struct request *a, struct request_draft *q, bool shaped)
 {
     const struct session *l = a->model->loaded;
@@ -242,7 +242,7 @@ static int constraint_begin(struct request *a, struct request_draft *q, bool sha
     return 0;
 }
 
-/* All that the language depends on, as a text. */
+/* The cache key of the constraint: all that it depends on, as a text. */
 static char *constraint_text(const struct request *a, const struct request_draft *q,
                              const struct wanted *wanted)
 {
@@ -276,7 +276,7 @@ static int rule_get(struct request *a, struct request_draft *q, const struct wan
     return failed;
 }
 
-/* With what the answer has to be in hand. */
+/* Applies an output format. */
 static int rule_set(struct request *a, struct request_draft *q, const struct wanted *wanted)
 {
     struct err e = {0};
@@ -286,7 +286,7 @@ static int rule_set(struct request *a, struct request_draft *q, const struct wan
         return 0;
     int failed = rule_get(a, q, wanted, &e);
     if (failed && !wanted->kind && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
-        return 0; /* the model may call what cannot be enforced, and is read as far as it can be */
+        return 0; /* calls that cannot be enforced are allowed, and parsed as far as possible */
     if (failed)
         return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : wanted->field, "%s",
                             e.text);

@@ -16,7 +16,7 @@ static const struct unsupported {
 } unsupported[] = {
     /* vLLM */
     {"logits_processors", HARMLESS_EMPTY,
-     "code of a client's is not run here; logit_bias, bad_words and allowed_token_ids are"},
+     "this server runs no client code; use logit_bias, bad_words or allowed_token_ids"},
     {"prompt_embeds", HARMLESS_EMPTY, "send the prompt as a text or as token ids"},
     {"chat_template", HARMLESS_EMPTY, "the operator chooses the template, with --template"},
     {"guided_whitespace_pattern", HARMLESS_EMPTY, "white space in JSON is as doc/constraints.md says"},
@@ -35,7 +35,7 @@ static const struct unsupported {
     {"n_cmpl", HARMLESS_ONE, "send n to /v1/completions"},
     /* OpenAI */
     {"audio", HARMLESS_EMPTY, "this server writes only text"},
-    {"web_search_options", HARMLESS_NONE, "this server searches nowhere; send a tool of your own"},
+    {"web_search_options", HARMLESS_NONE, "this server has no web search; send a tool of your own"},
 };
 
 static bool unsupported_is_harmless(const json_t *v, enum harmless h)

@@ -54,7 +54,8 @@ int request_admit(struct request *a, uint32_t sequences)
         most->parallel);
 }
 
-/* A request without a body: the model that the query names. NULL = memory is out, and the empty body is refused. */
+/* The body of a request without one: the model of the query. NULL = out of memory; the empty body is
+ * refused. */
 static json_t *request_query(const struct conn *c)
 {
     char name[512];
@@ -94,7 +95,7 @@ void request_start(struct conn *c)
 void request_forget_request(struct request *a)
 {
     enum { LARGE = 8 << 20 };
-    bool shared = a->tools || a->stops || a->own; /* parts of it are still in use: they count as all of it */
+    bool shared = a->tools || a->stops || a->own; /* parts of it are still in use: the whole body counts */
     size_t before = a->charged;
     json_decref(a->request);
     a->request = NULL;
@@ -123,7 +124,7 @@ static void request_free(struct request *a)
     }
     worker_forget(a);
     if (a->wait.form)
-        /* how long a model stays concerns all keys */
+        /* keep_alive affects all keys: only an admin may set it */
         models_drop(a->server->models, a->wait.form, a->admin ? a->keep : MODELS_KEEP_DEFAULT);
     vectors_free(a->vectors);
     request_forget_request(a);
@@ -148,7 +149,7 @@ void request_abandon(struct request *a)
     atomic_store(&a->gone, true);
     if (a->arrived)
         request_free(a);
-    else if (models_unwait(a->server->models, &a->wait)) /* else it comes back by itself, and ends then */
+    else if (models_unwait(a->server->models, &a->wait)) /* else the worker returns it, and it ends then */
         worker_again(a);
 }
 
@@ -195,7 +196,7 @@ static void request_hear(struct request *a, struct choice *c, const struct strea
                       (news->done && output_end(c->parser, news->finish == FINISH_LENGTH))))
         request_fail(a, 503, NULL, "out of memory");
     c->thought += c->message.reason.len > reasoned ? (uint32_t)news->count : 0;
-    /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
+    /* tokens whose text is held back or not shown still have probabilities */
     if (a->stream && c->news && (a->logprobs || a->token_ids) && news->count)
         format_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, out);
 }

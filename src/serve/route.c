@@ -36,7 +36,7 @@ static void route_ready(struct conn *c)
 static void route_health(struct conn *c)
 {
     if (models_stuck(c->server->models, SERVER_STUCK))
-        route_status(c, 503, "the engine does not move");
+        route_status(c, 503, "the engine makes no progress");
     else
         route_ready(c);
 }

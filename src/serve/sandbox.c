@@ -17,10 +17,10 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-/* ---- what is left, by feature ---- */
+/* ---- remaining rights, by feature ---- */
 
 static const uint16_t server_calls[] = {
-    /* files: which ones is Landlock's part */
+    /* files: Landlock decides which */
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_close,
     SYS_lseek, SYS_fcntl, SYS_dup, SYS_dup2, SYS_dup3, SYS_open, SYS_openat, SYS_stat, SYS_lstat, SYS_fstat,
     SYS_newfstatat, SYS_statx, SYS_statfs, SYS_fstatfs, SYS_access, SYS_faccessat, SYS_readlink,
@@ -73,8 +73,7 @@ static const struct confine_rule server_rules[] = {
     {"/etc/ld.so.cache", CONFINE_READ},
     {"/etc/localtime", CONFINE_READ},
     {"/usr/share/zoneinfo", CONFINE_READ},
-    {"/proc",
-     CONFINE_READ}, /* of others what any user may see: Landlock keeps their memory and environment */
+    {"/proc", CONFINE_READ}, /* /proc of other processes: Landlock protects their memory and environment */
     {"/sys/devices/system", CONFINE_READ},
     {"/sys/fs/cgroup", CONFINE_READ},
     {"/sys/kernel/mm", CONFINE_READ},
@@ -102,7 +101,7 @@ static const struct confine_rule gpu_rules[] = {
 #define LIST(array) (array), sizeof(array) / sizeof *(array)
 
 static const struct sandbox_right {
-    const char *open; /* for the line in the log; NULL: it is no exception to speak of */
+    const char *open;                                        /* for the log line; NULL: not mentioned */
     enum sandbox_way { WAY_NONE, WAY_BROKER, WAY_RULE } way; /* how its paths are opened */
     enum broker_kind kind;                                   /* WAY_BROKER */
     enum confine_access access;                              /* WAY_RULE */

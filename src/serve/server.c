@@ -46,7 +46,7 @@ static void server_accept_failed(struct evconnlistener *l, void *arg)
     s->accept_paused = true;
     if (!s->accept_warned || now - s->accept_warned > SERVER_WARN_SECONDS)
         log_warn(
-            "cannot accept connections: %s; trying again four times a second (raise the limit of open files)",
+            "cannot accept connections: %s; retrying four times a second (raise the limit of open files)",
             strerror(why));
     s->accept_warned = now;
 }

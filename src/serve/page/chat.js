@@ -1,11 +1,11 @@
-// The chat page. Conversations live in this browser's storage; the server keeps nothing of them.
+// The chat page. Conversations are kept in this browser's storage; the server stores none.
 import { markdown } from "/page/markdown.js";
 import { themeButton } from "/page/theme.js";
 
 const $ = (id) => document.getElementById(id);
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens", "seed"];
 
-// ---- what is kept ----
+// ---- storage ----
 
 const store = {
   read(name, otherwise) {
@@ -123,7 +123,7 @@ async function answer() {
   save();
 }
 
-// ---- what is shown ----
+// ---- rendering ----
 
 function note(text, bad = false) {
   $("note").textContent = text;
@@ -242,7 +242,7 @@ function side(shown) {
   $("menu").setAttribute("aria-expanded", shown);
 }
 
-// ---- what the user does ----
+// ---- input ----
 
 function begin() {
   const empty = conversations.find((c) => !c.turns.length);
@@ -329,7 +329,7 @@ function closeSettings() {
   loadModels().then(() => note(""), (e) => note(e.message, true));
 }
 
-// ---- the beginning ----
+// ---- start ----
 
 $("ask").addEventListener("submit", (e) => {
   e.preventDefault();

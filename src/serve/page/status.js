@@ -42,7 +42,7 @@ const PLOTS = [
   { title: "Requests a second", form: tenth, lines: [["answered", rate("quern_requests_total2")], ["refused", rate("quern_requests_total4")]] },
   { title: "Answers", form: whole, lines: [["running", gauge("quern_running")], ["waiting", gauge("quern_waiting")]] },
   { title: "KV pages in use", form: percent, top: 1, lines: [["used", (now) => (now.quern_kv_pages ? 1 - now.quern_kv_pages_free / now.quern_kv_pages : 0)]] },
-  { title: "Prompt tokens that were known", form: percent, top: 1, lines: [["known", (now, before) => {
+  { title: "Prompt tokens found in the cache", form: percent, top: 1, lines: [["known", (now, before) => {
     const known = now.quern_cached_tokens_total - before.quern_cached_tokens_total, read = now.quern_prompt_tokens_total - before.quern_prompt_tokens_total;
     return known + read > 0 ? known / (known + read) : 0;
   }]] },
@@ -50,10 +50,10 @@ const PLOTS = [
 ];
 
 const FIGURES = [
-  ["answers running", gauge("quern_running"), whole], ["in the queue", gauge("quern_waiting"), whole],
+  ["requests running", gauge("quern_running"), whole], ["in the queue", gauge("quern_waiting"), whole],
   ["connections", gauge("quern_connections"), whole], ["tokens made", gauge("quern_generated_tokens_total"), whole],
   ["requests", gauge("quern_requests_total"), whole], ["models in memory", gauge("quern_models_loaded"), whole],
-  ["their gigabytes", (now) => (now.quern_models_bytes ?? 0) / 1e9, (v) => v.toFixed(2)],
+  ["gigabytes of models", (now) => (now.quern_models_bytes ?? 0) / 1e9, (v) => v.toFixed(2)],
 ];
 
 function shape(name, attributes, text) {
