@@ -243,7 +243,7 @@ int chat_run(struct session *l, struct engine *g, const struct chat_options *o, 
     else
         chat_clear(&t, o->system);
     answer_catch_interrupts();
-    fprintf(stderr, "/help says what there is, /bye leaves\n");
+    fprintf(stderr, "/help lists the commands, /bye leaves\n");
     while (!e->code && !t.done && !tool_flush() && chat_read(&t, &message)) {
         if (strspn(message.data ? message.data : "", " \t\n") == message.len)
             continue;

@@ -29,7 +29,7 @@ static int client_url(struct client_url *u, const char *url, struct err *e)
 {
     const char *host = !strncmp(url, "http://", 7) ? url + 7 : strstr(url, "://") ? NULL : url;
     if (!host)
-        return err_set(e, ERR_USAGE, "--url %s: only http:// is spoken here", log_safe(url));
+        return err_set(e, ERR_USAGE, "--url %s: only http:// is supported", log_safe(url));
     size_t n = *host == '[' ? strcspn(host, "]") : strcspn(host, ":/");
     const char *rest = host + n + (*host == '[' && host[n]);
     snprintf(u->host, sizeof u->host, "%.*s", (int)(n - (*host == '[')), host + (*host == '['));
@@ -144,7 +144,7 @@ static json_t *client_read(const struct buf *in, struct err *e)
     uint64_t status;
     const char *body = in->data ? strstr(in->data, "\r\n\r\n") : NULL;
     if (!body || strncmp(in->data, "HTTP/1.1 ", 9) != 0 || !num_u64(in->data + 9, 3, 999, &status)) {
-        err_set(e, ERR_UNREACHABLE, "what answers there is no server of quern's");
+        err_set(e, ERR_UNREACHABLE, "the server there is not quern");
         return NULL;
     }
     body += 4;

@@ -11,8 +11,8 @@
 /* Rows for a verb's option table. */
 #define CLIENT_OPTIONS                                                                                       \
     {                                                                                                        \
-        "url", 0, ARG_TEXT, "U", "where the server is (default: " CLIENT_URL "; QUERN_API_KEY is its key)",  \
-            0, 0                                                                                             \
+        "url", 0, ARG_TEXT, "U", "the server's URL (default: " CLIENT_URL "; QUERN_API_KEY is its key)", 0,  \
+            0                                                                                                \
     }
 
 struct buf;

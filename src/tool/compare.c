@@ -214,7 +214,7 @@ static int compare_verb(const struct args *a, struct err *e)
 }
 
 static const struct arg_option compare_options[] = {
-    {"prompt", 'p', ARG_TEXT, "TEXT", "what both are asked", 0, 0},
+    {"prompt", 'p', ARG_TEXT, "TEXT", "the prompt for both models", 0, 0},
     {"predict", 'n', ARG_INT, "N", "tokens of an answer, at most (256)", 1, 1 << 24},
     {"system", 0, ARG_TEXT, "TEXT", "system message", 0, 0},
     {"raw", 0, ARG_FLAG, NULL, "no chat template: the prompt is the text", 0, 0},

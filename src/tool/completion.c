@@ -1,4 +1,5 @@
-/* quern completion SHELL: what bash, zsh and fish need to complete a command line, from the tables of the verbs. */
+/* quern completion SHELL: scripts for bash, zsh and fish that complete a command line, from the tables of the
+ * verbs. */
 #include "base/buf.h"
 #include "base/log.h"
 #include "tool/tool.h"
@@ -28,7 +29,7 @@ static bool completion_takes_file(const struct arg_option *o)
     return o->value && (!strcmp(o->value, "FILE") || !strcmp(o->value, "F") || !strcmp(o->value, "DIR"));
 }
 
-/* What may stand where no option does. */
+/* The kind of words that are not options. */
 static bool completion_takes_model(const struct tool_verb *v)
 {
     return strstr(v->words, "MODEL") || strstr(v->words, "IN") == v->words;
@@ -221,7 +222,7 @@ static int completion_run(const struct args *a, struct err *e)
 const struct tool_verb tool_completion = {
     .name = "completion",
     .words = "SHELL",
-    .brief = "print what a shell (bash, zsh, fish) needs to complete quern's commands",
+    .brief = "print the completion script for a shell (bash, zsh, fish)",
     .more = "  quern completion bash > ~/.local/share/bash-completion/completions/quern\n"
             "  quern completion zsh > ~/.zfunc/_quern      a folder of $fpath\n"
             "  quern completion fish > ~/.config/fish/completions/quern.fish\n",

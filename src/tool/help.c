@@ -16,7 +16,7 @@ void help_short(struct buf *out)
         buf_printf(out, "  %-11s %s\n", tool_verbs[i]->name, tool_verbs[i]->brief);
     buf_str(
         out,
-        "\n'quern help COMMAND' says more about one; 'quern --version' prints the version.\n"
+        "\n'quern help COMMAND' describes one; 'quern --version' prints the version.\n"
         "MODEL is a .gguf (the first part of a split one), a folder with safetensors, USER/REPO[:QUANT] on "
         "the Hub,\nthe address of a .gguf, or a name (smollm2).\n");
 }
@@ -63,7 +63,7 @@ static int help_run(const struct args *a, struct err *e)
 const struct tool_verb tool_help = {
     .name = "help",
     .words = "[COMMAND]",
-    .brief = "list the commands, or say more about one",
+    .brief = "list the commands, or describe one",
     .options = help_options_own,
     .most = 1,
     .run = help_run,

@@ -448,7 +448,7 @@ static const struct arg_option info_options[] = {
 const struct tool_verb tool_info = {
     .name = "info",
     .words = "[MODEL]",
-    .brief = "say what is in a model: its shape, size, and what it needs in memory",
+    .brief = "print a model's shape, size and memory needs",
     .more = "  quern info smollm2\n"
             "  quern info model.gguf --tensors\n"
             "  quern info model.gguf --plan --device cuda --rows 8\n"

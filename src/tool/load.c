@@ -121,7 +121,7 @@ int load_cache(const struct args *a, struct engine_options *o, struct err *e)
     const char *size = args_text(a, "cache-disk");
     o->cache_dir = args_text(a, "cache-dir");
     if (size && !o->cache_dir)
-        return err_set(e, ERR_USAGE, "--cache-disk bounds --cache-dir, and there is none");
+        return err_set(e, ERR_USAGE, "--cache-disk needs --cache-dir");
     if (size && (!num_bytes(size, strlen(size), &o->cache_bytes) || !o->cache_bytes))
         return err_set(e, ERR_USAGE, "--cache-disk: '%s' is not a size such as 500M or 8G", log_safe(size));
     return 0;

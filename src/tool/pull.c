@@ -86,7 +86,7 @@ static int pull_run(const struct args *a, struct err *e)
 const struct tool_verb tool_pull = {
     .name = "pull",
     .words = "MODEL...",
-    .brief = "fetch a model from the Hub or by its address, or what has changed of it",
+    .brief = "download or update a model, from the Hub or by its URL",
     .more = "  quern pull Qwen/Qwen3-8B-GGUF            the Q4_K_M, else the first\n"
             "  quern pull Qwen/Qwen3-8B-GGUF:Q8_0\n"
             "  quern pull Qwen/Qwen3-0.6B@main          safetensors, where there is no GGUF\n"

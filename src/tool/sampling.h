@@ -1,4 +1,4 @@
-/* The flags of the sampler, the same for every verb that generates. */
+/* The sampler's options, the same for every verb that generates. */
 #pragma once
 
 #include "run/sampler.h"
@@ -35,7 +35,7 @@ struct sampling {
     struct logit_bias bias[SAMPLING_BIASES];
 };
 
-/* Starts from `defaults`; what the user gave wins. */
+/* Starts from `defaults`; the user's options override them. */
 int sampling_read(const struct args *a, const struct sampler_params *defaults, struct sampling *out,
                   struct err *e);
 /* "temp" or "top_k" or "top-k" to its field; NULL = there is none. */

@@ -41,7 +41,7 @@ static const struct arg_option serve_options[] = {
     {"socket", 0, ARG_TEXT, "PATH", "a Unix socket instead of an address and a port", 0, 0},
     {"tls-cert", 0, ARG_TEXT, "FILE", "speak TLS with this certificate (PEM, with its chain)", 0, 0},
     {"tls-key", 0, ARG_TEXT, "FILE", "and this key (PEM)", 0, 0},
-    {"name", 0, ARG_TEXT, "NAME", "what clients call the model (default: the file's name); may be repeated",
+    {"name", 0, ARG_TEXT, "NAME", "the model's name for clients (default: the file's name); may be repeated",
      0, 0},
     {"models-dir", 0, ARG_TEXT, "DIR", "serve every model in this folder, too", 0, 0},
     {"keep-alive", 0, ARG_TEXT, "T",
@@ -75,9 +75,8 @@ static const struct arg_option serve_options[] = {
     {"limit", 0, ARG_TEXT, "NAME=N",
      "a limit of requests, such as body=64M ('list' prints them all); may be repeated", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
-    {"tool-parser", 0, ARG_TEXT, "NAME", "how models write tool calls (default: as their templates say)", 0,
-     0},
-    {"reasoning", 0, ARG_TEXT, "NAME", "how they mark reasoning, or 'none' (default: as their templates say)",
+    {"tool-parser", 0, ARG_TEXT, "NAME", "how models write tool calls (default: from their templates)", 0, 0},
+    {"reasoning", 0, ARG_TEXT, "NAME", "how models mark reasoning, or 'none' (default: from their templates)",
      0, 0},
     SPECULATE_OPTIONS,
     LOAD_CACHE,
@@ -275,7 +274,7 @@ static int serve_read(struct serve *s, struct err *e)
     s->o.usage =
         (struct key_limits){(uint32_t)args_int(s->a, "key-parallel", 0), args_num(s->a, "key-rate", 0)};
     if (s->o.socket && (host || args_int(s->a, "port", -1) >= 0))
-        return err_set(e, ERR_USAGE, "--socket stands instead of --host and --port");
+        return err_set(e, ERR_USAGE, "--socket excludes --host and --port");
     if (format && strcmp(format, "json") != 0 && strcmp(format, "text") != 0)
         return err_set(e, ERR_USAGE, "--log-format is text or json, not '%s'", log_safe(format));
     log_set_json(format && !strcmp(format, "json"));

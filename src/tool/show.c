@@ -171,10 +171,10 @@ static int show_run(const struct args *a, struct err *e)
 const struct tool_verb tool_show = {
     .name = "show",
     .words = "[MODEL]",
-    .brief = "say what a name means: where it comes from, what of it is here, which types there are",
+    .brief = "explain a model's name: its source, its local files, the types to choose from",
     .more = "  quern show Qwen/Qwen3-8B-GGUF\n"
             "  quern show smollm2 --offline --json\n\n"
-            "'quern info' says what is in the model itself.\n",
+            "'quern info' describes the model itself.\n",
     .options = show_options,
     .most = 1,
     .run = show_run,

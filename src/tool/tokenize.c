@@ -17,12 +17,10 @@
 
 static const struct arg_option options[] = {
     {.name = "json", .kind = ARG_FLAG, .help = "print {\"ids\": [...], \"pieces\": [...]}"},
-    {.name = "no-bos",
-     .kind = ARG_FLAG,
-     .help = "leave out every token that would be added (BOS, EOS, CLS, SEP)"},
+    {.name = "no-bos", .kind = ARG_FLAG, .help = "add no special tokens (BOS, EOS, CLS, SEP)"},
     {.name = "special", .kind = ARG_FLAG, .help = "parse special tokens in the text"},
     {.name = "lines", .kind = ARG_FLAG, .help = "each line is a text; print one JSON value a line"},
-    {.name = "decode", .kind = ARG_FLAG, .help = "what comes in is ids (or their JSON): print their text"},
+    {.name = "decode", .kind = ARG_FLAG, .help = "the input is ids (or their JSON): print their text"},
     {0}};
 
 struct tokenize_job {
