@@ -186,7 +186,7 @@ int cache_lock(const char *path, const char *file, struct err *e)
             return err_set(e, ERR_RESOURCE, "cannot lock %s: %s", log_safe(path), strerror(errno));
         if (flock(fd, LOCK_EX | LOCK_NB)) {
             if (errno != EWOULDBLOCK && errno != EINTR)
-                return fd; /* a file system without locks: the checksum still decides */
+                return fd; /* the file system has no locks: the checksum still detects a conflict */
             if (!said)
                 log_info("waiting for another program that fetches %s", log_safe(file));
             said = true;

@@ -1,6 +1,6 @@
 /* The Hub's cache, in the layout that its own library keeps:
  *
- *     CACHE/models--USER--REPO/refs/main              the commit that "main" was
+ *     CACHE/models--USER--REPO/refs/main              the commit of "main"
  *                              snapshots/COMMIT/FILE  links to ../../blobs/ETAG
  *                              blobs/ETAG             the bytes; ETAG.quern-part while they come
  *     CACHE/.locks/models--USER--REPO/ETAG.lock       held (flock) while that blob is fetched

@@ -12,15 +12,15 @@
 #include <strings.h>
 #include <time.h>
 
-/* ---- addresses ---- */
+/* ---- URLs ---- */
 
-/* "https://host:port" of an address into out, in lower case with the port always said. Whatever a second reader
- * of addresses could take differently (a user, a backslash, a blank) is refused. */
+/* "https://host:port" of a URL into out, in lower case and always with the port. Ambiguous parts (a user, a
+ * backslash, a blank) are refused. */
 static int http_origin(const char *url, char *out, size_t size, struct err *e)
 {
     bool secure = !strncasecmp(url, "https://", 8);
     if (!secure && strncasecmp(url, "http://", 7))
-        return err_set(e, ERR_UNREACHABLE, "%s: only http and https are spoken here", log_safe(url));
+        return err_set(e, ERR_UNREACHABLE, "%s: only http and https are supported", log_safe(url));
     const char *host = url + (secure ? 8 : 7);
     size_t n = strcspn(host, "/?#");
     bool good = n > 0 && strlen(url) < HTTP_URL_MOST;
@@ -33,7 +33,7 @@ static int http_origin(const char *url, char *out, size_t size, struct err *e)
                           : secure ? ":443"
                                    : ":80");
     if (!good || length < 0 || (size_t)length >= size)
-        return err_set(e, ERR_UNREACHABLE, "'%s' is no address that is followed here", log_safe(url));
+        return err_set(e, ERR_UNREACHABLE, "'%s' is not a supported URL", log_safe(url));
     for (char *p = out; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 32) : *p;
     return 0;
@@ -170,7 +170,7 @@ static size_t http_on_header(char *line, size_t size, size_t n, void *arg)
     return n;
 }
 
-/* Bodies of redirects and errors are read and dropped, so that the connection serves again. */
+/* Bodies of redirects and errors are read and discarded, so that the connection can be reused. */
 static size_t http_on_body(char *data, size_t size, size_t n, void *arg)
 {
     enum { DROP_MOST = 1 << 20 };
@@ -378,7 +378,7 @@ enum http_verdict http_judge(const struct hub_http *h, struct http_request *r, s
 {
     enum http_verdict v = http_verdict(h, r, e);
     r->fresh = v == HTTP_AGAIN || (v == HTTP_FOLLOW && r->fresh);
-    if (v == HTTP_AGAIN) { /* the way there may have been the trouble */
+    if (v == HTTP_AGAIN) { /* the redirect's target may have caused the failure */
         snprintf(r->url, sizeof r->url, "%s", r->origin_url);
         r->hops = 0;
     }
@@ -390,7 +390,8 @@ double http_delay(const struct http_request *r, int failures)
     double wait = 0.25;
     for (int i = 1; i < failures && wait < 16; i++)
         wait *= 2;
-    double jitter = 0.75 + 0.5 * (double)(random() % 1000) / 1000; /* so that many do not come back as one */
+    double jitter =
+        0.75 + 0.5 * (double)(random() % 1000) / 1000; /* jitter: clients do not retry all at once */
     return r->reply.retry_after ? (double)r->reply.retry_after : wait * jitter;
 }
 

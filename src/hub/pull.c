@@ -60,7 +60,7 @@ int pull_space(const char *folder, uint64_t need, struct err *e)
         return 0;
     return err_set(
         e, ERR_RESOURCE,
-        "no room in %s: %.2f GB are to be fetched and %.2f GB are free; 'quern ls' shows what could go",
+        "no room in %s: %.2f GB are to be fetched and %.2f GB are free; 'quern ls' lists models to remove",
         log_safe(folder), (double)need / 1e9, (double)room / 1e9);
 }
 
@@ -117,13 +117,13 @@ static bool pull_has(const char *path, const struct remote *r)
     return path_is_file(path) && path_bytes(path) == r->size;
 }
 
-/* Under its name in the snapshot, link or not, or as a blob that other snapshots use. */
+/* Present under its name in the snapshot, link or not, or as a blob of other snapshots. */
 static bool pull_is_here(const struct remote *r)
 {
     return pull_has(r->pointer, r) || pull_has(r->blob, r);
 }
 
-/* What another tool began and left, taken over: it is the beginning of the same bytes. */
+/* Takes over another tool's partial download: it holds the first bytes of the same file. */
 static void pull_adopt(const struct remote *r)
 {
     char theirs[PATH_MAX];
@@ -247,7 +247,7 @@ static int pull_repo(struct pull *p, struct err *e)
     return bad;
 }
 
-/* Which name it was about, and what else could have been meant. */
+/* Adds the name and suggestions to an error. */
 static int pull_explain(const struct hub *h, const struct hub_name *n, struct err *e)
 {
     char near[256];

@@ -312,7 +312,7 @@ def test_without_libcurl(hub, call, smollm2, tmp_path):
 def test_redirects_that_are_not_followed(hub, call):
     hub.add(REPO, {"m-Q4_K_M.gguf": BIG[:50_000]})
     for location, phrase in (("file:///etc/passwd", "only http and https"), ("ftp://127.0.0.1/x", "only http and https"),
-                             ("http://user@127.0.0.1/x", "no address"), (f"{hub.url}/{REPO}/resolve/main/x", "redirects")):
+                             ("http://user@127.0.0.1/x", "not a supported URL"), (f"{hub.url}/{REPO}/resolve/main/x", "redirects")):
         hub.fault = lambda r: Fault(location=location) if "/resolve/" in r["path"] else None
         code, _, err = call("pull", REPO)
         assert code == 69 and phrase in err, err
