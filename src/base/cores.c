@@ -10,7 +10,7 @@
 
 enum { PATH_MOST = 4096 };
 
-/* Whole numbers of a small file of the kernel's; how many there were (0: no such file). */
+/* Reads whole numbers from a small kernel file; returns their count (0: no such file). */
 static int read_numbers(const char *path, long *v, int most)
 {
     FILE *f = fopen(path, "re");

@@ -33,8 +33,8 @@ struct pool {
     _Alignas(64) atomic_uint generation; /* of the barrier */
 };
 
-/* Waits until *word is no longer `old`: spins for some tens of microseconds, then sleeps. On a busy machine the
- * other worker may not be running at all: to sleep gives it the core, and keeps our own turn for when we wake. */
+/* Waits until *word is no longer `old`: spins for some tens of microseconds, then sleeps. On a busy machine
+ * the other worker may not be running at all: sleeping gives it the core. */
 static void pool_wait(struct pool *p, atomic_uint *word, unsigned old)
 {
     for (int spins = 0; spins < POOL_SPINS; spins++) {

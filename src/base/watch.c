@@ -153,7 +153,7 @@ static void verify_copy(struct watch *w, const struct stat *now)
 {
     if (compare(w, now) == 0 && !w->differs && !atomic_load(&w->closing)) {
         w->differs = true;
-        log_info("%s differs now from what was read: what is in memory stays as it is", log_safe(w->path));
+        log_info("%s differs now from the copy in memory: the copy stays in use", log_safe(w->path));
     }
     set_times(w, now);
 }

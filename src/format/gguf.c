@@ -207,7 +207,7 @@ static int gguf_index_add(struct gguf_reader *r, struct names *index, const char
     return 0;
 }
 
-/* Other kinds of file that are given by mistake, by their first bytes. */
+/* Recognizes other kinds of files by their first bytes. */
 static int gguf_magic(struct gguf_reader *r)
 {
     static const struct {
@@ -392,7 +392,7 @@ static int gguf_overlap(struct gguf_reader *r, const struct tensor *t)
     return result;
 }
 
-/* Gives every tensor of this part its place. */
+/* Sets the address of every tensor of this part. */
 static int gguf_place(struct gguf_reader *r, struct tensor *t)
 {
     size_t align, start;

@@ -148,7 +148,7 @@ static uint64_t padded(uint64_t n)
     return (n + GGUF_ALIGN - 1) & ~(uint64_t)(GGUF_ALIGN - 1);
 }
 
-/* Which tensor lies in which file, and where. */
+/* Computes each tensor's file and offset. */
 static uint32_t place(struct gguf_writer *w, uint64_t split)
 {
     uint32_t file = 0;
@@ -253,7 +253,7 @@ static int write_header(struct gguf_writer *w, uint32_t i, struct err *e)
     return failed;
 }
 
-/* Its whole size at once: a disk that is too small says so before the work. */
+/* Allocates the whole size first: a full disk is reported before the work. */
 static int reserve(const struct gguf_out_file *f, struct err *e)
 {
     if (ftruncate(f->fd, (off_t)f->size) ||
@@ -310,7 +310,7 @@ int gguf_commit(struct gguf_writer *w, struct err *e)
         if (fsync(w->files[i].fd))
             return err_set(e, ERR_CHANGED, "cannot write %s: %s", log_safe(w->files[i].path),
                            strerror(errno));
-    /* the first part last: who sees it sees them all */
+    /* the first part last: once it exists, all parts exist */
     for (uint32_t i = w->file_count; i-- > 0;)
         if (rename(w->files[i].temporary, w->files[i].path))
             return err_set(e, ERR_CHANGED, "cannot rename %s: %s", log_safe(w->files[i].temporary),

@@ -18,7 +18,7 @@ const struct jsonread_limits jsonread_config = {.text = 4 << 20, .memory = 32 <<
 static _Thread_local size_t jsonread_left;
 static _Thread_local bool jsonread_limited;
 static _Thread_local bool jsonread_spent;  /* asked for more than that */
-static _Thread_local bool jsonread_failed; /* memory was out: jansson does not always say so */
+static _Thread_local bool jsonread_failed; /* out of memory: jansson does not always report it */
 
 /* jansson reads beyond its buffer where the memory for a string is refused: it gets what it asks for, and the text ends
  * for it at the next part (jsonread_feed). */
@@ -90,7 +90,8 @@ void jsonread_measure(const char *s, size_t n, struct jsonread_size *out)
     out->memory = memory + JSONREAD_VALUE * out->values + JSONREAD_COPIES * longest;
 }
 
-/* Python writes these three, and they are no JSON. The error stands behind the word, or behind its sign. */
+/* Python writes these three, which are not JSON. The error's position is after the word, or after its
+ * sign. */
 static const char *jsonread_not_finite(const char *text, size_t n, const json_error_t *at)
 {
     static const char *const words[] = {"-Infinity", "Infinity", "NaN"};

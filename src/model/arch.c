@@ -12,7 +12,7 @@
 #define RMS   NORM_RMS
 #define LAYER NORM_LAYER
 
-/* Defaults are those of Hugging Face's configuration classes, where files on the hub leave them out. */
+/* Defaults are those of Hugging Face's configuration classes, where files on the Hub omit them. */
 static const struct arch table[] = {
     {.name = "llama",
      .hf = "llama|code_llama|yi|smollm",

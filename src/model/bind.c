@@ -218,7 +218,7 @@ static weight_id add_matrix(struct binder *b, const struct bound *of)
         return 0;
     struct weight w;
     one.lies = matrix_lies(m, &w);
-    if (!one.lies) { /* until it is made, data is but a mark that there is something */
+    if (!one.lies) { /* until it is materialized, a non-NULL data only marks that the weight exists */
         w = (struct weight){.name = m->name, .type = matrix_type(m), .rows = m->rows, .cols = m->cols};
         w.count = m->count;
         w.data = m->data;

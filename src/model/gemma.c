@@ -46,7 +46,7 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
     bool largest = k->gguf && (!strcmp(h->arch->name, "gemma2") ? h->layers == 46 : h->layers == 62);
     if (k->gguf && largest && strcmp(h->arch->name, "gemma"))
         scalar = (float)(h->width / h->heads);
-    if (k->gguf && !strcmp(h->arch->name, "gemma2")) { /* files that do not say it have these */
+    if (k->gguf && !strcmp(h->arch->name, "gemma2")) { /* defaults of files without the key */
         h->attn_softcap = h->attn_softcap != 0 ? h->attn_softcap : 50;
         h->logit_softcap = h->logit_softcap != 0 ? h->logit_softcap : 30;
     }

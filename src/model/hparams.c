@@ -480,7 +480,7 @@ static int read_gguf(struct hparams *h, const struct store *s, struct err *e)
     struct keys k = {.gguf = s->gguf, .prefix = h->spelled};
     if (read_all(h, &k, s, e) < 0)
         return -1;
-    /* The embedding knows best; without tensors the list of tokens does. */
+    /* The vocabulary size: from the embedding, or without tensors from the list of tokens. */
     const struct tensor *t = store_find(s, "token_embd.weight");
     const struct gguf_key *tokens = gguf_find(s->gguf, "tokenizer.ggml.tokens");
     if (t)
@@ -513,7 +513,7 @@ static int read_config(struct hparams *h, const struct store *s, struct err *e)
     json_t *merged = json_copy(config);
     json_t *defaults = json_loads(h->arch->defaults ? h->arch->defaults : "{}", 0, NULL);
     int ok = -1;
-    /* A member that is null stays null: it says "none". */
+    /* A null member stays null: it means "none". */
     if (!merged || !defaults || json_object_update_missing(merged, defaults) < 0) {
         err_memory(e, "config.json", 0);
     } else {

@@ -34,7 +34,7 @@ int smollm3_setup(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
-/* Older GGUF files leave the sizes of the experts unsaid. */
+/* Older GGUF files omit the sizes of the experts. */
 int qwen_moe_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     uint32_t said = 0;

@@ -225,7 +225,7 @@ static bool lora_rank_fits(struct lora *l, const struct tensor *t, uint64_t rank
     return false;
 }
 
-/* Weights of adapters follow the model's own in its table; the file that is written of a model knows nothing of them. */
+/* Weights of adapters follow the model's own in its table; a written file does not contain them. */
 static weight_id lora_add(struct lora *l, const struct weight *w)
 {
     if (l->b.e->code || !w->data)
@@ -564,7 +564,7 @@ static int lora_read_gguf(struct lora *l, struct err *e)
     return 0;
 }
 
-/* Settings of PEFT that change what is computed, and that are not run. */
+/* Settings of PEFT that change the computation and are not supported. */
 static int lora_refuse(const json_t *config, struct err *e)
 {
     static const char *const no[] = {
@@ -606,7 +606,7 @@ static int lora_read_peft(struct lora *l, struct err *e)
     return lora_refuse(l->config, e);
 }
 
-/* What is left over would be left out. */
+/* Refuses tensors that would be ignored. */
 static int lora_all_taken(const struct lora *l, struct err *e)
 {
     const struct store *s = l->b.names.store;

@@ -119,7 +119,8 @@ static int put_layers(const struct keys_out *k, const char *key, bool ffn, struc
     return 0;
 }
 
-/* Which layers slide: unsaid where it is the family's habit, else a period, else one flag a layer. */
+/* Which layers have a sliding window: no key where it is the family's default, else a period, else one flag a
+ * layer. */
 static int put_window(const struct keys_out *k, struct err *e)
 {
     static const char *const known[] = {"gemma2", "gemma3", "cohere2", "gpt-oss", "olmo2", "phi3"};
