@@ -3,8 +3,8 @@
  * them, so a chain costs one synchronisation. A handle belongs to one thread.
  *
  * Every call checks its arguments before it launches anything. It returns 0, or -1 and then quern_gpu_error
- * says in a sentence what was wrong; a call that failed has changed nothing. After a fault of the card every
- * later call fails with "device lost".
+ * returns the error message; a call that failed has changed nothing. After a fault of the card every later
+ * call fails with "device lost".
  *
  * Device memory is a struct quern_gpu_buf: where it is and how many floats it has. Rows are contiguous: x of
  * M rows and K columns has M*K floats. */

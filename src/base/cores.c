@@ -25,7 +25,7 @@ static int read_numbers(const char *path, long *v, int most)
 
 /* ---- physical cores ---- */
 
-/* The number that stands for the core of a CPU; -1 where the kernel does not say. */
+/* The number of the core of a CPU; -1 if unknown. */
 static long core_of(const char *root, int cpu)
 {
     static const char *const facts[] = {"physical_package_id", "core_id"};

@@ -19,7 +19,7 @@ static void json_line(struct json *j)
         buf_char(j->out, ' ');
 }
 
-/* What has to stand in front of a value. */
+/* Writes the separator before a value. */
 static void json_before(struct json *j)
 {
     if (j->after_key) {

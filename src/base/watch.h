@@ -32,7 +32,7 @@ void watch_start(void);
 /* A file that was mapped, or (copied) read into memory, at data; st is as of before that. The descriptor stays open until
  * watch_remove. NULL: there are too many. */
 struct watch *watch_add(const char *path, int fd, const struct stat *st, const void *data, bool copied);
-void watch_remove(struct watch *w); /* before the memory goes; NULL is nothing */
+void watch_remove(struct watch *w); /* call it before the memory is unmapped; NULL does nothing */
 /* The first n bytes of a mapping become memory of this process: what the file holds there no longer matters. */
 void watch_own(struct watch *w, size_t n);
 

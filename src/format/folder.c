@@ -99,7 +99,7 @@ int folder_refuse_quant(const json_t *config, const struct tensor *tensors, size
                                                      !strcmp(format, "float-quantized")));
     if (method && !fp8 && strcmp(method, "mxfp4"))
         return folder_refuse(method, e);
-    /* older ones say it only in the names; g_idx comes first, since GPTQ has qzeros too */
+    /* in older ones only the names show it; g_idx comes first, since GPTQ has qzeros too */
     static const struct {
         const char *end, *method;
     } marks[] = {{".g_idx", "GPTQ"},

@@ -84,7 +84,7 @@ size_t gguf_type_size(enum gguf_type t)
     return (unsigned)t < GGUF_TYPES ? gguf_types[t].size : 0;
 }
 
-/* A value of k->type from where the cursor stands: fills the rest of k. */
+/* Reads a value of k->type at the cursor: fills the rest of k. */
 static int gguf_walk(struct cursor *c, struct gguf_key *k, int depth, struct err *e);
 
 static int gguf_walk_bools(struct cursor *c, uint64_t count, const char *what, struct err *e)

@@ -67,8 +67,8 @@ static void back_to(struct buf *out, size_t n)
     out->failed = false;
 }
 
-/* Where a container stands below `at`: its path in `out`, true where it was found. Scalars have no place of their
- * own, since jansson shares some of them. */
+/* Finds a container below `at`: its path in `out`, true if found. Scalars have no place of their own, since
+ * jansson shares some of them. */
 static bool find(const json_t *at, const json_t *what, struct buf *out)
 {
     size_t before = out->len, i;

@@ -39,7 +39,7 @@ static int safetensors_type(struct tensor *t, const json_t *entry, struct err *e
 }
 
 /* The file's shape is outermost first, ours innermost first. Dimensions beyond four (kernels of image
- * encoders have five) are folded into the outermost: the bytes lie the same. */
+ * encoders have five) are folded into the outermost: the layout of the bytes is the same. */
 static int safetensors_shape(struct tensor *t, const json_t *entry, struct err *e)
 {
     const json_t *shape = json_object_get(entry, "shape");

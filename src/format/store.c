@@ -132,7 +132,7 @@ static int store_gather(struct store_own *own, struct err *e)
     return 0;
 }
 
-/* Every weight lies in the shard that the index names. */
+/* Checks that every weight is in the shard that the index names. */
 static int store_check_shards(const struct store_own *own, json_t *weights, struct err *e)
 {
     const char *name;

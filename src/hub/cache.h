@@ -20,8 +20,8 @@ int cache_repo(const struct hub *h, const char *repo, char out[PATH_MAX], struct
 bool cache_repo_name(const char *folder, char *out, size_t size);
 /* A local repository with a similar name; false where there is none. */
 bool cache_near(const struct hub *h, const char *repo, char *out, size_t size);
-/* The commit of a revision: 40 letters, which is one itself, or what refs/ says; else the newest snapshot's of
- * "main". false where there is none. */
+/* The commit of a revision: 40 hex digits are the commit itself, other names are looked up in refs/; else the
+ * newest snapshot's of "main". false where there is none. */
 bool cache_commit(const struct hub *h, const char *repo, const char *revision, char commit[64]);
 int cache_snapshot(const struct hub *h, const char *repo, const char *commit, char out[PATH_MAX],
                    struct err *e);

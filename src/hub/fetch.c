@@ -36,7 +36,7 @@ struct download {
     struct partial_download part;
     struct fetch_lane *lanes; /* (count) */
     int count;
-    bool whole;       /* the server knows no ranges: one lane, everything from the first byte */
+    bool whole;       /* the server does not support ranges: one lane, everything from the first byte */
     uint64_t counted; /* of part.done, what so_far.done has already */
 };
 

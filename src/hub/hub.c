@@ -48,7 +48,7 @@ static int hub_xdg(char out[PATH_MAX], const char *name, const char *otherwise, 
     return hub_folder(out, v && v[0] == '/' ? v : NULL, home ? home : "", otherwise, e);
 }
 
-/* A token becomes a line of a request: only what can stand in one. */
+/* A token becomes part of a header line: refuses characters that are not allowed there. */
 static int hub_keep_token(struct hub *h, const char *token, const char *where, struct err *e)
 {
     size_t n = strcspn(token, " \t\r\n");

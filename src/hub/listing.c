@@ -9,7 +9,7 @@
 
 static const struct jsonread_limits listing_limits = {.text = 16 << 20, .memory = 64 << 20, .depth = 16};
 
-/* As it stands in an address: everything but letters, digits and a few marks as %XX; slashes stay where asked. */
+/* URL-encodes: everything but letters, digits and a few marks as %XX; slashes stay on request. */
 static void listing_escape(struct buf *out, const char *s, bool slashes)
 {
     for (; *s; s++)

@@ -209,7 +209,7 @@ static int local_models_address(struct local_models *s, const struct hub *h, con
     return here < 0 || (here && !item) ? -1 : 0;
 }
 
-/* Every entry of a folder of a cache, each to the function that knows that cache. */
+/* Calls the function of a cache for every entry of its folder. */
 static int local_models_each(struct local_models *s, const struct hub *h, const char *folder,
                              int (*read)(struct local_models *, const struct hub *, const char *,
                                          const char *, struct err *),

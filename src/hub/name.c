@@ -47,7 +47,8 @@ static bool name_ends(const char *text, size_t n, const char *end)
     return n > m && !strncasecmp(text + n - m, end, m);
 }
 
-/* A word of a repository's name: letters, digits, '-', '_' and '.', which stand neither doubled nor at an end. */
+/* A word of a repository's name: letters, digits, '-', '_' and '.', the last three neither doubled nor at an
+ * end. */
 static bool name_is_word(const char *s, size_t n)
 {
     enum { MOST = 96 };
@@ -199,7 +200,7 @@ static int name_unknown(const char *model, const json_t *aliases, struct err *e)
                    log_safe(model), log_safe(known));
 }
 
-/* What says of itself that it is no path: 1 where it is that. */
+/* Names that are explicitly not paths: 1 where it is one. */
 static int name_marked(struct hub_name *n, const struct hub *h, const char *model, struct err *e)
 {
     static const char *const hosts[] = {"hf.co/", "huggingface.co/"};
@@ -229,7 +230,7 @@ static int name_plain(struct hub_name *n, const struct hub *h, const char *model
     return strchr(model, '/') ? name_repo(n, model, e) : name_unknown(model, aliases, e);
 }
 
-/* An alias may stand for another one; a path in the file may begin with a ~. */
+/* An alias may refer to another one; a path in the file may begin with a ~. */
 static int name_follow(struct hub_name *n, const struct hub *h, const char *model, const json_t *aliases,
                        struct err *e)
 {

@@ -48,7 +48,8 @@ bool pick_is_first(const char *file)
            strncasecmp(base, "mmproj", 6) && !strcasestr(base, "imatrix") && !strcasestr(base, "mmproj-");
 }
 
-/* Whether a word stands in a name, bounded by what is no letter or digit: Q4_K in "x-Q4_K.gguf", not in "x-Q4_K_M". */
+/* Whether a name contains a word, bounded by other characters than letters and digits: Q4_K in "x-Q4_K.gguf",
+ * not in "x-Q4_K_M". */
 static bool pick_has_word(const char *name, const char *word)
 {
     size_t n = strlen(word);

@@ -1,5 +1,5 @@
-/* Encoders: bert with learned positions, nomic-bert with rotary ones and a gated feed-forward. Every
- * token sees every other, and the norms stand after the sums. */
+/* Encoders: bert with learned positions, nomic-bert with rotary ones and a gated feed-forward. Every token
+ * sees every other, and the norms come after the sums. */
 #include "model/families.h"
 
 #include "model/arch.h"

@@ -38,7 +38,7 @@ struct binder {
     uint64_t owned_bytes;  /* of vectors */
     uint8_t *used;         /* (store->count): tensors that were taken */
     uint32_t fp8_block[2]; /* rows and columns that share a scale; 0 = from the scale's shape */
-    bool conv1d;           /* matrices of layers lie transposed (gpt2 in safetensors) */
+    bool conv1d;           /* matrices of layers are stored transposed (gpt2 in safetensors) */
     struct err *e;
 };
 

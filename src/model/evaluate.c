@@ -1,4 +1,4 @@
-/* A sequence in steps, with pages in order: page 0 is trash, token p lies in page 1 + p / 32. */
+/* A sequence in steps, with pages in order: page 0 is trash, token p is in page 1 + p / 32. */
 #include "model/evaluate.h"
 
 #include "base/mem.h"

@@ -36,13 +36,13 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
             "config.json: use_bidirectional_attention is true; only causal gemma models can be run");
     if (!k->gguf && keys_str(k, NULL, "hidden_activation|hidden_act", text, sizeof text, e) == 1 &&
         !strcmp(text, "gelu"))
-        h->act = ACT_GELU_TANH; /* the first files said gelu and meant this */
+        h->act = ACT_GELU_TANH; /* the first files have gelu and mean this */
     h->embed_scale = sqrtf((float)h->width);
     float scalar = 0;
     int got = keys_f32(k, NULL, "query_pre_attn_scalar", HPARAMS_REAL, &scalar, e);
     if (got < 0)
         return -1;
-    /* GGUF does not say it: the two models of 27B divide by width / heads, the others by the head's size. */
+    /* GGUF has no key: the two models of 27B divide by width / heads, the others by the head's size. */
     bool largest = k->gguf && (!strcmp(h->arch->name, "gemma2") ? h->layers == 46 : h->layers == 62);
     if (k->gguf && largest && strcmp(h->arch->name, "gemma"))
         scalar = (float)(h->width / h->heads);

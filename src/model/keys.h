@@ -16,9 +16,9 @@ struct keys {
     json_t *config;          /* the object to read from */
 };
 
-/* gguf: the key without its prefix, or NULL where GGUF has none; one that begins with '.' stands whole.
- * hf: alternatives "a|b", the first that is there and not null counts; NULL where config.json has none.
- * 1 = there, 0 = not there, -1 = there and wrong (e says the key, what it has, and what was expected). */
+/* gguf: the key without its prefix, or NULL where GGUF has none; one that begins with '.' is the whole key.
+ * hf: alternatives "a|b", the first that is there and not null counts; NULL where config.json has none. 1 =
+ * there, 0 = not there, -1 = there and wrong (e says the key, what it has, and what was expected). */
 int keys_u32(const struct keys *k, const char *gguf, const char *hf, const uint32_t range[2], uint32_t *out,
              struct err *e);
 int keys_f32(const struct keys *k, const char *gguf, const char *hf, const double range[2], float *out,

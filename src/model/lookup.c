@@ -136,7 +136,7 @@ static const char *alternatives(const char *name)
 
 static const struct tensor *find_hf(const struct lookup *n, struct tensor_at at, const char *suffix)
 {
-    /* Heads stand outside the decoder's root. */
+    /* Heads are outside the decoder's root. */
     const char *roots[] = {n->root, at.layer < 0 ? "" : NULL, at.layer < 0 ? "language_model." : NULL};
     char name[256];
     for (size_t r = 0; r < 3; r++)

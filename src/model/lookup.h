@@ -8,8 +8,8 @@
 
 enum { LOOKUP_NO_LAYER = -1, LOOKUP_NO_EXPERT = -1 };
 
-/* Where the decoder lies among the names: "model." + "layers." in most files; in an adapter's, all of that
- * comes after the wrap "base_model.model.". */
+/* The decoder's prefix in the names: "model." + "layers." in most files; in an adapter's, all of that comes
+ * after the wrap "base_model.model.". */
 struct lookup {
     const struct store *store;
     const char *wrap;

@@ -19,7 +19,7 @@
 
 enum { LORA_RANK_MOST = 1 << 16 };
 
-/* ---- where adapters can stand ---- */
+/* ---- modules that adapters can change ---- */
 
 enum fused { FUSED_NO, FUSED_QKV, FUSED_GATE_UP };
 
@@ -352,7 +352,7 @@ struct lora_turn {
     uint32_t first, step, all; /* row i of the product is first + i * step of `all` */
 };
 
-/* Where the numbers of expert e lie: A[a + r * a_row + k], B[b + n * b_row + r * b_col]. */
+/* The positions of expert e's numbers: A[a + r * a_row + k], B[b + n * b_row + r * b_col]. */
 struct stack {
     const float *a, *b;
     size_t a_row, b_row, b_col;
@@ -473,7 +473,7 @@ static struct lora_pair lora_experts(struct lora *l, const struct site *at, int 
         return lora_stacked(l, &s, of, &whole);
     if (fused && lora_find(l, (struct tensor_at){at->whole, layer, LOOKUP_NO_EXPERT}, &s))
         return lora_stacked(l, &s, of, &part);
-    /* PEFT's wrappers stand in each other, and only their shapes say which parameter is whose */
+    /* PEFT nests its wrappers, and only the shapes show which parameter belongs to which */
     static const char *const wrappers[] = {"ffn_exps", "ffn_exps_inner"};
     const struct lora_turn *turn = fused ? &part : &whole;
     for (size_t i = 0; i < 2; i++)

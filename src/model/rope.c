@@ -113,7 +113,7 @@ int rope_table(const struct hparams *h, const struct rope_params *r, uint32_t di
         return 0;
     case SCALING_LONGROPE:
         if (h->container == STORE_GGUF)
-            return 0; /* the tensors have said it */
+            return 0; /* given by the tensors */
         return divide(freqs, ctx > original ? r->long_factor : r->short_factor, half, r->factors, e);
     case SCALING_NONE:
     case SCALING_DYNAMIC:

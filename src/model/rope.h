@@ -8,7 +8,7 @@ struct rope_divisors {
     const float *always, *brief, *extended; /* (dims / 2) each, or NULL */
 };
 
-/* Fills freqs (dims / 2) for a context of `ctx` tokens and says by what cos and sin are multiplied. */
+/* Fills freqs (dims / 2) for a context of `ctx` tokens and sets the factor of cos and sin. */
 int rope_table(const struct hparams *h, const struct rope_params *r, uint32_t dims, uint32_t ctx,
                const struct rope_divisors *d, float *freqs, float *factor, struct err *e);
 

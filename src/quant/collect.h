@@ -16,7 +16,7 @@ struct collect {
     struct arena arena;
 };
 
-/* Products of layers are wanted; the head only where `head` says so. */
+/* Collects for the products of layers; for the head only if `head` is set. */
 int collect_open(struct collect *c, const struct model *m, bool head, struct err *e);
 void collect_watch(void *arg, weight_id weight, uint32_t matrix, const float *x, size_t stride,
                    uint32_t rows);

@@ -1,5 +1,5 @@
-/* The keys of a GGUF file that is written: those of another GGUF file, or those that say what a folder's config.json
- * and tokenizer say. */
+/* The keys of a GGUF file to write: copied from another GGUF file, or converted from a folder's config.json
+ * and tokenizer. */
 #pragma once
 
 #include "base/err.h"

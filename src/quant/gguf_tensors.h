@@ -16,7 +16,7 @@ struct out {
     uint64_t shape[4];
     struct matrix part[3]; /* one after the other along the rows */
     uint32_t parts;
-    uint32_t kept;   /* enum dtype where no recipe wants another */
+    uint32_t kept;   /* enum dtype, the default where no recipe applies */
     uint32_t type;   /* what it gets */
     uint32_t wanted; /* what it would get if its rows fitted the blocks */
 };

@@ -125,7 +125,7 @@ int recipe_before(const char *a, const char *b)
 
 /* ---- the rules ---- */
 
-/* When a rule counts: all of its flags hold. */
+/* When a rule applies: all of its flags hold. */
 enum {
     MORE_BITS = 1, /* the first and the last eighth of the layers, and every third between */
     EIGHTH = 2,    /* the first eighth */

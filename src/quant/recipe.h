@@ -1,5 +1,5 @@
-/* Recipes: which type each tensor gets in a file of type Q4_K_M and its kin. They are llama.cpp's, name by name, so
- * that a file made here and one made there hold the same types. */
+/* Recipes: which type each tensor gets in a file of a mixed type such as Q4_K_M. They are llama.cpp's, name
+ * by name, so that a file made here and one made there hold the same types. */
 #pragma once
 
 #include "base/err.h"
@@ -30,7 +30,7 @@ struct recipe_tensor {
     uint32_t wanted; /* the type it would get if its rows fitted the blocks; the same where they do */
 };
 
-/* Types that could not be used, since a row is no multiple of their blocks, and what stands in for them. */
+/* Types that could not be used, since a row is no multiple of their blocks, and their replacements. */
 enum { RECIPE_INSTEAD = 16 };
 struct recipe_instead {
     struct recipe_swap {
@@ -51,7 +51,7 @@ const struct recipe *recipe_find(const char *name, struct err *e);
  * all that can have it. */
 void recipe_choose(const struct recipe *r, const struct recipe_model *m, struct recipe_tensor *t, size_t n,
                    bool pure);
-/* A type that rows of `cols` values can have: this one, or what stands in for it. */
+/* A type that rows of `cols` values can have: this one, or its replacement. */
 uint32_t recipe_fits(uint32_t type, uint64_t cols);
 /* Whether the recipe applies to this tensor. */
 bool recipe_takes(const struct recipe_tensor *t);

@@ -138,7 +138,7 @@ static bool message_send(int fd, int32_t code, const char *path, int pass)
     return sent == (ssize_t)part.iov_len;
 }
 
-/* False: the other end is gone. *passed: a descriptor, -1 where there came none, -2 where there was no room for it. */
+/* False: the other end is closed. *passed: a descriptor, -1 = none, -2 = no free descriptor to receive it. */
 static bool message_take(int fd, struct broker_message *m, int *passed)
 {
     union {

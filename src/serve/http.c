@@ -63,7 +63,7 @@ static int http_take_target(struct http *h, const char *line, size_t at, size_t 
     return 0;
 }
 
-/* METHOD SP target SP HTTP/1.1, with exactly these blanks. The line stands at the start of the head. */
+/* METHOD SP target SP HTTP/1.1, with exactly these blanks. The line is at the start of the head. */
 static int http_take_line(struct http *h, size_t n)
 {
     const char *line = h->head.data, *first = memchr(line, ' ', n);

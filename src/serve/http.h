@@ -26,7 +26,7 @@ enum http_state {
     HTTP_BAD,
 };
 
-/* Where a text stands in the head. */
+/* The position of a text in the head. */
 struct http_text {
     uint32_t at, n;
 };

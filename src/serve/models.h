@@ -26,7 +26,7 @@ enum instance_kind { INSTANCE_WRITER, INSTANCE_VECTORS, FORMS };
 enum instance_state { INSTANCE_AWAY, INSTANCE_WANTED, INSTANCE_LOADING, INSTANCE_READY, INSTANCE_LEAVING };
 
 #define MODELS_KEEP_FOREVER (-1.0)
-#define MODELS_KEEP_DEFAULT (-2.0) /* as the options say */
+#define MODELS_KEEP_DEFAULT (-2.0) /* the value of the options */
 
 /* The users of a READY or LEAVING instance read `of`, `loaded`, `engine` and `embedder`; all else is guarded
  * by the mutex of struct models. */

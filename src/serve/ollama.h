@@ -20,6 +20,6 @@ void ollama_embeddings(struct request *a); /* /api/embeddings: one, the older sh
 int ollama_context_read(struct request *a, const json_t *body);
 void ollama_context_write(const struct request *a, struct json *j);
 
-/* The model that a body names: `model`, or `name` as older programs say. NULL = none. */
+/* The model that a body names: `model`, or `name` from older clients. NULL = none. */
 const char *ollama_model(const json_t *body);
 void ollama_time(struct json *j, const char *key, double seconds_from_now);

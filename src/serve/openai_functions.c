@@ -43,8 +43,8 @@ static int functions_choice(struct request *a, json_t *body)
                                json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name", name));
 }
 
-/* A call of the assistant's, or what one returned; at: of the message. The id is a call's own, nine letters and digits,
- * since some templates want just these. */
+/* An assistant's call, or a function's result; at: index of the message. The id has nine letters and digits,
+ * since some templates require that. */
 static int functions_message(struct request *a, json_t *message, size_t at, unsigned *calls)
 {
     json_t *call = json_object_get(message, "function_call");

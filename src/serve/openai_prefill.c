@@ -79,7 +79,7 @@ int prefill_stand(struct request *a, struct request_draft *q)
     return failed ? request_fail(a, 503, NULL, "out of memory") : 0;
 }
 
-/* What stands behind the reasoning. */
+/* The text after the reasoning. */
 static const char *prefill_answer(const struct request *a)
 {
     const struct output_thought *t = a->model->loaded->thought;

@@ -51,7 +51,7 @@ static const struct field openai_fields[] = {
     {"lora", FIELD_TEXT | FIELD_LIST, 0, ADAPTERS_MIXED},
 };
 
-/* A chat has to say something. */
+/* A chat generates at least one token. */
 static const struct field chat_fields[] = {{"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 1, OPENAI_TOKENS}};
 
 /* The key of a name or a setting that holds U+0000, which would end it; NULL = none. In texts for the model

@@ -37,7 +37,7 @@ int openai_wanted(struct request *a, const json_t *body, struct wanted *w);
 /* behind: the reasoning that the prompt has opened ends with this; NULL = there is none. */
 struct constraint *wanted_constraint(const struct wanted *w, const char *behind, struct err *e);
 
-/* Which tools there are and how they are to be used; a template that knows none gets them as text. */
+/* Reads tools and tool_choice; a template without support for tools gets them as text. */
 int openai_tools(struct request *a, struct request_draft *q);
 /* llama.cpp's sampling fields; call it after the usual fields. */
 int openai_samplers(struct request *a, struct request_draft *q);

@@ -83,7 +83,7 @@ static int tools_choice(struct request *a, struct request_draft *q, const json_t
     return 0;
 }
 
-/* ---- templates that know no tools ---- */
+/* ---- templates without support for tools ---- */
 
 /* Text that goes before everything else in the prompt. */
 static char *tools_text(const json_t *tools)
@@ -125,7 +125,7 @@ static int tools_write_calls(json_t *message)
     return failed;
 }
 
-/* What a tool returned becomes a message of the user: some templates know no other roles. */
+/* A tool's result becomes a user message: some templates support no other roles. */
 static int tools_write_result(json_t *message)
 {
     const json_t *content = json_object_get(message, "content");

@@ -103,7 +103,7 @@ void request_forget_request(struct request *a)
     if (!shared)
         server_charge(a->server, &a->charged, 0);
     if (before > LARGE)
-        malloc_trim(0); /* the tree was many small blocks, and others lie between them */
+        malloc_trim(0); /* the tree was many small blocks, with others between them */
 }
 
 /* Closes the streams first: no wakeup follows. */

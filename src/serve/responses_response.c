@@ -11,7 +11,7 @@ enum { OPEN_NONE, OPEN_MESSAGE, OPEN_REASONING, OPEN_CALL }; /* an item */
 
 /* ---- items ---- */
 
-/* A name for the item that comes next: "msg_", "rs_", "fc_". */
+/* An id for the next item: "msg_", "rs_", "fc_". */
 static json_t *item_id(const struct request *a, const char *kind)
 {
     const struct responses *own = a->own;
@@ -30,7 +30,7 @@ static json_t *item_part(int kind, json_t *text, json_t *probs)
     return json_pack("{s:s,s:o}", "type", "reasoning_text", "text", text);
 }
 
-/* Tokens and their probabilities, where they are wanted: a list that may be empty. */
+/* Tokens and their probabilities, if requested: a list that may be empty. */
 static json_t *item_probs(const struct request *a, const struct probs *p)
 {
     struct buf text = {0};
@@ -76,7 +76,7 @@ static json_t *responses_usage(const struct request *a)
                      "total_tokens", (json_int_t)(u.prompt + u.made));
 }
 
-/* Fields of the request that the answer repeats, with what they are where they were not given. */
+/* Fields of the request that the response repeats, with their defaults. */
 static void responses_echo(const struct responses *own, json_t *r)
 {
     static const struct {
@@ -204,7 +204,7 @@ static void responses_open_call(struct request *a, struct choice *c, struct buf 
                          json_pack("{s:o}", "item", item_call(a, message_last(c), true)), NULL);
 }
 
-/* The item that was being made is one of the answer's now; takes it over. */
+/* Adds the finished item to the response, which owns it. */
 static void responses_item_done(struct request *a, struct choice *c, json_t *item, struct buf *out)
 {
     struct responses *own = a->own;

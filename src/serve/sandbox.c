@@ -242,7 +242,8 @@ static void sandbox_words(char *out, size_t size, const char *const *words, size
         }
 }
 
-/* landlock: its version, 0 = none. The filter leaves no socket to connect; Landlock knows of ports since version 4. */
+/* landlock: its version, 0 = none. The filter leaves no socket to connect; Landlock supports ports since
+ * version 4. */
 static void sandbox_report(const struct sandbox *s, int landlock, bool calls, int threads)
 {
     static const char *const parts[] = {"files", "calls", "network"};

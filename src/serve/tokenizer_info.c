@@ -1,4 +1,4 @@
-/* GET /tokenizer_info, as vLLM has it: what programs that build prompts themselves want to know of a tokenizer. */
+/* GET /tokenizer_info, as in vLLM: facts about the tokenizer for programs that build prompts themselves. */
 #include "base/json.h"
 #include "serve/own.h"
 

@@ -50,7 +50,7 @@ int vectors_add_text(struct request *a, const char *text, size_t n, const char *
     return 0;
 }
 
-/* [CLS] A [SEP] B [SEP] where words are pieces; roberta and its kin have the token between them twice. */
+/* [CLS] A [SEP] B [SEP] where words are pieces; roberta-like models have the token between them twice. */
 int vectors_add_pair(struct request *a, const char *first, const char *second, const char *param)
 {
     struct vectors *v = a->vectors;

@@ -27,8 +27,8 @@ int vectors_add_pair(struct request *a, const char *first, const char *second, c
 /* A text, a list of texts, ids, or lists of ids: the field `param` of a request. cut: texts that are too long
  * are truncated, else they are refused. */
 int vectors_read(struct request *a, const json_t *input, const char *param, bool cut);
-/* `dimensions` of a request: at most as many as the model has; what is cut off leaves vectors of length 1. The second says
- * how many there are then. */
+/* `dimensions` of a request: at most the model's width; shortened vectors are normalized again. The second
+ * function returns the resulting width. */
 int vectors_check_width(struct request *a, const json_t *body);
 size_t vectors_narrow(struct request *a, const json_t *body);
 /* Submits all texts to the embedder; the request comes back with its stage one higher. first: see

@@ -78,7 +78,7 @@ static int args_value(const struct arg_option *o, struct arg_seen *s, struct err
     return 0;
 }
 
-/* One option, with `inside` the value that stands in the same word, or NULL. Uses up one more word for a value. */
+/* One option, with `inside` the value in the same word, or NULL. Consumes one more word for a value. */
 static int args_take(struct args *a, const struct arg_option *o, const char *inside, const char *next,
                      int *used, struct err *e)
 {

@@ -305,7 +305,7 @@ static void price_small(struct cpu_bench *c, enum small_kernel kind)
         double seconds = (clock_now() - from) / CALLS;
         best = seconds < best ? seconds : best;
     }
-    /* all of it lies in the caches: arithmetic is the limit */
+    /* all data is in the caches: arithmetic is the limit */
     struct kernel_work w = {SMALL * small_rows[kind].bytes, SMALL * small_rows[kind].ops, c->one.read,
                             c->one.float32, false};
     struct kernel_line line = {.device = "cpu",

@@ -97,7 +97,7 @@ static int facts_gguf_text(const struct gguf *g, const char *key, char *out, siz
     return has;
 }
 
-/* GGUF's name of a tokenizer says where it came from; ours says what it is. */
+/* GGUF names a tokenizer by its origin; we name it by its algorithm. */
 static void facts_gguf_tokenizer(struct facts *f)
 {
     static const char *const kinds[][2] = {{"gpt2", "bpe"},   {"llama", "spm"}, {"bert", "wordpiece"},
@@ -153,7 +153,7 @@ static int facts_read_gguf(struct facts *f, const struct gguf *g, struct err *e)
     return 0;
 }
 
-/* Models that see and hear keep the language model's figures in an object of their own. */
+/* Multimodal models keep the language model's figures in a nested object. */
 static const json_t *facts_config(const json_t *config, const char *name)
 {
     const json_t *v = json_object_get(config, name), *text = json_object_get(config, "text_config");
@@ -176,7 +176,7 @@ static int facts_config_number(const json_t *config, const struct facts_row *r, 
     return 0;
 }
 
-/* The kind stands in a "type" inside "model"; reading a file of 20 MB for one word would take a quarter of a
+/* The kind is the "type" inside "model"; reading a file of 20 MB for one word would take a quarter of a
  * second. Inside a string the quotes would be escaped, so that the word is not found there. */
 static void facts_tokenizer_json(struct facts *f, const char *path)
 {
@@ -263,9 +263,9 @@ static int facts_read_folder(struct facts *f, const struct store *s, struct err 
     return facts_folder_tokenizer(f, s, e);
 }
 
-/* Where nothing else says so, a model is called as its file or folder is. A folder of the Hub's cache is named by
- * a commit: config.json's own name serves then, though it is often that of the model it was made from, or the
- * repository's (models--USER--REPO/snapshots/COMMIT). */
+/* Without a name in the file, a model has the name of its file or folder. A folder of the Hub's cache is
+ * named by a commit: config.json's own name serves then, though it is often that of the model it was made
+ * from, or the repository's (models--USER--REPO/snapshots/COMMIT). */
 static void facts_default_name(struct facts *f, const struct store *s)
 {
     enum { COMMIT = 40 };
@@ -303,7 +303,7 @@ static bool facts_is_encoder(const char *architecture)
     return false;
 }
 
-/* Of models that we can run we know which layers see a window only. */
+/* For supported models we know which layers have a sliding window. */
 static void facts_window(struct facts *f, const struct store *s)
 {
     struct hparams h;

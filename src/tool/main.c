@@ -124,7 +124,7 @@ int main(int argc, char **argv)
     struct sigaction lease = {.sa_handler = main_lease, .sa_flags = SA_RESTART};
     struct sigaction interrupted = {.sa_handler = main_interrupted};
     main_fill_streams();
-    signal(SIGPIPE, SIG_IGN); /* a write says it, with a sentence at the end */
+    signal(SIGPIPE, SIG_IGN); /* a failed write is reported at the end instead */
     signal(SIGXFSZ, SIG_IGN); /* and so does one beyond a limit on the size of files */
     sigaction(SIGINT, &interrupted, NULL);
     watch_start();

@@ -16,7 +16,7 @@ void progress_start(struct progress *p, const char *label)
         (struct progress){.label = label, .start = clock_now(), .on = tool_colour(STDERR_FILENO), .from = -1};
 }
 
-/* How many columns the terminal has; 80 where it does not say. */
+/* The columns of the terminal; 80 if unknown. */
 static int progress_columns(void)
 {
     struct winsize w;

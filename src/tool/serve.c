@@ -349,7 +349,8 @@ static int serve_read_models(struct serve *s, struct err *e)
 
 /* ---- the sandbox ---- */
 
-/* The GPU's driver: its libraries may lie elsewhere, and it keeps what it compiled, where that folder exists. */
+/* The GPU's driver: its libraries may be elsewhere, and it caches compiled kernels in a folder, if that
+ * exists. */
 static void serve_use_gpu(struct serve *s)
 {
     const char *folders = getenv("LD_LIBRARY_PATH"), *cache = getenv("CUDA_CACHE_PATH"),
@@ -430,7 +431,7 @@ static int serve_sandbox(struct serve *s, struct err *e)
         return 0;
     }
     if (cache)
-        mkdir(cache, 0700); /* a rule needs a folder */
+        mkdir(cache, 0700); /* a Landlock rule needs an existing folder */
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (args_text(s->a, files[i].option))
             sandbox_use(&s->sandbox, files[i].feature, args_text(s->a, files[i].option));

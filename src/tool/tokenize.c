@@ -51,7 +51,7 @@ static void print_json(const struct tokenize_job *job, const struct ids *ids, st
     buf_char(out, '\n');
 }
 
-/* For people: a token a line, its id and what it stands for. */
+/* As text: one token a line, its id and its text. */
 static void print_plain(const struct tokenize_job *job, const struct ids *ids, struct buf *out)
 {
     for (size_t i = 0; i < ids->len; i++) {
