@@ -243,7 +243,7 @@ static void put_experts(const struct keys_out *k)
         put_f32(k, "expert_weights_scale", h->weight_scale);
 }
 
-/* Keys copied from config.json, and warnings for settings that GGUF has no key for. */
+/* Warns of settings that GGUF has no key for. */
 static void warn_unsaid(const struct keys_out *k)
 {
     const struct hparams *h = k->h;

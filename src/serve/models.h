@@ -161,7 +161,8 @@ enum taken models_take(struct models *m, const struct model_want *want, struct m
 void models_drop(struct models *m, struct instance *f, double keep);
 /* Cancels a wait; false: `ready` has been called or is about to be. */
 bool models_unwait(struct models *m, struct model_wait *w);
-/* Fails the waits that have timed out and drains the queue. Call it about once a second. */
+/* Fails the waits that have timed out, and unloads models whose files have changed. Call it about once a
+ * second. */
 void models_expire(struct models *m, double now);
 /* Unloads a model as soon as it is idle (NULL: all). Returns the number of instances; -1: no such model. */
 int models_stop(struct models *m, const char *name);

@@ -244,7 +244,7 @@ void ollama_chat(struct request *a)
 {
     json_t *body = openai_body(a), *messages = json_object_get(body, "messages"), *m;
     size_t i;
-    json_decref(body); /* owned by the request */
+    json_decref(body); /* the request keeps a reference */
     if (!body || ollama_is_through(a, true, !json_array_size(messages)))
         return;
     json_t *made = json_object();
@@ -293,7 +293,7 @@ void ollama_generate(struct request *a)
     const char *prompt = json_string_value(text), *system = field_text(body, "system"),
                *suffix = field_text(body, "suffix");
     bool middle = suffix && *suffix;
-    json_decref(body); /* owned by the request */
+    json_decref(body); /* the request keeps a reference */
     if (!body || ollama_is_through(a, false, (!prompt || !*prompt) && !middle))
         return;
     json_t *made = json_object();

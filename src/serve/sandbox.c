@@ -73,7 +73,7 @@ static const struct confine_rule server_rules[] = {
     {"/etc/ld.so.cache", CONFINE_READ},
     {"/etc/localtime", CONFINE_READ},
     {"/usr/share/zoneinfo", CONFINE_READ},
-    {"/proc", CONFINE_READ}, /* /proc of other processes: Landlock protects their memory and environment */
+    {"/proc", CONFINE_READ}, /* Landlock protects other processes' memory and environment */
     {"/sys/devices/system", CONFINE_READ},
     {"/sys/fs/cgroup", CONFINE_READ},
     {"/sys/kernel/mm", CONFINE_READ},

@@ -104,7 +104,7 @@ int worker_model(struct request *a, enum route_model model)
     json_t *body = openai_body(a);
     if (!body)
         return -1;
-    json_decref(body); /* owned by the request */
+    json_decref(body); /* the request keeps a reference */
     if (first) {
         struct model_want want = wants[model];
         const json_t *name = json_object_get(body, "model");

@@ -125,7 +125,7 @@ int main(int argc, char **argv)
     struct sigaction interrupted = {.sa_handler = main_interrupted};
     main_fill_streams();
     signal(SIGPIPE, SIG_IGN); /* a failed write is reported at the end instead */
-    signal(SIGXFSZ, SIG_IGN); /* and so does one beyond a limit on the size of files */
+    signal(SIGXFSZ, SIG_IGN); /* so is a write beyond the limit of file sizes */
     sigaction(SIGINT, &interrupted, NULL);
     watch_start();
     sigaction(SIGBUS, &bus, NULL);
