@@ -47,8 +47,8 @@ static bool name_ends(const char *text, size_t n, const char *end)
     return n > m && !strncasecmp(text + n - m, end, m);
 }
 
-/* A word of a repository's name: letters, digits, '-', '_' and '.', the last three neither doubled nor at an
- * end. */
+/* A word of a repository's name: letters, digits, '-', '_' and '.', after a letter or digit; '-' and '.'
+ * neither doubled nor last. */
 static bool name_is_word(const char *s, size_t n)
 {
     enum { MOST = 96 };
