@@ -27,6 +27,8 @@ def test_text(model):
 
 
 def test_typed(model):
+    if isinstance(model, AnthropicModel):
+        pytest.skip("pydantic-ai knows by name which of Anthropic's models take a schema; its tools are tested below")
     agent = Agent(model, output_type=NativeOutput(Person), model_settings={"temperature": 0, "max_tokens": 100})
     assert agent.run_sync("Ada is 36 years old.").output.age == 36
 
