@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "run/engine_own.h"
+#include "run/engine_internal.h"
 #include "serve/own.h"
 
 #include <stdio.h>

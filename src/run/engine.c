@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "run/engine_own.h"
+#include "run/engine_internal.h"
 
 #include <math.h>
 #include <signal.h>

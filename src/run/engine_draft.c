@@ -3,7 +3,7 @@
  * when the model itself samples it at that position with that position's noise. Draft tokens stand in the
  * job's ids, right after the text. */
 #include "base/clock.h"
-#include "run/engine_own.h"
+#include "run/engine_internal.h"
 
 #include <math.h>
 #include <string.h>

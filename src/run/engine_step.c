@@ -2,7 +2,7 @@
  * results. */
 #include "base/clock.h"
 #include "base/mem.h"
-#include "run/engine_own.h"
+#include "run/engine_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "run/memory.h"
-#include "serve/models_own.h"
+#include "serve/models_internal.h"
 
 #include <errno.h>
 #include <signal.h>

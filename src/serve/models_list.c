@@ -6,7 +6,7 @@
 #include "format/file_type.h"
 #include "format/gguf.h"
 #include "model/arch.h"
-#include "serve/models_own.h"
+#include "serve/models_internal.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/models_own.h"
+#include "serve/models_internal.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
-#include "lang/chat/output_own.h"
+#include "lang/chat/output_internal.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* Streaming of calls. Where a constraint enforces the syntax of the family, a call is certain as soon as its
- * arguments begin, and they are JSON to their end, unless the output is cut there. */
-#include "lang/chat/output_own.h"
+/* Calls that go out while they come. Where the model is held to the syntax of its family, a call is sure as soon as its
+ * arguments begin, and they are JSON to their end, unless the answer is cut there. */
+#include "lang/chat/output_internal.h"
 
 #include "base/mem.h"
 

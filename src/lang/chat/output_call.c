@@ -1,6 +1,6 @@
 /* Bodies of calls: JSON, a name and JSON, a name and tagged values. */
 #define _GNU_SOURCE
-#include "lang/chat/output_own.h"
+#include "lang/chat/output_internal.h"
 
 #include "base/json.h"
 #include "base/mem.h"

@@ -1,6 +1,6 @@
 /* Calls that look like code: name(key=value, ...), [a(x=1), b()], name.call(...), and Gemma's name{key:value}
  * with <|"|> around its texts. Values are literals of Python or JSON. */
-#include "lang/chat/output_own.h"
+#include "lang/chat/output_internal.h"
 
 #include "base/utf8.h"
 

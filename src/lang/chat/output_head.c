@@ -1,6 +1,6 @@
-/* How calls without a mark of their own begin: a block of JSON or of code, or JSON alone. The parser reads
- * them by these patterns, and the grammar enforces the tool's schema from the same byte on. */
-#include "lang/chat/output_own.h"
+/* How calls without a mark of their own begin: a block of JSON or of code, or JSON alone. The parser reads them by these
+ * patterns, and the grammar holds the model to the tool's schema from the same byte on. */
+#include "lang/chat/output_internal.h"
 
 #include "base/mem.h"
 

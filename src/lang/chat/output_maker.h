@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lang/grammar/grammar_front.h"
-#include "lang/chat/output_own.h"
+#include "lang/chat/output_internal.h"
 
 struct maker {
     struct grammar *g;
