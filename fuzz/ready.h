@@ -85,7 +85,7 @@ static struct instance *ready_model(bool tools)
     return f;
 }
 
-static struct request *ready_answer(const struct route *route, bool tools)
+static struct request *ready_request(const struct route *route, bool tools)
 {
     static const struct models_options options;
     static struct models models = {.o = &options};

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2 || size > 1 << 16)
         return 0;
     const struct route *r = &routes[data[0] % 8];
-    struct request *a = ready_answer(r, data[0] & 8);
+    struct request *a = ready_request(r, data[0] & 8);
     a->model->loaded->form = &output_forms[data[1] % output_form_count];
     buf_add(&a->body, data + 2, size - 2);
     json_t *body = openai_body(a);

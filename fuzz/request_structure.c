@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     const struct route *r = find_route(doc);
     const json_t *said = json_object_get(doc, "body");
-    struct request *a = ready_answer(r, json_is_true(json_object_get(doc, "tools")));
+    struct request *a = ready_request(r, json_is_true(json_object_get(doc, "tools")));
     uint64_t form = (uint64_t)json_integer_value(json_object_get(doc, "form"));
     if (r->model == ROUTE_VECTORS)
         a->model = vectors_model();

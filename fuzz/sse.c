@@ -96,15 +96,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 3 || size > 1 << 11)
         return 0;
     tools = tools ? tools : json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", 0, NULL);
-    struct request *a = ready_answer(&routes[data[0] % 3], true);
+    struct request *a = ready_request(&routes[data[0] % 3], true);
     struct choice *c = &a->choices[0];
     struct buf out = {0}, text = {0}; /* pieces may cut a character here, which the engine's do not */
     struct err e = {0};
     a->chat = a->stream = a->include_usage = true;
     a->count = a->prompt_count = 1;
     if (data[0] % 3 == 2)
-        a->own = ready_response();
-    c->answer = a;
+        a->format_state = ready_response();
+    c->request = a;
     c->parser = output_open(&(struct output_options){.form = &output_forms[data[2] % output_form_count],
                                                      .thought = a->model->loaded->thought,
                                                      .tools = tools,

@@ -280,18 +280,18 @@ static json_t *anthropic_translate(struct request *a, const json_t *body)
 
 void anthropic_messages(struct request *a)
 {
-    json_t *chat = anthropic_translate(a, a->request);
+    json_t *chat = anthropic_translate(a, a->json);
     if (chat)
         openai_as(a, chat, openai_chat);
 }
 
 void anthropic_count(struct request *a)
 {
-    json_t *chat = anthropic_translate(a, a->request);
+    json_t *chat = anthropic_translate(a, a->json);
     if (!chat)
         return;
-    json_decref(a->request);
-    a->request = chat;
+    json_decref(a->json);
+    a->json = chat;
     if (!openai_prompt(a))
         buf_printf(&a->reply, "{\"input_tokens\":%zu}", a->prompts[0].len);
 }

@@ -89,7 +89,7 @@ static int embed_check(struct request *a, const json_t *body)
 
 void api_embeddings(struct request *a)
 {
-    const json_t *body = a->request;
+    const json_t *body = a->json;
     if (a->stage) {
         if (vectors_done(a))
             embed_tell(a, body);
@@ -100,7 +100,7 @@ void api_embeddings(struct request *a)
 /* llama.cpp's own format: {content, or input}; a list of rows for each text. */
 void api_embedding(struct request *a)
 {
-    const json_t *body = a->request, *content = json_object_get(body, "content");
+    const json_t *body = a->json, *content = json_object_get(body, "content");
     const char *param = content ? "content" : "input";
     const struct vectors *v = a->vectors;
     struct json j = {.out = &a->reply};
@@ -270,7 +270,7 @@ void api_rerank(struct request *a)
 {
     if (a->stage) {
         if (vectors_done(a))
-            rerank_tell(a, a->request);
-    } else if (!rerank_read(a, a->request))
+            rerank_tell(a, a->json);
+    } else if (!rerank_read(a, a->json))
         vectors_submit(a, "documents", rerank_head(a) != NULL);
 }

@@ -73,7 +73,7 @@ static json_t *infill_prompt(struct request *a, const json_t *body)
  * token is generated then. */
 static void infill_ask(struct request *a)
 {
-    json_t *body = a->request;
+    json_t *body = a->json;
     int64_t most = field_int(body, "n_predict", field_int(body, "max_tokens", -1));
     json_object_set_new(body, "max_tokens", json_integer(most ? most : 1));
     json_object_del(body, "n");
@@ -88,9 +88,9 @@ static int infill_check(struct request *a)
 {
     struct err e = {0};
     const char *name;
-    if (field_check(a->request, infill_fields, sizeof infill_fields / sizeof *infill_fields, &name, &e))
+    if (field_check(a->json, infill_fields, sizeof infill_fields / sizeof *infill_fields, &name, &e))
         return request_fail(a, 400, name, "%s", e.text);
-    const json_t *wanted = json_object_get(a->request, "response_fields");
+    const json_t *wanted = json_object_get(a->json, "response_fields");
     for (size_t i = 0; i < json_array_size(wanted); i++)
         if (!json_is_string(json_array_get(wanted, i)))
             return request_fail(a, 400, "response_fields", "response_fields[%zu] has to be a text", i);
@@ -154,15 +154,15 @@ static json_t *completion_object(struct request *a, const json_t *prompt)
 /* A list with a number in it is one prompt; any other list has a prompt in each place. */
 static int completion_prompts(struct request *a)
 {
-    json_t *prompt = json_object_get(a->request, "prompt"), *one, *made;
+    json_t *prompt = json_object_get(a->json, "prompt"), *one, *made;
     size_t i;
     if (json_is_object(prompt)) {
         made = completion_object(a, prompt);
-        return made ? json_object_set_new(a->request, "prompt", made) : -1;
+        return made ? json_object_set_new(a->json, "prompt", made) : -1;
     }
     if (json_is_array(prompt) && completion_has_numbers(prompt)) {
         made = completion_mixed(a, prompt);
-        return made ? json_object_set_new(a->request, "prompt", made) : -1;
+        return made ? json_object_set_new(a->json, "prompt", made) : -1;
     }
     json_array_foreach(prompt, i, one)
     {
@@ -202,7 +202,7 @@ static int completion_bias(struct request *a, const json_t *token, const json_t 
 /* [[id or text, bias or false], ...], or {"id or text": bias}: as {"id": bias}. */
 static int completion_biases(struct request *a)
 {
-    json_t *all = json_object_get(a->request, "logit_bias"), *made = json_object(), *v;
+    json_t *all = json_object_get(a->json, "logit_bias"), *made = json_object(), *v;
     const char *name;
     size_t i;
     int failed = 0;
@@ -221,15 +221,15 @@ static int completion_biases(struct request *a)
         json_decref(token);
     }
     if (!failed && (json_is_array(all) || json_is_object(all)))
-        json_object_set(a->request, "logit_bias", made);
+        json_object_set(a->json, "logit_bias", made);
     json_decref(made);
     return failed;
 }
 
 void api_infill(struct request *a)
 {
-    json_t *prompt = infill_check(a) || completion_biases(a) ? NULL : infill_prompt(a, a->request);
-    if (prompt && !json_object_set_new(a->request, "prompt", prompt))
+    json_t *prompt = infill_check(a) || completion_biases(a) ? NULL : infill_prompt(a, a->json);
+    if (prompt && !json_object_set_new(a->json, "prompt", prompt))
         infill_ask(a);
 }
 
@@ -268,8 +268,8 @@ static json_t *infill_settings(const struct request *a, const struct engine_requ
 
 static int infill_asked(struct request *a, const struct engine_request *r)
 {
-    json_t *fields = json_object_get(a->request, "response_fields");
-    struct infill *own = a->own = mem_zalloc(1, sizeof *own);
+    json_t *fields = json_object_get(a->json, "response_fields");
+    struct infill *own = a->format_state = mem_zalloc(1, sizeof *own);
     if (!own || !(own->settings = infill_settings(a, r)))
         return request_fail(a, 503, NULL, "out of memory");
     own->fields = json_array_size(fields) ? json_incref(fields) : NULL;
@@ -329,7 +329,7 @@ static void infill_prompt_text(const struct request *a, const struct choice *c, 
 static void infill_object(struct request *a, struct choice *c, const char *text, size_t n, bool stop,
                           struct buf *out)
 {
-    const struct infill *own = a->own;
+    const struct infill *own = a->format_state;
     const struct buf *said = &c->message.text;
     struct json j = {.out = out};
     json_begin(&j, '{');
@@ -346,7 +346,7 @@ static void infill_object(struct request *a, struct choice *c, const char *text,
     json_key(&j, "tokens_evaluated");
     json_uint(&j, a->prompts[c->prompt_at].len);
     const struct probs p =
-        openai_write_answer_probs(a, stop ? openai_write_choice_probs(a, c) : openai_write_news_probs(c));
+        openai_write_answer_probs(a, stop ? openai_write_choice_probs(a, c) : openai_write_chunk_probs(c));
     openai_write_ids(&j, "tokens", p.ids, a->token_ids && !(stop && a->stream) ? p.count : 0);
     if (a->logprobs && !(stop && a->stream))
         openai_write_native_probs(a, &j, &p);
@@ -371,7 +371,7 @@ static void infill_object(struct request *a, struct choice *c, const char *text,
 static void infill_piece(struct request *a, struct choice *c, const char *text, size_t n, bool stop,
                          struct buf *out)
 {
-    const struct infill *own = a->own;
+    const struct infill *own = a->format_state;
     struct buf whole = {0};
     if (!stop || !own->fields) {
         infill_object(a, c, text, n, stop, out);

@@ -145,7 +145,7 @@ void api_score(struct request *a)
 {
     if (a->stage) {
         if (vectors_done(a))
-            score_tell(a, a->request);
-    } else if (!score_read(a, a->request))
+            score_tell(a, a->json);
+    } else if (!score_read(a, a->json))
         vectors_submit(a, "text_2", score_head(a) != NULL);
 }

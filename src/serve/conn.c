@@ -151,7 +151,7 @@ static void conn_next(struct conn *c)
     c->since = clock_now();
     if (!keep)
         conn_close_when_sent(c);
-    else if (c->answer == NULL) /* pipelined requests: handled from the loop, without recursion */
+    else if (c->request == NULL) /* pipelined ones: from the loop, not from here */
         bufferevent_trigger(c->bev, EV_READ, BEV_OPT_DEFER_CALLBACKS);
 }
 
@@ -270,12 +270,12 @@ static void conn_read(struct bufferevent *bev, void *arg)
         return;
     }
     struct evbuffer_iovec part;
-    while (!c->answer && evbuffer_peek(in, -1, NULL, &part, 1) > 0 && c->http.state < HTTP_DONE) {
+    while (!c->request && evbuffer_peek(in, -1, NULL, &part, 1) > 0 && c->http.state < HTTP_DONE) {
         evbuffer_drain(in, http_feed(&c->http, part.iov_base, part.iov_len));
         conn_count_body(c);
         conn_phase(c);
     }
-    if (c->answer || c->http.state < HTTP_DONE)
+    if (c->request || c->http.state < HTTP_DONE)
         return;
     c->started = clock_now();
     conn_name(c);
@@ -291,8 +291,8 @@ static void conn_written(struct bufferevent *bev, void *arg)
     (void)bev;
     if (c->closing && !c->lingering)
         conn_close_when_sent(c);
-    else if (c->answer && c->streaming)
-        request_news(c->answer);
+    else if (c->request && c->streaming)
+        request_chunk(c->request);
 }
 
 static void conn_event(struct bufferevent *bev, short what, void *arg)
@@ -302,7 +302,7 @@ static void conn_event(struct bufferevent *bev, short what, void *arg)
     if (what & BEV_EVENT_CONNECTED) /* the handshake of TLS is done */
         return;
     /* a client that has sent all and waits for the reply */
-    if (ended && !c->answer && !c->lingering && evbuffer_get_length(bufferevent_get_output(bev))) {
+    if (ended && !c->request && !c->lingering && evbuffer_get_length(bufferevent_get_output(bev))) {
         c->closing = true;
         return;
     }
@@ -326,7 +326,7 @@ static uint8_t conn_address(const struct sockaddr *from)
 static bool conn_is_busy(const struct conn *c, double now)
 {
     bool pending = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;
-    return c->answer || (pending && now - c->last_sent < CONN_SENDING);
+    return c->request || (pending && now - c->last_sent < CONN_SENDING);
 }
 
 bool conn_evict(struct server *s)
@@ -387,8 +387,8 @@ void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from
 
 void conn_free(struct conn *c)
 {
-    if (c->answer)
-        request_abandon(c->answer);
+    if (c->request)
+        request_abandon(c->request);
     *c->link = c->next;
     if (c->next)
         c->next->link = c->link;
@@ -403,7 +403,7 @@ void conn_free(struct conn *c)
 /* A stream without output for long sends a keep-alive. */
 static void conn_alive(struct conn *c, double now)
 {
-    struct request *a = c->answer;
+    struct request *a = c->request;
     double last = c->streaming ? c->last_sent : c->started;
     const struct api_format *t = format_for(a->route);
     bool quiet = now - last > (double)limit_of(LIMIT_ALIVE_SECONDS);
@@ -422,7 +422,7 @@ void conn_tick(struct conn *c, double now)
     bool pending = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;
     bool idle = c->phase == PHASE_IDLE && waited > rest;
     bool late = c->phase != PHASE_IDLE && waited > deadline;
-    if (c->answer)
+    if (c->request)
         conn_alive(c, now);
     else if (c->lingering && waited > CONN_LINGER)
         conn_free(c);

@@ -47,7 +47,7 @@ static bool message_begin_call(struct choice *c, const struct output_piece *p)
     struct message_call *call = &all[s->call_count++];
     *call = (struct message_call){.name = message_copy(p->name),
                                   .id = p->id ? message_copy(p->id)
-                                              : message_id(c->answer->model->loaded->form->short_ids)};
+                                              : message_id(c->request->model->loaded->form->short_ids)};
     return call->name && call->id;
 }
 
@@ -68,7 +68,7 @@ static bool message_call(struct choice *c, const struct output_piece *p)
 void message_take(void *choice, const struct output_piece *p)
 {
     struct choice *c = choice;
-    struct request *a = c->answer;
+    struct request *a = c->request;
     c->message.full |= p->part == OUTPUT_CALL && p->name && c->message.call_count == SAID_CALLS;
     if (c->message.full && p->part == OUTPUT_CALL)
         return;
@@ -79,7 +79,7 @@ void message_take(void *choice, const struct output_piece *p)
         request_fail(a, 503, NULL, "out of memory");
     else if (a->stream && !(a->no_reasoning && p->part == OUTPUT_REASON)) {
         format_for(a->route)->piece(a, c, p, c->out);
-        c->news = p->part == OUTPUT_TEXT ? NULL : c->news;
+        c->chunk = p->part == OUTPUT_TEXT ? NULL : c->chunk;
     }
 }
 
@@ -102,9 +102,9 @@ bool message_called(const struct choice *c)
 
 const char *message_finish(const struct choice *c)
 {
-    return !message_called(c)     ? finish_name(c->end.finish)
-           : c->answer->functions ? "function_call"
-                                  : "tool_calls";
+    return !message_called(c)      ? finish_name(c->end.finish)
+           : c->request->functions ? "function_call"
+                                   : "tool_calls";
 }
 
 json_t *message_string(const char *text, size_t n)

@@ -251,7 +251,7 @@ enum taken models_take(struct models *m, const struct model_want *want, struct m
         instance_add_wait(f, w);
         if (f->state == INSTANCE_AWAY)
             models_want(m, f);
-        pthread_cond_signal(&m->news);
+        pthread_cond_signal(&m->changed);
         result = TAKEN_LATER;
     }
     pthread_mutex_unlock(&m->mutex);
@@ -265,7 +265,7 @@ void models_drop(struct models *m, struct instance *f, double keep)
     f->last_used = clock_now();
     f->keep = keep == MODELS_KEEP_DEFAULT ? m->o->keep : keep;
     if (!f->users)
-        pthread_cond_signal(&m->news);
+        pthread_cond_signal(&m->changed);
     pthread_mutex_unlock(&m->mutex);
 }
 
@@ -281,7 +281,7 @@ bool models_unwait(struct models *m, struct model_wait *w)
                 break;
             }
     if (found)
-        pthread_cond_signal(&m->news);
+        pthread_cond_signal(&m->changed);
     pthread_mutex_unlock(&m->mutex);
     return found;
 }
@@ -305,7 +305,7 @@ static void models_send_away(struct models *m, double since, const char *why)
     pthread_mutex_lock(&m->mutex);
     struct model_wait *all = models_impatient(m, since);
     if (all)
-        pthread_cond_signal(&m->news);
+        pthread_cond_signal(&m->changed);
     pthread_mutex_unlock(&m->mutex);
     for (struct model_wait *w = all; w; w = w->next)
         failure_set(&w->failure, 503, NULL, NULL, "%s", why);
@@ -321,8 +321,8 @@ static void models_take_out_changed(struct models *m)
             continue;
         f->state = INSTANCE_LEAVING;
         f->of->stale = true;
-        log_warn("%s is unloaded: its file changed while it was in use", f->of->name);
-        pthread_cond_signal(&m->news);
+        log_warn("%s is taken out: its file was changed while it was in use", f->of->name);
+        pthread_cond_signal(&m->changed);
     }
     pthread_mutex_unlock(&m->mutex);
 }
@@ -343,7 +343,7 @@ int models_stop(struct models *m, const char *name)
             f->state = INSTANCE_LEAVING;
             count++;
         }
-    pthread_cond_signal(&m->news);
+    pthread_cond_signal(&m->changed);
     pthread_mutex_unlock(&m->mutex);
     return name && !only ? -1 : count;
 }
@@ -352,7 +352,7 @@ void models_rescan(struct models *m)
 {
     pthread_mutex_lock(&m->mutex);
     m->rescan = true;
-    pthread_cond_signal(&m->news);
+    pthread_cond_signal(&m->changed);
     pthread_mutex_unlock(&m->mutex);
 }
 
@@ -480,7 +480,7 @@ int models_open(struct models **out, const struct models_options *o, struct err 
     pthread_mutex_init(&m->mutex, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&m->news, &clock);
+    pthread_cond_init(&m->changed, &clock);
     pthread_condattr_destroy(&clock);
     if (models_scan(m, e) || models_start(m, e)) {
         models_close(m);
@@ -494,7 +494,7 @@ void models_shut(struct models *m)
 {
     pthread_mutex_lock(&m->mutex);
     m->closing = true;
-    pthread_cond_signal(&m->news);
+    pthread_cond_signal(&m->changed);
     pthread_mutex_unlock(&m->mutex);
     models_send_away(m, 1e18, "the server is ending and takes no more requests");
 }
@@ -513,6 +513,6 @@ void models_close(struct models *m)
     }
     models_free_list(m);
     pthread_mutex_destroy(&m->mutex);
-    pthread_cond_destroy(&m->news);
+    pthread_cond_destroy(&m->changed);
     mem_free(m);
 }

@@ -122,7 +122,7 @@ struct models {
     bool running;
     /* guarded by the mutex */
     pthread_mutex_t mutex;
-    pthread_cond_t news; /* for the thread */
+    pthread_cond_t changed; /* for the thread */
     struct served *all, **all_end;
     struct instance *wanted, **wanted_end;
     bool closing, rescan;

@@ -278,11 +278,11 @@ static bool models_serve_first(struct models *m)
 static void models_sleep(struct models *m, double when)
 {
     if (when > 1e17) {
-        pthread_cond_wait(&m->news, &m->mutex);
+        pthread_cond_wait(&m->changed, &m->mutex);
         return;
     }
     struct timespec at = {.tv_sec = (time_t)when, .tv_nsec = (long)(1e9 * (when - (double)(time_t)when))};
-    pthread_cond_timedwait(&m->news, &m->mutex, &at);
+    pthread_cond_timedwait(&m->changed, &m->mutex, &at);
 }
 
 void *models_thread(void *arg)

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "serve/own.h"
 
-extern const struct api_format ollama_chat_teller, ollama_generate_teller, ollama_api;
+extern const struct api_format ollama_chat_api, ollama_generate_api, ollama_api;
 
 void ollama_version(struct conn *c);
 void ollama_tags(struct conn *c);

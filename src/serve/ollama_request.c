@@ -177,7 +177,7 @@ static void ollama_only_load(struct request *a, bool chat, bool unload)
     struct json j = {.out = &a->reply};
     json_begin(&j, '{');
     json_key(&j, "model");
-    json_str(&j, unload ? ollama_model(a->request) : a->called);
+    json_str(&j, unload ? ollama_model(a->json) : a->called);
     ollama_time(&j, "created_at", 0);
     if (chat) {
         json_key(&j, "message");
@@ -218,11 +218,11 @@ static bool ollama_is_through(struct request *a, bool chat, bool empty)
     };
     const char *name, *bad;
     struct err e = {0};
-    if (field_check(a->request, fields, sizeof fields / sizeof *fields, &bad, &e))
+    if (field_check(a->json, fields, sizeof fields / sizeof *fields, &bad, &e))
         request_fail(a, 400, bad, "%s", e.text);
-    if (a->failure.status || ollama_check_format(a, a->request) || ollama_keep(a, a->request))
+    if (a->failure.status || ollama_check_format(a, a->json) || ollama_keep(a, a->json))
         return true;
-    name = ollama_model(a->request);
+    name = ollama_model(a->json);
     if (empty && a->keep == 0 && name) {
         if (!a->admin)
             failure_set(&a->failure, 403, "admin_key_required", "keep_alive",
@@ -332,7 +332,7 @@ static int ollama_embed_read(struct request *a, const char *param)
 {
     static const struct field fields[] = {{"truncate", FIELD_BOOL, 0, 0},
                                           {"dimensions", FIELD_INT, 1, 1 << 24}};
-    const json_t *body = a->request, *cut = json_object_get(body, "truncate");
+    const json_t *body = a->json, *cut = json_object_get(body, "truncate");
     const char *name;
     struct err e = {0};
     if (field_check(body, fields, sizeof fields / sizeof *fields, &name, &e))
@@ -353,7 +353,7 @@ void ollama_embed(struct request *a)
     }
     if (!vectors_done(a))
         return;
-    size_t width = vectors_narrow(a, a->request);
+    size_t width = vectors_narrow(a, a->json);
     json_begin(&j, '{');
     json_key(&j, "model");
     json_str(&j, a->called);
@@ -380,7 +380,7 @@ void ollama_embeddings(struct request *a)
     } else if (vectors_done(a)) {
         json_begin(&j, '{');
         json_key(&j, "embedding");
-        ollama_vector(&j, a->vectors->out, vectors_narrow(a, a->request));
+        ollama_vector(&j, a->vectors->out, vectors_narrow(a, a->json));
         json_end(&j, '}');
     }
 }

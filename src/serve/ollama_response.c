@@ -87,7 +87,7 @@ static void ollama_counts(const struct request *a, struct json *j)
 
 static bool ollama_is_chat(const struct request *a)
 {
-    return a->route->format == &ollama_chat_teller;
+    return a->route->format == &ollama_chat_api;
 }
 
 /* Of the tokens of a piece, or of all; they go with text. */
@@ -113,7 +113,7 @@ static void ollama_piece(struct request *a, struct choice *c, const struct outpu
         s = (struct ollama_said){.thinking = p->text, .thinking_n = p->n};
     ollama_begin(a, &j);
     ollama_text(&j, ollama_is_chat(a), &s);
-    struct probs probs = openai_write_news_probs(c);
+    struct probs probs = openai_write_chunk_probs(c);
     if (p->part == OUTPUT_TEXT)
         ollama_probs(a, &j, &probs);
     json_key(&j, "done");
@@ -172,10 +172,10 @@ static void ollama_broken(const struct failure *f, struct buf *out)
     buf_char(out, '\n');
 }
 
-#define OLLAMA_TELLER                                                                                        \
+#define OLLAMA_API                                                                                           \
     {                                                                                                        \
         .type = "application/x-ndjson", .piece = ollama_piece, .end = ollama_end, .whole = ollama_whole,     \
         .error = ollama_error, .broken = ollama_broken                                                       \
     }
-const struct api_format ollama_chat_teller = OLLAMA_TELLER, ollama_generate_teller = OLLAMA_TELLER,
-                        ollama_api = OLLAMA_TELLER;
+const struct api_format ollama_chat_api = OLLAMA_API, ollama_generate_api = OLLAMA_API,
+                        ollama_api = OLLAMA_API;

@@ -126,8 +126,8 @@ static json_t *openai_read(struct request *a)
 json_t *openai_body(struct request *a)
 {
     const char *where;
-    if (a->request)
-        return json_incref(a->request);
+    if (a->json)
+        return json_incref(a->json);
     json_t *body = openai_read(a);
     if (body && (where = openai_nul(body))) {
         request_fail(a, 400, NULL,
@@ -138,7 +138,7 @@ json_t *openai_body(struct request *a)
     }
     if (body)
         field_drop_nulls(body);
-    a->request = body;
+    a->json = body;
     return json_incref(body);
 }
 
@@ -536,7 +536,7 @@ static int openai_submit(struct request *a, struct request_draft *q)
     for (uint32_t i = 0; i < a->prompt_count * n; i++) {
         struct choice *c = &a->choices[i];
         struct err e = {0};
-        c->answer = a;
+        c->request = a;
         c->prompt_at = i / n;
         c->rank = i % n;
         q->request.prompt = a->prompts[c->prompt_at].data;
@@ -584,8 +584,8 @@ void openai_completion(struct request *a)
 
 void openai_as(struct request *a, json_t *body, void (*ask)(struct request *a))
 {
-    json_decref(a->request);
-    a->request = body;
+    json_decref(a->json);
+    a->json = body;
     ask(a);
 }
 

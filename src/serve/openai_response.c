@@ -129,10 +129,10 @@ static void openai_write_event_begin(struct request *a, struct choice *c, struct
 /* The rest of an event. finish: NULL = more events follow. */
 static void openai_write_event_end(struct request *a, struct choice *c, struct json *j, const char *finish)
 {
-    const struct probs p = openai_write_news_probs(c), own = openai_write_answer_probs(a, p);
+    const struct probs p = openai_write_chunk_probs(c), own = openai_write_answer_probs(a, p);
     if (a->chat)
         json_end(j, '}');
-    openai_write_probs(a, j, c, c->news ? &p : NULL);
+    openai_write_probs(a, j, c, c->chunk ? &p : NULL);
     if (a->token_ids && !a->chat && !c->told_prompt)
         openai_write_ids(j, "prompt_token_ids", a->prompts[c->prompt_at].data, a->prompts[c->prompt_at].len);
     c->told_prompt = true;
@@ -217,10 +217,10 @@ static void openai_write_piece(struct request *a, struct choice *c, const struct
 {
     static const char *const text[2] = {"text"}, *const content[2] = {"content"},
                              *const reasoning[2] = {"reasoning_content", "reasoning"};
-    const struct stream_chunk *news = c->news;
+    const struct stream_chunk *chunk = c->chunk;
     c->out = out;
     if (p->part != OUTPUT_TEXT)
-        c->news = NULL; /* probabilities go with text */
+        c->chunk = NULL; /* probabilities go with text */
     if (p->part == OUTPUT_CALL) {
         if (p->name)
             openai_write_call_delta(a, c, p, true);
@@ -232,7 +232,7 @@ static void openai_write_piece(struct request *a, struct choice *c, const struct
                           : a->chat                ? content
                                                    : text,
                           p->text, p->n);
-    c->news = news;
+    c->chunk = chunk;
 }
 
 /* The text of the prompt, where `echo` asks for it. */
@@ -247,10 +247,10 @@ static void openai_write_echo(const struct request *a, const struct choice *c, s
 
 static void openai_write_stream_begin(struct request *a, struct choice *c, struct buf *out)
 {
-    const struct stream_chunk *news = c->news;
+    const struct stream_chunk *chunk = c->chunk;
     struct buf echo = {0};
     struct json j = {.out = out};
-    c->news = NULL;
+    c->chunk = NULL;
     openai_write_echo(a, c, &echo);
     if (echo.len)
         openai_write_piece(
@@ -264,13 +264,13 @@ static void openai_write_stream_begin(struct request *a, struct choice *c, struc
         json_str(&j, "");
         openai_write_event_end(a, c, &j, NULL);
     }
-    c->news = news;
+    c->chunk = chunk;
 }
 
 static void openai_write_end(struct request *a, struct choice *c, struct buf *out)
 {
     struct json j = {.out = out};
-    c->news = NULL;
+    c->chunk = NULL;
     openai_write_event_begin(a, c, &j);
     if (!a->chat) {
         json_key(&j, "text");

@@ -92,7 +92,7 @@ struct conn {
     struct bufferevent *bev;
     struct conn *next, **link;
     struct http http;
-    struct request *answer; /* while one is being made */
+    struct request *request; /* while one is being made */
     const struct route *route;
     double since;     /* when this phase began */
     double started;   /* when the request was whole */
@@ -125,13 +125,13 @@ struct message {
 };
 
 struct choice {
-    struct request *answer;
+    struct request *request;
     struct stream *stream;
     struct output_parser *parser; /* NULL = its text is text */
     struct message message;
     int open, blocks; /* of streams made of blocks: the kind that is open, 0 = none; those that are whole */
     /* while news are being taken */
-    const struct stream_chunk *news; /* NULL = its tokens have been told */
+    const struct stream_chunk *chunk; /* NULL = its tokens have been told */
     struct buf *out;
     uint32_t prompt_at; /* which prompt */
     uint32_t rank;      /* among the answers to it */
@@ -171,7 +171,7 @@ struct request {
     /* the workers' */
     bool waits;
     int stage;
-    json_t *request; /* the body; freed when a worker is through: the loop never sees it */
+    json_t *json; /* the body; freed when a worker is through: the loop never sees it */
     struct model_wait wait;
     struct instance *model;  /* the one that it got, and whose user it is */
     const char *called;      /* the name that it was asked for by */
@@ -186,7 +186,7 @@ struct request {
     json_t *stops;       /* the stop strings: a text, a list, or NULL */
     struct ids before;   /* what the prompt begins with, until it does */
     bool keep_ids;       /* the ids of the answer are kept for its teller */
-    void *own;           /* what its teller keeps, and forgets */
+    void *format_state;  /* what its format keeps, and forgets */
     bool endless;        /* end tokens are text like others */
     uint32_t tops;       /* alternatives to each token that are told */
     uint32_t top_stride; /* that the engine gives: at least as many */
@@ -218,14 +218,14 @@ struct api_format {
     const char *type;  /* of a stream */
     const char *alive; /* what a stream says when it has had no news for long; NULL = nothing */
     void (*begin)(struct request *a, struct choice *c, struct buf *out); /* NULL = with nothing */
-    /* c->news: the tokens that came with it, where nobody has told them yet */
+    /* c->chunk: the tokens that came with it, where nobody has told them yet */
     void (*piece)(struct request *a, struct choice *c, const struct output_piece *p, struct buf *out);
     void (*end)(struct request *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
     void (*finish)(struct request *a, struct buf *out);                /* of a stream; NULL = with nothing */
     void (*whole)(struct request *a, struct buf *out);                 /* without a stream */
     void (*error)(const struct failure *f, struct buf *out);           /* a reply */
     void (*broken)(const struct failure *f, struct buf *out);          /* inside of a stream, and its end */
-    void (*forget)(void *own);                                         /* NULL = it keeps nothing */
+    void (*forget)(void *state);                                       /* NULL = it keeps nothing */
     /* On a worker, before the engine gets it: what of it the reply tells. NULL = nothing */
     int (*asked)(struct request *a, const struct engine_request *r);
 };
@@ -294,15 +294,15 @@ void worker_add(struct request *a);
 void worker_again(struct request *a); /* from any thread */
 /* The model that the request names. -1: there is none, or it is not there yet: the caller returns, and is called again. */
 int worker_model(struct request *a, enum route_model model);
-void worker_wake(void *answer); /* the engine's wake */
+void worker_wake(void *request); /* the engine's wake */
 struct request *worker_ready(struct server *s);
 void worker_forget(struct request *a);
 
 /* ---- answers (answer.c) ---- */
 void request_start(struct conn *c);
 /* A worker is through with it: what only the request needed is freed. */
-void request_forget_request(struct request *a);
-void request_news(struct request *a);    /* may free it */
+void request_drop_body(struct request *a);
+void request_chunk(struct request *a);   /* may free it */
 void request_abandon(struct request *a); /* the client has gone */
 /* A worker asks for so many sequences in all; -1 and a failure where the key's share is too small. */
 int request_admit(struct request *a, uint32_t sequences);
@@ -394,7 +394,7 @@ struct probs {
     size_t count, echoed; /* echoed: the first of them are the prompt's */
 };
 struct probs openai_write_choice_probs(const struct request *a, const struct choice *c);
-struct probs openai_write_news_probs(const struct choice *c); /* none where its news have been told */
+struct probs openai_write_chunk_probs(const struct choice *c); /* none where its news have been told */
 struct probs openai_write_answer_probs(const struct request *a, struct probs p); /* without the prompt's */
 /* [{token, logprob, bytes, top_logprobs}] without the token that ends the answer. */
 void openai_write_token_probs(const struct request *a, struct json *j, const struct probs *p);

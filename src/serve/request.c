@@ -82,23 +82,24 @@ void request_start(struct conn *c)
     a->charged = c->charged;
     c->charged = 0;
     if (http_is(&c->http, "GET"))
-        a->request = request_query(c);
+        a->json = request_query(c);
     a->created = time(NULL);
     a->begun = c->started;
     a->keep = MODELS_KEEP_DEFAULT;
     memcpy(a->id, c->id, sizeof a->id);
-    c->answer = a;
+    c->request = a;
     c->server->request_count++;
     worker_add(a);
 }
 
-void request_forget_request(struct request *a)
+void request_drop_body(struct request *a)
 {
     enum { LARGE = 8 << 20 };
-    bool shared = a->tools || a->stops || a->own; /* parts of it are still in use: the whole body counts */
+    bool shared =
+        a->tools || a->stops || a->format_state; /* parts of it are still in use: they count as all of it */
     size_t before = a->charged;
-    json_decref(a->request);
-    a->request = NULL;
+    json_decref(a->json);
+    a->json = NULL;
     buf_free(&a->body);
     if (!shared)
         server_charge(a->server, &a->charged, 0);
@@ -127,7 +128,7 @@ static void request_free(struct request *a)
         /* keep_alive affects all keys: only an admin may set it */
         models_drop(a->server->models, a->wait.form, a->admin ? a->keep : MODELS_KEEP_DEFAULT);
     vectors_free(a->vectors);
-    request_forget_request(a);
+    request_drop_body(a);
     for (uint32_t i = 0; i < a->prompt_count; i++)
         ids_free(&a->prompts[i]);
     buf_free(&a->reply);
@@ -137,7 +138,7 @@ static void request_free(struct request *a)
     json_decref(a->tools);
     json_decref(a->stops);
     if (format_for(a->route)->forget)
-        format_for(a->route)->forget(a->own);
+        format_for(a->route)->forget(a->format_state);
     server_charge(a->server, &a->charged, 0);
     a->server->request_count--;
     mem_free(a);
@@ -159,7 +160,7 @@ static void request_break(struct request *a)
     struct conn *c = a->conn;
     struct failure f = a->failure;
     const struct api_format *t = format_for(a->route);
-    c->answer = NULL;
+    c->request = NULL;
     request_free(a);
     if (!c->streaming) {
         conn_fail(c, &f);
@@ -172,75 +173,75 @@ static void request_break(struct request *a)
     conn_stream_end(c);
 }
 
-static void request_hear(struct request *a, struct choice *c, const struct stream_chunk *news,
+static void request_feed(struct request *a, struct choice *c, const struct stream_chunk *chunk,
                          struct buf *out)
 {
-    if (news->err.code && !c->begun) /* it becomes a plain reply */
+    if (chunk->err.code && !c->begun) /* it becomes a plain reply */
         return;
-    c->news = news;
+    c->chunk = chunk;
     c->out = out;
     if (a->stream && !c->begun && format_for(a->route)->begin)
         format_for(a->route)->begin(a, c, out);
     if (!c->begun && a->echo && a->prefill.len) {
-        c->news = NULL; /* none of its tokens is new */
+        c->chunk = NULL; /* none of its tokens is new */
         message_take(
             c, &(struct output_piece){.part = OUTPUT_TEXT, .text = a->prefill.data, .n = a->prefill.len});
-        c->news = news;
+        c->chunk = chunk;
     }
     c->begun = true;
-    if (!c->parser && news->text_length)
-        message_take(c,
-                     &(struct output_piece){.part = OUTPUT_TEXT, .text = news->text, .n = news->text_length});
+    if (!c->parser && chunk->text_length)
+        message_take(
+            c, &(struct output_piece){.part = OUTPUT_TEXT, .text = chunk->text, .n = chunk->text_length});
     size_t reasoned = c->message.reason.len;
-    if (c->parser && (output_feed(c->parser, news->text, news->text_length) ||
-                      (news->done && output_end(c->parser, news->finish == FINISH_LENGTH))))
+    if (c->parser && (output_feed(c->parser, chunk->text, chunk->text_length) ||
+                      (chunk->done && output_end(c->parser, chunk->finish == FINISH_LENGTH))))
         request_fail(a, 503, NULL, "out of memory");
-    c->thought += c->message.reason.len > reasoned ? (uint32_t)news->count : 0;
-    /* tokens whose text is held back or not shown still have probabilities */
-    if (a->stream && c->news && (a->logprobs || a->token_ids) && news->count)
+    c->thought += c->message.reason.len > reasoned ? (uint32_t)chunk->count : 0;
+    /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
+    if (a->stream && c->chunk && (a->logprobs || a->token_ids) && chunk->count)
         format_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, out);
 }
 
-/* A new chunk of one choice. */
-static void request_take(struct request *a, struct choice *c, const struct stream_chunk *news,
+/* News of one choice. */
+static void request_take(struct request *a, struct choice *c, const struct stream_chunk *chunk,
                          struct buf *out)
 {
-    if (news->count && !a->first) {
+    if (chunk->count && !a->first) {
         a->first = clock_now();
         metrics_seconds(&a->server->metrics.first, a->first - a->conn->started);
     }
-    if (news->count) {
+    if (chunk->count) {
         double now = clock_now();
         if (c->made)
-            metrics_seconds(&a->server->metrics.between, (now - c->last) / (double)news->count);
+            metrics_seconds(&a->server->metrics.between, (now - c->last) / (double)chunk->count);
         c->last = now;
     }
-    c->made += (uint32_t)(news->count - news->echoed);
-    for (size_t i = news->echoed; news->logprobs && i < news->count; i++)
-        c->score += (double)news->logprobs[i];
-    request_hear(a, c, news, out);
+    c->made += (uint32_t)(chunk->count - chunk->echoed);
+    for (size_t i = chunk->echoed; chunk->logprobs && i < chunk->count; i++)
+        c->score += (double)chunk->logprobs[i];
+    request_feed(a, c, chunk, out);
     if ((a->logprobs || a->prompt_probs || a->token_ids) && !a->stream) {
-        buf_add(&c->ids, news->ids, news->count * sizeof *news->ids);
-        if (news->logprobs)
-            buf_add(&c->logprobs, news->logprobs, news->count * sizeof *news->logprobs);
-        if (news->top)
-            buf_add(&c->tops, news->top, news->count * a->top_stride * sizeof *news->top);
-        if (news->ranks)
-            buf_add(&c->ranks, news->ranks, news->count * sizeof *news->ranks);
+        buf_add(&c->ids, chunk->ids, chunk->count * sizeof *chunk->ids);
+        if (chunk->logprobs)
+            buf_add(&c->logprobs, chunk->logprobs, chunk->count * sizeof *chunk->logprobs);
+        if (chunk->top)
+            buf_add(&c->tops, chunk->top, chunk->count * a->top_stride * sizeof *chunk->top);
+        if (chunk->ranks)
+            buf_add(&c->ranks, chunk->ranks, chunk->count * sizeof *chunk->ranks);
         if (c->ids.failed || c->logprobs.failed || c->tops.failed || c->ranks.failed)
             request_fail(a, 503, NULL, "out of memory");
     }
     if (a->keep_ids &&
-        !buf_add(&c->kept, news->ids + news->echoed, (news->count - news->echoed) * sizeof *news->ids))
+        !buf_add(&c->kept, chunk->ids + chunk->echoed, (chunk->count - chunk->echoed) * sizeof *chunk->ids))
         request_fail(a, 503, NULL, "out of memory");
-    if (!news->done)
+    if (!chunk->done)
         return;
     c->done = true;
-    c->end = *news;
-    if (news->err.code)
-        request_fail(a, news->err.code == ERR_CHANGED ? 503 : 500, NULL, "the answer failed: %s",
-                     news->err.text);
-    else if (news->finish == FINISH_CANCEL)
+    c->end = *chunk;
+    if (chunk->err.code)
+        request_fail(a, chunk->err.code == ERR_CHANGED ? 503 : 500, NULL, "the answer failed: %s",
+                     chunk->err.text);
+    else if (chunk->finish == FINISH_CANCEL)
         request_fail(a, 503, NULL, "the answer was cancelled");
     else if (a->stream)
         format_for(a->route)->end(a, c, out);
@@ -271,7 +272,7 @@ static void request_finish(struct request *a)
     struct buf out = {0};
     if (a->count)
         metrics_seconds(&a->server->metrics.whole, clock_now() - c->started);
-    c->answer = NULL;
+    c->request = NULL;
     if (a->stream) {
         if (format_for(a->route)->finish)
             format_for(a->route)->finish(a, &out);
@@ -287,7 +288,7 @@ static void request_finish(struct request *a)
     request_free(a);
 }
 
-void request_news(struct request *a)
+void request_chunk(struct request *a)
 {
     if (!a->conn) {
         request_free(a);
@@ -303,9 +304,9 @@ void request_news(struct request *a)
     uint32_t done = 0;
     for (uint32_t i = 0; i < a->count; i++) {
         struct choice *c = &a->choices[i];
-        struct stream_chunk news;
-        if (!c->done && stream_look(c->stream, 0, &news))
-            request_take(a, c, &news, &out);
+        struct stream_chunk chunk;
+        if (!c->done && stream_look(c->stream, 0, &chunk))
+            request_take(a, c, &chunk, &out);
         done += c->done;
     }
     if (out.len && !out.failed) {

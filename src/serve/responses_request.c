@@ -181,7 +181,7 @@ static struct shelf_entry *shelf_place(struct shelf *s, size_t bytes)
 
 void responses_keep(struct request *a, json_t *response)
 {
-    struct responses *own = a->own;
+    struct responses *own = a->format_state;
     struct server *s = a->server;
     const struct message *said = &a->choices[0].message;
     json_t *message = json_pack("{s:s,s:o}", "role", "assistant", "content",
@@ -332,8 +332,8 @@ static json_t *responses_translate(struct request *a, const json_t *body, const 
 /* The request as a chat; NULL and a failure. */
 static json_t *responses_read(struct request *a)
 {
-    json_t *body = a->request;
-    struct responses *own = a->own = mem_zalloc(1, sizeof *own);
+    json_t *body = a->json;
+    struct responses *own = a->format_state = mem_zalloc(1, sizeof *own);
     struct err e = {0};
     const char *name = NULL;
     if (!own)
@@ -367,8 +367,8 @@ void responses_count(struct request *a)
     json_t *chat = responses_read(a);
     if (!chat)
         return;
-    json_decref(a->request);
-    a->request = chat;
+    json_decref(a->json);
+    a->json = chat;
     if (!openai_prompt(a))
         buf_printf(&a->reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}",
                    a->prompts[0].len);

@@ -14,7 +14,7 @@ enum { OPEN_NONE, OPEN_MESSAGE, OPEN_REASONING, OPEN_CALL }; /* an item */
 /* An id for the next item: "msg_", "rs_", "fc_". */
 static json_t *item_id(const struct request *a, const char *kind)
 {
-    const struct responses *own = a->own;
+    const struct responses *own = a->format_state;
     char id[sizeof a->id + 24];
     snprintf(id, sizeof id, "%s_%s_%zu", kind, a->id, json_array_size(own->output));
     return json_string(id);
@@ -105,7 +105,7 @@ static void responses_echo(const struct responses *own, json_t *r)
 
 static json_t *responses_make(const struct request *a, const char *status)
 {
-    const struct responses *own = a->own;
+    const struct responses *own = a->format_state;
     bool over = strcmp(status, "in_progress") != 0, cut = !strcmp(status, "incomplete");
     char id[sizeof a->id + 8];
     snprintf(id, sizeof id, "resp_%s", a->id);
@@ -130,7 +130,7 @@ static json_t *responses_done(struct request *a)
 static void responses_whole(struct request *a, struct buf *out)
 {
     const struct message *s = &a->choices[0].message;
-    struct responses *own = a->own;
+    struct responses *own = a->format_state;
     if (s->reason.len)
         json_array_append_new(
             own->output,
@@ -152,7 +152,7 @@ static void responses_whole(struct request *a, struct buf *out)
 /* Every event has a number; takes it over. */
 static void responses_event(struct request *a, struct buf *out, const char *type, json_t *event)
 {
-    struct responses *own = a->own;
+    struct responses *own = a->format_state;
     if (event) {
         json_object_set_new(event, "type", json_string(type));
         json_object_set_new(event, "sequence_number", json_integer(own->sequence++));
@@ -164,7 +164,7 @@ static void responses_event(struct request *a, struct buf *out, const char *type
 static void responses_item_event(struct request *a, struct buf *out, const char *type, json_t *event,
                                  const char *kind)
 {
-    struct responses *own = a->own;
+    struct responses *own = a->format_state;
     json_object_set_new(event, "output_index", json_integer((json_int_t)json_array_size(own->output)));
     if (kind)
         json_object_set_new(event, "item_id", item_id(a, kind));
@@ -188,7 +188,7 @@ static void responses_begin(struct request *a, struct choice *c, struct buf *out
 
 static void responses_open_item(struct request *a, struct choice *c, int kind, struct buf *out)
 {
-    struct responses *own = a->own;
+    struct responses *own = a->format_state;
     c->open = kind;
     own->from = kind == OPEN_MESSAGE ? c->message.text.len : c->message.reason.len;
     responses_item_event(a, out, "response.output_item.added",
@@ -207,7 +207,7 @@ static void responses_open_call(struct request *a, struct choice *c, struct buf 
 /* Adds the finished item to the response, which owns it. */
 static void responses_item_done(struct request *a, struct choice *c, json_t *item, struct buf *out)
 {
-    struct responses *own = a->own;
+    struct responses *own = a->format_state;
     responses_item_event(a, out, "response.output_item.done", json_pack("{s:O}", "item", item), NULL);
     json_array_append_new(own->output, item);
     c->open = OPEN_NONE;
@@ -225,7 +225,7 @@ static void responses_close_call(struct request *a, struct choice *c, struct buf
 
 static void responses_close_item(struct request *a, struct choice *c, struct buf *out)
 {
-    struct responses *own = a->own;
+    struct responses *own = a->format_state;
     int kind = c->open;
     const struct buf *said = kind == OPEN_MESSAGE ? &c->message.text : &c->message.reason;
     if (kind == OPEN_CALL)
@@ -266,15 +266,15 @@ static void responses_call(struct request *a, struct choice *c, const struct out
 static void responses_piece(struct request *a, struct choice *c, const struct output_piece *p,
                             struct buf *out)
 {
-    struct responses *own = a->own;
+    struct responses *own = a->format_state;
     int kind = p->part == OUTPUT_TEXT ? OPEN_MESSAGE : OPEN_REASONING;
     if (p->part == OUTPUT_CALL) {
         responses_call(a, c, p, out);
         return;
     }
     if (kind == OPEN_MESSAGE && a->logprobs) {
-        struct probs news = openai_write_news_probs(c);
-        json_t *told = item_probs(a, &news);
+        struct probs chunk = openai_write_chunk_probs(c);
+        json_t *told = item_probs(a, &chunk);
         json_array_extend(own->probs_new, told);
         json_decref(told);
     }

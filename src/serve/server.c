@@ -59,7 +59,7 @@ static void server_bell(evutil_socket_t fd, short what, void *arg)
     (void)n, (void)what;
     for (struct request *a; (a = worker_ready(s));) {
         a->arrived = true;
-        request_news(a);
+        request_chunk(a);
     }
 }
 
@@ -300,7 +300,7 @@ static void server_close(struct server *s)
         conn_free(s->conns);
     for (struct request *a; (a = worker_ready(s));) { /* their clients have gone */
         a->arrived = true;
-        request_news(a);
+        request_chunk(a);
     }
     struct event *const events[] = {s->bell, s->tick, s->term, s->intr, s->hup};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)

@@ -152,9 +152,9 @@ size_t vectors_narrow(struct request *a, const json_t *body)
     return n;
 }
 
-static void vectors_ready(void *answer)
+static void vectors_ready(void *request)
 {
-    worker_again(answer);
+    worker_again(request);
 }
 
 void vectors_submit(struct request *a, const char *param, bool first)

@@ -25,9 +25,9 @@ static void worker_ring(struct request *a)
     (void)n; /* it cannot fill up: the loop empties it */
 }
 
-void worker_wake(void *answer)
+void worker_wake(void *request)
 {
-    struct request *a = answer;
+    struct request *a = request;
     pthread_mutex_lock(&a->server->mutex);
     if (a->prepared) /* else the worker rings when it is through */
         worker_ring(a);
@@ -142,7 +142,7 @@ static void *worker_thread(void *arg)
         if (!atomic_load(&a->gone) && !worker_model(a, a->route->model))
             a->route->prepare(a);
         if (!a->waits)
-            request_forget_request(a);
+            request_drop_body(a);
         pthread_mutex_lock(&s->mutex);
         worker_done(a);
     }

@@ -21,7 +21,7 @@ enum { THREADS = 6, ROUNDS = 30, CTX = 64 };
 struct client {
     struct model_wait wait;
     pthread_mutex_t mutex;
-    pthread_cond_t news;
+    pthread_cond_t changed;
     bool told;
 };
 
@@ -30,7 +30,7 @@ static void client_told(struct model_wait *w)
     struct client *c = (struct client *)w;
     pthread_mutex_lock(&c->mutex);
     c->told = true;
-    pthread_cond_signal(&c->news);
+    pthread_cond_signal(&c->changed);
     pthread_mutex_unlock(&c->mutex);
 }
 
@@ -39,14 +39,14 @@ static void client_open(struct client *c)
     memset(c, 0, sizeof *c);
     c->wait.ready = client_told;
     pthread_mutex_init(&c->mutex, NULL);
-    pthread_cond_init(&c->news, NULL);
+    pthread_cond_init(&c->changed, NULL);
 }
 
 static void client_wait(struct client *c)
 {
     pthread_mutex_lock(&c->mutex);
     while (!c->told)
-        pthread_cond_wait(&c->news, &c->mutex);
+        pthread_cond_wait(&c->changed, &c->mutex);
     c->told = false;
     pthread_mutex_unlock(&c->mutex);
 }
@@ -125,10 +125,10 @@ static void write_some(struct instance *f, int32_t *out, uint32_t n)
     if (engine_submit(f->engine, &r, &s, &e))
         fail_msg("%s", e.text);
     uint32_t have = 0;
-    for (struct stream_chunk news = {0}; !news.done;)
-        if (stream_look(s, -1, &news))
-            for (size_t i = 0; i < news.count; i++)
-                out[have++] = news.ids[i];
+    for (struct stream_chunk chunk = {0}; !chunk.done;)
+        if (stream_look(s, -1, &chunk))
+            for (size_t i = 0; i < chunk.count; i++)
+                out[have++] = chunk.ids[i];
     assert_int_equal(have, n);
     stream_close(s);
 }
