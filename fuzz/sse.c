@@ -53,7 +53,8 @@ static void speak(struct request *a, const char *text, size_t n, size_t piece, s
 {
     struct choice *c = &a->choices[0];
     const struct api_format *v = format_for(a->route);
-    c->out = out;
+    struct message_sink sink = {.choice = c, .out = out};
+    output_set_arg(c->parser, &sink);
     if (v->begin)
         v->begin(a, c, out);
     for (size_t at = 0; at < n; at += piece)
@@ -109,8 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                                      .thought = a->model->loaded->thought,
                                                      .tools = tools,
                                                      .ruled = data[1] & 64,
-                                                     .take = message_take,
-                                                     .arg = c},
+                                                     .take = message_take},
                             &e);
     speak(a, (const char *)data + 3, size - 3, 1u + data[1] % 40, &out);
     check_events(&out, data[0] % 3, &text);

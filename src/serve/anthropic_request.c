@@ -375,9 +375,10 @@ static void anthropic_delta(const struct choice *c, const char *type, const char
 }
 
 static void anthropic_piece(struct request *a, struct choice *c, const struct output_piece *p,
-                            struct buf *out)
+                            const struct stream_chunk *chunk, struct buf *out)
 {
     (void)a;
+    (void)chunk;
     static const struct {
         int block;
         const char *start, *delta, *key;

@@ -326,8 +326,9 @@ static void infill_prompt_text(const struct request *a, const struct choice *c, 
     buf_free(&text);
 }
 
+/* chunk: the tokens of a piece; NULL where the answer has stopped: all of them. */
 static void infill_object(struct request *a, struct choice *c, const char *text, size_t n, bool stop,
-                          struct buf *out)
+                          const struct stream_chunk *chunk, struct buf *out)
 {
     const struct infill *own = a->format_state;
     const struct buf *said = &c->message.text;
@@ -345,8 +346,8 @@ static void infill_object(struct request *a, struct choice *c, const char *text,
     json_uint(&j, c->made);
     json_key(&j, "tokens_evaluated");
     json_uint(&j, a->prompts[c->prompt_at].len);
-    const struct probs p =
-        openai_write_answer_probs(a, stop ? openai_write_choice_probs(a, c) : openai_write_chunk_probs(c));
+    const struct probs p = openai_write_answer_probs(a, stop ? openai_write_choice_probs(a, c)
+                                                             : openai_write_chunk_probs(chunk));
     openai_write_ids(&j, "tokens", p.ids, a->token_ids && !(stop && a->stream) ? p.count : 0);
     if (a->logprobs && !(stop && a->stream))
         openai_write_native_probs(a, &j, &p);
@@ -369,36 +370,37 @@ static void infill_object(struct request *a, struct choice *c, const char *text,
 }
 
 static void infill_piece(struct request *a, struct choice *c, const char *text, size_t n, bool stop,
-                         struct buf *out)
+                         const struct stream_chunk *chunk, struct buf *out)
 {
     const struct infill *own = a->format_state;
     struct buf whole = {0};
     if (!stop || !own->fields) {
-        infill_object(a, c, text, n, stop, out);
+        infill_object(a, c, text, n, stop, chunk, out);
         return;
     }
-    infill_object(a, c, text, n, stop, &whole);
+    infill_object(a, c, text, n, stop, chunk, &whole);
     infill_pick(own->fields, &whole, out);
     out->failed |= whole.failed;
     buf_free(&whole);
 }
 
 static void infill_event(struct request *a, struct choice *c, const char *text, size_t n, bool stop,
-                         struct buf *out)
+                         const struct stream_chunk *chunk, struct buf *out)
 {
     buf_str(out, "data: ");
-    infill_piece(a, c, text, n, stop, out);
+    infill_piece(a, c, text, n, stop, chunk, out);
     buf_str(out, "\n\n");
 }
 
-static void infill_told(struct request *a, struct choice *c, const struct output_piece *p, struct buf *out)
+static void infill_told(struct request *a, struct choice *c, const struct output_piece *p,
+                        const struct stream_chunk *chunk, struct buf *out)
 {
-    infill_event(a, c, p->text, p->n, false, out);
+    infill_event(a, c, p->text, p->n, false, chunk, out);
 }
 
 static void infill_end(struct request *a, struct choice *c, struct buf *out)
 {
-    infill_event(a, c, "", 0, true, out);
+    infill_event(a, c, "", 0, true, NULL, out);
 }
 
 /* One prompt gets an object, several a list. */
@@ -410,7 +412,8 @@ static void infill_whole(struct request *a, struct buf *out)
         struct choice *c = &a->choices[i];
         if (i)
             buf_char(out, ',');
-        infill_piece(a, c, c->message.text.data ? c->message.text.data : "", c->message.text.len, true, out);
+        infill_piece(a, c, c->message.text.data ? c->message.text.data : "", c->message.text.len, true, NULL,
+                     out);
     }
     if (a->count > 1)
         buf_char(out, ']');

@@ -65,9 +65,10 @@ static bool message_call(struct choice *c, const struct output_piece *p)
     return buf_add(&message_last(c)->arguments, p->text, p->n);
 }
 
-void message_take(void *choice, const struct output_piece *p)
+void message_take(void *arg, const struct output_piece *p)
 {
-    struct choice *c = choice;
+    struct message_sink *sink = arg;
+    struct choice *c = sink->choice;
     struct request *a = c->request;
     c->message.full |= p->part == OUTPUT_CALL && p->name && c->message.call_count == SAID_CALLS;
     if (c->message.full && p->part == OUTPUT_CALL)
@@ -78,8 +79,8 @@ void message_take(void *choice, const struct output_piece *p)
     if (!kept)
         request_fail(a, 503, NULL, "out of memory");
     else if (a->stream && !(a->no_reasoning && p->part == OUTPUT_REASON)) {
-        format_for(a->route)->piece(a, c, p, c->out);
-        c->chunk = p->part == OUTPUT_TEXT ? NULL : c->chunk;
+        format_for(a->route)->piece(a, c, p, sink->chunk, sink->out);
+        sink->chunk = p->part == OUTPUT_TEXT ? NULL : sink->chunk;
     }
 }
 

@@ -99,7 +99,8 @@ static void ollama_probs(const struct request *a, struct json *j, const struct p
     openai_write_token_probs(a, j, p);
 }
 
-static void ollama_piece(struct request *a, struct choice *c, const struct output_piece *p, struct buf *out)
+static void ollama_piece(struct request *a, struct choice *c, const struct output_piece *p,
+                         const struct stream_chunk *chunk, struct buf *out)
 {
     struct json j = {.out = out};
     struct ollama_said s = {0};
@@ -113,7 +114,7 @@ static void ollama_piece(struct request *a, struct choice *c, const struct outpu
         s = (struct ollama_said){.thinking = p->text, .thinking_n = p->n};
     ollama_begin(a, &j);
     ollama_text(&j, ollama_is_chat(a), &s);
-    struct probs probs = openai_write_chunk_probs(c);
+    struct probs probs = openai_write_chunk_probs(chunk);
     if (p->part == OUTPUT_TEXT)
         ollama_probs(a, &j, &probs);
     json_key(&j, "done");

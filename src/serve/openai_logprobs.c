@@ -18,9 +18,8 @@ struct probs openai_write_choice_probs(const struct request *a, const struct cho
     return p;
 }
 
-struct probs openai_write_chunk_probs(const struct choice *c)
+struct probs openai_write_chunk_probs(const struct stream_chunk *n)
 {
-    const struct stream_chunk *n = c->chunk;
     return n ? (struct probs){n->ids, n->logprobs, n->top, n->ranks, n->count, n->echoed} : (struct probs){0};
 }
 

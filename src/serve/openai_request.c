@@ -467,6 +467,7 @@ static int openai_reply(struct request *a, const struct request_draft *q, struct
 {
     const struct session *l = a->model->loaded;
     struct err e = {0};
+    struct message_sink sink = {.choice = c}; /* what is fed here has no pieces for a stream */
     c->parser = output_open(&(struct output_options){.form = l->form,
                                                      .thought = a->raw_reasoning ? NULL : l->thought,
                                                      .tools = a->tools,
@@ -474,11 +475,13 @@ static int openai_reply(struct request *a, const struct request_draft *q, struct
                                                      .ruled = a->tools && q->rule,
                                                      .only_calls = q->rule && q->must,
                                                      .take = message_take,
-                                                     .arg = c},
+                                                     .arg = &sink},
                             &e);
     if (c->parser && !(a->prefill.len && output_go_on(c->parser, a->prefill.data, a->prefill.len)) &&
-        !(q->lead && output_feed(c->parser, q->lead, strlen(q->lead))))
+        !(q->lead && output_feed(c->parser, q->lead, strlen(q->lead)))) {
+        output_set_arg(c->parser, NULL);
         return 0;
+    }
     output_close(c->parser);
     c->parser = NULL;
     return request_fail(a, 503, NULL, "out of memory");

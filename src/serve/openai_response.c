@@ -126,13 +126,14 @@ static void openai_write_event_begin(struct request *a, struct choice *c, struct
     }
 }
 
-/* The rest of an event. finish: NULL = more events follow. */
-static void openai_write_event_end(struct request *a, struct choice *c, struct json *j, const char *finish)
+/* The rest of an event. chunk: the tokens that go with it, or NULL. finish: NULL = it goes on. */
+static void openai_write_event_end(struct request *a, struct choice *c, struct json *j,
+                                   const struct stream_chunk *chunk, const char *finish)
 {
-    const struct probs p = openai_write_chunk_probs(c), own = openai_write_answer_probs(a, p);
+    const struct probs p = openai_write_chunk_probs(chunk), own = openai_write_answer_probs(a, p);
     if (a->chat)
         json_end(j, '}');
-    openai_write_probs(a, j, c, c->chunk ? &p : NULL);
+    openai_write_probs(a, j, c, chunk ? &p : NULL);
     if (a->token_ids && !a->chat && !c->told_prompt)
         openai_write_ids(j, "prompt_token_ids", a->prompts[c->prompt_at].data, a->prompts[c->prompt_at].len);
     c->told_prompt = true;
@@ -146,22 +147,22 @@ static void openai_write_event_end(struct request *a, struct choice *c, struct j
 
 /* An event with one text in its delta, or with the same under two names. */
 static void openai_write_text(struct request *a, struct choice *c, const char *const names[2],
-                              const char *text, size_t n)
+                              const char *text, size_t n, const struct stream_chunk *chunk, struct buf *out)
 {
-    struct json j = {.out = c->out};
+    struct json j = {.out = out};
     openai_write_event_begin(a, c, &j);
     for (int i = 0; i < 2 && names[i]; i++) {
         json_key(&j, names[i]);
         json_strn(&j, text, n);
     }
-    openai_write_event_end(a, c, &j, NULL);
+    openai_write_event_end(a, c, &j, chunk, NULL);
 }
 
 /* The only call, in the older format. */
 static void openai_write_function_delta(struct request *a, struct choice *c, const struct output_piece *p,
-                                        bool first)
+                                        bool first, struct buf *out)
 {
-    struct json j = {.out = c->out};
+    struct json j = {.out = out};
     openai_write_event_begin(a, c, &j);
     json_key(&j, "function_call");
     json_begin(&j, '{');
@@ -172,18 +173,18 @@ static void openai_write_function_delta(struct request *a, struct choice *c, con
     json_key(&j, "arguments");
     json_strn(&j, p->text, first ? 0 : p->n);
     json_end(&j, '}');
-    openai_write_event_end(a, c, &j, NULL);
+    openai_write_event_end(a, c, &j, NULL, NULL);
 }
 
 /* id and name come once, then the arguments: the piece's. */
 static void openai_write_call_delta(struct request *a, struct choice *c, const struct output_piece *p,
-                                    bool first)
+                                    bool first, struct buf *out)
 {
-    struct json j = {.out = c->out};
+    struct json j = {.out = out};
     const struct message_call *call = message_last(c);
     if (a->functions) {
-        if (c->message.call_count == 1) /* that format has room for one */
-            openai_write_function_delta(a, c, p, first);
+        if (c->message.call_count == 1) /* that form has room for one */
+            openai_write_function_delta(a, c, p, first, out);
         return;
     }
     openai_write_event_begin(a, c, &j);
@@ -209,30 +210,27 @@ static void openai_write_call_delta(struct request *a, struct choice *c, const s
     json_end(&j, '}');
     json_end(&j, '}');
     json_end(&j, ']');
-    openai_write_event_end(a, c, &j, NULL);
+    openai_write_event_end(a, c, &j, NULL, NULL);
 }
 
 static void openai_write_piece(struct request *a, struct choice *c, const struct output_piece *p,
-                               struct buf *out)
+                               const struct stream_chunk *chunk, struct buf *out)
 {
     static const char *const text[2] = {"text"}, *const content[2] = {"content"},
                              *const reasoning[2] = {"reasoning_content", "reasoning"};
-    const struct stream_chunk *chunk = c->chunk;
-    c->out = out;
-    if (p->part != OUTPUT_TEXT)
-        c->chunk = NULL; /* probabilities go with text */
     if (p->part == OUTPUT_CALL) {
         if (p->name)
-            openai_write_call_delta(a, c, p, true);
+            openai_write_call_delta(a, c, p, true, out);
         if (p->n)
-            openai_write_call_delta(a, c, p, false);
+            openai_write_call_delta(a, c, p, false, out);
     } else
         openai_write_text(a, c,
                           p->part == OUTPUT_REASON ? reasoning
                           : a->chat                ? content
                                                    : text,
-                          p->text, p->n);
-    c->chunk = chunk;
+                          p->text, p->n,
+                          p->part == OUTPUT_TEXT ? chunk : NULL, /* probabilities go with text */
+                          out);
 }
 
 /* The text of the prompt, where `echo` asks for it. */
@@ -247,14 +245,12 @@ static void openai_write_echo(const struct request *a, const struct choice *c, s
 
 static void openai_write_stream_begin(struct request *a, struct choice *c, struct buf *out)
 {
-    const struct stream_chunk *chunk = c->chunk;
     struct buf echo = {0};
     struct json j = {.out = out};
-    c->chunk = NULL;
     openai_write_echo(a, c, &echo);
     if (echo.len)
         openai_write_piece(
-            a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = echo.data, .n = echo.len}, out);
+            a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = echo.data, .n = echo.len}, NULL, out);
     buf_free(&echo);
     if (a->chat) {
         openai_write_event_begin(a, c, &j);
@@ -262,21 +258,19 @@ static void openai_write_stream_begin(struct request *a, struct choice *c, struc
         json_str(&j, "assistant");
         json_key(&j, "content");
         json_str(&j, "");
-        openai_write_event_end(a, c, &j, NULL);
+        openai_write_event_end(a, c, &j, NULL, NULL);
     }
-    c->chunk = chunk;
 }
 
 static void openai_write_end(struct request *a, struct choice *c, struct buf *out)
 {
     struct json j = {.out = out};
-    c->chunk = NULL;
     openai_write_event_begin(a, c, &j);
     if (!a->chat) {
         json_key(&j, "text");
         json_str(&j, "");
     }
-    openai_write_event_end(a, c, &j, message_finish(c));
+    openai_write_event_end(a, c, &j, NULL, message_finish(c));
 }
 
 static void openai_write_usage_chunk(struct request *a, struct buf *out)

@@ -129,10 +129,7 @@ struct choice {
     struct stream *stream;
     struct output_parser *parser; /* NULL = its text is text */
     struct message message;
-    int open, blocks; /* of streams made of blocks: the kind that is open, 0 = none; those that are whole */
-    /* while news are being taken */
-    const struct stream_chunk *chunk; /* NULL = its tokens have been told */
-    struct buf *out;
+    int open, blocks;   /* of streams made of blocks: the kind that is open, 0 = none; those that are whole */
     uint32_t prompt_at; /* which prompt */
     uint32_t rank;      /* among the answers to it */
     double score;       /* ln p of its tokens, in all; where somebody asks */
@@ -218,8 +215,9 @@ struct api_format {
     const char *type;  /* of a stream */
     const char *alive; /* what a stream says when it has had no news for long; NULL = nothing */
     void (*begin)(struct request *a, struct choice *c, struct buf *out); /* NULL = with nothing */
-    /* c->chunk: the tokens that came with it, where nobody has told them yet */
-    void (*piece)(struct request *a, struct choice *c, const struct output_piece *p, struct buf *out);
+    /* chunk: the tokens that came with the piece; NULL = an earlier piece had them */
+    void (*piece)(struct request *a, struct choice *c, const struct output_piece *p,
+                  const struct stream_chunk *chunk, struct buf *out);
     void (*end)(struct request *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
     void (*finish)(struct request *a, struct buf *out);                /* of a stream; NULL = with nothing */
     void (*whole)(struct request *a, struct buf *out);                 /* without a stream */
@@ -311,7 +309,13 @@ int request_fail(struct request *a, int status, const char *param, const char *f
     __attribute__((format(printf, 4, 5)));
 
 /* ---- what has been said (said.c) ---- */
-void message_take(void *choice, const struct output_piece *p); /* a reply's take */
+/* Where the pieces of one chunk go. It lives while the chunk is taken apart. */
+struct message_sink {
+    struct choice *choice;
+    const struct stream_chunk *chunk; /* NULL = its tokens have been written */
+    struct buf *out;                  /* of a stream */
+};
+void message_take(void *sink, const struct output_piece *p); /* an output parser's take */
 void message_free(struct message *s);
 /* It has ended with calls, all of them whole. */
 bool message_called(const struct choice *c);
@@ -394,7 +398,7 @@ struct probs {
     size_t count, echoed; /* echoed: the first of them are the prompt's */
 };
 struct probs openai_write_choice_probs(const struct request *a, const struct choice *c);
-struct probs openai_write_chunk_probs(const struct choice *c); /* none where its news have been told */
+struct probs openai_write_chunk_probs(const struct stream_chunk *chunk);         /* NULL = none */
 struct probs openai_write_answer_probs(const struct request *a, struct probs p); /* without the prompt's */
 /* [{token, logprob, bytes, top_logprobs}] without the token that ends the answer. */
 void openai_write_token_probs(const struct request *a, struct json *j, const struct probs *p);

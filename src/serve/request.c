@@ -173,33 +173,41 @@ static void request_break(struct request *a)
     conn_stream_end(c);
 }
 
+static int request_parse(struct output_parser *r, const struct stream_chunk *chunk, struct message_sink *sink)
+{
+    output_set_arg(r, sink);
+    int failed = output_feed(r, chunk->text, chunk->text_length) ||
+                 (chunk->done && output_end(r, chunk->finish == FINISH_LENGTH));
+    output_set_arg(r, NULL);
+    return failed;
+}
+
 static void request_feed(struct request *a, struct choice *c, const struct stream_chunk *chunk,
                          struct buf *out)
 {
     if (chunk->err.code && !c->begun) /* it becomes a plain reply */
         return;
-    c->chunk = chunk;
-    c->out = out;
+    struct message_sink sink = {c, chunk, out};
     if (a->stream && !c->begun && format_for(a->route)->begin)
         format_for(a->route)->begin(a, c, out);
     if (!c->begun && a->echo && a->prefill.len) {
-        c->chunk = NULL; /* none of its tokens is new */
+        sink.chunk = NULL; /* none of its tokens is new */
         message_take(
-            c, &(struct output_piece){.part = OUTPUT_TEXT, .text = a->prefill.data, .n = a->prefill.len});
-        c->chunk = chunk;
+            &sink, &(struct output_piece){.part = OUTPUT_TEXT, .text = a->prefill.data, .n = a->prefill.len});
+        sink.chunk = chunk;
     }
     c->begun = true;
     if (!c->parser && chunk->text_length)
         message_take(
-            c, &(struct output_piece){.part = OUTPUT_TEXT, .text = chunk->text, .n = chunk->text_length});
+            &sink, &(struct output_piece){.part = OUTPUT_TEXT, .text = chunk->text, .n = chunk->text_length});
     size_t reasoned = c->message.reason.len;
-    if (c->parser && (output_feed(c->parser, chunk->text, chunk->text_length) ||
-                      (chunk->done && output_end(c->parser, chunk->finish == FINISH_LENGTH))))
+    if (c->parser && request_parse(c->parser, chunk, &sink))
         request_fail(a, 503, NULL, "out of memory");
     c->thought += c->message.reason.len > reasoned ? (uint32_t)chunk->count : 0;
     /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
-    if (a->stream && c->chunk && (a->logprobs || a->token_ids) && chunk->count)
-        format_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, out);
+    if (a->stream && sink.chunk && (a->logprobs || a->token_ids) && chunk->count)
+        format_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, chunk,
+                                    out);
 }
 
 /* News of one choice. */

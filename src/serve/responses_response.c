@@ -264,7 +264,7 @@ static void responses_call(struct request *a, struct choice *c, const struct out
 
 /* The piece has been added to the message: if it starts an item, that item's first events come before it. */
 static void responses_piece(struct request *a, struct choice *c, const struct output_piece *p,
-                            struct buf *out)
+                            const struct stream_chunk *chunk, struct buf *out)
 {
     struct responses *own = a->format_state;
     int kind = p->part == OUTPUT_TEXT ? OPEN_MESSAGE : OPEN_REASONING;
@@ -273,8 +273,8 @@ static void responses_piece(struct request *a, struct choice *c, const struct ou
         return;
     }
     if (kind == OPEN_MESSAGE && a->logprobs) {
-        struct probs chunk = openai_write_chunk_probs(c);
-        json_t *told = item_probs(a, &chunk);
+        struct probs probs = openai_write_chunk_probs(chunk);
+        json_t *told = item_probs(a, &probs);
         json_array_extend(own->probs_new, told);
         json_decref(told);
     }

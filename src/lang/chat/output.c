@@ -453,6 +453,11 @@ static void output_run(struct output_parser *r)
                                   : output_step_call(r);
 }
 
+void output_set_arg(struct output_parser *r, void *arg)
+{
+    r->o.arg = arg;
+}
+
 int output_feed(struct output_parser *r, const char *text, size_t n)
 {
     if (!buf_add(&r->held, text, n))

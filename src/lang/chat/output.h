@@ -110,7 +110,9 @@ int output_go_on(struct output_parser *r, const char *text, size_t n);
 bool output_reasons(const struct output_parser *r);
 /* Bytes at the end of what was fed that are a call which is not whole; 0 = it stands elsewhere. */
 size_t output_call_begun(const struct output_parser *r);
-/* -1: out of memory. */
+/* From now on `take` gets this `arg`. */
+void output_set_arg(struct output_parser *r, void *arg);
+/* -1 when memory is out. */
 int output_feed(struct output_parser *r, const char *text, size_t n);
 /* cut: the model would have written more. Then the beginning of a mark is no text. */
 int output_end(struct output_parser *r, bool cut);
