@@ -5,7 +5,11 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "run/engine_internal.h"
-#include "serve/own.h"
+#include "serve/models.h"
+#include "serve/request.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
+#include "serve/worker.h"
 
 #include <stdio.h>
 #include <stdlib.h>

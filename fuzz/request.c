@@ -3,6 +3,14 @@
  * the family. */
 #include "ready.h"
 
+#include "serve/anthropic.h"
+#include "serve/format.h"
+#include "serve/openai.h"
+#include "serve/request.h"
+#include "serve/responses.h"
+#include "serve/route.h"
+#include "serve/text.h"
+
 #include <stdint.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

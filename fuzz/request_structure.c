@@ -5,7 +5,15 @@
 #include "structure.h"
 
 #include "base/log.h"
+#include "serve/api.h"
+#include "serve/format.h"
+#include "serve/models.h"
 #include "serve/ollama.h"
+#include "serve/openai.h"
+#include "serve/request.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
+#include "serve/vectors.h"
 
 /* Embeddings come from a real model: a tiny cross-encoder. */
 static struct instance *vectors_model(void)

@@ -5,7 +5,11 @@
 #include "ready.h"
 
 #include "base/mem.h"
+#include "serve/format.h"
+#include "serve/message.h"
+#include "serve/request.h"
 #include "serve/responses.h"
+#include "serve/route.h"
 
 #include <stdint.h>
 

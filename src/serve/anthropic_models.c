@@ -1,8 +1,13 @@
 /* /v1/models as Anthropic's clients read it: pages of models. */
 #define _GNU_SOURCE
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/num.h"
-#include "serve/own.h"
+#include "serve/anthropic.h"
+#include "serve/conn.h"
+#include "serve/models.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
 
 #include <string.h>
 #include <time.h>

@@ -1,9 +1,14 @@
 /* Anthropic's messages: brought into the form of OpenAI's chats. Runs on a worker. */
+#include "base/buf.h"
 #include "base/log.h"
-#include "serve/openai_request.h"
+#include "serve/anthropic.h"
 #include "serve/field.h"
+#include "serve/openai.h"
+#include "serve/openai_request.h"
 #include "serve/refuse.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

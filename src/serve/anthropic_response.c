@@ -1,6 +1,11 @@
 /* Replies to Anthropic's messages, whole or as a stream of blocks. */
-#include "serve/own.h"
+#include "run/engine.h"
+#include "serve/failure.h"
+#include "serve/format.h"
+#include "serve/message.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

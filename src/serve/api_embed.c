@@ -3,9 +3,12 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "run/embed.h"
+#include "serve/api.h"
 #include "serve/field.h"
+#include "serve/request.h"
 #include "serve/vectors.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 

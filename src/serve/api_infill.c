@@ -1,13 +1,23 @@
-/* llama.cpp's own endpoints, /completion and /infill, which editors use. Requests become an OpenAI
- * completion; replies have llama.cpp's format. */
+/* llama.cpp's own shape of requests: /completion and /infill, which editors speak. They become a completion of OpenAI's, and
+ * their replies are told in their own words. */
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "format/jsonread.h"
 #include "lang/chat/fim.h"
+#include "run/engine.h"
+#include "run/session.h"
+#include "serve/api.h"
+#include "serve/failure.h"
 #include "serve/field.h"
-#include "serve/own.h"
+#include "serve/format.h"
+#include "serve/message.h"
+#include "serve/openai.h"
+#include "serve/openai_logprobs.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,20 @@
-/* The models, their slots and their properties, without loading any model. */
+/* What there is, without loading any of it: the models, their slots and their properties. */
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "serve/own.h"
+#include "run/engine.h"
+#include "run/session.h"
+#include "serve/anthropic.h"
+#include "serve/api.h"
+#include "serve/conn.h"
+#include "serve/failure.h"
+#include "serve/models.h"
+#include "serve/openai.h"
+#include "serve/request.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
 
+#include <jansson.h>
 #include <string.h>
 
 enum { API_NAME = 512 };

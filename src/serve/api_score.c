@@ -2,10 +2,13 @@
  * text; for any other model the score is the cosine of their vectors. Runs on a worker. */
 #include "base/json.h"
 #include "run/rerank.h"
+#include "serve/api.h"
 #include "serve/field.h"
 #include "serve/refuse.h"
+#include "serve/request.h"
 #include "serve/vectors.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,8 @@
-/* Files embedded in the program: the pages, and the OpenAPI description of all routes. */
-#include "serve/own.h"
+/* Files that are bytes of this program: the pages, and the description of all routes. */
+#include "serve/asset.h"
+#include "base/buf.h"
+#include "serve/conn.h"
+#include "serve/http.h"
 
 #include <string.h>
 

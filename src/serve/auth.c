@@ -1,6 +1,11 @@
-/* Access checks: the Host header, the Origin header, the API key. */
+/* Who may come in: the Host header, the Origin of a page, the key. */
+#include "serve/auth.h"
+#include "serve/conn.h"
+#include "serve/failure.h"
+#include "serve/http.h"
 #include "serve/origin.h"
-#include "serve/own.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
 
 #include <string.h>
 #include <strings.h>

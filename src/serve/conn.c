@@ -1,10 +1,23 @@
 /* Connections: bytes in, requests out; replies in, bytes out; deadlines. */
 #define _GNU_SOURCE
+#include "serve/conn.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/own.h"
+#include "serve/failure.h"
+#include "serve/format.h"
+#include "serve/http.h"
+#include "serve/limit.h"
+#include "serve/metrics.h"
+#include "serve/request.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
+#include "serve/tls.h"
 
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <stdio.h>

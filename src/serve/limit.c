@@ -1,11 +1,10 @@
 #include "serve/limit.h"
-
 #include "base/log.h"
 #include "base/num.h"
 #include "format/jsonread.h"
 #include "run/engine.h"
 #include "serve/openai_request.h"
-#include "serve/own.h"
+#include "serve/request.h"
 
 #include <string.h>
 

@@ -1,11 +1,17 @@
 /* The message of an answer, piece by piece: stored, and sent where the request streams. */
 #define _GNU_SOURCE
+#include "serve/message.h"
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "format/jsonread.h"
-#include "serve/own.h"
+#include "run/engine.h"
+#include "run/session.h"
+#include "serve/format.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>

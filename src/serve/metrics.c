@@ -1,7 +1,11 @@
 #include "serve/metrics.h"
+#include "base/buf.h"
+#include "serve/models.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
+#include "serve/usage.h"
 
-#include "serve/own.h"
-
+#include <pthread.h>
 #include <stddef.h>
 
 static const int metrics_codes[METRICS_CODES - 1] = {200, 204, 400, 401, 403, 404, 405, 408, 411, 413,

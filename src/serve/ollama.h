@@ -2,10 +2,11 @@
  * lines of JSON. */
 #pragma once
 
-#include "base/json.h"
-#include "serve/own.h"
+#include <jansson.h>
 
-extern const struct api_format ollama_chat_api, ollama_generate_api, ollama_api;
+struct conn;
+struct json;
+struct request;
 
 void ollama_version(struct conn *c);
 void ollama_tags(struct conn *c);

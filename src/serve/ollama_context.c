@@ -1,7 +1,12 @@
-/* Ollama's older way to continue a conversation: /api/generate returns the ids of prompt and answer as
- * `context`, and takes them as the start of the next prompt. */
+/* Ollama's older way to go on with a text: /api/generate gives the ids of prompt and answer back as `context`, and takes
+ * them as the beginning of the next prompt. */
+#include "base/json.h"
+#include "run/session.h"
 #include "serve/field.h"
 #include "serve/ollama.h"
+#include "serve/request.h"
+
+#include <jansson.h>
 
 int ollama_context_read(struct request *a, const json_t *body)
 {
@@ -18,26 +23,6 @@ int ollama_context_read(struct request *a, const json_t *body)
         if (ids_add(&a->before, (int32_t)id, &e))
             return request_fail(a, 503, NULL, "%s", e.text);
     }
-    return 0;
-}
-
-int openai_prepend(struct request *a)
-{
-    struct ids *prompt = &a->prompts[0], all = a->before;
-    const struct tokenizer *t = a->model->loaded->tokenizer;
-    struct err e = {0};
-    if (!all.len)
-        return 0;
-    /* BOS only once */
-    size_t from = prompt->len && tokenizer_adds_bos(t) && prompt->data[0] == tokenizer_id(t, TOK_BOS);
-    a->before = (struct ids){0};
-    for (size_t i = from; i < prompt->len; i++)
-        if (ids_add(&all, prompt->data[i], &e)) {
-            ids_free(&all);
-            return request_fail(a, 503, NULL, "%s", e.text);
-        }
-    ids_free(prompt);
-    *prompt = all;
     return 0;
 }
 

@@ -1,13 +1,23 @@
 /* Ollama's API: version, tags, ps, show; and errors for unsupported operations. */
 #define _GNU_SOURCE
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "format/gguf.h"
+#include "run/session.h"
+#include "serve/conn.h"
+#include "serve/failure.h"
 #include "serve/field.h"
+#include "serve/models.h"
 #include "serve/ollama.h"
+#include "serve/openai.h"
+#include "serve/request.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

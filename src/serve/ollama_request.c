@@ -1,12 +1,23 @@
 /* Ollama's requests. Runs on a worker. */
+#include "base/buf.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "run/session.h"
+#include "serve/failure.h"
 #include "serve/field.h"
+#include "serve/models.h"
 #include "serve/ollama.h"
+#include "serve/openai.h"
 #include "serve/refuse.h"
+#include "serve/request.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
 #include "serve/vectors.h"
+#include "serve/worker.h"
 
+#include <jansson.h>
 #include <string.h>
 
 const char *ollama_model(const json_t *body)

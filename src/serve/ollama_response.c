@@ -1,7 +1,18 @@
 /* Ollama's replies: a line of JSON for each piece, and one at the end with counts and durations in nanoseconds. */
+#include "base/buf.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "format/jsonread.h"
+#include "run/engine.h"
+#include "serve/failure.h"
+#include "serve/format.h"
+#include "serve/message.h"
 #include "serve/ollama.h"
+#include "serve/openai_logprobs.h"
+#include "serve/request.h"
+#include "serve/route.h"
+
+#include <jansson.h>
 
 static void ollama_begin(const struct request *a, struct json *j)
 {

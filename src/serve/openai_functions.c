@@ -1,8 +1,11 @@
-/* The older API for tools: functions and function_call, in requests, messages and replies. A request is
- * converted to one with tools; request.functions selects the older format of the reply. */
-#include "serve/openai_request.h"
+/* The older form of tools: functions and function_call, in requests, in messages and in replies. A request becomes one with
+ * tools; answer.functions says that its reply has the older form. */
 #include "serve/field.h"
+#include "serve/openai.h"
+#include "serve/openai_request.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -1,7 +1,11 @@
 /* Tokens of prompts and answers with their ids and probabilities, in the shapes of OpenAI, vLLM and llama.cpp. */
+#include "serve/openai_logprobs.h"
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/utf8.h"
-#include "serve/own.h"
+#include "run/engine.h"
+#include "run/session.h"
+#include "serve/request.h"
 
 #include <math.h>
 #include <stdio.h>

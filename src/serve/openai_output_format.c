@@ -1,13 +1,14 @@
-/* The output format: response_format, and the fields of llama.cpp and vLLM for the same. All of them become
- * one value and its kind. */
+/* What an answer has to be: response_format, and the fields by which clients of llama.cpp and vLLM say the same. All of
+ * them become one value and its kind. */
+#include "base/mem.h"
 #include "format/jsonread.h"
 #include "lang/grammar/constraint.h"
-#include "serve/openai_request.h"
 #include "serve/field.h"
 #include "serve/limit.h"
+#include "serve/openai_request.h"
+#include "serve/request.h"
 
-#include "base/mem.h"
-
+#include <jansson.h>
 #include <string.h>
 
 struct wanted_field {

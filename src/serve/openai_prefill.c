@@ -2,9 +2,14 @@
  * as written by the model: the parser continues reasoning and calls that it has begun, and a constraint
  * starts with it. */
 #define _GNU_SOURCE
-#include "serve/openai_request.h"
+#include "base/buf.h"
+#include "run/session.h"
 #include "serve/field.h"
+#include "serve/openai.h"
+#include "serve/openai_request.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <string.h>
 
 /* Whether the answer continues this message by default: an assistant's message with text and without

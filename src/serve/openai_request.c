@@ -1,16 +1,27 @@
 /* Chat and completion requests: from JSON to the engine. Runs on a worker. */
 #define _GNU_SOURCE
 #include "serve/openai_request.h"
-
-#include "format/jsonread.h"
-#include "lang/chat/fim.h"
-#include "serve/field.h"
-
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
+#include "format/jsonread.h"
+#include "lang/chat/fim.h"
+#include "run/engine.h"
+#include "run/session.h"
+#include "serve/field.h"
+#include "serve/format.h"
+#include "serve/limit.h"
+#include "serve/message.h"
+#include "serve/models.h"
+#include "serve/openai.h"
+#include "serve/request.h"
+#include "serve/server_internal.h"
+#include "serve/text.h"
+#include "serve/worker.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <string.h>
 #include <sys/random.h>
@@ -553,6 +564,27 @@ static int openai_submit(struct request *a, struct request_draft *q)
         }
         a->count++;
     }
+    return 0;
+}
+
+/* Puts a->before in front of the first prompt. */
+static int openai_prepend(struct request *a)
+{
+    struct ids *prompt = &a->prompts[0], all = a->before;
+    const struct tokenizer *t = a->model->loaded->tokenizer;
+    struct err e = {0};
+    if (!all.len)
+        return 0;
+    /* a text begins once */
+    size_t from = prompt->len && tokenizer_adds_bos(t) && prompt->data[0] == tokenizer_id(t, TOK_BOS);
+    a->before = (struct ids){0};
+    for (size_t i = from; i < prompt->len; i++)
+        if (ids_add(&all, prompt->data[i], &e)) {
+            ids_free(&all);
+            return request_fail(a, 503, NULL, "%s", e.text);
+        }
+    ids_free(prompt);
+    *prompt = all;
     return 0;
 }
 

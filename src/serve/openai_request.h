@@ -1,8 +1,15 @@
-/* A request on its way from JSON to the engine: shared by the files openai_*.c. Owned by a worker. */
+/* A request on its way from JSON to the engine: what the files openai_*.c share. It belongs to a worker. */
 #pragma once
 
 #include "run/constraint_ref.h"
-#include "serve/own.h"
+#include "run/engine.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct constraint;
+struct request;
 
 enum { OPENAI_STOPS = 16, OPENAI_BIASES = 1024, OPENAI_WORDS = 256, OPENAI_MEMORY = 256 << 20 };
 

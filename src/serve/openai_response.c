@@ -1,6 +1,15 @@
-/* OpenAI's replies: chunks, whole answers, errors. */
+/* What the client reads: chunks, whole answers, errors, as OpenAI's clients expect them. */
+#include "base/buf.h"
 #include "base/json.h"
-#include "serve/own.h"
+#include "run/engine.h"
+#include "run/session.h"
+#include "serve/failure.h"
+#include "serve/format.h"
+#include "serve/message.h"
+#include "serve/openai.h"
+#include "serve/openai_logprobs.h"
+#include "serve/request.h"
+#include "serve/route.h"
 
 #include <stdio.h>
 

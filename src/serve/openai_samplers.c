@@ -2,9 +2,12 @@
 #define _GNU_SOURCE
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/openai_request.h"
+#include "run/session.h"
 #include "serve/field.h"
+#include "serve/openai_request.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <string.h>
 
 /* A link of our chain (run/sampler.h), in its order, and the values with which it does nothing. */

@@ -1,11 +1,17 @@
 /* Fields of a request that name tokens: which are allowed, which end the answer, which are returned. The
  * formats are those of vLLM and llama.cpp. */
 #define _GNU_SOURCE
+#include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/openai_request.h"
+#include "run/engine.h"
+#include "run/session.h"
 #include "serve/field.h"
+#include "serve/openai.h"
+#include "serve/openai_request.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <string.h>
 

@@ -1,9 +1,13 @@
-/* Tools and output formats: their description in the prompt, and the constraint on the answer. */
+/* Tools and formats: what the model is told of them, and the language that its answer has to be in. */
+#include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/openai_request.h"
+#include "run/session.h"
 #include "serve/field.h"
+#include "serve/openai_request.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <string.h>
 
 /* ---- which tools ---- */

@@ -1,9 +1,11 @@
 /* Fields that other servers support and this one does not: where ignoring one would change the answer, the
  * request is refused. doc/server.md lists all of them. */
 #include "base/log.h"
-#include "serve/openai_request.h"
 #include "serve/field.h"
+#include "serve/openai_request.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <string.h>
 
 /* Which values of a field ask for nothing. */

@@ -1,7 +1,8 @@
 #include "serve/refuse.h"
-
 #include "base/log.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 static bool asks_for_nothing(const json_t *v)

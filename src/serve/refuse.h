@@ -2,7 +2,10 @@
  * it. */
 #pragma once
 
-#include "serve/own.h"
+#include <jansson.h>
+#include <stddef.h>
+
+struct request;
 
 struct refusal {
     const char *name; /* of the field */

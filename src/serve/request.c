@@ -1,10 +1,26 @@
-/* A request in the loop: from the connection to the worker, then from the engine to the client. */
+/* An answer's life in the loop: from the request to the worker, then from the engine to the client. */
+#include "serve/request.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "serve/own.h"
+#include "run/engine.h"
+#include "serve/conn.h"
+#include "serve/failure.h"
+#include "serve/format.h"
+#include "serve/http.h"
+#include "serve/message.h"
+#include "serve/metrics.h"
+#include "serve/models.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
+#include "serve/usage.h"
+#include "serve/vectors.h"
+#include "serve/worker.h"
 
+#include <jansson.h>
 #include <malloc.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,12 @@
 /* OpenAI's responses API: the state of a request, and the store of responses. */
 #pragma once
 
-#include "serve/own.h"
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct conn;
+struct request;
 
 struct responses {
     json_t *asked;        /* the request's fields, as the answer repeats them */
@@ -15,5 +20,10 @@ struct responses {
     int sequence;
 };
 
-/* Stores the conversation with its answer, and the response, unless the request set store to false. */
+void responses_create(struct request *a);
+void responses_count(struct request *a);
+void responses_get(struct conn *c);
+void responses_delete(struct conn *c);
+
+/* The conversation with the answer, and the answer: kept where the request has not refused it. */
 void responses_keep(struct request *a, json_t *response);

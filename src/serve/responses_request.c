@@ -1,11 +1,20 @@
-/* OpenAI's responses API: requests converted to chats, and a bounded store of responses. */
-#include "serve/responses.h"
-
+/* OpenAI's responses: requests brought into the form of chats, and a bounded store of what was answered. */
+#include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/conn.h"
 #include "serve/field.h"
+#include "serve/message.h"
+#include "serve/openai.h"
 #include "serve/refuse.h"
+#include "serve/request.h"
+#include "serve/responses.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
+#include "serve/shelf.h"
 
+#include <jansson.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 

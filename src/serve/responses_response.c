@@ -1,9 +1,16 @@
-/* OpenAI's responses API: replies with items, and events in the order that the SDK expects. */
-#include "serve/responses.h"
-
+/* OpenAI's responses, as their clients read them: items, and events in the order that the SDK follows. */
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "run/engine.h"
+#include "serve/failure.h"
+#include "serve/format.h"
+#include "serve/message.h"
+#include "serve/openai_logprobs.h"
+#include "serve/request.h"
+#include "serve/responses.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

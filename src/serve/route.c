@@ -1,10 +1,28 @@
-/* The table of routes: paths, methods and their handlers. */
+/* Which path is answered by whom. */
+#include "serve/route.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "serve/anthropic.h"
+#include "serve/api.h"
+#include "serve/asset.h"
+#include "serve/auth.h"
+#include "serve/conn.h"
+#include "serve/failure.h"
+#include "serve/format.h"
+#include "serve/http.h"
+#include "serve/metrics.h"
+#include "serve/models.h"
 #include "serve/ollama.h"
-#include "serve/own.h"
+#include "serve/openai.h"
+#include "serve/request.h"
+#include "serve/responses.h"
+#include "serve/server_internal.h"
+#include "serve/text.h"
+#include "serve/usage.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>

@@ -1,16 +1,27 @@
 #define _GNU_SOURCE
 #include "serve/server.h"
-
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/conn.h"
+#include "serve/limit.h"
+#include "serve/models.h"
 #include "serve/notify.h"
 #include "serve/origin.h"
-#include "serve/own.h"
+#include "serve/request.h"
+#include "serve/server_internal.h"
+#include "serve/shelf.h"
+#include "serve/tls.h"
+#include "serve/worker.h"
 
 #include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/listener.h>
 #include <netdb.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

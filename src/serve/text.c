@@ -1,11 +1,16 @@
 /* Tokenizer and template on their own. Runs on a worker. */
 #define _GNU_SOURCE
+#include "serve/text.h"
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "run/session.h"
 #include "serve/field.h"
-#include "serve/own.h"
+#include "serve/openai.h"
+#include "serve/request.h"
 
+#include <jansson.h>
 #include <string.h>
 #include <time.h>
 

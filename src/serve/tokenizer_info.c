@@ -1,6 +1,8 @@
 /* GET /tokenizer_info, as in vLLM: facts about the tokenizer for programs that build prompts themselves. */
 #include "base/json.h"
-#include "serve/own.h"
+#include "run/session.h"
+#include "serve/request.h"
+#include "serve/text.h"
 
 #include <string.h>
 

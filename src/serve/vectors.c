@@ -1,10 +1,14 @@
 #include "serve/vectors.h"
-
 #include "base/json.h"
 #include "base/mem.h"
 #include "run/embed.h"
+#include "run/session.h"
 #include "serve/field.h"
+#include "serve/openai.h"
+#include "serve/request.h"
+#include "serve/worker.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

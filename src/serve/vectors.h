@@ -3,7 +3,14 @@
 #pragma once
 
 #include "run/embedder.h"
-#include "serve/own.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct json;
+struct request;
 
 enum { VECTORS_TEXTS = 2048 };
 
@@ -19,7 +26,8 @@ struct vectors {
 
 /* Allocates room for `most` texts, owned by the request; NULL and a failure. */
 struct vectors *vectors_new(struct request *a, size_t most);
-/* Adds a text (with the tokenizer's special tokens), or a list of ids; param names it in errors. */
+void vectors_free(struct vectors *v);
+/* Adds a text (what the tokenizer adds is added), or a list of ids; param is what an error calls it. */
 int vectors_add_text(struct request *a, const char *text, size_t n, const char *param);
 int vectors_add_ids(struct request *a, const json_t *list, const char *param);
 /* Two texts as one, as an encoder reads pairs. */

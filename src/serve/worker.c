@@ -1,9 +1,16 @@
 /* Requests on their way to the workers and back to the loop. */
 #define _GNU_SOURCE
+#include "serve/worker.h"
 #include "base/clock.h"
 #include "serve/field.h"
-#include "serve/own.h"
+#include "serve/models.h"
+#include "serve/openai.h"
+#include "serve/request.h"
+#include "serve/route.h"
+#include "serve/server_internal.h"
 
+#include <jansson.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>

@@ -1,9 +1,10 @@
 /* doc/openapi.json and the table of routes say the same, in both directions. */
 #include "test.h"
 
-#include "serve/own.h"
+#include "serve/route.h"
 
 #include <ctype.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

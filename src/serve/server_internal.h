@@ -1,0 +1,65 @@
+/* struct server: what the loop, the workers and the engines' threads share. The loop's thread owns it; a field that other
+ * threads use says so. server.h is what the rest of the program calls. */
+#pragma once
+
+#include "serve/metrics.h"
+#include "serve/server.h"
+#include "serve/shelf.h"
+#include "serve/usage.h"
+#include "serve/worker.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+struct conn;
+struct event;
+struct event_base;
+struct evconnlistener;
+struct models;
+struct request;
+struct tls;
+
+enum { SERVER_STUCK = 60 /* seconds in which an engine that has work takes a step */ };
+enum { CONN_ADDRESSES = 256 };
+
+struct server {
+    const struct server_options *o;
+    struct models *models;
+    struct event_base *base;
+    struct evconnlistener *listener;
+    struct event *tick, *term, *intr, *hup, *bell;
+    int bell_fd, listen_fd;
+    bool loopback;   /* only this machine can reach us */
+    struct tls *tls; /* NULL = plain */
+    bool draining, interrupted;
+    double drain_until, notified;
+    struct conn *conns;
+    uint32_t conn_count, request_count;
+    uint32_t conn_most;                       /* connections; above, the idle are evicted */
+    uint32_t conn_by_address[CONN_ADDRESSES]; /* how many, by a hash of the client's address */
+    bool accept_paused;                       /* no descriptor was left: the next tick tries again */
+    double accept_warned;                     /* when that was last logged; 0 = never */
+    /* of all requests: bodies, and the JSON that was read from them; any thread's */
+    atomic_size_t request_bytes;
+    time_t started;
+    struct metrics metrics;
+    /* guarded by the mutex */
+    pthread_mutex_t mutex;
+    pthread_cond_t work;
+    struct key_usage usage[USAGE_KEYS];
+    struct worker_lane lanes[LANES]; /* for the workers */
+    bool long_running;               /* a worker has one of the long lane */
+    struct request *ready;           /* have a chunk for the loop */
+    struct shelf shelf;
+    bool closing;
+    pthread_t workers[SERVE_WORKERS];
+    int worker_count;
+};
+
+/* The part of request_bytes that a connection or a request has becomes `bytes`. false: it would grow, and all together
+ * would be above the limit; then nothing changes. Any thread's. */
+bool server_charge(struct server *s, size_t *charged, size_t bytes);
