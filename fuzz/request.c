@@ -19,9 +19,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct route routes[] = {
         {.prepare = openai_chat},     {.prepare = openai_completion},
-        {.prepare = text_template},   {.prepare = anthropic_messages, .format = &anthropic_api},
-        {.prepare = text_tokenize},   {.prepare = anthropic_count, .format = &anthropic_api},
-        {.prepare = text_detokenize}, {.prepare = responses_create, .format = &responses_api}};
+        {.prepare = text_template},   {.prepare = anthropic_messages, .api = API_ANTHROPIC},
+        {.prepare = text_tokenize},   {.prepare = anthropic_count, .api = API_ANTHROPIC},
+        {.prepare = text_detokenize}, {.prepare = responses_create, .api = API_RESPONSES}};
     if (size < 2 || size > 1 << 16)
         return 0;
     const struct route *r = &routes[data[0] % 8];

@@ -96,7 +96,7 @@ static bool is_plain(const uint8_t *s, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const struct route routes[] = {
-        {.format = NULL}, {.format = &anthropic_api}, {.format = &responses_api}};
+        {.api = API_OPENAI}, {.api = API_ANTHROPIC}, {.api = API_RESPONSES}};
     static json_t *tools;
     if (size < 3 || size > 1 << 11)
         return 0;

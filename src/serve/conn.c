@@ -77,7 +77,7 @@ static void conn_write(struct conn *c, const void *data, size_t n)
 
 bool conn_is_anthropic(const struct conn *c)
 {
-    return (c->route && c->route->format == &anthropic_api) ||
+    return (c->route && c->route->api == API_ANTHROPIC) ||
            (c->http.state == HTTP_DONE && http_field(&c->http, "anthropic-version"));
 }
 
@@ -198,8 +198,8 @@ void conn_fail(struct conn *c, const struct failure *f)
 {
     struct buf out = {0};
     c->retry = f->retry;
-    bool anthropic = conn_is_anthropic(c) && !(c->route && c->route->format);
-    (anthropic ? &anthropic_api : format_for(c->route))->error(f, &out);
+    bool anthropic = conn_is_anthropic(c) && !(c->route && c->route->api != API_OPENAI);
+    (anthropic ? format_of(API_ANTHROPIC) : format_for(c->route))->error(f, &out);
     conn_reply(c, f->status, "application/json", &out);
     buf_free(&out);
 }

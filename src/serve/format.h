@@ -31,10 +31,22 @@ struct api_format {
     /* On a worker, before the engine gets it: keeps what the reply repeats of the request. NULL = nothing */
     int (*asked)(struct request *a, const struct engine_request *r);
 };
-extern const struct api_format openai_api, anthropic_api, responses_api, infill_api;
-extern const struct api_format ollama_chat_api, ollama_generate_api, ollama_api;
 
-/* The route's, or OpenAI's. */
+/* Which API a route belongs to. */
+enum api {
+    API_OPENAI, /* where a route says nothing */
+    API_ANTHROPIC,
+    API_RESPONSES,
+    API_INFILL, /* llama.cpp's */
+    API_OLLAMA,
+    API_OLLAMA_CHAT, /* the same, with messages instead of texts */
+    API_COUNT
+};
+
+/* The rows of the table: openai_response.c, anthropic_response.c, responses_response.c, api_infill.c, ollama_response.c. */
+extern const struct api_format openai_api, anthropic_api, responses_api, infill_api, ollama_api;
+const struct api_format *format_of(enum api api);
+/* The route's; OpenAI's where there is no route. */
 const struct api_format *format_for(const struct route *r);
 
 /* Tokens of a request. */

@@ -98,7 +98,7 @@ static void ollama_counts(const struct request *a, struct json *j)
 
 static bool ollama_is_chat(const struct request *a)
 {
-    return a->route->format == &ollama_chat_api;
+    return a->route->api == API_OLLAMA_CHAT;
 }
 
 /* Of the tokens of a piece, or of all; they go with text. */
@@ -184,10 +184,11 @@ static void ollama_broken(const struct failure *f, struct buf *out)
     buf_char(out, '\n');
 }
 
-#define OLLAMA_API                                                                                           \
-    {                                                                                                        \
-        .type = "application/x-ndjson", .piece = ollama_piece, .end = ollama_end, .whole = ollama_whole,     \
-        .error = ollama_error, .broken = ollama_broken                                                       \
-    }
-const struct api_format ollama_chat_api = OLLAMA_API, ollama_generate_api = OLLAMA_API,
-                        ollama_api = OLLAMA_API;
+const struct api_format ollama_api = {
+    .type = "application/x-ndjson",
+    .piece = ollama_piece,
+    .end = ollama_end,
+    .whole = ollama_whole,
+    .error = ollama_error,
+    .broken = ollama_broken,
+};

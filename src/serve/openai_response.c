@@ -34,21 +34,6 @@ static void openai_write_begin(const struct request *a, struct json *j, bool chu
     json_begin(j, '[');
 }
 
-struct usage request_usage(const struct request *a)
-{
-    struct usage u = {0};
-    for (uint32_t i = 0; i < a->prompt_count; i++)
-        u.prompt += a->prompts[i].len;
-    for (uint32_t i = 0; i < a->count; i++) {
-        u.made += a->choices[i].made;
-        u.thought += a->choices[i].thought;
-        /* the answers to one prompt share it: it counts once */
-        if (!i || a->choices[i].prompt_at != a->choices[i - 1].prompt_at)
-            u.cached += a->choices[i].end.cached;
-    }
-    return u;
-}
-
 static void openai_write_usage(const struct request *a, struct json *j)
 {
     struct usage u = request_usage(a);
@@ -460,8 +445,3 @@ const struct api_format openai_api = {
     .error = openai_write_error,
     .broken = openai_write_broken,
 };
-
-const struct api_format *format_for(const struct route *r)
-{
-    return r && r->format ? r->format : &openai_api;
-}

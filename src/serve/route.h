@@ -2,10 +2,11 @@
  * the loop's. */
 #pragma once
 
+#include "serve/format.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
-struct api_format;
 struct buf;
 struct conn;
 struct request;
@@ -24,7 +25,7 @@ struct route {
         ROUTE_WORDS,   /* one with a tokenizer */
         ROUTE_NO_MODEL
     } model;
-    const struct api_format *format; /* NULL = OpenAI's */
+    enum api api;
 };
 
 extern const struct route *const route_table;
