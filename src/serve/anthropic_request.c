@@ -104,7 +104,7 @@ static int anthropic_turn(struct request *a, const json_t *m, size_t at, json_t 
     const char *role = field_text(m, "role");
     const json_t *content = json_object_get(m, "content"), *block;
     struct anthropic_turn t = {json_array(), json_array(), json_array(), to};
-    char where[SERVE_PARAM];
+    char where[FAILURE_PARAM];
     size_t i;
     int failed = 0;
     snprintf(where, sizeof where, "messages.%zu", at);

@@ -51,7 +51,7 @@ static void embed_write(struct json *j, const float *vector, size_t n, bool base
     json_end(j, ']');
 }
 
-static void embed_tell(struct request *a, const json_t *body)
+static void embed_reply(struct request *a, const json_t *body)
 {
     struct vectors *v = a->vectors;
     const char *format = field_text(body, "encoding_format");
@@ -95,7 +95,7 @@ void api_embeddings(struct request *a)
     const json_t *body = a->json;
     if (a->stage) {
         if (vectors_done(a))
-            embed_tell(a, body);
+            embed_reply(a, body);
     } else if (!embed_check(a, body) && !vectors_read(a, json_object_get(body, "input"), "input", false))
         vectors_submit(a, "input", false);
 }
@@ -236,7 +236,7 @@ static void rerank_result(struct json *j, const struct ranked *r, const char *te
     json_end(j, '}');
 }
 
-static void rerank_tell(struct request *a, const json_t *body)
+static void rerank_reply(struct request *a, const json_t *body)
 {
     bool tei;
     const json_t *documents = rerank_documents(body, &tei);
@@ -273,7 +273,7 @@ void api_rerank(struct request *a)
 {
     if (a->stage) {
         if (vectors_done(a))
-            rerank_tell(a, a->json);
+            rerank_reply(a, a->json);
     } else if (!rerank_read(a, a->json))
         vectors_submit(a, "documents", rerank_head(a) != NULL);
 }

@@ -341,7 +341,7 @@ static void infill_object(struct request *a, struct choice *c, const char *text,
                           const struct stream_chunk *chunk, struct buf *out)
 {
     const struct infill *own = a->format_state;
-    const struct buf *said = &c->message.text;
+    const struct buf *all = &c->message.text;
     struct json j = {.out = out};
     json_begin(&j, '{');
     json_key(&j, "index");
@@ -366,7 +366,7 @@ static void infill_object(struct request *a, struct choice *c, const char *text,
         json_str(&j, a->called);
         infill_prompt_text(a, c, &j);
         json_key(&j, "has_new_line");
-        json_bool(&j, said->len && memchr(said->data, '\n', said->len));
+        json_bool(&j, all->len && memchr(all->data, '\n', all->len));
         json_key(&j, "truncated");
         json_bool(&j, c->end.context_full);
         json_key(&j, "generation_settings");
@@ -402,8 +402,8 @@ static void infill_event(struct request *a, struct choice *c, const char *text, 
     buf_str(out, "\n\n");
 }
 
-static void infill_told(struct request *a, struct choice *c, const struct output_piece *p,
-                        const struct stream_chunk *chunk, struct buf *out)
+static void infill_stream_piece(struct request *a, struct choice *c, const struct output_piece *p,
+                                const struct stream_chunk *chunk, struct buf *out)
 {
     infill_event(a, c, p->text, p->n, false, chunk, out);
 }
@@ -444,7 +444,7 @@ static void infill_broken(const struct failure *f, struct buf *out)
 const struct api_format infill_api = {
     .type = "text/event-stream",
     .alive = ":\n\n",
-    .piece = infill_told,
+    .piece = infill_stream_piece,
     .end = infill_end,
     .whole = infill_whole,
     .error = infill_error,

@@ -109,7 +109,7 @@ static double score_of(const struct request *a, size_t i, size_t firsts, bool ra
     return score;
 }
 
-static void score_tell(struct request *a, const json_t *body)
+static void score_reply(struct request *a, const json_t *body)
 {
     struct json j = {.out = &a->reply};
     struct score_side s[2];
@@ -148,7 +148,7 @@ void api_score(struct request *a)
 {
     if (a->stage) {
         if (vectors_done(a))
-            score_tell(a, a->json);
+            score_reply(a, a->json);
     } else if (!score_read(a, a->json))
         vectors_submit(a, "text_2", score_head(a) != NULL);
 }

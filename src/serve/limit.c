@@ -32,7 +32,7 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_SCHEMA] = {"schema", "bytes of a JSON schema", 64 << 10, 64, 16 * MIB},
     [LIMIT_MESSAGES] = {"messages", "messages of a conversation", 4096, 1, MIB},
     [LIMIT_TOOLS] = {"tools", "tools that a model may call", 128, 1, 65536},
-    [LIMIT_N] = {"n", "completions of one request", SERVE_CHOICES, 1, SERVE_CHOICES},
+    [LIMIT_N] = {"n", "answers to one request", REQUEST_CHOICES, 1, REQUEST_CHOICES},
     [LIMIT_STOP] = {"stop", "stop strings", OPENAI_STOPS, 0, OPENAI_STOPS},
     [LIMIT_TOP_LOGPROBS] = {"top_logprobs", "most likely tokens returned for each", ENGINE_TOP_MOST, 0,
                             ENGINE_TOP_MOST},

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { SAID_CALLS = 256 };
+enum { MESSAGE_CALLS = 256 };
 
 /* A unique id of letters and digits. */
 static char *message_id(bool nine)
@@ -76,7 +76,7 @@ void message_take(void *arg, const struct output_piece *p)
     struct message_sink *sink = arg;
     struct choice *c = sink->choice;
     struct request *a = c->request;
-    c->message.full |= p->part == OUTPUT_CALL && p->name && c->message.call_count == SAID_CALLS;
+    c->message.full |= p->part == OUTPUT_CALL && p->name && c->message.call_count == MESSAGE_CALLS;
     if (c->message.full && p->part == OUTPUT_CALL)
         return;
     bool kept = p->part == OUTPUT_CALL

@@ -56,7 +56,7 @@ struct model_wait *instance_waits(struct instance *f)
     return all;
 }
 
-void waits_tell(struct model_wait *all)
+void waits_notify(struct model_wait *all)
 {
     for (struct model_wait *next; all; all = next) {
         next = all->next;
@@ -309,7 +309,7 @@ static void models_send_away(struct models *m, double since, const char *why)
     pthread_mutex_unlock(&m->mutex);
     for (struct model_wait *w = all; w; w = w->next)
         failure_set(&w->failure, 503, NULL, NULL, "%s", why);
-    waits_tell(all);
+    waits_notify(all);
 }
 
 /* A model whose file has changed takes no more requests; the next request loads the new file. */

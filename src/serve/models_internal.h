@@ -11,7 +11,7 @@ void models_add_stats(struct models_stats *sum, const struct instance *f);
 
 /* All who wait, as a list of their own. Where the form is ready, they are its users now. */
 struct model_wait *instance_waits(struct instance *f);
-void waits_tell(struct model_wait *all); /* the mutex is not held: they may call back */
+void waits_notify(struct model_wait *all); /* the mutex is not held: they may call back */
 
 /* Puts a form at the end of those to be loaded. */
 void models_want(struct models *m, struct instance *f);

@@ -194,7 +194,7 @@ static void models_load(struct models *m, struct instance *f)
     pthread_mutex_unlock(&m->mutex);
     if (failed)
         models_refuse(f, all, &e);
-    waits_tell(all);
+    waits_notify(all);
     pthread_mutex_lock(&m->mutex);
 }
 
@@ -248,7 +248,7 @@ static bool models_serve_first(struct models *m)
         models_unwant(m)->state = INSTANCE_AWAY;
         for (struct model_wait *all; !m->wanted && (all = models_stay(m));) {
             pthread_mutex_unlock(&m->mutex);
-            waits_tell(all);
+            waits_notify(all);
             pthread_mutex_lock(&m->mutex);
         }
         return true;
@@ -264,7 +264,7 @@ static bool models_serve_first(struct models *m)
         m->stats.failures++;
         pthread_mutex_unlock(&m->mutex);
         models_refuse(f, all, &e);
-        waits_tell(all);
+        waits_notify(all);
         pthread_mutex_lock(&m->mutex);
         return true;
     }

@@ -22,15 +22,15 @@ static void ollama_begin(const struct request *a, struct json *j)
     ollama_time(j, "created_at", 0);
 }
 
-/* The message of a piece or of the whole answer; a call's arguments are an object here. */
-struct ollama_said {
+/* Of a piece or of all that was said; a call's arguments are an object here. */
+struct ollama_content {
     const char *text, *thinking;
     size_t n, thinking_n;
     const struct message_call *calls;
     uint32_t call_count;
 };
 
-static void ollama_calls(struct json *j, const struct ollama_said *s)
+static void ollama_calls(struct json *j, const struct ollama_content *s)
 {
     json_key(j, "tool_calls");
     json_begin(j, '[');
@@ -50,7 +50,7 @@ static void ollama_calls(struct json *j, const struct ollama_said *s)
     json_end(j, ']');
 }
 
-static void ollama_text(struct json *j, bool chat, const struct ollama_said *s)
+static void ollama_text(struct json *j, bool chat, const struct ollama_content *s)
 {
     if (chat) {
         json_key(j, "message");
@@ -114,15 +114,15 @@ static void ollama_piece(struct request *a, struct choice *c, const struct outpu
                          const struct stream_chunk *chunk, struct buf *out)
 {
     struct json j = {.out = out};
-    struct ollama_said s = {0};
-    if (p->part == OUTPUT_CALL && p->more) /* calls are sent whole here */
+    struct ollama_content s = {0};
+    if (p->part == OUTPUT_CALL && p->more) /* calls are told whole here */
         return;
     if (p->part == OUTPUT_CALL)
-        s = (struct ollama_said){.calls = message_last(c), .call_count = 1};
+        s = (struct ollama_content){.calls = message_last(c), .call_count = 1};
     else if (p->part == OUTPUT_TEXT)
-        s = (struct ollama_said){.text = p->text, .n = p->n};
+        s = (struct ollama_content){.text = p->text, .n = p->n};
     else
-        s = (struct ollama_said){.thinking = p->text, .thinking_n = p->n};
+        s = (struct ollama_content){.thinking = p->text, .thinking_n = p->n};
     ollama_begin(a, &j);
     ollama_text(&j, ollama_is_chat(a), &s);
     struct probs probs = openai_write_chunk_probs(chunk);
@@ -134,7 +134,7 @@ static void ollama_piece(struct request *a, struct choice *c, const struct outpu
     buf_char(out, '\n');
 }
 
-static void ollama_last(struct request *a, const struct ollama_said *s, struct buf *out)
+static void ollama_last(struct request *a, const struct ollama_content *s, struct buf *out)
 {
     struct json j = {.out = out};
     ollama_begin(a, &j);
@@ -152,7 +152,7 @@ static void ollama_last(struct request *a, const struct ollama_said *s, struct b
 static void ollama_end(struct request *a, struct choice *c, struct buf *out)
 {
     (void)c;
-    ollama_last(a, &(struct ollama_said){0}, out);
+    ollama_last(a, &(struct ollama_content){0}, out);
     buf_char(out, '\n');
 }
 
@@ -160,12 +160,12 @@ static void ollama_whole(struct request *a, struct buf *out)
 {
     const struct message *s = &a->choices[0].message;
     ollama_last(a,
-                &(struct ollama_said){.text = s->text.data,
-                                      .n = s->text.len,
-                                      .thinking = s->reason.data,
-                                      .thinking_n = s->reason.len,
-                                      .calls = s->calls,
-                                      .call_count = s->call_count},
+                &(struct ollama_content){.text = s->text.data,
+                                         .n = s->text.len,
+                                         .thinking = s->reason.data,
+                                         .thinking_n = s->reason.len,
+                                         .calls = s->calls,
+                                         .call_count = s->call_count},
                 out);
 }
 

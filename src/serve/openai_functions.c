@@ -1,5 +1,5 @@
 /* The older form of tools: functions and function_call, in requests, in messages and in replies. A request becomes one with
- * tools; answer.functions says that its reply has the older form. */
+ * tools; request.functions says that its reply has the older form. */
 #include "serve/field.h"
 #include "serve/openai.h"
 #include "serve/openai_request.h"

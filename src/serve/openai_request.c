@@ -33,8 +33,8 @@ static const struct field openai_fields[] = {
     {"suffix", FIELD_TEXT, 0, 0},
     {"max_tokens", FIELD_INT | FIELD_NO_LIMIT, 0, OPENAI_TOKENS},
     {"max_completion_tokens", FIELD_INT, 1, OPENAI_TOKENS},
-    {"n", FIELD_INT, 1, SERVE_CHOICES},
-    {"best_of", FIELD_INT, 1, SERVE_CHOICES},
+    {"n", FIELD_INT, 1, REQUEST_CHOICES},
+    {"best_of", FIELD_INT, 1, REQUEST_CHOICES},
     {"stream", FIELD_BOOL, 0, 0},
     {"stream_options", FIELD_OBJECT, 0, MANY},
     {"stop", FIELD_TEXT | FIELD_LIST, 0, OPENAI_STOPS},
@@ -178,7 +178,7 @@ static int openai_parts(struct request *a, size_t at, const json_t *parts)
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i);
         const char *type = field_text(part, "type");
-        char param[SERVE_PARAM];
+        char param[FAILURE_PARAM];
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", at, i);
         if (!type)
             return request_fail(a, 400, param, "%s has to be an object with a type", param);
@@ -194,7 +194,7 @@ static int openai_parts(struct request *a, size_t at, const json_t *parts)
 /* Calls that were made before: each a function with a name. */
 static int openai_calls(struct request *a, size_t at, const json_t *calls)
 {
-    char param[SERVE_PARAM];
+    char param[FAILURE_PARAM];
     snprintf(param, sizeof param, "messages[%zu].tool_calls", at);
     if (calls && !json_is_null(calls) && !json_is_array(calls))
         return request_fail(a, 400, param, "%s has to be a list", param);
@@ -210,7 +210,7 @@ int openai_messages(struct request *a, const json_t *messages)
         return request_fail(a, 400, "messages", "messages is missing");
     for (size_t i = 0; i < json_array_size(messages); i++) {
         json_t *m = json_array_get(messages, i), *content = json_object_get(m, "content");
-        char param[SERVE_PARAM];
+        char param[FAILURE_PARAM];
         snprintf(param, sizeof param, "messages[%zu]", i);
         if (!json_is_object(m))
             return request_fail(a, 400, param, "%s has to be an object", param);
@@ -307,8 +307,8 @@ static int openai_text(struct request *a, const json_t *text, const json_t *body
     const char *suffix = field_text(body, "suffix");
     bool bare = json_is_false(json_object_get(body, "add_special_tokens"));
     struct err e = {0};
-    if (a->prompt_count == SERVE_CHOICES)
-        return request_fail(a, 400, "prompt", "there are more than %d prompts", SERVE_CHOICES);
+    if (a->prompt_count == REQUEST_CHOICES)
+        return request_fail(a, 400, "prompt", "there are more than %d prompts", REQUEST_CHOICES);
     struct ids *out = &a->prompts[a->prompt_count++];
     if (json_is_array(text))
         return openai_ids(a, text, out);
@@ -448,16 +448,16 @@ static int openai_options(struct request *a, struct request_draft *q)
 /* How many completions of each prompt are returned, and how many are generated for that. */
 static int openai_number(struct request *a, struct request_draft *q)
 {
-    a->told = (uint32_t)field_int(q->body, "n", 1);
-    q->each = (uint32_t)field_int(q->body, "best_of", a->told);
-    if (q->each < a->told)
+    a->returned = (uint32_t)field_int(q->body, "n", 1);
+    q->each = (uint32_t)field_int(q->body, "best_of", a->returned);
+    if (q->each < a->returned)
         return request_fail(a, 400, "best_of", "best_of is %u; it has to be at least n, which is %u", q->each,
-                            a->told);
-    if (q->each > a->told && a->stream)
+                            a->returned);
+    if (q->each > a->returned && a->stream)
         return request_fail(a, 400, "best_of",
                             "the best of %u answers is known when all are there: it cannot be streamed",
                             q->each);
-    q->request.logprobs |= q->each > a->told;
+    q->request.logprobs |= q->each > a->returned;
     return 0;
 }
 
@@ -538,9 +538,9 @@ static int openai_fits(struct request *a)
 static int openai_submit(struct request *a, struct request_draft *q)
 {
     uint32_t n = q->each;
-    if (a->prompt_count * n > SERVE_CHOICES)
+    if (a->prompt_count * n > REQUEST_CHOICES)
         return request_fail(a, 400, "n", "%u prompts times n makes more than %d answers", a->prompt_count,
-                            SERVE_CHOICES);
+                            REQUEST_CHOICES);
     if (openai_fits(a))
         return -1;
     const struct api_format *t = format_for(a->route);
@@ -591,7 +591,7 @@ static int openai_prepend(struct request *a)
 static void openai_any(struct request *a)
 {
     struct request_draft q = {.body = openai_body(a)};
-    for (uint32_t i = 0; i < SERVE_CHOICES; i++)
+    for (uint32_t i = 0; i < REQUEST_CHOICES; i++)
         a->prompts[i].most = openai_count_most(a);
     if (q.body && !openai_check(a, q.body) && !openai_options(a, &q) && !openai_lora(a, &q) &&
         !openai_sampling(a, &q) && !openai_samplers(a, &q) && !openai_number(a, &q) &&

@@ -128,9 +128,9 @@ static void openai_write_event_end(struct request *a, struct choice *c, struct j
     if (a->chat)
         json_end(j, '}');
     openai_write_probs(a, j, c, chunk ? &p : NULL);
-    if (a->token_ids && !a->chat && !c->told_prompt)
+    if (a->token_ids && !a->chat && !c->prompt_sent)
         openai_write_ids(j, "prompt_token_ids", a->prompts[c->prompt_at].data, a->prompts[c->prompt_at].len);
-    c->told_prompt = true;
+    c->prompt_sent = true;
     if (a->token_ids)
         openai_write_ids(j, "token_ids", own.ids, own.count);
     json_key(j, "finish_reason");
@@ -341,7 +341,7 @@ static void openai_write_message(const struct request *a, const struct message *
 static struct choice *openai_write_at(struct request *a, uint32_t index)
 {
     struct choice *c = a->choices;
-    while (c->prompt_at != index / a->told || c->rank != index % a->told)
+    while (c->prompt_at != index / a->returned || c->rank != index % a->returned)
         c++;
     return c;
 }
@@ -382,7 +382,7 @@ static void openai_write_whole(struct request *a, struct buf *out)
 {
     struct json j = {.out = out};
     openai_write_begin(a, &j, false);
-    for (uint32_t i = 0; i < a->told * a->prompt_count; i++)
+    for (uint32_t i = 0; i < a->returned * a->prompt_count; i++)
         openai_write_choice(a, i, &j);
     json_end(&j, ']');
     if (a->chat && a->token_ids)

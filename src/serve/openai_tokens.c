@@ -124,8 +124,8 @@ static int tokens_allowed(struct request *a, const struct request_draft *q)
                                  "exclude all of them");
 }
 
-/* What the reply holds beside the text. */
-static int tokens_told(struct request *a, struct request_draft *q)
+/* What is given back beside the text. */
+static int tokens_written(struct request *a, struct request_draft *q)
 {
     struct engine_request *r = &q->request;
     a->token_ids = field_bool(q->body, "return_token_ids") || field_bool(q->body, "return_tokens");
@@ -162,7 +162,7 @@ int openai_tokens(struct request *a, struct request_draft *q)
                             (long long)least, r->most);
     if (tokens_ids(a, json_object_get(q->body, "stop_token_ids"), "stop_token_ids", &a->stop_ids) ||
         tokens_ids(a, json_object_get(q->body, "allowed_token_ids"), "allowed_token_ids", &q->allowed) ||
-        tokens_bad_words(a, json_object_get(q->body, "bad_words"), &q->bad_words) || tokens_told(a, q))
+        tokens_bad_words(a, json_object_get(q->body, "bad_words"), &q->bad_words) || tokens_written(a, q))
         return -1;
     a->keep_stop = r->keep_stop = field_bool(q->body, "include_stop_str_in_output");
     r->show_special |= json_is_false(json_object_get(q->body, "skip_special_tokens"));

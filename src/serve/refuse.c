@@ -22,7 +22,7 @@ int refuse_fields(struct request *a, const json_t *body, const struct refusal *t
 
 int refuse_tool(struct request *a, size_t at, const char *type)
 {
-    char param[SERVE_PARAM];
+    char param[FAILURE_PARAM];
     snprintf(param, sizeof param, "tools[%zu]", at);
     return request_fail(
         a, 400, param,

@@ -128,7 +128,7 @@ static void request_free(struct request *a)
 {
     struct usage used = request_usage(a);
     request_usage_end(a->server, a->key, a->sequences, &used);
-    for (uint32_t i = 0; i < SERVE_CHOICES; i++) {
+    for (uint32_t i = 0; i < REQUEST_CHOICES; i++) {
         struct choice *c = &a->choices[i];
         stream_close(c->stream);
         output_close(c->parser);
@@ -279,7 +279,7 @@ static double request_mean(const struct choice *c)
 /* best_of: the completions with the highest mean log probability come first. */
 static void request_rank(struct request *a)
 {
-    for (uint32_t i = 0; i < a->count && a->count > a->told * a->prompt_count; i++) {
+    for (uint32_t i = 0; i < a->count && a->count > a->returned * a->prompt_count; i++) {
         struct choice *c = &a->choices[i];
         c->rank = 0;
         for (uint32_t k = 0; k < a->count; k++) {

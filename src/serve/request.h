@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <time.h>
 
-enum { SERVE_CHOICES = 16, SERVE_PARAM = FAILURE_PARAM };
+enum { REQUEST_CHOICES = 16 };
 
 struct conn;
 struct instance;
@@ -36,7 +36,7 @@ struct choice {
     uint32_t rank;      /* among the answers to it */
     double score;       /* ln p of its tokens, in all; where more answers are made than are written */
     bool begun, done;
-    bool told_prompt;       /* of a stream: its first event has gone out */
+    bool prompt_sent;       /* of a stream: its first event has gone out */
     uint32_t made, thought; /* tokens; those of reasoning, about */
     double last;            /* when its last tokens came */
     size_t offset;          /* characters of tokens so far, for completions' text_offset */
@@ -110,11 +110,11 @@ struct request {
     bool raw_reasoning; /* reasoning is part of the text */
     bool functions;     /* calls are written in the form of the older functions */
     struct ids stop_ids;
-    bool keep_stop; /* what stops the answer is part of it */
-    uint32_t told;  /* answers to each prompt that the client gets: those of the first ranks */
-    struct ids prompts[SERVE_CHOICES];
+    bool keep_stop;    /* what stops the answer is part of it */
+    uint32_t returned; /* answers to each prompt that the client gets: those of the first ranks */
+    struct ids prompts[REQUEST_CHOICES];
     uint32_t prompt_count;
-    struct choice choices[SERVE_CHOICES];
+    struct choice choices[REQUEST_CHOICES];
     uint32_t count;
     double begun; /* when its request was whole */
     double got;   /* when it had its model */

@@ -47,7 +47,7 @@ static const struct refusal responses_refused[] = {
 
 static int item_fail(struct request *a, size_t at, const char *why, const char *type)
 {
-    char where[SERVE_PARAM];
+    char where[FAILURE_PARAM];
     snprintf(where, sizeof where, "input[%zu]", at);
     return type ? request_fail(a, 400, where, "%s (of type '%s') %s", where, log_safe(type), why)
                 : request_fail(a, 400, where, "%s %s", where, why);
@@ -192,20 +192,20 @@ void responses_keep(struct request *a, json_t *response)
 {
     struct responses *own = a->format_state;
     struct server *s = a->server;
-    const struct message *said = &a->choices[0].message;
+    const struct message *reply = &a->choices[0].message;
     json_t *message = json_pack("{s:s,s:o}", "role", "assistant", "content",
-                                message_string(said->text.data, said->text.len)),
+                                message_string(reply->text.data, reply->text.len)),
            *calls = json_array();
-    for (uint32_t i = 0; i < said->call_count; i++)
-        json_array_append_new(calls, json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", said->calls[i].id, "type",
-                                               "function", "function", "name", said->calls[i].name,
-                                               "arguments", message_arguments(&said->calls[i])));
-    if (said->call_count)
+    for (uint32_t i = 0; i < reply->call_count; i++)
+        json_array_append_new(calls, json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", reply->calls[i].id, "type",
+                                               "function", "function", "name", reply->calls[i].name,
+                                               "arguments", message_arguments(&reply->calls[i])));
+    if (reply->call_count)
         json_object_set(message, "tool_calls", calls);
     json_decref(calls);
-    if (said->reason.len)
+    if (reply->reason.len)
         json_object_set_new(message, "reasoning_content",
-                            message_string(said->reason.data, said->reason.len));
+                            message_string(reply->reason.data, reply->reason.len));
     size_t bytes = json_dumpb(own->conversation, NULL, 0, 0) + json_dumpb(response, NULL, 0, 0);
     if (json_array_append_new(own->conversation, message) || bytes > SHELF_BYTES || !own->store)
         return;

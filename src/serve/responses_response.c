@@ -281,9 +281,9 @@ static void responses_piece(struct request *a, struct choice *c, const struct ou
     }
     if (kind == OPEN_MESSAGE && a->logprobs) {
         struct probs probs = openai_write_chunk_probs(chunk);
-        json_t *told = item_probs(a, &probs);
-        json_array_extend(own->probs_new, told);
-        json_decref(told);
+        json_t *new_probs = item_probs(a, &probs);
+        json_array_extend(own->probs_new, new_probs);
+        json_decref(new_probs);
     }
     if (!p->n)
         return;

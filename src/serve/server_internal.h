@@ -56,7 +56,7 @@ struct server {
     struct request *ready;           /* have a chunk for the loop */
     struct shelf shelf;
     bool closing;
-    pthread_t workers[SERVE_WORKERS];
+    pthread_t workers[WORKERS];
     int worker_count;
 };
 

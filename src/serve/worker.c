@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WORK_SHORT = 64 << 10 }; /* bytes of a body: a few milliseconds of work */
+enum { WORKER_SHORT = 64 << 10 }; /* bytes of a body: a few milliseconds of work */
 
 /* The mutex is held. */
 static void worker_ring(struct request *a)
@@ -160,7 +160,7 @@ static void *worker_thread(void *arg)
 void worker_add(struct request *a)
 {
     struct server *s = a->server;
-    a->lane = a->body.len > WORK_SHORT ? LANE_LONG : LANE_SHORT;
+    a->lane = a->body.len > WORKER_SHORT ? LANE_LONG : LANE_SHORT;
     pthread_mutex_lock(&s->mutex);
     worker_queue(a);
     pthread_mutex_unlock(&s->mutex);
@@ -200,7 +200,7 @@ int worker_start(struct server *s, struct err *e)
     sigdelset(&all, SIGBUS); /* faults are delivered to the thread itself */
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int r = 0;
-    while (s->worker_count < SERVE_WORKERS && !r)
+    while (s->worker_count < WORKERS && !r)
         if (!(r = pthread_create(&s->workers[s->worker_count], NULL, worker_thread, s)))
             s->worker_count++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "serve/route.h"
 
-enum { SERVE_WORKERS = 2 };
+enum { WORKERS = 2 };
 
 struct request;
 struct server;
