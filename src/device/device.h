@@ -165,6 +165,20 @@ int device_check_lora(const struct plan *p, const struct step *s, struct err *e)
 int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e);
 int cpu_open(struct device **out, const struct device_options *o, struct err *e);
 int cuda_open(struct device **out, const struct device_options *o, struct err *e);
+
+/* ---- what other layers ask a kind of device, without opening one ---- */
+
+/* The best kernel tier of this CPU up to `most` (NULL = no limit); "" where there is none. */
+const char *cpu_tier(const char *most);
+/* Whether a model is so small that rounding its activations to 8 bits, or to bf16 for weights of 16 bits, upsets it. */
+bool cpu_small(const struct weights *w);
+/* Kernels for the sampler: the largest of x; and x = exp(x - max) in place, which returns the sum. */
+float cpu_max(const float *x, uint32_t n);
+float cpu_exp_sum(float *x, uint32_t n, float max);
+/* How many cards there are; -1 and the reason where there is no driver. */
+int cuda_count(struct err *e);
+/* Whether the GPU has kernels for this type of weights; others it decodes to F16 at load. */
+bool cuda_has_type(uint32_t dtype);
 /* For which step cuda_explain lists launches. */
 struct cuda_explain {
     const char *profile; /* of a stored device profile ("H200"); NULL: the card at hand, else that one */

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
-#include "device/cpu/cpu.h"
 #include "device/split.h"
 
 #include <string.h>

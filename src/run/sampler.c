@@ -2,7 +2,6 @@
 
 #include "base/mem.h"
 #include "base/noise.h"
-#include "device/cpu/kernels.h"
 #include "device/device.h"
 
 #include <emmintrin.h>
@@ -444,9 +443,7 @@ static bool sampler_gather(struct sampler *s, const float *logits, const uint32_
 /* The sum of exp(logit - best) of the tokens that are allowed. */
 static double sampler_exp_sum(const float *logits, uint32_t vocab, const uint32_t *mask, float best)
 {
-    enum { PART = 256 }; /* floats of a partial sum; partial sums are added as doubles */
-    struct err none = {0};
-    const struct kernels *k = kernels_get(NULL, &none);
+    enum { PART = 256 }; /* sums of so many floats are added up as doubles */
     float part[PART];
     double sum = 0;
     for (uint32_t from = 0; from < vocab; from += PART) {
@@ -454,7 +451,7 @@ static double sampler_exp_sum(const float *logits, uint32_t vocab, const uint32_
         memcpy(part, logits + from, n * sizeof *part);
         for (uint32_t i = 0; mask && i < n; i++)
             part[i] = mask[(from + i) / 32] >> i % 32 & 1 ? part[i] : -INFINITY;
-        sum += (double)k->exp_sum(part, n, best);
+        sum += (double)cpu_exp_sum(part, n, best);
     }
     return sum;
 }
@@ -587,8 +584,7 @@ bool sampler_on_device(struct sampler *s, const int32_t *history, size_t n, uint
 
 double sampler_log_sum(const float *logits, uint32_t vocab)
 {
-    struct err none = {0};
-    float best = kernels_get(NULL, &none)->max(logits, vocab);
+    float best = cpu_max(logits, vocab);
     return best + log(sampler_exp_sum(logits, vocab, NULL, best));
 }
 

@@ -7,8 +7,7 @@
 #include "base/mem.h"
 #include "base/buf.h"
 #include "base/num.h"
-#include "device/cpu/kernels.h"
-#include "device/cuda/gpu.h"
+#include "device/device.h"
 #include "model/lora.h"
 #include "quant/load.h"
 #include "run/defaults.h"
@@ -179,11 +178,9 @@ struct digest session_digest(const struct session *l)
     const struct runner *r = l->runner;
     const struct device_options *o = &r->device_options;
     struct buf text = {0};
-    struct err none = {0};
-    const struct kernels *k = kernels_get(o->tier, &none);
     plan_print(&l->model->plan, &l->model->weights, &text);
     buf_printf(&text, "%s %s kv %u page %d exact %d activations %d fixed %d", r->device->ops->name,
-               k ? k->tier : "", r->kv_type, RUNNER_PAGE, o->exact, o->activations, o->deterministic);
+               cpu_tier(o->tier), r->kv_type, RUNNER_PAGE, o->exact, o->activations, o->deterministic);
     for (uint32_t g = 0; g < r->plan->groups; g++)
         buf_printf(&text, " %zu", r->device->ops->page_bytes(r->device, g));
     digest_add(&d, text.data, text.len);
@@ -205,7 +202,7 @@ static int session_fits(struct session *l, struct runner_options *r, bool made, 
                                                       r->pages ? r->pages : runner_pages_least(r));
     double weights = (made ? 0 : (double)l->store->bytes) + (double)l->model->converted;
     struct err none = {0};
-    bool on_cpu = r->device ? !strcmp(r->device, "cpu") : gpu_count(&none) <= 0;
+    bool on_cpu = r->device ? !strcmp(r->device, "cpu") : cuda_count(&none) <= 0;
     if (m.total && on_cpu && weights + kv > (double)m.total)
         return err_set(
             e, ERR_RESOURCE,

@@ -11,6 +11,7 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/probe.h"
 #include "device/cuda/gpu.h"
+#include "device/device.h"
 #include "tool/tool.h"
 
 #include <string.h>
@@ -446,7 +447,7 @@ static int gpu_rows(struct kernel_bench *b, struct err *e)
                        log_safe(b->device));
     if (b->device)
         return bench_kernels_gpu(b, (int)card, e);
-    if (gpu_count(&why) <= 0) {
+    if (cuda_count(&why) <= 0) {
         log_info("no GPU rows: %s", why.code ? why.text : "there is no card");
         return 0;
     }

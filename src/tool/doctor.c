@@ -8,6 +8,7 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/probe.h"
 #include "device/cuda/variants.h"
+#include "device/device.h"
 #include "tool/doctor_model.h"
 #include "tool/doctor_system.h"
 #include "tool/load.h"
@@ -118,7 +119,7 @@ static int look_at_cards(struct findings *f, const char *device, struct err *e)
     if (one && strcmp(device, "cuda") &&
         (strncmp(device, "cuda:", 5) || !num_u64(device + 5, strlen(device + 5), 1023, &only)))
         return err_set(e, ERR_USAGE, "doctor looks at cpu, cuda or cuda:N, not at '%s'", device);
-    int n = gpu_count(&f->no_gpu);
+    int n = cuda_count(&f->no_gpu);
     if (n < 0 && one)
         return err_set(e, f->no_gpu.code, "%s", f->no_gpu.text);
     n = one ? (int)only + 1 : n < CARDS_MOST ? n : CARDS_MOST;

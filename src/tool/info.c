@@ -6,7 +6,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/size.h"
-#include "device/cuda/layout.h"
 #include "device/device.h"
 #include "format/gguf.h"
 #include "format/jsonread.h"
@@ -245,7 +244,7 @@ static void info_decoded(struct buf *out, const struct facts *f)
 {
     bool any = false;
     for (uint32_t t = 0; t < DTYPE_MOST; t++) {
-        if (!f->types[t] || layout_for(t) != FMT_NONE)
+        if (!f->types[t] || cuda_has_type(t))
             continue;
         if (!any)
             info_line(out, "on a GPU");

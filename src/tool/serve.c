@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
-#include "device/cuda/gpu.h"
+#include "device/device.h"
 #include "hub/name.h"
 #include "serve/limit.h"
 #include "serve/notify.h"
@@ -378,7 +378,7 @@ static bool serve_may_use_gpu(const struct serve *s)
     if (!access("/proc/driver/nvidia", F_OK) && access("/dev/nvidia-uvm", F_OK)) {
         pid_t child = fork();
         if (!child)
-            _exit(gpu_count(NULL) > 0 ? 0 : 1);
+            _exit(cuda_count(NULL) > 0 ? 0 : 1);
         if (child > 0)
             waitpid(child, NULL, 0);
     }

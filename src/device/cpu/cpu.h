@@ -79,10 +79,6 @@ struct worker_local {
     } attn;
 };
 
-/* Whether a model is so small that rounding its activations to 8 bits, or to bf16 for weights of 16 bits,
- * costs too much accuracy. */
-bool cpu_small(const struct weights *w);
-
 enum { CPU_FEW = 2, CPU_UNIT = 32, CPU_TILE = 1 << 18, CPU_ROPES_MOST = 16 };
 
 struct cpu {

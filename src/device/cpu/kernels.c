@@ -1,6 +1,8 @@
 /* Which kernels this machine gets: the tables are filled once, tier upon tier. */
 #include "device/cpu/kernels.h"
 
+#include "device/device.h"
+
 #include <pthread.h>
 #include <string.h>
 
@@ -43,4 +45,21 @@ const struct kernels *kernels_get(const char *tier, struct err *e)
     }
     err_set(e, ERR_USAGE, "there is no kernel tier '%s': the tiers are scalar, avx2, avx512 and amx", tier);
     return NULL;
+}
+
+const char *cpu_tier(const char *most)
+{
+    struct err none = {0};
+    const struct kernels *k = kernels_get(most, &none);
+    return k ? k->tier : "";
+}
+
+float cpu_max(const float *x, uint32_t n)
+{
+    return kernels_get(NULL, NULL)->max(x, n);
+}
+
+float cpu_exp_sum(float *x, uint32_t n, float max)
+{
+    return kernels_get(NULL, NULL)->exp_sum(x, n, max);
 }

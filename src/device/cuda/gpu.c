@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/cuda/timing.h"
+#include "device/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -130,7 +131,7 @@ int gpu_enter(struct gpu *g, struct err *e)
     return 0;
 }
 
-int gpu_count(struct err *e)
+int cuda_count(struct err *e)
 {
     const struct driver *cu = driver_get(e);
     int n = 0;

@@ -97,8 +97,6 @@ struct gpu {
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e);
 void gpu_close(struct gpu *g);
-/* How many cards there are; -1 and the reason where there is no driver. */
-int gpu_count(struct err *e);
 
 /* 0 where r is CU_OK, else -1 and a sentence: `doing` is what failed. */
 int gpu_check(struct gpu *g, int r, const char *doing, struct err *e);

@@ -39,6 +39,11 @@ struct loader {
     struct err error;
 };
 
+bool cuda_has_type(uint32_t dtype)
+{
+    return layout_for(dtype) != FMT_NONE;
+}
+
 uint32_t upload_fmt(const struct weight *w)
 {
     uint32_t fmt = layout_for(w->type);

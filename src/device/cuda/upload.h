@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/cuda/gpu.h"
-#include "device/plan.h"
+#include "device/device.h"
 
 struct upload {
     struct gpu *g;
