@@ -16,7 +16,7 @@ static const struct arg_option embed_options[] = {
     {0},
 };
 
-struct embed_job {
+struct embed_command {
     struct session *loaded;
     struct seq *seq;
     float *vector;
@@ -25,7 +25,7 @@ struct embed_job {
     bool as_json;
 };
 
-static int embed_one(struct embed_job *m, const char *text, size_t n, struct err *e)
+static int embed_one(struct embed_command *m, const char *text, size_t n, struct err *e)
 {
     struct ids ids = {0};
     int failed = tokenizer_encode(m->loaded->tokenizer, text, n, TOK_ADD, &ids, e) ||
@@ -49,7 +49,7 @@ static int embed_one(struct embed_job *m, const char *text, size_t n, struct err
     return 0;
 }
 
-static int embed_lines(struct embed_job *m, const char *path, struct err *e)
+static int embed_lines(struct embed_command *m, const char *path, struct err *e)
 {
     struct buf text = {0};
     int failed = file_read(path, &text, e);
@@ -63,7 +63,7 @@ static int embed_lines(struct embed_job *m, const char *path, struct err *e)
     return failed;
 }
 
-static int embed_all(struct embed_job *m, const struct args *a, struct err *e)
+static int embed_all(struct embed_command *m, const struct args *a, struct err *e)
 {
     const char *file = args_text(a, "file");
     struct session_options o = {.hidden = true};
@@ -93,7 +93,7 @@ static int embed_all(struct embed_job *m, const struct args *a, struct err *e)
 
 static int embed_run(const struct args *a, struct err *e)
 {
-    struct embed_job m = {0};
+    struct embed_command m = {0};
     int failed = embed_all(&m, a, e) || tool_print(&m.out, e);
     buf_free(&m.out);
     mem_free(m.vector);

@@ -5,7 +5,7 @@
 #include "device/cuda/lower.h"
 
 /* The state of one lowering: which rows and which operation launches are added for. */
-struct build {
+struct lowering {
     const struct lower *l;
     const struct step_class *c;
     struct launch_list *list;
@@ -14,22 +14,22 @@ struct build {
     struct launch_rows rows;
 };
 
-static inline const struct mat *mat_of(const struct build *b, weight_id w)
+static inline const struct mat *mat_of(const struct lowering *b, weight_id w)
 {
     return &b->l->mat[w];
 }
 
-static inline const float *vector_of(const struct build *b, weight_id w)
+static inline const float *vector_of(const struct lowering *b, weight_id w)
 {
     return w ? (const float *)b->l->mat[w].base : NULL;
 }
 
-static inline float *buffer_at(const struct build *b, struct operand o)
+static inline float *buffer_at(const struct lowering *b, struct operand o)
 {
     return o.buffer ? b->l->at->buffer[o.buffer] + o.col : NULL;
 }
 
-static inline uint64_t buffer_ld(const struct build *b, struct operand o)
+static inline uint64_t buffer_ld(const struct lowering *b, struct operand o)
 {
     return b->l->width[o.buffer];
 }
@@ -39,16 +39,16 @@ static inline struct span buffer_span(struct operand o)
     return (struct span){o.buffer ? PLACE_BUFFER : PLACE_NONE, o.buffer, o.col};
 }
 
-static inline struct span span_of(enum place p)
+static inline struct span span_of(enum launch_place p)
 {
     return (struct span){.place = (uint8_t)p};
 }
 
-struct norm_args norm_of(const struct build *b, const struct norm *n);
+struct norm_args norm_of(const struct lowering *b, const struct norm *n);
 /* A launch of the current operation and rows. rows, each: of the grid (enum grid_rows). */
-struct launch *build_add(struct build *b, uint32_t kernel, enum launch_args args, struct gpu_grid grid,
-                         const char *why);
-void build_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t each);
+struct launch *lowering_add(struct lowering *b, uint32_t kernel, enum launch_args args, struct gpu_grid grid,
+                            const char *why);
+void lowering_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t each);
 
 /* The input of products: rows of x, normed. */
 struct input {
@@ -98,30 +98,32 @@ struct product_set {
     struct after after;
 };
 
-enum path path_of(const struct build *b, uint32_t m);
+enum path path_of(const struct lowering *b, uint32_t m);
 /* The order that packed rows have in front of these products. */
-enum pack_order order_of(const struct build *b, const struct product *p, uint32_t n);
+enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n);
 /* Makes the input of a set, and of its adapters. */
-struct lora_rows lower_input(struct build *b, const struct product_set *s, const struct input *in);
-void lower_rows(struct build *b, const struct pack_args *a, struct span from, struct span to,
+struct lora_rows lower_input(struct lowering *b, const struct product_set *s, const struct input *in);
+void lower_rows(struct lowering *b, const struct pack_args *a, struct span from, struct span to,
                 const char *why);
-void lower_products(struct build *b, const struct product_set *s, const struct lora_rows *in);
+void lower_products(struct lowering *b, const struct product_set *s, const struct lora_rows *in);
 /* The same where results are wanted whole: behind cuBLASLt the row's scale and the bias are still to be applied. */
-void lower_finished(struct build *b, const struct product_set *s, const struct lora_rows *in);
+void lower_finished(struct lowering *b, const struct product_set *s, const struct lora_rows *in);
 /* The last product of an operation, with its tail; y: where results wait for a tail that is more than a sum. */
-struct product_set lower_last(const struct build *b, enum path path, const struct linear *l,
+struct product_set lower_last(const struct lowering *b, enum path path, const struct linear *l,
                               const struct tail *t, float *y);
-void lower_tail(struct build *b, const struct product_set *s, const struct linear *l, const struct tail *t);
+void lower_tail(struct lowering *b, const struct product_set *s, const struct linear *l,
+                const struct tail *t);
 /* Norm, gate and up, activation: gives the input of `down`. */
-struct lora_rows lower_up(struct build *b, const struct input *in, const struct linear *gate,
+struct lora_rows lower_up(struct lowering *b, const struct input *in, const struct linear *gate,
                           const struct linear *up, enum act_kind act, const struct product_set *down);
 /* The activation alone, into the input of `down`. */
-struct lora_rows lower_act(struct build *b, struct act_args a, const struct product_set *down, bool grouped);
+struct lora_rows lower_act(struct lowering *b, struct act_args a, const struct product_set *down,
+                           bool grouped);
 /* Rows in float, whatever the path. */
-void lower_float(struct build *b, const struct float_args *a, uint32_t adapter, const struct lora_rows *in,
+void lower_float(struct lowering *b, const struct float_args *a, uint32_t adapter, const struct lora_rows *in,
                  struct span to, const char *why);
-void lower_ffn(struct build *b, const struct op_ffn *o);
-void lower_moe(struct build *b, const struct op_moe *o);
+void lower_ffn(struct lowering *b, const struct op_ffn *o);
+void lower_moe(struct lowering *b, const struct op_moe *o);
 /* A x before a product, and B of it behind; nothing where no adapter has a pair for the slot. */
 struct lora_job {
     uint32_t slot, area;            /* those whose A x are kept at the same time have different areas */
@@ -132,6 +134,6 @@ struct lora_job {
     const float *row_scale; /* y still lacks this factor; or NULL */
     struct span to;
 };
-uint32_t lora_rank(const struct build *b, uint32_t slot);
-void lora_down(struct build *b, const struct lora_job *j, const struct lora_rows *in);
-void lora_up(struct build *b, const struct lora_job *j, const struct lora_rows *in);
+uint32_t lora_rank(const struct lowering *b, uint32_t slot);
+void lora_down(struct lowering *b, const struct lora_job *j, const struct lora_rows *in);
+void lora_up(struct lowering *b, const struct lora_job *j, const struct lora_rows *in);

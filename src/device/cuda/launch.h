@@ -47,7 +47,7 @@ enum launch_args {
 };
 
 /* Where a launch reads or writes: a buffer of the plan (with its number), or scratch. */
-enum place {
+enum launch_place {
     PLACE_NONE,
     PLACE_BUFFER,
     PLACE_PACK,   /* input of products, packed fp16 */
@@ -69,7 +69,7 @@ enum place {
 };
 
 struct span {
-    uint8_t place; /* enum place */
+    uint8_t place; /* enum launch_place */
     uint32_t buffer, col;
 };
 

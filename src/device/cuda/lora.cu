@@ -6,14 +6,14 @@
 enum { LORA_ROWS = 8 };
 
 /* The k-th adapter of the block's rows. */
-struct lora_rows {
+struct lora_group {
     uint32_t id[LORA_ROWS]; /* 0: none */
     float scale[LORA_ROWS];
 };
 
-static __device__ __forceinline__ struct lora_rows lora_rows(const struct lora_args &p, uint32_t k)
+static __device__ __forceinline__ struct lora_group lora_group(const struct lora_args &p, uint32_t k)
 {
-    struct lora_rows r;
+    struct lora_group r;
 #pragma unroll
     for (int j = 0; j < LORA_ROWS; j++) {
         const uint32_t i = blockIdx.y * LORA_ROWS + j;
@@ -32,7 +32,7 @@ static __device__ __forceinline__ struct lora_rows lora_rows(const struct lora_a
 }
 
 /* Rows whose adapter is that of the first row in `todo`; 0: there are no more. */
-static __device__ __forceinline__ uint32_t lora_same(const struct lora_rows &r, uint32_t todo, uint32_t *id)
+static __device__ __forceinline__ uint32_t lora_same(const struct lora_group &r, uint32_t todo, uint32_t *id)
 {
     uint32_t same = 0;
     *id = 0;
@@ -46,7 +46,7 @@ static __device__ __forceinline__ uint32_t lora_same(const struct lora_rows &r, 
     return same;
 }
 
-static __device__ __forceinline__ uint32_t lora_todo(const struct lora_rows &r)
+static __device__ __forceinline__ uint32_t lora_todo(const struct lora_group &r)
 {
     uint32_t todo = 0;
 #pragma unroll
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(256) lora_down(const __grid_constan
     const uint32_t lane = threadIdx.x % 32, r = blockIdx.x * 8 + threadIdx.x / 32;
     const int matrix = lora_matrix(p);
     for (uint32_t k = 0; k < ADAPTERS_MIXED && matrix >= 0; k++) {
-        const struct lora_rows rows = lora_rows(p, k);
+        const struct lora_group rows = lora_group(p, k);
         uint32_t id, same;
         for (uint32_t todo = lora_todo(rows); (same = lora_same(rows, todo, &id)); todo &= ~same) {
             const struct mat a = p.entry[id].a;
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(256) lora_up(const __grid_constant_
     const int matrix = lora_matrix(p);
     float sum[LORA_ROWS] = {};
     for (uint32_t k = 0; k < ADAPTERS_MIXED && matrix >= 0; k++) {
-        const struct lora_rows rows = lora_rows(p, k);
+        const struct lora_group rows = lora_group(p, k);
         uint32_t id, same;
         for (uint32_t todo = lora_todo(rows); (same = lora_same(rows, todo, &id)); todo &= ~same) {
             const struct lora_entry &e = p.entry[id];

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static struct kv_view view_of(const struct build *b, uint32_t layer)
+static struct kv_view view_of(const struct lowering *b, uint32_t layer)
 {
     const struct kv_place place = b->l->plan->kv[layer];
     const struct group_kv *g = &b->l->kv[place.group];
@@ -20,10 +20,10 @@ static struct kv_view view_of(const struct build *b, uint32_t layer)
                             .v_row = g->v_row};
 }
 
-static void lower_embed(struct build *b, const struct op_embed *o)
+static void lower_embed(struct lowering *b, const struct op_embed *o)
 {
-    struct launch *l = build_add(b, K_EMBED, ARGS_EMBED, gpu_grid(0, 1, 1, 256, 0), "rows of the table");
-    build_grid_rows(l, GRID_X, 1);
+    struct launch *l = lowering_add(b, K_EMBED, ARGS_EMBED, gpu_grid(0, 1, 1, 256, 0), "rows of the table");
+    lowering_grid_rows(l, GRID_X, 1);
     struct embed_args a = {.table = *mat_of(b, o->table),
                            .position_offset = o->position_offset,
                            .scale = o->scale,
@@ -41,7 +41,7 @@ static void lower_embed(struct build *b, const struct op_embed *o)
     l->writes[0] = buffer_span(o->out);
 }
 
-static void lower_qkv(struct build *b, const struct op_qkv *o)
+static void lower_qkv(struct lowering *b, const struct op_qkv *o)
 {
     const struct scratch *at = b->l->at;
     const uint32_t q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim,
@@ -62,10 +62,10 @@ static void lower_qkv(struct build *b, const struct op_qkv *o)
     const struct lora_rows lora = lower_input(b, &s, &in);
     lower_products(b, &s, &lora);
     const uint32_t widest = o->k_dim > o->v_dim ? o->k_dim : o->v_dim;
-    struct launch *l = build_add(
+    struct launch *l = lowering_add(
         b, K_QKV, ARGS_QKV, gpu_grid(gpu_blocks(o->heads + 2 * o->kv_heads, 4), 0, 1, 128, 4 * widest * 4),
         "bias, norm and rotation of heads, K and V into the pages");
-    build_grid_rows(l, GRID_Y, 1);
+    lowering_grid_rows(l, GRID_Y, 1);
     l->group = (uint8_t)b->l->plan->kv[o->layer].group;
     l->a.qkv = (struct qkv_args){.y = at->y,
                                  .ldy = n,
@@ -90,7 +90,7 @@ static void lower_qkv(struct build *b, const struct op_qkv *o)
 }
 
 /* q and c of latent attention: the products. */
-static void latent_products(struct build *b, const struct op_latent *o, float *c, float *q)
+static void latent_products(struct lowering *b, const struct op_latent *o, float *c, float *q)
 {
     const struct scratch *at = b->l->at;
     const uint32_t width = o->latent + o->rope.dims, q_n = o->heads * (o->nope + o->rope.dims),
@@ -122,15 +122,15 @@ static void latent_products(struct build *b, const struct op_latent *o, float *c
     lower_finished(b, &s, &lora);
 }
 
-static void lower_latent(struct build *b, const struct op_latent *o)
+static void lower_latent(struct lowering *b, const struct op_latent *o)
 {
     const uint32_t width = o->latent + o->rope.dims, q_n = o->heads * (o->nope + o->rope.dims);
     float *c = b->l->at->z, *q = b->l->at->y;
     latent_products(b, o, c, q);
-    struct launch *l =
-        build_add(b, K_LATENT, ARGS_LATENT, gpu_grid(gpu_blocks(o->heads + 1, 4), 0, 1, 128, 4 * width * 4),
-                  "norm and rotation, the latent into the pages");
-    build_grid_rows(l, GRID_Y, 1);
+    struct launch *l = lowering_add(b, K_LATENT, ARGS_LATENT,
+                                    gpu_grid(gpu_blocks(o->heads + 1, 4), 0, 1, 128, 4 * width * 4),
+                                    "norm and rotation, the latent into the pages");
+    lowering_grid_rows(l, GRID_Y, 1);
     l->group = (uint8_t)b->l->plan->kv[o->layer].group;
     l->a.latent = (struct latent_args){.q = q,
                                        .ldq = q_n,
@@ -164,7 +164,7 @@ static void lower_latent(struct build *b, const struct op_latent *o)
     lower_float(b, &each, o->k_b_adapter, &in, buffer_span(o->out), "a product per head, absorbed into q");
 }
 
-static void lower_heads(struct build *b, const struct op_heads *o)
+static void lower_heads(struct lowering *b, const struct op_heads *o)
 {
     const struct mat *w = mat_of(b, o->weight);
     const struct float_args a = {.w = *w,
@@ -200,10 +200,10 @@ static bool attn_on_tensors(const struct lower *l, const struct op_attn *o, cons
 }
 
 /* A launch of attention: reads q and KV, writes rows. */
-static struct launch *put_attn(struct build *b, const struct op_attn *o, uint32_t kernel,
+static struct launch *put_attn(struct lowering *b, const struct op_attn *o, uint32_t kernel,
                                const struct attn_args *a, struct gpu_grid grid, const char *why)
 {
-    struct launch *l = build_add(b, kernel, ARGS_ATTN, grid, why);
+    struct launch *l = lowering_add(b, kernel, ARGS_ATTN, grid, why);
     l->group = (uint8_t)b->l->plan->kv[o->layer].group;
     l->a.attn = *a;
     l->reads[0] = buffer_span(o->in);
@@ -213,7 +213,7 @@ static struct launch *put_attn(struct build *b, const struct op_attn *o, uint32_
 }
 
 /* The sequences with few queries. */
-static void attn_decode(struct build *b, const struct op_attn *o, struct attn_args a)
+static void attn_decode(struct lowering *b, const struct op_attn *o, struct attn_args a)
 {
     const struct step_class *c = b->c;
     const struct lower *low = b->l;
@@ -241,14 +241,14 @@ static void attn_decode(struct build *b, const struct op_attn *o, struct attn_ar
     l = put_attn(b, o, K_ATTN_COMBINE, &a,
                  gpu_grid(gpu_blocks((uint64_t)a.heads * a.kv.v_dim, 256), 0, 1, 256, 0),
                  "joins the parts of blocks that shared keys");
-    build_grid_rows(l, GRID_Y, 1);
+    lowering_grid_rows(l, GRID_Y, 1);
     l->reads[0] = span_of(PLACE_PARTS);
     l->reads[1] = span_of(PLACE_NONE);
 }
 
 /* The sequences with many queries; r: which list of tiles. How many blocks share keys depends on the number of tiles,
  * which launch_bind knows. */
-static void attn_prefill(struct build *b, const struct op_attn *o, struct attn_args a, uint32_t r)
+static void attn_prefill(struct lowering *b, const struct op_attn *o, struct attn_args a, uint32_t r)
 {
     const uint32_t dim = a.kv.k_dim;
     const struct gpu_prefill how = gpu_prefill_choose(b->l->card, dim, 1, 1, b->l->options.no_wide);
@@ -265,7 +265,7 @@ static void attn_prefill(struct build *b, const struct op_attn *o, struct attn_a
     l->reads[1] = span_of(PLACE_NONE);
 }
 
-static void lower_attn(struct build *b, const struct op_attn *o)
+static void lower_attn(struct lowering *b, const struct op_attn *o)
 {
     struct attn_args a = {.q = buffer_at(b, o->in),
                           .ldq = buffer_ld(b, o->in),
@@ -283,7 +283,7 @@ static void lower_attn(struct build *b, const struct op_attn *o)
     if (!attn_on_tensors(b->l, o, &a.kv)) {
         struct launch *l = put_attn(b, o, K_ATTN_ANY, &a, gpu_grid(0, o->heads, 1, 128, o->k_dim * 4),
                                     "no tensor-core kernel for this KV, head or arithmetic");
-        build_grid_rows(l, GRID_X, 1);
+        lowering_grid_rows(l, GRID_X, 1);
         return;
     }
     const uint32_t r = ratio_index(b->l, o->heads / o->kv_heads);
@@ -295,7 +295,7 @@ static void lower_attn(struct build *b, const struct op_attn *o)
 
 /* ---- the rest ---- */
 
-static void lower_out(struct build *b, const struct op_out *o)
+static void lower_out(struct lowering *b, const struct op_out *o)
 {
     const struct input in = {.x = buffer_at(b, o->in),
                              .ldx = buffer_ld(b, o->in),
@@ -309,7 +309,7 @@ static void lower_out(struct build *b, const struct op_out *o)
 }
 
 /* Final norm alone: an encoder's rows are the results. */
-static void lower_rows_out(struct build *b, const struct op_logits *o)
+static void lower_rows_out(struct lowering *b, const struct op_logits *o)
 {
     const uint32_t width = b->l->plan->out_width;
     const struct pack_args a = {.x = buffer_at(b, o->in),
@@ -320,7 +320,7 @@ static void lower_rows_out(struct build *b, const struct op_logits *o)
     lower_rows(b, &a, buffer_span(o->in), span_of(PLACE_LOGITS), "final norm of the rows that want results");
 }
 
-static void lower_head(struct build *b, const struct op_logits *o)
+static void lower_head(struct lowering *b, const struct op_logits *o)
 {
     const struct scratch *at = b->l->at;
     const struct mat *w = mat_of(b, o->head.weight);
@@ -339,9 +339,9 @@ static void lower_head(struct build *b, const struct op_logits *o)
     lower_finished(b, &s, &lora);
     if (!bias && o->scale == 1.0f && o->softcap <= 0.0f)
         return;
-    struct launch *l = build_add(b, K_FINISH, ARGS_FINISH, gpu_grid(gpu_blocks(w->n, 256), 0, 1, 256, 0),
-                                 "scale, cap or bias of logits");
-    build_grid_rows(l, GRID_Y, 1);
+    struct launch *l = lowering_add(b, K_FINISH, ARGS_FINISH, gpu_grid(gpu_blocks(w->n, 256), 0, 1, 256, 0),
+                                    "scale, cap or bias of logits");
+    lowering_grid_rows(l, GRID_Y, 1);
     l->a.finish = (struct finish_args){.y = at->logits,
                                        .ldy = w->n,
                                        .bias = bias ? vector_of(b, o->head.bias) : NULL,
@@ -351,27 +351,27 @@ static void lower_head(struct build *b, const struct op_logits *o)
     l->reads[0] = l->writes[0] = to;
 }
 
-/* The results: tokens that the card chooses, and the logits of rows that need them on the host. */
-static void lower_results(struct build *b)
+/* What leaves the card: tokens that it chooses, and the numbers of rows that want them. */
+static void lower_results(struct lowering *b)
 {
     const struct scratch *at = b->l->at;
     if (b->c->picks) {
         struct launch *l =
-            build_add(b, K_PICK_ROWS, ARGS_PICK, gpu_grid(0, 1, 1, 1024, 0), "the card chooses tokens");
-        build_grid_rows(l, GRID_X, 1);
+            lowering_add(b, K_PICK_ROWS, ARGS_PICK, gpu_grid(0, 1, 1, 1024, 0), "the card chooses tokens");
+        lowering_grid_rows(l, GRID_X, 1);
         l->reads[0] = span_of(PLACE_LOGITS);
         l->writes[0] = span_of(PLACE_HOST);
     }
     if (b->c->picks == 2)
         return;
     struct launch *l =
-        build_add(b, LAUNCH_RESULTS, ARGS_RESULTS, gpu_grid(0, 0, 0, 0, 0), "results to the host");
+        lowering_add(b, LAUNCH_RESULTS, ARGS_RESULTS, gpu_grid(0, 0, 0, 0, 0), "results to the host");
     l->a.copy = (struct copy_args){at->results, at->logits, b->l->plan->out_width};
     l->reads[0] = span_of(PLACE_LOGITS);
     l->writes[0] = span_of(PLACE_HOST);
 }
 
-static void lower_logits(struct build *b, const struct op_logits *o)
+static void lower_logits(struct lowering *b, const struct op_logits *o)
 {
     if (!b->c->outs)
         return;
@@ -384,7 +384,7 @@ static void lower_logits(struct build *b, const struct op_logits *o)
     lower_results(b);
 }
 
-static int lower_op(struct build *b, const struct op *o, struct err *e)
+static int lower_op(struct lowering *b, const struct op *o, struct err *e)
 {
     b->m = b->c->rows;
     b->rows = (struct launch_rows){.of = ROWS_STEP, .most = UINT32_MAX};
@@ -415,7 +415,7 @@ static int lower_op(struct build *b, const struct op *o, struct err *e)
 static int lower_ops(const struct lower *l, const struct step_class *c, uint32_t from, uint32_t to,
                      struct launch_list *part, struct err *e)
 {
-    struct build b = {.l = l, .c = c, .list = part};
+    struct lowering b = {.l = l, .c = c, .list = part};
     for (b.op = from; b.op < to; b.op++)
         if (lower_op(&b, &l->plan->ops[b.op], e))
             return -1;

@@ -3,7 +3,7 @@
 #include "device/cuda/build.h"
 
 /* Products of grouped rows with the experts they belong to. x is packed, or float rows. */
-static void put_experts(struct build *b, const struct linear *l, float *y, uint64_t ldy,
+static void put_experts(struct lowering *b, const struct linear *l, float *y, uint64_t ldy,
                         const struct lora_rows *in)
 {
     const struct mat *w = mat_of(b, l->weight);
@@ -25,9 +25,9 @@ static void put_experts(struct build *b, const struct linear *l, float *y, uint6
         return;
     }
     lora_down(b, &job, in);
-    struct launch *g = build_add(b, K_GEMM + 4 * w->fmt, ARGS_GEMM, gpu_grid(0, 0, 1, 0, 0),
-                                 "eight rows of an expert a group");
-    build_grid_rows(g, GRID_Y, 8);
+    struct launch *g = lowering_add(b, K_GEMM + 4 * w->fmt, ARGS_GEMM, gpu_grid(0, 0, 1, 0, 0),
+                                    "eight rows of an expert a group");
+    lowering_grid_rows(g, GRID_Y, 8);
     g->a.gemm = (struct gemm_args){
         .segs = 1, .k = w->k, .groups = 1, .scale = 1.0f, .x = at->pack, .expert = at->group_expert};
     g->a.gemm.seg[0] = (struct gemm_seg){.w = *w, .y = y, .ldy = ldy, .bias = vector_of(b, l->bias)};
@@ -38,13 +38,13 @@ static void put_experts(struct build *b, const struct linear *l, float *y, uint6
 }
 
 /* The rows that are computed now, normed, in z. */
-static struct lora_rows rows_in_z(const struct build *b, uint32_t width)
+static struct lora_rows rows_in_z(const struct lowering *b, uint32_t width)
 {
     return (struct lora_rows){.x = b->l->at->z, .ldx = width, .from = span_of(PLACE_Z)};
 }
 
 /* Router and grouping. */
-static void put_route(struct build *b, const struct op_moe *o, uint32_t width)
+static void put_route(struct lowering *b, const struct op_moe *o, uint32_t width)
 {
     const struct scratch *at = b->l->at;
     const struct lora_rows in = rows_in_z(b, width);
@@ -57,8 +57,8 @@ static void put_route(struct build *b, const struct op_moe *o, uint32_t width)
                                  .scale = 1.0f};
     lower_float(b, &r, o->router.adapter, &in, span_of(PLACE_ROUTE), "router, in float");
     struct launch *l =
-        build_add(b, K_ROUTE, ARGS_ROUTE, gpu_grid(0, 1, 1, 32, 0), "the best experts of each row");
-    build_grid_rows(l, GRID_X, 1);
+        lowering_add(b, K_ROUTE, ARGS_ROUTE, gpu_grid(0, 1, 1, 32, 0), "the best experts of each row");
+    lowering_grid_rows(l, GRID_X, 1);
     l->a.route = (struct route_args){.logits = at->router,
                                      .select_bias = vector_of(b, o->select_bias),
                                      .experts = o->experts,
@@ -71,7 +71,7 @@ static void put_route(struct build *b, const struct op_moe *o, uint32_t width)
                                      .expert = at->route_expert,
                                      .weight = at->route_weight};
     l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
-    l = build_add(b, K_GROUP, ARGS_GROUP, gpu_grid(1, 1, 1, 1024, 0), "rows sorted by expert");
+    l = lowering_add(b, K_GROUP, ARGS_GROUP, gpu_grid(1, 1, 1, 1024, 0), "rows sorted by expert");
     l->a.group = (struct group_args){.expert = at->route_expert,
                                      .used = o->used,
                                      .experts = o->experts,
@@ -82,7 +82,7 @@ static void put_route(struct build *b, const struct op_moe *o, uint32_t width)
 }
 
 /* The shared expert, into its own scratch. */
-static void put_shared(struct build *b, const struct op_moe *o, enum path path, uint32_t width)
+static void put_shared(struct lowering *b, const struct op_moe *o, enum path path, uint32_t width)
 {
     const struct scratch *at = b->l->at;
     const struct input in = {.x = at->z, .ldx = width, .from = span_of(PLACE_Z), .k = width};
@@ -110,7 +110,7 @@ static void put_shared(struct build *b, const struct op_moe *o, enum path path, 
 }
 
 /* The experts' products: y is (slots, outputs). */
-static void put_chosen(struct build *b, const struct op_moe *o, enum path path, uint32_t width)
+static void put_chosen(struct lowering *b, const struct op_moe *o, enum path path, uint32_t width)
 {
     const struct scratch *at = b->l->at;
     const struct launch_rows rows = b->rows;
@@ -141,13 +141,13 @@ static void put_chosen(struct build *b, const struct op_moe *o, enum path path, 
 }
 
 /* Their weighted sum, and the tail. */
-static void put_sum(struct build *b, const struct op_moe *o)
+static void put_sum(struct lowering *b, const struct op_moe *o)
 {
     const struct scratch *at = b->l->at;
     const uint32_t n = mat_of(b, o->down.weight)->n, first = b->rows.first;
-    struct launch *l = build_add(b, K_COMBINE, ARGS_COMBINE, gpu_grid(gpu_blocks(n, 256), 0, 1, 256, 0),
-                                 "weighted sum of the experts");
-    build_grid_rows(l, GRID_Y, 1);
+    struct launch *l = lowering_add(b, K_COMBINE, ARGS_COMBINE, gpu_grid(gpu_blocks(n, 256), 0, 1, 256, 0),
+                                    "weighted sum of the experts");
+    lowering_grid_rows(l, GRID_Y, 1);
     l->a.combine = (struct combine_args){.y = at->y,
                                          .ldy = n,
                                          .slot = at->slot,
@@ -162,8 +162,8 @@ static void put_sum(struct build *b, const struct op_moe *o)
     l->reads[1] = span_of(PLACE_ROUTE);
     l->reads[2] = span_of(PLACE_SHARED);
     l->writes[0] = span_of(PLACE_Z);
-    l = build_add(b, K_TAIL, ARGS_TAIL, gpu_grid(0, 1, 1, 256, 0), "tail behind the experts");
-    build_grid_rows(l, GRID_X, 1);
+    l = lowering_add(b, K_TAIL, ARGS_TAIL, gpu_grid(0, 1, 1, 256, 0), "tail behind the experts");
+    lowering_grid_rows(l, GRID_X, 1);
     l->a.tail =
         (struct tail_args){.y = at->z,
                            .ldy = n,
@@ -183,7 +183,7 @@ static void put_sum(struct build *b, const struct op_moe *o)
 }
 
 /* Rows [b->rows.first, ...) of an expert layer. */
-static void lower_chunk(struct build *b, const struct op_moe *o)
+static void lower_chunk(struct lowering *b, const struct op_moe *o)
 {
     const uint32_t width = mat_of(b, o->up.weight)->k;
     const enum path path = b->l->path == PATH_FLOAT ? PATH_FLOAT : PATH_PACK;
@@ -200,7 +200,7 @@ static void lower_chunk(struct build *b, const struct op_moe *o)
     put_sum(b, o);
 }
 
-void lower_moe(struct build *b, const struct op_moe *o)
+void lower_moe(struct lowering *b, const struct op_moe *o)
 {
     const struct launch_rows rows = b->rows;
     const uint32_t m = b->m;

@@ -1,7 +1,7 @@
 /* Products: what goes into them, the products themselves with what adapters add, and what follows. */
 #include "device/cuda/build.h"
 
-struct norm_args norm_of(const struct build *b, const struct norm *n)
+struct norm_args norm_of(const struct lowering *b, const struct norm *n)
 {
     return (struct norm_args){.kind = n->kind,
                               .heads = n->heads,
@@ -11,8 +11,8 @@ struct norm_args norm_of(const struct build *b, const struct norm *n)
                               .eps = n->eps};
 }
 
-struct launch *build_add(struct build *b, uint32_t kernel, enum launch_args args, struct gpu_grid grid,
-                         const char *why)
+struct launch *lowering_add(struct lowering *b, uint32_t kernel, enum launch_args args, struct gpu_grid grid,
+                            const char *why)
 {
     struct launch *l = launch_add(b->list);
     l->kernel = (uint16_t)kernel;
@@ -25,20 +25,20 @@ struct launch *build_add(struct build *b, uint32_t kernel, enum launch_args args
     return l;
 }
 
-void build_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t each)
+void lowering_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t each)
 {
     l->grid_rows = (uint8_t)dimension;
     l->each = (uint8_t)each;
 }
 
-enum path path_of(const struct build *b, uint32_t m)
+enum path path_of(const struct lowering *b, uint32_t m)
 {
     if (b->l->path != PATH_PACK)
         return b->l->path;
     return m > PACK_ROWS_MOST && b->l->half ? PATH_HALF : PATH_PACK;
 }
 
-enum pack_order order_of(const struct build *b, const struct product *p, uint32_t n)
+enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n)
 {
     bool wide = true;
     for (uint32_t i = 0; i < n; i++)
@@ -59,7 +59,7 @@ static struct span input_span(enum path path)
 }
 
 /* Where `path` wants its input. */
-static struct pack_out out_of(const struct build *b, enum path path, enum pack_order order, uint32_t k)
+static struct pack_out out_of(const struct lowering *b, enum path path, enum pack_order order, uint32_t k)
 {
     const struct scratch *at = b->l->at;
     struct pack_out o = {.kp = (k + 31) / 32 * 32};
@@ -77,20 +77,21 @@ static struct pack_out out_of(const struct build *b, enum path path, enum pack_o
     return o;
 }
 
-void lower_rows(struct build *b, const struct pack_args *a, struct span from, struct span to, const char *why)
+void lower_rows(struct lowering *b, const struct pack_args *a, struct span from, struct span to,
+                const char *why)
 {
     const uint32_t size = a->k <= 4096 ? 0 : a->k <= 8192 ? 1 : 2, columns = (a->k + 255) / 256;
     const unsigned warps = columns < 16 ? columns : 16;
-    struct launch *l =
-        build_add(b, K_NORM_PACK + size, ARGS_PACK, gpu_grid(0, 1, 1, size == 2 ? 1024 : 32 * warps, 0), why);
-    build_grid_rows(l, GRID_X, 1);
+    struct launch *l = lowering_add(b, K_NORM_PACK + size, ARGS_PACK,
+                                    gpu_grid(0, 1, 1, size == 2 ? 1024 : 32 * warps, 0), why);
+    lowering_grid_rows(l, GRID_X, 1);
     l->a.pack = *a;
     l->reads[0] = from;
     l->writes[0] = to;
 }
 
 /* The rows, normed, to wherever they are wanted. */
-static struct pack_args rows_of(const struct build *b, const struct input *in, struct pack_out out)
+static struct pack_args rows_of(const struct lowering *b, const struct input *in, struct pack_out out)
 {
     struct pack_args a = {.x = in->x,
                           .ldx = in->ldx,
@@ -102,7 +103,7 @@ static struct pack_args rows_of(const struct build *b, const struct input *in, s
     return a;
 }
 
-static bool has_adapters(const struct build *b, const struct product_set *s)
+static bool has_adapters(const struct lowering *b, const struct product_set *s)
 {
     bool any = false;
     for (uint32_t i = 0; i < s->n; i++)
@@ -111,7 +112,7 @@ static bool has_adapters(const struct build *b, const struct product_set *s)
 }
 
 /* The rows as floats, for adapters. */
-static struct lora_rows float_rows(struct build *b, const struct product_set *s, const struct input *in)
+static struct lora_rows float_rows(struct lowering *b, const struct product_set *s, const struct input *in)
 {
     const struct scratch *at = b->l->at;
     const bool normed = in->norm && in->norm->kind != NORM_NONE;
@@ -130,31 +131,31 @@ static struct lora_rows float_rows(struct build *b, const struct product_set *s,
     return r;
 }
 
-static void quantise(struct build *b, const float *x, uint32_t k, struct span from)
+static void quantise(struct lowering *b, const float *x, uint32_t k, struct span from)
 {
     const struct q8_args q = {x, b->l->at->q8, k / 32};
-    struct launch *l = build_add(b, K_QUANTISE, ARGS_Q8, gpu_grid(gpu_blocks(q.blocks, 8), 1, 1, 256, 0),
-                                 "int8 products were asked for");
+    struct launch *l = lowering_add(b, K_QUANTISE, ARGS_Q8, gpu_grid(gpu_blocks(q.blocks, 8), 1, 1, 256, 0),
+                                    "int8 products were asked for");
     l->a.q8 = q;
     l->reads[0] = from;
     l->writes[0] = span_of(PLACE_Q8);
 }
 
 /* act(gate) * up: packed by as many warps as a row has columns of 256, or to rows. */
-static void put_act(struct build *b, const struct act_args *a, struct span from, struct span to,
+static void put_act(struct lowering *b, const struct act_args *a, struct span from, struct span to,
                     const char *why)
 {
     const struct gpu_grid rows = gpu_grid(0, 1, 1, 512, 0),
                           columns = gpu_grid(gpu_blocks(a->k, 1024), 0, 1, 128, 0);
     const bool pack = a->out.pack != NULL;
-    struct launch *l = build_add(b, pack ? K_ACT_PACK : K_ACT_ROWS, ARGS_ACT, pack ? columns : rows, why);
-    build_grid_rows(l, pack ? GRID_Y : GRID_X, 1);
+    struct launch *l = lowering_add(b, pack ? K_ACT_PACK : K_ACT_ROWS, ARGS_ACT, pack ? columns : rows, why);
+    lowering_grid_rows(l, pack ? GRID_Y : GRID_X, 1);
     l->a.act = *a;
     l->reads[0] = from;
     l->writes[0] = to;
 }
 
-struct lora_rows lower_input(struct build *b, const struct product_set *s, const struct input *in)
+struct lora_rows lower_input(struct lowering *b, const struct product_set *s, const struct input *in)
 {
     const struct lora_rows lora = float_rows(b, s, in);
     const bool normed = in->norm && in->norm->kind != NORM_NONE;
@@ -179,7 +180,8 @@ struct lora_rows lower_input(struct build *b, const struct product_set *s, const
 }
 
 /* The same from gate and up. */
-struct lora_rows lower_act(struct build *b, struct act_args a, const struct product_set *down, bool grouped)
+struct lora_rows lower_act(struct lowering *b, struct act_args a, const struct product_set *down,
+                           bool grouped)
 {
     const struct scratch *at = b->l->at;
     const bool plain = down->path == PATH_TILED || down->path == PATH_INTEGER;
@@ -208,11 +210,11 @@ struct lora_rows lower_act(struct build *b, struct act_args a, const struct prod
 
 /* ---- products ---- */
 
-static void put_packed(struct build *b, const struct product_set *s, const struct product *p)
+static void put_packed(struct lowering *b, const struct product_set *s, const struct product *p)
 {
     const struct mat *w = mat_of(b, p->weight);
     const struct scratch *at = b->l->at;
-    struct launch *l = build_add(b, K_GEMM + 4 * w->fmt, ARGS_GEMM, gpu_grid(0, 1, 1, 0, 0), "product");
+    struct launch *l = lowering_add(b, K_GEMM + 4 * w->fmt, ARGS_GEMM, gpu_grid(0, 1, 1, 0, 0), "product");
     l->order = (uint8_t)s->order;
     l->a.gemm = (struct gemm_args){.segs = 1,
                                    .k = w->k,
@@ -229,12 +231,12 @@ static void put_packed(struct build *b, const struct product_set *s, const struc
     l->writes[0] = p->to;
 }
 
-static struct launch *put_float(struct build *b, const struct float_args *a, struct span from, struct span to,
-                                const char *why)
+static struct launch *put_float(struct lowering *b, const struct float_args *a, struct span from,
+                                struct span to, const char *why)
 {
-    struct launch *l = build_add(b, K_GEMM_FLOAT, ARGS_FLOAT,
-                                 gpu_grid(gpu_blocks(a->w.n, 8), 0, a->heads ? a->heads : 1, 256, 0), why);
-    build_grid_rows(l, GRID_Y, 8);
+    struct launch *l = lowering_add(b, K_GEMM_FLOAT, ARGS_FLOAT,
+                                    gpu_grid(gpu_blocks(a->w.n, 8), 0, a->heads ? a->heads : 1, 256, 0), why);
+    lowering_grid_rows(l, GRID_Y, 8);
     l->a.product = *a;
     l->reads[0] = from;
     l->writes[0] = to;
@@ -247,13 +249,13 @@ static uint32_t half_width(const struct mat *w)
 }
 
 /* Rows [first, first + rows) of a weight as fp16, half_width(w) values each. */
-static struct launch *put_decode(struct build *b, const struct mat *w, uint32_t first, uint32_t rows,
+static struct launch *put_decode(struct lowering *b, const struct mat *w, uint32_t first, uint32_t rows,
                                  uint16_t *to, const char *why)
 {
     const bool tile = w->fmt == FMT_Q4_K_TILE; /* the one form with a kernel of its own */
     const uint64_t tiles = (uint64_t)((rows + 15) / 16) * (w->k / 256);
-    struct launch *l = build_add(b, tile ? K_DEQUANT_TILE : K_DEQUANT, ARGS_DEQUANT,
-                                 gpu_grid(tile ? gpu_blocks(tiles, 8) : rows, 1, 1, 256, 0), why);
+    struct launch *l = lowering_add(b, tile ? K_DEQUANT_TILE : K_DEQUANT, ARGS_DEQUANT,
+                                    gpu_grid(tile ? gpu_blocks(tiles, 8) : rows, 1, 1, 256, 0), why);
     l->rows.of = ROWS_NONE;
     l->a.dequant =
         (struct dequant_args){.w = *w, .dst = to, .first = first, .rows = rows, .kp = half_width(w)};
@@ -262,7 +264,7 @@ static struct launch *put_decode(struct build *b, const struct mat *w, uint32_t 
 }
 
 /* All of a weight as fp16, where the card has it so: it is of this type, or it stays decoded. NULL: neither. */
-static const uint16_t *whole_half(struct build *b, weight_id id)
+static const uint16_t *whole_half(struct lowering *b, weight_id id)
 {
     const struct mat *w = mat_of(b, id);
     if (w->fmt == FMT_F16)
@@ -275,7 +277,7 @@ static const uint16_t *whole_half(struct build *b, weight_id id)
 
 /* Through cuBLASLt, with a bounded slice of decoded weights at a time where they are not there whole. Neither bias nor
  * scale: the caller's tail does those. */
-static void put_half(struct build *b, const struct product *p)
+static void put_half(struct lowering *b, const struct product *p)
 {
     const struct mat *w = mat_of(b, p->weight);
     const struct scratch *at = b->l->at;
@@ -286,7 +288,7 @@ static void put_half(struct build *b, const struct product *p)
         const uint32_t n = w->n - row < most ? w->n - row : most;
         if (!whole)
             put_decode(b, w, row, n, at->decoded, "weights as fp16 for cuBLASLt");
-        struct launch *l = build_add(b, LAUNCH_BLAS, ARGS_BLAS, gpu_grid(0, 0, 0, 0, 0), "many rows");
+        struct launch *l = lowering_add(b, LAUNCH_BLAS, ARGS_BLAS, gpu_grid(0, 0, 0, 0, 0), "many rows");
         l->a.blas = (struct blas_product){.w = (cu_ptr)(whole ? whole : at->decoded),
                                           .x = (cu_ptr)at->half,
                                           .y = (cu_ptr)(p->y + row),
@@ -300,15 +302,15 @@ static void put_half(struct build *b, const struct product *p)
 }
 
 /* One row by the kernels that callers of the public header can ask for. */
-static void put_gemv(struct build *b, enum path path, const struct product *p, const struct lora_rows *in)
+static void put_gemv(struct lowering *b, enum path path, const struct product *p, const struct lora_rows *in)
 {
     const struct mat *w = mat_of(b, p->weight);
     const bool tiled = path == PATH_TILED;
     const uint32_t per = tiled ? b->l->per_block : 8, chunk = b->l->whole ? (w->k + 7) / 8 * 8 : 8192;
     struct launch *l =
-        build_add(b, tiled ? K_GEMV_TILED : K_GEMV_DP4A, ARGS_GEMV,
-                  gpu_grid(gpu_blocks(w->n, per), 1, 1, 256, tiled ? chunk * 4 : 0),
-                  tiled ? "asked for: input staged in shared memory" : "asked for: int8 products");
+        lowering_add(b, tiled ? K_GEMV_TILED : K_GEMV_DP4A, ARGS_GEMV,
+                     gpu_grid(gpu_blocks(w->n, per), 1, 1, 256, tiled ? chunk * 4 : 0),
+                     tiled ? "asked for: input staged in shared memory" : "asked for: int8 products");
     l->a.gemv = (struct gemv_args){.w = *w, .y = p->y};
     if (tiled) {
         l->a.gemv.x = in->x;
@@ -321,7 +323,7 @@ static void put_gemv(struct build *b, enum path path, const struct product *p, c
     l->writes[0] = p->to;
 }
 
-static void put_product(struct build *b, const struct product_set *s, const struct product *p,
+static void put_product(struct lowering *b, const struct product_set *s, const struct product *p,
                         const struct lora_rows *in)
 {
     switch (s->path) {
@@ -351,7 +353,7 @@ static void put_product(struct build *b, const struct product_set *s, const stru
     }
 }
 
-void lower_products(struct build *b, const struct product_set *s, const struct lora_rows *in)
+void lower_products(struct lowering *b, const struct product_set *s, const struct lora_rows *in)
 {
     /* the products may write where their input is */
     for (uint32_t i = 0; i < s->n; i++)
@@ -370,18 +372,18 @@ void lower_products(struct build *b, const struct product_set *s, const struct l
                 in);
 }
 
-static void put_tail(struct build *b, const struct tail_args *a, uint32_t threads, struct span from,
+static void put_tail(struct lowering *b, const struct tail_args *a, uint32_t threads, struct span from,
                      struct span residual, struct span to, const char *why)
 {
-    struct launch *l = build_add(b, K_TAIL, ARGS_TAIL, gpu_grid(0, 1, 1, threads, 0), why);
-    build_grid_rows(l, GRID_X, 1);
+    struct launch *l = lowering_add(b, K_TAIL, ARGS_TAIL, gpu_grid(0, 1, 1, threads, 0), why);
+    lowering_grid_rows(l, GRID_X, 1);
     l->a.tail = *a;
     l->reads[0] = from;
     l->reads[1] = residual;
     l->writes[0] = to;
 }
 
-void lower_finished(struct build *b, const struct product_set *s, const struct lora_rows *in)
+void lower_finished(struct lowering *b, const struct product_set *s, const struct lora_rows *in)
 {
     struct product_set plain = *s;
     for (uint32_t i = 0; i < s->n && s->path == PATH_HALF; i++)
@@ -407,7 +409,7 @@ static bool path_adds(enum path path)
     return path == PATH_PACK || path == PATH_FLOAT;
 }
 
-struct product_set lower_last(const struct build *b, enum path path, const struct linear *l,
+struct product_set lower_last(const struct lowering *b, enum path path, const struct linear *l,
                               const struct tail *t, float *y)
 {
     const bool sum = t->post.kind == NORM_NONE && t->after.kind == NORM_NONE,
@@ -426,7 +428,7 @@ struct product_set lower_last(const struct build *b, enum path path, const struc
     return s;
 }
 
-void lower_tail(struct build *b, const struct product_set *s, const struct linear *l, const struct tail *t)
+void lower_tail(struct lowering *b, const struct product_set *s, const struct linear *l, const struct tail *t)
 {
     if (s->p[0].to.place != PLACE_Y) /* the product did it */
         return;
@@ -450,7 +452,7 @@ void lower_tail(struct build *b, const struct product_set *s, const struct linea
 
 /* ---- FFN ---- */
 
-struct lora_rows lower_up(struct build *b, const struct input *in, const struct linear *gate,
+struct lora_rows lower_up(struct lowering *b, const struct input *in, const struct linear *gate,
                           const struct linear *up, enum act_kind act, const struct product_set *down)
 {
     const struct scratch *at = b->l->at;
@@ -476,7 +478,7 @@ struct lora_rows lower_up(struct build *b, const struct input *in, const struct 
     return lower_act(b, a, down, false);
 }
 
-void lower_ffn(struct build *b, const struct op_ffn *o)
+void lower_ffn(struct lowering *b, const struct op_ffn *o)
 {
     const uint32_t f = mat_of(b, o->up.weight)->n;
     const struct input in = {.x = buffer_at(b, o->in),
@@ -494,7 +496,7 @@ void lower_ffn(struct build *b, const struct op_ffn *o)
 
 /* ---- float products, adapters ---- */
 
-void lower_float(struct build *b, const struct float_args *a, uint32_t adapter, const struct lora_rows *in,
+void lower_float(struct lowering *b, const struct float_args *a, uint32_t adapter, const struct lora_rows *in,
                  struct span to, const char *why)
 {
     const struct lora_job job = {.slot = adapter,
@@ -511,7 +513,7 @@ void lower_float(struct build *b, const struct float_args *a, uint32_t adapter, 
 }
 
 /* The largest rank of the slot's pairs; 0: there are none, or no sequence has an adapter. */
-uint32_t lora_rank(const struct build *b, uint32_t slot)
+uint32_t lora_rank(const struct lowering *b, uint32_t slot)
 {
     const struct plan *p = b->l->plan;
     uint32_t rank = 0;
@@ -523,7 +525,7 @@ uint32_t lora_rank(const struct build *b, uint32_t slot)
     return rank;
 }
 
-static uint32_t lora_outputs(const struct build *b, uint32_t slot)
+static uint32_t lora_outputs(const struct lowering *b, uint32_t slot)
 {
     const struct plan *p = b->l->plan;
     uint32_t n = 0;
@@ -534,14 +536,15 @@ static uint32_t lora_outputs(const struct build *b, uint32_t slot)
     return n;
 }
 
-static struct launch *put_lora(struct build *b, uint32_t kernel, const struct lora_job *j,
+static struct launch *put_lora(struct lowering *b, uint32_t kernel, const struct lora_job *j,
                                const struct lora_rows *in, uint32_t blocks)
 {
     const struct scratch *at = b->l->at;
     const bool down = kernel == K_LORA_DOWN;
-    struct launch *l = build_add(b, kernel, ARGS_LORA, gpu_grid(blocks, 0, j->heads ? j->heads : 1, 256, 0),
-                                 down ? "A x of the adapters" : "B A x of the adapters, added");
-    build_grid_rows(l, GRID_Y, 8);
+    struct launch *l =
+        lowering_add(b, kernel, ARGS_LORA, gpu_grid(blocks, 0, j->heads ? j->heads : 1, 256, 0),
+                     down ? "A x of the adapters" : "B A x of the adapters, added");
+    lowering_grid_rows(l, GRID_Y, 8);
     l->a.lora = (struct lora_args){.entry = at->lora_table + (size_t)j->slot * (b->l->plan->adapters + 1),
                                    .x = in->x,
                                    .ldx = in->ldx,
@@ -564,14 +567,14 @@ static struct launch *put_lora(struct build *b, uint32_t kernel, const struct lo
     return l;
 }
 
-void lora_down(struct build *b, const struct lora_job *j, const struct lora_rows *in)
+void lora_down(struct lowering *b, const struct lora_job *j, const struct lora_rows *in)
 {
     const uint32_t rank = lora_rank(b, j->slot);
     if (rank)
         put_lora(b, K_LORA_DOWN, j, in, gpu_blocks(rank, 8));
 }
 
-void lora_up(struct build *b, const struct lora_job *j, const struct lora_rows *in)
+void lora_up(struct lowering *b, const struct lora_job *j, const struct lora_rows *in)
 {
     if (lora_rank(b, j->slot))
         put_lora(b, K_LORA_UP, j, in, gpu_blocks(lora_outputs(b, j->slot), 256));

@@ -108,7 +108,8 @@ static int run_norm(struct quern_gpu *g, struct quern_gpu_buf x, uint32_t rows, 
         return public_fail(g, "rows of %u: at most 32768 can be normed", slice);
     public_begin(g);
     const struct span to = {.place = PLACE_BUFFER};
-    struct build b = {.l = &g->lower, .list = &g->list, .m = rows, .rows = {.of = ROWS_STEP, .most = rows}};
+    struct lowering b = {
+        .l = &g->lower, .list = &g->list, .m = rows, .rows = {.of = ROWS_STEP, .most = rows}};
     g->list.count = 0;
     lower_rows(&b, &a, to, to, "norm");
     int bad = public_replay(g, &(struct launch_step){.meta = {.rows = rows}});

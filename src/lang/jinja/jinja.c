@@ -176,7 +176,7 @@ static int spans_copy(struct spans *out, const struct jsb *b, struct err *e)
     out->text[b->n] = 0;
     for (size_t i = 0; i < b->n; i++) {
         if (!i || b->mask[i] != b->mask[i - 1])
-            out->items[out->count++] = (struct span){out->text + i, 0, !b->mask[i]};
+            out->items[out->count++] = (struct jinja_span){out->text + i, 0, !b->mask[i]};
         out->items[out->count - 1].n++;
     }
     return 0;

@@ -39,7 +39,7 @@ struct jinja_input {
     struct jinja_limits limits;
 };
 
-struct span {
+struct jinja_span {
     const char *text;
     size_t n;
     bool from_template;
@@ -48,7 +48,7 @@ struct span {
 struct spans {
     char *text; /* the whole result, NUL-terminated; owned */
     size_t n;
-    struct span *items; /* (count) in order, adjacent ones differ in origin; owned */
+    struct jinja_span *items; /* (count) in order, adjacent ones differ in origin; owned */
     size_t count;
 };
 
