@@ -5,10 +5,10 @@
  *             sign exponent mantissa  bias  largest   beyond the largest
  *   fp16        1      5       10      15   65504     infinity
  *   bf16        1      8        7     127   3.39e38   infinity
- *   f8_e4m3     1      4        3       7   448       NaN (s.1111.111; there is no infinity)
- *   f8_e5m2     1      5        2      15   57344     infinity
- *   f8_e8m0     0      8        0     127   2^127     NaN (255); there is no zero
- * */
+ *   F8_E4M3     1      4        3       7   448       NaN (s.1111.111; there is no infinity)
+ *   F8_E5M2     1      5        2      15   57344     infinity
+ *   F8_E8M0     0      8        0     127   2^127     NaN (255); there is no zero
+ */
 #pragma once
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
-/* The interface between models and devices, lower half: a device runs plans. One device object serves one
- * model: it holds that model's weights in its own layout (the CPU uses the mapped file), its KV pages and its
- * scratch. Used by one thread only. All memory is taken in device_load and device_prepare: device_run
+/* The seam, lower half: a device runs plans. One device object serves one model: it holds that
+ * model's weights in the form it likes (the CPU uses the mapping), its KV pages and its scratch.
+ * It belongs to one thread. All memory is taken in load and prepare of struct device_ops: run
  * allocates nothing. */
 #pragma once
 
@@ -72,7 +72,7 @@ struct step_pick {
 };
 
 /* One step: a flat batch of rows from any number of sequences. Everything is host memory that the
- * device copies before device_run returns. */
+ * device copies before run returns. */
 struct step {
     uint32_t rows, seqs, outs;
     const int32_t *ids;         /* (rows) */

@@ -136,7 +136,7 @@ struct op_qkv {
 };
 
 /* Latent attention, absorbed. With L = latent, R = rope.dims, n = nope:
- *   q = q_b(q_a_norm(q_a x)) or q_b(x) where q_a is absent: (heads, n + R), the last R rotated
+ *   q = q_b(q_norm(q_a x)) or q_b(x) where q_a is absent: (heads, n + R), the last R rotated
  *   c = kv_a x: (L + R); the first L normed by kv_norm, the last R rotated; (c) is written to the pages
  *   out[h] = [ k_b[h] q[h][0..n) , q[h][n..n+R) ]: (heads, L + R)
  * so that OP_ATTN sees one KV head of k_dim L + R whose V is the first L of its K (v_in_k). */

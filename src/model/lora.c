@@ -7,7 +7,7 @@
 #include "base/size.h"
 #include "format/gguf.h"
 #include "format/jsonread.h"
-#include "lang/grammar/regex.h"
+#include "lang/token/regex.h"
 #include "model/arch.h"
 #include "model/build.h"
 

@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/pool.h"
 #include "format/gguf_write.h"
-#include "lang/grammar/regex.h"
+#include "lang/token/regex.h"
 #include "model/arch.h"
 #include "quant/gguf_keys.h"
 #include "quant/gguf_tensors.h"

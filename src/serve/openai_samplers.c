@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* A link of our chain (run/sampler.h), in its order, and the values with which it does nothing. */
-static const struct link {
+static const struct sampler_link {
     const char *names[3];
     char letter;
     struct {

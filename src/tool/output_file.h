@@ -34,7 +34,7 @@ int output_file_reads(struct output_file *o, const char *path, struct err *e);
 int output_file_reads_store(struct output_file *o, const struct store *s, struct err *e);
 int output_file_reads_model(struct output_file *o, const char *model,
                             struct err *e); /* MODEL of the command line */
-/* May this file be written: a gguf_allow, too (o is a struct output_file). */
+/* May this file be written? o is a struct output_file. */
 int output_file_allow(void *o, const char *path, struct err *e);
 void output_file_free(struct output_file *o);
 /* Writes a small file: whole, or not at all where it cannot be opened. */

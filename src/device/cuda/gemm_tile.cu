@@ -1,7 +1,7 @@
 /* Products with tiles. Three ways to load x (a fourth is in gemm_wide.cu):
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
  *                     weights arrive
- *   gemm_tile_8..64   packed, straight from memory
+ *   gemm_tile, 8..64  packed, straight from memory
  *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
 #include "device/cuda/attn.cuh"
 #include "device/cuda/gemm_row.cuh"

@@ -34,7 +34,7 @@ struct scratch {
     float **buffer; /* (plan.buffers): (max_rows, width) */
     uint8_t *pack;
     uint8_t *q8;
-    uint16_t *half;    /* (max_rows, k_most) */
+    uint16_t *half;    /* (max_rows, the most columns) */
     float *half_scale; /* (max_rows) */
     float *x, *y, *z;  /* float rows; results of products; a second one for experts and latents */
     uint16_t *decoded; /* weights as fp16, decoded_bytes of them at a time */

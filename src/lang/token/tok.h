@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "lang/token/pretok_scan.h"
-#include "lang/grammar/regex.h"
+#include "lang/token/regex.h"
 #include "lang/token/tok_json.h"
 #include "lang/token/tokenizer.h"
 
@@ -51,7 +51,7 @@ int32_t tok_map_add(struct tok_map *m, const struct tok_str *strs, int32_t id);
 int32_t tok_map_find(const struct tok_map *m, const struct tok_str *strs, const char *s, size_t n);
 void tok_map_close(struct tok_map *m);
 
-/* ---- tok_trie.c: longest and all prefixes ---------------------------------------------------- */
+/* ---- tok_vocab.c: longest and all prefixes --------------------------------------------------- */
 
 /* Edges (node, byte) -> node in a hash table; node 0 is the root. */
 struct tok_trie {

@@ -2,7 +2,7 @@
  * hexadecimal digit) is not what PCRE2 means: they are spelled out before compiling. */
 #define _GNU_SOURCE
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "lang/grammar/regex.h"
+#include "lang/token/regex.h"
 
 #include "base/buf.h"
 #include "base/log.h"
