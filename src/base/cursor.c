@@ -38,13 +38,6 @@ uint8_t cursor_u8(struct cursor *c)
     return v;
 }
 
-uint16_t cursor_u16(struct cursor *c)
-{
-    uint16_t v = 0;
-    cursor_get(c, &v, sizeof v);
-    return v;
-}
-
 uint32_t cursor_u32(struct cursor *c)
 {
     uint32_t v = 0;

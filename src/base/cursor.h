@@ -17,6 +17,5 @@ size_t cursor_left(const struct cursor *c);
 const uint8_t *cursor_bytes(struct cursor *c, size_t n);
 bool cursor_skip(struct cursor *c, size_t n);
 uint8_t cursor_u8(struct cursor *c);
-uint16_t cursor_u16(struct cursor *c);
 uint32_t cursor_u32(struct cursor *c);
 uint64_t cursor_u64(struct cursor *c);

@@ -8,7 +8,8 @@
 
 enum { FILE_GUESSED = 1024, FILE_K_BLOCK = 256 };
 
-const char *file_type_name(uint64_t number)
+/* NULL = the number is unknown. */
+static const char *file_type_name(uint64_t number)
 {
     static const char *const names[] = {
         [FILE_F32] = "F32",       [FILE_F16] = "F16",         [FILE_Q4_0] = "Q4_0",

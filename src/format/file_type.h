@@ -42,8 +42,6 @@ enum file_type {
     FILE_Q1_0 = 40
 };
 
-/* NULL = the number is unknown. */
-const char *file_type_name(uint64_t number);
 /* By general.file_type. Without the key: the type with the most bytes in the layers, and for K types the mix beside it.
  * "" = there is no tensor. */
 const char *store_file_type(const struct store *s);

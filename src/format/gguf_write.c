@@ -51,12 +51,6 @@ void gguf_put_u32(struct gguf_writer *w, const char *name, uint32_t v)
         put_u32(&w->keys, v);
 }
 
-void gguf_put_u64(struct gguf_writer *w, const char *name, uint64_t v)
-{
-    if (put_key(w, name, GGUF_U64))
-        put_u64(&w->keys, v);
-}
-
 void gguf_put_f32(struct gguf_writer *w, const char *name, float v)
 {
     if (put_key(w, name, GGUF_F32))

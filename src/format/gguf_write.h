@@ -49,7 +49,6 @@ struct gguf_writer {
 
 /* Keys: a name that is there already keeps its first value. Memory failures show in gguf_begin. */
 void gguf_put_u32(struct gguf_writer *w, const char *name, uint32_t v);
-void gguf_put_u64(struct gguf_writer *w, const char *name, uint64_t v);
 void gguf_put_f32(struct gguf_writer *w, const char *name, float v);
 void gguf_put_bool(struct gguf_writer *w, const char *name, bool v);
 void gguf_put_str(struct gguf_writer *w, const char *name, const char *s, size_t n);

@@ -223,8 +223,6 @@ struct hidden {
 void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden *h, uint32_t n0,
                  uint32_t n1);
 
-const float *lane_cos_sin(const struct lane *l, const struct rope *r, uint32_t row);
-
 /* ---- operations; all workers enter, and leave behind a barrier ---- */
 
 void op_embed_run(struct lane *l, const struct op_embed *o);

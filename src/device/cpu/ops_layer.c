@@ -61,7 +61,7 @@ void op_embed_run(struct lane *l, const struct op_embed *o)
 
 /* ---- qkv ---- */
 
-const float *lane_cos_sin(const struct lane *l, const struct rope *r, uint32_t row)
+static const float *lane_cos_sin(const struct lane *l, const struct rope *r, uint32_t row)
 {
     const struct rope_table *t = l->d->rope;
     while (t->freqs != r->freqs || t->dims != r->dims || t->factor != r->factor)

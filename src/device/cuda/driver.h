@@ -17,7 +17,6 @@ enum cu_result {
     CU_NO_BINARY = 209,
     CU_ECC_UNCORRECTABLE = 214,
     CU_ILLEGAL_ADDRESS = 700,
-    CU_LAUNCH_TIMEOUT = 702,
     CU_LAUNCH_FAILED = 719
 };
 
@@ -30,7 +29,6 @@ enum cu_attribute {
     CU_ATTR_L2_BYTES = 38,
     CU_ATTR_MAJOR = 75,
     CU_ATTR_MINOR = 76,
-    CU_ATTR_SHARED_SM = 81,
     CU_ATTR_SHARED_BLOCK = 97 /* with opt-in */
 };
 

@@ -63,7 +63,6 @@ struct constraint_source {
 };
 
 struct constraint_vocab *constraint_vocab_open(const struct constraint_source *s, struct err *e);
-struct constraint_vocab *constraint_vocab_tokenizer(const struct tokenizer *t, struct err *e);
 enum constraint_kind constraint_token_kind(const struct tokenizer *t, int32_t id);
 void constraint_vocab_close(struct constraint_vocab *v);
 

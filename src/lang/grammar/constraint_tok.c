@@ -1,13 +1,7 @@
-/* A tokenizer's vocabulary for constraints. */
+/* What a token of a tokenizer is for constraints. */
 #include "lang/grammar/constraint.h"
 
 #include "lang/token/tokenizer.h"
-
-static const char *tok_bytes(const void *of, int32_t id, size_t *n)
-{
-    *n = 0;
-    return tokenizer_token_bytes(of, id, n);
-}
 
 enum constraint_kind constraint_token_kind(const struct tokenizer *of, int32_t id)
 {
@@ -24,15 +18,4 @@ enum constraint_kind constraint_token_kind(const struct tokenizer *of, int32_t i
         break;
     }
     return CONSTRAINT_NEVER;
-}
-
-static enum constraint_kind tok_kind(const void *of, int32_t id)
-{
-    return constraint_token_kind(of, id);
-}
-
-struct constraint_vocab *constraint_vocab_tokenizer(const struct tokenizer *t, struct err *e)
-{
-    struct constraint_source s = {tokenizer_vocab(t), t, tok_bytes, tok_kind};
-    return constraint_vocab_open(&s, e);
 }

@@ -96,7 +96,8 @@ void ranges_add(struct grammar *g, struct ranges *l, uint32_t lo, uint32_t hi)
     l->at[l->n++] = (struct range){lo, hi};
 }
 
-void ranges_join(struct ranges *l)
+/* sorted and apart */
+static void ranges_join(struct ranges *l)
 {
     struct range *r = l->at;
     size_t out = 0;

@@ -113,7 +113,6 @@ struct ranges {
     size_t n, cap;
 };
 void ranges_add(struct grammar *g, struct ranges *l, uint32_t lo, uint32_t hi);
-void ranges_join(struct ranges *l); /* sorted and apart */
 void ranges_invert(struct grammar *g, struct ranges *l);
 
 /* Regular languages, for what needs them whole: no calls inside. NULL and the grammar's error when it is

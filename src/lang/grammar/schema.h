@@ -126,8 +126,6 @@ const struct dfa *schema_keys(struct schema *s);
 /* A string as it stands between quotes, appended. */
 struct buf;
 void schema_quote(struct buf *out, const char *text, size_t n);
-/* NULL = a format that only describes. */
-const char *schema_format(const char *name);
 
 /* What follows from not, if, dependentRequired and dependentSchemas, in other keywords; NULL = nothing. */
 const json_t *schema_derived(struct schema *s, const json_t *one);

@@ -56,7 +56,8 @@
     "(([A-Za-z0-9 _,:;=@/.-]|\\\\[dDwWsS.*+?()|$^\\\\]|\\[\\^?(a-z|A-Z|0-9|[a-zA-Z0-9_ "                     \
     "])+\\])([*+?]|\\{[1-9]\\})?)"
 
-const char *schema_format(const char *name)
+/* NULL = a format that only describes. */
+static const char *schema_format(const char *name)
 {
     static const struct {
         const char *name, *pattern;

@@ -42,8 +42,7 @@ enum jtok_kind {
     JT_DOT,
     JT_COLON,
     JT_PIPE,
-    JT_COMMA,
-    JT_SEMICOLON
+    JT_COMMA
 };
 
 struct jtok {
@@ -177,7 +176,6 @@ bool jparse_is_name(const struct jparser *p, const char *name);
 bool jparse_skip(struct jparser *p, enum jtok_kind kind);
 bool jparse_skip_name(struct jparser *p, const char *name);
 struct jtok *jparse_expect(struct jparser *p, enum jtok_kind kind);
-void jparse_expect_name(struct jparser *p, const char *name);
 struct jnode **jnode_append(struct jnode **tail, struct jnode *n); /* returns the new tail */
 
 /* jinja_scope.c: resolves every name to a slot, as jinja2's compiler does; checks filters and tests */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct jenv *jenv_new(struct jrt *rt, struct jenv *parent, size_t slots)
+static struct jenv *jenv_new(struct jrt *rt, struct jenv *parent, size_t slots)
 {
     struct jenv *e = jalloc(rt, 1, sizeof *e);
     *e = (struct jenv){parent, jalloc(rt, slots, sizeof *e->slot)};

@@ -130,7 +130,7 @@ static bool jop_in_view(struct jrt *rt, struct jv item, const struct jview *view
     return false;
 }
 
-bool jop_in(struct jrt *rt, struct jv item, struct jv c)
+static bool jop_in(struct jrt *rt, struct jv item, struct jv c)
 {
     if (c.kind == J_STR) {
         if (item.kind != J_STR)

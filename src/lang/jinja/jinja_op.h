@@ -9,7 +9,6 @@ enum jcmp { JCMP_EQ, JCMP_NE, JCMP_LT, JCMP_LE, JCMP_GT, JCMP_GE, JCMP_IN, JCMP_
 bool jop_eq(struct jrt *rt, struct jv a, struct jv b);
 bool jop_less(struct jrt *rt, struct jv a, struct jv b); /* fails where Python has no order */
 bool jop_compare(struct jrt *rt, enum jcmp op, struct jv a, struct jv b);
-bool jop_in(struct jrt *rt, struct jv item, struct jv container);
 struct jv jop_binary(struct jrt *rt, enum jbin op, struct jv a, struct jv b);
 struct jv jop_negate(struct jrt *rt, struct jv a, bool minus);
 bool jop_len(struct jv v, size_t *n); /* false: has no length */

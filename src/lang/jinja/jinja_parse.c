@@ -66,7 +66,7 @@ struct jtok *jparse_expect(struct jparser *p, enum jtok_kind kind)
     return jparse_take(p);
 }
 
-void jparse_expect_name(struct jparser *p, const char *name)
+static void jparse_expect_name(struct jparser *p, const char *name)
 {
     if (!jparse_skip_name(p, name))
         jparse_expected(p, name);

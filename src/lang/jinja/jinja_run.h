@@ -32,7 +32,6 @@ struct jv jeval(struct jrt *rt, struct jenv *env, const struct jnode *n);
 struct jcall jeval_args(struct jrt *rt, struct jenv *env, const struct jargs *a, const char *name);
 struct jv jeval_filter(struct jrt *rt, struct jenv *env, const struct jnode *n, struct jv block);
 enum jflow jexec(struct jrt *rt, struct jenv *env, const struct jnode *list);
-struct jenv *jenv_new(struct jrt *rt, struct jenv *parent, size_t slots);
 struct jv *jenv_at(struct jenv *env, struct jref ref);
 
 struct jv jmacro_call(struct jrt *rt, struct jmacro *m, const struct jcall *c);

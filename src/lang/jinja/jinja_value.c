@@ -449,12 +449,6 @@ struct jv *jdict_get(struct jrt *rt, const struct jdict *d, struct jv key)
     return i == SIZE_MAX ? NULL : &d->item[i].value;
 }
 
-struct jv *jdict_get_c(struct jrt *rt, const struct jdict *d, const char *key)
-{
-    struct jstr s = {.s = key, .n = strlen(key)};
-    return jdict_get(rt, d, jv_str(&s));
-}
-
 struct jdict *jdict_copy(struct jrt *rt, const struct jdict *d)
 {
     struct jdict *r = jdict_new(rt);

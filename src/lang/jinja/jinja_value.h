@@ -140,7 +140,6 @@ struct jrt {
     struct arena arena;
     uint64_t fuel;
     unsigned depth, depth_max;
-    size_t output_max;
     int line; /* of the template, where evaluation stands */
     struct err *err;
     jmp_buf fail;
@@ -201,7 +200,6 @@ struct jlist *jlist_concat(struct jrt *rt, const struct jlist *a, const struct j
 struct jdict *jdict_new(struct jrt *rt);
 void jdict_set(struct jrt *rt, struct jdict *d, struct jv key, struct jv value);
 struct jv *jdict_get(struct jrt *rt, const struct jdict *d, struct jv key); /* NULL = not there */
-struct jv *jdict_get_c(struct jrt *rt, const struct jdict *d, const char *key);
 struct jdict *jdict_copy(struct jrt *rt, const struct jdict *d);
 
 /* -- making values */

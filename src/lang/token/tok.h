@@ -302,9 +302,6 @@ int tok_norm_apply(struct tok_work *w, const struct norm_step *steps, int n, con
 int tok_pre_run(struct tok_work *w, int step, const char *s, size_t n, bool first);
 int tok_model_word(struct tok_work *w, const char *s, size_t n);
 int tok_bpe_word(struct tok_work *w, const char *s, size_t n);
-int tok_unigram_word(struct tok_work *w, const char *s, size_t n);
-int tok_wordpiece_word(struct tok_work *w, const char *s, size_t n);
-int tok_greedy_word(struct tok_work *w, const char *s, size_t n);
 int tok_unknown(struct tok_work *w, const char *s, size_t n);
 
 /* ---- sources ------------------------------------------------------------------------------------- */

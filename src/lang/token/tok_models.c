@@ -60,7 +60,7 @@ static void best_paths(const struct tokenizer *t, struct lattice_node *nodes, co
     }
 }
 
-int tok_unigram_word(struct tok_work *w, const char *s, size_t n)
+static int tok_unigram_word(struct tok_work *w, const char *s, size_t n)
 {
     size_t count;
     if (n >= UINT32_MAX || !size_add(n, 1, &count))
@@ -113,7 +113,7 @@ static int32_t find_with_prefix(const struct tokenizer *t, const struct tok_str 
     return tok_model_find(t, text, prefix->n + n);
 }
 
-int tok_wordpiece_word(struct tok_work *w, const char *s, size_t n)
+static int tok_wordpiece_word(struct tok_work *w, const char *s, size_t n)
 {
     const struct tokenizer *t = w->t;
     size_t from = w->out->len, chars = 0;
@@ -144,7 +144,7 @@ int tok_wordpiece_word(struct tok_work *w, const char *s, size_t n)
 
 /* ---- the longest token, again and again ---- */
 
-int tok_greedy_word(struct tok_work *w, const char *s, size_t n)
+static int tok_greedy_word(struct tok_work *w, const char *s, size_t n)
 {
     const struct tokenizer *t = w->t;
     for (size_t at = 0; at < n;) {

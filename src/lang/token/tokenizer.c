@@ -441,11 +441,6 @@ const char *tokenizer_kind(const struct tokenizer *t)
     return t->kind;
 }
 
-const char *tokenizer_pre(const struct tokenizer *t)
-{
-    return t->pre_name;
-}
-
 int32_t tokenizer_vocab(const struct tokenizer *t)
 {
     return t->n;

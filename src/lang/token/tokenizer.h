@@ -58,8 +58,7 @@ enum tok_attr { TOK_NORMAL, TOK_CONTROL, TOK_USER, TOK_UNKNOWN, TOK_BYTE, TOK_UN
 
 const char *tokenizer_kind(
     const struct tokenizer *t); /* "gpt2", "llama", "t5", "bert", "rwkv", "wordlevel", "tiktoken" */
-const char *tokenizer_pre(const struct tokenizer *t); /* name of the pre-tokenizer, "" where it has none */
-int32_t tokenizer_vocab(const struct tokenizer *t);   /* ids are below it */
+int32_t tokenizer_vocab(const struct tokenizer *t); /* ids are below it */
 /* The raw vocabulary string; NULL for an id outside the vocabulary, length 0 for a hole in it. */
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *n);
 /* The bytes it stands for in running text (no leading-space rule, see the decoder). Thread-safe. */

@@ -81,7 +81,7 @@ bool unicode_is_bert_mark(uint32_t cp)
     return unicode_class(cp) & UC_MN && unicode_is_old(cp) && cp != 0x111c9;
 }
 
-bool unicode_after_9(uint32_t cp)
+static bool unicode_after_9(uint32_t cp)
 {
     return unicode_blocks[unicode_index[cp >> 7]][cp & 127] & 0x20;
 }

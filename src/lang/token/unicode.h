@@ -55,7 +55,6 @@ bool unicode_is_han(uint32_t cp);  /* the script */
 bool unicode_is_bert_punct(uint32_t cp);
 bool unicode_is_bert_mark(uint32_t cp);
 bool unicode_is_old(uint32_t cp); /* assigned in Unicode 8 */
-bool unicode_after_9(uint32_t cp);
 bool unicode_after_14(uint32_t cp);
 bool unicode_is_accent(uint32_t cp); /* a mark of Unicode 9, what StripAccents takes away */
 
