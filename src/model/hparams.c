@@ -20,57 +20,75 @@ struct hparam_field {
     enum hparam_kind kind;
     size_t offset; /* within struct hparams */
     const char *gguf, *hf;
-    uint32_t least, most; /* HPARAM_U32 */
-    bool required;
+    uint32_t least, most;                                     /* HPARAM_U32 */
+    enum { FIELD_OPTIONAL, FIELD_SHOWN, FIELD_REQUIRED } use; /* SHOWN and REQUIRED: hparams_scan reads it */
 };
 
 #define AT(member) offsetof(struct hparams, member)
 #define MOST       (1u << 24)
 
 static const struct hparam_field fields[] = {
-    {HPARAM_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model", 1, 1u << 20, true},
-    {HPARAM_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024, true},
-    {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads", 1, 65536, true},
+    {HPARAM_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model|dim", 1, 1u << 20,
+     FIELD_REQUIRED},
+    {HPARAM_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024,
+     FIELD_REQUIRED},
+    {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads|n_heads", 1, 65536,
+     FIELD_REQUIRED},
     {HPARAM_U32, AT(context), "context_length",
-     "max_position_embeddings|n_positions|max_trained_positions|n_ctx", 1, 1u << 28, true},
-    {HPARAM_U32, AT(vocab), "vocab_size", "vocab_size", 1, 1u << 26, false},
-    {HPARAM_U32, AT(k_dim), "attention.key_length", "head_dim", 1, 65536, false},
-    {HPARAM_U32, AT(v_dim), "attention.value_length", "v_head_dim", 1, 65536, false},
-    {HPARAM_U32, AT(rope_dims), "rope.dimension_count", "rotary_dim", 0, 65536, false},
+     "max_position_embeddings|n_positions|max_trained_positions|n_ctx|max_sequence_length|seq_length", 1,
+     1u << 28, FIELD_REQUIRED},
+    {HPARAM_U32, AT(vocab), "vocab_size", "vocab_size", 1, 1u << 26, FIELD_SHOWN},
+    {HPARAM_U32, AT(k_dim), "attention.key_length", "head_dim", 1, 65536, FIELD_SHOWN},
+    {HPARAM_U32, AT(v_dim), "attention.value_length", "v_head_dim", 1, 65536, FIELD_SHOWN},
+    {HPARAM_U32, AT(rope_dims), "rope.dimension_count", "rotary_dim", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_F32, AT(eps), "attention.layer_norm_rms_epsilon",
-     "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps", 0, 0, false},
-    {HPARAM_F32, AT(eps), "attention.layer_norm_epsilon", NULL, 0, 0, false},
-    {HPARAM_U32, AT(window), "attention.sliding_window", "sliding_window", 0, 1u << 28, false},
-    {HPARAM_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping", 0, 0, false},
-    {HPARAM_F32, AT(logit_softcap), "final_logit_softcapping", "final_logit_softcapping", 0, 0, false},
-    {HPARAM_F32, AT(logit_scale), "logit_scale", "logit_scale|logits_scaling", 0, 0, false},
-    {HPARAM_F32, AT(residual_scale), "residual_scale", "residual_multiplier", 0, 0, false},
-    {HPARAM_F32, AT(embed_scale), "embedding_scale", "embedding_multiplier", 0, 0, false},
-    {HPARAM_F32, AT(attn_scale), "attention.scale", "attention_multiplier", 0, 0, false},
-    {HPARAM_F32, AT(clamp_qkv), "attention.clamp_kqv", "clip_qkv", 0, 0, false},
-    {HPARAM_BOOL, AT(parallel), "use_parallel_residual", "use_parallel_residual", 0, 0, false},
-    {HPARAM_BOOL, AT(tied), NULL, "tie_word_embeddings", 0, 0, false},
-    {HPARAM_BOOL, AT(causal), "attention.causal", NULL, 0, 0, false},
-    {HPARAM_BOOL, AT(alibi), NULL, "alibi", 0, 0, false},
-    {HPARAM_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, false},
+     "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(eps), "attention.layer_norm_epsilon", NULL, 0, 0, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(window), "attention.sliding_window", "sliding_window", 0, 1u << 28, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(logit_softcap), "final_logit_softcapping", "final_logit_softcapping", 0, 0,
+     FIELD_OPTIONAL},
+    {HPARAM_F32, AT(logit_scale), "logit_scale", "logit_scale|logits_scaling", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(residual_scale), "residual_scale", "residual_multiplier", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(embed_scale), "embedding_scale", "embedding_multiplier", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(attn_scale), "attention.scale", "attention_multiplier", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(clamp_qkv), "attention.clamp_kqv", "clip_qkv", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(parallel), "use_parallel_residual", "use_parallel_residual", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(tied), NULL, "tie_word_embeddings", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(causal), "attention.causal", NULL, 0, 0, FIELD_SHOWN},
+    {HPARAM_BOOL, AT(alibi), NULL, "alibi", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(experts), "expert_count", "num_local_experts|num_experts|n_routed_experts", 0, 65536,
-     false},
+     FIELD_SHOWN},
     {HPARAM_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token", 0, 65536,
-     false},
-    {HPARAM_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST, false},
+     FIELD_OPTIONAL},
+    {HPARAM_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST,
+     FIELD_OPTIONAL},
     {HPARAM_U32, AT(shared_ffn), "expert_shared_feed_forward_length",
-     "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, false},
-    {HPARAM_U32, AT(shared_experts), "expert_shared_count", "n_shared_experts", 0, 65536, false},
-    {HPARAM_U32, AT(expert_groups), "expert_group_count", "n_group", 0, 65536, false},
-    {HPARAM_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, false},
-    {HPARAM_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob", 0, 0, false},
-    {HPARAM_F32, AT(weight_scale), "expert_weights_scale", "routed_scaling_factor", 0, 0, false},
-    {HPARAM_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, false},
-    {HPARAM_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, false},
-    {HPARAM_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, false},
-    {HPARAM_U32, AT(kv_lora), "attention.kv_lora_rank", "kv_lora_rank", 0, MOST, false},
-    {HPARAM_U32, AT(nope_dim), NULL, "qk_nope_head_dim", 0, 65536, false},
+     "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(shared_experts), "expert_shared_count", "n_shared_experts", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(expert_groups), "expert_group_count", "n_group", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(weight_scale), "expert_weights_scale", "routed_scaling_factor", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(kv_lora), "attention.kv_lora_rank", "kv_lora_rank", 0, MOST, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(nope_dim), NULL, "qk_nope_head_dim", 0, 65536, FIELD_OPTIONAL},
 };
+
+/* One number, or one for each layer. */
+static const struct hparam_field kv_heads_field = {
+    HPARAM_U32, AT(kv_heads), "attention.head_count_kv", "num_key_value_heads|num_kv_heads|n_head_kv", 1,
+    65536,      FIELD_SHOWN};
+static const struct hparam_field ffn_field = {HPARAM_U32,
+                                              AT(ffn),
+                                              "feed_forward_length",
+                                              "ffn_hidden_size|intermediate_size|n_inner|ffn_dim|d_ff",
+                                              0,
+                                              MOST,
+                                              FIELD_SHOWN};
 
 static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
 {
@@ -83,9 +101,9 @@ static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
                                           : keys_bool(k, f->gguf, f->hf, at, e);
         if (got < 0)
             return -1;
-        if (!got && f->required && k->gguf)
+        if (!got && f->use == FIELD_REQUIRED && k->gguf)
             return err_set(e, ERR_DATA, "the file has no key %s.%s", log_safe(k->prefix), f->gguf);
-        if (!got && f->required)
+        if (!got && f->use == FIELD_REQUIRED)
             return err_set(e, ERR_DATA, "config.json has no %.*s", (int)strcspn(f->hf, "|"), f->hf);
     }
     return 0;
@@ -149,15 +167,15 @@ static int read_act(struct hparams *h, const struct keys *k, struct err *e)
 /* Heads, sizes of heads and feed-forward, layer by layer. */
 static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
 {
-    static const uint32_t heads_range[2] = {1, 65536};
+    const uint32_t heads_range[2] = {kv_heads_field.least, kv_heads_field.most};
     uint32_t *each = arena_alloc(&h->arena, h->layers, sizeof *each);
     h->layer = arena_alloc(&h->arena, h->layers, sizeof *h->layer);
     if (!each || !h->layer)
         return err_memory(e, "layers", h->layers * sizeof *h->layer);
-    const char *kv = h->arch->hf_kv_heads ? h->arch->hf_kv_heads : "num_key_value_heads";
+    const char *kv = h->arch->hf_kv_heads ? h->arch->hf_kv_heads : kv_heads_field.hf;
     for (uint32_t i = 0; i < h->layers; i++)
         each[i] = h->heads;
-    if (keys_each(k, "attention.head_count_kv", kv, heads_range, each, h->layers, e) < 0)
+    if (keys_each(k, kv_heads_field.gguf, kv, heads_range, each, h->layers, e) < 0)
         return -1;
     if (h->arch->plain_heads && !k->gguf)
         h->k_dim = h->v_dim = 0;
@@ -171,8 +189,7 @@ static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
         h->kv_heads = each[i] > h->kv_heads ? each[i] : h->kv_heads;
         each[i] = h->ffn ? h->ffn : 4 * h->width;
     }
-    if (keys_each(k, "feed_forward_length", "ffn_hidden_size|intermediate_size|n_inner", HPARAMS_COUNT, each,
-                  h->layers, e) < 0)
+    if (keys_each(k, ffn_field.gguf, ffn_field.hf, HPARAMS_COUNT, each, h->layers, e) < 0)
         return -1;
     h->ffn = 0;
     for (uint32_t i = 0; i < h->layers; i++) {
@@ -534,6 +551,84 @@ int hparams_read(struct hparams *h, const struct store *s, struct err *e)
     if (ok < 0)
         hparams_free(h);
     return ok;
+}
+
+/* What differs from layer to layer is an array: the largest counts. */
+static int scan_field(struct hparams *h, const struct keys *k, const struct hparam_field *f, struct err *e)
+{
+    void *at = (char *)h + f->offset;
+    if (f->kind == HPARAM_BOOL)
+        return keys_bool(k, f->gguf, f->hf, at, e);
+    const uint32_t range[2] = {0, f->most}, items = keys_items(k, f->gguf, f->hf);
+    uint32_t *each = arena_alloc(&h->arena, items ? items : 1, sizeof *each), *most = at;
+    if (!each)
+        return err_memory(e, "hyper-parameters", items * sizeof *each);
+    int got = keys_each(k, f->gguf, f->hf, range, each, items, e);
+    for (uint32_t i = 0; got > 0 && i < items; i++)
+        *most = each[i] > *most ? each[i] : *most;
+    return got;
+}
+
+static int scan_kv_heads(struct hparams *h, const struct keys *k, struct err *e)
+{
+    const uint32_t range[2] = {0, kv_heads_field.most}, n = h->layers ? h->layers : 1;
+    bool single = false;
+    uint32_t *each = arena_alloc(&h->arena, n, sizeof *each);
+    h->layer = arena_alloc(&h->arena, n, sizeof *h->layer);
+    if (!each || !h->layer)
+        return err_memory(e, "layers", n * sizeof *h->layer);
+    if (keys_bool(k, NULL, "multi_query", &single, e) < 0)
+        return -1;
+    for (uint32_t i = 0; i < n; i++)
+        each[i] = single ? 1 : h->heads;
+    if (keys_each(k, kv_heads_field.gguf, kv_heads_field.hf, range, each, n, e) < 0)
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        h->layer[i].kv_heads = each[i];
+        h->kv_heads = each[i] > h->kv_heads ? each[i] : h->kv_heads;
+    }
+    return 0;
+}
+
+static int scan_all(struct hparams *h, const struct keys *k, struct err *e)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].use != FIELD_OPTIONAL && scan_field(h, k, &fields[i], e) < 0)
+            return -1;
+    if (scan_field(h, k, &ffn_field, e) < 0 || scan_field(h, k, &kv_heads_field, e) < 0 ||
+        scan_kv_heads(h, k, e) < 0)
+        return -1;
+    if (!h->k_dim && h->heads)
+        h->k_dim = h->width / h->heads;
+    if (!h->v_dim)
+        h->v_dim = h->k_dim;
+    return 0;
+}
+
+int hparams_scan(struct hparams *h, const struct store *s, struct err *e)
+{
+    struct err unknown = {0};
+    if (!hparams_read(h, s, &unknown))
+        return 0;
+    *h = (struct hparams){.container = s->kind, .causal = true};
+    int bad;
+    if (s->gguf) {
+        struct gguf_str name = {0};
+        bad = gguf_get_str(s->gguf, "general.architecture", &name, e) < 0 ? -1 : 0;
+        snprintf(h->spelled, sizeof h->spelled, "%.*s", (int)(name.n < 63 ? name.n : 63),
+                 name.n ? name.s : "");
+        bad = bad || scan_all(h, &(struct keys){.gguf = s->gguf, .prefix = h->spelled}, e) ? -1 : 0;
+    } else {
+        const json_t *text = json_object_get(s->config, "text_config");
+        json_t *merged = json_is_object(text) ? json_copy((json_t *)text) : json_object();
+        bad = merged && (!s->config || !json_object_update_missing(merged, s->config))
+                  ? scan_all(h, &(struct keys){.config = merged}, e)
+                  : err_memory(e, "config.json", 0);
+        json_decref(merged);
+    }
+    if (bad)
+        hparams_free(h);
+    return bad;
 }
 
 void hparams_free(struct hparams *h)

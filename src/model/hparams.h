@@ -87,6 +87,9 @@ struct hparams {
 };
 
 int hparams_read(struct hparams *h, const struct store *s, struct err *e);
+/* The same for people, of any model: where it cannot be read as above (an architecture that is not known, keys that are
+ * missing) the sizes that its keys say, and 0 for others; arch is NULL then. */
+int hparams_scan(struct hparams *h, const struct store *s, struct err *e);
 void hparams_free(struct hparams *h);
 /* Keys and values of one token in a layer. */
 uint32_t hparams_kv_values(const struct hparams *h, uint32_t layer);

@@ -148,6 +148,20 @@ static int gguf_each(const struct keys *k, const char *name, const uint32_t rang
     return 1;
 }
 
+uint32_t keys_items(const struct keys *k, const char *gguf, const char *hf)
+{
+    char name[160];
+    uint64_t n = 1;
+    if (k->gguf) {
+        const struct gguf_key *key = gguf ? gguf_find(k->gguf, gguf_name(k, gguf, name)) : NULL;
+        n = key && key->type == GGUF_ARRAY ? key->count : 1;
+    } else {
+        json_t *v = keys_json(k, hf, name);
+        n = json_is_array(v) ? json_array_size(v) : 1;
+    }
+    return n < 65536 ? (uint32_t)n : 65536;
+}
+
 int keys_each(const struct keys *k, const char *gguf, const char *hf, const uint32_t range[2], uint32_t *out,
               uint32_t n, struct err *e)
 {

@@ -30,5 +30,8 @@ int keys_str(const struct keys *k, const char *gguf, const char *hf, char *out, 
 int keys_each(const struct keys *k, const char *gguf, const char *hf, const uint32_t range[2], uint32_t *out,
               uint32_t n, struct err *e);
 
+/* How many numbers an array has, at most 65536; 1 where it is none. */
+uint32_t keys_items(const struct keys *k, const char *gguf, const char *hf);
+
 /* The member of config.json, or NULL. Alternatives as above; *name gets the one that was found. */
 json_t *keys_json(const struct keys *k, const char *hf, char name[64]);

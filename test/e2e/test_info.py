@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from conftest import ROOT
+
 KEYS = ["path", "format", "architecture", "name", "license", "parameters", "bytes", "bits_per_weight", "context",
         "layers", "width", "heads", "kv_heads", "head_dim", "ffn", "experts", "vocab", "tokenizer", "template", "types",
         "memory"]
@@ -283,3 +285,23 @@ def test_launches_of_families(quern):
         assert result.code == 0, (folder, result.err)
         ops = [line for line in result.out.splitlines() if line.startswith("  ") and not line.startswith("   ")]
         assert ops and "?" not in "".join(line for line in result.out.splitlines() if line.startswith("    "))
+
+
+@pytest.mark.parametrize("name, kv_heads, ffn, kv", [
+    ("falcon-7b", 1, 40, 64),  # multi_query; num_kv_heads says something else
+    ("deepseek-v2", 1, 24, 96), ("deepseek-v2-gguf", 1, 24, 96)])  # the latent is what is kept
+def test_sizes_are_those_of_the_loader(quern, name, kv_heads, ffn, kv):
+    info = quern("info", ROOT / "test/data/arch" / name, "--json").json()
+    assert (info["kv_heads"], info["ffn"], info["memory"]["kv_per_token"]) == (kv_heads, ffn, kv)
+
+
+def test_an_architecture_that_is_not_known(quern, tmp_path):
+    save_file({"a": np.zeros(4, np.float32)}, tmp_path / "model.safetensors")
+    config = {"model_type": "unheard_of", "text_config": {
+        "num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": [2, 4, 2],
+        "intermediate_size": 96, "vocab_size": 50, "max_position_embeddings": 512, "rms_norm_eps": "small"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    info = quern("info", tmp_path, "--json").json()
+    assert (info["architecture"], info["layers"], info["width"], info["heads"]) == ("unheard_of", 3, 64, 8)
+    assert (info["kv_heads"], info["head_dim"], info["ffn"], info["vocab"], info["context"]) == (4, 8, 96, 50, 512)
+    assert info["memory"]["kv_per_token"] == (2 + 4 + 2) * (8 + 8) * 2
