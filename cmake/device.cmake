@@ -1,4 +1,12 @@
-# Flags per file of src/device/cpu: a file that ends in _TIER.c is compiled for that instruction set.
+# Flags per file of src/device/cpu: a file that ends in _TIER.c is compiled for that tier's instruction sets, which
+# src/device/cpu/isa.h lists.
+set(isa_table ${PROJECT_SOURCE_DIR}/src/device/cpu/isa.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${isa_table})
+file(STRINGS ${isa_table} isa_rows REGEX "^ISA\\(")
+foreach(row IN LISTS isa_rows)
+  string(REGEX MATCH "^ISA\\(([a-z0-9]+), \"([a-z0-9-]+)\"," matched "${row}")
+  list(APPEND isa_${CMAKE_MATCH_1} -m${CMAKE_MATCH_2})
+endforeach()
 file(GLOB avx2 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_avx2.c)
 file(GLOB avx512 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_avx512.c)
 file(GLOB amx CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*_amx.c)
@@ -17,10 +25,11 @@ endif()
 file(GLOB plain CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*.c)
 list(REMOVE_ITEM plain ${avx2} ${avx512} ${amx})
 set_source_files_properties(${plain} PROPERTIES COMPILE_OPTIONS "${optimise}")
-set(for_avx2 ${optimise} -mavx2 -mfma -mf16c -mbmi2)
-set(for_avx512 ${for_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni)
+set(for_avx2 ${optimise} ${isa_avx2})
+set(for_avx512 ${for_avx2} ${isa_avx512})
+set(for_amx ${for_avx512} ${isa_amx})
 set_source_files_properties(${avx2} PROPERTIES COMPILE_OPTIONS "${for_avx2}")
 set_source_files_properties(${avx512} PROPERTIES COMPILE_OPTIONS "${for_avx512}")
-set_source_files_properties(${amx} PROPERTIES COMPILE_OPTIONS "${for_avx512};-mavx512bf16;-mamx-tile;-mamx-int8;-mamx-bf16")
+set_source_files_properties(${amx} PROPERTIES COMPILE_OPTIONS "${for_amx}")
 
 include(cmake/cuda.cmake)

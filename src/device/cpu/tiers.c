@@ -3,20 +3,39 @@
 #include "device/cpu/tiers.h"
 
 #include <cpuid.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Not every compiler's __builtin_cpu_supports knows F16C. */
-static bool has_f16c(void)
+enum isa_register { EAX, EBX, ECX, EDX };
+
+static const struct isa {
+    const char *tier;
+    unsigned leaf, subleaf;
+    enum isa_register in;
+    unsigned bit;
+} isa[] = {
+#define ISA(tier, name, leaf, subleaf, in, bit) {#tier, leaf, subleaf, in, bit},
+#include "device/cpu/isa.h"
+#undef ISA
+};
+
+/* Whether the processor has all that the table lists for a tier. That the system keeps its registers is asked beside it. */
+static bool processor_has(const char *tier)
 {
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++) {
+        unsigned r[4];
+        if (!strcmp(isa[i].tier, tier) &&
+            (!__get_cpuid_count(isa[i].leaf, isa[i].subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) ||
+             !(r[isa[i].in] >> isa[i].bit & 1)))
+            return false;
+    }
+    return true;
 }
 
 bool kernels_avx2(struct kernels *k)
 {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c() ||
-        !__builtin_cpu_supports("bmi2"))
+    if (!__builtin_cpu_supports("avx2") || !processor_has("avx2"))
         return false;
     matmul_avx2(k);
     vector_avx2(k);
@@ -26,9 +45,7 @@ bool kernels_avx2(struct kernels *k)
 
 bool kernels_avx512(struct kernels *k)
 {
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
-        !__builtin_cpu_supports("avx512vnni"))
+    if (!__builtin_cpu_supports("avx512f") || !processor_has("avx512"))
         return false;
     matmul_avx512(k);
     if (__builtin_cpu_supports("avx512bf16"))
@@ -48,9 +65,7 @@ static bool tiles_allowed(void)
 
 bool kernels_amx(struct kernels *k)
 {
-    enum { AMX_ALL = 1 << 22 | 1 << 24 | 1 << 25 }; /* bf16, tiles, int8 */
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & AMX_ALL) != AMX_ALL || !tiles_allowed())
+    if (!processor_has("amx") || !tiles_allowed())
         return false;
     matmul_amx(k);
     k->tier = "amx";
