@@ -424,8 +424,8 @@ static int http_attempts(struct hub_http *h, struct http_request *r, struct err 
         case HTTP_FAILED:
             return err_set(e, why.code, "%s", why.text);
         case HTTP_AGAIN:;
-            bool nobody = r->result == CURLE_COULDNT_RESOLVE_HOST || r->result == CURLE_COULDNT_CONNECT;
-            if (++failures > (nobody && h->hub->retries ? 1 : h->hub->retries))
+            bool unreachable = r->result == CURLE_COULDNT_RESOLVE_HOST || r->result == CURLE_COULDNT_CONNECT;
+            if (++failures > (unreachable && h->hub->retries ? 1 : h->hub->retries))
                 return err_set(e, why.code, "%s", why.text);
             log_debug("%s; attempt %d of %d", why.text, failures + 1, h->hub->retries + 1);
             double wait = http_delay(r, failures);

@@ -64,9 +64,9 @@ struct engine_request {
     bool ignore_eog, show_special;
     bool logprobs;         /* ln p of each token */
     uint32_t top_logprobs; /* and of this many best ones; at most ENGINE_TOP_MOST */
-    bool echo;   /* with logprobs: the prompt's tokens come first, with theirs. Its prefix is not shared */
-    bool ranks;  /* with echo: and how many tokens were at least as likely */
-    bool prompt_only; /* the prompt is read, and no token is generated */
+    bool echo;  /* with logprobs: the prompt's tokens come first, with theirs. Its prefix is not shared */
+    bool ranks; /* with echo: and how many tokens were at least as likely */
+    bool prompt_only;            /* the prompt is read, and no token is generated */
     struct constraint_ref *rule; /* the constraint on the output; NULL = none; shared, not taken over */
     uint64_t salt;               /* requests share prefixes only with those of the same salt */
     struct adapter_mix lora;     /* of session_adapt; requests share prefixes only with those of the same */

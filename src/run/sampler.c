@@ -443,7 +443,7 @@ static bool sampler_gather(struct sampler *s, const float *logits, const uint32_
 /* The sum of exp(logit - best) of the tokens that are allowed. */
 static double sampler_exp_sum(const float *logits, uint32_t vocab, const uint32_t *mask, float best)
 {
-    enum { PART = 256 }; /* sums of so many floats are added up as doubles */
+    enum { PART = 256 }; /* floats that are summed before the sum is added as a double */
     float part[PART];
     double sum = 0;
     for (uint32_t from = 0; from < vocab; from += PART) {

@@ -197,7 +197,7 @@ static int child_gpu(void)
     MUST(!sandbox_enter(&s, &e));
     MUST(opens(in("libraries/lib.so"), O_RDONLY) && opens(in("cache/kernel"), O_RDWR | O_CREAT));
     MUST((fd = open("/dev/null", O_RDWR)) >= 0);
-    REFUSED(ioctl(fd, TIOCSTI, ""), ENOTTY); /* the device says so, not the filter */
+    REFUSED(ioctl(fd, TIOCSTI, ""), ENOTTY);                   /* the device says so, not the filter */
     MUST(opens("/proc/thread-self/comm", O_WRONLY | O_TRUNC)); /* the driver names its threads */
     MUST((fd = socket(AF_UNIX, SOCK_SEQPACKET, 0)) >= 0);
     REFUSED(socket(AF_INET, SOCK_STREAM, 0), EPERM);
