@@ -168,8 +168,8 @@ struct quern_gpu_layer {
 int quern_gpu_layer(struct quern_gpu *g, const struct quern_gpu_layer *l, struct quern_gpu_kv *kv,
                     struct quern_gpu_buf x, int m, int at);
 
-/* Between quern_gpu_record and quern_gpu_record_end operations are recorded instead of run; a failure to build a graph
- * records nothing and says why. */
+/* Between quern_gpu_record and quern_gpu_record_end operations are recorded instead of run; a failure to build
+ * a graph records nothing and sets the error. */
 struct quern_gpu_graph;
 int quern_gpu_record(struct quern_gpu *g);
 int quern_gpu_record_end(struct quern_gpu *g, struct quern_gpu_graph **out);

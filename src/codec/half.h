@@ -8,7 +8,7 @@
  *   F8_E4M3     1      4        3       7   448       NaN (s.1111.111; there is no infinity)
  *   F8_E5M2     1      5        2      15   57344     infinity
  *   F8_E8M0     0      8        0     127   2^127     NaN (255); there is no zero
- */
+ * */
 #pragma once
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
-/* The seam, lower half: a device runs plans. One device object serves one model: it holds that
- * model's weights in the form it likes (the CPU uses the mapping), its KV pages and its scratch.
- * It belongs to one thread. All memory is taken in load and prepare of struct device_ops: run
+/* The interface between models and devices, lower half: a device runs plans. One device object serves one
+ * model: it holds that model's weights in its own layout (the CPU uses the mapped file), its KV pages and its
+ * scratch. Used by one thread only. All memory is taken in load and prepare of struct device_ops: run
  * allocates nothing. */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* What the ways of fetching share: pull.c takes repositories, url.c single files by their URL. */
+/* Shared by both ways to download: pull.c for repositories, url.c for single files by URL. */
 #pragma once
 
 #include "base/err.h"

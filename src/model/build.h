@@ -2,8 +2,8 @@
  * appended to the plan. A family file combines them and adjusts details through the returned pointers, which
  * are valid until the next operation is added.
  *
- * x is the residual stream; y a second one for families that compute attention and feed-forward side
- * by side (build_parallel makes it the stream). */
+ * x is the residual stream; y a second one for families that compute attention and feed-forward side by side
+ * (build_parallel makes it the stream). */
 #pragma once
 
 #include "device/plan.h"

@@ -57,7 +57,7 @@ static int facts_read_gguf(struct facts *f, const struct gguf *g, struct err *e)
     return 0;
 }
 
-/* The kind stands in a "type" inside "model"; reading a file of 20 MB for one word would take a quarter of a
+/* The kind is the "type" inside "model"; reading a file of 20 MB for one word would take a quarter of a
  * second. Inside a string the quotes would be escaped, so that the word is not found there. */
 static void facts_tokenizer_json(struct facts *f, const char *path)
 {

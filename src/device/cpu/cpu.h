@@ -4,8 +4,8 @@
  * Ownership of outputs: a phase divides its output by columns, rows or heads, and each piece has one writer.
  * Every result depends on the step alone, never on the number of workers: sums are cut at fixed places.
  *
- * Thread: struct cpu belongs to the caller of device_ops.run; while a step runs its workers share it, and
- * all but the scratch named in struct area and the plan's buffers is read-only. */
+ * Thread: struct cpu belongs to the caller of device_ops.run; while a step runs its workers share it, and all
+ * but the scratch named in struct area and the plan's buffers is read-only. */
 #pragma once
 
 #include "device/cpu/kernels.h"
