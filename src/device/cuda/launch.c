@@ -178,14 +178,19 @@ static void bind_latent(struct launch *l, uint32_t m, const struct launch_step *
     l->a.latent.kv.table = table_of(l, &s->meta);
 }
 
-void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
+static void bind_grid(struct launch *l, uint32_t m)
 {
-    const uint32_t m = launch_rows(&l->rows, &s->meta);
     const unsigned blocks = l->grid_rows ? gpu_blocks(m, l->each) : 0;
     if (l->grid_rows == GRID_X)
         l->grid.x = blocks;
     else if (l->grid_rows == GRID_Y)
         l->grid.y = blocks;
+}
+
+void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
+{
+    const uint32_t m = launch_rows(&l->rows, &s->meta);
+    bind_grid(l, m);
     switch ((enum launch_args)l->args) {
     case ARGS_GEMM:
         bind_gemm(l, m, s);
