@@ -100,7 +100,7 @@ def test_tls(binary, smollm2, certificate):
     (["--tls-cert", "x.pem"], "belong together"),
     (["--tls-cert", "missing.pem", "--tls-key", "missing.pem"], "--tls-cert"),
     (["--socket", "/tmp/" + "x" * 200], "a path of at most"),
-    (["--socket", "s", "--port", "1"], "instead of"),
+    (["--socket", "s", "--port", "1"], "--socket excludes --host and --port"),
     (["--log-format", "xml"], "text or json"),
     (["--limit", "body=1"], "from 1024 to"),
     (["--limit", "nothing=1"], "--limit list"),
