@@ -115,7 +115,7 @@ static void ollama_piece(struct request *a, struct choice *c, const struct outpu
 {
     struct json j = {.out = out};
     struct ollama_content s = {0};
-    if (p->part == OUTPUT_CALL && p->more) /* calls are told whole here */
+    if (p->part == OUTPUT_CALL && p->more) /* this API sends a call as a whole */
         return;
     if (p->part == OUTPUT_CALL)
         s = (struct ollama_content){.calls = message_last(c), .call_count = 1};

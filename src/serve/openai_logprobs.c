@@ -92,24 +92,33 @@ static void openai_write_chat_token(const struct request *a, struct json *j, int
     json_end(j, ']');
 }
 
-void openai_write_token_probs(const struct request *a, struct json *j, const struct probs *p)
+typedef void write_token(const struct request *a, struct json *j, int32_t id, float logprob);
+
+/* A list of tokens, each with the best ones at its place. `write` writes the fields of one token. */
+static void openai_write_token_list(const struct request *a, struct json *j, const struct probs *p,
+                                    write_token *write)
 {
     json_begin(j, '[');
     for (size_t i = 0; i < openai_write_count(a, p); i++) {
+        const size_t at = i * a->top_stride;
         json_begin(j, '{');
-        openai_write_chat_token(a, j, p->ids[i], p->logprobs[i]);
+        write(a, j, p->ids[i], p->logprobs[i]);
         json_key(j, "top_logprobs");
         json_begin(j, '[');
-        for (uint32_t k = 0; k < a->tops && p->tops[i * a->top_stride + k].id >= 0; k++) {
+        for (uint32_t k = 0; k < a->tops && p->tops[at + k].id >= 0; k++) {
             json_begin(j, '{');
-            openai_write_chat_token(a, j, p->tops[i * a->top_stride + k].id,
-                                    p->tops[i * a->top_stride + k].logprob);
+            write(a, j, p->tops[at + k].id, p->tops[at + k].logprob);
             json_end(j, '}');
         }
         json_end(j, ']');
         json_end(j, '}');
     }
     json_end(j, ']');
+}
+
+void openai_write_token_probs(const struct request *a, struct json *j, const struct probs *p)
+{
+    openai_write_token_list(a, j, p, openai_write_chat_token);
 }
 
 static void openai_write_chat_probs(const struct request *a, struct json *j, const struct probs *p)
@@ -289,20 +298,5 @@ static void openai_write_native_token(const struct request *a, struct json *j, i
 void openai_write_native_probs(const struct request *a, struct json *j, const struct probs *p)
 {
     json_key(j, "completion_probabilities");
-    json_begin(j, '[');
-    for (size_t i = 0; i < openai_write_count(a, p); i++) {
-        json_begin(j, '{');
-        openai_write_native_token(a, j, p->ids[i], p->logprobs[i]);
-        json_key(j, "top_logprobs");
-        json_begin(j, '[');
-        for (uint32_t k = 0; k < a->tops && p->tops[i * a->top_stride + k].id >= 0; k++) {
-            json_begin(j, '{');
-            openai_write_native_token(a, j, p->tops[i * a->top_stride + k].id,
-                                      p->tops[i * a->top_stride + k].logprob);
-            json_end(j, '}');
-        }
-        json_end(j, ']');
-        json_end(j, '}');
-    }
-    json_end(j, ']');
+    openai_write_token_list(a, j, p, openai_write_native_token);
 }

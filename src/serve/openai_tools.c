@@ -1,4 +1,4 @@
-/* Tools and formats: what the model is told of them, and the language that its answer has to be in. */
+/* Tools and output formats: how they enter the prompt, and the constraint on the output. */
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
