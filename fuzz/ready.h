@@ -113,6 +113,22 @@ static struct request *ready_request(const struct route *route, bool tools)
     return a;
 }
 
+/* A request ends with a failure that has a sentence, or with a reply; either is JSON. */
+__attribute__((unused)) static void ready_check(const struct request *a, const struct route *r)
+{
+    struct buf out = {0};
+    if (!a->failure.status == !a->reply.len || (a->failure.status && !a->failure.err.text[0]))
+        abort();
+    if (a->failure.status)
+        format_for(r)->error(&a->failure, &out);
+    const struct buf *reply = a->failure.status ? &out : &a->reply;
+    json_t *v = json_loadb(reply->data, reply->len, JSON_ALLOW_NUL, NULL);
+    if (!v)
+        abort();
+    json_decref(v);
+    buf_free(&out);
+}
+
 /* As when the client has disconnected. */
 static void ready_drop(struct request *a)
 {

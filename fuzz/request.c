@@ -32,17 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (body) /* as a worker does, once there is a model */
         r->prepare(a);
     json_decref(body);
-    if (!a->failure.status == !a->reply.len || (a->failure.status && !a->failure.err.text[0]))
-        abort();
-    struct buf out = {0};
-    if (a->failure.status)
-        format_for(r)->error(&a->failure, &out);
-    const struct buf *reply = a->failure.status ? &out : &a->reply;
-    json_t *v = json_loadb(reply->data, reply->len, JSON_ALLOW_NUL, NULL);
-    if (!v)
-        abort();
-    json_decref(v);
-    buf_free(&out);
+    ready_check(a, r);
     ready_drop(a);
     return 0;
 }

@@ -70,21 +70,6 @@ static const struct route *find_route(const json_t *doc)
     return first;
 }
 
-static void request_is_whole(const struct request *a, const struct route *r)
-{
-    struct buf out = {0};
-    if (!a->failure.status == !a->reply.len || (a->failure.status && !a->failure.err.text[0]))
-        abort();
-    if (a->failure.status)
-        format_for(r)->error(&a->failure, &out);
-    const struct buf *reply = a->failure.status ? &out : &a->reply;
-    json_t *v = json_loadb(reply->data, reply->len, JSON_ALLOW_NUL, NULL);
-    if (!v)
-        abort();
-    json_decref(v);
-    buf_free(&out);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     json_t *doc = size > 1 << 16 ? NULL : structure_parse(data, size);
@@ -102,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (body) /* as a worker does, once there is a model */
         prepare(a);
     json_decref(body);
-    request_is_whole(a, r);
+    ready_check(a, r);
     ready_drop(a);
     json_decref(doc);
     return 0;

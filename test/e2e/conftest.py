@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from server import Server
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -83,3 +85,16 @@ def terminals():
             os.close(fd)
     except OSError as why:
         pytest.skip(f"no pseudo-terminal here: {why}")
+
+
+@pytest.fixture
+def serve(binary):
+    """serve(model, ...) -> a server, which does not outlive the test"""
+    running = []
+
+    def start(*args):
+        running.append(Server(binary, *args))
+        return running[-1]
+    yield start
+    for s in running:
+        s.process.kill()

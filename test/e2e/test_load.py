@@ -12,20 +12,7 @@ import time
 import pytest
 
 from load import Load
-from server import Server, until
-
-
-@pytest.fixture
-def serve(binary):
-    """serve(model, ...) -> a server, which does not outlive the test"""
-    running = []
-
-    def start(*args):
-        running.append(Server(binary, *args))
-        return running[-1]
-    yield start
-    for s in running:
-        s.process.kill()
+from server import until
 
 
 PROMPTS = [f"{word} is a word with {len(word)} letters. Another word is" for word in

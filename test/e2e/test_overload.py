@@ -14,19 +14,6 @@ import pytest
 from server import Server, until
 
 
-@pytest.fixture
-def serve(binary):
-    """serve(model, ...) -> a server, which does not outlive the test"""
-    running = []
-
-    def start(*args):
-        running.append(Server(binary, *args))
-        return running[-1]
-    yield start
-    for s in running:
-        s.process.kill()
-
-
 @pytest.fixture(autouse=True)
 def many_files():
     """As many descriptors for the clients as the machine gives."""
