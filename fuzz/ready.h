@@ -67,24 +67,24 @@ static struct instance *ready_model(bool tools)
     static struct model model = {.plan = {.out_width = 257}};
     static struct runner runner = {.ctx = 4096};
     static struct engine engines[2];
-    struct instance *f = &served[tools].forms[INSTANCE_WRITER];
+    struct instance *f = &served[tools].instances[INSTANCE_WRITER];
     struct session *l = &models[tools];
     struct err e = {0};
-    if (f->loaded)
+    if (f->session)
         return f;
     *l = (struct session){.model = &model, .tokenizer = ready_tokenizer(), .runner = &runner};
     l->thought = output_thought_find("");
     l->form = output_form_find("");
     pthread_mutex_init(&l->lock, NULL);
     sampler_defaults(&l->defaults);
-    if (constraint_cache_open(&l->rules, 1 << 20, &e) ||
+    if (constraint_cache_open(&l->constraints, 1 << 20, &e) ||
         chat_open_text(&l->chat, texts[tools], strlen(texts[tools]), &e))
         abort();
     f->of = &served[tools];
     f->of->name = "m";
-    f->loaded = l;
+    f->session = l;
     f->engine = &engines[tools];
-    *f->engine = (struct engine){.loaded = l, .room = runner.ctx};
+    *f->engine = (struct engine){.session = l, .room = runner.ctx};
     pthread_mutex_init(&f->engine->mutex, NULL);
     return f;
 }

@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     const struct route *r = &routes[data[0] % 8];
     struct request *a = ready_request(r, data[0] & 8);
-    a->model->loaded->form = &output_forms[data[1] % output_form_count];
+    a->model->session->form = &output_forms[data[1] % output_form_count];
     buf_add(&a->body, data + 2, size - 2);
     json_t *body = openai_body(a);
     if (body) /* as a worker does, once there is a model */

@@ -19,18 +19,18 @@
 static struct instance *vectors_model(void)
 {
     static struct served served = {.name = "v"};
-    struct instance *f = &served.forms[INSTANCE_VECTORS];
+    struct instance *f = &served.instances[INSTANCE_VECTORS];
     struct session_options o = {.hidden = true};
     struct store *s = NULL;
     struct err e = {0};
-    if (f->loaded)
+    if (f->session)
         return f;
     log_set_level(LOG_ERROR);
     embedder_runner(&o.runner, false, 64, 4);
     o.runner.device_options.threads = 1;
     f->of = &served;
-    if (store_open(&s, FUZZ_DATA "/rank", &e) || session_open(&f->loaded, s, &o, &e) ||
-        embedder_open(&f->embedder, f->loaded, &e)) {
+    if (store_open(&s, FUZZ_DATA "/rank", &e) || session_open(&f->session, s, &o, &e) ||
+        embedder_open(&f->embedder, f->session, &e)) {
         fprintf(stderr, "%s\n", e.text);
         abort();
     }
@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t form = (uint64_t)json_integer_value(json_object_get(doc, "form"));
     if (r->model == ROUTE_VECTORS)
         a->model = vectors_model();
-    a->model->loaded->form = &output_forms[form % output_form_count];
+    a->model->session->form = &output_forms[form % output_form_count];
     structure_write(said ? said : doc, &a->body);
     json_t *body = openai_body(a);
     if (body) /* as a worker does, once there is a model */

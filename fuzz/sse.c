@@ -111,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         a->format_state = ready_response();
     c->request = a;
     c->parser = output_open(&(struct output_options){.form = &output_forms[data[2] % output_form_count],
-                                                     .thought = a->model->loaded->thought,
+                                                     .thought = a->model->session->thought,
                                                      .tools = tools,
                                                      .ruled = data[1] & 64,
                                                      .take = message_take},

@@ -9,11 +9,11 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { API_STOPS = 16, API_GUESSES = 8 };
+enum { API_STOPS = 16, API_DRAFTS = 8 };
 
 struct quern_model {
-    struct session *loaded, *draft; /* draft: NULL = none */
-    struct engine *engine;          /* NULL with `embed`: then the sequence, under the mutex */
+    struct session *session, *draft; /* draft: NULL = none */
+    struct engine *engine;           /* NULL with `embed`: then the sequence, under the mutex */
     struct seq *seq;
     pthread_mutex_t mutex;
 };
@@ -66,20 +66,20 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
         lo.runner.chunk = lo.runner.outs = UINT32_MAX;
     else if (o->draft || o->draft_model)
         lo.runner.outs = RUNNER_CHUNK;
-    if (store_open(&store, path, e) || session_open(&m->loaded, store, &lo, e))
+    if (store_open(&store, path, e) || session_open(&m->session, store, &lo, e))
         return -1;
     if (o->embed)
-        return (m->seq = seq_open(m->loaded->runner, e)) ? 0 : -1;
-    lo.runner.ctx = m->loaded->runner->ctx;
+        return (m->seq = seq_open(m->session->runner, e)) ? 0 : -1;
+    lo.runner.ctx = m->session->runner->ctx;
     lo.runner.outs = 0;
     lo.chat_template = NULL;
     lo.loras = 0;
     if (o->draft_model && (store_open(&store, o->draft_model, e) || session_open(&m->draft, store, &lo, e)))
         return -1;
-    uint32_t guesses = o->draft || !o->draft_model ? o->draft : API_GUESSES;
-    return engine_open(&m->engine, m->loaded,
+    uint32_t drafts = o->draft || !o->draft_model ? o->draft : API_DRAFTS;
+    return engine_open(&m->engine, m->session,
                        &(struct engine_options){.queue = o->queue,
-                                                .draft = guesses,
+                                                .draft = drafts,
                                                 .draft_model = m->draft,
                                                 .cache_dir = o->cache_dir,
                                                 .cache_bytes = o->cache_bytes},
@@ -111,7 +111,7 @@ void quern_close(struct quern_model *m)
     engine_close(m->engine);
     seq_close(m->seq);
     session_close(m->draft);
-    session_close(m->loaded);
+    session_close(m->session);
     pthread_mutex_destroy(&m->mutex);
     mem_free(m);
 }
@@ -150,18 +150,18 @@ static int api_prompt(struct quern_model *m, const struct quern_request *r, stru
     if (!r->messages + !r->prompt + !r->raw != 2)
         return err_set(e, ERR_USAGE, "one of messages, prompt and raw has to be given");
     if (r->raw)
-        return tokenizer_encode(m->loaded->tokenizer, r->raw, strlen(r->raw), TOK_SPECIAL | TOK_ADD, out, e);
+        return tokenizer_encode(m->session->tokenizer, r->raw, strlen(r->raw), TOK_SPECIAL | TOK_ADD, out, e);
     json_t *messages = api_messages(r, e);
     if (!messages)
         return -1;
-    int failed = session_prompt(m->loaded, &(struct prompt_request){.messages = messages}, out, e);
+    int failed = session_prompt(m->session, &(struct prompt_request){.messages = messages}, out, e);
     json_decref(messages);
     return failed;
 }
 
 static void api_sampler(const struct quern_model *m, const struct quern_request *r, struct sampler_params *p)
 {
-    *p = m->loaded->defaults;
+    *p = m->session->defaults;
     p->seed = r->seed;
     p->temperature = r->greedy ? 0 : r->temperature != 0 ? r->temperature : p->temperature;
     p->top_p = r->top_p != 0 ? r->top_p : p->top_p;
@@ -169,7 +169,7 @@ static void api_sampler(const struct quern_model *m, const struct quern_request 
     p->top_k = r->top_k ? r->top_k : p->top_k;
 }
 
-static struct constraint *api_constraint(const struct quern_request *r, struct err *e)
+static struct constraint *api_language(const struct quern_request *r, struct err *e)
 {
     json_error_t why;
     if (r->grammar)
@@ -185,24 +185,24 @@ static struct constraint *api_constraint(const struct quern_request *r, struct e
 }
 
 /* The constraint that the request asks for, or NULL. */
-static int api_rule(struct quern_model *m, const struct quern_request *r, struct constraint_ref **out,
-                    struct err *e)
+static int api_constraint(struct quern_model *m, const struct quern_request *r, struct constraint_ref **out,
+                          struct err *e)
 {
     *out = NULL;
     if (!r->json_schema && !r->grammar)
         return 0;
     if (r->json_schema && r->grammar)
         return err_set(e, ERR_USAGE, "json_schema and grammar cannot both hold: give one of them");
-    const struct constraint_vocab *v = session_vocab(m->loaded, e);
+    const struct constraint_vocab *v = session_vocab(m->session, e);
     struct buf text = {0}; /* of one kind and of the other */
     buf_printf(&text, "%s %s", r->grammar ? "grammar" : "schema", r->grammar ? r->grammar : r->json_schema);
     const struct constraint_cache_key key = {v, text.data, text.len};
     int failed = !v ? -1 : text.failed ? err_memory(e, "a constraint", text.len) : 0;
-    if (!failed && !(*out = constraint_cache_find(m->loaded->rules, &key))) {
-        struct constraint *c = api_constraint(r, e);
+    if (!failed && !(*out = constraint_cache_find(m->session->constraints, &key))) {
+        struct constraint *c = api_language(r, e);
         failed = c ? constraint_ref_open(out, c, v, e) : -1;
         if (!failed)
-            constraint_cache_keep(m->loaded->rules, &key, *out);
+            constraint_cache_keep(m->session->constraints, &key, *out);
     }
     buf_free(&text);
     return failed;
@@ -211,7 +211,7 @@ static int api_rule(struct quern_model *m, const struct quern_request *r, struct
 static struct stream *api_submit(struct quern_model *m, const struct quern_request *request, struct err *e)
 {
     struct ids prompt = {0};
-    struct constraint_ref *rule = NULL;
+    struct constraint_ref *constraint = NULL;
     struct stream *s = NULL;
     struct engine_request r = {.most = request->max_tokens,
                                .stop_strings = request->stop,
@@ -227,14 +227,14 @@ static struct stream *api_submit(struct quern_model *m, const struct quern_reque
     api_sampler(m, request, &r.sampler);
     while (request->stop && request->stop[r.stops] && r.stops < API_STOPS)
         r.stops++;
-    if (!api_prompt(m, request, &prompt, e) && !api_rule(m, request, &rule, e) &&
-        !session_adapt(m->loaded, request->lora, &r.lora, e)) {
+    if (!api_prompt(m, request, &prompt, e) && !api_constraint(m, request, &constraint, e) &&
+        !session_adapt(m->session, request->lora, &r.lora, e)) {
         r.prompt = prompt.data;
         r.n = (uint32_t)prompt.len;
-        r.rule = rule;
+        r.constraint = constraint;
         engine_submit(m->engine, &r, &s, e);
     }
-    constraint_ref_drop(rule);
+    constraint_ref_drop(constraint);
     ids_free(&prompt);
     return s;
 }
@@ -326,17 +326,17 @@ long quern_embed(struct quern_model *m, const char *text, size_t n, float **vect
 {
     struct err e = {0};
     struct ids ids = {0};
-    uint32_t width = m->loaded->model->h.width;
+    uint32_t width = m->session->model->h.width;
     if (!m->seq) {
         err_set(&e, ERR_USAGE, "the model was not opened for embeddings: set `embed`");
         return api_fail(&e, error);
     }
-    int failed = tokenizer_encode(m->loaded->tokenizer, text, n, TOK_ADD, &ids, &e);
+    int failed = tokenizer_encode(m->session->tokenizer, text, n, TOK_ADD, &ids, &e);
     if (!failed && !(*vector = mem_alloc(width, sizeof **vector)))
         failed = err_memory(&e, "a vector", width * sizeof **vector);
     if (!failed) {
         pthread_mutex_lock(&m->mutex);
-        failed = embed_ids(m->loaded, m->seq, &ids, *vector, &e);
+        failed = embed_ids(m->session, m->seq, &ids, *vector, &e);
         pthread_mutex_unlock(&m->mutex);
         if (failed)
             mem_free(*vector);
@@ -357,7 +357,7 @@ long quern_tokenize(struct quern_model *m, const char *text, size_t n, int speci
 {
     struct err e = {0};
     struct ids out = {0};
-    if (tokenizer_encode(m->loaded->tokenizer, text, n, special ? TOK_SPECIAL | TOK_ADD : 0, &out, &e)) {
+    if (tokenizer_encode(m->session->tokenizer, text, n, special ? TOK_SPECIAL | TOK_ADD : 0, &out, &e)) {
         ids_free(&out);
         return api_fail(&e, error);
     }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct constraint_cache_entry {
-    struct constraint_ref *rule; /* with the language alone; NULL: the slot is free */
+    struct constraint_ref *constraint; /* with the language alone; NULL: the slot is free */
     const struct constraint_vocab *vocab;
     char *text;
     size_t n;
@@ -33,7 +33,7 @@ int constraint_cache_open(struct constraint_cache **out, size_t most_bytes, stru
 
 static void entry_drop(struct constraint_cache_entry *x)
 {
-    constraint_ref_drop(x->rule);
+    constraint_ref_drop(x->constraint);
     mem_free(x->text);
     *x = (struct constraint_cache_entry){0};
 }
@@ -52,7 +52,7 @@ static struct constraint_cache_entry *constraint_cache_look(struct constraint_ca
                                                             const struct constraint_cache_key *k)
 {
     for (struct constraint_cache_entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++)
-        if (x->rule && x->vocab == k->vocab && x->n == k->n && !memcmp(x->text, k->text, k->n))
+        if (x->constraint && x->vocab == k->vocab && x->n == k->n && !memcmp(x->text, k->text, k->n))
             return x;
     return NULL;
 }
@@ -61,7 +61,7 @@ struct constraint_ref *constraint_cache_find(struct constraint_cache *r, const s
 {
     pthread_mutex_lock(&r->mutex);
     struct constraint_cache_entry *x = constraint_cache_look(r, k);
-    struct constraint_ref *own = x ? constraint_ref_again(x->rule) : NULL;
+    struct constraint_ref *own = x ? constraint_ref_again(x->constraint) : NULL;
     if (x)
         x->used = ++r->now;
     r->stats.hits += own != NULL;
@@ -75,7 +75,7 @@ static struct constraint_cache_entry *constraint_cache_oldest(struct constraint_
 {
     struct constraint_cache_entry *oldest = NULL;
     for (struct constraint_cache_entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++)
-        if ((x->rule || !taken) && (!oldest || x->used < oldest->used))
+        if ((x->constraint || !taken) && (!oldest || x->used < oldest->used))
             oldest = x;
     return oldest;
 }
@@ -84,8 +84,8 @@ static void constraint_cache_count(const struct constraint_cache *r, struct cons
 {
     *out = r->stats;
     for (const struct constraint_cache_entry *x = r->all; x < r->all + CONSTRAINT_CACHE_MOST; x++) {
-        out->kept += x->rule != NULL;
-        out->bytes += x->rule ? constraint_ref_bytes(x->rule) + x->n : 0;
+        out->kept += x->constraint != NULL;
+        out->bytes += x->constraint ? constraint_ref_bytes(x->constraint) + x->n : 0;
     }
 }
 
@@ -98,12 +98,14 @@ static void constraint_cache_shrink(struct constraint_cache *r)
 }
 
 void constraint_cache_keep(struct constraint_cache *r, const struct constraint_cache_key *k,
-                           struct constraint_ref *rule)
+                           struct constraint_ref *constraint)
 {
-    struct constraint_cache_entry x = {.rule = constraint_ref_again(rule), .vocab = k->vocab, .n = k->n};
+    struct constraint_cache_entry x = {
+        .constraint = constraint_ref_again(constraint), .vocab = k->vocab, .n = k->n};
     x.text = mem_strndup(k->text, k->n);
     pthread_mutex_lock(&r->mutex);
-    if (!x.rule || !x.text || constraint_cache_look(r, k)) /* two threads may have compiled it at once */
+    if (!x.constraint || !x.text ||
+        constraint_cache_look(r, k)) /* two threads may have compiled it at once */
         entry_drop(&x);
     else {
         struct constraint_cache_entry *at = constraint_cache_oldest(r, false);

@@ -28,7 +28,7 @@ struct constraint_ref *constraint_cache_find(struct constraint_cache *r,
                                              const struct constraint_cache_key *k);
 /* Adds the language of a constraint. Never fails: without memory the language is not cached. */
 void constraint_cache_keep(struct constraint_cache *r, const struct constraint_cache_key *k,
-                           struct constraint_ref *rule);
+                           struct constraint_ref *constraint);
 
 struct constraint_cache_stats {
     uint64_t hits, misses, bytes;

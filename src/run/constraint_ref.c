@@ -72,13 +72,13 @@ size_t constraint_ref_bytes(const struct constraint_ref *r)
     return constraint_bytes(r->language->bound);
 }
 
-int rule_set_lead(struct constraint_ref *r, const char *lead, struct err *e)
+int constraint_ref_set_lead(struct constraint_ref *r, const char *lead, struct err *e)
 {
     r->lead = mem_strdup(lead);
     return r->lead ? 0 : err_memory(e, "a constraint", strlen(lead));
 }
 
-void rule_set_yielding(struct constraint_ref *r)
+void constraint_ref_set_yielding(struct constraint_ref *r)
 {
     r->yielding = true;
 }
@@ -101,7 +101,7 @@ void constraint_ref_drop(struct constraint_ref *r)
 
 int constraint_walk_open(struct constraint_walk *w, struct constraint_ref *r, uint32_t vocab, struct err *e)
 {
-    *w = (struct constraint_walk){.rule = constraint_ref_share(r)};
+    *w = (struct constraint_walk){.constraint = constraint_ref_share(r)};
     if (!r)
         return 0;
     w->words = (vocab + 31) / 32;
@@ -121,7 +121,7 @@ void constraint_walk_close(struct constraint_walk *w)
 {
     constraint_state_close(w->state);
     mem_free(w->mask);
-    constraint_ref_drop(w->rule);
+    constraint_ref_drop(w->constraint);
     *w = (struct constraint_walk){0};
 }
 
@@ -177,5 +177,5 @@ bool constraint_walk_is_open(const struct constraint_walk *w)
 
 bool constraint_walk_yields(struct constraint_walk *w)
 {
-    return w->state && w->rule->yielding && constraint_is_over(w->state);
+    return w->state && w->constraint->yielding && constraint_is_over(w->state);
 }

@@ -16,10 +16,10 @@ struct constraint_ref;
 int constraint_ref_open(struct constraint_ref **out, struct constraint *c, const struct constraint_vocab *v,
                         struct err *e);
 /* The prompt has already written this part of the language; copied. */
-int rule_set_lead(struct constraint_ref *r, const char *lead, struct err *e);
+int constraint_ref_set_lead(struct constraint_ref *r, const char *lead, struct err *e);
 /* Where the text may end, it ends if the model's best token is not allowed: a model that has called a tool
  * and wants to explain must not be forced to call another. */
-void rule_set_yielding(struct constraint_ref *r);
+void constraint_ref_set_yielding(struct constraint_ref *r);
 struct constraint_ref *constraint_ref_share(struct constraint_ref *r);
 /* Another constraint in the same language, which applies from the first token; NULL: no memory. */
 struct constraint_ref *constraint_ref_again(struct constraint_ref *r);
@@ -30,7 +30,7 @@ void constraint_ref_drop(struct constraint_ref *r); /* NULL is ignored */
 /* The state of one text. Without a constraint everything is allowed; with one, the text always satisfies it.
  * It allocates when it is opened, never later. */
 struct constraint_walk {
-    struct constraint_ref *rule;
+    struct constraint_ref *constraint;
     struct constraint_state *state; /* NULL = no constraint */
     uint32_t *mask;                 /* (words), a bit for each token */
     uint32_t words;

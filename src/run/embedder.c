@@ -19,7 +19,7 @@ struct embed_slot {
 };
 
 struct embedder {
-    struct session *loaded;
+    struct session *session;
     enum pooling pooling;
     struct rerank_head *head; /* or NULL */
     pthread_t thread;
@@ -57,7 +57,7 @@ void embedder_runner(struct runner_options *r, bool causal, uint32_t ctx, uint32
 
 static int embedder_check(const struct embedder *m, const struct embed_job *j, struct err *e)
 {
-    uint32_t ctx = m->loaded->runner->ctx, vocab = m->loaded->model->h.vocab;
+    uint32_t ctx = m->session->runner->ctx, vocab = m->session->model->h.vocab;
     for (size_t i = 0; i < j->count; i++) {
         const struct ids *t = &j->texts[i];
         if (!t->len)
@@ -81,7 +81,7 @@ int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
     j->begun = j->ended = 0;
     j->next = NULL;
     j->err.code = ERR_NONE;
-    memset(j->out, 0, j->count * m->loaded->model->h.width * sizeof *j->out);
+    memset(j->out, 0, j->count * m->session->model->h.width * sizeof *j->out);
     pthread_mutex_lock(&m->mutex);
     bool closing = m->closing;
     if (!closing) {
@@ -182,8 +182,8 @@ static enum pooling embedder_pooling(const struct embedder *m, const struct embe
 
 static uint32_t embedder_compose(struct embedder *m)
 {
-    uint32_t room = m->loaded->runner->chunk, parts = 0;
-    bool whole = !m->loaded->model->h.causal;
+    uint32_t room = m->session->runner->chunk, parts = 0;
+    bool whole = !m->session->model->h.causal;
     for (uint32_t i = 0; i < m->count; i++) {
         struct embed_slot *s = &m->slots[i];
         if (!s->job || !room)
@@ -208,7 +208,7 @@ static void embedder_take(struct embedder *m, uint32_t part, const float *result
 {
     struct embed_slot *s = m->owner[part];
     struct embed_job *j = s->job;
-    size_t width = m->loaded->model->h.width;
+    size_t width = m->session->model->h.width;
     float *out = j->out + s->text * width;
     s->at += m->parts[part].n;
     if (err)
@@ -228,7 +228,7 @@ static void embedder_take(struct embedder *m, uint32_t part, const float *result
 
 static void embedder_step(struct embedder *m)
 {
-    struct runner *r = m->loaded->runner;
+    struct runner *r = m->session->runner;
     struct err e = {0};
     uint32_t parts = embedder_compose(m), tokens = 0;
     const float *results = runner_step(r, m->parts, parts, &e) ? NULL : runner_results(r, &e);
@@ -236,7 +236,7 @@ static void embedder_step(struct embedder *m)
         uint32_t outs = m->parts[i].outs;
         tokens += m->parts[i].n;
         embedder_take(m, i, results, results ? NULL : &e);
-        results += results ? outs * m->loaded->model->h.width : 0;
+        results += results ? outs * m->session->model->h.width : 0;
     }
     pthread_mutex_lock(&m->mutex);
     m->stats.tokens += tokens;
@@ -288,7 +288,7 @@ static int embedder_start(struct embedder *m, struct err *e)
     if (!m->slots || !m->parts || !m->owner)
         return err_memory(e, "the embedder", m->count * sizeof *m->slots);
     for (uint32_t i = 0; i < m->count; i++)
-        if (!(m->slots[i].seq = seq_open(m->loaded->runner, e)))
+        if (!(m->slots[i].seq = seq_open(m->session->runner, e)))
             return -1;
     int r = pthread_create(&m->thread, NULL, embedder_thread, m);
     return r ? err_set(e, ERR_RESOURCE, "cannot start the embedder's thread: %s", strerror(r)) : 0;
@@ -300,7 +300,7 @@ int embedder_open(struct embedder **out, struct session *l, struct err *e)
     *out = NULL;
     if (!m)
         return err_memory(e, "the embedder", sizeof *m);
-    m->loaded = l;
+    m->session = l;
     m->pooling = embed_pooling(&l->model->h);
     m->count = l->runner->most_seqs;
     m->pages = l->runner->pages[0].count - 1;

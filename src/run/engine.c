@@ -13,16 +13,16 @@
 
 static int engine_check(const struct engine *g, const struct engine_request *r, struct err *e)
 {
-    uint32_t vocab = g->loaded->model->plan.out_width;
+    uint32_t vocab = g->session->model->plan.out_width;
     if (!r->n)
         return err_set(e, ERR_USAGE, "the prompt is empty: there is nothing to continue");
     if (r->n > g->room)
         return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many",
                        r->n, g->room, r->n - g->room);
     for (uint32_t i = 0; i < r->lora.count; i++)
-        if (r->lora.count > ADAPTERS_MIXED || !r->lora.id[i] || r->lora.id[i] > g->loaded->adapters)
+        if (r->lora.count > ADAPTERS_MIXED || !r->lora.id[i] || r->lora.id[i] > g->session->adapters)
             return err_set(e, ERR_USAGE, "the request asks for adapter %u; there are %u", r->lora.id[i],
-                           g->loaded->adapters);
+                           g->session->adapters);
     if (r->echo && !r->logprobs)
         return err_set(e, ERR_USAGE, "echo is for log-probabilities: the request does not ask for any");
     if (r->top_logprobs > ENGINE_TOP_MOST)
@@ -76,8 +76,8 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
     struct engine_request own = *r;
     uint32_t most = g->room - r->n + 1; /* the last token needs no place */
     own.most = r->prompt_only ? 0 : r->most && r->most < most ? r->most : most;
-    own.salt = session_salt(g->loaded, &r->lora, r->salt);
-    struct job *j = job_open(g->loaded, &own, e);
+    own.salt = session_salt(g->session, &r->lora, r->salt);
+    struct job *j = job_open(g->session, &own, e);
     if (!j)
         return -1;
     struct stream *s = j->stream;
@@ -104,7 +104,7 @@ void engine_stats(struct engine *g, struct engine_stats *out)
     pthread_mutex_lock(&g->mutex);
     *out = g->stats;
     pthread_mutex_unlock(&g->mutex);
-    constraint_cache_stats(g->loaded->rules, &out->rules);
+    constraint_cache_stats(g->session->constraints, &out->constraints);
 }
 
 /* ---- the thread ---- */
@@ -154,8 +154,8 @@ void engine_preempt(struct engine *g)
 {
     struct job *j = g->running[--g->count];
     seq_close(j->seq);
-    seq_close(j->guess);
-    j->seq = j->guess = NULL;
+    seq_close(j->draft_seq);
+    j->seq = j->draft_seq = NULL;
     j->kept = 0;
     g->crowded = true;
     pthread_mutex_lock(&g->mutex);
@@ -187,7 +187,7 @@ static void engine_unqueue(struct engine *g, struct job **at)
  * running job. */
 static bool engine_fits(struct engine *g, const struct job *j)
 {
-    const struct runner *r = g->loaded->runner;
+    const struct runner *r = g->session->runner;
     uint32_t all = seq_need(j->seq, (uint32_t)j->ids.len + 1 - j->seq->len);
     struct page_need need = {0};
     for (uint32_t i = 0; i < r->plan->groups; i++)
@@ -213,7 +213,7 @@ bool engine_admit(struct engine *g)
         return false;
     struct err e = {0};
     uint32_t known = 0;
-    j->seq = seq_open(g->loaded->runner, &e);
+    j->seq = seq_open(g->session->runner, &e);
     if (j->seq)
         j->seq->lora = j->request.lora;
     if (j->seq)
@@ -236,7 +236,7 @@ bool engine_admit(struct engine *g)
     pthread_mutex_unlock(&g->mutex);
     if (g->o.draft_model && g->o.draft) {
         struct err none = {0};
-        j->guess = seq_open(g->o.draft_model->runner, &none); /* NULL: no draft model for this job */
+        j->draft_seq = seq_open(g->o.draft_model->runner, &none); /* NULL: no draft model for this job */
     }
     if (!j->seq)
         engine_end(g, j, &(struct job_end){.finish = FINISH_CANCEL, .err = &e});
@@ -286,7 +286,7 @@ static void engine_sweep(struct engine *g, bool all)
 
 static void engine_count_pages(struct engine *g)
 {
-    const struct runner *r = g->loaded->runner;
+    const struct runner *r = g->session->runner;
     struct engine_stats *s = &g->stats;
     s->pages = s->pages_free = s->window_pages = s->window_pages_free = 0;
     for (uint32_t i = 0; i < r->plan->groups; i++) {
@@ -354,7 +354,7 @@ static void engine_free(struct engine *g)
 /* Fills in default options, and computes how many tokens one request can have. */
 static void engine_limits(struct engine *g, const struct engine_options *o)
 {
-    const struct runner *r = g->loaded->runner;
+    const struct runner *r = g->session->runner;
     g->o = *o;
     g->o.slots = least(o->slots ? o->slots : r->most_seqs, r->most_seqs);
     g->o.slots = least(g->o.slots, least(r->chunk, r->most_outs)); /* every stream has a row in every step */
@@ -366,7 +366,7 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     accept_rate_begin(g->accept_rate);
     if (o->draft_model)
         g->draft_share = (double)weights_bytes(&o->draft_model->model->weights) /
-                         (double)weights_bytes(&g->loaded->model->weights);
+                         (double)weights_bytes(&g->session->model->weights);
     g->room = r->ctx;
     for (uint32_t i = 0; i < r->plan->groups; i++) {
         uint32_t pages = r->pages[i].count - 1;
@@ -407,8 +407,8 @@ int engine_open_disk(struct prefix_disk **out, const struct session *l, const st
 /* Allocates the arrays for sampling on the device. */
 static int engine_open_picks(struct engine *g, struct err *e)
 {
-    size_t n = g->loaded->runner->most_outs;
-    if (!runner_can_pick(g->loaded->runner))
+    size_t n = g->session->runner->most_outs;
+    if (!runner_can_pick(g->session->runner))
         return 0;
     g->pick = mem_alloc(n, sizeof *g->pick);
     g->seen = mem_alloc(n, PICK_SEEN_MOST * sizeof *g->seen);
@@ -423,8 +423,8 @@ static int engine_start(struct engine *g, struct err *e)
     g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
     if (!g->running || !g->parts || !g->owner)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
-    if (engine_open_picks(g, e) || engine_open_disk(&disk, g->loaded, &g->o, e) ||
-        prefix_open(&g->prefix, g->loaded->runner, engine_nodes(g->loaded->runner), disk, e))
+    if (engine_open_picks(g, e) || engine_open_disk(&disk, g->session, &g->o, e) ||
+        prefix_open(&g->prefix, g->session->runner, engine_nodes(g->session->runner), disk, e))
         return -1;
     /* signals go to the clients' threads */
     sigset_t all, before;
@@ -442,7 +442,7 @@ int engine_open(struct engine **out, struct session *l, const struct engine_opti
     *out = NULL;
     if (!g)
         return err_memory(e, "the engine", sizeof *g);
-    g->loaded = l;
+    g->session = l;
     g->waiting_end = &g->waiting;
     pthread_mutex_init(&g->mutex, NULL);
     pthread_cond_init(&g->work, NULL);

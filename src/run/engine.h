@@ -66,10 +66,10 @@ struct engine_request {
     uint32_t top_logprobs; /* and of this many best ones; at most ENGINE_TOP_MOST */
     bool echo;  /* with logprobs: the prompt's tokens come first, with theirs. Its prefix is not shared */
     bool ranks; /* with echo: and how many tokens were at least as likely */
-    bool prompt_only;            /* the prompt is read, and no token is generated */
-    struct constraint_ref *rule; /* the constraint on the output; NULL = none; shared, not taken over */
-    uint64_t salt;               /* requests share prefixes only with those of the same salt */
-    struct adapter_mix lora;     /* of session_adapt; requests share prefixes only with those of the same */
+    bool prompt_only;                  /* the prompt is read, and no token is generated */
+    struct constraint_ref *constraint; /* the constraint on the output; NULL = none; shared, not taken over */
+    uint64_t salt;                     /* requests share prefixes only with those of the same salt */
+    struct adapter_mix lora; /* of session_adapt; requests share prefixes only with those of the same */
     /* Once its first token is older than this, it ends as soon as it has a whole line; 0 = it does not. */
     double write_seconds;
     double seconds; /* deadline after submission; 0 = none */
@@ -129,6 +129,6 @@ struct engine_stats {
     uint32_t window_pages, window_pages_free; /* of these, of groups with a window */
     double last_step;                         /* when it ended, on the monotonic clock */
     struct prefix_stats prefix;
-    struct constraint_cache_stats rules; /* the cache of constraints */
+    struct constraint_cache_stats constraints; /* the cache of constraints */
 };
 void engine_stats(struct engine *g, struct engine_stats *out);

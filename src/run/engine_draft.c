@@ -25,7 +25,7 @@ static uint32_t draft_look(struct job *j, uint32_t most)
 {
     int32_t *after = j->ids.data + j->ids.len;
     uint32_t agree = 0, n = (uint32_t)constraint_walk_forced(&j->walk, after, most);
-    j->shadow_kind = SPECULATE_RULE;
+    j->shadow_kind = SPECULATE_CONSTRAINT;
     if (!n) {
         n = speculate_repeat(&j->index, j->ids.data, (uint32_t)j->ids.len, most, &agree);
         j->shadow_kind = agree >= DRAFT_LONG ? SPECULATE_LONG : SPECULATE_SHORT;
@@ -39,7 +39,7 @@ static uint32_t draft_look(struct job *j, uint32_t most)
 static struct speculate_maker draft_maker(struct engine *g, struct job *j)
 {
     double first = g->costs.flat ? 0 : g->draft_share * step_costs_of(&g->costs, 1);
-    return (struct speculate_maker){&j->accept_rate[SPECULATE_MODEL], &j->pause, &g->draft_guess, first};
+    return (struct speculate_maker){&j->accept_rate[SPECULATE_MODEL], &j->pause, &g->draft_token, first};
 }
 
 static bool draft_reading_pays(struct engine *g, struct job *j, uint32_t behind)
@@ -53,7 +53,7 @@ static bool draft_reading_pays(struct engine *g, struct job *j, uint32_t behind)
 static bool draft_ready(struct engine *g, struct job *j, uint32_t *rows)
 {
     struct runner *r = g->o.draft_model->runner;
-    uint32_t behind = (uint32_t)j->ids.len - j->guess->len;
+    uint32_t behind = (uint32_t)j->ids.len - j->draft_seq->len;
     struct err e = {0};
     if (behind <= DRAFT_LAG) {
         *rows += behind;
@@ -61,8 +61,8 @@ static bool draft_ready(struct engine *g, struct job *j, uint32_t *rows)
     }
     if (!draft_reading_pays(g, j, behind))
         return false;
-    struct seq_rows part = {.seq = j->guess,
-                            .ids = j->ids.data + j->guess->len,
+    struct seq_rows part = {.seq = j->draft_seq,
+                            .ids = j->ids.data + j->draft_seq->len,
                             .n = least(least(behind - 1, 2 * DRAFT_LAG), r->chunk)};
     double start = clock_now();
     runner_step(r, &part, 1, &e); /* on failure it stays behind, and drafts nothing */
@@ -79,15 +79,15 @@ static uint32_t draft_round(struct engine *g, uint32_t count)
     const float *logits = runner_step(r, g->parts, count, &e) ? NULL : runner_results(r, &e);
     for (uint32_t i = 0; i < count && logits; i++, logits += r->plan->out_width) {
         struct job *j = g->owner[i];
-        size_t n = j->ids.len + j->guessed;
+        size_t n = j->ids.len + j->drafts;
         int32_t id = sampler_pick(j->sampler, logits, j->ids.data, n, n, NULL, &e);
-        if (id < 0 || (uint32_t)id >= g->loaded->model->plan.out_width)
+        if (id < 0 || (uint32_t)id >= g->session->model->plan.out_width)
             continue;
         j->ids.data[n] = id;
-        if (++j->guessed >= j->speculate_most)
+        if (++j->drafts >= j->speculate_most)
             continue;
         g->owner[on] = j;
-        g->parts[on++] = (struct seq_rows){.seq = j->guess, .ids = j->ids.data + n, .n = 1, .outs = 1};
+        g->parts[on++] = (struct seq_rows){.seq = j->draft_seq, .ids = j->ids.data + n, .n = 1, .outs = 1};
     }
     return on;
 }
@@ -100,7 +100,7 @@ static void draft_rounds(struct engine *g, uint32_t count, uint32_t rows)
         uint32_t on = draft_round(g, count);
         /* a round that also reads missed tokens does not measure the cost of a draft token */
         if (rows <= 2 * count && !g->costs.flat)
-            cost_note(&g->draft_guess, (clock_now() - start) / count);
+            cost_note(&g->draft_token, (clock_now() - start) / count);
         rows = count = on;
     }
 }
@@ -109,7 +109,7 @@ static void draft_rounds(struct engine *g, uint32_t count, uint32_t rows)
 static uint32_t draft_ask(struct engine *g, struct job *j, struct speculate_plan *p, uint32_t most)
 {
     /* the state of the sampler, or of a constraint in force here, would have to be rolled back */
-    if (!most || !j->guess || j->request.sampler.mirostat > 0 ||
+    if (!most || !j->draft_seq || j->request.sampler.mirostat > 0 ||
         (j->walk.state && !constraint_walk_allows_all(&j->walk)))
         return 0;
     const struct speculate_maker m = draft_maker(g, j);
@@ -123,12 +123,12 @@ static bool draft_plan(struct engine *g, struct job *j, struct speculate_plan *p
     uint32_t most = draft_most(g, j), n = draft_look(j, most);
     struct speculate_plan look = *p, ask = *p;
     j->speculate_kind = j->shadow_kind;
-    j->guessed = speculate_worth(&look, &g->costs, n, accept_rate_chance(&j->accept_rate[j->shadow_kind]), 0);
+    j->drafts = speculate_worth(&look, &g->costs, n, accept_rate_chance(&j->accept_rate[j->shadow_kind]), 0);
     j->speculate_most = draft_ask(g, j, &ask, most);
     if (j->speculate_most && speculate_rate(&ask, &g->costs) > speculate_rate(&look, &g->costs) &&
         draft_ready(g, j, rows)) {
         j->speculate_kind = SPECULATE_MODEL;
-        j->guessed = 0;
+        j->drafts = 0;
         *p = ask;
         return true;
     }
@@ -136,13 +136,13 @@ static bool draft_plan(struct engine *g, struct job *j, struct speculate_plan *p
     return false;
 }
 
-void engine_guess(struct engine *g)
+void engine_speculate(struct engine *g)
 {
     struct speculate_plan plan = {0};
     uint32_t count = 0, rows = 0;
     for (uint32_t i = 0; i < g->count; i++) {
         struct job *j = g->running[i];
-        j->guessed = 0;
+        j->drafts = 0;
         j->shadow = -1;
         plan.rows += j->ids.len - j->seq->len == 1;
     }
@@ -152,9 +152,9 @@ void engine_guess(struct engine *g)
         if (j->ids.len - j->seq->len != 1 || !draft_plan(g, j, &plan, &rows))
             continue;
         g->owner[count] = j;
-        g->parts[count++] = (struct seq_rows){.seq = j->guess,
-                                              .ids = j->ids.data + j->guess->len,
-                                              .n = (uint32_t)j->ids.len - j->guess->len,
+        g->parts[count++] = (struct seq_rows){.seq = j->draft_seq,
+                                              .ids = j->ids.data + j->draft_seq->len,
+                                              .n = (uint32_t)j->ids.len - j->draft_seq->len,
                                               .outs = 1};
     }
     draft_rounds(g, count, rows);
@@ -168,8 +168,8 @@ static void draft_note(struct engine *g, struct job *j, enum speculate_kind kind
 
 void engine_learn(struct engine *g, struct job *j, uint32_t right)
 {
-    if (j->guess)
-        seq_truncate(j->guess, j->seq->len);
+    if (j->draft_seq)
+        seq_truncate(j->draft_seq, j->seq->len);
     for (uint32_t i = 0; i < right; i++)
         draft_note(g, j, j->speculate_kind, true);
     if (right < j->draft)
@@ -182,7 +182,7 @@ void engine_learn(struct engine *g, struct job *j, uint32_t right)
         draft_note(g, j, j->shadow_kind, j->ids.data[first] == j->shadow);
     j->drafted += j->draft;
     j->accepted += right;
-    j->forced += j->speculate_kind == SPECULATE_RULE ? right : 0;
+    j->forced += j->speculate_kind == SPECULATE_CONSTRAINT ? right : 0;
 }
 
 void engine_learn_cost(struct engine *g, uint32_t parts, double seconds)

@@ -12,7 +12,7 @@ static inline uint32_t least(uint32_t a, uint32_t b)
 /* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else is
  * used by the thread only, or does not change. */
 struct engine {
-    struct session *loaded;
+    struct session *session;
     struct engine_options o;
     uint32_t room; /* tokens that one request can have: the context, or fewer where the pages are few */
     pthread_t thread;
@@ -38,7 +38,7 @@ struct engine {
     bool news;   /* a job has tokens that are not published yet */
     struct accept_rate accept_rate[SPECULATE_KINDS]; /* of all requests: the initial rate of a new one */
     struct step_costs costs;
-    struct cost draft_guess, draft_row; /* of the draft model: a draft token, a row that it reads */
+    struct cost draft_token, draft_row; /* of the draft model: a draft token, a row that it reads */
     double draft_share;                 /* its weights in relation to the model's */
 };
 
@@ -54,7 +54,7 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end);
 /* Preempts the youngest running job: it goes to the front of the queue and keeps its tokens. */
 void engine_preempt(struct engine *g);
 /* Drafts tokens for every job that decodes. */
-void engine_guess(struct engine *g);
+void engine_speculate(struct engine *g);
 /* `right` of the job's draft tokens were accepted; the sequence is cut to those. */
 void engine_learn(struct engine *g, struct job *j, uint32_t right);
 /* Records how long a step took. */

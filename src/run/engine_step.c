@@ -28,7 +28,7 @@ static bool job_reads(const struct job *j)
 /* One row, and as many of its draft tokens as `rows` allows. */
 static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
 {
-    j->draft = least(j->guessed, rows - 1);
+    j->draft = least(j->drafts, rows - 1);
     g->owner[at] = j;
     g->parts[at] = (struct seq_rows){
         .seq = j->seq, .ids = j->ids.data + j->ids.len - 1, .n = 1 + j->draft, .outs = 1 + j->draft};
@@ -68,7 +68,7 @@ static bool engine_read_by_other(const struct engine *g, uint32_t at)
 /* Rows of prompts that this step may have beside `rows` rows of running streams. */
 static uint32_t engine_prompt_room(const struct engine *g, uint32_t rows)
 {
-    uint32_t room = g->loaded->runner->chunk - rows;
+    uint32_t room = g->session->runner->chunk - rows;
     if (!rows) /* no stream is running */
         return room;
     double fit = g->costs.row > 0 ? g->o.gap / g->costs.row : STEP_CHUNK_FIRST;
@@ -115,7 +115,7 @@ static void engine_catch_up(struct engine *g, struct job *j)
 /* Fills the step: for every decoding job one row and its draft tokens, then prompts. */
 static uint32_t engine_compose(struct engine *g)
 {
-    const struct runner *r = g->loaded->runner;
+    const struct runner *r = g->session->runner;
     uint32_t parts = 0, rows = 0,
              after = g->count; /* each of those after has a row and a result for itself */
     for (uint32_t i = 0; i < g->count; i++) {
@@ -200,7 +200,7 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
         *id = -1;
         return TOOK_STOP;
     }
-    int end = *id < 0 ? -1 : job_token(j, g->loaded, *id, r->logits, e);
+    int end = *id < 0 ? -1 : job_token(j, g->session, *id, r->logits, e);
     if (end)
         return end < 0 ? TOOK_ERROR : TOOK_STOP;
     if (j->made == j->request.most)
@@ -223,7 +223,7 @@ static void engine_keep(struct engine *g, struct job *j)
 static bool engine_score(struct engine *g, uint32_t part, struct result *r)
 {
     struct job *j = g->owner[part];
-    uint32_t rows = g->parts[part].outs, vocab = g->loaded->model->plan.out_width, had = j->scored;
+    uint32_t rows = g->parts[part].outs, vocab = g->session->model->plan.out_width, had = j->scored;
     if (had == j->prompt)
         return rows > 0;
     job_score(j, vocab, r->logits, rows);
@@ -243,7 +243,7 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
         took = engine_token(g, j, &r, &id, &e);
         if (took != TOOK_ONE || right == j->draft || id != j->seq->ids[base + right])
             break;
-        r.logits += g->loaded->model->plan.out_width;
+        r.logits += g->session->model->plan.out_width;
         r.pick += r.pick != NULL;
     }
     seq_truncate(j->seq, base + right);
@@ -252,7 +252,7 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
     pthread_mutex_lock(&g->mutex);
     g->stats.drafted += j->draft;
     g->stats.accepted += right;
-    g->stats.forced += j->speculate_kind == SPECULATE_RULE ? right : 0;
+    g->stats.forced += j->speculate_kind == SPECULATE_CONSTRAINT ? right : 0;
     g->stats.made_tokens += j->made - made;
     if (!made && j->made) {
         g->stats.cached_tokens += j->cached;
@@ -271,7 +271,7 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
 
 static void engine_measure(struct engine *g, uint32_t parts)
 {
-    double start = g->loaded->runner->began, now = clock_now(), seconds = now - start,
+    double start = g->session->runner->began, now = clock_now(), seconds = now - start,
            waited = g->done > 0 ? start - g->done : 0;
     uint32_t rows = 0, prompt = 0, read = 0;
     for (uint32_t i = 0; i < parts; i++) {
@@ -338,7 +338,7 @@ static void engine_prepare(struct engine *g)
  * next is prepared. */
 static int engine_compute(struct engine *g, uint32_t parts, struct result *out, struct err *e)
 {
-    struct runner *r = g->loaded->runner;
+    struct runner *r = g->session->runner;
     bool numbers = false, picks = false;
     engine_ask_picks(g, parts);
     for (uint32_t i = 0; i < parts; i++) {
@@ -364,7 +364,7 @@ void engine_step(struct engine *g)
         engine_catch_up(g, g->running[i]);
         seq_leave_behind(g->running[i]->seq);
     }
-    engine_guess(g);
+    engine_speculate(g);
     uint32_t parts = engine_compose(g);
     while (!engine_pages_suffice(g, parts) && g->count > 1) {
         engine_tell(g);
@@ -381,7 +381,7 @@ void engine_step(struct engine *g)
         for (uint32_t i = 0, at = 0; i < parts; i++) {
             struct result r = {.pick = g->parts[i].pick ? all.pick + at : NULL};
             if (all.logits)
-                r.logits = all.logits + (size_t)at * g->loaded->model->plan.out_width;
+                r.logits = all.logits + (size_t)at * g->session->model->plan.out_width;
             at += g->parts[i].outs;
             if (engine_score(g, i, &r))
                 engine_take(g, i, r);
@@ -390,7 +390,7 @@ void engine_step(struct engine *g)
         }
     }
     prefix_save(g->prefix, false);
-    if (!g->loaded->runner->device->ops->ahead)
+    if (!g->session->runner->device->ops->ahead)
         engine_tell(g);
     mem_guard(false);
 }

@@ -137,7 +137,7 @@ static int job_copy(struct job *j, const struct engine_request *r)
     size_t room = (size_t)r->n + r->most;
     j->request = *r;
     j->request.prompt = NULL;
-    j->request.rule = NULL;                                             /* the walk has its own reference */
+    j->request.constraint = NULL;                                       /* the walk has its own reference */
     j->request.tokens = (struct token_rules){.least = r->tokens.least}; /* the filter has the rest */
     j->request.stops = 0;
     j->ids = (struct ids){.data = mem_alloc(room, sizeof *j->ids.data), .len = r->n, .cap = room};
@@ -191,7 +191,7 @@ struct job *job_open(const struct session *l, const struct engine_request *r, st
     int failed = !j || job_copy(j, r) || !(j->stream = stream_open(r))
                      ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
                      : sampler_open(&j->sampler, &r->sampler, vocab, e) ||
-                           constraint_walk_open(&j->walk, r->rule, vocab, e) ||
+                           constraint_walk_open(&j->walk, r->constraint, vocab, e) ||
                            token_filter_open(&j->filter, &r->tokens, l, e);
     if (failed) {
         if (j)
@@ -222,7 +222,7 @@ void job_close(struct job *j)
     constraint_walk_close(&j->walk);
     token_filter_close(j->filter);
     seq_close(j->seq);
-    seq_close(j->guess);
+    seq_close(j->draft_seq);
     if (j->stream)
         stream_release(j->stream, false);
     mem_free(j);

@@ -55,8 +55,8 @@ struct job {
     uint32_t kept;   /* tokens that the prefix tree has been given */
     bool fetches;    /* more of its pages are being read from disk: it waits for them */
     double submitted, started, first;
-    struct seq *guess;       /* the draft model's, while it runs; NULL = none */
-    uint32_t guessed;        /* draft tokens that stand after ids */
+    struct seq *draft_seq;   /* the draft model's, while it runs; NULL = none */
+    uint32_t drafts;         /* draft tokens that stand after ids */
     uint32_t speculate_most; /* how many the draft model may draft */
     enum speculate_kind speculate_kind;
     int32_t shadow; /* the next draft token of the constraint or the text, verified or not; -1 = none */

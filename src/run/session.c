@@ -300,7 +300,7 @@ int session_open(struct session **out, struct store *store, const struct session
     pthread_mutex_init(&l->lock, NULL);
     sampler_defaults(&l->defaults);
     if (defaults_sampling(store, &l->defaults, e) ||
-        constraint_cache_open(&l->rules, CONSTRAINT_CACHE_BYTES, e) || session_model(l, &r.ctx, o, e) ||
+        constraint_cache_open(&l->constraints, CONSTRAINT_CACHE_BYTES, e) || session_model(l, &r.ctx, o, e) ||
         session_adapters(l, o, e) || session_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (session_text(l, o->chat_template, e) || session_reply(l, o, e))) ||
         runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
@@ -326,7 +326,7 @@ void session_close(struct session *l)
     if (!l)
         return;
     runner_close(l->runner);
-    constraint_cache_close(l->rules);
+    constraint_cache_close(l->constraints);
     constraint_vocab_close(l->vocab);
     constraint_vocab_close(l->call_vocab);
     pthread_mutex_destroy(&l->lock);

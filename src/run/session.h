@@ -63,7 +63,7 @@ struct session {
     uint32_t own_weights; /* of the model's table: those of adapters follow */
     pthread_mutex_t lock;
     struct constraint_vocab *vocab, *call_vocab; /* created on first use, under the lock */
-    struct constraint_cache *rules;              /* in these vocabularies */
+    struct constraint_cache *constraints;        /* in these vocabularies */
 };
 
 /* Takes over the store, also when it fails. */

@@ -17,7 +17,7 @@ enum {
     PAUSE_MOST = 1 << 20
 };
 
-static const struct accept_rate accept_rate_first[SPECULATE_KINDS] = {[SPECULATE_RULE] = {3.6, 4},
+static const struct accept_rate accept_rate_first[SPECULATE_KINDS] = {[SPECULATE_CONSTRAINT] = {3.6, 4},
                                                                       [SPECULATE_LONG] = {3.2, 4},
                                                                       [SPECULATE_SHORT] = {1.2, 4},
                                                                       [SPECULATE_MODEL] = {3.2, 4}};

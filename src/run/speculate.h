@@ -13,10 +13,10 @@ enum {
 
 /* The source of draft tokens. Each kind has its own accept rate. */
 enum speculate_kind {
-    SPECULATE_RULE,  /* the constraint allows one text only */
-    SPECULATE_LONG,  /* a repetition in the text where many tokens match */
-    SPECULATE_SHORT, /* the same where few match */
-    SPECULATE_MODEL, /* a draft model */
+    SPECULATE_CONSTRAINT, /* the constraint allows one text only */
+    SPECULATE_LONG,       /* a repetition in the text where many tokens match */
+    SPECULATE_SHORT,      /* the same where few match */
+    SPECULATE_MODEL,      /* a draft model */
     SPECULATE_KINDS
 };
 

@@ -68,7 +68,7 @@ static json_t *infill_prompt(struct request *a, const json_t *body)
     struct ids ids = {.most = openai_count_most(a)};
     struct err e = {0};
     json_t *list = NULL;
-    if (fim_prompt(a->model->loaded->tokenizer, &m, &ids, &e))
+    if (fim_prompt(a->model->session->tokenizer, &m, &ids, &e))
         ids.over ? openai_too_long(a, &ids, "input_prefix")
                  : request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "input_suffix", "%s", e.text);
     else
@@ -123,7 +123,7 @@ static json_t *completion_mixed(struct request *a, const json_t *parts)
             break;
         ids.len = 0;
         if (json_is_string(part) &&
-            tokenizer_encode(a->model->loaded->tokenizer, json_string_value(part), json_string_length(part),
+            tokenizer_encode(a->model->session->tokenizer, json_string_value(part), json_string_length(part),
                              TOK_SPECIAL | (i ? 0 : TOK_ADD), &ids, &e))
             ids.over ? openai_too_long(a, &ids, "prompt")
                      : request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text);
@@ -196,9 +196,9 @@ static int completion_bias(struct request *a, const json_t *token, const json_t 
     if (!json_is_false(value) && !json_is_number(value))
         return request_fail(a, 400, "logit_bias", "a bias of logit_bias has to be a number, or false");
     bool known = json_is_string(token)
-                     ? !tokenizer_encode(a->model->loaded->tokenizer, json_string_value(token),
+                     ? !tokenizer_encode(a->model->session->tokenizer, json_string_value(token),
                                          json_string_length(token), TOK_SPECIAL, &ids, &e)
-                     : field_whole(token, 0, a->model->loaded->model->plan.out_width - 1, &id) &&
+                     : field_whole(token, 0, a->model->session->model->plan.out_width - 1, &id) &&
                            !ids_add(&ids, (int32_t)id, &e);
     bias = bias < -100 ? -100 : bias > 100 ? 100 : bias;
     for (size_t i = 0; i < ids.len; i++) {
@@ -255,7 +255,7 @@ static json_t *infill_settings(const struct request *a, const struct engine_requ
 {
     const int64_t most = r->prompt_only ? 0 : r->most ? (int64_t)r->most : -1;
     json_t *all = json_pack("{s:I,s:I,s:I,s:I,s:b,s:b,s:I}", "n_ctx",
-                            (json_int_t)a->model->loaded->runner->ctx, "n_predict", (json_int_t)most,
+                            (json_int_t)a->model->session->runner->ctx, "n_predict", (json_int_t)most,
                             "max_tokens", (json_int_t)most, "seed", (json_int_t)r->sampler.seed, "ignore_eos",
                             r->ignore_eog, "stream", a->stream, "n_probs", (json_int_t)a->tops);
     json_t *stops = json_array(), *biases = json_array();
@@ -330,7 +330,7 @@ static void infill_prompt_text(const struct request *a, const struct choice *c, 
     struct buf text = {0};
     struct err e = {0};
     json_key(j, "prompt");
-    if (tokenizer_decode(a->model->loaded->tokenizer, ids->data, ids->len, false, &text, &e))
+    if (tokenizer_decode(a->model->session->tokenizer, ids->data, ids->len, false, &text, &e))
         j->out->failed = true;
     json_strn(j, text.data ? text.data : "", text.len);
     buf_free(&text);

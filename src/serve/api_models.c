@@ -144,12 +144,12 @@ void api_props(struct conn *c)
     const struct models *m = c->server->models;
     const struct served *s = api_chosen(c);
     if (s) {
-        const struct instance *f = &s->forms[INSTANCE_WRITER];
+        const struct instance *f = &s->instances[INSTANCE_WRITER];
         const char *slash = strrchr(s->path, '/');
         struct sampler_params p;
         sampler_defaults(&p);
         if (f->state == INSTANCE_READY)
-            p = f->loaded->defaults;
+            p = f->session->defaults;
         json_begin(&j, '{');
         json_key(&j, "model");
         json_str(&j, s->name);
@@ -165,7 +165,7 @@ void api_props(struct conn *c)
         json_str(&j, "quern " QUERN_VERSION);
         json_key(&j, "has_chat_template");
         json_bool(&j, s->facts.can_chat);
-        api_write_text(f->state == INSTANCE_READY ? f->loaded : NULL, &j);
+        api_write_text(f->state == INSTANCE_READY ? f->session : NULL, &j);
         json_key(&j, "default_generation_settings");
         json_begin(&j, '{');
         json_key(&j, "n_ctx");
@@ -193,7 +193,7 @@ void api_slots(struct conn *c)
     json_begin(&j, '[');
     uint64_t id = 0;
     for (const struct served *s = models_lock(m); s; s = s->next) {
-        const struct instance *f = &s->forms[INSTANCE_WRITER];
+        const struct instance *f = &s->instances[INSTANCE_WRITER];
         struct engine_stats e;
         if (f->state != INSTANCE_READY && (f->state != INSTANCE_LEAVING || !f->engine))
             continue;

@@ -53,7 +53,7 @@ static bool message_begin_call(struct choice *c, const struct output_piece *p)
     struct message_call *call = &all[s->call_count++];
     *call = (struct message_call){.name = message_copy(p->name),
                                   .id = p->id ? message_copy(p->id)
-                                              : message_id(c->request->model->loaded->form->short_ids)};
+                                              : message_id(c->request->model->session->form->short_ids)};
     return call->name && call->id;
 }
 

@@ -15,10 +15,10 @@ enum { MODELS_WAITERS = 256 }; /* of one instance: further requests are refused 
 
 struct instance *models_next(const struct models *m, const struct instance *f)
 {
-    if (f && f->kind + 1 < FORMS)
-        return &f->of->forms[f->kind + 1];
+    if (f && f->kind + 1 < INSTANCES)
+        return &f->of->instances[f->kind + 1];
     struct served *s = f ? f->of->next : m->all;
-    return s ? &s->forms[0] : NULL;
+    return s ? &s->instances[0] : NULL;
 }
 
 /* ---- waits ---- */
@@ -104,9 +104,9 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->window_pages_free += e->window_pages_free;
     sum->prefix.hits += e->prefix.hits;
     sum->prefix.misses += e->prefix.misses;
-    sum->rules.hits += e->rules.hits;
-    sum->rules.misses += e->rules.misses;
-    sum->rules.bytes += e->rules.bytes;
+    sum->constraints.hits += e->constraints.hits;
+    sum->constraints.misses += e->constraints.misses;
+    sum->constraints.bytes += e->constraints.bytes;
 }
 
 /* Adds the counters of an instance to the totals. */
@@ -220,13 +220,13 @@ static struct instance *models_choose(struct models *m, const struct model_want 
     else if (!s)
         failure_set(f, 404, "model_not_found", "model", "there is no model here");
     else if (want->any) {
-        bool vectors = s->facts.encoder || (s->forms[INSTANCE_VECTORS].state == INSTANCE_READY &&
-                                            s->forms[INSTANCE_WRITER].state != INSTANCE_READY);
-        return &s->forms[vectors ? INSTANCE_VECTORS : INSTANCE_WRITER];
+        bool vectors = s->facts.encoder || (s->instances[INSTANCE_VECTORS].state == INSTANCE_READY &&
+                                            s->instances[INSTANCE_WRITER].state != INSTANCE_READY);
+        return &s->instances[vectors ? INSTANCE_VECTORS : INSTANCE_WRITER];
     } else if (want->kind == INSTANCE_WRITER && s->facts.encoder)
         failure_set(f, 400, NULL, "model", "%s only makes vectors: use /v1/embeddings", s->name);
     else
-        return &s->forms[want->kind];
+        return &s->instances[want->kind];
     return NULL;
 }
 
@@ -300,7 +300,7 @@ static struct model_wait *models_impatient(struct models *m, double since)
     return out;
 }
 
-static void models_send_away(struct models *m, double since, const char *why)
+static void models_refuse_waiting(struct models *m, double since, const char *why)
 {
     pthread_mutex_lock(&m->mutex);
     struct model_wait *all = models_impatient(m, since);
@@ -317,7 +317,7 @@ static void models_take_out_changed(struct models *m)
 {
     pthread_mutex_lock(&m->mutex);
     for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
-        if (f->state != INSTANCE_READY || !session_is_changed(f->loaded))
+        if (f->state != INSTANCE_READY || !session_is_changed(f->session))
             continue;
         f->state = INSTANCE_LEAVING;
         f->of->stale = true;
@@ -330,7 +330,7 @@ static void models_take_out_changed(struct models *m)
 void models_expire(struct models *m, double now)
 {
     models_take_out_changed(m);
-    models_send_away(m, now - m->o->patience, "the model is still being loaded: try again later");
+    models_refuse_waiting(m, now - m->o->patience, "the model is still being loaded: try again later");
 }
 
 int models_stop(struct models *m, const char *name)
@@ -359,9 +359,9 @@ void models_rescan(struct models *m)
 const char *models_state(const struct served *s)
 {
     bool loading = false;
-    for (int i = 0; i < FORMS; i++) {
-        enum instance_state state = s->forms[i].state;
-        if (state == INSTANCE_READY || (state == INSTANCE_LEAVING && !s->forms[i].waiters))
+    for (int i = 0; i < INSTANCES; i++) {
+        enum instance_state state = s->instances[i].state;
+        if (state == INSTANCE_READY || (state == INSTANCE_LEAVING && !s->instances[i].waiters))
             return "loaded";
         loading |= state != INSTANCE_AWAY;
     }
@@ -496,7 +496,7 @@ void models_shut(struct models *m)
     m->closing = true;
     pthread_cond_signal(&m->changed);
     pthread_mutex_unlock(&m->mutex);
-    models_send_away(m, 1e18, "the server is ending and takes no more requests");
+    models_refuse_waiting(m, 1e18, "the server is ending and takes no more requests");
 }
 
 void models_close(struct models *m)
@@ -509,7 +509,7 @@ void models_close(struct models *m)
     for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
         engine_close(f->engine);
         embedder_close(f->embedder);
-        session_close(f->loaded);
+        session_close(f->session);
     }
     models_free_list(m);
     pthread_mutex_destroy(&m->mutex);

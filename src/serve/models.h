@@ -22,7 +22,7 @@
 #include <time.h>
 
 enum { MODELS_DEVICES = 4 };
-enum instance_kind { INSTANCE_WRITER, INSTANCE_VECTORS, FORMS };
+enum instance_kind { INSTANCE_WRITER, INSTANCE_VECTORS, INSTANCES };
 enum instance_state { INSTANCE_AWAY, INSTANCE_WANTED, INSTANCE_LOADING, INSTANCE_READY, INSTANCE_LEAVING };
 
 #define MODELS_KEEP_FOREVER (-1.0)
@@ -34,7 +34,7 @@ struct instance {
     struct served *of;
     enum instance_kind kind;
     enum instance_state state;
-    struct session *loaded;
+    struct session *session;
     struct engine *engine;     /* INSTANCE_WRITER */
     struct embedder *embedder; /* INSTANCE_VECTORS */
     uint32_t users;
@@ -73,7 +73,7 @@ struct served {
     bool listed; /* false: removed from the list; takes no new users */
     bool stale;  /* the file has changed: the next load reads its facts again */
     struct served_facts facts;
-    struct instance forms[FORMS];
+    struct instance instances[INSTANCES];
     struct served *next;
 };
 

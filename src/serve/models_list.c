@@ -244,9 +244,9 @@ static struct served *served_new(const char *name, const char *path)
         mem_free(s);
         return NULL;
     }
-    for (int i = 0; i < FORMS; i++) {
-        s->forms[i] = (struct instance){.of = s, .kind = (enum instance_kind)i};
-        s->forms[i].waiting_end = &s->forms[i].waiting;
+    for (int i = 0; i < INSTANCES; i++) {
+        s->instances[i] = (struct instance){.of = s, .kind = (enum instance_kind)i};
+        s->instances[i].waiting_end = &s->instances[i].waiting;
     }
     return s;
 }
@@ -271,8 +271,8 @@ static struct served *models_cut(struct models *m, const char *name, const char 
 
 static bool served_is_away(const struct served *s)
 {
-    for (int i = 0; i < FORMS; i++)
-        if (s->forms[i].state != INSTANCE_AWAY)
+    for (int i = 0; i < INSTANCES; i++)
+        if (s->instances[i].state != INSTANCE_AWAY)
             return false;
     return true;
 }

@@ -28,7 +28,7 @@ static struct instance *models_unwant(struct models *m)
 /* ---- room ---- */
 
 /* An estimate of a model's memory with room for `seqs` sequences. */
-static uint64_t models_guess(const struct served_facts *k, uint32_t seqs)
+static uint64_t models_estimate(const struct served_facts *k, uint32_t seqs)
 {
     return k->bytes + k->kv_bytes * runner_kv_tokens(0, k->context, seqs) +
            k->kv_window_bytes * runner_kv_tokens(k->window, k->context, seqs);
@@ -38,7 +38,7 @@ static uint64_t models_guess(const struct served_facts *k, uint32_t seqs)
 static uint64_t models_need(const struct models *m, const struct instance *f)
 {
     uint32_t seqs = f->kind == INSTANCE_VECTORS ? m->o->texts : m->o->engine.slots;
-    return f->bytes ? f->bytes : models_guess(&f->of->facts, seqs);
+    return f->bytes ? f->bytes : models_estimate(&f->of->facts, seqs);
 }
 
 /* The next instance to evict: an idle one before one in use, then the least recently used. */
@@ -75,7 +75,7 @@ static bool models_has_room(struct models *m, const struct instance *f)
 static struct model_wait *models_stay(struct models *m)
 {
     for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
-        if (f->state == INSTANCE_LEAVING && f->loaded && !session_is_changed(f->loaded)) {
+        if (f->state == INSTANCE_LEAVING && f->session && !session_is_changed(f->session)) {
             f->state = INSTANCE_READY;
             if (f->waiters)
                 return instance_waits(f);
@@ -92,15 +92,15 @@ static void models_unload(struct models *m, struct instance *f)
     models_add_stats(&m->stats, f);
     m->stats.engine.pages = m->stats.engine.pages_free = 0;
     m->stats.engine.window_pages = m->stats.engine.window_pages_free = 0;
-    m->stats.engine.rules.bytes = 0;
+    m->stats.engine.constraints.bytes = 0;
     m->stats.unloads++;
-    f->loaded = NULL;
+    f->session = NULL;
     f->engine = NULL;
     f->embedder = NULL;
     pthread_mutex_unlock(&m->mutex);
     engine_close(was.engine);
     embedder_close(was.embedder);
-    session_close(was.loaded);
+    session_close(was.session);
     log_info("%s is unloaded", f->of->name);
     pthread_mutex_lock(&m->mutex);
     f->state = INSTANCE_AWAY;
@@ -130,21 +130,21 @@ static int models_read(struct models *m, struct instance *f, uint64_t left, stru
         embedder_runner(&o.runner, !k->encoder, k->context, m->o->texts ? m->o->texts : 1);
     else
         o.runner.seqs = m->o->engine.slots;
-    if (m->o->open(m->o->arg, &f->loaded, f->of->path, &o, e))
+    if (m->o->open(m->o->arg, &f->session, f->of->path, &o, e))
         return -1;
-    return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->loaded, e)
-                                       : engine_open(&f->engine, f->loaded, &m->o->engine, e);
+    return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->session, e)
+                                       : engine_open(&f->engine, f->session, &m->o->engine, e);
 }
 
 static void models_measure(struct models *m, struct instance *f)
 {
     struct device_memory d;
-    const struct device *device = f->loaded->runner->device;
+    const struct device *device = f->session->runner->device;
     device->ops->memory(device, &d);
     f->bytes = d.weights + d.kv + d.scratch;
     f->memory = d;
     f->device = device->ops->name;
-    const struct tokenizer *t = f->loaded->tokenizer;
+    const struct tokenizer *t = f->session->tokenizer;
     f->of->facts.can_insert = t && tokenizer_id(t, TOK_FIM_MID) >= 0;
     if (!m->o->memory && strcmp(device->ops->name, "cpu") != 0)
         m->room = models_used(m) + d.free;
@@ -173,8 +173,8 @@ static void models_load(struct models *m, struct instance *f)
     double start = clock_now();
     int failed = models_read(m, f, left, &e);
     if (failed) {
-        session_close(f->loaded);
-        f->loaded = NULL;
+        session_close(f->session);
+        f->session = NULL;
     }
     pthread_mutex_lock(&m->mutex);
     f->state = failed ? INSTANCE_AWAY : INSTANCE_READY;
@@ -215,7 +215,7 @@ static void models_do_rescan(struct models *m)
 /* Whether the instance is due for unloading. *when: lowered to the time when it will be, if idle. */
 static bool instance_is_due(const struct instance *f, double now, double *when)
 {
-    if (f->users || !f->loaded || (f->state != INSTANCE_READY && f->state != INSTANCE_LEAVING))
+    if (f->users || !f->session || (f->state != INSTANCE_READY && f->state != INSTANCE_LEAVING))
         return false;
     if (f->state == INSTANCE_LEAVING || !f->of->listed)
         return true;
@@ -254,7 +254,7 @@ static bool models_serve_first(struct models *m)
         return true;
     }
     /* with less memory there are fewer sequences, but at least one has to fit */
-    uint64_t need = models_guess(&f->of->facts, 1), most = m->o->memory;
+    uint64_t need = models_estimate(&f->of->facts, 1), most = m->o->memory;
     if (most && need > most) {
         struct err e = {0};
         models_unwant(m)->state = INSTANCE_AWAY;

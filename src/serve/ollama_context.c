@@ -11,7 +11,7 @@
 int ollama_context_read(struct request *a, const json_t *body)
 {
     const json_t *list = json_object_get(body, "context"), *v;
-    int64_t vocab = a->model->loaded->model->plan.out_width;
+    int64_t vocab = a->model->session->model->plan.out_width;
     struct err e = {0};
     size_t i;
     json_array_foreach(list, i, v)

@@ -155,7 +155,7 @@ void ollama_tags(struct conn *c)
 static void ollama_running(struct json *j, const struct instance *f, double now)
 {
     static const double forever = 100.0 * 365 * 86400;
-    const char *device = f->loaded ? f->loaded->runner->device->ops->name : "";
+    const char *device = f->session ? f->session->runner->device->ops->name : "";
     double left =
         f->keep < 0 || f->keep > forever ? forever : (f->users ? now : f->last_used) + f->keep - now;
     json_begin(j, '{');
@@ -187,9 +187,9 @@ void ollama_ps(struct conn *c)
     json_key(&j, "models");
     json_begin(&j, '[');
     for (const struct served *s = models_lock(c->server->models); s; s = s->next)
-        for (int i = 0; i < FORMS; i++)
-            if (s->forms[i].state == INSTANCE_READY || s->forms[i].state == INSTANCE_LEAVING)
-                ollama_running(&j, &s->forms[i], now);
+        for (int i = 0; i < INSTANCES; i++)
+            if (s->instances[i].state == INSTANCE_READY || s->instances[i].state == INSTANCE_LEAVING)
+                ollama_running(&j, &s->instances[i], now);
     models_unlock(c->server->models);
     json_end(&j, ']');
     json_end(&j, '}');

@@ -117,7 +117,7 @@ static int ollama_check_template(struct request *a, const json_t *body)
         {"template",
          "prompts are written by the model's own template; write the prompt and send it with raw"}};
     const char *text = field_text(body, "template");
-    const struct chat *own = a->model->loaded->chat;
+    const struct chat *own = a->model->session->chat;
     return text && own && !strcmp(text, chat_text(own)) ? 0 : refuse_fields(a, body, refused, 1);
 }
 
@@ -308,7 +308,7 @@ void ollama_generate(struct request *a)
     if (!body || ollama_is_through(a, false, (!prompt || !*prompt) && !middle))
         return;
     json_t *made = json_object();
-    bool plain = field_bool(body, "raw") || middle || !a->model->loaded->chat;
+    bool plain = field_bool(body, "raw") || middle || !a->model->session->chat;
     if (ollama_check_generate(a, body) || ollama_common(made, body) || ollama_context_read(a, body)) {
         json_decref(made);
         return;

@@ -47,7 +47,7 @@ struct token_name {
 
 static const char *openai_write_bytes(const struct request *a, int32_t id, size_t *n)
 {
-    const struct tokenizer *t = a->model->loaded->tokenizer;
+    const struct tokenizer *t = a->model->session->tokenizer;
     *n = 0;
     return id >= 0 && id < tokenizer_vocab(t) ? tokenizer_token_bytes(t, id, n) : "";
 }
@@ -63,7 +63,7 @@ static const char *openai_write_token(const struct request *a, int32_t id, struc
 
 static bool openai_write_is_stop(const struct request *a, int32_t id)
 {
-    bool is = !a->endless && session_ends(a->model->loaded, id);
+    bool is = !a->endless && session_ends(a->model->session, id);
     for (size_t i = 0; i < a->stop_ids.len && !a->keep_stop; i++)
         is |= a->stop_ids.data[i] == id;
     return is;
@@ -171,7 +171,7 @@ static size_t openai_write_characters(const char *s, size_t n)
 static void openai_write_offsets(const struct request *a, struct json *j, struct choice *c,
                                  const struct probs *p)
 {
-    struct tok_decoder decoder = {.t = a->model->loaded->tokenizer, .skip_special = true};
+    struct tok_decoder decoder = {.t = a->model->session->tokenizer, .skip_special = true};
     struct buf piece = {0};
     struct err e = {0};
     json_begin(j, '[');

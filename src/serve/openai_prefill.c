@@ -67,7 +67,7 @@ static void prefill_ignore(void *arg, const struct output_piece *p)
 
 int prefill_stand(struct request *a, struct request_draft *q)
 {
-    const struct session *l = a->model->loaded;
+    const struct session *l = a->model->session;
     struct err e = {0};
     if (!a->prefill.len)
         return 0;
@@ -87,7 +87,7 @@ int prefill_stand(struct request *a, struct request_draft *q)
 /* The text after the reasoning. */
 static const char *prefill_answer(const struct request *a)
 {
-    const struct output_thought *t = a->model->loaded->thought;
+    const struct output_thought *t = a->model->session->thought;
     const char *answer = a->prefill.data, *next;
     while (t && (next = strstr(answer, t->close))) {
         answer = next + strlen(t->close);
@@ -104,7 +104,7 @@ int prefill_start(struct request *a, struct request_draft *q, bool shaped, const
         return request_fail(
             a, 400, "messages",
             "the last message holds the character U+0000: it cannot be continued under a constraint");
-    const char *trigger = a->tools ? output_trigger(a->model->loaded->form) : NULL,
+    const char *trigger = a->tools ? output_trigger(a->model->session->form) : NULL,
                *call = q->call_begun ? q->call_begun + strspn(q->call_begun, " \n\r\t") : NULL;
     bool free = !shaped && !q->must; /* else a call without its mark is a text as yet */
     if (call && trigger && (free || !strncmp(call, trigger, strlen(trigger)))) {

@@ -157,7 +157,7 @@ json_t *openai_body(struct request *a)
 
 size_t openai_count_most(const struct request *a)
 {
-    return 2 * (size_t)a->model->loaded->runner->ctx;
+    return 2 * (size_t)a->model->session->runner->ctx;
 }
 
 int openai_too_long(struct request *a, const struct ids *ids, const char *param)
@@ -165,7 +165,7 @@ int openai_too_long(struct request *a, const struct ids *ids, const char *param)
     bool first = !a->failure.status;
     request_fail(
         a, 400, param, "This model's maximum context length is %u tokens; the prompt has %s%zu. Shorten it.",
-        a->model->loaded->runner->ctx, ids->over ? "more than " : "", ids->over ? ids->most : ids->len);
+        a->model->session->runner->ctx, ids->over ? "more than " : "", ids->over ? ids->most : ids->len);
     if (first)
         a->failure.code = "context_length_exceeded";
     return -1;
@@ -275,13 +275,13 @@ static int openai_chat_prompt(struct request *a, struct request_draft *q)
         err_memory(&e, "the request", 1);
     r.set = set;
     a->prompt_count = 1;
-    int failed = e.code || session_prompt(a->model->loaded, &r, &a->prompts[0], &e);
+    int failed = e.code || session_prompt(a->model->session, &r, &a->prompts[0], &e);
     json_decref(set);
     if (a->prompts[0].over)
         return openai_too_long(a, &a->prompts[0], "messages");
     if (failed)
         return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
-    q->thinking = openai_thinks(a->model->loaded, &a->prompts[0]);
+    q->thinking = openai_thinks(a->model->session, &a->prompts[0]);
     return prefill_stand(a, q);
 }
 
@@ -289,7 +289,7 @@ static int openai_chat_prompt(struct request *a, struct request_draft *q)
 
 static int openai_ids(struct request *a, const json_t *list, struct ids *out)
 {
-    int64_t vocab = a->model->loaded->model->plan.out_width;
+    int64_t vocab = a->model->session->model->plan.out_width;
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
         int64_t id;
@@ -319,9 +319,9 @@ static int openai_text(struct request *a, const json_t *text, const json_t *body
     size_t n = json_string_length(text);
     if (suffix && strlen(s) != n)
         return request_fail(a, 400, "prompt", "a prompt with a suffix cannot hold the character U+0000");
-    int failed = suffix ? fim_prompt(a->model->loaded->tokenizer,
+    int failed = suffix ? fim_prompt(a->model->session->tokenizer,
                                      &(struct fim){.prefix = s, .suffix = suffix}, out, &e)
-                        : tokenizer_encode(a->model->loaded->tokenizer, s, n,
+                        : tokenizer_encode(a->model->session->tokenizer, s, n,
                                            TOK_SPECIAL | (bare ? 0 : TOK_ADD), out, &e);
     if (out->over)
         return openai_too_long(a, out, "prompt");
@@ -346,7 +346,7 @@ static int openai_prompts(struct request *a, const json_t *body)
 static int openai_sampling(struct request *a, struct request_draft *q)
 {
     struct sampler_params *p = &q->request.sampler;
-    *p = a->model->loaded->defaults;
+    *p = a->model->session->defaults;
     p->repeat_penalty = field_num(q->body, "repetition_penalty", p->repeat_penalty);
     for (size_t i = 0; i < sampler_field_count; i++) {
         const struct sampler_field *f = &sampler_fields[i];
@@ -376,7 +376,7 @@ static int openai_biases(struct request *a, struct request_draft *q)
     {
         int64_t id;
         double bias = json_number_value(v);
-        if (!num_i64(key, strlen(key), 0, a->model->loaded->model->plan.out_width - 1, &id) ||
+        if (!num_i64(key, strlen(key), 0, a->model->session->model->plan.out_width - 1, &id) ||
             !json_is_number(v) || bias < -100 || bias > 100)
             return request_fail(a, 400, "logit_bias", "logit_bias has to be {token id: -100 to 100}");
         q->biases[n++] = (struct logit_bias){(int32_t)id, bias <= -100 ? -INFINITY : (float)bias};
@@ -438,7 +438,7 @@ static int openai_options(struct request *a, struct request_draft *q)
     a->raw_reasoning = format && !strcmp(format, "none");
     a->no_reasoning = json_is_false(json_object_get(b, "include_reasoning"));
     openai_most(a, q);
-    r->show_special = a->chat && a->model->loaded->marks_hidden;
+    r->show_special = a->chat && a->model->session->marks_hidden;
     r->salt = a->salt;
     r->wake = worker_wake;
     r->arg = a;
@@ -476,15 +476,15 @@ static int openai_check(struct request *a, const json_t *body)
 /* The parser of the answer. A required call has begun in the prompt. */
 static int openai_reply(struct request *a, const struct request_draft *q, struct choice *c)
 {
-    const struct session *l = a->model->loaded;
+    const struct session *l = a->model->session;
     struct err e = {0};
     struct message_sink sink = {.choice = c}; /* what is fed here has no pieces for a stream */
     c->parser = output_open(&(struct output_options){.form = l->form,
                                                      .thought = a->raw_reasoning ? NULL : l->thought,
                                                      .tools = a->tools,
                                                      .thinking = q->thinking && !a->prefill.len,
-                                                     .ruled = a->tools && q->rule,
-                                                     .only_calls = q->rule && q->must,
+                                                     .ruled = a->tools && q->constraint,
+                                                     .only_calls = q->constraint && q->must,
                                                      .take = message_take,
                                                      .arg = &sink},
                             &e);
@@ -501,7 +501,7 @@ static int openai_reply(struct request *a, const struct request_draft *q, struct
 /* Adapters: the model's name, or "NAME[:SCALE],...", or [{"id" from 0, or "name", "scale"}] as llama.cpp has it. */
 static int openai_lora(struct request *a, struct request_draft *q)
 {
-    const struct session *l = a->model->loaded;
+    const struct session *l = a->model->session;
     const json_t *lora = json_object_get(q->body, "lora");
     const char *model = field_text(q->body, "model"), *text = json_string_value(lora);
     struct adapter_mix *mix = &q->request.lora;
@@ -530,7 +530,7 @@ static int openai_lora(struct request *a, struct request_draft *q)
 static int openai_fits(struct request *a)
 {
     for (uint32_t i = 0; i < a->prompt_count; i++)
-        if (a->prompts[i].len >= a->model->loaded->runner->ctx)
+        if (a->prompts[i].len >= a->model->session->runner->ctx)
             return openai_too_long(a, &a->prompts[i], a->chat ? "messages" : "prompt");
     return 0;
 }
@@ -571,7 +571,7 @@ static int openai_submit(struct request *a, struct request_draft *q)
 static int openai_prepend(struct request *a)
 {
     struct ids *prompt = &a->prompts[0], all = a->before;
-    const struct tokenizer *t = a->model->loaded->tokenizer;
+    const struct tokenizer *t = a->model->session->tokenizer;
     struct err e = {0};
     if (!all.len)
         return 0;
@@ -597,9 +597,9 @@ static void openai_any(struct request *a)
         !openai_sampling(a, &q) && !openai_samplers(a, &q) && !openai_number(a, &q) &&
         !openai_biases(a, &q) && !openai_stops(a, &q) && !openai_tokens(a, &q) &&
         !(a->chat ? openai_chat_prompt(a, &q) : openai_prompts(a, q.body)) && !openai_truncate(a, &q) &&
-        !openai_prepend(a) && !openai_fits(a) && !openai_rule(a, &q) && !openai_together(a, &q))
+        !openai_prepend(a) && !openai_fits(a) && !openai_constrain(a, &q) && !openai_together(a, &q))
         openai_submit(a, &q);
-    constraint_ref_drop(q.rule);
+    constraint_ref_drop(q.constraint);
     ids_free(&q.allowed);
     ids_free(&q.bad_words);
     mem_free(q.dry_breaker);

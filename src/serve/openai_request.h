@@ -22,7 +22,7 @@ struct request_draft {
     struct logit_bias biases[OPENAI_BIASES];
     struct ids allowed, bad_words; /* of token_rules */
     uint8_t *dry_breaker;          /* of sampler_params; NULL = none */
-    struct constraint_ref *rule;
+    struct constraint_ref *constraint;
     const char *lead;       /* start of a required tool call: the prompt ends with it */
     bool thinking;          /* the prompt has opened the reasoning */
     const char *call_begun; /* the unfinished tool call at the end of the last message; NULL = none */
@@ -63,4 +63,4 @@ int prefill_stand(struct request *a, struct request_draft *q);
 /* The constraint starts with that text: *lead, where there is any. */
 int prefill_start(struct request *a, struct request_draft *q, bool shaped, const char **lead);
 /* Call it after the prompt: builds the constraint from the output format and tool_choice. */
-int openai_rule(struct request *a, struct request_draft *q);
+int openai_constrain(struct request *a, struct request_draft *q);

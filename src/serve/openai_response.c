@@ -233,7 +233,7 @@ static void openai_write_echo(const struct request *a, const struct choice *c, s
     struct err e = {0};
     const struct ids *ids = &a->prompts[c->prompt_at];
     if (a->echo && !a->chat &&
-        tokenizer_decode(a->model->loaded->tokenizer, ids->data, ids->len, true, out, &e))
+        tokenizer_decode(a->model->session->tokenizer, ids->data, ids->len, true, out, &e))
         out->failed = true;
 }
 

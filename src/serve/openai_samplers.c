@@ -89,8 +89,8 @@ static int samplers_choose(struct request *a, const json_t *samplers, struct sam
 
 static int samplers_breakers(struct request *a, struct request_draft *q, const json_t *list)
 {
-    const struct tokenizer *t = a->model->loaded->tokenizer;
-    const uint32_t vocab = a->model->loaded->model->plan.out_width;
+    const struct tokenizer *t = a->model->session->tokenizer;
+    const uint32_t vocab = a->model->session->model->plan.out_width;
     if (!json_array_size(list) || q->request.sampler.dry_multiplier <= 0)
         return 0;
     q->dry_breaker = mem_zalloc(vocab, 1);

@@ -38,7 +38,7 @@ static int tokens_memory(struct request *a)
 
 static int tokens_ids(struct request *a, const json_t *list, const char *name, struct ids *out)
 {
-    const int64_t vocab = a->model->loaded->model->plan.out_width;
+    const int64_t vocab = a->model->session->model->plan.out_width;
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
         int64_t id;
@@ -62,7 +62,7 @@ static int tokens_spell(struct request *a, const json_t *word, bool spaced, stru
         text++;
     buf_printf(&spelled, "%s%s", spaced ? " " : "", text);
     int failed = spelled.failed ||
-                 tokenizer_encode(a->model->loaded->tokenizer, spelled.data, spelled.len, 0, out, &e) ||
+                 tokenizer_encode(a->model->session->tokenizer, spelled.data, spelled.len, 0, out, &e) ||
                  ids_add(out, -1, &e);
     buf_free(&spelled);
     if (failed)
@@ -103,7 +103,7 @@ static bool tokens_usable(const struct request *a, const struct request_draft *q
 {
     const struct sampler_params *p = &q->request.sampler;
     const struct ids *bad = &q->bad_words;
-    bool ends = tokens_has(&a->stop_ids, id) || (!a->endless && session_ends(a->model->loaded, id));
+    bool ends = tokens_has(&a->stop_ids, id) || (!a->endless && session_ends(a->model->session, id));
     for (size_t i = 0; i < p->biases; i++)
         if (p->bias[i].id == id && isinf(p->bias[i].bias))
             return false;
@@ -184,7 +184,7 @@ int openai_tokens(struct request *a, struct request_draft *q)
 
 int openai_truncate(struct request *a, struct request_draft *q)
 {
-    const uint32_t ctx = a->model->loaded->runner->ctx;
+    const uint32_t ctx = a->model->session->runner->ctx;
     int64_t most = field_int(q->body, "truncate_prompt_tokens", 0);
     most = most < 0 ? (int64_t)ctx - 1 : most;
     for (uint32_t i = 0; i < a->prompt_count && most; i++) {
@@ -199,7 +199,7 @@ int openai_truncate(struct request *a, struct request_draft *q)
 
 int openai_together(struct request *a, const struct request_draft *q)
 {
-    if (q->rule && q->allowed.len)
+    if (q->constraint && q->allowed.len)
         return request_fail(
             a, 400, "allowed_token_ids",
             "allowed_token_ids does not go together with tools or with a format that the answer has to have");

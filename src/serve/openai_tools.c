@@ -167,7 +167,7 @@ static int tools_introduce(json_t *messages, const char *text, bool system)
 /* Tools in words, for a template that does not mention them. */
 static int tools_spell(struct request *a, struct request_draft *q)
 {
-    struct chat_caps caps = chat_capabilities(a->model->loaded->chat);
+    struct chat_caps caps = chat_capabilities(a->model->session->chat);
     json_t *messages = json_deep_copy(json_object_get(q->body, "messages")), *m;
     char *text = a->tools ? tools_text(a->tools) : NULL;
     size_t i;
@@ -187,7 +187,7 @@ static int tools_spell(struct request *a, struct request_draft *q)
 int openai_tools(struct request *a, struct request_draft *q)
 {
     json_t *tools = json_object_get(q->body, "tools");
-    const struct session *l = a->model->loaded;
+    const struct session *l = a->model->session;
     a->tools = json_array_size(tools) ? json_incref(tools) : NULL;
     q->many = !json_is_false(json_object_get(q->body, "parallel_tool_calls"));
     if (tools_check(a, a->tools) || tools_choice(a, q, json_object_get(q->body, "tool_choice")))
@@ -208,16 +208,16 @@ static bool tools_strict(const json_t *tools)
 }
 
 /* The language of calls. A schema that cannot be enforced becomes any object, unless a tool is strict. */
-static struct constraint *rule_calls(struct request *a, const struct request_draft *q,
-                                     const struct wanted *wanted, struct err *e)
+static struct constraint *openai_call_constraint(struct request *a, const struct request_draft *q,
+                                                 const struct wanted *wanted, struct err *e)
 {
-    const struct output_form *f = a->model->loaded->form;
+    const struct output_form *f = a->model->session->form;
     struct output_rule r = {.tools = a->tools,
                             .only = q->only,
                             .many = q->many,
                             .answer = q->must ? NULL : wanted->value,
                             .free = !q->must && !wanted->kind,
-                            .thought = a->model->loaded->thought,
+                            .thought = a->model->session->thought,
                             .thinking = q->thinking};
     struct err first = {0};
     struct constraint *c = output_constraint(f, &r, &first);
@@ -233,16 +233,16 @@ static struct constraint *rule_calls(struct request *a, const struct request_dra
  * opened one. */
 static int constraint_begin(struct request *a, struct request_draft *q, bool shaped)
 {
-    const struct session *l = a->model->loaded;
+    const struct session *l = a->model->session;
     const char *lead = q->lead = q->must && !q->thinking ? output_trigger(l->form) : NULL;
     struct err e = {0};
     if (prefill_start(a, q, shaped, &lead))
         return -1;
     if ((q->lead && tokenizer_encode(l->tokenizer, lead, strlen(lead), TOK_SPECIAL, &a->prompts[0], &e)) ||
-        (lead && rule_set_lead(q->rule, lead, &e)))
+        (lead && constraint_ref_set_lead(q->constraint, lead, &e)))
         return request_fail(a, 503, NULL, "%s", e.text);
     if (a->tools)
-        rule_set_yielding(q->rule);
+        constraint_ref_set_yielding(q->constraint);
     return 0;
 }
 
@@ -258,9 +258,10 @@ static char *constraint_text(const struct request *a, const struct request_draft
 }
 
 /* The constraint, from the cache or compiled now. */
-static int rule_get(struct request *a, struct request_draft *q, const struct wanted *wanted, struct err *e)
+static int openai_get_constraint(struct request *a, struct request_draft *q, const struct wanted *wanted,
+                                 struct err *e)
 {
-    struct session *l = a->model->loaded;
+    struct session *l = a->model->session;
     /* marks of calls and reasoning may be control tokens */
     const struct constraint_vocab *v =
         a->tools || q->thinking ? session_call_vocab(l, e) : session_vocab(l, e);
@@ -269,40 +270,41 @@ static int rule_get(struct request *a, struct request_draft *q, const struct wan
         return v ? err_memory(e, "a constraint", 1) : -1;
     const struct constraint_cache_key key = {v, text, strlen(text)};
     int failed = 0;
-    if (!(q->rule = constraint_cache_find(l->rules, &key))) {
+    if (!(q->constraint = constraint_cache_find(l->constraints, &key))) {
         const char *behind = q->thinking ? l->thought->close : NULL;
-        struct constraint *c = a->tools ? rule_calls(a, q, wanted, e) : wanted_constraint(wanted, behind, e);
-        failed = c ? constraint_ref_open(&q->rule, c, v, e) : -1;
+        struct constraint *c =
+            a->tools ? openai_call_constraint(a, q, wanted, e) : wanted_constraint(wanted, behind, e);
+        failed = c ? constraint_ref_open(&q->constraint, c, v, e) : -1;
         if (!failed)
-            constraint_cache_keep(l->rules, &key, q->rule);
+            constraint_cache_keep(l->constraints, &key, q->constraint);
     }
     mem_free(text);
     return failed;
 }
 
 /* Applies an output format. */
-static int rule_set(struct request *a, struct request_draft *q, const struct wanted *wanted)
+static int openai_set_constraint(struct request *a, struct request_draft *q, const struct wanted *wanted)
 {
     struct err e = {0};
     if (a->tools && wanted->kind > WANTED_SCHEMA)
         return request_fail(a, 400, wanted->field, "%s does not go together with tools", wanted->field);
     if (!wanted->kind && !a->tools)
         return 0;
-    int failed = rule_get(a, q, wanted, &e);
+    int failed = openai_get_constraint(a, q, wanted, &e);
     if (failed && !wanted->kind && !q->must && e.code == ERR_DATA && !tools_strict(a->tools))
         return 0; /* calls that cannot be enforced are allowed, and parsed as far as possible */
     if (failed)
         return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, a->tools ? "tools" : wanted->field, "%s",
                             e.text);
-    q->request.rule = q->rule;
+    q->request.constraint = q->constraint;
     a->endless = false; /* under a constraint an end token ends */
     return constraint_begin(a, q, wanted->kind);
 }
 
-int openai_rule(struct request *a, struct request_draft *q)
+int openai_constrain(struct request *a, struct request_draft *q)
 {
     struct wanted wanted = {0};
-    int failed = openai_wanted(a, q->body, &wanted) || rule_set(a, q, &wanted);
+    int failed = openai_wanted(a, q->body, &wanted) || openai_set_constraint(a, q, &wanted);
     json_decref(wanted.value);
     return failed ? -1 : 0;
 }

@@ -31,7 +31,7 @@ static void text_piece(struct json *j, const struct tokenizer *t, int32_t id)
 
 static void text_ids(struct request *a, const struct ids *ids, const json_t *body)
 {
-    const struct tokenizer *t = a->model->loaded->tokenizer;
+    const struct tokenizer *t = a->model->session->tokenizer;
     bool pieces = field_bool(body, "with_pieces");
     struct json j = {.out = &a->reply};
     json_begin(&j, '{');
@@ -63,7 +63,7 @@ static void text_ids(struct request *a, const struct ids *ids, const json_t *bod
     json_key(&j, "count");
     json_uint(&j, ids->len);
     json_key(&j, "max_model_len");
-    json_uint(&j, a->model->loaded->runner->ctx);
+    json_uint(&j, a->model->session->runner->ctx);
     json_end(&j, '}');
 }
 
@@ -79,7 +79,7 @@ static int text_encode(struct request *a, const json_t *body)
     if (!text)
         return request_fail(a, 400, "content", "content is missing");
     a->prompt_count = 1;
-    if (tokenizer_encode(a->model->loaded->tokenizer, json_string_value(text), json_string_length(text),
+    if (tokenizer_encode(a->model->session->tokenizer, json_string_value(text), json_string_length(text),
                          (plain ? 0 : TOK_SPECIAL) | (add ? TOK_ADD : 0), &a->prompts[0], &e))
         return request_fail(a, 503, NULL, "%s", e.text);
     return 0;
@@ -122,7 +122,7 @@ void text_detokenize(struct request *a)
 {
     struct err e = {0};
     struct buf text = {0};
-    struct tok_decoder d = {.t = a->model->loaded->tokenizer};
+    struct tok_decoder d = {.t = a->model->session->tokenizer};
     json_t *body = openai_body(a);
     const json_t *tokens = json_object_get(body, "tokens");
     int64_t vocab = tokenizer_vocab(d.t);
@@ -145,7 +145,7 @@ void text_detokenize(struct request *a)
 
 int text_can_chat(struct request *a)
 {
-    const struct session *l = a->model->loaded;
+    const struct session *l = a->model->session;
     if (l->chat)
         return 0;
     log_warn("%s: %s", log_safe(a->model->of->name), l->chat_why.text);
@@ -170,7 +170,7 @@ void text_template(struct request *a)
     struct err e = {0};
     struct buf text = {0};
     struct spans spans = {0};
-    const struct session *l = a->model->loaded;
+    const struct session *l = a->model->session;
     json_t *body = openai_body(a);
     struct chat_request r = {
         .messages = json_object_get(body, "messages"),

@@ -27,7 +27,7 @@ void tokenizer_info(struct request *a)
     } tokens[] = {{"bos_token", TOK_BOS},  {"eos_token", TOK_EOS}, {"unk_token", TOK_UNK},
                   {"sep_token", TOK_SEP},  {"pad_token", TOK_PAD}, {"cls_token", TOK_CLS},
                   {"mask_token", TOK_MASK}};
-    const struct session *l = a->model->loaded;
+    const struct session *l = a->model->session;
     const struct tokenizer *t = l->tokenizer;
     struct json j = {.out = &a->reply};
     json_begin(&j, '{');

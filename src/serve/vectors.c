@@ -15,7 +15,7 @@
 struct vectors *vectors_new(struct request *a, size_t most)
 {
     struct vectors *v = mem_zalloc(1, sizeof *v);
-    size_t width = a->model->loaded->model->h.width;
+    size_t width = a->model->session->model->h.width;
     a->vectors = v;
     if (v) {
         v->width = width;
@@ -43,7 +43,7 @@ int vectors_add_text(struct request *a, const char *text, size_t n, const char *
 {
     struct vectors *v = a->vectors;
     struct err e = {0};
-    const struct tokenizer *t = a->model->loaded->tokenizer;
+    const struct tokenizer *t = a->model->session->tokenizer;
     if (!t)
         return request_fail(a, 400, param, "this model has no tokenizer: give ids");
     struct ids *out = &v->texts[v->count++];
@@ -58,7 +58,7 @@ int vectors_add_text(struct request *a, const char *text, size_t n, const char *
 int vectors_add_pair(struct request *a, const char *first, const char *second, const char *param)
 {
     struct vectors *v = a->vectors;
-    const struct tokenizer *t = a->model->loaded->tokenizer;
+    const struct tokenizer *t = a->model->session->tokenizer;
     struct ids *pair = &v->texts[v->count];
     struct ids rest = {.most = v->cut ? 0 : openai_count_most(a)};
     struct err e = {0};
@@ -79,7 +79,7 @@ int vectors_add_pair(struct request *a, const char *first, const char *second, c
 int vectors_add_ids(struct request *a, const json_t *list, const char *param)
 {
     struct vectors *v = a->vectors;
-    int64_t vocab = a->model->loaded->model->h.vocab;
+    int64_t vocab = a->model->session->model->h.vocab;
     struct ids *out = &v->texts[v->count++];
     struct err e = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -105,8 +105,8 @@ static int vectors_add(struct request *a, const json_t *one, const char *param)
 /* Cuts what does not fit; the token that ends a text stays. */
 static void vectors_cut(struct request *a)
 {
-    uint32_t ctx = a->model->loaded->runner->ctx;
-    const struct tokenizer *t = a->model->loaded->tokenizer;
+    uint32_t ctx = a->model->session->runner->ctx;
+    const struct tokenizer *t = a->model->session->tokenizer;
     for (size_t i = 0; i < a->vectors->count; i++) {
         struct ids *ids = &a->vectors->texts[i];
         if (ids->len <= ctx)
@@ -139,7 +139,7 @@ int vectors_read(struct request *a, const json_t *input, const char *param, bool
 
 int vectors_check_width(struct request *a, const json_t *body)
 {
-    int64_t width = a->model->loaded->model->h.width;
+    int64_t width = a->model->session->model->h.width;
     if (field_int(body, "dimensions", 1) > width)
         return request_fail(a, 400, "dimensions", "dimensions has to be from 1 to %lld, which this model has",
                             (long long)width);
@@ -164,7 +164,7 @@ static void vectors_ready(void *request)
 void vectors_submit(struct request *a, const char *param, bool first)
 {
     struct vectors *v = a->vectors;
-    uint32_t ctx = a->model->loaded->runner->ctx;
+    uint32_t ctx = a->model->session->runner->ctx;
     struct err e = {0};
     bool too_long = false;
     for (size_t i = 0; i < v->count; i++) {

@@ -73,20 +73,20 @@ static void answer_wake(void *arg)
     p->read = true;
 }
 
-static void answer_show(const struct progressing *p, const struct stream_chunk *news)
+static void answer_show(const struct progressing *p, const struct stream_chunk *chunk)
 {
-    if (p->o->quiet || !news->text_length)
+    if (p->o->quiet || !chunk->text_length)
         return;
-    tool_write(news->text, news->text_length);
+    tool_write(chunk->text, chunk->text_length);
     if (tool_flush()) /* the output is closed: main reports it at the end */
         interrupted = 1;
 }
 
-static int answer_keep(struct generation *out, const struct stream_chunk *news, struct err *e)
+static int answer_keep(struct generation *out, const struct stream_chunk *chunk, struct err *e)
 {
-    buf_add(&out->text, news->text, news->text_length);
-    for (size_t i = 0; i < news->count; i++)
-        if (ids_add(&out->ids, news->ids[i], e))
+    buf_add(&out->text, chunk->text, chunk->text_length);
+    for (size_t i = 0; i < chunk->count; i++)
+        if (ids_add(&out->ids, chunk->ids[i], e))
             return -1;
     return out->text.failed ? err_memory(e, "the text", out->text.len) : 0;
 }
@@ -105,34 +105,34 @@ static int answer_follow(struct progressing *p, struct stream *s, uint32_t promp
                          struct err *e)
 {
     const double moment = 0.05; /* seconds: how soon Ctrl-C takes effect */
-    struct stream_chunk news = {0};
+    struct stream_chunk chunk = {0};
     int failed = 0;
-    while (!news.done) {
+    while (!chunk.done) {
         if (interrupted || failed)
             stream_cancel(s);
-        if (!stream_look(s, moment, &news)) {
+        if (!stream_look(s, moment, &chunk)) {
             if (!out->ids.len)
                 answer_wait(p, prompt);
             continue;
         }
         progress_end(&p->bar);
-        answer_show(p, &news);
-        failed = failed || answer_keep(out, &news, e);
+        answer_show(p, &chunk);
+        failed = failed || answer_keep(out, &chunk, e);
     }
-    out->finish = news.finish;
-    out->context_full = news.context_full;
-    out->prompt = news.prompt;
-    out->cached = news.cached;
-    out->drafted = news.drafted;
-    out->accepted = news.accepted;
-    out->forced = news.forced;
-    out->first_seconds = news.first_seconds;
-    out->decode_seconds = news.seconds - news.first_seconds;
-    if (!failed && news.err.code) {
-        *e = news.err;
+    out->finish = chunk.finish;
+    out->context_full = chunk.context_full;
+    out->prompt = chunk.prompt;
+    out->cached = chunk.cached;
+    out->drafted = chunk.drafted;
+    out->accepted = chunk.accepted;
+    out->forced = chunk.forced;
+    out->first_seconds = chunk.first_seconds;
+    out->decode_seconds = chunk.seconds - chunk.first_seconds;
+    if (!failed && chunk.err.code) {
+        *e = chunk.err;
         failed = -1;
     }
-    if (!failed && news.finish == FINISH_CANCEL && !out->ids.len)
+    if (!failed && chunk.finish == FINISH_CANCEL && !out->ids.len)
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
     return failed;
 }
@@ -150,7 +150,7 @@ int answer_run(struct engine *g, const struct ids *prompt, const struct answer_o
         .most = o->most,
         .stop_strings = o->stop_strings,
         .stops = o->stops,
-        .rule = o->rule,
+        .constraint = o->constraint,
         .lora = o->lora,
         .ignore_eog = o->ignore_eog,
         .show_special = o->special,

@@ -13,9 +13,9 @@ struct answer_options {
     uint32_t most;                   /* tokens; 0 = no limit but the context */
     const char *const *stop_strings; /* (stops) */
     size_t stops;
-    struct constraint_ref *rule; /* the answer's constraint; NULL = none */
-    bool quiet;                  /* nothing is streamed: --json */
-    bool special;                /* show control tokens */
+    struct constraint_ref *constraint; /* the answer's constraint; NULL = none */
+    bool quiet;                        /* nothing is streamed: --json */
+    bool special;                      /* show control tokens */
     bool ignore_eog;
     struct adapter_mix lora;
     void (*prompt_done)(void *arg); /* called once, between two steps, after the prompt's last; may be NULL */

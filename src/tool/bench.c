@@ -55,7 +55,7 @@ struct bench_test {
 
 struct bench {
     const struct args *a;
-    struct session *loaded;
+    struct session *session;
     struct seq **seqs; /* (batches) */
     uint32_t batches;  /* the largest batch */
     int32_t *ids;      /* (longest) random ones */
@@ -104,7 +104,7 @@ static int by_value(const void *a, const void *b)
 /* Bytes and operations of one step, from the plan. */
 static void bench_cost(const struct bench *b, double rows, double keys, double *bytes, double *flops)
 {
-    const struct model *m = b->loaded->model;
+    const struct model *m = b->session->model;
     *bytes = *flops = 0;
     for (uint32_t i = 0; i < m->plan.count; i++) {
         struct op_cost c = plan_cost(&m->plan, &m->weights, i, rows, keys);
@@ -138,7 +138,8 @@ static double bench_once(struct bench *b, const struct bench_test *t, struct err
     for (uint32_t k = 0; k < t->n && t->decode && !failed; k++) {
         for (uint32_t i = 0; i < t->batch; i++)
             parts[i] = (struct seq_rows){.seq = b->seqs[i], .ids = &b->ids[t->depth + k], .n = 1, .outs = 1};
-        failed = runner_step(b->loaded->runner, parts, t->batch, e) || !runner_results(b->loaded->runner, e);
+        failed =
+            runner_step(b->session->runner, parts, t->batch, e) || !runner_results(b->session->runner, e);
     }
     double seconds = clock_now() - start;
     mem_free(parts);
@@ -148,8 +149,8 @@ static double bench_once(struct bench *b, const struct bench_test *t, struct err
 /* Operations a second that products of most of the weights can have: of floats, of pairs of bf16, or of bytes. */
 static double bench_wall(const struct bench *b)
 {
-    const struct device_options *o = &b->loaded->runner->device_options;
-    const struct weights *w = &b->loaded->model->weights;
+    const struct device_options *o = &b->session->runner->device_options;
+    const struct weights *w = &b->session->model->weights;
     bool floats = o->exact, wide = o->activations ? o->activations == 16 : cpu_small(w);
     uint64_t bytes[3] = {0}; /* F32, of 16 bits, the rest */
     for (uint32_t i = 1; i < w->count; i++) {
@@ -176,7 +177,7 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
             return -1;
     }
     qsort(seconds, (size_t)b->repeats, sizeof *seconds, by_value);
-    double median = seconds[b->repeats / 2], chunk = b->loaded->runner->chunk;
+    double median = seconds[b->repeats / 2], chunk = b->session->runner->chunk;
     double steps = t->decode ? t->n : t->n > chunk ? t->n / chunk : 1;
     double rows = t->decode ? t->batch : t->n / steps;
     t->tok_s = t->n * t->batch / median;
@@ -253,7 +254,7 @@ static int bench_open(struct bench *b, int threads, struct err *e)
         return err_set(e, ERR_USAGE, "there is nothing to measure: --batch, --prompt and --predict are 0");
     o.runner.ctx = longest + 1;
     o.runner.seqs = b->batches;
-    if (load_model(&b->loaded, b->a->count ? b->a->words[0] : NULL, &o, b->a, e))
+    if (load_model(&b->session, b->a->count ? b->a->words[0] : NULL, &o, b->a, e))
         return -1;
     b->seqs = mem_zalloc(b->batches, sizeof *b->seqs);
     b->ids = mem_alloc(longest + 1, sizeof *b->ids);
@@ -262,10 +263,10 @@ static int bench_open(struct bench *b, int threads, struct err *e)
     uint32_t x = 1;
     for (uint32_t i = 0; i <= longest; i++) {
         x = x * 1664525 + 1013904223;
-        b->ids[i] = (int32_t)((x >> 8) % b->loaded->model->h.vocab);
+        b->ids[i] = (int32_t)((x >> 8) % b->session->model->h.vocab);
     }
     for (uint32_t i = 0; i < b->batches; i++)
-        if (!(b->seqs[i] = seq_open(b->loaded->runner, e)))
+        if (!(b->seqs[i] = seq_open(b->session->runner, e)))
             return -1;
     return 0;
 }
@@ -276,10 +277,10 @@ static void bench_close(struct bench *b)
         seq_close(b->seqs[i]);
     mem_free(b->seqs);
     mem_free(b->ids);
-    session_close(b->loaded);
+    session_close(b->session);
     b->seqs = NULL;
     b->ids = NULL;
-    b->loaded = NULL;
+    b->session = NULL;
 }
 
 /* One more line of the table, measured. */
@@ -349,7 +350,7 @@ static int bench_threads(struct bench *b, int threads, struct err *e)
     struct progress bar;
     int failed = bench_open(b, threads, e);
     if (!failed) {
-        snprintf(b->device, sizeof b->device, "%s", b->loaded->runner->device->ops->name);
+        snprintf(b->device, sizeof b->device, "%s", b->session->runner->device->ops->name);
         b->card = args_text(b->a, "device");
         failed = bench_probe(b, &threads, e);
     }

@@ -30,7 +30,7 @@ struct gaps {
 
 struct engine_run {
     const struct bench_engine *o;
-    struct session *loaded;
+    struct session *session;
     struct engine *engine;
     struct stream **streams; /* (most) */
     uint32_t most;
@@ -44,7 +44,7 @@ static void draw(struct engine_run *r, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
         r->seed = r->seed * 1664525 + 1013904223;
-        r->ids[i] = (int32_t)((r->seed >> 8) % r->loaded->model->plan.out_width);
+        r->ids[i] = (int32_t)((r->seed >> 8) % r->session->model->plan.out_width);
     }
 }
 
@@ -58,19 +58,19 @@ static struct engine_request request(struct engine_run *r, uint32_t n, uint32_t 
 }
 
 /* Waits until the request has ended. */
-static int wait_done(struct stream *s, struct stream_chunk *news, struct err *e)
+static int wait_done(struct stream *s, struct stream_chunk *chunk, struct err *e)
 {
     do
-        stream_look(s, -1, news);
-    while (!news->done);
-    *e = news->err;
-    return news->err.code ? -1 : 0;
+        stream_look(s, -1, chunk);
+    while (!chunk->done);
+    *e = chunk->err;
+    return chunk->err.code ? -1 : 0;
 }
 
 static int measure(struct engine_run *r, uint32_t n, struct figures *f, struct err *e)
 {
     struct engine_stats before, after;
-    struct stream_chunk news;
+    struct stream_chunk chunk;
     double first = 0, start = clock_now();
     int failed = 0;
     uint32_t sent = 0;
@@ -81,8 +81,8 @@ static int measure(struct engine_run *r, uint32_t n, struct figures *f, struct e
     }
     sent -= failed ? 1 : 0;
     for (uint32_t i = 0; i < sent; i++) {
-        failed = failed || wait_done(r->streams[i], &news, e);
-        first = news.first_seconds > first ? news.first_seconds : first;
+        failed = failed || wait_done(r->streams[i], &chunk, e);
+        first = chunk.first_seconds > first ? chunk.first_seconds : first;
         stream_close(r->streams[i]);
     }
     double seconds = clock_now() - start;
@@ -105,16 +105,16 @@ static int by_value(const void *a, const void *b)
 /* Polls a running stream until `until` has a chunk, or at most `times` times. */
 static void watch(struct stream *running, struct stream *until, uint32_t times, struct gaps *out)
 {
-    struct stream_chunk news;
+    struct stream_chunk chunk;
     double last = clock_now();
     for (out->count = 0; out->count < times && out->count < GAPS_MOST;) {
-        if (until && stream_look(until, 0, &news) && (news.count || news.done))
+        if (until && stream_look(until, 0, &chunk) && (chunk.count || chunk.done))
             break;
-        stream_look(running, -1, &news);
+        stream_look(running, -1, &chunk);
         double now = clock_now();
         out->item[out->count++] = now - last;
         last = now;
-        if (news.done)
+        if (chunk.done)
             break;
     }
     qsort(out->item, out->count, sizeof *out->item, by_value);
@@ -151,13 +151,13 @@ static double first_token(struct engine_run *r, const struct engine_request *q, 
                           struct err *e)
 {
     struct stream *s;
-    struct stream_chunk news;
+    struct stream_chunk chunk;
     if (engine_submit(r->engine, q, &s, e))
         return -1;
-    int failed = wait_done(s, &news, e);
+    int failed = wait_done(s, &chunk, e);
     stream_close(s);
-    *cached = news.cached;
-    return failed ? -1 : news.first_seconds;
+    *cached = chunk.cached;
+    return failed ? -1 : chunk.first_seconds;
 }
 
 /* New tokens after a cached prefix of `read` tokens, and the same number of tokens alone: medians of the time
@@ -212,14 +212,14 @@ static int run_open(struct engine_run *r, const struct args *a, struct err *e)
     lo.runner.ctx = longest + RUNNER_PAGE;
     /* a running stream beside the long prompt may need as much again */
     lo.runner.pages = lo.runner.seqs * (each / RUNNER_PAGE + 2) + 2 * (longest / RUNNER_PAGE + 2);
-    if (load_model(&r->loaded, a->count ? a->words[0] : NULL, &lo, a, e))
+    if (load_model(&r->session, a->count ? a->words[0] : NULL, &lo, a, e))
         return -1;
     r->streams = mem_zalloc(r->most, sizeof *r->streams);
     r->ids = mem_alloc(longest, sizeof *r->ids);
     r->gaps.item = mem_alloc(GAPS_MOST, sizeof *r->gaps.item);
     if (!r->streams || !r->ids || !r->gaps.item)
         return err_memory(e, "the benchmark", longest * sizeof *r->ids);
-    return engine_open(&r->engine, r->loaded, &(struct engine_options){.queue = r->most + 2}, e);
+    return engine_open(&r->engine, r->session, &(struct engine_options){.queue = r->most + 2}, e);
 }
 
 static int run_all(struct engine_run *r, const struct args *a, struct err *e)
@@ -247,7 +247,7 @@ int bench_engine(const struct args *a, const struct bench_engine *o, struct err 
     struct engine_run r = {.o = o, .seed = 1};
     int failed = run_all(&r, a, e);
     engine_close(r.engine);
-    session_close(r.loaded);
+    session_close(r.session);
     mem_free(r.streams);
     mem_free(r.ids);
     mem_free(r.gaps.item);

@@ -17,7 +17,7 @@
 /* The conversation. Invariant between turns: messages is an array whose last entry, if any, is the
  * assistant's or the system's. */
 struct chat_session {
-    struct session *loaded;
+    struct session *session;
     struct engine *engine;
     const struct chat_options *o;
     struct line *line;
@@ -88,7 +88,7 @@ static void chat_set(struct chat_session *t, char *words)
     struct sampler_params trial = *p;
     struct err e = {0};
     *sampling_value(&trial, f) = v;
-    if (sampler_check(&trial, t->loaded->model->plan.out_width, &e))
+    if (sampler_check(&trial, t->session->model->plan.out_width, &e))
         printf("%s\n", e.text);
     else
         *p = trial;
@@ -167,7 +167,7 @@ static void chat_command(struct chat_session *t, char *text)
     else if (!strcmp(text, "/load"))
         chat_load(t, rest);
     else if (!strcmp(text, "/stats"))
-        answer_stats(t->loaded, &t->last);
+        answer_stats(t->session, &t->last);
     else
         printf("there is no command %s; /help lists them\n", log_safe(text));
 }
@@ -183,25 +183,25 @@ static void chat_answer(struct chat_session *t)
         .most = t->o->most,
         .stop_strings = t->o->stop_strings,
         .stops = t->o->stops,
-        .rule = t->o->rule,
+        .constraint = t->o->constraint,
         .lora = t->o->lora,
     };
     generation_free(&t->last);
     t->last = (struct generation){0};
     int failed =
-        session_prompt(t->loaded, &request, &prompt, &e) || answer_run(t->engine, &prompt, &o, &t->last, &e);
+        session_prompt(t->session, &request, &prompt, &e) || answer_run(t->engine, &prompt, &o, &t->last, &e);
     putchar('\n');
     if (failed && e.code != ERR_INTERRUPTED)
         log_error("%s", e.text);
     if (t->last.context_full)
         log_warn("the context of %u tokens is full: /clear starts again, --ctx makes it larger",
-                 t->loaded->runner->ctx);
+                 t->session->runner->ctx);
     if (failed && !t->last.text.len)
         json_array_remove(t->messages, json_array_size(t->messages) - 1);
     else
         chat_add(t, "assistant", t->last.text.data ? t->last.text.data : "", t->last.text.len);
     if (t->o->verbose && !failed)
-        answer_stats(t->loaded, &t->last);
+        answer_stats(t->session, &t->last);
     ids_free(&prompt);
 }
 
@@ -236,7 +236,8 @@ static bool chat_read(struct chat_session *t, struct buf *message)
 
 int chat_run(struct session *l, struct engine *g, const struct chat_options *o, struct err *e)
 {
-    struct chat_session t = {.loaded = l, .engine = g, .o = o, .line = line_open(), .messages = json_array()};
+    struct chat_session t = {
+        .session = l, .engine = g, .o = o, .line = line_open(), .messages = json_array()};
     struct buf message = {.max = 64 << 20};
     if (!t.line || !t.messages)
         err_memory(e, "the chat", 4096);

@@ -10,7 +10,7 @@ struct chat_options {
     uint32_t most;
     const char *const *stop_strings; /* (stops) */
     size_t stops;
-    struct constraint_ref *rule; /* the constraint of every answer; NULL = none */
+    struct constraint_ref *constraint; /* the constraint of every answer; NULL = none */
     struct adapter_mix lora;
     const json_t *set; /* template variables, or NULL */
     bool verbose;      /* figures after every answer */

@@ -82,7 +82,7 @@ int constrain_read(const struct args *a, struct constraint **out, struct err *e)
     return *out ? 0 : -1;
 }
 
-int constrain_rule(struct constraint *c, struct session *l, struct constraint_ref **out, struct err *e)
+int constrain_ref(struct constraint *c, struct session *l, struct constraint_ref **out, struct err *e)
 {
     *out = NULL;
     if (!c)

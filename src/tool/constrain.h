@@ -19,4 +19,4 @@
 /* Reads and compiles it before a model is loaded; *out stays NULL without such an option. */
 int constrain_read(const struct args *a, struct constraint **out, struct err *e);
 /* Owns the constraint (NULL: none) and prepares it for the model. */
-int constrain_rule(struct constraint *c, struct session *l, struct constraint_ref **out, struct err *e);
+int constrain_ref(struct constraint *c, struct session *l, struct constraint_ref **out, struct err *e);

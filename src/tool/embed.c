@@ -17,7 +17,7 @@ static const struct arg_option embed_options[] = {
 };
 
 struct embed_command {
-    struct session *loaded;
+    struct session *session;
     struct seq *seq;
     float *vector;
     struct buf out;
@@ -28,12 +28,12 @@ struct embed_command {
 static int embed_one(struct embed_command *m, const char *text, size_t n, struct err *e)
 {
     struct ids ids = {0};
-    int failed = tokenizer_encode(m->loaded->tokenizer, text, n, TOK_ADD, &ids, e) ||
-                 embed_ids(m->loaded, m->seq, &ids, m->vector, e);
+    int failed = tokenizer_encode(m->session->tokenizer, text, n, TOK_ADD, &ids, e) ||
+                 embed_ids(m->session, m->seq, &ids, m->vector, e);
     ids_free(&ids);
     if (failed)
         return -1;
-    uint32_t width = m->loaded->model->h.width;
+    uint32_t width = m->session->model->h.width;
     if (m->as_json)
         json_begin(&m->json, '[');
     for (uint32_t i = 0; i < width; i++) {
@@ -71,12 +71,12 @@ static int embed_all(struct embed_command *m, const struct args *a, struct err *
         return err_set(e, ERR_USAGE, "quern embed wants texts after MODEL, or --file FILE");
     /* a whole text is one step: the chunk and the results are as large as the context */
     o.runner.chunk = o.runner.outs = UINT32_MAX;
-    if (load_model(&m->loaded, a->words[0], &o, a, e))
+    if (load_model(&m->session, a->words[0], &o, a, e))
         return -1;
-    m->seq = load_seq(m->loaded, e);
-    m->vector = mem_alloc(m->loaded->model->h.width, sizeof *m->vector);
+    m->seq = load_seq(m->session, e);
+    m->vector = mem_alloc(m->session->model->h.width, sizeof *m->vector);
     if (!m->seq || !m->vector)
-        return err_memory(e, "a vector", m->loaded->model->h.width * sizeof *m->vector);
+        return err_memory(e, "a vector", m->session->model->h.width * sizeof *m->vector);
     m->as_json = args_flag(a, "json");
     m->json.out = &m->out;
     if (m->as_json)
@@ -98,7 +98,7 @@ static int embed_run(const struct args *a, struct err *e)
     buf_free(&m.out);
     mem_free(m.vector);
     seq_close(m.seq);
-    session_close(m.loaded);
+    session_close(m.session);
     return failed ? -1 : 0;
 }
 

@@ -29,7 +29,7 @@ struct sums {
 int profile_start(struct profile *p, struct session *l, struct err *e)
 {
     size_t n = l->model->plan.count;
-    *p = (struct profile){.loaded = l};
+    *p = (struct profile){.session = l};
     p->now = mem_zalloc(n, sizeof *p->now);
     p->prompt = mem_zalloc(n, sizeof *p->prompt);
     if (!p->now || !p->prompt)
@@ -40,13 +40,13 @@ int profile_start(struct profile *p, struct session *l, struct err *e)
 
 static void profile_take(struct profile *p, struct profile_kernels *k)
 {
-    struct device *d = p->loaded->runner->device;
+    struct device *d = p->session->runner->device;
     k->count = d->ops->take_kernels ? d->ops->take_kernels(d, k->all, PROFILE_KERNELS) : 0;
 }
 
 void profile_mark(struct profile *p)
 {
-    size_t bytes = p->loaded->model->plan.count * sizeof *p->now;
+    size_t bytes = p->session->model->plan.count * sizeof *p->now;
     memcpy(p->prompt, p->now, bytes);
     memset(p->now, 0, bytes);
     profile_take(p, &p->prompt_kernels);
@@ -54,8 +54,8 @@ void profile_mark(struct profile *p)
 
 void profile_free(struct profile *p)
 {
-    if (p->loaded && p->loaded->runner)
-        p->loaded->runner->device->seconds = NULL;
+    if (p->session && p->session->runner)
+        p->session->runner->device->seconds = NULL;
     mem_free(p->now);
     mem_free(p->prompt);
     *p = (struct profile){0};
@@ -69,7 +69,7 @@ static const char *level_of(int kind)
 
 static struct sums phase_sums(const struct profile *p, const struct phase *f)
 {
-    const struct model *m = p->loaded->model;
+    const struct model *m = p->session->model;
     struct sums s = {0};
     for (uint32_t i = 0; i < m->plan.count; i++) {
         struct row *r = &s.kind[m->plan.ops[i].kind];
@@ -90,9 +90,9 @@ static struct sums phase_sums(const struct profile *p, const struct phase *f)
 /* The two phases of an answer; how many there are. */
 static int profile_phases(struct profile *p, const struct generation *g, struct phase out[2])
 {
-    double read = g->prompt - g->cached, chunk = p->loaded->runner->chunk;
+    double read = g->prompt - g->cached, chunk = p->session->runner->chunk;
     double chunks = read > chunk ? ceil(read / chunk) : 1, made = (double)g->ids.len - 1;
-    if (p->now && p->loaded->runner->device->seconds)
+    if (p->now && p->session->runner->device->seconds)
         profile_take(p, &p->kernels);
     out[0] = (struct phase){.name = "prompt",
                             .seconds = p->prompt,
@@ -108,7 +108,7 @@ static int profile_phases(struct profile *p, const struct generation *g, struct 
                             .rows = 1,
                             .keys = g->prompt + made / 2,
                             .wall = g->decode_seconds};
-    p->loaded->runner->device->seconds = NULL; /* kernels are taken once */
+    p->session->runner->device->seconds = NULL; /* kernels are taken once */
     return made > 0 ? 2 : 1;
 }
 
@@ -221,7 +221,7 @@ void profile_json(struct profile *p, const struct generation *g, struct buf *out
         json_key(&j, "phase");
         json_str(&j, f->name);
         json_key(&j, "device");
-        json_str(&j, p->loaded->runner->device->ops->name);
+        json_str(&j, p->session->runner->device->ops->name);
         json_number(&j, "steps", f->steps);
         json_number(&j, "rows", f->rows);
         json_number(&j, "seconds", f->wall);

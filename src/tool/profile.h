@@ -14,7 +14,7 @@ struct profile_kernels {
 };
 
 struct profile {
-    struct session *loaded;
+    struct session *session;
     double *now;    /* (plan.count): what the device adds to */
     double *prompt; /* (plan.count): what stood there when the prompt was done */
     struct profile_kernels prompt_kernels, kernels;

@@ -45,7 +45,7 @@ static const struct arg_option run_options[] = {
 /* Everything that one call of the verb needs. */
 struct run {
     const struct args *a;
-    struct session *loaded;
+    struct session *session;
     struct engine_options engine_options;
     struct engine *engine;
     struct sampling sampling;
@@ -53,8 +53,8 @@ struct run {
     size_t stop_count;
     struct buf prompt, chat_template;
     json_t *set;
-    struct constraint *constraint; /* until the model is loaded; then the compiled constraint */
-    struct constraint_ref *rule;
+    struct constraint *language; /* until the model is loaded; then NULL */
+    struct constraint_ref *constraint;
     struct profile profile;
     struct adapter_mix lora;
 };
@@ -72,7 +72,7 @@ static int run_read_options(struct run *r, struct err *e)
     const char *file = args_text(r->a, "template");
     if (file && file_read(file, &r->chat_template, e))
         return -1;
-    if (constrain_read(r->a, &r->constraint, e))
+    if (constrain_read(r->a, &r->language, e))
         return -1;
     return tool_set_values(r->a, &r->set, e);
 }
@@ -99,7 +99,7 @@ static int run_prompt_ids(struct run *r, struct ids *out, struct err *e)
         .text = r->prompt.data ? r->prompt.data : "", .n = r->prompt.len, .set = r->set};
     p.system = args_text(r->a, "system");
     p.raw = args_flag(r->a, "raw");
-    return answer_prompt_ids(r->loaded, &p, out, e);
+    return answer_prompt_ids(r->session, &p, out, e);
 }
 
 static void run_ids_json(struct json *j, const char *key, const struct ids *ids)
@@ -134,14 +134,14 @@ static int run_print_json(const struct run *r, const struct ids *prompt, const s
     struct json j = {.out = &out};
     double read = g->prompt - g->cached, after = (double)g->ids.len - 1;
     const struct run_figure timings[] = {
-        {"load_ms", 1e3 * r->loaded->seconds},
+        {"load_ms", 1e3 * r->session->seconds},
         {"first_token_ms", 1e3 * g->first_seconds},
         {"prompt_n", read},
         {"prompt_tok_s", g->first_seconds > 0 ? read / g->first_seconds : 0},
         {"n", (double)g->ids.len},
         {"tok_s", after > 0 && g->decode_seconds > 0 ? after / g->decode_seconds : 0},
     };
-    const struct run_figure guesses[] = {
+    const struct run_figure drafts[] = {
         {"drafted", g->drafted}, {"accepted", g->accepted}, {"forced", g->forced}};
     json_begin(&j, '{');
     json_key(&j, "text");
@@ -152,7 +152,7 @@ static int run_print_json(const struct run *r, const struct ids *prompt, const s
     json_str(&j, finish_name(g->finish));
     run_figures_json(&j, "timings", timings, sizeof timings / sizeof *timings);
     if (args_text(r->a, "speculate") || args_text(r->a, "draft"))
-        run_figures_json(&j, "speculation", guesses, sizeof guesses / sizeof *guesses);
+        run_figures_json(&j, "speculation", drafts, sizeof drafts / sizeof *drafts);
     json_end(&j, '}');
     buf_char(&out, '\n');
     return tool_print(&out, e);
@@ -189,7 +189,7 @@ static int run_once(struct run *r, struct err *e)
         .most = (uint32_t)args_int(r->a, "predict", 0),
         .stop_strings = r->stops,
         .stops = r->stop_count,
-        .rule = r->rule,
+        .constraint = r->constraint,
         .quiet = json,
         .special = args_flag(r->a, "special"),
         .ignore_eog = args_flag(r->a, "ignore-eos"),
@@ -197,7 +197,7 @@ static int run_once(struct run *r, struct err *e)
     };
     int failed = run_prompt_ids(r, &prompt, e);
     if (!failed && profiled) {
-        failed = profile_start(&r->profile, r->loaded, e);
+        failed = profile_start(&r->profile, r->session, e);
         o.prompt_done = run_prompt_done;
         o.arg = &r->profile;
     }
@@ -209,9 +209,9 @@ static int run_once(struct run *r, struct err *e)
         failed = run_print_json(r, &prompt, &g, e);
     if (!failed && g.context_full)
         log_warn("the answer ends because the context of %u tokens is full; --ctx makes it larger",
-                 r->loaded->runner->ctx);
+                 r->session->runner->ctx);
     if (!failed && args_flag(r->a, "verbose"))
-        answer_stats(r->loaded, &g);
+        answer_stats(r->session, &g);
     if (!failed && profiled)
         failed = run_print_profile(r, &g, e);
     if (!failed && g.finish == FINISH_CANCEL && !tool_flush())
@@ -223,8 +223,8 @@ static int run_once(struct run *r, struct err *e)
 
 static int run_talk(struct run *r, struct err *e)
 {
-    if (!r->loaded->chat) {
-        *e = r->loaded->chat_why;
+    if (!r->session->chat) {
+        *e = r->session->chat_why;
         return -1;
     }
     struct chat_options o = {
@@ -233,12 +233,12 @@ static int run_talk(struct run *r, struct err *e)
         .most = (uint32_t)args_int(r->a, "predict", 0),
         .stop_strings = r->stops,
         .stops = r->stop_count,
-        .rule = r->rule,
+        .constraint = r->constraint,
         .lora = r->lora,
         .set = r->set,
         .verbose = args_flag(r->a, "verbose"),
     };
-    return chat_run(r->loaded, r->engine, &o, e);
+    return chat_run(r->session, r->engine, &o, e);
 }
 
 /* Before the work: may the profile be written there. */
@@ -261,21 +261,21 @@ static int run_all(struct run *r, struct err *e)
     if (is_chat && args_flag(r->a, "json"))
         return err_set(e, ERR_USAGE, "--json needs a prompt (-p TEXT, or standard input)");
     o.chat_template = r->chat_template.data;
-    if (run_check_output(r, e) || load_model(&r->loaded, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
-        load_predicts(r->loaded->model, r->loaded->store->path, e) ||
-        sampling_read(r->a, &r->loaded->defaults, &r->sampling, e) ||
-        sampler_check(&r->sampling.params, r->loaded->model->plan.out_width, e))
+    if (run_check_output(r, e) || load_model(&r->session, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
+        load_predicts(r->session->model, r->session->store->path, e) ||
+        sampling_read(r->a, &r->session->defaults, &r->sampling, e) ||
+        sampler_check(&r->sampling.params, r->session->model->plan.out_width, e))
         return -1;
     if (!is_chat && !r->prompt.len && file_read("-", &r->prompt, e))
         return -1;
     if (!is_chat && !r->prompt.len)
         return err_set(e, ERR_USAGE, "the prompt is empty");
-    struct constraint *c = r->constraint;
-    r->constraint = NULL;
-    if (constrain_rule(c, r->loaded, &r->rule, e) ||
-        speculate_load(r->a, args_text(r->a, "draft"), &r->engine_options, r->loaded, e) ||
-        load_cache(r->a, &r->engine_options, e) || load_mix(r->loaded, &r->lora, e) ||
-        engine_open(&r->engine, r->loaded, &r->engine_options, e))
+    struct constraint *c = r->language;
+    r->language = NULL;
+    if (constrain_ref(c, r->session, &r->constraint, e) ||
+        speculate_load(r->a, args_text(r->a, "draft"), &r->engine_options, r->session, e) ||
+        load_cache(r->a, &r->engine_options, e) || load_mix(r->session, &r->lora, e) ||
+        engine_open(&r->engine, r->session, &r->engine_options, e))
         return -1;
     return is_chat ? run_talk(r, e) : run_once(r, e);
 }
@@ -287,10 +287,10 @@ static int run_run(const struct args *a, struct err *e)
     int result = run_all(&r, e);
     engine_close(r.engine);
     profile_free(&r.profile);
-    constraint_free(r.constraint);
-    constraint_ref_drop(r.rule);
+    constraint_free(r.language);
+    constraint_ref_drop(r.constraint);
     session_close(r.engine_options.draft_model);
-    session_close(r.loaded);
+    session_close(r.session);
     json_decref(r.set);
     buf_free(&r.prompt);
     buf_free(&r.chat_template);

@@ -43,8 +43,8 @@ static struct constraint_vocab *open_vocab(void)
 static const char *const words[] = {"one.", "two.", "six.", "sea"};
 
 /* A rule of these words. */
-static struct constraint_ref *open_rule(const struct constraint_vocab *v, const char *behind,
-                                        const char *lead)
+static struct constraint_ref *open_constraint(const struct constraint_vocab *v, const char *behind,
+                                              const char *lead)
 {
     struct err e = {0};
     struct constraint_ref *r;
@@ -52,7 +52,7 @@ static struct constraint_ref *open_rule(const struct constraint_vocab *v, const 
         &(struct constraint_spec){.language = LANGUAGE_CHOICES, .choices = words, .n = 4, .behind = behind},
         &e);
     assert_int_equal(constraint_ref_open(&r, c, v, &e), 0);
-    assert_int_equal(lead ? rule_set_lead(r, lead, &e) : 0, 0);
+    assert_int_equal(lead ? constraint_ref_set_lead(r, lead, &e) : 0, 0);
     return r;
 }
 
@@ -95,7 +95,7 @@ static void test_lead(void **state)
     struct constraint_vocab *v = open_vocab();
     struct constraint_walk w;
     struct err e = {0};
-    struct constraint_ref *r = open_rule(v, NULL, "t");
+    struct constraint_ref *r = open_constraint(v, NULL, "t");
     assert_int_equal(constraint_walk_open(&w, r, VOCAB, &e), 0);
     next(&w, "w");
     say(&w, "wo.");
@@ -130,7 +130,7 @@ static void test_behind(void **state)
         {"\xff\xc3", '<', true, NULL}, /* bytes that are no UTF-8 */
     };
     struct constraint_vocab *v = open_vocab();
-    struct constraint_ref *r = open_rule(v, "</think>", NULL);
+    struct constraint_ref *r = open_constraint(v, "</think>", NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct constraint_walk w;
         struct err e = {0};
@@ -166,7 +166,7 @@ static void test_free_text(void **state)
     struct constraint_ref *r;
     struct constraint_walk w;
     assert_int_equal(constraint_ref_open(&r, c, v, &e), 0);
-    rule_set_yielding(r);
+    constraint_ref_set_yielding(r);
     assert_int_equal(constraint_walk_open(&w, r, VOCAB, &e), 0);
     next(&w, "*");
     assert_true(constraint_walk_allows_all(&w) && constraint_walk_is_open(&w));
@@ -229,7 +229,7 @@ static void test_kept(void **state)
     assert_int_equal(stats_of(all).kept, 1);
     assert_true(stats_of(all).bytes == constraint_ref_bytes(a) + 4 &&
                 constraint_ref_bytes(a) == constraint_ref_bytes(b));
-    assert_int_equal(rule_set_lead(b, "abb", &e), 0);
+    assert_int_equal(constraint_ref_set_lead(b, "abb", &e), 0);
     struct constraint_ref *c = get(all, v, "ab+"), *d = get(all, other, "ab+c");
     assert_int_equal(stats_of(all).misses, 3); /* another text, another vocabulary */
     constraint_cache_close(all);

@@ -324,7 +324,7 @@ static void rules_are_jumped_along(void **state)
     struct constraint_source words = {64, NULL, piece_bytes, piece_kind};
     struct constraint_vocab *v = constraint_vocab_open(&words, &e);
     struct engine_stats stats[2];
-    struct constraint_ref *rule;
+    struct constraint_ref *constraint;
     static struct answer answers[2];
     for (int sampled = 0; sampled < 2; sampled++) {
         for (int guess = 0; guess < 2; guess++) {
@@ -333,14 +333,15 @@ static void rules_are_jumped_along(void **state)
             struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = 2, .outs = 16});
             struct engine_options o = {.draft = guess ? 8 : 0, .draft_always = true, .guard = true};
             assert_int_equal(
-                constraint_ref_open(&rule, constraint_from_gbnf(source, sizeof source - 1, &e), v, &e), 0);
+                constraint_ref_open(&constraint, constraint_from_gbnf(source, sizeof source - 1, &e), v, &e),
+                0);
             assert_int_equal(engine_open(&g, l, &o, &e), 0);
             make_ask(&a, 1, sampled);
             a.r.most = 60;
-            a.r.rule = rule;
+            a.r.constraint = constraint;
             read_all(submit(g, &a.r), &answers[guess]);
             assert_int_equal(answers[guess].last.err.code, 0);
-            constraint_ref_drop(rule);
+            constraint_ref_drop(constraint);
             engine_stats(g, &stats[guess]);
             engine_close(g);
             assert_all_back(l);

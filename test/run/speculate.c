@@ -264,7 +264,7 @@ static void accept_rate_follows(void **state)
     struct accept_rate l[SPECULATE_KINDS];
     (void)state;
     accept_rate_begin(l);
-    assert_true(accept_rate_chance(&l[SPECULATE_RULE]) > accept_rate_chance(&l[SPECULATE_SHORT]));
+    assert_true(accept_rate_chance(&l[SPECULATE_CONSTRAINT]) > accept_rate_chance(&l[SPECULATE_SHORT]));
     for (int i = 0; i < 60; i++)
         accept_rate_note(&l[SPECULATE_SHORT], true);
     assert_true(accept_rate_chance(&l[SPECULATE_SHORT]) > 0.9);

@@ -37,7 +37,7 @@ static struct session *open_model(void)
     return l;
 }
 
-static struct constraint_ref *open_rule(struct session *l)
+static struct constraint_ref *open_constraint(struct session *l)
 {
     struct err e = {0};
     struct constraint_ref *r;
@@ -84,7 +84,7 @@ static void constraint_cache_hold(void **state)
     struct session *l = open_model();
     if (!l)
         skip();
-    struct constraint_ref *rule = open_rule(l);
+    struct constraint_ref *constraint = open_constraint(l);
     assert_int_equal(tokenizer_encode(l->tokenizer, "A mill as JSON:", 15, 0, &prompt, &e), 0);
     assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 4, .guard = true}, &e), 0);
     struct engine_request r = {.prompt = prompt.data, .n = (uint32_t)prompt.len, .ignore_eog = true};
@@ -94,11 +94,11 @@ static void constraint_cache_hold(void **state)
     r.sampler.top_p = 1;
     for (uint32_t i = 0; i < STREAMS; i++) {
         r.sampler.seed = i;
-        r.rule = i % 2 ? NULL : rule;
+        r.constraint = i % 2 ? NULL : constraint;
         r.most = i % 2 ? 12 : 0;
         assert_int_equal(engine_submit(g, &r, &streams[i], &e), 0);
     }
-    constraint_ref_drop(rule); /* the requests have their shares */
+    constraint_ref_drop(constraint); /* the requests have their shares */
     for (uint32_t i = 0; i < STREAMS; i++) {
         struct buf text = {0};
         read_text(streams[i], &text, &last);

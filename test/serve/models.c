@@ -391,7 +391,7 @@ static void texts_share_steps(struct models *m, const char *name)
     client_open(&c);
     struct instance *f = client_take(m, &c, name, INSTANCE_VECTORS);
     assert_non_null(f);
-    size_t width = f->loaded->model->h.width;
+    size_t width = f->session->model->h.width;
     int32_t data[TEXTS][CTX];
     struct ids texts[TEXTS];
     float *all = mem_alloc(TEXTS, width * sizeof *all), *one = mem_alloc(1, width * sizeof *one);

@@ -19,7 +19,7 @@ def server(binary, smollm2):
 
 
 def counts(server):
-    return [server.metric("quern_rule_misses_total"), server.metric("quern_rule_hits_total")]
+    return [server.metric("quern_constraint_misses_total"), server.metric("quern_constraint_hits_total")]
 
 
 def ask(server, **more):
