@@ -32,6 +32,7 @@ static const struct symbol symbols[] = {
     SYMBOL(module_load, "cuModuleLoadData"),
     SYMBOL(module_unload, "cuModuleUnload"),
     SYMBOL(module_function, "cuModuleGetFunction"),
+    SYMBOL(module_count, "cuModuleGetFunctionCount"),
     SYMBOL(function_set, "cuFuncSetAttribute"),
     SYMBOL(launch, "cuLaunchKernelEx"),
     SYMBOL(mem_info, "cuMemGetInfo_v2"),

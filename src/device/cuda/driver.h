@@ -71,6 +71,7 @@ struct driver {
     int (*module_load)(void **, const void *);
     int (*module_unload)(void *);
     int (*module_function)(void **, void *, const char *);
+    int (*module_count)(unsigned *, void *);
     int (*function_set)(void *, int, int);
     int (*launch)(const struct cu_launch *, void *, void **, void **);
     int (*mem_info)(size_t *, size_t *);

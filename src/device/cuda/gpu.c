@@ -198,8 +198,10 @@ static int load_kernels(struct gpu *g, struct err *e)
         if (gpu_check(g, r, "loading kernels", e))
             return -1;
     }
-    void *probe = NULL;
-    g->profile.wide = g->cu->module_function(&probe, g->module[MODULE_GEMM_WIDE], "gemm_wide") == CU_OK;
+    unsigned wide = 0; /* not by a lookup: one that fails is an error to a sanitizer */
+    if (gpu_check(g, g->cu->module_count(&wide, g->module[MODULE_GEMM_WIDE]), "counting kernels", e))
+        return -1;
+    g->profile.wide = wide > 0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if ((g->profile.wide || !is_hopper(rows[i].module)) &&
             find_kernel(g, rows[i].kernel, rows[i].module, rows[i].name, rows[i].shared, e))
