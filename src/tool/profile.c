@@ -1,5 +1,6 @@
 #include "tool/profile.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
 
@@ -35,6 +36,7 @@ int profile_start(struct profile *p, struct session *l, struct err *e)
     if (!p->now || !p->prompt)
         return err_memory(e, "the profile", 2 * n * sizeof *p->now);
     l->runner->device->seconds = p->now;
+    p->began = clock_now();
     return 0;
 }
 
@@ -50,6 +52,7 @@ void profile_mark(struct profile *p)
     memcpy(p->prompt, p->now, bytes);
     memset(p->now, 0, bytes);
     profile_take(p, &p->prompt_kernels);
+    p->read = clock_now();
 }
 
 void profile_free(struct profile *p)
@@ -87,28 +90,41 @@ static struct sums phase_sums(const struct profile *p, const struct phase *f)
     return s;
 }
 
-/* The two phases of an answer; how many there are. */
+static double phase_seconds(const struct profile *p, const struct phase *f)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < p->session->model->plan.count; i++)
+        sum += f->seconds[i];
+    return sum;
+}
+
+/* The two phases of an answer; how many there are. Their walls are those of the steps that were profiled: with a device
+ * that runs ahead, a step may end after the token before it is there. */
 static int profile_phases(struct profile *p, const struct generation *g, struct phase out[2])
 {
     double read = g->prompt - g->cached, chunk = p->session->runner->chunk;
     double chunks = read > chunk ? ceil(read / chunk) : 1, made = (double)g->ids.len - 1;
-    if (p->now && p->session->runner->device->seconds)
+    if (p->now && p->session->runner->device->seconds) {
         profile_take(p, &p->kernels);
+        p->ended = clock_now();
+    }
     out[0] = (struct phase){.name = "prompt",
                             .seconds = p->prompt,
                             .kernels = &p->prompt_kernels,
                             .steps = chunks,
                             .rows = read / chunks,
                             .keys = (g->prompt + g->cached) / 2.0,
-                            .wall = g->first_seconds};
+                            .wall = p->read - p->began};
     out[1] = (struct phase){.name = "decode",
                             .seconds = p->now,
                             .kernels = &p->kernels,
                             .steps = made,
                             .rows = 1,
                             .keys = g->prompt + made / 2,
-                            .wall = g->decode_seconds};
+                            .wall = p->ended - p->read};
     p->session->runner->device->seconds = NULL; /* kernels are taken once */
+    for (int i = 0; i < 2; i++) /* the card has a clock of its own, which may run a little faster */
+        out[i].wall = fmax(out[i].wall, phase_seconds(p, &out[i]));
     return made > 0 ? 2 : 1;
 }
 

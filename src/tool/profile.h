@@ -18,6 +18,8 @@ struct profile {
     double *now;    /* (plan.count): what the device adds to */
     double *prompt; /* (plan.count): what stood there when the prompt was done */
     struct profile_kernels prompt_kernels, kernels;
+    double began, read,
+        ended; /* when it started, when the prompt was done, and when all was: steps lie within */
 };
 
 int profile_start(struct profile *p, struct session *l, struct err *e);

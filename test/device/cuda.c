@@ -6,6 +6,7 @@
 #include "codec/half.h"
 #include "base/mem.h"
 #include "device/cuda/decode.h"
+#include "device/cuda/timing.h"
 #include "device/cuda/upload.h"
 #include "device/cuda/variants.h"
 #include "device/device.h"
@@ -191,9 +192,42 @@ static void test_upload_sizes(void **state)
     weights_free(&w);
 }
 
+/* What made-up launches have to themselves; all of it together is the time in which at least one ran. */
+static void check_spans(struct timing_span *span, uint32_t n, const double *own, double busy)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        span[i].at = i;
+    timing_exclusive(span, n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(span[i].own >= 0 && span[i].own <= span[i].to - span[i].from);
+        assert_true(fabs(span[i].own - own[span[i].at]) < 1e-12);
+        sum += span[i].own;
+    }
+    assert_true(fabs(sum - busy) < 1e-12);
+}
+
+static void test_exclusive_time(void **state)
+{
+    (void)state;
+    check_spans(NULL, 0, NULL, 0);
+    struct timing_span apart[] = {{.from = 0, .to = 2}, {.from = 3, .to = 4}, {.from = 4, .to = 7}};
+    check_spans(apart, 3, (const double[]){2, 1, 3}, 6);
+    /* each starts while the last one ends */
+    struct timing_span early[] = {{.from = 0, .to = 5}, {.from = 2, .to = 7}, {.from = 4, .to = 9}};
+    check_spans(early, 3, (const double[]){5, 2, 2}, 9);
+    /* one within another, and one that takes no time */
+    struct timing_span within[] = {{.from = 1, .to = 9}, {.from = 2, .to = 3}, {.from = 9, .to = 9}};
+    check_spans(within, 3, (const double[]){8, 0, 0}, 8);
+    /* a second stream: the later launch started first, and they end in the other order */
+    struct timing_span beside[] = {{.from = 6, .to = 8}, {.from = 0, .to = 7}, {.from = 6, .to = 12}};
+    check_spans(beside, 3, (const double[]){1, 7, 4}, 12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts), cmocka_unit_test(test_launch_table),
-                                       cmocka_unit_test(test_no_driver), cmocka_unit_test(test_upload_sizes)};
+                                       cmocka_unit_test(test_no_driver), cmocka_unit_test(test_upload_sizes),
+                                       cmocka_unit_test(test_exclusive_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

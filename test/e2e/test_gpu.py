@@ -118,6 +118,13 @@ def test_profile_in_three_levels(quern, tmp_path, fake, smollm2):
     for phase in json.loads(file.read_text()):
         assert phase["launches"] > 0 and phase["overhead_seconds"] > 0
         assert {o["level"] for o in phase["operations"]} >= {"macro", "midi"} and phase["kernels"]
+        # the fake card's launches overlap: each takes five ticks, of which two are its own (test/gpu/fake_cuda.h)
+        busy = 1e-8 * (2 * phase["launches"] + 3 * phase["steps"])
+        assert busy * 0.99 < phase["kernel_seconds"] < busy * 1.01 < phase["seconds"]
+        for rows in (phase["operations"], phase["kernels"]):
+            assert all(0 <= r["share"] <= 1 for r in rows)
+            assert abs(sum(r["share"] for r in rows) - phase["kernel_seconds"] / phase["seconds"]) < 1e-6
+        assert abs(phase["kernel_seconds"] + phase["overhead_seconds"] - phase["seconds"]) < 1e-9
 
 
 def test_the_server_keeps_the_driver_in_its_sandbox(binary, smollm2, fake):

@@ -10,4 +10,9 @@ struct fake_cuda {
     size_t memory, used; /* bytes of the card */
     int launch_result, sync_result, module_result, alloc_result;
     int launches, graphs, allocations, pinned;
+    unsigned records; /* of events */
 };
+
+/* Events come in pairs, one before and one after a launch: launch i takes the ticks from 2 i to 2 i + 5, so it overlaps with
+ * the two that follow it. */
+#define FAKE_TICK_MS 0.00001f

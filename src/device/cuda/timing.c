@@ -23,6 +23,7 @@ void timing_close(struct gpu *g)
     mem_free(t->event);
     mem_free(t->what);
     mem_free(t->op);
+    mem_free(t->span);
     mem_free(t);
     g->timing = NULL;
 }
@@ -46,7 +47,9 @@ static bool timing_grow(struct gpu *g)
     t->what = what ? what : t->what;
     uint32_t *op = mem_realloc(t->op, room / 2, sizeof *op);
     t->op = op ? op : t->op;
-    if (!event || !what || !op)
+    struct timing_span *span = mem_realloc(t->span, room / 2, sizeof *span);
+    t->span = span ? span : t->span;
+    if (!event || !what || !op || !span)
         return false;
     memset(event + t->room, 0, (room - t->room) * sizeof *event);
     uint32_t at = t->room;
@@ -77,16 +80,39 @@ void timing_after(struct gpu *g)
     t->used += 2;
 }
 
+static int by_start(const void *a, const void *b)
+{
+    const struct timing_span *x = a, *y = b;
+    return x->from != y->from ? (x->from > y->from) - (x->from < y->from) : (x->at > y->at) - (x->at < y->at);
+}
+
+void timing_exclusive(struct timing_span *span, uint32_t n)
+{
+    qsort(span, n, sizeof *span, by_start);
+    double busy = n ? span[0].from : 0; /* the card's time is given to launches up to here */
+    for (uint32_t i = 0; i < n; i++) {
+        double from = span[i].from > busy ? span[i].from : busy;
+        span[i].own = span[i].to > from ? span[i].to - from : 0;
+        busy = span[i].to > busy ? span[i].to : busy;
+    }
+}
+
 int timing_collect(struct gpu *g, double *seconds, struct err *e)
 {
     struct gpu_timing *t = g->timing;
     for (uint32_t i = 0; i < t->used; i += 2) {
-        float ms = 0;
-        if (gpu_check(g, g->cu->event_ms(&ms, t->event[i], t->event[i + 1]), "timing", e))
+        float from = 0, to = 0;
+        if (gpu_check(g, g->cu->event_ms(&from, t->event[0], t->event[i]), "timing", e) ||
+            gpu_check(g, g->cu->event_ms(&to, t->event[0], t->event[i + 1]), "timing", e))
             return -1;
-        seconds[t->op[i / 2]] += 1e-3 * ms;
-        t->seconds[t->what[i / 2]] += 1e-3 * ms;
-        t->calls[t->what[i / 2]]++;
+        t->span[i / 2] = (struct timing_span){.from = 1e-3 * from, .to = 1e-3 * to, .at = i / 2};
+    }
+    timing_exclusive(t->span, t->used / 2);
+    for (uint32_t i = 0; i < t->used / 2; i++) {
+        const struct timing_span *s = &t->span[i];
+        seconds[t->op[s->at]] += s->own;
+        t->seconds[t->what[s->at]] += s->own;
+        t->calls[t->what[s->at]]++;
     }
     return 0;
 }
