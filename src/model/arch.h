@@ -17,6 +17,8 @@ struct arch {
     enum rope_kind gguf_rope, hf_rope;
     enum act_kind act;
     uint32_t window_pattern; /* see hparams */
+    bool full_first;         /* the first layer of a period sees all tokens, not the last */
+    bool rope_if_sliding;    /* where some layers slide, only they rotate */
     enum gating_kind gating;
     bool normalise;          /* weights of experts, where the file does not say */
     bool norm_plus_one;      /* safetensors hold norms as w - 1 (GGUF holds w) */

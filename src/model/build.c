@@ -19,34 +19,55 @@ static const float *divisors(struct build *b, const char *name, uint32_t n)
     return bind_floats(&b->bind, t, n, 0);
 }
 
-static void rope_tables(struct build *b)
+static struct rope make_rope(struct build *b, const struct rope_params *params, const char *name)
 {
     const struct hparams *h = b->h;
-    struct rope_divisors d = {0};
     uint32_t half = h->rope_dims / 2;
-    if (h->rope_kind == ROPE_NONE || !half)
-        return;
+    struct rope_divisors d = {0};
+    struct rope r = {.kind = h->rope_kind, .dims = h->rope_dims};
     if (h->container == STORE_GGUF) {
         d.always = divisors(b, "rope_freqs", half);
         d.brief = divisors(b, "rope_factors_short", half);
         d.extended = divisors(b, "rope_factors_long", half);
     }
+    float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
+    if (freqs && !rope_table(h, params, h->rope_dims, b->ctx, &d, freqs, &r.factor, b->bind.e))
+        r.freqs = bind_table(&b->bind, name, NULL, freqs, (struct shape){1, half, 1});
+    return r;
+}
+
+static void rope_tables(struct build *b)
+{
+    const struct hparams *h = b->h;
+    if (h->rope_kind == ROPE_NONE || h->rope_dims < 2)
+        return;
     bool slides = false, full = false;
     for (uint32_t i = 0; i < h->layers; i++) {
         slides = slides || h->layer[i].sliding;
         full = full || !h->layer[i].sliding;
     }
-    for (int i = 0; i < 2; i++) {
-        if (i ? !slides : !full)
-            continue;
-        struct rope *r = &b->rope[i];
-        *r = (struct rope){.kind = h->rope_kind, .dims = h->rope_dims};
-        float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
-        if (!freqs || rope_table(h, &h->rope[i], h->rope_dims, b->ctx, &d, freqs, &r->factor, b->bind.e) < 0)
-            return;
-        const char *name = i ? "rope of sliding layers" : "rope";
-        r->freqs = bind_table(&b->bind, name, NULL, freqs, (struct shape){1, half, 1});
+    for (int i = 0; i < 2; i++)
+        if (i ? slides : full)
+            b->rope[i] = make_rope(b, &h->rope[i], i ? "rope of sliding layers" : "rope");
+}
+
+/* Layers with a theta of their own share a table where they have the same. */
+static struct rope layer_rope(struct build *b, uint32_t layer)
+{
+    const struct layer_params *l = &b->h->layer[layer], *other;
+    if (!l->rope || b->h->rope_kind == ROPE_NONE)
+        return (struct rope){0};
+    if (l->theta == 0)
+        return b->rope[l->sliding];
+    for (uint32_t i = 0; i < b->p->count; i++) {
+        const struct op *op = &b->p->ops[i];
+        other = op->kind == OP_QKV ? &b->h->layer[op->layer] : l;
+        if (other != l && other->rope && other->theta == l->theta && other->sliding == l->sliding)
+            return op->qkv.rope;
     }
+    struct rope_params own = b->h->rope[l->sliding];
+    own.theta = l->theta;
+    return make_rope(b, &own, "rope of some layers");
 }
 
 void build_begin(struct build *b)
@@ -160,8 +181,7 @@ struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
                                 row ? o->heads * o->k_dim : o->k_dim);
     o->k_norm = build_head_norm(b, "attn_k_norm", (int)layer, row ? 0 : o->kv_heads,
                                 row ? o->kv_heads * o->k_dim : o->k_dim);
-    if (l->rope)
-        o->rope = b->rope[l->sliding];
+    o->rope = layer_rope(b, layer);
     plan_kv(b->p, layer,
             (struct kv_group){l->kv_heads, h->k_dim, h->v_dim, .window = l->sliding ? h->window : 0,
                               .layers = 0});
@@ -201,7 +221,7 @@ struct tail *build_out(struct build *b, uint32_t layer)
 static void split_gate_up(struct build *b, const char *name, uint32_t layer, uint32_t ffn,
                           struct linear *gate, struct linear *up)
 {
-    bool shared = !strcmp(name, "ffn_gate_up_shexp");
+    bool shared = strstr(name, "_shexp") != NULL;
     struct slice s[2] = {{shared ? "ffn_gate_shexp" : "ffn_gate", 1, 2 * ffn, 0, ffn},
                          {shared ? "ffn_up_shexp" : "ffn_up", 1, 2 * ffn, ffn, ffn}};
     struct linear out[2] = {0};
@@ -227,8 +247,11 @@ static struct tail *build_moe(struct build *b, uint32_t layer, struct norm in)
     struct expert_linears e = bind_experts(w, il);
     o->gate = e.gate, o->up = e.up, o->down = e.down;
     if (bind_has(w, "ffn_down_shexp", il)) {
-        if (bind_has(w, "ffn_gate_up_shexp", il)) {
-            split_gate_up(b, "ffn_gate_up_shexp", layer, h->shared_ffn, &o->shared_gate, &o->shared_up);
+        const char *both = bind_has(w, "ffn_gate_up_shexp", il)                       ? "ffn_gate_up_shexp"
+                           : bind_rows(w, "ffn_up_shexp", il) == 2ull * h->shared_ffn ? "ffn_up_shexp"
+                                                                                      : NULL;
+        if (both) {
+            split_gate_up(b, both, layer, h->shared_ffn, &o->shared_gate, &o->shared_up);
         } else {
             o->shared_gate = bind_linear(w, "ffn_gate_shexp", il, h->shared_ffn, h->width);
             o->shared_up = bind_linear(w, "ffn_up_shexp", il, h->shared_ffn, h->width);

@@ -23,7 +23,7 @@ int neox_setup(struct hparams *h, const struct keys *k, struct err *e);
 void falcon_build(struct build *b);
 int falcon_setup(struct hparams *h, const struct keys *k, struct err *e);
 void cohere_build(struct build *b);
-int cohere_setup(struct hparams *h, const struct keys *k, struct err *e);
+int granite_swa_setup(struct hparams *h, const struct keys *k, struct err *e);
 void deepseek_build(struct build *b);
 int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e);
 void bert_build(struct build *b);

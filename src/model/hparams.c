@@ -60,17 +60,19 @@ static const struct hparam_field fields[] = {
     {HPARAM_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(experts), "expert_count", "num_local_experts|num_experts|n_routed_experts", 0, 65536,
      FIELD_SHOWN},
-    {HPARAM_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token", 0, 65536,
-     FIELD_OPTIONAL},
+    {HPARAM_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token|moe_topk",
+     0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST,
      FIELD_OPTIONAL},
     {HPARAM_U32, AT(shared_ffn), "expert_shared_feed_forward_length",
      "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, FIELD_OPTIONAL},
-    {HPARAM_U32, AT(shared_experts), "expert_shared_count", "n_shared_experts", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(shared_experts), "expert_shared_count",
+     "n_shared_experts|num_shared_experts|num_shared_expert", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(expert_groups), "expert_group_count", "n_group", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, FIELD_OPTIONAL},
-    {HPARAM_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob", 0, 0, FIELD_OPTIONAL},
-    {HPARAM_F32, AT(weight_scale), "expert_weights_scale", "routed_scaling_factor", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob|route_norm", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(weight_scale), "expert_weights_scale",
+     "routed_scaling_factor|route_scale|router_scaling_factor", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, FIELD_OPTIONAL},
@@ -224,12 +226,13 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
             flags = NULL;
     }
     if (!flags && !types &&
-        keys_u32(k, "attention.sliding_window_pattern", "sliding_window_pattern|_sliding_window_pattern",
-                 HPARAMS_COUNT, &h->window_pattern, e) < 0)
+        keys_u32(k, "attention.sliding_window_pattern",
+                 "sliding_window_pattern|_sliding_window_pattern|global_attn_every_n_layers", HPARAMS_COUNT,
+                 &h->window_pattern, e) < 0)
         return -1;
     for (uint32_t i = 0; i < h->layers; i++) {
         uint32_t p = h->window_pattern;
-        bool on = (p == 0 || i % p < p - 1) && i >= first;
+        bool full = p && i % p == (h->arch->full_first ? 0 : p - 1), on = !full && i >= first;
         if (types) {
             const char *type = json_string_value(jsonread_item(&r, types, i, JSONREAD_IS_STRING));
             if (!type)
@@ -244,6 +247,8 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
             on = gguf_item_i64(flags, i) != 0;
         }
         h->layer[i].sliding = h->window && on;
+        if (h->window && h->arch->rope_if_sliding)
+            h->layer[i].rope = h->layer[i].sliding;
     }
     return e->code ? -1 : 0;
 }
@@ -403,7 +408,7 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
     char name[32] = "";
     h->gating = h->arch->gating;
     if (keys_u32(k, "expert_gating_func", NULL, range, &func, e) < 0 ||
-        keys_str(k, NULL, "scoring_func", name, sizeof name, e) < 0)
+        keys_str(k, NULL, "scoring_func|score_func|score_function", name, sizeof name, e) < 0)
         return -1;
     if (func == 1 || !strcmp(name, "softmax"))
         h->gating = GATING_SOFTMAX;
@@ -464,6 +469,19 @@ static int settle(struct hparams *h, struct err *e)
     return 0;
 }
 
+/* GGUF counts the layers behind the last that predict further tokens. */
+static int drop_nextn(struct hparams *h, const struct keys *k, struct err *e)
+{
+    uint32_t more = 0;
+    if (keys_u32(k, "nextn_predict_layers", NULL, HPARAMS_COUNT, &more, e) < 0)
+        return -1;
+    if (more >= h->layers)
+        return err_set(e, ERR_DATA, "%u of %u layers predict further tokens; fewer are expected", more,
+                       h->layers);
+    h->layers -= more;
+    return 0;
+}
+
 static int read_all(struct hparams *h, const struct keys *k, const struct store *s, struct err *e)
 {
     h->rope_kind = k->gguf ? h->arch->gguf_rope : h->arch->hf_rope;
@@ -473,9 +491,9 @@ static int read_all(struct hparams *h, const struct keys *k, const struct store 
     h->eps = 1e-5f;
     h->act_alpha = 1.702f;
     h->act_limit = 7;
-    if (read_fields(h, k, e) < 0 || read_act(h, k, e) < 0 || read_layers(h, k, e) < 0 ||
-        read_sliding(h, k, e) < 0 || read_rope(h, k, e) < 0 || read_pooling(h, k, s, e) < 0 ||
-        read_gating(h, k, e) < 0)
+    if (read_fields(h, k, e) < 0 || drop_nextn(h, k, e) < 0 || read_act(h, k, e) < 0 ||
+        read_layers(h, k, e) < 0 || read_sliding(h, k, e) < 0 || read_rope(h, k, e) < 0 ||
+        read_pooling(h, k, s, e) < 0 || read_gating(h, k, e) < 0)
         return -1;
     if (h->arch->setup && h->arch->setup(h, k, e) < 0)
         return -1;

@@ -45,6 +45,7 @@ struct layer_params {
     uint32_t kv_heads, ffn;
     bool sliding; /* sees hparams.window tokens only */
     bool rope;
+    float theta; /* of its rope; 0: that of hparams.rope */
 };
 
 struct hparams {
@@ -62,10 +63,11 @@ struct hparams {
 
     float eps;
     enum act_kind act;
-    float act_alpha, act_limit;      /* ACT_SWIGLU_OAI */
-    uint32_t window, window_pattern; /* a layer i slides when pattern is 0 or i % pattern < pattern - 1 */
-    float attn_scale;                /* of q.k; 0 until known */
-    bool scale_by_layer;             /* ... divided by the layer's number, from 1 */
+    float act_alpha, act_limit; /* ACT_SWIGLU_OAI */
+    uint32_t window,
+        window_pattern;  /* a layer slides unless it is the last of a period (arch.full_first: first) */
+    float attn_scale;    /* of q.k; 0 until known */
+    bool scale_by_layer; /* ... divided by the layer's number, from 1 */
     float attn_softcap, logit_softcap;
     float embed_scale, residual_scale, logit_scale;
     float clamp_qkv;

@@ -64,8 +64,11 @@ int keys_u32(const struct keys *k, const char *gguf, const char *hf, const uint3
         return got;
     }
     char name[64];
-    json_t *v = keys_json(k, hf, name);
-    return v ? json_u32(v, name, range, out, e) : 0;
+    json_t *v = keys_json(k, hf, name), *same = v;
+    size_t n = json_array_size(v);
+    for (size_t i = 0; i < n && same; i++) /* a number for each layer, all the same */
+        same = json_equal(json_array_get(v, i), json_array_get(v, 0)) ? json_array_get(v, 0) : NULL;
+    return v ? json_u32(same ? same : v, name, range, out, e) : 0;
 }
 
 int keys_f32(const struct keys *k, const char *gguf, const char *hf, const double range[2], float *out,
@@ -188,4 +191,34 @@ int keys_each(const struct keys *k, const char *gguf, const char *hf, const uint
     for (uint32_t i = 0; got == 1 && i < n; i++)
         out[i] = one;
     return got;
+}
+
+int keys_each_f32(const struct keys *k, const char *gguf, const char *hf, const double range[2], float *out,
+                  uint32_t n, struct err *e)
+{
+    char name[160] = "";
+    const struct gguf_key *items = k->gguf && gguf ? gguf_find(k->gguf, gguf_name(k, gguf, name)) : NULL;
+    json_t *list = k->gguf ? NULL : keys_json(k, hf, name);
+    bool array = items ? items->type == GGUF_ARRAY : json_is_array(list);
+    if (!array) {
+        int got = keys_f32(k, gguf, hf, range, out, e);
+        for (uint32_t i = 1; got == 1 && i < n; i++)
+            out[i] = out[0];
+        return got;
+    }
+    if (items && gguf_get_array(k->gguf, name, GGUF_F32, 0, &items, e) < 0)
+        return -1;
+    uint64_t have = items ? items->count : json_array_size(list);
+    if (have < n)
+        return err_set(e, ERR_DATA, "%s has %llu numbers; one for each of %u layers is expected",
+                       log_safe(name), (unsigned long long)have, n);
+    for (uint32_t i = 0; i < n; i++) {
+        json_t *one = json_array_get(list, i);
+        double d = items ? gguf_item_f64(items, i) : json_is_number(one) ? json_number_value(one) : NAN;
+        if (!(d >= range[0] && d <= range[1]))
+            return err_set(e, ERR_DATA, "%s has a value for layer %u that is no number from %g to %g",
+                           log_safe(name), i, range[0], range[1]);
+        out[i] = (float)d;
+    }
+    return 1;
 }

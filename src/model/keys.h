@@ -29,6 +29,8 @@ int keys_str(const struct keys *k, const char *gguf, const char *hf, char *out, 
 /* A number for each of n layers: an array of at least n, or one number for all. */
 int keys_each(const struct keys *k, const char *gguf, const char *hf, const uint32_t range[2], uint32_t *out,
               uint32_t n, struct err *e);
+int keys_each_f32(const struct keys *k, const char *gguf, const char *hf, const double range[2], float *out,
+                  uint32_t n, struct err *e);
 
 /* How many numbers an array has, at most 65536; 1 where it is none. */
 uint32_t keys_items(const struct keys *k, const char *gguf, const char *hf);

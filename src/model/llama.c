@@ -61,7 +61,22 @@ int granite_setup(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
-/* gpt-oss: sinks, biases everywhere, clamped SwiGLU experts. Its second norm has another name. */
+/* A base of rope for each layer; 0: it does not rotate. The key in GGUF is ours. */
+int granite_swa_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const double range[2] = {0, 1e12};
+    float *each = arena_alloc(&h->arena, h->layers, sizeof *each);
+    if (!each)
+        return err_memory(e, "layers", h->layers * sizeof *each);
+    int got = keys_each_f32(k, "rope.freq_base_layers", "layer_rope_theta", range, each, h->layers, e);
+    for (uint32_t i = 0; got > 0 && i < h->layers; i++) {
+        h->layer[i].theta = each[i];
+        h->layer[i].rope = each[i] > 0;
+    }
+    return got < 0 ? -1 : granite_setup(h, k, e);
+}
+
+/* gpt-oss, seed_oss, glm4moe: the second norm has another name in GGUF. */
 void gpt_oss_build(struct build *b)
 {
     build_embed(b);

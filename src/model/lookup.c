@@ -16,7 +16,7 @@ static const struct {
     {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm"},
     {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm"},
     {"output", "lm_head|embed_out"},
-    {"attn_norm", "input_layernorm|ln_1|ln_mlp"},
+    {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp"},
     {"attn_norm_2", "ln_attn"},
     {"attn_q", "self_attn.q_proj|attention.self.query"},
     {"attn_k", "self_attn.k_proj|attention.self.key"},
@@ -25,20 +25,26 @@ static const struct {
      "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|self_attention.query_key_value|attn.Wqkv"},
     {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
                     "attention.output.dense|attn.out_proj"},
-    {"attn_q_norm", "self_attn.q_norm|self_attn.q_layernorm|self_attn.q_layernorm.norms.%u"},
-    {"attn_k_norm", "self_attn.k_norm|self_attn.k_layernorm|self_attn.k_layernorm.norms.%u"},
+    {"attn_q_norm",
+     "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|self_attn.q_layernorm.norms.%u"},
+    {"attn_k_norm",
+     "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|self_attn.k_layernorm.norms.%u"},
     {"attn_sinks", "self_attn.sinks"},
-    {"post_attention_norm", "post_attention_layernorm"},
+    {"post_attention_norm", "post_norm1|post_attention_layernorm"},
     {"attn_output_norm", "attention.output.LayerNorm|norm1|post_attention_layernorm"},
     {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm"},
-    {"ffn_norm", "pre_feedforward_layernorm|post_attention_layernorm|ln_2"},
-    {"post_ffw_norm", "post_feedforward_layernorm"},
+    {"ffn_norm",
+     "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|post_attention_layernorm|ln_2"},
+    {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
     {"ffn_gate", "mlp.gate_proj|mlp.fc12"},
     {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense"},
     {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense"},
     {"ffn_gate_up", "mlp.gate_up_proj"},
-    {"ffn_gate_inp", "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer"},
-    {"exp_probs_b", "mlp.gate.e_score_correction"},
+    {"ffn_gate_inp",
+     "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|block_sparse_moe.router|"
+     "mlp.gate.wg|mlp.router.gate"},
+    {"exp_probs_b",
+     "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|block_sparse_moe.e_score_correction"},
     {"ffn_gate_exps", "mlp.experts.%u.gate_proj|block_sparse_moe.experts.%u.w1"},
     {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3"},
     {"ffn_down_exps", "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
@@ -48,9 +54,10 @@ static const struct {
     {"ffn_exps", "mlp.experts|block_sparse_moe.experts"},
     {"ffn_exps_inner", "mlp.experts.base_layer|block_sparse_moe.experts.base_layer"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj"},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj"},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj|mlp.shared_experts.down_proj|shared_mlp.output_linear"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj|mlp.shared_mlp.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj|mlp.shared_mlp.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj|mlp.shared_experts.down_proj|mlp.shared_mlp.down_proj|"
+                       "shared_mlp.output_linear"},
     {"ffn_gate_up_shexp", "shared_mlp.input_linear"},
     {"attn_q_a", "self_attn.q_a_proj"},
     {"attn_q_b", "self_attn.q_b_proj"},
@@ -157,6 +164,10 @@ const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, co
     char name[256];
     if (n->store->kind == STORE_GGUF) {
         gguf_name(at, suffix, name);
+        const struct tensor *t = store_find(n->store, name);
+        if (t || strcmp(suffix, ".bias"))
+            return t;
+        gguf_name(at, "", name); /* hy_v3's bias of the choice has no suffix */
         return store_find(n->store, name);
     }
     /* a bare parameter; the names that norms had in TensorFlow */

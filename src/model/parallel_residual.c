@@ -25,15 +25,6 @@ void cohere_build(struct build *b)
     one_norm(b);
 }
 
-/* cohere2: layers that see everything have no positions. */
-int cohere_setup(struct hparams *h, const struct keys *k, struct err *e)
-{
-    (void)k, (void)e;
-    for (uint32_t i = 0; h->window && i < h->layers; i++)
-        h->layer[i].rope = h->layer[i].sliding;
-    return 0;
-}
-
 void stablelm_build(struct build *b)
 {
     if (bind_has(&b->bind, "ffn_norm", 0))

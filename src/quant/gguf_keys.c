@@ -176,6 +176,25 @@ static int put_factor(const struct keys_out *k, struct err *e)
     return failed;
 }
 
+/* A base for each layer: the key is ours, others read the common base. */
+static int put_layer_bases(const struct keys_out *k, struct err *e)
+{
+    const struct hparams *h = k->h;
+    char name[160];
+    float *each = mem_alloc(h->layers, sizeof *each);
+    bool own = false;
+    if (!each)
+        return err_memory(e, "layers", h->layers);
+    for (uint32_t i = 0; i < h->layers; i++) {
+        each[i] = h->layer[i].theta;
+        own = own || each[i] != 0;
+    }
+    if (own)
+        gguf_put_items(k->w, spell(k, "rope.freq_base_layers", name), GGUF_F32, each, h->layers);
+    mem_free(each);
+    return 0;
+}
+
 static int put_rope(const struct keys_out *k, struct err *e)
 {
     const struct hparams *h = k->h;
@@ -237,7 +256,7 @@ static void put_experts(const struct keys_out *k)
     if (dense)
         put_u32(k, "leading_dense_block_count", dense);
     put_bool(k, "expert_weights_norm", h->normalise);
-    if (is_arch(k, "deepseek2"))
+    if (is_arch(k, "deepseek2") || h->gating == GATING_SIGMOID)
         put_u32(k, "expert_gating_func", func[h->gating]);
     if (is_arch(k, "deepseek2"))
         put_f32(k, "expert_weights_scale", h->weight_scale);
@@ -281,7 +300,7 @@ static int put_hparams(const struct keys_out *k, struct err *e)
     if (h->experts)
         put_experts(k);
     if (put_layers(k, "attention.head_count_kv", false, e) || put_layers(k, "feed_forward_length", true, e) ||
-        put_window(k, e) || put_rope(k, e))
+        put_window(k, e) || put_rope(k, e) || put_layer_bases(k, e))
         return -1;
     hparams_write(h, &(struct hparams_sink){put_field, (void *)(uintptr_t)k});
     return 0;
