@@ -314,7 +314,7 @@ static void product_check_packed(struct cpu_product *p, const struct kernels *k,
     job.m = m;
     kernel(&job);
     assert_int_equal(packed.done[0], 0); /* nobody asked for it */
-    job.lay_out = true;
+    job.repack = true;
     kernel(&job);
     const uint32_t parts = (job.n1 - job.n0 + KERNEL_PANEL - 1) / KERNEL_PANEL * packed.slabs;
     for (uint32_t i = 0; i < parts; i++)
@@ -707,7 +707,7 @@ static void price_type(struct price *p, uint32_t type)
         job.n1 = (uint32_t)(ms[i] > 8 ? PRICE_N : rows < 65536 ? rows : 65536);
         job.y_stride = job.n1;
         job.packed = p->packed ? &packed : NULL;
-        job.lay_out = true;
+        job.repack = true;
         job.rests = p->kind == PRODUCT_RESTS;
         double best = 1e9;
         for (int run = 0; run < PRICE_RUNS; run++) {

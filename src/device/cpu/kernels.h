@@ -57,7 +57,7 @@ struct matmul {
     bool fixed;    /* a row's result is the same, bit by bit, whatever m is: few rows are slower then */
     struct packed *packed; /* where the type has it: the weight's, and then all is fixed; NULL = none */
     size_t panel;          /* which of its panels starts at n0 */
-    bool lay_out;          /* repack what is not repacked yet */
+    bool repack;           /* repack what is not repacked yet */
 };
 
 enum { KERNEL_TYPES = 128, Q8_BLOCK = 32, KERNEL_PANEL = 32, KERNEL_SLAB = 512 };

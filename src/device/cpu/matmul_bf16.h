@@ -96,7 +96,7 @@ ALWAYS_INLINE const void *bf16_find_panel(bf16_loader load, const struct matmul 
         uint8_t *packed = p->data + at * p->panel_bytes + k0 / 2 * (size_t)BF16_PAIRS;
         if (*done)
             return packed;
-        if (job->lay_out) {
+        if (job->repack) {
             to = packed;
             *done = 1;
         }

@@ -303,7 +303,7 @@ ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *j
         return NULL;
     }
     q8_pack_panel(type, job, n, k0, width, panel);
-    if (packed && job->lay_out) {
+    if (packed && job->repack) {
         const uint8_t *block = job->w + n * job->row_bytes + k0 / UNIT * unit_bytes(type);
         packed_write(type, panel, block, job->row_bytes, least(PANEL, job->n1 - n), width / 32, packed);
         *done = 1;

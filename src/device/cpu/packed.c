@@ -90,8 +90,8 @@ bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct 
     job->packed = packed;
     job->panel = (size_t)p->matrix * packed_panels(w) + p->n0 / KERNEL_PANEL;
     /* Prompts do not repack: the first step that only decodes does. */
-    job->lay_out = l->s->rows <= PACKED_ROWS * l->s->seqs;
-    if (!job->lay_out || packed->done[job->panel * packed->slabs])
+    job->repack = l->s->rows <= PACKED_ROWS * l->s->seqs;
+    if (!job->repack || packed->done[job->panel * packed->slabs])
         return false;
     const size_t panels = PACKED_PIECE / (KERNEL_PANEL * w->row_bytes);
     *piece = (uint32_t)size_max(panels, 1) * KERNEL_PANEL;

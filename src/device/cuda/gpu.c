@@ -216,16 +216,16 @@ static int load_kernels(struct gpu *g, struct err *e)
     return 0;
 }
 
-static uint64_t meeting_bytes(const struct gpu *g)
+static uint64_t split_k_bytes(const struct gpu *g)
 {
     return 4ull * GPU_COUNTERS + (g->profile.wide ? (uint64_t)g->profile.sms * GEMM_ROWS_MOST * 256 * 4 : 0);
 }
 
 static int take_meeting(struct gpu *g, struct err *e)
 {
-    if (!(g->meeting = gpu_alloc(g, meeting_bytes(g), "scratch", e)))
+    if (!(g->split_k = gpu_alloc(g, split_k_bytes(g), "scratch", e)))
         return -1;
-    return gpu_check(g, g->cu->set8(g->meeting, 0, meeting_bytes(g), g->stream), "clearing scratch", e);
+    return gpu_check(g, g->cu->set8(g->split_k, 0, split_k_bytes(g), g->stream), "clearing scratch", e);
 }
 
 static int start(struct gpu *g, int index, struct err *e)
@@ -276,7 +276,7 @@ void gpu_close(struct gpu *g)
         return;
     if (g->context) {
         timing_close(g);
-        gpu_free(g, g->meeting, meeting_bytes(g));
+        gpu_free(g, g->split_k, split_k_bytes(g));
         for (int m = 0; m < MODULE_COUNT; m++)
             if (g->module[m])
                 g->cu->module_unload(g->module[m]);

@@ -92,7 +92,7 @@ struct gpu {
     uint64_t limit;            /* at most; 0 = what is free */
     uint64_t launches;         /* so far */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
-    cu_ptr meeting;            /* of split-K: counters of blocks, then room for partial sums */
+    cu_ptr split_k;            /* of split-K: counters of blocks, then room for partial sums */
 };
 
 struct gpu *gpu_open(int index, uint64_t limit, struct err *e);
@@ -128,12 +128,12 @@ int gpu_sync(struct gpu *g, struct err *e);
 enum { GPU_COUNTERS = 1 << 16 }; /* zero between kernels */
 static inline uint32_t *gpu_counters(const struct gpu *g)
 {
-    return (uint32_t *)g->meeting;
+    return (uint32_t *)g->split_k;
 }
 /* 64 rows x 256 outputs for each SM. */
 static inline float *gpu_parts(const struct gpu *g)
 {
-    return (float *)(g->meeting + 4ull * GPU_COUNTERS);
+    return (float *)(g->split_k + 4ull * GPU_COUNTERS);
 }
 const char *gpu_kernel_name(uint32_t kernel);
 /* GB/s of reading, over 2 GB (or less where less is free). */

@@ -70,7 +70,7 @@ static void *take(uint64_t *at, cu_ptr base, uint64_t bytes)
     return (void *)(base + from);
 }
 
-static uint64_t lay_out(struct quern_gpu *g)
+static uint64_t place_scratch(struct quern_gpu *g)
 {
     uint64_t at = 0, rows = g->most_rows, width = g->most_width;
     cu_ptr base = g->scratch;
@@ -95,13 +95,13 @@ static int take_scratch(struct quern_gpu *g)
     struct gpu *c = g->g;
     if (!(g->mat = mem_zalloc(1 + PUBLIC_VECTORS, sizeof *g->mat)))
         return err_memory(&g->error, "the table of weights", sizeof *g->mat);
-    g->scratch_bytes = lay_out(g);
+    g->scratch_bytes = place_scratch(g);
     g->ring_ints = 4 * g->most_rows + 64;
     if (!(g->scratch = gpu_alloc(c, g->scratch_bytes, "scratch", &g->error)) ||
         !(g->ring = gpu_alloc(c, 4ull * PUBLIC_RING * g->ring_ints, "scratch", &g->error)) ||
         !(g->ring_host = gpu_pinned(c, 4ull * PUBLIC_RING * g->ring_ints, &g->error)))
         return -1;
-    lay_out(g);
+    place_scratch(g);
     g->at.counters = gpu_counters(c);
     g->at.sums = gpu_parts(c);
     g->lower = (struct lower){.card = &c->profile, .at = &g->at, .page_tokens = KV_PAGE};

@@ -67,8 +67,8 @@ static void group_digits(struct jsb *b, const char *digits, const struct jspec *
 }
 
 /* sign, prefix and digits, padded to the width: zeros between sign and digits, or fill around all. */
-static struct jstr *lay_out(struct jrt *rt, const struct jspec *spec, const char *sign,
-                            const struct jstr *digits)
+static struct jstr *pad_number(struct jrt *rt, const struct jspec *spec, const char *sign,
+                               const struct jstr *digits)
 {
     size_t have = strlen(sign) + digits->chars,
            pad = spec->width > (int64_t)have ? (size_t)spec->width - have : 0;
@@ -98,7 +98,7 @@ static struct jstr *format_int(struct jrt *rt, const struct jspec *spec, struct 
     for (int64_t zeros = spec->precision - (int64_t)n; zeros > 0; zeros--)
         jsb_lit(&b, "0", v.data);
     group_digits(&b, digits, spec, v.data);
-    return lay_out(rt, spec, sign, jsb_done(&b));
+    return pad_number(rt, spec, sign, jsb_done(&b));
 }
 
 static struct jstr *format_float(struct jrt *rt, const struct jspec *spec, struct jv v)
@@ -144,7 +144,7 @@ static struct jstr *format_float(struct jrt *rt, const struct jspec *spec, struc
     group_digits(&b, text, spec, v.data);
     if (spec->type == '%')
         jsb_lit(&b, "%", v.data);
-    return lay_out(rt, spec, sign, jsb_done(&b));
+    return pad_number(rt, spec, sign, jsb_done(&b));
 }
 
 static struct jstr *format_str(struct jrt *rt, const struct jspec *spec, struct jstr *s)
