@@ -33,6 +33,7 @@ struct kv_config {
     uint32_t type;        /* enum dtype: F16, F32, BF16, Q8_0, F8_E4M3 (CUDA) */
     uint32_t page_tokens; /* 16 or 32 */
     uint32_t pages[PLAN_GROUPS_MOST];
+    uint32_t least[PLAN_GROUPS_MOST]; /* of these, the first ones that have memory from the start; 0 = all */
 };
 
 struct step_seq {
@@ -90,7 +91,9 @@ struct step {
 };
 
 struct device_memory {
-    uint64_t weights, kv, scratch, total, free;
+    uint64_t weights, scratch, total, free;
+    uint64_t kv;       /* memory that KV holds now; as a need: with all pages */
+    uint64_t kv_least; /* as a need: with those that have memory from the start */
 };
 
 /* What a device is prepared for: KV, and the most rows, sequences and results of a step. */
@@ -133,6 +136,11 @@ struct device_ops {
      * device of a split to the other. */
     int (*read_rows)(struct device *d, uint32_t buffer, uint32_t rows, float *host, struct err *e);
     int (*write_rows)(struct device *d, uint32_t buffer, uint32_t rows, const float *host, struct err *e);
+    /* Gives the first `pages` pages of a group memory (kv_config.least had it from the start), and takes it from the others,
+     * which lose what they held. Between steps. ERR_RESOURCE: there is none left, and nothing has changed. */
+    int (*back)(struct device *d, uint32_t group, uint32_t pages, struct err *e);
+    /* What that takes, at most. */
+    uint64_t (*back_bytes)(const struct device *d, uint32_t group, uint32_t pages);
     /* Copies whole pages of a group, all its layers: from[i] -> to[i]. */
     int (*copy_pages)(struct device *d, uint32_t group, const int32_t *from, const int32_t *to, uint32_t n,
                       struct err *e);
@@ -177,6 +185,8 @@ float cpu_max(const float *x, uint32_t n);
 float cpu_exp_sum(float *x, uint32_t n, float max);
 /* How many cards there are; -1 and the reason where there is no driver. */
 int cuda_count(struct err *e);
+/* Bytes of a card's memory; 0: there is no such card. */
+uint64_t cuda_memory_total(int index);
 /* Whether the GPU has kernels for this type of weights; others it decodes to F16 at load. */
 bool cuda_has_type(uint32_t dtype);
 /* For which step cuda_explain lists launches. */

@@ -42,9 +42,10 @@ uint64_t place_room(const struct device_memory *m, uint64_t limit)
     return limit && limit < room ? limit : room;
 }
 
-static bool place_fits(const struct device_memory *m, uint64_t limit)
+/* Where all layers fit, KV of all pages need not: it takes memory as sequences grow. */
+static bool place_fits(const struct device_memory *m, uint64_t limit, bool all)
 {
-    return m->weights + m->kv + m->scratch <= place_room(m, limit);
+    return m->weights + (all ? m->kv_least : m->kv) + m->scratch <= place_room(m, limit);
 }
 
 /* The most layers that fit; what n layers need only grows with n. */
@@ -58,7 +59,7 @@ static int place_most(const struct place_request *r, struct placement *out, stru
             return -1;
         if (n == out->of)
             out->whole = m;
-        *(place_fits(&m, r->memory) ? &fit : &over) = n;
+        *(place_fits(&m, r->memory, n == out->of) ? &fit : &over) = n;
     }
     out->layers = fit;
     return 0;

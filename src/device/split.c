@@ -219,6 +219,20 @@ static const float *split_results(struct device *device, struct err *e)
 
 /* ---- pages: the main device's part, then the rest's ---- */
 
+static int split_back(struct device *device, uint32_t group, uint32_t pages, struct err *e)
+{
+    struct device *const *part = self(device)->part; /* only the main device can be short of it */
+    return part[0]->ops->back(part[0], group, pages, e) || part[1]->ops->back(part[1], group, pages, e) ? -1
+                                                                                                        : 0;
+}
+
+static uint64_t split_back_bytes(const struct device *device, uint32_t group, uint32_t pages)
+{
+    const struct split *d = (const struct split *)device;
+    return d->part[0]->ops->back_bytes(d->part[0], group, pages) +
+           d->part[1]->ops->back_bytes(d->part[1], group, pages);
+}
+
 static int split_copy_pages(struct device *device, uint32_t group, const int32_t *from, const int32_t *to,
                             uint32_t n, struct err *e)
 {
@@ -299,6 +313,8 @@ int split_open(struct device **out, struct device *main, struct device *rest, st
                                           .prepare = split_prepare,
                                           .run = split_run,
                                           .results = split_results,
+                                          .back = split_back,
+                                          .back_bytes = split_back_bytes,
                                           .copy_pages = split_copy_pages,
                                           .page_bytes = split_page_bytes,
                                           .read_page = split_read_page,

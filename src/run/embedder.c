@@ -46,6 +46,7 @@ void embedder_runner(struct runner_options *r, bool causal, uint32_t ctx, uint32
 {
     r->ctx = ctx;
     r->seqs = texts;
+    r->kv_whole = true; /* texts are admitted by the pages that there are */
     r->chunk = causal || ctx < RUNNER_CHUNK ? RUNNER_CHUNK : ctx;
     r->outs = r->chunk;
     /* most texts are short: the pool has room for one text of the full context, and for this much more */

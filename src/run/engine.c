@@ -99,6 +99,14 @@ uint32_t engine_retry(struct engine *g)
     return seconds < 1 ? 1 : seconds < ENGINE_RETRY_MOST ? (uint32_t)seconds : ENGINE_RETRY_MOST;
 }
 
+void engine_shed(struct engine *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->shed = true;
+    pthread_cond_signal(&g->work);
+    pthread_mutex_unlock(&g->mutex);
+}
+
 void engine_stats(struct engine *g, struct engine_stats *out)
 {
     pthread_mutex_lock(&g->mutex);
@@ -292,9 +300,10 @@ static void engine_count_pages(struct engine *g)
     for (uint32_t i = 0; i < r->plan->groups; i++) {
         bool window = r->plan->group[i].window;
         s->pages += r->pages[i].count - 1;
-        s->pages_free += r->pages[i].unused;
+        uint32_t unused = r->pages[i].unused + r->pages[i].count - r->pages[i].backed;
+        s->pages_free += unused;
         s->window_pages += window ? r->pages[i].count - 1 : 0;
-        s->window_pages_free += window ? r->pages[i].unused : 0;
+        s->window_pages_free += window ? unused : 0;
     }
 }
 
@@ -307,9 +316,26 @@ static bool engine_is_idle(struct engine *g)
     return idle;
 }
 
+/* Returns the memory of KV that nothing uses; with `shed`, that of cached prefixes, too. The mutex is held, but not
+ * meanwhile. */
+static void engine_shrink(struct engine *g, bool shed)
+{
+    pthread_mutex_unlock(&g->mutex);
+    if (shed)
+        prefix_clear(g->prefix);
+    runner_shrink(g->session->runner);
+    pthread_mutex_lock(&g->mutex);
+    engine_count_pages(g);
+    prefix_stats(g->prefix, &g->stats.prefix);
+}
+
 /* Waits for work; false when the engine closes. */
 static bool engine_wait(struct engine *g)
 {
+    const double until = clock_now() + ENGINE_IDLE;
+    const struct timespec at = {.tv_sec = (time_t)until,
+                                .tv_nsec = (long)(1e9 * (until - (double)(time_t)until))};
+    bool shrunk = false;
     while (engine_is_idle(g) && prefix_save(g->prefix, true))
         ;
     pthread_mutex_lock(&g->mutex);
@@ -317,8 +343,17 @@ static bool engine_wait(struct engine *g)
     prefix_stats(g->prefix, &g->stats.prefix);
     while (!g->closing && !g->waiting && !g->count) {
         g->done = 0;
-        pthread_cond_wait(&g->work, &g->mutex);
+        if (g->shed || (!shrunk && clock_now() >= until)) {
+            bool shed = g->shed;
+            g->shed = false;
+            shrunk = true;
+            engine_shrink(g, shed);
+        } else if (shrunk)
+            pthread_cond_wait(&g->work, &g->mutex);
+        else
+            pthread_cond_timedwait(&g->work, &g->mutex, &at);
     }
+    g->shed = false;
     bool closing = g->closing;
     pthread_mutex_unlock(&g->mutex);
     return !closing;
@@ -445,7 +480,11 @@ int engine_open(struct engine **out, struct session *l, const struct engine_opti
     g->session = l;
     g->waiting_end = &g->waiting;
     pthread_mutex_init(&g->mutex, NULL);
-    pthread_cond_init(&g->work, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&g->work, &clock);
+    pthread_condattr_destroy(&clock);
     engine_limits(g, o);
     if ((o->draft_model && engine_check_draft(l, o->draft_model, g->o.slots, g->room, e)) ||
         engine_start(g, e)) {

@@ -37,6 +37,8 @@ struct engine_options {
     bool guard;           /* for tests: an allocation inside a step is fatal */
 };
 
+/* Seconds without a request after which memory of KV that holds nothing is returned. */
+enum { ENGINE_IDLE = 5 };
 enum { ENGINE_CACHE_GIB = 4, ENGINE_QUEUE = 512, ENGINE_QUEUE_MIB = 128 };
 
 /* The cache on disk that these options ask for, for prefix_open; NULL where they ask for none. */
@@ -132,3 +134,5 @@ struct engine_stats {
     struct constraint_cache_stats constraints; /* the cache of constraints */
 };
 void engine_stats(struct engine *g, struct engine_stats *out);
+/* Others need memory: as soon as it is idle the engine drops its cached prefixes and returns their memory. Any thread. */
+void engine_shed(struct engine *g);

@@ -24,6 +24,7 @@ struct engine {
     double pace;     /* seconds between the ends of two requests while others wait, smoothed; 0 = not known */
     double last_end; /* when a request ended, or the first began to wait */
     bool closing;
+    bool shed; /* an idle engine is to return the memory of cached prefixes */
     struct engine_stats stats;
     /* used by the thread only */
     struct job **running; /* (slots), in order of admission */

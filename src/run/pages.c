@@ -4,23 +4,48 @@
 
 #include <assert.h>
 
-int pages_open(struct pages *p, uint32_t count, struct err *e)
+/* ---- the heap: free[i] is lower than its children 2 i + 1 and 2 i + 2 ---- */
+
+static void heap_add(struct pages *p, int32_t page)
+{
+    uint32_t i = p->unused++;
+    for (uint32_t up; i && p->free[up = (i - 1) / 2] > page; i = up)
+        p->free[i] = p->free[up];
+    p->free[i] = page;
+}
+
+static int32_t heap_take(struct pages *p)
+{
+    int32_t first = p->free[0], last = p->free[--p->unused];
+    uint32_t i = 0;
+    for (uint32_t down; (down = 2 * i + 1) < p->unused; i = down) {
+        down += down + 1 < p->unused && p->free[down + 1] < p->free[down];
+        if (p->free[down] > last)
+            break;
+        p->free[i] = p->free[down];
+    }
+    p->free[i] = last;
+    return first;
+}
+
+/* ---- pages ---- */
+
+int pages_open(struct pages *p, uint32_t count, uint32_t backed, struct err *e)
 {
     *p = (struct pages){.count = count};
-    p->stack = mem_alloc(count, sizeof *p->stack);
+    p->free = mem_alloc(count, sizeof *p->free);
     p->refs = mem_zalloc(count, sizeof *p->refs);
-    if (!p->stack || !p->refs) {
+    if (!p->free || !p->refs) {
         pages_close(p);
         return err_memory(e, "the table of KV pages", (unsigned long long)count * 6);
     }
-    for (uint32_t i = count - 1; i > 0; i--)
-        p->stack[p->unused++] = (int32_t)i;
+    pages_back(p, backed ? backed : count);
     return 0;
 }
 
 void pages_close(struct pages *p)
 {
-    mem_free(p->stack);
+    mem_free(p->free);
     mem_free(p->refs);
     *p = (struct pages){0};
 }
@@ -29,7 +54,7 @@ int32_t pages_take(struct pages *p)
 {
     if (!p->unused)
         return 0;
-    int32_t page = p->stack[--p->unused];
+    int32_t page = heap_take(p);
     p->refs[page] = 1;
     return page;
 }
@@ -46,5 +71,23 @@ void pages_drop(struct pages *p, int32_t page)
         return;
     assert(p->refs[page] > 0);
     if (!--p->refs[page])
-        p->stack[p->unused++] = page;
+        heap_add(p, page);
+}
+
+uint32_t pages_last(const struct pages *p)
+{
+    uint32_t last = p->backed ? p->backed - 1 : 0;
+    while (last && !p->refs[last])
+        last--;
+    return last;
+}
+
+void pages_back(struct pages *p, uint32_t backed)
+{
+    p->backed = backed < p->count ? backed : p->count;
+    assert(pages_last(p) < p->backed || !p->backed);
+    p->unused = 0;
+    for (uint32_t i = 1; i < p->backed; i++) /* ascending: a heap as it is */
+        if (!p->refs[i])
+            p->free[p->unused++] = (int32_t)i;
 }

@@ -376,6 +376,7 @@ static void prefix_evict(struct prefix *t, const struct page_need *need)
 bool prefix_make_room(struct prefix *t, const struct page_need *need)
 {
     bool enough = true;
+    runner_grow(t->runner, need);
     for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
         if (prefix_window(t, g))
             prefix_strip(t, g, need);

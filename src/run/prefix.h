@@ -44,11 +44,7 @@ void prefix_count(struct prefix *t, uint32_t tokens);
 /* Adds the first `len` tokens of the sequence. Where a page of them is known already, the sequence gets that
  * one and drops its own. Never fails: without room they are not added. */
 void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len);
-/* Numbers of pages, by group. */
-struct page_need {
-    uint32_t of[PLAN_GROUPS_MOST];
-};
-/* Whether that many are free, after evicting what is needed. */
+/* Whether that many are free, after taking memory for more pages, and evicting where there is none. */
 bool prefix_make_room(struct prefix *t, const struct page_need *need);
 /* Drops all nodes, also those that sequences use. */
 void prefix_clear(struct prefix *t);

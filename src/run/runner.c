@@ -170,16 +170,20 @@ static int runner_pages(struct runner *r, const struct runner_options *o, uint64
     *kv = (struct kv_config){.page_tokens = RUNNER_PAGE, .type = r->kv_type};
     r->pool = runner_pool(r->plan, o, bytes);
     for (uint32_t g = 0; g < r->plan->groups; g++) {
-        kv->pages[g] = 1 + group_pages(&r->plan->group[g], &x, r->pool);
+        const struct kv_group *k = &r->plan->group[g];
+        kv->pages[g] = 1 + group_pages(k, &x, r->pool);
+        kv->least[g] = 1 + (uint32_t)least(kv->pages[g] - 1, group_held(k, x.ctx, x.chunk));
+        kv->least[g] = o->kv_whole ? kv->pages[g] : kv->least[g];
+        r->least[g] = kv->least[g];
         pages_close(&r->pages[g]);
-        if (pages_open(&r->pages[g], kv->pages[g], e))
+        if (pages_open(&r->pages[g], kv->pages[g], kv->least[g], e))
             return -1;
     }
     return 0;
 }
 
 /* The same on the open device, by its own need of memory. Where all of the model fits on a GPU, but not with
- * pages for every sequence: as many as fit, rather than fewer layers. */
+ * pages for every sequence: as many as the card could hold, rather than fewer layers. */
 static int runner_fit_pages(struct runner *r, const struct weights *weights, const struct runner_options *o,
                             bool gpu, struct kv_config *kv, struct err *e)
 {
@@ -188,12 +192,12 @@ static int runner_fit_pages(struct runner *r, const struct weights *weights, con
     struct device_memory m;
     if (runner_pages(r, o, gpu ? 0 : o->kv_free, kv, e))
         return -1;
-    if (o->pages || o->kv_bytes || (!whole && !o->most))
+    if (o->pages || o->kv_bytes || !whole)
         return 0;
     if (r->device->ops->need(r->device, r->plan, weights, &shape, &m, e))
         return -1;
-    uint64_t room = whole ? place_room(&m, o->device_options.memory) : o->most;
-    room = o->most && o->most < room ? o->most : room;
+    m.free = m.total; /* pages take memory as sequences grow, and what others hold now may be free by then */
+    uint64_t room = place_room(&m, o->device_options.memory);
     uint64_t rest = m.weights + m.scratch + runner_kv_bytes(r->plan, o, 1); /* with page 0 of every group */
     return m.weights + m.scratch + m.kv <= room ? 0
                                                 : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
@@ -396,9 +400,74 @@ void seq_leave_behind(struct seq *s)
         seq_slide(s, s->len - RUNNER_BACK);
 }
 
+/* ---- memory of pages ---- */
+
+#define RUNNER_RETRY 0.1 /* seconds after which memory is asked for again, once there was none */
+
+uint64_t runner_held_bytes(const struct runner *r)
+{
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        bytes += r->device->ops->back_bytes(r->device, g, r->pages[g].backed);
+    return bytes;
+}
+
+/* Memory for the first `pages` pages of a group; false: there is not so much. */
+static bool runner_back(struct runner *r, uint32_t g, uint32_t pages)
+{
+    const struct device_ops *ops = r->device->ops;
+    struct err why = {0};
+    uint64_t held = runner_held_bytes(r), now = ops->back_bytes(r->device, g, r->pages[g].backed),
+             then = ops->back_bytes(r->device, g, pages);
+    if (pages > r->pages[g].backed && clock_now() < r->grow_after)
+        return false;
+    if (r->resize && !r->resize(r->resize_arg, held, held - now + then))
+        return false;
+    if (ops->back(r->device, g, pages, &why)) {
+        log_debug("%s", why.text);
+        if (r->resize)
+            r->resize(r->resize_arg, held - now + then, held);
+        return false;
+    }
+    pages_back(&r->pages[g], pages);
+    return true;
+}
+
+/* An eighth more than is needed, where there is room, so that growing stays rare. */
+void runner_grow(struct runner *r, const struct page_need *need)
+{
+    for (uint32_t g = 0; g < r->plan->groups; g++) {
+        const struct pages *p = &r->pages[g];
+        if (p->unused >= need->of[g] || p->backed == p->count)
+            continue;
+        uint32_t want = (uint32_t)least(p->count, (uint64_t)p->backed + need->of[g] - p->unused),
+                 ample = (uint32_t)least(p->count, (uint64_t)want + p->backed / 8);
+        if (!runner_back(r, g, ample) && !runner_back(r, g, want))
+            r->grow_after = clock_now() + RUNNER_RETRY;
+    }
+}
+
+void runner_shrink(struct runner *r)
+{
+    for (uint32_t g = 0; g < r->plan->groups; g++) {
+        uint32_t used = pages_last(&r->pages[g]) + 1, keep = used > r->least[g] ? used : r->least[g];
+        if (keep < r->pages[g].backed)
+            runner_back(r, g, keep);
+    }
+}
+
+/* A free page, with memory; 0: there is none. */
+static int32_t runner_take_page(struct runner *r, uint32_t g)
+{
+    struct page_need one = {0};
+    one.of[g] = 1;
+    runner_grow(r, &one);
+    return pages_take(&r->pages[g]);
+}
+
 static int runner_out_of_pages(const struct runner *r, uint32_t g, struct err *e)
 {
-    return err_set(e, ERR_RESOURCE, "out of KV pages: all %u are in use", r->pages[g].count - 1);
+    return err_set(e, ERR_RESOURCE, "out of KV pages: all %u are in use", r->pages[g].backed - 1);
 }
 
 /* Copies the page of the next token first, where it is shared and partly filled. */
@@ -410,7 +479,7 @@ static int seq_own_tail(struct seq *s, struct err *e)
         int32_t shared = s->table[g][at];
         if (r->pages[g].refs[shared] == 1)
             continue;
-        int32_t own = pages_take(&r->pages[g]);
+        int32_t own = runner_take_page(r, g);
         if (!own)
             return runner_out_of_pages(r, g, e);
         if (r->device->ops->copy_pages(r->device, g, &shared, &own, 1, e)) {
@@ -431,7 +500,7 @@ static int seq_reserve(struct seq *s, uint32_t len, struct err *e)
         return -1;
     for (uint32_t g = 0; g < s->runner->plan->groups; g++)
         for (uint32_t i = pages_of(s->len); i < pages_of(len); i++)
-            if (!(s->table[g][i] = pages_take(&s->runner->pages[g])))
+            if (!(s->table[g][i] = runner_take_page(s->runner, g)))
                 return runner_out_of_pages(s->runner, g, e);
     return 0;
 }

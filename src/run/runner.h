@@ -25,8 +25,8 @@ struct runner_options {
     uint32_t pages;    /* of KV in all, exactly; 0 = as much as the two below say */
     uint64_t kv_bytes; /* size of KV; 0 = what is free, at most enough for every sequence */
     uint64_t kv_free;  /* that the CPU has for KV; 0 = no bound. A GPU says itself what is free */
-    uint64_t most;     /* bytes that weights, KV and scratch may take, wherever they are; 0 = no bound */
     uint32_t kv_type;  /* enum dtype; F32 where device_options.exact */
+    bool kv_whole;     /* all pages have memory from the start */
     void (*progress)(void *arg, double share); /* while weights load; may be NULL */
     void *progress_arg;
 };
@@ -44,6 +44,12 @@ struct runner {
     uint32_t pool;                        /* pages of each group, fewer where there is a window */
     struct device_options device_options; /* as given */
     struct pages pages[PLAN_GROUPS_MOST];
+    uint32_t least
+        [PLAN_GROUPS_MOST]; /* pages that always have memory: with them one sequence can run to its end */
+    /* KV is to hold `to` bytes, not `from`: false where that is more than there is room for. NULL = yes. */
+    bool (*resize)(void *arg, uint64_t from, uint64_t to);
+    void *resize_arg;
+    double grow_after; /* no memory is asked for before: there was none a moment ago */
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;
     struct step_seq *step_seq;
@@ -98,6 +104,17 @@ uint32_t runner_pages_least(const struct runner_options *o);
 uint64_t runner_kv_tokens(uint32_t window, uint32_t ctx, uint32_t seqs);
 /* How many pages of a group one sequence can hold at once. */
 uint32_t runner_held_most(const struct runner *r, uint32_t group);
+
+/* Numbers of pages, by group. */
+struct page_need {
+    uint32_t of[PLAN_GROUPS_MOST];
+};
+/* Memory for so many free pages, as far as there is some. */
+void runner_grow(struct runner *r, const struct page_need *need);
+/* Returns the memory behind the last page in use. */
+void runner_shrink(struct runner *r);
+/* Bytes of KV memory that pages hold now, at most. */
+uint64_t runner_held_bytes(const struct runner *r);
 
 struct seq *seq_open(struct runner *r, struct err *e);
 void seq_close(struct seq *s);

@@ -38,7 +38,9 @@ struct instance {
     struct engine *engine;     /* INSTANCE_WRITER */
     struct embedder *embedder; /* INSTANCE_VECTORS */
     uint32_t users;
-    uint64_t bytes;     /* while in memory: reported by the device; after that: the size of the last time */
+    struct models *all; /* that it belongs to */
+    uint64_t bytes; /* while in memory: what it holds now, as the device reports it; KV grows with its use */
+    uint64_t least; /* what it held when it was loaded last; 0 = never */
     const char *device; /* the device that it was loaded on, and its memory there */
     struct device_memory memory;
     double keep;      /* seconds that it stays after its last use; < 0 = for ever */

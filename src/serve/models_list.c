@@ -231,7 +231,7 @@ int served_facts_read(struct served_facts *f, const char *path, const struct mod
 
 /* ---- the list that requests see ---- */
 
-static struct served *served_new(const char *name, const char *path)
+static struct served *served_new(struct models *m, const char *name, const char *path)
 {
     struct served *s = mem_zalloc(1, sizeof *s);
     if (s) {
@@ -245,7 +245,7 @@ static struct served *served_new(const char *name, const char *path)
         return NULL;
     }
     for (int i = 0; i < INSTANCES; i++) {
-        s->instances[i] = (struct instance){.of = s, .kind = (enum instance_kind)i};
+        s->instances[i] = (struct instance){.of = s, .all = m, .kind = (enum instance_kind)i};
         s->instances[i].waiting_end = &s->instances[i].waiting;
     }
     return s;
@@ -299,7 +299,7 @@ static int models_set_list(struct models *m, const struct model_list *l, const s
     for (size_t i = 0; i < l->count && !failed; i++) {
         struct served *s = models_cut(m, l->items[i].name, l->items[i].path);
         if (!s)
-            s = served_new(l->items[i].name, l->items[i].path);
+            s = served_new(m, l->items[i].name, l->items[i].path);
         if (!s) {
             failed = err_memory(e, "the list of models", sizeof *s);
             continue;

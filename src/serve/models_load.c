@@ -34,11 +34,42 @@ static uint64_t models_estimate(const struct served_facts *k, uint32_t seqs)
            k->kv_window_bytes * runner_kv_tokens(k->window, k->context, seqs);
 }
 
-/* The instance's memory: measured at the last load, or estimated. */
+/* What the instance holds when it is loaded: measured the last time, or estimated. An engine starts with KV for one
+ * sequence, and takes more as requests grow. */
 static uint64_t models_need(const struct models *m, const struct instance *f)
 {
-    uint32_t seqs = f->kind == INSTANCE_VECTORS ? m->o->texts : m->o->engine.slots;
-    return f->bytes ? f->bytes : models_estimate(&f->of->facts, seqs);
+    uint32_t seqs = f->kind == INSTANCE_VECTORS ? m->o->texts : 1;
+    return f->least ? f->least : models_estimate(&f->of->facts, seqs);
+}
+
+/* Asks idle engines to return what they hold for cached prefixes; returns how much that is. */
+static uint64_t models_shed(struct models *m, const struct instance *but)
+{
+    uint64_t bytes = 0;
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
+        if (f != but && f->state == INSTANCE_READY && !f->users && f->engine && f->bytes > f->least) {
+            engine_shed(f->engine);
+            bytes += f->bytes - f->least;
+        }
+    return bytes;
+}
+
+/* On the engine's thread: KV of an instance is to hold `to` bytes, not `from`. */
+static bool models_resize(void *arg, uint64_t from, uint64_t to)
+{
+    struct instance *f = arg;
+    struct models *m = f->all;
+    pthread_mutex_lock(&m->mutex);
+    bool fits = to <= from || models_used(m) + (to - from) <= m->room;
+    if (fits) {
+        f->bytes = f->bytes + to - from;
+        f->memory.kv = f->memory.kv + to - from;
+    } else
+        models_shed(m, f);
+    if (to < from)
+        pthread_cond_signal(&m->changed);
+    pthread_mutex_unlock(&m->mutex);
+    return fits;
 }
 
 /* The next instance to evict: an idle one before one in use, then the least recently used. */
@@ -55,7 +86,8 @@ static struct instance *models_victim(const struct models *m)
     return best;
 }
 
-/* Whether there is room for the instance. If not, marks others for eviction, least recently used first. */
+/* Whether there is room for the instance. If not, idle ones return their cached prefixes; if that is not enough, others are
+ * marked for eviction, least recently used first. */
 static bool models_has_room(struct models *m, const struct instance *f)
 {
     uint64_t need = models_need(m, f), used = models_used(m), leaving = 0;
@@ -63,6 +95,9 @@ static bool models_has_room(struct models *m, const struct instance *f)
         return true;
     for (const struct instance *x = models_next(m, NULL); x; x = models_next(m, x))
         leaving += x->state == INSTANCE_LEAVING ? x->bytes : 0;
+    uint64_t shed = models_shed(m, f);
+    if (shed && used - leaving - shed + need <= m->room)
+        return false;
     for (struct instance *v; used - leaving && used - leaving + need > m->room && (v = models_victim(m));) {
         v->state = INSTANCE_LEAVING;
         leaving += v->bytes;
@@ -104,17 +139,16 @@ static void models_unload(struct models *m, struct instance *f)
     log_info("%s is unloaded", f->of->name);
     pthread_mutex_lock(&m->mutex);
     f->state = INSTANCE_AWAY;
+    f->bytes = 0;
     if (f->waiters)
         models_want(m, f);
 }
 
-/* Opens the instance's session and engine or embedder within `left` bytes. It is LOADING: only this thread
- * touches it. */
-static int models_read(struct models *m, struct instance *f, uint64_t left, struct err *e)
+/* Opens the instance's session and engine or embedder. It is LOADING: only this thread touches it. */
+static int models_read(struct models *m, struct instance *f, struct err *e)
 {
     const struct served_facts *k = &f->of->facts;
-    struct session_options o = {.hidden = f->kind == INSTANCE_VECTORS,
-                                .runner = {.ctx = k->context, .most = left}};
+    struct session_options o = {.hidden = f->kind == INSTANCE_VECTORS, .runner = {.ctx = k->context}};
     if (!k->known || f->of->stale) { /* reports what is wrong with it, unless it has been repaired */
         struct served_facts fresh;
         int failed = served_facts_read(&fresh, f->of->path, m->o, e);
@@ -132,6 +166,8 @@ static int models_read(struct models *m, struct instance *f, uint64_t left, stru
         o.runner.seqs = m->o->engine.slots;
     if (m->o->open(m->o->arg, &f->session, f->of->path, &o, e))
         return -1;
+    f->session->runner->resize = models_resize;
+    f->session->runner->resize_arg = f;
     return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->session, e)
                                        : engine_open(&f->engine, f->session, &m->o->engine, e);
 }
@@ -141,7 +177,7 @@ static void models_measure(struct models *m, struct instance *f)
     struct device_memory d;
     const struct device *device = f->session->runner->device;
     device->ops->memory(device, &d);
-    f->bytes = d.weights + d.kv + d.scratch;
+    f->bytes = f->least = d.weights + d.kv + d.scratch;
     f->memory = d;
     f->device = device->ops->name;
     const struct tokenizer *t = f->session->tokenizer;
@@ -166,12 +202,11 @@ static void models_refuse(struct instance *f, struct model_wait *all, const stru
 static void models_load(struct models *m, struct instance *f)
 {
     struct err e = {0};
-    uint64_t used = models_used(m), left = m->room > used ? m->room - used : 0;
     f->state = INSTANCE_LOADING;
     f->bytes = models_need(m, f);
     pthread_mutex_unlock(&m->mutex);
     double start = clock_now();
-    int failed = models_read(m, f, left, &e);
+    int failed = models_read(m, f, &e);
     if (failed) {
         session_close(f->session);
         f->session = NULL;

@@ -24,7 +24,8 @@
 #include <unistd.h>
 
 enum {
-    SERVE_SLOTS = 4,
+    SERVE_SLOTS = 4, /* on a CPU, and the fewest on a GPU */
+    SERVE_SLOTS_MOST = 128,
     SERVE_TEXTS = 32,
     SERVE_KEEP = 300,
     SERVE_WORDS = 256,
@@ -50,7 +51,8 @@ static const struct arg_option serve_options[] = {
     {"memory", 0, ARG_BYTES, "SIZE", "memory limit for all models together (default: free memory)", 1 << 20,
      1e18},
     {"load-wait", 0, ARG_NUM, "S", "seconds that a request waits for its model (default: 120)", 0, 86400},
-    {"slots", 0, ARG_INT, "N", "requests generated at once (default: 4)", 1, 256},
+    {"slots", 0, ARG_INT, "N",
+     "requests generated at once (default: 4; on a GPU one for each GiB of its memory, up to 128)", 1, 256},
     {"queue", 0, ARG_INT, "N", "queue length, in requests (default: 512)", 1, 1 << 16},
     {"api-key-file", 0, ARG_TEXT, "FILE", "keys, one a line (or one in QUERN_API_KEY)", 0, 0},
     {"admin-key-file", 0, ARG_TEXT, "FILE",
@@ -333,7 +335,7 @@ static int serve_read_models(struct serve *s, struct err *e)
     s->m.patience = args_num(s->a, "load-wait", 120);
     s->m.ctx = (uint32_t)args_int(s->a, "ctx", 0);
     s->m.texts = SERVE_TEXTS;
-    s->m.engine = (struct engine_options){.slots = (uint32_t)args_int(s->a, "slots", SERVE_SLOTS),
+    s->m.engine = (struct engine_options){.slots = (uint32_t)args_int(s->a, "slots", 0),
                                           .queue = (uint32_t)args_int(s->a, "queue", 0),
                                           .queue_bytes = limit_of(LIMIT_QUEUED)};
     if (args_text(s->a, "draft") && (s->a->count > 1 || args_text(s->a, "models-dir")))
@@ -383,6 +385,45 @@ static bool serve_may_use_gpu(const struct serve *s)
             waitpid(child, NULL, 0);
     }
     return device || !access("/dev/nvidiactl", F_OK) || !access("/dev/dxg", F_OK);
+}
+
+/* Bytes of the card that models go to; 0: there is none. A child asks: the driver must not be open in a process that
+ * forks. */
+static uint64_t serve_card_memory(const struct serve *s)
+{
+    const char *device = args_text(s->a, "device"), *index = device ? strchr(device, ':') : NULL;
+    uint64_t bytes = 0;
+    int ends[2];
+    if ((device && !strcmp(device, "cpu")) || pipe(ends))
+        return 0;
+    pid_t child = fork();
+    if (!child) {
+        bytes = cuda_memory_total(index ? (int)strtol(index + 1, NULL, 10) : 0);
+        _exit(write(ends[1], &bytes, sizeof bytes) != sizeof bytes);
+    }
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &bytes, sizeof bytes) != sizeof bytes)
+        bytes = 0;
+    close(ends[0]);
+    if (child > 0)
+        waitpid(child, NULL, 0);
+    return bytes;
+}
+
+/* Without --slots: KV takes memory as requests grow, so a large card has many slots. */
+static void serve_slots(struct serve *s)
+{
+    if (s->m.engine.slots)
+        return;
+    uint64_t card = serve_card_memory(s);
+    uint32_t slots = SERVE_SLOTS;
+    while (slots < SERVE_SLOTS_MOST && 2ull * slots <= card >> 30)
+        slots *= 2;
+    s->m.engine.slots = slots;
+    if (card)
+        log_info("%u requests at once, by the GPU's memory of %.0f GB (--slots)", slots, 1e-9 * (double)card);
+    else
+        log_info("%u requests at once (--slots)", slots);
 }
 
 /* Models that were named, the draft model, adapters, folders of models. */
@@ -483,6 +524,7 @@ static int serve_all(struct serve *s, struct err *e)
     bool named = s->a->count || !args_text(s->a, "models-dir");
     if (serve_read(s, e) || serve_read_models(s, e) || serve_check_folder(s, e))
         return -1;
+    serve_slots(s);
     int fd = server_bind(&s->o, e);
     if (fd < 0)
         return -1;

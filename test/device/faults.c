@@ -263,6 +263,67 @@ static void needs_are_what_is_taken(void **state)
     drop(&f);
 }
 
+/* Memory of KV follows the pages in use; where the card is full nothing changes, and addresses stay. */
+static void kv_memory_follows_the_pages(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct device_memory m;
+    begin(&f);
+    f.kv.pages[0] = 2048; /* pages of 32 x 64 halves, twice: 8 KiB a layer, 256 of them in 2 MiB */
+    f.kv.least[0] = 256;
+    struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
+    const struct device_shape shape = {&f.kv, ROWS, 2, ROWS};
+    struct device_memory need;
+    assert_int_equal(d->ops->need(d, &f.p, &f.w, &shape, &need, &e), 0);
+    assert_int_equal(need.kv, 3 * (8 << 21));
+    assert_int_equal(need.kv_least, 3 << 21);
+    if (fill(d, &f, &e))
+        fail_msg("%s", e.text);
+    const size_t start = fake->used;
+    d->ops->memory(d, &m);
+    assert_int_equal(m.kv, 3 << 21);
+    uint8_t page[3 * 8192], back[sizeof page];
+    assert_int_equal(d->ops->page_bytes(d, 0), sizeof page);
+    for (size_t i = 0; i < sizeof page; i++)
+        page[i] = (uint8_t)(i * 7);
+    assert_int_equal(d->ops->write_page(d, 0, 255, page, &e), 0);
+    const uint32_t sizes[] = {257, 600, 2048, 1400, 256, 280, 256};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        assert_int_equal(d->ops->back(d, 0, sizes[i], &e), 0);
+        d->ops->memory(d, &m);
+        assert_true(m.kv >= d->ops->back_bytes(d, 0, sizes[i]));
+        assert_int_equal(fake->used - start, m.kv - (3 << 21));
+        memset(back, 1, sizeof back); /* new pages are zero, and old ones as they were */
+        assert_int_equal(d->ops->read_page(d, 0, (int32_t)sizes[i] - 1, back, &e), 0);
+        if (sizes[i] != 256)
+            assert_int_equal(back[5] | back[8192], 0);
+        assert_int_equal(d->ops->read_page(d, 0, 255, back, &e), 0);
+        assert_memory_equal(back, page, sizeof page);
+        assert_int_equal(step(d, &f, 1, NULL, &e), 0);
+    }
+    assert_int_equal(fake->used, start); /* all of it returned */
+    /* the card is full: nothing is lost, a step runs */
+    fake->memory = fake->used + ((size_t)258 << 20);
+    e = (struct err){0};
+    assert_int_equal(d->ops->back(d, 0, 2048, &e), -1);
+    assert_int_equal(e.code, ERR_RESOURCE);
+    assert_int_equal(fake->used, start);
+    fake->memory = (size_t)1 << 30;
+    fake->alloc_result = CU_OUT_OF_MEMORY; /* others took it meanwhile */
+    e = (struct err){0};
+    assert_int_equal(d->ops->back(d, 0, 2048, &e), -1);
+    assert_int_equal(e.code, ERR_RESOURCE);
+    fake->alloc_result = CU_OK;
+    assert_int_equal(fake->used, start);
+    assert_int_equal(step(d, &f, 1, NULL, &e), 0);
+    assert_int_equal(d->ops->back(d, 0, 2048, &e), 0);
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
 /* A card that holds a part of it: the rest goes to the CPU, and the two run together. */
 static void a_part_on_the_card(void **state)
 {
@@ -456,6 +517,7 @@ int main(void)
         cmocka_unit_test(drivers_and_cards),
         cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(needs_are_what_is_taken),
+        cmocka_unit_test(kv_memory_follows_the_pages),
         cmocka_unit_test(a_part_on_the_card),
         cmocka_unit_test(adapters_on_the_card),
         cmocka_unit_test(wrong_sizes),

@@ -102,12 +102,41 @@ def test_two_models_with_room_for_one(serve):
     assert server.metric("quern_submitted_total") == server.metric("quern_finished_total") == 24
 
 
-def test_little_memory_means_fewer_tokens(serve):
-    """16 texts of 4,096 tokens would take 1.5 GB: within 350 MiB there is room for fewer, and they are answered as ever."""
-    server = serve("--memory", "350M", "--ctx", "4096", "--slots", "16")
-    texts = {text(chat(server, "a", max_tokens=12)) for _ in range(2)}
-    assert len(texts) == 1 and server.metric("quern_models_bytes") <= 350 << 20
-    assert 4096 / 32 <= server.metric("quern_kv_pages") < 16 * 4096 / 32
+def test_kv_takes_memory_as_requests_grow(serve):
+    """Keys and values of 8 requests take more than those of one full text, which a model starts with. Where --memory ends, requests
+    wait for each other and are answered as ever; idle, a model returns what nothing uses."""
+    asked = ["--deterministic", "--ctx", "512", "--slots", "8"]
+    prompts = [" ".join(f"{i * 7 + k} sheep and" for k in range(40)) for i in range(8)]
+
+    def answers(server):
+        got = [None] * len(prompts)
+
+        def ask(i):
+            got[i] = server.ask("/v1/completions", {"model": "a", "prompt": prompts[i], "max_tokens": 8, "temperature": 0})["choices"][0]["text"]
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        return got
+
+    free = serve(*asked)
+    assert text(chat(free, "a"))
+    size = free.ask("/api/ps")["models"][0]["size"]
+    expected = answers(free)
+    assert all(expected) and free.metric("quern_models_bytes") > size + (10 << 20)
+    grown = free.metric("quern_models_bytes")
+    tight = serve(*asked, "--memory", str(size + (4 << 20)))
+    assert answers(tight) == expected
+    assert size <= tight.metric("quern_models_bytes") <= size + (4 << 20)
+    # cached prefixes stay; what else was taken is returned some seconds later
+    assert text(chat(free, "a", max_tokens=4))
+    until(lambda: free.metric("quern_models_bytes") < grown, 15)
+    # and all of it where another model needs the room
+    one = serve(*asked, "--memory", str(grown + size - (4 << 20)))
+    assert answers(one) == expected
+    assert text(chat(one, "b")) and one.metric("quern_models_loaded") == 2
+    assert one.metric("quern_model_unloads_total") == 0
 
 
 def stream(server, model, headers=b"", **fields):
@@ -119,7 +148,7 @@ def stream(server, model, headers=b"", **fields):
 
 
 def test_a_busy_model_is_not_cut_and_waiting_is_bounded(serve):
-    server = serve("--memory", "250M", "--load-wait", "0.2", "--ctx", "512")
+    server = serve("--memory", "180M", "--load-wait", "0.2", "--ctx", "512")
     s, begun = stream(server, "a", max_tokens=450)
     status, headers, body = chat(server, "b")  # there is no room while a is busy
     assert status == 503 and int(headers["retry-after"]) > 0, body

@@ -1,8 +1,10 @@
+#define _GNU_SOURCE
 #include "fake_cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* A card as good as any, for programs that only find this library. */
 struct fake_cuda fake_cuda_state = {.version = 13000, .cards = 1, .major = 9, .memory = (size_t)1 << 30};
@@ -233,6 +235,82 @@ int cuMemFree_v2(uint64_t p)
     S.allocations--;
     free(b);
     return OK;
+}
+
+/* Addresses are reserved without memory behind them; what is mapped is counted once its handle exists. */
+int cuMemGetAllocationGranularity(size_t *n, const void *prop, int which);
+int cuMemGetAllocationGranularity(size_t *n, const void *prop, int which)
+{
+    (void)prop;
+    (void)which;
+    *n = (size_t)2 << 20;
+    return OK;
+}
+
+int cuMemAddressReserve(uint64_t *p, size_t bytes, size_t align, uint64_t at, unsigned long long flags);
+int cuMemAddressReserve(uint64_t *p, size_t bytes, size_t align, uint64_t at, unsigned long long flags)
+{
+    (void)align;
+    (void)at;
+    (void)flags;
+    void *got = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *p = (uint64_t)(uintptr_t)got;
+    S.allocations++;
+    return got == MAP_FAILED ? 2 : OK;
+}
+
+int cuMemAddressFree(uint64_t p, size_t bytes);
+int cuMemAddressFree(uint64_t p, size_t bytes)
+{
+    S.allocations--;
+    return munmap((void *)(uintptr_t)p, bytes) ? 1 : OK;
+}
+
+int cuMemCreate(uint64_t *handle, size_t bytes, const void *prop, unsigned long long flags);
+int cuMemCreate(uint64_t *handle, size_t bytes, const void *prop, unsigned long long flags)
+{
+    (void)prop;
+    (void)flags;
+    if (bytes > S.memory - S.used || S.alloc_result)
+        return S.alloc_result ? S.alloc_result : 2;
+    S.used += bytes;
+    *handle = bytes;
+    return OK;
+}
+
+/* The mapping holds the memory from here on, or it is lost: a caller that fails to map leaks. */
+int cuMemRelease(uint64_t handle);
+int cuMemRelease(uint64_t handle)
+{
+    (void)handle;
+    return OK;
+}
+
+int cuMemMap(uint64_t p, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags);
+int cuMemMap(uint64_t p, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags)
+{
+    (void)p;
+    (void)flags;
+    S.maps++;
+    return offset || handle != bytes ? 1 : OK;
+}
+
+int cuMemSetAccess(uint64_t p, size_t bytes, const void *access, size_t n);
+int cuMemSetAccess(uint64_t p, size_t bytes, const void *access, size_t n)
+{
+    (void)access;
+    (void)n;
+    if (mprotect((void *)(uintptr_t)p, bytes, PROT_READ | PROT_WRITE))
+        return 1;
+    memset((void *)(uintptr_t)p, 0xff, bytes); /* what a card has there: anything */
+    return OK;
+}
+
+int cuMemUnmap(uint64_t p, size_t bytes);
+int cuMemUnmap(uint64_t p, size_t bytes)
+{
+    S.used -= bytes;
+    return mprotect((void *)(uintptr_t)p, bytes, PROT_NONE) ? 1 : OK;
 }
 
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *s);

@@ -11,6 +11,7 @@ struct fake_cuda {
     int launch_result, sync_result, module_result, alloc_result;
     int launches, graphs, allocations, pinned;
     unsigned records; /* of events */
+    int maps;         /* of memory behind reserved addresses, so far */
 };
 
 /* Events come in pairs, one before and one after a launch: launch i takes the ticks from 2 i to 2 i + 5, so it overlaps with

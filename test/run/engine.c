@@ -137,7 +137,7 @@ static void assert_all_back(struct session *l)
 {
     assert_int_equal(l->runner->seqs, 0);
     for (uint32_t g = 0; g < l->model->plan.groups; g++)
-        assert_int_equal(l->runner->pages[g].unused, l->runner->pages[g].count - 1);
+        assert_int_equal(l->runner->pages[g].unused, l->runner->pages[g].backed - 1);
 }
 
 static void assert_balanced(const struct engine_stats *s)

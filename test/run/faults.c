@@ -126,7 +126,7 @@ static void close_engine(struct engine *g, struct session *l)
     engine_close(g);
     assert_int_equal(l->runner->seqs, 0);
     for (uint32_t i = 0; i < l->model->plan.groups; i++)
-        assert_int_equal(l->runner->pages[i].unused, l->runner->pages[i].count - 1);
+        assert_int_equal(l->runner->pages[i].unused, l->runner->pages[i].backed - 1);
     session_close(l);
 }
 

@@ -17,7 +17,8 @@ struct fixture {
 static void open_family(struct fixture *f, const char *folder, uint32_t pages, uint32_t nodes)
 {
     struct err e = {0};
-    f->l = open_tiny(folder, &(struct runner_options){.ctx = CTX, .seqs = 2, .pages = pages});
+    f->l =
+        open_tiny(folder, &(struct runner_options){.ctx = CTX, .seqs = 2, .pages = pages, .kv_whole = true});
     f->a = seq_open(f->l->runner, &e);
     f->b = seq_open(f->l->runner, &e);
     assert_int_equal(prefix_open(&f->t, f->l->runner, nodes, NULL, &e), 0);
@@ -31,7 +32,7 @@ static void open_fixture(struct fixture *f, uint32_t pages, uint32_t nodes)
 static uint32_t used_of(const struct fixture *f, uint32_t g)
 {
     const struct pages *p = &f->l->runner->pages[g];
-    return p->count - 1 - p->unused;
+    return p->backed - 1 - p->unused;
 }
 
 static uint32_t used(const struct fixture *f)

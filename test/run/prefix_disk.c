@@ -100,7 +100,7 @@ static void one_close(struct one *o)
     seq_close(o->s);
     prefix_close(o->t);
     for (uint32_t g = 0; g < o->l->model->plan.groups; g++)
-        assert_int_equal(o->l->runner->pages[g].unused, o->l->runner->pages[g].count - 1);
+        assert_int_equal(o->l->runner->pages[g].unused, o->l->runner->pages[g].backed - 1);
     session_close(o->l);
 }
 

@@ -9,7 +9,7 @@ static const struct device_options plain = {.exact = true, .tier = "scalar"};
 
 static uint32_t used(const struct session *l)
 {
-    return l->runner->pages[0].count - 1 - l->runner->pages[0].unused;
+    return l->runner->pages[0].backed - 1 - l->runner->pages[0].unused;
 }
 
 static void fill(int32_t *ids, uint32_t n, uint32_t seed)
@@ -159,26 +159,13 @@ static void pool_is_as_large_as_there_is_room(void **state)
     struct runner_options o = {.ctx = 100, .seqs = 4, .device_options = plain};
     struct session *l = open_tiny("llama", &o);
     const uint64_t page = l->kv_bytes / 16;
-    struct device_memory m;
-    l->runner->device->ops->memory(l->runner->device, &m);
-    const uint64_t rest = m.weights + m.scratch;
     session_close(l);
     const struct {
-        uint64_t asked, most;
+        uint64_t asked;
         uint32_t pages;
-    } rows[] = {{0, 0, 16},
-                {0, rest + (1 << 30), 16},
-                {0, rest + 10 * page, 9}, /* and page 0 */
-                {0, rest + 10 * page - 1, 8},
-                {0, rest + 2 * page, 4},
-                {0, 1, 4},
-                {3 * page, 0, 3},
-                {40 * page, 0, 40},
-                {3 * page, 1, 3},
-                {1, 0, 2}};
+    } rows[] = {{0, 16}, {3 * page, 3}, {40 * page, 40}, {1, 2}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         o.kv_bytes = rows[i].asked;
-        o.most = rows[i].most;
         l = open_tiny("llama", &o);
         assert_int_equal(l->runner->pages[0].count - 1, rows[i].pages);
         assert_int_equal(l->kv_bytes, rows[i].pages * page);
@@ -190,13 +177,75 @@ static void pool_is_as_large_as_there_is_room(void **state)
     session_close(l);
 }
 
+/* What KV may hold; `now` follows what it holds. */
+struct limit {
+    uint64_t now, most;
+};
+
+static bool limit_resize(void *arg, uint64_t from, uint64_t to)
+{
+    struct limit *m = arg;
+    assert_int_equal(m->now, from);
+    m->now = to > m->most && to > from ? from : to;
+    return m->now == to;
+}
+
+/* Pages take memory as sequences grow, as far as there is some, and return it. One sequence always fits. */
+static void memory_follows_the_sequences(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    int32_t ids[100];
+    struct session *l =
+        open_tiny("llama", &(struct runner_options){.ctx = 100, .seqs = 4, .device_options = plain});
+    struct runner *r = l->runner;
+    const uint64_t page = l->kv_bytes / 16;
+    struct device_memory m;
+    struct limit limit = {.now = runner_held_bytes(r), .most = 11 * page};
+    r->resize = limit_resize;
+    r->resize_arg = &limit;
+    fill(ids, 100, 1);
+    assert_int_equal(limit.now, 5 * page); /* page 0 and those of one sequence */
+    struct seq *s[3];
+    for (int i = 0; i < 3; i++)
+        s[i] = seq_open(r, &e);
+    feed(s[0], ids, 100);
+    assert_int_equal(limit.now, 5 * page);
+    feed(s[1], ids, 100);
+    assert_true(limit.now >= 9 * page && limit.now <= 11 * page);
+    assert_int_equal(seq_feed(s[2], ids, 100, &e), -1); /* eleven pages of memory, of which one is page 0 */
+    assert_int_equal(e.code, ERR_RESOURCE);
+    assert_int_equal(s[2]->len, 0);
+    r->device->ops->memory(r->device, &m);
+    assert_int_equal(m.kv, limit.now);
+    limit.most = 100 * page; /* others have left */
+    r->grow_after = 0;
+    feed(s[2], ids, 100);
+    assert_true(limit.now >= 13 * page);
+    /* the sequence in the middle ends: its pages are handed out again, and none is returned */
+    seq_truncate(s[1], 0);
+    runner_shrink(r);
+    assert_int_equal(limit.now, 13 * page);
+    feed(s[1], ids, 100);
+    assert_true(s[1]->table[0][0] < s[2]->table[0][0]);
+    seq_close(s[2]);
+    runner_shrink(r);
+    assert_int_equal(limit.now, 9 * page);
+    r->device->ops->memory(r->device, &m);
+    assert_int_equal(m.kv, 9 * page);
+    seq_close(s[0]);
+    seq_close(s[1]);
+    runner_shrink(r);
+    assert_int_equal(limit.now, 5 * page);
+    session_close(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_are_accounted),
-        cmocka_unit_test(overflow_is_refused),
-        cmocka_unit_test(shared_page_is_copied),
-        cmocka_unit_test(pool_is_as_large_as_there_is_room),
+        cmocka_unit_test(pages_are_accounted),          cmocka_unit_test(overflow_is_refused),
+        cmocka_unit_test(shared_page_is_copied),        cmocka_unit_test(pool_is_as_large_as_there_is_room),
+        cmocka_unit_test(memory_follows_the_sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

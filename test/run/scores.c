@@ -108,7 +108,7 @@ static void prompts_are_scored(void **state)
         assert_int_equal(stats.finished, REQUESTS);
         assert_true(!settings[i].pages || stats.preempted > 0);
         engine_close(g);
-        assert_int_equal(l->runner->pages[0].unused, l->runner->pages[0].count - 1);
+        assert_int_equal(l->runner->pages[0].unused, l->runner->pages[0].backed - 1);
         session_close(l);
     }
 }

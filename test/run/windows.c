@@ -36,7 +36,7 @@ static int32_t best(const float *row)
 
 static uint32_t held(const struct session *l, uint32_t g)
 {
-    return l->runner->pages[g].count - 1 - l->runner->pages[g].unused;
+    return l->runner->pages[g].backed - 1 - l->runner->pages[g].unused;
 }
 
 static void steps_are_whole(void **state)

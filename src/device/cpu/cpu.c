@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* ---- memory: what a plan needs, laid out twice: once to count, once to place ---- */
@@ -231,7 +232,14 @@ static void cpu_drop(struct cpu *d)
     d->memory = NULL;
     d->plan = NULL;
     d->ropes = 0;
-    d->scratch_bytes = d->kv_bytes = 0;
+    d->scratch_bytes = 0;
+}
+
+/* Pages of a group that count as held from the start. */
+static uint32_t kv_backed(const struct kv_config *kv, uint32_t group)
+{
+    uint32_t least = kv->least[group], all = kv->pages[group];
+    return least && least < all ? least : all;
 }
 
 static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
@@ -252,7 +260,7 @@ static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
         if (!g->memory)
             return err_memory(e, "the KV cache", bytes);
         g->base = (uint8_t *)g->memory + (64 - (uintptr_t)g->memory % 64) % 64;
-        d->kv_bytes += bytes;
+        g->backed = kv_backed(&d->kv, i);
     }
     return 0;
 }
@@ -525,6 +533,28 @@ static int cpu_check_page(const struct cpu *d, uint32_t group, int32_t page, str
     return 0;
 }
 
+/* The system has the memory of pages that were never written. What is returned are whole pages of the system: of each head's
+ * last pages, without those that it shares with its neighbours. */
+static int cpu_back(struct device *device, uint32_t group, uint32_t pages, struct err *e)
+{
+    struct kv_pool *g = &((struct cpu *)device)->group[group];
+    const uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE);
+    (void)e;
+    for (uint32_t j = 0; j < g->shape.layers * g->shape.kv_heads && pages < g->backed; j++) {
+        uintptr_t from = ((uintptr_t)kv_page(g, 0, j, pages) + unit - 1) / unit * unit,
+                  to = ((uintptr_t)kv_page(g, 0, j, 0) + g->pages * g->head_page) / unit * unit;
+        if (from < to) /* refused where it is locked: then it stays */
+            madvise((void *)from, to - from, MADV_DONTNEED);
+    }
+    g->backed = pages < g->pages ? pages : g->pages;
+    return 0;
+}
+
+static uint64_t cpu_back_bytes(const struct device *device, uint32_t group, uint32_t pages)
+{
+    return (uint64_t)((const struct cpu *)device)->group[group].page_bytes * pages;
+}
+
 static int cpu_copy_pages(struct device *device, uint32_t group, const int32_t *from, const int32_t *to,
                           uint32_t n, struct err *e)
 {
@@ -605,7 +635,9 @@ static void cpu_memory(const struct device *device, struct device_memory *m)
 {
     const struct cpu *d = (const struct cpu *)device;
     long pages = sysconf(_SC_PHYS_PAGES), free = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    *m = (struct device_memory){.kv = d->kv_bytes, .scratch = d->scratch_bytes};
+    *m = (struct device_memory){.scratch = d->scratch_bytes};
+    for (uint32_t g = 0; g < PLAN_GROUPS_MOST; g++)
+        m->kv += (uint64_t)d->group[g].page_bytes * d->group[g].backed;
     m->total = pages > 0 ? (uint64_t)pages * (uint64_t)size : 0;
     m->free = free > 0 ? (uint64_t)free * (uint64_t)size : 0;
     m->weights = d->w ? weights_bytes(d->w) : 0;
@@ -630,8 +662,10 @@ static int cpu_need_memory(struct device *device, const struct plan *p, const st
         .weights = weights_bytes(w), .scratch = b.at, .total = m->total, .free = m->free};
     for (uint32_t i = 0; i < p->groups; i++) {
         struct kv_pool g;
-        if (kv_layout(&g, &p->group[i], s->kv, as.exact))
-            m->kv += (uint64_t)g.page_bytes * s->kv->pages[i];
+        if (!kv_layout(&g, &p->group[i], s->kv, as.exact))
+            continue;
+        m->kv += (uint64_t)g.page_bytes * s->kv->pages[i];
+        m->kv_least += (uint64_t)g.page_bytes * kv_backed(s->kv, i);
     }
     return 0;
 }
@@ -663,6 +697,8 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
                                           .results = cpu_results,
                                           .read_rows = cpu_read_rows,
                                           .write_rows = cpu_write_rows,
+                                          .back = cpu_back,
+                                          .back_bytes = cpu_back_bytes,
                                           .copy_pages = cpu_copy_pages,
                                           .page_bytes = cpu_page_bytes,
                                           .read_page = cpu_read_page,

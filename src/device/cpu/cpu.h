@@ -44,7 +44,8 @@ struct kv_pool {
     size_t k_scale, v_scale; /* pages of integers: offsets of the scales of tokens, floats */
     bool ints;
     size_t page_bytes; /* of all layers and heads */
-    uint32_t pages;
+    uint32_t pages,
+        backed; /* the first `backed` may be in use; the system takes memory when they are written to */
     struct kv_group shape;
 };
 
@@ -113,7 +114,7 @@ struct cpu {
     size_t tile_floats;
     struct worker_local *local; /* (workers) */
     void *memory;               /* all of the above but the KV */
-    size_t scratch_bytes, kv_bytes;
+    size_t scratch_bytes;
 };
 
 /* One worker in one step. */

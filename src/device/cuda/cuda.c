@@ -32,8 +32,10 @@ static int shape_kv(struct cuda_device *d, const struct plan *p, const struct kv
 {
     d->page_tokens = kv->page_tokens;
     d->kv_pages = 0;
-    for (uint32_t i = 0; i < p->groups; i++)
+    for (uint32_t i = 0; i < p->groups; i++) {
         d->kv_pages = kv->pages[i] > d->kv_pages ? kv->pages[i] : d->kv_pages;
+        d->kv_least[i] = kv->least[i] && kv->least[i] < kv->pages[i] ? kv->least[i] : kv->pages[i];
+    }
     return kv_shape(d->kv, p, kv, e);
 }
 
@@ -41,13 +43,13 @@ static int take_kv(struct cuda_device *d, const struct plan *p, struct err *e)
 {
     for (d->kv_groups = 0; d->kv_groups < p->groups; d->kv_groups++) {
         struct group_kv *g = &d->kv[d->kv_groups];
-        if (!(g->base = gpu_alloc(d->g, g->bytes, "KV", e)))
-            return -1;
-        /* keys past a sequence's end are masked, but their values are multiplied by zero: they must be finite */
-        if (gpu_check(d->g, d->g->cu->set8(g->base, 0, g->bytes, d->g->stream), "clearing KV", e)) {
-            gpu_free(d->g, g->base, g->bytes);
+        struct kv_memory *m = &d->kv_memory[d->kv_groups];
+        if (kv_memory_open(m, d->g, g->layer_bytes, g->shape.layers, e) ||
+            kv_memory_back(m, d->g, d->kv_least[d->kv_groups] * g->page_bytes, e)) {
+            kv_memory_close(m, d->g);
             return -1;
         }
+        g->base = m->base;
     }
     return 0;
 }
@@ -169,13 +171,15 @@ static int cuda_need(struct device *base, const struct plan *p, const struct wei
         gpu_check(d->g, d->g->cu->mem_info(&available, &total), "asking for free memory", e))
         return -1;
     *m = (struct device_memory){.weights = upload_bytes(w), .total = total, .free = available};
-    for (uint32_t i = 0; i < p->groups; i++)
+    for (uint32_t i = 0; i < p->groups; i++) {
         m->kv += d->kv[i].bytes;
+        m->kv_least += kv_granules(d->kv_least[i] * d->kv[i].page_bytes) * d->kv[i].shape.layers;
+    }
     m->scratch = d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
     /* while weights are loaded the upload's ring is there, and neither KV nor scratch */
     uint64_t ring = upload_ring_bytes(d->options.threads);
-    if (m->kv + m->scratch < ring)
-        m->scratch = ring - m->kv;
+    if (m->kv_least + m->scratch < ring)
+        m->scratch = ring - m->kv_least;
     return 0;
 }
 
@@ -575,6 +579,21 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
 
 /* ---- pages ---- */
 
+static int cuda_back(struct device *base, uint32_t group, uint32_t pages, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    return gpu_enter(d->g, e) ||
+                   kv_memory_back(&d->kv_memory[group], d->g, pages * d->kv[group].page_bytes, e)
+               ? -1
+               : 0;
+}
+
+static uint64_t cuda_back_bytes(const struct device *base, uint32_t group, uint32_t pages)
+{
+    const struct group_kv *k = &((const struct cuda_device *)base)->kv[group];
+    return kv_granules(pages * k->page_bytes) * k->shape.layers;
+}
+
 static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *from, const int32_t *to,
                            uint32_t n, struct err *e)
 {
@@ -636,7 +655,7 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
     size_t available = 0, total = 0;
     *m = (struct device_memory){.weights = d->weights.bytes, .scratch = d->g->taken - d->weights.bytes};
     for (uint32_t i = 0; i < d->kv_groups; i++)
-        m->kv += d->kv[i].bytes;
+        m->kv += kv_memory_bytes(&d->kv_memory[i]);
     m->scratch -= m->kv;
     if (d->g->cu->mem_info(&available, &total) == CU_OK) {
         m->total = total;
@@ -680,7 +699,7 @@ static void cuda_close(struct device *base)
         gpu_free(g, d->scratch, d->scratch_bytes);
         gpu_free(g, d->copies, d->copies_bytes);
         for (uint32_t i = 0; i < d->kv_groups; i++)
-            gpu_free(g, d->kv[i].base, d->kv[i].bytes);
+            kv_memory_close(&d->kv_memory[i], g);
         upload_free(&d->weights);
         gpu_close(g);
     }
@@ -700,6 +719,8 @@ static const struct device_ops ops = {.name = "cuda",
                                       .picks = cuda_picks,
                                       .read_rows = cuda_read_rows,
                                       .write_rows = cuda_write_rows,
+                                      .back = cuda_back,
+                                      .back_bytes = cuda_back_bytes,
                                       .copy_pages = cuda_copy_pages,
                                       .page_bytes = cuda_page_bytes,
                                       .read_page = cuda_read_page,

@@ -29,12 +29,14 @@ enum cu_attribute {
     CU_ATTR_L2_BYTES = 38,
     CU_ATTR_MAJOR = 75,
     CU_ATTR_MINOR = 76,
-    CU_ATTR_SHARED_BLOCK = 97 /* with opt-in */
+    CU_ATTR_SHARED_BLOCK = 97, /* with opt-in */
+    CU_ATTR_VIRTUAL_MEMORY = 102
 };
 
 enum { CU_FUNC_DYNAMIC_SHARED = 8, CU_FUNC_SHARED_PERCENT = 9 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_NO_TIMING = 2, CU_CAPTURE_THREAD = 1 };
 enum { CU_LAUNCH_PROGRAMMATIC = 6 };
+enum { CU_MEM_PINNED = 1, CU_LOCATION_DEVICE = 1, CU_ACCESS_READ_WRITE = 3 };
 enum { CU_DRIVER_LEAST = 12040 }; /* programmatic launches inside captured graphs */
 
 struct cu_launch_attribute {
@@ -52,6 +54,23 @@ struct cu_launch {
     void *stream;
     struct cu_launch_attribute *attributes;
     unsigned attribute_count;
+};
+
+/* Memory that is mapped behind reserved addresses. */
+struct cu_mem_location {
+    int32_t type, id;
+};
+
+struct cu_mem_prop {
+    int32_t type, handle_types;
+    struct cu_mem_location location;
+    void *reserved;
+    uint8_t flags[8];
+};
+
+struct cu_mem_access {
+    struct cu_mem_location location;
+    int32_t flags;
 };
 
 struct driver {
@@ -77,6 +96,14 @@ struct driver {
     int (*mem_info)(size_t *, size_t *);
     int (*mem_alloc)(cu_ptr *, size_t);
     int (*mem_free)(cu_ptr);
+    int (*mem_granularity)(size_t *, const struct cu_mem_prop *, int);
+    int (*mem_create)(uint64_t *, size_t, const struct cu_mem_prop *, unsigned long long);
+    int (*mem_release)(uint64_t);
+    int (*mem_map)(cu_ptr, size_t, size_t, uint64_t, unsigned long long);
+    int (*mem_unmap)(cu_ptr, size_t);
+    int (*mem_access)(cu_ptr, size_t, const struct cu_mem_access *, size_t);
+    int (*address_reserve)(cu_ptr *, size_t, size_t, cu_ptr, unsigned long long);
+    int (*address_free)(cu_ptr, size_t);
     int (*host_alloc)(void **, size_t, unsigned);
     int (*host_free)(void *);
     int (*to_device)(cu_ptr, const void *, size_t, void *);

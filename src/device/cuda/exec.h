@@ -5,6 +5,7 @@
 
 #include "device/cuda/blas.h"
 #include "device/cuda/gpu.h"
+#include "device/cuda/kv_memory.h"
 #include "device/cuda/replay.h"
 #include "device/cuda/upload.h"
 #include "device/device.h"
@@ -20,6 +21,8 @@ struct cuda_device {
     struct upload weights;
     const struct weights *source;
     struct group_kv kv[PLAN_GROUPS_MOST];
+    struct kv_memory kv_memory[PLAN_GROUPS_MOST];
+    uint32_t kv_least[PLAN_GROUPS_MOST]; /* pages with memory from the start */
     uint32_t kv_groups, page_tokens, kv_pages;
 
     /* scratch, all of it one allocation */

@@ -140,6 +140,16 @@ int cuda_count(struct err *e)
     return n;
 }
 
+uint64_t cuda_memory_total(int index)
+{
+    struct err none = {0};
+    const struct driver *cu = driver_get(&none);
+    int card = 0;
+    size_t bytes = 0;
+    bool found = cu && cu->device_get(&card, index) == CU_OK && cu->device_memory(&bytes, card) == CU_OK;
+    return found ? bytes : 0;
+}
+
 static void read_profile(struct gpu *g)
 {
     struct gpu_profile *p = &g->profile;

@@ -49,7 +49,7 @@ int kv_shape(struct group_kv *group, const struct plan *p, const struct kv_confi
         g->k_row = kv_row_bytes(g->type, g->shape.k_dim);
         g->v_row = kv_row_bytes(g->type, g->shape.v_dim);
         g->page_bytes = (uint64_t)kv->page_tokens * g->shape.kv_heads * (g->k_row + g->v_row);
-        g->layer_bytes = g->page_bytes * kv->pages[i];
+        g->layer_bytes = kv_granules(g->page_bytes * kv->pages[i]);
         g->bytes = g->layer_bytes * g->shape.layers;
     }
     return 0;
