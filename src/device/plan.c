@@ -310,8 +310,8 @@ static void print_attn(struct buf *out, const struct op_attn *a)
         buf_printf(out, " window=%u", a->window);
     if (a->softcap > 0)
         buf_printf(out, " softcap=%g", (double)a->softcap);
-    buf_printf(out, "%s%s%s -> b%u", a->sinks ? " sinks" : "", a->causal ? "" : " both ways",
-               a->v_in_k ? " v in k" : "", a->out.buffer);
+    buf_printf(out, "%s%s%s%s -> b%u", a->sinks ? " sinks" : "", a->distance ? " distance" : "",
+               a->causal ? "" : " both ways", a->v_in_k ? " v in k" : "", a->out.buffer);
 }
 
 static void print_ffn(struct buf *out, const struct weights *w, const struct op_ffn *f)

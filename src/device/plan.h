@@ -156,11 +156,14 @@ struct op_attn {
     struct operand in, out; /* (heads, k_dim) -> (heads, v_dim) */
     uint32_t heads, kv_heads, k_dim, v_dim;
     uint32_t layer;
-    uint32_t window;      /* 0 = all; else a query at p sees keys in (p - window, p] */
+    uint32_t window;      /* 0 = all; else a query at p sees keys in (p - window, p], or not causal: in
+                           * [p - window / 2, p + window / 2] */
     float scale, softcap; /* s = scale q.k; softcap > 0: s = softcap * tanh(s / softcap) */
     weight_id sinks;      /* (heads): one more logit in the softmax's sum, without a value */
-    bool causal;          /* false: every key of the sequence (encoders; the whole sequence in one step) */
-    bool v_in_k;          /* V is the first v_dim of K: nothing is stored for V */
+    weight_id
+        distance; /* (heads, 2 n + 1): s += distance[head][clamp(key - query, +-n) + n], before softcap */
+    bool causal;  /* false: keys on both sides (encoders; the whole sequence is one step) */
+    bool v_in_k;  /* V is the first v_dim of K: nothing is stored for V */
 };
 
 struct op_heads {

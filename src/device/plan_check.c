@@ -284,6 +284,11 @@ static int check_attn(struct plan_checker *c, const struct op_attn *o)
         return check_fail(c, "scale or softcap", "is not a number");
     if (o->sinks && check_vector(c, o->sinks, o->heads, 1, "sinks"))
         return -1;
+    if (o->distance && (check_weight(c, o->distance, "distance") ||
+                        check_vector(c, o->distance, c->w->all[o->distance].cols, o->heads, "distance")))
+        return -1;
+    if (o->distance && c->w->all[o->distance].cols % 2 == 0)
+        return check_fail(c, "distance", "has no entry in the middle");
     return check_operand(c, o->in, (uint64_t)o->heads * o->k_dim, "input") ||
                    check_operand(c, o->out, (uint64_t)o->heads * o->v_dim, "output") ||
                    check_apart(c, o->in, o->out)

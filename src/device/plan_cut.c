@@ -123,6 +123,7 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
         break;
     case OP_ATTN:
         visit_id(&v, &op->attn.sinks);
+        visit_id(&v, &op->attn.distance);
         break;
     case OP_HEADS:
         visit_id(&v, &op->heads.weight);

@@ -127,11 +127,27 @@ static const struct arch table[] = {
      .window_pattern = 6,
      .setup = gemma_setup,
      .build = gemma_build,
+     .variant = {"use_bidirectional_attention", "true", "gemma-embedding"},
      .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
                  "\"num_key_value_heads\": 4, \"query_pre_attn_scalar\": 256, \"sliding_window\": 4096, "
                  "\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216, "
                  "\"num_hidden_layers\": 26, \"rope_theta\": 1e6, \"rope_local_base_freq\": 10000.0, "
                  "\"tie_word_embeddings\": true, \"max_position_embeddings\": 131072}"},
+    {.name = "gemma-embedding",
+     .hf = "gemma-embedding",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU_TANH,
+     .norm_plus_one = true,
+     .window_pattern = 6,
+     .encoder = true,
+     .setup = gemma_setup,
+     .build = gemma_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
+                 "\"num_key_value_heads\": 4, \"query_pre_attn_scalar\": 256, \"sliding_window\": 4096, "
+                 "\"rope_theta\": 1e6, \"rope_local_base_freq\": 10000.0, "
+                 "\"max_position_embeddings\": 131072}"},
     {.name = "phi2",
      .hf = "phi",
      .norm = LAYER,
@@ -491,7 +507,68 @@ static const struct arch table[] = {
      .encoder = true,
      .setup = bert_setup,
      .build = bert_build,
+     .variant = {"position_embedding_type", "rotary", "jina-bert-v3"},
      .defaults = "{\"layer_norm_eps\": 1e-12, \"type_vocab_size\": 2, \"max_position_embeddings\": 512}"},
+    {.name = "distilbert",
+     .written = "bert",
+     .hf = "distilbert",
+     .hf_kv_heads = "",
+     .plain_heads = true,
+     .norm = LAYER,
+     .act = ACT_GELU,
+     .encoder = true,
+     .setup = bert_setup,
+     .build = bert_build,
+     .defaults = "{\"layer_norm_eps\": 1e-12, \"vocab_size\": 30522, \"max_position_embeddings\": 512, "
+                 "\"dim\": 768, \"n_layers\": 6, \"n_heads\": 12, \"hidden_dim\": 3072}"},
+    {.name = "mpnet",
+     .hf = "mpnet",
+     .hf_kv_heads = "",
+     .plain_heads = true,
+     .norm = LAYER,
+     .act = ACT_GELU,
+     .encoder = true,
+     .setup = mpnet_setup,
+     .build = bert_build,
+     .defaults = "{\"layer_norm_eps\": 1e-12, \"relative_attention_num_buckets\": 32, "
+                 "\"max_position_embeddings\": 512}"},
+    {.name = "modern-bert",
+     .hf = "modernbert",
+     .hf_kv_heads = "",
+     .plain_heads = true,
+     .norm = LAYER,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU,
+     .window_pattern = 3,
+     .full_first = true,
+     .encoder = true,
+     .build = modernbert_build,
+     .defaults = "{\"norm_eps\": 1e-5, \"vocab_size\": 50368, \"hidden_size\": 768, "
+                 "\"intermediate_size\": 1152, \"num_hidden_layers\": 22, \"num_attention_heads\": 12, "
+                 "\"max_position_embeddings\": 8192, \"local_attention\": 128, "
+                 "\"global_rope_theta\": 160000.0, \"local_rope_theta\": 10000.0}"},
+    {.name = "eurobert",
+     .hf = "eurobert",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .encoder = true,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 8192}"},
+    {.name = "jina-bert-v3",
+     .hf = "jina_embeddings_v3",
+     .hf_kv_heads = "",
+     .norm = LAYER,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU,
+     .encoder = true,
+     .setup = bert_setup,
+     .build = bert_build,
+     .defaults = "{\"layer_norm_eps\": 1e-5, \"type_vocab_size\": 1, \"rope_theta\": 20000.0, "
+                 "\"max_position_embeddings\": 8194}"},
     {.name = "nomic-bert",
      .hf = "nomic_bert",
      .hf_kv_heads = "",
@@ -555,6 +632,13 @@ const struct arch *arch_by_config(const char *model_type, const char *class_name
             at += len;
         }
     return NULL;
+}
+
+const struct arch *arch_variant(const struct arch *a, const json_t *config)
+{
+    const json_t *said = a->variant.member ? json_object_get(config, a->variant.member) : NULL;
+    const char *text = json_is_true(said) ? "true" : json_string_value(said);
+    return text && !strcmp(text, a->variant.value) ? arch_by_gguf(a->variant.name) : a;
 }
 
 int arch_unknown(const char *name, enum store_kind kind, struct err *e)

@@ -30,6 +30,9 @@ struct arch {
     bool partial_rope;       /* config.json's partial_rotary_factor counts; other families pass over it */
     bool qk_norm_row;        /* norms of Q and K are over the whole row, not over each head */
     bool encoder;
+    struct arch_variant {
+        const char *member, *value, *name;
+    } variant; /* config.json with this value is of another row: that of this name */
     /* The family's own keys and derived values, after the common ones; NULL = none. */
     int (*setup)(struct hparams *h, const struct keys *k, struct err *e);
     void (*build)(struct build *b);
@@ -38,5 +41,7 @@ struct arch {
 /* NULL = unknown. The class counts only where there is no model type. */
 const struct arch *arch_by_gguf(const char *name);
 const struct arch *arch_by_config(const char *model_type, const char *class_name);
+/* The row of a config.json whose model type has row `a`. */
+const struct arch *arch_variant(const struct arch *a, const json_t *config);
 /* Sets an error that names the unknown one and lists the known ones. */
 int arch_unknown(const char *name, enum store_kind kind, struct err *e);

@@ -183,8 +183,8 @@ struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
                                 row ? o->kv_heads * o->k_dim : o->k_dim);
     o->rope = layer_rope(b, layer);
     plan_kv(b->p, layer,
-            (struct kv_group){l->kv_heads, h->k_dim, h->v_dim, .window = l->sliding ? h->window : 0,
-                              .layers = 0});
+            (struct kv_group){l->kv_heads, h->k_dim, h->v_dim,
+                              .window = l->sliding && h->causal ? h->window : 0, .layers = 0});
     return o;
 }
 

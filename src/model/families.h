@@ -28,3 +28,5 @@ void deepseek_build(struct build *b);
 int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e);
 void bert_build(struct build *b);
 int bert_setup(struct hparams *h, const struct keys *k, struct err *e);
+int mpnet_setup(struct hparams *h, const struct keys *k, struct err *e);
+void modernbert_build(struct build *b);

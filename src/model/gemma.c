@@ -1,5 +1,5 @@
-/* gemma 1, 2 and 3: embeddings scaled by sqrt(width), norms stored as w - 1 in safetensors; from
- * gemma 2 on a second norm after each half, before the sum. */
+/* gemma 1, 2 and 3, and the encoder made of gemma 3: embeddings scaled by sqrt(width), norms stored as w - 1 in
+ * safetensors; from gemma 2 on a second norm after each half, before the sum. */
 #include "model/families.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
     char text[8] = "";
     if (keys_bool(k, NULL, "use_bidirectional_attention", &both_ways, e) < 0)
         return -1;
-    if (both_ways)
+    if (both_ways && !h->arch->encoder)
         return err_set(
             e, ERR_DATA,
             "config.json: use_bidirectional_attention is true; only causal gemma models can be run");
@@ -52,7 +52,7 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
     }
     if (scalar > 0)
         h->attn_scale = 1 / sqrtf(scalar);
-    if (k->gguf && !strcmp(h->arch->name, "gemma3")) {
+    if (k->gguf && (!strcmp(h->arch->name, "gemma3") || h->arch->encoder)) {
         h->rope[1] = (struct rope_params){.theta = 10000};
         return keys_f32(k, "rope.freq_base_swa", NULL, HPARAMS_REAL, &h->rope[1].theta, e) < 0 ? -1 : 0;
     }

@@ -6,6 +6,7 @@
 #include "format/gguf.h"
 #include "format/jsonread.h"
 #include "model/arch.h"
+#include "model/pooling.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -44,7 +45,8 @@ static const struct hparam_field fields[] = {
     {HPARAM_F32, AT(eps), "attention.layer_norm_rms_epsilon",
      "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(eps), "attention.layer_norm_epsilon", NULL, 0, 0, FIELD_OPTIONAL},
-    {HPARAM_U32, AT(window), "attention.sliding_window", "sliding_window", 0, 1u << 28, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(window), "attention.sliding_window", "sliding_window|local_attention", 0, 1u << 28,
+     FIELD_OPTIONAL},
     {HPARAM_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(logit_softcap), "final_logit_softcapping", "final_logit_softcapping", 0, 0,
      FIELD_OPTIONAL},
@@ -84,13 +86,14 @@ static const struct hparam_field fields[] = {
 static const struct hparam_field kv_heads_field = {
     HPARAM_U32, AT(kv_heads), "attention.head_count_kv", "num_key_value_heads|num_kv_heads|n_head_kv", 1,
     65536,      FIELD_SHOWN};
-static const struct hparam_field ffn_field = {HPARAM_U32,
-                                              AT(ffn),
-                                              "feed_forward_length",
-                                              "ffn_hidden_size|intermediate_size|n_inner|ffn_dim|d_ff",
-                                              0,
-                                              MOST,
-                                              FIELD_SHOWN};
+static const struct hparam_field ffn_field = {
+    HPARAM_U32,
+    AT(ffn),
+    "feed_forward_length",
+    "ffn_hidden_size|intermediate_size|n_inner|ffn_dim|d_ff|hidden_dim",
+    0,
+    MOST,
+    FIELD_SHOWN};
 
 static int read_fields(struct hparams *h, const struct keys *k, struct err *e)
 {
@@ -149,8 +152,8 @@ static int read_act(struct hparams *h, const struct keys *k, struct err *e)
     };
     char name[64];
     h->act = h->arch->act;
-    int got = keys_str(k, NULL, "hidden_activation|hidden_act|activation_function|activation", name,
-                       sizeof name, e);
+    int got = keys_str(k, "hidden_activation", "hidden_activation|hidden_act|activation_function|activation",
+                       name, sizeof name, e);
     if (got <= 0)
         return got;
     if (h->arch->act == ACT_SWIGLU_OAI)
@@ -345,8 +348,9 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
         return keys_f32(k, "rope.freq_base_swa", NULL, POSITIVE, &local->theta, e) < 0 ? -1 : 0;
     }
     /* The older spelling first: rope_theta beside rope_scaling; then rope_parameters, maybe one for each kind of layer. */
+    static const char local_base[] = "rope_local_base_freq|local_rope_theta";
     char name[64];
-    if (keys_f32(k, NULL, "rope_theta|rotary_emb_base", POSITIVE, &full->theta, e) < 0 ||
+    if (keys_f32(k, NULL, "rope_theta|rotary_emb_base|global_rope_theta", POSITIVE, &full->theta, e) < 0 ||
         keys_f32(k, NULL, "partial_rotary_factor|rotary_pct|rope_pct|rotary_emb_fraction", HPARAMS_REAL,
                  &full->partial, e) < 0)
         return -1;
@@ -371,34 +375,11 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
         if (h->rope[i].scaling != SCALING_NONE &&
             keys_u32(k, NULL, "original_max_position_embeddings", HPARAMS_COUNT, &h->rope[i].original, e) < 0)
             return -1;
-    if (!slide && keys_json(k, "rope_local_base_freq", name)) {
+    if (!slide && keys_json(k, local_base, name)) {
         *local = (struct rope_params){.theta = full->theta, .partial = full->partial};
-        return keys_f32(k, NULL, "rope_local_base_freq", POSITIVE, &local->theta, e) < 0 ? -1 : 0;
+        return keys_f32(k, NULL, local_base, POSITIVE, &local->theta, e) < 0 ? -1 : 0;
     }
     return 0;
-}
-
-/* How an encoder's rows become one: a key in GGUF, a file beside the tensors in a folder. */
-static int read_pooling(struct hparams *h, const struct keys *k, const struct store *s, struct err *e)
-{
-    static const uint32_t range[2] = {0, 4};
-    uint32_t type = h->arch->encoder ? POOLING_MEAN : POOLING_NONE;
-    if (keys_u32(k, "pooling_type", NULL, range, &type, e) < 0)
-        return -1;
-    h->pooling = type <= POOLING_LAST ? (enum pooling)type : POOLING_NONE;
-    const char *path = store_beside(s, "1_Pooling/config.json");
-    json_t *said = path ? jsonread_file(path, &jsonread_config, e) : NULL;
-    if (path && !said)
-        return -1;
-    struct keys in = {.config = said};
-    bool cls = false, mean = false, last = false;
-    int bad = said && (keys_bool(&in, NULL, "pooling_mode_cls_token", &cls, e) < 0 ||
-                       keys_bool(&in, NULL, "pooling_mode_mean_tokens", &mean, e) < 0 ||
-                       keys_bool(&in, NULL, "pooling_mode_lasttoken", &last, e) < 0);
-    if (cls || mean || last)
-        h->pooling = cls ? POOLING_CLS : last ? POOLING_LAST : POOLING_MEAN;
-    json_decref(said);
-    return bad ? -1 : 0;
 }
 
 static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
@@ -493,7 +474,7 @@ static int read_all(struct hparams *h, const struct keys *k, const struct store 
     h->act_limit = 7;
     if (read_fields(h, k, e) < 0 || drop_nextn(h, k, e) < 0 || read_act(h, k, e) < 0 ||
         read_layers(h, k, e) < 0 || read_sliding(h, k, e) < 0 || read_rope(h, k, e) < 0 ||
-        read_pooling(h, k, s, e) < 0 || read_gating(h, k, e) < 0)
+        pooling_read(h, k, s, e) < 0 || read_gating(h, k, e) < 0)
         return -1;
     if (h->arch->setup && h->arch->setup(h, k, e) < 0)
         return -1;
@@ -545,6 +526,7 @@ static int read_config(struct hparams *h, const struct store *s, struct err *e)
     h->arch = arch_by_config(type, class);
     if (!h->arch)
         return arch_unknown(h->spelled, s->kind, e);
+    h->arch = arch_variant(h->arch, config);
     json_t *merged = json_copy(config);
     json_t *defaults = json_loads(h->arch->defaults ? h->arch->defaults : "{}", 0, NULL);
     int ok = -1;

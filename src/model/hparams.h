@@ -39,7 +39,16 @@ struct rope_params {
     uint32_t factors;
 };
 
-enum pooling { POOLING_NONE, POOLING_MEAN, POOLING_CLS, POOLING_LAST };
+/* How the rows of a text become one; the first four are GGUF's numbers. */
+enum pooling {
+    POOLING_NONE,
+    POOLING_MEAN,
+    POOLING_CLS, /* the first row */
+    POOLING_LAST,
+    POOLING_MAX = 5,
+    POOLING_MEAN_SQRT, /* the sum divided by the root of the rows' number */
+    POOLING_WEIGHTED   /* the mean, row i counted i + 1 times */
+};
 
 struct layer_params {
     uint32_t kv_heads, ffn;
@@ -78,6 +87,7 @@ struct hparams {
     enum pooling pooling;
     uint32_t types; /* token types of an encoder */
     uint32_t position_offset;
+    uint32_t distance_buckets; /* rows of mpnet's table of biases by distance; 0 = there is none */
 
     uint32_t experts, experts_used, expert_ffn, shared_ffn, shared_experts;
     uint32_t expert_groups, expert_groups_used;

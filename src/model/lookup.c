@@ -10,36 +10,40 @@
 static const struct {
     const char *name, *hf;
 } table[] = {
-    {"token_embd", "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings"},
+    {"token_embd",
+     "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings|embeddings.tok_embeddings"},
     {"token_types", "embeddings.token_type_embeddings"},
     {"position_embd", "wpe|embeddings.position_embeddings"},
-    {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm"},
-    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm"},
+    {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm|embeddings.norm"},
+    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm"},
     {"output", "lm_head|embed_out"},
-    {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp"},
+    {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm"},
     {"attn_norm_2", "ln_attn"},
-    {"attn_q", "self_attn.q_proj|attention.self.query"},
-    {"attn_k", "self_attn.k_proj|attention.self.key"},
-    {"attn_v", "self_attn.v_proj|attention.self.value"},
-    {"attn_qkv",
-     "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|self_attention.query_key_value|attn.Wqkv"},
-    {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
-                    "attention.output.dense|attn.out_proj"},
+    {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q"},
+    {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k"},
+    {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v"},
+    {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|self_attention.query_key_value|"
+                 "attn.Wqkv|mixer.Wqkv"},
+    {"attn_output",
+     "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
+     "attention.output.dense|attn.out_proj|mixer.out_proj|attention.out_lin|attention.attn.o|attn.Wo"},
     {"attn_q_norm",
      "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|self_attn.q_layernorm.norms.%u"},
     {"attn_k_norm",
      "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|self_attn.k_layernorm.norms.%u"},
     {"attn_sinks", "self_attn.sinks"},
+    {"attn_rel_b", "encoder.relative_attention_bias"},
     {"post_attention_norm", "post_norm1|post_attention_layernorm"},
-    {"attn_output_norm", "attention.output.LayerNorm|norm1|post_attention_layernorm"},
-    {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm"},
-    {"ffn_norm",
-     "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|post_attention_layernorm|ln_2"},
+    {"attn_output_norm",
+     "attention.output.LayerNorm|norm1|post_attention_layernorm|sa_layer_norm|attention.LayerNorm"},
+    {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm|output_layer_norm"},
+    {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|post_attention_layernorm|"
+                 "ln_2|mlp_norm"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
     {"ffn_gate", "mlp.gate_proj|mlp.fc12"},
-    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense"},
-    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense"},
-    {"ffn_gate_up", "mlp.gate_up_proj"},
+    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|ffn.lin1"},
+    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo"},
+    {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi"},
     {"ffn_gate_inp",
      "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|block_sparse_moe.router|"
      "mlp.gate.wg|mlp.router.gate"},
@@ -77,9 +81,12 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
                                         "gpt_neox.",
                                         "bert.",
                                         "roberta.",
+                                        "distilbert.",
+                                        "mpnet.",
                                         "",
                                         "base_model.model."};
-    static const char *const stacks[] = {"layers.", "h.", "encoder.layer.", "encoder.layers."};
+    static const char *const stacks[] = {"layers.", "h.", "encoder.layer.", "encoder.layers.",
+                                         "transformer.layer."};
     *n = (struct lookup){.store = s, .wrap = wrap};
     if (s->kind == STORE_GGUF)
         return;

@@ -15,6 +15,7 @@ struct quern_model {
     struct session *session, *draft; /* draft: NULL = none */
     struct engine *engine;           /* NULL with `embed`: then the sequence, under the mutex */
     struct seq *seq;
+    struct pooler pooler; /* of the sequence's rows */
     pthread_mutex_t mutex;
 };
 
@@ -69,7 +70,10 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
     if (store_open(&store, path, e) || session_open(&m->session, store, &lo, e))
         return -1;
     if (o->embed)
-        return (m->seq = seq_open(m->session->runner, e)) ? 0 : -1;
+        return pooler_open(&m->pooler, m->session->store, &m->session->model->h, e) ||
+                       !(m->seq = seq_open(m->session->runner, e))
+                   ? -1
+                   : 0;
     lo.runner.ctx = m->session->runner->ctx;
     lo.runner.outs = 0;
     lo.chat_template = NULL;
@@ -110,6 +114,7 @@ void quern_close(struct quern_model *m)
         return;
     engine_close(m->engine);
     seq_close(m->seq);
+    pooler_close(&m->pooler);
     session_close(m->draft);
     session_close(m->session);
     pthread_mutex_destroy(&m->mutex);
@@ -326,17 +331,17 @@ long quern_embed(struct quern_model *m, const char *text, size_t n, float **vect
 {
     struct err e = {0};
     struct ids ids = {0};
-    uint32_t width = m->session->model->h.width;
+    uint32_t width = m->pooler.out_width;
     if (!m->seq) {
         err_set(&e, ERR_USAGE, "the model was not opened for embeddings: set `embed`");
         return api_fail(&e, error);
     }
-    int failed = tokenizer_encode(m->session->tokenizer, text, n, TOK_ADD, &ids, &e);
+    int failed = embed_encode(m->session, pooler_prompt(&m->pooler, NULL), text, n, &ids, &e);
     if (!failed && !(*vector = mem_alloc(width, sizeof **vector)))
         failed = err_memory(&e, "a vector", width * sizeof **vector);
     if (!failed) {
         pthread_mutex_lock(&m->mutex);
-        failed = embed_ids(m->session, m->seq, &ids, *vector, &e);
+        failed = embed_ids(m->session, m->seq, &m->pooler, &ids, *vector, &e);
         pthread_mutex_unlock(&m->mutex);
         if (failed)
             mem_free(*vector);

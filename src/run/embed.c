@@ -1,58 +1,55 @@
 #include "run/embed.h"
 
-#include <math.h>
+#include "base/mem.h"
+
 #include <string.h>
 
-enum pooling embed_pooling(const struct hparams *h)
+int embed_encode(const struct session *l, const char *prompt, const char *text, size_t n, struct ids *out,
+                 struct err *e)
 {
-    if (h->pooling != POOLING_NONE)
-        return h->pooling;
-    return h->causal ? POOLING_LAST : POOLING_MEAN;
+    const struct tok_span spans[] = {{prompt, strlen(prompt), true}, {text, n, true}};
+    return tokenizer_encode_spans(l->tokenizer, *prompt ? spans : spans + 1, *prompt ? 2 : 1, TOK_ADD, out,
+                                  e);
 }
 
-uint32_t embed_outs(enum pooling pooling, uint32_t at, uint32_t n, uint32_t of)
-{
-    if (pooling == POOLING_LAST)
-        return at + n == of;
-    return pooling == POOLING_CLS && at ? 0 : n;
-}
-
-void embed_add(enum pooling pooling, const float *results, size_t rows, size_t width, float *out)
-{
-    size_t n = pooling == POOLING_CLS && rows ? 1 : rows;
-    for (size_t r = 0; r < n; r++)
-        for (size_t i = 0; i < width; i++)
-            out[i] += results[r * width + i];
-}
-
-int embed_scale(float *out, size_t width, struct err *e)
-{
-    double squares = 0;
-    for (size_t i = 0; i < width; i++)
-        squares += (double)out[i] * out[i];
-    if (!isfinite(squares))
-        return err_set(e, ERR_DATA, "the vector is not finite: the model's results hold NaN or infinity");
-    float scale = squares > 0 ? (float)(1 / sqrt(squares)) : 0;
-    for (size_t i = 0; i < width; i++)
-        out[i] *= scale;
-    return 0;
-}
-
-int embed_ids(struct session *l, struct seq *s, const struct ids *ids, float *out, struct err *e)
+/* The results of the rows that this pooling needs. */
+static const float *embed_step(struct session *l, struct seq *s, enum pooling kind, const struct ids *ids,
+                               uint32_t *outs, struct err *e)
 {
     uint32_t most = l->runner->chunk, n = (uint32_t)ids->len;
-    enum pooling pooling = embed_pooling(&l->model->h);
-    if (!ids->len)
-        return err_set(e, ERR_USAGE, "the text is empty: there is nothing to embed");
-    if (ids->len > most)
-        return err_set(e, ERR_RESOURCE, "the text has %zu tokens and the context holds %u: %zu too many",
-                       ids->len, most, ids->len - most);
+    if (!ids->len) {
+        err_set(e, ERR_USAGE, "the text is empty: there is nothing to embed");
+        return NULL;
+    }
+    if (ids->len > most) {
+        err_set(e, ERR_RESOURCE, "the text has %zu tokens and the context holds %u: %zu too many", ids->len,
+                most, ids->len - most);
+        return NULL;
+    }
     seq_truncate(s, 0);
-    struct seq_rows rows = {.seq = s, .ids = ids->data, .n = n, .outs = embed_outs(pooling, 0, n, n)};
-    const float *results = runner_step(l->runner, &rows, 1, e) ? NULL : runner_results(l->runner, e);
+    struct seq_rows rows = {.seq = s, .ids = ids->data, .n = n, .outs = pooler_outs(kind, 0, n, n)};
+    *outs = rows.outs;
+    return runner_step(l->runner, &rows, 1, e) ? NULL : runner_results(l->runner, e);
+}
+
+const float *embed_rows(struct session *l, struct seq *s, const struct ids *ids, struct err *e)
+{
+    uint32_t outs;
+    return embed_step(l, s, POOLING_MEAN, ids, &outs, e);
+}
+
+int embed_ids(struct session *l, struct seq *s, const struct pooler *p, const struct ids *ids, float *out,
+              struct err *e)
+{
+    uint32_t outs;
+    const float *results = embed_step(l, s, p->kind, ids, &outs, e);
+    float *sum = results ? mem_zalloc(p->width, sizeof *sum) : NULL;
     if (!results)
         return -1;
-    memset(out, 0, l->model->h.width * sizeof *out);
-    embed_add(pooling, results, rows.outs, l->model->h.width, out);
-    return embed_scale(out, l->model->h.width, e);
+    if (!sum)
+        return err_memory(e, "a vector", p->width * sizeof *sum);
+    pooler_add(p->kind, results, outs, (uint32_t)ids->len - outs, p->width, sum);
+    int failed = pooler_finish(p, (uint32_t)ids->len, sum, out, e);
+    mem_free(sum);
+    return failed;
 }

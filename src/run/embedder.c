@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "run/embed.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -16,11 +15,12 @@ struct embed_slot {
     struct embed_job *job; /* NULL = free */
     size_t text;
     uint32_t at; /* tokens read */
+    float *sum;  /* (width): of the rows that were read */
 };
 
 struct embedder {
     struct session *session;
-    enum pooling pooling;
+    struct pooler pooler;
     struct rerank_head *head; /* or NULL */
     pthread_t thread;
     /* guarded by the mutex */
@@ -82,7 +82,6 @@ int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
     j->begun = j->ended = 0;
     j->next = NULL;
     j->err.code = ERR_NONE;
-    memset(j->out, 0, j->count * m->session->model->h.width * sizeof *j->out);
     pthread_mutex_lock(&m->mutex);
     bool closing = m->closing;
     if (!closing) {
@@ -99,6 +98,11 @@ int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
 const struct rerank_head *embedder_head(const struct embedder *m)
 {
     return m->head;
+}
+
+const struct pooler *embedder_pooler(const struct embedder *m)
+{
+    return &m->pooler;
 }
 
 void embedder_stats(struct embedder *m, struct embedder_stats *out)
@@ -145,7 +149,8 @@ static bool embedder_next(struct embedder *m, struct embed_slot *s, struct embed
             j->begun = j->count;
             err_set(&j->err, ERR_INTERRUPTED, "the request for embeddings was cancelled");
         } else {
-            *s = (struct embed_slot){.seq = s->seq, .job = j, .text = j->begun++};
+            *s = (struct embed_slot){.seq = s->seq, .sum = s->sum, .job = j, .text = j->begun++};
+            memset(s->sum, 0, m->pooler.width * sizeof *s->sum);
             m->pages -= pages;
             if (j->begun < j->count) {
                 *m->queue_end = j;
@@ -178,7 +183,7 @@ static void embedder_fill(struct embedder *m)
 
 static enum pooling embedder_pooling(const struct embedder *m, const struct embed_job *j)
 {
-    return j->first ? POOLING_CLS : m->pooling;
+    return j->scored ? rerank_pooling(m->head) : m->pooler.kind;
 }
 
 static uint32_t embedder_compose(struct embedder *m)
@@ -198,7 +203,7 @@ static uint32_t embedder_compose(struct embedder *m)
             (struct seq_rows){.seq = s->seq,
                               .ids = t->data + s->at,
                               .n = n,
-                              .outs = embed_outs(embedder_pooling(m, s->job), s->at, n, (uint32_t)t->len)};
+                              .outs = pooler_outs(embedder_pooling(m, s->job), s->at, n, (uint32_t)t->len)};
         room -= n;
     }
     return parts;
@@ -209,17 +214,21 @@ static void embedder_take(struct embedder *m, uint32_t part, const float *result
 {
     struct embed_slot *s = m->owner[part];
     struct embed_job *j = s->job;
-    size_t width = m->session->model->h.width;
-    float *out = j->out + s->text * width;
+    enum pooling kind = embedder_pooling(m, j);
+    uint32_t width = m->pooler.width, outs = m->parts[part].outs;
     s->at += m->parts[part].n;
     if (err)
         err_set(&j->err, err->code, "%s", err->text);
     else
-        embed_add(embedder_pooling(m, j), results, m->parts[part].outs, width, out);
+        pooler_add(kind, results, outs, s->at - outs, width, s->sum);
     if (!err && s->at < j->texts[s->text].len)
         return;
-    if (!err && !j->first)
-        embed_scale(out, width, &j->err);
+    if (!err && j->scored) {
+        pooler_divide(kind, s->at, width, s->sum);
+        memcpy(j->out + s->text * width, s->sum, width * sizeof *j->out);
+    } else if (!err) {
+        pooler_finish(&m->pooler, s->at, s->sum, j->out + s->text * m->pooler.out_width, &j->err);
+    }
     seq_truncate(s->seq, 0);
     m->pages += embed_pages(j->texts[s->text].len);
     s->job = NULL;
@@ -270,8 +279,11 @@ static void *embedder_thread(void *arg)
 
 static void embedder_free(struct embedder *m)
 {
-    for (uint32_t i = 0; m->slots && i < m->count; i++)
+    for (uint32_t i = 0; m->slots && i < m->count; i++) {
         seq_close(m->slots[i].seq);
+        mem_free(m->slots[i].sum);
+    }
+    pooler_close(&m->pooler);
     pthread_mutex_destroy(&m->mutex);
     pthread_cond_destroy(&m->work);
     rerank_close(m->head);
@@ -288,9 +300,12 @@ static int embedder_start(struct embedder *m, struct err *e)
     m->owner = mem_alloc(m->count, sizeof(struct embed_slot *));
     if (!m->slots || !m->parts || !m->owner)
         return err_memory(e, "the embedder", m->count * sizeof *m->slots);
-    for (uint32_t i = 0; i < m->count; i++)
+    for (uint32_t i = 0; i < m->count; i++) {
+        if (!(m->slots[i].sum = mem_alloc(m->pooler.width, sizeof(float))))
+            return err_memory(e, "the embedder", m->pooler.width * sizeof(float));
         if (!(m->slots[i].seq = seq_open(m->session->runner, e)))
             return -1;
+    }
     int r = pthread_create(&m->thread, NULL, embedder_thread, m);
     return r ? err_set(e, ERR_RESOURCE, "cannot start the embedder's thread: %s", strerror(r)) : 0;
 }
@@ -302,13 +317,13 @@ int embedder_open(struct embedder **out, struct session *l, struct err *e)
     if (!m)
         return err_memory(e, "the embedder", sizeof *m);
     m->session = l;
-    m->pooling = embed_pooling(&l->model->h);
     m->count = l->runner->most_seqs;
     m->pages = l->runner->pages[0].count - 1;
     m->queue_end = &m->queue;
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->work, NULL);
-    if (rerank_open(&m->head, l->store, l->model->h.width, e) || embedder_start(m, e)) {
+    if (pooler_open(&m->pooler, l->store, &l->model->h, e) || rerank_open(&m->head, l, e) ||
+        embedder_start(m, e)) {
         embedder_free(m);
         return -1;
     }

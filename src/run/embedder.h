@@ -4,8 +4,9 @@
 #pragma once
 
 #include "base/err.h"
-#include "run/session.h"
+#include "run/pooler.h"
 #include "run/rerank.h"
+#include "run/session.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,8 +19,8 @@ struct embedder;
 struct embed_job {
     const struct ids *texts;   /* (count), none of them empty or longer than the context */
     size_t count;              /* at least 1 */
-    float *out;                /* (count, width) */
-    bool first;                /* the first row as it is, for a head, instead of a vector */
+    float *out;                /* (count, out_width of the pooler; width where they are scored) */
+    bool scored;               /* the row for the reranker's head, instead of a vector */
     const atomic_bool *cancel; /* set by the client to cancel; may be NULL */
     /* Called once by the embedder's thread when it is done; must not block. */
     void (*done)(void *arg);
@@ -44,6 +45,8 @@ int embedder_open(struct embedder **out, struct session *l, struct err *e);
 void embedder_close(struct embedder *m);
 /* Any thread. ERR_USAGE where a text is empty, too long, or has ids that the model does not know. */
 int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e);
-/* The head of a cross-encoder; NULL = the model has none. */
+/* How vectors are made of rows. */
+const struct pooler *embedder_pooler(const struct embedder *m);
+/* The head of a reranker; NULL = the model has none. */
 const struct rerank_head *embedder_head(const struct embedder *m);
 void embedder_stats(struct embedder *m, struct embedder_stats *out);

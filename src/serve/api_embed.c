@@ -18,6 +18,7 @@ static const struct field embed_fields[] = {
     {"input", FIELD_TEXT | FIELD_LIST, 1, 1e6},
     {"dimensions", FIELD_INT, 1, 1 << 24},
     {"encoding_format", FIELD_TEXT, 0, 0},
+    {"prompt_name", FIELD_TEXT, 0, 0},
 };
 
 static void embed_base64(struct buf *out, const uint8_t *data, size_t n)
@@ -97,7 +98,7 @@ void api_embeddings(struct request *a)
         if (vectors_done(a))
             embed_reply(a, body);
     } else if (!embed_check(a, body) && !vectors_read(a, json_object_get(body, "input"), "input", false))
-        vectors_submit(a, "input", false);
+        vectors_submit(a, "input");
 }
 
 /* llama.cpp's own format: {content, or input}; a list of rows for each text. */
@@ -111,7 +112,7 @@ void api_embedding(struct request *a)
         if (field_int(body, "embd_normalize", 2) != 2)
             request_fail(a, 400, "embd_normalize", "embd_normalize has to be 2: vectors have length 1 here");
         else if (!vectors_read(a, content ? content : json_object_get(body, "input"), param, false))
-            vectors_submit(a, param, false);
+            vectors_submit(a, param);
         return;
     }
     if (!vectors_done(a))
@@ -135,6 +136,7 @@ void api_embedding(struct request *a)
 
 static const struct field rerank_fields[] = {
     {"query", FIELD_TEXT, 0, 0},
+    {"instruction", FIELD_TEXT, 0, 0},
     {"documents", FIELD_LIST, 1, VECTORS_TEXTS - 1},
     {"texts", FIELD_LIST, 1, VECTORS_TEXTS - 1},
     {"top_n", FIELD_INT, 1, 1 << 24},
@@ -168,7 +170,7 @@ static const struct rerank_head *rerank_head(const struct request *a)
 static int rerank_add(struct request *a, const char *query, const char *text)
 {
     return rerank_head(a) ? vectors_add_pair(a, query, text, "documents")
-                          : vectors_add_text(a, text, strlen(text), "documents");
+                          : vectors_add_role(a, text, false, "documents");
 }
 
 static int rerank_read(struct request *a, const json_t *body)
@@ -183,8 +185,8 @@ static int rerank_read(struct request *a, const json_t *body)
         return request_fail(a, 400, "query", "query is missing");
     if (!documents)
         return request_fail(a, 400, "documents", "documents is missing");
-    if (!vectors_new(a, json_array_size(documents) + 1) ||
-        (!rerank_head(a) && vectors_add_text(a, query, strlen(query), "query")))
+    if (!vectors_new(a, json_array_size(documents) + 1, rerank_head(a)) ||
+        (!rerank_head(a) && vectors_add_role(a, query, true, "query")))
         return -1;
     for (size_t i = 0; i < json_array_size(documents); i++) {
         const char *text = rerank_text(json_array_get(documents, i));
@@ -275,5 +277,5 @@ void api_rerank(struct request *a)
         if (vectors_done(a))
             rerank_reply(a, a->json);
     } else if (!rerank_read(a, a->json))
-        vectors_submit(a, "documents", rerank_head(a) != NULL);
+        vectors_submit(a, "documents");
 }

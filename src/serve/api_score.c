@@ -20,6 +20,7 @@ static const struct field score_fields[] = {
     {"use_activation", FIELD_BOOL, 0, 0},
     {"activation", FIELD_BOOL, 0, 0},
     {"softmax", FIELD_BOOL, 0, 0},
+    {"instruction", FIELD_TEXT, 0, 0},
 };
 
 /* One side of the pairs: a text or a list of texts, by the first of its names that is there. */
@@ -80,7 +81,7 @@ static int score_read(struct request *a, const json_t *body)
     if (field_check(body, score_fields, sizeof score_fields / sizeof *score_fields, &name, &e))
         return request_fail(a, 400, name, "%s", e.text);
     if (refuse_fields(a, body, score_refused, 1) || score_sides(a, body, s) ||
-        !vectors_new(a, s[0].count + s[1].count))
+        !vectors_new(a, s[0].count + s[1].count, score_head(a)))
         return -1;
     for (size_t k = 0; k < 2 && !score_head(a); k++)
         for (size_t i = 0; i < s[k].count; i++) {
@@ -103,7 +104,7 @@ static double score_of(const struct request *a, size_t i, size_t firsts, bool ra
     const float *first = v->out + (firsts > 1 ? i : 0) * v->width, *second = v->out + (firsts + i) * v->width;
     double score = 0;
     if (score_head(a))
-        return (raw ? rank_logit : rerank_score)(score_head(a), v->out + i * v->width);
+        return (raw ? rerank_logit : rerank_score)(score_head(a), v->out + i * v->width);
     for (size_t k = 0; k < v->width; k++)
         score += (double)first[k] * second[k];
     return score;
@@ -150,5 +151,5 @@ void api_score(struct request *a)
         if (vectors_done(a))
             score_reply(a, a->json);
     } else if (!score_read(a, a->json))
-        vectors_submit(a, "text_2", score_head(a) != NULL);
+        vectors_submit(a, "text_2");
 }

@@ -359,7 +359,7 @@ void ollama_embed(struct request *a)
     struct json j = {.out = &a->reply};
     if (!a->stage) {
         if (!ollama_embed_read(a, "input"))
-            vectors_submit(a, "input", false);
+            vectors_submit(a, "input");
         return;
     }
     if (!vectors_done(a))
@@ -387,7 +387,7 @@ void ollama_embeddings(struct request *a)
     struct json j = {.out = &a->reply};
     if (!a->stage) {
         if (!ollama_embed_read(a, "prompt"))
-            vectors_submit(a, "prompt", false);
+            vectors_submit(a, "prompt");
     } else if (vectors_done(a)) {
         json_begin(&j, '{');
         json_key(&j, "embedding");

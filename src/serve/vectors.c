@@ -12,13 +12,15 @@
 #include <stdio.h>
 #include <string.h>
 
-struct vectors *vectors_new(struct request *a, size_t most)
+struct vectors *vectors_new(struct request *a, size_t most, bool scored)
 {
     struct vectors *v = mem_zalloc(1, sizeof *v);
-    size_t width = a->model->session->model->h.width;
+    const struct pooler *p = embedder_pooler(a->model->embedder);
+    size_t width = scored ? p->width : p->out_width;
     a->vectors = v;
     if (v) {
         v->width = width;
+        v->scored = scored;
         v->texts = mem_zalloc(most, sizeof *v->texts);
         v->out = mem_alloc(most, width * sizeof *v->out);
     }
@@ -39,41 +41,50 @@ void vectors_free(struct vectors *v)
     mem_free(v);
 }
 
-int vectors_add_text(struct request *a, const char *text, size_t n, const char *param)
+static int vectors_add_prompted(struct request *a, const char *prompt, const char *text, size_t n,
+                                const char *param)
 {
     struct vectors *v = a->vectors;
     struct err e = {0};
-    const struct tokenizer *t = a->model->session->tokenizer;
-    if (!t)
+    if (!a->model->session->tokenizer)
         return request_fail(a, 400, param, "this model has no tokenizer: give ids");
     struct ids *out = &v->texts[v->count++];
     out->most = v->cut ? 0 : openai_count_most(a);
-    if (tokenizer_encode(t, text, n, TOK_ADD, out, &e))
+    if (embed_encode(a->model->session, prompt, text, n, out, &e))
         return out->over ? openai_too_long(a, out, param)
                          : request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, param, "%s", e.text);
     return 0;
 }
 
-/* [CLS] A [SEP] B [SEP] where words are pieces; roberta-like models have the token between them twice. */
+int vectors_add_text(struct request *a, const char *text, size_t n, const char *param)
+{
+    const char *name = field_text(a->json, "prompt_name");
+    const char *prompt = pooler_prompt(embedder_pooler(a->model->embedder), name);
+    if (!prompt)
+        return request_fail(a, 400, "prompt_name", "the model's files have no prompt of this name");
+    return vectors_add_prompted(a, prompt, text, n, param);
+}
+
+int vectors_add_role(struct request *a, const char *text, bool query, const char *param)
+{
+    return vectors_add_prompted(a, pooler_role(embedder_pooler(a->model->embedder), query), text,
+                                strlen(text), param);
+}
+
 int vectors_add_pair(struct request *a, const char *first, const char *second, const char *param)
 {
     struct vectors *v = a->vectors;
-    const struct tokenizer *t = a->model->session->tokenizer;
-    struct ids *pair = &v->texts[v->count];
-    struct ids rest = {.most = v->cut ? 0 : openai_count_most(a)};
+    const struct session *l = a->model->session;
+    struct ids *out = &v->texts[v->count++];
     struct err e = {0};
-    int failed = vectors_add_text(a, first, strlen(first), param);
-    if (!failed && tokenizer_adds_eos(t) && strcmp(tokenizer_kind(t), "bert") != 0)
-        failed = ids_add(pair, pair->data[pair->len - 1], &e);
-    if (!failed)
-        failed = tokenizer_encode(t, second, strlen(second), TOK_ADD, &rest, &e);
-    for (size_t i = tokenizer_adds_bos(t); !failed && i < rest.len; i++)
-        failed = ids_add(pair, rest.data[i], &e);
-    bool over = rest.over || pair->over;
-    ids_free(&rest);
-    if (over)
+    const struct rerank_pair pair = {first, second, field_text(a->json, "instruction")};
+    if (!l->tokenizer)
+        return request_fail(a, 400, param, "this model has no tokenizer, which reranking needs");
+    out->most = v->cut ? 0 : openai_count_most(a);
+    int failed = rerank_encode(embedder_head(a->model->embedder), l, &pair, out, &e);
+    if (out->over)
         return openai_too_long(a, &(struct ids){.over = true, .most = openai_count_most(a)}, param);
-    return failed ? request_fail(a, 503, param, "%s", e.text) : 0;
+    return failed ? request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, param, "%s", e.text) : 0;
 }
 
 int vectors_add_ids(struct request *a, const json_t *list, const char *param)
@@ -126,7 +137,7 @@ int vectors_read(struct request *a, const json_t *input, const char *param, bool
     if (!n || n > VECTORS_TEXTS)
         return request_fail(a, 400, param, "%s is %zu items long; it has to be from 1 to %d", param, n,
                             VECTORS_TEXTS);
-    if (!vectors_new(a, n))
+    if (!vectors_new(a, n, false))
         return -1;
     a->vectors->cut = cut;
     for (size_t i = 0; i < n; i++)
@@ -139,7 +150,7 @@ int vectors_read(struct request *a, const json_t *input, const char *param, bool
 
 int vectors_check_width(struct request *a, const json_t *body)
 {
-    int64_t width = a->model->session->model->h.width;
+    int64_t width = embedder_pooler(a->model->embedder)->out_width;
     if (field_int(body, "dimensions", 1) > width)
         return request_fail(a, 400, "dimensions", "dimensions has to be from 1 to %lld, which this model has",
                             (long long)width);
@@ -152,7 +163,7 @@ size_t vectors_narrow(struct request *a, const json_t *body)
     size_t n = (size_t)field_int(body, "dimensions", (int64_t)v->width);
     struct err ignored = {0};
     for (size_t i = 0; n < v->width && i < v->count; i++)
-        embed_scale(v->out + i * v->width, n, &ignored);
+        pooler_scale(v->out + i * v->width, n, &ignored);
     return n;
 }
 
@@ -161,7 +172,7 @@ static void vectors_ready(void *request)
     worker_again(request);
 }
 
-void vectors_submit(struct request *a, const char *param, bool first)
+void vectors_submit(struct request *a, const char *param)
 {
     struct vectors *v = a->vectors;
     uint32_t ctx = a->model->session->runner->ctx;
@@ -174,7 +185,7 @@ void vectors_submit(struct request *a, const char *param, bool first)
     v->job = (struct embed_job){.texts = v->texts,
                                 .count = v->count,
                                 .out = v->out,
-                                .first = first,
+                                .scored = v->scored,
                                 .cancel = &a->gone,
                                 .done = vectors_ready,
                                 .arg = a};

@@ -19,18 +19,22 @@ struct vectors {
     size_t count;
     float *out; /* (count, width) */
     size_t width;
+    bool scored;
     uint64_t tokens; /* of all texts */
     bool cut;        /* texts that are too long are truncated; else they are refused */
     struct embed_job job;
 };
 
-/* Allocates room for `most` texts, owned by the request; NULL and a failure. */
-struct vectors *vectors_new(struct request *a, size_t most);
+/* Allocates room for `most` texts, owned by the request; NULL and a failure. scored: see embed_job. */
+struct vectors *vectors_new(struct request *a, size_t most, bool scored);
 void vectors_free(struct vectors *v);
-/* Adds a text (what the tokenizer adds is added), or a list of ids; param is what an error calls it. */
+/* Adds a text after the prompt of the request's `prompt_name` (what the tokenizer adds is added), or a list of ids;
+ * param is what an error calls it. */
 int vectors_add_text(struct request *a, const char *text, size_t n, const char *param);
+/* The same after the model's prompt for queries, or for documents. */
+int vectors_add_role(struct request *a, const char *text, bool query, const char *param);
 int vectors_add_ids(struct request *a, const json_t *list, const char *param);
-/* Two texts as one, as an encoder reads pairs. */
+/* A query and a document as one text, as the reranker reads them. */
 int vectors_add_pair(struct request *a, const char *first, const char *second, const char *param);
 /* A text, a list of texts, ids, or lists of ids: the field `param` of a request. cut: texts that are too long
  * are truncated, else they are refused. */
@@ -39,9 +43,8 @@ int vectors_read(struct request *a, const json_t *input, const char *param, bool
  * function returns the resulting width. */
 int vectors_check_width(struct request *a, const json_t *body);
 size_t vectors_narrow(struct request *a, const json_t *body);
-/* Submits all texts to the embedder; the request comes back with its stage one higher. first: see
- * embed_job. */
-void vectors_submit(struct request *a, const char *param, bool first);
+/* Submits all texts to the embedder; the request comes back with its stage one higher. */
+void vectors_submit(struct request *a, const char *param);
 /* `model` and `usage` of a reply. */
 void vectors_usage(const struct request *a, struct json *j);
 /* Whether the embedder succeeded; if not, the failure is set. */

@@ -1,6 +1,7 @@
 /* quern embed: texts as vectors. */
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "run/embed.h"
 #include "tool/load.h"
@@ -10,6 +11,12 @@
 
 static const struct arg_option embed_options[] = {
     {"file", 'f', ARG_TEXT, "FILE", "embed each line of a file ('-': standard input) instead", 0, 0},
+    {"tokens", 0, ARG_TEXT, "IDS", "embed these token ids instead: 1,2,3 (no tokenizer is needed)", 0, 0},
+    {"pooling", 0, ARG_TEXT, "KIND",
+     "none (a row for each token), mean, first or last (default: as the model says)", 0, 0},
+    {"prompt", 0, ARG_TEXT, "NAME",
+     "put this prompt of the model's files before each text: query, document, ...", 0, 0},
+    {"no-normalize", 0, ARG_FLAG, NULL, "keep the vectors' own length", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array of arrays", 0, 0},
     LOAD_LORA,
     LOAD_OPTIONS,
@@ -19,34 +26,76 @@ static const struct arg_option embed_options[] = {
 struct embed_command {
     struct session *session;
     struct seq *seq;
-    float *vector;
+    struct pooler pooler;
+    const char *prompt;
+    float *vector; /* (pooler.out_width) */
     struct buf out;
     struct json json;
-    bool as_json;
+    bool as_json, rows; /* rows: of each token */
 };
 
-static int embed_one(struct embed_command *m, const char *text, size_t n, struct err *e)
+static void embed_print(struct embed_command *m, const float *v, uint32_t n)
 {
-    struct ids ids = {0};
-    int failed = tokenizer_encode(m->session->tokenizer, text, n, TOK_ADD, &ids, e) ||
-                 embed_ids(m->session, m->seq, &ids, m->vector, e);
-    ids_free(&ids);
-    if (failed)
-        return -1;
-    uint32_t width = m->session->model->h.width;
     if (m->as_json)
         json_begin(&m->json, '[');
-    for (uint32_t i = 0; i < width; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         if (m->as_json)
-            json_f32(&m->json, m->vector[i]);
+            json_f32(&m->json, v[i]);
         else
-            buf_printf(&m->out, "%s%.7g", i ? " " : "", (double)m->vector[i]);
+            buf_printf(&m->out, "%s%.7g", i ? " " : "", (double)v[i]);
     }
     if (m->as_json)
         json_end(&m->json, ']');
     else
         buf_char(&m->out, '\n');
+}
+
+static int embed_rows_of(struct embed_command *m, const struct ids *ids, struct err *e)
+{
+    const uint32_t width = m->pooler.width;
+    const float *rows = embed_rows(m->session, m->seq, ids, e);
+    float *row = rows ? mem_alloc(width, sizeof *row) : NULL;
+    int failed = !rows ? -1 : !row ? err_memory(e, "a row", width * sizeof *row) : 0;
+    for (size_t i = 0; !failed && i < ids->len; i++) {
+        memcpy(row, rows + i * width, width * sizeof *row);
+        failed = m->pooler.plain ? 0 : pooler_scale(row, width, e);
+        embed_print(m, row, width);
+    }
+    mem_free(row);
+    return failed;
+}
+
+static int embed_one(struct embed_command *m, const struct ids *ids, struct err *e)
+{
+    if (m->rows)
+        return embed_rows_of(m, ids, e);
+    if (embed_ids(m->session, m->seq, &m->pooler, ids, m->vector, e))
+        return -1;
+    embed_print(m, m->vector, m->pooler.out_width);
     return 0;
+}
+
+static int embed_text(struct embed_command *m, const char *text, size_t n, struct err *e)
+{
+    struct ids ids = {0};
+    int failed = embed_encode(m->session, m->prompt, text, n, &ids, e) || embed_one(m, &ids, e);
+    ids_free(&ids);
+    return failed ? -1 : 0;
+}
+
+static int embed_tokens(struct embed_command *m, const char *text, struct err *e)
+{
+    uint32_t count, vocab = m->session->model->h.vocab;
+    int32_t *tokens = tool_tokens(text, &count, e);
+    int failed = tokens ? 0 : -1;
+    for (uint32_t i = 0; !failed && i < count; i++)
+        if ((uint32_t)tokens[i] >= vocab)
+            failed =
+                err_set(e, ERR_USAGE, "token %u is %d; the vocabulary has 0 to %u", i, tokens[i], vocab - 1);
+    struct ids ids = {.data = tokens, .len = count};
+    failed = failed || embed_one(m, &ids, e);
+    mem_free(tokens);
+    return failed ? -1 : 0;
 }
 
 static int embed_lines(struct embed_command *m, const char *path, struct err *e)
@@ -56,34 +105,66 @@ static int embed_lines(struct embed_command *m, const char *path, struct err *e)
     for (size_t at = 0; !failed && at < text.len;) {
         const char *end = memchr(text.data + at, '\n', text.len - at);
         size_t n = end ? (size_t)(end - text.data) - at : text.len - at;
-        failed = embed_one(m, text.data + at, n, e);
+        failed = embed_text(m, text.data + at, n, e);
         at += n + 1;
     }
     buf_free(&text);
     return failed;
 }
 
+/* --pooling, --prompt and --no-normalize. A pooling of the user's ends with the pooled row: the model's Dense layers
+ * belong to its own pooling. */
+static int embed_setup(struct embed_command *m, const struct args *a, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum pooling kind;
+    } known[] = {
+        {"none", POOLING_NONE}, {"mean", POOLING_MEAN}, {"first", POOLING_CLS}, {"last", POOLING_LAST}};
+    const char *pooling = args_text(a, "pooling"), *prompt = args_text(a, "prompt");
+    struct pooler *p = &m->pooler;
+    if (pooler_open(p, m->session->store, &m->session->model->h, e))
+        return -1;
+    p->plain = args_flag(a, "no-normalize");
+    size_t i = 0, n = sizeof known / sizeof *known;
+    while (pooling && i < n && strcmp(pooling, known[i].name) != 0)
+        i++;
+    if (i == n)
+        return err_set(e, ERR_USAGE, "--pooling: '%s' is not known; none, mean, first and last are",
+                       log_safe(pooling));
+    m->rows = pooling && known[i].kind == POOLING_NONE;
+    if (pooling && !m->rows && known[i].kind != p->kind) {
+        p->kind = known[i].kind;
+        p->out_width = p->width;
+        p->layers = 0;
+    }
+    m->prompt = pooler_prompt(p, prompt);
+    if (!m->prompt)
+        return err_set(e, ERR_USAGE, "--prompt: the model's files have no prompt '%s'", log_safe(prompt));
+    return 0;
+}
+
 static int embed_all(struct embed_command *m, const struct args *a, struct err *e)
 {
-    const char *file = args_text(a, "file");
-    struct session_options o = {.hidden = true};
-    if ((a->count > 1) == (file != NULL))
-        return err_set(e, ERR_USAGE, "quern embed wants texts after MODEL, or --file FILE");
+    const char *file = args_text(a, "file"), *tokens = args_text(a, "tokens");
+    struct session_options o = {.hidden = true, .no_text = tokens != NULL};
+    if ((a->count > 1) + (file != NULL) + (tokens != NULL) != 1)
+        return err_set(e, ERR_USAGE, "quern embed wants texts after MODEL, or --file FILE, or --tokens IDS");
     /* a whole text is one step: the chunk and the results are as large as the context */
     o.runner.chunk = o.runner.outs = UINT32_MAX;
-    if (load_model(&m->session, a->words[0], &o, a, e))
+    if (load_model(&m->session, a->words[0], &o, a, e) || embed_setup(m, a, e))
         return -1;
     m->seq = load_seq(m->session, e);
-    m->vector = mem_alloc(m->session->model->h.width, sizeof *m->vector);
+    m->vector = mem_alloc(m->pooler.out_width, sizeof *m->vector);
     if (!m->seq || !m->vector)
-        return err_memory(e, "a vector", m->session->model->h.width * sizeof *m->vector);
+        return err_memory(e, "a vector", m->pooler.out_width * sizeof *m->vector);
     m->as_json = args_flag(a, "json");
     m->json.out = &m->out;
     if (m->as_json)
         json_begin(&m->json, '[');
-    int failed = file ? embed_lines(m, file, e) : 0;
+    int failed = file ? embed_lines(m, file, e) : tokens ? embed_tokens(m, tokens, e) : 0;
     for (int i = 1; i < a->count && !failed; i++)
-        failed = embed_one(m, a->words[i], strlen(a->words[i]), e);
+        failed = embed_text(m, a->words[i], strlen(a->words[i]), e);
     if (m->as_json) {
         json_end(&m->json, ']');
         buf_char(&m->out, '\n');
@@ -97,6 +178,7 @@ static int embed_run(const struct args *a, struct err *e)
     int failed = embed_all(&m, a, e) || tool_print(&m.out, e);
     buf_free(&m.out);
     mem_free(m.vector);
+    pooler_close(&m.pooler);
     seq_close(m.seq);
     session_close(m.session);
     return failed ? -1 : 0;

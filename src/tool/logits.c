@@ -5,7 +5,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/num.h"
 #include "format/store.h"
 #include "model/evaluate.h"
 #include "model/lora.h"
@@ -19,36 +18,6 @@ struct logits {
     uint32_t *argmax;      /* (count) */
     float *last;           /* (width) */
 };
-
-/* "1,2,3", blanks allowed after a comma. */
-static int32_t *read_tokens(const char *text, uint32_t *count, struct err *e)
-{
-    size_t most = 1;
-    for (const char *c = text; *c; c++)
-        most += *c == ',';
-    int32_t *ids = mem_alloc(most, sizeof *ids);
-    if (!ids) {
-        err_memory(e, "tokens", most * sizeof *ids);
-        return NULL;
-    }
-    *count = 0;
-    for (const char *at = text;; at++) {
-        at += strspn(at, " ");
-        size_t n = strcspn(at, ",");
-        uint64_t id;
-        if (!num_u64(at, n, INT32_MAX, &id)) {
-            err_set(e, ERR_USAGE,
-                    "--tokens: \"%s\" is not a token id; whole numbers with commas between are expected",
-                    log_safe_n(at, n));
-            mem_free(ids);
-            return NULL;
-        }
-        ids[(*count)++] = (int32_t)id;
-        at += n;
-        if (!*at)
-            return ids;
-    }
-}
 
 static void take_row(struct logits *l, uint32_t pos, const float *row)
 {
@@ -179,7 +148,7 @@ static int logits_run(const struct args *a, struct err *e)
     const char *text = args_text(a, "tokens");
     if (!text)
         return err_set(e, ERR_USAGE, "quern logits wants --tokens, ids with commas between");
-    int32_t *ids = read_tokens(text, &l.count, e);
+    int32_t *ids = tool_tokens(text, &l.count, e);
     if (ids && tool_open(&s, a->words[0], e) == 0) {
         struct model_options o = {.ctx = (uint32_t)args_int(a, "ctx", l.count)};
         if (model_open(&m, s, &o, e) == 0 && load_predicts(m, s->path, e) == 0 &&

@@ -4,6 +4,8 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/edit_distance.h"
+#include "base/mem.h"
+#include "base/num.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -99,4 +101,33 @@ void tool_scaled(struct buf *out, double v, const char *unit)
         v /= 1000;
     char letter[2] = {i ? letters[i] : 0, 0};
     buf_printf(out, i ? "%.1f %s%s" : "%.0f %s%s", v, letter, unit);
+}
+
+int32_t *tool_tokens(const char *text, uint32_t *count, struct err *e)
+{
+    size_t most = 1;
+    for (const char *c = text; *c; c++)
+        most += *c == ',';
+    int32_t *ids = mem_alloc(most, sizeof *ids);
+    if (!ids) {
+        err_memory(e, "tokens", most * sizeof *ids);
+        return NULL;
+    }
+    *count = 0;
+    for (const char *at = text;; at++) {
+        at += strspn(at, " ");
+        size_t n = strcspn(at, ",");
+        uint64_t id;
+        if (!num_u64(at, n, INT32_MAX, &id)) {
+            err_set(e, ERR_USAGE,
+                    "--tokens: \"%s\" is not a token id; whole numbers with commas between are expected",
+                    log_safe_n(at, n));
+            mem_free(ids);
+            return NULL;
+        }
+        ids[(*count)++] = (int32_t)id;
+        at += n;
+        if (!*at)
+            return ids;
+    }
 }

@@ -54,6 +54,9 @@ int tool_fetch(struct hub *h, const struct hub_name *n, struct hub_pulled *out, 
 /* All of --set NAME=VALUE as one object, VALUE read as JSON, else as text; NULL where there is none. */
 int tool_set_values(const struct args *a, json_t **out, struct err *e);
 
+/* The ids of --tokens, "1,2,3", blanks allowed after a comma; the caller frees them. NULL and an error. */
+int32_t *tool_tokens(const char *text, uint32_t *count, struct err *e);
+
 /* Standard output. A failed write is recorded: tool_flush returns the errno of the first one, else 0, and
  * main reports it at the end. */
 void tool_write(const char *text, size_t n);

@@ -10,18 +10,23 @@ struct shape {
     float softcap;
     bool sinks, both_ways, v_in_k;
     uint32_t page_tokens, type;
-    bool ints; /* not exact: pages of integers */
+    bool ints;         /* not exact: pages of integers */
+    uint32_t distance; /* columns of the bias by distance; 0 = none */
 };
 
 static const struct shape shapes[] = {
-    {4, 4, 16, 16, 0, 0, false, false, false, 16, DTYPE_F32, false},  /* every head its own KV */
-    {6, 2, 40, 40, 0, 0, false, false, false, 32, DTYPE_F32, false},  /* groups */
-    {7, 1, 33, 21, 0, 0, false, false, false, 16, DTYPE_F32, false},  /* one KV head, odd sizes */
-    {4, 2, 64, 64, 19, 0, false, false, false, 16, DTYPE_F32, false}, /* a window */
-    {4, 2, 32, 32, 300, 0, true, false, false, 32, DTYPE_F32, false}, /* a window over chunks, sinks */
-    {2, 1, 64, 48, 0, 3, true, false, false, 16, DTYPE_F32, false},   /* soft cap, sinks */
-    {3, 3, 32, 32, 0, 0, false, true, false, 16, DTYPE_F32, false},   /* both ways */
-    {70, 1, 40, 32, 0, 0, false, false, true, 16, DTYPE_F32, false},  /* latent, more heads than a tile */
+    {4, 4, 16, 16, 0, 0, false, false, false, 16, DTYPE_F32, false},   /* every head its own KV */
+    {6, 2, 40, 40, 0, 0, false, false, false, 32, DTYPE_F32, false},   /* groups */
+    {7, 1, 33, 21, 0, 0, false, false, false, 16, DTYPE_F32, false},   /* one KV head, odd sizes */
+    {4, 2, 64, 64, 19, 0, false, false, false, 16, DTYPE_F32, false},  /* a window */
+    {4, 2, 32, 32, 300, 0, true, false, false, 32, DTYPE_F32, false},  /* a window over chunks, sinks */
+    {2, 1, 64, 48, 0, 3, true, false, false, 16, DTYPE_F32, false},    /* soft cap, sinks */
+    {3, 3, 32, 32, 0, 0, false, true, false, 16, DTYPE_F32, false},    /* both ways */
+    {3, 3, 32, 32, 21, 0, false, true, false, 16, DTYPE_F32, false},   /* a window on both sides */
+    {4, 2, 32, 32, 0, 5, false, true, false, 16, DTYPE_F32, false, 9}, /* bias by distance, soft cap */
+    {4, 2, 32, 32, 40, 0, true, false, false, 32, DTYPE_F16, true, 41},
+    {3, 3, 32, 32, 130, 0, false, true, false, 32, DTYPE_F16, true},
+    {70, 1, 40, 32, 0, 0, false, false, true, 16, DTYPE_F32, false}, /* latent, more heads than a tile */
     {6, 3, 64, 64, 0, 0, false, false, false, 16, DTYPE_F16, false},
     {6, 3, 64, 64, 33, 0, false, false, false, 32, DTYPE_BF16, false},
     {6, 3, 64, 64, 0, 0, true, false, false, 16, DTYPE_Q8_0, false},
@@ -60,7 +65,7 @@ static struct rig *rig_of(const struct shape *s)
             (struct kv_group){.kv_heads = s->kv_heads,
                               .k_dim = s->k_dim,
                               .v_dim = s->v_in_k ? 0 : s->v_dim,
-                              .window = s->window});
+                              .window = s->both_ways ? 0 : s->window});
     if (s->v_in_k) {
         struct op_latent o = {
             .in = x, .out = q, .heads = s->heads, .nope = 12, .latent = s->v_dim, .rope = rope};
@@ -83,19 +88,20 @@ static struct rig *rig_of(const struct shape *s)
                                                       .k = make(g, s->kv_heads * s->k_dim),
                                                       .v = make(g, s->kv_heads * s->v_dim)};
     }
-    plan_add(p, OP_ATTN, 0)->attn =
-        (struct op_attn){.in = q,
-                         .out = y,
-                         .heads = s->heads,
-                         .kv_heads = s->kv_heads,
-                         .k_dim = s->k_dim,
-                         .v_dim = s->v_dim,
-                         .window = s->window,
-                         .scale = 1 / sqrtf((float)s->k_dim),
-                         .softcap = s->softcap,
-                         .causal = !s->both_ways,
-                         .v_in_k = s->v_in_k,
-                         .sinks = s->sinks ? ref_vector(&g->weights, s->heads, 0, 2) : 0};
+    plan_add(p, OP_ATTN, 0)->attn = (struct op_attn){
+        .in = q,
+        .out = y,
+        .heads = s->heads,
+        .kv_heads = s->kv_heads,
+        .k_dim = s->k_dim,
+        .v_dim = s->v_dim,
+        .window = s->window,
+        .scale = 1 / sqrtf((float)s->k_dim),
+        .softcap = s->softcap,
+        .causal = !s->both_ways,
+        .v_in_k = s->v_in_k,
+        .sinks = s->sinks ? ref_vector(&g->weights, s->heads, 0, 2) : 0,
+        .distance = s->distance ? ref_weight(&g->weights, DTYPE_F32, 1, s->distance, s->heads, 2) : 0};
     plan_add(p, OP_LOGITS, UINT32_MAX)->logits = (struct op_logits){.in = y, .scale = 1};
     p->out_width = s->heads * s->v_dim;
     rig_begin(g, s->page_tokens, s->type);

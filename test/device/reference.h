@@ -303,8 +303,12 @@ static void ref_attn(const struct ref *f, const struct op_attn *o, uint32_t seq,
         uint32_t kv = h / (o->heads / o->kv_heads);
         const double *q = ref_row(f, o->in, row) + h * o->k_dim;
         double *y = ref_row(f, o->out, row) + h * o->v_dim;
-        uint32_t end = o->causal ? (uint32_t)pos + 1 : length;
+        uint32_t side = o->window / 2, end = o->causal ? (uint32_t)pos + 1 : length;
         uint32_t start = o->causal && o->window && end > o->window ? end - o->window : 0;
+        if (!o->causal && o->window) {
+            start = (uint32_t)pos > side ? (uint32_t)pos - side : 0;
+            end = (uint32_t)pos + side + 1 < length ? (uint32_t)pos + side + 1 : length;
+        }
         double most = o->sinks ? ref_at(f, o->sinks, h) : -INFINITY, sum = 0;
         for (uint32_t j = start; j < end; j++) {
             const double *k = f->k[o->layer][seq] + ((size_t)j * o->kv_heads + kv) * o->k_dim;
@@ -312,6 +316,11 @@ static void ref_attn(const struct ref *f, const struct op_attn *o, uint32_t seq,
             for (uint32_t i = 0; i < o->k_dim; i++)
                 s[j] += q[i] * k[i];
             s[j] *= (double)o->scale;
+            if (o->distance) {
+                int cols = (int)f->w->all[o->distance].cols, n = cols / 2, d = (int)j - pos;
+                d = d < -n ? -n : d > n ? n : d;
+                s[j] += ref_at(f, o->distance, h * (uint32_t)cols + (uint32_t)(d + n));
+            }
             if (o->softcap > 0)
                 s[j] = (double)o->softcap * tanh(s[j] / (double)o->softcap);
             most = fmax(most, s[j]);

@@ -253,8 +253,22 @@ CASES = {
     "xlm-roberta": ("xlm-roberta", {**NO_HEADS, "type_vocab_size": 1, "pad_token_id": 1,
                                     "max_position_embeddings": 130}, 0),
     "nomic-bert": ("nomic_bert", {**NO_HEADS, **rope(1000.0), "type_vocab_size": 2}, 1),
+    "distilbert": ("distilbert", {"vocab_size": VOCAB, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4,
+                                  "max_position_embeddings": 128}, 0),
+    "mpnet": ("mpnet", {**NO_HEADS, "pad_token_id": 1, "max_position_embeddings": 130}, 1),
+    "modernbert": ("modernbert", {**NO_HEADS, "num_hidden_layers": 4, "local_attention": 8,
+                                  "global_attn_every_n_layers": 3}, 1),
+    "modernbert-bias": ("modernbert", {**NO_HEADS, "num_hidden_layers": 3, "local_attention": 7,
+                                       "global_attn_every_n_layers": 2, "norm_bias": True, "attention_bias": True,
+                                       "mlp_bias": True, "hidden_activation": "silu"}, 0),
+    "eurobert": ("eurobert", {**D, **rope(250000.0)}, 0),
+    "jina-v3": ("jina_embeddings_v3", {**NO_HEADS, **rope(20000.0), "type_vocab_size": 1}, 0),
+    "embeddinggemma": ("gemma3_text", {**D, "head_dim": 8, "query_pre_attn_scalar": 12, "num_hidden_layers": 3,
+                                       "sliding_window": 8, "use_bidirectional_attention": True,
+                                       "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, 1),
 }
-ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert", "distilbert", "mpnet", "modernbert", "eurobert",
+            "jina_embeddings_v3")
 
 
 def fill(model, generator):
@@ -303,7 +317,7 @@ def make(out, name, kind, config, seed, small):
             config["ffn_hidden_size"] = 40
     config = AutoConfig.for_model(kind, **config)
     config._attn_implementation = "eager"
-    encoder = kind in ENCODERS
+    encoder = kind in ENCODERS or getattr(config, "use_bidirectional_attention", False)
     model = (AutoModel if encoder else AutoModelForCausalLM).from_config(config).float().eval()
     with torch.no_grad():
         fill(model, g)

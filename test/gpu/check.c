@@ -162,7 +162,7 @@ struct recipe {
     uint32_t rope_dims, window;
     float softcap, scale_out;
     bool bias, sinks, whole_norm, head_norm, post_norm, layer_norm, gelu, plain_ffn, parallel, clamp, encoder,
-        latent;
+        distance, latent;
     uint32_t experts, used, shared;
     enum gating_kind gating;
     enum act_kind act;
@@ -222,22 +222,25 @@ static void add_attention(struct rig *r, const struct recipe *c, uint32_t layer,
         o.k_norm = rig_norm(r, NORM_RMS, kn);
     }
     uint32_t window = layer % 2 == 0 ? c->window : 0;
-    plan_kv(&r->plan, layer,
-            (struct kv_group){.kv_heads = c->kv_heads, .k_dim = c->dim, .v_dim = c->dim, .window = window});
+    plan_kv(
+        &r->plan, layer,
+        (struct kv_group){
+            .kv_heads = c->kv_heads, .k_dim = c->dim, .v_dim = c->dim, .window = c->encoder ? 0 : window});
     plan_add(&r->plan, OP_QKV, layer)->qkv = o;
-    plan_add(&r->plan, OP_ATTN, layer)->attn =
-        (struct op_attn){.in = q,
-                         .out = a,
-                         .heads = c->heads,
-                         .kv_heads = c->kv_heads,
-                         .k_dim = c->dim,
-                         .v_dim = c->dim,
-                         .layer = layer,
-                         .window = window,
-                         .scale = 1.0f / sqrtf((float)c->dim),
-                         .softcap = c->softcap,
-                         .sinks = c->sinks ? rig_vector(r, c->heads, 0.5f, 1) : 0,
-                         .causal = !c->encoder};
+    plan_add(&r->plan, OP_ATTN, layer)->attn = (struct op_attn){
+        .in = q,
+        .out = a,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .k_dim = c->dim,
+        .v_dim = c->dim,
+        .layer = layer,
+        .window = window,
+        .scale = 1.0f / sqrtf((float)c->dim),
+        .softcap = c->softcap,
+        .sinks = c->sinks ? rig_vector(r, c->heads, 0.5f, 1) : 0,
+        .distance = c->distance ? rig_matrix(r, DTYPE_F32, 1, 2 * 20 + 1, c->heads, 0.5f) : 0,
+        .causal = !c->encoder};
     plan_add(&r->plan, OP_OUT, layer)->out = (struct op_out){
         .in = a, .linear = rig_linear(r, c->type, c->width, qn, c->bias), .tail = tail_of(r, c, x, c->width)};
 }
@@ -573,6 +576,30 @@ static void check_recipes(void)
          .bias = true,
          .plain_ffn = true,
          .encoder = true,
+         .act = ACT_GELU},
+        {.name = "encoder, window",
+         .type = DTYPE_F16,
+         .width = 192,
+         .heads = 3,
+         .kv_heads = 3,
+         .dim = 64,
+         .ffn = 384,
+         .window = 31,
+         .bias = true,
+         .plain_ffn = true,
+         .encoder = true,
+         .act = ACT_GELU},
+        {.name = "encoder, bias by distance",
+         .type = DTYPE_F16,
+         .width = 192,
+         .heads = 3,
+         .kv_heads = 3,
+         .dim = 64,
+         .ffn = 384,
+         .bias = true,
+         .plain_ffn = true,
+         .encoder = true,
+         .distance = true,
          .act = ACT_GELU},
         {.brief = true,
          .name = "sinks, window",

@@ -156,17 +156,43 @@ static void attn_point(const struct lane *l, const struct attn *a, const struct 
     memset(g->v_scale + b->t1, 0, (ATTN_KEYS - b->t1) * sizeof *g->v_scale);
 }
 
+/* The keys that a query at `pos` sees. */
+static struct attn_span attn_keys(const struct op_attn *o, uint32_t pos, uint32_t length)
+{
+    uint32_t back = o->causal ? o->window : o->window / 2 + 1;
+    struct attn_span s = {o->window && pos + 1 > back ? pos + 1 - back : 0, o->causal ? pos + 1 : length};
+    if (!o->causal && o->window && pos + back < length)
+        s.hi = pos + back;
+    return s;
+}
+
 /* The keys of the block at `key` that each row of the tile sees. */
 static void attn_see(const struct lane *l, const struct attn *a, const struct task *t, uint32_t key,
                      struct attn_span *seen)
 {
     for (uint32_t r = 0; r < t->rows; r++) {
-        uint32_t pos = (uint32_t)l->s->pos[t->row + r], end = a->o->causal ? pos + 1 : t->seq->length;
-        uint32_t start = a->o->causal && a->o->window && pos + 1 > a->o->window ? pos + 1 - a->o->window : 0;
-        uint32_t lo = start > key ? start - key : 0, hi = end > key ? end - key : 0;
+        struct attn_span all = attn_keys(a->o, (uint32_t)l->s->pos[t->row + r], t->seq->length);
+        uint32_t lo = all.lo > key ? all.lo - key : 0, hi = all.hi > key ? all.hi - key : 0;
         hi = hi < ATTN_KEYS ? hi : ATTN_KEYS;
         for (uint32_t h = 0; h < t->heads; h++)
             *seen++ = (struct attn_span){lo < hi ? lo : hi, hi};
+    }
+}
+
+/* Adds to the scores of a block what depends on the distance from query to key. */
+static void attn_distance(const struct lane *l, const struct attn *a, const struct task *t,
+                          const struct attn_block *b, float *s)
+{
+    const uint32_t cols = lane_weight(l, a->o->distance)->cols;
+    const int32_t most = (int32_t)(cols / 2);
+    const float *table = lane_vector(l, a->o->distance);
+    for (uint32_t i = 0; i < t->rows * t->heads; i++, s += ATTN_KEYS) {
+        const float *middle = table + (size_t)(t->head + i % t->heads) * cols + most;
+        int32_t first = (int32_t)b->key - l->s->pos[t->row + i / t->heads];
+        for (int32_t k = 0; k < (int32_t)b->t1; k++) {
+            int32_t d = first + k;
+            s[k] += middle[d < -most ? -most : d > most ? most : d];
+        }
     }
 }
 
@@ -184,6 +210,8 @@ static void attn_block(const struct lane *l, const struct attn *a, const struct 
     else
         attn_load(l, a, t, b);
     l->k->attn_scores(tile);
+    if (a->o->distance)
+        attn_distance(l, a, t, b, tile->s);
     if (a->o->softcap > 0)
         l->k->softcap(tile->s, tile->m * ATTN_KEYS, 1.0f, a->o->softcap);
     l->k->attn_softmax(tile);
@@ -354,8 +382,8 @@ static bool attn_next(const struct lane *l, const struct attn *a, struct walk *w
                        .head = w->kv_head * a->share + w->head,
                        .heads = a->share - w->head < a->heads ? a->share - w->head : a->heads};
     uint32_t first = (uint32_t)s->pos[t->row], last = (uint32_t)s->pos[t->row + t->rows - 1];
-    t->k1 = a->o->causal ? last + 1 : q->length;
-    t->k0 = a->o->causal && a->o->window && first + 1 > a->o->window ? first + 1 - a->o->window : 0;
+    t->k0 = attn_keys(a->o, first, q->length).lo;
+    t->k1 = attn_keys(a->o, last, q->length).hi;
     w->row += t->rows;
     return true;
 }

@@ -32,13 +32,18 @@ static __device__ __forceinline__ void key_range(const struct attn_args &p, uint
                                                  uint32_t *to)
 {
     const uint32_t pos = p.meta.pos[row], len = p.meta.seq_len[p.meta.row_seq[row]];
-    *to = p.causal ? min(pos + 1, len) : len;
+    *to = min(pos + 1 + p.ahead, len);
     *from = p.window && pos + 1 > p.window ? pos + 1 - p.window : 0;
 }
 
-static __device__ __forceinline__ float score(const struct attn_args &p, float dot)
+static __device__ __forceinline__ float score(const struct attn_args &p, float dot, uint32_t head,
+                                              int distance)
 {
     float s = dot * p.scale;
+    if (p.distance) {
+        const int most = p.distance_cols / 2;
+        s += p.distance[(uint64_t)head * p.distance_cols + most + max(-most, min(most, distance))];
+    }
     return p.softcap > 0.0f ? p.softcap * tanhf(s / p.softcap) : s;
 }
 
@@ -74,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(128) attn_any(const __grid_constant
                 dot += q[i] * kv_value(p.kv.type, k, i);
             dot = warp_sum(dot);
             if (lane == 0)
-                s[j] = score(p, dot);
+                s[j] = score(p, dot, head, (int)key - (int)p.meta.pos[row]);
         }
         __syncthreads();
         float mine = threadIdx.x < n ? s[threadIdx.x] : -INFINITY;

@@ -96,9 +96,7 @@ static __device__ __forceinline__ void flash_start(struct flash<C, R> &s, const 
 static __device__ __forceinline__ bool is_seen(const struct attn_args &p, uint32_t key, int pos, uint32_t len)
 {
     /* the keys that it sees are [from, to) */
-    const int to = pos < 0    ? 0
-                   : p.causal ? min(pos + 1, (int)len)
-                              : (int)len,
+    const int to = pos < 0 ? 0 : min(pos + 1 + (int)p.ahead, (int)len),
               from = p.window ? pos + 1 - (int)p.window : 0;
     return (int)key < to && (int)key >= from;
 }
@@ -190,12 +188,12 @@ struct prefill_tile {
     /* No query of the warp sees a key from `key` on. */
     __device__ __forceinline__ bool past(const struct attn_args &p, uint32_t key) const
     {
-        return p.causal && (int)key > (whole ? warp_last : last_pos);
+        return (int)key > (whole ? warp_last : last_pos) + (int)p.ahead;
     }
     /* Every query of the warp sees the keys [key, end). */
     __device__ __forceinline__ bool sees_all(const struct attn_args &p, uint32_t key, uint32_t end) const
     {
-        return whole && end <= len && (!p.causal || (int)end <= warp_first + 1) &&
+        return whole && end <= len && (int)end <= warp_first + 1 + (int)p.ahead &&
                (!p.window || (int)key > warp_last - (int)p.window);
     }
 };
@@ -232,7 +230,7 @@ static __device__ __forceinline__ struct prefill_tile prefill_open(const struct 
     t.warp_last = __shfl_sync(~0u, t.query[1].pos, 28);
     t.whole = __all_sync(~0u, t.query[0].pos >= 0 && t.query[1].pos >= 0);
     const uint32_t from = p.window && first + 1 > (int)p.window ? (first + 1 - p.window) / 16 * 16 : 0,
-                   to = p.causal ? min((uint32_t)t.last_pos + 1, t.len) : t.len,
+                   to = min((uint32_t)t.last_pos + 1 + p.ahead, t.len),
                    each = ((to - from + PREFILL_KEYS - 1) / PREFILL_KEYS + p.splits - 1) / p.splits *
                           PREFILL_KEYS;
     t.from = from + blockIdx.z * each;

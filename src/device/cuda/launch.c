@@ -98,9 +98,8 @@ static const int32_t *table_of(const struct launch *l, const struct meta *m)
 static void bind_tiles(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
 {
     struct attn_args *a = &l->a.attn;
-    const uint32_t r = l->ratio - 1u, tiles = s->tiles[r],
-                   span =
-                       a->window && a->window + TILE_QUERIES < s->keys ? a->window + TILE_QUERIES : s->keys;
+    const uint32_t r = l->ratio - 1u, tiles = s->tiles[r], seen = a->window + a->ahead + TILE_QUERIES,
+                   span = a->window && seen < s->keys ? seen : s->keys;
     struct gpu_prefill how =
         gpu_prefill_choose(limits->card, a->kv.k_dim, tiles * a->kv.heads, span, limits->no_wide);
     if ((uint64_t)tiles * a->kv.heads * how.splits * TILE_QUERIES * a->kv.v_dim > limits->part_floats)

@@ -193,8 +193,9 @@ static uint32_t ratio_index(const struct lower *l, uint32_t ratio)
 static bool attn_on_tensors(const struct lower *l, const struct op_attn *o, const struct kv_view *kv)
 {
     const uint32_t ratio = o->heads / o->kv_heads;
-    return l->path != PATH_FLOAT && kv->type == KV_F16 && !o->v_in_k && o->k_dim == o->v_dim &&
-           gpu_head_index(o->k_dim) >= 0 && ratio <= DECODE_QUERIES && ratio_index(l, ratio) < l->ratios &&
+    return l->path != PATH_FLOAT && kv->type == KV_F16 && !o->v_in_k && !o->distance &&
+           o->k_dim == o->v_dim && gpu_head_index(o->k_dim) >= 0 && ratio <= DECODE_QUERIES &&
+           ratio_index(l, ratio) < l->ratios &&
            gpu_prefill_choose(l->card, o->k_dim, 1, 1, l->options.no_wide).shared <=
                (uint32_t)l->card->shared_block;
 }
@@ -217,7 +218,7 @@ static void attn_decode(struct lowering *b, const struct op_attn *o, struct attn
 {
     const struct step_class *c = b->c;
     const struct lower *low = b->l;
-    const uint32_t span = o->window && o->window + 32 < c->keys ? o->window + 32 : c->keys,
+    const uint32_t span = a.window && a.window + a.ahead + 32 < c->keys ? a.window + a.ahead + 32 : c->keys,
                    ratio = o->heads / o->kv_heads;
     /* one row a sequence and up to eight heads a group: half of a tile's rows are enough */
     const bool few = c->single && ratio <= DECODE_QUERIES / 2;
@@ -274,15 +275,19 @@ static void lower_attn(struct lowering *b, const struct op_attn *o)
                           .heads = o->heads,
                           .scale = o->scale,
                           .softcap = o->softcap,
-                          .window = o->window,
-                          .causal = o->causal,
+                          .window = o->causal || !o->window ? o->window : o->window / 2 + 1,
+                          .ahead = o->causal   ? 0
+                                   : o->window ? o->window / 2
+                                               : ATTN_AHEAD_ALL,
                           .v_in_k = o->v_in_k,
                           .sinks = vector_of(b, o->sinks),
+                          .distance = vector_of(b, o->distance),
+                          .distance_cols = o->distance ? mat_of(b, o->distance)->k : 0,
                           .kv = view_of(b, o->layer)};
     a.kv.v_dim = o->v_dim;
     if (!attn_on_tensors(b->l, o, &a.kv)) {
         struct launch *l = put_attn(b, o, K_ATTN_ANY, &a, gpu_grid(0, o->heads, 1, 128, o->k_dim * 4),
-                                    "no tensor-core kernel for this KV, head or arithmetic");
+                                    "no tensor-core kernel for this KV, head, bias or arithmetic");
         lowering_grid_rows(l, GRID_X, 1);
         return;
     }

@@ -194,6 +194,8 @@ struct qkv_args {
     struct meta meta;
 };
 
+enum { ATTN_AHEAD_ALL = 1 << 30 };
+
 struct attn_args {
     const float *q;
     uint64_t ldq;
@@ -201,12 +203,16 @@ struct attn_args {
     uint64_t ldo;
     uint32_t heads, m;
     float scale, softcap;
-    uint32_t window, causal, v_in_k;
+    uint32_t window, ahead; /* a query at p sees keys in (p - window, p + ahead]; window 0: all before it */
+    uint32_t v_in_k;
     uint32_t splits;       /* blocks for the keys of a sequence, at most; 1: there are no parts */
     uint32_t part_queries; /* 8 or 16 */
     uint32_t stages;       /* 1 to 3: units of 16 keys that a warp of decode has in shared memory */
-    uint32_t tiles, pad;
+    uint32_t tiles;
+    uint32_t distance_cols;
     const float *sinks;
+    const float
+        *distance;  /* (heads, distance_cols), as op_attn has it; NULL: none. attn_any alone knows it */
     float *part;    /* (seqs, kv heads, splits, part_queries, v_dim) */
     float *part_ml; /* (seqs, kv heads, splits, part_queries, 2) */
     struct pack_out pack;

@@ -208,6 +208,7 @@ struct tokenizer {
 
     int32_t *head, *tail; /* what TOK_ADD puts around a text */
     size_t head_n, tail_n;
+    enum { TOK_SEP_UNKNOWN, TOK_SEP_ONCE, TOK_SEP_TWICE } sep; /* between the texts of a pair */
 
     enum dec_kind dec;
     struct tok_str joiner;

@@ -247,6 +247,20 @@ static int template(struct tokenizer *t, const struct tj *j, const struct tj_nod
     return e->code ? -1 : 0;
 }
 
+/* How many tokens the template has between the texts of a pair. */
+static void template_pair(struct tokenizer *t, const struct tj *j, const struct tj_node *p)
+{
+    size_t texts = 0, between = 0;
+    for (const struct tj_node *m = tj_first(j, tj_get(j, p, "pair?", JSONREAD_IS_ARRAY)); m;
+         m = tj_next(j, m)) {
+        bool special = tj_get(j, m, "SpecialToken", JSONREAD_IS_OBJECT) != NULL;
+        texts += !special;
+        between += special && texts == 1;
+    }
+    if (texts == 2)
+        t->sep = between > 1 ? TOK_SEP_TWICE : TOK_SEP_ONCE;
+}
+
 static int post_processor(struct tokenizer *t, const struct tj *j, const struct tj_node *p, struct around *a,
                           int depth, struct err *e)
 {
@@ -255,9 +269,14 @@ static int post_processor(struct tokenizer *t, const struct tj *j, const struct 
         return -1;
     if (!p || tj_is(type, "ByteLevel"))
         return 0;
-    if (tj_is(type, "TemplateProcessing"))
+    if (tj_is(type, "TemplateProcessing")) {
+        template_pair(t, j, p);
         return template(t, j, p, a, e);
-    if (tj_is(type, "BertProcessing") || tj_is(type, "RobertaProcessing"))
+    }
+    bool roberta = tj_is(type, "RobertaProcessing");
+    if (roberta)
+        t->sep = TOK_SEP_TWICE;
+    if (tj_is(type, "BertProcessing") || roberta)
         return around_add(a, false, pair_id(j, p, "cls"), t, e) ||
                        around_add(a, true, pair_id(j, p, "sep"), t, e)
                    ? -1

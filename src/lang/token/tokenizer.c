@@ -491,3 +491,11 @@ bool tokenizer_adds_eos(const struct tokenizer *t)
 {
     return t->tail_n;
 }
+
+bool tokenizer_doubles_sep(const struct tokenizer *t)
+{
+    int32_t sep = t->roles[TOK_SEP];
+    if (t->sep != TOK_SEP_UNKNOWN)
+        return t->sep == TOK_SEP_TWICE;
+    return strcmp(t->kind, "bert") != 0 && tokenizer_find(t, "[SEP]", 5) != (sep < 0 ? -2 : sep);
+}

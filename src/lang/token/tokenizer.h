@@ -91,6 +91,8 @@ bool tokenizer_is_eog(const struct tokenizer *t, int32_t id);
 /* Does encoding with TOK_ADD put a BOS (or CLS) in front, an EOS (or SEP) behind. */
 bool tokenizer_adds_bos(const struct tokenizer *t);
 bool tokenizer_adds_eos(const struct tokenizer *t);
+/* Whether the texts of a pair have two tokens between them (roberta), not one (bert). */
+bool tokenizer_doubles_sep(const struct tokenizer *t);
 
 /* Ids back to text, one at a time. What comes out is whole characters; bytes that can never become one
  * come out as they are, so that nothing is lost. Zero it, set `t`, feed, flush. For text that continues a
