@@ -55,7 +55,7 @@ def test_bad_arguments(quern):
                         (["--tokens", "1", "--pooling", "sum"], "--pooling"), (["--tokens", "1", "--prompt", "x"], "--prompt"),
                         (["--tokens", "1", "text"], "wants"), ([], "wants")):
         failed = quern("embed", DATA / "bert", *flags)
-        assert failed.code == 2 and word in failed.err, flags
+        assert failed.code == 64 and word in failed.err, flags
 
 
 class Sentence:
