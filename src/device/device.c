@@ -43,3 +43,19 @@ int device_check_lora(const struct plan *p, const struct step *s, struct err *e)
                                p->adapters);
     return 0;
 }
+
+int device_check_states(const struct plan *p, const struct step *s, uint32_t states, struct err *e)
+{
+    if (!p->state_values)
+        return 0;
+    if (!s->state_in || !s->state_out)
+        return err_set(e, ERR_USAGE, "the plan keeps state, and the step names no slots for it");
+    for (uint32_t i = 0; i < s->seqs; i++)
+        if (s->state_in[i] < 0 || (uint32_t)s->state_in[i] >= states)
+            return err_set(e, ERR_USAGE, "sequence %u is to continue state %d of %u", i, s->state_in[i],
+                           states);
+    for (uint32_t i = 0; i < s->rows; i++)
+        if (s->state_out[i] < 0 || (uint32_t)s->state_out[i] >= states)
+            return err_set(e, ERR_USAGE, "row %u is to leave state %d of %u", i, s->state_out[i], states);
+    return 0;
+}

@@ -34,6 +34,7 @@ struct kv_config {
     uint32_t page_tokens; /* 16 or 32 */
     uint32_t pages[PLAN_GROUPS_MOST];
     uint32_t least[PLAN_GROUPS_MOST]; /* of these, the first ones that have memory from the start; 0 = all */
+    uint32_t states;                  /* slots of state, with slot 0; 0 where the plan keeps none */
 };
 
 struct step_seq {
@@ -83,6 +84,10 @@ struct step {
      * slot p % page_tokens. Pages wholly before a window may be 0. */
     const int32_t *tables;
     uint32_t table_width;
+    /* A slot holds the state of one sequence at one position (plan.state). Of each sequence the slot before its first row,
+     * (seqs), 0 = the empty state; of each row the slot that gets the state after it, (rows), 0 = none. Both may be the
+     * same slot; a slot that one sequence reads no other writes. NULL where the plan keeps no state. */
+    const int32_t *state_in, *state_out;
     const int32_t *out;             /* (outs): rows whose result is wanted, ascending */
     const struct adapter_mix *lora; /* (seqs), or NULL: no sequence has an adapter */
     const struct step_pick *pick; /* (outs) for a device that has `picks`; NULL: all numbers go to the host */
@@ -148,6 +153,10 @@ struct device_ops {
     size_t (*page_bytes)(const struct device *d, uint32_t group);
     int (*read_page)(struct device *d, uint32_t group, int32_t page, void *host, struct err *e);
     int (*write_page)(struct device *d, uint32_t group, int32_t page, const void *host, struct err *e);
+    /* One slot of state to and from host memory (state_bytes long). */
+    size_t (*state_bytes)(const struct device *d);
+    int (*read_state)(struct device *d, int32_t slot, void *host, struct err *e);
+    int (*write_state)(struct device *d, int32_t slot, const void *host, struct err *e);
     void (*memory)(const struct device *d, struct device_memory *m);
     /* What is on which device, for printing: "cuda:0 NVIDIA H200, weights 4.9 GB, ..."; one line a device. */
     void (*describe)(const struct device *d, struct buf *out);
@@ -169,6 +178,8 @@ struct device {
 
 /* For run: every adapter that a sequence asks for is one of the plan's. */
 int device_check_lora(const struct plan *p, const struct step *s, struct err *e);
+/* For run: every slot that the step names is one of `states`. */
+int device_check_states(const struct plan *p, const struct step *s, uint32_t states, struct err *e);
 /* spec: "cpu", "cuda", "cuda:N". */
 int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e);
 int cpu_open(struct device **out, const struct device_options *o, struct err *e);

@@ -91,6 +91,22 @@ void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry)
     p->kv[layer] = (struct kv_place){.group = g, .index = p->group[g].layers++};
 }
 
+uint32_t plan_keep(struct plan *p, uint32_t layer, uint32_t heads, uint32_t rows, uint32_t cols)
+{
+    struct plan_state *state = plan_grow(p, p->state, p->states, &p->state_room, sizeof *state);
+    size_t values, all;
+    if (!state || !size_mul(heads, rows, &values) || !size_mul(values, cols, &values) ||
+        !size_add(p->state_values, values, &all)) {
+        p->failed = true;
+        return 0;
+    }
+    p->state = state;
+    p->state[p->states] = (struct plan_state){
+        .layer = layer, .heads = heads, .rows = rows, .cols = cols, .at = p->state_values};
+    p->state_values = all;
+    return p->states++;
+}
+
 uint32_t plan_rank(const struct plan *p, const struct weights *w)
 {
     uint32_t rank = 0;
@@ -229,6 +245,18 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
     case OP_LOGITS:
         cost_linear(&c, w, op->logits.head, rows);
         break;
+    case OP_PROJ:
+        for (uint32_t k = 0; k < op->proj.count; k++)
+            cost_linear(&c, w, op->proj.linear[k], rows);
+        break;
+    case OP_CONV:
+        cost_matrix(&c, w, op->conv.weight, rows / op->conv.cols, 0);
+        c.kv_bytes = 8.0 * op->conv.channels * (op->conv.cols - 1);
+        break;
+    case OP_SCAN:
+        c.kv_bytes = 8.0 * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
+        c.flops = (op->scan.delta ? 7.0 : 5.0) * rows * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
+        break;
     }
     return c;
 }
@@ -237,8 +265,8 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
 
 const char *plan_op_name(enum op_kind kind)
 {
-    static const char *const name[] = {"embed", "qkv", "latent", "attn",  "heads",
-                                       "out",   "ffn", "moe",    "logits"};
+    static const char *const name[] = {"embed", "qkv", "latent", "attn", "heads", "out",
+                                       "ffn",   "moe", "logits", "proj", "conv",  "scan"};
     return (size_t)kind < sizeof name / sizeof *name ? name[kind] : "?";
 }
 
@@ -337,6 +365,30 @@ static void print_moe(struct buf *out, const struct weights *w, const struct op_
     print_tail(out, &m->tail);
 }
 
+static void print_gate(struct buf *out, const struct gate *g)
+{
+    if (g->in.buffer)
+        buf_printf(out, " gate=b%u%s", g->in.buffer, g->first ? " first" : "");
+}
+
+static void print_proj(struct buf *out, const struct weights *w, const struct op_proj *p)
+{
+    buf_printf(out, " b%u", p->in.buffer);
+    print_norm(out, "norm", &p->norm);
+    for (uint32_t i = 0; i < p->count; i++)
+        print_weight(out, w, "w", p->linear[i].weight);
+    buf_printf(out, " -> b%u", p->out.buffer);
+}
+
+static void print_scan(struct buf *out, const struct op_scan *s)
+{
+    buf_printf(out, " b%u heads=%u/%u dims=%u/%u%s", s->v.buffer, s->heads, s->k_heads, s->k_dim, s->v_dim,
+               s->delta ? " delta" : "");
+    print_norm(out, "q_norm", &s->q_norm);
+    print_norm(out, "k_norm", &s->k_norm);
+    buf_printf(out, " -> b%u", s->out.buffer);
+}
+
 static void print_op(struct buf *out, const struct weights *w, const struct op *op)
 {
     switch (op->kind) {
@@ -363,6 +415,7 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
     case OP_OUT:
         buf_printf(out, " b%u", op->out.in.buffer);
         print_norm(out, "norm", &op->out.norm);
+        print_gate(out, &op->out.gate);
         print_weight(out, w, "w", op->out.linear.weight);
         print_tail(out, &op->out.tail);
         break;
@@ -376,6 +429,17 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
         buf_printf(out, " b%u", op->logits.in.buffer);
         print_norm(out, "norm", &op->logits.norm);
         print_weight(out, w, "head", op->logits.head.weight);
+        break;
+    case OP_PROJ:
+        print_proj(out, w, &op->proj);
+        break;
+    case OP_CONV:
+        buf_printf(out, " b%u", op->conv.in.buffer);
+        print_weight(out, w, "w", op->conv.weight);
+        buf_printf(out, " -> b%u", op->conv.out.buffer);
+        break;
+    case OP_SCAN:
+        print_scan(out, &op->scan);
         break;
     }
 }
@@ -398,6 +462,8 @@ void plan_print(const struct plan *p, const struct weights *w, struct buf *out)
                    k->v_dim);
         buf_printf(out, k->window ? ", window %u\n" : "\n", k->window);
     }
+    if (p->state_values)
+        buf_printf(out, "state: %zu bytes a sequence\n", p->state_values * sizeof(float));
 }
 
 enum { SUMMARY_ATTN = 1, SUMMARY_FFN = 2, SUMMARY_MOE = 4 };
@@ -409,10 +475,10 @@ static unsigned summary_of(const struct plan *p, uint32_t layer)
     for (uint32_t i = 0; i < p->count; i++) {
         const struct op *op = &p->ops[i];
         if (op->layer == layer)
-            has |= op->kind == OP_ATTN  ? SUMMARY_ATTN
-                   : op->kind == OP_FFN ? SUMMARY_FFN
-                   : op->kind == OP_MOE ? SUMMARY_MOE
-                                        : 0;
+            has |= op->kind == OP_ATTN || op->kind == OP_SCAN || op->kind == OP_CONV ? SUMMARY_ATTN
+                   : op->kind == OP_FFN                                              ? SUMMARY_FFN
+                   : op->kind == OP_MOE                                              ? SUMMARY_MOE
+                                                                                     : 0;
     }
     return has;
 }

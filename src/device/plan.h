@@ -84,8 +84,9 @@ enum act_kind {
     ACT_GELU_TANH,  /* the tanh approximation (gelu_new, gelu_pytorch_tanh) */
     ACT_GELU_QUICK, /* x * sigmoid(1.702 x) */
     ACT_RELU,
-    ACT_RELU2,     /* relu(x)^2 */
-    ACT_SWIGLU_OAI /* gpt-oss: g = min(gate, limit), u = clamp(up, +-limit): g * sigmoid(alpha g) * (u + 1) */
+    ACT_RELU2,      /* relu(x)^2 */
+    ACT_SWIGLU_OAI, /* gpt-oss: g = min(gate, limit), u = clamp(up, +-limit): g * sigmoid(alpha g) * (u + 1) */
+    ACT_SIGMOID     /* of gates */
 };
 
 struct operand {
@@ -101,6 +102,14 @@ struct tail {
     struct operand residual, out;
 };
 
+/* What a product's input is multiplied by: act(in), a number for each of its columns or one for each of `heads`. */
+struct gate {
+    struct operand in; /* buffer 0: there is none */
+    enum act_kind act; /* ACT_NONE: the numbers themselves */
+    uint32_t heads;    /* 0: a number for each column */
+    bool first;        /* before the norm, else after it */
+};
+
 enum op_kind {
     OP_EMBED,  /* token ids -> rows */
     OP_QKV,    /* norm, Q/K/V products, bias, q/k norm, RoPE, K and V into the pages */
@@ -111,6 +120,9 @@ enum op_kind {
     OP_FFN,    /* norm, gate/up, activation, down, tail */
     OP_MOE,    /* norm, router, experts, shared expert, tail */
     OP_LOGITS, /* norm, head, for rows with results; or norm alone (weight 0): embeddings */
+    OP_PROJ,   /* norm, products side by side */
+    OP_CONV,   /* causal convolution over the rows of a sequence, channel by channel */
+    OP_SCAN,   /* a recurrence over the rows of a sequence: state space, linear attention, delta rule */
 };
 
 /* out = norm(scale * table[id] + positions[pos + offset] + types[0]) */
@@ -172,9 +184,11 @@ struct op_heads {
     uint32_t adapter;
 };
 
+/* The product of norm(in) or, with a gate, of norm(in) * gate or norm(in * gate). */
 struct op_out {
     struct operand in;
     struct norm norm;
+    struct gate gate;
     struct linear linear;
     struct tail tail;
 };
@@ -220,6 +234,60 @@ struct op_logits {
     float scale, softcap; /* logit = scale * y, then softcap as in attention */
 };
 
+enum { PROJ_MOST = 8 };
+
+/* Products of the same rows, each times its scale, one after the other in the columns of `out`. */
+struct op_proj {
+    struct operand in, out;
+    struct norm norm;
+    struct linear linear[PROJ_MOST];
+    float scale[PROJ_MOST];
+    uint32_t count;
+};
+
+/* y[t][c] = act(bias[c] + sum over i of weight[c][i] * x[t - (cols - 1) + i][c]), x = in, or in * mul. What was before
+ * the sequence's first row is in its state: the cols - 1 last x, oldest first, (cols - 1, channels). */
+struct op_conv {
+    struct operand in, mul, out; /* mul.buffer 0: none */
+    weight_id weight;            /* (channels, cols) F32 */
+    weight_id bias;              /* (channels) */
+    enum act_kind act;
+    uint32_t channels, cols;
+    uint32_t state; /* its number in the plan */
+};
+
+enum decay_kind {
+    DECAY_FIXED,    /* e^a */
+    DECAY_SOFTPLUS, /* e^(a dt), dt = softplus(decay + bias), then within dt_range */
+    DECAY_SIGMOID   /* e^(bound * sigmoid(a (decay + bias))) */
+};
+
+/* Each head keeps a matrix S (k_dim, v_dim) in the sequence's state. Row by row, with the q, k and v of the head:
+ *
+ *     S = g S                          g: a factor for the head, or for each row of S
+ *     S += k (w v)^T                   w: dt (DECAY_SOFTPLUS) or 1; or with `delta`
+ *     S += k (w (v - S^T k))^T         w = write_scale * sigmoid(write)
+ *     out = S^T q + skip * v
+ *
+ * Mamba's B, C, x are k, q, v. Heads share the q and k of k_heads: head h has those of h / (heads / k_heads), or
+ * of h % k_heads where they are `tiled`. `decay` has a number for each head, or (decay_each) for each of its k_dim;
+ * `a` is (1, heads) or, with a factor for each row of S, (heads, k_dim). */
+struct op_scan {
+    struct operand q, k, v;      /* (k_heads, k_dim) twice, (heads, v_dim) */
+    struct operand decay, write; /* buffer 0: none */
+    struct operand out;          /* (heads, v_dim) */
+    struct norm q_norm, k_norm;  /* of each of the k_heads */
+    float q_scale, k_scale;      /* after the norms */
+    uint32_t heads, k_heads, k_dim, v_dim;
+    bool tiled, delta, decay_each;
+    enum decay_kind decay_kind;
+    weight_id a;
+    weight_id bias; /* as long as decay */
+    weight_id skip; /* (heads) */
+    float dt_range[2], bound, write_scale;
+    uint32_t state; /* its number in the plan */
+};
+
 struct op {
     enum op_kind kind;
     uint32_t layer;  /* for print and profile; UINT32_MAX outside the layers */
@@ -234,6 +302,9 @@ struct op {
         struct op_ffn ffn;
         struct op_moe moe;
         struct op_logits logits;
+        struct op_proj proj;
+        struct op_conv conv;
+        struct op_scan scan;
     };
 };
 
@@ -250,6 +321,14 @@ struct kv_place {
 
 enum { PLAN_GROUPS_MOST = 8 };
 
+/* What an operation keeps of a sequence beside pages: a matrix of F32 that each row of the sequence replaces. A slot holds
+ * those of all operations (device/device.h). */
+struct plan_state {
+    uint32_t layer;
+    uint32_t heads, rows, cols; /* heads 0: not in this part of a plan */
+    size_t at;                  /* floats of the slot before it */
+};
+
 struct plan {
     struct arena arena;
     struct op *ops; /* (count) */
@@ -258,9 +337,12 @@ struct plan {
     uint32_t buffers;
     struct kv_group group[PLAN_GROUPS_MOST];
     uint32_t groups;
-    struct kv_place *kv; /* (layers) */
+    struct kv_place *kv; /* (layers); group UINT32_MAX: no keys */
     uint32_t layers;
-    uint32_t out_width; /* of a result row: the vocabulary, or the width for an encoder */
+    struct plan_state *state; /* (states) */
+    uint32_t states, state_room;
+    size_t state_values; /* floats of a slot */
+    uint32_t out_width;  /* of a result row: the vocabulary, or the width for an encoder */
     /* (slots + 1, adapters + 1): adapter i's pair for slot s is lora[s * (adapters + 1) + i]; 0 is "none" in both */
     struct lora_pair *lora;
     uint32_t slots, adapters;
@@ -284,6 +366,8 @@ struct op *plan_add(struct plan *p, enum op_kind kind,
 struct operand plan_buffer(struct plan *p, uint32_t width);
 /* Says how layer `layer` keeps its KV; joins the group of the same geometry or makes one. */
 void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry);
+/* Says that an operation of the layer keeps (heads, rows, cols) floats of a sequence; returns the number of that state. */
+uint32_t plan_keep(struct plan *p, uint32_t layer, uint32_t heads, uint32_t rows, uint32_t cols);
 void plan_free(struct plan *p);
 
 /* Adds a weight; 0: out of memory. */
@@ -294,8 +378,9 @@ void weights_free(struct weights *w);
 int plan_check(const struct plan *p, const struct weights *w, struct err *e);
 
 /* What an operation reads and writes; buffer 0 where there is none. */
+enum { IO_READS = 5 };
 struct op_io {
-    struct operand in, residual, out;
+    struct operand read[IO_READS], out;
 };
 struct op_io plan_io(const struct op *op);
 /* Calls visit for every weight that the operation names (never 0); visit may put another number there. */
@@ -304,6 +389,8 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
 void plan_each_slot(struct op *op, void (*visit)(void *arg, weight_id weight, uint32_t *slot), void *arg);
 /* The layer whose KV an operation writes or reads; UINT32_MAX: none. */
 uint32_t plan_kv_layer(const struct op *op);
+/* The number of the state that it keeps; UINT32_MAX: none. */
+uint32_t plan_state_of(const struct op *op);
 /* The operations whose `device` is this one, as a plan of its own with just their weights and the KV of their
  * layers. Buffers and KV groups keep their numbers, so that the parts use the same step; a group may be
  * without layers. The caller frees both, also after a failure. */

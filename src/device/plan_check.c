@@ -74,14 +74,24 @@ static int check_matrix(struct plan_checker *c, weight_id id, uint64_t rows, uin
     return err_prefix(c->e, "operation %u (%s)", c->i, plan_op_name(c->p->ops[c->i].kind));
 }
 
-static int check_vector(struct plan_checker *c, weight_id id, uint64_t n, uint32_t count, const char *what)
+static int check_aligned(struct plan_checker *c, const struct weight *m, const char *what)
 {
-    if (check_matrix(c, id, 1, n, count, what))
-        return -1;
-    const struct weight *m = &c->w->all[id];
     if (m->type != DTYPE_F32 || (uintptr_t)m->data % sizeof(float) || m->each_bytes % sizeof(float))
         return check_fail(c, what, "must be aligned F32");
     return 0;
+}
+
+static int check_vector(struct plan_checker *c, weight_id id, uint64_t n, uint32_t count, const char *what)
+{
+    return check_matrix(c, id, 1, n, count, what) ? -1 : check_aligned(c, &c->w->all[id], what);
+}
+
+/* A packed matrix of F32. */
+static int check_floats(struct plan_checker *c, weight_id id, uint64_t rows, uint64_t cols, const char *what)
+{
+    if (check_matrix(c, id, rows, cols, 1, what) || check_aligned(c, &c->w->all[id], what))
+        return -1;
+    return c->w->all[id].row_bytes != cols * sizeof(float) ? check_fail(c, what, "must be packed") : 0;
 }
 
 /* The pairs of a slot, for a product of (rows, cols); `table`: for one that looks rows up. */
@@ -312,11 +322,23 @@ static int check_heads(struct plan_checker *c, const struct op_heads *o)
                : 0;
 }
 
+static int check_gate(struct plan_checker *c, const struct gate *g, uint64_t width)
+{
+    if (!g->in.buffer)
+        return 0;
+    if (g->act != ACT_NONE && g->act != ACT_SILU && g->act != ACT_SIGMOID)
+        return check_fail(c, "gate", "has an activation that is none for gates");
+    if (g->heads && width % g->heads)
+        return check_fail(c, "gate", "does not divide its row into equal heads");
+    return check_operand(c, g->in, g->heads ? g->heads : width, "gate");
+}
+
 static int check_out(struct plan_checker *c, const struct op_out *o)
 {
     uint32_t n = check_rows(c, o->linear.weight), k = check_cols(c, o->linear.weight);
     return check_linear(c, o->linear, n, k, 1, "weight") || check_norm(c, &o->norm, k, "norm") ||
-                   check_operand(c, o->in, k, "input") || check_tail(c, &o->tail, n)
+                   check_gate(c, &o->gate, k) || check_operand(c, o->in, k, "input") ||
+                   check_tail(c, &o->tail, n)
                ? -1
                : 0;
 }
@@ -398,6 +420,103 @@ static int check_logits(struct plan_checker *c, const struct op_logits *o)
     return check_norm(c, &o->norm, k, "norm") ? -1 : check_operand(c, o->in, k, "input");
 }
 
+static int check_proj(struct plan_checker *c, const struct op_proj *o)
+{
+    uint64_t width = 0;
+    uint32_t k = check_cols(c, o->linear[0].weight);
+    if (!o->count || o->count > PROJ_MOST)
+        return check_fail(c, "products", "are none, or too many");
+    for (uint32_t i = 0; i < o->count; i++) {
+        uint32_t n = check_rows(c, o->linear[i].weight);
+        if (check_linear(c, o->linear[i], n, k, 1, "weight"))
+            return -1;
+        if (!isfinite(o->scale[i]))
+            return check_fail(c, "scale", "is not a number");
+        width += n;
+    }
+    return check_norm(c, &o->norm, k, "norm") || check_operand(c, o->in, k, "input") ||
+                   check_operand(c, o->out, width, "output") || check_apart(c, o->in, o->out)
+               ? -1
+               : 0;
+}
+
+static int check_state(struct plan_checker *c, uint32_t number, uint32_t heads, uint32_t rows, uint32_t cols)
+{
+    const struct plan_state *s = number < c->p->states ? &c->p->state[number] : NULL;
+    size_t all = c->p->state_values, n;
+    if (!s || !heads || s->heads != heads || s->rows != rows || s->cols != cols)
+        return check_fail(c, "state", "is none of the plan's, or of another size");
+    if (!size_mul(heads, rows, &n) || !size_mul(n, cols, &n) || s->at > all || n > all - s->at)
+        return check_fail(c, "state", "reaches beyond its slot");
+    return 0;
+}
+
+static int check_conv(struct plan_checker *c, const struct op_conv *o)
+{
+    if (o->cols < 2 || o->cols > CHECK_DIM_MOST || !o->channels || o->channels > CHECK_WIDTH_MOST)
+        return check_fail(c, "convolution", "has a size that cannot be");
+    if (o->act != ACT_NONE && o->act != ACT_SILU)
+        return check_fail(c, "activation", "is none for convolutions");
+    if (check_floats(c, o->weight, o->channels, o->cols, "weight") ||
+        (o->bias && check_vector(c, o->bias, o->channels, 1, "bias")) ||
+        check_state(c, o->state, 1, o->cols - 1, o->channels) ||
+        (o->mul.buffer &&
+         (check_operand(c, o->mul, o->channels, "factor") || check_apart(c, o->mul, o->out))))
+        return -1;
+    return check_operand(c, o->in, o->channels, "input") || check_operand(c, o->out, o->channels, "output") ||
+                   check_apart(c, o->in, o->out)
+               ? -1
+               : 0;
+}
+
+static int check_scan_numbers(struct plan_checker *c, const struct op_scan *o)
+{
+    const float all[] = {o->q_scale, o->k_scale, o->bound, o->write_scale};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!isfinite(all[i]))
+            return check_fail(c, "scale", "is not a number");
+    if (!(o->dt_range[0] >= 0) || !(o->dt_range[1] >= o->dt_range[0]))
+        return check_fail(c, "range of dt", "is none");
+    if ((unsigned)o->decay_kind > DECAY_SIGMOID || (o->decay_kind != DECAY_FIXED) != (o->decay.buffer != 0))
+        return check_fail(c, "decay", "is of no kind that exists, or has no input");
+    if (o->delta != (o->write.buffer != 0))
+        return check_fail(c, "delta rule", "wants a strength of writing, and nothing else does");
+    return 0;
+}
+
+static int check_scan(struct plan_checker *c, const struct op_scan *o)
+{
+    if (!o->heads || o->heads > CHECK_WIDTH_MOST || !o->k_heads || o->heads % o->k_heads || !o->k_dim ||
+        o->k_dim > CHECK_DIM_MOST || !o->v_dim || o->v_dim > CHECK_DIM_MOST)
+        return check_fail(c, "heads", "are none, too large, or no multiple of the key heads");
+    uint64_t nk = (uint64_t)o->k_heads * o->k_dim, nv = (uint64_t)o->heads * o->v_dim,
+             nd = (uint64_t)o->heads * (o->decay_each ? o->k_dim : 1);
+    bool each = check_rows(c, o->a) == o->heads && o->heads > 1;
+    if (check_scan_numbers(c, o) ||
+        (each ? check_floats(c, o->a, o->heads, o->k_dim, "a") : check_vector(c, o->a, o->heads, 1, "a")) ||
+        (o->bias && check_vector(c, o->bias, nd, 1, "bias")) ||
+        (o->skip && check_vector(c, o->skip, o->heads, 1, "skip")) ||
+        check_state(c, o->state, o->heads, o->k_dim, o->v_dim))
+        return -1;
+    if (each &&
+        (o->v_dim != 1 || o->decay_kind != DECAY_SOFTPLUS || o->decay_each || o->delta || o->k_heads != 1))
+        return check_fail(c, "a", "has a number for each row of a state that is no vector");
+    if ((o->q_norm.kind && o->q_norm.heads != o->k_heads) ||
+        (o->k_norm.kind && o->k_norm.heads != o->k_heads) || check_norm(c, &o->q_norm, nk, "q norm") ||
+        check_norm(c, &o->k_norm, nk, "k norm"))
+        return check_fail(c, "q or k norm", "has another number of heads");
+    if ((o->decay.buffer && (check_operand(c, o->decay, nd, "decay") || check_apart(c, o->decay, o->out))) ||
+        (o->write.buffer &&
+         (check_operand(c, o->write, o->heads, "write") || check_apart(c, o->write, o->out))))
+        return -1;
+    return check_operand(c, o->q, nk, "q") || check_operand(c, o->k, nk, "k") ||
+                   check_operand(c, o->v, nv, "v") || check_operand(c, o->out, nv, "output") ||
+                   check_apart(c, o->q, o->out) || check_apart(c, o->k, o->out) ||
+                   check_apart(c, o->v, o->out)
+               ? -1
+               : 0;
+}
+
 static int check_op(struct plan_checker *c, const struct op *op)
 {
     switch (op->kind) {
@@ -419,6 +538,12 @@ static int check_op(struct plan_checker *c, const struct op *op)
         return check_moe(c, &op->moe);
     case OP_LOGITS:
         return check_logits(c, &op->logits);
+    case OP_PROJ:
+        return check_proj(c, &op->proj);
+    case OP_CONV:
+        return check_conv(c, &op->conv);
+    case OP_SCAN:
+        return check_scan(c, &op->scan);
     }
     return check_fail(c, "kind", "is none that exists");
 }

@@ -12,21 +12,28 @@ struct op_io plan_io(const struct op *op)
     case OP_EMBED:
         return (struct op_io){.out = op->embed.out};
     case OP_QKV:
-        return (struct op_io){.in = op->qkv.in, .out = op->qkv.out};
+        return (struct op_io){{op->qkv.in}, op->qkv.out};
     case OP_LATENT:
-        return (struct op_io){.in = op->latent.in, .out = op->latent.out};
+        return (struct op_io){{op->latent.in}, op->latent.out};
     case OP_ATTN:
-        return (struct op_io){.in = op->attn.in, .out = op->attn.out};
+        return (struct op_io){{op->attn.in}, op->attn.out};
     case OP_HEADS:
-        return (struct op_io){.in = op->heads.in, .out = op->heads.out};
+        return (struct op_io){{op->heads.in}, op->heads.out};
     case OP_OUT:
-        return (struct op_io){op->out.in, op->out.tail.residual, op->out.tail.out};
+        return (struct op_io){{op->out.in, op->out.tail.residual, op->out.gate.in}, op->out.tail.out};
     case OP_FFN:
-        return (struct op_io){op->ffn.in, op->ffn.tail.residual, op->ffn.tail.out};
+        return (struct op_io){{op->ffn.in, op->ffn.tail.residual}, op->ffn.tail.out};
     case OP_MOE:
-        return (struct op_io){op->moe.in, op->moe.tail.residual, op->moe.tail.out};
+        return (struct op_io){{op->moe.in, op->moe.tail.residual}, op->moe.tail.out};
     case OP_LOGITS:
-        return (struct op_io){.in = op->logits.in};
+        return (struct op_io){{op->logits.in}, {0}};
+    case OP_PROJ:
+        return (struct op_io){{op->proj.in}, op->proj.out};
+    case OP_CONV:
+        return (struct op_io){{op->conv.in, op->conv.mul}, op->conv.out};
+    case OP_SCAN:
+        return (struct op_io){{op->scan.q, op->scan.k, op->scan.v, op->scan.decay, op->scan.write},
+                              op->scan.out};
     }
     return (struct op_io){0};
 }
@@ -37,6 +44,11 @@ uint32_t plan_kv_layer(const struct op *op)
            : op->kind == OP_LATENT ? op->latent.layer
            : op->kind == OP_ATTN   ? op->attn.layer
                                    : UINT32_MAX;
+}
+
+uint32_t plan_state_of(const struct op *op)
+{
+    return op->kind == OP_CONV ? op->conv.state : op->kind == OP_SCAN ? op->scan.state : UINT32_MAX;
 }
 
 /* ---- every weight of an operation ---- */
@@ -105,6 +117,15 @@ static void visit_moe(const struct visitor *v, struct op_moe *o)
     visit_tail(v, &o->tail);
 }
 
+static void visit_scan(const struct visitor *v, struct op_scan *o)
+{
+    visit_norm(v, &o->q_norm);
+    visit_norm(v, &o->k_norm);
+    visit_id(v, &o->a);
+    visit_id(v, &o->bias);
+    visit_id(v, &o->skip);
+}
+
 void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), void *arg)
 {
     const struct visitor v = {visit, arg};
@@ -146,6 +167,18 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
     case OP_LOGITS:
         visit_norm(&v, &op->logits.norm);
         visit_linear(&v, &op->logits.head);
+        break;
+    case OP_PROJ:
+        visit_norm(&v, &op->proj.norm);
+        for (uint32_t i = 0; i < op->proj.count; i++)
+            visit_linear(&v, &op->proj.linear[i]);
+        break;
+    case OP_CONV:
+        visit_id(&v, &op->conv.weight);
+        visit_id(&v, &op->conv.bias);
+        break;
+    case OP_SCAN:
+        visit_scan(&v, &op->scan);
         break;
     }
 }
@@ -215,7 +248,13 @@ static void slots_of(struct slots *s, struct op *op)
     case OP_LOGITS:
         slots_linear(s, &op->logits.head);
         break;
+    case OP_PROJ:
+        for (uint32_t i = 0; i < op->proj.count; i++)
+            slots_linear(s, &op->proj.linear[i]);
+        break;
     case OP_ATTN:
+    case OP_CONV:
+    case OP_SCAN:
         break;
     }
 }
@@ -278,6 +317,16 @@ static void cut_kv(const struct plan *p, struct plan *part, uint32_t layer)
     part->kv[layer] = (struct kv_place){.group = group, .index = part->group[group].layers++};
 }
 
+/* The states of the part's own operations, one after the other; the others are empty, so that numbers stay. */
+static void cut_state(const struct plan *p, struct plan *part, uint32_t number)
+{
+    if (number == UINT32_MAX || part->state[number].heads)
+        return;
+    part->state[number] = p->state[number];
+    part->state[number].at = part->state_values;
+    part->state_values += (size_t)p->state[number].heads * p->state[number].rows * p->state[number].cols;
+}
+
 int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, struct plan *part,
              struct weights *own, struct err *e)
 {
@@ -288,18 +337,21 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
     memcpy(part->group, p->group, sizeof part->group);
     part->out_width = p->out_width;
     part->kv = arena_alloc(&part->arena, p->layers ? p->layers : 1, sizeof *part->kv);
+    part->states = p->states;
+    part->state = arena_alloc(&part->arena, p->states ? p->states : 1, sizeof *part->state);
     size_t pairs = p->lora ? (size_t)(p->slots + 1) * (p->adapters + 1) : 0;
     if (pairs) {
         part->slots = p->slots;
         part->adapters = p->adapters;
         part->lora = arena_alloc(&part->arena, pairs, sizeof *part->lora);
     }
-    if (!r.number || !part->kv || (pairs && !part->lora)) {
+    if (!r.number || !part->kv || !part->state || (pairs && !part->lora)) {
         mem_free(r.number);
         return err_memory(e, "a part of the plan", w->count * sizeof *r.number);
     }
     if (pairs)
         memset(part->lora, 0, pairs * sizeof *part->lora);
+    memset(part->state, 0, p->states * sizeof *part->state);
     for (uint32_t g = 0; g < part->groups; g++)
         part->group[g].layers = 0;
     for (uint32_t i = 0; i < p->layers; i++)
@@ -313,6 +365,7 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
         if (pairs)
             plan_each_slot(op, cut_slot, &(struct cut_lora){p, part, &r});
         cut_kv(p, part, plan_kv_layer(op));
+        cut_state(p, part, plan_state_of(op));
     }
     mem_free(r.number);
     return part->failed || r.failed ? err_memory(e, "a part of the plan", p->count * sizeof *p->ops) : 0;

@@ -86,9 +86,10 @@ static bool split_by_columns(const struct plan *p, uint32_t buffer)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         struct op_io io = plan_io(&p->ops[i]);
-        const struct operand all[3] = {io.in, io.residual, io.out};
-        for (int k = 0; k < 3; k++)
-            if (all[k].buffer == buffer && all[k].col)
+        if (io.out.buffer == buffer && io.out.col)
+            return true;
+        for (int k = 0; k < IO_READS; k++)
+            if (io.read[k].buffer == buffer && io.read[k].col)
                 return true;
     }
     return false;
@@ -101,13 +102,15 @@ static void split_cross(struct split *d, const struct plan *p, struct segment *s
     s->crossing = d->crossings;
     for (uint32_t i = s->whole; i < s->whole + s->count; i++) {
         struct op_io io = plan_io(&p->ops[i]);
-        const uint32_t read[3] = {io.in.buffer, io.residual.buffer,
-                                  split_by_columns(p, io.out.buffer) ? io.out.buffer : 0};
-        for (int k = 0; k < 3; k++)
-            if (read[k] && have[read[k]] && !(have[read[k]] & own)) {
-                d->crossing[d->crossings++] = read[k];
-                have[read[k]] |= own;
+        for (int k = 0; k <= IO_READS; k++) {
+            uint32_t read = k < IO_READS                         ? io.read[k].buffer
+                            : split_by_columns(p, io.out.buffer) ? io.out.buffer
+                                                                 : 0;
+            if (read && have[read] && !(have[read] & own)) {
+                d->crossing[d->crossings++] = read;
+                have[read] |= own;
             }
+        }
         if (io.out.buffer)
             have[io.out.buffer] = own;
     }
@@ -119,7 +122,7 @@ static int split_route(struct split *d, const struct plan *p, uint32_t rows, str
     size_t widest = 1, most;
     uint8_t *have = mem_zalloc(p->buffers + 1, sizeof *have);
     d->segment = mem_alloc(p->count, sizeof *d->segment);
-    d->crossing = size_mul(p->count, 3, &most) ? mem_alloc(most, sizeof *d->crossing) : NULL;
+    d->crossing = size_mul(p->count, IO_READS + 1, &most) ? mem_alloc(most, sizeof *d->crossing) : NULL;
     if (!have || !d->segment || !d->crossing) {
         mem_free(have);
         return err_memory(e, "the parts of the plan", p->count * sizeof *d->segment);
@@ -271,6 +274,37 @@ static int split_write_page(struct device *device, uint32_t group, int32_t page,
                : 0;
 }
 
+static size_t part_state_bytes(const struct split *d, uint32_t i)
+{
+    return d->plan[i].state_values ? d->part[i]->ops->state_bytes(d->part[i]) : 0;
+}
+
+static size_t split_state_bytes(const struct device *device)
+{
+    const struct split *d = (const struct split *)device;
+    return part_state_bytes(d, 0) + part_state_bytes(d, 1);
+}
+
+static int split_read_state(struct device *device, int32_t slot, void *host, struct err *e)
+{
+    const struct split *d = self(device);
+    uint8_t *to = host;
+    for (uint32_t i = 0; i < SPLIT_PARTS; to += part_state_bytes(d, i++))
+        if (d->plan[i].state_values && d->part[i]->ops->read_state(d->part[i], slot, to, e))
+            return -1;
+    return 0;
+}
+
+static int split_write_state(struct device *device, int32_t slot, const void *host, struct err *e)
+{
+    const struct split *d = self(device);
+    const uint8_t *from = host;
+    for (uint32_t i = 0; i < SPLIT_PARTS; from += part_state_bytes(d, i++))
+        if (d->plan[i].state_values && d->part[i]->ops->write_state(d->part[i], slot, from, e))
+            return -1;
+    return 0;
+}
+
 /* ---- the rest ---- */
 
 static void split_memory(const struct device *device, struct device_memory *m)
@@ -319,6 +353,9 @@ int split_open(struct device **out, struct device *main, struct device *rest, st
                                           .page_bytes = split_page_bytes,
                                           .read_page = split_read_page,
                                           .write_page = split_write_page,
+                                          .state_bytes = split_state_bytes,
+                                          .read_state = split_read_state,
+                                          .write_state = split_write_state,
                                           .memory = split_memory,
                                           .describe = split_describe,
                                           .take_kernels = split_take_kernels,

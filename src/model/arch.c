@@ -498,6 +498,16 @@ static const struct arch table[] = {
      .defaults =
          "{\"rms_norm_eps\": 1e-5, \"head_dim\": 64, \"sliding_window\": 128, "
          "\"num_key_value_heads\": 8, \"rope_theta\": 150000.0, \"max_position_embeddings\": 131072}"},
+    {.name = "mamba2",
+     .hf = "mamba2",
+     .hybrid = true,
+     .norm = RMS,
+     .act = ACT_SILU,
+     .setup = mamba2_setup,
+     .build = mamba2_build,
+     .defaults = "{\"layer_norm_epsilon\": 1e-5, \"num_attention_heads\": 0, \"num_heads\": 128, "
+                 "\"expand\": 2, \"state_size\": 128, \"n_groups\": 8, \"conv_kernel\": 4, "
+                 "\"max_position_embeddings\": 1048576}"},
     {.name = "bert",
      .hf = "bert|roberta|xlm-roberta|camembert",
      .hf_kv_heads = "",

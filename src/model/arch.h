@@ -32,7 +32,8 @@ struct arch {
     bool encoder;
     struct arch_variant {
         const char *member, *value, *name;
-    } variant; /* config.json with this value is of another row: that of this name */
+    } variant;   /* config.json with this value is of another row: that of this name */
+    bool hybrid; /* layers may be without attention */
     /* The family's own keys and derived values, after the common ones; NULL = none. */
     int (*setup)(struct hparams *h, const struct keys *k, struct err *e);
     void (*build)(struct build *b);

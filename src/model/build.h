@@ -18,6 +18,7 @@ struct build {
     struct operand x, y, q, a; /* (width), (width), (heads * k_dim), (heads * v_dim) */
     weight_id table;           /* the embedding: maybe the head too */
     struct rope rope[2];       /* of full and of sliding layers */
+    struct operand mix[4];     /* what passes between the operations of a recurrent layer */
 };
 
 /* Buffers and the tables of rope; then a family's build; errors are in b->bind.e. */
@@ -42,3 +43,7 @@ struct op_logits *build_logits(struct build *b, struct norm in);
 
 /* Attention and feed-forward of the same input: y = x + attn, y += ffn, and y is the stream. */
 void build_parallel(struct build *b, uint32_t layer, struct norm attn, struct norm ffn);
+
+/* ---- recurrent layers (mixers.c): each appends its operations up to the product that follows, and returns that ---- */
+
+struct op_out *build_mamba2(struct build *b, uint32_t layer, struct norm in);

@@ -30,3 +30,5 @@ void bert_build(struct build *b);
 int bert_setup(struct hparams *h, const struct keys *k, struct err *e);
 int mpnet_setup(struct hparams *h, const struct keys *k, struct err *e);
 void modernbert_build(struct build *b);
+void mamba2_build(struct build *b);
+int mamba2_setup(struct hparams *h, const struct keys *k, struct err *e);

@@ -33,7 +33,7 @@ static const struct hparam_field fields[] = {
      FIELD_REQUIRED},
     {HPARAM_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024,
      FIELD_REQUIRED},
-    {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads|n_heads", 1, 65536,
+    {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads|n_heads", 0, 65536,
      FIELD_REQUIRED},
     {HPARAM_U32, AT(context), "context_length",
      "max_position_embeddings|n_positions|max_trained_positions|n_ctx|max_sequence_length|seq_length", 1,
@@ -80,11 +80,20 @@ static const struct hparam_field fields[] = {
     {HPARAM_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(kv_lora), "attention.kv_lora_rank", "kv_lora_rank", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(nope_dim), NULL, "qk_nope_head_dim", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.conv), "ssm.conv_kernel", "conv_kernel|mamba_d_conv|linear_conv_kernel_dim", 0, 1024,
+     FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.inner), "ssm.inner_size", "mamba_d_ssm", 0, MOST, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.state), "ssm.state_size",
+     "state_size|mamba_d_state|ssm_state_size|linear_key_head_dim", 0, 1024, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.heads), "ssm.time_step_rank",
+     "mamba_n_heads|mamba_num_heads|n_mamba_heads|linear_num_value_heads", 0, MOST, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.groups), "ssm.group_count",
+     "mamba_n_groups|mamba_ngroups|n_groups|linear_num_key_heads", 0, 65536, FIELD_OPTIONAL},
 };
 
 /* One number, or one for each layer. */
 static const struct hparam_field kv_heads_field = {
-    HPARAM_U32, AT(kv_heads), "attention.head_count_kv", "num_key_value_heads|num_kv_heads|n_head_kv", 1,
+    HPARAM_U32, AT(kv_heads), "attention.head_count_kv", "num_key_value_heads|num_kv_heads|n_head_kv", 0,
     65536,      FIELD_SHOWN};
 static const struct hparam_field ffn_field = {
     HPARAM_U32,
@@ -128,6 +137,15 @@ void hparams_write(const struct hparams *h, const struct hparams_sink *s)
         if (f->gguf && says)
             s->put(s->arg, f->gguf, f->kind, at);
     }
+}
+
+/* A model without attention has no heads: one of the whole width then, which no layer uses. */
+static int read_heads(struct hparams *h, struct err *e)
+{
+    if (!h->heads && !h->arch->hybrid)
+        return err_set(e, ERR_DATA, "attention has no heads");
+    h->heads = h->heads ? h->heads : 1;
+    return 0;
 }
 
 static int read_act(struct hparams *h, const struct keys *k, struct err *e)
@@ -186,7 +204,9 @@ static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
         h->k_dim = h->v_dim = 0;
     h->kv_heads = 0;
     for (uint32_t i = 0; i < h->layers; i++) {
-        if (h->heads % each[i])
+        if (!each[i] && !h->arch->hybrid)
+            return err_set(e, ERR_DATA, "layer %u has no key-value heads", i);
+        if (each[i] && h->heads % each[i])
             return err_set(e, ERR_DATA, "layer %u has %u key-value heads, which do not divide its %u heads",
                            i, each[i], h->heads);
         h->layer[i].kv_heads = each[i];
@@ -472,9 +492,10 @@ static int read_all(struct hparams *h, const struct keys *k, const struct store 
     h->eps = 1e-5f;
     h->act_alpha = 1.702f;
     h->act_limit = 7;
-    if (read_fields(h, k, e) < 0 || drop_nextn(h, k, e) < 0 || read_act(h, k, e) < 0 ||
-        read_layers(h, k, e) < 0 || read_sliding(h, k, e) < 0 || read_rope(h, k, e) < 0 ||
-        pooling_read(h, k, s, e) < 0 || read_gating(h, k, e) < 0)
+    h->ssm.dt_range[1] = INFINITY;
+    if (read_fields(h, k, e) < 0 || drop_nextn(h, k, e) < 0 || read_heads(h, e) < 0 ||
+        read_act(h, k, e) < 0 || read_layers(h, k, e) < 0 || read_sliding(h, k, e) < 0 ||
+        read_rope(h, k, e) < 0 || pooling_read(h, k, s, e) < 0 || read_gating(h, k, e) < 0)
         return -1;
     if (h->arch->setup && h->arch->setup(h, k, e) < 0)
         return -1;

@@ -51,10 +51,19 @@ enum pooling {
 };
 
 struct layer_params {
-    uint32_t kv_heads, ffn;
-    bool sliding; /* sees hparams.window tokens only */
+    uint32_t kv_heads, ffn; /* kv_heads 0: no attention */
+    bool recurrent;         /* keeps a state */
+    bool sliding;           /* sees hparams.window tokens only */
     bool rope;
     float theta; /* of its rope; 0: that of hparams.rope */
+};
+
+/* Recurrent layers. Of delta rules `state` is the size of a key head, `groups` counts them, and `heads` those of values. */
+struct ssm_params {
+    uint32_t conv; /* columns of the convolution */
+    uint32_t inner, state, heads, groups;
+    uint32_t dt_rank;  /* mamba 1 */
+    float dt_range[2]; /* of mamba's time step */
 };
 
 struct hparams {
@@ -94,6 +103,8 @@ struct hparams {
     enum gating_kind gating;
     bool normalise;
     float weight_scale;
+
+    struct ssm_params ssm;
 
     uint32_t q_lora, kv_lora, nope_dim; /* latent attention; rope_dims is the rest of a head */
 };

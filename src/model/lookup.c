@@ -10,14 +10,14 @@
 static const struct {
     const char *name, *hf;
 } table[] = {
-    {"token_embd",
-     "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings|embeddings.tok_embeddings"},
+    {"token_embd", "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings|embeddings.tok_"
+                   "embeddings|embeddings"},
     {"token_types", "embeddings.token_type_embeddings"},
     {"position_embd", "wpe|embeddings.position_embeddings"},
     {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm|embeddings.norm"},
-    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm"},
+    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f"},
     {"output", "lm_head|embed_out"},
-    {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm"},
+    {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm"},
     {"attn_norm_2", "ln_attn"},
     {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q"},
     {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k"},
@@ -69,6 +69,13 @@ static const struct {
     {"attn_kv_b", "self_attn.kv_b_proj"},
     {"attn_q_a_norm", "self_attn.q_a_layernorm"},
     {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+    {"ssm_in", "mixer.in_proj"},
+    {"ssm_conv1d", "mixer.conv1d"},
+    {"ssm_dt", "mixer.dt"},
+    {"ssm_a", "mixer.A_log"},
+    {"ssm_d", "mixer.D"},
+    {"ssm_norm", "mixer.norm"},
+    {"ssm_out", "mixer.out_proj"},
 };
 
 void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
@@ -79,6 +86,7 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
                                         "model.",
                                         "transformer.",
                                         "gpt_neox.",
+                                        "backbone.",
                                         "bert.",
                                         "roberta.",
                                         "distilbert.",

@@ -129,10 +129,13 @@ static int runner_arrays(struct runner *r, struct err *e)
     r->pos = mem_alloc(r->chunk, sizeof *r->pos);
     r->out = mem_alloc(r->most_outs, sizeof *r->out);
     r->tables = mem_alloc(cells, sizeof *r->tables);
+    r->state_in = mem_zalloc(r->most_seqs, sizeof *r->state_in);
+    r->state_out = mem_zalloc(r->chunk, sizeof *r->state_out);
     r->step_seq = mem_alloc(r->most_seqs, sizeof *r->step_seq);
     r->lora = mem_zalloc(r->most_seqs, sizeof *r->lora);
     r->pick = mem_alloc(r->most_outs, sizeof *r->pick);
-    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->lora || !r->pick)
+    if (!r->ids || !r->pos || !r->out || !r->tables || !r->state_in || !r->state_out || !r->step_seq ||
+        !r->lora || !r->pick)
         return err_memory(e, "a step's tables", cells * sizeof *r->tables);
     return 0;
 }
@@ -179,7 +182,11 @@ static int runner_pages(struct runner *r, const struct runner_options *o, uint64
         if (pages_open(&r->pages[g], kv->pages[g], kv->least[g], e))
             return -1;
     }
-    return 0;
+    if (!r->plan->state_values)
+        return 0;
+    kv->states = 1 + r->most_seqs;
+    pages_close(&r->states);
+    return pages_open(&r->states, kv->states, 0, e);
 }
 
 /* The same on the open device, by its own need of memory. Where all of the model fits on a GPU, but not with
@@ -306,6 +313,9 @@ void runner_close(struct runner *r)
     runner_drop_device(r);
     for (uint32_t g = 0; g < r->plan->groups; g++)
         pages_close(&r->pages[g]);
+    pages_close(&r->states);
+    mem_free(r->state_in);
+    mem_free(r->state_out);
     mem_free(r->ids);
     mem_free(r->pos);
     mem_free(r->out);
@@ -344,6 +354,7 @@ void seq_close(struct seq *s)
     if (!s)
         return;
     seq_truncate(s, 0);
+    pages_drop(&s->runner->states, s->state);
     for (uint32_t g = 0; g < s->runner->plan->groups; g++)
         mem_free(s->table[g]);
     mem_free(s->ids);
@@ -369,7 +380,7 @@ void seq_truncate(struct seq *s, uint32_t len)
 {
     if (len >= s->len)
         return;
-    uint32_t keep = len < s->floor ? 0 : len;
+    uint32_t keep = len < s->floor || s->state ? 0 : len;
     seq_drop_pages(s, keep, s->len);
     s->len = keep;
     if (s->mark.tokens > keep)
@@ -378,6 +389,8 @@ void seq_truncate(struct seq *s, uint32_t len)
         return;
     s->floor = 0;
     memset(s->gone, 0, sizeof s->gone);
+    pages_drop(&s->runner->states, s->state);
+    s->state = 0;
 }
 
 void seq_slide(struct seq *s, uint32_t floor)
@@ -498,6 +511,9 @@ static int seq_reserve(struct seq *s, uint32_t len, struct err *e)
     seq_leave_behind(s);
     if (seq_own_tail(s, e))
         return -1;
+    if (s->runner->plan->state_values && !s->state && !(s->state = pages_take(&s->runner->states)))
+        return err_set(e, ERR_RESOURCE, "out of slots for state: all %u are in use",
+                       s->runner->states.count - 1);
     for (uint32_t g = 0; g < s->runner->plan->groups; g++)
         for (uint32_t i = pages_of(s->len); i < pages_of(len); i++)
             if (!(s->table[g][i] = runner_take_page(s->runner, g)))
@@ -558,14 +574,20 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
                       .out = r->out,
                       .seqs = count,
                       .table_width = runner_width(parts, count)};
+    if (r->plan->state_values) {
+        st.state_in = r->state_in;
+        st.state_out = r->state_out;
+    }
     for (uint32_t i = 0; i < count; i++) {
         const struct seq_rows *p = &parts[i];
         r->lora[i] = p->seq->lora;
         st.lora = p->seq->lora.count ? r->lora : st.lora;
         r->step_seq[i] = (struct step_seq){.first = st.rows, .rows = p->n, .length = p->seq->len + p->n};
+        r->state_in[i] = p->seq->len ? p->seq->state : 0;
         for (uint32_t k = 0; k < p->n; k++) {
             r->ids[st.rows + k] = p->ids[k];
             r->pos[st.rows + k] = (int32_t)(p->seq->len + k);
+            r->state_out[st.rows + k] = k + 1 == p->n ? p->seq->state : 0;
         }
         for (uint32_t k = 0; k < p->outs; k++) {
             r->pick[st.outs] = p->pick ? p->pick[k] : (struct step_pick){0};

@@ -49,9 +49,11 @@ struct runner {
     /* KV is to hold `to` bytes, not `from`: false where that is more than there is room for. NULL = yes. */
     bool (*resize)(void *arg, uint64_t from, uint64_t to);
     void *resize_arg;
-    double grow_after; /* no memory is asked for before: there was none a moment ago */
+    double grow_after;   /* no memory is asked for before: there was none a moment ago */
+    struct pages states; /* slots of state, where the plan keeps any */
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;
+    int32_t *state_in, *state_out; /* (most_seqs), (chunk) */
     struct step_seq *step_seq;
     struct adapter_mix *lora; /* (most_seqs) */
     struct step_pick *pick;   /* (most_outs) */
@@ -78,6 +80,7 @@ struct seq {
     uint32_t len, floor;
     int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page */
     uint32_t gone[PLAN_GROUPS_MOST];  /* how many of the first pages have been released */
+    int32_t state;                    /* its slot; 0 = none */
     struct adapter_mix lora;          /* set while it is empty: what it holds was computed with these */
     struct seq_mark mark;
 };
@@ -118,7 +121,8 @@ uint64_t runner_held_bytes(const struct runner *r);
 
 struct seq *seq_open(struct runner *r, struct err *e);
 void seq_close(struct seq *s);
-/* Drops everything from position `len` on; all of it where that is before the floor. */
+/* Drops everything from position `len` on; all of it where that is before the floor, or where the plan keeps state,
+ * which cannot be cut back. */
 void seq_truncate(struct seq *s, uint32_t len);
 /* Releases the pages that no row from position `floor` on can see. A step does this itself. */
 void seq_slide(struct seq *s, uint32_t floor);

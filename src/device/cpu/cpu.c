@@ -48,7 +48,8 @@ struct need {
     size_t x, h, g, shared, local; /* values of rows of that area; local: of one row */
     size_t qt, kt, vt, sum;
     size_t tile;
-    size_t low; /* rows times the largest rank of an adapter */
+    size_t low;             /* rows times the largest rank of an adapter */
+    size_t state, prepared; /* of a worker */
     size_t score, choice, pairs, experts;
 };
 
@@ -123,6 +124,14 @@ static void need_op(struct need *n, const struct weights *w, const struct op *op
         if (op->logits.head.weight)
             need_input(n, outs, all[op->logits.head.weight].cols);
         break;
+    case OP_PROJ:
+        need_input(n, rows, all[op->proj.linear[0].weight].cols);
+        break;
+    case OP_CONV:
+    case OP_SCAN:
+        need_most(&n->state, state_local_floats(op));
+        need_most(&n->prepared, state_prepared_floats(op));
+        break;
     }
 }
 
@@ -152,6 +161,8 @@ static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need
         local.tile[0] = bump_take(b, d->tile_floats, sizeof(float));
         local.tile[1] = bump_take(b, d->tile_floats, sizeof(float));
         local.low = bump_take(b, n->low, sizeof(float));
+        local.state = bump_take(b, n->state, sizeof(float));
+        local.prepared = bump_take(b, n->prepared, sizeof(float));
         bump_area(b, &local.input);
         float *at = bump_take(b, attn, sizeof(float));
         if (!b->base)
@@ -225,6 +236,8 @@ static int cpu_add_rope(struct cpu *d, const struct rope *r, struct err *e)
 static void cpu_drop(struct cpu *d)
 {
     mem_free(d->memory);
+    mem_free(d->state);
+    d->state = NULL;
     for (uint32_t g = 0; g < PLAN_GROUPS_MOST; g++) {
         mem_free(d->group[g].memory);
         d->group[g] = (struct kv_pool){0};
@@ -265,6 +278,25 @@ static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
     return 0;
 }
 
+/* From slot to slot: whole cache lines. */
+static size_t cpu_state_stride(const struct plan *p)
+{
+    return (p->state_values + 15) & ~(size_t)15;
+}
+
+/* Zeroed by the system on first touch, as pages are. */
+static int cpu_prepare_states(struct cpu *d, const struct plan *p, struct err *e)
+{
+    if (!p->state_values)
+        return 0;
+    if (d->kv.states < 2)
+        return err_set(e, ERR_USAGE, "the plan keeps state: two or more slots were expected, not %u",
+                       d->kv.states);
+    d->state_stride = cpu_state_stride(p);
+    d->state = mem_zalloc(d->kv.states, d->state_stride * sizeof *d->state);
+    return d->state ? 0 : err_memory(e, "the sequences' state", d->state_stride * sizeof *d->state);
+}
+
 /* What the step's scratch takes, its kinds of rope among it. */
 static int cpu_count(struct cpu *d, const struct plan *p, struct cpu_bump *b, struct err *e)
 {
@@ -291,7 +323,7 @@ static int cpu_prepare_all(struct cpu *d, const struct plan *p, struct err *e)
     d->scratch_bytes = b.at;
     b = (struct cpu_bump){.base = d->memory};
     cpu_place(d, p, &b);
-    return cpu_prepare_kv(d, p, e);
+    return cpu_prepare_kv(d, p, e) || cpu_prepare_states(d, p, e) ? -1 : 0;
 }
 
 static int cpu_prepare(struct device *device, const struct plan *p, const struct kv_config *kv,
@@ -391,7 +423,8 @@ static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step
     for (uint32_t i = 0; i < p->count; i++)
         if (p->ops[i].kind == OP_EMBED && cpu_check_ids(d, &p->ops[i].embed, s, e))
             return -1;
-    return device_check_lora(p, s, e) ? -1 : cpu_check_seqs(d, s, e);
+    return device_check_lora(p, s, e) || device_check_states(p, s, d->kv.states, e) ? -1
+                                                                                    : cpu_check_seqs(d, s, e);
 }
 
 static void cpu_run_op(struct lane *l, const struct op *op)
@@ -423,6 +456,15 @@ static void cpu_run_op(struct lane *l, const struct op *op)
         break;
     case OP_LOGITS:
         op_logits_run(l, &op->logits);
+        break;
+    case OP_PROJ:
+        op_proj_run(l, &op->proj);
+        break;
+    case OP_CONV:
+        op_conv_run(l, &op->conv);
+        break;
+    case OP_SCAN:
+        op_scan_run(l, &op->scan);
         break;
     }
 }
@@ -598,6 +640,38 @@ static int cpu_write_page(struct device *device, uint32_t group, int32_t page, c
     return 0;
 }
 
+/* ---- slots of state ---- */
+
+static size_t cpu_state_bytes(const struct device *device)
+{
+    const struct cpu *d = (const struct cpu *)device;
+    return d->plan ? d->plan->state_values * sizeof *d->state : 0;
+}
+
+static float *cpu_slot(const struct cpu *d, int32_t slot, struct err *e)
+{
+    if (d->state && slot > 0 && (uint32_t)slot < d->kv.states)
+        return d->state + (size_t)slot * d->state_stride;
+    err_set(e, ERR_USAGE, "there is no slot %d of state", slot);
+    return NULL;
+}
+
+static int cpu_read_state(struct device *device, int32_t slot, void *host, struct err *e)
+{
+    const float *from = cpu_slot((const struct cpu *)device, slot, e);
+    if (from)
+        memcpy(host, from, cpu_state_bytes(device));
+    return from ? 0 : -1;
+}
+
+static int cpu_write_state(struct device *device, int32_t slot, const void *host, struct err *e)
+{
+    float *to = cpu_slot((const struct cpu *)device, slot, e);
+    if (to)
+        memcpy(to, host, cpu_state_bytes(device));
+    return to ? 0 : -1;
+}
+
 /* ---- the rest ---- */
 
 bool cpu_small(const struct weights *w)
@@ -638,6 +712,7 @@ static void cpu_memory(const struct device *device, struct device_memory *m)
     *m = (struct device_memory){.scratch = d->scratch_bytes};
     for (uint32_t g = 0; g < PLAN_GROUPS_MOST; g++)
         m->kv += (uint64_t)d->group[g].page_bytes * d->group[g].backed;
+    m->kv += d->state ? (uint64_t)d->kv.states * d->state_stride * sizeof *d->state : 0;
     m->total = pages > 0 ? (uint64_t)pages * (uint64_t)size : 0;
     m->free = free > 0 ? (uint64_t)free * (uint64_t)size : 0;
     m->weights = d->w ? weights_bytes(d->w) : 0;
@@ -667,6 +742,9 @@ static int cpu_need_memory(struct device *device, const struct plan *p, const st
         m->kv += (uint64_t)g.page_bytes * s->kv->pages[i];
         m->kv_least += (uint64_t)g.page_bytes * kv_backed(s->kv, i);
     }
+    uint64_t states = (uint64_t)s->kv->states * cpu_state_stride(p) * sizeof(float);
+    m->kv += states;
+    m->kv_least += states;
     return 0;
 }
 
@@ -703,6 +781,9 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
                                           .page_bytes = cpu_page_bytes,
                                           .read_page = cpu_read_page,
                                           .write_page = cpu_write_page,
+                                          .state_bytes = cpu_state_bytes,
+                                          .read_state = cpu_read_state,
+                                          .write_state = cpu_write_state,
                                           .memory = cpu_memory,
                                           .describe = cpu_describe,
                                           .close = cpu_close};

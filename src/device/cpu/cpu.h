@@ -74,6 +74,8 @@ struct worker_local {
     float *tile[2];    /* (tile_floats): pieces of products */
     float *low;        /* (max_rows or the experts' slots, largest rank): A x of adapters */
     struct area input; /* rows prepared by each worker for itself, CPU_FEW at most */
+    float *state,
+        *prepared; /* of recurrences: a part of a state, and what is made of rows first (ops_state.c) */
     struct attn_local {
         float *q, *k, *v, *s, *acc, *total, *stat; /* see attn.c */
         int16_t *w;
@@ -98,6 +100,8 @@ struct cpu {
     const struct plan *plan;
     struct kv_config kv;
     struct kv_pool group[PLAN_GROUPS_MOST];
+    float *state; /* (kv.states, state_stride): slot 0 stays zero */
+    size_t state_stride;
     uint32_t max_rows, max_seqs, max_outs;
     float **buffer; /* (buffers): (max_rows, width) */
     struct area x, h, g,
@@ -150,6 +154,7 @@ struct cpu_input {
     uint32_t m, k;
     const uint32_t *pick;    /* (m): row numbers, or NULL: all in order */
     const struct norm *norm; /* or NULL */
+    const struct gate *gate; /* or NULL */
     bool rounded;            /* wanted in integers too */
     bool copy;               /* the rows will be overwritten while they are read */
 };
@@ -235,6 +240,9 @@ void op_out_run(struct lane *l, const struct op_out *o);
 void op_ffn_run(struct lane *l, const struct op_ffn *o);
 void op_moe_run(struct lane *l, const struct op_moe *o);
 void op_logits_run(struct lane *l, const struct op_logits *o);
+void op_proj_run(struct lane *l, const struct op_proj *o);
+void op_conv_run(struct lane *l, const struct op_conv *o);
+void op_scan_run(struct lane *l, const struct op_scan *o);
 
 /* ---- KV (kv.c) ---- */
 
@@ -249,6 +257,11 @@ void kv_get_k(const struct cpu *d, const struct kv_pool *g, const uint8_t *page,
 void kv_get_v(const struct cpu *d, const struct kv_pool *g, const uint8_t *page, uint32_t n, float *v);
 /* A page of integers as page `at` of a block of keys. */
 void kv_point(const struct kv_pool *g, const uint8_t *page, uint32_t at, struct attn_pages *to);
+
+/* ---- a worker's memory for an operation with state (ops_state.c) ---- */
+
+size_t state_local_floats(const struct op *op);
+size_t state_prepared_floats(const struct op *op);
 
 /* ---- attention's memory (attn.c) ---- */
 

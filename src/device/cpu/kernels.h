@@ -133,6 +133,53 @@ struct attn_tile {
     uint32_t keys; /* how many there are; s and v are not read beyond them */
 };
 
+/* A convolution over n rows of some channels (struct op_conv). */
+struct conv_tile {
+    const float *x, *mul;  /* (n, x_stride), (n, mul_stride) or NULL */
+    const float *w, *bias; /* (channels, cols), (channels) or NULL */
+    float *past; /* (cols - 1, past_stride): x before the first row, replaced by those before row n */
+    float *y;    /* (n, y_stride) */
+    size_t x_stride, mul_stride, past_stride, y_stride;
+    uint32_t n, channels, cols;
+    int act;
+};
+
+/* n rows of a head's recurrence (struct op_scan), for v_dim columns of its state. What depends on the row alone is made:
+ * q and k with norms and scales, the factors of decay, the strength of writing. */
+struct scan_tile {
+    const float *q, *k; /* (n, k_dim) */
+    const float *v;     /* (n, v_stride) */
+    const float *decay; /* (n, decays) */
+    const float *write; /* (n) */
+    float *s;           /* (k_dim, s_stride) */
+    float *y;           /* (n, y_stride) */
+    float skip;         /* y = S^T q + skip * v */
+    size_t v_stride, s_stride, y_stride;
+    uint32_t n, k_dim, v_dim, decays; /* decays: 1 or k_dim */
+    bool delta;
+};
+
+/* The same for `channels` heads whose state is a vector and decays element by element: s = e^(a dt) s + dt v k. */
+struct scan_channels {
+    const float *q, *k;  /* (n, k_dim) */
+    const float *v, *dt; /* (n, v_stride), (n, channels) */
+    const float *a;      /* (channels, k_dim) */
+    const float *skip;   /* (channels) or NULL */
+    float *s;            /* (channels, k_dim) */
+    float *y;            /* (n, y_stride) */
+    size_t v_stride, y_stride;
+    uint32_t n, k_dim, channels;
+};
+
+/* The factors of decay of one head and row: y = e^(...) as enum decay_kind says, of n numbers x + bias. */
+struct decay_row {
+    enum decay_kind kind;
+    const float *x, *bias; /* (n); bias may be NULL */
+    float a, least, most, bound;
+    float *y, *dt; /* (n) each, or NULL; dt: of DECAY_SOFTPLUS */
+    uint32_t n;
+};
+
 struct kernels {
     const char *tier;     /* name of the highest tier in it */
     size_t scratch_bytes; /* a worker's scratch for matmul, for any k up to KERNEL_K_MOST */
@@ -174,6 +221,10 @@ struct kernels {
      * earlier sums. */
     void (*attn_softmax)(const struct attn_tile *t);
     void (*attn_values)(const struct attn_tile *t); /* acc = acc * rescale + s v, or w v */
+    void (*conv)(const struct conv_tile *t);
+    float (*decay)(const struct decay_row *d); /* returns the last dt; 1 where the kind has none */
+    void (*scan)(const struct scan_tile *t);
+    void (*scan_channels)(const struct scan_channels *t);
 };
 
 enum { KERNEL_K_MOST = 1 << 18 };

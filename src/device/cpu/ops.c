@@ -143,11 +143,27 @@ void lane_round(const struct lane *l, const float *x, uint32_t n, const struct r
         l->k->quantise_rest(x, n, &at);
 }
 
+/* y (width) times the gate of row `row`. */
+static void lane_gate(const struct lane *l, const struct gate *g, uint32_t row, uint32_t width, float *y)
+{
+    size_t stride;
+    const float *x = lane_at(l, g->in, &stride) + row * stride;
+    uint32_t heads = g->heads ? g->heads : 1, size = width / heads;
+    if (!g->heads)
+        l->k->act_mul((int)g->act, x, y, width, y);
+    for (uint32_t h = 0; g->heads && h < heads; h++) {
+        float factor;
+        l->k->act_mul((int)g->act, x + h, NULL, 1, &factor);
+        for (uint32_t i = 0; i < size; i++)
+            y[(size_t)h * size + i] *= factor;
+    }
+}
+
 /* Every worker prepares few rows for itself: that costs less than a barrier. */
 struct rows lane_input(struct lane *l, const struct cpu_input *in)
 {
-    bool norm = in->norm && in->norm->kind;
-    bool direct = !norm && !in->copy && !in->pick;
+    bool norm = in->norm && in->norm->kind, gate = in->gate && in->gate->in.buffer;
+    bool direct = !norm && !gate && !in->copy && !in->pick;
     if (direct && !in->rounded)
         return (struct rows){.m = in->m, .x = in->x, .x_stride = in->stride};
     bool alone = in->m <= CPU_FEW && !in->copy;
@@ -159,10 +175,14 @@ struct rows lane_input(struct lane *l, const struct cpu_input *in)
     for (uint32_t r = from; r < end; r++) {
         const float *x = in->x + (in->pick ? in->pick[r] : (size_t)r) * in->stride;
         float *y = to.x + r * to.x_stride;
-        if (norm)
-            lane_norm(l, in->norm, x, in->k, y);
-        else if (!direct)
+        if (!direct && (!norm || (gate && in->gate->first)))
             memcpy(y, x, in->k * sizeof *y);
+        if (gate && in->gate->first)
+            lane_gate(l, in->gate, r, in->k, y);
+        if (norm)
+            lane_norm(l, in->norm, gate && in->gate->first ? y : x, in->k, y);
+        if (gate && !in->gate->first)
+            lane_gate(l, in->gate, r, in->k, y);
         if (in->rounded)
             lane_round(l, direct ? x : y, in->k, &to, r, 0);
     }

@@ -163,11 +163,12 @@ static uint64_t lane_unit_cost(const struct lane *l, weight_id id, uint32_t m)
     return m > 8 ? lane_weight(l, id)->cols : lane_weight(l, id)->row_bytes;
 }
 
-/* Several products of the same rows, each to its own y (m, stride). */
+/* Several products of the same rows, each to its own y (m, stride), times its scale. */
 struct target {
     struct linear linear;
     float *y;
     size_t stride;
+    float scale;
 };
 
 static void lane_products(const struct lane *l, const struct rows *x, const struct target *t, uint32_t count)
@@ -184,6 +185,9 @@ static void lane_products(const struct lane *l, const struct rows *x, const stru
         struct cpu_product p = {
             .linear = t[i].linear, .n0 = n0, .n1 = n1, .y = t[i].y + n0, .y_stride = t[i].stride};
         lane_product(l, x, &p);
+        for (uint32_t r = 0; t[i].scale != 1.0f && r < x->m; r++)
+            for (uint32_t col = 0; col < n1 - n0; col++)
+                p.y[r * p.y_stride + col] *= t[i].scale;
     }
 }
 
@@ -199,9 +203,9 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
 {
     size_t in_stride, out_stride;
     float *in = lane_at(l, o->in, &in_stride), *out = lane_at(l, o->out, &out_stride);
-    const struct target t[3] = {{o->q, out, out_stride},
-                                {o->k, l->d->kt, (size_t)o->kv_heads * o->k_dim},
-                                {o->v, l->d->vt, (size_t)o->kv_heads * o->v_dim}};
+    const struct target t[3] = {{o->q, out, out_stride, 1},
+                                {o->k, l->d->kt, (size_t)o->kv_heads * o->k_dim, 1},
+                                {o->v, l->d->vt, (size_t)o->kv_heads * o->v_dim, 1}};
     struct rows x = lane_input(l, &(struct cpu_input){.x = in,
                                                       .stride = in_stride,
                                                       .m = l->s->rows,
@@ -211,6 +215,25 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
     lane_products(l, &x, t, 3);
     lane_wait(l);
     qkv_finish(l, o);
+}
+
+void op_proj_run(struct lane *l, const struct op_proj *o)
+{
+    size_t in_stride, out_stride;
+    float *in = lane_at(l, o->in, &in_stride), *out = lane_at(l, o->out, &out_stride);
+    struct target t[PROJ_MOST];
+    for (uint32_t i = 0; i < o->count; i++) {
+        t[i] = (struct target){o->linear[i], out, out_stride, o->scale[i]};
+        out += lane_weight(l, o->linear[i].weight)->rows;
+    }
+    struct rows x = lane_input(l, &(struct cpu_input){.x = in,
+                                                      .stride = in_stride,
+                                                      .m = l->s->rows,
+                                                      .k = lane_weight(l, o->linear[0].weight)->cols,
+                                                      .norm = &o->norm,
+                                                      .rounded = lane_any_rounds(l, t, o->count)});
+    lane_products(l, &x, t, o->count);
+    lane_wait(l);
 }
 
 /* ---- products per head ---- */
@@ -314,10 +337,11 @@ void op_latent_run(struct lane *l, const struct op_latent *o)
     size_t in_stride, wide = o->nope + o->rope.dims, low = 0;
     float *in = lane_at(l, o->in, &in_stride);
     uint32_t m = l->s->rows;
-    struct target t[2] = {{o->q_b, l->d->qt, o->heads * wide}, {o->kv_a, l->d->kt, o->latent + o->rope.dims}};
+    struct target t[2] = {{o->q_b, l->d->qt, o->heads * wide, 1},
+                          {o->kv_a, l->d->kt, o->latent + o->rope.dims, 1}};
     if (o->q_a.weight) {
         low = lane_weight(l, o->q_a.weight)->rows;
-        t[0] = (struct target){o->q_a, l->d->vt, low};
+        t[0] = (struct target){o->q_a, l->d->vt, low, 1};
     }
     struct rows x = lane_input(l, &(struct cpu_input){.x = in,
                                                       .stride = in_stride,
@@ -329,7 +353,7 @@ void op_latent_run(struct lane *l, const struct op_latent *o)
     lane_wait(l);
     latent_finish_kv(l, o);
     if (o->q_a.weight) {
-        const struct target q = {o->q_b, l->d->qt, o->heads * wide};
+        const struct target q = {o->q_b, l->d->qt, o->heads * wide, 1};
         x = lane_input(l, &(struct cpu_input){.x = l->d->vt,
                                               .stride = low,
                                               .m = m,
@@ -359,6 +383,7 @@ void op_out_run(struct lane *l, const struct op_out *o)
                                                       .m = l->s->rows,
                                                       .k = w->cols,
                                                       .norm = &o->norm,
+                                                      .gate = &o->gate,
                                                       .rounded = cpu_rounds(l->d, o->linear.weight),
                                                       .copy = o->in.buffer == o->tail.out.buffer});
     lane_product_tail(l, &x, o->linear, &o->tail);

@@ -173,6 +173,8 @@ static float scalar_act(int act, float x)
         return x > 0 ? x : 0;
     case ACT_RELU2:
         return x > 0 ? x * x : 0;
+    case ACT_SIGMOID:
+        return scalar_sigmoid(x);
     default:
         return x;
     }
@@ -350,6 +352,88 @@ static void scalar_attn_values(const struct attn_tile *t)
         }
 }
 
+/* ---- layers with a state ---- */
+
+static void scalar_conv(const struct conv_tile *t)
+{
+    for (uint32_t c = 0; c < t->channels; c++)
+        for (uint32_t r = 0; r < t->n; r++) {
+            float x = t->x[r * t->x_stride + c] * (t->mul ? t->mul[r * t->mul_stride + c] : 1.0f);
+            const float *w = t->w + (size_t)c * t->cols;
+            double sum = (double)(t->bias ? t->bias[c] : 0.0f) + (double)w[t->cols - 1] * (double)x;
+            for (uint32_t i = 0; i + 1 < t->cols; i++) {
+                float *past = &t->past[i * t->past_stride + c];
+                sum += (double)w[i] * (double)*past;
+                *past = i + 2 < t->cols ? past[t->past_stride] : x;
+            }
+            t->y[r * t->y_stride + c] = scalar_act(t->act, (float)sum);
+        }
+}
+
+static float scalar_softplus(float x)
+{
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+
+static float scalar_decay(const struct decay_row *d)
+{
+    float dt = 1;
+    for (uint32_t i = 0; i < d->n; i++) {
+        float x = d->kind == DECAY_FIXED ? 0 : d->x[i] + (d->bias ? d->bias[i] : 0), power = d->a;
+        if (d->kind == DECAY_SOFTPLUS) {
+            dt = fminf(fmaxf(scalar_softplus(x), d->least), d->most);
+            power = d->a * dt;
+        } else if (d->kind == DECAY_SIGMOID) {
+            power = d->bound * scalar_sigmoid(d->a * x);
+        }
+        if (d->dt)
+            d->dt[i] = dt;
+        if (d->y)
+            d->y[i] = expf(power);
+    }
+    return dt;
+}
+
+/* Columns of S are independent of each other. */
+static void scalar_scan(const struct scan_tile *t)
+{
+    for (uint32_t j = 0; j < t->v_dim; j++)
+        for (uint32_t r = 0; r < t->n; r++) {
+            const float *q = t->q + (size_t)r * t->k_dim, *k = t->k + (size_t)r * t->k_dim;
+            const float *g = t->decay + (size_t)r * t->decays;
+            float v = t->v[r * t->v_stride + j];
+            double known = 0, y = 0;
+            for (uint32_t i = 0; i < t->k_dim; i++) {
+                float *s = &t->s[i * t->s_stride + j];
+                *s *= g[t->decays > 1 ? i : 0];
+                known += (double)k[i] * (double)*s;
+            }
+            float w = t->write[r] * (t->delta ? v - (float)known : v);
+            for (uint32_t i = 0; i < t->k_dim; i++) {
+                float *s = &t->s[i * t->s_stride + j];
+                *s += k[i] * w;
+                y += (double)q[i] * (double)*s;
+            }
+            t->y[r * t->y_stride + j] = (float)y + t->skip * v;
+        }
+}
+
+static void scalar_scan_channels(const struct scan_channels *t)
+{
+    for (uint32_t c = 0; c < t->channels; c++)
+        for (uint32_t r = 0; r < t->n; r++) {
+            float *s = t->s + (size_t)c * t->k_dim;
+            const float *a = t->a + (size_t)c * t->k_dim;
+            float v = t->v[r * t->v_stride + c], dt = t->dt[(size_t)r * t->channels + c];
+            double y = 0;
+            for (uint32_t i = 0; i < t->k_dim; i++) {
+                s[i] = expf(a[i] * dt) * s[i] + dt * v * t->k[(size_t)r * t->k_dim + i];
+                y += (double)t->q[(size_t)r * t->k_dim + i] * (double)s[i];
+            }
+            t->y[r * t->y_stride + c] = (float)y + (t->skip ? t->skip[c] * v : 0);
+        }
+}
+
 void kernels_scalar(struct kernels *k)
 {
     memset(k, 0, sizeof *k);
@@ -378,4 +462,8 @@ void kernels_scalar(struct kernels *k)
     k->attn_scores = scalar_attn_scores;
     k->attn_softmax = scalar_attn_softmax;
     k->attn_values = scalar_attn_values;
+    k->conv = scalar_conv;
+    k->decay = scalar_decay;
+    k->scan = scalar_scan;
+    k->scan_channels = scalar_scan_channels;
 }

@@ -61,6 +61,8 @@ static inline vf v_act(int act, vf x)
         return v_select(x > 0, x, v_all(0));
     case ACT_RELU2:
         return v_select(x > 0, x * x, v_all(0));
+    case ACT_SIGMOID:
+        return v_sigmoid(x);
     default:
         return x;
     }

@@ -170,10 +170,11 @@ static bool read_later(const struct plan *p, uint32_t op, uint32_t buffer)
 {
     for (uint32_t k = op + 1; k < p->count; k++) {
         const struct op_io io = plan_io(&p->ops[k]);
+        for (int i = 0; i < IO_READS; i++)
+            if (io.read[i].buffer == buffer)
+                return true;
         if (io.out.buffer == buffer)
             return false;
-        if (io.in.buffer == buffer || io.residual.buffer == buffer)
-            return true;
     }
     return false;
 }

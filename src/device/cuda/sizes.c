@@ -154,7 +154,15 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
                                "attention of layer %u has heads of %u values: the GPU takes 1024", o->layer,
                                o->attn.v_dim);
             break;
+        case OP_PROJ:
+        case OP_CONV:
+        case OP_SCAN:
+            return err_set(e, ERR_USAGE, "layer %u is recurrent, which only the CPU runs yet: --device cpu",
+                           o->layer);
         case OP_OUT:
+            if (o->out.gate.in.buffer)
+                return err_set(e, ERR_USAGE, "layer %u has a gate, which only the CPU runs yet: --device cpu",
+                               o->layer);
             measure_linear(all, s, o->out.linear.weight, false);
             s->y = most(s->y, w[o->out.linear.weight].rows);
             break;
