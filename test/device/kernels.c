@@ -9,6 +9,7 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/probe.h"
 #include "device/cpu/tiers.h"
+#include "device/plan.h"
 #include "fake_amx.h"
 
 #include <math.h>

@@ -8,8 +8,8 @@
  * kept for types with a minimum. Products of F16 and BF16 weights round both sides to bf16. */
 #pragma once
 
+#include "base/err.h"
 #include "codec/dtype.h"
-#include "device/plan.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -173,7 +173,7 @@ struct scan_channels {
 
 /* The factors of decay of one head and row: y = e^(...) as enum decay_kind says, of n numbers x + bias. */
 struct decay_row {
-    enum decay_kind kind;
+    int kind;              /* enum decay_kind */
     const float *x, *bias; /* (n); bias may be NULL */
     float a, least, most, bound;
     float *y, *dt; /* (n) each, or NULL; dt: of DECAY_SOFTPLUS */

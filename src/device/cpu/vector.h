@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/cpu/kernels.h"
+#include "device/plan.h"
 #include "device/cpu/lanes.h"
 
 #include <math.h>
