@@ -105,7 +105,7 @@ struct tail {
 /* What a product's input is multiplied by: act(in), a number for each of its columns or one for each of `heads`. */
 struct gate {
     struct operand in; /* buffer 0: there is none */
-    enum act_kind act; /* ACT_NONE: the numbers themselves */
+    enum act_kind act; /* ACT_NONE: the numbers themselves; any but ACT_SWIGLU_OAI */
     uint32_t heads;    /* 0: a number for each column */
     bool first;        /* before the norm, else after it */
 };
@@ -236,11 +236,13 @@ struct op_logits {
 
 enum { PROJ_MOST = 8 };
 
-/* Products of the same rows, each times its scale, one after the other in the columns of `out`. */
+/* Products of the same rows, each times its scale and through its activation, one after the other in the columns of
+ * `out`. */
 struct op_proj {
     struct operand in, out;
     struct norm norm;
     struct linear linear[PROJ_MOST];
+    enum act_kind act[PROJ_MOST]; /* then the activation */
     float scale[PROJ_MOST];
     uint32_t count;
 };

@@ -271,8 +271,8 @@ static int check_latent(struct plan_checker *c, const struct op_latent *o)
     if (check_norm(c, &o->norm, k, "norm") || check_norm(c, &o->kv_norm, o->latent, "kv norm") ||
         (o->q_a.weight && check_norm(c, &o->q_norm, low, "q norm")) || check_rope(c, &o->rope, r))
         return -1;
-    if (o->rope.kind == ROPE_NONE || o->rope.first)
-        return check_fail(c, "rope", "must rotate the tail of the head, counted from 0");
+    if (!r || o->rope.first)
+        return check_fail(c, "rope", "must have the tail of the head, counted from 0");
     return check_operand(c, o->in, k, "input") ||
                    check_operand(c, o->out, (uint64_t)o->heads * (o->latent + r), "output") ||
                    check_apart(c, o->in, o->out)
@@ -322,11 +322,17 @@ static int check_heads(struct plan_checker *c, const struct op_heads *o)
                : 0;
 }
 
+/* Of one row of numbers. */
+static bool act_exists(enum act_kind act)
+{
+    return (unsigned)act <= ACT_SIGMOID && act != ACT_SWIGLU_OAI;
+}
+
 static int check_gate(struct plan_checker *c, const struct gate *g, uint64_t width)
 {
     if (!g->in.buffer)
         return 0;
-    if (g->act != ACT_NONE && g->act != ACT_SILU && g->act != ACT_SIGMOID)
+    if (!act_exists(g->act))
         return check_fail(c, "gate", "has an activation that is none for gates");
     if (g->heads && width % g->heads)
         return check_fail(c, "gate", "does not divide its row into equal heads");
@@ -430,8 +436,8 @@ static int check_proj(struct plan_checker *c, const struct op_proj *o)
         uint32_t n = check_rows(c, o->linear[i].weight);
         if (check_linear(c, o->linear[i], n, k, 1, "weight"))
             return -1;
-        if (!isfinite(o->scale[i]))
-            return check_fail(c, "scale", "is not a number");
+        if (!isfinite(o->scale[i]) || !act_exists(o->act[i]))
+            return check_fail(c, "scale or activation", "is none that exists");
         width += n;
     }
     return check_norm(c, &o->norm, k, "norm") || check_operand(c, o->in, k, "input") ||
@@ -455,8 +461,8 @@ static int check_conv(struct plan_checker *c, const struct op_conv *o)
 {
     if (o->cols < 2 || o->cols > CHECK_DIM_MOST || !o->channels || o->channels > CHECK_WIDTH_MOST)
         return check_fail(c, "convolution", "has a size that cannot be");
-    if (o->act != ACT_NONE && o->act != ACT_SILU)
-        return check_fail(c, "activation", "is none for convolutions");
+    if (!act_exists(o->act))
+        return check_fail(c, "activation", "is of no kind that exists");
     if (check_floats(c, o->weight, o->channels, o->cols, "weight") ||
         (o->bias && check_vector(c, o->bias, o->channels, 1, "bias")) ||
         check_state(c, o->state, 1, o->cols - 1, o->channels) ||

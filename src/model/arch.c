@@ -498,16 +498,6 @@ static const struct arch table[] = {
      .defaults =
          "{\"rms_norm_eps\": 1e-5, \"head_dim\": 64, \"sliding_window\": 128, "
          "\"num_key_value_heads\": 8, \"rope_theta\": 150000.0, \"max_position_embeddings\": 131072}"},
-    {.name = "mamba2",
-     .hf = "mamba2",
-     .hybrid = true,
-     .norm = RMS,
-     .act = ACT_SILU,
-     .setup = mamba2_setup,
-     .build = mamba2_build,
-     .defaults = "{\"layer_norm_epsilon\": 1e-5, \"num_attention_heads\": 0, \"num_heads\": 128, "
-                 "\"expand\": 2, \"state_size\": 128, \"n_groups\": 8, \"conv_kernel\": 4, "
-                 "\"max_position_embeddings\": 1048576}"},
     {.name = "bert",
      .hf = "bert|roberta|xlm-roberta|camembert",
      .hf_kv_heads = "",
@@ -593,7 +583,17 @@ static const struct arch table[] = {
      .defaults = "{\"layer_norm_eps\": 1e-12, \"type_vocab_size\": 2, \"max_position_embeddings\": 2048}"},
 };
 
-enum { ARCHS = sizeof table / sizeof *table };
+enum { PLAIN = sizeof table / sizeof *table };
+
+static size_t rows(void)
+{
+    return PLAIN + arch_hybrids_count;
+}
+
+static const struct arch *row(size_t i)
+{
+    return i < PLAIN ? &table[i] : &arch_hybrids[i - PLAIN];
+}
 
 /* Is `word` one of "a|b|c"? */
 static bool one_of(const char *list, const char *word)
@@ -610,9 +610,9 @@ static bool one_of(const char *list, const char *word)
 
 const struct arch *arch_by_gguf(const char *name)
 {
-    for (size_t i = 0; i < ARCHS; i++)
-        if (!strcmp(table[i].name, name) || one_of(table[i].gguf, name))
-            return &table[i];
+    for (size_t i = 0; i < rows(); i++)
+        if (!strcmp(row(i)->name, name) || one_of(row(i)->gguf, name))
+            return row(i);
     return NULL;
 }
 
@@ -631,14 +631,14 @@ static bool class_is(const char *class_name, const char *type, size_t n)
 
 const struct arch *arch_by_config(const char *model_type, const char *class_name)
 {
-    for (size_t i = 0; model_type && i < ARCHS; i++)
-        if (one_of(table[i].hf, model_type))
-            return &table[i];
-    for (size_t i = 0; class_name && !model_type && i < ARCHS; i++)
-        for (const char *at = table[i].hf; *at; at += *at == '|') {
+    for (size_t i = 0; model_type && i < rows(); i++)
+        if (one_of(row(i)->hf, model_type))
+            return row(i);
+    for (size_t i = 0; class_name && !model_type && i < rows(); i++)
+        for (const char *at = row(i)->hf; *at; at += *at == '|') {
             size_t len = strcspn(at, "|");
             if (class_is(class_name, at, len))
-                return &table[i];
+                return row(i);
             at += len;
         }
     return NULL;
@@ -654,8 +654,8 @@ const struct arch *arch_variant(const struct arch *a, const json_t *config)
 int arch_unknown(const char *name, enum store_kind kind, struct err *e)
 {
     struct buf list = {.max = 4096};
-    for (size_t i = 0; i < ARCHS; i++)
-        buf_printf(&list, "%s%s", i ? ", " : "", kind == STORE_GGUF ? table[i].name : table[i].hf);
+    for (size_t i = 0; i < rows(); i++)
+        buf_printf(&list, "%s%s", i ? ", " : "", kind == STORE_GGUF ? row(i)->name : row(i)->hf);
     for (size_t i = 0; i < list.len; i++)
         if (list.data[i] == '|')
             list.data[i] = ' ';

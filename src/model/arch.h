@@ -34,10 +34,19 @@ struct arch {
         const char *member, *value, *name;
     } variant;   /* config.json with this value is of another row: that of this name */
     bool hybrid; /* layers may be without attention */
+    /* Its recurrent layers: the operations, up to the product that ends them. */
+    struct op_out *(*mixer)(struct build *b, uint32_t layer, struct norm in);
+    uint32_t attention_every; /* in a GGUF file that does not say it */
+    bool ssm_norm_whole;      /* in safetensors the norm of mamba's output has one group */
+    bool tiled_values; /* GGUF has the value heads of a key head apart: head h is of key head h % key heads */
     /* The family's own keys and derived values, after the common ones; NULL = none. */
     int (*setup)(struct hparams *h, const struct keys *k, struct err *e);
     void (*build)(struct build *b);
 };
+
+/* The rows of hybrid families (arch_hybrid.c). */
+extern const struct arch arch_hybrids[];
+extern const size_t arch_hybrids_count;
 
 /* NULL = unknown. The class counts only where there is no model type. */
 const struct arch *arch_by_gguf(const char *name);

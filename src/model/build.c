@@ -156,7 +156,16 @@ static void bind_qkv(struct build *b, uint32_t layer, struct op_qkv *o)
     const struct hparams *h = b->h;
     uint32_t q = o->heads * o->k_dim, k = o->kv_heads * o->k_dim, v = o->kv_heads * o->v_dim;
     if (!bind_has(&b->bind, "attn_qkv", (int)layer)) {
-        o->q = bind_linear(&b->bind, "attn_q", (int)layer, q, h->width);
+        if (bind_rows(&b->bind, "attn_q", (int)layer) == 2ull * q) { /* head by head: q, then its gate */
+            const struct slice s[2] = {{"attn_q", o->heads, 2 * o->k_dim, 0, o->k_dim},
+                                       {"attn_q", o->heads, 2 * o->k_dim, o->k_dim, o->k_dim}};
+            struct linear out[2] = {0};
+            bind_split(&b->bind, "attn_q", (int)layer, (struct shape){2 * q, h->width, 1}, s, 2, out);
+            o->q = out[0];
+            b->gate.linear = out[1];
+        } else {
+            o->q = bind_linear(&b->bind, "attn_q", (int)layer, q, h->width);
+        }
         o->k = bind_linear(&b->bind, "attn_k", (int)layer, k, h->width);
         o->v = bind_linear(&b->bind, "attn_v", (int)layer, v, h->width);
         return;
@@ -168,6 +177,16 @@ static void bind_qkv(struct build *b, uint32_t layer, struct op_qkv *o)
     o->q = out[0], o->k = out[1], o->v = out[2];
 }
 
+void build_gate(struct build *b, uint32_t layer)
+{
+    uint64_t rows = bind_rows(&b->bind, "attn_gate", (int)layer);
+    b->gate.linear = (struct linear){0};
+    b->gate.heads = rows == b->h->heads ? b->h->heads : 0;
+    if (rows)
+        b->gate.linear = bind_linear(&b->bind, "attn_gate", (int)layer,
+                                     b->gate.heads ? b->h->heads : b->h->heads * b->h->v_dim, b->h->width);
+}
+
 struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
@@ -175,6 +194,8 @@ struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
     struct op_qkv *o = &plan_add(b->p, OP_QKV, layer)->qkv;
     *o = (struct op_qkv){.in = b->x, .norm = in, .clamp = h->clamp_qkv, .layer = layer, .out = b->q};
     o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = h->k_dim, o->v_dim = h->v_dim;
+    b->gate.norm = in;
+    build_gate(b, layer);
     bind_qkv(b, layer, o);
     bool row = h->arch->qk_norm_row;
     o->q_norm = build_head_norm(b, "attn_q_norm", (int)layer, row ? 0 : o->heads,
@@ -207,11 +228,27 @@ static struct tail stream_tail(const struct build *b)
     return (struct tail){.scale = b->h->residual_scale, .residual = b->x, .out = b->x};
 }
 
+/* The product of attention's gate, where it has one. */
+static struct gate gate_rows(struct build *b, uint32_t layer)
+{
+    if (!b->gate.linear.weight)
+        return (struct gate){0};
+    if (!b->g.buffer)
+        b->g = plan_buffer(b->p, b->h->heads * b->h->v_dim);
+    plan_add(b->p, OP_PROJ, layer)->proj = (struct op_proj){
+        .in = b->x, .norm = b->gate.norm, .out = b->g, .linear = {b->gate.linear}, .scale = {1}, .count = 1};
+    struct gate g = {.in = b->g, .act = ACT_SIGMOID, .heads = b->gate.heads};
+    b->gate.linear = (struct linear){0};
+    return g;
+}
+
 struct tail *build_out(struct build *b, uint32_t layer)
 {
     const struct hparams *h = b->h;
+    struct gate gate = gate_rows(b, layer);
     struct op_out *o = &plan_add(b->p, OP_OUT, layer)->out;
     o->in = b->a;
+    o->gate = gate;
     o->linear = bind_linear(&b->bind, "attn_output", (int)layer, h->width, h->heads * h->v_dim);
     o->tail = stream_tail(b);
     return &o->tail;
@@ -253,7 +290,8 @@ static struct tail *build_moe(struct build *b, uint32_t layer, struct norm in)
         if (both) {
             split_gate_up(b, both, layer, h->shared_ffn, &o->shared_gate, &o->shared_up);
         } else {
-            o->shared_gate = bind_linear(w, "ffn_gate_shexp", il, h->shared_ffn, h->width);
+            if (bind_has(w, "ffn_gate_shexp", il))
+                o->shared_gate = bind_linear(w, "ffn_gate_shexp", il, h->shared_ffn, h->width);
             o->shared_up = bind_linear(w, "ffn_up_shexp", il, h->shared_ffn, h->width);
         }
         o->shared_down = bind_linear(w, "ffn_down_shexp", il, h->width, h->shared_ffn);

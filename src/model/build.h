@@ -18,7 +18,13 @@ struct build {
     struct operand x, y, q, a; /* (width), (width), (heads * k_dim), (heads * v_dim) */
     weight_id table;           /* the embedding: maybe the head too */
     struct rope rope[2];       /* of full and of sliding layers */
-    struct operand mix[4];     /* what passes between the operations of a recurrent layer */
+    struct operand mix[5];     /* what passes between the operations of a recurrent layer */
+    struct {
+        struct linear linear; /* weight 0: none */
+        struct norm norm;
+        uint32_t heads; /* 0: a number for each column */
+    } gate;             /* of the attention that build_out is to end */
+    struct operand g;   /* its rows; made when first used */
 };
 
 /* Buffers and the tables of rope; then a family's build; errors are in b->bind.e. */
@@ -36,6 +42,10 @@ void build_qkv_slices(const struct hparams *h, enum store_kind container, const 
 struct op_embed *build_embed(struct build *b);
 struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in);
 struct op_attn *build_attn(struct build *b, uint32_t layer);
+/* Finds the gate of attention's output where it is a tensor of its own, for build_out. */
+void build_gate(struct build *b, uint32_t layer);
+/* Latent attention, up to the rows of heads that build_out takes. */
+void build_latent(struct build *b, uint32_t layer, struct norm in);
 struct tail *build_out(struct build *b, uint32_t layer);
 /* Feed-forward: experts where the layer has a router, else dense. */
 struct tail *build_ffn(struct build *b, uint32_t layer, struct norm in);
@@ -46,4 +56,11 @@ void build_parallel(struct build *b, uint32_t layer, struct norm attn, struct no
 
 /* ---- recurrent layers (mixers.c): each appends its operations up to the product that follows, and returns that ---- */
 
+struct op_out *build_mamba(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_mamba2(struct build *b, uint32_t layer, struct norm in);
+struct op_out *build_delta(struct build *b, uint32_t layer, struct norm in);
+struct op_out *build_kda(struct build *b, uint32_t layer, struct norm in);
+struct op_out *build_shortconv(struct build *b, uint32_t layer, struct norm in);
+struct op_out *build_lightning(struct build *b, uint32_t layer, struct norm in);
+/* Buffer i of those, at least so wide. */
+struct operand build_mix(struct build *b, uint32_t i, uint32_t width);

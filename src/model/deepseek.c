@@ -81,19 +81,22 @@ static void up_projections(struct build *b, int layer, weight_id *k_b, weight_id
     *v_b = bind_add(w, "attn_v_b", layer, &v);
 }
 
-static void attention(struct build *b, uint32_t layer, struct operand latent, struct operand heads)
+void build_latent(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
     struct binder *w = &b->bind;
     int il = (int)layer;
     uint32_t q_rows = h->heads * (h->nope_dim + h->rope_dims);
+    struct operand latent = build_mix(b, 0, h->heads * h->kv_lora);
     weight_id k_b = 0, v_b = 0;
     up_projections(b, il, &k_b, &v_b);
 
     struct op_latent *o = &plan_add(b->p, OP_LATENT, layer)->latent;
     *o = (struct op_latent){.in = b->x, .k_b = k_b, .layer = layer, .out = b->q, .rope = b->rope[0]};
     o->heads = h->heads, o->nope = h->nope_dim, o->latent = h->kv_lora;
-    o->norm = build_norm(b, "attn_norm", il);
+    o->norm = b->gate.norm = in;
+    o->rope.dims = h->rope_dims; /* also where none of them rotates */
+    build_gate(b, layer);
     if (bind_has(w, "attn_q_a", il)) {
         o->q_a = bind_linear(w, "attn_q_a", il, h->q_lora, h->width);
         o->q_norm = build_head_norm(b, "attn_q_a_norm", il, 0, h->q_lora);
@@ -111,16 +114,15 @@ static void attention(struct build *b, uint32_t layer, struct operand latent, st
     a->v_in_k = true;
 
     struct op_heads *v = &plan_add(b->p, OP_HEADS, layer)->heads;
-    *v = (struct op_heads){.in = latent, .out = heads, .weight = v_b};
+    *v = (struct op_heads){.in = latent, .out = b->a, .weight = v_b};
 }
 
 void deepseek_build(struct build *b)
 {
     const struct hparams *h = b->h;
-    struct operand latent = plan_buffer(b->p, h->heads * h->kv_lora);
     build_embed(b);
     for (uint32_t i = 0; i < h->layers; i++) {
-        attention(b, i, latent, b->a);
+        build_latent(b, i, build_norm(b, "attn_norm", (int)i));
         build_out(b, i);
         build_ffn(b, i, build_norm(b, "ffn_norm", (int)i));
     }

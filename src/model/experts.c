@@ -136,6 +136,12 @@ static struct linear plain(struct binder *b, const char *name, int layer, struct
     return l;
 }
 
+/* One by one. */
+static bool has_experts(const struct binder *b, const char *name, int layer)
+{
+    return lookup_find(&b->names, (struct tensor_at){name, layer, 0}, ".weight") != NULL;
+}
+
 struct expert_linears bind_experts(struct binder *b, int layer)
 {
     const struct hparams *h = b->h;
@@ -146,7 +152,8 @@ struct expert_linears bind_experts(struct binder *b, int layer)
         lookup_find(&b->names, at_layer("ffn_gate_up_exps", layer), "_blocks")) {
         fused(b, layer, in, oai, &out);
     } else {
-        out.gate = plain(b, "ffn_gate_exps", layer, in, false);
+        if (bind_has(b, "ffn_gate_exps", layer) || has_experts(b, "ffn_gate_exps", layer))
+            out.gate = plain(b, "ffn_gate_exps", layer, in, false);
         out.up = plain(b, "ffn_up_exps", layer, in, false);
     }
     out.down = plain(b, "ffn_down_exps", layer, down, oai);

@@ -36,8 +36,9 @@ static const struct hparam_field fields[] = {
     {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads|n_heads", 0, 65536,
      FIELD_REQUIRED},
     {HPARAM_U32, AT(context), "context_length",
-     "max_position_embeddings|n_positions|max_trained_positions|n_ctx|max_sequence_length|seq_length", 1,
-     1u << 28, FIELD_REQUIRED},
+     "max_position_embeddings|n_positions|max_trained_positions|n_ctx|max_sequence_length|seq_length|model_"
+     "max_length",
+     1, 1u << 28, FIELD_REQUIRED},
     {HPARAM_U32, AT(vocab), "vocab_size", "vocab_size", 1, 1u << 26, FIELD_SHOWN},
     {HPARAM_U32, AT(k_dim), "attention.key_length", "head_dim", 1, 65536, FIELD_SHOWN},
     {HPARAM_U32, AT(v_dim), "attention.value_length", "v_head_dim", 1, 65536, FIELD_SHOWN},
@@ -70,9 +71,11 @@ static const struct hparam_field fields[] = {
      "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(shared_experts), "expert_shared_count",
      "n_shared_experts|num_shared_experts|num_shared_expert", 0, 65536, FIELD_OPTIONAL},
-    {HPARAM_U32, AT(expert_groups), "expert_group_count", "n_group", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(expert_groups), "expert_group_count", "n_group|num_expert_group", 0, 65536,
+     FIELD_OPTIONAL},
     {HPARAM_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, FIELD_OPTIONAL},
-    {HPARAM_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob|route_norm", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(normalise), "expert_weights_norm", "norm_topk_prob|route_norm|moe_renormalize", 0, 0,
+     FIELD_OPTIONAL},
     {HPARAM_F32, AT(weight_scale), "expert_weights_scale",
      "routed_scaling_factor|route_scale|router_scaling_factor", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, FIELD_OPTIONAL},
@@ -170,8 +173,9 @@ static int read_act(struct hparams *h, const struct keys *k, struct err *e)
     };
     char name[64];
     h->act = h->arch->act;
-    int got = keys_str(k, "hidden_activation", "hidden_activation|hidden_act|activation_function|activation",
-                       name, sizeof name, e);
+    int got = keys_str(k, "hidden_activation",
+                       "hidden_activation|mlp_hidden_act|hidden_act|activation_function|activation", name,
+                       sizeof name, e);
     if (got <= 0)
         return got;
     if (h->arch->act == ACT_SWIGLU_OAI)
@@ -260,7 +264,7 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
             const char *type = json_string_value(jsonread_item(&r, types, i, JSONREAD_IS_STRING));
             if (!type)
                 return -1;
-            if (strcmp(type, "sliding_attention") && strcmp(type, "full_attention"))
+            if (strcmp(type, "sliding_attention") && strcmp(type, "full_attention") && !h->arch->hybrid)
                 return err_set(
                     e, ERR_DATA,
                     "config.json: layer_types[%u] is \"%s\"; full_attention or sliding_attention is expected",
@@ -660,5 +664,7 @@ void hparams_free(struct hparams *h)
 
 uint32_t hparams_kv_values(const struct hparams *h, uint32_t layer)
 {
+    if (!h->layer[layer].kv_heads)
+        return 0;
     return h->kv_lora ? h->kv_lora + h->rope_dims : h->layer[layer].kv_heads * (h->k_dim + h->v_dim);
 }

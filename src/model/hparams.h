@@ -64,6 +64,15 @@ struct ssm_params {
     uint32_t inner, state, heads, groups;
     uint32_t dt_rank;  /* mamba 1 */
     float dt_range[2]; /* of mamba's time step */
+    float eps;         /* of the norm of the output, or (mamba 1) of dt, B and C */
+    bool norms;        /* dt, B and C are normed also without weights */
+    bool norm_first;   /* the output is normed before its gate */
+    bool norm_whole;   /* as one group */
+    bool tiled;        /* value heads of a key head are not side by side */
+    bool scaled;       /* falcon-h1: z, x, B, C, dt times `scale` */
+    float scale[5], in_scale, out_scale;
+    float write_scale; /* of delta rules */
+    float bound;       /* of KDA's decay; 0 = none */
 };
 
 struct hparams {
@@ -93,6 +102,9 @@ struct hparams {
     bool tied;     /* config.json says that the head is the embedding */
     bool causal;
     bool alibi;
+    float attn_in_scale, attn_out_scale, ffn_scale[2]; /* falcon-h1 */
+    float residual_mix
+        [3][2]; /* minimax: factors of the residual and of attention, linear attention, feed-forward */
     enum pooling pooling;
     uint32_t types; /* token types of an encoder */
     uint32_t position_offset;

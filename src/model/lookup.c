@@ -15,18 +15,22 @@ static const struct {
     {"token_types", "embeddings.token_type_embeddings"},
     {"position_embd", "wpe|embeddings.position_embeddings"},
     {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm|embeddings.norm"},
-    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f"},
+    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f|embedding_norm"},
     {"output", "lm_head|embed_out"},
-    {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm"},
-    {"attn_norm_2", "ln_attn"},
-    {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q"},
-    {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k"},
-    {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v"},
+    {"attn_norm",
+     "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|attention_layer_norm"},
+    {"attn_norm_2", "ln_attn|self_attn.norm"},
+    {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|mixer.q_proj|linear_"
+               "attn.q_proj|attention.q_proj"},
+    {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|mixer.k_proj|linear_"
+               "attn.k_proj|attention.k_proj"},
+    {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|mixer.v_proj|linear_"
+               "attn.v_proj|attention.v_proj"},
     {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|self_attention.query_key_value|"
-                 "attn.Wqkv|mixer.Wqkv"},
-    {"attn_output",
-     "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
-     "attention.output.dense|attn.out_proj|mixer.out_proj|attention.out_lin|attention.attn.o|attn.Wo"},
+                 "attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv"},
+    {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
+                    "attention.output.dense|attn.out_proj|mixer.out_proj|attention.out_lin|attention.attn.o|"
+                    "attn.Wo|self_attn.out_proj|mixer.o_proj|attention.o_proj"},
     {"attn_q_norm",
      "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|self_attn.q_layernorm.norms.%u"},
     {"attn_k_norm",
@@ -38,44 +42,75 @@ static const struct {
      "attention.output.LayerNorm|norm1|post_attention_layernorm|sa_layer_norm|attention.LayerNorm"},
     {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm|output_layer_norm"},
     {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|post_attention_layernorm|"
-                 "ln_2|mlp_norm"},
+                 "ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|feedforward_layer_norm"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
-    {"ffn_gate", "mlp.gate_proj|mlp.fc12"},
-    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|ffn.lin1"},
-    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo"},
-    {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi"},
+    {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1"},
+    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|ffn.lin1|feed_"
+               "forward.up_proj|feed_forward.w3|mixer.up_proj"},
+    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|feed_"
+                 "forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear"},
+    {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
     {"ffn_gate_inp",
      "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|block_sparse_moe.router|"
-     "mlp.gate.wg|mlp.router.gate"},
+     "mlp.gate.wg|mlp.router.gate|feed_forward.router|feed_forward.gate|mixer.gate"},
     {"exp_probs_b",
-     "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|block_sparse_moe.e_score_correction"},
-    {"ffn_gate_exps", "mlp.experts.%u.gate_proj|block_sparse_moe.experts.%u.w1"},
-    {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3"},
+     "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|block_sparse_moe.e_score_correction|"
+     "block_sparse_moe.gate.e_score_correction|mixer.gate.e_score_correction|feed_forward.expert|mlp.gate."
+     "expert"},
+    {"ffn_gate_exps", "mlp.experts.%u.gate_proj|block_sparse_moe.experts.%u.w1|feed_forward.experts.%u.gate_"
+                      "proj|feed_forward.experts.%u.w1"},
+    {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3|feed_forward.experts.%u.up_proj|"
+                    "feed_forward.experts.%u.w3|mixer.experts.%u.up_proj|mixer.experts.up_proj"},
     {"ffn_down_exps", "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
-                      "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj"},
-    {"ffn_gate_up_exps",
-     "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|block_sparse_moe.experts.gate_up_proj"},
+                      "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj|feed_forward."
+                      "experts.%u.down_proj|feed_forward.experts.%u.w2|mixer.experts.%u.down_proj|feed_"
+                      "forward.experts.down_proj|mixer.experts.down_proj"},
+    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|block_sparse_moe.experts."
+                         "gate_up_proj|feed_forward.experts.gate_up_proj"},
     {"ffn_exps", "mlp.experts|block_sparse_moe.experts"},
     {"ffn_exps_inner", "mlp.experts.base_layer|block_sparse_moe.experts.base_layer"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj|mlp.shared_mlp.gate_proj"},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj|mlp.shared_mlp.up_proj"},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj|mlp.shared_experts.down_proj|mlp.shared_mlp.down_proj|"
-                       "shared_mlp.output_linear"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj|mlp.shared_mlp.gate_proj|"
+                       "block_sparse_moe.shared_experts.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj|mlp.shared_mlp.up_proj|block_"
+                     "sparse_moe.shared_experts.up_proj|mixer.shared_experts.up_proj"},
+    {"ffn_down_shexp",
+     "mlp.shared_expert.down_proj|mlp.shared_experts.down_proj|mlp.shared_mlp.down_proj|"
+     "shared_mlp.output_linear|block_sparse_moe.shared_experts.down_proj|mixer.shared_experts.down_proj"},
     {"ffn_gate_up_shexp", "shared_mlp.input_linear"},
     {"attn_q_a", "self_attn.q_a_proj"},
     {"attn_q_b", "self_attn.q_b_proj"},
-    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
-    {"attn_kv_b", "self_attn.kv_b_proj"},
+    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa|attention.kv_a_proj_with_mqa"},
+    {"attn_kv_b", "self_attn.kv_b_proj|attention.kv_b_proj"},
     {"attn_q_a_norm", "self_attn.q_a_layernorm"},
-    {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
-    {"ssm_in", "mixer.in_proj"},
-    {"ssm_conv1d", "mixer.conv1d"},
-    {"ssm_dt", "mixer.dt"},
-    {"ssm_a", "mixer.A_log"},
-    {"ssm_d", "mixer.D"},
-    {"ssm_norm", "mixer.norm"},
-    {"ssm_out", "mixer.out_proj"},
+    {"attn_kv_a_norm", "self_attn.kv_a_layernorm|attention.kv_a_layernorm"},
+    {"ssm_in", "mixer.in_proj|mamba.in_proj|linear_attn.in_proj_qkvz"},
+    {"ssm_conv1d", "mixer.conv1d|mamba.conv1d|linear_attn.conv1d"},
+    {"ssm_conv1d_q", "self_attn.q_conv1d|linear_attn.q_conv1d|attention.q_conv1d"},
+    {"ssm_conv1d_k", "self_attn.k_conv1d|linear_attn.k_conv1d|attention.k_conv1d"},
+    {"ssm_conv1d_v", "self_attn.v_conv1d|linear_attn.v_conv1d|attention.v_conv1d"},
+    {"ssm_x", "mixer.x_proj|mamba.x_proj"},
+    {"ssm_dt", "mixer.dt_proj|mamba.dt_proj|mixer.dt|mamba.dt|linear_attn.dt|self_attn.dt|attention.dt"},
+    {"ssm_dt_norm", "mamba.dt_layernorm"},
+    {"ssm_b_norm", "mamba.b_layernorm"},
+    {"ssm_c_norm", "mamba.c_layernorm"},
+    {"ssm_a", "mixer.A_log|mamba.A_log|linear_attn.A_log|self_attn.A_log|attention.A_log"},
+    {"ssm_d", "mixer.D|mamba.D"},
+    {"ssm_norm",
+     "mixer.norm|mamba.norm|linear_attn.norm|linear_attn.o_norm|self_attn.o_norm|attention.o_norm"},
+    {"ssm_out", "mixer.out_proj|mamba.out_proj|linear_attn.out_proj|linear_attn.o_proj"},
+    {"ssm_ba", "linear_attn.in_proj_ba"},
+    {"ssm_beta", "linear_attn.in_proj_b|linear_attn.b_proj|self_attn.b_proj|attention.b_proj"},
+    {"ssm_alpha", "linear_attn.in_proj_a|linear_attn.a_proj"},
+    {"ssm_f_a", "self_attn.f_a_proj|self_attn.f_proj|attention.f_a_proj|attention.f_proj"},
+    {"ssm_f_b", "self_attn.f_b_proj|attention.f_b_proj"},
+    {"ssm_g_a", "self_attn.g_a_proj|self_attn.g_proj|attention.g_a_proj|attention.g_proj"},
+    {"ssm_g_b", "self_attn.g_b_proj|attention.g_b_proj"},
+    {"attn_gate", "self_attn.output_gate|self_attn.g_proj|attention.g_proj|linear_attn.in_proj_z|"
+                  "linear_attn.g_proj"},
+    {"shortconv.in_proj", "conv.in_proj"},
+    {"shortconv.conv", "conv.conv"},
+    {"shortconv.out_proj", "conv.out_proj"},
 };
 
 void lookup_open(struct lookup *n, const struct store *s, const char *wrap)

@@ -169,6 +169,7 @@ struct target {
     float *y;
     size_t stride;
     float scale;
+    enum act_kind act;
 };
 
 static void lane_products(const struct lane *l, const struct rows *x, const struct target *t, uint32_t count)
@@ -188,6 +189,8 @@ static void lane_products(const struct lane *l, const struct rows *x, const stru
         for (uint32_t r = 0; t[i].scale != 1.0f && r < x->m; r++)
             for (uint32_t col = 0; col < n1 - n0; col++)
                 p.y[r * p.y_stride + col] *= t[i].scale;
+        for (uint32_t r = 0; t[i].act && r < x->m; r++)
+            l->k->act_mul((int)t[i].act, p.y + r * p.y_stride, NULL, n1 - n0, p.y + r * p.y_stride);
     }
 }
 
@@ -203,9 +206,9 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
 {
     size_t in_stride, out_stride;
     float *in = lane_at(l, o->in, &in_stride), *out = lane_at(l, o->out, &out_stride);
-    const struct target t[3] = {{o->q, out, out_stride, 1},
-                                {o->k, l->d->kt, (size_t)o->kv_heads * o->k_dim, 1},
-                                {o->v, l->d->vt, (size_t)o->kv_heads * o->v_dim, 1}};
+    const struct target t[3] = {{o->q, out, out_stride, 1, ACT_NONE},
+                                {o->k, l->d->kt, (size_t)o->kv_heads * o->k_dim, 1, ACT_NONE},
+                                {o->v, l->d->vt, (size_t)o->kv_heads * o->v_dim, 1, ACT_NONE}};
     struct rows x = lane_input(l, &(struct cpu_input){.x = in,
                                                       .stride = in_stride,
                                                       .m = l->s->rows,
@@ -223,7 +226,7 @@ void op_proj_run(struct lane *l, const struct op_proj *o)
     float *in = lane_at(l, o->in, &in_stride), *out = lane_at(l, o->out, &out_stride);
     struct target t[PROJ_MOST];
     for (uint32_t i = 0; i < o->count; i++) {
-        t[i] = (struct target){o->linear[i], out, out_stride, o->scale[i]};
+        t[i] = (struct target){o->linear[i], out, out_stride, o->scale[i], o->act[i]};
         out += lane_weight(l, o->linear[i].weight)->rows;
     }
     struct rows x = lane_input(l, &(struct cpu_input){.x = in,
@@ -337,11 +340,11 @@ void op_latent_run(struct lane *l, const struct op_latent *o)
     size_t in_stride, wide = o->nope + o->rope.dims, low = 0;
     float *in = lane_at(l, o->in, &in_stride);
     uint32_t m = l->s->rows;
-    struct target t[2] = {{o->q_b, l->d->qt, o->heads * wide, 1},
-                          {o->kv_a, l->d->kt, o->latent + o->rope.dims, 1}};
+    struct target t[2] = {{o->q_b, l->d->qt, o->heads * wide, 1, ACT_NONE},
+                          {o->kv_a, l->d->kt, o->latent + o->rope.dims, 1, ACT_NONE}};
     if (o->q_a.weight) {
         low = lane_weight(l, o->q_a.weight)->rows;
-        t[0] = (struct target){o->q_a, l->d->vt, low, 1};
+        t[0] = (struct target){o->q_a, l->d->vt, low, 1, ACT_NONE};
     }
     struct rows x = lane_input(l, &(struct cpu_input){.x = in,
                                                       .stride = in_stride,
@@ -353,7 +356,7 @@ void op_latent_run(struct lane *l, const struct op_latent *o)
     lane_wait(l);
     latent_finish_kv(l, o);
     if (o->q_a.weight) {
-        const struct target q = {o->q_b, l->d->qt, o->heads * wide, 1};
+        const struct target q = {o->q_b, l->d->qt, o->heads * wide, 1, ACT_NONE};
         x = lane_input(l, &(struct cpu_input){.x = l->d->vt,
                                               .stride = low,
                                               .m = m,
