@@ -46,6 +46,7 @@ struct output_wrap {
     const struct output_tags *tags;
     const char *keys[2]; /* JSON: what name and arguments are called when we write it; NULL = the usual */
     bool list;           /* JSON, CODE: all calls stand in one list */
+    bool lines;          /* CODE: all calls stand in one block, each on a line of its own */
     bool numbered;       /* NAMED: "functions.NAME:0", which is also its id */
     bool single;         /* a call ends the output */
     bool known;          /* only names of tools that there are: else it is text */

@@ -1,12 +1,14 @@
 /* Calls that look like code: name(key=value, ...), [a(x=1), b()], name.call(...), and Gemma's name{key:value}
- * with <|"|> around its texts. Values are literals of Python or JSON. */
+ * with <|"|> or <escape> around its texts. Values are literals of Python or JSON. */
 #include "lang/chat/output_internal.h"
 
 #include "base/utf8.h"
 
 #include <string.h>
 
-static const char code_quote[] = "<|\"|>";
+/* What stands around a text; after the first CODE_RAW of them no backslash means anything. */
+enum { CODE_RAW = 2, CODE_QUOTES = 6 };
+static const char *const code_quotes[CODE_QUOTES] = {"<|\"|>", "<escape>", "\"\"\"", "'''", "\"", "'"};
 
 struct code {
     const char *s;
@@ -95,14 +97,15 @@ static bool code_escape(struct code *c, struct buf *out)
 static json_t *code_text(struct code *c)
 {
     struct buf out = {0};
-    const char *quotes[] = {code_quote, "\"\"\"", "'''", "\"", "'"}, *end = NULL;
-    for (size_t i = 0; i < 5 && !end; i++)
-        end = code_take(c, quotes[i]) ? quotes[i] : NULL;
+    const char *end = NULL;
+    size_t kind = 0;
+    while (kind < CODE_QUOTES && !(end = code_take(c, code_quotes[kind]) ? code_quotes[kind] : NULL))
+        kind++;
     bool whole = end != NULL, closed = false;
     while (whole && !closed && c->n) {
         if ((closed = output_starts((struct output_text){c->s, c->n}, end))) {
             code_skip(c, strlen(end));
-        } else if (*c->s == '\\' && end != code_quote) {
+        } else if (*c->s == '\\' && kind >= CODE_RAW) {
             code_skip(c, 1);
             whole = code_escape(c, &out);
         } else {

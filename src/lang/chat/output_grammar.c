@@ -202,7 +202,7 @@ static struct gram *maker_wrapped(struct maker *m, struct gram *body)
 {
     bool loose = m->wrap->shape == SHAPE_JSON || m->wrap->shape == SHAPE_KEYED ||
                  (m->wrap->shape == SHAPE_TAGS && m->wrap->tags->name_open);
-    struct gram *sp = loose || m->wrap->list ? m->space : gram_text(m->g, "");
+    struct gram *sp = loose || m->wrap->list || m->wrap->lines ? m->space : gram_text(m->g, "");
     return gram_seq(m->g, gram_text(m->g, m->wrap->open), sp, body, sp, gram_text(m->g, m->wrap->close));
 }
 
@@ -225,6 +225,11 @@ struct gram *maker_calls(struct maker *m)
         struct gram *more = gram_rep(m->g, gram_seq(m->g, gram_text(m->g, ","), sp, call), 0, most);
         return maker_wrapped(m,
                              gram_seq(m->g, gram_text(m->g, "["), sp, call, more, sp, gram_text(m->g, "]")));
+    }
+    if (m->wrap->lines) {
+        grammar_define(m->g, one, maker_any(m));
+        struct gram *more = gram_rep(m->g, gram_seq(m->g, gram_text(m->g, "\n"), call), 0, most);
+        return maker_wrapped(m, gram_seq(m->g, call, more));
     }
     grammar_define(m->g, one, maker_wrapped(m, maker_any(m)));
     /* without marks a second call could not be told from text */
