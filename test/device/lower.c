@@ -230,7 +230,10 @@ static void test_experts(void **state)
     const struct operand x = begin(&f);
     add_experts(&f, x);
     end(&f, x);
+    expect(&f, (struct cuda_explain){.rows = 1, .keys = 512}, "experts-1");
     expect(&f, (struct cuda_explain){.rows = 2, .keys = 512}, "experts-2");
+    expect(&f, (struct cuda_explain){.rows = 512, .keys = 512, .prompt = true}, "experts-prompt");
+    expect(&f, (struct cuda_explain){.rows = 2, .keys = 512, .exact = true}, "experts-exact");
     drop(&f);
 }
 
@@ -625,8 +628,8 @@ static void test_classes(void **state)
             launch_bind(l, &s, &limits);
             if (l->args == ARGS_GEMM && l->op == 1)
                 products += l->a.gemm.m;
-            if (l->args == ARGS_TAIL && f.plan.ops[l->op].kind == OP_MOE)
-                experts += l->a.tail.m;
+            if (l->args == ARGS_COMBINE || l->kernel == K_MOE_DOWN)
+                experts += l->kernel == K_MOE_DOWN ? 1 : l->a.combine.m;
         }
         assert_int_equal(products, rows <= PACK_ROWS_MOST ? rows : 0); /* more go to cuBLASLt */
         assert_int_equal(experts, rows);

@@ -252,7 +252,7 @@ int rig_open(struct rig *r, const char *device, const struct device_options *o, 
     if (plan_check(&r->plan, &r->weights, e) || (device && device_open(&r->device, device, o, e)))
         return -1;
     const struct device_ops *ops = r->device->ops;
-    uint32_t outs = r->max_rows < 256 ? r->max_rows : 256;
+    uint32_t outs = r->max_rows < 512 ? r->max_rows : 512;
     return ops->load(r->device, &r->weights, NULL, NULL, e) ||
            ops->prepare(r->device, &r->plan, &r->kv, r->max_rows, r->max_seqs, outs, e) || rig_spoil(r, e);
 }

@@ -18,6 +18,7 @@ BLOB(attn);
 BLOB(attn_prefill);
 BLOB(attn_wide);
 BLOB(moe);
+BLOB(moe_row);
 BLOB(lora);
 BLOB(small);
 
@@ -35,6 +36,7 @@ const void *gpu_blob(enum gpu_module module)
         [MODULE_ATTN_PREFILL] = quern_blob_attn_prefill,
         [MODULE_ATTN_WIDE] = quern_blob_attn_wide,
         [MODULE_MOE] = quern_blob_moe,
+        [MODULE_MOE_ROW] = quern_blob_moe_row,
         [MODULE_LORA] = quern_blob_lora,
         [MODULE_SMALL] = quern_blob_small,
     };

@@ -58,7 +58,7 @@ struct input {
     uint32_t k;
     const struct norm *norm; /* or NULL */
     bool results;            /* row i is the row of the step for result i */
-    bool grouped;            /* the rows of experts: each group of eight by itself */
+    uint32_t groups;         /* > 0: the rows of experts, in tiles of so many groups of eight */
 };
 
 /* The same rows as floats, for adapters: row i is x's row x_row[i] (NULL: i), and row `row[i]` (NULL: i) of those that are
@@ -116,9 +116,9 @@ void lower_tail(struct lowering *b, const struct product_set *s, const struct li
 /* Norm, gate and up, activation: gives the input of `down`. */
 struct lora_rows lower_up(struct lowering *b, const struct input *in, const struct linear *gate,
                           const struct linear *up, enum act_kind act, const struct product_set *down);
-/* The activation alone, into the input of `down`. */
+/* The activation alone, into the input of `down`; groups: as in struct input. */
 struct lora_rows lower_act(struct lowering *b, struct act_args a, const struct product_set *down,
-                           bool grouped);
+                           uint32_t groups);
 /* Rows in float, whatever the path. */
 void lower_float(struct lowering *b, const struct float_args *a, uint32_t adapter, const struct lora_rows *in,
                  struct span to, const char *why);

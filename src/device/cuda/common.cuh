@@ -93,6 +93,13 @@ static __device__ __forceinline__ float act_one(uint32_t act, float x)
     }
 }
 
+static __device__ __forceinline__ float swiglu_oai(float alpha, float limit, float gate, float up)
+{
+    gate = fminf(gate, limit);
+    up = fminf(fmaxf(up, -limit), limit);
+    return gate / (1.0f + expf(-alpha * gate)) * (up + 1.0f);
+}
+
 static __device__ __forceinline__ uint32_t half_bits2(float a, float b)
 {
     __half2 h = __floats2half2_rn(a, b);
@@ -201,11 +208,8 @@ static __device__ __forceinline__ bool is_aligned(const void *p, uint64_t ld)
 
 static __device__ __forceinline__ float act_pair(const struct act_args &p, float g, float u)
 {
-    if (p.act == ACT_SWIGLU_OAI) {
-        g = fminf(g, p.limit);
-        u = fminf(fmaxf(u, -p.limit), p.limit);
-        return g / (1.0f + expf(-p.alpha * g)) * (u + 1.0f);
-    }
+    if (p.act == ACT_SWIGLU_OAI)
+        return swiglu_oai(p.alpha, p.limit, g, u);
     return p.gate ? act_one(p.act, g) * u : act_one(p.act, u);
 }
 

@@ -69,6 +69,8 @@ struct step_sizes {
     uint64_t decoded; /* bytes of the largest weight as fp16 */
     uint64_t copies;  /* of all that are not fp16 as they are */
     uint32_t experts, used;
+    uint32_t moe_rows, slots; /* of an expert layer at a time */
+    uint32_t slots_k;         /* their widest input, as a width of max_rows rows */
     uint32_t shared_width;
     uint64_t part; /* floats */
     uint64_t part_ml;

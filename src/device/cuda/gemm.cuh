@@ -416,34 +416,51 @@ static __device__ __forceinline__ void gemm_leave(const float acc[NB][4], float 
             room[g + i / 2 * 8][8 * nb + 2 * t + i % 2] = acc[nb][i];
 }
 
+/* Which rows a block has: m of them from `first` on, with the matrices of one expert. */
+struct gemm_rows {
+    uint32_t m, expert;
+    uint64_t first;
+};
+
+static __device__ __forceinline__ float gemm_act(const struct gemm_args &p, float gate, float up)
+{
+    return p.act == ACT_SWIGLU_OAI ? swiglu_oai(p.alpha, p.limit, gate, up) : act_one(p.act, gate) * up;
+}
+
+/* What is added to output n of an expert. */
+static __device__ __forceinline__ float gemm_bias(const struct gemm_seg &seg, uint32_t expert, uint32_t n)
+{
+    return seg.bias ? seg.bias[(uint64_t)expert * seg.w.n + n] : 0.0f;
+}
+
 /* Gate and up of 16 outputs lie in neighbouring strips of one block: y = act(gate) * up. */
 template <int NB>
 static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p,
                                                         const float (*room)[TILE_ROWS][NB * 8 + 1],
-                                                        uint32_t m, uint32_t stream0 = 0)
+                                                        const struct gemm_rows &rows)
 {
-    const uint32_t pairs = blockDim.x / 32 / p.split / 2, streams = min(m, (uint32_t)NB * 8);
+    const uint32_t pairs = blockDim.x / 32 / p.split / 2, streams = min(rows.m, (uint32_t)NB * 8);
     for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += blockDim.x) {
         const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
         const uint32_t n = (blockIdx.x * pairs + k) * TILE_ROWS + row;
         if (n >= p.seg[0].w.n)
             continue;
-        float gate = p.seg[0].bias ? p.seg[0].bias[n] : 0.0f, up = p.seg[1].bias ? p.seg[1].bias[n] : 0.0f;
+        float gate = gemm_bias(p.seg[0], rows.expert, n), up = gemm_bias(p.seg[1], rows.expert, n);
         for (uint32_t j = 0; j < p.split; j++) {
             gate += room[2 * k * p.split + j][row][stream];
             up += room[(2 * k + 1) * p.split + j][row][stream];
         }
-        p.seg[0].y[(uint64_t)(stream0 + stream) * p.seg[0].ldy + n] = act_one(p.act, gate) * up;
+        p.seg[0].y[(rows.first + stream) * p.seg[0].ldy + n] = gemm_act(p, gate, up);
     }
 }
 
 /* Adds up the warps that shared a strip, and stores. */
 template <int NB>
 static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
-                                                  const float (*room)[TILE_ROWS][NB * 8 + 1], uint32_t m,
-                                                  int expert, uint32_t stream0 = 0)
+                                                  const float (*room)[TILE_ROWS][NB * 8 + 1],
+                                                  const struct gemm_rows &rows)
 {
-    const uint32_t per_block = blockDim.x / 32 / p.split, streams = min(m, (uint32_t)NB * 8);
+    const uint32_t per_block = blockDim.x / 32 / p.split, streams = min(rows.m, (uint32_t)NB * 8);
     for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += blockDim.x) {
         const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
         const uint32_t strip = blockIdx.x * per_block + k;
@@ -456,10 +473,8 @@ static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
         float y = 0.0f;
         for (uint32_t j = 0; j < p.split; j++)
             y += room[k * p.split + j][row][stream];
-        const uint64_t r = stream0 + stream + (p.expert ? 8ull * blockIdx.y : 0);
-        if (seg.bias)
-            y += seg.bias[(uint64_t)expert * seg.w.n + n];
-        y *= p.scale;
+        const uint64_t r = rows.first + stream;
+        y = (y + gemm_bias(seg, rows.expert, n)) * p.scale;
         if (p.residual)
             y += p.residual[r * p.ldr + n];
         seg.y[r * seg.ldy + n] = y;
@@ -477,22 +492,21 @@ static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
     const uint32_t columns = (p.k + 255) / 256;
     float acc[NB][4] = {};
     const uint8_t *x = p.x;
-    uint32_t m = p.m;
-    int expert = 0;
-    if (p.expert) {
+    struct gemm_rows rows = {p.m, 0, 0};
+    if (p.tile) {
         dep_wait(); /* which experts there are is the predecessor's result */
-        expert = p.expert[blockIdx.y];
-        if (expert < 0)
+        const struct moe_tile tile = p.tile[blockIdx.y];
+        if (tile.expert < 0)
             return;
-        x += (uint64_t)blockIdx.y * columns * PACK_BYTES;
-        m = 8;
+        x += (uint64_t)blockIdx.y * columns * p.groups * PACK_BYTES;
+        rows = {tile.rows, (uint32_t)tile.expert, blockIdx.y * 8ull * p.groups};
     }
-    struct x_memory where(x, p.groups, m);
+    struct x_memory where(x, p.groups, rows.m);
     if (strip < p.strips) {
         const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
         const uint32_t at = gemm_within(p, seg, strip);
         const uint32_t from = columns * part / p.split, to = columns * (part + 1) / p.split;
-        const uint8_t *base = seg.w.base + expert * seg.w.each;
+        const uint8_t *base = seg.w.base + rows.expert * seg.w.each;
         if constexpr (FMT == 0) {
             strip_columns<NB>(acc, seg.w.fmt, base + at * seg.w.stride, from, to, where);
         } else {
@@ -506,9 +520,9 @@ static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
     gemm_leave<NB>(acc, room[warp]);
     __syncthreads();
     if (p.paired)
-        gemm_store_pairs<NB>(p, room, m);
+        gemm_store_pairs<NB>(p, room, rows);
     else
-        gemm_store<NB>(p, room, m, expert);
+        gemm_store<NB>(p, room, rows);
 }
 
 /* warps: of a block, at most. Kernels for up to 16 rows run as two blocks of GEMM_WARPS an SM, or as one of all its warps:

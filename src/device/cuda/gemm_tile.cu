@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     }
     __syncthreads();
     if (p.paired)
-        gemm_store_pairs<1>(p, room, 1);
+        gemm_store_pairs<1>(p, room, gemm_rows{1, 0, 0});
     if (!stores)
         return;
     float y = bias;
@@ -311,10 +311,11 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
     float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1]) stages; /* free now */
     gemm_leave<NB>(acc, room[warp]);
     __syncthreads();
+    const struct gemm_rows rows = {p.m - stream0, 0, stream0};
     if (p.paired)
-        gemm_store_pairs<NB>(p, room, p.m - stream0, stream0);
+        gemm_store_pairs<NB>(p, room, rows);
     else
-        gemm_store<NB>(p, room, p.m - stream0, 0, stream0);
+        gemm_store<NB>(p, room, rows);
 }
 #else
 template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &)

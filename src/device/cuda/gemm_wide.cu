@@ -262,8 +262,10 @@ struct wide_four {
     uint32_t count;
 };
 
-static __device__ __forceinline__ struct wide_four
-wide_finish(const struct gemm_args &p, const struct wide_sums &sums, uint32_t row, uint32_t stream)
+static __device__ __forceinline__ struct wide_four wide_finish(const struct gemm_args &p,
+                                                               const struct gemm_rows &rows,
+                                                               const struct wide_sums &sums, uint32_t row,
+                                                               uint32_t stream)
 {
     const uint32_t units = blockDim.x / 128, step = p.paired ? 2 : 1,
                    unit = blockIdx.x * units + row / WIDE_UNIT * step;
@@ -276,7 +278,7 @@ wide_finish(const struct gemm_args &p, const struct wide_sums &sums, uint32_t ro
                    in = row / WIDE_UNIT * step * WIDE_UNIT + row % WIDE_UNIT;
     if (n >= seg.w.n)
         return f;
-    f.to = seg.y + stream * seg.ldy + n;
+    f.to = seg.y + (rows.first + stream) * seg.ldy + n;
     f.count = min(4u, seg.w.n - n);
     const float4 y = sums.get(in, stream);
     const float four[4] = {y.x, y.y, y.z, y.w};
@@ -289,9 +291,9 @@ wide_finish(const struct gemm_args &p, const struct wide_sums &sums, uint32_t ro
     for (int i = 0; i < 4; i++) {
         if (i >= f.count)
             continue;
-        f.v[i] = four[i] + (seg.bias ? seg.bias[n + i] : 0.0f);
+        f.v[i] = four[i] + gemm_bias(seg, rows.expert, n + i);
         if (p.paired)
-            f.v[i] = act_one(p.act, f.v[i]) * (up[i] + (p.seg[1].bias ? p.seg[1].bias[n + i] : 0.0f));
+            f.v[i] = gemm_act(p, f.v[i], up[i] + gemm_bias(p.seg[1], rows.expert, n + i));
         else
             f.v[i] = f.v[i] * p.scale + (p.residual ? p.residual[stream * p.ldr + n + i] : 0.0f);
     }
@@ -299,8 +301,9 @@ wide_finish(const struct gemm_args &p, const struct wide_sums &sums, uint32_t ro
 }
 
 /* `streams` streams from `first` on, WIDE_AHEAD x 4 outputs a thread at a time: all are read before any is written. */
-static __device__ __forceinline__ void wide_store(const struct gemm_args &p, const struct wide_sums &sums,
-                                                  uint32_t first, uint32_t streams)
+static __device__ __forceinline__ void wide_store(const struct gemm_args &p, const struct gemm_rows &rows,
+                                                  const struct wide_sums &sums, uint32_t first,
+                                                  uint32_t streams)
 {
     const uint32_t outputs = blockDim.x / 128 / (p.paired ? 2 : 1) * WIDE_UNIT, count = streams * outputs / 4;
     for (uint32_t from = threadIdx.x; from < count; from += WIDE_AHEAD * blockDim.x) {
@@ -310,7 +313,7 @@ static __device__ __forceinline__ void wide_store(const struct gemm_args &p, con
             const uint32_t i = 4 * (from + j * blockDim.x);
             f[j].to = nullptr;
             if (i < 4 * count)
-                f[j] = wide_finish(p, sums, i % outputs, first + i / outputs);
+                f[j] = wide_finish(p, rows, sums, i % outputs, first + i / outputs);
         }
 #pragma unroll
         for (int j = 0; j < WIDE_AHEAD; j++) {
@@ -327,7 +330,8 @@ static __device__ __forceinline__ void wide_store(const struct gemm_args &p, con
     }
 }
 
-/* grid: (units of 64 outputs by as many warpgroups, p.split). Shared memory: the stages of x, then the warps' rings. */
+/* grid: (units of 64 outputs by as many warpgroups, p.split or tiles of experts). Shared memory: the stages of x, then the
+ * warps' rings. */
 static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
 {
     extern __shared__ __align__(128) uint8_t room[];
@@ -344,18 +348,31 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
         bar_init(&full[warp][lane]);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncthreads();
+    struct gemm_rows all = {p.m, 0, 0};
+    uint32_t share = blockIdx.y;
+    const uint8_t *pack = p.x;
+    if (p.tile) {
+        dep_wait(); /* which experts there are is the predecessor's result */
+        const struct moe_tile tile = p.tile[blockIdx.y];
+        if (tile.expert < 0)
+            return;
+        pack += (uint64_t)blockIdx.y * columns * NB * PACK_BYTES;
+        all = {tile.rows, (uint32_t)tile.expert, blockIdx.y * 8ull * NB};
+        share = 0;
+    }
     const struct wide_unit u = wide_unit(p, min(blockIdx.x * units + warp / 4, p.strips - 1));
     const struct mat &w = p.seg[u.seg].w;
-    struct x_ring x = {p.x,
+    struct x_ring x = {pack,
                        (uint64_t)p.groups * PACK_BYTES,
                        room,
                        x_full,
                        used,
-                       columns * blockIdx.y / p.split,
-                       columns * (blockIdx.y + 1) / p.split};
+                       columns * share / p.split,
+                       columns * (share + 1) / p.split};
     /* strips past the last one repeat it; their results are not stored */
     const uint32_t strip = min(u.at * 4 + warp % 4, (w.n - 1) / TILE_ROWS);
-    struct tile_ring tiles = {w.base + strip * w.stride + (uint64_t)x.from * layout_tile_bytes(w.fmt),
+    struct tile_ring tiles = {w.base + all.expert * w.each + strip * w.stride +
+                                  (uint64_t)x.from * layout_tile_bytes(w.fmt),
                               room + WIDE_STAGES * NB * PACK_BYTES + warp * WIDE_RING, full[warp],
                               x.to - x.from};
     float acc[NB][4] = {};
@@ -375,10 +392,10 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
         for (int i = 0; i < 4; i++)
             sums[(8 * nb + 2 * t + i % 2) * ld + 16 * warp + g + i / 2 * 8] = acc[nb][i];
     __syncthreads();
-    const uint32_t streams = min(p.m, (uint32_t)NB * 8);
+    const uint32_t streams = min(all.m, (uint32_t)NB * 8);
     struct wide_sums from = {sums, ld, 1, 0};
     if (p.split == 1) {
-        wide_store(p, from, 0, streams);
+        wide_store(p, all, from, 0, streams);
         return;
     }
     float *part = p.part + (uint64_t)blockIdx.x * streams * rows;
@@ -389,7 +406,7 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
     wide_meet(p.count + blockIdx.x, p.split);
     from.at = part, from.rows = rows, from.parts = p.split;
     const uint32_t first = streams * blockIdx.y / p.split;
-    wide_store(p, from, first, streams * (blockIdx.y + 1) / p.split - first);
+    wide_store(p, all, from, first, streams * (blockIdx.y + 1) / p.split - first);
 }
 
 extern "C" __global__ void __launch_bounds__(WIDE_WARPS * 32, 1)

@@ -21,6 +21,7 @@ enum gpu_module {
     MODULE_ATTN_PREFILL,
     MODULE_ATTN_WIDE,
     MODULE_MOE,
+    MODULE_MOE_ROW,
     MODULE_LORA,
     MODULE_SMALL,
     MODULE_COUNT
@@ -55,9 +56,12 @@ enum gpu_kernel {
     K_ATTN_PREFILL = K_ATTN_FAR + 4,
     K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* head size 128, by wgmma */
     K_ATTN_JOIN,
-    K_ROUTE,
+    K_ROUTER, /* + 0..2: one row, up to 64, more */
+    K_ROUTE = K_ROUTER + 3,
     K_GROUP,
     K_COMBINE,
+    K_MOE_UP, /* one row */
+    K_MOE_DOWN,
     K_LORA_DOWN,
     K_LORA_UP,
     K_EACH,

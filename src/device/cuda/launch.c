@@ -72,20 +72,15 @@ bool launch_writes(const struct launch *l, struct span s)
 
 /* ---- a step's numbers in place of names ---- */
 
-/* Groups of eight slots for the experts of n rows: each expert's are padded. */
-static uint32_t expert_groups(uint32_t n, uint32_t used, uint32_t experts)
-{
-    const uint32_t pairs = n * used;
-    return pairs / 8 + (pairs < experts ? pairs : experts);
-}
-
 uint32_t launch_rows(const struct launch_rows *r, const struct meta *m)
 {
     const uint32_t all = r->of == ROWS_NONE      ? 0
                          : r->of == ROWS_RESULTS ? m->outs
                                                  : m->rows,
                    behind = all > r->first ? all - r->first : 0, n = behind < r->most ? behind : r->most;
-    return r->of == ROWS_SLOTS ? 8 * expert_groups(n, r->used, r->experts) : n;
+    if (r->of != ROWS_SLOTS && r->of != ROWS_TILES)
+        return n;
+    return launch_tiles(n, r->used, r->experts, r->tile) * (r->of == ROWS_SLOTS ? r->tile : 1);
 }
 
 static const int32_t *table_of(const struct launch *l, const struct meta *m)
@@ -139,13 +134,15 @@ static void bind_pick(struct launch *l, uint32_t m, const struct launch_step *s)
 
 static void bind_group(struct launch *l, uint32_t m)
 {
-    l->a.group.m = m;
-    l->a.group.most_groups = expert_groups(m, l->a.group.used, l->a.group.experts);
+    struct group_args *g = &l->a.group;
+    g->m = m;
+    g->most_tiles = launch_tiles(m, g->used, g->experts, g->rows);
+    l->grid.shared = (m * g->used + 127) / 128 * 128 * 2;
 }
 
 static void bind_gemm(struct launch *l, uint32_t m, const struct launch_step *s)
 {
-    l->a.gemm.m = l->a.gemm.expert ? 8 : m;
+    l->a.gemm.m = m;
     if (l->a.gemm.in.parts.part)
         l->a.gemm.in.parts.length = s->meta.seq_len;
 }
@@ -221,6 +218,9 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
     case ARGS_ATTN:
         bind_attn(l, m, s, limits);
         break;
+    case ARGS_ROUTER:
+        l->a.router.m = m;
+        break;
     case ARGS_ROUTE:
         l->a.route.m = m;
         break;
@@ -241,6 +241,7 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
         break;
     case ARGS_RESULTS: /* replay counts the rows */
     case ARGS_DEQUANT:
+    case ARGS_MOE_ROW:
     case ARGS_EACH:
     case ARGS_Q8:
     case ARGS_GEMV:

@@ -32,9 +32,11 @@ enum launch_args {
     ARGS_QKV,
     ARGS_LATENT,
     ARGS_ATTN,
+    ARGS_ROUTER,
     ARGS_ROUTE,
     ARGS_GROUP,
     ARGS_COMBINE,
+    ARGS_MOE_ROW,
     ARGS_LORA,
     ARGS_DEQUANT,
     ARGS_PICK,
@@ -73,17 +75,29 @@ struct span {
     uint32_t buffer, col;
 };
 
-enum { LAUNCH_READS = 3, LAUNCH_WRITES = 2 };
+enum { LAUNCH_READS = 4, LAUNCH_WRITES = 2 };
 
 /* Whose rows a launch has: [first, first + most) of the step's, or of its results; or the slots that experts' rows take:
- * used experts for each of those rows, each expert's padded to eight. */
-enum rows_of { ROWS_NONE, ROWS_STEP, ROWS_RESULTS, ROWS_SLOTS };
+ * used experts for each of those rows, each expert's padded to tiles of so many; or, instead of a row, each such tile. */
+enum rows_of { ROWS_NONE, ROWS_STEP, ROWS_RESULTS, ROWS_SLOTS, ROWS_TILES };
 
 struct launch_rows {
     uint8_t of; /* enum rows_of */
     uint32_t first, most;
-    uint32_t used, experts; /* of ROWS_SLOTS */
+    uint32_t used, experts, tile; /* of ROWS_SLOTS and ROWS_TILES */
 };
+/* Rows of a tile where each expert has about pairs / experts of them: few enough that most of a tile is rows, many
+ * enough that most experts have one tile. */
+static inline uint32_t launch_tile_rows(uint32_t pairs, uint32_t experts)
+{
+    return pairs <= 5 * experts ? 8 : pairs <= 12 * experts ? 16 : pairs <= 24 * experts ? 32 : 64;
+}
+/* Tiles there may be for the experts of n rows. */
+static inline uint32_t launch_tiles(uint32_t n, uint32_t used, uint32_t experts, uint32_t tile)
+{
+    const uint32_t pairs = n * used;
+    return pairs / tile + (pairs < experts ? pairs : experts);
+}
 
 /* Which dimension of the grid counts rows, `each` of them a block. */
 enum grid_rows { GRID_FIXED, GRID_X, GRID_Y };
@@ -105,9 +119,11 @@ union launch_params {
     struct qkv_args qkv;
     struct latent_args latent;
     struct attn_args attn;
+    struct router_args router;
     struct route_args route;
     struct group_args group;
     struct combine_args combine;
+    struct moe_row_args moe_row;
     struct lora_args lora;
     struct dequant_args dequant;
     struct pick_args pick;

@@ -508,6 +508,9 @@ static uint32_t half_weights(const struct op *o, weight_id w[3])
     case OP_FFN:
         w[0] = o->ffn.gate.weight, w[1] = o->ffn.up.weight, w[2] = o->ffn.down.weight;
         return 3;
+    case OP_MOE:
+        w[0] = o->moe.shared_gate.weight, w[1] = o->moe.shared_up.weight, w[2] = o->moe.shared_down.weight;
+        return 3;
     default:
         return 0;
     }

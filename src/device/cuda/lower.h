@@ -15,7 +15,7 @@ enum {
     PACK_ROWS_MOST = 128, /* more rows than this go to cuBLASLt */
     TILE_QUERIES = 64,    /* of prefill attention */
     DECODE_QUERIES = 16,  /* sequences with at most this many (row, head of a group) pairs are decode */
-    MOE_ROWS = 512,       /* rows of an expert layer at a time */
+    MOE_ROWS = 2048,      /* rows of an expert layer at a time, at most */
     NORM_WIDTH_MOST = 32 * 1024, /* norm_pack keeps a row in registers */
     GEMM_NORM_MOST = 4096,       /* inputs of a product that norms its row itself */
     GEMM_ROW_MOST = 28672,       /* or only packs it */
@@ -43,8 +43,9 @@ struct scratch {
     uint64_t part_floats;
     float *logits;  /* (max_outs, out_width) */
     float *results; /* the same, pinned host memory that the card can write to */
-    float *router, *route_weight, *shared, *shared_gate;
+    float *router, *route_weight, *shared;
     int32_t *route_expert, *slot, *slot_row, *group_expert;
+    struct moe_tile *tile;
     /* adapters: the pairs, (slots + 1, adapters + 1); rows as floats; A x, for lora_rows rows of lora_rank */
     struct lora_entry *lora_table;
     float *lora_x, *lora_low;
@@ -92,6 +93,11 @@ struct step_class {
     uint8_t picks;  /* the card chooses tokens: 1 for some results, 2 for all */
 };
 
+/* Rows of an expert layer that are computed at a time: their scratch is bounded. k, f, n: widths of the input, of the
+ * experts and of the result. */
+uint32_t lower_moe_rows(const struct op_moe *o, uint32_t k, uint32_t f, uint32_t n);
+/* The slots that so many rows take at most. */
+uint32_t lower_moe_slots(uint32_t rows, uint32_t used, uint32_t experts);
 /* The class of a step with these rows and results; the caller fills in the rest. */
 struct step_class lower_class(const struct lower *l, uint32_t rows, uint32_t outs);
 /* Makes the list, passes and all. */

@@ -1,10 +1,43 @@
-/* Expert layers, MOE_ROWS rows at a time: rows are sorted by expert into slots, each expert's padded to eight, so that a
- * group of eight slots multiplies with one matrix. */
+/* Expert layers: rows are sorted by expert into slots, each expert's padded to whole tiles, so that the rows of a tile
+ * multiply with one matrix, which is read once. */
 #include "device/cuda/build.h"
 
-/* Products of grouped rows with the experts they belong to. x is packed, or float rows. */
+uint32_t lower_moe_slots(uint32_t rows, uint32_t used, uint32_t experts)
+{
+    const uint32_t tile = launch_tile_rows(rows * used, experts);
+    return tile * launch_tiles(rows, used, experts, tile);
+}
+
+uint32_t lower_moe_rows(const struct op_moe *o, uint32_t k, uint32_t f, uint32_t n)
+{
+    enum { LEAST = 256, BYTES = 1 << 30 };
+    const uint64_t each = 2ull * (k > f ? k : f) + 4ull * (2 * f > n ? 2 * f : n);
+    uint32_t rows = MOE_ROWS;
+    while (rows > LEAST && lower_moe_slots(rows, o->used, o->experts) * each > BYTES)
+        rows /= 2;
+    return rows;
+}
+
+/* The rows of experts: how many a tile has, and in which order they are packed in front of gate and up, and of down. */
+struct slots {
+    uint32_t tile;
+    enum pack_order up, down;
+};
+
+static struct slots slots_of(const struct lowering *b, const struct op_moe *o)
+{
+    const bool exact = b->l->path == PATH_FLOAT;
+    struct slots s = {.tile = exact ? 8 : launch_tile_rows(b->m * o->used, o->experts)};
+    const bool wide = b->l->card->wide && s.tile == GEMM_ROWS_MOST && !exact;
+    const bool gate = !o->gate.weight || layout_is_tile(mat_of(b, o->gate.weight)->fmt);
+    s.up = wide && gate && layout_is_tile(mat_of(b, o->up.weight)->fmt) ? PACK_CORES : PACK_LANES;
+    s.down = wide && layout_is_tile(mat_of(b, o->down.weight)->fmt) ? PACK_CORES : PACK_LANES;
+    return s;
+}
+
+/* Products of rows in slots with the experts they belong to. x is packed, or float rows. */
 static void put_experts(struct lowering *b, const struct linear *l, float *y, uint64_t ldy,
-                        const struct lora_rows *in)
+                        enum pack_order order, const struct lora_rows *in)
 {
     const struct mat *w = mat_of(b, l->weight);
     const struct scratch *at = b->l->at;
@@ -26,10 +59,17 @@ static void put_experts(struct lowering *b, const struct linear *l, float *y, ui
     }
     lora_down(b, &job, in);
     struct launch *g = lowering_add(b, K_GEMM + 4 * w->fmt, ARGS_GEMM, gpu_grid(0, 0, 1, 0, 0),
-                                    "eight rows of an expert a group");
-    lowering_grid_rows(g, GRID_Y, 8);
-    g->a.gemm = (struct gemm_args){
-        .segs = 1, .k = w->k, .groups = 1, .scale = 1.0f, .x = at->pack, .expert = at->group_expert};
+                                    "tiles of rows, each with its expert");
+    g->order = (uint8_t)order;
+    g->m = b->m / b->rows.tile;
+    g->rows.of = ROWS_TILES;
+    lowering_grid_rows(g, GRID_Y, 1);
+    g->a.gemm = (struct gemm_args){.segs = 1,
+                                   .k = w->k,
+                                   .groups = b->rows.tile / PACK_STREAMS,
+                                   .scale = 1.0f,
+                                   .x = at->pack,
+                                   .tile = at->tile};
     g->a.gemm.seg[0] = (struct gemm_seg){.w = *w, .y = y, .ldy = ldy, .bias = vector_of(b, l->bias)};
     g->reads[0] = span_of(PLACE_PACK);
     g->reads[1] = span_of(PLACE_ROUTE);
@@ -37,58 +77,160 @@ static void put_experts(struct lowering *b, const struct linear *l, float *y, ui
     lora_up(b, &job, in);
 }
 
-/* The rows that are computed now, normed, in z. */
-static struct lora_rows rows_in_z(const struct lowering *b, uint32_t width)
+/* ---- the input, the router and the choice ---- */
+
+/* The layer's input: rows of x that are still to be normed; or, where adapters or the exact arithmetic want them,
+ * rows in z that are. */
+struct moe_rows {
+    struct input in;
+    const float *logits; /* (m, ld) of the router, then that of the shared expert */
+    uint64_t ld;
+};
+
+static bool adapts(const struct lowering *b, const struct op_moe *o)
 {
-    return (struct lora_rows){.x = b->l->at->z, .ldx = width, .from = span_of(PLACE_Z)};
+    const uint32_t slot[] = {o->router.adapter,    o->gate.adapter,        o->up.adapter,
+                             o->down.adapter,      o->shared_gate.adapter, o->shared_up.adapter,
+                             o->shared_down.adapter, o->shared_router_adapter};
+    bool any = false;
+    for (size_t i = 0; i < sizeof slot / sizeof slot[0]; i++)
+        any = any || lora_rank(b, slot[i]);
+    return any;
 }
 
-/* Router and grouping. */
-static void put_route(struct lowering *b, const struct op_moe *o, uint32_t width)
+/* Whether the router's kernel takes the layer: it norms the rows itself. */
+static bool router_fits(const struct lowering *b, const struct op_moe *o)
+{
+    const struct mat *w = mat_of(b, o->router.weight);
+    const float *x = buffer_at(b, o->in);
+    const bool plain = layout_plain_bytes(w->fmt) &&
+                       (!o->shared_router || layout_plain_bytes(mat_of(b, o->shared_router)->fmt)),
+               norm = o->norm.kind == NORM_NONE || (o->norm.kind == NORM_RMS && !o->norm.bias && !o->norm.heads);
+    return b->l->path == PATH_PACK && plain && norm && !adapts(b, o) && w->k % 4 == 0 &&
+           (((uintptr_t)x | buffer_ld(b, o->in) * sizeof *x) & 15) == 0;
+}
+
+static uint32_t router_outputs(const struct op_moe *o)
+{
+    return o->experts + (o->shared_router ? 1 : 0);
+}
+
+static void put_router(struct lowering *b, const struct op_moe *o, const struct input *in)
+{
+    const uint32_t outputs = router_outputs(o), each = b->m == 1 ? 4 : b->m <= GEMM_ROWS_MOST ? 8 : 32;
+    struct launch *l = lowering_add(b, K_ROUTER + (each == 4 ? 0 : each == 8 ? 1 : 2), ARGS_ROUTER,
+                                    gpu_grid(gpu_blocks(outputs, each), 1, 1, each == 4 ? 128 : 256, 0),
+                                    "norm and router, in float");
+    if (b->m > 1)
+        lowering_grid_rows(l, GRID_Y, 8);
+    l->a.router = (struct router_args){.x = in->x,
+                                       .ldx = in->ldx,
+                                       .k = in->k,
+                                       .outputs = outputs,
+                                       .norm = norm_of(b, &o->norm),
+                                       .w = *mat_of(b, o->router.weight),
+                                       .bias = vector_of(b, o->router.bias),
+                                       .logits = b->l->at->router};
+    if (o->shared_router)
+        l->a.router.shared = *mat_of(b, o->shared_router);
+    l->reads[0] = in->from;
+    l->writes[0] = span_of(PLACE_ROUTE);
+}
+
+/* The rows normed into z, and the products of the router with those. */
+static void put_normed(struct lowering *b, const struct op_moe *o, const struct input *x)
 {
     const struct scratch *at = b->l->at;
-    const struct lora_rows in = rows_in_z(b, width);
-    const struct float_args r = {.w = *mat_of(b, o->router.weight),
-                                 .x = at->z,
-                                 .ldx = width,
-                                 .y = at->router,
-                                 .ldy = o->experts,
-                                 .bias = vector_of(b, o->router.bias),
-                                 .scale = 1.0f};
+    const struct lora_rows in = {.x = at->z, .ldx = x->k, .from = span_of(PLACE_Z)};
+    const struct pack_args norm = {
+        .x = x->x, .ldx = x->ldx, .k = x->k, .norm = norm_of(b, &o->norm), .out = {.rows = at->z, .ldr = x->k}};
+    struct float_args r = {.w = *mat_of(b, o->router.weight),
+                           .x = at->z,
+                           .ldx = x->k,
+                           .y = at->router,
+                           .ldy = router_outputs(o),
+                           .bias = vector_of(b, o->router.bias),
+                           .scale = 1.0f};
+    lower_rows(b, &norm, x->from, span_of(PLACE_Z), "norm, for router and experts");
     lower_float(b, &r, o->router.adapter, &in, span_of(PLACE_ROUTE), "router, in float");
-    struct launch *l =
-        lowering_add(b, K_ROUTE, ARGS_ROUTE, gpu_grid(0, 1, 1, 32, 0), "the best experts of each row");
+    if (!o->shared_router)
+        return;
+    r.w = *mat_of(b, o->shared_router);
+    r.y += o->experts;
+    r.bias = NULL;
+    lower_float(b, &r, o->shared_router_adapter, &in, span_of(PLACE_ROUTE), "weight of the shared expert");
+}
+
+static struct moe_rows put_input(struct lowering *b, const struct op_moe *o)
+{
+    const struct scratch *at = b->l->at;
+    const uint32_t width = mat_of(b, o->up.weight)->k;
+    struct moe_rows r = {.in = {.x = buffer_at(b, o->in) + b->rows.first * buffer_ld(b, o->in),
+                                .ldx = buffer_ld(b, o->in),
+                                .from = buffer_span(o->in),
+                                .k = width,
+                                .norm = &o->norm},
+                         .logits = at->router,
+                         .ld = router_outputs(o)};
+    if (router_fits(b, o)) {
+        put_router(b, o, &r.in);
+        return r;
+    }
+    put_normed(b, o, &r.in);
+    r.in = (struct input){.x = at->z, .ldx = width, .from = span_of(PLACE_Z), .k = width};
+    return r;
+}
+
+static struct route_args route_of(const struct lowering *b, const struct op_moe *o, const struct moe_rows *in)
+{
+    return (struct route_args){.logits = in->logits,
+                               .select_bias = vector_of(b, o->select_bias),
+                               .ld = in->ld,
+                               .experts = o->experts,
+                               .used = o->used,
+                               .gating = o->gating,
+                               .groups = o->groups,
+                               .groups_used = o->groups_used,
+                               .normalise = o->normalise,
+                               .weight_scale = o->weight_scale,
+                               .expert = b->l->at->route_expert,
+                               .weight = b->l->at->route_weight};
+}
+
+/* Choice and grouping. */
+static void put_route(struct lowering *b, const struct op_moe *o, const struct moe_rows *in)
+{
+    const struct scratch *at = b->l->at;
+    struct launch *l = lowering_add(b, K_ROUTE, ARGS_ROUTE, gpu_grid(0, 1, 1, o->experts <= 32 ? 128 : 256, 0),
+                                    "the best experts of each row");
     lowering_grid_rows(l, GRID_X, 1);
-    l->a.route = (struct route_args){.logits = at->router,
-                                     .select_bias = vector_of(b, o->select_bias),
-                                     .experts = o->experts,
-                                     .used = o->used,
-                                     .gating = o->gating,
-                                     .groups = o->groups,
-                                     .groups_used = o->groups_used,
-                                     .normalise = o->normalise,
-                                     .weight_scale = o->weight_scale,
-                                     .expert = at->route_expert,
-                                     .weight = at->route_weight};
+    l->a.route = route_of(b, o, in);
     l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
-    l = lowering_add(b, K_GROUP, ARGS_GROUP, gpu_grid(1, 1, 1, 1024, 0), "rows sorted by expert");
+    l = lowering_add(b, K_GROUP, ARGS_GROUP, gpu_grid(gpu_blocks(o->experts, 8), 1, 1, 256, 0),
+                     "rows sorted by expert");
     l->a.group = (struct group_args){.expert = at->route_expert,
                                      .used = o->used,
                                      .experts = o->experts,
+                                     .rows = slots_of(b, o).tile,
                                      .slot = at->slot,
                                      .slot_row = at->slot_row,
-                                     .group_expert = at->group_expert};
+                                     .group_expert = at->group_expert,
+                                     .tile = at->tile};
     l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
 }
 
+/* ---- many rows ---- */
+
+static enum act_kind shared_act(const struct op_moe *o)
+{
+    return o->act == ACT_SWIGLU_OAI ? ACT_SILU : o->act;
+}
+
 /* The shared expert, into its own scratch. */
-static void put_shared(struct lowering *b, const struct op_moe *o, enum path path, uint32_t width)
+static void put_shared(struct lowering *b, const struct op_moe *o, const struct moe_rows *in)
 {
     const struct scratch *at = b->l->at;
-    const struct input in = {.x = at->z, .ldx = width, .from = span_of(PLACE_Z), .k = width};
-    const struct lora_rows rows = rows_in_z(b, width);
-    const enum act_kind act = o->act == ACT_SWIGLU_OAI ? ACT_SILU : o->act;
-    struct product_set down = {.path = path, .n = 1, .after = after_plain};
+    struct product_set down = {.path = path_of(b, b->m), .n = 1, .after = after_plain};
     down.p[0] = (struct product){o->shared_down.weight,
                                  o->shared_down.bias,
                                  o->shared_down.adapter,
@@ -96,37 +238,33 @@ static void put_shared(struct lowering *b, const struct op_moe *o, enum path pat
                                  mat_of(b, o->shared_down.weight)->n,
                                  span_of(PLACE_SHARED)};
     down.order = order_of(b, down.p, 1);
-    const struct lora_rows lora = lower_up(b, &in, &o->shared_gate, &o->shared_up, act, &down);
-    lower_products(b, &down, &lora);
-    if (!o->shared_router)
-        return;
-    const struct float_args r = {.w = *mat_of(b, o->shared_router),
-                                 .x = at->z,
-                                 .ldx = width,
-                                 .y = at->shared_gate,
-                                 .ldy = 1,
-                                 .scale = 1.0f};
-    lower_float(b, &r, o->shared_router_adapter, &rows, span_of(PLACE_SHARED), "weight of the shared expert");
+    const struct lora_rows lora = lower_up(b, &in->in, &o->shared_gate, &o->shared_up, shared_act(o), &down);
+    lower_finished(b, &down, &lora);
 }
 
 /* The experts' products: y is (slots, outputs). */
-static void put_chosen(struct lowering *b, const struct op_moe *o, enum path path, uint32_t width)
+static void put_chosen(struct lowering *b, const struct op_moe *o, const struct moe_rows *from)
 {
     const struct scratch *at = b->l->at;
     const struct launch_rows rows = b->rows;
-    const uint32_t m = b->m, pairs = m * o->used, f = mat_of(b, o->up.weight)->n;
+    const struct slots slots = slots_of(b, o);
+    const uint32_t m = b->m, f = mat_of(b, o->up.weight)->n, groups = slots.tile / PACK_STREAMS;
     const bool gated = o->gate.weight != 0;
-    struct product_set up = {.path = path, .n = 1}, down = up;
+    const enum path path = b->l->path == PATH_FLOAT ? PATH_FLOAT : PATH_PACK;
+    struct input in = from->in;
+    struct product_set up = {.path = path, .order = slots.up, .n = 1},
+                       down = {.path = path, .order = slots.down, .n = 1};
     b->rows.of = ROWS_SLOTS;
     b->rows.used = o->used;
     b->rows.experts = o->experts;
-    b->m = (pairs / 8 + (pairs < o->experts ? pairs : o->experts)) * 8;
-    const struct input in = {.x = at->z, .ldx = width, .from = span_of(PLACE_Z), .k = width, .grouped = true};
+    b->rows.tile = slots.tile;
+    b->m = slots.tile * launch_tiles(m, o->used, o->experts, slots.tile);
+    in.groups = groups;
     down.p[0].adapter = o->down.adapter;
     const struct lora_rows lora = lower_input(b, &up, &in);
     if (gated)
-        put_experts(b, &o->gate, at->y, 2 * f, &lora);
-    put_experts(b, &o->up, at->y + f, 2 * f, &lora);
+        put_experts(b, &o->gate, at->y, 2 * f, slots.up, &lora);
+    put_experts(b, &o->up, at->y + f, 2 * f, slots.up, &lora);
     const struct act_args act = {.gate = gated ? at->y : NULL,
                                  .up = at->y + f,
                                  .ld = 2 * (uint64_t)f,
@@ -134,18 +272,74 @@ static void put_chosen(struct lowering *b, const struct op_moe *o, enum path pat
                                  .act = o->act,
                                  .alpha = o->alpha,
                                  .limit = o->limit};
-    const struct lora_rows h = lower_act(b, act, &down, true);
-    put_experts(b, &o->down, at->y, mat_of(b, o->down.weight)->n, &h);
+    const struct lora_rows h = lower_act(b, act, &down, groups);
+    put_experts(b, &o->down, at->y, mat_of(b, o->down.weight)->n, slots.down, &h);
     b->rows = rows;
     b->m = m;
 }
 
-/* Their weighted sum, and the tail. */
-static void put_sum(struct lowering *b, const struct op_moe *o)
+/* Where the layer's result goes: z, if a norm is behind it, or out. */
+struct moe_out {
+    bool norms;
+    const float *residual;
+    float *out;
+    uint64_t ldr, ldo;
+    float scale;
+    struct span from, to;
+};
+
+static struct moe_out out_of_layer(const struct lowering *b, const struct op_moe *o)
+{
+    const struct tail *t = &o->tail;
+    const uint32_t first = b->rows.first;
+    struct moe_out r = {.norms = t->post.kind != NORM_NONE || t->after.kind != NORM_NONE,
+                        .out = b->l->at->z,
+                        .ldo = mat_of(b, o->down.weight)->n,
+                        .scale = 1.0f,
+                        .to = span_of(PLACE_Z)};
+    if (r.norms)
+        return r;
+    r.ldr = buffer_ld(b, t->residual);
+    r.residual = t->residual.buffer ? buffer_at(b, t->residual) + first * r.ldr : NULL;
+    r.ldo = buffer_ld(b, t->out);
+    r.out = buffer_at(b, t->out) + first * r.ldo;
+    r.scale = t->scale;
+    r.from = buffer_span(t->residual);
+    r.to = buffer_span(t->out);
+    return r;
+}
+
+static void put_norms(struct lowering *b, const struct op_moe *o)
 {
     const struct scratch *at = b->l->at;
+    const struct tail *t = &o->tail;
     const uint32_t n = mat_of(b, o->down.weight)->n, first = b->rows.first;
-    struct launch *l = lowering_add(b, K_COMBINE, ARGS_COMBINE, gpu_grid(gpu_blocks(n, 256), 0, 1, 256, 0),
+    struct launch *l =
+        lowering_add(b, K_TAIL, ARGS_TAIL, gpu_grid(0, 1, 1, 256, 0), "a norm behind the experts");
+    lowering_grid_rows(l, GRID_X, 1);
+    l->a.tail = (struct tail_args){
+        .y = at->z,
+        .ldy = n,
+        .n = n,
+        .post = norm_of(b, &t->post),
+        .after = norm_of(b, &t->after),
+        .scale = t->scale,
+        .residual = t->residual.buffer ? buffer_at(b, t->residual) + first * buffer_ld(b, t->residual) : NULL,
+        .ldr = buffer_ld(b, t->residual),
+        .out = buffer_at(b, t->out) + first * buffer_ld(b, t->out),
+        .ldo = buffer_ld(b, t->out)};
+    l->reads[0] = span_of(PLACE_Z);
+    l->reads[1] = buffer_span(t->residual);
+    l->writes[0] = buffer_span(t->out);
+}
+
+/* Their weighted sum, and what follows. */
+static void put_sum(struct lowering *b, const struct op_moe *o, const struct moe_rows *in)
+{
+    const struct scratch *at = b->l->at;
+    const uint32_t n = mat_of(b, o->down.weight)->n;
+    const struct moe_out to = out_of_layer(b, o);
+    struct launch *l = lowering_add(b, K_COMBINE, ARGS_COMBINE, gpu_grid(gpu_blocks(n, 1024), 0, 1, 256, 0),
                                     "weighted sum of the experts");
     lowering_grid_rows(l, GRID_Y, 1);
     l->a.combine = (struct combine_args){.y = at->y,
@@ -153,61 +347,139 @@ static void put_sum(struct lowering *b, const struct op_moe *o)
                                          .slot = at->slot,
                                          .weight = at->route_weight,
                                          .shared = o->shared_up.weight ? at->shared : NULL,
-                                         .shared_gate = o->shared_router ? at->shared_gate : NULL,
-                                         .out = at->z,
-                                         .ldo = n,
+                                         .shared_gate = o->shared_router ? in->logits + o->experts : NULL,
+                                         .shared_ld = in->ld,
+                                         .residual = to.residual,
+                                         .ldr = to.ldr,
+                                         .out = to.out,
+                                         .ldo = to.ldo,
                                          .n = n,
-                                         .used = o->used};
+                                         .used = o->used,
+                                         .scale = to.scale};
     l->reads[0] = span_of(PLACE_Y);
     l->reads[1] = span_of(PLACE_ROUTE);
-    l->reads[2] = span_of(PLACE_SHARED);
-    l->writes[0] = span_of(PLACE_Z);
-    l = lowering_add(b, K_TAIL, ARGS_TAIL, gpu_grid(0, 1, 1, 256, 0), "tail behind the experts");
-    lowering_grid_rows(l, GRID_X, 1);
-    l->a.tail =
-        (struct tail_args){.y = at->z,
-                           .ldy = n,
-                           .n = n,
-                           .post = norm_of(b, &o->tail.post),
-                           .after = norm_of(b, &o->tail.after),
-                           .scale = o->tail.scale,
-                           .residual = o->tail.residual.buffer ? buffer_at(b, o->tail.residual) +
-                                                                     first * buffer_ld(b, o->tail.residual)
-                                                               : NULL,
-                           .ldr = buffer_ld(b, o->tail.residual),
-                           .out = buffer_at(b, o->tail.out) + first * buffer_ld(b, o->tail.out),
-                           .ldo = buffer_ld(b, o->tail.out)};
-    l->reads[0] = span_of(PLACE_Z);
-    l->reads[1] = buffer_span(o->tail.residual);
-    l->writes[0] = buffer_span(o->tail.out);
+    l->reads[2] = o->shared_up.weight ? span_of(PLACE_SHARED) : span_of(PLACE_NONE);
+    l->reads[3] = to.from;
+    l->writes[0] = to.to;
+    if (to.norms)
+        put_norms(b, o);
+}
+
+/* ---- one row ---- */
+
+static bool tiles_of(const struct lowering *b, const struct linear *l)
+{
+    return !l->weight || layout_is_tile(mat_of(b, l->weight)->fmt);
+}
+
+/* Columns of 256 inputs of down, of all chosen experts and the shared one. */
+static uint32_t down_columns(const struct lowering *b, const struct op_moe *o)
+{
+    const uint32_t shared = o->shared_down.weight ? (mat_of(b, o->shared_down.weight)->k + 255) / 256 : 0;
+    return o->used * ((mat_of(b, o->down.weight)->k + 255) / 256) + shared;
+}
+
+static uint32_t down_shared(uint32_t columns, uint32_t warps)
+{
+    return gpu_blocks(columns, warps) * warps * ROW_COLUMN;
+}
+
+/* Whether the kernels of one row take the layer. */
+static bool row_fits(const struct lowering *b, const struct op_moe *o)
+{
+    const bool gated = o->gate.weight != 0, shared = o->shared_up.weight != 0;
+    return b->m == 1 && router_fits(b, o) && tiles_of(b, &o->gate) && tiles_of(b, &o->up) && tiles_of(b, &o->down) &&
+           tiles_of(b, &o->shared_gate) && tiles_of(b, &o->shared_up) && tiles_of(b, &o->shared_down) &&
+           (!shared || gated == (o->shared_gate.weight != 0)) && mat_of(b, o->up.weight)->k <= GEMM_NORM_MOST &&
+           down_shared(down_columns(b, o), GEMM_DEEP) <= gpu_shared_most(b->l->card);
+}
+
+static struct moe_part part_of(const struct lowering *b, const struct linear *gate, const struct linear *up,
+                               const struct linear *down, enum act_kind act)
+{
+    struct moe_part r = {.up = *mat_of(b, up->weight),
+                         .down = *mat_of(b, down->weight),
+                         .gate_bias = vector_of(b, gate->bias),
+                         .up_bias = vector_of(b, up->bias),
+                         .down_bias = vector_of(b, down->bias),
+                         .act = act};
+    if (gate->weight)
+        r.gate = *mat_of(b, gate->weight);
+    return r;
+}
+
+static void lower_row(struct lowering *b, const struct op_moe *o, const struct moe_rows *in)
+{
+    const struct scratch *at = b->l->at;
+    const struct moe_out to = out_of_layer(b, o);
+    struct moe_row_args a = {.route = route_of(b, o, in),
+                             .part = {part_of(b, &o->gate, &o->up, &o->down, o->act)},
+                             .x = in->in.x,
+                             .norm = norm_of(b, &o->norm),
+                             .h = at->y,
+                             .residual = to.residual,
+                             .out = to.out,
+                             .k = in->in.k,
+                             .n = mat_of(b, o->down.weight)->n,
+                             .columns = (mat_of(b, o->down.weight)->k + 255) / 256,
+                             .columns_all = down_columns(b, o),
+                             .shared_gate = o->shared_router != 0,
+                             .scale = to.scale,
+                             .alpha = o->alpha,
+                             .limit = o->limit};
+    a.strips = (a.part[0].up.n + TILE_ROWS - 1) / TILE_ROWS;
+    a.pairs_all = o->used * a.strips;
+    if (o->shared_up.weight) {
+        a.part[1] = part_of(b, &o->shared_gate, &o->shared_up, &o->shared_down, shared_act(o));
+        a.pairs_all += (a.part[1].up.n + TILE_ROWS - 1) / TILE_ROWS;
+    }
+    const struct gpu_experts up = gpu_experts_row(b->l->card, a.pairs_all, o->gate.weight ? 2 : 1, a.k);
+    a.pairs = up.pairs;
+    a.split = up.split;
+    struct launch *l = lowering_add(b, K_MOE_UP, ARGS_MOE_ROW, up.grid,
+                                    "choice of experts, norm, gate and up and the activation");
+    l->a.moe_row = a;
+    l->reads[0] = in->in.from;
+    l->reads[1] = span_of(PLACE_ROUTE);
+    l->writes[0] = span_of(PLACE_Y);
+    const uint32_t strips = (a.n + TILE_ROWS - 1) / TILE_ROWS,
+                   warps = strips <= (uint32_t)b->l->card->sms ? GEMM_DEEP : GEMM_WARPS;
+    l = lowering_add(b, K_MOE_DOWN, ARGS_MOE_ROW,
+                     gpu_grid(strips, 1, 1, 32 * warps, down_shared(a.columns_all, warps)),
+                     "down of the chosen experts, weights, sum and residual");
+    l->a.moe_row = a;
+    l->reads[0] = span_of(PLACE_Y);
+    l->reads[1] = span_of(PLACE_ROUTE);
+    l->reads[2] = to.from;
+    l->writes[0] = to.to;
+    if (to.norms)
+        put_norms(b, o);
 }
 
 /* Rows [b->rows.first, ...) of an expert layer. */
 static void lower_chunk(struct lowering *b, const struct op_moe *o)
 {
-    const uint32_t width = mat_of(b, o->up.weight)->k;
-    const enum path path = b->l->path == PATH_FLOAT ? PATH_FLOAT : PATH_PACK;
-    const struct pack_args norm = {.x = buffer_at(b, o->in) + b->rows.first * buffer_ld(b, o->in),
-                                   .ldx = buffer_ld(b, o->in),
-                                   .k = width,
-                                   .norm = norm_of(b, &o->norm),
-                                   .out = {.rows = b->l->at->z, .ldr = width}};
-    lower_rows(b, &norm, buffer_span(o->in), span_of(PLACE_Z), "norm, for router and experts");
+    const struct moe_rows in = put_input(b, o);
+    if (row_fits(b, o)) {
+        lower_row(b, o, &in);
+        return;
+    }
     if (o->shared_up.weight)
-        put_shared(b, o, path, width);
-    put_route(b, o, width);
-    put_chosen(b, o, path, width);
-    put_sum(b, o);
+        put_shared(b, o, &in);
+    put_route(b, o, &in);
+    put_chosen(b, o, &in);
+    put_sum(b, o, &in);
 }
 
 void lower_moe(struct lowering *b, const struct op_moe *o)
 {
     const struct launch_rows rows = b->rows;
-    const uint32_t m = b->m;
-    for (uint32_t first = 0; first < m; first += MOE_ROWS) {
+    const struct mat *up = mat_of(b, o->up.weight);
+    const uint32_t m = b->m, most = lower_moe_rows(o, up->k, up->n, mat_of(b, o->down.weight)->n);
+    for (uint32_t first = 0; first < m; first += most) {
         b->rows.first = first;
-        b->rows.most = MOE_ROWS;
-        b->m = m - first < MOE_ROWS ? m - first : MOE_ROWS;
+        b->rows.most = most;
+        b->m = m - first < most ? m - first : most;
         lower_chunk(b, o);
     }
     b->rows = rows;

@@ -97,7 +97,7 @@ static struct pack_args rows_of(const struct lowering *b, const struct input *in
                           .ldx = in->ldx,
                           .k = in->k,
                           .out = out,
-                          .slot_row = in->grouped ? b->l->at->slot_row : NULL};
+                          .slot_row = in->groups ? b->l->at->slot_row : NULL};
     if (in->norm)
         a.norm = norm_of(b, in->norm);
     return a;
@@ -117,11 +117,11 @@ static struct lora_rows float_rows(struct lowering *b, const struct product_set 
     const struct scratch *at = b->l->at;
     const bool normed = in->norm && in->norm->kind != NORM_NONE;
     struct lora_rows r = {.x = in->x, .ldx = in->ldx, .from = in->from, .results = in->results};
-    if (in->grouped) {
+    if (in->groups) {
         r.x_row = r.row = at->slot_row;
         r.expert = at->group_expert;
     }
-    if (in->grouped || (!normed && !in->results) || !has_adapters(b, s))
+    if (in->groups || (!normed && !in->results) || !has_adapters(b, s))
         return r;
     const struct pack_args a = rows_of(b, in, (struct pack_out){.rows = at->lora_x, .ldr = in->k});
     r.x = at->lora_x;
@@ -164,14 +164,14 @@ struct lora_rows lower_input(struct lowering *b, const struct product_set *s, co
     if (s->path == PATH_INTEGER || s->path == PATH_TILED)
         return lora;
     const struct pack_out out = out_of(b, s->path, s->order, in->k);
-    if (in->k > NORM_WIDTH_MOST && !normed && !in->results && !in->grouped) {
+    if (in->k > NORM_WIDTH_MOST && !normed && !in->results && !in->groups) {
         const struct act_args a = {.up = in->x, .ld = in->ldx, .k = in->k, .act = ACT_NONE, .out = out};
         put_act(b, &a, in->from, input_span(s->path), "a long row, packed as fp16");
         return lora;
     }
     struct pack_args a = rows_of(b, in, out);
-    if (in->grouped)
-        a.out.groups = 1;
+    if (in->groups)
+        a.out.groups = in->groups;
     lower_rows(b, &a, in->from, input_span(s->path),
                s->path == PATH_PACK   ? "input packed as fp16"
                : s->path == PATH_HALF ? "input as fp16 rows"
@@ -181,14 +181,14 @@ struct lora_rows lower_input(struct lowering *b, const struct product_set *s, co
 
 /* The same from gate and up. */
 struct lora_rows lower_act(struct lowering *b, struct act_args a, const struct product_set *down,
-                           bool grouped)
+                           uint32_t groups)
 {
     const struct scratch *at = b->l->at;
     const bool plain = down->path == PATH_TILED || down->path == PATH_INTEGER;
     const struct span y = span_of(PLACE_Y), to = plain ? span_of(PLACE_FLOATS) : input_span(down->path);
     struct lora_rows lora = {.x = at->lora_x, .ldx = a.k, .from = span_of(PLACE_LORA_X)};
-    if (grouped) {
-        lora.row = at->slot_row;
+    if (groups) {
+        lora.row = a.slot_row = at->slot_row;
         lora.expert = at->group_expert;
     }
     if (plain) {
@@ -200,8 +200,8 @@ struct lora_rows lower_act(struct lowering *b, struct act_args a, const struct p
         put_act(b, &a, y, lora.from, "input of adapters");
     }
     a.out = out_of(b, down->path, down->order, a.k);
-    if (grouped)
-        a.out.groups = 1;
+    if (groups)
+        a.out.groups = groups;
     put_act(b, &a, y, to, down->path == PATH_PACK ? "activation, packed as fp16" : "activation");
     if (down->path == PATH_INTEGER)
         quantise(b, at->x, a.k, to);
@@ -475,7 +475,7 @@ struct lora_rows lower_up(struct lowering *b, const struct input *in, const stru
                                .act = act,
                                .gate_bias = late ? vector_of(b, gate->bias) : NULL,
                                .up_bias = late ? vector_of(b, up->bias) : NULL};
-    return lower_act(b, a, down, false);
+    return lower_act(b, a, down, 0);
 }
 
 void lower_ffn(struct lowering *b, const struct op_ffn *o)

@@ -1,168 +1,323 @@
 /* Experts: the choice for each row, the grouping of (row, expert) pairs so that an expert's rows lie
- * together in groups of eight, and the weighted sum at the end. */
-#include "device/cuda/common.cuh"
+ * together in tiles, and the weighted sum at the end. */
+#include "device/cuda/choice.cuh"
 
-enum { EXPERTS_MOST = 1024, EXPERT_GROUPS_MOST = 64 };
+/* ---- the router ---- */
 
-/* The best of n values by a warp: the larger value, then the smaller index. */
-static __device__ __forceinline__ uint32_t warp_best(const float *v, uint32_t n, float *value)
+/* Four weights of an output. */
+static __device__ __forceinline__ float4 router_weights(const struct mat &w, uint32_t n, uint32_t i)
 {
-    float best = -INFINITY;
-    uint32_t at = 0xffffffffu;
-    for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
-        if (v[i] > best || (v[i] == best && i < at)) {
-            best = v[i];
-            at = i;
-        }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) {
-        float b = __shfl_xor_sync(~0u, best, o);
-        uint32_t j = __shfl_xor_sync(~0u, at, o);
-        if (b > best || (b == best && j < at)) {
-            best = b;
-            at = j;
-        }
+    const uint8_t *row = w.base + n * w.stride;
+    if (w.fmt == FMT_F32)
+        return *(const float4 *)(row + 4 * (uint64_t)i);
+    const uint2 v = *(const uint2 *)(row + 2 * (uint64_t)i);
+    if (w.fmt == FMT_F16) {
+        const float2 a = __half22float2(*(const __half2 *)&v.x), b = __half22float2(*(const __half2 *)&v.y);
+        return make_float4(a.x, a.y, b.x, b.y);
     }
-    *value = best;
-    return at;
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
+                       __uint_as_float(v.y & 0xffff0000u));
 }
 
-/* Leaves only the experts of the best groups in `choice`. */
-static __device__ void keep_groups(const struct route_args &p, float *choice, float *group)
+static __device__ __forceinline__ float4 router_norm(const struct router_args &p, uint32_t i)
 {
-    const uint32_t lane = threadIdx.x, size = p.experts / p.groups;
-    for (uint32_t g = lane; g < p.groups; g += 32) {
-        float a = -INFINITY, b = -INFINITY;
-        for (uint32_t i = 0; i < size; i++) {
-            float v = choice[g * size + i];
-            if (v > a) {
-                b = a;
-                a = v;
-            } else if (v > b) {
-                b = v;
-            }
-        }
-        group[g] = p.gating == GATING_SIGMOID ? a + (size > 1 ? b : 0.0f) : a;
-    }
-    __syncwarp();
-    uint64_t keep = 0;
-    for (uint32_t i = 0; i < p.groups_used; i++) {
-        float v;
-        uint32_t g = warp_best(group, p.groups, &v);
-        keep |= 1ull << g;
-        if (lane == 0)
-            group[g] = -INFINITY;
-        __syncwarp();
-    }
-    for (uint32_t i = lane; i < p.experts; i += 32)
-        if (!(keep >> (i / size) & 1))
-            choice[i] = -INFINITY;
-    __syncwarp();
+    return p.norm.w ? *(const float4 *)(p.norm.w + i) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
 }
 
-/* A warp a row. */
-extern "C" __global__ void __launch_bounds__(32) moe_route(const __grid_constant__ struct route_args p)
+static __device__ __forceinline__ float dot4(const float4 &a, const float4 &b)
 {
-    __shared__ float prob[EXPERTS_MOST], choice[EXPERTS_MOST], group[EXPERT_GROUPS_MOST];
+    return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+}
+
+static __device__ __forceinline__ float4 mul4(const float4 &a, const float4 &b)
+{
+    return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+
+/* Output n: an expert, or behind them the weight of the shared expert. */
+struct router_output {
+    const struct mat &w;
+    uint32_t n;
+    float bias;
+
+    __device__ __forceinline__ router_output(const struct router_args &p, uint32_t i)
+        : w(i < p.w.n ? p.w : p.shared), n(i < p.w.n ? i : 0), bias(p.bias && i < p.w.n ? p.bias[i] : 0.0f)
+    {
+    }
+};
+
+static __device__ __forceinline__ float router_scale(const struct router_args &p, float squares)
+{
+    return p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
+}
+
+/* One row: a warp an output. Its weights are in registers, times those of the norm, when the row arrives. */
+extern "C" __global__ void __launch_bounds__(128) moe_router_1(const __grid_constant__ struct router_args p)
+{
+    enum { AHEAD = 16 };
     dep_launch();
+    const uint32_t lane = threadIdx.x % 32, out = blockIdx.x * 4 + threadIdx.x / 32;
+    if (out >= p.outputs)
+        return;
+    const struct router_output o(p, out);
+    float4 w[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        const uint32_t at = 4 * (lane + 32 * i);
+        w[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (at < p.k)
+            w[i] = mul4(router_weights(o.w, o.n, at), router_norm(p, at));
+    }
     dep_wait();
-    const uint32_t row = blockIdx.x, lane = threadIdx.x;
-    const float *x = p.logits + (uint64_t)row * p.experts;
-    float max = -INFINITY, sum = 0.0f;
-    for (uint32_t i = lane; i < p.experts; i += 32)
-        max = fmaxf(max, x[i]);
-    max = warp_max(max);
-    for (uint32_t i = lane; i < p.experts; i += 32) {
-        prob[i] = p.gating == GATING_SIGMOID   ? 1.0f / (1.0f + expf(-x[i]))
-                  : p.gating == GATING_SOFTMAX ? expf(x[i] - max)
-                                               : x[i];
-        sum += prob[i];
+    float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        const uint32_t at = 4 * (lane + 32 * i);
+        const float4 x = at < p.k ? *(const float4 *)(p.x + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        sum += dot4(x, w[i]);
+        squares += dot4(x, x);
+    }
+    for (uint32_t at = 4 * (lane + 32 * AHEAD); at < p.k; at += 128) {
+        const float4 x = *(const float4 *)(p.x + at);
+        sum += dot4(x, mul4(router_weights(o.w, o.n, at), router_norm(p, at)));
+        squares += dot4(x, x);
     }
     sum = warp_sum(sum);
-    for (uint32_t i = lane; i < p.experts; i += 32) {
-        if (p.gating == GATING_SOFTMAX)
-            prob[i] /= sum;
-        choice[i] = prob[i] + (p.select_bias ? p.select_bias[i] : 0.0f);
-    }
-    __syncwarp();
-    if (p.groups > 1 && p.groups_used < p.groups)
-        keep_groups(p, choice, group);
-    float total = 0.0f;
-    for (uint32_t i = 0; i < p.used; i++) {
-        float v;
-        uint32_t e = warp_best(choice, p.experts, &v);
-        e = e < p.experts ? e : 0;
-        float w = prob[e];
-        if (p.gating == GATING_SOFTMAX_TOPK)
-            w = expf(w - max);
-        total += w;
-        if (lane == 0) {
-            p.expert[row * p.used + i] = (int)e;
-            p.weight[row * p.used + i] = w;
-            choice[e] = -INFINITY;
-        }
-        __syncwarp();
-    }
-    float f = p.weight_scale;
-    if (p.normalise || p.gating == GATING_SOFTMAX_TOPK)
-        f /= fmaxf(total, 1e-20f);
-    for (uint32_t i = lane; i < p.used; i += 32)
-        p.weight[row * p.used + i] *= f;
+    squares = warp_sum(squares);
+    if (lane == 0)
+        p.logits[out] = sum * router_scale(p, squares) + o.bias;
 }
 
-/* One block. Pairs keep their order within an expert, so that the sums do not depend on the launch. */
-extern "C" __global__ void __launch_bounds__(1024) moe_group(const __grid_constant__ struct group_args p)
+/* Eight rows a block, a warp EACH outputs; the rows go through shared memory, times the weights of the norm. */
+template <int EACH> static __device__ __forceinline__ void router_body(const struct router_args &p)
 {
-    __shared__ uint32_t first[EXPERTS_MOST + 1], count[EXPERTS_MOST];
+    enum { ROWS = 8, CHUNK = 512 };
+    __shared__ __align__(16) float x[ROWS][CHUNK];
+    __shared__ float scale[ROWS];
     dep_launch();
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.y * ROWS,
+                   out = (blockIdx.x * ROWS + warp) * EACH;
+    float acc[EACH][ROWS] = {}, squares = 0.0f;
     dep_wait();
-    const uint32_t pairs = p.m * p.used;
-    for (uint32_t e = threadIdx.x; e < p.experts; e += blockDim.x) {
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < pairs; i++)
-            n += p.expert[i] == (int)e;
-        count[e] = n;
-    }
-    for (uint32_t i = threadIdx.x; i < p.most_groups; i += blockDim.x)
-        p.group_expert[i] = -1;
-    for (uint32_t i = threadIdx.x; i < p.most_groups * 8; i += blockDim.x)
-        p.slot_row[i] = -1;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        uint32_t at = 0;
-        for (uint32_t e = 0; e < p.experts; e++) {
-            first[e] = at;
-            at += (count[e] + 7) / 8;
+    const float *mine = p.x + (uint64_t)min(first + warp, p.m - 1) * p.ldx;
+    for (uint32_t from = 0; from < p.k; from += CHUNK) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < CHUNK / 128; i++) {
+            const uint32_t at = 4 * lane + 128 * i;
+            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (from + at < p.k) {
+                v = *(const float4 *)(mine + from + at);
+                squares += dot4(v, v);
+                v = mul4(v, router_norm(p, from + at));
+            }
+            *(float4 *)&x[warp][at] = v;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < CHUNK / 128; i++) {
+            const uint32_t at = 4 * lane + 128 * i;
+            float4 w[EACH];
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const struct router_output o(p, min(out + j, p.outputs - 1));
+                w[j] = from + at < p.k ? router_weights(o.w, o.n, from + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const float4 v = *(const float4 *)&x[r][at];
+#pragma unroll
+                for (int j = 0; j < EACH; j++)
+                    acc[j][r] += dot4(v, w[j]);
+            }
         }
     }
+    squares = warp_sum(squares);
+    if (lane == 0)
+        scale[warp] = router_scale(p, squares);
     __syncthreads();
-    for (uint32_t e = threadIdx.x; e < p.experts; e += blockDim.x) {
-        uint32_t slot = first[e] * 8;
-        if (!count[e])
-            continue;
-        for (uint32_t g = 0; g < (count[e] + 7) / 8; g++)
-            p.group_expert[first[e] + g] = (int)e;
-        for (uint32_t i = 0; i < pairs; i++)
-            if (p.expert[i] == (int)e) {
-                p.slot[i] = (int)slot;
-                p.slot_row[slot++] = (int)(i / p.used);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float sum = warp_sum(acc[j][r]);
+            if (lane == 0 && out + j < p.outputs && first + r < p.m) {
+                const struct router_output o(p, out + j);
+                p.logits[(uint64_t)(first + r) * p.outputs + out + j] = sum * scale[r] + o.bias;
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) moe_router_8(const __grid_constant__ struct router_args p)
+{
+    router_body<1>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) moe_router_32(const __grid_constant__ struct router_args p)
+{
+    router_body<4>(p);
+}
+
+/* ---- choice and grouping ---- */
+
+/* A block a row. */
+extern "C" __global__ void __launch_bounds__(256) moe_route(const __grid_constant__ struct route_args p)
+{
+    __shared__ struct choice c;
+    dep_launch();
+    dep_wait();
+    const uint64_t row = blockIdx.x;
+    choice_load(p, c, p.logits + row * p.ld);
+    choice_experts(p, c);
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        return;
+    choice_weights(p, c);
+    if (threadIdx.x < p.used) {
+        p.expert[row * p.used + threadIdx.x] = c.expert[threadIdx.x];
+        p.weight[row * p.used + threadIdx.x] = c.weight[threadIdx.x];
+    }
+}
+
+/* Exclusive sum over the threads of a block of 256; `room` is 8 words. */
+static __device__ __forceinline__ uint32_t block_before(uint32_t v, uint32_t *room)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t sum = v;
+#pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+        const uint32_t w = __shfl_up_sync(~0u, sum, o);
+        sum += lane >= o ? w : 0;
+    }
+    if (lane == 31)
+        room[warp] = sum;
+    __syncthreads();
+    for (uint32_t i = 0; i < warp; i++)
+        sum += room[i];
+    return sum - v;
+}
+
+/* The pairs of expert e, in order, to the slots from `slot` on: a warp looks at 128 of them at a time. */
+static __device__ __forceinline__ void group_expert(const struct group_args &p, const uint16_t *chosen,
+                                                    uint32_t e, uint32_t slot)
+{
+    const uint32_t lane = threadIdx.x % 32, before = (1u << lane) - 1, pairs = p.m * p.used;
+    for (uint32_t base = 0; base < pairs; base += 128) {
+        const ushort4 four = *(const ushort4 *)(chosen + base + 4 * lane);
+        const bool is[4] = {four.x == e, four.y == e, four.z == e, four.w == e};
+        uint32_t mine = slot, all = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t mask = __ballot_sync(~0u, is[j]);
+            mine += __popc(mask & before);
+            all += __popc(mask);
+        }
+        slot += all;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (is[j]) {
+                const uint32_t i = base + 4 * lane + j;
+                p.slot[i] = (int)mine;
+                p.slot_row[mine++] = (int)(i / p.used);
             }
     }
 }
 
+/* A warp an expert; every block counts all pairs. Pairs keep their order within an expert, so that the sums do not
+ * depend on the launch. */
+extern "C" __global__ void __launch_bounds__(256) moe_group(const __grid_constant__ struct group_args p)
+{
+    extern __shared__ __align__(8) uint16_t chosen[]; /* (pairs, rounded up to 128) */
+    __shared__ uint32_t count[EXPERTS_MOST], first[EXPERTS_MOST], room[8], total;
+    enum { EACH = EXPERTS_MOST / 256 };
+    dep_launch();
+    const uint32_t pairs = p.m * p.used, lane = threadIdx.x % 32, e = blockIdx.x * 8 + threadIdx.x / 32;
+    for (uint32_t i = threadIdx.x; i < EXPERTS_MOST; i += 256)
+        count[i] = 0;
+    __syncthreads();
+    dep_wait();
+    for (uint32_t i = threadIdx.x; i < (pairs + 127) / 128 * 128; i += 256) {
+        const uint32_t c = i < pairs ? (uint32_t)p.expert[i] : 0xffffu;
+        chosen[i] = (uint16_t)c;
+        if (c < p.experts)
+            atomicAdd(count + c, 1);
+    }
+    __syncthreads();
+    uint32_t tiles[EACH], sum = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        tiles[j] = (count[EACH * threadIdx.x + j] + p.rows - 1) / p.rows;
+        sum += tiles[j];
+    }
+    uint32_t at = block_before(sum, room);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        first[EACH * threadIdx.x + j] = at;
+        at += tiles[j];
+    }
+    if (threadIdx.x == 255)
+        total = at;
+    __syncthreads();
+    const uint32_t eights = p.rows / 8;
+    /* behind the last tile there is nothing */
+    for (uint32_t i = total + blockIdx.x * 256 + threadIdx.x; i < p.most_tiles; i += gridDim.x * 256) {
+        p.tile[i] = {-1, 0};
+        for (uint32_t j = 0; j < eights; j++)
+            p.group_expert[i * eights + j] = -1;
+        for (uint32_t j = 0; j < p.rows; j++)
+            p.slot_row[i * p.rows + j] = -1;
+    }
+    if (e >= p.experts)
+        return;
+    const uint32_t n = count[e], from = first[e], end = (n + p.rows - 1) / p.rows;
+    for (uint32_t i = lane; i < end; i += 32)
+        p.tile[from + i] = {(int)e, min(p.rows, n - i * p.rows)};
+    for (uint32_t i = lane; i < end * eights; i += 32)
+        p.group_expert[from * eights + i] = 8 * i < n ? (int)e : -1;
+    for (uint32_t i = n + lane; i < end * p.rows; i += 32)
+        p.slot_row[from * p.rows + i] = -1;
+    group_expert(p, chosen, e, from * p.rows);
+}
+
+/* Four outputs a thread. */
 extern "C" __global__ void __launch_bounds__(256) moe_combine(const __grid_constant__ struct combine_args p)
 {
     dep_launch();
     dep_wait();
-    const uint32_t row = blockIdx.y, i = blockIdx.x * 256 + threadIdx.x;
-    if (i >= p.n)
+    const uint64_t row = blockIdx.y;
+    const uint32_t i = 4 * (blockIdx.x * 256 + threadIdx.x), left = i < p.n ? min(4u, p.n - i) : 0;
+    const bool four = left == 4 && p.n % 4 == 0;
+    float v[4] = {0.0f, 0.0f, 0.0f, 0.0f}, w[4];
+    if (!left)
         return;
-    float v = 0.0f;
-    for (uint32_t j = 0; j < p.used; j++)
-        v += p.weight[row * p.used + j] * p.y[(uint64_t)p.slot[row * p.used + j] * p.ldy + i];
-    if (p.shared) {
-        float f = p.shared_gate ? 1.0f / (1.0f + expf(-p.shared_gate[row])) : 1.0f;
-        v += f * p.shared[(uint64_t)row * p.n + i];
+    auto get = [&](const float *from, bool aligned) {
+        if (four && aligned) {
+            const float4 x = *(const float4 *)from;
+            w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
+        } else {
+            for (uint32_t j = 0; j < 4; j++)
+                w[j] = j < left ? from[j] : 0.0f;
+        }
+    };
+    auto add = [&](float f) {
+        for (int j = 0; j < 4; j++)
+            v[j] += f * w[j];
+    };
+    for (uint32_t j = 0; j < p.used; j++) {
+        get(p.y + (uint64_t)p.slot[row * p.used + j] * p.ldy + i, is_aligned(p.y, p.ldy));
+        add(p.weight[row * p.used + j]);
     }
-    p.out[row * p.ldo + i] = v;
+    if (p.shared) {
+        get(p.shared + row * p.n + i, is_aligned(p.shared, p.n));
+        add(p.shared_gate ? 1.0f / (1.0f + expf(-p.shared_gate[row * p.shared_ld])) : 1.0f);
+    }
+    for (int j = 0; j < 4; j++)
+        v[j] *= p.scale;
+    if (p.residual) {
+        get(p.residual + row * p.ldr + i, is_aligned(p.residual, p.ldr));
+        add(1.0f);
+    }
+    for (uint32_t j = 0; j < left; j++)
+        p.out[row * p.ldo + i + j] = v[j];
 }

@@ -23,6 +23,12 @@ enum { GEMM_SEGS = 3, GEMM_WARPS = 8, GEMM_DEEP = 16, GEMM_ROWS_MOST = 64 };
 /* gemm_wide: warps of a block at most, and bytes of a warp's ring of tiles. */
 enum { WIDE_WARPS = 16, WIDE_RING = 2 * TILE_Q8_0 };
 
+/* Rows of one expert that are multiplied together. */
+struct moe_tile {
+    int32_t expert; /* -1: there are none */
+    uint32_t rows;
+};
+
 struct gemm_seg {
     struct mat w;
     float *y; /* (m, ldy) */
@@ -61,6 +67,7 @@ struct act_args {
     float alpha, limit;
     uint32_t pad;
     const float *gate_bias, *up_bias; /* or NULL */
+    const int32_t *slot_row;          /* or NULL: rows where it is -1 are left */
     struct pack_out out;
 };
 
@@ -91,12 +98,13 @@ struct gemm_args {
     uint32_t groups; /* of eight streams, side by side in x */
     float scale;
     uint32_t paired, act; /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
+    float alpha, limit;   /* ACT_SWIGLU_OAI */
     uint32_t pad;
     const uint8_t *x;      /* pack */
     const float *residual; /* (m, ldr) or NULL */
     uint64_t ldr;
-    const int32_t *expert; /* (groups) or NULL: group blockIdx.y multiplies with that matrix; -1 = none */
-    struct gemm_in in;     /* of gemm_tile_1, which has no pack */
+    const struct moe_tile *tile; /* or NULL: blockIdx.y is one of these, of 8 * groups rows, in x and y */
+    struct gemm_in in;           /* of gemm_tile_1, which has no pack */
     float *part;           /* of gemm_wide: what blocks that share columns leave, (split, m, outputs) */
     uint32_t *count;       /* and how many have; 0 before and after */
 };
@@ -287,21 +295,60 @@ struct finish_args { /* logits = softcap(scale * y + bias) */
     float scale, softcap;
 };
 
+/* logits = norm(x) W^T + bias, in float; behind the experts' that of the shared expert where there is one. */
+struct router_args {
+    const float *x; /* (m, ldx) */
+    uint64_t ldx;
+    uint32_t m, k, outputs, pad;
+    struct norm_args norm; /* none, or NORM_RMS without bias */
+    struct mat w, shared;
+    const float *bias;
+    float *logits; /* (m, outputs) */
+};
+
+enum { MOE_USED_MOST = 32 };
 struct route_args {
-    const float *logits; /* (m, experts) */
+    const float *logits; /* (m, ld) */
     const float *select_bias;
+    uint64_t ld;
     uint32_t m, experts, used, gating, groups, groups_used, normalise;
     float weight_scale;
     int32_t *expert; /* (m, used) */
     float *weight;   /* (m, used) */
 };
 
+/* The experts of one row (moe_row.cu). */
+struct moe_part { /* the chosen ones, or the shared one; up.base NULL: there is none */
+    struct mat gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias;
+    uint32_t act, pad;
+};
+
+struct moe_row_args {
+    struct route_args route; /* of one row; with the shared expert's logit behind the others */
+    struct moe_part part[2];
+    const float *x; /* (k) */
+    struct norm_args norm;
+    float *h; /* (used, inputs of down), then the shared expert's */
+    const float *residual;
+    float *out;
+    uint32_t k, n;
+    uint32_t strips, pairs_all;    /* of 16 outputs of gate and up: of an expert, of all */
+    uint32_t pairs, split;         /* of a block of moe_row_up; warps of a strip */
+    uint32_t columns, columns_all; /* of 256 inputs of down: of an expert, of all */
+    uint32_t shared_gate;          /* the shared expert has a weight */
+    float scale, alpha, limit;
+};
+
 struct group_args {
     const int32_t *expert; /* (m, used) */
-    uint32_t m, used, experts, most_groups;
+    uint32_t m, used, experts;
+    uint32_t rows, most_tiles; /* rows of a tile, a multiple of eight; tiles there may be */
+    uint32_t pad;
     int32_t *slot;         /* (m, used): where the pair lies */
-    int32_t *slot_row;     /* (slots): its row, -1 = padding */
-    int32_t *group_expert; /* (most_groups), -1 = none */
+    int32_t *slot_row;     /* (most_tiles * rows): its row, -1 = padding */
+    int32_t *group_expert; /* of each eight slots, -1 = none */
+    struct moe_tile *tile; /* (most_tiles) */
 };
 
 struct combine_args {
@@ -310,10 +357,14 @@ struct combine_args {
     const int32_t *slot;
     const float *weight;
     const float *shared;      /* (m, n) or NULL */
-    const float *shared_gate; /* (m) logits or NULL */
-    float *out;               /* (m, n) */
+    const float *shared_gate; /* (m, shared_ld) logits or NULL */
+    uint64_t shared_ld;
+    const float *residual;    /* (m, ldr) or NULL */
+    uint64_t ldr;
+    float *out; /* (m, ldo) = scale * sum + residual */
     uint64_t ldo;
-    uint32_t m, n, used, pad;
+    uint32_t m, n, used;
+    float scale;
 };
 
 enum { ROWS_ADD = 100, ROWS_BIAS, ROWS_SWIGLU }; /* beside enum act_kind */

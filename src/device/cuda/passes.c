@@ -2,7 +2,7 @@
 
 static bool is_product(const struct launch *l)
 {
-    return l->args == ARGS_GEMM && !l->a.gemm.expert;
+    return l->args == ARGS_GEMM && !l->a.gemm.tile;
 }
 
 static uint32_t form_of(const struct launch *l)
@@ -20,8 +20,8 @@ static bool forms_fit(uint32_t a, uint32_t b)
 static bool may_merge(const struct launch *a, const struct launch *b)
 {
     const struct gemm_args *x = &a->a.gemm, *y = &b->a.gemm;
-    return is_product(a) && is_product(b) && a->op == b->op && x->segs + y->segs <= GEMM_SEGS &&
-           x->x == y->x && a->order == b->order && x->k == y->k && x->scale == y->scale && !x->residual &&
+    return a->args == ARGS_GEMM && b->args == ARGS_GEMM && x->tile == y->tile && a->op == b->op &&
+           x->segs + y->segs <= GEMM_SEGS && x->x == y->x && a->order == b->order && x->k == y->k && x->scale == y->scale && !x->residual &&
            !y->residual && forms_fit(form_of(a), form_of(b));
 }
 
@@ -71,7 +71,8 @@ void pass_pair_activation(const struct lower *l, const struct step_class *c, str
     (void)c;
     for (uint32_t i = 0; i + 1 < list->count; i++) {
         struct gemm_args *g = &list->all[i].a.gemm;
-        if (!is_product(&list->all[i]) || g->segs != 2 || layout_plain_bytes(g->seg[0].w.fmt))
+        if (list->all[i].args != ARGS_GEMM || g->segs != 2 ||
+            (!g->tile && layout_plain_bytes(g->seg[0].w.fmt)))
             continue;
         const bool adapters = takes_both(&list->all[i + 1], g, K_ACT_ROWS);
         const uint32_t at = i + 1 + adapters, f = g->seg[0].w.n;
@@ -80,8 +81,11 @@ void pass_pair_activation(const struct lower *l, const struct step_class *c, str
         struct launch *act = &list->all[at];
         g->paired = 1;
         g->act = act->a.act.act;
+        g->alpha = act->a.act.alpha;
+        g->limit = act->a.act.limit;
         g->seg[0].ldy = f;
-        list->all[i].why = "gate and up in turns, the activation in the product";
+        list->all[i].why = g->tile ? "gate and up of experts in turns, the activation in the product"
+                                   : "gate and up in turns, the activation in the product";
         act->a.act.gate = NULL;
         act->a.act.up = g->seg[0].y;
         act->a.act.ld = f;
@@ -288,6 +292,8 @@ static uint32_t strips_of(const struct gemm_args *g, uint32_t outputs)
 
 static const char *reason(const struct launch *l, const struct gpu_gemm *how)
 {
+    if (l->a.gemm.tile)
+        return how->kernel == K_GEMM_WIDE ? "by wgmma" : "a warp has a strip of 16 outputs";
     if (how->kernel == K_GEMM_WIDE)
         return how->split > 1 ? "more than 32 rows of tiles: wgmma, blocks share columns"
                               : "more than 32 rows of tiles: wgmma";
@@ -299,15 +305,14 @@ static const char *reason(const struct launch *l, const struct gpu_gemm *how)
                                                 : "warps share a strip, to fill the card";
 }
 
-/* Groups of eight rows, each with the matrix of its expert. */
+/* Tiles of rows, each with the matrix of its expert. */
 static struct gpu_gemm choose_experts(const struct lower *l, struct launch *p)
 {
     struct gemm_args *g = &p->a.gemm;
-    const uint32_t groups = p->m / 8, strips = strips_of(g, TILE_ROWS);
-    struct gpu_gemm how =
-        gpu_gemm_choose(l->card, form_of(p), 8, strips * (groups < 8 ? groups : 8), g->k, false);
-    how.grid.x = gpu_blocks(strips, how.grid.threads / 32 / how.split);
-    return how;
+    const bool cores = p->order == PACK_CORES;
+    const uint32_t unit = cores ? 64 : TILE_ROWS;
+    return gpu_gemm_experts(l->card, form_of(p), 8 * g->groups, p->m, strips_of(g, unit) * unit, g->k,
+                            g->paired, cores);
 }
 
 void pass_choose_kernels(const struct lower *l, const struct step_class *c, struct launch_list *list)
@@ -319,7 +324,7 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
         if (p->args != ARGS_GEMM)
             continue;
         struct gpu_gemm how =
-            g->expert ? choose_experts(l, p)
+            g->tile ? choose_experts(l, p)
             : p->order == PACK_CORES
                 ? gpu_gemm_wide(l->card, strips_of(g, 64), g->k, g->paired)
                 : gpu_gemm_choose(l->card, form_of(p), p->m, strips_of(g, TILE_ROWS), g->k, g->paired);

@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant
     dep_launch();
     dep_wait();
     const uint32_t columns = (p.k + 255) / 256, c = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
-    if (c >= columns)
+    if (c >= columns || (p.slot_row && p.slot_row[row] < 0))
         return;
     float v[8];
     act8(p, row, p.row_scale ? p.row_scale[row] : 1.0f, 256 * c + 8 * (threadIdx.x % 32), act_aligned(p), v);

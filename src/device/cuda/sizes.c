@@ -89,20 +89,23 @@ static void measure_moe(const struct size_limits *d, const struct weights *all, 
                         struct step_sizes *s)
 {
     const struct weight *w = all->all;
-    uint32_t rows = d->max_rows < MOE_ROWS ? d->max_rows : MOE_ROWS, pairs = rows * o->used;
-    uint32_t slots = (pairs / 8 + (pairs < o->experts ? pairs : o->experts)) * 8;
     uint32_t f = w[o->up.weight].rows, n = w[o->down.weight].rows, k = w[o->up.weight].cols;
+    uint32_t at_once = lower_moe_rows(o, k, f, n), rows = d->max_rows < at_once ? d->max_rows : at_once;
+    uint32_t slots = lower_moe_slots(rows, o->used, o->experts);
     /* y and the packed input hold slots rows, not max_rows: said as a width of max_rows rows */
     uint64_t y = (uint64_t)slots * most(2 * f, n), per = (y + d->max_rows - 1) / d->max_rows;
     s->y = most(s->y, (uint32_t)per);
     uint64_t wide = (uint64_t)slots * most((k + 255) / 256 * 256, (f + 255) / 256 * 256);
-    s->k = most(s->k, (uint32_t)((wide + d->max_rows - 1) / d->max_rows));
+    s->slots_k = most(s->slots_k, (uint32_t)((wide + d->max_rows - 1) / d->max_rows));
+    s->moe_rows = most(s->moe_rows, rows);
+    s->slots = most(s->slots, slots);
     s->z = most(s->z, most(k, n));
     s->experts = most(s->experts, o->experts);
     s->used = most(s->used, o->used);
     s->shared_width = most(s->shared_width, n);
-    measure_linear(all, s, o->shared_up.weight, true);
-    measure_linear(all, s, o->shared_down.weight, true);
+    measure_linear(all, s, o->shared_gate.weight, false);
+    measure_linear(all, s, o->shared_up.weight, false);
+    measure_linear(all, s, o->shared_down.weight, false);
     if (o->shared_up.weight)
         s->y = most(s->y, 2 * w[o->shared_up.weight].rows);
 }
@@ -175,6 +178,9 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
                                   most(w[o->ffn.up.weight].rows, w[o->ffn.down.weight].rows));
             break;
         case OP_MOE:
+            if (o->moe.used > MOE_USED_MOST)
+                return err_set(e, ERR_DATA, "layer %u uses %u experts at a time: the GPU takes %d", o->layer,
+                               o->moe.used, MOE_USED_MOST);
             measure_moe(d, all, &o->moe, s);
             break;
         case OP_LOGITS:
@@ -199,32 +205,31 @@ static void *take(struct bump *b, uint64_t bytes)
     return (void *)(b->base + from);
 }
 
-static void place_moe(struct scratch *s, const struct step_sizes *z, uint64_t moe, uint64_t slots,
-                      struct bump *b)
+static void place_moe(struct scratch *s, const struct step_sizes *z, struct bump *b)
 {
-    s->router = take(b, moe * z->experts * 4);
+    const uint64_t moe = z->moe_rows, slots = z->slots;
+    s->router = take(b, moe * (z->experts + 1) * 4);
     s->route_weight = take(b, moe * z->used * 4);
     s->route_expert = take(b, moe * z->used * 4);
     s->shared = take(b, moe * z->shared_width * 4);
-    s->shared_gate = take(b, moe * 4);
     s->slot = take(b, moe * z->used * 4);
     s->slot_row = take(b, slots * 4);
     s->group_expert = take(b, slots / 8 * 4);
+    s->tile = take(b, slots / 8 * sizeof *s->tile);
 }
 
 uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct step_sizes *z,
                        const struct scratch_shape *shape, cu_ptr base)
 {
-    const uint64_t rows = shape->max_rows, moe = rows < MOE_ROWS ? rows : MOE_ROWS, pairs = moe * z->used,
-                   slots = pairs + 8ull * (z->experts < pairs ? z->experts : pairs) + 8,
-                   in = rows > shape->max_outs ? rows : shape->max_outs;
+    const uint64_t rows = shape->max_rows, in = rows > shape->max_outs ? rows : shape->max_outs;
+    const uint32_t k = most(z->k, z->slots_k); /* of what experts' rows go through, too */
     const bool large = shape->half && in > PACK_ROWS_MOST;
     struct bump b = {0, base};
     for (uint32_t i = 1; i < p->buffers; i++)
         s->buffer[i] = take(&b, rows * p->width[i] * 4);
     s->max_rows = shape->max_rows;
-    s->pack = take(&b, (in + 63) / 64 * 8 * ((z->k + 255) / 256) * PACK_BYTES);
-    s->x = take(&b, shape->exact ? in * ((z->k + 7) / 8 * 8) * 4 : 0);
+    s->pack = take(&b, (in + 63) / 64 * 8 * ((k + 255) / 256) * PACK_BYTES);
+    s->x = take(&b, shape->exact ? in * ((k + 7) / 8 * 8) * 4 : 0);
     s->half = take(&b, large ? in * ((z->k + 31) / 32 * 32) * 2 : 0);
     s->half_scale = take(&b, large ? in * 4 : 0);
     s->decoded_bytes = large ? z->decoded : 0;
@@ -235,10 +240,10 @@ uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct ste
     s->part_floats = z->part;
     s->part_ml = take(&b, z->part_ml * 4);
     s->logits = take(&b, (uint64_t)shape->max_outs * p->out_width * 4);
-    place_moe(s, z, moe, slots, &b);
+    place_moe(s, z, &b);
     s->lora_rank = z->lora_rank;
-    s->lora_rows = (uint32_t)(z->experts && slots > in ? slots : in);
-    s->lora_x = take(&b, z->lora_rank ? in * z->k * 4 : 0);
+    s->lora_rows = (uint32_t)(z->slots > in ? z->slots : in);
+    s->lora_x = take(&b, z->lora_rank ? in * k * 4 : 0);
     s->lora_low = take(&b, s->lora_rows * z->lora_low * 4);
     s->lora_table = take(&b, p->lora ? (p->slots + 1ull) * (p->adapters + 1) * sizeof *s->lora_table : 0);
     return b.at;

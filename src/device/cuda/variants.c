@@ -109,6 +109,46 @@ struct gpu_gemm gpu_gemm_wide(const struct gpu_profile *g, uint32_t units, uint3
     return gpu_gemm_wide_as(units, groups, split);
 }
 
+struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint32_t rows, uint32_t tiles,
+                                 uint32_t outputs, uint32_t k, bool paired, bool cores)
+{
+    if (cores) {
+        struct gpu_gemm wide = gpu_gemm_wide_as(outputs / 64, 4, 1);
+        wide.grid.y = tiles;
+        return wide;
+    }
+    struct gpu_gemm r = {.groups = rows / 8, .split = 1, .outputs = TILE_ROWS};
+    const uint32_t index = rows <= 8 ? 0 : rows <= 16 ? 1 : rows <= 32 ? 2 : 3, columns = (k + 255) / 256,
+                   strips = outputs / TILE_ROWS, most = paired ? GEMM_WARPS / 2 : GEMM_WARPS;
+    while (2 * r.split <= most && columns >= 2 * r.split &&
+           (uint64_t)strips * tiles * r.split < (uint64_t)g->sms * 8)
+        r.split *= 2;
+    r.kernel = K_GEMM + 4 * fmt + index;
+    r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), tiles, 1, GEMM_WARPS * 32, 0);
+    return r;
+}
+
+struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, uint32_t kinds, uint32_t k)
+{
+    /* a wave of blocks begins with the choice and the norm, which take about as long as three tiles */
+    enum { START = 3 };
+    const uint32_t columns = (k + 255) / 256, least = (columns + 1) / 2;
+    struct gpu_experts best = {0};
+    uint32_t cost = UINT32_MAX;
+    for (uint32_t split = 1; split <= columns && split * kinds <= GEMM_DEEP; split *= 2)
+        for (uint32_t each = 1; each * split * kinds <= GEMM_DEEP; each++) {
+            const uint32_t blocks = gpu_blocks(pairs, each), warps = each * split * kinds,
+                           waves = gpu_blocks(blocks, (uint64_t)g->sms),
+                           now = waves * (gpu_blocks(columns, split) + START);
+            if (warps < least || now > cost || (now == cost && warps >= best.grid.threads / 32))
+                continue;
+            cost = now;
+            best = (struct gpu_experts){
+                each, split, gpu_grid(blocks, 1, 1, 32 * warps, columns * ROW_COLUMN)};
+        }
+    return best;
+}
+
 /* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys'
  * bytes, by what an SM can take in, or by a warp's way through its units one after the other; starting takes
  * 3 us, joining parts 2.5, more than one stage 1.5 (the SMs' memory is divided again). With one stage loads

@@ -21,6 +21,15 @@ bool gpu_is_wide(const struct gpu_profile *g, uint32_t fmt, uint32_t m);
 struct gpu_gemm gpu_gemm_wide(const struct gpu_profile *g, uint32_t units, uint32_t k, bool paired);
 /* The same with warpgroups a block and blocks a strip's columns as the caller wants them. */
 struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split);
+/* The same for `tiles` tiles of `rows` rows, each with the matrices of its expert; cores: packed in the order PACK_CORES. */
+struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint32_t rows, uint32_t tiles,
+                                 uint32_t outputs, uint32_t k, bool paired, bool cores);
+/* How gate and up of the experts of one row are launched: pairs of strips that a block has, warps a strip. */
+struct gpu_experts {
+    uint32_t pairs, split;
+    struct gpu_grid grid;
+};
+struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, uint32_t kinds, uint32_t k);
 /* How decode attention is launched, where `pairs` sequences x KV heads have up to `keys` keys each; only: with
  * this number of stages (0: the one that costs least). */
 struct gpu_decode {

@@ -1,0 +1,141 @@
+/* The choice of experts of one row by a block: from the router's logits to experts, and their weights. A gating is a row
+ * of the two functions at the top. */
+#pragma once
+
+#include "device/cuda/common.cuh"
+
+enum { EXPERTS_MOST = 1024, EXPERT_GROUPS_MOST = 64 };
+
+/* A logit as its gating sees it; max: the largest of the row. */
+static __device__ __forceinline__ float gating_value(uint32_t gating, float x, float max)
+{
+    switch (gating) {
+    case GATING_SIGMOID:
+        return 1.0f / (1.0f + expf(-x));
+    case GATING_SOFTMAX_TOPK:
+        return x;
+    default:
+        return expf(x - max);
+    }
+}
+
+/* What the weight of a chosen expert is before all are scaled together; sum: of the row's values. */
+static __device__ __forceinline__ float gating_weight(uint32_t gating, float value, float max, float sum)
+{
+    return gating == GATING_SOFTMAX ? value / sum : gating == GATING_SOFTMAX_TOPK ? expf(value - max) : value;
+}
+
+struct choice {
+    __align__(16) float key[EXPERTS_MOST]; /* what is compared; up to a multiple of 16 there is -inf behind it */
+    float logit[EXPERTS_MOST], group[EXPERT_GROUPS_MOST];
+    float max, sum; /* over the row */
+    int32_t expert[MOE_USED_MOST];
+    float weight[MOE_USED_MOST];
+};
+
+/* Whether keys are the logits themselves: they have the same order. */
+static __device__ __forceinline__ bool choice_direct(const struct route_args &p)
+{
+    return !p.select_bias && (p.groups <= 1 || p.groups_used >= p.groups);
+}
+
+/* Maximum and sum over the row; each warp for itself. */
+static __device__ __forceinline__ void choice_row(const struct route_args &p, const struct choice &c, float &max,
+                                                  float &sum)
+{
+    max = -INFINITY, sum = 0.0f;
+    for (uint32_t i = threadIdx.x % 32; i < p.experts; i += 32)
+        max = fmaxf(max, c.logit[i]);
+    max = warp_max(max);
+    for (uint32_t i = threadIdx.x % 32; i < p.experts; i += 32)
+        sum += gating_value(p.gating, c.logit[i], max);
+    sum = warp_sum(sum);
+}
+
+/* Keys where they are not the logits: with the bias, and only of the experts in the best groups. */
+static __device__ void choice_keys(const struct route_args &p, struct choice &c)
+{
+    float max, sum;
+    choice_row(p, c, max, sum);
+    for (uint32_t e = threadIdx.x; e < p.experts; e += blockDim.x)
+        c.key[e] = gating_value(p.gating, c.logit[e], max) / (p.gating == GATING_SOFTMAX ? sum : 1.0f) +
+                   (p.select_bias ? p.select_bias[e] : 0.0f);
+    __syncthreads();
+    if (p.groups <= 1 || p.groups_used >= p.groups)
+        return;
+    const uint32_t size = p.experts / p.groups;
+    for (uint32_t g = threadIdx.x; g < p.groups; g += blockDim.x) {
+        float a = -INFINITY, b = -INFINITY;
+        for (uint32_t i = 0; i < size; i++) {
+            const float v = c.key[g * size + i];
+            b = fmaxf(b, fminf(a, v));
+            a = fmaxf(a, v);
+        }
+        c.group[g] = p.gating == GATING_SIGMOID ? a + (size > 1 ? b : 0.0f) : a;
+    }
+    __syncthreads();
+    for (uint32_t e = threadIdx.x; e < p.experts; e += blockDim.x) {
+        const uint32_t g = e / size;
+        uint32_t rank = 0;
+        for (uint32_t i = 0; i < p.groups; i++)
+            rank += c.group[i] > c.group[g] || (c.group[i] == c.group[g] && i < g);
+        if (rank >= p.groups_used)
+            c.key[e] = -INFINITY;
+    }
+    __syncthreads();
+}
+
+/* The row's logits into c; the block waits. */
+static __device__ __forceinline__ void choice_load(const struct route_args &p, struct choice &c, const float *logits)
+{
+    for (uint32_t e = threadIdx.x; e < (p.experts + 15) / 16 * 16; e += blockDim.x) {
+        const float x = e < p.experts ? __ldcg(logits + e) : -INFINITY;
+        c.key[e] = x;
+        if (e < p.experts)
+            c.logit[e] = x;
+    }
+    if (threadIdx.x < p.used)
+        c.expert[threadIdx.x] = (int)threadIdx.x; /* stays where logits are not numbers */
+    __syncthreads();
+    if (!choice_direct(p))
+        choice_keys(p, c);
+}
+
+/* c.expert, the best first: an expert's place is the number of keys that are larger, or as large and earlier. One, two or
+ * four threads count for an expert. The caller lets the block wait. */
+static __device__ __forceinline__ void choice_experts(const struct route_args &p, struct choice &c)
+{
+    const uint32_t n = p.experts, bits = 4 * n <= blockDim.x ? 2 : 2 * n <= blockDim.x ? 1 : 0, parts = 1u << bits,
+                   end = (n * parts + 31) / 32 * 32;
+    for (uint32_t i = threadIdx.x; i < end; i += blockDim.x) {
+        const uint32_t e = i >> bits, part = i & (parts - 1);
+        const float v = c.key[min(e, n - 1)];
+        uint32_t rank = 0;
+        for (uint32_t j = 4 * part; j < n; j += 4 * parts) {
+            const float4 w = *(const float4 *)(c.key + j);
+            rank += w.x > v || (w.x == v && j < e);
+            rank += w.y > v || (w.y == v && j + 1 < e);
+            rank += w.z > v || (w.z == v && j + 2 < e);
+            rank += w.w > v || (w.w == v && j + 3 < e);
+        }
+        for (uint32_t o = 1; o < parts; o *= 2)
+            rank += __shfl_xor_sync(~0u, rank, o);
+        if (part == 0 && e < n && rank < p.used)
+            c.expert[rank] = (int)e;
+    }
+}
+
+/* c.weight, by one warp; c.expert is there. */
+static __device__ __forceinline__ void choice_weights(const struct route_args &p, struct choice &c)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    float max, sum, w = 0.0f, f = p.weight_scale;
+    choice_row(p, c, max, sum);
+    if (lane < p.used)
+        w = gating_weight(p.gating, gating_value(p.gating, c.logit[c.expert[lane]], max), max, sum);
+    const float total = warp_sum(w);
+    if (p.normalise || p.gating == GATING_SOFTMAX_TOPK)
+        f /= fmaxf(total, 1e-20f);
+    if (lane < p.used)
+        c.weight[lane] = w * f;
+}
