@@ -47,6 +47,17 @@ static void check_layout(uint32_t type, uint32_t fmt, uint32_t n, uint32_t k)
     for (uint32_t r = 0; r < n; r++)
         fill(type, file + r * from_row, k);
     for (uint64_t i = 0; i < bytes; i++) {
+        if (layout_has_nibbles(fmt, i)) {
+            for (uint32_t half = 0; half < 2; half++) {
+                const int64_t at = layout_nibble(fmt, n, k, from_row, i, half);
+                assert_true(at < 2 * (int64_t)(n * from_row));
+                if (at < 0)
+                    continue;
+                card[i] |= (uint8_t)((file[at / 2] >> 4 * (at % 2) & 15) << 4 * half);
+                used[at / 2] += at % 2; /* once for both halves */
+            }
+            continue;
+        }
         int64_t at = layout_source(fmt, n, k, from_row, i);
         assert_true(at < (int64_t)(n * from_row));
         if (at >= 0) {

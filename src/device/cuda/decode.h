@@ -107,8 +107,6 @@ LAYOUT_FN void decode_nibbles(const uint8_t *row, uint32_t fmt, uint32_t nb, uin
         uint32_t dm = decode_u32(rest + 4 * b);
         d = decode_half((uint16_t)dm);
         m = decode_half((uint16_t)(dm >> 16));
-    } else if (fmt == FMT_MXFP4) {
-        d = f8_e8m0_to_f32(rest[b]);
     } else {
         d = decode_half(decode_u16(rest + 2 * b));
     }
@@ -130,11 +128,8 @@ LAYOUT_FN void decode_nibbles(const uint8_t *row, uint32_t fmt, uint32_t nb, uin
         case FMT_Q5_1:
             v[i] = d * (float)(q | (high >> i & 1) << 4) + m;
             break;
-        case FMT_IQ4_NL:
-            v[i] = d * decode_iq4_level(q);
-            break;
         default:
-            v[i] = d * decode_e2m1(q);
+            v[i] = d * decode_iq4_level(q);
         }
     }
 }
@@ -214,6 +209,15 @@ LAYOUT_FN void decode_q8_0_tile(const uint8_t *tile, uint32_t r, uint32_t p, flo
         v[i] = d * (float)(int8_t)decode_byte(w, i);
 }
 
+LAYOUT_FN void decode_mxfp4_tile(const uint8_t *tile, uint32_t r, uint32_t p, float v[8])
+{
+    const uint32_t g = p / 4, shift = g & 1 ? 4 : 0;
+    struct pair32 w = decode_u64(tile + 512 * (g / 2) + (4 * (r % 8) + p % 4) * 16 + 8 * (r / 8));
+    const float d = f8_e8m0_to_f32(tile[2048 + 8 * r + g]);
+    for (int i = 0; i < 8; i++)
+        v[i] = d * decode_e2m1(decode_byte(w, i) >> shift & 15);
+}
+
 LAYOUT_FN void decode_iq4_xs(const uint8_t *row, uint32_t nb, uint32_t i8, float v[8])
 {
     uint32_t b = i8 / 32, p = i8 % 32, g = p / 4;
@@ -250,6 +254,10 @@ LAYOUT_FN void decode8(const uint8_t *base, uint64_t stride, uint32_t fmt, uint3
         }
         if (fmt == FMT_Q8_0) {
             decode_q8_0_tile(tile, r % 16, p, v);
+            return;
+        }
+        if (fmt == FMT_MXFP4) {
+            decode_mxfp4_tile(tile, r % 16, p, v);
             return;
         }
         struct pair32 w = decode_u64(tile + 512 * (g / 2) + (4 * (r % 8) + p % 4) * 16 + 8 * (r % 16 / 8));

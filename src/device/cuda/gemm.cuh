@@ -72,12 +72,19 @@ struct tile_head {
 };
 
 template <class LOAD>
-static __device__ __forceinline__ struct tile_head tile_head(const uint8_t *tile, uint32_t chunks, LOAD get)
+static __device__ __forceinline__ struct tile_head tile_head(const uint8_t *tile, uint32_t bytes, LOAD get)
 {
     const uint32_t g = threadIdx.x % 32 / 4;
-    const uint8_t *p = tile + 512 * chunks + 16 * g;
-    struct tile_head h = {{get(p), get(p + 128)}, {0, 0}};
-    if (chunks == 6) {
+    struct tile_head h = {};
+    if (bytes == TILE_MXFP4) {
+        const uint2 a = *(const uint2 *)(tile + 2048 + 8 * g), b = *(const uint2 *)(tile + 2112 + 8 * g);
+        h.row[0].x = a.x, h.row[0].y = a.y, h.row[1].x = b.x, h.row[1].y = b.y;
+        return h;
+    }
+    const uint8_t *p = tile + (bytes == TILE_Q4_K ? 2048 : bytes == TILE_Q6_K ? 3072 : 4096) + 16 * g;
+    h.row[0] = get(p);
+    h.row[1] = get(p + 128);
+    if (bytes == TILE_Q6_K) {
         h.d[0] = *(const uint16_t *)(tile + 3328 + 2 * g);
         h.d[1] = *(const uint16_t *)(tile + 3328 + 2 * (g + 8));
     }
@@ -221,6 +228,61 @@ struct form_q8 {
     }
 };
 
+/* MXFP4: a nibble's three bits are the last of fp16's exponent and the first of its fraction, which makes it the value
+ * times 2^-14; the factor 2^14 and the group's exponent, less the largest of the row's, are multiplied with it. */
+static __device__ __forceinline__ uint32_t shift_by(uint32_t v, int n)
+{
+    return n >= 0 ? v << n : v >> -n;
+}
+
+/* Two values times 2^-14 of w: of bytes 0 and 2, or (odd) 1 and 3; of the low halves, or the high ones. */
+static __device__ __forceinline__ uint32_t pair_e2m1(uint32_t w, bool odd, bool high)
+{
+    const int by = 9 - (odd ? 8 : 0) - (high ? 4 : 0);
+    return (shift_by(w, by) & 0x0e000e00u) | (shift_by(w, by + 3) & 0x80008000u);
+}
+
+struct form_mxfp4 {
+    enum { BYTES = TILE_MXFP4, CHUNKS = 4, MINS = 0 };
+    uint2 e[2]; /* of a row: eight exponents */
+    uint32_t most[2];
+    float d[2];
+
+    static __device__ constexpr int first(int chunk)
+    {
+        return 2 * chunk;
+    }
+    static __device__ constexpr int last(int chunk)
+    {
+        return 2 * chunk + 1;
+    }
+    __device__ __forceinline__ form_mxfp4(const struct tile_head &h)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            e[r] = make_uint2(h.row[r].x, h.row[r].y);
+            const uint32_t four = __vmaxu4(e[r].x, e[r].y), two = __vmaxu4(four, four >> 16);
+            most[r] = max(two & 255, two >> 8 & 255);
+            d[r] = f8_e8m0_to_f32((uint8_t)most[r]);
+        }
+    }
+    __device__ __forceinline__ uint32_t scale(int r, int sub) const
+    {
+        const int by = 29 - (int)most[r] + (int)((sub < 4 ? e[r].x : e[r].y) >> 8 * (sub % 4) & 255);
+        return (uint32_t)max(by, 0) * 0x04000400u;
+    }
+    __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[], int sub) const
+    {
+        const uint32_t sa = scale(0, sub), sb = scale(1, sub);
+        const uint4 v = q[sub / 2];
+        const bool high = sub & 1;
+        a[0] = mul2(pair_e2m1(v.x, false, high), sa), a[1] = mul2(pair_e2m1(v.z, false, high), sb);
+        a[2] = mul2(pair_e2m1(v.x, true, high), sa), a[3] = mul2(pair_e2m1(v.z, true, high), sb);
+        a[4] = mul2(pair_e2m1(v.y, false, high), sa), a[5] = mul2(pair_e2m1(v.w, false, high), sb);
+        a[6] = mul2(pair_e2m1(v.y, true, high), sa), a[7] = mul2(pair_e2m1(v.w, true, high), sb);
+    }
+};
+
 /* The first tile of a strip, of whichever form: asked for before x is there. */
 struct tile_ahead {
     uint4 q[CHUNKS_MOST];
@@ -228,13 +290,13 @@ struct tile_ahead {
 
     __device__ __forceinline__ tile_ahead(uint32_t fmt, const uint8_t *p)
     {
-        const uint32_t chunks = fmt == FMT_Q4_K_TILE ? 4 : fmt == FMT_Q6_K_TILE ? 6 : 8;
+        const uint32_t chunks = fmt == FMT_Q4_K_TILE || fmt == FMT_MXFP4 ? 4 : fmt == FMT_Q6_K_TILE ? 6 : 8;
 #pragma unroll
         for (int j = 0; j < CHUNKS_MOST; j++) {
             q[j] = make_uint4(0, 0, 0, 0);
             load_more(q[j], p + 512 * j + threadIdx.x % 32 * 16, j < chunks);
         }
-        head = tile_head(p, chunks, load_stream);
+        head = tile_head(p, layout_tile_bytes(fmt), load_stream);
     }
 };
 
@@ -251,7 +313,7 @@ static __device__ __forceinline__ void tile_columns(float acc[NB][4], struct til
         float c[NB][4] = {}, mn[NB][4] = {};
         const bool more = s + 1 < to;
         p += more ? FORM::BYTES : 0; /* of the last tile the head is fetched again */
-        t.head = tile_head(p, FORM::CHUNKS, load_stream);
+        t.head = tile_head(p, FORM::BYTES, load_stream);
         if constexpr (FORM::MINS) {
 #pragma unroll
             for (int nb = 0; nb < NB; nb++) {
@@ -312,6 +374,8 @@ static __device__ __forceinline__ void strip_columns(float acc[NB][4], uint32_t 
         form_columns<form_q4k, NB>(acc, FMT_Q4_K_TILE, p, from, to, x);
     else if (fmt == FMT_Q6_K_TILE)
         form_columns<form_q6k, NB>(acc, FMT_Q6_K_TILE, p, from, to, x);
+    else if (fmt == FMT_MXFP4)
+        form_columns<form_mxfp4, NB>(acc, FMT_MXFP4, p, from, to, x);
     else
         form_columns<form_q8, NB>(acc, FMT_Q8_0, p, from, to, x);
 }

@@ -215,6 +215,37 @@ struct row_q8 : row_subs {
     }
 };
 
+/* MXFP4: values times 2^-14, as they are in fp16. */
+struct row_mxfp4 : row_subs {
+    enum { BYTES = TILE_MXFP4, CHUNKS = 4 };
+    using row_subs::row_subs;
+
+    static __device__ constexpr int last(int chunk)
+    {
+        return form_mxfp4::last(chunk);
+    }
+    static __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[], int sub)
+    {
+        const uint4 v = q[sub / 2];
+        const bool high = sub & 1;
+        a[0] = pair_e2m1(v.x, false, high), a[1] = pair_e2m1(v.z, false, high);
+        a[2] = pair_e2m1(v.x, true, high), a[3] = pair_e2m1(v.z, true, high);
+        a[4] = pair_e2m1(v.y, false, high), a[5] = pair_e2m1(v.w, false, high);
+        a[6] = pair_e2m1(v.y, true, high), a[7] = pair_e2m1(v.w, true, high);
+    }
+    __device__ __forceinline__ void add(float acc[2], const struct tile_head &head, const uint8_t *x) const
+    {
+        const uint32_t t = threadIdx.x % 4;
+        const float scale = *(const float *)(x + ROW_SCALE) * (1.0f / 1024.0f); /* 2^14 / 2^24 */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t two = (t < 2 ? head.row[i].x : head.row[i].y) >> 16 * (t & 1);
+            acc[i] += scale * (f8_e8m0_to_f32((uint8_t)two) * r[2 * i] +
+                               f8_e8m0_to_f32((uint8_t)(two >> 8)) * r[2 * i + 1]);
+        }
+    }
+};
+
 /* Columns [from, to), at least one, of a strip of tiles, of which p is the first and t is on its way. The chunks of the next
  * tile are asked for as soon as those of this one are used. The four lanes of a row have a part of its sum each. */
 template <class FORM>
@@ -228,7 +259,7 @@ static __device__ __forceinline__ void row_columns(float acc[2], struct tile_ahe
         const bool more = s + 1 < to;
         FORM w(x);
         p += more ? FORM::BYTES : 0; /* of the last tile the head is fetched again */
-        t.head = tile_head(p, FORM::CHUNKS, load_stream);
+        t.head = tile_head(p, FORM::BYTES, load_stream);
 #pragma unroll
         for (int sub = 0; sub < 8; sub++) {
             uint32_t a[8];
@@ -257,4 +288,19 @@ static __device__ __forceinline__ void row_put(uint8_t *to, const float v[8])
         *(float *)(to + ROW_SUMS + 2 * lane) = sum * (1.0f / 16777216.0f);
     if (lane == 0) /* 2^24 / scale, which is a power of two */
         *(float *)(to + ROW_SCALE) = __uint_as_float(((2 * 127u + 24) << 23) - __float_as_uint(scale));
+}
+
+/* Whichever form the weight has. */
+static __device__ __forceinline__ void row_product(float acc[2], struct tile_ahead &ahead, uint32_t fmt,
+                                                   const uint8_t *tiles, uint32_t from, uint32_t to,
+                                                   const uint8_t *x)
+{
+    if (fmt == FMT_Q4_K_TILE)
+        row_columns<row_q4k>(acc, ahead, tiles, from, to, x);
+    else if (fmt == FMT_Q6_K_TILE)
+        row_columns<row_q6k>(acc, ahead, tiles, from, to, x);
+    else if (fmt == FMT_MXFP4)
+        row_columns<row_mxfp4>(acc, ahead, tiles, from, to, x);
+    else
+        row_columns<row_q8>(acc, ahead, tiles, from, to, x);
 }

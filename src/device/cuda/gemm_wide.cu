@@ -62,7 +62,7 @@ template <int LEFT> static __device__ __forceinline__ void wide_wait(uint32_t a[
 
 /* ---- rings ---- */
 
-enum { WIDE_UNIT = 64, WIDE_STAGES = 2, WIDE_TILES_MOST = 3, WIDE_AHEAD = 4 };
+enum { WIDE_UNIT = 64, WIDE_STAGES = 2, WIDE_TILES_MOST = 4, WIDE_AHEAD = 4 };
 
 /* A warp's tiles: as many as fit into WIDE_RING bytes. */
 struct tile_ring {
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
     for (uint32_t column = x.from; column < x.to; column++) {
         const uint8_t *tile = tiles.room + stage * FORM::BYTES, *in = x.enter(column);
         bar_wait(tiles.full + stage, parity);
-        const FORM w(tile_head(tile, FORM::CHUNKS, load_shared));
+        const FORM w(tile_head(tile, FORM::BYTES, load_shared));
         float c[NB][4];
         uint32_t a[2][8];
         uint4 q[FORM::CHUNKS];
@@ -380,6 +380,8 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
         wide_columns<form_q4k>(acc, tiles, x);
     else if (w.fmt == FMT_Q6_K_TILE)
         wide_columns<form_q6k>(acc, tiles, x);
+    else if (w.fmt == FMT_MXFP4)
+        wide_columns<form_mxfp4>(acc, tiles, x);
     else
         wide_columns<form_q8>(acc, tiles, x);
     __syncthreads();

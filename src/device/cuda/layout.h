@@ -1,18 +1,19 @@
 /* The layout of weights on the GPU. Every layout is a permutation of the file's bytes (and padding), chosen
  * so that kernels load 16 bytes at a time: layout_source says, for each byte there, which byte of the file it
- * is, and decode.h reads values back. Plain C that nvcc compiles too; tested on the host.
+ * is (layout_nibble: of MXFP4, whose halves of bytes are permuted, too), and decode.h reads values back. Plain C that nvcc compiles too; tested on the host.
  *
  *  rows   F32, F16, BF16: rows padded with zeros to a multiple of 32 values.
  *  planes the block types: within a row, each field of all blocks together, largest first
  *           | qs of block 0 | qs 1 | ... | qh 0 | qh 1 | ... | d 0 | d 1 | ...  padded to 16 bytes
  *  native Q4_K as the file has it (its blocks of 144 bytes are aligned).
- *  tiles  Q4_K, Q6_K, Q8_0: 16 rows x 256 columns, in the order in which the lanes of a warp want them
+ *  tiles  Q4_K, Q6_K, Q8_0, MXFP4: 16 rows x 256 columns, in the order in which the lanes of a warp want them
  *         for mma.m16n8k16 (lane = 4 g + t: rows g and g + 8, and of each 32 columns 8t..8t+7); a row of
- *         Q8_0 may end within a tile, the rest of which is zero:
+ *         Q8_0 or MXFP4 may end within a tile, the rest of which is zero:
  *           Q4_K  4 x [lane][row g: 8 bytes of qs | row g+8: 8 bytes], then [row][header of 16 bytes]
  *           Q6_K  2 halves x (ql 0..31, ql 32..63, qh) x [lane][8 | 8 bytes], then [row][16 scales, the
  *                 even groups first], then [row][d]
  *           Q8_0  8 x [lane][8 | 8 bytes], then [row][8 d]
+ *           MXFP4 as Q4_K: of each 64 columns the first 32 in the low halves of bytes; then [row][8 exponents]
  * */
 #pragma once
 
@@ -50,7 +51,14 @@ enum fmt {
     FMT_COUNT
 };
 
-enum { TILE_ROWS = 16, TILE_COLS = 256, TILE_Q4_K = 2304, TILE_Q6_K = 3360, TILE_Q8_0 = 4352 };
+enum {
+    TILE_ROWS = 16,
+    TILE_COLS = 256,
+    TILE_Q4_K = 2304,
+    TILE_Q6_K = 3360,
+    TILE_Q8_0 = 4352,
+    TILE_MXFP4 = 2176
+};
 
 /* A matrix (n, k) on the GPU, or several of them `each` bytes apart. */
 struct mat {
@@ -78,7 +86,8 @@ struct mat {
 #define FORMATS_TILE(ROW)                                                                                    \
     ROW(FMT_Q4_K_TILE, DTYPE_Q4_K, MODULE_GEMM_TILE, "gemm_tile", TILE_Q4_K, 2048, 256, 144)                 \
     ROW(FMT_Q6_K_TILE, DTYPE_Q6_K, MODULE_GEMM_TILE, "gemm_tile", TILE_Q6_K, 3072, 256, 210)                 \
-    ROW(FMT_Q8_0, DTYPE_Q8_0, MODULE_GEMM_TILE, "gemm_tile", TILE_Q8_0, 4096, 32, 34)
+    ROW(FMT_Q8_0, DTYPE_Q8_0, MODULE_GEMM_TILE, "gemm_tile", TILE_Q8_0, 4096, 32, 34)                        \
+    ROW(FMT_MXFP4, DTYPE_MXFP4, MODULE_GEMM_TILE, "gemm_tile", TILE_MXFP4, 2048, 32, 17)
 
 #define FORMATS_PLANES(ROW)                                                                                  \
     ROW(FMT_Q4_0, DTYPE_Q4_0, MODULE_GEMM_NIBBLE, "gemm_q4_0", 32, 18, 2, {2, 16}, {0, 2})                   \
@@ -86,7 +95,6 @@ struct mat {
     ROW(FMT_Q5_0, DTYPE_Q5_0, MODULE_GEMM_NIBBLE, "gemm_q5_0", 32, 22, 3, {6, 16}, {2, 4}, {0, 2})           \
     ROW(FMT_Q5_1, DTYPE_Q5_1, MODULE_GEMM_NIBBLE, "gemm_q5_1", 32, 24, 3, {8, 16}, {4, 4}, {0, 4})           \
     ROW(FMT_IQ4_NL, DTYPE_IQ4_NL, MODULE_GEMM_NIBBLE, "gemm_iq4_nl", 32, 18, 2, {2, 16}, {0, 2})             \
-    ROW(FMT_MXFP4, DTYPE_MXFP4, MODULE_GEMM_NIBBLE, "gemm_mxfp4", 32, 17, 2, {1, 16}, {0, 1})                \
     ROW(FMT_Q2_K, DTYPE_Q2_K, MODULE_GEMM_SUPER, "gemm_q2_k", 256, 84, 3, {16, 64}, {0, 16}, {80, 4})        \
     ROW(FMT_Q3_K, DTYPE_Q3_K, MODULE_GEMM_SUPER, "gemm_q3_k", 256, 110, 4, {32, 64}, {0, 32}, {96, 12},      \
         {108, 2})                                                                                            \
@@ -220,6 +228,11 @@ LAYOUT_FN struct layout_spot layout_spot(uint32_t fmt, uint32_t w)
     }
     const uint32_t i = (w - lanes) % 16;
     r.row = (w - lanes) / 16;
+    if (fmt == FMT_MXFP4) {
+        r.row = (w - lanes) / 8;
+        r.block = (w - lanes) % 8;
+        return r;
+    }
     if (fmt == FMT_Q4_K_TILE) {
         r.in = i;
     } else if (fmt == FMT_Q8_0) {
@@ -243,6 +256,26 @@ LAYOUT_FN int64_t layout_source_tile(uint32_t fmt, uint32_t n, uint32_t k, uint6
     const uint64_t r = tile / per_row * TILE_ROWS + s.row,
                    at = tile % per_row * (TILE_COLS / block.values) + s.block;
     return r < n && at < k / block.values ? (int64_t)(r * row_bytes + at * block.bytes + s.in) : -1;
+}
+
+/* Of byte `to` of a form whose halves of bytes are permuted, the low (0) or high (1) half: twice the byte of the file that
+ * it is in, and one more where it is that byte's high half; -1: padding, zero, or not such a byte. */
+LAYOUT_FN int64_t layout_nibble(uint32_t fmt, uint32_t n, uint32_t k, uint64_t row_bytes, uint64_t to,
+                                uint32_t half)
+{
+    const uint32_t w = (uint32_t)(to % TILE_MXFP4), lane = w % 512 / 16, byte = w % 16,
+                   value = 8 * (lane % 4) + byte % 8;
+    const uint64_t tile = to / TILE_MXFP4, per_row = (k + TILE_COLS - 1) / TILE_COLS,
+                   r = tile / per_row * TILE_ROWS + lane / 4 + (byte >= 8 ? 8 : 0),
+                   block = tile % per_row * (TILE_COLS / 32) + 2 * (w / 512) + half;
+    if (fmt != FMT_MXFP4 || w >= 2048 || r >= n || block >= k / 32)
+        return -1;
+    return (int64_t)(2 * (r * row_bytes + block * 17 + 1 + value % 16) + value / 16);
+}
+
+LAYOUT_FN int layout_has_nibbles(uint32_t fmt, uint64_t to)
+{
+    return fmt == FMT_MXFP4 && to % TILE_MXFP4 < 2048;
 }
 
 /* The byte of the file's matrix (rows of row_bytes) that lies at `to`; -1: padding, zero. */

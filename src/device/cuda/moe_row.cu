@@ -24,17 +24,6 @@ static __device__ __forceinline__ const uint8_t *strip_of(const struct mat &w, u
     return w.base + expert * w.each + strip * w.stride + (uint64_t)column * layout_tile_bytes(w.fmt);
 }
 
-static __device__ __forceinline__ void row_product(float acc[2], struct tile_ahead &ahead, uint32_t fmt,
-                                                   const uint8_t *tiles, uint32_t from, uint32_t to, const uint8_t *x)
-{
-    if (fmt == FMT_Q4_K_TILE)
-        row_columns<row_q4k>(acc, ahead, tiles, from, to, x);
-    else if (fmt == FMT_Q6_K_TILE)
-        row_columns<row_q6k>(acc, ahead, tiles, from, to, x);
-    else
-        row_columns<row_q8>(acc, ahead, tiles, from, to, x);
-}
-
 /* Sums of the lane's rows g and g + 8 over the four lanes that share them; to[row] from one of those. */
 static __device__ __forceinline__ void row_leave(float acc[2], float *to)
 {

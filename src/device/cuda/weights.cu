@@ -2,7 +2,7 @@
  * every type has (the oracle's arithmetic), and the single-row variants of the public header. */
 #include "device/cuda/common.cuh"
 
-/* 16 bytes a thread, each looked up by layout_source. */
+/* 16 bytes a thread, each looked up by layout_source, or its halves by layout_nibble. */
 extern "C" __global__ void repack(const __grid_constant__ struct repack_args p)
 {
     uint64_t at = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * 16;
@@ -10,8 +10,16 @@ extern "C" __global__ void repack(const __grid_constant__ struct repack_args p)
         return;
     uint32_t word[4] = {0, 0, 0, 0};
     for (int i = 0; i < 16; i++) {
-        int64_t from = layout_source(p.fmt, p.n, p.k, p.row_bytes, at + i);
-        uint32_t b = from < 0 ? 0 : p.src[from];
+        uint32_t b = 0;
+        if (layout_has_nibbles(p.fmt, at + i)) {
+            for (uint32_t half = 0; half < 2; half++) {
+                const int64_t from = layout_nibble(p.fmt, p.n, p.k, p.row_bytes, at + i, half);
+                b |= from < 0 ? 0 : (p.src[from / 2] >> 4 * (from % 2) & 15u) << 4 * half;
+            }
+        } else {
+            const int64_t from = layout_source(p.fmt, p.n, p.k, p.row_bytes, at + i);
+            b = from < 0 ? 0 : p.src[from];
+        }
         word[i / 4] |= b << (8 * (i % 4));
     }
     *(uint4 *)(p.dst + at) = make_uint4(word[0], word[1], word[2], word[3]);
