@@ -69,7 +69,8 @@ static const struct layer layers[] = {
      .norm = NORM_LAYER},
 };
 
-static struct linear experts_of(struct rig *r, const struct layer *l, uint32_t type, uint32_t rows, uint32_t cols)
+static struct linear experts_of(struct rig *r, const struct layer *l, uint32_t type, uint32_t rows,
+                                uint32_t cols)
 {
     struct linear e = {.weight = rig_matrix(r, type, rows, cols, l->experts, 1.7f / sqrtf((float)cols))};
     if (l->bias)
@@ -80,8 +81,11 @@ static struct linear experts_of(struct rig *r, const struct layer *l, uint32_t t
 /* embed -> experts -> rows. */
 static void build(struct rig *r, const struct layer *l, uint32_t type)
 {
-    const uint32_t block = dtype_get(type)->block_values, i = block == 256 ? 0 : block == 32 ? 1 : 2, k = l->width[i],
-                   f = l->ffn[i], n = l->out ? l->out : k, shared = l->shared[i];
+    const uint32_t block = dtype_get(type)->block_values,
+                   i = block == 256  ? 0
+                       : block == 32 ? 1
+                                     : 2,
+                   k = l->width[i], f = l->ffn[i], n = l->out ? l->out : k, shared = l->shared[i];
     const struct operand x = plan_buffer(&r->plan, k), y = l->out ? plan_buffer(&r->plan, n) : x;
     const uint32_t router = l->half_router ? DTYPE_BF16 : DTYPE_F32;
     struct op_moe o = {.in = x,
@@ -166,13 +170,14 @@ static void give_up(const char *what, struct err *e)
 
 static void check_rows(struct rig *r, const char *what, bool exact, double bound, const float *want)
 {
-    static const uint32_t all[] = {1,  2,  3,  4,  5,  6,  7,   8,   9,   16,  17,
+    static const uint32_t all[] = {1,  2,  3,  4,  5,  6,   7,   8,   9,   16,  17,
                                    31, 32, 33, 64, 65, 100, 128, 129, 256, 300, 512},
                           few[] = {1, 3, 17, 100, 300};
     const uint32_t *rows = quick ? few : all;
     const size_t count = quick ? sizeof few / sizeof few[0] : sizeof all / sizeof all[0];
     struct err e = {0};
-    if (rig_open(r, "cuda", &(struct device_options){.exact = exact, .no_parity = true}, DTYPE_F16, ROWS, &e)) {
+    if (rig_open(r, "cuda", &(struct device_options){.exact = exact, .no_parity = true}, DTYPE_F16, ROWS,
+                 &e)) {
         give_up(what, &e);
         rig_close(r);
         return;
@@ -223,9 +228,10 @@ static void check(const struct layer *l, uint32_t type)
 
 int main(int argc, char **argv)
 {
-    static const uint32_t types[] = {DTYPE_Q4_K,  DTYPE_Q6_K,   DTYPE_Q8_0,   DTYPE_MXFP4, DTYPE_F32,  DTYPE_F16,
-                                     DTYPE_BF16,  DTYPE_Q4_0,   DTYPE_Q4_1,   DTYPE_Q5_0,  DTYPE_Q5_1, DTYPE_Q2_K,
-                                     DTYPE_Q3_K,  DTYPE_Q5_K,   DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_IQ3_S};
+    static const uint32_t types[] = {DTYPE_Q4_K,   DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_MXFP4, DTYPE_F32,
+                                     DTYPE_F16,    DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1,  DTYPE_Q5_0,
+                                     DTYPE_Q5_1,   DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q5_K,  DTYPE_IQ4_NL,
+                                     DTYPE_IQ4_XS, DTYPE_IQ3_S};
     quick = argc > 1 && !strcmp(argv[1], "quick");
     only = argc > 2 ? argv[2] : NULL;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)

@@ -25,8 +25,9 @@ static __device__ __forceinline__ float gating_weight(uint32_t gating, float val
     return gating == GATING_SOFTMAX ? value / sum : gating == GATING_SOFTMAX_TOPK ? expf(value - max) : value;
 }
 
-struct choice {
-    __align__(16) float key[EXPERTS_MOST]; /* what is compared; up to a multiple of 16 there is -inf behind it */
+struct expert_choice {
+    __align__(
+        16) float key[EXPERTS_MOST]; /* what is compared; up to a multiple of 16 there is -inf behind it */
     float logit[EXPERTS_MOST], group[EXPERT_GROUPS_MOST];
     float max, sum; /* over the row */
     int32_t expert[MOE_USED_MOST];
@@ -40,8 +41,8 @@ static __device__ __forceinline__ bool choice_direct(const struct route_args &p)
 }
 
 /* Maximum and sum over the row; each warp for itself. */
-static __device__ __forceinline__ void choice_row(const struct route_args &p, const struct choice &c, float &max,
-                                                  float &sum)
+static __device__ __forceinline__ void choice_row(const struct route_args &p, const struct expert_choice &c,
+                                                  float &max, float &sum)
 {
     max = -INFINITY, sum = 0.0f;
     for (uint32_t i = threadIdx.x % 32; i < p.experts; i += 32)
@@ -53,7 +54,7 @@ static __device__ __forceinline__ void choice_row(const struct route_args &p, co
 }
 
 /* Keys where they are not the logits: with the bias, and only of the experts in the best groups. */
-static __device__ void choice_keys(const struct route_args &p, struct choice &c)
+static __device__ void choice_keys(const struct route_args &p, struct expert_choice &c)
 {
     float max, sum;
     choice_row(p, c, max, sum);
@@ -86,7 +87,8 @@ static __device__ void choice_keys(const struct route_args &p, struct choice &c)
 }
 
 /* The row's logits into c; the block waits. */
-static __device__ __forceinline__ void choice_load(const struct route_args &p, struct choice &c, const float *logits)
+static __device__ __forceinline__ void choice_load(const struct route_args &p, struct expert_choice &c,
+                                                   const float *logits)
 {
     for (uint32_t e = threadIdx.x; e < (p.experts + 15) / 16 * 16; e += blockDim.x) {
         const float x = e < p.experts ? __ldcg(logits + e) : -INFINITY;
@@ -103,10 +105,13 @@ static __device__ __forceinline__ void choice_load(const struct route_args &p, s
 
 /* c.expert, the best first: an expert's place is the number of keys that are larger, or as large and earlier. One, two or
  * four threads count for an expert. The caller lets the block wait. */
-static __device__ __forceinline__ void choice_experts(const struct route_args &p, struct choice &c)
+static __device__ __forceinline__ void choice_experts(const struct route_args &p, struct expert_choice &c)
 {
-    const uint32_t n = p.experts, bits = 4 * n <= blockDim.x ? 2 : 2 * n <= blockDim.x ? 1 : 0, parts = 1u << bits,
-                   end = (n * parts + 31) / 32 * 32;
+    const uint32_t n = p.experts,
+                   bits = 4 * n <= blockDim.x   ? 2
+                          : 2 * n <= blockDim.x ? 1
+                                                : 0,
+                   parts = 1u << bits, end = (n * parts + 31) / 32 * 32;
     for (uint32_t i = threadIdx.x; i < end; i += blockDim.x) {
         const uint32_t e = i >> bits, part = i & (parts - 1);
         const float v = c.key[min(e, n - 1)];
@@ -126,7 +131,7 @@ static __device__ __forceinline__ void choice_experts(const struct route_args &p
 }
 
 /* c.weight, by one warp; c.expert is there. */
-static __device__ __forceinline__ void choice_weights(const struct route_args &p, struct choice &c)
+static __device__ __forceinline__ void choice_weights(const struct route_args &p, struct expert_choice &c)
 {
     const uint32_t lane = threadIdx.x % 32;
     float max, sum, w = 0.0f, f = p.weight_scale;

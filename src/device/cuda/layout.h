@@ -1,6 +1,7 @@
-/* The layout of weights on the GPU. Every layout is a permutation of the file's bytes (and padding), chosen
- * so that kernels load 16 bytes at a time: layout_source says, for each byte there, which byte of the file it
- * is (layout_nibble: of MXFP4, whose halves of bytes are permuted, too), and decode.h reads values back. Plain C that nvcc compiles too; tested on the host.
+/* The layout of weights on the GPU. Every layout is a permutation of the file's bytes (and padding), chosen so that
+ * kernels load 16 bytes at a time: layout_source says, for each byte there, which byte of the file it is (layout_nibble:
+ * of MXFP4, whose halves of bytes are permuted, too), and decode.h reads values back. Plain C that nvcc compiles too;
+ * tested on the host.
  *
  *  rows   F32, F16, BF16: rows padded with zeros to a multiple of 32 values.
  *  planes the block types: within a row, each field of all blocks together, largest first

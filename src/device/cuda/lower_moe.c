@@ -19,15 +19,15 @@ uint32_t lower_moe_rows(const struct op_moe *o, uint32_t k, uint32_t f, uint32_t
 }
 
 /* The rows of experts: how many a tile has, and in which order they are packed in front of gate and up, and of down. */
-struct slots {
+struct slot_form {
     uint32_t tile;
     enum pack_order up, down;
 };
 
-static struct slots slots_of(const struct lowering *b, const struct op_moe *o)
+static struct slot_form slots_of(const struct lowering *b, const struct op_moe *o)
 {
     const bool exact = b->l->path == PATH_FLOAT;
-    struct slots s = {.tile = exact ? 8 : launch_tile_rows(b->m * o->used, o->experts)};
+    struct slot_form s = {.tile = exact ? 8 : launch_tile_rows(b->m * o->used, o->experts)};
     const bool wide = b->l->card->wide && s.tile == GEMM_ROWS_MOST && !exact;
     const bool gate = !o->gate.weight || layout_is_tile(mat_of(b, o->gate.weight)->fmt);
     s.up = wide && gate && layout_is_tile(mat_of(b, o->up.weight)->fmt) ? PACK_CORES : PACK_LANES;
@@ -89,8 +89,8 @@ struct moe_rows {
 
 static bool adapts(const struct lowering *b, const struct op_moe *o)
 {
-    const uint32_t slot[] = {o->router.adapter,    o->gate.adapter,        o->up.adapter,
-                             o->down.adapter,      o->shared_gate.adapter, o->shared_up.adapter,
+    const uint32_t slot[] = {o->router.adapter,      o->gate.adapter,         o->up.adapter,
+                             o->down.adapter,        o->shared_gate.adapter,  o->shared_up.adapter,
                              o->shared_down.adapter, o->shared_router_adapter};
     bool any = false;
     for (size_t i = 0; i < sizeof slot / sizeof slot[0]; i++)
@@ -105,7 +105,8 @@ static bool router_fits(const struct lowering *b, const struct op_moe *o)
     const float *x = buffer_at(b, o->in);
     const bool plain = layout_plain_bytes(w->fmt) &&
                        (!o->shared_router || layout_plain_bytes(mat_of(b, o->shared_router)->fmt)),
-               norm = o->norm.kind == NORM_NONE || (o->norm.kind == NORM_RMS && !o->norm.bias && !o->norm.heads);
+               norm =
+                   o->norm.kind == NORM_NONE || (o->norm.kind == NORM_RMS && !o->norm.bias && !o->norm.heads);
     return b->l->path == PATH_PACK && plain && norm && !adapts(b, o) && w->k % 4 == 0 &&
            (((uintptr_t)x | buffer_ld(b, o->in) * sizeof *x) & 15) == 0;
 }
@@ -118,9 +119,13 @@ static uint32_t router_outputs(const struct op_moe *o)
 static void put_router(struct lowering *b, const struct op_moe *o, const struct input *in)
 {
     const uint32_t outputs = router_outputs(o), each = b->m == 1 ? 4 : b->m <= GEMM_ROWS_MOST ? 8 : 32;
-    struct launch *l = lowering_add(b, K_ROUTER + (each == 4 ? 0 : each == 8 ? 1 : 2), ARGS_ROUTER,
-                                    gpu_grid(gpu_blocks(outputs, each), 1, 1, each == 4 ? 128 : 256, 0),
-                                    "norm and router, in float");
+    struct launch *l =
+        lowering_add(b,
+                     K_ROUTER + (each == 4   ? 0
+                                 : each == 8 ? 1
+                                             : 2),
+                     ARGS_ROUTER, gpu_grid(gpu_blocks(outputs, each), 1, 1, each == 4 ? 128 : 256, 0),
+                     "norm and router, in float");
     if (b->m > 1)
         lowering_grid_rows(l, GRID_Y, 8);
     l->a.router = (struct router_args){.x = in->x,
@@ -142,8 +147,11 @@ static void put_normed(struct lowering *b, const struct op_moe *o, const struct 
 {
     const struct scratch *at = b->l->at;
     const struct lora_rows in = {.x = at->z, .ldx = x->k, .from = span_of(PLACE_Z)};
-    const struct pack_args norm = {
-        .x = x->x, .ldx = x->ldx, .k = x->k, .norm = norm_of(b, &o->norm), .out = {.rows = at->z, .ldr = x->k}};
+    const struct pack_args norm = {.x = x->x,
+                                   .ldx = x->ldx,
+                                   .k = x->k,
+                                   .norm = norm_of(b, &o->norm),
+                                   .out = {.rows = at->z, .ldr = x->k}};
     struct float_args r = {.w = *mat_of(b, o->router.weight),
                            .x = at->z,
                            .ldx = x->k,
@@ -201,8 +209,9 @@ static struct route_args route_of(const struct lowering *b, const struct op_moe 
 static void put_route(struct lowering *b, const struct op_moe *o, const struct moe_rows *in)
 {
     const struct scratch *at = b->l->at;
-    struct launch *l = lowering_add(b, K_ROUTE, ARGS_ROUTE, gpu_grid(0, 1, 1, o->experts <= 32 ? 128 : 256, 0),
-                                    "the best experts of each row");
+    struct launch *l =
+        lowering_add(b, K_ROUTE, ARGS_ROUTE, gpu_grid(0, 1, 1, o->experts <= 32 ? 128 : 256, 0),
+                     "the best experts of each row");
     lowering_grid_rows(l, GRID_X, 1);
     l->a.route = route_of(b, o, in);
     l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
@@ -247,7 +256,7 @@ static void put_chosen(struct lowering *b, const struct op_moe *o, const struct 
 {
     const struct scratch *at = b->l->at;
     const struct launch_rows rows = b->rows;
-    const struct slots slots = slots_of(b, o);
+    const struct slot_form slots = slots_of(b, o);
     const uint32_t m = b->m, f = mat_of(b, o->up.weight)->n, groups = slots.tile / PACK_STREAMS;
     const bool gated = o->gate.weight != 0;
     const enum path path = b->l->path == PATH_FLOAT ? PATH_FLOAT : PATH_PACK;
@@ -388,9 +397,10 @@ static uint32_t down_shared(uint32_t columns, uint32_t warps)
 static bool row_fits(const struct lowering *b, const struct op_moe *o)
 {
     const bool gated = o->gate.weight != 0, shared = o->shared_up.weight != 0;
-    return b->m == 1 && router_fits(b, o) && tiles_of(b, &o->gate) && tiles_of(b, &o->up) && tiles_of(b, &o->down) &&
-           tiles_of(b, &o->shared_gate) && tiles_of(b, &o->shared_up) && tiles_of(b, &o->shared_down) &&
-           (!shared || gated == (o->shared_gate.weight != 0)) && mat_of(b, o->up.weight)->k <= GEMM_NORM_MOST &&
+    return b->m == 1 && router_fits(b, o) && tiles_of(b, &o->gate) && tiles_of(b, &o->up) &&
+           tiles_of(b, &o->down) && tiles_of(b, &o->shared_gate) && tiles_of(b, &o->shared_up) &&
+           tiles_of(b, &o->shared_down) && (!shared || gated == (o->shared_gate.weight != 0)) &&
+           mat_of(b, o->up.weight)->k <= GEMM_NORM_MOST &&
            down_shared(down_columns(b, o), GEMM_DEEP) <= gpu_shared_most(b->l->card);
 }
 

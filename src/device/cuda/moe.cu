@@ -15,8 +15,8 @@ static __device__ __forceinline__ float4 router_weights(const struct mat &w, uin
         const float2 a = __half22float2(*(const __half2 *)&v.x), b = __half22float2(*(const __half2 *)&v.y);
         return make_float4(a.x, a.y, b.x, b.y);
     }
-    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
-                       __uint_as_float(v.y & 0xffff0000u));
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
+                       __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
 }
 
 static __device__ __forceinline__ float4 router_norm(const struct router_args &p, uint32_t i)
@@ -121,7 +121,8 @@ template <int EACH> static __device__ __forceinline__ void router_body(const str
 #pragma unroll
             for (int j = 0; j < EACH; j++) {
                 const struct router_output o(p, min(out + j, p.outputs - 1));
-                w[j] = from + at < p.k ? router_weights(o.w, o.n, from + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                w[j] = from + at < p.k ? router_weights(o.w, o.n, from + at)
+                                       : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
@@ -164,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(256) moe_router_32(const __grid_con
 /* A block a row. */
 extern "C" __global__ void __launch_bounds__(256) moe_route(const __grid_constant__ struct route_args p)
 {
-    __shared__ struct choice c;
+    __shared__ struct expert_choice c;
     dep_launch();
     dep_wait();
     const uint64_t row = blockIdx.x;

@@ -12,14 +12,16 @@ struct row_expert {
     const struct moe_part &part;
     uint32_t expert; /* which matrix */
 
-    __device__ __forceinline__ row_expert(const struct moe_row_args &p, const struct choice &c, uint32_t slot)
-        : part(p.part[slot < p.route.used ? 0 : 1]), expert(slot < p.route.used ? (uint32_t)c.expert[slot] : 0)
+    __device__ __forceinline__ row_expert(const struct moe_row_args &p, const struct expert_choice &c,
+                                          uint32_t slot)
+        : part(p.part[slot < p.route.used ? 0 : 1]),
+          expert(slot < p.route.used ? (uint32_t)c.expert[slot] : 0)
     {
     }
 };
 
-static __device__ __forceinline__ const uint8_t *strip_of(const struct mat &w, uint32_t expert, uint32_t strip,
-                                                          uint32_t column)
+static __device__ __forceinline__ const uint8_t *strip_of(const struct mat &w, uint32_t expert,
+                                                          uint32_t strip, uint32_t column)
 {
     return w.base + expert * w.each + strip * w.stride + (uint64_t)column * layout_tile_bytes(w.fmt);
 }
@@ -56,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     moe_row_up(const __grid_constant__ struct moe_row_args p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
-    __shared__ struct choice c;
+    __shared__ struct expert_choice c;
     __shared__ float room[GEMM_DEEP][TILE_ROWS], sums[GEMM_DEEP];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32,
                    columns = (p.k + 255) / 256, kinds = p.part[0].gate.base ? 2 : 1;
@@ -133,7 +135,8 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     }
     const float gate = y[0] + (o.part.gate_bias ? o.part.gate_bias[b] : 0.0f),
                 up = y[1] + (o.part.up_bias ? o.part.up_bias[b] : 0.0f);
-    *h = o.part.act == ACT_SWIGLU_OAI ? swiglu_oai(p.alpha, p.limit, gate, up) : act_one(o.part.act, gate) * up;
+    *h = o.part.act == ACT_SWIGLU_OAI ? swiglu_oai(p.alpha, p.limit, gate, up)
+                                      : act_one(o.part.act, gate) * up;
 }
 
 /* Where column i of all is: of an expert's p.columns each, then of the shared one. */
@@ -153,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     moe_row_down(const __grid_constant__ struct moe_row_args p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (warps, most) of ROW_COLUMN bytes */
-    __shared__ struct choice c;
+    __shared__ struct expert_choice c;
     __shared__ float room[GEMM_DEEP][TILE_ROWS];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -170,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     const uint8_t *tiles = strip_of(first.part.down, first.expert, blockIdx.x, here.at);
     struct tile_ahead ahead(first.part.down.fmt, tiles);
     __syncthreads();
-    const float alone = !shared        ? 0.0f
+    const float alone = !shared         ? 0.0f
                         : p.shared_gate ? 1.0f / (1.0f + expf(-__ldcg(p.route.logits + p.route.experts)))
                                         : 1.0f;
     uint8_t *x = row_room + warp * most * ROW_COLUMN;

@@ -105,8 +105,8 @@ struct gemm_args {
     uint64_t ldr;
     const struct moe_tile *tile; /* or NULL: blockIdx.y is one of these, of 8 * groups rows, in x and y */
     struct gemm_in in;           /* of gemm_tile_1, which has no pack */
-    float *part;           /* of gemm_wide: what blocks that share columns leave, (split, m, outputs) */
-    uint32_t *count;       /* and how many have; 0 before and after */
+    float *part;                 /* of gemm_wide: what blocks that share columns leave, (split, m, outputs) */
+    uint32_t *count;             /* and how many have; 0 before and after */
 };
 
 /* The same with float rows: x (m, ldx). experts: rows 8*blockIdx.y.. belong to group blockIdx.y. */
@@ -359,7 +359,7 @@ struct combine_args {
     const float *shared;      /* (m, n) or NULL */
     const float *shared_gate; /* (m, shared_ld) logits or NULL */
     uint64_t shared_ld;
-    const float *residual;    /* (m, ldr) or NULL */
+    const float *residual; /* (m, ldr) or NULL */
     uint64_t ldr;
     float *out; /* (m, ldo) = scale * sum + residual */
     uint64_t ldo;

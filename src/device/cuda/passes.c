@@ -21,8 +21,8 @@ static bool may_merge(const struct launch *a, const struct launch *b)
 {
     const struct gemm_args *x = &a->a.gemm, *y = &b->a.gemm;
     return a->args == ARGS_GEMM && b->args == ARGS_GEMM && x->tile == y->tile && a->op == b->op &&
-           x->segs + y->segs <= GEMM_SEGS && x->x == y->x && a->order == b->order && x->k == y->k && x->scale == y->scale && !x->residual &&
-           !y->residual && forms_fit(form_of(a), form_of(b));
+           x->segs + y->segs <= GEMM_SEGS && x->x == y->x && a->order == b->order && x->k == y->k &&
+           x->scale == y->scale && !x->residual && !y->residual && forms_fit(form_of(a), form_of(b));
 }
 
 void pass_merge_products(const struct lower *l, const struct step_class *c, struct launch_list *list)

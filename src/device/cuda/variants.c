@@ -118,8 +118,12 @@ struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint
         return wide;
     }
     struct gpu_gemm r = {.groups = rows / 8, .split = 1, .outputs = TILE_ROWS};
-    const uint32_t index = rows <= 8 ? 0 : rows <= 16 ? 1 : rows <= 32 ? 2 : 3, columns = (k + 255) / 256,
-                   strips = outputs / TILE_ROWS, most = paired ? GEMM_WARPS / 2 : GEMM_WARPS;
+    const uint32_t index = rows <= 8    ? 0
+                           : rows <= 16 ? 1
+                           : rows <= 32 ? 2
+                                        : 3,
+                   columns = (k + 255) / 256, strips = outputs / TILE_ROWS,
+                   most = paired ? GEMM_WARPS / 2 : GEMM_WARPS;
     while (2 * r.split <= most && columns >= 2 * r.split &&
            (uint64_t)strips * tiles * r.split < (uint64_t)g->sms * 8)
         r.split *= 2;
@@ -143,8 +147,8 @@ struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, 
             if (warps < least || now > cost || (now == cost && warps >= best.grid.threads / 32))
                 continue;
             cost = now;
-            best = (struct gpu_experts){
-                each, split, gpu_grid(blocks, 1, 1, 32 * warps, columns * ROW_COLUMN)};
+            best =
+                (struct gpu_experts){each, split, gpu_grid(blocks, 1, 1, 32 * warps, columns * ROW_COLUMN)};
         }
     return best;
 }
