@@ -224,7 +224,6 @@ static void test_bad_attention(void **state)
     BAD(AT_LATENT, latent.latent, 25);
     BAD(AT_LATENT, latent.latent, UINT32_MAX - 7);
     BAD(AT_LATENT, latent.k_b, 1);
-    BAD(AT_LATENT, latent.rope.kind, ROPE_NONE);
     BAD(AT_LATENT, latent.rope.first, 1);
     BAD(AT_LATENT, latent.q_a.weight, 0);
     BAD(AT_LATENT, latent.layer, 0);

@@ -20,6 +20,7 @@ BLOB(attn_wide);
 BLOB(moe);
 BLOB(moe_row);
 BLOB(lora);
+BLOB(state);
 BLOB(small);
 
 const void *gpu_blob(enum gpu_module module)
@@ -38,6 +39,7 @@ const void *gpu_blob(enum gpu_module module)
         [MODULE_MOE] = quern_blob_moe,
         [MODULE_MOE_ROW] = quern_blob_moe_row,
         [MODULE_LORA] = quern_blob_lora,
+        [MODULE_STATE] = quern_blob_state,
         [MODULE_SMALL] = quern_blob_small,
     };
     return all[module];

@@ -124,6 +124,11 @@ void lower_float(struct lowering *b, const struct float_args *a, uint32_t adapte
                  struct span to, const char *why);
 void lower_ffn(struct lowering *b, const struct op_ffn *o);
 void lower_moe(struct lowering *b, const struct op_moe *o);
+void lower_proj(struct lowering *b, const struct op_proj *o);
+void lower_conv(struct lowering *b, const struct op_conv *o);
+void lower_scan(struct lowering *b, const struct op_scan *o);
+/* Gate and norm of a product's input, as float rows. */
+struct input lower_gated(struct lowering *b, const struct op_out *o, uint32_t k);
 /* A x before a product, and B of it behind; nothing where no adapter has a pair for the slot. */
 struct lora_job {
     uint32_t slot, area;            /* those whose A x are kept at the same time have different areas */

@@ -88,6 +88,8 @@ static __device__ __forceinline__ float act_one(uint32_t act, float x)
     case ACT_RELU2:
         x = fmaxf(x, 0.0f);
         return x * x;
+    case ACT_SIGMOID:
+        return 1.0f / (1.0f + expf(-x));
     default:
         return x;
     }

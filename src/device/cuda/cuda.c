@@ -54,6 +54,49 @@ static int take_kv(struct cuda_device *d, const struct plan *p, struct err *e)
     return 0;
 }
 
+/* ---- slots of state ---- */
+
+static void shape_state(struct cuda_device *d, const struct plan *p, const struct kv_config *kv)
+{
+    d->states = p->state_values ? kv->states : 0;
+    d->state_bytes = d->states * state_floats(p) * sizeof(float);
+}
+
+static int take_state(struct cuda_device *d, struct err *e)
+{
+    return d->state_bytes && !(d->state = gpu_alloc(d->g, d->state_bytes, "state", e)) ? -1 : 0;
+}
+
+static size_t cuda_state_bytes(const struct device *base)
+{
+    const struct cuda_device *d = (const struct cuda_device *)base;
+    return d->states ? d->state_bytes / d->states : 0;
+}
+
+static int move_state(struct cuda_device *d, int32_t slot, void *to, const void *from, struct err *e)
+{
+    const size_t bytes = cuda_state_bytes(&d->base);
+    const cu_ptr at = d->state + (uint64_t)slot * bytes;
+    if (slot <= 0 || (uint32_t)slot >= d->states)
+        return err_set(e, ERR_USAGE, "there is no slot %d of state", slot);
+    if (gpu_enter(d->g, e) || gpu_check(d->g,
+                                        to ? d->g->cu->to_host(to, at, bytes, d->g->stream)
+                                           : d->g->cu->to_device(at, from, bytes, d->g->stream),
+                                        "moving a slot of state", e))
+        return -1;
+    return gpu_sync(d->g, e);
+}
+
+static int cuda_read_state(struct device *base, int32_t slot, void *host, struct err *e)
+{
+    return move_state(self(base), slot, host, NULL, e);
+}
+
+static int cuda_write_state(struct device *base, int32_t slot, const void *host, struct err *e)
+{
+    return move_state(self(base), slot, NULL, host, e);
+}
+
 /* ---- scratch ---- */
 
 static uint32_t round_pow2(uint32_t n)
@@ -68,7 +111,7 @@ static void size_meta(struct cuda_device *d, const struct plan *p)
 {
     uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
     uint64_t ints =
-        3ull * d->max_rows + d->max_outs + 3ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
+        4ull * d->max_rows + d->max_outs + 4ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
     ints += d->max_seqs * sizeof(struct adapter_mix) / 4;
     ints += d->max_outs * (sizeof(struct pick_row) / 4 + 2ull * PICK_SEEN_MOST) + 2;
     for (uint32_t i = 0; i < d->lower.ratios; i++)
@@ -152,6 +195,7 @@ static int shape_device(struct cuda_device *d, const struct plan *p, const struc
     const struct size_limits limits = {&d->g->profile, d->max_rows, d->max_seqs};
     if (step_measure(&limits, p, w, sizes, e) || shape_kv(d, p, shape->kv, e))
         return -1;
+    shape_state(d, p, shape->kv);
     mem_free(d->at.buffer);
     if (!(d->at.buffer = mem_zalloc(p->buffers + 1, sizeof *d->at.buffer)))
         return err_memory(e, "the table of buffers", p->buffers * sizeof *d->at.buffer);
@@ -173,6 +217,7 @@ static int cuda_need(struct device *base, const struct plan *p, const struct wei
     *m = (struct device_memory){.weights = upload_bytes(w), .total = total, .free = available};
     for (uint32_t i = 0; i < p->groups; i++) {
         m->kv += d->kv[i].bytes;
+        m->kv += d->state_bytes;
         m->kv_least += kv_granules(d->kv_least[i] * d->kv[i].page_bytes) * d->kv[i].shape.layers;
     }
     m->scratch = d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
@@ -197,6 +242,8 @@ static void set_lower(struct cuda_device *d, const struct plan *p)
     l->at = &d->at;
     l->kv = d->kv;
     l->page_tokens = d->page_tokens;
+    l->state = (float *)d->state;
+    l->state_floats = state_floats(p);
     l->half = d->replay.blas != NULL;
     l->path = d->options.exact ? PATH_FLOAT : PATH_PACK;
     d->replay.g = d->g;
@@ -234,8 +281,8 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     d->buffers = p->buffers;
     if (shape_device(d, p, d->source, &(struct device_shape){kv, max_rows, max_seqs, max_outs}, &sizes, e))
         return -1;
-    if (take_kv(d, p, e) || !(d->scratch = gpu_alloc(d->g, d->scratch_bytes, "scratch", e)) ||
-        take_meta(d, p, e))
+    if (take_kv(d, p, e) || take_state(d, e) ||
+        !(d->scratch = gpu_alloc(d->g, d->scratch_bytes, "scratch", e)) || take_meta(d, p, e))
         return -1;
     place_scratch(d, p, &sizes);
     set_lower(d, p);
@@ -366,7 +413,7 @@ static int write_meta(struct cuda_device *d, const struct plan *p, const struct 
     struct meta *m = &d->now.meta;
     uint64_t at = 0;
     uint32_t longest = 1, width = round_pow2(s->table_width ? s->table_width : 1);
-    uint64_t ints = 3ull * s->rows + s->outs + 3ull * s->seqs + (uint64_t)d->kv_groups * s->seqs * width;
+    uint64_t ints = 4ull * s->rows + s->outs + 4ull * s->seqs + (uint64_t)d->kv_groups * s->seqs * width;
     if (ints * 4 > d->meta_bytes)
         return err_set(e, ERR_RESOURCE, "a page table of %u x %u entries is larger than what was prepared",
                        s->seqs, s->table_width);
@@ -378,6 +425,10 @@ static int write_meta(struct cuda_device *d, const struct plan *p, const struct 
     int32_t *len = put(d, &at, s->seqs, &m->seq_len);
     if (s->outs)
         memcpy(out, s->out, s->outs * 4ull);
+    if (d->states) {
+        memcpy(put(d, &at, s->seqs, &m->state_in), s->state_in, s->seqs * 4ull);
+        memcpy(put(d, &at, s->rows, &m->state_out), s->state_out, s->rows * 4ull);
+    }
     for (uint32_t i = 0; i < s->seqs; i++) {
         first[i] = (int32_t)s->seq[i].first;
         rows[i] = (int32_t)s->seq[i].rows;
@@ -489,7 +540,8 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
     struct cuda_device *d = self(base);
     struct gpu *g = d->g;
     struct step_class class;
-    if (gpu_enter(g, e) || too_large(d, p, s, e) || device_check_lora(p, s, e))
+    if (gpu_enter(g, e) || too_large(d, p, s, e) || device_check_lora(p, s, e) ||
+        device_check_states(p, s, d->states, e))
         return -1;
     if (d->ran && gpu_sync(g, e)) /* the last step may still read the block that is written now */
         return -1;
@@ -656,6 +708,7 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
     *m = (struct device_memory){.weights = d->weights.bytes, .scratch = d->g->taken - d->weights.bytes};
     for (uint32_t i = 0; i < d->kv_groups; i++)
         m->kv += kv_memory_bytes(&d->kv_memory[i]);
+    m->kv += d->state_bytes;
     m->scratch -= m->kv;
     if (d->g->cu->mem_info(&available, &total) == CU_OK) {
         m->total = total;
@@ -698,6 +751,7 @@ static void cuda_close(struct device *base)
         gpu_free(g, d->meta_device, d->meta_bytes);
         gpu_free(g, d->scratch, d->scratch_bytes);
         gpu_free(g, d->copies, d->copies_bytes);
+        gpu_free(g, d->state, d->state_bytes);
         for (uint32_t i = 0; i < d->kv_groups; i++)
             kv_memory_close(&d->kv_memory[i], g);
         upload_free(&d->weights);
@@ -725,6 +779,9 @@ static const struct device_ops ops = {.name = "cuda",
                                       .page_bytes = cuda_page_bytes,
                                       .read_page = cuda_read_page,
                                       .write_page = cuda_write_page,
+                                      .state_bytes = cuda_state_bytes,
+                                      .read_state = cuda_read_state,
+                                      .write_state = cuda_write_state,
                                       .memory = cuda_memory,
                                       .describe = cuda_describe,
                                       .take_kernels = cuda_take_kernels,

@@ -25,6 +25,10 @@ struct cuda_device {
     uint32_t kv_least[PLAN_GROUPS_MOST]; /* pages with memory from the start */
     uint32_t kv_groups, page_tokens, kv_pages;
 
+    cu_ptr state; /* slots of state */
+    uint64_t state_bytes;
+    uint32_t states;
+
     /* scratch, all of it one allocation */
     cu_ptr scratch;
     uint64_t scratch_bytes;

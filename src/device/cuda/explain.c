@@ -58,6 +58,7 @@ int paper_open(struct paper_card *c, const struct plan *p, const struct weights 
                               .at = &c->at,
                               .kv = c->kv,
                               .page_tokens = shape->kv->page_tokens,
+                              .state_floats = state_floats(p),
                               .half = rows.half,
                               .path = exact ? PATH_FLOAT : PATH_PACK};
     lower_ratios(&c->lower, p);

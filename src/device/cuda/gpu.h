@@ -23,6 +23,7 @@ enum gpu_module {
     MODULE_MOE,
     MODULE_MOE_ROW,
     MODULE_LORA,
+    MODULE_STATE,
     MODULE_SMALL,
     MODULE_COUNT
 };
@@ -62,6 +63,12 @@ enum gpu_kernel {
     K_COMBINE,
     K_MOE_UP, /* one row */
     K_MOE_DOWN,
+    K_CONV, /* + 0, 1: up to 4 and 8 columns */
+    K_CONV_STATE = K_CONV + 2,
+    K_SCAN,                            /* + 0..5: 1 to 32 lanes a column */
+    K_SCAN_EACH = K_SCAN + 6,          /* a decay for each key */
+    K_SCAN_CHANNELS = K_SCAN_EACH + 6, /* states that are vectors */
+    K_GATE = K_SCAN_CHANNELS + 6,
     K_LORA_DOWN,
     K_LORA_UP,
     K_EACH,

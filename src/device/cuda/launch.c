@@ -174,19 +174,21 @@ static void bind_latent(struct launch *l, uint32_t m, const struct launch_step *
     l->a.latent.kv.table = table_of(l, &s->meta);
 }
 
-static void bind_grid(struct launch *l, uint32_t m)
+static void bind_grid(struct launch *l, uint32_t m, uint32_t seqs)
 {
     const unsigned blocks = l->grid_rows ? gpu_blocks(m, l->each) : 0;
     if (l->grid_rows == GRID_X)
         l->grid.x = blocks;
     else if (l->grid_rows == GRID_Y)
         l->grid.y = blocks;
+    else if (l->grid_rows == GRID_SEQS)
+        l->grid.y = seqs;
 }
 
 void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
 {
     const uint32_t m = launch_rows(&l->rows, &s->meta);
-    bind_grid(l, m);
+    bind_grid(l, m, s->meta.seqs);
     switch ((enum launch_args)l->args) {
     case ARGS_GEMM:
         bind_gemm(l, m, s);
@@ -229,6 +231,16 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
         break;
     case ARGS_COMBINE:
         l->a.combine.m = m;
+        break;
+    case ARGS_CONV:
+        l->a.conv.m = m;
+        l->a.conv.meta = s->meta;
+        break;
+    case ARGS_SCAN:
+        l->a.scan.meta = s->meta;
+        break;
+    case ARGS_GATE:
+        l->a.gate.m = m;
         break;
     case ARGS_LORA:
         bind_lora(l, m, s);
@@ -277,6 +289,7 @@ static void print_span(struct span s, struct buf *out)
                                                   [PLACE_DECODED] = "decoded",
                                                   [PLACE_ROUTE] = "route",
                                                   [PLACE_SHARED] = "shared",
+                                                  [PLACE_STATE] = "state",
                                                   [PLACE_LORA_X] = "lora x",
                                                   [PLACE_LORA_LOW] = "lora ax",
                                                   [PLACE_LOGITS] = "logits",

@@ -37,6 +37,9 @@ enum launch_args {
     ARGS_GROUP,
     ARGS_COMBINE,
     ARGS_MOE_ROW,
+    ARGS_CONV,
+    ARGS_SCAN,
+    ARGS_GATE,
     ARGS_LORA,
     ARGS_DEQUANT,
     ARGS_PICK,
@@ -63,6 +66,7 @@ enum launch_place {
     PLACE_DECODED, /* weights as fp16 */
     PLACE_ROUTE,   /* experts chosen, and the slots of their rows */
     PLACE_SHARED,  /* the shared expert's result */
+    PLACE_STATE,   /* slots of state */
     PLACE_LORA_X,
     PLACE_LORA_LOW,
     PLACE_LOGITS,
@@ -99,8 +103,8 @@ static inline uint32_t launch_tiles(uint32_t n, uint32_t used, uint32_t experts,
     return pairs / tile + (pairs < experts ? pairs : experts);
 }
 
-/* Which dimension of the grid counts rows, `each` of them a block. */
-enum grid_rows { GRID_FIXED, GRID_X, GRID_Y };
+/* Which dimension of the grid counts rows, `each` of them a block; or y counts the step's sequences. */
+enum grid_rows { GRID_FIXED, GRID_X, GRID_Y, GRID_SEQS };
 
 struct copy_args {
     float *to;
@@ -124,6 +128,9 @@ union launch_params {
     struct group_args group;
     struct combine_args combine;
     struct moe_row_args moe_row;
+    struct conv_args conv;
+    struct scan_args scan;
+    struct gate_args gate;
     struct lora_args lora;
     struct dequant_args dequant;
     struct pick_args pick;

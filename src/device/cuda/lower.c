@@ -302,11 +302,14 @@ static void lower_attn(struct lowering *b, const struct op_attn *o)
 
 static void lower_out(struct lowering *b, const struct op_out *o)
 {
-    const struct input in = {.x = buffer_at(b, o->in),
-                             .ldx = buffer_ld(b, o->in),
-                             .from = buffer_span(o->in),
-                             .k = mat_of(b, o->linear.weight)->k,
-                             .norm = &o->norm};
+    const uint32_t k = mat_of(b, o->linear.weight)->k;
+    struct input in = {.x = buffer_at(b, o->in),
+                       .ldx = buffer_ld(b, o->in),
+                       .from = buffer_span(o->in),
+                       .k = k,
+                       .norm = &o->norm};
+    if (lower_is_gated(o))
+        in = lower_gated(b, o, k);
     const struct product_set s = lower_last(b, path_of(b, b->m), &o->linear, &o->tail, b->l->at->y);
     const struct lora_rows lora = lower_input(b, &s, &in);
     lower_products(b, &s, &lora);
@@ -413,9 +416,11 @@ static int lower_op(struct lowering *b, const struct op *o, struct err *e)
     case OP_LOGITS:
         return lower_logits(b, &o->logits), 0;
     case OP_PROJ:
+        return lower_proj(b, &o->proj), 0;
     case OP_CONV:
+        return lower_conv(b, &o->conv), 0;
     case OP_SCAN:
-        break; /* step_measure has refused them */
+        return lower_scan(b, &o->scan), 0;
     }
     return err_set(e, ERR_DATA, "operation %u of the plan has an unknown kind", b->op);
 }
@@ -493,7 +498,7 @@ void lower_ratios(struct lower *l, const struct plan *p)
 }
 
 /* The weights of an operation that cuBLASLt multiplies with; how many. */
-static uint32_t half_weights(const struct op *o, weight_id w[3])
+static uint32_t half_weights(const struct op *o, weight_id w[PROJ_MOST])
 {
     switch (o->kind) {
     case OP_QKV:
@@ -505,6 +510,10 @@ static uint32_t half_weights(const struct op *o, weight_id w[3])
     case OP_OUT:
         w[0] = o->out.linear.weight;
         return 1;
+    case OP_PROJ:
+        for (uint32_t i = 0; i < o->proj.count; i++)
+            w[i] = o->proj.linear[i].weight;
+        return o->proj.count;
     case OP_FFN:
         w[0] = o->ffn.gate.weight, w[1] = o->ffn.up.weight, w[2] = o->ffn.down.weight;
         return 3;
@@ -519,7 +528,7 @@ static uint32_t half_weights(const struct op *o, weight_id w[3])
 void lower_each_half(const struct plan *p, void (*visit)(void *arg, weight_id id), void *arg)
 {
     for (uint32_t i = 0; i < p->count; i++) {
-        weight_id w[3];
+        weight_id w[PROJ_MOST];
         const uint32_t n = half_weights(&p->ops[i], w);
         for (uint32_t j = 0; j < n; j++)
             if (w[j])

@@ -73,6 +73,8 @@ struct lower {
     const struct scratch *at;
     const struct group_kv *kv; /* (plan.groups) */
     uint32_t page_tokens;
+    float *state; /* slots of state, state_floats each */
+    uint64_t state_floats;
     uint32_t ratio[RATIOS_MOST], ratios; /* heads / kv_heads that attention of the plan has */
     uint16_t *const *copy;               /* (weights): where one stays decoded, or NULL; NULL: none does */
     bool half;                           /* cuBLASLt is there */
@@ -102,6 +104,14 @@ uint32_t lower_moe_slots(uint32_t rows, uint32_t used, uint32_t experts);
 struct step_class lower_class(const struct lower *l, uint32_t rows, uint32_t outs);
 /* Makes the list, passes and all. */
 int lower_plan(const struct lower *l, const struct step_class *c, struct launch_list *out, struct err *e);
+/* Whether the product's input goes through a gate or a norm of slices, into rows of its own. */
+static inline bool lower_is_gated(const struct op_out *o)
+{
+    return o->gate.in.buffer || o->norm.heads > 1;
+}
+/* A slot of state on the card: where an operation's part begins, and how long all of them are, in floats. */
+uint64_t state_offset(const struct plan *p, uint32_t number);
+uint64_t state_floats(const struct plan *p);
 /* The ratios of heads to KV heads. */
 void lower_ratios(struct lower *l, const struct plan *p);
 /* Where weights stay decoded for cuBLASLt: called for each that may, in the order of the plan. */

@@ -386,8 +386,10 @@ static void put_tail(struct lowering *b, const struct tail_args *a, uint32_t thr
 void lower_finished(struct lowering *b, const struct product_set *s, const struct lora_rows *in)
 {
     struct product_set plain = *s;
-    for (uint32_t i = 0; i < s->n && s->path == PATH_HALF; i++)
+    for (uint32_t i = 0; i < s->n && s->path == PATH_HALF; i++) {
         plain.p[i].bias = 0;
+        plain.after.scale = 1.0f;
+    }
     lower_products(b, &plain, in);
     for (uint32_t i = 0; i < s->n && s->path == PATH_HALF; i++) {
         const struct product *p = &s->p[i];
@@ -396,7 +398,7 @@ void lower_finished(struct lowering *b, const struct product_set *s, const struc
                                     .row_scale = b->l->at->half_scale,
                                     .bias = vector_of(b, p->bias),
                                     .n = mat_of(b, p->weight)->n,
-                                    .scale = 1.0f,
+                                    .scale = s->after.scale,
                                     .out = p->y,
                                     .ldo = p->ldy};
         put_tail(b, &t, 256, p->to, span_of(PLACE_NONE), p->to, "the rows' scale, and the bias");

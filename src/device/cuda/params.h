@@ -169,6 +169,7 @@ struct meta {
     const int32_t *seq_first, *seq_rows, *seq_len;
     const int32_t *tables; /* (groups, seqs, width) */
     const int32_t *tiles;  /* (tiles, 2): sequence, first query of a tile of prefill attention */
+    const int32_t *state_in, *state_out; /* (seqs), (rows): slots of state; NULL: the plan keeps none */
     uint32_t rows, seqs, outs, width;
 };
 
@@ -365,6 +366,60 @@ struct combine_args {
     uint64_t ldo;
     uint32_t m, n, used;
     float scale;
+};
+
+/* ---- layers that keep a state ---- */
+
+/* One operation's part of the slots of state: slot i begins at base + i * stride. */
+struct state_view {
+    float *base;
+    uint64_t stride;
+};
+
+enum { CONV_THREADS = 128, CONV_ROWS = 16, CONV_COLS_MOST = 8 }; /* CONV_ROWS: rows of a block */
+
+/* y = act(bias + sum of w times the last `cols` x), x times mul. The state: (cols - 1, channels). */
+struct conv_args {
+    const float *x, *mul; /* mul: or NULL */
+    uint64_t ldx, ldm;
+    float *y;
+    uint64_t ldy;
+    const float *w, *bias; /* (channels, cols), rows ldw apart; (channels) or NULL */
+    uint64_t ldw;
+    uint32_t m, act, channels, cols;
+    uint32_t keep, pad; /* each sequence has one row: the states are written, too */
+    struct state_view state;
+    struct meta meta;
+};
+
+/* scan: SCAN_EACH keys of a column in each of 1 to 32 lanes. */
+enum { SCAN_THREADS = 128, SCAN_EACH = 16, SCAN_KEYS_MOST = 32 * SCAN_EACH };
+
+/* struct op_scan of plan.h. The state: (heads, v_dim, keys), keys is k_dim rounded up to four. */
+struct scan_args {
+    const float *q, *k, *v, *decay, *write; /* decay, write: or NULL */
+    uint64_t ldq, ldk, ldv, ldd, ldw;
+    float *out;
+    uint64_t ldo;
+    struct norm_args q_norm, k_norm;
+    float q_scale, k_scale;
+    uint32_t heads, k_heads, k_dim, v_dim, keys;
+    uint32_t tiled, delta, decay_each, by_channel, decay_kind;
+    const float *a, *bias, *skip; /* bias, skip: or NULL */
+    uint64_t lda;                 /* of a, where states are vectors */
+    float dt_least, dt_most, bound, write_scale;
+    struct state_view state;
+    struct meta meta;
+};
+
+/* out = norm(x * act(gate)) where `first`, else norm(x) * act(gate). */
+struct gate_args {
+    const float *x, *gate; /* gate: or NULL */
+    uint64_t ldx, ldg;
+    float *out;
+    uint64_t ldo;
+    struct norm_args norm;
+    uint32_t m, k, gate_heads, act, first, pad;
 };
 
 enum { ROWS_ADD = 100, ROWS_BIAS, ROWS_SWIGLU }; /* beside enum act_kind */

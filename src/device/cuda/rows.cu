@@ -475,7 +475,7 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
         return;
     const uint32_t pos = p.meta.pos[row], width = p.latent + p.rope_dims;
     float *v = row_room + warp * width;
-    const struct turn turn(p.freqs, p.rope_dims, pos);
+    const struct turn turn(p.freqs, p.rope != ROPE_NONE ? p.rope_dims : 0, pos);
     if (slot == p.heads) {
         const float *c = p.c + row * p.ldc;
         for (uint32_t i = lane; i < width; i += 32)
@@ -485,7 +485,8 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
         n.heads = 1;
         if (n.kind != NORM_NONE)
             norm_warp(n, v, p.latent, 0, nullptr, 0, 1.0f, nullptr);
-        rope_warp(v + p.latent, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
+        if (p.rope != ROPE_NONE)
+            rope_warp(v + p.latent, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
         const uint32_t page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + pos / p.kv.tokens];
         kv_store(p.kv, page, pos % p.kv.tokens, 0, false, v);
         return;
@@ -494,7 +495,8 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         v[i] = q[i];
     __syncwarp();
-    rope_warp(v, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
+    if (p.rope != ROPE_NONE)
+        rope_warp(v, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
     float *out = p.out + row * p.ldo + (uint64_t)slot * width + p.latent;
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         out[i] = v[i];

@@ -158,14 +158,22 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
                                o->attn.v_dim);
             break;
         case OP_PROJ:
+            for (uint32_t j = 0; j < o->proj.count; j++)
+                measure_linear(all, s, o->proj.linear[j].weight, false);
+            break;
         case OP_CONV:
+            if (o->conv.cols > CONV_COLS_MOST)
+                return err_set(e, ERR_DATA, "the convolution of layer %u has %u columns: the GPU takes %d",
+                               o->layer, o->conv.cols, CONV_COLS_MOST);
+            break;
         case OP_SCAN:
-            return err_set(e, ERR_USAGE, "layer %u is recurrent, which only the CPU runs yet: --device cpu",
-                           o->layer);
+            if (o->scan.k_dim > SCAN_KEYS_MOST)
+                return err_set(e, ERR_DATA,
+                               "the recurrence of layer %u has keys of %u values: the GPU takes %d", o->layer,
+                               o->scan.k_dim, SCAN_KEYS_MOST);
+            break;
         case OP_OUT:
-            if (o->out.gate.in.buffer)
-                return err_set(e, ERR_USAGE, "layer %u has a gate, which only the CPU runs yet: --device cpu",
-                               o->layer);
+            s->z = most(s->z, lower_is_gated(&o->out) ? w[o->out.linear.weight].cols : 0);
             measure_linear(all, s, o->out.linear.weight, false);
             s->y = most(s->y, w[o->out.linear.weight].rows);
             break;

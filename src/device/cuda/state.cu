@@ -1,0 +1,475 @@
+/* Layers that keep a state: causal convolutions, recurrences, and the gate behind them. Columns of a recurrence's state are
+ * independent of each other: a column stays in the registers of a few lanes while they follow its sequence, row by row. */
+#include "device/cuda/common.cuh"
+
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+static __device__ __forceinline__ float softplus(float x)
+{
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+
+/* ---- convolution ---- */
+
+static __device__ __forceinline__ float conv_x(const struct conv_args &p, uint64_t row, uint32_t c)
+{
+    const float x = p.x[row * p.ldx + c];
+    return p.mul ? x * p.mul[row * p.ldm + c] : x;
+}
+
+/* The x before row `first` + j of a sequence: past[i] is `TAPS - 1 - i` rows back. */
+template <int TAPS>
+static __device__ __forceinline__ void conv_past(const struct conv_args &p, uint32_t seq, uint32_t first,
+                                                 uint32_t j, uint32_t c, float past[TAPS])
+{
+    const int32_t slot = p.meta.state_in[seq];
+    const float *s = p.state.base + (uint64_t)slot * p.state.stride;
+#pragma unroll
+    for (int i = 0; i < TAPS - 1; i++) {
+        const uint32_t back = TAPS - 1 - i;
+        past[i] = 0.0f;
+        if (back > p.cols - 1)
+            continue;
+        if (back <= j)
+            past[i] = conv_x(p, first + j - back, c);
+        else if (slot)
+            past[i] = s[(uint64_t)(p.cols - 1 + j - back) * p.channels + c];
+    }
+}
+
+template <int TAPS>
+static __device__ __forceinline__ void conv_keep(const struct conv_args &p, int32_t slot, uint32_t c,
+                                                 const float past[TAPS])
+{
+    float *s = p.state.base + (uint64_t)slot * p.state.stride;
+#pragma unroll
+    for (int i = 0; i < TAPS - 1; i++)
+        if (TAPS - 1 - i <= p.cols - 1)
+            s[(uint64_t)(i + p.cols - TAPS) * p.channels + c] = past[i];
+}
+
+/* A thread has a channel of CONV_ROWS rows. Where every sequence has one row it also keeps the state. */
+template <int TAPS> static __device__ __forceinline__ void conv_body(const struct conv_args &p)
+{
+    const uint32_t c = blockIdx.x * CONV_THREADS + threadIdx.x, from = blockIdx.y * CONV_ROWS,
+                   to = min(from + CONV_ROWS, p.m);
+    float w[TAPS], past[TAPS], bias = 0.0f;
+    dep_launch();
+    if (c < p.channels) {
+#pragma unroll
+        for (int i = 0; i < TAPS; i++) {
+            const int at = i - (TAPS - (int)p.cols);
+            w[i] = at >= 0 ? p.w[c * p.ldw + at] : 0.0f;
+        }
+        bias = p.bias ? p.bias[c] : 0.0f;
+    }
+    dep_wait();
+    if (c >= p.channels)
+        return;
+    int32_t seq = -1;
+    for (uint32_t r = from; r < to; r++) {
+        const int32_t s = p.meta.row_seq[r];
+        if (s != seq) {
+            const uint32_t first = (uint32_t)p.meta.seq_first[s];
+            conv_past<TAPS>(p, (uint32_t)s, first, r - first, c, past);
+            seq = s;
+        }
+        past[TAPS - 1] = conv_x(p, r, c);
+        float sum = bias;
+#pragma unroll
+        for (int i = 0; i < TAPS; i++)
+            sum += w[i] * past[i];
+        p.y[(uint64_t)r * p.ldy + c] = act_one(p.act, sum);
+#pragma unroll
+        for (int i = 0; i < TAPS - 1; i++)
+            past[i] = past[i + 1];
+        const int32_t slot = p.keep ? p.meta.state_out[r] : 0;
+        if (slot)
+            conv_keep<TAPS>(p, slot, c, past);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CONV_THREADS) conv_4(const __grid_constant__ struct conv_args p)
+{
+    conv_body<4>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(CONV_THREADS) conv_8(const __grid_constant__ struct conv_args p)
+{
+    conv_body<8>(p);
+}
+
+/* The states that rows leave, a block for some channels of a sequence: the old one is in registers before any is written,
+ * since a row may take its slot. */
+extern "C" __global__ void __launch_bounds__(CONV_THREADS) conv_state(const __grid_constant__ struct conv_args p)
+{
+    enum { TAPS = 8 };
+    __shared__ int32_t out[CONV_THREADS];
+    dep_launch();
+    dep_wait();
+    const uint32_t c = blockIdx.x * CONV_THREADS + threadIdx.x, seq = blockIdx.y,
+                   first = (uint32_t)p.meta.seq_first[seq], rows = (uint32_t)p.meta.seq_rows[seq];
+    float old[TAPS];
+    if (c < p.channels)
+        conv_past<TAPS>(p, seq, first, 0, c, old);
+    for (uint32_t from = 0; from < rows; from += CONV_THREADS) {
+        const uint32_t r = from + threadIdx.x;
+        out[threadIdx.x] = r < rows ? p.meta.state_out[first + r] : 0;
+        const bool any = __syncthreads_or(out[threadIdx.x]);
+        for (uint32_t i = 0; any && c < p.channels && i < CONV_THREADS; i++) {
+            if (!out[i])
+                continue;
+            float past[TAPS];
+#pragma unroll
+            for (int q = 0; q < TAPS - 1; q++) { /* TAPS - 2 - q rows back from row from + i */
+                const uint32_t back = TAPS - 2 - q, j = from + i;
+                past[q] = 0.0f;
+                if (back <= j) {
+                    past[q] = back < p.cols - 1 ? conv_x(p, first + j - back, c) : 0.0f;
+                } else {
+#pragma unroll
+                    for (int o = 0; o < TAPS - 1; o++) /* old[o] is TAPS - 1 - o rows before the first */
+                        if (TAPS - 1 - o == (int)(back - j))
+                            past[q] = old[o];
+                }
+            }
+            conv_keep<TAPS>(p, out[i], c, past);
+        }
+        __syncthreads();
+    }
+}
+
+/* ---- recurrence ---- */
+
+template <int LANES> struct scan_sizes {
+    enum {
+        COLUMNS = SCAN_THREADS / LANES, /* of a block */
+        KEYS = SCAN_EACH * LANES,       /* k_dim, padded */
+        DECAYS = KEYS > COLUMNS ? KEYS : COLUMNS,
+        ROWS = LANES <= 8 ? 16 : LANES == 16 ? 8 : 4 /* staged at a time */
+    };
+};
+
+/* What the rows of a chunk bring. */
+template <int LANES> struct scan_stage {
+    float q[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::KEYS], k[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::KEYS];
+    float decay[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::DECAYS]; /* one a row, or one a key, or dt of columns */
+    float v[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::COLUMNS];
+    float write[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::COLUMNS];
+    int32_t out[scan_sizes<LANES>::ROWS];
+};
+
+struct scan_decay {
+    float dt, factor;
+};
+
+/* x: what the row adds to the bias. */
+static __device__ __forceinline__ struct scan_decay scan_decay_of(const struct scan_args &p, float a, float x)
+{
+    struct scan_decay d = {1.0f, 1.0f};
+    if (p.decay_kind == DECAY_SOFTPLUS) {
+        d.dt = fminf(fmaxf(softplus(x), p.dt_least), p.dt_most);
+        d.factor = expf(a * d.dt);
+    } else if (p.decay_kind == DECAY_SIGMOID) {
+        d.factor = expf(p.bound * sigmoid(a * x));
+    } else {
+        d.factor = expf(a);
+    }
+    return d;
+}
+
+/* A head of q or k of one row, normed and scaled, by a warp; zeros behind it. */
+template <int KEYS>
+static __device__ __forceinline__ void scan_key(const struct norm_args &n, const float *x, uint32_t head, float scale,
+                                                uint32_t dim, float *to)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const float *w = n.w ? n.w + (n.w_len > dim ? head * dim : 0) : NULL;
+    float v[(KEYS + 31) / 32], sum = 0.0f, mean = 0.0f;
+#pragma unroll
+    for (int i = 0; i < (KEYS + 31) / 32; i++) {
+        const uint32_t at = 32 * i + lane;
+        v[i] = at < dim ? x[at] : 0.0f;
+        sum += v[i];
+    }
+    if (n.kind == NORM_LAYER)
+        mean = warp_sum(sum) / (float)dim;
+    if (n.kind != NORM_NONE) {
+        sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < (KEYS + 31) / 32; i++)
+            sum += 32 * i + lane < dim ? (v[i] - mean) * (v[i] - mean) : 0.0f;
+        scale *= rsqrtf(warp_sum(sum) / (float)dim + n.eps);
+    }
+#pragma unroll
+    for (int i = 0; i < (KEYS + 31) / 32; i++) {
+        const uint32_t at = 32 * i + lane;
+        if (at < KEYS)
+            to[at] = at < dim ? (v[i] - mean) * scale * (w ? w[at] : 1.0f) : 0.0f;
+    }
+}
+
+/* Which head and which of its columns a thread has; head == heads: none. */
+struct scan_column {
+    uint32_t head, v;
+};
+
+/* Where states are vectors (a factor of `a` for each key), a block has a head a column; else columns of one head. */
+template <int LANES> static __device__ __forceinline__ struct scan_column scan_column_of(const struct scan_args &p,
+                                                                                         uint32_t column)
+{
+    enum { COLUMNS = scan_sizes<LANES>::COLUMNS };
+    if (p.by_channel) {
+        const uint32_t head = blockIdx.x * COLUMNS + column;
+        return {min(head, p.heads), 0};
+    }
+    const uint32_t per = (p.v_dim + COLUMNS - 1) / COLUMNS, v = blockIdx.x % per * COLUMNS + column;
+    return {v < p.v_dim ? blockIdx.x / per : p.heads, v};
+}
+
+/* Rows [from, from + n) of the step into shared memory. */
+template <int LANES>
+static __device__ __forceinline__ void scan_load(const struct scan_args &p, struct scan_stage<LANES> &s, uint32_t from,
+                                                 uint32_t n)
+{
+    enum { COLUMNS = scan_sizes<LANES>::COLUMNS, KEYS = scan_sizes<LANES>::KEYS };
+    const struct scan_column first = scan_column_of<LANES>(p, 0);
+    const uint32_t own = p.tiled ? first.head % p.k_heads : first.head / (p.heads / p.k_heads);
+    for (uint32_t i = threadIdx.x / 32; i < 2 * n; i += SCAN_THREADS / 32) {
+        const uint64_t row = from + i / 2;
+        if (i % 2)
+            scan_key<KEYS>(p.k_norm, p.k + row * p.ldk + own * p.k_dim, own, p.k_scale, p.k_dim, s.k[i / 2]);
+        else
+            scan_key<KEYS>(p.q_norm, p.q + row * p.ldq + own * p.k_dim, own, p.q_scale, p.k_dim, s.q[i / 2]);
+    }
+    for (uint32_t i = threadIdx.x; i < n * COLUMNS; i += SCAN_THREADS) {
+        const struct scan_column c = scan_column_of<LANES>(p, i % COLUMNS);
+        const uint64_t row = from + i / COLUMNS;
+        if (c.head >= p.heads)
+            continue;
+        s.v[i / COLUMNS][i % COLUMNS] = p.v[row * p.ldv + c.head * p.v_dim + c.v];
+        const float x = p.decay && !p.decay_each
+                            ? p.decay[row * p.ldd + c.head] + (p.bias ? p.bias[c.head] : 0.0f)
+                            : 0.0f;
+        const struct scan_decay d = scan_decay_of(p, p.by_channel || p.decay_each ? 0.0f : p.a[c.head], x);
+        s.write[i / COLUMNS][i % COLUMNS] =
+            p.write ? p.write_scale * sigmoid(p.write[row * p.ldw + c.head]) : p.decay_each ? 1.0f : d.dt;
+        if (p.by_channel)
+            s.decay[i / COLUMNS][i % COLUMNS] = d.dt;
+        else if (!p.decay_each && i % COLUMNS == 0)
+            s.decay[i / COLUMNS][0] = d.factor;
+    }
+    for (uint32_t i = threadIdx.x; p.decay_each && i < n * KEYS; i += SCAN_THREADS) {
+        const uint32_t key = i % KEYS, at = first.head * p.k_dim + key;
+        const uint64_t row = from + i / KEYS;
+        s.decay[i / KEYS][key] =
+            key < p.k_dim
+                ? scan_decay_of(p, p.a[first.head], p.decay[row * p.ldd + at] + (p.bias ? p.bias[at] : 0.0f)).factor
+                : 0.0f;
+    }
+    if (threadIdx.x < n)
+        s.out[threadIdx.x] = p.meta.state_out[from + threadIdx.x];
+}
+
+template <int LANES> static __device__ __forceinline__ float lanes_sum(float v)
+{
+#pragma unroll
+    for (int o = LANES / 2; o; o >>= 1)
+        v += __shfl_xor_sync(~0u, v, o);
+    return v;
+}
+
+/* S *= decay: EACH 0: one factor; 1: one for each key; 2: from dt and `a`. */
+template <int LANES, int EACH>
+static __device__ __forceinline__ void scan_fade(const struct scan_stage<LANES> &st, uint32_t r, uint32_t column,
+                                                 uint32_t lane, const float a[SCAN_EACH], float s[SCAN_EACH])
+{
+    if constexpr (EACH == 0) {
+        const float g = st.decay[r][0];
+#pragma unroll
+        for (int i = 0; i < SCAN_EACH; i++)
+            s[i] *= g;
+    } else if constexpr (EACH == 1) {
+#pragma unroll
+        for (int i = 0; i < SCAN_EACH / 4; i++) {
+            const float4 g = *(const float4 *)&st.decay[r][4 * (i * LANES + lane)];
+            s[4 * i] *= g.x, s[4 * i + 1] *= g.y, s[4 * i + 2] *= g.z, s[4 * i + 3] *= g.w;
+        }
+    } else {
+        const float dt = st.decay[r][column];
+#pragma unroll
+        for (int i = 0; i < SCAN_EACH; i++)
+            s[i] *= expf(a[i] * dt);
+    }
+}
+
+template <int LANES>
+static __device__ __forceinline__ float scan_dot(const float *x, uint32_t lane, const float s[SCAN_EACH])
+{
+    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < SCAN_EACH / 4; i++) {
+        const float4 v = *(const float4 *)&x[4 * (i * LANES + lane)];
+        sum[0] += v.x * s[4 * i], sum[1] += v.y * s[4 * i + 1], sum[2] += v.z * s[4 * i + 2],
+            sum[3] += v.w * s[4 * i + 3];
+    }
+    return lanes_sum<LANES>((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+/* One row: the state after it, and what it gives. */
+template <int LANES, int EACH>
+static __device__ __forceinline__ float scan_row(const struct scan_args &p, const struct scan_stage<LANES> &st,
+                                                 uint32_t r, uint32_t column, uint32_t lane, const float a[SCAN_EACH],
+                                                 float s[SCAN_EACH])
+{
+    scan_fade<LANES, EACH>(st, r, column, lane, a, s);
+    float v = st.v[r][column];
+    if (p.delta)
+        v -= scan_dot<LANES>(st.k[r], lane, s);
+    v *= st.write[r][column];
+#pragma unroll
+    for (int i = 0; i < SCAN_EACH / 4; i++) {
+        const float4 k = *(const float4 *)&st.k[r][4 * (i * LANES + lane)];
+        s[4 * i] += k.x * v, s[4 * i + 1] += k.y * v, s[4 * i + 2] += k.z * v, s[4 * i + 3] += k.w * v;
+    }
+    return scan_dot<LANES>(st.q[r], lane, s);
+}
+
+/* The part of a column that a lane has, from or to a slot. */
+template <int LANES, bool STORE>
+static __device__ __forceinline__ void scan_move(const struct scan_args &p, int32_t slot, uint64_t column,
+                                                 uint32_t lane, float s[SCAN_EACH])
+{
+    float *at = p.state.base + (uint64_t)slot * p.state.stride + column * p.keys;
+#pragma unroll
+    for (int i = 0; i < SCAN_EACH / 4; i++) {
+        const uint32_t k = 4 * (i * LANES + lane);
+        if (STORE && k < p.keys)
+            *(float4 *)(at + k) = make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
+        if (!STORE) {
+            const float4 v = slot && k < p.keys ? *(const float4 *)(at + k) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            s[4 * i] = v.x, s[4 * i + 1] = v.y, s[4 * i + 2] = v.z, s[4 * i + 3] = v.w;
+        }
+    }
+}
+
+/* A block has COLUMNS columns of one sequence (blockIdx.y). */
+template <int LANES, int EACH> static __device__ __forceinline__ void scan_body(const struct scan_args &p)
+{
+    enum { ROWS = scan_sizes<LANES>::ROWS };
+    __shared__ __align__(16) struct scan_stage<LANES> st;
+    const uint32_t seq = blockIdx.y, lane = threadIdx.x % LANES, column = threadIdx.x / LANES;
+    const struct scan_column c = scan_column_of<LANES>(p, column);
+    const bool mine = c.head < p.heads;
+    const uint64_t at = (uint64_t)c.head * p.v_dim + c.v;
+    float s[SCAN_EACH], a[SCAN_EACH], skip = 0.0f;
+    dep_launch();
+    /* the state is of an earlier step: it can be read before the predecessor is done */
+    scan_move<LANES, false>(p, mine ? p.meta.state_in[seq] : 0, at, lane, s);
+#pragma unroll
+    for (int i = 0; EACH == 2 && i < SCAN_EACH; i++) {
+        const uint32_t k = 4 * (i / 4 * LANES + lane) + i % 4;
+        a[i] = mine && k < p.k_dim ? p.a[c.head * p.lda + k] : 0.0f;
+    }
+    if (mine && p.skip)
+        skip = p.skip[c.head];
+    dep_wait();
+    const uint32_t first = (uint32_t)p.meta.seq_first[seq], rows = (uint32_t)p.meta.seq_rows[seq];
+    for (uint32_t from = 0; from < rows; from += ROWS) {
+        const uint32_t n = min((uint32_t)ROWS, rows - from);
+        if (from)
+            __syncthreads();
+        scan_load<LANES>(p, st, first + from, n);
+        __syncthreads();
+        for (uint32_t r = 0; r < n; r++) {
+            const float y = scan_row<LANES, EACH>(p, st, r, column, lane, a, s);
+            if (mine && lane == 0)
+                p.out[(uint64_t)(first + from + r) * p.ldo + at] = y + skip * st.v[r][column];
+            if (mine && st.out[r])
+                scan_move<LANES, true>(p, st.out[r], at, lane, s);
+        }
+    }
+}
+
+#define SCAN(lanes)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(SCAN_THREADS)                                               \
+        scan_##lanes(const __grid_constant__ struct scan_args p)                                             \
+    {                                                                                                        \
+        scan_body<lanes, 0>(p);                                                                              \
+    }                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(SCAN_THREADS)                                               \
+        scan_each_##lanes(const __grid_constant__ struct scan_args p)                                        \
+    {                                                                                                        \
+        scan_body<lanes, 1>(p);                                                                              \
+    }                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(SCAN_THREADS)                                               \
+        scan_channels_##lanes(const __grid_constant__ struct scan_args p)                                    \
+    {                                                                                                        \
+        scan_body<lanes, 2>(p);                                                                              \
+    }
+
+SCAN(1)
+SCAN(2)
+SCAN(4)
+SCAN(8)
+SCAN(16)
+SCAN(32)
+
+/* ---- the gate behind them ---- */
+
+/* A number of the gate for column i of a row. */
+static __device__ __forceinline__ float gate_at(const struct gate_args &p, uint64_t row, uint32_t i)
+{
+    if (!p.gate)
+        return 1.0f;
+    return act_one(p.act, p.gate[row * p.ldg + (p.gate_heads ? i / (p.k / p.gate_heads) : i)]);
+}
+
+static __device__ __forceinline__ float gate_in(const struct gate_args &p, uint64_t row, uint32_t i)
+{
+    const float x = p.x[row * p.ldx + i];
+    return p.first ? x * gate_at(p, row, i) : x;
+}
+
+static __device__ __forceinline__ float gate_out(const struct gate_args &p, uint64_t row, uint32_t i, float mean,
+                                                 float scale, uint32_t w_at)
+{
+    float y = (gate_in(p, row, i) - mean) * scale;
+    y *= p.norm.w ? p.norm.w[w_at] : 1.0f;
+    y += p.norm.b ? p.norm.b[w_at] : 0.0f;
+    return p.first ? y : y * gate_at(p, row, i);
+}
+
+/* Slices of a row that are normed each by itself, a warp a slice; or one row a block. */
+extern "C" __global__ void __launch_bounds__(256) gate_rows(const __grid_constant__ struct gate_args p)
+{
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint32_t slices = p.norm.heads > 1 ? p.norm.heads : 1, dim = p.k / slices, row = blockIdx.y;
+    const bool whole = slices == 1;
+    const uint32_t slice = whole ? 0 : blockIdx.x * 8 + threadIdx.x / 32, at = whole ? threadIdx.x : threadIdx.x % 32,
+                   step = whole ? 256 : 32, from = slice * dim;
+    float mean = 0.0f, scale = 1.0f, sum = 0.0f;
+    if (slice >= slices)
+        return;
+    if (p.norm.kind == NORM_LAYER) {
+        for (uint32_t i = at; i < dim; i += step)
+            sum += gate_in(p, row, from + i);
+        mean = (whole ? block_sum(sum, room) : warp_sum(sum)) / (float)dim;
+        sum = 0.0f;
+    }
+    if (p.norm.kind != NORM_NONE) {
+        for (uint32_t i = at; i < dim; i += step) {
+            const float v = gate_in(p, row, from + i) - mean;
+            sum += v * v;
+        }
+        scale = rsqrtf((whole ? block_sum(sum, room) : warp_sum(sum)) / (float)dim + p.norm.eps);
+    }
+    const bool own = p.norm.w_len > dim; /* a weight for each slice */
+    for (uint32_t i = at; i < dim; i += step)
+        p.out[(uint64_t)row * p.ldo + from + i] = gate_out(p, row, from + i, mean, scale, own ? from + i : i);
+}
