@@ -1,4 +1,4 @@
-/* A sequence in steps, with pages in order: page 0 is trash, token p is in page 1 + p / 32. */
+/* A sequence in steps, with pages in order: page 0 is trash, token p is in page 1 + p / 32. Its state is in slot 1. */
 #include "model/evaluate.h"
 
 #include "base/mem.h"
@@ -7,7 +7,7 @@
 enum { PAGE_TOKENS = 32 };
 
 struct work {
-    int32_t *pos, *out, *tables;
+    int32_t *pos, *out, *tables, *state;
     uint32_t pages;
 };
 
@@ -41,6 +41,9 @@ static int run_steps(const struct evaluator *f, const struct work *w, const int3
         s.table_width = w->pages;
         s.out = w->out;
         s.lora = f->lora;
+        int32_t before = at > 0;
+        s.state_in = p->states ? &before : NULL;
+        s.state_out = p->states ? w->state + chunk - rows : NULL;
         if (d->ops->run(d, p, &s, e) < 0)
             return -1;
         const float *result = d->ops->results(d, e);
@@ -63,13 +66,16 @@ int evaluate_run(const struct evaluator *f, const int32_t *ids, uint32_t n, stru
     struct kv_config kv = {.type = f->kv_type, .page_tokens = PAGE_TOKENS};
     for (uint32_t g = 0; g < m->plan.groups; g++)
         kv.pages[g] = w.pages + 1;
+    kv.states = m->plan.states ? 2 : 0;
     w.pos = mem_alloc(chunk, sizeof *w.pos);
     w.out = mem_alloc(chunk, sizeof *w.out);
+    w.state = mem_zalloc(chunk, sizeof *w.state);
     w.tables = mem_alloc((size_t)w.pages * PLAN_GROUPS_MOST, sizeof *w.tables);
     int ok = -1;
-    if (!w.pos || !w.out || !w.tables) {
+    if (!w.pos || !w.out || !w.tables || !w.state) {
         err_memory(e, "a step", chunk * sizeof *w.pos);
     } else {
+        w.state[chunk - 1] = 1; /* of the last row */
         for (uint32_t g = 0; g < PLAN_GROUPS_MOST; g++)
             for (uint32_t i = 0; i < w.pages; i++)
                 w.tables[(size_t)g * w.pages + i] = (int32_t)i + 1;
@@ -79,6 +85,7 @@ int evaluate_run(const struct evaluator *f, const int32_t *ids, uint32_t n, stru
     }
     mem_free(w.pos);
     mem_free(w.out);
+    mem_free(w.state);
     mem_free(w.tables);
     return ok;
 }

@@ -12,6 +12,7 @@
 /* ---- how much KV ---- */
 
 enum { POOL_LEAST = 2, POOL_MOST = 1 << 24 }; /* pages */
+enum { POOL_STATES = 4 };                     /* slots of state take at most this part of the free memory */
 
 /* Limits: tokens of a sequence, sequences, rows of a step. */
 struct extent {
@@ -65,6 +66,26 @@ static uint64_t group_bytes(const struct kv_group *k, uint32_t kv_type)
     uint64_t heads = (uint64_t)k->layers * k->kv_heads, values = heads * (k->k_dim + k->v_dim);
     uint64_t floats = kv_type == DTYPE_F16 ? 2 * heads * sizeof(float) : 0;
     return t ? values * t->block_bytes / t->block_values + floats : 0;
+}
+
+uint64_t runner_state_bytes(const struct plan *plan)
+{
+    return plan->state_values * sizeof(float);
+}
+
+/* Slots of state where this many bytes are free (0 = no limit), without slot 0. A sequence writes to a second slot
+ * while it shares the first one with the prefix tree. */
+static uint32_t runner_slots(const struct plan *plan, const struct runner_options *o, uint64_t bytes)
+{
+    const struct extent x = runner_extent(o);
+    uint64_t each = runner_state_bytes(plan), one = x.seqs,
+             all = one + (o->snapshots ? x.seqs + o->snapshots : 0);
+    if (!each)
+        return 0;
+    if (o->state_bytes)
+        return (uint32_t)size_max(least(o->state_bytes / each, POOL_MOST), one + 1);
+    uint64_t fit = bytes ? bytes / POOL_STATES / each : all;
+    return (uint32_t)least(all, size_max(fit, o->snapshots ? one + 1 : one));
 }
 
 uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o, uint32_t pages)
@@ -129,13 +150,13 @@ static int runner_arrays(struct runner *r, struct err *e)
     r->pos = mem_alloc(r->chunk, sizeof *r->pos);
     r->out = mem_alloc(r->most_outs, sizeof *r->out);
     r->tables = mem_alloc(cells, sizeof *r->tables);
-    r->state_in = mem_zalloc(r->most_seqs, sizeof *r->state_in);
-    r->state_out = mem_zalloc(r->chunk, sizeof *r->state_out);
     r->step_seq = mem_alloc(r->most_seqs, sizeof *r->step_seq);
     r->lora = mem_zalloc(r->most_seqs, sizeof *r->lora);
     r->pick = mem_alloc(r->most_outs, sizeof *r->pick);
-    if (!r->ids || !r->pos || !r->out || !r->tables || !r->state_in || !r->state_out || !r->step_seq ||
-        !r->lora || !r->pick)
+    r->state_in = mem_alloc(r->most_seqs, sizeof *r->state_in);
+    r->state_out = mem_alloc(r->chunk, sizeof *r->state_out);
+    if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->lora || !r->pick || !r->state_in ||
+        !r->state_out)
         return err_memory(e, "a step's tables", cells * sizeof *r->tables);
     return 0;
 }
@@ -165,13 +186,18 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
     return split_open(&r->device, gpu, cpu, e);
 }
 
-/* Sets the number of pages. */
+/* Sets the number of pages and of slots of state. */
 static int runner_pages(struct runner *r, const struct runner_options *o, uint64_t bytes,
                         struct kv_config *kv, struct err *e)
 {
     const struct extent x = runner_extent(o);
-    *kv = (struct kv_config){.page_tokens = RUNNER_PAGE, .type = r->kv_type};
-    r->pool = runner_pool(r->plan, o, bytes);
+    uint32_t slots = runner_slots(r->plan, o, bytes);
+    uint64_t taken = slots * runner_state_bytes(r->plan);
+    *kv = (struct kv_config){.page_tokens = RUNNER_PAGE, .type = r->kv_type, .states = slots ? slots + 1 : 0};
+    pages_close(&r->states);
+    if (slots && pages_open(&r->states, kv->states, kv->states, e))
+        return -1;
+    r->pool = runner_pool(r->plan, o, bytes > taken ? bytes - taken : bytes > 0);
     for (uint32_t g = 0; g < r->plan->groups; g++) {
         const struct kv_group *k = &r->plan->group[g];
         kv->pages[g] = 1 + group_pages(k, &x, r->pool);
@@ -182,11 +208,7 @@ static int runner_pages(struct runner *r, const struct runner_options *o, uint64
         if (pages_open(&r->pages[g], kv->pages[g], kv->least[g], e))
             return -1;
     }
-    if (!r->plan->state_values)
-        return 0;
-    kv->states = 1 + r->most_seqs;
-    pages_close(&r->states);
-    return pages_open(&r->states, kv->states, 0, e);
+    return 0;
 }
 
 /* The same on the open device, by its own need of memory. Where all of the model fits on a GPU, but not with
@@ -205,7 +227,8 @@ static int runner_fit_pages(struct runner *r, const struct weights *weights, con
         return -1;
     m.free = m.total; /* pages take memory as sequences grow, and what others hold now may be free by then */
     uint64_t room = place_room(&m, o->device_options.memory);
-    uint64_t rest = m.weights + m.scratch + runner_kv_bytes(r->plan, o, 1); /* with page 0 of every group */
+    uint64_t rest = m.weights + m.scratch + runner_kv_bytes(r->plan, o, 1) + /* page 0 of every group, slot 0 */
+                    runner_state_bytes(r->plan);
     return m.weights + m.scratch + m.kv <= room ? 0
                                                 : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
 }
@@ -354,7 +377,6 @@ void seq_close(struct seq *s)
     if (!s)
         return;
     seq_truncate(s, 0);
-    pages_drop(&s->runner->states, s->state);
     for (uint32_t g = 0; g < s->runner->plan->groups; g++)
         mem_free(s->table[g]);
     mem_free(s->ids);
@@ -376,21 +398,73 @@ static void seq_drop_pages(struct seq *s, uint32_t keep, uint32_t len)
             seq_drop_page(s, g, i - 1);
 }
 
+/* Drops state number i. */
+static void seq_drop_state(struct seq *s, uint32_t i)
+{
+    pages_drop(&s->runner->states, s->state[i].slot);
+    s->states--;
+    memmove(s->state + i, s->state + i + 1, (s->states - i) * sizeof *s->state);
+}
+
+/* Drops the states after the first `len` tokens; returns the last place up to there that the sequence can be cut
+ * back to. */
+static uint32_t seq_drop_states(struct seq *s, uint32_t len)
+{
+    while (s->states && s->state[s->states - 1].at > len)
+        seq_drop_state(s, s->states - 1);
+    if (!s->runner->plan->states)
+        return len;
+    return s->states ? s->state[s->states - 1].at : 0;
+}
+
+/* Drops the states before the last one, but not snapshots that the prefix tree does not have yet. */
+static void seq_forget(struct seq *s)
+{
+    for (uint32_t i = s->states; i-- > 0;)
+        if (i + 1 < s->states && !s->state[i].snapshot)
+            seq_drop_state(s, i);
+}
+
+void seq_set_state(struct seq *s, uint32_t at, int32_t slot)
+{
+    pages_share(&s->runner->states, slot);
+    seq_drop_states(s, at);
+    if (s->states == RUNNER_STATES)
+        seq_drop_state(s, 0);
+    s->state[s->states++] = (struct seq_state){.at = at, .slot = slot};
+    seq_forget(s);
+}
+
+void seq_want_snapshot(struct seq *s)
+{
+    if (s->states)
+        s->state[s->states - 1].snapshot = true;
+}
+
+bool seq_release_snapshot(struct seq *s, uint32_t i)
+{
+    bool last = i + 1 == s->states;
+    s->state[i].snapshot = false;
+    if (!last)
+        seq_drop_state(s, i);
+    return !last;
+}
+
 void seq_truncate(struct seq *s, uint32_t len)
 {
     if (len >= s->len)
         return;
-    uint32_t keep = len < s->floor || s->state ? 0 : len;
+    len = seq_drop_states(s, len);
+    uint32_t keep = len < s->floor ? 0 : len;
     seq_drop_pages(s, keep, s->len);
     s->len = keep;
     if (s->mark.tokens > keep)
         s->mark = (struct seq_mark){0};
     if (keep)
         return;
+    seq_drop_states(s, 0);
     s->floor = 0;
     memset(s->gone, 0, sizeof s->gone);
-    pages_drop(&s->runner->states, s->state);
-    s->state = 0;
 }
 
 void seq_slide(struct seq *s, uint32_t floor)
@@ -511,9 +585,6 @@ static int seq_reserve(struct seq *s, uint32_t len, struct err *e)
     seq_leave_behind(s);
     if (seq_own_tail(s, e))
         return -1;
-    if (s->runner->plan->state_values && !s->state && !(s->state = pages_take(&s->runner->states)))
-        return err_set(e, ERR_RESOURCE, "out of slots for state: all %u are in use",
-                       s->runner->states.count - 1);
     for (uint32_t g = 0; g < s->runner->plan->groups; g++)
         for (uint32_t i = pages_of(s->len); i < pages_of(len); i++)
             if (!(s->table[g][i] = runner_take_page(s->runner, g)))
@@ -530,6 +601,103 @@ uint32_t seq_need(const struct seq *s, uint32_t n)
     return need + copies;
 }
 
+/* ---- states ---- */
+
+static const struct seq_state *seq_last_state(const struct seq *s)
+{
+    return s->states ? &s->state[s->states - 1] : NULL;
+}
+
+/* Whether the step overwrites the state that it begins with. */
+static bool part_in_place(const struct seq_rows *p)
+{
+    const struct seq_state *last = seq_last_state(p->seq);
+    return last && !p->hold && !last->snapshot && p->seq->runner->states.refs[last->slot] == 1;
+}
+
+/* Rows before the last whose states are kept to cut back to. */
+static uint32_t part_back(const struct seq_rows *p)
+{
+    return p->back < p->n ? p->back : p->n - 1;
+}
+
+uint32_t seq_need_states(const struct seq_rows *part)
+{
+    return part->seq->runner->plan->states ? 1 + part_back(part) - part_in_place(part) : 0;
+}
+
+/* Takes the slots that a part's rows are to write. out: (n), all 0 before, and where the state is not kept. */
+static int part_take_states(const struct seq_rows *p, int32_t *out, struct err *e)
+{
+    struct runner *r = p->seq->runner;
+    if (!r->plan->states)
+        return 0;
+    if (!p->hold)
+        seq_forget(p->seq);
+    for (uint32_t i = p->n - 1 - part_back(p); i < p->n; i++) {
+        bool same = i + 1 == p->n && part_in_place(p);
+        out[i] = same ? seq_last_state(p->seq)->slot : pages_take(&r->states);
+        if (!out[i])
+            return err_set(e, ERR_RESOURCE, "out of state slots: all %u are in use", r->states.count - 1);
+    }
+    return 0;
+}
+
+/* Takes slots for the snapshots of a part, while there are any. They have half of the sequence's places. */
+static void part_take_snapshots(const struct seq_rows *p, int32_t *out)
+{
+    struct seq *s = p->seq;
+    uint32_t room = s->states < RUNNER_STATES / 2 ? RUNNER_STATES / 2 - s->states : 0;
+    for (uint32_t i = 0; i < p->snaps && room && s->runner->plan->states; i++) {
+        uint32_t at = p->snap[i] - s->len - 1; /* wraps for what is not in this part */
+        if (at < p->n && !out[at]) {
+            out[at] = pages_take(&s->runner->states);
+            room--;
+        }
+    }
+}
+
+/* The step has failed: returns what it has taken. A device that was running may have overwritten the state in
+ * place. */
+static void part_return_states(const struct seq_rows *p, const int32_t *out, bool ran)
+{
+    struct seq *s = p->seq;
+    int32_t own = s->states ? seq_last_state(s)->slot : 0;
+    bool spoiled = false;
+    for (uint32_t i = 0; i < p->n && s->runner->plan->states; i++) {
+        spoiled |= ran && out[i] && out[i] == own;
+        if (out[i] != own)
+            pages_drop(&s->runner->states, out[i]);
+    }
+    if (spoiled)
+        seq_truncate(s, s->len - 1);
+}
+
+static bool part_wants(const struct seq_rows *p, uint32_t at)
+{
+    bool wants = false;
+    for (uint32_t i = 0; i < p->snaps; i++)
+        wants |= p->snap[i] == at;
+    return wants;
+}
+
+/* The step is done: the sequence, which is still at its old length, gets the states that it has written. */
+static void part_keep_states(const struct seq_rows *p, const int32_t *out)
+{
+    struct seq *s = p->seq;
+    const struct seq_state *last = seq_last_state(s);
+    if (last && last->slot == out[p->n - 1]) /* in place */
+        s->states--;
+    else if (last && !p->hold && !last->snapshot)
+        seq_drop_state(s, s->states - 1);
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t at = s->len + i + 1;
+        if (out[i])
+            s->state[s->states++] =
+                (struct seq_state){.at = at, .slot = out[i], .snapshot = part_wants(p, at)};
+    }
+}
+
 /* ---- steps ---- */
 
 static int runner_check(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)
@@ -542,6 +710,9 @@ static int runner_check(struct runner *r, const struct seq_rows *parts, uint32_t
         if (!parts[i].n || parts[i].outs > parts[i].n)
             return err_set(e, ERR_USAGE, "a part of a step has %u rows and wants %u results", parts[i].n,
                            parts[i].outs);
+        if (r->plan->states && s->states + parts[i].back >= RUNNER_STATES)
+            return err_set(e, ERR_USAGE, "a sequence has %u states; %u more do not fit", s->states,
+                           parts[i].back + 1);
         if (parts[i].n > r->ctx - s->len)
             return err_set(e, ERR_RESOURCE,
                            "the context of %u tokens is too small by %u: %u are in it, %u more come", r->ctx,
@@ -572,22 +743,20 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
                       .seq = r->step_seq,
                       .tables = r->tables,
                       .out = r->out,
+                      .state_in = r->plan->states ? r->state_in : NULL,
+                      .state_out = r->plan->states ? r->state_out : NULL,
                       .seqs = count,
                       .table_width = runner_width(parts, count)};
-    if (r->plan->state_values) {
-        st.state_in = r->state_in;
-        st.state_out = r->state_out;
-    }
     for (uint32_t i = 0; i < count; i++) {
         const struct seq_rows *p = &parts[i];
+        const struct seq_state *before = seq_last_state(p->seq);
         r->lora[i] = p->seq->lora;
+        r->state_in[i] = before ? before->slot : 0;
         st.lora = p->seq->lora.count ? r->lora : st.lora;
         r->step_seq[i] = (struct step_seq){.first = st.rows, .rows = p->n, .length = p->seq->len + p->n};
-        r->state_in[i] = p->seq->len ? p->seq->state : 0;
         for (uint32_t k = 0; k < p->n; k++) {
             r->ids[st.rows + k] = p->ids[k];
             r->pos[st.rows + k] = (int32_t)(p->seq->len + k);
-            r->state_out[st.rows + k] = k + 1 == p->n ? p->seq->state : 0;
         }
         for (uint32_t k = 0; k < p->outs; k++) {
             r->pick[st.outs] = p->pick ? p->pick[k] : (struct step_pick){0};
@@ -608,24 +777,41 @@ static int runner_intact(const struct runner *r, struct err *e)
     return r->intact ? r->intact(r->intact_arg, e) : 0;
 }
 
+/* Takes pages and slots of state for the step: for snapshots, too, where some are left. */
+static int runner_reserve(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)
+{
+    int32_t *out = r->state_out;
+    int failed = 0;
+    memset(r->state_out, 0, r->chunk * sizeof *r->state_out);
+    for (uint32_t i = 0; i < count && !failed; out += parts[i++].n)
+        failed = seq_reserve(parts[i].seq, parts[i].seq->len + parts[i].n, e) ||
+                 part_take_states(&parts[i], out, e);
+    out = r->state_out;
+    for (uint32_t i = 0; i < count && !failed; out += parts[i++].n)
+        part_take_snapshots(&parts[i], out);
+    return failed;
+}
+
 int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e)
 {
     if (runner_check(r, parts, count, e))
         return -1;
-    int failed = 0;
-    for (uint32_t i = 0; i < count && !failed; i++)
-        failed = seq_reserve(parts[i].seq, parts[i].seq->len + parts[i].n, e);
-    if (!failed) {
+    int failed = runner_reserve(r, parts, count, e);
+    bool ran = !failed;
+    if (ran) {
         struct step st = runner_fill(r, parts, count);
         r->began = clock_now();
         failed = r->device->ops->run(r->device, r->plan, &st, e) || runner_intact(r, e);
     }
-    for (uint32_t i = 0; i < count; i++) {
+    const int32_t *out = r->state_out;
+    for (uint32_t i = 0; i < count; out += parts[i++].n) {
         struct seq *s = parts[i].seq;
         if (failed) {
             seq_drop_pages(s, s->len, s->len + parts[i].n);
+            part_return_states(&parts[i], out, ran);
             continue;
         }
+        part_keep_states(&parts[i], out);
         memcpy(s->ids + s->len, parts[i].ids, parts[i].n * sizeof *s->ids);
         s->len += parts[i].n;
     }

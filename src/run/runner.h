@@ -27,13 +27,17 @@ struct runner_options {
     uint64_t kv_free;  /* that the CPU has for KV; 0 = no bound. A GPU says itself what is free */
     uint32_t kv_type;  /* enum dtype; F32 where device_options.exact */
     bool kv_whole;     /* all pages have memory from the start */
+    /* Of a plan that keeps state: slots beside those of the sequences, for the prefix tree and for draft tokens;
+     * 0 = none. Where memory is short there are fewer. */
+    uint32_t snapshots;
+    uint64_t state_bytes; /* size of all slots; 0 = as `snapshots` says */
     void (*progress)(void *arg, double share); /* while weights load; may be NULL */
     void *progress_arg;
 };
 
 /* Tokens that a sequence can always be cut back by, also where windows have moved on: for rejected draft
  * tokens. */
-enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_BACK = 32 };
+enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_BACK = 32, RUNNER_STATES = 64 };
 
 struct runner {
     struct device *device;
@@ -49,8 +53,8 @@ struct runner {
     /* KV is to hold `to` bytes, not `from`: false where that is more than there is room for. NULL = yes. */
     bool (*resize)(void *arg, uint64_t from, uint64_t to);
     void *resize_arg;
-    double grow_after;   /* no memory is asked for before: there was none a moment ago */
-    struct pages states; /* slots of state, where the plan keeps any */
+    double grow_after; /* no memory is asked for before: there was none a moment ago */
+    struct pages states; /* slots of state; none where the plan keeps none */
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;
     int32_t *state_in, *state_out; /* (most_seqs), (chunk) */
@@ -72,15 +76,26 @@ struct seq_mark {
     uint64_t born;
 };
 
+/* The state after the first `at` tokens of a sequence. */
+struct seq_state {
+    uint32_t at;
+    int32_t slot;
+    bool snapshot; /* for the prefix tree, which gets it with the page of its last token */
+};
+
 /* A sequence: ids[0..len) have their keys and values in the pages of its tables, except those that no window
- * reaches any more: it has what rows from position `floor` on can see. */
+ * reaches any more: it has what rows from position `floor` on can see.
+ *
+ * Where the plan keeps state, it also has the state after all of its tokens, and may have states before that:
+ * those are the places that it can be cut back to. A slot that it shares is never overwritten. */
 struct seq {
     struct runner *runner;
     int32_t *ids; /* (ctx) */
     uint32_t len, floor;
+    struct seq_state state[RUNNER_STATES]; /* (states), ascending; the last one is at `len` */
+    uint32_t states;
     int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page */
     uint32_t gone[PLAN_GROUPS_MOST];  /* how many of the first pages have been released */
-    int32_t state;                    /* its slot; 0 = none */
     struct adapter_mix lora;          /* set while it is empty: what it holds was computed with these */
     struct seq_mark mark;
 };
@@ -92,6 +107,11 @@ struct seq_rows {
     const int32_t *ids;
     uint32_t n, outs;
     const struct step_pick *pick; /* (outs): the device chooses tokens (runner_can_pick); NULL: it does not */
+    /* Where the plan keeps state: */
+    uint32_t back;        /* by how many of these rows the sequence can be cut back after the step */
+    bool hold;            /* it can still be cut back to where it could be before the step */
+    const uint32_t *snap; /* (snaps): positions where a snapshot is wanted, as far as slots are free */
+    uint32_t snaps;
 };
 
 /* plan and weights must outlive the runner, which sets in the plan where its operations run. */
@@ -105,12 +125,14 @@ uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o
 uint32_t runner_pages_least(const struct runner_options *o);
 /* Tokens that there are pages for by default, in layers with this window; 0: in layers without one. */
 uint64_t runner_kv_tokens(uint32_t window, uint32_t ctx, uint32_t seqs);
+/* Bytes of one slot of state; 0 where the plan keeps none. */
+uint64_t runner_state_bytes(const struct plan *plan);
 /* How many pages of a group one sequence can hold at once. */
 uint32_t runner_held_most(const struct runner *r, uint32_t group);
 
-/* Numbers of pages, by group. */
+/* Numbers of pages, by group, and of slots of state. */
 struct page_need {
-    uint32_t of[PLAN_GROUPS_MOST];
+    uint32_t of[PLAN_GROUPS_MOST], states;
 };
 /* Memory for so many free pages, as far as there is some. */
 void runner_grow(struct runner *r, const struct page_need *need);
@@ -121,19 +143,29 @@ uint64_t runner_held_bytes(const struct runner *r);
 
 struct seq *seq_open(struct runner *r, struct err *e);
 void seq_close(struct seq *s);
-/* Drops everything from position `len` on; all of it where that is before the floor, or where the plan keeps state,
- * which cannot be cut back. */
+/* Drops everything from position `len` on; all of it where that is before the floor. Where the plan keeps state,
+ * everything after the last state that it has up to `len`. */
 void seq_truncate(struct seq *s, uint32_t len);
 /* Releases the pages that no row from position `floor` on can see. A step does this itself. */
 void seq_slide(struct seq *s, uint32_t floor);
 /* The same with the floor that the next step will have. */
 void seq_leave_behind(struct seq *s);
 
+/* The state after all tokens becomes a snapshot for the prefix tree. */
+void seq_want_snapshot(struct seq *s);
+/* The prefix tree has snapshot i: the sequence drops it, unless it is the state after all tokens. Whether it did. */
+bool seq_release_snapshot(struct seq *s, uint32_t i);
+/* The sequence shares this slot, which holds its state at a position up to `len`. */
+void seq_set_state(struct seq *s, uint32_t at, int32_t slot);
+
 /* How many pages of each group n more tokens would take. */
 uint32_t seq_need(const struct seq *s, uint32_t n);
+/* How many slots of state a part would take, without its snapshots. */
+uint32_t seq_need_states(const struct seq_rows *part);
 
 /* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their
- * sequences; on an error no sequence has changed. An asynchronous device (device_ops.ahead) is still
+ * sequences; on an error no sequence has changed, except that a failed device may have spoiled a state: then
+ * the sequence is cut back. An asynchronous device (device_ops.ahead) is still
  * computing when this returns: runner_results and runner_picks wait. */
 int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, struct err *e);
 /* (sum of outs, plan.out_width), in the order of the parts; valid until the next step. */
