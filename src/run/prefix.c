@@ -2,49 +2,11 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/size.h"
+#include "run/prefix_internal.h"
 
 #include <math.h>
 #include <string.h>
-
-/* Lists by last use: of the nodes that hold a page of a group with a window, one for each such group; and of all. */
-enum { LIST_NODES = PLAN_GROUPS_MOST, LISTS };
-
-struct link {
-    uint32_t newer, older;
-};
-
-/* Nodes are in one array and refer to each other by index; 0 is the root, and "none" everywhere else.
- * Children of a node form a list; all nodes are in one hash table by (parent, tokens), and in lists by last
- * use. */
-struct node {
-    uint32_t parent, child, sibling; /* child: the first one */
-    uint32_t chain;                  /* next in the hash bucket */
-    struct link use[LISTS];
-    uint64_t salt; /* of a root's child: parent is 0 */
-    uint64_t born; /* no other node has, or had, the same; 0: it is not in use */
-    uint16_t n;    /* tokens in it */
-    int32_t ids[RUNNER_PAGE];
-    int32_t page[PLAN_GROUPS_MOST]; /* 0: lacking */
-    /* where there is a disk */
-    struct digest with, name;
-    uint32_t depth; /* pages up to it, with it */
-    bool saved;     /* or a partial page, which is not saved */
-};
-
-struct prefix {
-    struct runner *runner;
-    struct node *nodes;  /* (room); [0] is the root, of which only `child` is used */
-    uint32_t room, free; /* free: first of the list of unused ones, by `chain` */
-    uint32_t *bucket;    /* (buckets) */
-    uint32_t buckets;
-    uint32_t newest[LISTS], oldest[LISTS];
-    uint64_t births;
-    struct prefix_stats stats;
-    struct prefix_disk *disk;
-    double until; /* matches may read from it */
-    bool more;
-    uint32_t unsaved, save_at; /* nodes; where prefix_save continues its scan */
-};
 
 /* No node is in use. */
 static void prefix_reset(struct prefix *t)
@@ -54,7 +16,8 @@ static void prefix_reset(struct prefix *t)
     memset(t->newest, 0, sizeof t->newest);
     memset(t->oldest, 0, sizeof t->oldest);
     t->free = t->save_at = t->unsaved = 0;
-    t->stats.nodes = 0;
+    t->stats.nodes = t->stats.snapshots = t->unsaved_snapshots = 0;
+    memset(t->snapshot, 0, t->runner->states.count * sizeof *t->snapshot);
     for (uint32_t i = t->room - 1; i > 0; i--) {
         t->nodes[i].chain = t->free;
         t->free = i;
@@ -79,7 +42,9 @@ int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, stru
         t->buckets *= 2;
     t->nodes = mem_zalloc(t->room, sizeof *t->nodes);
     t->bucket = mem_zalloc(t->buckets, sizeof *t->bucket);
-    if (!t->nodes || !t->bucket) {
+    t->snapshot = mem_zalloc(size_max(r->states.count, 1), sizeof *t->snapshot);
+    t->most_snapshots = r->states.count;
+    if (!t->nodes || !t->bucket || !t->snapshot) {
         prefix_close(t);
         *out = NULL;
         return err_memory(e, "the prefix tree", (uint64_t)most_nodes * sizeof(struct node));
@@ -98,11 +63,6 @@ static uint32_t prefix_bucket(const struct prefix *t, uint32_t parent, uint64_t 
         h ^= h >> 32;
     }
     return (uint32_t)(h & (t->buckets - 1));
-}
-
-static uint64_t prefix_salt(uint32_t parent, uint64_t salt)
-{
-    return parent ? 0 : salt;
 }
 
 static uint32_t prefix_find(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
@@ -128,6 +88,8 @@ static uint32_t prefix_resume(const struct prefix *t, const struct seq *s, uint3
 
 static void prefix_mark(const struct prefix *t, struct seq *s, uint32_t node, uint32_t tokens)
 {
+    if (!t->nodes[node].born) /* the root, or evicted */
+        return;
     s->mark = (struct seq_mark){.tokens = tokens, .node = node, .born = t->nodes[node].born};
 }
 
@@ -196,6 +158,7 @@ static void prefix_remove(struct prefix *t, uint32_t i)
     prefix_unlink_use(t, LIST_NODES, i);
     for (uint32_t g = 0; g < t->runner->plan->groups; g++)
         prefix_take(t, i, g);
+    prefix_move_snapshots(t, i, 0);
     prefix_set_saved(t, c);
     *c = (struct node){.chain = t->free};
     t->free = i;
@@ -207,6 +170,9 @@ void prefix_clear(struct prefix *t)
     for (uint32_t i = t->oldest[LIST_NODES]; i; i = t->nodes[i].use[LIST_NODES].newer)
         for (uint32_t g = 0; g < t->runner->plan->groups; g++)
             pages_drop(&t->runner->pages[g], t->nodes[i].page[g]);
+    for (uint32_t i = 1; i < t->runner->states.count; i++)
+        if (t->snapshot[i].node)
+            pages_drop(&t->runner->states, (int32_t)i);
     prefix_reset(t);
 }
 
@@ -214,7 +180,7 @@ void prefix_close(struct prefix *t)
 {
     if (!t)
         return;
-    if (t->nodes && t->bucket) {
+    if (t->nodes && t->bucket && t->snapshot) {
         while (prefix_save(t, true))
             ;
         prefix_clear(t);
@@ -222,17 +188,23 @@ void prefix_close(struct prefix *t)
     prefix_disk_close(t->disk);
     mem_free(t->nodes);
     mem_free(t->bucket);
+    mem_free(t->snapshot);
     mem_free(t);
 }
 
 /* ---- the disk ---- */
 
-/* The name of a page on disk, from its parent's name. */
-static void prefix_name(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
-                        struct digest *with, struct digest *name)
+void prefix_name(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids, uint32_t n,
+                 struct digest *with, struct digest *name)
 {
     *with = parent ? t->nodes[parent].with : prefix_disk_root(t->disk, salt);
-    *name = prefix_disk_name(parent ? t->nodes[parent].name : *with, ids, RUNNER_PAGE);
+    *name = prefix_disk_name(parent ? t->nodes[parent].name : *with, ids, n);
+}
+
+void prefix_text(const struct prefix *t, const struct node *c, int32_t *ids)
+{
+    for (uint32_t at = c->depth; at-- > 0; c = &t->nodes[c->parent])
+        memcpy(ids + (size_t)at * RUNNER_PAGE, c->ids, c->n * sizeof *ids);
 }
 
 /* Hands a node to the disk's writer; false: it takes no more now. */
@@ -242,14 +214,12 @@ static bool prefix_write(struct prefix *t, struct node *c, bool wait)
     struct prefix_disk_page p = {.with = c->with, .name = c->name, .tokens = c->depth * RUNNER_PAGE};
     if (!t->disk || c->n < RUNNER_PAGE || c->saved)
         return true;
-    struct prefix_disk_slot *s = prefix_disk_slot(t->disk, wait);
+    struct prefix_disk_slot *s = prefix_disk_slot(t->disk, PREFIX_DISK_PAGE, wait);
     if (!s)
         return false;
     prefix_set_saved(t, c);
     s->page = p;
-    const struct node *up = c;
-    for (uint32_t at = c->depth; at-- > 0; up = &t->nodes[up->parent])
-        memcpy(s->ids + (size_t)at * RUNNER_PAGE, up->ids, sizeof up->ids);
+    prefix_text(t, c, s->ids);
     const struct device *d = t->runner->device;
     uint8_t *to = s->bytes;
     for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
@@ -261,6 +231,14 @@ static bool prefix_write(struct prefix *t, struct node *c, bool wait)
     return true;
 }
 
+/* Writes one snapshot that is not on disk yet. */
+static void prefix_save_snapshot(struct prefix *t)
+{
+    uint32_t before = t->unsaved_snapshots;
+    for (uint32_t i = 1; i < t->runner->states.count && before && t->unsaved_snapshots == before; i++)
+        prefix_write_snapshot(t, (int32_t)i, true);
+}
+
 bool prefix_save(struct prefix *t, bool wait)
 {
     uint32_t before = t->unsaved;
@@ -269,7 +247,9 @@ bool prefix_save(struct prefix *t, bool wait)
             break;
         t->save_at = t->save_at + 1 < t->room ? t->save_at + 1 : 0;
     }
-    return t->unsaved > 0;
+    if (wait && t->unsaved == before) /* a slot takes long to copy: only while nothing runs */
+        prefix_save_snapshot(t);
+    return t->unsaved + t->unsaved_snapshots > 0;
 }
 
 void prefix_budget(struct prefix *t, double seconds)
@@ -293,13 +273,18 @@ static bool prefix_is_idle_leaf(const struct prefix *t, const struct node *c)
     return idle;
 }
 
-/* Whether no sequence can continue from its end: a page within a window is missing. */
-static bool prefix_lacks(const struct prefix *t, const struct node *c)
+static bool prefix_lacks_page(const struct prefix *t, const struct node *c)
 {
     bool lacks = false;
     for (uint32_t g = 0; g < t->runner->plan->groups; g++)
         lacks |= !c->page[g];
     return lacks;
+}
+
+/* Whether no sequence can continue from its end: a page within a window is missing, or there is no state. */
+static bool prefix_lacks(const struct prefix *t, const struct node *c)
+{
+    return prefix_lacks_page(t, c) || (t->runner->plan->states && !c->snapshot);
 }
 
 /* Removes a leaf, and the ancestors that were kept only for their children. */
@@ -312,6 +297,12 @@ static void prefix_prune(struct prefix *t, uint32_t i)
         t->stats.evicted++;
         i = parent;
     } while (i && prefix_lacks(t, &t->nodes[i]) && prefix_is_idle_leaf(t, &t->nodes[i]));
+}
+
+void prefix_prune_useless(struct prefix *t, uint32_t i)
+{
+    if (prefix_lacks(t, &t->nodes[i]) && prefix_is_idle_leaf(t, &t->nodes[i]))
+        prefix_prune(t, i);
 }
 
 static bool prefix_is_short(const struct prefix *t, uint32_t g, const struct page_need *need)
@@ -384,12 +375,13 @@ bool prefix_make_room(struct prefix *t, const struct page_need *need)
     }
     if (enough)
         prefix_evict(t, need);
-    return enough && !prefix_is_full(t, need);
+    while (t->runner->states.unused < need->states && prefix_evict_snapshot(t))
+        ;
+    return enough && !prefix_is_full(t, need) && t->runner->states.unused >= need->states;
 }
 
-/* The child of `parent` that has the longest common prefix with ids[0..n); *common: its length. */
-static uint32_t prefix_nearest(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
-                               uint32_t n, uint32_t *common)
+uint32_t prefix_nearest(const struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids,
+                        uint32_t n, uint32_t *common)
 {
     uint32_t best = 0;
     *common = 0;
@@ -407,21 +399,32 @@ static uint32_t prefix_nearest(const struct prefix *t, uint32_t parent, uint64_t
     return best;
 }
 
-/* A sequence that descends the tree. */
-struct descent {
-    struct seq *seq;
-    uint32_t good;                      /* tokens up to the last position that it can continue from */
-    uint32_t lacking[PLAN_GROUPS_MOST]; /* where the last page ends that a window's group lacks */
-};
+void prefix_note_good(struct prefix *t, struct descent *d, uint32_t i, uint32_t first, uint32_t tokens)
+{
+    const struct node *c = &t->nodes[i];
+    uint32_t n = tokens;
+    int32_t slot = 0;
+    if (t->runner->plan->states) {
+        slot = prefix_snapshot(t, c->parent, c->salt, d->seq->ids + first, tokens, &n);
+        if (!slot)
+            return;
+    }
+    for (uint32_t g = 0; g < t->runner->plan->groups; g++)
+        if (d->lacking[g] && d->lacking[g] + prefix_window(t, g) > first + n + 1)
+            return;
+    if (slot)
+        pages_share(&t->runner->states, slot);
+    pages_drop(&t->runner->states, d->state);
+    d->state = slot;
+    d->good = first + n;
+    seq_slide(d->seq, d->good);
+}
 
-/* The sequence takes the first tokens of a node. If no window then reaches a missing page, it can continue
- * from there. */
-static void prefix_adopt(struct prefix *t, struct descent *d, uint32_t i, uint32_t tokens)
+void prefix_adopt(struct prefix *t, struct descent *d, uint32_t i, uint32_t tokens)
 {
     const struct node *c = &t->nodes[i];
     struct seq *s = d->seq;
     uint32_t at = s->len / RUNNER_PAGE;
-    bool good = true;
     memcpy(s->ids + s->len, c->ids, tokens * sizeof *s->ids);
     s->len += tokens;
     for (uint32_t g = 0; g < t->runner->plan->groups; g++) {
@@ -432,18 +435,13 @@ static void prefix_adopt(struct prefix *t, struct descent *d, uint32_t i, uint32
             d->lacking[g] = s->len;
         if (c->page[g] && prefix_window(t, g))
             prefix_touch(t, g, i);
-        good &= !d->lacking[g] || d->lacking[g] + prefix_window(t, g) <= s->len + 1;
     }
     prefix_touch(t, LIST_NODES, i);
-    if (!good)
-        return;
-    d->good = s->len;
-    seq_slide(s, s->len);
+    prefix_note_good(t, d, i, s->len - tokens, tokens);
 }
 
-/* A new node that shares these pages; 0 where there is no room. */
-static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids, uint32_t n,
-                            const int32_t page[PLAN_GROUPS_MOST])
+uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids, uint32_t n,
+                     const int32_t page[PLAN_GROUPS_MOST])
 {
     prefix_evict(t, NULL);
     uint32_t i = t->free;
@@ -459,8 +457,8 @@ static uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, co
         if (page[g])
             prefix_give(t, i, g, page[g]);
     if (t->disk && n == RUNNER_PAGE) {
-        prefix_name(t, parent, salt, ids, &c->with, &c->name);
-        c->saved = prefix_lacks(t, c);
+        prefix_name(t, parent, salt, ids, n, &c->with, &c->name);
+        c->saved = prefix_lacks_page(t, c);
         t->unsaved += !c->saved;
     }
     c->sibling = t->nodes[parent].child;
@@ -496,7 +494,7 @@ static bool prefix_load(struct prefix *t, const struct prefix_disk_page *p, cons
     return whole;
 }
 
-static void prefix_drop(struct prefix *t, const int32_t page[PLAN_GROUPS_MOST])
+void prefix_drop(struct prefix *t, const int32_t page[PLAN_GROUPS_MOST])
 {
     for (uint32_t g = 0; g < t->runner->plan->groups; g++)
         pages_drop(&t->runner->pages[g], page[g]);
@@ -513,7 +511,7 @@ static uint32_t prefix_fetch(struct prefix *t, uint32_t parent, uint64_t salt, c
         return 0;
     for (uint32_t g = 0; g < t->runner->plan->groups; g++)
         all.of[g] = 1;
-    prefix_name(t, parent, salt, ids + at, &p.with, &p.name);
+    prefix_name(t, parent, salt, ids + at, RUNNER_PAGE, &p.with, &p.name);
     bool whole = prefix_load(t, &p, &all, page);
     uint32_t i = whole ? prefix_link(t, parent, salt, ids + at, RUNNER_PAGE, page) : 0;
     prefix_drop(t, page); /* the tree has its own reference */
@@ -561,10 +559,24 @@ static void prefix_refill_all(struct prefix *t, struct descent *d, uint32_t i)
     seq_slide(d->seq, d->seq->len);
 }
 
+/* The end of a descent: the sequence is cut back to where it can continue from. While the disk has more, a sequence with
+ * state stays where it was: it continues from the end of a page. */
+static void prefix_land(struct prefix *t, struct descent *d, uint32_t had)
+{
+    if (t->more && t->runner->plan->states)
+        d->good = had;
+    else if (d->state) {
+        prefix_use_snapshot(t, d->state);
+        seq_set_state(d->seq, d->good, d->state);
+    }
+    pages_drop(&t->runner->states, d->state);
+    seq_truncate(d->seq, d->good);
+}
+
 uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int32_t *ids, uint32_t n)
 {
-    uint32_t at, parent = prefix_resume(t, s, &at);
-    bool fresh = s->len == 0, followed = at == s->len;
+    uint32_t at, parent = prefix_resume(t, s, &at), had = s->len;
+    bool fresh = s->len == 0, followed = at == s->len, states = t->runner->plan->states;
     struct descent d = {.seq = s, .good = s->len};
     t->more = false;
     for (uint32_t i; at + RUNNER_PAGE <= n; at += RUNNER_PAGE, parent = i) {
@@ -576,16 +588,23 @@ uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int3
         if (at == s->len)
             prefix_adopt(t, &d, i, RUNNER_PAGE);
     }
-    if (t->disk && d.good < s->len)
+    if (t->disk && !states && d.good < s->len)
         prefix_refill_all(t, &d, parent);
-    uint32_t common = 0,
-             i = fresh && !t->more ? prefix_nearest(t, parent, salt, ids + at, n - at, &common) : 0;
-    if (i && d.good == s->len)
+    if (t->disk && states && !t->more && at == s->len)
+        prefix_fetch_snapshot(t, &d, parent, at, salt, ids, n);
+    uint32_t common = 0, i = t->more ? 0 : prefix_nearest(t, parent, salt, ids + at, n - at, &common);
+    if (i && fresh && s->len == at && (states || d.good == at))
         prefix_adopt(t, &d, i, common);
-    seq_truncate(s, d.good);
+    t->known = at + common;
+    prefix_land(t, &d, had);
     if (followed && at <= s->len)
         prefix_mark(t, s, parent, at);
     return s->len;
+}
+
+uint32_t prefix_known(const struct prefix *t)
+{
+    return t->known;
 }
 
 void prefix_count(struct prefix *t, uint32_t tokens)
@@ -624,12 +643,20 @@ static void prefix_merge(struct prefix *t, struct seq *s, uint32_t i, uint32_t a
     prefix_touch(t, LIST_NODES, i);
 }
 
-/* Removes partial pages when a longer one is added: they have no children. */
-static void prefix_outgrow(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids, uint32_t n)
+/* A new node for a page of the sequence, in place of a beginning of that page: that has no children. 0 where there is no
+ * room. */
+static uint32_t prefix_grow(struct prefix *t, uint32_t parent, uint64_t salt, const struct seq *s,
+                            uint32_t at, uint32_t n)
 {
-    uint32_t common, i = prefix_nearest(t, parent, salt, ids, n, &common);
-    if (i && common == t->nodes[i].n && common < RUNNER_PAGE)
-        prefix_remove(t, i);
+    uint32_t common, old = prefix_nearest(t, parent, salt, s->ids + at, n, &common);
+    bool outgrown = old && common == t->nodes[old].n && common < RUNNER_PAGE;
+    uint64_t born = outgrown ? t->nodes[old].born : 0;
+    uint32_t i = prefix_add(t, parent, salt, s, at, n);
+    if (i && outgrown && t->nodes[old].born == born) { /* unless it was evicted for the new one */
+        prefix_move_snapshots(t, old, i);
+        prefix_remove(t, old);
+    }
+    return i;
 }
 
 void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len)
@@ -639,23 +666,17 @@ void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len)
         uint32_t i = prefix_find(t, parent, salt, s->ids + at, RUNNER_PAGE);
         if (i)
             prefix_merge(t, s, i, at);
-        else {
-            prefix_outgrow(t, parent, salt, s->ids + at, RUNNER_PAGE);
-            if (!(i = prefix_add(t, parent, salt, s, at, RUNNER_PAGE)))
-                return;
-        }
+        else if (!(i = prefix_grow(t, parent, salt, s, at, RUNNER_PAGE)))
+            return;
         parent = i;
         prefix_mark(t, s, parent, at + RUNNER_PAGE);
     }
-    uint32_t common, i = prefix_nearest(t, parent, salt, s->ids + at, len - at, &common);
-    if (at == len)
+    uint32_t common, last = parent, i = prefix_nearest(t, parent, salt, s->ids + at, len - at, &common);
+    if (at < len && i && common == len - at)
+        prefix_touch(t, LIST_NODES, last = i);
+    else if (at < len && !(last = prefix_grow(t, parent, salt, s, at, len - at)))
         return;
-    if (i && common == len - at) {
-        prefix_touch(t, LIST_NODES, i);
-        return;
-    }
-    prefix_outgrow(t, parent, salt, s->ids + at, len - at);
-    prefix_add(t, parent, salt, s, at, len - at);
+    prefix_take_snapshots(t, s, last, len);
 }
 
 void prefix_stats(const struct prefix *t, struct prefix_stats *out)

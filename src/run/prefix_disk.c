@@ -18,7 +18,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PREFIX_DISK_SLOTS = 16, PREFIX_DISK_SLOT_BYTES = 64 << 20, PREFIX_DISK_STALE = 3600 };
+enum {
+    PREFIX_DISK_SLOTS = 16,
+    PREFIX_DISK_STATES = 2,
+    PREFIX_DISK_SLOT_BYTES = 64 << 20,
+    PREFIX_DISK_STALE = 3600
+};
 
 struct header {
     char magic[8];
@@ -34,15 +39,15 @@ static const char prefix_disk_magic[8] = {'q', 'u', 'e', 'r', 'n', 'K', 'V', '1'
 struct prefix_disk {
     struct prefix_disk_options o;
     char folder[PATH_MAX - 64];
-    uint8_t *page; /* (o.bytes): what was read last */
+    uint8_t *page; /* (o.bytes or o.state_bytes): what was read last */
     int32_t *ids;  /* (o.tokens) */
     bool warned;
     pthread_t thread;
     bool started;
     pthread_mutex_t mutex; /* guards all below */
     pthread_cond_t change;
-    struct prefix_disk_slot slots[PREFIX_DISK_SLOTS];
-    struct prefix_disk_slot *unused, *first, **last; /* to be written, in order */
+    struct prefix_disk_slot slots[PREFIX_DISK_SLOTS + PREFIX_DISK_STATES];
+    struct prefix_disk_slot *unused[PREFIX_DISK_KINDS], *first, **last; /* first: to be written, in order */
     bool closing;
     struct prefix_disk_stats stats;
 };
@@ -68,13 +73,18 @@ static void prefix_disk_path(const struct prefix_disk *d, struct digest name, ch
              (unsigned long long)name.lo);
 }
 
+static size_t page_bytes(const struct prefix_disk *d, const struct prefix_disk_page *p)
+{
+    return p->bytes ? p->bytes : d->o.bytes;
+}
+
 static struct header prefix_disk_header(const struct prefix_disk *d, const struct prefix_disk_page *p,
                                         const uint8_t *bytes)
 {
-    struct header h = {.with = p->with, .tokens = p->tokens, .bytes = d->o.bytes};
+    struct header h = {.with = p->with, .tokens = p->tokens, .bytes = page_bytes(d, p)};
     memcpy(h.magic, prefix_disk_magic, sizeof h.magic);
     digest_add(&h.body, p->ids, p->tokens * sizeof *p->ids);
-    digest_add(&h.body, bytes, d->o.bytes);
+    digest_add(&h.body, bytes, h.bytes);
     digest_add(&h.head, &h, offsetof(struct header, head));
     return h;
 }
@@ -104,13 +114,13 @@ static int prefix_disk_check(struct prefix_disk *d, int fd, const struct prefix_
         return -1;
     struct digest head = {0};
     digest_add(&head, &h, offsetof(struct header, head));
-    size_t size = sizeof h + (size_t)p->tokens * sizeof *p->ids + d->o.bytes;
+    size_t bytes = page_bytes(d, p), size = sizeof h + (size_t)p->tokens * sizeof *p->ids + bytes;
     if (memcmp(h.magic, prefix_disk_magic, sizeof h.magic) != 0 || memcmp(&head, &h.head, sizeof head) != 0)
         return -1;
-    if (h.tokens != p->tokens || h.bytes != d->o.bytes || memcmp(&h.with, &p->with, sizeof h.with) != 0)
+    if (h.tokens != p->tokens || h.bytes != bytes || memcmp(&h.with, &p->with, sizeof h.with) != 0)
         return 0;
     if ((uint64_t)st.st_size != size || !read_all(fd, d->ids, p->tokens * sizeof *d->ids) ||
-        !read_all(fd, d->page, d->o.bytes))
+        !read_all(fd, d->page, bytes))
         return -1;
     struct prefix_disk_page found = *p;
     found.ids = d->ids;
@@ -124,7 +134,8 @@ const uint8_t *prefix_disk_read(struct prefix_disk *d, const struct prefix_disk_
 {
     char path[PATH_MAX];
     prefix_disk_path(d, p->name, path);
-    int fd = p->tokens <= d->o.tokens ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    bool fits = p->tokens <= d->o.tokens && page_bytes(d, p) <= size_max(d->o.bytes, d->o.state_bytes);
+    int fd = fits ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     if (fd < 0)
         return NULL;
     int is = prefix_disk_check(d, fd, p);
@@ -257,10 +268,10 @@ static uint64_t prefix_disk_store(struct prefix_disk *d, const struct prefix_dis
         return 0;
     struct header h = prefix_disk_header(d, &p, s->bytes);
     bool whole = write_all(fd, &h, sizeof h) && write_all(fd, s->ids, p.tokens * sizeof *s->ids) &&
-                 write_all(fd, s->bytes, d->o.bytes);
+                 write_all(fd, s->bytes, h.bytes);
     whole &= close(fd) == 0;
     if (whole && !rename(temporary, path))
-        return sizeof h + p.tokens * sizeof *s->ids + d->o.bytes;
+        return sizeof h + p.tokens * sizeof *s->ids + h.bytes;
     unlink(temporary);
     return 0;
 }
@@ -287,22 +298,22 @@ static void *prefix_disk_thread(void *arg)
         d->first = s->next;
         if (!d->first)
             d->last = &d->first;
-        s->next = d->unused;
-        d->unused = s;
+        s->next = d->unused[s->kind];
+        d->unused[s->kind] = s;
         pthread_cond_broadcast(&d->change);
     }
     pthread_mutex_unlock(&d->mutex);
     return NULL;
 }
 
-struct prefix_disk_slot *prefix_disk_slot(struct prefix_disk *d, bool wait)
+struct prefix_disk_slot *prefix_disk_slot(struct prefix_disk *d, enum prefix_disk_kind kind, bool wait)
 {
     pthread_mutex_lock(&d->mutex);
-    while (!d->unused && wait)
+    while (!d->unused[kind] && wait)
         pthread_cond_wait(&d->change, &d->mutex);
-    struct prefix_disk_slot *s = d->unused;
+    struct prefix_disk_slot *s = d->unused[kind];
     if (s)
-        d->unused = s->next;
+        d->unused[kind] = s->next;
     pthread_mutex_unlock(&d->mutex);
     return s;
 }
@@ -339,22 +350,35 @@ static int prefix_disk_folder(struct prefix_disk *d, struct err *e)
     return 0;
 }
 
+/* Allocates `count` slots of a kind from slots[at] on. */
+static bool prefix_disk_slots(struct prefix_disk *d, enum prefix_disk_kind kind, size_t at, size_t count,
+                              size_t bytes)
+{
+    bool whole = true;
+    for (size_t i = at; i < at + count; i++) {
+        struct prefix_disk_slot *s = &d->slots[i];
+        s->kind = kind;
+        s->ids = mem_alloc(d->o.tokens, sizeof *s->ids);
+        s->bytes = mem_alloc(bytes, 1);
+        whole &= s->ids && s->bytes;
+        s->next = d->unused[kind];
+        d->unused[kind] = s;
+    }
+    return whole;
+}
+
 static int prefix_disk_memory(struct prefix_disk *d, struct err *e)
 {
     size_t count = d->o.bytes ? PREFIX_DISK_SLOT_BYTES / d->o.bytes : PREFIX_DISK_SLOTS;
+    size_t states = d->o.state_bytes ? PREFIX_DISK_STATES : 0;
     count = count < 2 ? 2 : count > PREFIX_DISK_SLOTS ? PREFIX_DISK_SLOTS : count;
-    d->page = mem_alloc(d->o.bytes, 1);
+    d->page = mem_alloc(size_max(d->o.bytes, d->o.state_bytes), 1);
     d->ids = mem_alloc(d->o.tokens, sizeof *d->ids);
-    bool whole = d->page && d->ids;
-    for (size_t i = 0; i < count; i++) {
-        struct prefix_disk_slot *s = &d->slots[i];
-        s->ids = mem_alloc(d->o.tokens, sizeof *s->ids);
-        s->bytes = mem_alloc(d->o.bytes, 1);
-        whole &= s->ids && s->bytes;
-        s->next = d->unused;
-        d->unused = s;
-    }
-    return whole ? 0 : err_memory(e, "the cache on disk", (uint64_t)count * d->o.bytes);
+    bool whole = d->page && d->ids && prefix_disk_slots(d, PREFIX_DISK_PAGE, 0, count, d->o.bytes) &&
+                 prefix_disk_slots(d, PREFIX_DISK_STATE, count, states, d->o.state_bytes);
+    return whole ? 0
+                 : err_memory(e, "the cache on disk",
+                              (uint64_t)count * d->o.bytes + (uint64_t)states * d->o.state_bytes);
 }
 
 int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_options *o, struct err *e)
@@ -392,7 +416,7 @@ void prefix_disk_close(struct prefix_disk *d)
         pthread_mutex_unlock(&d->mutex);
         pthread_join(d->thread, NULL);
     }
-    for (size_t i = 0; i < PREFIX_DISK_SLOTS; i++) {
+    for (size_t i = 0; i < sizeof d->slots / sizeof *d->slots; i++) {
         mem_free(d->slots[i].ids);
         mem_free(d->slots[i].bytes);
     }
