@@ -63,6 +63,8 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
     };
     while (o->lora && o->lora[lo.loras])
         lo.loras++;
+    if (!o->embed)
+        lo.runner.snapshots = engine_snapshots(o->streams);
     if (o->embed) /* a whole text is one step */
         lo.runner.chunk = lo.runner.outs = UINT32_MAX;
     else if (o->draft || o->draft_model)
@@ -78,9 +80,10 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
     lo.runner.outs = 0;
     lo.chat_template = NULL;
     lo.loras = 0;
+    uint32_t drafts = o->draft || !o->draft_model ? o->draft : API_DRAFTS;
+    lo.runner.snapshots = (o->streams ? o->streams : 1) * drafts; /* it is cut back by as many tokens */
     if (o->draft_model && (store_open(&store, o->draft_model, e) || session_open(&m->draft, store, &lo, e)))
         return -1;
-    uint32_t drafts = o->draft || !o->draft_model ? o->draft : API_DRAFTS;
     return engine_open(&m->engine, m->session,
                        &(struct engine_options){.queue = o->queue,
                                                 .draft = drafts,

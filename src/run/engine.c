@@ -138,6 +138,13 @@ static void engine_count(struct engine *g, const struct job_end *end)
     engine_learn_pace(g);
 }
 
+/* The prefix tree gets all tokens of a job, and the state after them. */
+static void engine_leave(struct engine *g, struct job *j)
+{
+    seq_want_snapshot(j->seq);
+    prefix_insert(g->prefix, j->request.salt, j->seq, j->seq->len);
+}
+
 void engine_end(struct engine *g, struct job *j, const struct job_end *end)
 {
     uint32_t i = 0;
@@ -147,7 +154,7 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
     g->count--;
     g->crowded = false;
     if (!end->err)
-        prefix_insert(g->prefix, j->request.salt, j->seq, j->seq->len);
+        engine_leave(g, j);
     seq_close(j->seq);
     j->seq = NULL;
     pthread_mutex_lock(&g->mutex);
@@ -161,6 +168,8 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
 void engine_preempt(struct engine *g)
 {
     struct job *j = g->running[--g->count];
+    if (j->seq->states)
+        engine_leave(g, j);
     seq_close(j->seq);
     seq_close(j->draft_seq);
     j->seq = j->draft_seq = NULL;
@@ -197,7 +206,7 @@ static bool engine_fits(struct engine *g, const struct job *j)
 {
     const struct runner *r = g->session->runner;
     uint32_t all = seq_need(j->seq, (uint32_t)j->ids.len + 1 - j->seq->len);
-    struct page_need need = {0};
+    struct page_need need = {.states = r->plan->states > 0};
     for (uint32_t i = 0; i < r->plan->groups; i++)
         need.of[i] = least(all, runner_held_most(r, i)) + g->count;
     return prefix_make_room(g->prefix, &need);
@@ -205,9 +214,11 @@ static bool engine_fits(struct engine *g, const struct job *j)
 
 uint32_t engine_match(struct engine *g, struct job *j)
 {
-    uint32_t known = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, job_first_result(j));
+    uint32_t held = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, job_first_result(j));
     j->fetches = prefix_has_more(g->prefix);
-    return known;
+    if (prefix_known(g->prefix) >= held + RUNNER_PAGE)
+        j->branch = prefix_known(g->prefix);
+    return held;
 }
 
 bool engine_admit(struct engine *g)
@@ -305,6 +316,8 @@ static void engine_count_pages(struct engine *g)
         s->window_pages += window ? r->pages[i].count - 1 : 0;
         s->window_pages_free += window ? unused : 0;
     }
+    s->states = r->states.count ? r->states.count - 1 : 0;
+    s->states_free = r->states.unused;
 }
 
 /* No job is running or waiting. */
@@ -380,6 +393,7 @@ static void engine_free(struct engine *g)
     pthread_cond_destroy(&g->work);
     mem_free(g->running);
     mem_free(g->parts);
+    mem_free(g->snaps);
     mem_free(g->owner);
     mem_free(g->pick);
     mem_free(g->seen);
@@ -396,6 +410,7 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
     g->o.queue = o->queue ? o->queue : ENGINE_QUEUE;
     g->o.queue_bytes = o->queue_bytes ? o->queue_bytes : (uint64_t)ENGINE_QUEUE_MIB << 20;
     g->o.gap = o->gap > 0 ? o->gap : 0.15;
+    g->o.snapshot = o->snapshot ? o->snapshot : ENGINE_SNAPSHOT;
     g->o.draft = least(o->draft, SPECULATE_MOST);
     g->costs.flat = o->draft_always;
     accept_rate_begin(g->accept_rate);
@@ -410,6 +425,21 @@ static void engine_limits(struct engine *g, const struct engine_options *o)
             g->room = tokens < g->room ? (uint32_t)tokens : g->room;
     }
     engine_count_pages(g);
+}
+
+uint32_t engine_snapshots(uint32_t streams)
+{
+    enum { SNAPSHOTS_LEAST = 16, SNAPSHOTS_EACH = 6 };
+    return SNAPSHOTS_LEAST + SNAPSHOTS_EACH * (streams ? streams : 1);
+}
+
+/* How many snapshots the prefix tree may have: up to half of the slots are left for the streams and their draft
+ * tokens. */
+static uint32_t engine_most_snapshots(const struct engine *g)
+{
+    uint32_t slots = g->stats.states, left = g->o.slots * (2 + g->o.draft);
+    uint32_t half = slots / 2 > g->o.slots ? slots / 2 : least(slots, g->o.slots);
+    return slots - least(left, half);
 }
 
 /* Nodes of the prefix tree: at most as many as pages, since every node holds a page. */
@@ -427,7 +457,7 @@ int engine_open_disk(struct prefix_disk **out, const struct session *l, const st
 {
     const struct runner *r = l->runner;
     *out = NULL;
-    if (!o->cache_dir || !r->plan->groups)
+    if (!o->cache_dir || !(r->plan->groups || r->plan->states))
         return 0;
     struct prefix_disk_options d = {.folder = o->cache_dir,
                                     .most =
@@ -436,6 +466,8 @@ int engine_open_disk(struct prefix_disk **out, const struct session *l, const st
                                     .tokens = r->table_width * RUNNER_PAGE};
     for (uint32_t g = 0; g < r->plan->groups; g++)
         d.bytes += r->device->ops->page_bytes(r->device, g);
+    if (r->plan->states)
+        d.state_bytes = r->device->ops->state_bytes(r->device) + d.bytes;
     return prefix_disk_open(out, &d, e);
 }
 
@@ -456,11 +488,13 @@ static int engine_start(struct engine *g, struct err *e)
     g->running = mem_alloc(g->o.slots, sizeof *g->running);
     g->parts = mem_alloc(g->o.slots, sizeof *g->parts);
     g->owner = mem_alloc(g->o.slots, sizeof *g->owner);
-    if (!g->running || !g->parts || !g->owner)
+    g->snaps = mem_alloc(g->o.slots, ENGINE_SNAPS * sizeof *g->snaps);
+    if (!g->running || !g->parts || !g->owner || !g->snaps)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
     if (engine_open_picks(g, e) || engine_open_disk(&disk, g->session, &g->o, e) ||
         prefix_open(&g->prefix, g->session->runner, engine_nodes(g->session->runner), disk, e))
         return -1;
+    prefix_limit(g->prefix, engine_most_snapshots(g));
     /* signals go to the clients' threads */
     sigset_t all, before;
     sigfillset(&all);

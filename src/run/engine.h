@@ -34,12 +34,18 @@ struct engine_options {
     /* The prefix tree's pages are kept in this folder, too, across restarts; NULL = in memory only. */
     const char *cache_dir;
     uint64_t cache_bytes; /* at most; 0 = 4 GiB */
-    bool guard;           /* for tests: an allocation inside a step is fatal */
+    /* Of a model that keeps state: tokens between two snapshots of a long text, a multiple of RUNNER_PAGE; 0 =
+     * ENGINE_SNAPSHOT. */
+    uint32_t snapshot;
+    bool guard; /* for tests: an allocation inside a step is fatal */
 };
 
 /* Seconds without a request after which memory of KV that holds nothing is returned. */
 enum { ENGINE_IDLE = 5 };
-enum { ENGINE_CACHE_GIB = 4, ENGINE_QUEUE = 512, ENGINE_QUEUE_MIB = 128 };
+enum { ENGINE_CACHE_GIB = 4, ENGINE_QUEUE = 512, ENGINE_QUEUE_MIB = 128, ENGINE_SNAPSHOT = 1024 };
+
+/* For runner_options.snapshots: what an engine with this many streams uses. */
+uint32_t engine_snapshots(uint32_t streams);
 
 /* The cache on disk that these options ask for, for prefix_open; NULL where they ask for none. */
 int engine_open_disk(struct prefix_disk **out, const struct session *l, const struct engine_options *o,
@@ -129,6 +135,7 @@ struct engine_stats {
     uint64_t drafted, accepted, forced; /* draft tokens: verified, accepted, accepted from a constraint */
     uint32_t pages, pages_free;         /* of all groups */
     uint32_t window_pages, window_pages_free; /* of these, of groups with a window */
+    uint32_t states, states_free;             /* slots of state */
     double last_step;                         /* when it ended, on the monotonic clock */
     struct prefix_stats prefix;
     struct constraint_cache_stats constraints; /* the cache of constraints */

@@ -87,7 +87,8 @@ static uint32_t draft_round(struct engine *g, uint32_t count)
         if (++j->drafts >= j->speculate_most)
             continue;
         g->owner[on] = j;
-        g->parts[on++] = (struct seq_rows){.seq = j->draft_seq, .ids = j->ids.data + n, .n = 1, .outs = 1};
+        g->parts[on++] =
+            (struct seq_rows){.seq = j->draft_seq, .ids = j->ids.data + n, .n = 1, .outs = 1, .hold = true};
     }
     return on;
 }

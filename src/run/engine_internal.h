@@ -9,6 +9,8 @@ static inline uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+enum { ENGINE_SNAPS = 32 }; /* snapshots of a request in a step */
+
 /* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else is
  * used by the thread only, or does not change. */
 struct engine {
@@ -32,6 +34,8 @@ struct engine {
     bool crowded; /* pages are short: no request is admitted until one has ended */
     struct prefix *prefix;
     struct seq_rows *parts; /* (slots): the step */
+    uint32_t *snaps;        /* (slots, ENGINE_SNAPS): its snapshots */
+    uint32_t spare;         /* slots of state for draft tokens in this step */
     struct job **owner;     /* (slots): whose part it is */
     struct step_pick *pick; /* (the runner's most_outs): how the device chooses tokens; NULL: it does not */
     struct pick_seen *seen; /* (most_outs, PICK_SEEN_MOST) */

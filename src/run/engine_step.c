@@ -25,13 +25,61 @@ static bool job_reads(const struct job *j)
     return job_pending(j) > 1;
 }
 
-/* One row, and as many of its draft tokens as `rows` allows. */
+/* How many tokens of a younger job's prompt, in whole pages, begin this one's text. */
+static uint32_t engine_common(const struct job *j, const struct job *younger)
+{
+    uint32_t most = least(job_first_result(younger), (uint32_t)j->ids.len), n = 0;
+    if (j->request.salt != younger->request.salt)
+        return 0;
+    while (n < most && j->ids.data[n] == younger->ids.data[n])
+        n++;
+    return n / RUNNER_PAGE * RUNNER_PAGE;
+}
+
+/* Asks for a snapshot at this position, if the part reaches it. */
+static void part_snap(struct seq_rows *p, uint32_t *snaps, uint32_t at)
+{
+    if (at > p->seq->len && at <= p->seq->len + p->n && p->snaps < ENGINE_SNAPS)
+        snaps[p->snaps++] = at;
+}
+
+/* Which snapshots a part makes: one each so many tokens, one at the end of the prompt, one where a text of the prefix
+ * tree goes another way, and one where a younger job does. */
+static void engine_part_snaps(struct engine *g, uint32_t at)
+{
+    struct seq_rows *p = &g->parts[at];
+    struct job *j = g->owner[at];
+    uint32_t *snaps = g->snaps + (size_t)at * ENGINE_SNAPS, every = g->o.snapshot, i = 0;
+    if (!g->session->runner->plan->states)
+        return;
+    p->snap = snaps;
+    part_snap(p, snaps, j->turn);
+    if (j->branch + RUNNER_PAGE <= j->turn)
+        part_snap(p, snaps, j->branch);
+    while (i < g->count && g->running[i] != j)
+        i++;
+    for (i++; i < g->count && job_reads(j); i++)
+        if (job_reads(g->running[i]))
+            part_snap(p, snaps, engine_common(j, g->running[i]));
+    for (uint32_t to = (p->seq->len / every + 1) * every; to <= p->seq->len + p->n; to += every)
+        part_snap(p, snaps, to);
+}
+
+/* One row, and as many of its draft tokens as `rows` allows. With state, each takes a slot. */
 static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uint32_t rows)
 {
     j->draft = least(j->drafts, rows - 1);
+    if (g->session->runner->plan->states) {
+        j->draft = least(j->draft, g->spare);
+        g->spare -= j->draft;
+    }
     g->owner[at] = j;
-    g->parts[at] = (struct seq_rows){
-        .seq = j->seq, .ids = j->ids.data + j->ids.len - 1, .n = 1 + j->draft, .outs = 1 + j->draft};
+    g->parts[at] = (struct seq_rows){.seq = j->seq,
+                                     .ids = j->ids.data + j->ids.len - 1,
+                                     .n = 1 + j->draft,
+                                     .outs = 1 + j->draft,
+                                     .back = j->draft};
+    engine_part_snaps(g, at);
 }
 
 /* At most `rows` of the missing rows, with at most `outs` results. Chunks end at page boundaries, so that
@@ -46,6 +94,7 @@ static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint3
     g->owner[at] = j;
     g->parts[at] = (struct seq_rows){
         .seq = j->seq, .ids = j->ids.data + from, .n = n, .outs = n > before ? n - before : 0};
+    engine_part_snaps(g, at);
 }
 
 /* Whether an older request is reading the page that this one needs next: then this one waits and shares
@@ -54,12 +103,17 @@ static bool engine_read_by_other(const struct engine *g, uint32_t at)
 {
     const struct job *j = g->running[at];
     uint32_t want = j->seq->len + RUNNER_PAGE;
+    bool states = g->session->runner->plan->states;
     if (j->seq->len % RUNNER_PAGE || want > job_first_result(j))
         return false;
     for (uint32_t i = 0; i < at; i++) {
         const struct job *o = g->running[i];
-        if (job_reads(o) && o->request.salt == j->request.salt && o->seq->len < want && o->ids.len >= want &&
-            !memcmp(o->ids.data, j->ids.data, want * sizeof *j->ids.data))
+        /* with state, it can continue from where the two part: the other one makes a snapshot there */
+        uint32_t shared = states && job_reads(o) ? engine_common(o, j) : 0;
+        if (shared >= want && shared > o->seq->len)
+            return true;
+        if (!states && job_reads(o) && o->request.salt == j->request.salt && o->seq->len < want &&
+            o->ids.len >= want && !memcmp(o->ids.data, j->ids.data, want * sizeof *j->ids.data))
             return true;
     }
     return false;
@@ -116,8 +170,9 @@ static void engine_catch_up(struct engine *g, struct job *j)
 static uint32_t engine_compose(struct engine *g)
 {
     const struct runner *r = g->session->runner;
-    uint32_t parts = 0, rows = 0,
+    uint32_t parts = 0, rows = 0, free = r->states.unused,
              after = g->count; /* each of those after has a row and a result for itself */
+    g->spare = free > g->count ? free - g->count : 0;
     for (uint32_t i = 0; i < g->count; i++) {
         struct job *j = g->running[i];
         if (job_reads(j))
@@ -129,12 +184,13 @@ static uint32_t engine_compose(struct engine *g)
     return engine_compose_reads(g, parts, engine_prompt_room(g, rows), r->most_outs - rows);
 }
 
-/* Adds the pages that `tokens` more tokens of a sequence need. */
-static void engine_need(struct page_need *all, const struct seq *s, uint32_t tokens)
+/* Adds the pages and slots of state that a part needs. */
+static void engine_need(struct page_need *all, const struct seq_rows *p)
 {
-    uint32_t pages = seq_need(s, tokens);
-    for (uint32_t k = 0; k < s->runner->plan->groups; k++)
+    uint32_t pages = seq_need(p->seq, p->n);
+    for (uint32_t k = 0; k < p->seq->runner->plan->groups; k++)
         all->of[k] += pages;
+    all->states += seq_need_states(p);
 }
 
 /* Whether there are pages for this step, after idle ones have been evicted. */
@@ -142,8 +198,13 @@ static bool engine_pages_suffice(struct engine *g, uint32_t parts)
 {
     struct page_need need = {0};
     for (uint32_t i = 0; i < parts; i++)
-        engine_need(&need, g->parts[i].seq, g->parts[i].n);
-    return prefix_make_room(g->prefix, &need);
+        engine_need(&need, &g->parts[i]);
+    if (!prefix_make_room(g->prefix, &need))
+        return false;
+    for (uint32_t i = 0; i < parts; i++)
+        need.states += g->parts[i].snaps;
+    prefix_make_room(g->prefix, &need); /* without room there are fewer snapshots */
+    return true;
 }
 
 /* ---- results ---- */
@@ -330,7 +391,7 @@ static void engine_prepare(struct engine *g)
         ;
     mem_guard(g->o.guard);
     for (uint32_t i = 0; i < g->count; i++)
-        engine_need(&need, g->running[i]->seq, 1);
+        engine_need(&need, &(struct seq_rows){.seq = g->running[i]->seq, .n = 1});
     prefix_make_room(g->prefix, &need);
 }
 

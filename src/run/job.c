@@ -180,6 +180,18 @@ static void job_note(struct job *j, uint32_t vocab, int32_t id, const float *log
     pthread_mutex_unlock(&s->mutex);
 }
 
+/* A conversation's next prompt may write the end of this one otherwise: with the answer there is no reasoning, for example.
+ * The end begins with the last control token, if that is near; where there is none, with the last token. */
+static uint32_t job_turn(const struct session *l, const struct engine_request *r)
+{
+    enum { TURN_MOST = 32 };
+    for (uint32_t i = r->n; l->tokenizer && i-- > 1 && r->n - i <= TURN_MOST;)
+        if (r->prompt[i] < tokenizer_vocab(l->tokenizer) &&
+            tokenizer_attr(l->tokenizer, r->prompt[i]) == TOK_CONTROL)
+            return i;
+    return r->n - 1;
+}
+
 /* Memory for the output is touched only as it grows. A token of the prompt is kept by the job, by its stream
  * where it is echoed, and by the client. */
 enum { JOB_PAGES = 8 << 10, JOB_TOKEN = 3 * sizeof(int32_t) };
@@ -199,6 +211,7 @@ struct job *job_open(const struct session *l, const struct engine_request *r, st
         return NULL;
     }
     j->prompt = j->scored = r->n;
+    j->turn = job_turn(l, r);
     j->bytes = sizeof *j + sizeof *j->stream + JOB_PAGES + JOB_TOKEN * (size_t)r->n;
     if (r->echo) {
         j->scored = 1;

@@ -54,6 +54,9 @@ struct job {
     uint32_t scored; /* of these, tokens whose probability the stream has; all, if the request wants none */
     uint32_t kept;   /* tokens that the prefix tree has been given */
     bool fetches;    /* more of its pages are being read from disk: it waits for them */
+    uint32_t
+        turn; /* where the next prompt of the conversation may go another way: a snapshot is made there */
+    uint32_t branch; /* where it leaves a text of the prefix tree: the same */
     double submitted, started, first;
     struct seq *draft_seq;   /* the draft model's, while it runs; NULL = none */
     uint32_t drafts;         /* draft tokens that stand after ids */

@@ -183,6 +183,8 @@ struct digest session_digest(const struct session *l)
                cpu_tier(o->tier), r->kv_type, RUNNER_PAGE, o->exact, o->activations, o->deterministic);
     for (uint32_t g = 0; g < r->plan->groups; g++)
         buf_printf(&text, " %zu", r->device->ops->page_bytes(r->device, g));
+    if (r->plan->states)
+        buf_printf(&text, " state %zu", r->device->ops->state_bytes(r->device));
     digest_add(&d, text.data, text.len);
     for (uint32_t i = 1; i < l->own_weights; i++)
         digest_weight(&d, &l->model->weights.all[i]);
@@ -200,6 +202,9 @@ static int session_fits(struct session *l, struct runner_options *r, bool made, 
     double kv = r->kv_bytes ? (double)r->kv_bytes
                             : (double)runner_kv_bytes(&l->model->plan, r,
                                                       r->pages ? r->pages : runner_pages_least(r));
+    if (l->model->plan.states)
+        kv += (double)(r->state_bytes ? r->state_bytes
+                                      : runner_state_bytes(&l->model->plan) * (r->seqs ? r->seqs : 1));
     double weights = (made ? 0 : (double)l->store->bytes) + (double)l->model->converted;
     struct err none = {0};
     bool on_cpu = r->device ? !strcmp(r->device, "cpu") : cuda_count(&none) <= 0;

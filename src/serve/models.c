@@ -102,6 +102,10 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->pages_free += e->pages_free;
     sum->window_pages += e->window_pages;
     sum->window_pages_free += e->window_pages_free;
+    sum->states += e->states;
+    sum->states_free += e->states_free;
+    sum->prefix.snapshots += e->prefix.snapshots;
+    sum->prefix.evicted_snapshots += e->prefix.evicted_snapshots;
     sum->prefix.hits += e->prefix.hits;
     sum->prefix.misses += e->prefix.misses;
     sum->constraints.hits += e->constraints.hits;

@@ -127,6 +127,8 @@ static void models_unload(struct models *m, struct instance *f)
     models_add_stats(&m->stats, f);
     m->stats.engine.pages = m->stats.engine.pages_free = 0;
     m->stats.engine.window_pages = m->stats.engine.window_pages_free = 0;
+    m->stats.engine.states = m->stats.engine.states_free = 0;
+    m->stats.engine.prefix.snapshots = 0;
     m->stats.engine.constraints.bytes = 0;
     m->stats.unloads++;
     f->session = NULL;

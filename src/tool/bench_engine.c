@@ -210,6 +210,7 @@ static int run_open(struct engine_run *r, const struct args *a, struct err *e)
              longest = read > each ? read : each;
     lo.runner.seqs = r->most > 2 ? r->most : 2;
     lo.runner.ctx = longest + RUNNER_PAGE;
+    lo.runner.snapshots = engine_snapshots(lo.runner.seqs);
     /* a running stream beside the long prompt may need as much again */
     lo.runner.pages = lo.runner.seqs * (each / RUNNER_PAGE + 2) + 2 * (longest / RUNNER_PAGE + 2);
     if (load_model(&r->session, a->count ? a->words[0] : NULL, &lo, a, e))

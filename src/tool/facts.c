@@ -9,6 +9,8 @@
 #include "format/jsonread.h"
 #include "format/store.h"
 #include "model/hparams.h"
+#include "model/model.h"
+#include "run/runner.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -177,6 +179,21 @@ static bool facts_is_encoder(const char *architecture)
 }
 
 /* The sizes, by the loader's table. The list of tokens knows best how many there are: an embedding may be padded. */
+/* Bytes of recurrent state of a sequence, as the plan has it; 0 where there is none or the model cannot be opened. */
+static uint64_t facts_state(const struct store *s, const struct hparams *h)
+{
+    struct err ignored = {0};
+    struct model *m = NULL;
+    bool keeps = false;
+    for (uint32_t i = 0; i < h->layers; i++)
+        keeps |= h->layer[i].recurrent;
+    if (!keeps || model_open(&m, s, &(struct model_options){.describe = true}, &ignored))
+        return 0;
+    uint64_t bytes = runner_state_bytes(&m->plan);
+    model_close(m);
+    return bytes;
+}
+
 static int facts_hparams(struct facts *f, const struct store *s, struct err *e)
 {
     struct hparams h;
@@ -201,6 +218,7 @@ static int facts_hparams(struct facts *f, const struct store *s, struct err *e)
         f->kv_per_token += bytes;
         f->kv_sliding += h.layer[i].sliding ? bytes : 0;
     }
+    f->state = facts_state(s, &h);
     hparams_free(&h);
     return 0;
 }

@@ -18,6 +18,7 @@ struct facts {
     uint64_t context, layers, width, heads, kv_heads, head_dim, ffn, experts, vocab;
     uint64_t kv_per_token; /* bytes of keys and values in F16; 0 for an encoder */
     uint64_t kv_sliding;   /* of these, in layers that see a window only */
+    uint64_t state;        /* bytes of recurrent state of a sequence */
     uint32_t window;
 };
 

@@ -47,14 +47,15 @@ static double info_bits(const struct facts *f)
     return f->parameters ? 8.0 * (double)f->weights / (double)f->parameters : 0;
 }
 
-/* Bytes of the weights and the KV of `tokens` tokens; 0 where it is not known or overflows. */
+/* Bytes of the weights, and of the KV and state of a sequence of `tokens` tokens; 0 where it is not known or overflows. */
 static uint64_t info_memory_at(const struct facts *f, uint64_t tokens)
 {
     size_t bytes, window;
     uint32_t ctx = tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
     bool fits = size_mul(tokens, f->kv_per_token - f->kv_sliding, &bytes) &&
                 size_mul(runner_kv_tokens(f->window, ctx, 1), f->kv_sliding, &window) &&
-                size_add(bytes, window, &bytes) && size_add(bytes, f->weights, &bytes);
+                size_add(bytes, window, &bytes) && size_add(bytes, f->weights, &bytes) &&
+                size_add(bytes, f->state, &bytes);
     return tokens && fits ? bytes : 0;
 }
 
@@ -65,6 +66,8 @@ static void info_json_memory(struct json *j, const struct facts *f)
     info_json_uint(j, "weights", f->weights);
     info_json_uint(j, "kv_per_token", f->kv_per_token);
     info_json_uint(j, "kv_sliding", f->kv_sliding);
+    if (f->state)
+        info_json_uint(j, "state", f->state);
     info_json_count(j, "at_4096", info_memory_at(f, 4096));
     info_json_count(j, "at_full", info_memory_at(f, f->context));
     json_end(j, '}');
@@ -274,6 +277,11 @@ static void info_memory(struct buf *out, const struct facts *f)
     info_line(out, "memory");
     tool_scaled(out, (double)f->weights, "B");
     buf_str(out, " for the weights");
+    if (f->state) {
+        info_line(out, "a sequence");
+        tool_scaled(out, (double)f->state, "B");
+        buf_str(out, " of recurrent state");
+    }
     if (!f->kv_per_token)
         return;
     info_token(out, f);

@@ -72,6 +72,7 @@ int load_options(const struct args *a, struct session_options *o, struct err *e)
     r->device_options.no_repack = args_flag(a, "no-repack");
     r->device_options.tier = args_text(a, "tier");
     r->kv_bytes = (uint64_t)args_int(a, "kv-memory", 0);
+    r->state_bytes = (uint64_t)args_int(a, "state-memory", 0);
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
     return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) ? -1 : 0;
@@ -82,6 +83,10 @@ static void load_report_room(const struct session *l, const struct runner_option
 {
     const struct runner *r = l->runner;
     uint64_t tokens = (uint64_t)r->pool * RUNNER_PAGE, wanted = (uint64_t)r->most_seqs * r->ctx;
+    if (r->states.count && o->snapshots)
+        log_info("recurrent states have %.0f MB: %u slots, for %u streams and for snapshots",
+                 1e-6 * (double)runner_state_bytes(r->plan) * (r->states.count - 1), r->states.count - 1,
+                 r->most_seqs);
     if (!r->plan->groups || o->pages || (r->most_seqs == 1 && tokens >= wanted))
         return;
     log_info("keys and values have %.0f MB: room for %llu tokens%s%s", 1e-6 * (double)l->kv_bytes,
@@ -119,6 +124,8 @@ static void load_show(void *arg, double share)
 int load_cache(const struct args *a, struct engine_options *o, struct err *e)
 {
     const char *size = args_text(a, "cache-disk");
+    uint32_t every = (uint32_t)args_int(a, "snapshot-every", ENGINE_SNAPSHOT);
+    o->snapshot = (every + RUNNER_PAGE - 1) / RUNNER_PAGE * RUNNER_PAGE;
     o->cache_dir = args_text(a, "cache-dir");
     if (size && !o->cache_dir)
         return err_set(e, ERR_USAGE, "--cache-disk needs --cache-dir");

@@ -29,6 +29,7 @@
         {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},   \
         {"kv-memory", 0,   ARG_BYTES, "SIZE", "memory for the KV cache (default: for all streams, if free)",  \
          1,           1e15},                                                                                  \
+        {"state-memory", 0, ARG_BYTES, "SIZE", "memory for recurrent states and their snapshots", 1, 1e15},   \
         {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever other requests run; slower", 0, 0}, \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},              \
         {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512, amx (default: the best)", 0, 0},       \
@@ -46,6 +47,8 @@
 
 #define LOAD_CACHE                                                                                           \
     {"cache-dir", 0, ARG_TEXT, "DIR", "keep prompt prefixes on disk, across restarts", 0, 0},                \
+        {"snapshot-every", 0, ARG_INT, "N", "tokens between two snapshots of recurrent state (1024)", 32,    \
+         1 << 24},                                                                                           \
     {                                                                                                        \
         "cache-disk", 0, ARG_TEXT, "SIZE", "size limit of --cache-dir, such as 500M or 8G (default: 4G)", 0, \
             0                                                                                                \

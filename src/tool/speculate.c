@@ -20,6 +20,7 @@ int speculate_read(const struct args *a, struct engine_options *g, struct sessio
     g->draft_always = ngram || always;
     uint32_t streams = o->runner.seqs ? o->runner.seqs : 1;
     o->runner.outs = g->draft ? streams + g->draft : 0;
+    o->runner.snapshots = engine_snapshots(streams);
     return 0;
 }
 
@@ -28,6 +29,7 @@ int speculate_load(const struct args *a, const char *model, struct engine_option
 {
     struct session_options o = {
         .runner = {.ctx = l->runner->ctx, .seqs = l->runner->most_seqs, .pages = l->runner->pool}};
+    o.runner.snapshots = o.runner.seqs * g->draft; /* it is cut back by as many tokens */
     if (!model)
         return 0;
     return load_model(&g->draft_model, model, &o, a, e) ||
