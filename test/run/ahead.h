@@ -28,6 +28,7 @@ static struct {
     /* the step's */
     int32_t ids[AHEAD_ROWS], pos[AHEAD_ROWS], out[AHEAD_OUTS];
     int32_t tables[PLAN_GROUPS_MOST * AHEAD_SEQS * AHEAD_PAGES];
+    int32_t state_in[AHEAD_SEQS], state_out[AHEAD_ROWS];
     struct step_seq seq[AHEAD_SEQS];
     struct adapter_mix lora[AHEAD_SEQS];
     struct step_pick pick[AHEAD_OUTS];
@@ -103,6 +104,10 @@ static int ahead_run(struct device *d, const struct plan *p, const struct step *
     AHEAD_COPY(seq, s->seqs);
     AHEAD_COPY(tables, (size_t)p->groups * s->seqs * s->table_width);
     AHEAD_COPY(out, s->outs);
+    if (s->state_in) {
+        AHEAD_COPY(state_in, s->seqs);
+        AHEAD_COPY(state_out, s->rows);
+    }
     if (s->lora)
         AHEAD_COPY(lora, s->seqs);
     if (s->pick)
@@ -151,6 +156,18 @@ static int ahead_write_page(struct device *d, uint32_t group, int32_t page, cons
     return ahead.real->write_page(d, group, page, host, e);
 }
 
+static int ahead_read_state(struct device *d, int32_t slot, void *host, struct err *e)
+{
+    ahead_wait();
+    return ahead.real->read_state(d, slot, host, e);
+}
+
+static int ahead_write_state(struct device *d, int32_t slot, const void *host, struct err *e)
+{
+    ahead_wait();
+    return ahead.real->write_state(d, slot, host, e);
+}
+
 static void ahead_close(struct device *d)
 {
     pthread_mutex_lock(&ahead.mutex);
@@ -174,6 +191,8 @@ static void ahead_begin(struct session *l)
     ahead.ops.copy_pages = ahead_copy_pages;
     ahead.ops.read_page = ahead_read_page;
     ahead.ops.write_page = ahead_write_page;
+    ahead.ops.read_state = ahead_read_state;
+    ahead.ops.write_state = ahead_write_state;
     ahead.ops.close = ahead_close;
     ahead.chosen = 0;
     ahead.busy = ahead.closing = false;
