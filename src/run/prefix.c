@@ -301,8 +301,14 @@ static void prefix_prune(struct prefix *t, uint32_t i)
 
 void prefix_prune_useless(struct prefix *t, uint32_t i)
 {
-    if (prefix_lacks(t, &t->nodes[i]) && prefix_is_idle_leaf(t, &t->nodes[i]))
-        prefix_prune(t, i);
+    for (uint64_t born = t->nodes[i].born; t->nodes[i].born == born;) {
+        uint32_t leaf = i;
+        while (t->nodes[leaf].child)
+            leaf = t->nodes[leaf].child;
+        if (!prefix_lacks(t, &t->nodes[leaf]) || !prefix_is_idle_leaf(t, &t->nodes[leaf]))
+            return;
+        prefix_prune(t, leaf);
+    }
 }
 
 static bool prefix_is_short(const struct prefix *t, uint32_t g, const struct page_need *need)

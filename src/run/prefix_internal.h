@@ -92,7 +92,8 @@ void prefix_note_good(struct prefix *t, struct descent *d, uint32_t i, uint32_t 
 /* The sequence takes the first tokens of a node. */
 void prefix_adopt(struct prefix *t, struct descent *d, uint32_t i, uint32_t tokens);
 void prefix_drop(struct prefix *t, const int32_t page[PLAN_GROUPS_MOST]);
-/* Removes a node that has become useless, and its ancestors that were kept for it alone. */
+/* A node has lost its last snapshot: removes it and what follows it, as far as that has none either, and the ancestors
+ * that were kept for it alone. */
 void prefix_prune_useless(struct prefix *t, uint32_t i);
 
 /* ---- prefix_state.c ---- */

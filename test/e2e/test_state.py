@@ -15,7 +15,7 @@ SERVE = [*EXACT, "--reasoning", "none"]
 PROMPT_END = 24  # tokens of "<s>assistant\n<think>\n", at most
 
 
-@pytest.fixture(scope="module", params=["mamba2"])
+@pytest.fixture(scope="module", params=["falcon_h1", "mamba2"])
 def hybrid(request, tmp_path_factory):
     """A tiny model with a tokenizer, and a template that forgets how the model began its answers."""
     folder = tmp_path_factory.mktemp(request.param)

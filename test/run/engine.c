@@ -17,7 +17,7 @@
 enum { CTX = 512, REQUESTS = 64, PROMPT_MOST = 256, ANSWER_MOST = 32 };
 
 /* Families that keep state: beside pages, and without any. */
-#define HYBRID    "mamba2"
+#define HYBRID    "falcon_h1"
 #define RECURRENT "mamba2"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -286,7 +286,7 @@ static void draft_models_guess_for(const char *folder, const char *wrong)
         assert_all_back(same);
         o.draft_model = other;
         s = run_batch(&few, &o);
-        assert_true(s.drafted > 0 && (s.accepted < s.drafted || !strcmp(folder, wrong)));
+        assert_true(s.drafted > 0 && s.accepted < s.drafted);
         assert_all_back(other);
         session_close(same);
         session_close(other);
@@ -409,7 +409,8 @@ static void few_slots_preempt(void **state)
                 o.draft_always = true;
                 struct engine_stats s = run_batch(&setting, &o);
                 assert_int_equal(s.states, 16 + snapshots);
-                assert_true(s.prefix.evicted_snapshots > 0);
+                assert_true(s.prefix.evicted_snapshots > 0 || pages ||
+                            snapshots > 4); /* else nodes took them along */
             }
     }
 }
@@ -818,5 +819,7 @@ int main(void)
     };
     if (getenv("QUERN_CYCLES")) /* a long run of that one */
         cmocka_set_test_filter("random_clients");
+    if (getenv("QUERN_TEST"))
+        cmocka_set_test_filter(getenv("QUERN_TEST"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
