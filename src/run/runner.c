@@ -227,7 +227,8 @@ static int runner_fit_pages(struct runner *r, const struct weights *weights, con
         return -1;
     m.free = m.total; /* pages take memory as sequences grow, and what others hold now may be free by then */
     uint64_t room = place_room(&m, o->device_options.memory);
-    uint64_t rest = m.weights + m.scratch + runner_kv_bytes(r->plan, o, 1) + /* page 0 of every group, slot 0 */
+    uint64_t rest = m.weights + m.scratch +
+                    runner_kv_bytes(r->plan, o, 1) + /* page 0 of every group, slot 0 */
                     runner_state_bytes(r->plan);
     return m.weights + m.scratch + m.kv <= room ? 0
                                                 : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);

@@ -30,7 +30,7 @@ struct runner_options {
     /* Of a plan that keeps state: slots beside those of the sequences, for the prefix tree and for draft tokens;
      * 0 = none. Where memory is short there are fewer. */
     uint32_t snapshots;
-    uint64_t state_bytes; /* size of all slots; 0 = as `snapshots` says */
+    uint64_t state_bytes;                      /* size of all slots; 0 = as `snapshots` says */
     void (*progress)(void *arg, double share); /* while weights load; may be NULL */
     void *progress_arg;
 };
@@ -53,7 +53,7 @@ struct runner {
     /* KV is to hold `to` bytes, not `from`: false where that is more than there is room for. NULL = yes. */
     bool (*resize)(void *arg, uint64_t from, uint64_t to);
     void *resize_arg;
-    double grow_after; /* no memory is asked for before: there was none a moment ago */
+    double grow_after;   /* no memory is asked for before: there was none a moment ago */
     struct pages states; /* slots of state; none where the plan keeps none */
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;
