@@ -119,6 +119,9 @@ struct device;
 struct device_ops {
     const char *name; /* "cpu", "cuda", "cuda+cpu" */
     bool ahead;       /* run returns before the step is done: results and picks wait for it */
+    /* NULL where this device can run the operation, else why not (its plan may have none of these); absent: it runs
+     * all. */
+    const char *(*refuses)(const struct op *op);
     /* Takes the weights (upload, repack). `weights` and its bytes must outlive the device. progress may be NULL. */
     int (*load)(struct device *d, const struct weights *w, void (*progress)(void *, double), void *arg,
                 struct err *e);

@@ -12,16 +12,31 @@ static uint32_t place_layers(const struct plan *p)
     return n;
 }
 
-/* The last n of all layers, and what follows them, on the main device; what comes before the first layer goes with it. */
-static void place_last(struct plan *p, uint32_t n, uint32_t all, bool experts_on_rest)
+/* Keys and the operations that use them belong on one device: where one of these is on the rest, all are. */
+static void place_keys(struct plan *p)
 {
+    for (uint32_t i = 0; i < p->count; i++) {
+        uint32_t layer = plan_kv_layer(&p->ops[i]);
+        for (uint32_t k = 0; layer != UINT32_MAX && p->ops[i].device && k < p->count; k++)
+            if (plan_kv_layer(&p->ops[k]) == layer)
+                p->ops[k].device = p->ops[i].device;
+    }
+}
+
+/* The last n of all layers, and what follows them, on the main device; what comes before the first layer goes with it. */
+static void place_last(const struct place_request *r, uint32_t n, uint32_t all)
+{
+    const struct device_ops *main = r->main->ops;
+    struct plan *p = r->plan;
     bool begun = false;
     for (uint32_t i = 0; i < p->count; i++) {
         struct op *op = &p->ops[i];
         begun |= op->layer != UINT32_MAX;
         uint32_t layer = op->layer != UINT32_MAX ? op->layer : begun ? all : 0;
-        op->device = !n || layer < all - n || (experts_on_rest && op->kind == OP_MOE);
+        op->device = !n || layer < all - n || (r->experts_on_rest && op->kind == OP_MOE) ||
+                     (main->refuses && main->refuses(op));
     }
+    place_keys(p);
 }
 
 /* What the main device's part would take. */
@@ -54,7 +69,7 @@ static int place_most(const struct place_request *r, struct placement *out, stru
     uint32_t fit = 0, over = out->of + 1;
     for (uint32_t n = out->of; fit + 1 < over; n = fit + (over - fit) / 2) {
         struct device_memory m;
-        place_last(r->plan, n, out->of, r->experts_on_rest);
+        place_last(r, n, out->of);
         if (place_need(r, &m, e))
             return -1;
         if (n == out->of)
@@ -71,7 +86,7 @@ int place_plan(const struct place_request *r, struct placement *out, struct err 
     out->layers = r->how == PLACE_SOME && r->layers < out->of ? r->layers : out->of;
     if (r->how == PLACE_FIT && place_most(r, out, e))
         return -1;
-    place_last(r->plan, out->layers, out->of, r->experts_on_rest);
+    place_last(r, out->layers, out->of);
     for (uint32_t i = 0; i < r->plan->count; i++)
         *(r->plan->ops[i].device ? &out->rest : &out->main) += 1;
     return out->main ? place_need(r, &out->need, e) : 0;

@@ -216,7 +216,8 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
         cost_linear(&c, w, op->qkv.q, rows);
         cost_linear(&c, w, op->qkv.k, rows);
         cost_linear(&c, w, op->qkv.v, rows);
-        c.kv_bytes = 2.0 * rows * op->qkv.kv_heads * (op->qkv.k_dim + op->qkv.v_dim);
+        if (op->qkv.k.weight)
+            c.kv_bytes = 2.0 * rows * op->qkv.kv_heads * (op->qkv.k_dim + op->qkv.v_dim);
         break;
     case OP_LATENT:
         cost_linear(&c, w, op->latent.q_a, rows);
@@ -306,6 +307,12 @@ static void print_rope(struct buf *out, const struct rope *r)
         buf_printf(out, " rope=%s/%u", r->kind == ROPE_PAIRS ? "pairs" : "halves", r->dims);
 }
 
+static void print_query_scale(struct buf *out, const struct query_scale *s)
+{
+    if (s->beta != 0)
+        buf_printf(out, " q_scale=%g/%u", (double)s->beta, s->length);
+}
+
 static void print_qkv(struct buf *out, const struct weights *w, const struct op_qkv *q)
 {
     buf_printf(out, " b%u", q->in.buffer);
@@ -315,7 +322,14 @@ static void print_qkv(struct buf *out, const struct weights *w, const struct op_
     print_weight(out, w, "v", q->v.weight);
     print_norm(out, "q_norm", &q->q_norm);
     print_norm(out, "k_norm", &q->k_norm);
+    print_norm(out, "v_norm", &q->v_norm);
     print_rope(out, &q->rope);
+    buf_str(out, q->norm_last ? " norms last" : "");
+    print_query_scale(out, &q->q_scale);
+    if (!q->k.weight)
+        buf_str(out, " q alone");
+    else if (!q->v.weight)
+        buf_str(out, " v = k");
     buf_printf(out, " -> b%u", q->out.buffer);
 }
 
@@ -328,14 +342,17 @@ static void print_latent(struct buf *out, const struct weights *w, const struct 
     print_weight(out, w, "kv_a", l->kv_a.weight);
     print_weight(out, w, "k_b", l->k_b);
     print_rope(out, &l->rope);
+    print_query_scale(out, &l->q_scale);
     buf_printf(out, " -> b%u", l->out.buffer);
 }
 
-static void print_attn(struct buf *out, const struct op_attn *a)
+static void print_attn(struct buf *out, const struct op_attn *a, uint32_t op_layer)
 {
     buf_printf(out, " b%u heads=%u/%u dims=%u/%u", a->in.buffer, a->heads, a->kv_heads, a->k_dim, a->v_dim);
     if (a->window)
-        buf_printf(out, " window=%u", a->window);
+        buf_printf(out, " %s=%u", a->chunked ? "chunk" : "window", a->window);
+    if (op_layer != a->layer)
+        buf_printf(out, " kv=L%u", a->layer);
     if (a->softcap > 0)
         buf_printf(out, " softcap=%g", (double)a->softcap);
     buf_printf(out, "%s%s%s%s -> b%u", a->sinks ? " sinks" : "", a->distance ? " distance" : "",
@@ -405,7 +422,7 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
         print_latent(out, w, &op->latent);
         break;
     case OP_ATTN:
-        print_attn(out, &op->attn);
+        print_attn(out, &op->attn, op->layer);
         break;
     case OP_HEADS:
         buf_printf(out, " b%u", op->heads.in.buffer);

@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "device/kinds.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,8 +51,6 @@ struct lora_pair {
     float scale;
 };
 
-enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };
-
 /* RMS: x / sqrt(mean(x^2) + eps) * w.  LAYER: (x - mean) / sqrt(var + eps) * w + b.
  * weight 0: no multiplication. `heads` > 0: applied to each of that many equal slices with the same
  * weight of slice length, or with an own weight per slice where the weight is as long as the row. */
@@ -62,12 +61,6 @@ struct norm {
     uint32_t heads;
 };
 
-enum rope_kind {
-    ROPE_NONE,
-    ROPE_PAIRS, /* rotates (x[2i], x[2i+1]): GGUF's llama, GPT-J, cohere */
-    ROPE_HALVES /* rotates (x[i], x[i+dims/2]): NEOX, Hugging Face */
-};
-
 /* All scaling schemes are in the table: angle(i, pos) = pos * freqs[i], cos and sin times `factor`. */
 struct rope {
     enum rope_kind kind;
@@ -75,18 +68,6 @@ struct rope {
     uint32_t first;  /* first dimension that rotates (latent attention rotates the tail); usually 0 */
     weight_id freqs; /* (dims / 2) F32: inverse frequencies, scaling applied */
     float factor;    /* YaRN's and longrope's attention factor; 1 otherwise */
-};
-
-enum act_kind {
-    ACT_NONE,
-    ACT_SILU,
-    ACT_GELU,       /* exact, erf */
-    ACT_GELU_TANH,  /* the tanh approximation (gelu_new, gelu_pytorch_tanh) */
-    ACT_GELU_QUICK, /* x * sigmoid(1.702 x) */
-    ACT_RELU,
-    ACT_RELU2,      /* relu(x)^2 */
-    ACT_SWIGLU_OAI, /* gpt-oss: g = min(gate, limit), u = clamp(up, +-limit): g * sigmoid(alpha g) * (u + 1) */
-    ACT_SIGMOID     /* of gates */
 };
 
 struct operand {
@@ -135,13 +116,23 @@ struct op_embed {
     struct operand out;
 };
 
+/* q *= 1 + beta * ln(1 + floor((position + offset) / length)); beta 0: not at all. */
+struct query_scale {
+    float beta;
+    uint32_t length, offset;
+};
+
 struct op_qkv {
     struct operand in;
-    struct norm norm;           /* of the input */
-    struct linear q, k, v;      /* (heads*k_dim, width), (kv_heads*k_dim, width), (kv_heads*v_dim, width) */
-    float clamp;                /* > 0: q, k, v clipped to +-clamp (after the bias) */
-    struct norm q_norm, k_norm; /* after bias; heads = 0: over the whole row (olmo2), else per head */
+    struct norm norm;      /* of the input */
+    struct linear q, k, v; /* (heads*k_dim, width), (kv_heads*k_dim, width), (kv_heads*v_dim, width) */
+    /* k.weight 0: q alone; the layer uses KV that another one wrote.
+     * v.weight 0 beside a k: v = k after its bias, before its norm and rotation (v_dim = k_dim). */
+    float clamp;                        /* > 0: q, k, v clipped to +-clamp (after the bias) */
+    struct norm q_norm, k_norm, v_norm; /* after bias; heads = 0: over the whole row (olmo2), else per head */
+    bool norm_last;                     /* norms of q and k come after the rotation */
     struct rope rope;
+    struct query_scale q_scale; /* last of all */
     uint32_t heads, kv_heads, k_dim, v_dim;
     uint32_t layer;     /* whose KV is written */
     struct operand out; /* q: (heads, k_dim) */
@@ -159,6 +150,7 @@ struct op_latent {
     weight_id k_b; /* count = heads, (L, n) */
     uint32_t k_b_adapter;
     struct rope rope; /* first = 0: counted within the R dimensions */
+    struct query_scale q_scale;
     uint32_t heads, nope, latent;
     uint32_t layer;
     struct operand out;
@@ -170,6 +162,7 @@ struct op_attn {
     uint32_t layer;
     uint32_t window;      /* 0 = all; else a query at p sees keys in (p - window, p], or not causal: in
                            * [p - window / 2, p + window / 2] */
+    bool chunked;         /* the window is a chunk: it sees keys in [p - p % window, p] */
     float scale, softcap; /* s = scale q.k; softcap > 0: s = softcap * tanh(s / softcap) */
     weight_id sinks;      /* (heads): one more logit in the softmax's sum, without a value */
     weight_id
@@ -199,12 +192,6 @@ struct op_ffn {
     struct linear gate, up, down; /* gate.weight 0: h = act(up x); else h = act(gate x) * (up x) */
     enum act_kind act;
     struct tail tail;
-};
-
-enum gating_kind {
-    GATING_SOFTMAX,      /* softmax over all, then the best k */
-    GATING_SOFTMAX_TOPK, /* the best k, then softmax over them (gpt-oss, mixtral) */
-    GATING_SIGMOID       /* sigmoid each (deepseek v3) */
 };
 
 struct op_moe {

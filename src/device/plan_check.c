@@ -161,6 +161,13 @@ static int check_rope(struct plan_checker *c, const struct rope *r, uint32_t roo
     return check_vector(c, r->freqs, r->dims / 2, 1, "rope's frequencies");
 }
 
+static int check_query_scale(struct plan_checker *c, const struct query_scale *s)
+{
+    if (!isfinite(s->beta) || (s->beta != 0 && !s->length))
+        return check_fail(c, "scale of q", "has no length or no number");
+    return 0;
+}
+
 static int check_tail(struct plan_checker *c, const struct tail *t, uint64_t n)
 {
     if (!isfinite(t->scale))
@@ -230,18 +237,24 @@ static int check_embed(struct plan_checker *c, const struct op_embed *o)
 static int check_qkv(struct plan_checker *c, const struct op_qkv *o)
 {
     if (check_heads_shape(c, o->heads, o->kv_heads, o->k_dim, o->v_dim) ||
-        check_place(c, o->layer, o->kv_heads, o->k_dim, o->v_dim))
+        (o->k.weight && check_place(c, o->layer, o->kv_heads, o->k_dim, o->v_dim)))
         return -1;
     uint64_t k = check_cols(c, o->q.weight), nq = (uint64_t)o->heads * o->k_dim;
     uint64_t nk = (uint64_t)o->kv_heads * o->k_dim, nv = (uint64_t)o->kv_heads * o->v_dim;
-    if (check_linear(c, o->q, nq, k, 1, "q") || check_linear(c, o->k, nk, k, 1, "k") ||
-        check_linear(c, o->v, nv, k, 1, "v"))
+    if (check_linear(c, o->q, nq, k, 1, "q") || (o->k.weight && check_linear(c, o->k, nk, k, 1, "k")) ||
+        (o->v.weight && check_linear(c, o->v, nv, k, 1, "v")))
         return -1;
+    if (!o->v.weight && (o->k.weight ? o->v_dim != o->k_dim : o->k.bias || o->v.bias))
+        return check_fail(c, "v", "is absent, and k cannot stand for it");
+    if (o->v.weight && !o->k.weight)
+        return check_fail(c, "k", "is absent beside a v");
     if ((o->q_norm.heads && o->q_norm.heads != o->heads) ||
-        (o->k_norm.heads && o->k_norm.heads != o->kv_heads))
-        return check_fail(c, "q or k norm", "has another number of heads");
+        (o->k_norm.heads && o->k_norm.heads != o->kv_heads) ||
+        (o->v_norm.kind && o->v_norm.heads != o->kv_heads))
+        return check_fail(c, "q, k or v norm", "has another number of heads");
     if (check_norm(c, &o->norm, k, "norm") || check_norm(c, &o->q_norm, nq, "q norm") ||
-        check_norm(c, &o->k_norm, nk, "k norm") || check_rope(c, &o->rope, o->k_dim))
+        check_norm(c, &o->k_norm, nk, "k norm") || check_norm(c, &o->v_norm, nv, "v norm") ||
+        check_rope(c, &o->rope, o->k_dim) || check_query_scale(c, &o->q_scale))
         return -1;
     if (!isfinite(o->clamp))
         return check_fail(c, "clamp", "is not a number");
@@ -269,7 +282,8 @@ static int check_latent(struct plan_checker *c, const struct op_latent *o)
                      o->heads, "k_b"))
         return -1;
     if (check_norm(c, &o->norm, k, "norm") || check_norm(c, &o->kv_norm, o->latent, "kv norm") ||
-        (o->q_a.weight && check_norm(c, &o->q_norm, low, "q norm")) || check_rope(c, &o->rope, r))
+        (o->q_a.weight && check_norm(c, &o->q_norm, low, "q norm")) || check_rope(c, &o->rope, r) ||
+        check_query_scale(c, &o->q_scale))
         return -1;
     if (!r || o->rope.first)
         return check_fail(c, "rope", "must have the tail of the head, counted from 0");
@@ -290,6 +304,8 @@ static int check_attn(struct plan_checker *c, const struct op_attn *o)
     uint32_t window = c->p->group[c->p->kv[o->layer].group].window;
     if (window && (!o->window || o->window > window || !o->causal))
         return check_fail(c, "window", "is wider than what its group keeps");
+    if (o->chunked && (!o->window || !o->causal))
+        return check_fail(c, "chunk", "has no size, or attention is not causal");
     if (!isfinite(o->scale) || !isfinite(o->softcap))
         return check_fail(c, "scale or softcap", "is not a number");
     if (o->sinks && check_vector(c, o->sinks, o->heads, 1, "sinks"))

@@ -40,7 +40,7 @@ struct op_io plan_io(const struct op *op)
 
 uint32_t plan_kv_layer(const struct op *op)
 {
-    return op->kind == OP_QKV      ? op->qkv.layer
+    return op->kind == OP_QKV      ? (op->qkv.k.weight ? op->qkv.layer : UINT32_MAX)
            : op->kind == OP_LATENT ? op->latent.layer
            : op->kind == OP_ATTN   ? op->attn.layer
                                    : UINT32_MAX;
@@ -90,6 +90,7 @@ static void visit_qkv(const struct visitor *v, struct op_qkv *o)
     visit_linear(v, &o->v);
     visit_norm(v, &o->q_norm);
     visit_norm(v, &o->k_norm);
+    visit_norm(v, &o->v_norm);
     visit_id(v, &o->rope.freqs);
 }
 

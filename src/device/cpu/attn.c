@@ -159,7 +159,7 @@ static void attn_point(const struct lane *l, const struct attn *a, const struct 
 /* The keys that a query at `pos` sees. */
 static struct attn_span attn_keys(const struct op_attn *o, uint32_t pos, uint32_t length)
 {
-    uint32_t back = o->causal ? o->window : o->window / 2 + 1;
+    uint32_t back = o->chunked ? pos % o->window + 1 : o->causal ? o->window : o->window / 2 + 1;
     struct attn_span s = {o->window && pos + 1 > back ? pos + 1 - back : 0, o->causal ? pos + 1 : length};
     if (!o->causal && o->window && pos + back < length)
         s.hi = pos + back;

@@ -75,6 +75,15 @@ static void lane_rotate(const struct lane *l, const struct rope *r, uint32_t row
         l->k->rope(x + r->first, r->dims, r->kind == ROPE_HALVES, lane_cos_sin(l, r, row));
 }
 
+/* What the position multiplies q by, 1 mostly. */
+static float lane_query_scale(const struct lane *l, const struct query_scale *s, uint32_t row)
+{
+    if (s->beta == 0)
+        return 1;
+    uint32_t turns = ((uint32_t)l->s->pos[row] + s->offset) / s->length;
+    return 1 + s->beta * log1pf((float)turns);
+}
+
 static void lane_clip(float *x, uint32_t n, float most)
 {
     for (uint32_t i = 0; most > 0 && i < n; i++)
@@ -94,18 +103,52 @@ static uint8_t *lane_slot(const struct lane *l, uint32_t layer, uint32_t head, u
     return kv_page(&l->d->group[place->group], place->index, head, (uint32_t)page);
 }
 
+/* Norm and rotation of heads [h0, h1) of a row x (heads, k_dim). A norm of the whole row comes with all its heads. */
+static void qkv_turn(const struct lane *l, const struct op_qkv *o, const struct norm *n, uint32_t row,
+                     float *x, uint32_t heads, uint32_t h0, uint32_t h1)
+{
+    bool whole = n->kind && !n->heads;
+    if (whole && !o->norm_last)
+        lane_norm(l, n, x, heads * o->k_dim, x);
+    for (uint32_t h = h0; h < h1; h++) {
+        float *head = x + h * o->k_dim;
+        if (!whole && !o->norm_last)
+            lane_norm_head(l, n, head, o->k_dim, h);
+        lane_rotate(l, &o->rope, row, head);
+        if (!whole && o->norm_last)
+            lane_norm_head(l, n, head, o->k_dim, h);
+    }
+    if (whole && o->norm_last)
+        lane_norm(l, n, x, heads * o->k_dim, x);
+}
+
 /* Heads [h0, h1) of one row, after the products. */
 static void qkv_finish_q(const struct lane *l, const struct op_qkv *o, uint32_t row, uint32_t h0, uint32_t h1)
 {
     size_t stride;
     float *q = lane_at(l, o->out, &stride) + row * stride;
+    float scale = lane_query_scale(l, &o->q_scale, row);
     lane_clip(q + h0 * o->k_dim, (h1 - h0) * o->k_dim, o->clamp);
-    if (o->q_norm.kind && !o->q_norm.heads)
-        lane_norm(l, &o->q_norm, q, o->heads * o->k_dim, q);
-    for (uint32_t h = h0; h < h1; h++) {
-        if (o->q_norm.heads)
-            lane_norm_head(l, &o->q_norm, q + h * o->k_dim, o->k_dim, h);
-        lane_rotate(l, &o->rope, row, q + h * o->k_dim);
+    qkv_turn(l, o, &o->q_norm, row, q, o->heads, h0, h1);
+    if (scale != 1)
+        l->k->softcap(q + h0 * o->k_dim, (h1 - h0) * o->k_dim, scale, 0);
+}
+
+/* V of heads [h0, h1), from its own product or from K's, which is not normed and rotated yet. */
+static void qkv_finish_v(const struct lane *l, const struct op_qkv *o, uint32_t row, uint32_t h0, uint32_t h1)
+{
+    const struct kv_pool *g = &l->d->group[l->p->kv[o->layer].group];
+    const size_t at = (size_t)row * o->kv_heads * o->v_dim + h0 * o->v_dim, n = (h1 - h0) * o->v_dim;
+    float *v = l->d->vt + at;
+    if (o->v.weight)
+        lane_clip(v, (uint32_t)n, o->clamp);
+    else
+        memcpy(v, l->d->kt + at, n * sizeof *v);
+    for (uint32_t h = h0, slot = 0; h < h1; h++, v += o->v_dim) {
+        lane_norm_head(l, &o->v_norm, v, o->v_dim, h);
+        uint8_t *page = lane_slot(l, o->layer, h, row, &slot);
+        if (page)
+            kv_put_v(l->d, g, page, slot, v);
     }
 }
 
@@ -114,27 +157,13 @@ static void qkv_finish_k(const struct lane *l, const struct op_qkv *o, uint32_t 
     const struct kv_pool *g = &l->d->group[l->p->kv[o->layer].group];
     float *k = l->d->kt + (size_t)row * o->kv_heads * o->k_dim;
     lane_clip(k + h0 * o->k_dim, (h1 - h0) * o->k_dim, o->clamp);
-    if (o->k_norm.kind && !o->k_norm.heads)
-        lane_norm(l, &o->k_norm, k, o->kv_heads * o->k_dim, k);
+    if (!o->v.weight)
+        qkv_finish_v(l, o, row, h0, h1);
+    qkv_turn(l, o, &o->k_norm, row, k, o->kv_heads, h0, h1);
     for (uint32_t h = h0, slot = 0; h < h1; h++) {
-        if (o->k_norm.heads)
-            lane_norm_head(l, &o->k_norm, k + h * o->k_dim, o->k_dim, h);
-        lane_rotate(l, &o->rope, row, k + h * o->k_dim);
         uint8_t *page = lane_slot(l, o->layer, h, row, &slot);
         if (page)
             kv_put_k(l->d, g, page, slot, k + h * o->k_dim);
-    }
-}
-
-static void qkv_finish_v(const struct lane *l, const struct op_qkv *o, uint32_t row, uint32_t h0, uint32_t h1)
-{
-    const struct kv_pool *g = &l->d->group[l->p->kv[o->layer].group];
-    float *v = l->d->vt + (size_t)row * o->kv_heads * o->v_dim;
-    lane_clip(v + h0 * o->v_dim, (h1 - h0) * o->v_dim, o->clamp);
-    for (uint32_t h = h0, slot = 0; h < h1; h++) {
-        uint8_t *page = lane_slot(l, o->layer, h, row, &slot);
-        if (page)
-            kv_put_v(l->d, g, page, slot, v + h * o->v_dim);
     }
 }
 
@@ -143,7 +172,8 @@ static void qkv_finish_v(const struct lane *l, const struct op_qkv *o, uint32_t 
 static void qkv_finish(struct lane *l, const struct op_qkv *o)
 {
     bool whole = (o->q_norm.kind && !o->q_norm.heads) || (o->k_norm.kind && !o->k_norm.heads);
-    uint32_t nq = whole ? 1 : o->heads, nkv = whole ? 1 : o->kv_heads, from, to, each = nq + 2 * nkv;
+    uint32_t nq = whole ? 1 : o->heads, nkv = whole ? 1 : o->kv_heads, from, to;
+    uint32_t each = nq + (o->k.weight ? nkv : 0) + (o->v.weight ? nkv : 0);
     lane_slice(l, l->s->rows * each, 1, &from, &to);
     for (uint32_t i = from; i < to; i++) {
         uint32_t row = i / each, j = i % each;
@@ -206,6 +236,7 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
 {
     size_t in_stride, out_stride;
     float *in = lane_at(l, o->in, &in_stride), *out = lane_at(l, o->out, &out_stride);
+    const uint32_t products = !o->k.weight ? 1 : !o->v.weight ? 2 : 3;
     const struct target t[3] = {{o->q, out, out_stride, 1, ACT_NONE},
                                 {o->k, l->d->kt, (size_t)o->kv_heads * o->k_dim, 1, ACT_NONE},
                                 {o->v, l->d->vt, (size_t)o->kv_heads * o->v_dim, 1, ACT_NONE}};
@@ -214,8 +245,8 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
                                                       .m = l->s->rows,
                                                       .k = lane_weight(l, o->q.weight)->cols,
                                                       .norm = &o->norm,
-                                                      .rounded = lane_any_rounds(l, t, 3)});
-    lane_products(l, &x, t, 3);
+                                                      .rounded = lane_any_rounds(l, t, products)});
+    lane_products(l, &x, t, products);
     lane_wait(l);
     qkv_finish(l, o);
 }
@@ -320,12 +351,15 @@ static struct rows latent_finish_q(struct lane *l, const struct op_latent *o, ui
         uint32_t r = i / o->heads, h = i % o->heads;
         float *q = l->d->qt + r * q_stride + (size_t)h * wide;
         float *tail = out + r * stride + (size_t)h * (o->latent + o->rope.dims) + o->latent;
+        float scale = lane_query_scale(l, &o->q_scale, r);
+        lane_rotate(l, &o->rope, r, q + o->nope);
+        if (scale != 1)
+            l->k->softcap(q, wide, scale, 0);
+        memcpy(tail, q + o->nope, o->rope.dims * sizeof *q);
         if (rounded)
             lane_round(l, q, o->nope, &x, r, h * o->nope);
         if (rounded && floats)
             memcpy(x.x + r * x.x_stride + (size_t)h * o->nope, q, o->nope * sizeof *q);
-        memcpy(tail, q + o->nope, o->rope.dims * sizeof *q);
-        lane_rotate(l, &o->rope, r, tail);
     }
     *step = rounded ? o->nope : wide;
     if (!rounded)

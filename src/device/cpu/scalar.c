@@ -2,7 +2,7 @@
  * oracle of the vector tiers. Sums are kept in double so that the order of a vector tier is the only
  * difference to it. */
 #include "device/cpu/kernels.h"
-#include "device/plan.h"
+#include "device/kinds.h"
 
 #include "codec/dtype.h"
 #include "codec/half.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "device/cpu/kernels.h"
-#include "device/plan.h"
+#include "device/kinds.h"
 #include "device/cpu/lanes.h"
 
 #include <math.h>

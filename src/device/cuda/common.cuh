@@ -3,7 +3,7 @@
 
 #include "device/cuda/decode.h"
 #include "device/cuda/params.h"
-#include "device/plan.h"
+#include "device/kinds.h"
 
 #include <cuda_fp16.h>
 

@@ -765,6 +765,7 @@ static void cuda_close(struct device *base)
 
 static const struct device_ops ops = {.name = "cuda",
                                       .ahead = true,
+                                      .refuses = lower_refuses,
                                       .load = cuda_load,
                                       .need = cuda_need,
                                       .prepare = cuda_prepare,

@@ -116,7 +116,8 @@ static void print_ops(const struct plan *p, struct launch_list *list, uint32_t f
                       uint32_t *at, struct buf *out)
 {
     for (uint32_t i = from; i < to; i++) {
-        buf_printf(out, "  %s\n", plan_op_name(p->ops[i].kind));
+        const char *why = lower_refuses(&p->ops[i]);
+        buf_printf(out, why ? "  %s: on the CPU, %s\n" : "  %s\n", plan_op_name(p->ops[i].kind), why);
         for (; *at < list->count && list->all[*at].op == i; ++*at)
             launch_print(&list->all[*at], out);
     }

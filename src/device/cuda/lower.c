@@ -392,10 +392,31 @@ static void lower_logits(struct lowering *b, const struct op_logits *o)
     lower_results(b);
 }
 
+const char *lower_refuses(const struct op *op)
+{
+    const struct op_qkv *q = &op->qkv;
+    switch (op->kind) {
+    case OP_QKV:
+        return !q->k.weight || !q->v.weight ? "no kernel for a layer without its own K or V"
+               : q->v_norm.kind             ? "no kernel for a norm of V"
+               : q->norm_last               ? "no kernel for norms after the rotation"
+               : q->q_scale.beta != 0       ? "no kernel for queries scaled by position"
+                                            : NULL;
+    case OP_LATENT:
+        return op->latent.q_scale.beta != 0 ? "no kernel for queries scaled by position" : NULL;
+    case OP_ATTN:
+        return op->attn.chunked ? "no kernel for chunks" : NULL;
+    default:
+        return NULL;
+    }
+}
+
 static int lower_op(struct lowering *b, const struct op *o, struct err *e)
 {
     b->m = b->c->rows;
     b->rows = (struct launch_rows){.of = ROWS_STEP, .most = UINT32_MAX};
+    if (lower_refuses(o))
+        return 0;
     switch (o->kind) {
     case OP_EMBED:
         return lower_embed(b, &o->embed), 0;

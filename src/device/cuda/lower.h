@@ -112,6 +112,8 @@ static inline bool lower_is_gated(const struct op_out *o)
 /* A slot of state on the card: where an operation's part begins, and how long all of them are, in floats. */
 uint64_t state_offset(const struct plan *p, uint32_t number);
 uint64_t state_floats(const struct plan *p);
+/* Why the card has no kernels for an operation, which then gives no launches and belongs on the CPU; NULL: it has. */
+const char *lower_refuses(const struct op *op);
 /* The ratios of heads to KV heads. */
 void lower_ratios(struct lower *l, const struct plan *p);
 /* Where weights stay decoded for cuBLASLt: called for each that may, in the order of the plan. */
