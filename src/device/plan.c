@@ -379,6 +379,11 @@ static void print_moe(struct buf *out, const struct weights *w, const struct op_
     print_weight(out, w, "up", m->up.weight);
     print_weight(out, w, "down", m->down.weight);
     print_weight(out, w, "shared", m->shared_up.weight);
+    print_norm(out, "router_norm", &m->router_norm);
+    if (m->identities)
+        buf_printf(out, " identities=%u", m->identities);
+    buf_str(out, m->scale_input ? " weights scale inputs" : "");
+    buf_str(out, m->expert_scale ? " experts scaled" : "");
     print_tail(out, &m->tail);
 }
 

@@ -197,7 +197,8 @@ struct op_ffn {
 struct op_moe {
     struct operand in;
     struct norm norm;
-    struct linear router;         /* (experts, width) */
+    struct norm router_norm;      /* of the router's input, where it is another than the experts' */
+    struct linear router;         /* (experts + identities, width) */
     weight_id select_bias;        /* (experts): added for the choice, not for the weight (deepseek v3) */
     struct linear gate, up, down; /* count = experts; biases (count = experts, rows = 1) */
     enum act_kind act;
@@ -206,8 +207,11 @@ struct op_moe {
     uint32_t experts, used;
     uint32_t groups,
         groups_used; /* 0 or 1: no groups. A group's score: its best (softmax), or its two best summed (sigmoid) */
-    bool normalise;                                    /* weights of the chosen ones sum to 1 */
-    float weight_scale;                                /* then times this; 1 otherwise */
+    bool normalise;         /* weights of the chosen ones sum to 1 */
+    float weight_scale;     /* then times this; 1 otherwise */
+    weight_id expert_scale; /* (experts): then times the expert's own */
+    bool scale_input;       /* the weight multiplies what goes into the expert, not what comes out */
+    uint32_t identities;    /* experts behind the others that give their input (out as wide as in) */
     struct linear shared_gate, shared_up, shared_down; /* the shared expert, weight 0: none */
     weight_id shared_router; /* (1, width): its output times sigmoid(w x); 0: times 1 */
     uint32_t shared_router_adapter;

@@ -392,7 +392,7 @@ static int check_ffn(struct plan_checker *c, const struct op_ffn *o)
 
 static int check_choice(struct plan_checker *c, const struct op_moe *o)
 {
-    if (!o->experts || o->experts > CHECK_HEADS_MOST || !o->used || o->used > o->experts)
+    if (!o->experts || o->experts > CHECK_HEADS_MOST || !o->used || o->used > o->experts + o->identities)
         return check_fail(c, "experts", "are fewer than a row uses, or none");
     if ((unsigned)o->gating > GATING_SIGMOID || (unsigned)o->act > ACT_SWIGLU_OAI)
         return check_fail(c, "gating or activation", "is of no kind that exists");
@@ -404,7 +404,13 @@ static int check_choice(struct plan_checker *c, const struct op_moe *o)
     if (!isfinite(o->weight_scale) || (o->act == ACT_SWIGLU_OAI && (!isfinite(o->alpha) || !o->alpha ||
                                                                     !(o->limit > 0) || !o->gate.weight)))
         return check_fail(c, "weight scale, alpha or limit", "is not a number that makes sense");
-    return o->select_bias ? check_vector(c, o->select_bias, o->experts, 1, "selection bias") : 0;
+    if (o->identities > CHECK_HEADS_MOST ||
+        (o->identities && (o->groups > 1 || o->expert_scale || o->scale_input)))
+        return check_fail(c, "identities", "are too many, or beside groups or scales of experts");
+    if (o->expert_scale && check_vector(c, o->expert_scale, o->experts, 1, "scale of experts"))
+        return -1;
+    uint64_t all = (uint64_t)o->experts + o->identities;
+    return o->select_bias ? check_vector(c, o->select_bias, all, 1, "selection bias") : 0;
 }
 
 static int check_moe(struct plan_checker *c, const struct op_moe *o)
@@ -412,7 +418,8 @@ static int check_moe(struct plan_checker *c, const struct op_moe *o)
     const struct linear l[3] = {o->gate, o->up, o->down};
     const struct linear shared[3] = {o->shared_gate, o->shared_up, o->shared_down};
     uint32_t k = check_cols(c, o->up.weight), n = check_rows(c, o->down.weight);
-    if (check_choice(c, o) || check_linear(c, o->router, o->experts, k, 1, "router") ||
+    if (check_choice(c, o) ||
+        check_linear(c, o->router, (uint64_t)o->experts + o->identities, k, 1, "router") ||
         check_hidden(c, l, k, o->experts, "experts"))
         return -1;
     if (o->shared_up.weight) {
@@ -423,6 +430,10 @@ static int check_moe(struct plan_checker *c, const struct op_moe *o)
         if (o->act == ACT_SWIGLU_OAI && !o->shared_gate.weight)
             return check_fail(c, "shared expert", "has no gate");
     }
+    if (o->identities && n != k)
+        return check_fail(c, "identities", "give rows of another width");
+    if (o->router_norm.kind && (o->shared_router || check_norm(c, &o->router_norm, k, "router norm")))
+        return check_fail(c, "router norm", "is beside a shared router, or wrong");
     struct linear gate = {.weight = o->shared_router, .adapter = o->shared_router_adapter};
     if (gate.weight && check_linear(c, gate, 1, k, 1, "shared router"))
         return -1;

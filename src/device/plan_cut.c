@@ -111,9 +111,11 @@ static void visit_moe(const struct visitor *v, struct op_moe *o)
     struct linear *const all[] = {&o->router,      &o->gate,      &o->up,         &o->down,
                                   &o->shared_gate, &o->shared_up, &o->shared_down};
     visit_norm(v, &o->norm);
+    visit_norm(v, &o->router_norm);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         visit_linear(v, all[i]);
     visit_id(v, &o->select_bias);
+    visit_id(v, &o->expert_scale);
     visit_id(v, &o->shared_router);
     visit_tail(v, &o->tail);
 }

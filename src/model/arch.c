@@ -100,7 +100,7 @@ static const struct arch table[] = {
      .act = ACT_GELU_TANH,
      .norm_plus_one = true,
      .setup = gemma_setup,
-     .build = gemma_build,
+     .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"tie_word_embeddings\": true, "
                  "\"max_position_embeddings\": 8192}"},
     {.name = "gemma2",
@@ -111,8 +111,9 @@ static const struct arch table[] = {
      .act = ACT_GELU_TANH,
      .norm_plus_one = true,
      .window_pattern = 2,
+     .sandwich = true,
      .setup = gemma_setup,
-     .build = gemma_build,
+     .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
                  "\"num_key_value_heads\": 4, \"query_pre_attn_scalar\": 256, \"sliding_window\": 4096, "
                  "\"final_logit_softcapping\": 30.0, \"attn_logit_softcapping\": 50.0, "
@@ -125,8 +126,9 @@ static const struct arch table[] = {
      .act = ACT_GELU_TANH,
      .norm_plus_one = true,
      .window_pattern = 6,
+     .sandwich = true,
      .setup = gemma_setup,
-     .build = gemma_build,
+     .build = llama_build,
      .variant = {"use_bidirectional_attention", "true", "gemma-embedding"},
      .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
                  "\"num_key_value_heads\": 4, \"query_pre_attn_scalar\": 256, \"sliding_window\": 4096, "
@@ -143,7 +145,8 @@ static const struct arch table[] = {
      .window_pattern = 6,
      .encoder = true,
      .setup = gemma_setup,
-     .build = gemma_build,
+     .sandwich = true,
+     .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
                  "\"num_key_value_heads\": 4, \"query_pre_attn_scalar\": 256, \"sliding_window\": 4096, "
                  "\"rope_theta\": 1e6, \"rope_local_base_freq\": 10000.0, "
@@ -341,7 +344,8 @@ static const struct arch table[] = {
      .gguf_rope = ROPE_HALVES,
      .hf_rope = ROPE_HALVES,
      .act = ACT_SILU,
-     .build = gpt_oss_build,
+     .ffn_norm = "post_attention_norm",
+     .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 128, \"num_key_value_heads\": 8, "
                  "\"max_position_embeddings\": 524288}"},
     {.name = "exaone4",
@@ -448,7 +452,8 @@ static const struct arch table[] = {
      .act = ACT_SILU,
      .gating = GATING_SIGMOID,
      .normalise = true,
-     .build = gpt_oss_build,
+     .ffn_norm = "post_attention_norm",
+     .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_key_value_heads\": 8, "
                  "\"n_shared_experts\": 1, \"rope_theta\": 1e6, \"max_position_embeddings\": 131072}"},
     {.name = "hy_v3",
@@ -485,6 +490,176 @@ static const struct arch table[] = {
      .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_key_value_heads\": 8, "
                  "\"sliding_window\": 8192, \"rope_theta\": 1e6, \"max_position_embeddings\": 131072}"},
+    {.name = "vaultgemma",
+     .hf = "vaultgemma",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU_TANH,
+     .norm_plus_one = true,
+     .window_pattern = 2,
+     .setup = gemma_setup,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"query_pre_attn_scalar\": 256, "
+                 "\"sliding_window\": 4096, \"final_logit_softcapping\": 30.0, "
+                 "\"attn_logit_softcapping\": 50.0, \"tie_word_embeddings\": true, "
+                 "\"max_position_embeddings\": 8192}"},
+    {.name = "chatglm",
+     .hf = "glm",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .partial_rope = true,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1.5625e-7, \"head_dim\": 128, \"num_key_value_heads\": 2, "
+                 "\"partial_rotary_factor\": 0.5, \"max_position_embeddings\": 131072}"},
+    {.name = "glm4",
+     .hf = "glm4",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .partial_rope = true,
+     .sandwich = true,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1.5625e-7, \"head_dim\": 128, \"num_key_value_heads\": 2, "
+                 "\"partial_rotary_factor\": 0.5, \"max_position_embeddings\": 131072}"},
+    {.name = "glm4moe",
+     .hf = "glm4_moe",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .act = ACT_SILU,
+     .gating = GATING_SIGMOID,
+     .normalise = true,
+     .ffn_norm = "post_attention_norm",
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, \"partial_rotary_factor\": 0.5, "
+                 "\"n_shared_experts\": 1, \"num_experts_per_tok\": 8, \"max_position_embeddings\": 131072}"},
+    {.name = "ernie4_5",
+     .hf = "ernie4_5",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_key_value_heads\": 2, "
+                 "\"rope_theta\": 500000.0, \"tie_word_embeddings\": true, "
+                 "\"max_position_embeddings\": 131072}"},
+    {.name = "ernie4_5-moe",
+     .hf = "ernie4_5_moe",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX,
+     .normalise = true,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 4, \"moe_k\": 6, "
+                 "\"moe_num_experts\": 64, \"moe_num_shared_experts\": 2, "
+                 "\"moe_intermediate_size\": 1536, \"rope_theta\": 500000.0, "
+                 "\"tie_word_embeddings\": true, \"max_position_embeddings\": 131072}"},
+    {.name = "helium",
+     .hf = "helium",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-8, \"head_dim\": 128, \"num_key_value_heads\": 20, "
+                 "\"rope_theta\": 100000.0, \"max_position_embeddings\": 4096}"},
+    {.name = "mistral3",
+     .hf = "ministral3",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_key_value_heads\": 8, "
+                 "\"max_position_embeddings\": 262144}"},
+    {.name = "mistral4",
+     .hf = "mistral4",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX,
+     .normalise = true,
+     .setup = deepseek_setup,
+     .build = deepseek_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 256, \"q_lora_rank\": 1024, "
+                 "\"qk_nope_head_dim\": 64, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
+                 "\"n_shared_experts\": 1, \"num_experts_per_tok\": 4, "
+                 "\"max_position_embeddings\": 1048576}"},
+    {.name = "glm4_moe_lite",
+     .written = "deepseek2",
+     .hf = "glm4_moe_lite",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .gating = GATING_SIGMOID,
+     .normalise = true,
+     .setup = deepseek_setup,
+     .build = deepseek_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 512, \"q_lora_rank\": 768, "
+                 "\"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, \"v_head_dim\": 256, "
+                 "\"n_shared_experts\": 1, \"num_experts_per_tok\": 4, \"routed_scaling_factor\": 1.8, "
+                 "\"max_position_embeddings\": 202752}"},
+    {.name = "minicpm",
+     .hf = "minicpm",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .setup = minicpm_setup,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"scale_emb\": 1, \"dim_model_base\": 1, \"scale_depth\": 1, "
+                 "\"tie_word_embeddings\": true, \"max_position_embeddings\": 4096}"},
+    {.name = "minicpm3",
+     .hf = "minicpm3",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .setup = minicpm_setup,
+     .build = deepseek_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 256, \"q_lora_rank\": 768, "
+                 "\"qk_nope_head_dim\": 64, \"qk_rope_head_dim\": 32, \"scale_emb\": 12, "
+                 "\"dim_model_base\": 256, \"scale_depth\": 1.4, \"tie_word_embeddings\": true, "
+                 "\"max_position_embeddings\": 32768}"},
+    {.name = "mimo2",
+     .hf = "mimo_v2_flash",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .window_pattern = 6,
+     .act = ACT_SILU,
+     .gating = GATING_SIGMOID,
+     .normalise = true,
+     .setup = mimo_setup,
+     .build = llama_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 192, \"v_head_dim\": 128, "
+                 "\"num_key_value_heads\": 4, \"num_experts_per_tok\": 8, \"sliding_window\": 129, "
+                 "\"partial_rotary_factor\": 0.334, \"attention_value_scale\": 0.707, "
+                 "\"rope_theta\": 5e6, \"swa_rope_theta\": 10000.0, \"max_position_embeddings\": 131072}"},
+    {.name = "llama4",
+     .hf = "llama4_text|llama4",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .gating = GATING_SIGMOID,
+     .norm_last = true,
+     .window_pattern = 4,
+     .setup = llama4_setup,
+     .build = llama4_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_key_value_heads\": 8, "
+                 "\"num_local_experts\": 16, \"num_experts_per_tok\": 1, \"rope_theta\": 500000.0, "
+                 "\"attention_chunk_size\": 8192, \"max_position_embeddings\": 131072}"},
     {.name = "gpt-oss",
      .hf = "gpt_oss",
      .expert_is_ffn = true,
@@ -494,7 +669,8 @@ static const struct arch table[] = {
      .act = ACT_SWIGLU_OAI,
      .window_pattern = 2,
      .gating = GATING_SOFTMAX_TOPK,
-     .build = gpt_oss_build,
+     .ffn_norm = "post_attention_norm",
+     .build = llama_build,
      .defaults =
          "{\"rms_norm_eps\": 1e-5, \"head_dim\": 64, \"sliding_window\": 128, "
          "\"num_key_value_heads\": 8, \"rope_theta\": 150000.0, \"max_position_embeddings\": 131072}"},

@@ -22,16 +22,17 @@ static const float *divisors(struct build *b, const char *name, uint32_t n)
 static struct rope make_rope(struct build *b, const struct rope_params *params, const char *name)
 {
     const struct hparams *h = b->h;
-    uint32_t half = h->rope_dims / 2;
+    uint32_t dims = params->dims ? params->dims : h->rope_dims, half = dims / 2;
     struct rope_divisors d = {0};
-    struct rope r = {.kind = h->rope_kind, .dims = h->rope_dims};
-    if (h->container == STORE_GGUF) {
+    struct rope r = {.kind = h->rope_kind, .dims = dims};
+    /* Divisors belong to the rope of full layers, and to others that are alike. */
+    if (h->container == STORE_GGUF && params->theta == h->rope[0].theta && params->dims == h->rope[0].dims) {
         d.always = divisors(b, "rope_freqs", half);
         d.brief = divisors(b, "rope_factors_short", half);
         d.extended = divisors(b, "rope_factors_long", half);
     }
     float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
-    if (freqs && !rope_table(h, params, h->rope_dims, b->ctx, &d, freqs, &r.factor, b->bind.e))
+    if (freqs && !rope_table(h, params, dims, b->ctx, &d, freqs, &r.factor, b->bind.e))
         r.freqs = bind_table(&b->bind, name, NULL, freqs, (struct shape){1, half, 1});
     return r;
 }
@@ -166,8 +167,11 @@ static void bind_qkv(struct build *b, uint32_t layer, struct op_qkv *o)
         } else {
             o->q = bind_linear(&b->bind, "attn_q", (int)layer, q, h->width);
         }
+        if (h->layer[layer].kv != layer)
+            return; /* another layer has the keys */
         o->k = bind_linear(&b->bind, "attn_k", (int)layer, k, h->width);
-        o->v = bind_linear(&b->bind, "attn_v", (int)layer, v, h->width);
+        if (bind_has(&b->bind, "attn_v", (int)layer) || !h->arch->v_is_k)
+            o->v = bind_linear(&b->bind, "attn_v", (int)layer, v, h->width);
         return;
     }
     struct slice s[3];
@@ -187,24 +191,33 @@ void build_gate(struct build *b, uint32_t layer)
                                      b->gate.heads ? b->h->heads : b->h->heads * b->h->v_dim, b->h->width);
 }
 
+/* Norm of each head of a row, or of the row. */
+static struct norm qk_norm(struct build *b, const char *name, uint32_t layer, uint32_t heads, uint32_t dim)
+{
+    bool row = b->h->arch->qk_norm_row;
+    return build_head_norm(b, name, (int)layer, row ? 0 : heads, row ? heads * dim : dim);
+}
+
 struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
     const struct layer_params *l = &h->layer[layer];
     struct op_qkv *o = &plan_add(b->p, OP_QKV, layer)->qkv;
-    *o = (struct op_qkv){.in = b->x, .norm = in, .clamp = h->clamp_qkv, .layer = layer, .out = b->q};
-    o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = h->k_dim, o->v_dim = h->v_dim;
+    *o = (struct op_qkv){.in = b->x, .norm = in, .clamp = h->clamp_qkv, .layer = l->kv, .out = b->q};
+    o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = l->k_dim, o->v_dim = l->v_dim;
+    o->norm_last = h->arch->norm_last;
+    if (l->scales_q)
+        o->q_scale = h->q_scale;
     b->gate.norm = in;
     build_gate(b, layer);
     bind_qkv(b, layer, o);
-    bool row = h->arch->qk_norm_row;
-    o->q_norm = build_head_norm(b, "attn_q_norm", (int)layer, row ? 0 : o->heads,
-                                row ? o->heads * o->k_dim : o->k_dim);
-    o->k_norm = build_head_norm(b, "attn_k_norm", (int)layer, row ? 0 : o->kv_heads,
-                                row ? o->kv_heads * o->k_dim : o->k_dim);
+    o->q_norm = qk_norm(b, "attn_q_norm", layer, o->heads, o->k_dim);
     o->rope = layer_rope(b, layer);
+    if (l->kv != layer)
+        return o;
+    o->k_norm = qk_norm(b, "attn_k_norm", layer, o->kv_heads, o->k_dim);
     plan_kv(b->p, layer,
-            (struct kv_group){l->kv_heads, h->k_dim, h->v_dim,
+            (struct kv_group){l->kv_heads, l->k_dim, l->v_dim,
                               .window = l->sliding && h->causal ? h->window : 0, .layers = 0});
     return o;
 }
@@ -215,9 +228,10 @@ struct op_attn *build_attn(struct build *b, uint32_t layer)
     const struct layer_params *l = &h->layer[layer];
     struct op_attn *o = &plan_add(b->p, OP_ATTN, layer)->attn;
     *o = (struct op_attn){
-        .in = b->q, .out = b->a, .layer = layer, .scale = h->attn_scale, .softcap = h->attn_softcap};
-    o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = h->k_dim, o->v_dim = h->v_dim;
+        .in = b->q, .out = b->a, .layer = l->kv, .scale = h->attn_scale, .softcap = h->attn_softcap};
+    o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = l->k_dim, o->v_dim = l->v_dim;
     o->window = l->sliding ? h->window : 0;
+    o->chunked = l->sliding && h->chunked;
     o->causal = h->causal;
     o->sinks = bind_optional(&b->bind, "attn_sinks", (int)layer, ".weight", h->heads);
     return o;
@@ -249,8 +263,9 @@ struct tail *build_out(struct build *b, uint32_t layer)
     struct op_out *o = &plan_add(b->p, OP_OUT, layer)->out;
     o->in = b->a;
     o->gate = gate;
-    o->linear = bind_linear(&b->bind, "attn_output", (int)layer, h->width, h->heads * h->v_dim);
+    o->linear = bind_linear(&b->bind, "attn_output", (int)layer, h->width, h->heads * h->layer[layer].v_dim);
     o->tail = stream_tail(b);
+    o->tail.scale *= h->v_scale;
     return &o->tail;
 }
 
@@ -278,6 +293,7 @@ static struct tail *build_moe(struct build *b, uint32_t layer, struct norm in)
     o->experts = h->experts, o->used = h->experts_used;
     o->groups = h->expert_groups, o->groups_used = h->expert_groups_used;
     o->normalise = h->normalise;
+    o->scale_input = h->scale_input;
     o->weight_scale = h->weight_scale;
     o->router = bind_linear(w, "ffn_gate_inp", il, h->experts, h->width);
     o->select_bias = bind_optional(w, "exp_probs_b", il, ".bias", h->experts);

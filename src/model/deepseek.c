@@ -28,6 +28,8 @@ int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
         h->rope_kind = ROPE_HALVES;
     if (k->gguf)
         h->nope_dim = head > rope ? head - rope : 0;
+    if (!h->v_dim)
+        h->v_dim = h->width / h->heads; /* minicpm3 has no other number */
     if (!h->nope_dim || !rope || rope % 2 || !h->v_dim)
         return err_set(e, ERR_DATA,
                        "latent attention: a head has %u plain and %u rotating dimensions and %u of values; "
@@ -50,8 +52,10 @@ int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
     /* What attention sees: one key of latent + rope, whose first part is the value. */
     h->rope_dims = rope;
     h->k_dim = h->kv_lora + rope;
-    for (uint32_t i = 0; i < h->layers; i++)
+    for (uint32_t i = 0; i < h->layers; i++) {
         h->layer[i].kv_heads = 1;
+        h->layer[i].k_dim = h->k_dim;
+    }
     h->kv_heads = 1;
     return 0;
 }
@@ -81,6 +85,15 @@ static void up_projections(struct build *b, int layer, weight_id *k_b, weight_id
     *v_b = bind_add(w, "attn_v_b", layer, &v);
 }
 
+/* A norm within the latents: transformers has this epsilon whatever config.json says. */
+static struct norm latent_norm(struct build *b, const char *name, int layer, uint32_t dim)
+{
+    struct norm n = build_head_norm(b, name, layer, 0, dim);
+    if (b->h->container == STORE_SAFETENSORS)
+        n.eps = 1e-6f;
+    return n;
+}
+
 void build_latent(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
@@ -99,13 +112,15 @@ void build_latent(struct build *b, uint32_t layer, struct norm in)
     build_gate(b, layer);
     if (bind_has(w, "attn_q_a", il)) {
         o->q_a = bind_linear(w, "attn_q_a", il, h->q_lora, h->width);
-        o->q_norm = build_head_norm(b, "attn_q_a_norm", il, 0, h->q_lora);
+        o->q_norm = latent_norm(b, "attn_q_a_norm", il, h->q_lora);
         o->q_b = bind_linear(w, "attn_q_b", il, q_rows, h->q_lora);
     } else {
         o->q_b = bind_linear(w, "attn_q", il, q_rows, h->width);
     }
     o->kv_a = bind_linear(w, "attn_kv_a_mqa", il, h->kv_lora + h->rope_dims, h->width);
-    o->kv_norm = build_head_norm(b, "attn_kv_a_norm", il, 0, h->kv_lora);
+    o->kv_norm = latent_norm(b, "attn_kv_a_norm", il, h->kv_lora);
+    if (h->layer[layer].scales_q)
+        o->q_scale = h->q_scale;
     plan_kv(b->p, layer, (struct kv_group){.kv_heads = 1, .k_dim = h->k_dim});
 
     struct op_attn *a = build_attn(b, layer);

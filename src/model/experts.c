@@ -105,11 +105,12 @@ static weight_id biases(struct binder *b, const char *name, int layer, const str
 }
 
 /* Gate and up in one tensor: one after the other, or row by row in turn (gpt-oss in safetensors). */
-static void fused(struct binder *b, int layer, struct shape each, bool in_turn, struct expert_linears *out)
+static void fused(struct binder *b, int layer, struct shape each, bool turned, bool in_turn,
+                  struct expert_linears *out)
 {
     const char *name = "ffn_gate_up_exps";
     uint32_t n = each.rows;
-    struct matrix all = stacked(b, name, layer, (struct shape){2 * n, each.cols, each.count}, in_turn);
+    struct matrix all = stacked(b, name, layer, (struct shape){2 * n, each.cols, each.count}, turned);
     if (!all.data)
         return;
     struct slice gate = {"ffn_gate_exps", 1, 2 * n, 0, n}, up = {"ffn_up_exps", 1, 2 * n, n, n};
@@ -147,15 +148,16 @@ struct expert_linears bind_experts(struct binder *b, int layer)
     const struct hparams *h = b->h;
     struct expert_linears out = {0};
     struct shape in = {h->expert_ffn, h->width, h->experts}, down = {h->width, h->expert_ffn, h->experts};
-    bool oai = h->act == ACT_SWIGLU_OAI && h->container == STORE_SAFETENSORS;
+    bool folder = h->container == STORE_SAFETENSORS, oai = folder && h->act == ACT_SWIGLU_OAI,
+         turned = oai || (folder && h->scale_input); /* gpt-oss and llama 4 hold (in, out) */
     if (lookup_find(&b->names, at_layer("ffn_gate_up_exps", layer), ".weight") ||
         lookup_find(&b->names, at_layer("ffn_gate_up_exps", layer), "_blocks")) {
-        fused(b, layer, in, oai, &out);
+        fused(b, layer, in, turned, oai, &out);
     } else {
         if (bind_has(b, "ffn_gate_exps", layer) || has_experts(b, "ffn_gate_exps", layer))
             out.gate = plain(b, "ffn_gate_exps", layer, in, false);
         out.up = plain(b, "ffn_up_exps", layer, in, false);
     }
-    out.down = plain(b, "ffn_down_exps", layer, down, oai);
+    out.down = plain(b, "ffn_down_exps", layer, down, turned);
     return out;
 }

@@ -6,9 +6,11 @@
 void llama_build(struct build *b);
 int smollm3_setup(struct hparams *h, const struct keys *k, struct err *e);
 int qwen_moe_setup(struct hparams *h, const struct keys *k, struct err *e);
+int minicpm_setup(struct hparams *h, const struct keys *k, struct err *e);
+int mimo_setup(struct hparams *h, const struct keys *k, struct err *e);
+int llama4_setup(struct hparams *h, const struct keys *k, struct err *e);
+void llama4_build(struct build *b);
 int granite_setup(struct hparams *h, const struct keys *k, struct err *e);
-void gpt_oss_build(struct build *b);
-void gemma_build(struct build *b);
 int gemma_setup(struct hparams *h, const struct keys *k, struct err *e);
 void olmo_build(struct build *b);
 int olmoe_setup(struct hparams *h, const struct keys *k, struct err *e);

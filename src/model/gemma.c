@@ -1,28 +1,11 @@
 /* gemma 1, 2 and 3, and the encoder made of gemma 3: embeddings scaled by sqrt(width), norms stored as w - 1 in
- * safetensors; from gemma 2 on a second norm after each half, before the sum. */
+ * safetensors; from gemma 2 on a second norm after each half, before the sum. The plan is llama's. */
 #include "model/families.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "model/arch.h"
-
-void gemma_build(struct build *b)
-{
-    bool sandwich = strcmp(b->h->arch->name, "gemma") != 0;
-    build_embed(b);
-    for (uint32_t i = 0; i < b->h->layers; i++) {
-        build_qkv(b, i, build_norm(b, "attn_norm", (int)i));
-        build_attn(b, i);
-        struct tail *attn = build_out(b, i);
-        if (sandwich)
-            attn->post = build_norm(b, "post_attention_norm", (int)i);
-        struct tail *ffn = build_ffn(b, i, build_norm(b, "ffn_norm", (int)i));
-        if (sandwich)
-            ffn->post = build_norm(b, "post_ffw_norm", (int)i);
-    }
-    build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
-}
 
 int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
 {

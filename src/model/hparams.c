@@ -46,8 +46,8 @@ static const struct hparam_field fields[] = {
     {HPARAM_F32, AT(eps), "attention.layer_norm_rms_epsilon",
      "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(eps), "attention.layer_norm_epsilon", NULL, 0, 0, FIELD_OPTIONAL},
-    {HPARAM_U32, AT(window), "attention.sliding_window", "sliding_window|local_attention", 0, 1u << 28,
-     FIELD_OPTIONAL},
+    {HPARAM_U32, AT(window), "attention.sliding_window",
+     "sliding_window|local_attention|attention_chunk_size", 0, 1u << 28, FIELD_OPTIONAL},
     {HPARAM_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(logit_softcap), "final_logit_softcapping", "final_logit_softcapping", 0, 0,
      FIELD_OPTIONAL},
@@ -61,16 +61,17 @@ static const struct hparam_field fields[] = {
     {HPARAM_BOOL, AT(causal), "attention.causal", NULL, 0, 0, FIELD_SHOWN},
     {HPARAM_BOOL, AT(alibi), NULL, "alibi", 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, FIELD_OPTIONAL},
-    {HPARAM_U32, AT(experts), "expert_count", "num_local_experts|num_experts|n_routed_experts", 0, 65536,
-     FIELD_SHOWN},
-    {HPARAM_U32, AT(experts_used), "expert_used_count", "num_experts_per_tok|num_experts_per_token|moe_topk",
-     0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(experts), "expert_count",
+     "num_local_experts|num_experts|n_routed_experts|moe_num_experts", 0, 65536, FIELD_SHOWN},
+    {HPARAM_U32, AT(experts_used), "expert_used_count",
+     "num_experts_per_tok|num_experts_per_token|moe_topk|moe_k", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST,
      FIELD_OPTIONAL},
     {HPARAM_U32, AT(shared_ffn), "expert_shared_feed_forward_length",
      "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(shared_experts), "expert_shared_count",
-     "n_shared_experts|num_shared_experts|num_shared_expert", 0, 65536, FIELD_OPTIONAL},
+     "n_shared_experts|num_shared_experts|num_shared_expert|moe_num_shared_experts", 0, 65536,
+     FIELD_OPTIONAL},
     {HPARAM_U32, AT(expert_groups), "expert_group_count", "n_group|num_expert_group", 0, 65536,
      FIELD_OPTIONAL},
     {HPARAM_U32, AT(expert_groups_used), "expert_group_used_count", "topk_group", 0, 65536, FIELD_OPTIONAL},
@@ -215,6 +216,7 @@ static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
                            i, each[i], h->heads);
         h->layer[i].kv_heads = each[i];
         h->layer[i].rope = true;
+        h->layer[i].kv = i;
         h->kv_heads = each[i] > h->kv_heads ? each[i] : h->kv_heads;
         each[i] = h->ffn ? h->ffn : 4 * h->width;
     }
@@ -264,12 +266,14 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
             const char *type = json_string_value(jsonread_item(&r, types, i, JSONREAD_IS_STRING));
             if (!type)
                 return -1;
-            if (strcmp(type, "sliding_attention") && strcmp(type, "full_attention") && !h->arch->hybrid)
+            bool chunked = !strcmp(type, "chunked_attention");
+            if (!chunked && strcmp(type, "sliding_attention") && strcmp(type, "full_attention") &&
+                !h->arch->hybrid)
                 return err_set(
                     e, ERR_DATA,
                     "config.json: layer_types[%u] is \"%s\"; full_attention or sliding_attention is expected",
                     i, log_safe(type));
-            on = !strcmp(type, "sliding_attention");
+            on = chunked || !strcmp(type, "sliding_attention");
         } else if (flags) {
             on = gguf_item_i64(flags, i) != 0;
         }
@@ -316,9 +320,11 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
         const char *name;
         enum rope_scaling scaling;
     } known[] = {
-        {"none", SCALING_NONE},         {"default", SCALING_NONE}, {"linear", SCALING_LINEAR},
-        {"dynamic", SCALING_DYNAMIC},   {"yarn", SCALING_YARN},    {"llama3", SCALING_LLAMA3},
-        {"longrope", SCALING_LONGROPE}, {"su", SCALING_LONGROPE},  {"mrope", SCALING_NONE},
+        {"none", SCALING_NONE},         {"default", SCALING_NONE},
+        {"linear", SCALING_LINEAR},     {"dynamic", SCALING_DYNAMIC},
+        {"yarn", SCALING_YARN},         {"llama3", SCALING_LLAMA3},
+        {"longrope", SCALING_LONGROPE}, {"su", SCALING_LONGROPE},
+        {"mrope", SCALING_NONE},        {"proportional", SCALING_PROPORTIONAL},
     };
     char type[32] = "";
     if (keys_str(k, "rope.scaling.type", "rope_type|type", type, sizeof type, e) < 0)
@@ -346,7 +352,10 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
         keys_bool(k, NULL, "truncate", &r->truncate, e) < 0 ||
         keys_f32(k, NULL, "low_freq_factor", HPARAMS_REAL, &r->low_freq, e) < 0 ||
         keys_f32(k, NULL, "high_freq_factor", HPARAMS_REAL, &r->high_freq, e) < 0 ||
-        keys_f32(k, NULL, "partial_rotary_factor", HPARAMS_REAL, &r->partial, e) < 0)
+        keys_f32(k, NULL, "partial_rotary_factor", HPARAMS_REAL, &r->partial, e) < 0 ||
+        keys_f32(k, "attention.temperature_scale", "llama_4_scaling_beta", HPARAMS_REAL, &h->q_scale.beta,
+                 e) < 0 ||
+        keys_u32(k, "attention.temperature_length", NULL, HPARAMS_COUNT, &h->q_scale.length, e) < 0)
         return -1;
     if (k->gguf && !type[0] && r->factor > 0)
         r->scaling = SCALING_LINEAR;
@@ -466,6 +475,10 @@ static int settle(struct hparams *h, struct err *e)
                        (unsigned long long)widest);
     if (h->attn_scale == 0)
         h->attn_scale = (float)(1 / sqrt(h->k_dim));
+    for (uint32_t i = 0; i < h->layers; i++) {
+        h->layer[i].k_dim = h->layer[i].k_dim ? h->layer[i].k_dim : h->k_dim;
+        h->layer[i].v_dim = h->layer[i].v_dim ? h->layer[i].v_dim : h->v_dim;
+    }
     if (!(h->eps >= 0 && h->eps < 1))
         return err_set(e, ERR_DATA, "the epsilon of the norms is %g; a number from 0 to 1 is expected",
                        (double)h->eps);
@@ -487,12 +500,21 @@ static int drop_nextn(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
+/* Queries that grow with the position do so in steps of the original context. */
+static void settle_query_scale(struct hparams *h)
+{
+    if (!h->q_scale.length)
+        h->q_scale.length = h->rope[0].original;
+    for (uint32_t i = 0; i < h->layers; i++)
+        h->layer[i].scales_q = h->q_scale.beta != 0 && h->q_scale.length;
+}
+
 static int read_all(struct hparams *h, const struct keys *k, const struct store *s, struct err *e)
 {
     h->rope_kind = k->gguf ? h->arch->gguf_rope : h->arch->hf_rope;
     h->normalise = h->arch->normalise;
     h->causal = !h->arch->encoder;
-    h->embed_scale = h->residual_scale = h->logit_scale = h->weight_scale = 1;
+    h->embed_scale = h->residual_scale = h->logit_scale = h->weight_scale = h->v_scale = 1;
     h->eps = 1e-5f;
     h->act_alpha = 1.702f;
     h->act_limit = 7;
@@ -501,6 +523,7 @@ static int read_all(struct hparams *h, const struct keys *k, const struct store 
         read_act(h, k, e) < 0 || read_layers(h, k, e) < 0 || read_sliding(h, k, e) < 0 ||
         read_rope(h, k, e) < 0 || pooling_read(h, k, s, e) < 0 || read_gating(h, k, e) < 0)
         return -1;
+    settle_query_scale(h);
     if (h->arch->setup && h->arch->setup(h, k, e) < 0)
         return -1;
     return settle(h, e);
@@ -610,6 +633,7 @@ static int scan_kv_heads(struct hparams *h, const struct keys *k, struct err *e)
         return -1;
     for (uint32_t i = 0; i < n; i++) {
         h->layer[i].kv_heads = each[i];
+        h->layer[i].kv = i;
         h->kv_heads = each[i] > h->kv_heads ? each[i] : h->kv_heads;
     }
     return 0;
@@ -627,6 +651,8 @@ static int scan_all(struct hparams *h, const struct keys *k, struct err *e)
         h->k_dim = h->width / h->heads;
     if (!h->v_dim)
         h->v_dim = h->k_dim;
+    for (uint32_t i = 0; i < h->layers; i++)
+        h->layer[i].k_dim = h->k_dim, h->layer[i].v_dim = h->v_dim;
     return 0;
 }
 
@@ -664,7 +690,8 @@ void hparams_free(struct hparams *h)
 
 uint32_t hparams_kv_values(const struct hparams *h, uint32_t layer)
 {
-    if (!h->layer[layer].kv_heads)
-        return 0;
-    return h->kv_lora ? h->kv_lora + h->rope_dims : h->layer[layer].kv_heads * (h->k_dim + h->v_dim);
+    const struct layer_params *l = &h->layer[layer];
+    return l->kv != layer || !l->kv_heads ? 0
+           : h->kv_lora                   ? h->kv_lora + h->rope_dims
+                                          : l->kv_heads * (l->k_dim + l->v_dim);
 }

@@ -21,6 +21,7 @@ enum rope_scaling {
     SCALING_DYNAMIC, /* NTK: the base grows with the context */
     SCALING_YARN,
     SCALING_LLAMA3,
+    SCALING_PROPORTIONAL, /* gemma 4: of all pairs of the head only the first `partial` rotate */
     SCALING_LONGROPE
 };
 
@@ -34,6 +35,7 @@ struct rope_params {
     bool truncate; /* YaRN's ramp between whole dimensions */
     float low_freq, high_freq;
     float partial;             /* share of the head that rotates */
+    uint32_t dims;             /* dimensions that rotate; 0: hparams.rope_dims */
     const float *short_factor; /* (factors): longrope from config.json */
     const float *long_factor;
     uint32_t factors;
@@ -52,6 +54,9 @@ enum pooling {
 
 struct layer_params {
     uint32_t kv_heads, ffn; /* kv_heads 0: no attention */
+    uint32_t k_dim, v_dim;  /* of a head */
+    uint32_t kv;            /* the layer whose keys and values it uses: mostly its own number */
+    bool scales_q;          /* hparams.q_scale counts */
     bool recurrent;         /* keeps a state */
     bool sliding;           /* sees hparams.window tokens only */
     bool rope;
@@ -98,8 +103,11 @@ struct hparams {
     float attn_softcap, logit_softcap;
     float embed_scale, residual_scale, logit_scale;
     float clamp_qkv;
-    bool parallel; /* attention and feed-forward side by side */
-    bool tied;     /* config.json says that the head is the embedding */
+    bool chunked;               /* the window is a chunk */
+    struct query_scale q_scale; /* of layers that say so */
+    float v_scale;              /* of V, in the product behind attention; 1 mostly */
+    bool parallel;              /* attention and feed-forward side by side */
+    bool tied;                  /* config.json says that the head is the embedding */
     bool causal;
     bool alibi;
     float attn_in_scale, attn_out_scale, ffn_scale[2]; /* falcon-h1 */
@@ -115,6 +123,8 @@ struct hparams {
     enum gating_kind gating;
     bool normalise;
     float weight_scale;
+    bool scale_input; /* an expert's weight multiplies its input */
+    bool qk_norm;     /* llama 4: Q and K are normed, without weights */
 
     struct ssm_params ssm;
 

@@ -1,16 +1,24 @@
 /* llama and the many that share its shape: a norm before attention and one before the feed-forward,
  * each added to the stream. What differs (biases, norms of Q and K, windows, experts, multipliers,
  * which layers rotate) is in the hyper-parameters and in which tensors are there. */
+#include "model/arch.h"
 #include "model/families.h"
+
+#include <math.h>
 
 void llama_build(struct build *b)
 {
+    const struct arch *a = b->h->arch;
     build_embed(b);
     for (uint32_t i = 0; i < b->h->layers; i++) {
         build_qkv(b, i, build_norm(b, "attn_norm", (int)i));
         build_attn(b, i);
-        build_out(b, i);
-        build_ffn(b, i, build_norm(b, "ffn_norm", (int)i));
+        struct tail *attn = build_out(b, i);
+        if (a->sandwich)
+            attn->post = build_norm(b, "post_attention_norm", (int)i);
+        struct tail *ffn = build_ffn(b, i, build_norm(b, a->ffn_norm ? a->ffn_norm : "ffn_norm", (int)i));
+        if (a->sandwich)
+            ffn->post = build_norm(b, "post_ffw_norm", (int)i);
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }
@@ -76,15 +84,54 @@ int granite_swa_setup(struct hparams *h, const struct keys *k, struct err *e)
     return got < 0 ? -1 : granite_setup(h, k, e);
 }
 
-/* gpt-oss, seed_oss, glm4moe: the second norm has another name in GGUF. */
-void gpt_oss_build(struct build *b)
+/* MiniCPM scales embeddings, halves of layers and the head's input. GGUF files of the third model have no keys for that;
+ * llama.cpp has these numbers. */
+int minicpm_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    build_embed(b);
-    for (uint32_t i = 0; i < b->h->layers; i++) {
-        build_qkv(b, i, build_norm(b, "attn_norm", (int)i));
-        build_attn(b, i);
-        build_out(b, i);
-        build_ffn(b, i, build_norm(b, "post_attention_norm", (int)i));
+    float embed = 12, depth = 1.4f, base = 256;
+    if (keys_f32(k, NULL, "scale_emb", HPARAMS_REAL, &embed, e) < 0 ||
+        keys_f32(k, NULL, "scale_depth", HPARAMS_REAL, &depth, e) < 0 ||
+        keys_f32(k, NULL, "dim_model_base", HPARAMS_REAL, &base, e) < 0)
+        return -1;
+    h->embed_scale = h->embed_scale != 1 ? h->embed_scale : embed;
+    h->residual_scale = h->residual_scale != 1 ? h->residual_scale : depth / sqrtf((float)h->layers);
+    h->logit_scale = h->logit_scale != 1 ? h->logit_scale : base / (float)h->width;
+    return h->kv_lora ? deepseek_setup(h, k, e) : 0;
+}
+
+/* Layers with a window have twice the key-value heads, sinks, and another base of the rope. */
+int mimo_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const uint32_t flag[2] = {0, 1};
+    char name[64];
+    uint32_t window = 0, heads = 0, most = h->kv_heads;
+    if (keys_f32(k, "attention.value_scale", "attention_value_scale", HPARAMS_REAL, &h->v_scale, e) < 0)
+        return -1;
+    if (k->gguf)
+        return 0; /* the rest is in keys of every layer */
+    uint32_t *slides = arena_alloc(&h->arena, h->layers, sizeof *slides);
+    if (!slides)
+        return err_memory(e, "layers", h->layers);
+    for (uint32_t i = 0; i < h->layers; i++)
+        slides[i] = keys_json(k, "layer_types", name) ? h->layer[i].sliding : i && (i + 1) % 6;
+    if (keys_each(k, NULL, "hybrid_layer_pattern", flag, slides, h->layers, e) < 0 ||
+        keys_u32(k, NULL, "sliding_window_size", HPARAMS_SIZE, &window, e) < 0 ||
+        keys_u32(k, NULL, "swa_num_key_value_heads", HPARAMS_SIZE, &heads, e) < 0)
+        return -1;
+    if (window)
+        h->window = window + 1; /* those before the query, and its own */
+    if (!keys_json(k, "rope_parameters", name) &&
+        keys_f32(k, NULL, "swa_rope_theta", HPARAMS_REAL, &h->rope[1].theta, e) < 0)
+        return -1;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        struct layer_params *l = &h->layer[i];
+        l->sliding = slides[i] && h->window;
+        if (slides[i])
+            l->kv_heads = heads ? heads : 2 * most;
+        if (h->heads % l->kv_heads)
+            return err_set(e, ERR_DATA, "layer %u has %u key-value heads, which do not divide its %u heads",
+                           i, l->kv_heads, h->heads);
+        h->kv_heads = l->kv_heads > h->kv_heads ? l->kv_heads : h->kv_heads;
     }
-    build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
+    return 0;
 }

@@ -35,48 +35,54 @@ static const struct {
      "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|self_attn.q_layernorm.norms.%u"},
     {"attn_k_norm",
      "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|self_attn.k_layernorm.norms.%u"},
-    {"attn_sinks", "self_attn.sinks"},
+    {"attn_sinks", "self_attn.sinks|self_attn.attention_sink_bias"},
     {"attn_rel_b", "encoder.relative_attention_bias"},
-    {"post_attention_norm", "post_norm1|post_attention_layernorm"},
-    {"attn_output_norm",
-     "attention.output.LayerNorm|norm1|post_attention_layernorm|sa_layer_norm|attention.LayerNorm"},
+    {"post_attention_norm", "post_self_attn_layernorm|post_norm1|post_attention_layernorm"},
+    {"attn_output_norm", "attention.output.LayerNorm|norm1|post_attention_layernorm|sa_layer_norm|"
+                         "attention.LayerNorm"},
     {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm|output_layer_norm"},
-    {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|post_attention_layernorm|"
-                 "ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|feedforward_layer_norm"},
+    {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|"
+                 "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|feedforward_layer_norm"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
     {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1"},
-    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|ffn.lin1|feed_"
-               "forward.up_proj|feed_forward.w3|mixer.up_proj"},
-    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|feed_"
-                 "forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear"},
+    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|ffn.lin1|"
+               "feed_forward.up_proj|feed_forward.w3|mixer.up_proj"},
+    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
+                 "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear"},
     {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
     {"ffn_gate_inp",
-     "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|block_sparse_moe.router|"
-     "mlp.gate.wg|mlp.router.gate|feed_forward.router|feed_forward.gate|mixer.gate"},
-    {"exp_probs_b",
-     "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|block_sparse_moe.e_score_correction|"
-     "block_sparse_moe.gate.e_score_correction|mixer.gate.e_score_correction|feed_forward.expert|mlp.gate."
-     "expert"},
-    {"ffn_gate_exps", "mlp.experts.%u.gate_proj|block_sparse_moe.experts.%u.w1|feed_forward.experts.%u.gate_"
-                      "proj|feed_forward.experts.%u.w1"},
-    {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3|feed_forward.experts.%u.up_proj|"
-                    "feed_forward.experts.%u.w3|mixer.experts.%u.up_proj|mixer.experts.up_proj"},
-    {"ffn_down_exps", "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
-                      "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj|feed_forward."
-                      "experts.%u.down_proj|feed_forward.experts.%u.w2|mixer.experts.%u.down_proj|feed_"
-                      "forward.experts.down_proj|mixer.experts.down_proj"},
-    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|block_sparse_moe.experts."
-                         "gate_up_proj|feed_forward.experts.gate_up_proj"},
+     "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
+     "block_sparse_moe.router|mlp.gate.wg|mlp.router.gate|feed_forward.router|feed_forward.gate|"
+     "mixer.gate"},
+    {"exp_probs_b", "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|"
+                    "block_sparse_moe.e_score_correction|block_sparse_moe.gate.e_score_correction|"
+                    "mixer.gate.e_score_correction|feed_forward.expert|mlp.gate.expert|"
+                    "mlp.moe_statics.e_score_correction|mlp.gate.moe_statics.e_score_correction"},
+    {"ffn_gate_exps", "mlp.experts.%u.gate_proj|block_sparse_moe.experts.%u.w1|"
+                      "feed_forward.experts.%u.gate_proj|feed_forward.experts.%u.w1"},
+    {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3|"
+                    "feed_forward.experts.%u.up_proj|feed_forward.experts.%u.w3|mixer.experts.%u.up_proj|"
+                    "mixer.experts.up_proj"},
+    {"ffn_down_exps",
+     "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
+     "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj|"
+     "feed_forward.experts.%u.down_proj|feed_forward.experts.%u.w2|mixer.experts.%u.down_proj|"
+     "feed_forward.experts.down_proj|mixer.experts.down_proj"},
+    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|"
+                         "block_sparse_moe.experts.gate_up_proj|feed_forward.experts.gate_up_proj"},
     {"ffn_exps", "mlp.experts|block_sparse_moe.experts"},
     {"ffn_exps_inner", "mlp.experts.base_layer|block_sparse_moe.experts.base_layer"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj|mlp.shared_mlp.gate_proj|"
-                       "block_sparse_moe.shared_experts.gate_proj"},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj|mlp.shared_mlp.up_proj|block_"
-                     "sparse_moe.shared_experts.up_proj|mixer.shared_experts.up_proj"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj|mlp.shared_experts.gate_proj|"
+                       "mlp.shared_mlp.gate_proj|block_sparse_moe.shared_experts.gate_proj|"
+                       "feed_forward.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj|mlp.shared_experts.up_proj|mlp.shared_mlp.up_proj|"
+                     "block_sparse_moe.shared_experts.up_proj|mixer.shared_experts.up_proj|"
+                     "feed_forward.shared_expert.up_proj"},
     {"ffn_down_shexp",
-     "mlp.shared_expert.down_proj|mlp.shared_experts.down_proj|mlp.shared_mlp.down_proj|"
-     "shared_mlp.output_linear|block_sparse_moe.shared_experts.down_proj|mixer.shared_experts.down_proj"},
+     "mlp.shared_expert.down_proj|mlp.shared_experts.down_proj|"
+     "mlp.shared_mlp.down_proj|shared_mlp.output_linear|block_sparse_moe.shared_experts.down_proj|"
+     "mixer.shared_experts.down_proj|feed_forward.shared_expert.down_proj"},
     {"ffn_gate_up_shexp", "shared_mlp.input_linear"},
     {"attn_q_a", "self_attn.q_a_proj"},
     {"attn_q_b", "self_attn.q_b_proj"},

@@ -3,6 +3,7 @@
 #include "model/rope.h"
 
 #include <math.h>
+#include <string.h>
 
 float rope_mscale(float scale, float m)
 {
@@ -55,7 +56,7 @@ static float attention_factor(const struct hparams *h, const struct rope_params 
     float stretch = rope_stretch(h, r);
     bool gguf = h->container == STORE_GGUF;
     if (r->scaling == SCALING_YARN && gguf) {
-        float all = r->mscale_all_dim, own = all != 0 ? r->mscale : 1;
+        float all = r->mscale_all_dim, own = r->mscale != 0 ? r->mscale : 1;
         float m = all != 0 ? rope_mscale(stretch, own) / rope_mscale(stretch, all) : rope_mscale(stretch, 1);
         return r->attention_factor != 0 ? m * r->attention_factor : m;
     }
@@ -91,6 +92,9 @@ int rope_table(const struct hparams *h, const struct rope_params *r, uint32_t di
         theta *= pow(stretch * ctx / h->context - (stretch - 1), dims / (double)(dims - 2));
     for (uint32_t i = 0; i < half; i++)
         freqs[i] = (float)pow(theta, -2.0 * i / dims);
+    if (r->scaling == SCALING_PROPORTIONAL)
+        memset(freqs + (uint32_t)(half * r->partial), 0,
+               (half - (uint32_t)(half * r->partial)) * sizeof *freqs);
     *factor = attention_factor(h, r, original);
 
     const float *table = d->always ? d->always : ctx > original ? d->extended : d->brief;
@@ -115,6 +119,10 @@ int rope_table(const struct hparams *h, const struct rope_params *r, uint32_t di
         if (h->container == STORE_GGUF)
             return 0; /* given by the tensors */
         return divide(freqs, ctx > original ? r->long_factor : r->short_factor, half, r->factors, e);
+    case SCALING_PROPORTIONAL:
+        for (uint32_t i = 0; i < half && r->factor > 0; i++)
+            freqs[i] /= r->factor;
+        return 0;
     case SCALING_NONE:
     case SCALING_DYNAMIC:
         return 0;

@@ -72,10 +72,11 @@ static void need_moe(struct need *n, const struct weights *w, const struct op_mo
     need_most(&n->h, rows * slots * area_stride(w->all[o->up.weight].rows));
     if (o->shared_up.weight)
         need_most(&n->shared, rows * area_stride(w->all[o->shared_up.weight].rows));
-    need_most(&n->score, rows * (o->experts + 1));
-    need_most(&n->choice, rows * 2 * o->experts);
+    const size_t all = (size_t)o->experts + o->identities;
+    need_most(&n->score, rows * (all + 1));
+    need_most(&n->choice, rows * 2 * all);
     need_most(&n->pairs, rows * slots);
-    need_most(&n->experts, o->experts + 1);
+    need_most(&n->experts, all + 1);
 }
 
 static void need_latent(struct need *n, const struct weights *w, const struct op_latent *o, size_t rows)

@@ -79,22 +79,22 @@ static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t ro
 {
     const struct moe_route *m = &l->d->moe;
     const float *bias = lane_vector(l, o->select_bias);
-    float *score = m->score + (size_t)row * (o->experts + 1),
-          *choice = m->choice + (size_t)row * 2 * o->experts;
+    const uint32_t all = o->experts + o->identities;
+    float *score = m->score + (size_t)row * (all + 1), *choice = m->choice + (size_t)row * 2 * all;
     uint32_t *expert = m->expert + (size_t)row * o->used;
     float *weight = m->weight + (size_t)row * o->used, sum = 0;
     if (o->gating == GATING_SOFTMAX)
-        moe_softmax(score, o->experts);
-    for (uint32_t i = 0; i < o->experts; i++) {
+        moe_softmax(score, all);
+    for (uint32_t i = 0; i < all; i++) {
         if (o->gating == GATING_SIGMOID)
             score[i] = 1.0f / (1.0f + expf(-score[i]));
         float x = score[i] + (bias ? bias[i] : 0.0f);
         choice[i] = x > -FLT_MAX ? x : -FLT_MAX; /* NaN too: a choice is always made */
     }
     if (o->groups > 1)
-        moe_keep_groups(o, choice, choice + o->experts);
+        moe_keep_groups(o, choice, choice + all);
     for (uint32_t i = 0; i < o->used; i++) {
-        expert[i] = moe_take_best(choice, o->experts);
+        expert[i] = moe_take_best(choice, all);
         weight[i] = score[expert[i]];
     }
     if (o->gating == GATING_SOFTMAX_TOPK)
@@ -102,41 +102,42 @@ static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t ro
     for (uint32_t i = 0; i < o->used; i++)
         sum += weight[i];
     float scale = o->weight_scale / (o->normalise ? sum + 1e-20f : 1.0f);
+    const float *own = lane_vector(l, o->expert_scale);
     for (uint32_t i = 0; i < o->used; i++)
-        weight[i] *= scale;
+        weight[i] *= own ? scale * own[expert[i]] : scale;
 }
 
 /* Sorts (row, expert) pairs by expert, rows in order. */
 static void moe_sort(const struct lane *l, const struct op_moe *o)
 {
     const struct moe_route *m = &l->d->moe;
-    uint32_t pairs = l->s->rows * o->used;
-    memset(m->first, 0, (o->experts + 1) * sizeof *m->first);
+    uint32_t pairs = l->s->rows * o->used, all = o->experts + o->identities;
+    memset(m->first, 0, (all + 1) * sizeof *m->first);
     for (uint32_t i = 0; i < pairs; i++)
         m->first[m->expert[i] + 1]++;
-    for (uint32_t e = 0; e < o->experts; e++)
+    for (uint32_t e = 0; e < all; e++)
         m->first[e + 1] += m->first[e];
     for (uint32_t i = 0; i < pairs; i++) { /* first[e] moves on to where e + 1 starts */
         uint32_t slot = m->first[m->expert[i]]++;
         m->slot_row[slot] = i / o->used;
         m->slot_weight[slot] = m->weight[i];
     }
-    memmove(m->first + 1, m->first, o->experts * sizeof *m->first);
+    memmove(m->first + 1, m->first, all * sizeof *m->first);
     m->first[0] = 0;
 }
 
 static void moe_route(struct lane *l, const struct op_moe *o, const struct rows *x)
 {
-    uint32_t n0, n1, rows = l->s->rows, few = 8;
+    uint32_t n0, n1, rows = l->s->rows, few = 8, all = o->experts + o->identities;
     float *score = l->d->moe.score;
-    struct cpu_product p = {.linear = o->router, .floats = true, .y_stride = o->experts + 1};
-    lane_slice(l, o->experts, 8, &n0, &n1);
+    struct cpu_product p = {.linear = o->router, .floats = true, .y_stride = all + 1};
+    lane_slice(l, all, 8, &n0, &n1);
     p.n0 = n0, p.n1 = n1, p.y = score + n0;
     if (n0 < n1)
         lane_product(l, x, &p);
     if (o->shared_router && l->worker == l->workers - 1) {
         p.linear = (struct linear){.weight = o->shared_router, .adapter = o->shared_router_adapter};
-        p.n0 = 0, p.n1 = 1, p.y = score + o->experts;
+        p.n0 = 0, p.n1 = 1, p.y = score + all;
         lane_product(l, x, &p);
     }
     lane_wait(l);
@@ -175,14 +176,19 @@ static void moe_gather(struct lane *l, const struct op_moe *o, struct moe_run *r
     lane_slice(l, slots, 1, &from, &to);
     for (uint32_t i = from; i < to; i++) {
         struct rows a = rows_from(&run->x, l->d->moe.slot_row[i], 1, 0), b = rows_from(&run->slots, i, 1, 0);
+        float scale = o->scale_input ? l->d->moe.slot_weight[i] : 1.0f;
         if (!up || !gate || floats)
             memcpy(b.x, a.x, k * sizeof *b.x);
+        if (scale != 1 && (!up || !gate || floats))
+            l->k->softcap(b.x, k, scale, 0);
         if (!up && !gate)
             continue;
         for (uint32_t t = 0; t < a.terms; t++) {
             memcpy(b.q8.q + t * b.q8.q_stride, a.q8.q + t * a.q8.q_stride, k);
             memcpy(b.q8.d + t * b.q8.s_stride, a.q8.d + t * a.q8.s_stride, k / Q8_BLOCK * sizeof *b.q8.d);
             memcpy(b.q8.s + t * b.q8.s_stride, a.q8.s + t * a.q8.s_stride, k / Q8_BLOCK * sizeof *b.q8.s);
+            if (scale != 1)
+                l->k->softcap(b.q8.d + t * b.q8.s_stride, k / Q8_BLOCK, scale, 0);
         }
     }
     lane_wait(l);
@@ -246,15 +252,18 @@ static void moe_combine(const struct lane *l, const struct op_moe *o, const stru
         p.matrix = e;
         lane_product(l, &x, &p);
         for (uint32_t i = 0; i < count; i++)
-            l->k->axpy(m->slot_weight[first + i], y + (size_t)i * (n1 - n0), n1 - n0,
+            l->k->axpy(o->scale_input ? 1.0f : m->slot_weight[first + i], y + (size_t)i * (n1 - n0), n1 - n0,
                        sum + m->slot_row[first + i] * stride);
     }
+    for (uint32_t i = m->first[o->experts]; i < m->first[o->experts + o->identities]; i++)
+        l->k->axpy(m->slot_weight[i], run->x.x + m->slot_row[i] * run->x.x_stride + n0, n1 - n0,
+                   sum + m->slot_row[i] * stride);
     if (!o->shared_up.weight)
         return;
     p.linear = o->shared_down, p.matrix = 0;
     lane_product(l, &run->shared, &p);
     for (uint32_t r = 0; r < l->s->rows; r++) {
-        float gate = m->score[(size_t)r * (o->experts + 1) + o->experts];
+        float gate = m->score[(size_t)(r + 1) * (o->experts + o->identities + 1) - 1];
         float weight = o->shared_router ? 1.0f / (1.0f + expf(-gate)) : 1.0f;
         l->k->axpy(weight, y + (size_t)r * (n1 - n0), n1 - n0, sum + r * stride);
     }
@@ -270,11 +279,18 @@ void op_moe_run(struct lane *l, const struct op_moe *o)
     bool rounded = false;
     for (int i = 0; i < 4; i++)
         rounded |= cpu_rounds(l->d, first[i]);
-    struct moe_run run = {.one = rows == 1};
-    run.x = lane_input(
-        l, &(struct cpu_input){
-               .x = in, .stride = stride, .m = rows, .k = k, .norm = &o->norm, .rounded = rounded});
-    moe_route(l, o, &run.x);
+    struct moe_run run = {.one = rows == 1 && !o->scale_input};
+    struct cpu_input input = {.x = in, .stride = stride, .m = rows, .k = k, .norm = &o->norm};
+    if (o->router_norm.kind) {
+        input.norm = &o->router_norm;
+        run.x = lane_input(l, &input);
+        moe_route(l, o, &run.x);
+        input.norm = &o->norm;
+    }
+    input.rounded = rounded;
+    run.x = lane_input(l, &input);
+    if (!o->router_norm.kind)
+        moe_route(l, o, &run.x);
     run.h = area_rows(&l->d->h, rows * o->used, up->rows);
     run.h.row = l->d->moe.slot_row;
     if (o->shared_up.weight)

@@ -404,6 +404,10 @@ const char *lower_refuses(const struct op *op)
                                             : NULL;
     case OP_LATENT:
         return op->latent.q_scale.beta != 0 ? "no kernel for queries scaled by position" : NULL;
+    case OP_MOE:
+        return op->moe.router_norm.kind || op->moe.expert_scale || op->moe.scale_input || op->moe.identities
+                   ? "no kernel for this choice of experts"
+                   : NULL;
     case OP_ATTN:
         return op->attn.chunked ? "no kernel for chunks" : NULL;
     default:
