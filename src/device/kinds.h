@@ -1,4 +1,4 @@
-/* The kinds of norms, rotations, activations and gatings. Plans name them, kernels compute them: kernels include this
+/* The kinds of norms, rotations, activations, gatings and decays. Plans name them, kernels compute them: kernels include this
  * alone, so that they need not be compiled again when a plan changes. */
 #pragma once
 
@@ -26,4 +26,10 @@ enum gating_kind {
     GATING_SOFTMAX,      /* softmax over all, then the best k */
     GATING_SOFTMAX_TOPK, /* the best k, then softmax over them (gpt-oss, mixtral) */
     GATING_SIGMOID       /* sigmoid each (deepseek v3) */
+};
+
+enum decay_kind {
+    DECAY_FIXED,    /* e^a */
+    DECAY_SOFTPLUS, /* e^(a dt), dt = softplus(decay + bias), then within dt_range */
+    DECAY_SIGMOID   /* e^(bound * sigmoid(a (decay + bias))) */
 };

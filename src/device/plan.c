@@ -258,6 +258,17 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
         c.kv_bytes = 8.0 * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
         c.flops = (op->scan.delta ? 7.0 : 5.0) * rows * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
         break;
+    case OP_INDEX:
+        cost_linear(&c, w, op->index.q_a, rows);
+        cost_linear(&c, w, op->index.q_b, rows);
+        cost_linear(&c, w, op->index.k, rows);
+        cost_linear(&c, w, op->index.weights, rows);
+        c.kv_bytes = 2.0 * keys * op->index.dim;
+        c.flops += 2.0 * rows * keys * op->index.heads * op->index.dim;
+        break;
+    case OP_MAP:
+    case OP_MIX:
+        break;
     }
     return c;
 }
@@ -266,8 +277,8 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
 
 const char *plan_op_name(enum op_kind kind)
 {
-    static const char *const name[] = {"embed", "qkv", "latent", "attn", "heads", "out",
-                                       "ffn",   "moe", "logits", "proj", "conv",  "scan"};
+    static const char *const name[] = {"embed",  "qkv",  "latent", "attn", "heads", "out", "ffn",  "moe",
+                                       "logits", "proj", "conv",   "scan", "map",   "mix", "index"};
     return (size_t)kind < sizeof name / sizeof *name ? name[kind] : "?";
 }
 
@@ -355,8 +366,9 @@ static void print_attn(struct buf *out, const struct op_attn *a, uint32_t op_lay
         buf_printf(out, " kv=L%u", a->layer);
     if (a->softcap > 0)
         buf_printf(out, " softcap=%g", (double)a->softcap);
-    buf_printf(out, "%s%s%s%s -> b%u", a->sinks ? " sinks" : "", a->distance ? " distance" : "",
-               a->causal ? "" : " both ways", a->v_in_k ? " v in k" : "", a->out.buffer);
+    buf_printf(out, "%s%s%s%s%s -> b%u", a->sinks ? " sinks" : "", a->distance ? " distance" : "",
+               a->causal ? "" : " both ways", a->v_in_k ? " v in k" : "", a->chosen ? " chosen keys" : "",
+               a->out.buffer);
 }
 
 static void print_ffn(struct buf *out, const struct weights *w, const struct op_ffn *f)
@@ -366,6 +378,8 @@ static void print_ffn(struct buf *out, const struct weights *w, const struct op_
     print_weight(out, w, "gate", f->gate.weight);
     print_weight(out, w, "up", f->up.weight);
     print_weight(out, w, "down", f->down.weight);
+    if (f->times.buffer)
+        buf_printf(out, " * b%u+%u", f->times.buffer, f->times.col);
     print_tail(out, &f->tail);
 }
 
@@ -411,6 +425,24 @@ static void print_scan(struct buf *out, const struct op_scan *s)
     buf_printf(out, " -> b%u", s->out.buffer);
 }
 
+static void print_map(struct buf *out, const struct op_map *m)
+{
+    buf_printf(out, " b%u+%u", m->in.buffer, m->in.col);
+    print_norm(out, "norm", &m->norm);
+    if (m->factor != 1 || m->cap > 0)
+        buf_printf(out, m->cap > 0 ? " %g tanh" : " %g", (double)m->factor);
+    if (m->deviations != 0)
+        buf_printf(out, " sparse=%g", (double)m->deviations);
+    buf_str(out, m->times ? " times a vector" : "");
+    if (m->like.buffer)
+        buf_printf(out, " like b%u+%u", m->like.buffer, m->like.col);
+    if (m->residual.buffer)
+        buf_printf(out, " +b%u+%u", m->residual.buffer, m->residual.col);
+    if (m->scale != 1)
+        buf_printf(out, " scale=%g", (double)m->scale);
+    buf_printf(out, " -> b%u+%u", m->out.buffer, m->out.col);
+}
+
 static void print_op(struct buf *out, const struct weights *w, const struct op *op)
 {
     switch (op->kind) {
@@ -446,6 +478,21 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
         break;
     case OP_MOE:
         print_moe(out, w, &op->moe);
+        break;
+    case OP_MAP:
+        print_map(out, &op->map);
+        break;
+    case OP_MIX:
+        buf_printf(out, " b%u + %ux%u b%u * b%u -> b%u", op->mix.base.buffer, op->mix.outs, op->mix.ins,
+                   op->mix.coef.buffer, op->mix.in.buffer, op->mix.out.buffer);
+        break;
+    case OP_INDEX:
+        buf_printf(out, " b%u", op->index.in.buffer);
+        print_norm(out, "norm", &op->index.norm);
+        print_weight(out, w, "q_b", op->index.q_b.weight);
+        print_rope(out, &op->index.rope);
+        buf_printf(out, " heads=%u/%u used=%u kv=L%u", op->index.heads, op->index.dim, op->index.used,
+                   op->index.layer);
         break;
     case OP_LOGITS:
         buf_printf(out, " b%u", op->logits.in.buffer);

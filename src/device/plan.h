@@ -104,6 +104,9 @@ enum op_kind {
     OP_PROJ,   /* norm, products side by side */
     OP_CONV,   /* causal convolution over the rows of a sequence, channel by channel */
     OP_SCAN,   /* a recurrence over the rows of a sequence: state space, linear attention, delta rule */
+    OP_MAP,    /* a row for itself: norm, activation, sum, scale */
+    OP_MIX,    /* streams side by side in a row, mixed by coefficients of the row */
+    OP_INDEX,  /* the keys that sparse attention sees */
 };
 
 /* out = norm(scale * table[id] + positions[pos + offset] + types[0]) */
@@ -169,6 +172,7 @@ struct op_attn {
         distance; /* (heads, 2 n + 1): s += distance[head][clamp(key - query, +-n) + n], before softcap */
     bool causal;  /* false: keys on both sides (encoders; the whole sequence is one step) */
     bool v_in_k;  /* V is the first v_dim of K: nothing is stored for V */
+    bool chosen;  /* it sees only the keys that the last OP_INDEX of the step chose */
 };
 
 struct op_heads {
@@ -190,6 +194,7 @@ struct op_ffn {
     struct operand in;
     struct norm norm;
     struct linear gate, up, down; /* gate.weight 0: h = act(up x); else h = act(gate x) * (up x) */
+    struct operand times;         /* buffer > 0, without a gate: h = act(up x) * times */
     enum act_kind act;
     struct tail tail;
 };
@@ -249,12 +254,6 @@ struct op_conv {
     uint32_t state; /* its number in the plan */
 };
 
-enum decay_kind {
-    DECAY_FIXED,    /* e^a */
-    DECAY_SOFTPLUS, /* e^(a dt), dt = softplus(decay + bias), then within dt_range */
-    DECAY_SIGMOID   /* e^(bound * sigmoid(a (decay + bias))) */
-};
-
 /* Each head keeps a matrix S (k_dim, v_dim) in the sequence's state. Row by row, with the q, k and v of the head:
  *
  *     S = g S                          g: a factor for the head, or for each row of S
@@ -281,6 +280,38 @@ struct op_scan {
     uint32_t state; /* its number in the plan */
 };
 
+/* out = scale * (residual + rms(like) * times * act(sparse(cap * tanh(factor * norm(in) / cap)))), each part
+ * optional: cap 0, deviations 0, ACT_NONE. sparse(x) = max(x - mean(x) - deviations * deviation(x), 0). */
+struct op_map {
+    struct operand in, residual, like, out;
+    uint32_t width;
+    struct norm norm;
+    float factor, cap, deviations;
+    enum act_kind act;
+    weight_id times; /* (width) */
+    float scale;
+};
+
+/* out[i] = base[i] + sum over j of (coef[i][j] + bias) * in[j], for rows of `outs` and `ins` streams of `width`. */
+struct op_mix {
+    struct operand base, in, coef, out; /* base and out: (outs, width), in: (ins, width), coef: (outs, ins) */
+    uint32_t outs, ins, width;
+    float bias;
+};
+
+/* Sparse attention's choice, for every query among the keys up to its own:
+ *   q = q_b(q_norm(q_a x)): (heads, dim), k = k_norm(k x): (dim), both rotated; k goes to the pages of `layer`
+ *   score = sum over heads of (weights x)[h] * relu(q[h].k), and the `used` best are chosen
+ * Scales of the score, which change no choice, are left out; they have to be positive. */
+struct op_index {
+    struct operand in;
+    struct norm norm, q_norm, k_norm;
+    struct linear q_a, q_b, k, weights;
+    struct rope rope;
+    uint32_t heads, dim, used;
+    uint32_t layer; /* KV of one head of dim, without V */
+};
+
 struct op {
     enum op_kind kind;
     uint32_t layer;  /* for print and profile; UINT32_MAX outside the layers */
@@ -298,6 +329,9 @@ struct op {
         struct op_proj proj;
         struct op_conv conv;
         struct op_scan scan;
+        struct op_map map;
+        struct op_mix mix;
+        struct op_index index;
     };
 };
 

@@ -306,6 +306,11 @@ static int check_attn(struct plan_checker *c, const struct op_attn *o)
         return check_fail(c, "window", "is wider than what its group keeps");
     if (o->chunked && (!o->window || !o->causal))
         return check_fail(c, "chunk", "has no size, or attention is not causal");
+    bool index = false;
+    for (uint32_t i = 0; i < c->i; i++)
+        index |= c->p->ops[i].kind == OP_INDEX;
+    if (o->chosen && (!index || !o->causal))
+        return check_fail(c, "keys", "are chosen by no operation before, or attention is not causal");
     if (!isfinite(o->scale) || !isfinite(o->softcap))
         return check_fail(c, "scale or softcap", "is not a number");
     if (o->sinks && check_vector(c, o->sinks, o->heads, 1, "sinks"))
@@ -383,6 +388,9 @@ static int check_ffn(struct plan_checker *c, const struct op_ffn *o)
     uint32_t k = check_cols(c, o->up.weight);
     if ((unsigned)o->act >= ACT_SWIGLU_OAI)
         return check_fail(c, "activation", "is none that a plain feed-forward has");
+    if (o->times.buffer && (o->gate.weight || check_operand(c, o->times, check_rows(c, o->up.weight),
+                                                            "factor of hidden values")))
+        return check_fail(c, "factor of hidden values", "is too short, or beside a gate");
     return check_hidden(c, l, k, 1, "weight") || check_norm(c, &o->norm, k, "norm") ||
                    check_operand(c, o->in, k, "input") ||
                    check_tail(c, &o->tail, check_rows(c, o->down.weight))
@@ -502,6 +510,34 @@ static int check_conv(struct plan_checker *c, const struct op_conv *o)
                : 0;
 }
 
+static int check_map(struct plan_checker *c, const struct op_map *o)
+{
+    if (!isfinite(o->factor) || !isfinite(o->cap) || !isfinite(o->deviations) || !isfinite(o->scale))
+        return check_fail(c, "factor, cap, deviations or scale", "is not a number");
+    if ((unsigned)o->act >= ACT_SWIGLU_OAI)
+        return check_fail(c, "activation", "is none that a row has");
+    if (check_norm(c, &o->norm, o->width, "norm") ||
+        (o->times && check_vector(c, o->times, o->width, 1, "times")) ||
+        (o->residual.buffer && check_operand(c, o->residual, o->width, "residual")) ||
+        (o->like.buffer && check_operand(c, o->like, o->width, "row that it is like")))
+        return -1;
+    return check_operand(c, o->in, o->width, "input") || check_operand(c, o->out, o->width, "output") ? -1
+                                                                                                      : 0;
+}
+
+static int check_mix(struct plan_checker *c, const struct op_mix *o)
+{
+    uint64_t outs = (uint64_t)o->outs * o->width, ins = (uint64_t)o->ins * o->width;
+    if (!o->outs || !o->ins || !isfinite(o->bias))
+        return check_fail(c, "streams", "are none, or the bias is not a number");
+    return check_operand(c, o->base, outs, "base") || check_operand(c, o->in, ins, "input") ||
+                   check_operand(c, o->coef, (uint64_t)o->outs * o->ins, "coefficients") ||
+                   check_operand(c, o->out, outs, "output") || check_apart(c, o->base, o->out) ||
+                   check_apart(c, o->in, o->out)
+               ? -1
+               : 0;
+}
+
 static int check_scan_numbers(struct plan_checker *c, const struct op_scan *o)
 {
     const float all[] = {o->q_scale, o->k_scale, o->bound, o->write_scale};
@@ -550,6 +586,23 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
                : 0;
 }
 
+static int check_index(struct plan_checker *c, const struct op_index *o)
+{
+    uint64_t k = check_cols(c, o->k.weight), low = check_rows(c, o->q_a.weight);
+    if (check_heads_shape(c, o->heads, 1, o->dim, o->dim) || check_place(c, o->layer, 1, o->dim, 0) ||
+        !o->used)
+        return check_fail(c, "choice", "has heads or keys of another size, or takes none");
+    return check_linear(c, o->q_a, low, k, 1, "q_a") ||
+                   check_linear(c, o->q_b, (uint64_t)o->heads * o->dim, low, 1, "q_b") ||
+                   check_linear(c, o->k, o->dim, k, 1, "k") ||
+                   check_linear(c, o->weights, o->heads, k, 1, "weights") ||
+                   check_norm(c, &o->norm, k, "norm") || check_norm(c, &o->q_norm, low, "q norm") ||
+                   check_norm(c, &o->k_norm, o->dim, "k norm") || check_rope(c, &o->rope, o->dim) ||
+                   check_operand(c, o->in, k, "input")
+               ? -1
+               : 0;
+}
+
 static int check_op(struct plan_checker *c, const struct op *op)
 {
     switch (op->kind) {
@@ -577,6 +630,12 @@ static int check_op(struct plan_checker *c, const struct op *op)
         return check_conv(c, &op->conv);
     case OP_SCAN:
         return check_scan(c, &op->scan);
+    case OP_MAP:
+        return check_map(c, &op->map);
+    case OP_MIX:
+        return check_mix(c, &op->mix);
+    case OP_INDEX:
+        return check_index(c, &op->index);
     }
     return check_fail(c, "kind", "is none that exists");
 }

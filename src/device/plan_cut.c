@@ -22,7 +22,7 @@ struct op_io plan_io(const struct op *op)
     case OP_OUT:
         return (struct op_io){{op->out.in, op->out.tail.residual, op->out.gate.in}, op->out.tail.out};
     case OP_FFN:
-        return (struct op_io){{op->ffn.in, op->ffn.tail.residual}, op->ffn.tail.out};
+        return (struct op_io){{op->ffn.in, op->ffn.tail.residual, op->ffn.times}, op->ffn.tail.out};
     case OP_MOE:
         return (struct op_io){{op->moe.in, op->moe.tail.residual}, op->moe.tail.out};
     case OP_LOGITS:
@@ -34,6 +34,12 @@ struct op_io plan_io(const struct op *op)
     case OP_SCAN:
         return (struct op_io){{op->scan.q, op->scan.k, op->scan.v, op->scan.decay, op->scan.write},
                               op->scan.out};
+    case OP_MAP:
+        return (struct op_io){{op->map.in, op->map.residual, op->map.like}, op->map.out};
+    case OP_MIX:
+        return (struct op_io){{op->mix.base, op->mix.in, op->mix.coef}, op->mix.out};
+    case OP_INDEX:
+        return (struct op_io){{op->index.in}, {0}};
     }
     return (struct op_io){0};
 }
@@ -43,6 +49,7 @@ uint32_t plan_kv_layer(const struct op *op)
     return op->kind == OP_QKV      ? (op->qkv.k.weight ? op->qkv.layer : UINT32_MAX)
            : op->kind == OP_LATENT ? op->latent.layer
            : op->kind == OP_ATTN   ? op->attn.layer
+           : op->kind == OP_INDEX  ? op->index.layer
                                    : UINT32_MAX;
 }
 
@@ -129,6 +136,17 @@ static void visit_scan(const struct visitor *v, struct op_scan *o)
     visit_id(v, &o->skip);
 }
 
+static void visit_index(const struct visitor *v, struct op_index *o)
+{
+    struct linear *const all[] = {&o->q_a, &o->q_b, &o->k, &o->weights};
+    visit_norm(v, &o->norm);
+    visit_norm(v, &o->q_norm);
+    visit_norm(v, &o->k_norm);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        visit_linear(v, all[i]);
+    visit_id(v, &o->rope.freqs);
+}
+
 void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), void *arg)
 {
     const struct visitor v = {visit, arg};
@@ -182,6 +200,15 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
         break;
     case OP_SCAN:
         visit_scan(&v, &op->scan);
+        break;
+    case OP_MAP:
+        visit_norm(&v, &op->map.norm);
+        visit_id(&v, &op->map.times);
+        break;
+    case OP_MIX:
+        break;
+    case OP_INDEX:
+        visit_index(&v, &op->index);
         break;
     }
 }
@@ -258,6 +285,15 @@ static void slots_of(struct slots *s, struct op *op)
     case OP_ATTN:
     case OP_CONV:
     case OP_SCAN:
+        break;
+    case OP_INDEX:
+        slots_linear(s, &op->index.q_a);
+        slots_linear(s, &op->index.q_b);
+        slots_linear(s, &op->index.k);
+        slots_linear(s, &op->index.weights);
+        break;
+    case OP_MAP:
+    case OP_MIX:
         break;
     }
 }

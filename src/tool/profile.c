@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { PROFILE_KINDS = OP_SCAN + 1 };
+enum { PROFILE_KINDS = OP_INDEX + 1 };
 
 /* One phase: `steps` steps of `rows` rows, each of which sees `keys` keys on average. */
 struct phase {

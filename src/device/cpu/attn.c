@@ -196,6 +196,17 @@ static void attn_distance(const struct lane *l, const struct attn *a, const stru
     }
 }
 
+/* Scores of keys that were not chosen: far below all others, but a number, since a block may have no chosen one. */
+static void attn_mask(const struct lane *l, const struct task *t, uint32_t key, float *s)
+{
+    for (uint32_t r = 0; r < t->rows; r++) {
+        const uint64_t bits = index_row(l->d, t->row + r)[key / ATTN_KEYS];
+        for (uint32_t h = 0; h < t->heads; h++, s += ATTN_KEYS)
+            for (uint32_t i = 0; i < ATTN_KEYS; i++)
+                s[i] = bits >> i & 1 ? s[i] : -1e30f;
+    }
+}
+
 static void attn_block(const struct lane *l, const struct attn *a, const struct task *t,
                        const struct attn_block *b, struct attn_tile *tile)
 {
@@ -214,6 +225,8 @@ static void attn_block(const struct lane *l, const struct attn *a, const struct 
         attn_distance(l, a, t, b, tile->s);
     if (a->o->softcap > 0)
         l->k->softcap(tile->s, tile->m * ATTN_KEYS, 1.0f, a->o->softcap);
+    if (a->o->chosen)
+        attn_mask(l, t, b->key, tile->s);
     l->k->attn_softmax(tile);
     l->k->attn_values(tile);
 }

@@ -133,6 +133,19 @@ static void need_op(struct need *n, const struct weights *w, const struct op *op
         need_most(&n->state, state_local_floats(op));
         need_most(&n->prepared, state_prepared_floats(op));
         break;
+    case OP_MAP:
+        need_most(&n->tile, op->map.width);
+        break;
+    case OP_MIX:
+        break;
+    case OP_INDEX:
+        need_input(n, rows, all[op->index.k.weight].cols);
+        need_input(n, rows, all[op->index.q_a.weight].rows);
+        need_most(&n->vt, rows * all[op->index.q_a.weight].rows);
+        need_most(&n->kt, rows * op->index.dim);
+        need_most(&n->qt, rows * op->index.heads * op->index.dim);
+        need_most(&n->sum, rows * op->index.heads);
+        break;
     }
 }
 
@@ -155,7 +168,7 @@ static struct area cpu_area(const struct cpu *d, size_t values)
 
 static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need *n, struct cpu_bump *b)
 {
-    size_t attn = attn_local_floats(p);
+    size_t attn = attn_local_floats(p), index = index_local_floats(d, p);
     for (int i = 0; i < pool_size(d->pool); i++) {
         struct worker_local local = {.input = cpu_area(d, CPU_FEW * n->local)};
         local.kernel = bump_take(b, d->k->scratch_bytes, 1);
@@ -164,6 +177,7 @@ static void cpu_place_own(struct cpu *d, const struct plan *p, const struct need
         local.low = bump_take(b, n->low, sizeof(float));
         local.state = bump_take(b, n->state, sizeof(float));
         local.prepared = bump_take(b, n->prepared, sizeof(float));
+        local.index = bump_take(b, index, sizeof(float));
         bump_area(b, &local.input);
         float *at = bump_take(b, attn, sizeof(float));
         if (!b->base)
@@ -201,6 +215,8 @@ static void cpu_place(struct cpu *d, const struct plan *p, struct cpu_bump *b)
     d->vt = bump_take(b, n.vt, sizeof(float));
     d->sum = bump_take(b, n.sum, sizeof(float));
     cpu_place_moe(&d->moe, &n, b);
+    d->chosen_keys = index_keys(d, p);
+    d->chosen = bump_take(b, d->max_rows * (d->chosen_keys / 64), sizeof *d->chosen);
     d->partial_floats = attn_partial_floats(d, p);
     d->partial = bump_take(b, d->partial_floats, sizeof(float));
     d->row_seq = bump_take(b, d->max_rows, sizeof *d->row_seq);
@@ -454,6 +470,15 @@ static void cpu_run_op(struct lane *l, const struct op *op)
         break;
     case OP_MOE:
         op_moe_run(l, &op->moe);
+        break;
+    case OP_MAP:
+        op_map_run(l, &op->map);
+        break;
+    case OP_MIX:
+        op_mix_run(l, &op->mix);
+        break;
+    case OP_INDEX:
+        op_index_run(l, &op->index);
         break;
     case OP_LOGITS:
         op_logits_run(l, &op->logits);

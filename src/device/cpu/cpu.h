@@ -76,6 +76,7 @@ struct worker_local {
     struct area input; /* rows prepared by each worker for itself, CPU_FEW at most */
     float *state,
         *prepared; /* of recurrences: a part of a state, and what is made of rows first (ops_state.c) */
+    float *index;  /* see index.c */
     struct attn_local {
         float *q, *k, *v, *s, *acc, *total, *stat; /* see attn.c */
         int16_t *w;
@@ -111,6 +112,8 @@ struct cpu {
     struct moe_route moe;
     struct rope_table rope[CPU_ROPES_MOST];
     uint32_t ropes;
+    uint64_t *chosen; /* (max_rows, chosen_keys bits): the keys that the last OP_INDEX chose */
+    size_t chosen_keys;
     float *partial; /* attention: pieces that wait to be merged */
     size_t partial_floats;
     uint32_t *row_seq; /* (max_rows): the sequence of a row; UINT32_MAX: a padded row */
@@ -216,15 +219,32 @@ void lane_product_tail(const struct lane *l, const struct rows *x, struct linear
                        const struct tail *t);
 uint32_t lane_tile_cols(const struct lane *l, uint32_t m); /* how many columns of m rows fit into a tile */
 
+/* Several products of the same rows, each to its own y (m, stride), times its scale and activated, on this worker's columns. */
+struct target {
+    struct linear linear;
+    float *y;
+    size_t stride;
+    float scale;
+    enum act_kind act;
+};
+void lane_products(const struct lane *l, const struct rows *x, const struct target *t, uint32_t count);
+bool lane_any_rounds(const struct lane *l, const struct target *t, uint32_t count);
+/* Rotates a head of the step's row. */
+void lane_rotate(const struct lane *l, const struct rope *r, uint32_t row, float *x);
+/* The page and slot that a row's KV goes to; NULL for a padded row. */
+uint8_t *lane_slot(const struct lane *l, uint32_t layer, uint32_t head, uint32_t row, uint32_t *slot);
+
 /* gate/up, activation (and rounding) of hidden columns [n0, n1) into `to`. */
 struct hidden {
     struct linear gate, up;
     uint32_t matrix;
     enum act_kind act;
     float alpha, limit;
-    struct rows to; /* (m, hidden) */
-    bool rounded;   /* as the down product needs it */
-    bool floats;    /* and the floats, too */
+    struct rows to;     /* (m, hidden) */
+    bool rounded;       /* as the down product needs it */
+    bool floats;        /* and the floats, too */
+    const float *times; /* (m, times_stride): factors of the hidden values, or NULL */
+    size_t times_stride;
 };
 void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden *h, uint32_t n0,
                  uint32_t n1);
@@ -243,6 +263,9 @@ void op_logits_run(struct lane *l, const struct op_logits *o);
 void op_proj_run(struct lane *l, const struct op_proj *o);
 void op_conv_run(struct lane *l, const struct op_conv *o);
 void op_scan_run(struct lane *l, const struct op_scan *o);
+void op_map_run(struct lane *l, const struct op_map *o);
+void op_mix_run(struct lane *l, const struct op_mix *o);
+void op_index_run(struct lane *l, const struct op_index *o);
 
 /* ---- KV (kv.c) ---- */
 
@@ -262,6 +285,13 @@ void kv_point(const struct kv_pool *g, const uint8_t *page, uint32_t at, struct 
 
 size_t state_local_floats(const struct op *op);
 size_t state_prepared_floats(const struct op *op);
+
+/* ---- the choice of keys (index.c) ---- */
+
+/* Keys that a bitmap has room for, and floats of a worker; 0: nothing is chosen. */
+size_t index_keys(const struct cpu *d, const struct plan *p);
+size_t index_local_floats(const struct cpu *d, const struct plan *p);
+uint64_t *index_row(const struct cpu *d, uint32_t row);
 
 /* ---- attention's memory (attn.c) ---- */
 

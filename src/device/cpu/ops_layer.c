@@ -69,7 +69,7 @@ static const float *lane_cos_sin(const struct lane *l, const struct rope *r, uin
     return t->cos_sin + (size_t)row * t->dims;
 }
 
-static void lane_rotate(const struct lane *l, const struct rope *r, uint32_t row, float *x)
+void lane_rotate(const struct lane *l, const struct rope *r, uint32_t row, float *x)
 {
     if (r->kind)
         l->k->rope(x + r->first, r->dims, r->kind == ROPE_HALVES, lane_cos_sin(l, r, row));
@@ -90,8 +90,7 @@ static void lane_clip(float *x, uint32_t n, float most)
         x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
 }
 
-/* The page and slot that a row's KV goes to; NULL for a padded row. */
-static uint8_t *lane_slot(const struct lane *l, uint32_t layer, uint32_t head, uint32_t row, uint32_t *slot)
+uint8_t *lane_slot(const struct lane *l, uint32_t layer, uint32_t head, uint32_t row, uint32_t *slot)
 {
     const struct step *s = l->s;
     const struct kv_place *place = &l->p->kv[layer];
@@ -193,16 +192,7 @@ static uint64_t lane_unit_cost(const struct lane *l, weight_id id, uint32_t m)
     return m > 8 ? lane_weight(l, id)->cols : lane_weight(l, id)->row_bytes;
 }
 
-/* Several products of the same rows, each to its own y (m, stride), times its scale. */
-struct target {
-    struct linear linear;
-    float *y;
-    size_t stride;
-    float scale;
-    enum act_kind act;
-};
-
-static void lane_products(const struct lane *l, const struct rows *x, const struct target *t, uint32_t count)
+void lane_products(const struct lane *l, const struct rows *x, const struct target *t, uint32_t count)
 {
     uint64_t total = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -224,7 +214,7 @@ static void lane_products(const struct lane *l, const struct rows *x, const stru
     }
 }
 
-static bool lane_any_rounds(const struct lane *l, const struct target *t, uint32_t count)
+bool lane_any_rounds(const struct lane *l, const struct target *t, uint32_t count)
 {
     bool any = false;
     for (uint32_t i = 0; i < count; i++)

@@ -404,12 +404,20 @@ const char *lower_refuses(const struct op *op)
                                             : NULL;
     case OP_LATENT:
         return op->latent.q_scale.beta != 0 ? "no kernel for queries scaled by position" : NULL;
+    case OP_FFN:
+        return op->ffn.times.buffer ? "no kernel for hidden values times a row" : NULL;
+    case OP_MAP:
+    case OP_MIX:
+    case OP_INDEX:
+        return "no kernel for it";
     case OP_MOE:
         return op->moe.router_norm.kind || op->moe.expert_scale || op->moe.scale_input || op->moe.identities
                    ? "no kernel for this choice of experts"
                    : NULL;
     case OP_ATTN:
-        return op->attn.chunked ? "no kernel for chunks" : NULL;
+        return op->attn.chunked  ? "no kernel for chunks"
+               : op->attn.chosen ? "no kernel for chosen keys"
+                                 : NULL;
     default:
         return NULL;
     }
@@ -446,6 +454,10 @@ static int lower_op(struct lowering *b, const struct op *o, struct err *e)
         return lower_conv(b, &o->conv), 0;
     case OP_SCAN:
         return lower_scan(b, &o->scan), 0;
+    case OP_MAP:
+    case OP_MIX:
+    case OP_INDEX:
+        break; /* refused */
     }
     return err_set(e, ERR_DATA, "operation %u of the plan has an unknown kind", b->op);
 }

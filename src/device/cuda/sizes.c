@@ -135,6 +135,8 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
             return err_set(e, ERR_DATA, "rows of %u values: the GPU takes %d", p->width[i], NORM_WIDTH_MOST);
     for (uint32_t i = 0; i < p->count; i++) {
         const struct op *o = &p->ops[i];
+        if (lower_refuses(o))
+            continue; /* on the CPU */
         switch (o->kind) {
         case OP_QKV:
             measure_linear(all, s, o->qkv.q.weight, false);
