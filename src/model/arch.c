@@ -490,6 +490,39 @@ static const struct arch table[] = {
      .build = llama_build,
      .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_key_value_heads\": 8, "
                  "\"sliding_window\": 8192, \"rope_theta\": 1e6, \"max_position_embeddings\": 131072}"},
+    {.name = "gemma4",
+     .hf = "gemma4_text|gemma4|gemma4_unified_text",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU_TANH,
+     .gating = GATING_SOFTMAX,
+     .normalise = true,
+     .v_is_k = true,
+     .window_pattern = 6,
+     .setup = gemma4_setup,
+     .build = gemma4_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
+                 "\"num_key_value_heads\": 4, \"global_head_dim\": 512, \"sliding_window\": 512, "
+                 "\"hidden_size_per_layer_input\": 256, \"tie_word_embeddings\": true, "
+                 "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", "
+                 "\"partial_rotary_factor\": 0.25, \"rope_theta\": 1000000.0}, "
+                 "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}, "
+                 "\"max_position_embeddings\": 131072}"},
+    {.name = "gemma3n",
+     .hf = "gemma3n_text|gemma3n",
+     .norm = RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU_TANH,
+     .window_pattern = 5,
+     .setup = gemma3n_setup,
+     .build = gemma3n_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
+                 "\"num_key_value_heads\": 2, \"sliding_window\": 512, \"rope_theta\": 1e6, "
+                 "\"rope_local_base_freq\": 10000.0, \"hidden_size_per_layer_input\": 256, "
+                 "\"num_kv_shared_layers\": 15, \"final_logit_softcapping\": 30.0, "
+                 "\"tie_word_embeddings\": true, \"max_position_embeddings\": 32768}"},
     {.name = "vaultgemma",
      .hf = "vaultgemma",
      .norm = RMS,
@@ -608,6 +641,52 @@ static const struct arch table[] = {
                  "\"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, \"v_head_dim\": 256, "
                  "\"n_shared_experts\": 1, \"num_experts_per_tok\": 4, \"routed_scaling_factor\": 1.8, "
                  "\"max_position_embeddings\": 202752}"},
+    {.name = "deepseek32",
+     .hf = "deepseek_v32",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .index_rope = ROPE_HALVES,
+     .gating = GATING_SIGMOID,
+     .normalise = true,
+     .setup = deepseek_setup,
+     .build = deepseek_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"q_lora_rank\": 1536, "
+                 "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"n_group\": 8, "
+                 "\"topk_group\": 4, \"routed_scaling_factor\": 2.5, \"n_shared_experts\": 1, "
+                 "\"num_experts_per_tok\": 8, \"index_n_heads\": 64, \"index_head_dim\": 128, "
+                 "\"index_topk\": 2048, \"max_position_embeddings\": 163840}"},
+    {.name = "glm-dsa",
+     .hf = "glm_moe_dsa",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .index_rope = ROPE_PAIRS,
+     .gating = GATING_SIGMOID,
+     .normalise = true,
+     .setup = deepseek_setup,
+     .build = deepseek_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 512, \"q_lora_rank\": 2048, "
+                 "\"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, \"v_head_dim\": 256, "
+                 "\"routed_scaling_factor\": 2.5, \"n_shared_experts\": 1, \"num_experts_per_tok\": 8, "
+                 "\"index_n_heads\": 32, \"index_head_dim\": 128, \"index_topk\": 2048, "
+                 "\"max_position_embeddings\": 202752}"},
+    {.name = "longcat_flash",
+     .hf = "longcat_flash",
+     .norm = RMS,
+     .gguf_rope = ROPE_PAIRS,
+     .hf_rope = ROPE_PAIRS,
+     .act = ACT_SILU,
+     .paired = true,
+     .gating = GATING_SOFTMAX,
+     .setup = longcat_setup,
+     .build = longcat_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 512, \"q_lora_rank\": 1536, "
+                 "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
+                 "\"routed_scaling_factor\": 6.0, \"moe_topk\": 12, \"zero_expert_num\": 256, "
+                 "\"rope_theta\": 1e7, \"max_position_embeddings\": 131072}"},
     {.name = "minicpm",
      .hf = "minicpm",
      .norm = RMS,

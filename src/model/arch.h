@@ -29,10 +29,12 @@ struct arch {
     bool expert_is_ffn;      /* experts are intermediate_size wide, whatever else config.json says */
     bool partial_rope;       /* config.json's partial_rotary_factor counts; other families pass over it */
     bool qk_norm_row;        /* norms of Q and K are over the whole row, not over each head */
-    bool v_is_k;             /* layers without attn_v have V = K, before its norm and rotation */
-    bool norm_last;          /* norms of Q and K come after the rotation */
-    bool sandwich;           /* a norm after each half of a layer, before the sum */
-    const char *ffn_norm;    /* canonical name of the second norm of a layer; NULL = ffn_norm */
+    bool paired;             /* two layers of ours are one in safetensors */
+    enum rope_kind index_rope; /* of the attention that chooses keys */
+    bool v_is_k;               /* layers without attn_v have V = K, before its norm and rotation */
+    bool norm_last;            /* norms of Q and K come after the rotation */
+    bool sandwich;             /* a norm after each half of a layer, before the sum */
+    const char *ffn_norm;      /* canonical name of the second norm of a layer; NULL = ffn_norm */
     bool encoder;
     struct arch_variant {
         const char *member, *value, *name;

@@ -86,6 +86,8 @@ struct expert_linears {
     struct linear gate, up, down;
 };
 struct expert_linears bind_experts(struct binder *b, int layer);
+/* Matrices of one shape, stacked or one by one. */
+weight_id bind_stack(struct binder *b, const char *name, int layer, struct shape want);
 
 /* For experts.c. */
 const struct tensor *bind_tensor(struct binder *b, struct tensor_at at,

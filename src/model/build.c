@@ -282,7 +282,7 @@ static void split_gate_up(struct build *b, const char *name, uint32_t layer, uin
     *up = out[1];
 }
 
-static struct tail *build_moe(struct build *b, uint32_t layer, struct norm in)
+struct op_moe *build_moe(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
     struct binder *w = &b->bind;
@@ -293,10 +293,11 @@ static struct tail *build_moe(struct build *b, uint32_t layer, struct norm in)
     o->experts = h->experts, o->used = h->experts_used;
     o->groups = h->expert_groups, o->groups_used = h->expert_groups_used;
     o->normalise = h->normalise;
-    o->scale_input = h->scale_input;
     o->weight_scale = h->weight_scale;
-    o->router = bind_linear(w, "ffn_gate_inp", il, h->experts, h->width);
-    o->select_bias = bind_optional(w, "exp_probs_b", il, ".bias", h->experts);
+    o->scale_input = h->scale_input;
+    o->identities = h->identities;
+    o->router = bind_linear(w, "ffn_gate_inp", il, h->experts + h->identities, h->width);
+    o->select_bias = bind_optional(w, "exp_probs_b", il, ".bias", h->experts + h->identities);
     struct expert_linears e = bind_experts(w, il);
     o->gate = e.gate, o->up = e.up, o->down = e.down;
     if (bind_has(w, "ffn_down_shexp", il)) {
@@ -315,17 +316,15 @@ static struct tail *build_moe(struct build *b, uint32_t layer, struct norm in)
             o->shared_router = bind_matrix(w, "ffn_gate_inp_shexp", il, (struct shape){1, h->width, 1});
     }
     o->tail = stream_tail(b);
-    return &o->tail;
+    return o;
 }
 
-struct tail *build_ffn(struct build *b, uint32_t layer, struct norm in)
+struct op_ffn *build_dense(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
     struct binder *w = &b->bind;
     int il = (int)layer;
     uint32_t ffn = h->layer[layer].ffn;
-    if (h->experts && bind_has(w, "ffn_gate_inp", il))
-        return build_moe(b, layer, in);
     struct op_ffn *o = &plan_add(b->p, OP_FFN, layer)->ffn;
     *o = (struct op_ffn){.in = b->x, .norm = in, .act = h->act};
     const char *both = bind_has(w, "ffn_gate_up", il)             ? "ffn_gate_up"
@@ -340,7 +339,35 @@ struct tail *build_ffn(struct build *b, uint32_t layer, struct norm in)
     }
     o->down = bind_linear(w, "ffn_down", il, h->width, ffn);
     o->tail = stream_tail(b);
-    return &o->tail;
+    return o;
+}
+
+struct tail *build_ffn(struct build *b, uint32_t layer, struct norm in)
+{
+    if (b->h->experts && bind_has(&b->bind, "ffn_gate_inp", (int)layer))
+        return &build_moe(b, layer, in)->tail;
+    return &build_dense(b, layer, in)->tail;
+}
+
+struct op_map *build_map(struct build *b, uint32_t layer, struct operand in, struct operand out,
+                         uint32_t width)
+{
+    struct op_map *o = &plan_add(b->p, OP_MAP, layer)->map;
+    *o = (struct op_map){.in = in, .out = out, .width = width, .factor = 1, .scale = 1};
+    return o;
+}
+
+weight_id build_scaled(struct build *b, weight_id id, float factor)
+{
+    if (!id)
+        return 0;
+    const struct weight *from = &b->bind.weights->all[id];
+    const float *x = (const float *)(const void *)from->data;
+    uint32_t n = from->cols;
+    float *y = bind_memory(&b->bind, n * sizeof *y);
+    for (uint32_t i = 0; y && i < n; i++)
+        y[i] = x[i] * factor;
+    return y ? bind_table(&b->bind, from->name, NULL, y, (struct shape){1, n, 1}) : 0;
 }
 
 struct op_logits *build_logits(struct build *b, struct norm in)

@@ -49,6 +49,13 @@ void build_latent(struct build *b, uint32_t layer, struct norm in);
 struct tail *build_out(struct build *b, uint32_t layer);
 /* Feed-forward: experts where the layer has a router, else dense. */
 struct tail *build_ffn(struct build *b, uint32_t layer, struct norm in);
+struct op_ffn *build_dense(struct build *b, uint32_t layer, struct norm in);
+struct op_moe *build_moe(struct build *b, uint32_t layer, struct norm in);
+/* out = scale * (residual + in), rows of `width`; the other parts are the caller's. */
+struct op_map *build_map(struct build *b, uint32_t layer, struct operand in, struct operand out,
+                         uint32_t width);
+/* A norm's weight times a factor. The file's own numbers are what a GGUF gets. */
+weight_id build_scaled(struct build *b, weight_id id, float factor);
 struct op_logits *build_logits(struct build *b, struct norm in);
 
 /* Attention and feed-forward of the same input: y = x + attn, y += ffn, and y is the stream. */

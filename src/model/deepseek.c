@@ -1,6 +1,7 @@
 /* deepseek v2 and v3: latent attention, with the up-projections of keys absorbed into the queries
  * and those of values into the outputs, so that the cache holds one latent row a token; then experts
- * in groups beside shared ones. */
+ * in groups beside shared ones. From v3.2 on a small attention chooses the keys; a layer without one uses the choice
+ * of the layer before. longcat has pairs of such layers, and experts beside each pair. */
 #include "model/families.h"
 
 #include "base/mem.h"
@@ -37,7 +38,7 @@ int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
                        h->nope_dim, rope, h->v_dim);
     if (!strcmp(method, "greedy"))
         h->expert_groups = 0;
-    if (!k->gguf && h->gating == GATING_SOFTMAX)
+    if (!k->gguf && !strcmp(h->arch->name, "deepseek2"))
         h->normalise = false; /* v2's code does not look at norm_topk_prob */
     /* The share of YaRN's factor that falls on all dimensions, squared, is in the scale of q.k. */
     struct rope_params *r = &h->rope[0];
@@ -94,6 +95,28 @@ static struct norm latent_norm(struct build *b, const char *name, int layer, uin
     return n;
 }
 
+/* The choice of keys, from the same input as the latents. */
+static void choose(struct build *b, uint32_t layer, struct op_latent from)
+{
+    const struct hparams *h = b->h;
+    struct binder *w = &b->bind;
+    const int il = (int)layer;
+    const uint32_t keys = h->layers + layer; /* a place for keys beside those of layers */
+    struct op_index *o = &plan_add(b->p, OP_INDEX, layer)->index;
+    *o = (struct op_index){
+        .in = from.in, .norm = from.norm, .q_a = from.q_a, .q_norm = from.q_norm, .layer = keys};
+    o->heads = h->index_heads, o->dim = h->index_dim, o->used = h->index_used;
+    o->q_b = bind_linear(w, "indexer.attn_q_b", il, h->index_heads * h->index_dim, h->q_lora);
+    o->k = bind_linear(w, "indexer.attn_k", il, h->index_dim, h->width);
+    o->weights = bind_linear(w, "indexer.proj", il, h->index_heads, h->width);
+    o->k_norm = (struct norm){.kind = NORM_LAYER, .eps = 1e-6f};
+    o->k_norm.weight = bind_vector(w, "indexer.k_norm", il, ".weight", h->index_dim, 0);
+    o->k_norm.bias = bind_optional(w, "indexer.k_norm", il, ".bias", h->index_dim);
+    o->rope = from.rope;
+    o->rope.kind = h->arch->index_rope;
+    plan_kv(b->p, keys, (struct kv_group){.kv_heads = 1, .k_dim = h->index_dim});
+}
+
 void build_latent(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
@@ -121,9 +144,16 @@ void build_latent(struct build *b, uint32_t layer, struct norm in)
     o->kv_norm = latent_norm(b, "attn_kv_a_norm", il, h->kv_lora);
     if (h->layer[layer].scales_q)
         o->q_scale = h->q_scale;
+    if (h->arch->paired) { /* longcat scales both latents by sqrt(width / rank) */
+        o->q_norm.weight = build_scaled(b, o->q_norm.weight, sqrtf((float)h->width / (float)h->q_lora));
+        o->kv_norm.weight = build_scaled(b, o->kv_norm.weight, sqrtf((float)h->width / (float)h->kv_lora));
+    }
     plan_kv(b->p, layer, (struct kv_group){.kv_heads = 1, .k_dim = h->k_dim});
+    if (h->index_heads && o->q_a.weight && bind_has(w, "indexer.attn_q_b", il))
+        choose(b, layer, *o);
 
     struct op_attn *a = build_attn(b, layer);
+    a->chosen = h->index_heads != 0;
     a->out = latent;
     a->v_dim = h->kv_lora;
     a->v_in_k = true;
@@ -140,6 +170,44 @@ void deepseek_build(struct build *b)
         build_latent(b, i, build_norm(b, "attn_norm", (int)i));
         build_out(b, i);
         build_ffn(b, i, build_norm(b, "ffn_norm", (int)i));
+    }
+    build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
+}
+
+/* Two halves are one layer in the file, which has their experts' router once. */
+int longcat_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    uint32_t pairs = h->layers / 2;
+    if (!k->gguf && keys_u32(k, NULL, "num_layers", HPARAMS_SIZE, &pairs, e) < 0)
+        return -1;
+    if (!pairs || pairs > 512)
+        return err_set(e, ERR_DATA, "%u pairs of layers; 1 to 512 are expected", pairs);
+    struct layer_params one = h->layer[0];
+    h->layers = 2 * pairs;
+    h->layer = arena_alloc(&h->arena, h->layers, sizeof *h->layer);
+    if (!h->layer)
+        return err_memory(e, "layers", h->layers);
+    for (uint32_t i = 0; i < h->layers; i++) {
+        h->layer[i] = one;
+        h->layer[i].kv = i;
+    }
+    return deepseek_setup(h, k, e);
+}
+
+void longcat_build(struct build *b)
+{
+    const struct hparams *h = b->h;
+    b->bind.names.paired = h->container == STORE_SAFETENSORS;
+    build_embed(b);
+    for (uint32_t i = 0; i < h->layers; i++) {
+        build_latent(b, i, build_norm(b, "attn_norm", (int)i));
+        build_out(b, i);
+        struct norm in = build_norm(b, "ffn_norm", (int)i);
+        if (i % 2 == 0)
+            build_moe(b, i, in)->tail = (struct tail){.scale = 1, .out = b->y};
+        build_dense(b, i, in);
+        if (i % 2)
+            build_map(b, i, b->y, b->x, h->width)->residual = b->x;
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }

@@ -137,6 +137,11 @@ static struct linear plain(struct binder *b, const char *name, int layer, struct
     return l;
 }
 
+weight_id bind_stack(struct binder *b, const char *name, int layer, struct shape want)
+{
+    return plain(b, name, layer, want, false).weight;
+}
+
 /* One by one. */
 static bool has_experts(const struct binder *b, const char *name, int layer)
 {

@@ -64,9 +64,13 @@ static const struct hparam_field fields[] = {
     {HPARAM_U32, AT(experts), "expert_count",
      "num_local_experts|num_experts|n_routed_experts|moe_num_experts", 0, 65536, FIELD_SHOWN},
     {HPARAM_U32, AT(experts_used), "expert_used_count",
-     "num_experts_per_tok|num_experts_per_token|moe_topk|moe_k", 0, 65536, FIELD_OPTIONAL},
-    {HPARAM_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size", 0, MOST,
-     FIELD_OPTIONAL},
+     "num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|top_k_experts", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size|expert_ffn_hidden_size",
+     0, MOST, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(identities), "expert_identity_count", "zero_expert_num", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(index_heads), "attention.indexer.head_count", "index_n_heads", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(index_dim), "attention.indexer.key_length", "index_head_dim", 0, 1024, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(index_used), "attention.indexer.top_k", "index_topk", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(shared_ffn), "expert_shared_feed_forward_length",
      "shared_expert_intermediate_size|shared_intermediate_size", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(shared_experts), "expert_shared_count",
@@ -441,7 +445,7 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
                        h->expert_ffn);
     if (!h->shared_ffn)
         h->shared_ffn = (uint32_t)shared;
-    if (h->experts && (!h->experts_used || h->experts_used > h->experts))
+    if (h->experts && (!h->experts_used || h->experts_used > h->experts + h->identities))
         return err_set(e, ERR_DATA, "%u of %u experts are used for a token; from 1 to all is expected",
                        h->experts_used, h->experts);
     if (h->experts && h->expert_groups > 1 &&
@@ -692,6 +696,6 @@ uint32_t hparams_kv_values(const struct hparams *h, uint32_t layer)
 {
     const struct layer_params *l = &h->layer[layer];
     return l->kv != layer || !l->kv_heads ? 0
-           : h->kv_lora                   ? h->kv_lora + h->rope_dims
+           : h->kv_lora                   ? h->kv_lora + h->rope_dims + h->index_dim
                                           : l->kv_heads * (l->k_dim + l->v_dim);
 }

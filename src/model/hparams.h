@@ -57,6 +57,7 @@ struct layer_params {
     uint32_t k_dim, v_dim;  /* of a head */
     uint32_t kv;            /* the layer whose keys and values it uses: mostly its own number */
     bool scales_q;          /* hparams.q_scale counts */
+    float sparsity;         /* of gates: those that many deviations above their mean stay; 0: all */
     bool recurrent;         /* keeps a state */
     bool sliding;           /* sees hparams.window tokens only */
     bool rope;
@@ -123,12 +124,17 @@ struct hparams {
     enum gating_kind gating;
     bool normalise;
     float weight_scale;
-    bool scale_input; /* an expert's weight multiplies its input */
-    bool qk_norm;     /* llama 4: Q and K are normed, without weights */
+    uint32_t identities; /* experts that give their input */
+    bool scale_input;    /* an expert's weight multiplies its input */
+    bool qk_norm;        /* llama 4: Q and K are normed, without weights */
+
+    uint32_t per_layer;       /* numbers that every layer has of each token; 0 = none */
+    uint32_t streams, stream; /* gemma 3n: side by side, and the one that layers compute on */
 
     struct ssm_params ssm;
 
-    uint32_t q_lora, kv_lora, nope_dim; /* latent attention; rope_dims is the rest of a head */
+    uint32_t q_lora, kv_lora, nope_dim;          /* latent attention; rope_dims is the rest of a head */
+    uint32_t index_heads, index_dim, index_used; /* sparse attention: what chooses the keys */
 };
 
 int hparams_read(struct hparams *h, const struct store *s, struct err *e);

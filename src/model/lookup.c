@@ -5,36 +5,38 @@
 #include <stdio.h>
 #include <string.h>
 
-/* hf: alternatives after the layer's prefix (or the root, for tensors of no layer); "%u" is the expert.
+/* hf: alternatives after the layer's prefix (or the root, for tensors of no layer); "%u" is the expert, "#" which of
+ * the two layers that the file has as one (longcat).
  * The first that is in the file counts, so the narrower name stands first. */
 static const struct {
     const char *name, *hf;
 } table[] = {
-    {"token_embd", "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings|embeddings.tok_"
-                   "embeddings|embeddings"},
+    {"token_embd", "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings|"
+                   "embeddings.tok_embeddings|embeddings"},
     {"token_types", "embeddings.token_type_embeddings"},
     {"position_embd", "wpe|embeddings.position_embeddings"},
     {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm|embeddings.norm"},
     {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f|embedding_norm"},
     {"output", "lm_head|embed_out"},
-    {"attn_norm",
-     "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|attention_layer_norm"},
+    {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|"
+                  "attention_layer_norm|input_layernorm.#"},
     {"attn_norm_2", "ln_attn|self_attn.norm"},
-    {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|mixer.q_proj|linear_"
-               "attn.q_proj|attention.q_proj"},
-    {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|mixer.k_proj|linear_"
-               "attn.k_proj|attention.k_proj"},
-    {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|mixer.v_proj|linear_"
-               "attn.v_proj|attention.v_proj"},
-    {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|self_attention.query_key_value|"
-                 "attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv"},
-    {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
-                    "attention.output.dense|attn.out_proj|mixer.out_proj|attention.out_lin|attention.attn.o|"
-                    "attn.Wo|self_attn.out_proj|mixer.o_proj|attention.o_proj"},
-    {"attn_q_norm",
-     "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|self_attn.q_layernorm.norms.%u"},
-    {"attn_k_norm",
-     "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|self_attn.k_layernorm.norms.%u"},
+    {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|mixer.q_proj|"
+               "linear_attn.q_proj|attention.q_proj"},
+    {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|mixer.k_proj|"
+               "linear_attn.k_proj|attention.k_proj"},
+    {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|mixer.v_proj|"
+               "linear_attn.v_proj|attention.v_proj"},
+    {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|"
+                 "self_attention.query_key_value|attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv"},
+    {"attn_output",
+     "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
+     "attention.output.dense|attn.out_proj|mixer.out_proj|attention.out_lin|attention.attn.o|attn.Wo|"
+     "self_attn.out_proj|mixer.o_proj|attention.o_proj|self_attn.#.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|"
+                    "self_attn.q_layernorm.norms.%u"},
+    {"attn_k_norm", "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|"
+                    "self_attn.k_layernorm.norms.%u"},
     {"attn_sinks", "self_attn.sinks|self_attn.attention_sink_bias"},
     {"attn_rel_b", "encoder.relative_attention_bias"},
     {"post_attention_norm", "post_self_attn_layernorm|post_norm1|post_attention_layernorm"},
@@ -42,22 +44,25 @@ static const struct {
                          "attention.LayerNorm"},
     {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm|output_layer_norm"},
     {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|"
-                 "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|feedforward_layer_norm"},
+                 "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|feedforward_layer_norm|"
+                 "post_attention_layernorm.#"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
-    {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1"},
+    {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1|mlps.#.gate_proj"},
     {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|ffn.lin1|"
-               "feed_forward.up_proj|feed_forward.w3|mixer.up_proj"},
-    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
-                 "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear"},
+               "feed_forward.up_proj|feed_forward.w3|mixer.up_proj|mlps.#.up_proj"},
+    {"ffn_down",
+     "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
+     "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|mlps.#.down_proj"},
     {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
     {"ffn_gate_inp",
      "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
      "block_sparse_moe.router|mlp.gate.wg|mlp.router.gate|feed_forward.router|feed_forward.gate|"
-     "mixer.gate"},
+     "mixer.gate|router.proj|mlp.router.classifier"},
     {"exp_probs_b", "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|"
                     "block_sparse_moe.e_score_correction|block_sparse_moe.gate.e_score_correction|"
                     "mixer.gate.e_score_correction|feed_forward.expert|mlp.gate.expert|"
-                    "mlp.moe_statics.e_score_correction|mlp.gate.moe_statics.e_score_correction"},
+                    "mlp.moe_statics.e_score_correction|mlp.gate.moe_statics.e_score_correction|"
+                    "mlp.router.e_score_correction"},
     {"ffn_gate_exps", "mlp.experts.%u.gate_proj|block_sparse_moe.experts.%u.w1|"
                       "feed_forward.experts.%u.gate_proj|feed_forward.experts.%u.w1"},
     {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3|"
@@ -67,9 +72,10 @@ static const struct {
      "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
      "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj|"
      "feed_forward.experts.%u.down_proj|feed_forward.experts.%u.w2|mixer.experts.%u.down_proj|"
-     "feed_forward.experts.down_proj|mixer.experts.down_proj"},
-    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|"
-                         "block_sparse_moe.experts.gate_up_proj|feed_forward.experts.gate_up_proj"},
+     "feed_forward.experts.down_proj|mixer.experts.down_proj|experts.down_proj"},
+    {"ffn_gate_up_exps",
+     "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|"
+     "block_sparse_moe.experts.gate_up_proj|feed_forward.experts.gate_up_proj|experts.gate_up_proj"},
     {"ffn_exps", "mlp.experts|block_sparse_moe.experts"},
     {"ffn_exps_inner", "mlp.experts.base_layer|block_sparse_moe.experts.base_layer"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
@@ -84,12 +90,13 @@ static const struct {
      "mlp.shared_mlp.down_proj|shared_mlp.output_linear|block_sparse_moe.shared_experts.down_proj|"
      "mixer.shared_experts.down_proj|feed_forward.shared_expert.down_proj"},
     {"ffn_gate_up_shexp", "shared_mlp.input_linear"},
-    {"attn_q_a", "self_attn.q_a_proj"},
-    {"attn_q_b", "self_attn.q_b_proj"},
-    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa|attention.kv_a_proj_with_mqa"},
-    {"attn_kv_b", "self_attn.kv_b_proj|attention.kv_b_proj"},
-    {"attn_q_a_norm", "self_attn.q_a_layernorm"},
-    {"attn_kv_a_norm", "self_attn.kv_a_layernorm|attention.kv_a_layernorm"},
+    {"attn_q_a", "self_attn.q_a_proj|self_attn.#.q_a_proj"},
+    {"attn_q_b", "self_attn.q_b_proj|self_attn.#.q_b_proj"},
+    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa|attention.kv_a_proj_with_mqa|"
+                      "self_attn.#.kv_a_proj_with_mqa"},
+    {"attn_kv_b", "self_attn.kv_b_proj|attention.kv_b_proj|self_attn.#.kv_b_proj"},
+    {"attn_q_a_norm", "self_attn.q_a_layernorm|self_attn.#.q_a_layernorm"},
+    {"attn_kv_a_norm", "self_attn.kv_a_layernorm|attention.kv_a_layernorm|self_attn.#.kv_a_layernorm"},
     {"ssm_in", "mixer.in_proj|mamba.in_proj|linear_attn.in_proj_qkvz"},
     {"ssm_conv1d", "mixer.conv1d|mamba.conv1d|linear_attn.conv1d"},
     {"ssm_conv1d_q", "self_attn.q_conv1d|linear_attn.q_conv1d|attention.q_conv1d"},
@@ -102,8 +109,8 @@ static const struct {
     {"ssm_c_norm", "mamba.c_layernorm"},
     {"ssm_a", "mixer.A_log|mamba.A_log|linear_attn.A_log|self_attn.A_log|attention.A_log"},
     {"ssm_d", "mixer.D|mamba.D"},
-    {"ssm_norm",
-     "mixer.norm|mamba.norm|linear_attn.norm|linear_attn.o_norm|self_attn.o_norm|attention.o_norm"},
+    {"ssm_norm", "mixer.norm|mamba.norm|linear_attn.norm|linear_attn.o_norm|self_attn.o_norm|"
+                 "attention.o_norm"},
     {"ssm_out", "mixer.out_proj|mamba.out_proj|linear_attn.out_proj|linear_attn.o_proj"},
     {"ssm_ba", "linear_attn.in_proj_ba"},
     {"ssm_beta", "linear_attn.in_proj_b|linear_attn.b_proj|self_attn.b_proj|attention.b_proj"},
@@ -114,9 +121,26 @@ static const struct {
     {"ssm_g_b", "self_attn.g_b_proj|attention.g_b_proj"},
     {"attn_gate", "self_attn.output_gate|self_attn.g_proj|attention.g_proj|linear_attn.in_proj_z|"
                   "linear_attn.g_proj"},
-    {"shortconv.in_proj", "conv.in_proj"},
-    {"shortconv.conv", "conv.conv"},
-    {"shortconv.out_proj", "conv.out_proj"},
+    {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+    {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+    {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+    {"layer_output_scale", "layer_scalar"},
+    {"per_layer_token_embd", "embed_tokens_per_layer"},
+    {"per_layer_model_proj", "per_layer_model_projection"},
+    {"per_layer_proj_norm", "per_layer_projection_norm"},
+    {"inp_gate", "per_layer_input_gate"},
+    {"proj", "per_layer_projection"},
+    {"post_norm", "post_per_layer_input_norm"},
+    {"altup_proj", "altup_projections.%u"},
+    {"altup_unembd_proj", "altup_unembed_projections.%u"},
+    {"altup_router", "altup.modality_router"},
+    {"altup_router_norm", "altup.router_norm"},
+    {"altup_predict_coef", "altup.prediction_coefs"},
+    {"altup_correct_coef", "altup.correction_coefs"},
+    {"altup_correct_scale", "altup.correct_output_scale"},
+    {"laurel_l", "laurel.linear_left"},
+    {"laurel_r", "laurel.linear_right"},
+    {"laurel_post_norm", "laurel.post_laurel_norm"},
 };
 
 void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
@@ -172,20 +196,20 @@ static void gguf_name(struct tensor_at at, const char *suffix, char out[256])
 static bool hf_name(const struct lookup *n, struct tensor_at at, const char *alt, size_t len,
                     const char *root, const char *suffix, char out[256])
 {
-    char layer[64] = "", expert[32] = "";
-    const char *hole = memchr(alt, '%', len);
-    if ((at.expert >= 0) != (hole != NULL))
+    char layer[64] = "", base[128];
+    const char *hole = memchr(alt, '%', len), *half = memchr(alt, '#', len);
+    if ((at.expert >= 0) != (hole != NULL) || (half && !n->paired) || len >= sizeof base - 32)
         return false;
+    snprintf(base, sizeof base, "%.*s", (int)len, alt);
+    if (hole)
+        snprintf(base, sizeof base, "%.*s%d%.*s", (int)(hole - alt), alt, at.expert,
+                 (int)(alt + len - hole - 2), hole + 2);
+    else if (half)
+        snprintf(base, sizeof base, "%.*s%d%.*s", (int)(half - alt), alt, at.layer % 2,
+                 (int)(alt + len - half - 1), half + 1);
     if (at.layer >= 0)
-        snprintf(layer, sizeof layer, "%s%d.", n->stack, at.layer);
-    if (!hole) {
-        snprintf(out, 256, "%s%s%s%.*s%s", n->wrap, root, layer, (int)len, alt, suffix);
-        return true;
-    }
-    snprintf(expert, sizeof expert, "%d", at.expert);
-    size_t before = (size_t)(hole - alt);
-    snprintf(out, 256, "%s%s%s%.*s%s%.*s%s", n->wrap, root, layer, (int)before, alt, expert,
-             (int)(len - before - 2), hole + 2, suffix);
+        snprintf(layer, sizeof layer, "%s%d.", n->stack, n->paired ? at.layer / 2 : at.layer);
+    snprintf(out, 256, "%s%s%s%s%s", n->wrap, root, layer, base, suffix);
     return true;
 }
 

@@ -2,6 +2,8 @@
  * model.layers.3.self_attn.q_proj.weight in a Hugging Face file. One table maps them for all families. */
 #pragma once
 
+#include <stdbool.h>
+
 #include "format/store.h"
 
 #include <stdint.h>
@@ -14,6 +16,7 @@ struct lookup {
     const struct store *store;
     const char *wrap;
     char root[64], stack[32];
+    bool paired; /* two layers of ours are one in the file (longcat) */
 };
 
 struct tensor_at {

@@ -44,7 +44,8 @@ void op_embed_run(struct lane *l, const struct op_embed *o)
     lane_slice(l, l->s->rows, 1, &from, &to);
     for (uint32_t r = from; r < to; r++) {
         float *y = out + r * stride;
-        embed_add(l, o->table, (uint32_t)l->s->ids[r], y, true);
+        uint32_t id = (uint32_t)l->s->ids[r]; /* a table beside the vocabulary's may be shorter */
+        embed_add(l, o->table, id < lane_weight(l, o->table)->rows ? id : 0, y, true);
         if (l->s->lora && o->adapter)
             embed_adapt(l, o, r, y);
         if (o->scale != 1.0f)
