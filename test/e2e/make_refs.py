@@ -34,6 +34,11 @@ LONG = dict(rope_type="longrope", short_factor=[1.0, 1.1, 1.3, 2.0], long_factor
 MLA = dict(num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8,
            v_head_dim=10)
 MOE = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=16)
+ROUTED = dict(n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1)
+GEMMA4 = dict(head_dim=8, global_head_dim=16, sliding_window=8, layer_types=["sliding_attention", "full_attention"],
+              final_logit_softcapping=30.0, tie_word_embeddings=True, rope_parameters={
+                  "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+                  "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})
 NO_HEADS = {k: v for k, v in D.items() if k != "num_key_value_heads"}
 
 # name: (model type, configuration, kept in the repository)
@@ -266,6 +271,67 @@ CASES = {
     "embeddinggemma": ("gemma3_text", {**D, "head_dim": 8, "query_pre_attn_scalar": 12, "num_hidden_layers": 3,
                                        "sliding_window": 8, "use_bidirectional_attention": True,
                                        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, 1),
+    "vaultgemma": ("vaultgemma", {**D, **rope(), "head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 8,
+                                  "layer_types": ["sliding_attention", "full_attention"],
+                                  "tie_word_embeddings": True}, 1),
+    "glm": ("glm", {**D, **rope(partial_rotary_factor=0.5), "head_dim": 8, "attention_bias": True}, 1),
+    "glm4": ("glm4", {**D, **rope(partial_rotary_factor=0.5), "head_dim": 12, "attention_bias": True}, 1),
+    "glm4-moe": ("glm4_moe", {**D, **rope(partial_rotary_factor=0.5), **ROUTED, "head_dim": 16, "use_qk_norm": True,
+                              "attention_bias": True, "routed_scaling_factor": 1.8}, 1),
+    "glm4-moe-plain": ("glm4_moe", {**D, **rope(partial_rotary_factor=0.5), **ROUTED, "head_dim": 8, "n_group": 3,
+                                    "topk_group": 2, "norm_topk_prob": False, "num_hidden_layers": 3}, 0),
+    "glm4-moe-lite": ("glm4_moe_lite", {**D, **rope(), **MLA, **ROUTED, "routed_scaling_factor": 1.8,
+                                        "mlp_layer_types": ["dense", "sparse"]}, 1),
+    "glm4-moe-lite-q": ("glm4_moe_lite", {**D, **rope(), **MLA, **ROUTED, "q_lora_rank": None,
+                                          "mlp_layer_types": ["sparse", "sparse"]}, 0),
+    "ernie4_5": ("ernie4_5", {**D, **rope(500000.0), "head_dim": 12, "tie_word_embeddings": True}, 1),
+    "ernie4_5-bias": ("ernie4_5", {**D, **rope(500000.0), "head_dim": 8, "use_bias": True}, 0),
+    "ernie4_5-moe": ("ernie4_5_moe", {**D, **rope(500000.0), "moe_num_experts": 6, "moe_k": 2,
+                                      "moe_num_shared_experts": 2, "moe_intermediate_size": 16,
+                                      "tie_word_embeddings": True}, 1),
+    "helium": ("helium", {**D, **rope(100000.0), "head_dim": 12}, 1),
+    "ministral3": ("ministral3", {**D, **rope(1e6, **YARN, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
+                                  "head_dim": 12, "sliding_window": None}, 1),
+    "mistral4": ("mistral4", {**D, **rope(**YARN, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.2), **MLA,
+                              **ROUTED, "first_k_dense_replace": 0}, 1),
+    "minicpm3": ("minicpm3", {**D, **rope(), **MLA, "tie_word_embeddings": True}, 1),
+    "minicpm3-scales": ("minicpm3", {**D, **rope(), **MLA, "scale_emb": 3.0, "scale_depth": 2.2, "dim_model_base": 16,
+                                     "v_head_dim": None}, 0),
+    "mimo-v2-flash": ("mimo_v2_flash", {**D, **ROUTED, "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 24,
+                                        "v_head_dim": 16, "sliding_window": 9,
+                                        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}, 1),
+    "llama4": ("llama4_text", {**D, **rope(500000.0), "num_hidden_layers": 4, "head_dim": 8, "num_local_experts": 4,
+                               "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "intermediate_size": 16,
+                               "intermediate_size_mlp": 24, "attention_chunk_size": 8, "floor_scale": 6}, 1),
+    "llama4-top2": ("llama4_text", {**D, **rope(500000.0, **LLAMA3), "num_hidden_layers": 2, "head_dim": 12,
+                                    "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 16,
+                                    "no_rope_layers": [0, 1], "use_qk_norm": False, "attention_chunk_size": 5,
+                                    "attn_temperature_tuning": False}, 0),
+    "gemma4-e": ("gemma4_text", {**D, **GEMMA4, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+                                 "layer_types": ["sliding_attention", "full_attention"] * 2,
+                                 "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 64,
+                                 "use_double_wide_mlp": True}, 1),
+    "gemma4": ("gemma4_text", {**D, **GEMMA4, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0,
+                               "num_global_key_value_heads": 1}, 1),
+    "gemma4-moe": ("gemma4_text", {**D, **GEMMA4, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0,
+                                   "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+                                   "moe_intermediate_size": 16, "num_global_key_value_heads": 1}, 1),
+    "gemma3n": ("gemma3n_text", {**D, "num_hidden_layers": 4, "head_dim": 8, "num_kv_shared_layers": 2,
+                                 "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 8,
+                                 "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 64, "laurel_rank": 4,
+                                 "intermediate_size": 24, "activation_sparsity_pattern": [0.9, 0.0, 0.0, 0.0],
+                                 "tie_word_embeddings": True}, 1),
+    "deepseek-v32": ("deepseek_v32", {**D, **rope(**YARN, mscale=1.0, mscale_all_dim=1.0), **MLA, **ROUTED,
+                                      "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "index_n_heads": 8,
+                                      "index_head_dim": 16, "index_topk": 6}, 1),
+    "glm-moe-dsa": ("glm_moe_dsa", {**D, **rope(), **MLA, **ROUTED, "num_hidden_layers": 3, "first_k_dense_replace": 1,
+                                    "indexer_types": ["full", "shared", "full"], "index_n_heads": 8,
+                                    "index_head_dim": 16, "index_topk": 6}, 1),
+    "longcat-flash": ("longcat_flash", {**{k: v for k, v in D.items() if k not in ("num_hidden_layers",
+                                                                                     "intermediate_size")},
+                                        **rope(1e7), **MLA, "num_layers": 1, "ffn_hidden_size": 24, "moe_topk": 3,
+                                        "n_routed_experts": 4, "zero_expert_num": 2, "expert_ffn_hidden_size": 16,
+                                        "routed_scaling_factor": 3.0}, 1),
 }
 ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert", "distilbert", "mpnet", "modernbert", "eurobert",
             "jina_embeddings_v3")
@@ -276,7 +342,7 @@ def fill(model, generator):
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
         if p.dim() == 1:
-            p.copy_((1 if "norm" in name.lower() or "ln" in name else 0) + 0.2 * noise)
+            p.copy_((1 if any(x in name.lower() for x in ("norm", "ln", "scal")) else 0) + 0.2 * noise)
         else:
             p.copy_(0.18 * noise)
         p.copy_(p.bfloat16().float())
