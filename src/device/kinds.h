@@ -1,5 +1,5 @@
-/* The kinds of norms, rotations, activations, gatings and decays. Plans name them, kernels compute them: kernels include this
- * alone, so that they need not be compiled again when a plan changes. */
+/* The kinds of norms, rotations, activations, gatings and decays. Plans name them, kernels compute them: kernels
+ * include this alone, so that they need not be compiled again when a plan changes. */
 #pragma once
 
 enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };

@@ -1,6 +1,6 @@
-/* gemma 3n: four streams side by side (AltUp). Each layer predicts all of them, computes on one, and corrects all by what came
- * of it; a low-rank path (Laurel) runs beside attention, the first layers keep only the largest gates, and per-layer inputs
- * and shared keys are as in gemma 4. */
+/* gemma 3n: four streams side by side (AltUp). Each layer predicts all of them, computes on one, and corrects all by
+ * what came of it; a low-rank path (Laurel) runs beside attention, the first layers keep only the largest gates, and
+ * per-layer inputs and shared keys are as in gemma 4. */
 #include "model/gemma4.h"
 
 #include "model/arch.h"

@@ -219,7 +219,8 @@ void lane_product_tail(const struct lane *l, const struct rows *x, struct linear
                        const struct tail *t);
 uint32_t lane_tile_cols(const struct lane *l, uint32_t m); /* how many columns of m rows fit into a tile */
 
-/* Several products of the same rows, each to its own y (m, stride), times its scale and activated, on this worker's columns. */
+/* Several products of the same rows, each to its own y (m, stride), times its scale and activated, on this
+ * worker's columns. */
 struct target {
     struct linear linear;
     float *y;
