@@ -404,6 +404,8 @@ const char *lower_refuses(const struct op *op)
                                             : NULL;
     case OP_LATENT:
         return op->latent.q_scale.beta != 0 ? "no kernel for queries scaled by position" : NULL;
+    case OP_OUT:
+        return op->out.tail.post.heads > 1 ? "no kernel for a norm of slices behind a product" : NULL;
     case OP_FFN:
         return op->ffn.times.buffer ? "no kernel for hidden values times a row" : NULL;
     case OP_MAP:
