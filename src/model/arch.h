@@ -38,8 +38,9 @@ struct arch {
     bool encoder;
     struct arch_variant {
         const char *member, *value, *name;
-    } variant;   /* config.json with this value is of another row: that of this name */
-    bool hybrid; /* layers may be without attention */
+    } variant;               /* config.json with this value is of another row: that of this name */
+    const char *written_moe; /* the same of a model with experts; NULL = as above */
+    bool hybrid;             /* layers may be without attention */
     /* Its recurrent layers: the operations, up to the product that ends them. */
     struct op_out *(*mixer)(struct build *b, uint32_t layer, struct norm in);
     uint32_t attention_every; /* in a GGUF file that does not say it */

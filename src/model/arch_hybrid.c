@@ -80,6 +80,7 @@ const struct arch arch_hybrids[] = {
                  "\"attn_layer_indices\": [], " MAMBA2_DEFAULTS ", \"max_position_embeddings\": 262144}"},
     {.name = "nemotron_h",
      .gguf = "nemotron_h_moe",
+     .written_moe = "nemotron_h_moe",
      .hf = "nemotron_h",
      .hybrid = true,
      .norm = NORM_RMS,
@@ -223,7 +224,7 @@ const struct arch arch_hybrids[] = {
      .mixer = build_kda,
      .build = hybrid_build,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
-                 "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"n_group\": 8, \"topk_group\": 4, "
+                 "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"num_expert_group\": 8, \"topk_group\": 4, "
                  "\"head_dim\": 128, \"rope_theta\": 6000000.0, \"short_conv_kernel_size\": 4, "
                  "\"layer_group_size\": 6, \"kda_safe_gate\": true, \"kda_lower_bound\": -5.0, "
                  "\"routed_scaling_factor\": 2.5, \"max_position_embeddings\": 262144}"},

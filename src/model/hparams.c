@@ -97,6 +97,30 @@ static const struct hparam_field fields[] = {
      "mamba_n_heads|mamba_num_heads|n_mamba_heads|linear_num_value_heads", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(ssm.groups), "ssm.group_count",
      "mamba_n_groups|mamba_ngroups|n_groups|linear_num_key_heads", 0, 65536, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.conv), "shortconv.l_cache", "conv_L_cache", 0, 1024, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(ssm.dt_range[0]), "ssm.time_step_min", NULL, 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(ssm.dt_range[1]), "ssm.time_step_max", NULL, 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(ssm.norms), "ssm.dt_b_c_rms", NULL, 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(ssm.norm_first), "ssm.norm_before_gate", "mamba_norm_before_gate", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(ssm.norm_whole), "ssm.norm_whole", NULL, 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(ssm.write_scale), "ssm.write_scale", NULL, 0, 0, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.kda_dim), "kda.head_dim", "linear_head_dim", 0, 1024, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(ssm.safe), "kda.safe_gate", "kda_safe_gate", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(ssm.bound), "kda.gate_lower_bound", "kda_lower_bound", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.every), "full_attention_interval",
+     "attn_layer_period|full_attention_interval|layer_group_size", 0, 1024, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(residual_mix[0][0]), "residual_mix.attention.stream",
+     "full_attn_alpha_factor|layernorm_full_attention_alpha", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(residual_mix[0][1]), "residual_mix.attention.branch",
+     "full_attn_beta_factor|layernorm_full_attention_beta", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(residual_mix[1][0]), "residual_mix.recurrent.stream",
+     "linear_attn_alpha_factor|layernorm_linear_attention_alpha", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(residual_mix[1][1]), "residual_mix.recurrent.branch",
+     "linear_attn_beta_factor|layernorm_linear_attention_beta", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(residual_mix[2][0]), "residual_mix.feed_forward.stream",
+     "mlp_alpha_factor|layernorm_mlp_alpha", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(residual_mix[2][1]), "residual_mix.feed_forward.branch",
+     "mlp_beta_factor|layernorm_mlp_beta", 0, 0, FIELD_OPTIONAL},
 };
 
 /* One number, or one for each layer. */
@@ -137,8 +161,10 @@ void hparams_write(const struct hparams *h, const struct hparams_sink *s)
         const struct hparam_field *f = &fields[i];
         const void *at = (const char *)h + f->offset;
         const float *real = at;
-        bool factor = f->offset == AT(logit_scale) || f->offset == AT(residual_scale) ||
-                      f->offset == AT(embed_scale) || f->offset == AT(weight_scale);
+        bool factor =
+            f->offset == AT(logit_scale) || f->offset == AT(residual_scale) || f->offset == AT(embed_scale) ||
+            f->offset == AT(weight_scale) || f->offset == AT(ssm.write_scale) ||
+            (f->offset >= AT(residual_mix) && f->offset < AT(residual_mix) + sizeof h->residual_mix);
         bool says = f->kind == HPARAM_U32   ? *(const uint32_t *)at != 0
                     : f->kind == HPARAM_F32 ? *real != 0 && !(factor && *real == 1)
                                             : *(const bool *)at;
@@ -522,7 +548,9 @@ static int read_all(struct hparams *h, const struct keys *k, const struct store 
     h->eps = 1e-5f;
     h->act_alpha = 1.702f;
     h->act_limit = 7;
-    h->ssm.dt_range[1] = INFINITY;
+    h->ssm.write_scale = 1;
+    for (int i = 0; i < 6; i++)
+        h->residual_mix[i / 2][i % 2] = 1;
     if (read_fields(h, k, e) < 0 || drop_nextn(h, k, e) < 0 || read_heads(h, e) < 0 ||
         read_act(h, k, e) < 0 || read_layers(h, k, e) < 0 || read_sliding(h, k, e) < 0 ||
         read_rope(h, k, e) < 0 || pooling_read(h, k, s, e) < 0 || read_gating(h, k, e) < 0)
@@ -558,6 +586,16 @@ static int read_gguf(struct hparams *h, const struct store *s, struct err *e)
     return 0;
 }
 
+/* nemotron-h says it by its list of layers alone. */
+static void count_layers(json_t *config)
+{
+    const json_t *types = json_object_get(config, "layers_block_type"),
+                 *letters = json_object_get(config, "hybrid_override_pattern");
+    size_t n = json_is_array(types) ? json_array_size(types) : json_string_length(letters);
+    if (n && !json_object_get(config, "num_hidden_layers"))
+        json_object_set_new(config, "num_hidden_layers", json_integer((json_int_t)n));
+}
+
 static int read_config(struct hparams *h, const struct store *s, struct err *e)
 {
     if (!s->config)
@@ -582,6 +620,7 @@ static int read_config(struct hparams *h, const struct store *s, struct err *e)
     json_t *merged = json_copy(config);
     json_t *defaults = json_loads(h->arch->defaults ? h->arch->defaults : "{}", 0, NULL);
     int ok = -1;
+    count_layers(merged);
     /* A null member stays null: it means "none". */
     if (!merged || !defaults || json_object_update_missing(merged, defaults) < 0) {
         err_memory(e, "config.json", 0);

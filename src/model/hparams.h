@@ -64,12 +64,12 @@ struct layer_params {
     float theta; /* of its rope; 0: that of hparams.rope */
 };
 
-/* Recurrent layers. Of delta rules `state` is the size of a key head, `groups` counts them, and `heads` those of values. */
+/* Recurrent layers. Of delta rules `state` is the size of a key head, `groups` counts them, and `heads` those of values;
+ * of mamba 1 `heads` is the rank of dt, as in GGUF. */
 struct ssm_params {
     uint32_t conv; /* columns of the convolution */
     uint32_t inner, state, heads, groups;
-    uint32_t dt_rank;  /* mamba 1 */
-    float dt_range[2]; /* of mamba's time step */
+    float dt_range[2]; /* of mamba's time step; the second 0 = no bound */
     float eps;         /* of the norm of the output, or (mamba 1) of dt, B and C */
     bool norms;        /* dt, B and C are normed also without weights */
     bool norm_first;   /* the output is normed before its gate */
@@ -78,7 +78,10 @@ struct ssm_params {
     bool scaled;       /* falcon-h1: z, x, B, C, dt times `scale` */
     float scale[5], in_scale, out_scale;
     float write_scale; /* of delta rules */
-    float bound;       /* of KDA's decay; 0 = none */
+    uint32_t kda_dim;  /* of a head of KDA */
+    bool safe;         /* KDA's decay has a bound */
+    float bound;
+    uint32_t every; /* every so many layers attention; 0 = not given */
 };
 
 struct hparams {

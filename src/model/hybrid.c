@@ -102,10 +102,8 @@ static int layers_by_number(struct hparams *h, json_t *list, uint32_t first)
 /* Attention in every n-th layer: the last of a period, or the one at an offset. */
 static int layers_by_period(struct hparams *h, const struct keys *k, struct err *e)
 {
-    uint32_t n = 0, at = UINT32_MAX;
-    if (keys_u32(k, "full_attention_interval", "attn_layer_period|full_attention_interval|layer_group_size",
-                 HPARAMS_COUNT, &n, e) < 0 ||
-        keys_u32(k, NULL, "attn_layer_offset", HPARAMS_COUNT, &at, e) < 0)
+    uint32_t n = h->ssm.every, at = UINT32_MAX;
+    if (keys_u32(k, NULL, "attn_layer_offset", HPARAMS_COUNT, &at, e) < 0)
         return -1;
     for (uint32_t i = 0; n && i < h->layers; i++) {
         bool full = i % n == (at == UINT32_MAX ? n - 1 : at);
@@ -131,7 +129,19 @@ static int layers_of_gguf(struct hparams *h, const struct keys *k, struct err *e
     return 0;
 }
 
-static int read_mixers(struct hparams *h, const struct keys *k, struct err *e)
+/* The period of the layers as they are; 0 = none. */
+static uint32_t period(const struct hparams *h)
+{
+    uint32_t n = 1;
+    while (n < h->layers && h->layer[n - 1].recurrent)
+        n++;
+    for (uint32_t i = 0; i < h->layers; i++)
+        if (h->layer[i].recurrent != (i % n != n - 1))
+            return 0;
+    return n;
+}
+
+static int find_mixers(struct hparams *h, const struct keys *k, struct err *e)
 {
     char found[64];
     if (k->gguf)
@@ -151,12 +161,19 @@ static int read_mixers(struct hparams *h, const struct keys *k, struct err *e)
     return got < 0 ? -1 : 0;
 }
 
+static int read_mixers(struct hparams *h, const struct keys *k, struct err *e)
+{
+    int bad = find_mixers(h, k, e);
+    h->ssm.every = period(h);
+    return bad;
+}
+
 /* ---- sizes ---- */
 
-/* A bound of dt: a number; what JSON cannot say as one is infinity. */
+/* A bound of dt: a number; what JSON cannot say as one is infinity, which is none. */
 static float dt_bound(json_t *v)
 {
-    return json_is_number(v) ? (float)json_number_value(v) : INFINITY;
+    return json_is_number(v) ? (float)json_number_value(v) : 0;
 }
 
 /* mamba 2's sizes in config.json; a GGUF file has them as they are. */
@@ -168,7 +185,7 @@ static int read_mamba2(struct hparams *h, const struct keys *k, struct err *e)
     json_t *limit = keys_json(k, "time_step_limit|mamba_dt_limit", found),
            *size = keys_json(k, "mamba_d_head|mamba_head_dim|mamba_headdim", found);
     s->eps = s->eps != 0 ? s->eps : h->eps;
-    s->norm_whole = h->arch->ssm_norm_whole && !k->gguf;
+    s->norm_whole |= h->arch->ssm_norm_whole && !k->gguf && s->groups > 1;
     if (json_is_integer(size) && keys_u32(k, NULL, found, HPARAMS_SIZE, &head, e) < 0)
         return -1;
     if (keys_u32(k, NULL, "mamba_expand|expand", HPARAMS_SIZE, &expand, e) < 0)
@@ -216,17 +233,15 @@ static int read_mamba(struct hparams *h, const struct keys *k, struct err *e)
     char found[64];
     json_t *rank = keys_json(k, "time_step_rank|mamba_dt_rank", found);
     s->eps = s->eps != 0 ? s->eps : h->eps;
-    s->dt_rank = k->gguf ? s->heads : (h->width + 15) / 16;
-    if ((json_is_integer(rank) && keys_u32(k, NULL, found, HPARAMS_SIZE, &s->dt_rank, e) < 0) ||
+    s->heads = k->gguf ? s->heads : (h->width + 15) / 16;
+    if ((json_is_integer(rank) && keys_u32(k, NULL, found, HPARAMS_SIZE, &s->heads, e) < 0) ||
         keys_u32(k, NULL, "mamba_expand|expand", HPARAMS_SIZE, &expand, e) < 0)
         return -1;
     if (!s->inner)
         s->inner = expand * h->width;
-    s->heads = s->inner;
-    s->groups = 1;
-    if (!s->inner || !s->state || s->conv < 2 || !s->dt_rank)
+    if (!s->inner || !s->state || s->conv < 2 || !s->heads)
         return err_set(e, ERR_DATA, "recurrent layers of width %u, state %u and rank %u: above 0 is expected",
-                       s->inner, s->state, s->dt_rank);
+                       s->inner, s->state, s->heads);
     return 0;
 }
 
@@ -234,7 +249,6 @@ static int read_mamba(struct hparams *h, const struct keys *k, struct err *e)
 int mamba_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     if (keys_u32(k, NULL, "intermediate_size", HPARAMS_SIZE, &h->ssm.inner, e) < 0 ||
-        keys_bool(k, "ssm.dt_b_c_rms", NULL, &h->ssm.norms, e) < 0 ||
         keys_f32(k, NULL, "mixer_rms_eps", HPARAMS_REAL, &h->ssm.eps, e) < 0)
         return -1;
     h->ssm.norms |= !strcmp(h->spelled, "falcon_mamba");
@@ -311,8 +325,7 @@ int falcon_h1_setup(struct hparams *h, const struct keys *k, struct err *e)
         keys_f32(k, NULL, "attention_in_multiplier", HPARAMS_REAL, &h->attn_in_scale, e) < 0 ||
         keys_f32(k, NULL, "attention_out_multiplier", HPARAMS_REAL, &h->attn_out_scale, e) < 0 ||
         keys_f32(k, NULL, "key_multiplier", HPARAMS_REAL, &key, e) < 0 ||
-        keys_f32(k, NULL, "lm_head_multiplier", HPARAMS_REAL, &head, e) < 0 ||
-        keys_bool(k, NULL, "mamba_norm_before_gate", &s->norm_first, e) < 0)
+        keys_f32(k, NULL, "lm_head_multiplier", HPARAMS_REAL, &head, e) < 0)
         return -1;
     s->scaled = got > 0;
     h->logit_scale *= head;
@@ -332,7 +345,6 @@ static int read_delta(struct hparams *h, const struct keys *k, struct err *e)
     if (!k->gguf)
         s->inner = value * s->heads;
     s->eps = s->eps != 0 ? s->eps : h->eps;
-    s->write_scale = s->write_scale != 0 ? s->write_scale : 1;
     s->tiled = k->gguf && h->arch->tiled_values;
     if (!s->inner || !s->heads || s->inner % s->heads || !s->groups || s->heads % s->groups || !s->state ||
         s->conv < 2)
@@ -354,7 +366,8 @@ int olmo_hybrid_setup(struct hparams *h, const struct keys *k, struct err *e)
     bool negative = false;
     if (keys_bool(k, NULL, "linear_allow_neg_eigval", &negative, e) < 0)
         return -1;
-    h->ssm.write_scale = negative ? 2 : 1;
+    if (!k->gguf)
+        h->ssm.write_scale = negative ? 2 : 1;
     h->ssm.eps = 1e-5f;
     char found[64];
     json_t *rope = keys_json(k, "rope_parameters|rope_scaling|rope_theta", found);
@@ -368,8 +381,7 @@ int lfm2_setup(struct hparams *h, const struct keys *k, struct err *e)
     bool adjust = false;
     uint32_t multiple = 256;
     float factor = 1;
-    if (keys_u32(k, "shortconv.l_cache", "conv_L_cache", HPARAMS_SIZE, &h->ssm.conv, e) < 0 ||
-        keys_bool(k, NULL, "block_auto_adjust_ff_dim", &adjust, e) < 0 ||
+    if (keys_bool(k, NULL, "block_auto_adjust_ff_dim", &adjust, e) < 0 ||
         keys_u32(k, NULL, "block_multiple_of", HPARAMS_SIZE, &multiple, e) < 0 ||
         keys_f32(k, NULL, "block_ffn_dim_multiplier", HPARAMS_REAL, &factor, e) < 0)
         return -1;
@@ -386,27 +398,26 @@ int lfm2_setup(struct hparams *h, const struct keys *k, struct err *e)
 int kimi_linear_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     struct ssm_params *s = &h->ssm;
-    bool safe = false;
     char found[64], how[32] = "";
     struct keys in = {.config = keys_json(k, "linear_attn_config", found)};
     s->heads = h->heads;
-    s->state = h->k_dim;
-    if (keys_u32(k, "kda.head_dim", "linear_head_dim", HPARAMS_SIZE, &s->state, e) < 0 ||
-        keys_u32(k, NULL, "short_conv_kernel_size|linear_conv_kernel_dim", HPARAMS_SIZE, &s->conv, e) < 0 ||
-        (in.config && (keys_u32(&in, NULL, "head_dim", HPARAMS_SIZE, &s->state, e) < 0 ||
+    if (!s->kda_dim)
+        s->kda_dim = h->k_dim;
+    if (keys_u32(k, NULL, "short_conv_kernel_size|linear_conv_kernel_dim", HPARAMS_SIZE, &s->conv, e) < 0 ||
+        keys_u32(k, NULL, "linear_num_heads", HPARAMS_SIZE, &s->heads, e) < 0 ||
+        (in.config && (keys_u32(&in, NULL, "head_dim", HPARAMS_SIZE, &s->kda_dim, e) < 0 ||
                        keys_u32(&in, NULL, "num_heads", HPARAMS_SIZE, &s->heads, e) < 0 ||
                        keys_u32(&in, NULL, "short_conv_kernel_size", HPARAMS_SIZE, &s->conv, e) < 0)) ||
-        keys_bool(k, "kda.safe_gate", "kda_safe_gate", &safe, e) < 0 ||
-        keys_f32(k, "kda.gate_lower_bound", "kda_lower_bound", HPARAMS_REAL, &s->bound, e) < 0 ||
         keys_str(k, NULL, "moe_router_activation_func", how, sizeof how, e) < 0)
         return -1;
-    if (!safe)
+    if (!s->safe)
         s->bound = 0;
-    if (safe && !(s->bound < 0))
+    if (s->safe && !(s->bound < 0))
         return err_set(e, ERR_DATA, "the bound of the decay is %g; a number below 0 is expected",
                        (double)s->bound);
     if (!strcmp(how, "softmax"))
         h->gating = GATING_SOFTMAX;
+    s->state = s->kda_dim;
     s->inner = s->heads * s->state;
     s->groups = s->heads;
     h->tied = false; /* whatever config.json says */
@@ -423,23 +434,16 @@ int kimi_linear_setup(struct hparams *h, const struct keys *k, struct err *e)
 /* h = norm(x) a + f b, then the next norm: as a norm does not see a factor but by its epsilon, x + f b / a is the same. */
 int minimax_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    static const char *const names[3][2] = {
-        {"full_attn_alpha_factor|layernorm_full_attention_alpha",
-         "full_attn_beta_factor|layernorm_full_attention_beta"},
-        {"linear_attn_alpha_factor|layernorm_linear_attention_alpha",
-         "linear_attn_beta_factor|layernorm_linear_attention_beta"},
-        {"mlp_alpha_factor|layernorm_mlp_alpha", "mlp_beta_factor|layernorm_mlp_beta"}};
     h->ssm.eps = 1e-6f;
     for (int i = 0; i < 3; i++) {
-        float *f = h->residual_mix[i];
-        f[0] = k->gguf && h->residual_scale != 0 ? h->residual_scale : 1, f[1] = 1;
-        if (keys_f32(k, NULL, names[i][0], HPARAMS_REAL, &f[0], e) < 0 ||
-            keys_f32(k, NULL, names[i][1], HPARAMS_REAL, &f[1], e) < 0)
-            return -1;
-        if (!(f[0] > 0))
+        float *a = &h->residual_mix[i][0];
+        if (k->gguf && h->residual_scale != 1)
+            *a = h->residual_scale;
+        if (!(*a > 0))
             return err_set(e, ERR_DATA, "the factor of the residual is %g; a number above 0 is expected",
-                           (double)f[0]);
+                           (double)*a);
     }
+    h->residual_scale = 1;
     return read_mixers(h, k, e);
 }
 

@@ -47,12 +47,15 @@ static const struct {
                  "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|feedforward_layer_norm|"
                  "post_attention_layernorm.#"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
-    {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1|mlps.#.gate_proj"},
+    {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1|mlps.#.gate_proj|"
+                 "block_sparse_moe.gate_proj"},
     {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|ffn.lin1|"
-               "feed_forward.up_proj|feed_forward.w3|mixer.up_proj|mlps.#.up_proj"},
+               "feed_forward.up_proj|feed_forward.w3|mixer.up_proj|mlps.#.up_proj|"
+               "block_sparse_moe.up_proj"},
     {"ffn_down",
      "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
-     "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|mlps.#.down_proj"},
+     "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|mlps.#.down_proj|"
+     "block_sparse_moe.down_proj"},
     {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
     {"ffn_gate_inp",
      "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"

@@ -64,7 +64,8 @@ static bool one_run(const struct matrix *m)
 
 bool matrix_lies(const struct matrix *m, struct weight *w)
 {
-    if (m->turned || m->each || m->exponents || m->pairs || is_fp8(m->type) || (!one_run(m) && m->run != 1))
+    if (m->turned || m->each || m->exponents || m->pairs || m->row_swap.unit || m->col_swap.unit ||
+        m->gain != 0 || is_fp8(m->type) || (!one_run(m) && m->run != 1))
         return false;
     size_t stride = one_run(m) ? 1 : m->stride;
     *w = (struct weight){
@@ -90,8 +91,17 @@ static size_t lying_cols(const struct matrix *m)
     return m->exponents ? m->row_bytes / 16 * 32 : m->row_bytes / t->block_bytes * t->block_values;
 }
 
+static uint32_t swapped(const struct matrix_swap *s, uint32_t i)
+{
+    if (!s->unit || i < s->from)
+        return i;
+    uint32_t n = i - s->from, block = n / s->unit;
+    return s->from + (block % s->a * s->b + block / s->a) * s->unit + n % s->unit;
+}
+
 static uint32_t row_number(const struct matrix *m, uint32_t r)
 {
+    r = swapped(&m->row_swap, r);
     if (m->pairs) {
         uint32_t head = r / m->pairs, i = r % m->pairs;
         r = head * m->pairs + i % 2 * (m->pairs / 2) + i / 2;
@@ -156,7 +166,8 @@ static void turned_values(const struct matrix *m, uint32_t one, uint32_t from, u
     size_t wide = lying_cols(m);
     uint8_t *bytes = (uint8_t *)(row + (wide > n ? wide : n));
     uint32_t low = row_number(m, from);
-    bool together = t->block_values == 1 && row_number(m, from + n - 1) == low + n - 1 && !m->pairs;
+    bool together =
+        t->block_values == 1 && row_number(m, from + n - 1) == low + n - 1 && !m->pairs && !m->row_swap.unit;
     for (uint32_t c = 0; c < m->cols; c++) {
         const uint8_t *at = lying_row(m, one, c, bytes);
         uint32_t base = together ? low : 0, width = together ? n : (uint32_t)wide;
@@ -167,16 +178,29 @@ static void turned_values(const struct matrix *m, uint32_t one, uint32_t from, u
     }
 }
 
+/* Columns of a row in their order, by way of `room`; then the gain. */
+static void finish_row(const struct matrix *m, float *x, float *room)
+{
+    if (m->col_swap.unit) {
+        memcpy(room, x, m->cols * sizeof *x);
+        for (uint32_t c = 0; c < m->cols; c++)
+            x[c] = room[swapped(&m->col_swap, c)];
+    }
+    for (uint32_t c = 0; m->gain != 0 && c < m->cols; c++)
+        x[c] *= m->gain;
+}
+
 void matrix_values(const struct matrix *m, uint32_t one, uint32_t from, uint32_t n, float *out, void *room)
 {
-    if (m->turned) {
+    if (m->turned)
         turned_values(m, one, from, n, out, room);
-        return;
-    }
     for (uint32_t i = 0; i < n; i++, out += m->cols) {
         uint32_t row = row_number(m, from + i);
-        dtype_get(m->type)->decode(lying_row(m, one, row, room), out, m->cols);
-        apply_scales(m, one, row, 0, m->cols, out);
+        if (!m->turned) {
+            dtype_get(m->type)->decode(lying_row(m, one, row, room), out, m->cols);
+            apply_scales(m, one, row, 0, m->cols, out);
+        }
+        finish_row(m, out, room);
     }
 }
 
@@ -241,7 +265,7 @@ static int piece_fill(const struct matrix_out *o, const struct matrix_piece *p, 
     if (!worker_fits((void **)&w->bytes, &w->bytes_size, bytes) ||
         !worker_fits((void **)&w->room, &w->room_size, matrix_room(m, p->n)))
         return err_memory(e, "a piece of a tensor", bytes);
-    if (o->type == m->type && !m->turned && !m->scales) {
+    if (o->type == m->type && !m->turned && !m->scales && !m->col_swap.unit && m->gain == 0) {
         for (uint32_t i = 0; i < p->n; i++)
             memcpy(w->bytes + i * p->row_bytes, lying_row(m, p->one, row_number(m, p->from + i), w->room),
                    p->row_bytes);

@@ -25,6 +25,11 @@ struct matrix_scales {
     uint64_t cols, row_span, col_span;
 };
 
+/* From number `from` on, (a, b, unit) taken as (b, a, unit); unit 0: in order. */
+struct matrix_swap {
+    uint32_t from, a, b, unit;
+};
+
 struct matrix {
     const char *name;             /* of the tensor, for messages */
     uint32_t type;                /* enum dtype of the stored values */
@@ -35,6 +40,8 @@ struct matrix {
     uint32_t skip, first, run, stride;
     bool turned;
     uint32_t pairs; /* rows of a head of this size, whose halves are taken in turn; 0 = in order */
+    struct matrix_swap row_swap, col_swap;
+    float gain;                         /* of all values; 0 = 1 */
     const struct matrix_scales *scales; /* one, or with `each` one for each; NULL = none */
     const uint8_t *exponents; /* MXFP4 in two tensors: data holds the nibbles; NULL = whole blocks */
 };

@@ -113,7 +113,8 @@ static struct op_scan *build_scan(struct build *b, uint32_t layer, struct op_sca
     struct op_scan *o = &plan_add(b->p, OP_SCAN, layer)->scan;
     *o = scan;
     o->q_scale = o->k_scale = o->write_scale = 1;
-    o->dt_range[0] = s->dt_range[0], o->dt_range[1] = s->dt_range[1];
+    o->dt_range[0] = s->dt_range[0];
+    o->dt_range[1] = s->dt_range[1] > 0 ? s->dt_range[1] : INFINITY;
     o->state = plan_keep(b->p, layer, o->heads, o->k_dim, o->v_dim);
     return o;
 }
@@ -194,7 +195,7 @@ static struct norm mamba_norm(struct build *b, const char *name, uint32_t layer,
 struct op_out *build_mamba(struct build *b, uint32_t layer, struct norm in)
 {
     const struct ssm_params *s = &b->h->ssm;
-    uint32_t inner = s->inner, rank = s->dt_rank;
+    uint32_t inner = s->inner, rank = s->heads;
     struct operand p = build_mix(b, MIX_IN, 2 * inner), c = build_mix(b, MIX_CONV, inner),
                    y = build_mix(b, MIX_OUT, inner), low = build_mix(b, MIX_LOW, rank + 2 * s->state),
                    dt = build_mix(b, MIX_STEP, inner);

@@ -12,7 +12,7 @@
 static void warn_unused(const struct binder *b, const struct store *s)
 {
     static const char *const known[] = {"rotary_emb.", "attn.bias", "masked_bias", "attention.bias",
-                                        "rope_freqs"};
+                                        "rope_freqs",  "_decay",    "slope_rate"};
     char layers[128];
     int n = s->kind == STORE_GGUF ? snprintf(layers, sizeof layers, "blk.")
                                   : snprintf(layers, sizeof layers, "%s%s", b->names.root, b->names.stack);

@@ -74,9 +74,16 @@ static bool wanted(const struct keys_out *k, const char *key)
     if (!strcmp(key, "attention.scale"))
         return !h->kv_lora && fabsf(h->attn_scale * sqrtf((float)h->k_dim) - 1) > 1e-6f;
     if (!strcmp(key, "embedding_scale"))
-        return !starts(k, "gemma"); /* theirs is the square root of the width */
+        return !starts(k, "gemma") && /* theirs is the square root of the width */
+               !is_arch(k, "falcon-h1");
     if (!strcmp(key, "rope.dimension_count"))
-        return h->rope_kind != ROPE_NONE;
+        return h->rope_kind != ROPE_NONE || h->kv_lora;
+    if (!strcmp(key, "shortconv.l_cache"))
+        return starts(k, "lfm2");
+    if (!strcmp(key, "full_attention_interval"))
+        return h->arch->attention_every;
+    if (is_arch(k, "falcon-h1") && (!strcmp(key, "logit_scale") || !strcmp(key, "attention.scale")))
+        return false; /* in the weights */
     if (!strcmp(key, ".tokenizer.ggml.token_type_count"))
         return h->arch->encoder;
     if (!strncmp(key, "expert_", 7))
@@ -108,6 +115,9 @@ static int put_layers(const struct keys_out *k, const char *key, bool ffn, struc
         return err_memory(e, "layers", h->layers);
     for (uint32_t i = 0; i < h->layers; i++) {
         each[i] = (int32_t)(ffn ? h->layer[i].ffn : h->layer[i].kv_heads);
+        if (!ffn && h->arch->attention_every &&
+            h->ssm.every) /* which layers have none follows from the interval */
+            each[i] = (int32_t)h->kv_heads;
         same = same && each[i] == each[0];
     }
     char name[160];
@@ -278,6 +288,14 @@ static void warn_unsaid(const struct keys_out *k)
                  k->arch);
 }
 
+static bool layers_rotate(const struct hparams *h)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < h->layers; i++)
+        any |= h->layer[i].rope;
+    return any;
+}
+
 static int put_hparams(const struct keys_out *k, struct err *e)
 {
     const struct hparams *h = k->h;
@@ -289,6 +307,8 @@ static int put_hparams(const struct keys_out *k, struct err *e)
         put_f32(k, "logit_scale", 1 / h->logit_scale);
     else if (starts(k, "cohere") || starts(k, "command"))
         put_f32(k, "logit_scale", h->logit_scale);
+    if (is_arch(k, "granitehybrid"))
+        put_bool(k, "rope.scaling.finetuned", layers_rotate(h));
     if (is_arch(k, "gptneox"))
         put_bool(k, "use_parallel_residual", h->parallel);
     if (h->arch->encoder) {
@@ -364,6 +384,8 @@ int keys_from_model(struct gguf_writer *w, const struct model *m, struct err *e)
 {
     const struct hparams *h = &m->h;
     struct keys_out k = {w, m, h, h->arch->written ? h->arch->written : h->arch->name};
+    if (h->experts && h->arch->written_moe)
+        k.arch = h->arch->written_moe;
     if (h->kv_lora && h->rope_kind == ROPE_HALVES)
         return err_set(e, ERR_DATA, "config.json: rope_interleave is false, which GGUF cannot say of %s",
                        k.arch);

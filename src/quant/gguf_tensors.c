@@ -5,6 +5,7 @@
 #include "model/arch.h"
 #include "model/bind.h"
 #include "model/rope.h"
+#include "quant/gguf_hybrid.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -95,6 +96,7 @@ static void shape_of(const struct hparams *h, const struct bound *b, const struc
         t->shape[0] = h->k_dim;
         t->shape[1] = m->cols / h->k_dim;
     }
+    gguf_hybrid_shape(h, b->name, t->shape);
     count_dims(t);
 }
 
@@ -110,11 +112,24 @@ static void turn_to_gguf(const struct hparams *h, const struct bound *b, struct 
         }
         m->pairs = h->k_dim;
     }
+    gguf_tile_values(h, b, m);
     if (!strcmp(b->name, "position_embd")) { /* GGUF has cut off the rows that no position has */
         m->skip += h->position_offset;
         m->rows -= h->position_offset;
         m->run = m->rows;
     }
+}
+
+/* Slices in turn of a tensor that GGUF has as it is: all of it. */
+static bool take_whole(const struct bound *b, struct matrix *m)
+{
+    bool same = b->whole && !strcmp(b->whole, b->name) && m->run < m->rows;
+    if (same) {
+        m->rows = m->rows / m->run * m->stride;
+        m->run = m->rows;
+        m->first = 0;
+    }
+    return same;
 }
 
 static int add_bound(struct gguf_tensors *o, const struct model *model, const struct bound *b, struct err *e)
@@ -125,7 +140,7 @@ static int add_bound(struct gguf_tensors *o, const struct model *model, const st
         return 0;
     int64_t there = names_find(&o->index, name);
     struct out *t = there < 0 ? NULL : &o->all[there];
-    if (t && (!b->whole || t->parts == 3)) /* bound twice: the same tensor */
+    if (t && (!b->whole || t->parts == OUT_PARTS || t->complete)) /* bound twice: the same tensor */
         return 0;
     if (!t && !(t = add(o, name, e)))
         return -1;
@@ -134,8 +149,10 @@ static int add_bound(struct gguf_tensors *o, const struct model *model, const st
         t->part[t->parts++] = m;
         return 0;
     }
+    t->complete = take_whole(b, &m);
     shape_of(&model->h, b, &m, t);
     turn_to_gguf(&model->h, b, &m);
+    m.gain = gguf_gain(&model->h, b, t->parts);
     t->shape[1] -= !strcmp(b->name, "position_embd") ? model->h.position_offset : 0;
     t->part[t->parts++] = m;
     return 0;
@@ -178,12 +195,28 @@ static int add_rope(struct gguf_tensors *o, const struct hparams *h, struct err 
     return add_vector(o, "rope_freqs.weight", freqs, half, e);
 }
 
+/* A head that is the embedding times another factor cannot be that tensor. */
+static int add_head(struct gguf_tensors *o, const struct model *m, struct err *e)
+{
+    int64_t table = names_find(&o->index, "token_embd.weight");
+    if (names_find(&o->index, "output.weight") >= 0 || table < 0 || o->all[table].part[0].gain == 0)
+        return 0;
+    struct out *t = add(o, "output.weight", e);
+    if (!t)
+        return -1;
+    const char *name = t->name;
+    *t = o->all[table];
+    t->name = name;
+    t->part[0].gain = m->h.logit_scale;
+    return 0;
+}
+
 int gguf_tensors_from_model(struct gguf_tensors *o, const struct model *m, struct err *e)
 {
     for (uint32_t i = 1; i < m->weights.count; i++)
         if (add_bound(o, m, &m->bound[i], e))
             return -1;
-    if (add_rope(o, &m->h, e))
+    if (add_rope(o, &m->h, e) || add_head(o, m, e))
         return -1;
     qsort(o->all, o->count, sizeof *o->all, by_name);
     return 0;

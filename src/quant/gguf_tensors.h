@@ -10,12 +10,15 @@
 #include "model/model.h"
 #include "quant/recipe.h"
 
+enum { OUT_PARTS = 5 };
+
 struct out {
     const char *name;
     uint32_t dims; /* without trailing ones, at least 1 */
     uint64_t shape[4];
-    struct matrix part[3]; /* one after the other along the rows */
+    struct matrix part[OUT_PARTS]; /* one after the other along the rows */
     uint32_t parts;
+    bool complete;   /* no part is missing */
     uint32_t kept;   /* enum dtype, the default where no recipe applies */
     uint32_t type;   /* what it gets */
     uint32_t wanted; /* what it would get if its rows fitted the blocks */

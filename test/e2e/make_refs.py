@@ -17,6 +17,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+import refs_hybrid
+
 VOCAB = 96
 D = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
          num_key_value_heads=2, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0,
@@ -337,11 +339,16 @@ ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert", "distilbert", "mpnet
             "jina_embeddings_v3")
 
 
+CASES.update(refs_hybrid.CASES)
+
+
 def fill(model, generator):
     """Random weights, rounded to bfloat16, that no part of the model can hide."""
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
-        if p.dim() == 1:
+        if "conv" in name and p.dim() == 3:
+            p.copy_(0.5 * noise)
+        elif p.dim() == 1:
             p.copy_((1 if any(x in name.lower() for x in ("norm", "ln", "scal")) else 0) + 0.2 * noise)
         else:
             p.copy_(0.18 * noise)
@@ -378,7 +385,7 @@ def make(out, name, kind, config, seed, small):
                   "intermediate_size": min(config.get("intermediate_size", 0), 12 if experts else 24)}
         if "n_positions" in config or kind == "bert":
             shrink["max_position_embeddings"] = 64
-        config = {k: shrink.get(k, v) for k, v in config.items()}
+        config = {k: shrink.get(k, v) if v else v for k, v in config.items()}
         if kind == "falcon":
             config["ffn_hidden_size"] = 40
     config = AutoConfig.for_model(kind, **config)
