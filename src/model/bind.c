@@ -108,8 +108,17 @@ const struct tensor *bind_tensor(struct binder *b, struct tensor_at at, const ch
     return t;
 }
 
+/* dbrx: the matrices of all experts in one, one below the other. */
+static bool is_tall(const struct tensor *t, struct shape want)
+{
+    return want.count > 1 && t->dims == 2 && t->shape[0] == want.cols &&
+           t->shape[1] == (uint64_t)want.rows * want.count;
+}
+
 int bind_check(struct binder *b, const struct tensor *t, struct shape want)
 {
+    if (is_tall(t, want))
+        return 0;
     if (t->shape[0] == want.cols && t->shape[1] == want.rows && t->shape[2] == want.count && t->shape[3] == 1)
         return 0;
     char have[96];
@@ -178,6 +187,11 @@ struct matrix bind_find(struct binder *b, struct tensor_at at, struct shape want
         err_set(b->e, ERR_DATA, "tensor %s: rows of %u values cannot be of type %s", log_safe(t->name),
                 lies.cols, dtype_get(t->type)->name);
         return none;
+    }
+    if (is_tall(t, lies)) {
+        m.rows = m.run = lies.rows;
+        m.count = lies.count;
+        m.each_bytes = m.row_bytes * lies.rows;
     }
     if (is_fp8(t->type)) {
         struct matrix_scales *s = bind_memory(b, sizeof *s);

@@ -130,6 +130,12 @@ struct norm build_head_norm(struct build *b, const char *name, int layer, uint32
     return (struct norm){0};
 }
 
+/* The same of any row, with arch.norm; NORM_NONE where the file has none. */
+static struct norm optional_norm(struct build *b, const char *name, int layer, uint32_t width)
+{
+    return build_head_norm(b, name, layer, 0, width);
+}
+
 struct op_embed *build_embed(struct build *b)
 {
     struct op_embed *o = &plan_add(b->p, OP_EMBED, UINT32_MAX)->embed;
@@ -138,6 +144,18 @@ struct op_embed *build_embed(struct build *b)
     o->table = b->table;
     o->scale = b->h->embed_scale;
     o->out = b->x;
+    return o;
+}
+
+struct op_embed *build_embed_all(struct build *b)
+{
+    struct op_embed *o = build_embed(b);
+    if (bind_has(&b->bind, "position_embd", LOOKUP_NO_LAYER)) {
+        o->positions = bind_matrix(&b->bind, "position_embd", LOOKUP_NO_LAYER,
+                                   (struct shape){b->h->context + b->h->position_offset, b->h->width, 1});
+        o->position_offset = b->h->position_offset;
+    }
+    o->norm = optional_norm(b, "token_embd_norm", LOOKUP_NO_LAYER, b->h->width);
     return o;
 }
 
@@ -263,6 +281,7 @@ struct tail *build_out(struct build *b, uint32_t layer)
     struct op_out *o = &plan_add(b->p, OP_OUT, layer)->out;
     o->in = b->a;
     o->gate = gate;
+    o->norm = optional_norm(b, "attn_sub_norm", (int)layer, h->heads * h->layer[layer].v_dim);
     o->linear = bind_linear(&b->bind, "attn_output", (int)layer, h->width, h->heads * h->layer[layer].v_dim);
     o->tail = stream_tail(b);
     o->tail.scale *= h->v_scale;

@@ -40,6 +40,8 @@ void build_qkv_slices(const struct hparams *h, enum store_kind container, const 
                       struct slice s[3]);
 
 struct op_embed *build_embed(struct build *b);
+/* The same with learned positions and a norm, where the file has them. */
+struct op_embed *build_embed_all(struct build *b);
 struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in);
 struct op_attn *build_attn(struct build *b, uint32_t layer);
 /* Finds the gate of attention's output where it is a tensor of its own, for build_out. */

@@ -155,6 +155,7 @@ struct expert_linears bind_experts(struct binder *b, int layer)
     struct shape in = {h->expert_ffn, h->width, h->experts}, down = {h->width, h->expert_ffn, h->experts};
     bool folder = h->container == STORE_SAFETENSORS, oai = folder && h->act == ACT_SWIGLU_OAI,
          turned = oai || (folder && h->scale_input); /* gpt-oss and llama 4 hold (in, out) */
+    bool tall = bind_rows(b, "ffn_down_exps", layer) == (uint64_t)h->experts * h->expert_ffn; /* dbrx */
     if (lookup_find(&b->names, at_layer("ffn_gate_up_exps", layer), ".weight") ||
         lookup_find(&b->names, at_layer("ffn_gate_up_exps", layer), "_blocks")) {
         fused(b, layer, in, turned, oai, &out);
@@ -163,6 +164,6 @@ struct expert_linears bind_experts(struct binder *b, int layer)
             out.gate = plain(b, "ffn_gate_exps", layer, in, false);
         out.up = plain(b, "ffn_up_exps", layer, in, false);
     }
-    out.down = plain(b, "ffn_down_exps", layer, down, turned);
+    out.down = plain(b, "ffn_down_exps", layer, down, turned || (folder && tall && h->experts > 1));
     return out;
 }

@@ -1,5 +1,7 @@
-/* gpt2: learned positions. */
+/* Older families with a norm before each half: learned positions, ALiBi, sizes that files state in their own way. */
 #include "model/families.h"
+
+#include <math.h>
 
 int gpt2_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
@@ -12,18 +14,130 @@ int gpt2_setup(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
+/* Layers whose scores are divided by their number. */
 void gpt2_build(struct build *b)
 {
-    struct op_embed *o = build_embed(b);
-    o->positions = bind_matrix(&b->bind, "position_embd", LOOKUP_NO_LAYER,
-                               (struct shape){b->h->context, b->h->width, 1});
+    llama_build(b);
+    for (uint32_t i = 0; b->h->scale_by_layer && i < b->p->count; i++)
+        if (b->p->ops[i].kind == OP_ATTN)
+            b->p->ops[i].attn.scale /= (float)(b->p->ops[i].layer + 1);
+}
+
+/* Positions begin at 2; a GGUF has cut off the rows before. */
+int opt_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    bool before = true, scaled = false;
+    uint32_t embed = h->width;
+    if (keys_bool(k, NULL, "do_layer_norm_before", &before, e) < 0 ||
+        keys_bool(k, NULL, "scale_embedding", &scaled, e) < 0 ||
+        keys_u32(k, NULL, "word_embed_proj_dim", HPARAMS_SIZE, &embed, e) < 0)
+        return -1;
+    if (!before || embed != h->width)
+        return err_set(
+            e, ERR_DATA,
+            "config.json: do_layer_norm_before is false, or word_embed_proj_dim is not the width, as in "
+            "opt-350m, which cannot be run");
+    h->position_offset = k->gguf ? 0 : 2;
+    if (scaled)
+        h->embed_scale = sqrtf((float)h->width);
+    return 0;
+}
+
+/* Its numbers are in objects of their own. */
+int dbrx_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    char name[64];
+    struct keys attn = {.config = k->gguf ? NULL : keys_json(k, "attn_config", name)};
+    struct keys ffn = {.config = k->gguf ? NULL : keys_json(k, "ffn_config", name)};
+    uint32_t kv = h->heads;
+    h->normalise = true;
+    if (!k->gguf) {
+        h->experts = h->experts_used = 1;
+        h->clamp_qkv = 0;
+    }
+    if (keys_u32(&attn, NULL, "kv_n_heads", HPARAMS_SIZE, &kv, e) < 0 ||
+        keys_f32(&attn, NULL, "clip_qkv", HPARAMS_REAL, &h->clamp_qkv, e) < 0 ||
+        keys_f32(&attn, NULL, "rope_theta", HPARAMS_REAL, &h->rope[0].theta, e) < 0 ||
+        keys_u32(&ffn, NULL, "ffn_hidden_size", HPARAMS_SIZE, &h->ffn, e) < 0 ||
+        keys_u32(&ffn, NULL, "moe_num_experts", HPARAMS_SIZE, &h->experts, e) < 0 ||
+        keys_u32(&ffn, NULL, "moe_top_k", HPARAMS_SIZE, &h->experts_used, e) < 0)
+        return -1;
+    h->expert_ffn = h->ffn;
+    for (uint32_t i = 0; !k->gguf && i < h->layers; i++) {
+        h->layer[i].kv_heads = kv;
+        h->layer[i].ffn = h->ffn;
+    }
+    if (!k->gguf && (h->heads % kv || h->experts_used > h->experts))
+        return err_set(e, ERR_DATA, "config.json: %u key-value heads of %u, or %u experts of %u", kv,
+                       h->heads, h->experts_used, h->experts);
+    return 0;
+}
+
+/* One key-value head, or as many as heads. */
+int starcoder_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    bool single = true;
+    if (k->gguf)
+        return 0;
+    if (keys_bool(k, NULL, "multi_query", &single, e) < 0)
+        return -1;
+    for (uint32_t i = 0; i < h->layers; i++)
+        h->layer[i].kv_heads = h->kv_heads = single ? 1 : h->heads;
+    return gpt2_setup(h, k, e);
+}
+
+/* The file has the widths of gate and up together. */
+int qwen_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    (void)k, (void)e;
+    h->ffn /= 2;
+    for (uint32_t i = 0; i < h->layers; i++)
+        h->layer[i].ffn /= 2;
+    return 0;
+}
+
+/* Ling and Ring. */
+int bailing_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    bool norm_head = false;
+    static const uint32_t range[2] = {0, 1u << 24};
+    if (keys_bool(k, NULL, "norm_head", &norm_head, e) < 0 ||
+        keys_u32(k, NULL, "moe_shared_expert_intermediate_size", range, &h->shared_ffn, e) < 0)
+        return -1;
+    if (norm_head)
+        return err_set(
+            e, ERR_DATA,
+            "config.json: norm_head is true; such models can be run as GGUF files, which hold the normed "
+            "head");
+    return 0;
+}
+
+/* The dense half is as wide as the stream. */
+int arctic_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    (void)k, (void)e;
+    h->expert_ffn = h->ffn;
+    h->ffn = h->width;
+    for (uint32_t i = 0; i < h->layers; i++)
+        h->layer[i].ffn = h->width;
+    return 0;
+}
+
+/* Experts of the layer's input, beside attention and a dense feed-forward: y = x + attn, y += ffn(y) + moe(x). */
+void arctic_build(struct build *b)
+{
+    build_embed(b);
     for (uint32_t i = 0; i < b->h->layers; i++) {
+        struct operand x = b->x;
         build_qkv(b, i, build_norm(b, "attn_norm", (int)i));
-        struct op_attn *attn = build_attn(b, i);
-        if (b->h->scale_by_layer)
-            attn->scale /= (float)(i + 1);
-        build_out(b, i);
-        build_ffn(b, i, build_norm(b, "ffn_norm", (int)i));
+        build_attn(b, i);
+        build_out(b, i)->out = b->y;
+        b->x = b->y;
+        build_dense(b, i, build_norm(b, "ffn_norm", (int)i));
+        b->y = x;
+        struct norm experts = build_norm(b, "ffn_norm_exps", (int)i);
+        build_ffn(b, i, experts);
+        b->p->ops[b->p->count - 1].moe.in = x;
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }

@@ -36,7 +36,8 @@ static const struct hparam_field fields[] = {
     {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads|n_heads", 0, 65536,
      FIELD_REQUIRED},
     {HPARAM_U32, AT(context), "context_length",
-     "max_position_embeddings|n_positions|max_trained_positions|n_ctx|max_sequence_length|seq_length|model_"
+     "max_position_embeddings|n_positions|max_trained_positions|n_ctx|max_sequence_length|max_seq_len|seq_"
+     "length|model_"
      "max_length",
      1, 1u << 28, FIELD_REQUIRED},
     {HPARAM_U32, AT(vocab), "vocab_size", "vocab_size", 1, 1u << 26, FIELD_SHOWN},

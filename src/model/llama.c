@@ -9,7 +9,7 @@
 void llama_build(struct build *b)
 {
     const struct arch *a = b->h->arch;
-    build_embed(b);
+    build_embed_all(b);
     for (uint32_t i = 0; i < b->h->layers; i++) {
         build_qkv(b, i, build_norm(b, "attn_norm", (int)i));
         build_attn(b, i);
@@ -82,6 +82,17 @@ int granite_swa_setup(struct hparams *h, const struct keys *k, struct err *e)
         h->layer[i].rope = each[i] > 0;
     }
     return got < 0 ? -1 : granite_setup(h, k, e);
+}
+
+/* muP: embeddings times the root of the width; GGUF files always mean it. */
+int afmoe_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    bool scaled = k->gguf != NULL;
+    if (keys_bool(k, NULL, "mup_enabled", &scaled, e) < 0)
+        return -1;
+    if (scaled)
+        h->embed_scale = sqrtf((float)h->width);
+    return 0;
 }
 
 /* MiniCPM scales embeddings, halves of layers and the head's input. GGUF files of the third model have no keys for that;

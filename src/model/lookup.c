@@ -12,73 +12,79 @@ static const struct {
     const char *name, *hf;
 } table[] = {
     {"token_embd", "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings|"
-                   "embeddings.tok_embeddings|embeddings"},
+                   "embeddings.tok_embeddings|embeddings|tok_embeddings"},
     {"token_types", "embeddings.token_type_embeddings"},
-    {"position_embd", "wpe|embeddings.position_embeddings"},
-    {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm|embeddings.norm"},
-    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f|embedding_norm"},
-    {"output", "lm_head|embed_out"},
+    {"position_embd", "wpe|embeddings.position_embeddings|embed_positions"},
+    {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm|embeddings.norm|"
+                        "word_embeddings_layernorm"},
+    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f|embedding_norm|"
+                    "layer_norm"},
+    {"output", "lm_head|embed_out|output"},
     {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|"
-                  "attention_layer_norm|input_layernorm.#"},
+                  "attention_layer_norm|input_layernorm.#|self_attn_layer_norm|norm_1|"
+                  "norm_attn_norm.norm_1|attention_norm"},
     {"attn_norm_2", "ln_attn|self_attn.norm"},
-    {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|mixer.q_proj|"
-               "linear_attn.q_proj|attention.q_proj"},
-    {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|mixer.k_proj|"
-               "linear_attn.k_proj|attention.k_proj"},
-    {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|mixer.v_proj|"
-               "linear_attn.v_proj|attention.v_proj"},
+    {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|"
+               "mixer.q_proj|linear_attn.q_proj|attention.q_proj|attn.q_proj|"
+               "attn.attention.q_proj"},
+    {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|"
+               "mixer.k_proj|linear_attn.k_proj|attention.k_proj|attn.k_proj|"
+               "attn.attention.k_proj"},
+    {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|"
+               "mixer.v_proj|linear_attn.v_proj|attention.v_proj|attn.v_proj|"
+               "attn.attention.v_proj"},
     {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|"
-                 "self_attention.query_key_value|attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv"},
-    {"attn_output",
-     "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|self_attn.dense|"
-     "attention.output.dense|attn.out_proj|mixer.out_proj|attention.out_lin|attention.attn.o|attn.Wo|"
-     "self_attn.out_proj|mixer.o_proj|attention.o_proj|self_attn.#.o_proj"},
+                 "self_attention.query_key_value|attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv|"
+                 "self_attn.query_key_value|norm_attn_norm.attn.Wqkv|attention.wqkv"},
+    {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|"
+                    "self_attn.dense|attention.output.dense|attn.out_proj|mixer.out_proj|"
+                    "attention.out_lin|attention.attn.o|attn.Wo|self_attn.out_proj|mixer.o_proj|"
+                    "attention.o_proj|self_attn.#.o_proj|attn.attention.out_proj|"
+                    "norm_attn_norm.attn.out_proj|attention.wo"},
     {"attn_q_norm", "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|"
-                    "self_attn.q_layernorm.norms.%u"},
+                    "self_attn.q_layernorm.norms.%u|attention.query_layernorm"},
     {"attn_k_norm", "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|"
-                    "self_attn.k_layernorm.norms.%u"},
+                    "self_attn.k_layernorm.norms.%u|attention.key_layernorm"},
     {"attn_sinks", "self_attn.sinks|self_attn.attention_sink_bias"},
     {"attn_rel_b", "encoder.relative_attention_bias"},
     {"post_attention_norm", "post_self_attn_layernorm|post_norm1|post_attention_layernorm"},
     {"attn_output_norm", "attention.output.LayerNorm|norm1|post_attention_layernorm|sa_layer_norm|"
-                         "attention.LayerNorm"},
+                         "attention.LayerNorm|norm_attn_norm.norm_2"},
     {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm|output_layer_norm"},
     {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|"
-                 "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|feedforward_layer_norm|"
-                 "post_attention_layernorm.#"},
+                 "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|"
+                 "feedforward_layer_norm|post_attention_layernorm.#|final_layer_norm|norm_2"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
     {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1|mlps.#.gate_proj|"
                  "block_sparse_moe.gate_proj"},
-    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|ffn.lin1|"
-               "feed_forward.up_proj|feed_forward.w3|mixer.up_proj|mlps.#.up_proj|"
-               "block_sparse_moe.up_proj"},
-    {"ffn_down",
-     "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
-     "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|mlps.#.down_proj|"
-     "block_sparse_moe.down_proj"},
+    {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|"
+               "ffn.lin1|feed_forward.up_proj|feed_forward.w3|mixer.up_proj|mlps.#.up_proj|"
+               "block_sparse_moe.up_proj|mlp.fc_in|fc1|ffn.up_proj"},
+    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
+                 "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|"
+                 "mlps.#.down_proj|block_sparse_moe.down_proj|mlp.fc_out|fc2|ffn.down_proj"},
     {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
-    {"ffn_gate_inp",
-     "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
-     "block_sparse_moe.router|mlp.gate.wg|mlp.router.gate|feed_forward.router|feed_forward.gate|"
-     "mixer.gate|router.proj|mlp.router.classifier"},
+    {"ffn_gate_inp", "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
+                     "block_sparse_moe.router|mlp.gate.wg|mlp.router.gate|feed_forward.router|"
+                     "feed_forward.gate|mixer.gate|router.proj|mlp.router.classifier|ffn.router.layer"},
     {"exp_probs_b", "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|"
                     "block_sparse_moe.e_score_correction|block_sparse_moe.gate.e_score_correction|"
                     "mixer.gate.e_score_correction|feed_forward.expert|mlp.gate.expert|"
                     "mlp.moe_statics.e_score_correction|mlp.gate.moe_statics.e_score_correction|"
                     "mlp.router.e_score_correction"},
     {"ffn_gate_exps", "mlp.experts.%u.gate_proj|block_sparse_moe.experts.%u.w1|"
-                      "feed_forward.experts.%u.gate_proj|feed_forward.experts.%u.w1"},
+                      "feed_forward.experts.%u.gate_proj|feed_forward.experts.%u.w1|ffn.experts.mlp.w1"},
     {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3|"
-                    "feed_forward.experts.%u.up_proj|feed_forward.experts.%u.w3|mixer.experts.%u.up_proj|"
-                    "mixer.experts.up_proj"},
-    {"ffn_down_exps",
-     "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
-     "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj|"
-     "feed_forward.experts.%u.down_proj|feed_forward.experts.%u.w2|mixer.experts.%u.down_proj|"
-     "feed_forward.experts.down_proj|mixer.experts.down_proj|experts.down_proj"},
-    {"ffn_gate_up_exps",
-     "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|"
-     "block_sparse_moe.experts.gate_up_proj|feed_forward.experts.gate_up_proj|experts.gate_up_proj"},
+                    "feed_forward.experts.%u.up_proj|feed_forward.experts.%u.w3|"
+                    "mixer.experts.%u.up_proj|mixer.experts.up_proj|ffn.experts.mlp.v1"},
+    {"ffn_down_exps", "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
+                      "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj|"
+                      "feed_forward.experts.%u.down_proj|feed_forward.experts.%u.w2|"
+                      "mixer.experts.%u.down_proj|feed_forward.experts.down_proj|"
+                      "mixer.experts.down_proj|experts.down_proj|ffn.experts.mlp.w2"},
+    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|"
+                         "block_sparse_moe.experts.gate_up_proj|feed_forward.experts.gate_up_proj|"
+                         "experts.gate_up_proj"},
     {"ffn_exps", "mlp.experts|block_sparse_moe.experts"},
     {"ffn_exps_inner", "mlp.experts.base_layer|block_sparse_moe.experts.base_layer"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
@@ -100,6 +106,12 @@ static const struct {
     {"attn_kv_b", "self_attn.kv_b_proj|attention.kv_b_proj|self_attn.#.kv_b_proj"},
     {"attn_q_a_norm", "self_attn.q_a_layernorm|self_attn.#.q_a_layernorm"},
     {"attn_kv_a_norm", "self_attn.kv_a_layernorm|attention.kv_a_layernorm|self_attn.#.kv_a_layernorm"},
+    {"attn_sub_norm", "self_attn.attn_sub_norm"},
+    {"ffn_sub_norm", "mlp.ffn_sub_norm"},
+    {"xielu_alpha_p", "mlp.act_fn.alpha_p"},
+    {"xielu_alpha_n", "mlp.act_fn.alpha_n"},
+    {"xielu_beta", "mlp.act_fn.beta"},
+    {"xielu_eps", "mlp.act_fn.eps"},
     {"ssm_in", "mixer.in_proj|mamba.in_proj|linear_attn.in_proj_qkvz"},
     {"ssm_conv1d", "mixer.conv1d|mamba.conv1d|linear_attn.conv1d"},
     {"ssm_conv1d_q", "self_attn.q_conv1d|linear_attn.q_conv1d|attention.q_conv1d"},
@@ -122,8 +134,12 @@ static const struct {
     {"ssm_f_b", "self_attn.f_b_proj|attention.f_b_proj"},
     {"ssm_g_a", "self_attn.g_a_proj|self_attn.g_proj|attention.g_a_proj|attention.g_proj"},
     {"ssm_g_b", "self_attn.g_b_proj|attention.g_b_proj"},
-    {"attn_gate", "self_attn.output_gate|self_attn.g_proj|attention.g_proj|linear_attn.in_proj_z|"
-                  "linear_attn.g_proj"},
+    {"shortconv.in_proj", "conv.in_proj"},
+    {"shortconv.conv", "conv.conv"},
+    {"shortconv.out_proj", "conv.out_proj"},
+    {"attn_gate",
+     "self_attn.output_gate|self_attn.gate_proj|self_attn.g_proj|attention.g_proj|linear_attn.in_proj_z|"
+     "linear_attn.g_proj"},
     {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
     {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
     {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
@@ -151,7 +167,9 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
     static const char *const roots[] = {"model.language_model.",
                                         "language_model.model.",
                                         "model.text_model.",
+                                        "model.decoder.",
                                         "model.",
+                                        "biogpt.",
                                         "transformer.",
                                         "gpt_neox.",
                                         "backbone.",
@@ -161,8 +179,8 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
                                         "mpnet.",
                                         "",
                                         "base_model.model."};
-    static const char *const stacks[] = {"layers.", "h.", "encoder.layer.", "encoder.layers.",
-                                         "transformer.layer."};
+    static const char *const stacks[] = {
+        "layers.", "h.", "blocks.", "encoder.layer.", "encoder.layers.", "transformer.layer."};
     *n = (struct lookup){.store = s, .wrap = wrap};
     if (s->kind == STORE_GGUF)
         return;

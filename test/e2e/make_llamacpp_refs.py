@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Tiny GGUF models of families that transformers does not have, with results from llama.cpp (PyPI's xllamacpp).
+
+    make_llamacpp_refs.py OUT [NAME...]     OUT/NAME-gguf/model.gguf and ref.json, as make_refs.py writes it
+
+The first row of the head is zero, so that the log-probabilities that llama.cpp gives are logits but for that of token 0.
+"""
+import json
+import os
+import sys
+
+import gguf
+import numpy as np
+
+V, W, H, KV, F, L = 64, 32, 4, 2, 24, 2  # vocabulary, width, heads, key-value heads, feed-forward, layers
+GATED, PLAIN, FUSED = ("gate", "up", "down"), ("up", "down"), ("up2", "down")
+MOE = dict(experts=6, used=2, expert_ffn=16)
+
+# arch, then what differs from llama: norm "rms" or "layer" (with biases), shapes of attention and feed-forward
+CASES = {
+    "internlm2": dict(arch="internlm2"),
+    "xverse": dict(arch="xverse", kv=H),
+    "orion": dict(arch="orion", norm="layer"),
+    "exaone": dict(arch="exaone"),
+    "pangu-embedded": dict(arch="pangu-embedded", bias=("attn_q", "attn_k", "attn_v", "attn_output")),
+    "plamo": dict(arch="plamo", kv=1, second=None),
+    "qwen": dict(arch="qwen", kv=H, qkv=True, bias=("attn_qkv",), ffn_key=2 * F),
+    "codeshell": dict(arch="codeshell", norm="layer", ffn=PLAIN,
+                      bias=("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down")),
+    "chatglm": dict(arch="chatglm", qkv=True, bias=("attn_qkv",), ffn=FUSED, rope=4),
+    "baichuan": dict(arch="baichuan", layers=32, width=16, heads=2, kv=2, feed=8),
+    "baichuan-13b": dict(arch="baichuan", layers=40, width=16, heads=2, kv=2, feed=8),
+    "refact": dict(arch="refact", kv=1),
+    "jais": dict(arch="jais", norm="layer", kv=H, qkv=True,
+                 bias=("attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), keys={"attention.max_alibi_bias": 8.0}),
+    "mpt": dict(arch="mpt", norm="layer", kv=H, qkv=True, ffn=PLAIN, plain_norm=True,
+                keys={"attention.max_alibi_bias": 8.0, "attention.clamp_kqv": 0.8}),
+    "deepseek": dict(arch="deepseek", **MOE, shared=2 * 16, dense=1,
+                     keys={"expert_shared_count": 2, "leading_dense_block_count": 1, "expert_weights_scale": 1.0}),
+    "arctic": dict(arch="arctic", experts=6, used=2, expert_ffn=F, feed=W, ffn_key=F, both=True),
+    "bailingmoe": dict(arch="bailingmoe", **MOE, shared=16, dense=0,
+                       keys={"expert_shared_count": 1, "expert_weights_norm": True, "expert_weights_scale": 1.0}),
+    "bailingmoe2": dict(arch="bailingmoe2", experts=8, used=2, expert_ffn=16, shared=16, dense=1, rope=4, head_norm=True,
+                        qkv=True, choice=True,
+                        keys={"expert_shared_count": 1, "expert_weights_norm": True, "expert_weights_scale": 2.5,
+                              "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_group_count": 4,
+                              "expert_group_used_count": 2, "expert_shared_feed_forward_length": 16}),
+}
+
+
+class Maker:
+    def __init__(self, path, seed, case, f32):
+        self.f32 = f32
+        self.c, self.rng = case, np.random.default_rng(seed)
+        self.width, self.heads = case.get("width", W), case.get("heads", H)
+        self.kv, self.layers, self.feed = case.get("kv", KV), case.get("layers", L), case.get("feed", F)
+        self.w = gguf.GGUFWriter(path, case["arch"])
+
+    def put(self, name, *shape, scale=0.18, zero_first=False):
+        t = self.rng.normal(0, scale, shape).astype(np.float32)
+        if name.endswith("norm.weight") or name.endswith("norm_exps.weight"):
+            t += 1
+        t = (t.view(np.uint32) & 0xFFFF0000).view(np.float32)
+        if zero_first:
+            t[0] = 0
+        if self.f32 or len(shape) == 1 or "gate_inp" in name:
+            self.w.add_tensor(name, t)
+        else:
+            half = (t.view(np.uint32) >> 16).astype(np.uint16)
+            self.w.add_tensor(name, half.view(np.uint8), raw_shape=shape[:-1] + (shape[-1] * 2,),
+                              raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+    def norm(self, name):
+        self.put(name + ".weight", self.width)
+        if self.c.get("norm") == "layer" and not self.c.get("plain_norm"):
+            self.put(name + ".bias", self.width)
+
+    def linear(self, blk, name, rows, cols):
+        self.put(f"{blk}{name}.weight", rows, cols)
+        if name in self.c.get("bias", ()):
+            self.put(f"{blk}{name}.bias", rows)
+
+    def layer(self, i):
+        c, blk, width = self.c, f"blk.{i}.", self.width
+        dim = width // self.heads
+        self.norm(blk + "attn_norm")
+        q, kv = self.heads * dim, self.kv * dim
+        for name, rows in [("attn_qkv", q + 2 * kv)] if c.get("qkv") else [("attn_q", q), ("attn_k", kv), ("attn_v", kv)]:
+            self.linear(blk, name, rows, width)
+        self.linear(blk, "attn_output", width, q)
+        if c.get("head_norm"):
+            self.put(blk + "attn_q_norm.weight", dim)
+            self.put(blk + "attn_k_norm.weight", dim)
+        if c.get("second", True):
+            self.norm(blk + "ffn_norm")
+        sparse = c.get("experts") and i >= c.get("dense", 0)
+        if sparse:
+            n, size = c["experts"], c["expert_ffn"]
+            self.put(blk + "ffn_gate_inp.weight", n, width, scale=0.5)
+            self.put(blk + "ffn_gate_exps.weight", n, size, width)
+            self.put(blk + "ffn_up_exps.weight", n, size, width)
+            self.put(blk + "ffn_down_exps.weight", n, width, size)
+            if c.get("choice"):
+                self.put(blk + "exp_probs_b.bias", n, scale=0.1)
+            if c.get("both"):
+                self.put(blk + "ffn_norm_exps.weight", width)
+            if c.get("shared"):
+                self.put(blk + "ffn_gate_shexp.weight", c["shared"], width)
+                self.put(blk + "ffn_up_shexp.weight", c["shared"], width)
+                self.put(blk + "ffn_down_shexp.weight", width, c["shared"])
+        if not sparse or c.get("both"):
+            for part in c.get("ffn", GATED):
+                if part == "down":
+                    self.linear(blk, "ffn_down", width, self.feed)
+                else:
+                    self.linear(blk, "ffn_" + part.rstrip("2"), self.feed * (2 if part == "up2" else 1), width)
+
+    def write(self):
+        c, w = self.c, self.w
+        w.add_block_count(self.layers)
+        w.add_context_length(128)
+        w.add_embedding_length(self.width)
+        w.add_feed_forward_length(c.get("ffn_key", self.feed))
+        w.add_head_count(self.heads)
+        w.add_head_count_kv(self.kv)
+        w.add_vocab_size(V)
+        (w.add_layer_norm_eps if c.get("norm") == "layer" else w.add_layer_norm_rms_eps)(1e-5)
+        w.add_rope_dimension_count(c.get("rope", self.width // self.heads))
+        w.add_rope_freq_base(10000.0)
+        if c.get("experts"):
+            w.add_expert_count(c["experts"])
+            w.add_expert_used_count(c["used"])
+            w.add_expert_feed_forward_length(c["expert_ffn"])
+        for key, value in c.get("keys", {}).items():
+            add = w.add_bool if isinstance(value, bool) else w.add_float32 if isinstance(value, float) else w.add_uint32
+            add(f"{c['arch']}.{key}", value)
+        w.add_tokenizer_model("llama")
+        w.add_token_list(["<unk>", "<s>", "</s>"] + [chr(0x100 + i) for i in range(V - 3)])
+        w.add_token_scores([0.0] * V)
+        w.add_token_types([2, 3, 3] + [1] * (V - 3))
+        w.add_bos_token_id(1)
+        w.add_eos_token_id(2)
+        w.add_add_bos_token(False)
+        self.put("token_embd.weight", V, self.width, scale=1.0)
+        self.norm("output_norm")
+        self.put("output.weight", V, self.width, zero_first=True)
+        for i in range(self.layers):
+            self.layer(i)
+        w.write_header_to_file()
+        w.write_kv_data_to_file()
+        w.write_tensors_to_file()
+        w.close()
+
+
+def answer(server, ids):
+    r = server.handle_completions({"prompt": ids, "n_predict": 1, "n_probs": V, "temperature": 0, "ignore_eos": True,
+                                   "cache_prompt": False})
+    p = {t["id"]: t["logprob"] for t in r["choices"][0]["logprobs"]["content"][0]["top_logprobs"]}
+    return [p[i] - p[0] for i in range(V)]
+
+
+def results(path, seed):
+    import xllamacpp
+    p = xllamacpp.CommonParams()
+    p.model.path, p.n_ctx, p.warmup, p.verbosity = path, 128, False, -1
+    p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    server, rng, cases = xllamacpp.Server(p), np.random.default_rng(seed), []
+    for n in (1, 20):
+        ids = [int(x) for x in rng.integers(3, V, n)]
+        rows = [answer(server, ids[:i + 1]) for i in range(n)]
+        cases.append({"tokens": ids, "last": [round(x, 5) for x in rows[-1]],
+                      "argmax": [int(np.argmax(r)) for r in rows], "greedy": []})
+    return cases
+
+
+def main():
+    out, names = sys.argv[1], sys.argv[2:]
+    for i, (name, case) in enumerate(CASES.items()):
+        if names and name not in names:
+            continue
+        folder = os.path.join(out, name + "-gguf")
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, "model.gguf")
+        Maker(path + ".f32", 500 + i, case, True).write()  # llama.cpp would round activations to BF16 with the weights
+        Maker(path, 500 + i, case, False).write()
+        try:
+            cases = results(path + ".f32", 600 + i)
+            os.remove(path + ".f32")
+        except Exception as problem:
+            print("failed", name, problem)
+            continue
+        with open(os.path.join(folder, "ref.json"), "w") as f:
+            json.dump({"llama.cpp": "xllamacpp", "cases": cases}, f)
+        print("made", name, flush=True)
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)
