@@ -74,7 +74,7 @@ static void prefix_remove_snapshot(struct prefix *t, int32_t slot)
     pages_drop(&t->runner->states, slot);
 }
 
-/* The tree shares a slot: the state after the first n tokens of the node. Others make room for it. */
+/* The tree shares a slot: the state after the first n tokens of the node. */
 static void prefix_add_snapshot(struct prefix *t, uint32_t node, uint32_t n, int32_t slot)
 {
     struct node *c = &t->nodes[node];
@@ -84,6 +84,11 @@ static void prefix_add_snapshot(struct prefix *t, uint32_t node, uint32_t n, int
     t->unsaved_snapshots += t->disk != NULL;
     t->stats.snapshots++;
     prefix_use_snapshot(t, slot);
+}
+
+/* The tree has no more snapshots than it may: older ones go. */
+static void prefix_trim(struct prefix *t)
+{
     while (t->stats.snapshots > t->most_snapshots && prefix_evict_snapshot(t))
         ;
 }
@@ -125,13 +130,13 @@ static void prefix_take_snapshot(struct prefix *t, const struct seq_state *of, u
 
 void prefix_take_snapshots(struct prefix *t, struct seq *s, uint32_t last, uint32_t len)
 {
-    uint64_t born = t->nodes[last].born;
-    for (uint32_t i = 0; i < s->states && t->nodes[last].born == born;) {
+    for (uint32_t i = 0; i < s->states;) {
         bool takes = s->state[i].snapshot && s->state[i].at <= len;
         if (takes)
             prefix_take_snapshot(t, &s->state[i], last);
         i += !takes || !seq_release_snapshot(s, i);
     }
+    prefix_trim(t);
 }
 
 /* ---- eviction ---- */
@@ -300,6 +305,7 @@ static uint32_t prefix_read_snapshot(struct prefix *t, uint32_t parent, uint64_t
         prefix_add_snapshot(t, i, n, f.slot);
         prefix_set_written(t, &t->snapshot[f.slot]);
     }
+    prefix_trim(t); /* not of this one: it is in use */
     prefix_drop(t, f.page);
     pages_drop(&t->runner->states, f.slot);
     return whole ? i : 0;

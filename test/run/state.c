@@ -435,10 +435,8 @@ static void random_operations(void **state)
 {
     (void)state;
     for (size_t f = 0; f < FAMILIES; f++) {
-        random_operations_of(&families[f], 0, 40, 1, NULL);
         random_operations_of(&families[f], 12, 40, 2, NULL);
-        random_operations_of(&families[f], 0, 4, 3, NULL);
-        random_operations_of(&families[f], 12, 1, 4, NULL);
+        random_operations_of(&families[f], 0, 1, 3, NULL);
     }
 }
 
@@ -530,7 +528,6 @@ static void restarts(void **state)
         close_fixture(&f);
         each_file(remove_one);
         random_operations_of(&families[k], 12, 3, 5, cache);
-        random_operations_of(&families[k], 0, 8, 6, cache);
     }
     each_file(remove_one);
     rmdir(cache);
