@@ -1,13 +1,11 @@
 """Models with recurrent state: by the server's own counts the next turn of a conversation computes its own tokens, and whatever
 is cached, evicted, speculated or read from disk, the text is the same."""
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import ROOT
 from server import Server
 
-DATA = ROOT / "test" / "data"
 CHAT = "/v1/chat/completions"
 EVERY = 64  # tokens between two snapshots
 EXACT = ["--device", "cpu", "--exact", "--tier", "scalar", "--ctx", "4096", "--snapshot-every", EVERY]
@@ -15,13 +13,10 @@ SERVE = [*EXACT, "--reasoning", "none"]
 PROMPT_END = 24  # tokens of "<s>assistant\n<think>\n", at most
 
 
-@pytest.fixture(scope="module", params=["falcon_h1", "mamba2"])
-def hybrid(request, tmp_path_factory):
-    """A tiny model with a tokenizer, and a template that forgets how the model began its answers."""
-    folder = tmp_path_factory.mktemp(request.param)
-    for f in [*(DATA / "arch" / request.param).glob("*"), *(DATA / "hybrid").glob("*")]:
-        shutil.copy(f, folder)
-    return folder
+@pytest.fixture(scope="module")
+def hybrid():
+    """A tiny model (falcon-h1) with a tokenizer, and a template that forgets how the model began its answers."""
+    return ROOT / "test" / "data" / "hybrid"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@
 enum { CTX = 512, REQUESTS = 64, PROMPT_MOST = 256, ANSWER_MOST = 32 };
 
 /* Families that keep state: beside pages, and without any. */
-#define HYBRID    "lfm2"
+#define HYBRID    "falcon-h1"
 #define RECURRENT "mamba2"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -219,8 +219,6 @@ static void batched_is_alone(void **state)
             o.draft = 8;
             o.draft_always = true;
             struct engine_stats drafted = run_batch(&setting, &o);
-            if (!strcmp(folders[f], HYBRID))
-                continue; /* a larger vocabulary: hardly any repetition */
             assert_true(drafted.drafted > 0);
             if (!sampled) /* small models say the same again and again */
                 assert_true(drafted.accepted > 0);
@@ -245,8 +243,7 @@ static void ahead_is_alone(void **state)
             o.draft = 8;
             o.draft_always = true;
             struct engine_stats s = run_batch(&setting, &o);
-            assert_true(s.preempted > 0 &&
-                        (s.drafted > 0 || f == 2)); /* a larger vocabulary: no repetitions */
+            assert_true(s.preempted > 0 && s.drafted > 0);
             assert_true(ahead.chosen >= s.made_tokens);
         }
 }

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CTX = 256, PAGE = RUNNER_PAGE, TEXTS = 4, SEQS = 4, MODELS = 2, VOCAB_MOST = 512 };
+enum { CTX = 256, PAGE = RUNNER_PAGE, TEXTS = 4, SEQS = 4, MODELS = 4, VOCAB_MOST = 512 };
 
 static uint64_t rng(uint64_t *state)
 {
@@ -54,7 +54,8 @@ struct family {
     bool split; /* between two devices */
 };
 
-static const struct family families[] = {{"falcon_h1", false}, {"falcon_h1", true}, {"mamba2", false}};
+static const struct family families[] = {
+    {"falcon-h1", false}, {"falcon-h1", true}, {"qwen3-next", false}, {"lfm2", false}, {"mamba2", false}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 static struct session *open_family(const struct family *f, uint32_t pages, uint32_t snapshots)
