@@ -75,10 +75,21 @@ struct step_pick {
 
 /* One step: a flat batch of rows from any number of sequences. Everything is host memory that the
  * device copies before run returns. */
+/* The types of an encoder's tokens (op_embed.types): the second text of a pair has type 1. */
+enum { STEP_TYPE = 27 };
+static inline uint32_t step_token(int32_t id)
+{
+    return (uint32_t)id & ((1u << STEP_TYPE) - 1);
+}
+static inline uint32_t step_type(int32_t id)
+{
+    return (uint32_t)id >> STEP_TYPE;
+}
+
 struct step {
     uint32_t rows, seqs, outs;
-    const int32_t *ids;         /* (rows) */
-    const int32_t *pos;         /* (rows) */
+    const int32_t *ids; /* (rows): tokens; for an encoder with the text's type from bit STEP_TYPE on */
+    const int32_t *pos; /* (rows) */
     const struct step_seq *seq; /* (seqs) */
     /* Position p of sequence s in group g lies in page tables[(g*seqs + s)*table_width + p/page_tokens],
      * slot p % page_tokens. Pages wholly before a window may be 0. */

@@ -109,7 +109,7 @@ enum op_kind {
     OP_INDEX,  /* the keys that sparse attention sees */
 };
 
-/* out = norm(scale * table[id] + positions[pos + offset] + types[0]). Ids beyond the table have its first row. */
+/* out = norm(scale * table[id] + positions[pos + offset] + types[type]). Ids beyond the table have its first row. */
 struct op_embed {
     weight_id table, positions, types;
     uint32_t adapter; /* of the table, as in struct linear */

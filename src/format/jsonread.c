@@ -12,7 +12,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-const struct jsonread_limits jsonread_config = {.text = 4 << 20, .memory = 32 << 20, .depth = JSONREAD_DEPTH};
+const struct jsonread_limits jsonread_config = {
+    .text = 4 << 20, .memory = 32 << 20, .depth = JSONREAD_DEPTH, .huge = true};
 
 /* What jansson may still allocate on this thread while it reads; outside of that there is no limit. */
 static _Thread_local size_t jsonread_left;
@@ -121,6 +122,18 @@ static size_t jsonread_feed(void *to, size_t room, void *source)
     return n;
 }
 
+static json_t *jsonread_parse(const char *text, size_t n, const struct jsonread_limits *most, size_t flags,
+                              json_error_t *at)
+{
+    struct jsonread_source source = {text, n};
+    jsonread_left = most->memory;
+    jsonread_limited = true;
+    jsonread_spent = jsonread_failed = false;
+    json_t *v = json_load_callback(jsonread_feed, &source, flags, at);
+    jsonread_limited = false;
+    return v;
+}
+
 json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits *most, const char *what,
                        struct err *e)
 {
@@ -137,14 +150,11 @@ json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits 
         err_set(e, ERR_DATA, "%s nests more than %d levels deep", what, most->depth);
         return NULL;
     }
-    jsonread_left = most->memory;
-    jsonread_limited = true;
-    jsonread_spent = jsonread_failed = false;
     json_error_t at;
-    struct jsonread_source source = {text, n};
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | (most->nul ? JSON_ALLOW_NUL : 0);
-    json_t *v = json_load_callback(jsonread_feed, &source, flags, &at);
-    jsonread_limited = false;
+    json_t *v = jsonread_parse(text, n, most, flags, &at);
+    if (!v && most->huge && json_error_code(&at) == json_error_numeric_overflow)
+        v = jsonread_parse(text, n, most, flags | JSON_DECODE_INT_AS_REAL, &at);
     if (v && !jsonread_spent)
         return v;
     json_decref(v);

@@ -68,7 +68,7 @@ static int embedder_check(const struct embedder *m, const struct embed_job *j, s
                            "This model's maximum context length is %u tokens; text %zu has %zu. Shorten it.",
                            ctx, i, t->len);
         for (size_t k = 0; k < t->len; k++)
-            if (t->data[k] < 0 || (uint32_t)t->data[k] >= vocab)
+            if (step_token(t->data[k]) >= vocab)
                 return err_set(e, ERR_USAGE, "token %zu of text %zu is %d; the vocabulary has 0 to %u", k, i,
                                t->data[k], vocab - 1);
     }

@@ -319,6 +319,15 @@ double rerank_score(const struct rerank_head *h, const float *row)
 
 /* ---- pairs ---- */
 
+/* bert tells the second text from the first by its type. */
+static bool rerank_has_types(const struct model *m)
+{
+    for (uint32_t i = 0; i < m->plan.count; i++)
+        if (m->plan.ops[i].kind == OP_EMBED && m->plan.ops[i].embed.types)
+            return m->weights.all[m->plan.ops[i].embed.types].rows > 1;
+    return false;
+}
+
 /* [CLS] A [SEP] B [SEP] where words are pieces; roberta-like models have the token between them twice. */
 static int rerank_encode_pair(const struct session *l, const struct rerank_pair *p, struct ids *out,
                               struct err *e)
@@ -330,8 +339,9 @@ static int rerank_encode_pair(const struct session *l, const struct rerank_pair 
         failed = ids_add(out, out->data[out->len - 1], e);
     if (!failed)
         failed = tokenizer_encode(t, p->document, strlen(p->document), TOK_ADD, &rest, e);
+    int32_t type = rerank_has_types(l->model) ? 1 << STEP_TYPE : 0;
     for (size_t i = tokenizer_adds_bos(t); !failed && i < rest.len; i++)
-        failed = ids_add(out, rest.data[i], e);
+        failed = ids_add(out, rest.data[i] | type, e);
     out->over |= rest.over;
     ids_free(&rest);
     return failed;

@@ -124,15 +124,40 @@ def test_rerank(server):
         assert server.request("POST", "/v1/rerank", {"model": "tiny", **fields})[0] == 400, fields
 
 
-def test_rerank_with_a_cross_encoder(binary):
-    ref = json.loads((ROOT / "test/data/rank/ref.json").read_text())
-    s = Server(binary, ROOT / "test/data/rank", "--exact")
+@pytest.mark.parametrize("name", ["rank", "rerank/modernbert", "rerank/tiny-reranker"])
+def test_rerank_with_a_head(binary, name):
+    """A cross-encoder's first row, the mean of all, and a decoder's "yes" and "no": as transformers scores them."""
+    ref = json.loads((ROOT / "test/data" / name / "ref.json").read_text())
+    s = Server(binary, ROOT / "test/data" / name, "--exact")
     got = s.ask("/v1/rerank", {"query": ref["query"], "documents": ref["documents"]})["results"]
     assert {r["index"]: r["relevance_score"] for r in got} == pytest.approx(dict(enumerate(ref["scores"])), abs=1e-4)
     assert got == sorted(got, key=lambda r: -r["relevance_score"])
     assert score(s, model=None, text_1=ref["query"], text_2=ref["documents"]) == pytest.approx(ref["scores"], abs=1e-4)
     raw = score(s, model=None, text_1=ref["query"], text_2=ref["documents"], use_activation=False)
     assert [1 / (1 + np.exp(-x)) for x in raw] == pytest.approx(ref["scores"], abs=1e-4)
+    other = s.ask("/v1/rerank", {"query": ref["query"], "documents": ref["documents"], "instruction": "Judge by its letters."})["results"]
+    assert (other == got) == ("reranker" not in name)
+    assert s.stop() == 0
+
+
+def test_prompts_of_the_files(binary, quern, encoder, tmp_path):
+    """Prompts of sentence-transformers stand before texts: by name, by role, and the default one."""
+    where = tmp_path / "prompted"
+    shutil.copytree(encoder, where)
+    (where / "config_sentence_transformers.json").write_text(json.dumps(
+        {"prompts": {"query": "ask ", "document": "say ", "other": "x "}, "default_prompt_name": "other"}))
+
+    def plain(*texts):
+        return np.array(quern("embed", encoder, *texts, "--json").json())
+    assert np.abs(np.array(quern("embed", where, "abc", "--prompt", "query", "--json").json()) - plain("ask abc")).max() < 1e-5
+    assert np.abs(np.array(quern("embed", where, "abc", "--json").json()) - plain("x abc")).max() < 1e-5
+    s = Server(binary, where, "--ctx", "64")
+    for fields, text in (({}, "x abc"), ({"prompt_name": "query"}, "ask abc")):
+        got = s.ask("/v1/embeddings", {"input": "abc", **fields})["data"][0]["embedding"]
+        assert np.abs(np.array(got) - plain(text)[0]).max() < 2e-3
+    query, document = plain("ask abc", "say abd")
+    assert s.ask("/v1/rerank", {"query": "abc", "documents": ["abd"]})["results"][0]["relevance_score"] == pytest.approx(query @ document, abs=2e-3)
+    assert s.request("POST", "/v1/embeddings", {"input": "abc", "prompt_name": "none"})[0] == 400
     assert s.stop() == 0
 
 

@@ -414,9 +414,14 @@ static int cpu_check_seqs(struct cpu *d, const struct step *s, struct err *e)
 static int cpu_check_ids(const struct cpu *d, const struct op_embed *o, const struct step *s, struct err *e)
 {
     uint32_t known = d->w->all[o->table].rows, places = o->positions ? d->w->all[o->positions].rows : 0;
+    uint32_t types = o->types ? d->w->all[o->types].rows : 1;
     for (uint32_t r = 0; r < s->rows; r++) {
-        if (s->ids[r] < 0 || (uint32_t)s->ids[r] >= known)
-            return err_set(e, ERR_USAGE, "there is no token %d: the vocabulary has %u", s->ids[r], known);
+        if (step_token(s->ids[r]) >= known)
+            return err_set(e, ERR_USAGE, "there is no token %u: the vocabulary has %u", step_token(s->ids[r]),
+                           known);
+        if (step_type(s->ids[r]) >= types)
+            return err_set(e, ERR_USAGE, "there is no type %u of tokens: the model has %u",
+                           step_type(s->ids[r]), types);
         if (o->positions && (s->pos[r] < 0 || (uint64_t)(uint32_t)s->pos[r] + o->position_offset >= places))
             return err_set(e, ERR_RESOURCE, "position %d is beyond the %u that the model has learnt",
                            s->pos[r], places - o->position_offset);

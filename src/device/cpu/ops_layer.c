@@ -29,7 +29,7 @@ static void embed_adapt(const struct lane *l, const struct op_embed *o, uint32_t
             continue;
         const struct weight *a = lane_weight(l, pair->a), *b = lane_weight(l, pair->b);
         const float *columns = lane_vector(l, pair->b);
-        dtype_get(a->type)->decode(a->data + (uint32_t)l->s->ids[row] * a->row_bytes, l->local->low, a->cols);
+        dtype_get(a->type)->decode(a->data + step_token(l->s->ids[row]) * a->row_bytes, l->local->low, a->cols);
         for (uint32_t k = 0; k < a->cols; k++)
             l->k->axpy(mix->scale[i] * pair->scale * l->local->low[k], columns + (size_t)k * b->cols, b->cols,
                        y);
@@ -44,7 +44,7 @@ void op_embed_run(struct lane *l, const struct op_embed *o)
     lane_slice(l, l->s->rows, 1, &from, &to);
     for (uint32_t r = from; r < to; r++) {
         float *y = out + r * stride;
-        uint32_t id = (uint32_t)l->s->ids[r]; /* a table beside the vocabulary's may be shorter */
+        uint32_t id = step_token(l->s->ids[r]); /* a table beside the vocabulary's may be shorter */
         embed_add(l, o->table, id < lane_weight(l, o->table)->rows ? id : 0, y, true);
         if (l->s->lora && o->adapter)
             embed_adapt(l, o, r, y);
@@ -53,7 +53,7 @@ void op_embed_run(struct lane *l, const struct op_embed *o)
         if (o->positions)
             embed_add(l, o->positions, (uint32_t)l->s->pos[r] + o->position_offset, y, false);
         if (o->types)
-            embed_add(l, o->types, 0, y, false);
+            embed_add(l, o->types, step_type(l->s->ids[r]), y, false);
         if (o->norm.kind)
             lane_norm(l, &o->norm, y, n, y);
     }

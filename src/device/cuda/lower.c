@@ -29,7 +29,8 @@ static void lower_embed(struct lowering *b, const struct op_embed *o)
                            .scale = o->scale,
                            .norm = norm_of(b, &o->norm),
                            .out = buffer_at(b, o->out),
-                           .ldo = buffer_ld(b, o->out)};
+                           .ldo = buffer_ld(b, o->out),
+                           .type_bit = STEP_TYPE};
     a.width = a.table.k;
     if (o->positions)
         a.positions = *mat_of(b, o->positions);

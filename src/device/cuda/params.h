@@ -282,7 +282,8 @@ struct embed_args {
     struct norm_args norm;
     float *out;
     uint64_t ldo;
-    uint32_t width, pad;
+    uint32_t width;
+    uint32_t type_bit; /* of ids: from there on the token's type */
     struct meta meta;
     const struct lora_entry *lora; /* (adapters + 1) of the table; NULL: no row has one */
     const struct adapter_mix *mix; /* (sequences) */

@@ -245,7 +245,8 @@ extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ 
     dep_wait();
     const uint32_t row = blockIdx.x;
     float *out = p.out + (uint64_t)row * p.ldo;
-    const uint32_t id = p.meta.ids[row], at = p.meta.pos[row] + p.position_offset;
+    const uint32_t id = (uint32_t)p.meta.ids[row] & ((1u << p.type_bit) - 1),
+                   type = (uint32_t)p.meta.ids[row] >> p.type_bit, at = p.meta.pos[row] + p.position_offset;
     for (uint32_t i = threadIdx.x; i < (p.width + 7) / 8; i += blockDim.x) {
         float v[8], z[8];
         decode8(p.table.base, p.table.stride, p.table.fmt, p.table.k, id, i, v);
@@ -259,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ 
                 v[j] += z[j];
         }
         if (p.types.base) {
-            decode8(p.types.base, p.types.stride, p.types.fmt, p.types.k, 0, i, z);
+            decode8(p.types.base, p.types.stride, p.types.fmt, p.types.k, type, i, z);
             for (int j = 0; j < 8; j++)
                 v[j] += z[j];
         }

@@ -75,7 +75,7 @@ static int load_gguf_tokens(json_t *to, const struct gguf *g, struct err *e)
 static int load_beside(json_t **out, const struct store *s, const char *file, struct err *e)
 {
     static const struct jsonread_limits most = {
-        .text = 16 << 20, .memory = 128 << 20, .depth = JSONREAD_DEPTH};
+        .text = 16 << 20, .memory = 128 << 20, .depth = JSONREAD_DEPTH, .huge = true};
     const char *path = store_beside(s, file);
     *out = path ? jsonread_file(path, &most, e) : NULL;
     return path && !*out ? -1 : 0;
