@@ -29,7 +29,8 @@ static void embed_adapt(const struct lane *l, const struct op_embed *o, uint32_t
             continue;
         const struct weight *a = lane_weight(l, pair->a), *b = lane_weight(l, pair->b);
         const float *columns = lane_vector(l, pair->b);
-        dtype_get(a->type)->decode(a->data + step_token(l->s->ids[row]) * a->row_bytes, l->local->low, a->cols);
+        dtype_get(a->type)->decode(a->data + step_token(l->s->ids[row]) * a->row_bytes, l->local->low,
+                                   a->cols);
         for (uint32_t k = 0; k < a->cols; k++)
             l->k->axpy(mix->scale[i] * pair->scale * l->local->low[k], columns + (size_t)k * b->cols, b->cols,
                        y);
