@@ -12,9 +12,20 @@ static uint32_t place_layers(const struct plan *p)
     return n;
 }
 
-/* Keys and the operations that use them belong on one device: where one of these is on the rest, all are. */
+/* Keys, choices of keys and the operations that use them belong on one device: where one of these is on the rest,
+ * all are. */
 static void place_keys(struct plan *p)
 {
+    for (uint32_t i = 0; i < p->count; i++) {
+        uint32_t chooser = plan_chooser(p, i);
+        if (chooser != UINT32_MAX && p->ops[i].device)
+            p->ops[chooser].device = p->ops[i].device;
+    }
+    for (uint32_t i = 0; i < p->count; i++) {
+        uint32_t chooser = plan_chooser(p, i);
+        if (chooser != UINT32_MAX)
+            p->ops[i].device = p->ops[chooser].device;
+    }
     for (uint32_t i = 0; i < p->count; i++) {
         uint32_t layer = plan_kv_layer(&p->ops[i]);
         for (uint32_t k = 0; layer != UINT32_MAX && p->ops[i].device && k < p->count; k++)

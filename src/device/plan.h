@@ -416,6 +416,8 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
 void plan_each_slot(struct op *op, void (*visit)(void *arg, weight_id weight, uint32_t *slot), void *arg);
 /* The layer whose KV an operation writes or reads; UINT32_MAX: none. */
 uint32_t plan_kv_layer(const struct op *op);
+/* The OP_INDEX whose choice an operation of the plan reads, which stays on its device; UINT32_MAX: none. */
+uint32_t plan_chooser(const struct plan *p, uint32_t op);
 /* The number of the state that it keeps; UINT32_MAX: none. */
 uint32_t plan_state_of(const struct op *op);
 /* The operations whose `device` is this one, as a plan of its own with just their weights and the KV of their

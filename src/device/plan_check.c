@@ -306,10 +306,7 @@ static int check_attn(struct plan_checker *c, const struct op_attn *o)
         return check_fail(c, "window", "is wider than what its group keeps");
     if (o->chunked && (!o->window || !o->causal))
         return check_fail(c, "chunk", "has no size, or attention is not causal");
-    bool index = false;
-    for (uint32_t i = 0; i < c->i; i++)
-        index |= c->p->ops[i].kind == OP_INDEX;
-    if (o->chosen && (!index || !o->causal))
+    if (o->chosen && (plan_chooser(c->p, c->i) == UINT32_MAX || !o->causal))
         return check_fail(c, "keys", "are chosen by no operation before, or attention is not causal");
     if (!isfinite(o->scale) || !isfinite(o->softcap))
         return check_fail(c, "scale or softcap", "is not a number");

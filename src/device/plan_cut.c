@@ -53,6 +53,16 @@ uint32_t plan_kv_layer(const struct op *op)
                                    : UINT32_MAX;
 }
 
+uint32_t plan_chooser(const struct plan *p, uint32_t op)
+{
+    if (p->ops[op].kind != OP_ATTN || !p->ops[op].attn.chosen)
+        return UINT32_MAX;
+    while (op-- > 0)
+        if (p->ops[op].kind == OP_INDEX)
+            return op;
+    return UINT32_MAX;
+}
+
 uint32_t plan_state_of(const struct op *op)
 {
     return op->kind == OP_CONV ? op->conv.state : op->kind == OP_SCAN ? op->scan.state : UINT32_MAX;

@@ -57,6 +57,10 @@ static int split_check(const struct plan *p, struct err *e)
         if (p->ops[i].device >= SPLIT_PARTS)
             return err_set(e, ERR_USAGE, "operation %u is for device %u of %d", i, p->ops[i].device,
                            SPLIT_PARTS);
+        uint32_t chooser = plan_chooser(p, i);
+        if (chooser != UINT32_MAX && p->ops[chooser].device != p->ops[i].device)
+            return err_set(e, ERR_USAGE,
+                           "operation %u would be on another device than the choice of its keys", i);
         for (uint32_t k = 0; layer != UINT32_MAX && k < i; k++)
             if (plan_kv_layer(&p->ops[k]) == layer && p->ops[k].device != p->ops[i].device)
                 return err_set(e, ERR_USAGE,

@@ -194,6 +194,18 @@ int longcat_setup(struct hparams *h, const struct keys *k, struct err *e)
     return deepseek_setup(h, k, e);
 }
 
+/* Files may have matrices for experts that give their input. */
+static void pass_over_identities(struct build *b, int layer)
+{
+    static const char *const names[] = {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
+    for (uint32_t i = 0; i < 3 * b->h->identities; i++) {
+        struct tensor_at at = {names[i % 3], layer, (int)(b->h->experts + i / 3)};
+        const struct tensor *t = lookup_find(&b->bind.names, at, ".weight");
+        if (t)
+            bind_mark(&b->bind, t);
+    }
+}
+
 void longcat_build(struct build *b)
 {
     const struct hparams *h = b->h;
@@ -203,8 +215,10 @@ void longcat_build(struct build *b)
         build_latent(b, i, build_norm(b, "attn_norm", (int)i));
         build_out(b, i);
         struct norm in = build_norm(b, "ffn_norm", (int)i);
-        if (i % 2 == 0)
+        if (i % 2 == 0) {
             build_moe(b, i, in)->tail = (struct tail){.scale = 1, .out = b->y};
+            pass_over_identities(b, (int)i);
+        }
         build_dense(b, i, in);
         if (i % 2)
             build_map(b, i, b->y, b->x, h->width)->residual = b->x;

@@ -155,7 +155,8 @@ struct expert_linears bind_experts(struct binder *b, int layer)
     struct shape in = {h->expert_ffn, h->width, h->experts}, down = {h->width, h->expert_ffn, h->experts};
     bool folder = h->container == STORE_SAFETENSORS, oai = folder && h->act == ACT_SWIGLU_OAI,
          turned = oai || (folder && h->scale_input); /* gpt-oss and llama 4 hold (in, out) */
-    bool tall = bind_rows(b, "ffn_down_exps", layer) == (uint64_t)h->experts * h->expert_ffn; /* dbrx */
+    const struct tensor *t = lookup_find(&b->names, at_layer("ffn_down_exps", layer), ".weight");
+    bool tall = t && t->shape[2] == 1 && t->shape[1] == (uint64_t)h->experts * h->expert_ffn; /* dbrx */
     if (lookup_find(&b->names, at_layer("ffn_gate_up_exps", layer), ".weight") ||
         lookup_find(&b->names, at_layer("ffn_gate_up_exps", layer), "_blocks")) {
         fused(b, layer, in, turned, oai, &out);

@@ -7,6 +7,7 @@
 #include "model/families.h"
 
 #include <math.h>
+#include <stdio.h>
 
 int gemma4_share(struct hparams *h, const struct keys *k, struct err *e)
 {
@@ -25,6 +26,28 @@ int gemma4_share(struct hparams *h, const struct keys *k, struct err *e)
         if (!from)
             return err_set(e, ERR_DATA, "layer %u shares keys, and no layer of its kind has any", i);
         h->layer[i].kv = from - 1;
+    }
+    return 0;
+}
+
+/* Newer files have the sizes of layers that differ one by one; *full gets that of full layers. */
+static int read_each(struct hparams *h, const struct keys *k, uint32_t *full, struct err *e)
+{
+    char name[64];
+    json_t *each = k->gguf ? NULL : keys_json(k, "per_layer_config", name);
+    for (uint32_t i = 0; each && i < h->layers; i++) {
+        struct layer_params *l = &h->layer[i];
+        snprintf(name, sizeof name, "%u", i);
+        struct keys in = {.config = json_object_get(each, name)};
+        l->k_dim = h->k_dim;
+        if (in.config && (keys_u32(&in, NULL, "head_dim", HPARAMS_SIZE, &l->k_dim, e) < 0 ||
+                          keys_u32(&in, NULL, "num_key_value_heads", HPARAMS_SIZE, &l->kv_heads, e) < 0))
+            return -1;
+        l->v_dim = l->k_dim;
+        *full = l->sliding ? *full : l->k_dim;
+        if (h->heads % l->kv_heads || l->k_dim > 65536)
+            return err_set(e, ERR_DATA, "per_layer_config: layer %u has %u key-value heads of %u values", i,
+                           l->kv_heads, l->k_dim);
     }
     return 0;
 }
@@ -57,6 +80,8 @@ int gemma4_setup(struct hparams *h, const struct keys *k, struct err *e)
             return err_set(e, ERR_DATA, "layer %u has %u key-value heads, which do not divide its %u heads",
                            i, l->kv_heads, h->heads);
     }
+    if (read_each(h, k, &full, e) < 0)
+        return -1;
     h->rope[0].dims = full;
     h->rope[1].dims = sliding;
     h->k_dim = h->v_dim = h->rope_dims = sliding > full ? sliding : full;

@@ -299,7 +299,7 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
                 return -1;
             bool chunked = !strcmp(type, "chunked_attention");
             if (!chunked && strcmp(type, "sliding_attention") && strcmp(type, "full_attention") &&
-                !h->arch->hybrid)
+                strcmp(type, "indexed_attention") && !h->arch->hybrid)
                 return err_set(
                     e, ERR_DATA,
                     "config.json: layer_types[%u] is \"%s\"; full_attention or sliding_attention is expected",

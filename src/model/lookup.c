@@ -140,6 +140,12 @@ static const struct {
     {"attn_gate",
      "self_attn.output_gate|self_attn.gate_proj|self_attn.g_proj|attention.g_proj|linear_attn.in_proj_z|"
      "linear_attn.g_proj"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"indexer.attn_q_b", "self_attn.indexer.wq_b"},
+    {"indexer.attn_k", "self_attn.indexer.wk"},
+    {"indexer.k_norm", "self_attn.indexer.k_norm"},
+    {"indexer.proj", "self_attn.indexer.weights_proj"},
     {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
     {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
     {"post_ffw_norm_2", "post_feedforward_layernorm_2"},

@@ -291,7 +291,7 @@ CASES = {
     "ernie4_5-moe": ("ernie4_5_moe", {**D, **rope(500000.0), "moe_num_experts": 6, "moe_k": 2,
                                       "moe_num_shared_experts": 2, "moe_intermediate_size": 16,
                                       "tie_word_embeddings": True}, 1),
-    "helium": ("helium", {**D, **rope(100000.0), "head_dim": 12}, 1),
+    "helium": ("helium", {**D, **rope(100000.0), "head_dim": 8}, 1),
     "ministral3": ("ministral3", {**D, **rope(1e6, **YARN, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1),
                                   "head_dim": 12, "sliding_window": None}, 1),
     "mistral4": ("mistral4", {**D, **rope(**YARN, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.2), **MLA,
@@ -333,7 +333,7 @@ CASES = {
                                                                                      "intermediate_size")},
                                         **rope(1e7), **MLA, "num_layers": 1, "ffn_hidden_size": 24, "moe_topk": 3,
                                         "n_routed_experts": 4, "zero_expert_num": 2, "expert_ffn_hidden_size": 16,
-                                        "routed_scaling_factor": 3.0}, 1),
+                                        "routed_scaling_factor": 3.0, "head_dim": 8}, 1),
 }
 ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert", "distilbert", "mpnet", "modernbert", "eurobert",
             "jina_embeddings_v3")
@@ -391,7 +391,11 @@ def make(out, name, kind, config, seed, small):
     config = AutoConfig.for_model(kind, **config)
     config._attn_implementation = "eager"
     encoder = kind in ENCODERS or getattr(config, "use_bidirectional_attention", False)
-    model = (AutoModel if encoder else AutoModelForCausalLM).from_config(config).float().eval()
+    if kind == "mistral4":  # has no entry among the automatic classes
+        from transformers.models.mistral4.modeling_mistral4 import Mistral4ForCausalLM
+        model = Mistral4ForCausalLM(config).float().eval()
+    else:
+        model = (AutoModel if encoder else AutoModelForCausalLM).from_config(config).float().eval()
     with torch.no_grad():
         fill(model, g)
     vocab = config.vocab_size

@@ -259,3 +259,18 @@ def test_alibi_is_refused(folder, quern):
     f.config["alibi"] = True
     r = quern("logits", f.write(), "--tokens", "1")
     assert r.code == 65 and "alibi" in r.err
+
+
+FAMILIES = ["cohere2", "deepseek_v32", "ernie4_5", "gemma3n_text", "gemma4_e", "gemma4_moe", "glm4", "glm4_moe", "helium",
+            "llama4_text_gguf", "longcat_flash", "minicpm3", "ministral3"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_family_references(shared, logits, name):
+    folder = shared / "ref" / "families" / name
+    case = json.loads((folder / "ref.json").read_text())["cases"][-1]
+    for path in [folder] + list(folder.glob("model.gguf")):
+        exact = logits(path, case["tokens"], "--exact")
+        check(exact, case, 2e-3, 4e-3)
+        assert exact["argmax"] == case["argmax"]
+        check(logits(path, case["tokens"]), case, 0.1, 0.2)

@@ -88,13 +88,14 @@ static void run_split(struct opened *o, const char *name, const char *how, uint3
     d->ops->close(d);
 }
 
-/* Whether a cut before operation i leaves every layer's KV in one piece. */
+/* Whether a cut before operation i leaves every layer's KV, and choices with those who read them, in one piece. */
 static bool may_cut(const struct plan *p, uint32_t i)
 {
     for (uint32_t k = i; k < p->count; k++)
         for (uint32_t j = 0; j < i; j++)
-            if (plan_kv_layer(&p->ops[k]) != UINT32_MAX &&
-                plan_kv_layer(&p->ops[k]) == plan_kv_layer(&p->ops[j]))
+            if ((plan_kv_layer(&p->ops[k]) != UINT32_MAX &&
+                 plan_kv_layer(&p->ops[k]) == plan_kv_layer(&p->ops[j])) ||
+                plan_chooser(p, k) == j)
                 return false;
     return true;
 }
