@@ -225,13 +225,19 @@ static int runner_fit_pages(struct runner *r, const struct weights *weights, con
         return 0;
     if (r->device->ops->need(r->device, r->plan, weights, &shape, &m, e))
         return -1;
+    uint64_t fixed = m.weights + m.scratch, now = place_room(&m, o->device_options.memory);
+    struct runner_options less = *o;
+    if (r->plan->states && !o->state_bytes &&
+        fixed + m.kv_least > now) { /* fewer snapshots, rather than layers */
+        less.state_bytes = now > fixed + POOL_STATES ? (now - fixed) / POOL_STATES : 1;
+        less.state_bytes = least(less.state_bytes, (r->states.count - 1) * runner_state_bytes(r->plan));
+        o = &less;
+    }
     m.free = m.total; /* pages take memory as sequences grow, and what others hold now may be free by then */
     uint64_t room = place_room(&m, o->device_options.memory);
-    uint64_t rest = m.weights + m.scratch +
-                    runner_kv_bytes(r->plan, o, 1) + /* page 0 of every group, slot 0 */
+    uint64_t rest = fixed + runner_kv_bytes(r->plan, o, 1) + /* page 0 of every group, slot 0 */
                     runner_state_bytes(r->plan);
-    return m.weights + m.scratch + m.kv <= room ? 0
-                                                : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
+    return fixed + m.kv <= room && o != &less ? 0 : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
 }
 
 /* Loads the model onto the open GPU, as many layers as the options ask for and as fit. */
