@@ -49,7 +49,7 @@ endif()
 
 # The device test and the benchmark of the card: base and device alone, so that they build where there is a GPU and
 # nothing else.
-foreach(program check bench split experts)
+foreach(program check bench split experts state)
   if(EXISTS ${PROJECT_SOURCE_DIR}/test/gpu/${program}.c)
     add_executable(gpu_${program} EXCLUDE_FROM_ALL test/gpu/${program}.c test/gpu/rig.c)
     target_link_libraries(gpu_${program} PRIVATE quern_device quern_base quern_flags)

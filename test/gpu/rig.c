@@ -247,6 +247,10 @@ int rig_open(struct rig *r, const char *device, const struct device_options *o, 
     r->ids = must(mem_alloc(r->max_rows, 4));
     r->pos = must(mem_alloc(r->max_rows, 4));
     r->out = must(mem_alloc(r->max_rows, 4));
+    r->state_out = must(mem_zalloc(r->max_rows, 4));
+    r->kv.states = r->plan.state_values ? 3 * r->max_seqs + 1 : 0;
+    memset(r->slot, 0, sizeof r->slot);
+    r->turn = 0;
     r->tables = must(mem_zalloc((size_t)PLAN_GROUPS_MOST * RIG_SEQS * r->table_width, 4));
     memset(r->length, 0, sizeof r->length);
     if (plan_check(&r->plan, &r->weights, e) || (device && device_open(&r->device, device, o, e)))
@@ -266,7 +270,8 @@ void rig_close(struct rig *r)
     mem_free(r->pos);
     mem_free(r->out);
     mem_free(r->tables);
-    r->ids = r->pos = r->out = r->tables = NULL;
+    mem_free(r->state_out);
+    r->ids = r->pos = r->out = r->tables = r->state_out = NULL;
 }
 
 void rig_free(struct rig *r)
@@ -282,11 +287,39 @@ void rig_begin(struct rig *r)
 {
     r->step = (struct step){.ids = r->ids, .pos = r->pos, .seq = r->seq, .tables = r->tables, .out = r->out};
     r->step.table_width = r->table_width;
+    r->turn++;
+    if (r->plan.state_values) {
+        r->step.state_in = r->state_in;
+        r->step.state_out = r->state_out;
+    }
+}
+
+/* A sequence has three slots: its state stays in one of the first two or moves to the other, and its middle row leaves
+ * one in the third. */
+static void rig_states(struct rig *r, uint32_t seq, uint32_t first, uint32_t rows)
+{
+    int32_t own = (int32_t)(1 + seq), other = own + (int32_t)r->max_seqs,
+            third = other + (int32_t)r->max_seqs;
+    const bool stays = r->turn % 2 && r->slot[seq];
+    r->state_in[r->step.seqs] = r->slot[seq];
+    memset(r->state_out + first, 0, rows * sizeof *r->state_out);
+    if (rows > 3)
+        r->state_out[first + rows / 2] = third;
+    r->slot[seq] = stays && r->slot[seq] != third ? r->slot[seq] : r->slot[seq] == own ? other : own;
+    r->state_out[first + rows - 1] = r->slot[seq];
+}
+
+void rig_back(struct rig *r, uint32_t seq, uint32_t rows)
+{
+    r->length[seq] -= rows - 1 - rows / 2;
+    r->slot[seq] = (int32_t)(1 + seq + 2 * r->max_seqs);
 }
 
 void rig_add(struct rig *r, uint32_t seq, uint32_t rows, bool all)
 {
     struct step *s = &r->step;
+    if (r->plan.state_values)
+        rig_states(r, seq, s->rows, rows);
     r->seq[s->seqs] = (struct step_seq){.first = s->rows, .rows = rows, .length = r->length[seq] + rows};
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t pos = r->length[seq] + i;

@@ -23,6 +23,9 @@ struct rig {
     struct step_seq seq[RIG_SEQS];
     struct adapter_mix mix[RIG_SEQS];
     uint32_t length[RIG_SEQS]; /* tokens in KV */
+    int32_t slot[RIG_SEQS];    /* of state; 0: none yet */
+    int32_t *state_out, state_in[RIG_SEQS];
+    uint32_t turn; /* steps so far: a sequence's state stays in its slot in every second */
     uint32_t table_width;
     uint32_t vocab;
 };
@@ -48,6 +51,8 @@ int rig_open(struct rig *r, const char *device, const struct device_options *o, 
 void rig_close(struct rig *r); /* the device only */
 void rig_free(struct rig *r);
 
+/* Cuts a sequence back to the middle row of its last step, whose state was kept. */
+void rig_back(struct rig *r, uint32_t seq, uint32_t rows);
 /* A step: begin, add rows of sequences in any order, run. `all`: every row is wanted, else each sequence's last. */
 void rig_begin(struct rig *r);
 void rig_add(struct rig *r, uint32_t seq, uint32_t rows, bool all);
