@@ -34,6 +34,7 @@ class Shape:
     used: int = 0
     shared: int = 0        # width of the shared expert
     oss: bool = False      # gpt-oss: sinks, biases everywhere, windows
+    delta: tuple = ()      # qwen3.5: heads of keys, heads of values, size; three layers of four are gated delta rules
 
 
 PRESETS = {
@@ -46,6 +47,9 @@ PRESETS = {
     "qwen3-30b-a3b": Shape("qwen3moe", 48, 2048, 32, 4, 128, 768, 151936, qk_norm=True, experts=128, used=8),
     "qwen2-57b-a14b": Shape("qwen2moe", 28, 3584, 28, 4, 128, 2560, 151936, bias=True, experts=64, used=8, shared=20480),
     "gpt-oss-20b": Shape("gpt-oss", 24, 2880, 64, 8, 64, 2880, 201088, rope=150000.0, bias=True, experts=32, used=4, oss=True),
+    "qwen3.5-9b": Shape("qwen35", 32, 4096, 16, 4, 256, 12288, 248320, qk_norm=True, rope=1e7, delta=(16, 32, 128)),
+    "qwen3.5-35b-a3b": Shape("qwen35moe", 40, 2048, 16, 2, 256, 512, 248320, qk_norm=True, rope=1e7, experts=256, used=8,
+                             shared=512, delta=(16, 32, 128)),
     "llama3.2-1b": Shape("llama", 16, 2048, 32, 8, 64, 8192, 128256, tied=True, rope=5e5),
     "llama3-8b": Shape("llama", 32, 4096, 32, 8, 128, 14336, 128256, rope=5e5),
     "llama3-70b": Shape("llama", 80, 8192, 64, 8, 128, 28672, 128256, rope=5e5),
@@ -103,6 +107,27 @@ def kind_of(name, layer, ftype, layers, cols):
     return kind
 
 
+def after(s, l, mat, vec):
+    """What follows attention in a layer: norm and feed-forward."""
+    d = s.width
+    yield vec("post_attention_norm" if s.oss or s.delta else "ffn_norm", l, d)
+    if not s.experts:
+        for name, cols, rows in (("ffn_gate", d, s.ffn), ("ffn_up", d, s.ffn), ("ffn_down", s.ffn, d)):
+            yield mat(name, l, cols, rows)
+        return
+    yield vec("ffn_gate_inp", l, d, s.experts)
+    if s.oss:
+        yield vec("ffn_gate_inp", l, s.experts, what="bias")
+    for name, cols, rows in (("ffn_gate_exps", d, s.ffn), ("ffn_up_exps", d, s.ffn), ("ffn_down_exps", s.ffn, d)):
+        yield mat(name, l, cols, rows, s.experts)
+        if s.oss:
+            yield vec(name, l, rows, s.experts, what="bias")
+    if s.shared:
+        yield vec("ffn_gate_inp_shexp", l, d)
+        for name, cols, rows in (("ffn_gate_shexp", d, s.shared), ("ffn_up_shexp", d, s.shared), ("ffn_down_shexp", s.shared, d)):
+            yield mat(name, l, cols, rows)
+
+
 def tensors(s, ftype, layers):
     """(name, shape with the fastest dimension first, type) in the order of the file."""
     def mat(name, l, *shape):
@@ -115,7 +140,18 @@ def tensors(s, ftype, layers):
     yield ("token_embd.weight", (d, s.vocab), kind_of("output" if s.tied else "token_embd", 0, ftype, layers, d))
     for l in range(layers):
         yield vec("attn_norm", l, d)
-        for name, n in (("attn_q", s.heads * s.dim), ("attn_k", s.kv_heads * s.dim), ("attn_v", s.kv_heads * s.dim)):
+        if s.delta and l % 4 != 3:
+            k, v = s.delta[0] * s.delta[2], s.delta[1] * s.delta[2]
+            for name, n in (("attn_qkv", 2 * k + v), ("attn_gate", v), ("ssm_alpha", s.delta[1]), ("ssm_beta", s.delta[1])):
+                yield mat(name, l, d, n)
+            yield vec("ssm_conv1d", l, 4, 2 * k + v)
+            yield (f"blk.{l}.ssm_a", (s.delta[1],), "F32")
+            yield vec("ssm_dt", l, s.delta[1], what="bias")
+            yield vec("ssm_norm", l, s.delta[2])
+            yield mat("ssm_out", l, v, d)
+            yield from after(s, l, mat, vec)
+            continue
+        for name, n in (("attn_q", s.heads * s.dim * (2 if s.delta else 1)), ("attn_k", s.kv_heads * s.dim), ("attn_v", s.kv_heads * s.dim)):
             yield mat(name, l, d, n)
             if s.bias:
                 yield vec(name, l, n, what="bias")
@@ -126,22 +162,7 @@ def tensors(s, ftype, layers):
         if s.oss:
             yield vec("attn_output", l, d, what="bias")
             yield vec("attn_sinks", l, s.heads)
-        yield vec("post_attention_norm" if s.oss else "ffn_norm", l, d)
-        if not s.experts:
-            for name, cols, rows in (("ffn_gate", d, s.ffn), ("ffn_up", d, s.ffn), ("ffn_down", s.ffn, d)):
-                yield mat(name, l, cols, rows)
-            continue
-        yield vec("ffn_gate_inp", l, d, s.experts)
-        if s.oss:
-            yield vec("ffn_gate_inp", l, s.experts, what="bias")
-        for name, cols, rows in (("ffn_gate_exps", d, s.ffn), ("ffn_up_exps", d, s.ffn), ("ffn_down_exps", s.ffn, d)):
-            yield mat(name, l, cols, rows, s.experts)
-            if s.oss:
-                yield vec(name, l, rows, s.experts, what="bias")
-        if s.shared:
-            yield vec("ffn_gate_inp_shexp", l, d)
-            for name, cols, rows in (("ffn_gate_shexp", d, s.shared), ("ffn_up_shexp", d, s.shared), ("ffn_down_shexp", s.shared, d)):
-                yield mat(name, l, cols, rows)
+        yield from after(s, l, mat, vec)
     yield ("output_norm.weight", (d,), "F32")
     if not s.tied:
         yield ("output.weight", (d, s.vocab), kind_of("output", 0, ftype, layers, d))
@@ -187,6 +208,12 @@ def metadata(preset, s, ftype, layers):
                f"{a}.expert_feed_forward_length": u32(s.ffn)}
     if s.shared:
         kv[f"{a}.expert_shared_feed_forward_length"] = u32(s.shared)
+    if s.delta:
+        keys, values, size = s.delta
+        kv |= {f"{a}.ssm.conv_kernel": u32(4), f"{a}.ssm.state_size": u32(size), f"{a}.ssm.group_count": u32(keys),
+               f"{a}.ssm.time_step_rank": u32(values), f"{a}.ssm.inner_size": u32(values * size),
+               f"{a}.full_attention_interval": u32(4), f"{a}.rope.dimension_count": u32(s.dim // 4),
+               f"{a}.rope.dimension_sections": several(5, struct.pack("<4i", 11, 11, 10, 0), 4)}
     if s.oss:
         kv |= {f"{a}.attention.sliding_window": u32(128), f"{a}.rope.scaling.type": string("yarn"),
                f"{a}.rope.scaling.factor": f32(32.0), f"{a}.rope.scaling.original_context_length": u32(4096)}
@@ -194,6 +221,8 @@ def metadata(preset, s, ftype, layers):
 
 
 def floats(name, n, rng):
+    if name.endswith("ssm_a"):  # -exp(A_log)
+        return array.array("f", (-rng.uniform(0.1, 2.0) for _ in range(n)))
     if name.endswith("norm.weight"):
         return array.array("f", [1.0]) * n
     pool = array.array("f", (rng.gauss(0.0, 0.02) for _ in range(min(n, 4099))))
