@@ -93,7 +93,7 @@ static const struct after after_plain = {.scale = 1.0f};
 struct product_set {
     enum path path;
     enum pack_order order;
-    struct product p[3];
+    struct product p[GEMM_SEGS];
     uint32_t n;
     struct after after;
 };

@@ -458,7 +458,10 @@ static __device__ __forceinline__ uint32_t gemm_segment(const struct gemm_args &
 {
     if (p.paired)
         return strip & 1;
-    return p.segs > 2 && strip >= p.seg[2].first ? 2 : p.segs > 1 && strip >= p.seg[1].first ? 1 : 0;
+    return p.segs > 3 && strip >= p.seg[3].first   ? 3
+           : p.segs > 2 && strip >= p.seg[2].first ? 2
+           : p.segs > 1 && strip >= p.seg[1].first ? 1
+                                                   : 0;
 }
 
 /* Its number within its segment. */

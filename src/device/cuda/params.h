@@ -19,7 +19,7 @@ enum { PACK_SUMS = 4096, PACK_SCALE = 4352, PACK_BYTES = 4480, PACK_STREAMS = 8 
 enum pack_order { PACK_LANES, PACK_CORES };
 /* A column of one row, as gemm_tile_1 has it in shared memory. */
 enum { ROW_COLUMN = 592 };
-enum { GEMM_SEGS = 3, GEMM_WARPS = 8, GEMM_DEEP = 16, GEMM_ROWS_MOST = 64 };
+enum { GEMM_SEGS = 4, GEMM_WARPS = 8, GEMM_DEEP = 16, GEMM_ROWS_MOST = 64 };
 /* gemm_wide: warps of a block at most, and bytes of a warp's ring of tiles. */
 enum { WIDE_WARPS = 16, WIDE_RING = 2 * TILE_Q8_0 };
 

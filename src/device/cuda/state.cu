@@ -181,22 +181,20 @@ static __device__ __forceinline__ struct scan_decay scan_decay_of(const struct s
     return d;
 }
 
-/* A head of q or k of one row, normed and scaled, by a warp; zeros behind it. */
+/* A head of q or k of one row, normed and scaled, from a warp's registers to shared memory; zeros behind it. */
 template <int KEYS>
-static __device__ __forceinline__ void scan_key(const struct norm_args &n, const float *x, uint32_t head, float scale,
+static __device__ __forceinline__ void scan_key(const struct norm_args &n, const float *v, uint32_t head, float scale,
                                                 uint32_t dim, float *to)
 {
     const uint32_t lane = threadIdx.x % 32;
     const float *w = n.w ? n.w + (n.w_len > dim ? head * dim : 0) : NULL;
-    float v[(KEYS + 31) / 32], sum = 0.0f, mean = 0.0f;
+    float sum = 0.0f, mean = 0.0f;
+    if (n.kind == NORM_LAYER) {
 #pragma unroll
-    for (int i = 0; i < (KEYS + 31) / 32; i++) {
-        const uint32_t at = 32 * i + lane;
-        v[i] = at < dim ? x[at] : 0.0f;
-        sum += v[i];
-    }
-    if (n.kind == NORM_LAYER)
+        for (int i = 0; i < (KEYS + 31) / 32; i++)
+            sum += v[i];
         mean = warp_sum(sum) / (float)dim;
+    }
     if (n.kind != NORM_NONE) {
         sum = 0.0f;
 #pragma unroll
@@ -230,48 +228,101 @@ template <int LANES> static __device__ __forceinline__ struct scan_column scan_c
     return {v < p.v_dim ? blockIdx.x / per : p.heads, v};
 }
 
-/* Rows [from, from + n) of the step into shared memory. */
-template <int LANES>
-static __device__ __forceinline__ void scan_load(const struct scan_args &p, struct scan_stage<LANES> &s, uint32_t from,
-                                                 uint32_t n)
+/* What a thread loads of a chunk: on its way while the chunk before is computed. Items of q and k belong to a warp, numbers
+ * of columns (v, decay, write) and decays of keys to a thread. */
+template <int LANES> struct scan_ahead {
+    enum {
+        WARPS = SCAN_THREADS / 32,
+        KEY_ITEMS = 2 * scan_sizes<LANES>::ROWS / WARPS,
+        KEY_VALUES = (scan_sizes<LANES>::KEYS + 31) / 32,
+        COLUMN_ITEMS = scan_sizes<LANES>::ROWS * scan_sizes<LANES>::COLUMNS / SCAN_THREADS,
+        DECAY_ITEMS = scan_sizes<LANES>::ROWS * scan_sizes<LANES>::KEYS / SCAN_THREADS
+    };
+    float key[KEY_ITEMS][KEY_VALUES], v[COLUMN_ITEMS], decay[COLUMN_ITEMS], write[COLUMN_ITEMS], each[DECAY_ITEMS];
+    int32_t out;
+};
+
+static __device__ __forceinline__ uint32_t scan_own(const struct scan_args &p, uint32_t head)
 {
+    return p.tiled ? head % p.k_heads : head / (p.heads / p.k_heads);
+}
+
+/* Loads rows [from, from + n) of the step. */
+template <int LANES, int EACH>
+static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uint32_t from, uint32_t n,
+                                                  struct scan_ahead<LANES> &a)
+{
+    typedef scan_ahead<LANES> A;
     enum { COLUMNS = scan_sizes<LANES>::COLUMNS, KEYS = scan_sizes<LANES>::KEYS };
-    const struct scan_column first = scan_column_of<LANES>(p, 0);
-    const uint32_t own = p.tiled ? first.head % p.k_heads : first.head / (p.heads / p.k_heads);
-    for (uint32_t i = threadIdx.x / 32; i < 2 * n; i += SCAN_THREADS / 32) {
-        const uint64_t row = from + i / 2;
-        if (i % 2)
-            scan_key<KEYS>(p.k_norm, p.k + row * p.ldk + own * p.k_dim, own, p.k_scale, p.k_dim, s.k[i / 2]);
-        else
-            scan_key<KEYS>(p.q_norm, p.q + row * p.ldq + own * p.k_dim, own, p.q_scale, p.k_dim, s.q[i / 2]);
+    const uint32_t head = scan_column_of<LANES>(p, 0).head, own = scan_own(p, head), lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < A::KEY_ITEMS; i++) {
+        const uint32_t item = i * A::WARPS + threadIdx.x / 32;
+        const uint64_t row = from + item / 2;
+        const float *x = (item % 2 ? p.k + row * p.ldk : p.q + row * p.ldq) + own * p.k_dim;
+#pragma unroll
+        for (int j = 0; j < A::KEY_VALUES; j++)
+            a.key[i][j] = item / 2 < n && 32 * j + lane < p.k_dim ? x[32 * j + lane] : 0.0f;
     }
-    for (uint32_t i = threadIdx.x; i < n * COLUMNS; i += SCAN_THREADS) {
-        const struct scan_column c = scan_column_of<LANES>(p, i % COLUMNS);
-        const uint64_t row = from + i / COLUMNS;
-        if (c.head >= p.heads)
+#pragma unroll
+    for (int i = 0; i < A::COLUMN_ITEMS; i++) {
+        const uint32_t item = i * SCAN_THREADS + threadIdx.x;
+        const struct scan_column c = scan_column_of<LANES>(p, item % COLUMNS);
+        const uint64_t row = from + item / COLUMNS;
+        const bool there = item / COLUMNS < n && c.head < p.heads;
+        a.v[i] = there ? p.v[row * p.ldv + c.head * p.v_dim + c.v] : 0.0f;
+        a.decay[i] = there && p.decay && EACH != 1 ? p.decay[row * p.ldd + c.head] : 0.0f;
+        a.write[i] = there && p.write ? p.write[row * p.ldw + c.head] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; EACH == 1 && i < A::DECAY_ITEMS; i++) {
+        const uint32_t item = i * SCAN_THREADS + threadIdx.x, key = item % KEYS;
+        a.each[i] = item / KEYS < n && key < p.k_dim
+                        ? p.decay[(uint64_t)(from + item / KEYS) * p.ldd + head * p.k_dim + key]
+                        : 0.0f;
+    }
+    a.out = threadIdx.x < n ? p.meta.state_out[from + threadIdx.x] : 0;
+}
+
+/* The same rows, prepared, into shared memory. */
+template <int LANES, int EACH>
+static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p, uint32_t n, const struct scan_ahead<LANES> &a,
+                                                       struct scan_stage<LANES> &s)
+{
+    typedef scan_ahead<LANES> A;
+    enum { COLUMNS = scan_sizes<LANES>::COLUMNS, KEYS = scan_sizes<LANES>::KEYS, ROWS = scan_sizes<LANES>::ROWS };
+    const uint32_t head = scan_column_of<LANES>(p, 0).head, own = scan_own(p, head);
+#pragma unroll
+    for (int i = 0; i < A::KEY_ITEMS; i++) {
+        const uint32_t item = i * A::WARPS + threadIdx.x / 32;
+        if (item / 2 >= n)
             continue;
-        s.v[i / COLUMNS][i % COLUMNS] = p.v[row * p.ldv + c.head * p.v_dim + c.v];
-        const float x = p.decay && !p.decay_each
-                            ? p.decay[row * p.ldd + c.head] + (p.bias ? p.bias[c.head] : 0.0f)
-                            : 0.0f;
-        const struct scan_decay d = scan_decay_of(p, p.by_channel || p.decay_each ? 0.0f : p.a[c.head], x);
-        s.write[i / COLUMNS][i % COLUMNS] =
-            p.write ? p.write_scale * sigmoid(p.write[row * p.ldw + c.head]) : p.decay_each ? 1.0f : d.dt;
-        if (p.by_channel)
-            s.decay[i / COLUMNS][i % COLUMNS] = d.dt;
-        else if (!p.decay_each && i % COLUMNS == 0)
-            s.decay[i / COLUMNS][0] = d.factor;
+        if (item % 2)
+            scan_key<KEYS>(p.k_norm, a.key[i], own, p.k_scale, p.k_dim, s.k[item / 2]);
+        else
+            scan_key<KEYS>(p.q_norm, a.key[i], own, p.q_scale, p.k_dim, s.q[item / 2]);
     }
-    for (uint32_t i = threadIdx.x; p.decay_each && i < n * KEYS; i += SCAN_THREADS) {
-        const uint32_t key = i % KEYS, at = first.head * p.k_dim + key;
-        const uint64_t row = from + i / KEYS;
-        s.decay[i / KEYS][key] =
-            key < p.k_dim
-                ? scan_decay_of(p, p.a[first.head], p.decay[row * p.ldd + at] + (p.bias ? p.bias[at] : 0.0f)).factor
-                : 0.0f;
+#pragma unroll
+    for (int i = 0; i < A::COLUMN_ITEMS; i++) {
+        const uint32_t item = i * SCAN_THREADS + threadIdx.x, row = item / COLUMNS, column = item % COLUMNS,
+                       h = min(scan_column_of<LANES>(p, column).head, p.heads - 1);
+        const struct scan_decay d =
+            scan_decay_of(p, EACH ? 0.0f : p.a[h], a.decay[i] + (p.bias && EACH != 1 ? p.bias[h] : 0.0f));
+        s.v[row][column] = a.v[i];
+        s.write[row][column] = p.write ? p.write_scale * sigmoid(a.write[i]) : EACH == 1 ? 1.0f : d.dt;
+        if (EACH == 2)
+            s.decay[row][column] = d.dt;
+        else if (EACH == 0 && column == 0)
+            s.decay[row][0] = d.factor;
     }
-    if (threadIdx.x < n)
-        s.out[threadIdx.x] = p.meta.state_out[from + threadIdx.x];
+#pragma unroll
+    for (int i = 0; EACH == 1 && i < A::DECAY_ITEMS; i++) {
+        const uint32_t item = i * SCAN_THREADS + threadIdx.x, key = item % KEYS;
+        const float bias = p.bias && key < p.k_dim ? p.bias[head * p.k_dim + key] : 0.0f;
+        s.decay[item / KEYS][key] = key < p.k_dim ? scan_decay_of(p, p.a[head], a.each[i] + bias).factor : 0.0f;
+    }
+    if (threadIdx.x < ROWS)
+        s.out[threadIdx.x] = a.out;
 }
 
 template <int LANES> static __device__ __forceinline__ float lanes_sum(float v)
@@ -378,12 +429,16 @@ template <int LANES, int EACH> static __device__ __forceinline__ void scan_body(
         skip = p.skip[c.head];
     dep_wait();
     const uint32_t first = (uint32_t)p.meta.seq_first[seq], rows = (uint32_t)p.meta.seq_rows[seq];
+    struct scan_ahead<LANES> ahead;
+    scan_fetch<LANES, EACH>(p, first, min((uint32_t)ROWS, rows), ahead);
     for (uint32_t from = 0; from < rows; from += ROWS) {
         const uint32_t n = min((uint32_t)ROWS, rows - from);
         if (from)
             __syncthreads();
-        scan_load<LANES>(p, st, first + from, n);
+        scan_stage_rows<LANES, EACH>(p, n, ahead, st);
         __syncthreads();
+        if (from + ROWS < rows)
+            scan_fetch<LANES, EACH>(p, first + from + ROWS, min((uint32_t)ROWS, rows - from - ROWS), ahead);
         for (uint32_t r = 0; r < n; r++) {
             const float y = scan_row<LANES, EACH>(p, st, r, column, lane, a, s);
             if (mine && lane == 0)
