@@ -317,15 +317,16 @@ static void test_merge_products(void **state)
     put_product(&t, FMT_Q4_K_TILE, here);
     put_product(&t, FMT_Q6_K_TILE, here + 256);
     put_product(&t, FMT_Q8_0, here + 512);
-    put_product(&t, FMT_Q4_K_TILE, here + 768); /* a fourth */
-    put_product(&t, FMT_Q5_K, there);           /* another form */
-    put_product(&t, FMT_Q5_K, there)->op = 1;   /* another operation */
+    put_product(&t, FMT_Q4_K_TILE, here + 768);
+    put_product(&t, FMT_Q4_K_TILE, there + 256); /* more than GEMM_SEGS */
+    put_product(&t, FMT_Q5_K, there);            /* another form */
+    put_product(&t, FMT_Q5_K, there)->op = 1;    /* another operation */
     struct launch *sum = put_product(&t, FMT_Q5_K, there);
     sum->op = 1;
     sum->a.gemm.residual = here;
     pass_merge_products(&t.l, &t.c, &t.list);
     assert_int_equal(t.list.count, 5);
-    assert_int_equal(t.list.all[0].a.gemm.segs, 3);
+    assert_int_equal(t.list.all[0].a.gemm.segs, GEMM_SEGS);
     assert_ptr_equal(t.list.all[0].a.gemm.seg[2].y, here + 512);
     for (uint32_t i = 1; i < 5; i++)
         assert_int_equal(t.list.all[i].a.gemm.segs, 1);

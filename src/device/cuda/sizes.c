@@ -91,7 +91,9 @@ static void measure_moe(const struct size_limits *d, const struct weights *all, 
     const struct weight *w = all->all;
     uint32_t f = w[o->up.weight].rows, n = w[o->down.weight].rows, k = w[o->up.weight].cols;
     uint32_t at_once = lower_moe_rows(o, k, f, n), rows = d->max_rows < at_once ? d->max_rows : at_once;
-    uint32_t slots = lower_moe_slots(rows, o->used, o->experts);
+    /* a list is made for whole groups of rows, which may have larger tiles than the rows of a step */
+    uint32_t whole = (rows + GEMM_ROWS_MOST - 1) / GEMM_ROWS_MOST * GEMM_ROWS_MOST,
+             slots = lower_moe_slots(whole < at_once ? whole : at_once, o->used, o->experts);
     /* y and the packed input hold slots rows, not max_rows: said as a width of max_rows rows */
     uint64_t y = (uint64_t)slots * most(2 * f, n), per = (y + d->max_rows - 1) / d->max_rows;
     s->y = most(s->y, (uint32_t)per);

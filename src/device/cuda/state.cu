@@ -235,7 +235,7 @@ template <int LANES> struct scan_ahead {
         WARPS = SCAN_THREADS / 32,
         KEY_ITEMS = 2 * scan_sizes<LANES>::ROWS / WARPS,
         KEY_VALUES = (scan_sizes<LANES>::KEYS + 31) / 32,
-        COLUMN_ITEMS = scan_sizes<LANES>::ROWS * scan_sizes<LANES>::COLUMNS / SCAN_THREADS,
+        COLUMN_ITEMS = (scan_sizes<LANES>::ROWS * scan_sizes<LANES>::COLUMNS + SCAN_THREADS - 1) / SCAN_THREADS,
         DECAY_ITEMS = scan_sizes<LANES>::ROWS * scan_sizes<LANES>::KEYS / SCAN_THREADS
     };
     float key[KEY_ITEMS][KEY_VALUES], v[COLUMN_ITEMS], decay[COLUMN_ITEMS], write[COLUMN_ITEMS], each[DECAY_ITEMS];
@@ -286,8 +286,8 @@ static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uin
 
 /* The same rows, prepared, into shared memory. */
 template <int LANES, int EACH>
-static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p, uint32_t n, const struct scan_ahead<LANES> &a,
-                                                       struct scan_stage<LANES> &s)
+static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p, uint32_t n,
+                                                       const struct scan_ahead<LANES> &a, struct scan_stage<LANES> &s)
 {
     typedef scan_ahead<LANES> A;
     enum { COLUMNS = scan_sizes<LANES>::COLUMNS, KEYS = scan_sizes<LANES>::KEYS, ROWS = scan_sizes<LANES>::ROWS };
@@ -306,6 +306,8 @@ static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p
     for (int i = 0; i < A::COLUMN_ITEMS; i++) {
         const uint32_t item = i * SCAN_THREADS + threadIdx.x, row = item / COLUMNS, column = item % COLUMNS,
                        h = min(scan_column_of<LANES>(p, column).head, p.heads - 1);
+        if (row >= ROWS)
+            continue;
         const struct scan_decay d =
             scan_decay_of(p, EACH ? 0.0f : p.a[h], a.decay[i] + (p.bias && EACH != 1 ? p.bias[h] : 0.0f));
         s.v[row][column] = a.v[i];
