@@ -377,6 +377,7 @@ static void print_ffn(struct buf *out, const struct weights *w, const struct op_
     print_norm(out, "norm", &f->norm);
     print_weight(out, w, "gate", f->gate.weight);
     print_weight(out, w, "up", f->up.weight);
+    print_norm(out, "inner", &f->inner);
     print_weight(out, w, "down", f->down.weight);
     if (f->times.buffer)
         buf_printf(out, " * b%u+%u", f->times.buffer, f->times.col);
@@ -388,7 +389,8 @@ static void print_moe(struct buf *out, const struct weights *w, const struct op_
     static const char *const gating[] = {"softmax", "softmax-topk", "sigmoid"};
     buf_printf(out, " b%u", m->in.buffer);
     print_norm(out, "norm", &m->norm);
-    buf_printf(out, " %u of %u by %s", m->used, m->experts, gating[m->gating]);
+    buf_printf(out, " %u of %u by %s", m->used, m->experts,
+               m->nearness > 0 ? "sparsemixer" : gating[m->gating]);
     print_weight(out, w, "gate", m->gate.weight);
     print_weight(out, w, "up", m->up.weight);
     print_weight(out, w, "down", m->down.weight);

@@ -196,6 +196,9 @@ struct op_ffn {
     struct linear gate, up, down; /* gate.weight 0: h = act(up x); else h = act(gate x) * (up x) */
     struct operand times;         /* buffer > 0, without a gate: h = act(up x) * times */
     enum act_kind act;
+    weight_id
+        xielu; /* instead of act: p, n, b, eps. x > 0: p x^2 + b x, else (expm1(min(x, eps)) - x) n + b x */
+    struct norm inner; /* of h, before down */
     struct tail tail;
 };
 
@@ -217,6 +220,9 @@ struct op_moe {
     weight_id expert_scale; /* (experts): then times the expert's own */
     bool scale_input;       /* the weight multiplies what goes into the expert, not what comes out */
     uint32_t identities;    /* experts behind the others that give their input (out as wide as in) */
+    float
+        nearness; /* > 0: sparsemixer instead of gating. The best in turn; its weight is the softmax among those left
+                     * that are near it: most - x <= nearness * max(|x|, most) (phimoe) */
     struct linear shared_gate, shared_up, shared_down; /* the shared expert, weight 0: none */
     weight_id shared_router; /* (1, width): its output times sigmoid(w x); 0: times 1 */
     uint32_t shared_router_adapter;

@@ -388,6 +388,10 @@ static int check_ffn(struct plan_checker *c, const struct op_ffn *o)
     if (o->times.buffer && (o->gate.weight || check_operand(c, o->times, check_rows(c, o->up.weight),
                                                             "factor of hidden values")))
         return check_fail(c, "factor of hidden values", "is too short, or beside a gate");
+    if (o->xielu && (o->gate.weight || check_vector(c, o->xielu, 4, 1, "xIELU's numbers")))
+        return check_fail(c, "xIELU", "has a gate, or not its four numbers");
+    if (check_norm(c, &o->inner, check_rows(c, o->up.weight), "inner norm"))
+        return -1;
     return check_hidden(c, l, k, 1, "weight") || check_norm(c, &o->norm, k, "norm") ||
                    check_operand(c, o->in, k, "input") ||
                    check_tail(c, &o->tail, check_rows(c, o->down.weight))
@@ -406,8 +410,9 @@ static int check_choice(struct plan_checker *c, const struct op_moe *o)
             (uint64_t)o->groups_used * (o->experts / o->groups) < o->used)
             return check_fail(c, "expert groups", "do not hold the experts that a row uses");
     }
-    if (!isfinite(o->weight_scale) || (o->act == ACT_SWIGLU_OAI && (!isfinite(o->alpha) || !o->alpha ||
-                                                                    !(o->limit > 0) || !o->gate.weight)))
+    if (!isfinite(o->weight_scale) || !isfinite(o->nearness) ||
+        (o->act == ACT_SWIGLU_OAI &&
+         (!isfinite(o->alpha) || !o->alpha || !(o->limit > 0) || !o->gate.weight)))
         return check_fail(c, "weight scale, alpha or limit", "is not a number that makes sense");
     if (o->identities > CHECK_HEADS_MOST ||
         (o->identities && (o->groups > 1 || o->expert_scale || o->scale_input)))

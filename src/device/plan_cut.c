@@ -190,6 +190,8 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
         visit_linear(&v, &op->ffn.gate);
         visit_linear(&v, &op->ffn.up);
         visit_linear(&v, &op->ffn.down);
+        visit_id(&v, &op->ffn.xielu);
+        visit_norm(&v, &op->ffn.inner);
         visit_tail(&v, &op->ffn.tail);
         break;
     case OP_MOE:

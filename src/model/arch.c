@@ -1,21 +1,13 @@
 /* The table of architectures. */
 #include "model/arch.h"
 
-#include "base/buf.h"
+#include "base/edit_distance.h"
 #include "base/log.h"
-#include "model/families.h"
+#include "model/arch_rows.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
-
-#define RMS   NORM_RMS
-#define LAYER NORM_LAYER
-/* Halves of a head rotate, or adjacent pairs; PERMUTED: GGUF's rows of Q and K are ordered for pairs. */
-#define HALVES     .gguf_rope = ROPE_HALVES, .hf_rope = ROPE_HALVES
-#define PAIRS      .gguf_rope = ROPE_PAIRS, .hf_rope = ROPE_PAIRS
-#define PERMUTED   .gguf_rope = ROPE_PAIRS, .hf_rope = ROPE_HALVES
-#define LLAMA_LIKE .norm = RMS, .act = ACT_SILU, .build = llama_build
 
 /* Defaults are those of Hugging Face's configuration classes, where files on the Hub omit them. */
 static const struct arch table[] = {
@@ -641,134 +633,51 @@ static const struct arch table[] = {
          "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_experts\": 64, \"num_experts_per_tok\": 6, "
          "\"num_shared_experts\": 2, \"sliding_window\": 1024, \"route_scale\": 1.0, "
          "\"max_position_embeddings\": 16384}"},
-    {.name = "dbrx",
-     .hf = "dbrx",
-     .hf_kv_heads = "",
-     .norm = LAYER,
+    {.name = "hunyuan-dense",
+     .hf = "hunyuan_v1_dense",
+     LLAMA_LIKE,
      HALVES,
-     .act = ACT_SILU,
-     .plain_heads = true,
+     .norm_last = true,
+     .setup = hunyuan_setup,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 2048}"},
+    {.name = "hunyuan-moe",
+     .hf = "hunyuan_v1_moe",
+     .expert_is_ffn = true,
+     LLAMA_LIKE,
+     HALVES,
+     .norm_last = true,
      .gating = GATING_SOFTMAX,
-     .setup = dbrx_setup,
-     .ffn_norm = "attn_output_norm",
+     .normalise = true,
+     .setup = hunyuan_setup,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"num_experts\": 1, \"moe_topk\": 1, \"num_shared_expert\": 1, "
+                 "\"max_position_embeddings\": 2048}"},
+    {.name = "apertus",
+     .hf = "apertus",
+     .norm = RMS,
+     HALVES,
+     .act = ACT_NONE,
+     .setup = apertus_setup,
      .build = llama_build,
-     .defaults = "{\"max_seq_len\": 2048}"},
-    {.name = "starcoder",
-     .hf = "gpt_bigcode",
-     .hf_kv_heads = "",
-     .norm = LAYER,
-     .act = ACT_GELU_TANH,
-     .plain_heads = true,
-     .grouped_qkv = true,
-     .setup = starcoder_setup,
-     .build = gpt2_build,
-     .defaults = "{\"layer_norm_epsilon\": 1e-5, \"n_positions\": 1024, \"tie_word_embeddings\": true}"},
-    {.name = "gptj",
-     .hf = "gptj",
-     .hf_kv_heads = "",
-     .norm = LAYER,
-     PAIRS,
-     .act = ACT_GELU_TANH,
-     .plain_heads = true,
-     .build = phi2_build,
-     .defaults = "{\"layer_norm_epsilon\": 1e-5, \"rotary_dim\": 64, \"n_positions\": 2048}"},
-    {.name = "opt",
-     .hf = "opt",
-     .hf_kv_heads = "",
-     .norm = LAYER,
-     .act = ACT_RELU,
-     .plain_heads = true,
-     .setup = opt_setup,
-     .build = llama_build,
-     .defaults =
-         "{\"layer_norm_eps\": 1e-5, \"max_position_embeddings\": 2048, \"tie_word_embeddings\": true}"},
-    {.name = "biogpt",
-     .hf = "biogpt",
-     .hf_kv_heads = "",
-     .norm = LAYER,
-     .act = ACT_GELU,
-     .plain_heads = true,
-     .setup = opt_setup,
-     .build = llama_build,
-     .defaults = "{\"layer_norm_eps\": 1e-12, \"scale_embedding\": true, \"max_position_embeddings\": 1024, "
-                 "\"tie_word_embeddings\": true}"},
-    {.name = "persimmon",
-     .hf = "persimmon",
-     .hf_kv_heads = "",
-     .norm = LAYER,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"rope_theta\": 12000000.0, \"max_position_embeddings\": 65536}"},
+    /* Microsoft's own GGUF files have this name; llama.cpp's "bitnet" has SiLU where the definition squares ReLU. */
+    {.name = "bitnet-b1.58",
+     .hf = "bitnet",
+     .norm = RMS,
      HALVES,
      .act = ACT_RELU2,
-     .plain_heads = true,
-     .partial_rope = true,
-     .grouped_qkv = true,
      .build = llama_build,
-     .defaults = "{\"layer_norm_eps\": 1e-5, \"partial_rotary_factor\": 0.5, \"rope_theta\": 25000.0, "
-                 "\"max_position_embeddings\": 16384}"},
-    /* llama.cpp alone defines those without a model type: only GGUF files of them are known. */
-    {.name = "internlm2",
-     .hf = "internlm2",
-     LLAMA_LIKE,
-     PERMUTED,
-     .grouped_qkv = true,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"max_position_embeddings\": 2048}"},
-    {.name = "xverse",
-     .hf = "xverse",
-     LLAMA_LIKE,
-     PERMUTED,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"max_position_embeddings\": 2048}"},
-    {.name = "orion",
-     .hf = "orion",
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"rope_theta\": 5e5, \"max_position_embeddings\": 2048}"},
+    {.name = "bitnet", .hf = "", LLAMA_LIKE, HALVES},
+    {.name = "phimoe",
+     .hf = "phimoe",
      .norm = LAYER,
      HALVES,
      .act = ACT_SILU,
+     .expert_is_ffn = true,
+     .setup = phimoe_setup,
      .build = llama_build,
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 4096}"},
-    {.name = "exaone",
-     .hf = "exaone",
-     LLAMA_LIKE,
-     HALVES,
-     .defaults = "{\"layer_norm_epsilon\": 1e-5, \"max_position_embeddings\": 2048}"},
-    {.name = "pangu-embedded",
-     .hf = "PanguEmbedded",
-     LLAMA_LIKE,
-     HALVES,
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 32768}"},
-    {.name = "plamo", .hf = "", .norm = RMS, HALVES, .act = ACT_SILU, .build = phi2_build},
-    {.name = "qwen", .hf = "", LLAMA_LIKE, HALVES, .setup = qwen_setup},
-    {.name = "codeshell", .hf = "", .norm = LAYER, HALVES, .act = ACT_GELU_TANH, .build = llama_build},
-    {.name = "deepseek",
-     .hf = "deepseek",
-     LLAMA_LIKE,
-     PERMUTED,
-     .gating = GATING_SOFTMAX,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"norm_topk_prob\": false, \"max_position_embeddings\": 2048}"},
-    {.name = "arctic",
-     .hf = "",
-     .norm = RMS,
-     PERMUTED,
-     .act = ACT_SILU,
-     .gating = GATING_SOFTMAX,
-     .normalise = true,
-     .setup = arctic_setup,
-     .build = arctic_build},
-    {.name = "bailingmoe",
-     .hf = "bailing_moe",
-     LLAMA_LIKE,
-     PERMUTED,
-     .gating = GATING_SOFTMAX,
-     .normalise = true,
-     .setup = bailing_setup,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"max_position_embeddings\": 4096}"},
-    {.name = "bailingmoe2",
-     .hf = "bailing_moe_v2",
-     LLAMA_LIKE,
-     HALVES,
-     .partial_rope = true,
-     .gating = GATING_SIGMOID,
-     .normalise = true,
-     .setup = bailing_setup,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"partial_rotary_factor\": 0.5, \"routed_scaling_factor\": 2.5, "
-                 "\"max_position_embeddings\": 32768}"},
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, \"num_local_experts\": 16, "
+                 "\"num_experts_per_tok\": 2, \"max_position_embeddings\": 131072}"},
     {.name = "gpt-oss",
      .hf = "gpt_oss",
      .expert_is_ffn = true,
@@ -865,12 +774,15 @@ enum { PLAIN = sizeof table / sizeof *table };
 
 static size_t rows(void)
 {
-    return PLAIN + arch_hybrids_count;
+    return PLAIN + arch_hybrids_count + arch_older_count;
 }
 
 static const struct arch *row(size_t i)
 {
-    return i < PLAIN ? &table[i] : &arch_hybrids[i - PLAIN];
+    if (i < PLAIN)
+        return &table[i];
+    i -= PLAIN;
+    return i < arch_hybrids_count ? &arch_hybrids[i] : &arch_older[i - arch_hybrids_count];
 }
 
 /* Is `word` one of "a|b|c"? */
@@ -929,16 +841,39 @@ const struct arch *arch_variant(const struct arch *a, const json_t *config)
     return text && !strcmp(text, a->variant.value) ? arch_by_gguf(a->variant.name) : a;
 }
 
+/* The known name that is spelled most like this one, or begins most like it; "" = none. */
+static void find_nearest(const char *name, enum store_kind kind, char best[64])
+{
+    char one[64], near[64] = "", start[64] = "";
+    struct nearest n = {.word = name};
+    size_t longest = 3; /* fewer letters say nothing */
+    for (size_t i = 0; i < rows(); i++)
+        for (const char *at = kind == STORE_GGUF ? row(i)->name : row(i)->hf; *at; at += *at == '|') {
+            size_t len = strcspn(at, "|"), same = 0;
+            snprintf(one, sizeof one, "%.*s", (int)len, at);
+            nearest_offer(&n, one);
+            if (n.best == one)
+                n.best = memcpy(near, one, sizeof near);
+            while (one[same] && one[same] == name[same])
+                same++;
+            if (same > longest) {
+                longest = same;
+                memcpy(start, one, sizeof start);
+            }
+            at += len;
+        }
+    memcpy(best, n.best ? near : start, 64);
+}
+
 int arch_unknown(const char *name, enum store_kind kind, struct err *e)
 {
-    struct buf list = {.max = 4096};
-    for (size_t i = 0; i < rows(); i++)
-        buf_printf(&list, "%s%s", i ? ", " : "", kind == STORE_GGUF ? row(i)->name : row(i)->hf);
-    for (size_t i = 0; i < list.len; i++)
-        if (list.data[i] == '|')
-            list.data[i] = ' ';
-    err_set(e, ERR_DATA, "the architecture \"%s\" is not known; these are: %s", log_safe(name),
-            list.data ? list.data : "(out of memory)");
-    buf_free(&list);
-    return -1;
+    char best[64];
+    find_nearest(name, kind, best);
+    if (best[0])
+        return err_set(e, ERR_DATA,
+                       "the architecture \"%s\" is not known; the nearest of the %zu that are is %s",
+                       log_safe(name), rows(), best);
+    return err_set(e, ERR_DATA,
+                   "the architecture \"%s\" is not known, nor one with a similar name; %zu others are",
+                   log_safe(name), rows());
 }

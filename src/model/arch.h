@@ -35,6 +35,7 @@ struct arch {
     bool norm_last;            /* norms of Q and K come after the rotation */
     bool sandwich;             /* a norm after each half of a layer, before the sum */
     const char *ffn_norm;      /* canonical name of the second norm of a layer; NULL = ffn_norm */
+    float alibi;               /* ALiBi's largest exponent, where the file does not say; 0 = none */
     bool encoder;
     struct arch_variant {
         const char *member, *value, *name;
@@ -54,11 +55,14 @@ struct arch {
 /* The rows of hybrid families (arch_hybrid.c). */
 extern const struct arch arch_hybrids[];
 extern const size_t arch_hybrids_count;
+/* Those of older families, and of those that only llama.cpp defines (arch_older.c). */
+extern const struct arch arch_older[];
+extern const size_t arch_older_count;
 
 /* NULL = unknown. The class counts only where there is no model type. */
 const struct arch *arch_by_gguf(const char *name);
 const struct arch *arch_by_config(const char *model_type, const char *class_name);
 /* The row of a config.json whose model type has row `a`. */
 const struct arch *arch_variant(const struct arch *a, const json_t *config);
-/* Sets an error that names the unknown one and lists the known ones. */
+/* Sets an error that names the unknown one, and the nearest of the known ones. */
 int arch_unknown(const char *name, enum store_kind kind, struct err *e);

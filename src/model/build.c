@@ -71,6 +71,22 @@ static struct rope layer_rope(struct build *b, uint32_t layer)
     return make_rope(b, &own, "rope of some layers");
 }
 
+/* ALiBi: a score falls by the distance times the head's slope. With n the largest power of two up to the heads, slopes
+ * are 2^(-bias (i + 1) / n), and for the heads behind n the exponents lie between those. */
+static weight_id alibi_table(struct build *b)
+{
+    uint32_t n = 1, heads = b->h->heads, cols = 2 * b->ctx + 1;
+    float *table = bind_memory(&b->bind, (size_t)heads * cols * sizeof *table);
+    while (n * 2 <= heads)
+        n *= 2;
+    for (uint32_t i = 0; table && i < heads; i++) {
+        float slope = exp2f(-b->h->alibi_bias * (i < n ? (float)(i + 1) : (float)(i - n) + 0.5f) / (float)n);
+        for (uint32_t d = 0; d < cols; d++)
+            table[(size_t)i * cols + d] = slope * ((float)d - (float)b->ctx);
+    }
+    return table ? bind_table(&b->bind, "ALiBi", NULL, table, (struct shape){1, cols, heads}) : 0;
+}
+
 void build_begin(struct build *b)
 {
     const struct hparams *h = b->h;
@@ -79,6 +95,8 @@ void build_begin(struct build *b)
     b->q = plan_buffer(b->p, h->heads * h->k_dim);
     b->a = plan_buffer(b->p, h->heads * h->v_dim);
     rope_tables(b);
+    if (h->alibi_bias > 0)
+        b->alibi = alibi_table(b);
 }
 
 static float norm_add(const struct build *b)
@@ -252,6 +270,7 @@ struct op_attn *build_attn(struct build *b, uint32_t layer)
     o->chunked = l->sliding && h->chunked;
     o->causal = h->causal;
     o->sinks = bind_optional(&b->bind, "attn_sinks", (int)layer, ".weight", h->heads);
+    o->distance = b->alibi;
     return o;
 }
 
@@ -313,6 +332,7 @@ struct op_moe *build_moe(struct build *b, uint32_t layer, struct norm in)
     o->groups = h->expert_groups, o->groups_used = h->expert_groups_used;
     o->normalise = h->normalise;
     o->weight_scale = h->weight_scale;
+    o->nearness = h->nearness;
     o->scale_input = h->scale_input;
     o->identities = h->identities;
     o->router = bind_linear(w, "ffn_gate_inp", il, h->experts + h->identities, h->width);
@@ -338,6 +358,27 @@ struct op_moe *build_moe(struct build *b, uint32_t layer, struct norm in)
     return o;
 }
 
+/* xIELU's p, n, b and eps. Files hold p and n before softplus, n without b: a GGUF in its keys. */
+static weight_id bind_xielu(struct build *b, uint32_t layer)
+{
+    static const char *const names[] = {"xielu_alpha_p", "xielu_alpha_n", "xielu_beta", "xielu_eps"};
+    float *c = bind_memory(&b->bind, 4 * sizeof *c);
+    for (int i = 0; c && i < 4; i++) {
+        struct tensor_at at = {names[i], (int)layer, LOOKUP_NO_EXPERT};
+        const struct tensor *t = b->h->xielu ? NULL : bind_tensor(&b->bind, at, ".weight");
+        const float *one = b->h->xielu ? b->h->xielu + 4 * (size_t)layer + i
+                           : t         ? bind_floats(&b->bind, t, 1, 0)
+                                       : NULL;
+        if (!one)
+            return 0;
+        c[i] = i < 2 ? (float)log1p(exp((double)*one)) : *one;
+    }
+    if (!c)
+        return 0;
+    c[1] += c[2];
+    return bind_table(&b->bind, "xIELU", NULL, c, (struct shape){1, 4, 1});
+}
+
 struct op_ffn *build_dense(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
@@ -357,6 +398,9 @@ struct op_ffn *build_dense(struct build *b, uint32_t layer, struct norm in)
         o->up = bind_linear(w, "ffn_up", il, ffn, h->width);
     }
     o->down = bind_linear(w, "ffn_down", il, h->width, ffn);
+    o->inner = optional_norm(b, "ffn_sub_norm", il, ffn);
+    if (h->xielu || bind_has(w, "xielu_alpha_p", il))
+        o->xielu = bind_xielu(b, layer);
     o->tail = stream_tail(b);
     return o;
 }

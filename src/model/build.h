@@ -18,6 +18,7 @@ struct build {
     struct operand x, y, q, a; /* (width), (width), (heads * k_dim), (heads * v_dim) */
     weight_id table;           /* the embedding: maybe the head too */
     struct rope rope[2];       /* of full and of sliding layers */
+    weight_id alibi;           /* (heads, 2 ctx + 1): ALiBi by distance */
     struct operand mix[5];     /* what passes between the operations of a recurrent layer */
     struct {
         struct linear linear; /* weight 0: none */

@@ -44,6 +44,25 @@ int opt_setup(struct hparams *h, const struct keys *k, struct err *e)
 }
 
 /* Its numbers are in objects of their own. */
+int mpt_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    char name[64];
+    struct keys attn = {.config = k->gguf ? NULL : keys_json(k, "attn_config", name)};
+    bool alibi = true, norm = false;
+    if (!attn.config)
+        return 0;
+    h->alibi_bias = 8;
+    h->clamp_qkv = 0;
+    if (keys_bool(&attn, NULL, "alibi", &alibi, e) < 0 || keys_bool(&attn, NULL, "qk_ln", &norm, e) < 0 ||
+        keys_f32(&attn, NULL, "alibi_bias_max", HPARAMS_REAL, &h->alibi_bias, e) < 0 ||
+        keys_f32(&attn, NULL, "clip_qkv", HPARAMS_REAL, &h->clamp_qkv, e) < 0 ||
+        keys_f32(&attn, NULL, "softmax_scale", HPARAMS_REAL, &h->attn_scale, e) < 0)
+        return -1;
+    if (!alibi)
+        h->alibi_bias = 0;
+    return 0;
+}
+
 int dbrx_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     char name[64];
@@ -93,6 +112,24 @@ int qwen_setup(struct hparams *h, const struct keys *k, struct err *e)
     h->ffn /= 2;
     for (uint32_t i = 0; i < h->layers; i++)
         h->layer[i].ffn /= 2;
+    return 0;
+}
+
+/* 7B rotates, 13B has ALiBi: only the number of layers tells. */
+int baichuan_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    (void)k, (void)e;
+    if (h->layers == 32)
+        return 0;
+    h->rope_kind = ROPE_NONE;
+    h->alibi_bias = h->layers == 40 ? 8 : 0;
+    return 0;
+}
+
+int jais_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    (void)k, (void)e;
+    h->attn_scale = (float)h->heads / (float)h->width;
     return 0;
 }
 

@@ -61,6 +61,7 @@ static const struct hparam_field fields[] = {
     {HPARAM_BOOL, AT(tied), NULL, "tie_word_embeddings", 0, 0, FIELD_OPTIONAL},
     {HPARAM_BOOL, AT(causal), "attention.causal", NULL, 0, 0, FIELD_SHOWN},
     {HPARAM_BOOL, AT(alibi), NULL, "alibi", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(alibi_bias), "attention.max_alibi_bias", NULL, 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(types), ".tokenizer.ggml.token_type_count", "type_vocab_size", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(experts), "expert_count",
      "num_local_experts|num_experts|n_routed_experts|moe_num_experts", 0, 65536, FIELD_SHOWN},
@@ -202,6 +203,7 @@ static int read_act(struct hparams *h, const struct keys *k, struct err *e)
         {"quick_gelu", ACT_GELU_QUICK},
         {"relu", ACT_RELU},
         {"relu2", ACT_RELU2},
+        {"xielu", ACT_NONE}, /* its numbers are tensors */
     };
     char name[64];
     h->act = h->arch->act;
@@ -544,6 +546,7 @@ static int read_all(struct hparams *h, const struct keys *k, const struct store 
 {
     h->rope_kind = k->gguf ? h->arch->gguf_rope : h->arch->hf_rope;
     h->normalise = h->arch->normalise;
+    h->alibi_bias = h->arch->alibi;
     h->causal = !h->arch->encoder;
     h->embed_scale = h->residual_scale = h->logit_scale = h->weight_scale = h->v_scale = 1;
     h->eps = 1e-5f;

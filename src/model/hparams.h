@@ -113,7 +113,8 @@ struct hparams {
     bool parallel;              /* attention and feed-forward side by side */
     bool tied;                  /* config.json says that the head is the embedding */
     bool causal;
-    bool alibi;
+    bool alibi;                                        /* falcon's own kind, which no operation does */
+    float alibi_bias;                                  /* ALiBi: the largest slope's exponent; 0 = none */
     float attn_in_scale, attn_out_scale, ffn_scale[2]; /* falcon-h1 */
     float residual_mix
         [3][2]; /* minimax: factors of the residual and of attention, linear attention, feed-forward */
@@ -127,6 +128,8 @@ struct hparams {
     enum gating_kind gating;
     bool normalise;
     float weight_scale;
+    float nearness;      /* of sparsemixer */
+    const float *xielu;  /* (layers, 4): xIELU's numbers in a GGUF, as the file has them */
     uint32_t identities; /* experts that give their input */
     bool scale_input;    /* an expert's weight multiplies its input */
     bool qk_norm;        /* llama 4: Q and K are normed, without weights */

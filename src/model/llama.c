@@ -84,6 +84,54 @@ int granite_swa_setup(struct hparams *h, const struct keys *k, struct err *e)
     return got < 0 ? -1 : granite_setup(h, k, e);
 }
 
+/* xIELU's numbers are tensors in a folder. */
+int apertus_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const char *const names[] = {".xielu.alpha_p", ".xielu.alpha_n", ".xielu.beta", ".xielu.eps"};
+    float *all = arena_alloc(&h->arena, 5 * (size_t)h->layers, sizeof *all);
+    if (!all)
+        return err_memory(e, "layers", h->layers * 5 * sizeof *all);
+    for (int i = 0; k->gguf && i < 4; i++) {
+        float *each = all + 4 * (size_t)h->layers;
+        int got = keys_each_f32(k, names[i], NULL, HPARAMS_REAL, each, h->layers, e);
+        if (got < 0)
+            return -1;
+        if (!got)
+            return err_set(e, ERR_DATA, "the file has no key %s", names[i] + 1);
+        for (uint32_t l = 0; l < h->layers; l++)
+            all[4 * l + (uint32_t)i] = each[l];
+    }
+    h->xielu = k->gguf ? all : NULL;
+    return 0;
+}
+
+/* Twice the jitter of the router: GGUF has no key for it. */
+int phimoe_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    float jitter = 0.01f;
+    if (keys_f32(k, NULL, "router_jitter_noise", HPARAMS_REAL, &jitter, e) < 0)
+        return -1;
+    h->nearness = 2 * jitter;
+    return 0;
+}
+
+/* config.json calls it dynamic, but with an alpha the base is scaled once: theta * alpha^(d / (d - 2)). */
+int hunyuan_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    char name[64];
+    struct keys scaling = {.config = keys_json(k, "rope_parameters|rope_scaling", name)};
+    static const double range[2] = {0, 1e9};
+    float alpha = 0;
+    if (k->gguf || keys_f32(&scaling, NULL, "alpha", range, &alpha, e) < 0 || alpha == 0)
+        return e->code ? -1 : 0;
+    double dims = h->k_dim ? h->k_dim : h->width / h->heads;
+    for (int i = 0; i < 2 && dims > 2; i++) {
+        h->rope[i].scaling = SCALING_NONE;
+        h->rope[i].theta *= (float)pow(alpha, dims / (dims - 2));
+    }
+    return 0;
+}
+
 /* muP: embeddings times the root of the width; GGUF files always mean it. */
 int afmoe_setup(struct hparams *h, const struct keys *k, struct err *e)
 {

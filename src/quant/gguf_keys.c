@@ -272,6 +272,31 @@ static void put_experts(const struct keys_out *k)
         put_f32(k, "expert_weights_scale", h->weight_scale);
 }
 
+/* xIELU's numbers, as files hold them: p and n before softplus, n without b. */
+static int put_xielu(const struct keys_out *k, struct err *e)
+{
+    static const char *const names[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"};
+    const struct plan *p = &k->m->plan;
+    float *each = mem_zalloc(4 * (size_t)k->h->layers, sizeof *each);
+    bool found = false;
+    if (!each)
+        return err_memory(e, "layers", k->h->layers);
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op *op = &p->ops[i];
+        if (op->kind != OP_FFN || !op->ffn.xielu)
+            continue;
+        const float *c = (const float *)(const void *)k->m->weights.all[op->ffn.xielu].data;
+        const double raw[4] = {log(expm1(c[0])), log(expm1(c[1] - c[2])), c[2], c[3]};
+        for (uint32_t j = 0; j < 4; j++)
+            each[j * k->h->layers + op->layer] = (float)raw[j];
+        found = true;
+    }
+    for (uint32_t j = 0; found && j < 4; j++)
+        gguf_put_items(k->w, names[j], GGUF_F32, each + j * k->h->layers, k->h->layers);
+    mem_free(each);
+    return 0;
+}
+
 /* Warns of settings that GGUF has no key for. */
 static void warn_unsaid(const struct keys_out *k)
 {
@@ -320,7 +345,7 @@ static int put_hparams(const struct keys_out *k, struct err *e)
     if (h->experts)
         put_experts(k);
     if (put_layers(k, "attention.head_count_kv", false, e) || put_layers(k, "feed_forward_length", true, e) ||
-        put_window(k, e) || put_rope(k, e) || put_layer_bases(k, e))
+        put_window(k, e) || put_rope(k, e) || put_layer_bases(k, e) || put_xielu(k, e))
         return -1;
     hparams_write(h, &(struct hparams_sink){put_field, (void *)(uintptr_t)k});
     return 0;

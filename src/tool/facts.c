@@ -178,22 +178,25 @@ static bool facts_is_encoder(const char *architecture)
     return false;
 }
 
-/* The sizes, by the loader's table. The list of tokens knows best how many there are: an embedding may be padded. */
-/* Bytes of recurrent state of a sequence, as the plan has it; 0 where there is none or the model cannot be opened. */
-static uint64_t facts_state(const struct store *s, const struct hparams *h)
+/* What only the plan says: bytes of recurrent state of a sequence, and whether there is a plan at all. */
+static void facts_plan(struct facts *f, const struct store *s)
 {
-    struct err ignored = {0};
+    struct err e = {0};
     struct model *m = NULL;
-    bool keeps = false;
-    for (uint32_t i = 0; i < h->layers; i++)
-        keeps |= h->layer[i].recurrent;
-    if (!keeps || model_open(&m, s, &(struct model_options){.describe = true}, &ignored))
-        return 0;
-    uint64_t bytes = runner_state_bytes(&m->plan);
+    if (!s->count) /* a bare vocabulary */
+        return;
+    if (model_open(&m, s, &(struct model_options){.describe = true}, &e)) {
+        const char *path = log_safe(s->path);
+        size_t n = strlen(path);
+        bool named = !strncmp(e.text, path, n) && e.text[n] == ':';
+        snprintf(f->problem, sizeof f->problem, "%.500s", e.text + (named ? n + 2 : 0));
+        return;
+    }
+    f->state = runner_state_bytes(&m->plan);
     model_close(m);
-    return bytes;
 }
 
+/* The sizes, by the loader's table. The list of tokens knows best how many there are: an embedding may be padded. */
 static int facts_hparams(struct facts *f, const struct store *s, struct err *e)
 {
     struct hparams h;
@@ -218,7 +221,7 @@ static int facts_hparams(struct facts *f, const struct store *s, struct err *e)
         f->kv_per_token += bytes;
         f->kv_sliding += h.layer[i].sliding ? bytes : 0;
     }
-    f->state = facts_state(s, &h);
+    facts_plan(f, s);
     hparams_free(&h);
     return 0;
 }

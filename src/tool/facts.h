@@ -20,6 +20,8 @@ struct facts {
     uint64_t kv_sliding;   /* of these, in layers that see a window only */
     uint64_t state;        /* bytes of recurrent state of a sequence */
     uint32_t window;
+    char problem
+        [512]; /* why the model cannot be run: an unknown family, a tensor that is missing; "" = it can */
 };
 
 /* -1 where a key has the wrong type or a senseless value. */

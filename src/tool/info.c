@@ -78,6 +78,8 @@ static void info_json_facts(struct json *j, const struct store *s, const struct 
     info_json_text(j, "path", s->path);
     info_json_text(j, "format", s->gguf ? "gguf" : "safetensors");
     info_json_text(j, "architecture", f->architecture);
+    if (*f->problem)
+        info_json_text(j, "problem", f->problem);
     info_json_text(j, "name", f->name);
     info_json_text(j, "license", f->license);
     info_json_uint(j, "parameters", f->parameters);
@@ -308,6 +310,10 @@ static void info_text(struct buf *out, const struct store *s, const struct facts
     info_line(out, "architecture");
     buf_printf(out, "%s (%s)", *f->architecture ? log_safe(f->architecture) : "not said",
                s->gguf ? "GGUF" : "safetensors");
+    if (*f->problem) {
+        info_line(out, "cannot run");
+        buf_str(out, f->problem);
+    }
     info_size(out, s, f);
     info_count(out, "context", f->context);
     info_count(out, "layers", f->layers);

@@ -219,7 +219,9 @@ def cut(name):
 
 
 @pytest.mark.parametrize("harm, words", [
-    (set_key("model_type", "wizard"), ['"wizard"', "llama", "gpt_oss", "nomic_bert"]),
+    (set_key("model_type", "wizard"), ['"wizard"', "not known", "similar"]),
+    (set_key("model_type", "lama"), ['"lama"', "nearest", "llama"]),
+    (set_key("model_type", "qwen9_vl_next"), ["nearest", "qwen"]),
     (set_key("num_attention_heads", 0), ["num_attention_heads", "0", "1 to 65536"]),
     (set_key("num_attention_heads", "4"), ["num_attention_heads", '"4"']),
     (set_key("num_key_value_heads", 3), ["3 key-value heads", "4 heads"]),
@@ -262,7 +264,8 @@ def test_alibi_is_refused(folder, quern):
 
 
 FAMILIES = ["cohere2", "deepseek_v32", "ernie4_5", "gemma3n_text", "gemma4_e", "gemma4_moe", "glm4", "glm4_moe", "helium",
-            "llama4_text_gguf", "longcat_flash", "minicpm3", "ministral3"]
+            "llama4_text_gguf", "longcat_flash", "minicpm3", "ministral3", "afmoe", "apertus", "bitnet", "dots1", "exaone4_full",
+            "granitemoe", "hunyuan_v1_dense", "minimax_m2", "nemotron", "olmo3", "phimoe"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -274,3 +277,14 @@ def test_family_references(shared, logits, name):
         check(exact, case, 2e-3, 4e-3)
         assert exact["argmax"] == case["argmax"]
         check(logits(path, case["tokens"]), case, 0.1, 0.2)
+
+
+@pytest.mark.parametrize("harm, words", [(set_key("model_type", "lama"), ["not known", "nearest", "llama"]),
+                                         (drop("model.layers.1.mlp.up_proj.weight"), ["model.layers.1.mlp.up_proj"])])
+def test_info_says_what_is_missing(folder, quern, harm, words):
+    f = folder("llama")
+    harm(f)
+    text = quern("info", f.write()).out
+    facts = quern("info", f.write(), "--json").json()
+    assert all(word in text and word in facts["problem"] for word in words)
+    assert "problem" not in quern("info", DATA / "llama", "--json").json()

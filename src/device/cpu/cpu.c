@@ -116,6 +116,7 @@ static void need_op(struct need *n, const struct weights *w, const struct op *op
         break;
     case OP_FFN:
         need_input(n, rows, all[op->ffn.up.weight].cols);
+        need_input(n, rows, op->ffn.inner.kind ? all[op->ffn.up.weight].rows : 0);
         need_most(&n->h, rows * area_stride(all[op->ffn.up.weight].rows));
         break;
     case OP_MOE:

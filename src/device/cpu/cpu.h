@@ -241,6 +241,7 @@ struct hidden {
     uint32_t matrix;
     enum act_kind act;
     float alpha, limit;
+    const float *xielu; /* its numbers where it is the activation, or NULL */
     struct rows to;     /* (m, hidden) */
     bool rounded;       /* as the down product needs it */
     bool floats;        /* and the floats, too */

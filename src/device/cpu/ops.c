@@ -3,6 +3,7 @@
 
 #include "base/pool.h"
 
+#include <math.h>
 #include <string.h>
 
 void lane_wait(struct lane *l)
@@ -337,12 +338,23 @@ static void lane_clamp_gate(float *gate, float *up, uint32_t n, float alpha, flo
     }
 }
 
+/* c: p, n, b, eps. */
+static void lane_xielu(const float *x, uint32_t n, const float *c, float *y)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float low = x[i] < c[3] ? x[i] : c[3];
+        y[i] = c[2] * x[i] + (x[i] > 0 ? c[0] * x[i] * x[i] : c[1] * (expm1f(low) - x[i]));
+    }
+}
+
 static void lane_activate(const struct lane *l, const struct hidden *h, float *gate, float *up, uint32_t n,
                           float *y)
 {
     if (h->act == ACT_SWIGLU_OAI) {
         lane_clamp_gate(gate, up, n, h->alpha, h->limit);
         l->k->act_mul(ACT_SILU, gate, up, n, y);
+    } else if (h->xielu) {
+        lane_xielu(up, n, h->xielu, y);
     } else if (h->gate.weight) {
         l->k->act_mul(h->act, gate, up, n, y);
     } else {

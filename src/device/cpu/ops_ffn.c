@@ -22,8 +22,9 @@ void op_ffn_run(struct lane *l, const struct op_ffn *o)
     struct hidden h = {.gate = o->gate,
                        .up = o->up,
                        .act = o->act,
+                       .xielu = lane_vector(l, o->xielu),
                        .to = area_rows(&l->d->h, l->s->rows, up->rows),
-                       .rounded = cpu_rounds(l->d, o->down.weight),
+                       .rounded = !o->inner.kind && cpu_rounds(l->d, o->down.weight),
                        .floats = lane_adapts(l, o->down)};
     if (o->times.buffer)
         h.times = lane_at(l, o->times, &h.times_stride);
@@ -31,6 +32,13 @@ void op_ffn_run(struct lane *l, const struct op_ffn *o)
     lane_slice(l, up->rows, CPU_UNIT, &n0, &n1);
     lane_hidden(l, &x, &h, n0, n1);
     lane_wait(l);
+    if (o->inner.kind)
+        h.to = lane_input(l, &(struct cpu_input){.x = h.to.x,
+                                                 .stride = h.to.x_stride,
+                                                 .m = l->s->rows,
+                                                 .k = up->rows,
+                                                 .norm = &o->inner,
+                                                 .rounded = cpu_rounds(l->d, o->down.weight)});
     lane_product_tail(l, &h.to, o->down, &o->tail);
     lane_tail_end(l, &o->tail, lane_weight(l, o->down.weight)->rows);
 }
@@ -77,6 +85,24 @@ static void moe_keep_groups(const struct op_moe *o, float *choice, float *rank)
         choice[i] = rank[i / size] > -INFINITY ? -INFINITY : choice[i];
 }
 
+/* The best in turn, each with its share of the softmax among those that are near it and not taken yet. */
+static void moe_mix(const struct op_moe *o, float *score, uint32_t *expert, float *weight)
+{
+    for (uint32_t k = 0; k < o->used; k++) {
+        uint32_t best = 0;
+        float sum = 0;
+        for (uint32_t i = 1; i < o->experts; i++)
+            best = score[i] > score[best] ? i : best;
+        float most = score[best];
+        for (uint32_t i = 0; i < o->experts; i++)
+            if (most - score[i] <= o->nearness * fmaxf(fabsf(score[i]), most))
+                sum += expf(score[i] - most);
+        expert[k] = best;
+        weight[k] = o->weight_scale / fmaxf(sum, 1.0f);
+        score[best] = -INFINITY;
+    }
+}
+
 static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t row)
 {
     const struct moe_route *m = &l->d->moe;
@@ -85,6 +111,10 @@ static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t ro
     float *score = m->score + (size_t)row * (all + 1), *choice = m->choice + (size_t)row * 2 * all;
     uint32_t *expert = m->expert + (size_t)row * o->used;
     float *weight = m->weight + (size_t)row * o->used, sum = 0;
+    if (o->nearness > 0) {
+        moe_mix(o, score, expert, weight);
+        return;
+    }
     if (o->gating == GATING_SOFTMAX)
         moe_softmax(score, all);
     for (uint32_t i = 0; i < all; i++) {

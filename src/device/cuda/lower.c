@@ -408,13 +408,17 @@ const char *lower_refuses(const struct op *op)
     case OP_OUT:
         return op->out.tail.post.heads > 1 ? "no kernel for a norm of slices behind a product" : NULL;
     case OP_FFN:
-        return op->ffn.times.buffer ? "no kernel for hidden values times a row" : NULL;
+        return op->ffn.times.buffer ? "no kernel for hidden values times a row"
+               : op->ffn.xielu      ? "no kernel for xIELU"
+               : op->ffn.inner.kind ? "no kernel for a norm of hidden values"
+                                    : NULL;
     case OP_MAP:
     case OP_MIX:
     case OP_INDEX:
         return "no kernel for it";
     case OP_MOE:
-        return op->moe.router_norm.kind || op->moe.expert_scale || op->moe.scale_input || op->moe.identities
+        return op->moe.router_norm.kind || op->moe.expert_scale || op->moe.scale_input ||
+                       op->moe.identities || op->moe.nearness > 0
                    ? "no kernel for this choice of experts"
                    : NULL;
     case OP_ATTN:
