@@ -26,8 +26,8 @@ enum fused { FUSED_NO, FUSED_QKV, FUSED_GATE_UP };
 /* A product of an operation, and what its module is called: alone, and as part of a fused one. */
 struct site {
     enum op_kind op;
-    size_t weight, adapter; /* offsets into struct op */
-    const char *name, *whole;
+    size_t weight, adapter;   /* offsets into struct op */
+    const char *name, *whole; /* name NULL: as the weight was bound */
     enum fused fused;
     uint32_t part; /* of the fused module */
 };
@@ -41,7 +41,15 @@ static const struct site sites[] = {
     {OP_LATENT, LINEAR(latent.q_a), "attn_q_a", NULL, FUSED_NO, 0},
     {OP_LATENT, LINEAR(latent.q_b), "attn_q_b", "attn_q", FUSED_NO, 0},
     {OP_LATENT, LINEAR(latent.kv_a), "attn_kv_a_mqa", NULL, FUSED_NO, 0},
-    {OP_OUT, LINEAR(out.linear), "attn_output", NULL, FUSED_NO, 0},
+    {OP_OUT, LINEAR(out.linear), NULL, NULL, FUSED_NO, 0},
+    {OP_PROJ, LINEAR(proj.linear[0]), NULL, NULL, FUSED_NO, 0},
+    {OP_PROJ, LINEAR(proj.linear[1]), NULL, NULL, FUSED_NO, 0},
+    {OP_PROJ, LINEAR(proj.linear[2]), NULL, NULL, FUSED_NO, 0},
+    {OP_PROJ, LINEAR(proj.linear[3]), NULL, NULL, FUSED_NO, 0},
+    {OP_PROJ, LINEAR(proj.linear[4]), NULL, NULL, FUSED_NO, 0},
+    {OP_PROJ, LINEAR(proj.linear[5]), NULL, NULL, FUSED_NO, 0},
+    {OP_PROJ, LINEAR(proj.linear[6]), NULL, NULL, FUSED_NO, 0},
+    {OP_PROJ, LINEAR(proj.linear[7]), NULL, NULL, FUSED_NO, 0},
     {OP_FFN, LINEAR(ffn.gate), "ffn_gate", "ffn_gate_up", FUSED_GATE_UP, 0},
     {OP_FFN, LINEAR(ffn.up), "ffn_up", "ffn_gate_up", FUSED_GATE_UP, 1},
     {OP_FFN, LINEAR(ffn.down), "ffn_down", NULL, FUSED_NO, 0},
@@ -506,9 +514,51 @@ static struct order lora_part(const struct lora *l, const struct op *op, const s
     return (struct order){.slice = s[at->part]};
 }
 
+/* Where the weight is some rows of the tensor that the module is: which ones. */
+static void lora_slice(const struct bound *b, struct order *o)
+{
+    const struct matrix *m = &b->m;
+    if (b->whole)
+        o->slice = (struct slice){NULL, m->rows / m->run, m->stride, m->first, m->run};
+}
+
+/* GGUF has rows of some recurrent layers in another order, or scaled: an adapter for the other container would be wrong. */
+static bool lora_reordered(const struct lora *l, const struct op *op)
+{
+    const struct hparams *h = l->b.h;
+    bool differs = h->container != l->b.names.store->kind,
+         tiled = h->arch->tiled_values && h->ssm.heads != h->ssm.groups;
+    return differs && op->layer < h->layers && h->layer[op->layer].recurrent &&
+           (tiled || !strcmp(h->arch->name, "falcon-h1"));
+}
+
+/* A product whose module has the name that its weight was bound by. */
+static struct lora_pair lora_bound(struct lora *l, const struct op *op, const struct weight *of,
+                                   const struct bound *b)
+{
+    struct lora_source s;
+    struct order rows = {.slice = {NULL, 1, of->rows, 0, of->rows}};
+    bool found =
+        b->name && b->whole && lora_find(l, (struct tensor_at){b->whole, b->layer, LOOKUP_NO_EXPERT}, &s);
+    if (found)
+        lora_slice(b, &rows);
+    else
+        found = b->name && lora_find(l, (struct tensor_at){b->name, b->layer, LOOKUP_NO_EXPERT}, &s);
+    if (found && lora_reordered(l, op)) {
+        err_set(l->b.e, ERR_DATA,
+                "tensor %s is for a model in the other format, which has it in another order",
+                log_safe(s.a->name));
+        return (struct lora_pair){0};
+    }
+    return found && !l->b.e->code ? lora_plain(l, &s, &rows, of->rows, of->cols) : (struct lora_pair){0};
+}
+
 static struct lora_pair lora_site(struct lora *l, const struct op *op, const struct site *at)
 {
-    struct weight of = l->m->weights.all[site_field(op, at->weight)];
+    weight_id id = site_field(op, at->weight);
+    struct weight of = l->m->weights.all[id];
+    if (!at->name)
+        return lora_bound(l, op, &of, &l->m->bound[id]);
     int layer = op->layer == UINT32_MAX ? LOOKUP_NO_LAYER : (int)op->layer;
     struct lora_source s;
     struct order whole = {.slice = {NULL, 1, of.rows, 0, of.rows}};
@@ -531,6 +581,8 @@ static struct lora_pair lora_site(struct lora *l, const struct op *op, const str
         s = both;
         whole = lora_part(l, op, at, of.rows);
     }
+    if (found && l->m->bound[id].whole && !strcmp(l->m->bound[id].whole, at->name))
+        lora_slice(&l->m->bound[id], &whole); /* q beside its gate */
     lora_turn_heads(l, op, at, &whole);
     return found && !l->b.e->code ? lora_plain(l, &s, &whole, of.rows, of.cols) : (struct lora_pair){0};
 }

@@ -1,0 +1,117 @@
+"""Models with recurrent layers: the shared references in both containers, cuts of a prompt, adapters, types at load."""
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from test_arch import bf16, floats, read_tensors, write_tensors
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "arch"
+FAMILIES = ["falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "mamba2", "minimax", "nemotron_h", "olmo_hybrid",
+            "qwen3_5_text", "qwen3_next"]
+
+
+@pytest.fixture(scope="session")
+def logits(quern):
+    def run(path, ids, *flags):
+        return quern("logits", path, "--tokens", ",".join(map(str, ids)), "--json", *flags).json()
+    return run
+
+
+def far(a, b):
+    assert len(a) == len(b)
+    return max(abs(x - y) for x, y in zip(a, b))
+
+
+def agreeing(a, b):
+    return sum(x == y for x, y in zip(a, b)) / len(b)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_shared_family(shared, logits, name):
+    folder = shared / "ref" / "families" / name
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there")
+    for case in json.loads((folder / "ref.json").read_text())["cases"]:
+        for model in [folder] + list(folder.glob("model.gguf")):
+            got = logits(model, case["tokens"], "--exact")
+            assert far(got["last"], case["last_logits"]) < 2e-3
+            assert got["argmax"] == case["argmax"]
+            got = logits(model, case["tokens"])
+            assert far(got["last"], case["last_logits"]) < 0.1
+            assert agreeing(got["argmax"], case["argmax"]) >= 0.95
+
+
+def last_case(name):
+    return json.loads((DATA / name / "ref.json").read_text())["cases"][-1]
+
+
+@pytest.mark.parametrize("name", ["falcon-mamba", "jamba", "kimi-linear", "lfm2", "minimax", "nemotron-h", "qwen3.5"])
+def test_cuts(logits, name):
+    """Where a prompt is cut into steps does not show."""
+    ids = last_case(name)["tokens"]
+    whole = logits(DATA / name, ids, "--exact")
+    for chunk in (1, 3, 7):
+        got = logits(DATA / name, ids, "--exact", "--chunk", chunk)
+        assert far(got["last"], whole["last"]) < 1e-4
+        assert got["argmax"] == whole["argmax"]
+
+
+@pytest.mark.parametrize("name", ["qwen3.5", "qwen3-next"])
+def test_inside_a_wrapper(logits, tmp_path, name):
+    """The text model of one that sees: its config is nested, and its tensors are."""
+    case = last_case(name)
+    tensors = read_tensors(DATA / name / "model.safetensors")
+    write_tensors(tmp_path / "model.safetensors",
+                  {k.replace("model.", "model.language_model.", 1): v for k, v in tensors.items()})
+    text = json.loads((DATA / name / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_5", "text_config": text}))
+    assert far(logits(tmp_path, case["tokens"], "--exact")["last"], case["last"]) < 2e-3
+
+
+def adapted(name, to):
+    """A PEFT adapter for every matrix of the layers, and the model with it merged."""
+    rng = np.random.default_rng(3)
+    tensors, pairs = read_tensors(DATA / name / "model.safetensors"), {}
+    for key, t in list(tensors.items()):
+        if t[0] != "BF16" or len(t[1]) != 2 or "layers." not in key or not key.endswith("proj.weight") or "expert" in key:
+            continue
+        a, b = (rng.normal(0, 0.2, s).astype(np.float32) for s in ((3, t[1][1]), (t[1][0], 3)))
+        module = "base_model.model." + key.removesuffix(".weight")
+        pairs[module + ".lora_A.weight"] = ("F32", a.shape, a.tobytes())
+        pairs[module + ".lora_B.weight"] = ("F32", b.shape, b.tobytes())
+        merged = (floats(t) + 2 * b @ a).astype(np.float32)
+        tensors[key] = ("F32", t[1], merged.tobytes())
+    (to / "merged").mkdir()
+    (to / "adapter").mkdir()
+    write_tensors(to / "merged" / "model.safetensors", tensors)
+    write_tensors(to / "adapter" / "adapter_model.safetensors", pairs)
+    (to / "merged" / "config.json").write_text((DATA / name / "config.json").read_text())
+    (to / "adapter" / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": "all-linear"}))
+    return len(pairs)
+
+
+@pytest.mark.parametrize("name", ["falcon-h1", "jamba", "kimi-linear", "lfm2", "falcon-mamba", "nemotron-h", "olmo-hybrid",
+                                  "qwen3-next", "qwen3.5"])
+def test_adapters(logits, tmp_path, name):
+    ids = last_case(name)["tokens"][:20]
+    assert adapted(name, tmp_path) >= 4
+    merged = logits(tmp_path / "merged", ids, "--exact")
+    got = logits(DATA / name, ids, "--exact", "--lora", tmp_path / "adapter")
+    assert far(got["last"], merged["last"]) < 1e-3
+    assert far(logits(DATA / name, ids, "--exact")["last"], merged["last"]) > 0.05
+
+
+def test_bad_layers(quern, tmp_path):
+    """Lists of layers that cannot be."""
+    config = json.loads((DATA / "qwen3.5" / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes((DATA / "qwen3.5" / "model.safetensors").read_bytes())
+    for change in ({"layer_types": ["linear_attention"]}, {"layer_types": ["linear_attention", "sideways"]},
+                   {"layer_types": ["linear_attention", 2.5]}, {"linear_num_key_heads": 3}, {"linear_conv_kernel_dim": 1},
+                   {"linear_key_head_dim": 0}, {"linear_conv_kernel_dim": 5}):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        done = quern("logits", tmp_path, "--tokens", "1,2")
+        assert done.code == 65, (change, done.code)
+        assert "Traceback" not in done.err
