@@ -354,8 +354,22 @@ static int read_delta(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
+/* Positions of text are the same in all sections; GGUF wants their sizes all the same. */
+static int read_sections(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const uint32_t most[2] = {0, 1024};
+    char found[64];
+    json_t *rope = keys_json(k, "rope_parameters|rope_scaling", found);
+    struct keys in = {.config = rope};
+    if (!json_array_size(json_object_get(rope, "mrope_section")))
+        return 0;
+    return keys_each(&in, NULL, "mrope_section", most, h->rope_sections, 3, e);
+}
+
 int qwen_hybrid_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
+    if (!k->gguf && read_sections(h, k, e) < 0)
+        return -1;
     if (h->experts && qwen_moe_setup(h, k, e) < 0)
         return -1;
     return read_mixers(h, k, e) < 0 || read_delta(h, k, e) < 0 ? -1 : 0;
@@ -449,17 +463,18 @@ int minimax_setup(struct hparams *h, const struct keys *k, struct err *e)
 
 /* ---- plans ---- */
 
-/* The norm before the feed-forward; its names differ, and falcon-h1's has no suffix in GGUF. */
+/* The norm before the feed-forward. falcon-h1's has no suffix in GGUF. */
 static struct norm ffn_norm(struct build *b, uint32_t layer)
 {
-    const char *name = "ffn_norm";
-    struct tensor_at at = {name, (int)layer, LOOKUP_NO_EXPERT};
-    if (b->h->container == STORE_GGUF && lookup_find(&b->bind.names, at, "")) {
-        struct norm n = {.kind = b->h->arch->norm, .eps = b->h->eps};
-        n.weight = bind_vector(&b->bind, name, (int)layer, "", b->h->width, 0);
-        return n;
-    }
-    return build_norm(b, bind_has(&b->bind, name, (int)layer) ? name : "post_attention_norm", (int)layer);
+    const char *name = b->h->arch->ffn_norm ? b->h->arch->ffn_norm : "ffn_norm";
+    if (strcmp(b->h->arch->name, "falcon-h1"))
+        return build_norm(b, name, (int)layer);
+    struct norm n = {.kind = b->h->arch->norm, .eps = b->h->eps};
+    bool gguf = b->h->container == STORE_GGUF;
+    n.weight = bind_vector(&b->bind, name, (int)layer, gguf ? "" : ".weight", b->h->width, 0);
+    if (n.weight)
+        b->bind.bound[n.weight].suffix = "";
+    return n;
 }
 
 static void attention(struct build *b, uint32_t layer, struct norm in)
@@ -488,7 +503,7 @@ void hybrid_build(struct build *b)
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }
 
-/* lfm2 in GGUF calls its last norm that of the embedding. */
+/* lfm2 calls its last norm that of the embedding. */
 void lfm2_build(struct build *b)
 {
     build_embed(b);
@@ -500,8 +515,8 @@ void lfm2_build(struct build *b)
             attention(b, i, in);
         build_ffn(b, i, build_norm(b, "ffn_norm", (int)i));
     }
-    bool odd = !bind_has(&b->bind, "output_norm", LOOKUP_NO_LAYER);
-    build_logits(b, build_norm(b, odd ? "token_embd_norm" : "output_norm", LOOKUP_NO_LAYER));
+    bool usual = bind_has(&b->bind, "output_norm", LOOKUP_NO_LAYER);
+    build_logits(b, build_norm(b, usual ? "output_norm" : "token_embd_norm", LOOKUP_NO_LAYER));
 }
 
 /* One mixer a layer: recurrent, attention or feed-forward. Models of recurrent layers alone are so too. */

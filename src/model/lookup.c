@@ -16,8 +16,8 @@ static const struct {
     {"token_types", "embeddings.token_type_embeddings"},
     {"position_embd", "wpe|embeddings.position_embeddings|embed_positions"},
     {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm|embeddings.norm|"
-                        "word_embeddings_layernorm"},
-    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f|embedding_norm|"
+                        "word_embeddings_layernorm|embedding_norm"},
+    {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f|"
                     "layer_norm"},
     {"output", "lm_head|embed_out|output"},
     {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|"

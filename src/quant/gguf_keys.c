@@ -326,8 +326,12 @@ static int put_hparams(const struct keys_out *k, struct err *e)
     const struct hparams *h = k->h;
     warn_unsaid(k);
     put_f32(k,
-            h->arch->norm == NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+            h->arch->norm == NORM_LAYER || starts(k, "nemotron_h") ? "attention.layer_norm_epsilon"
+                                                                   : "attention.layer_norm_rms_epsilon",
             h->eps);
+    char name[160];
+    if (starts(k, "qwen35"))
+        gguf_put_items(k->w, spell(k, "rope.dimension_sections", name), GGUF_U32, h->rope_sections, 4);
     if (starts(k, "granite")) /* the file has the divisor */
         put_f32(k, "logit_scale", 1 / h->logit_scale);
     else if (starts(k, "cohere") || starts(k, "command"))

@@ -1,5 +1,5 @@
-/* Convolutions and recurrences: every tier's kernels against plain C, and the operations of the CPU device, where neither the
- * cut of a prompt into steps, nor the slots, nor the threads may change a bit. */
+/* Convolutions and recurrences: every tier's kernels against plain C, and the operations of the CPU device, where
+ * neither the cut of a prompt into steps, nor the slots, nor the threads may change a bit. */
 #include "device/cpu/kernels.h"
 #include "device/device.h"
 

@@ -8,8 +8,8 @@ import pytest
 from test_arch import bf16, floats, read_tensors, write_tensors
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "arch"
-FAMILIES = ["falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "mamba2", "minimax", "nemotron_h", "olmo_hybrid",
-            "qwen3_5_text", "qwen3_next"]
+FAMILIES = ["falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "mamba2", "minimax", "nemotron_h",
+            "olmo_hybrid", "qwen3_5_text", "qwen3_next"]
 
 
 @pytest.fixture(scope="session")
