@@ -379,8 +379,6 @@ static void print_ffn(struct buf *out, const struct weights *w, const struct op_
     print_weight(out, w, "up", f->up.weight);
     print_norm(out, "inner", &f->inner);
     print_weight(out, w, "down", f->down.weight);
-    if (f->times.buffer)
-        buf_printf(out, " * b%u+%u", f->times.buffer, f->times.col);
     print_tail(out, &f->tail);
 }
 
@@ -438,6 +436,8 @@ static void print_map(struct buf *out, const struct op_map *m)
     buf_str(out, m->times ? " times a vector" : "");
     if (m->like.buffer)
         buf_printf(out, " like b%u+%u", m->like.buffer, m->like.col);
+    if (m->by.buffer)
+        buf_printf(out, " * b%u+%u", m->by.buffer, m->by.col);
     if (m->residual.buffer)
         buf_printf(out, " +b%u+%u", m->residual.buffer, m->residual.col);
     if (m->scale != 1)

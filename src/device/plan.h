@@ -194,7 +194,6 @@ struct op_ffn {
     struct operand in;
     struct norm norm;
     struct linear gate, up, down; /* gate.weight 0: h = act(up x); else h = act(gate x) * (up x) */
-    struct operand times;         /* buffer > 0, without a gate: h = act(up x) * times */
     enum act_kind act;
     weight_id
         xielu; /* instead of act: p, n, b, eps. x > 0: p x^2 + b x, else (expm1(min(x, eps)) - x) n + b x */
@@ -286,10 +285,10 @@ struct op_scan {
     uint32_t state; /* its number in the plan */
 };
 
-/* out = scale * (residual + rms(like) * times * act(sparse(cap * tanh(factor * norm(in) / cap)))), each part
+/* out = scale * (residual + by * rms(like) * times * act(sparse(cap * tanh(factor * norm(in) / cap)))), each part
  * optional: cap 0, deviations 0, ACT_NONE. sparse(x) = max(x - mean(x) - deviations * deviation(x), 0). */
 struct op_map {
-    struct operand in, residual, like, out;
+    struct operand in, residual, like, by, out;
     uint32_t width;
     struct norm norm;
     float factor, cap, deviations;

@@ -385,9 +385,6 @@ static int check_ffn(struct plan_checker *c, const struct op_ffn *o)
     uint32_t k = check_cols(c, o->up.weight);
     if ((unsigned)o->act >= ACT_SWIGLU_OAI)
         return check_fail(c, "activation", "is none that a plain feed-forward has");
-    if (o->times.buffer && (o->gate.weight || check_operand(c, o->times, check_rows(c, o->up.weight),
-                                                            "factor of hidden values")))
-        return check_fail(c, "factor of hidden values", "is too short, or beside a gate");
     if (o->xielu && (o->gate.weight || check_vector(c, o->xielu, 4, 1, "xIELU's numbers")))
         return check_fail(c, "xIELU", "has a gate, or not its four numbers");
     if (check_norm(c, &o->inner, check_rows(c, o->up.weight), "inner norm"))
@@ -521,7 +518,8 @@ static int check_map(struct plan_checker *c, const struct op_map *o)
     if (check_norm(c, &o->norm, o->width, "norm") ||
         (o->times && check_vector(c, o->times, o->width, 1, "times")) ||
         (o->residual.buffer && check_operand(c, o->residual, o->width, "residual")) ||
-        (o->like.buffer && check_operand(c, o->like, o->width, "row that it is like")))
+        (o->like.buffer && check_operand(c, o->like, o->width, "row that it is like")) ||
+        (o->by.buffer && check_operand(c, o->by, o->width, "factors")))
         return -1;
     return check_operand(c, o->in, o->width, "input") || check_operand(c, o->out, o->width, "output") ? -1
                                                                                                       : 0;

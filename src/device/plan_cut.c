@@ -22,7 +22,7 @@ struct op_io plan_io(const struct op *op)
     case OP_OUT:
         return (struct op_io){{op->out.in, op->out.tail.residual, op->out.gate.in}, op->out.tail.out};
     case OP_FFN:
-        return (struct op_io){{op->ffn.in, op->ffn.tail.residual, op->ffn.times}, op->ffn.tail.out};
+        return (struct op_io){{op->ffn.in, op->ffn.tail.residual}, op->ffn.tail.out};
     case OP_MOE:
         return (struct op_io){{op->moe.in, op->moe.tail.residual}, op->moe.tail.out};
     case OP_LOGITS:
@@ -35,7 +35,7 @@ struct op_io plan_io(const struct op *op)
         return (struct op_io){{op->scan.q, op->scan.k, op->scan.v, op->scan.decay, op->scan.write},
                               op->scan.out};
     case OP_MAP:
-        return (struct op_io){{op->map.in, op->map.residual, op->map.like}, op->map.out};
+        return (struct op_io){{op->map.in, op->map.residual, op->map.like, op->map.by}, op->map.out};
     case OP_MIX:
         return (struct op_io){{op->mix.base, op->mix.in, op->mix.coef}, op->mix.out};
     case OP_INDEX:

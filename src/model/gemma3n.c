@@ -51,7 +51,7 @@ int gemma3n_setup(struct hparams *h, const struct keys *k, struct err *e)
 /* The buffers of a step. */
 struct altup {
     struct operand streams, predicted; /* (streams, width) each */
-    struct operand normed, laurel, low, half, out, innovation, first, gates;
+    struct operand normed, laurel, low, half, out, innovation, first, gates, ups;
     struct operand modality, coefs;
     struct operand inputs; /* per layer */
 };
@@ -126,23 +126,27 @@ static void feed_forward(struct build *b, const struct altup *a, uint32_t layer)
     const struct layer_params *l = &b->h->layer[layer];
     const int il = (int)layer;
     struct norm in = build_norm(b, "ffn_norm", il);
+    struct tail *t;
     b->x = a->half;
-    if (l->sparsity > 0) {
+    if (l->sparsity > 0) { /* the gates that stay depend on all of them */
         struct op_out *o = product(b, layer, a->half, a->gates);
         o->norm = in;
         o->linear = bind_linear(&b->bind, "ffn_gate", il, l->ffn, b->h->width);
+        o = product(b, layer, a->half, a->ups);
+        o->norm = in;
+        o->linear = bind_linear(&b->bind, "ffn_up", il, l->ffn, b->h->width);
         struct op_map *m = build_map(b, layer, a->gates, a->gates, l->ffn);
         m->deviations = l->sparsity;
         m->act = b->h->act;
+        m->by = a->ups;
+        o = product(b, layer, a->gates, a->out);
+        o->linear = bind_linear(&b->bind, "ffn_down", il, b->h->width, l->ffn);
+        t = &o->tail;
+    } else {
+        t = &build_dense(b, layer, in)->tail;
     }
-    struct op_ffn *f = build_dense(b, layer, in);
-    if (l->sparsity > 0) {
-        f->gate = (struct linear){0};
-        f->act = ACT_NONE;
-        f->times = a->gates;
-    }
-    f->tail = (struct tail){.scale = 1, .residual = a->half, .out = a->out};
-    f->tail.post = build_norm(b, "post_ffw_norm", il);
+    *t = (struct tail){.scale = 1, .residual = a->half, .out = a->out};
+    t->post = build_norm(b, "post_ffw_norm", il);
 }
 
 static void correct(struct build *b, const struct altup *a, uint32_t layer)
@@ -196,6 +200,7 @@ static struct altup buffers(struct build *b)
     a.innovation = plan_buffer(b->p, h->width);
     a.first = plan_buffer(b->p, h->width);
     a.gates = plan_buffer(b->p, h->ffn);
+    a.ups = plan_buffer(b->p, h->ffn);
     a.modality = plan_buffer(b->p, h->streams);
     a.coefs = plan_buffer(b->p, h->streams * h->streams);
     return a;

@@ -108,15 +108,20 @@ struct operand gemma4_inputs(struct build *b)
     return to;
 }
 
-struct op_ffn *gemma4_add_input(struct build *b, uint32_t layer, struct operand inputs)
+struct op_out *gemma4_add_input(struct build *b, uint32_t layer, struct operand inputs)
 {
     const struct hparams *h = b->h;
+    struct operand gate = build_mix(b, 0, h->per_layer);
     inputs.col = layer * h->per_layer;
-    struct op_ffn *o = &plan_add(b->p, OP_FFN, layer)->ffn;
-    *o = (struct op_ffn){.in = b->x, .times = inputs, .act = h->act};
-    o->up = bind_linear(&b->bind, "inp_gate", (int)layer, h->per_layer, h->width);
-    o->down = bind_linear(&b->bind, "proj", (int)layer, h->width, h->per_layer);
-    o->tail = (struct tail){.scale = 1, .residual = b->x, .out = b->x};
+    struct op_out *o = &plan_add(b->p, OP_OUT, layer)->out;
+    *o = (struct op_out){.in = b->x, .tail = {.scale = 1, .out = gate}};
+    o->linear = bind_linear(&b->bind, "inp_gate", (int)layer, h->per_layer, h->width);
+    struct op_map *m = build_map(b, layer, gate, gate, h->per_layer);
+    m->act = h->act;
+    m->by = inputs;
+    o = &plan_add(b->p, OP_OUT, layer)->out;
+    *o = (struct op_out){.in = gate, .tail = {.scale = 1, .residual = b->x, .out = b->x}};
+    o->linear = bind_linear(&b->bind, "proj", (int)layer, h->width, h->per_layer);
     o->tail.post = build_norm(b, "post_norm", (int)layer);
     return o;
 }

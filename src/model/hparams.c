@@ -536,7 +536,7 @@ static int drop_nextn(struct hparams *h, const struct keys *k, struct err *e)
 /* Queries that grow with the position do so in steps of the original context. */
 static void settle_query_scale(struct hparams *h)
 {
-    if (!h->q_scale.length)
+    if (h->q_scale.beta != 0 && !h->q_scale.length)
         h->q_scale.length = h->rope[0].original;
     for (uint32_t i = 0; i < h->layers; i++)
         h->layer[i].scales_q = h->q_scale.beta != 0 && h->q_scale.length;

@@ -5,11 +5,13 @@
 
 int llama4_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    /* GGUF files have no keys for these; their models have these numbers. */
+    /* llama.cpp's GGUF files have no keys for these; their models have these numbers. */
     bool tuned = true, norms = h->experts != 128;
     char name[64];
     uint32_t dense = h->ffn;
-    h->q_scale = (struct query_scale){.beta = 0.1f, .length = 8192, .offset = 1};
+    h->q_scale.beta = h->q_scale.beta != 0 ? h->q_scale.beta : 0.1f;
+    h->q_scale.length = k->gguf && h->q_scale.length ? h->q_scale.length : 8192;
+    h->q_scale.offset = 1;
     h->chunked = h->scale_input = true;
     if (smollm3_setup(h, k, e) < 0 || keys_bool(k, NULL, "attn_temperature_tuning", &tuned, e) < 0 ||
         keys_f32(k, NULL, "attn_scale", HPARAMS_REAL, &h->q_scale.beta, e) < 0 ||

@@ -221,7 +221,8 @@ static int put_rope(const struct keys_out *k, struct err *e)
             "the scaling of positions depends on the length of the text here, and GGUF has no key for that: "
             "texts within %u tokens are as they were",
             h->context);
-    if (r->scaling == SCALING_NONE || r->scaling == SCALING_DYNAMIC || r->scaling == SCALING_LLAMA3)
+    if (r->scaling == SCALING_NONE || r->scaling == SCALING_DYNAMIC || r->scaling == SCALING_LLAMA3 ||
+        r->scaling == SCALING_PROPORTIONAL)
         return 0;
     char name[160];
     gguf_put_str(k->w, spell(k, "rope.scaling.type", name), names[r->scaling], strlen(names[r->scaling]));
@@ -307,7 +308,7 @@ static void warn_unsaid(const struct keys_out *k)
     if (odd)
         log_warn("other layers than every fourth have no positions here, and GGUF has no key for that: "
                  "logits differ");
-    if (starts(k, "gemma") && wanted(k, "attention.scale"))
+    if (starts(k, "gemma") && h->attn_scale != 1 && wanted(k, "attention.scale"))
         log_warn("the scale of attention is not the usual one of %s: other programs do not read it from a "
                  "GGUF file",
                  k->arch);
@@ -319,6 +320,35 @@ static bool layers_rotate(const struct hparams *h)
     for (uint32_t i = 0; i < h->layers; i++)
         any |= h->layer[i].rope;
     return any;
+}
+
+/* Layers that use the keys of others, per-layer inputs, heads of two sizes (gemma 4 and 3n). */
+static int put_shared(const struct keys_out *k, struct err *e)
+{
+    const struct hparams *h = k->h;
+    uint32_t shared = 0;
+    for (uint32_t i = 0; i < h->layers; i++)
+        shared += h->layer[i].kv != i;
+    put_u32(k, "attention.shared_kv_layers", shared);
+    put_u32(k, "embedding_length_per_layer_input", h->per_layer);
+    if (h->rope[1].dims) {
+        put_u32(k, "attention.key_length_swa", h->rope[1].dims);
+        put_u32(k, "attention.value_length_swa", h->rope[1].dims);
+        put_u32(k, "rope.dimension_count_swa", h->rope[1].dims);
+    }
+    if (!h->streams)
+        return 0;
+    put_u32(k, "altup.num_inputs", h->streams);
+    put_u32(k, "altup.active_idx", h->stream);
+    char name[160];
+    float *each = mem_alloc(h->layers, sizeof *each);
+    if (!each)
+        return err_memory(e, "layers", h->layers);
+    for (uint32_t i = 0; i < h->layers; i++)
+        each[i] = h->layer[i].sparsity;
+    gguf_put_items(k->w, spell(k, "activation_sparsity_scale", name), GGUF_F32, each, h->layers);
+    mem_free(each);
+    return 0;
 }
 
 static int put_hparams(const struct keys_out *k, struct err *e)
@@ -344,6 +374,14 @@ static int put_hparams(const struct keys_out *k, struct err *e)
         put_bool(k, "attention.causal", false);
         put_u32(k, "pooling_type", h->pooling);
     }
+    if (h->q_scale.beta != 0) {
+        put_f32(k, "attention.temperature_scale", h->q_scale.beta);
+        put_u32(k, "attention.temperature_length", h->q_scale.length);
+    }
+    if (h->v_scale != 1)
+        put_f32(k, "attention.value_scale", h->v_scale);
+    if ((is_arch(k, "gemma4") || is_arch(k, "gemma3n")) && put_shared(k, e))
+        return -1;
     if (h->kv_lora)
         put_latent(k);
     if (h->experts)
@@ -415,7 +453,7 @@ int keys_from_model(struct gguf_writer *w, const struct model *m, struct err *e)
     struct keys_out k = {w, m, h, h->arch->written ? h->arch->written : h->arch->name};
     if (h->experts && h->arch->written_moe)
         k.arch = h->arch->written_moe;
-    if (h->kv_lora && h->rope_kind == ROPE_HALVES)
+    if (h->kv_lora && h->rope_kind == ROPE_HALVES && h->arch->gguf_rope != ROPE_HALVES)
         return err_set(e, ERR_DATA, "config.json: rope_interleave is false, which GGUF cannot say of %s",
                        k.arch);
     gguf_put_str(w, "general.architecture", k.arch, strlen(k.arch));

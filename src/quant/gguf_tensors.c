@@ -173,6 +173,18 @@ static int add_vector(struct gguf_tensors *o, const char *name, const float *dat
     return 0;
 }
 
+/* Pairs that do not rotate have a divisor without end. */
+static int add_proportional(struct gguf_tensors *o, const struct rope_params *r, struct err *e)
+{
+    const uint32_t half = r->dims / 2, turn = (uint32_t)((float)half * r->partial);
+    float *divisor = arena_alloc(&o->arena, half ? half : 1, sizeof *divisor);
+    if (!divisor)
+        return err_memory(e, "rope factors", half * sizeof *divisor);
+    for (uint32_t i = 0; i < half; i++)
+        divisor[i] = i >= turn ? 1e30f : r->factor > 0 ? r->factor : 1;
+    return add_vector(o, "rope_freqs.weight", divisor, half, e);
+}
+
 /* Scalings that GGUF keeps as divisors of the frequencies. */
 static int add_rope(struct gguf_tensors *o, const struct hparams *h, struct err *e)
 {
@@ -183,6 +195,8 @@ static int add_rope(struct gguf_tensors *o, const struct hparams *h, struct err 
                        add_vector(o, "rope_factors_long.weight", r->long_factor, r->factors, e)
                    ? -1
                    : 0;
+    if (r->scaling == SCALING_PROPORTIONAL)
+        return add_proportional(o, r, e);
     if (r->scaling != SCALING_LLAMA3 || !half)
         return 0;
     float *freqs = arena_alloc(&o->arena, half, sizeof *freqs), factor;

@@ -245,8 +245,6 @@ struct hidden {
     struct rows to;     /* (m, hidden) */
     bool rounded;       /* as the down product needs it */
     bool floats;        /* and the floats, too */
-    const float *times; /* (m, times_stride): factors of the hidden values, or NULL */
-    size_t times_stride;
 };
 void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden *h, uint32_t n0,
                  uint32_t n1);

@@ -379,11 +379,7 @@ void lane_hidden(const struct lane *l, const struct rows *x, const struct hidden
         for (uint32_t r = 0; r < x->m; r++) {
             float *g = gate + (size_t)r * (b - a), *u = up + (size_t)r * (b - a);
             float *y = h->rounded && !h->floats ? u : h->to.x + r * h->to.x_stride + a;
-            const float *times = h->times ? h->times + r * h->times_stride + a : NULL;
-            if (times)
-                l->k->act_mul(h->act, u, times, b - a, y);
-            else
-                lane_activate(l, h, g, u, b - a, y);
+            lane_activate(l, h, g, u, b - a, y);
             if (h->rounded)
                 lane_round(l, y, b - a, &h->to, r, a);
         }

@@ -26,8 +26,6 @@ void op_ffn_run(struct lane *l, const struct op_ffn *o)
                        .to = area_rows(&l->d->h, l->s->rows, up->rows),
                        .rounded = !o->inner.kind && cpu_rounds(l->d, o->down.weight),
                        .floats = lane_adapts(l, o->down)};
-    if (o->times.buffer)
-        h.times = lane_at(l, o->times, &h.times_stride);
     uint32_t n0, n1;
     lane_slice(l, up->rows, CPU_UNIT, &n0, &n1);
     lane_hidden(l, &x, &h, n0, n1);

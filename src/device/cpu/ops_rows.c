@@ -47,6 +47,11 @@ static void map_row(const struct lane *l, const struct op_map *o, uint32_t row, 
         const float *like = lane_at(l, o->like, &stride) + row * stride;
         l->k->softcap(y, n, rows_rms(like, n), 0);
     }
+    if (o->by.buffer) {
+        const float *by = lane_at(l, o->by, &stride) + row * stride;
+        for (uint32_t i = 0; i < n; i++)
+            y[i] *= by[i];
+    }
     if (o->residual.buffer)
         l->k->axpy(1.0f, lane_at(l, o->residual, &stride) + row * stride, n, y);
     if (o->scale != 1)

@@ -33,7 +33,7 @@ static __device__ __forceinline__ void key_range(const struct attn_args &p, uint
 {
     const uint32_t pos = p.meta.pos[row], len = p.meta.seq_len[p.meta.row_seq[row]];
     *to = min(pos + 1 + p.ahead, len);
-    *from = p.window && pos + 1 > p.window ? pos + 1 - p.window : 0;
+    *from = p.chunked ? pos - pos % p.window : p.window && pos + 1 > p.window ? pos + 1 - p.window : 0;
 }
 
 static __device__ __forceinline__ float score(const struct attn_args &p, float dot, uint32_t head,

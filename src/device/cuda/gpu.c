@@ -40,6 +40,8 @@ static const struct kernel_row rows[] = {
     {K_ACT_ROWS, MODULE_ROWS, SHARED_USUAL, "act_rows"},
     {K_TAIL, MODULE_ROWS, SHARED_USUAL, "tail"},
     {K_EMBED, MODULE_ROWS, SHARED_USUAL, "embed"},
+    {K_MAP, MODULE_ROWS, SHARED_USUAL, "map_rows"},
+    {K_MIX, MODULE_ROWS, SHARED_USUAL, "mix_rows"},
     {K_FINISH, MODULE_ROWS, SHARED_USUAL, "finish_logits"},
     {K_QKV, MODULE_ROWS, SHARED_MORE, "qkv_finish"},
     {K_LATENT, MODULE_ROWS, SHARED_MORE, "latent_finish"},

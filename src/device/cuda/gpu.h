@@ -46,6 +46,8 @@ enum gpu_kernel {
     K_ACT_ROWS,
     K_TAIL,
     K_EMBED,
+    K_MAP,
+    K_MIX,
     K_FINISH,
     K_QKV,
     K_LATENT,

@@ -239,6 +239,12 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
     case ARGS_SCAN:
         l->a.scan.meta = s->meta;
         break;
+    case ARGS_MAP:
+        l->a.map.m = m;
+        break;
+    case ARGS_MIX:
+        l->a.mix.m = m;
+        break;
     case ARGS_GATE:
         l->a.gate.m = m;
         break;

@@ -28,6 +28,8 @@ enum launch_args {
     ARGS_ACT,
     ARGS_TAIL,
     ARGS_EMBED,
+    ARGS_MAP,
+    ARGS_MIX,
     ARGS_FINISH,
     ARGS_QKV,
     ARGS_LATENT,
@@ -131,6 +133,8 @@ union launch_params {
     struct conv_args conv;
     struct scan_args scan;
     struct gate_args gate;
+    struct map_args map;
+    struct mix_args mix;
     struct lora_args lora;
     struct dequant_args dequant;
     struct pick_args pick;

@@ -42,11 +42,18 @@ static void lower_embed(struct lowering *b, const struct op_embed *o)
     l->writes[0] = buffer_span(o->out);
 }
 
+static struct query_args query_of(const struct query_scale *q)
+{
+    return (struct query_args){.beta = q->beta, .length = q->length, .offset = q->offset};
+}
+
 static void lower_qkv(struct lowering *b, const struct op_qkv *o)
 {
     const struct scratch *at = b->l->at;
     const uint32_t q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim,
-                   n = q_n + k_n + o->kv_heads * o->v_dim;
+                   n = !o->k.weight   ? q_n
+                       : !o->v.weight ? q_n + k_n
+                                      : q_n + k_n + o->kv_heads * o->v_dim;
     const struct span y = span_of(PLACE_Y);
     const struct input in = {.x = buffer_at(b, o->in),
                              .ldx = buffer_ld(b, o->in),
@@ -57,15 +64,18 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
                             .p = {{o->q.weight, 0, o->q.adapter, at->y, n, y},
                                   {o->k.weight, 0, o->k.adapter, at->y + q_n, n, y},
                                   {o->v.weight, 0, o->v.adapter, at->y + q_n + k_n, n, y}},
-                            .n = 3,
+                            .n = !o->k.weight   ? 1
+                                 : !o->v.weight ? 2
+                                                : 3,
                             .after = after_plain};
     s.order = order_of(b, s.p, s.n);
     const struct lora_rows lora = lower_input(b, &s, &in);
     lower_products(b, &s, &lora);
+    const uint32_t stored = o->k.weight ? o->kv_heads : 0;
     const uint32_t widest = o->k_dim > o->v_dim ? o->k_dim : o->v_dim;
-    struct launch *l = lowering_add(
-        b, K_QKV, ARGS_QKV, gpu_grid(gpu_blocks(o->heads + 2 * o->kv_heads, 4), 0, 1, 128, 4 * widest * 4),
-        "bias, norm and rotation of heads, K and V into the pages");
+    struct launch *l = lowering_add(b, K_QKV, ARGS_QKV,
+                                    gpu_grid(gpu_blocks(o->heads + 2 * stored, 4), 0, 1, 128, 4 * widest * 4),
+                                    "bias, norm and rotation of heads, K and V into the pages");
     lowering_grid_rows(l, GRID_Y, 1);
     l->group = (uint8_t)b->l->plan->kv[o->layer].group;
     l->a.qkv = (struct qkv_args){.y = at->y,
@@ -78,6 +88,11 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
                                  .heads = o->heads,
                                  .q_norm = norm_of(b, &o->q_norm),
                                  .k_norm = norm_of(b, &o->k_norm),
+                                 .v_norm = norm_of(b, &o->v_norm),
+                                 .norm_last = o->norm_last,
+                                 .k_heads = stored,
+                                 .v_is_k = !o->v.weight,
+                                 .q_scale = query_of(&o->q_scale),
                                  .rope = o->rope.kind,
                                  .rope_dims = o->rope.dims,
                                  .rope_first = o->rope.first,
@@ -144,6 +159,7 @@ static void lower_latent(struct lowering *b, const struct op_latent *o)
                                        .rope = o->rope.kind,
                                        .rope_dims = o->rope.dims,
                                        .rope_factor = o->rope.factor,
+                                       .q_scale = query_of(&o->q_scale),
                                        .freqs = vector_of(b, o->rope.freqs),
                                        .out = buffer_at(b, o->out),
                                        .ldo = buffer_ld(b, o->out),
@@ -194,7 +210,7 @@ static uint32_t ratio_index(const struct lower *l, uint32_t ratio)
 static bool attn_on_tensors(const struct lower *l, const struct op_attn *o, const struct kv_view *kv)
 {
     const uint32_t ratio = o->heads / o->kv_heads;
-    return l->path != PATH_FLOAT && kv->type == KV_F16 && !o->v_in_k && !o->distance &&
+    return l->path != PATH_FLOAT && kv->type == KV_F16 && !o->v_in_k && !o->distance && !o->chunked &&
            o->k_dim == o->v_dim && gpu_head_index(o->k_dim) >= 0 && ratio <= DECODE_QUERIES &&
            ratio_index(l, ratio) < l->ratios &&
            gpu_prefill_choose(l->card, o->k_dim, 1, 1, l->options.no_wide).shared <=
@@ -280,6 +296,7 @@ static void lower_attn(struct lowering *b, const struct op_attn *o)
                           .ahead = o->causal   ? 0
                                    : o->window ? o->window / 2
                                                : ATTN_AHEAD_ALL,
+                          .chunked = o->chunked,
                           .v_in_k = o->v_in_k,
                           .sinks = vector_of(b, o->sinks),
                           .distance = vector_of(b, o->distance),
@@ -393,38 +410,76 @@ static void lower_logits(struct lowering *b, const struct op_logits *o)
     lower_results(b);
 }
 
+static void lower_map(struct lowering *b, const struct op_map *o)
+{
+    struct launch *l = lowering_add(b, K_MAP, ARGS_MAP, gpu_grid(0, 1, 1, 256, 0), "a row for itself");
+    lowering_grid_rows(l, GRID_X, 1);
+    l->a.map = (struct map_args){.x = buffer_at(b, o->in),
+                                 .ldx = buffer_ld(b, o->in),
+                                 .times = vector_of(b, o->times),
+                                 .like = buffer_at(b, o->like),
+                                 .ldl = buffer_ld(b, o->like),
+                                 .by = buffer_at(b, o->by),
+                                 .ldb = buffer_ld(b, o->by),
+                                 .residual = buffer_at(b, o->residual),
+                                 .ldr = buffer_ld(b, o->residual),
+                                 .norm = norm_of(b, &o->norm),
+                                 .factor = o->factor,
+                                 .cap = o->cap,
+                                 .deviations = o->deviations,
+                                 .scale = o->scale,
+                                 .act = o->act,
+                                 .n = o->width,
+                                 .out = buffer_at(b, o->out),
+                                 .ldo = buffer_ld(b, o->out)};
+    l->reads[0] = buffer_span(o->in);
+    l->reads[1] = buffer_span(o->residual);
+    l->writes[0] = buffer_span(o->out);
+}
+
+static void lower_mix(struct lowering *b, const struct op_mix *o)
+{
+    struct launch *l = lowering_add(b, K_MIX, ARGS_MIX, gpu_grid(gpu_blocks(o->width, 256), 0, 1, 256, 0),
+                                    "streams, mixed by coefficients of the row");
+    lowering_grid_rows(l, GRID_Y, 1);
+    l->a.mix = (struct mix_args){.base = buffer_at(b, o->base),
+                                 .ldb = buffer_ld(b, o->base),
+                                 .in = buffer_at(b, o->in),
+                                 .ldi = buffer_ld(b, o->in),
+                                 .coef = buffer_at(b, o->coef),
+                                 .ldc = buffer_ld(b, o->coef),
+                                 .outs = o->outs,
+                                 .ins = o->ins,
+                                 .n = o->width,
+                                 .bias = o->bias,
+                                 .out = buffer_at(b, o->out),
+                                 .ldo = buffer_ld(b, o->out)};
+    l->reads[0] = buffer_span(o->in);
+    l->reads[1] = buffer_span(o->coef);
+    l->writes[0] = buffer_span(o->out);
+}
+
 const char *lower_refuses(const struct op *op)
 {
     const struct op_qkv *q = &op->qkv;
     switch (op->kind) {
     case OP_QKV:
-        return !q->k.weight || !q->v.weight ? "no kernel for a layer without its own K or V"
-               : q->v_norm.kind             ? "no kernel for a norm of V"
-               : q->norm_last               ? "no kernel for norms after the rotation"
-               : q->q_scale.beta != 0       ? "no kernel for queries scaled by position"
-                                            : NULL;
-    case OP_LATENT:
-        return op->latent.q_scale.beta != 0 ? "no kernel for queries scaled by position" : NULL;
-    case OP_OUT:
-        return op->out.tail.post.heads > 1 ? "no kernel for a norm of slices behind a product" : NULL;
+        return q->norm_last && ((q->q_norm.kind && !q->q_norm.heads) || (q->k_norm.kind && !q->k_norm.heads))
+                   ? "no kernel for norms of whole rows after the rotation"
+                   : NULL;
     case OP_FFN:
-        return op->ffn.times.buffer ? "no kernel for hidden values times a row"
-               : op->ffn.xielu      ? "no kernel for xIELU"
+        return op->ffn.xielu        ? "no kernel for xIELU"
                : op->ffn.inner.kind ? "no kernel for a norm of hidden values"
                                     : NULL;
-    case OP_MAP:
-    case OP_MIX:
     case OP_INDEX:
-        return "no kernel for it";
+        return "no kernel for the choice of keys";
     case OP_MOE:
         return op->moe.router_norm.kind || op->moe.expert_scale || op->moe.scale_input ||
                        op->moe.identities || op->moe.nearness > 0
                    ? "no kernel for this choice of experts"
                    : NULL;
     case OP_ATTN:
-        return op->attn.chunked  ? "no kernel for chunks"
-               : op->attn.chosen ? "no kernel for chosen keys"
-                                 : NULL;
+        return op->attn.chosen ? "no kernel for chosen keys" : NULL;
     default:
         return NULL;
     }
@@ -462,7 +517,9 @@ static int lower_op(struct lowering *b, const struct op *o, struct err *e)
     case OP_SCAN:
         return lower_scan(b, &o->scan), 0;
     case OP_MAP:
+        return lower_map(b, &o->map), 0;
     case OP_MIX:
+        return lower_mix(b, &o->mix), 0;
     case OP_INDEX:
         break; /* refused */
     }

@@ -186,6 +186,12 @@ struct kv_view {
     const int32_t *table;  /* (seqs, width) of its group */
 };
 
+/* q *= 1 + beta * ln(1 + floor((position + offset) / length)); beta 0: not at all. */
+struct query_args {
+    float beta;
+    uint32_t length, offset, pad;
+};
+
 struct qkv_args {
     const float *y; /* (m, ldy): q | k | v */
     uint64_t ldy;
@@ -193,7 +199,11 @@ struct qkv_args {
     const float *q_bias, *k_bias, *v_bias;
     float clamp;
     uint32_t m, heads;
-    struct norm_args q_norm, k_norm;
+    struct norm_args q_norm, k_norm, v_norm;
+    uint32_t norm_last; /* norms of q and k after the rotation */
+    uint32_t k_heads;   /* that are stored: those of kv, or 0 */
+    uint32_t v_is_k;    /* V is K before its norm and rotation */
+    struct query_args q_scale;
     uint32_t rope, rope_dims, rope_first;
     float rope_factor;
     const float *freqs;
@@ -212,6 +222,7 @@ struct attn_args {
     uint64_t ldo;
     uint32_t heads, m;
     float scale, softcap;
+    uint32_t chunked;       /* the window is a chunk; only attn_any */
     uint32_t window, ahead; /* a query at p sees keys in (p - window, p + ahead]; window 0: all before it */
     uint32_t v_in_k;
     uint32_t splits;       /* blocks for the keys of a sequence, at most; 1: there are no parts */
@@ -240,6 +251,7 @@ struct latent_args {
     uint32_t rope, rope_dims;
     float rope_factor;
     uint32_t pad;
+    struct query_args q_scale;
     const float *freqs;
     float *out; /* (m, heads, L + R): the rotated part is written here */
     uint64_t ldo;
@@ -287,6 +299,28 @@ struct embed_args {
     struct meta meta;
     const struct lora_entry *lora; /* (adapters + 1) of the table; NULL: no row has one */
     const struct adapter_mix *mix; /* (sequences) */
+};
+
+/* struct op_map of device/plan.h. */
+struct map_args {
+    const float *x, *times, *like, *by, *residual; /* the last four: or NULL */
+    uint64_t ldx, ldl, ldb, ldr;
+    struct norm_args norm;
+    float factor, cap, deviations, scale;
+    uint32_t act, m, n, pad;
+    float *out;
+    uint64_t ldo;
+};
+
+/* struct op_mix of device/plan.h. */
+struct mix_args {
+    const float *base, *in, *coef;
+    uint64_t ldb, ldi, ldc;
+    uint32_t outs, ins, n, m;
+    float bias;
+    uint32_t pad;
+    float *out;
+    uint64_t ldo;
 };
 
 struct finish_args { /* logits = softcap(scale * y + bias) */

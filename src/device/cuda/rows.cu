@@ -201,16 +201,21 @@ extern "C" __global__ void __launch_bounds__(512) tail(const __grid_constant__ s
     const uint64_t row = blockIdx.x;
     const float *y = p.y + row * p.ldy, rs = p.row_scale ? p.row_scale[row] : 1.0f;
     auto in = [&](uint32_t i) { return y[i] * rs + (p.bias ? p.bias[i] : 0.0f); };
-    struct stat s = block_stat(p.post.kind, p.post.eps, p.n, room, in);
     float *out = p.out + row * p.ldo;
-    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x) {
-        float v = in(i);
-        if (p.post.kind != NORM_NONE)
-            v = normed(p.post, s, v, i);
-        v *= p.scale;
-        if (p.residual)
-            v += p.residual[row * p.ldr + i];
-        out[i] = v;
+    /* a slice of the row for each head that is normed for itself, with the same weight */
+    const uint32_t slice = p.post.heads > 1 ? p.n / p.post.heads : p.n;
+    struct stat s;
+    for (uint32_t from = 0; from < p.n; from += slice) {
+        s = block_stat(p.post.kind, p.post.eps, slice, room, [&](uint32_t i) { return in(from + i); });
+        for (uint32_t i = threadIdx.x; i < slice; i += blockDim.x) {
+            float v = in(from + i);
+            if (p.post.kind != NORM_NONE)
+                v = normed(p.post, s, v, p.post.w_len > slice ? from + i : i);
+            v *= p.scale;
+            if (p.residual)
+                v += p.residual[row * p.ldr + from + i];
+            out[from + i] = v;
+        }
     }
     if (p.after.kind == NORM_NONE)
         return;
@@ -245,8 +250,9 @@ extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ 
     dep_wait();
     const uint32_t row = blockIdx.x;
     float *out = p.out + (uint64_t)row * p.ldo;
-    const uint32_t id = (uint32_t)p.meta.ids[row] & ((1u << p.type_bit) - 1),
-                   type = (uint32_t)p.meta.ids[row] >> p.type_bit, at = p.meta.pos[row] + p.position_offset;
+    const uint32_t given = (uint32_t)p.meta.ids[row] & ((1u << p.type_bit) - 1),
+                   id = given < p.table.n ? given : 0, /* a table beside the vocabulary's may be shorter */
+        type = (uint32_t)p.meta.ids[row] >> p.type_bit, at = p.meta.pos[row] + p.position_offset;
     for (uint32_t i = threadIdx.x; i < (p.width + 7) / 8; i += blockDim.x) {
         float v[8], z[8];
         decode8(p.table.base, p.table.stride, p.table.fmt, p.table.k, id, i, v);
@@ -403,6 +409,11 @@ static __device__ __forceinline__ void kv_store(const struct kv_view &kv, uint32
     }
 }
 
+static __device__ __forceinline__ float query_scale(const struct query_args &q, uint32_t pos)
+{
+    return q.beta == 0.0f ? 1.0f : 1.0f + q.beta * log1pf((float)((pos + q.offset) / q.length));
+}
+
 enum { QKV_Q, QKV_K, QKV_V };
 
 struct qkv_head {
@@ -417,7 +428,8 @@ static __device__ __forceinline__ struct qkv_head qkv_start(const struct qkv_arg
     h.kind = slot < p.heads ? QKV_Q : slot < p.heads + p.kv.heads ? QKV_K : QKV_V;
     h.head = h.kind == QKV_Q ? slot : h.kind == QKV_K ? slot - p.heads : slot - p.heads - p.kv.heads;
     h.pos = p.meta.pos[row];
-    h.page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + (h.pos >> p.kv.token_bits)];
+    h.page =
+        p.k_heads ? p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + (h.pos >> p.kv.token_bits)] : 0;
     return h;
 }
 
@@ -427,8 +439,9 @@ static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, con
 {
     const uint32_t lane = threadIdx.x % 32, dim = h.kind == QKV_V ? p.kv.v_dim : p.kv.k_dim;
     const uint64_t q_n = (uint64_t)p.heads * p.kv.k_dim, k_n = (uint64_t)p.kv.heads * p.kv.k_dim;
-    const float *y = p.y + row * p.ldy + (h.kind == QKV_Q ? 0 : h.kind == QKV_K ? q_n : q_n + k_n);
-    const float *bias = h.kind == QKV_Q ? p.q_bias : h.kind == QKV_K ? p.k_bias : p.v_bias;
+    const bool as_k = h.kind == QKV_K || (h.kind == QKV_V && p.v_is_k);
+    const float *y = p.y + row * p.ldy + (h.kind == QKV_Q ? 0 : as_k ? q_n : q_n + k_n);
+    const float *bias = h.kind == QKV_Q ? p.q_bias : as_k ? p.k_bias : p.v_bias;
     const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
 #pragma unroll 4
     for (uint32_t i = lane; i < dim; i += 32) {
@@ -436,11 +449,20 @@ static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, con
         v[i] = p.clamp > 0.0f ? fminf(fmaxf(x, -p.clamp), p.clamp) : x;
     }
     __syncwarp();
-    const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : p.k_norm;
-    if (h.kind != QKV_V && n.kind != NORM_NONE)
+    const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+    const bool last = p.norm_last && h.kind != QKV_V;
+    if (n.kind != NORM_NONE && !last)
         norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
     if (h.kind != QKV_V && p.rope != ROPE_NONE)
         rope_warp(v + p.rope_first, p.rope, p.rope_dims, p.rope_factor, p.freqs, h.pos, turn);
+    if (n.kind != NORM_NONE && last)
+        norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
+    if (h.kind == QKV_Q && p.q_scale.beta != 0.0f) {
+        const float scale = query_scale(p.q_scale, h.pos);
+        for (uint32_t i = lane; i < dim; i += 32)
+            v[i] *= scale;
+        __syncwarp();
+    }
 }
 
 /* A warp per (row, head of q, k or v). */
@@ -452,7 +474,7 @@ extern "C" __global__ void __launch_bounds__(128) qkv_finish(const __grid_consta
     struct qkv_head h = qkv_start(p, row, slot);
     const struct turn turn(p.freqs, h.kind != QKV_V && p.rope != ROPE_NONE ? p.rope_dims : 0, h.pos);
     dep_wait();
-    if (slot >= p.heads + 2 * p.kv.heads)
+    if (slot >= p.heads + 2 * p.k_heads)
         return;
     float *v = row_room + warp * max(p.kv.k_dim, p.kv.v_dim);
     qkv_compute(p, h, turn, row, v);
@@ -492,13 +514,77 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
         kv_store(p.kv, page, pos % p.kv.tokens, 0, false, v);
         return;
     }
-    const float *q = p.q + row * p.ldq + (uint64_t)slot * (p.nope + p.rope_dims) + p.nope;
+    float *q = p.q + row * p.ldq + (uint64_t)slot * (p.nope + p.rope_dims) + p.nope;
+    const float scale = query_scale(p.q_scale, pos);
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
-        v[i] = q[i];
+        v[i] = q[i] * scale;
+    for (uint32_t i = lane; i < p.nope && scale != 1.0f; i += 32)
+        q[(int)i - (int)p.nope] *= scale;
     __syncwarp();
     if (p.rope != ROPE_NONE)
         rope_warp(v, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
     float *out = p.out + row * p.ldo + (uint64_t)slot * width + p.latent;
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         out[i] = v[i];
+}
+
+/* A row for itself: a block each. Every thread reads and writes its own columns, so that `out` may be an input. */
+extern "C" __global__ void __launch_bounds__(256) map_rows(const __grid_constant__ struct map_args p)
+{
+    __shared__ float room[32];
+    dep_launch();
+    dep_wait();
+    const uint64_t row = blockIdx.x;
+    const float *x = p.x + row * p.ldx;
+    const struct stat s = block_stat(p.norm.kind, p.norm.eps, p.n, room, [&](uint32_t i) { return x[i]; });
+    auto first = [&](uint32_t i) {
+        const float v = (p.norm.kind != NORM_NONE ? normed(p.norm, s, x[i], i) : x[i]) * p.factor;
+        return p.cap > 0.0f ? p.cap * tanhf(v / p.cap) : v;
+    };
+    float least = 0.0f, scale = 1.0f, sum = 0.0f;
+    if (p.deviations != 0.0f) {
+        for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x)
+            sum += first(i);
+        const float mean = block_sum(sum, room) / (float)p.n;
+        sum = 0.0f;
+        for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x)
+            sum += (first(i) - mean) * (first(i) - mean);
+        least = mean + p.deviations * sqrtf(block_sum(sum, room) / (float)p.n);
+    }
+    if (p.like) {
+        sum = 0.0f;
+        for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x)
+            sum += p.like[row * p.ldl + i] * p.like[row * p.ldl + i];
+        scale = sqrtf(block_sum(sum, room) / (float)p.n);
+    }
+    for (uint32_t i = threadIdx.x; i < p.n; i += blockDim.x) {
+        float v = first(i);
+        if (p.deviations != 0.0f)
+            v = fmaxf(v - least, 0.0f);
+        if (p.act != ACT_NONE)
+            v = act_one(p.act, v);
+        v *= p.times ? p.times[i] * scale : scale;
+        if (p.by)
+            v *= p.by[row * p.ldb + i];
+        if (p.residual)
+            v += p.residual[row * p.ldr + i];
+        p.out[row * p.ldo + i] = v * p.scale;
+    }
+}
+
+/* Streams mixed by coefficients of the row: a thread a column, blockIdx.y the row. */
+extern "C" __global__ void __launch_bounds__(256) mix_rows(const __grid_constant__ struct mix_args p)
+{
+    dep_launch();
+    dep_wait();
+    const uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;
+    const uint64_t row = blockIdx.y;
+    if (at >= p.n)
+        return;
+    for (uint32_t i = 0; i < p.outs; i++) {
+        float v = p.base[row * p.ldb + (uint64_t)i * p.n + at];
+        for (uint32_t j = 0; j < p.ins; j++)
+            v += (p.coef[row * p.ldc + i * p.ins + j] + p.bias) * p.in[row * p.ldi + (uint64_t)j * p.n + at];
+        p.out[row * p.ldo + (uint64_t)i * p.n + at] = v;
+    }
 }
