@@ -144,10 +144,19 @@ static int pick_gguf(struct pick *p, const struct path_list *all, const char *fi
 
 /* ---- safetensors ---- */
 
+/* A file of a sentence-transformers module: "1_Pooling/config.json", "2_Dense/model.safetensors". */
+static bool pick_is_module(const char *file)
+{
+    size_t digits = strspn(file, "0123456789");
+    const char *slash = strchr(file, '/');
+    return digits && file[digits] == '_' && slash &&
+           (!strcmp(slash, "/config.json") || !strcmp(slash, "/model.safetensors"));
+}
+
 static bool pick_stands_beside(const char *file)
 {
     static const char *const ends[] = {".json", ".jinja", ".model", ".txt", ".tiktoken"};
-    if (!strcmp(file, "1_Pooling/config.json") || !strncmp(file, "additional_chat_templates/", 26))
+    if (pick_is_module(file) || !strncmp(file, "additional_chat_templates/", 26))
         return true;
     if (strchr(file, '/') || strstr(file, ".bin.index.") || strstr(file, ".msgpack.index.") ||
         strstr(file, ".h5.index.") || strstr(file, ".safetensors.index."))

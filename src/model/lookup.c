@@ -277,8 +277,8 @@ const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, co
         gguf_name(at, "", name); /* hy_v3's bias of the choice has no suffix */
         return store_find(n->store, name);
     }
-    /* a bare parameter; the names that norms had in TensorFlow */
-    static const char *const weights[] = {".weight", "", ".gamma", NULL};
+    /* a bare parameter; the names that norms had in TensorFlow; what adapters inside of the file stand beside */
+    static const char *const weights[] = {".weight", "", ".gamma", ".parametrizations.weight.original", NULL};
     static const char *const biases[] = {".bias", "_bias", ".beta", NULL};
     const char *const alone[] = {suffix, NULL};
     const char *const *tries = !strcmp(suffix, ".weight") ? weights

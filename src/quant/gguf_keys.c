@@ -133,7 +133,8 @@ static int put_layers(const struct keys_out *k, const char *key, bool ffn, struc
  * layer. */
 static int put_window(const struct keys_out *k, struct err *e)
 {
-    static const char *const known[] = {"gemma2", "gemma3", "cohere2", "gpt-oss", "olmo2", "phi3"};
+    static const char *const known[] = {"gemma2",  "gemma3",  "gemma-embedding", "modern-bert",
+                                        "cohere2", "gpt-oss", "olmo2",           "phi3"};
     const struct hparams *h = k->h;
     uint32_t slides = 0, p = 0;
     bool habit = false;

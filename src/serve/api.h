@@ -12,7 +12,7 @@ void api_slots(struct conn *c);
 void api_load(struct request *a);
 void api_unload(struct request *a);
 
-/* llama.cpp's shapes (api_infill.c) */
+/* llama.cpp's shapes (infill_request.c) */
 void api_infill(struct request *a);
 void api_completion(struct request *a);
 

@@ -1,5 +1,6 @@
 /* Ollama's API. Requests are converted to OpenAI's format and take the same path from there; replies are
- * lines of JSON. */
+ * lines of JSON. Functions of a request run on a worker, which owns it until it is submitted; those of a connection
+ * answer at once, on the loop's thread. */
 #pragma once
 
 #include <jansson.h>

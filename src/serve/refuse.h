@@ -1,5 +1,5 @@
 /* Unsupported fields that would change the answer: a request that has one is refused, never answered without
- * it. */
+ * it. Tables are constant; the functions run on the worker that reads the request. */
 #pragma once
 
 #include <jansson.h>

@@ -1,4 +1,5 @@
-/* OpenAI's responses API: the state of a request, and the store of responses. */
+/* OpenAI's responses API: the state of a request, and the store of responses. The state belongs to its request and goes
+ * with it from the worker to the loop's thread; the store is the server's, under its mutex. */
 #pragma once
 
 #include <jansson.h>

@@ -269,7 +269,7 @@ CASES = {
                                        "global_attn_every_n_layers": 2, "norm_bias": True, "attention_bias": True,
                                        "mlp_bias": True, "hidden_activation": "silu"}, 0),
     "eurobert": ("eurobert", {**D, **rope(250000.0)}, 0),
-    "jina-v3": ("jina_embeddings_v3", {**NO_HEADS, **rope(20000.0), "type_vocab_size": 1}, 0),
+    "jina-v3": ("jina_embeddings_v3", {**NO_HEADS, **rope(20000.0), "type_vocab_size": 1}, 1),
     "embeddinggemma": ("gemma3_text", {**D, "head_dim": 8, "query_pre_attn_scalar": 12, "num_hidden_layers": 3,
                                        "sliding_window": 8, "use_bidirectional_attention": True,
                                        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, 1),

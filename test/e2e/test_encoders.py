@@ -8,7 +8,7 @@ import pytest
 from test_arch import DATA, floats, read_tensors, tokens_of, write_tensors
 
 SHARED = Path(__file__).resolve().parents[3] / "shared/ref/encoders"
-OURS = ["bert", "nomic-bert", "mpnet", "modernbert", "embeddinggemma"]
+OURS = ["bert", "nomic-bert", "mpnet", "modernbert", "embeddinggemma", "jina-v3"]
 THEIRS = ["embeddinggemma", "modernbert", "mpnet", "xlm_roberta"]
 IDS = [7, 3, 11, 30, 5, 9, 22, 14, 3, 8, 50, 41]
 
@@ -48,6 +48,33 @@ def test_poolings(embed, name, kind):
         rows = embed(path, case["tokens"], "--pooling", "none", "--no-normalize", "--exact")
         part = np.array(case["rows"])
         assert len(rows) == len(case["tokens"]) and np.abs(rows[:len(part), :part.shape[1]] - part).max() < 2e-3
+
+
+def test_jina_as_it_was_published(embed, tmp_path):
+    """An xlm-roberta with rotary positions: Q, K and V in one tensor, and adapters of tasks beside the weights."""
+    tensors = {}
+    old = read_tensors(DATA / "jina-v3/model.safetensors")
+    names = {"embeddings.LayerNorm": "emb_ln", "layers.": "encoder.layers.", "self_attn.o_proj": "mixer.out_proj",
+             "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+    for name, (dtype, shape, data) in old.items():
+        if "k_proj" in name or "v_proj" in name or name.startswith("pooler"):
+            continue
+        if "q_proj" in name:
+            data = b"".join(old[name.replace("q_proj", p)][2] for p in ("q_proj", "k_proj", "v_proj"))
+            name, shape = name.replace("self_attn.q_proj", "mixer.Wqkv"), [3 * shape[0], *shape[1:]]
+        for new, own in names.items():
+            name = name.replace(new, own)
+        inside = name.endswith(".weight") and ("Wqkv" in name or "fc" in name or "out_proj" in name or "embeddings" in name)
+        name = "roberta." + (name[:-7] + ".parametrizations.weight.original" if inside else name)
+        tensors[name] = (dtype, shape, data)
+    config = json.loads((DATA / "jina-v3/config.json").read_text())
+    config.pop("rope_parameters")
+    config.update(model_type="xlm-roberta", architectures=["XLMRobertaModel"], position_embedding_type="rotary", rotary_emb_base=20000.0,
+                  lora_adaptations=["a"], pad_token_id=1)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    case = json.loads((DATA / "jina-v3/ref.json").read_text())["cases"][-1]
+    assert np.abs(embed(tmp_path, case["tokens"], "--pooling", "last", "--no-normalize", "--exact")[0] - case["last"]).max() < 2e-4
 
 
 def test_bad_arguments(quern):

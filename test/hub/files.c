@@ -59,12 +59,22 @@ static void test_pick(void **state)
     expect_pick(split, "Q2_K",
                 "Q2_K/m-Q2_K-00002-of-00003.gguf is not there, though "
                 "Q2_K/m-Q2_K-00001-of-00003.gguf says that there are 3 parts");
-    static const char *const one[] = {"model.safetensors",     "consolidated.safetensors",
-                                      "config.json",           "tokenizer.json",
-                                      "pytorch_model.bin",     "pytorch_model.bin.index.json",
-                                      "onnx/model.onnx",       "onnx/config.json",
-                                      "1_Pooling/config.json", NULL};
-    expect_pick(one, "", "model.safetensors 1_Pooling/config.json config.json tokenizer.json");
+    static const char *const one[] = {"model.safetensors",
+                                      "consolidated.safetensors",
+                                      "config.json",
+                                      "tokenizer.json",
+                                      "pytorch_model.bin",
+                                      "pytorch_model.bin.index.json",
+                                      "onnx/model.onnx",
+                                      "onnx/config.json",
+                                      "1_Pooling/config.json",
+                                      "2_Dense/model.safetensors",
+                                      "2_Dense/pytorch_model.bin",
+                                      "onnx/config.json",
+                                      NULL};
+    expect_pick(
+        one, "",
+        "model.safetensors 1_Pooling/config.json 2_Dense/model.safetensors config.json tokenizer.json");
     expect_pick(one, "Q8_0",
                 "there is no GGUF of type 'Q8_0', and no other GGUF; without a type, safetensors are taken "
                 "where there are some");

@@ -271,6 +271,7 @@ static const struct scan_model models[] = {
     {"kormo", {&qwen2}, NULL, 0},
     {"f2llmv2", {&qwen2}, NULL, 0},
     {"megrez", {&qwen2}, NULL, 0},
+    {"ufakzeka", {&qwen2}, NULL, 0},
     {"qwen35", {&qwen35}, NULL, SCAN_NFC},
     {"stablelm2", {&qwen2}, NULL, 0},
     {"hunyuan", {&qwen2}, NULL, 0},
