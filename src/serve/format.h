@@ -43,7 +43,8 @@ enum api {
     API_COUNT
 };
 
-/* The rows of the table: openai_response.c, anthropic_response.c, responses_response.c, infill_response.c, ollama_response.c. */
+/* The rows of the table: openai_response.c, anthropic_response.c, responses_response.c, infill_response.c,
+ * ollama_response.c. */
 extern const struct api_format openai_api, anthropic_api, responses_api, infill_api, ollama_api;
 const struct api_format *format_of(enum api api);
 /* The route's; OpenAI's where there is no route. */
