@@ -222,7 +222,7 @@ def cut(name):
     (set_key("model_type", "wizard"), ['"wizard"', "not known", "similar"]),
     (set_key("model_type", "lama"), ['"lama"', "nearest", "llama"]),
     (set_key("model_type", "qwen9_vl_next"), ["nearest", "qwen"]),
-    (set_key("num_attention_heads", 0), ["num_attention_heads", "0", "1 to 65536"]),
+    (set_key("num_attention_heads", 0), ["attention has no heads"]),
     (set_key("num_attention_heads", "4"), ["num_attention_heads", '"4"']),
     (set_key("num_key_value_heads", 3), ["3 key-value heads", "4 heads"]),
     (set_key("hidden_size", 2 ** 40), ["hidden_size"]),
