@@ -241,10 +241,22 @@ static int runner_fit_pages(struct runner *r, const struct weights *weights, con
     return fixed + m.kv <= room && o != &less ? 0 : runner_pages(r, o, room > rest ? room - rest : 1, kv, e);
 }
 
+/* The rows of a step, and the options with them. */
+static struct runner_options runner_sized(struct runner *r, const struct runner_options *o, uint32_t chunk)
+{
+    struct runner_options sized = *o;
+    sized.chunk = o->chunk ? o->chunk : chunk;
+    r->chunk = runner_extent(&sized).chunk;
+    r->most_outs = o->outs ? o->outs : r->most_seqs;
+    r->most_outs = r->most_outs < r->chunk ? r->most_outs : r->chunk;
+    return sized;
+}
+
 /* Loads the model onto the open GPU, as many layers as the options ask for and as fit. */
 static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
-                           const struct runner_options *o, struct err *e)
+                           const struct runner_options *given, struct err *e)
 {
+    const struct runner_options sized = runner_sized(r, given, RUNNER_CHUNK_GPU), *o = &sized;
     struct kv_config kv;
     const struct place_request want = {.plan = plan,
                                        .weights = weights,
@@ -308,8 +320,10 @@ static int runner_device(struct runner *r, struct plan *plan, const struct weigh
                    : 0;
     if (!cpu && runner_on_gpu(r, plan, weights, o))
         return 0;
-    return cpu_open(&r->device, &o->device_options, e) || runner_fit_pages(r, weights, o, false, &kv, e) ||
-                   runner_fill_device(r, weights, &kv, o, e)
+    const struct runner_options sized = runner_sized(r, o, RUNNER_CHUNK);
+    return cpu_open(&r->device, &o->device_options, e) ||
+                   runner_fit_pages(r, weights, &sized, false, &kv, e) ||
+                   runner_fill_device(r, weights, &kv, &sized, e)
                ? -1
                : 0;
 }
@@ -325,11 +339,8 @@ int runner_open(struct runner **out, struct plan *plan, const struct weights *we
     r->plan = plan;
     r->ctx = x.ctx;
     r->most_seqs = x.seqs;
-    r->chunk = x.chunk;
-    r->most_outs = o->outs ? o->outs : r->most_seqs;
-    r->most_outs = r->most_outs < r->chunk ? r->most_outs : r->chunk;
     r->table_width = pages_of(r->ctx);
-    if (runner_arrays(r, e) || runner_device(r, plan, weights, o, e)) {
+    if (runner_device(r, plan, weights, o, e) || runner_arrays(r, e)) {
         runner_close(r);
         return -1;
     }

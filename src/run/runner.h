@@ -20,7 +20,7 @@ struct runner_options {
     bool cpu_experts;  /* experts stay on the CPU */
     uint32_t ctx;      /* tokens a sequence may have */
     uint32_t seqs;     /* sequences at once; 0 = 1 */
-    uint32_t chunk;    /* rows a step; 0 = 512 */
+    uint32_t chunk;    /* rows a step; 0 = RUNNER_CHUNK, on a GPU RUNNER_CHUNK_GPU */
     uint32_t outs;     /* results a step; 0 = one per sequence */
     uint32_t pages;    /* of KV in all, exactly; 0 = as much as the two below say */
     uint64_t kv_bytes; /* size of KV; 0 = what is free, at most enough for every sequence */
@@ -37,7 +37,7 @@ struct runner_options {
 
 /* Tokens that a sequence can always be cut back by, also where windows have moved on: for rejected draft
  * tokens. */
-enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_BACK = 32, RUNNER_STATES = 64 };
+enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_CHUNK_GPU = 1024, RUNNER_BACK = 32, RUNNER_STATES = 64 };
 
 struct runner {
     struct device *device;
