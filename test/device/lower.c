@@ -408,7 +408,8 @@ static void test_row_input(void **state)
     struct pass_test t;
     assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, there), 1);
     assert_int_equal(row_launches(2, 1024, FMT_Q4_K_TILE, there), 2); /* more rows */
-    assert_int_equal(row_launches(1, 1024, FMT_Q5_K, there), 2);      /* not tiles */
+    assert_int_equal(row_launches(1, 1024, FMT_Q5_K, there), 1);      /* not tiles, but small */
+    assert_int_equal(row_launches(1, 16384, FMT_Q5_K, there), 2);     /* neither */
     assert_int_equal(row_launches(1, 1000, FMT_Q4_K_TILE, there), 2); /* columns that are not whole */
     assert_int_equal(row_launches(1, 8192, FMT_Q4_K_TILE, there), 2); /* too long to norm in every block */
     assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, here + 512), 2);  /* it writes where it reads */
@@ -417,7 +418,7 @@ static void test_row_input(void **state)
     start(&t, 1);
     put_rows(&t, here, 1024, NORM_NONE);
     put_product(&t, FMT_Q4_K_TILE, there);
-    put_product(&t, FMT_Q5_K, there);
+    put_product(&t, FMT_Q4_K, there);
     put_product(&t, FMT_Q6_K_TILE, there);
     pass_row_input(&t.l, &t.c, &t.list);
     assert_int_equal(t.list.count, 4);
@@ -556,7 +557,8 @@ static void test_choose_kernels(void **state)
                 {8, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE, false},
                 {16, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE + 1, false},
                 {32, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE + 2, false},
-                {64, PACK_CORES, K_GEMM_WIDE, false}};
+                {64, PACK_CORES, K_GEMM_WIDE, false},
+                {65, PACK_ROWS, K_GEMM_MANY, false}};
     struct pass_test t;
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         start(&t, want[i].rows);
@@ -566,7 +568,9 @@ static void test_choose_kernels(void **state)
         pass_choose_kernels(&t.l, &t.c, &t.list);
         assert_int_equal(l->kernel, want[i].kernel);
         assert_true(l->grid.x && l->grid.y && l->grid.threads && l->a.gemm.split && l->how);
-        assert_int_equal(l->a.gemm.strips, want[i].order == PACK_CORES ? 4 : 16);
+        assert_int_equal(l->a.gemm.strips, want[i].order == PACK_CORES  ? 4
+                                           : want[i].order == PACK_ROWS ? 2
+                                                                        : 16);
         launch_free(&t.list);
     }
 }

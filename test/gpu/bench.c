@@ -188,7 +188,7 @@ static void profile(struct rig *r, uint32_t rows, const char *what)
 }
 
 /* What each kind of kernel costs where it stands: the step without it. */
-static void ablate(struct rig *r, const struct preset *p, uint32_t streams, double peak)
+static void ablate(struct rig *r, const struct preset *p, uint32_t streams, uint32_t keys, double peak)
 {
     static const struct {
         const char *name;
@@ -197,7 +197,7 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, doub
                 {"norm_pack", K_NORM_PACK, 3},
                 {"qkv_finish", K_QKV, 1},
                 {"attn_decode", K_ATTN_DECODE, 12},
-                {"act_pack", K_ACT_PACK, 1},
+                {"act_pack", K_ACT_PACK, 2},
                 {"products", K_GEMM, K_REPACK},
                 {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};
     struct cuda_device *d = (struct cuda_device *)r->device;
@@ -208,7 +208,7 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, doub
         d->lower.options.without = without;
         cache_forget(&d->cache, d->g);
         printf("  without %-16s", part[i].name);
-        decode(r, p, streams, 512, peak);
+        decode(r, p, streams, keys, peak);
         d->lower.options.without = NULL;
     }
     cache_forget(&d->cache, d->g);
@@ -326,8 +326,8 @@ static int bench_step(const char *name, uint32_t type)
         decode_as(&r, p, streams[i], 512, peak, true);
     r.length[0] = 512;
     profile(&r, 1, "decode 1");
-    ablate(&r, p, 1, peak);
-    ablate(&r, p, 32, peak);
+    ablate(&r, p, 1, 512, peak);
+    ablate(&r, p, 32, 512, peak);
     struct cuda_device *d = (struct cuda_device *)r.device;
     d->lower.options.no_fuse = true;
     cache_forget(&d->cache, d->g);
@@ -364,8 +364,10 @@ static int bench_decode(const char *name, uint32_t streams, uint32_t keys, uint3
     if (!p || !streams || streams > RIG_SEQS)
         return 1;
     build(&r, p, type);
-    open_rig(&r, streams, streams, keys + 64, 0);
-    decode(&r, p, streams, keys, 1);
+    double peak = measure();
+    open_rig(&r, streams > 256 ? streams : 256, streams, keys + 64, 0);
+    decode_as(&r, p, streams, keys, peak, true);
+    ablate(&r, p, streams, keys, peak);
     rig_close(&r);
     rig_free(&r);
     return 0;
@@ -398,7 +400,7 @@ static float time_product(struct gpu *g, const struct places *at, uint32_t fmt, 
                           .m = m,
                           .k = shape.k,
                           .split = how->split,
-                          .groups = how->groups,
+                          .groups = how->rows ? gpu_blocks(m, 8) : how->groups,
                           .scale = 1,
                           .x = (const uint8_t *)at->x,
                           .part = gpu_parts(g),
@@ -472,7 +474,38 @@ static void wide_of(struct gpu *g, uint32_t fmt, const char *name, const struct 
     }
 }
 
-static int bench_kernels(bool wide)
+/* Products of many rows: as chosen, and the best of all ways. */
+static void many_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
+{
+    static const uint32_t rows[] = {64, 128, 192, 256, 512, 1024};
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            const struct gpu_many p = {.m = rows[i], .k = shapes[s].k, .n = {shapes[s].n}, .segs = 1};
+            struct gpu_gemm how = gpu_gemm_many(&g->profile, &p);
+            if (shapes[s].n > 100000 && rows[i] > 256)
+                continue;
+            printf("%-5s %6ux%-5u M=%-4u chosen %u:%u:%u %.1f |", name, shapes[s].n, shapes[s].k, rows[i],
+                   how.rows, how.outputs, how.split, time_product(g, at, fmt, shapes[s], rows[i], &how));
+            for (uint32_t kind = 0; kind < 4; kind++) {
+                float best = 1e9f;
+                uint32_t split = 0;
+                for (uint32_t n = 1; n <= 16 && n <= shapes[s].k / 256; n++) {
+                    how = gpu_gemm_many_as(&p, kind / 2 ? 128 : 64, kind % 2 ? 256 : 128, n);
+                    const uint32_t blocks = how.grid.x * how.grid.y * n, sms = (uint32_t)g->profile.sms;
+                    if (n > 1 && (blocks > sms || blocks * 2 < sms))
+                        continue;
+                    const float us = time_product(g, at, fmt, shapes[s], rows[i], &how);
+                    if (us < best)
+                        best = us, split = n;
+                }
+                printf(" %u:%u:%u %.1f", how.rows, how.outputs, split, best);
+            }
+            printf("\n");
+            fflush(stdout);
+        }
+}
+
+static int bench_kernels(bool wide, bool many)
 {
     struct err e = {0};
     struct gpu *g = gpu_open(0, 0, &e);
@@ -501,6 +534,14 @@ static int bench_kernels(bool wide)
     if (wide) {
         printf("us for warpgroups a block : blocks that share columns\n");
         wide_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
+        return 0;
+    }
+    if (many) {
+        printf("us for rows : outputs of a block : blocks that share columns\n");
+        many_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
+        many_of(g, FMT_Q6_K_TILE, "Q6_K", &at);
+        many_of(g, FMT_Q8_0, "Q8_0", &at);
+        many_of(g, FMT_F16, "F16", &at);
         return 0;
     }
     printf("us: mma, wgmma; %% of %.0f GB/s\n", g->profile.read_gbs);
@@ -540,8 +581,9 @@ int main(int argc, char **argv)
     }
     if (argc > 2 && !strcmp(argv[1], "rest"))
         return bench_rest(argv[2]);
-    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide")))
-        return bench_kernels(!strcmp(argv[1], "wide"));
-    fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels | gpu_bench wide\n");
+    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide") || !strcmp(argv[1], "many")))
+        return bench_kernels(!strcmp(argv[1], "wide"), !strcmp(argv[1], "many"));
+    fprintf(stderr,
+            "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels | gpu_bench wide | gpu_bench many\n");
     return 64;
 }

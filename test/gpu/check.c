@@ -63,7 +63,7 @@ static void product_plan(struct rig *r, uint32_t type, uint32_t n, uint32_t k, b
         (struct op_out){.in = x, .linear = rig_linear(r, type, n, k, bias), .tail = {.scale = 1, .out = y}};
     plan_add(&r->plan, OP_LOGITS, UINT32_MAX)->logits = (struct op_logits){.in = y, .scale = 1};
     r->plan.out_width = n;
-    r->max_rows = 160;
+    r->max_rows = 512;
     r->max_seqs = 1;
 }
 
@@ -76,6 +76,10 @@ static float *product_reference(const struct rig *r, uint32_t n, uint32_t k)
     for (uint32_t j = 0; j < n; j++) {
         dtype_get(w->type)->decode(w->data + j * w->row_bytes, row, k);
         for (uint32_t i = 0; i < r->max_rows; i++) {
+            if (i >= r->vocab) { /* the same tokens again */
+                y[(size_t)i * n + j] = y[(size_t)(i - r->vocab) * n + j];
+                continue;
+            }
             const float *x =
                 (const float *)(table->data + (size_t)((i * 7919u + 17u) % 97) * table->row_bytes);
             double s = b ? ((const float *)r->weights.all[b].data)[j] : 0;
@@ -90,8 +94,9 @@ static float *product_reference(const struct rig *r, uint32_t n, uint32_t k)
 
 static void check_product(uint32_t type, uint32_t n, uint32_t k, bool exact, bool bias)
 {
-    static const uint32_t all[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 128, 129, 160},
-                          few[] = {1, 9, 24, 40, 160};
+    static const uint32_t all[] = {1,  2,  3,  4,  5,   6,   7,   8,   9,   16,  17, 31,
+                                   32, 33, 64, 65, 100, 128, 129, 160, 256, 300, 512},
+                          few[] = {1, 9, 24, 40, 100, 300};
     struct rig r = {0};
     struct err e = {0};
     char what[128];
@@ -369,11 +374,11 @@ static void build(struct rig *r, const struct recipe *c)
     }
     plan_add(&r->plan, OP_LOGITS, UINT32_MAX)->logits = lo;
     r->max_rows = 400;
-    r->max_seqs = 40;
+    r->max_seqs = 100;
 }
 
 /* The steps of a check: prompts, a mixed batch, a long text and more of it, single tokens, eight together (three times: the
- * last replays a graph), forty, most of them new. */
+ * last replays a graph), a hundred, most of them new. */
 enum { STEPS = 13, QUICK_STEPS = 7, TOKENS = 1024 };
 
 static void build_step(struct rig *r, int step, bool encoder)
@@ -411,7 +416,7 @@ static void build_step(struct rig *r, int step, bool encoder)
         rig_add(r, 1, 1, true);
         break;
     default:
-        for (uint32_t i = 0; i < (step == STEPS - 1 ? 40 : 8); i++)
+        for (uint32_t i = 0; i < (step == STEPS - 1 ? 100 : 8); i++)
             rig_add(r, i, 1, true);
     }
 }

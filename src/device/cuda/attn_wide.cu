@@ -1,5 +1,6 @@
-/* Attention of many queries by wgmma, fp16 KV, heads of 128 values: a block is a warpgroup with 64 queries,
- * whose Q and weights are A operands in registers. 64 keys at a time lie in shared memory as rows of 128
+/* Attention of many queries by wgmma, fp16 KV, heads of 64 or 128 values: a block is a warpgroup with 64 queries, whose
+ * weights are A operands in registers; so is Q where heads have 128 values, else it is in shared memory (an assembler, 13.0,
+ * gave the weights of such heads the registers of Q). 64 keys at a time lie in shared memory as rows of 128
  * bytes, whose 16 bytes c of row r are in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes),
  * so that neither copies nor products have bank conflicts:
  *
@@ -12,12 +13,11 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "device/cuda/wgmma.cuh"
 
-enum {
-    C = 4, /* heads of 32 * C values */
-    ROW = 128,
-    K_HALF = PREFILL_KEYS * ROW,
-    V_AT = 2 * K_HALF,
-    STAGE = V_AT + 32 * C * ROW
+enum { ROW = 128, K_HALF = PREFILL_KEYS * ROW };
+
+/* Heads of 32 * C values: a stage, and behind the two of them Q. */
+template <int C> struct wide_shape {
+    enum { V_AT = C / 2 * K_HALF, STAGE = V_AT + 32 * C * ROW, Q_AT = 2 * STAGE };
 };
 
 static __device__ __forceinline__ uint8_t *wide_place(uint8_t *rows, uint32_t row, uint32_t chunk)
@@ -26,28 +26,46 @@ static __device__ __forceinline__ uint8_t *wide_place(uint8_t *rows, uint32_t ro
 }
 
 /* 64 keys of one head, 16 a warp. */
+template <int C>
 static __device__ __forceinline__ void wide_fetch(const struct attn_args &p, uint32_t kvh,
                                                   struct prefill_keys keys, uint8_t *room)
 {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint8_t *k = kv_k(p.kv, keys.page, kvh) + keys.slot * (64 * C) + 16 * lane;
 #pragma unroll
-    for (uint32_t i = 0; i < 2 * C; i++) /* two keys at a time: 8 lanes a half of one */
-        copy16(wide_place(room + lane / 8 % 2 * K_HALF, 16 * warp + 2 * i + lane / 16, lane % 8),
-               k + 512 * i);
+    for (uint32_t i = 0; i < 2 * C; i++) /* 8 lanes a half of a key, or a key of 64 values */
+        if constexpr (C == 4)
+            copy16(wide_place(room + lane / 8 % 2 * K_HALF, 16 * warp + 2 * i + lane / 16, lane % 8),
+                   k + 512 * i);
+        else
+            copy16(wide_place(room, 16 * warp + 4 * i + lane / 8, lane % 8), k + 512 * i);
     /* of eight lanes, two have the 16 keys of one dimension; dimensions that go together are two apart */
     const uint32_t d = lane / 8 % 2 + lane % 8 / 2 * 2 + lane / 16 * 8, half = lane % 2;
     const uint8_t *v = kv_v(p.kv, keys.page, kvh) + keys.slot * 2 + (d << p.kv.token_bits) * 2 + half * 16;
 #pragma unroll
     for (uint32_t i = 0; i < 2 * C; i++) /* 16 dimensions at a time */
-        copy16(wide_place(room + V_AT, 16 * i + d, 2 * warp + half), v + ((16 * i) << p.kv.token_bits) * 2);
+        copy16(wide_place(room + wide_shape<C>::V_AT, 16 * i + d, 2 * warp + half),
+               v + ((16 * i) << p.kv.token_bits) * 2);
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* The 64 keys that lie in `room`, the first being `key`. */
+/* The warp's queries as an operand in shared memory. */
+template <int C>
+static __device__ __forceinline__ void wide_queries(const struct flash<C, 2> &s, uint8_t *room)
+{
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int c = 0; c < C; c++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) /* rows g and g + 8 in turns, then the next eight values */
+            *(uint32_t *)(wide_place(room, 16 * warp + g + i % 2 * 8, 4 * c + i / 2) + 4 * t) = s.q[c][i];
+}
+
+/* The 64 keys that lie in `room`, the first being `key`; queries: where those lie, if they do. */
+template <int C>
 static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const struct attn_args &p,
                                                  const struct prefill_tile &tile, uint32_t key,
-                                                 const uint8_t *room)
+                                                 const uint8_t *room, const uint8_t *queries)
 {
     const uint32_t t = threadIdx.x % 4;
     float c[8][4];
@@ -55,7 +73,10 @@ static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const st
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 2 * C; i++)
-        wgmma_64(c, s.q[i / 2] + 4 * (i % 2), wgmma_rows(room + i / 4 * K_HALF + i % 4 * 32), i > 0);
+        if constexpr (C == 4)
+            wgmma_64(c, s.q[i / 2] + 4 * (i % 2), wgmma_rows(room + i / 4 * K_HALF + i % 4 * 32), i > 0);
+        else
+            wgmma_both<8>(c, wgmma_rows(queries + i * 32), wgmma_rows(room + i * 32), i > 0);
     wgmma_commit();
     wgmma_done<8>(c);
     prefill_weigh<C, 8>(s, p, tile, c, a, tile.sees_all(p, key, key + PREFILL_KEYS),
@@ -63,7 +84,10 @@ static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const st
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        wgmma_128(s.o, a[i], wgmma_rows(room + V_AT + i * 32));
+        if constexpr (C == 4)
+            wgmma_128(s.o, a[i], wgmma_rows(room + wide_shape<C>::V_AT + i * 32));
+        else
+            wgmma_64(s.o, a[i], wgmma_rows(room + wide_shape<C>::V_AT + i * 32), true);
     wgmma_commit();
     wgmma_done<4 * C>(s.o);
 #pragma unroll
@@ -71,30 +95,43 @@ static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const st
         asm volatile("" ::"r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]));
 }
 
-/* Heads of 64 values would fit as well, but an assembler (13.0) gives their weights the registers of Q. */
-extern "C" __global__ void __launch_bounds__(32 * PREFILL_WARPS, 3)
-    attn_wide(const __grid_constant__ struct attn_args p)
+template <int C> static __device__ __forceinline__ void wide_attend(const struct attn_args &p)
 {
-    extern __shared__ __align__(1024) uint8_t keys[]; /* two stages */
+    typedef struct wide_shape<C> shape;
+    extern __shared__ __align__(1024) uint8_t keys[]; /* two stages, queries */
     dep_launch();
     dep_wait();
     const struct prefill_tile tile = prefill_open(p);
     struct flash<C, 2> s;
     flash_start<C, 2, true>(s, p, tile.query);
+    if constexpr (C == 2)
+        wide_queries<C>(s, keys + shape::Q_AT);
     if (tile.from < tile.to)
-        wide_fetch(p, tile.kvh, prefill_keys(p, tile, tile.from), keys);
+        wide_fetch<C>(p, tile.kvh, prefill_keys(p, tile, tile.from), keys);
     struct prefill_keys next(p, tile, tile.from + PREFILL_KEYS);
     uint32_t stage = 0;
     for (uint32_t key = tile.from; key < tile.to; key += PREFILL_KEYS, stage ^= 1) {
         asm volatile("cp.async.wait_group 0;\nfence.proxy.async.shared::cta;" ::: "memory");
         __syncthreads(); /* this stage is complete, and no warp reads the other one */
         if (key + PREFILL_KEYS < tile.to) {
-            wide_fetch(p, tile.kvh, next, keys + (stage ^ 1) * STAGE);
+            wide_fetch<C>(p, tile.kvh, next, keys + (stage ^ 1) * shape::STAGE);
             next = prefill_keys(p, tile, key + 2 * PREFILL_KEYS);
         }
-        wide_keys(s, p, tile, key, keys + stage * STAGE);
+        wide_keys<C>(s, p, tile, key, keys + stage * shape::STAGE, keys + shape::Q_AT);
     }
     prefill_close<C>(s, p, tile);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * PREFILL_WARPS, 3)
+    attn_wide_128(const __grid_constant__ struct attn_args p)
+{
+    wide_attend<4>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * PREFILL_WARPS, 4)
+    attn_wide_64(const __grid_constant__ struct attn_args p)
+{
+    wide_attend<2>(p);
 }
 
 #endif

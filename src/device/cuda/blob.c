@@ -9,6 +9,8 @@
 
 BLOB(gemm_tile);
 BLOB(gemm_wide);
+BLOB(gemm_many);
+BLOB(gemm_one);
 BLOB(gemm_plain);
 BLOB(gemm_nibble);
 BLOB(gemm_super);
@@ -28,6 +30,8 @@ const void *gpu_blob(enum gpu_module module)
     static const void *const all[MODULE_COUNT] = {
         [MODULE_GEMM_TILE] = quern_blob_gemm_tile,
         [MODULE_GEMM_WIDE] = quern_blob_gemm_wide,
+        [MODULE_GEMM_MANY] = quern_blob_gemm_many,
+        [MODULE_GEMM_ONE] = quern_blob_gemm_one,
         [MODULE_GEMM_PLAIN] = quern_blob_gemm_plain,
         [MODULE_GEMM_NIBBLE] = quern_blob_gemm_nibble,
         [MODULE_GEMM_SUPER] = quern_blob_gemm_super,

@@ -98,7 +98,8 @@ struct product_set {
     struct after after;
 };
 
-enum path path_of(const struct lowering *b, uint32_t m);
+/* How products with these weights (0: none) take the rows of now. */
+enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n);
 /* The order that packed rows have in front of these products. */
 enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n);
 /* Makes the input of a set, and of its adapters. */

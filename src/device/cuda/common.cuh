@@ -177,10 +177,38 @@ static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uin
         *(float *)scale = 1.0f / s;
 }
 
+/* Eight values of a row in the order PACK_ROWS; i: which. */
+static __device__ __forceinline__ void pack_row(const struct pack_out &o, uint8_t *pack, uint32_t row,
+                                                uint32_t i, const float v[8], float s)
+{
+    *(uint4 *)(pack + ((uint64_t)(i / 8) * 8 * o.groups + row) * 128 + ((i ^ row) & 7) * 16) =
+        make_uint4(half_bits2(v[0] * s, v[2] * s), half_bits2(v[1] * s, v[3] * s),
+                   half_bits2(v[4] * s, v[6] * s), half_bits2(v[5] * s, v[7] * s));
+}
+
+/* The same where rows of fp16 are wanted, in whichever order. */
+static __device__ __forceinline__ void half_row(const struct pack_out &o, uint32_t row, uint32_t i,
+                                                const float v[8], float s)
+{
+    if (o.order == PACK_ROWS)
+        pack_row(o, (uint8_t *)o.half, row, i, v, s);
+    else
+        *(uint4 *)(o.half + (uint64_t)row * o.kp + 8 * i) =
+            make_uint4(half_bits2(v[0] * s, v[1] * s), half_bits2(v[2] * s, v[3] * s),
+                       half_bits2(v[4] * s, v[5] * s), half_bits2(v[6] * s, v[7] * s));
+}
+
 static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint32_t columns, uint32_t row,
                                                  uint32_t column, const float v[8])
 {
-    const uint32_t stream = row % PACK_STREAMS, group = row / PACK_STREAMS;
+    const uint32_t stream = row % PACK_STREAMS, group = row / PACK_STREAMS, lane = threadIdx.x % 32;
+    if (o.order == PACK_ROWS) { /* attention's results: as large as V, which is fp16 */
+        if (8 * lane + 256 * column < o.kp)
+            pack_row(o, o.pack, row, 32 * column + lane, v, 1.0f);
+        if (!column && !lane)
+            o.half_scale[row] = 1.0f;
+        return;
+    }
     uint8_t *to = o.pack + (((uint64_t)(group / o.groups) * columns + column) * o.groups + group % o.groups) *
                                PACK_BYTES;
     uint8_t *sums = to + PACK_SUMS, *scale = to + PACK_SCALE + 4 * stream;

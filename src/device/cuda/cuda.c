@@ -510,7 +510,7 @@ static struct step_graph *graph_for(struct cuda_device *d, const struct plan *p,
 {
     const struct meta *m = &d->now.meta;
     struct graph_key key;
-    if (d->cache.no_graphs || d->base.seconds || c->tiles || m->rows > PACK_ROWS_MOST)
+    if (d->cache.no_graphs || d->base.seconds || c->tiles || m->rows > GRAPH_ROWS_MOST)
         return NULL;
     memset(&key, 0, sizeof key);
     key.plan = p;

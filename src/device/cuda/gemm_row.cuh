@@ -11,6 +11,7 @@
  * scale * 2^24. */
 #pragma once
 
+#include "device/cuda/attn.cuh"
 #include "device/cuda/gemm.cuh"
 
 enum { ROW_SUMS = 512, ROW_SCALE = 576 };
@@ -303,4 +304,36 @@ static __device__ __forceinline__ void row_product(float acc[2], struct tile_ahe
         row_columns<row_mxfp4>(acc, ahead, tiles, from, to, x);
     else
         row_columns<row_q8>(acc, ahead, tiles, from, to, x);
+}
+
+/* Eight values of attention's result, from the parts of it. */
+static __device__ __forceinline__ void gemm_join(const struct gemm_parts &in, uint32_t at, uint32_t splits,
+                                                 float v[8])
+{
+    const uint32_t head = at / in.dim, first = head / in.group * in.splits * in.queries + head % in.group;
+    const float2 *ml = (const float2 *)in.ml + first;
+    const float *part = in.part + (uint64_t)first * in.dim + at % in.dim;
+    float weight[GEMM_PARTS_MOST], max = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
+        weight[s] = s < splits ? ml[s * in.queries].x : -INFINITY;
+        max = fmaxf(max, weight[s]);
+    }
+#pragma unroll
+    for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
+        weight[s] = flash_exp(weight[s], max);
+        sum += s < splits ? weight[s] * ml[s * in.queries].y : 0.0f;
+    }
+    const float scale = flash_scale(in.sinks, head, max, sum);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = 0.0f;
+#pragma unroll
+    for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
+        float o[8];
+        load8(part + (uint64_t)s * in.queries * in.dim, s < splits ? 8 : 0, true, o);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] += weight[s] * scale * o[i];
+    }
 }

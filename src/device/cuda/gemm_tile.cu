@@ -43,38 +43,6 @@ struct x_row {
             more = *residual;
     }
 
-    /* Eight values of attention's result, from the parts of it. */
-    __device__ __forceinline__ void join(uint32_t at, uint32_t splits, float v[8])
-    {
-        const struct gemm_parts &in = p.in.parts;
-        const uint32_t head = at / in.dim, first = head / in.group * in.splits * in.queries + head % in.group;
-        const float2 *ml = (const float2 *)in.ml + first;
-        const float *part = in.part + (uint64_t)first * in.dim + at % in.dim;
-        float weight[GEMM_PARTS_MOST], max = -INFINITY, sum = 0.0f;
-#pragma unroll
-        for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
-            weight[s] = s < splits ? ml[s * in.queries].x : -INFINITY;
-            max = fmaxf(max, weight[s]);
-        }
-#pragma unroll
-        for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
-            weight[s] = flash_exp(weight[s], max);
-            sum += s < splits ? weight[s] * ml[s * in.queries].y : 0.0f;
-        }
-        const float scale = flash_scale(in.sinks, head, max, sum);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] = 0.0f;
-#pragma unroll
-        for (uint32_t s = 0; s < GEMM_PARTS_MOST; s++) {
-            float o[8];
-            load8(part + (uint64_t)s * in.queries * in.dim, s < splits ? 8 : 0, true, o);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                v[i] += weight[s] * scale * o[i];
-        }
-    }
-
     /* The row is in parts: a column of a warp at a time. */
     __device__ __forceinline__ void join_all()
     {
@@ -83,7 +51,7 @@ struct x_row {
         wait();
         for (uint32_t c = threadIdx.x / 32; c < p.k / 256; c += blockDim.x / 32) {
             float v[8];
-            join(256 * c + threadIdx.x % 32 * 8, splits, v);
+            gemm_join(in, 256 * c + threadIdx.x % 32 * 8, splits, v);
             row_put(room + c * ROW_COLUMN, v);
         }
         __syncthreads();

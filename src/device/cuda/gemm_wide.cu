@@ -13,35 +13,6 @@
 
 enum { NB = GEMM_ROWS_MOST / PACK_STREAMS }; /* groups of eight streams */
 
-/* ---- barriers and copies ---- */
-
-static __device__ __forceinline__ void bar_init(uint64_t *bar)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(bar)) : "memory");
-}
-
-static __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity)
-{
-    asm volatile(
-        "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra wait;\n}" ::
-            "r"(shared_address(bar)),
-        "r"(parity)
-        : "memory");
-}
-
-/* One thread: bytes from memory to shared memory; bar counts them. */
-static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t bytes, uint64_t *bar)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)),
-                 "r"(bytes)
-                 : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            shared_address(to)),
-        "l"(from), "r"(bytes), "r"(shared_address(bar))
-        : "memory");
-}
-
 /* ---- the matrix instruction ---- */
 
 /* B operands of 16 values of all streams: core matrices of 8 streams x 16 bytes; the two of a group lie side by side. */
@@ -341,11 +312,11 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t units = blockDim.x / 128, columns = (p.k + 255) / 256;
     if (threadIdx.x < WIDE_STAGES) {
-        bar_init(x_full + threadIdx.x);
+        bar_init(x_full + threadIdx.x, 1);
         used[threadIdx.x] = 0;
     }
     if (lane < WIDE_TILES_MOST)
-        bar_init(&full[warp][lane]);
+        bar_init(&full[warp][lane], 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncthreads();
     struct gemm_rows all = {p.m, 0, 0};

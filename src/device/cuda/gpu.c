@@ -23,8 +23,13 @@ struct kernel_row {
 
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, SHARED_MORE, "gemm_tile_1"},
+    {K_GEMM_ONE, MODULE_GEMM_ONE, SHARED_MORE, "gemm_one"},
     {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_ALL, "gemm_staged"},
     {K_GEMM_WIDE, MODULE_GEMM_WIDE, SHARED_ALL, "gemm_wide"},
+    {K_GEMM_MANY + 0, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_64_128"},
+    {K_GEMM_MANY + 1, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_64_256"},
+    {K_GEMM_MANY + 2, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_128_128"},
+    {K_GEMM_MANY + 3, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_128_256"},
     {K_REPACK, MODULE_WEIGHTS, SHARED_USUAL, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, SHARED_USUAL, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, SHARED_USUAL, "dequant_tile"},
@@ -63,7 +68,8 @@ static const struct kernel_row rows[] = {
     {K_ATTN_PREFILL + 1, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_96"},
     {K_ATTN_PREFILL + 2, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_128"},
     {K_ATTN_PREFILL + 3, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_256"},
-    {K_ATTN_WIDE, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide"},
+    {K_ATTN_WIDE + 0, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide_64"},
+    {K_ATTN_WIDE + 1, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide_128"},
     {K_ATTN_JOIN, MODULE_ATTN_PREFILL, SHARED_USUAL, "attn_join"},
     {K_ROUTER + 0, MODULE_MOE, SHARED_USUAL, "moe_router_1"},
     {K_ROUTER + 1, MODULE_MOE, SHARED_USUAL, "moe_router_8"},
@@ -221,7 +227,7 @@ static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *n
 /* Modules that are empty but in builds for sm_90a. */
 static bool is_hopper(int module)
 {
-    return module == MODULE_GEMM_WIDE || module == MODULE_ATTN_WIDE;
+    return module == MODULE_GEMM_WIDE || module == MODULE_GEMM_MANY || module == MODULE_ATTN_WIDE;
 }
 
 static int load_kernels(struct gpu *g, struct err *e)
@@ -257,7 +263,8 @@ static int load_kernels(struct gpu *g, struct err *e)
 
 static uint64_t split_k_bytes(const struct gpu *g)
 {
-    return 4ull * GPU_COUNTERS + (g->profile.wide ? (uint64_t)g->profile.sms * GEMM_ROWS_MOST * 256 * 4 : 0);
+    return 4ull * GPU_COUNTERS +
+           (g->profile.wide ? (uint64_t)g->profile.sms * MANY_ROWS * MANY_OUTPUTS * 4 : 0);
 }
 
 static int take_meeting(struct gpu *g, struct err *e)

@@ -12,6 +12,8 @@
 enum gpu_module {
     MODULE_GEMM_TILE,
     MODULE_GEMM_WIDE,
+    MODULE_GEMM_MANY,
+    MODULE_GEMM_ONE,
     MODULE_GEMM_PLAIN,
     MODULE_GEMM_NIBBLE,
     MODULE_GEMM_SUPER,
@@ -31,9 +33,11 @@ enum gpu_module {
 enum gpu_kernel {
     K_GEMM = 0,                 /* + 4 * fmt + (0, 1, 2, 3); the forms of tiles share theirs */
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
+    K_GEMM_ONE,                 /* small weights of any form, one row */
     K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
     K_GEMM_WIDE,                /* tiles, up to 64 rows, by wgmma */
-    K_REPACK,
+    K_GEMM_MANY, /* tiles, more: + 0..3: blocks of 64 x 128 (rows x outputs), 64 x 256, 128 x 128, 128 x 256 */
+    K_REPACK = K_GEMM_MANY + 4,
     K_DEQUANT,
     K_DEQUANT_TILE,
     K_GEMM_FLOAT,
@@ -57,8 +61,8 @@ enum gpu_kernel {
     K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
     K_ATTN_FAR = K_ATTN_FEW + 4,    /* the same with more keys in flight */
     K_ATTN_PREFILL = K_ATTN_FAR + 4,
-    K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* head size 128, by wgmma */
-    K_ATTN_JOIN,
+    K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* + 0, 1: head sizes 64, 128, by wgmma */
+    K_ATTN_JOIN = K_ATTN_WIDE + 2,
     K_ROUTER, /* + 0..2: one row, up to 64, more */
     K_ROUTE = K_ROUTER + 3,
     K_GROUP,
@@ -143,7 +147,7 @@ static inline uint32_t *gpu_counters(const struct gpu *g)
 {
     return (uint32_t *)g->split_k;
 }
-/* 64 rows x 256 outputs for each SM. */
+/* 128 rows x 256 outputs for each SM. */
 static inline float *gpu_parts(const struct gpu *g)
 {
     return (float *)(g->split_k + 4ull * GPU_COUNTERS);

@@ -60,7 +60,8 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
                              .from = buffer_span(o->in),
                              .k = mat_of(b, o->q.weight)->k,
                              .norm = &o->norm};
-    struct product_set s = {.path = path_of(b, b->m),
+    const weight_id all[3] = {o->q.weight, o->k.weight, o->v.weight};
+    struct product_set s = {.path = path_of(b, all, 3),
                             .p = {{o->q.weight, 0, o->q.adapter, at->y, n, y},
                                   {o->k.weight, 0, o->k.adapter, at->y + q_n, n, y},
                                   {o->v.weight, 0, o->v.adapter, at->y + q_n + k_n, n, y}},
@@ -119,7 +120,8 @@ static void latent_products(struct lowering *b, const struct op_latent *o, float
                              .k = mat_of(b, o->kv_a.weight)->k,
                              .norm = &o->norm};
     const struct product q_b = {o->q_b.weight, o->q_b.bias, o->q_b.adapter, q, q_n, y};
-    struct product_set s = {.path = path_of(b, b->m),
+    const weight_id all[3] = {o->kv_a.weight, o->q_a.weight, o->q_b.weight};
+    struct product_set s = {.path = path_of(b, all, 3),
                             .p = {{o->kv_a.weight, o->kv_a.bias, o->kv_a.adapter, c, width, z}, q_b},
                             .n = 2,
                             .after = after_plain};
@@ -274,7 +276,8 @@ static void attn_prefill(struct lowering *b, const struct op_attn *o, struct att
     a.part_ml = b->l->at->part_ml;
     struct launch *l =
         put_attn(b, o, how.kernel, &a, gpu_grid(0, a.kv.heads, 1, 128, how.shared),
-                 how.kernel == K_ATTN_WIDE ? "tiles of 64 queries by wgmma" : "tiles of 64 queries");
+                 how.kernel >= K_ATTN_WIDE && how.kernel < K_ATTN_WIDE + 2 ? "tiles of 64 queries by wgmma"
+                                                                           : "tiles of 64 queries");
     l->ratio = (uint8_t)(r + 1);
     l = put_attn(b, o, K_ATTN_JOIN, &a, gpu_grid(0, a.kv.heads, dim / 16, 4 * TILE_QUERIES, 0),
                  "joins the parts of blocks that share keys, if they do");
@@ -328,7 +331,8 @@ static void lower_out(struct lowering *b, const struct op_out *o)
                        .norm = &o->norm};
     if (lower_is_gated(o))
         in = lower_gated(b, o, k);
-    const struct product_set s = lower_last(b, path_of(b, b->m), &o->linear, &o->tail, b->l->at->y);
+    const struct product_set s =
+        lower_last(b, path_of(b, &o->linear.weight, 1), &o->linear, &o->tail, b->l->at->y);
     const struct lora_rows lora = lower_input(b, &s, &in);
     lower_products(b, &s, &lora);
     lower_tail(b, &s, &o->linear, &o->tail);
@@ -357,7 +361,7 @@ static void lower_head(struct lowering *b, const struct op_logits *o)
                              .k = w->k,
                              .norm = &o->norm,
                              .results = true};
-    struct product_set s = {.path = path_of(b, b->m), .n = 1, .after = after_plain};
+    struct product_set s = {.path = path_of(b, &o->head.weight, 1), .n = 1, .after = after_plain};
     const bool bias = s.path == PATH_HALF && o->head.bias;
     s.p[0] = (struct product){o->head.weight, bias ? 0 : o->head.bias, o->head.adapter, at->logits, w->n, to};
     s.order = order_of(b, s.p, 1);
@@ -568,8 +572,12 @@ int lower_plan(const struct lower *l, const struct step_class *c, struct launch_
 static uint32_t class_rows(const struct lower *l, uint32_t m, bool moe)
 {
     const uint32_t rest = m % GEMM_ROWS_MOST;
-    if (m > PACK_ROWS_MOST && l->half && l->path == PATH_PACK && !moe)
-        return l->at->max_rows > m ? l->at->max_rows : m; /* cuBLASLt takes any number */
+    if (m > PACK_ROWS_MOST && l->half && l->path == PATH_PACK &&
+        !moe) { /* cuBLASLt takes any number; gemm_many's blocks have MANY_ROWS */
+        const uint32_t up = m > MANY_ROWS_MOST ? UINT32_MAX : (m + MANY_ROWS - 1) / MANY_ROWS * MANY_ROWS,
+                       most = l->at->max_rows > m ? l->at->max_rows : m;
+        return up < most ? up : most;
+    }
     return m - rest + (rest <= 16 ? rest : rest <= 32 ? 32 : GEMM_ROWS_MOST);
 }
 

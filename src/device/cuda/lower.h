@@ -12,10 +12,13 @@
 enum path { PATH_PACK, PATH_HALF, PATH_FLOAT, PATH_TILED, PATH_INTEGER };
 
 enum {
-    PACK_ROWS_MOST = 128, /* more rows than this go to cuBLASLt */
-    TILE_QUERIES = 64,    /* of prefill attention */
-    DECODE_QUERIES = 16,  /* sequences with at most this many (row, head of a group) pairs are decode */
-    MOE_ROWS = 2048,      /* rows of an expert layer at a time, at most */
+    HALF_ROWS_LEAST = 32,  /* more rows than this of F16 weights go to cuBLASLt; */
+    PACK_ROWS_MOST = 128,  /* more rows than this go to cuBLASLt, */
+    MANY_ROWS_MOST = 128,  /* or, where gemm_many has the weights' forms, more than this */
+    GRAPH_ROWS_MOST = 512, /* decode steps of more rows are not recorded */
+    TILE_QUERIES = 64,     /* of prefill attention */
+    DECODE_QUERIES = 16,   /* sequences with at most this many (row, head of a group) pairs are decode */
+    MOE_ROWS = 2048,       /* rows of an expert layer at a time, at most */
     NORM_WIDTH_MOST = 32 * 1024, /* norm_pack keeps a row in registers */
     GEMM_NORM_MOST = 4096,       /* inputs of a product that norms its row itself */
     GEMM_ROW_MOST = 28672,       /* or only packs it */

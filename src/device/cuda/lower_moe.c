@@ -239,7 +239,8 @@ static enum act_kind shared_act(const struct op_moe *o)
 static void put_shared(struct lowering *b, const struct op_moe *o, const struct moe_rows *in)
 {
     const struct scratch *at = b->l->at;
-    struct product_set down = {.path = path_of(b, b->m), .n = 1, .after = after_plain};
+    const weight_id all[3] = {o->shared_gate.weight, o->shared_up.weight, o->shared_down.weight};
+    struct product_set down = {.path = path_of(b, all, 3), .n = 1, .after = after_plain};
     down.p[0] = (struct product){o->shared_down.weight,
                                  o->shared_down.bias,
                                  o->shared_down.adapter,

@@ -31,19 +31,35 @@ void lowering_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t eac
     l->each = (uint8_t)each;
 }
 
-enum path path_of(const struct lowering *b, uint32_t m)
+/* A weight that the card has as fp16: it is of this type, or it stays decoded. */
+static bool is_half(const struct lowering *b, weight_id id)
 {
-    if (b->l->path != PATH_PACK)
+    return mat_of(b, id)->fmt == FMT_F16 || (b->l->copy && b->l->copy[id]);
+}
+
+enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
+{
+    bool half = true, many = b->m <= MANY_ROWS_MOST;
+    if (b->l->path != PATH_PACK || !b->l->half)
         return b->l->path;
-    return m > PACK_ROWS_MOST && b->l->half ? PATH_HALF : PATH_PACK;
+    for (uint32_t i = 0; i < n; i++) {
+        half = half && (!w[i] || mat_of(b, w[i])->fmt == FMT_F16);
+        many = many && (!w[i] || (gpu_is_many(b->l->card, mat_of(b, w[i])->fmt, b->m) && !is_half(b, w[i])));
+    }
+    if (half)
+        return b->m > HALF_ROWS_LEAST ? PATH_HALF : PATH_PACK;
+    return b->m > PACK_ROWS_MOST && !many ? PATH_HALF : PATH_PACK;
 }
 
 enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n)
 {
-    bool wide = true;
-    for (uint32_t i = 0; i < n; i++)
-        wide = wide && gpu_is_wide(b->l->card, mat_of(b, p[i].weight)->fmt, b->m);
-    return wide ? PACK_CORES : PACK_LANES;
+    bool wide = true, many = true;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t fmt = mat_of(b, p[i].weight)->fmt;
+        wide = wide && gpu_is_wide(b->l->card, fmt, b->m);
+        many = many && gpu_is_many(b->l->card, fmt, b->m);
+    }
+    return many ? PACK_ROWS : wide ? PACK_CORES : PACK_LANES;
 }
 
 /* ---- the input ---- */
@@ -63,7 +79,13 @@ static struct pack_out out_of(const struct lowering *b, enum path path, enum pac
 {
     const struct scratch *at = b->l->at;
     struct pack_out o = {.kp = (k + 31) / 32 * 32};
-    if (path == PATH_PACK) {
+    if (path == PATH_PACK && order == PACK_ROWS) {
+        o.half = (uint16_t *)at->pack;
+        o.half_scale = at->half_scale;
+        o.groups = (b->m + 7) / 8;
+        o.order = order;
+        o.kp = (k + 63) / 64 * 64;
+    } else if (path == PATH_PACK) {
         o.pack = at->pack;
         o.groups = gpu_gemm_groups(b->m);
         o.order = order;
@@ -214,11 +236,13 @@ static void put_packed(struct lowering *b, const struct product_set *s, const st
 {
     const struct mat *w = mat_of(b, p->weight);
     const struct scratch *at = b->l->at;
+    const bool many = s->order == PACK_ROWS;
     struct launch *l = lowering_add(b, K_GEMM + 4 * w->fmt, ARGS_GEMM, gpu_grid(0, 1, 1, 0, 0), "product");
     l->order = (uint8_t)s->order;
     l->a.gemm = (struct gemm_args){.segs = 1,
                                    .k = w->k,
-                                   .groups = gpu_gemm_groups(b->m),
+                                   .groups = many ? (b->m + 7) / 8 : gpu_gemm_groups(b->m),
+                                   .row_scale = many ? at->half_scale : NULL,
                                    .scale = s->after.scale,
                                    .x = at->pack,
                                    .residual = s->after.residual,
@@ -489,8 +513,9 @@ void lower_ffn(struct lowering *b, const struct op_ffn *o)
                              .k = mat_of(b, o->up.weight)->k,
                              .norm = &o->norm};
     /* results that wait for their tail lie behind act(gate) * up */
+    const weight_id all[3] = {o->gate.weight, o->up.weight, o->down.weight};
     const struct product_set down =
-        lower_last(b, path_of(b, b->m), &o->down, &o->tail, b->l->at->y + (uint64_t)b->l->at->max_rows * f);
+        lower_last(b, path_of(b, all, 3), &o->down, &o->tail, b->l->at->y + (uint64_t)b->l->at->max_rows * f);
     const struct lora_rows lora = lower_up(b, &in, &o->gate, &o->up, o->act, &down);
     lower_products(b, &down, &lora);
     lower_tail(b, &down, &o->down, &o->tail);

@@ -23,13 +23,16 @@ void lower_proj(struct lowering *b, const struct op_proj *o)
     struct operand to = o->out;
     for (uint32_t i = 0; i < o->count;) {
         const uint32_t from = i;
-        struct product_set s = {.path = path_of(b, b->m), .after = {.scale = o->scale[i]}};
+        struct product_set s = {.after = {.scale = o->scale[i]}};
+        weight_id all[GEMM_SEGS];
         for (; i < o->count && s.n < GEMM_SEGS && o->scale[i] == s.after.scale; i++) {
             const struct linear *l = &o->linear[i];
+            all[s.n] = l->weight;
             s.p[s.n++] = (struct product){l->weight,        l->bias,          l->adapter,
                                           buffer_at(b, to), buffer_ld(b, to), buffer_span(to)};
             to.col += mat_of(b, l->weight)->n;
         }
+        s.path = path_of(b, all, s.n);
         s.order = order_of(b, s.p, s.n);
         const struct lora_rows lora = lower_input(b, &s, &in);
         lower_finished(b, &s, &lora);

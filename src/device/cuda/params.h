@@ -8,7 +8,11 @@
  *     PACK_LANES  [stream][t][w], sums [stream][t][subs 2t, 2t+1: hi, hi, lo, lo]: 16 bytes a lane, for mma
  *     PACK_CORES  [w][stream][t], sums [hi, lo][stream][8 subs]: core matrices of 8 x 16 bytes, for wgmma
  *   the values of a stream in a column were multiplied by a power of two (so that fp16 holds them), whose
- *   inverse is `scale`. */
+ *   inverse is `scale`.
+ *
+ * For many rows (gemm_many) the pack has another shape, PACK_ROWS: [chunk of 64 columns][row] 128 bytes, whose 16 bytes c
+ * of row r lie in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes); in them eight values in the order
+ * above, {0,2} {1,3} {4,6} {5,7}. There are neither sums nor scales of columns, but a scale of the whole row. */
 #pragma once
 
 #include "device/cuda/layout.h"
@@ -16,12 +20,16 @@
 #include <stdint.h>
 
 enum { PACK_SUMS = 4096, PACK_SCALE = 4352, PACK_BYTES = 4480, PACK_STREAMS = 8 };
-enum pack_order { PACK_LANES, PACK_CORES };
+enum pack_order { PACK_LANES, PACK_CORES, PACK_ROWS };
 /* A column of one row, as gemm_tile_1 has it in shared memory. */
 enum { ROW_COLUMN = 592 };
 enum { GEMM_SEGS = 4, GEMM_WARPS = 8, GEMM_DEEP = 16, GEMM_ROWS_MOST = 64 };
 /* gemm_wide: warps of a block at most, and bytes of a warp's ring of tiles. */
 enum { WIDE_WARPS = 16, WIDE_RING = 2 * TILE_Q8_0 };
+/* gemm_one: threads of a block, and columns of a row and bytes of a weight at most. */
+enum { ONE_THREADS = 256, ONE_COLUMNS = 12288, ONE_BYTES_MOST = 20 << 20 };
+/* gemm_many: threads of a block, bytes of its ring at most, its rows and outputs at most. */
+enum { MANY_THREADS = 384, MANY_SHARED = 200 << 10, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
 
 /* Rows of one expert that are multiplied together. */
 struct moe_tile {
@@ -48,9 +56,9 @@ struct norm_args {
 /* Where rows go in front of a product; NULL: not there. */
 struct pack_out {
     uint8_t *pack;
-    uint32_t groups;   /* G of pack */
+    uint32_t groups;   /* G of pack; PACK_ROWS: of eight rows, in all */
     uint32_t order;    /* enum pack_order */
-    uint16_t *half;    /* (m, kp) */
+    uint16_t *half;    /* (m, kp), or with PACK_ROWS the pack */
     float *half_scale; /* (m): multiply the product of `half` with it */
     float *rows;       /* (m, ldr) floats */
     uint64_t ldr;
@@ -105,8 +113,9 @@ struct gemm_args {
     uint64_t ldr;
     const struct moe_tile *tile; /* or NULL: blockIdx.y is one of these, of 8 * groups rows, in x and y */
     struct gemm_in in;           /* of gemm_tile_1, which has no pack */
-    float *part;                 /* of gemm_wide: what blocks that share columns leave, (split, m, outputs) */
-    uint32_t *count;             /* and how many have; 0 before and after */
+    float *part; /* of gemm_wide and gemm_many: what blocks that share columns leave, (split, m, outputs) */
+    uint32_t *count;        /* and how many have; 0 before and after */
+    const float *row_scale; /* (m), of gemm_many: the products of a row are multiplied with it */
 };
 
 /* The same with float rows: x (m, ldx). experts: rows 8*blockIdx.y.. belong to group blockIdx.y. */

@@ -46,9 +46,10 @@ void pass_merge_products(const struct lower *l, const struct step_class *c, stru
 
 /* ---- gate, up and activation ---- */
 
-static bool takes_both(const struct launch *l, const struct gemm_args *g, uint32_t kernel)
+static bool takes_both(const struct launch *l, const struct gemm_args *g, enum launch_place to)
 {
-    return l->kernel == kernel && l->a.act.gate == g->seg[0].y && l->a.act.up == g->seg[1].y;
+    return l->args == ARGS_ACT && l->a.act.gate == g->seg[0].y && l->a.act.up == g->seg[1].y &&
+           launch_writes(l, (struct span){.place = (uint8_t)to});
 }
 
 /* What the adapters of the next product read is then the product's own result. */
@@ -72,11 +73,12 @@ void pass_pair_activation(const struct lower *l, const struct step_class *c, str
     for (uint32_t i = 0; i + 1 < list->count; i++) {
         struct gemm_args *g = &list->all[i].a.gemm;
         if (list->all[i].args != ARGS_GEMM || g->segs != 2 ||
-            (!g->tile && layout_plain_bytes(g->seg[0].w.fmt)))
+            (!g->tile && layout_plain_bytes(g->seg[0].w.fmt) && list->all[i].order != PACK_ROWS &&
+             !(list->all[i].m == 1 && gpu_is_one(&g->seg[0].w) && gpu_is_one(&g->seg[1].w))))
             continue;
-        const bool adapters = takes_both(&list->all[i + 1], g, K_ACT_ROWS);
+        const bool adapters = takes_both(&list->all[i + 1], g, PLACE_LORA_X);
         const uint32_t at = i + 1 + adapters, f = g->seg[0].w.n;
-        if (at >= list->count || !takes_both(&list->all[at], g, K_ACT_PACK))
+        if (at >= list->count || !takes_both(&list->all[at], g, PLACE_PACK))
             continue;
         struct launch *act = &list->all[at];
         g->paired = 1;
@@ -119,7 +121,18 @@ static bool packs_row(const struct launch *l, const struct step_class *c, struct
     else
         return false;
     const uint32_t most = in->norm.kind == NORM_NONE ? GEMM_ROW_MOST : GEMM_NORM_MOST;
-    return in->k % 256 == 0 && in->k <= most && ((uintptr_t)in->x & 15) == 0;
+    return in->k <= most && ((uintptr_t)in->x & 15) == 0;
+}
+
+/* Whether a product of one row can make its input itself: by gemm_tile_1, or by gemm_one. */
+static bool takes_row(const struct gemm_args *g)
+{
+    bool tiles = g->k % TILE_COLS == 0, small = true;
+    for (uint32_t s = 0; s < g->segs; s++) {
+        tiles = tiles && layout_is_tile(g->seg[s].w.fmt);
+        small = small && gpu_is_one(&g->seg[s].w);
+    }
+    return tiles || small;
 }
 
 /* Whether a product of one row may read x while its blocks write. */
@@ -141,7 +154,7 @@ static void fuse_row(struct launch_list *list, uint32_t i, const struct row_inpu
         struct launch *p = &list->all[j];
         if (!launch_reads(p, pack))
             continue;
-        if (!is_product(p) || !layout_is_tile(form_of(p)) || !apart(&p->a.gemm, in))
+        if (!is_product(p) || !takes_row(&p->a.gemm) || !apart(&p->a.gemm, in))
             break;
         p->a.gemm.in = (struct gemm_in){.x = in->x, .norm = in->norm};
         p->reads[0] = list->all[i].reads[0];
@@ -225,11 +238,13 @@ void pass_attention_packs(const struct lower *l, const struct step_class *c, str
             (!joins && x->heads / x->kv.heads * x->kv.v_dim % 256))
             continue;
         a->a.attn.pack = p->out;
+        if (p->out.order == PACK_ROWS)
+            a->a.attn.pack.pack = (uint8_t *)p->out.half;
         a->writes[1] = rows->writes[0];
         a->why = joins ? "joins the parts of blocks that shared keys, packs the rows"
                        : "few queries, few keys: a block has all, and packs the rows";
         if (joins)
-            list->all[i - 1].a.attn.pack = p->out;
+            list->all[i - 1].a.attn.pack = a->a.attn.pack;
         launch_remove(list, i + 1);
     }
 }
@@ -271,7 +286,7 @@ void pass_cut_rows(const struct lower *l, const struct step_class *c, struct lau
     (void)c;
     for (uint32_t i = 0; i < list->count; i++) {
         const uint32_t m = list->all[i].m;
-        if (!is_product(&list->all[i]) || m <= GEMM_ROWS_MOST)
+        if (!is_product(&list->all[i]) || m <= GEMM_ROWS_MOST || list->all[i].order == PACK_ROWS)
             continue;
         const struct launch whole = list->all[i];
         for (uint32_t row = 0; row < m; row += GEMM_ROWS_MOST) {
@@ -297,8 +312,13 @@ static const char *reason(const struct launch *l, const struct gpu_gemm *how)
     if (how->kernel == K_GEMM_WIDE)
         return how->split > 1 ? "more than 32 rows of tiles: wgmma, blocks share columns"
                               : "more than 32 rows of tiles: wgmma";
+    if (how->kernel >= K_GEMM_MANY && how->kernel < K_GEMM_MANY + 4)
+        return how->split > 1 ? "many rows of tiles: wgmma, decoded once a block, blocks share columns"
+                              : "many rows of tiles: wgmma, decoded once a block";
     if (how->kernel == K_GEMM_STAGED)
         return "columns of x staged in shared memory";
+    if (how->kernel == K_GEMM_ONE)
+        return "a small weight: a warp has an output";
     if (how->split == 1)
         return "a warp has a strip of 16 outputs";
     return l->m == 1 && how->split == GEMM_DEEP ? "one row, few strips: 16 warps share one"
@@ -315,6 +335,18 @@ static struct gpu_gemm choose_experts(const struct lower *l, struct launch *p)
                             g->paired, cores);
 }
 
+static struct gpu_gemm choose_many(const struct lower *l, struct launch *p)
+{
+    const struct gemm_args *g = &p->a.gemm;
+    struct gpu_many many = {.m = p->m, .k = g->k, .segs = g->segs, .paired = g->paired};
+    for (uint32_t s = 0; s < g->segs; s++)
+        many.n[s] = g->seg[s].w.n;
+    const struct gpu_gemm how = gpu_gemm_many(l->card, &many);
+    p->grid_rows = GRID_X;
+    p->each = (uint8_t)how.rows;
+    return how;
+}
+
 void pass_choose_kernels(const struct lower *l, const struct step_class *c, struct launch_list *list)
 {
     (void)c;
@@ -323,8 +355,11 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
         struct gemm_args *g = &p->a.gemm;
         if (p->args != ARGS_GEMM)
             continue;
+        const bool one = g->in.x && !(g->k % TILE_COLS == 0 && layout_is_tile(form_of(p)));
         struct gpu_gemm how =
-            g->tile ? choose_experts(l, p)
+            one                     ? gpu_gemm_one(l->card, g->paired ? g->seg[0].w.n : strips_of(g, 1), g->k)
+            : g->tile               ? choose_experts(l, p)
+            : p->order == PACK_ROWS ? choose_many(l, p)
             : p->order == PACK_CORES
                 ? gpu_gemm_wide(l->card, strips_of(g, 64), g->k, g->paired)
                 : gpu_gemm_choose(l->card, form_of(p), p->m, strips_of(g, TILE_ROWS), g->k, g->paired);
@@ -334,8 +369,10 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
             g->seg[s].first = g->strips;
             g->strips += (g->seg[s].w.n + how.outputs - 1) / how.outputs;
         }
+        if (one && g->paired)
+            g->strips = g->seg[0].w.n;
         p->how = reason(p, &how);
-        if (g->in.x) {
+        if (g->in.x && !one) {
             how.kernel = K_GEMM_ROW;
             how.grid.shared = (g->k + 255) / 256 * ROW_COLUMN;
         }

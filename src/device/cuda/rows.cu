@@ -111,12 +111,8 @@ template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_bod
         const uint32_t c = warp + warps * i, at = 256 * c + 8 * lane;
         if (p.out.pack && c < columns)
             pack_warp(p.out, columns, row, c, v[i]);
-        if (p.out.half && at < p.out.kp) {
-            const float s = half_scale;
-            *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
-                make_uint4(half_bits2(v[i][0] * s, v[i][1] * s), half_bits2(v[i][2] * s, v[i][3] * s),
-                           half_bits2(v[i][4] * s, v[i][5] * s), half_bits2(v[i][6] * s, v[i][7] * s));
-        }
+        if (p.out.half && at < p.out.kp)
+            half_row(p.out, row, at / 8, v[i], half_scale);
         if (p.out.rows)
 #pragma unroll
             for (uint32_t j = 0; j < 8; j++)
@@ -166,8 +162,7 @@ extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant
     float v[8], max = 0.0f, s = 1.0f;
     for (uint32_t at = 8 * threadIdx.x; p.out.half && at < p.out.kp; at += 8 * 512) {
         act8(p, row, rs, at, aligned, v);
-        *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) = make_uint4(
-            half_bits2(v[0], v[1]), half_bits2(v[2], v[3]), half_bits2(v[4], v[5]), half_bits2(v[6], v[7]));
+        half_row(p.out, row, at / 8, v, 1.0f);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             max = fmaxf(max, fabsf(v[j]));
@@ -178,9 +173,7 @@ extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant
         s = pack_scale(max);
         for (uint32_t at = 8 * threadIdx.x; at < p.out.kp; at += 8 * 512) {
             act8(p, row, rs, at, aligned, v);
-            *(uint4 *)(p.out.half + (uint64_t)row * p.out.kp + at) =
-                make_uint4(half_bits2(v[0] * s, v[1] * s), half_bits2(v[2] * s, v[3] * s),
-                           half_bits2(v[4] * s, v[5] * s), half_bits2(v[6] * s, v[7] * s));
+            half_row(p.out, row, at / 8, v, s);
         }
     }
     if (p.out.half && threadIdx.x == 0)

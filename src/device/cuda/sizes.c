@@ -243,7 +243,7 @@ uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct ste
     s->pack = take(&b, (in + 63) / 64 * 8 * ((k + 255) / 256) * PACK_BYTES);
     s->x = take(&b, shape->exact ? in * ((k + 7) / 8 * 8) * 4 : 0);
     s->half = take(&b, large ? in * ((z->k + 31) / 32 * 32) * 2 : 0);
-    s->half_scale = take(&b, large ? in * 4 : 0);
+    s->half_scale = take(&b, in * 4);
     s->decoded_bytes = large ? z->decoded : 0;
     s->decoded = take(&b, s->decoded_bytes);
     s->y = take(&b, rows * z->y * 4);

@@ -153,6 +153,84 @@ struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, 
     return best;
 }
 
+/* ---- one row, small weights ---- */
+
+bool gpu_is_one(const struct mat *w)
+{
+    const bool tiles = layout_is_tile(w->fmt) && w->k % TILE_COLS == 0,
+               has = w->fmt != FMT_Q4_K && w->fmt != FMT_Q4_K_TILE && w->fmt != FMT_Q6_K_TILE;
+    return !tiles && has && w->k <= ONE_COLUMNS && layout_bytes(w->fmt, w->n, w->k) <= ONE_BYTES_MOST;
+}
+
+struct gpu_gemm gpu_gemm_one(const struct gpu_profile *g, uint32_t outputs, uint32_t k)
+{
+    const uint32_t blocks = gpu_blocks(outputs, ONE_THREADS / 32), most = 4 * (uint32_t)g->sms;
+    return (struct gpu_gemm){
+        .kernel = K_GEMM_ONE,
+        .split = 1,
+        .outputs = 1,
+        .grid = gpu_grid(blocks < most ? blocks : most, 1, 1, ONE_THREADS, (k + 7) / 8 * 32)};
+}
+
+/* ---- many rows ---- */
+
+bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m)
+{
+    const bool has =
+        fmt == FMT_Q4_K_TILE || fmt == FMT_Q6_K_TILE || fmt == FMT_Q8_0 || fmt == FMT_F16 || fmt == FMT_BF16;
+    return g->wide && has && m > GEMM_ROWS_MOST;
+}
+
+/* Blocks side by side: a block has outputs of one weight, or of gate and up half each. */
+static uint32_t many_tiles(const struct gpu_many *p, uint32_t outputs)
+{
+    uint32_t tiles = 0;
+    for (uint32_t s = 0; s < (p->paired ? 1 : p->segs); s++)
+        tiles += gpu_blocks(p->n[s], p->paired ? outputs / 2 : outputs);
+    return tiles;
+}
+
+struct gpu_gemm gpu_gemm_many_as(const struct gpu_many *p, uint32_t rows, uint32_t outputs, uint32_t split)
+{
+    const uint32_t stage = (rows + outputs) * 128;
+    return (struct gpu_gemm){.kernel = K_GEMM_MANY + 2 * (rows > 64) + (outputs > 128),
+                             .split = split,
+                             .rows = rows,
+                             .outputs = outputs,
+                             .grid = gpu_grid(gpu_blocks(p->m, rows), many_tiles(p, outputs), split,
+                                              MANY_THREADS, MANY_SHARED / stage * stage)};
+}
+
+/* What a choice costs, in hundredths of a microsecond on an H200: starting and storing, and 64 columns at a time. Blocks
+ * that share columns write their sums, meet, and read them. */
+static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how)
+{
+    static const uint32_t step[4] = {50, 82, 71, 119}, once[4] = {300, 350, 350, 450},
+                          parts[4] = {290, 460, 380, 600};
+    const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms,
+                   steps = gpu_blocks(gpu_blocks(p->k, TILE_COLS), how->split) * 4;
+    const uint64_t blocks = (uint64_t)how->grid.x * how->grid.y * how->split;
+    if (how->split > 1 && blocks > sms)
+        return UINT64_MAX;
+    return gpu_blocks(blocks, sms) * ((uint64_t)steps * step[kind] + once[kind]) +
+           (how->split > 1 ? parts[kind] : 0);
+}
+
+struct gpu_gemm gpu_gemm_many(const struct gpu_profile *g, const struct gpu_many *p)
+{
+    const uint32_t columns = gpu_blocks(p->k, TILE_COLS);
+    struct gpu_gemm best = {0};
+    uint64_t least = UINT64_MAX;
+    for (uint32_t kind = 0; kind < 4; kind++)
+        for (uint32_t s = 1; s <= columns && s <= 16; s++) {
+            const struct gpu_gemm how = gpu_gemm_many_as(p, kind / 2 ? 128 : 64, kind % 2 ? 256 : 128, s);
+            const uint64_t cost = many_cost(g, p, &how);
+            if (cost < least)
+                least = cost, best = how;
+        }
+    return best;
+}
+
 /* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys'
  * bytes, by what an SM can take in, or by a warp's way through its units one after the other; starting takes
  * 3 us, joining parts 2.5, more than one stage 1.5 (the SMs' memory is divided again). With one stage loads
@@ -208,11 +286,13 @@ struct gpu_prefill gpu_prefill_choose(const struct gpu_profile *g, uint32_t dim,
 {
     /* three blocks an SM: where there are few queries, blocks share their keys */
     const uint32_t parts = keys / 256, fill = gpu_prefill_slots(g) / (blocks ? blocks : 1);
-    const bool wide = g->wide && !no_wide && dim == 128;
+    const bool wide = g->wide && !no_wide && (dim == 64 || dim == 128);
     uint32_t splits = parts < fill ? parts : fill;
     splits = splits < 1 ? 1 : splits > GPU_PREFILL_SPLITS ? GPU_PREFILL_SPLITS : splits;
-    /* two stages of 64 keys: K, padded for mma (prefill_room of attn_prefill.cu), and V */
+    /* two stages of 64 keys: K, padded for mma (prefill_room of attn_prefill.cu), and V; with wgmma and heads of 64 values
+     * the queries, too */
     const uint32_t row = 2 * dim + (wide || dim % 64 ? 0 : 64);
-    return (struct gpu_prefill){wide ? K_ATTN_WIDE : K_ATTN_PREFILL + (uint32_t)gpu_head_index(dim), splits,
-                                2 * 64 * (row + 2 * dim)};
+    return (struct gpu_prefill){wide ? K_ATTN_WIDE + (dim == 128)
+                                     : K_ATTN_PREFILL + (uint32_t)gpu_head_index(dim),
+                                splits, 2 * 64 * (row + 2 * dim) + (wide && dim == 64 ? 64 * 128 : 0)};
 }

@@ -9,6 +9,50 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* ---- barriers and copies ---- */
+
+/* count: arrivals that complete it. */
+static __device__ __forceinline__ void bar_init(uint64_t *bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count) : "memory");
+}
+
+static __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra wait;\n}" ::
+            "r"(shared_address(bar)),
+        "r"(parity)
+        : "memory");
+}
+
+/* One arrival, and so many bytes are awaited. */
+static __device__ __forceinline__ void bar_expect(uint64_t *bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* One thread: bytes from memory to shared memory; bar, which expects them, counts them. */
+static __device__ __forceinline__ void copy_counted(void *to, const void *from, uint32_t bytes, uint64_t *bar)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(bar))
+        : "memory");
+}
+
+/* The same as its only copy. */
+static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t bytes, uint64_t *bar)
+{
+    bar_expect(bar, bytes);
+    copy_counted(to, from, bytes, bar);
+}
+
+/* ---- the matrix instruction ---- */
+
 /* Where B lies, in core matrices of eight rows of 16 bytes: `inner` bytes from a core matrix to the next one along k,
  * `outer` along n. */
 static __device__ __forceinline__ uint64_t wgmma_operand(const uint8_t *at, uint32_t inner, uint32_t outer)
@@ -50,6 +94,48 @@ static __device__ __forceinline__ void wgmma_128(float c[16][4], const uint32_t 
                  : C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7), C4(8), C4(9), C4(10), C4(11),
                    C4(12), C4(13), C4(14), C4(15)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* Both operands in shared memory, in rows of 128 bytes (wgmma_rows); 8 * N columns. */
+template <int N>
+static __device__ __forceinline__ void wgmma_both(float c[N][4], uint64_t a, uint64_t b, bool add)
+{
+    static_assert(N == 8 || N == 16 || N == 32, "64, 128 or 256 columns");
+    if constexpr (N == 8)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                     "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+                     "%32, %33, p, 1, 1, 0, 0;\n}"
+                     : C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7)
+                     : "l"(a), "l"(b), "r"((uint32_t)add));
+    else if constexpr (N == 32)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+                     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                     "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+                     "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+                     "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+                     "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+                     "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
+                     "%128, %129, p, 1, 1, 0, 0;\n}"
+                     : C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7), C4(8), C4(9), C4(10), C4(11),
+                       C4(12), C4(13), C4(14), C4(15), C4(16), C4(17), C4(18), C4(19), C4(20), C4(21), C4(22),
+                       C4(23), C4(24), C4(25), C4(26), C4(27), C4(28), C4(29), C4(30), C4(31)
+                     : "l"(a), "l"(b), "r"((uint32_t)add));
+    else
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                     "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+                     "%64, %65, p, 1, 1, 0, 0;\n}"
+                     : C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7), C4(8), C4(9), C4(10), C4(11),
+                       C4(12), C4(13), C4(14), C4(15)
+                     : "l"(a), "l"(b), "r"((uint32_t)add));
 }
 
 static __device__ __forceinline__ void wgmma_fence()
