@@ -13,7 +13,7 @@
 #include <string.h>
 
 const struct jsonread_limits jsonread_config = {
-    .text = 4 << 20, .memory = 32 << 20, .depth = JSONREAD_DEPTH, .huge = true};
+    .text = 4 << 20, .memory = 32 << 20, .depth = JSONREAD_DEPTH, .huge = true, .words = true};
 
 /* What jansson may still allocate on this thread while it reads; outside of that there is no limit. */
 static _Thread_local size_t jsonread_left;
@@ -134,6 +134,27 @@ static json_t *jsonread_parse(const char *text, size_t n, const struct jsonread_
     return v;
 }
 
+/* The text with null, and blanks behind it, in place of these words. For the caller to free; NULL: out of memory. */
+static char *jsonread_without_words(const char *text, size_t n)
+{
+    static const char *const words[] = {"-Infinity", "Infinity"};
+    char *copy = mem_alloc(n + 1, 1);
+    if (copy)
+        memcpy(copy, text, n);
+    for (size_t i = 0; copy && i < n; i++) {
+        if (copy[i] == '"')
+            i = jsonread_skip_string(copy, n, i);
+        for (size_t w = 0; w < sizeof words / sizeof *words && i < n; w++) {
+            size_t len = strlen(words[w]);
+            if (n - i < len || memcmp(copy + i, words[w], len) != 0)
+                continue;
+            memset(copy + i, ' ', len);
+            memcpy(copy + i, "null", 4);
+        }
+    }
+    return copy;
+}
+
 json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits *most, const char *what,
                        struct err *e)
 {
@@ -155,6 +176,11 @@ json_t *jsonread_value(const char *text, size_t n, const struct jsonread_limits 
     json_t *v = jsonread_parse(text, n, most, flags, &at);
     if (!v && most->huge && json_error_code(&at) == json_error_numeric_overflow)
         v = jsonread_parse(text, n, most, flags | JSON_DECODE_INT_AS_REAL, &at);
+    if (!v && most->words && !jsonread_spent && jsonread_not_finite(text, n, &at)) {
+        char *copy = jsonread_without_words(text, n);
+        v = copy ? jsonread_parse(copy, n, most, flags, &at) : NULL;
+        mem_free(copy);
+    }
     if (v && !jsonread_spent)
         return v;
     json_decref(v);

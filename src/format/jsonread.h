@@ -16,6 +16,7 @@ struct jsonread_limits {
     size_t memory; /* bytes of what is read */
     int depth;     /* at most JSONREAD_DEPTH */
     bool nul;      /* texts may hold U+0000: the caller goes by their lengths */
+    bool words;    /* Python's Infinity and -Infinity are no error: they are read as null */
     bool huge;     /* an integer beyond 64 bits is no error: all numbers of such a text are real */
 };
 

@@ -1,11 +1,12 @@
 """Models with recurrent layers: the shared references in both containers, cuts of a prompt, adapters, types at load."""
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from test_arch import bf16, floats, read_tensors, write_tensors
+from test_arch import floats, read_tensors, write_tensors
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "arch"
 FAMILIES = ["falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "mamba2", "minimax", "nemotron_h",
@@ -102,6 +103,18 @@ def test_adapters(logits, tmp_path, name):
     got = logits(DATA / name, ids, "--exact", "--lora", tmp_path / "adapter")
     assert far(got["last"], merged["last"]) < 1e-3
     assert far(logits(DATA / name, ids, "--exact")["last"], merged["last"]) > 0.05
+
+
+def test_infinity(logits, tmp_path):
+    """Python writes what is not JSON, and files on the Hub have it."""
+    case = last_case("nemotron-h")
+    (tmp_path / "model.safetensors").write_bytes((DATA / "nemotron-h" / "model.safetensors").read_bytes())
+    config = json.loads((DATA / "nemotron-h" / "config.json").read_text())
+    config["time_step_limit"] = [0.0, math.inf]
+    text = json.dumps(config)
+    assert "Infinity" in text
+    (tmp_path / "config.json").write_text(text)
+    assert far(logits(tmp_path, case["tokens"], "--exact")["last"], case["last"]) < 2e-3
 
 
 def test_bad_layers(quern, tmp_path):
