@@ -354,6 +354,8 @@ static struct rows latent_finish_q(struct lane *l, const struct op_latent *o, ui
             memcpy(x.x + r * x.x_stride + (size_t)h * o->nope, q, o->nope * sizeof *q);
     }
     *step = rounded ? o->nope : wide;
+    if (!rounded && o->q_scale.beta != 0)
+        lane_wait(l); /* others read what was scaled in place */
     if (!rounded)
         return (struct rows){.m = m, .x = l->d->qt, .x_stride = q_stride};
     x.x = floats ? x.x : NULL;
