@@ -474,6 +474,8 @@ static int check_proj(struct plan_checker *c, const struct op_proj *o)
             return check_fail(c, "scale or activation", "is none that exists");
         width += n;
     }
+    if (o->best > width)
+        return check_fail(c, "products", "are fewer than are chosen");
     return check_norm(c, &o->norm, k, "norm") || check_operand(c, o->in, k, "input") ||
                    check_operand(c, o->out, width, "output") || check_apart(c, o->in, o->out)
                ? -1

@@ -72,6 +72,18 @@ const struct arch arch_older[] = {
      .build = llama_build,
      .defaults = "{\"layer_norm_eps\": 1e-12, \"scale_embedding\": true, \"max_position_embeddings\": 1024, "
                  "\"tie_word_embeddings\": true}"},
+    {.name = "jetmoe",
+     .hf = "jetmoe",
+     .expert_is_ffn = true,
+     .norm = RMS,
+     HALVES,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX_TOPK,
+     .setup = jetmoe_setup,
+     .build = jetmoe_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"num_key_value_heads\": 16, \"num_attention_heads\": 32, "
+                 "\"num_local_experts\": 8, \"num_experts_per_tok\": 2, \"tie_word_embeddings\": true, "
+                 "\"max_position_embeddings\": 4096}"},
     {.name = "persimmon",
      .hf = "persimmon",
      .hf_kv_heads = "",

@@ -39,6 +39,8 @@ int apertus_setup(struct hparams *h, const struct keys *k, struct err *e);
 int phimoe_setup(struct hparams *h, const struct keys *k, struct err *e);
 int mpt_setup(struct hparams *h, const struct keys *k, struct err *e);
 int afmoe_setup(struct hparams *h, const struct keys *k, struct err *e);
+int jetmoe_setup(struct hparams *h, const struct keys *k, struct err *e);
+void jetmoe_build(struct build *b);
 void arctic_build(struct build *b);
 int opt_setup(struct hparams *h, const struct keys *k, struct err *e);
 int dbrx_setup(struct hparams *h, const struct keys *k, struct err *e);

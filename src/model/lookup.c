@@ -64,9 +64,10 @@ static const struct {
                  "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|"
                  "mlps.#.down_proj|block_sparse_moe.down_proj|mlp.fc_out|fc2|ffn.down_proj"},
     {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
-    {"ffn_gate_inp", "mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
-                     "block_sparse_moe.router|mlp.gate.wg|mlp.router.gate|feed_forward.router|"
-                     "feed_forward.gate|mixer.gate|router.proj|mlp.router.classifier|ffn.router.layer"},
+    {"ffn_gate_inp",
+     "mlp.router.layer|mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
+     "block_sparse_moe.router|mlp.gate.wg|mlp.router.gate|feed_forward.router|"
+     "feed_forward.gate|mixer.gate|router.proj|mlp.router.classifier|ffn.router.layer"},
     {"exp_probs_b", "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|"
                     "block_sparse_moe.e_score_correction|block_sparse_moe.gate.e_score_correction|"
                     "mixer.gate.e_score_correction|feed_forward.expert|mlp.gate.expert|"
@@ -77,12 +78,13 @@ static const struct {
     {"ffn_up_exps", "mlp.experts.%u.up_proj|block_sparse_moe.experts.%u.w3|"
                     "feed_forward.experts.%u.up_proj|feed_forward.experts.%u.w3|"
                     "mixer.experts.%u.up_proj|mixer.experts.up_proj|ffn.experts.mlp.v1"},
-    {"ffn_down_exps", "mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
-                      "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj|"
-                      "feed_forward.experts.%u.down_proj|feed_forward.experts.%u.w2|"
-                      "mixer.experts.%u.down_proj|feed_forward.experts.down_proj|"
-                      "mixer.experts.down_proj|experts.down_proj|ffn.experts.mlp.w2"},
-    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj|block_sparse_moe.input_linear|"
+    {"ffn_down_exps",
+     "mlp.output_linear|mlp.experts.%u.down_proj|block_sparse_moe.experts.%u.w2|mlp.experts.down_proj|"
+     "block_sparse_moe.output_linear|block_sparse_moe.experts.down_proj|"
+     "feed_forward.experts.%u.down_proj|feed_forward.experts.%u.w2|"
+     "mixer.experts.%u.down_proj|feed_forward.experts.down_proj|"
+     "mixer.experts.down_proj|experts.down_proj|ffn.experts.mlp.w2"},
+    {"ffn_gate_up_exps", "mlp.input_linear|mlp.experts.gate_up_proj|block_sparse_moe.input_linear|"
                          "block_sparse_moe.experts.gate_up_proj|feed_forward.experts.gate_up_proj|"
                          "experts.gate_up_proj"},
     {"ffn_exps", "mlp.experts|block_sparse_moe.experts"},
@@ -106,6 +108,11 @@ static const struct {
     {"attn_kv_b", "self_attn.kv_b_proj|attention.kv_b_proj|self_attn.#.kv_b_proj"},
     {"attn_q_a_norm", "self_attn.q_a_layernorm|self_attn.#.q_a_layernorm"},
     {"attn_kv_a_norm", "self_attn.kv_a_layernorm|attention.kv_a_layernorm|self_attn.#.kv_a_layernorm"},
+    {"attn_q_exps", "self_attention.experts.input_linear"},
+    {"attn_output_exps", "self_attention.experts.output_linear|self_attention.experts"},
+    {"attn_gate_inp", "self_attention.experts.router.layer"},
+    {"attn_kv", "self_attention.kv_proj"},
+    {"ffn_exps_bias", "mlp"},
     {"attn_sub_norm", "self_attn.attn_sub_norm"},
     {"ffn_sub_norm", "mlp.ffn_sub_norm"},
     {"xielu_alpha_p", "mlp.act_fn.alpha_p"},

@@ -457,6 +457,8 @@ int keys_from_model(struct gguf_writer *w, const struct model *m, struct err *e)
     if (h->kv_lora && h->rope_kind == ROPE_HALVES && h->arch->gguf_rope != ROPE_HALVES)
         return err_set(e, ERR_DATA, "config.json: rope_interleave is false, which GGUF cannot say of %s",
                        k.arch);
+    if (!strcmp(k.arch, "jetmoe"))
+        return err_set(e, ERR_DATA, "GGUF has no form for experts of attention, which jetmoe has");
     gguf_put_str(w, "general.architecture", k.arch, strlen(k.arch));
     gguf_put_str(w, "general.type", "model", 5);
     put_name(w, m->store);

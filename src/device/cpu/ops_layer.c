@@ -243,6 +243,29 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
     qkv_finish(l, o);
 }
 
+/* The softmax of the `best` largest of n numbers; the others become 0. */
+static void proj_choose(float *x, uint32_t n, uint32_t best)
+{
+    float least = INFINITY, most = -INFINITY, sum = 0;
+    for (uint32_t k = 0, left = best; left && k < n;
+         k++) { /* the next smaller number, with all that equal it */
+        float next = -INFINITY;
+        uint32_t same = 0;
+        for (uint32_t i = 0; i < n; i++)
+            next = x[i] < least && x[i] > next ? x[i] : next;
+        for (uint32_t i = 0; i < n; i++)
+            same += x[i] == next;
+        least = next;
+        left -= same < left ? same : left;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] = x[i] >= least ? expf(x[i] - most) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
 void op_proj_run(struct lane *l, const struct op_proj *o)
 {
     size_t in_stride, out_stride;
@@ -259,6 +282,16 @@ void op_proj_run(struct lane *l, const struct op_proj *o)
                                                       .norm = &o->norm,
                                                       .rounded = lane_any_rounds(l, t, o->count)});
     lane_products(l, &x, t, o->count);
+    lane_wait(l);
+    if (!o->best)
+        return;
+    uint32_t from, to, n = 0;
+    float *first = lane_at(l, o->out, &out_stride);
+    for (uint32_t i = 0; i < o->count; i++)
+        n += lane_weight(l, o->linear[i].weight)->rows;
+    lane_slice(l, l->s->rows, 1, &from, &to);
+    for (uint32_t r = from; r < to; r++)
+        proj_choose(first + r * out_stride, n, o->best);
     lane_wait(l);
 }
 

@@ -475,6 +475,8 @@ const char *lower_refuses(const struct op *op)
         return op->ffn.xielu        ? "no kernel for xIELU"
                : op->ffn.inner.kind ? "no kernel for a norm of hidden values"
                                     : NULL;
+    case OP_PROJ:
+        return op->proj.best ? "no kernel for the choice of products" : NULL;
     case OP_INDEX:
         return "no kernel for the choice of keys";
     case OP_MOE:
