@@ -51,30 +51,29 @@ def test_poolings(embed, name, kind):
 
 
 def test_jina_as_it_was_published(embed, tmp_path):
-    """An xlm-roberta with rotary positions: Q, K and V in one tensor, and adapters of tasks beside the weights."""
-    tensors = {}
-    old = read_tensors(DATA / "jina-v3/model.safetensors")
-    names = {"embeddings.LayerNorm": "emb_ln", "layers.": "encoder.layers.", "self_attn.o_proj": "mixer.out_proj",
-             "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+    """An xlm-roberta with rotary positions, and adapters of tasks beside the weights; and with the names that transformers uses."""
+    first, second, old = {}, {}, read_tensors(DATA / "jina-v3/model.safetensors")
+    names = {"emb_ln": "embeddings.LayerNorm", "encoder.layers.": "layers.", "mixer.out_proj": "self_attn.o_proj",
+             "norm1": "post_attention_layernorm", "norm2": "post_mlp_layernorm"}
     for name, (dtype, shape, data) in old.items():
-        if "k_proj" in name or "v_proj" in name or name.startswith("pooler"):
-            continue
-        if "q_proj" in name:
-            data = b"".join(old[name.replace("q_proj", p)][2] for p in ("q_proj", "k_proj", "v_proj"))
-            name, shape = name.replace("self_attn.q_proj", "mixer.Wqkv"), [3 * shape[0], *shape[1:]]
-        for new, own in names.items():
-            name = name.replace(new, own)
         inside = name.endswith(".weight") and ("Wqkv" in name or "fc" in name or "out_proj" in name or "embeddings" in name)
-        name = "roberta." + (name[:-7] + ".parametrizations.weight.original" if inside else name)
-        tensors[name] = (dtype, shape, data)
+        first["roberta." + (name[:-7] + ".parametrizations.weight.original" if inside else name)] = (dtype, shape, data)
+        for other, own in names.items():
+            name = name.replace(other, own)
+        third = len(data) // 3
+        for i, part in enumerate(("q_proj", "k_proj", "v_proj") if "Wqkv" in name else (None,)):
+            new = name.replace("mixer.Wqkv", f"self_attn.{part}") if part else name
+            second[new] = (dtype, [shape[0] // 3, *shape[1:]], data[i * third:(i + 1) * third]) if part else (dtype, shape, data)
     config = json.loads((DATA / "jina-v3/config.json").read_text())
-    config.pop("rope_parameters")
-    config.update(model_type="xlm-roberta", architectures=["XLMRobertaModel"], position_embedding_type="rotary", rotary_emb_base=20000.0,
-                  lora_adaptations=["a"], pad_token_id=1)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    write_tensors(tmp_path / "model.safetensors", tensors)
+    published = {**{k: v for k, v in config.items() if k != "rope_parameters"}, "model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"],
+                 "position_embedding_type": "rotary", "rotary_emb_base": 20000.0, "lora_adaptations": ["a"], "pad_token_id": 1}
     case = json.loads((DATA / "jina-v3/ref.json").read_text())["cases"][-1]
-    assert np.abs(embed(tmp_path, case["tokens"], "--pooling", "last", "--no-normalize", "--exact")[0] - case["last"]).max() < 2e-4
+    for folder, tensors, own in (("a", first, published), ("b", second, config)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(json.dumps(own))
+        write_tensors(tmp_path / folder / "model.safetensors", tensors)
+        got = embed(tmp_path / folder, case["tokens"], "--pooling", "last", "--no-normalize", "--exact")[0]
+        assert np.abs(got - case["last"]).max() < 2e-4, folder
 
 
 def test_bad_arguments(quern):
