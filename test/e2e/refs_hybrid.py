@@ -63,9 +63,4 @@ CASES = {
     "minimax": ("minimax", dict(A, **THETA, head_dim=8, layer_types=["linear_attention", "full_attention"],
                                 num_local_experts=4, num_experts_per_tok=2, block_size=8, linear_attn_alpha_factor=0.5,
                                 full_attn_alpha_factor=0.7, mlp_alpha_factor=0.6, mlp_beta_factor=0.9), 1),
-    "zamba2": ("zamba2", dict(T, num_hidden_layers=3, intermediate_size=24, num_attention_heads=4, mamba_d_state=8,
-                              n_mamba_heads=4, mamba_ngroups=2, num_mem_blocks=1, adapter_rank=4,
-                              layers_block_type=["linear_attention", "hybrid", "hybrid"],
-                              use_shared_attention_adapter=True, use_mem_rope=True, max_position_embeddings=128,
-                              chunk_size=8), 0),
 }
