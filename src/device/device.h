@@ -26,6 +26,7 @@ struct device_options {
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
     uint64_t copies;    /* CUDA: bytes that weights may take once more, as fp16, for long prompts; 0 = none */
     bool no_parity;     /* CUDA: skip the parity gate */
+    bool streamed; /* CUDA: weights stay in host memory; each operation's are sent to the card when it runs */
 };
 
 /* How KV is stored. Page 0 of every group is trash: padded rows write there, and it is never read. */
@@ -155,6 +156,11 @@ struct device_ops {
      * device of a split to the other. */
     int (*read_rows)(struct device *d, uint32_t buffer, uint32_t rows, float *host, struct err *e);
     int (*write_rows)(struct device *d, uint32_t buffer, uint32_t rows, const float *host, struct err *e);
+    /* Where this device's buffers are host memory: a buffer, and all of them with their size. Others are NULL. */
+    float *(*host_rows)(struct device *d, uint32_t buffer);
+    void *(*host_memory)(struct device *d, size_t *bytes);
+    /* Pins host memory of another device, so that rows are copied to and from it directly. A hint; until close. */
+    void (*pin)(struct device *d, void *memory, size_t bytes);
     /* Gives the first `pages` pages of a group memory (kv_config.least had it from the start), and takes it from the others,
      * which lose what they held. Between steps. ERR_RESOURCE: there is none left, and nothing has changed. */
     int (*back)(struct device *d, uint32_t group, uint32_t pages, struct err *e);
@@ -182,6 +188,7 @@ struct device_ops {
 
 struct device {
     const struct device_ops *ops;
+    uint64_t sent; /* bytes of weights that steps have sent to a card so far */
     /* While not NULL, run adds the seconds of operation step.from + i to seconds[i]. */
     double *seconds;
     /* While not NULL, called once for each product with its input, (rows, cols) floats: which weight, and which of its

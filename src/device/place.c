@@ -69,9 +69,9 @@ uint64_t place_room(const struct device_memory *m, uint64_t limit)
 }
 
 /* Where all layers fit, KV of all pages need not: it takes memory as sequences grow. */
-static bool place_fits(const struct device_memory *m, uint64_t limit, bool all)
+static bool place_fits(const struct device_memory *m, const struct place_request *r, bool all)
 {
-    return m->weights + (all ? m->kv_least : m->kv) + m->scratch <= place_room(m, limit);
+    return m->weights + m->scratch + (all ? m->kv_least : m->kv + r->spare) <= place_room(m, r->memory);
 }
 
 /* The most layers that fit; what n layers need only grows with n. */
@@ -85,7 +85,7 @@ static int place_most(const struct place_request *r, struct placement *out, stru
             return -1;
         if (n == out->of)
             out->whole = m;
-        *(place_fits(&m, r->memory, n == out->of) ? &fit : &over) = n;
+        *(place_fits(&m, r, n == out->of) ? &fit : &over) = n;
     }
     out->layers = fit;
     return 0;

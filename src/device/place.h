@@ -19,6 +19,7 @@ struct place_request {
     uint32_t layers;      /* PLACE_SOME */
     bool experts_on_rest; /* operations with experts are not for the main device */
     uint64_t memory;      /* bytes that the main device may give; 0 = what is free */
+    uint64_t spare;       /* of which this is left where a part is on the rest: for weights that are sent */
 };
 
 /* The result. */

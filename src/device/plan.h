@@ -127,6 +127,9 @@ struct query_scale {
 
 struct op_qkv {
     struct operand in;
+    /* The results of the products, those of q, k and v that there are side by side with their biases, where another device
+     * computed them (plan_stream); buffer 0: they are computed here. */
+    struct operand given;
     struct norm norm;      /* of the input */
     struct linear q, k, v; /* (heads*k_dim, width), (kv_heads*k_dim, width), (kv_heads*v_dim, width) */
     /* k.weight 0: q alone; the layer uses KV that another one wrote.
@@ -432,6 +435,26 @@ uint32_t plan_state_of(const struct op *op);
  * without layers. The caller frees both, also after a failure. */
 int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, struct plan *part,
              struct weights *own, struct err *e);
+
+/* Which operation runs where, and what has weights of its own, where a device computes products of the rest (device 1) with
+ * weights that are sent to it for each step. `plan` and `weights` are those of the plan that is split, and behind them the
+ * operations that do it:
+ *
+ *   qkv                  -> out for each of q, k and v (device 2); then qkv with these as `given` (device 1)
+ *   proj, out, ffn, moe  -> the same on device 2
+ *
+ * Attention stays with the keys, and everything else where it was, as do operations that device 2 refuses (device_ops;
+ * NULL: none). Every weight of device 2 belongs to one operation. */
+struct plan_streamed {
+    struct plan plan;
+    struct weights weights;
+    uint32_t *route;  /* (routed): operations in the order in which they run */
+    uint32_t *origin; /* (plan.count): the operation of the plan that is split */
+    uint32_t routed;
+};
+int plan_stream(const struct plan *p, const struct weights *w, const char *(*refuses)(const struct op *op),
+                struct plan_streamed *out, struct err *e);
+void plan_stream_free(struct plan_streamed *s);
 
 /* Bytes of one weight, and of all, in the file's layout. */
 uint64_t weight_bytes(const struct weight *w);

@@ -258,6 +258,10 @@ static int check_qkv(struct plan_checker *c, const struct op_qkv *o)
         return -1;
     if (!isfinite(o->clamp))
         return check_fail(c, "clamp", "is not a number");
+    if (o->given.buffer &&
+        (check_operand(c, o->given, nq + (o->k.weight ? nk : 0) + (o->v.weight ? nv : 0), "products") ||
+         check_apart(c, o->given, o->out)))
+        return -1;
     return check_operand(c, o->in, k, "input") || check_operand(c, o->out, nq, "output") ||
                    check_apart(c, o->in, o->out)
                ? -1

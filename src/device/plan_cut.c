@@ -12,7 +12,7 @@ struct op_io plan_io(const struct op *op)
     case OP_EMBED:
         return (struct op_io){.out = op->embed.out};
     case OP_QKV:
-        return (struct op_io){{op->qkv.in}, op->qkv.out};
+        return (struct op_io){{op->qkv.given.buffer ? op->qkv.given : op->qkv.in}, op->qkv.out};
     case OP_LATENT:
         return (struct op_io){{op->latent.in}, op->latent.out};
     case OP_ATTN:

@@ -1,37 +1,61 @@
 #include "device/split.h"
 
 #include "base/buf.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
 
 #include <stdio.h>
+#include <string.h>
 
-enum { SPLIT_PARTS = 2 };
+enum { SPLIT_MAIN, SPLIT_REST, SPLIT_STREAM, SPLIT_PARTS };
 
-/* Operations [first, first + count) of one device's plan, which are [whole, ...) of the plan that is split. */
+/* A buffer that passes to a segment's device beforehand. */
+struct crossing {
+    uint32_t buffer, from;
+};
+
+/* Operations [first, first + count) of one device's plan. */
 struct segment {
-    uint32_t device, first, count, whole;
+    uint32_t device, first, count;
+    uint32_t at;                  /* of the route's operations */
     uint32_t crossing, crossings; /* what passes to it beforehand */
+};
+
+/* An order in which all devices together run the plan. */
+struct route {
+    uint32_t *op; /* (count): operations of all.plan */
+    uint32_t count;
+    struct segment *segment;
+    struct crossing *crossing;
+    uint32_t segments, crossings;
+    double
+        seconds; /* of the fastest step so far: of a row on the rest, of a step with streamed weights; 0 = not known */
 };
 
 struct split {
     struct device base;
-    struct device_ops ops; /* those that the device of the results has */
-    char name[32];         /* "cuda+cpu" */
-    struct device *part[SPLIT_PARTS];
+    struct device_ops ops;            /* those that the device of the results has */
+    char name[32];                    /* "cuda+cpu" */
+    struct device *part[SPLIT_PARTS]; /* SPLIT_STREAM may be NULL */
     const struct weights *source;
     void (*progress)(void *, double);
     void *arg;
     /* of prepare */
     const struct plan *whole;
+    struct plan_streamed all; /* the plan, and what streams it */
     struct plan plan[SPLIT_PARTS];
     struct weights weights[SPLIT_PARTS];
-    struct segment *segment;
-    uint32_t *crossing; /* (crossings): buffers */
-    uint32_t segments, crossings;
-    uint32_t results; /* the device of the last operation */
-    float *host;      /* (max_rows, the widest buffer that crosses) */
+    struct route plain, streamed;
+    uint32_t results;     /* the device of the last operation */
+    float *host;          /* (max_rows, the widest buffer that crosses) */
+    double *seconds;      /* (all.plan.count): of a profiled step */
+    uint32_t stream_rows; /* from this many rows on weights are streamed; 0 = by measurement */
 };
+
+/* Rows from which on streaming is tried while nothing has been measured, and below which it never is. */
+enum { STREAM_ROWS_FIRST = 64, STREAM_ROWS_LEAST = 16 };
 
 static struct split *self(struct device *d)
 {
@@ -54,9 +78,8 @@ static int split_check(const struct plan *p, struct err *e)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         uint32_t layer = plan_kv_layer(&p->ops[i]);
-        if (p->ops[i].device >= SPLIT_PARTS)
-            return err_set(e, ERR_USAGE, "operation %u is for device %u of %d", i, p->ops[i].device,
-                           SPLIT_PARTS);
+        if (p->ops[i].device > SPLIT_REST)
+            return err_set(e, ERR_USAGE, "operation %u is for device %u of 2", i, p->ops[i].device);
         uint32_t chooser = plan_chooser(p, i);
         if (chooser != UINT32_MAX && p->ops[chooser].device != p->ops[i].device)
             return err_set(e, ERR_USAGE,
@@ -69,19 +92,26 @@ static int split_check(const struct plan *p, struct err *e)
     return 0;
 }
 
-/* Segments in order, without their crossings. */
-static void split_segments(struct split *d, const struct plan *p)
+/* The number of an operation in the plan of its device. */
+static uint32_t split_number(const struct plan *p, uint32_t op)
 {
-    uint32_t done[SPLIT_PARTS] = {0};
-    d->segments = 0;
-    for (uint32_t i = 0; i < p->count; i++) {
-        uint32_t on = p->ops[i].device;
-        if (!i || on != p->ops[i - 1].device)
-            d->segment[d->segments++] = (struct segment){.device = on, .first = done[on], .whole = i};
-        d->segment[d->segments - 1].count++;
-        done[on]++;
-        if (p->ops[i].kind == OP_LOGITS)
-            d->results = on;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < op; i++)
+        n += p->ops[i].device == p->ops[op].device;
+    return n;
+}
+
+/* Segments in order, without their crossings. */
+static void route_segments(struct route *r, const struct plan *p)
+{
+    r->segments = 0;
+    for (uint32_t i = 0; i < r->count; i++) {
+        uint32_t on = p->ops[r->op[i]].device, number = split_number(p, r->op[i]);
+        struct segment *last = r->segments ? &r->segment[r->segments - 1] : NULL;
+        if (last && last->device == on && last->first + last->count == number)
+            last->count++;
+        else
+            r->segment[r->segments++] = (struct segment){.device = on, .first = number, .count = 1, .at = i};
     }
 }
 
@@ -99,45 +129,83 @@ static bool split_by_columns(const struct plan *p, uint32_t buffer)
     return false;
 }
 
+static uint32_t holder_of(uint8_t have)
+{
+    uint32_t device = 0;
+    while (!(have >> device & 1))
+        device++;
+    return device;
+}
+
 /* The buffers that a segment reads and has not got. have: (buffers) bits of the devices that hold the last version. */
-static void split_cross(struct split *d, const struct plan *p, struct segment *s, uint8_t *have)
+static void route_cross(struct route *r, const struct plan *p, struct segment *s, uint8_t *have)
 {
     uint8_t own = (uint8_t)(1u << s->device);
-    s->crossing = d->crossings;
-    for (uint32_t i = s->whole; i < s->whole + s->count; i++) {
-        struct op_io io = plan_io(&p->ops[i]);
+    s->crossing = r->crossings;
+    for (uint32_t i = s->at; i < s->at + s->count; i++) {
+        struct op_io io = plan_io(&p->ops[r->op[i]]);
         for (int k = 0; k <= IO_READS; k++) {
             uint32_t read = k < IO_READS                         ? io.read[k].buffer
                             : split_by_columns(p, io.out.buffer) ? io.out.buffer
                                                                  : 0;
             if (read && have[read] && !(have[read] & own)) {
-                d->crossing[d->crossings++] = read;
+                r->crossing[r->crossings++] = (struct crossing){read, holder_of(have[read])};
                 have[read] |= own;
             }
         }
         if (io.out.buffer)
             have[io.out.buffer] = own;
     }
-    s->crossings = d->crossings - s->crossing;
+    s->crossings = r->crossings - s->crossing;
 }
 
+/* op is taken over. widest: the widest buffer that crosses. */
+static int route_open(struct route *r, const struct plan *p, size_t *widest, struct err *e)
+{
+    size_t most;
+    uint8_t *have = mem_zalloc(p->buffers + 1, sizeof *have);
+    r->segment = mem_alloc(r->count, sizeof *r->segment);
+    r->crossing = size_mul(r->count, IO_READS + 1, &most) ? mem_alloc(most, sizeof *r->crossing) : NULL;
+    if (!have || !r->segment || !r->crossing) {
+        mem_free(have);
+        return err_memory(e, "the parts of the plan", r->count * sizeof *r->segment);
+    }
+    route_segments(r, p);
+    r->crossings = 0;
+    for (uint32_t i = 0; i < r->segments; i++)
+        route_cross(r, p, &r->segment[i], have);
+    mem_free(have);
+    for (uint32_t i = 0; i < r->crossings; i++)
+        *widest = size_max(*widest, p->width[r->crossing[i].buffer]);
+    return 0;
+}
+
+static void route_drop(struct route *r)
+{
+    mem_free(r->op);
+    mem_free(r->segment);
+    mem_free(r->crossing);
+    *r = (struct route){0};
+}
+
+/* Both routes over `all`. The plan of streamed weights begins with the plan that is split. */
 static int split_route(struct split *d, const struct plan *p, uint32_t rows, struct err *e)
 {
     size_t widest = 1, most;
-    uint8_t *have = mem_zalloc(p->buffers + 1, sizeof *have);
-    d->segment = mem_alloc(p->count, sizeof *d->segment);
-    d->crossing = size_mul(p->count, IO_READS + 1, &most) ? mem_alloc(most, sizeof *d->crossing) : NULL;
-    if (!have || !d->segment || !d->crossing) {
-        mem_free(have);
-        return err_memory(e, "the parts of the plan", p->count * sizeof *d->segment);
+    d->plain.op = mem_alloc(p->count, sizeof *d->plain.op);
+    d->streamed.op = d->all.route;
+    d->all.route = NULL;
+    d->seconds = mem_zalloc(d->all.plan.count, sizeof *d->seconds);
+    if (!d->plain.op || !d->seconds)
+        return err_memory(e, "the parts of the plan", d->all.plan.count * sizeof *d->seconds);
+    for (uint32_t i = 0; i < p->count; i++) {
+        d->plain.op[d->plain.count++] = i;
+        if (p->ops[i].kind == OP_LOGITS)
+            d->results = p->ops[i].device;
     }
-    split_segments(d, p);
-    d->crossings = 0;
-    for (uint32_t i = 0; i < d->segments; i++)
-        split_cross(d, p, &d->segment[i], have);
-    mem_free(have);
-    for (uint32_t i = 0; i < d->crossings; i++)
-        widest = size_max(widest, p->width[d->crossing[i]]);
+    d->streamed.count = d->all.routed;
+    if (route_open(&d->plain, &d->all.plan, &widest, e) || route_open(&d->streamed, &d->all.plan, &widest, e))
+        return -1;
     d->host = size_mul(rows, widest, &most) ? mem_alloc(most, sizeof *d->host) : NULL;
     return d->host ? 0 : err_memory(e, "what passes between devices", rows * widest * sizeof *d->host);
 }
@@ -148,12 +216,13 @@ static void split_drop(struct split *d)
         plan_free(&d->plan[i]);
         weights_free(&d->weights[i]);
     }
-    mem_free(d->segment);
-    mem_free(d->crossing);
+    route_drop(&d->plain);
+    route_drop(&d->streamed);
+    plan_stream_free(&d->all);
     mem_free(d->host);
-    d->segment = NULL;
-    d->crossing = NULL;
+    mem_free(d->seconds);
     d->host = NULL;
+    d->seconds = NULL;
     d->whole = NULL;
 }
 
@@ -163,41 +232,90 @@ static const int32_t *split_picks(struct device *device, struct err *e)
     return part->ops->picks(part, e);
 }
 
+/* Cuts out, loads and prepares one device's part. */
+static int split_fill(struct split *d, uint32_t i, const struct device_shape *s, struct err *e)
+{
+    const struct device_ops *ops = d->part[i]->ops;
+    return plan_cut(&d->all.plan, &d->all.weights, i, &d->plan[i], &d->weights[i], e) ||
+                   ops->load(d->part[i], &d->weights[i], i ? NULL : d->progress, d->arg, e) ||
+                   ops->prepare(d->part[i], &d->plan[i], s->kv, s->rows, s->seqs, s->outs, e)
+               ? -1
+               : 0;
+}
+
+/* The streaming device is optional: without room for it prompts are computed where the weights are. */
+static void split_fill_stream(struct split *d, const struct device_shape *s)
+{
+    struct err why = {0};
+    struct device *stream = d->part[SPLIT_STREAM], *rest = d->part[SPLIT_REST];
+    if (!stream)
+        return;
+    if (!d->whole->lora && !split_fill(d, SPLIT_STREAM, s, &why)) {
+        size_t bytes = 0;
+        void *memory = rest->ops->host_memory ? rest->ops->host_memory(rest, &bytes) : NULL;
+        for (uint32_t i = 0; i < SPLIT_PARTS && memory; i++)
+            if (d->part[i]->ops->pin)
+                d->part[i]->ops->pin(d->part[i], memory, bytes);
+        return;
+    }
+    if (why.code)
+        log_warn("prompts do not send weights to the GPU: %s", why.text);
+    stream->ops->close(stream);
+    d->part[SPLIT_STREAM] = NULL;
+}
+
 static int split_prepare(struct device *device, const struct plan *p, const struct kv_config *kv,
                          uint32_t max_rows, uint32_t max_seqs, uint32_t max_outs, struct err *e)
 {
     struct split *d = self(device);
+    const struct device_shape shape = {kv, max_rows, max_seqs, max_outs};
     split_drop(d);
     if (!d->source)
         return err_set(e, ERR_USAGE, "the device has no weights yet");
-    if (plan_check(p, d->source, e) || split_check(p, e) || split_route(d, p, max_rows, e))
+    if (plan_check(p, d->source, e) || split_check(p, e) ||
+        plan_stream(p, d->source, d->part[SPLIT_STREAM] ? d->part[SPLIT_STREAM]->ops->refuses : NULL, &d->all,
+                    e) ||
+        split_route(d, p, max_rows, e) || split_fill(d, SPLIT_MAIN, &shape, e) ||
+        split_fill(d, SPLIT_REST, &shape, e))
         return -1;
-    for (uint32_t i = 0; i < SPLIT_PARTS; i++) {
-        const struct device_ops *ops = d->part[i]->ops;
-        if (plan_cut(p, d->source, i, &d->plan[i], &d->weights[i], e) ||
-            ops->load(d->part[i], &d->weights[i], i ? NULL : d->progress, d->arg, e) ||
-            ops->prepare(d->part[i], &d->plan[i], kv, max_rows, max_seqs, max_outs, e))
-            return -1;
-    }
     const struct device_ops *last = d->part[d->results]->ops;
     d->ops.picks = last->picks ? split_picks : NULL;
     d->ops.ahead = last->ahead;
     d->whole = p;
+    split_fill_stream(d, &shape);
     return 0;
 }
 
 /* ---- a step ---- */
 
-static int split_pass(struct split *d, const struct segment *s, uint32_t rows, struct err *e)
+/* Rows pass through host memory: that of the rest itself, or where neither device has any, ours. */
+static int split_pass(struct split *d, const struct route *r, const struct segment *s, uint32_t rows,
+                      struct err *e)
 {
-    struct device *from = d->part[!s->device], *to = d->part[s->device];
+    struct device *to = d->part[s->device];
     for (uint32_t i = s->crossing; i < s->crossing + s->crossings; i++) {
-        uint32_t buffer = d->crossing[i];
-        if (from->ops->read_rows(from, buffer, rows, d->host, e) ||
-            to->ops->write_rows(to, buffer, rows, d->host, e))
+        uint32_t buffer = r->crossing[i].buffer;
+        struct device *from = d->part[r->crossing[i].from];
+        float *there = to->ops->host_rows ? to->ops->host_rows(to, buffer) : NULL,
+              *here = from->ops->host_rows ? from->ops->host_rows(from, buffer) : NULL;
+        if (there ? from->ops->read_rows(from, buffer, rows, there, e)
+                  : (!here && from->ops->read_rows(from, buffer, rows, d->host, e)) ||
+                        to->ops->write_rows(to, buffer, rows, here ? here : d->host, e))
             return -1;
     }
     return 0;
+}
+
+/* Whether streaming the weights takes less time than computing this many rows on the rest. */
+static bool split_streams(const struct split *d, uint32_t rows)
+{
+    if (!d->part[SPLIT_STREAM] || rows < STREAM_ROWS_LEAST)
+        return d->part[SPLIT_STREAM] && d->stream_rows && rows >= d->stream_rows;
+    if (d->stream_rows)
+        return rows >= d->stream_rows;
+    if (d->plain.seconds > 0 && d->streamed.seconds > 0)
+        return d->plain.seconds * rows > d->streamed.seconds;
+    return rows >= STREAM_ROWS_FIRST;
 }
 
 static int split_run(struct device *device, const struct plan *p, const struct step *s, struct err *e)
@@ -205,15 +323,28 @@ static int split_run(struct device *device, const struct plan *p, const struct s
     struct split *d = self(device);
     if (!d->whole || p != d->whole)
         return err_set(e, ERR_USAGE, "the device was not prepared for this plan");
-    for (uint32_t i = 0; i < d->segments; i++) {
-        const struct segment *g = &d->segment[i];
+    const double began = clock_now();
+    const bool streams = split_streams(d, s->rows);
+    struct route *r = streams ? &d->streamed : &d->plain;
+    for (uint32_t i = 0; i < r->segments; i++) {
+        const struct segment *g = &r->segment[i];
         struct device *part = d->part[g->device];
         struct step step = *s;
         step.from = g->first;
         step.to = g->first + g->count;
-        part->seconds = d->base.seconds ? d->base.seconds + g->whole : NULL;
-        if (split_pass(d, g, s->rows, e) || part->ops->run(part, &d->plan[g->device], &step, e))
+        part->seconds = d->base.seconds ? d->seconds : NULL;
+        memset(d->seconds, 0, g->count * sizeof *d->seconds);
+        if (split_pass(d, r, g, s->rows, e) || part->ops->run(part, &d->plan[g->device], &step, e)) {
+            d->stream_rows = streams ? UINT32_MAX : d->stream_rows; /* it may not have recovered */
             return -1;
+        }
+        for (uint32_t k = 0; d->base.seconds && k < g->count; k++)
+            d->base.seconds[d->all.origin[r->op[g->at + k]]] += d->seconds[k];
+    }
+    d->base.sent += streams ? weights_bytes(&d->weights[SPLIT_STREAM]) : 0;
+    if (s->rows >= STREAM_ROWS_LEAST) {
+        double took = (clock_now() - began) / (streams ? 1 : s->rows);
+        r->seconds = r->seconds > 0 && r->seconds < took ? r->seconds : took;
     }
     return 0;
 }
@@ -243,7 +374,7 @@ static uint64_t split_back_bytes(const struct device *device, uint32_t group, ui
 static int split_copy_pages(struct device *device, uint32_t group, const int32_t *from, const int32_t *to,
                             uint32_t n, struct err *e)
 {
-    for (uint32_t i = 0; i < SPLIT_PARTS; i++) {
+    for (uint32_t i = 0; i < SPLIT_STREAM; i++) { /* the streaming device has no pages */
         struct device *part = self(device)->part[i];
         if (part->ops->copy_pages(part, group, from, to, n, e))
             return -1;
@@ -320,32 +451,38 @@ static void split_memory(const struct device *device, struct device_memory *m)
     m->weights += rest.weights;
     m->kv += rest.kv;
     m->scratch += rest.scratch;
+    if (d->part[SPLIT_STREAM]) { /* what it holds of weights is a buffer for them */
+        d->part[SPLIT_STREAM]->ops->memory(d->part[SPLIT_STREAM], &rest);
+        m->scratch += rest.weights + rest.scratch;
+    }
 }
 
 static void split_describe(const struct device *device, struct buf *out)
 {
     const struct split *d = (const struct split *)device;
     for (uint32_t i = 0; i < SPLIT_PARTS; i++)
-        d->part[i]->ops->describe(d->part[i], out);
+        if (d->part[i])
+            d->part[i]->ops->describe(d->part[i], out);
 }
 
 /* Those of the main device; the CPU has none to name. */
 static uint32_t split_take_kernels(struct device *device, struct device_kernel *out, uint32_t most)
 {
-    struct device *main = self(device)->part[0];
+    struct device *main = self(device)->part[SPLIT_MAIN];
     return main->ops->take_kernels ? main->ops->take_kernels(main, out, most) : 0;
 }
 
 static void split_close(struct device *device)
 {
     struct split *d = self(device);
-    for (uint32_t i = 0; i < SPLIT_PARTS; i++)
-        d->part[i]->ops->close(d->part[i]);
+    for (uint32_t i = SPLIT_PARTS; i-- > 0;)
+        if (d->part[i])
+            d->part[i]->ops->close(d->part[i]);
     split_drop(d);
     mem_free(d);
 }
 
-int split_open(struct device **out, struct device *main, struct device *rest, struct err *e)
+int split_open(struct device **out, const struct split_devices *of, struct err *e)
 {
     static const struct device_ops ops = {.load = split_load,
                                           .prepare = split_prepare,
@@ -367,16 +504,20 @@ int split_open(struct device **out, struct device *main, struct device *rest, st
     struct split *d = mem_zalloc(1, sizeof *d);
     *out = NULL;
     if (!d) {
-        main->ops->close(main);
-        rest->ops->close(rest);
+        of->main->ops->close(of->main);
+        of->rest->ops->close(of->rest);
+        if (of->stream)
+            of->stream->ops->close(of->stream);
         return err_memory(e, "a split device", sizeof *d);
     }
     d->ops = ops;
-    snprintf(d->name, sizeof d->name, "%s+%s", main->ops->name, rest->ops->name);
+    snprintf(d->name, sizeof d->name, "%s+%s", of->main->ops->name, of->rest->ops->name);
     d->ops.name = d->name;
     d->base.ops = &d->ops;
-    d->part[0] = main;
-    d->part[1] = rest;
+    d->part[SPLIT_MAIN] = of->main;
+    d->part[SPLIT_REST] = of->rest;
+    d->part[SPLIT_STREAM] = of->stream;
+    d->stream_rows = of->stream_rows;
     *out = &d->base;
     return 0;
 }

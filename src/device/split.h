@@ -3,10 +3,20 @@
  * those buffers pass through host memory that the next one reads and the other has written last. KV pages are
  * on the device of their layers, so writing and reading KV of a layer are on the same device.
  *
+ * Prompts may go another way (plan_stream in plan.h): the weights of the rest are sent to the card, and its products are
+ * computed there, where that takes less time. The rest keeps its KV and attention, so decode finds everything in place.
+ *
  * place.h decides where operations run; the tests cut plans anywhere, on two CPU devices. */
 #pragma once
 
 #include "device/device.h"
 
-/* Takes both over, also when it fails. */
-int split_open(struct device **out, struct device *main, struct device *rest, struct err *e);
+struct split_devices {
+    struct device *main, *rest;
+    struct device
+        *stream; /* computes products of the rest for prompts, with weights that are sent to it; NULL: none */
+    uint32_t stream_rows; /* from this many rows on; 0 = from as many as measurement says */
+};
+
+/* Takes all of them over, also when it fails. */
+int split_open(struct device **out, const struct split_devices *of, struct err *e);

@@ -172,19 +172,32 @@ static int runner_fill_device(struct runner *r, const struct weights *weights, c
     return ops->prepare(r->device, r->plan, kv, r->chunk, r->most_seqs, r->most_outs, e);
 }
 
+/* Bytes of an operation's weights. */
+struct op_bytes {
+    const struct weights *weights;
+    uint64_t sum;
+};
+enum { RUNNER_STREAMED = 4 }; /* operations whose weights are on the card at once, where these are large */
+#define RUNNER_STREAM_BYTES ((uint64_t)1 << 30) /* and what they take where they are small */
+
 /* Opens the CPU beside a GPU, for the layers that are not on the GPU. Activations are rounded by the size of
  * the whole model. */
 static int runner_split(struct runner *r, const struct weights *weights, const struct runner_options *o,
                         struct err *e)
 {
-    struct device_options rest = o->device_options;
-    struct device *gpu = r->device, *cpu;
+    struct device_options rest = o->device_options, sent = o->device_options;
+    struct split_devices of = {.main = r->device, .stream_rows = o->stream_rows};
+    struct err none = {0};
     if (!rest.activations && !cpu_small(weights))
         rest.activations = 8;
-    if (cpu_open(&cpu, &rest, e))
+    if (cpu_open(&of.rest, &rest, e))
         return -1;
-    r->device = NULL; /* the split owns both now */
-    return split_open(&r->device, gpu, cpu, e);
+    sent.streamed = true;
+    sent.memory = sent.copies = 0;
+    if (!o->device_options.exact && cuda_open(&of.stream, &sent, &none))
+        of.stream = NULL;
+    r->device = NULL; /* the split owns all of them now */
+    return split_open(&r->device, &of, e);
 }
 
 /* Sets the number of pages and of slots of state. */
@@ -252,23 +265,51 @@ static struct runner_options runner_sized(struct runner *r, const struct runner_
     return sized;
 }
 
+static void add_bytes(void *arg, weight_id *id)
+{
+    struct op_bytes *b = arg;
+    b->sum += weight_bytes(&b->weights->all[*id]);
+}
+
+/* What streaming weights of layers that do not fit takes (device/split.h): scratch, and room for some operations. Where that
+ * is much of the card, the layers get it. */
+static int runner_stream_bytes(const struct runner *r, struct plan *plan, const struct weights *weights,
+                               const struct device_shape *shape, uint64_t *bytes, struct err *e)
+{
+    struct device_memory m;
+    uint64_t largest = 0;
+    if (r->device->ops->need(r->device, plan, weights, shape, &m, e))
+        return -1;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        struct op_bytes b = {.weights = weights};
+        if (plan->ops[i].kind != OP_EMBED && plan->ops[i].kind != OP_LOGITS)
+            plan_each_weight(&plan->ops[i], add_bytes, &b);
+        largest = b.sum > largest ? b.sum : largest;
+    }
+    *bytes = m.scratch + size_max(RUNNER_STREAMED * largest, RUNNER_STREAM_BYTES);
+    *bytes = *bytes <= m.total / 8 ? *bytes : 0;
+    return 0;
+}
+
 /* Loads the model onto the open GPU, as many layers as the options ask for and as fit. */
 static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
                            const struct runner_options *given, struct err *e)
 {
     const struct runner_options sized = runner_sized(r, given, RUNNER_CHUNK_GPU), *o = &sized;
     struct kv_config kv;
-    const struct place_request want = {.plan = plan,
-                                       .weights = weights,
-                                       .main = r->device,
-                                       .shape = {&kv, r->chunk, r->most_seqs, r->most_outs},
-                                       .how = o->gpu,
-                                       .layers = o->gpu_layers,
-                                       .experts_on_rest = o->cpu_experts,
-                                       .memory = o->device_options.memory};
+    struct place_request want = {.plan = plan,
+                                 .weights = weights,
+                                 .main = r->device,
+                                 .shape = {&kv, r->chunk, r->most_seqs, r->most_outs},
+                                 .how = o->gpu,
+                                 .layers = o->gpu_layers,
+                                 .experts_on_rest = o->cpu_experts,
+                                 .memory = o->device_options.memory};
     if (o->device_options.deterministic)
         return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
-    if (runner_fit_pages(r, weights, o, true, &kv, e) || place_plan(&want, &r->placement, e))
+    if (runner_fit_pages(r, weights, o, true, &kv, e) ||
+        (o->gpu == PLACE_FIT && runner_stream_bytes(r, plan, weights, &want.shape, &want.spare, e)) ||
+        place_plan(&want, &r->placement, e))
         return -1;
     const struct device_memory *m = &r->placement.whole;
     if (!r->placement.layers && o->gpu == PLACE_FIT)

@@ -26,7 +26,9 @@ struct runner_options {
     uint64_t kv_bytes; /* size of KV; 0 = what is free, at most enough for every sequence */
     uint64_t kv_free;  /* that the CPU has for KV; 0 = no bound. A GPU says itself what is free */
     uint32_t kv_type;  /* enum dtype; F32 where device_options.exact */
-    bool kv_whole;     /* all pages have memory from the start */
+    /* Rows from which on weights that are not on the GPU are sent there; 0 = by measurement. */
+    uint32_t stream_rows;
+    bool kv_whole; /* all pages have memory from the start */
     /* Of a plan that keeps state: slots beside those of the sequences, for the prefix tree and for draft tokens;
      * 0 = none. Where memory is short there are fewer. */
     uint32_t snapshots;

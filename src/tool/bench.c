@@ -17,6 +17,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 enum { BENCH_LIST = 16, BENCH_REPEATS_MOST = 100 };
@@ -49,6 +50,8 @@ struct bench_test {
     uint32_t n, depth, batch;
     double tok_s, spread;      /* median, and (p75 - p25) / median */
     double gb_s, gop_s, share; /* share of the machine's limit with this number of threads */
+    double link, rest,
+        card; /* of two devices: shares of the link's bandwidth, of the CPU's and of the card's limits */
     int threads;
     struct probe probe;
 };
@@ -61,9 +64,11 @@ struct bench {
     int32_t *ids;      /* (longest) random ones */
     int repeats;
     struct list prompt, predict, depth, batch, threads;
-    struct probe probe; /* of the threads that are being measured */
-    char device[32];    /* what runs it */
-    const char *card;   /* what was asked for */
+    struct probe probe;      /* of the threads that are being measured */
+    struct probe card_probe; /* of the card where it shares the model with the CPU */
+    double link;             /* bytes a second to the card */
+    char device[32];         /* what runs it */
+    const char *card;        /* what was asked for */
     struct bench_test *tests;
     int count;
 };
@@ -101,16 +106,21 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Bytes and operations of one step, from the plan. */
-static void bench_cost(const struct bench *b, double rows, double keys, double *bytes, double *flops)
+/* Bytes and operations of one step, from the plan: of the main device, and of the rest. */
+struct step_cost {
+    double bytes[2], flops[2];
+};
+
+static struct step_cost bench_cost(const struct bench *b, double rows, double keys)
 {
     const struct model *m = b->session->model;
-    *bytes = *flops = 0;
+    struct step_cost s = {0};
     for (uint32_t i = 0; i < m->plan.count; i++) {
         struct op_cost c = plan_cost(&m->plan, &m->weights, i, rows, keys);
-        *bytes += c.weight_bytes + c.kv_bytes;
-        *flops += c.flops;
+        s.bytes[m->plan.ops[i].device != 0] += c.weight_bytes + c.kv_bytes;
+        s.flops[m->plan.ops[i].device != 0] += c.flops;
     }
+    return s;
 }
 
 /* Puts every sequence of the batch at the depth where the test begins. */
@@ -159,18 +169,37 @@ static double bench_wall(const struct bench *b)
     }
     bool halves = bytes[1] > bytes[0] && bytes[1] > bytes[2];
     floats = floats || (bytes[0] > bytes[1] && bytes[0] > bytes[2]) || (halves && (wide || !b->probe.bf16));
-    if (strcmp(b->device, "cpu"))
+    if (!strcmp(b->device, "cuda"))
         return b->probe.int8;
     return floats ? b->probe.float32 : halves ? b->probe.bf16 : b->probe.int8;
 }
 
+/* Two devices that share a model: decode waits for one, then for the other; prompts send weights of the CPU to the card where
+ * that is faster, and the link or the card is the limit. `seconds` of a step, in which `sent` bytes went over the link. */
+static void bench_walls(const struct bench *b, struct bench_test *t, const struct step_cost *c,
+                        double seconds, double sent)
+{
+    if (t->decode) {
+        t->card = c->bytes[0] / b->card_probe.read / seconds;
+        t->rest = c->bytes[1] / b->probe.read / seconds;
+    } else {
+        double card = c->flops[0] + (sent > 0 ? c->flops[1] : 0);
+        t->card = card / b->card_probe.int8 / seconds;
+        t->rest = sent > 0 ? 0 : c->flops[1] / bench_wall(b) / seconds;
+        t->link = sent / b->link / seconds;
+    }
+    t->share = sent > 0 ? fmax(t->link, t->card) : t->card + t->rest;
+}
+
 static int bench_measure(struct bench *b, struct bench_test *t, struct progress *bar, struct err *e)
 {
-    double seconds[BENCH_REPEATS_MOST], bytes, flops;
+    const struct device *device = b->session->runner->device;
+    double seconds[BENCH_REPEATS_MOST];
     char note[64];
     snprintf(note, sizeof note, "%s %u", t->decode ? "decode" : "prefill", t->n);
     if (bench_once(b, t, e) < 0) /* warms up */
         return -1;
+    const uint64_t sent = device->sent;
     for (int i = 0; i < b->repeats; i++) {
         progress_show(bar, (double)i / b->repeats, note);
         if ((seconds[i] = bench_once(b, t, e)) < 0)
@@ -182,9 +211,13 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
     double rows = t->decode ? t->batch : t->n / steps;
     t->tok_s = t->n * t->batch / median;
     t->spread = (seconds[b->repeats * 3 / 4] - seconds[b->repeats / 4]) / median;
-    bench_cost(b, rows, t->depth + t->n / 2.0, &bytes, &flops);
-    t->gb_s = 1e-9 * bytes * steps / median;
-    t->gop_s = 1e-9 * flops * steps / median;
+    const struct step_cost cost = bench_cost(b, rows, t->depth + t->n / 2.0);
+    t->gb_s = 1e-9 * (cost.bytes[0] + cost.bytes[1]) * steps / median;
+    t->gop_s = 1e-9 * (cost.flops[0] + cost.flops[1]) * steps / median;
+    if (b->link > 0) {
+        bench_walls(b, t, &cost, median / steps, (double)(device->sent - sent) / b->repeats / steps);
+        return 0;
+    }
     /* the limit: bytes when generating, operations when reading */
     double limit = 1e-9 * (t->decode ? b->probe.read : bench_wall(b));
     t->share = limit > 0 ? (t->decode ? t->gb_s : t->gop_s) / limit : 0;
@@ -220,6 +253,14 @@ static void bench_json(const struct bench *b, struct buf *out)
         json_num(&j, t->gop_s);
         json_key(&j, "share");
         json_num(&j, t->share);
+        if (b->link > 0) {
+            json_key(&j, "link_share");
+            json_num(&j, t->link);
+            json_key(&j, "cpu_share");
+            json_num(&j, t->rest);
+            json_key(&j, "card_share");
+            json_num(&j, t->card);
+        }
         json_end(&j, '}');
     }
     json_end(&j, ']');
@@ -238,9 +279,16 @@ static void bench_table(const struct bench *b, struct buf *out)
                        b->device, t->threads, 1e-9 * t->probe.read, 1e-9 * t->probe.int8,
                        1e-9 * t->probe.float32, 1e-9 * t->probe.bf16, "test", "n", "depth", "batch", "tok/s",
                        "spread", "GB/s", "GOP/s", "share of the limit");
-        buf_printf(out, "%-8s %6u %7u %6u %10.2f %7.1f%% %8.2f %8.1f %5.1f%% of %s\n",
+        if (!i && b->link > 0)
+            buf_printf(out, "(card: read %.1f GB/s, fp16 %.0f GFLOP/s; link to it %.1f GB/s)\n",
+                       1e-9 * b->card_probe.read, 1e-9 * b->card_probe.int8, 1e-9 * b->link);
+        buf_printf(out, "%-8s %6u %7u %6u %10.2f %7.1f%% %8.2f %8.1f %5.1f%% of %s",
                    t->decode ? "decode" : "prefill", t->n, t->depth, t->batch, t->tok_s, 100 * t->spread,
                    t->gb_s, t->gop_s, 100 * t->share, t->decode ? "the read bandwidth" : "the arithmetic");
+        if (b->link > 0)
+            buf_printf(out, ": link %.1f%%, CPU %.1f%%, card %.1f%%", 100 * t->link, 100 * t->rest,
+                       100 * t->card);
+        buf_char(out, '\n');
     }
 }
 
@@ -315,7 +363,7 @@ static int bench_combine(struct bench *b, int threads, struct progress *bar, str
 }
 
 /* The card's limits: measured read bandwidth, and arithmetic (fp16 with float sums) from the clock. */
-static int bench_probe_card(struct bench *b, struct err *e)
+static int bench_probe_card(const struct bench *b, struct probe *to, double *link, struct err *e)
 {
     const char *colon = b->card ? strchr(b->card, ':') : NULL;
     uint64_t index = 0;
@@ -327,22 +375,26 @@ static int bench_probe_card(struct bench *b, struct err *e)
         return -1;
     }
     const struct gpu_profile *p = &g->profile;
-    b->probe.read = 1e9 * p->read_gbs;
-    b->probe.int8 = 1e3 * p->clock_khz * p->sms * gpu_tensor_ops(p->major, p->minor);
+    *to = (struct probe){.read = 1e9 * p->read_gbs};
+    to->int8 = 1e3 * p->clock_khz * p->sms * gpu_tensor_ops(p->major, p->minor);
+    int failed = link ? gpu_measure_link(g, link, e) : 0;
     gpu_close(g);
-    return 0;
+    return failed;
 }
 
-/* The limits, with the model's number of threads. Two devices that share a model have no common limit. */
+/* The limits, with the model's number of threads; of both devices where they share a model, and of the link between them. */
 static int bench_probe(struct bench *b, int *threads, struct err *e)
 {
     struct pool *pool = pool_open(*threads, false, e);
     if (!pool)
         return -1;
     *threads = pool_size(pool);
-    int failed = strcmp(b->device, "cpu") ? 0 : probe_run(pool, &b->probe, e);
+    bool card = strcmp(b->device, "cpu") != 0, alone = !strcmp(b->device, "cuda");
+    int failed = alone ? 0 : probe_run(pool, &b->probe, e);
     pool_close(pool);
-    return failed || strcmp(b->device, "cuda") ? failed : bench_probe_card(b, e);
+    if (failed || !card)
+        return failed;
+    return alone ? bench_probe_card(b, &b->probe, NULL, e) : bench_probe_card(b, &b->card_probe, &b->link, e);
 }
 
 static int bench_threads(struct bench *b, int threads, struct err *e)

@@ -345,7 +345,7 @@ static void a_part_on_the_card(void **state)
     assert_int_equal(p.layers, 2);
     assert_int_equal(p.main, 7);
     assert_int_equal(cpu_open(&cpu, &o, &e), 0);
-    assert_int_equal(split_open(&d, gpu, cpu, &e), 0);
+    assert_int_equal(split_open(&d, &(struct split_devices){.main = gpu, .rest = cpu}, &e), 0);
     if (fill(d, &f, &e))
         fail_msg("%s", e.text);
     assert_non_null(d->ops->picks);
@@ -357,6 +357,65 @@ static void a_part_on_the_card(void **state)
     const struct step_pick pick[2] = {{.on = true, .top_p = 1, .repeat = 1}, {.on = false}};
     assert_int_equal(step(d, &f, 2, pick, &e), 0);
     assert_non_null(d->ops->picks(d, &e));
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
+/* Steps of some rows send the weights of the CPU's layers to the card; those of one row do not. */
+static void weights_are_sent(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct placement p;
+    struct device *d;
+    struct split_devices of = {.stream_rows = 4};
+    begin(&f);
+    struct device_options o = {.no_parity = true, .threads = 2};
+    of.main = open_card(&o);
+    struct place_request r = {.plan = &f.p,
+                              .weights = &f.w,
+                              .main = of.main,
+                              .shape = {&f.kv, ROWS, 2, ROWS},
+                              .how = PLACE_SOME,
+                              .layers = 1};
+    assert_int_equal(place_plan(&r, &p, &e), 0);
+    assert_int_equal(cpu_open(&of.rest, &o, &e), 0);
+    o.streamed = true;
+    of.stream = open_card(&o);
+    assert_int_equal(split_open(&d, &of, &e), 0);
+    if (fill(d, &f, &e))
+        fail_msg("%s", e.text);
+    int alone = 0, streamed = 0;
+    for (int i = 0; i < 9;
+         i++) { /* in turns; one fails in the middle, and no more weights are sent after it */
+        const uint32_t rows = i % 2 ? 1 : 4 + (uint32_t)i % 3;
+        int before = fake->launches;
+        if (i == 5) {
+            fake->launch_result = 1;
+            assert_int_equal(step(d, &f, 4, NULL, &e), -1);
+            fake->launch_result = 0;
+            e = (struct err){0};
+        } else if (step(d, &f, rows, NULL, &e) || !d->ops->results(d, &e))
+            fail_msg("%s", e.text);
+        if (i == 2)
+            streamed = fake->launches - before;
+        alone = fake->launches - before;
+    }
+    assert_true(streamed > alone); /* of the last step */
+    d->ops->close(d);
+    all_given_back();
+    /* without room for it, steps run as before */
+    reset();
+    o.streamed = false;
+    of = (struct split_devices){.main = open_card(&o), .stream_rows = 4};
+    assert_int_equal(cpu_open(&of.rest, &o, &e), 0);
+    of.stream =
+        open_card(&(struct device_options){.streamed = true, .threads = 1, .memory = (uint64_t)36 << 20});
+    assert_int_equal(split_open(&d, &of, &e), 0);
+    if (fill(d, &f, &e) || step(d, &f, 6, NULL, &e) || !d->ops->results(d, &e))
+        fail_msg("%s", e.text);
     d->ops->close(d);
     all_given_back();
     drop(&f);
@@ -519,6 +578,7 @@ int main(void)
         cmocka_unit_test(needs_are_what_is_taken),
         cmocka_unit_test(kv_memory_follows_the_pages),
         cmocka_unit_test(a_part_on_the_card),
+        cmocka_unit_test(weights_are_sent),
         cmocka_unit_test(adapters_on_the_card),
         cmocka_unit_test(wrong_sizes),
         cmocka_unit_test(a_card_is_lost),

@@ -4,6 +4,7 @@
  *   gpu_bench rest PRESET          the same: 512 tokens behind 4,000 that are known
  *   gpu_bench kernels              products over the shapes of two models, by rows
  *   gpu_bench wide                 the same for every way to share the work of gemm_wide, for wide_cost of variants.c */
+#include "device/split.h"
 #include "rig.h"
 
 #include "base/mem.h"
@@ -567,6 +568,40 @@ static int bench_rest(const char *name)
     return 0;
 }
 
+/* The first layers on the CPU: prompts that send their weights to the card, and that do not. */
+static int bench_split(const char *name, uint32_t layers)
+{
+    const struct preset *p = find_preset(name);
+    if (!p)
+        return 1;
+    for (uint32_t stream_rows = 2;; stream_rows = UINT32_MAX) {
+        struct rig r = {0};
+        struct err e = {0};
+        const struct device_options plain = {.no_parity = true}, sent = {.streamed = true};
+        struct split_devices of = {.stream_rows = stream_rows};
+        build(&r, p, DTYPE_Q4_K);
+        for (uint32_t i = 0; i < r.plan.count; i++)
+            r.plan.ops[i].device = i == 0 || r.plan.ops[i].layer < layers;
+        r.max_rows = 1024;
+        r.max_seqs = 1;
+        if (device_open(&of.main, "cuda", &plain, &e) || cpu_open(&of.rest, &plain, &e) ||
+            device_open(&of.stream, "cuda", &sent, &e) || split_open(&r.device, &of, &e) ||
+            rig_open(&r, NULL, &plain, DTYPE_F16, 4096, &e))
+            die(&e);
+        printf("%u of the layers on the CPU, %s\n", layers,
+               stream_rows == 2 ? "weights sent" : "weights stay");
+        for (uint32_t n = 32; n <= 1024; n *= 2)
+            if (stream_rows == 2 || n <= 128)
+                prefill(&r, p, n, n);
+        if (stream_rows != 2)
+            decode(&r, p, 1, 512, 1);
+        rig_close(&r);
+        rig_free(&r);
+        if (stream_rows != 2)
+            return 0;
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 2 && !strcmp(argv[1], "step")) {
@@ -579,11 +614,13 @@ int main(int argc, char **argv)
                         : bench_decode(argv[2], (uint32_t)strtoul(argv[3], NULL, 10),
                                        (uint32_t)strtoul(argv[4], NULL, 10), (uint32_t)type);
     }
+    if (argc > 3 && !strcmp(argv[1], "split"))
+        return bench_split(argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
     if (argc > 2 && !strcmp(argv[1], "rest"))
         return bench_rest(argv[2]);
     if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide") || !strcmp(argv[1], "many")))
         return bench_kernels(!strcmp(argv[1], "wide"), !strcmp(argv[1], "many"));
-    fprintf(stderr,
-            "usage: gpu_bench step PRESET [TYPE] | gpu_bench kernels | gpu_bench wide | gpu_bench many\n");
+    fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench split PRESET LAYERS | gpu_bench kernels "
+                    "| gpu_bench wide | gpu_bench many\n");
     return 64;
 }

@@ -167,6 +167,24 @@ MAKES(cuMemHostAlloc, size_t bytes, unsigned f)
         return OK;                                                                                           \
     }
 
+int cuMemHostRegister_v2(void *p, size_t bytes, unsigned f);
+int cuMemHostRegister_v2(void *p, size_t bytes, unsigned f)
+{
+    (void)p;
+    (void)bytes;
+    (void)f;
+    S.pinned++;
+    return OK;
+}
+
+int cuMemHostUnregister(void *p);
+int cuMemHostUnregister(void *p)
+{
+    (void)p;
+    S.pinned--;
+    return OK;
+}
+
 NOTHING(cuDevicePrimaryCtxRelease_v2, int)
 NOTHING(cuCtxSetCurrent, void *)
 NOTHING(cuModuleUnload, void *)

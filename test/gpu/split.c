@@ -122,17 +122,22 @@ static void build_step(struct rig *r, int step)
 
 /* ---- split ---- */
 
+/* Steps of more than one row send the weights of the CPU's operations to the card. */
+static bool streams;
+
 /* All steps; results one after the other. spec NULL: the GPU and the CPU share the plan. */
 static float *run_steps(struct rig *r, const char *spec, bool exact, size_t *count, struct err *e)
 {
     struct device_options o = {.exact = exact, .no_parity = quick};
-    struct device *gpu, *cpu;
+    struct split_devices of = {.stream_rows = 2};
     float *all = mem_alloc((size_t)256 * r->plan.out_width, sizeof *all);
     *count = 0;
     if (!all)
         return NULL;
-    if (!spec &&
-        (device_open(&gpu, "cuda", &o, e) || cpu_open(&cpu, &o, e) || split_open(&r->device, gpu, cpu, e)))
+    struct device_options sent = o;
+    sent.streamed = true;
+    if (!spec && (device_open(&of.main, "cuda", &o, e) || cpu_open(&of.rest, &o, e) ||
+                  (streams && device_open(&of.stream, "cuda", &sent, e)) || split_open(&r->device, &of, e)))
         goto end;
     if (rig_open(r, spec, &o, exact ? DTYPE_F32 : DTYPE_F16, 256, e))
         goto end;
@@ -169,7 +174,7 @@ static void check_split(struct rig *r, const char *what, const float *want, bool
     char name[96];
     size_t n;
     struct err e = {0};
-    snprintf(name, sizeof name, "%s%s", what, exact ? ", exact" : "");
+    snprintf(name, sizeof name, "%s%s%s", what, exact ? ", exact" : "", streams ? ", streamed" : "");
     float *got = run_steps(r, NULL, exact, &n, &e);
     if (!got) {
         stop_at(name, &e);
@@ -178,6 +183,14 @@ static void check_split(struct rig *r, const char *what, const float *want, bool
     double error = distance(got, want, n);
     verdict(error < (exact ? 2e-5 : 2e-2), name, error);
     mem_free(got);
+}
+
+static void check_both(struct rig *r, const char *what, const float *want, bool exact)
+{
+    check_split(r, what, want, exact);
+    streams = true;
+    check_split(r, what, want, exact);
+    streams = false;
 }
 
 static void check_splits(bool exact)
@@ -197,11 +210,11 @@ static void check_splits(bool exact)
         for (uint32_t i = 0; i < r.plan.count; i++)
             r.plan.ops[i].device = i == 0 || r.plan.ops[i].layer < cut;
         snprintf(name, sizeof name, "%u of %d layers on the CPU", cut, LAYERS);
-        check_split(&r, name, want, exact);
+        check_both(&r, name, want, exact);
     }
     for (uint32_t i = 0; i < r.plan.count; i++)
         r.plan.ops[i].device = r.plan.ops[i].kind == OP_MOE;
-    check_split(&r, "experts on the CPU", want, exact);
+    check_both(&r, "experts on the CPU", want, exact);
     for (uint32_t i = 0; i < r.plan.count; i++)
         r.plan.ops[i].device = i + 1 == r.plan.count;
     check_split(&r, "the head on the CPU", want, exact);

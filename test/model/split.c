@@ -58,11 +58,14 @@ static void keep_row(void *arg, uint32_t pos, const float *row)
     memcpy(o->got + (size_t)pos * width, row, width * sizeof *row);
 }
 
-static struct device *open_split(void)
+/* With a third device steps of a whole chunk stream the weights of the rest to it; the last one, which is shorter, does not. */
+static struct device *open_split(bool streams)
 {
     struct err e = {0};
-    struct device *main, *rest, *d;
-    if (cpu_open(&main, &plain, &e) || cpu_open(&rest, &plain, &e) || split_open(&d, main, rest, &e))
+    struct device *d;
+    struct split_devices of = {.stream_rows = CHUNK};
+    if (cpu_open(&of.main, &plain, &e) || cpu_open(&of.rest, &plain, &e) ||
+        (streams && cpu_open(&of.stream, &plain, &e)) || split_open(&d, &of, &e))
         fail_msg("%s", e.text);
     return d;
 }
@@ -75,17 +78,24 @@ static int run(struct opened *o, struct device *d, struct err *e)
     return evaluate_run(&f, o->ids, TOKENS, e);
 }
 
-static void run_split(struct opened *o, const char *name, const char *how, uint32_t at)
+static void run_devices(struct opened *o, const char *name, const char *how, uint32_t at, bool streams)
 {
     struct err e = {0};
-    struct device *d = open_split();
+    struct device *d = open_split(streams);
     size_t bytes = (size_t)TOKENS * o->model->plan.out_width * sizeof *o->got;
     memset(o->got, 0, bytes);
     if (run(o, d, &e))
         fail_msg("%s, %s %u: %s", name, how, at, e.text);
     if (memcmp(o->got, o->want, bytes))
-        fail_msg("%s, %s %u: results differ from those of one device", name, how, at);
+        fail_msg("%s, %s %u%s: results differ from those of one device", name, how, at,
+                 streams ? ", streamed" : "");
     d->ops->close(d);
+}
+
+static void run_split(struct opened *o, const char *name, const char *how, uint32_t at)
+{
+    run_devices(o, name, how, at, false);
+    run_devices(o, name, how, at, true);
 }
 
 /* Whether a cut before operation i leaves every layer's KV, and choices with those who read them, in one piece. */
@@ -175,7 +185,7 @@ static void keys_stay_with_attention(void **state)
     struct opened o;
     struct err e = {0};
     open_model(&o, "llama");
-    struct device *d = open_split();
+    struct device *d = open_split(false);
     struct plan *p = &o.model->plan;
     for (uint32_t i = 0; i < p->count; i++)
         p->ops[i].device = p->ops[i].kind == OP_ATTN;
@@ -199,7 +209,7 @@ static void pages_have_both_parts(void **state)
     for (uint32_t i = 1; i < p->count; i++)
         if (!may_cut(p, i) && p->ops[i].device != p->ops[i - 1].device)
             p->ops[i].device = p->ops[i - 1].device;
-    struct device *one, *d = open_split();
+    struct device *one, *d = open_split(false);
     assert_int_equal(cpu_open(&one, &plain, &e), 0);
     if (run(&o, d, &e) || run(&o, one, &e))
         fail_msg("%s", e.text);

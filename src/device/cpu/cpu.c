@@ -598,6 +598,18 @@ static int cpu_write_rows(struct device *device, uint32_t buffer, uint32_t rows,
     return 0;
 }
 
+static float *cpu_host_rows(struct device *device, uint32_t buffer)
+{
+    return ((struct cpu *)device)->buffer[buffer];
+}
+
+static void *cpu_host_memory(struct device *device, size_t *bytes)
+{
+    const struct cpu *d = (struct cpu *)device;
+    *bytes = d->scratch_bytes;
+    return d->memory;
+}
+
 /* ---- pages ---- */
 
 static int cpu_check_page(const struct cpu *d, uint32_t group, int32_t page, struct err *e)
@@ -807,6 +819,8 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
                                           .results = cpu_results,
                                           .read_rows = cpu_read_rows,
                                           .write_rows = cpu_write_rows,
+                                          .host_rows = cpu_host_rows,
+                                          .host_memory = cpu_host_memory,
                                           .back = cpu_back,
                                           .back_bytes = cpu_back_bytes,
                                           .copy_pages = cpu_copy_pages,

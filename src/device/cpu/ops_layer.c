@@ -224,6 +224,24 @@ bool lane_any_rounds(const struct lane *l, const struct target *t, uint32_t coun
     return any;
 }
 
+/* Products that another device computed: q, k and v of a row, side by side. */
+static void qkv_take(const struct lane *l, const struct op_qkv *o, float *out, size_t out_stride)
+{
+    const size_t nq = (size_t)o->heads * o->k_dim, nk = (size_t)o->kv_heads * o->k_dim,
+                 nv = (size_t)o->kv_heads * o->v_dim;
+    size_t stride;
+    const float *from = lane_at(l, o->given, &stride);
+    uint32_t first, end;
+    lane_slice(l, l->s->rows, 1, &first, &end);
+    for (uint32_t r = first; r < end; r++) {
+        memcpy(out + r * out_stride, from + r * stride, nq * sizeof *out);
+        if (o->k.weight)
+            memcpy(l->d->kt + r * nk, from + r * stride + nq, nk * sizeof *out);
+        if (o->v.weight)
+            memcpy(l->d->vt + r * nv, from + r * stride + nq + nk, nv * sizeof *out);
+    }
+}
+
 void op_qkv_run(struct lane *l, const struct op_qkv *o)
 {
     size_t in_stride, out_stride;
@@ -232,6 +250,12 @@ void op_qkv_run(struct lane *l, const struct op_qkv *o)
     const struct target t[3] = {{o->q, out, out_stride, 1, ACT_NONE},
                                 {o->k, l->d->kt, (size_t)o->kv_heads * o->k_dim, 1, ACT_NONE},
                                 {o->v, l->d->vt, (size_t)o->kv_heads * o->v_dim, 1, ACT_NONE}};
+    if (o->given.buffer) {
+        qkv_take(l, o, out, out_stride);
+        lane_wait(l);
+        qkv_finish(l, o);
+        return;
+    }
     struct rows x = lane_input(l, &(struct cpu_input){.x = in,
                                                       .stride = in_stride,
                                                       .m = l->s->rows,

@@ -23,6 +23,8 @@ static int cuda_load(struct device *base, const struct weights *w, void (*progre
 {
     struct cuda_device *d = self(base);
     d->source = w;
+    if (d->options.streamed) /* in prepare: by operations */
+        return 0;
     return upload_weights(&d->weights, d->g, w, d->options.threads, progress, arg, e);
 }
 
@@ -214,7 +216,10 @@ static int cuda_need(struct device *base, const struct plan *p, const struct wei
     if (gpu_alive(d->g, e) || plan_check(p, w, e) || shape_device(d, p, w, shape, &sizes, e) ||
         gpu_check(d->g, d->g->cu->mem_info(&available, &total), "asking for free memory", e))
         return -1;
-    *m = (struct device_memory){.weights = upload_bytes(w), .total = total, .free = available};
+    *m = (struct device_memory){.weights = d->options.streamed ? sender_bytes(p, w, d->options.threads)
+                                                               : upload_bytes(w),
+                                .total = total,
+                                .free = available};
     for (uint32_t i = 0; i < p->groups; i++) {
         m->kv += d->kv[i].bytes;
         m->kv += d->state_bytes;
@@ -237,7 +242,7 @@ static void set_lower(struct cuda_device *d, const struct plan *p)
     l->card = &d->g->profile;
     l->plan = p;
     l->source = d->source;
-    l->mat = d->weights.mat;
+    l->mat = d->sender ? sender_mats(d->sender) : d->weights.mat;
     l->width = p->width;
     l->at = &d->at;
     l->kv = d->kv;
@@ -281,6 +286,9 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     d->buffers = p->buffers;
     if (shape_device(d, p, d->source, &(struct device_shape){kv, max_rows, max_seqs, max_outs}, &sizes, e))
         return -1;
+    if (d->options.streamed && sender_open(&d->sender, d->g, p, d->source, d->options.threads, e))
+        return -1;
+    d->cache.no_graphs = d->sender != NULL;
     if (take_kv(d, p, e) || take_state(d, e) ||
         !(d->scratch = gpu_alloc(d->g, d->scratch_bytes, "scratch", e)) || take_meta(d, p, e))
         return -1;
@@ -288,7 +296,8 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     set_lower(d, p);
     if (gpu_check(d->g, d->g->cu->set8(d->scratch, 0, d->scratch_bytes, d->g->stream), "clearing scratch",
                   e) ||
-        gpu_sync(d->g, e) || send_adapters(d, p, e) || (!d->options.no_parity && parity_check(d, &sizes, e)))
+        gpu_sync(d->g, e) || send_adapters(d, p, e) ||
+        (!d->options.no_parity && !d->sender && parity_check(d, &sizes, e)))
         return -1;
     return take_copies(d, p, sizes.copies, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e)
                ? -1
@@ -459,10 +468,32 @@ static int write_meta(struct cuda_device *d, const struct plan *p, const struct 
     return 0;
 }
 
+/* A step whose weights are sent meanwhile: operation by operation. */
+static int put_streamed(struct cuda_device *d, const struct step_class *c, struct err *e)
+{
+    struct gpu *g = d->g;
+    d->replay.limits.no_wide = d->lower.options.no_wide;
+    if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream),
+                  "sending a step", e))
+        return -1;
+    for (uint32_t i = c->from; i < c->to; i++) {
+        struct step_class one = *c;
+        one.from = i;
+        one.to = i + 1;
+        struct launch_list *list = cache_list(&d->cache, &d->lower, &one, e);
+        if (!list || sender_begin(d->sender, i, e) || replay_list(&d->replay, list, &d->now, c->from, e) ||
+            sender_end(d->sender, i, e))
+            return -1;
+    }
+    return 0;
+}
+
 /* All of a step on the stream: data in, launches, results out. */
 static int put_step(struct cuda_device *d, const struct step_class *c, struct err *e)
 {
     struct gpu *g = d->g;
+    if (d->sender)
+        return put_streamed(d, c, e);
     struct launch_list *list = cache_list(&d->cache, &d->lower, c, e);
     if (!list || gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream),
                            "sending a step", e))
@@ -603,12 +634,38 @@ static int check_rows(struct cuda_device *d, uint32_t buffer, uint32_t rows, str
     return gpu_sync(d->g, e);
 }
 
+static bool is_pinned(const struct cuda_device *d, const void *host, size_t bytes)
+{
+    const uintptr_t from = (uintptr_t)d->pinned, at = (uintptr_t)host;
+    return d->pinned && at >= from && at + bytes <= from + d->pinned_bytes;
+}
+
+static void cuda_pin(struct device *base, void *memory, size_t bytes)
+{
+    struct cuda_device *d = self(base);
+    struct err none = {0};
+    if (gpu_enter(d->g, &none))
+        return;
+    int r = d->g->cu->host_register(memory, bytes, 0);
+    if (r != CU_OK && r != CU_ALREADY_REGISTERED) /* another device of this card may have done it */
+        return;
+    d->pinned = memory;
+    d->pinned_bytes = bytes;
+    d->pinned_here = r == CU_OK;
+}
+
 static int cuda_read_rows(struct device *base, uint32_t buffer, uint32_t rows, float *host, struct err *e)
 {
     struct cuda_device *d = self(base);
     if (check_rows(d, buffer, rows, e))
         return -1;
     size_t bytes = (size_t)rows * d->plan->width[buffer] * sizeof *host;
+    if (is_pinned(d, host, bytes))
+        return gpu_check(d->g, d->g->cu->to_host(host, (cu_ptr)d->at.buffer[buffer], bytes, d->g->stream),
+                         "fetching rows", e) ||
+                       gpu_sync(d->g, e)
+                   ? -1
+                   : 0;
     if (gpu_check(d->g, d->g->cu->to_host(d->mirror, (cu_ptr)d->at.buffer[buffer], bytes, d->g->stream),
                   "fetching rows", e) ||
         gpu_sync(d->g, e))
@@ -624,6 +681,12 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
     if (check_rows(d, buffer, rows, e))
         return -1;
     size_t bytes = (size_t)rows * d->plan->width[buffer] * sizeof *host;
+    if (is_pinned(d, host, bytes)) /* and waits: the other device may write to it next */
+        return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->at.buffer[buffer], host, bytes, d->g->stream),
+                         "sending rows", e) ||
+                       gpu_sync(d->g, e)
+                   ? -1
+                   : 0;
     memcpy(d->mirror, host, bytes);
     return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->at.buffer[buffer], d->mirror, bytes, d->g->stream),
                      "sending rows", e);
@@ -720,7 +783,8 @@ static void cuda_describe(const struct device *base, struct buf *out)
 {
     const struct cuda_device *d = (const struct cuda_device *)base;
     char name[160];
-    snprintf(name, sizeof name, "cuda:%d (%s)", d->options.index, d->g->profile.name);
+    snprintf(name, sizeof name, "cuda:%d (%s)%s", d->options.index, d->g->profile.name,
+             d->sender ? " for prompts, with weights of the CPU's layers" : "");
     device_say(base, name, d->plan, out);
     if (d->weights.converted) {
         buf_printf(out, "  decoded to F16 at load, as there is no kernel for the type:");
@@ -742,6 +806,9 @@ static void cuda_close(struct device *base)
     struct gpu *g = d->g;
     if (g) {
         g->cu->stream_sync(g->stream);
+        sender_close(d->sender);
+        if (d->pinned_here)
+            g->cu->host_unregister(d->pinned);
         cache_free(&d->cache, g);
         blas_close(d->replay.blas);
         gpu_pinned_free(g, d->meta_host);
@@ -774,6 +841,7 @@ static const struct device_ops ops = {.name = "cuda",
                                       .picks = cuda_picks,
                                       .read_rows = cuda_read_rows,
                                       .write_rows = cuda_write_rows,
+                                      .pin = cuda_pin,
                                       .back = cuda_back,
                                       .back_bytes = cuda_back_bytes,
                                       .copy_pages = cuda_copy_pages,

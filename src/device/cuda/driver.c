@@ -48,6 +48,8 @@ static const struct symbol symbols[] = {
     SYMBOL(address_free, "cuMemAddressFree"),
     SYMBOL(host_alloc, "cuMemHostAlloc"),
     SYMBOL(host_free, "cuMemFreeHost"),
+    SYMBOL(host_register, "cuMemHostRegister_v2"),
+    SYMBOL(host_unregister, "cuMemHostUnregister"),
     SYMBOL(to_device, "cuMemcpyHtoDAsync_v2"),
     SYMBOL(to_host, "cuMemcpyDtoHAsync_v2"),
     SYMBOL(to_same, "cuMemcpyDtoDAsync_v2"),

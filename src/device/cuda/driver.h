@@ -17,6 +17,7 @@ enum cu_result {
     CU_NO_BINARY = 209,
     CU_ECC_UNCORRECTABLE = 214,
     CU_ILLEGAL_ADDRESS = 700,
+    CU_ALREADY_REGISTERED = 712,
     CU_LAUNCH_FAILED = 719
 };
 
@@ -106,6 +107,8 @@ struct driver {
     int (*address_free)(cu_ptr, size_t);
     int (*host_alloc)(void **, size_t, unsigned);
     int (*host_free)(void *);
+    int (*host_register)(void *, size_t, unsigned);
+    int (*host_unregister)(void *);
     int (*to_device)(cu_ptr, const void *, size_t, void *);
     int (*to_host)(void *, cu_ptr, size_t, void *);
     int (*to_same)(cu_ptr, cu_ptr, size_t, void *);

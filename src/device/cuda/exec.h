@@ -7,6 +7,7 @@
 #include "device/cuda/gpu.h"
 #include "device/cuda/kv_memory.h"
 #include "device/cuda/replay.h"
+#include "device/cuda/sender.h"
 #include "device/cuda/upload.h"
 #include "device/device.h"
 
@@ -20,6 +21,10 @@ struct cuda_device {
     struct gpu *g;
     struct upload weights;
     const struct weights *source;
+    struct sender *sender; /* with options.streamed: in place of `weights` */
+    void *pinned;          /* host memory of another device that rows are copied to and from directly */
+    size_t pinned_bytes;
+    bool pinned_here; /* and it is ours to unpin */
     struct group_kv kv[PLAN_GROUPS_MOST];
     struct kv_memory kv_memory[PLAN_GROUPS_MOST];
     uint32_t kv_least[PLAN_GROUPS_MOST]; /* pages with memory from the start */

@@ -464,6 +464,33 @@ int gpu_measure(struct gpu *g, struct err *e)
     return bad ? -1 : 0;
 }
 
+int gpu_measure_link(struct gpu *g, double *bytes_s, struct err *e)
+{
+    enum { BYTES = 64 << 20 };
+    const struct driver *cu = g->cu;
+    float best = 0;
+    void *from = NULL, *to = NULL, *host = gpu_pinned(g, BYTES, e);
+    cu_ptr room = host ? gpu_alloc(g, BYTES, "the link probe", e) : 0;
+    cu->event_create(&from, 0);
+    cu->event_create(&to, 0);
+    int bad = !room;
+    for (int i = 0; i < 6 && !bad; i++) {
+        float ms = 0;
+        cu->event_record(from, g->stream);
+        bad = gpu_check(g, cu->to_device(room, host, BYTES, g->stream), "copying", e);
+        cu->event_record(to, g->stream);
+        bad = bad || gpu_sync(g, e) || gpu_check(g, cu->event_ms(&ms, from, to), "timing", e);
+        if (!bad && (best == 0 || ms < best))
+            best = ms;
+    }
+    *bytes_s = best > 0 ? 1e3 * BYTES / best : 0;
+    cu->event_destroy(from);
+    cu->event_destroy(to);
+    gpu_free(g, room, BYTES);
+    gpu_pinned_free(g, host);
+    return bad ? -1 : 0;
+}
+
 double gpu_tensor_ops(int major, int minor)
 {
     return major >= 10 ? 8192 : major == 9 ? 4096 : major == 8 && minor == 0 ? 2048 : 1024;

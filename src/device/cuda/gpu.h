@@ -155,6 +155,8 @@ static inline float *gpu_parts(const struct gpu *g)
 const char *gpu_kernel_name(uint32_t kernel);
 /* GB/s of reading, over 2 GB (or less where less is free). */
 int gpu_measure(struct gpu *g, struct err *e);
+/* Bytes a second from pinned host memory to the card. */
+int gpu_measure_link(struct gpu *g, double *bytes_s, struct err *e);
 /* Operations a clock and multiprocessor of dense fp16 products with float sums, by compute capability. */
 double gpu_tensor_ops(int major, int minor);
 

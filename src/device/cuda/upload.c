@@ -11,27 +11,14 @@
 #include <string.h>
 #include <time.h>
 
-enum { SLOT_BYTES = 8 << 20, SLOTS = 3, THREADS_MOST = 8, ALIGN = 256 };
-
-/* A run of rows of one matrix. */
-struct upload_job {
-    uint32_t weight, matrix, first, rows;
-};
-
-/* A worker's ring: pinned memory, and room on the GPU for the file's bytes before they are repacked. */
-struct slot {
-    uint8_t *host;
-    cu_ptr device;
-    void *done;
-    float *decoded; /* a row, for types that are converted */
-};
+enum { SLOT_BYTES = 8 << 20, SLOTS = UPLOAD_SLOTS, THREADS_MOST = UPLOAD_THREADS, ALIGN = 256 };
 
 struct loader {
     struct upload *u;
     const struct weights *w;
     struct upload_job *jobs;
     uint32_t job_count, next, finished;
-    struct slot slot[THREADS_MOST][SLOTS];
+    struct upload_slot slot[THREADS_MOST][SLOTS];
     size_t widest; /* columns */
     pthread_mutex_t lock;
     void (*progress)(void *, double);
@@ -63,7 +50,7 @@ static uint64_t each_bytes(const struct weight *w)
     return is_vector(w) ? (uint64_t)w->cols * 4 : layout_bytes(upload_fmt(w), w->rows, w->cols);
 }
 
-static uint64_t room_of(const struct weight *w)
+uint64_t upload_room(const struct weight *w)
 {
     return (each_bytes(w) * w->count + 2 * ALIGN - 1) / ALIGN * ALIGN;
 }
@@ -84,11 +71,11 @@ uint64_t upload_bytes(const struct weights *w)
 {
     uint64_t n = 0;
     for (uint32_t i = 1; i < w->count; i++)
-        n += same_as(w, i) ? 0 : room_of(&w->all[i]);
+        n += same_as(w, i) ? 0 : upload_room(&w->all[i]);
     return n;
 }
 
-static int upload_threads(int wanted)
+int upload_threads(int wanted)
 {
     struct cores cores;
     cores_find(&cores);
@@ -99,6 +86,17 @@ static int upload_threads(int wanted)
 uint64_t upload_ring_bytes(int threads)
 {
     return (uint64_t)upload_threads(threads) * SLOTS * SLOT_BYTES;
+}
+
+struct mat upload_mat(const struct weight *w, cu_ptr at)
+{
+    return (struct mat){.base = (const uint8_t *)at,
+                        .stride = layout_stride(upload_fmt(w), w->cols),
+                        .each = each_bytes(w),
+                        .fmt = upload_fmt(w),
+                        .n = w->rows,
+                        .k = w->cols,
+                        .count = w->count};
 }
 
 int upload_place(struct upload *u, const struct weights *w, cu_ptr pool, struct err *e)
@@ -115,18 +113,12 @@ int upload_place(struct upload *u, const struct weights *w, cu_ptr pool, struct 
             u->mat[i] = u->mat[same];
             continue;
         }
-        u->mat[i] = (struct mat){.base = (const uint8_t *)(u->pool + at),
-                                 .stride = layout_stride(upload_fmt(a), a->cols),
-                                 .each = each_bytes(a),
-                                 .fmt = upload_fmt(a),
-                                 .n = a->rows,
-                                 .k = a->cols,
-                                 .count = a->count};
+        u->mat[i] = upload_mat(a, u->pool + at);
         if (layout_for(a->type) == FMT_NONE) {
             u->converted++;
             u->decoded[a->type]++;
         }
-        at += room_of(a);
+        at += upload_room(a);
     }
     return 0;
 }
@@ -139,27 +131,32 @@ static size_t source_row(const struct weight *w)
     return dtype_row_bytes(w->type, w->cols, &n) ? n : 0;
 }
 
+uint32_t upload_jobs(const struct weights *w, uint32_t weight, struct upload_job *jobs)
+{
+    const struct weight *a = &w->all[weight];
+    uint64_t rows = SLOT_BYTES / source_row(a) / TILE_ROWS * TILE_ROWS;
+    uint32_t n = 0;
+    for (uint32_t m = 0; m < a->count; m++)
+        for (uint64_t r = 0; r < a->rows; r += rows) {
+            if (jobs)
+                jobs[n] = (struct upload_job){weight, m, (uint32_t)r,
+                                              (uint32_t)(a->rows - r < rows ? a->rows - r : rows)};
+            n++;
+        }
+    return n;
+}
+
 /* Cuts the weights into jobs; with jobs NULL only counts them. */
 static uint32_t make_jobs(const struct weights *w, struct upload_job *jobs)
 {
     uint32_t n = 0;
-    for (uint32_t i = 1; i < w->count; i++) {
-        const struct weight *a = &w->all[i];
-        if (same_as(w, i))
-            continue;
-        uint64_t rows = SLOT_BYTES / source_row(a) / TILE_ROWS * TILE_ROWS;
-        for (uint32_t m = 0; m < a->count; m++)
-            for (uint64_t r = 0; r < a->rows; r += rows) {
-                if (jobs)
-                    jobs[n] = (struct upload_job){i, m, (uint32_t)r,
-                                                  (uint32_t)(a->rows - r < rows ? a->rows - r : rows)};
-                n++;
-            }
-    }
+    for (uint32_t i = 1; i < w->count; i++)
+        if (!same_as(w, i))
+            n += upload_jobs(w, i, jobs ? jobs + n : NULL);
     return n;
 }
 
-static void fill_slot(const struct slot *s, const struct weight *w, const struct upload_job *j)
+void upload_fill(const struct upload_slot *s, const struct weight *w, const struct upload_job *j)
 {
     const uint8_t *from = w->data + j->matrix * w->each_bytes + j->first * w->row_bytes;
     size_t row = source_row(w);
@@ -179,11 +176,11 @@ static void fill_slot(const struct slot *s, const struct weight *w, const struct
     }
 }
 
-static int send_slot(struct loader *l, const struct slot *s, const struct upload_job *j, struct err *e)
+int upload_send(struct gpu *g, const struct upload_slot *s, const struct upload_item *of, struct err *e)
 {
-    struct gpu *g = l->u->g;
-    const struct weight *w = &l->w->all[j->weight];
-    const struct mat *m = &l->u->mat[j->weight];
+    const struct weight *w = of->weight;
+    const struct mat *m = of->mat;
+    const struct upload_job *j = of->job;
     size_t row = source_row(w), bytes = j->rows * row;
     cu_ptr to = (cu_ptr)m->base + j->matrix * m->each;
     if (is_vector(w))
@@ -216,7 +213,7 @@ static void load_worker(void *arg, int worker, int workers)
         return;
     g->cu->context_set(g->context);
     for (uint32_t turn = 0;; turn = (turn + 1) % SLOTS) {
-        struct slot *s = &l->slot[worker][turn];
+        struct upload_slot *s = &l->slot[worker][turn];
         struct err e = {0};
         pthread_mutex_lock(&l->lock);
         uint32_t i = l->error.code ? l->job_count : l->next++;
@@ -225,10 +222,13 @@ static void load_worker(void *arg, int worker, int workers)
             return;
         int bad = gpu_check(g, g->cu->event_sync(s->done), "uploading weights", &e);
         if (!bad)
-            fill_slot(s, &l->w->all[l->jobs[i].weight], &l->jobs[i]);
+            upload_fill(s, &l->w->all[l->jobs[i].weight], &l->jobs[i]);
         pthread_mutex_lock(&l->lock); /* the stream takes one at a time */
         if (!bad)
-            bad = send_slot(l, s, &l->jobs[i], &e);
+            bad = upload_send(g, s,
+                              &(struct upload_item){&l->w->all[l->jobs[i].weight],
+                                                    &l->u->mat[l->jobs[i].weight], &l->jobs[i]},
+                              &e);
         if (bad && !l->error.code)
             l->error = e;
         double done = (double)++l->finished / l->job_count;
@@ -238,34 +238,39 @@ static void load_worker(void *arg, int worker, int workers)
     }
 }
 
+int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct err *e)
+{
+    if (!(s->host = gpu_pinned(g, SLOT_BYTES, e)) ||
+        !(s->device = gpu_alloc(g, SLOT_BYTES, "the upload ring", e)) ||
+        gpu_check(g, g->cu->event_create(&s->done, CU_EVENT_NO_TIMING), "making an event", e))
+        return -1;
+    s->decoded = mem_alloc(widest, sizeof(float));
+    return s->decoded ? 0 : err_memory(e, "the upload ring", widest * sizeof(float));
+}
+
+void upload_slot_close(struct upload_slot *s, struct gpu *g)
+{
+    gpu_pinned_free(g, s->host);
+    gpu_free(g, s->device, SLOT_BYTES);
+    if (s->done)
+        g->cu->event_destroy(s->done);
+    mem_free(s->decoded);
+}
+
 static int open_slots(struct loader *l, int threads, struct err *e)
 {
-    struct gpu *g = l->u->g;
     for (int t = 0; t < threads; t++)
-        for (int i = 0; i < SLOTS; i++) {
-            struct slot *s = &l->slot[t][i];
-            if (!(s->host = gpu_pinned(g, SLOT_BYTES, e)) ||
-                !(s->device = gpu_alloc(g, SLOT_BYTES, "the upload ring", e)) ||
-                gpu_check(g, g->cu->event_create(&s->done, CU_EVENT_NO_TIMING), "making an event", e))
+        for (int i = 0; i < SLOTS; i++)
+            if (upload_slot_open(&l->slot[t][i], l->u->g, l->widest, e))
                 return -1;
-            if (!(s->decoded = mem_alloc(l->widest, sizeof(float))))
-                return err_memory(e, "the upload ring", l->widest * sizeof(float));
-        }
     return 0;
 }
 
 static void close_slots(struct loader *l)
 {
-    struct gpu *g = l->u->g;
     for (int t = 0; t < THREADS_MOST; t++)
-        for (int i = 0; i < SLOTS; i++) {
-            struct slot *s = &l->slot[t][i];
-            gpu_pinned_free(g, s->host);
-            gpu_free(g, s->device, SLOT_BYTES);
-            if (s->done)
-                g->cu->event_destroy(s->done);
-            mem_free(s->decoded);
-        }
+        for (int i = 0; i < SLOTS; i++)
+            upload_slot_close(&l->slot[t][i], l->u->g);
 }
 
 static double now(void)
@@ -275,12 +280,19 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+size_t upload_widest(const struct weights *w)
+{
+    size_t widest = 1;
+    for (uint32_t i = 1; i < w->count; i++)
+        widest = w->all[i].cols > widest ? w->all[i].cols : widest;
+    return widest;
+}
+
 static int load_all(struct loader *l, int threads, struct err *e)
 {
     struct upload *u = l->u;
     struct pool *pool = NULL;
-    for (uint32_t i = 1; i < l->w->count; i++)
-        l->widest = l->w->all[i].cols > l->widest ? l->w->all[i].cols : l->widest;
+    l->widest = upload_widest(l->w);
     l->job_count = make_jobs(l->w, NULL);
     if (!(l->jobs = mem_alloc(l->job_count ? l->job_count : 1, sizeof *l->jobs)))
         return err_memory(e, "the upload's list", l->job_count * sizeof *l->jobs);

@@ -15,6 +15,47 @@ struct upload {
     double seconds;
 };
 
+/* ---- piece by piece, through slots of pinned memory ---- */
+
+enum { UPLOAD_THREADS = 8, UPLOAD_SLOTS = 3 }; /* slots of a thread: one is filled while others are sent */
+
+/* A run of rows of one matrix. */
+struct upload_job {
+    uint32_t weight, matrix, first, rows;
+};
+
+/* Pinned memory, and room on the GPU for the file's bytes before they are repacked. */
+struct upload_slot {
+    uint8_t *host;
+    cu_ptr device;
+    void *done;     /* event: it can be filled again */
+    float *decoded; /* a row, for types that are converted */
+};
+
+/* What a slot holds, and where it goes. */
+struct upload_item {
+    const struct weight *weight;
+    const struct mat *mat;
+    const struct upload_job *job;
+};
+
+/* The most columns of a weight. */
+size_t upload_widest(const struct weights *w);
+int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct err *e);
+void upload_slot_close(struct upload_slot *s, struct gpu *g);
+/* The jobs of one weight, in order; with NULL only how many there are. */
+uint32_t upload_jobs(const struct weights *w, uint32_t weight, struct upload_job *jobs);
+/* Copies the rows of a job into the slot; then sends them to the GPU's stream, repacked. */
+void upload_fill(const struct upload_slot *s, const struct weight *w, const struct upload_job *j);
+int upload_send(struct gpu *g, const struct upload_slot *s, const struct upload_item *of, struct err *e);
+/* Bytes of a weight on the GPU; and the weight there. */
+uint64_t upload_room(const struct weight *w);
+struct mat upload_mat(const struct weight *w, cu_ptr at);
+/* Threads for `wanted`; 0 = up to eight. */
+int upload_threads(int wanted);
+
+/* ---- all of a model ---- */
+
 /* What upload_weights will take, and beside it while it runs. */
 uint64_t upload_bytes(const struct weights *w);
 uint64_t upload_ring_bytes(int threads);

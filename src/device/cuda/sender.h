@@ -1,0 +1,22 @@
+/* Weights that stay in host memory. An operation's are sent to the card when it runs: threads copy them from the file into
+ * pinned slots, a stream of its own sends and repacks them, and some operations ahead of the one that computes they wait in a
+ * room; operations use the rooms in turn. The operations of a plan are run in order, again and again. */
+#pragma once
+
+#include "device/cuda/upload.h"
+
+enum { SENDER_ROOMS_LEAST = 3, SENDER_ROOMS_MOST = 8 };
+#define SENDER_BYTES ((uint64_t)1 << 30) /* of all rooms, unless three need more */
+
+struct sender;
+
+/* Bytes that the rooms and slots for this plan take on the card. */
+uint64_t sender_bytes(const struct plan *p, const struct weights *w, int threads);
+/* Places every weight in its room (mat: (weights.count)), and starts the threads. */
+int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const struct weights *w,
+                int threads, struct err *e);
+void sender_close(struct sender *s);
+const struct mat *sender_mats(const struct sender *s);
+/* Before operation `op` is launched: its weights are there when the card comes to it. After: their room can be used again. */
+int sender_begin(struct sender *s, uint32_t op, struct err *e);
+int sender_end(struct sender *s, uint32_t op, struct err *e);

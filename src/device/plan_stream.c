@@ -1,0 +1,130 @@
+/* The plan of a step that sends weights of the rest through the main device. */
+#include "device/plan.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { REST = 1, STREAMED = 2 };
+
+struct streamer {
+    const struct plan *from;
+    struct plan_streamed *to;
+    const char *(*refuses)(const struct op *op);
+    struct operand products; /* (widest q, k and v) */
+    bool failed;
+};
+
+/* A weight of its own for an operation on the streaming device. */
+static void own_weight(void *arg, weight_id *id)
+{
+    struct streamer *s = arg;
+    const struct weight copy = s->to->weights.all[*id];
+    *id = weights_add(&s->to->weights, &copy);
+    s->failed |= !*id;
+}
+
+/* Appends an operation that takes the place of operation `origin`, and runs it next. */
+static struct op *stream_add(struct streamer *s, uint32_t origin, const struct op *like, uint32_t device)
+{
+    struct plan *p = &s->to->plan;
+    struct op *op = plan_add(p, like->kind, like->layer);
+    *op = *like;
+    op->device = device;
+    if (device == STREAMED)
+        plan_each_weight(op, own_weight, s);
+    if (!p->failed) {
+        s->to->origin[p->count - 1] = origin;
+        s->to->route[s->to->routed++] = p->count - 1;
+    }
+    return op;
+}
+
+static uint32_t linear_rows(const struct weights *w, const struct linear *l)
+{
+    return l->weight ? w->all[l->weight].rows : 0;
+}
+
+static void stream_qkv(struct streamer *s, uint32_t i)
+{
+    const struct op *op = &s->from->ops[i];
+    const struct linear *const part[] = {&op->qkv.q, &op->qkv.k, &op->qkv.v};
+    struct op given = *op;
+    uint32_t col = 0;
+    for (int k = 0; k < 3 && part[k]->weight; k++) {
+        struct op out = {.kind = OP_OUT, .layer = op->layer};
+        out.out = (struct op_out){.in = op->qkv.in,
+                                  .norm = op->qkv.norm,
+                                  .linear = *part[k],
+                                  .tail = {.scale = 1, .out = {s->products.buffer, col}}};
+        col += linear_rows(&s->to->weights, part[k]);
+        stream_add(s, i, &out, STREAMED);
+    }
+    given.qkv.given = s->products;
+    stream_add(s, i, &given, REST);
+}
+
+static void stream_op(struct streamer *s, uint32_t i)
+{
+    const struct op *op = &s->from->ops[i];
+    if (op->device != REST || op->kind == OP_EMBED || op->kind == OP_LOGITS)
+        s->to->route[s->to->routed++] = i;
+    else if (op->kind == OP_QKV)
+        stream_qkv(s, i);
+    else if ((op->kind == OP_PROJ || op->kind == OP_OUT || op->kind == OP_FFN || op->kind == OP_MOE) &&
+             !(s->refuses && s->refuses(op)))
+        stream_add(s, i, op, STREAMED);
+    else /* once more, so that it follows those before it */
+        stream_add(s, i, op, REST);
+}
+
+static uint32_t widest_products(const struct plan *p, const struct weights *w)
+{
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op_qkv *o = &p->ops[i].qkv;
+        if (p->ops[i].kind != OP_QKV || p->ops[i].device != REST)
+            continue;
+        uint32_t n = linear_rows(w, &o->q) + linear_rows(w, &o->k) + linear_rows(w, &o->v);
+        widest = n > widest ? n : widest;
+    }
+    return widest;
+}
+
+int plan_stream(const struct plan *p, const struct weights *w, const char *(*refuses)(const struct op *op),
+                struct plan_streamed *out, struct err *e)
+{
+    const size_t most = 5 * (size_t)p->count; /* an operation becomes four at most */
+    struct streamer s = {.from = p, .to = out, .refuses = refuses};
+    *out = (struct plan_streamed){.plan = *p};
+    out->plan.arena = (struct arena){0};
+    out->plan.ops = NULL;
+    out->plan.count = out->plan.room = 0;
+    out->route = mem_alloc(most, sizeof *out->route);
+    out->origin = mem_alloc(most, sizeof *out->origin);
+    for (uint32_t i = 1; i < w->count && !s.failed; i++)
+        s.failed = !weights_add(&out->weights, &w->all[i]);
+    uint32_t widest = widest_products(p, w);
+    if (widest)
+        s.products = plan_buffer(&out->plan, widest);
+    for (uint32_t i = 0; out->route && out->origin && !s.failed && i < p->count; i++) {
+        *plan_add(&out->plan, p->ops[i].kind, p->ops[i].layer) = p->ops[i];
+        out->origin[i] = i;
+    }
+    for (uint32_t i = 0; out->route && out->origin && !s.failed && !out->plan.failed && i < p->count; i++)
+        stream_op(&s, i);
+    if (!out->route || !out->origin || s.failed || out->plan.failed) {
+        plan_stream_free(out);
+        return err_memory(e, "the plan of streamed weights", most * sizeof *out->route);
+    }
+    return 0;
+}
+
+void plan_stream_free(struct plan_streamed *s)
+{
+    arena_free(&s->plan.arena);
+    weights_free(&s->weights);
+    mem_free(s->route);
+    mem_free(s->origin);
+    *s = (struct plan_streamed){0};
+}
