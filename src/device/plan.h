@@ -436,25 +436,30 @@ uint32_t plan_state_of(const struct op *op);
 int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, struct plan *part,
              struct weights *own, struct err *e);
 
-/* Which operation runs where, and what has weights of its own, where a device computes products of the rest (device 1) with
- * weights that are sent to it for each step. `plan` and `weights` are those of the plan that is split, and behind them the
- * operations that do it:
+/* How products of the rest (device 1) are computed by a device (2) to which their weights are sent for each step. `plan` and
+ * `weights` are those of the plan that is split, and behind them the operations that do it:
  *
  *   qkv                  -> out for each of q, k and v (device 2); then qkv with these as `given` (device 1)
  *   proj, out, ffn, moe  -> the same on device 2
  *
  * Attention stays with the keys, and everything else where it was, as do operations that device 2 refuses (device_ops;
- * NULL: none). Every weight of device 2 belongs to one operation. */
+ * NULL: none). Where all keys of a step are its own rows, device 2 computes attention, too: `qkv` with what is given and
+ * `attn` run there with pages that last for a layer, and the rest only writes its pages. Every weight that is sent belongs to
+ * one operation. */
 struct plan_streamed {
     struct plan plan;
     struct weights weights;
-    uint32_t *route;  /* (routed): operations in the order in which they run */
+    uint32_t *route; /* (routed): operations in the order in which they run */
+    uint32_t *
+        fresh; /* (freshes): the same for steps whose keys are all their own; 0 = device 2 refuses some of it */
     uint32_t *origin; /* (plan.count): the operation of the plan that is split */
-    uint32_t routed;
+    uint32_t routed, freshes;
 };
 int plan_stream(const struct plan *p, const struct weights *w, const char *(*refuses)(const struct op *op),
                 struct plan_streamed *out, struct err *e);
 void plan_stream_free(struct plan_streamed *s);
+/* Calls visit for every weight that device 2 needs for the operation. */
+void plan_each_sent(const struct op *op, void (*visit)(void *arg, weight_id *id), void *arg);
 
 /* Bytes of one weight, and of all, in the file's layout. */
 uint64_t weight_bytes(const struct weight *w);

@@ -12,8 +12,18 @@ struct streamer {
     struct plan_streamed *to;
     const char *(*refuses)(const struct op *op);
     struct operand products; /* (widest q, k and v) */
+    bool fresh;
+    uint32_t pages; /* the operation that writes the rest's pages, until attention of its layer; 0 = none */
     bool failed;
 };
+
+void plan_each_sent(const struct op *op, void (*visit)(void *arg, weight_id *id), void *arg)
+{
+    struct op sent = *op;
+    if (op->kind == OP_QKV && op->qkv.given.buffer)
+        sent.qkv.q = sent.qkv.k = sent.qkv.v = (struct linear){0};
+    plan_each_weight(&sent, visit, arg);
+}
 
 /* A weight of its own for an operation on the streaming device. */
 static void own_weight(void *arg, weight_id *id)
@@ -24,20 +34,33 @@ static void own_weight(void *arg, weight_id *id)
     s->failed |= !*id;
 }
 
-/* Appends an operation that takes the place of operation `origin`, and runs it next. */
-static struct op *stream_add(struct streamer *s, uint32_t origin, const struct op *like, uint32_t device)
+enum { ROUTE = 1, FRESH = 2 };
+
+static void stream_go(struct streamer *s, uint32_t op, int ways)
+{
+    if (ways & ROUTE)
+        s->to->route[s->to->routed++] = op;
+    if (ways & FRESH && s->fresh)
+        s->to->fresh[s->to->freshes++] = op;
+}
+
+/* Appends an operation that takes the place of operation `origin`, and runs it next on these ways. */
+static void stream_add(struct streamer *s, uint32_t origin, const struct op *like, uint32_t device, int ways)
 {
     struct plan *p = &s->to->plan;
     struct op *op = plan_add(p, like->kind, like->layer);
     *op = *like;
     op->device = device;
-    if (device == STREAMED)
+    if (device == STREAMED) {
+        const struct linear q = op->qkv.q, k = op->qkv.k, v = op->qkv.v;
         plan_each_weight(op, own_weight, s);
-    if (!p->failed) {
-        s->to->origin[p->count - 1] = origin;
-        s->to->route[s->to->routed++] = p->count - 1;
+        if (op->kind == OP_QKV) /* its products are given: these weights are not sent */
+            op->qkv.q = q, op->qkv.k = k, op->qkv.v = v;
     }
-    return op;
+    if (p->failed)
+        return;
+    s->to->origin[p->count - 1] = origin;
+    stream_go(s, p->count - 1, ways);
 }
 
 static uint32_t linear_rows(const struct weights *w, const struct linear *l)
@@ -58,24 +81,53 @@ static void stream_qkv(struct streamer *s, uint32_t i)
                                   .linear = *part[k],
                                   .tail = {.scale = 1, .out = {s->products.buffer, col}}};
         col += linear_rows(&s->to->weights, part[k]);
-        stream_add(s, i, &out, STREAMED);
+        stream_add(s, i, &out, STREAMED, ROUTE | FRESH);
     }
     given.qkv.given = s->products;
-    stream_add(s, i, &given, REST);
+    if (s->fresh)
+        stream_add(s, i, &given, STREAMED, FRESH);
+    stream_add(s, i, &given, REST, ROUTE);
+    s->pages = s->to->plan.count - 1;
+}
+
+static void stream_attn(struct streamer *s, uint32_t i)
+{
+    const struct op *op = &s->from->ops[i];
+    if (s->fresh)
+        stream_add(s, i, op, STREAMED, FRESH);
+    stream_add(s, i, op, REST, ROUTE);
+    if (s->pages) /* the rest's pages, while the card goes on */
+        stream_go(s, s->pages, FRESH);
+    s->pages = 0;
 }
 
 static void stream_op(struct streamer *s, uint32_t i)
 {
     const struct op *op = &s->from->ops[i];
     if (op->device != REST || op->kind == OP_EMBED || op->kind == OP_LOGITS)
-        s->to->route[s->to->routed++] = i;
+        stream_go(s, i, ROUTE | FRESH);
     else if (op->kind == OP_QKV)
         stream_qkv(s, i);
+    else if (op->kind == OP_ATTN)
+        stream_attn(s, i);
     else if ((op->kind == OP_PROJ || op->kind == OP_OUT || op->kind == OP_FFN || op->kind == OP_MOE) &&
              !(s->refuses && s->refuses(op)))
-        stream_add(s, i, op, STREAMED);
+        stream_add(s, i, op, STREAMED, ROUTE | FRESH);
     else /* once more, so that it follows those before it */
-        stream_add(s, i, op, REST);
+        stream_add(s, i, op, REST, ROUTE | FRESH);
+}
+
+/* Whether the streaming device can compute attention of all layers of the rest. */
+static bool can_be_fresh(const struct streamer *s)
+{
+    bool can = true;
+    for (uint32_t i = 0; i < s->from->count; i++) {
+        const struct op *op = &s->from->ops[i];
+        if (op->device == REST && plan_kv_layer(op) != UINT32_MAX)
+            can &= (op->kind == OP_QKV || op->kind == OP_ATTN) && !(s->refuses && s->refuses(op)) &&
+                   (op->kind != OP_QKV || (op->qkv.k.weight && op->qkv.v.weight));
+    }
+    return can;
 }
 
 static uint32_t widest_products(const struct plan *p, const struct weights *w)
@@ -94,26 +146,29 @@ static uint32_t widest_products(const struct plan *p, const struct weights *w)
 int plan_stream(const struct plan *p, const struct weights *w, const char *(*refuses)(const struct op *op),
                 struct plan_streamed *out, struct err *e)
 {
-    const size_t most = 5 * (size_t)p->count; /* an operation becomes four at most */
+    const size_t most = 6 * (size_t)p->count; /* an operation becomes five at most */
     struct streamer s = {.from = p, .to = out, .refuses = refuses};
     *out = (struct plan_streamed){.plan = *p};
     out->plan.arena = (struct arena){0};
     out->plan.ops = NULL;
     out->plan.count = out->plan.room = 0;
     out->route = mem_alloc(most, sizeof *out->route);
+    out->fresh = mem_alloc(most, sizeof *out->fresh);
     out->origin = mem_alloc(most, sizeof *out->origin);
+    bool whole = out->route && out->fresh && out->origin;
+    s.fresh = can_be_fresh(&s);
     for (uint32_t i = 1; i < w->count && !s.failed; i++)
         s.failed = !weights_add(&out->weights, &w->all[i]);
     uint32_t widest = widest_products(p, w);
     if (widest)
         s.products = plan_buffer(&out->plan, widest);
-    for (uint32_t i = 0; out->route && out->origin && !s.failed && i < p->count; i++) {
+    for (uint32_t i = 0; whole && !s.failed && i < p->count; i++) {
         *plan_add(&out->plan, p->ops[i].kind, p->ops[i].layer) = p->ops[i];
         out->origin[i] = i;
     }
-    for (uint32_t i = 0; out->route && out->origin && !s.failed && !out->plan.failed && i < p->count; i++)
+    for (uint32_t i = 0; whole && !s.failed && !out->plan.failed && i < p->count; i++)
         stream_op(&s, i);
-    if (!out->route || !out->origin || s.failed || out->plan.failed) {
+    if (!whole || s.failed || out->plan.failed) {
         plan_stream_free(out);
         return err_memory(e, "the plan of streamed weights", most * sizeof *out->route);
     }
@@ -125,6 +180,7 @@ void plan_stream_free(struct plan_streamed *s)
     arena_free(&s->plan.arena);
     weights_free(&s->weights);
     mem_free(s->route);
+    mem_free(s->fresh);
     mem_free(s->origin);
     *s = (struct plan_streamed){0};
 }

@@ -47,7 +47,9 @@ struct split {
     struct plan_streamed all; /* the plan, and what streams it */
     struct plan plan[SPLIT_PARTS];
     struct weights weights[SPLIT_PARTS];
-    struct route plain, streamed;
+    struct route plain, streamed,
+        fresh;            /* fresh: for steps whose keys are all their own rows; may be empty */
+    uint64_t sent;        /* bytes of weights that a streamed step sends */
     uint32_t results;     /* the device of the last operation */
     float *host;          /* (max_rows, the widest buffer that crosses) */
     double *seconds;      /* (all.plan.count): of a profiled step */
@@ -194,7 +196,8 @@ static int split_route(struct split *d, const struct plan *p, uint32_t rows, str
     size_t widest = 1, most;
     d->plain.op = mem_alloc(p->count, sizeof *d->plain.op);
     d->streamed.op = d->all.route;
-    d->all.route = NULL;
+    d->fresh.op = d->all.fresh;
+    d->all.route = d->all.fresh = NULL;
     d->seconds = mem_zalloc(d->all.plan.count, sizeof *d->seconds);
     if (!d->plain.op || !d->seconds)
         return err_memory(e, "the parts of the plan", d->all.plan.count * sizeof *d->seconds);
@@ -204,7 +207,10 @@ static int split_route(struct split *d, const struct plan *p, uint32_t rows, str
             d->results = p->ops[i].device;
     }
     d->streamed.count = d->all.routed;
-    if (route_open(&d->plain, &d->all.plan, &widest, e) || route_open(&d->streamed, &d->all.plan, &widest, e))
+    d->fresh.count = d->all.freshes;
+    if (route_open(&d->plain, &d->all.plan, &widest, e) ||
+        route_open(&d->streamed, &d->all.plan, &widest, e) ||
+        (d->fresh.count && route_open(&d->fresh, &d->all.plan, &widest, e)))
         return -1;
     d->host = size_mul(rows, widest, &most) ? mem_alloc(most, sizeof *d->host) : NULL;
     return d->host ? 0 : err_memory(e, "what passes between devices", rows * widest * sizeof *d->host);
@@ -218,6 +224,7 @@ static void split_drop(struct split *d)
     }
     route_drop(&d->plain);
     route_drop(&d->streamed);
+    route_drop(&d->fresh);
     plan_stream_free(&d->all);
     mem_free(d->host);
     mem_free(d->seconds);
@@ -232,15 +239,38 @@ static const int32_t *split_picks(struct device *device, struct err *e)
     return part->ops->picks(part, e);
 }
 
+/* Its pages last for a layer: all layers have the same ones. */
+static void split_share_pages(struct plan *p)
+{
+    for (uint32_t g = 0; g < p->groups; g++)
+        p->group[g].layers = p->group[g].layers > 0;
+    for (uint32_t i = 0; i < p->layers; i++)
+        p->kv[i].index = 0;
+}
+
 /* Cuts out, loads and prepares one device's part. */
 static int split_fill(struct split *d, uint32_t i, const struct device_shape *s, struct err *e)
 {
     const struct device_ops *ops = d->part[i]->ops;
-    return plan_cut(&d->all.plan, &d->all.weights, i, &d->plan[i], &d->weights[i], e) ||
-                   ops->load(d->part[i], &d->weights[i], i ? NULL : d->progress, d->arg, e) ||
+    if (plan_cut(&d->all.plan, &d->all.weights, i, &d->plan[i], &d->weights[i], e))
+        return -1;
+    if (i == SPLIT_STREAM)
+        split_share_pages(&d->plan[i]);
+    return ops->load(d->part[i], &d->weights[i], i ? NULL : d->progress, d->arg, e) ||
                    ops->prepare(d->part[i], &d->plan[i], s->kv, s->rows, s->seqs, s->outs, e)
                ? -1
                : 0;
+}
+
+struct sum_bytes {
+    const struct weights *w;
+    uint64_t bytes;
+};
+
+static void add_bytes(void *arg, weight_id *id)
+{
+    struct sum_bytes *s = arg;
+    s->bytes += weight_bytes(&s->w->all[*id]);
 }
 
 /* The streaming device is optional: without room for it prompts are computed where the weights are. */
@@ -251,6 +281,10 @@ static void split_fill_stream(struct split *d, const struct device_shape *s)
     if (!stream)
         return;
     if (!d->whole->lora && !split_fill(d, SPLIT_STREAM, s, &why)) {
+        struct sum_bytes sum = {&d->weights[SPLIT_STREAM], 0};
+        for (uint32_t i = 0; i < d->plan[SPLIT_STREAM].count; i++)
+            plan_each_sent(&d->plan[SPLIT_STREAM].ops[i], add_bytes, &sum);
+        d->sent = sum.bytes;
         size_t bytes = 0;
         void *memory = rest->ops->host_memory ? rest->ops->host_memory(rest, &bytes) : NULL;
         for (uint32_t i = 0; i < SPLIT_PARTS && memory; i++)
@@ -313,9 +347,17 @@ static bool split_streams(const struct split *d, uint32_t rows)
         return d->part[SPLIT_STREAM] && d->stream_rows && rows >= d->stream_rows;
     if (d->stream_rows)
         return rows >= d->stream_rows;
-    if (d->plain.seconds > 0 && d->streamed.seconds > 0)
-        return d->plain.seconds * rows > d->streamed.seconds;
-    return rows >= STREAM_ROWS_FIRST;
+    double sent = d->fresh.seconds > 0 ? d->fresh.seconds : d->streamed.seconds;
+    return d->plain.seconds > 0 && sent > 0 ? d->plain.seconds * rows > sent : rows >= STREAM_ROWS_FIRST;
+}
+
+/* Which way a step goes. */
+static struct route *split_choose(struct split *d, const struct step *s)
+{
+    bool fresh = d->fresh.count > 0;
+    for (uint32_t i = 0; i < s->seqs; i++)
+        fresh &= s->seq[i].length == s->seq[i].rows;
+    return !split_streams(d, s->rows) ? &d->plain : fresh ? &d->fresh : &d->streamed;
 }
 
 static int split_run(struct device *device, const struct plan *p, const struct step *s, struct err *e)
@@ -324,8 +366,8 @@ static int split_run(struct device *device, const struct plan *p, const struct s
     if (!d->whole || p != d->whole)
         return err_set(e, ERR_USAGE, "the device was not prepared for this plan");
     const double began = clock_now();
-    const bool streams = split_streams(d, s->rows);
-    struct route *r = streams ? &d->streamed : &d->plain;
+    struct route *r = split_choose(d, s);
+    const bool streams = r != &d->plain;
     for (uint32_t i = 0; i < r->segments; i++) {
         const struct segment *g = &r->segment[i];
         struct device *part = d->part[g->device];
@@ -341,7 +383,7 @@ static int split_run(struct device *device, const struct plan *p, const struct s
         for (uint32_t k = 0; d->base.seconds && k < g->count; k++)
             d->base.seconds[d->all.origin[r->op[g->at + k]]] += d->seconds[k];
     }
-    d->base.sent += streams ? weights_bytes(&d->weights[SPLIT_STREAM]) : 0;
+    d->base.sent += streams ? d->sent : 0;
     if (s->rows >= STREAM_ROWS_LEAST) {
         double took = (clock_now() - began) / (streams ? 1 : s->rows);
         r->seconds = r->seconds > 0 && r->seconds < took ? r->seconds : took;
@@ -359,16 +401,20 @@ static const float *split_results(struct device *device, struct err *e)
 
 static int split_back(struct device *device, uint32_t group, uint32_t pages, struct err *e)
 {
-    struct device *const *part = self(device)->part; /* only the main device can be short of it */
-    return part[0]->ops->back(part[0], group, pages, e) || part[1]->ops->back(part[1], group, pages, e) ? -1
-                                                                                                        : 0;
+    struct device *const *part = self(device)->part;
+    for (uint32_t i = 0; i < SPLIT_PARTS; i++)
+        if (part[i] && part[i]->ops->back(part[i], group, pages, e))
+            return -1;
+    return 0;
 }
 
 static uint64_t split_back_bytes(const struct device *device, uint32_t group, uint32_t pages)
 {
     const struct split *d = (const struct split *)device;
-    return d->part[0]->ops->back_bytes(d->part[0], group, pages) +
-           d->part[1]->ops->back_bytes(d->part[1], group, pages);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < SPLIT_PARTS; i++)
+        bytes += d->part[i] ? d->part[i]->ops->back_bytes(d->part[i], group, pages) : 0;
+    return bytes;
 }
 
 static int split_copy_pages(struct device *device, uint32_t group, const int32_t *from, const int32_t *to,

@@ -47,13 +47,18 @@ static struct query_args query_of(const struct query_scale *q)
     return (struct query_args){.beta = q->beta, .length = q->length, .offset = q->offset};
 }
 
-static void lower_qkv(struct lowering *b, const struct op_qkv *o)
+/* Columns of those of Q, K and V that there are. */
+static uint32_t qkv_width(const struct op_qkv *o)
+{
+    return o->heads * o->k_dim + (o->k.weight ? o->kv_heads * o->k_dim : 0) +
+           (o->v.weight ? o->kv_heads * o->v_dim : 0);
+}
+
+/* Q, K and V side by side into y; returns the scales of rows that the results still need. */
+static const float *lower_qkv_products(struct lowering *b, const struct op_qkv *o)
 {
     const struct scratch *at = b->l->at;
-    const uint32_t q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim,
-                   n = !o->k.weight   ? q_n
-                       : !o->v.weight ? q_n + k_n
-                                      : q_n + k_n + o->kv_heads * o->v_dim;
+    const uint32_t q_n = o->heads * o->k_dim, k_n = o->kv_heads * o->k_dim, n = qkv_width(o);
     const struct span y = span_of(PLACE_Y);
     const struct input in = {.x = buffer_at(b, o->in),
                              .ldx = buffer_ld(b, o->in),
@@ -72,6 +77,15 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
     s.order = order_of(b, s.p, s.n);
     const struct lora_rows lora = lower_input(b, &s, &in);
     lower_products(b, &s, &lora);
+    return s.path == PATH_HALF ? at->half_scale : NULL;
+}
+
+static void lower_qkv(struct lowering *b, const struct op_qkv *o)
+{
+    const struct scratch *at = b->l->at;
+    const bool given = o->given.buffer;
+    const struct span y = given ? buffer_span(o->given) : span_of(PLACE_Y);
+    const float *row_scale = given ? NULL : lower_qkv_products(b, o);
     const uint32_t stored = o->k.weight ? o->kv_heads : 0;
     const uint32_t widest = o->k_dim > o->v_dim ? o->k_dim : o->v_dim;
     struct launch *l = lowering_add(b, K_QKV, ARGS_QKV,
@@ -79,12 +93,12 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
                                     "bias, norm and rotation of heads, K and V into the pages");
     lowering_grid_rows(l, GRID_Y, 1);
     l->group = (uint8_t)b->l->plan->kv[o->layer].group;
-    l->a.qkv = (struct qkv_args){.y = at->y,
-                                 .ldy = n,
-                                 .row_scale = s.path == PATH_HALF ? at->half_scale : NULL,
-                                 .q_bias = vector_of(b, o->q.bias),
-                                 .k_bias = vector_of(b, o->k.bias),
-                                 .v_bias = vector_of(b, o->v.bias),
+    l->a.qkv = (struct qkv_args){.y = given ? buffer_at(b, o->given) : at->y,
+                                 .ldy = given ? buffer_ld(b, o->given) : qkv_width(o),
+                                 .row_scale = row_scale,
+                                 .q_bias = given ? NULL : vector_of(b, o->q.bias),
+                                 .k_bias = given ? NULL : vector_of(b, o->k.bias),
+                                 .v_bias = given ? NULL : vector_of(b, o->v.bias),
                                  .clamp = o->clamp,
                                  .heads = o->heads,
                                  .q_norm = norm_of(b, &o->q_norm),

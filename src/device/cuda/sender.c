@@ -65,7 +65,7 @@ static uint64_t largest_op(const struct plan *p, const struct weights *w)
     uint64_t most = 0;
     for (uint32_t i = 0; i < p->count; i++) {
         struct placing at = {.w = w};
-        plan_each_weight(&p->ops[i], place_weight, &at);
+        plan_each_sent(&p->ops[i], place_weight, &at);
         most = at.bytes > most ? at.bytes : most;
     }
     return most;
@@ -190,7 +190,7 @@ static int make_tables(struct sender *s, const struct plan *p, struct err *e)
 {
     struct placing all = {.w = s->w};
     for (uint32_t i = 0; i < p->count; i++)
-        plan_each_weight(&p->ops[i], place_weight, &all);
+        plan_each_sent(&p->ops[i], place_weight, &all);
     s->jobs = mem_alloc(all.jobs ? all.jobs : 1, sizeof *s->jobs);
     s->first = mem_zalloc(s->count + 1, sizeof *s->first);
     s->mat = mem_zalloc(s->w->count + 1, sizeof *s->mat);
@@ -200,7 +200,7 @@ static int make_tables(struct sender *s, const struct plan *p, struct err *e)
         struct placing at = {
             .w = s->w, .mat = s->mat, .room = s->room[i % s->rooms], .to = s->jobs + s->first[i]};
         if (i < p->count)
-            plan_each_weight(&p->ops[i], place_weight, &at);
+            plan_each_sent(&p->ops[i], place_weight, &at);
         s->first[i + 1] = s->first[i] + at.jobs;
     }
     return 0;

@@ -142,7 +142,7 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
         switch (o->kind) {
         case OP_QKV:
             if (o->qkv.given.buffer)
-                return err_set(e, ERR_USAGE, "the GPU computes Q, K and V of layer %u itself", o->layer);
+                break;
             measure_linear(all, s, o->qkv.q.weight, false);
             measure_linear(all, s, o->qkv.k.weight, false);
             measure_linear(all, s, o->qkv.v.weight, false);
