@@ -444,8 +444,8 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
  *
  * Attention stays with the keys, and everything else where it was, as do operations that device 2 refuses (device_ops;
  * NULL: none). Where all keys of a step are its own rows, device 2 computes attention, too: `qkv` with what is given and
- * `attn` run there with pages that last for a layer, and the rest only writes its pages. Every weight that is sent belongs to
- * one operation. */
+ * `attn` run there with pages that last for a layer, and the rest only writes its pages. Every weight that is sent belongs
+ * to one operation. */
 struct plan_streamed {
     struct plan plan;
     struct weights weights;

@@ -24,7 +24,7 @@ struct segment {
 };
 
 /* An order in which all devices together run the plan. */
-struct route {
+struct split_way {
     uint32_t *op; /* (count): operations of all.plan */
     uint32_t count;
     struct segment *segment;
@@ -47,7 +47,7 @@ struct split {
     struct plan_streamed all; /* the plan, and what streams it */
     struct plan plan[SPLIT_PARTS];
     struct weights weights[SPLIT_PARTS];
-    struct route plain, streamed,
+    struct split_way plain, streamed,
         fresh;            /* fresh: for steps whose keys are all their own rows; may be empty */
     uint64_t sent;        /* bytes of weights that a streamed step sends */
     uint32_t results;     /* the device of the last operation */
@@ -104,7 +104,7 @@ static uint32_t split_number(const struct plan *p, uint32_t op)
 }
 
 /* Segments in order, without their crossings. */
-static void route_segments(struct route *r, const struct plan *p)
+static void route_segments(struct split_way *r, const struct plan *p)
 {
     r->segments = 0;
     for (uint32_t i = 0; i < r->count; i++) {
@@ -140,7 +140,7 @@ static uint32_t holder_of(uint8_t have)
 }
 
 /* The buffers that a segment reads and has not got. have: (buffers) bits of the devices that hold the last version. */
-static void route_cross(struct route *r, const struct plan *p, struct segment *s, uint8_t *have)
+static void route_cross(struct split_way *r, const struct plan *p, struct segment *s, uint8_t *have)
 {
     uint8_t own = (uint8_t)(1u << s->device);
     s->crossing = r->crossings;
@@ -162,7 +162,7 @@ static void route_cross(struct route *r, const struct plan *p, struct segment *s
 }
 
 /* op is taken over. widest: the widest buffer that crosses. */
-static int route_open(struct route *r, const struct plan *p, size_t *widest, struct err *e)
+static int route_open(struct split_way *r, const struct plan *p, size_t *widest, struct err *e)
 {
     size_t most;
     uint8_t *have = mem_zalloc(p->buffers + 1, sizeof *have);
@@ -182,12 +182,12 @@ static int route_open(struct route *r, const struct plan *p, size_t *widest, str
     return 0;
 }
 
-static void route_drop(struct route *r)
+static void route_drop(struct split_way *r)
 {
     mem_free(r->op);
     mem_free(r->segment);
     mem_free(r->crossing);
-    *r = (struct route){0};
+    *r = (struct split_way){0};
 }
 
 /* Both routes over `all`. The plan of streamed weights begins with the plan that is split. */
@@ -323,7 +323,7 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
 /* ---- a step ---- */
 
 /* Rows pass through host memory: that of the rest itself, or where neither device has any, ours. */
-static int split_pass(struct split *d, const struct route *r, const struct segment *s, uint32_t rows,
+static int split_pass(struct split *d, const struct split_way *r, const struct segment *s, uint32_t rows,
                       struct err *e)
 {
     struct device *to = d->part[s->device];
@@ -352,7 +352,7 @@ static bool split_streams(const struct split *d, uint32_t rows)
 }
 
 /* Which way a step goes. */
-static struct route *split_choose(struct split *d, const struct step *s)
+static struct split_way *split_choose(struct split *d, const struct step *s)
 {
     bool fresh = d->fresh.count > 0;
     for (uint32_t i = 0; i < s->seqs; i++)
@@ -366,7 +366,7 @@ static int split_run(struct device *device, const struct plan *p, const struct s
     if (!d->whole || p != d->whole)
         return err_set(e, ERR_USAGE, "the device was not prepared for this plan");
     const double began = clock_now();
-    struct route *r = split_choose(d, s);
+    struct split_way *r = split_choose(d, s);
     const bool streams = r != &d->plain;
     for (uint32_t i = 0; i < r->segments; i++) {
         const struct segment *g = &r->segment[i];

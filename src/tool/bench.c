@@ -174,8 +174,9 @@ static double bench_wall(const struct bench *b)
     return floats ? b->probe.float32 : halves ? b->probe.bf16 : b->probe.int8;
 }
 
-/* Two devices that share a model: decode waits for one, then for the other; prompts send weights of the CPU to the card where
- * that is faster, and the link or the card is the limit. `seconds` of a step, in which `sent` bytes went over the link. */
+/* Two devices that share a model: decode waits for one, then for the other; prompts send weights of the CPU to the card
+ * where that is faster, and the link or the card is the limit. `seconds` of a step, in which `sent` bytes went over the
+ * link. */
 static void bench_walls(const struct bench *b, struct bench_test *t, const struct step_cost *c,
                         double seconds, double sent)
 {

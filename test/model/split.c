@@ -58,7 +58,7 @@ static void keep_row(void *arg, uint32_t pos, const float *row)
     memcpy(o->got + (size_t)pos * width, row, width * sizeof *row);
 }
 
-/* With a third device steps of a whole chunk stream the weights of the rest to it; the last one, which is shorter, does not. */
+/* With a third device steps of a whole chunk stream the weights of the rest to it; the last, shorter one does not. */
 static struct device *open_split(bool streams)
 {
     struct err e = {0};

@@ -287,7 +287,8 @@ void sender_close(struct sender *s)
 
 /* ---- a step ---- */
 
-/* Waits until all weights of the next operation are on their way, and counts it as launched where `skip`. The lock is held. */
+/* Waits until all weights of the next operation are on their way, and counts it as launched where `skip`. The lock is
+ * held. */
 static int await_next(struct sender *s, bool skip, struct err *e)
 {
     while (s->sent <= s->turn && !s->error.code)

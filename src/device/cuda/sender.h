@@ -1,6 +1,6 @@
 /* Weights that stay in host memory. An operation's are sent to the card when it runs: threads copy them from the file into
- * pinned slots, a stream of its own sends and repacks them, and some operations ahead of the one that computes they wait in a
- * room; operations use the rooms in turn. The operations of a plan are run in order, again and again. */
+ * pinned slots, a stream of its own sends and repacks them, and some operations ahead of the one that computes they wait
+ * in a room; operations use the rooms in turn. The operations of a plan are run in order, again and again. */
 #pragma once
 
 #include "device/cuda/upload.h"
@@ -17,6 +17,7 @@ int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const 
                 int threads, struct err *e);
 void sender_close(struct sender *s);
 const struct mat *sender_mats(const struct sender *s);
-/* Before operation `op` is launched: its weights are there when the card comes to it. After: their room can be used again. */
+/* Before operation `op` is launched: its weights are there when the card comes to it. After: their room can be used
+ * again. */
 int sender_begin(struct sender *s, uint32_t op, struct err *e);
 int sender_end(struct sender *s, uint32_t op, struct err *e);
