@@ -232,6 +232,7 @@ static void test_experts(void **state)
     end(&f, x);
     expect(&f, (struct cuda_explain){.rows = 1, .keys = 512}, "experts-1");
     expect(&f, (struct cuda_explain){.rows = 2, .keys = 512}, "experts-2");
+    expect(&f, (struct cuda_explain){.rows = 8, .keys = 512}, "experts-8");
     expect(&f, (struct cuda_explain){.rows = 512, .keys = 512, .prompt = true}, "experts-prompt");
     expect(&f, (struct cuda_explain){.rows = 2, .keys = 512, .exact = true}, "experts-exact");
     drop(&f);
@@ -634,7 +635,7 @@ static void test_classes(void **state)
             if (l->args == ARGS_GEMM && l->op == 1)
                 products += l->a.gemm.m;
             if (l->args == ARGS_COMBINE || l->kernel == K_MOE_DOWN)
-                experts += l->kernel == K_MOE_DOWN ? 1 : l->a.combine.m;
+                experts += l->kernel == K_MOE_DOWN ? l->grid.y : l->a.combine.m;
         }
         assert_int_equal(products, rows <= PACK_ROWS_MOST ? rows : 0); /* more go to cuBLASLt */
         assert_int_equal(experts, rows);

@@ -118,7 +118,7 @@ static void build(struct rig *r, const struct layer *l, uint32_t type)
         o.shared_up = rig_linear(r, type, shared, k, false);
         o.shared_down = rig_linear(r, type == DTYPE_Q4_K ? DTYPE_Q8_0 : type, n, shared, true);
         if (l->groups)
-            o.shared_router = rig_matrix(r, DTYPE_F32, 1, k, 1, 0.1f);
+            o.shared_router = rig_matrix(r, router, 1, k, 1, 0.1f);
     }
     if (l->post_norm)
         o.tail.post = rig_norm(r, NORM_RMS, n);

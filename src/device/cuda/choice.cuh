@@ -29,7 +29,7 @@ struct expert_choice {
     __align__(
         16) float key[EXPERTS_MOST]; /* what is compared; up to a multiple of 16 there is -inf behind it */
     float logit[EXPERTS_MOST], group[EXPERT_GROUPS_MOST];
-    float max, sum; /* over the row */
+    float shared; /* the shared expert's logit */
     int32_t expert[MOE_USED_MOST];
     float weight[MOE_USED_MOST];
 };
@@ -45,16 +45,18 @@ static __device__ __forceinline__ void choice_row(const struct route_args &p, co
                                                   float &max, float &sum)
 {
     max = -INFINITY, sum = 0.0f;
+#pragma unroll 1
     for (uint32_t i = threadIdx.x % 32; i < p.experts; i += 32)
         max = fmaxf(max, c.logit[i]);
     max = warp_max(max);
+#pragma unroll 1
     for (uint32_t i = threadIdx.x % 32; i < p.experts; i += 32)
         sum += gating_value(p.gating, c.logit[i], max);
     sum = warp_sum(sum);
 }
 
 /* Keys where they are not the logits: with the bias, and only of the experts in the best groups. */
-static __device__ void choice_keys(const struct route_args &p, struct expert_choice &c)
+static __device__ __noinline__ void choice_keys(const struct route_args &p, struct expert_choice &c)
 {
     float max, sum;
     choice_row(p, c, max, sum);
@@ -90,6 +92,7 @@ static __device__ void choice_keys(const struct route_args &p, struct expert_cho
 static __device__ __forceinline__ void choice_load(const struct route_args &p, struct expert_choice &c,
                                                    const float *logits)
 {
+#pragma unroll 1
     for (uint32_t e = threadIdx.x; e < (p.experts + 15) / 16 * 16; e += blockDim.x) {
         const float x = e < p.experts ? __ldcg(logits + e) : -INFINITY;
         c.key[e] = x;
@@ -98,6 +101,8 @@ static __device__ __forceinline__ void choice_load(const struct route_args &p, s
     }
     if (threadIdx.x < p.used)
         c.expert[threadIdx.x] = (int)threadIdx.x; /* stays where logits are not numbers */
+    if (threadIdx.x == 0 && p.ld > p.experts)
+        c.shared = __ldcg(logits + p.experts);
     __syncthreads();
     if (!choice_direct(p))
         choice_keys(p, c);
@@ -112,10 +117,12 @@ static __device__ __forceinline__ void choice_experts(const struct route_args &p
                           : 2 * n <= blockDim.x ? 1
                                                 : 0,
                    parts = 1u << bits, end = (n * parts + 31) / 32 * 32;
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < end; i += blockDim.x) {
         const uint32_t e = i >> bits, part = i & (parts - 1);
         const float v = c.key[min(e, n - 1)];
         uint32_t rank = 0;
+#pragma unroll 1
         for (uint32_t j = 4 * part; j < n; j += 4 * parts) {
             const float4 w = *(const float4 *)(c.key + j);
             rank += w.x > v || (w.x == v && j < e);
@@ -123,6 +130,7 @@ static __device__ __forceinline__ void choice_experts(const struct route_args &p
             rank += w.z > v || (w.z == v && j + 2 < e);
             rank += w.w > v || (w.w == v && j + 3 < e);
         }
+#pragma unroll 1
         for (uint32_t o = 1; o < parts; o *= 2)
             rank += __shfl_xor_sync(~0u, rank, o);
         if (part == 0 && e < n && rank < p.used)

@@ -283,21 +283,24 @@ struct form_mxfp4 {
     }
 };
 
-/* The first tile of a strip, of whichever form: asked for before x is there. */
-struct tile_ahead {
-    uint4 q[CHUNKS_MOST];
+/* The first tile of a strip, of whichever form of at most N chunks: asked for before x is there. */
+template <int N> struct tile_ahead_of {
+    uint4 q[N];
     struct tile_head head;
 
-    __device__ __forceinline__ tile_ahead(uint32_t fmt, const uint8_t *p)
+    __device__ __forceinline__ tile_ahead_of(uint32_t fmt, const uint8_t *p)
     {
         const uint32_t chunks = fmt == FMT_Q4_K_TILE || fmt == FMT_MXFP4 ? 4 : fmt == FMT_Q6_K_TILE ? 6 : 8;
 #pragma unroll
-        for (int j = 0; j < CHUNKS_MOST; j++) {
+        for (int j = 0; j < N; j++) {
             q[j] = make_uint4(0, 0, 0, 0);
             load_more(q[j], p + 512 * j + threadIdx.x % 32 * 16, j < chunks);
         }
         head = tile_head(p, layout_tile_bytes(fmt), load_stream);
     }
+};
+struct tile_ahead : tile_ahead_of<CHUNKS_MOST> {
+    using tile_ahead_of::tile_ahead_of;
 };
 
 /* Columns [from, to), at least one, of a strip of tiles, of which p is the first. The chunks of the next tile are asked for

@@ -249,8 +249,8 @@ struct row_mxfp4 : row_subs {
 
 /* Columns [from, to), at least one, of a strip of tiles, of which p is the first and t is on its way. The chunks of the next
  * tile are asked for as soon as those of this one are used. The four lanes of a row have a part of its sum each. */
-template <class FORM>
-static __device__ __forceinline__ void row_columns(float acc[2], struct tile_ahead &t, const uint8_t *p,
+template <class FORM, int N>
+static __device__ __forceinline__ void row_columns(float acc[2], tile_ahead_of<N> &t, const uint8_t *p,
                                                    uint32_t from, uint32_t to, const uint8_t *x)
 {
     const uint32_t lane16 = threadIdx.x % 32 * 16;
@@ -291,19 +291,22 @@ static __device__ __forceinline__ void row_put(uint8_t *to, const float v[8])
         *(float *)(to + ROW_SCALE) = __uint_as_float(((2 * 127u + 24) << 23) - __float_as_uint(scale));
 }
 
-/* Whichever form the weight has. */
-static __device__ __forceinline__ void row_product(float acc[2], struct tile_ahead &ahead, uint32_t fmt,
+/* Whichever form the weight has, of at most N chunks. */
+template <int N>
+static __device__ __forceinline__ void row_product(float acc[2], tile_ahead_of<N> &ahead, uint32_t fmt,
                                                    const uint8_t *tiles, uint32_t from, uint32_t to,
                                                    const uint8_t *x)
 {
     if (fmt == FMT_Q4_K_TILE)
         row_columns<row_q4k>(acc, ahead, tiles, from, to, x);
-    else if (fmt == FMT_Q6_K_TILE)
-        row_columns<row_q6k>(acc, ahead, tiles, from, to, x);
     else if (fmt == FMT_MXFP4)
         row_columns<row_mxfp4>(acc, ahead, tiles, from, to, x);
-    else
-        row_columns<row_q8>(acc, ahead, tiles, from, to, x);
+    else if constexpr (N > 4) {
+        if (fmt == FMT_Q6_K_TILE)
+            row_columns<row_q6k>(acc, ahead, tiles, from, to, x);
+        else
+            row_columns<row_q8>(acc, ahead, tiles, from, to, x);
+    }
 }
 
 /* Eight values of attention's result, from the parts of it. */

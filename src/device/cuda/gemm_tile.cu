@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     struct x_row x(p, row_room, sums, stores && p.residual ? p.residual + n : nullptr);
     struct tile_ahead ahead(fmt, tiles);
     x.begin(); /* in one place for all forms: its code is large */
-    row_product(acc, ahead, fmt, tiles, from, to, row_room);
+    row_product<CHUNKS_MOST>(acc, ahead, fmt, tiles, from, to, row_room);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         acc[i] += __shfl_xor_sync(~0u, acc[i], 1);

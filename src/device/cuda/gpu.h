@@ -63,11 +63,12 @@ enum gpu_kernel {
     K_ATTN_PREFILL = K_ATTN_FAR + 4,
     K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* + 0, 1: head sizes 64, 128, by wgmma */
     K_ATTN_JOIN = K_ATTN_WIDE + 2,
-    K_ROUTER, /* + 0..2: one row, up to 64, more */
+    K_ROUTER, /* + 0..2: up to 32 rows, up to 64, more */
     K_ROUTE = K_ROUTER + 3,
     K_GROUP,
     K_COMBINE,
-    K_MOE_UP, /* one row */
+    K_MOE_UP,   /* one row or two */
+    K_MOE_UP_4, /* of forms of four chunks */
     K_MOE_DOWN,
     K_CONV, /* + 0, 1: up to 4 and 8 columns */
     K_CONV_STATE = K_CONV + 2,

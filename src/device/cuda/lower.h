@@ -22,6 +22,7 @@ enum {
     NORM_WIDTH_MOST = 32 * 1024, /* norm_pack keeps a row in registers */
     GEMM_NORM_MOST = 4096,       /* inputs of a product that norms its row itself */
     GEMM_ROW_MOST = 28672,       /* or only packs it */
+    MOE_FEW = 2,                 /* rows whose experts are multiplied row by row */
     LORA_AREAS = GEMM_SEGS       /* products whose A x are kept at the same time */
 };
 

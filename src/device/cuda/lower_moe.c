@@ -104,7 +104,7 @@ static bool router_fits(const struct lowering *b, const struct op_moe *o)
     const struct mat *w = mat_of(b, o->router.weight);
     const float *x = buffer_at(b, o->in);
     const bool plain = layout_plain_bytes(w->fmt) &&
-                       (!o->shared_router || layout_plain_bytes(mat_of(b, o->shared_router)->fmt)),
+                       (!o->shared_router || mat_of(b, o->shared_router)->fmt == w->fmt),
                norm =
                    o->norm.kind == NORM_NONE || (o->norm.kind == NORM_RMS && !o->norm.bias && !o->norm.heads);
     return b->l->path == PATH_PACK && plain && norm && !adapts(b, o) && w->k % 4 == 0 &&
@@ -118,20 +118,27 @@ static uint32_t router_outputs(const struct op_moe *o)
 
 static void put_router(struct lowering *b, const struct op_moe *o, const struct input *in)
 {
-    const uint32_t outputs = router_outputs(o), each = b->m == 1 ? 4 : b->m <= GEMM_ROWS_MOST ? 8 : 32;
+    /* up to 32 rows: four outputs a block, and as many blocks as there are SMs; more: eight rows a block, whose eight
+     * warps have an output each, or four */
+    enum { FEW = 32, FOUR = 4, ROWS = 8 };
+    const uint32_t outputs = router_outputs(o),
+                   kernel = b->m <= FEW              ? 0
+                            : b->m <= GEMM_ROWS_MOST ? 1
+                                                     : 2,
+                   wide = gpu_blocks(outputs, kernel == 0   ? FOUR
+                                              : kernel == 1 ? ROWS
+                                                            : ROWS * FOUR),
+                   high = (uint32_t)b->l->card->sms / wide,
+                   each = kernel ? ROWS : gpu_blocks(b->m, high ? high : 1);
     struct launch *l =
-        lowering_add(b,
-                     K_ROUTER + (each == 4   ? 0
-                                 : each == 8 ? 1
-                                             : 2),
-                     ARGS_ROUTER, gpu_grid(gpu_blocks(outputs, each), 1, 1, each == 4 ? 128 : 256, 0),
-                     "norm and router, in float");
-    if (b->m > 1)
-        lowering_grid_rows(l, GRID_Y, 8);
+        lowering_add(b, K_ROUTER + kernel, ARGS_ROUTER,
+                     gpu_grid(wide, 0, 1, kernel ? 32 * ROWS : 32 * FOUR, 0), "norm and router, in float");
+    lowering_grid_rows(l, GRID_Y, each);
     l->a.router = (struct router_args){.x = in->x,
                                        .ldx = in->ldx,
                                        .k = in->k,
                                        .outputs = outputs,
+                                       .each = each,
                                        .norm = norm_of(b, &o->norm),
                                        .w = *mat_of(b, o->router.weight),
                                        .bias = vector_of(b, o->router.bias),
@@ -377,9 +384,11 @@ static void put_sum(struct lowering *b, const struct op_moe *o, const struct moe
 
 /* ---- one row ---- */
 
-static bool tiles_of(const struct lowering *b, const struct linear *l)
+/* Of a form of four chunks, or not there. */
+static bool is_four(const struct lowering *b, const struct linear *l)
 {
-    return !l->weight || layout_is_tile(mat_of(b, l->weight)->fmt);
+    const uint32_t fmt = l->weight ? mat_of(b, l->weight)->fmt : FMT_Q4_K_TILE;
+    return fmt == FMT_Q4_K_TILE || fmt == FMT_MXFP4;
 }
 
 /* Columns of 256 inputs of down, of all chosen experts and the shared one. */
@@ -398,11 +407,16 @@ static uint32_t down_shared(uint32_t columns, uint32_t warps)
 static bool row_fits(const struct lowering *b, const struct op_moe *o)
 {
     const bool gated = o->gate.weight != 0, shared = o->shared_up.weight != 0;
-    return b->m == 1 && router_fits(b, o) && tiles_of(b, &o->gate) && tiles_of(b, &o->up) &&
-           tiles_of(b, &o->down) && tiles_of(b, &o->shared_gate) && tiles_of(b, &o->shared_up) &&
-           tiles_of(b, &o->shared_down) && (!shared || gated == (o->shared_gate.weight != 0)) &&
-           mat_of(b, o->up.weight)->k <= GEMM_NORM_MOST &&
-           down_shared(down_columns(b, o), GEMM_DEEP) <= gpu_shared_most(b->l->card);
+    const struct linear *all[] = {&o->gate,        &o->up,        &o->down,
+                                  &o->shared_gate, &o->shared_up, &o->shared_down};
+    bool fits = b->m <= MOE_FEW && router_fits(b, o) && (!shared || gated == (o->shared_gate.weight != 0)) &&
+                mat_of(b, o->up.weight)->k <= GEMM_DEEP * TILE_COLS &&
+                down_shared(down_columns(b, o), GEMM_DEEP) <= gpu_shared_most(b->l->card);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const struct mat *w = all[i]->weight ? mat_of(b, all[i]->weight) : NULL;
+        fits = fits && (!w || (layout_is_tile(w->fmt) && w->k % 8 == 0));
+    }
+    return fits;
 }
 
 static struct moe_part part_of(const struct lowering *b, const struct linear *gate, const struct linear *up,
@@ -426,10 +440,13 @@ static void lower_row(struct lowering *b, const struct op_moe *o, const struct m
     struct moe_row_args a = {.route = route_of(b, o, in),
                              .part = {part_of(b, &o->gate, &o->up, &o->down, o->act)},
                              .x = in->in.x,
+                             .ldx = in->in.ldx,
                              .norm = norm_of(b, &o->norm),
                              .h = at->y,
                              .residual = to.residual,
+                             .ldr = to.ldr,
                              .out = to.out,
+                             .ldo = to.ldo,
                              .k = in->in.k,
                              .n = mat_of(b, o->down.weight)->n,
                              .columns = (mat_of(b, o->down.weight)->k + 255) / 256,
@@ -444,11 +461,16 @@ static void lower_row(struct lowering *b, const struct op_moe *o, const struct m
         a.part[1] = part_of(b, &o->shared_gate, &o->shared_up, &o->shared_down, shared_act(o));
         a.pairs_all += (a.part[1].up.n + TILE_ROWS - 1) / TILE_ROWS;
     }
-    const struct gpu_experts up = gpu_experts_row(b->l->card, a.pairs_all, o->gate.weight ? 2 : 1, a.k);
+    a.ldh = o->used * (uint64_t)a.part[0].up.n + (o->shared_up.weight ? a.part[1].up.n : 0);
+    const bool four = is_four(b, &o->gate) && is_four(b, &o->up) && is_four(b, &o->shared_gate) &&
+                      is_four(b, &o->shared_up);
+    const struct gpu_experts up =
+        gpu_experts_row(b->l->card, a.pairs_all, o->gate.weight ? 2 : 1, a.k, four ? MOE_WARPS : GEMM_DEEP);
     a.pairs = up.pairs;
     a.split = up.split;
-    struct launch *l = lowering_add(b, K_MOE_UP, ARGS_MOE_ROW, up.grid,
+    struct launch *l = lowering_add(b, four ? K_MOE_UP_4 : K_MOE_UP, ARGS_MOE_ROW, up.grid,
                                     "choice of experts, norm, gate and up and the activation");
+    lowering_grid_rows(l, GRID_Y, 1);
     l->a.moe_row = a;
     l->reads[0] = in->in.from;
     l->reads[1] = span_of(PLACE_ROUTE);
@@ -456,8 +478,9 @@ static void lower_row(struct lowering *b, const struct op_moe *o, const struct m
     const uint32_t strips = (a.n + TILE_ROWS - 1) / TILE_ROWS,
                    warps = strips <= (uint32_t)b->l->card->sms ? GEMM_DEEP : GEMM_WARPS;
     l = lowering_add(b, K_MOE_DOWN, ARGS_MOE_ROW,
-                     gpu_grid(strips, 1, 1, 32 * warps, down_shared(a.columns_all, warps)),
+                     gpu_grid(strips, 0, 1, 32 * warps, down_shared(a.columns_all, warps)),
                      "down of the chosen experts, weights, sum and residual");
+    lowering_grid_rows(l, GRID_Y, 1);
     l->a.moe_row = a;
     l->reads[0] = span_of(PLACE_Y);
     l->reads[1] = span_of(PLACE_ROUTE);

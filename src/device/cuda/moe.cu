@@ -4,14 +4,15 @@
 
 /* ---- the router ---- */
 
-/* Four weights of an output. */
+/* Four weights of an output. FMT is a constant, so that no branch keeps one load from the next. */
+template <int FMT>
 static __device__ __forceinline__ float4 router_weights(const struct mat &w, uint32_t n, uint32_t i)
 {
     const uint8_t *row = w.base + n * w.stride;
-    if (w.fmt == FMT_F32)
+    if (FMT == FMT_F32)
         return *(const float4 *)(row + 4 * (uint64_t)i);
     const uint2 v = *(const uint2 *)(row + 2 * (uint64_t)i);
-    if (w.fmt == FMT_F16) {
+    if (FMT == FMT_F16) {
         const float2 a = __half22float2(*(const __half2 *)&v.x), b = __half22float2(*(const __half2 *)&v.y);
         return make_float4(a.x, a.y, b.x, b.y);
     }
@@ -51,103 +52,157 @@ static __device__ __forceinline__ float router_scale(const struct router_args &p
     return p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
 }
 
-/* One row: a warp an output. Its weights are in registers, times those of the norm, when the row arrives. */
-extern "C" __global__ void __launch_bounds__(128) moe_router_1(const __grid_constant__ struct router_args p)
+/* A warp an output, for p.each rows: its weights are in registers, times those of the norm, when the rows arrive. */
+template <int FMT>
+static __device__ __forceinline__ void router_rows(const struct router_args &p, uint32_t out)
 {
     enum { AHEAD = 16 };
-    dep_launch();
-    const uint32_t lane = threadIdx.x % 32, out = blockIdx.x * 4 + threadIdx.x / 32;
-    if (out >= p.outputs)
-        return;
+    const uint32_t lane = threadIdx.x % 32, first = blockIdx.y * p.each, end = min(first + p.each, p.m);
     const struct router_output o(p, out);
-    float4 w[AHEAD];
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4 w[AHEAD], v[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
         const uint32_t at = 4 * (lane + 32 * i);
-        w[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (at < p.k)
-            w[i] = mul4(router_weights(o.w, o.n, at), router_norm(p, at));
+        w[i] = at < p.k ? router_weights<FMT>(o.w, o.n, at) : zero;
+    }
+    if (p.norm.w) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const uint32_t at = 4 * (lane + 32 * i);
+            v[i] = at < p.k ? *(const float4 *)(p.norm.w + at) : zero;
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            w[i] = mul4(w[i], v[i]);
     }
     dep_wait();
-    float sum = 0.0f, squares = 0.0f;
+#pragma unroll 1
+    for (uint32_t row = first; row < end; row++) {
+        const float *x = p.x + row * p.ldx;
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-        const uint32_t at = 4 * (lane + 32 * i);
-        const float4 x = at < p.k ? *(const float4 *)(p.x + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        sum += dot4(x, w[i]);
-        squares += dot4(x, x);
+        for (int i = 0; i < AHEAD; i++) {
+            const uint32_t at = 4 * (lane + 32 * i);
+            v[i] = at < p.k ? *(const float4 *)(x + at) : zero;
+        }
+        float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            sum += dot4(v[i], w[i]);
+            squares += dot4(v[i], v[i]);
+        }
+#pragma unroll 2
+        for (uint32_t at = 4 * (lane + 32 * AHEAD); at < p.k; at += 128) {
+            const float4 y = *(const float4 *)(x + at);
+            sum += dot4(y, mul4(router_weights<FMT>(o.w, o.n, at), router_norm(p, at)));
+            squares += dot4(y, y);
+        }
+        sum = warp_sum(sum);
+        squares = warp_sum(squares);
+        if (lane == 0)
+            p.logits[(uint64_t)row * p.outputs + out] = sum * router_scale(p, squares) + o.bias;
     }
-    for (uint32_t at = 4 * (lane + 32 * AHEAD); at < p.k; at += 128) {
-        const float4 x = *(const float4 *)(p.x + at);
-        sum += dot4(x, mul4(router_weights(o.w, o.n, at), router_norm(p, at)));
-        squares += dot4(x, x);
-    }
-    sum = warp_sum(sum);
-    squares = warp_sum(squares);
-    if (lane == 0)
-        p.logits[out] = sum * router_scale(p, squares) + o.bias;
 }
 
-/* Eight rows a block, a warp EACH outputs; the rows go through shared memory, times the weights of the norm. */
-template <int EACH> static __device__ __forceinline__ void router_body(const struct router_args &p)
+extern "C" __global__ void __launch_bounds__(512) moe_router(const __grid_constant__ struct router_args p)
 {
-    enum { ROWS = 8, CHUNK = 512 };
-    __shared__ __align__(16) float x[ROWS][CHUNK];
-    __shared__ float scale[ROWS];
     dep_launch();
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.y * ROWS,
-                   out = (blockIdx.x * ROWS + warp) * EACH;
-    float acc[EACH][ROWS] = {}, squares = 0.0f;
-    dep_wait();
+    const uint32_t out = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (out >= p.outputs)
+        return;
+    if (p.w.fmt == FMT_F32)
+        router_rows<FMT_F32>(p, out);
+    else if (p.w.fmt == FMT_F16)
+        router_rows<FMT_F16>(p, out);
+    else
+        router_rows<FMT_BF16>(p, out);
+}
+
+enum { ROUTER_ROWS = 8, ROUTER_CHUNK = 512 };
+
+/* Products of EACH outputs with a chunk of the rows. */
+template <int FMT, int EACH>
+static __device__ __forceinline__ void router_chunk(const struct router_args &p, uint32_t out, uint32_t from,
+                                                    const float (*x)[ROUTER_CHUNK],
+                                                    float acc[EACH][ROUTER_ROWS])
+{
+    enum { STEPS = ROUTER_CHUNK / 128 };
+    const uint32_t lane = threadIdx.x % 32;
+    float4 w[STEPS][EACH];
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        const uint32_t at = from + 4 * lane + 128 * i;
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const struct router_output o(p, min(out + j, p.outputs - 1));
+            w[i][j] = at < p.k ? router_weights<FMT>(o.w, o.n, at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+#pragma unroll
+        for (int r = 0; r < ROUTER_ROWS; r++) {
+            const float4 v = *(const float4 *)&x[r][4 * lane + 128 * i];
+#pragma unroll
+            for (int j = 0; j < EACH; j++)
+                acc[j][r] += dot4(v, w[i][j]);
+        }
+}
+
+/* Eight rows a block, a warp EACH outputs of one form; the rows go through shared memory, times the weights of the norm. */
+template <int FMT, int EACH>
+static __device__ __forceinline__ void router_many(const struct router_args &p, uint32_t out,
+                                                   float (*x)[ROUTER_CHUNK], float *scale)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.y * ROUTER_ROWS;
+    float acc[EACH][ROUTER_ROWS] = {}, squares = 0.0f;
     const float *mine = p.x + (uint64_t)min(first + warp, p.m - 1) * p.ldx;
-    for (uint32_t from = 0; from < p.k; from += CHUNK) {
-        __syncthreads();
+    for (uint32_t from = 0; from < p.k; from += ROUTER_CHUNK) {
+        float4 v[ROUTER_CHUNK / 128];
 #pragma unroll
-        for (int i = 0; i < CHUNK / 128; i++) {
-            const uint32_t at = 4 * lane + 128 * i;
-            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (from + at < p.k) {
-                v = *(const float4 *)(mine + from + at);
-                squares += dot4(v, v);
-                v = mul4(v, router_norm(p, from + at));
-            }
-            *(float4 *)&x[warp][at] = v;
+        for (int i = 0; i < ROUTER_CHUNK / 128; i++) {
+            const uint32_t at = from + 4 * lane + 128 * i;
+            v[i] = at < p.k ? *(const float4 *)(mine + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < CHUNK / 128; i++) {
-            const uint32_t at = 4 * lane + 128 * i;
-            float4 w[EACH];
-#pragma unroll
-            for (int j = 0; j < EACH; j++) {
-                const struct router_output o(p, min(out + j, p.outputs - 1));
-                w[j] = from + at < p.k ? router_weights(o.w, o.n, from + at)
-                                       : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            }
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const float4 v = *(const float4 *)&x[r][at];
-#pragma unroll
-                for (int j = 0; j < EACH; j++)
-                    acc[j][r] += dot4(v, w[j]);
-            }
+        for (int i = 0; i < ROUTER_CHUNK / 128; i++) {
+            const uint32_t at = from + 4 * lane + 128 * i;
+            squares += dot4(v[i], v[i]);
+            *(float4 *)&x[warp][at - from] = at < p.k ? mul4(v[i], router_norm(p, at)) : v[i];
         }
+        __syncthreads();
+        router_chunk<FMT, EACH>(p, out, from, x, acc);
     }
     squares = warp_sum(squares);
     if (lane == 0)
         scale[warp] = router_scale(p, squares);
     __syncthreads();
 #pragma unroll
-    for (int j = 0; j < EACH; j++) {
+    for (int j = 0; j < EACH; j++)
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
+        for (int r = 0; r < ROUTER_ROWS; r++) {
             const float sum = warp_sum(acc[j][r]);
             if (lane == 0 && out + j < p.outputs && first + r < p.m) {
                 const struct router_output o(p, out + j);
                 p.logits[(uint64_t)(first + r) * p.outputs + out + j] = sum * scale[r] + o.bias;
             }
         }
-    }
+}
+
+template <int EACH> static __device__ __forceinline__ void router_body(const struct router_args &p)
+{
+    __shared__ __align__(16) float x[ROUTER_ROWS][ROUTER_CHUNK];
+    __shared__ float scale[ROUTER_ROWS];
+    dep_launch();
+    dep_wait();
+    const uint32_t out = (blockIdx.x * ROUTER_ROWS + threadIdx.x / 32) * EACH;
+    if (p.w.fmt == FMT_F32)
+        router_many<FMT_F32, EACH>(p, out, x, scale);
+    else if (p.w.fmt == FMT_F16)
+        router_many<FMT_F16, EACH>(p, out, x, scale);
+    else
+        router_many<FMT_BF16, EACH>(p, out, x, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(256) moe_router_8(const __grid_constant__ struct router_args p)

@@ -1,4 +1,5 @@
-/* Experts of one row, weights in tiles. Behind the router (moe.cu) there are two kernels:
+/* Experts of one row or two, each by itself (blockIdx.y), weights in tiles. Behind the router (moe.cu) there are
+ * two kernels:
  *   moe_row_up    chooses the experts in every block, norms the row, multiplies with gate and up of the chosen ones
  *                 and applies the activation
  *   moe_row_down  chooses once more, while its predecessor runs, and has the first weights on their way when that
@@ -39,8 +40,6 @@ static __device__ __forceinline__ void row_leave(float acc[2], float *to)
     }
 }
 
-enum { UP_COLUMNS = 2 }; /* of a warp where the row is normed */
-
 /* Which 16 outputs of which expert pair number i is. */
 struct row_pair {
     uint32_t slot, strip;
@@ -53,90 +52,79 @@ struct row_pair {
     }
 };
 
-/* A block has p.pairs pairs of strips of gate and up (or strips of up alone), p.split warps for each strip. */
-extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
-    moe_row_up(const __grid_constant__ struct moe_row_args p)
+/* Eight values of a row, whose length is a multiple of eight. */
+static __device__ __forceinline__ void row_load(const float *x, bool there, float v[8])
+{
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f), a = there ? __ldcg((const float4 *)x) : zero,
+                 b = there ? __ldcg((const float4 *)(x + 4)) : zero;
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+/* A block has p.pairs pairs of strips of gate and up (or strips of up alone), p.split warps for each strip, and at least as
+ * many warps as the row has columns. Most of this code runs once a launch, which costs what it takes to fetch it: it is
+ * short rather than unrolled. */
+template <int N> static __device__ __forceinline__ void row_up(const struct moe_row_args &p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
     __shared__ struct expert_choice c;
-    __shared__ float room[GEMM_DEEP][TILE_ROWS], sums[GEMM_DEEP];
+    __shared__ float room[MOE_WARPS][TILE_ROWS], sums[MOE_WARPS];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32,
-                   columns = (p.k + 255) / 256, kinds = p.part[0].gate.base ? 2 : 1;
-    float v[UP_COLUMNS][8], w[UP_COLUMNS][8], squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < UP_COLUMNS; i++) {
-        const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
-        if (p.norm.w && at < p.k)
-            load8(p.norm.w + at, p.k - at, true, w[i]);
-        else
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                w[i][j] = 1.0f;
-    }
+                   columns = (p.k + 255) / 256, kinds = p.part[0].gate.base ? 2 : 1, own = 8 * threadIdx.x;
+    /* what needs no predecessor: which strip this warp multiplies, and which output this thread adds up */
+    const uint32_t strip = warp / p.split, part = warp % p.split, from = columns * part / p.split,
+                   to = columns * (part + 1) / p.split, i = threadIdx.x / TILE_ROWS,
+                   at = min(blockIdx.x * p.pairs + i, p.pairs_all - 1);
+    const struct row_pair mine(p, min(blockIdx.x * p.pairs + strip / kinds, p.pairs_all - 1)), last(p, at);
+    float v[8], w[8];
+    row_load(p.norm.w + own, p.norm.w && own < p.k, w);
     dep_wait();
     dep_launch(); /* not before: the successor reads the logits without waiting for this kernel */
+    row_load(p.x + blockIdx.y * p.ldx + own, own < p.k, v);
+    choice_load(p.route, c, p.route.logits + blockIdx.y * p.route.ld);
+    float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < UP_COLUMNS; i++) {
-        const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
-        load8(p.x + at, at < p.k ? p.k - at : 0, true, v[i]);
-    }
-    choice_load(p.route, c, p.route.logits);
-#pragma unroll
-    for (int i = 0; i < UP_COLUMNS; i++)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            squares += v[i][j] * v[i][j];
+    for (int j = 0; j < 8; j++)
+        squares += v[j] * v[j];
     squares = warp_sum(squares);
     if (lane == 0)
         sums[warp] = squares;
     choice_experts(p.route, c);
     __syncthreads();
-    const uint32_t strip = warp / p.split, part = warp % p.split,
-                   pair = min(blockIdx.x * p.pairs + strip / kinds, p.pairs_all - 1);
-    const struct row_pair mine(p, pair);
     const struct row_expert e(p, c, mine.slot);
     const struct mat &m = kinds == 2 && strip % 2 == 0 ? e.part.gate : e.part.up;
-    const uint32_t from = columns * part / p.split, to = columns * (part + 1) / p.split;
     const uint8_t *tiles = strip_of(m, e.expert, mine.strip, from);
-    struct tile_ahead ahead(m.fmt, tiles);
+    tile_ahead_of<N> ahead(m.fmt, tiles);
     squares = warp_sum(lane < warps ? sums[lane] : 0.0f);
     const float scale = p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
-#pragma unroll
-    for (int i = 0; i < UP_COLUMNS; i++) {
-        if (warp + warps * i >= columns)
-            break;
+    if (warp < columns) {
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            v[i][j] *= scale * w[i][j];
-        row_put(row_room + (warp + warps * i) * ROW_COLUMN, v[i]);
+            v[j] *= p.norm.w ? scale * w[j] : scale;
+        row_put(row_room + warp * ROW_COLUMN, v);
     }
     __syncthreads();
     float acc[2] = {0.0f, 0.0f};
-    row_product(acc, ahead, m.fmt, tiles, from, to, row_room);
+    row_product<N>(acc, ahead, m.fmt, tiles, from, to, row_room);
     row_leave(acc, room[warp]);
     __syncthreads();
-    const uint32_t i = threadIdx.x / TILE_ROWS, r = threadIdx.x % TILE_ROWS, at = blockIdx.x * p.pairs + i;
-    if (i >= p.pairs || at >= p.pairs_all)
+    const uint32_t r = threadIdx.x % TILE_ROWS, n = last.strip * TILE_ROWS + r;
+    const struct row_expert o(p, c, last.slot);
+    const uint32_t f = o.part.up.n;
+    if (i >= p.pairs || blockIdx.x * p.pairs + i >= p.pairs_all || n >= f)
         return;
-    const struct row_pair to_pair(p, at);
-    const struct row_expert o(p, c, to_pair.slot);
-    const uint32_t n = to_pair.strip * TILE_ROWS + r, f = o.part.up.n;
-    if (n >= f)
-        return;
-    float y[2] = {0.0f, 0.0f};
-    for (uint32_t k = 0; k < kinds; k++)
-        for (uint32_t j = 0; j < p.split; j++)
-            y[k] += room[(i * kinds + k) * p.split + j][r];
-    const uint64_t b = (uint64_t)o.expert * f + n;
-    float *h = p.h + (uint64_t)to_pair.slot * p.part[0].up.n + n; /* the shared expert's is the last */
-    if (kinds == 1) {
-        *h = act_one(o.part.act, y[0] + (o.part.up_bias ? o.part.up_bias[b] : 0.0f));
-        return;
+    float gate = 0.0f, up = 0.0f;
+#pragma unroll 1
+    for (uint32_t j = 0; j < p.split; j++) {
+        gate += room[i * kinds * p.split + j][r];
+        up += room[(i * kinds + kinds - 1) * p.split + j][r];
     }
-    const float gate = y[0] + (o.part.gate_bias ? o.part.gate_bias[b] : 0.0f),
-                up = y[1] + (o.part.up_bias ? o.part.up_bias[b] : 0.0f);
-    *h = o.part.act == ACT_SWIGLU_OAI ? swiglu_oai(p.alpha, p.limit, gate, up)
-                                      : act_one(o.part.act, gate) * up;
+    const uint64_t b = (uint64_t)o.expert * f + n;
+    gate += o.part.gate_bias ? o.part.gate_bias[b] : 0.0f;
+    up += o.part.up_bias ? o.part.up_bias[b] : 0.0f;
+    p.h[blockIdx.y * p.ldh + (uint64_t)last.slot * p.part[0].up.n + n] = /* the shared expert's is the last */
+        kinds == 1                     ? act_one(o.part.act, up)
+        : o.part.act == ACT_SWIGLU_OAI ? swiglu_oai(p.alpha, p.limit, gate, up)
+                                       : act_one(o.part.act, gate) * up;
 }
 
 /* Where column i of all is: of an expert's p.columns each, then of the shared one. */
@@ -152,18 +140,17 @@ struct row_column {
 };
 
 /* A block a strip of 16 outputs; its warps share the columns of all experts. */
-extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
-    moe_row_down(const __grid_constant__ struct moe_row_args p)
+template <int N> static __device__ __forceinline__ void row_down(const struct moe_row_args &p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (warps, most) of ROW_COLUMN bytes */
     __shared__ struct expert_choice c;
-    __shared__ float room[GEMM_DEEP][TILE_ROWS];
+    __shared__ float room[MOE_WARPS][TILE_ROWS];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const uint32_t from = p.columns_all * warp / warps, to = p.columns_all * (warp + 1) / warps,
                    most = (p.columns_all + warps - 1) / warps;
     const bool shared = p.part[1].up.base != NULL;
-    choice_load(p.route, c, p.route.logits);
+    choice_load(p.route, c, p.route.logits + blockIdx.y * p.route.ld);
     choice_experts(p.route, c);
     __syncthreads();
     if (warp == warps - 1)
@@ -171,35 +158,35 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     struct row_column here(p, from < to ? from : 0);
     const struct row_expert first(p, c, here.slot);
     const uint8_t *tiles = strip_of(first.part.down, first.expert, blockIdx.x, here.at);
-    struct tile_ahead ahead(first.part.down.fmt, tiles);
+    tile_ahead_of<N> ahead(first.part.down.fmt, tiles);
     __syncthreads();
-    const float alone = !shared         ? 0.0f
-                        : p.shared_gate ? 1.0f / (1.0f + expf(-__ldcg(p.route.logits + p.route.experts)))
-                                        : 1.0f;
+    const float alone = !shared ? 0.0f : p.shared_gate ? 1.0f / (1.0f + expf(-c.shared)) : 1.0f;
     uint8_t *x = row_room + warp * most * ROW_COLUMN;
     dep_wait();
+#pragma unroll 1
     for (uint32_t i = from; i < to; i++) {
         const struct row_column in(p, i);
         const uint32_t f = p.part[in.slot < p.route.used ? 0 : 1].up.n, at = 256 * in.at + 8 * lane;
-        const float *h = p.h + (uint64_t)in.slot * p.part[0].up.n;
+        const float *h = p.h + blockIdx.y * p.ldh + (uint64_t)in.slot * p.part[0].up.n;
         uint8_t *to_x = x + (i - from) * ROW_COLUMN;
         float v[8];
-        load8(h + at, at < f ? f - at : 0, is_aligned(h, 0), v);
+        row_load(h + at, at < f, v);
         row_put(to_x, v);
         if (lane == 0)
             *(float *)(to_x + ROW_SCALE) *= in.slot < p.route.used ? c.weight[in.slot] : alone;
     }
     __syncwarp();
     float acc[2] = {0.0f, 0.0f};
+#pragma unroll 1
     for (uint32_t i = from; i < to;) {
         const struct row_expert e(p, c, here.slot);
         const struct mat &m = e.part.down;
         const uint32_t end = min(to, i + (here.slot < p.route.used ? p.columns - here.at : p.columns_all));
         if (i > from) {
             tiles = strip_of(m, e.expert, blockIdx.x, here.at);
-            ahead = tile_ahead(m.fmt, tiles);
+            ahead = tile_ahead_of<N>(m.fmt, tiles);
         }
-        row_product(acc, ahead, m.fmt, tiles, i - from, end - from, x);
+        row_product<N>(acc, ahead, m.fmt, tiles, i - from, end - from, x);
         i = end;
         here.slot++, here.at = 0;
     }
@@ -209,6 +196,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     if (threadIdx.x >= TILE_ROWS || n >= p.n)
         return;
     float y = 0.0f;
+#pragma unroll 4
     for (uint32_t j = 0; j < warps; j++)
         y += room[j][threadIdx.x];
     if (p.part[0].down_bias)
@@ -216,5 +204,15 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
             y += c.weight[j] * p.part[0].down_bias[(uint64_t)c.expert[j] * p.n + n];
     if (shared && p.part[1].down_bias)
         y += alone * p.part[1].down_bias[n];
-    p.out[n] = y * p.scale + (p.residual ? p.residual[n] : 0.0f);
+    p.out[blockIdx.y * p.ldo + n] = y * p.scale + (p.residual ? p.residual[blockIdx.y * p.ldr + n] : 0.0f);
 }
+
+/* _4: forms of four chunks, which need fewer registers, so that more warps fit. */
+#define ROW_KERNEL(name, body, bounds, chunks)                                                               \
+    extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ struct moe_row_args p)  \
+    {                                                                                                        \
+        body<chunks>(p);                                                                                     \
+    }
+ROW_KERNEL(moe_row_up, row_up, (GEMM_DEEP * 32, 1), CHUNKS_MOST)
+ROW_KERNEL(moe_row_up_4, row_up, (MOE_WARPS * 32, 1), 4)
+ROW_KERNEL(moe_row_down, row_down, (GEMM_DEEP * 32, 1), CHUNKS_MOST)

@@ -340,18 +340,19 @@ struct finish_args { /* logits = softcap(scale * y + bias) */
     float scale, softcap;
 };
 
-/* logits = norm(x) W^T + bias, in float; behind the experts' that of the shared expert where there is one. */
+/* logits = norm(x) W^T + bias, in float; behind the experts' that of the shared expert where there is one, of the same
+ * form. */
 struct router_args {
     const float *x; /* (m, ldx) */
     uint64_t ldx;
-    uint32_t m, k, outputs, pad;
-    struct norm_args norm; /* none, or NORM_RMS without bias */
+    uint32_t m, k, outputs, each; /* each: rows of a block */
+    struct norm_args norm;        /* none, or NORM_RMS without bias */
     struct mat w, shared;
     const float *bias;
     float *logits; /* (m, outputs) */
 };
 
-enum { MOE_USED_MOST = 32 };
+enum { MOE_USED_MOST = 32, MOE_WARPS = 24 };
 struct route_args {
     const float *logits; /* (m, ld) */
     const float *select_bias;
@@ -362,7 +363,7 @@ struct route_args {
     float *weight;   /* (m, used) */
 };
 
-/* The experts of one row (moe_row.cu). */
+/* The experts of one row, or a few (moe_row.cu). */
 struct moe_part { /* the chosen ones, or the shared one; up.base NULL: there is none */
     struct mat gate, up, down;
     const float *gate_bias, *up_bias, *down_bias;
@@ -372,11 +373,15 @@ struct moe_part { /* the chosen ones, or the shared one; up.base NULL: there is 
 struct moe_row_args {
     struct route_args route; /* of one row; with the shared expert's logit behind the others */
     struct moe_part part[2];
-    const float *x; /* (k) */
+    const float *x; /* (rows, ldx) */
+    uint64_t ldx;
     struct norm_args norm;
-    float *h; /* (used, inputs of down), then the shared expert's */
+    float *h; /* (rows, ldh): (used, inputs of down), then the shared expert's */
+    uint64_t ldh;
     const float *residual;
+    uint64_t ldr;
     float *out;
+    uint64_t ldo;
     uint32_t k, n;
     uint32_t strips, pairs_all;    /* of 16 outputs of gate and up: of an expert, of all */
     uint32_t pairs, split;         /* of a block of moe_row_up; warps of a strip */

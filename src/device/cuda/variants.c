@@ -132,15 +132,16 @@ struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint
     return r;
 }
 
-struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, uint32_t kinds, uint32_t k)
+struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, uint32_t kinds, uint32_t k,
+                                   uint32_t most)
 {
     /* a wave of blocks begins with the choice and the norm, which take about as long as three tiles */
     enum { START = 3 };
-    const uint32_t columns = (k + 255) / 256, least = (columns + 1) / 2;
+    const uint32_t columns = (k + 255) / 256, least = columns;
     struct gpu_experts best = {0};
     uint32_t cost = UINT32_MAX;
-    for (uint32_t split = 1; split <= columns && split * kinds <= GEMM_DEEP; split *= 2)
-        for (uint32_t each = 1; each * split * kinds <= GEMM_DEEP; each++) {
+    for (uint32_t split = 1; split <= columns && split * kinds <= most; split++)
+        for (uint32_t each = 1; each * split * kinds <= most; each++) {
             const uint32_t blocks = gpu_blocks(pairs, each), warps = each * split * kinds,
                            waves = gpu_blocks(blocks, (uint64_t)g->sms),
                            now = waves * (gpu_blocks(columns, split) + START);

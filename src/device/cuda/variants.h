@@ -44,7 +44,8 @@ struct gpu_experts {
     uint32_t pairs, split;
     struct gpu_grid grid;
 };
-struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, uint32_t kinds, uint32_t k);
+struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, uint32_t kinds, uint32_t k,
+                                   uint32_t most);
 /* How decode attention is launched, where `pairs` sequences x KV heads have up to `keys` keys each; only: with
  * this number of stages (0: the one that costs least). */
 struct gpu_decode {
