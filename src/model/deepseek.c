@@ -86,12 +86,11 @@ static void up_projections(struct build *b, int layer, weight_id *k_b, weight_id
     *v_b = bind_add(w, "attn_v_b", layer, &v);
 }
 
-/* A norm within the latents: transformers has this epsilon whatever config.json says. */
+/* A norm within the latents: transformers has this epsilon whatever config.json says, and GGUF has no key for it. */
 static struct norm latent_norm(struct build *b, const char *name, int layer, uint32_t dim)
 {
     struct norm n = build_head_norm(b, name, layer, 0, dim);
-    if (b->h->container == STORE_SAFETENSORS)
-        n.eps = 1e-6f;
+    n.eps = 1e-6f;
     return n;
 }
 

@@ -9,7 +9,8 @@
 
 enum { PROMPT = 100, ANSWER = 300 };
 
-static const char *const families[] = {"gemma2", "gemma3", "mistral", "cohere2", "gpt-oss", "phi3-long"};
+static const char *const families[] = {"gemma2",  "gemma3",    "mistral", "cohere2",
+                                       "gpt-oss", "phi3-long", "llama4",  "gemma4-e"};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 static struct session *open_family(const char *folder, uint32_t seqs, uint32_t pages)
