@@ -35,13 +35,14 @@ static void split(struct session *l)
     static const struct device_options plain = {.exact = true, .tier = "scalar", .threads = 1};
     struct err e = {0};
     struct runner *r = l->runner;
-    struct device *main, *rest, *both;
+    struct split_devices of = {0};
+    struct device *both;
     struct kv_config kv = {.type = r->kv_type, .page_tokens = PAGE, .states = r->states.count};
     for (uint32_t g = 0; g < r->plan->groups; g++)
         kv.pages[g] = r->pages[g].count;
     for (uint32_t i = 0; i < r->plan->count; i++)
         l->model->plan.ops[i].device = r->plan->ops[i].layer != UINT32_MAX && r->plan->ops[i].layer % 2;
-    if (cpu_open(&main, &plain, &e) || cpu_open(&rest, &plain, &e) || split_open(&both, main, rest, &e) ||
+    if (cpu_open(&of.main, &plain, &e) || cpu_open(&of.rest, &plain, &e) || split_open(&both, &of, &e) ||
         both->ops->load(both, &l->model->weights, NULL, NULL, &e) ||
         both->ops->prepare(both, r->plan, &kv, r->chunk, r->most_seqs, r->most_outs, &e))
         fail_msg("%s", e.text);
