@@ -634,10 +634,13 @@ static int check_rows(struct cuda_device *d, uint32_t buffer, uint32_t rows, str
     return gpu_sync(d->g, e);
 }
 
+/* Fewer bytes are copied on the way sooner than they are waited for. */
+enum { PINNED_LEAST = 1 << 18 };
+
 static bool is_pinned(const struct cuda_device *d, const void *host, size_t bytes)
 {
     const uintptr_t from = (uintptr_t)d->pinned, at = (uintptr_t)host;
-    return d->pinned && at >= from && at + bytes <= from + d->pinned_bytes;
+    return d->pinned && bytes >= PINNED_LEAST && at >= from && at + bytes <= from + d->pinned_bytes;
 }
 
 static void cuda_pin(struct device *base, void *memory, size_t bytes)
