@@ -874,6 +874,6 @@ int arch_unknown(const char *name, enum store_kind kind, struct err *e)
                        "the architecture \"%s\" is not known; the nearest of the %zu that are is %s",
                        log_safe(name), rows(), best);
     return err_set(e, ERR_DATA,
-                   "the architecture \"%s\" is not known, nor one with a similar name; %zu others are",
+                   "the architecture \"%s\" is not known, nor one with a similar name (%zu are known)",
                    log_safe(name), rows());
 }

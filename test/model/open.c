@@ -100,11 +100,15 @@ static void names_are_known(void **state)
     assert_string_equal(arch_by_config(NULL, "GPT2LMHeadModel")->name, "gpt2");
     assert_string_equal(arch_by_config(NULL, "GPTNeoXForCausalLM")->name, "gptneox");
     assert_null(arch_by_config("wizard", "LlamaForCausalLM"));
-    assert_null(arch_by_gguf("qwen"));
+    assert_null(arch_by_gguf("qwen2x"));
     struct err e = {0};
     arch_unknown("wizard", STORE_GGUF, &e);
     assert_non_null(strstr(e.text, "wizard"));
-    assert_non_null(strstr(e.text, "nomic-bert")); /* the last of the list fits */
+    assert_non_null(strstr(e.text, "nor one with a similar name"));
+    e = (struct err){0};
+    arch_unknown("nomic-burt", STORE_GGUF, &e);
+    assert_non_null(strstr(e.text, "the nearest of the"));
+    assert_non_null(strstr(e.text, "nomic-bert"));
 }
 
 int main(void)
