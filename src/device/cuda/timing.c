@@ -88,7 +88,8 @@ static int by_start(const void *a, const void *b)
 
 void timing_exclusive(struct timing_span *span, uint32_t n)
 {
-    qsort(span, n, sizeof *span, by_start);
+    if (n)
+        qsort(span, n, sizeof *span, by_start);
     double busy = n ? span[0].from : 0; /* the card's time is given to launches up to here */
     for (uint32_t i = 0; i < n; i++) {
         double from = span[i].from > busy ? span[i].from : busy;
