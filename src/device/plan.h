@@ -249,8 +249,7 @@ struct op_proj {
     enum act_kind act[PROJ_MOST]; /* then the activation */
     float scale[PROJ_MOST];
     uint32_t count;
-    uint32_t
-        best; /* > 0: of all numbers of the row, the softmax of so many that are largest, and 0 for the others */
+    uint32_t best; /* > 0: the softmax of this many largest numbers of the row, and 0 for the others */
 };
 
 /* y[t][c] = act(bias[c] + sum over i of weight[c][i] * x[t - (cols - 1) + i][c]), x = in, or in * mul. What was before

@@ -81,7 +81,7 @@ struct ssm_params {
     uint32_t kda_dim;  /* of a head of KDA */
     bool safe;         /* KDA's decay has a bound */
     float bound;
-    uint32_t every; /* every so many layers attention; 0 = not given */
+    uint32_t every; /* one layer of this many has attention; 0 = not given */
 };
 
 struct hparams {

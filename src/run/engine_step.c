@@ -43,8 +43,8 @@ static void part_snap(struct seq_rows *p, uint32_t *snaps, uint32_t at)
         snaps[p->snaps++] = at;
 }
 
-/* Which snapshots a part makes: one each so many tokens, one at the end of the prompt, one where a text of the prefix
- * tree goes another way, and one where a younger job does. */
+/* Which snapshots a part makes: at a fixed interval of tokens, at the end of the prompt, where a text of the prefix tree
+ * differs from here on, and where a younger job does. */
 static void engine_part_snaps(struct engine *g, uint32_t at)
 {
     struct seq_rows *p = &g->parts[at];

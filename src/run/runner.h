@@ -136,7 +136,7 @@ uint32_t runner_held_most(const struct runner *r, uint32_t group);
 struct page_need {
     uint32_t of[PLAN_GROUPS_MOST], states;
 };
-/* Memory for so many free pages, as far as there is some. */
+/* Backs the needed number of free pages with memory, as far as there is some. */
 void runner_grow(struct runner *r, const struct page_need *need);
 /* Returns the memory behind the last page in use. */
 void runner_shrink(struct runner *r);

@@ -58,7 +58,7 @@ struct input {
     uint32_t k;
     const struct norm *norm; /* or NULL */
     bool results;            /* row i is the row of the step for result i */
-    uint32_t groups;         /* > 0: the rows of experts, in tiles of so many groups of eight */
+    uint32_t groups;         /* > 0: the rows of experts; groups of eight in a tile */
 };
 
 /* The same rows as floats, for adapters: row i is x's row x_row[i] (NULL: i), and row `row[i]` (NULL: i) of those that are

@@ -376,23 +376,6 @@ struct many_sums {
     }
 };
 
-/* Waits until all blocks that share the columns have written their parts. The last one to leave sets the count back. */
-static __device__ __forceinline__ void many_meet(uint32_t *count, uint32_t blocks)
-{
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        uint32_t seen;
-        __threadfence();
-        atomicAdd(count, 1);
-        do
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count) : "memory");
-        while (seen < blocks);
-        if (atomicAdd(count, 1) == 2 * blocks - 1)
-            *count = 0;
-    }
-    __syncthreads();
-}
-
 /* Four outputs of a row, in place. */
 struct many_four {
     float v[4];
@@ -566,7 +549,7 @@ template <int ROWS, int OUT> static __device__ __forceinline__ void many_body(co
     for (uint32_t i = 4 * threadIdx.x; i < rows * OUT; i += 4 * MANY_THREADS)
         __stcg((float4 *)(part + blockIdx.z * from.step + i),
                *(const float4 *)(sums + i / OUT * shape::SUMS + i % OUT));
-    many_meet(p.count + tile, p.split);
+    gemm_join(p.count + tile, p.split);
     from.at = part, from.ld = OUT, from.parts = p.split;
     many_store(p, seg, from, first, outputs, base, rows * blockIdx.z / p.split,
                rows * (blockIdx.z + 1) / p.split);

@@ -196,23 +196,6 @@ struct wide_sums {
     }
 };
 
-/* Waits until all blocks of this blockIdx.x have written their parts. The last one to leave sets the count back. */
-static __device__ __forceinline__ void wide_meet(uint32_t *count, uint32_t blocks)
-{
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        uint32_t seen;
-        __threadfence();
-        atomicAdd(count, 1);
-        do
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count) : "memory");
-        while (seen < blocks);
-        if (atomicAdd(count, 1) == 2 * blocks - 1)
-            *count = 0;
-    }
-    __syncthreads();
-}
-
 /* Which segment and which 64 of its outputs a unit is; in pairs gate and up take turns. */
 struct wide_unit {
     uint32_t seg, at;
@@ -376,7 +359,7 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
     for (uint32_t i = 4 * threadIdx.x; i < streams * rows; i += 4 * blockDim.x)
         __stcg((float4 *)(part + blockIdx.y * from.step + i),
                *(const float4 *)(sums + i / rows * ld + i % rows));
-    wide_meet(p.count + blockIdx.x, p.split);
+    gemm_join(p.count + blockIdx.x, p.split);
     from.at = part, from.rows = rows, from.parts = p.split;
     const uint32_t first = streams * blockIdx.y / p.split;
     wide_store(p, all, from, first, streams * (blockIdx.y + 1) / p.split - first);

@@ -102,7 +102,7 @@ struct step_class {
 /* Rows of an expert layer that are computed at a time: their scratch is bounded. k, f, n: widths of the input, of the
  * experts and of the result. */
 uint32_t lower_moe_rows(const struct op_moe *o, uint32_t k, uint32_t f, uint32_t n);
-/* The slots that so many rows take at most. */
+/* The most slots that this number of rows takes. */
 uint32_t lower_moe_slots(uint32_t rows, uint32_t used, uint32_t experts);
 /* The class of a step with these rows and results; the caller fills in the rest. */
 struct step_class lower_class(const struct lower *l, uint32_t rows, uint32_t outs);

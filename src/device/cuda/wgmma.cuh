@@ -26,7 +26,7 @@ static __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity)
         : "memory");
 }
 
-/* One arrival, and so many bytes are awaited. */
+/* One arrival; the barrier also waits for this number of bytes. */
 static __device__ __forceinline__ void bar_expect(uint64_t *bar, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)),
@@ -155,4 +155,21 @@ template <int N> static __device__ __forceinline__ void wgmma_done(float c[N][4]
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : C4(i)::"memory");
+}
+
+/* Split-K: waits until all blocks that share columns have written their parts. The last one to leave sets the count back. */
+static __device__ __forceinline__ void gemm_join(uint32_t *count, uint32_t blocks)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t seen;
+        __threadfence();
+        atomicAdd(count, 1);
+        do
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count) : "memory");
+        while (seen < blocks);
+        if (atomicAdd(count, 1) == 2 * blocks - 1)
+            *count = 0;
+    }
+    __syncthreads();
 }
