@@ -267,6 +267,16 @@ void op_map_run(struct lane *l, const struct op_map *o);
 void op_mix_run(struct lane *l, const struct op_mix *o);
 void op_index_run(struct lane *l, const struct op_index *o);
 
+/* ---- scratch (sizes.c) ---- */
+
+struct cpu_bump {
+    uint8_t *base; /* NULL: only counting */
+    size_t at;
+    bool failed;
+};
+/* Places all that a step of this plan works in, or counts it. */
+void cpu_place(struct cpu *d, const struct plan *p, struct cpu_bump *b);
+
 /* ---- KV (kv.c) ---- */
 
 /* Lays out a group; false: this type cannot keep heads of this size. */

@@ -101,5 +101,13 @@ struct scratch_shape {
 /* Fills in all addresses from `base` on; how many bytes that takes. */
 uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct step_sizes *sizes,
                        const struct scratch_shape *shape, cu_ptr base);
+/* The block that a step is sent in (step.c): its size, its memory; what a step asks for is there; writes it, and says
+ * what class of steps it is. */
+void step_size(struct cuda_device *d, const struct plan *p);
+int step_take(struct cuda_device *d, const struct plan *p, struct err *e);
+int step_check(const struct cuda_device *d, const struct plan *p, const struct step *s, struct err *e);
+int step_write(struct cuda_device *d, const struct plan *p, const struct step *s, struct step_class *c,
+               struct err *e);
+
 /* The step's rounding: graphs and lists are kept per length, rounded up to eighths of a power of two. */
 uint32_t keys_rounded(uint32_t longest);
