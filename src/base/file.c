@@ -26,7 +26,7 @@ void file_set_opener(const struct file_opener *o)
 }
 
 /* O_NONBLOCK: opening a FIFO must not wait for a writer. */
-int file_fd(const char *path, bool folder)
+static int file_fd(const char *path, bool folder)
 {
     if (opener)
         return opener->open(opener->arg, path, folder);

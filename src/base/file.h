@@ -22,8 +22,7 @@ struct file_opener {
     void *arg;
 };
 void file_set_opener(const struct file_opener *o); /* kept, not copied; NULL: open(2) */
-int file_fd(const char *path, bool folder);        /* never blocks at a FIFO */
-DIR *file_folder(const char *path);                /* opendir by file_fd */
+DIR *file_folder(const char *path);                /* opendir; never blocks at a FIFO */
 int file_remove(const char *path);                 /* unlink */
 
 struct map {

@@ -151,7 +151,7 @@ static void apply_scales(const struct matrix *m, uint32_t one, uint32_t row, uin
         x[i] *= s->value[r / s->row_span * s->cols + (col + i) / s->col_span];
 }
 
-size_t matrix_room(const struct matrix *m, uint32_t n)
+static size_t matrix_room(const struct matrix *m, uint32_t n)
 {
     size_t wide = lying_cols(m);
     return (wide > n ? wide : n) * sizeof(float) + 2 * m->row_bytes;
@@ -190,7 +190,9 @@ static void finish_row(const struct matrix *m, float *x, float *room)
         x[c] *= m->gain;
 }
 
-void matrix_values(const struct matrix *m, uint32_t one, uint32_t from, uint32_t n, float *out, void *room)
+/* n rows of matrix `one` as floats, (n, cols). room: matrix_room(m, n) bytes. */
+static void matrix_values(const struct matrix *m, uint32_t one, uint32_t from, uint32_t n, float *out,
+                          void *room)
 {
     if (m->turned)
         turned_values(m, one, from, n, out, room);

@@ -61,10 +61,6 @@ bool matrix_lies(const struct matrix *m, struct weight *w);
 /* Its default type in memory. */
 uint32_t matrix_type(const struct matrix *m);
 
-/* n rows of matrix `one` as floats, (n, cols). room: matrix_room(m, n) bytes. */
-void matrix_values(const struct matrix *m, uint32_t one, uint32_t from, uint32_t n, float *out, void *room);
-size_t matrix_room(const struct matrix *m, uint32_t n);
-
 /* What is made of a matrix: packed rows of a type, piece by piece, on all cores. */
 struct matrix_out {
     const struct matrix *m;

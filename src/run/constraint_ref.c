@@ -83,7 +83,7 @@ void constraint_ref_set_yielding(struct constraint_ref *r)
     r->yielding = true;
 }
 
-struct constraint_ref *constraint_ref_share(struct constraint_ref *r)
+static struct constraint_ref *constraint_ref_share(struct constraint_ref *r)
 {
     if (r)
         atomic_fetch_add(&r->owners, 1);

@@ -20,7 +20,6 @@ int constraint_ref_set_lead(struct constraint_ref *r, const char *lead, struct e
 /* Where the text may end, it ends if the model's best token is not allowed: a model that has called a tool
  * and wants to explain must not be forced to call another. */
 void constraint_ref_set_yielding(struct constraint_ref *r);
-struct constraint_ref *constraint_ref_share(struct constraint_ref *r);
 /* Another constraint in the same language, which applies from the first token; NULL: no memory. */
 struct constraint_ref *constraint_ref_again(struct constraint_ref *r);
 /* Bytes of its language, as far as it has been computed. */

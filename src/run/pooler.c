@@ -59,7 +59,9 @@ static float pooler_dot(const float *a, const float *b, uint32_t n)
     return all;
 }
 
-void pooler_product(const float *w, const float *b, const float *x, uint32_t in, uint32_t out, float *y)
+/* y = W x + b, W (out, in). b may be NULL. */
+static void pooler_product(const float *w, const float *b, const float *x, uint32_t in, uint32_t out,
+                           float *y)
 {
     for (uint32_t i = 0; i < out; i++)
         y[i] = pooler_dot(w + (size_t)i * in, x, in) + (b ? b[i] : 0);
@@ -80,7 +82,8 @@ int pooler_scale(float *out, size_t width, struct err *e)
 
 /* ---- pooling ---- */
 
-enum pooling pooler_kind(const struct hparams *h)
+/* What to pool where the files do not say: the mean for encoders, the last row for decoders. */
+static enum pooling pooler_kind(const struct hparams *h)
 {
     if (h->pooling != POOLING_NONE)
         return h->pooling;

@@ -29,8 +29,6 @@ struct pooler {
 int pooler_open(struct pooler *p, const struct store *s, const struct hparams *h, struct err *e);
 void pooler_close(struct pooler *p);
 
-/* What to pool where the files do not say: the mean for encoders, the last row for decoders. */
-enum pooling pooler_kind(const struct hparams *h);
 /* Rows [at, at + n) of a text of `of` rows: for how many of them, counted from the last, results are needed. */
 uint32_t pooler_outs(enum pooling kind, uint32_t at, uint32_t n, uint32_t of);
 /* Adds the results of such a part, (rows, width), to sum, (width), which is 0 at first; the first of them is row
@@ -51,5 +49,3 @@ const char *pooler_role(const struct pooler *p, bool query);
 
 /* The tensor in F32, of `values` values. NULL and an error: it has others, or no memory. */
 float *pooler_floats(const struct tensor *t, uint64_t values, struct err *e);
-/* y = W x + b, W (out, in). b may be NULL. */
-void pooler_product(const float *w, const float *b, const float *x, uint32_t in, uint32_t out, float *y);

@@ -153,7 +153,7 @@ uint32_t speculate_worth(struct speculate_plan *p, const struct step_costs *c, u
     return k;
 }
 
-double speculate_price(const struct speculate_maker *m)
+static double speculate_price(const struct speculate_maker *m)
 {
     double known = cost_of(m->cost);
     return known > 0 ? known : m->first;

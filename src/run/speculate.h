@@ -86,7 +86,6 @@ struct speculate_maker {
     double first;      /* its assumed cost in seconds until it is measured */
 };
 
-double speculate_price(const struct speculate_maker *m);
 /* The same for the draft model. Where no draft token pays, a pause begins; meanwhile its accept rate decays
  * towards the prior, so that it is tried again. */
 uint32_t speculate_ask(struct speculate_plan *p, const struct step_costs *c, uint32_t n,

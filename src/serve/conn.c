@@ -128,7 +128,7 @@ static void conn_head(struct conn *c, int status, const char *type, int64_t leng
     metrics_request(&c->server->metrics, row, status);
 }
 
-void conn_close_when_sent(struct conn *c)
+static void conn_close_when_sent(struct conn *c)
 {
     c->closing = true;
     if (evbuffer_get_length(bufferevent_get_output(c->bev)))

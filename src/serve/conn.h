@@ -58,6 +58,5 @@ void conn_stream_begin(struct conn *c, const char *type);
 void conn_stream_add(struct conn *c, const char *data, size_t n);
 void conn_stream_end(struct conn *c);
 bool conn_is_full(const struct conn *c); /* the client reads too slowly: wait */
-void conn_close_when_sent(struct conn *c);
 /* The client speaks Anthropic's API: by the route, or by the header that its clients send. */
 bool conn_is_anthropic(const struct conn *c);

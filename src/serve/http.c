@@ -150,7 +150,8 @@ const char *http_field(const struct http *h, const char *name)
     return NULL;
 }
 
-bool http_lists(const char *list, const char *word)
+/* Whether a comma-separated list contains this word (lower case). */
+static bool http_lists(const char *list, const char *word)
 {
     size_t n = strlen(word);
     while (list && *list) {

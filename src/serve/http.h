@@ -65,5 +65,3 @@ const char *http_field(const struct http *h, const char *name);
 const char *http_method(const struct http *h);
 const char *http_target(const struct http *h); /* path and query; the host of an absolute one is cut off */
 bool http_is(const struct http *h, const char *method);
-/* Whether a comma-separated list contains this word (lower case). */
-bool http_lists(const char *list, const char *word);

@@ -87,7 +87,7 @@ int vectors_add_pair(struct request *a, const char *first, const char *second, c
     return failed ? request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, param, "%s", e.text) : 0;
 }
 
-int vectors_add_ids(struct request *a, const json_t *list, const char *param)
+static int vectors_add_ids(struct request *a, const json_t *list, const char *param)
 {
     struct vectors *v = a->vectors;
     int64_t vocab = a->model->session->model->h.vocab;

@@ -33,7 +33,6 @@ void vectors_free(struct vectors *v);
 int vectors_add_text(struct request *a, const char *text, size_t n, const char *param);
 /* The same after the model's prompt for queries, or for documents. */
 int vectors_add_role(struct request *a, const char *text, bool query, const char *param);
-int vectors_add_ids(struct request *a, const json_t *list, const char *param);
 /* A query and a document as one text, as the reranker reads them. */
 int vectors_add_pair(struct request *a, const char *first, const char *second, const char *param);
 /* A text, a list of texts, ids, or lists of ids: the field `param` of a request. cut: texts that are too long

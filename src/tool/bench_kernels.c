@@ -377,7 +377,7 @@ static void cpu_rows(struct cpu_bench *c)
         price_small(c, (enum small_kernel)i);
 }
 
-int bench_kernels_cpu(struct kernel_bench *b, struct err *e)
+static int bench_kernels_cpu(struct kernel_bench *b, struct err *e)
 {
     struct cpu_bench c = {.b = b, .k = kernels_get(b->tier, e)};
     if (!c.k || !(c.pool = pool_open(b->threads, false, e)))

@@ -41,7 +41,6 @@ struct kernel_work {
 };
 void kernel_add(struct kernel_bench *b, struct kernel_line line, double seconds, const struct kernel_work *w);
 
-int bench_kernels_cpu(struct kernel_bench *b, struct err *e);
 int bench_kernels_gpu(struct kernel_bench *b, int card, struct err *e);
 /* Runs all benchmarks and writes them to standard output, as a table or as JSON. */
 int bench_kernels(struct kernel_bench *b, bool json, struct err *e);

@@ -275,7 +275,7 @@ bool launch_empty(const struct launch *l)
 
 /* ---- printing ---- */
 
-const char *launch_name(const struct launch *l)
+static const char *launch_name(const struct launch *l)
 {
     return l->kernel == LAUNCH_BLAS      ? "cublasLt"
            : l->kernel == LAUNCH_RESULTS ? "copy"

@@ -208,7 +208,6 @@ uint32_t launch_rows(const struct launch_rows *r, const struct meta *m);
 void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits);
 /* Whether a bound launch has no blocks: it is left out. */
 bool launch_empty(const struct launch *l);
-const char *launch_name(const struct launch *l);
 struct buf;
 /* One line: kernel, grid, what it reads and writes, why. The launch is bound. */
 void launch_print(const struct launch *l, struct buf *out);

@@ -113,8 +113,7 @@ static inline bool lower_is_gated(const struct op_out *o)
 {
     return o->gate.in.buffer || o->norm.heads > 1;
 }
-/* A slot of state on the card: where an operation's part begins, and how long all of them are, in floats. */
-uint64_t state_offset(const struct plan *p, uint32_t number);
+/* Floats of a slot of state on the card. */
 uint64_t state_floats(const struct plan *p);
 /* Why the card has no kernels for an operation, which then gives no launches and belongs on the CPU; NULL: it has. */
 const char *lower_refuses(const struct op *op);

@@ -58,7 +58,8 @@ static uint64_t kept_floats(const struct op *o)
     return (n + 3) / 4 * 4;
 }
 
-uint64_t state_offset(const struct plan *p, uint32_t number)
+/* Where an operation's part of a slot begins. */
+static uint64_t state_offset(const struct plan *p, uint32_t number)
 {
     uint64_t at = 0;
     for (uint32_t i = 0; i < p->count; i++) {

@@ -223,7 +223,7 @@ static int value(struct reader *r, uint32_t at, int depth)
     return number(r, &r->j->nodes[at]);
 }
 
-int tj_parse(struct tj *j, struct err *e)
+static int tj_parse(struct tj *j, struct err *e)
 {
     struct reader r = {.j = j, .s = j->text.data, .n = j->text.len, .e = e};
     uint32_t root;

@@ -32,8 +32,7 @@ struct tj {
     uint32_t count, cap;
 };
 
-/* Takes the text over. nodes[0] is the root. */
-int tj_parse(struct tj *j, struct err *e);
+/* nodes[0] is the root. */
 int tj_open(struct tj *j, const char *path, struct err *e);
 void tj_close(struct tj *j);
 
