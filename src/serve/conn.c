@@ -22,7 +22,6 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -214,13 +213,13 @@ void conn_failf(struct conn *c, int status, const char *code, const char *fmt, .
     conn_fail(c, &f);
 }
 
-void conn_stream_begin(struct conn *c, const char *type)
+static void conn_stream_begin(struct conn *c, const char *type)
 {
     conn_head(c, 200, type, -1);
     c->streaming = true;
 }
 
-void conn_stream_add(struct conn *c, const char *data, size_t n)
+static void conn_stream_add(struct conn *c, const char *data, size_t n)
 {
     char size[24];
     if (!n)
@@ -234,7 +233,7 @@ void conn_stream_add(struct conn *c, const char *data, size_t n)
     conn_write(c, "\r\n", 2);
 }
 
-void conn_stream_end(struct conn *c)
+static void conn_stream_end(struct conn *c)
 {
     if (!c->http.old)
         conn_write(c, "0\r\n\r\n", 5);
@@ -242,22 +241,63 @@ void conn_stream_end(struct conn *c)
     conn_next(c);
 }
 
-bool conn_is_full(const struct conn *c)
+/* The client reads too slowly: wait. */
+static bool conn_is_full(const struct conn *c)
 {
     return evbuffer_get_length(bufferevent_get_output(c->bev)) > CONN_OUTPUT_MOST;
 }
 
-/* ---- requests ---- */
+/* ---- the recipient of a request ---- */
 
-static void conn_name(struct conn *c)
+static bool conn_client_full(const void *client)
 {
-    unsigned char random[12] = {0};
-    if (getrandom(random, sizeof random, GRND_NONBLOCK) < 0)
-        memcpy(random, &c->started, sizeof c->started);
-    size_t at = (size_t)snprintf(c->id, sizeof c->id, "req-");
-    for (size_t i = 0; i < sizeof random; i++)
-        at += (size_t)snprintf(c->id + at, sizeof c->id - at, "%02x", random[i]);
+    return conn_is_full(client);
 }
+
+static void conn_client_add(void *client, const struct request *a, const char *data, size_t n)
+{
+    struct conn *c = client;
+    if (!c->streaming)
+        conn_stream_begin(c, format_for(a->route)->type);
+    conn_stream_add(c, data, n);
+}
+
+static void conn_client_end(void *client, const char *data, size_t n)
+{
+    struct conn *c = client;
+    c->request = NULL;
+    conn_stream_add(c, data, n);
+    conn_stream_end(c);
+}
+
+static void conn_client_reply(void *client, const struct buf *body)
+{
+    struct conn *c = client;
+    c->request = NULL;
+    conn_reply(c, 200, "application/json", body);
+}
+
+static void conn_client_fail(void *client, const struct route *r, const struct failure *f)
+{
+    struct conn *c = client;
+    struct buf out = {0};
+    c->request = NULL;
+    if (!c->streaming) {
+        conn_fail(c, f);
+        return;
+    }
+    format_for(r)->broken(f, &out);
+    conn_client_end(c, out.data, out.failed ? 0 : out.len);
+    buf_free(&out);
+}
+
+const struct recipient conn_recipient = {.full = conn_client_full,
+                                         .add = conn_client_add,
+                                         .end = conn_client_end,
+                                         .reply = conn_client_reply,
+                                         .fail = conn_client_fail};
+
+/* ---- requests ---- */
 
 static void conn_phase(struct conn *c)
 {
@@ -291,7 +331,7 @@ static void conn_read(struct bufferevent *bev, void *arg)
     if (c->request || c->http.state < HTTP_DONE)
         return;
     c->started = clock_now();
-    conn_name(c);
+    server_name(c->id, sizeof c->id);
     if (c->http.state == HTTP_BAD)
         conn_failf(c, c->http.status, NULL, "%s", c->http.why);
     else
@@ -445,7 +485,7 @@ void conn_tick(struct conn *c, double now)
         conn_free(c);
     else if (late) {
         c->started = now;
-        conn_name(c);
+        server_name(c->id, sizeof c->id);
         c->http.keep = false;
         conn_failf(c, 408, NULL, "the request did not come within %.0f s", deadline);
     }

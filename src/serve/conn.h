@@ -11,6 +11,7 @@
 
 struct buf;
 struct bufferevent;
+struct recipient;
 struct request;
 struct route;
 struct server;
@@ -41,6 +42,9 @@ struct conn {
     char id[40];     /* of the request */
 };
 
+/* What a request knows of its connection; its functions take a struct conn. */
+extern const struct recipient conn_recipient;
+
 void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from);
 /* Closes the connection that has been idle for the longest time, one of the address that has most of them. Those with a
  * request running stay. false: all have one. */
@@ -53,10 +57,5 @@ void conn_reply(struct conn *c, int status, const char *type, const struct buf *
 void conn_fail(struct conn *c, const struct failure *f);
 void conn_failf(struct conn *c, int status, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* An event stream. */
-void conn_stream_begin(struct conn *c, const char *type);
-void conn_stream_add(struct conn *c, const char *data, size_t n);
-void conn_stream_end(struct conn *c);
-bool conn_is_full(const struct conn *c); /* the client reads too slowly: wait */
 /* The client speaks Anthropic's API: by the route, or by the header that its clients send. */
 bool conn_is_anthropic(const struct conn *c);

@@ -36,10 +36,10 @@ int request_fail(struct request *a, int status, const char *param, const char *f
 }
 
 /* Requests with different keys share no prefixes, in memory or in the cache on disk. */
-static uint64_t request_salt(const struct conn *c)
+static uint64_t request_salt(const struct request *a)
 {
     struct digest d = {0};
-    const char *key = c->key ? c->server->o->keys[c->key - 1] : NULL;
+    const char *key = a->key ? a->server->o->keys[a->key - 1] : NULL;
     if (key)
         digest_add(&d, key, strlen(key));
     return d.lo;
@@ -57,6 +57,8 @@ int request_admit(struct request *a, uint32_t sequences)
 {
     struct server *s = a->server;
     const struct key_limits *most = &s->o->usage;
+    if (a->batch) /* it waits until others leave room */
+        return 0;
     pthread_mutex_lock(&s->mutex);
     bool fits = usage_grow(&s->usage[a->key], most, sequences - a->sequences);
     if (fits)
@@ -78,34 +80,56 @@ static json_t *request_query(const struct conn *c)
     return route_query(c, "model", name, sizeof name) ? json_pack("{s:s}", "model", name) : json_object();
 }
 
-void request_start(struct conn *c)
+static struct request *request_new(const struct request_origin *from, struct buf *body)
 {
     struct request *a = mem_zalloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    a->server = from->server;
+    a->to = from->to;
+    a->client = from->client;
+    a->route = from->route;
+    a->key = from->key;
+    a->salt = request_salt(a);
+    a->body = *body; /* taken over */
+    *body = (struct buf){0};
+    a->created = time(NULL);
+    a->keep = MODELS_KEEP_DEFAULT;
+    a->server->request_count++;
+    return a;
+}
+
+void request_start(struct conn *c)
+{
+    const struct request_origin from = {c->server, c->route, &conn_recipient, c, c->key};
+    struct request *a = request_new(&from, &c->http.body);
     if (!a) {
         request_usage_end(c->server, c->key, 1, &(struct usage){0});
         conn_failf(c, 503, NULL, "out of memory");
         return;
     }
-    a->server = c->server;
-    a->conn = c;
-    a->route = c->route;
-    a->key = c->key;
     a->admin = c->admin;
     a->sequences = 1;
-    a->salt = request_salt(c);
-    a->body = c->http.body; /* taken over */
-    c->http.body = (struct buf){0};
     a->charged = c->charged;
     c->charged = 0;
     if (http_is(&c->http, "GET"))
         a->json = request_query(c);
-    a->created = time(NULL);
     a->begun = c->started;
-    a->keep = MODELS_KEEP_DEFAULT;
     memcpy(a->id, c->id, sizeof a->id);
     c->request = a;
-    c->server->request_count++;
     worker_add(a);
+}
+
+struct request *request_start_batch(const struct request_origin *from, struct buf *body)
+{
+    struct request *a = request_new(from, body);
+    if (!a)
+        return NULL;
+    a->batch = true;
+    a->begun = clock_now();
+    server_name(a->id, sizeof a->id);
+    worker_add(a);
+    return a;
 }
 
 void request_drop_body(struct request *a)
@@ -162,7 +186,7 @@ static void request_free(struct request *a)
 
 void request_abandon(struct request *a)
 {
-    a->conn = NULL;
+    a->client = NULL;
     atomic_store(&a->gone, true);
     if (a->arrived)
         request_free(a);
@@ -173,20 +197,12 @@ void request_abandon(struct request *a)
 /* Ends with a failure: as a reply, or inside of the stream. */
 static void request_break(struct request *a)
 {
-    struct conn *c = a->conn;
+    const struct recipient *to = a->to;
+    const struct route *route = a->route;
+    void *client = a->client;
     struct failure f = a->failure;
-    const struct api_format *t = format_for(a->route);
-    c->request = NULL;
     request_free(a);
-    if (!c->streaming) {
-        conn_fail(c, &f);
-        return;
-    }
-    struct buf out = {0};
-    t->broken(&f, &out);
-    conn_stream_add(c, out.data, out.failed ? 0 : out.len);
-    buf_free(&out);
-    conn_stream_end(c);
+    to->fail(client, route, &f);
 }
 
 static int request_parse(struct output_parser *r, const struct stream_chunk *chunk, struct message_sink *sink)
@@ -232,11 +248,12 @@ static void request_take(struct request *a, struct choice *c, const struct strea
 {
     if (chunk->count && !a->first) {
         a->first = clock_now();
-        metrics_seconds(&a->server->metrics.first, a->first - a->conn->started);
+        if (!a->batch)
+            metrics_seconds(&a->server->metrics.first, a->first - a->begun);
     }
     if (chunk->count) {
         double now = clock_now();
-        if (c->made)
+        if (c->made && !a->batch)
             metrics_seconds(&a->server->metrics.between, (now - c->last) / (double)chunk->count);
         c->last = now;
     }
@@ -292,21 +309,19 @@ static void request_rank(struct request *a)
 
 static void request_finish(struct request *a)
 {
-    struct conn *c = a->conn;
     struct buf out = {0};
-    if (a->count)
-        metrics_seconds(&a->server->metrics.whole, clock_now() - c->started);
-    c->request = NULL;
+    const struct api_format *t = format_for(a->route);
+    if (a->count && !a->batch)
+        metrics_seconds(&a->server->metrics.whole, clock_now() - a->begun);
     if (a->stream) {
-        if (format_for(a->route)->finish)
-            format_for(a->route)->finish(a, &out);
-        conn_stream_add(c, out.data, out.failed ? 0 : out.len);
-        conn_stream_end(c);
+        if (t->finish)
+            t->finish(a, &out);
+        a->to->end(a->client, out.data, out.failed ? 0 : out.len);
     } else {
         request_rank(a);
         if (a->count)
-            format_for(a->route)->whole(a, &out);
-        conn_reply(c, 200, "application/json", a->count ? &out : &a->reply);
+            t->whole(a, &out);
+        a->to->reply(a->client, a->count ? &out : &a->reply);
     }
     buf_free(&out);
     request_free(a);
@@ -314,7 +329,7 @@ static void request_finish(struct request *a)
 
 void request_chunk(struct request *a)
 {
-    if (!a->conn) {
+    if (!a->client) {
         request_free(a);
         return;
     }
@@ -322,7 +337,7 @@ void request_chunk(struct request *a)
         request_break(a);
         return;
     }
-    if (conn_is_full(a->conn)) /* continues when the client has read */
+    if (a->to->full(a->client)) /* continues when the client has read */
         return;
     struct buf out = {0};
     uint32_t done = 0;
@@ -333,11 +348,8 @@ void request_chunk(struct request *a)
             request_take(a, c, &chunk, &out);
         done += c->done;
     }
-    if (out.len && !out.failed) {
-        if (!a->conn->streaming)
-            conn_stream_begin(a->conn, format_for(a->route)->type);
-        conn_stream_add(a->conn, out.data, out.len);
-    }
+    if (out.len && !out.failed)
+        a->to->add(a->client, a, out.data, out.len);
     if (out.failed)
         request_fail(a, 503, NULL, "out of memory");
     buf_free(&out);

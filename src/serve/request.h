@@ -20,10 +20,21 @@ enum { REQUEST_CHOICES = 16 };
 struct conn;
 struct instance;
 struct output_parser;
+struct request;
 struct route;
 struct server;
 struct stream;
 struct vectors;
+
+/* Who gets the reply of a request: a connection (conn.c), or a line of a batch (batch.c). The loop's. `end`, `reply` and
+ * `fail` are the last that it hears of the request. */
+struct recipient {
+    bool (*full)(const void *client); /* it reads too slowly: wait */
+    void (*add)(void *client, const struct request *a, const char *data, size_t n); /* to a stream */
+    void (*end)(void *client, const char *data, size_t n);                          /* of a stream */
+    void (*reply)(void *client, const struct buf *body);                            /* the whole of it */
+    void (*fail)(void *client, const struct route *r, const struct failure *f);
+};
 
 /* One answer to one prompt. A worker makes it; from then on it is the loop's. */
 struct choice {
@@ -62,8 +73,10 @@ struct choice {
  * it back. */
 struct request {
     struct server *server;
-    struct conn *conn; /* the loop's: NULL = the client has gone */
-    bool arrived;      /* the loop's: the worker is through with it */
+    const struct recipient *to;
+    void *client; /* of `to`, and the loop's: NULL = it has gone */
+    bool arrived; /* the loop's: the worker is through with it */
+    bool batch;   /* runs only in what others leave */
     const struct route *route;
     uint32_t key;
     bool admin;
@@ -125,6 +138,15 @@ struct request {
 
 /* The loop's. */
 void request_start(struct conn *c);
+/* A request of a batch: the body is taken over. NULL: no memory. */
+struct request_origin {
+    struct server *server;
+    const struct route *route;
+    const struct recipient *to;
+    void *client;
+    uint32_t key;
+};
+struct request *request_start_batch(const struct request_origin *from, struct buf *body);
 void request_chunk(struct request *a);   /* takes what has come of it; may free it */
 void request_abandon(struct request *a); /* the client has gone */
 

@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -84,6 +85,17 @@ bool server_charge(struct server *s, size_t *charged, size_t bytes)
     }
     *charged = bytes;
     return true;
+}
+
+void server_name(char *id, size_t size)
+{
+    unsigned char random[12] = {0};
+    double now = clock_now();
+    if (getrandom(random, sizeof random, GRND_NONBLOCK) < 0)
+        memcpy(random, &now, sizeof now);
+    size_t at = (size_t)snprintf(id, size, "req-");
+    for (size_t i = 0; i < sizeof random; i++)
+        at += (size_t)snprintf(id + at, size - at, "%02x", random[i]);
 }
 
 /* Whether all requests have ended and all replies are sent. */

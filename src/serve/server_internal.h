@@ -63,3 +63,5 @@ struct server {
 /* The part of request_bytes that a connection or a request has becomes `bytes`. false: it would grow, and all together
  * would be above the limit; then nothing changes. Any thread's. */
 bool server_charge(struct server *s, size_t *charged, size_t bytes);
+/* A new id for a request. */
+void server_name(char *id, size_t size);
