@@ -19,14 +19,24 @@ function(quern_layer name)
   set(QUERN_UPTO_${name} quern_${name} ${QUERN_BELOW} CACHE INTERNAL "")
 endfunction()
 
+# The compiler's flags of each vector tier, isa_TIER: those of its rows and of the tiers below it.
+set(isa_table ${PROJECT_SOURCE_DIR}/src/base/isa_rows.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${isa_table})
+file(STRINGS ${isa_table} isa_rows REGEX "^ISA\\(")
+foreach(row IN LISTS isa_rows)
+  string(REGEX MATCH "^ISA\\(([a-z0-9]+), \"([a-z0-9-]+)\"," matched "${row}")
+  list(APPEND isa_${CMAKE_MATCH_1} -m${CMAKE_MATCH_2})
+endforeach()
+list(PREPEND isa_avx512 ${isa_avx2})
+list(PREPEND isa_amx ${isa_avx512})
+
 # Decoders and encoders are loops over blocks, the same to the last bit on every machine.
 file(GLOB codec CONFIGURE_DEPENDS src/codec/decode*.c src/codec/encode*.c src/codec/search*.c)
 set(codec_options "$<$<NOT:$<CONFIG:Debug>>:-O3>;-ffp-contract=off;-Wno-psabi")
 set_source_files_properties(${codec} PROPERTIES COMPILE_OPTIONS "${codec_options}")
-set(search_avx2 -mavx2)
-set(search_avx512 -mavx2 -mavx512f -mavx512vl -mavx512dq -mprefer-vector-width=512)
-set_source_files_properties(src/codec/search_avx2.c PROPERTIES COMPILE_OPTIONS "${codec_options};${search_avx2}")
-set_source_files_properties(src/codec/search_avx512.c PROPERTIES COMPILE_OPTIONS "${codec_options};${search_avx512}")
+set_source_files_properties(src/codec/search_avx2.c PROPERTIES COMPILE_OPTIONS "${codec_options};${isa_avx2}")
+set_source_files_properties(src/codec/search_avx512.c PROPERTIES COMPILE_OPTIONS
+                            "${codec_options};${isa_avx512};-mprefer-vector-width=512")
 quern_layer(base)
 quern_layer(codec)
 quern_layer(device)

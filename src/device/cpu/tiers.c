@@ -2,40 +2,14 @@
  * only after a check for it. */
 #include "device/cpu/tiers.h"
 
-#include <cpuid.h>
-#include <string.h>
+#include "base/isa.h"
+
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum isa_register { EAX, EBX, ECX, EDX };
-
-static const struct isa {
-    const char *tier;
-    unsigned leaf, subleaf;
-    enum isa_register in;
-    unsigned bit;
-} isa[] = {
-#define ISA(tier, name, leaf, subleaf, in, bit) {#tier, leaf, subleaf, in, bit},
-#include "device/cpu/isa.h"
-#undef ISA
-};
-
-/* Whether the processor has all that the table lists for a tier. That the system keeps its registers is asked beside it. */
-static bool processor_has(const char *tier)
-{
-    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++) {
-        unsigned r[4];
-        if (!strcmp(isa[i].tier, tier) &&
-            (!__get_cpuid_count(isa[i].leaf, isa[i].subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) ||
-             !(r[isa[i].in] >> isa[i].bit & 1)))
-            return false;
-    }
-    return true;
-}
-
 bool kernels_avx2(struct kernels *k)
 {
-    if (!__builtin_cpu_supports("avx2") || !processor_has("avx2"))
+    if (!isa_has(ISA_avx2))
         return false;
     matmul_avx2(k);
     vector_avx2(k);
@@ -45,7 +19,7 @@ bool kernels_avx2(struct kernels *k)
 
 bool kernels_avx512(struct kernels *k)
 {
-    if (!__builtin_cpu_supports("avx512f") || !processor_has("avx512"))
+    if (!isa_has(ISA_avx512))
         return false;
     matmul_avx512(k);
     if (__builtin_cpu_supports("avx512bf16"))
@@ -65,7 +39,7 @@ static bool tiles_allowed(void)
 
 bool kernels_amx(struct kernels *k)
 {
-    if (!processor_has("amx") || !tiles_allowed())
+    if (!isa_has(ISA_amx) || !tiles_allowed())
         return false;
     matmul_amx(k);
     k->tier = "amx";

@@ -1,6 +1,5 @@
-/* The instruction sets that a tier of kernels needs beyond the tier below it: tier, the compiler's name for the set, and
- * where CPUID says that the machine has it (leaf, subleaf, register, bit). The one table: tiers.c asks by it, and
- * cmake/device.cmake compiles the files of a tier with -mNAME of its rows. Included for its rows, by who defines ISA. */
+/* The instruction sets of each vector tier: ISA(tier, the compiler's name, then CPUID's leaf, subleaf, register, bit).
+ * The build compiles the files of a tier with -mNAME of its rows and of the tiers below it. Included for its rows. */
 ISA(avx2, "avx2", 7, 0, EBX, 5)
 ISA(avx2, "fma", 1, 0, ECX, 12)
 ISA(avx2, "f16c", 1, 0, ECX, 29)
