@@ -127,8 +127,8 @@ struct query_scale {
 
 struct op_qkv {
     struct operand in;
-    /* The results of the products, those of q, k and v that there are side by side with their biases, where another device
-     * computed them (plan_stream); buffer 0: they are computed here. */
+    /* The results of the products, those of q, k and v that there are side by side with their biases, where other operations
+     * computed them (plan_stream, zamba 2); buffer 0: they are computed here. */
     struct operand given;
     struct norm norm;      /* of the input */
     struct linear q, k, v; /* (heads*k_dim, width), (kv_heads*k_dim, width), (kv_heads*v_dim, width) */

@@ -74,7 +74,7 @@ static void stream_qkv(struct streamer *s, uint32_t i)
     const struct linear *const part[] = {&op->qkv.q, &op->qkv.k, &op->qkv.v};
     struct op given = *op;
     uint32_t col = 0;
-    for (int k = 0; k < 3 && part[k]->weight; k++) {
+    for (int k = 0; k < 3 && part[k]->weight && !op->qkv.given.buffer; k++) {
         struct op out = {.kind = OP_OUT, .layer = op->layer};
         out.out = (struct op_out){.in = op->qkv.in,
                                   .norm = op->qkv.norm,
@@ -83,7 +83,8 @@ static void stream_qkv(struct streamer *s, uint32_t i)
         col += linear_rows(&s->to->weights, part[k]);
         stream_add(s, i, &out, STREAMED, ROUTE | FRESH);
     }
-    given.qkv.given = s->products;
+    if (!given.qkv.given.buffer)
+        given.qkv.given = s->products;
     if (s->fresh)
         stream_add(s, i, &given, STREAMED, FRESH);
     stream_add(s, i, &given, REST, ROUTE);

@@ -78,6 +78,20 @@ const struct arch arch_hybrids[] = {
      .build = hybrid_build,
      .defaults = "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, \"partial_rotary_factor\": 0.5, "
                  "\"attn_layer_indices\": [], " MAMBA2_DEFAULTS ", \"max_position_embeddings\": 262144}"},
+    {.name = "zamba2",
+     .hf = "zamba2",
+     .hybrid = true,
+     .norm = NORM_RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_GELU,
+     .setup = zamba2_setup,
+     .mixer = build_mamba2,
+     .build = zamba2_build,
+     .defaults =
+         "{\"rms_norm_eps\": 1e-5, \"mamba_d_conv\": 4, \"mamba_d_state\": 64, \"n_mamba_heads\": 8, "
+         "\"mamba_ngroups\": 1, \"mamba_expand\": 2, \"num_mem_blocks\": 1, \"hidden_act\": \"gelu\", "
+         "\"time_step_min\": 0.001, \"tie_word_embeddings\": true, \"max_position_embeddings\": 4096}"},
     {.name = "nemotron_h",
      .gguf = "nemotron_h_moe",
      .written_moe = "nemotron_h_moe",

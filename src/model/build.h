@@ -10,16 +10,19 @@
 #include "model/bind.h"
 #include "model/hparams.h"
 
+/* Buffers of a recurrent layer. */
+enum { MIX_IN, MIX_CONV, MIX_OUT, MIX_LOW, MIX_STEP, MIX_COUNT };
+
 struct build {
     const struct hparams *h;
     struct plan *p;
     struct binder bind;
     uint32_t ctx;
-    struct operand x, y, q, a; /* (width), (width), (heads * k_dim), (heads * v_dim) */
-    weight_id table;           /* the embedding: maybe the head too */
-    struct rope rope[2];       /* of full and of sliding layers */
-    weight_id alibi;           /* (heads, 2 ctx + 1): ALiBi by distance */
-    struct operand mix[5];     /* what passes between the operations of a recurrent layer */
+    struct operand x, y, q, a;     /* (width), (width), (heads * k_dim), (heads * v_dim) */
+    weight_id table;               /* the embedding: maybe the head too */
+    struct rope rope[2];           /* of full and of sliding layers */
+    weight_id alibi;               /* (heads, 2 ctx + 1): ALiBi by distance */
+    struct operand mix[MIX_COUNT]; /* what passes between the operations of a recurrent layer */
     struct {
         struct linear linear; /* weight 0: none */
         struct norm norm;

@@ -111,6 +111,8 @@ static const struct hparam_field fields[] = {
     {HPARAM_F32, AT(ssm.bound), "kda.gate_lower_bound", "kda_lower_bound", 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(ssm.every), "full_attention_interval",
      "attn_layer_period|full_attention_interval|layer_group_size", 0, 1024, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(shared_blocks), "shared_block_count", "num_mem_blocks", 0, 1024, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(shared_rope), "attention.shared_rope", "use_mem_rope", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(residual_mix[0][0]), "residual_mix.attention.stream",
      "full_attn_alpha_factor|layernorm_full_attention_alpha", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(residual_mix[0][1]), "residual_mix.attention.branch",

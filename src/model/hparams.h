@@ -138,6 +138,8 @@ struct hparams {
     uint32_t streams, stream; /* gemma 3n: side by side, and the one that layers compute on */
 
     struct ssm_params ssm;
+    uint32_t shared_blocks;    /* zamba: transformer blocks that layers take in turn */
+    bool shared_rope;          /* with positions */
     uint32_t rope_sections[4]; /* pairs of time, height and width (M-RoPE), for GGUF; 0 = not given */
 
     uint32_t q_lora, kv_lora, nope_dim;          /* latent attention; rope_dims is the rest of a head */

@@ -22,17 +22,17 @@ static const struct {
     {"output", "lm_head|embed_out|output"},
     {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|"
                   "attention_layer_norm|input_layernorm.#|self_attn_layer_norm|norm_1|"
-                  "norm_attn_norm.norm_1|attention_norm"},
+                  "norm_attn_norm.norm_1|attention_norm|mamba_decoder.input_layernorm"},
     {"attn_norm_2", "ln_attn|self_attn.norm"},
     {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|"
                "mixer.q_proj|linear_attn.q_proj|attention.q_proj|attn.q_proj|"
-               "attn.attention.q_proj"},
+               "attn.attention.q_proj|shared_transformer.self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|"
                "mixer.k_proj|linear_attn.k_proj|attention.k_proj|attn.k_proj|"
-               "attn.attention.k_proj"},
+               "attn.attention.k_proj|shared_transformer.self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|"
                "mixer.v_proj|linear_attn.v_proj|attention.v_proj|attn.v_proj|"
-               "attn.attention.v_proj"},
+               "attn.attention.v_proj|shared_transformer.self_attn.v_proj"},
     {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|"
                  "self_attention.query_key_value|attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv|"
                  "self_attn.query_key_value|norm_attn_norm.attn.Wqkv|attention.wqkv"},
@@ -40,7 +40,7 @@ static const struct {
                     "self_attn.dense|attention.output.dense|attn.out_proj|mixer.out_proj|"
                     "attention.out_lin|attention.attn.o|attn.Wo|self_attn.out_proj|mixer.o_proj|"
                     "attention.o_proj|self_attn.#.o_proj|attn.attention.out_proj|"
-                    "norm_attn_norm.attn.out_proj|attention.wo"},
+                    "norm_attn_norm.attn.out_proj|attention.wo|shared_transformer.self_attn.o_proj"},
     {"attn_q_norm", "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|"
                     "self_attn.q_layernorm.norms.%u|attention.query_layernorm"},
     {"attn_k_norm", "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|"
@@ -53,7 +53,8 @@ static const struct {
     {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm|output_layer_norm"},
     {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|"
                  "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|"
-                 "feedforward_layer_norm|post_attention_layernorm.#|final_layer_norm|norm_2"},
+                 "feedforward_layer_norm|post_attention_layernorm.#|final_layer_norm|norm_2|shared_"
+                 "transformer.pre_ff_layernorm"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
     {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1|mlps.#.gate_proj|"
                  "block_sparse_moe.gate_proj"},
@@ -62,7 +63,8 @@ static const struct {
                "block_sparse_moe.up_proj|mlp.fc_in|fc1|ffn.up_proj"},
     {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
                  "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|"
-                 "mlps.#.down_proj|block_sparse_moe.down_proj|mlp.fc_out|fc2|ffn.down_proj"},
+                 "mlps.#.down_proj|block_sparse_moe.down_proj|mlp.fc_out|fc2|ffn.down_proj|shared_"
+                 "transformer.feed_forward.down_proj"},
     {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
     {"ffn_gate_inp",
      "mlp.router.layer|mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
@@ -119,21 +121,24 @@ static const struct {
     {"xielu_alpha_n", "mlp.act_fn.alpha_n"},
     {"xielu_beta", "mlp.act_fn.beta"},
     {"xielu_eps", "mlp.act_fn.eps"},
-    {"ssm_in", "mixer.in_proj|mamba.in_proj|linear_attn.in_proj_qkvz"},
-    {"ssm_conv1d", "mixer.conv1d|mamba.conv1d|linear_attn.conv1d"},
+    {"ssm_in", "mixer.in_proj|mamba.in_proj|linear_attn.in_proj_qkvz|mamba_decoder.mamba.in_proj"},
+    {"ssm_conv1d", "mixer.conv1d|mamba.conv1d|linear_attn.conv1d|mamba_decoder.mamba.conv1d"},
     {"ssm_conv1d_q", "self_attn.q_conv1d|linear_attn.q_conv1d|attention.q_conv1d"},
     {"ssm_conv1d_k", "self_attn.k_conv1d|linear_attn.k_conv1d|attention.k_conv1d"},
     {"ssm_conv1d_v", "self_attn.v_conv1d|linear_attn.v_conv1d|attention.v_conv1d"},
     {"ssm_x", "mixer.x_proj|mamba.x_proj"},
-    {"ssm_dt", "mixer.dt_proj|mamba.dt_proj|mixer.dt|mamba.dt|linear_attn.dt|self_attn.dt|attention.dt"},
+    {"ssm_dt", "mixer.dt_proj|mamba.dt_proj|mixer.dt|mamba.dt|linear_attn.dt|self_attn.dt|attention.dt|mamba_"
+               "decoder.mamba.dt"},
     {"ssm_dt_norm", "mamba.dt_layernorm"},
     {"ssm_b_norm", "mamba.b_layernorm"},
     {"ssm_c_norm", "mamba.c_layernorm"},
-    {"ssm_a", "mixer.A_log|mamba.A_log|linear_attn.A_log|self_attn.A_log|attention.A_log"},
-    {"ssm_d", "mixer.D|mamba.D"},
+    {"ssm_a",
+     "mixer.A_log|mamba.A_log|linear_attn.A_log|self_attn.A_log|attention.A_log|mamba_decoder.mamba.A_log"},
+    {"ssm_d", "mixer.D|mamba.D|mamba_decoder.mamba.D"},
     {"ssm_norm", "mixer.norm|mamba.norm|linear_attn.norm|linear_attn.o_norm|self_attn.o_norm|"
-                 "attention.o_norm"},
-    {"ssm_out", "mixer.out_proj|mamba.out_proj|linear_attn.out_proj|linear_attn.o_proj"},
+                 "attention.o_norm|mamba_decoder.mamba.norm"},
+    {"ssm_out",
+     "mixer.out_proj|mamba.out_proj|linear_attn.out_proj|linear_attn.o_proj|mamba_decoder.mamba.out_proj"},
     {"ssm_ba", "linear_attn.in_proj_ba"},
     {"ssm_beta", "linear_attn.in_proj_b|linear_attn.b_proj|self_attn.b_proj|attention.b_proj"},
     {"ssm_alpha", "linear_attn.in_proj_a|linear_attn.a_proj"},
@@ -141,6 +146,17 @@ static const struct {
     {"ssm_f_b", "self_attn.f_b_proj|attention.f_b_proj"},
     {"ssm_g_a", "self_attn.g_a_proj|self_attn.g_proj|attention.g_a_proj|attention.g_proj"},
     {"ssm_g_b", "self_attn.g_b_proj|attention.g_b_proj"},
+    {"shared_attn_norm", "shared_transformer.input_layernorm"},
+    {"shared_ffn_gate_up", "shared_transformer.feed_forward.gate_up_proj"},
+    {"shared_output", "linear"},
+    {"attn_q_low_a", "shared_transformer.self_attn.linear_q_adapter_list.%u.0"},
+    {"attn_q_low_b", "shared_transformer.self_attn.linear_q_adapter_list.%u.1"},
+    {"attn_k_low_a", "shared_transformer.self_attn.linear_k_adapter_list.%u.0"},
+    {"attn_k_low_b", "shared_transformer.self_attn.linear_k_adapter_list.%u.1"},
+    {"attn_v_low_a", "shared_transformer.self_attn.linear_v_adapter_list.%u.0"},
+    {"attn_v_low_b", "shared_transformer.self_attn.linear_v_adapter_list.%u.1"},
+    {"ffn_low_a", "shared_transformer.feed_forward.gate_up_proj_adapter_list.%u.0"},
+    {"ffn_low_b", "shared_transformer.feed_forward.gate_up_proj_adapter_list.%u.1"},
     {"shortconv.in_proj", "conv.in_proj"},
     {"shortconv.conv", "conv.conv"},
     {"shortconv.out_proj", "conv.out_proj"},

@@ -8,9 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Buffers of a recurrent layer. */
-enum { MIX_IN, MIX_CONV, MIX_OUT, MIX_LOW, MIX_STEP };
-
 struct operand build_mix(struct build *b, uint32_t i, uint32_t width)
 {
     if (!b->mix[i].buffer)

@@ -16,6 +16,10 @@ FALCON = dict(A, **THETA, **MAMBA2, head_dim=8, mamba_d_ssm=64, attention_in_mul
               ssm_in_multiplier=1.2, ssm_out_multiplier=0.6, ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.7])
 LATENT = dict(num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10)
 
+ZAMBA = dict(T, hidden_size=16, num_hidden_layers=4, intermediate_size=12, num_attention_heads=4, max_position_embeddings=128, adapter_rank=3,
+             layers_block_type=["linear_attention", "hybrid", "hybrid", "hybrid"], mamba_d_state=8, n_mamba_heads=4,
+             num_mem_blocks=2, chunk_size=8)
+
 # name: (model type, configuration, kept in the repository)
 CASES = {
     "mamba": ("mamba", dict(T, state_size=8, conv_kernel=4, expand=2, time_step_rank=3), 1),
@@ -34,6 +38,10 @@ CASES = {
                                                       shared_intermediate_size=24, attention_multiplier=0.2), 1),
     "bamba": ("bamba", dict(A, **MAMBA2, rope_parameters={"rope_type": "default", "rope_theta": 1e4,
                                                            "partial_rotary_factor": 0.5}, attn_layer_indices=[1]), 1),
+    "zamba2": ("zamba2", dict(ZAMBA, mamba_ngroups=2, use_mem_rope=True,
+                              use_shared_attention_adapter=True), 1),
+    "zamba2-plain": ("zamba2", dict(ZAMBA, num_mem_blocks=1, num_key_value_heads=2, add_bias_linear=True,
+                                    time_step_min=0.2), 0),
     "nemotron-h": ("nemotron_h", dict(NEMOTRON, layers_block_type=["linear_attention", "mlp", "full_attention"],
                                       num_hidden_layers=3), 1),
     "nemotron-h-moe": ("nemotron_h", dict(NEMOTRON, layers_block_type=["linear_attention", "moe", "full_attention"],

@@ -48,7 +48,7 @@ def last_case(name):
     return json.loads((DATA / name / "ref.json").read_text())["cases"][-1]
 
 
-@pytest.mark.parametrize("name", ["falcon-mamba", "jamba", "kimi-linear", "lfm2", "minimax", "nemotron-h", "qwen3.5"])
+@pytest.mark.parametrize("name", ["falcon-mamba", "jamba", "kimi-linear", "lfm2", "minimax", "nemotron-h", "qwen3.5", "zamba2"])
 def test_cuts(logits, name):
     """Where a prompt is cut into steps does not show."""
     ids = last_case(name)["tokens"]
@@ -95,7 +95,7 @@ def adapted(name, to):
 
 
 @pytest.mark.parametrize("name", ["falcon-h1", "jamba", "kimi-linear", "lfm2", "falcon-mamba", "nemotron-h", "olmo-hybrid",
-                                  "qwen3-next", "qwen3.5"])
+                                  "qwen3-next", "qwen3.5", "zamba2"])
 def test_adapters(logits, tmp_path, name):
     ids = last_case(name)["tokens"][:20]
     assert adapted(name, tmp_path) >= 4
