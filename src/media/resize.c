@@ -2,6 +2,7 @@
  * horizontal pass rounds to 8 bits before the vertical one. Weights are doubles until they are rounded, so
  * that every one has PIL's value. */
 #include "base/mem.h"
+#include "base/size.h"
 #include "media/image.h"
 
 #include <math.h>
@@ -163,16 +164,20 @@ static int resize_high(struct image *out, const struct image *in, int height, co
     return rc;
 }
 
+/* The position is a running sum, as in PIL: it rounds where a product would not. */
 static int resize_nearest(struct image *out, const struct image *in, int width, int height, struct err *e)
 {
     if (image_new(out, width, height, e))
         return -1;
-    double sx = (double)in->width / width, sy = (double)in->height / height;
-    for (int y = 0; y < height; y++)
-        for (int x = 0; x < width; x++)
+    double step_x = (double)in->width / width, step_y = (double)in->height / height, from_y = step_y * 0.5;
+    for (int y = 0; y < height; y++, from_y += step_y) {
+        const uint8_t *row =
+            in->rgb + size_min((size_t)from_y, (size_t)in->height - 1) * (size_t)in->width * 3;
+        double from_x = step_x * 0.5;
+        for (int x = 0; x < width; x++, from_x += step_x)
             memcpy(out->rgb + ((size_t)y * (size_t)width + (size_t)x) * 3,
-                   in->rgb + ((size_t)(sy * (y + 0.5)) * (size_t)in->width + (size_t)(sx * (x + 0.5))) * 3,
-                   3);
+                   row + size_min((size_t)from_x, (size_t)in->width - 1) * 3, 3);
+    }
     return 0;
 }
 
@@ -190,9 +195,11 @@ int image_resize(struct image *out, const struct image *in, int width, int heigh
         return resize_high(out, in, height, f, e);
     if (height == in->height)
         return resize_wide(out, in, width, f, e);
-    if (resize_wide(&half, in, width, f, e))
+    /* PIL 13 begins with the rows where it removes more than twice as many rows as columns */
+    bool high_first = height < in->height && in->height - height > 2 * (in->width - width);
+    if (high_first ? resize_high(&half, in, height, f, e) : resize_wide(&half, in, width, f, e))
         return -1;
-    int rc = resize_high(out, &half, height, f, e);
+    int rc = high_first ? resize_wide(out, &half, width, f, e) : resize_high(out, &half, height, f, e);
     image_free(&half);
     return rc;
 }

@@ -1,9 +1,10 @@
 #define _GNU_SOURCE
 #include "serve/broker.h"
 
+#include "base/child.h"
+#include "base/confine.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/confine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,21 +12,15 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 struct broker {
-    int fd;
-    pid_t child;
+    struct child child;
     bool gone; /* guarded by the mutex, as is the turn on the socket */
     pthread_mutex_t mutex;
 };
@@ -116,54 +111,19 @@ static bool message_send(int fd, int32_t code, const char *path, int pass)
 {
     struct broker_message m = {.code = code};
     size_t n = strlen(path);
-    union {
-        struct cmsghdr head;
-        char bytes[CMSG_SPACE(sizeof pass)];
-    } control = {0};
     if (n >= sizeof m.path)
         return false;
     memcpy(m.path, path, n);
-    struct iovec part = {&m, offsetof(struct broker_message, path) + n + 1};
-    struct msghdr h = {.msg_iov = &part, .msg_iovlen = 1};
-    if (pass >= 0) {
-        h.msg_control = control.bytes;
-        h.msg_controllen = sizeof control.bytes;
-        control.head = (struct cmsghdr){CMSG_LEN(sizeof pass), SOL_SOCKET, SCM_RIGHTS};
-        memcpy(CMSG_DATA(&control.head), &pass, sizeof pass);
-    }
-    ssize_t sent;
-    do
-        sent = sendmsg(fd, &h, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)part.iov_len;
+    return child_send(fd, &m, offsetof(struct broker_message, path) + n + 1, pass);
 }
 
-/* False: the other end is closed. *passed: a descriptor, -1 = none, -2 = no free descriptor to receive it. */
+/* False: the other end is closed. */
 static bool message_take(int fd, struct broker_message *m, int *passed)
 {
-    union {
-        struct cmsghdr head;
-        char bytes[CMSG_SPACE(sizeof *passed)];
-    } control;
-    struct iovec part = {m, sizeof *m};
-    struct msghdr h = {.msg_iov = &part,
-                       .msg_iovlen = 1,
-                       .msg_control = control.bytes,
-                       .msg_controllen = sizeof control.bytes};
-    ssize_t got;
-    do
-        got = recvmsg(fd, &h, MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
-    *passed = -1;
-    if (got <= (ssize_t)offsetof(struct broker_message, path))
+    size_t got = child_take(fd, m, sizeof *m, passed);
+    if (got <= offsetof(struct broker_message, path))
         return false;
     ((char *)m)[got - 1] = 0;
-    const struct cmsghdr *c = CMSG_FIRSTHDR(&h);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-        c->cmsg_len == CMSG_LEN(sizeof *passed))
-        memcpy(passed, CMSG_DATA(c), sizeof *passed);
-    else if (h.msg_flags & MSG_CTRUNC)
-        *passed = -2;
     return true;
 }
 
@@ -276,58 +236,34 @@ static void broker_confine(const struct broker_row *rows, size_t count)
     confine_calls(&calls, 1, NULL);
 }
 
-/* Signals of a terminal or of systemd are for the server: the broker ends with it. */
-static _Noreturn void broker_child(int fd, pid_t parent, const struct broker_row *rows, size_t count)
+struct broker_list {
+    const struct broker_row *rows;
+    size_t count;
+};
+
+static void broker_child(int fd, void *arg)
 {
-    const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2};
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-        signal(ignored[i], SIG_IGN);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    prctl(PR_SET_NAME, "quern-broker");
-    prctl(PR_SET_DUMPABLE, 0);
-    if (getppid() != parent)
-        _exit(0);
-    /* closes all of the server's descriptors but the socket and the log */
-    if (dup2(fd, 0) < 0 || dup2(2, 1) < 0)
-        _exit(1);
-    if (syscall(SYS_close_range, 3U, ~0U, 0))
-        for (int i = 3; i < 1024; i++)
-            close(i);
-    broker_confine(rows, count);
-    if (message_send(0, 0, "", -1)) /* ready */
-        serve(0, rows, count);
-    _exit(0);
+    const struct broker_list *l = arg;
+    broker_confine(l->rows, l->count);
+    child_ready(fd);
+    serve(fd, l->rows, l->count);
 }
 
 /* ---- the server's side ---- */
 
 int broker_start(struct broker **out, const struct broker_row *rows, size_t count, struct err *e)
 {
-    int pair[2];
+    struct broker_list list = {rows, count};
     struct broker *b = mem_zalloc(1, sizeof *b);
     if (!b)
         return err_memory(e, "the broker", sizeof *b);
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
+    if (child_start(&b->child, "quern-broker", "opens files", broker_child, &list, e)) {
         mem_free(b);
-        return err_set(e, ERR_RESOURCE, "cannot start the process that opens files: %s", strerror(errno));
+        return -1;
     }
-    pid_t parent = getpid();
-    b->child = fork();
-    if (!b->child)
-        broker_child(pair[1], parent, rows, count);
-    int why = errno, none;
-    struct broker_message ready;
-    close(pair[1]);
-    b->fd = pair[0];
     pthread_mutex_init(&b->mutex, NULL);
-    if (b->child > 0 && message_take(b->fd, &ready, &none)) {
-        *out = b;
-        return 0;
-    }
-    err_set(e, ERR_RESOURCE, "cannot start the process that opens files: %s",
-            b->child < 0 ? strerror(why) : "it ended");
-    broker_stop(b);
-    return -1;
+    *out = b;
+    return 0;
 }
 
 int broker_ask(struct broker *b, enum broker_request request, const char *path)
@@ -339,12 +275,12 @@ int broker_ask(struct broker *b, enum broker_request request, const char *path)
         return -1;
     }
     pthread_mutex_lock(&b->mutex);
-    if (!message_send(b->fd, (int32_t)request, path, -1) || !message_take(b->fd, &m, &passed)) {
+    if (!message_send(b->child.fd, (int32_t)request, path, -1) || !message_take(b->child.fd, &m, &passed)) {
         if (!b->gone)
             log_error("the broker (process %d), which opens files for this server, has ended: keys, "
                       "certificates and "
                       "models stay as they are; restart the server",
-                      (int)b->child);
+                      (int)b->child.pid);
         b->gone = true;
         m.code = EPIPE;
     }
@@ -359,7 +295,7 @@ int broker_ask(struct broker *b, enum broker_request request, const char *path)
 void broker_hear(struct broker *b, int listener)
 {
     pthread_mutex_lock(&b->mutex);
-    message_send(b->fd, BROKER_HEAR, "", listener);
+    message_send(b->child.fd, BROKER_HEAR, "", listener);
     pthread_mutex_unlock(&b->mutex);
     close(listener);
 }
@@ -368,9 +304,7 @@ void broker_stop(struct broker *b)
 {
     if (!b)
         return;
-    close(b->fd);
-    if (b->child > 0)
-        waitpid(b->child, NULL, 0);
+    child_stop(&b->child);
     pthread_mutex_destroy(&b->mutex);
     mem_free(b);
 }

@@ -1,10 +1,10 @@
 #define _GNU_SOURCE
 #include "serve/sandbox.h"
 
+#include "base/confine.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/confine.h"
 
 #include <dirent.h>
 #include <limits.h>

@@ -4,7 +4,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "serve/confine.h"
+#include "base/confine.h"
 #include "serve/sandbox.h"
 
 #include <arpa/inet.h>

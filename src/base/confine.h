@@ -1,5 +1,5 @@
 /* Rights that a process gives up permanently: files, ports and signals (Landlock), system calls (seccomp).
- * Both apply to the calling thread and to what it starts: confine before other threads start. sandbox.h lists
+ * Both apply to the calling thread and to what it starts: confine before other threads start. serve/sandbox.h lists
  * what a server keeps. */
 #pragma once
 

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "serve/confine.h"
+#include "base/confine.h"
 
 #include "base/mem.h"
 

@@ -1,0 +1,121 @@
+#define _GNU_SOURCE
+#include "base/child.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- messages ---- */
+
+union child_control {
+    struct cmsghdr head;
+    char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+bool child_send(int fd, const void *data, size_t n, int pass)
+{
+    union child_control control = {0};
+    struct iovec part = {(void *)(uintptr_t)data, n};
+    struct msghdr h = {.msg_iov = &part, .msg_iovlen = 1};
+    if (pass >= 0) {
+        h.msg_control = control.bytes;
+        h.msg_controllen = sizeof control.bytes;
+        control.head = (struct cmsghdr){CMSG_LEN(sizeof pass), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(&control.head), &pass, sizeof pass);
+    }
+    ssize_t sent;
+    do
+        sent = sendmsg(fd, &h, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)n;
+}
+
+size_t child_take(int fd, void *data, size_t room, int *passed)
+{
+    union child_control control;
+    struct iovec part = {data, room};
+    struct msghdr h = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = control.bytes,
+                       .msg_controllen = sizeof control.bytes};
+    ssize_t got;
+    do
+        got = recvmsg(fd, &h, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    *passed = -1;
+    if (got <= 0)
+        return 0;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof *passed))
+        memcpy(passed, CMSG_DATA(c), sizeof *passed);
+    else if (h.msg_flags & MSG_CTRUNC)
+        *passed = -2;
+    return (size_t)got;
+}
+
+/* ---- the process ---- */
+
+void child_ready(int fd)
+{
+    child_send(fd, "", 1, -1);
+}
+
+/* Signals of a terminal or of systemd are for the parent. Of its descriptors only the socket and the log stay open. */
+static _Noreturn void child_run(int fd, pid_t parent, const char *name, void (*run)(int fd, void *arg),
+                                void *arg)
+{
+    const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        signal(ignored[i], SIG_IGN);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_NAME, name);
+    prctl(PR_SET_DUMPABLE, 0);
+    if (getppid() != parent)
+        _exit(0);
+    if (dup2(fd, 0) < 0 || dup2(2, 1) < 0)
+        _exit(1);
+    if (syscall(SYS_close_range, 3U, ~0U, 0))
+        for (int i = 3; i < 1024; i++)
+            close(i);
+    run(0, arg);
+    _exit(0);
+}
+
+int child_start(struct child *c, const char *name, const char *what, void (*run)(int fd, void *arg),
+                void *arg, struct err *e)
+{
+    int pair[2], passed;
+    char ready;
+    *c = (struct child){.fd = -1};
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+        return err_set(e, ERR_RESOURCE, "cannot start the process that %s: %s", what, strerror(errno));
+    pid_t parent = getpid();
+    c->pid = fork();
+    if (!c->pid)
+        child_run(pair[1], parent, name, run, arg);
+    int why = errno;
+    close(pair[1]);
+    c->fd = pair[0];
+    if (c->pid > 0 && child_take(c->fd, &ready, 1, &passed))
+        return 0;
+    err_set(e, ERR_RESOURCE, "cannot start the process that %s: %s", what,
+            c->pid < 0 ? strerror(why) : "it ended");
+    child_stop(c);
+    return -1;
+}
+
+void child_stop(struct child *c)
+{
+    if (c->fd >= 0)
+        close(c->fd);
+    if (c->pid > 0)
+        waitpid(c->pid, NULL, 0);
+    *c = (struct child){.fd = -1};
+}
