@@ -48,6 +48,7 @@ quern_layer(media lib_jpeg lib_png lib_webp)
 quern_layer(model lib_jansson)
 quern_layer(quant)
 quern_layer(run)
+quern_layer(save lib_sqlite)
 file(GLOB assets CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/serve/page/* ${PROJECT_SOURCE_DIR}/doc/openapi.json)
 set_source_files_properties(src/serve/asset.c PROPERTIES OBJECT_DEPENDS "${assets}"
                             COMPILE_DEFINITIONS QUERN_SOURCE="${PROJECT_SOURCE_DIR}")

@@ -33,6 +33,7 @@ quern_library(webp libwebpdemux)
 quern_library(event libevent_core)
 quern_library(event_tls libevent_openssl)
 quern_library(ssl openssl)
+quern_library(sqlite sqlite3)
 
 # libcurl's headers alone: the library is looked for when something is to be fetched (src/hub/curl.h).
 pkg_check_modules(curl REQUIRED libcurl)
