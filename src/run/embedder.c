@@ -26,7 +26,7 @@ struct embedder {
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;
-    struct embed_job *queue, **queue_end; /* jobs with texts that have not started */
+    struct embed_job *queue; /* jobs with texts that have not started; those of batches are the last */
     struct embedder_stats stats;
     bool closing;
     /* used by the thread only */
@@ -75,6 +75,16 @@ static int embedder_check(const struct embedder *m, const struct embed_job *j, s
     return 0;
 }
 
+/* Behind all of its kind; those of batches behind all others. The mutex is held. */
+static void embedder_queue(struct embedder *m, struct embed_job *j)
+{
+    struct embed_job **at = &m->queue;
+    while (*at && (j->batch || !(*at)->batch))
+        at = &(*at)->next;
+    j->next = *at;
+    *at = j;
+}
+
 int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
 {
     if (embedder_check(m, j, e))
@@ -85,8 +95,7 @@ int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
     pthread_mutex_lock(&m->mutex);
     bool closing = m->closing;
     if (!closing) {
-        *m->queue_end = j;
-        m->queue_end = &j->next;
+        embedder_queue(m, j);
         m->stats.jobs++;
         m->stats.waiting++;
         pthread_cond_signal(&m->work);
@@ -128,7 +137,7 @@ static void embedder_end(struct embedder *m, struct embed_job *j, size_t texts)
         j->done(j->arg);
 }
 
-/* The next text of the first job, which then moves to the end of the queue; false: there is none. The rest of
+/* The next text of the first job, which then goes behind those of its kind; false: there is none. The rest of
  * a failed or cancelled job is skipped: *skipped, *rest. */
 static bool embedder_next(struct embedder *m, struct embed_slot *s, struct embed_job **skipped, size_t *rest)
 {
@@ -139,8 +148,7 @@ static bool embedder_next(struct embedder *m, struct embed_slot *s, struct embed
     if (pages > m->pages) /* when others have ended */
         j = NULL;
     if (j) {
-        if (!(m->queue = j->next))
-            m->queue_end = &m->queue;
+        m->queue = j->next;
         j->next = NULL;
         bool over = j->err.code || m->closing || (j->cancel && atomic_load(j->cancel));
         if (over) {
@@ -152,10 +160,8 @@ static bool embedder_next(struct embedder *m, struct embed_slot *s, struct embed
             *s = (struct embed_slot){.seq = s->seq, .sum = s->sum, .job = j, .text = j->begun++};
             memset(s->sum, 0, m->pooler.width * sizeof *s->sum);
             m->pages -= pages;
-            if (j->begun < j->count) {
-                *m->queue_end = j;
-                m->queue_end = &j->next;
-            }
+            if (j->begun < j->count)
+                embedder_queue(m, j);
         }
     }
     pthread_mutex_unlock(&m->mutex);
@@ -319,7 +325,6 @@ int embedder_open(struct embedder **out, struct session *l, struct err *e)
     m->session = l;
     m->count = l->runner->most_seqs;
     m->pages = l->runner->pages[0].count - 1;
-    m->queue_end = &m->queue;
     pthread_mutex_init(&m->mutex, NULL);
     pthread_cond_init(&m->work, NULL);
     if (pooler_open(&m->pooler, l->store, &l->model->h, e) || rerank_open(&m->head, l, e) ||

@@ -21,6 +21,7 @@ struct embed_job {
     size_t count;              /* at least 1 */
     float *out;                /* (count, out_width of the pooler; width where they are scored) */
     bool scored;               /* the row for the reranker's head, instead of a vector */
+    bool batch;                /* waits for all jobs that are of no batch */
     const atomic_bool *cancel; /* set by the client to cancel; may be NULL */
     /* Called once by the embedder's thread when it is done; must not block. */
     void (*done)(void *arg);

@@ -37,20 +37,49 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
     return sampler_check(&r->sampler, vocab, e);
 }
 
-/* Puts a job at the end of the queue, unless that is full. */
+/* How many jobs are in the engine, of batches or of others. The mutex is held. */
+static uint32_t engine_holds(const struct engine *g, bool batch)
+{
+    const struct engine_stats *s = &g->stats;
+    uint32_t of_batches = s->batch_running + s->batch_waiting;
+    return batch ? of_batches : s->running + s->waiting - of_batches;
+}
+
+/* A job begins to wait (1), or does no longer (-1). The mutex is held. */
+static void engine_count_waiting(struct engine *g, const struct job *j, int by)
+{
+    g->waiting[j->request.batch].bytes += by > 0 ? j->bytes : -j->bytes;
+    g->stats.waiting += (uint32_t)by;
+    g->stats.batch_waiting += j->request.batch ? (uint32_t)by : 0;
+}
+
+/* The mutex is held. */
+static void engine_count_running(struct engine *g)
+{
+    g->stats.running = g->count;
+    g->stats.batch_running = g->count - g->users;
+}
+
+/* The mutex is held. */
+static bool engine_has_waiting(const struct engine *g)
+{
+    return g->waiting[QUEUE_USERS].first || g->waiting[QUEUE_BATCH].first;
+}
+
+/* Puts a job at the end of its queue, unless that is full. */
 static int engine_queue(struct engine *g, struct job *j, struct err *e)
 {
+    struct job_queue *q = &g->waiting[j->request.batch];
     pthread_mutex_lock(&g->mutex);
     bool closing = g->closing;
     /* requests that can start at once do not count against the queue's length */
-    bool full = g->stats.waiting + g->stats.running >= g->o.queue + g->o.slots;
-    bool large = g->waiting && g->waiting_bytes + j->bytes > g->o.queue_bytes;
+    bool full = engine_holds(g, j->request.batch) >= g->o.queue + g->o.slots;
+    bool large = q->first && q->bytes + j->bytes > g->o.queue_bytes;
     if (!closing && !full && !large) {
-        g->last_end = g->waiting ? g->last_end : clock_now();
-        g->waiting_bytes += j->bytes;
-        *g->waiting_end = j;
-        g->waiting_end = &j->next;
-        g->stats.waiting++;
+        g->last_end = engine_has_waiting(g) ? g->last_end : clock_now();
+        *q->end = j;
+        q->end = &j->next;
+        engine_count_waiting(g, j, 1);
         g->stats.submitted++;
         pthread_cond_signal(&g->work);
     } else {
@@ -122,7 +151,7 @@ static void engine_learn_pace(struct engine *g)
 {
     enum { SMOOTH = 8 }; /* ends that the pace is a mean of, about */
     double now = clock_now(), took = now - g->last_end;
-    if (g->waiting)
+    if (engine_has_waiting(g))
         g->pace += g->pace > 0 ? (took - g->pace) / SMOOTH : took;
     g->last_end = now;
     g->turned_away -= g->turned_away > 0;
@@ -152,6 +181,7 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
         i++;
     memmove(g->running + i, g->running + i + 1, (g->count - i - 1) * sizeof *g->running);
     g->count--;
+    g->users -= !j->request.batch;
     g->crowded = false;
     if (!end->err)
         engine_leave(g, j);
@@ -159,7 +189,7 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
     j->seq = NULL;
     pthread_mutex_lock(&g->mutex);
     engine_count(g, end);
-    g->stats.running = g->count;
+    engine_count_running(g);
     pthread_mutex_unlock(&g->mutex);
     job_finish(j, end);
     job_close(j);
@@ -168,36 +198,35 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
 void engine_preempt(struct engine *g)
 {
     struct job *j = g->running[--g->count];
+    struct job_queue *q = &g->waiting[j->request.batch];
+    g->users = least(g->users, g->count);
     if (j->seq->states)
         engine_leave(g, j);
     seq_close(j->seq);
     seq_close(j->draft_seq);
     j->seq = j->draft_seq = NULL;
     j->kept = 0;
-    g->crowded = true;
     pthread_mutex_lock(&g->mutex);
-    j->next = g->waiting;
-    g->waiting = j;
+    j->next = q->first;
+    q->first = j;
     if (!j->next)
-        g->waiting_end = &j->next;
-    g->waiting_bytes += j->bytes;
-    g->stats.waiting++;
+        q->end = &j->next;
+    engine_count_waiting(g, j, 1);
     g->stats.preempted++;
-    g->stats.running = g->count;
+    engine_count_running(g);
     pthread_mutex_unlock(&g->mutex);
 }
 
-/* Removes the job that *at points to from the queue. The mutex is held. */
+/* Removes the job that *at points to from its queue. The mutex is held. */
 static void engine_unqueue(struct engine *g, struct job **at)
 {
     struct job *j = *at;
     *at = j->next;
     if (!j->next)
-        g->waiting_end = at;
+        g->waiting[j->request.batch].end = at;
     j->next = NULL;
-    g->waiting_bytes -= j->bytes;
-    g->turned_away = g->waiting ? g->turned_away : 0; /* an empty queue has room for all */
-    g->stats.waiting--;
+    engine_count_waiting(g, j, -1);
+    g->turned_away = engine_has_waiting(g) ? g->turned_away : 0; /* an empty queue has room for all */
 }
 
 /* Whether there are pages for all tokens that it holds at once, beyond those that it has, and one for each
@@ -221,32 +250,66 @@ uint32_t engine_match(struct engine *g, struct job *j)
     return held;
 }
 
-bool engine_admit(struct engine *g)
+/* The next job to be started; NULL = none waits. Only this thread takes from the front. */
+static struct job *engine_next(struct engine *g)
 {
-    if (g->count == g->o.slots || (g->crowded && g->count))
-        return false;
     pthread_mutex_lock(&g->mutex);
-    struct job *j = g->waiting; /* only this thread takes from the front */
+    struct job *users = g->waiting[QUEUE_USERS].first, *batch = g->waiting[QUEUE_BATCH].first;
     pthread_mutex_unlock(&g->mutex);
-    if (!j)
+    return users ? users : batch;
+}
+
+/* Whether a running job of a batch makes way for this one; then it is preempted. */
+static bool engine_make_way(struct engine *g, const struct job *j)
+{
+    if (j->request.batch || g->users == g->count || g->computing)
         return false;
-    struct err e = {0};
-    uint32_t known = 0;
-    j->seq = seq_open(g->session->runner, &e);
-    if (j->seq)
-        j->seq->lora = j->request.lora;
-    if (j->seq)
-        known = engine_match(g, j);
-    if (j->seq && !engine_fits(g, j) && g->count) {
+    engine_preempt(g);
+    return true;
+}
+
+/* Gives a job its sequence, with what is cached of its tokens: *known. false: there is no room for it now. */
+static bool engine_open_seq(struct engine *g, struct job *j, uint32_t *known, struct err *e)
+{
+    if (!(j->seq = seq_open(g->session->runner, e)))
+        return true; /* it ends with this error */
+    j->seq->lora = j->request.lora;
+    *known = engine_match(g, j);
+    while (!engine_fits(g, j) && g->count) {
+        g->crowded = true;
+        if (engine_make_way(g, j))
+            continue;
         seq_close(j->seq);
         j->seq = NULL;
-        g->crowded = true;
         return false;
     }
-    g->running[g->count++] = j;
+    return true;
+}
+
+/* Puts it among the running jobs: those of batches are the last. */
+static void engine_insert(struct engine *g, struct job *j)
+{
+    uint32_t at = j->request.batch ? g->count : g->users;
+    memmove(g->running + at + 1, g->running + at, (g->count - at) * sizeof *g->running);
+    g->running[at] = j;
+    g->count++;
+    g->users += !j->request.batch;
+}
+
+bool engine_admit(struct engine *g)
+{
+    struct job *j = engine_next(g);
+    struct err e = {0};
+    uint32_t known = 0;
+    bool alone = j && !j->request.batch && g->users < g->count; /* those that run can make way */
+    if (!j || (g->crowded && g->count && !alone))
+        return false;
+    if ((g->count == g->o.slots && !engine_make_way(g, j)) || !engine_open_seq(g, j, &known, &e))
+        return false;
+    engine_insert(g, j);
     pthread_mutex_lock(&g->mutex);
-    engine_unqueue(g, &g->waiting);
-    g->stats.running = g->count;
+    engine_unqueue(g, &g->waiting[j->request.batch].first);
+    engine_count_running(g);
     if (!j->made) {
         j->cached = known;
         j->started = clock_now();
@@ -277,12 +340,14 @@ static struct job *engine_next_over(struct engine *g, double now, bool all, stru
 {
     struct job *j = NULL;
     pthread_mutex_lock(&g->mutex);
-    struct job **at = &g->waiting;
-    while (*at && !engine_is_over(*at, now, end) && !all)
-        at = &(*at)->next;
-    if ((j = *at)) {
-        engine_unqueue(g, at);
-        engine_count(g, end);
+    for (int i = 0; i < QUEUES && !j; i++) {
+        struct job **at = &g->waiting[i].first;
+        while (*at && !engine_is_over(*at, now, end) && !all)
+            at = &(*at)->next;
+        if ((j = *at)) {
+            engine_unqueue(g, at);
+            engine_count(g, end);
+        }
     }
     pthread_mutex_unlock(&g->mutex);
     return j;
@@ -324,7 +389,7 @@ static void engine_count_pages(struct engine *g)
 static bool engine_is_idle(struct engine *g)
 {
     pthread_mutex_lock(&g->mutex);
-    bool idle = !g->closing && !g->waiting && !g->count;
+    bool idle = !g->closing && !engine_has_waiting(g) && !g->count;
     pthread_mutex_unlock(&g->mutex);
     return idle;
 }
@@ -354,7 +419,7 @@ static bool engine_wait(struct engine *g)
     pthread_mutex_lock(&g->mutex);
     engine_count_pages(g);
     prefix_stats(g->prefix, &g->stats.prefix);
-    while (!g->closing && !g->waiting && !g->count) {
+    while (!g->closing && !engine_has_waiting(g) && !g->count) {
         g->done = 0;
         if (g->shed || (!shrunk && clock_now() >= until)) {
             bool shed = g->shed;
@@ -512,7 +577,8 @@ int engine_open(struct engine **out, struct session *l, const struct engine_opti
     if (!g)
         return err_memory(e, "the engine", sizeof *g);
     g->session = l;
-    g->waiting_end = &g->waiting;
+    for (int i = 0; i < QUEUES; i++)
+        g->waiting[i].end = &g->waiting[i].first;
     pthread_mutex_init(&g->mutex, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);

@@ -3,7 +3,10 @@
  *
  * A step mixes one row of every running stream with a bounded chunk of a prompt, so that no stream waits
  * longer than a chunk. When pages run out, idle pages of the prefix tree are evicted; then the youngest
- * request is preempted: it goes back to the queue with its tokens, and its pages are recomputed later. */
+ * request is preempted: it goes back to the queue with its tokens, and its pages are recomputed later.
+ *
+ * Requests of batches run in what the others leave: they wait in a queue of their own, are preempted first (also for a
+ * slot), and have rows in a step beside others only as far as that does not slow it (batch_room.h). */
 #pragma once
 
 #include "base/err.h"
@@ -80,6 +83,7 @@ struct engine_request {
     struct adapter_mix lora; /* of session_adapt; requests share prefixes only with those of the same */
     /* Once its first token is older than this, it ends as soon as it has a whole line; 0 = it does not. */
     double write_seconds;
+    bool batch;     /* runs only in what other requests leave */
     double seconds; /* deadline after submission; 0 = none */
     /* Called by the engine's thread when there is a new chunk, never after the stream was closed. It must
      * neither block nor call the engine or the stream. May be NULL. */
@@ -128,6 +132,7 @@ void stream_close(struct stream *s);  /* cancels, if it runs */
  * were computed (again after a preemption), cached_tokens those that were not, because they were known. */
 struct engine_stats {
     uint32_t running, waiting;
+    uint32_t batch_running, batch_waiting; /* of these, requests of batches */
     uint64_t submitted, finished, cancelled, failed, refused;
     uint64_t prompt_tokens, cached_tokens, made_tokens, steps, preempted;
     uint64_t step_us,

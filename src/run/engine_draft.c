@@ -140,15 +140,15 @@ static bool draft_plan(struct engine *g, struct job *j, struct speculate_plan *p
 void engine_speculate(struct engine *g)
 {
     struct speculate_plan plan = {0};
-    uint32_t count = 0, rows = 0;
+    uint32_t count = 0, rows = 0, front = engine_front(g);
     for (uint32_t i = 0; i < g->count; i++) {
         struct job *j = g->running[i];
         j->drafts = 0;
         j->shadow = -1;
-        plan.rows += j->ids.len - j->seq->len == 1;
+        plan.rows += i < front && j->ids.len - j->seq->len == 1;
     }
     plan.tokens = plan.rows;
-    for (uint32_t i = 0; i < g->count && g->o.draft; i++) {
+    for (uint32_t i = 0; i < front && g->o.draft; i++) {
         struct job *j = g->running[i];
         if (j->ids.len - j->seq->len != 1 || !draft_plan(g, j, &plan, &rows))
             continue;

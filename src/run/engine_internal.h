@@ -2,6 +2,7 @@
  * engine_step.c the step, engine_draft.c the draft tokens. */
 #pragma once
 
+#include "run/batch_room.h"
 #include "run/job.h"
 
 static inline uint32_t least(uint32_t a, uint32_t b)
@@ -11,7 +12,15 @@ static inline uint32_t least(uint32_t a, uint32_t b)
 
 enum { ENGINE_SNAPS = 32 }; /* snapshots of a request in a step */
 
-/* The queue, the statistics and `closing` are shared with the clients, under the mutex; everything else is
+/* First come, first served. */
+struct job_queue {
+    struct job *first, **end;
+    uint64_t bytes;
+};
+
+enum { QUEUE_USERS, QUEUE_BATCH, QUEUES }; /* by engine_request.batch */
+
+/* The queues, the statistics and `closing` are shared with the clients, under the mutex; everything else is
  * used by the thread only, or does not change. */
 struct engine {
     struct session *session;
@@ -20,8 +29,7 @@ struct engine {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t work;
-    struct job *waiting, **waiting_end; /* first come, first served */
-    uint64_t waiting_bytes;
+    struct job_queue waiting[QUEUES];
     uint32_t turned_away; /* requests refused, minus those that have ended since */
     double pace;     /* seconds between the ends of two requests while others wait, smoothed; 0 = not known */
     double last_end; /* when a request ended, or the first began to wait */
@@ -29,8 +37,12 @@ struct engine {
     bool shed; /* an idle engine is to return the memory of cached prefixes */
     struct engine_stats stats;
     /* used by the thread only */
-    struct job **running; /* (slots), in order of admission */
-    uint32_t count;
+    struct job **running;  /* (slots), in order of admission; those of batches behind the others */
+    uint32_t count, users; /* of them; how many are of no batch */
+    bool computing;        /* a step is being computed: no job of it may be preempted */
+    struct batch_room batch_room;
+    bool beside; /* in this step, all others decode: batches have batch_rows beside them */
+    uint32_t batch_rows;
     bool crowded; /* pages are short: no request is admitted until one has ended */
     struct prefix *prefix;
     struct seq_rows *parts; /* (slots): the step */
@@ -47,16 +59,23 @@ struct engine {
     double draft_share;                 /* its weights in relation to the model's */
 };
 
+/* The first jobs of those that run, which a step is made for: all, where all are of batches. */
+static inline uint32_t engine_front(const struct engine *g)
+{
+    return g->users ? g->users : g->count;
+}
+
 /* Gives the job the cached pages of its tokens, up to the first whose result is wanted; returns how many it
  * holds then. */
 uint32_t engine_match(struct engine *g, struct job *j);
-/* Starts the first job of the queue, if there is a slot and room for its tokens. */
+/* Starts the first job of the queue, if there is a slot and room for its tokens. For one of no batch, jobs of batches are
+ * preempted. */
 bool engine_admit(struct engine *g);
 /* One step over everything that runs. */
 void engine_step(struct engine *g);
 /* Ends a running job, and adds its pages to the prefix tree. */
 void engine_end(struct engine *g, struct job *j, const struct job_end *end);
-/* Preempts the youngest running job: it goes to the front of the queue and keeps its tokens. */
+/* Preempts the youngest running job, those of batches first: it goes to the front of the queue and keeps its tokens. */
 void engine_preempt(struct engine *g);
 /* Drafts tokens for every job that decodes. */
 void engine_speculate(struct engine *g);

@@ -119,11 +119,12 @@ static bool engine_read_by_other(const struct engine *g, uint32_t at)
     return false;
 }
 
-/* Rows of prompts that this step may have beside `rows` rows of running streams. */
+/* Rows of prompts that this step may have beside `rows` rows of running streams. Steps of batches alone are short, too: a
+ * request that comes meanwhile waits for the end of one. */
 static uint32_t engine_prompt_room(const struct engine *g, uint32_t rows)
 {
     uint32_t room = g->session->runner->chunk - rows;
-    if (!rows) /* no stream is running */
+    if (!rows && g->users) /* no stream is running */
         return room;
     double fit = g->costs.row > 0 ? g->o.gap / g->costs.row : STEP_CHUNK_FIRST;
     fit = fit < STEP_CHUNK_LEAST ? STEP_CHUNK_LEAST : fit;
@@ -137,21 +138,26 @@ static bool engine_can_read(const struct engine *g, uint32_t at)
     return job_reads(j) && !j->fetches && !engine_read_by_other(g, at);
 }
 
-/* Prompts share the step's rows: the youngest gets at most an equal share, and older ones get what is left
- * over. Every prompt can have a result. */
-static uint32_t engine_compose_reads(struct engine *g, uint32_t parts, uint32_t room, uint32_t outs)
+struct read_room {
+    uint32_t rows, outs; /* of all prompts together */
+};
+
+/* The prompts of running[from..to) share the step's rows: the youngest gets at most an equal share, and older ones get what
+ * is left over. Every prompt can have a result. */
+static uint32_t engine_compose_reads(struct engine *g, uint32_t from, uint32_t to, uint32_t parts,
+                                     struct read_room room)
 {
     uint32_t readers = 0;
-    for (uint32_t i = 0; i < g->count; i++)
+    for (uint32_t i = from; i < to; i++)
         readers += engine_can_read(g, i);
-    for (uint32_t i = g->count; i-- > 0 && room;) {
+    for (uint32_t i = to; i-- > from && room.rows;) {
         struct job *j = g->running[i];
         if (!engine_can_read(g, i))
             continue;
         readers--;
-        engine_part_read(g, j, parts, (room + readers) / (readers + 1), outs - readers);
-        outs -= g->parts[parts].outs;
-        room -= g->parts[parts++].n;
+        engine_part_read(g, j, parts, (room.rows + readers) / (readers + 1), room.outs - readers);
+        room.outs -= g->parts[parts].outs;
+        room.rows -= g->parts[parts++].n;
     }
     return parts;
 }
@@ -166,14 +172,53 @@ static void engine_catch_up(struct engine *g, struct job *j)
     j->cached += j->made ? 0 : j->seq->len - had;
 }
 
-/* Fills the step: for every decoding job one row and its draft tokens, then prompts. */
+/* Rows that jobs of batches could have in this step: each of them one, or all of a chunk. */
+static uint32_t engine_batch_ready(const struct engine *g)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = g->users; i < g->count; i++)
+        rows += !job_reads(g->running[i]) ? 1 : engine_can_read(g, i) ? job_pending(g->running[i]) : 0;
+    return least(rows, g->session->runner->chunk / 2);
+}
+
+/* How many rows batches have in this step beside those of others: none while one of these reads its prompt. */
+static void engine_ask_batch(struct engine *g)
+{
+    g->beside = g->users > 0;
+    for (uint32_t i = 0; i < g->users; i++)
+        g->beside &= !job_reads(g->running[i]);
+    g->batch_rows = g->beside ? batch_room_ask(&g->batch_room, engine_batch_ready(g)) : 0;
+}
+
+/* Jobs of batches beside others: one row of those that decode, then prompts; batch_rows in all. */
+static uint32_t engine_compose_batch(struct engine *g, uint32_t parts, uint32_t rows)
+{
+    const struct runner *r = g->session->runner;
+    uint32_t left = least(g->batch_rows, least(r->chunk, r->most_outs) - rows);
+    g->batch_rows = left;
+    for (uint32_t i = g->users; i < g->count && left; i++)
+        if (!job_reads(g->running[i])) {
+            engine_part_decode(g, g->running[i], parts++, 1);
+            left--;
+        }
+    uint32_t outs = r->most_outs - rows - (g->batch_rows - left), first = parts;
+    if (outs > g->count)
+        parts = engine_compose_reads(g, g->users, g->count, parts, (struct read_room){left, outs});
+    for (uint32_t i = first; i < parts; i++)
+        left -= g->parts[i].n;
+    g->batch_rows -= left;
+    return parts;
+}
+
+/* Fills the step: for every decoding job one row and its draft tokens, then prompts, then jobs of batches where there are
+ * others. */
 static uint32_t engine_compose(struct engine *g)
 {
     const struct runner *r = g->session->runner;
-    uint32_t parts = 0, rows = 0, free = r->states.unused,
-             after = g->count; /* each of those after has a row and a result for itself */
+    uint32_t parts = 0, rows = 0, free = r->states.unused, front = engine_front(g),
+             after = front; /* each of those after has a row and a result for itself */
     g->spare = free > g->count ? free - g->count : 0;
-    for (uint32_t i = 0; i < g->count; i++) {
+    for (uint32_t i = 0; i < front; i++) {
         struct job *j = g->running[i];
         if (job_reads(j))
             continue;
@@ -181,7 +226,9 @@ static uint32_t engine_compose(struct engine *g)
         engine_part_decode(g, j, parts, least(r->chunk, r->most_outs) - rows - after);
         rows += g->parts[parts++].n;
     }
-    return engine_compose_reads(g, parts, engine_prompt_room(g, rows), r->most_outs - rows);
+    parts = engine_compose_reads(g, 0, front, parts,
+                                 (struct read_room){engine_prompt_room(g, rows), r->most_outs - rows});
+    return g->batch_rows ? engine_compose_batch(g, parts, rows) : parts;
 }
 
 /* Adds the pages and slots of state that a part needs. */
@@ -342,6 +389,8 @@ static void engine_measure(struct engine *g, uint32_t parts)
         read += p->n > 1 && !g->owner[i]->draft ? p->n : 0;
     }
     engine_learn_cost(g, parts, seconds);
+    if (g->beside)
+        batch_room_note(&g->batch_room, g->batch_rows, seconds);
     if (read >= STEP_CHUNK_LEAST)
         g->costs.row = g->costs.row > 0 ? 0.7 * g->costs.row + 0.3 * seconds / rows : seconds / rows;
     pthread_mutex_lock(&g->mutex);
@@ -409,8 +458,10 @@ static int engine_compute(struct engine *g, uint32_t parts, struct result *out, 
     if (runner_step(r, g->parts, parts, e))
         return -1;
     engine_tell(g);
+    g->computing = true;
     if (r->device->ops->ahead)
         engine_prepare(g);
+    g->computing = false;
     if (picks && !(out->pick = runner_picks(r, e)))
         return -1;
     return (numbers || !picks) && !(out->logits = runner_results(r, e)) ? -1 : 0;
@@ -426,10 +477,12 @@ void engine_step(struct engine *g)
         seq_leave_behind(g->running[i]->seq);
     }
     engine_speculate(g);
+    engine_ask_batch(g);
     uint32_t parts = engine_compose(g);
     while (!engine_pages_suffice(g, parts) && g->count > 1) {
         engine_tell(g);
         engine_preempt(g);
+        g->crowded = true;
         parts = engine_compose(g);
     }
     if (g->count == 1 && !engine_pages_suffice(g, parts))

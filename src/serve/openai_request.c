@@ -547,6 +547,7 @@ static int openai_submit(struct request *a, struct request_draft *q)
     if ((t->asked && t->asked(a, &q->request)) || request_admit(a, a->prompt_count * n))
         return -1;
     uint64_t seed = q->request.sampler.seed;
+    q->request.batch = a->batch;
     for (uint32_t i = 0; i < a->prompt_count * n; i++) {
         struct choice *c = &a->choices[i];
         struct err e = {0};

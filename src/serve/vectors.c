@@ -186,6 +186,7 @@ void vectors_submit(struct request *a, const char *param)
                                 .count = v->count,
                                 .out = v->out,
                                 .scored = v->scored,
+                                .batch = a->batch,
                                 .cancel = &a->gone,
                                 .done = vectors_ready,
                                 .arg = a};

@@ -248,6 +248,64 @@ static void ahead_is_alone(void **state)
         }
 }
 
+/* Two of three requests are of batches: everyone's answer is as alone, with pages for all and with few. */
+static void batches_are_alone(void **state)
+{
+    static const char *const folders[] = {"llama", HYBRID};
+    (void)state;
+    for (size_t f = 0; f < sizeof folders / sizeof *folders; f++)
+        for (int way = 0; way < 4; way++) {
+            answers_alone(folders[f], true);
+            for (uint32_t i = 0; i < REQUESTS; i++)
+                asks[i].r.batch = i % 3 > 0;
+            struct setting setting = {.folder = folders[f],
+                                      .seqs = 8,
+                                      .pages = way & 1 ? 12 : 0,
+                                      .chunk = 128,
+                                      .outs = 64,
+                                      .ahead = way & 2};
+            struct engine_options o = {.queue = REQUESTS, .guard = true, .draft = way & 1 ? 8 : 0};
+            struct engine_stats s = run_batch(&setting, &o);
+            assert_int_equal(s.batch_running + s.batch_waiting, 0);
+        }
+}
+
+/* Batches hold all slots: requests that come get them at once, and before any of a batch that waits. */
+static void batches_make_way(void **state)
+{
+    enum { SLOTS = 4, BATCH = 40 };
+    struct err e = {0};
+    struct engine *g;
+    struct engine_stats stats;
+    struct stream *batch[BATCH], *users[SLOTS];
+    struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = SLOTS, .chunk = 64});
+    (void)state;
+    answers_alone("llama", false);
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.queue = BATCH, .guard = true}, &e), 0);
+    for (uint32_t i = 0; i < BATCH; i++) {
+        asks[i].r.batch = true;
+        batch[i] = submit(g, &asks[i].r);
+    }
+    do
+        engine_stats(g, &stats);
+    while (stats.batch_running < SLOTS);
+    for (uint32_t i = 0; i < SLOTS; i++)
+        users[i] = submit(g, &asks[BATCH + i].r);
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        read_all(users[i], &got);
+        assert_same(&got, &alone[BATCH + i], BATCH + i);
+    }
+    engine_stats(g, &stats);
+    assert_true(stats.preempted > 0 && stats.batch_waiting > 0);
+    for (uint32_t i = 0; i < BATCH; i++) {
+        read_all(batch[i], &got);
+        assert_same(&got, &alone[i], i);
+    }
+    engine_close(g);
+    assert_all_back(l);
+    session_close(l);
+}
+
 /* With --deterministic the fast kernels, too, give every request its own bits: few pages, guesses and all. */
 static void deterministic_is_alone(void **state)
 {
@@ -796,6 +854,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batched_is_alone),
         cmocka_unit_test(ahead_is_alone),
+        cmocka_unit_test(batches_are_alone),
+        cmocka_unit_test(batches_make_way),
         cmocka_unit_test(deterministic_is_alone),
         cmocka_unit_test(draft_models_guess),
         cmocka_unit_test(few_pages_preempt),

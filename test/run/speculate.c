@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "base/noise.h"
+#include "run/batch_room.h"
 #include "run/speculate.h"
 
 #include <math.h>
@@ -273,13 +274,47 @@ static void accept_rate_follows(void **state)
     assert_true(accept_rate_chance(&l[SPECULATE_SHORT]) < 0.1);
 }
 
+/* Steps whose rows cost `each` of a step alone: what a batch gets beside others, and how many steps are slow. */
+static uint32_t room_after(double each, uint32_t ready, uint32_t steps, uint32_t *slow)
+{
+    struct batch_room b = {0};
+    *slow = 0;
+    for (uint32_t i = 0; i < steps; i++) {
+        uint32_t rows = batch_room_ask(&b, ready);
+        double seconds = (1 + 0.01 * noise_uniform(7, i, 0)) * (1 + each * rows);
+        assert_true(rows <= ready);
+        batch_room_note(&b, rows, seconds);
+        *slow += seconds > 1.1;
+    }
+    return b.rows;
+}
+
+static void batches_get_what_is_left(void **state)
+{
+    uint32_t slow;
+    (void)state;
+    assert_int_equal(room_after(0.5, 64, 4000, &slow), 0); /* a CPU */
+    assert_true(slow < 40);
+    uint32_t rows = room_after(0.002, 64, 4000, &slow); /* a GPU: 5 % are 25 rows */
+    assert_true(rows >= 12 && rows <= 25 && slow < 40);
+    assert_int_equal(room_after(0, 48, 4000, &slow), 48); /* as many as there are */
+    assert_int_equal(slow, 0);
+    /* a device that becomes slower: half of it, until it is affordable */
+    struct batch_room b = {.rows = 32, .grow = 10000};
+    for (int i = 0; i < 4000; i++) {
+        rows = batch_room_ask(&b, 64);
+        batch_room_note(&b, rows, 1 + 0.01 * rows);
+    }
+    assert_true(b.rows <= 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(repeats_are_found),   cmocka_unit_test(index_finds_all),
         cmocka_unit_test(prices_are_medians),  cmocka_unit_test(costs_lie_between),
         cmocka_unit_test(guesses_have_to_pay), cmocka_unit_test(weighing_is_nearly_the_best),
-        cmocka_unit_test(accept_rate_follows),
+        cmocka_unit_test(accept_rate_follows), cmocka_unit_test(batches_get_what_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
