@@ -32,5 +32,12 @@ enum image_filter {
  * fixed-point weights. */
 int image_resize(struct image *out, const struct image *in, int width, int height, enum image_filter filter,
                  struct err *e);
+/* A part of the resized image, without the memory for the rest: of an image of width x height the part at (x, y), which is
+ * inside of it. */
+struct image_part {
+    int width, height, x, y, part_width, part_height;
+};
+int image_resize_part(struct image *out, const struct image *in, const struct image_part *p,
+                      enum image_filter filter, struct err *e);
 /* The part of `in` whose upper left pixel is (x, y); what is outside of `in` is black. */
 int image_crop(struct image *out, const struct image *in, int x, int y, int width, int height, struct err *e);

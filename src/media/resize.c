@@ -2,7 +2,6 @@
  * horizontal pass rounds to 8 bits before the vertical one. Weights are doubles until they are rounded, so
  * that every one has PIL's value. */
 #include "base/mem.h"
-#include "base/size.h"
 #include "media/image.h"
 
 #include <math.h>
@@ -65,10 +64,11 @@ static const struct resize_filter {
 
 /* One axis: output pixel i is the sum over k < count[i] of weight[i][k] * input[first[i] + k]. */
 struct resize_axis {
-    int most;     /* entries of a row of weights */
-    int *first;   /* (out) */
-    int *count;   /* (out) */
-    int *weights; /* (out, most): 22 bits behind the point */
+    int most;        /* entries of a row of weights */
+    int *first;      /* (out) */
+    int *count;      /* (out) */
+    int *weights;    /* (out, most): 22 bits behind the point */
+    double *scratch; /* (most) */
 };
 
 static void axis_free(struct resize_axis *a)
@@ -76,13 +76,14 @@ static void axis_free(struct resize_axis *a)
     mem_free(a->first);
     mem_free(a->count);
     mem_free(a->weights);
+    mem_free(a->scratch);
 }
 
 static void axis_row(struct resize_axis *a, int at, int in, double scale, const struct resize_filter *f,
-                     double *w)
+                     int center_at)
 {
-    double wide = scale < 1 ? 1 : scale, support = f->support * wide, center = (at + 0.5) * scale, sum = 0,
-           per = 1.0 / wide;
+    double wide = scale < 1 ? 1 : scale, support = f->support * wide, center = (center_at + 0.5) * scale,
+           sum = 0, per = 1.0 / wide, *w = a->scratch;
     int from = (int)(center - support + 0.5), to = (int)(center + support + 0.5);
     from = from < 0 ? 0 : from;
     to = to > in ? in : to;
@@ -90,28 +91,31 @@ static void axis_row(struct resize_axis *a, int at, int in, double scale, const 
     a->count[at] = to - from;
     for (int k = 0; k < to - from; k++)
         sum += w[k] = f->weight((k + from - center + 0.5) * per);
-    for (int k = 0; k < a->most; k++) {
-        double v = k < to - from ? sum != 0 ? w[k] / sum : w[k] : 0;
-        v *= 1 << RESIZE_BITS;
+    for (int k = 0; k < to - from; k++) {
+        double v = (sum != 0 ? w[k] / sum : w[k]) * (1 << RESIZE_BITS);
         a->weights[(size_t)at * (size_t)a->most + (size_t)k] = (int)(v < 0 ? v - 0.5 : v + 0.5);
     }
 }
 
-static int axis_make(struct resize_axis *a, int in, int out, const struct resize_filter *f, struct err *e)
+/* Of an axis of `in` pixels that becomes `out`: the outputs from `first` on, `count` of them. */
+struct resize_span {
+    int in, out, first, count;
+};
+
+static int axis_make(struct resize_axis *a, const struct resize_span *s, const struct resize_filter *f,
+                     struct err *e)
 {
-    double scale = (double)in / out;
+    double scale = (double)s->in / s->out;
+    size_t count = (size_t)s->count;
     a->most = (int)ceil(f->support * (scale < 1 ? 1 : scale)) * 2 + 1;
-    a->first = mem_alloc((size_t)out, sizeof *a->first);
-    a->count = mem_alloc((size_t)out, sizeof *a->count);
-    a->weights = mem_alloc((size_t)out * (size_t)a->most, sizeof *a->weights);
-    double *w = mem_alloc((size_t)a->most, sizeof *w);
-    if (!a->first || !a->count || !a->weights || !w) {
-        mem_free(w);
-        return err_memory(e, "the weights of a resize", (size_t)out * (size_t)a->most * sizeof *a->weights);
-    }
-    for (int i = 0; i < out; i++)
-        axis_row(a, i, in, scale, f, w);
-    mem_free(w);
+    a->first = mem_alloc(count, sizeof *a->first);
+    a->count = mem_alloc(count, sizeof *a->count);
+    a->weights = mem_alloc(count * (size_t)a->most, sizeof *a->weights);
+    a->scratch = mem_alloc((size_t)a->most, sizeof *a->scratch);
+    if (!a->first || !a->count || !a->weights || !a->scratch)
+        return err_memory(e, "the weights of a resize", count * (size_t)a->most * sizeof *a->weights);
+    for (int i = 0; i < s->count; i++)
+        axis_row(a, i, s->in, scale, f, s->first + i);
     return 0;
 }
 
@@ -135,27 +139,27 @@ static void resize_pixel(uint8_t *out, const uint8_t *in, size_t stride, const i
     out[2] = resize_clip(b);
 }
 
-static int resize_wide(struct image *out, const struct image *in, int width, const struct resize_filter *f,
-                       struct err *e)
+static int resize_wide(struct image *out, const struct image *in, const struct resize_span *s,
+                       const struct resize_filter *f, struct err *e)
 {
     struct resize_axis a = {0};
-    int rc = axis_make(&a, in->width, width, f, e) || image_new(out, width, in->height, e) ? -1 : 0;
+    int rc = axis_make(&a, s, f, e) || image_new(out, s->count, in->height, e) ? -1 : 0;
     for (int y = 0; !rc && y < in->height; y++)
-        for (int x = 0; x < width; x++)
-            resize_pixel(out->rgb + ((size_t)y * (size_t)width + (size_t)x) * 3,
+        for (int x = 0; x < s->count; x++)
+            resize_pixel(out->rgb + ((size_t)y * (size_t)s->count + (size_t)x) * 3,
                          in->rgb + ((size_t)y * (size_t)in->width + (size_t)a.first[x]) * 3, 3,
                          a.weights + (size_t)x * (size_t)a.most, a.count[x]);
     axis_free(&a);
     return rc;
 }
 
-static int resize_high(struct image *out, const struct image *in, int height, const struct resize_filter *f,
-                       struct err *e)
+static int resize_high(struct image *out, const struct image *in, const struct resize_span *s,
+                       const struct resize_filter *f, struct err *e)
 {
     struct resize_axis a = {0};
     size_t stride = (size_t)in->width * 3;
-    int rc = axis_make(&a, in->height, height, f, e) || image_new(out, in->width, height, e) ? -1 : 0;
-    for (int y = 0; !rc && y < height; y++)
+    int rc = axis_make(&a, s, f, e) || image_new(out, in->width, s->count, e) ? -1 : 0;
+    for (int y = 0; !rc && y < s->count; y++)
         for (int x = 0; x < in->width; x++)
             resize_pixel(out->rgb + (size_t)y * stride + (size_t)x * 3,
                          in->rgb + (size_t)a.first[y] * stride + (size_t)x * 3, stride,
@@ -164,42 +168,67 @@ static int resize_high(struct image *out, const struct image *in, int height, co
     return rc;
 }
 
-/* The position is a running sum, as in PIL: it rounds where a product would not. */
-static int resize_nearest(struct image *out, const struct image *in, int width, int height, struct err *e)
+/* The input of each output. The position is a running sum, as in PIL: it rounds where a product would not. */
+static void nearest_axis(int *from, const struct resize_span *s)
 {
-    if (image_new(out, width, height, e))
-        return -1;
-    double step_x = (double)in->width / width, step_y = (double)in->height / height, from_y = step_y * 0.5;
-    for (int y = 0; y < height; y++, from_y += step_y) {
-        const uint8_t *row =
-            in->rgb + size_min((size_t)from_y, (size_t)in->height - 1) * (size_t)in->width * 3;
-        double from_x = step_x * 0.5;
-        for (int x = 0; x < width; x++, from_x += step_x)
-            memcpy(out->rgb + ((size_t)y * (size_t)width + (size_t)x) * 3,
-                   row + size_min((size_t)from_x, (size_t)in->width - 1) * 3, 3);
+    double step = (double)s->in / s->out, at = step * 0.5;
+    for (int i = 0; i < s->first + s->count; i++, at += step)
+        if (i >= s->first)
+            from[i - s->first] = (int)at < s->in ? (int)at : s->in - 1;
+}
+
+static int resize_nearest(struct image *out, const struct image *in, const struct resize_span *wide,
+                          const struct resize_span *high, struct err *e)
+{
+    int *x = mem_alloc((size_t)wide->count, sizeof *x), *y = mem_alloc((size_t)high->count, sizeof *y);
+    int rc = !x || !y ? err_memory(e, "a resize", sizeof *x * (size_t)(wide->count + high->count))
+                      : image_new(out, wide->count, high->count, e);
+    if (!rc) {
+        nearest_axis(x, wide);
+        nearest_axis(y, high);
     }
-    return 0;
+    for (int row = 0; !rc && row < high->count; row++)
+        for (int at = 0; at < wide->count; at++)
+            memcpy(out->rgb + ((size_t)row * (size_t)wide->count + (size_t)at) * 3,
+                   in->rgb + ((size_t)y[row] * (size_t)in->width + (size_t)x[at]) * 3, 3);
+    mem_free(x);
+    mem_free(y);
+    return rc;
+}
+
+/* An axis that keeps its size is only cut. PIL 13 begins with the rows where it removes more than twice as many rows as
+ * columns. */
+static int resize_both(struct image *out, const struct image *in, const struct resize_span *wide,
+                       const struct resize_span *high, const struct resize_filter *f, struct err *e)
+{
+    struct image half;
+    if (wide->in == wide->out && high->in == high->out)
+        return image_crop(out, in, wide->first, high->first, wide->count, high->count, e);
+    bool high_only = wide->in == wide->out, wide_only = high->in == high->out;
+    bool high_first = high_only || (!wide_only && high->out < high->in &&
+                                    high->in - high->out > 2 * (wide->in - wide->out));
+    if (high_first ? resize_high(&half, in, high, f, e) : resize_wide(&half, in, wide, f, e))
+        return -1;
+    int rc = high_only    ? image_crop(out, &half, wide->first, 0, wide->count, high->count, e)
+             : wide_only  ? image_crop(out, &half, 0, high->first, wide->count, high->count, e)
+             : high_first ? resize_wide(out, &half, wide, f, e)
+                          : resize_high(out, &half, high, f, e);
+    image_free(&half);
+    return rc;
+}
+
+int image_resize_part(struct image *out, const struct image *in, const struct image_part *p,
+                      enum image_filter filter, struct err *e)
+{
+    struct resize_span wide = {in->width, p->width, p->x, p->part_width},
+                       high = {in->height, p->height, p->y, p->part_height};
+    *out = (struct image){0};
+    return filter == IMAGE_NEAREST ? resize_nearest(out, in, &wide, &high, e)
+                                   : resize_both(out, in, &wide, &high, &resize_filters[filter], e);
 }
 
 int image_resize(struct image *out, const struct image *in, int width, int height, enum image_filter filter,
                  struct err *e)
 {
-    struct image half;
-    *out = (struct image){0};
-    if (width == in->width && height == in->height)
-        return image_crop(out, in, 0, 0, width, height, e);
-    if (filter == IMAGE_NEAREST)
-        return resize_nearest(out, in, width, height, e);
-    const struct resize_filter *f = &resize_filters[filter];
-    if (width == in->width)
-        return resize_high(out, in, height, f, e);
-    if (height == in->height)
-        return resize_wide(out, in, width, f, e);
-    /* PIL 13 begins with the rows where it removes more than twice as many rows as columns */
-    bool high_first = height < in->height && in->height - height > 2 * (in->width - width);
-    if (high_first ? resize_high(&half, in, height, f, e) : resize_wide(&half, in, width, f, e))
-        return -1;
-    int rc = high_first ? resize_wide(out, &half, width, f, e) : resize_high(out, &half, height, f, e);
-    image_free(&half);
-    return rc;
+    return image_resize_part(out, in, &(struct image_part){width, height, 0, 0, width, height}, filter, e);
 }

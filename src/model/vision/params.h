@@ -62,7 +62,7 @@ struct vision_pixels {
     uint64_t min_pixels, max_pixels; /* SIZING_PIXELS */
     uint32_t max_tokens;             /* SIZING_TOKENS */
     uint32_t min_tiles, max_tiles;   /* SIZING_GRID */
-    float scale;                     /* of rescale: mostly 1/255 */
+    double scale;                    /* of rescale: mostly 1/255 */
     float mean[3], std[3];
 };
 
