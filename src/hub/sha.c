@@ -170,12 +170,24 @@ void sha_add(struct sha *s, const void *data, size_t n)
         memcpy(s->block, p + n / 64 * 64, n % 64);
 }
 
-void sha_end(struct sha *s, char hex[SHA_HEX])
+static void sha_finish(struct sha *s)
 {
     static const uint8_t pad[64] = {0x80};
     uint64_t bits = htobe64(s->bytes * 8);
     sha_add(s, pad, 1 + (119 - s->bytes % 64) % 64);
     sha_add(s, &bits, sizeof bits);
+}
+
+void sha_end(struct sha *s, char hex[SHA_HEX])
+{
+    sha_finish(s);
     for (int i = 0; i < (s->kind == SHA_1 ? 5 : 8); i++)
         snprintf(hex + 8 * i, 9, "%08x", s->state[i]);
+}
+
+void sha_end_bytes(struct sha *s, uint8_t out[32])
+{
+    sha_finish(s);
+    for (int i = 0; i < 32; i++)
+        out[i] = (uint8_t)(s->state[i / 4] >> (24 - 8 * (i % 4)));
 }

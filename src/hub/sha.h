@@ -20,5 +20,6 @@ void sha_start(struct sha *s, enum sha_kind kind);
 void sha_add(struct sha *s, const void *data, size_t n);
 /* Lower-case hex: 64 letters, or 40. */
 void sha_end(struct sha *s, char hex[SHA_HEX]);
+void sha_end_bytes(struct sha *s, uint8_t out[32]); /* of SHA-256 */
 /* For tests: from now on SHA-256 in plain C, whatever the CPU can do. */
 void sha_plain(void);

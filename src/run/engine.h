@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "run/session.h"
 #include "run/prefix.h"
+#include "run/picture.h"
 #include "run/constraint_ref.h"
 #include "run/token_filter.h"
 
@@ -66,6 +67,9 @@ const char *finish_name(enum finish_kind f);
 struct engine_request {
     const int32_t *prompt; /* (n), copied */
     uint32_t n;
+    const struct prompt_image
+        *images; /* (image_count), in the prompt's order; copied, the pictures are held */
+    uint32_t image_count;
     struct sampler_params sampler;
     uint32_t most;                   /* tokens; 0 = until the context is full */
     const char *const *stop_strings; /* (stops), copied */

@@ -51,6 +51,7 @@ struct session {
     const struct output_form *form;       /* how it writes calls of tools */
     const struct output_thought *thought; /* and reasoning; NULL = reasoning is text */
     bool marks_hidden;                    /* some of these marks are control tokens */
+    struct vision_params *vision;         /* what its tower takes; NULL = it reads only text */
     struct runner *runner;
     struct sampler_params defaults; /* ours, then what the model's files say */
     int32_t *stop_ids;              /* (stops): eos_token_id of generation_config.json */

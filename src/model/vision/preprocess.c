@@ -204,6 +204,8 @@ int vision_layout(struct vision_layout *out, const struct vision_params *v, int 
         .grid_cols = tiles > 1 ? (uint32_t)s.cols : 0,
         .grid_rows = tiles > 1 ? (uint32_t)s.rows : 0,
     };
+    uint32_t unit = v->patch * v->merge;
+    out->rows = out->tiles * (out->width / unit * (out->height / unit) + v->keep_class);
     return 0;
 }
 

@@ -9,6 +9,7 @@ struct vision_layout {
     uint32_t tiles;         /* with the whole, where there is one */
     uint32_t width, height; /* of each tile; what is left over of a patch, right and below, is not in it */
     uint32_t grid_cols, grid_rows; /* of the split, without the whole; 0 = not split */
+    uint32_t rows;                 /* of all tiles after the projector */
 };
 
 /* An error (ERR_DATA) where the model's processor refuses the size. */
