@@ -336,6 +336,8 @@ static void print_qkv(struct buf *out, const struct weights *w, const struct op_
     print_norm(out, "v_norm", &q->v_norm);
     print_rope(out, &q->rope);
     buf_str(out, q->norm_last ? " norms last" : "");
+    if (q->clamp > 0)
+        buf_printf(out, " clamp=%g%s", (double)q->clamp, q->clamp_last ? " after norms" : "");
     print_query_scale(out, &q->q_scale);
     if (!q->k.weight)
         buf_str(out, " q alone");
@@ -396,6 +398,10 @@ static void print_moe(struct buf *out, const struct weights *w, const struct op_
     print_norm(out, "router_norm", &m->router_norm);
     if (m->identities)
         buf_printf(out, " identities=%u", m->identities);
+    if (m->groups > 1)
+        buf_printf(out, " groups=%u of %u%s", m->groups_used, m->groups, m->group_pair ? " by pairs" : "");
+    if (m->least_sum > 0)
+        buf_printf(out, " least_sum=%g", (double)m->least_sum);
     buf_str(out, m->scale_input ? " weights scale inputs" : "");
     buf_str(out, m->expert_scale ? " experts scaled" : "");
     print_tail(out, &m->tail);

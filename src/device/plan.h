@@ -135,6 +135,7 @@ struct op_qkv {
     /* k.weight 0: q alone; the layer uses KV that another one wrote.
      * v.weight 0 beside a k: v = k after its bias, before its norm and rotation (v_dim = k_dim). */
     float clamp;                        /* > 0: q, k, v clipped to +-clamp (after the bias) */
+    bool clamp_last;                    /* after the norms, before the rotation */
     struct norm q_norm, k_norm, v_norm; /* after bias; heads = 0: over the whole row (olmo2), else per head */
     bool norm_last;                     /* norms of q and k come after the rotation */
     struct rope rope;
@@ -215,13 +216,14 @@ struct op_moe {
     float alpha, limit; /* ACT_SWIGLU_OAI */
     enum gating_kind gating;
     uint32_t experts, used;
-    uint32_t groups,
-        groups_used; /* 0 or 1: no groups. A group's score: its best (softmax), or its two best summed (sigmoid) */
-    bool normalise;         /* weights of the chosen ones sum to 1 */
-    float weight_scale;     /* then times this; 1 otherwise */
-    weight_id expert_scale; /* (experts): then times the expert's own */
-    bool scale_input;       /* the weight multiplies what goes into the expert, not what comes out */
-    uint32_t identities;    /* experts behind the others that give their input (out as wide as in) */
+    uint32_t groups, groups_used; /* 0 or 1: no groups */
+    bool group_pair;              /* a group's score is the sum of its two best, else its best */
+    bool normalise;               /* weights of the chosen ones sum to 1 */
+    float least_sum;              /* ... but are divided by no less than this (ernie); 0 mostly */
+    float weight_scale;           /* then times this; 1 otherwise */
+    weight_id expert_scale;       /* (experts): then times the expert's own */
+    bool scale_input;             /* the weight multiplies what goes into the expert, not what comes out */
+    uint32_t identities;          /* experts behind the others that give their input (out as wide as in) */
     float
         nearness; /* > 0: sparsemixer instead of gating. The best in turn; its weight is the softmax among those left
                      * that are near it: most - x <= nearness * max(|x|, most) (phimoe) */

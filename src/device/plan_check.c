@@ -411,7 +411,7 @@ static int check_choice(struct plan_checker *c, const struct op_moe *o)
             (uint64_t)o->groups_used * (o->experts / o->groups) < o->used)
             return check_fail(c, "expert groups", "do not hold the experts that a row uses");
     }
-    if (!isfinite(o->weight_scale) || !isfinite(o->nearness) ||
+    if (!isfinite(o->weight_scale) || !isfinite(o->nearness) || !isfinite(o->least_sum) ||
         (o->act == ACT_SWIGLU_OAI &&
          (!isfinite(o->alpha) || !o->alpha || !(o->limit > 0) || !o->gate.weight)))
         return check_fail(c, "weight scale, alpha or limit", "is not a number that makes sense");

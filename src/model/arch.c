@@ -512,7 +512,7 @@ static const struct arch table[] = {
      .act = ACT_SILU,
      .gating = GATING_SOFTMAX,
      .normalise = true,
-     .setup = deepseek_setup,
+     .setup = mistral4_setup,
      .build = deepseek_build,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 256, \"q_lora_rank\": 1024, "
                  "\"qk_nope_head_dim\": 64, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "

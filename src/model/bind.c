@@ -89,6 +89,12 @@ uint64_t bind_rows(const struct binder *b, const char *name, int layer)
     return !t ? 0 : b->conv1d ? t->shape[0] : t->shape[1];
 }
 
+uint64_t bind_cols(const struct binder *b, const char *name, int layer)
+{
+    const struct tensor *t = lookup_find(&b->names, at_layer(name, layer), ".weight");
+    return !t ? 0 : b->conv1d ? t->shape[1] : t->shape[0];
+}
+
 void bind_mark(struct binder *b, const struct tensor *t)
 {
     b->used[t - b->names.store->tensors] = 1;

@@ -53,8 +53,9 @@ void owned_free(struct owned *o);
 void *bind_memory(struct binder *b, size_t bytes);
 
 bool bind_has(const struct binder *b, const char *name, int layer);
-/* Rows that the tensor has; 0 = no such tensor. */
+/* Rows and columns that the tensor has; 0 = no such tensor. */
 uint64_t bind_rows(const struct binder *b, const char *name, int layer);
+uint64_t bind_cols(const struct binder *b, const char *name, int layer);
 
 struct shape {
     uint32_t rows, cols, count;

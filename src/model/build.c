@@ -240,6 +240,7 @@ struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
     const struct layer_params *l = &h->layer[layer];
     struct op_qkv *o = &plan_add(b->p, OP_QKV, layer)->qkv;
     *o = (struct op_qkv){.in = b->x, .norm = in, .clamp = h->clamp_qkv, .layer = l->kv, .out = b->q};
+    o->clamp_last = h->clamp_last;
     o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = l->k_dim, o->v_dim = l->v_dim;
     o->norm_last = h->arch->norm_last;
     if (l->scales_q)
@@ -330,7 +331,9 @@ struct op_moe *build_moe(struct build *b, uint32_t layer, struct norm in)
     o->alpha = h->act_alpha, o->limit = h->act_limit;
     o->experts = h->experts, o->used = h->experts_used;
     o->groups = h->expert_groups, o->groups_used = h->expert_groups_used;
+    o->group_pair = h->gating == GATING_SIGMOID || h->group_pair;
     o->normalise = h->normalise;
+    o->least_sum = h->least_sum;
     o->weight_scale = h->weight_scale;
     o->nearness = h->nearness;
     o->scale_input = h->scale_input;
@@ -340,17 +343,21 @@ struct op_moe *build_moe(struct build *b, uint32_t layer, struct norm in)
     struct expert_linears e = bind_experts(w, il);
     o->gate = e.gate, o->up = e.up, o->down = e.down;
     if (bind_has(w, "ffn_down_shexp", il)) {
-        const char *both = bind_has(w, "ffn_gate_up_shexp", il)                       ? "ffn_gate_up_shexp"
-                           : bind_rows(w, "ffn_up_shexp", il) == 2ull * h->shared_ffn ? "ffn_up_shexp"
-                                                                                      : NULL;
+        const uint64_t cols = bind_cols(w, "ffn_down_shexp", il);
+        /* The key that llama.cpp's converter writes for ernie is another number. */
+        const uint32_t n =
+            h->container == STORE_GGUF && cols <= HPARAMS_SIZE[1] ? (uint32_t)cols : h->shared_ffn;
+        const char *both = bind_has(w, "ffn_gate_up_shexp", il)           ? "ffn_gate_up_shexp"
+                           : bind_rows(w, "ffn_up_shexp", il) == 2ull * n ? "ffn_up_shexp"
+                                                                          : NULL;
         if (both) {
-            split_gate_up(b, both, layer, h->shared_ffn, &o->shared_gate, &o->shared_up);
+            split_gate_up(b, both, layer, n, &o->shared_gate, &o->shared_up);
         } else {
             if (bind_has(w, "ffn_gate_shexp", il))
-                o->shared_gate = bind_linear(w, "ffn_gate_shexp", il, h->shared_ffn, h->width);
-            o->shared_up = bind_linear(w, "ffn_up_shexp", il, h->shared_ffn, h->width);
+                o->shared_gate = bind_linear(w, "ffn_gate_shexp", il, n, h->width);
+            o->shared_up = bind_linear(w, "ffn_up_shexp", il, n, h->width);
         }
-        o->shared_down = bind_linear(w, "ffn_down_shexp", il, h->width, h->shared_ffn);
+        o->shared_down = bind_linear(w, "ffn_down_shexp", il, h->width, n);
         if (bind_has(w, "ffn_gate_inp_shexp", il))
             o->shared_router = bind_matrix(w, "ffn_gate_inp_shexp", il, (struct shape){1, h->width, 1});
     }

@@ -61,6 +61,18 @@ int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
+/* llama.cpp's converter leaves out the keys of the queries' scale, which all models of the family have. */
+int mistral4_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    h->group_pair = true;
+    if (k->gguf && h->q_scale.beta == 0 && h->rope[0].original) {
+        h->q_scale = (struct query_scale){.beta = 0.1f, .length = h->rope[0].original};
+        for (uint32_t i = 0; i < h->layers; i++)
+            h->layer[i].scales_q = true;
+    }
+    return deepseek_setup(h, k, e);
+}
+
 /* k_b (heads, latent, nope) and v_b (heads, v_dim, latent), from their own tensors or cut from kv_b,
  * (heads, nope + v_dim, latent). */
 static void up_projections(struct build *b, int layer, weight_id *k_b, weight_id *v_b)
@@ -215,7 +227,9 @@ void longcat_build(struct build *b)
         build_out(b, i);
         struct norm in = build_norm(b, "ffn_norm", (int)i);
         if (i % 2 == 0) {
-            build_moe(b, i, in)->tail = (struct tail){.scale = 1, .out = b->y};
+            struct op_moe *moe = build_moe(b, i, in);
+            moe->tail = (struct tail){.scale = 1, .out = b->y};
+            moe->router.bias = 0; /* its code does not use the one that a file may have */
             pass_over_identities(b, (int)i);
         }
         build_dense(b, i, in);

@@ -1,6 +1,7 @@
 /* A sequence in steps, with pages in order: page 0 is trash, token p is in page 1 + p / 32. Its state is in slot 1. */
 #include "model/evaluate.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "model/arch.h"
 
@@ -11,12 +12,24 @@ struct work {
     uint32_t pages;
 };
 
+/* Positions are rows of a table, which has an end. */
+static bool has_positions(const struct plan *p)
+{
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->ops[i].kind == OP_EMBED && p->ops[i].embed.positions)
+            return true;
+    return false;
+}
+
 int evaluate_check(const struct model *m, const int32_t *ids, uint32_t n, struct err *e)
 {
     bool grows = m->h.rope[0].scaling == SCALING_DYNAMIC;
-    if (n > m->h.context && !grows)
+    if (n > m->h.context && has_positions(&m->plan))
         return err_set(e, ERR_RESOURCE, "%u tokens are %u more than the context of %u that the model has", n,
                        n - m->h.context, m->h.context);
+    if (n > m->h.context && !grows)
+        log_warn("%u tokens are %u more than the context of %u that the model was trained for", n,
+                 n - m->h.context, m->h.context);
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= m->h.vocab)
             return err_set(e, ERR_DATA, "token %d at position %u is not in the vocabulary of %u", ids[i], i,

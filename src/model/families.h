@@ -50,6 +50,7 @@ void deepseek_build(struct build *b);
 void longcat_build(struct build *b);
 int longcat_setup(struct hparams *h, const struct keys *k, struct err *e);
 int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e);
+int mistral4_setup(struct hparams *h, const struct keys *k, struct err *e);
 void bert_build(struct build *b);
 int bert_setup(struct hparams *h, const struct keys *k, struct err *e);
 int mpnet_setup(struct hparams *h, const struct keys *k, struct err *e);

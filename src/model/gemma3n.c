@@ -22,8 +22,9 @@ static double normal_quantile(double p)
 
 int gemma3n_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    static const double share[2] = {0, 0.9999}, scale[2] = {-1e9, 1e9};
+    static const double share[2] = {0, 0.9999}, scale[2] = {-HUGE_VAL, 1e9}; /* -inf: all gates stay */
     h->streams = 4;
+    h->stream_scaled = true;
     h->attn_scale = 1;
     h->embed_scale = sqrtf((float)h->width);
     float *sparse = arena_alloc(&h->arena, h->layers, sizeof *sparse);
@@ -33,6 +34,7 @@ int gemma3n_setup(struct hparams *h, const struct keys *k, struct err *e)
         sparse[i] = 0;
     if (gemma4_share(h, k, e) < 0 ||
         keys_u32(k, "altup.num_inputs", "altup_num_inputs", HPARAMS_SIZE, &h->streams, e) < 0 ||
+        keys_bool(k, NULL, "altup_correct_scale", &h->stream_scaled, e) < 0 ||
         keys_u32(k, "altup.active_idx", "altup_active_idx", HPARAMS_COUNT, &h->stream, e) < 0 ||
         keys_each_f32(k, "activation_sparsity_scale", "activation_sparsity_pattern", k->gguf ? scale : share,
                       sparse, h->layers, e) < 0)
@@ -42,7 +44,7 @@ int gemma3n_setup(struct hparams *h, const struct keys *k, struct err *e)
                        h->streams, h->per_layer);
     for (uint32_t i = 0; i < h->layers; i++)
         if (k->gguf)
-            h->layer[i].sparsity = sparse[i] > 0 ? sparse[i] : 0;
+            h->layer[i].sparsity = isfinite(sparse[i]) ? sparse[i] : 0;
         else
             h->layer[i].sparsity = sparse[i] > 0 ? (float)normal_quantile(sparse[i]) : 0;
     return 0;
@@ -128,7 +130,7 @@ static void feed_forward(struct build *b, const struct altup *a, uint32_t layer)
     struct norm in = build_norm(b, "ffn_norm", il);
     struct tail *t;
     b->x = a->half;
-    if (l->sparsity > 0) { /* the gates that stay depend on all of them */
+    if (l->sparsity != 0) { /* the gates that stay depend on all of them */
         struct op_out *o = product(b, layer, a->half, a->gates);
         o->norm = in;
         o->linear = bind_linear(&b->bind, "ffn_gate", il, l->ffn, b->h->width);
@@ -158,8 +160,9 @@ static void correct(struct build *b, const struct altup *a, uint32_t layer)
     d->residual = a->out;
     mix(b, a, layer,
         (struct op_mix){.base = a->predicted, .in = a->innovation, .out = a->streams, .ins = 1, .bias = 1});
-    build_map(b, layer, stream_of(b, a->streams, h->stream), a->first, h->width)->times =
-        bind_optional(&b->bind, "altup_correct_scale", (int)layer, ".weight", h->width);
+    struct op_map *first = build_map(b, layer, stream_of(b, a->streams, h->stream), a->first, h->width);
+    weight_id scale = bind_optional(&b->bind, "altup_correct_scale", (int)layer, ".weight", h->width);
+    first->times = h->stream_scaled ? scale : 0;
     b->x = a->first;
     struct tail *t = &gemma4_add_input(b, layer, a->inputs)->tail;
     t->residual = (struct operand){0};

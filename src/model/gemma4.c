@@ -35,10 +35,13 @@ static int read_each(struct hparams *h, const struct keys *k, uint32_t *full, st
 {
     char name[64];
     json_t *each = k->gguf ? NULL : keys_json(k, "per_layer_config", name);
+    const int digits = snprintf(name, sizeof name, "%u", h->layers - 1);
     for (uint32_t i = 0; each && i < h->layers; i++) {
         struct layer_params *l = &h->layer[i];
-        snprintf(name, sizeof name, "%u", i);
+        snprintf(name, sizeof name, "%0*u", digits, i); /* as long as that of the last layer */
         struct keys in = {.config = json_object_get(each, name)};
+        snprintf(name, sizeof name, "%u", i);
+        in.config = in.config ? in.config : json_object_get(each, name);
         l->k_dim = h->k_dim;
         if (in.config && (keys_u32(&in, NULL, "head_dim", HPARAMS_SIZE, &l->k_dim, e) < 0 ||
                           keys_u32(&in, NULL, "num_key_value_heads", HPARAMS_SIZE, &l->kv_heads, e) < 0))

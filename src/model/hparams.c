@@ -45,7 +45,8 @@ static const struct hparam_field fields[] = {
     {HPARAM_U32, AT(v_dim), "attention.value_length", "v_head_dim", 1, 65536, FIELD_SHOWN},
     {HPARAM_U32, AT(rope_dims), "rope.dimension_count", "rotary_dim", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_F32, AT(eps), "attention.layer_norm_rms_epsilon",
-     "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps", 0, 0, FIELD_OPTIONAL},
+     "rms_norm_eps|layer_norm_eps|layer_norm_epsilon|norm_epsilon|norm_eps|layernorm_epsilon", 0, 0,
+     FIELD_OPTIONAL},
     {HPARAM_F32, AT(eps), "attention.layer_norm_epsilon", NULL, 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(window), "attention.sliding_window",
      "sliding_window|local_attention|attention_chunk_size", 0, 1u << 28, FIELD_OPTIONAL},
@@ -85,6 +86,7 @@ static const struct hparam_field fields[] = {
      FIELD_OPTIONAL},
     {HPARAM_F32, AT(weight_scale), "expert_weights_scale",
      "routed_scaling_factor|route_scale|router_scaling_factor", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(least_sum), "expert_weights_norm_min", "moe_norm_min", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, FIELD_OPTIONAL},
@@ -388,6 +390,8 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
         keys_f32(k, NULL, "low_freq_factor", HPARAMS_REAL, &r->low_freq, e) < 0 ||
         keys_f32(k, NULL, "high_freq_factor", HPARAMS_REAL, &r->high_freq, e) < 0 ||
         keys_f32(k, NULL, "partial_rotary_factor", HPARAMS_REAL, &r->partial, e) < 0 ||
+        keys_f32(k, NULL, "short_mscale", HPARAMS_REAL, &r->short_mscale, e) < 0 ||
+        keys_f32(k, NULL, "long_mscale", HPARAMS_REAL, &r->long_mscale, e) < 0 ||
         keys_f32(k, "attention.temperature_scale", "llama_4_scaling_beta", HPARAMS_REAL, &h->q_scale.beta,
                  e) < 0 ||
         keys_u32(k, "attention.temperature_length", NULL, HPARAMS_COUNT, &h->q_scale.length, e) < 0)
@@ -413,7 +417,10 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
             read_scaling(h, k, full, e) < 0)
             return -1;
         *local = *full;
-        return keys_f32(k, "rope.freq_base_swa", NULL, POSITIVE, &local->theta, e) < 0 ? -1 : 0;
+        return keys_f32(k, "rope.freq_base_swa", NULL, POSITIVE, &local->theta, e) < 0 ||
+                       keys_u32(k, "rope.dimension_count_swa", NULL, HPARAMS_SIZE, &local->dims, e) < 0
+                   ? -1
+                   : 0;
     }
     /* The older spelling first: rope_theta beside rope_scaling; then rope_parameters, maybe one for each kind of layer. */
     static const char local_base[] = "rope_local_base_freq|local_rope_theta";
@@ -468,6 +475,8 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
     else if (name[0])
         return err_set(e, ERR_DATA, "config.json: scoring_func is \"%s\"; softmax or sigmoid is expected",
                        log_safe(name));
+    if (h->least_sum < 1e-9f)
+        h->least_sum = 0; /* a guard against a division by 0 */
     if (h->experts && (!h->expert_ffn || (h->arch->expert_is_ffn && !k->gguf)))
         h->expert_ffn = h->ffn;
     uint64_t shared = (uint64_t)h->shared_experts * h->expert_ffn;
@@ -486,6 +495,12 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
+/* Dimensions of a head that rotate. */
+static uint32_t rotating(const struct hparams *h, const struct rope_params *r)
+{
+    return (uint32_t)(h->k_dim * (h->arch->partial_rope ? (double)r->partial : 1.0) + 1e-6);
+}
+
 /* Defaults that follow from the other fields. */
 static int settle(struct hparams *h, struct err *e)
 {
@@ -499,11 +514,16 @@ static int settle(struct hparams *h, struct err *e)
     if (!h->v_dim)
         h->v_dim = h->k_dim;
     if (!given)
-        h->rope_dims =
-            (uint32_t)(h->k_dim * (h->arch->partial_rope ? (double)h->rope[0].partial : 1.0) + 1e-6);
-    if (h->rope_dims % 2 || h->rope_dims > h->k_dim)
-        return err_set(e, ERR_DATA, "%u dimensions of a head rotate; an even number up to %u is expected",
-                       h->rope_dims, h->k_dim);
+        h->rope_dims = rotating(h, &h->rope[0]);
+    if (!given && h->container == STORE_SAFETENSORS && h->rope[1].partial != h->rope[0].partial &&
+        !h->rope[1].dims)
+        h->rope[1].dims = rotating(h, &h->rope[1]);
+    for (int i = 0; i < 2; i++) {
+        uint32_t dims = i && h->rope[1].dims ? h->rope[1].dims : h->rope_dims;
+        if (dims % 2 || dims > h->k_dim)
+            return err_set(e, ERR_DATA, "%u dimensions of a head rotate; an even number up to %u is expected",
+                           dims, h->k_dim);
+    }
     uint64_t widest = h->k_dim > h->nope_dim + h->v_dim ? h->k_dim : h->nope_dim + h->v_dim;
     if (widest * h->heads > MOST)
         return err_set(e, ERR_DATA, "%u heads of %llu dimensions are more than can be", h->heads,

@@ -38,6 +38,8 @@ struct rope_params {
     uint32_t dims;             /* dimensions that rotate; 0: hparams.rope_dims */
     const float *short_factor; /* (factors): longrope from config.json */
     const float *long_factor;
+    float short_mscale,
+        long_mscale; /* the attention factor on either side of the original context; 0 = not given */
     uint32_t factors;
 };
 
@@ -107,6 +109,7 @@ struct hparams {
     float attn_softcap, logit_softcap;
     float embed_scale, residual_scale, logit_scale;
     float clamp_qkv;
+    bool clamp_last;            /* after the norms of Q and K */
     bool chunked;               /* the window is a chunk */
     struct query_scale q_scale; /* of layers that say so */
     float v_scale;              /* of V, in the product behind attention; 1 mostly */
@@ -126,8 +129,8 @@ struct hparams {
     uint32_t experts, experts_used, expert_ffn, shared_ffn, shared_experts;
     uint32_t expert_groups, expert_groups_used;
     enum gating_kind gating;
-    bool normalise;
-    float weight_scale;
+    bool normalise, group_pair; /* group_pair: as in struct op_moe */
+    float weight_scale, least_sum;
     float nearness;      /* of sparsemixer */
     const float *xielu;  /* (layers, 4): xIELU's numbers in a GGUF, as the file has them */
     uint32_t identities; /* experts that give their input */
@@ -136,6 +139,7 @@ struct hparams {
 
     uint32_t per_layer;       /* numbers that every layer has of each token; 0 = none */
     uint32_t streams, stream; /* gemma 3n: side by side, and the one that layers compute on */
+    bool stream_scaled;       /* ... which is scaled before the per-layer numbers meet it */
 
     struct ssm_params ssm;
     uint32_t shared_blocks;    /* zamba: transformer blocks that layers take in turn */

@@ -23,6 +23,21 @@ void llama_build(struct build *b)
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }
 
+/* A base of rope for each layer; 0: it does not rotate. The key in GGUF is ours. */
+static int layer_bases(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const double range[2] = {0, 1e12};
+    float *each = arena_alloc(&h->arena, h->layers, sizeof *each);
+    if (!each)
+        return err_memory(e, "layers", h->layers * sizeof *each);
+    int got = keys_each_f32(k, "rope.freq_base_layers", "layer_rope_theta", range, each, h->layers, e);
+    for (uint32_t i = 0; got > 0 && i < h->layers; i++) {
+        h->layer[i].theta = each[i];
+        h->layer[i].rope = each[i] > 0;
+    }
+    return got < 0 ? -1 : 0;
+}
+
 /* Every fourth layer has no positions. */
 int smollm3_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
@@ -39,7 +54,7 @@ int smollm3_setup(struct hparams *h, const struct keys *k, struct err *e)
         return -1;
     for (uint32_t i = 0; i < h->layers; i++)
         h->layer[i].rope = on[i];
-    return 0;
+    return k->gguf ? layer_bases(h, k, e) : 0;
 }
 
 /* Older GGUF files omit the sizes of the experts. */
@@ -69,19 +84,9 @@ int granite_setup(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
-/* A base of rope for each layer; 0: it does not rotate. The key in GGUF is ours. */
 int granite_swa_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    static const double range[2] = {0, 1e12};
-    float *each = arena_alloc(&h->arena, h->layers, sizeof *each);
-    if (!each)
-        return err_memory(e, "layers", h->layers * sizeof *each);
-    int got = keys_each_f32(k, "rope.freq_base_layers", "layer_rope_theta", range, each, h->layers, e);
-    for (uint32_t i = 0; got > 0 && i < h->layers; i++) {
-        h->layer[i].theta = each[i];
-        h->layer[i].rope = each[i] > 0;
-    }
-    return got < 0 ? -1 : granite_setup(h, k, e);
+    return layer_bases(h, k, e) < 0 ? -1 : granite_setup(h, k, e);
 }
 
 /* xIELU's numbers are tensors in a folder. */
@@ -105,11 +110,11 @@ int apertus_setup(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
-/* Twice the jitter of the router: GGUF has no key for it. */
+/* Twice the jitter of the router. The key in GGUF is ours. */
 int phimoe_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     float jitter = 0.01f;
-    if (keys_f32(k, NULL, "router_jitter_noise", HPARAMS_REAL, &jitter, e) < 0)
+    if (keys_f32(k, "router_jitter_noise", "router_jitter_noise", HPARAMS_REAL, &jitter, e) < 0)
         return -1;
     h->nearness = 2 * jitter;
     return 0;
@@ -132,14 +137,16 @@ int hunyuan_setup(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
-/* muP: embeddings times the root of the width; GGUF files always mean it. */
+/* muP: embeddings times the root of the width; GGUF files mean it unless they say otherwise. */
 int afmoe_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     bool scaled = k->gguf != NULL;
-    if (keys_bool(k, NULL, "mup_enabled", &scaled, e) < 0)
+    float root = sqrtf((float)h->width);
+    if (keys_bool(k, NULL, "mup_enabled", &scaled, e) < 0 ||
+        keys_f32(k, "embedding_scale", NULL, HPARAMS_REAL, &root, e) < 0)
         return -1;
     if (scaled)
-        h->embed_scale = sqrtf((float)h->width);
+        h->embed_scale = root;
     return 0;
 }
 

@@ -5,7 +5,7 @@
 
 int llama4_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    /* llama.cpp's GGUF files have no keys for these; their models have these numbers. */
+    /* llama.cpp's GGUF files have no keys for these; their models have these numbers. The keys in GGUF are ours. */
     bool tuned = true, norms = h->experts != 128;
     char name[64];
     uint32_t dense = h->ffn;
@@ -13,10 +13,11 @@ int llama4_setup(struct hparams *h, const struct keys *k, struct err *e)
     h->q_scale.length = k->gguf && h->q_scale.length ? h->q_scale.length : 8192;
     h->q_scale.offset = 1;
     h->chunked = h->scale_input = true;
-    if (smollm3_setup(h, k, e) < 0 || keys_bool(k, NULL, "attn_temperature_tuning", &tuned, e) < 0 ||
+    if (smollm3_setup(h, k, e) < 0 ||
+        keys_bool(k, "attention.temperature_tuning", "attn_temperature_tuning", &tuned, e) < 0 ||
         keys_f32(k, NULL, "attn_scale", HPARAMS_REAL, &h->q_scale.beta, e) < 0 ||
         keys_u32(k, NULL, "floor_scale", HPARAMS_SIZE, &h->q_scale.length, e) < 0 ||
-        keys_bool(k, NULL, "use_qk_norm", &norms, e) < 0 ||
+        keys_bool(k, "attention.use_qk_norm", "use_qk_norm", &norms, e) < 0 ||
         keys_u32(k, NULL, "intermediate_size_mlp", HPARAMS_SIZE, &dense, e) < 0)
         return -1;
     if (!k->gguf)

@@ -51,15 +51,19 @@ static void llama3(const struct rope_params *r, uint32_t dims, double original, 
 }
 
 /* cos and sin are multiplied by this. */
-static float attention_factor(const struct hparams *h, const struct rope_params *r, double original)
+static float attention_factor(const struct hparams *h, const struct rope_params *r, uint32_t ctx,
+                              double original)
 {
+    float own = ctx > original ? r->long_mscale : r->short_mscale;
     float stretch = rope_stretch(h, r);
     bool gguf = h->container == STORE_GGUF;
     if (r->scaling == SCALING_YARN && gguf) {
-        float all = r->mscale_all_dim, own = r->mscale != 0 ? r->mscale : 1;
-        float m = all != 0 ? rope_mscale(stretch, own) / rope_mscale(stretch, all) : rope_mscale(stretch, 1);
+        float all = r->mscale_all_dim, some = r->mscale != 0 ? r->mscale : 1;
+        float m = all != 0 ? rope_mscale(stretch, some) / rope_mscale(stretch, all) : rope_mscale(stretch, 1);
         return r->attention_factor != 0 ? m * r->attention_factor : m;
     }
+    if (r->scaling == SCALING_LONGROPE && own != 0)
+        return own;
     if (r->attention_factor != 0)
         return r->attention_factor;
     if (r->scaling == SCALING_YARN)
@@ -95,7 +99,7 @@ int rope_table(const struct hparams *h, const struct rope_params *r, uint32_t di
     if (r->scaling == SCALING_PROPORTIONAL)
         memset(freqs + (uint32_t)(half * r->partial), 0,
                (half - (uint32_t)(half * r->partial)) * sizeof *freqs);
-    *factor = attention_factor(h, r, original);
+    *factor = attention_factor(h, r, ctx, original);
 
     const float *table = d->always ? d->always : ctx > original ? d->extended : d->brief;
     if (table && divide(freqs, table, half, half, e) < 0)

@@ -88,6 +88,8 @@ static bool wanted(const struct keys_out *k, const char *key)
         return h->arch->encoder;
     if (!strncmp(key, "expert_", 7))
         return h->experts;
+    if (!strcmp(key, "embedding_scale") && is_arch(k, "afmoe"))
+        return false; /* written below, also where it is 1 */
     return strcmp(key, "attention.causal") && strcmp(key, "attention.layer_norm_rms_epsilon") &&
            strcmp(key, "attention.layer_norm_epsilon") && strcmp(key, "attention.sliding_window");
 }
@@ -187,18 +189,21 @@ static int put_factor(const struct keys_out *k, struct err *e)
     return failed;
 }
 
-/* A base for each layer: the key is ours, others read the common base. */
+/* A base for each layer, where they differ or others do not rotate than the family's usual ones: the key is ours, other
+ * programs read the common base. */
 static int put_layer_bases(const struct keys_out *k, struct err *e)
 {
     const struct hparams *h = k->h;
+    const bool fourth = is_arch(k, "smollm3") || is_arch(k, "llama4");
     char name[160];
     float *each = mem_alloc(h->layers, sizeof *each);
     bool own = false;
     if (!each)
         return err_memory(e, "layers", h->layers);
     for (uint32_t i = 0; i < h->layers; i++) {
-        each[i] = h->layer[i].theta;
-        own = own || each[i] != 0;
+        const struct layer_params *l = &h->layer[i];
+        own = own || l->theta != 0 || (fourth && l->rope != ((i + 1) % 4 != 0));
+        each[i] = !l->rope ? 0 : l->theta != 0 ? l->theta : h->rope[l->sliding].theta;
     }
     if (own)
         gguf_put_items(k->w, spell(k, "rope.freq_base_layers", name), GGUF_F32, each, h->layers);
@@ -217,6 +222,8 @@ static int put_rope(const struct keys_out *k, struct err *e)
     put_f32(k, "rope.freq_base", r->theta);
     if (h->window && local->theta != r->theta)
         put_f32(k, "rope.freq_base_swa", local->theta);
+    if (h->window && local->dims)
+        put_u32(k, "rope.dimension_count_swa", local->dims);
     if (r->scaling == SCALING_DYNAMIC)
         log_warn(
             "the scaling of positions depends on the length of the text here, and GGUF has no key for that: "
@@ -240,7 +247,11 @@ static int put_rope(const struct keys_out *k, struct err *e)
                      "little");
     }
     if (h->kv_lora && r->scaling == SCALING_YARN) {
+        const float stretch = rope_stretch(h, r);
         put_f32(k, "rope.scaling.yarn_log_multiplier", 0.1f * r->mscale_all_dim);
+        if (r->mscale != 0 && r->mscale_all_dim != 0 && r->mscale != r->mscale_all_dim)
+            put_f32(k, "rope.scaling.attn_factor",
+                    rope_mscale(stretch, r->mscale) / rope_mscale(stretch, r->mscale_all_dim));
         return 0;
     }
     return r->scaling == SCALING_LINEAR ? 0 : put_factor(k, e);
@@ -303,12 +314,6 @@ static int put_xielu(const struct keys_out *k, struct err *e)
 static void warn_unsaid(const struct keys_out *k)
 {
     const struct hparams *h = k->h;
-    bool odd = false;
-    for (uint32_t i = 0; is_arch(k, "smollm3") && i < h->layers; i++)
-        odd = odd || h->layer[i].rope != ((i + 1) % 4 != 0);
-    if (odd)
-        log_warn("other layers than every fourth have no positions here, and GGUF has no key for that: "
-                 "logits differ");
     if (starts(k, "gemma") && h->attn_scale != 1 && wanted(k, "attention.scale"))
         log_warn("the scale of attention is not the usual one of %s: other programs do not read it from a "
                  "GGUF file",
@@ -335,7 +340,6 @@ static int put_shared(const struct keys_out *k, struct err *e)
     if (h->rope[1].dims) {
         put_u32(k, "attention.key_length_swa", h->rope[1].dims);
         put_u32(k, "attention.value_length_swa", h->rope[1].dims);
-        put_u32(k, "rope.dimension_count_swa", h->rope[1].dims);
     }
     if (!h->streams)
         return 0;
@@ -350,6 +354,21 @@ static int put_shared(const struct keys_out *k, struct err *e)
     gguf_put_items(k->w, spell(k, "activation_sparsity_scale", name), GGUF_F32, each, h->layers);
     mem_free(each);
     return 0;
+}
+
+/* What llama.cpp knows by the number of experts. */
+static void put_llama4(const struct keys_out *k)
+{
+    const struct hparams *h = k->h;
+    bool tuned = false, all = true;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        tuned |= h->layer[i].scales_q;
+        all &= h->layer[i].rope;
+    }
+    if (!tuned && !all)
+        put_bool(k, "attention.temperature_tuning", false);
+    if (h->qk_norm != (h->experts != 128))
+        put_bool(k, "attention.use_qk_norm", h->qk_norm);
 }
 
 static int put_hparams(const struct keys_out *k, struct err *e)
@@ -381,6 +400,12 @@ static int put_hparams(const struct keys_out *k, struct err *e)
     }
     if (h->v_scale != 1)
         put_f32(k, "attention.value_scale", h->v_scale);
+    if (is_arch(k, "afmoe"))
+        put_f32(k, "embedding_scale", h->embed_scale);
+    if (is_arch(k, "llama4"))
+        put_llama4(k);
+    if (h->nearness > 0 && fabsf(h->nearness - 0.02f) > 1e-6f)
+        put_f32(k, "router_jitter_noise", h->nearness / 2);
     if ((is_arch(k, "gemma4") || is_arch(k, "gemma3n")) && put_shared(k, e))
         return -1;
     if (h->kv_lora)

@@ -334,6 +334,47 @@ CASES = {
                                         **rope(1e7), **MLA, "num_layers": 1, "ffn_hidden_size": 24, "moe_topk": 3,
                                         "n_routed_experts": 4, "zero_expert_num": 2, "expert_ffn_hidden_size": 16,
                                         "routed_scaling_factor": 3.0, "head_dim": 8}, 1),
+    "olmoe-clip": ("olmoe", {**D, **rope(), "num_experts": 5, "num_experts_per_tok": 3, "intermediate_size": 16,
+                             "norm_topk_prob": True, "clip_qkv": 0.5, "attention_bias": True}, 1),
+    "mistral4-groups": ("mistral4", {**D, **rope(**YARN, mscale=0.7, mscale_all_dim=0.4, llama_4_scaling_beta=0.2), **MLA,
+                                     **ROUTED, "n_shared_experts": 2, "n_group": 2, "topk_group": 1,
+                                     "norm_topk_prob": False, "routed_scaling_factor": 1.5, "attention_bias": True}, 1),
+    "ernie4_5-moe-floor": ("ernie4_5_moe", {**D, **rope(500000.0), "moe_num_experts": 6, "moe_k": 3, "use_bias": True,
+                                            "moe_num_shared_experts": 0, "moe_intermediate_size": 16,
+                                            "num_hidden_layers": 3, "moe_layer_start_index": 1, "moe_layer_end_index": 1,
+                                            "moe_norm_min": 0.9}, 1),
+    "mimo-v2-flash-rope": ("mimo_v2_flash", {**D, **ROUTED, "num_hidden_layers": 3, "head_dim": 16, "v_head_dim": 24,
+                                             "sliding_window": 9, "attention_value_scale": 1.3, "attention_bias": True,
+                                             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+                                             "rope_parameters": {
+                                                 "full_attention": {"rope_type": "default", "rope_theta": 5e6,
+                                                                    "partial_rotary_factor": 0.5},
+                                                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4,
+                                                                       "partial_rotary_factor": 1.0}}}, 1),
+    "phimoe-mscale": ("phimoe", {**D, **rope(**LONG, original_max_position_embeddings=32, short_mscale=1.3, long_mscale=1.3),
+                                 "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 16,
+                                 "router_jitter_noise": 0.1, "sliding_window": 9}, 1),
+    "gemma3n-plain": ("gemma3n_text", {**D, "num_hidden_layers": 3, "head_dim": 8, "num_kv_shared_layers": 0,
+                                       "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                                       "sliding_window": 8, "hidden_size_per_layer_input": 4,
+                                       "vocab_size_per_layer_input": 96, "laurel_rank": 4, "altup_num_inputs": 3,
+                                       "altup_active_idx": 1, "altup_correct_scale": False,
+                                       "intermediate_size": [24, 16, 24], "activation_sparsity_pattern": [0.3, 0.0, 0.7],
+                                       "tie_word_embeddings": True}, 1),
+    "llama4-plain": ("llama4_text", {**D, **rope(500000.0), "num_hidden_layers": 3, "head_dim": 8, "num_local_experts": 4,
+                                     "num_experts_per_tok": 2, "moe_layers": [0, 2], "intermediate_size": 16,
+                                     "intermediate_size_mlp": 24, "attention_chunk_size": 16, "use_qk_norm": False,
+                                     "attn_temperature_tuning": False, "attention_bias": True,
+                                     "no_rope_layers": [1, 0, 1]}, 0),
+    "longcat-flash-bias": ("longcat_flash", {**{k: v for k, v in D.items() if k not in ("num_hidden_layers",
+                                                                                          "intermediate_size")},
+                                             **rope(1e7), **MLA, "num_layers": 2, "ffn_hidden_size": 24, "moe_topk": 3,
+                                             "n_routed_experts": 4, "zero_expert_num": 3, "expert_ffn_hidden_size": 16,
+                                             "routed_scaling_factor": 3.0, "head_dim": 8, "router_bias": True,
+                                             "attention_bias": True}, 0),
+    "afmoe-plain": ("afmoe", {**D, **rope(), **MOE, "num_hidden_layers": 5, "sliding_window": 8, "head_dim": 12,
+                              "num_dense_layers": 2, "num_shared_experts": 2, "mup_enabled": False,
+                              "global_attn_every_n_layers": 2, "attention_bias": True}, 0),
 }
 ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert", "distilbert", "mpnet", "modernbert", "eurobert",
             "jina_embeddings_v3")
@@ -382,7 +423,9 @@ def make(out, name, kind, config, seed, small):
         experts = "num_local_experts" in config or "num_experts" in config
         shrink = {"vocab_size": 64, "moe_intermediate_size": 8, "num_experts": 4, "num_local_experts": 4,
                   "n_positions": 64, "n_inner": 32,
-                  "intermediate_size": min(config.get("intermediate_size", 0), 12 if experts else 24)}
+                  "intermediate_size": config.get("intermediate_size", 0)}
+        if isinstance(shrink["intermediate_size"], int):
+            shrink["intermediate_size"] = min(shrink["intermediate_size"], 12 if experts else 24)
         if "n_positions" in config or kind == "bert":
             shrink["max_position_embeddings"] = 64
         config = {k: shrink.get(k, v) if v else v for k, v in config.items()}

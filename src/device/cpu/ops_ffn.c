@@ -75,7 +75,7 @@ static void moe_keep_groups(const struct op_moe *o, float *choice, float *rank)
             second = x > first ? first : x > second ? x : second;
             first = x > first ? x : first;
         }
-        rank[g] = o->gating == GATING_SIGMOID && size > 1 ? fmaxf(first + second, -FLT_MAX) : first;
+        rank[g] = o->group_pair && size > 1 ? fmaxf(first + second, -FLT_MAX) : first;
     }
     for (uint32_t i = 0; i < o->groups_used; i++)
         moe_take_best(rank, o->groups);
@@ -131,7 +131,7 @@ static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t ro
         moe_softmax(weight, o->used);
     for (uint32_t i = 0; i < o->used; i++)
         sum += weight[i];
-    float scale = o->weight_scale / (o->normalise ? sum + 1e-20f : 1.0f);
+    float scale = o->weight_scale / (o->normalise ? fmaxf(sum + 1e-20f, o->least_sum) : 1.0f);
     const float *own = lane_vector(l, o->expert_scale);
     for (uint32_t i = 0; i < o->used; i++)
         weight[i] *= own ? scale * own[expert[i]] : scale;

@@ -104,17 +104,21 @@ uint8_t *lane_slot(const struct lane *l, uint32_t layer, uint32_t head, uint32_t
     return kv_page(&l->d->group[place->group], place->index, head, (uint32_t)page);
 }
 
-/* Norm and rotation of heads [h0, h1) of a row x (heads, k_dim). A norm of the whole row comes with all its heads. */
+/* Clipping, norm and rotation of heads [h0, h1) of a row x (heads, k_dim). A norm of the whole row comes with all heads. */
 static void qkv_turn(const struct lane *l, const struct op_qkv *o, const struct norm *n, uint32_t row,
                      float *x, uint32_t heads, uint32_t h0, uint32_t h1)
 {
     bool whole = n->kind && !n->heads;
+    if (!o->clamp_last)
+        lane_clip(x + h0 * o->k_dim, (h1 - h0) * o->k_dim, o->clamp);
     if (whole && !o->norm_last)
         lane_norm(l, n, x, heads * o->k_dim, x);
     for (uint32_t h = h0; h < h1; h++) {
         float *head = x + h * o->k_dim;
         if (!whole && !o->norm_last)
             lane_norm_head(l, n, head, o->k_dim, h);
+        if (o->clamp_last)
+            lane_clip(head, o->k_dim, o->clamp);
         lane_rotate(l, &o->rope, row, head);
         if (!whole && o->norm_last)
             lane_norm_head(l, n, head, o->k_dim, h);
@@ -129,7 +133,6 @@ static void qkv_finish_q(const struct lane *l, const struct op_qkv *o, uint32_t 
     size_t stride;
     float *q = lane_at(l, o->out, &stride) + row * stride;
     float scale = lane_query_scale(l, &o->q_scale, row);
-    lane_clip(q + h0 * o->k_dim, (h1 - h0) * o->k_dim, o->clamp);
     qkv_turn(l, o, &o->q_norm, row, q, o->heads, h0, h1);
     if (scale != 1)
         l->k->softcap(q + h0 * o->k_dim, (h1 - h0) * o->k_dim, scale, 0);
@@ -141,10 +144,9 @@ static void qkv_finish_v(const struct lane *l, const struct op_qkv *o, uint32_t 
     const struct kv_pool *g = &l->d->group[l->p->kv[o->layer].group];
     const size_t at = (size_t)row * o->kv_heads * o->v_dim + h0 * o->v_dim, n = (h1 - h0) * o->v_dim;
     float *v = l->d->vt + at;
-    if (o->v.weight)
-        lane_clip(v, (uint32_t)n, o->clamp);
-    else
+    if (!o->v.weight)
         memcpy(v, l->d->kt + at, n * sizeof *v);
+    lane_clip(v, (uint32_t)n, o->clamp);
     for (uint32_t h = h0, slot = 0; h < h1; h++, v += o->v_dim) {
         lane_norm_head(l, &o->v_norm, v, o->v_dim, h);
         uint8_t *page = lane_slot(l, o->layer, h, row, &slot);
@@ -157,7 +159,6 @@ static void qkv_finish_k(const struct lane *l, const struct op_qkv *o, uint32_t 
 {
     const struct kv_pool *g = &l->d->group[l->p->kv[o->layer].group];
     float *k = l->d->kt + (size_t)row * o->kv_heads * o->k_dim;
-    lane_clip(k + h0 * o->k_dim, (h1 - h0) * o->k_dim, o->clamp);
     if (!o->v.weight)
         qkv_finish_v(l, o, row, h0, h1);
     qkv_turn(l, o, &o->k_norm, row, k, o->kv_heads, h0, h1);

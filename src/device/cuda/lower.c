@@ -482,7 +482,9 @@ const char *lower_refuses(const struct op *op)
     const struct op_qkv *q = &op->qkv;
     switch (op->kind) {
     case OP_QKV:
-        return q->norm_last && ((q->q_norm.kind && !q->q_norm.heads) || (q->k_norm.kind && !q->k_norm.heads))
+        return q->clamp > 0 && q->clamp_last ? "no kernel for clipping after norms"
+               : q->norm_last &&
+                       ((q->q_norm.kind && !q->q_norm.heads) || (q->k_norm.kind && !q->k_norm.heads))
                    ? "no kernel for norms of whole rows after the rotation"
                    : NULL;
     case OP_FFN:
@@ -495,7 +497,8 @@ const char *lower_refuses(const struct op *op)
         return "no kernel for the choice of keys";
     case OP_MOE:
         return op->moe.router_norm.kind || op->moe.expert_scale || op->moe.scale_input ||
-                       op->moe.identities || op->moe.nearness > 0
+                       op->moe.identities || op->moe.nearness > 0 || op->moe.least_sum > 0 ||
+                       (op->moe.groups > 1 && op->moe.group_pair != (op->moe.gating == GATING_SIGMOID))
                    ? "no kernel for this choice of experts"
                    : NULL;
     case OP_ATTN:
