@@ -76,27 +76,44 @@ bool num_f64(const char *s, size_t n, double least, double most, double *out)
     return true;
 }
 
-bool num_bytes(const char *s, size_t n, uint64_t *out)
+/* Digits with a fraction, then k, m, g or t as a power of `unit`; `used`: how much of the text that is. */
+static bool num_scaled(const char *s, size_t n, double unit, double *v, size_t *used)
 {
+    static const char letters[] = "kmgt";
     size_t d = num_digits(s, n);
     if (d < n && s[d] == '.')
         d += 1 + num_digits(s + d + 1, n - d - 1);
-    double v;
-    if (!num_f64(s, d, 0, 1e18, &v))
+    if (!num_f64(s, d, 0, 1e18, v))
         return false;
-    static const char unit[] = "kmgt";
-    if (d < n) {
-        const char *u = strchr(unit, s[d] | 0x20);
-        if (u && *u) {
-            v *= (double)((uint64_t)1 << 10 * (u - unit + 1));
-            d++;
-        }
-        const char *rest = s + d;
-        size_t left = n - d;
-        if (left && !(left == 1 && (rest[0] | 0x20) == 'b') && !(left == 2 && !strncasecmp(rest, "ib", 2)))
-            return false;
+    const char *letter = d < n ? strchr(letters, s[d] | 0x20) : NULL;
+    if (letter && *letter) {
+        for (const char *l = letters; l <= letter; l++)
+            *v *= unit;
+        d++;
     }
-    if (v > 9e18)
+    *used = d;
+    return *v <= 9e18;
+}
+
+bool num_count(const char *s, size_t n, uint64_t *out)
+{
+    double v;
+    size_t used;
+    if (!num_scaled(s, n, 1000, &v, &used) || used != n)
+        return false;
+    *out = (uint64_t)v;
+    return true;
+}
+
+bool num_bytes(const char *s, size_t n, uint64_t *out)
+{
+    double v;
+    size_t used;
+    if (!num_scaled(s, n, 1024, &v, &used))
+        return false;
+    const char *rest = s + used;
+    size_t left = n - used;
+    if (left && !(left == 1 && (rest[0] | 0x20) == 'b') && !(left == 2 && !strncasecmp(rest, "ib", 2)))
         return false;
     *out = (uint64_t)v;
     return true;

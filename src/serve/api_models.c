@@ -86,7 +86,7 @@ void api_model(struct conn *c)
     struct buf out = {0};
     struct json j = {.out = &out};
     struct models *m = c->server->models;
-    bool is_name = route_rest(c, name, sizeof name);
+    bool is_name = route_part(c, 0, name, sizeof name);
     models_lock(m);
     const struct served *s = is_name ? models_find(m, name) : NULL;
     const char *called = s && !models_is_adapter(m, name) ? models_called(m, s, name) : name;

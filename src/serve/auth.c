@@ -82,8 +82,8 @@ bool auth_key(struct conn *c)
     else
         given = http_field(&c->http, "x-api-key");
     for (size_t i = 0; given && i < o->key_count; i++)
-        if (o->keys[i] && auth_same(given, strlen(given), o->keys[i]))
+        if (o->keys[i].text && auth_same(given, strlen(given), o->keys[i].text))
             c->key = (uint32_t)i + 1;
-    c->admin = c->key && o->admin[c->key - 1];
+    c->admin = c->key && o->keys[c->key - 1].admin;
     return c->key > 0;
 }

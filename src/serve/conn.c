@@ -49,6 +49,7 @@ static const char *conn_reason(int status)
                    {404, "Not Found"},
                    {405, "Method Not Allowed"},
                    {408, "Request Timeout"},
+                   {409, "Conflict"},
                    {411, "Length Required"},
                    {413, "Content Too Large"},
                    {414, "URI Too Long"},
@@ -59,7 +60,8 @@ static const char *conn_reason(int status)
                    {500, "Internal Server Error"},
                    {501, "Not Implemented"},
                    {503, "Service Unavailable"},
-                   {505, "HTTP Version Not Supported"}};
+                   {505, "HTTP Version Not Supported"},
+                   {507, "Insufficient Storage"}};
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].status == status)
             return reasons[i].text;
@@ -111,7 +113,7 @@ static void conn_head(struct conn *c, int status, const char *type, int64_t leng
                       "Access-Control-Allow-Headers: *, Authorization\r\nAccess-Control-Max-Age: 600\r\n");
     if (status == 429 || status == 503)
         buf_printf(&out, "Retry-After: %u\r\n", c->retry ? c->retry : 1);
-    if (status == 500 || status == 501 || status == 505)
+    if (status == 500 || status == 501 || status == 505 || status == 507)
         buf_str(&out, "x-should-retry: false\r\n");
     if (status == 401)
         buf_str(&out, "WWW-Authenticate: Bearer\r\n");

@@ -27,6 +27,8 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
                              3600},
     [LIMIT_IDLE_SECONDS] = {"idle-seconds", "until an idle connection is closed", 60, 1, 86400},
     [LIMIT_ALIVE_SECONDS] = {"alive-seconds", "until an idle stream sends a keep-alive", 15, 1, 3600},
+    [LIMIT_STATE] = {"state", "bytes of the database in the state folder; above, 507", 65536 * MIB, MIB,
+                     (uint64_t)1 << 50},
     [LIMIT_DEPTH] = {"depth", "nesting depth of the JSON of a request", JSONREAD_DEPTH, 4, JSONREAD_DEPTH},
     [LIMIT_VALUES] = {"values", "values in the JSON of a request", 512 << 10, 64, 64 * MIB},
     [LIMIT_SCHEMA] = {"schema", "bytes of a JSON schema", 64 << 10, 64, 16 * MIB},

@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <stddef.h>
 
-static const int metrics_codes[METRICS_CODES - 1] = {200, 204, 400, 401, 403, 404, 405, 408, 411, 413,
-                                                     414, 415, 417, 429, 431, 500, 501, 503, 505};
+static const int metrics_codes[METRICS_CODES - 1] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 411, 413,
+                                                     414, 415, 417, 429, 431, 500, 501, 503, 505, 507};
 static const double metrics_bounds[METRICS_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                        1,    2.5,   5,    10,  30,   60};
 

@@ -35,11 +35,18 @@ int request_fail(struct request *a, int status, const char *param, const char *f
     return failure_set(&a->failure, status, NULL, param, "%s", e.text);
 }
 
+int request_fail_state(struct request *a, const struct err *e)
+{
+    if (e->code == ERR_FULL)
+        return failure_set(&a->failure, 507, "insufficient_storage", NULL, "%s", e->text);
+    return request_fail(a, 503, NULL, "%s", e->text);
+}
+
 /* Requests with different keys share no prefixes, in memory or in the cache on disk. */
 static uint64_t request_salt(const struct request *a)
 {
     struct digest d = {0};
-    const char *key = a->key ? a->server->o->keys[a->key - 1] : NULL;
+    const char *key = a->key ? a->server->o->keys[a->key - 1].text : NULL;
     if (key)
         digest_add(&d, key, strlen(key));
     return d.lo;
@@ -72,14 +79,6 @@ int request_admit(struct request *a, uint32_t sequences)
         most->parallel);
 }
 
-/* The body of a request without one: the model of the query. NULL = out of memory; the empty body is
- * refused. */
-static json_t *request_query(const struct conn *c)
-{
-    char name[512];
-    return route_query(c, "model", name, sizeof name) ? json_pack("{s:s}", "model", name) : json_object();
-}
-
 static struct request *request_new(const struct request_origin *from, struct buf *body)
 {
     struct request *a = mem_zalloc(1, sizeof *a);
@@ -90,6 +89,7 @@ static struct request *request_new(const struct request_origin *from, struct buf
     a->client = from->client;
     a->route = from->route;
     a->key = from->key;
+    a->owner = a->key ? a->server->o->keys[a->key - 1].owner : 0;
     a->salt = request_salt(a);
     a->body = *body; /* taken over */
     *body = (struct buf){0};
@@ -104,16 +104,18 @@ void request_start(struct conn *c)
     const struct request_origin from = {c->server, c->route, &conn_recipient, c, c->key};
     struct request *a = request_new(&from, &c->http.body);
     if (!a) {
-        request_usage_end(c->server, c->key, 1, &(struct usage){0});
+        request_usage_end(c->server, c->key, !c->route->light, &(struct usage){0});
         conn_failf(c, 503, NULL, "out of memory");
         return;
     }
     a->admin = c->admin;
-    a->sequences = 1;
+    a->sequences = !c->route->light;
     a->charged = c->charged;
     c->charged = 0;
-    if (http_is(&c->http, "GET"))
-        a->json = request_query(c);
+    for (int i = 0; i < ROUTE_STARS; i++)
+        route_part(c, i, a->part[i], sizeof a->part[i]);
+    if (!a->body.len && (c->route->light || http_is(&c->http, "GET")))
+        a->json = route_query_all(c); /* NULL: the empty body is refused */
     a->begun = c->started;
     memcpy(a->id, c->id, sizeof a->id);
     c->request = a;

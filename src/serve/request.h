@@ -79,10 +79,12 @@ struct request {
     bool batch;   /* runs only in what others leave */
     const struct route *route;
     uint32_t key;
+    int64_t owner; /* the key, as the state knows it */
     bool admin;
-    uint64_t salt;   /* of its prefixes */
-    struct buf body; /* until it is read */
-    size_t charged;  /* its part of the server's request_bytes */
+    uint64_t salt;              /* of its prefixes */
+    struct buf body;            /* until it is read */
+    char part[ROUTE_STARS][64]; /* what stands for the stars of its path */
+    size_t charged;             /* its part of the server's request_bytes */
     struct request *next_todo;
     enum lane_kind lane; /* by the bytes of its body */
     double queued;       /* when it came to the workers */
@@ -159,3 +161,5 @@ int request_admit(struct request *a, uint32_t sequences);
 /* The owner's. Sets the failure, once, and returns -1. param may be NULL. */
 int request_fail(struct request *a, int status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* The same for an error of the state: 507 where there is no room, else 503. */
+int request_fail_state(struct request *a, const struct err *e);

@@ -389,7 +389,7 @@ void responses_count(struct request *a)
 static json_t *responses_named(struct conn *c, bool out)
 {
     char id[64] = "";
-    bool named = route_rest(c, id, sizeof id);
+    bool named = route_part(c, 0, id, sizeof id);
     pthread_mutex_lock(&c->server->mutex);
     struct shelf_entry *e = named ? shelf_find(&c->server->shelf, id, c->key) : NULL;
     json_t *kept = e ? json_incref(e->response) : NULL;

@@ -22,10 +22,18 @@
 #include "serve/text.h"
 #include "serve/usage.h"
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+
+enum { ROUTE_QUERY = 32 }; /* values of a query */
+
+struct route_star {
+    const char *text;
+    size_t n;
+};
 
 void route_json(struct conn *c, int status, struct buf *out)
 {
@@ -145,23 +153,44 @@ static const char *route_path(const struct conn *c, size_t *n)
     return path;
 }
 
-/* The row of the path; one without a star before one with it; of several (GET and DELETE) that of the method. */
+/* What stands for the stars of a pattern: each for one part of the path, a last one for all of the rest. The number of
+ * letters that are the same, -1 = it does not match. Stars beyond ROUTE_STARS are not kept. */
+static int route_match(const char *pattern, const char *path, size_t n, struct route_star stars[ROUTE_STARS])
+{
+    size_t at = 0;
+    int same = 0, star = 0;
+    for (; *pattern; pattern++) {
+        if (*pattern != '*') {
+            if (at == n || path[at] != *pattern)
+                return -1;
+            at++;
+            same++;
+            continue;
+        }
+        size_t from = at;
+        while (at < n && (!pattern[1] || path[at] != '/'))
+            at++;
+        if (at == from)
+            return -1;
+        if (star < ROUTE_STARS)
+            stars[star++] = (struct route_star){path + from, at - from};
+    }
+    return at == n ? same : -1;
+}
+
+/* The row that has most of the path in its pattern; of several (GET and DELETE) that of the method. */
 static const struct route *route_find(const struct conn *c)
 {
     const struct route *found = NULL;
-    bool has_rest = false;
+    struct route_star stars[ROUTE_STARS];
+    int most = -1;
     size_t n;
     const char *path = route_path(c, &n);
     for (size_t i = 0; i < route_count; i++) {
-        size_t own = strlen(routes[i].path);
-        bool rest = routes[i].path[own - 1] == '*';
-        bool same = rest ? n > own - 1 && !strncmp(path, routes[i].path, own - 1)
-                         : n == own && !strncmp(path, routes[i].path, n);
-        bool better =
-            !found || (!rest && has_rest) || (rest == has_rest && http_is(&c->http, routes[i].method));
-        if (same && better) {
+        int same = route_match(routes[i].path, path, n, stars);
+        if (same > most || (same >= 0 && same == most && http_is(&c->http, routes[i].method))) {
             found = &routes[i];
-            has_rest = rest;
+            most = same;
         }
     }
     return found;
@@ -193,11 +222,29 @@ static bool route_decode(const char *s, size_t n, char *out, size_t size)
     return true;
 }
 
-bool route_rest(const struct conn *c, char *out, size_t size)
+bool route_part(const struct conn *c, int which, char *out, size_t size)
 {
-    size_t n, skip = strlen(c->route->path) - 1;
+    struct route_star stars[ROUTE_STARS] = {0};
+    size_t n;
     const char *path = route_path(c, &n);
-    return route_decode(path + skip, n - skip, out, size);
+    *out = 0;
+    return route_match(c->route->path, path, n, stars) >= 0 && stars[which].text &&
+           route_decode(stars[which].text, stars[which].n, out, size);
+}
+
+json_t *route_query_all(const struct conn *c)
+{
+    json_t *all = json_object();
+    const char *at = strchr(http_target(&c->http), '?');
+    for (int i = 0; all && at && i < ROUTE_QUERY; i++) {
+        char name[64], value[512];
+        size_t own = strcspn(++at, "=&"), n = at[own] == '=' ? strcspn(at + own + 1, "&") : 0;
+        if (own && route_decode(at, own, name, sizeof name) &&
+            route_decode(at + own + (at[own] == '='), n, value, sizeof value))
+            json_object_set_new(all, name, json_string(value)); /* what is not UTF-8 is not kept */
+        at = strchr(at, '&');
+    }
+    return all;
 }
 
 bool route_query(const struct conn *c, const char *name, char *out, size_t size)
@@ -256,7 +303,7 @@ static void route_take(struct conn *c)
         conn_failf(c, 503, NULL, "the server is ending and takes no more requests");
     else if (!route_is_json(c))
         conn_failf(c, 415, NULL, "the body has to be JSON (Content-Type: application/json)");
-    else if ((why = route_admit(c)))
+    else if (!r->light && (why = route_admit(c)))
         conn_failf(c, 429, "rate_limit_exceeded", "%s", why);
     else
         request_start(c);

@@ -4,20 +4,24 @@
 
 #include "serve/format.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+
+enum { ROUTE_STARS = 2 };
 
 struct buf;
 struct conn;
 struct request;
 
 struct route {
-    const char *method, *path;          /* without /v1 */
+    const char *method, *path;          /* without /v1; * is one part, at the end the rest */
     void (*now)(struct conn *c);        /* answers at once, in the loop */
     void (*prepare)(struct request *a); /* or: on a worker */
     bool open;                          /* needs no key */
     bool probe; /* answered on the connections that are kept for probes, too, and whatever Host is named */
     bool admin; /* needs an admin key where there are keys */
+    bool light; /* looks up or changes what is stored: the limits of a key do not count it */
     enum route_model {
         ROUTE_WRITER,  /* prepare wants a model that writes */
         ROUTE_CHAT,    /* the same, rather one with a chat template where the request names none */
@@ -34,7 +38,9 @@ extern const size_t route_count;
 /* The request of the connection is whole: finds its route, and starts it. */
 void route_request(struct conn *c);
 void route_json(struct conn *c, int status, struct buf *out); /* frees it */
-/* What stands for the * of the route's path, decoded; false: it is no name. */
-bool route_rest(const struct conn *c, char *out, size_t size);
+/* What stands for a * of the route's path (0 = the first), decoded; false: it is no name, and "". */
+bool route_part(const struct conn *c, int which, char *out, size_t size);
 /* A value of the query, decoded; false: there is none. */
 bool route_query(const struct conn *c, const char *name, char *out, size_t size);
+/* All values of the query, as texts; NULL: out of memory. */
+json_t *route_query_all(const struct conn *c);

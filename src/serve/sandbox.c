@@ -114,6 +114,7 @@ static const struct sandbox_right {
     [SANDBOX_CERTIFICATE] = {NULL, WAY_BROKER, BROKER_FILE, 0, NULL, 0, {0}},
     [SANDBOX_MODELS] = {NULL, WAY_BROKER, BROKER_MODEL, 0, NULL, 0, {0}},
     [SANDBOX_CACHE] = {"the cache's folder", WAY_RULE, 0, CONFINE_WRITE, NULL, 0, {0}},
+    [SANDBOX_STATE] = {"the state folder", WAY_RULE, 0, CONFINE_WRITE, NULL, 0, {0}},
     [SANDBOX_SOCKET] = {NULL, WAY_BROKER, BROKER_SOCKET, 0, NULL, 0, {0}},
     [SANDBOX_GPU] = {"the GPU driver's devices, libraries and ioctls",
                      WAY_RULE,

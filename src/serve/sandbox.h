@@ -19,6 +19,7 @@ enum sandbox_feature {
     SANDBOX_CERTIFICATE, /* paths: of TLS, and its key */
     SANDBOX_MODELS,      /* paths: models, adapters, folders of models */
     SANDBOX_CACHE,       /* paths: folders that are written to */
+    SANDBOX_STATE,       /* paths: the state folder */
     SANDBOX_SOCKET,      /* paths: the socket that is removed at the end */
     SANDBOX_GPU,         /* paths: folders of libraries, as LD_LIBRARY_PATH names them */
     SANDBOX_GPU_CACHE,   /* paths: the driver's folder for kernels that it compiled */

@@ -9,6 +9,17 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+struct state;
+
+struct server_key {
+    const char *text; /* NULL = it is no longer valid */
+    const char *name; /* for reports; NULL = none */
+    bool admin;       /* may load, unload and see every key's counters */
+    int64_t owner;    /* how the state knows the key: the same after a restart; not 0 */
+    struct key_quota quota;
+};
 
 struct server_options {
     const char *host;               /* an address or "localhost" */
@@ -18,9 +29,9 @@ struct server_options {
     int notify;                     /* systemd's socket (notify.h); -1 = there is none */
     struct key_limits usage;        /* of every key */
     double grace;                   /* seconds that running requests get after SIGTERM */
-    const char *const *keys;        /* (key_count): each of them is valid */
-    const bool *admin; /* (key_count): those that may load, unload and see every key's counters */
+    const struct server_key *keys;  /* (key_count) */
     size_t key_count;
+    struct state *state;             /* what survives a restart */
     bool no_key;                     /* --no-key: allow an address that others can reach without a key */
     const char *const *allowed_host; /* (allowed_hosts): names that the Host header may have */
     size_t allowed_hosts;

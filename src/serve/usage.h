@@ -15,6 +15,11 @@ struct key_limits {
     double a_minute;   /* requests of a key a minute; 0 = no limit */
 };
 
+/* Tokens, read and written together; 0 = no limit. */
+struct key_quota {
+    uint64_t day, month;
+};
+
 struct key_usage {
     uint64_t requests, refused, prompt_tokens, made_tokens;
     uint32_t running;   /* sequences: one for each request, until its number of sequences is known */

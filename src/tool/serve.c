@@ -7,12 +7,15 @@
 #include "base/num.h"
 #include "device/device.h"
 #include "hub/name.h"
+#include "save/state.h"
 #include "serve/limit.h"
 #include "serve/notify.h"
 #include "serve/sandbox.h"
 #include "serve/server.h"
 #include "tool/load.h"
+#include "tool/serve_keys.h"
 #include "tool/speculate.h"
+#include "tool/state_folder.h"
 #include "tool/tool.h"
 
 #include <limits.h>
@@ -29,11 +32,9 @@ enum {
     SERVE_TEXTS = 32,
     SERVE_KEEP = 300,
     SERVE_WORDS = 256,
-    SERVE_KEYS = 1024,
     SERVE_HOSTS = 64,
     SERVE_NAME = 128,
-    SERVE_NAMES = 64,
-    SERVE_KEY_FILE = 1 << 20
+    SERVE_NAMES = 64
 };
 
 static const struct arg_option serve_options[] = {
@@ -54,7 +55,8 @@ static const struct arg_option serve_options[] = {
     {"slots", 0, ARG_INT, "N",
      "requests generated at once (default: 4; on a GPU one for each GiB of its memory, up to 128)", 1, 256},
     {"queue", 0, ARG_INT, "N", "queue length, in requests (default: 512)", 1, 1 << 16},
-    {"api-key-file", 0, ARG_TEXT, "FILE", "keys, one a line (or one in QUERN_API_KEY)", 0, 0},
+    {"api-key-file", 0, ARG_TEXT, "FILE",
+     "keys, one a line: KEY [TOKENS-A-DAY [TOKENS-A-MONTH [NAME]]] (or one in QUERN_API_KEY)", 0, 0},
     {"admin-key-file", 0, ARG_TEXT, "FILE",
      "keys that may also load and unload models and see every key's counters (or one in QUERN_ADMIN_KEY)", 0,
      0},
@@ -72,6 +74,8 @@ static const struct arg_option serve_options[] = {
      "repeated",
      0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running requests get at shutdown (default: 30)", 0, 86400},
+    STATE_OPTIONS,
+    {"no-state", 0, ARG_FLAG, NULL, "keep responses, conversations and usage in memory only", 0, 0},
     {"no-sandbox", 0, ARG_FLAG, NULL,
      "keep the rights to files, calls and the network that the server does not need", 0, 0},
     {"limit", 0, ARG_TEXT, "NAME=N",
@@ -85,14 +89,6 @@ static const struct arg_option serve_options[] = {
     LOAD_LORA,
     LOAD_OPTIONS,
     {0},
-};
-
-/* A key keeps its index for the life of the server: prefixes and counters are stored by index. */
-struct serve_keys {
-    struct buf text, admin_text;
-    const char *all[SERVE_KEYS];
-    bool admin[SERVE_KEYS];
-    size_t count;
 };
 
 struct serve {
@@ -109,78 +105,18 @@ struct serve {
     char adapter_names[SESSION_ADAPTERS][SERVE_NAME];
     char *draft; /* the file of --draft; NULL = none */
     struct sandbox sandbox;
+    struct state *state;
+    char state_folder[PATH_MAX]; /* "" = in memory */
+    bool state_chosen;           /* without it the server does not start */
 };
 
-static bool serve_same_key(const char *a, const char *b)
-{
-    return a && b && !strcmp(a, b);
-}
-
-/* A known key keeps its index, a new one gets the next. A key in both files is an admin key. */
-static int serve_add_key(const struct serve_keys *old, struct serve_keys *k, const char *key, bool admin,
-                         struct err *e)
-{
-    size_t at = 0;
-    while (at < k->count && !serve_same_key(k->all[at], key) &&
-           !(at < old->count && serve_same_key(old->all[at], key)))
-        at++;
-    if (at == SERVE_KEYS)
-        return err_set(e, ERR_USAGE, "there have been more than %d keys; restart the server", SERVE_KEYS);
-    k->all[at] = key;
-    k->admin[at] |= admin;
-    k->count = at < k->count ? k->count : at + 1;
-    return 0;
-}
-
-/* The keys of one file, one a line, and of one variable of the environment. */
-static int serve_read_keys(const struct serve *s, const struct serve_keys *old, struct serve_keys *k,
-                           bool admin, struct err *e)
-{
-    const char *option = admin ? "admin-key-file" : "api-key-file", *file = args_text(s->a, option);
-    const char *own = getenv(admin ? "QUERN_ADMIN_KEY" : "QUERN_API_KEY");
-    struct buf *text = admin ? &k->admin_text : &k->text;
-    size_t n = 0;
-    if (own && *own) {
-        if (serve_add_key(old, k, own, admin, e))
-            return -1;
-        n++;
-    }
-    if (file && file_read(file, text, e))
-        return -1;
-    for (char *line = text->data, *next; line && *line; line = next) {
-        char *end = line + strcspn(line, "\r\n");
-        next = *end ? end + 1 : end;
-        *end = 0;
-        line += strspn(line, " \t");
-        line[strcspn(line, " \t")] = 0;
-        if (!*line || *line == '#')
-            continue;
-        if (serve_add_key(old, k, line, admin, e))
-            return -1;
-        n++;
-    }
-    return file && !n ? err_set(e, ERR_USAGE, "--%s %s has no key", option, log_safe(file)) : 0;
-}
-
-static void serve_free_keys(struct serve_keys *k)
-{
-    buf_free(&k->text);
-    buf_free(&k->admin_text);
-}
-
+/* Also on SIGHUP. */
 static int serve_keys(void *arg, struct err *e)
 {
     struct serve *s = arg;
-    struct serve_keys fresh = {
-        .text.max = SERVE_KEY_FILE, .admin_text.max = SERVE_KEY_FILE, .count = s->keys.count};
-    if (serve_read_keys(s, &s->keys, &fresh, false, e) || serve_read_keys(s, &s->keys, &fresh, true, e)) {
-        serve_free_keys(&fresh);
+    if (serve_keys_read(&s->keys, s->a, e))
         return -1;
-    }
-    serve_free_keys(&s->keys);
-    s->keys = fresh;
     s->o.keys = s->keys.all;
-    s->o.admin = s->keys.admin;
     s->o.key_count = s->keys.count;
     return 0;
 }
@@ -455,6 +391,44 @@ static int serve_use_models(struct serve *s, struct err *e)
     return 0;
 }
 
+/* ---- the state ---- */
+
+/* The folder, made before the sandbox closes. */
+static int serve_state_folder(struct serve *s, struct err *e)
+{
+    struct err own = {0};
+    if (args_flag(s->a, "no-state")) {
+        if (args_text(s->a, "state-dir"))
+            return err_set(e, ERR_USAGE, "--state-dir and --no-state exclude each other");
+        return 0;
+    }
+    if (state_folder(s->a, s->state_folder, &s->state_chosen, e))
+        return -1;
+    if (!s->state_folder[0] || !state_make_folder(s->state_folder, &own))
+        return 0;
+    if (s->state_chosen)
+        return err_set(e, own.code, "%s", own.text);
+    log_warn("%s; responses, conversations and usage are kept in memory only", own.text);
+    s->state_folder[0] = 0;
+    return 0;
+}
+
+static int serve_state(struct serve *s, struct err *e)
+{
+    enum { MEMORY_MOST = 256 << 20 };
+    struct err own = {0};
+    uint64_t most = limit_of(LIMIT_STATE);
+    if (s->state_folder[0] && !state_open(&s->state, &(struct state_options){s->state_folder, most}, &own)) {
+        log_info("state: %s", log_safe(s->state_folder));
+        return 0;
+    }
+    if (own.code && s->state_chosen)
+        return err_set(e, own.code, "%s", own.text);
+    if (own.code)
+        log_warn("%s; responses, conversations and usage are kept in memory only", own.text);
+    return state_open(&s->state, &(struct state_options){NULL, most < MEMORY_MOST ? most : MEMORY_MOST}, e);
+}
+
 /* All paths that a server reads, at the start or on SIGHUP. */
 static int serve_sandbox(struct serve *s, struct err *e)
 {
@@ -476,6 +450,8 @@ static int serve_sandbox(struct serve *s, struct err *e)
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (args_text(s->a, files[i].option))
             sandbox_use(&s->sandbox, files[i].feature, args_text(s->a, files[i].option));
+    if (s->state_folder[0])
+        sandbox_use(&s->sandbox, SANDBOX_STATE, s->state_folder);
     if (serve_may_use_gpu(s))
         serve_use_gpu(s);
     return sandbox_enter(&s->sandbox, e);
@@ -528,10 +504,12 @@ static int serve_all(struct serve *s, struct err *e)
     int fd = server_bind(&s->o, e);
     if (fd < 0)
         return -1;
-    if (serve_sandbox(s, e) || models_open(&s->models, &s->m, e) || (named && models_preload(s->models, e))) {
+    if (serve_state_folder(s, e) || serve_sandbox(s, e) || serve_state(s, e) ||
+        models_open(&s->models, &s->m, e) || (named && models_preload(s->models, e))) {
         server_unbind(&s->o, fd);
         return -1;
     }
+    s->o.state = s->state;
     return server_run(s->models, &s->o, fd, e);
 }
 
@@ -546,12 +524,13 @@ static int serve_run(const struct args *a, struct err *e)
     mem_give_back();
     int result = serve_all(s, e);
     models_close(s->models);
+    state_close(s->state);
     session_close(s->m.engine.draft_model);
     for (int i = 0; i < SERVE_WORDS; i++)
         mem_free(s->paths[i]);
     mem_free(s->draft);
     sandbox_free(&s->sandbox);
-    serve_free_keys(&s->keys);
+    serve_keys_free(&s->keys);
     buf_free(&s->chat_template);
     mem_free(s);
     return result;

@@ -28,6 +28,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; for `make soak`")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory):
+    """What servers of the tests keep does not go to the user's folder."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def binary():
     path = Path(os.environ.get("QUERN_BUILD", ROOT / "build")) / "quern"
