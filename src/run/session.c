@@ -11,12 +11,15 @@
 #include "model/lora.h"
 #include "quant/load.h"
 #include "run/defaults.h"
+#include "run/image_text.h"
 #include "run/memory.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <time.h>
 
 /* Where the rotary scaling depends on the context, the length that the model was first trained with: short
@@ -410,29 +413,82 @@ const struct constraint_vocab *session_call_vocab(struct session *l, struct err 
                            : session_vocab(l, e);
 }
 
+/* Text with pictures to ids, and the places of the pictures. */
+static int session_encode(const struct session *l, const struct prompt_request *r, const struct image_text *t,
+                          unsigned flags, struct ids *out, struct err *e)
+{
+    return tokenizer_encode_spans(l->tokenizer, t->spans, t->count, flags, out, e) ||
+                   picture_place(r->images, r->pictures, r->picture_count, out->data, out->len,
+                                 image_token(l), e)
+               ? -1
+               : 0;
+}
+
+/* The template wrote BOS and the like itself: nothing is added. */
+static int session_encode_spans(const struct session *l, const struct prompt_request *r,
+                                const struct spans *spans, const char *mark, struct ids *out, struct err *e)
+{
+    if (r->picture_count) {
+        struct image_text t;
+        if (image_text_chat(&t, l, spans, mark, r->pictures, r->picture_count, e))
+            return -1;
+        int failed = session_encode(l, r, &t, TOK_SPECIAL, out, e);
+        image_text_free(&t);
+        return failed;
+    }
+    struct tok_span *parts = mem_alloc(spans->count, sizeof *parts);
+    for (size_t i = 0; parts && i < spans->count; i++)
+        parts[i] = (struct tok_span){spans->items[i].text, spans->items[i].n, spans->items[i].from_template};
+    int failed = parts ? tokenizer_encode_spans(l->tokenizer, parts, spans->count, TOK_SPECIAL, out, e)
+                       : err_memory(e, "the prompt", spans->count * sizeof *parts);
+    mem_free(parts);
+    return failed;
+}
+
+static int session_sees(const struct session *l, const struct prompt_request *r, struct err *e)
+{
+    return r->picture_count && !l->vision ? err_set(e, ERR_DATA, "this model reads only text, no images") : 0;
+}
+
 int session_prompt(const struct session *l, const struct prompt_request *r, struct ids *out, struct err *e)
 {
     struct spans spans = {0};
     time_t now = time(NULL);
+    uint64_t random = 0;
+    char mark[64]; /* unknown to whoever wrote the messages */
     struct chat_request request = {.messages = r->messages,
                                    .tools = r->tools,
                                    .extra = r->set,
                                    .no_generation_prompt = r->no_generation_prompt,
-                                   .continue_final = r->continue_final};
+                                   .continue_final = r->continue_final,
+                                   .image_mark = r->picture_count ? mark : NULL};
     if (!l->chat) {
         *e = l->chat_why;
         return -1;
     }
+    if (session_sees(l, r, e))
+        return -1;
+    if (r->picture_count && getrandom(&random, sizeof random, 0) != sizeof random)
+        return err_set(e, ERR_RESOURCE, "the system gives no random number");
+    snprintf(mark, sizeof mark, "quern-image-%016llx", (unsigned long long)random);
     localtime_r(&now, &request.now);
     if (chat_render(l->chat, &request, &spans, e))
         return -1;
-    struct tok_span *parts = mem_alloc(spans.count, sizeof *parts);
-    for (size_t i = 0; parts && i < spans.count; i++)
-        parts[i] = (struct tok_span){spans.items[i].text, spans.items[i].n, spans.items[i].from_template};
-    /* the template wrote BOS and the like itself: nothing is added */
-    int failed = parts ? tokenizer_encode_spans(l->tokenizer, parts, spans.count, TOK_SPECIAL, out, e)
-                       : err_memory(e, "the prompt", spans.count * sizeof *parts);
-    mem_free(parts);
+    int failed = session_encode_spans(l, r, &spans, mark, out, e);
     spans_free(&spans);
+    return failed;
+}
+
+int session_plain_prompt(const struct session *l, const struct prompt_request *r, const char *text, size_t n,
+                         bool bare, struct ids *out, struct err *e)
+{
+    struct image_text t;
+    unsigned flags = TOK_SPECIAL | (bare ? 0 : TOK_ADD);
+    if (!r->picture_count)
+        return tokenizer_encode(l->tokenizer, text, n, flags, out, e);
+    if (session_sees(l, r, e) || image_text_plain(&t, l, text, n, r->pictures, r->picture_count, e))
+        return -1;
+    int failed = session_encode(l, r, &t, flags, out, e);
+    image_text_free(&t);
     return failed;
 }

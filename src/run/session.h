@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "quant/recipe.h"
 #include "run/constraint_cache.h"
+#include "run/picture.h"
 #include "run/runner.h"
 #include "run/sampler.h"
 
@@ -97,5 +98,12 @@ struct prompt_request {
     const json_t *messages, *tools, *set;
     bool no_generation_prompt;
     bool continue_final; /* the output continues the last message: no new turn */
+    /* Messages have a part {"type": "image"} for each picture; `images` gets their places. */
+    struct picture *const *pictures; /* (picture_count) */
+    uint32_t picture_count;
+    struct prompt_image *images; /* (picture_count) */
 };
 int session_prompt(const struct session *l, const struct prompt_request *r, struct ids *out, struct err *e);
+/* A plain text, with IMAGE_TEXT_MARK for each picture of r; bare: without BOS and the like. */
+int session_plain_prompt(const struct session *l, const struct prompt_request *r, const char *text, size_t n,
+                         bool bare, struct ids *out, struct err *e);

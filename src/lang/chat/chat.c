@@ -130,7 +130,8 @@ int chat_render(const struct chat *c, const struct chat_request *r, struct spans
         return err_set(e, ERR_DATA, "messages must be an array");
     if (r->as_given && !r->continue_final)
         return chat_render_with(c, r, r->messages, out, e);
-    json_t *messages = r->as_given ? json_deep_copy(r->messages) : chat_messages(r->messages, &c->caps, e);
+    json_t *messages =
+        r->as_given ? json_deep_copy(r->messages) : chat_messages(r->messages, &c->caps, r->image_mark, e);
     if (!messages)
         return err_memory(e, "a chat", 1);
     int result = r->continue_final ? chat_mark_end(messages, e) : 0;
@@ -181,6 +182,28 @@ static void chat_probe_calls(struct chat *c)
     }
 }
 
+/* Whether an image beside a text comes out as something. */
+static bool chat_probe_images(const struct chat *c)
+{
+    struct chat_request r = {.limits = {.fuel = 1000 * 1000, .memory = 16 << 20}};
+    size_t n[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        struct spans out;
+        struct err e = {0};
+        json_t *messages =
+            json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text", PROBE);
+        json_t *parts = json_object_get(json_array_get(messages, 0), "content");
+        if (i)
+            json_array_insert_new(parts, 0, json_pack("{s:s}", "type", "image"));
+        if (messages && !chat_render_with(c, &r, messages, &out, &e)) {
+            n[i] = out.n;
+            spans_free(&out);
+        }
+        json_decref(messages);
+    }
+    return n[0] && n[1] > n[0];
+}
+
 static void chat_probe(struct chat *c)
 {
     struct chat_caps *k = &c->caps;
@@ -193,6 +216,7 @@ static void chat_probe(struct chat *c)
         !chat_shows(
             c, json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text", PROBE),
             "\"text\"", NULL);
+    k->images = k->parts_content && chat_probe_images(c);
     chat_probe_calls(c);
     k->system = chat_shows(c,
                            json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "system", "content", PROBE, "role",

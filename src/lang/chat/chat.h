@@ -31,6 +31,7 @@ struct chat_caps {
     bool tools;            /* it mentions tools */
     bool system;           /* a system message comes out */
     bool developer;        /* it mentions the role developer; elsewhere that is the system */
+    bool images;           /* it writes a place for {"type": "image"} */
     bool thinking;         /* it mentions enable_thinking or thinking */
 };
 
@@ -47,6 +48,8 @@ struct chat_request {
      * becomes a part where it does nothing else, an empty content beside tool calls becomes "" or null as the
      * template wants it, and reasoning is given under its usual names. */
     bool as_given;
+    /* Where the template has no place for images: this text stands for them. NULL: there are none. */
+    const char *image_mark;
     struct tm now; /* local time */
     struct jinja_limits limits;
 };

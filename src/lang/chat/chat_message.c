@@ -72,9 +72,25 @@ static int message_empty(json_t *message, const struct chat_caps *caps)
     return empty && caps->calls_with_null ? json_object_set_new(message, "content", json_null()) : 0;
 }
 
-static int message_content(json_t *message, const struct chat_caps *caps)
+static int message_images(json_t *parts, const char *mark)
+{
+    json_t *part;
+    size_t i;
+    json_array_foreach(parts, i, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (type && !strcmp(type, "image") &&
+            json_array_set_new(parts, i, json_pack("{s:s,s:s}", "type", "text", "text", mark)))
+            return -1;
+    }
+    return 0;
+}
+
+static int message_content(json_t *message, const struct chat_caps *caps, const char *mark)
 {
     json_t *content = json_object_get(message, "content");
+    if (json_is_array(content) && mark && !caps->images && message_images(content, mark))
+        return -1;
     if (json_is_array(content) && !caps->parts_content)
         return message_flatten(message, content);
     if (json_is_string(content) && !caps->string_content && caps->parts_content) {
@@ -108,7 +124,7 @@ static int message_reasoning(json_t *message)
     return 0;
 }
 
-json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, struct err *e)
+json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, const char *mark, struct err *e)
 {
     json_t *all = json_deep_copy(messages), *message, *call;
     size_t i, k, left = MESSAGE_ARGUMENTS;
@@ -116,7 +132,7 @@ json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, stru
     json_array_foreach(all, i, message)
     {
         ok = ok && !message_role(message, caps) && !message_empty(message, caps) &&
-             !message_content(message, caps) && !message_reasoning(message);
+             !message_content(message, caps, mark) && !message_reasoning(message);
         json_array_foreach(json_object_get(message, "tool_calls"), k, call) ok =
             ok && !message_arguments(call, caps, &left);
     }

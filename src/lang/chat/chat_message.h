@@ -6,5 +6,5 @@
 
 #include <jansson.h>
 
-/* A new array; the messages given are not touched. */
-json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, struct err *e);
+/* A new array; the messages given are not touched. mark: the text for an image where the template has no place for one. */
+json_t *chat_messages(const json_t *messages, const struct chat_caps *caps, const char *mark, struct err *e);
