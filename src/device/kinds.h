@@ -19,7 +19,8 @@ enum act_kind {
     ACT_RELU,
     ACT_RELU2,      /* relu(x)^2 */
     ACT_SWIGLU_OAI, /* gpt-oss: g = min(gate, limit), u = clamp(up, +-limit): g * sigmoid(alpha g) * (u + 1) */
-    ACT_SIGMOID     /* of gates */
+    ACT_SIGMOID,    /* of gates */
+    ACT_TANH
 };
 
 enum gating_kind {

@@ -256,7 +256,8 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
         break;
     case OP_SCAN:
         c.kv_bytes = 8.0 * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
-        c.flops = (op->scan.delta ? 7.0 : 5.0) * rows * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
+        c.flops = rows * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
+        c.flops *= op->scan.delta ? 7 : op->scan.erase.buffer ? 9 : 5;
         break;
     case OP_INDEX:
         cost_linear(&c, w, op->index.q_a, rows);

@@ -272,12 +272,17 @@ struct op_conv {
  *     S += k (w (v - S^T k))^T         w = write_scale * sigmoid(write)
  *     out = S^T q + skip * v
  *
+ * With `erase`, of length 1 for each head, and a `rate` for each of its numbers (RWKV 7), from the S before it decays:
+ *
+ *     S = g S + k v^T - (rate erase) (S^T erase)^T
+ *
  * Mamba's B, C, x are k, q, v. Heads share the q and k of k_heads: head h has those of h / (heads / k_heads), or
  * of h % k_heads where they are `tiled`. `decay` has a number for each head, or (decay_each) for each of its k_dim;
  * `a` is (1, heads) or, with a factor for each row of S, (heads, k_dim). */
 struct op_scan {
     struct operand q, k, v;      /* (k_heads, k_dim) twice, (heads, v_dim) */
     struct operand decay, write; /* buffer 0: none */
+    struct operand erase, rate;  /* (heads, k_dim) both; or buffer 0 */
     struct operand out;          /* (heads, v_dim) */
     struct norm q_norm, k_norm;  /* of each of the k_heads */
     float q_scale, k_scale;      /* after the norms */
@@ -416,7 +421,7 @@ void weights_free(struct weights *w);
 int plan_check(const struct plan *p, const struct weights *w, struct err *e);
 
 /* What an operation reads and writes; buffer 0 where there is none. */
-enum { IO_READS = 5 };
+enum { IO_READS = 7 };
 struct op_io {
     struct operand read[IO_READS], out;
 };

@@ -347,7 +347,7 @@ static int check_heads(struct plan_checker *c, const struct op_heads *o)
 /* Of one row of numbers. */
 static bool act_exists(enum act_kind act)
 {
-    return (unsigned)act <= ACT_SIGMOID && act != ACT_SWIGLU_OAI;
+    return (unsigned)act <= ACT_TANH && act != ACT_SWIGLU_OAI;
 }
 
 static int check_gate(struct plan_checker *c, const struct gate *g, uint64_t width)
@@ -527,6 +527,8 @@ static int check_map(struct plan_checker *c, const struct op_map *o)
         (o->like.buffer && check_operand(c, o->like, o->width, "row that it is like")) ||
         (o->by.buffer && check_operand(c, o->by, o->width, "factors")))
         return -1;
+    if (o->norm.heads > 1 && o->residual.buffer && check_apart(c, o->residual, o->out))
+        return -1;
     return check_operand(c, o->in, o->width, "input") || check_operand(c, o->out, o->width, "output") ? -1
                                                                                                       : 0;
 }
@@ -559,6 +561,20 @@ static int check_scan_numbers(struct plan_checker *c, const struct op_scan *o)
     return 0;
 }
 
+static int check_scan_erase(struct plan_checker *c, const struct op_scan *o)
+{
+    const uint64_t n = (uint64_t)o->heads * o->k_dim;
+    if (!o->erase.buffer && !o->rate.buffer)
+        return 0;
+    if (o->delta || !o->decay_each || o->k_heads != o->heads)
+        return check_fail(c, "erase",
+                          "is beside a delta rule, or without a decay and a key for each of its numbers");
+    return check_operand(c, o->erase, n, "erase") || check_operand(c, o->rate, n, "rate") ||
+                   check_apart(c, o->erase, o->out) || check_apart(c, o->rate, o->out)
+               ? -1
+               : 0;
+}
+
 static int check_scan(struct plan_checker *c, const struct op_scan *o)
 {
     if (!o->heads || o->heads > CHECK_WIDTH_MOST || !o->k_heads || o->heads % o->k_heads || !o->k_dim ||
@@ -584,7 +600,7 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
         (o->write.buffer &&
          (check_operand(c, o->write, o->heads, "write") || check_apart(c, o->write, o->out))))
         return -1;
-    return check_operand(c, o->q, nk, "q") || check_operand(c, o->k, nk, "k") ||
+    return check_scan_erase(c, o) || check_operand(c, o->q, nk, "q") || check_operand(c, o->k, nk, "k") ||
                    check_operand(c, o->v, nv, "v") || check_operand(c, o->out, nv, "output") ||
                    check_apart(c, o->q, o->out) || check_apart(c, o->k, o->out) ||
                    check_apart(c, o->v, o->out)

@@ -32,7 +32,8 @@ struct op_io plan_io(const struct op *op)
     case OP_CONV:
         return (struct op_io){{op->conv.in, op->conv.mul}, op->conv.out};
     case OP_SCAN:
-        return (struct op_io){{op->scan.q, op->scan.k, op->scan.v, op->scan.decay, op->scan.write},
+        return (struct op_io){{op->scan.q, op->scan.k, op->scan.v, op->scan.decay, op->scan.write,
+                               op->scan.erase, op->scan.rate},
                               op->scan.out};
     case OP_MAP:
         return (struct op_io){{op->map.in, op->map.residual, op->map.like, op->map.by}, op->map.out};

@@ -56,6 +56,8 @@ int bert_setup(struct hparams *h, const struct keys *k, struct err *e);
 int mpnet_setup(struct hparams *h, const struct keys *k, struct err *e);
 void modernbert_build(struct build *b);
 void hybrid_build(struct build *b);
+int rwkv7_setup(struct hparams *h, const struct keys *k, struct err *e);
+void rwkv7_build(struct build *b);
 int zamba2_setup(struct hparams *h, const struct keys *k, struct err *e);
 void zamba2_build(struct build *b);
 void single_mixer_build(struct build *b);

@@ -113,6 +113,7 @@ static const struct hparam_field fields[] = {
     {HPARAM_F32, AT(ssm.bound), "kda.gate_lower_bound", "kda_lower_bound", 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(ssm.every), "full_attention_interval",
      "attn_layer_period|full_attention_interval|layer_group_size", 0, 1024, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(ssm.eps), "wkv.norm_epsilon", NULL, 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(shared_blocks), "shared_block_count", "num_mem_blocks", 0, 1024, FIELD_OPTIONAL},
     {HPARAM_BOOL, AT(shared_rope), "attention.shared_rope", "use_mem_rope", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(residual_mix[0][0]), "residual_mix.attention.stream",
@@ -207,6 +208,7 @@ static int read_act(struct hparams *h, const struct keys *k, struct err *e)
         {"quick_gelu", ACT_GELU_QUICK},
         {"relu", ACT_RELU},
         {"relu2", ACT_RELU2},
+        {"sqrelu", ACT_RELU2},
         {"xielu", ACT_NONE}, /* its numbers are tensors */
     };
     char name[64];

@@ -24,6 +24,10 @@ void gguf_hybrid_shape(const struct hparams *h, const char *name, uint64_t shape
         shape[0] /= s->groups;
         shape[1] = s->groups;
     }
+    if (is(name, "time_mix_lerp_fused")) {
+        shape[3] = shape[1];
+        shape[1] = 1;
+    }
     if (is(name, "ssm_conv1d_q") || is(name, "ssm_conv1d_k") || is(name, "ssm_conv1d_v")) {
         shape[2] = shape[1];
         shape[1] = 1;

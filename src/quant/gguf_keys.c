@@ -5,6 +5,7 @@
 #include "lang/token/tok_write.h"
 #include "model/arch.h"
 #include "model/bind.h"
+#include "model/families.h"
 #include "model/rope.h"
 
 #include <libgen.h>
@@ -80,6 +81,10 @@ static bool wanted(const struct keys_out *k, const char *key)
         return h->rope_kind != ROPE_NONE || h->kv_lora;
     if (!strcmp(key, "shortconv.l_cache"))
         return starts(k, "lfm2");
+    if (!strcmp(key, "wkv.norm_epsilon"))
+        return h->arch->build == rwkv7_build && h->ssm.eps != 64e-5f;
+    if ((!strncmp(key, "ssm.", 4) || !strncmp(key, "attention.", 10)) && h->arch->build == rwkv7_build)
+        return false;
     if (!strcmp(key, "full_attention_interval"))
         return h->arch->attention_every;
     if (is_arch(k, "falcon-h1") && (!strcmp(key, "logit_scale") || !strcmp(key, "attention.scale")))
@@ -371,6 +376,26 @@ static void put_llama4(const struct keys_out *k)
         put_bool(k, "attention.use_qk_norm", h->qk_norm);
 }
 
+/* RWKV: the ranks of its low-rank products, which tensors say, and how many rows of a layer the next one sees. */
+static void put_wkv(const struct keys_out *k)
+{
+    static const struct {
+        const char *tensor, *key;
+    } ranks[] = {{"time_mix_w1", "attention.decay_lora_rank"},
+                 {"time_mix_a1", "attention.iclr_lora_rank"},
+                 {"time_mix_v1", "attention.value_residual_mix_lora_rank"},
+                 {"time_mix_g1", "attention.gate_lora_rank"}};
+    const uint32_t last = k->h->layers - 1;
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        for (uint32_t id = 1; id < k->m->weights.count; id++)
+            if (k->m->bound[id].name && k->m->bound[id].layer == (int)last &&
+                !strcmp(k->m->bound[id].name, ranks[i].tensor))
+                put_u32(k, ranks[i].key, k->m->weights.all[id].rows);
+    put_u32(k, "wkv.head_size", k->h->ssm.state);
+    put_u32(k, "attention.head_count", 0);
+    put_u32(k, "token_shift_count", k->h->arch->norm == NORM_LAYER ? 2 : 1);
+}
+
 static int put_hparams(const struct keys_out *k, struct err *e)
 {
     const struct hparams *h = k->h;
@@ -408,6 +433,8 @@ static int put_hparams(const struct keys_out *k, struct err *e)
         put_f32(k, "router_jitter_noise", h->nearness / 2);
     if ((is_arch(k, "gemma4") || is_arch(k, "gemma3n")) && put_shared(k, e))
         return -1;
+    if (h->arch->build == rwkv7_build)
+        put_wkv(k);
     if (h->kv_lora)
         put_latent(k);
     if (h->experts)

@@ -69,14 +69,17 @@ static void check_conv(const struct kernels *k, const struct kernels *s, uint32_
 static void check_scan(const struct kernels *k, const struct kernels *s, uint32_t k_dim, uint32_t v_dim)
 {
     static float q[ROWS * MOST], key[ROWS * MOST], v[ROWS * WIDE], g[ROWS * MOST], write[ROWS];
+    static float erase[ROWS * MOST], rate[ROWS * WIDE];
     static float state[2][MOST * WIDE], y[2][ROWS * WIDE];
     fill(q, ROWS * MOST, 0.3f);
     fill(key, ROWS * MOST, 0.3f);
     fill(v, ROWS * WIDE, 1);
     fill(write, ROWS, 1);
+    fill(erase, ROWS * MOST, 0.2f);
+    fill(rate, ROWS * WIDE, 1);
     for (size_t i = 0; i < ROWS * MOST; i++)
         g[i] = 0.9f + 0.1f * random_value();
-    for (int with = 0; with < 4; with++) {
+    for (int with = 0; with < 5; with++) {
         fill(state[0], MOST * WIDE, 1);
         memcpy(state[1], state[0], sizeof state[0]);
         memset(y, 0, sizeof y);
@@ -87,6 +90,11 @@ static void check_scan(const struct kernels *k, const struct kernels *s, uint32_
             t.n = ROWS, t.k_dim = k_dim, t.v_dim = v_dim;
             t.delta = with & 1;
             t.decays = with & 2 ? k_dim : 1;
+            if (with == 4) {
+                t.erase = erase, t.rate = rate;
+                t.rate_stride = WIDE;
+                t.decays = k_dim;
+            }
             (i ? s : k)->scan(&t);
         }
         check_close("scan", k->tier, y[0], y[1], ROWS * WIDE);
@@ -191,7 +199,17 @@ static weight_id weight(struct rig *r, uint32_t rows, uint32_t cols, float middl
     return weights_add(&r->weights, &w);
 }
 
-enum form { FORM_SSM, FORM_DELTA, FORM_KDA, FORM_TILED, FORM_FIXED, FORM_CHANNELS, FORM_CONV, FORMS };
+enum form {
+    FORM_SSM,
+    FORM_DELTA,
+    FORM_KDA,
+    FORM_TILED,
+    FORM_FIXED,
+    FORM_CHANNELS,
+    FORM_ERASE,
+    FORM_CONV,
+    FORMS
+};
 
 static void add_scan(struct rig *r, enum form form, struct operand p, struct operand c, struct operand y)
 {
@@ -203,7 +221,7 @@ static void add_scan(struct rig *r, enum form form, struct operand p, struct ope
     o.decay_kind = DECAY_SOFTPLUS;
     o.decay = p;
     o.delta = form == FORM_DELTA || form == FORM_KDA || form == FORM_TILED;
-    o.decay_each = form == FORM_KDA;
+    o.decay_each = form == FORM_KDA || form == FORM_ERASE;
     o.tiled = form == FORM_TILED;
     if (o.delta)
         o.write = (struct operand){p.buffer, HEADS * KDIM};
@@ -211,12 +229,16 @@ static void add_scan(struct rig *r, enum form form, struct operand p, struct ope
         o.decay_kind = DECAY_FIXED, o.decay.buffer = 0;
     if (form == FORM_KDA)
         o.decay_kind = DECAY_SIGMOID, o.bound = -3;
+    if (form == FORM_ERASE) {
+        o.heads = o.k_heads, o.v_dim = INNER / KEYS; /* what is erased is k before its norm */
+        o.erase = o.k, o.rate = p;
+    }
     if (channels)
         o.heads = INNER, o.v_dim = 1, o.k_heads = 1;
     o.q_norm = (struct norm){.kind = NORM_RMS, .eps = 1e-6f, .heads = o.k_heads};
     o.k_norm = o.q_norm;
-    o.a =
-        channels ? weight(r, INNER, KDIM, -1, 0.5f) : weight(r, 1, HEADS, form == FORM_KDA ? 1 : -0.5f, 0.3f);
+    o.a = channels ? weight(r, INNER, KDIM, -1, 0.5f)
+                   : weight(r, 1, o.heads, form == FORM_KDA ? 1 : -0.5f, 0.3f);
     if (o.decay.buffer)
         o.bias = weight(r, 1, o.heads * (o.decay_each ? KDIM : 1), 0, 1);
     o.skip = weight(r, 1, o.heads, 0, 1);

@@ -3,10 +3,13 @@
 
     make_llamacpp_refs.py OUT [NAME...]     OUT/NAME-gguf/model.gguf and ref.json, as make_refs.py writes it
 
+RWKV 7 also as a folder with the names of flash-linear-attention, which defines them: OUT/rwkv7.
+
 The first row of the head is zero, so that the log-probabilities that llama.cpp gives are logits but for that of token 0.
 """
 import json
 import os
+import shutil
 import sys
 
 import gguf
@@ -14,6 +17,8 @@ import numpy as np
 
 V, W, H, KV, F, L = 64, 32, 4, 2, 24, 2  # vocabulary, width, heads, key-value heads, feed-forward, layers
 GATED, PLAIN, FUSED = ("gate", "up", "down"), ("up", "down"), ("up2", "down")
+RWKV = {"wkv.head_size": 32, "attention.decay_lora_rank": 6, "attention.iclr_lora_rank": 5,
+        "attention.value_residual_mix_lora_rank": 3, "attention.gate_lora_rank": 8}
 MOE = dict(experts=6, used=2, expert_ffn=16)
 
 # arch, then what differs from llama: norm "rms" or "layer" (with biases), shapes of attention and feed-forward
@@ -45,6 +50,8 @@ CASES = {
                         keys={"expert_shared_count": 1, "expert_weights_norm": True, "expert_weights_scale": 2.5,
                               "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_group_count": 4,
                               "expert_group_used_count": 2, "expert_shared_feed_forward_length": 16}),
+    "rwkv7": dict(arch="rwkv7", norm="layer", width=64, heads=0, kv=0, feed=32, eps=2e-5, keys=RWKV),
+    "arwkv7": dict(arch="arwkv7", width=64, heads=0, kv=0, feed=32, keys={**RWKV, "token_shift_count": 1}),
 }
 
 
@@ -55,6 +62,7 @@ class Maker:
         self.width, self.heads = case.get("width", W), case.get("heads", H)
         self.kv, self.layers, self.feed = case.get("kv", KV), case.get("layers", L), case.get("feed", F)
         self.w = gguf.GGUFWriter(path, case["arch"])
+        self.made = {}
 
     def put(self, name, *shape, scale=0.18, zero_first=False):
         t = self.rng.normal(0, scale, shape).astype(np.float32)
@@ -63,7 +71,8 @@ class Maker:
         t = (t.view(np.uint32) & 0xFFFF0000).view(np.float32)
         if zero_first:
             t[0] = 0
-        if self.f32 or len(shape) == 1 or "gate_inp" in name:
+        self.made[name] = t
+        if self.f32 or len(shape) == 1 or "gate_inp" in name or "lerp" in name:
             self.w.add_tensor(name, t)
         else:
             half = (t.view(np.uint32) >> 16).astype(np.uint16)
@@ -80,7 +89,38 @@ class Maker:
         if name in self.c.get("bias", ()):
             self.put(f"{blk}{name}.bias", rows)
 
+    def time_mix(self, i):
+        """RWKV 7 in the place of attention."""
+        blk, width, keys = f"blk.{i}.", self.width, self.c["keys"]
+        rank = {"w": keys["attention.decay_lora_rank"], "a": keys["attention.iclr_lora_rank"],
+                "v": keys["attention.value_residual_mix_lora_rank" if i else "attention.iclr_lora_rank"],
+                "g": keys["attention.gate_lora_rank"]}
+        for x, n in rank.items():
+            if x != "g":
+                self.put(f"{blk}time_mix_{x}0.weight", width, scale=0.5)
+            self.put(f"{blk}time_mix_{x}1.weight", n, width)
+            self.put(f"{blk}time_mix_{x}2.weight", width, n)
+        self.put(blk + "time_mix_lerp_fused.weight", 6, 1, 1, width, scale=0.5)
+        for x in ("k_k", "k_a", "r_k"):
+            self.put(f"{blk}time_mix_{x}.weight", width, scale=0.5)
+        for x in ("key", "value", "receptance", "output"):
+            self.put(f"{blk}time_mix_{x}.weight", width, width)
+        self.norm(blk + "time_mix_ln")
+        if self.c.get("norm") == "layer":
+            self.norm(blk + "attn_norm_2")
+            self.put(blk + "channel_mix_lerp_k.weight", width, scale=0.5)
+            self.put(blk + "channel_mix_key.weight", self.feed, width)
+            self.put(blk + "channel_mix_value.weight", width, self.feed)
+        else:
+            self.put(blk + "time_mix_ln.bias", width)
+            self.norm(blk + "ffn_norm")
+            for name, rows, cols in (("gate", self.feed, width), ("up", self.feed, width), ("down", width, self.feed)):
+                self.put(f"{blk}ffn_{name}.weight", rows, cols)
+
     def layer(self, i):
+        if "rwkv" in self.c["arch"]:
+            self.norm(f"blk.{i}.attn_norm")
+            return self.time_mix(i)
         c, blk, width = self.c, f"blk.{i}.", self.width
         dim = width // self.heads
         self.norm(blk + "attn_norm")
@@ -124,9 +164,10 @@ class Maker:
         w.add_head_count(self.heads)
         w.add_head_count_kv(self.kv)
         w.add_vocab_size(V)
-        (w.add_layer_norm_eps if c.get("norm") == "layer" else w.add_layer_norm_rms_eps)(1e-5)
-        w.add_rope_dimension_count(c.get("rope", self.width // self.heads))
-        w.add_rope_freq_base(10000.0)
+        (w.add_layer_norm_eps if c.get("norm") == "layer" else w.add_layer_norm_rms_eps)(c.get("eps", 1e-5))
+        if self.heads:
+            w.add_rope_dimension_count(c.get("rope", self.width // self.heads))
+            w.add_rope_freq_base(10000.0)
         if c.get("experts"):
             w.add_expert_count(c["experts"])
             w.add_expert_used_count(c["used"])
@@ -142,6 +183,8 @@ class Maker:
         w.add_eos_token_id(2)
         w.add_add_bos_token(False)
         self.put("token_embd.weight", V, self.width, scale=1.0)
+        if c["arch"] == "rwkv7":
+            self.norm("token_embd_norm")
         self.norm("output_norm")
         self.put("output.weight", V, self.width, zero_first=True)
         for i in range(self.layers):
@@ -150,6 +193,45 @@ class Maker:
         w.write_kv_data_to_file()
         w.write_tensors_to_file()
         w.close()
+
+
+FLA = {"token_embd": "model.embeddings", "token_embd_norm": "model.layers.0.pre_norm", "output_norm": "model.norm",
+       "output": "lm_head", "attn_norm": "attn_norm", "attn_norm_2": "ffn_norm", "time_mix_ln": "attn.g_norm",
+       "time_mix_key": "attn.k_proj", "time_mix_value": "attn.v_proj", "time_mix_receptance": "attn.r_proj",
+       "time_mix_output": "attn.o_proj", "channel_mix_key": "ffn.key", "channel_mix_value": "ffn.value"}
+
+
+def fla_folder(folder, made, case):
+    """The same numbers as flash-linear-attention names them."""
+    import torch
+    from safetensors.torch import save_file
+    out = {}
+    for name, t in made.items():
+        root, base, end = "", *name.rsplit(".", 1)
+        if base.startswith("blk."):
+            _, layer, base = base.split(".")
+            root = f"model.layers.{layer}."
+            if layer == "0" and base in ("time_mix_v0", "time_mix_v1", "time_mix_v2"):
+                continue
+        part = base.removeprefix("time_mix_")
+        if base == "time_mix_lerp_fused":
+            for x, one in zip("rwkvag", t):
+                out[f"{root}attn.x_{x}"] = one.reshape(1, 1, -1)
+        elif base == "channel_mix_lerp_k":
+            out[root + "ffn.x_k"] = t
+        elif part in ("k_k", "k_a", "r_k"):
+            out[f"{root}attn.{part}"] = t.reshape(-1, 32) if part == "r_k" else t
+        elif len(part) == 2 and part[1] in "012":
+            out[f"{root}attn.{part[0]}_lora.lora.{'0' if part[1] == '1' else '2'}.{'bias' if part[1] == '0' else 'weight'}"] = t
+        else:
+            out[f"{root}{FLA[base]}.{end}"] = t
+    os.makedirs(folder, exist_ok=True)
+    save_file({k: torch.from_numpy(v.copy()).bfloat16() for k, v in out.items()}, os.path.join(folder, "model.safetensors"))
+    config = {"model_type": "rwkv7", "architectures": ["RWKV7ForCausalLM"], "hidden_size": case["width"], "vocab_size": V,
+              "num_hidden_layers": L, "head_dim": 32, "intermediate_size": case["feed"], "norm_eps": case["eps"],
+              "hidden_act": "sqrelu", "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config, f, indent=2)
 
 
 def answer(server, ids):
@@ -183,7 +265,8 @@ def main():
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, "model.gguf")
         Maker(path + ".f32", 500 + i, case, True).write()  # llama.cpp would round activations to BF16 with the weights
-        Maker(path, 500 + i, case, False).write()
+        maker = Maker(path, 500 + i, case, False)
+        maker.write()
         try:
             cases = results(path + ".f32", 600 + i)
             os.remove(path + ".f32")
@@ -192,6 +275,9 @@ def main():
             continue
         with open(os.path.join(folder, "ref.json"), "w") as f:
             json.dump({"llama.cpp": "xllamacpp", "cases": cases}, f)
+        if name == "rwkv7":
+            fla_folder(os.path.join(out, name), maker.made, case)
+            shutil.copy(os.path.join(folder, "ref.json"), os.path.join(out, name))
         print("made", name, flush=True)
 
 

@@ -20,7 +20,7 @@ struct layer {
     const char *name;
     uint32_t heads, k_heads, k_dim, v_dim, cols;
     enum decay_kind decay;
-    bool delta, each, channels, tiled, qk_norm, mul, skip, no_scan;
+    bool delta, each, channels, tiled, qk_norm, mul, skip, no_scan, erase;
     enum norm_kind norm; /* behind the recurrence */
     uint32_t norm_slices, gate_heads;
     bool gate_first;
@@ -103,6 +103,27 @@ static const struct layer layers[] = {
      .qk_norm = true,
      .norm = NORM_RMS,
      .norm_slices = 4},
+    {.name = "a direction that is erased",
+     .heads = 4,
+     .k_heads = 4,
+     .k_dim = 64,
+     .v_dim = 64,
+     .cols = 2,
+     .decay = DECAY_SIGMOID,
+     .each = true,
+     .erase = true,
+     .norm = NORM_LAYER,
+     .norm_slices = 4},
+    {.name = "erased, odd",
+     .heads = 3,
+     .k_heads = 3,
+     .k_dim = 20,
+     .v_dim = 33,
+     .cols = 2,
+     .decay = DECAY_SIGMOID,
+     .each = true,
+     .erase = true,
+     .skip = true},
     {.name = "fixed decay",
      .heads = 4,
      .k_heads = 4,
@@ -190,6 +211,10 @@ static void add_layer(struct rig *r, const struct layer *l, uint32_t type, uint3
         o->decay =
             l->decay == DECAY_FIXED ? (struct operand){0} : (struct operand){p.buffer, inner + channels};
         o->write = l->delta ? (struct operand){p.buffer, inner + channels + decays} : (struct operand){0};
+        if (l->erase) {
+            o->erase = o->k;
+            o->rate = o->decay;
+        }
         o->out = y;
         o->state = plan_keep(&r->plan, layer, l->heads, l->k_dim, l->v_dim);
     }

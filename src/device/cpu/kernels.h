@@ -147,14 +147,15 @@ struct conv_tile {
 /* n rows of a head's recurrence (struct op_scan), for v_dim columns of its state. What depends on the row alone is made:
  * q and k with norms and scales, the factors of decay, the strength of writing. */
 struct scan_tile {
-    const float *q, *k; /* (n, k_dim) */
-    const float *v;     /* (n, v_stride) */
-    const float *decay; /* (n, decays) */
-    const float *write; /* (n) */
-    float *s;           /* (k_dim, s_stride) */
-    float *y;           /* (n, y_stride) */
-    float skip;         /* y = S^T q + skip * v */
-    size_t v_stride, s_stride, y_stride;
+    const float *q, *k;        /* (n, k_dim) */
+    const float *v;            /* (n, v_stride) */
+    const float *decay;        /* (n, decays) */
+    const float *write;        /* (n) */
+    const float *erase, *rate; /* (n, k_dim), (n, rate_stride); or NULL */
+    float *s;                  /* (k_dim, s_stride) */
+    float *y;                  /* (n, y_stride) */
+    float skip;                /* y = S^T q + skip * v */
+    size_t v_stride, rate_stride, s_stride, y_stride;
     uint32_t n, k_dim, v_dim, decays; /* decays: 1 or k_dim */
     bool delta;
 };

@@ -137,6 +137,20 @@ static void scan_keys(const struct lane *l, const struct op_scan *o, uint32_t he
     }
 }
 
+/* What n rows erase, (n, k_dim), of length 1. */
+static void scan_erased(const struct lane *l, const struct op_scan *o, uint32_t head, uint32_t row,
+                        uint32_t n, float *e)
+{
+    size_t stride;
+    const float *from = lane_at(l, o->erase, &stride) + (size_t)head * o->k_dim;
+    for (uint32_t r = 0; r < n; r++) {
+        const float *x = from + (row + r) * stride;
+        const float length = sqrtf(l->k->dot(x, x, o->k_dim)), scale = 1 / fmaxf(length, 1e-12f);
+        for (uint32_t i = 0; i < o->k_dim; i++)
+            e[(size_t)r * o->k_dim + i] = x[i] * scale;
+    }
+}
+
 /* What a head's state is multiplied by before n rows, and how strongly they write. */
 static void scan_factors(const struct lane *l, const struct op_scan *o, uint32_t head, uint32_t row,
                          uint32_t n, float *decay, float *write)
@@ -168,6 +182,13 @@ static void scan_rows(struct lane *l, const void *task, struct state_block s, ui
     t.decay = decay;
     t.decays = o->decay_each ? o->k_dim : 1;
     t.delta = o->delta;
+    if (o->erase.buffer) {
+        float *e = decay + (size_t)STATE_ROWS * o->k_dim;
+        scan_erased(l, o, c->head, row, n, e);
+        t.erase = e;
+        t.rate = lane_at(l, o->rate, &t.rate_stride) + (size_t)c->head * o->k_dim;
+        t.rate += row * t.rate_stride;
+    }
     t.skip = o->skip ? lane_vector(l, o->skip)[c->head] : 0;
     t.v = lane_at(l, o->v, &t.v_stride) + (size_t)c->head * o->v_dim + c->first;
     t.v += row * t.v_stride;
@@ -261,5 +282,6 @@ size_t state_prepared_floats(const struct op *op)
 {
     if (op->kind != OP_SCAN)
         return 0;
-    return (size_t)STATE_ROWS * (2 * op->scan.k_dim + 1 + size_max(STATE_CHANNELS, op->scan.k_dim));
+    const size_t erased = op->scan.erase.buffer ? op->scan.k_dim : 0;
+    return (size_t)STATE_ROWS * (2 * op->scan.k_dim + 1 + size_max(STATE_CHANNELS, op->scan.k_dim) + erased);
 }

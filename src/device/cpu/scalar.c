@@ -176,6 +176,8 @@ static float scalar_act(int act, float x)
         return x > 0 ? x * x : 0;
     case ACT_SIGMOID:
         return scalar_sigmoid(x);
+    case ACT_TANH:
+        return tanhf(x);
     default:
         return x;
     }
@@ -395,11 +397,31 @@ static float scalar_decay(const struct decay_row *d)
     return dt;
 }
 
+/* A row of a column, where what is erased is known from the state before it. */
+static void scalar_erase(const struct scan_tile *t, uint32_t r, uint32_t j)
+{
+    const size_t at = (size_t)r * t->k_dim;
+    const float *rate = t->rate + r * t->rate_stride, v = t->v[r * t->v_stride + j];
+    double known = 0, y = 0;
+    for (uint32_t i = 0; i < t->k_dim; i++)
+        known += (double)t->erase[at + i] * (double)t->s[i * t->s_stride + j];
+    for (uint32_t i = 0; i < t->k_dim; i++) {
+        float *s = &t->s[i * t->s_stride + j];
+        *s = t->decay[at + i] * *s + t->k[at + i] * v - rate[i] * t->erase[at + i] * (float)known;
+        y += (double)t->q[at + i] * (double)*s;
+    }
+    t->y[r * t->y_stride + j] = (float)y + t->skip * v;
+}
+
 /* Columns of S are independent of each other. */
 static void scalar_scan(const struct scan_tile *t)
 {
     for (uint32_t j = 0; j < t->v_dim; j++)
         for (uint32_t r = 0; r < t->n; r++) {
+            if (t->erase) {
+                scalar_erase(t, r, j);
+                continue;
+            }
             const float *q = t->q + (size_t)r * t->k_dim, *k = t->k + (size_t)r * t->k_dim;
             const float *g = t->decay + (size_t)r * t->decays;
             float v = t->v[r * t->v_stride + j];

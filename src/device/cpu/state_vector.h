@@ -45,9 +45,33 @@ static inline __attribute__((always_inline)) void scan_columns(const struct scan
 #undef PART
 }
 
+/* LANES columns or fewer of a state of which rows erase. */
+static void scan_erase(const struct scan_tile *t, uint32_t at, uint32_t cols)
+{
+    for (uint32_t r = 0; r < t->n; r++) {
+        const size_t row = (size_t)r * t->k_dim;
+        const float *e = t->erase + row, *rate = t->rate + r * t->rate_stride;
+        const vf v = v_load(t->v + r * t->v_stride + at, cols);
+        vf known = v_all(0), y = v_all(0);
+        for (uint32_t i = 0; i < t->k_dim; i++)
+            known += e[i] * v_load(t->s + i * t->s_stride + at, cols);
+        for (uint32_t i = 0; i < t->k_dim; i++) {
+            float *s = t->s + i * t->s_stride + at;
+            vf one = t->decay[row + i] * v_load(s, cols) + t->k[row + i] * v - (rate[i] * e[i]) * known;
+            v_store(s, cols, one);
+            y += t->q[row + i] * one;
+        }
+        v_store(t->y + r * t->y_stride + at, cols, y + t->skip * v);
+    }
+}
+
 static void state_scan(const struct scan_tile *t)
 {
     uint32_t at = 0;
+    for (uint32_t cols; t->erase && at < t->v_dim; at += cols) {
+        cols = t->v_dim - at < LANES ? t->v_dim - at : LANES;
+        scan_erase(t, at, cols);
+    }
     for (; at + STATE_REGISTERS * LANES <= t->v_dim; at += STATE_REGISTERS * LANES)
         scan_columns(t, at, STATE_REGISTERS * LANES, STATE_REGISTERS);
     for (uint32_t cols; at < t->v_dim; at += cols) {

@@ -64,6 +64,8 @@ static inline vf v_act(int act, vf x)
         return v_select(x > 0, x * x, v_all(0));
     case ACT_SIGMOID:
         return v_sigmoid(x);
+    case ACT_TANH:
+        return 2.0f * v_sigmoid(2.0f * x) - 1.0f;
     default:
         return x;
     }

@@ -130,6 +130,8 @@ void lower_conv(struct lowering *b, const struct op_conv *o);
 void lower_scan(struct lowering *b, const struct op_scan *o);
 /* Gate and norm of a product's input, as float rows. */
 struct input lower_gated(struct lowering *b, const struct op_out *o, uint32_t k);
+/* The norm of each slice of a row, from its input to its output. */
+void lower_normed(struct lowering *b, const struct op_map *o);
 /* A x before a product, and B of it behind; nothing where no adapter has a pair for the slot. */
 struct lora_job {
     uint32_t slot, area;            /* those whose A x are kept at the same time have different areas */

@@ -90,6 +90,8 @@ static __device__ __forceinline__ float act_one(uint32_t act, float x)
         return x * x;
     case ACT_SIGMOID:
         return 1.0f / (1.0f + expf(-x));
+    case ACT_TANH:
+        return tanhf(x);
     default:
         return x;
     }

@@ -72,10 +72,11 @@ enum gpu_kernel {
     K_MOE_DOWN,
     K_CONV, /* + 0, 1: up to 4 and 8 columns */
     K_CONV_STATE = K_CONV + 2,
-    K_SCAN,                            /* + 0..5: 1 to 32 lanes a column */
-    K_SCAN_EACH = K_SCAN + 6,          /* a decay for each key */
-    K_SCAN_CHANNELS = K_SCAN_EACH + 6, /* states that are vectors */
-    K_GATE = K_SCAN_CHANNELS + 6,
+    K_SCAN,                             /* + 0..5: 1 to 32 lanes a column */
+    K_SCAN_EACH = K_SCAN + 6,           /* a decay for each key */
+    K_SCAN_CHANNELS = K_SCAN_EACH + 6,  /* states that are vectors */
+    K_SCAN_ERASE = K_SCAN_CHANNELS + 6, /* rows that erase, and a decay for each key */
+    K_GATE = K_SCAN_ERASE + 6,
     K_LORA_DOWN,
     K_LORA_UP,
     K_EACH,

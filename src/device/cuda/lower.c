@@ -428,8 +428,15 @@ static void lower_logits(struct lowering *b, const struct op_logits *o)
     lower_results(b);
 }
 
-static void lower_map(struct lowering *b, const struct op_map *o)
+static void lower_map(struct lowering *b, const struct op_map *op)
 {
+    struct op_map each = *op;
+    const struct op_map *o = &each;
+    if (op->norm.heads > 1) { /* slices that are normed each by itself: first, in place */
+        lower_normed(b, op);
+        each.norm = (struct norm){0};
+        each.in = op->out;
+    }
     struct launch *l = lowering_add(b, K_MAP, ARGS_MAP, gpu_grid(0, 1, 1, 256, 0), "a row for itself");
     lowering_grid_rows(l, GRID_X, 1);
     l->a.map = (struct map_args){.x = buffer_at(b, o->in),

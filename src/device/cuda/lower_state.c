@@ -137,9 +137,10 @@ void lower_scan(struct lowering *b, const struct op_scan *o)
 {
     const bool by_channel = mat_of(b, o->a)->n > 1;
     const uint32_t lanes = scan_lanes(o->k_dim), columns = SCAN_THREADS >> lanes,
-                   kernel = by_channel      ? K_SCAN_CHANNELS
-                            : o->decay_each ? K_SCAN_EACH
-                                            : K_SCAN,
+                   kernel = by_channel        ? K_SCAN_CHANNELS
+                            : o->erase.buffer ? K_SCAN_ERASE
+                            : o->decay_each   ? K_SCAN_EACH
+                                              : K_SCAN,
                    blocks =
                        by_channel ? gpu_blocks(o->heads, columns) : o->heads * gpu_blocks(o->v_dim, columns);
     struct launch *l = lowering_add(b, kernel + lanes, ARGS_SCAN, gpu_grid(blocks, 0, 1, SCAN_THREADS, 0),
@@ -150,12 +151,16 @@ void lower_scan(struct lowering *b, const struct op_scan *o)
                                    .v = buffer_at(b, o->v),
                                    .decay = buffer_at(b, o->decay),
                                    .write = buffer_at(b, o->write),
+                                   .erase = buffer_at(b, o->erase),
+                                   .rate = buffer_at(b, o->rate),
                                    .out = buffer_at(b, o->out),
                                    .ldq = buffer_ld(b, o->q),
                                    .ldk = buffer_ld(b, o->k),
                                    .ldv = buffer_ld(b, o->v),
                                    .ldd = buffer_ld(b, o->decay),
                                    .ldw = buffer_ld(b, o->write),
+                                   .lde = buffer_ld(b, o->erase),
+                                   .ldr = buffer_ld(b, o->rate),
                                    .ldo = buffer_ld(b, o->out),
                                    .q_norm = norm_of(b, &o->q_norm),
                                    .k_norm = norm_of(b, &o->k_norm),
@@ -185,6 +190,21 @@ void lower_scan(struct lowering *b, const struct op_scan *o)
     l->reads[2] = span_of(PLACE_STATE);
     l->writes[0] = buffer_span(o->out);
     l->writes[1] = span_of(PLACE_STATE);
+}
+
+void lower_normed(struct lowering *b, const struct op_map *o)
+{
+    struct launch *l = lowering_add(
+        b, K_GATE, ARGS_GATE, gpu_grid(gpu_blocks(o->norm.heads, 8), 0, 1, 256, 0), "norm of each slice");
+    lowering_grid_rows(l, GRID_Y, 1);
+    l->a.gate = (struct gate_args){.x = buffer_at(b, o->in),
+                                   .ldx = buffer_ld(b, o->in),
+                                   .out = buffer_at(b, o->out),
+                                   .ldo = buffer_ld(b, o->out),
+                                   .norm = norm_of(b, &o->norm),
+                                   .k = o->width};
+    l->reads[0] = buffer_span(o->in);
+    l->writes[0] = buffer_span(o->out);
 }
 
 struct input lower_gated(struct lowering *b, const struct op_out *o, uint32_t k)

@@ -446,8 +446,8 @@ enum { SCAN_THREADS = 128, SCAN_EACH = 16, SCAN_KEYS_MOST = 32 * SCAN_EACH };
 
 /* struct op_scan of plan.h. The state: (heads, v_dim, keys), keys is k_dim rounded up to four. */
 struct scan_args {
-    const float *q, *k, *v, *decay, *write; /* decay, write: or NULL */
-    uint64_t ldq, ldk, ldv, ldd, ldw;
+    const float *q, *k, *v, *decay, *write, *erase, *rate; /* from decay on: or NULL */
+    uint64_t ldq, ldk, ldv, ldd, ldw, lde, ldr;
     float *out;
     uint64_t ldo;
     struct norm_args q_norm, k_norm;

@@ -153,8 +153,11 @@ template <int LANES> struct scan_sizes {
     };
 };
 
-/* What the rows of a chunk bring. */
-template <int LANES> struct scan_stage {
+/* What the rows of a chunk bring. EACH: what decays a state. 0: one factor; 1: one for each key; 2: dt of its column;
+ * 3: as 1, and rows erase. */
+template <int LANES, int EACH> struct scan_stage {
+    enum { ERASE_ROWS = EACH == 3 ? scan_sizes<LANES>::ROWS : 1 };
+    float erase[ERASE_ROWS][scan_sizes<LANES>::KEYS], rate[ERASE_ROWS][scan_sizes<LANES>::KEYS];
     float q[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::KEYS], k[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::KEYS];
     float decay[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::DECAYS]; /* one a row, or one a key, or dt of columns */
     float v[scan_sizes<LANES>::ROWS][scan_sizes<LANES>::COLUMNS];
@@ -210,6 +213,15 @@ static __device__ __forceinline__ void scan_key(const struct norm_args &n, const
     }
 }
 
+/* x to length 1, once times the root of its numbers. */
+static __device__ __forceinline__ struct norm_args unit_norm(void)
+{
+    struct norm_args n = {};
+    n.kind = NORM_RMS;
+    n.eps = 1e-26f;
+    return n;
+}
+
 /* Which head and which of its columns a thread has; head == heads: none. */
 struct scan_column {
     uint32_t head, v;
@@ -230,10 +242,11 @@ template <int LANES> static __device__ __forceinline__ struct scan_column scan_c
 
 /* What a thread loads of a chunk: on its way while the chunk before is computed. Items of q and k belong to a warp, numbers
  * of columns (v, decay, write) and decays of keys to a thread. */
-template <int LANES> struct scan_ahead {
+template <int LANES, int EACH> struct scan_ahead {
     enum {
         WARPS = SCAN_THREADS / 32,
-        KEY_ITEMS = 2 * scan_sizes<LANES>::ROWS / WARPS,
+        KINDS = EACH == 3 ? 4 : 2, /* q, k, erase, rate */
+        KEY_ITEMS = KINDS * scan_sizes<LANES>::ROWS / WARPS,
         KEY_VALUES = (scan_sizes<LANES>::KEYS + 31) / 32,
         COLUMN_ITEMS = (scan_sizes<LANES>::ROWS * scan_sizes<LANES>::COLUMNS + SCAN_THREADS - 1) / SCAN_THREADS,
         DECAY_ITEMS = scan_sizes<LANES>::ROWS * scan_sizes<LANES>::KEYS / SCAN_THREADS
@@ -250,19 +263,23 @@ static __device__ __forceinline__ uint32_t scan_own(const struct scan_args &p, u
 /* Loads rows [from, from + n) of the step. */
 template <int LANES, int EACH>
 static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uint32_t from, uint32_t n,
-                                                  struct scan_ahead<LANES> &a)
+                                                  struct scan_ahead<LANES, EACH> &a)
 {
-    typedef scan_ahead<LANES> A;
+    typedef scan_ahead<LANES, EACH> A;
     enum { COLUMNS = scan_sizes<LANES>::COLUMNS, KEYS = scan_sizes<LANES>::KEYS };
     const uint32_t head = scan_column_of<LANES>(p, 0).head, own = scan_own(p, head), lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < A::KEY_ITEMS; i++) {
         const uint32_t item = i * A::WARPS + threadIdx.x / 32;
-        const uint64_t row = from + item / 2;
-        const float *x = (item % 2 ? p.k + row * p.ldk : p.q + row * p.ldq) + own * p.k_dim;
+        const uint64_t row = from + item / A::KINDS;
+        const float *x = (item % A::KINDS == 0   ? p.q + row * p.ldq
+                          : item % A::KINDS == 1 ? p.k + row * p.ldk
+                          : item % A::KINDS == 2 ? p.erase + row * p.lde
+                                                 : p.rate + row * p.ldr) +
+                         own * p.k_dim;
 #pragma unroll
         for (int j = 0; j < A::KEY_VALUES; j++)
-            a.key[i][j] = item / 2 < n && 32 * j + lane < p.k_dim ? x[32 * j + lane] : 0.0f;
+            a.key[i][j] = item / A::KINDS < n && 32 * j + lane < p.k_dim ? x[32 * j + lane] : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < A::COLUMN_ITEMS; i++) {
@@ -271,11 +288,11 @@ static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uin
         const uint64_t row = from + item / COLUMNS;
         const bool there = item / COLUMNS < n && c.head < p.heads;
         a.v[i] = there ? p.v[row * p.ldv + c.head * p.v_dim + c.v] : 0.0f;
-        a.decay[i] = there && p.decay && EACH != 1 ? p.decay[row * p.ldd + c.head] : 0.0f;
+        a.decay[i] = there && p.decay && !(EACH & 1) ? p.decay[row * p.ldd + c.head] : 0.0f;
         a.write[i] = there && p.write ? p.write[row * p.ldw + c.head] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; EACH == 1 && i < A::DECAY_ITEMS; i++) {
+    for (int i = 0; EACH & 1 && i < A::DECAY_ITEMS; i++) {
         const uint32_t item = i * SCAN_THREADS + threadIdx.x, key = item % KEYS;
         a.each[i] = item / KEYS < n && key < p.k_dim
                         ? p.decay[(uint64_t)(from + item / KEYS) * p.ldd + head * p.k_dim + key]
@@ -287,20 +304,27 @@ static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uin
 /* The same rows, prepared, into shared memory. */
 template <int LANES, int EACH>
 static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p, uint32_t n,
-                                                       const struct scan_ahead<LANES> &a, struct scan_stage<LANES> &s)
+                                                       const struct scan_ahead<LANES, EACH> &a,
+                                                       struct scan_stage<LANES, EACH> &s)
 {
-    typedef scan_ahead<LANES> A;
+    typedef scan_ahead<LANES, EACH> A;
     enum { COLUMNS = scan_sizes<LANES>::COLUMNS, KEYS = scan_sizes<LANES>::KEYS, ROWS = scan_sizes<LANES>::ROWS };
     const uint32_t head = scan_column_of<LANES>(p, 0).head, own = scan_own(p, head);
+    struct norm_args plain = {};
 #pragma unroll
     for (int i = 0; i < A::KEY_ITEMS; i++) {
         const uint32_t item = i * A::WARPS + threadIdx.x / 32;
-        if (item / 2 >= n)
+        const uint32_t row = item / A::KINDS;
+        if (row >= n)
             continue;
-        if (item % 2)
-            scan_key<KEYS>(p.k_norm, a.key[i], own, p.k_scale, p.k_dim, s.k[item / 2]);
+        if (item % A::KINDS == 0)
+            scan_key<KEYS>(p.q_norm, a.key[i], own, p.q_scale, p.k_dim, s.q[row]);
+        else if (item % A::KINDS == 1)
+            scan_key<KEYS>(p.k_norm, a.key[i], own, p.k_scale, p.k_dim, s.k[row]);
+        else if (item % A::KINDS == 2)
+            scan_key<KEYS>(unit_norm(), a.key[i], own, rsqrtf((float)p.k_dim), p.k_dim, s.erase[row]);
         else
-            scan_key<KEYS>(p.q_norm, a.key[i], own, p.q_scale, p.k_dim, s.q[item / 2]);
+            scan_key<KEYS>(plain, a.key[i], own, 1.0f, p.k_dim, s.rate[row]);
     }
 #pragma unroll
     for (int i = 0; i < A::COLUMN_ITEMS; i++) {
@@ -309,16 +333,16 @@ static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p
         if (row >= ROWS)
             continue;
         const struct scan_decay d =
-            scan_decay_of(p, EACH ? 0.0f : p.a[h], a.decay[i] + (p.bias && EACH != 1 ? p.bias[h] : 0.0f));
+            scan_decay_of(p, EACH ? 0.0f : p.a[h], a.decay[i] + (p.bias && !(EACH & 1) ? p.bias[h] : 0.0f));
         s.v[row][column] = a.v[i];
-        s.write[row][column] = p.write ? p.write_scale * sigmoid(a.write[i]) : EACH == 1 ? 1.0f : d.dt;
+        s.write[row][column] = p.write ? p.write_scale * sigmoid(a.write[i]) : EACH & 1 ? 1.0f : d.dt;
         if (EACH == 2)
             s.decay[row][column] = d.dt;
         else if (EACH == 0 && column == 0)
             s.decay[row][0] = d.factor;
     }
 #pragma unroll
-    for (int i = 0; EACH == 1 && i < A::DECAY_ITEMS; i++) {
+    for (int i = 0; EACH & 1 && i < A::DECAY_ITEMS; i++) {
         const uint32_t item = i * SCAN_THREADS + threadIdx.x, key = item % KEYS;
         const float bias = p.bias && key < p.k_dim ? p.bias[head * p.k_dim + key] : 0.0f;
         s.decay[item / KEYS][key] = key < p.k_dim ? scan_decay_of(p, p.a[head], a.each[i] + bias).factor : 0.0f;
@@ -335,9 +359,9 @@ template <int LANES> static __device__ __forceinline__ float lanes_sum(float v)
     return v;
 }
 
-/* S *= decay: EACH 0: one factor; 1: one for each key; 2: from dt and `a`. */
+/* S *= decay. */
 template <int LANES, int EACH>
-static __device__ __forceinline__ void scan_fade(const struct scan_stage<LANES> &st, uint32_t r, uint32_t column,
+static __device__ __forceinline__ void scan_fade(const struct scan_stage<LANES, EACH> &st, uint32_t r, uint32_t column,
                                                  uint32_t lane, const float a[SCAN_EACH], float s[SCAN_EACH])
 {
     if constexpr (EACH == 0) {
@@ -345,7 +369,7 @@ static __device__ __forceinline__ void scan_fade(const struct scan_stage<LANES> 
 #pragma unroll
         for (int i = 0; i < SCAN_EACH; i++)
             s[i] *= g;
-    } else if constexpr (EACH == 1) {
+    } else if constexpr (EACH & 1) {
 #pragma unroll
         for (int i = 0; i < SCAN_EACH / 4; i++) {
             const float4 g = *(const float4 *)&st.decay[r][4 * (i * LANES + lane)];
@@ -374,12 +398,14 @@ static __device__ __forceinline__ float scan_dot(const float *x, uint32_t lane, 
 
 /* One row: the state after it, and what it gives. */
 template <int LANES, int EACH>
-static __device__ __forceinline__ float scan_row(const struct scan_args &p, const struct scan_stage<LANES> &st,
+static __device__ __forceinline__ float scan_row(const struct scan_args &p, const struct scan_stage<LANES, EACH> &st,
                                                  uint32_t r, uint32_t column, uint32_t lane, const float a[SCAN_EACH],
                                                  float s[SCAN_EACH])
 {
+    float known = 0.0f, v = st.v[r][column];
+    if constexpr (EACH == 3)
+        known = scan_dot<LANES>(st.erase[r], lane, s);
     scan_fade<LANES, EACH>(st, r, column, lane, a, s);
-    float v = st.v[r][column];
     if (p.delta)
         v -= scan_dot<LANES>(st.k[r], lane, s);
     v *= st.write[r][column];
@@ -387,6 +413,12 @@ static __device__ __forceinline__ float scan_row(const struct scan_args &p, cons
     for (int i = 0; i < SCAN_EACH / 4; i++) {
         const float4 k = *(const float4 *)&st.k[r][4 * (i * LANES + lane)];
         s[4 * i] += k.x * v, s[4 * i + 1] += k.y * v, s[4 * i + 2] += k.z * v, s[4 * i + 3] += k.w * v;
+        if constexpr (EACH == 3) {
+            const float4 e = *(const float4 *)&st.erase[r][4 * (i * LANES + lane)],
+                         w = *(const float4 *)&st.rate[r][4 * (i * LANES + lane)];
+            s[4 * i] -= e.x * w.x * known, s[4 * i + 1] -= e.y * w.y * known;
+            s[4 * i + 2] -= e.z * w.z * known, s[4 * i + 3] -= e.w * w.w * known;
+        }
     }
     return scan_dot<LANES>(st.q[r], lane, s);
 }
@@ -413,7 +445,7 @@ static __device__ __forceinline__ void scan_move(const struct scan_args &p, int3
 template <int LANES, int EACH> static __device__ __forceinline__ void scan_body(const struct scan_args &p)
 {
     enum { ROWS = scan_sizes<LANES>::ROWS };
-    __shared__ __align__(16) struct scan_stage<LANES> st;
+    __shared__ __align__(16) struct scan_stage<LANES, EACH> st;
     const uint32_t seq = blockIdx.y, lane = threadIdx.x % LANES, column = threadIdx.x / LANES;
     const struct scan_column c = scan_column_of<LANES>(p, column);
     const bool mine = c.head < p.heads;
@@ -431,7 +463,7 @@ template <int LANES, int EACH> static __device__ __forceinline__ void scan_body(
         skip = p.skip[c.head];
     dep_wait();
     const uint32_t first = (uint32_t)p.meta.seq_first[seq], rows = (uint32_t)p.meta.seq_rows[seq];
-    struct scan_ahead<LANES> ahead;
+    struct scan_ahead<LANES, EACH> ahead;
     scan_fetch<LANES, EACH>(p, first, min((uint32_t)ROWS, rows), ahead);
     for (uint32_t from = 0; from < rows; from += ROWS) {
         const uint32_t n = min((uint32_t)ROWS, rows - from);
@@ -466,6 +498,11 @@ template <int LANES, int EACH> static __device__ __forceinline__ void scan_body(
         scan_channels_##lanes(const __grid_constant__ struct scan_args p)                                    \
     {                                                                                                        \
         scan_body<lanes, 2>(p);                                                                              \
+    }                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(SCAN_THREADS)                                               \
+        scan_erase_##lanes(const __grid_constant__ struct scan_args p)                                       \
+    {                                                                                                        \
+        scan_body<lanes, 3>(p);                                                                              \
     }
 
 SCAN(1)
