@@ -22,6 +22,7 @@ struct route {
     bool probe; /* answered on the connections that are kept for probes, too, and whatever Host is named */
     bool admin; /* needs an admin key where there are keys */
     bool light; /* looks up or changes what is stored: the limits of a key do not count it */
+    bool batch; /* may be a line of a batch */
     enum route_model {
         ROUTE_WRITER,  /* prepare wants a model that writes */
         ROUTE_CHAT,    /* the same, rather one with a chat template where the request names none */

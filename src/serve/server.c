@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/batch.h"
 #include "serve/conn.h"
 #include "serve/limit.h"
 #include "serve/models.h"
@@ -73,6 +74,10 @@ static void server_bell(evutil_socket_t fd, short what, void *arg)
         a->arrived = true;
         request_chunk(a);
     }
+    batch_take(s);
+    struct err ignored;
+    if (batch_is_over(s, &ignored))
+        event_base_loopbreak(s->base);
 }
 
 bool server_charge(struct server *s, size_t *charged, size_t bytes)
@@ -142,7 +147,9 @@ static void server_signal(evutil_socket_t number, short what, void *arg)
     }
     if (s->draining)
         return;
-    log_info("ending: %u requests are running and get %.0f s", s->request_count, s->o->grace);
+    batch_stop(s); /* what runs of it begins again when the server does */
+    if (s->listener)
+        log_info("ending: %u requests are running and get %.0f s", s->request_count, s->o->grace);
     notify_say(s->o->notify, "STOPPING=1");
     s->draining = true;
     s->drain_until = clock_now() + s->o->grace;
@@ -302,7 +309,11 @@ static int server_open(struct server *s, struct err *e)
         event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
     server_count_files(s);
-    if (server_tls(s, e) || worker_start(s, e) || server_listen(s, e))
+    if (server_tls(s, e) || worker_start(s, e) || (s->o->feed && batch_start(s, s->o->feed, e)))
+        return -1;
+    if (s->listen_fd < 0)
+        return 0;
+    if (server_listen(s, e))
         return -1;
     evconnlistener_set_error_cb(s->listener, server_accept_failed);
     notify_say(s->o->notify, "READY=1");
@@ -317,6 +328,7 @@ static void server_close(struct server *s)
         close(s->listen_fd);
     if (s->o->socket)
         file_remove(s->o->socket);
+    batch_stop(s);
     models_shut(s->models); /* waiting requests come back to a worker */
     worker_stop(s);
     while (s->conns)
@@ -382,13 +394,14 @@ int server_run(struct models *m, const struct server_options *o, int fd, struct 
         return err_memory(e, "the server", sizeof *s);
     }
     *s = (struct server){.o = o, .models = m, .bell_fd = -1, .listen_fd = fd, .started = time(NULL)};
-    s->loopback = o->socket || origin_is_loopback(o->host);
+    s->loopback = o->socket || (o->host && origin_is_loopback(o->host));
     signal(SIGPIPE, SIG_IGN);
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->work, NULL);
     int failed = server_open(s, e);
     if (!failed && event_base_dispatch(s->base) < 0)
         failed = err_set(e, ERR_RESOURCE, "the event loop failed");
+    failed |= batch_is_over(s, e) && e->code ? -1 : 0;
     server_close(s);
     if (s->interrupted)
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");

@@ -21,6 +21,8 @@ struct server_key {
     struct key_quota quota;
 };
 
+struct batch_feed;
+
 struct server_options {
     const char *host;               /* an address or "localhost" */
     int port;                       /* 0 = any that is free */
@@ -37,6 +39,8 @@ struct server_options {
     size_t allowed_hosts;
     const char *const *allowed_origin; /* (allowed_origins): pages that may send requests; origin.h */
     size_t allowed_origins;
+    bool one_model;                /* requests get the first model, whatever name they ask for */
+    const struct batch_feed *feed; /* runs these lines, and ends with them; without an address. NULL = none */
     /* SIGHUP: reloads the keys into keys and key_count above; a key keeps its index. Runs in the loop. */
     int (*reload)(void *arg, struct err *e);
     void *arg;
@@ -48,5 +52,6 @@ int server_check(const struct server_options *o, struct err *e);
  * Clients that connect wait until server_run accepts them. The descriptor, or -1. */
 int server_bind(const struct server_options *o, struct err *e);
 void server_unbind(const struct server_options *o, int fd); /* where server_run is not called; -1 = nothing */
-/* Owns the descriptor. Returns after SIGTERM or SIGINT, when running requests have ended. */
+/* Owns the descriptor; -1: only the feed's lines run. Returns after SIGTERM or SIGINT, when running requests have ended, or
+ * with the end of the feed. */
 int server_run(struct models *m, const struct server_options *o, int fd, struct err *e);

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <time.h>
 
+struct batch_driver;
 struct conn;
 struct event;
 struct event_base;
@@ -46,13 +47,13 @@ struct server {
     /* of all requests: bodies, and the JSON that was read from them; any thread's */
     atomic_size_t request_bytes;
     time_t started;
+    struct batch_driver *batch; /* NULL = there are no batches */
     struct metrics metrics;
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;
     struct key_usage usage[USAGE_KEYS];
     struct worker_lane lanes[LANES]; /* for the workers */
-    bool long_running;               /* a worker has one of the long lane */
     struct request *ready;           /* have a chunk for the loop */
     struct shelf shelf;
     bool closing;

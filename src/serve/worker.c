@@ -53,21 +53,22 @@ static void worker_queue(struct request *a)
     pthread_cond_signal(&s->work);
 }
 
-/* The next request for a worker; NULL = none. In order of arrival, but only one long request at a time. The
- * mutex is held. */
+/* The next request for a worker; NULL = none. In order of arrival, but only one long request at a time; those of batches
+ * when there is no other, and one at a time with the long ones. The mutex is held. */
 static struct request *worker_take(struct server *s)
 {
-    struct request *small = s->lanes[LANE_SHORT].first, *large = s->lanes[LANE_LONG].first;
-    bool is_large = large && !s->long_running && (!small || large->queued < small->queued);
-    struct request *a = is_large ? large : small;
+    struct worker_lane *lanes = s->lanes;
+    struct request *small = lanes[LANE_SHORT].first, *large = lanes[LANE_LONG].first;
+    bool slow = lanes[LANE_LONG].busy || lanes[LANE_BATCH].busy;
+    bool is_large = large && !slow && (!small || large->queued < small->queued);
+    struct request *a = is_large ? large : small ? small : slow ? NULL : lanes[LANE_BATCH].first;
     if (!a)
         return NULL;
-    struct worker_lane *l = &s->lanes[a->lane];
+    struct worker_lane *l = &lanes[a->lane];
     if (!(l->first = a->next_todo))
         l->end = &l->first;
     a->next_todo = NULL;
-    a->working = true;
-    s->long_running |= is_large;
+    a->working = l->busy = true;
     return a;
 }
 
@@ -75,8 +76,7 @@ static struct request *worker_take(struct server *s)
 static void worker_done(struct request *a)
 {
     a->working = false;
-    if (a->lane == LANE_LONG)
-        a->server->long_running = false;
+    a->server->lanes[a->lane].busy = false;
     if (!a->waits) {
         a->prepared = true;
         worker_ring(a);
@@ -99,6 +99,17 @@ static void worker_model_ready(struct model_wait *w)
     worker_again((struct request *)((char *)w - offsetof(struct request, wait)));
 }
 
+/* Whether the name is looked for: with one model for all requests, only where it is one of its names. */
+static bool worker_knows(struct server *s, const char *name)
+{
+    if (!name || !s->o->one_model)
+        return true;
+    models_lock(s->models);
+    bool known = models_find(s->models, name) != NULL;
+    models_unlock(s->models);
+    return known;
+}
+
 int worker_model(struct request *a, enum route_model model)
 {
     static const struct model_want wants[] = {[ROUTE_WRITER] = {.kind = INSTANCE_WRITER},
@@ -112,13 +123,15 @@ int worker_model(struct request *a, enum route_model model)
     if (!body)
         return -1;
     json_decref(body); /* the request keeps a reference */
+    if (a->batch && json_is_true(json_object_get(body, "stream")))
+        return request_fail(a, 400, "stream", "a line of a batch has no stream");
     if (first) {
         struct model_want want = wants[model];
         const json_t *name = json_object_get(body, "model");
         name = name ? name : json_object_get(body, "name"); /* older programs of Ollama's */
         if (name && !json_is_string(name))
             return request_fail(a, 400, "model", "model has to be a text");
-        want.name = json_string_value(name);
+        want.name = worker_knows(a->server, json_string_value(name)) ? json_string_value(name) : NULL;
         want.chat |= json_object_get(body, "messages") != NULL;
         a->wait.ready = worker_model_ready;
         a->waits = models_take(a->server->models, &want, &a->wait) == TAKEN_LATER;
@@ -142,7 +155,7 @@ static void *worker_thread(void *arg)
         struct request *a;
         while (!(a = worker_take(s)) && !s->closing)
             pthread_cond_wait(&s->work, &s->mutex);
-        if (!a) /* what is left of the long lane is for the worker that has one of them */
+        if (!a) /* what is left of the other lanes is for the worker that has one of them */
             break;
         pthread_mutex_unlock(&s->mutex);
         a->waits = false;
@@ -160,7 +173,7 @@ static void *worker_thread(void *arg)
 void worker_add(struct request *a)
 {
     struct server *s = a->server;
-    a->lane = a->body.len > WORKER_SHORT ? LANE_LONG : LANE_SHORT;
+    a->lane = a->batch ? LANE_BATCH : a->body.len > WORKER_SHORT ? LANE_LONG : LANE_SHORT;
     pthread_mutex_lock(&s->mutex);
     worker_queue(a);
     pthread_mutex_unlock(&s->mutex);

@@ -10,11 +10,13 @@ enum { WORKERS = 2 };
 struct request;
 struct server;
 
-/* Of requests with large bodies one at a time is made ready, so that one worker is always free for the others. */
-enum lane_kind { LANE_SHORT, LANE_LONG, LANES };
+/* Of requests with large bodies, and of those of batches, one at a time is made ready, so that one worker is always free for
+ * the others. Those of batches come last. */
+enum lane_kind { LANE_SHORT, LANE_LONG, LANE_BATCH, LANES };
 
 struct worker_lane {
     struct request *first, **end;
+    bool busy; /* a worker has one of it */
 };
 
 /* The loop's. */

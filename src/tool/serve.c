@@ -14,6 +14,7 @@
 #include "serve/server.h"
 #include "tool/load.h"
 #include "tool/serve_keys.h"
+#include "tool/slots.h"
 #include "tool/speculate.h"
 #include "tool/state_folder.h"
 #include "tool/tool.h"
@@ -28,7 +29,6 @@
 
 enum {
     SERVE_SLOTS = 4, /* on a CPU, and the fewest on a GPU */
-    SERVE_SLOTS_MOST = 128,
     SERVE_TEXTS = 32,
     SERVE_KEEP = 300,
     SERVE_WORDS = 256,
@@ -323,45 +323,6 @@ static bool serve_may_use_gpu(const struct serve *s)
     return device || !access("/dev/nvidiactl", F_OK) || !access("/dev/dxg", F_OK);
 }
 
-/* Bytes of the card that models go to; 0: there is none. A child asks: the driver must not be open in a process that
- * forks. */
-static uint64_t serve_card_memory(const struct serve *s)
-{
-    const char *device = args_text(s->a, "device"), *index = device ? strchr(device, ':') : NULL;
-    uint64_t bytes = 0;
-    int ends[2];
-    if ((device && !strcmp(device, "cpu")) || pipe(ends))
-        return 0;
-    pid_t child = fork();
-    if (!child) {
-        bytes = cuda_memory_total(index ? (int)strtol(index + 1, NULL, 10) : 0);
-        _exit(write(ends[1], &bytes, sizeof bytes) != sizeof bytes);
-    }
-    close(ends[1]);
-    if (child < 0 || read(ends[0], &bytes, sizeof bytes) != sizeof bytes)
-        bytes = 0;
-    close(ends[0]);
-    if (child > 0)
-        waitpid(child, NULL, 0);
-    return bytes;
-}
-
-/* Without --slots: KV takes memory as requests grow, so a large card has many slots. */
-static void serve_slots(struct serve *s)
-{
-    if (s->m.engine.slots)
-        return;
-    uint64_t card = serve_card_memory(s);
-    uint32_t slots = SERVE_SLOTS;
-    while (slots < SERVE_SLOTS_MOST && 2ull * slots <= card >> 30)
-        slots *= 2;
-    s->m.engine.slots = slots;
-    if (card)
-        log_info("%u requests at once, by the GPU's memory of %.0f GB (--slots)", slots, 1e-9 * (double)card);
-    else
-        log_info("%u requests at once (--slots)", slots);
-}
-
 /* Models that were named, the draft model, adapters, folders of models. */
 static int serve_use_models(struct serve *s, struct err *e)
 {
@@ -500,7 +461,8 @@ static int serve_all(struct serve *s, struct err *e)
     bool named = s->a->count || !args_text(s->a, "models-dir");
     if (serve_read(s, e) || serve_read_models(s, e) || serve_check_folder(s, e))
         return -1;
-    serve_slots(s);
+    if (!s->m.engine.slots)
+        s->m.engine.slots = slots_default(args_text(s->a, "device"), SERVE_SLOTS);
     int fd = server_bind(&s->o, e);
     if (fd < 0)
         return -1;
