@@ -16,14 +16,14 @@ ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
 /* As panels, types differ by signs, halves, minima and depth alone. */
 void q8_tile_panel_avx2(uint32_t type, const struct q8_tile_job *job)
 {
-    if (unit_signed(type))
-        unit_halves(type) ? q8_tile_class(DTYPE_IQ2_XS, job) : q8_tile_class(DTYPE_Q8_0, job);
-    else if (unit_halves(type))
-        unit_has_min(type) ? q8_tile_class(DTYPE_Q2_K, job) : q8_tile_class(DTYPE_Q6_K, job);
-    else if (pairs_depth(type) == 8)
-        unit_has_min(type) ? q8_tile_class(DTYPE_Q4_K, job) : q8_tile_class(DTYPE_Q4_0, job);
+    if (unit_traits[type].is_signed)
+        unit_traits[type].halves ? q8_tile_class(DTYPE_IQ2_XS, job) : q8_tile_class(DTYPE_Q8_0, job);
+    else if (unit_traits[type].halves)
+        unit_traits[type].has_min ? q8_tile_class(DTYPE_Q2_K, job) : q8_tile_class(DTYPE_Q6_K, job);
+    else if (unit_traits[type].depth == 8)
+        unit_traits[type].has_min ? q8_tile_class(DTYPE_Q4_K, job) : q8_tile_class(DTYPE_Q4_0, job);
     else
-        unit_has_min(type) ? q8_tile_class(DTYPE_Q5_K, job) : q8_tile_class(DTYPE_Q5_0, job);
+        unit_traits[type].has_min ? q8_tile_class(DTYPE_Q5_K, job) : q8_tile_class(DTYPE_Q5_0, job);
 }
 
 /* HALF_TILE rows and 16 columns at a time. */

@@ -29,20 +29,6 @@ ALWAYS_INLINE __m256i dot_bytes(bool is_signed, __m256i w, __m256i x)
     return _mm256_madd_epi16(dot_pairs(is_signed, w, x), _mm256_set1_epi16(1));
 }
 
-/* How many sums of pairs fit 16 bits: 2 * 127 * most * n < 32768, for bytes up to `most`. */
-ALWAYS_INLINE int pairs_depth(uint32_t type)
-{
-    switch (type) {
-    case DTYPE_Q4_0: /* up to 15 */
-    case DTYPE_Q4_1:
-    case DTYPE_Q4_K:
-    case DTYPE_Q2_K:
-        return 8;
-    default: /* up to 31; those with halves up to 63, signed ones have no room at all */
-        return unit_signed(type) ? 1 : unit_halves(type) ? 2 : 4;
-    }
-}
-
 /* A piece of a tile: rows [row, row + rows), of one line or two, and `wide` times eight columns from `col` on. rows, wide
  * and lines are constants, and there are at most TILE sums. */
 struct avx2_piece {
@@ -105,7 +91,7 @@ ALWAYS_INLINE __m256 source_b(uint32_t type, const struct avx2_source *s, uint32
 ALWAYS_INLINE void tile_dots(uint32_t type, const struct avx2_source *s, const struct q8_tile *t,
                              struct avx2_piece p, uint32_t g, int from, int to, __m256i dot[TILE])
 {
-    const int depth = pairs_depth(type) < to - from ? pairs_depth(type) : to - from;
+    const int depth = unit_traits[type].depth < to - from ? unit_traits[type].depth : to - from;
     const int sums = p.rows * p.lines * p.wide;
 #pragma GCC unroll 8
     for (int j = from; j < to; j += depth) {
@@ -115,7 +101,7 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct avx2_source *s, const s
             for (int i = 0; i < sums; i++) {
                 __m256i w = source_four(type, s, g, n, p.col + 8 * (i % p.wide));
                 __m256i x = _mm256_set1_epi32((int)load_u32(t->q[8 * g + n][p.lines * p.row + i / p.wide]));
-                __m256i two = dot_pairs(unit_signed(type), w, x);
+                __m256i two = dot_pairs(unit_traits[type].is_signed, w, x);
                 pairs[i] = n > j ? _mm256_add_epi16(pairs[i], two) : two;
             }
         }
@@ -130,11 +116,12 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct avx2_source *s, const s
 ALWAYS_INLINE void tile_part(uint32_t type, const struct avx2_source *s, const struct q8_tile *t,
                              struct avx2_piece p, uint32_t g, int n, __m256 part[TILE], __m256 acc[TILE])
 {
-    const int parts = unit_halves(type) ? 2 : 1;
+    const int parts = unit_traits[type].halves ? 2 : 1;
     const uint32_t at = parts * g + n;
     __m256i dot[TILE] = {0};
     tile_dots(type, s, t, p, g, 8 / parts * n, 8 / parts * (n + 1), dot);
-    for (int i = 0; i < p.rows * p.lines * p.wide && !unit_has_min(type) && !unit_signed(type); i++)
+    for (int i = 0;
+         i < p.rows * p.lines * p.wide && !unit_traits[type].has_min && !unit_traits[type].is_signed; i++)
         dot[i] = _mm256_add_epi32(dot[i], _mm256_set1_epi32(t->start[at][p.lines * p.row + i / p.wide]));
     for (int i = 0; i < p.rows * p.wide; i++) {
         const uint32_t row = p.lines * (p.row + i / p.wide), col = p.col + 8 * (i % p.wide);
@@ -144,7 +131,7 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct avx2_source *s, const s
             dot[i] = _mm256_add_epi32(_mm256_slli_epi32(dot[line], 8), dot[line + p.wide]);
         __m256 f = _mm256_cvtepi32_ps(dot[i]);
         part[i] = n ? _mm256_fmadd_ps(f, a, part[i]) : _mm256_mul_ps(f, a);
-        if (unit_has_min(type)) {
+        if (unit_traits[type].has_min) {
             const __m256 b = source_b(type, s, at, n, col);
             acc[i] = _mm256_fmadd_ps(b, _mm256_set1_ps(t->sum[at][row]), acc[i]);
         }
@@ -163,7 +150,7 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
             job->tile->d[g] + p.lines - 1; /* the last line's: what the integers are in units of */
         if (packed)
             s.packed = packed_step(type, &walk, g);
-        for (int n = 0; n < (unit_halves(type) ? 2 : 1); n++)
+        for (int n = 0; n < (unit_traits[type].halves ? 2 : 1); n++)
             tile_part(type, &s, job->tile, p, g, n, part, acc);
         for (int i = 0; i < p.rows * p.wide; i++)
             acc[i] = _mm256_fmadd_ps(part[i], _mm256_set1_ps(d[p.lines * (p.row + i / p.wide)]), acc[i]);
@@ -188,7 +175,7 @@ ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 
 ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
 {
-    if (packed_type(type) && job->packed)
+    if (unit_traits[type].low && job->packed)
         q8_tile_packed(type, job);
     else
         q8_tile_panel_avx2(type, job);

@@ -15,11 +15,11 @@ ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
 /* Four classes are all that types differ by once they are panels: none has both a minimum and a centre. */
 void q8_tile_panel_avx512(uint32_t type, const struct q8_tile_job *job)
 {
-    if (unit_halves(type) && unit_has_min(type))
+    if (unit_traits[type].halves && unit_traits[type].has_min)
         q8_tile_class(DTYPE_Q2_K, job);
-    else if (unit_halves(type))
+    else if (unit_traits[type].halves)
         q8_tile_class(DTYPE_Q6_K, job);
-    else if (unit_has_min(type))
+    else if (unit_traits[type].has_min)
         q8_tile_class(DTYPE_Q4_K, job);
     else
         q8_tile_class(DTYPE_Q4_0, job);

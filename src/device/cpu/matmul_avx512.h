@@ -29,7 +29,7 @@ ALWAYS_INLINE __m512i all_lanes(const void *four)
 enum { AT_ONCE = 4, WIDE = PANEL / 16 };
 
 /* With rests the integers of as many rows fit the registers, those of types with halves of half as many. */
-#define RESTS_AT_ONCE(type) (unit_halves(type) ? AT_ONCE / 2 : AT_ONCE)
+#define RESTS_AT_ONCE(type) (unit_traits[type].halves ? AT_ONCE / 2 : AT_ONCE)
 
 /* Rows [row, row + rows) of a tile, of one line or two; rows and lines are constants. */
 struct avx512_piece {
@@ -90,7 +90,7 @@ ALWAYS_INLINE __m512i source_four(uint32_t type, const struct avx512_source *s, 
 {
     if (!s->packed.bytes)
         return _mm512_load_si512(s->panel->q[8 * g + i][16 * v]);
-    const int low = packed_low(type), share = 8 / low, high = packed_high(type);
+    const int low = unit_traits[type].low, share = 8 / low, high = unit_traits[type].high;
     const uint8_t *at = s->packed.bytes + 64 * v, *above = at + low * PACKED_FOURS;
     __m512i w = _mm512_loadu_si512(at + i / share * PACKED_FOURS);
     if (low < 8)
@@ -100,7 +100,7 @@ ALWAYS_INLINE __m512i source_four(uint32_t type, const struct avx512_source *s, 
     else if (high == 2)
         w = _mm512_or_si512(w,
                             bits_to(_mm512_loadu_si512(above + i / 4 * PACKED_FOURS), 2 * (i % 4), 2, low));
-    return packed_coded(type) ? wide_levels(type, w) : w;
+    return unit_traits[type].coded ? wide_levels(type, w) : w;
 }
 
 ALWAYS_INLINE __m512 wide_halves(const uint8_t *p, int v)
@@ -123,7 +123,7 @@ ALWAYS_INLINE __m512 source_a(uint32_t type, const struct avx512_source *s, uint
     const struct packed_group *p = &s->packed;
     if (!p->bytes)
         return _mm512_load_ps(s->panel->a[at] + 16 * v);
-    if (packed_headed(type))
+    if (unit_traits[type].headed)
         return wide_scaled(type, p->scales + i * PANEL, p->d, 0, v);
     if (type == DTYPE_MXFP4) {
         __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p->scales + 32 * v)));
@@ -137,7 +137,7 @@ ALWAYS_INLINE __m512 source_b(uint32_t type, const struct avx512_source *s, uint
     const struct packed_group *p = &s->packed;
     if (!p->bytes)
         return _mm512_load_ps(s->panel->b[at] + 16 * v);
-    if (packed_headed(type))
+    if (unit_traits[type].headed)
         return wide_scaled(type, p->scales + (type == DTYPE_Q2_K ? i : 1) * PANEL, p->min, 1, v);
     return wide_halves(p->scales + PACKED_HALVES, v);
 }
@@ -150,7 +150,8 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct avx512_source *s, const
     const int lines = p.rows * p.lines;
     for (int r = 0; r < lines; r++)
         for (int v = 0; v < WIDE; v++)
-            dot[r][v] = unit_has_min(type) ? _mm512_setzero_si512() : all_lanes(start + p.lines * p.row + r);
+            dot[r][v] =
+                unit_traits[type].has_min ? _mm512_setzero_si512() : all_lanes(start + p.lines * p.row + r);
 #pragma GCC unroll 8
     for (int j = from; j < to; j++) {
         __m512i w[WIDE];
@@ -172,7 +173,7 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct avx512_source *s, const
                              struct avx512_piece p, uint32_t g, int i, __m512 part[TILE][WIDE],
                              __m512 acc[TILE][WIDE])
 {
-    const int parts = unit_halves(type) ? 2 : 1, fours = 8 / parts;
+    const int parts = unit_traits[type].halves ? 2 : 1, fours = 8 / parts;
     const uint32_t at = parts * g + i;
     __m512i dot[TILE][WIDE];
     tile_dots(type, s, t, p, g, fours * i, fours * (i + 1), t->start[at], dot);
@@ -183,7 +184,7 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct avx512_source *s, const
             part[r][v] = i ? _mm512_fmadd_ps(f, a, part[r][v]) : _mm512_mul_ps(f, a);
         }
     }
-    for (int v = 0; v < WIDE && unit_has_min(type); v++) {
+    for (int v = 0; v < WIDE && unit_traits[type].has_min; v++) {
         __m512 b = source_b(type, s, at, i, v);
         for (int r = 0; r < p.rows; r++)
             acc[r][v] = _mm512_fmadd_ps(b, _mm512_set1_ps(t->sum[at][p.lines * (p.row + r)]), acc[r][v]);
@@ -202,7 +203,7 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
             job->tile->d[g] + p.lines - 1; /* the last line's: what the integers are in units of */
         if (packed)
             s.packed = packed_step(type, &walk, g);
-        for (int i = 0; i < (unit_halves(type) ? 2 : 1); i++)
+        for (int i = 0; i < (unit_traits[type].halves ? 2 : 1); i++)
             tile_part(type, &s, job->tile, p, g, i, part, acc);
         for (int r = 0; r < p.rows; r++)
             for (int v = 0; v < WIDE; v++)
@@ -240,7 +241,7 @@ ALWAYS_INLINE void q8_tile_packed_rests(uint32_t type, const struct q8_tile_job 
 
 ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
 {
-    if (packed_type(type) && job->packed)
+    if (unit_traits[type].low && job->packed)
         job->rests ? q8_tile_packed_rests(type, job) : q8_tile_packed(type, job);
     else
         q8_tile_panel_avx512(type, job);

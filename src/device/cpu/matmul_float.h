@@ -19,14 +19,14 @@ typedef void (*float_decoder)(const void *src, float *dst, size_t n);
 /* One unit of a type that has units: w = a * (q - offset) + b. */
 ALWAYS_INLINE void decode_unit(uint32_t type, const uint8_t *p, float *y)
 {
-    const bool halves = unit_halves(type);
+    const bool halves = unit_traits[type].halves;
     float a[16], b[16];
     struct unit_scales s;
     unit_scales(type, p, &s);
     for (int i = 0; i < (halves ? 2 : 1); i++) {
-        __m256 offset = _mm256_set1_ps((float)-unit_offset(type));
+        __m256 offset = _mm256_set1_ps((float)-unit_traits[type].offset);
         _mm256_storeu_ps(a + 8 * i, s.a[i]);
-        _mm256_storeu_ps(b + 8 * i, unit_has_min(type) ? s.b[i] : _mm256_mul_ps(s.a[i], offset));
+        _mm256_storeu_ps(b + 8 * i, unit_traits[type].has_min ? s.b[i] : _mm256_mul_ps(s.a[i], offset));
     }
 #pragma GCC unroll 8
     for (int g = 0; g < UNIT_GROUPS; g++) {
@@ -35,7 +35,8 @@ ALWAYS_INLINE void decode_unit(uint32_t type, const uint8_t *p, float *y)
         for (int i = 0; i < 4; i++) {
             int at = halves ? 2 * g + i / 2 : g;
             __m128i eight = _mm_loadl_epi64((const __m128i *)(q + 8 * i));
-            __m256i v = unit_signed(type) ? _mm256_cvtepi8_epi32(eight) : _mm256_cvtepu8_epi32(eight);
+            __m256i v =
+                unit_traits[type].is_signed ? _mm256_cvtepi8_epi32(eight) : _mm256_cvtepu8_epi32(eight);
             __m256 w = _mm256_fmadd_ps(_mm256_cvtepi32_ps(v), _mm256_set1_ps(a[at]), _mm256_set1_ps(b[at]));
             _mm256_storeu_ps(y + 32 * g + 8 * i, w);
         }

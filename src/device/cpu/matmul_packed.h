@@ -18,54 +18,6 @@
 
 enum { PACKED_FOURS = 4 * PANEL, PACKED_HALVES = 2 * PANEL };
 
-/* Types that can be repacked. The others need a table of hundreds of entries for a byte, or are rare. */
-ALWAYS_INLINE bool packed_type(uint32_t type)
-{
-    switch (type) {
-    case DTYPE_Q4_0:
-    case DTYPE_Q4_1:
-    case DTYPE_Q5_0:
-    case DTYPE_Q5_1:
-    case DTYPE_Q8_0:
-    case DTYPE_Q2_K:
-    case DTYPE_Q3_K:
-    case DTYPE_Q4_K:
-    case DTYPE_Q5_K:
-    case DTYPE_Q6_K:
-    case DTYPE_IQ4_NL:
-    case DTYPE_IQ4_XS:
-    case DTYPE_MXFP4:
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* The type has heads. */
-ALWAYS_INLINE bool packed_headed(uint32_t type)
-{
-    return type == DTYPE_Q2_K || type == DTYPE_Q3_K || type == DTYPE_Q4_K || type == DTYPE_Q5_K ||
-           type == DTYPE_Q6_K || type == DTYPE_IQ4_XS;
-}
-
-ALWAYS_INLINE int packed_low(uint32_t type)
-{
-    return type == DTYPE_Q8_0 ? 8 : type == DTYPE_Q2_K || type == DTYPE_Q3_K ? 2 : 4;
-}
-
-ALWAYS_INLINE int packed_high(uint32_t type)
-{
-    if (type == DTYPE_Q6_K)
-        return 2;
-    return type == DTYPE_Q5_0 || type == DTYPE_Q5_1 || type == DTYPE_Q5_K || type == DTYPE_Q3_K;
-}
-
-/* What is kept are codes, and the bytes are levels from a table of sixteen. */
-ALWAYS_INLINE bool packed_coded(uint32_t type)
-{
-    return type == DTYPE_IQ4_NL || type == DTYPE_IQ4_XS || type == DTYPE_MXFP4;
-}
-
 ALWAYS_INLINE __m256i packed_levels(uint32_t type, __m256i codes)
 {
     return type == DTYPE_MXFP4 ? e2m1_levels(codes) : multiply_bytes(true, iq4_levels(codes));
@@ -73,26 +25,26 @@ ALWAYS_INLINE __m256i packed_levels(uint32_t type, __m256i codes)
 
 ALWAYS_INLINE size_t packed_head_bytes(uint32_t type)
 {
-    return packed_headed(type) ? PACKED_HALVES * (1 + unit_has_min(type)) : 0;
+    return unit_traits[type].headed ? PACKED_HALVES * (1 + unit_traits[type].has_min) : 0;
 }
 
 /* A scale and a minimum, two scales, or one alone (IQ4_XS, so that lines of the cache stay whole); in Q2_K two bytes with
  * the scale below and the minimum above. */
 ALWAYS_INLINE size_t packed_scale_bytes(uint32_t type)
 {
-    return packed_headed(type) ? 2 * PANEL : PACKED_HALVES * (1 + unit_has_min(type));
+    return unit_traits[type].headed ? 2 * PANEL : PACKED_HALVES * (1 + unit_traits[type].has_min);
 }
 
 ALWAYS_INLINE size_t packed_group_bytes(uint32_t type)
 {
-    return packed_scale_bytes(type) + PACKED_FOURS * (size_t)(packed_low(type) + packed_high(type));
+    return packed_scale_bytes(type) + PACKED_FOURS * (size_t)(unit_traits[type].low + unit_traits[type].high);
 }
 
 /* Where the head before group g of a panel starts, or the group itself where there are none. */
 ALWAYS_INLINE size_t packed_at(uint32_t type, size_t g)
 {
     const size_t unit = packed_head_bytes(type) + UNIT_GROUPS * packed_group_bytes(type);
-    return packed_headed(type) ? g / UNIT_GROUPS * unit : g * packed_group_bytes(type);
+    return unit_traits[type].headed ? g / UNIT_GROUPS * unit : g * packed_group_bytes(type);
 }
 
 /* ---- reading ---- */
@@ -105,19 +57,19 @@ struct packed_group {
 /* Four i of eight weight rows from `row` on. */
 ALWAYS_INLINE __m256i packed_four(uint32_t type, const struct packed_group *p, int i, uint32_t row)
 {
-    const int low = packed_low(type), share = 8 / low;
+    const int low = unit_traits[type].low, share = 8 / low;
     const uint8_t *at = p->bytes + 4 * row, *above = at + low * PACKED_FOURS;
     __m256i v = load_32(at + i / share * PACKED_FOURS);
     if (low == 4)
         v = nibble(v, i % share);
     else if (low == 2)
         v = bit_pair(v, i % share);
-    if (packed_high(type) == 1)
+    if (unit_traits[type].high == 1)
         v = _mm256_or_si256(v, bit_to(load_32(above), i, low));
-    else if (packed_high(type) == 2)
+    else if (unit_traits[type].high == 2)
         v = _mm256_or_si256(v,
                             _mm256_slli_epi16(bit_pair(load_32(above + i / 4 * PACKED_FOURS), i % 4), low));
-    return packed_coded(type) ? packed_levels(type, v) : v;
+    return unit_traits[type].coded ? packed_levels(type, v) : v;
 }
 
 ALWAYS_INLINE __m256 packed_halves(const uint8_t *p, uint32_t row)
@@ -137,7 +89,7 @@ ALWAYS_INLINE __m256 packed_scaled(uint32_t type, const uint8_t *p, const uint8_
 /* The i-th scale of a group, and its minimum, for eight weight rows from `row` on. */
 ALWAYS_INLINE __m256 packed_a(uint32_t type, const struct packed_group *p, int i, uint32_t row)
 {
-    if (packed_headed(type))
+    if (unit_traits[type].headed)
         return packed_scaled(type, p->scales + i * PANEL, p->d, 0, row);
     if (type == DTYPE_MXFP4) { /* bf16 */
         __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p->scales + 2 * row)));
@@ -148,7 +100,7 @@ ALWAYS_INLINE __m256 packed_a(uint32_t type, const struct packed_group *p, int i
 
 ALWAYS_INLINE __m256 packed_b(uint32_t type, const struct packed_group *p, int i, uint32_t row)
 {
-    if (packed_headed(type))
+    if (unit_traits[type].headed)
         return packed_scaled(type, p->scales + (type == DTYPE_Q2_K ? i : 1) * PANEL, p->min, 1, row);
     return packed_halves(p->scales + PACKED_HALVES, row);
 }
@@ -161,12 +113,12 @@ struct packed_walk {
 
 ALWAYS_INLINE struct packed_group packed_step(uint32_t type, struct packed_walk *w, uint32_t g)
 {
-    if (packed_headed(type) && g % UNIT_GROUPS == 0) {
+    if (unit_traits[type].headed && g % UNIT_GROUPS == 0) {
         w->head = w->next;
         w->next += packed_head_bytes(type);
     }
     struct packed_group p = {.scales = w->next, .bytes = w->next + packed_scale_bytes(type)};
-    if (packed_headed(type)) {
+    if (unit_traits[type].headed) {
         p.d = w->head;
         p.min = w->head + PACKED_HALVES;
     }
@@ -179,14 +131,14 @@ ALWAYS_INLINE struct packed_group packed_step(uint32_t type, struct packed_walk 
 /* `groups` groups from p on as a panel. */
 ALWAYS_INLINE void packed_read(uint32_t type, const uint8_t *p, uint32_t groups, struct q8_panel *panel)
 {
-    const int parts = unit_halves(type) ? 2 : 1;
+    const int parts = unit_traits[type].halves ? 2 : 1;
     struct packed_walk w = {.next = p, .first = true};
     for (uint32_t g = 0; g < groups; g++) {
         const struct packed_group group = packed_step(type, &w, g);
         for (uint32_t row = 0; row < PANEL; row += 8) {
             for (int i = 0; i < parts; i++) {
                 _mm256_store_ps(panel->a[parts * g + i] + row, packed_a(type, &group, i, row));
-                if (unit_has_min(type))
+                if (unit_traits[type].has_min)
                     _mm256_store_ps(panel->b[parts * g + i] + row, packed_b(type, &group, i, row));
             }
 #pragma GCC unroll 8
@@ -213,25 +165,25 @@ ALWAYS_INLINE __m256i packed_codes(uint32_t type, __m256i levels)
 /* The reverse of packed_four, for all fours and rows: bytes as panels have them, (8, PANEL, 4). */
 ALWAYS_INLINE void packed_write_bytes(uint32_t type, const uint8_t *q, uint8_t *p)
 {
-    const int low = packed_low(type), share = 8 / low;
+    const int low = unit_traits[type].low, share = 8 / low;
     const __m256i mask = _mm256_set1_epi8((char)((1 << low) - 1));
     for (int c = 0; c < PACKED_FOURS; c += 32) {
         __m256i below[8] = {0}, above[2] = {0};
 #pragma GCC unroll 8
         for (int i = 0; i < 8; i++) {
             __m256i v = load_32(q + i * PACKED_FOURS + c);
-            if (packed_coded(type))
+            if (unit_traits[type].coded)
                 v = packed_codes(type, v);
             const __m256i bits = low < 8 ? _mm256_and_si256(v, mask) : v;
             below[i / share] = _mm256_or_si256(below[i / share], _mm256_slli_epi16(bits, i % share * low));
-            if (packed_high(type) == 1)
+            if (unit_traits[type].high == 1)
                 above[0] = _mm256_or_si256(above[0], bit_to(v, low, i));
-            if (packed_high(type) == 2)
+            if (unit_traits[type].high == 2)
                 above[i / 4] = _mm256_or_si256(above[i / 4], _mm256_slli_epi16(nibble(v, 1), 2 * (i % 4)));
         }
         for (int i = 0; i < low; i++)
             _mm256_storeu_si256((__m256i *)(p + i * PACKED_FOURS + c), below[i]);
-        for (int i = 0; i < packed_high(type); i++)
+        for (int i = 0; i < unit_traits[type].high; i++)
             _mm256_storeu_si256((__m256i *)(p + (low + i) * PACKED_FOURS + c), above[i]);
     }
 }
@@ -248,13 +200,13 @@ ALWAYS_INLINE void packed_write_head(uint32_t type, const uint8_t *block, uint32
     struct unit_bytes u;
     unit_scale_bytes(type, block, &u);
     packed_set_half(head, row, u.d);
-    if (unit_has_min(type))
+    if (unit_traits[type].has_min)
         packed_set_half(head + PACKED_HALVES, row, u.min);
     for (int g = 0; g < UNIT_GROUPS; g++, scales += packed_group_bytes(type)) {
         const int i = 2 * g % 8; /* with halves, two of the sixteen one after another */
         const uint64_t both = g < 4 ? u.first : u.second;
-        scales[0] = (uint8_t)(unit_halves(type) ? both >> 8 * i : u.first >> 8 * g);
-        scales[PANEL] = (uint8_t)(unit_halves(type) ? both >> 8 * (i + 1) : u.second >> 8 * g);
+        scales[0] = (uint8_t)(unit_traits[type].halves ? both >> 8 * i : u.first >> 8 * g);
+        scales[PANEL] = (uint8_t)(unit_traits[type].halves ? both >> 8 * (i + 1) : u.second >> 8 * g);
     }
 }
 
@@ -265,7 +217,7 @@ ALWAYS_INLINE void packed_write_scale(uint32_t type, const uint8_t *block, uint3
         packed_set_half(group, row, bf16_from_f32(0.5f * f8_e8m0_to_f32(block[0])));
     else
         memcpy(group + 2 * row, block, 2);
-    if (unit_has_min(type))
+    if (unit_traits[type].has_min)
         memcpy(group + PACKED_HALVES + 2 * row, block + 2, 2);
 }
 
@@ -274,12 +226,13 @@ ALWAYS_INLINE void packed_write_scale(uint32_t type, const uint8_t *block, uint3
 ALWAYS_INLINE void packed_write(uint32_t type, const struct q8_panel *panel, const uint8_t *block,
                                 size_t row_bytes, uint32_t rows, uint32_t groups, uint8_t *p)
 {
-    const uint32_t each = packed_headed(type) ? UNIT_GROUPS : 1; /* groups of a block */
-    const size_t bytes = unit_bytes(type) / (UNIT_GROUPS / each);
+    const uint32_t each = unit_traits[type].headed ? UNIT_GROUPS : 1; /* groups of a block */
+    const size_t bytes = unit_traits[type].bytes / (UNIT_GROUPS / each);
     for (uint32_t g = 0; g < groups; g++) {
         for (uint32_t r = 0; r < PANEL && g % each == 0; r++) {
             const uint8_t *from = block + least(r, rows - 1) * row_bytes + g / each * bytes;
-            packed_headed(type) ? packed_write_head(type, from, r, p) : packed_write_scale(type, from, r, p);
+            unit_traits[type].headed ? packed_write_head(type, from, r, p)
+                                     : packed_write_scale(type, from, r, p);
         }
         if (g % each == 0)
             p += packed_head_bytes(type);

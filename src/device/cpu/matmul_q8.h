@@ -16,7 +16,7 @@
 /* What to subtract from the bytes that are multiplied. */
 ALWAYS_INLINE int q8_centre(uint32_t type)
 {
-    return unit_signed(type) ? SIGNED_OFFSET : unit_offset(type);
+    return unit_traits[type].is_signed ? SIGNED_OFFSET : unit_traits[type].offset;
 }
 
 /* ---- few rows: bound by memory ---- */
@@ -73,7 +73,7 @@ enum { SUMS = 4 };
 ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row *x, size_t u, int rows,
                             __m256 (*acc)[SUMS])
 {
-    const bool halves = unit_halves(type), is_signed = unit_signed(type);
+    const bool halves = unit_traits[type].halves, is_signed = unit_traits[type].is_signed;
     struct unit_scales s;
     __m256 c[FEW][2], centre = _mm256_set1_ps((float)q8_centre(type));
     unit_scales(type, p, &s);
@@ -89,10 +89,11 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
         }
     }
     for (int i = 0; i < (halves ? 2 : 1); i++) {
-        if (!unit_has_min(type) && q8_centre(type) == 0)
+        if (!unit_traits[type].has_min && q8_centre(type) == 0)
             break;
-        __m256 b =
-            unit_has_min(type) ? s.b[i] : _mm256_xor_ps(_mm256_mul_ps(s.a[i], centre), _mm256_set1_ps(-0.0f));
+        __m256 b = unit_traits[type].has_min
+                       ? s.b[i]
+                       : _mm256_xor_ps(_mm256_mul_ps(s.a[i], centre), _mm256_set1_ps(-0.0f));
         for (int r = 0; r < rows; r++) {
             const float *sum = x[r].sum + (halves ? 2 : 1) * UNIT_GROUPS * u + 8 * i;
             acc[r][i] = _mm256_fmadd_ps(b, _mm256_loadu_ps(sum), acc[r][i]);
@@ -130,10 +131,10 @@ static void q8_copy_rows(const struct matmul *job, bool halves, struct q8_row x[
 ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
 {
     const uint32_t whole = job->k / UNIT, groups = job->k % UNIT / 32;
-    const size_t bytes = unit_bytes(type);
+    const size_t bytes = unit_traits[type].bytes;
     uint8_t rest[UNIT_MOST_BYTES] = {0}; /* of a row that is no whole number of units */
     struct q8_row x[FEW];
-    q8_copy_rows(job, unit_halves(type), x);
+    q8_copy_rows(job, unit_traits[type].halves, x);
     for (uint32_t n = job->n0; n < job->n1; n++) {
         const uint8_t *row = job->w + n * job->row_bytes;
         __m256 acc[FEW][SUMS];
@@ -199,7 +200,7 @@ static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, u
         for (int j = 0; j < 8; j++)
             _mm256_store_si256((__m256i *)t->q[8 * g + j], v[j]);
         __m256i low = q8_half_sums(v), high = q8_half_sums(v + 4);
-        if (unit_halves(type)) {
+        if (unit_traits[type].halves) {
             q8_store_sums(low, scale, q8_centre(type), job->rests, 2 * g, t);
             q8_store_sums(high, scale, q8_centre(type), job->rests, 2 * g + 1, t);
         } else {
@@ -246,13 +247,13 @@ ALWAYS_INLINE void q8_decode_unit(uint32_t type, const uint8_t *p, uint32_t r, s
 {
     struct unit_scales s;
     unit_scales(type, p, &s);
-    for (int i = 0; i < (unit_halves(type) ? 2 : 1); i++) {
+    for (int i = 0; i < (unit_traits[type].halves ? 2 : 1); i++) {
         _mm256_storeu_ps(out->a[r] + 8 * i, s.a[i]);
-        _mm256_storeu_ps(out->b[r] + 8 * i, unit_has_min(type) ? s.b[i] : _mm256_setzero_ps());
+        _mm256_storeu_ps(out->b[r] + 8 * i, unit_traits[type].has_min ? s.b[i] : _mm256_setzero_ps());
     }
 #pragma GCC unroll 8
     for (int g = 0; g < UNIT_GROUPS; g++) {
-        __m256i v = multiply_bytes(unit_signed(type), unit_group(type, p, g));
+        __m256i v = multiply_bytes(unit_traits[type].is_signed, unit_group(type, p, g));
         _mm256_storeu_si256((__m256i *)(out->q[r] + 32 * g), v);
     }
 }
@@ -261,7 +262,7 @@ ALWAYS_INLINE void q8_decode_unit(uint32_t type, const uint8_t *p, uint32_t r, s
 ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
                                  uint32_t width, struct q8_panel *panel)
 {
-    const size_t bytes = unit_bytes(type);
+    const size_t bytes = unit_traits[type].bytes;
     for (uint32_t col = 0; col < PANEL; col += 8)
         for (uint32_t at = 0; at < width; at += UNIT) {
             struct q8_unit_rows unit;
@@ -275,7 +276,7 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
                     p = memcpy(rest, p, groups * bytes / UNIT_GROUPS);
                 q8_decode_unit(type, p, r, &unit);
             }
-            q8_turn_unit(&unit, unit_halves(type) ? 2 : 1, at / 32, col, panel);
+            q8_turn_unit(&unit, unit_traits[type].halves ? 2 : 1, at / 32, col, panel);
         }
 }
 
@@ -284,7 +285,7 @@ ALWAYS_INLINE uint8_t *q8_packed_slab(uint32_t type, const struct matmul *job, u
                                       uint8_t **done)
 {
     const struct packed *p = job->packed;
-    if (!packed_type(type) || !p)
+    if (!unit_traits[type].low || !p)
         return NULL;
     const size_t at = job->panel + (n - job->n0) / PANEL;
     *done = p->done + at * p->slabs + k0 / SLAB;
@@ -304,7 +305,7 @@ ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *j
     }
     q8_pack_panel(type, job, n, k0, width, panel);
     if (packed && job->repack) {
-        const uint8_t *block = job->w + n * job->row_bytes + k0 / UNIT * unit_bytes(type);
+        const uint8_t *block = job->w + n * job->row_bytes + k0 / UNIT * unit_traits[type].bytes;
         packed_write(type, panel, block, job->row_bytes, least(PANEL, job->n1 - n), width / 32, packed);
         *done = 1;
     }

@@ -17,7 +17,7 @@ union matmul_scratch {
 static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
 {
 #define MATMUL_PACKED(TYPE, name)                                                                            \
-    if (type == DTYPE_##TYPE && packed_type(DTYPE_##TYPE))                                                   \
+    if (type == DTYPE_##TYPE && unit_traits[DTYPE_##TYPE].low)                                               \
         return packed_at(DTYPE_##TYPE, k / 32);
     KERNEL_ROUNDED_TYPES(MATMUL_PACKED)
 #undef MATMUL_PACKED

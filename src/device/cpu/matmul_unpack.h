@@ -27,109 +27,78 @@ struct unit_scales {
     __m256 a[2], b[2];
 };
 
-ALWAYS_INLINE uint32_t unit_bytes(uint32_t type)
-{
-    switch (type) {
-    case DTYPE_Q4_0:
-        return 8 * sizeof(struct block_q4_0);
-    case DTYPE_Q4_1:
-        return 8 * sizeof(struct block_q4_1);
-    case DTYPE_Q5_0:
-        return 8 * sizeof(struct block_q5_0);
-    case DTYPE_Q5_1:
-        return 8 * sizeof(struct block_q5_1);
-    case DTYPE_Q8_0:
-        return 8 * sizeof(struct block_q8_0);
-    case DTYPE_IQ4_NL:
-        return 8 * sizeof(struct block_iq4_nl);
-    case DTYPE_MXFP4:
-        return 8 * sizeof(struct block_mxfp4);
-    case DTYPE_Q2_K:
-        return sizeof(struct block_q2_k);
-    case DTYPE_Q3_K:
-        return sizeof(struct block_q3_k);
-    case DTYPE_Q4_K:
-        return sizeof(struct block_q4_k);
-    case DTYPE_Q5_K:
-        return sizeof(struct block_q5_k);
-    case DTYPE_Q6_K:
-        return sizeof(struct block_q6_k);
-    case DTYPE_IQ1_S:
-        return sizeof(struct block_iq1_s);
-    case DTYPE_IQ1_M:
-        return sizeof(struct block_iq1_m);
-    case DTYPE_IQ2_XXS:
-        return sizeof(struct block_iq2_xxs);
-    case DTYPE_IQ2_XS:
-        return sizeof(struct block_iq2_xs);
-    case DTYPE_IQ2_S:
-        return sizeof(struct block_iq2_s);
-    case DTYPE_IQ3_XXS:
-        return sizeof(struct block_iq3_xxs);
-    case DTYPE_IQ3_S:
-        return sizeof(struct block_iq3_s);
-    case DTYPE_TQ1_0:
-        return sizeof(struct block_tq1_0);
-    case DTYPE_TQ2_0:
-        return sizeof(struct block_tq2_0);
-    case DTYPE_Q1_0:
-        return 2 * sizeof(struct block_q1_0);
-    case DTYPE_NVFP4:
-        return 4 * sizeof(struct block_nvfp4);
-    default:
-        return sizeof(struct block_iq4_xs);
-    }
-}
+/* What the vector tiers know of a block type: one row each. A constant type folds to constants. The last four are of
+ * repacked weights (matmul_packed.h); types without `low` are never repacked: they decode by large tables, or are rare. */
+struct unit_traits {
+    uint16_t bytes; /* of a unit */
+    uint8_t offset;
+    bool is_signed; /* bytes use all eight bits; those of the other types are unsigned and below 64 */
+    bool halves;    /* scales belong to 16 values instead of 32 */
+    bool has_min;   /* there is a b */
+    uint8_t depth;  /* sums of pairs of bytes that fit 16 bits: 2 * 127 * largest byte * depth < 32768 */
+    uint8_t low;    /* lower bits of a value */
+    uint8_t high;   /* bits above them */
+    bool headed;    /* units have heads */
+    bool coded;     /* values are codes of sixteen levels */
+};
+
+static const struct unit_traits unit_traits[DTYPE_MOST] = {
+    [DTYPE_Q4_0] = {.bytes = 8 * sizeof(struct block_q4_0), .offset = 8, .depth = 8, .low = 4},
+    [DTYPE_Q4_1] = {.bytes = 8 * sizeof(struct block_q4_1), .has_min = true, .depth = 8, .low = 4},
+    [DTYPE_Q5_0] = {.bytes = 8 * sizeof(struct block_q5_0), .offset = 16, .depth = 4, .low = 4, .high = 1},
+    [DTYPE_Q5_1] = {.bytes = 8 * sizeof(struct block_q5_1), .has_min = true, .depth = 4, .low = 4, .high = 1},
+    [DTYPE_Q8_0] = {.bytes = 8 * sizeof(struct block_q8_0), .is_signed = true, .depth = 1, .low = 8},
+    [DTYPE_IQ4_NL] =
+        {.bytes = 8 * sizeof(struct block_iq4_nl), .is_signed = true, .depth = 1, .low = 4, .coded = true},
+    [DTYPE_MXFP4] =
+        {.bytes = 8 * sizeof(struct block_mxfp4), .offset = 12, .depth = 4, .low = 4, .coded = true},
+    [DTYPE_NVFP4] = {.bytes = 4 * sizeof(struct block_nvfp4), .offset = 12, .halves = true, .depth = 2},
+    [DTYPE_Q1_0] = {.bytes = 2 * sizeof(struct block_q1_0), .offset = 1, .depth = 4},
+    [DTYPE_Q2_K] = {.bytes = sizeof(struct block_q2_k),
+                    .halves = true,
+                    .has_min = true,
+                    .depth = 8,
+                    .low = 2,
+                    .headed = true},
+    [DTYPE_Q3_K] = {.bytes = sizeof(struct block_q3_k),
+                    .offset = 4,
+                    .halves = true,
+                    .depth = 2,
+                    .low = 2,
+                    .high = 1,
+                    .headed = true},
+    [DTYPE_Q4_K] =
+        {.bytes = sizeof(struct block_q4_k), .has_min = true, .depth = 8, .low = 4, .headed = true},
+    [DTYPE_Q5_K] = {.bytes = sizeof(struct block_q5_k),
+                    .has_min = true,
+                    .depth = 4,
+                    .low = 4,
+                    .high = 1,
+                    .headed = true},
+    [DTYPE_Q6_K] = {.bytes = sizeof(struct block_q6_k),
+                    .offset = 32,
+                    .halves = true,
+                    .depth = 2,
+                    .low = 4,
+                    .high = 2,
+                    .headed = true},
+    [DTYPE_IQ1_S] = {.bytes = sizeof(struct block_iq1_s), .offset = 9, .depth = 4},
+    [DTYPE_IQ1_M] = {.bytes = sizeof(struct block_iq1_m), .offset = 9, .halves = true, .depth = 2},
+    [DTYPE_IQ2_XXS] = {.bytes = sizeof(struct block_iq2_xxs), .is_signed = true, .depth = 1},
+    [DTYPE_IQ2_XS] = {.bytes = sizeof(struct block_iq2_xs), .is_signed = true, .halves = true, .depth = 1},
+    [DTYPE_IQ2_S] = {.bytes = sizeof(struct block_iq2_s), .is_signed = true, .halves = true, .depth = 1},
+    [DTYPE_IQ3_XXS] = {.bytes = sizeof(struct block_iq3_xxs), .is_signed = true, .depth = 1},
+    [DTYPE_IQ3_S] = {.bytes = sizeof(struct block_iq3_s), .offset = 15, .depth = 4},
+    [DTYPE_IQ4_XS] = {.bytes = sizeof(struct block_iq4_xs),
+                      .is_signed = true,
+                      .depth = 1,
+                      .low = 4,
+                      .headed = true,
+                      .coded = true},
+    [DTYPE_TQ1_0] = {.bytes = sizeof(struct block_tq1_0), .offset = 1, .depth = 4},
+    [DTYPE_TQ2_0] = {.bytes = sizeof(struct block_tq2_0), .offset = 1, .depth = 4},
+};
 _Static_assert(8 * sizeof(struct block_q8_0) == UNIT_MOST_BYTES, "the largest unit");
-
-/* Scales belong to 16 values instead of 32. */
-ALWAYS_INLINE bool unit_halves(uint32_t type)
-{
-    return type == DTYPE_Q2_K || type == DTYPE_Q3_K || type == DTYPE_Q6_K || type == DTYPE_NVFP4 ||
-           type == DTYPE_IQ1_M || type == DTYPE_IQ2_XS || type == DTYPE_IQ2_S;
-}
-
-/* The type has minima (b). */
-ALWAYS_INLINE bool unit_has_min(uint32_t type)
-{
-    return type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q2_K || type == DTYPE_Q4_K ||
-           type == DTYPE_Q5_K;
-}
-
-/* The bytes are signed and use all eight bits; those of the other types are unsigned and below 64. */
-ALWAYS_INLINE bool unit_signed(uint32_t type)
-{
-    return type == DTYPE_Q8_0 || type == DTYPE_IQ4_NL || type == DTYPE_IQ4_XS || type == DTYPE_IQ2_XXS ||
-           type == DTYPE_IQ2_XS || type == DTYPE_IQ2_S || type == DTYPE_IQ3_XXS;
-}
-
-ALWAYS_INLINE int unit_offset(uint32_t type)
-{
-    switch (type) {
-    case DTYPE_Q4_0:
-        return 8;
-    case DTYPE_Q5_0:
-        return 16;
-    case DTYPE_MXFP4:
-    case DTYPE_NVFP4:
-        return 12;
-    case DTYPE_IQ1_S:
-    case DTYPE_IQ1_M:
-        return 9;
-    case DTYPE_IQ3_S:
-        return 15;
-    case DTYPE_TQ1_0:
-    case DTYPE_TQ2_0:
-    case DTYPE_Q1_0:
-        return 1;
-    case DTYPE_Q3_K:
-        return 4;
-    case DTYPE_Q6_K:
-        return 32;
-    default:
-        return 0;
-    }
-}
 
 ALWAYS_INLINE __m256i load_32(const void *p)
 {
@@ -235,7 +204,7 @@ ALWAYS_INLINE __m256i group_tq1_0(const struct block_tq1_0 *b, int g)
 /* The 32 bytes q of group g of the unit at p. */
 ALWAYS_INLINE __m256i unit_group(uint32_t type, const uint8_t *p, int g)
 {
-    const uint8_t *small = p + (size_t)g * (unit_bytes(type) / 8);
+    const uint8_t *small = p + (size_t)g * (unit_traits[type].bytes / 8);
     switch (type) {
     case DTYPE_Q4_0:
         return nibbles_16(small + 2);
@@ -413,9 +382,9 @@ ALWAYS_INLINE void scales_of_bytes(uint32_t type, const uint8_t *p, struct unit_
         return;
     }
     s->a[0] = _mm256_mul_ps(bytes_to_ps(u.first), d);
-    if (unit_halves(type))
+    if (unit_traits[type].halves)
         s->a[1] = _mm256_mul_ps(bytes_to_ps(u.second), d);
-    else if (unit_has_min(type))
+    else if (unit_traits[type].has_min)
         s->b[0] = _mm256_mul_ps(bytes_to_ps(u.second), min);
 }
 
@@ -518,7 +487,7 @@ ALWAYS_INLINE void scales_mxfp4(const uint8_t *p, struct unit_scales *s)
 
 ALWAYS_INLINE void unit_scales(uint32_t type, const uint8_t *p, struct unit_scales *s)
 {
-    size_t step = unit_bytes(type) / 8;
+    size_t step = unit_traits[type].bytes / 8;
     switch (type) {
     case DTYPE_Q4_1:
     case DTYPE_Q5_1:
