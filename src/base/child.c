@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,6 +59,46 @@ size_t child_take(int fd, void *data, size_t room, int *passed)
     else if (h.msg_flags & MSG_CTRUNC)
         *passed = -2;
     return (size_t)got;
+}
+
+int child_call(const struct child *c, const void *request, size_t n, unsigned seconds, struct err *e)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+        return err_set(e, ERR_RESOURCE, "a socket to a helper process is not possible: %s", strerror(errno));
+    struct timeval patience = {.tv_sec = (time_t)seconds};
+    setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    bool sent = child_send(c->fd, request, n, pair[1]);
+    close(pair[1]);
+    if (sent)
+        return pair[0];
+    close(pair[0]);
+    return err_set(e, ERR_RESOURCE, "the helper process %d has ended; restart this program", (int)c->pid);
+}
+
+bool child_read(int fd, void *to, size_t n)
+{
+    for (char *at = to; n;) {
+        ssize_t got = read(fd, at, n);
+        if (got <= 0 && !(got < 0 && errno == EINTR))
+            return false;
+        at += got > 0 ? got : 0;
+        n -= got > 0 ? (size_t)got : 0;
+    }
+    return true;
+}
+
+bool child_write(int fd, const void *from, size_t n)
+{
+    for (const char *at = from; n;) {
+        ssize_t put = send(fd, at, n, MSG_NOSIGNAL);
+        if (put <= 0 && !(put < 0 && errno == EINTR))
+            return false;
+        at += put > 0 ? put : 0;
+        n -= put > 0 ? (size_t)put : 0;
+    }
+    return true;
 }
 
 /* ---- the process ---- */

@@ -25,3 +25,10 @@ bool child_send(int fd, const void *data, size_t n, int pass);
 /* The length of the next message, 0 where the other end is closed. *passed: a descriptor, -1 = none, -2 = there was no
  * free descriptor to receive it. */
 size_t child_take(int fd, void *data, size_t room, int *passed);
+
+/* A stream of its own with a helper: sends it the request and one end of a new socket, and returns the other end, where
+ * every read and write fails after these seconds; -1 and an error. */
+int child_call(const struct child *c, const void *request, size_t n, unsigned seconds, struct err *e);
+/* All of it; false: the other end is closed, or too slow. */
+bool child_read(int fd, void *to, size_t n);
+bool child_write(int fd, const void *from, size_t n);

@@ -74,6 +74,8 @@ int confine_files(const struct confine_files *f)
     struct landlock_attr attr = files_handled(version);
     if (f->read_all)
         attr.fs &= ~(uint64_t)FS_READ;
+    if (f->network)
+        attr.net = 0;
     /* an older kernel refuses members that it does not know */
     size_t size = version > 5 ? sizeof attr : version > 3 ? 2 * sizeof attr.fs : sizeof attr.fs;
     int ruleset = (int)syscall(SYS_landlock_create_ruleset, &attr, size, 0);

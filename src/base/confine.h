@@ -23,6 +23,7 @@ struct confine_files {
     const struct confine_rule *rules; /* (count) */
     size_t count;
     bool read_all; /* only operations that change a file need a rule */
+    bool network;  /* TCP stays open */
 };
 
 /* TCP ports can be neither bound nor connected to (version 4), and processes outside get no signals (6). Returns the version

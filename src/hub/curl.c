@@ -30,6 +30,7 @@ static void curl_open(void)
         CURL_ROW(multi_perform),    CURL_ROW(multi_poll),
         CURL_ROW(multi_info_read),  CURL_ROW(slist_append),
         CURL_ROW(slist_free_all),   CURL_ROW(version),
+        CURL_ROW(easy_perform),
     };
     void *library = NULL;
     for (size_t i = 0; i < sizeof files / sizeof *files && !library; i++)

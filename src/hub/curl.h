@@ -8,6 +8,7 @@
 
 struct curl {
     __typeof__(curl_easy_init) *easy_init;
+    __typeof__(curl_easy_perform) *easy_perform;
     __typeof__(curl_easy_reset) *easy_reset;
     __typeof__(curl_easy_cleanup) *easy_cleanup;
     CURLcode (*easy_setopt)(CURL *, CURLoption, ...);

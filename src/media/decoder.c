@@ -7,14 +7,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -34,30 +31,6 @@ struct decoder_reply {
 };
 
 /* ---- the child of one image ---- */
-
-static bool read_all(int fd, void *to, size_t n)
-{
-    for (uint8_t *at = to; n;) {
-        ssize_t got = read(fd, at, n);
-        if (got <= 0 && !(got < 0 && errno == EINTR))
-            return false;
-        at += got > 0 ? got : 0;
-        n -= got > 0 ? (size_t)got : 0;
-    }
-    return true;
-}
-
-static bool write_all(int fd, const void *from, size_t n)
-{
-    for (const uint8_t *at = from; n;) {
-        ssize_t put = send(fd, at, n, MSG_NOSIGNAL);
-        if (put <= 0 && !(put < 0 && errno == EINTR))
-            return false;
-        at += put > 0 ? put : 0;
-        n -= put > 0 ? (size_t)put : 0;
-    }
-    return true;
-}
 
 static const uint16_t decode_calls[] = {
     SYS_read,         SYS_sendto,      SYS_write,         SYS_brk,        SYS_mmap,   SYS_munmap,
@@ -94,7 +67,7 @@ static _Noreturn void decode_one(int fd, const struct decoder_request *r, uint64
     uint8_t *bytes = mem_alloc(r->size ? r->size : 1, 1);
     if (!bytes)
         err_memory(&e, "the image", r->size);
-    else if (!read_all(fd, bytes, r->size))
+    else if (!child_read(fd, bytes, r->size))
         _exit(1);
     else
         image_decode(&image, bytes, r->size, &r->limits, &e);
@@ -102,8 +75,8 @@ static _Noreturn void decode_one(int fd, const struct decoder_request *r, uint64
     reply.width = image.width;
     reply.height = image.height;
     snprintf(reply.text, sizeof reply.text, "%s", e.text);
-    if (write_all(fd, &reply, sizeof reply) && !reply.code)
-        write_all(fd, image.rgb, (size_t)image.width * (size_t)image.height * 3);
+    if (child_write(fd, &reply, sizeof reply) && !reply.code)
+        child_write(fd, image.rgb, (size_t)image.width * (size_t)image.height * 3);
     _exit(0);
 }
 
@@ -174,7 +147,7 @@ void decoder_stop(struct decoder *d)
 static int decoder_read(int fd, struct image *out, const struct image_limits *limits, struct err *e)
 {
     struct decoder_reply reply;
-    if (!read_all(fd, &reply, sizeof reply))
+    if (!child_read(fd, &reply, sizeof reply))
         return -1;
     reply.text[sizeof reply.text - 1] = 0;
     if (reply.code)
@@ -184,7 +157,7 @@ static int decoder_read(int fd, struct image *out, const struct image_limits *li
         return -1;
     if (image_new(out, reply.width, reply.height, e))
         return -1;
-    if (read_all(fd, out->rgb, (size_t)reply.width * (size_t)reply.height * 3))
+    if (child_read(fd, out->rgb, (size_t)reply.width * (size_t)reply.height * 3))
         return 0;
     image_free(out);
     return -1;
@@ -193,27 +166,19 @@ static int decoder_read(int fd, struct image *out, const struct image_limits *li
 int decoder_run(struct decoder *d, struct image *out, const void *bytes, size_t n,
                 const struct image_limits *limits, struct err *e)
 {
-    int pair[2];
     struct decoder_request r = {.limits = *limits, .size = n};
     *out = (struct image){0};
     if (n > limits->bytes)
         return err_set(e, ERR_DATA, "the image has %zu bytes; at most %llu are decoded", n,
                        (unsigned long long)limits->bytes);
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
-        return err_set(e, ERR_RESOURCE, "cannot decode the image: %s", strerror(errno));
-    /* the kernel stops the child in time; this is for a machine that is too busy to */
-    struct timeval patience = {.tv_sec = (time_t)limits->seconds + 5};
-    setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(pair[0], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     double start = clock_now();
-    bool sent = child_send(d->child.fd, &r, sizeof r, pair[1]);
-    close(pair[1]);
-    int failed = -1;
-    if (!sent)
-        err_set(e, ERR_RESOURCE, "the process that decodes images has ended; restart this program");
-    else if (write_all(pair[0], bytes, n))
-        failed = decoder_read(pair[0], out, limits, e);
-    close(pair[0]);
+    /* the kernel stops the child in time; the patience is for a machine that is too busy to */
+    int fd = child_call(&d->child, &r, sizeof r, limits->seconds + 5, e), failed = -1;
+    if (fd < 0)
+        return -1;
+    if (child_write(fd, bytes, n))
+        failed = decoder_read(fd, out, limits, e);
+    close(fd);
     if (failed && !e->code && clock_now() - start >= limits->seconds)
         err_set(e, ERR_DATA, "the image took longer than %u s to decode", limits->seconds);
     else if (failed && !e->code)

@@ -64,6 +64,51 @@ static json_t *anthropic_text(struct request *a, const json_t *content, const ch
     return s;
 }
 
+/* An image in OpenAI's form; the base64 is shared, not copied. NULL and a failure. */
+static json_t *anthropic_image(struct request *a, const json_t *block, const char *where)
+{
+    const json_t *source = json_object_get(block, "source"), *data = json_object_get(source, "data");
+    const char *kind = field_text(source, "type"), *url = field_text(source, "url");
+    if (kind && !strcmp(kind, "base64") && json_is_string(data))
+        return json_pack("{s:s,s:O}", "type", "image", "data", data);
+    if (kind && !strcmp(kind, "url") && url)
+        return json_pack("{s:s,s:{s:s}}", "type", "image_url", "image_url", "url", url);
+    request_fail(a, 400, where,
+                 "%s: the source of an image has to be of type base64 with data, or url with a url", where);
+    return NULL;
+}
+
+static bool block_is_image(const json_t *block)
+{
+    const char *type = field_text(block, "type");
+    return type && !strcmp(type, "image");
+}
+
+/* A text; with images among the blocks, a list of parts. NULL and a failure. */
+static json_t *anthropic_content(struct request *a, const json_t *content, const char *where)
+{
+    json_t *block, *parts;
+    bool images = false;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)content, i, block) images |= block_is_image(block);
+    if (!images || !(parts = json_array()))
+        return anthropic_text(a, content, where);
+    json_array_foreach((json_t *)(uintptr_t)content, i, block)
+    {
+        json_t *one = json_pack("[O]", block),
+               *text = block_is_image(block) ? NULL : anthropic_text(a, one, where);
+        json_t *part = text                ? json_pack("{s:s,s:o}", "type", "text", "text", text)
+                       : a->failure.status ? NULL
+                                           : anthropic_image(a, block, where);
+        json_decref(one);
+        if (!part || json_array_append_new(parts, part)) {
+            json_decref(parts);
+            return NULL;
+        }
+    }
+    return parts;
+}
+
 /* What one message becomes: results of tools first, each a message of its own, then the rest. */
 struct anthropic_turn {
     json_t *text, *calls, *thoughts; /* of the message */
@@ -75,7 +120,7 @@ static int turn_block(struct request *a, struct anthropic_turn *t, const json_t 
     const char *type = field_text(block, "type");
     const json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content");
     if (type && !strcmp(type, "tool_result")) {
-        json_t *text = content ? anthropic_text(a, content, where) : json_string("");
+        json_t *text = content ? anthropic_content(a, content, where) : json_string("");
         return text && id ? json_array_append_new(t->to, json_pack("{s:s,s:O,s:o}", "role", "tool",
                                                                    "tool_call_id", id, "content", text))
                           : (json_decref(text),
@@ -111,8 +156,8 @@ static int anthropic_turn(struct request *a, const json_t *m, size_t at, json_t 
     if (!role || (!json_is_string(content) && !json_is_array(content)))
         failed = request_fail(a, 400, where, "%s has to have a role and a content", where);
     json_array_foreach(content, i, block) failed = failed || turn_block(a, &t, block, where);
-    json_t *text = failed ? NULL : anthropic_text(a, json_is_string(content) ? content : t.text, where);
-    bool calls = json_array_size(t.calls), empty = text && !json_string_length(text);
+    json_t *text = failed ? NULL : anthropic_content(a, json_is_string(content) ? content : t.text, where);
+    bool calls = json_array_size(t.calls), empty = json_is_string(text) && !json_string_length(text);
     if (text && (calls || !empty || json_is_string(content) || !strcmp(role, "assistant"))) {
         json_t *out = json_pack("{s:s,s:O}", "role", role, "content", text);
         failed = (calls && json_object_set(out, "tool_calls", t.calls)) ||

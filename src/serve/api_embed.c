@@ -1,4 +1,5 @@
 /* OpenAI's /v1/embeddings, and /v1/rerank. Runs on a worker. */
+#include "base/base64.h"
 #include "base/buf.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -21,26 +22,12 @@ static const struct field embed_fields[] = {
     {"prompt_name", FIELD_TEXT, 0, 0},
 };
 
-static void embed_base64(struct buf *out, const uint8_t *data, size_t n)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        size_t have = n - i < 3 ? n - i : 3;
-        uint32_t v = (uint32_t)data[i] << 16;
-        v |= have > 1 ? (uint32_t)data[i + 1] << 8 : 0;
-        v |= have > 2 ? data[i + 2] : 0;
-        char four[4] = {digits[v >> 18], digits[v >> 12 & 63], have > 1 ? digits[v >> 6 & 63] : '=',
-                        have > 2 ? digits[v & 63] : '='};
-        buf_add(out, four, sizeof four);
-    }
-}
-
 /* Little-endian floats: x86-64 has them in that order. */
 static void embed_write(struct json *j, const float *vector, size_t n, bool base64)
 {
     if (base64) {
         struct buf text = {0};
-        embed_base64(&text, (const uint8_t *)vector, n * sizeof *vector);
+        base64_add(&text, (const uint8_t *)vector, n * sizeof *vector);
         json_strn(j, text.data ? text.data : "", text.len);
         j->out->failed |= text.failed;
         buf_free(&text);

@@ -134,16 +134,18 @@ static bool completion_has_numbers(const json_t *list)
     return false;
 }
 
-/* {"prompt_string": text} as the text. NULL and a failure where it holds anything else. */
-static json_t *completion_object(struct request *a, const json_t *prompt)
+/* {"prompt_string": text} as the text; with images it stays as it is. NULL and a failure where it holds anything else. */
+static json_t *completion_object(struct request *a, json_t *prompt)
 {
     json_t *text = json_object_get(prompt, "prompt_string");
     const json_t *media = json_object_get(prompt, "multimodal_data");
-    if (media && !(json_is_array(media) && !json_array_size(media)))
-        request_fail(a, 400, "prompt", "multimodal_data is not supported: the models here read text");
+    bool images = json_array_size(media);
+    if ((images && !a->model->session->vision) || (media && !json_is_array(media)))
+        request_fail(a, 400, "prompt",
+                     "multimodal_data has to be a list of images; this model reads only text");
     else if (!json_is_string(text))
         request_fail(a, 400, "prompt", "a prompt that is an object has to be {\"prompt_string\": text}");
-    return a->failure.status ? NULL : json_incref(text);
+    return a->failure.status ? NULL : json_incref(images ? prompt : text);
 }
 
 /* A list with a number in it is one prompt; any other list has a prompt in each place. */
@@ -153,6 +155,8 @@ static int completion_prompts(struct request *a)
     size_t i;
     if (json_is_object(prompt)) {
         made = completion_object(a, prompt);
+        if (json_is_object(made))
+            made = json_pack("[o]", made);
         return made ? json_object_set_new(a->json, "prompt", made) : -1;
     }
     if (json_is_array(prompt) && completion_has_numbers(prompt)) {

@@ -39,6 +39,12 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_TOP_LOGPROBS] = {"top_logprobs", "most likely tokens returned for each", ENGINE_TOP_MOST, 0,
                             ENGINE_TOP_MOST},
     [LIMIT_LOGIT_BIAS] = {"logit_bias", "tokens with a bias", OPENAI_BIASES, 0, OPENAI_BIASES},
+    [LIMIT_IMAGES] = {"images", "images of a request", 64, 0, 4096},
+    [LIMIT_IMAGE_BYTES] = {"image-bytes", "bytes of an image's file", 32 * MIB, 64, 1024 * MIB},
+    [LIMIT_IMAGE_PIXELS] = {"image-pixels", "pixels of an image, width times height", 64 * MIB, 1,
+                            1024 * MIB},
+    [LIMIT_IMAGE_SECONDS] = {"image-seconds", "until an image is decoded, or fetched (--image-urls)", 10, 1,
+                             600},
 };
 
 static uint64_t limit_values[LIMIT_COUNT]; /* value + 1; 0 = the default */

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "run/image_text.h"
 #include "run/session.h"
 #include "serve/failure.h"
 #include "serve/field.h"
@@ -171,10 +172,38 @@ static int ollama_calls(json_t *message)
     return 0;
 }
 
+/* The images of a message are parts in front of its text. */
+static int ollama_images(struct request *a, json_t *message, const json_t *images, const char *where)
+{
+    json_t *text = json_object_get(message, "content"), *parts, *image;
+    size_t i;
+    if (!json_array_size(images))
+        return 0;
+    if (!a->model->session->vision)
+        return request_fail(a, 400, where, "%s: this model reads only text", where);
+    int failed = !(parts = json_array());
+    json_array_foreach((json_t *)(uintptr_t)images, i, image)
+    {
+        if (!json_is_string(image)) {
+            json_decref(parts);
+            return request_fail(a, 400, where, "%s[%zu] has to be an image in base64", where, i);
+        }
+        failed =
+            failed || json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "image", "data", image));
+    }
+    if (json_string_length(text))
+        failed = failed || json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
+    failed = failed || json_object_set_new(message, "content", parts) || json_object_del(message, "images");
+    return failed ? request_fail(a, 503, NULL, "out of memory") : 0;
+}
+
 static int ollama_message(struct request *a, json_t *message, size_t at)
 {
-    if (json_array_size(json_object_get(message, "images")))
-        return request_fail(a, 400, "messages", "messages[%zu] has images; this model reads only text", at);
+    const json_t *images = json_object_get(message, "images");
+    char where[FAILURE_PARAM];
+    snprintf(where, sizeof where, "messages[%zu].images", at);
+    if (ollama_images(a, message, images, where))
+        return -1;
     if (ollama_calls(message))
         return request_fail(a, 503, NULL, "out of memory");
     ollama_move(message, "reasoning_content", message, "thinking");
@@ -272,7 +301,7 @@ void ollama_chat(struct request *a)
 
 /* ---- generate: a raw prompt, or a user's message ---- */
 
-/* Images are not supported, and a raw prompt takes no system message. */
+/* A raw prompt takes no system message. */
 static int ollama_check_generate(struct request *a, const json_t *body)
 {
     static const char *const shaped[] = {"system", "template", "context"};
@@ -281,21 +310,25 @@ static int ollama_check_generate(struct request *a, const json_t *body)
         if (json_string_length(v) || json_array_size(v))
             return request_fail(a, 400, shaped[i], "raw sends the prompt as it is: leave out %s", shaped[i]);
     }
-    if (json_array_size(json_object_get(body, "images")))
+    if (json_array_size(json_object_get(body, "images")) && !a->model->session->vision)
         return request_fail(a, 400, "images", "this model reads only text");
     return ollama_check_template(a, body);
 }
 
-/* A model without a template gets the texts one after the other. */
-static json_t *ollama_plain(const char *system, const json_t *prompt)
+/* A model without a template gets the texts one after the other, behind the images. */
+static json_t *ollama_plain(const char *system, const json_t *prompt, json_t *images)
 {
     struct buf all = {0};
+    for (size_t i = 0; i < json_array_size(images); i++)
+        buf_str(&all, IMAGE_TEXT_MARK);
     if (system && *system)
         buf_printf(&all, "%s\n\n", system);
     buf_add(&all, prompt ? json_string_value(prompt) : "", json_string_length(prompt));
     json_t *text = all.failed ? NULL : json_stringn(all.data ? all.data : "", all.len);
     buf_free(&all);
-    return text;
+    return json_array_size(images)
+               ? json_pack("[{s:o,s:O}]", "prompt_string", text, "multimodal_data", images)
+               : text;
 }
 
 void ollama_generate(struct request *a)
@@ -316,17 +349,22 @@ void ollama_generate(struct request *a)
     ollama_logprobs(made, body, !plain);
     a->keep_ids = !field_bool(body, "raw");
     if (plain) {
-        json_object_set_new(made, "prompt", ollama_plain(system, text));
+        json_object_set_new(made, "prompt", ollama_plain(system, text, json_object_get(body, "images")));
         if (middle)
             ollama_move(made, "suffix", body, "suffix");
     } else {
         json_t *messages = json_array();
         if (system && *system)
             json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
-        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", text));
+        json_t *user = json_pack("{s:s, s:O}", "role", "user", "content", text);
+        ollama_images(a, user, json_object_get(body, "images"), "images");
+        json_array_append_new(messages, user);
         json_object_set_new(made, "messages", messages);
     }
-    openai_as(a, made, plain ? openai_completion : openai_chat);
+    if (a->failure.status)
+        json_decref(made);
+    else
+        openai_as(a, made, plain ? openai_completion : openai_chat);
 }
 
 /* ---- vectors ---- */

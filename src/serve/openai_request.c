@@ -182,6 +182,11 @@ static int openai_parts(struct request *a, size_t at, const json_t *parts)
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", at, i);
         if (!type)
             return request_fail(a, 400, param, "%s has to be an object with a type", param);
+        if (images_is(part)) {
+            if (images_check(a, part, param))
+                return -1;
+            continue;
+        }
         if (strcmp(type, "text") != 0)
             return request_fail(a, 400, param, "%s is of type '%s'; this model reads only text", param,
                                 log_safe(type));
@@ -275,8 +280,18 @@ static int openai_chat_prompt(struct request *a, struct request_draft *q)
         err_memory(&e, "the request", 1);
     r.set = set;
     a->prompt_count = 1;
-    int failed = e.code || session_prompt(a->model->session, &r, &a->prompts[0], &e);
+    struct request_images *images = &a->images[0];
+    json_t *messages = e.code ? NULL : images_read(a, r.messages, images);
+    int failed = !messages || images_places(a, images);
+    r.messages = messages;
+    r.pictures = images->pictures;
+    r.picture_count = images->count;
+    r.images = images->places;
+    failed = failed || session_prompt(a->model->session, &r, &a->prompts[0], &e);
+    json_decref(messages);
     json_decref(set);
+    if (a->failure.status)
+        return -1;
     if (a->prompts[0].over)
         return openai_too_long(a, &a->prompts[0], "messages");
     if (failed)
@@ -302,6 +317,36 @@ static int openai_ids(struct request *a, const json_t *list, struct ids *out)
     return 0;
 }
 
+/* {"prompt_string": text with a mark for each image, "multimodal_data": the images in base64}: llama.cpp's form. */
+static int openai_media(struct request *a, const json_t *prompt, bool bare, struct ids *out)
+{
+    struct request_images *images = &a->images[a->prompt_count - 1];
+    const json_t *text = json_object_get(prompt, "prompt_string"),
+                 *media = json_object_get(prompt, "multimodal_data");
+    struct err e = {0};
+    char where[FAILURE_PARAM];
+    if (!a->model->session->vision || !json_is_string(text) || !json_is_array(media))
+        return request_fail(a, 400, "prompt",
+                            "prompt has to be a text, a list of texts, ids, or lists of ids");
+    for (size_t i = 0; i < json_array_size(media); i++) {
+        const json_t *image = json_array_get(media, i);
+        snprintf(where, sizeof where, "multimodal_data[%zu]", i);
+        if (!json_is_string(image))
+            return request_fail(a, 400, "prompt", "%s has to be an image in base64", where);
+        if (images_add(a, images, image, false, where))
+            return -1;
+    }
+    if (images_places(a, images))
+        return -1;
+    const struct prompt_request r = {
+        .pictures = images->pictures, .picture_count = images->count, .images = images->places};
+    if (!session_plain_prompt(a->model->session, &r, json_string_value(text), json_string_length(text), bare,
+                              out, &e))
+        return 0;
+    return out->over ? openai_too_long(a, out, "prompt")
+                     : request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "prompt", "%s", e.text);
+}
+
 static int openai_text(struct request *a, const json_t *text, const json_t *body)
 {
     const char *suffix = field_text(body, "suffix");
@@ -312,6 +357,8 @@ static int openai_text(struct request *a, const json_t *text, const json_t *body
     struct ids *out = &a->prompts[a->prompt_count++];
     if (json_is_array(text))
         return openai_ids(a, text, out);
+    if (json_is_object(text) && !suffix)
+        return openai_media(a, text, bare, out);
     if (!json_is_string(text))
         return request_fail(a, 400, "prompt",
                             "prompt has to be a text, a list of texts, ids, or lists of ids");
@@ -556,6 +603,8 @@ static int openai_submit(struct request *a, struct request_draft *q)
         c->rank = i % n;
         q->request.prompt = a->prompts[c->prompt_at].data;
         q->request.n = (uint32_t)a->prompts[c->prompt_at].len;
+        q->request.images = a->images[c->prompt_at].places;
+        q->request.image_count = a->images[c->prompt_at].count;
         q->request.sampler.seed = seed + i;
         if (a->chat && openai_reply(a, q, c))
             return -1;
@@ -584,6 +633,8 @@ static int openai_prepend(struct request *a)
             ids_free(&all);
             return request_fail(a, 503, NULL, "%s", e.text);
         }
+    for (uint32_t i = 0; i < a->images[0].count; i++)
+        a->images[0].places[i].first += (uint32_t)(all.len - prompt->len);
     ids_free(prompt);
     *prompt = all;
     return 0;

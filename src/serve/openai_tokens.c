@@ -191,6 +191,8 @@ int openai_truncate(struct request *a, struct request_draft *q)
         struct ids *p = &a->prompts[i];
         if (p->len <= (size_t)most)
             continue;
+        if (a->images[i].count)
+            return request_fail(a, 400, "truncate_prompt_tokens", "a prompt with images cannot be truncated");
         memmove(p->data, p->data + p->len - (size_t)most, (size_t)most * sizeof *p->data);
         p->len = (size_t)most;
     }

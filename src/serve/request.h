@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "run/engine.h"
 #include "serve/failure.h"
+#include "serve/images.h"
 #include "serve/message.h"
 #include "serve/models.h"
 #include "serve/worker.h"
@@ -128,6 +129,7 @@ struct request {
     bool keep_stop;    /* what stops the answer is part of it */
     uint32_t returned; /* answers to each prompt that the client gets: those of the first ranks */
     struct ids prompts[REQUEST_CHOICES];
+    struct request_images images[REQUEST_CHOICES]; /* of each prompt */
     uint32_t prompt_count;
     struct choice choices[REQUEST_CHOICES];
     uint32_t count;

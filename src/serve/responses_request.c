@@ -78,6 +78,46 @@ static json_t *item_text(struct request *a, const json_t *content, size_t at)
     return s;
 }
 
+/* An image in a chat's form. NULL and a failure. */
+static json_t *item_image(struct request *a, const json_t *part, size_t at)
+{
+    json_t *url = json_object_get(part, "image_url");
+    if (json_is_string(url))
+        return json_pack("{s:s,s:{s:O}}", "type", "image_url", "image_url", "url", url);
+    item_fail(a, at, "has an image without an image_url; this server keeps no files", NULL);
+    return NULL;
+}
+
+static bool part_is_image(const json_t *part)
+{
+    const char *type = field_text(part, "type");
+    return type && !strcmp(type, "input_image");
+}
+
+/* A text; with images, a list of parts. NULL and a failure. */
+static json_t *item_content(struct request *a, const json_t *content, size_t at)
+{
+    json_t *part, *parts;
+    bool images = false;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)content, i, part) images |= part_is_image(part);
+    if (!images || !(parts = json_array()))
+        return item_text(a, content, at);
+    json_array_foreach((json_t *)(uintptr_t)content, i, part)
+    {
+        json_t *one = json_pack("[O]", part), *text = part_is_image(part) ? NULL : item_text(a, one, at);
+        json_t *made = text                ? json_pack("{s:s,s:o}", "type", "text", "text", text)
+                       : a->failure.status ? NULL
+                                           : item_image(a, part, at);
+        json_decref(one);
+        if (!made || json_array_append_new(parts, made)) {
+            json_decref(parts);
+            return NULL;
+        }
+    }
+    return parts;
+}
+
 /* The assistant's message that calls and reasoning belong to: the last one, or a new one. */
 static json_t *item_assistant(json_t *to, bool fresh)
 {
@@ -92,7 +132,7 @@ static json_t *item_assistant(json_t *to, bool fresh)
 static int item_message(struct request *a, const json_t *item, size_t at, json_t *to)
 {
     const char *role = field_text(item, "role");
-    json_t *text = role ? item_text(a, json_object_get(item, "content"), at) : NULL, *last;
+    json_t *text = role ? item_content(a, json_object_get(item, "content"), at) : NULL, *last;
     if (!role)
         return item_fail(a, at, "has no role", NULL);
     if (!text)
@@ -122,7 +162,8 @@ static int item_call(struct request *a, const json_t *item, size_t at, json_t *t
 
 static int item_output(struct request *a, const json_t *item, size_t at, json_t *to)
 {
-    json_t *id = json_object_get(item, "call_id"), *text = item_text(a, json_object_get(item, "output"), at);
+    json_t *id = json_object_get(item, "call_id"),
+           *text = item_content(a, json_object_get(item, "output"), at);
     if (text && json_is_string(id))
         return json_array_append_new(
             to, json_pack("{s:s,s:O,s:o}", "role", "tool", "tool_call_id", id, "content", text));

@@ -11,7 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct decoder;
 struct state;
+struct url_fetcher;
 
 struct server_key {
     const char *text; /* NULL = it is no longer valid */
@@ -33,6 +35,8 @@ struct server_options {
     double grace;                   /* seconds that running requests get after SIGTERM */
     const struct server_key *keys;  /* (key_count) */
     size_t key_count;
+    struct decoder *decoder;         /* of images; NULL: they are decoded in this process (tests) */
+    struct url_fetcher *fetcher;     /* of images by URL; NULL: none is fetched */
     struct state *state;             /* what survives a restart */
     bool no_key;                     /* --no-key: allow an address that others can reach without a key */
     const char *const *allowed_host; /* (allowed_hosts): names that the Host header may have */

@@ -7,6 +7,9 @@
 #include "base/num.h"
 #include "device/device.h"
 #include "hub/name.h"
+#include "hub/public_address.h"
+#include "hub/url_fetcher.h"
+#include "media/decoder.h"
 #include "save/state.h"
 #include "serve/limit.h"
 #include "serve/notify.h"
@@ -78,6 +81,10 @@ static const struct arg_option serve_options[] = {
     {"no-state", 0, ARG_FLAG, NULL, "keep responses, conversations and usage in memory only", 0, 0},
     {"no-sandbox", 0, ARG_FLAG, NULL,
      "keep the rights to files, calls and the network that the server does not need", 0, 0},
+    {"image-urls", 0, ARG_FLAG, NULL,
+     "fetch images that requests name by http and https URLs, from public addresses only (default: data: "
+     "URLs only)",
+     0, 0},
     {"limit", 0, ARG_TEXT, "NAME=N",
      "a limit of requests, such as body=64M ('list' prints them all); may be repeated", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
@@ -452,6 +459,15 @@ static int serve_check_folder(const struct serve *s, struct err *e)
     return failed;
 }
 
+/* The processes for images: forked before there are secrets, threads or a sandbox. */
+static int serve_helpers(struct serve *s, struct err *e)
+{
+    return decoder_start(&s->o.decoder, e) ||
+                   (args_flag(s->a, "image-urls") && url_fetcher_start(&s->o.fetcher, address_is_public, e))
+               ? -1
+               : 0;
+}
+
 static int serve_all(struct serve *s, struct err *e)
 {
     int limits = serve_limits(s, e);
@@ -459,7 +475,7 @@ static int serve_all(struct serve *s, struct err *e)
         return limits < 0 ? -1 : 0;
     /* a named model is loaded now, so that an error shows at the start */
     bool named = s->a->count || !args_text(s->a, "models-dir");
-    if (serve_read(s, e) || serve_read_models(s, e) || serve_check_folder(s, e))
+    if (serve_helpers(s, e) || serve_read(s, e) || serve_read_models(s, e) || serve_check_folder(s, e))
         return -1;
     if (!s->m.engine.slots)
         s->m.engine.slots = slots_default(args_text(s->a, "device"), SERVE_SLOTS);
@@ -492,6 +508,8 @@ static int serve_run(const struct args *a, struct err *e)
         mem_free(s->paths[i]);
     mem_free(s->draft);
     sandbox_free(&s->sandbox);
+    decoder_stop(s->o.decoder);
+    url_fetcher_stop(s->o.fetcher);
     serve_keys_free(&s->keys);
     buf_free(&s->chat_template);
     mem_free(s);

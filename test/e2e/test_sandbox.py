@@ -32,11 +32,17 @@ def hang_up(server, phrase="list of models"):
     return "".join(said(server, phrase))
 
 
+def helpers(server):
+    """-> {name: process} of the server's children"""
+    pids = open(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read().split()
+    return {open(f"/proc/{pid}/comm").read().strip(): int(pid) for pid in pids}
+
+
 def broker(server):
     """-> the process that opens files"""
-    pids = open(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read().split()
-    assert len(pids) == 1 and open(f"/proc/{pids[0]}/comm").read() == "quern-broker\n"
-    return int(pids[0])
+    found = helpers(server)
+    assert sorted(found) == ["quern-broker", "quern-decoder"]
+    return found["quern-broker"]
 
 
 def status(server, key):
@@ -168,7 +174,7 @@ def test_the_state_is_logged(binary, smollm2):
     s = Server(binary, smollm2, "--device", "cpu")
     line = next(line for line in s.log if "sandbox:" in line)
     assert "closed: " in line and "calls" in line and "network" in line and "threads" not in line
-    for pid in (s.process.pid, broker(s)):
+    for pid in (s.process.pid, *helpers(s).values()):
         facts = open(f"/proc/{pid}/status").read()
         assert "NoNewPrivs:\t1" in facts and "Seccomp:\t2" in facts
     helper = broker(s)
@@ -176,7 +182,8 @@ def test_the_state_is_logged(binary, smollm2):
     until(lambda: not os.path.exists(f"/proc/{helper}"))
     free = Server(binary, smollm2, "--no-sandbox")
     assert any("sandbox: off (--no-sandbox)" in line for line in free.log)
-    assert open(f"/proc/{free.process.pid}/task/{free.process.pid}/children").read() == ""
+    assert list(helpers(free)) == ["quern-decoder"]  # strangers' images never have the server's rights
+    assert "Seccomp:\t2" in open(f"/proc/{helpers(free)['quern-decoder']}/status").read()
     assert free.stop() == 0
 
 

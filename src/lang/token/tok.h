@@ -321,8 +321,6 @@ int tok_apply_config(struct tokenizer *t, const char *path, struct err *e);
 struct tok_str tok_json_str(const struct tj *j, const struct tj_node *o, const char *key);
 /* A token's id; -1 and an error where it is none. */
 int32_t tok_json_id(const struct tj *j, const struct tj_node *n);
-/* Decodes base64 to out; false = it is none. */
-bool tok_base64(struct buf *out, const char *s, size_t n);
 /* One normaliser or pre-tokenizer of a tokenizer.json (tok_hf_steps.c). */
 int tok_hf_normalizer(struct tokenizer *t, const struct tj *j, const struct tj_node *n, int depth,
                       struct err *e);

@@ -2,6 +2,7 @@
  * merges.txt, vocab.txt, tiktoken's ranks, tekken.json. */
 #include "lang/token/tok.h"
 
+#include "base/base64.h"
 #include "base/cursor.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -16,32 +17,6 @@ static int read_file(struct tokenizer *t, const char *path, struct err *e)
 {
     t->files[0].max = FILE_MAX;
     return file_read(path, &t->files[0], e);
-}
-
-bool tok_base64(struct buf *out, const char *s, size_t n)
-{
-    uint32_t bits = 0;
-    int have = 0;
-    while (n && s[n - 1] == '=')
-        n--;
-    for (size_t i = 0; i < n; i++) {
-        char c = s[i];
-        int v = c >= 'A' && c <= 'Z'   ? c - 'A'
-                : c >= 'a' && c <= 'z' ? c - 'a' + 26
-                : c >= '0' && c <= '9' ? c - '0' + 52
-                : c == '+'             ? 62
-                : c == '/'             ? 63
-                                       : -1;
-        if (v < 0)
-            return false;
-        bits = bits << 6 | (uint32_t)v;
-        have += 6;
-        if (have >= 8) {
-            have -= 8;
-            buf_char(out, (char)(bits >> have));
-        }
-    }
-    return !out->failed;
 }
 
 /* Byte-level BPE over the pattern of GPT-2, as a bare vocab.json means it. */
@@ -217,7 +192,7 @@ static int rerank_lines(struct tokenizer *t, struct rerank_line *lines, size_t m
         uint64_t id;
         struct rerank_line *line = &lines[*count];
         line->at = t->files[1].len;
-        if (n && (!cut || !tok_base64(&t->files[1], b->data + at, (size_t)(cut - b->data) - at) ||
+        if (n && (!cut || !base64_read(&t->files[1], b->data + at, (size_t)(cut - b->data) - at) ||
                   !num_u64(cut + 1, n - ((size_t)(cut - b->data) - at) - 1, 1 << 22, &id)))
             return err_set(e, ERR_DATA, "line %zu is not \"base64 rank\"", *count + 1);
         if (n) {
@@ -315,7 +290,7 @@ static int tekken_vocab(struct tokenizer *t, const struct tj *j, const struct tj
     for (const struct tj_node *m = tj_first(j, vocab); m && id < t->n; m = tj_next(j, m), id++) {
         const struct tj_node *b = tj_need(j, m, "token_bytes", JSONREAD_IS_STRING);
         size_t from = bytes->len;
-        if (!b || !tok_base64(bytes, b->s, b->n))
+        if (!b || !base64_read(bytes, b->s, b->n))
             return err_set(e, ERR_DATA, "token %d has no token_bytes in base64", id);
         t->pieces[id] = (struct tok_str){bytes->data + from, (uint32_t)(bytes->len - from)};
     }

@@ -1,6 +1,7 @@
 /* The parts of a tokenizer.json that are lists of steps: normaliser, pre-tokenizer, decoder. */
 #include "lang/token/tok.h"
 
+#include "base/base64.h"
 #include "base/log.h"
 #include "lang/token/unicode.h"
 
@@ -63,7 +64,7 @@ static int add_precompiled(struct tokenizer *t, const struct tj *j, const struct
         return -1;
     if (out->len)
         return err_set(e, ERR_DATA, "the tokenizer has two charsmaps");
-    if (!tok_base64(out, text.s, text.n))
+    if (!base64_read(out, text.s, text.n))
         return err_set(e, ERR_DATA, "the tokenizer's charsmap is not base64");
     return tok_charsmap(&step->map, out->data, out->len, e);
 }
