@@ -18,7 +18,7 @@
 
 /* ---- bytes ---- */
 
-static int images_base64(struct request *a, struct buf *out, const char *text, size_t n, const char *where)
+static int image_base64(struct request *a, struct buf *out, const char *text, size_t n, const char *where)
 {
     uint64_t most = limit_of(LIMIT_IMAGE_BYTES);
     if (n / 4 * 3 > most + 3)
@@ -32,7 +32,7 @@ static int images_base64(struct request *a, struct buf *out, const char *text, s
 }
 
 /* "data:image/png;base64,..." */
-static int images_data(struct request *a, struct buf *out, const char *url, size_t n, const char *where)
+static int image_data(struct request *a, struct buf *out, const char *url, size_t n, const char *where)
 {
     static const char base64[] = ";base64";
     const char *comma = memchr(url, ',', n);
@@ -41,10 +41,10 @@ static int images_data(struct request *a, struct buf *out, const char *url, size
         strncasecmp(comma - (sizeof base64 - 1), base64, sizeof base64 - 1) != 0)
         return request_fail(a, 400, where, "%s: a data: URL of an image has to be data:image/...;base64,...",
                             where);
-    return images_base64(a, out, comma + 1, n - head - 1, where);
+    return image_base64(a, out, comma + 1, n - head - 1, where);
 }
 
-static int images_fetch(struct request *a, struct buf *out, const char *url, const char *where)
+static int image_fetch(struct request *a, struct buf *out, const char *url, const char *where)
 {
     struct url_fetcher *fetcher = a->server->o->fetcher;
     struct err e = {0};
@@ -60,23 +60,22 @@ static int images_fetch(struct request *a, struct buf *out, const char *url, con
     return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, where, "%s: %s", where, e.text);
 }
 
-static int images_bytes(struct request *a, struct buf *out, const json_t *text, bool is_url,
-                        const char *where)
+static int image_bytes(struct request *a, struct buf *out, const json_t *text, bool is_url, const char *where)
 {
     const char *s = json_string_value(text);
     size_t n = json_string_length(text);
     if (!is_url && strncasecmp(s, "data:", 5) != 0)
-        return images_base64(a, out, s, n, where);
+        return image_base64(a, out, s, n, where);
     if (!strncasecmp(s, "data:", 5))
-        return images_data(a, out, s, n, where);
+        return image_data(a, out, s, n, where);
     if (strncasecmp(s, "http://", 7) != 0 && strncasecmp(s, "https://", 8) != 0)
         return request_fail(a, 400, where, "%s: an image has to be a data: URL", where);
-    return images_fetch(a, out, s, where);
+    return image_fetch(a, out, s, where);
 }
 
 /* ---- pictures ---- */
 
-static int images_decode(struct request *a, struct image *out, const struct buf *bytes, struct err *e)
+static int image_pixels(struct request *a, struct image *out, const struct buf *bytes, struct err *e)
 {
     const struct image_limits most = {limit_of(LIMIT_IMAGE_BYTES), limit_of(LIMIT_IMAGE_PIXELS),
                                       (uint32_t)limit_of(LIMIT_IMAGE_SECONDS)};
@@ -86,8 +85,8 @@ static int images_decode(struct request *a, struct image *out, const struct buf 
              : image_decode(out, data, bytes->len, &most, e);
 }
 
-int images_add(struct request *a, struct request_images *to, const json_t *text, bool is_url,
-               const char *where)
+int request_image_add(struct request *a, struct request_images *to, const json_t *text, bool is_url,
+                      const char *where)
 {
     struct buf bytes = {0};
     struct image image = {0};
@@ -99,11 +98,11 @@ int images_add(struct request *a, struct request_images *to, const json_t *text,
     if (!grown)
         return request_fail(a, 503, NULL, "out of memory");
     to->pictures = grown;
-    if (images_bytes(a, &bytes, text, is_url, where)) {
+    if (image_bytes(a, &bytes, text, is_url, where)) {
         buf_free(&bytes);
         return -1;
     }
-    int failed = images_decode(a, &image, &bytes, &e) ||
+    int failed = image_pixels(a, &image, &bytes, &e) ||
                  picture_make(&to->pictures[to->count], a->model->session->vision, &image, &e);
     buf_free(&bytes);
     image_free(&image);
@@ -113,13 +112,13 @@ int images_add(struct request *a, struct request_images *to, const json_t *text,
     return 0;
 }
 
-int images_places(struct request *a, struct request_images *to)
+int request_image_places(struct request *a, struct request_images *to)
 {
     to->places = to->count ? mem_zalloc(to->count, sizeof *to->places) : NULL;
     return to->count && !to->places ? request_fail(a, 503, NULL, "out of memory") : 0;
 }
 
-void images_free(struct request_images *i)
+void request_images_free(struct request_images *i)
 {
     for (uint32_t k = 0; k < i->count; k++)
         picture_drop(i->pictures[k]);
@@ -130,7 +129,7 @@ void images_free(struct request_images *i)
 
 /* ---- parts of messages ---- */
 
-bool images_is(const json_t *part)
+bool part_is_image(const json_t *part)
 {
     static const char *const types[] = {"image_url", "input_image", "image"};
     const char *type = field_text(part, "type");
@@ -141,7 +140,7 @@ bool images_is(const json_t *part)
 }
 
 /* The text of a part: {"image_url": {"url": text}}, {"image_url": text}, or {"data": text}. */
-static const json_t *images_text(const json_t *part, bool *is_url)
+static const json_t *part_image_text(const json_t *part, bool *is_url)
 {
     const json_t *url = json_object_get(part, "image_url"), *data = json_object_get(part, "data");
     *is_url = url != NULL;
@@ -150,19 +149,19 @@ static const json_t *images_text(const json_t *part, bool *is_url)
     return json_is_string(text) ? text : NULL;
 }
 
-int images_check(struct request *a, const json_t *part, const char *where)
+int part_check_image(struct request *a, const json_t *part, const char *where)
 {
     bool is_url;
     if (!a->model->session->vision)
         return request_fail(a, 400, where, "%s is of type '%s'; this model reads only text", where,
                             log_safe(field_text(part, "type")));
-    return images_text(part, &is_url)
+    return part_image_text(part, &is_url)
                ? 0
                : request_fail(a, 400, where, "%s has to have an image_url with a url", where);
 }
 
 /* The parts of one message; NULL and a failure. */
-static json_t *images_parts(struct request *a, const json_t *parts, size_t at, struct request_images *to)
+static json_t *parts_read(struct request *a, const json_t *parts, size_t at, struct request_images *to)
 {
     json_t *out = json_array(), *part;
     char where[FAILURE_PARAM];
@@ -172,9 +171,9 @@ static json_t *images_parts(struct request *a, const json_t *parts, size_t at, s
     json_array_foreach((json_t *)(uintptr_t)parts, i, part)
     {
         snprintf(where, sizeof where, "messages[%zu].content[%zu]", at, i);
-        bool image = images_is(part);
-        const json_t *text = image ? images_text(part, &is_url) : NULL;
-        failed = failed || (image && images_add(a, to, text, is_url, where)) ||
+        bool image = part_is_image(part);
+        const json_t *text = image ? part_image_text(part, &is_url) : NULL;
+        failed = failed || (image && request_image_add(a, to, text, is_url, where)) ||
                  json_array_append_new(out, image ? json_pack("{s:s}", "type", "image") : json_incref(part));
     }
     if (!failed)
@@ -184,7 +183,7 @@ static json_t *images_parts(struct request *a, const json_t *parts, size_t at, s
     return NULL;
 }
 
-json_t *images_read(struct request *a, const json_t *messages, struct request_images *to)
+json_t *request_images_read(struct request *a, const json_t *messages, struct request_images *to)
 {
     json_t *out = json_array(), *message, *part;
     size_t i, k;
@@ -193,10 +192,10 @@ json_t *images_read(struct request *a, const json_t *messages, struct request_im
     {
         const json_t *content = json_object_get(message, "content");
         bool has = false;
-        json_array_foreach((json_t *)(uintptr_t)content, k, part) has |= images_is(part);
+        json_array_foreach((json_t *)(uintptr_t)content, k, part) has |= part_is_image(part);
         json_t *own = has ? json_copy(message) : json_incref(message);
         failed = failed || !own ||
-                 (has && json_object_set_new(own, "content", images_parts(a, content, i, to))) ||
+                 (has && json_object_set_new(own, "content", parts_read(a, content, i, to))) ||
                  json_array_append(out, own);
         json_decref(own);
         if (failed)

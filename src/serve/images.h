@@ -18,16 +18,16 @@ struct request_images {
 };
 
 /* One more image of this prompt: a text that is base64, or (is_url) a data: URL or an address. where: for errors. */
-int images_add(struct request *a, struct request_images *to, const json_t *text, bool is_url,
-               const char *where);
+int request_image_add(struct request *a, struct request_images *to, const json_t *text, bool is_url,
+                      const char *where);
 /* The places for as many as there are now. */
-int images_places(struct request *a, struct request_images *to);
-void images_free(struct request_images *i);
+int request_image_places(struct request *a, struct request_images *to);
+void request_images_free(struct request_images *i);
 
 /* Whether a part of a message is an image, in any API's form: image_url, input_image, image. */
-bool images_is(const json_t *part);
+bool part_is_image(const json_t *part);
 /* Whether the part has what an image of its form needs; 400 where not, or where the model reads only text. */
-int images_check(struct request *a, const json_t *part, const char *where);
+int part_check_image(struct request *a, const json_t *part, const char *where);
 /* Reads the images of all messages into `to`. Returns the messages with {"type": "image"} in their places; the given ones
  * are not changed. NULL and a failure. */
-json_t *images_read(struct request *a, const json_t *messages, struct request_images *to);
+json_t *request_images_read(struct request *a, const json_t *messages, struct request_images *to);

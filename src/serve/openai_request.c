@@ -182,8 +182,8 @@ static int openai_parts(struct request *a, size_t at, const json_t *parts)
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", at, i);
         if (!type)
             return request_fail(a, 400, param, "%s has to be an object with a type", param);
-        if (images_is(part)) {
-            if (images_check(a, part, param))
+        if (part_is_image(part)) {
+            if (part_check_image(a, part, param))
                 return -1;
             continue;
         }
@@ -281,8 +281,8 @@ static int openai_chat_prompt(struct request *a, struct request_draft *q)
     r.set = set;
     a->prompt_count = 1;
     struct request_images *images = &a->images[0];
-    json_t *messages = e.code ? NULL : images_read(a, r.messages, images);
-    int failed = !messages || images_places(a, images);
+    json_t *messages = e.code ? NULL : request_images_read(a, r.messages, images);
+    int failed = !messages || request_image_places(a, images);
     r.messages = messages;
     r.pictures = images->pictures;
     r.picture_count = images->count;
@@ -333,10 +333,10 @@ static int openai_media(struct request *a, const json_t *prompt, bool bare, stru
         snprintf(where, sizeof where, "multimodal_data[%zu]", i);
         if (!json_is_string(image))
             return request_fail(a, 400, "prompt", "%s has to be an image in base64", where);
-        if (images_add(a, images, image, false, where))
+        if (request_image_add(a, images, image, false, where))
             return -1;
     }
-    if (images_places(a, images))
+    if (request_image_places(a, images))
         return -1;
     const struct prompt_request r = {
         .pictures = images->pictures, .picture_count = images->count, .images = images->places};

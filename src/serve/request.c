@@ -174,7 +174,7 @@ static void request_free(struct request *a)
     for (uint32_t i = 0; i < a->prompt_count; i++)
         ids_free(&a->prompts[i]);
     for (uint32_t i = 0; i < REQUEST_CHOICES; i++)
-        images_free(&a->images[i]);
+        request_images_free(&a->images[i]);
     buf_free(&a->reply);
     buf_free(&a->prefill);
     ids_free(&a->before);

@@ -88,7 +88,7 @@ static json_t *item_image(struct request *a, const json_t *part, size_t at)
     return NULL;
 }
 
-static bool part_is_image(const json_t *part)
+static bool item_is_image(const json_t *part)
 {
     const char *type = field_text(part, "type");
     return type && !strcmp(type, "input_image");
@@ -100,12 +100,12 @@ static json_t *item_content(struct request *a, const json_t *content, size_t at)
     json_t *part, *parts;
     bool images = false;
     size_t i;
-    json_array_foreach((json_t *)(uintptr_t)content, i, part) images |= part_is_image(part);
+    json_array_foreach((json_t *)(uintptr_t)content, i, part) images |= item_is_image(part);
     if (!images || !(parts = json_array()))
         return item_text(a, content, at);
     json_array_foreach((json_t *)(uintptr_t)content, i, part)
     {
-        json_t *one = json_pack("[O]", part), *text = part_is_image(part) ? NULL : item_text(a, one, at);
+        json_t *one = json_pack("[O]", part), *text = item_is_image(part) ? NULL : item_text(a, one, at);
         json_t *made = text                ? json_pack("{s:s,s:o}", "type", "text", "text", text)
                        : a->failure.status ? NULL
                                            : item_image(a, part, at);
