@@ -14,6 +14,7 @@
 ASSET(openapi, "doc/openapi.json")
 ASSET(chat_html, "src/serve/page/chat.html")
 ASSET(chat_js, "src/serve/page/chat.js")
+ASSET(images_js, "src/serve/page/images.js")
 ASSET(markdown_js, "src/serve/page/markdown.js")
 ASSET(status_html, "src/serve/page/status.html")
 ASSET(status_js, "src/serve/page/status.js")
@@ -26,6 +27,7 @@ static const struct asset {
     {"/", "text/html; charset=utf-8", asset_chat_html, asset_chat_html_end},
     {"/status", "text/html; charset=utf-8", asset_status_html, asset_status_html_end},
     {"/page/chat.js", "text/javascript", asset_chat_js, asset_chat_js_end},
+    {"/page/images.js", "text/javascript", asset_images_js, asset_images_js_end},
     {"/page/markdown.js", "text/javascript", asset_markdown_js, asset_markdown_js_end},
     {"/page/status.js", "text/javascript", asset_status_js, asset_status_js_end},
     {"/page/style.css", "text/css", asset_style_css, asset_style_css_end},

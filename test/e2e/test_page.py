@@ -1,4 +1,5 @@
 """The pages in a real browser: chromium, without a window, driven by playwright."""
+import base64
 import json
 import os
 import re
@@ -191,3 +192,61 @@ def test_the_status_page_draws(page, server):
     page.wait_for_function("() => document.querySelector('#models td')?.textContent.length > 0")
     page.wait_for_timeout(2500)
     shot(page, "status")
+
+
+RED = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"  # one red pixel
+
+
+def test_images_are_attached_pasted_and_dropped(page):
+    """What the page sends: parts with data: URLs; a thumbnail before and after."""
+    sent = []
+    chunk = '{"choices":[{"index":0,"delta":{"content":"red"},"finish_reason":"stop"}]}'
+
+    def reply(route):
+        sent.append(json.loads(route.request.post_data)["messages"])
+        route.fulfill(status=200, content_type="text/event-stream", body=f"data: {chunk}\n\ndata: [DONE]\n\n")
+    page.route("**/v1/chat/completions", reply)
+    page.set_input_files("#file", {"name": "red.png", "mimeType": "image/png", "buffer": base64.b64decode(RED)})
+    page.wait_for_selector("#strip img")
+    give = """([kind, data]) => {
+        const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0)), all = new DataTransfer();
+        all.items.add(new File([bytes], "a.png", { type: "image/png" }));
+        const target = document.querySelector(kind === "paste" ? "#text" : "main");
+        target.dispatchEvent(kind === "paste" ? new ClipboardEvent("paste", { clipboardData: all, bubbles: true })
+                                              : new DragEvent("drop", { dataTransfer: all, bubbles: true, cancelable: true }));
+    }"""
+    for i, kind in enumerate(("paste", "drop")):
+        page.evaluate(give, [kind, RED])
+        page.wait_for_function(f"() => document.querySelectorAll('#strip img').length == {2 + i}")
+    page.click("#strip button >> nth=0")  # one is taken back
+    page.wait_for_function("() => document.querySelectorAll('#strip img').length == 2")
+    ask(page, "What colour?")
+    finished(page)
+    url = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + RED}}
+    assert sent == [[{"role": "user", "content": [url, url, {"type": "text", "text": "What colour?"}]}]]
+    assert page.locator(".turn.user .thumbnail").count() == 2 and not page.is_visible("#strip")
+    shot(page, "images")
+    page.reload()  # kept with the conversation
+    page.wait_for_selector(".turn.user .thumbnail")
+    page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"no image" * 200000})
+    page.wait_for_function("() => document.querySelector('#note').textContent.includes('no image')")
+
+
+def test_a_large_image_is_drawn_smaller(page):
+    """A file above a megabyte becomes a JPEG that storage has room for."""
+    sizes = page.evaluate("""async () => {
+        const canvas = new OffscreenCanvas(2000, 1000), draw = canvas.getContext("2d"), all = draw.createImageData(2000, 1000);
+        for (let i = 0, s = 1; i < all.data.length; i++) {
+            s ^= s << 13, s ^= s >>> 17, s ^= s << 5;
+            all.data[i] = i % 4 == 3 ? 255 : s;
+        }
+        draw.putImageData(all, 0, 0);
+        const blob = await canvas.convertToBlob({ type: "image/png" }), list = new DataTransfer();
+        list.items.add(new File([blob], "noise.png", { type: "image/png" }));
+        document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer: list, bubbles: true, cancelable: true }));
+        return blob.size;
+    }""")
+    assert sizes > 1 << 20
+    page.wait_for_selector("#strip img")
+    page.wait_for_function("() => document.querySelector('#strip img').naturalWidth > 0")
+    assert page.evaluate("[document.querySelector('#strip img').naturalWidth, document.querySelector('#strip img').src.slice(0, 15)]") == [1568, "data:image/jpeg"]

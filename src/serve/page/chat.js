@@ -1,4 +1,5 @@
 // The chat page. Conversations are kept in this browser's storage; the server stores none.
+import { Attachments, thumbnail } from "/page/images.js";
 import { markdown } from "/page/markdown.js";
 import { themeButton } from "/page/theme.js";
 
@@ -77,10 +78,17 @@ async function* events(response) {
   }
 }
 
+// A turn as a message: its images are parts in front of the text.
+function message({ role, content, images }) {
+  if (!images?.length) return { role, content };
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return { role, content: content ? [...parts, { type: "text", text: content }] : parts };
+}
+
 function request(turns) {
   const body = { model: $("model").value, stream: true, stream_options: { include_usage: true } };
   for (const name of NUMBERS) if (settings[name] !== undefined) body[name] = settings[name];
-  body.messages = turns.map(({ role, content }) => ({ role, content }));
+  body.messages = turns.map(message);
   if (current.system) body.messages.unshift({ role: "system", content: current.system });
   return body;
 }
@@ -183,6 +191,12 @@ function paint(view, turn) {
     details.append(summary, turn.reasoning);
     parts.push(details);
   }
+  if (turn.images?.length) {
+    const row = document.createElement("div");
+    row.className = "pictures";
+    row.append(...turn.images.map(thumbnail));
+    parts.push(row);
+  }
   parts.push(body);
   if (turn.error) {
     const p = document.createElement("p");
@@ -260,11 +274,11 @@ function forget(conversation) {
   save();
 }
 
-function send(text) {
-  if (running || !text.trim()) return;
-  const turn = { role: "user", content: text };
+function send(text, images = []) {
+  if (running || (!text.trim() && !images.length)) return;
+  const turn = { role: "user", content: text, ...(images.length ? { images } : {}) };
   current.turns.push(turn);
-  current.title ||= text.trim().slice(0, 60);
+  current.title ||= text.trim().slice(0, 60) || "Image";
   conversations.splice(conversations.indexOf(current), 1);
   conversations.unshift(current);
   addTurn(turn);
@@ -292,7 +306,7 @@ function edit(turn) {
   box.value = turn.content;
   box.rows = Math.min(12, turn.content.split("\n").length + 1);
   box.setAttribute("aria-label", "Edit the message");
-  const done = () => box.value.trim() && cutTo(turn) && send(box.value), back = () => paint(view, turn);
+  const done = () => (box.value.trim() || turn.images) && cutTo(turn) && send(box.value, turn.images), back = () => paint(view, turn);
   box.addEventListener("keydown", (e) => {
     if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
       e.preventDefault();
@@ -331,12 +345,17 @@ function closeSettings() {
 
 // ---- start ----
 
+const attachments = new Attachments({
+  strip: $("strip"), button: $("attach"), input: $("file"), drop: document.querySelector("main"), text: $("text"),
+  failed: (text) => note(text, true),
+});
+
 $("ask").addEventListener("submit", (e) => {
   e.preventDefault();
   const text = $("text").value;
-  if (running || !text.trim()) return;
+  if (running || (!text.trim() && !attachments.count)) return;
   $("text").value = "";
-  send(text);
+  send(text, attachments.take());
 });
 $("text").addEventListener("keydown", (e) => {
   if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
