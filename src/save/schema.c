@@ -1,6 +1,7 @@
 #include "save/schema.h"
 
-/* Keys are known by a digest: a key keeps its number when the file of keys changes. 0 is a client without a key.
+/* A key is a number made of its digest, the same for ever; 0 is a client without a key. `number` and `name` are those of the
+ * file of keys, as the server last read it; NULL = it is not there.
  *
  * Usage has no prompts and no answers. A day is a number: days since 1970 in UTC.
  *
@@ -9,7 +10,7 @@
  * conversation. `turn`: 0 = what the client sent, 1 = what the model answered. The bytes of all threads are in totals. */
 static const char version_1[] =
     "CREATE TABLE keys ("
-    "  number INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT);"
+    "  key INTEGER PRIMARY KEY, number INTEGER, name TEXT);"
     "CREATE TABLE usage ("
     "  day INTEGER NOT NULL, key INTEGER NOT NULL, model TEXT NOT NULL,"
     "  requests INTEGER NOT NULL, errors INTEGER NOT NULL, read INTEGER NOT NULL,"

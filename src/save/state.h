@@ -67,6 +67,9 @@ int state_write(struct state *s, struct state_write *w, struct err *e);
 /* Waits for the commit; `done` is not called. */
 int state_write_wait(struct state *s, struct state_write *w, struct err *e);
 
+/* Waits until all earlier writes are done; NULL is nothing. */
+void state_flush(struct state *s);
+
 /* Waits for a free one. */
 sqlite3 *state_reader(struct state *s);
 void state_release(struct state *s, sqlite3 *db);

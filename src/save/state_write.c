@@ -204,6 +204,20 @@ int state_write_wait(struct state *s, struct state_write *w, struct err *e)
     return w->err.code ? err_set(e, w->err.code, "%s", w->err.text) : 0;
 }
 
+static int flush_run(struct state_write *w, sqlite3 *db, struct err *e)
+{
+    (void)w, (void)db, (void)e;
+    return 0;
+}
+
+void state_flush(struct state *s)
+{
+    struct err e = {0};
+    struct state_write w = {.run = flush_run};
+    if (s)
+        state_write_wait(s, &w, &e);
+}
+
 /* ---- room ---- */
 
 uint64_t state_bytes(struct state *s)

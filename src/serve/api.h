@@ -16,6 +16,9 @@ void api_unload(struct request *a);
 void api_infill(struct request *a);
 void api_completion(struct request *a);
 
+/* counts by day, key and model (api_usage.c) */
+void api_usage(struct request *a);
+
 /* vectors (api_embed.c, api_score.c) */
 void api_embeddings(struct request *a);
 void api_embedding(struct request *a);

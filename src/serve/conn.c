@@ -29,6 +29,7 @@
 enum {
     CONN_INPUT_MOST = 256 << 10,  /* bytes of pipelined requests behind the current one */
     CONN_OUTPUT_MOST = 256 << 10, /* bytes of a stream's output: above, the stream waits for the client */
+    CONN_RETRY = 300,             /* seconds: what takes longer a client need not try again itself */
     CONN_LINGER = 2,              /* seconds */
     CONN_SENDING = 10,            /* seconds that a client gets to read a reply before it counts as idle */
     CONN_RESERVE = 16,            /* connections above the limit, for probes */
@@ -113,7 +114,8 @@ static void conn_head(struct conn *c, int status, const char *type, int64_t leng
                       "Access-Control-Allow-Headers: *, Authorization\r\nAccess-Control-Max-Age: 600\r\n");
     if (status == 429 || status == 503)
         buf_printf(&out, "Retry-After: %u\r\n", c->retry ? c->retry : 1);
-    if (status == 500 || status == 501 || status == 505 || status == 507)
+    if ((status == 429 && c->retry > CONN_RETRY) || status == 500 || status == 501 || status == 505 ||
+        status == 507)
         buf_str(&out, "x-should-retry: false\r\n");
     if (status == 401)
         buf_str(&out, "WWW-Authenticate: Bearer\r\n");

@@ -10,6 +10,7 @@ struct buf;
 struct choice;
 struct engine_request;
 struct failure;
+struct record;
 struct request;
 struct route;
 struct stream_chunk;
@@ -25,9 +26,11 @@ struct api_format {
     void (*end)(struct request *a, struct choice *c, struct buf *out); /* of a choice, in a stream */
     void (*finish)(struct request *a, struct buf *out);                /* of a stream; NULL = with nothing */
     void (*whole)(struct request *a, struct buf *out);                 /* without a stream */
-    void (*error)(const struct failure *f, struct buf *out);           /* a reply */
-    void (*broken)(const struct failure *f, struct buf *out);          /* inside of a stream, and its end */
-    void (*forget)(void *state);                                       /* NULL = it keeps nothing */
+    /* Adds to the record of an answer what is kept of it; after finish or whole. NULL = nothing */
+    void (*keep)(struct request *a, struct record *r);
+    void (*error)(const struct failure *f, struct buf *out);  /* a reply */
+    void (*broken)(const struct failure *f, struct buf *out); /* inside of a stream, and its end */
+    void (*forget)(void *state);                              /* NULL = it keeps nothing */
     /* On a worker, before the engine gets it: keeps what the reply repeats of the request. NULL = nothing */
     int (*asked)(struct request *a, const struct engine_request *r);
 };

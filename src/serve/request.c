@@ -11,6 +11,7 @@
 #include "serve/message.h"
 #include "serve/metrics.h"
 #include "serve/models.h"
+#include "serve/record.h"
 #include "serve/route.h"
 #include "serve/server_internal.h"
 #include "serve/usage.h"
@@ -153,6 +154,8 @@ void request_drop_body(struct request *a)
 static void request_free(struct request *a)
 {
     struct usage used = request_usage(a);
+    record_post(a);
+    record_leave(a);
     request_usage_end(a->server, a->key, a->sequences, &used);
     for (uint32_t i = 0; i < REQUEST_CHOICES; i++) {
         struct choice *c = &a->choices[i];
@@ -176,6 +179,7 @@ static void request_free(struct request *a)
     for (uint32_t i = 0; i < REQUEST_CHOICES; i++)
         request_images_free(&a->images[i]);
     buf_free(&a->reply);
+    buf_free(&a->ending);
     buf_free(&a->prefill);
     ids_free(&a->before);
     ids_free(&a->stop_ids);
@@ -311,30 +315,48 @@ static void request_rank(struct request *a)
     }
 }
 
+/* The reply is whole, and stored as far as it is to be. */
+static void request_tell(struct request *a)
+{
+    if (a->failure.status) {
+        request_break(a);
+        return;
+    }
+    if (a->stream)
+        a->to->end(a->client, a->ending.data, a->ending.failed ? 0 : a->ending.len);
+    else
+        a->to->reply(a->client, a->count ? &a->ending : &a->reply);
+    request_free(a);
+}
+
 static void request_finish(struct request *a)
 {
-    struct buf out = {0};
     const struct api_format *t = format_for(a->route);
+    struct record *r = a->route->light ? NULL : record_new(a);
     if (a->count && !a->batch)
         metrics_seconds(&a->server->metrics.whole, clock_now() - a->begun);
-    if (a->stream) {
-        if (t->finish)
-            t->finish(a, &out);
-        a->to->end(a->client, out.data, out.failed ? 0 : out.len);
-    } else {
+    if (a->stream && t->finish)
+        t->finish(a, &a->ending);
+    else if (!a->stream && a->count) {
         request_rank(a);
-        if (a->count)
-            t->whole(a, &out);
-        a->to->reply(a->client, a->count ? &out : &a->reply);
+        t->whole(a, &a->ending);
     }
-    buf_free(&out);
-    request_free(a);
+    if (r && t->keep)
+        t->keep(a, r);
+    a->ended = true;
+    if (!r || !record_send(r, r->kept || r->usage.read + r->usage.written))
+        request_tell(a);
 }
 
 void request_chunk(struct request *a)
 {
     if (!a->client) {
         request_free(a);
+        return;
+    }
+    if (a->ended) { /* continues when its record is stored */
+        if (atomic_load(&a->recorded))
+            request_tell(a);
         return;
     }
     if (a->failure.status) {

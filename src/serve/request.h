@@ -21,6 +21,7 @@ enum { REQUEST_CHOICES = 16 };
 struct conn;
 struct instance;
 struct output_parser;
+struct record;
 struct request;
 struct route;
 struct server;
@@ -68,7 +69,8 @@ struct choice {
  *   running    the loop owns it. The engine's thread only calls worker_wake; the loop then takes the chunks
  *              (request_chunk).
  *   streaming  the same, once the head of a stream has been sent: the format writes each piece as it comes.
- *   done       all choices have ended, or there is a failure: the loop writes the rest of the reply and frees it.
+ *   done       all choices have ended, or there is a failure. The rest of the reply waits for its record (record.h); then
+ *              the loop writes it and frees the request.
  *
  * A client that leaves sets `gone` (request_abandon): the loop frees it at once where it owns it, else when the worker gives
  * it back. */
@@ -90,8 +92,13 @@ struct request {
     enum lane_kind lane; /* by the bytes of its body */
     double queued;       /* when it came to the workers */
     atomic_bool gone;    /* set by the loop: the client has gone */
+    /* the loop's: the reply is whole, and waits until its record is stored */
+    bool ended, accounted; /* accounted: its usage has been counted */
+    struct buf ending;
+    atomic_bool recorded; /* set by the writer */
     /* guarded by the server's mutex */
-    uint32_t sequences; /* that count against its key's share; at least 1 */
+    struct record *record; /* that it waits for */
+    uint32_t sequences;    /* that count against its key's share; at least 1 */
     struct request *next_ready;
     bool is_ready, prepared;
     bool working, again; /* a worker has it; and is to take it up again */

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 enum { ROUTE_QUERY = 32 }; /* values of a query */
 
@@ -101,6 +102,7 @@ static const struct route routes[] = {
     {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS, .admin = true},
     {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL, .admin = true},
     {"GET", "/models/*", .now = api_model},
+    {"GET", "/usage", .prepare = api_usage, .model = ROUTE_NO_MODEL, .light = true},
     {"GET", "/props", .now = api_props},
     {"GET", "/slots", .now = api_slots},
     {"POST", "/chat/completions", .prepare = openai_chat, .model = ROUTE_CHAT, .batch = true},
@@ -274,20 +276,23 @@ static bool route_is_json(const struct conn *c)
     return !n || (n > 5 && !strncasecmp(type + n - 5, "+json", 5));
 }
 
-/* NULL: the key has room for one more request. */
-static const char *route_admit(struct conn *c)
+/* Whether the key has tokens and room for one more request. -1 and 429 */
+static int route_admit(struct conn *c, struct failure *f)
 {
+    static const struct server_key none;
     struct server *s = c->server;
+    const struct server_key *key = c->key ? &s->o->keys[c->key - 1] : &none;
     pthread_mutex_lock(&s->mutex);
-    const char *why = usage_admit(&s->usage[c->key], &s->o->usage, clock_now());
+    int refused = quota_check(&s->quotas, key->owner, &key->quota, time(NULL), f);
+    const char *why = refused ? NULL : usage_admit(&s->usage[c->key], &s->o->usage, clock_now());
     pthread_mutex_unlock(&s->mutex);
-    return why;
+    return why ? failure_set(f, 429, "rate_limit_exceeded", NULL, "%s", why) : refused;
 }
 
 static void route_take(struct conn *c)
 {
     const struct route *r = c->route;
-    const char *why;
+    struct failure f = {0};
     bool reads = http_is(&c->http, "GET") || http_is(&c->http, "HEAD");
     c->http.keep &= !c->reserve;
     if (c->reserve && !r->probe)
@@ -305,8 +310,8 @@ static void route_take(struct conn *c)
         conn_failf(c, 503, NULL, "the server is ending and takes no more requests");
     else if (!route_is_json(c))
         conn_failf(c, 415, NULL, "the body has to be JSON (Content-Type: application/json)");
-    else if (!r->light && (why = route_admit(c)))
-        conn_failf(c, 429, "rate_limit_exceeded", "%s", why);
+    else if (!r->light && route_admit(c, &f))
+        conn_fail(c, &f);
     else
         request_start(c);
 }

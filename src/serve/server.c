@@ -4,12 +4,15 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "save/state.h"
+#include "save/usage_table.h"
 #include "serve/batch.h"
 #include "serve/conn.h"
 #include "serve/limit.h"
 #include "serve/models.h"
 #include "serve/notify.h"
 #include "serve/origin.h"
+#include "serve/record.h"
 #include "serve/request.h"
 #include "serve/server_internal.h"
 #include "serve/shelf.h"
@@ -127,6 +130,7 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
         s->accept_paused = false;
         evconnlistener_enable(s->listener);
     }
+    record_retry(s);
     models_expire(s->models, now);
     if (now - s->notified >= 1 && !models_stuck(s->models, SERVER_STUCK)) { /* else systemd restarts us */
         notify_say(s->o->notify, "WATCHDOG=1");
@@ -168,6 +172,44 @@ static int server_tls(struct server *s, struct err *e)
     return 0;
 }
 
+/* The list of keys, for reports about usage. */
+struct server_keys {
+    struct state_write write;
+    int64_t count;
+    struct usage_key keys[];
+};
+
+static int server_keys_run(struct state_write *w, sqlite3 *db, struct err *e)
+{
+    const struct server_keys *k = (const struct server_keys *)w;
+    return usage_name_keys(db, k->keys, k->count, e);
+}
+
+static void server_keys_done(struct state_write *w)
+{
+    struct server_keys *k = (struct server_keys *)w;
+    for (int64_t i = 0; i < k->count; i++)
+        mem_free((char *)(uintptr_t)k->keys[i].name);
+    mem_free(k);
+}
+
+static void server_name_keys(struct server *s)
+{
+    struct err e = {0};
+    size_t n = s->o->key_count;
+    struct server_keys *k = s->o->state ? mem_zalloc(1, sizeof *k + n * sizeof *k->keys) : NULL;
+    if (!k)
+        return;
+    k->write = (struct state_write){.run = server_keys_run, .done = server_keys_done};
+    k->count = (int64_t)n;
+    for (size_t i = 0; i < n; i++) {
+        const struct server_key *key = &s->o->keys[i];
+        k->keys[i] = (struct usage_key){key->text ? key->owner : 0, key->name ? mem_strdup(key->name) : NULL};
+    }
+    if (state_write(s->o->state, &k->write, &e))
+        server_keys_done(&k->write);
+}
+
 /* SIGHUP: reloads the keys, the certificate and the list of models. Running requests continue. What cannot be
  * read stays as it was, and that is logged as an error, since a key may have been revoked. */
 static void server_reload(evutil_socket_t number, short what, void *arg)
@@ -179,6 +221,7 @@ static void server_reload(evutil_socket_t number, short what, void *arg)
         log_error("the keys could NOT be read, the old ones stay valid: %s", e.text);
     else if (s->o->key_count)
         log_info("the keys have been read");
+    server_name_keys(s);
     e = (struct err){0};
     if (server_tls(s, &e))
         log_error("the certificate could NOT be read, the old one stays in use: %s", e.text);
@@ -309,6 +352,9 @@ static int server_open(struct server *s, struct err *e)
         event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
     server_count_files(s);
+    if (s->o->state && quota_load(&s->quotas, s->o->state, e))
+        return -1;
+    server_name_keys(s);
     if (server_tls(s, e) || worker_start(s, e) || (s->o->feed && batch_start(s, s->o->feed, e)))
         return -1;
     if (s->listen_fd < 0)
@@ -333,10 +379,13 @@ static void server_close(struct server *s)
     worker_stop(s);
     while (s->conns)
         conn_free(s->conns);
+    record_retry(s);
+    state_flush(s->o->state);
     for (struct request *a; (a = worker_ready(s));) { /* their clients have gone */
         a->arrived = true;
         request_chunk(a);
     }
+    state_flush(s->o->state); /* no write knows this server any more */
     struct event *const events[] = {s->bell, s->tick, s->term, s->intr, s->hup};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
@@ -346,6 +395,8 @@ static void server_close(struct server *s)
     if (s->bell_fd >= 0)
         close(s->bell_fd);
     shelf_free(&s->shelf);
+    quota_free(&s->quotas);
+    record_free_unsaved(s);
     tls_close(s->tls);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->work);

@@ -21,6 +21,7 @@ struct event;
 struct event_base;
 struct evconnlistener;
 struct models;
+struct record;
 struct request;
 struct tls;
 
@@ -53,6 +54,8 @@ struct server {
     pthread_mutex_t mutex;
     pthread_cond_t work;
     struct key_usage usage[USAGE_KEYS];
+    struct quotas quotas;
+    struct record *unsaved;          /* usage that the disk did not take */
     struct worker_lane lanes[LANES]; /* for the workers */
     struct request *ready;           /* have a chunk for the loop */
     struct shelf shelf;

@@ -18,8 +18,7 @@
 
 enum { WORKER_SHORT = 64 << 10 }; /* bytes of a body: a few milliseconds of work */
 
-/* The mutex is held. */
-static void worker_ring(struct request *a)
+void worker_ring(struct request *a)
 {
     struct server *s = a->server;
     if (a->is_ready)

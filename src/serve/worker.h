@@ -27,6 +27,7 @@ struct request *worker_ready(struct server *s); /* the next one with something f
 void worker_forget(struct request *a);
 
 /* Any thread's. */
+void worker_ring(struct request *a);  /* it has something for the loop; the server's mutex is held */
 void worker_again(struct request *a); /* what it waited for has come: a worker takes it up again */
 void worker_wake(void *request);      /* the engine's wake */
 

@@ -188,9 +188,12 @@ def test_the_status_page_draws(page, server):
     page.wait_for_selector(".plot polyline", state="attached")
     server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})
     page.wait_for_function("() => Number(document.querySelectorAll('.figure b')[3].textContent) > 0")
-    assert page.locator(".plot").count() == 6
+    assert page.locator("#plots .plot").count() == 6
     page.wait_for_function("() => document.querySelector('#models td')?.textContent.length > 0")
     page.wait_for_timeout(2500)
+    page.reload()
+    page.wait_for_selector("#usage:not([hidden]) rect.bar-1", state="attached")
+    assert "no key" in page.locator("#keys").inner_text()
     shot(page, "status")
 
 

@@ -4,7 +4,8 @@ import { themeButton } from "/page/theme.js";
 const $ = (id) => document.getElementById(id);
 const EVERY = 2, KEPT = 300, FEWEST = 30; // seconds between samples; samples that are kept, that a plot is wide at least
 const SVG = "http://www.w3.org/2000/svg";
-let samples = [];
+const USAGE_EVERY = 15; // samples between two looks at the usage
+let samples = [], looks = 0;
 
 function headers() {
   try {
@@ -107,6 +108,52 @@ async function models() {
   }));
 }
 
+// Tokens of each day as bars: read below, written above.
+function bars(days) {
+  const wide = 400, high = 120, left = 44, bottom = 100, each = (wide - left) / days.length;
+  const top = Math.max(1, ...days.map((d) => d.read + d.written));
+  const svg = shape("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": "Tokens a day" });
+  const bar = (i, from, n, kind) => svg.append(shape("rect", { class: kind, x: (left + i * each + 1).toFixed(1), width: Math.max(1, each - 2).toFixed(1),
+    y: (bottom - ((from + n) / top) * (bottom - 8)).toFixed(1), height: ((n / top) * (bottom - 8)).toFixed(1) }, ""));
+  days.forEach((d, i) => { bar(i, 0, d.read, "bar-1"); bar(i, d.read, d.written, "bar-2"); });
+  svg.append(shape("line", { class: "axis", x1: left, x2: wide, y1: bottom, y2: bottom }), shape("text", { x: left - 4, y: 12, "text-anchor": "end" }, whole(top)),
+             shape("text", { x: left, y: high - 4 }, days[0].day), shape("text", { x: wide, y: high - 4, "text-anchor": "end" }, days.at(-1).day));
+  const figure = document.createElement("figure"), caption = document.createElement("figcaption");
+  figure.className = "plot";
+  caption.append("Tokens a day: ");
+  ["read", "written"].forEach((name, i) => {
+    const key = document.createElement("span");
+    key.className = `key-${i + 1}`;
+    key.textContent = ` ${name} ${whole(days.reduce((sum, d) => sum + d[name], 0))}`;
+    caption.append(key);
+  });
+  figure.append(caption, svg);
+  return figure;
+}
+
+// Of all keys for an admin key, of its own for another one.
+async function usage() {
+  const response = await fetch("/usage?since=30d", { headers: headers() });
+  if (!response.ok) return;
+  const counts = ["requests", "errors", "read", "cached", "written"], days = new Map(), keys = new Map();
+  for (const r of (await response.json()).data) {
+    const who = r.name ?? (r.key_id ? `key ${r.key || r.key_id}` : "no key");
+    for (const [map, name, first] of [[days, r.day, { day: r.day }], [keys, `${who}\n${r.model}`, { who, model: r.model || "none" }]]) {
+      const sum = map.get(name) ?? { ...first, requests: 0, errors: 0, read: 0, cached: 0, written: 0 };
+      for (const c of counts) sum[c] += r[c];
+      map.set(name, sum);
+    }
+  }
+  $("usage").hidden = !days.size;
+  if (!days.size) return;
+  $("days").replaceChildren(bars([...days.values()]));
+  $("keys").replaceChildren(...[...keys.values()].sort((a, b) => b.read + b.written - a.read - a.written).map((k) => {
+    const tr = document.createElement("tr");
+    for (const text of [k.who, k.model, ...counts.map((c) => whole(k[c]))]) tr.insertCell().textContent = text;
+    return tr;
+  }));
+}
+
 async function look() {
   try {
     const response = await fetch("/metrics", { headers: headers() });
@@ -117,6 +164,7 @@ async function look() {
     $("plots").replaceChildren(...PLOTS.map(draw));
     $("note").textContent = "";
     await models();
+    if (looks++ % USAGE_EVERY === 0) await usage();
   } catch (e) {
     $("note").textContent = "no figures: " + e.message;
   }
