@@ -273,6 +273,15 @@ static void add_bytes(void *arg, weight_id *id)
     s->bytes += weight_bytes(&s->w->all[*id]);
 }
 
+/* Whether any operation of the rest is for the streaming device. */
+static bool split_sends(const struct split *d)
+{
+    for (uint32_t i = 0; i < d->all.plan.count; i++)
+        if (d->all.plan.ops[i].device == SPLIT_STREAM)
+            return true;
+    return false;
+}
+
 /* The streaming device is optional: without room for it prompts are computed where the weights are. */
 static void split_fill_stream(struct split *d, const struct device_shape *s)
 {
@@ -280,7 +289,7 @@ static void split_fill_stream(struct split *d, const struct device_shape *s)
     struct device *stream = d->part[SPLIT_STREAM], *rest = d->part[SPLIT_REST];
     if (!stream)
         return;
-    if (!d->whole->lora && !split_fill(d, SPLIT_STREAM, s, &why)) {
+    if (!d->whole->lora && split_sends(d) && !split_fill(d, SPLIT_STREAM, s, &why)) {
         struct sum_bytes sum = {&d->weights[SPLIT_STREAM], 0};
         for (uint32_t i = 0; i < d->plan[SPLIT_STREAM].count; i++)
             plan_each_sent(&d->plan[SPLIT_STREAM].ops[i], add_bytes, &sum);

@@ -418,6 +418,18 @@ static void weights_are_sent(void **state)
         fail_msg("%s", e.text);
     d->ops->close(d);
     all_given_back();
+    /* nor is there a streaming device where no operation of the CPU's is for it */
+    reset();
+    for (uint32_t i = 0; i < f.p.count; i++)
+        f.p.ops[i].device = f.p.ops[i].kind == OP_EMBED;
+    of = (struct split_devices){.main = open_card(&o), .stream_rows = 4};
+    assert_int_equal(cpu_open(&of.rest, &o, &e), 0);
+    of.stream = open_card(&(struct device_options){.streamed = true, .threads = 1});
+    assert_int_equal(split_open(&d, &of, &e), 0);
+    if (fill(d, &f, &e) || step(d, &f, 6, NULL, &e) || !d->ops->results(d, &e))
+        fail_msg("%s", e.text);
+    d->ops->close(d);
+    all_given_back();
     drop(&f);
 }
 
