@@ -36,7 +36,11 @@ struct kv_config {
     uint32_t pages[PLAN_GROUPS_MOST];
     uint32_t least[PLAN_GROUPS_MOST]; /* of these, the first ones that have memory from the start; 0 = all */
     uint32_t states;                  /* slots of state, with slot 0; 0 where the plan keeps none */
+    uint32_t states_least;            /* of these, as above */
 };
+
+/* The slots of state, where `back` names a group. */
+enum { GROUP_STATES = PLAN_GROUPS_MOST };
 
 struct step_seq {
     uint32_t first, rows; /* its rows in the batch, contiguous and in order of position */
@@ -162,7 +166,8 @@ struct device_ops {
     /* Pins host memory of another device, so that rows are copied to and from it directly. A hint; until close. */
     void (*pin)(struct device *d, void *memory, size_t bytes);
     /* Gives the first `pages` pages of a group memory (kv_config.least had it from the start), and takes it from the others,
-     * which lose what they held. Between steps. ERR_RESOURCE: there is none left, and nothing has changed. */
+     * which lose what they held; of GROUP_STATES the first slots. Between steps. ERR_RESOURCE: there is none left, and
+     * nothing has changed. */
     int (*back)(struct device *d, uint32_t group, uint32_t pages, struct err *e);
     /* What that takes, at most. */
     uint64_t (*back_bytes)(const struct device *d, uint32_t group, uint32_t pages);

@@ -382,7 +382,7 @@ static void engine_count_pages(struct engine *g)
         s->window_pages_free += window ? unused : 0;
     }
     s->states = r->states.count ? r->states.count - 1 : 0;
-    s->states_free = r->states.unused;
+    s->states_free = r->states.unused + r->states.count - r->states.backed;
 }
 
 /* No job is running or waiting. */

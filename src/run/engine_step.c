@@ -215,7 +215,7 @@ static uint32_t engine_compose_batch(struct engine *g, uint32_t parts, uint32_t 
 static uint32_t engine_compose(struct engine *g)
 {
     const struct runner *r = g->session->runner;
-    uint32_t parts = 0, rows = 0, free = r->states.unused, front = engine_front(g),
+    uint32_t parts = 0, rows = 0, free = runner_states_free(r), front = engine_front(g),
              after = front; /* each of those after has a row and a result for itself */
     g->spare = free > g->count ? free - g->count : 0;
     for (uint32_t i = 0; i < front; i++) {

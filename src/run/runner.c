@@ -208,8 +208,10 @@ static int runner_pages(struct runner *r, const struct runner_options *o, uint64
     uint32_t slots = runner_slots(r->plan, o, bytes);
     uint64_t taken = slots * runner_state_bytes(r->plan);
     *kv = (struct kv_config){.page_tokens = RUNNER_PAGE, .type = r->kv_type, .states = slots ? slots + 1 : 0};
+    kv->states_least = o->kv_whole ? kv->states : (uint32_t)least(kv->states, RUNNER_STATES_LEAST);
+    r->states_least = kv->states_least;
     pages_close(&r->states);
-    if (slots && pages_open(&r->states, kv->states, kv->states, e))
+    if (slots && pages_open(&r->states, kv->states, kv->states_least, e))
         return -1;
     r->pool = runner_pool(r->plan, o, bytes > taken ? bytes - taken : bytes > 0);
     for (uint32_t g = 0; g < r->plan->groups; g++) {
@@ -499,9 +501,15 @@ void seq_leave_behind(struct seq *s)
 
 #define RUNNER_RETRY 0.1 /* seconds after which memory is asked for again, once there was none */
 
+/* Pages of a group, or slots of state. */
+static struct pages *runner_pages_of(struct runner *r, uint32_t g)
+{
+    return g == GROUP_STATES ? &r->states : &r->pages[g];
+}
+
 uint64_t runner_held_bytes(const struct runner *r)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = r->device->ops->back_bytes(r->device, GROUP_STATES, r->states.backed);
     for (uint32_t g = 0; g < r->plan->groups; g++)
         bytes += r->device->ops->back_bytes(r->device, g, r->pages[g].backed);
     return bytes;
@@ -511,10 +519,11 @@ uint64_t runner_held_bytes(const struct runner *r)
 static bool runner_back(struct runner *r, uint32_t g, uint32_t pages)
 {
     const struct device_ops *ops = r->device->ops;
+    struct pages *of = runner_pages_of(r, g);
     struct err why = {0};
-    uint64_t held = runner_held_bytes(r), now = ops->back_bytes(r->device, g, r->pages[g].backed),
+    uint64_t held = runner_held_bytes(r), now = ops->back_bytes(r->device, g, of->backed),
              then = ops->back_bytes(r->device, g, pages);
-    if (pages > r->pages[g].backed && clock_now() < r->grow_after)
+    if (pages > of->backed && clock_now() < r->grow_after)
         return false;
     if (r->resize && !r->resize(r->resize_arg, held, held - now + then))
         return false;
@@ -524,31 +533,54 @@ static bool runner_back(struct runner *r, uint32_t g, uint32_t pages)
             r->resize(r->resize_arg, held - now + then, held);
         return false;
     }
-    pages_back(&r->pages[g], pages);
+    pages_back(of, pages);
     return true;
 }
 
 /* An eighth more than is needed, where there is room, so that growing stays rare. */
+static void runner_grow_group(struct runner *r, uint32_t g, uint32_t need)
+{
+    const struct pages *p = runner_pages_of(r, g);
+    if (p->unused >= need || p->backed == p->count)
+        return;
+    uint32_t want = (uint32_t)least(p->count, (uint64_t)p->backed + need - p->unused),
+             ample = (uint32_t)least(p->count, (uint64_t)want + p->backed / 8);
+    if (!runner_back(r, g, ample) && !runner_back(r, g, want))
+        r->grow_after = clock_now() + RUNNER_RETRY;
+}
+
 void runner_grow(struct runner *r, const struct page_need *need)
 {
-    for (uint32_t g = 0; g < r->plan->groups; g++) {
-        const struct pages *p = &r->pages[g];
-        if (p->unused >= need->of[g] || p->backed == p->count)
-            continue;
-        uint32_t want = (uint32_t)least(p->count, (uint64_t)p->backed + need->of[g] - p->unused),
-                 ample = (uint32_t)least(p->count, (uint64_t)want + p->backed / 8);
-        if (!runner_back(r, g, ample) && !runner_back(r, g, want))
-            r->grow_after = clock_now() + RUNNER_RETRY;
-    }
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        runner_grow_group(r, g, need->of[g]);
+    runner_grow_group(r, GROUP_STATES, need->states);
+}
+
+static void runner_shrink_group(struct runner *r, uint32_t g, uint32_t least_pages)
+{
+    const struct pages *p = runner_pages_of(r, g);
+    uint32_t used = pages_last(p) + 1, keep = used > least_pages ? used : least_pages;
+    if (keep < p->backed)
+        runner_back(r, g, keep);
 }
 
 void runner_shrink(struct runner *r)
 {
-    for (uint32_t g = 0; g < r->plan->groups; g++) {
-        uint32_t used = pages_last(&r->pages[g]) + 1, keep = used > r->least[g] ? used : r->least[g];
-        if (keep < r->pages[g].backed)
-            runner_back(r, g, keep);
-    }
+    for (uint32_t g = 0; g < r->plan->groups; g++)
+        runner_shrink_group(r, g, r->least[g]);
+    runner_shrink_group(r, GROUP_STATES, r->states_least);
+}
+
+uint32_t runner_states_free(const struct runner *r)
+{
+    const struct pages *p = &r->states;
+    return p->unused + (clock_now() < r->grow_after ? 0 : p->count - p->backed);
+}
+
+int32_t runner_take_state(struct runner *r)
+{
+    runner_grow_group(r, GROUP_STATES, 1);
+    return pages_take(&r->states);
 }
 
 /* A free page, with memory; 0: there is none. */

@@ -37,6 +37,8 @@ struct runner_options {
     void *progress_arg;
 };
 
+/* Slots of state that always have memory: the empty one, and two of one sequence. */
+enum { RUNNER_STATES_LEAST = 3 };
 /* Tokens that a sequence can always be cut back by, also where windows have moved on: for rejected draft
  * tokens. */
 enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_CHUNK_GPU = 1024, RUNNER_BACK = 32, RUNNER_STATES = 64 };
@@ -55,8 +57,9 @@ struct runner {
     /* KV is to hold `to` bytes, not `from`: false where that is more than there is room for. NULL = yes. */
     bool (*resize)(void *arg, uint64_t from, uint64_t to);
     void *resize_arg;
-    double grow_after;   /* no memory is asked for before: there was none a moment ago */
-    struct pages states; /* slots of state; none where the plan keeps none */
+    double grow_after;     /* no memory is asked for before: there was none a moment ago */
+    struct pages states;   /* slots of state; none where the plan keeps none */
+    uint32_t states_least; /* of these, as above */
     /* the step under construction */
     int32_t *ids, *pos, *out, *tables;
     int32_t *state_in, *state_out; /* (most_seqs), (chunk) */
@@ -138,6 +141,10 @@ struct page_need {
 };
 /* Backs the needed number of free pages with memory, as far as there is some. */
 void runner_grow(struct runner *r, const struct page_need *need);
+/* Slots of state that are free, or could have memory now. */
+uint32_t runner_states_free(const struct runner *r);
+/* A free one, with memory; 0: there is none. */
+int32_t runner_take_state(struct runner *r);
 /* Returns the memory behind the last page in use. */
 void runner_shrink(struct runner *r);
 /* Bytes of KV memory that pages hold now, at most. */

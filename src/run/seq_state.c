@@ -86,7 +86,7 @@ int part_take_states(const struct seq_rows *p, int32_t *out, struct err *e)
         seq_forget(p->seq);
     for (uint32_t i = p->n - 1 - part_back(p); i < p->n; i++) {
         bool same = i + 1 == p->n && part_in_place(p);
-        out[i] = same ? seq_last_state(p->seq)->slot : pages_take(&r->states);
+        out[i] = same ? seq_last_state(p->seq)->slot : runner_take_state(r);
         if (!out[i])
             return err_set(e, ERR_RESOURCE, "out of state slots: all %u are in use", r->states.count - 1);
     }
@@ -100,7 +100,7 @@ void part_take_snapshots(const struct seq_rows *p, int32_t *out)
     for (uint32_t i = 0; i < p->snaps && room && s->runner->plan->states; i++) {
         uint32_t at = p->snap[i] - s->len - 1; /* wraps for what is not in this part */
         if (at < p->n && !out[at]) {
-            out[at] = pages_take(&s->runner->states);
+            out[at] = runner_take_state(s->runner);
             room--;
         }
     }

@@ -63,6 +63,7 @@ struct served_facts {
     uint64_t kv_bytes;        /* of a token, about, in layers that see all */
     uint64_t kv_window_bytes; /* and in those that see a window */
     uint32_t window;
+    uint64_t state_bytes;     /* of a sequence's recurrent state */
     bool encoder;             /* makes vectors only */
     bool can_chat;            /* has a template */
     bool can_call, can_think; /* the template supports tools, reasoning */

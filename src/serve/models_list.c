@@ -170,6 +170,17 @@ static void facts_figures(struct served_facts *f, const struct hparams *h, uint3
         *(h->layer[i].sliding ? &f->kv_window_bytes : &f->kv_bytes) += 2 * hparams_kv_values(h, i);
 }
 
+/* What only the plan says, which is described without its weights. */
+static void facts_state(struct served_facts *f, const struct store *s, const struct hparams *h)
+{
+    struct err e = {0};
+    struct model *m = NULL;
+    if (!h->arch->hybrid || model_open(&m, s, &(struct model_options){.describe = true}, &e))
+        return;
+    f->state_bytes = runner_state_bytes(&m->plan);
+    model_close(m);
+}
+
 static bool facts_says(const char *text, size_t n, const char *word)
 {
     return text && memmem(text, n, word, strlen(word));
@@ -220,6 +231,7 @@ int served_facts_read(struct served_facts *f, const char *path, const struct mod
     if (!failed) {
         facts_weights(f, s);
         facts_figures(f, &h, o->ctx);
+        facts_state(f, s, &h);
         facts_text(f, s, o->chat_template);
         f->modified = stat(path, &st) ? 0 : st.st_mtime;
         f->known = true;

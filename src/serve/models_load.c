@@ -30,8 +30,9 @@ static struct instance *models_unwant(struct models *m)
 /* An estimate of a model's memory with room for `seqs` sequences. */
 static uint64_t models_estimate(const struct served_facts *k, uint32_t seqs)
 {
+    uint64_t slots = seqs + 1 > RUNNER_STATES_LEAST ? seqs + 1 : RUNNER_STATES_LEAST;
     return k->bytes + k->kv_bytes * runner_kv_tokens(0, k->context, seqs) +
-           k->kv_window_bytes * runner_kv_tokens(k->window, k->context, seqs);
+           k->kv_window_bytes * runner_kv_tokens(k->window, k->context, seqs) + k->state_bytes * slots;
 }
 
 /* What the instance holds when it is loaded: measured the last time, or estimated. An engine starts with KV for one

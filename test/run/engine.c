@@ -145,7 +145,7 @@ static void assert_all_back(struct session *l)
     for (uint32_t g = 0; g < l->model->plan.groups; g++)
         assert_int_equal(l->runner->pages[g].unused, l->runner->pages[g].backed - 1);
     if (l->model->plan.states)
-        assert_int_equal(l->runner->states.unused, l->runner->states.count - 1);
+        assert_int_equal(l->runner->states.unused, l->runner->states.backed - 1);
 }
 
 static void assert_balanced(const struct engine_stats *s)

@@ -354,7 +354,7 @@ static void evicts_what_costs_least(void **state)
         seq_truncate(f.s[0], 0);
         assert_int_equal(snapshots(&f), 4);
         assert_int_equal(used(f.l), 4);
-        struct page_need need = {.states = f.l->runner->states.unused + 1};
+        struct page_need need = {.states = f.l->runner->states.count - 4};
         assert_true(prefix_make_room(f.t, &need));
         assert_int_equal(snapshots(&f), 3);
         assert_false(has(&f, 0, 70));
@@ -535,6 +535,59 @@ static void restarts(void **state)
     rmdir(cache);
 }
 
+struct limit {
+    uint64_t now, most;
+};
+
+static bool limit_resize(void *arg, uint64_t from, uint64_t to)
+{
+    struct limit *l = arg;
+    assert_int_equal(l->now, from);
+    bool grants = to <= from || to <= l->most;
+    l->now = grants ? to : from;
+    return grants;
+}
+
+/* Slots take memory as sequences and snapshots need them, and return it. Without memory there are fewer snapshots. */
+static void slots_by_need(void **state)
+{
+    static const uint32_t at[] = {32, 64, 96, 128, 160};
+    (void)state;
+    struct runner_options o = {.ctx = CTX, .seqs = SEQS, .snapshots = 20, .outs = 32};
+    o.device_options = (struct device_options){.exact = true, .tier = "scalar"};
+    struct session *l = open_tiny("mamba2", &o); /* without pages */
+    struct runner *r = l->runner;
+    struct device_memory m;
+    struct err e = {0};
+    judge(l);
+    runner_shrink(r);
+    const uint64_t slot = runner_held_bytes(r) / RUNNER_STATES_LEAST;
+    struct limit limit = {.now = RUNNER_STATES_LEAST * slot, .most = 5 * slot};
+    assert_true(slot >= runner_state_bytes(r->plan) && r->states.count > 20);
+    r->resize = limit_resize;
+    r->resize_arg = &limit;
+    struct seq *s = seq_open(r, &e);
+    read_to(s, 0, 40, at, 1);
+    assert_int_equal(limit.now, RUNNER_STATES_LEAST * slot);
+    read_to(s, 0, 200, at + 1, 4); /* room for two of them */
+    assert_int_equal(limit.now, 5 * slot);
+    assert_true(s->states >= 3 && s->states <= 4);
+    r->device->ops->memory(r->device, &m);
+    assert_int_equal(m.kv, limit.now);
+    limit.most = 100 * slot;
+    r->grow_after = 0;
+    seq_truncate(s, 0);
+    read_to(s, 1, 200, at, 5);
+    assert_int_equal(s->states, 6);
+    assert_true(limit.now >= 7 * slot);
+    seq_close(s);
+    runner_shrink(r);
+    assert_int_equal(limit.now, RUNNER_STATES_LEAST * slot);
+    r->device->ops->memory(r->device, &m);
+    assert_int_equal(m.kv, limit.now);
+    session_close(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -545,6 +598,7 @@ int main(void)
         cmocka_unit_test(evicts_what_costs_least),
         cmocka_unit_test(random_operations),
         cmocka_unit_test(restarts),
+        cmocka_unit_test(slots_by_need),
     };
     log_set_level(LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,6 +51,12 @@ static uint32_t kv_backed(const struct kv_config *kv, uint32_t group)
     return least && least < all ? least : all;
 }
 
+/* The same of slots of state. */
+static uint32_t states_backed(const struct kv_config *kv)
+{
+    return kv->states_least && kv->states_least < kv->states ? kv->states_least : kv->states;
+}
+
 static int cpu_prepare_kv(struct cpu *d, const struct plan *p, struct err *e)
 {
     for (uint32_t i = 0; i < p->groups; i++) {
@@ -90,6 +96,7 @@ static int cpu_prepare_states(struct cpu *d, const struct plan *p, struct err *e
                        d->kv.states);
     d->state_stride = cpu_state_stride(p);
     d->state = mem_zalloc(d->kv.states, d->state_stride * sizeof *d->state);
+    d->states_backed = states_backed(&d->kv);
     return d->state ? 0 : err_memory(e, "the sequences' state", d->state_stride * sizeof *d->state);
 }
 
@@ -397,13 +404,27 @@ static int cpu_check_page(const struct cpu *d, uint32_t group, int32_t page, str
     return 0;
 }
 
+static void cpu_back_states(struct cpu *d, uint32_t slots)
+{
+    const uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = ((uintptr_t)(d->state + slots * d->state_stride) + unit - 1) / unit * unit,
+              to = (uintptr_t)(d->state + d->kv.states * d->state_stride) / unit * unit;
+    if (d->state && slots < d->states_backed && from < to)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+    d->states_backed = slots < d->kv.states ? slots : d->kv.states;
+}
+
 /* The system has the memory of pages that were never written. What is returned are whole pages of the system: of each head's
  * last pages, without those that it shares with its neighbours. */
 static int cpu_back(struct device *device, uint32_t group, uint32_t pages, struct err *e)
 {
+    (void)e;
+    if (group == GROUP_STATES) {
+        cpu_back_states((struct cpu *)device, pages);
+        return 0;
+    }
     struct kv_pool *g = &((struct cpu *)device)->group[group];
     const uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE);
-    (void)e;
     for (uint32_t j = 0; j < g->shape.layers * g->shape.kv_heads && pages < g->backed; j++) {
         uintptr_t from = ((uintptr_t)kv_page(g, 0, j, pages) + unit - 1) / unit * unit,
                   to = ((uintptr_t)kv_page(g, 0, j, 0) + g->pages * g->head_page) / unit * unit;
@@ -416,7 +437,10 @@ static int cpu_back(struct device *device, uint32_t group, uint32_t pages, struc
 
 static uint64_t cpu_back_bytes(const struct device *device, uint32_t group, uint32_t pages)
 {
-    return (uint64_t)((const struct cpu *)device)->group[group].page_bytes * pages;
+    const struct cpu *d = (const struct cpu *)device;
+    if (group == GROUP_STATES)
+        return d->state ? (uint64_t)pages * d->state_stride * sizeof *d->state : 0;
+    return (uint64_t)d->group[group].page_bytes * pages;
 }
 
 static int cpu_copy_pages(struct device *device, uint32_t group, const int32_t *from, const int32_t *to,
@@ -534,7 +558,7 @@ static void cpu_memory(const struct device *device, struct device_memory *m)
     *m = (struct device_memory){.scratch = d->scratch_bytes};
     for (uint32_t g = 0; g < PLAN_GROUPS_MOST; g++)
         m->kv += (uint64_t)d->group[g].page_bytes * d->group[g].backed;
-    m->kv += d->state ? (uint64_t)d->kv.states * d->state_stride * sizeof *d->state : 0;
+    m->kv += d->state ? (uint64_t)d->states_backed * d->state_stride * sizeof *d->state : 0;
     m->total = pages > 0 ? (uint64_t)pages * (uint64_t)size : 0;
     m->free = free > 0 ? (uint64_t)free * (uint64_t)size : 0;
     m->weights = d->w ? weights_bytes(d->w) : 0;
@@ -564,9 +588,9 @@ static int cpu_need_memory(struct device *device, const struct plan *p, const st
         m->kv += (uint64_t)g.page_bytes * s->kv->pages[i];
         m->kv_least += (uint64_t)g.page_bytes * kv_backed(s->kv, i);
     }
-    uint64_t states = (uint64_t)s->kv->states * cpu_state_stride(p) * sizeof(float);
-    m->kv += states;
-    m->kv_least += states;
+    uint64_t slot = cpu_state_stride(p) * sizeof(float);
+    m->kv += s->kv->states * slot;
+    m->kv_least += states_backed(s->kv) * slot;
     return 0;
 }
 

@@ -101,7 +101,8 @@ struct cpu {
     const struct plan *plan;
     struct kv_config kv;
     struct kv_pool group[PLAN_GROUPS_MOST];
-    float *state; /* (kv.states, state_stride): slot 0 stays zero */
+    float *state;           /* (kv.states, state_stride): slot 0 stays zero */
+    uint32_t states_backed; /* slots that count as held */
     size_t state_stride;
     uint32_t max_rows, max_seqs, max_outs;
     float **buffer; /* (buffers): (max_rows, width) */

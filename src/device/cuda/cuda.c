@@ -61,18 +61,28 @@ static int take_kv(struct cuda_device *d, const struct plan *p, struct err *e)
 static void shape_state(struct cuda_device *d, const struct plan *p, const struct kv_config *kv)
 {
     d->states = p->state_values ? kv->states : 0;
-    d->state_bytes = d->states * state_floats(p) * sizeof(float);
+    d->states_least = kv->states_least && kv->states_least < d->states ? kv->states_least : d->states;
+    d->slot_bytes = state_floats(p) * sizeof(float);
 }
 
 static int take_state(struct cuda_device *d, struct err *e)
 {
-    return d->state_bytes && !(d->state = gpu_alloc(d->g, d->state_bytes, "state", e)) ? -1 : 0;
+    const uint64_t all = kv_granules(d->states * d->slot_bytes);
+    if (!d->states)
+        return 0;
+    if (kv_memory_open(&d->state_memory, d->g, all, 1, e) ||
+        kv_memory_back(&d->state_memory, d->g, d->states_least * d->slot_bytes, e)) {
+        kv_memory_close(&d->state_memory, d->g);
+        return -1;
+    }
+    d->state = d->state_memory.base;
+    return 0;
 }
 
 static size_t cuda_state_bytes(const struct device *base)
 {
     const struct cuda_device *d = (const struct cuda_device *)base;
-    return d->states ? d->state_bytes / d->states : 0;
+    return d->states ? d->slot_bytes : 0;
 }
 
 static int move_state(struct cuda_device *d, int32_t slot, void *to, const void *from, struct err *e)
@@ -187,8 +197,8 @@ static int cuda_need(struct device *base, const struct plan *p, const struct wei
         m->kv += d->kv[i].bytes;
         m->kv_least += kv_granules(d->kv_least[i] * d->kv[i].page_bytes) * d->kv[i].shape.layers;
     }
-    m->kv += d->state_bytes;
-    m->kv_least += d->state_bytes;
+    m->kv += kv_granules(d->states * d->slot_bytes);
+    m->kv_least += kv_granules(d->states_least * d->slot_bytes);
     m->scratch = d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
     /* while weights are loaded the upload's ring is there, and neither KV nor scratch */
     uint64_t ring = upload_ring_bytes(d->options.threads);
@@ -502,16 +512,20 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
 static int cuda_back(struct device *base, uint32_t group, uint32_t pages, struct err *e)
 {
     struct cuda_device *d = self(base);
-    return gpu_enter(d->g, e) ||
-                   kv_memory_back(&d->kv_memory[group], d->g, pages * d->kv[group].page_bytes, e)
-               ? -1
-               : 0;
+    const bool states = group == GROUP_STATES;
+    struct kv_memory *m = states ? &d->state_memory : &d->kv_memory[group];
+    const uint64_t each = states ? d->slot_bytes : d->kv[group].page_bytes;
+    if (states && !d->states)
+        return 0;
+    return gpu_enter(d->g, e) || kv_memory_back(m, d->g, pages * each, e) ? -1 : 0;
 }
 
 static uint64_t cuda_back_bytes(const struct device *base, uint32_t group, uint32_t pages)
 {
-    const struct group_kv *k = &((const struct cuda_device *)base)->kv[group];
-    return kv_granules(pages * k->page_bytes) * k->shape.layers;
+    const struct cuda_device *d = (const struct cuda_device *)base;
+    if (group == GROUP_STATES)
+        return d->states ? kv_granules(pages * d->slot_bytes) : 0;
+    return kv_granules(pages * d->kv[group].page_bytes) * d->kv[group].shape.layers;
 }
 
 static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *from, const int32_t *to,
@@ -576,7 +590,7 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
     *m = (struct device_memory){.weights = d->weights.bytes, .scratch = d->g->taken - d->weights.bytes};
     for (uint32_t i = 0; i < d->kv_groups; i++)
         m->kv += kv_memory_bytes(&d->kv_memory[i]);
-    m->kv += d->state_bytes;
+    m->kv += kv_memory_bytes(&d->state_memory);
     m->scratch -= m->kv;
     if (d->g->cu->mem_info(&available, &total) == CU_OK) {
         m->total = total;
@@ -623,7 +637,7 @@ static void cuda_close(struct device *base)
         gpu_free(g, d->meta_device, d->meta_bytes);
         gpu_free(g, d->scratch, d->scratch_bytes);
         gpu_free(g, d->copies, d->copies_bytes);
-        gpu_free(g, d->state, d->state_bytes);
+        kv_memory_close(&d->state_memory, g);
         for (uint32_t i = 0; i < d->kv_groups; i++)
             kv_memory_close(&d->kv_memory[i], g);
         upload_free(&d->weights);

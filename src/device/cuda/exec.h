@@ -31,8 +31,9 @@ struct cuda_device {
     uint32_t kv_groups, page_tokens, kv_pages;
 
     cu_ptr state; /* slots of state */
-    uint64_t state_bytes;
-    uint32_t states;
+    struct kv_memory state_memory;
+    uint64_t slot_bytes;
+    uint32_t states, states_least; /* least: those that always have memory */
 
     /* scratch, all of it one allocation */
     cu_ptr scratch;
