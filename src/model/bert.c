@@ -51,9 +51,10 @@ void bert_build(struct build *b)
         o->positions = bind_matrix(&b->bind, "position_embd", LOOKUP_NO_LAYER,
                                    (struct shape){h->context + h->position_offset, h->width, 1});
     o->position_offset = h->position_offset;
-    if (bind_has(&b->bind, "token_types", LOOKUP_NO_LAYER))
-        o->types =
-            bind_matrix(&b->bind, "token_types", LOOKUP_NO_LAYER, (struct shape){h->types, h->width, 1});
+    const uint64_t types = bind_rows(&b->bind, "token_types", LOOKUP_NO_LAYER);
+    if (types)
+        o->types = bind_matrix(&b->bind, "token_types", LOOKUP_NO_LAYER,
+                               (struct shape){h->types ? h->types : (uint32_t)types, h->width, 1});
     o->norm = build_norm(b, "token_embd_norm", LOOKUP_NO_LAYER);
     for (uint32_t i = 0; i < h->layers; i++) {
         build_qkv(b, i, (struct norm){0});
@@ -84,11 +85,10 @@ int bert_setup(struct hparams *h, const struct keys *k, struct err *e)
     if (kind[0] && strcmp(kind, "absolute") && h->rope_kind == ROPE_NONE)
         return err_set(e, ERR_DATA, "config.json: position_embedding_type is \"%.31s\"; absolute is expected",
                        kind);
-    if (!h->types)
-        h->types = 2;
     /* GGUF files have cut the padding's positions off */
     uint32_t pad = 1;
-    if (k->gguf || !strstr(h->spelled, "roberta") || h->rope_kind != ROPE_NONE)
+    if (k->gguf || (!strstr(h->spelled, "roberta") && strcmp(h->spelled, "camembert")) ||
+        h->rope_kind != ROPE_NONE)
         return 0;
     return keys_u32(k, NULL, "pad_token_id", range, &pad, e) < 0 ? -1 : skip_positions(h, pad + 1, e);
 }

@@ -166,6 +166,8 @@ struct hparams_sink {
     void (*put)(void *arg, const char *key, enum hparam_kind kind, const void *value);
     void *arg;
 };
+/* As config.json spells it; NULL = it has no name. */
+const char *hparams_act_name(enum act_kind kind);
 void hparams_write(const struct hparams *h, const struct hparams_sink *s);
 
 /* For the families' own keys. */

@@ -166,7 +166,7 @@ static int put_window(const struct keys_out *k, struct err *e)
         return err_memory(e, "layers", h->layers);
     for (uint32_t i = 0; i < h->layers; i++) {
         flags[i] = h->layer[i].sliding;
-        period = period && flags[i] == (!p || i % p < p - 1);
+        period = period && flags[i] == (!p || i % p != (h->arch->full_first ? 0 : p - 1));
     }
     char name[160];
     if (!period)
@@ -405,6 +405,9 @@ static int put_hparams(const struct keys_out *k, struct err *e)
                                                                    : "attention.layer_norm_rms_epsilon",
             h->eps);
     char name[160];
+    const char *act = h->act != h->arch->act ? hparams_act_name(h->act) : NULL;
+    if (act)
+        gguf_put_str(k->w, spell(k, "hidden_activation", name), act, strlen(act));
     if (starts(k, "qwen35"))
         gguf_put_items(k->w, spell(k, "rope.dimension_sections", name), GGUF_U32, h->rope_sections, 4);
     if (starts(k, "granite")) /* the file has the divisor */
