@@ -41,5 +41,35 @@ static const char version_1[] =
     "CREATE TRIGGER threads_remove AFTER DELETE ON threads BEGIN"
     "  UPDATE totals SET value = value - OLD.bytes WHERE name = 'bytes'; END;";
 
-const char *const schema_versions[] = {version_1};
+/* Files have their content in parts, or it is the replies of a batch: those of status 200 (side 0), or the others (side 1).
+ * A batch is one of OpenAI's (api 0) or Anthropic's (1); its times are 0 until they come. A line has no status until it is
+ * done; then it has a reply, a whole line of an output, and no body. */
+static const char version_2[] =
+    "CREATE TABLE files ("
+    "  number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, key INTEGER NOT NULL,"
+    "  created INTEGER NOT NULL, expires INTEGER, name TEXT NOT NULL, purpose TEXT NOT NULL,"
+    "  bytes INTEGER NOT NULL, batch INTEGER, side INTEGER);"
+    "CREATE INDEX files_key ON files (key, number);"
+    "CREATE INDEX files_expires ON files (expires) WHERE expires IS NOT NULL;"
+    "CREATE TABLE file_parts ("
+    "  file INTEGER NOT NULL REFERENCES files ON DELETE CASCADE, part INTEGER NOT NULL,"
+    "  data TEXT NOT NULL, PRIMARY KEY (file, part)) WITHOUT ROWID;"
+    "CREATE TABLE batches ("
+    "  number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, key INTEGER NOT NULL,"
+    "  api INTEGER NOT NULL, status TEXT NOT NULL, endpoint TEXT NOT NULL, input TEXT,"
+    "  output TEXT, failures TEXT, window TEXT, metadata TEXT, errors TEXT,"
+    "  created INTEGER NOT NULL, expires INTEGER NOT NULL, started INTEGER NOT NULL DEFAULT 0,"
+    "  cancelling INTEGER NOT NULL DEFAULT 0, finalizing INTEGER NOT NULL DEFAULT 0,"
+    "  ended INTEGER NOT NULL DEFAULT 0, total INTEGER NOT NULL DEFAULT 0,"
+    "  completed INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0);"
+    "CREATE INDEX batches_key ON batches (key, number);"
+    "CREATE INDEX batches_open ON batches (number) WHERE ended = 0;"
+    "CREATE TABLE batch_lines ("
+    "  batch INTEGER NOT NULL REFERENCES batches ON DELETE CASCADE, number INTEGER NOT NULL,"
+    "  custom_id TEXT NOT NULL, body TEXT, status INTEGER, reply TEXT,"
+    "  PRIMARY KEY (batch, number)) WITHOUT ROWID;"
+    "CREATE UNIQUE INDEX batch_lines_id ON batch_lines (batch, custom_id);"
+    "CREATE INDEX batch_lines_todo ON batch_lines (batch, number) WHERE status IS NULL;";
+
+const char *const schema_versions[] = {version_1, version_2};
 const int schema_count = sizeof schema_versions / sizeof *schema_versions;

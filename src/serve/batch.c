@@ -28,11 +28,11 @@ struct batch_driver {
     /* the thread's */
     struct batch_line *later; /* to be tried again */
     bool dry, ended;          /* the feed has no line now; none any more */
+    uint32_t count;           /* lines between next and done */
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;
     struct batch_line *ready, *done;
-    uint32_t count;  /* lines between next and done */
     int64_t abandon; /* the batch whose lines are to end; 0 = none */
     bool woken, closing, over;
     struct err err;
@@ -125,13 +125,30 @@ static void batch_end(void *client, const char *data, size_t n)
 static const struct recipient batch_recipient = {
     .full = batch_full, .add = batch_add, .end = batch_end, .reply = batch_reply, .fail = batch_fail};
 
+/* The place of the batch's key in the list of keys, from 1; 0 = none; -1 = it is no longer valid. */
+static int64_t batch_key(const struct server *s, int64_t owner)
+{
+    for (size_t i = 0; owner && i < s->o->key_count; i++)
+        if (s->o->keys[i].text && s->o->keys[i].owner == owner)
+            return (int64_t)i + 1;
+    return owner || s->o->key_count ? -1 : 0;
+}
+
 static void batch_begin(struct batch_driver *d, struct batch_line *l)
 {
-    const struct request_origin from = {d->server, l->route, &batch_recipient, l, l->key};
+    int64_t key = batch_key(d->server, l->owner);
+    const struct request_origin from = {d->server, l->route, &batch_recipient, l, (uint32_t)key};
     struct buf body = {0}; /* a copy: the line may be tried again */
     buf_add(&body, l->body.data, l->body.len);
     buf_clear(&l->reply);
     l->link = NULL;
+    if (key < 0) {
+        struct failure f = {.status = 401, .code = "invalid_api_key"};
+        err_set(&f.err, ERR_USAGE, "the key of this batch is no longer valid");
+        buf_free(&body);
+        batch_fail(l, l->route, &f);
+        return;
+    }
     struct request *a = body.failed ? NULL : request_start_batch(&from, &body);
     buf_free(&body);
     if (!a) {
@@ -183,6 +200,15 @@ void batch_abandon(struct server *s, int64_t batch)
 {
     struct batch_driver *d = s->batch;
     pthread_mutex_lock(&d->mutex);
+    for (struct batch_line **at = &d->later, *l; (l = *at);) {
+        if (l->batch != batch) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        l->status = 0;
+        batch_push(&d->done, l);
+    }
     d->abandon = batch;
     batch_ring(d);
     pthread_mutex_unlock(&d->mutex);
@@ -234,9 +260,7 @@ static int batch_keep(struct batch_driver *d, struct batch_line *done, struct er
             continue;
         failed = failed || d->feed.done(d->feed.arg, done, e);
         batch_line_free(done);
-        pthread_mutex_lock(&d->mutex);
         d->count--;
-        pthread_mutex_unlock(&d->mutex);
     }
     return failed;
 }
@@ -254,9 +278,7 @@ static bool batch_next(struct batch_driver *d, struct err *e)
         return false;
     }
     l->driver = d;
-    pthread_mutex_lock(&d->mutex);
     d->count++;
-    pthread_mutex_unlock(&d->mutex);
     batch_hand_over(d, l);
     return true;
 }
@@ -271,7 +293,7 @@ static bool batch_wait(struct batch_driver *d, struct batch_line **done)
     pthread_mutex_lock(&d->mutex);
     while (!d->closing && !d->done && !d->woken && (d->dry || d->count >= d->feed.most) && !late)
         late = pthread_cond_timedwait(&d->work, &d->mutex, &at);
-    d->dry &= !d->woken;
+    d->dry = d->ended || (d->dry && !d->woken && !late);
     d->woken = false;
     *done = d->done;
     d->done = NULL;
@@ -292,7 +314,6 @@ static void *batch_thread(void *driver)
         batch_retry(d);
         if (d->feed.tick)
             d->feed.tick(d->feed.arg);
-        /* only this thread adds lines */
         while (on && !d->dry && d->count < d->feed.most && batch_next(d, &e))
             ;
         on &= !(d->ended && !d->count);

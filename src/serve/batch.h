@@ -1,5 +1,5 @@
 /* Requests without a connection, at the lowest priority: the lines of batches. A feed gives lines and takes their replies;
- * it is a file (tool/batch.c), or the batches in the state. The lines take the way of requests that come by
+ * it is a file (tool/batch.c), or the batches in the state (batches.h). The lines take the way of requests that come by
  * HTTP: workers, engine, formats.
  *
  *   feed -> driver -> ready -> loop: request -> ... -> recipient -> done -> driver -> feed
@@ -25,7 +25,7 @@ struct batch_line {
     int64_t batch, number; /* which one */
     char *custom_id;
     const struct route *route;
-    uint32_t key;
+    int64_t owner; /* whose it is: a key, as the state knows it; 0 = none */
     struct buf body;
     /* the reply, for the feed */
     int status; /* of HTTP; 0 = it was abandoned */
@@ -59,8 +59,9 @@ void batch_stop(struct server *s);
 bool batch_is_over(const struct server *s, struct err *e);
 
 /* Any thread's. */
-void batch_wake(struct server *s);                   /* the feed has lines again */
-void batch_abandon(struct server *s, int64_t batch); /* those of its lines that run end, with status 0 */
+void batch_wake(struct server *s); /* the feed has lines again */
+/* The feed's, from its tick: lines of this batch that run are to end, with status 0. Repeat it until they have. */
+void batch_abandon(struct server *s, int64_t batch);
 
 /* A line {"custom_id", "method", "url", "body"}: sets custom_id, route and body. endpoint: the only url; NULL = any. */
 int batch_read_line(const char *text, size_t n, const char *endpoint, struct batch_line *l, struct err *e);

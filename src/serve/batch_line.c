@@ -12,16 +12,6 @@
 
 enum { BATCH_ID_MOST = 512 }; /* bytes of a custom_id */
 
-/* The route of a url, "/v1/chat/completions". */
-static const struct route *batch_route(const char *url)
-{
-    size_t skip = !strncmp(url, "/v1/", 4) ? 3 : 0;
-    for (size_t i = 0; i < route_count; i++)
-        if (route_table[i].batch && !strcmp(route_table[i].path, url + skip))
-            return &route_table[i];
-    return NULL;
-}
-
 static int batch_read_fields(json_t *line, const char *endpoint, struct batch_line *l, struct err *e)
 {
     const json_t *id = json_object_get(line, "custom_id"), *method = json_object_get(line, "method");
@@ -33,7 +23,7 @@ static int batch_read_fields(json_t *line, const char *endpoint, struct batch_li
         return err_set(e, ERR_DATA, "method has to be POST");
     if (endpoint && (!path || strcmp(path, endpoint) != 0))
         return err_set(e, ERR_DATA, "url has to be %s, as in the request for the batch", endpoint);
-    if (!path || !(l->route = batch_route(path)))
+    if (!path || !(l->route = route_batch(path)))
         return err_set(
             e, ERR_DATA,
             "url has to be /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/responses or "

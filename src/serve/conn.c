@@ -226,7 +226,7 @@ static void conn_stream_begin(struct conn *c, const char *type)
 static void conn_stream_add(struct conn *c, const char *data, size_t n)
 {
     char size[24];
-    if (!n)
+    if (!n || http_is(&c->http, "HEAD"))
         return;
     if (c->http.old) {
         conn_write(c, data, n);
@@ -239,7 +239,7 @@ static void conn_stream_add(struct conn *c, const char *data, size_t n)
 
 static void conn_stream_end(struct conn *c)
 {
-    if (!c->http.old)
+    if (!c->http.old && !http_is(&c->http, "HEAD"))
         conn_write(c, "0\r\n\r\n", 5);
     conn_log(c, 200);
     conn_next(c);
@@ -262,7 +262,7 @@ static void conn_client_add(void *client, const struct request *a, const char *d
 {
     struct conn *c = client;
     if (!c->streaming)
-        conn_stream_begin(c, format_for(a->route)->type);
+        conn_stream_begin(c, a->type ? a->type : format_for(a->route)->type);
     conn_stream_add(c, data, n);
 }
 
@@ -288,6 +288,10 @@ static void conn_client_fail(void *client, const struct route *r, const struct f
     c->request = NULL;
     if (!c->streaming) {
         conn_fail(c, f);
+        return;
+    }
+    if (r->light) { /* no stream of events: the client sees that it has no end */
+        conn_free(c);
         return;
     }
     format_for(r)->broken(f, &out);
@@ -335,7 +339,7 @@ static void conn_read(struct bufferevent *bev, void *arg)
     if (c->request || c->http.state < HTTP_DONE)
         return;
     c->started = clock_now();
-    server_name(c->id, sizeof c->id);
+    server_name(c->id, sizeof c->id, "req-");
     if (c->http.state == HTTP_BAD)
         conn_failf(c, c->http.status, NULL, "%s", c->http.why);
     else
@@ -348,7 +352,7 @@ static void conn_written(struct bufferevent *bev, void *arg)
     (void)bev;
     if (c->closing && !c->lingering)
         conn_close_when_sent(c);
-    else if (c->request && c->streaming)
+    else if (c->request && c->streaming && c->request->arrived)
         request_chunk(c->request);
 }
 
@@ -489,7 +493,7 @@ void conn_tick(struct conn *c, double now)
         conn_free(c);
     else if (late) {
         c->started = now;
-        server_name(c->id, sizeof c->id);
+        server_name(c->id, sizeof c->id, "req-");
         c->http.keep = false;
         conn_failf(c, 408, NULL, "the request did not come within %.0f s", deadline);
     }

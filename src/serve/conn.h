@@ -3,6 +3,7 @@
 
 #include "serve/failure.h"
 #include "serve/http.h"
+#include "serve/multipart.h"
 
 #include <event2/util.h>
 #include <stdbool.h>
@@ -34,12 +35,13 @@ struct conn {
     bool closing;   /* no more requests; ends when the output has gone */
     bool lingering; /* all is sent; waits for the other side to end */
     bool origin_ok;
-    uint32_t retry;  /* of the reply: seconds after which to try again; 0 = 1 */
-    bool reserve;    /* beyond conn_most: kept for probes */
-    uint8_t address; /* its place in the server's conn_by_address */
-    uint32_t key;    /* which one it came with, from 1; 0 = none */
-    bool admin;      /* may load and unload models, and see every key's counters */
-    char id[40];     /* of the request */
+    uint32_t retry;                    /* of the reply: seconds after which to try again; 0 = 1 */
+    bool reserve;                      /* beyond conn_most: kept for probes */
+    uint8_t address;                   /* its place in the server's conn_by_address */
+    uint32_t key;                      /* which one it came with, from 1; 0 = none */
+    bool admin;                        /* may load and unload models, and see every key's counters */
+    char id[40];                       /* of the request */
+    char boundary[MULTIPART_BOUNDARY]; /* of a form */
 };
 
 /* What a request knows of its connection; its functions take a struct conn. */

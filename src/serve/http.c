@@ -2,6 +2,7 @@
 
 #include "base/num.h"
 #include "serve/limit.h"
+#include "serve/route.h"
 
 #include <string.h>
 #include <strings.h>
@@ -189,7 +190,7 @@ static int http_check_length(struct http *h)
         size_t n = strlen(length);
         if (!n || strspn(length, "0123456789") != n)
             return http_bad(h, 400, "Content-Length is not a number");
-        if (!num_u64(length, n, limit_of(LIMIT_BODY), &h->body_length))
+        if (!num_u64(length, n, h->body_most, &h->body_length))
             return http_bad(h, 413, HTTP_LARGE_BODY);
         h->length = true;
     }
@@ -233,6 +234,7 @@ static int http_end_headers(struct http *h)
     h->head.data[h->target.at + h->target.n] = 0;
     for (uint32_t i = 0; i < h->count; i++)
         h->head.data[h->fields[i].value.at + h->fields[i].value.n] = 0;
+    h->body_most = route_body_most(http_target(h));
     if (http_check_headers(h))
         return -1;
     h->left = h->body_length;
@@ -264,7 +266,7 @@ static int http_take_size(struct http *h, size_t at, size_t n)
     for (size_t i = digits; i < n; i++)
         if (!http_value_char((unsigned char)s[i]))
             return http_bad(h, 400, "the line of a chunk has a control character");
-    if (digits == 9 || size > limit_of(LIMIT_BODY) - h->body.len)
+    if (digits == 9 || size > h->body_most - h->body.len)
         return http_bad(h, 413, HTTP_LARGE_BODY);
     h->left = size;
     h->state = size ? HTTP_CHUNK_DATA : HTTP_TRAILERS;

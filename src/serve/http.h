@@ -50,7 +50,7 @@ struct http {
     bool keep;            /* the connection may be used again */
     bool expects;         /* waits for "100 Continue" before it sends the body */
     bool chunked, length; /* how the body's end is known */
-    uint64_t body_length;
+    uint64_t body_length, body_most;
 };
 
 /* Takes bytes until the request is done or bad, and returns how many it took. */

@@ -3,6 +3,7 @@
 #include "base/num.h"
 #include "format/jsonread.h"
 #include "run/engine.h"
+#include "serve/batches.h"
 #include "serve/openai_request.h"
 #include "serve/request.h"
 
@@ -29,6 +30,10 @@ const struct limit_row limit_rows[LIMIT_COUNT] = {
     [LIMIT_ALIVE_SECONDS] = {"alive-seconds", "until an idle stream sends a keep-alive", 15, 1, 3600},
     [LIMIT_STATE] = {"state", "bytes of the database in the state folder; above, 507", 65536 * MIB, MIB,
                      (uint64_t)1 << 50},
+    [LIMIT_FILE] = {"file", "bytes of a file, or of a batch of Anthropic's", 128 * MIB, 1024, 1024 * MIB},
+    [LIMIT_FILE_DAYS] = {"file-days", "days that files of batches are kept", 30, 1, 36500},
+    [LIMIT_BATCH_LINES] = {"batch-lines", "requests of a batch", 100000, 1, 10000000},
+    [LIMIT_BATCHES] = {"batches", "batches that have not ended; above, 429", BATCHES_MOST, 1, BATCHES_MOST},
     [LIMIT_DEPTH] = {"depth", "nesting depth of the JSON of a request", JSONREAD_DEPTH, 4, JSONREAD_DEPTH},
     [LIMIT_VALUES] = {"values", "values in the JSON of a request", 512 << 10, 64, 64 * MIB},
     [LIMIT_SCHEMA] = {"schema", "bytes of a JSON schema", 64 << 10, 64, 16 * MIB},

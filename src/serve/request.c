@@ -117,6 +117,8 @@ void request_start(struct conn *c)
         route_part(c, i, a->part[i], sizeof a->part[i]);
     if (!a->body.len && (c->route->light || http_is(&c->http, "GET")))
         a->json = route_query_all(c); /* NULL: the empty body is refused */
+    if (c->route->form)
+        a->boundary = mem_strdup(c->boundary); /* NULL: no form can be read */
     a->begun = c->started;
     memcpy(a->id, c->id, sizeof a->id);
     c->request = a;
@@ -130,7 +132,7 @@ struct request *request_start_batch(const struct request_origin *from, struct bu
         return NULL;
     a->batch = true;
     a->begun = clock_now();
-    server_name(a->id, sizeof a->id);
+    server_name(a->id, sizeof a->id, "req-");
     worker_add(a);
     return a;
 }
@@ -173,6 +175,9 @@ static void request_free(struct request *a)
         /* keep_alive affects all keys: only an admin may set it */
         models_drop(a->server->models, a->wait.form, a->admin ? a->keep : MODELS_KEEP_DEFAULT);
     vectors_free(a->vectors);
+    mem_free(a->boundary);
+    if (a->drop_task)
+        a->drop_task(a->task);
     request_drop_body(a);
     for (uint32_t i = 0; i < a->prompt_count; i++)
         ids_free(&a->prompts[i]);
@@ -348,6 +353,20 @@ static void request_finish(struct request *a)
         request_tell(a);
 }
 
+/* Sends a part of the reply. A worker makes the next, as soon as the client reads. */
+static void request_part(struct request *a)
+{
+    a->to->add(a->client, a, a->reply.data, a->reply.len);
+    buf_clear(&a->reply);
+    if (!a->partial) {
+        a->to->end(a->client, NULL, 0);
+        request_free(a);
+    } else if (!a->to->full(a->client)) {
+        a->arrived = false;
+        worker_more(a);
+    }
+}
+
 void request_chunk(struct request *a)
 {
     if (!a->client) {
@@ -361,6 +380,10 @@ void request_chunk(struct request *a)
     }
     if (a->failure.status) {
         request_break(a);
+        return;
+    }
+    if (a->type) {
+        request_part(a);
         return;
     }
     if (a->to->full(a->client)) /* continues when the client has read */

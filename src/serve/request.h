@@ -87,6 +87,7 @@ struct request {
     uint64_t salt;              /* of its prefixes */
     struct buf body;            /* until it is read */
     char part[ROUTE_STARS][64]; /* what stands for the stars of its path */
+    char *boundary;             /* of a form; NULL = it is none */
     size_t charged;             /* its part of the server's request_bytes */
     struct request *next_todo;
     enum lane_kind lane; /* by the bytes of its body */
@@ -114,6 +115,11 @@ struct request {
     /* what a worker makes: a failure, a whole reply, or choices */
     struct failure failure;
     struct buf reply;
+    /* a reply in parts, of this type: `reply` is one of them; partial: a worker makes the next when it is sent */
+    const char *type;
+    bool partial;
+    void *task; /* what its route keeps between its stages; drop_task frees it */
+    void (*drop_task)(void *task);
     bool chat, stream, include_usage, logprobs, echo;
     json_t *tools;       /* that the model may call; NULL = none */
     struct buf prefill;  /* the text of the last message, where the answer goes on from it */

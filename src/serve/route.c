@@ -8,12 +8,16 @@
 #include "serve/api.h"
 #include "serve/asset.h"
 #include "serve/auth.h"
+#include "serve/batches.h"
 #include "serve/conn.h"
 #include "serve/failure.h"
 #include "serve/format.h"
+#include "serve/files.h"
 #include "serve/http.h"
+#include "serve/limit.h"
 #include "serve/metrics.h"
 #include "serve/models.h"
+#include "serve/multipart.h"
 #include "serve/ollama.h"
 #include "serve/openai.h"
 #include "serve/request.h"
@@ -29,7 +33,10 @@
 #include <strings.h>
 #include <time.h>
 
-enum { ROUTE_QUERY = 32 }; /* values of a query */
+enum {
+    ROUTE_QUERY = 32,     /* values of a query */
+    ROUTE_FORM = 64 << 10 /* bytes of a form beside its file */
+};
 
 struct route_star {
     const char *text;
@@ -117,6 +124,28 @@ static const struct route routes[] = {
     {"POST", "/messages", .prepare = anthropic_messages, .model = ROUTE_CHAT, .api = API_ANTHROPIC,
      .batch = true},
     {"POST", "/messages/count_tokens", .prepare = anthropic_count, .model = ROUTE_CHAT, .api = API_ANTHROPIC},
+    {"POST", "/files", .prepare = files_create, .model = ROUTE_NO_MODEL, .light = true, .large = true,
+     .form = true},
+    {"GET", "/files", .prepare = files_list, .model = ROUTE_NO_MODEL, .light = true},
+    {"GET", "/files/*", .prepare = files_get, .model = ROUTE_NO_MODEL, .light = true},
+    {"DELETE", "/files/*", .prepare = files_delete, .model = ROUTE_NO_MODEL, .light = true},
+    {"GET", "/files/*/content", .prepare = files_content, .model = ROUTE_NO_MODEL, .light = true},
+    {"POST", "/batches", .prepare = batches_create, .model = ROUTE_NO_MODEL, .light = true},
+    {"GET", "/batches", .prepare = batches_list, .model = ROUTE_NO_MODEL, .light = true},
+    {"GET", "/batches/*", .prepare = batches_get, .model = ROUTE_NO_MODEL, .light = true},
+    {"POST", "/batches/*/cancel", .prepare = batches_cancel, .model = ROUTE_NO_MODEL, .light = true},
+    {"POST", "/messages/batches", .prepare = anthropic_batches_create, .model = ROUTE_NO_MODEL,
+     .api = API_ANTHROPIC, .light = true, .large = true},
+    {"GET", "/messages/batches", .prepare = anthropic_batches_list, .model = ROUTE_NO_MODEL,
+     .api = API_ANTHROPIC, .light = true},
+    {"GET", "/messages/batches/*", .prepare = anthropic_batches_get, .model = ROUTE_NO_MODEL,
+     .api = API_ANTHROPIC, .light = true},
+    {"DELETE", "/messages/batches/*", .prepare = anthropic_batches_delete, .model = ROUTE_NO_MODEL,
+     .api = API_ANTHROPIC, .light = true},
+    {"POST", "/messages/batches/*/cancel", .prepare = anthropic_batches_cancel, .model = ROUTE_NO_MODEL,
+     .api = API_ANTHROPIC, .light = true},
+    {"GET", "/messages/batches/*/results", .prepare = anthropic_batches_results, .model = ROUTE_NO_MODEL,
+     .api = API_ANTHROPIC, .light = true},
     {"POST", "/embeddings", .prepare = api_embeddings, .model = ROUTE_VECTORS, .batch = true},
     {"POST", "/rerank", .prepare = api_rerank, .model = ROUTE_VECTORS},
     {"POST", "/embedding", .prepare = api_embedding, .model = ROUTE_VECTORS},
@@ -148,13 +177,36 @@ const size_t route_count = sizeof routes / sizeof *routes;
 _Static_assert(sizeof routes / sizeof *routes < METRICS_ROUTES, "every route has a row of counters");
 
 /* The path without its query, without /v1 and without a slash at its end. */
-static const char *route_path(const struct conn *c, size_t *n)
+static const char *route_path_of(const char *path, size_t *n)
 {
-    const char *path = http_target(&c->http);
     path += !strncmp(path, "/v1/", 4) ? 3 : 0;
     *n = strcspn(path, "?");
     *n -= *n > 1 && path[*n - 1] == '/';
     return path;
+}
+
+static const char *route_path(const struct conn *c, size_t *n)
+{
+    return route_path_of(http_target(&c->http), n);
+}
+
+const struct route *route_batch(const char *url)
+{
+    size_t skip = !strncmp(url, "/v1/", 4) ? 3 : 0;
+    for (size_t i = 0; i < route_count; i++)
+        if (routes[i].batch && !strcmp(routes[i].path, url + skip))
+            return &routes[i];
+    return NULL;
+}
+
+uint64_t route_body_most(const char *target)
+{
+    size_t n;
+    const char *path = route_path_of(target, &n);
+    for (size_t i = 0; i < route_count; i++)
+        if (routes[i].large && strlen(routes[i].path) == n && !strncmp(routes[i].path, path, n))
+            return limit_of(LIMIT_FILE) + ROUTE_FORM;
+    return limit_of(LIMIT_BODY);
 }
 
 /* What stands for the stars of a pattern: each for one part of the path, a last one for all of the rest. The number of
@@ -308,7 +360,9 @@ static void route_take(struct conn *c)
         r->now(c);
     else if (c->server->draining)
         conn_failf(c, 503, NULL, "the server is ending and takes no more requests");
-    else if (!route_is_json(c))
+    else if (r->form && multipart_boundary(http_field(&c->http, "content-type"), c->boundary))
+        conn_failf(c, 415, NULL, "the body has to be a form (Content-Type: multipart/form-data)");
+    else if (!r->form && !route_is_json(c))
         conn_failf(c, 415, NULL, "the body has to be JSON (Content-Type: application/json)");
     else if (!r->light && route_admit(c, &f))
         conn_fail(c, &f);

@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum { ROUTE_STARS = 2 };
 
@@ -23,6 +24,8 @@ struct route {
     bool admin; /* needs an admin key where there are keys */
     bool light; /* looks up or changes what is stored: the limits of a key do not count it */
     bool batch; /* may be a line of a batch */
+    bool large; /* the body may be as large as a file */
+    bool form;  /* the body is a form */
     enum route_model {
         ROUTE_WRITER,  /* prepare wants a model that writes */
         ROUTE_CHAT,    /* the same, rather one with a chat template where the request names none */
@@ -39,6 +42,10 @@ extern const size_t route_count;
 /* The request of the connection is whole: finds its route, and starts it. */
 void route_request(struct conn *c);
 void route_json(struct conn *c, int status, struct buf *out); /* frees it */
+/* The route of a url of a batch, "/v1/chat/completions"; NULL = it may be none. */
+const struct route *route_batch(const char *url);
+/* How many bytes the body of a request to this target may have. */
+uint64_t route_body_most(const char *target);
 /* What stands for a * of the route's path (0 = the first), decoded; false: it is no name, and "". */
 bool route_part(const struct conn *c, int which, char *out, size_t size);
 /* A value of the query, decoded; false: there is none. */

@@ -7,6 +7,7 @@
 #include "save/state.h"
 #include "save/usage_table.h"
 #include "serve/batch.h"
+#include "serve/batches.h"
 #include "serve/conn.h"
 #include "serve/limit.h"
 #include "serve/models.h"
@@ -95,13 +96,13 @@ bool server_charge(struct server *s, size_t *charged, size_t bytes)
     return true;
 }
 
-void server_name(char *id, size_t size)
+void server_name(char *id, size_t size, const char *prefix)
 {
     unsigned char random[12] = {0};
     double now = clock_now();
     if (getrandom(random, sizeof random, GRND_NONBLOCK) < 0)
         memcpy(random, &now, sizeof now);
-    size_t at = (size_t)snprintf(id, size, "req-");
+    size_t at = (size_t)snprintf(id, size, "%s", prefix);
     for (size_t i = 0; i < sizeof random; i++)
         at += (size_t)snprintf(id + at, size - at, "%02x", random[i]);
 }
@@ -151,7 +152,7 @@ static void server_signal(evutil_socket_t number, short what, void *arg)
     }
     if (s->draining)
         return;
-    batch_stop(s); /* what runs of it begins again when the server does */
+    batches_stop(s); /* what runs of them begins again when the server does */
     if (s->listener)
         log_info("ending: %u requests are running and get %.0f s", s->request_count, s->o->grace);
     notify_say(s->o->notify, "STOPPING=1");
@@ -339,6 +340,15 @@ static void server_count_files(struct server *s)
                  (unsigned long long)files.rlim_cur, s->conn_most, (unsigned long long)most);
 }
 
+/* Those of a file, or those of the state: two lines for each slot, so that one is ready when another ends. */
+static int server_start_batches(struct server *s, struct err *e)
+{
+    uint32_t slots = s->models->o->engine.slots;
+    if (s->o->feed)
+        return batch_start(s, s->o->feed, e);
+    return s->o->state ? batches_start(s, 2 * slots + 2, e) : 0;
+}
+
 static int server_open(struct server *s, struct err *e)
 {
     s->bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -355,7 +365,7 @@ static int server_open(struct server *s, struct err *e)
     if (s->o->state && quota_load(&s->quotas, s->o->state, e))
         return -1;
     server_name_keys(s);
-    if (server_tls(s, e) || worker_start(s, e) || (s->o->feed && batch_start(s, s->o->feed, e)))
+    if (server_tls(s, e) || worker_start(s, e) || server_start_batches(s, e))
         return -1;
     if (s->listen_fd < 0)
         return 0;
@@ -374,7 +384,7 @@ static void server_close(struct server *s)
         close(s->listen_fd);
     if (s->o->socket)
         file_remove(s->o->socket);
-    batch_stop(s);
+    batches_stop(s);
     models_shut(s->models); /* waiting requests come back to a worker */
     worker_stop(s);
     while (s->conns)

@@ -16,6 +16,7 @@
 #include <time.h>
 
 struct batch_driver;
+struct batches;
 struct conn;
 struct event;
 struct event_base;
@@ -48,7 +49,8 @@ struct server {
     /* of all requests: bodies, and the JSON that was read from them; any thread's */
     atomic_size_t request_bytes;
     time_t started;
-    struct batch_driver *batch; /* NULL = there are no batches */
+    struct batch_driver *batch; /* NULL = no lines are run */
+    struct batches *batches;    /* of the state; NULL = none */
     struct metrics metrics;
     /* guarded by the mutex */
     pthread_mutex_t mutex;
@@ -67,5 +69,5 @@ struct server {
 /* The part of request_bytes that a connection or a request has becomes `bytes`. false: it would grow, and all together
  * would be above the limit; then nothing changes. Any thread's. */
 bool server_charge(struct server *s, size_t *charged, size_t bytes);
-/* A new id for a request. */
-void server_name(char *id, size_t size);
+/* A new id: the prefix, and 24 digits that are random. */
+void server_name(char *id, size_t size, const char *prefix);

@@ -93,6 +93,14 @@ void worker_again(struct request *a)
     pthread_mutex_unlock(&s->mutex);
 }
 
+void worker_more(struct request *a)
+{
+    pthread_mutex_lock(&a->server->mutex);
+    a->prepared = false;
+    worker_queue(a);
+    pthread_mutex_unlock(&a->server->mutex);
+}
+
 static void worker_model_ready(struct model_wait *w)
 {
     worker_again((struct request *)((char *)w - offsetof(struct request, wait)));

@@ -23,6 +23,7 @@ struct worker_lane {
 int worker_start(struct server *s, struct err *e);
 void worker_stop(struct server *s);
 void worker_add(struct request *a);
+void worker_more(struct request *a);            /* a part of its reply is sent: a worker makes the next */
 struct request *worker_ready(struct server *s); /* the next one with something for the loop; NULL = none */
 void worker_forget(struct request *a);
 
