@@ -22,8 +22,15 @@ static json_t *read_paths(void)
 static void table_path(const char *path, char *out, size_t size)
 {
     path += !strncmp(path, "/v1/", 4) ? 3 : 0;
-    size_t n = strcspn(path, "{");
-    snprintf(out, size, "%.*s%s", (int)n, path, path[n] ? "*" : "");
+    size_t n = 0;
+    for (; *path && n + 1 < size; path++) {
+        if (*path == '{') {
+            out[n++] = '*';
+            path += strcspn(path, "}");
+        } else
+            out[n++] = *path;
+    }
+    out[n] = 0;
 }
 
 static void lower(const char *method, char *out)
@@ -62,7 +69,8 @@ static void every_described_path_is_routed(void **state)
             const json_t *security = json_object_get(operation, "security");
             if (r->open != (json_is_array(security) && !json_array_size(security)))
                 fail_msg("%s %s: the description is wrong about the key", method, path);
-            bool body = r->prepare && strcmp(method, "get") != 0;
+            bool body = r->prepare && strcmp(method, "get") != 0 && strcmp(method, "delete") != 0 &&
+                        !strstr(path, "/cancel");
             if (body != (json_object_get(operation, "requestBody") != NULL))
                 fail_msg("%s %s: the description is wrong about the body", method, path);
         }
