@@ -59,3 +59,32 @@ int device_check_states(const struct plan *p, const struct step *s, uint32_t sta
             return err_set(e, ERR_USAGE, "row %u is to leave state %d of %u", i, s->state_out[i], states);
     return 0;
 }
+
+/* Attention looks at the first and the last row of a tile only, so spans may not go back. */
+static int check_spans(const struct step *s, uint32_t seq, struct err *e)
+{
+    const struct step_seq *q = &s->seq[seq];
+    struct step_span before = {0};
+    for (uint32_t r = q->first; r < q->first + q->rows && r < s->rows; r++) {
+        struct step_span now = s->span[r];
+        if (!now.to)
+            continue;
+        if (now.from >= now.to || now.to > q->length || now.from < before.from || now.to < before.to)
+            return err_set(e, ERR_USAGE, "row %u of sequence %u has the span %u to %u", r, seq, now.from,
+                           now.to);
+        before = now;
+    }
+    return 0;
+}
+
+int device_check_rows(const struct plan *p, const struct step *s, uint32_t max_rows, struct err *e)
+{
+    uint32_t to = s->to ? s->to : p->count;
+    if (p->fold_by && to > p->fold_at && (s->from < p->fold_at || s->rows > max_rows / p->fold_by))
+        return err_set(e, ERR_USAGE, "a step of %u rows with operations %u to %u, whose rows are folded",
+                       s->rows, s->from, to);
+    for (uint32_t i = 0; s->span && i < s->seqs; i++)
+        if (check_spans(s, i, e))
+            return -1;
+    return 0;
+}

@@ -91,10 +91,20 @@ static inline uint32_t step_type(int32_t id)
     return (uint32_t)id >> STEP_TYPE;
 }
 
+/* Keys [from, to) of a row's sequence; to 0: none. */
+struct step_span {
+    uint32_t from, to;
+};
+
 struct step {
     uint32_t rows, seqs, outs;
     const int32_t *ids; /* (rows): tokens; for an encoder with the text's type from bit STEP_TYPE on */
     const int32_t *pos; /* (rows) */
+    /* (rows, PLAN_AXES): the positions that rotations with axes use (time, height, width); NULL: pos for each axis. */
+    const int32_t *axes;
+    /* (rows): for attention with spans (op_attn.span), ascending within a sequence; rows that a span joins are in one
+     * step. NULL: no row has one. */
+    const struct step_span *span;
     const struct step_seq *seq; /* (seqs) */
     /* Position p of sequence s in group g lies in page tables[(g*seqs + s)*table_width + p/page_tokens],
      * slot p % page_tokens. Pages wholly before a window may be 0. */
@@ -206,6 +216,8 @@ struct device {
 int device_check_lora(const struct plan *p, const struct step *s, struct err *e);
 /* For run: every slot that the step names is one of `states`. */
 int device_check_states(const struct plan *p, const struct step *s, uint32_t states, struct err *e);
+/* For run: folded operations have rows that fit, and spans lie within their sequences, in order. */
+int device_check_rows(const struct plan *p, const struct step *s, uint32_t max_rows, struct err *e);
 /* spec: "cpu", "cuda", "cuda:N". */
 int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e);
 int cpu_open(struct device **out, const struct device_options *o, struct err *e);

@@ -47,12 +47,38 @@ struct operand plan_buffer(struct plan *p, uint32_t width)
         p->failed = true;
         return (struct operand){0};
     }
-    if (p->buffers)
+    uint32_t *fold = arena_alloc(&p->arena, (size_t)count + 1, sizeof *fold);
+    if (!fold) {
+        p->failed = true;
+        return (struct operand){0};
+    }
+    if (p->buffers) {
         memcpy(grown, p->width, p->buffers * sizeof *grown);
+        memcpy(fold, p->fold, p->buffers * sizeof *fold);
+    }
     grown[count] = width;
+    fold[count] = 0;
     p->width = grown;
+    p->fold = fold;
     p->buffers = count + 1;
     return (struct operand){.buffer = count};
+}
+
+struct operand plan_fold(struct plan *p, struct operand of, uint32_t n)
+{
+    size_t width = 0;
+    if (!of.buffer || !n || !size_mul(p->width[of.buffer], n, &width) || width > UINT32_MAX) {
+        p->failed = true;
+        return (struct operand){0};
+    }
+    struct operand o = plan_buffer(p, (uint32_t)width);
+    if (p->fold_by && (p->fold_by != n || p->fold_at != p->count))
+        p->failed = true;
+    p->fold_by = n;
+    p->fold_at = p->count;
+    if (o.buffer)
+        p->fold[o.buffer] = of.buffer;
+    return o;
 }
 
 static bool plan_same_group(const struct kv_group *a, const struct kv_group *b)
@@ -313,10 +339,11 @@ static void print_tail(struct buf *out, const struct tail *t)
     buf_printf(out, " -> b%u", t->out.buffer);
 }
 
-static void print_rope(struct buf *out, const struct rope *r)
+static void print_rope(struct buf *out, const struct weights *w, const struct rope *r)
 {
     if (r->kind)
-        buf_printf(out, " rope=%s/%u", r->kind == ROPE_PAIRS ? "pairs" : "halves", r->dims);
+        buf_printf(out, " rope=%s/%u%s", r->kind == ROPE_PAIRS ? "pairs" : "halves", r->dims,
+                   r->freqs < w->count && w->all[r->freqs].rows > 1 ? " axes" : "");
 }
 
 static void print_query_scale(struct buf *out, const struct query_scale *s)
@@ -335,7 +362,7 @@ static void print_qkv(struct buf *out, const struct weights *w, const struct op_
     print_norm(out, "q_norm", &q->q_norm);
     print_norm(out, "k_norm", &q->k_norm);
     print_norm(out, "v_norm", &q->v_norm);
-    print_rope(out, &q->rope);
+    print_rope(out, w, &q->rope);
     buf_str(out, q->norm_last ? " norms last" : "");
     if (q->clamp > 0)
         buf_printf(out, " clamp=%g%s", (double)q->clamp, q->clamp_last ? " after norms" : "");
@@ -355,7 +382,7 @@ static void print_latent(struct buf *out, const struct weights *w, const struct 
     print_weight(out, w, "q_b", l->q_b.weight);
     print_weight(out, w, "kv_a", l->kv_a.weight);
     print_weight(out, w, "k_b", l->k_b);
-    print_rope(out, &l->rope);
+    print_rope(out, w, &l->rope);
     print_query_scale(out, &l->q_scale);
     buf_printf(out, " -> b%u", l->out.buffer);
 }
@@ -369,9 +396,10 @@ static void print_attn(struct buf *out, const struct op_attn *a, uint32_t op_lay
         buf_printf(out, " kv=L%u", a->layer);
     if (a->softcap > 0)
         buf_printf(out, " softcap=%g", (double)a->softcap);
-    buf_printf(out, "%s%s%s%s%s -> b%u", a->sinks ? " sinks" : "", a->distance ? " distance" : "",
+    static const char *const spans[] = {"", " and spans", " spans alone"};
+    buf_printf(out, "%s%s%s%s%s%s -> b%u", a->sinks ? " sinks" : "", a->distance ? " distance" : "",
                a->causal ? "" : " both ways", a->v_in_k ? " v in k" : "", a->chosen ? " chosen keys" : "",
-               a->out.buffer);
+               spans[a->span], a->out.buffer);
 }
 
 static void print_ffn(struct buf *out, const struct weights *w, const struct op_ffn *f)
@@ -459,6 +487,8 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
         print_weight(out, w, "table", op->embed.table);
         print_weight(out, w, "positions", op->embed.positions);
         print_norm(out, "norm", &op->embed.norm);
+        if (op->embed.given.buffer)
+            buf_printf(out, " given=b%u+%u", op->embed.given.buffer, op->embed.given.col);
         buf_printf(out, " -> b%u", op->embed.out.buffer);
         break;
     case OP_QKV:
@@ -499,7 +529,7 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
         buf_printf(out, " b%u", op->index.in.buffer);
         print_norm(out, "norm", &op->index.norm);
         print_weight(out, w, "q_b", op->index.q_b.weight);
-        print_rope(out, &op->index.rope);
+        print_rope(out, w, &op->index.rope);
         buf_printf(out, " heads=%u/%u used=%u kv=L%u", op->index.heads, op->index.dim, op->index.used,
                    op->index.layer);
         break;
@@ -580,7 +610,7 @@ void plan_summary(const struct plan *p, struct buf *out)
         const struct op *op = &p->ops[i];
         layers = op->layer != UINT32_MAX && op->layer >= layers ? op->layer + 1 : layers;
         head |= op->kind == OP_LOGITS;
-        if (op->kind == OP_EMBED)
+        if (op->kind == OP_EMBED && op->embed.table)
             buf_str(out, "embeddings");
     }
     for (uint32_t from = 0, to; from < layers; from = to) {

@@ -61,12 +61,14 @@ struct norm {
     uint32_t heads;
 };
 
-/* All scaling schemes are in the table: angle(i, pos) = pos * freqs[i], cos and sin times `factor`. */
+/* All scaling schemes are in the table: angle(i, pos) = pos * freqs[i], cos and sin times `factor`. With a row of
+ * frequencies for each axis of a position (step.axes) the angle is the sum over them: M-RoPE, and 2-D rotary positions. */
+enum { PLAN_AXES = 3 };
 struct rope {
     enum rope_kind kind;
     uint32_t dims;   /* leading dimensions of the head that rotate (even) */
     uint32_t first;  /* first dimension that rotates (latent attention rotates the tail); usually 0 */
-    weight_id freqs; /* (dims / 2) F32: inverse frequencies, scaling applied */
+    weight_id freqs; /* (1 or PLAN_AXES, dims / 2) F32: inverse frequencies, scaling applied */
     float factor;    /* YaRN's and longrope's attention factor; 1 otherwise */
 };
 
@@ -109,10 +111,14 @@ enum op_kind {
     OP_INDEX,  /* the keys that sparse attention sees */
 };
 
-/* out = norm(scale * table[id] + positions[pos + offset] + types[type]). Ids beyond the table have its first row. */
+/* out = norm(scale * table[id] + positions[pos + offset] + types[type]). Ids beyond the table have its first row.
+ * A row whose id is negative is the row of `given` where that is set: the host has written it (write_rows). Without a
+ * table the other rows are 0. */
 struct op_embed {
     weight_id table, positions, types;
-    uint32_t adapter; /* of the table, as in struct linear */
+    struct operand given; /* buffer 0: none */
+    uint32_t width;       /* of the rows where there is no table */
+    uint32_t adapter;     /* of the table, as in struct linear */
     uint32_t position_offset;
     float scale;
     struct norm norm;
@@ -163,6 +169,13 @@ struct op_latent {
     struct operand out;
 };
 
+/* What the spans of a step (step.span) mean to attention. */
+enum span_kind {
+    SPAN_NONE,
+    SPAN_ALSO, /* a row also sees all keys of its span */
+    SPAN_ONLY  /* it sees those alone */
+};
+
 struct op_attn {
     struct operand in, out; /* (heads, k_dim) -> (heads, v_dim) */
     uint32_t heads, kv_heads, k_dim, v_dim;
@@ -177,6 +190,7 @@ struct op_attn {
     bool causal;  /* false: keys on both sides (encoders; the whole sequence is one step) */
     bool v_in_k;  /* V is the first v_dim of K: nothing is stored for V */
     bool chosen;  /* it sees only the keys that the last OP_INDEX of the step chose */
+    enum span_kind span;
 };
 
 struct op_heads {
@@ -296,7 +310,7 @@ struct op_scan {
     uint32_t state; /* its number in the plan */
 };
 
-/* out = scale * (residual + by * rms(like) * times * act(sparse(cap * tanh(factor * norm(in) / cap)))), each part
+/* out = scale * (residual + plus + by * rms(like) * times * act(sparse(cap * tanh(factor * norm(in) / cap)))), each part
  * optional: cap 0, deviations 0, ACT_NONE. sparse(x) = max(x - mean(x) - deviations * deviation(x), 0). */
 struct op_map {
     struct operand in, residual, like, by, out;
@@ -304,11 +318,12 @@ struct op_map {
     struct norm norm;
     float factor, cap, deviations;
     enum act_kind act;
-    weight_id times; /* (width) */
+    weight_id times, plus; /* (width) */
     float scale;
 };
 
-/* out[i] = base[i] + sum over j of (coef[i][j] + bias) * in[j], for rows of `outs` and `ins` streams of `width`. */
+/* out[i] = base[i] + sum over j of (coef[i][j] + bias) * in[j], for rows of `outs` and `ins` streams of `width`; without
+ * base or coef (buffer 0) those are 0. */
 struct op_mix {
     struct operand base, in, coef, out; /* base and out: (outs, width), in: (ins, width), coef: (outs, ins) */
     uint32_t outs, ins, width;
@@ -377,6 +392,9 @@ struct plan {
     struct op *ops; /* (count) */
     uint32_t count, room;
     uint32_t *width; /* (buffers): floats a row; width[0] is unused */
+    uint32_t *fold;  /* (buffers): the buffer whose memory it has, 0 = its own */
+    uint32_t given;  /* the buffer whose rows the host writes before a step (write_rows); 0 = none */
+    uint32_t fold_by, fold_at; /* operations from fold_at on have fold_by times fewer rows; fold_by 0: none */
     uint32_t buffers;
     struct kv_group group[PLAN_GROUPS_MOST];
     uint32_t groups;
@@ -407,6 +425,10 @@ uint32_t plan_rank(const struct plan *p, const struct weights *w);
 struct op *plan_add(struct plan *p, enum op_kind kind,
                     uint32_t layer); /* zeroed; scale fields are the caller's */
 struct operand plan_buffer(struct plan *p, uint32_t width);
+/* A buffer whose rows are n rows of another, side by side, in the same memory. The operations that are added from now on
+ * have n times fewer rows: a step of its own runs them (step.from). All folds of a plan are by the same n, and there is
+ * no operation between them. */
+struct operand plan_fold(struct plan *p, struct operand of, uint32_t n);
 /* Says how layer `layer` keeps its KV; joins the group of the same geometry or makes one. */
 void plan_kv(struct plan *p, uint32_t layer, struct kv_group geometry);
 /* Says that an operation of the layer keeps (heads, rows, cols) floats of a sequence; returns the number of that state. */

@@ -150,6 +150,11 @@ static int check_norm(struct plan_checker *c, const struct norm *n, uint64_t wid
     return 0;
 }
 
+static uint32_t check_rows(const struct plan_checker *c, weight_id id)
+{
+    return id && id < c->w->count ? c->w->all[id].rows : 0;
+}
+
 static int check_rope(struct plan_checker *c, const struct rope *r, uint32_t room)
 {
     if (r->kind == ROPE_NONE)
@@ -158,7 +163,9 @@ static int check_rope(struct plan_checker *c, const struct rope *r, uint32_t roo
         return check_fail(c, "rope", "is of no kind that exists");
     if (!r->dims || r->dims % 2 || r->dims > room || r->first > room - r->dims || !isfinite(r->factor))
         return check_fail(c, "rope", "rotates dimensions that the head does not have");
-    return check_vector(c, r->freqs, r->dims / 2, 1, "rope's frequencies");
+    return check_rows(c, r->freqs) == PLAN_AXES
+               ? check_floats(c, r->freqs, PLAN_AXES, r->dims / 2, "rope's frequencies")
+               : check_vector(c, r->freqs, r->dims / 2, 1, "rope's frequencies");
 }
 
 static int check_query_scale(struct plan_checker *c, const struct query_scale *s)
@@ -190,11 +197,6 @@ static uint32_t check_cols(const struct plan_checker *c, weight_id id)
     return id && id < c->w->count ? c->w->all[id].cols : 0;
 }
 
-static uint32_t check_rows(const struct plan_checker *c, weight_id id)
-{
-    return id && id < c->w->count ? c->w->all[id].rows : 0;
-}
-
 static int check_heads_shape(struct plan_checker *c, uint32_t heads, uint32_t kv_heads, uint32_t k_dim,
                              uint32_t v_dim)
 {
@@ -219,9 +221,13 @@ static int check_place(struct plan_checker *c, uint32_t layer, uint32_t kv_heads
 
 static int check_embed(struct plan_checker *c, const struct op_embed *o)
 {
-    uint32_t n = check_cols(c, o->table);
-    if (check_weight(c, o->table, "table") ||
-        check_matrix(c, o->table, check_rows(c, o->table), n, 1, "table"))
+    uint32_t n = o->table ? check_cols(c, o->table) : o->width;
+    if (o->given.buffer && (check_operand(c, o->given, n, "given rows") || check_apart(c, o->given, o->out)))
+        return -1;
+    if (!o->table && (!o->given.buffer || o->positions || o->types || o->adapter))
+        return check_fail(c, "table", "is absent, and the rows are not given");
+    if (o->table && (check_weight(c, o->table, "table") ||
+                     check_matrix(c, o->table, check_rows(c, o->table), n, 1, "table")))
         return -1;
     if (check_adapters(c, o->adapter, n, check_rows(c, o->table), 1, true))
         return -1;
@@ -314,6 +320,9 @@ static int check_attn(struct plan_checker *c, const struct op_attn *o)
         return check_fail(c, "keys", "are chosen by no operation before, or attention is not causal");
     if (!isfinite(o->scale) || !isfinite(o->softcap))
         return check_fail(c, "scale or softcap", "is not a number");
+    if ((unsigned)o->span > SPAN_ONLY || (o->span == SPAN_ONLY && (o->causal || o->window)) ||
+        (o->span == SPAN_ALSO && (!o->causal || o->chunked || o->chosen)))
+        return check_fail(c, "spans", "are of no kind that exists, or beside keys that they exclude");
     if (o->sinks && check_vector(c, o->sinks, o->heads, 1, "sinks"))
         return -1;
     if (o->distance && (check_weight(c, o->distance, "distance") ||
@@ -523,6 +532,7 @@ static int check_map(struct plan_checker *c, const struct op_map *o)
         return check_fail(c, "activation", "is none that a row has");
     if (check_norm(c, &o->norm, o->width, "norm") ||
         (o->times && check_vector(c, o->times, o->width, 1, "times")) ||
+        (o->plus && check_vector(c, o->plus, o->width, 1, "plus")) ||
         (o->residual.buffer && check_operand(c, o->residual, o->width, "residual")) ||
         (o->like.buffer && check_operand(c, o->like, o->width, "row that it is like")) ||
         (o->by.buffer && check_operand(c, o->by, o->width, "factors")))
@@ -538,9 +548,10 @@ static int check_mix(struct plan_checker *c, const struct op_mix *o)
     uint64_t outs = (uint64_t)o->outs * o->width, ins = (uint64_t)o->ins * o->width;
     if (!o->outs || !o->ins || !isfinite(o->bias))
         return check_fail(c, "streams", "are none, or the bias is not a number");
-    return check_operand(c, o->base, outs, "base") || check_operand(c, o->in, ins, "input") ||
-                   check_operand(c, o->coef, (uint64_t)o->outs * o->ins, "coefficients") ||
-                   check_operand(c, o->out, outs, "output") || check_apart(c, o->base, o->out) ||
+    if ((o->base.buffer && (check_operand(c, o->base, outs, "base") || check_apart(c, o->base, o->out))) ||
+        (o->coef.buffer && check_operand(c, o->coef, (uint64_t)o->outs * o->ins, "coefficients")))
+        return -1;
+    return check_operand(c, o->in, ins, "input") || check_operand(c, o->out, outs, "output") ||
                    check_apart(c, o->in, o->out)
                ? -1
                : 0;
@@ -676,6 +687,13 @@ int plan_check(const struct plan *p, const struct weights *w, struct err *e)
         if (!p->width[b] || p->width[b] > CHECK_WIDTH_MOST)
             return err_set(e, ERR_DATA, "buffer %u of the plan is %u wide; 1 to %d was expected", b,
                            p->width[b], CHECK_WIDTH_MOST);
+    for (uint32_t b = 1; b < p->buffers; b++)
+        if (p->fold && p->fold[b] &&
+            (p->fold[b] >= b || p->fold[p->fold[b]] || !p->fold_by ||
+             p->width[b] != (uint64_t)p->fold_by * p->width[p->fold[b]]))
+            return err_set(e, ERR_DATA, "buffer %u of the plan folds one that it cannot", b);
+    if (p->given >= (p->buffers ? p->buffers : 1))
+        return err_set(e, ERR_DATA, "the rows that are given have no buffer");
     for (uint32_t g = 0; g < p->groups; g++)
         if (!p->group[g].kv_heads || p->group[g].kv_heads > CHECK_HEADS_MOST || !p->group[g].k_dim ||
             p->group[g].k_dim > CHECK_DIM_MOST || p->group[g].v_dim > CHECK_DIM_MOST)

@@ -10,7 +10,7 @@ struct op_io plan_io(const struct op *op)
 {
     switch (op->kind) {
     case OP_EMBED:
-        return (struct op_io){.out = op->embed.out};
+        return (struct op_io){{op->embed.given}, op->embed.out};
     case OP_QKV:
         return (struct op_io){{op->qkv.given.buffer ? op->qkv.given : op->qkv.in}, op->qkv.out};
     case OP_LATENT:
@@ -217,6 +217,7 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
     case OP_MAP:
         visit_norm(&v, &op->map.norm);
         visit_id(&v, &op->map.times);
+        visit_id(&v, &op->map.plus);
         break;
     case OP_MIX:
         break;
@@ -383,8 +384,13 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
              struct weights *own, struct err *e)
 {
     struct renumber r = {w, own, mem_zalloc(w->count, sizeof *r.number), false};
-    *part = (struct plan){
-        .width = p->width, .buffers = p->buffers, .layers = p->layers, .groups = p->groups, .part = true};
+    *part = (struct plan){.width = p->width,
+                          .fold = p->fold,
+                          .given = p->given,
+                          .buffers = p->buffers,
+                          .layers = p->layers,
+                          .groups = p->groups,
+                          .part = true};
     *own = (struct weights){0};
     memcpy(part->group, p->group, sizeof part->group);
     part->out_width = p->out_width;

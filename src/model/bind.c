@@ -21,6 +21,7 @@ int binder_open(struct binder *b, const struct store *s, const struct hparams *h
                 struct err *e)
 {
     *b = (struct binder){.h = h, .weights = w, .e = e};
+    b->arch = h->arch ? h->arch->name : "clip";
     lookup_open(&b->names, s, "");
     b->used = mem_zalloc(s->count + 1, 1);
     if (!b->used)
@@ -108,7 +109,7 @@ const struct tensor *bind_tensor(struct binder *b, struct tensor_at at, const ch
     char name[256];
     if (!t)
         err_set(b->e, ERR_DATA, "the file has no tensor %s, which a model of architecture %s needs",
-                lookup_expected(&b->names, at, suffix, name), b->h->arch->name);
+                lookup_expected(&b->names, at, suffix, name), b->arch);
     else
         bind_mark(b, t);
     return t;

@@ -31,6 +31,7 @@ struct bound {
 struct binder {
     struct lookup names;
     const struct hparams *h;
+    const char *arch; /* its name, for messages */
     struct weights *weights;
     struct bound *bound; /* (weights->count), by weight_id; room bound_room */
     uint32_t bound_room;

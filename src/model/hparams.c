@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "format/gguf.h"
 #include "format/jsonread.h"
+#include "model/act.h"
 #include "model/arch.h"
 #include "model/pooling.h"
 
@@ -189,33 +190,9 @@ static int read_heads(struct hparams *h, struct err *e)
     return 0;
 }
 
-static const struct {
-    const char *name;
-    enum act_kind kind;
-} acts[] = {
-    {"silu", ACT_SILU},
-    {"swish", ACT_SILU},
-    {"swiglu", ACT_SILU},
-    {"gelu", ACT_GELU},
-    {"gelu_python", ACT_GELU},
-    {"gelu_new", ACT_GELU_TANH},
-    {"gelu_pytorch_tanh", ACT_GELU_TANH},
-    {"gelu_fast", ACT_GELU_TANH},
-    {"gelu_accurate", ACT_GELU_TANH},
-    {"gelu_python_tanh", ACT_GELU_TANH},
-    {"quick_gelu", ACT_GELU_QUICK},
-    {"relu", ACT_RELU},
-    {"relu2", ACT_RELU2},
-    {"sqrelu", ACT_RELU2},
-    {"xielu", ACT_NONE}, /* its numbers are tensors */
-};
-
 const char *hparams_act_name(enum act_kind kind)
 {
-    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
-        if (acts[i].kind == kind)
-            return acts[i].name;
-    return NULL;
+    return act_name(kind);
 }
 
 static int read_act(struct hparams *h, const struct keys *k, struct err *e)
@@ -229,11 +206,8 @@ static int read_act(struct hparams *h, const struct keys *k, struct err *e)
         return got;
     if (h->arch->act == ACT_SWIGLU_OAI)
         return 0; /* config.json says "silu" and means this */
-    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
-        if (!strcmp(name, acts[i].name)) {
-            h->act = acts[i].kind;
-            return 0;
-        }
+    if (act_named(name, &h->act))
+        return 0;
     return err_set(
         e, ERR_DATA,
         "config.json: the activation \"%s\" is not known; silu, gelu, gelu_new, relu and relu2 are",

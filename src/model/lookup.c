@@ -8,9 +8,7 @@
 /* hf: alternatives after the layer's prefix (or the root, for tensors of no layer); "%u" is the expert, "#" which of
  * the two layers that the file has as one (longcat).
  * The first that is in the file counts, so the narrower name stands first. */
-static const struct {
-    const char *name, *hf;
-} table[] = {
+static const struct lookup_row table[] = {
     {"token_embd", "embed_tokens|wte|embed_in|word_embeddings|embeddings.word_embeddings|"
                    "embeddings.tok_embeddings|embeddings|tok_embeddings"},
     {"token_types", "embeddings.token_type_embeddings"},
@@ -241,7 +239,7 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
                                         "base_model.model."};
     static const char *const stacks[] = {
         "layers.", "h.", "blocks.", "encoder.layer.", "encoder.layers.", "transformer.layer."};
-    *n = (struct lookup){.store = s, .wrap = wrap};
+    *n = (struct lookup){.store = s, .wrap = wrap, .rows = table, .count = sizeof table / sizeof *table};
     if (s->kind == STORE_GGUF)
         return;
     for (size_t r = 0; r < sizeof roots / sizeof *roots; r++)
@@ -260,12 +258,17 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
     snprintf(n->stack, sizeof n->stack, "layers.");
 }
 
-static void gguf_name(struct tensor_at at, const char *suffix, char out[256])
+static void gguf_name(const struct lookup *n, struct tensor_at at, const char *suffix, char out[256])
 {
     char layer[32] = "", expert[32] = "";
     if (at.layer >= 0)
-        snprintf(layer, sizeof layer, "blk.%d.", at.layer);
+        snprintf(layer, sizeof layer, "%sblk.%d.", n->tower ? "v." : "", at.layer);
     int base = (int)strlen(at.name);
+    const char *hole = n->tower ? strchr(at.name, '#') : NULL;
+    if (hole) {
+        snprintf(out, 256, "%.*s%d%s%s", (int)(hole - at.name), at.name, at.expert, hole + 1, suffix);
+        return;
+    }
     if (at.expert >= 0) {
         base -= 5; /* "_exps": files from before the experts were stacked */
         snprintf(expert, sizeof expert, ".%d", at.expert);
@@ -294,21 +297,22 @@ static bool hf_name(const struct lookup *n, struct tensor_at at, const char *alt
     return true;
 }
 
-static const char *alternatives(const char *name)
+static const char *alternatives(const struct lookup *n, const char *name)
 {
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (!strcmp(table[i].name, name))
-            return table[i].hf;
+    for (size_t i = 0; i < n->count; i++)
+        if (!strcmp(n->rows[i].name, name))
+            return n->rows[i].hf;
     return "";
 }
 
 static const struct tensor *find_hf(const struct lookup *n, struct tensor_at at, const char *suffix)
 {
     /* Heads are outside the decoder's root. */
-    const char *roots[] = {n->root, at.layer < 0 ? "" : NULL, at.layer < 0 ? "language_model." : NULL};
+    const char *outer = n->tower ? "model." : "language_model.";
+    const char *roots[] = {n->root, at.layer < 0 ? "" : NULL, at.layer < 0 ? outer : NULL};
     char name[256];
     for (size_t r = 0; r < 3; r++)
-        for (const char *alt = alternatives(at.name); roots[r] && *alt; alt += *alt == '|') {
+        for (const char *alt = alternatives(n, at.name); roots[r] && *alt; alt += *alt == '|') {
             size_t len = strcspn(alt, "|");
             if (hf_name(n, at, alt, len, roots[r], suffix, name)) {
                 const struct tensor *t = store_find(n->store, name);
@@ -324,11 +328,12 @@ const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, co
 {
     char name[256];
     if (n->store->kind == STORE_GGUF) {
-        gguf_name(at, suffix, name);
+        gguf_name(n, at, suffix, name);
         const struct tensor *t = store_find(n->store, name);
-        if (t || strcmp(suffix, ".bias"))
+        if (t || strcmp(suffix, n->tower ? ".weight" : ".bias"))
             return t;
-        gguf_name(at, "", name); /* hy_v3's bias of the choice has no suffix */
+        gguf_name(n, at, "",
+                  name); /* hy_v3's bias of the choice has no suffix, nor have some tables of towers */
         return store_find(n->store, name);
     }
     /* a bare parameter; the names that norms had in TensorFlow; what adapters inside of the file stand beside */
@@ -347,10 +352,10 @@ const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, co
 const char *lookup_expected(const struct lookup *n, struct tensor_at at, const char *suffix, char out[256])
 {
     if (n->store->kind == STORE_GGUF) {
-        gguf_name(at, suffix, out);
+        gguf_name(n, at, suffix, out);
         return out;
     }
-    for (const char *alt = alternatives(at.name); *alt; alt += *alt == '|') {
+    for (const char *alt = alternatives(n, at.name); *alt; alt += *alt == '|') {
         size_t len = strcspn(alt, "|");
         if (hf_name(n, at, alt, len, n->root, suffix, out))
             return out;

@@ -6,9 +6,15 @@
 
 #include "format/store.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum { LOOKUP_NO_LAYER = -1, LOOKUP_NO_EXPERT = -1 };
+
+/* A canonical name, and what it is in Hugging Face files: alternatives "a|b". */
+struct lookup_row {
+    const char *name, *hf;
+};
 
 /* The decoder's prefix in the names: "model." + "layers." in most files; in an adapter's, all of that comes
  * after the wrap "base_model.model.". */
@@ -16,7 +22,10 @@ struct lookup {
     const struct store *store;
     const char *wrap;
     char root[64], stack[32];
-    bool paired; /* two layers of ours are one in the file (longcat) */
+    bool paired;                   /* two layers of ours are one in the file (longcat) */
+    const struct lookup_row *rows; /* (count) */
+    size_t count;
+    bool tower; /* of images: layers are v.blk.N in a GGUF file */
 };
 
 struct tensor_at {
@@ -26,6 +35,8 @@ struct tensor_at {
 };
 
 void lookup_open(struct lookup *n, const struct store *s, const char *wrap);
+/* The tensors of a tower for images, and of its projector (lookup_tower.c). */
+void lookup_open_tower(struct lookup *n, const struct store *s);
 /* suffix: ".weight", ".bias", ... NULL where the file has no such tensor. */
 const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, const char *suffix);
 /* The tensor's name in this file's own terms; for messages. */

@@ -156,13 +156,22 @@ static void attn_point(const struct lane *l, const struct attn *a, const struct 
     memset(g->v_scale + b->t1, 0, (ATTN_KEYS - b->t1) * sizeof *g->v_scale);
 }
 
-/* The keys that a query at `pos` sees. */
-static struct attn_span attn_keys(const struct op_attn *o, uint32_t pos, uint32_t length)
+/* The keys that a row of the batch sees. */
+static struct attn_span attn_keys(const struct lane *l, const struct op_attn *o, uint32_t row,
+                                  uint32_t length)
 {
+    const struct step_span *own = o->span && l->s->span ? &l->s->span[row] : NULL;
+    const uint32_t pos = (uint32_t)l->s->pos[row];
+    if (own && own->to && o->span == SPAN_ONLY)
+        return (struct attn_span){own->from, own->to};
     uint32_t back = o->chunked ? pos % o->window + 1 : o->causal ? o->window : o->window / 2 + 1;
     struct attn_span s = {o->window && pos + 1 > back ? pos + 1 - back : 0, o->causal ? pos + 1 : length};
     if (!o->causal && o->window && pos + back < length)
         s.hi = pos + back;
+    if (own && own->to) {
+        s.lo = own->from < s.lo ? own->from : s.lo;
+        s.hi = own->to > s.hi ? own->to : s.hi;
+    }
     return s;
 }
 
@@ -171,7 +180,7 @@ static void attn_see(const struct lane *l, const struct attn *a, const struct ta
                      struct attn_span *seen)
 {
     for (uint32_t r = 0; r < t->rows; r++) {
-        struct attn_span all = attn_keys(a->o, (uint32_t)l->s->pos[t->row + r], t->seq->length);
+        struct attn_span all = attn_keys(l, a->o, t->row + r, t->seq->length);
         uint32_t lo = all.lo > key ? all.lo - key : 0, hi = all.hi > key ? all.hi - key : 0;
         hi = hi < ATTN_KEYS ? hi : ATTN_KEYS;
         for (uint32_t h = 0; h < t->heads; h++)
@@ -394,9 +403,8 @@ static bool attn_next(const struct lane *l, const struct attn *a, struct walk *w
                        .rows = left < a->rows ? left : a->rows,
                        .head = w->kv_head * a->share + w->head,
                        .heads = a->share - w->head < a->heads ? a->share - w->head : a->heads};
-    uint32_t first = (uint32_t)s->pos[t->row], last = (uint32_t)s->pos[t->row + t->rows - 1];
-    t->k0 = attn_keys(a->o, first, q->length).lo;
-    t->k1 = attn_keys(a->o, last, q->length).hi;
+    t->k0 = attn_keys(l, a->o, t->row, q->length).lo;
+    t->k1 = attn_keys(l, a->o, t->row + t->rows - 1, q->length).hi;
     w->row += t->rows;
     return true;
 }

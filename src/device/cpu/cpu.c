@@ -199,9 +199,12 @@ static int cpu_check_seqs(struct cpu *d, const struct step *s, struct err *e)
 
 static int cpu_check_ids(const struct cpu *d, const struct op_embed *o, const struct step *s, struct err *e)
 {
-    uint32_t known = d->w->all[o->table].rows, places = o->positions ? d->w->all[o->positions].rows : 0;
+    uint32_t known = o->table ? d->w->all[o->table].rows : UINT32_MAX,
+             places = o->positions ? d->w->all[o->positions].rows : 0;
     uint32_t types = o->types ? d->w->all[o->types].rows : 1;
     for (uint32_t r = 0; r < s->rows; r++) {
+        if (s->ids[r] < 0 && d->plan->given)
+            continue;
         if (step_token(s->ids[r]) >= known)
             return err_set(e, ERR_USAGE, "there is no token %u: the vocabulary has %u", step_token(s->ids[r]),
                            known);
@@ -231,8 +234,9 @@ static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step
     for (uint32_t i = 0; i < p->count; i++)
         if (p->ops[i].kind == OP_EMBED && cpu_check_ids(d, &p->ops[i].embed, s, e))
             return -1;
-    return device_check_lora(p, s, e) || device_check_states(p, s, d->kv.states, e) ? -1
-                                                                                    : cpu_check_seqs(d, s, e);
+    return device_check_lora(p, s, e) || device_check_states(p, s, d->kv.states, e) || cpu_check_seqs(d, s, e)
+               ? -1
+               : device_check_rows(p, s, d->max_rows, e);
 }
 
 static void cpu_run_op(struct lane *l, const struct op *op)
@@ -294,11 +298,14 @@ static void cpu_rope_tables(struct lane *l)
     for (uint32_t i = 0; i < l->d->ropes; i++) {
         const struct rope_table *t = &l->d->rope[i];
         const float *freqs = lane_vector(l, t->freqs);
-        uint32_t half = t->dims / 2;
+        uint32_t half = t->dims / 2, axes = lane_weight(l, t->freqs)->rows;
         for (uint32_t r = from; r < to; r++) {
             float *c = t->cos_sin + (size_t)r * t->dims;
+            const int32_t *pos = axes > 1 && l->s->axes ? l->s->axes + (size_t)r * PLAN_AXES : NULL;
             for (uint32_t j = 0; j < half; j++) {
-                float angle = (float)l->s->pos[r] * freqs[j];
+                float angle = 0;
+                for (uint32_t a = 0; a < axes; a++)
+                    angle += (float)(pos ? pos[a] : l->s->pos[r]) * freqs[a * half + j];
                 c[j] = cosf(angle) * t->factor;
                 c[half + j] = sinf(angle) * t->factor;
             }

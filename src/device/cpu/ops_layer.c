@@ -41,11 +41,22 @@ void op_embed_run(struct lane *l, const struct op_embed *o)
 {
     size_t stride;
     float *out = lane_at(l, o->out, &stride);
-    uint32_t from, to, n = lane_weight(l, o->table)->cols;
+    uint32_t from, to, n = o->table ? lane_weight(l, o->table)->cols : o->width;
+    size_t given_stride = 0;
+    const float *given = o->given.buffer ? lane_at(l, o->given, &given_stride) : NULL;
     lane_slice(l, l->s->rows, 1, &from, &to);
     for (uint32_t r = from; r < to; r++) {
         float *y = out + r * stride;
+        if (given && l->s->ids[r] < 0) {
+            memcpy(y, given + r * given_stride, n * sizeof *y);
+            continue;
+        }
+        if (!o->table) {
+            memset(y, 0, n * sizeof *y);
+            continue;
+        }
         uint32_t id = step_token(l->s->ids[r]); /* a table beside the vocabulary's may be shorter */
+        id = l->s->ids[r] < 0 ? 0 : id;
         embed_add(l, o->table, id < lane_weight(l, o->table)->rows ? id : 0, y, true);
         if (l->s->lora && o->adapter)
             embed_adapt(l, o, r, y);

@@ -52,6 +52,8 @@ static void map_row(const struct lane *l, const struct op_map *o, uint32_t row, 
         for (uint32_t i = 0; i < n; i++)
             y[i] *= by[i];
     }
+    if (o->plus)
+        l->k->axpy(1.0f, lane_vector(l, o->plus), n, y);
     if (o->residual.buffer)
         l->k->axpy(1.0f, lane_at(l, o->residual, &stride) + row * stride, n, y);
     if (o->scale != 1)
@@ -73,18 +75,22 @@ void op_map_run(struct lane *l, const struct op_map *o)
 
 void op_mix_run(struct lane *l, const struct op_mix *o)
 {
-    size_t base_stride, in_stride, coef_stride, out_stride;
-    const float *base = lane_at(l, o->base, &base_stride), *in = lane_at(l, o->in, &in_stride);
-    const float *coef = lane_at(l, o->coef, &coef_stride);
+    size_t base_stride = 0, in_stride, coef_stride = 0, out_stride;
+    const float *base = o->base.buffer ? lane_at(l, o->base, &base_stride) : NULL;
+    const float *coef = o->coef.buffer ? lane_at(l, o->coef, &coef_stride) : NULL;
+    const float *in = lane_at(l, o->in, &in_stride);
     float *out = lane_at(l, o->out, &out_stride);
     uint32_t from, to, n = o->width;
     lane_slice(l, l->s->rows, 1, &from, &to);
     for (uint32_t r = from; r < to; r++)
         for (uint32_t i = 0; i < o->outs; i++) {
             float *y = out + r * out_stride + (size_t)i * n;
-            memcpy(y, base + r * base_stride + (size_t)i * n, n * sizeof *y);
+            if (base)
+                memcpy(y, base + r * base_stride + (size_t)i * n, n * sizeof *y);
+            else
+                memset(y, 0, n * sizeof *y);
             for (uint32_t j = 0; j < o->ins; j++)
-                l->k->axpy(coef[r * coef_stride + i * o->ins + j] + o->bias,
+                l->k->axpy((coef ? coef[r * coef_stride + i * o->ins + j] : 0) + o->bias,
                            in + r * in_stride + (size_t)j * n, n, y);
         }
     lane_wait(l);

@@ -78,7 +78,7 @@ static void need_op(struct need *n, const struct weights *w, const struct op *op
     const struct weight *all = w->all;
     switch (op->kind) {
     case OP_EMBED:
-        need_most(&n->tile, all[op->embed.table].cols);
+        need_most(&n->tile, op->embed.table ? all[op->embed.table].cols : 0);
         break;
     case OP_QKV:
         need_input(n, rows, all[op->qkv.q.weight].cols);
@@ -211,9 +211,10 @@ void cpu_place(struct cpu *d, const struct plan *p, struct cpu_bump *b)
     d->buffer = buffer;
     d->local = local;
     for (uint32_t i = 1; i < p->buffers; i++) {
-        float *at = bump_take(b, (size_t)d->max_rows * p->width[i], sizeof(float));
+        const bool own = !p->fold || !p->fold[i];
+        float *at = own ? bump_take(b, (size_t)d->max_rows * p->width[i], sizeof(float)) : NULL;
         if (b->base)
-            d->buffer[i] = at;
+            d->buffer[i] = own ? at : d->buffer[p->fold[i]];
     }
     cpu_place_own(d, p, &n, b);
 }

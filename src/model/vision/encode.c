@@ -1,0 +1,300 @@
+#include "model/vision/encode.h"
+
+#include "base/mem.h"
+#include "base/size.h"
+#include "codec/dtype.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { PAGE_TOKENS = 32, ROWS_LEAST = 64, ROWS_MOST = 1 << 17 };
+
+struct encoder {
+    const struct tower *tower;
+    struct device *device;
+    bool exact;
+    uint32_t rows; /* that the device and the arrays below are prepared for */
+    uint64_t count;
+    float *in; /* (rows, width of plan.given) */
+    int32_t *pos, *axes, *out, *table;
+    struct step_span *span;
+    uint32_t *block; /* (rows): which block of merged patches is where */
+};
+
+/* ---- memory ---- */
+
+static void encoder_drop(struct encoder *c)
+{
+    mem_free(c->in);
+    mem_free(c->pos);
+    mem_free(c->axes);
+    mem_free(c->out);
+    mem_free(c->table);
+    mem_free(c->span);
+    mem_free(c->block);
+    c->in = NULL;
+    c->pos = c->axes = c->out = c->table = NULL;
+    c->span = NULL;
+    c->block = NULL;
+    c->rows = 0;
+}
+
+/* Room for tiles of n rows. */
+static int encoder_reserve(struct encoder *c, uint32_t n, struct err *e)
+{
+    const struct plan *p = &c->tower->model.plan;
+    uint32_t rows = ROWS_LEAST;
+    if (n <= c->rows)
+        return 0;
+    if (n > ROWS_MOST)
+        return err_set(e, ERR_RESOURCE, "an image of %u patches; %d is the most", n, ROWS_MOST);
+    while (rows < n)
+        rows *= 2;
+    rows = rows - rows / 4 >= n ? rows - rows / 4 : rows; /* powers of two, and what lies between */
+    encoder_drop(c);
+    const uint32_t pages = (rows + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    c->in = mem_alloc(rows, p->width[p->given] * sizeof *c->in);
+    c->pos = mem_alloc(rows, sizeof *c->pos);
+    c->axes = mem_alloc(rows, PLAN_AXES * sizeof *c->axes);
+    c->out = mem_alloc(rows, sizeof *c->out);
+    c->table = mem_alloc(pages, sizeof *c->table);
+    c->span = mem_alloc(rows, sizeof *c->span);
+    c->block = mem_alloc(rows, sizeof *c->block);
+    if (!c->in || !c->pos || !c->axes || !c->out || !c->table || !c->span || !c->block) {
+        encoder_drop(c);
+        return err_memory(e, "an image", rows * p->width[p->given] * sizeof *c->in);
+    }
+    for (uint32_t i = 0; i < rows; i++)
+        c->pos[i] = c->out[i] = (int32_t)i;
+    for (uint32_t i = 0; i < pages; i++)
+        c->table[i] = (int32_t)i + 1;
+    const struct kv_config kv = {
+        .type = c->exact ? DTYPE_F32 : DTYPE_F16, .page_tokens = PAGE_TOKENS, .pages = {pages + 1}};
+    if (c->device->ops->prepare(c->device, p, &kv, rows, 1, rows, e))
+        return -1;
+    c->rows = rows;
+    return 0;
+}
+
+int encoder_open(struct encoder **out, const struct tower *t, const char *device,
+                 const struct device_options *o, struct err *e)
+{
+    struct encoder *c = mem_zalloc(1, sizeof *c);
+    *out = NULL;
+    if (!c)
+        return err_memory(e, "the encoder of images", sizeof *c);
+    c->tower = t;
+    c->exact = o->exact;
+    if (device_open(&c->device, device, o, e) ||
+        c->device->ops->load(c->device, &t->model.weights, NULL, NULL, e)) {
+        encoder_close(c);
+        return -1;
+    }
+    *out = c;
+    return 0;
+}
+
+void encoder_close(struct encoder *c)
+{
+    if (!c)
+        return;
+    encoder_drop(c);
+    if (c->device)
+        c->device->ops->close(c->device);
+    mem_free(c);
+}
+
+uint32_t encoder_width(const struct encoder *c)
+{
+    return c->tower->model.plan.out_width;
+}
+
+uint64_t encoder_count(const struct encoder *c)
+{
+    return c->count;
+}
+
+struct device *encoder_device(const struct encoder *c)
+{
+    return c->device;
+}
+
+/* ---- the rows of a tile ---- */
+
+/* A tile in patches, and in blocks of merge x merge of them. */
+struct tile_grid {
+    uint32_t cols, rows, block_cols, block_rows;
+};
+
+/* Blocks in the order of rows; with windows (qwen2.5) window after window, each row by row, and the span of each. */
+static void order_blocks(struct encoder *c, const struct tile_grid *g)
+{
+    const struct vision_params *v = &c->tower->v;
+    const uint32_t each = v->merge * v->merge, side = v->window / v->merge / v->patch;
+    uint32_t n = 0;
+    if (!v->window || !side) {
+        for (uint32_t i = 0; i < g->block_cols * g->block_rows; i++)
+            c->block[n++] = i;
+        return;
+    }
+    for (uint32_t y0 = 0; y0 < g->block_rows; y0 += side)
+        for (uint32_t x0 = 0; x0 < g->block_cols; x0 += side) {
+            const uint32_t first = n;
+            for (uint32_t y = y0; y < y0 + side && y < g->block_rows; y++)
+                for (uint32_t x = x0; x < x0 + side && x < g->block_cols; x++)
+                    c->block[n++] = y * g->block_cols + x;
+            for (uint32_t r = first * each; r < n * each; r++)
+                c->span[r] = (struct step_span){first * each, n * each};
+        }
+}
+
+/* The position of patch (x, y) of a tile, (width): one of the table's, or four of them blended where the tile is another
+ * grid than the table (qwen3: corners on corners), or one of each axis added (gemma4). */
+static void put_position(const struct encoder *c, const struct tile_grid *g, uint32_t x, uint32_t y,
+                         float *to)
+{
+    const struct vision_params *v = &c->tower->v;
+    const float *table = c->tower->positions;
+    const uint32_t n = v->width, side = (uint32_t)(sqrt((double)v->positions) + 0.5);
+    if (v->family == VISION_GEMMA4) {
+        const float *a = table + (size_t)x * n, *b = table + ((size_t)v->positions + y) * n;
+        for (uint32_t i = 0; i < n; i++)
+            to[i] = a[i] + b[i];
+        return;
+    }
+    if (v->family != VISION_QWEN3) { /* idefics3 puts smaller grids over the whole table */
+        const uint32_t ty = (uint32_t)((uint64_t)y * side / g->rows),
+                       tx = (uint32_t)((uint64_t)x * side / g->cols);
+        memcpy(to, table + ((size_t)ty * side + tx) * n, n * sizeof *to);
+        return;
+    }
+    const float fy = g->rows > 1 ? (float)y * (float)(side - 1) / (float)(g->rows - 1) : 0,
+                fx = g->cols > 1 ? (float)x * (float)(side - 1) / (float)(g->cols - 1) : 0;
+    const uint32_t y0 = (uint32_t)fy, x0 = (uint32_t)fx, y1 = y0 + 1 < side ? y0 + 1 : y0,
+                   x1 = x0 + 1 < side ? x0 + 1 : x0;
+    const float dy = fy - (float)y0, dx = fx - (float)x0;
+    const float *p00 = table + ((size_t)y0 * side + x0) * n, *p01 = table + ((size_t)y0 * side + x1) * n,
+                *p10 = table + ((size_t)y1 * side + x0) * n, *p11 = table + ((size_t)y1 * side + x1) * n;
+    for (uint32_t i = 0; i < n; i++)
+        to[i] =
+            (1 - dy) * (1 - dx) * p00[i] + (1 - dy) * dx * p01[i] + dy * (1 - dx) * p10[i] + dy * dx * p11[i];
+}
+
+/* The pixels of a patch, colour by colour. gemma4's are from -1 to 1, which its processor leaves to the tower. */
+static void put_pixels(const struct encoder *c, const struct vision_tile *t, uint32_t x, uint32_t y,
+                       float *to)
+{
+    const struct vision_params *v = &c->tower->v;
+    const uint32_t side = v->patch;
+    for (uint32_t colour = 0; colour < 3; colour++)
+        for (uint32_t row = 0; row < side; row++, to += side) {
+            const float *from = t->pixels + ((size_t)colour * t->height + (size_t)y * side + row) * t->width +
+                                (size_t)x * side;
+            memcpy(to, from, side * sizeof *to);
+            for (uint32_t i = 0; v->family == VISION_GEMMA4 && i < side; i++)
+                to[i] = 2 * (to[i] - 0.5f);
+        }
+}
+
+/* All rows of a tile; returns how many. */
+static uint32_t fill_rows(struct encoder *c, const struct vision_tile *t, const struct tile_grid *g)
+{
+    const struct tower *w = c->tower;
+    const struct vision_params *v = &w->v;
+    const uint32_t merge = v->merge, each = merge * merge, blocks = g->block_cols * g->block_rows;
+    const size_t stride = w->model.plan.width[w->model.plan.given];
+    order_blocks(c, g);
+    for (uint32_t r = 0; r < blocks * each; r++) {
+        const uint32_t block = c->block[r / each], x = block % g->block_cols * merge + r % each % merge,
+                       y = block / g->block_cols * merge + r % each / merge;
+        float *to = c->in + r * stride;
+        int32_t *axes = c->axes + (size_t)r * PLAN_AXES;
+        put_pixels(c, t, x, y, to);
+        if (w->positions)
+            put_position(c, g, x, y, to + w->pixels);
+        axes[0] = 0;
+        axes[1] = (int32_t)y;
+        axes[2] = (int32_t)x;
+    }
+    if (!v->class_row)
+        return blocks * each;
+    float *to = c->in + blocks * each * stride;
+    memset(to, 0, w->pixels * sizeof *to);
+    memcpy(to + w->pixels, w->class_row, v->width * sizeof *to);
+    memset(c->axes + (size_t)blocks * each * PLAN_AXES, 0, PLAN_AXES * sizeof *c->axes);
+    return blocks * each + 1;
+}
+
+/* ---- steps ---- */
+
+/* Up to the merge with all rows, then the rest with those that are left. */
+static int run_steps(struct encoder *c, uint32_t rows, uint32_t outs, struct err *e)
+{
+    const struct plan *p = &c->tower->model.plan;
+    struct device *d = c->device;
+    const bool fold = p->fold_by > 1;
+    const struct step_seq seq = {.first = 0, .rows = rows, .length = rows};
+    struct step s = {.rows = rows,
+                     .seqs = 1,
+                     .outs = fold ? 0 : outs,
+                     .ids = c->pos,
+                     .pos = c->pos,
+                     .axes = c->axes,
+                     .span = c->tower->v.window ? c->span : NULL,
+                     .seq = &seq,
+                     .tables = c->table,
+                     .table_width = (c->rows + PAGE_TOKENS - 1) / PAGE_TOKENS,
+                     .out = c->out,
+                     .to = fold ? p->fold_at : 0};
+    if (d->ops->write_rows(d, p->given, rows, c->in, e) || d->ops->run(d, p, &s, e))
+        return -1;
+    if (!fold)
+        return 0;
+    const struct step_seq merged = {.first = 0, .rows = outs, .length = outs};
+    s.rows = s.outs = outs;
+    s.seq = &merged;
+    s.span = NULL;
+    s.from = p->fold_at;
+    s.to = p->count;
+    return d->ops->run(d, p, &s, e);
+}
+
+static int encode_tile(struct encoder *c, const struct vision_tile *t, float *rows, struct err *e)
+{
+    const struct vision_params *v = &c->tower->v;
+    const uint32_t unit = v->patch * v->merge, width = encoder_width(c);
+    const struct tile_grid g = {.cols = t->width / v->patch,
+                                .rows = t->height / v->patch,
+                                .block_cols = t->width / unit,
+                                .block_rows = t->height / unit};
+    const uint32_t outs = vision_tile_rows(v, t->width, t->height);
+    if (!outs || t->width % unit || t->height % unit)
+        return err_set(e, ERR_USAGE, "a tile of %u x %u pixels; multiples of %u are expected", t->width,
+                       t->height, unit);
+    if (v->family == VISION_GEMMA4 && (g.cols > v->positions || g.rows > v->positions))
+        return err_set(e, ERR_USAGE, "a tile of %u x %u patches; the tower has positions for %u", g.cols,
+                       g.rows, v->positions);
+    if (encoder_reserve(c, g.cols * g.rows + 1, e) || run_steps(c, fill_rows(c, t, &g), outs, e))
+        return -1;
+    const float *result = c->device->ops->results(c->device, e);
+    if (!result)
+        return -1;
+    const bool first = v->keep_class; /* the class row comes before the others */
+    for (uint32_t i = 0; i < outs; i++) {
+        uint32_t to = v->window ? c->block[i] : !first ? i : i + 1 < outs ? i + 1 : 0;
+        memcpy(rows + (size_t)to * width, result + (size_t)i * width, width * sizeof *rows);
+    }
+    return 0;
+}
+
+int encoder_run(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e)
+{
+    for (uint32_t i = 0; i < image->tiles; i++) {
+        const struct vision_tile *t = &image->tile[i];
+        if (encode_tile(c, t, rows, e))
+            return -1;
+        rows += (size_t)vision_tile_rows(&c->tower->v, t->width, t->height) * encoder_width(c);
+    }
+    c->count++;
+    return 0;
+}

@@ -1,0 +1,607 @@
+/* Towers as plans. One block serves all families: they differ in norms, gates, positions, windows, and in what follows
+ * the last layer. */
+#include "model/vision/tower.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "model/bind.h"
+
+#include <math.h>
+#include <string.h>
+
+struct tower_build {
+    struct tower *t;
+    const struct vision_params *v;
+    struct plan *p;
+    struct binder bind;
+    bool gguf;
+    enum norm_kind norm;
+    struct operand in, x, q, a, y; /* given rows, stream, q, attention, a branch before its scale */
+    struct rope rope;
+};
+
+static struct tensor_at plain(const char *name)
+{
+    return (struct tensor_at){name, LOOKUP_NO_LAYER, LOOKUP_NO_EXPERT};
+}
+
+/* ---- norms and products ---- */
+
+/* The norm of a row of n values; NORM_NONE where the file has none. */
+static struct norm tower_norm(struct tower_build *b, const char *name, int layer, uint32_t n, float eps)
+{
+    if (!bind_has(&b->bind, name, layer))
+        return (struct norm){0};
+    struct norm out = {.kind = b->norm, .eps = eps};
+    out.weight = bind_vector(&b->bind, name, layer, ".weight", n, 0);
+    out.bias = bind_optional(&b->bind, name, layer, ".bias", n);
+    if (out.bias)
+        out.kind = NORM_LAYER;
+    return out;
+}
+
+static struct norm tower_need_norm(struct tower_build *b, const char *name, int layer, uint32_t n)
+{
+    struct norm out = tower_norm(b, name, layer, n, b->v->eps);
+    if (!out.kind)
+        bind_tensor(&b->bind, (struct tensor_at){name, layer, LOOKUP_NO_EXPERT}, ".weight");
+    return out;
+}
+
+static struct op_map *tower_map(struct tower_build *b, uint32_t layer, struct operand in, struct operand out,
+                                uint32_t width)
+{
+    struct op_map *o = &plan_add(b->p, OP_MAP, layer)->map;
+    *o = (struct op_map){.in = in, .out = out, .width = width, .factor = 1, .scale = 1};
+    return o;
+}
+
+/* A product of all of a tensor whose layout is another: `swap` of its columns. */
+static struct linear tower_swapped(struct tower_build *b, const char *name, struct shape want,
+                                   struct matrix_swap swap)
+{
+    struct matrix m = bind_find(&b->bind, plain(name), want);
+    m.col_swap = swap;
+    struct linear l = {.weight = bind_add(&b->bind, name, LOOKUP_NO_LAYER, &m)};
+    l.bias = bind_optional(&b->bind, name, LOOKUP_NO_LAYER, ".bias", want.rows);
+    return l;
+}
+
+/* ---- from pixels to the first rows ---- */
+
+/* The kernel of the patches as (width, 3 * patch * patch), the frames of a video model added up: an image is the same in
+ * all of them. */
+static weight_id tower_kernel(struct tower_build *b)
+{
+    const struct vision_params *v = b->v;
+    const uint32_t area = v->patch * v->patch, n = b->t->pixels;
+    const uint32_t frames = b->gguf ? 1 : v->frames;
+    const struct tensor *t = bind_tensor(&b->bind, plain("v.patch_embd"), ".weight");
+    const struct tensor *second = b->gguf ? store_find(b->bind.names.store, "v.patch_embd.weight.1") : NULL;
+    const float *from = t ? bind_floats(&b->bind, t, (uint64_t)v->width * n * frames, 0) : NULL;
+    const float *more = from && second ? bind_floats(&b->bind, second, (uint64_t)v->width * n, 0) : NULL;
+    float *to = from ? bind_memory(&b->bind, (size_t)v->width * n * sizeof *to) : NULL;
+    if (second)
+        bind_mark(&b->bind, second);
+    const bool last = v->family == VISION_GEMMA4 && !b->gguf; /* colours lie side by side */
+    for (uint32_t r = 0; to && r < v->width; r++)
+        for (uint32_t c = 0; c < 3; c++)
+            for (uint32_t i = 0; i < area; i++) {
+                float sum = 0;
+                for (uint32_t f = 0; f < frames; f++)
+                    sum += last ? from[(size_t)r * n + i * 3 + c]
+                                : from[(((size_t)r * 3 + c) * frames + f) * area + i];
+                to[(size_t)r * n + c * area + i] = sum + (more ? more[(size_t)r * n + c * area + i] : 0);
+            }
+    struct bound of = {.name = "v.patch_embd", .layer = LOOKUP_NO_LAYER, .suffix = ".weight"};
+    return to ? bind_table(&b->bind, t->name, &of, to, (struct shape){v->width, n, 1}) : 0;
+}
+
+/* The table of positions stays with the tower, which gives each row its own. The class row has its vector beside its
+ * position, less the kernel's bias, which every row gets. */
+static void tower_positions(struct tower_build *b, weight_id bias)
+{
+    const struct vision_params *v = b->v;
+    const struct tensor *t = NULL, *own = NULL;
+    const uint64_t tables = v->family == VISION_GEMMA4 ? 2 : 1, first = v->class_row ? 1 : 0;
+    if (v->positions && (t = bind_tensor(&b->bind, plain("v.position_embd"), ".weight")))
+        b->t->positions = bind_floats(&b->bind, t, (tables * v->positions + first) * v->width, 0);
+    if (!v->class_row || !b->t->positions || !(own = bind_tensor(&b->bind, plain("v.class_embd"), ".weight")))
+        return;
+    const float *vector = bind_floats(&b->bind, own, v->width, 0);
+    const float *less = bias ? (const float *)(const void *)b->t->model.weights.all[bias].data : NULL;
+    float *row = vector ? bind_memory(&b->bind, v->width * sizeof *row) : NULL;
+    for (uint32_t i = 0; row && i < v->width; i++)
+        row[i] = vector[i] + b->t->positions[i] - (less ? less[i] : 0);
+    b->t->class_row = row;
+    b->t->positions += v->width;
+}
+
+/* Pairs of the head turn by height or by width: frequencies for the axes of a step. */
+static void tower_rope(struct tower_build *b)
+{
+    const struct vision_params *v = b->v;
+    const uint32_t half = v->head_dim / 2, quarter = v->head_dim / 4;
+    bool turns = v->family == VISION_PIXTRAL || v->family == VISION_QWEN2 || v->family == VISION_QWEN2_5 ||
+                 v->family == VISION_QWEN3 || v->family == VISION_GEMMA4;
+    float *freqs = turns ? bind_memory(&b->bind, PLAN_AXES * half * sizeof *freqs) : NULL;
+    if (!freqs)
+        return;
+    memset(freqs, 0, PLAN_AXES * half * sizeof *freqs);
+    float *height = freqs + half, *width = freqs + 2 * half;
+    for (uint32_t i = 0; i < quarter; i++) {
+        if (v->family == VISION_PIXTRAL) { /* of one row of frequencies, in turns */
+            height[i] = (float)pow(v->theta, -2.0 * (2 * i) / v->head_dim);
+            width[quarter + i] = (float)pow(v->theta, -2.0 * (2 * i + 1) / v->head_dim);
+            continue;
+        }
+        const float f = (float)pow(v->theta, -2.0 * i / half);
+        (v->family == VISION_GEMMA4 ? width : height)[i] = f;
+        (v->family == VISION_GEMMA4 ? height : width)[quarter + i] = f;
+    }
+    b->rope = (struct rope){.kind = v->family == VISION_PIXTRAL && b->gguf ? ROPE_PAIRS : ROPE_HALVES,
+                            .dims = v->head_dim,
+                            .factor = 1};
+    b->rope.freqs = bind_table(&b->bind, "2-D rope", NULL, freqs, (struct shape){PLAN_AXES, half, 1});
+}
+
+static void tower_begin(struct tower_build *b)
+{
+    const struct vision_params *v = b->v;
+    b->in = plan_buffer(b->p, b->t->pixels + (v->positions ? v->width : 0));
+    b->x = plan_buffer(b->p, v->width);
+    b->q = plan_buffer(b->p, v->heads * v->head_dim);
+    b->a = plan_buffer(b->p, v->heads * v->head_dim);
+    b->p->given = b->in.buffer;
+    plan_kv(b->p, 0, (struct kv_group){.kv_heads = v->heads, .k_dim = v->head_dim, .v_dim = v->head_dim});
+    tower_rope(b);
+    struct linear kernel = {.weight = tower_kernel(b)};
+    kernel.bias = bind_optional(&b->bind, "v.patch_embd", LOOKUP_NO_LAYER, ".bias", v->width);
+    tower_positions(b, kernel.bias);
+    const struct norm pre = tower_norm(b, "v.pre_ln", LOOKUP_NO_LAYER, v->width, v->eps);
+    struct op_out *o = &plan_add(b->p, OP_OUT, UINT32_MAX)->out;
+    *o = (struct op_out){.in = b->in, .linear = kernel, .tail = {.scale = 1, .out = b->x, .after = pre}};
+    if (v->positions)
+        o->tail.residual = (struct operand){b->in.buffer, b->t->pixels};
+}
+
+/* ---- a layer ---- */
+
+/* Heads of gemma4 rotate each half by itself: their quarters are put in the order that rotating halves wants. */
+static void tower_quarters(struct tower_build *b, const char *name, uint32_t layer, struct linear *l)
+{
+    const struct vision_params *v = b->v;
+    const uint32_t n = v->heads * v->head_dim, quarter = v->head_dim / 4;
+    const struct tensor *t =
+        bind_tensor(&b->bind, (struct tensor_at){name, (int)layer, LOOKUP_NO_EXPERT}, ".weight");
+    const float *from = t ? bind_floats(&b->bind, t, (uint64_t)n * v->width, 0) : NULL;
+    float *to = from ? bind_memory(&b->bind, (size_t)n * v->width * sizeof *to) : NULL;
+    for (uint32_t r = 0; to && r < n; r++) {
+        uint32_t part = r % v->head_dim / quarter, swapped = part == 1 ? 2 : part == 2 ? 1 : part;
+        memcpy(to + (size_t)r * v->width, from + (size_t)(r - part * quarter + swapped * quarter) * v->width,
+               v->width * sizeof *to);
+    }
+    struct bound of = {.name = name, .layer = (int)layer, .suffix = ".weight"};
+    l->weight = to ? bind_table(&b->bind, t->name, &of, to, (struct shape){n, v->width, 1}) : 0;
+}
+
+/* The same of a norm's weight. */
+static void tower_quarter_norm(struct tower_build *b, struct norm *n)
+{
+    const uint32_t dim = b->v->head_dim, quarter = dim / 4;
+    const float *from =
+        n->weight ? (const float *)(const void *)b->t->model.weights.all[n->weight].data : NULL;
+    float *to = from ? bind_memory(&b->bind, dim * sizeof *to) : NULL;
+    for (uint32_t i = 0; to && i < dim; i++) {
+        uint32_t part = i / quarter, swapped = part == 1 ? 2 : part == 2 ? 1 : part;
+        to[i] = from[i - part * quarter + swapped * quarter];
+    }
+    n->weight = to ? bind_table(&b->bind, "norm of heads", NULL, to, (struct shape){1, dim, 1}) : 0;
+}
+
+static void tower_heads(struct tower_build *b, uint32_t layer, struct op_qkv *o)
+{
+    const struct vision_params *v = b->v;
+    const uint32_t n = v->heads * v->head_dim;
+    if (bind_has(&b->bind, "attn_qkv", (int)layer)) {
+        struct linear all[3];
+        const struct slice s[3] = {
+            {"attn_q", 1, 3 * n, 0, n}, {"attn_k", 1, 3 * n, n, n}, {"attn_v", 1, 3 * n, 2 * n, n}};
+        memset(all, 0, sizeof all);
+        bind_split(&b->bind, "attn_qkv", (int)layer, (struct shape){3 * n, v->width, 1}, s, 3, all);
+        o->q = all[0];
+        o->k = all[1];
+        o->v = all[2];
+        return;
+    }
+    const bool quarters = v->family == VISION_GEMMA4;
+    if (quarters) {
+        tower_quarters(b, "attn_q", layer, &o->q);
+        tower_quarters(b, "attn_k", layer, &o->k);
+    } else {
+        o->q = bind_linear(&b->bind, "attn_q", (int)layer, n, v->width);
+        o->k = bind_linear(&b->bind, "attn_k", (int)layer, n, v->width);
+    }
+    o->v = bind_linear(&b->bind, "attn_v", (int)layer, n, v->width);
+}
+
+/* Norms of q and k: of each head (gemma4), or of the whole row (internvl). */
+static void tower_head_norms(struct tower_build *b, uint32_t layer, struct op_qkv *o)
+{
+    const struct vision_params *v = b->v;
+    const bool each = v->family == VISION_GEMMA4;
+    const uint32_t n = each ? v->head_dim : v->heads * v->head_dim;
+    const enum norm_kind kind = b->norm;
+    b->norm = NORM_RMS;
+    o->q_norm = tower_norm(b, "attn_q_norm", (int)layer, n, v->eps);
+    o->k_norm = tower_norm(b, "attn_k_norm", (int)layer, n, v->eps);
+    b->norm = kind;
+    if (!each)
+        return;
+    o->q_norm.heads = o->k_norm.heads = v->heads;
+    tower_quarter_norm(b, &o->q_norm);
+    tower_quarter_norm(b, &o->k_norm);
+    o->v_norm = (struct norm){.kind = NORM_RMS, .eps = v->eps, .heads = v->heads};
+}
+
+/* What a branch adds to the stream: directly, or times the layer's own scale. */
+static void tower_join(struct tower_build *b, struct tail *t, uint32_t layer, const char *scale,
+                       const char *post)
+{
+    const struct vision_params *v = b->v;
+    *t = (struct tail){.scale = 1, .residual = b->x, .out = b->x};
+    t->post = tower_norm(b, post, (int)layer, v->width, v->eps);
+    weight_id times = bind_optional(&b->bind, scale, (int)layer, ".weight", v->width);
+    if (!times)
+        return;
+    if (!b->y.buffer)
+        b->y = plan_buffer(b->p, v->width);
+    t->residual = (struct operand){0};
+    t->out = b->y;
+    struct op_map *o = tower_map(b, layer, b->y, b->x, v->width);
+    o->times = times;
+    o->residual = b->x;
+}
+
+static void tower_attention(struct tower_build *b, uint32_t layer)
+{
+    const struct vision_params *v = b->v;
+    struct op_qkv qkv = {.in = b->x,
+                         .norm = tower_need_norm(b, "ln1", (int)layer, v->width),
+                         .rope = b->rope,
+                         .heads = v->heads,
+                         .kv_heads = v->heads,
+                         .k_dim = v->head_dim,
+                         .v_dim = v->head_dim,
+                         .out = b->q};
+    tower_heads(b, layer, &qkv);
+    tower_head_norms(b, layer, &qkv);
+    plan_add(b->p, OP_QKV, layer)->qkv = qkv;
+    struct op_attn *a = &plan_add(b->p, OP_ATTN, layer)->attn;
+    *a = (struct op_attn){.in = b->q,
+                          .out = b->a,
+                          .heads = v->heads,
+                          .kv_heads = v->heads,
+                          .k_dim = v->head_dim,
+                          .v_dim = v->head_dim,
+                          .scale = v->family == VISION_GEMMA4 ? 1 : 1 / sqrtf((float)v->head_dim),
+                          .span = v->window && !v->full[layer] ? SPAN_ONLY : SPAN_NONE};
+    const struct linear out = bind_linear(&b->bind, "attn_out", (int)layer, v->width, v->heads * v->head_dim);
+    uint32_t at = b->p->count;
+    plan_add(b->p, OP_OUT, layer);
+    struct tail t;
+    tower_join(b, &t, layer, "ls1", "attn_post_norm");
+    if (!b->p->failed)
+        b->p->ops[at].out = (struct op_out){.in = b->a, .linear = out, .tail = t};
+}
+
+/* Some files call the first product of the feed-forward ffn_down, and the second ffn_up. */
+static void tower_ffn(struct tower_build *b, uint32_t layer)
+{
+    const struct vision_params *v = b->v;
+    const bool gated = bind_has(&b->bind, "ffn_gate", (int)layer);
+    const bool turned = !gated && v->ffn != v->width && bind_rows(&b->bind, "ffn_up", (int)layer) == v->width;
+    struct op_ffn ffn = {.in = b->x, .norm = tower_need_norm(b, "ln2", (int)layer, v->width), .act = v->act};
+    if (gated)
+        ffn.gate = bind_linear(&b->bind, "ffn_gate", (int)layer, v->ffn, v->width);
+    ffn.up = bind_linear(&b->bind, turned ? "ffn_down" : "ffn_up", (int)layer, v->ffn, v->width);
+    ffn.down = bind_linear(&b->bind, turned ? "ffn_up" : "ffn_down", (int)layer, v->width, v->ffn);
+    uint32_t at = b->p->count;
+    plan_add(b->p, OP_FFN, layer);
+    tower_join(b, &ffn.tail, layer, "ls2", "ffn_post_norm");
+    if (!b->p->failed)
+        b->p->ops[at].ffn = ffn;
+}
+
+/* ---- the projectors ---- */
+
+/* out = down(act(up(norm(in)))), without a residual. */
+static struct op_ffn *tower_mlp(struct tower_build *b, struct operand in, struct norm norm, struct linear up,
+                                struct linear down, struct operand out)
+{
+    struct op_ffn *o = &plan_add(b->p, OP_FFN, UINT32_MAX)->ffn;
+    *o = (struct op_ffn){.in = in,
+                         .norm = norm,
+                         .up = up,
+                         .down = down,
+                         .act = b->v->projector_act,
+                         .tail = {.scale = 1, .out = out}};
+    return o;
+}
+
+static void tower_product(struct tower_build *b, struct operand in, struct norm norm, struct linear linear,
+                          struct operand out)
+{
+    plan_add(b->p, OP_OUT, UINT32_MAX)->out =
+        (struct op_out){.in = in, .norm = norm, .linear = linear, .tail = {.scale = 1, .out = out}};
+}
+
+static struct linear tower_linear(struct tower_build *b, const char *name, uint32_t rows, uint32_t cols)
+{
+    return bind_linear(&b->bind, name, LOOKUP_NO_LAYER, rows, cols);
+}
+
+/* The last layer's rows, normed, in a buffer of their own that can be folded. */
+static struct operand tower_last(struct tower_build *b, struct norm norm)
+{
+    if (!norm.kind)
+        return b->x;
+    struct operand to = plan_buffer(b->p, b->v->width);
+    tower_map(b, UINT32_MAX, b->x, to, b->v->width)->norm = norm;
+    return to;
+}
+
+static struct operand tower_fold(struct tower_build *b, struct operand of)
+{
+    return b->t->folded > 1 ? plan_fold(b->p, of, b->t->folded) : of;
+}
+
+/* The mean of the rows that are merged. */
+static struct operand tower_mean(struct tower_build *b, struct operand of)
+{
+    if (b->t->folded < 2)
+        return of;
+    struct operand to = plan_buffer(b->p, b->v->width), folded = tower_fold(b, of);
+    plan_add(b->p, OP_MIX, UINT32_MAX)->mix = (struct op_mix){.in = folded,
+                                                              .out = to,
+                                                              .outs = 1,
+                                                              .ins = b->t->folded,
+                                                              .width = b->v->width,
+                                                              .bias = 1.0f / (float)b->t->folded};
+    return to;
+}
+
+static void project_llava(struct tower_build *b, struct operand out)
+{
+    const struct vision_params *v = b->v;
+    tower_mlp(b, b->x, (struct norm){0}, tower_linear(b, "mm.0", v->out_width, v->width),
+              tower_linear(b, "mm.2", v->out_width, v->out_width), out);
+}
+
+/* The matrix of a folder lies transposed; GGUF has it the same way. */
+static void project_gemma3(struct tower_build *b, struct operand out)
+{
+    const struct vision_params *v = b->v;
+    struct operand rows = tower_mean(b, tower_last(b, tower_norm(b, "v.post_ln", -1, v->width, v->eps)));
+    struct matrix m =
+        bind_find(&b->bind, plain("mm.input_projection"), (struct shape){v->width, v->out_width, 1});
+    m = m.data ? matrix_turn(&m) : m;
+    struct linear l = {.weight = bind_add(&b->bind, "mm.input_projection", LOOKUP_NO_LAYER, &m)};
+    struct norm soft = {.kind = NORM_RMS, .eps = v->eps};
+    soft.weight =
+        bind_vector(&b->bind, "mm.soft_emb_norm", LOOKUP_NO_LAYER, ".weight", v->width, b->gguf ? 0 : 1);
+    tower_product(b, rows, soft, l, out);
+}
+
+/* (x - bias) * scale, where the file has them. */
+static void tower_standardise(struct tower_build *b, struct op_map *o)
+{
+    const uint32_t n = b->v->width;
+    const struct tensor *bias = lookup_find(&b->bind.names, plain("v.std_bias"), ".weight");
+    o->times = bind_optional(&b->bind, "v.std_scale", LOOKUP_NO_LAYER, ".weight", n);
+    const float *less = bias && o->times ? bind_floats(&b->bind, bias, n, 0) : NULL;
+    const float *times = less ? (const float *)(const void *)b->t->model.weights.all[o->times].data : NULL;
+    float *plus = times ? bind_memory(&b->bind, n * sizeof *plus) : NULL;
+    for (uint32_t i = 0; plus && i < n; i++)
+        plus[i] = -less[i] * times[i];
+    if (plus)
+        o->plus = bind_table(&b->bind, "standard", NULL, plus, (struct shape){1, n, 1});
+}
+
+static void project_gemma4(struct tower_build *b, struct operand out)
+{
+    const struct vision_params *v = b->v;
+    struct operand rows = tower_mean(b, b->x), to = plan_buffer(b->p, v->width);
+    struct op_map *o = tower_map(b, UINT32_MAX, rows, to, v->width);
+    o->factor = sqrtf((float)v->width);
+    tower_standardise(b, o);
+    tower_product(b, to, (struct norm){.kind = NORM_RMS, .eps = v->eps},
+                  tower_linear(b, "mm.input_projection", v->out_width, v->width), out);
+}
+
+static void project_idefics3(struct tower_build *b, struct operand out)
+{
+    const struct vision_params *v = b->v;
+    struct operand rows = tower_fold(b, tower_last(b, tower_norm(b, "v.post_ln", -1, v->width, v->eps)));
+    tower_product(b, rows, (struct norm){0},
+                  tower_linear(b, "mm.model.fc", v->out_width, v->width * b->t->folded), out);
+}
+
+/* Where rows are merged (mistral3), the merging matrix has the values of a channel side by side. */
+static void project_pixtral(struct tower_build *b, struct operand out)
+{
+    const struct vision_params *v = b->v;
+    const uint32_t n = b->t->folded;
+    struct operand rows = tower_last(b, tower_norm(b, "mm.input_norm", -1, v->width, v->projector_eps));
+    if (n > 1) {
+        struct operand folded = tower_fold(b, rows), merged = plan_buffer(b->p, v->width);
+        tower_product(b, folded, (struct norm){0},
+                      tower_swapped(b, "mm.patch_merger", (struct shape){v->width, v->width * n, 1},
+                                    (struct matrix_swap){0, v->width, n, 1}),
+                      merged);
+        rows = merged;
+    }
+    const char *first = bind_has(&b->bind, "mm.1", LOOKUP_NO_LAYER) ? "mm.1" : "mm.0";
+    tower_mlp(b, rows, (struct norm){0}, tower_linear(b, first, v->out_width, v->width),
+              tower_linear(b, "mm.2", v->out_width, v->out_width), out);
+}
+
+/* One of the mergers that take rows of an earlier layer: `at` its number in the file. */
+static void project_deepstack(struct tower_build *b, struct operand folded, int at, struct operand out)
+{
+    const struct vision_params *v = b->v;
+    const uint32_t n = v->width * b->t->folded, rows[2] = {n, v->out_width};
+    static const char *const names[2] = {"v.deepstack.#.fc1", "v.deepstack.#.fc2"};
+    const struct tensor_at norm_at = {"v.deepstack.#.norm", LOOKUP_NO_LAYER, at};
+    struct norm norm = {.kind = NORM_LAYER, .eps = v->projector_eps};
+    struct linear l[2] = {{0}};
+    for (int i = 0; i < 4; i++) { /* weight and bias of the norm, then biases of the products */
+        const struct tensor_at on = i < 2 ? norm_at : (struct tensor_at){names[i - 2], LOOKUP_NO_LAYER, at};
+        const uint32_t len = i < 2 ? n : rows[i - 2];
+        const struct tensor *t = bind_tensor(&b->bind, on, i ? ".bias" : ".weight");
+        const float *x = t ? bind_floats(&b->bind, t, len, 0) : NULL;
+        weight_id id = x ? bind_table(&b->bind, t->name, NULL, x, (struct shape){1, len, 1}) : 0;
+        *(i == 0 ? &norm.weight : i == 1 ? &norm.bias : &l[i - 2].bias) = id;
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct tensor_at on = {names[i], LOOKUP_NO_LAYER, at};
+        struct matrix m = bind_find(&b->bind, on, (struct shape){rows[i], n, 1});
+        l[i].weight = bind_add(&b->bind, names[i], LOOKUP_NO_LAYER, &m);
+    }
+    tower_mlp(b, folded, norm, l[0], l[1], out);
+}
+
+/* saved: rows of the layers of deepstack, a buffer for each. */
+static void project_qwen(struct tower_build *b, const struct operand *saved, struct operand out)
+{
+    const struct vision_params *v = b->v;
+    const uint32_t n = v->width * b->t->folded;
+    struct operand folded[VISION_DEEPSTACK_MOST];
+    struct operand rows = tower_last(b, tower_norm(b, "v.post_ln", -1, v->width, v->projector_eps));
+    rows = tower_fold(b, rows);
+    for (uint32_t i = 0; i < v->deepstacks; i++)
+        folded[i] = tower_fold(b, saved[i]);
+    tower_mlp(b, rows, (struct norm){0}, tower_linear(b, "mm.0", n, n),
+              tower_linear(b, "mm.2", v->out_width, n), out);
+    for (uint32_t i = 0; i < v->deepstacks; i++) {
+        out.col += v->out_width;
+        project_deepstack(b, folded[i], b->gguf ? (int)v->deepstack[i] : (int)i, out);
+    }
+}
+
+static void project_internvl(struct tower_build *b, struct operand out)
+{
+    const struct vision_params *v = b->v;
+    const uint32_t n = v->width * b->t->folded;
+    struct operand rows = tower_fold(b, tower_last(b, tower_norm(b, "v.post_ln", -1, v->width, v->eps)));
+    tower_mlp(b, rows, tower_norm(b, "mm.model.mlp.0", -1, n, 1e-5f),
+              tower_linear(b, "mm.model.mlp.1", v->out_width, n),
+              tower_linear(b, "mm.model.mlp.3", v->out_width, v->out_width), out);
+}
+
+static void tower_project(struct tower_build *b, const struct operand *saved)
+{
+    const struct vision_params *v = b->v;
+    struct operand out = plan_buffer(b->p, v->out_width * (1 + v->deepstacks));
+    switch (v->family) {
+    case VISION_LLAVA:
+        project_llava(b, out);
+        break;
+    case VISION_GEMMA3:
+        project_gemma3(b, out);
+        break;
+    case VISION_GEMMA4:
+        project_gemma4(b, out);
+        break;
+    case VISION_IDEFICS3:
+        project_idefics3(b, out);
+        break;
+    case VISION_PIXTRAL:
+        project_pixtral(b, out);
+        break;
+    case VISION_QWEN2:
+    case VISION_QWEN2_5:
+    case VISION_QWEN3:
+        project_qwen(b, saved, out);
+        break;
+    case VISION_INTERNVL:
+        project_internvl(b, out);
+        break;
+    case VISION_NONE:
+        break;
+    }
+    plan_add(b->p, OP_LOGITS, UINT32_MAX)->logits = (struct op_logits){.in = out, .scale = 1};
+    b->p->out_width = v->out_width * (1 + v->deepstacks);
+}
+
+/* ---- opening ---- */
+
+static void tower_layers(struct tower_build *b)
+{
+    const struct vision_params *v = b->v;
+    struct operand saved[VISION_DEEPSTACK_MOST] = {{0}};
+    tower_begin(b);
+    for (uint32_t i = 0; i < v->used_layers; i++) {
+        tower_attention(b, i);
+        tower_ffn(b, i);
+        for (uint32_t k = 0; k < v->deepstacks; k++)
+            if (v->deepstack[k] == i) {
+                saved[k] = plan_buffer(b->p, v->width);
+                tower_map(b, i, b->x, saved[k], v->width);
+            }
+    }
+    tower_project(b, saved);
+}
+
+static int tower_build(struct tower *t, const struct store *s, struct err *e)
+{
+    struct model *m = &t->model;
+    struct tower_build b = {.t = t, .v = &t->v, .p = &m->plan, .gguf = s->kind == STORE_GGUF};
+    const enum vision_family f = t->v.family;
+    b.norm = f == VISION_PIXTRAL || f == VISION_QWEN2_5 || f == VISION_GEMMA4 ? NORM_RMS : NORM_LAYER;
+    if (binder_open(&b.bind, s, &m->h, &m->weights, e) < 0)
+        return -1;
+    lookup_open_tower(&b.bind.names, s);
+    tower_layers(&b);
+    if (m->plan.failed)
+        err_memory(e, "the plan", 0);
+    int ok = e->code ? -1 : plan_check(&m->plan, &m->weights, e);
+    m->owned = b.bind.owned;
+    m->bound = b.bind.bound;
+    m->converted = b.bind.owned_bytes;
+    binder_close(&b.bind);
+    return ok;
+}
+
+int tower_open(struct tower **out, const struct store *s, const struct model_make *make, struct err *e)
+{
+    static const struct model_make usual;
+    struct err own = {0};
+    struct tower *t = mem_zalloc(1, sizeof *t);
+    *out = NULL;
+    if (!t)
+        return err_memory(e, "the tower", sizeof *t);
+    t->model.store = s;
+    if (vision_read(&t->v, s, &own) == 0) {
+        t->pixels = 3 * t->v.patch * t->v.patch;
+        t->folded = t->v.merge * t->v.merge;
+        if (tower_build(t, s, &own) == 0 && model_make(&t->model, make ? make : &usual, &own) == 0) {
+            *out = t;
+            return 0;
+        }
+    }
+    tower_close(t);
+    err_set(e, own.code, "%s: %s", log_safe(s->path), own.text);
+    return -1;
+}
+
+void tower_close(struct tower *t)
+{
+    if (!t)
+        return;
+    plan_free(&t->model.plan);
+    weights_free(&t->model.weights);
+    owned_free(t->model.owned);
+    mem_free(t->model.bound);
+    mem_free(t);
+}
