@@ -339,11 +339,11 @@ static void print_tail(struct buf *out, const struct tail *t)
     buf_printf(out, " -> b%u", t->out.buffer);
 }
 
-static void print_rope(struct buf *out, const struct weights *w, const struct rope *r)
+static void print_rope(struct buf *out, const struct rope *r)
 {
     if (r->kind)
         buf_printf(out, " rope=%s/%u%s", r->kind == ROPE_PAIRS ? "pairs" : "halves", r->dims,
-                   r->freqs < w->count && w->all[r->freqs].rows > 1 ? " axes" : "");
+                   r->axes ? " axes" : "");
 }
 
 static void print_query_scale(struct buf *out, const struct query_scale *s)
@@ -362,7 +362,7 @@ static void print_qkv(struct buf *out, const struct weights *w, const struct op_
     print_norm(out, "q_norm", &q->q_norm);
     print_norm(out, "k_norm", &q->k_norm);
     print_norm(out, "v_norm", &q->v_norm);
-    print_rope(out, w, &q->rope);
+    print_rope(out, &q->rope);
     buf_str(out, q->norm_last ? " norms last" : "");
     if (q->clamp > 0)
         buf_printf(out, " clamp=%g%s", (double)q->clamp, q->clamp_last ? " after norms" : "");
@@ -382,7 +382,7 @@ static void print_latent(struct buf *out, const struct weights *w, const struct 
     print_weight(out, w, "q_b", l->q_b.weight);
     print_weight(out, w, "kv_a", l->kv_a.weight);
     print_weight(out, w, "k_b", l->k_b);
-    print_rope(out, w, &l->rope);
+    print_rope(out, &l->rope);
     print_query_scale(out, &l->q_scale);
     buf_printf(out, " -> b%u", l->out.buffer);
 }
@@ -529,7 +529,7 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
         buf_printf(out, " b%u", op->index.in.buffer);
         print_norm(out, "norm", &op->index.norm);
         print_weight(out, w, "q_b", op->index.q_b.weight);
-        print_rope(out, w, &op->index.rope);
+        print_rope(out, &op->index.rope);
         buf_printf(out, " heads=%u/%u used=%u kv=L%u", op->index.heads, op->index.dim, op->index.used,
                    op->index.layer);
         break;

@@ -68,8 +68,9 @@ struct rope {
     enum rope_kind kind;
     uint32_t dims;   /* leading dimensions of the head that rotate (even) */
     uint32_t first;  /* first dimension that rotates (latent attention rotates the tail); usually 0 */
-    weight_id freqs; /* (1 or PLAN_AXES, dims / 2) F32: inverse frequencies, scaling applied */
-    float factor;    /* YaRN's and longrope's attention factor; 1 otherwise */
+    weight_id freqs; /* (1 or, with `axes`, PLAN_AXES, dims / 2) F32: inverse frequencies, scaling applied */
+    bool axes;
+    float factor; /* YaRN's and longrope's attention factor; 1 otherwise */
 };
 
 struct operand {

@@ -150,11 +150,6 @@ static int check_norm(struct plan_checker *c, const struct norm *n, uint64_t wid
     return 0;
 }
 
-static uint32_t check_rows(const struct plan_checker *c, weight_id id)
-{
-    return id && id < c->w->count ? c->w->all[id].rows : 0;
-}
-
 static int check_rope(struct plan_checker *c, const struct rope *r, uint32_t room)
 {
     if (r->kind == ROPE_NONE)
@@ -163,9 +158,8 @@ static int check_rope(struct plan_checker *c, const struct rope *r, uint32_t roo
         return check_fail(c, "rope", "is of no kind that exists");
     if (!r->dims || r->dims % 2 || r->dims > room || r->first > room - r->dims || !isfinite(r->factor))
         return check_fail(c, "rope", "rotates dimensions that the head does not have");
-    return check_rows(c, r->freqs) == PLAN_AXES
-               ? check_floats(c, r->freqs, PLAN_AXES, r->dims / 2, "rope's frequencies")
-               : check_vector(c, r->freqs, r->dims / 2, 1, "rope's frequencies");
+    return r->axes ? check_floats(c, r->freqs, PLAN_AXES, r->dims / 2, "rope's frequencies")
+                   : check_vector(c, r->freqs, r->dims / 2, 1, "rope's frequencies");
 }
 
 static int check_query_scale(struct plan_checker *c, const struct query_scale *s)
@@ -195,6 +189,11 @@ static int check_apart(struct plan_checker *c, struct operand in, struct operand
 static uint32_t check_cols(const struct plan_checker *c, weight_id id)
 {
     return id && id < c->w->count ? c->w->all[id].cols : 0;
+}
+
+static uint32_t check_rows(const struct plan_checker *c, weight_id id)
+{
+    return id && id < c->w->count ? c->w->all[id].rows : 0;
 }
 
 static int check_heads_shape(struct plan_checker *c, uint32_t heads, uint32_t kv_heads, uint32_t k_dim,

@@ -68,6 +68,29 @@ static const struct arch table[] = {
          "{\"rms_norm_eps\": 1e-6, \"use_sliding_window\": false, \"sliding_window\": 4096, "
          "\"num_key_value_heads\": 4, \"num_experts\": 128, \"num_experts_per_tok\": 8, "
          "\"moe_intermediate_size\": 768, \"norm_topk_prob\": false, \"max_position_embeddings\": 32768}"},
+    {.name = "qwen2vl",
+     .hf = "qwen2_vl|qwen2_vl_text|qwen2_5_vl|qwen2_5_vl_text",
+     LLAMA_LIKE,
+     HALVES,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"use_sliding_window\": false, \"sliding_window\": 4096, "
+                 "\"max_window_layers\": 80, \"max_position_embeddings\": 32768, \"rope_theta\": 1e6}"},
+    {.name = "qwen3vl",
+     .hf = "qwen3_vl|qwen3_vl_text",
+     LLAMA_LIKE,
+     HALVES,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 128, \"use_sliding_window\": false, "
+                 "\"max_position_embeddings\": 128000, \"rope_theta\": 5e6}"},
+    {.name = "qwen3vlmoe",
+     .hf = "qwen3_vl_moe|qwen3_vl_moe_text",
+     LLAMA_LIKE,
+     HALVES,
+     .gating = GATING_SOFTMAX,
+     .normalise = true,
+     .setup = qwen_moe_setup,
+     .defaults =
+         "{\"rms_norm_eps\": 1e-6, \"head_dim\": 128, \"num_key_value_heads\": 16, \"num_experts\": 60, "
+         "\"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1408, \"norm_topk_prob\": true, "
+         "\"max_position_embeddings\": 128000, \"rope_theta\": 5e6}"},
     {.name = "gemma",
      .hf = "gemma",
      .norm = RMS,

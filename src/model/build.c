@@ -19,6 +19,22 @@ static const float *divisors(struct build *b, const char *name, uint32_t n)
     return bind_floats(&b->bind, t, n, 0);
 }
 
+/* M-RoPE: each pair turns by one axis of the position. Sections are one after the other, or in turns: height and width
+ * have every third pair as far as their sections go, and time the rest. */
+static weight_id axes_table(struct build *b, const char *name, const float *freqs, uint32_t half)
+{
+    const uint32_t *n = b->h->rope_sections;
+    float *table = bind_memory(&b->bind, (size_t)PLAN_AXES * half * sizeof *table);
+    for (uint32_t i = 0; table && i < half; i++) {
+        uint32_t axis = i < n[0] ? 0 : i < n[0] + n[1] ? 1 : 2;
+        if (b->h->rope_in_turns)
+            axis = i % 3 && i < 3 * n[i % 3] ? i % 3 : 0;
+        for (uint32_t a = 0; a < PLAN_AXES; a++)
+            table[a * half + i] = a == axis ? freqs[i] : 0;
+    }
+    return table ? bind_table(&b->bind, name, NULL, table, (struct shape){PLAN_AXES, half, 1}) : 0;
+}
+
 static struct rope make_rope(struct build *b, const struct rope_params *params, const char *name)
 {
     const struct hparams *h = b->h;
@@ -32,7 +48,11 @@ static struct rope make_rope(struct build *b, const struct rope_params *params, 
         d.extended = divisors(b, "rope_factors_long", half);
     }
     float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
-    if (freqs && !rope_table(h, params, dims, b->ctx, &d, freqs, &r.factor, b->bind.e))
+    if (!freqs || rope_table(h, params, dims, b->ctx, &d, freqs, &r.factor, b->bind.e))
+        return r;
+    if (b->images.on && h->rope_sections[0])
+        r.axes = true, r.freqs = axes_table(b, name, freqs, half);
+    else
         r.freqs = bind_table(&b->bind, name, NULL, freqs, (struct shape){1, half, 1});
     return r;
 }
@@ -154,6 +174,29 @@ static struct norm optional_norm(struct build *b, const char *name, int layer, u
     return build_head_norm(b, name, layer, 0, width);
 }
 
+/* Rows of images are given, with those of deepstack behind them, which tokens have not. */
+static struct op_embed *build_given(struct build *b)
+{
+    const uint32_t width = b->h->width, deep = b->images.deepstacks, at = b->p->count - 1;
+    struct operand given = plan_buffer(b->p, width * (1 + deep));
+    b->p->given = given.buffer;
+    if (deep) {
+        b->deep = plan_buffer(b->p, width * deep);
+        plan_add(b->p, OP_EMBED, UINT32_MAX)->embed = (struct op_embed){
+            .given = {given.buffer, width}, .width = width * deep, .scale = 1, .out = b->deep};
+    }
+    struct op_embed *o = &b->p->ops[at].embed;
+    o->given = given;
+    return o;
+}
+
+void build_deepstack(struct build *b, uint32_t layer)
+{
+    if (layer < b->images.deepstacks)
+        build_map(b, layer, (struct operand){b->deep.buffer, layer * b->h->width}, b->x, b->h->width)
+            ->residual = b->x;
+}
+
 struct op_embed *build_embed(struct build *b)
 {
     struct op_embed *o = &plan_add(b->p, OP_EMBED, UINT32_MAX)->embed;
@@ -162,7 +205,7 @@ struct op_embed *build_embed(struct build *b)
     o->table = b->table;
     o->scale = b->h->embed_scale;
     o->out = b->x;
-    return o;
+    return b->images.on ? build_given(b) : o;
 }
 
 struct op_embed *build_embed_all(struct build *b)
@@ -270,6 +313,7 @@ struct op_attn *build_attn(struct build *b, uint32_t layer)
     o->window = l->sliding ? h->window : 0;
     o->chunked = l->sliding && h->chunked;
     o->causal = h->causal;
+    o->span = b->images.two_sided ? SPAN_ALSO : SPAN_NONE;
     o->sinks = bind_optional(&b->bind, "attn_sinks", (int)layer, ".weight", h->heads);
     o->distance = b->alibi;
     return o;

@@ -9,6 +9,7 @@
 #include "device/plan.h"
 #include "model/bind.h"
 #include "model/hparams.h"
+#include "model/model.h"
 
 /* Buffers of a recurrent layer. */
 enum { MIX_IN, MIX_CONV, MIX_OUT, MIX_LOW, MIX_STEP, MIX_COUNT };
@@ -18,6 +19,8 @@ struct build {
     struct plan *p;
     struct binder bind;
     uint32_t ctx;
+    struct model_images images;
+    struct operand deep;           /* rows of deepstack, 0 for tokens; a part for each of the first layers */
     struct operand x, y, q, a;     /* (width), (width), (heads * k_dim), (heads * v_dim) */
     weight_id table;               /* the embedding: maybe the head too */
     struct rope rope[2];           /* of full and of sliding layers */
@@ -46,6 +49,8 @@ void build_qkv_slices(const struct hparams *h, enum store_kind container, const 
 struct op_embed *build_embed(struct build *b);
 /* The same with learned positions and a norm, where the file has them. */
 struct op_embed *build_embed_all(struct build *b);
+/* What deepstack adds behind a layer, if it does. */
+void build_deepstack(struct build *b, uint32_t layer);
 struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in);
 struct op_attn *build_attn(struct build *b, uint32_t layer);
 /* Finds the gate of attention's output where it is a tensor of its own, for build_out. */

@@ -392,8 +392,31 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
     return 0;
 }
 
+/* Positions of text are the same in all sections; only images tell them apart. */
+static int read_sections(struct hparams *h, const struct keys *k, struct err *e)
+{
+    static const uint32_t most[2] = {0, 1024};
+    char found[64];
+    if (k->gguf) {
+        h->rope_in_turns = !strncmp(h->arch->name, "qwen3", 5);
+        return keys_items(k, "rope.dimension_sections", NULL) < 3
+                   ? 0
+                   : keys_each(k, "rope.dimension_sections", NULL, most, h->rope_sections, 3, e);
+    }
+    json_t *rope = keys_json(k, "rope_parameters|rope_scaling", found);
+    struct keys in = {.config = rope};
+    if (!json_array_size(json_object_get(rope, "mrope_section")))
+        return 0;
+    h->rope_in_turns = !strncmp(h->arch->name, "qwen3", 5); /* also where config.json does not say it */
+    return keys_bool(&in, NULL, "mrope_interleaved", &h->rope_in_turns, e) < 0
+               ? -1
+               : keys_each(&in, NULL, "mrope_section", most, h->rope_sections, 3, e);
+}
+
 static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
 {
+    if (read_sections(h, k, e) < 0)
+        return -1;
     struct rope_params *full = &h->rope[0], *local = &h->rope[1];
     *full =
         (struct rope_params){.theta = 10000, .beta_fast = 32, .beta_slow = 1, .truncate = true, .partial = 1};

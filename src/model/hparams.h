@@ -144,7 +144,8 @@ struct hparams {
     struct ssm_params ssm;
     uint32_t shared_blocks;    /* zamba: transformer blocks that layers take in turn */
     bool shared_rope;          /* with positions */
-    uint32_t rope_sections[4]; /* pairs of time, height and width (M-RoPE), for GGUF; 0 = not given */
+    uint32_t rope_sections[4]; /* pairs of time, height and width (M-RoPE); 0 = not given */
+    bool rope_in_turns;        /* ... in turns, not one after the other */
 
     uint32_t q_lora, kv_lora, nope_dim;          /* latent attention; rope_dims is the rest of a head */
     uint32_t index_heads, index_dim, index_used; /* sparse attention: what chooses the keys */

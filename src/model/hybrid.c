@@ -354,22 +354,8 @@ static int read_delta(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
-/* Positions of text are the same in all sections; GGUF wants their sizes all the same. */
-static int read_sections(struct hparams *h, const struct keys *k, struct err *e)
-{
-    static const uint32_t most[2] = {0, 1024};
-    char found[64];
-    json_t *rope = keys_json(k, "rope_parameters|rope_scaling", found);
-    struct keys in = {.config = rope};
-    if (!json_array_size(json_object_get(rope, "mrope_section")))
-        return 0;
-    return keys_each(&in, NULL, "mrope_section", most, h->rope_sections, 3, e);
-}
-
 int qwen_hybrid_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    if (!k->gguf && read_sections(h, k, e) < 0)
-        return -1;
     if (h->experts && qwen_moe_setup(h, k, e) < 0)
         return -1;
     return read_mixers(h, k, e) < 0 || read_delta(h, k, e) < 0 ? -1 : 0;

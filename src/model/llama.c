@@ -19,6 +19,7 @@ void llama_build(struct build *b)
         struct tail *ffn = build_ffn(b, i, build_norm(b, a->ffn_norm ? a->ffn_norm : "ffn_norm", (int)i));
         if (a->sandwich)
             ffn->post = build_norm(b, "post_ffw_norm", (int)i);
+        build_deepstack(b, i);
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }

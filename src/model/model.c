@@ -30,9 +30,9 @@ static void warn_unused(const struct binder *b, const struct store *s)
     }
 }
 
-static int build_plan(struct model *m, uint32_t ctx, struct err *e)
+static int build_plan(struct model *m, const struct model_options *o, struct err *e)
 {
-    struct build b = {.h = &m->h, .p = &m->plan, .ctx = ctx ? ctx : m->h.context};
+    struct build b = {.h = &m->h, .p = &m->plan, .ctx = o->ctx ? o->ctx : m->h.context, .images = o->images};
     int ok = -1;
     if (binder_open(&b.bind, m->store, &m->h, &m->weights, e) == 0) {
         b.bind.conv1d = m->h.arch->conv1d && m->store->kind == STORE_SAFETENSORS;
@@ -60,7 +60,7 @@ int model_open(struct model **out, const struct store *s, const struct model_opt
     m->store = s;
     static const struct model_options usual;
     o = o ? o : &usual;
-    if (hparams_read(&m->h, s, &own) < 0 || build_plan(m, o->ctx, &own) < 0 ||
+    if (hparams_read(&m->h, s, &own) < 0 || build_plan(m, o, &own) < 0 ||
         (!o->describe && model_make(m, &o->make, &own) < 0)) {
         model_close(m);
         err_set(e, own.code, "%s: %s", log_safe(s->path), own.text);

@@ -27,9 +27,17 @@ struct model_make {
 };
 #define MODEL_AS_IT_IS UINT32_MAX
 
+/* Of a model that sees: rows of a step may be given, and how its attention treats them. */
+struct model_images {
+    bool on;
+    uint32_t deepstacks; /* given rows have as many more parts, each added behind one of the first layers */
+    bool two_sided;      /* the tokens of an image see each other */
+};
+
 struct model_options {
     /* the longest sequence that will be run: some rotary scalings depend on it; 0 = as trained */
     uint32_t ctx;
+    struct model_images images;
     bool describe; /* only describe the weights: model_make materializes them, or the caller reads `bound` */
     struct model_make make;
 };

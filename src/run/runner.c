@@ -144,6 +144,23 @@ uint32_t runner_held_most(const struct runner *r, uint32_t group)
 /* ---- opening ---- */
 
 /* Takes the arrays of the step: sizes are products of checked options, far from overflow. */
+/* What a step of a model that sees has beside ids. */
+static int runner_image_arrays(struct runner *r, struct err *e)
+{
+    const struct plan *p = r->plan;
+    bool axes = false, spans = false;
+    for (uint32_t i = 0; i < p->count; i++) {
+        axes |= p->ops[i].kind == OP_QKV && p->ops[i].qkv.rope.axes;
+        spans |= p->ops[i].kind == OP_ATTN && p->ops[i].attn.span;
+    }
+    r->given = mem_zalloc(r->chunk, p->width[p->given] * sizeof *r->given);
+    r->axes = axes ? mem_alloc(r->chunk, PLAN_AXES * sizeof *r->axes) : NULL;
+    r->span = spans ? mem_alloc(r->chunk, sizeof *r->span) : NULL;
+    return !r->given || (axes && !r->axes) || (spans && !r->span)
+               ? err_memory(e, "a step's rows", r->chunk * p->width[p->given] * sizeof *r->given)
+               : 0;
+}
+
 static int runner_arrays(struct runner *r, struct err *e)
 {
     size_t cells = (size_t)r->most_seqs * r->table_width * size_max(r->plan->groups, 1);
@@ -159,7 +176,7 @@ static int runner_arrays(struct runner *r, struct err *e)
     if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->lora || !r->pick || !r->state_in ||
         !r->state_out)
         return err_memory(e, "a step's tables", cells * sizeof *r->tables);
-    return 0;
+    return r->plan->given ? runner_image_arrays(r, e) : 0;
 }
 
 /* Loads weights onto the open device, and prepares its scratch and KV. */
@@ -406,6 +423,9 @@ void runner_close(struct runner *r)
     mem_free(r->out);
     mem_free(r->tables);
     mem_free(r->step_seq);
+    mem_free(r->given);
+    mem_free(r->axes);
+    mem_free(r->span);
     mem_free(r->lora);
     mem_free(r->pick);
     mem_free(r);
@@ -679,6 +699,56 @@ static uint32_t runner_width(const struct seq_rows *parts, uint32_t count)
     return pages_of(longest);
 }
 
+/* The longer side of an image's grid, less its tokens: how far positions behind it are from the number of the token. */
+static int64_t image_shift(const struct seq_image *m)
+{
+    return (int64_t)(m->cols > m->rows ? m->cols : m->rows) - m->tokens;
+}
+
+/* What images mean for the rows of a part: their own rows, positions, and which keys they see. */
+static void runner_fill_images(struct runner *r, const struct seq_rows *p, struct step *st)
+{
+    const struct seq *s = p->seq;
+    const size_t width = r->plan->width[r->plan->given];
+    const struct seq_image *m = s->image, *last = m + s->images;
+    uint32_t row = 0; /* of m: rows before this token */
+    int64_t shift = 0;
+    for (; m < last && m->first + m->tokens <= s->len; m++)
+        shift += image_shift(m);
+    for (uint32_t i = m < last ? m->first : s->len; i < s->len; i++)
+        row += s->ids[i] < 0;
+    for (uint32_t k = 0; k < p->n; k++) {
+        const uint32_t i = s->len + k, to = st->rows + k;
+        if (m < last && i >= m->first + m->tokens) {
+            shift += image_shift(m++);
+            row = 0;
+        }
+        const bool in = m < last && i >= m->first;
+        if (in && p->ids[k] < 0 && m->data)
+            memcpy(r->given + to * width, m->data + row * width, width * sizeof *r->given);
+        if (r->span)
+            r->span[to] = in ? (struct step_span){m->first, m->first + m->tokens} : (struct step_span){0};
+        const int32_t base = (int32_t)((in ? m->first : i) + shift);
+        for (uint32_t a = 0; r->axes && a < PLAN_AXES; a++)
+            r->axes[(size_t)to * PLAN_AXES + a] = base + (!in || !a ? 0
+                                                          : a == 1  ? (int32_t)(row / m->cols)
+                                                                    : (int32_t)(row % m->cols));
+        row += in && p->ids[k] < 0;
+    }
+    st->axes = r->axes;
+    st->span = r->span;
+}
+
+uint32_t seq_whole(const struct seq *s, uint32_t n)
+{
+    for (uint32_t i = 0; s->runner->span && i < s->images; i++) {
+        const struct seq_image *m = &s->image[i];
+        if (m->first < s->len + n && m->first + m->tokens > s->len + n)
+            return m->first > s->len ? m->first - s->len : 0;
+    }
+    return n;
+}
+
 static struct step runner_fill(struct runner *r, const struct seq_rows *parts, uint32_t count)
 {
     struct step st = {.ids = r->ids,
@@ -707,12 +777,23 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
         }
         if (p->pick)
             st.pick = r->pick;
+        if (r->plan->given)
+            runner_fill_images(r, p, &st);
         for (uint32_t g = 0; g < r->plan->groups; g++)
             memcpy(r->tables + ((size_t)g * count + i) * st.table_width, p->seq->table[g],
                    st.table_width * sizeof *r->tables);
         st.rows += p->n;
     }
     return st;
+}
+
+/* The rows that images give are written before the step. */
+static int runner_give(struct runner *r, const struct step *st, struct err *e)
+{
+    bool any = false;
+    for (uint32_t i = 0; r->plan->given && i < st->rows && !any; i++)
+        any = st->ids[i] < 0;
+    return any ? r->device->ops->write_rows(r->device, r->plan->given, st->rows, r->given, e) : 0;
 }
 
 static int runner_intact(const struct runner *r, struct err *e)
@@ -744,7 +825,8 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
     if (ran) {
         struct step st = runner_fill(r, parts, count);
         r->began = clock_now();
-        failed = r->device->ops->run(r->device, r->plan, &st, e) || runner_intact(r, e);
+        failed =
+            runner_give(r, &st, e) || r->device->ops->run(r->device, r->plan, &st, e) || runner_intact(r, e);
     }
     const int32_t *out = r->state_out;
     for (uint32_t i = 0; i < count; out += parts[i++].n) {
@@ -785,7 +867,9 @@ int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, struct err *e)
         return err_set(e, ERR_RESOURCE, "%u tokens do not fit into the context of %u: %u too many",
                        s->len + n, r->ctx, s->len + n - r->ctx);
     for (uint32_t at = 0; at < n;) {
-        uint32_t part = n - at < r->chunk ? n - at : r->chunk;
+        uint32_t part = seq_whole(s, n - at < r->chunk ? n - at : r->chunk);
+        if (!part)
+            return err_set(e, ERR_RESOURCE, "an image has more tokens than a step has rows (%u)", r->chunk);
         struct seq_rows rows = {.seq = s, .ids = ids + at, .n = part, .outs = at + part == n};
         if (runner_step(r, &rows, 1, e))
             return -1;

@@ -64,6 +64,11 @@ struct runner {
     int32_t *ids, *pos, *out, *tables;
     int32_t *state_in, *state_out; /* (most_seqs), (chunk) */
     struct step_seq *step_seq;
+    /* of a model that sees: given rows, (chunk, width of plan.given); positions by axis, where rotations have them; spans,
+     * where attention does */
+    float *given;
+    int32_t *axes;
+    struct step_span *span;
     struct adapter_mix *lora; /* (most_seqs) */
     struct step_pick *pick;   /* (most_outs) */
     uint32_t seqs;            /* sequences that exist */
@@ -88,6 +93,15 @@ struct seq_state {
     bool snapshot; /* for the prefix tree, which gets it with the page of its last token */
 };
 
+/* An image in a sequence: of the tokens [first, first + tokens) those with negative ids are its rows, in order. Where
+ * positions have axes it takes a grid of them: rows and columns count from the same position, and the text behind it goes
+ * on after the longer side. */
+struct seq_image {
+    uint32_t first, tokens;
+    uint32_t cols, rows; /* of the grid */
+    const float *data;   /* (rows of the image, width of plan.given); NULL: none of them will be computed */
+};
+
 /* A sequence: ids[0..len) have their keys and values in the pages of its tables, except those that no window
  * reaches any more: it has what rows from position `floor` on can see.
  *
@@ -102,6 +116,8 @@ struct seq {
     int32_t *table[PLAN_GROUPS_MOST]; /* (table_width) each; 0 where there is no page */
     uint32_t gone[PLAN_GROUPS_MOST];  /* how many of the first pages have been released */
     struct adapter_mix lora;          /* set while it is empty: what it holds was computed with these */
+    const struct seq_image *image; /* (images), ascending: the caller's, of tokens that it has or will get */
+    uint32_t images;
     struct seq_mark mark;
 };
 
@@ -172,6 +188,9 @@ uint32_t seq_need(const struct seq *s, uint32_t n);
 /* How many slots of state a part would take, without its snapshots. */
 uint32_t seq_need_states(const struct seq_rows *part);
 
+/* How many of n tokens that come next one step may have: where the tokens of an image see each other, it has all of them or
+ * none. 0: the next image is longer than n. */
+uint32_t seq_whole(const struct seq *s, uint32_t n);
 /* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their
  * sequences; on an error no sequence has changed, except that a failed device may have spoiled a state: then
  * the sequence is cut back. An asynchronous device (device_ops.ahead) is still

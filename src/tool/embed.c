@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "run/embed.h"
+#include "tool/images.h"
 #include "tool/load.h"
 #include "tool/tool.h"
 
@@ -17,6 +18,8 @@ static const struct arg_option embed_options[] = {
     {"prompt", 0, ARG_TEXT, "NAME",
      "put this prompt of the model's files before each text: query, document, ...", 0, 0},
     {"no-normalize", 0, ARG_FLAG, NULL, "keep the vectors' own length", 0, 0},
+    IMAGES_OPTIONS,
+    {"rows", 0, ARG_FLAG, NULL, "of images: the rows that the text model gets, after the projector", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array of arrays", 0, 0},
     LOAD_LORA,
     LOAD_OPTIONS,
@@ -144,9 +147,48 @@ static int embed_setup(struct embed_command *m, const struct args *a, struct err
     return 0;
 }
 
+/* The rows of images: a tower is enough, the text model is not loaded. */
+static int embed_images(struct embed_command *m, const struct args *a, struct err *e)
+{
+    struct session_options o = {0};
+    struct images images = {0};
+    struct store *s = NULL;
+    struct vision *v = NULL;
+    if (!args_flag(a, "rows"))
+        return err_set(e, ERR_USAGE,
+                       "an image has no vector of its own here; --rows prints the rows of its tower");
+    int failed = images_load(&images, a, e) || load_options(a, &o, e) || tool_open(&s, a->words[0], e);
+    const struct vision_options with = {.mmproj = args_text(a, "mmproj"),
+                                        .device = o.runner.device,
+                                        .device_options = o.runner.device_options};
+    failed = failed || vision_open(&v, s, &with, e) || images_prepare(&images, v, e);
+    m->as_json = args_flag(a, "json");
+    m->json.out = &m->out;
+    if (m->as_json)
+        json_begin(&m->json, '[');
+    for (uint32_t i = 0; !failed && i < images.count; i++) {
+        struct picture_rows *rows = vision_encode(v, images.picture[i], e);
+        failed = !rows;
+        for (uint32_t r = 0; rows && r < rows->rows; r++) /* without those of deepstack */
+            embed_print(m, rows->data + (size_t)r * rows->width, v->tower->v.out_width);
+        vision_drop(rows);
+    }
+    if (m->as_json) {
+        json_end(&m->json, ']');
+        buf_char(&m->out, '\n');
+    }
+    vision_close(v);
+    images_free(&images);
+    if (s)
+        store_close(s);
+    return failed ? -1 : 0;
+}
+
 static int embed_all(struct embed_command *m, const struct args *a, struct err *e)
 {
     const char *file = args_text(a, "file"), *tokens = args_text(a, "tokens");
+    if (args_text(a, "image"))
+        return embed_images(m, a, e);
     struct session_options o = {.hidden = true, .no_text = tokens != NULL};
     if ((a->count > 1) + (file != NULL) + (tokens != NULL) != 1)
         return err_set(e, ERR_USAGE, "quern embed wants texts after MODEL, or --file FILE, or --tokens IDS");

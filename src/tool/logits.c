@@ -8,6 +8,7 @@
 #include "format/store.h"
 #include "model/evaluate.h"
 #include "model/lora.h"
+#include "tool/images.h"
 #include "tool/load.h"
 #include "tool/tool.h"
 
@@ -17,6 +18,15 @@ struct logits {
     uint32_t width, count; /* count: tokens */
     uint32_t *argmax;      /* (count) */
     float *last;           /* (width) */
+};
+
+/* Images in the tokens. */
+struct seen {
+    struct images images;
+    struct vision *vision;
+    struct prompt_image *place; /* (images.count) */
+    struct seq_image *at;
+    struct picture_rows **rows;
 };
 
 static void take_row(struct logits *l, uint32_t pos, const float *row)
@@ -74,7 +84,9 @@ static void print_text(struct buf *out, const struct logits *l)
 static int run_steps(struct runner *r, struct seq *q, const int32_t *ids, struct logits *l, struct err *e)
 {
     for (uint32_t at = 0; at < l->count;) {
-        uint32_t n = l->count - at < r->chunk ? l->count - at : r->chunk;
+        uint32_t n = seq_whole(q, l->count - at < r->chunk ? l->count - at : r->chunk);
+        if (!n)
+            return err_set(e, ERR_USAGE, "an image has more tokens than a step; a larger --chunk helps");
         struct seq_rows rows = {.seq = q, .ids = ids + at, .n = n, .outs = n};
         const float *result = runner_step(r, &rows, 1, e) ? NULL : runner_results(r, e);
         if (!result)
@@ -86,7 +98,39 @@ static int run_steps(struct runner *r, struct seq *q, const int32_t *ids, struct
     return 0;
 }
 
-static int run_model(const struct args *a, struct model *m, const int32_t *ids, struct logits *l,
+/* Encodes the images, and puts them in the place of their tokens. */
+static int see_images(struct seen *s, int32_t *ids, uint32_t n, struct err *e)
+{
+    const uint32_t count = s->images.count;
+    s->place = mem_alloc(count, sizeof *s->place);
+    s->at = mem_alloc(count, sizeof *s->at);
+    s->rows = mem_zalloc(count, sizeof(struct picture_rows *));
+    if (!s->place || !s->at || !s->rows)
+        return err_memory(e, "images", count * sizeof *s->at);
+    if (images_prepare(&s->images, s->vision, e) ||
+        picture_place(s->place, s->images.picture, count, ids, n, s->vision->image_token, e))
+        return -1;
+    vision_place(s->vision, s->place, count, ids, s->at);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!(s->rows[i] = vision_encode(s->vision, s->images.picture[i], e)))
+            return -1;
+        s->at[i].data = s->rows[i]->data;
+    }
+    return 0;
+}
+
+static void seen_free(struct seen *s)
+{
+    for (uint32_t i = 0; s->rows && i < s->images.count; i++)
+        vision_drop(s->rows[i]);
+    images_free(&s->images);
+    vision_close(s->vision);
+    mem_free(s->place);
+    mem_free(s->at);
+    mem_free(s->rows);
+}
+
+static int run_model(const struct args *a, struct model *m, int32_t *ids, struct seen *seen, struct logits *l,
                      struct err *e)
 {
     struct device_options d = {.threads = (int)args_int(a, "threads", 0),
@@ -106,7 +150,8 @@ static int run_model(const struct args *a, struct model *m, const int32_t *ids, 
     l->last = mem_alloc(l->width, sizeof *l->last);
     if (!l->argmax || !l->last)
         return err_memory(e, "logits", l->width * sizeof *l->last);
-    if (evaluate_check(m, ids, l->count, e) || load_gpu(a, &o, e))
+    if (evaluate_check(m, ids, l->count, e) || load_gpu(a, &o, e) ||
+        (seen->images.count && see_images(seen, ids, l->count, e)))
         return -1;
     o.device = o.device ? o.device : "cpu";
     int failed = runner_open(&r, &m->plan, &m->weights, &o, e) || !(q = seq_open(r, e));
@@ -116,6 +161,8 @@ static int run_model(const struct args *a, struct model *m, const int32_t *ids, 
             q->lora.id[i] = i + 1;
             q->lora.scale[i] = 1;
         }
+        q->image = seen->at;
+        q->images = seen->images.count;
         failed = run_steps(r, q, ids, l, e);
     }
     seq_close(q);
@@ -138,10 +185,31 @@ static int open_adapters(const struct args *a, struct model *m, struct store *ou
     return n ? lora_bind(m, out, n, e) : 0;
 }
 
+/* With --image: the tower, and what the model's plan has to know of it. */
+static int open_vision(const struct args *a, const struct store *s, struct seen *seen,
+                       struct model_options *o, struct err *e)
+{
+    const struct vision_options with = {.mmproj = args_text(a, "mmproj"),
+                                        .device = args_text(a, "device"),
+                                        .device_options = {.threads = (int)args_int(a, "threads", 0),
+                                                           .activations = (int)args_int(a, "activations", 0),
+                                                           .exact = args_flag(a, "exact"),
+                                                           .tier = args_text(a, "tier")}};
+    if (images_load(&seen->images, a, e))
+        return -1;
+    if (!seen->images.count)
+        return 0;
+    if (vision_open(&seen->vision, s, &with, e))
+        return -1;
+    o->images = vision_images(seen->vision);
+    return seen->vision ? 0 : images_prepare(&seen->images, NULL, e);
+}
+
 static int logits_run(const struct args *a, struct err *e)
 {
     struct store *s = NULL, *adapters[ADAPTERS_MIXED] = {0};
     struct model *m = NULL;
+    struct seen seen = {0};
     struct logits l = {0};
     struct buf out = {0};
     int ok = -1;
@@ -151,8 +219,9 @@ static int logits_run(const struct args *a, struct err *e)
     int32_t *ids = tool_tokens(text, &l.count, e);
     if (ids && tool_open(&s, a->words[0], e) == 0) {
         struct model_options o = {.ctx = (uint32_t)args_int(a, "ctx", l.count)};
-        if (model_open(&m, s, &o, e) == 0 && load_predicts(m, s->path, e) == 0 &&
-            open_adapters(a, m, adapters, e) == 0 && run_model(a, m, ids, &l, e) == 0) {
+        if (open_vision(a, s, &seen, &o, e) == 0 && model_open(&m, s, &o, e) == 0 &&
+            vision_fits(seen.vision, m, e) == 0 && load_predicts(m, s->path, e) == 0 &&
+            open_adapters(a, m, adapters, e) == 0 && run_model(a, m, ids, &seen, &l, e) == 0) {
             if (args_flag(a, "json"))
                 print_json(&out, &l);
             else
@@ -163,6 +232,7 @@ static int logits_run(const struct args *a, struct err *e)
     mem_free(l.argmax);
     mem_free(l.last);
     mem_free(ids);
+    seen_free(&seen);
     model_close(m);
     for (size_t i = 0; i < ADAPTERS_MIXED && adapters[i]; i++)
         store_close(adapters[i]);
@@ -173,6 +243,7 @@ static int logits_run(const struct args *a, struct err *e)
 
 static const struct arg_option options[] = {
     {"tokens", 0, ARG_TEXT, "IDS", "token ids with commas between: 1,2,3", 0, 0},
+    IMAGES_OPTIONS,
     {"exact", 0, ARG_FLAG, NULL, "float activations and F32 keys and values", 0, 0},
     {"lora", 0, ARG_TEXT, "PATH", "an adapter; may be repeated", 0, 0},
     {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (cpu)", 0, 0},

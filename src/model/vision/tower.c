@@ -141,6 +141,7 @@ static void tower_rope(struct tower_build *b)
     }
     b->rope = (struct rope){.kind = v->family == VISION_PIXTRAL && b->gguf ? ROPE_PAIRS : ROPE_HALVES,
                             .dims = v->head_dim,
+                            .axes = true,
                             .factor = 1};
     b->rope.freqs = bind_table(&b->bind, "2-D rope", NULL, freqs, (struct shape){PLAN_AXES, half, 1});
 }

@@ -1,0 +1,269 @@
+#define _GNU_SOURCE
+#include "run/vision.h"
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "format/gguf.h"
+#include "hub/sha.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+enum { VISION_KEPT = 256 << 20 }; /* bytes of rows that are kept for pictures that come again */
+
+/* ---- which file ---- */
+
+static bool is_mmproj(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 5 && !strcasecmp(name + n - 5, ".gguf") && strcasestr(name, "mmproj");
+}
+
+/* Of several, the one whose name shares most with the model's, then the first by name. */
+static size_t common(const char *a, const char *b)
+{
+    size_t n = 0;
+    while (a[n] && a[n] == b[n])
+        n++;
+    return n;
+}
+
+/* "mmproj*.gguf" beside a model; an empty path where there is none. */
+static void find_mmproj(const char *model, char *out, size_t size)
+{
+    const char *slash = strrchr(model, '/'), *name = slash ? slash + 1 : model;
+    char folder[4096], best[256] = "";
+    out[0] = 0;
+    if (is_mmproj(name) || (slash && (size_t)(slash - model) >= sizeof folder))
+        return;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - model) : 1, slash ? model : ".");
+    DIR *d = file_folder(folder[0] ? folder : "/");
+    for (const struct dirent *f; d && (f = readdir(d));) {
+        if (!is_mmproj(f->d_name) || strlen(f->d_name) >= sizeof best)
+            continue;
+        size_t now = common(f->d_name, name), before = common(best, name);
+        if (!best[0] || now > before || (now == before && strcmp(f->d_name, best) < 0))
+            snprintf(best, sizeof best, "%s", f->d_name);
+    }
+    if (d)
+        closedir(d);
+    if (best[0])
+        snprintf(out, size, "%s/%s", folder, best);
+}
+
+/* ---- the image token ---- */
+
+/* In a GGUF file by its name. */
+static int32_t find_token(const struct store *model, enum vision_family family)
+{
+    static const char *const names[] = {
+        [VISION_LLAVA] = "<image>",         [VISION_GEMMA3] = "<image_soft_token>",
+        [VISION_GEMMA4] = "<|image|>",      [VISION_IDEFICS3] = "<image>",
+        [VISION_PIXTRAL] = "[IMG]",         [VISION_QWEN2] = "<|image_pad|>",
+        [VISION_QWEN2_5] = "<|image_pad|>", [VISION_QWEN3] = "<|image_pad|>",
+        [VISION_INTERNVL] = "<IMG_CONTEXT>"};
+    const struct gguf_key *tokens = NULL;
+    struct err none = {0};
+    struct gguf_str text;
+    size_t at = 0;
+    if (model->kind != STORE_GGUF || family >= sizeof names / sizeof *names || !names[family] ||
+        gguf_get_array(model->gguf, "tokenizer.ggml.tokens", GGUF_STRING, 0, &tokens, &none) != 1)
+        return -1;
+    const size_t n = strlen(names[family]);
+    for (int32_t i = 0; gguf_next_str(tokens, &at, &text); i++)
+        if (text.n == n && !memcmp(text.s, names[family], n))
+            return i;
+    return -1;
+}
+
+/* ---- open and close ---- */
+
+int vision_open(struct vision **out, const struct store *model, const struct vision_options *o, struct err *e)
+{
+    char path[4352] = "";
+    *out = NULL;
+    if (o->mmproj)
+        snprintf(path, sizeof path, "%s", o->mmproj);
+    else if (model->kind == STORE_GGUF)
+        find_mmproj(model->path, path, sizeof path);
+    if (!path[0] && !vision_present(model))
+        return 0;
+    struct vision *v = mem_zalloc(1, sizeof *v);
+    if (!v)
+        return err_memory(e, "the tower", sizeof *v);
+    v->device = mem_strndup(o->device ? o->device : "cpu", strlen(o->device ? o->device : "cpu"));
+    v->device_options = o->device_options;
+    int failed = !v->device ? err_memory(e, "the tower", 0) : 0;
+    if (!failed && path[0])
+        failed = store_open(&v->own, path, e);
+    const struct store *from = v->own ? v->own : model;
+    if (!failed && tower_open(&v->tower, from, NULL, e)) {
+        /* one that was only found may be of a kind that is not supported: the text is still good */
+        failed = -1;
+        if (v->own && !o->mmproj) {
+            log_warn("%s; images are not supported with this model", e->text);
+            *e = (struct err){0};
+            vision_close(v);
+            return 0;
+        }
+    }
+    if (failed) {
+        vision_close(v);
+        return -1;
+    }
+    v->image_token =
+        v->tower->v.image_token >= 0 ? v->tower->v.image_token : find_token(model, v->tower->v.family);
+    *out = v;
+    return 0;
+}
+
+void vision_close(struct vision *v)
+{
+    if (!v)
+        return;
+    for (struct picture_rows *r = v->newest, *next; r; r = next) {
+        next = r->next;
+        vision_drop(r);
+    }
+    encoder_close(v->encoder);
+    tower_close(v->tower);
+    if (v->own)
+        store_close(v->own);
+    mem_free(v->device);
+    mem_free(v);
+}
+
+struct model_images vision_images(const struct vision *v)
+{
+    return v ? (struct model_images){.on = true,
+                                     .deepstacks = v->tower->v.deepstacks,
+                                     .two_sided = v->tower->v.two_sided}
+             : (struct model_images){0};
+}
+
+int vision_fits(const struct vision *v, const struct model *m, struct err *e)
+{
+    if (!v || v->tower->v.out_width == m->h.width)
+        return 0;
+    return err_set(
+        e, ERR_DATA,
+        "%s: the tower gives rows of %u values, and the model %s takes %u; they do not belong together",
+        log_safe(v->tower->model.store->path), v->tower->v.out_width, log_safe(m->store->path), m->h.width);
+}
+
+int vision_load(struct vision *v, struct err *e)
+{
+    return v->encoder ? 0 : encoder_open(&v->encoder, v->tower, v->device, &v->device_options, e);
+}
+
+/* ---- rows ---- */
+
+struct picture_rows *vision_hold(struct picture_rows *r)
+{
+    r->users++;
+    return r;
+}
+
+void vision_drop(struct picture_rows *r)
+{
+    if (!r || --r->users)
+        return;
+    mem_free(r->data);
+    mem_free(r);
+}
+
+static uint64_t rows_bytes(const struct picture_rows *r)
+{
+    return (uint64_t)r->rows * r->width * sizeof *r->data;
+}
+
+/* The rows of this picture, moved to the front of those that are kept. */
+static struct picture_rows *find_rows(struct vision *v, const struct picture *p)
+{
+    for (struct picture_rows **at = &v->newest, *r; (r = *at); at = &r->next)
+        if (!memcmp(r->digest, p->digest, sizeof r->digest)) {
+            *at = r->next;
+            r->next = v->newest;
+            v->newest = r;
+            return r;
+        }
+    return NULL;
+}
+
+static void keep_rows(struct vision *v, struct picture_rows *r)
+{
+    r->next = v->newest;
+    v->newest = r;
+    v->bytes += rows_bytes(r);
+    while (v->bytes > VISION_KEPT && v->newest->next) { /* the last is the least recently used */
+        struct picture_rows **at = &v->newest;
+        while ((*at)->next)
+            at = &(*at)->next;
+        struct picture_rows *old = *at;
+        *at = NULL;
+        v->bytes -= rows_bytes(old);
+        vision_drop(old);
+    }
+}
+
+struct picture_rows *vision_encode(struct vision *v, const struct picture *p, struct err *e)
+{
+    struct picture_rows *r = find_rows(v, p);
+    if (r)
+        return vision_hold(r);
+    if (vision_load(v, e))
+        return NULL;
+    r = mem_zalloc(1, sizeof *r);
+    const uint32_t width = encoder_width(v->encoder);
+    float *data = r ? mem_alloc(p->rows, width * sizeof *data) : NULL;
+    if (!data) {
+        mem_free(r);
+        err_memory(e, "rows of an image", (uint64_t)p->rows * width * sizeof *data);
+        return NULL;
+    }
+    *r = (struct picture_rows){.users = 1, .rows = p->rows, .width = width, .data = data};
+    memcpy(r->digest, p->digest, sizeof r->digest);
+    if (encoder_run(v->encoder, &p->prepared, data, e)) {
+        vision_drop(r);
+        return NULL;
+    }
+    keep_rows(v, r);
+    return vision_hold(r);
+}
+
+uint64_t vision_encoded(const struct vision *v)
+{
+    return v && v->encoder ? encoder_count(v->encoder) : 0;
+}
+
+int32_t vision_id(const struct picture *p, uint32_t row)
+{
+    uint8_t hash[32];
+    struct sha s;
+    int32_t id;
+    sha_start(&s, SHA_256);
+    sha_add(&s, p->digest, sizeof p->digest);
+    sha_add(&s, &row, sizeof row);
+    sha_end_bytes(&s, hash);
+    memcpy(&id, hash, sizeof id);
+    return id | INT32_MIN;
+}
+
+void vision_place(const struct vision *v, const struct prompt_image *images, uint32_t count, int32_t *ids,
+                  struct seq_image *out)
+{
+    const uint32_t unit = v->tower->v.patch * v->tower->v.merge;
+    for (uint32_t k = 0; k < count; k++) {
+        const struct prompt_image *m = &images[k];
+        const struct vision_tile *t = &m->picture->prepared.tile[0];
+        uint32_t row = 0;
+        for (uint32_t i = m->first; i < m->first + m->tokens; i++)
+            if (ids[i] == v->image_token)
+                ids[i] = vision_id(m->picture, row++);
+        out[k] = (struct seq_image){
+            .first = m->first, .tokens = m->tokens, .cols = t->width / unit, .rows = t->height / unit};
+    }
+}
