@@ -28,6 +28,48 @@ static const struct arg_option *args_find(const struct args *a, const char *name
     return NULL;
 }
 
+/* How llama.cpp, Ollama and others spell an option; MODEL: the first of the words. A verb's own spelling goes first. */
+static const struct args_synonym {
+    const char *spelling, *option;
+    const char *before; /* of the value; NULL: nothing */
+} args_synonyms[] = {
+    {"-m", "MODEL", NULL},
+    {"--model", "MODEL", NULL},
+    {"-hf", "MODEL", "hf:"},
+    {"-hfr", "MODEL", "hf:"},
+    {"--hf-repo", "MODEL", "hf:"},
+    {"-ngl", "gpu-layers", NULL},
+    {"--n-gpu-layers", "gpu-layers", NULL},
+    {"--temperature", "temp", NULL},
+    {"--ctx-size", "ctx", NULL},
+    {"--num-ctx", "ctx", NULL},
+    {"--n-predict", "predict", NULL},
+    {"--num-predict", "predict", NULL},
+    {"--max-tokens", "predict", NULL},
+    {"-sys", "system", NULL},
+    {"--system-prompt", "system", NULL},
+    {"-r", "stop", NULL},
+    {"--reverse-prompt", "stop", NULL},
+    {"-md", "draft", NULL},
+    {"--model-draft", "draft", NULL},
+    {"--draft-max", "draft-n", NULL},
+    {"-np", "slots", NULL},
+    {"--parallel", "slots", NULL},
+    {"--chat-template-file", "template", NULL},
+    {"-cmoe", "cpu-moe", NULL},
+};
+
+/* The word up to its value, as a synonym whose option this verb has. */
+static const struct args_synonym *args_synonym(const struct args *a, const char *word, size_t n)
+{
+    for (size_t i = 0; i < sizeof args_synonyms / sizeof *args_synonyms; i++) {
+        const struct args_synonym *s = &args_synonyms[i];
+        if (strlen(s->spelling) == n && !memcmp(s->spelling, word, n))
+            return !strcmp(s->option, "MODEL") || args_find(a, s->option, strlen(s->option), 0) ? s : NULL;
+    }
+    return NULL;
+}
+
 static int args_unknown(const struct args *a, const char *word, struct err *e)
 {
     char name[64] = "";
@@ -93,6 +135,26 @@ static int args_take(struct args *a, const struct arg_option *o, const char *ins
     return args_value(o, s, e);
 }
 
+/* MODEL, given by an option: it becomes the first word. */
+static int args_model(struct args *a, const char *before, const char *inside, const char *next, int *used,
+                      struct err *e)
+{
+    const char *name = inside ? inside : next;
+    if (a->model)
+        return err_set(e, ERR_USAGE, "the model is given twice: -m and -hf name it");
+    if (!name || !*name)
+        return err_set(e, ERR_USAGE, "-m and -hf need a value (MODEL)");
+    *used += !inside;
+    before = before ? before : "";
+    size_t lead = strlen(before), n = strlen(name);
+    a->model = mem_alloc(lead + n + 1, 1);
+    if (!a->model)
+        return err_memory(e, "the command line", lead + n + 1);
+    memcpy(a->model, before, lead);
+    memcpy(a->model + lead, name, n + 1);
+    return 0;
+}
+
 /* -abc: flags, the last of which may take a value, in the same word or the next. */
 static int args_letters(struct args *a, const char *word, const char *next, int *used, struct err *e)
 {
@@ -110,14 +172,33 @@ static int args_letters(struct args *a, const char *word, const char *next, int 
     return 0;
 }
 
+/* One word that begins with a dash: an option by its name, by a synonym, or letters. */
+static int args_option(struct args *a, const char *word, const char *next, int *used, struct err *e)
+{
+    const bool is_long = word[1] == '-';
+    const size_t n = strcspn(word, "=");
+    const char *inside = word[n] ? word + n + 1 : NULL;
+    const struct arg_option *o = is_long  ? args_find(a, word + 2, n - 2, 0)
+                                 : n == 2 ? args_find(a, NULL, 0, word[1])
+                                          : NULL;
+    const struct args_synonym *s = o ? NULL : args_synonym(a, word, n);
+    if (s && !strcmp(s->option, "MODEL"))
+        return args_model(a, s->before, inside, next, used, e);
+    if (s)
+        o = args_find(a, s->option, strlen(s->option), 0);
+    if (o)
+        return args_take(a, o, inside, next, used, e);
+    return is_long ? args_unknown(a, word, e) : args_letters(a, word, next, used, e);
+}
+
 int args_parse(struct args *a, const struct arg_option *options, int argc, char **argv, struct err *e)
 {
     *a = (struct args){.options = options};
     size_t letters = 1;
     for (int i = 0; i < argc; i++)
         letters += strlen(argv[i]);
-    a->words = mem_zalloc((size_t)argc + 1, sizeof *a->words);
-    a->seen = mem_zalloc(letters, sizeof *a->seen); /* no word holds more options than letters */
+    a->words = mem_zalloc((size_t)argc + 2, sizeof *a->words); /* MODEL may come to the front */
+    a->seen = mem_zalloc(letters, sizeof *a->seen);            /* no word holds more options than letters */
     if (!a->words || !a->seen)
         return err_memory(e, "the command line", letters * sizeof *a->seen);
     bool ended = false;
@@ -128,17 +209,15 @@ int args_parse(struct args *a, const struct arg_option *options, int argc, char 
             a->words[a->count++] = word;
         } else if (!strcmp(word, "--")) {
             ended = true;
-        } else if (word[1] == '-') {
-            size_t n = strcspn(word + 2, "=");
-            const struct arg_option *o = args_find(a, word + 2, n, 0);
-            if (!o)
-                return args_unknown(a, word, e);
-            if (args_take(a, o, word[2 + n] ? word + 3 + n : NULL, next, &used, e) < 0)
-                return -1;
-        } else if (args_letters(a, word, next, &used, e) < 0) {
+        } else if (args_option(a, word, next, &used, e) < 0) {
             return -1;
         }
         i += used;
+    }
+    if (a->model) {
+        memmove(a->words + 1, a->words, (size_t)a->count * sizeof *a->words);
+        a->words[0] = a->model;
+        a->count++;
     }
     return 0;
 }
@@ -147,6 +226,7 @@ void args_free(struct args *a)
 {
     mem_free(a->words);
     mem_free(a->seen);
+    mem_free(a->model);
     *a = (struct args){0};
 }
 

@@ -1,5 +1,5 @@
 /* Parses the command line of a verb by a table of its options. Options may come before or after the other
- * words: --name VALUE, --name=VALUE, -n VALUE, -nVALUE; "--" ends them. */
+ * words: --name VALUE, --name=VALUE, -n VALUE, -nVALUE; "--" ends them. Spellings of llama.cpp and Ollama are taken too. */
 #pragma once
 
 #include "base/err.h"
@@ -39,6 +39,7 @@ struct args {
     int seen_count;
     const char **words; /* (count): words that are not options */
     int count;
+    char *model; /* the first word, where an option (-m, -hf) gave it */
 };
 
 /* Options that every verb has: --help, --quiet, --verbose, --offline. */

@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/edit_distance.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "base/utf8.h"
@@ -81,6 +82,17 @@ static void chat_set(struct chat_session *t, char *words)
         return;
     const struct sampler_field *f = sampling_field(name);
     double v;
+    if (!f && strcmp(name, "seed") != 0) {
+        struct nearest near = {.word = name};
+        for (size_t i = 0; i < sampler_field_count; i++)
+            nearest_offer(&near, sampler_fields[i].name);
+        nearest_offer(&near, "seed");
+        if (near.best)
+            printf("there is no setting '%s'; did you mean %s?\n", log_safe(name), near.best);
+        else
+            printf("there is no setting '%s'; /set lists them\n", log_safe(name));
+        return;
+    }
     if (!f || !value || !num_f64(value, strlen(value), -1e18, 1e18, &v)) {
         printf("/set wants a name and a number; /set alone lists the names\n");
         return;

@@ -112,9 +112,9 @@ static int main_dispatch(int argc, char **argv, struct err *e)
 static int main_flush(void)
 {
     int lost = tool_flush();
-    if (!lost)
+    if (!lost || lost == EPIPE) /* a reader that leaves, such as head, has what it wants */
         return 0;
-    log_error("cannot write to standard output: %s", lost == EPIPE ? "its reader has gone" : strerror(lost));
+    log_error("cannot write to standard output: %s", strerror(lost));
     return ERR_CHANGED;
 }
 

@@ -21,7 +21,9 @@ enum { RUN_STOPS = 16 };
 
 static const struct arg_option run_options[] = {
     {"prompt", 'p', ARG_TEXT, "TEXT", "the prompt (or the second word, or standard input)", 0, 0},
-    {"predict", 'n', ARG_INT, "N", "most tokens to generate (default: until the model ends)", 1, 1 << 24},
+    {"file", 'f', ARG_TEXT, "FILE", "the prompt from a file", 0, 0},
+    {"predict", 'n', ARG_INT, "N", "most tokens to generate (default, or -1: until the model ends)", -1,
+     1 << 24},
     {"system", 0, ARG_TEXT, "TEXT", "the system message", 0, 0},
     {"raw", 0, ARG_FLAG, NULL, "the raw prompt, without the chat template", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
@@ -69,6 +71,8 @@ static int run_read_options(struct run *r, struct err *e)
             return err_set(e, ERR_USAGE, "more than %d of --stop", RUN_STOPS);
         r->stops[r->stop_count++] = text;
     }
+    if (!args_int(r->a, "predict", -1))
+        return err_set(e, ERR_USAGE, "--predict takes 1 or more, or -1 (until the model ends), not 0");
     const char *file = args_text(r->a, "template");
     if (file && file_read(file, &r->chat_template, e))
         return -1;
@@ -77,13 +81,16 @@ static int run_read_options(struct run *r, struct err *e)
     return tool_set_values(r->a, &r->set, e);
 }
 
-/* The prompt's text: -p, or the second word. Where there is none it is a chat on a terminal, and else the
+/* The prompt's text: -p, -f, or the second word. Where there is none it is a chat on a terminal, and else the
  * prompt is read from standard input once the model is there. */
 static int run_prompt_text(struct run *r, bool *is_chat, struct err *e)
 {
-    const char *text = args_text(r->a, "prompt");
-    if (text && r->a->count > 1)
-        return err_set(e, ERR_USAGE, "the prompt is given twice: by -p and as the second word");
+    const char *text = args_text(r->a, "prompt"), *file = args_text(r->a, "file");
+    if ((text != NULL) + (file != NULL) + (r->a->count > 1) > 1)
+        return err_set(e, ERR_USAGE, "the prompt is given twice: by -p, by -f or as the second word");
+    *is_chat = false;
+    if (file)
+        return file_read(file, &r->prompt, e);
     text = text ? text : r->a->count > 1 ? r->a->words[1] : NULL;
     *is_chat = !text && isatty(STDIN_FILENO);
     if (text && !*text)
@@ -178,6 +185,13 @@ static int run_print_profile(struct run *r, const struct generation *g, struct e
     return failed;
 }
 
+/* 0: until the model ends. */
+static uint32_t run_most(const struct args *a)
+{
+    int64_t n = args_int(a, "predict", -1);
+    return n < 0 ? 0 : (uint32_t)n;
+}
+
 static int run_once(struct run *r, struct err *e)
 {
     bool json = args_flag(r->a, "json");
@@ -186,7 +200,7 @@ static int run_once(struct run *r, struct err *e)
     struct generation g = {0};
     struct answer_options o = {
         .sampler = &r->sampling.params,
-        .most = (uint32_t)args_int(r->a, "predict", 0),
+        .most = run_most(r->a),
         .stop_strings = r->stops,
         .stops = r->stop_count,
         .constraint = r->constraint,
@@ -230,7 +244,7 @@ static int run_talk(struct run *r, struct err *e)
     struct chat_options o = {
         .system = args_text(r->a, "system"),
         .sampling = &r->sampling,
-        .most = (uint32_t)args_int(r->a, "predict", 0),
+        .most = run_most(r->a),
         .stop_strings = r->stops,
         .stops = r->stop_count,
         .constraint = r->constraint,

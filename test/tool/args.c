@@ -54,6 +54,38 @@ static void test_forms(void **state)
     }
 }
 
+/* Spellings of other programs mean our options; MODEL comes to the front. */
+static void test_synonyms(void **state)
+{
+    (void)state;
+    struct args a;
+    struct err e;
+    static const char *const lines[] = {"--model model --temperature 0.5 word",
+                                        "word --model=model --temperature=0.5", "--temp 0.5 model word",
+                                        "--temperature 0.5 word --model model"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        assert_int_equal(parse(&a, &e, lines[i]), 0);
+        assert_int_equal(a.count, 2);
+        assert_string_equal(a.words[0], "model");
+        assert_string_equal(a.words[1], "word");
+        assert_true(args_num(&a, "temp", 0) == 0.5);
+        args_free(&a);
+    }
+    assert_int_equal(parse(&a, &e, "-hf user/repo:q4"), 0);
+    assert_string_equal(a.words[0], "hf:user/repo:q4");
+    args_free(&a);
+    assert_int_equal(parse(&a, &e, "-m 2048 word"), 0); /* the table's own */
+    assert_true(a.count == 1 && args_int(&a, "memory", 0) == 2048);
+    args_free(&a);
+    /* twice, without a value, and where the table has no such option */
+    static const char *const bad[] = {"--model a -hf b", "-hf", "-ngl 5", "--ctx-size 5"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(&a, &e, bad[i]), -1);
+        assert_int_equal(e.code, ERR_USAGE);
+        args_free(&a);
+    }
+}
+
 static void test_odd_ones(void **state)
 {
     (void)state;
@@ -133,10 +165,8 @@ static void test_distance(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_odd_ones),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_distance),
+        cmocka_unit_test(test_forms),    cmocka_unit_test(test_synonyms), cmocka_unit_test(test_odd_ones),
+        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_distance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
