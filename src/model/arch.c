@@ -598,6 +598,50 @@ static const struct arch table[] = {
                  "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
                  "\"routed_scaling_factor\": 6.0, \"moe_topk\": 12, \"zero_expert_num\": 256, "
                  "\"rope_theta\": 1e7, \"max_position_embeddings\": 131072}"},
+    {.name = "youtu",
+     .written = "deepseek2",
+     .hf = "youtu",
+     .norm = RMS,
+     PAIRS,
+     .act = ACT_SILU,
+     .setup = deepseek_setup,
+     .build = deepseek_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"q_lora_rank\": 1536, "
+                 "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
+                 "\"tie_word_embeddings\": true, \"max_position_embeddings\": 131072}"},
+    {.name = "mellum",
+     .hf = "mellum",
+     LLAMA_LIKE,
+     HALVES,
+     .window_pattern = 4,
+     .gating = GATING_SOFTMAX,
+     .normalise = true,
+     .setup = mellum_setup,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 128, \"num_key_value_heads\": 4, "
+                 "\"num_experts\": 64, \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 896, "
+                 "\"sliding_window\": 1024, \"max_position_embeddings\": 131072}"},
+    {.name = "hyperclovax",
+     .hf = "hyperclovax",
+     LLAMA_LIKE,
+     PERMUTED,
+     .sandwich = true,
+     .variant = {"use_post_norm", "false", "hyperclovax-plain"},
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"max_position_embeddings\": 2048}"},
+    {.name = "hyperclovax-plain",
+     .hf = "",
+     LLAMA_LIKE,
+     PERMUTED,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"max_position_embeddings\": 2048}"},
+    {.name = "nanochat",
+     .hf = "nanochat",
+     .norm = RMS,
+     HALVES,
+     .rope_back = true,
+     .norm_last = true,
+     .act = ACT_RELU2,
+     .build = nanochat_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"final_logit_softcapping\": 15.0, "
+                 "\"max_position_embeddings\": 2048}"},
     {.name = "minicpm",
      .hf = "minicpm",
      LLAMA_LIKE,
@@ -860,7 +904,9 @@ const struct arch *arch_by_config(const char *model_type, const char *class_name
 const struct arch *arch_variant(const struct arch *a, const json_t *config)
 {
     const json_t *said = a->variant.member ? json_object_get(config, a->variant.member) : NULL;
-    const char *text = json_is_true(said) ? "true" : json_string_value(said);
+    const char *text = json_is_true(said)    ? "true"
+                       : json_is_false(said) ? "false"
+                                             : json_string_value(said);
     return text && !strcmp(text, a->variant.value) ? arch_by_gguf(a->variant.name) : a;
 }
 

@@ -35,6 +35,8 @@ struct arch {
     bool norm_last;            /* norms of Q and K come after the rotation */
     bool sandwich;             /* a norm after each half of a layer, before the sum */
     const char *ffn_norm;      /* canonical name of the second norm of a layer; NULL = ffn_norm */
+    bool rope_back;            /* heads turn the other way */
+    bool qkv_quarters;         /* safetensors fuse Q, V and K in four parts, each of a quarter of the heads */
     float alibi;               /* ALiBi's largest exponent, where the file does not say; 0 = none */
     bool encoder;
     struct arch_variant {

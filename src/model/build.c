@@ -50,6 +50,8 @@ static struct rope make_rope(struct build *b, const struct rope_params *params, 
     float *freqs = bind_memory(&b->bind, half * sizeof *freqs);
     if (!freqs || rope_table(h, params, dims, b->ctx, &d, freqs, &r.factor, b->bind.e))
         return r;
+    for (uint32_t n = 0; h->arch->rope_back && n < half; n++)
+        freqs[n] = -freqs[n];
     if (b->images.on && h->rope_sections[0])
         r.axes = true, r.freqs = axes_table(b, name, freqs, half);
     else
@@ -225,6 +227,12 @@ void build_qkv_slices(const struct hparams *h, enum store_kind container, const 
 {
     uint32_t q = o->heads * o->k_dim, k = o->kv_heads * o->k_dim, v = o->kv_heads * o->v_dim;
     uint32_t groups = h->arch->grouped_qkv && container == STORE_SAFETENSORS ? o->kv_heads : 1;
+    if (h->arch->qkv_quarters && container == STORE_SAFETENSORS) {
+        s[0] = (struct slice){"attn_q", 4, 3 * q / 4, 0, q / 4};
+        s[1] = (struct slice){"attn_k", 4, 3 * q / 4, q / 2, q / 4};
+        s[2] = (struct slice){"attn_v", 4, 3 * q / 4, q / 4, q / 4};
+        return;
+    }
     uint32_t stride = (q + k + v) / groups;
     s[0] = (struct slice){"attn_q", groups, stride, 0, q / groups};
     s[1] = (struct slice){"attn_k", groups, stride, q / groups, k / groups};

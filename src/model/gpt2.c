@@ -2,6 +2,7 @@
 #include "model/families.h"
 
 #include <math.h>
+#include <string.h>
 
 int gpt2_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
@@ -21,6 +22,37 @@ void gpt2_build(struct build *b)
     for (uint32_t i = 0; b->h->scale_by_layer && i < b->p->count; i++)
         if (b->p->ops[i].kind == OP_ATTN)
             b->p->ops[i].attn.scale /= (float)(b->p->ops[i].layer + 1);
+}
+
+/* Scores are not scaled. Layers are global or local: a list of lists and how often each comes, or one name a layer. */
+int gpt_neo_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    char name[64];
+    h->attn_scale = 1;
+    if (k->gguf)
+        return 0;
+    json_t *each = keys_json(k, "attention_layers", name), *types = keys_json(k, "attention_types", name), *run;
+    size_t i, j;
+    uint32_t n = 0;
+    if (keys_u32(k, NULL, "window_size", HPARAMS_SIZE, &h->window, e) < 0)
+        return -1;
+    json_array_foreach(types, i, run)
+    {
+        const json_t *names = json_array_get(run, 0);
+        json_int_t times = json_integer_value(json_array_get(run, 1));
+        for (; times > 0 && n < h->layers; times--)
+            for (j = 0; j < json_array_size(names) && n < h->layers; j++) {
+                const char *kind = json_string_value(json_array_get(names, j));
+                h->layer[n++].sliding = kind && !strcmp(kind, "local");
+            }
+    }
+    for (i = 0; json_array_size(each) >= h->layers && i < h->layers; i++) {
+        const char *kind = json_string_value(json_array_get(each, i));
+        h->layer[n = (uint32_t)i].sliding = kind && !strcmp(kind, "local");
+    }
+    for (; !each && !types && n < h->layers; n++)
+        h->layer[n].sliding = n % 2;
+    return 0;
 }
 
 /* Positions begin at 2; a GGUF has cut off the rows before. */

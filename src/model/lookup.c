@@ -35,7 +35,8 @@ static const struct lookup_row table[] = {
                "attn.attention.v_proj|shared_transformer.self_attn.v_proj"},
     {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|"
                  "self_attention.query_key_value|attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv|"
-                 "self_attn.query_key_value|norm_attn_norm.attn.Wqkv|attention.wqkv"},
+                 "self_attn.query_key_value|norm_attn_norm.attn.Wqkv|attention.wqkv|"
+                 "attn.qkv_proj"},
     {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|"
                     "self_attn.dense|attention.output.dense|attn.out_proj|mixer.out_proj|"
                     "attention.out_lin|attention.attn.o|attn.Wo|self_attn.out_proj|mixer.o_proj|"

@@ -1,4 +1,4 @@
-/* olmo: norms without weights. olmo2: norms after each half, not before, and norms over all of Q and K. */
+/* olmo and nanochat: norms without weights. olmo2: norms after each half, not before, and norms over all of Q and K. */
 #include "model/families.h"
 
 void olmo_build(struct build *b)
@@ -7,6 +7,22 @@ void olmo_build(struct build *b)
     build_embed(b);
     for (uint32_t i = 0; i < b->h->layers; i++) {
         build_qkv(b, i, bare);
+        build_attn(b, i);
+        build_out(b, i);
+        build_ffn(b, i, bare);
+    }
+    build_logits(b, bare);
+}
+
+void nanochat_build(struct build *b)
+{
+    const struct norm bare = {.kind = NORM_RMS, .eps = b->h->eps};
+    build_embed(b)->norm = bare;
+    for (uint32_t i = 0; i < b->h->layers; i++) {
+        struct op_qkv *o = build_qkv(b, i, bare);
+        o->q_norm = o->k_norm = bare;
+        o->q_norm.heads = o->heads;
+        o->k_norm.heads = o->kv_heads;
         build_attn(b, i);
         build_out(b, i);
         build_ffn(b, i, bare);
@@ -33,6 +49,14 @@ int olmo2_setup(struct hparams *h, const struct keys *k, struct err *e)
     (void)k, (void)e;
     h->rope[1] = (struct rope_params){.theta = h->rope[1].theta, .partial = h->rope[1].partial};
     return 0;
+}
+
+/* The same in GGUF files; config.json says it. */
+int mellum_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    if (k->gguf)
+        olmo2_setup(h, k, e);
+    return qwen_moe_setup(h, k, e);
 }
 
 int olmoe_setup(struct hparams *h, const struct keys *k, struct err *e)

@@ -27,6 +27,7 @@ CASES = {
     "xverse": dict(arch="xverse", kv=H),
     "orion": dict(arch="orion", norm="layer"),
     "exaone": dict(arch="exaone"),
+    "maincoder": dict(arch="maincoder", head_norm=True),
     "pangu-embedded": dict(arch="pangu-embedded", bias=("attn_q", "attn_k", "attn_v", "attn_output")),
     "plamo": dict(arch="plamo", kv=1, second=None),
     "qwen": dict(arch="qwen", kv=H, qkv=True, bias=("attn_qkv",), ffn_key=2 * F),
