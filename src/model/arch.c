@@ -904,9 +904,7 @@ const struct arch *arch_by_config(const char *model_type, const char *class_name
 const struct arch *arch_variant(const struct arch *a, const json_t *config)
 {
     const json_t *said = a->variant.member ? json_object_get(config, a->variant.member) : NULL;
-    const char *text = json_is_true(said)    ? "true"
-                       : json_is_false(said) ? "false"
-                                             : json_string_value(said);
+    const char *text = json_is_true(said) ? "true" : json_is_false(said) ? "false" : json_string_value(said);
     return text && !strcmp(text, a->variant.value) ? arch_by_gguf(a->variant.name) : a;
 }
 

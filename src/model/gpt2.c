@@ -31,7 +31,8 @@ int gpt_neo_setup(struct hparams *h, const struct keys *k, struct err *e)
     h->attn_scale = 1;
     if (k->gguf)
         return 0;
-    json_t *each = keys_json(k, "attention_layers", name), *types = keys_json(k, "attention_types", name), *run;
+    json_t *each = keys_json(k, "attention_layers", name), *types = keys_json(k, "attention_types", name),
+           *run;
     size_t i, j;
     uint32_t n = 0;
     if (keys_u32(k, NULL, "window_size", HPARAMS_SIZE, &h->window, e) < 0)

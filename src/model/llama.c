@@ -162,7 +162,12 @@ int minicpm_setup(struct hparams *h, const struct keys *k, struct err *e)
         return -1;
     h->embed_scale = h->embed_scale != 1 ? h->embed_scale : embed;
     h->residual_scale = h->residual_scale != 1 ? h->residual_scale : depth / sqrtf((float)h->layers);
-    h->logit_scale = h->logit_scale != 1 ? h->logit_scale : base / (float)h->width;
+    float divisor = (float)h->width / base; /* as GGUF files have it */
+    if (keys_f32(k, "logit_scale", NULL, HPARAMS_REAL, &divisor, e) < 0)
+        return -1;
+    if (divisor == 0)
+        return err_set(e, ERR_DATA, "the scale of the logits is 0");
+    h->logit_scale = 1 / divisor;
     return h->kv_lora ? deepseek_setup(h, k, e) : 0;
 }
 

@@ -410,7 +410,7 @@ static int put_hparams(const struct keys_out *k, struct err *e)
         gguf_put_str(k->w, spell(k, "hidden_activation", name), act, strlen(act));
     if (starts(k, "qwen35"))
         gguf_put_items(k->w, spell(k, "rope.dimension_sections", name), GGUF_U32, h->rope_sections, 4);
-    if (starts(k, "granite")) /* the file has the divisor */
+    if (starts(k, "granite") || starts(k, "minicpm")) /* the file has the divisor */
         put_f32(k, "logit_scale", 1 / h->logit_scale);
     else if (starts(k, "cohere") || starts(k, "command"))
         put_f32(k, "logit_scale", h->logit_scale);

@@ -28,6 +28,7 @@ CASES = {
     "orion": dict(arch="orion", norm="layer"),
     "exaone": dict(arch="exaone"),
     "maincoder": dict(arch="maincoder", head_norm=True),
+    "minicpm": dict(arch="minicpm", keys={"embedding_scale": 12.0, "residual_scale": 0.3, "logit_scale": 2.0}),
     "pangu-embedded": dict(arch="pangu-embedded", bias=("attn_q", "attn_k", "attn_v", "attn_output")),
     "plamo": dict(arch="plamo", kv=1, second=None),
     "qwen": dict(arch="qwen", kv=H, qkv=True, bias=("attn_qkv",), ffn_key=2 * F),
