@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "tool/answer.h"
 
+#include "run/image_text.h"
 #include "run/memory.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
@@ -36,21 +37,56 @@ bool answer_interrupted(void)
     return interrupted;
 }
 
+/* A raw prompt; images stand in front of it unless it says where. */
+static int answer_raw(const struct session *l, const struct answer_prompt *p, const struct prompt_request *r,
+                      struct ids *out, struct err *e)
+{
+    struct buf text = {0};
+    if (!memmem(p->text, p->n, IMAGE_TEXT_MARK, sizeof IMAGE_TEXT_MARK - 1))
+        for (uint32_t i = 0; i < p->picture_count; i++)
+            buf_str(&text, IMAGE_TEXT_MARK);
+    buf_add(&text, p->text, p->n);
+    int failed = text.failed ? err_memory(e, "the prompt", p->n)
+                             : session_plain_prompt(l, r, text.data, text.len, false, out, e);
+    buf_free(&text);
+    return failed;
+}
+
+/* The user's message: a text, or images and a text. */
+static json_t *answer_message(const struct answer_prompt *p)
+{
+    json_t *text = json_stringn(p->text, p->n), *parts;
+    if (!p->picture_count || !text)
+        return text;
+    int failed = !(parts = json_array());
+    for (uint32_t i = 0; i < p->picture_count; i++)
+        failed |= json_array_append_new(parts, json_pack("{s:s}", "type", "image"));
+    failed |= json_array_append_new(parts, json_pack("{s:s,s:o}", "type", "text", "text", text));
+    if (!failed)
+        return parts;
+    json_decref(parts);
+    return NULL;
+}
+
 int answer_prompt_ids(const struct session *l, const struct answer_prompt *p, struct ids *out, struct err *e)
 {
+    struct prompt_request r = {
+        .set = p->set, .pictures = p->pictures, .picture_count = p->picture_count, .images = p->images};
     if (p->raw)
-        return tokenizer_encode(l->tokenizer, p->text, p->n, TOK_SPECIAL | TOK_ADD, out, e);
-    json_t *messages = json_array();
-    int failed = 0;
+        return answer_raw(l, p, &r, out, e);
+    json_t *messages = json_array(), *content = answer_message(p);
+    int failed = !content;
     if (p->system)
-        failed =
+        failed |=
             json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", p->system));
-    failed |=
-        json_array_append_new(messages, json_pack("{s:s,s:s%}", "role", "user", "content", p->text, p->n));
+    if (!failed)
+        failed = json_array_append_new(messages, json_pack("{s:s,s:O}", "role", "user", "content", content));
+    r.messages = messages;
     if (failed)
         err_set(e, ERR_DATA, "the prompt is not valid UTF-8 text; --raw takes any bytes");
     else
-        failed = session_prompt(l, &(struct prompt_request){.messages = messages, .set = p->set}, out, e);
+        failed = session_prompt(l, &r, out, e);
+    json_decref(content);
     json_decref(messages);
     return failed ? -1 : 0;
 }
@@ -146,6 +182,8 @@ int answer_run(struct engine *g, const struct ids *prompt, const struct answer_o
     struct engine_request r = {
         .prompt = prompt->data,
         .n = (uint32_t)prompt->len,
+        .images = o->images,
+        .image_count = o->image_count,
         .sampler = *o->sampler,
         .most = o->most,
         .stop_strings = o->stop_strings,

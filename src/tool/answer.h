@@ -18,6 +18,8 @@ struct answer_options {
     bool special;                      /* show control tokens */
     bool ignore_eog;
     struct adapter_mix lora;
+    const struct prompt_image *images; /* (image_count) of the prompt */
+    uint32_t image_count;
     void (*prompt_done)(void *arg); /* called once, between two steps, after the prompt's last; may be NULL */
     void *arg;
 };
@@ -29,6 +31,10 @@ struct answer_prompt {
     const char *system; /* NULL = none */
     const json_t *set;  /* variables of the template; NULL = none */
     bool raw;
+    struct picture *const
+        *pictures; /* (picture_count): in front of the text, or where a raw one has IMAGE_TEXT_MARK */
+    uint32_t picture_count;
+    struct prompt_image *images; /* (picture_count): gets their places */
 };
 int answer_prompt_ids(const struct session *l, const struct answer_prompt *p, struct ids *out, struct err *e);
 

@@ -4,6 +4,8 @@
 #include "run/engine.h"
 #include "tool/sampling.h"
 
+struct images;
+
 struct chat_options {
     const char *system; /* NULL = none */
     struct sampling *sampling;
@@ -12,8 +14,9 @@ struct chat_options {
     size_t stops;
     struct constraint_ref *constraint; /* the constraint of every answer; NULL = none */
     struct adapter_mix lora;
-    const json_t *set; /* template variables, or NULL */
-    bool verbose;      /* figures after every answer */
+    const json_t *set;     /* template variables, or NULL */
+    bool verbose;          /* figures after every answer */
+    struct images *images; /* of --image: they belong to the first message; the chat adds others */
 };
 
 int chat_run(struct session *l, struct engine *g, const struct chat_options *o, struct err *e);

@@ -161,7 +161,7 @@ static int embed_images(struct embed_command *m, const struct args *a, struct er
     const struct vision_options with = {.mmproj = args_text(a, "mmproj"),
                                         .device = o.runner.device,
                                         .device_options = o.runner.device_options};
-    failed = failed || vision_open(&v, s, &with, e) || images_prepare(&images, v, e);
+    failed = failed || vision_open(&v, s, &with, e) || images_prepare(&images, v ? &v->tower->v : NULL, e);
     m->as_json = args_flag(a, "json");
     m->json.out = &m->out;
     if (m->as_json)

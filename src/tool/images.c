@@ -6,19 +6,22 @@
 #include "base/mem.h"
 #include "media/decoder.h"
 
+int images_start(struct images *m, struct err *e)
+{
+    return m->decoder ? 0 : decoder_start(&m->decoder, e);
+}
+
 int images_add(struct images *m, const char *path, struct err *e)
 {
     struct image_limits limits = IMAGE_LIMITS;
-    struct decoder *d = NULL;
-    struct buf bytes = {0};
-    struct image *more = mem_realloc(m->image, m->count + 1, sizeof *more);
-    if (!more)
-        return err_memory(e, "an image", sizeof *more);
-    m->image = more;
-    int failed = file_read(path, &bytes, e) || decoder_start(&d, e);
-    if (!failed && decoder_run(d, &m->image[m->count], bytes.data, bytes.len, &limits, e))
+    struct buf bytes = {.max = limits.bytes};
+    struct image *images = mem_realloc(m->image, m->count + 1, sizeof *images);
+    if (!images)
+        return err_memory(e, "an image", sizeof *images);
+    m->image = images;
+    int failed = file_read(path, &bytes, e) || images_start(m, e);
+    if (!failed && decoder_run(m->decoder, &m->image[m->count], bytes.data, bytes.len, &limits, e))
         failed = err_prefix(e, "%s", log_safe(path));
-    decoder_stop(d);
     buf_free(&bytes);
     m->count += !failed;
     return failed ? -1 : 0;
@@ -33,29 +36,40 @@ int images_load(struct images *m, const struct args *a, struct err *e)
     return 0;
 }
 
-int images_prepare(struct images *m, const struct vision *v, struct err *e)
+int images_prepare(struct images *m, const struct vision_params *v, struct err *e)
 {
-    if (!m->count)
+    if (m->prepared == m->count)
         return 0;
     if (!v)
         return err_set(e, ERR_USAGE,
                        "the model takes no images: it has no tower, and no mmproj file is beside it");
-    m->picture = mem_zalloc(m->count, sizeof(struct picture *));
-    if (!m->picture)
+    struct picture **pictures = mem_realloc(m->picture, m->count, sizeof(struct picture *));
+    if (!pictures)
         return err_memory(e, "images", m->count * sizeof(struct picture *));
-    for (uint32_t i = 0; i < m->count; i++)
-        if (picture_make(&m->picture[i], &v->tower->v, &m->image[i], e))
+    m->picture = pictures;
+    for (; m->prepared < m->count; m->prepared++) {
+        if (picture_make(&m->picture[m->prepared], v, &m->image[m->prepared], e))
             return -1;
+        image_free(&m->image[m->prepared]);
+    }
     return 0;
+}
+
+void images_cut(struct images *m, uint32_t count)
+{
+    while (m->count > count) {
+        m->count--;
+        image_free(&m->image[m->count]);
+        if (m->prepared > m->count)
+            picture_drop(m->picture[--m->prepared]);
+    }
 }
 
 void images_free(struct images *m)
 {
-    for (uint32_t i = 0; i < m->count; i++) {
-        image_free(&m->image[i]);
-        if (m->picture)
-            picture_drop(m->picture[i]);
-    }
+    images_cut(m, 0);
+    decoder_stop(m->decoder);
     mem_free(m->image);
     mem_free(m->picture);
+    *m = (struct images){0};
 }

@@ -12,15 +12,21 @@
     }
 
 struct images {
-    struct image *image;      /* (count) */
-    struct picture **picture; /* (count), once images_prepare has made them */
-    uint32_t count;
+    struct decoder *decoder;  /* started by images_start, or with the first file */
+    struct image *image;      /* (count); of those that are prepared the pixels are freed */
+    struct picture **picture; /* (count): the first `prepared` of them */
+    uint32_t count, prepared;
 };
+
+/* Starts the process that decodes, before there are threads: for files that are named later. */
+int images_start(struct images *m, struct err *e);
 
 /* Every --image of the call. Before threads are started: decoding forks. */
 int images_load(struct images *m, const struct args *a, struct err *e);
 /* One file more. */
 int images_add(struct images *m, const char *path, struct err *e);
-/* As the tower takes them; an error where there is none. */
-int images_prepare(struct images *m, const struct vision *v, struct err *e);
+/* As the tower takes them; an error where there is none (v NULL). */
+int images_prepare(struct images *m, const struct vision_params *v, struct err *e);
+/* Forgets all but the first ones. */
+void images_cut(struct images *m, uint32_t count);
 void images_free(struct images *m);

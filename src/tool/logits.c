@@ -107,7 +107,7 @@ static int see_images(struct seen *s, int32_t *ids, uint32_t n, struct err *e)
     s->rows = mem_zalloc(count, sizeof(struct picture_rows *));
     if (!s->place || !s->at || !s->rows)
         return err_memory(e, "images", count * sizeof *s->at);
-    if (images_prepare(&s->images, s->vision, e) ||
+    if (images_prepare(&s->images, &s->vision->tower->v, e) ||
         picture_place(s->place, s->images.picture, count, ids, n, s->vision->image_token, e))
         return -1;
     vision_place(s->vision, s->place, count, ids, s->at);

@@ -3,8 +3,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "tool/answer.h"
 #include "tool/constrain.h"
+#include "tool/images.h"
 #include "tool/load.h"
 #include "tool/output_file.h"
 #include "tool/profile.h"
@@ -25,6 +27,7 @@ static const struct arg_option run_options[] = {
     {"predict", 'n', ARG_INT, "N", "most tokens to generate (default, or -1: until the model ends)", -1,
      1 << 24},
     {"system", 0, ARG_TEXT, "TEXT", "the system message", 0, 0},
+    IMAGES_OPTIONS,
     {"raw", 0, ARG_FLAG, NULL, "the raw prompt, without the chat template", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
     {"set", 0, ARG_TEXT, "K=V", "a variable for the template (JSON, else text); may be repeated", 0, 0},
@@ -59,6 +62,8 @@ struct run {
     struct constraint_ref *constraint;
     struct profile profile;
     struct adapter_mix lora;
+    struct images images;        /* of --image, and of a chat */
+    struct prompt_image *places; /* (images.count): in the prompt */
 };
 
 static int run_read_options(struct run *r, struct err *e)
@@ -106,6 +111,10 @@ static int run_prompt_ids(struct run *r, struct ids *out, struct err *e)
         .text = r->prompt.data ? r->prompt.data : "", .n = r->prompt.len, .set = r->set};
     p.system = args_text(r->a, "system");
     p.raw = args_flag(r->a, "raw");
+    p.pictures = r->images.picture;
+    p.picture_count = r->images.count;
+    if (p.picture_count && !(p.images = r->places = mem_zalloc(p.picture_count, sizeof *r->places)))
+        return err_memory(e, "images", p.picture_count * sizeof *r->places);
     return answer_prompt_ids(r->session, &p, out, e);
 }
 
@@ -215,6 +224,8 @@ static int run_once(struct run *r, struct err *e)
         o.prompt_done = run_prompt_done;
         o.arg = &r->profile;
     }
+    o.images = r->places;
+    o.image_count = r->images.count;
     answer_catch_interrupts();
     failed = failed || answer_run(r->engine, &prompt, &o, &g, e);
     if (!json && g.text.len && (failed || g.text.data[g.text.len - 1] != '\n'))
@@ -251,6 +262,7 @@ static int run_talk(struct run *r, struct err *e)
         .lora = r->lora,
         .set = r->set,
         .verbose = args_flag(r->a, "verbose"),
+        .images = &r->images,
     };
     return chat_run(r->session, r->engine, &o, e);
 }
@@ -275,10 +287,14 @@ static int run_all(struct run *r, struct err *e)
     if (is_chat && args_flag(r->a, "json"))
         return err_set(e, ERR_USAGE, "--json needs a prompt (-p TEXT, or standard input)");
     o.chat_template = r->chat_template.data;
+    /* decoding forks: before the model's threads start */
+    if ((is_chat && images_start(&r->images, e)) || images_load(&r->images, r->a, e))
+        return -1;
     if (run_check_output(r, e) || load_model(&r->session, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
         load_predicts(r->session->model, r->session->store->path, e) ||
         sampling_read(r->a, &r->session->defaults, &r->sampling, e) ||
-        sampler_check(&r->sampling.params, r->session->model->plan.out_width, e))
+        sampler_check(&r->sampling.params, r->session->model->plan.out_width, e) ||
+        images_prepare(&r->images, r->session->vision, e))
         return -1;
     if (!is_chat && !r->prompt.len && file_read("-", &r->prompt, e))
         return -1;
@@ -308,6 +324,8 @@ static int run_run(const struct args *a, struct err *e)
     json_decref(r.set);
     buf_free(&r.prompt);
     buf_free(&r.chat_template);
+    images_free(&r.images);
+    mem_free(r.places);
     return result;
 }
 
@@ -319,6 +337,7 @@ const struct tool_verb tool_run = {
             "  quern run -p \"Why is the sky blue?\"\n"
             "  quern run model.gguf \"Write a haiku about mills\" --temp 0.5\n"
             "  git diff | quern run coder.gguf --system \"Review this change.\"\n"
+            "  quern run gemma3.gguf --image photo.jpg -p \"What is this?\"\n"
             "  quern run --json-schema person.json -p \"Invent a person.\"\n",
     .options = run_options,
     .least = 0,
