@@ -41,7 +41,8 @@ static struct tokenizer *ready_tokenizer(void)
         buf_printf(&out, "\":%d", byte);
     }
     buf_str(&out,
-            "}},\"added_tokens\":[{\"id\":256,\"content\":\"<|end|>\",\"special\":true}],\"pre_tokenizer\":"
+            "}},\"added_tokens\":[{\"id\":256,\"content\":\"<|end|>\",\"special\":true},"
+            "{\"id\":257,\"content\":\"<image>\",\"special\":true}],\"pre_tokenizer\":"
             "{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}}");
     snprintf(path, sizeof path, "/tmp/quern-fuzz-%d-tokenizer.json", (int)getpid());
     FILE *f = fopen(path, "wb");
@@ -64,7 +65,7 @@ static struct instance *ready_model(bool tools)
         "{{ c.function.arguments }}{% endfor %}\n{% endfor %}{% if enable_thinking %}<think>{% endif %}"};
     static struct served served[2];
     static struct session models[2];
-    static struct model model = {.plan = {.out_width = 257}};
+    static struct model model = {.plan = {.out_width = 258}};
     static struct runner runner = {.ctx = 4096};
     static struct engine engines[2];
     struct instance *f = &served[tools].instances[INSTANCE_WRITER];
