@@ -7,6 +7,7 @@
 #include "serve/request.h"
 #include "serve/route.h"
 #include "serve/server_internal.h"
+#include "serve/usage.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -125,7 +126,7 @@ static void batch_end(void *client, const char *data, size_t n)
 static const struct recipient batch_recipient = {
     .full = batch_full, .add = batch_add, .end = batch_end, .reply = batch_reply, .fail = batch_fail};
 
-/* The place of the batch's key in the list of keys, from 1; 0 = none; -1 = it is no longer valid. */
+/* The place of a key in the list of keys, from 1; 0 = none; -1 = it is no longer valid. */
 static int64_t batch_key(const struct server *s, int64_t owner)
 {
     for (size_t i = 0; owner && i < s->o->key_count; i++)
@@ -134,21 +135,34 @@ static int64_t batch_key(const struct server *s, int64_t owner)
     return owner || s->o->key_count ? -1 : 0;
 }
 
+/* The key of a line: it is valid, and has tokens left. -1 and the failure. */
+static int64_t batch_admit(struct server *s, const struct batch_line *l, struct failure *f)
+{
+    int64_t key = batch_key(s, l->owner);
+    if (key < 0)
+        return failure_set(f, 401, "invalid_api_key", NULL, "the key of this batch is no longer valid");
+    if (!key)
+        return 0;
+    pthread_mutex_lock(&s->mutex);
+    int refused = quota_check(&s->quotas, l->owner, &s->o->keys[key - 1].quota, time(NULL), f);
+    pthread_mutex_unlock(&s->mutex);
+    return refused ? -1 : key;
+}
+
 static void batch_begin(struct batch_driver *d, struct batch_line *l)
 {
-    int64_t key = batch_key(d->server, l->owner);
+    struct failure f = {0};
+    int64_t key = batch_admit(d->server, l, &f);
     const struct request_origin from = {d->server, l->route, &batch_recipient, l, (uint32_t)key};
     struct buf body = {0}; /* a copy: the line may be tried again */
-    buf_add(&body, l->body.data, l->body.len);
-    buf_clear(&l->reply);
     l->link = NULL;
     if (key < 0) {
-        struct failure f = {.status = 401, .code = "invalid_api_key"};
-        err_set(&f.err, ERR_USAGE, "the key of this batch is no longer valid");
-        buf_free(&body);
+        l->tries = BATCH_TRIES; /* it would be refused again */
         batch_fail(l, l->route, &f);
         return;
     }
+    buf_add(&body, l->body.data, l->body.len);
+    buf_clear(&l->reply);
     struct request *a = body.failed ? NULL : request_start_batch(&from, &body);
     buf_free(&body);
     if (!a) {

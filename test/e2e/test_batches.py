@@ -1,0 +1,215 @@
+"""Files and batches of a server: OpenAI's and Anthropic's, by their own clients; each line once, whatever stops the server."""
+import json
+import random
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from server import Server, until
+
+openai = pytest.importorskip("openai")
+anthropic = pytest.importorskip("anthropic")
+
+OPTIONS = ["--name", "smol", "--ctx", "512", "--slots", "4"]
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+def line(i, **body):
+    return {"custom_id": f"line-{i}", "method": "POST", "url": "/v1/completions",
+            "body": {"model": "smol", "prompt": f"The number {i} is", "max_tokens": 2, "temperature": 0} | body}
+
+
+def jsonl(lines):
+    return "".join(json.dumps(x) + "\n" for x in lines).encode()
+
+
+def upload(client, lines, purpose="batch"):
+    return client.files.create(file=("in.jsonl", lines if isinstance(lines, bytes) else jsonl(lines)), purpose=purpose)
+
+
+def start(client, lines, **fields):
+    return client.batches.create(**({"input_file_id": upload(client, lines).id, "endpoint": "/v1/completions",
+                                     "completion_window": "24h"} | fields))
+
+
+def wait(client, batch, seconds=120):
+    until(lambda: client.batches.retrieve(batch.id).status in ENDED, seconds)
+    return client.batches.retrieve(batch.id)
+
+
+def content(client, file):
+    return [json.loads(x) for x in client.files.content(file).text.splitlines()] if file else []
+
+
+@pytest.fixture(scope="module")
+def server(binary, smollm2, tmp_path_factory):
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("one\ntwo\nlittle 10\n")
+    s = Server(binary, smollm2, *OPTIONS, "--api-key-file", keys, "--state-dir", tmp_path_factory.mktemp("state"), "--limit",
+               "file=64K", "--limit", "batch-lines=40", "--limit", "batches=4")
+    yield s
+    assert s.stop() == 0
+
+
+def test_files(server):
+    one, two = server.client("one"), server.client("two")
+    data = bytes(range(256)) * 200
+    file = upload(one, data, "user_data")
+    assert (file.bytes, file.filename, file.purpose, file.expires_at) == (len(data), "in.jsonl", "user_data", None)
+    other = one.files.create(file=("b.jsonl", b"x"), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600})
+    assert other.expires_at == other.created_at + 3600
+    assert one.files.content(file.id).content == data
+    assert [f.id for f in one.files.list()] == [other.id, file.id]
+    assert [f.id for f in one.files.list(order="asc", limit=1)] == [file.id, other.id]  # two pages
+    assert [f.id for f in one.files.list(purpose="batch")] == [other.id] and not two.files.list().data
+    for ask in (lambda: two.files.retrieve(file.id), lambda: two.files.content(file.id), lambda: two.files.delete(file.id),
+                lambda: one.files.retrieve("file-none")):
+        with pytest.raises(openai.NotFoundError):
+            ask()
+    with pytest.raises(openai.APIStatusError) as too_large:
+        upload(one, b"x" * (65 << 10))
+    assert too_large.value.status_code == 413
+    for body, kind in [(b"--x\r\n", "multipart/form-data; boundary=x"), (b"--x--\r\n", "multipart/form-data; boundary=x"),
+                       (b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\na\r\n--x--', "multipart/form-data; boundary=x")]:
+        assert server.request("POST", "/v1/files", body, Content_Type=kind, x_api_key="one")[0] == 400
+    assert server.request("POST", "/v1/files", b"{}", x_api_key="one")[0] == 415
+    assert one.files.delete(file.id).deleted and one.files.delete(other.id).deleted and not one.files.list().data
+
+
+def test_a_batch_of_openai(server):
+    one, two = server.client("one"), server.client("two")
+    batch = start(one, [line(i) for i in range(20)] + [line(20, model="none")], metadata={"for": "test"})
+    assert batch.status == "validating" and batch.metadata == {"for": "test"}
+    done = wait(one, batch)
+    assert done.status == "completed" and done.completed_at and done.in_progress_at and done.expires_at == done.created_at + 86400
+    assert (done.request_counts.total, done.request_counts.completed, done.request_counts.failed) == (21, 20, 1)
+    replies, errors = content(one, done.output_file_id), content(one, done.error_file_id)
+    assert sorted(r["custom_id"] for r in replies) == sorted(f"line-{i}" for i in range(20))
+    assert all(r["response"]["body"]["choices"][0]["text"] and r["error"] is None for r in replies)
+    assert [r["custom_id"] for r in errors] == ["line-20"] and errors[0]["response"]["status_code"] == 404
+    assert one.files.retrieve(done.output_file_id).bytes == len(one.files.content(done.output_file_id).content)
+    assert [b.id for b in one.batches.list(limit=1)][0] == batch.id and not two.batches.list().data
+    for ask in (lambda: two.batches.retrieve(batch.id), lambda: two.batches.cancel(batch.id),
+                lambda: two.files.content(done.output_file_id)):
+        with pytest.raises(openai.NotFoundError):
+            ask()
+    one.files.delete(done.output_file_id)
+    with pytest.raises(openai.NotFoundError):
+        one.files.content(done.output_file_id)
+
+
+def test_inputs_that_are_wrong(server):
+    client = server.client("one")
+    for lines, code in [([line(1), line(1)], "duplicate_custom_id"), (b"{}\nhello\n", "invalid_request"), (b"\n", "empty_file"),
+                        ([line(i) for i in range(41)], "too_many_tasks"), ([line(1) | {"url": "/v1/embeddings"}], "invalid_request")]:
+        batch = wait(client, start(client, lines))
+        assert batch.status == "failed" and batch.errors.data[-1].code == code and batch.failed_at, batch
+        assert batch.output_file_id is None
+    for fields in ({"endpoint": "/v1/models"}, {"completion_window": "soon"}, {"input_file_id": "file-none"}, {"metadata": {"a": 1}}):
+        with pytest.raises(openai.BadRequestError):
+            start(client, [line(1)], **fields)
+
+
+def test_cancel_expiry_and_how_many(server):
+    client = server.client("one")
+    long = [line(i, max_tokens=200, ignore_eos=True) for i in range(40)]
+    batches = [start(client, long), start(client, long, completion_window="2s")] + [start(client, long) for _ in range(2)]
+    with pytest.raises(openai.RateLimitError):
+        start(client, long)
+    for b in (batches[0], *batches[2:]):
+        assert client.batches.cancel(b.id).status in ("cancelling", "cancelled")
+    for b, status, code in [(batches[0], "cancelled", "batch_cancelled"), (batches[1], "expired", "batch_expired"),
+                            (batches[2], "cancelled", "batch_cancelled"), (batches[3], "cancelled", "batch_cancelled")]:
+        b = wait(client, b)
+        assert b.status == status and getattr(b, f"{status}_at")
+        replies, errors = content(client, b.output_file_id), content(client, b.error_file_id)
+        ids = [r["custom_id"] for r in replies + errors]
+        assert b.request_counts.completed == len(replies) and {e["error"]["code"] for e in errors} <= {code}
+        assert sorted(ids) == sorted(x["custom_id"] for x in long) or not ids  # none where it was cancelled before it was read
+    server.request("GET", "/health")
+
+
+def test_a_batch_of_anthropic(server):
+    client = anthropic.Anthropic(base_url=server.url, api_key="two", max_retries=0)
+    other = anthropic.Anthropic(base_url=server.url, api_key="one", max_retries=0)
+
+    def requests(n, **more):
+        params = {"model": "smol", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}]} | more
+        return [{"custom_id": f"m-{i}", "params": params} for i in range(n)]
+    batch = client.messages.batches.create(requests=requests(6) + [{"custom_id": "bad", "params": {"model": "smol"}}])
+    assert batch.processing_status == "in_progress" and batch.request_counts.processing == 7
+    until(lambda: client.messages.batches.retrieve(batch.id).processing_status == "ended")
+    batch = client.messages.batches.retrieve(batch.id)
+    assert (batch.request_counts.succeeded, batch.request_counts.errored) == (6, 1) and batch.ended_at
+    results = {r.custom_id: r.result for r in client.messages.batches.results(batch.id)}
+    assert sorted(results) == sorted([f"m-{i}" for i in range(6)] + ["bad"])
+    assert results["m-0"].message.content[0].text and results["bad"].error.error.type == "invalid_request_error"
+    assert [b.id for b in client.messages.batches.list(limit=1)] == [batch.id] and not other.messages.batches.list().data
+    with pytest.raises(anthropic.NotFoundError):
+        other.messages.batches.retrieve(batch.id)
+    long = client.messages.batches.create(requests=requests(30, max_tokens=300))
+    with pytest.raises(anthropic.BadRequestError):
+        client.messages.batches.delete(long.id)
+    assert client.messages.batches.cancel(long.id).processing_status in ("canceling", "ended")
+    until(lambda: client.messages.batches.retrieve(long.id).processing_status == "ended")
+    counts = client.messages.batches.retrieve(long.id).request_counts
+    assert counts.canceled + counts.succeeded == 30
+    assert {r.result.type for r in client.messages.batches.results(long.id)} <= {"canceled", "succeeded"}
+    assert client.messages.batches.delete(long.id).id == long.id
+    for bad in (requests(2) + requests(1), [{"custom_id": "a b", "params": {}}], [{"custom_id": "a"}], []):
+        with pytest.raises(anthropic.BadRequestError):
+            client.messages.batches.create(requests=bad)
+
+
+def test_a_quota_counts_for_batches(server):
+    client = server.client("little")
+    done = wait(client, start(client, [line(i) for i in range(12)]))
+    errors = content(client, done.error_file_id)
+    assert errors and errors[-1]["response"]["status_code"] == 429
+    assert errors[-1]["response"]["body"]["error"]["code"] == "insufficient_quota"
+
+
+def kill_and_go_on(binary, smollm2, folder, lines, kills, seconds, seed):
+    """A batch in a server that is killed again and again -> how often, and its lines"""
+    rng = random.Random(seed)
+    args = [binary, smollm2, *OPTIONS, "--state-dir", folder, "--limit", "batch-lines=100000"]
+    server = Server(*args)
+    batch, done = start(server.client(), lines), 0
+    while done < kills and server.client().batches.retrieve(batch.id).status not in ENDED:
+        time.sleep(rng.uniform(0, seconds))
+        server.process.kill()
+        server.process.wait()
+        done += 1
+        server = Server(*args)
+    client = server.client()
+    batch = wait(client, batch, 3600)
+    assert batch.status == "completed" and batch.request_counts.completed == len(lines), batch
+    ids = [r["custom_id"] for r in content(client, batch.output_file_id)]
+    assert sorted(ids) == sorted(x["custom_id"] for x in lines)
+    assert server.stop() == 0
+    with sqlite3.connect(folder / "quern.db") as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    return done
+
+
+def test_killed_now_and_then(binary, smollm2, tmp_path):
+    kill_and_go_on(binary, smollm2, tmp_path, [line(i) for i in range(60)], 3, 0.7, 1)
+
+
+@pytest.mark.slow
+def test_killed_a_hundred_times(binary, smollm2, tmp_path):
+    assert kill_and_go_on(binary, smollm2, tmp_path, [line(i) for i in range(2000)], 100, 1.0, 2) >= 50
+
+
+def test_a_stop_by_signal_goes_on(binary, smollm2, tmp_path):
+    server = Server(binary, smollm2, *OPTIONS, "--state-dir", tmp_path)
+    batch = start(server.client(), [line(i, max_tokens=20, ignore_eos=True) for i in range(24)])
+    until(lambda: server.client().batches.retrieve(batch.id).request_counts.completed > 2)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0  # lines that run do not hold it up
+    server = Server(binary, smollm2, *OPTIONS, "--state-dir", tmp_path)
+    done = wait(server.client(), batch)
+    assert done.request_counts.completed == 24 and len(content(server.client(), done.output_file_id)) == 24
+    assert server.stop() == 0
