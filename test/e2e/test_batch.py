@@ -126,9 +126,9 @@ def test_a_torn_line_and_ctrl_c(quern, binary, smollm2, tmp_path):
 
 
 def test_killed_now_and_then(binary, smollm2, tmp_path):
-    source, out = write(tmp_path / "in.jsonl", [line(i) for i in range(60)]), tmp_path / "out.jsonl"
-    killed(binary, [source, "-o", out, smollm2], 4, 1.0, 1)
-    assert_each_once(out, 60)
+    source, out = write(tmp_path / "in.jsonl", [line(i) for i in range(30)]), tmp_path / "out.jsonl"
+    killed(binary, [source, "-o", out, smollm2], 3, 0.6, 1)
+    assert_each_once(out, 30)
 
 
 @pytest.mark.slow

@@ -80,15 +80,15 @@ def test_files(server):
 
 def test_a_batch_of_openai(server):
     one, two = server.client("one"), server.client("two")
-    batch = start(one, [line(i) for i in range(20)] + [line(20, model="none")], metadata={"for": "test"})
+    batch = start(one, [line(i) for i in range(12)] + [line(12, model="none")], metadata={"for": "test"})
     assert batch.status == "validating" and batch.metadata == {"for": "test"}
     done = wait(one, batch)
     assert done.status == "completed" and done.completed_at and done.in_progress_at and done.expires_at == done.created_at + 86400
-    assert (done.request_counts.total, done.request_counts.completed, done.request_counts.failed) == (21, 20, 1)
+    assert (done.request_counts.total, done.request_counts.completed, done.request_counts.failed) == (13, 12, 1)
     replies, errors = content(one, done.output_file_id), content(one, done.error_file_id)
-    assert sorted(r["custom_id"] for r in replies) == sorted(f"line-{i}" for i in range(20))
+    assert sorted(r["custom_id"] for r in replies) == sorted(f"line-{i}" for i in range(12))
     assert all(r["response"]["body"]["choices"][0]["text"] and r["error"] is None for r in replies)
-    assert [r["custom_id"] for r in errors] == ["line-20"] and errors[0]["response"]["status_code"] == 404
+    assert [r["custom_id"] for r in errors] == ["line-12"] and errors[0]["response"]["status_code"] == 404
     assert one.files.retrieve(done.output_file_id).bytes == len(one.files.content(done.output_file_id).content)
     assert [b.id for b in one.batches.list(limit=1)][0] == batch.id and not two.batches.list().data
     for ask in (lambda: two.batches.retrieve(batch.id), lambda: two.batches.cancel(batch.id),
@@ -195,7 +195,7 @@ def kill_and_go_on(binary, smollm2, folder, lines, kills, seconds, seed):
 
 
 def test_killed_now_and_then(binary, smollm2, tmp_path):
-    kill_and_go_on(binary, smollm2, tmp_path, [line(i) for i in range(60)], 3, 0.7, 1)
+    kill_and_go_on(binary, smollm2, tmp_path, [line(i) for i in range(30)], 2, 0.5, 1)
 
 
 @pytest.mark.slow
@@ -205,11 +205,11 @@ def test_killed_a_hundred_times(binary, smollm2, tmp_path):
 
 def test_a_stop_by_signal_goes_on(binary, smollm2, tmp_path):
     server = Server(binary, smollm2, *OPTIONS, "--state-dir", tmp_path)
-    batch = start(server.client(), [line(i, max_tokens=20, ignore_eos=True) for i in range(24)])
+    batch = start(server.client(), [line(i, max_tokens=8, ignore_eos=True) for i in range(16)])
     until(lambda: server.client().batches.retrieve(batch.id).request_counts.completed > 2)
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(20) == 0  # lines that run do not hold it up
     server = Server(binary, smollm2, *OPTIONS, "--state-dir", tmp_path)
     done = wait(server.client(), batch)
-    assert done.request_counts.completed == 24 and len(content(server.client(), done.output_file_id)) == 24
+    assert done.request_counts.completed == 16 and len(content(server.client(), done.output_file_id)) == 16
     assert server.stop() == 0
