@@ -396,7 +396,7 @@ static void print_attn(struct buf *out, const struct op_attn *a, uint32_t op_lay
         buf_printf(out, " kv=L%u", a->layer);
     if (a->softcap > 0)
         buf_printf(out, " softcap=%g", (double)a->softcap);
-    static const char *const spans[] = {"", " and spans", " spans alone"};
+    static const char *const spans[] = {"", " and spans", " and spans ahead", " spans alone"};
     buf_printf(out, "%s%s%s%s%s%s -> b%u", a->sinks ? " sinks" : "", a->distance ? " distance" : "",
                a->causal ? "" : " both ways", a->v_in_k ? " v in k" : "", a->chosen ? " chosen keys" : "",
                spans[a->span], a->out.buffer);

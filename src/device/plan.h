@@ -173,8 +173,9 @@ struct op_latent {
 /* What the spans of a step (step.span) mean to attention. */
 enum span_kind {
     SPAN_NONE,
-    SPAN_ALSO, /* a row also sees all keys of its span */
-    SPAN_ONLY  /* it sees those alone */
+    SPAN_ALSO,  /* a row also sees all keys of its span */
+    SPAN_AHEAD, /* ... those that are ahead of it; the window bounds those behind */
+    SPAN_ONLY   /* it sees those alone */
 };
 
 struct op_attn {

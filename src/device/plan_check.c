@@ -320,7 +320,7 @@ static int check_attn(struct plan_checker *c, const struct op_attn *o)
     if (!isfinite(o->scale) || !isfinite(o->softcap))
         return check_fail(c, "scale or softcap", "is not a number");
     if ((unsigned)o->span > SPAN_ONLY || (o->span == SPAN_ONLY && (o->causal || o->window)) ||
-        (o->span == SPAN_ALSO && (!o->causal || o->chunked || o->chosen)))
+        ((o->span == SPAN_ALSO || o->span == SPAN_AHEAD) && (!o->causal || o->chunked || o->chosen)))
         return check_fail(c, "spans", "are of no kind that exists, or beside keys that they exclude");
     if (o->sinks && check_vector(c, o->sinks, o->heads, 1, "sinks"))
         return -1;

@@ -321,7 +321,8 @@ struct op_attn *build_attn(struct build *b, uint32_t layer)
     o->window = l->sliding ? h->window : 0;
     o->chunked = l->sliding && h->chunked;
     o->causal = h->causal;
-    o->span = b->images.two_sided ? SPAN_ALSO : SPAN_NONE;
+    if (b->images.two_sided)
+        o->span = !b->images.windows_only ? SPAN_ALSO : l->sliding ? SPAN_AHEAD : SPAN_NONE;
     o->sinks = bind_optional(&b->bind, "attn_sinks", (int)layer, ".weight", h->heads);
     o->distance = b->alibi;
     return o;

@@ -244,6 +244,9 @@ static bool engine_fits(struct engine *g, const struct job *j)
 uint32_t engine_match(struct engine *g, struct job *j)
 {
     uint32_t held = prefix_match(g->prefix, j->request.salt, j->seq, j->ids.data, job_first_result(j));
+    if (g->session->runner->span) /* an image whose tokens see each other is computed whole */
+        seq_truncate(j->seq, job_images_start(&j->images, held));
+    held = j->seq->len;
     j->fetches = prefix_has_more(g->prefix);
     if (prefix_known(g->prefix) >= held + RUNNER_PAGE)
         j->branch = prefix_known(g->prefix);
@@ -274,6 +277,8 @@ static bool engine_open_seq(struct engine *g, struct job *j, uint32_t *known, st
     if (!(j->seq = seq_open(g->session->runner, e)))
         return true; /* it ends with this error */
     j->seq->lora = j->request.lora;
+    j->seq->image = j->images.at;
+    j->seq->images = j->images.count;
     *known = engine_match(g, j);
     while (!engine_fits(g, j) && g->count) {
         g->crowded = true;
@@ -316,7 +321,7 @@ bool engine_admit(struct engine *g)
         memcpy(j->accept_rate, g->accept_rate, sizeof j->accept_rate);
     }
     pthread_mutex_unlock(&g->mutex);
-    if (g->o.draft_model && g->o.draft) {
+    if (g->o.draft_model && g->o.draft && !j->images.count) { /* which reads only text */
         struct err none = {0};
         j->draft_seq = seq_open(g->o.draft_model->runner, &none); /* NULL: no draft model for this job */
     }
@@ -437,6 +442,26 @@ static bool engine_wait(struct engine *g)
     return !closing;
 }
 
+/* Encodes one image that a running job needs next: between two images the others have a step. */
+static void engine_encode(struct engine *g)
+{
+    struct vision *v = g->session->tower;
+    struct err e = {0};
+    for (uint32_t i = 0; v && i < g->count; i++) {
+        struct job *j = g->running[i];
+        int did = j->images.count && !j->fetches
+                      ? job_images_encode(&j->images, v, j->seq->len, (uint32_t)j->ids.len, &e)
+                      : 0;
+        if (did < 0)
+            engine_end(g, j, &(struct job_end){.finish = FINISH_CANCEL, .err = &e});
+        if (did)
+            break;
+    }
+    pthread_mutex_lock(&g->mutex);
+    g->stats.images = vision_encoded(v);
+    pthread_mutex_unlock(&g->mutex);
+}
+
 static void *engine_thread(void *arg)
 {
     struct engine *g = arg;
@@ -444,6 +469,7 @@ static void *engine_thread(void *arg)
         engine_sweep(g, false);
         while (engine_admit(g))
             ;
+        engine_encode(g);
         if (g->count)
             engine_step(g);
     }

@@ -142,6 +142,7 @@ struct engine_stats {
     uint64_t step_us,
         host_us; /* time in steps of the device, and time between steps, when the device waits for the host */
     uint64_t drafted, accepted, forced; /* draft tokens: verified, accepted, accepted from a constraint */
+    uint64_t images;                    /* that the tower has encoded */
     uint32_t pages, pages_free;         /* of all groups */
     uint32_t window_pages, window_pages_free; /* of these, of groups with a window */
     uint32_t states, states_free;             /* slots of state */

@@ -82,14 +82,27 @@ static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uin
     engine_part_snaps(g, at);
 }
 
+/* Of n tokens those before an image that is not encoded yet; and where the tokens of an image see each other, all of an
+ * image or none, whatever its share of the step, up to `most`. */
+static uint32_t engine_whole(const struct job *j, uint32_t n, uint32_t most)
+{
+    uint32_t whole = seq_whole(j->seq, job_images_ready(&j->images, j->seq->len, n));
+    for (uint32_t i = 0; !whole && i < j->images.count; i++)
+        if (j->images.at[i].first == j->seq->len && j->images.at[i].tokens <= most)
+            whole = j->images.at[i].tokens;
+    return whole;
+}
+
 /* At most `rows` of the missing rows, with at most `outs` results. Chunks end at page boundaries, so that
  * other requests can share the pages. */
-static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows, uint32_t outs)
+static void engine_part_read(struct engine *g, struct job *j, uint32_t at, uint32_t rows, uint32_t outs,
+                             uint32_t most)
 {
     uint32_t from = j->seq->len, first = job_first_result(j), before = first > from ? first - from : 0;
     uint32_t n = least(least(job_pending(j), rows), before + outs), over = (from + n) % RUNNER_PAGE;
     if (n < job_pending(j) && n >= RUNNER_PAGE)
         n -= over;
+    n = engine_whole(j, n, most);
     j->draft = 0;
     g->owner[at] = j;
     g->parts[at] = (struct seq_rows){
@@ -135,7 +148,8 @@ static uint32_t engine_prompt_room(const struct engine *g, uint32_t rows)
 static bool engine_can_read(const struct engine *g, uint32_t at)
 {
     const struct job *j = g->running[at];
-    return job_reads(j) && !j->fetches && !engine_read_by_other(g, at);
+    return job_reads(j) && !j->fetches && !engine_read_by_other(g, at) &&
+           job_images_ready(&j->images, j->seq->len, 1);
 }
 
 struct read_room {
@@ -155,9 +169,15 @@ static uint32_t engine_compose_reads(struct engine *g, uint32_t from, uint32_t t
         if (!engine_can_read(g, i))
             continue;
         readers--;
-        engine_part_read(g, j, parts, (room.rows + readers) / (readers + 1), room.outs - readers);
+        uint32_t used = 0;
+        for (uint32_t k = 0; k < parts; k++)
+            used += g->parts[k].n;
+        engine_part_read(g, j, parts, (room.rows + readers) / (readers + 1), room.outs - readers,
+                         g->session->runner->chunk - used);
+        if (!g->parts[parts].n) /* an image of it waits */
+            continue;
         room.outs -= g->parts[parts].outs;
-        room.rows -= g->parts[parts++].n;
+        room.rows -= least(room.rows, g->parts[parts++].n);
     }
     return parts;
 }

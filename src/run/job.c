@@ -137,6 +137,7 @@ static int job_copy(struct job *j, const struct engine_request *r)
     size_t room = (size_t)r->n + r->most;
     j->request = *r;
     j->request.prompt = NULL;
+    j->request.images = NULL;
     j->request.constraint = NULL;                                       /* the walk has its own reference */
     j->request.tokens = (struct token_rules){.least = r->tokens.least}; /* the filter has the rest */
     j->request.stops = 0;
@@ -202,7 +203,8 @@ struct job *job_open(const struct session *l, const struct engine_request *r, st
     struct job *j = mem_zalloc(1, sizeof *j);
     int failed = !j || job_copy(j, r) || !(j->stream = stream_open(r))
                      ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
-                     : sampler_open(&j->sampler, &r->sampler, vocab, e) ||
+                     : job_images_open(&j->images, l->tower, r, j->ids.data, e) ||
+                           sampler_open(&j->sampler, &r->sampler, vocab, e) ||
                            constraint_walk_open(&j->walk, r->constraint, vocab, e) ||
                            token_filter_open(&j->filter, &r->tokens, l, e);
     if (failed) {
@@ -228,6 +230,7 @@ void job_close(struct job *j)
         mem_free(j->stop_strings[i]);
     mem_free(j->stop_strings);
     ids_free(&j->ids);
+    job_images_close(&j->images);
     speculate_index_close(&j->index);
     stop_free(&j->stop);
     buf_free(&j->piece);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "run/engine.h"
+#include "run/job_images.h"
 #include "run/speculate.h"
 #include "run/stop.h"
 
@@ -37,7 +38,8 @@ struct job {
     struct stream *stream;
     struct engine_request request; /* its pointers are copies that the job owns */
     char **stop_strings;
-    struct ids ids;               /* prompt and output */
+    struct ids ids;               /* prompt and output; ids of images' rows are negative */
+    struct job_images images;
     struct speculate_index index; /* of them */
     struct seq *seq;              /* while it runs */
     bool news;                    /* has tokens that are not published yet */

@@ -41,6 +41,21 @@ static void session_hide_head(struct model *m)
     m->plan.out_width = m->h.width;
 }
 
+/* The tower runs where the text model does; a card that is shared with the CPU has the tower, too. */
+static int session_vision(struct session *l, const struct session_options *o, struct err *e)
+{
+    struct err none = {0};
+    const char *device = o->runner.device ? o->runner.device : cuda_count(&none) > 0 ? "cuda" : "cpu";
+    const struct vision_options with = {
+        .mmproj = o->mmproj, .device = device, .device_options = o->runner.device_options};
+    if (o->hidden || o->no_images)
+        return 0;
+    if (vision_open(&l->tower, l->store, &with, e))
+        return -1;
+    l->vision = l->tower ? &l->tower->tower->v : NULL;
+    return 0;
+}
+
 static int session_model(struct session *l, uint32_t *ctx, const struct session_options *o, struct err *e)
 {
     if (!*ctx) {
@@ -50,7 +65,9 @@ static int session_model(struct session *l, uint32_t *ctx, const struct session_
         *ctx = session_context(&h);
         hparams_free(&h);
     }
-    struct model_options m = {.ctx = *ctx, .describe = o->quant != NULL};
+    if (session_vision(l, o, e))
+        return -1;
+    struct model_options m = {.ctx = *ctx, .describe = o->quant != NULL, .images = vision_images(l->tower)};
     m.make.threads = o->runner.device_options.threads;
     m.make.progress = o->runner.progress;
     m.make.arg = o->runner.progress_arg;
@@ -58,7 +75,7 @@ static int session_model(struct session *l, uint32_t *ctx, const struct session_
         return -1;
     if (o->hidden)
         session_hide_head(l->model);
-    return 0;
+    return vision_fits(l->tower, l->model, e);
 }
 
 /* "…:0.5": the number after the last colon, if there is one; *n becomes what is before it. */
@@ -334,6 +351,7 @@ void session_close(struct session *l)
     if (!l)
         return;
     runner_close(l->runner);
+    vision_close(l->tower);
     constraint_cache_close(l->constraints);
     constraint_vocab_close(l->vocab);
     constraint_vocab_close(l->call_vocab);

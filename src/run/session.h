@@ -14,6 +14,7 @@
 #include "run/picture.h"
 #include "run/runner.h"
 #include "run/sampler.h"
+#include "run/vision.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -30,6 +31,8 @@ struct session_options {
     bool no_text;                 /* neither tokenizer nor template are needed: ids in, logits out */
     bool hidden;                  /* results are the final rows (embeddings), not logits */
     const struct recipe *quant;   /* quantise while loading; NULL = weights as they are */
+    const char *mmproj;           /* the file of the tower for images; NULL: as found beside the model */
+    bool no_images;               /* no tower is opened */
     const char *const *lora;      /* (loras): adapters, each "NAME=PATH[:SCALE]" or "PATH[:SCALE]" */
     size_t loras;
 };
@@ -52,8 +55,9 @@ struct session {
     const struct output_form *form;       /* how it writes calls of tools */
     const struct output_thought *thought; /* and reasoning; NULL = reasoning is text */
     bool marks_hidden;                    /* some of these marks are control tokens */
-    struct vision_params *vision;         /* what its tower takes; NULL = it reads only text */
+    const struct vision_params *vision;   /* what its tower takes; NULL = it reads only text */
     struct runner *runner;
+    struct vision *tower;           /* the same, with what runs it; NULL = it reads only text */
     struct sampler_params defaults; /* ours, then what the model's files say */
     int32_t *stop_ids;              /* (stops): eos_token_id of generation_config.json */
     size_t stops;

@@ -246,7 +246,8 @@ uint32_t speculate_repeat(struct speculate_index *x, int32_t *ids, uint32_t n, u
         }
     }
     *agree = from ? best : 0;
-    for (uint32_t i = 0; from && i < most; i++)
+    uint32_t i = 0;
+    for (; from && i < most && ids[from + i] >= 0; i++) /* a row of an image is no guess */
         ids[n + i] = ids[from + i]; /* may copy draft tokens themselves: a text that repeats in a loop */
-    return from ? most : 0;
+    return i;
 }

@@ -169,7 +169,7 @@ static struct attn_span attn_keys(const struct lane *l, const struct op_attn *o,
     if (!o->causal && o->window && pos + back < length)
         s.hi = pos + back;
     if (own && own->to) {
-        s.lo = own->from < s.lo ? own->from : s.lo;
+        s.lo = own->from < s.lo && o->span == SPAN_ALSO ? own->from : s.lo;
         s.hi = own->to > s.hi ? own->to : s.hi;
     }
     return s;
