@@ -38,7 +38,7 @@ struct job {
     struct stream *stream;
     struct engine_request request; /* its pointers are copies that the job owns */
     char **stop_strings;
-    struct ids ids;               /* prompt and output; ids of images' rows are negative */
+    struct ids ids; /* prompt and output; ids of images' rows are negative */
     struct job_images images;
     struct speculate_index index; /* of them */
     struct seq *seq;              /* while it runs */

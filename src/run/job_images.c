@@ -3,8 +3,8 @@
 #include "base/mem.h"
 #include "run/engine.h"
 
-int job_images_open(struct job_images *m, const struct vision *v, const struct engine_request *r, int32_t *ids,
-                    struct err *e)
+int job_images_open(struct job_images *m, const struct vision *v, const struct engine_request *r,
+                    int32_t *ids, struct err *e)
 {
     const uint32_t n = r->image_count;
     *m = (struct job_images){0};

@@ -1,5 +1,5 @@
-/* The images of a job. Image tokens in its ids are replaced by ids of the pictures (vision_id), so that the prefix tree knows
- * an image by its digest; a picture is encoded only when a row of it has to be computed. */
+/* The images of a job. Image tokens in its ids are replaced by ids of the pictures (vision_id), so that the prefix tree
+ * knows an image by its digest; a picture is encoded only when a row of it has to be computed. */
 #pragma once
 
 #include "run/vision.h"
@@ -16,8 +16,8 @@ struct job_images {
 };
 
 /* ids: the prompt, which is changed. */
-int job_images_open(struct job_images *m, const struct vision *v, const struct engine_request *r, int32_t *ids,
-                    struct err *e);
+int job_images_open(struct job_images *m, const struct vision *v, const struct engine_request *r,
+                    int32_t *ids, struct err *e);
 void job_images_close(struct job_images *m);
 /* How many of n tokens from `from` on come before the first row of an image that is not encoded. */
 uint32_t job_images_ready(const struct job_images *m, uint32_t from, uint32_t n);

@@ -208,6 +208,9 @@ struct digest session_digest(const struct session *l)
     digest_add(&d, text.data, text.len);
     for (uint32_t i = 1; i < l->own_weights; i++)
         digest_weight(&d, &l->model->weights.all[i]);
+    for (uint32_t i = 1; l->tower && i < l->tower->tower->model.weights.count;
+         i++) /* rows of images are its work */
+        digest_weight(&d, &l->tower->tower->model.weights.all[i]);
     buf_free(&text);
     return d;
 }

@@ -119,9 +119,11 @@ int vision_open(struct vision **out, const struct store *model, const struct vis
     v->tower->v.image_token = v->image_token;
     uint64_t each = 0;
     struct err none = {0};
-    if (model->kind == STORE_GGUF && v->tower->v.family == VISION_GEMMA4) /* its small models, which have numbers for each layer, are causal */
-        v->tower->v.two_sided = gguf_get_u64(model->gguf, "gemma4.embedding_length_per_layer_input", 0, 1 << 24,
-                                             &each, &none) != 1 ||
+    if (model->kind == STORE_GGUF &&
+        v->tower->v.family ==
+            VISION_GEMMA4) /* its small models, which have numbers for each layer, are causal */
+        v->tower->v.two_sided = gguf_get_u64(model->gguf, "gemma4.embedding_length_per_layer_input", 0,
+                                             1 << 24, &each, &none) != 1 ||
                                 !each;
     *out = v;
     return 0;
@@ -148,7 +150,7 @@ struct model_images vision_images(const struct vision *v)
     return v ? (struct model_images){.on = true,
                                      .deepstacks = v->tower->v.deepstacks,
                                      .two_sided = v->tower->v.two_sided,
-                   .windows_only = v->tower->v.family == VISION_GEMMA4}
+                                     .windows_only = v->tower->v.family == VISION_GEMMA4}
              : (struct model_images){0};
 }
 
