@@ -88,6 +88,19 @@ static bool row_has_text(const char *row, size_t n, const char *path, size_t m)
     return false;
 }
 
+/* A GGUF file may have the tower for images beside it: its folder can be listed, and mmproj files in it opened. */
+static bool row_has_tower(const char *row, size_t n, enum broker_request request, const char *path, size_t m)
+{
+    const char *slash = memrchr(row, '/', n), *other = memrchr(path, '/', m);
+    size_t folder = slash ? (size_t)(slash - row) : 0, from = other ? (size_t)(other - path) : 0;
+    if (!path_ends(row, n, ".gguf"))
+        return false;
+    if (request == BROKER_LIST) /* the root's slash and "." stand for themselves */
+        return !slash ? m == 1 && *path == '.' : m == (folder ? folder : 1) && !strncmp(row, path, m);
+    return (slash != NULL) == (other != NULL) && folder == from && !strncmp(row, path, folder) &&
+           path_ends(path, m, ".gguf") && memmem(path + from, m - from, "mmproj", 6);
+}
+
 bool broker_covers(const struct broker_row *r, enum broker_request request, const char *path)
 {
     const char *row = r->path;
@@ -102,6 +115,8 @@ bool broker_covers(const struct broker_row *r, enum broker_request request, cons
         return !path_climbs(path + n);
     if (n == 1 && *row == '.' && *path != '/')
         return !path_climbs(path);
+    if (row_has_tower(row, n, request, path, m))
+        return true;
     return request == BROKER_OPEN && (row_has_part(row, n, path, m) || row_has_text(row, n, path, m));
 }
 

@@ -15,8 +15,8 @@
 struct broker_row {
     char *path;
     enum broker_kind {
-        BROKER_FILE,   /* this file */
-        BROKER_MODEL,  /* a file, its other parts and the texts beside it; or a folder and all below it */
+        BROKER_FILE, /* this file */
+        BROKER_MODEL, /* a file, its other parts, the texts and the tower beside it; or a folder and all below it */
         BROKER_SOCKET, /* this socket: it can be removed */
     } kind;
 };

@@ -2,6 +2,7 @@
 /* The base layer: sizes, errors, memory, buffers, cursor, numbers, UTF-8, JSON, pool. */
 #include "test.h"
 
+#include "base/base64.h"
 #include "base/buf.h"
 #include "base/cursor.h"
 #include "base/file.h"
@@ -419,6 +420,35 @@ static void test_cores(void **state)
     assert_int_equal(nftw(root, machine_remove, 16, FTW_DEPTH | FTW_PHYS), 0);
 }
 
+static void test_base64(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"\xfb\xff\xfe", "+//+"}};
+    struct buf b = {0};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        base64_add(&b, (const uint8_t *)pairs[i][0], strlen(pairs[i][0]));
+        assert_string_equal(b.data ? b.data : "", pairs[i][1]);
+        buf_clear(&b);
+        assert_true(base64_read(&b, pairs[i][1], strlen(pairs[i][1])));
+        assert_string_equal(b.data, pairs[i][0]);
+        buf_clear(&b);
+    }
+    assert_true(base64_read(&b, "Zg", 2)); /* padding may be missing */
+    assert_string_equal(b.data, "f");
+    assert_false(base64_read(&b, "Z g=", 4) || base64_read(&b, "-_-_", 4) || base64_read(&b, "Zg\0=", 4));
+    buf_clear(&b);
+    assert_true(base64_read_loose(&b, "-__-\r\n Zm9v \n", 13));
+    assert_string_equal(b.data, "\xfb\xff\xfe"
+                                "foo");
+    assert_false(base64_read_loose(&b, "Zg*=", 4) || base64_read_loose(&b, "Zg\0", 3));
+    buf_free(&b);
+    b.max = 3;
+    assert_false(base64_read_loose(&b, "Zm9vZm9v", 8));
+    assert_true(b.failed);
+    buf_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +456,7 @@ int main(void)
         cmocka_unit_test(test_buf),    cmocka_unit_test(test_cursor), cmocka_unit_test(test_num),
         cmocka_unit_test(test_utf8),   cmocka_unit_test(test_json),   cmocka_unit_test(test_file),
         cmocka_unit_test(test_opener), cmocka_unit_test(test_pool),   cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_base64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

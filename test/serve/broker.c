@@ -36,7 +36,6 @@ static void test_rows(void **state)
         {BROKER_FILE, "/s/keys", BROKER_REMOVE, "/s/keys", false},
         {BROKER_MODEL, "/m/a.gguf", BROKER_OPEN, "/m/a.gguf", true},
         {BROKER_MODEL, "/m/a.gguf", BROKER_OPEN, "/m/b.gguf", false}, /* not the whole folder */
-        {BROKER_MODEL, "/m/a.gguf", BROKER_LIST, "/m", false},
         {BROKER_MODEL, "/m/a-00001-of-00003.gguf", BROKER_OPEN, "/m/a-00003-of-00003.gguf", true},
         {BROKER_MODEL, "/m/a-00001-of-00003.gguf", BROKER_OPEN, "/m/a-00003-of-00004.gguf", false},
         {BROKER_MODEL, "/m/a-00001-of-00003.gguf", BROKER_OPEN, "/m/b-00003-of-00003.gguf", false},
@@ -64,6 +63,18 @@ static void test_rows(void **state)
         {BROKER_SOCKET, "/run/q.sock", BROKER_REMOVE, "/run/q.sock", true},
         {BROKER_SOCKET, "/run/q.sock", BROKER_REMOVE, "/run/other", false},
         {BROKER_SOCKET, "/run/q.sock", BROKER_OPEN, "/run/q.sock", false},
+        /* the tower for images beside a GGUF file */
+        {BROKER_MODEL, "/m/a.gguf", BROKER_LIST, "/m", true},
+        {BROKER_MODEL, "/m/a.gguf", BROKER_LIST, "/m/", true},
+        {BROKER_MODEL, "/m/a.gguf", BROKER_LIST, "/", false},
+        {BROKER_MODEL, "/a.gguf", BROKER_LIST, "/", true},
+        {BROKER_MODEL, "a.gguf", BROKER_LIST, ".", true},
+        {BROKER_MODEL, "/m/a.gguf", BROKER_OPEN, "/m/mmproj-a.gguf", true},
+        {BROKER_MODEL, "/m/a.gguf", BROKER_OPEN, "/m/b/mmproj-a.gguf", false},
+        {BROKER_MODEL, "/m/a.gguf", BROKER_OPEN, "/m/../mmproj-a.gguf", false},
+        {BROKER_MODEL, "/m/a.gguf", BROKER_OPEN, "/m/b.gguf", false},
+        {BROKER_MODEL, "/m/a.gguf", BROKER_OPEN, "/m/mmproj.txt", false},
+        {BROKER_MODEL, "/m/a.safetensors", BROKER_LIST, "/m", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct broker_row row = {cases[i].row, cases[i].kind};
