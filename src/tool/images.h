@@ -4,12 +4,13 @@
 #include "run/vision.h"
 #include "tool/args.h"
 
-#define IMAGES_OPTIONS                                                                                       \
-    {"image", 0, ARG_TEXT, "FILE", "an image: JPEG, PNG, WebP or GIF; may be repeated", 0, 0},               \
+#define IMAGES_TOWER                                                                                         \
     {                                                                                                        \
         "mmproj", 0, ARG_TEXT, "FILE",                                                                       \
             "the tower for images of a GGUF model (default: mmproj*.gguf beside it)", 0, 0                   \
     }
+#define IMAGES_OPTIONS                                                                                       \
+    {"image", 0, ARG_TEXT, "FILE", "an image: JPEG, PNG, WebP or GIF; may be repeated", 0, 0}, IMAGES_TOWER
 
 struct images {
     struct decoder *decoder;  /* started by images_start, or with the first file */

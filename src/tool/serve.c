@@ -15,6 +15,7 @@
 #include "serve/notify.h"
 #include "serve/sandbox.h"
 #include "serve/server.h"
+#include "tool/images.h"
 #include "tool/load.h"
 #include "tool/serve_keys.h"
 #include "tool/slots.h"
@@ -81,6 +82,7 @@ static const struct arg_option serve_options[] = {
     {"no-state", 0, ARG_FLAG, NULL, "keep responses, conversations and usage in memory only", 0, 0},
     {"no-sandbox", 0, ARG_FLAG, NULL,
      "keep the rights to files, calls and the network that the server does not need", 0, 0},
+    IMAGES_TOWER,
     {"image-urls", 0, ARG_FLAG, NULL,
      "fetch images that requests name by http and https URLs, from public addresses only (default: data: "
      "URLs only)",
@@ -346,6 +348,9 @@ static int serve_use_models(struct serve *s, struct err *e)
         return -1;
     if (draft && !(s->draft = mem_strdup(path)))
         return err_memory(e, "a path", strlen(path));
+    if (args_text(s->a, "mmproj") && (s->a->count > 1 || folder))
+        return err_set(e, ERR_USAGE, "--mmproj is for one model");
+    sandbox_use(&s->sandbox, SANDBOX_MODELS, args_text(s->a, "mmproj"));
     sandbox_use(&s->sandbox, SANDBOX_MODELS, s->draft);
     sandbox_use(&s->sandbox, SANDBOX_MODELS, folder);
     for (const char *lora; (lora = args_next(s->a, "lora", &at));) {
