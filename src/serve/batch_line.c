@@ -17,7 +17,8 @@ static int batch_read_fields(json_t *line, const char *endpoint, struct batch_li
     const json_t *id = json_object_get(line, "custom_id"), *method = json_object_get(line, "method");
     const json_t *url = json_object_get(line, "url"), *body = json_object_get(line, "body");
     const char *path = json_string_value(url);
-    if (!json_is_string(id) || !json_string_length(id) || json_string_length(id) > BATCH_ID_MOST)
+    size_t length = json_string_length(id);
+    if (!json_is_string(id) || !length || length > BATCH_ID_MOST || strlen(json_string_value(id)) != length)
         return err_set(e, ERR_DATA, "custom_id has to be a text of 1 to %d bytes", BATCH_ID_MOST);
     if (method && (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0))
         return err_set(e, ERR_DATA, "method has to be POST");

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/auth.h"
 #include "serve/failure.h"
 #include "serve/format.h"
 #include "serve/http.h"
@@ -141,6 +142,17 @@ static void conn_close_when_sent(struct conn *c)
     shutdown(bufferevent_getfd(c->bev), SHUT_WR);
     c->lingering = true;
     c->since = clock_now();
+}
+
+/* A body with a limit of its own (a file) has to come with a key, where there are keys: before it is read. */
+static void conn_check_large(struct conn *c)
+{
+    if (c->http.body_most == limit_of(LIMIT_BODY) || auth_key(c))
+        return;
+    c->http.state = HTTP_BAD;
+    c->http.status = 401;
+    c->http.why = "the API key is missing or wrong: Authorization: Bearer KEY";
+    c->http.keep = false;
 }
 
 /* Limits the memory of all bodies together. */
@@ -313,6 +325,8 @@ static void conn_phase(struct conn *c)
     int phase = s > HTTP_HEADERS ? PHASE_BODY : s == HTTP_LINE && !c->http.head.len ? PHASE_IDLE : PHASE_HEAD;
     if (phase != c->phase)
         c->since = clock_now();
+    if (phase == PHASE_BODY && c->phase != phase && s != HTTP_BAD)
+        conn_check_large(c);
     c->phase = phase;
     if (c->http.expects && phase == PHASE_BODY && s < HTTP_DONE && !c->continued) {
         c->continued = true;

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from server import Server, until
+from server import Server, parse, read_all, until
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
@@ -75,6 +75,10 @@ def test_files(server):
                        (b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\na\r\n--x--', "multipart/form-data; boundary=x")]:
         assert server.request("POST", "/v1/files", body, Content_Type=kind, x_api_key="one")[0] == 400
     assert server.request("POST", "/v1/files", b"{}", x_api_key="one")[0] == 415
+    with server.connect() as wire:  # without a key a file is not read
+        wire.sendall(b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+                     b"Content-Length: 60000\r\n\r\n--x\r\n")
+        assert parse(read_all(wire))[0] == 401
     assert one.files.delete(file.id).deleted and one.files.delete(other.id).deleted and not one.files.list().data
 
 
@@ -212,4 +216,26 @@ def test_a_stop_by_signal_goes_on(binary, smollm2, tmp_path):
     server = Server(binary, smollm2, *OPTIONS, "--state-dir", tmp_path)
     done = wait(server.client(), batch)
     assert done.request_counts.completed == 16 and len(content(server.client(), done.output_file_id)) == 16
+    assert server.stop() == 0
+
+
+def test_no_room(binary, smollm2, tmp_path):
+    """507 where the state is full; what was accepted is there afterwards, and goes on when there is room."""
+    args = [binary, smollm2, *OPTIONS, "--state-dir", tmp_path]
+    server = Server(*args, "--limit", "state=1M")
+    client = server.client()
+    batch, kept = start(client, [line(i) for i in range(8)]), []
+    with pytest.raises(openai.APIStatusError) as full:
+        for i in range(40):
+            kept.append((upload(client, (b"%d" % i) * 40000, "user_data"), (b"%d" % i) * 40000))
+    assert full.value.status_code == 507 and "limit" in str(full.value) and kept
+    with pytest.raises(openai.APIStatusError) as full:
+        client.batches.create(input_file_id=kept[0][0].id, endpoint="/v1/completions", completion_window="24h")
+    assert full.value.status_code == 507
+    server.process.kill()
+    server.process.wait()
+    server = Server(*args)
+    client = server.client()
+    assert all(client.files.content(f.id).content == data for f, data in kept)
+    assert wait(client, batch).request_counts.completed == 8
     assert server.stop() == 0
