@@ -193,7 +193,8 @@ static int ollama_images(struct request *a, json_t *message, const json_t *image
     }
     if (json_string_length(text))
         failed = failed || json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
-    failed = failed || json_object_set_new(message, "content", parts) || json_object_del(message, "images");
+    failed = failed || json_object_set_new(message, "content", parts);
+    json_object_del(message, "images"); /* a message of /api/generate has none */
     return failed ? request_fail(a, 503, NULL, "out of memory") : 0;
 }
 
