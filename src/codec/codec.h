@@ -67,3 +67,5 @@ void encode_q8_k(const float *src, void *dst, size_t n, const float *importance)
 void encode_iq4_nl(const float *src, void *dst, size_t n, const float *importance);
 void encode_iq4_xs(const float *src, void *dst, size_t n, const float *importance);
 void encode_mxfp4(const float *src, void *dst, size_t n, const float *importance);
+void encode_tq1_0(const float *src, void *dst, size_t n, const float *importance);
+void encode_tq2_0(const float *src, void *dst, size_t n, const float *importance);

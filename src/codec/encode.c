@@ -276,3 +276,62 @@ void encode_q8_k(const float *src, void *dst, size_t n, const float *importance)
         }
     }
 }
+
+/* ---- ternary ---- */
+
+/* Codes 0, 1 and 2 of a block's values by its largest magnitude, which is returned. */
+static float ternary(const float x[BLOCK_K], uint8_t code[BLOCK_K])
+{
+    float most = 0;
+    for (int i = 0; i < BLOCK_K; i++)
+        most = fabsf(x[i]) > most || isnan(x[i]) ? fabsf(x[i]) : most;
+    const float inverse = most != 0 ? 1 / most : 0;
+    for (int i = 0; i < BLOCK_K; i++) {
+        float q = roundf(x[i] * inverse);
+        code[i] = q == 1 ? 2 : q == -1 ? 0 : 1; /* no quotient is larger, but infinities */
+    }
+    return most;
+}
+
+/* Five digits as a fraction of 256, rounded up. */
+static uint8_t ternary_byte(const uint8_t *code, int step, int digits)
+{
+    unsigned q = 0;
+    for (int n = 0; n < 5; n++)
+        q = 3 * q + (n < digits ? code[n * step] : 0);
+    return (uint8_t)((q * 256 + 242) / 243);
+}
+
+void encode_tq1_0(const float *src, void *dst, size_t n, const float *importance)
+{
+    (void)importance;
+    struct block_tq1_0 *out = dst;
+    for (size_t b = 0; b < n / BLOCK_K; b++) {
+        uint8_t code[BLOCK_K];
+        struct block_tq1_0 y;
+        y.d = fp16_from_f32(ternary(src + b * BLOCK_K, code));
+        for (int i = 0; i < 32; i++)
+            y.qs[i] = ternary_byte(code + i, 32, 5);
+        for (int i = 0; i < 16; i++)
+            y.qs[32 + i] = ternary_byte(code + 160 + i, 16, 5);
+        for (int i = 0; i < 4; i++)
+            y.qh[i] = ternary_byte(code + 240 + i, 4, 4);
+        out[b] = y;
+    }
+}
+
+void encode_tq2_0(const float *src, void *dst, size_t n, const float *importance)
+{
+    (void)importance;
+    struct block_tq2_0 *out = dst;
+    for (size_t b = 0; b < n / BLOCK_K; b++) {
+        uint8_t code[BLOCK_K];
+        struct block_tq2_0 y;
+        y.d = fp16_from_f32(ternary(src + b * BLOCK_K, code));
+        for (int i = 0; i < BLOCK_K / 4; i++) {
+            const uint8_t *c = code + i / 32 * 128 + i % 32;
+            y.qs[i] = (uint8_t)(c[0] | c[32] << 2 | c[64] << 4 | c[96] << 6);
+        }
+        out[b] = y;
+    }
+}

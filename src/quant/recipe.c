@@ -20,7 +20,8 @@ static const struct recipe recipes[] = {
     {"Q5_1", FILE_Q5_1, DTYPE_Q5_1},       {"Q5_0", FILE_Q5_0, DTYPE_Q5_0},
     {"Q4_1", FILE_Q4_1, DTYPE_Q4_1},       {"Q4_0", FILE_Q4_0, DTYPE_Q4_0},
     {"IQ4_NL", FILE_IQ4_NL, DTYPE_IQ4_NL}, {"IQ4_XS", FILE_IQ4_XS, DTYPE_IQ4_XS},
-    {"MXFP4", FILE_MXFP4, DTYPE_MXFP4},
+    {"MXFP4", FILE_MXFP4, DTYPE_MXFP4},    {"TQ2_0", FILE_TQ2_0, DTYPE_TQ2_0},
+    {"TQ1_0", FILE_TQ1_0, DTYPE_TQ1_0},
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
@@ -185,6 +186,8 @@ static const struct rule {
     {FILE_IQ4_XS, PART_V, SHARED_KV, DTYPE_Q5_K},
     {FILE_IQ4_XS, PART_DOWN, NO_IMPORTANCE | EIGHTH, DTYPE_Q5_K},
     {FILE_IQ4_XS, PART_OUT, NOT_FALCON | EIGHT_EXPERTS, DTYPE_Q5_K},
+    {FILE_TQ1_0, PART_EMBED, 0, DTYPE_Q4_K},
+    {FILE_TQ2_0, PART_EMBED, 0, DTYPE_Q4_K},
 };
 
 /* What holds for the i-th of n tensors of a kind. */
@@ -238,7 +241,8 @@ uint32_t recipe_fits(uint32_t type, uint64_t cols)
     static const struct {
         uint8_t from, to;
     } instead[] = {{DTYPE_IQ4_XS, DTYPE_IQ4_NL}, {DTYPE_Q2_K, DTYPE_Q4_0}, {DTYPE_Q3_K, DTYPE_Q4_0},
-                   {DTYPE_Q4_K, DTYPE_Q5_0},     {DTYPE_Q5_K, DTYPE_Q5_1}, {DTYPE_Q6_K, DTYPE_Q8_0}};
+                   {DTYPE_Q4_K, DTYPE_Q5_0},     {DTYPE_Q5_K, DTYPE_Q5_1}, {DTYPE_Q6_K, DTYPE_Q8_0},
+                   {DTYPE_TQ1_0, DTYPE_Q4_0},    {DTYPE_TQ2_0, DTYPE_Q4_0}};
     if (cols % dtype_get(type)->block_values == 0)
         return type;
     for (size_t i = 0; i < sizeof instead / sizeof *instead; i++)

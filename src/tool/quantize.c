@@ -243,8 +243,9 @@ const struct tool_verb tool_quantize = {
     .more =
         "MODEL is a GGUF file or a folder with safetensors. TYPE is F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, "
         "Q5_K_S,\n"
-        "Q4_K_M, Q4_K_S, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, Q5_1, Q5_0, Q4_1, Q4_0, IQ4_NL, IQ4_XS or "
+        "Q4_K_M, Q4_K_S, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, Q5_1, Q5_0, Q4_1, Q4_0, IQ4_NL, IQ4_XS, "
         "MXFP4,\n"
+        "TQ2_0 or TQ1_0 (of ternary weights),\n"
         "with llama.cpp's choice of types for each tensor. --ctx, --device and what follows them are for "
         "--check.\n\n"
         "  quern quantize ./Qwen2.5-7B-Instruct qwen.gguf Q4_K_M\n"
