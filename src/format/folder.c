@@ -97,7 +97,15 @@ int folder_refuse_quant(const json_t *config, const struct tensor *tensors, size
         return -1;
     bool fp8 = method && (!strcmp(method, "fp8") || (!strcmp(method, "compressed-tensors") && format &&
                                                      !strcmp(format, "float-quantized")));
-    if (method && !fp8 && strcmp(method, "mxfp4"))
+    const char *mode = jsonread_str(&r, q, "quantization_mode?", NULL);
+    if (e->code)
+        return -1;
+    bool bitnet = method && !strcmp(method, "bitnet");
+    if (bitnet && mode && !strcmp(mode, "online"))
+        return err_set(e, ERR_DATA,
+                       "config.json: quantization_mode is online: these weights are for training. Take the "
+                       "packed weights of this model, or a GGUF");
+    if (method && !fp8 && !bitnet && strcmp(method, "mxfp4"))
         return folder_refuse(method, e);
     /* in older ones only the names show it; g_idx comes first, since GPTQ has qzeros too */
     static const struct {

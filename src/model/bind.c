@@ -9,6 +9,7 @@
 #include "format/jsonread.h"
 #include "model/arch.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +35,10 @@ int binder_open(struct binder *b, const struct store *s, const struct hparams *h
             i < json_array_size(block) ? json_integer_value(jsonread_item(&r, block, i, JSONREAD_IS_INT)) : 0;
         b->fp8_block[i] = n > 0 && n < 65536 ? (uint32_t)n : 128;
     }
+    const char *method = jsonread_str(&r, q, "quant_method?", NULL),
+               *class = jsonread_str(&r, q, "linear_class?", NULL);
+    b->packed = method && !strcmp(method, "bitnet");
+    b->divided = !class || strcmp(class, "autobitlinear");
     return e->code ? -1 : 0;
 }
 
@@ -180,12 +185,35 @@ int bind_number(struct binder *b, const struct tensor *t)
                    info->name);
 }
 
+/* bitnet: four rows of ternary values in one of bytes, and a scale for all. */
+static struct matrix unpack(struct binder *b, struct tensor_at at, const struct tensor *t, struct shape want)
+{
+    struct matrix none = {0}, m;
+    const uint32_t quarter = (want.rows + 3) / 4;
+    const struct tensor *s = bind_tensor(b, at, ".weight_scale");
+    const float *scale = s ? bind_floats(b, s, 1, 0) : NULL;
+    if (!scale || bind_check(b, t, (struct shape){quarter, want.cols, want.count}) < 0 || !matrix_of(&m, t))
+        return none;
+    if (!(fabsf(scale[0]) > 0 && isfinite(scale[0]))) {
+        err_set(b->e, ERR_DATA, "tensor %s is %g; a number other than 0 is expected", log_safe(s->name),
+                (double)scale[0]);
+        return none;
+    }
+    m.type = DTYPE_I8;
+    m.rows = m.run = want.rows;
+    m.quarter = quarter;
+    m.gain = b->divided ? 1 / scale[0] : scale[0];
+    return m;
+}
+
 struct matrix bind_find(struct binder *b, struct tensor_at at, struct shape want)
 {
     struct matrix none = {0}, m;
     const struct tensor *t = bind_tensor(b, at, ".weight");
     if (!t)
         return none;
+    if (b->packed && t->type == DTYPE_U8)
+        return unpack(b, at, t, want);
     bool turned = b->conv1d && at.layer >= 0;
     struct shape lies = turned ? (struct shape){want.cols, want.rows, want.count} : want;
     if (bind_check(b, t, lies) < 0 || bind_number(b, t) < 0)

@@ -38,6 +38,7 @@ struct binder {
     struct owned *owned;
     uint64_t owned_bytes;  /* of vectors */
     uint8_t *used;         /* (store->count): tensors that were taken */
+    bool packed, divided;  /* matrices of U8 hold four rows in one; their scales divide */
     uint32_t fp8_block[2]; /* rows and columns that share a scale; 0 = from the scale's shape */
     bool conv1d;           /* matrices of layers are stored transposed (gpt2 in safetensors) */
     struct err *e;

@@ -34,7 +34,7 @@ int gemma3n_setup(struct hparams *h, const struct keys *k, struct err *e)
         sparse[i] = 0;
     if (gemma4_share(h, k, e) < 0 ||
         keys_u32(k, "altup.num_inputs", "altup_num_inputs", HPARAMS_SIZE, &h->streams, e) < 0 ||
-        keys_bool(k, NULL, "altup_correct_scale", &h->stream_scaled, e) < 0 ||
+        keys_bool(k, "altup.correct_scale", "altup_correct_scale", &h->stream_scaled, e) < 0 ||
         keys_u32(k, "altup.active_idx", "altup_active_idx", HPARAMS_COUNT, &h->stream, e) < 0 ||
         keys_each_f32(k, "activation_sparsity_scale", "activation_sparsity_pattern", k->gguf ? scale : share,
                       sparse, h->layers, e) < 0)

@@ -64,8 +64,8 @@ static bool one_run(const struct matrix *m)
 
 bool matrix_lies(const struct matrix *m, struct weight *w)
 {
-    if (m->turned || m->each || m->exponents || m->pairs || m->row_swap.unit || m->col_swap.unit ||
-        m->gain != 0 || is_fp8(m->type) || (!one_run(m) && m->run != 1))
+    if (m->turned || m->each || m->exponents || m->quarter || m->pairs || m->row_swap.unit ||
+        m->col_swap.unit || m->gain != 0 || is_fp8(m->type) || (!one_run(m) && m->run != 1))
         return false;
     size_t stride = one_run(m) ? 1 : m->stride;
     *w = (struct weight){
@@ -78,7 +78,9 @@ bool matrix_lies(const struct matrix *m, struct weight *w)
 
 uint32_t matrix_type(const struct matrix *m)
 {
-    if (is_fp8(m->type))
+    if (m->quarter && !m->turned && m->cols % dtype_get(DTYPE_TQ2_0)->block_values == 0)
+        return DTYPE_TQ2_0;
+    if (is_fp8(m->type) || m->quarter)
         return DTYPE_BF16;
     bool plain = m->type == DTYPE_F32 || m->type == DTYPE_BF16;
     return m->turned && !plain ? DTYPE_F16 : m->type;
@@ -131,8 +133,13 @@ static void join_mxfp4(const uint8_t *nibbles, const uint8_t *exponents, size_t 
 /* A row of the stored matrix, in whole blocks; `room` for those that have to be put together. */
 static const uint8_t *lying_row(const struct matrix *m, uint32_t one, uint32_t row, uint8_t *room)
 {
-    const uint8_t *at =
-        (m->each ? m->each[one] : m->data + one * m->each_bytes) + (m->skip + row) * m->row_bytes;
+    const uint32_t shift = m->quarter ? 2 * ((m->skip + row) / m->quarter) : 0,
+                   r = m->quarter ? (m->skip + row) % m->quarter : m->skip + row;
+    const uint8_t *at = (m->each ? m->each[one] : m->data + one * m->each_bytes) + r * m->row_bytes;
+    for (size_t i = 0; m->quarter && i < m->row_bytes; i++)
+        room[i] = (uint8_t)((at[i] >> shift & 3) - 1);
+    if (m->quarter)
+        return room;
     if (!m->exponents)
         return at;
     size_t blocks = m->row_bytes / 16;

@@ -43,6 +43,8 @@ struct matrix {
     struct matrix_swap row_swap, col_swap;
     float gain;                         /* of all values; 0 = 1 */
     const struct matrix_scales *scales; /* one, or with `each` one for each; NULL = none */
+    uint32_t
+        quarter; /* > 0: 2 bits a value (bitnet). Row r is in row r % quarter, from bit 2 (r / quarter) on, plus 1 */
     const uint8_t *exponents; /* MXFP4 in two tensors: data holds the nibbles; NULL = whole blocks */
 };
 

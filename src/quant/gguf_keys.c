@@ -350,6 +350,8 @@ static int put_shared(const struct keys_out *k, struct err *e)
         return 0;
     put_u32(k, "altup.num_inputs", h->streams);
     put_u32(k, "altup.active_idx", h->stream);
+    if (!h->stream_scaled)
+        put_bool(k, "altup.correct_scale", false); /* ours */
     char name[160];
     float *each = mem_alloc(h->layers, sizeof *each);
     if (!each)

@@ -152,7 +152,8 @@ static int add_bound(struct gguf_tensors *o, const struct model *model, const st
     t->complete = take_whole(b, &m);
     shape_of(&model->h, b, &m, t);
     turn_to_gguf(&model->h, b, &m);
-    m.gain = gguf_gain(&model->h, b, t->parts);
+    const float gain = gguf_gain(&model->h, b, t->parts);
+    m.gain = gain != 0 ? gain : m.gain;
     t->shape[1] -= !strcmp(b->name, "position_embd") ? model->h.position_offset : 0;
     t->part[t->parts++] = m;
     return 0;
