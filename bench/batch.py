@@ -144,7 +144,7 @@ def main():
     p.add_argument("--interactive", type=int, default=400, help="tokens of the interactive stream")
     p.add_argument("--rounds", type=int, default=3)
     o, args = p.parse_known_args()
-    server = Server(o.quern, o.model, ["--slots", str(o.streams), *args])
+    server = Server(o.quern, o.model, ["--slots", str(o.streams), "--speculate", "off", *args])  # a gap is a token's
 
     def line(i):
         return {"model": "m", "prompt": prompt(i, o.words), "max_tokens": o.tokens, "temperature": 0, "ignore_eos": True}

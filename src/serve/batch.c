@@ -359,12 +359,12 @@ int batch_start(struct server *s, const struct batch_feed *f, struct err *e)
     sigfillset(&all);
     sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_BLOCK, &all, &before);
+    s->batch = d;
     int r = pthread_create(&d->thread, NULL, batch_thread, d);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!r) {
-        s->batch = d;
+    if (!r)
         return 0;
-    }
+    s->batch = NULL;
     pthread_mutex_destroy(&d->mutex);
     pthread_cond_destroy(&d->work);
     mem_free(d);

@@ -81,6 +81,8 @@ static void line_done_stored(struct state_write *w)
         d->next = all->unsaved;
         all->unsaved = d;
     }
+    if (stored && !all->stopping)
+        batch_wake(all->server); /* it may have been the last */
     all->pending--;
     pthread_cond_signal(&all->idle);
     pthread_mutex_unlock(&all->mutex);
@@ -348,7 +350,15 @@ int batches_start(struct server *s, uint32_t lines, struct err *e)
 
 void batches_stop(struct server *s)
 {
+    pthread_mutex_lock(&s->mutex); /* against batches_changed */
     struct batches *all = s->batches;
+    s->batches = NULL;
+    pthread_mutex_unlock(&s->mutex);
+    if (all) {
+        pthread_mutex_lock(&all->mutex);
+        all->stopping = true;
+        pthread_mutex_unlock(&all->mutex);
+    }
     batch_stop(s);
     if (!all)
         return;
@@ -364,16 +374,17 @@ void batches_stop(struct server *s)
     pthread_mutex_destroy(&all->mutex);
     pthread_cond_destroy(&all->idle);
     mem_free(all);
-    s->batches = NULL;
 }
 
 void batches_changed(struct server *s)
 {
+    pthread_mutex_lock(&s->mutex);
     struct batches *all = s->batches;
-    if (!all)
-        return;
-    pthread_mutex_lock(&all->mutex);
-    all->changed = true;
-    pthread_mutex_unlock(&all->mutex);
-    batch_wake(s);
+    if (all) {
+        pthread_mutex_lock(&all->mutex);
+        all->changed = true;
+        pthread_mutex_unlock(&all->mutex);
+        batch_wake(s);
+    }
+    pthread_mutex_unlock(&s->mutex);
 }

@@ -34,7 +34,7 @@ struct batches {
     uint32_t count;            /* of open; only the driver changes it */
     uint32_t pending;          /* writes that are not done */
     struct line_done *unsaved; /* replies that found no room */
-    bool changed;
+    bool changed, stopping;
 };
 
 /* Reads the input of a batch and makes its lines. True: it has ended, since the input is wrong. */

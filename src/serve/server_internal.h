@@ -50,7 +50,7 @@ struct server {
     atomic_size_t request_bytes;
     time_t started;
     struct batch_driver *batch; /* NULL = no lines are run */
-    struct batches *batches;    /* of the state; NULL = none */
+    struct batches *batches;    /* of the state; NULL = none; guarded by the mutex */
     struct metrics metrics;
     /* guarded by the mutex */
     pthread_mutex_t mutex;
