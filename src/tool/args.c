@@ -230,6 +230,11 @@ void args_free(struct args *a)
     *a = (struct args){0};
 }
 
+bool args_has(const struct args *a, const char *name)
+{
+    return args_find(a, name, strlen(name), 0) != NULL;
+}
+
 static const struct arg_seen *args_last(const struct args *a, const char *name)
 {
     const struct arg_option *o = args_find(a, name, strlen(name), 0);

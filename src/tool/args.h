@@ -49,6 +49,8 @@ extern const struct arg_option args_common[];
 int args_parse(struct args *a, const struct arg_option *options, int argc, char **argv, struct err *e);
 void args_free(struct args *a);
 
+/* Whether the verb has an option of this name. */
+bool args_has(const struct args *a, const char *name);
 /* The last one given, where there are several. */
 bool args_flag(const struct args *a, const char *name);
 const char *args_text(const struct args *a, const char *name); /* NULL = not given */

@@ -5,9 +5,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "hub/name.h"
+#include "media/decoder.h"
 #include "serve/limit.h"
 #include "serve/server.h"
 #include "tool/batch_file.h"
+#include "tool/images.h"
 #include "tool/load.h"
 #include "tool/slots.h"
 #include "tool/speculate.h"
@@ -33,6 +35,7 @@ static const struct arg_option batch_options[] = {
      "how the model marks reasoning, or 'none' (default: from its template)", 0, 0},
     SPECULATE_OPTIONS,
     LOAD_CACHE,
+    IMAGES_TOWER,
     LOAD_LORA,
     LOAD_OPTIONS,
     {0},
@@ -43,6 +46,7 @@ struct batch_command {
     struct batch_file file;
     struct models_options m;
     struct models *models;
+    struct decoder *decoder; /* of images */
     struct buf chat_template;
     char path[PATH_MAX], errors[PATH_MAX];
 };
@@ -123,7 +127,9 @@ static int batch_serve(struct batch_command *b, struct err *e)
         b->m.engine.slots = slots_default(args_text(b->a, "device"), BATCH_SLOTS);
     const struct batch_feed feed = {
         .next = batch_file_next, .done = batch_file_done, .arg = f, .most = 2 * b->m.engine.slots + 2};
-    const struct server_options o = {.notify = -1, .one_model = true, .feed = &feed};
+    if (decoder_start(&b->decoder, e))
+        return -1;
+    const struct server_options o = {.notify = -1, .one_model = true, .feed = &feed, .decoder = b->decoder};
     if (f->before)
         log_info("%zu of %zu lines are done; going on with the rest", f->before, f->count);
     return models_open(&b->models, &b->m, e) ? -1 : server_run(b->models, &o, -1, e);
@@ -158,6 +164,7 @@ static int batch_run(const struct args *a, struct err *e)
     int failed = batch_all(b, e);
     models_close(b->models);
     session_close(b->m.engine.draft_model);
+    decoder_stop(b->decoder);
     failed |= batch_file_close(&b->file, e);
     buf_free(&b->chat_template);
     mem_free(b);

@@ -73,7 +73,8 @@ int load_options(const struct args *a, struct session_options *o, struct err *e)
     r->device_options.tier = args_text(a, "tier");
     r->kv_bytes = (uint64_t)args_int(a, "kv-memory", 0);
     r->state_bytes = (uint64_t)args_int(a, "state-memory", 0);
-    o->mmproj = o->mmproj ? o->mmproj : args_text(a, "mmproj");
+    if (!o->mmproj && args_has(a, "mmproj"))
+        o->mmproj = args_text(a, "mmproj");
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
     return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) ? -1 : 0;
