@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -197,7 +198,9 @@ def test_the_status_page_draws(page, server):
     shot(page, "status")
 
 
-RED = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"  # one red pixel
+RED, BLUE = (  # one pixel each
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGO4pKwBAALoAR75J2kYAAAAAElFTkSuQmCC",
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGOQs7kEAAGoAS0OpBBzAAAAAElFTkSuQmCC")
 
 
 def test_images_are_attached_pasted_and_dropped(page):
@@ -253,3 +256,23 @@ def test_a_large_image_is_drawn_smaller(page):
     page.wait_for_selector("#strip img")
     page.wait_for_function("() => document.querySelector('#strip img').naturalWidth > 0")
     assert page.evaluate("[document.querySelector('#strip img').naturalWidth, document.querySelector('#strip img').src.slice(0, 15)]") == [1568, "data:image/jpeg"]
+
+
+def test_a_model_sees_what_the_page_sends(browser, binary):
+    """A tiny model names the colour of what was attached (test/e2e/make_colours.py)."""
+    s = Server(binary, Path(__file__).resolve().parents[1] / "data" / "vision" / "colours", "--device", "cpu")
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(s.url)
+    page.wait_for_selector("#model option", state="attached")
+    limit(page, max_tokens=8, temperature=0)
+    for i, (data, colour) in enumerate(((RED, "red"), (BLUE, "blue"))):
+        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": base64.b64decode(data)})
+        page.wait_for_selector("#strip img")
+        ask(page, "What colour is this image ?")
+        finished(page)
+        assert page.inner_text(".turn.assistant .body").strip() == colour
+        page.keyboard.press("Alt+n")
+    context.close()
+    assert s.stop() == 0
