@@ -892,7 +892,7 @@ const struct arch *arch_by_config(const char *model_type, const char *class_name
         if (one_of(row(i)->hf, model_type))
             return row(i);
     for (size_t i = 0; class_name && !model_type && i < rows(); i++)
-        for (const char *at = row(i)->hf; *at; at += *at == '|') {
+        for (const char *at = row(i)->hf; at && *at; at += *at == '|') {
             size_t len = strcspn(at, "|");
             if (class_is(class_name, at, len))
                 return row(i);
@@ -915,7 +915,7 @@ static void find_nearest(const char *name, enum store_kind kind, char best[64])
     struct nearest n = {.word = name};
     size_t longest = 3; /* fewer letters say nothing */
     for (size_t i = 0; i < rows(); i++)
-        for (const char *at = kind == STORE_GGUF ? row(i)->name : row(i)->hf; *at; at += *at == '|') {
+        for (const char *at = kind == STORE_GGUF ? row(i)->name : row(i)->hf; at && *at; at += *at == '|') {
             size_t len = strcspn(at, "|"), same = 0;
             snprintf(one, sizeof one, "%.*s", (int)len, at);
             nearest_offer(&n, one);

@@ -11,7 +11,7 @@ struct arch {
     const char *name;     /* ours, which is GGUF's */
     const char *gguf;     /* other names in GGUF files, "a|b" or NULL */
     const char *written;  /* the name that a GGUF file gets that we write; NULL = name */
-    const char *hf;       /* model_type in config.json, "a|b" */
+    const char *hf;       /* model_type in config.json, "a|b"; NULL or "" = GGUF only */
     const char *defaults; /* what config.json may leave out, as JSON; NULL = nothing */
     enum norm_kind norm;
     enum rope_kind gguf_rope, hf_rope;
