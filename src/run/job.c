@@ -215,6 +215,8 @@ struct job *job_open(const struct session *l, const struct engine_request *r, st
     j->prompt = j->scored = r->n;
     j->turn = job_turn(l, r);
     j->bytes = sizeof *j + sizeof *j->stream + JOB_PAGES + JOB_TOKEN * (size_t)r->n;
+    for (uint32_t i = 0; i < r->image_count; i++)
+        j->bytes += picture_bytes(r->images[i].picture);
     if (r->echo) {
         j->scored = 1;
         job_note(j, vocab, j->ids.data[0], NULL);

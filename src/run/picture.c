@@ -38,6 +38,12 @@ int picture_make(struct picture **out, const struct vision_params *v, const stru
     return 0;
 }
 
+size_t picture_bytes(const struct picture *p)
+{
+    const struct vision_tile *t = p->prepared.tile; /* all are of one size */
+    return sizeof *p + p->prepared.tiles * (sizeof *t + (size_t)3 * t->width * t->height * sizeof *t->pixels);
+}
+
 struct picture *picture_hold(struct picture *p)
 {
     atomic_fetch_add(&p->users, 1);

@@ -21,6 +21,7 @@ struct picture {
 
 int picture_make(struct picture **out, const struct vision_params *v, const struct image *image,
                  struct err *e);
+size_t picture_bytes(const struct picture *p);   /* of memory */
 struct picture *picture_hold(struct picture *p); /* one more user; from any thread */
 void picture_drop(struct picture *p);            /* NULL is fine */
 

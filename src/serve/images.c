@@ -85,6 +85,35 @@ static int image_pixels(struct request *a, struct image *out, const struct buf *
              : image_decode(out, data, bytes->len, &most, e);
 }
 
+/* Before an image is prepared: whether its tokens fit into the context, with those of the images before it, and
+ * whether there is memory for it. */
+static int image_fits(struct request *a, const struct request_images *to, const struct image *image,
+                      const char *where)
+{
+    const struct session *l = a->model->session;
+    struct vision_layout layout;
+    struct err e = {0};
+    uint64_t rows = 0;
+    if (vision_layout(&layout, l->vision, image->width, image->height, &e))
+        return request_fail(a, 400, where, "%s: %s", where, e.text);
+    for (uint32_t i = 0; i < to->count; i++)
+        rows += to->pictures[i]->rows;
+    if (rows + layout.rows >= l->runner->ctx) {
+        failure_set(&a->failure, 400, "context_length_exceeded", where,
+                    "This model's maximum context length is %u tokens; the images have %llu. Send fewer or "
+                    "smaller ones.",
+                    l->runner->ctx, (unsigned long long)(rows + layout.rows));
+        return -1;
+    }
+    size_t bytes = (size_t)12 * layout.tiles * layout.width * layout.height;
+    if (bytes > limit_of(LIMIT_BODIES))
+        return request_fail(a, 413, where, "%s: the image needs %zu MiB; this server has %llu (limit bodies)",
+                            where, bytes >> 20, (unsigned long long)limit_of(LIMIT_BODIES) >> 20);
+    return server_charge(a->server, &a->charged, a->charged + bytes)
+               ? 0
+               : request_fail(a, 503, NULL, "too many large requests at once");
+}
+
 int request_image_add(struct request *a, struct request_images *to, const json_t *text, bool is_url,
                       const char *where)
 {
@@ -102,10 +131,13 @@ int request_image_add(struct request *a, struct request_images *to, const json_t
         buf_free(&bytes);
         return -1;
     }
-    int failed = image_pixels(a, &image, &bytes, &e) ||
-                 picture_make(&to->pictures[to->count], a->model->session->vision, &image, &e);
+    int failed = image_pixels(a, &image, &bytes, &e);
     buf_free(&bytes);
+    failed = failed || image_fits(a, to, &image, where) ||
+             picture_make(&to->pictures[to->count], a->model->session->vision, &image, &e);
     image_free(&image);
+    if (a->failure.status)
+        return -1;
     if (failed)
         return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, where, "%s: %s", where, e.text);
     to->count++;

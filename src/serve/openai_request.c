@@ -651,6 +651,8 @@ static void openai_any(struct request *a)
         !(a->chat ? openai_chat_prompt(a, &q) : openai_prompts(a, q.body)) && !openai_truncate(a, &q) &&
         !openai_prepend(a) && !openai_fits(a) && !openai_constrain(a, &q) && !openai_together(a, &q))
         openai_submit(a, &q);
+    for (uint32_t i = 0; i < REQUEST_CHOICES; i++) /* the engine has its own */
+        request_images_free(&a->images[i]);
     constraint_ref_drop(q.constraint);
     ids_free(&q.allowed);
     ids_free(&q.bad_words);

@@ -175,6 +175,14 @@ def test_limits(binary):
     assert s.stop() == 0
 
 
+def test_more_images_than_the_context_has_room_for(binary):
+    s = Server(binary, COLOURS, "--device", "cpu", "--ctx", "64")
+    body = {"messages": [{"role": "user", "content": [part(png(RGB["red"], 2, 2))] * 16}], "max_tokens": 2}
+    status, _, reply = s.request("POST", "/v1/chat/completions", body)
+    assert status == 400 and json.loads(reply)["error"]["code"] == "context_length_exceeded", reply
+    assert s.stop() == 0
+
+
 def test_urls_are_never_private(binary):
     """With --image-urls too: not this machine, not by a name, not by a redirect; nothing is even connected to."""
     hits = []
