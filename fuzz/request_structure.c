@@ -30,7 +30,7 @@ static struct instance *vectors_model(void)
     o.runner.device_options.threads = 1;
     f->of = &served;
     if (store_open(&s, FUZZ_DATA "/rank", &e) || session_open(&f->session, s, &o, &e) ||
-        embedder_open(&f->embedder, f->session, &e)) {
+        embedder_open(&f->embedder, f->session, NULL, &e)) {
         fprintf(stderr, "%s\n", e.text);
         abort();
     }

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { EMBED_TOKENS = 8192 };
+enum { EMBED_TOKENS = 8192, EMBED_YIELD = 5000000 /* ns */ };
 
 /* A text that is being read. */
 struct embed_slot {
@@ -23,11 +23,13 @@ struct embedder {
     struct pooler pooler;
     struct rerank_head *head; /* or NULL */
     pthread_t thread;
+    atomic_uint *users; /* jobs of no batch here and elsewhere; NULL = not counted */
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;
     struct embed_job *queue; /* jobs with texts that have not started; those of batches are the last */
     struct embedder_stats stats;
+    uint32_t own; /* jobs of no batch that are not done */
     bool closing;
     /* used by the thread only */
     struct embed_slot *slots; /* (count) */
@@ -75,6 +77,16 @@ static int embedder_check(const struct embedder *m, const struct embed_job *j, s
     return 0;
 }
 
+/* A job of no batch comes (1), or is done (-1). The mutex is held. */
+static void embedder_count(struct embedder *m, const struct embed_job *j, int by)
+{
+    if (j->batch)
+        return;
+    m->own += (uint32_t)by;
+    if (m->users)
+        atomic_fetch_add(m->users, (unsigned)by);
+}
+
 /* Behind all of its kind; those of batches behind all others. The mutex is held. */
 static void embedder_queue(struct embedder *m, struct embed_job *j)
 {
@@ -96,6 +108,7 @@ int embedder_submit(struct embedder *m, struct embed_job *j, struct err *e)
     bool closing = m->closing;
     if (!closing) {
         embedder_queue(m, j);
+        embedder_count(m, j, 1);
         m->stats.jobs++;
         m->stats.waiting++;
         pthread_cond_signal(&m->work);
@@ -131,6 +144,8 @@ static void embedder_end(struct embedder *m, struct embed_job *j, size_t texts)
     pthread_mutex_lock(&m->mutex);
     m->stats.texts += j->err.code ? 0 : texts;
     m->stats.waiting -= all;
+    if (all)
+        embedder_count(m, j, -1);
     m->stats.failed += all && j->err.code;
     pthread_mutex_unlock(&m->mutex);
     if (all)
@@ -270,12 +285,24 @@ static bool embedder_wait(struct embedder *m)
     return on;
 }
 
+/* Where only jobs of batches are there, and others have some of no batch: waits a moment. */
+static bool embedder_yields(struct embedder *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    bool yields = m->users && !m->own && !m->closing && atomic_load(m->users) > 0;
+    m->stats.last_step = yields ? clock_now() : m->stats.last_step; /* it is not stuck */
+    pthread_mutex_unlock(&m->mutex);
+    if (yields)
+        nanosleep(&(struct timespec){.tv_nsec = EMBED_YIELD}, NULL);
+    return yields;
+}
+
 static void *embedder_thread(void *arg)
 {
     struct embedder *m = arg;
     while (embedder_wait(m)) {
         embedder_fill(m);
-        if (m->busy)
+        if (m->busy && !embedder_yields(m))
             embedder_step(m);
     }
     return NULL;
@@ -316,13 +343,14 @@ static int embedder_start(struct embedder *m, struct err *e)
     return r ? err_set(e, ERR_RESOURCE, "cannot start the embedder's thread: %s", strerror(r)) : 0;
 }
 
-int embedder_open(struct embedder **out, struct session *l, struct err *e)
+int embedder_open(struct embedder **out, struct session *l, atomic_uint *users, struct err *e)
 {
     struct embedder *m = mem_zalloc(1, sizeof *m);
     *out = NULL;
     if (!m)
         return err_memory(e, "the embedder", sizeof *m);
     m->session = l;
+    m->users = users;
     m->count = l->runner->most_seqs;
     m->pages = l->runner->pages[0].count - 1;
     pthread_mutex_init(&m->mutex, NULL);

@@ -41,7 +41,8 @@ struct embedder_stats {
 
 /* The options of a runner for `texts` texts at once, of up to ctx tokens each. */
 void embedder_runner(struct runner_options *r, bool causal, uint32_t ctx, uint32_t texts);
-int embedder_open(struct embedder **out, struct session *l, struct err *e);
+/* users: as of engine_options. */
+int embedder_open(struct embedder **out, struct session *l, atomic_uint *users, struct err *e);
 /* Pending jobs fail. */
 void embedder_close(struct embedder *m);
 /* Any thread. ERR_USAGE where a text is empty, too long, or has ids that the model does not know. */

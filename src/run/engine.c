@@ -9,6 +9,8 @@
 #include <signal.h>
 #include <string.h>
 
+static const double ENGINE_YIELD = 0.005; /* seconds */
+
 /* ---- clients ---- */
 
 static int engine_check(const struct engine *g, const struct engine_request *r, struct err *e)
@@ -80,6 +82,8 @@ static int engine_queue(struct engine *g, struct job *j, struct err *e)
         *q->end = j;
         q->end = &j->next;
         engine_count_waiting(g, j, 1);
+        if (g->o.users && !j->request.batch)
+            atomic_fetch_add(g->o.users, 1);
         g->stats.submitted++;
         pthread_cond_signal(&g->work);
     } else {
@@ -157,9 +161,11 @@ static void engine_learn_pace(struct engine *g)
     g->turned_away -= g->turned_away > 0;
 }
 
-/* The mutex is held. */
-static void engine_count(struct engine *g, const struct job_end *end)
+/* A job has ended. The mutex is held. */
+static void engine_count(struct engine *g, const struct job *j, const struct job_end *end)
 {
+    if (g->o.users && !j->request.batch)
+        atomic_fetch_sub(g->o.users, 1);
     bool cancelled = end->finish == FINISH_CANCEL;
     g->stats.failed += end->err != NULL;
     g->stats.cancelled += !end->err && cancelled;
@@ -188,7 +194,7 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
     seq_close(j->seq);
     j->seq = NULL;
     pthread_mutex_lock(&g->mutex);
-    engine_count(g, end);
+    engine_count(g, j, end);
     engine_count_running(g);
     pthread_mutex_unlock(&g->mutex);
     job_finish(j, end);
@@ -351,7 +357,7 @@ static struct job *engine_next_over(struct engine *g, double now, bool all, stru
             at = &(*at)->next;
         if ((j = *at)) {
             engine_unqueue(g, at);
-            engine_count(g, end);
+            engine_count(g, j, end);
         }
     }
     pthread_mutex_unlock(&g->mutex);
@@ -462,6 +468,25 @@ static void engine_encode(struct engine *g)
     pthread_mutex_unlock(&g->mutex);
 }
 
+/* Where only jobs of batches run, and another engine has others: waits a moment, or for such a job of its own. */
+static bool engine_yields(struct engine *g)
+{
+    if (!g->count || g->users || !g->o.users)
+        return false;
+    const double until = clock_now() + ENGINE_YIELD;
+    const struct timespec at = {.tv_sec = (time_t)until,
+                                .tv_nsec = (long)(1e9 * (until - (double)(time_t)until))};
+    pthread_mutex_lock(&g->mutex);
+    bool yields = !g->closing && atomic_load(g->o.users) > engine_holds(g, false);
+    if (yields) {
+        pthread_cond_timedwait(&g->work, &g->mutex, &at);
+        g->stats.last_step = clock_now(); /* it is not stuck */
+        g->done = 0;
+    }
+    pthread_mutex_unlock(&g->mutex);
+    return yields;
+}
+
 static void *engine_thread(void *arg)
 {
     struct engine *g = arg;
@@ -469,6 +494,8 @@ static void *engine_thread(void *arg)
         engine_sweep(g, false);
         while (engine_admit(g))
             ;
+        if (engine_yields(g))
+            continue;
         engine_encode(g);
         if (g->count)
             engine_step(g);

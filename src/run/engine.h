@@ -16,6 +16,7 @@
 #include "run/constraint_ref.h"
 #include "run/token_filter.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -41,6 +42,9 @@ struct engine_options {
     /* Of a model that keeps state: tokens between two snapshots of a long text, a multiple of RUNNER_PAGE; 0 =
      * ENGINE_SNAPSHOT. */
     uint32_t snapshot;
+    /* Requests of no batch in all engines and embedders that share the machine: while others have some, this one does no
+     * step for batches alone. NULL = it is the only one. */
+    atomic_uint *users;
     bool guard; /* for tests: an allocation inside a step is fatal */
 };
 

@@ -89,6 +89,8 @@ void metrics_write(struct server *s, uint32_t key, struct buf *out)
     } rows[] = {
         {"quern_running", "gauge", "Requests being generated.", e.running},
         {"quern_waiting", "gauge", "Requests in the queue.", e.waiting},
+        {"quern_batch_running", "gauge", "Of these, requests of batches being generated.", e.batch_running},
+        {"quern_batch_waiting", "gauge", "Of these, requests of batches in the queue.", e.batch_waiting},
         {"quern_connections", "gauge", "Open connections.", s->conn_count},
         {"quern_answers", "gauge", "Requests in progress.", s->request_count},
         {"quern_request_bytes", "gauge", "Bytes of bodies and of their parsed JSON.", s->request_bytes},

@@ -83,6 +83,8 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
 {
     sum->running += e->running;
     sum->waiting += e->waiting;
+    sum->batch_running += e->batch_running;
+    sum->batch_waiting += e->batch_waiting;
     sum->submitted += e->submitted;
     sum->finished += e->finished;
     sum->cancelled += e->cancelled;

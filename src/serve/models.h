@@ -17,6 +17,7 @@
 #include "serve/failure.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -123,6 +124,7 @@ struct models {
     uint64_t room; /* bytes */
     pthread_t thread;
     bool running;
+    atomic_uint users; /* of all instances: requests of no batch that run or wait (engine_options) */
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* for the thread */

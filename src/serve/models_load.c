@@ -171,8 +171,10 @@ static int models_read(struct models *m, struct instance *f, struct err *e)
         return -1;
     f->session->runner->resize = models_resize;
     f->session->runner->resize_arg = f;
-    return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->session, e)
-                                       : engine_open(&f->engine, f->session, &m->o->engine, e);
+    struct engine_options g = m->o->engine;
+    g.users = &m->users;
+    return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->session, &m->users, e)
+                                       : engine_open(&f->engine, f->session, &g, e);
 }
 
 static void models_measure(struct models *m, struct instance *f)

@@ -333,6 +333,41 @@ static void batches_make_way(void **state)
     session_close(l);
 }
 
+/* Another engine has requests of no batch: until they end, batches alone wait; a request of its own is not kept waiting, and
+ * batches run beside it. */
+static void batches_wait_for_others(void **state)
+{
+    struct err e = {0};
+    struct engine *g;
+    struct engine_stats stats;
+    atomic_uint users = 1;
+    struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = 4, .chunk = 64});
+    (void)state;
+    answers_alone("llama", false);
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.guard = true, .users = &users}, &e), 0);
+    asks[0].r.batch = true;
+    struct stream *batch = submit(g, &asks[0].r), *own = submit(g, &asks[1].r);
+    read_all(own, &got);
+    assert_same(&got, &alone[1], 1);
+    assert_int_equal(users, 1);
+    asks[2].r.batch = true;
+    struct stream *later = submit(g, &asks[2].r);
+    usleep(50000);
+    engine_stats(g, &stats);
+    uint64_t steps = stats.steps;
+    usleep(50000);
+    engine_stats(g, &stats);
+    assert_int_equal(stats.steps, steps);
+    users = 0;
+    read_all(batch, &got);
+    assert_same(&got, &alone[0], 0);
+    read_all(later, &got);
+    assert_same(&got, &alone[2], 2);
+    engine_close(g);
+    assert_all_back(l);
+    session_close(l);
+}
+
 /* With --deterministic the fast kernels, too, give every request its own bits: few pages, guesses and all. */
 static void deterministic_is_alone(void **state)
 {
@@ -883,6 +918,7 @@ int main(void)
         cmocka_unit_test(ahead_is_alone),
         cmocka_unit_test(batches_are_alone),
         cmocka_unit_test(batches_make_way),
+        cmocka_unit_test(batches_wait_for_others),
         cmocka_unit_test(deterministic_is_alone),
         cmocka_unit_test(draft_models_guess),
         cmocka_unit_test(few_pages_preempt),
