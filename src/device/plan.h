@@ -225,6 +225,7 @@ struct op_moe {
     struct operand in;
     struct norm norm;
     struct norm router_norm;      /* of the router's input, where it is another than the experts' */
+    struct operand router_in;     /* that input, with such a norm; buffer 0: `in` */
     struct linear router;         /* (experts + identities, width) */
     weight_id select_bias;        /* (experts): added for the choice, not for the weight (deepseek v3) */
     struct linear gate, up, down; /* count = experts; biases (count = experts, rows = 1) */

@@ -436,9 +436,10 @@ static int check_moe(struct plan_checker *c, const struct op_moe *o)
 {
     const struct linear l[3] = {o->gate, o->up, o->down};
     const struct linear shared[3] = {o->shared_gate, o->shared_up, o->shared_down};
-    uint32_t k = check_cols(c, o->up.weight), n = check_rows(c, o->down.weight);
+    uint32_t k = check_cols(c, o->up.weight), n = check_rows(c, o->down.weight),
+             of = o->router_in.buffer ? check_cols(c, o->router.weight) : k;
     if (check_choice(c, o) ||
-        check_linear(c, o->router, (uint64_t)o->experts + o->identities, k, 1, "router") ||
+        check_linear(c, o->router, (uint64_t)o->experts + o->identities, of, 1, "router") ||
         check_hidden(c, l, k, o->experts, "experts"))
         return -1;
     if (o->shared_up.weight) {
@@ -451,8 +452,10 @@ static int check_moe(struct plan_checker *c, const struct op_moe *o)
     }
     if (o->identities && n != k)
         return check_fail(c, "identities", "give rows of another width");
-    if (o->router_norm.kind && (o->shared_router || check_norm(c, &o->router_norm, k, "router norm")))
+    if (o->router_norm.kind && (o->shared_router || check_norm(c, &o->router_norm, of, "router norm")))
         return check_fail(c, "router norm", "is beside a shared router, or wrong");
+    if (o->router_in.buffer && (!o->router_norm.kind || check_operand(c, o->router_in, of, "router's input")))
+        return check_fail(c, "router's input", "is without a norm, or wrong");
     struct linear gate = {.weight = o->shared_router, .adapter = o->shared_router_adapter};
     if (gate.weight && check_linear(c, gate, 1, k, 1, "shared router"))
         return -1;

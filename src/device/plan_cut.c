@@ -24,7 +24,7 @@ struct op_io plan_io(const struct op *op)
     case OP_FFN:
         return (struct op_io){{op->ffn.in, op->ffn.tail.residual}, op->ffn.tail.out};
     case OP_MOE:
-        return (struct op_io){{op->moe.in, op->moe.tail.residual}, op->moe.tail.out};
+        return (struct op_io){{op->moe.in, op->moe.tail.residual, op->moe.router_in}, op->moe.tail.out};
     case OP_LOGITS:
         return (struct op_io){{op->logits.in}, {0}};
     case OP_PROJ:

@@ -152,7 +152,8 @@ struct expert_linears bind_experts(struct binder *b, int layer)
 {
     const struct hparams *h = b->h;
     struct expert_linears out = {0};
-    struct shape in = {h->expert_ffn, h->width, h->experts}, down = {h->width, h->expert_ffn, h->experts};
+    const uint32_t width = h->expert_width ? h->expert_width : h->width;
+    struct shape in = {h->expert_ffn, width, h->experts}, down = {width, h->expert_ffn, h->experts};
     bool folder = h->container == STORE_SAFETENSORS, oai = folder && h->act == ACT_SWIGLU_OAI,
          turned = oai || (folder && h->scale_input); /* gpt-oss and llama 4 hold (in, out) */
     const struct tensor *t = lookup_find(&b->names, at_layer("ffn_down_exps", layer), ".weight");

@@ -71,6 +71,7 @@ static const struct hparam_field fields[] = {
      "num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|top_k_experts", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(expert_ffn), "expert_feed_forward_length", "moe_intermediate_size|expert_ffn_hidden_size",
      0, MOST, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(expert_width), "moe_latent_size", "moe_latent_size", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(identities), "expert_identity_count", "zero_expert_num", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(index_heads), "attention.indexer.head_count", "index_n_heads", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(index_dim), "attention.indexer.key_length", "index_head_dim", 0, 1024, FIELD_OPTIONAL},

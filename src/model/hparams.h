@@ -127,6 +127,7 @@ struct hparams {
     uint32_t distance_buckets; /* rows of mpnet's table of biases by distance; 0 = there is none */
 
     uint32_t experts, experts_used, expert_ffn, shared_ffn, shared_experts;
+    uint32_t expert_width; /* of the rows that experts take and give; 0: the model's */
     uint32_t expert_groups, expert_groups_used;
     enum gating_kind gating;
     bool normalise, group_pair; /* group_pair: as in struct op_moe */

@@ -505,6 +505,38 @@ void lfm2_build(struct build *b)
     build_logits(b, build_norm(b, usual ? "output_norm" : "token_embd_norm", LOOKUP_NO_LAYER));
 }
 
+/* Experts that take and give fewer numbers than the stream has: a product before them, and one behind. The router and the
+ * shared expert see the stream. */
+static void latent_experts(struct build *b, uint32_t layer, struct norm in)
+{
+    const uint32_t width = b->h->width, low = b->h->expert_width;
+    struct operand from = build_mix(b, MIX_LOW, low), to = build_mix(b, MIX_OUT, low), sum = b->x;
+    struct linear down = bind_linear(&b->bind, "ffn_latent_down", (int)layer, low, width),
+                  up = bind_linear(&b->bind, "ffn_latent_up", (int)layer, width, low);
+    plan_add(b->p, OP_PROJ, layer)->proj =
+        (struct op_proj){.in = b->x, .norm = in, .out = from, .linear = {down}, .scale = {1}, .count = 1};
+    struct op_moe *o = build_moe(b, layer, (struct norm){0});
+    const struct op_moe made = *o;
+    o->in = from;
+    o->router_in = b->x;
+    o->router_norm = in;
+    o->shared_gate = o->shared_up = o->shared_down = (struct linear){0};
+    o->tail = (struct tail){.scale = 1, .out = to};
+    if (made.shared_up.weight) {
+        sum = b->y;
+        plan_add(b->p, OP_FFN, layer)->ffn =
+            (struct op_ffn){.in = b->x,
+                            .norm = in,
+                            .gate = made.shared_gate,
+                            .up = made.shared_up,
+                            .down = made.shared_down,
+                            .act = b->h->act,
+                            .tail = {.scale = 1, .residual = b->x, .out = sum}};
+    }
+    plan_add(b->p, OP_OUT, layer)->out =
+        (struct op_out){.in = to, .linear = up, .tail = {.scale = 1, .residual = sum, .out = b->x}};
+}
+
 /* One mixer a layer: recurrent, attention or feed-forward. Models of recurrent layers alone are so too. */
 void single_mixer_build(struct build *b)
 {
@@ -515,6 +547,8 @@ void single_mixer_build(struct build *b)
             b->h->arch->mixer(b, i, in);
         else if (b->h->layer[i].kv_heads)
             attention(b, i, in);
+        else if (b->h->expert_width && bind_has(&b->bind, "ffn_latent_down", (int)i))
+            latent_experts(b, i, in);
         else
             build_ffn(b, i, in);
     }

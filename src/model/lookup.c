@@ -90,6 +90,8 @@ static const struct lookup_row table[] = {
     {"ffn_gate_up_exps", "mlp.input_linear|mlp.experts.gate_up_proj|block_sparse_moe.input_linear|"
                          "block_sparse_moe.experts.gate_up_proj|feed_forward.experts.gate_up_proj|"
                          "experts.gate_up_proj"},
+    {"ffn_latent_down", "mixer.fc1_latent_proj"},
+    {"ffn_latent_up", "mixer.fc2_latent_proj"},
     {"ffn_exps", "mlp.experts|block_sparse_moe.experts"},
     {"ffn_exps_inner", "mlp.experts.base_layer|block_sparse_moe.experts.base_layer"},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},

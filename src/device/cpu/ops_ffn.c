@@ -312,10 +312,14 @@ void op_moe_run(struct lane *l, const struct op_moe *o)
     struct moe_run run = {.one = rows == 1 && !o->scale_input};
     struct cpu_input input = {.x = in, .stride = stride, .m = rows, .k = k, .norm = &o->norm};
     if (o->router_norm.kind) {
-        input.norm = &o->router_norm;
-        run.x = lane_input(l, &input);
+        struct cpu_input routed = input;
+        routed.norm = &o->router_norm;
+        if (o->router_in.buffer) {
+            routed.x = lane_at(l, o->router_in, &routed.stride);
+            routed.k = lane_weight(l, o->router.weight)->cols;
+        }
+        run.x = lane_input(l, &routed);
         moe_route(l, o, &run.x);
-        input.norm = &o->norm;
     }
     input.rounded = rounded;
     run.x = lane_input(l, &input);
