@@ -100,6 +100,75 @@ static void run_all(bool exact, double most)
     assert_int_equal(bad, 0);
 }
 
+struct kept {
+    float *last; /* (width) */
+    uint32_t width, count;
+};
+
+static void keep_row(void *arg, uint32_t pos, const float *row)
+{
+    struct kept *k = arg;
+    if (pos + 1 == k->count)
+        memcpy(k->last, row, k->width * sizeof *row);
+}
+
+/* A prompt in pieces of 1 to all of its tokens: the last row is the same, but for rounding. False: the model keeps no
+ * state. */
+static bool cut_everywhere(const char *folder, struct store *s, const json_t *tokens)
+{
+    enum { TOKENS = 20, WIDTH = 512 };
+    static float whole[WIDTH], cut[WIDTH];
+    struct err e = {0};
+    struct model *m = NULL;
+    struct device *d = NULL;
+    int32_t ids[TOKENS];
+    for (uint32_t i = 0; i < TOKENS; i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(tokens, i));
+    if (model_open(&m, s, &(struct model_options){.ctx = TOKENS}, &e) < 0)
+        fail_msg("%s: %s", folder, e.text);
+    struct kept k = {.last = whole, .width = m->plan.out_width, .count = TOKENS};
+    struct evaluator f = {.model = m, .kv_type = DTYPE_F32, .row = keep_row, .arg = &k};
+    for (f.chunk = TOKENS; f.chunk && m->plan.states && k.width <= WIDTH; f.chunk--, k.last = cut) {
+        if (cpu_open(&d, &(struct device_options){.threads = 1, .exact = true}, &e) < 0)
+            fail_msg("%s", e.text);
+        f.device = d;
+        if (evaluate_run(&f, ids, TOKENS, &e) < 0)
+            fail_msg("%s: %s", folder, e.text);
+        d->ops->close(d);
+        for (uint32_t i = 0; i < k.width && k.last == cut; i++)
+            if (!(fabsf(cut[i] - whole[i]) <= 1e-4f))
+                fail_msg("%s in pieces of %u: a logit is %g, in one piece it is %g", folder, f.chunk,
+                         (double)cut[i], (double)whole[i]);
+    }
+    const bool keeps = m->plan.states > 0;
+    model_close(m);
+    return keeps;
+}
+
+static void cuts_do_not_show(void **state)
+{
+    (void)state;
+    DIR *dir = opendir("test/data/arch");
+    uint32_t found = 0;
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char folder[512], file[600];
+        struct err e = {0};
+        struct store *s = NULL;
+        snprintf(folder, sizeof folder, "test/data/arch/%s", entry->d_name);
+        snprintf(file, sizeof file, "%s/ref.json", folder);
+        json_t *ref = entry->d_name[0] == '.' ? NULL : json_load_file(file, 0, NULL);
+        const json_t *tokens = json_object_get(json_array_get(json_object_get(ref, "cases"), 1), "tokens");
+        if (json_array_size(tokens) == 20 && !store_open(&s, folder, &e)) {
+            found += cut_everywhere(folder, s, tokens);
+            store_close(s);
+        }
+        json_decref(ref);
+    }
+    closedir(dir);
+    assert_true(found > 20);
+}
+
 static void exact_is_exact(void **state)
 {
     (void)state;
@@ -114,6 +183,7 @@ static void default_is_close(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(exact_is_exact), cmocka_unit_test(default_is_close)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(exact_is_exact), cmocka_unit_test(default_is_close),
+                                       cmocka_unit_test(cuts_do_not_show)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
