@@ -1,11 +1,13 @@
 """Models with recurrent layers: the shared references in both containers, cuts of a prompt, adapters, types at load."""
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from server import Server
 from test_arch import floats, read_tensors, write_tensors
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "arch"
@@ -71,10 +73,10 @@ def test_inside_a_wrapper(logits, tmp_path, name):
     assert far(logits(tmp_path, case["tokens"], "--exact")["last"], case["last"]) < 2e-3
 
 
-def adapted(name, to):
+def adapted(folder, to):
     """A PEFT adapter for every matrix of the layers, and the model with it merged."""
     rng = np.random.default_rng(3)
-    tensors, pairs = read_tensors(DATA / name / "model.safetensors"), {}
+    tensors, pairs = read_tensors(folder / "model.safetensors"), {}
     for key, t in list(tensors.items()):
         if t[0] != "BF16" or len(t[1]) != 2 or "layers." not in key or not key.endswith("proj.weight") or "expert" in key:
             continue
@@ -88,7 +90,9 @@ def adapted(name, to):
     (to / "adapter").mkdir()
     write_tensors(to / "merged" / "model.safetensors", tensors)
     write_tensors(to / "adapter" / "adapter_model.safetensors", pairs)
-    (to / "merged" / "config.json").write_text((DATA / name / "config.json").read_text())
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            (to / "merged" / name).write_text((folder / name).read_text())
     (to / "adapter" / "adapter_config.json").write_text(json.dumps(
         {"peft_type": "LORA", "r": 3, "lora_alpha": 6, "target_modules": "all-linear"}))
     return len(pairs)
@@ -98,11 +102,49 @@ def adapted(name, to):
                                   "qwen3-next", "qwen3.5", "zamba2"])
 def test_adapters(logits, tmp_path, name):
     ids = last_case(name)["tokens"][:20]
-    assert adapted(name, tmp_path) >= 4
+    assert adapted(DATA / name, tmp_path) >= 4
     merged = logits(tmp_path / "merged", ids, "--exact")
     got = logits(DATA / name, ids, "--exact", "--lora", tmp_path / "adapter")
     assert far(got["last"], merged["last"]) < 1e-3
     assert far(logits(DATA / name, ids, "--exact")["last"], merged["last"]) > 0.05
+
+
+def test_adapters_in_the_engine(binary, tmp_path):
+    """Requests with the adapter and without it side by side, in one batch and from cached states: as the merged model and as
+    the plain one answer alone."""
+    hybrid = DATA.parent / "hybrid"
+    assert adapted(hybrid, tmp_path) >= 4
+    how = ["--device", "cpu", "--exact", "--tier", "scalar", "--ctx", "512", "--slots", "4", "--name", "m"]
+
+    def answers(*args, adapters):
+        with_texts = [(text, lora) for text in ("one two three", "one two four", "seven") for lora in adapters]
+        server = Server(binary, *args, *how)
+        with ThreadPoolExecutor(6) as pool:
+            got = [list(pool.map(lambda a: server.ask("/v1/completions", {
+                "prompt": a[0] * 9, "max_tokens": 12, "temperature": 0, **({"lora": a[1]} if a[1] else {})})
+                ["choices"][0]["text"], with_texts)) for _ in range(2)]
+        assert server.stop() == 0
+        assert got[0] == got[1]
+        return dict(zip(with_texts, got[0]))
+    both = answers(hybrid, "--lora", f"x={tmp_path / 'adapter'}", adapters=(None, "x"))
+    plain, merged = answers(hybrid, adapters=(None,)), answers(tmp_path / "merged", adapters=(None,))
+    assert {t: v for (t, lora), v in both.items() if not lora} == {t: v for (t, _), v in plain.items()}
+    assert {t: v for (t, lora), v in both.items() if lora} == {t: v for (t, _), v in merged.items()}
+    assert plain != merged
+
+
+def test_importance(quern, tmp_path):
+    """An importance matrix of a hybrid has its recurrent layers' products, and quantising takes it."""
+    hybrid, text = DATA.parent / "hybrid", tmp_path / "text"
+    text.write_text("Some words that a tiny model reads, and some more of them. " * 40)
+    done = quern("imatrix", hybrid, "-f", text, "-o", tmp_path / "m.gguf", "--device", "cpu")
+    assert done.code == 0, done.err
+    names = (tmp_path / "m.gguf").read_bytes()
+    for name in (b"blk.0.ssm_in.weight", b"blk.0.ssm_out.weight", b"blk.1.attn_q.weight"):
+        assert name in names
+    done = quern("quantize", hybrid, tmp_path / "q.gguf", "Q8_0", "--imatrix", tmp_path / "m.gguf")
+    assert done.code == 0, done.err
+    assert quern("run", tmp_path / "q.gguf", "-p", "hello", "-n", "4", "--device", "cpu").code == 0
 
 
 def test_infinity(logits, tmp_path):
