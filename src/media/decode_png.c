@@ -1,4 +1,5 @@
-/* PNG by libpng: all colour types and depths become RGBA of 8 bits; of 16 bits the upper half counts, as in PIL. */
+/* PNG by libpng: all colour types and depths become RGBA of 8 bits; of 16 bits the upper half counts, as in PIL.
+ * (Of grey with 16 bits PIL makes white of everything above 255; that is not followed.) */
 #include "base/mem.h"
 #include "media/decode.h"
 

@@ -252,3 +252,21 @@ def test_chat_in_the_terminal(binary, terminals, tmp_path):
     os.write(parent, b"/bye\n")
     assert p.wait(60) == 0
     os.close(parent)
+
+
+def test_every_family_goes_on_as_the_reference(binary, shared):
+    """Prompts with one and two images, of every family: the same tokens as in transformers, by the engine."""
+    folder = shared / "ref" / "vision"
+    if not folder.is_dir():
+        pytest.skip("no reference data of images")
+    s = Server(binary, "--models-dir", folder, "--device", "cpu", "--exact")
+    for model in sorted(p.name for p in folder.iterdir()):
+        ref = json.loads((folder / model / "ref.json").read_text())
+        for case in ref["cases"]:
+            images = [b64((folder / model / ref["images"][i]["file"]).read_bytes()) for i in case["images"]]
+            body = {"model": model, "prompt": {"prompt_string": case["prompt"], "multimodal_data": images}, "temperature": 0, "n_predict": 16,
+                    "allowed_token_ids": list(range(300)), "ignore_eos": True, "return_tokens": True, "add_special_tokens": False}
+            reply = s.ask("/completion", body)
+            assert reply["tokens"] == case["greedy"], (model, case["prompt"])
+            assert reply["tokens_evaluated"] == len(case["tokens"])
+    assert s.stop() == 0
