@@ -34,3 +34,11 @@ enum decay_kind {
     DECAY_SOFTPLUS, /* e^(a dt), dt = softplus(decay + bias), then within dt_range */
     DECAY_SIGMOID   /* e^(bound * sigmoid(a (decay + bias))) */
 };
+
+/* What the spans of a step (step.span) mean to attention. */
+enum span_kind {
+    SPAN_NONE,
+    SPAN_ALSO,  /* a row also sees all keys of its span */
+    SPAN_AHEAD, /* ... those that are ahead of it; the window bounds those behind */
+    SPAN_ONLY   /* it sees those alone */
+};

@@ -68,7 +68,7 @@ struct rope {
     enum rope_kind kind;
     uint32_t dims;   /* leading dimensions of the head that rotate (even) */
     uint32_t first;  /* first dimension that rotates (latent attention rotates the tail); usually 0 */
-    weight_id freqs; /* (1 or, with `axes`, PLAN_AXES, dims / 2) F32: inverse frequencies, scaling applied */
+    weight_id freqs; /* (dims / 2), or with `axes` (PLAN_AXES, dims / 2), F32: inverse frequencies, scaled */
     bool axes;
     float factor; /* YaRN's and longrope's attention factor; 1 otherwise */
 };
@@ -168,14 +168,6 @@ struct op_latent {
     uint32_t heads, nope, latent;
     uint32_t layer;
     struct operand out;
-};
-
-/* What the spans of a step (step.span) mean to attention. */
-enum span_kind {
-    SPAN_NONE,
-    SPAN_ALSO,  /* a row also sees all keys of its span */
-    SPAN_AHEAD, /* ... those that are ahead of it; the window bounds those behind */
-    SPAN_ONLY   /* it sees those alone */
 };
 
 struct op_attn {

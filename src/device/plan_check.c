@@ -158,8 +158,8 @@ static int check_rope(struct plan_checker *c, const struct rope *r, uint32_t roo
         return check_fail(c, "rope", "is of no kind that exists");
     if (!r->dims || r->dims % 2 || r->dims > room || r->first > room - r->dims || !isfinite(r->factor))
         return check_fail(c, "rope", "rotates dimensions that the head does not have");
-    return r->axes ? check_floats(c, r->freqs, PLAN_AXES, r->dims / 2, "rope's frequencies")
-                   : check_vector(c, r->freqs, r->dims / 2, 1, "rope's frequencies");
+    return check_vector(c, r->freqs, (uint64_t)(r->axes ? PLAN_AXES : 1) * (r->dims / 2), 1,
+                        "rope's frequencies");
 }
 
 static int check_query_scale(struct plan_checker *c, const struct query_scale *s)

@@ -369,6 +369,21 @@ static struct split_way *split_choose(struct split *d, const struct step *s)
     return !split_streams(d, s->rows) ? &d->plain : fresh ? &d->fresh : &d->streamed;
 }
 
+/* Rows that the host gives: to the devices that embed. */
+static int split_write_rows(struct device *device, uint32_t buffer, uint32_t rows, const float *host,
+                            struct err *e)
+{
+    struct split *d = self(device);
+    for (uint32_t k = SPLIT_MAIN; k <= SPLIT_REST; k++) {
+        bool embeds = false;
+        for (uint32_t i = 0; i < d->plan[k].count; i++)
+            embeds |= d->plan[k].ops[i].kind == OP_EMBED;
+        if (embeds && d->part[k]->ops->write_rows(d->part[k], buffer, rows, host, e))
+            return -1;
+    }
+    return 0;
+}
+
 static int split_run(struct device *device, const struct plan *p, const struct step *s, struct err *e)
 {
     struct split *d = self(device);
@@ -543,6 +558,7 @@ int split_open(struct device **out, const struct split_devices *of, struct err *
                                           .prepare = split_prepare,
                                           .run = split_run,
                                           .results = split_results,
+                                          .write_rows = split_write_rows,
                                           .back = split_back,
                                           .back_bytes = split_back_bytes,
                                           .copy_pages = split_copy_pages,

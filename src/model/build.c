@@ -32,7 +32,7 @@ static weight_id axes_table(struct build *b, const char *name, const float *freq
         for (uint32_t a = 0; a < PLAN_AXES; a++)
             table[a * half + i] = a == axis ? freqs[i] : 0;
     }
-    return table ? bind_table(&b->bind, name, NULL, table, (struct shape){PLAN_AXES, half, 1}) : 0;
+    return table ? bind_table(&b->bind, name, NULL, table, (struct shape){1, PLAN_AXES * half, 1}) : 0;
 }
 
 static struct rope make_rope(struct build *b, const struct rope_params *params, const char *name)

@@ -298,7 +298,7 @@ static void cpu_rope_tables(struct lane *l)
     for (uint32_t i = 0; i < l->d->ropes; i++) {
         const struct rope_table *t = &l->d->rope[i];
         const float *freqs = lane_vector(l, t->freqs);
-        uint32_t half = t->dims / 2, axes = lane_weight(l, t->freqs)->rows;
+        uint32_t half = t->dims / 2, axes = lane_weight(l, t->freqs)->cols / half;
         for (uint32_t r = from; r < to; r++) {
             float *c = t->cos_sin + (size_t)r * t->dims;
             const int32_t *pos = axes > 1 && l->s->axes ? l->s->axes + (size_t)r * PLAN_AXES : NULL;

@@ -34,6 +34,12 @@ static __device__ __forceinline__ void key_range(const struct attn_args &p, uint
     const uint32_t pos = p.meta.pos[row], len = p.meta.seq_len[p.meta.row_seq[row]];
     *to = min(pos + 1 + p.ahead, len);
     *from = p.chunked ? pos - pos % p.window : p.window && pos + 1 > p.window ? pos + 1 - p.window : 0;
+    const uint32_t own_from = p.span ? p.meta.span[2 * row] : 0, own_to = p.span ? p.meta.span[2 * row + 1] : 0;
+    if (!own_to)
+        return;
+    if (p.span != SPAN_AHEAD)
+        *from = p.span == SPAN_ONLY ? own_from : min(*from, own_from);
+    *to = p.span == SPAN_ONLY ? own_to : max(*to, own_to);
 }
 
 static __device__ __forceinline__ float score(const struct attn_args &p, float dot, uint32_t head,

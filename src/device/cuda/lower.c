@@ -24,14 +24,19 @@ static void lower_embed(struct lowering *b, const struct op_embed *o)
 {
     struct launch *l = lowering_add(b, K_EMBED, ARGS_EMBED, gpu_grid(0, 1, 1, 256, 0), "rows of the table");
     lowering_grid_rows(l, GRID_X, 1);
-    struct embed_args a = {.table = *mat_of(b, o->table),
+    struct embed_args a = {.given = buffer_at(b, o->given),
+                           .ldg = buffer_ld(b, o->given),
+                           .width = o->width,
                            .position_offset = o->position_offset,
                            .scale = o->scale,
                            .norm = norm_of(b, &o->norm),
                            .out = buffer_at(b, o->out),
                            .ldo = buffer_ld(b, o->out),
                            .type_bit = STEP_TYPE};
-    a.width = a.table.k;
+    if (o->table) {
+        a.table = *mat_of(b, o->table);
+        a.width = a.table.k;
+    }
     if (o->positions)
         a.positions = *mat_of(b, o->positions);
     if (o->types)
@@ -39,6 +44,7 @@ static void lower_embed(struct lowering *b, const struct op_embed *o)
     if (b->c->lora && o->adapter)
         a.lora = b->l->at->lora_table + (size_t)o->adapter * (b->l->plan->adapters + 1);
     l->a.embed = a;
+    l->reads[0] = buffer_span(o->given);
     l->writes[0] = buffer_span(o->out);
 }
 
@@ -112,6 +118,7 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
                                  .rope_dims = o->rope.dims,
                                  .rope_first = o->rope.first,
                                  .rope_factor = o->rope.factor,
+                                 .rope_axes = o->rope.axes,
                                  .freqs = vector_of(b, o->rope.freqs),
                                  .out = buffer_at(b, o->out),
                                  .ldo = buffer_ld(b, o->out),
@@ -315,14 +322,15 @@ static void lower_attn(struct lowering *b, const struct op_attn *o)
                                                : ATTN_AHEAD_ALL,
                           .chunked = o->chunked,
                           .v_in_k = o->v_in_k,
+                          .span = b->c->spans ? o->span : SPAN_NONE,
                           .sinks = vector_of(b, o->sinks),
                           .distance = vector_of(b, o->distance),
                           .distance_cols = o->distance ? mat_of(b, o->distance)->k : 0,
                           .kv = view_of(b, o->layer)};
     a.kv.v_dim = o->v_dim;
-    if (!attn_on_tensors(b->l, o, &a.kv)) {
+    if (a.span || !attn_on_tensors(b->l, o, &a.kv)) {
         struct launch *l = put_attn(b, o, K_ATTN_ANY, &a, gpu_grid(0, o->heads, 1, 128, o->k_dim * 4),
-                                    "no tensor-core kernel for this KV, head, bias or arithmetic");
+                                    "no tensor-core kernel for this KV, head, span, bias or arithmetic");
         lowering_grid_rows(l, GRID_X, 1);
         return;
     }
@@ -442,6 +450,7 @@ static void lower_map(struct lowering *b, const struct op_map *op)
     l->a.map = (struct map_args){.x = buffer_at(b, o->in),
                                  .ldx = buffer_ld(b, o->in),
                                  .times = vector_of(b, o->times),
+                                 .plus = vector_of(b, o->plus),
                                  .like = buffer_at(b, o->like),
                                  .ldl = buffer_ld(b, o->like),
                                  .by = buffer_at(b, o->by),

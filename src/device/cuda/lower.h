@@ -96,6 +96,7 @@ struct step_class {
     uint8_t decode; /* some sequence has few queries */
     uint8_t single; /* every sequence has one row */
     uint8_t lora;   /* some sequence has adapters */
+    uint8_t spans;  /* some row has a span of keys */
     uint8_t picks;  /* the card chooses tokens: 1 for some results, 2 for all */
 };
 

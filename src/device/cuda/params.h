@@ -179,6 +179,8 @@ struct meta {
     const int32_t *tables; /* (groups, seqs, width) */
     const int32_t *tiles;  /* (tiles, 2): sequence, first query of a tile of prefill attention */
     const int32_t *state_in, *state_out; /* (seqs), (rows): slots of state; NULL: the plan keeps none */
+    const int32_t *axes; /* (rows, 3): positions of rotations with axes; NULL: the plan has none */
+    const int32_t *span; /* (rows, 2): spans of keys; NULL: the step has none */
     uint32_t rows, seqs, outs, width;
 };
 
@@ -215,6 +217,8 @@ struct qkv_args {
     struct query_args q_scale;
     uint32_t rope, rope_dims, rope_first;
     float rope_factor;
+    uint32_t rope_axes; /* frequencies have a row for each axis of meta.axes */
+    uint32_t pad;
     const float *freqs;
     float *out; /* q */
     uint64_t ldo;
@@ -234,6 +238,7 @@ struct attn_args {
     uint32_t chunked;       /* the window is a chunk; only attn_any */
     uint32_t window, ahead; /* a query at p sees keys in (p - window, p + ahead]; window 0: all before it */
     uint32_t v_in_k;
+    uint32_t span;         /* enum span_kind; attn_any alone knows it */
     uint32_t splits;       /* blocks for the keys of a sequence, at most; 1: there are no parts */
     uint32_t part_queries; /* 8 or 16 */
     uint32_t stages;       /* 1 to 3: units of 16 keys that a warp of decode has in shared memory */
@@ -308,11 +313,13 @@ struct embed_args {
     struct meta meta;
     const struct lora_entry *lora; /* (adapters + 1) of the table; NULL: no row has one */
     const struct adapter_mix *mix; /* (sequences) */
+    const float *given; /* (m, ldg): rows with negative ids; NULL: none. Without a table others are 0 */
+    uint64_t ldg;
 };
 
 /* struct op_map of device/plan.h. */
 struct map_args {
-    const float *x, *times, *like, *by, *residual; /* the last four: or NULL */
+    const float *x, *times, *like, *by, *residual, *plus; /* all but x: or NULL */
     uint64_t ldx, ldl, ldb, ldr;
     struct norm_args norm;
     float factor, cap, deviations, scale;
@@ -323,7 +330,7 @@ struct map_args {
 
 /* struct op_mix of device/plan.h. */
 struct mix_args {
-    const float *base, *in, *coef;
+    const float *base, *in, *coef; /* base, coef: or NULL */
     uint64_t ldb, ldi, ldc;
     uint32_t outs, ins, n, m;
     float bias;

@@ -243,8 +243,14 @@ extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ 
     dep_wait();
     const uint32_t row = blockIdx.x;
     float *out = p.out + (uint64_t)row * p.ldo;
+    if (!p.table.base || (p.given && p.meta.ids[row] < 0)) {
+        for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x)
+            out[i] = p.meta.ids[row] < 0 ? p.given[row * p.ldg + i] : 0.0f;
+        return;
+    }
+    /* a table beside the vocabulary's may be shorter */
     const uint32_t given = (uint32_t)p.meta.ids[row] & ((1u << p.type_bit) - 1),
-                   id = given < p.table.n ? given : 0, /* a table beside the vocabulary's may be shorter */
+                   id = p.meta.ids[row] >= 0 && given < p.table.n ? given : 0,
         type = (uint32_t)p.meta.ids[row] >> p.type_bit, at = p.meta.pos[row] + p.position_offset;
     for (uint32_t i = threadIdx.x; i < (p.width + 7) / 8; i += blockDim.x) {
         float v[8], z[8];
@@ -287,12 +293,23 @@ extern "C" __global__ void __launch_bounds__(256) finish_logits(const __grid_con
     *y = p.softcap > 0.0f ? p.softcap * tanhf(v / p.softcap) : v;
 }
 
+static __device__ __forceinline__ float rope_angle(const float *freqs, uint32_t dims, uint32_t pos,
+                                                   const int32_t *axes, uint32_t pair)
+{
+    if (!axes)
+        return (float)pos * freqs[pair];
+    const uint32_t half = dims / 2;
+    return (float)axes[0] * freqs[pair] + (float)axes[1] * freqs[half + pair] +
+           (float)axes[2] * freqs[2 * half + pair];
+}
+
 /* The angles of a lane's first pairs, which no predecessor changes. */
 enum { TURNS = 2 };
 struct turn {
     float sine[TURNS], cosine[TURNS];
 
-    __device__ __forceinline__ turn(const float *freqs, uint32_t dims, uint32_t pos)
+    /* axes: positions of three axes, with frequencies for each; NULL: pos alone */
+    __device__ __forceinline__ turn(const float *freqs, uint32_t dims, uint32_t pos, const int32_t *axes)
     {
 #pragma unroll
         for (uint32_t i = 0; i < TURNS; i++) {
@@ -300,7 +317,7 @@ struct turn {
             sine[i] = 0.0f;
             cosine[i] = 1.0f;
             if (pair < dims / 2)
-                sincosf((float)pos * freqs[pair], &sine[i], &cosine[i]);
+                sincosf(rope_angle(freqs, dims, pos, axes, pair), &sine[i], &cosine[i]);
         }
     }
 };
@@ -316,7 +333,8 @@ static __device__ __forceinline__ void rope_pair(float *v, uint32_t kind, uint32
 
 /* Rotates v (in shared memory, one warp) in place. */
 static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, float factor,
-                                                 const float *freqs, uint32_t pos, const struct turn &turn)
+                                                 const float *freqs, uint32_t pos, const int32_t *axes,
+                                                 const struct turn &turn)
 {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -325,7 +343,7 @@ static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32
             rope_pair(v, kind, dims, lane + 32 * i, turn.sine[i] * factor, turn.cosine[i] * factor);
     for (uint32_t i = lane + 32 * TURNS; i < dims / 2; i += 32) {
         float s, c;
-        sincosf((float)pos * freqs[i], &s, &c);
+        sincosf(rope_angle(freqs, dims, pos, axes, i), &s, &c);
         rope_pair(v, kind, dims, i, s * factor, c * factor);
     }
     __syncwarp();
@@ -411,6 +429,7 @@ enum { QKV_Q, QKV_K, QKV_V };
 
 struct qkv_head {
     uint32_t kind, head, pos, page;
+    const int32_t *axes;
 };
 
 /* What needs no predecessor: the step's data was there before the first kernel. slot counts the heads of q, k, v. */
@@ -421,6 +440,7 @@ static __device__ __forceinline__ struct qkv_head qkv_start(const struct qkv_arg
     h.kind = slot < p.heads ? QKV_Q : slot < p.heads + p.kv.heads ? QKV_K : QKV_V;
     h.head = h.kind == QKV_Q ? slot : h.kind == QKV_K ? slot - p.heads : slot - p.heads - p.kv.heads;
     h.pos = p.meta.pos[row];
+    h.axes = p.rope_axes ? p.meta.axes + 3 * (uint64_t)row : nullptr;
     h.page =
         p.k_heads ? p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + (h.pos >> p.kv.token_bits)] : 0;
     return h;
@@ -447,7 +467,7 @@ static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, con
     if (n.kind != NORM_NONE && !last)
         norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
     if (h.kind != QKV_V && p.rope != ROPE_NONE)
-        rope_warp(v + p.rope_first, p.rope, p.rope_dims, p.rope_factor, p.freqs, h.pos, turn);
+        rope_warp(v + p.rope_first, p.rope, p.rope_dims, p.rope_factor, p.freqs, h.pos, h.axes, turn);
     if (n.kind != NORM_NONE && last)
         norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
     if (h.kind == QKV_Q && p.q_scale.beta != 0.0f) {
@@ -465,7 +485,7 @@ extern "C" __global__ void __launch_bounds__(128) qkv_finish(const __grid_consta
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, slot = blockIdx.x * 4 + warp, row = blockIdx.y;
     struct qkv_head h = qkv_start(p, row, slot);
-    const struct turn turn(p.freqs, h.kind != QKV_V && p.rope != ROPE_NONE ? p.rope_dims : 0, h.pos);
+    const struct turn turn(p.freqs, h.kind != QKV_V && p.rope != ROPE_NONE ? p.rope_dims : 0, h.pos, h.axes);
     dep_wait();
     if (slot >= p.heads + 2 * p.k_heads)
         return;
@@ -491,7 +511,7 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
         return;
     const uint32_t pos = p.meta.pos[row], width = p.latent + p.rope_dims;
     float *v = row_room + warp * width;
-    const struct turn turn(p.freqs, p.rope != ROPE_NONE ? p.rope_dims : 0, pos);
+    const struct turn turn(p.freqs, p.rope != ROPE_NONE ? p.rope_dims : 0, pos, nullptr);
     if (slot == p.heads) {
         const float *c = p.c + row * p.ldc;
         for (uint32_t i = lane; i < width; i += 32)
@@ -502,7 +522,7 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
         if (n.kind != NORM_NONE)
             norm_warp(n, v, p.latent, 0, nullptr, 0, 1.0f, nullptr);
         if (p.rope != ROPE_NONE)
-            rope_warp(v + p.latent, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
+            rope_warp(v + p.latent, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, nullptr, turn);
         const uint32_t page = p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + pos / p.kv.tokens];
         kv_store(p.kv, page, pos % p.kv.tokens, 0, false, v);
         return;
@@ -515,7 +535,7 @@ extern "C" __global__ void __launch_bounds__(128) latent_finish(const __grid_con
         q[(int)i - (int)p.nope] *= scale;
     __syncwarp();
     if (p.rope != ROPE_NONE)
-        rope_warp(v, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, turn);
+        rope_warp(v, p.rope, p.rope_dims, p.rope_factor, p.freqs, pos, nullptr, turn);
     float *out = p.out + row * p.ldo + (uint64_t)slot * width + p.latent;
     for (uint32_t i = lane; i < p.rope_dims; i += 32)
         out[i] = v[i];
@@ -559,6 +579,8 @@ extern "C" __global__ void __launch_bounds__(256) map_rows(const __grid_constant
         v *= p.times ? p.times[i] * scale : scale;
         if (p.by)
             v *= p.by[row * p.ldb + i];
+        if (p.plus)
+            v += p.plus[i];
         if (p.residual)
             v += p.residual[row * p.ldr + i];
         p.out[row * p.ldo + i] = v * p.scale;
@@ -575,9 +597,10 @@ extern "C" __global__ void __launch_bounds__(256) mix_rows(const __grid_constant
     if (at >= p.n)
         return;
     for (uint32_t i = 0; i < p.outs; i++) {
-        float v = p.base[row * p.ldb + (uint64_t)i * p.n + at];
+        float v = p.base ? p.base[row * p.ldb + (uint64_t)i * p.n + at] : 0.0f;
         for (uint32_t j = 0; j < p.ins; j++)
-            v += (p.coef[row * p.ldc + i * p.ins + j] + p.bias) * p.in[row * p.ldi + (uint64_t)j * p.n + at];
+            v += ((p.coef ? p.coef[row * p.ldc + i * p.ins + j] : 0.0f) + p.bias) *
+                 p.in[row * p.ldi + (uint64_t)j * p.n + at];
         p.out[row * p.ldo + (uint64_t)i * p.n + at] = v;
     }
 }

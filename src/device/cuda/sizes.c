@@ -239,8 +239,10 @@ uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct ste
     const uint32_t k = most(z->k, z->slots_k); /* of what experts' rows go through, too */
     const bool large = shape->half && in > PACK_ROWS_MOST;
     struct bump b = {0, base};
-    for (uint32_t i = 1; i < p->buffers; i++)
-        s->buffer[i] = take(&b, rows * p->width[i] * 4);
+    for (uint32_t i = 1; i < p->buffers; i++) {
+        const uint32_t of = p->fold ? p->fold[i] : 0;
+        s->buffer[i] = of ? s->buffer[of] : take(&b, rows * p->width[i] * 4);
+    }
     s->max_rows = shape->max_rows;
     s->pack = take(&b, (in + 63) / 64 * 8 * ((k + 255) / 256) * PACK_BYTES);
     s->x = take(&b, shape->exact ? in * ((k + 7) / 8 * 8) * 4 : 0);

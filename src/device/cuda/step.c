@@ -17,7 +17,7 @@ void step_size(struct cuda_device *d, const struct plan *p)
     uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
     uint64_t ints =
         4ull * d->max_rows + d->max_outs + 4ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
-    ints += d->max_seqs * sizeof(struct adapter_mix) / 4;
+    ints += d->max_seqs * sizeof(struct adapter_mix) / 4 + (p->given ? (PLAN_AXES + 2ull) * d->max_rows : 0);
     ints += d->max_outs * (sizeof(struct pick_row) / 4 + 2ull * PICK_SEEN_MOST) + 2;
     for (uint32_t i = 0; i < d->lower.ratios; i++)
         ints += 2 * ((uint64_t)d->max_rows * d->lower.ratio[i] / TILE_QUERIES + d->max_seqs + 1);
@@ -27,6 +27,8 @@ void step_size(struct cuda_device *d, const struct plan *p)
 int step_take(struct cuda_device *d, const struct plan *p, struct err *e)
 {
     uint64_t widest = 0;
+    if (p->given)
+        widest = p->width[p->given];
     for (uint32_t i = 1; p->part && i < p->buffers; i++)
         widest = p->width[i] > widest ? p->width[i] : widest;
     if (widest && !(d->mirror = gpu_pinned(d->g, widest * d->max_rows * 4, e)))
@@ -49,7 +51,7 @@ int step_check(const struct cuda_device *d, const struct plan *p, const struct s
         return err_set(e, ERR_RESOURCE,
                        "a step of %u rows, %u sequences and %u results: at most %u, %u and %u were prepared",
                        s->rows, s->seqs, s->outs, d->max_rows, d->max_seqs, d->max_outs);
-    return 0;
+    return device_check_rows(p, s, d->max_rows, e);
 }
 
 /* A cursor over the step's block: the same offsets on the host and on the card. */
@@ -150,6 +152,21 @@ static int put_picks(struct cuda_device *d, const struct step *s, uint64_t *at, 
     return 0;
 }
 
+/* Positions by axis, and spans where some row has one. */
+static void put_images(struct cuda_device *d, const struct step *s, uint64_t *at, struct step_class *c)
+{
+    struct meta *m = &d->now.meta;
+    int32_t *axes = put(d, at, (uint64_t)PLAN_AXES * s->rows, &m->axes);
+    if (s->axes)
+        memcpy(axes, s->axes, PLAN_AXES * s->rows * sizeof *axes);
+    for (uint32_t i = 0; !s->axes && i < PLAN_AXES * s->rows; i++)
+        axes[i] = s->pos[i / PLAN_AXES];
+    for (uint32_t i = 0; s->span && i < s->rows; i++)
+        c->spans |= s->span[i].to != 0;
+    if (c->spans)
+        memcpy(put(d, at, 2ull * s->rows, &m->span), s->span, s->rows * sizeof *s->span);
+}
+
 int step_write(struct cuda_device *d, const struct plan *p, const struct step *s, struct step_class *c,
                struct err *e)
 {
@@ -181,6 +198,8 @@ int step_write(struct cuda_device *d, const struct plan *p, const struct step *s
             row_seq[s->seq[i].first + r] = (int32_t)i;
     }
     *c = lower_class(&d->lower, s->rows, s->outs);
+    if (p->given)
+        put_images(d, s, &at, c);
     c->lora = s->lora && d->plan->lora;
     if (c->lora) {
         const int32_t *mix;

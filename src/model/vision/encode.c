@@ -180,20 +180,20 @@ static void put_position(const struct encoder *c, const struct tile_grid *g, uin
             (1 - dy) * (1 - dx) * p00[i] + (1 - dy) * dx * p01[i] + dy * (1 - dx) * p10[i] + dy * dx * p11[i];
 }
 
-/* The pixels of a patch, colour by colour. gemma4's are from -1 to 1, which its processor leaves to the tower. */
+/* The pixels of a patch, colour by colour, each as often as there are frames. gemma4's are from -1 to 1, which its processor
+ * leaves to the tower. */
 static void put_pixels(const struct encoder *c, const struct vision_tile *t, uint32_t x, uint32_t y,
                        float *to)
 {
-    const struct vision_params *v = &c->tower->v;
-    const uint32_t side = v->patch;
-    for (uint32_t colour = 0; colour < 3; colour++)
-        for (uint32_t row = 0; row < side; row++, to += side) {
-            const float *from = t->pixels + ((size_t)colour * t->height + (size_t)y * side + row) * t->width +
-                                (size_t)x * side;
-            memcpy(to, from, side * sizeof *to);
-            for (uint32_t i = 0; v->family == VISION_GEMMA4 && i < side; i++)
-                to[i] = 2 * (to[i] - 0.5f);
-        }
+    const uint32_t side = c->tower->v.patch, frames = c->tower->frames;
+    const bool shift = c->tower->v.family == VISION_GEMMA4;
+    for (uint32_t i = 0; i < 3 * frames * side; i++, to += side) {
+        const uint32_t colour = i / side / frames;
+        const size_t row = (size_t)colour * t->height + (size_t)y * side + i % side;
+        memcpy(to, t->pixels + row * t->width + (size_t)x * side, side * sizeof *to);
+        for (uint32_t k = 0; shift && k < side; k++)
+            to[k] = 2 * (to[k] - 0.5f);
+    }
 }
 
 /* All rows of a tile; returns how many. */

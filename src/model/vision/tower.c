@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "codec/dtype.h"
 #include "model/bind.h"
 
 #include <math.h>
@@ -69,32 +70,32 @@ static struct linear tower_swapped(struct tower_build *b, const char *name, stru
 
 /* ---- from pixels to the first rows ---- */
 
-/* The kernel of the patches as (width, 3 * patch * patch), the frames of a video model added up: an image is the same in
- * all of them. */
-static weight_id tower_kernel(struct tower_build *b)
+/* The kernel of the patches as (width, pixels), as the file has it: of a folder's video models with the frames of each
+ * colour one after the other. */
+static weight_id tower_kernel(struct tower_build *b, const struct tensor *t)
 {
     const struct vision_params *v = b->v;
-    const uint32_t area = v->patch * v->patch, n = b->t->pixels;
-    const uint32_t frames = b->gguf ? 1 : v->frames;
-    const struct tensor *t = bind_tensor(&b->bind, plain("v.patch_embd"), ".weight");
-    const struct tensor *second = b->gguf ? store_find(b->bind.names.store, "v.patch_embd.weight.1") : NULL;
-    const float *from = t ? bind_floats(&b->bind, t, (uint64_t)v->width * n * frames, 0) : NULL;
-    const float *more = from && second ? bind_floats(&b->bind, second, (uint64_t)v->width * n, 0) : NULL;
-    float *to = from ? bind_memory(&b->bind, (size_t)v->width * n * sizeof *to) : NULL;
-    if (second)
-        bind_mark(&b->bind, second);
-    const bool last = v->family == VISION_GEMMA4 && !b->gguf; /* colours lie side by side */
-    for (uint32_t r = 0; to && r < v->width; r++)
-        for (uint32_t c = 0; c < 3; c++)
-            for (uint32_t i = 0; i < area; i++) {
-                float sum = 0;
-                for (uint32_t f = 0; f < frames; f++)
-                    sum += last ? from[(size_t)r * n + i * 3 + c]
-                                : from[(((size_t)r * 3 + c) * frames + f) * area + i];
-                to[(size_t)r * n + c * area + i] = sum + (more ? more[(size_t)r * n + c * area + i] : 0);
-            }
-    struct bound of = {.name = "v.patch_embd", .layer = LOOKUP_NO_LAYER, .suffix = ".weight"};
-    return to ? bind_table(&b->bind, t->name, &of, to, (struct shape){v->width, n, 1}) : 0;
+    const uint32_t n = b->t->pixels, area = v->patch * v->patch;
+    const struct dtype_info *type = t ? dtype_get(t->type) : NULL;
+    if (!t || b->bind.e->code || bind_number(&b->bind, t))
+        return 0;
+    if (t->values != (uint64_t)v->width * n || type->block_values != 1) {
+        err_set(b->bind.e, ERR_DATA, "tensor %s has %llu values of type %s; %u x %u are expected",
+                log_safe(t->name), (unsigned long long)t->values, type->name, v->width, n);
+        return 0;
+    }
+    struct matrix m = {.name = t->name,
+                       .type = t->type,
+                       .rows = v->width,
+                       .cols = n,
+                       .count = 1,
+                       .data = t->data,
+                       .row_bytes = (size_t)n * type->block_bytes,
+                       .each_bytes = t->bytes,
+                       .run = v->width};
+    if (v->family == VISION_GEMMA4 && !b->gguf) /* colours lie side by side */
+        m.col_swap = (struct matrix_swap){0, area, 3, 1};
+    return bind_add(&b->bind, "v.patch_embd", LOOKUP_NO_LAYER, &m);
 }
 
 /* The table of positions stays with the tower, which gives each row its own. The class row has its vector beside its
@@ -143,7 +144,7 @@ static void tower_rope(struct tower_build *b)
                             .dims = v->head_dim,
                             .axes = true,
                             .factor = 1};
-    b->rope.freqs = bind_table(&b->bind, "2-D rope", NULL, freqs, (struct shape){PLAN_AXES, half, 1});
+    b->rope.freqs = bind_table(&b->bind, "2-D rope", NULL, freqs, (struct shape){1, PLAN_AXES * half, 1});
 }
 
 static void tower_begin(struct tower_build *b)
@@ -156,7 +157,8 @@ static void tower_begin(struct tower_build *b)
     b->p->given = b->in.buffer;
     plan_kv(b->p, 0, (struct kv_group){.kv_heads = v->heads, .k_dim = v->head_dim, .v_dim = v->head_dim});
     tower_rope(b);
-    struct linear kernel = {.weight = tower_kernel(b)};
+    struct linear kernel = {.weight =
+                                tower_kernel(b, bind_tensor(&b->bind, plain("v.patch_embd"), ".weight"))};
     kernel.bias = bind_optional(&b->bind, "v.patch_embd", LOOKUP_NO_LAYER, ".bias", v->width);
     tower_positions(b, kernel.bias);
     const struct norm pre = tower_norm(b, "v.pre_ln", LOOKUP_NO_LAYER, v->width, v->eps);
@@ -164,6 +166,14 @@ static void tower_begin(struct tower_build *b)
     *o = (struct op_out){.in = b->in, .linear = kernel, .tail = {.scale = 1, .out = b->x, .after = pre}};
     if (v->positions)
         o->tail.residual = (struct operand){b->in.buffer, b->t->pixels};
+    /* GGUF has the second frame's kernel apart; an image is the same in both frames */
+    const struct tensor *second = b->gguf ? store_find(b->bind.names.store, "v.patch_embd.weight.1") : NULL;
+    if (!second)
+        return;
+    bind_mark(&b->bind, second);
+    struct linear again = {.weight = tower_kernel(b, second)};
+    plan_add(b->p, OP_OUT, UINT32_MAX)->out =
+        (struct op_out){.in = b->in, .linear = again, .tail = {.scale = 1, .residual = b->x, .out = b->x}};
 }
 
 /* ---- a layer ---- */
@@ -584,7 +594,8 @@ int tower_open(struct tower **out, const struct store *s, const struct model_mak
         return err_memory(e, "the tower", sizeof *t);
     t->model.store = s;
     if (vision_read(&t->v, s, &own) == 0) {
-        t->pixels = 3 * t->v.patch * t->v.patch;
+        t->frames = s->kind == STORE_GGUF ? 1 : t->v.frames;
+        t->pixels = 3 * t->frames * t->v.patch * t->v.patch;
         t->folded = t->v.merge * t->v.merge;
         if (tower_build(t, s, &own) == 0 && model_make(&t->model, make ? make : &usual, &own) == 0) {
             *out = t;

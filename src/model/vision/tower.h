@@ -12,7 +12,8 @@
 struct tower {
     struct model model; /* of the tower: its hyper-parameters are in `v` */
     struct vision_params v;
-    uint32_t pixels; /* values of a patch: (3, patch, patch) */
+    uint32_t pixels; /* values of a patch: (3, frames, patch, patch) */
+    uint32_t frames; /* how often a row has the image: as often as the kernel has frames */
     const float
         *positions; /* learned ones, (v.positions, width); of gemma4 (2, v.positions, width); NULL = none */
     const float *class_row; /* (width): what stands for the position of the class row */
