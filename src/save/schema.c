@@ -31,7 +31,7 @@ static const char version_1[] =
     "  thread INTEGER NOT NULL REFERENCES threads ON DELETE CASCADE, response INTEGER,"
     "  turn INTEGER NOT NULL, listed INTEGER NOT NULL);"
     "CREATE INDEX items_thread ON items (thread, number);"
-    "CREATE INDEX items_response ON items (response, turn, number);"
+    "CREATE INDEX items_response ON items (response, turn, number) WHERE response IS NOT NULL;"
     "CREATE TABLE totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
     "INSERT INTO totals VALUES ('bytes', 0);"
     "CREATE TRIGGER threads_add AFTER INSERT ON threads BEGIN"

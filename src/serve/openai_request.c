@@ -591,7 +591,7 @@ static int openai_submit(struct request *a, struct request_draft *q)
     if (openai_fits(a))
         return -1;
     const struct api_format *t = format_for(a->route);
-    if ((t->asked && t->asked(a, &q->request)) || request_admit(a, a->prompt_count * n))
+    if (request_admit(a, a->prompt_count * n) || (t->asked && t->asked(a, &q->request)))
         return -1;
     uint64_t seed = q->request.sampler.seed;
     q->request.batch = a->batch;

@@ -12,6 +12,7 @@
 #include "serve/metrics.h"
 #include "serve/models.h"
 #include "serve/record.h"
+#include "serve/responses_background.h"
 #include "serve/route.h"
 #include "serve/server_internal.h"
 #include "serve/usage.h"
@@ -125,6 +126,19 @@ void request_start(struct conn *c)
     worker_add(a);
 }
 
+struct request *request_hold(struct conn *c)
+{
+    const struct request_origin from = {c->server, c->route, &conn_recipient, c, c->key};
+    struct buf none = {0};
+    struct request *a = request_new(&from, &none);
+    if (!a)
+        return NULL;
+    a->arrived = a->prepared = a->accounted = true;
+    memcpy(a->id, c->id, sizeof a->id);
+    c->request = a;
+    return a;
+}
+
 struct request *request_start_batch(const struct request_origin *from, struct buf *body)
 {
     struct request *a = request_new(from, body);
@@ -153,9 +167,10 @@ void request_drop_body(struct request *a)
 }
 
 /* Closes the streams first: no wakeup follows. */
-static void request_free(struct request *a)
+void request_free(struct request *a)
 {
     struct usage used = request_usage(a);
+    background_leave(a);
     record_post(a);
     record_leave(a);
     request_usage_end(a->server, a->key, a->sequences, &used);
@@ -367,8 +382,22 @@ static void request_part(struct request *a)
     }
 }
 
+void request_stop(struct request *a)
+{
+    for (uint32_t i = 0; i < a->count && a->stream; i++)
+        if (!a->choices[i].done)
+            format_for(a->route)->end(a, &a->choices[i], &a->ending);
+    request_finish(a);
+}
+
 void request_chunk(struct request *a)
 {
+    if (a->follows) {
+        background_feed(a);
+        return;
+    }
+    if (a->detached && a->to == &conn_recipient)
+        background_begin(a);
     if (!a->client) {
         request_free(a);
         return;

@@ -18,6 +18,7 @@
 
 enum { REQUEST_CHOICES = 16 };
 
+struct background;
 struct conn;
 struct instance;
 struct output_parser;
@@ -77,9 +78,13 @@ struct choice {
 struct request {
     struct server *server;
     const struct recipient *to;
-    void *client; /* of `to`, and the loop's: NULL = it has gone */
-    bool arrived; /* the loop's: the worker is through with it */
-    bool batch;   /* runs only in what others leave */
+    void *client;               /* of `to`, and the loop's: NULL = it has gone */
+    bool arrived;               /* the loop's: the worker is through with it */
+    bool batch;                 /* runs only in what others leave */
+    bool detached;              /* set by a worker: it goes on without its client (responses_background.c) */
+    struct background *follows; /* the loop's: the reply is that of one in the background */
+    struct request *next_follower;
+    size_t fed; /* bytes of its events that were sent */
     const struct route *route;
     uint32_t key;
     int64_t owner; /* the key, as the state knows it */
@@ -166,6 +171,10 @@ struct request_origin {
 struct request *request_start_batch(const struct request_origin *from, struct buf *body);
 void request_chunk(struct request *a);   /* takes what has come of it; may free it */
 void request_abandon(struct request *a); /* the client has gone */
+/* A request of the connection that the loop itself answers, later; NULL: no memory. */
+struct request *request_hold(struct conn *c);
+void request_stop(struct request *a); /* ends now, with what it has */
+void request_free(struct request *a);
 
 /* A worker's. */
 /* It is through with the request: what only the reading of it needed is freed. */

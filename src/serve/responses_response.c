@@ -96,6 +96,7 @@ static void responses_echo(const struct responses *own, json_t *r)
                   {"reasoning", "{\"effort\":null,\"summary\":null}"},
                   {"store", "true"},
                   {"temperature", "null"},
+                  {"background", "false"},
                   {"text", "{\"format\":{\"type\":\"text\"}}"},
                   {"tool_choice", "\"auto\""},
                   {"tools", "[]"},
@@ -110,10 +111,11 @@ static void responses_echo(const struct responses *own, json_t *r)
     }
 }
 
-static json_t *responses_make(const struct request *a, const char *status)
+json_t *responses_make(const struct request *a, const char *status)
 {
     const struct responses *own = a->format_state;
-    bool over = strcmp(status, "in_progress") != 0, cut = !strcmp(status, "incomplete");
+    bool over = strcmp(status, "in_progress") != 0 && strcmp(status, "queued") != 0,
+         cut = !strcmp(status, "incomplete");
     char id[sizeof a->id + 8];
     snprintf(id, sizeof id, "resp_%s", a->id);
     json_t *r =
@@ -123,14 +125,19 @@ static json_t *responses_make(const struct request *a, const char *status)
                   cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null());
     if (r)
         responses_echo(own, r);
+    if (r && own->conversation[0])
+        json_object_set_new(r, "conversation", json_pack("{s:s}", "id", own->conversation));
     return r;
 }
 
 static json_t *responses_done(struct request *a)
 {
-    json_t *r = responses_make(a, a->choices[0].end.finish == FINISH_LENGTH ? "incomplete" : "completed");
-    if (r)
-        responses_keep(a, r);
+    struct responses *own = a->format_state;
+    const char *status = own->cancelled                              ? "cancelled"
+                         : a->choices[0].end.finish == FINISH_LENGTH ? "incomplete"
+                                                                     : "completed";
+    json_t *r = responses_make(a, status);
+    own->final = json_incref(r);
     return r;
 }
 
@@ -187,8 +194,9 @@ static void responses_part_event(struct request *a, struct buf *out, const char 
 static void responses_begin(struct request *a, struct choice *c, struct buf *out)
 {
     (void)c;
-    responses_event(a, out, "response.created",
-                    json_pack("{s:o}", "response", responses_make(a, "in_progress")));
+    const struct responses *own = a->format_state;
+    const char *first = own->background ? "queued" : "in_progress";
+    responses_event(a, out, "response.created", json_pack("{s:o}", "response", responses_make(a, first)));
     responses_event(a, out, "response.in_progress",
                     json_pack("{s:o}", "response", responses_make(a, "in_progress")));
 }
@@ -309,9 +317,14 @@ static void responses_end(struct request *a, struct choice *c, struct buf *out)
 
 static void responses_finish(struct request *a, struct buf *out)
 {
-    bool cut = a->choices[0].end.finish == FINISH_LENGTH;
-    responses_event(a, out, cut ? "response.incomplete" : "response.completed",
-                    json_pack("{s:o}", "response", responses_done(a)));
+    const struct responses *own = a->format_state;
+    json_t *r = responses_done(a);
+    const char *type =
+        a->choices[0].end.finish == FINISH_LENGTH ? "response.incomplete" : "response.completed";
+    if (own->cancelled) /* the API has no event for it: the stream ends */
+        json_decref(r);
+    else
+        responses_event(a, out, type, json_pack("{s:o}", "response", r));
 }
 
 static void responses_error(const struct failure *f, struct buf *out)
@@ -331,12 +344,21 @@ static void responses_forget(void *of)
     struct responses *own = of;
     if (own) {
         json_decref(own->asked);
-        json_decref(own->conversation);
+        json_decref(own->final);
+        responses_items_free(&own->input);
         json_decref(own->output);
         json_decref(own->probs);
         json_decref(own->probs_new);
     }
     mem_free(own);
+}
+
+/* Of one in the background, the beginning is stored before it runs. */
+static int responses_asked(struct request *a, const struct engine_request *r)
+{
+    const struct responses *own = a->format_state;
+    (void)r;
+    return own->background ? responses_keep_begun(a) : 0;
 }
 
 const struct api_format responses_api = {.type = "text/event-stream",
@@ -346,6 +368,8 @@ const struct api_format responses_api = {.type = "text/event-stream",
                                          .end = responses_end,
                                          .finish = responses_finish,
                                          .whole = responses_whole,
+                                         .keep = responses_keep,
+                                         .asked = responses_asked,
                                          .error = responses_error,
                                          .broken = responses_broken,
                                          .forget = responses_forget};

@@ -10,6 +10,7 @@
 #include "serve/auth.h"
 #include "serve/batches.h"
 #include "serve/conn.h"
+#include "serve/conversations.h"
 #include "serve/failure.h"
 #include "serve/format.h"
 #include "serve/files.h"
@@ -96,6 +97,9 @@ static void route_root(struct conn *c)
     buf_free(&out);
 }
 
+/* What is stored: looked up or changed on a worker. */
+#define STORED(function) .prepare = (function), .model = ROUTE_NO_MODEL, .light = true
+
 static const struct route routes[] = {
     {"GET", "/", .now = route_root, .open = true},
     {"GET", "/livez", .now = route_live, .open = true, .probe = true},
@@ -109,7 +113,7 @@ static const struct route routes[] = {
     {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS, .admin = true},
     {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL, .admin = true},
     {"GET", "/models/*", .now = api_model},
-    {"GET", "/usage", .prepare = api_usage, .model = ROUTE_NO_MODEL, .light = true},
+    {"GET", "/usage", STORED(api_usage)},
     {"GET", "/props", .now = api_props},
     {"GET", "/slots", .now = api_slots},
     {"POST", "/chat/completions", .prepare = openai_chat, .model = ROUTE_CHAT, .batch = true},
@@ -119,8 +123,18 @@ static const struct route routes[] = {
      .batch = true},
     {"POST", "/responses/input_tokens", .prepare = responses_count, .model = ROUTE_CHAT,
      .api = API_RESPONSES},
-    {"GET", "/responses/*", .now = responses_get},
-    {"DELETE", "/responses/*", .now = responses_delete},
+    {"GET", "/responses/*", .now = responses_get, STORED(responses_read), .api = API_RESPONSES},
+    {"DELETE", "/responses/*", .now = responses_delete, STORED(responses_remove)},
+    {"POST", "/responses/*/cancel", .now = responses_cancel, STORED(responses_cancel_ended)},
+    {"GET", "/responses/*/input_items", STORED(responses_input_items)},
+    {"POST", "/conversations", STORED(conversations_create)},
+    {"GET", "/conversations/*", STORED(conversations_read)},
+    {"POST", "/conversations/*", STORED(conversations_update)},
+    {"DELETE", "/conversations/*", STORED(conversations_remove)},
+    {"GET", "/conversations/*/items", STORED(conversations_items)},
+    {"POST", "/conversations/*/items", STORED(conversations_add)},
+    {"GET", "/conversations/*/items/*", STORED(conversations_item)},
+    {"DELETE", "/conversations/*/items/*", STORED(conversations_remove_item)},
     {"POST", "/messages", .prepare = anthropic_messages, .model = ROUTE_CHAT, .api = API_ANTHROPIC,
      .batch = true},
     {"POST", "/messages/count_tokens", .prepare = anthropic_count, .model = ROUTE_CHAT, .api = API_ANTHROPIC},

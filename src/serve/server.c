@@ -15,8 +15,9 @@
 #include "serve/origin.h"
 #include "serve/record.h"
 #include "serve/request.h"
+#include "serve/responses_background.h"
+#include "serve/responses_expire.h"
 #include "serve/server_internal.h"
-#include "serve/shelf.h"
 #include "serve/tls.h"
 #include "serve/worker.h"
 
@@ -132,6 +133,7 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
         evconnlistener_enable(s->listener);
     }
     record_retry(s);
+    responses_expire(s, now);
     models_expire(s->models, now);
     if (now - s->notified >= 1 && !models_stuck(s->models, SERVER_STUCK)) { /* else systemd restarts us */
         notify_say(s->o->notify, "WATCHDOG=1");
@@ -362,7 +364,7 @@ static int server_open(struct server *s, struct err *e)
         event_add(s->intr, NULL) || event_add(s->hup, NULL))
         return err_set(e, ERR_RESOURCE, "cannot start the event loop: %s", strerror(errno));
     server_count_files(s);
-    if (s->o->state && quota_load(&s->quotas, s->o->state, e))
+    if (s->o->state && (quota_load(&s->quotas, s->o->state, e) || background_recover(s->o->state, e)))
         return -1;
     server_name_keys(s);
     if (server_tls(s, e) || worker_start(s, e) || server_start_batches(s, e))
@@ -387,6 +389,7 @@ static void server_close(struct server *s)
     batches_stop(s);
     models_shut(s->models); /* waiting requests come back to a worker */
     worker_stop(s);
+    background_stop(s);
     while (s->conns)
         conn_free(s->conns);
     record_retry(s);
@@ -404,7 +407,6 @@ static void server_close(struct server *s)
         event_base_free(s->base);
     if (s->bell_fd >= 0)
         close(s->bell_fd);
-    shelf_free(&s->shelf);
     quota_free(&s->quotas);
     record_free_unsaved(s);
     tls_close(s->tls);

@@ -32,8 +32,9 @@ struct server_options {
     const char *tls_cert, *tls_key; /* PEM files; NULL = no TLS */
     int notify;                     /* systemd's socket (notify.h); -1 = there is none */
     struct key_limits usage;        /* of every key */
-    double grace;                   /* seconds that running requests get after SIGTERM */
-    const struct server_key *keys;  /* (key_count) */
+    double keep_responses; /* seconds that responses and conversations are kept after their last use */
+    double grace;          /* seconds that running requests get after SIGTERM */
+    const struct server_key *keys; /* (key_count) */
     size_t key_count;
     struct decoder *decoder;         /* of images; NULL: they are decoded in this process (tests) */
     struct url_fetcher *fetcher;     /* of images by URL; NULL: none is fetched */

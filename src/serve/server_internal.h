@@ -4,7 +4,6 @@
 
 #include "serve/metrics.h"
 #include "serve/server.h"
-#include "serve/shelf.h"
 #include "serve/usage.h"
 #include "serve/worker.h"
 
@@ -17,6 +16,7 @@
 
 struct batch_driver;
 struct batches;
+struct background;
 struct conn;
 struct event;
 struct event_base;
@@ -52,6 +52,10 @@ struct server {
     struct batch_driver *batch; /* NULL = no lines are run */
     struct batches *batches;    /* of the state; NULL = none; guarded by the mutex */
     struct metrics metrics;
+    struct background *background; /* responses that run there */
+    double clock_offset,
+        steady_since; /* of the time of day against the clock; since when it has not jumped */
+    double expired;   /* when old responses were last looked for */
     /* guarded by the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;
@@ -60,7 +64,6 @@ struct server {
     struct record *unsaved;          /* usage that the disk did not take */
     struct worker_lane lanes[LANES]; /* for the workers */
     struct request *ready;           /* have a chunk for the loop */
-    struct shelf shelf;
     bool closing;
     pthread_t workers[WORKERS];
     int worker_count;

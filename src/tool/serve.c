@@ -35,6 +35,7 @@ enum {
     SERVE_SLOTS = 4, /* on a CPU, and the fewest on a GPU */
     SERVE_TEXTS = 32,
     SERVE_KEEP = 300,
+    SERVE_KEEP_RESPONSES = 30 * 86400,
     SERVE_WORDS = 256,
     SERVE_HOSTS = 64,
     SERVE_NAME = 128,
@@ -80,6 +81,8 @@ static const struct arg_option serve_options[] = {
     {"grace", 0, ARG_NUM, "S", "seconds that running requests get at shutdown (default: 30)", 0, 86400},
     STATE_OPTIONS,
     {"no-state", 0, ARG_FLAG, NULL, "keep responses, conversations and usage in memory only", 0, 0},
+    {"keep-responses", 0, ARG_TEXT, "T",
+     "keep stored responses and conversations for this time after their last use (default: 30d)", 0, 0},
     {"no-sandbox", 0, ARG_FLAG, NULL,
      "keep the rights to files, calls and the network that the server does not need", 0, 0},
     IMAGES_TOWER,
@@ -370,6 +373,11 @@ static int serve_use_models(struct serve *s, struct err *e)
 static int serve_state_folder(struct serve *s, struct err *e)
 {
     struct err own = {0};
+    const char *keep = args_text(s->a, "keep-responses");
+    s->o.keep_responses = SERVE_KEEP_RESPONSES;
+    if (keep && (!num_duration(keep, strlen(keep), &s->o.keep_responses) || s->o.keep_responses < 0))
+        return err_set(e, ERR_USAGE, "--keep-responses takes a time such as 12h or 30d, not '%s'",
+                       log_safe(keep));
     if (args_flag(s->a, "no-state")) {
         if (args_text(s->a, "state-dir"))
             return err_set(e, ERR_USAGE, "--state-dir and --no-state exclude each other");

@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +76,16 @@ def cached(name):
 def smollm2():
     """The default model, which `make test` fetches."""
     return cached("SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """What to serve where only the server matters: one layer of random weights, fast and without sense."""
+    folder = tmp_path_factory.mktemp("tiny")
+    subprocess.run([sys.executable, ROOT / "bench" / "synth.py", "smollm2-135m", folder / "tiny.gguf", "--layers", "1", "--type",
+                    "q4_0"], check=True, capture_output=True)
+    (folder / "chat.jinja").write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+    return [folder / "tiny.gguf", "--template", folder / "chat.jinja", "--name", "tiny", "--ctx", "2048"]
 
 
 @pytest.fixture(scope="session")
