@@ -89,9 +89,27 @@ static int png_read(struct png_reader *r, png_structp png, png_infop info)
     return 0;
 }
 
+/* Whether the file has all bytes that its chunks {length, name, data, checksum} say: libpng allocates a chunk
+ * before it reads it. */
+static bool png_chunks_fit(const uint8_t *bytes, size_t n)
+{
+    enum { SIGNATURE = 8, FRAME = 12 };
+    for (size_t at = SIGNATURE, length; n - at >= FRAME; at += FRAME + length) {
+        length = (size_t)bytes[at] << 24 | (size_t)bytes[at + 1] << 16 | (size_t)bytes[at + 2] << 8 |
+                 bytes[at + 3];
+        if (length > n - at - FRAME)
+            return false;
+        if (!memcmp(bytes + at + 4, "IEND", 4))
+            break;
+    }
+    return true;
+}
+
 int decode_png(struct image *out, struct image_source *s, struct err *e)
 {
     struct png_reader r = {.s = s, .e = e, .out = out};
+    if (!png_chunks_fit(s->bytes, s->size))
+        return err_set(e, ERR_DATA, "the file ends before the image does");
     png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, png_fail, png_warn);
     png_infop info = png ? png_create_info_struct(png) : NULL;
     int failed = !info                     ? err_memory(e, "the PNG reader", sizeof r)

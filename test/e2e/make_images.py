@@ -129,6 +129,7 @@ def bad():
     yield "bomb.webp", webp_bomb(), "16383 x 16383 pixels; at most"
     yield "bomb.gif", b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0, 0, 0) + b"\x2c" + struct.pack(
         "<HHHHB", 0, 0, 65535, 65535, 0) + b"\x02\x01\x00\x00;", "65535 x 65535 pixels; at most"
+    yield "chunk.png", good["rgb.png"][:33] + b"\x5a\0\0\x1aeXIfMM\0*" + good["rgb.png"][33:], "PNG: the file ends before"
     yield "tiff.jpg", b"II*\0" + bytes(60), "no image that can be read"
     yield "words.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no image that can be read"
     yield "empty.png", b"", "no image that can be read"
