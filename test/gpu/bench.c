@@ -59,7 +59,7 @@ static void build(struct rig *r, const struct preset *p, uint32_t base)
                             .q = slab_linear(r, base, qn, p->width, p->bias),
                             .k = slab_linear(r, base, kn, p->width, p->bias),
                             .v = slab_linear(r, type_of(p, base, l, true), kn, p->width, p->bias),
-                            .rope = {ROPE_HALVES, p->dim, 0, freqs, 1},
+                            .rope = {ROPE_HALVES, p->dim, 0, freqs, .factor = 1},
                             .heads = p->heads,
                             .kv_heads = p->kv_heads,
                             .k_dim = p->dim,

@@ -261,7 +261,7 @@ static void add_latent(struct rig *r, const struct recipe *c, uint32_t layer, st
                           .kv_norm = rig_norm(r, NORM_RMS, L),
                           .kv_a = rig_linear(r, c->type, L + R, c->width, false),
                           .k_b = rig_matrix(r, DTYPE_F32, L, NOPE, c->heads, 0.2f),
-                          .rope = {ROPE_PAIRS, R, 0, frequencies(r, R), 1.0f},
+                          .rope = {ROPE_PAIRS, R, 0, frequencies(r, R), .factor = 1.0f},
                           .heads = c->heads,
                           .nope = NOPE,
                           .latent = L,
