@@ -130,8 +130,9 @@ int worker_model(struct request *a, enum route_model model)
     if (!body)
         return -1;
     json_decref(body); /* the request keeps a reference */
-    if (a->batch && json_is_true(json_object_get(body, "stream")))
-        return request_fail(a, 400, "stream", "a line of a batch has no stream");
+    if (a->batch && (field_bool(body, "stream") || field_bool(body, "background")))
+        return request_fail(a, 400, "stream",
+                            "a line of a batch has no stream, and does not run in the background");
     if (first) {
         struct model_want want = wants[model];
         const json_t *name = json_object_get(body, "model");

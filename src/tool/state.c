@@ -49,6 +49,9 @@ static int state_show(struct state_tool *t, struct err *e)
         {"conversations", "SELECT count(*) FROM threads WHERE id IS NOT NULL"},
         {"items", "SELECT count(*) FROM items"},
         {"stored_bytes", "SELECT value FROM totals WHERE name = 'bytes'"},
+        {"files", "SELECT count(*) FROM files"},
+        {"batches", "SELECT count(*) FROM batches"},
+        {"open_batches", "SELECT count(*) FROM batches WHERE ended = 0"},
         {"usage_days", "SELECT count(DISTINCT day) FROM usage"},
         {"keys", "SELECT count(*) FROM keys WHERE number IS NOT NULL"},
     };

@@ -189,6 +189,7 @@ def kill_and_go_on(binary, smollm2, folder, lines, kills, seconds, seed):
         server = Server(*args)
     client = server.client()
     batch = wait(client, batch, 3600)
+    print(f"killed {done} times")
     assert batch.status == "completed" and batch.request_counts.completed == len(lines), batch
     ids = [r["custom_id"] for r in content(client, batch.output_file_id)]
     assert sorted(ids) == sorted(x["custom_id"] for x in lines)
