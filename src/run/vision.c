@@ -81,6 +81,14 @@ static int32_t find_token(const struct store *model, enum vision_family family)
 
 /* ---- open and close ---- */
 
+bool vision_found(const struct store *model)
+{
+    char path[4352] = "";
+    if (model->kind == STORE_GGUF)
+        find_mmproj(model->path, path, sizeof path);
+    return path[0] || vision_present(model);
+}
+
 int vision_open(struct vision **out, const struct store *model, const struct vision_options *o, struct err *e)
 {
     char path[4352] = "";

@@ -34,6 +34,8 @@ struct vision_options {
     struct device_options device_options;
 };
 
+/* Whether the model has a tower, or an mmproj file is beside it. */
+bool vision_found(const struct store *model);
 /* *out is NULL, without an error, where the model has no tower and none was asked for. */
 int vision_open(struct vision **out, const struct store *model, const struct vision_options *o,
                 struct err *e);

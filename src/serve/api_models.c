@@ -119,7 +119,7 @@ static void api_write_text(const struct session *l, struct json *j)
     json_key(j, "modalities");
     json_begin(j, '{');
     json_key(j, "vision");
-    json_bool(j, false);
+    json_bool(j, l && l->vision);
     json_key(j, "audio");
     json_bool(j, false);
     json_end(j, '}');

@@ -205,7 +205,7 @@ static json_t *parts_read(struct request *a, const json_t *parts, size_t at, str
         snprintf(where, sizeof where, "messages[%zu].content[%zu]", at, i);
         bool image = part_is_image(part);
         const json_t *text = image ? part_image_text(part, &is_url) : NULL;
-        failed = failed || (image && request_image_add(a, to, text, is_url, where)) ||
+        failed = failed || (image && to && request_image_add(a, to, text, is_url, where)) ||
                  json_array_append_new(out, image ? json_pack("{s:s}", "type", "image") : json_incref(part));
     }
     if (!failed)

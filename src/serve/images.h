@@ -28,6 +28,6 @@ void request_images_free(struct request_images *i);
 bool part_is_image(const json_t *part);
 /* Whether the part has what an image of its form needs; 400 where not, or where the model reads only text. */
 int part_check_image(struct request *a, const json_t *part, const char *where);
-/* Reads the images of all messages into `to`. Returns the messages with {"type": "image"} in their places; the given ones
- * are not changed. NULL and a failure. */
+/* Reads the images of all messages into `to` (NULL: they are not read). Returns the messages with {"type": "image"} in
+ * their places; the given ones are not changed. NULL and a failure. */
 json_t *request_images_read(struct request *a, const json_t *messages, struct request_images *to);

@@ -109,6 +109,8 @@ void metrics_write(struct server *s, uint32_t key, struct buf *out)
         {"quern_step_microseconds_total", "counter", "Time in steps.", e.step_us},
         {"quern_host_microseconds_total", "counter", "Time between steps while there was work.", e.host_us},
         {"quern_preempted_total", "counter", "Requests preempted because memory was short.", e.preempted},
+        {"quern_images_encoded_total", "counter",
+         "Images encoded by towers; an image that is cached is not encoded again.", e.images},
         {"quern_kv_pages", "gauge", "Pages for keys and values.", e.pages},
         {"quern_kv_pages_free", "gauge", "Free pages.", e.pages_free},
         {"quern_kv_window_pages", "gauge", "Pages of layers with a sliding window.", e.window_pages},

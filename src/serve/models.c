@@ -97,6 +97,7 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->step_us += e->step_us;
     sum->host_us += e->host_us;
     sum->preempted += e->preempted;
+    sum->images += e->images;
     sum->drafted += e->drafted;
     sum->accepted += e->accepted;
     sum->forced += e->forced;

@@ -68,6 +68,7 @@ struct served_facts {
     bool encoder;             /* makes vectors only */
     bool can_chat;            /* has a template */
     bool can_call, can_think; /* the template supports tools, reasoning */
+    bool can_see;             /* it has a tower for images */
     bool can_insert;          /* supports fill-in-the-middle: known after the first load */
     time_t modified;
 };

@@ -6,6 +6,7 @@
 #include "format/file_type.h"
 #include "format/gguf.h"
 #include "model/arch.h"
+#include "run/vision.h"
 #include "serve/models_internal.h"
 
 #include <dirent.h>
@@ -233,6 +234,7 @@ int served_facts_read(struct served_facts *f, const char *path, const struct mod
         facts_figures(f, &h, o->ctx);
         facts_state(f, s, &h);
         facts_text(f, s, o->chat_template);
+        f->can_see = !f->encoder && vision_found(s);
         f->modified = stat(path, &st) ? 0 : st.st_mtime;
         f->known = true;
         hparams_free(&h);

@@ -259,6 +259,8 @@ static void ollama_capabilities(struct json *j, const struct served_facts *k)
         json_str(j, "tools");
     if (k->can_think)
         json_str(j, "thinking");
+    if (k->can_see)
+        json_str(j, "vision");
     json_end(j, ']');
 }
 

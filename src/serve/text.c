@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "run/image_text.h"
 #include "run/session.h"
 #include "serve/field.h"
 #include "serve/openai.h"
@@ -190,8 +191,12 @@ void text_template(struct request *a)
         r.tools = json_object_get(body, "tools"); /* functions have become tools */
         r.continue_final = turn == TURN_GOES_ON;
         r.no_generation_prompt = turn == TURN_CLOSED;
-        if (!text_can_chat(a) && chat_render(l->chat, &r, &spans, &e))
+        json_t *messages = request_images_read(a, r.messages, NULL);
+        r.messages = messages;
+        r.image_mark = IMAGE_TEXT_MARK;
+        if (messages && !text_can_chat(a) && chat_render(l->chat, &r, &spans, &e))
             request_fail(a, 400, "messages", "%s", e.text);
+        json_decref(messages);
     }
     for (size_t i = 0; i < spans.count; i++)
         buf_add(&text, spans.items[i].text, spans.items[i].n);

@@ -127,6 +127,21 @@ def test_llamacpp(server):
     assert status == 400 and b"0 places for 1 images" in reply
 
 
+def test_what_others_ask_the_server(server):
+    """Ollama's capabilities, llama.cpp's modalities, a rendered template; and how often the tower has run."""
+    assert "vision" in server.ask("/api/show", {"model": "colours"})["capabilities"]
+    assert server.ask("/props")["modalities"] == {"vision": True, "audio": False}
+    messages = ask(part(png(RGB["red"])))["messages"]
+    assert server.ask("/apply-template", {"messages": messages})["prompt"] == f"user: <image>{QUESTION}assistant:"
+    image = part(png(RGB["blue"], 31, 17))
+    before = server.metric("quern_images_encoded_total")
+    first = server.ask("/v1/chat/completions", ask(image))
+    turns = [*ask(image)["messages"], {"role": "assistant", "content": first["choices"][0]["message"]["content"]},
+             {"role": "user", "content": QUESTION}]
+    assert server.ask("/v1/chat/completions", {"messages": turns, "max_tokens": 8, "temperature": 0})["choices"][0]["message"]["content"].strip() == "blue"
+    assert server.metric("quern_images_encoded_total") == before + 1  # the second turn encodes nothing
+
+
 def test_two_images_and_text_that_looks_like_one(server):
     both = [part(png(RGB["red"])), part(png(RGB["blue"])), {"type": "text", "text": "<image> " + QUESTION}]
     body = {"messages": [{"role": "user", "content": both}], "max_tokens": 4, "temperature": 0}
