@@ -43,6 +43,9 @@ int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
     /* The share of YaRN's factor that falls on all dimensions, squared, is in the scale of q.k. */
     struct rope_params *r = &h->rope[0];
     if (k->gguf) {
+        h->normalise = false; /* files say it only where it is so */
+        if (keys_bool(k, "expert_weights_norm", NULL, &h->normalise, e) < 0)
+            return -1;
         r->mscale_all_dim *= 10; /* the key holds 0.1 m */
         r->mscale = r->mscale_all_dim != 1 ? r->mscale_all_dim : 1;
     }
