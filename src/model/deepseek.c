@@ -43,7 +43,7 @@ int deepseek_setup(struct hparams *h, const struct keys *k, struct err *e)
     /* The share of YaRN's factor that falls on all dimensions, squared, is in the scale of q.k. */
     struct rope_params *r = &h->rope[0];
     if (k->gguf) {
-        h->normalise = false; /* files say it only where it is so */
+        h->normalise = h->arch->hybrid && h->arch->normalise; /* files of others say it only where it is so */
         if (keys_bool(k, "expert_weights_norm", NULL, &h->normalise, e) < 0)
             return -1;
         r->mscale_all_dim *= 10; /* the key holds 0.1 m */
