@@ -138,7 +138,8 @@ struct float_args {
 struct repack_args {
     const uint8_t *src;
     uint8_t *dst;
-    uint64_t row_bytes, bytes; /* bytes: of dst */
+    uint64_t row_bytes, bytes;   /* bytes: of dst */
+    uint64_t src_each, dst_each; /* from matrix to matrix (blockIdx.y) */
     uint32_t fmt, n, k, pad;
 };
 

@@ -251,14 +251,13 @@ static int fill_weight(struct quern_gpu *g, struct public_weight *w, const void 
 {
     struct gpu *c = g->g;
     cu_ptr file = gpu_alloc(c, count, "a weight on its way", &g->error);
-    struct repack_args a = {(const uint8_t *)file,
-                            (uint8_t *)w->mat.base,
-                            row_bytes,
-                            w->bytes,
-                            w->mat.fmt,
-                            w->mat.n,
-                            w->mat.k,
-                            0};
+    struct repack_args a = {.src = (const uint8_t *)file,
+                            .dst = (uint8_t *)w->mat.base,
+                            .row_bytes = row_bytes,
+                            .bytes = w->bytes,
+                            .fmt = w->mat.fmt,
+                            .n = w->mat.n,
+                            .k = w->mat.k};
     int bad =
         !file ||
         gpu_check(c, c->cu->to_device(file, bytes, count, c->stream), "uploading a weight", &g->error) ||

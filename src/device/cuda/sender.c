@@ -8,8 +8,8 @@
 /* Operations are numbered on from pass to pass: `turn` of them have been launched, so that turn % count is the next one. A
  * job of operation number t may be sent once number t - rooms has been launched. */
 struct sender {
-    struct gpu *g;     /* the card, whose stream computes */
-    struct gpu copies; /* the same with a stream for copies */
+    struct gpu *g;              /* the card, whose stream computes */
+    struct gpu copies, repacks; /* the same with a stream for copies, and with one for what follows them */
     const struct weights *w;
     struct mat *mat; /* (weights.count) */
     cu_ptr room[SENDER_ROOMS_MOST];
@@ -144,14 +144,15 @@ static bool take_job(struct sender *s, struct upload_job *job, uint64_t *number)
 static int send_job(struct sender *s, const struct upload_slot *slot, const struct upload_job *job,
                     uint64_t number, struct err *e)
 {
-    struct gpu *g = &s->copies;
+    struct gpu *g = &s->repacks;
     const uint32_t room = (uint32_t)(number % s->rooms);
     for (; s->begun <= number; s->begun++)
         if (s->begun >= s->rooms &&
             gpu_check(g, g->cu->stream_wait(g->stream, s->unused[s->begun % s->rooms], 0),
                       "waiting for a room", e))
             return -1;
-    if (upload_send(g, slot, &(struct upload_item){&s->w->all[job->weight], &s->mat[job->weight], job}, e))
+    if (upload_send(&s->copies, g, slot,
+                    &(struct upload_item){&s->w->all[job->weight], &s->mat[job->weight], job}, e))
         return -1;
     if (--s->left[room])
         return 0;
@@ -215,7 +216,11 @@ static int take_rooms(struct sender *s, struct err *e)
             gpu_check(g, g->cu->event_create(&s->unused[i], CU_EVENT_NO_TIMING), "making an event", e))
             return -1;
     return gpu_check(g, g->cu->stream_create(&s->copies.stream, CU_STREAM_NON_BLOCKING), "making a stream",
-                     e);
+                     e) ||
+                   gpu_check(g, g->cu->stream_create(&s->repacks.stream, CU_STREAM_NON_BLOCKING),
+                             "making a stream", e)
+               ? -1
+               : 0;
 }
 
 static int start_threads(struct sender *s, int threads, struct err *e)
@@ -241,8 +246,8 @@ int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const 
     if (!s)
         return err_memory(e, "streamed weights", sizeof *s);
     s->g = g;
-    s->copies = *g;
-    s->copies.stream = NULL;
+    s->copies = s->repacks = *g;
+    s->copies.stream = s->repacks.stream = NULL;
     s->w = w;
     s->room_bytes = largest_op(p, w);
     s->rooms = rooms_for(s->room_bytes);
@@ -263,10 +268,12 @@ void sender_close(struct sender *s)
     pthread_mutex_unlock(&s->lock);
     for (int t = 0; t < s->threads; t++)
         pthread_join(s->worker[t].thread, NULL);
-    if (s->copies.stream) {
-        g->cu->stream_sync(s->copies.stream);
-        g->cu->stream_destroy(s->copies.stream);
-    }
+    void *const streams[] = {s->copies.stream, s->repacks.stream};
+    for (int i = 0; i < 2; i++)
+        if (streams[i]) {
+            g->cu->stream_sync(streams[i]);
+            g->cu->stream_destroy(streams[i]);
+        }
     for (int t = 0; t < UPLOAD_THREADS; t++)
         for (int i = 0; i < UPLOAD_SLOTS; i++)
             upload_slot_close(&s->worker[t].slot[i], g);

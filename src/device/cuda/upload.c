@@ -134,15 +134,19 @@ static size_t source_row(const struct weight *w)
 uint32_t upload_jobs(const struct weights *w, uint32_t weight, struct upload_job *jobs)
 {
     const struct weight *a = &w->all[weight];
-    uint64_t rows = SLOT_BYTES / source_row(a) / TILE_ROWS * TILE_ROWS;
+    const uint64_t rows = SLOT_BYTES / source_row(a) / TILE_ROWS * TILE_ROWS,
+                   whole = SLOT_BYTES / (source_row(a) * a->rows);
     uint32_t n = 0;
-    for (uint32_t m = 0; m < a->count; m++)
-        for (uint64_t r = 0; r < a->rows; r += rows) {
+    for (uint32_t m = 0, some; m < a->count; m += some) {
+        some = whole > a->count - m ? a->count - m : whole > 1 ? (uint32_t)whole : 1;
+        for (uint64_t r = 0; r < a->rows; r += whole ? a->rows : rows) {
+            const uint64_t left = a->rows - r;
             if (jobs)
                 jobs[n] = (struct upload_job){weight, m, (uint32_t)r,
-                                              (uint32_t)(a->rows - r < rows ? a->rows - r : rows)};
+                                              (uint32_t)(whole || left < rows ? left : rows), some};
             n++;
         }
+    }
     return n;
 }
 
@@ -156,52 +160,77 @@ static uint32_t make_jobs(const struct weights *w, struct upload_job *jobs)
     return n;
 }
 
-void upload_fill(const struct upload_slot *s, const struct weight *w, const struct upload_job *j)
+/* Rows of one matrix. */
+static void fill_rows(const struct upload_slot *s, const struct weight *w, const uint8_t *from, uint8_t *to,
+                      uint32_t rows)
 {
-    const uint8_t *from = w->data + j->matrix * w->each_bytes + j->first * w->row_bytes;
-    size_t row = source_row(w);
+    const size_t row = source_row(w);
     if (layout_for(w->type) == FMT_NONE) {
         const struct dtype_info *info = dtype_get(w->type);
-        for (uint32_t r = 0; r < j->rows; r++) {
+        for (uint32_t r = 0; r < rows; r++) {
             info->decode(from + r * w->row_bytes, s->decoded, w->cols);
-            uint16_t *to = (uint16_t *)(s->host + r * row);
+            uint16_t *half = (uint16_t *)(to + r * row);
             for (uint32_t i = 0; i < w->cols; i++)
-                to[i] = fp16_from_f32(s->decoded[i]);
+                half[i] = fp16_from_f32(s->decoded[i]);
         }
     } else if (row == w->row_bytes) {
-        memcpy(s->host, from, j->rows * row);
+        memcpy(to, from, rows * row);
     } else {
-        for (uint32_t r = 0; r < j->rows; r++)
-            memcpy(s->host + r * row, from + r * w->row_bytes, row);
+        for (uint32_t r = 0; r < rows; r++)
+            memcpy(to + r * row, from + r * w->row_bytes, row);
     }
 }
 
-int upload_send(struct gpu *g, const struct upload_slot *s, const struct upload_item *of, struct err *e)
+void upload_fill(const struct upload_slot *s, const struct weight *w, const struct upload_job *j)
+{
+    const uint8_t *from = w->data + j->matrix * w->each_bytes + j->first * w->row_bytes;
+    for (uint32_t m = 0; m < j->matrices; m++)
+        fill_rows(s, w, from + m * w->each_bytes, s->host + m * j->rows * source_row(w), j->rows);
+}
+
+/* A copy that another stream waits for. */
+static int send_bytes(struct gpu *g, struct gpu *then, const struct upload_slot *s, size_t bytes,
+                      struct err *e)
+{
+    const struct driver *cu = g->cu;
+    if (gpu_check(g, cu->to_device(s->device, s->host, bytes, g->stream), "uploading weights", e))
+        return -1;
+    return g->stream != then->stream &&
+                   (gpu_check(g, cu->event_record(s->copied, g->stream), "uploading weights", e) ||
+                    gpu_check(g, cu->stream_wait(then->stream, s->copied, 0), "uploading weights", e))
+               ? -1
+               : 0;
+}
+
+int upload_send(struct gpu *g, struct gpu *repack, const struct upload_slot *s, const struct upload_item *of,
+                struct err *e)
 {
     const struct weight *w = of->weight;
     const struct mat *m = of->mat;
     const struct upload_job *j = of->job;
-    size_t row = source_row(w), bytes = j->rows * row;
+    const size_t row = source_row(w), bytes = j->rows * row;
     cu_ptr to = (cu_ptr)m->base + j->matrix * m->each;
-    if (is_vector(w))
-        return gpu_check(g, g->cu->to_device(to, s->host, bytes, g->stream), "uploading weights", e) ||
-                       gpu_check(g, g->cu->event_record(s->done, g->stream), "uploading weights", e)
-                   ? -1
-                   : 0;
+    if (is_vector(w)) {
+        if (gpu_check(g, g->cu->to_device(to, s->host, j->matrices * bytes, repack->stream),
+                      "uploading weights", e))
+            return -1;
+        return gpu_check(g, g->cu->event_record(s->done, repack->stream), "uploading weights", e);
+    }
     to += (uint64_t)(layout_is_tile(m->fmt) ? j->first / TILE_ROWS : j->first) * m->stride;
     struct repack_args a = {.src = (const uint8_t *)s->device,
                             .dst = (uint8_t *)to,
                             .row_bytes = row,
                             .bytes = layout_bytes(m->fmt, j->rows, w->cols),
+                            .src_each = bytes,
+                            .dst_each = m->each,
                             .fmt = m->fmt,
                             .n = j->rows,
                             .k = w->cols};
-    struct gpu_grid grid = gpu_grid(gpu_blocks(a.bytes, 16 * 256), 1, 1, 256, 0);
-    if (gpu_check(g, g->cu->to_device(s->device, s->host, bytes, g->stream), "uploading weights", e) ||
-        gpu_launch(g, K_REPACK, grid, &a, e) ||
-        gpu_check(g, g->cu->event_record(s->done, g->stream), "uploading weights", e))
-        return -1;
-    return 0;
+    struct gpu_grid grid = gpu_grid(gpu_blocks(a.bytes, 16 * 256), j->matrices, 1, 256, 0);
+    return send_bytes(g, repack, s, j->matrices * bytes, e) || gpu_launch(repack, K_REPACK, grid, &a, e) ||
+                   gpu_check(g, g->cu->event_record(s->done, repack->stream), "uploading weights", e)
+               ? -1
+               : 0;
 }
 
 static void load_worker(void *arg, int worker, int workers)
@@ -225,7 +254,7 @@ static void load_worker(void *arg, int worker, int workers)
             upload_fill(s, &l->w->all[l->jobs[i].weight], &l->jobs[i]);
         pthread_mutex_lock(&l->lock); /* the stream takes one at a time */
         if (!bad)
-            bad = upload_send(g, s,
+            bad = upload_send(g, g, s,
                               &(struct upload_item){&l->w->all[l->jobs[i].weight],
                                                     &l->u->mat[l->jobs[i].weight], &l->jobs[i]},
                               &e);
@@ -242,6 +271,7 @@ int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct
 {
     if (!(s->host = gpu_pinned(g, SLOT_BYTES, e)) ||
         !(s->device = gpu_alloc(g, SLOT_BYTES, "the upload ring", e)) ||
+        gpu_check(g, g->cu->event_create(&s->copied, CU_EVENT_NO_TIMING), "making an event", e) ||
         gpu_check(g, g->cu->event_create(&s->done, CU_EVENT_NO_TIMING), "making an event", e))
         return -1;
     s->decoded = mem_alloc(widest, sizeof(float));
@@ -252,6 +282,8 @@ void upload_slot_close(struct upload_slot *s, struct gpu *g)
 {
     gpu_pinned_free(g, s->host);
     gpu_free(g, s->device, SLOT_BYTES);
+    if (s->copied)
+        g->cu->event_destroy(s->copied);
     if (s->done)
         g->cu->event_destroy(s->done);
     mem_free(s->decoded);

@@ -19,17 +19,18 @@ struct upload {
 
 enum { UPLOAD_THREADS = 8, UPLOAD_SLOTS = 3 }; /* slots of a thread: one is filled while others are sent */
 
-/* A run of rows of one matrix. */
+/* A run of rows of one matrix, or several whole matrices of a weight. */
 struct upload_job {
     uint32_t weight, matrix, first, rows;
+    uint32_t matrices;
 };
 
 /* Pinned memory, and room on the GPU for the file's bytes before they are repacked. */
 struct upload_slot {
     uint8_t *host;
     cu_ptr device;
-    void *done;     /* event: it can be filled again */
-    float *decoded; /* a row, for types that are converted */
+    void *copied, *done; /* events: the file's bytes are on the GPU; the slot can be filled again */
+    float *decoded;      /* a row, for types that are converted */
 };
 
 /* What a slot holds, and where it goes. */
@@ -45,9 +46,12 @@ int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct
 void upload_slot_close(struct upload_slot *s, struct gpu *g);
 /* The jobs of one weight, in order; with NULL only how many there are. */
 uint32_t upload_jobs(const struct weights *w, uint32_t weight, struct upload_job *jobs);
-/* Copies the rows of a job into the slot; then sends them to the GPU's stream, repacked. */
+/* Copies the rows of a job into the slot. */
 void upload_fill(const struct upload_slot *s, const struct weight *w, const struct upload_job *j);
-int upload_send(struct gpu *g, const struct upload_slot *s, const struct upload_item *of, struct err *e);
+/* Sends them to the GPU, and repacks them there: in the streams of g and of `repack`, which may be one. A copy never waits
+ * for the repacking of others where they are two. */
+int upload_send(struct gpu *g, struct gpu *repack, const struct upload_slot *s, const struct upload_item *of,
+                struct err *e);
 /* Bytes of a weight on the GPU; and the weight there. */
 uint64_t upload_room(const struct weight *w);
 struct mat upload_mat(const struct weight *w, cu_ptr at);

@@ -8,21 +8,22 @@ extern "C" __global__ void repack(const __grid_constant__ struct repack_args p)
     uint64_t at = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * 16;
     if (at >= p.bytes)
         return;
+    const uint8_t *src = p.src + blockIdx.y * p.src_each;
     uint32_t word[4] = {0, 0, 0, 0};
     for (int i = 0; i < 16; i++) {
         uint32_t b = 0;
         if (layout_has_nibbles(p.fmt, at + i)) {
             for (uint32_t half = 0; half < 2; half++) {
                 const int64_t from = layout_nibble(p.fmt, p.n, p.k, p.row_bytes, at + i, half);
-                b |= from < 0 ? 0 : (p.src[from / 2] >> 4 * (from % 2) & 15u) << 4 * half;
+                b |= from < 0 ? 0 : (src[from / 2] >> 4 * (from % 2) & 15u) << 4 * half;
             }
         } else {
             const int64_t from = layout_source(p.fmt, p.n, p.k, p.row_bytes, at + i);
-            b = from < 0 ? 0 : p.src[from];
+            b = from < 0 ? 0 : src[from];
         }
         word[i / 4] |= b << (8 * (i % 4));
     }
-    *(uint4 *)(p.dst + at) = make_uint4(word[0], word[1], word[2], word[3]);
+    *(uint4 *)(p.dst + blockIdx.y * p.dst_each + at) = make_uint4(word[0], word[1], word[2], word[3]);
 }
 
 /* A warp writes 256 values, 512 bytes; four such rounds in flight. */
