@@ -26,6 +26,18 @@ struct x_row {
     {
     }
 
+    /* Of 256 values; the last may be shorter, by whole lanes. */
+    __device__ __forceinline__ uint32_t columns() const
+    {
+        return (p.k + 255) / 256;
+    }
+
+    /* Where the lane's eight values of its warp's column number i are. */
+    __device__ __forceinline__ uint32_t at_of(int i) const
+    {
+        return 256 * (threadIdx.x / 32 + blockDim.x / 32 * i) + threadIdx.x % 32 * 8;
+    }
+
     /* Over the block, each time with other room: no wait until it is free again. */
     __device__ __forceinline__ float all(float v, float *each)
     {
@@ -49,9 +61,11 @@ struct x_row {
         const struct gemm_parts &in = p.in.parts;
         const uint32_t splits = decode_span(in.splits, in.window, *in.length, 1).splits;
         wait();
-        for (uint32_t c = threadIdx.x / 32; c < p.k / 256; c += blockDim.x / 32) {
-            float v[8];
-            gemm_join(in, 256 * c + threadIdx.x % 32 * 8, splits, v);
+        for (uint32_t c = threadIdx.x / 32; c < columns(); c += blockDim.x / 32) {
+            const uint32_t at = 256 * c + threadIdx.x % 32 * 8;
+            float v[8] = {};
+            if (at < p.k)
+                gemm_join(in, at, splits, v);
             row_put(room + c * ROW_COLUMN, v);
         }
         __syncthreads();
@@ -60,17 +74,18 @@ struct x_row {
     /* No norm: the row as it is, four columns of a warp at a time. */
     __device__ __forceinline__ void copy()
     {
-        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
-                       warps = blockDim.x / 32;
+        const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
         wait();
-        for (uint32_t c = warp; c < columns; c += 4 * warps) {
+        for (uint32_t c = warp; c < columns(); c += 4 * warps) {
             float v[4][8];
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                load8(p.in.x + 256 * (c + warps * i) + 8 * lane, c + warps * i < columns ? 8 : 0, true, v[i]);
+            for (int i = 0; i < 4; i++) {
+                const uint32_t at = 256 * (c + warps * i) + 8 * lane;
+                load8(p.in.x + at, at < p.k ? 8 : 0, true, v[i]);
+            }
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                if (c + warps * i < columns)
+                if (c + warps * i < columns())
                     row_put(room + (c + warps * i) * ROW_COLUMN, v[i]);
         }
         __syncthreads();
@@ -87,13 +102,12 @@ struct x_row {
             copy();
             return;
         }
-        const uint32_t columns = p.k / 256, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
-                       warps = blockDim.x / 32;
+        const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
         float v[ROW_COLUMNS][8], w[ROW_COLUMNS][8], sum = 0.0f, mean = 0.0f, scale = 1.0f;
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
-            if (in.norm.w && warp + warps * i < columns)
-                load8(in.norm.w + 256 * (warp + warps * i) + 8 * lane, 8, true, w[i]);
+            if (in.norm.w && at_of(i) < p.k)
+                load8(in.norm.w + at_of(i), 8, true, w[i]);
             else
 #pragma unroll
                 for (int j = 0; j < 8; j++)
@@ -101,8 +115,7 @@ struct x_row {
         wait();
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
-            const uint32_t c = warp + warps * i;
-            load8(in.x + 256 * c + 8 * lane, c < columns ? 8 : 0, true, v[i]);
+            load8(in.x + at_of(i), at_of(i) < p.k ? 8 : 0, true, v[i]);
 #pragma unroll
             for (int j = 0; j < 8; j++)
                 sum += in.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
@@ -112,7 +125,7 @@ struct x_row {
             sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < ROW_COLUMNS; i++)
-                if (warp + warps * i < columns)
+                if (at_of(i) < p.k)
 #pragma unroll
                     for (int j = 0; j < 8; j++)
                         sum += (v[i][j] - mean) * (v[i][j] - mean);
@@ -120,14 +133,15 @@ struct x_row {
         scale = rsqrtf(all(sum, sums + GEMM_DEEP) / (float)p.k + in.norm.eps);
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
-            const uint32_t c = warp + warps * i;
-            if (c >= columns)
+            const uint32_t c = warp + warps * i, at = at_of(i);
+            if (c >= columns())
                 break;
+            const float there = at < p.k ? scale : 0.0f; /* zeros behind the row's end */
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                v[i][j] = (v[i][j] - mean) * scale * w[i][j];
-                if (in.norm.b)
-                    v[i][j] += in.norm.b[256 * c + 8 * lane + j];
+                v[i][j] = (v[i][j] - mean) * there * w[i][j];
+                if (in.norm.b && at < p.k)
+                    v[i][j] += in.norm.b[at + j];
             }
             row_put(room + c * ROW_COLUMN, v[i]);
         }
@@ -144,7 +158,8 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t each = blockDim.x / 32 / p.split, part = warp % p.split,
                    strip = min(blockIdx.x * each + warp / p.split, p.strips - 1);
-    const uint32_t columns = p.k / 256, from = columns * part / p.split, to = columns * (part + 1) / p.split;
+    const uint32_t columns = (p.k + 255) / 256, from = columns * part / p.split,
+                   to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
     /* the output that this thread adds up: one, as there are at most 16 strips a block */
     const uint32_t mine = blockIdx.x * each + threadIdx.x / TILE_ROWS;

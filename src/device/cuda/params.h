@@ -26,8 +26,9 @@ enum { ROW_COLUMN = 592 };
 enum { GEMM_SEGS = 4, GEMM_WARPS = 8, GEMM_DEEP = 16, GEMM_ROWS_MOST = 64 };
 /* gemm_wide: warps of a block at most, and bytes of a warp's ring of tiles. */
 enum { WIDE_WARPS = 16, WIDE_RING = 2 * TILE_Q8_0 };
-/* gemm_one: threads of a block, and columns of a row and bytes of a weight at most. */
-enum { ONE_THREADS = 256, ONE_COLUMNS = 12288, ONE_BYTES_MOST = 20 << 20 };
+/* gemm_one: threads of a block, and columns of a row and bytes of a weight at most; of one in tiles whose last column is
+ * not whole. */
+enum { ONE_THREADS = 256, ONE_COLUMNS = 12288, ONE_BYTES_MOST = 20 << 20, ONE_TILES_MOST = 2 << 20 };
 /* gemm_many: threads of a block, bytes of its ring at most, its rows and outputs at most. */
 enum { MANY_THREADS = 384, MANY_SHARED = 200 << 10, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
 

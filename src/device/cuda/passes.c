@@ -124,15 +124,21 @@ static bool packs_row(const struct launch *l, const struct step_class *c, struct
     return in->k <= most && ((uintptr_t)in->x & 15) == 0;
 }
 
-/* Whether a product of one row can make its input itself: by gemm_tile_1, or by gemm_one. */
+/* Whether a product of one row can make its input itself: by gemm_one, or by gemm_tile_1. */
+static bool is_small(const struct gemm_args *g)
+{
+    bool small = true;
+    for (uint32_t s = 0; s < g->segs; s++)
+        small = small && gpu_is_one(&g->seg[s].w);
+    return small;
+}
+
 static bool takes_row(const struct gemm_args *g)
 {
-    bool tiles = g->k % TILE_COLS == 0, small = true;
-    for (uint32_t s = 0; s < g->segs; s++) {
+    bool tiles = g->k % 8 == 0;
+    for (uint32_t s = 0; s < g->segs; s++)
         tiles = tiles && layout_is_tile(g->seg[s].w.fmt);
-        small = small && gpu_is_one(&g->seg[s].w);
-    }
-    return tiles || small;
+    return tiles || is_small(g);
 }
 
 /* Whether a product of one row may read x while its blocks write. */
@@ -355,7 +361,7 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
         struct gemm_args *g = &p->a.gemm;
         if (p->args != ARGS_GEMM)
             continue;
-        const bool one = g->in.x && !(g->k % TILE_COLS == 0 && layout_is_tile(form_of(p)));
+        const bool one = g->in.x && is_small(g);
         struct gpu_gemm how =
             one                     ? gpu_gemm_one(l->card, g->paired ? g->seg[0].w.n : strips_of(g, 1), g->k)
             : g->tile               ? choose_experts(l, p)
