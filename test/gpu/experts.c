@@ -23,6 +23,9 @@ struct layer {
     enum gating_kind gating;
     enum act_kind act;
     bool bias, ungated, normalise, groups, post_norm, half_router;
+    bool router_norm, scale_input; /* the router has a norm of its own, experts a scale each; weights scale inputs */
+    uint32_t identities;
+    float nearness;
     enum norm_kind norm;
 };
 
@@ -67,6 +70,42 @@ static const struct layer layers[] = {
      .ungated = true,
      .post_norm = true,
      .norm = NORM_LAYER},
+    {.name = "router with its own norm, scales of experts",
+     .width = {512, 320, 308},
+     .ffn = {256, 96, 76},
+     .experts = 16,
+     .used = 4,
+     .act = ACT_GELU_TANH,
+     .normalise = true,
+     .router_norm = true,
+     .post_norm = true,
+     .norm = NORM_RMS},
+    {.name = "weights scale inputs, shared",
+     .width = {512, 320, 308},
+     .ffn = {512, 160, 100},
+     .shared = {256, 96, 76},
+     .experts = 8,
+     .used = 2,
+     .gating = GATING_SIGMOID,
+     .act = ACT_SILU,
+     .scale_input = true,
+     .norm = NORM_RMS},
+    {.name = "identities",
+     .width = {256, 288, 264},
+     .ffn = {256, 64, 40},
+     .experts = 10,
+     .identities = 6,
+     .used = 4,
+     .act = ACT_SILU,
+     .norm = NORM_RMS},
+    {.name = "sparsemixer",
+     .width = {256, 288, 264},
+     .ffn = {512, 96, 76},
+     .experts = 16,
+     .used = 2,
+     .act = ACT_SILU,
+     .nearness = 0.2f,
+     .norm = NORM_LAYER},
 };
 
 static struct linear experts_of(struct rig *r, const struct layer *l, uint32_t type, uint32_t rows,
@@ -90,7 +129,7 @@ static void build(struct rig *r, const struct layer *l, uint32_t type)
     const uint32_t router = l->half_router ? DTYPE_BF16 : DTYPE_F32;
     struct op_moe o = {.in = x,
                        .norm = rig_norm(r, l->norm, k),
-                       .router = rig_linear(r, router, l->experts, k, l->bias),
+                       .router = rig_linear(r, router, l->experts + l->identities, k, l->bias),
                        .act = l->act,
                        .alpha = 1.702f,
                        .limit = 1.5f,
@@ -99,6 +138,9 @@ static void build(struct rig *r, const struct layer *l, uint32_t type)
                        .used = l->used,
                        .normalise = l->normalise,
                        .weight_scale = 1.3f,
+                       .scale_input = l->scale_input,
+                       .identities = l->identities,
+                       .nearness = l->nearness,
                        .tail = {.scale = 0.7f, .residual = l->out ? (struct operand){0} : x, .out = y}};
     r->vocab = VOCAB;
     plan_add(&r->plan, OP_EMBED, UINT32_MAX)->embed =
@@ -107,6 +149,10 @@ static void build(struct rig *r, const struct layer *l, uint32_t type)
         o.select_bias = rig_vector(r, l->experts, 0, 0.1f);
         o.groups = 4;
         o.groups_used = 2;
+    }
+    if (l->router_norm) {
+        o.router_norm = rig_norm(r, NORM_RMS, k);
+        o.expert_scale = rig_vector(r, l->experts, 1, 0.3f);
     }
     if (!l->ungated)
         o.gate = experts_of(r, l, type, f, k);

@@ -59,6 +59,7 @@ struct input {
     const struct norm *norm; /* or NULL */
     bool results;            /* row i is the row of the step for result i */
     uint32_t groups;         /* > 0: the rows of experts; groups of eight in a tile */
+    const float *slot_weight; /* of those: they are multiplied with it; or NULL */
 };
 
 /* The same rows as floats, for adapters: row i is x's row x_row[i] (NULL: i), and row `row[i]` (NULL: i) of those that are
@@ -114,9 +115,16 @@ struct product_set lower_last(const struct lowering *b, enum path path, const st
                               const struct tail *t, float *y);
 void lower_tail(struct lowering *b, const struct product_set *s, const struct linear *l,
                 const struct tail *t);
+/* What a feed-forward layer computes between its input and `down`. */
+struct hidden_values {
+    const struct linear *gate, *up;
+    enum act_kind act;
+    weight_id xielu;          /* as in struct op_ffn; 0: none */
+    const struct norm *inner; /* or NULL */
+};
 /* Norm, gate and up, activation: gives the input of `down`. */
-struct lora_rows lower_up(struct lowering *b, const struct input *in, const struct linear *gate,
-                          const struct linear *up, enum act_kind act, const struct product_set *down);
+struct lora_rows lower_up(struct lowering *b, const struct input *in, const struct hidden_values *h,
+                          const struct product_set *down);
 /* The activation alone, into the input of `down`; groups: as in struct input. */
 struct lora_rows lower_act(struct lowering *b, struct act_args a, const struct product_set *down,
                            uint32_t groups);

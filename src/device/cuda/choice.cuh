@@ -4,8 +4,6 @@
 
 #include "device/cuda/common.cuh"
 
-enum { EXPERTS_MOST = 1024, EXPERT_GROUPS_MOST = 64 };
-
 /* A logit as its gating sees it; max: the largest of the row. */
 static __device__ __forceinline__ float gating_value(uint32_t gating, float x, float max)
 {
@@ -138,11 +136,32 @@ static __device__ __forceinline__ void choice_experts(const struct route_args &p
     }
 }
 
+/* sparsemixer: the share of the chosen expert number k in the softmax of those that are near it and not chosen before. */
+static __device__ __noinline__ float choice_near(const struct route_args &p, const struct expert_choice &c,
+                                                 uint32_t k)
+{
+    const float most = c.logit[c.expert[k]];
+    float sum = 0.0f;
+    for (uint32_t i = 0; i < p.experts; i++) {
+        const float x = c.logit[i];
+        bool counts = most - x <= p.nearness * fmaxf(fabsf(x), most);
+        for (uint32_t j = 0; j < k; j++)
+            counts = counts && c.expert[j] != (int)i;
+        sum += counts ? expf(x - most) : 0.0f;
+    }
+    return 1.0f / fmaxf(sum, 1.0f);
+}
+
 /* c.weight, by one warp; c.expert is there. */
 static __device__ __forceinline__ void choice_weights(const struct route_args &p, struct expert_choice &c)
 {
     const uint32_t lane = threadIdx.x % 32;
     float max, sum, w = 0.0f, f = p.weight_scale;
+    if (p.nearness > 0.0f) {
+        if (lane < p.used)
+            c.weight[lane] = f * choice_near(p, c, lane);
+        return;
+    }
     choice_row(p, c, max, sum);
     if (lane < p.used)
         w = gating_weight(p.gating, gating_value(p.gating, c.logit[c.expert[lane]], max), max, sum);
@@ -150,5 +169,5 @@ static __device__ __forceinline__ void choice_weights(const struct route_args &p
     if (p.normalise || p.gating == GATING_SOFTMAX_TOPK)
         f /= fmaxf(total, 1e-20f);
     if (lane < p.used)
-        c.weight[lane] = w * f;
+        c.weight[lane] = w * f * (p.expert_scale ? p.expert_scale[c.expert[lane]] : 1.0f);
 }

@@ -238,8 +238,15 @@ static __device__ __forceinline__ bool is_aligned(const void *p, uint64_t ld)
     return (((uintptr_t)p | ld * 4) & 15) == 0;
 }
 
+static __device__ __forceinline__ float xielu(const float *c, float x)
+{
+    return c[2] * x + (x > 0.0f ? c[0] * x * x : c[1] * (expm1f(fminf(x, c[3])) - x));
+}
+
 static __device__ __forceinline__ float act_pair(const struct act_args &p, float g, float u)
 {
+    if (p.xielu)
+        return xielu(p.xielu, u);
     if (p.act == ACT_SWIGLU_OAI)
         return swiglu_oai(p.alpha, p.limit, g, u);
     return p.gate ? act_one(p.act, g) * u : act_one(p.act, u);

@@ -81,7 +81,7 @@ struct span {
     uint32_t buffer, col;
 };
 
-enum { LAUNCH_READS = 4, LAUNCH_WRITES = 2 };
+enum { LAUNCH_READS = 5, LAUNCH_WRITES = 2 };
 
 /* Whose rows a launch has: [first, first + most) of the step's, or of its results; or the slots that experts' rows take:
  * used experts for each of those rows, each expert's padded to tiles of so many; or, instead of a row, each such tile. */

@@ -493,6 +493,16 @@ static void lower_mix(struct lowering *b, const struct op_mix *o)
     l->writes[0] = buffer_span(o->out);
 }
 
+static const char *refuses_moe(const struct op_moe *o)
+{
+    if ((uint64_t)o->experts + o->identities > EXPERTS_MOST || o->used > MOE_USED_MOST ||
+        o->groups > EXPERT_GROUPS_MOST)
+        return "no kernel for this many experts";
+    return o->scale_input && (o->gate.adapter || o->up.adapter)
+               ? "no kernel for adapters of experts whose input is scaled"
+               : NULL;
+}
+
 const char *lower_refuses(const struct op *op)
 {
     const struct op_qkv *q = &op->qkv;
@@ -503,20 +513,12 @@ const char *lower_refuses(const struct op *op)
                        ((q->q_norm.kind && !q->q_norm.heads) || (q->k_norm.kind && !q->k_norm.heads))
                    ? "no kernel for norms of whole rows after the rotation"
                    : NULL;
-    case OP_FFN:
-        return op->ffn.xielu        ? "no kernel for xIELU"
-               : op->ffn.inner.kind ? "no kernel for a norm of hidden values"
-                                    : NULL;
     case OP_PROJ:
         return op->proj.best ? "no kernel for the choice of products" : NULL;
     case OP_INDEX:
         return "no kernel for the choice of keys";
     case OP_MOE:
-        return op->moe.router_norm.kind || op->moe.expert_scale || op->moe.scale_input ||
-                       op->moe.identities || op->moe.nearness > 0 || op->moe.least_sum > 0 ||
-                       (op->moe.groups > 1 && op->moe.group_pair != (op->moe.gating == GATING_SIGMOID))
-                   ? "no kernel for this choice of experts"
-                   : NULL;
+        return refuses_moe(&op->moe);
     case OP_ATTN:
         return op->attn.chosen ? "no kernel for chosen keys" : NULL;
     default:

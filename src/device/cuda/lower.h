@@ -47,7 +47,7 @@ struct scratch {
     uint64_t part_floats;
     float *logits;  /* (max_outs, out_width) */
     float *results; /* the same, pinned host memory that the card can write to */
-    float *router, *route_weight, *shared;
+    float *router, *route_weight, *slot_weight, *shared;
     int32_t *route_expert, *slot, *slot_row, *group_expert;
     struct moe_tile *tile;
     /* adapters: the pairs, (slots + 1, adapters + 1); rows as floats; A x, for lora_rows rows of lora_rank */

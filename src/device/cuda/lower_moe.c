@@ -98,22 +98,32 @@ static bool adapts(const struct lowering *b, const struct op_moe *o)
     return any;
 }
 
-/* Whether the router's kernel takes the layer: it norms the rows itself. */
+static const struct norm *router_norm(const struct op_moe *o)
+{
+    return o->router_norm.kind ? &o->router_norm : &o->norm;
+}
+
+/* A norm that kernels of experts do themselves. */
+static bool is_simple(const struct norm *n)
+{
+    return n->kind == NORM_NONE || (n->kind == NORM_RMS && !n->bias && !n->heads);
+}
+
+/* Whether the router's kernel takes the layer: it norms the rows itself. Identities want rows that are normed. */
 static bool router_fits(const struct lowering *b, const struct op_moe *o)
 {
     const struct mat *w = mat_of(b, o->router.weight);
     const float *x = buffer_at(b, o->in);
     const bool plain = layout_plain_bytes(w->fmt) &&
-                       (!o->shared_router || mat_of(b, o->shared_router)->fmt == w->fmt),
-               norm =
-                   o->norm.kind == NORM_NONE || (o->norm.kind == NORM_RMS && !o->norm.bias && !o->norm.heads);
-    return b->l->path == PATH_PACK && plain && norm && !adapts(b, o) && w->k % 4 == 0 &&
+                       (!o->shared_router || mat_of(b, o->shared_router)->fmt == w->fmt);
+    return b->l->path == PATH_PACK && plain && is_simple(router_norm(o)) && !o->identities &&
+           !adapts(b, o) && w->k % 4 == 0 &&
            (((uintptr_t)x | buffer_ld(b, o->in) * sizeof *x) & 15) == 0;
 }
 
 static uint32_t router_outputs(const struct op_moe *o)
 {
-    return o->experts + (o->shared_router ? 1 : 0);
+    return o->experts + o->identities + (o->shared_router ? 1 : 0);
 }
 
 static void put_router(struct lowering *b, const struct op_moe *o, const struct input *in)
@@ -139,7 +149,7 @@ static void put_router(struct lowering *b, const struct op_moe *o, const struct 
                                        .k = in->k,
                                        .outputs = outputs,
                                        .each = each,
-                                       .norm = norm_of(b, &o->norm),
+                                       .norm = norm_of(b, router_norm(o)),
                                        .w = *mat_of(b, o->router.weight),
                                        .bias = vector_of(b, o->router.bias),
                                        .logits = b->l->at->router};
@@ -154,11 +164,11 @@ static void put_normed(struct lowering *b, const struct op_moe *o, const struct 
 {
     const struct scratch *at = b->l->at;
     const struct lora_rows in = {.x = at->z, .ldx = x->k, .from = span_of(PLACE_Z)};
-    const struct pack_args norm = {.x = x->x,
-                                   .ldx = x->ldx,
-                                   .k = x->k,
-                                   .norm = norm_of(b, &o->norm),
-                                   .out = {.rows = at->z, .ldr = x->k}};
+    struct pack_args norm = {.x = x->x,
+                             .ldx = x->ldx,
+                             .k = x->k,
+                             .norm = norm_of(b, router_norm(o)),
+                             .out = {.rows = at->z, .ldr = x->k}};
     struct float_args r = {.w = *mat_of(b, o->router.weight),
                            .x = at->z,
                            .ldx = x->k,
@@ -166,14 +176,20 @@ static void put_normed(struct lowering *b, const struct op_moe *o, const struct 
                            .ldy = router_outputs(o),
                            .bias = vector_of(b, o->router.bias),
                            .scale = 1.0f};
-    lower_rows(b, &norm, x->from, span_of(PLACE_Z), "norm, for router and experts");
+    lower_rows(b, &norm, x->from, span_of(PLACE_Z),
+               o->router_norm.kind ? "norm, for the router" : "norm, for router and experts");
     lower_float(b, &r, o->router.adapter, &in, span_of(PLACE_ROUTE), "router, in float");
-    if (!o->shared_router)
-        return;
-    r.w = *mat_of(b, o->shared_router);
-    r.y += o->experts;
-    r.bias = NULL;
-    lower_float(b, &r, o->shared_router_adapter, &in, span_of(PLACE_ROUTE), "weight of the shared expert");
+    if (o->shared_router) {
+        r.w = *mat_of(b, o->shared_router);
+        r.y += o->experts + o->identities;
+        r.bias = NULL;
+        lower_float(b, &r, o->shared_router_adapter, &in, span_of(PLACE_ROUTE),
+                    "weight of the shared expert");
+    }
+    if (o->router_norm.kind) {
+        norm.norm = norm_of(b, &o->norm);
+        lower_rows(b, &norm, x->from, span_of(PLACE_Z), "norm, for experts");
+    }
 }
 
 static struct moe_rows put_input(struct lowering *b, const struct op_moe *o)
@@ -200,14 +216,17 @@ static struct route_args route_of(const struct lowering *b, const struct op_moe 
 {
     return (struct route_args){.logits = in->logits,
                                .select_bias = vector_of(b, o->select_bias),
+                               .expert_scale = vector_of(b, o->expert_scale),
                                .ld = in->ld,
-                               .experts = o->experts,
+                               .experts = o->experts + o->identities,
                                .used = o->used,
                                .gating = o->gating,
                                .groups = o->groups,
                                .groups_used = o->groups_used,
                                .normalise = o->normalise,
                                .weight_scale = o->weight_scale,
+                               .nearness = o->nearness,
+                               .scale_input = o->scale_input,
                                .expert = b->l->at->route_expert,
                                .weight = b->l->at->route_weight};
 }
@@ -230,6 +249,8 @@ static void put_route(struct lowering *b, const struct op_moe *o, const struct m
                                      .rows = slots_of(b, o).tile,
                                      .slot = at->slot,
                                      .slot_row = at->slot_row,
+                                     .weight = o->scale_input ? at->route_weight : NULL,
+                                     .slot_weight = at->slot_weight,
                                      .group_expert = at->group_expert,
                                      .tile = at->tile};
     l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
@@ -255,7 +276,8 @@ static void put_shared(struct lowering *b, const struct op_moe *o, const struct 
                                  mat_of(b, o->shared_down.weight)->n,
                                  span_of(PLACE_SHARED)};
     down.order = order_of(b, down.p, 1);
-    const struct lora_rows lora = lower_up(b, &in->in, &o->shared_gate, &o->shared_up, shared_act(o), &down);
+    const struct hidden_values h = {.gate = &o->shared_gate, .up = &o->shared_up, .act = shared_act(o)};
+    const struct lora_rows lora = lower_up(b, &in->in, &h, &down);
     lower_finished(b, &down, &lora);
 }
 
@@ -277,6 +299,7 @@ static void put_chosen(struct lowering *b, const struct op_moe *o, const struct 
     b->rows.tile = slots.tile;
     b->m = slots.tile * launch_tiles(m, o->used, o->experts, slots.tile);
     in.groups = groups;
+    in.slot_weight = o->scale_input ? at->slot_weight : NULL;
     down.p[0].adapter = o->down.adapter;
     const struct lora_rows lora = lower_input(b, &up, &in);
     if (gated)
@@ -362,9 +385,10 @@ static void put_sum(struct lowering *b, const struct op_moe *o, const struct moe
     l->a.combine = (struct combine_args){.y = at->y,
                                          .ldy = n,
                                          .slot = at->slot,
-                                         .weight = at->route_weight,
+                                         .weight = o->scale_input ? NULL : at->route_weight,
+                                         .identity = at->z,
                                          .shared = o->shared_up.weight ? at->shared : NULL,
-                                         .shared_gate = o->shared_router ? in->logits + o->experts : NULL,
+                                         .shared_gate = o->shared_router ? in->logits + in->ld - 1 : NULL,
                                          .shared_ld = in->ld,
                                          .residual = to.residual,
                                          .ldr = to.ldr,
@@ -377,6 +401,7 @@ static void put_sum(struct lowering *b, const struct op_moe *o, const struct moe
     l->reads[1] = span_of(PLACE_ROUTE);
     l->reads[2] = o->shared_up.weight ? span_of(PLACE_SHARED) : span_of(PLACE_NONE);
     l->reads[3] = to.from;
+    l->reads[4] = o->identities ? span_of(PLACE_Z) : span_of(PLACE_NONE);
     l->writes[0] = to.to;
     if (to.norms)
         put_norms(b, o);
@@ -409,7 +434,7 @@ static bool row_fits(const struct lowering *b, const struct op_moe *o)
     const bool gated = o->gate.weight != 0, shared = o->shared_up.weight != 0;
     const struct linear *all[] = {&o->gate,        &o->up,        &o->down,
                                   &o->shared_gate, &o->shared_up, &o->shared_down};
-    bool fits = b->m <= MOE_FEW && router_fits(b, o) && (!shared || gated == (o->shared_gate.weight != 0)) &&
+    bool fits = b->m <= MOE_FEW && router_fits(b, o) && is_simple(&o->norm) && (!shared || gated == (o->shared_gate.weight != 0)) &&
                 mat_of(b, o->up.weight)->k <= GEMM_DEEP * TILE_COLS &&
                 down_shared(down_columns(b, o), GEMM_DEEP) <= gpu_shared_most(b->l->card);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -119,7 +119,8 @@ static struct pack_args rows_of(const struct lowering *b, const struct input *in
                           .ldx = in->ldx,
                           .k = in->k,
                           .out = out,
-                          .slot_row = in->groups ? b->l->at->slot_row : NULL};
+                          .slot_row = in->groups ? b->l->at->slot_row : NULL,
+                          .slot_weight = in->slot_weight};
     if (in->norm)
         a.norm = norm_of(b, in->norm);
     return a;
@@ -478,10 +479,11 @@ void lower_tail(struct lowering *b, const struct product_set *s, const struct li
 
 /* ---- FFN ---- */
 
-struct lora_rows lower_up(struct lowering *b, const struct input *in, const struct linear *gate,
-                          const struct linear *up, enum act_kind act, const struct product_set *down)
+struct lora_rows lower_up(struct lowering *b, const struct input *in, const struct hidden_values *h,
+                          const struct product_set *down)
 {
     const struct scratch *at = b->l->at;
+    const struct linear *gate = h->gate, *up = h->up;
     const uint32_t f = mat_of(b, up->weight)->n, n = gate->weight ? 2 * f : f;
     const bool late = !path_adds(down->path), half = down->path == PATH_HALF;
     struct product_set s = {.path = down->path, .after = after_plain};
@@ -493,15 +495,22 @@ struct lora_rows lower_up(struct lowering *b, const struct input *in, const stru
     s.order = order_of(b, s.p, s.n);
     const struct lora_rows lora = lower_input(b, &s, in);
     lower_products(b, &s, &lora);
-    const struct act_args a = {.gate = gate->weight ? at->y : NULL,
-                               .up = at->y + (n - f),
-                               .ld = n,
-                               .row_scale = half ? at->half_scale : NULL,
-                               .k = f,
-                               .act = act,
-                               .gate_bias = late ? vector_of(b, gate->bias) : NULL,
-                               .up_bias = late ? vector_of(b, up->bias) : NULL};
-    return lower_act(b, a, down, 0);
+    struct act_args a = {.gate = gate->weight ? at->y : NULL,
+                         .up = at->y + (n - f),
+                         .ld = n,
+                         .row_scale = half ? at->half_scale : NULL,
+                         .k = f,
+                         .act = h->act,
+                         .gate_bias = late ? vector_of(b, gate->bias) : NULL,
+                         .up_bias = late ? vector_of(b, up->bias) : NULL,
+                         .xielu = h->xielu ? vector_of(b, h->xielu) : NULL};
+    if (!h->inner || h->inner->kind == NORM_NONE)
+        return lower_act(b, a, down, 0);
+    /* in place: a thread reads what it replaces, and no other */
+    a.out = (struct pack_out){.rows = at->y, .ldr = n};
+    put_act(b, &a, span_of(PLACE_Y), span_of(PLACE_Y), "activation");
+    return lower_input(b, down,
+                       &(struct input){.x = at->y, .ldx = n, .from = span_of(PLACE_Y), .k = f, .norm = h->inner});
 }
 
 void lower_ffn(struct lowering *b, const struct op_ffn *o)
@@ -512,11 +521,13 @@ void lower_ffn(struct lowering *b, const struct op_ffn *o)
                              .from = buffer_span(o->in),
                              .k = mat_of(b, o->up.weight)->k,
                              .norm = &o->norm};
+    const struct hidden_values h = {
+        .gate = &o->gate, .up = &o->up, .act = o->act, .xielu = o->xielu, .inner = &o->inner};
     /* results that wait for their tail lie behind act(gate) * up */
     const weight_id all[3] = {o->gate.weight, o->up.weight, o->down.weight};
     const struct product_set down =
         lower_last(b, path_of(b, all, 3), &o->down, &o->tail, b->l->at->y + (uint64_t)b->l->at->max_rows * f);
-    const struct lora_rows lora = lower_up(b, &in, &o->gate, &o->up, o->act, &down);
+    const struct lora_rows lora = lower_up(b, &in, &h, &down);
     lower_products(b, &down, &lora);
     lower_tail(b, &down, &o->down, &o->tail);
 }

@@ -275,6 +275,8 @@ static __device__ __forceinline__ void group_expert(const struct group_args &p, 
             if (is[j]) {
                 const uint32_t i = base + 4 * lane + j;
                 p.slot[i] = (int)mine;
+                if (p.weight)
+                    p.slot_weight[mine] = p.weight[i];
                 p.slot_row[mine++] = (int)(i / p.used);
             }
     }
@@ -298,6 +300,8 @@ extern "C" __global__ void __launch_bounds__(256) moe_group(const __grid_constan
         chosen[i] = (uint16_t)c;
         if (c < p.experts)
             atomicAdd(count + c, 1);
+        else if (i < pairs && blockIdx.x == 0)
+            p.slot[i] = -1;
     }
     __syncthreads();
     uint32_t tiles[EACH], sum = 0;
@@ -361,8 +365,12 @@ extern "C" __global__ void __launch_bounds__(256) moe_combine(const __grid_const
             v[j] += f * w[j];
     };
     for (uint32_t j = 0; j < p.used; j++) {
-        get(p.y + (uint64_t)p.slot[row * p.used + j] * p.ldy + i, is_aligned(p.y, p.ldy));
-        add(p.weight[row * p.used + j]);
+        const int slot = p.slot[row * p.used + j];
+        if (slot < 0)
+            get(p.identity + row * p.n + i, is_aligned(p.identity, p.n));
+        else
+            get(p.y + (uint64_t)slot * p.ldy + i, is_aligned(p.y, p.ldy));
+        add(p.weight ? p.weight[row * p.used + j] : 1.0f);
     }
     if (p.shared) {
         get(p.shared + row * p.n + i, is_aligned(p.shared, p.n));

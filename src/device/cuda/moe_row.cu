@@ -94,6 +94,8 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
     const struct mat &m = kinds == 2 && strip % 2 == 0 ? e.part.gate : e.part.up;
     const uint8_t *tiles = strip_of(m, e.expert, mine.strip, from);
     tile_ahead_of<N> ahead(m.fmt, tiles);
+    if (p.route.scale_input && warp == warps - 1)
+        choice_weights(p.route, c);
     squares = warp_sum(lane < warps ? sums[lane] : 0.0f);
     const float scale = p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
     if (warp < columns) {
@@ -118,6 +120,8 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
         gate += room[i * kinds * p.split + j][r];
         up += room[(i * kinds + kinds - 1) * p.split + j][r];
     }
+    if (p.route.scale_input && last.slot < p.route.used) /* as if x were scaled */
+        gate *= c.weight[last.slot], up *= c.weight[last.slot];
     const uint64_t b = (uint64_t)o.expert * f + n;
     gate += o.part.gate_bias ? o.part.gate_bias[b] : 0.0f;
     up += o.part.up_bias ? o.part.up_bias[b] : 0.0f;
@@ -153,8 +157,12 @@ template <int N> static __device__ __forceinline__ void row_down(const struct mo
     choice_load(p.route, c, p.route.logits + blockIdx.y * p.route.ld);
     choice_experts(p.route, c);
     __syncthreads();
-    if (warp == warps - 1)
-        choice_weights(p.route, c);
+    if (warp == warps - 1) {
+        if (!p.route.scale_input)
+            choice_weights(p.route, c);
+        else if (lane < p.route.used)
+            c.weight[lane] = 1.0f;
+    }
     struct row_column here(p, from < to ? from : 0);
     const struct row_expert first(p, c, here.slot);
     const uint8_t *tiles = strip_of(first.part.down, first.expert, blockIdx.x, here.at);

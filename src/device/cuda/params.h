@@ -76,6 +76,7 @@ struct act_args {
     float alpha, limit;
     uint32_t pad;
     const float *gate_bias, *up_bias; /* or NULL */
+    const float *xielu;               /* or NULL: p, n, b, eps of struct op_ffn, instead of act */
     const int32_t *slot_row;          /* or NULL: rows where it is -1 are left */
     struct pack_out out;
 };
@@ -157,7 +158,8 @@ struct pack_args {
     uint32_t m, k;
     struct norm_args norm;
     struct pack_out out;
-    const int32_t *slot_row; /* or NULL: row i is x's row slot_row[i] (-1: leave it) */
+    const int32_t *slot_row;  /* or NULL: row i is x's row slot_row[i] (-1: leave it) */
+    const float *slot_weight; /* or NULL: row i times slot_weight[i] */
 };
 
 struct tail_args {
@@ -361,13 +363,14 @@ struct router_args {
     float *logits; /* (m, outputs) */
 };
 
-enum { MOE_USED_MOST = 32, MOE_WARPS = 24 };
-struct route_args {
+enum { MOE_USED_MOST = 32, MOE_WARPS = 24, EXPERTS_MOST = 1024, EXPERT_GROUPS_MOST = 64 };
+struct route_args { /* experts: with identities */
     const float *logits; /* (m, ld) */
-    const float *select_bias;
+    const float *select_bias, *expert_scale;
     uint64_t ld;
     uint32_t m, experts, used, gating, groups, groups_used, normalise;
-    float weight_scale;
+    float weight_scale, nearness;
+    uint32_t scale_input; /* weights multiply the experts' inputs */
     int32_t *expert; /* (m, used) */
     float *weight;   /* (m, used) */
 };
@@ -404,8 +407,10 @@ struct group_args {
     uint32_t m, used, experts;
     uint32_t rows, most_tiles; /* rows of a tile, a multiple of eight; tiles there may be */
     uint32_t pad;
-    int32_t *slot;         /* (m, used): where the pair lies */
+    int32_t *slot;         /* (m, used): where the pair lies; -1 = in none, it is an identity */
     int32_t *slot_row;     /* (most_tiles * rows): its row, -1 = padding */
+    const float *weight;   /* (m, used), or NULL: */
+    float *slot_weight;    /* (most_tiles * rows): the pair's */
     int32_t *group_expert; /* of each eight slots, -1 = none */
     struct moe_tile *tile; /* (most_tiles) */
 };
@@ -414,7 +419,8 @@ struct combine_args {
     const float *y; /* (slots, n) */
     uint64_t ldy;
     const int32_t *slot;
-    const float *weight;
+    const float *weight;      /* or NULL: 1 */
+    const float *identity;    /* (m, n): what pairs without a slot give */
     const float *shared;      /* (m, n) or NULL */
     const float *shared_gate; /* (m, shared_ld) logits or NULL */
     uint64_t shared_ld;

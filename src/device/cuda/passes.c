@@ -116,7 +116,7 @@ static bool packs_row(const struct launch *l, const struct step_class *c, struct
         return false;
     if (l->args == ARGS_PACK)
         *in = (struct row_input){l->a.pack.x, l->a.pack.k, l->a.pack.norm};
-    else if (l->args == ARGS_ACT && !l->a.act.gate && l->a.act.act == ACT_NONE)
+    else if (l->args == ARGS_ACT && !l->a.act.gate && l->a.act.act == ACT_NONE && !l->a.act.xielu)
         *in = (struct row_input){.x = l->a.act.up, .k = l->a.act.k};
     else
         return false;

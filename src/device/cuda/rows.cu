@@ -87,6 +87,7 @@ template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_bod
     }
     if (p.norm.kind != NORM_NONE)
         scale = rsqrtf(block_sum(sum, room[1]) / (float)p.k + p.norm.eps);
+    const float times = p.slot_weight ? p.slot_weight[row] : 1.0f;
     float max = 0.0f;
 #pragma unroll
     for (int i = 0; i < NORM_COLUMNS; i++)
@@ -96,7 +97,7 @@ template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_bod
             float y = (v[i][j] - mean) * scale * w[i][j];
             if (p.norm.b && at < p.k)
                 y += p.norm.b[at];
-            v[i][j] = at < p.k ? y : 0.0f;
+            v[i][j] = at < p.k ? y * times : 0.0f;
             max = fmaxf(max, fabsf(v[i][j]));
         }
     float half_scale = 1.0f;

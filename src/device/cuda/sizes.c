@@ -102,7 +102,7 @@ static void measure_moe(const struct size_limits *d, const struct weights *all, 
     s->moe_rows = most(s->moe_rows, rows);
     s->slots = most(s->slots, slots);
     s->z = most(s->z, most(k, n));
-    s->experts = most(s->experts, o->experts);
+    s->experts = most(s->experts, o->experts + o->identities);
     s->used = most(s->used, o->used);
     s->shared_width = most(s->shared_width, n);
     measure_linear(all, s, o->shared_gate.weight, false);
@@ -184,6 +184,9 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
             s->y = most(s->y, w[o->out.linear.weight].rows);
             break;
         case OP_FFN:
+            if (o->ffn.inner.kind && w[o->ffn.up.weight].rows > NORM_WIDTH_MOST)
+                return err_set(e, ERR_DATA, "hidden values of %u are normed: the GPU takes %d",
+                               w[o->ffn.up.weight].rows, NORM_WIDTH_MOST);
             measure_linear(all, s, o->ffn.gate.weight, false);
             measure_linear(all, s, o->ffn.up.weight, false);
             measure_linear(all, s, o->ffn.down.weight, false);
@@ -192,9 +195,6 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
                                   most(w[o->ffn.up.weight].rows, w[o->ffn.down.weight].rows));
             break;
         case OP_MOE:
-            if (o->moe.used > MOE_USED_MOST)
-                return err_set(e, ERR_DATA, "layer %u uses %u experts at a time: the GPU takes %d", o->layer,
-                               o->moe.used, MOE_USED_MOST);
             measure_moe(d, all, &o->moe, s);
             break;
         case OP_LOGITS:
@@ -228,6 +228,7 @@ static void place_moe(struct scratch *s, const struct step_sizes *z, struct bump
     s->shared = take(b, moe * z->shared_width * 4);
     s->slot = take(b, moe * z->used * 4);
     s->slot_row = take(b, slots * 4);
+    s->slot_weight = take(b, slots * 4);
     s->group_expert = take(b, slots / 8 * 4);
     s->tile = take(b, slots / 8 * sizeof *s->tile);
 }
