@@ -250,6 +250,59 @@ static void test_latent(void **state)
     drop(&f);
 }
 
+/* What the launches of an expert layer write stays within the scratch that was counted, for every number of rows: a list is
+ * made for rows rounded up, whose tiles may be larger than those of the most rows. */
+static void expect_room(const struct paper_card *c, struct launch_list *list, uint32_t rows)
+{
+    struct launch_step step;
+    struct err e = {0};
+    const struct step_class class = paper_step(c, rows, rows, true, &step);
+    const struct scratch *at = &c->at;
+    assert_int_equal(lower_plan(&c->lower, &class, list, &e), 0);
+    for (uint32_t i = 0; i < list->count; i++) {
+        struct launch *l = &list->all[i];
+        launch_bind(l, &step, &(struct launch_limits){0});
+        const struct gemm_args *g = &l->a.gemm;
+        if (l->args == ARGS_GROUP) {
+            const struct group_args *a = &l->a.group;
+            assert_true(a->slot + (size_t)a->m * a->used <= at->slot_row);
+            assert_true((float *)a->slot_row + (size_t)a->most_tiles * a->rows <= at->slot_weight);
+            assert_true((int32_t *)a->slot_weight + (size_t)a->most_tiles * a->rows <= at->group_expert);
+            assert_true(a->group_expert + (size_t)a->most_tiles * a->rows / 8 <= (int32_t *)at->tile);
+            assert_true((float *)(a->tile + a->most_tiles) <= at->lora_x);
+        } else if (l->args == ARGS_GEMM && g->tile) {
+            const uint64_t slots = 8ull * g->groups * launch_rows(&l->rows, &step.meta);
+            assert_true(g->seg[0].y + slots * g->seg[0].ldy <= at->z);
+            assert_true(g->x + slots / 8 * ((g->k + 255) / 256) * PACK_BYTES <= (uint8_t *)at->x);
+        }
+    }
+}
+
+static void test_scratch(void **state)
+{
+    (void)state;
+    static const uint32_t most[] = {1, 7, 20, 33, 40, 63, 64, 100, 130, 500};
+    for (size_t i = 0; i < sizeof most / sizeof most[0]; i++) {
+        struct fixture f;
+        struct paper_card card = {0};
+        struct launch_list list = {0};
+        struct err e = {0};
+        const struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16};
+        const struct device_shape shape = {&kv, most[i], most[i], most[i]};
+        const struct operand x = begin(&f);
+        add_experts(&f, x);
+        end(&f, x);
+        assert_int_equal(profile_stored("H200", &card.profile, &e), 0);
+        if (paper_open(&card, &f.plan, &f.weights, &shape, false, &e))
+            fail_msg("%s", e.text);
+        for (uint32_t rows = 1; rows <= most[i]; rows++)
+            expect_room(&card, &list, rows);
+        launch_free(&list);
+        paper_free(&card);
+        drop(&f);
+    }
+}
+
 /* ---- passes ---- */
 
 /* Places that launches of these tests have in common. */
@@ -411,7 +464,8 @@ static void test_row_input(void **state)
     assert_int_equal(row_launches(2, 1024, FMT_Q4_K_TILE, there), 2); /* more rows */
     assert_int_equal(row_launches(1, 1024, FMT_Q5_K, there), 1);      /* not tiles, but small */
     assert_int_equal(row_launches(1, 16384, FMT_Q5_K, there), 2);     /* neither */
-    assert_int_equal(row_launches(1, 1000, FMT_Q4_K_TILE, there), 2); /* columns that are not whole */
+    assert_int_equal(row_launches(1, 1000, FMT_Q8_0, there), 1);      /* the last column is not whole */
+    assert_int_equal(row_launches(1, 1004, FMT_Q6_K_TILE, there), 2); /* nor its lanes */
     assert_int_equal(row_launches(1, 8192, FMT_Q4_K_TILE, there), 2); /* too long to norm in every block */
     assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, here + 512), 2);  /* it writes where it reads */
     assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, here + 1024), 1); /* beside it */
@@ -655,6 +709,7 @@ int main(void)
         cmocka_unit_test(test_attention_packs), cmocka_unit_test(test_direct_results),
         cmocka_unit_test(test_cut_rows),        cmocka_unit_test(test_choose_kernels),
         cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_scratch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

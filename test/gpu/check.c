@@ -167,7 +167,7 @@ struct recipe {
     uint32_t rope_dims, window;
     float softcap, scale_out;
     bool bias, sinks, whole_norm, head_norm, post_norm, layer_norm, gelu, plain_ffn, parallel, clamp, encoder,
-        distance, latent;
+        distance, latent, xielu, inner;
     uint32_t experts, used, shared;
     enum gating_kind gating;
     enum act_kind act;
@@ -315,6 +315,10 @@ static void add_ffn(struct rig *r, const struct recipe *c, uint32_t layer, struc
         o.up = rig_linear(r, c->type, c->ffn, c->width, c->bias);
         o.down =
             rig_linear(r, c->type == DTYPE_Q4_K && layer ? DTYPE_Q6_K : c->type, c->width, c->ffn, c->bias);
+        if (c->xielu)
+            o.xielu = rig_vector(r, 4, 0.4f, 0.2f);
+        if (c->inner)
+            o.inner = rig_norm(r, NORM_RMS, c->ffn);
         plan_add(&r->plan, OP_FFN, layer)->ffn = o;
         return;
     }
@@ -650,6 +654,8 @@ static void check_recipes(void)
         {.name = "kv q8_0", .type = DTYPE_F16, COMMON, .kv_type = DTYPE_Q8_0, .bound = 4e-2},
         {.name = "kv fp8", .type = DTYPE_F16, COMMON, .kv_type = DTYPE_F8_E4M3, .bound = 2e-1},
         {.name = "relu squared", .type = DTYPE_Q4_1, COMMON, .act = ACT_RELU2, .plain_ffn = true},
+        {.name = "xielu", .type = DTYPE_Q8_0, COMMON, .bias = true, .plain_ffn = true, .xielu = true},
+        {.name = "norm of hidden values", .type = DTYPE_Q4_K, COMMON, .act = ACT_RELU2, .inner = true},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         rig_seed(i + 1);

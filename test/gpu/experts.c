@@ -23,7 +23,8 @@ struct layer {
     enum gating_kind gating;
     enum act_kind act;
     bool bias, ungated, normalise, groups, post_norm, half_router;
-    bool router_norm, scale_input; /* the router has a norm of its own, experts a scale each; weights scale inputs */
+    bool router_norm,
+        scale_input; /* the router has a norm of its own, experts a scale each; weights scale inputs */
     uint32_t identities;
     float nearness;
     enum norm_kind norm;

@@ -56,9 +56,9 @@ struct input {
     uint64_t ldx;
     struct span from;
     uint32_t k;
-    const struct norm *norm; /* or NULL */
-    bool results;            /* row i is the row of the step for result i */
-    uint32_t groups;         /* > 0: the rows of experts; groups of eight in a tile */
+    const struct norm *norm;  /* or NULL */
+    bool results;             /* row i is the row of the step for result i */
+    uint32_t groups;          /* > 0: the rows of experts; groups of eight in a tile */
     const float *slot_weight; /* of those: they are multiplied with it; or NULL */
 };
 

@@ -263,6 +263,7 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     if (d->options.streamed && sender_open(&d->sender, d->g, p, d->source, d->options.threads, e))
         return -1;
     d->cache.no_graphs = d->sender != NULL;
+    d->cache.most = p->part ? GRAPHS_MOST : GRAPHS_WHOLE;
     if (take_kv(d, p, e) || take_state(d, e) ||
         !(d->scratch = gpu_alloc(d->g, d->scratch_bytes, "scratch", e)) || step_take(d, p, e))
         return -1;
@@ -443,7 +444,7 @@ static int check_rows(struct cuda_device *d, uint32_t buffer, uint32_t rows, str
 {
     if (!d->mirror || !buffer || buffer >= d->buffers || rows > d->max_rows)
         return err_set(e, ERR_USAGE, "there are no %u rows of buffer %u to pass on", rows, buffer);
-    return gpu_sync(d->g, e);
+    return gpu_enter(d->g, e);
 }
 
 /* Fewer bytes are copied on the way sooner than they are waited for. */
@@ -485,6 +486,7 @@ static int cuda_read_rows(struct device *base, uint32_t buffer, uint32_t rows, f
                   "fetching rows", e) ||
         gpu_sync(d->g, e))
         return -1;
+    d->ran = d->sending = false;
     memcpy(host, d->mirror, bytes);
     return 0;
 }
@@ -493,7 +495,7 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
                            struct err *e)
 {
     struct cuda_device *d = self(base);
-    if (check_rows(d, buffer, rows, e))
+    if (check_rows(d, buffer, rows, e) || (d->sending && gpu_sync(d->g, e)))
         return -1;
     size_t bytes = (size_t)rows * d->plan->width[buffer] * sizeof *host;
     if (is_pinned(d, host, bytes)) /* and waits: the other device may write to it next */
@@ -503,6 +505,7 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
                    ? -1
                    : 0;
     memcpy(d->mirror, host, bytes);
+    d->sending = true;
     return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->at.buffer[buffer], d->mirror, bytes, d->g->stream),
                      "sending rows", e);
 }

@@ -57,6 +57,7 @@ struct cuda_device {
         seen; /* results whose tokens the card chooses, and the entries of their penalties, rounded up */
     int32_t *picked; /* pinned (max_outs) */
     float *mirror;   /* pinned: rows of a buffer on their way (max_rows, the widest) */
+    bool sending;    /* the card may still read it */
     bool ran;
 
     struct lower lower;

@@ -114,11 +114,10 @@ static bool router_fits(const struct lowering *b, const struct op_moe *o)
 {
     const struct mat *w = mat_of(b, o->router.weight);
     const float *x = buffer_at(b, o->in);
-    const bool plain = layout_plain_bytes(w->fmt) &&
-                       (!o->shared_router || mat_of(b, o->shared_router)->fmt == w->fmt);
-    return b->l->path == PATH_PACK && plain && is_simple(router_norm(o)) && !o->identities &&
-           !adapts(b, o) && w->k % 4 == 0 &&
-           (((uintptr_t)x | buffer_ld(b, o->in) * sizeof *x) & 15) == 0;
+    const bool plain =
+        layout_plain_bytes(w->fmt) && (!o->shared_router || mat_of(b, o->shared_router)->fmt == w->fmt);
+    return b->l->path == PATH_PACK && plain && is_simple(router_norm(o)) && !o->identities && !adapts(b, o) &&
+           w->k % 4 == 0 && (((uintptr_t)x | buffer_ld(b, o->in) * sizeof *x) & 15) == 0;
 }
 
 static uint32_t router_outputs(const struct op_moe *o)
@@ -434,7 +433,8 @@ static bool row_fits(const struct lowering *b, const struct op_moe *o)
     const bool gated = o->gate.weight != 0, shared = o->shared_up.weight != 0;
     const struct linear *all[] = {&o->gate,        &o->up,        &o->down,
                                   &o->shared_gate, &o->shared_up, &o->shared_down};
-    bool fits = b->m <= MOE_FEW && router_fits(b, o) && is_simple(&o->norm) && (!shared || gated == (o->shared_gate.weight != 0)) &&
+    bool fits = b->m <= MOE_FEW && router_fits(b, o) && is_simple(&o->norm) &&
+                (!shared || gated == (o->shared_gate.weight != 0)) &&
                 mat_of(b, o->up.weight)->k <= GEMM_DEEP * TILE_COLS &&
                 down_shared(down_columns(b, o), GEMM_DEEP) <= gpu_shared_most(b->l->card);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -509,8 +509,8 @@ struct lora_rows lower_up(struct lowering *b, const struct input *in, const stru
     /* in place: a thread reads what it replaces, and no other */
     a.out = (struct pack_out){.rows = at->y, .ldr = n};
     put_act(b, &a, span_of(PLACE_Y), span_of(PLACE_Y), "activation");
-    return lower_input(b, down,
-                       &(struct input){.x = at->y, .ldx = n, .from = span_of(PLACE_Y), .k = f, .norm = h->inner});
+    return lower_input(
+        b, down, &(struct input){.x = at->y, .ldx = n, .from = span_of(PLACE_Y), .k = f, .norm = h->inner});
 }
 
 void lower_ffn(struct lowering *b, const struct op_ffn *o)

@@ -364,15 +364,15 @@ struct router_args {
 };
 
 enum { MOE_USED_MOST = 32, MOE_WARPS = 24, EXPERTS_MOST = 1024, EXPERT_GROUPS_MOST = 64 };
-struct route_args { /* experts: with identities */
+struct route_args {      /* experts: with identities */
     const float *logits; /* (m, ld) */
     const float *select_bias, *expert_scale;
     uint64_t ld;
     uint32_t m, experts, used, gating, groups, groups_used, normalise;
     float weight_scale, nearness;
     uint32_t scale_input; /* weights multiply the experts' inputs */
-    int32_t *expert; /* (m, used) */
-    float *weight;   /* (m, used) */
+    int32_t *expert;      /* (m, used) */
+    float *weight;        /* (m, used) */
 };
 
 /* The experts of one row, or a few (moe_row.cu). */

@@ -108,8 +108,8 @@ static void forget_graph(const struct gpu *g, struct step_graph *s)
 
 struct step_graph *cache_add(struct replay_cache *c, const struct gpu *g, const struct graph_key *k)
 {
-    struct step_graph *s = &c->graph[c->graphs < GRAPHS_MOST ? c->graphs++ : 0];
-    for (uint32_t i = 0; i < c->graphs && c->graphs == GRAPHS_MOST; i++)
+    struct step_graph *s = &c->graph[c->graphs < c->most ? c->graphs++ : 0];
+    for (uint32_t i = 0; i < c->graphs && c->graphs == c->most; i++)
         if (c->graph[i].used < s->used)
             s = &c->graph[i];
     forget_graph(g, s);

@@ -3,7 +3,7 @@
 
 #include "device/cuda/lower.h"
 
-enum { GRAPHS_MOST = 64, LISTS_MOST = 8 };
+enum { GRAPHS_WHOLE = 64, GRAPHS_MOST = 512, LISTS_MOST = 8 }; /* graphs of a whole plan, or of its parts */
 
 struct replay {
     struct gpu *g;
@@ -43,9 +43,9 @@ struct step_graph {
 struct replay_cache {
     struct list_slot list[LISTS_MOST];
     struct step_graph graph[GRAPHS_MOST];
-    uint32_t graphs;
-    uint64_t step;  /* now */
-    bool no_graphs; /* building one failed once, or the caller wants none */
+    uint32_t graphs, most; /* most: at a time */
+    uint64_t step;         /* now */
+    bool no_graphs;        /* building one failed once, or the caller wants none */
 };
 
 /* Room in all lists for whatever steps of this lowering need. */
