@@ -1,6 +1,6 @@
 /* Weights that stay in host memory. An operation's are sent to the card when it runs: threads copy them from the file into
- * pinned slots, a stream of its own sends them, another repacks them, and some operations ahead of the one that computes they wait
- * in a room; operations use the rooms in turn. The operations of a plan are run in order, again and again. */
+ * pinned slots, a stream of its own sends them, another repacks them, and some operations ahead of the one that computes
+ * they wait in a room; operations use the rooms in turn. The operations of a plan are run in order, again and again. */
 #pragma once
 
 #include "device/cuda/upload.h"
