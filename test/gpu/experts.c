@@ -150,10 +150,12 @@ static void build(struct rig *r, const struct layer *l, uint32_t type)
         o.select_bias = rig_vector(r, l->experts, 0, 0.1f);
         o.groups = 4;
         o.groups_used = 2;
+        o.group_pair = true;
     }
     if (l->router_norm) {
         o.router_norm = rig_norm(r, NORM_RMS, k);
         o.expert_scale = rig_vector(r, l->experts, 1, 0.3f);
+        o.least_sum = 0.7f;
     }
     if (!l->ungated)
         o.gate = experts_of(r, l, type, f, k);

@@ -72,7 +72,7 @@ static __device__ __noinline__ void choice_keys(const struct route_args &p, stru
             b = fmaxf(b, fminf(a, v));
             a = fmaxf(a, v);
         }
-        c.group[g] = p.gating == GATING_SIGMOID ? a + (size > 1 ? b : 0.0f) : a;
+        c.group[g] = p.group_pair && size > 1 ? a + b : a;
     }
     __syncthreads();
     for (uint32_t e = threadIdx.x; e < p.experts; e += blockDim.x) {
@@ -167,7 +167,7 @@ static __device__ __forceinline__ void choice_weights(const struct route_args &p
         w = gating_weight(p.gating, gating_value(p.gating, c.logit[c.expert[lane]], max), max, sum);
     const float total = warp_sum(w);
     if (p.normalise || p.gating == GATING_SOFTMAX_TOPK)
-        f /= fmaxf(total, 1e-20f);
+        f /= fmaxf(total, fmaxf(p.least_sum, 1e-20f));
     if (lane < p.used)
         c.weight[lane] = w * f * (p.expert_scale ? p.expert_scale[c.expert[lane]] : 1.0f);
 }

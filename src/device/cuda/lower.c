@@ -111,6 +111,7 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
                                  .k_norm = norm_of(b, &o->k_norm),
                                  .v_norm = norm_of(b, &o->v_norm),
                                  .norm_last = o->norm_last,
+                                 .clamp_last = o->clamp_last,
                                  .k_heads = stored,
                                  .v_is_k = !o->v.weight,
                                  .q_scale = query_of(&o->q_scale),
@@ -508,9 +509,7 @@ const char *lower_refuses(const struct op *op)
     const struct op_qkv *q = &op->qkv;
     switch (op->kind) {
     case OP_QKV:
-        return q->clamp > 0 && q->clamp_last ? "no kernel for clipping after norms"
-               : q->norm_last &&
-                       ((q->q_norm.kind && !q->q_norm.heads) || (q->k_norm.kind && !q->k_norm.heads))
+        return q->norm_last && ((q->q_norm.kind && !q->q_norm.heads) || (q->k_norm.kind && !q->k_norm.heads))
                    ? "no kernel for norms of whole rows after the rotation"
                    : NULL;
     case OP_PROJ:

@@ -26,9 +26,14 @@ enum { ROW_COLUMN = 592 };
 enum { GEMM_SEGS = 4, GEMM_WARPS = 8, GEMM_DEEP = 16, GEMM_ROWS_MOST = 64 };
 /* gemm_wide: warps of a block at most, and bytes of a warp's ring of tiles. */
 enum { WIDE_WARPS = 16, WIDE_RING = 2 * TILE_Q8_0 };
-/* gemm_one: threads of a block, and columns of a row and bytes of a weight at most; of one in tiles whose last column is
- * not whole. */
-enum { ONE_THREADS = 256, ONE_COLUMNS = 12288, ONE_BYTES_MOST = 20 << 20, ONE_TILES_MOST = 2 << 20 };
+/* gemm_one: threads of a block, and columns of a row and bytes of a weight at most; of one with short rows. */
+enum {
+    ONE_THREADS = 256,
+    ONE_COLUMNS = 12288,
+    ONE_BYTES_MOST = 3 << 20,
+    ONE_SHORT = 1024,
+    ONE_SHORT_MOST = 20 << 20
+};
 /* gemm_many: threads of a block, bytes of its ring at most, its rows and outputs at most. */
 enum { MANY_THREADS = 384, MANY_SHARED = 200 << 10, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
 
@@ -215,7 +220,8 @@ struct qkv_args {
     float clamp;
     uint32_t m, heads;
     struct norm_args q_norm, k_norm, v_norm;
-    uint32_t norm_last; /* norms of q and k after the rotation */
+    uint32_t norm_last;  /* norms of q and k after the rotation */
+    uint32_t clamp_last; /* after the norms, before the rotation */
     uint32_t k_heads;   /* that are stored: those of kv, or 0 */
     uint32_t v_is_k;    /* V is K before its norm and rotation */
     struct query_args q_scale;
@@ -369,7 +375,8 @@ struct route_args {      /* experts: with identities */
     const float *select_bias, *expert_scale;
     uint64_t ld;
     uint32_t m, experts, used, gating, groups, groups_used, normalise;
-    float weight_scale, nearness;
+    float weight_scale, nearness, least_sum;
+    uint32_t group_pair;  /* a group's score is the sum of its two best */
     uint32_t scale_input; /* weights multiply the experts' inputs */
     int32_t *expert;      /* (m, used) */
     float *weight;        /* (m, used) */

@@ -457,16 +457,22 @@ static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, con
     const float *y = p.y + row * p.ldy + (h.kind == QKV_Q ? 0 : as_k ? q_n : q_n + k_n);
     const float *bias = h.kind == QKV_Q ? p.q_bias : as_k ? p.k_bias : p.v_bias;
     const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
+    const bool late = p.clamp_last && h.kind != QKV_V;
 #pragma unroll 4
     for (uint32_t i = lane; i < dim; i += 32) {
         float x = y[(uint64_t)h.head * dim + i] * rs + (bias ? bias[h.head * dim + i] : 0.0f);
-        v[i] = p.clamp > 0.0f ? fminf(fmaxf(x, -p.clamp), p.clamp) : x;
+        v[i] = p.clamp > 0.0f && !late ? fminf(fmaxf(x, -p.clamp), p.clamp) : x;
     }
     __syncwarp();
     const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
     const bool last = p.norm_last && h.kind != QKV_V;
     if (n.kind != NORM_NONE && !last)
         norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
+    if (p.clamp > 0.0f && late) {
+        for (uint32_t i = lane; i < dim; i += 32)
+            v[i] = fminf(fmaxf(v[i], -p.clamp), p.clamp);
+        __syncwarp();
+    }
     if (h.kind != QKV_V && p.rope != ROPE_NONE)
         rope_warp(v + p.rope_first, p.rope, p.rope_dims, p.rope_factor, p.freqs, h.pos, h.axes, turn);
     if (n.kind != NORM_NONE && last)
