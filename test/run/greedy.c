@@ -1,5 +1,5 @@
-/* The greedy text of a sequence on its own, a row a step, and inside a batch of eight: the same tokens, or they part where
- * the two best were within 0.02 of each other. All families of test/data/arch, on the CPU or on QUERN_TEST_DEVICE; where
+/* The greedy text of a sequence on its own, a row a step, and inside a batch of eight, or of as many as QUERN_TEST_BATCH
+ * says: the same tokens, or they part where the two best were within 0.02 of each other. All families of test/data/arch, on the CPU or on QUERN_TEST_DEVICE; where
  * that chooses tokens itself, with its choices, too. And the models that the command line names: shapes of real ones with
  * weights of noise, through whose layers every rounding grows, so that a lead of 0.1 counts as close there. */
 #include "test.h"
@@ -7,10 +7,12 @@
 #include "run/open.h"
 
 #include <dirent.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 8, MADE = 24, PROMPT_MOST = 40, CTX = 96 };
+enum { BATCH_MOST = 128, MADE = 24, PROMPT_MOST = 40, CTX = 96 };
 
+static uint32_t batch = 8;
 static const float close_call = 0.02f, close_noise = 0.1f;
 
 struct text {
@@ -27,8 +29,8 @@ static struct session *open_model(const char *path, bool exact)
     struct session_options o = {.no_text = true};
     o.runner = (struct runner_options){.device = getenv("QUERN_TEST_DEVICE") ?: "cpu",
                                        .ctx = CTX,
-                                       .seqs = BATCH,
-                                       .chunk = BATCH * PROMPT_MOST,
+                                       .seqs = batch,
+                                       .chunk = batch * PROMPT_MOST,
                                        .kv_type = DTYPE_F16,
                                        .device_options = {.exact = exact, .threads = 2}};
     if (store_open(&store, path, &e) || session_open(&l, store, &o, &e))
@@ -56,8 +58,8 @@ static int32_t best_of(const float *row, uint32_t width, float *gap)
 static void make(struct session *l, struct text *text, uint32_t count, bool by)
 {
     struct err e = {0};
-    struct seq *seq[BATCH];
-    struct seq_rows part[BATCH];
+    struct seq *seq[BATCH_MOST];
+    struct seq_rows part[BATCH_MOST];
     static const struct step_pick greedy = {.on = true, .top_p = 1, .repeat = 1};
     const uint32_t width = l->model->plan.out_width;
     for (uint32_t i = 0; i < count; i++) {
@@ -88,7 +90,7 @@ static void make(struct session *l, struct text *text, uint32_t count, bool by)
 static uint32_t parted(const char *path, float close, const struct text *alone, const struct text *together)
 {
     uint32_t parted = 0;
-    for (uint32_t i = 0; i < BATCH; i++) {
+    for (uint32_t i = 0; i < batch; i++) {
         uint32_t at = 0;
         while (at < MADE && alone[i].made[at] == together[i].made[at])
             at++;
@@ -102,28 +104,28 @@ static uint32_t parted(const char *path, float close, const struct text *alone, 
 
 static void check_model(const char *path, float close, bool exact)
 {
-    static struct text alone[BATCH], together[BATCH];
+    static struct text alone[BATCH_MOST], together[BATCH_MOST];
     struct session *l = open_model(path, exact);
     if (!l->model->h.causal) { /* an encoder makes no text */
         session_close(l);
         return;
     }
-    for (uint32_t i = 0; i < BATCH; i++) {
-        alone[i].n = 1 + i * (PROMPT_MOST - 1) / (BATCH - 1);
+    for (uint32_t i = 0; i < batch; i++) {
+        alone[i].n = 1 + i * (PROMPT_MOST - 1) / (batch - 1);
         for (uint32_t k = 0; k < alone[i].n; k++)
             alone[i].prompt[k] = (int32_t)((3 + k * k + 7 * k + 11 * i) % l->model->plan.out_width);
         make(l, &alone[i], 1, false);
     }
     memcpy(together, alone, sizeof alone);
-    make(l, together, BATCH, false);
+    make(l, together, batch, false);
     uint32_t apart = parted(path, close, alone, together);
     bool picks = runner_can_pick(l->runner);
     if (picks) {
-        make(l, together, BATCH, true);
+        make(l, together, batch, true);
         apart += parted(path, close, alone, together);
     }
     print_message("%s on %s%s: %u of %u texts of %u tokens part, at close calls\n", path,
-                  l->runner->device->ops->name, exact ? ", exact" : "", apart, picks ? 2 * BATCH : BATCH,
+                  l->runner->device->ops->name, exact ? ", exact" : "", apart, picks ? 2 * batch : batch,
                   MADE);
     session_close(l);
 }
@@ -156,6 +158,11 @@ int main(int argc, char **argv)
 {
     (void)argc;
     named = argv + 1;
+    const char *wanted = getenv("QUERN_TEST_BATCH");
+    if (wanted)
+        batch = (uint32_t)strtoul(wanted, NULL, 10);
+    if (batch < 2 || batch > BATCH_MOST)
+        return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(batched_is_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -225,7 +225,8 @@ static struct route_args route_of(const struct lowering *b, const struct op_moe 
                                .normalise = o->normalise,
                                .weight_scale = o->weight_scale,
                                .nearness = o->nearness,
-                               .least_sum = o->normalise && o->gating != GATING_SOFTMAX_TOPK ? o->least_sum : 0.0f,
+                               .least_sum =
+                                   o->normalise && o->gating != GATING_SOFTMAX_TOPK ? o->least_sum : 0.0f,
                                .group_pair = o->group_pair,
                                .scale_input = o->scale_input,
                                .expert = b->l->at->route_expert,

@@ -222,8 +222,8 @@ struct qkv_args {
     struct norm_args q_norm, k_norm, v_norm;
     uint32_t norm_last;  /* norms of q and k after the rotation */
     uint32_t clamp_last; /* after the norms, before the rotation */
-    uint32_t k_heads;   /* that are stored: those of kv, or 0 */
-    uint32_t v_is_k;    /* V is K before its norm and rotation */
+    uint32_t k_heads;    /* that are stored: those of kv, or 0 */
+    uint32_t v_is_k;     /* V is K before its norm and rotation */
     struct query_args q_scale;
     uint32_t rope, rope_dims, rope_first;
     float rope_factor;

@@ -161,9 +161,9 @@ bool gpu_is_one(const struct mat *w)
     const bool tiles = layout_is_tile(w->fmt),
                has = w->fmt != FMT_Q4_K && w->fmt != FMT_Q4_K_TILE && w->fmt != FMT_Q6_K_TILE;
     /* whole tiles, and much of anything else but short rows, is faster on the tensor cores */
-    const uint64_t most = tiles && w->k % TILE_COLS == 0  ? 0
-                          : !tiles && w->k <= ONE_SHORT ? ONE_SHORT_MOST
-                                                        : ONE_BYTES_MOST;
+    const uint64_t most = tiles && w->k % TILE_COLS == 0 ? 0
+                          : !tiles && w->k <= ONE_SHORT  ? ONE_SHORT_MOST
+                                                         : ONE_BYTES_MOST;
     return has && w->k <= ONE_COLUMNS && layout_bytes(w->fmt, w->n, w->k) <= most;
 }
 
