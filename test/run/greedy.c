@@ -1,7 +1,8 @@
 /* The greedy text of a sequence on its own, a row a step, and inside a batch of eight, or of as many as QUERN_TEST_BATCH
- * says: the same tokens, or they part where the two best were within 0.02 of each other. All families of test/data/arch, on the CPU or on QUERN_TEST_DEVICE; where
- * that chooses tokens itself, with its choices, too. And the models that the command line names: shapes of real ones with
- * weights of noise, through whose layers every rounding grows, so that a lead of 0.1 counts as close there. */
+ * says: the same tokens, or they part where the two best were within 0.02 of each other. All families of test/data/arch,
+ * on the CPU or on QUERN_TEST_DEVICE; where that chooses tokens itself, with its choices, too. And the models that the
+ * command line names: shapes of real ones with weights of noise, through whose layers every rounding grows, so that a lead
+ * of 0.1 counts as close there. */
 #include "test.h"
 
 #include "run/open.h"
