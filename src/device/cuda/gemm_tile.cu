@@ -102,7 +102,7 @@ struct x_row {
             copy();
             return;
         }
-        const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+        const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
         float v[ROW_COLUMNS][8], w[ROW_COLUMNS][8], sum = 0.0f, mean = 0.0f, scale = 1.0f;
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
