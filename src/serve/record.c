@@ -54,20 +54,21 @@ static void record_done(struct state_write *w)
 {
     struct record *r = (struct record *)w;
     struct server *s = r->server;
+    bool stored = !w->err.code;
     pthread_mutex_lock(&s->mutex);
     struct request *a = r->request;
     if (a) {
-        if (w->err.code && r->kept)
+        if (!stored && r->kept)
             request_fail_state(a, &w->err);
         a->record = NULL;
         atomic_store(&a->recorded, true);
         worker_ring(a);
     }
     r->request = NULL;
-    if (w->err.code)
-        record_keep(r);
+    if (!stored)
+        record_keep(r); /* which may free it */
     pthread_mutex_unlock(&s->mutex);
-    if (!w->err.code)
+    if (stored)
         record_free(r);
 }
 

@@ -3,6 +3,7 @@ import json
 import random
 import signal
 import sqlite3
+import subprocess
 import time
 
 import pytest
@@ -239,4 +240,34 @@ def test_no_room(binary, smollm2, tmp_path):
     client = server.client()
     assert all(client.files.content(f.id).content == data for f, data in kept)
     assert wait(client, batch).request_counts.completed == 8
+    assert server.stop() == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 12 MiB, where this user may mount one."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", tmp_path], capture_output=True).returncode:
+        pytest.skip("no right to mount a tmpfs")
+    yield tmp_path
+    subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
+def test_a_full_disk(binary, smollm2, small_disk):
+    """A batch pauses while the disk is full, and goes on: each line once."""
+    server = Server(binary, smollm2, *OPTIONS, "--state-dir", small_disk / "state")
+    client = server.client()
+    batch = start(client, [line(i) for i in range(24)])
+    until(lambda: client.batches.retrieve(batch.id).request_counts.completed > 1)
+    with pytest.raises(OSError), open(small_disk / "fill", "wb", buffering=0) as fill:
+        while fill.write(bytes(65536)):
+            pass
+    with pytest.raises(openai.APIStatusError) as full:
+        upload(client, [line(1)])
+    assert full.value.status_code == 507
+    time.sleep(1.5)  # replies that were under way have found no room
+    assert client.batches.retrieve(batch.id).status in ("in_progress", "completed")
+    (small_disk / "fill").unlink()
+    done = wait(client, batch)
+    assert done.request_counts.completed == 24
+    assert sorted(r["custom_id"] for r in content(client, done.output_file_id)) == sorted(f"line-{i}" for i in range(24))
     assert server.stop() == 0
