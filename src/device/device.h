@@ -238,6 +238,8 @@ int cuda_count(struct err *e);
 uint64_t cuda_memory_total(int index);
 /* Whether the GPU has kernels for this type of weights; others it decodes to F16 at load. */
 bool cuda_has_type(uint32_t dtype);
+/* The size, at least dim, of heads that attention of many rows is fastest with: padding smaller ones with zeros pays. */
+uint32_t cuda_head_dim(uint32_t dim);
 /* For which step cuda_explain lists launches. */
 struct cuda_explain {
     const char *profile; /* of a stored device profile ("H200"); NULL: the card at hand, else that one */

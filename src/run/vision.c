@@ -108,7 +108,8 @@ int vision_open(struct vision **out, const struct store *model, const struct vis
     if (!failed && path[0])
         failed = store_open(&v->own, path, e);
     const struct store *from = v->own ? v->own : model;
-    if (!failed && tower_open(&v->tower, from, NULL, e)) {
+    const bool pads = o->device && !strncmp(o->device, "cuda", 4) && !o->device_options.exact;
+    if (!failed && tower_open(&v->tower, from, pads ? cuda_head_dim : NULL, e)) {
         /* one that was only found may be of a kind that is not supported: the text is still good */
         failed = -1;
         if (v->own && !o->mmproj) {
@@ -135,6 +136,21 @@ int vision_open(struct vision **out, const struct store *model, const struct vis
                                 !each;
     *out = v;
     return 0;
+}
+
+bool vision_look(struct vision_params *out, const struct store *model)
+{
+    char path[4352] = "";
+    struct err none = {0};
+    struct store *own = NULL;
+    if (model->kind == STORE_GGUF)
+        find_mmproj(model->path, path, sizeof path);
+    if (path[0] && store_open(&own, path, &none))
+        return false;
+    bool found = vision_present(own ? own : model) && vision_read(out, own ? own : model, &none) == 0;
+    if (own)
+        store_close(own);
+    return found;
 }
 
 void vision_close(struct vision *v)

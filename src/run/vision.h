@@ -40,6 +40,8 @@ bool vision_found(const struct store *model);
 int vision_open(struct vision **out, const struct store *model, const struct vision_options *o,
                 struct err *e);
 void vision_close(struct vision *v);
+/* What the tower of a model says about images, without its weights. False: it has none that is supported. */
+bool vision_look(struct vision_params *out, const struct store *model);
 /* For model_options; v may be NULL. */
 struct model_images vision_images(const struct vision *v);
 /* An error unless its rows are as wide as the text model's. */

@@ -1,4 +1,5 @@
 /* quern info MODEL: what is in a model file, for people and as JSON. */
+#include "run/vision.h"
 #include "tool/tool.h"
 
 #include "base/buf.h"
@@ -192,12 +193,38 @@ static void info_json_tensors(struct json *j, const struct store *s)
     json_end(j, ']');
 }
 
+/* Rows of an image of 1,024 x 1,024 pixels: what it costs in tokens; 0 where the processor refuses it. */
+static uint32_t info_image_tokens(const struct vision_params *v)
+{
+    struct vision_layout l;
+    struct err none = {0};
+    return vision_layout(&l, v, 1024, 1024, &none) ? 0 : l.rows;
+}
+
+static void info_json_images(struct json *j, const struct store *s)
+{
+    struct vision_params v;
+    if (!vision_look(&v, s))
+        return;
+    json_key(j, "images");
+    json_begin(j, '{');
+    info_json_text(j, "projector", v.projector);
+    info_json_uint(j, "layers", v.layers);
+    info_json_uint(j, "width", v.width);
+    info_json_uint(j, "heads", v.heads);
+    info_json_uint(j, "patch", v.patch);
+    info_json_uint(j, "merge", v.merge);
+    info_json_uint(j, "tokens_1024", info_image_tokens(&v));
+    json_end(j, '}');
+}
+
 static void info_json(struct buf *out, const struct store *s, const struct facts *f, bool metadata,
                       bool tensors)
 {
     struct json j = {.out = out};
     json_begin(&j, '{');
     info_json_facts(&j, s, f);
+    info_json_images(&j, s);
     if (metadata)
         info_json_metadata(&j, s);
     if (tensors)
@@ -331,6 +358,12 @@ static void info_text(struct buf *out, const struct store *s, const struct facts
     buf_str(out, f->template ? "yes" : "no");
     info_line(out, "licence");
     buf_str(out, *f->license ? log_safe(f->license) : "not said");
+    struct vision_params v;
+    if (vision_look(&v, s)) {
+        info_line(out, "images");
+        buf_printf(out, "tower of %u layers, width %u, patches of %u (%s); 1024 x 1024 pixels take %u tokens",
+                   v.layers, v.width, v.patch, log_safe(v.projector), info_image_tokens(&v));
+    }
     info_memory(out, f);
     info_decoded(out, f);
     buf_char(out, '\n');

@@ -678,6 +678,11 @@ static const struct device_ops ops = {.name = "cuda",
                                       .take_kernels = cuda_take_kernels,
                                       .close = cuda_close};
 
+uint32_t cuda_head_dim(uint32_t dim)
+{
+    return dim <= 64 ? 64 : dim <= 128 ? 128 : dim <= 256 ? 256 : dim;
+}
+
 int cuda_open(struct device **out, const struct device_options *o, struct err *e)
 {
     *out = NULL;

@@ -18,6 +18,7 @@ struct tower_build {
     bool gguf;
     enum norm_kind norm;
     struct operand in, x, q, a, y; /* given rows, stream, q, attention, a branch before its scale */
+    uint32_t dim;                  /* of a head, padded */
     struct rope rope;
 };
 
@@ -152,10 +153,10 @@ static void tower_begin(struct tower_build *b)
     const struct vision_params *v = b->v;
     b->in = plan_buffer(b->p, b->t->pixels + (v->positions ? v->width : 0));
     b->x = plan_buffer(b->p, v->width);
-    b->q = plan_buffer(b->p, v->heads * v->head_dim);
-    b->a = plan_buffer(b->p, v->heads * v->head_dim);
+    b->q = plan_buffer(b->p, v->heads * b->dim);
+    b->a = plan_buffer(b->p, v->heads * b->dim);
     b->p->given = b->in.buffer;
-    plan_kv(b->p, 0, (struct kv_group){.kv_heads = v->heads, .k_dim = v->head_dim, .v_dim = v->head_dim});
+    plan_kv(b->p, 0, (struct kv_group){.kv_heads = v->heads, .k_dim = b->dim, .v_dim = b->dim});
     tower_rope(b);
     struct linear kernel = {.weight =
                                 tower_kernel(b, bind_tensor(&b->bind, plain("v.patch_embd"), ".weight"))};
@@ -274,6 +275,32 @@ static void tower_join(struct tower_build *b, struct tail *t, uint32_t layer, co
     o->residual = b->x;
 }
 
+/* Heads of a weight padded with zeros: its rows, or its columns. */
+static void tower_pad(struct tower_build *b, weight_id id, bool cols)
+{
+    const struct vision_params *v = b->v;
+    if (!id || b->dim == v->head_dim || b->bind.e->code)
+        return;
+    struct weight *w = &b->bind.weights->all[id];
+    const uint32_t n = v->heads * b->dim, rows = cols ? w->rows : n, all = cols ? n : w->cols;
+    const size_t one = dtype_get(w->type)->block_bytes, part = (cols ? v->head_dim : (size_t)w->cols) * one;
+    uint8_t *to = bind_memory(&b->bind, rows * all * one);
+    if (!to)
+        return;
+    memset(to, 0, rows * all * one);
+    for (uint32_t r = 0; r < w->rows; r++)
+        for (uint32_t h = 0; h < (cols ? v->heads : 1); h++) {
+            const uint32_t row = cols ? r : r / v->head_dim * b->dim + r % v->head_dim;
+            memcpy(to + ((size_t)row * all + (cols ? h * b->dim : 0)) * one,
+                   w->data + r * w->row_bytes + h * part, part);
+        }
+    w->data = to;
+    w->rows = rows;
+    w->cols = all;
+    w->row_bytes = all * one;
+    w->each_bytes = rows * w->row_bytes;
+}
+
 static void tower_attention(struct tower_build *b, uint32_t layer)
 {
     const struct vision_params *v = b->v;
@@ -282,22 +309,29 @@ static void tower_attention(struct tower_build *b, uint32_t layer)
                          .rope = b->rope,
                          .heads = v->heads,
                          .kv_heads = v->heads,
-                         .k_dim = v->head_dim,
-                         .v_dim = v->head_dim,
+                         .k_dim = b->dim,
+                         .v_dim = b->dim,
                          .out = b->q};
     tower_heads(b, layer, &qkv);
     tower_head_norms(b, layer, &qkv);
+    const weight_id rows[] = {qkv.q.weight, qkv.k.weight, qkv.v.weight},
+                    biases[] = {qkv.q.bias, qkv.k.bias, qkv.v.bias};
+    for (int i = 0; i < 3; i++) {
+        tower_pad(b, rows[i], false);
+        tower_pad(b, biases[i], true);
+    }
     plan_add(b->p, OP_QKV, layer)->qkv = qkv;
     struct op_attn *a = &plan_add(b->p, OP_ATTN, layer)->attn;
     *a = (struct op_attn){.in = b->q,
                           .out = b->a,
                           .heads = v->heads,
                           .kv_heads = v->heads,
-                          .k_dim = v->head_dim,
-                          .v_dim = v->head_dim,
+                          .k_dim = b->dim,
+                          .v_dim = b->dim,
                           .scale = v->family == VISION_GEMMA4 ? 1 : 1 / sqrtf((float)v->head_dim),
                           .span = v->window && !v->full[layer] ? SPAN_ONLY : SPAN_NONE};
     const struct linear out = bind_linear(&b->bind, "attn_out", (int)layer, v->width, v->heads * v->head_dim);
+    tower_pad(b, out.weight, true);
     uint32_t at = b->p->count;
     plan_add(b->p, OP_OUT, layer);
     struct tail t;
@@ -564,7 +598,20 @@ static void tower_layers(struct tower_build *b)
     tower_project(b, saved);
 }
 
-static int tower_build(struct tower *t, const struct store *s, struct err *e)
+/* Only weights of whole numbers of bytes can be padded, and heads that are not normed. */
+static uint32_t tower_dim(const struct tower_build *b, uint32_t (*head_dim)(uint32_t dim))
+{
+    const struct tensor *t = NULL;
+    static const char *const names[] = {"attn_q", "attn_qkv"};
+    for (int i = 0; i < 2 && !t; i++)
+        t = lookup_find(&b->bind.names, (struct tensor_at){names[i], 0, LOOKUP_NO_EXPERT}, ".weight");
+    bool plain = t && (t->type == DTYPE_F32 || t->type == DTYPE_F16 || t->type == DTYPE_BF16);
+    return head_dim && plain && !bind_has(&b->bind, "attn_q_norm", 0) ? head_dim(b->v->head_dim)
+                                                                      : b->v->head_dim;
+}
+
+static int tower_build(struct tower *t, const struct store *s, uint32_t (*head_dim)(uint32_t dim),
+                       struct err *e)
 {
     struct model *m = &t->model;
     struct tower_build b = {.t = t, .v = &t->v, .p = &m->plan, .gguf = s->kind == STORE_GGUF};
@@ -573,6 +620,7 @@ static int tower_build(struct tower *t, const struct store *s, struct err *e)
     if (binder_open(&b.bind, s, &m->h, &m->weights, e) < 0)
         return -1;
     lookup_open_tower(&b.bind.names, s);
+    b.dim = tower_dim(&b, head_dim);
     tower_layers(&b);
     if (m->plan.failed)
         err_memory(e, "the plan", 0);
@@ -584,7 +632,7 @@ static int tower_build(struct tower *t, const struct store *s, struct err *e)
     return ok;
 }
 
-int tower_open(struct tower **out, const struct store *s, const struct model_make *make, struct err *e)
+int tower_open(struct tower **out, const struct store *s, uint32_t (*head_dim)(uint32_t dim), struct err *e)
 {
     static const struct model_make usual;
     struct err own = {0};
@@ -597,7 +645,7 @@ int tower_open(struct tower **out, const struct store *s, const struct model_mak
         t->frames = s->kind == STORE_GGUF ? 1 : t->v.frames;
         t->pixels = 3 * t->frames * t->v.patch * t->v.patch;
         t->folded = t->v.merge * t->v.merge;
-        if (tower_build(t, s, &own) == 0 && model_make(&t->model, make ? make : &usual, &own) == 0) {
+        if (tower_build(t, s, head_dim, &own) == 0 && model_make(&t->model, &usual, &own) == 0) {
             *out = t;
             return 0;
         }

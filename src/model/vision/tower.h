@@ -20,6 +20,7 @@ struct tower {
     uint32_t folded;        /* patches of a row: merge x merge */
 };
 
-/* The store may be that of the text model (a folder) or an mmproj file. */
-int tower_open(struct tower **out, const struct store *s, const struct model_make *make, struct err *e);
+/* The store may be that of the text model (a folder) or an mmproj file. head_dim: the size that heads are padded to, given
+ * their own (cuda_head_dim); NULL: they are not. */
+int tower_open(struct tower **out, const struct store *s, uint32_t (*head_dim)(uint32_t dim), struct err *e);
 void tower_close(struct tower *t);
