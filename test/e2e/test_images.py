@@ -155,11 +155,17 @@ BAD = [line.split(" ", 2)[1:] for line in (DATA / "images" / "expect.txt").read_
 def test_bad_files(server):
     """Bombs, cut files, wrong magic, polyglots: 400 with a sentence, and the server is as it was."""
     before = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
+    other = []
+    beside = threading.Thread(target=lambda: other.append(server.ask("/v1/completions", {
+        "prompt": "Hello", "max_tokens": 600, "ignore_eos": True, "temperature": 0})["usage"]["completion_tokens"]))
+    beside.start()
     for name, words in BAD:
         data = (DATA / "images" / name).read_bytes()
         status, _, reply = server.request("POST", "/v1/chat/completions", ask(part(data)))
         error = json.loads(reply)["error"]
         assert status == 400 and error["param"] == "messages[0].content[0]" and words in error["message"], (name, error)
+    beside.join()
+    assert other == [600]
     assert (int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) - before) * 4096 < 64 << 20
     assert server.ask("/v1/chat/completions", ask(part(png(RGB["red"]))))["choices"][0]["message"]["content"].strip() == "red"
 
