@@ -278,6 +278,19 @@ void build_gate(struct build *b, uint32_t layer)
                                      b->gate.heads ? b->h->heads : b->h->heads * b->h->v_dim, b->h->width);
 }
 
+/* Its product, unless it was made before. */
+static void build_gate_rows(struct build *b, uint32_t layer)
+{
+    if (!b->gate.linear.weight)
+        return;
+    if (!b->g.buffer)
+        b->g = plan_buffer(b->p, b->h->heads * b->h->v_dim);
+    plan_add(b->p, OP_PROJ, layer)->proj = (struct op_proj){
+        .in = b->x, .norm = b->gate.norm, .out = b->g, .linear = {b->gate.linear}, .scale = {1}, .count = 1};
+    b->gate.linear = (struct linear){0};
+    b->gate.made = true;
+}
+
 /* Norm of each head of a row, or of the row. */
 static struct norm qk_norm(struct build *b, const char *name, uint32_t layer, uint32_t heads, uint32_t dim)
 {
@@ -289,25 +302,27 @@ struct op_qkv *build_qkv(struct build *b, uint32_t layer, struct norm in)
 {
     const struct hparams *h = b->h;
     const struct layer_params *l = &h->layer[layer];
-    struct op_qkv *o = &plan_add(b->p, OP_QKV, layer)->qkv;
-    *o = (struct op_qkv){.in = b->x, .norm = in, .clamp = h->clamp_qkv, .layer = l->kv, .out = b->q};
-    o->clamp_last = h->clamp_last;
-    o->heads = h->heads, o->kv_heads = l->kv_heads, o->k_dim = l->k_dim, o->v_dim = l->v_dim;
-    o->norm_last = h->arch->norm_last;
+    struct op_qkv o = {.in = b->x, .norm = in, .clamp = h->clamp_qkv, .layer = l->kv, .out = b->q};
+    o.clamp_last = h->clamp_last;
+    o.heads = h->heads, o.kv_heads = l->kv_heads, o.k_dim = l->k_dim, o.v_dim = l->v_dim;
+    o.norm_last = h->arch->norm_last;
     if (l->scales_q)
-        o->q_scale = h->q_scale;
+        o.q_scale = h->q_scale;
     b->gate.norm = in;
     build_gate(b, layer);
-    bind_qkv(b, layer, o);
-    o->q_norm = qk_norm(b, "attn_q_norm", layer, o->heads, o->k_dim);
-    o->rope = layer_rope(b, layer);
-    if (l->kv != layer)
-        return o;
-    o->k_norm = qk_norm(b, "attn_k_norm", layer, o->kv_heads, o->k_dim);
-    plan_kv(b->p, layer,
-            (struct kv_group){l->kv_heads, l->k_dim, l->v_dim,
-                              .window = l->sliding && h->causal ? h->window : 0, .layers = 0});
-    return o;
+    bind_qkv(b, layer, &o);
+    o.q_norm = qk_norm(b, "attn_q_norm", layer, o.heads, o.k_dim);
+    o.rope = layer_rope(b, layer);
+    if (l->kv == layer) {
+        o.k_norm = qk_norm(b, "attn_k_norm", layer, o.kv_heads, o.k_dim);
+        plan_kv(b->p, layer,
+                (struct kv_group){l->kv_heads, l->k_dim, l->v_dim,
+                                  .window = l->sliding && h->causal ? h->window : 0, .layers = 0});
+    }
+    build_gate_rows(b, layer); /* beside the products of the same rows */
+    struct op *op = plan_add(b->p, OP_QKV, layer);
+    op->qkv = o;
+    return &op->qkv;
 }
 
 struct op_attn *build_attn(struct build *b, uint32_t layer)
@@ -333,24 +348,20 @@ static struct tail stream_tail(const struct build *b)
     return (struct tail){.scale = b->h->residual_scale, .residual = b->x, .out = b->x};
 }
 
-/* The product of attention's gate, where it has one. */
-static struct gate gate_rows(struct build *b, uint32_t layer)
+/* The gate of attention's output, where it has one. */
+static struct gate take_gate(struct build *b, uint32_t layer)
 {
-    if (!b->gate.linear.weight)
+    build_gate_rows(b, layer);
+    if (!b->gate.made)
         return (struct gate){0};
-    if (!b->g.buffer)
-        b->g = plan_buffer(b->p, b->h->heads * b->h->v_dim);
-    plan_add(b->p, OP_PROJ, layer)->proj = (struct op_proj){
-        .in = b->x, .norm = b->gate.norm, .out = b->g, .linear = {b->gate.linear}, .scale = {1}, .count = 1};
-    struct gate g = {.in = b->g, .act = ACT_SIGMOID, .heads = b->gate.heads};
-    b->gate.linear = (struct linear){0};
-    return g;
+    b->gate.made = false;
+    return (struct gate){.in = b->g, .act = ACT_SIGMOID, .heads = b->gate.heads};
 }
 
 struct tail *build_out(struct build *b, uint32_t layer)
 {
     const struct hparams *h = b->h;
-    struct gate gate = gate_rows(b, layer);
+    struct gate gate = take_gate(b, layer);
     struct op_out *o = &plan_add(b->p, OP_OUT, layer)->out;
     o->in = b->a;
     o->gate = gate;

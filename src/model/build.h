@@ -30,6 +30,7 @@ struct build {
         struct linear linear; /* weight 0: none */
         struct norm norm;
         uint32_t heads; /* 0: a number for each column */
+        bool made;      /* its rows are */
     } gate;             /* of the attention that build_out is to end */
     struct operand g;   /* its rows; made when first used */
 };

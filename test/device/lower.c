@@ -374,16 +374,16 @@ static void test_merge_products(void **state)
     put_product(&t, FMT_Q4_K_TILE, here + 768);
     put_product(&t, FMT_Q4_K_TILE, there + 256); /* more than GEMM_SEGS */
     put_product(&t, FMT_Q5_K, there);            /* another form */
-    put_product(&t, FMT_Q5_K, there)->op = 1;    /* another operation */
+    put_product(&t, FMT_Q5_K, there)->op = 1;    /* the same input, though of another operation */
     struct launch *sum = put_product(&t, FMT_Q5_K, there);
     sum->op = 1;
     sum->a.gemm.residual = here;
     pass_merge_products(&t.l, &t.c, &t.list);
-    assert_int_equal(t.list.count, 5);
+    assert_int_equal(t.list.count, 4);
     assert_int_equal(t.list.all[0].a.gemm.segs, GEMM_SEGS);
     assert_ptr_equal(t.list.all[0].a.gemm.seg[2].y, here + 512);
-    for (uint32_t i = 1; i < 5; i++)
-        assert_int_equal(t.list.all[i].a.gemm.segs, 1);
+    for (uint32_t i = 1; i < 4; i++)
+        assert_int_equal(t.list.all[i].a.gemm.segs, i == 2 ? 2 : 1);
     launch_free(&t.list);
 }
 
@@ -439,6 +439,80 @@ static void test_pair_activation(void **state)
     pass_pair_activation(&t.l, &t.c, &t.list);
     assert_false(t.list.all[0].a.gemm.paired);
     launch_free(&t.list);
+}
+
+/* A gated row in front of a product of tiles: how many launches are left. */
+static uint32_t gate_launches(uint32_t rows, struct norm_args norm, uint32_t fmt)
+{
+    struct pass_test t;
+    start(&t, rows);
+    struct launch *g = put(&t, K_GATE, ARGS_GATE);
+    g->a.gate = (struct gate_args){
+        .x = here, .gate = here + 1024, .out = there, .norm = norm, .k = 1024, .act = ACT_SILU};
+    g->writes[0] = (struct span){.place = PLACE_Z};
+    struct launch *p = put_product(&t, fmt, there + 1024);
+    p->a.gemm.k = 1024;
+    p->a.gemm.in.x = there;
+    p->reads[0] = g->writes[0];
+    pass_gate_input(&t.l, &t.c, &t.list);
+    const uint32_t count = t.list.count;
+    const struct gemm_in *in = &t.list.all[count - 1].a.gemm.in;
+    assert_ptr_equal(in->gate.gate, count == 1 ? here + 1024 : NULL);
+    assert_ptr_equal(in->x, count == 1 ? here : there);
+    launch_free(&t.list);
+    return count;
+}
+
+static void test_gate_input(void **state)
+{
+    (void)state;
+    const struct norm_args heads = {.kind = NORM_RMS, .heads = 8}, plain = {0}, whole = {.kind = NORM_RMS},
+                           layer = {.kind = NORM_LAYER, .heads = 8}, odd = {.kind = NORM_RMS, .heads = 3};
+    assert_int_equal(gate_launches(1, heads, FMT_Q4_K_TILE), 1);
+    assert_int_equal(gate_launches(1, plain, FMT_Q6_K_TILE), 1);
+    assert_int_equal(gate_launches(2, heads, FMT_Q4_K_TILE), 2); /* more rows */
+    assert_int_equal(gate_launches(1, heads, FMT_F16), 2);       /* no tiles */
+    assert_int_equal(gate_launches(1, whole, FMT_Q4_K_TILE), 2); /* a slice of many warps */
+    assert_int_equal(gate_launches(1, layer, FMT_Q4_K_TILE), 2);
+    assert_int_equal(gate_launches(1, odd, FMT_Q4_K_TILE), 2);
+}
+
+static void test_conv_results(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct pass_test t;
+        start(&t, i == 1 ? 2 : 1);
+        t.c.single = true;
+        struct launch *p = put_product(&t, FMT_Q4_K_TILE, there);
+        p->a.gemm.in.x = here;
+        struct launch *c = put(&t, K_CONV, ARGS_CONV);
+        c->a.conv =
+            (struct conv_args){.x = i == 2 ? here : there, .y = here + 512, .w = here, .keep = 1, .cols = 4};
+        c->a.conv.channels = t.list.all[0].a.gemm.seg[0].w.n;
+        c->a.conv.cols = i == 3 ? 5 : 4;
+        pass_conv_results(&t.l, &t.c, &t.list);
+        assert_int_equal(t.list.count, i ? 2 : 1); /* more rows, other results, more columns */
+        assert_ptr_equal(t.list.all[0].a.gemm.conv.y, i ? NULL : here + 512);
+        launch_free(&t.list);
+    }
+}
+
+/* A pack that is made once for the products of two operations. */
+static void test_pack_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct pass_test t;
+        start(&t, 1);
+        put_rows(&t, here, 1024, NORM_RMS);
+        put_product(&t, FMT_Q4_K_TILE, there);
+        put_rows(&t, i == 1 ? here + 1024 : here, 1024, i == 2 ? NORM_NONE : NORM_RMS);
+        put_product(&t, FMT_Q4_K_TILE, there + 256)->op = 1;
+        pass_pack_once(&t.l, &t.c, &t.list);
+        assert_int_equal(t.list.count, i ? 4 : 3);
+        launch_free(&t.list);
+    }
 }
 
 /* Rows of k values that are packed for one product; how many launches are left. */
@@ -702,14 +776,15 @@ static void test_classes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dense),           cmocka_unit_test(test_window),
-        cmocka_unit_test(test_experts),         cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_merge_products),  cmocka_unit_test(test_pair_activation),
-        cmocka_unit_test(test_row_input),       cmocka_unit_test(test_join_parts),
-        cmocka_unit_test(test_attention_packs), cmocka_unit_test(test_direct_results),
-        cmocka_unit_test(test_cut_rows),        cmocka_unit_test(test_choose_kernels),
-        cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_dense),          cmocka_unit_test(test_window),
+        cmocka_unit_test(test_experts),        cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_merge_products), cmocka_unit_test(test_pair_activation),
+        cmocka_unit_test(test_row_input),      cmocka_unit_test(test_join_parts),
+        cmocka_unit_test(test_gate_input),     cmocka_unit_test(test_conv_results),
+        cmocka_unit_test(test_pack_once),      cmocka_unit_test(test_attention_packs),
+        cmocka_unit_test(test_direct_results), cmocka_unit_test(test_cut_rows),
+        cmocka_unit_test(test_choose_kernels), cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_classes),        cmocka_unit_test(test_scratch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,11 +91,59 @@ struct x_row {
         __syncthreads();
     }
 
+    /* Eight numbers from `at` on, gated and normed within their slice: lanes side by side have it. */
+    __device__ __forceinline__ void gate_eight(uint32_t at, float v[8])
+    {
+        const struct gemm_gate &by = p.in.gate;
+        const struct norm_args &norm = p.in.norm;
+        float z[8], sum = 0.0f;
+        load8(p.in.x + at, 8, true, v);
+        if (by.heads) {
+            const float one = by.gate[at / (p.k / by.heads)];
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                z[j] = one;
+        } else {
+            load8(by.gate + at, 8, true, z);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            z[j] = act_one(by.act, z[j]);
+            v[j] *= by.first ? z[j] : 1.0f;
+            sum += v[j] * v[j];
+        }
+        float scale = 1.0f;
+        if (by.slice) {
+            for (uint32_t o = by.slice / 16; o; o >>= 1)
+                sum += __shfl_xor_sync(~0u, sum, o);
+            scale = rsqrtf(sum / (float)by.slice + norm.eps);
+        }
+        const float *w = by.slice && norm.w ? norm.w + (norm.w_len > by.slice ? at : at % by.slice) : nullptr;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] *= scale * (w ? w[j] : 1.0f) * (by.first ? 1.0f : z[j]);
+    }
+
+    __device__ __forceinline__ void gate_all()
+    {
+        wait();
+        for (uint32_t c = threadIdx.x / 32; c < p.k / 256; c += blockDim.x / 32) {
+            float v[8];
+            gate_eight(256 * c + threadIdx.x % 32 * 8, v);
+            row_put(room + c * ROW_COLUMN, v);
+        }
+        __syncthreads();
+    }
+
     __device__ __forceinline__ void begin()
     {
         const struct gemm_in &in = p.in;
         if (in.parts.part) {
             join_all();
+            return;
+        }
+        if (in.gate.gate) {
+            gate_all();
             return;
         }
         if (in.norm.kind == NORM_NONE) {
@@ -149,6 +197,41 @@ struct x_row {
     }
 };
 
+/* The convolution of one channel of a sequence's only row. */
+struct row_conv {
+    float w[GEMM_CONV_COLS], past[GEMM_CONV_COLS - 1], bias;
+    int32_t out;
+
+    /* Column i counts from the end: w[GEMM_CONV_COLS - 1] is that of this row. */
+    __device__ __forceinline__ void load(const struct gemm_conv &c, uint32_t n)
+    {
+        const int32_t in = *c.in;
+        const int skip = GEMM_CONV_COLS - (int)c.cols;
+        out = *c.out;
+        bias = c.bias ? c.bias[n] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < GEMM_CONV_COLS; i++)
+            w[i] = i >= skip ? c.w[n * c.ldw + i - skip] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < GEMM_CONV_COLS - 1; i++)
+            past[i] = in && i >= skip ? c.state[in * c.stride + (uint64_t)(i - skip) * c.channels + n] : 0.0f;
+    }
+    __device__ __forceinline__ void store(const struct gemm_conv &c, uint32_t n, float x)
+    {
+        const int skip = GEMM_CONV_COLS - (int)c.cols;
+        float sum = bias;
+#pragma unroll
+        for (int i = 0; i < GEMM_CONV_COLS - 1; i++)
+            sum += w[i] * past[i];
+        c.y[n] = act_one(c.act, sum + w[GEMM_CONV_COLS - 1] * x);
+#pragma unroll
+        for (int i = 0; i < GEMM_CONV_COLS - 1; i++)
+            if (out && i >= skip)
+                c.state[out * c.stride + (uint64_t)(i - skip) * c.channels + n] =
+                    i + 1 < GEMM_CONV_COLS - 1 ? past[i + 1 < GEMM_CONV_COLS - 1 ? i + 1 : i] : x;
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     gemm_tile_1(const __grid_constant__ struct gemm_args p)
 {
@@ -174,6 +257,10 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     struct x_row x(p, row_room, sums, stores && p.residual ? p.residual + n : nullptr);
     struct tile_ahead ahead(fmt, tiles);
     x.begin(); /* in one place for all forms: its code is large */
+    const bool convolves = stores && p.conv.w && &to_seg == &p.seg[p.conv.seg];
+    struct row_conv conv;
+    if (convolves)
+        conv.load(p.conv, n);
     row_product<CHUNKS_MOST>(acc, ahead, fmt, tiles, from, to, row_room);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -190,7 +277,10 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     float y = bias;
     for (uint32_t j = 0; j < p.split; j++)
         y += room[threadIdx.x / TILE_ROWS * p.split + j][threadIdx.x % TILE_ROWS][0];
-    to_seg.y[n] = y * p.scale + x.more;
+    y = y * p.scale + x.more;
+    to_seg.y[n] = y;
+    if (convolves)
+        conv.store(p.conv, n, y);
 }
 
 /* ---- staged ---- */

@@ -145,6 +145,8 @@ static void bind_gemm(struct launch *l, uint32_t m, const struct launch_step *s)
     l->a.gemm.m = m;
     if (l->a.gemm.in.parts.part)
         l->a.gemm.in.parts.length = s->meta.seq_len;
+    l->a.gemm.conv.in = s->meta.state_in;
+    l->a.gemm.conv.out = s->meta.state_out;
 }
 
 static void bind_pack(struct launch *l, uint32_t m, const struct launch_step *s)

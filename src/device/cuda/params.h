@@ -97,12 +97,30 @@ struct gemm_parts {
 };
 enum { GEMM_PARTS_MOST = 8 };
 
+/* The gate of a product's input, as struct gate_args has it. slice: numbers that are normed together; 0: no norm. */
+struct gemm_gate {
+    const float *gate; /* NULL: there is none */
+    uint32_t act, heads, first, slice;
+};
+enum { GATE_SLICE_LEAST = 8, GATE_SLICE_MOST = 256 }; /* powers of two */
+
 /* What a product of one row makes of its input itself; x NULL: it takes the pack. */
 struct gemm_in {
     const float *x; /* (k) */
     struct norm_args norm;
     struct gemm_parts parts;
+    struct gemm_gate gate;
 };
+
+/* A convolution of the results of one segment, of a sequence's only row (struct conv_args): y, and its state. */
+struct gemm_conv {
+    const float *w, *bias; /* w NULL: there is none */
+    float *y, *state;
+    uint64_t ldw, stride;
+    const int32_t *in, *out; /* slots */
+    uint32_t seg, act, channels, cols;
+};
+enum { GEMM_CONV_COLS = 4 };
 
 /* y = scale * (W x + bias) + residual, for up to three weights that share x. */
 struct gemm_args {
@@ -120,6 +138,7 @@ struct gemm_args {
     uint64_t ldr;
     const struct moe_tile *tile; /* or NULL: blockIdx.y is one of these, of 8 * groups rows, in x and y */
     struct gemm_in in;           /* of gemm_tile_1, which has no pack */
+    struct gemm_conv conv;       /* the same */
     float *part; /* of gemm_wide and gemm_many: what blocks that share columns leave, (split, m, outputs) */
     uint32_t *count;        /* and how many have; 0 before and after */
     const float *row_scale; /* (m), of gemm_many: the products of a row are multiplied with it */

@@ -17,12 +17,38 @@ static bool forms_fit(uint32_t a, uint32_t b)
 
 /* ---- products that share their input ---- */
 
+/* The pack of both is the same: nothing is between them. */
 static bool may_merge(const struct launch *a, const struct launch *b)
 {
     const struct gemm_args *x = &a->a.gemm, *y = &b->a.gemm;
-    return a->args == ARGS_GEMM && b->args == ARGS_GEMM && x->tile == y->tile && a->op == b->op &&
+    return a->args == ARGS_GEMM && b->args == ARGS_GEMM && x->tile == y->tile && a->m == b->m &&
            x->segs + y->segs <= GEMM_SEGS && x->x == y->x && a->order == b->order && x->k == y->k &&
            x->scale == y->scale && !x->residual && !y->residual && forms_fit(form_of(a), form_of(b));
+}
+
+static bool same_norm(const struct norm_args *a, const struct norm_args *b)
+{
+    return a->kind == b->kind && a->heads == b->heads && a->w == b->w && a->b == b->b && a->eps == b->eps;
+}
+
+static bool same_pack(const struct launch *a, const struct launch *b)
+{
+    const struct pack_args *x = &a->a.pack, *y = &b->a.pack;
+    return a->args == ARGS_PACK && b->args == ARGS_PACK && a->m == b->m && a->rows.of == b->rows.of &&
+           a->kernel == b->kernel && x->x == y->x && x->k == y->k && same_norm(&x->norm, &y->norm) &&
+           span_same(a->writes[0], b->writes[0]);
+}
+
+void pass_pack_once(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)l;
+    (void)c;
+    for (uint32_t i = 0; i + 2 < list->count; i++) {
+        const struct launch *a = &list->all[i], *p = a + 1, *b = a + 2;
+        if (a->m == 1 && is_product(p) && same_pack(a, b) && !launch_writes(p, a->reads[0]) &&
+            !launch_writes(p, a->writes[0]))
+            launch_remove(list, i + 2);
+    }
 }
 
 void pass_merge_products(const struct lower *l, const struct step_class *c, struct launch_list *list)
@@ -186,6 +212,94 @@ void pass_row_input(const struct lower *l, const struct step_class *c, struct la
     for (uint32_t i = 0; i < list->count; i++)
         if (packs_row(&list->all[i], c, &in))
             fuse_row(list, i, &in);
+}
+
+/* ---- one row of a recurrent layer ---- */
+
+static bool is_row_product(const struct launch *l)
+{
+    if (!is_product(l) || !l->a.gemm.in.x || l->m != 1 || l->a.gemm.k % TILE_COLS)
+        return false;
+    for (uint32_t s = 0; s < l->a.gemm.segs; s++)
+        if (!layout_is_tile(l->a.gemm.seg[s].w.fmt))
+            return false;
+    return true;
+}
+
+/* Whether slices of a gated row are within a warp's columns. */
+static bool may_gate(const struct gate_args *g)
+{
+    const uint32_t slice = g->norm.kind == NORM_NONE ? 0 : g->k / (g->norm.heads > 1 ? g->norm.heads : 1);
+    return (g->norm.kind == NORM_NONE || g->norm.kind == NORM_RMS) && g->gate &&
+           ((uintptr_t)g->gate & 15) == 0 && ((uintptr_t)g->x & 15) == 0 && !(slice & (slice - 1)) &&
+           (!slice || (slice >= GATE_SLICE_LEAST && slice <= GATE_SLICE_MOST)) &&
+           (!g->gate_heads || g->k / g->gate_heads % 8 == 0);
+}
+
+static bool read_after(const struct launch_list *list, uint32_t i, struct span what)
+{
+    for (; i < list->count && !launch_writes(&list->all[i], what); i++)
+        if (launch_reads(&list->all[i], what))
+            return true;
+    return false;
+}
+
+void pass_gate_input(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)l;
+    (void)c;
+    for (uint32_t i = 0; i + 1 < list->count; i++) {
+        const struct launch *gate = &list->all[i];
+        const struct gate_args *g = &gate->a.gate;
+        struct launch *p = &list->all[i + 1];
+        const struct row_input x = {.x = g->x, .k = g->k}, by = {.x = g->gate, .k = g->k};
+        if (gate->args != ARGS_GATE || !is_row_product(p) || p->a.gemm.in.x != g->out ||
+            p->a.gemm.in.norm.kind != NORM_NONE || !may_gate(g) || !apart(&p->a.gemm, &x) ||
+            !apart(&p->a.gemm, &by) || read_after(list, i + 2, gate->writes[0]))
+            continue;
+        const uint32_t slices = g->norm.heads > 1 ? g->norm.heads : 1;
+        p->a.gemm.in = (struct gemm_in){.x = g->x, .norm = g->norm};
+        p->a.gemm.in.gate = (struct gemm_gate){.gate = g->gate,
+                                               .act = g->act,
+                                               .heads = g->gate_heads,
+                                               .first = g->first,
+                                               .slice = g->norm.kind == NORM_NONE ? 0 : g->k / slices};
+        p->reads[0] = gate->reads[0];
+        p->reads[LAUNCH_READS - 1] = gate->reads[1];
+        p->why = "one row: gates and norms its input itself";
+        launch_remove(list, i);
+    }
+}
+
+void pass_conv_results(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    (void)l;
+    for (uint32_t i = 0; i + 1 < list->count && c->single && c->rows == 1; i++) {
+        struct launch *p = &list->all[i];
+        const struct launch *conv = p + 1;
+        const struct conv_args *a = &conv->a.conv;
+        if (conv->args != ARGS_CONV || !a->keep || a->mul || a->cols > GEMM_CONV_COLS || !is_row_product(p) ||
+            p->a.gemm.paired)
+            continue;
+        uint32_t s = 0;
+        while (s < p->a.gemm.segs && (p->a.gemm.seg[s].y != a->x || p->a.gemm.seg[s].w.n != a->channels))
+            s++;
+        if (s == p->a.gemm.segs)
+            continue;
+        p->a.gemm.conv = (struct gemm_conv){.w = a->w,
+                                            .bias = a->bias,
+                                            .y = a->y,
+                                            .state = a->state.base,
+                                            .ldw = a->ldw,
+                                            .stride = a->state.stride,
+                                            .seg = s,
+                                            .act = a->act,
+                                            .channels = a->channels,
+                                            .cols = a->cols};
+        p->writes[1] = conv->writes[0];
+        p->why = "one row: norms its input itself, and convolves results";
+        launch_remove(list, i + 1);
+    }
 }
 
 /* Whether an operation behind `op` reads the buffer before it is written again. */
@@ -399,11 +513,15 @@ static void leave_out(const struct lower *l, struct launch_list *list)
 
 void passes_run(const struct lower *l, const struct step_class *c, struct launch_list *list)
 {
+    if (!l->options.no_fuse)
+        pass_pack_once(l, c, list);
     pass_merge_products(l, c, list);
     if (!l->options.no_fuse) {
         pass_pair_activation(l, c, list);
         pass_row_input(l, c, list);
         pass_join_parts(l, c, list);
+        pass_gate_input(l, c, list);
+        pass_conv_results(l, c, list);
     }
     pass_attention_packs(l, c, list);
     pass_direct_results(l, c, list);

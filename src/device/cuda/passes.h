@@ -4,6 +4,8 @@
 
 #include "device/cuda/lower.h"
 
+/* One row: a pack that the operation before has made is not made again. */
+void pass_pack_once(const struct lower *l, const struct step_class *c, struct launch_list *list);
 /* Products that share their input become one launch, up to GEMM_SEGS of them: forms of tiles together, others of one
  * form. */
 void pass_merge_products(const struct lower *l, const struct step_class *c, struct launch_list *list);
@@ -13,6 +15,10 @@ void pass_pair_activation(const struct lower *l, const struct step_class *c, str
 void pass_row_input(const struct lower *l, const struct step_class *c, struct launch_list *list);
 /* One row: the product behind attention joins the parts of blocks that shared keys. */
 void pass_join_parts(const struct lower *l, const struct step_class *c, struct launch_list *list);
+/* One row: the product gates and norms its input itself. */
+void pass_gate_input(const struct lower *l, const struct step_class *c, struct launch_list *list);
+/* One row: the product convolves its results. */
+void pass_conv_results(const struct lower *l, const struct step_class *c, struct launch_list *list);
 /* Attention packs its rows for the product behind it. */
 void pass_attention_packs(const struct lower *l, const struct step_class *c, struct launch_list *list);
 /* The head's product writes to the host's memory where nothing follows it. */
