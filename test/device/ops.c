@@ -296,6 +296,7 @@ static void add_moe(struct rig *g, int kind)
     }
     if (kind == 3 || kind == 4) { /* deepseek v3 */
         o->gating = GATING_SIGMOID;
+        o->group_pair = true;
         o->groups = 3;
         o->groups_used = 2;
         o->normalise = true;

@@ -391,7 +391,7 @@ static void ref_choose(const struct ref *f, const struct op_moe *o, double *scor
                 else if (choice[i] > b)
                     b = choice[i];
             }
-            double rank = o->gating == GATING_SIGMOID ? a + b : a;
+            double rank = o->group_pair ? a + b : a;
             if (!open[g * size] && (best == UINT32_MAX || rank > best_rank))
                 best = g, best_rank = rank;
         }

@@ -250,10 +250,15 @@ def test_bad_models_say_why(folder, quern, harm, words):
 
 
 @pytest.mark.parametrize("ids, code, word", [("1,x", 64, '"x"'), ("", 64, "token id"), ("1,64", 65, "vocabulary of 64"),
-                                             (tokens_of([1] * 129), 75, "1 more than")])
+                                             (tokens_of([1] * 129), 0, "1 more than")])
 def test_bad_tokens(quern, ids, code, word):
     r = quern("logits", DATA / "llama", "--tokens", ids, "--json")
     assert r.code == code and word in r.err
+
+
+def test_learned_positions_end(quern):
+    r = quern("logits", DATA / "gpt2", "--tokens", tokens_of([1] * 65), "--json")
+    assert r.code == 75 and "1 more than the context" in r.err
 
 
 def test_alibi_is_refused(folder, quern):

@@ -339,6 +339,7 @@ static void add_ffn(struct rig *r, const struct recipe *c, uint32_t layer, struc
         o.select_bias = rig_vector(r, c->experts, 0, 0.1f);
         o.groups = 4;
         o.groups_used = 2;
+        o.group_pair = true;
     }
     o.gate = experts_of(r, c, c->ffn, c->width);
     o.up = experts_of(r, c, c->ffn, c->width);
