@@ -1,13 +1,14 @@
 """Images: the rows of towers and the logits of prompts with images, against what transformers gives."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).resolve().parent.parent / "data/vision"
-SHARED = Path(__file__).resolve().parents[2].parent / "shared/ref/vision"
+SHARED = Path(os.environ.get("QUERN_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "ref/vision"
 
 
 def models():
@@ -26,7 +27,7 @@ def ask(binary, *args):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("folder,file", models())
+@pytest.mark.parametrize("folder,file", list(models()))
 def test_rows(binary, folder, file):
     for image in json.loads((folder / "ref.json").read_text())["images"]:
         rows = ask(binary, "embed", folder / file, "--image", folder / image["file"], "--rows", "--exact",
@@ -37,7 +38,7 @@ def test_rows(binary, folder, file):
 
 
 @pytest.mark.parametrize("exact,most", [(True, 0.002), (False, 0.1)])
-@pytest.mark.parametrize("folder,file", models())
+@pytest.mark.parametrize("folder,file", list(models()))
 def test_logits(binary, folder, file, exact, most):
     ref = json.loads((folder / "ref.json").read_text())
     for case in ref["cases"]:
@@ -49,7 +50,7 @@ def test_logits(binary, folder, file, exact, most):
             assert got["argmax"] == case["argmax"]
 
 
-def test_chunks_keep_images_whole(program):
+def test_chunks_keep_images_whole(binary):
     """The tokens of an image see each other: steps shorter than the prompt give the same."""
     folder = HERE / "gemma3_vl"
     ref = json.loads((folder / "ref.json").read_text())
