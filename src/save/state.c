@@ -280,6 +280,9 @@ void state_close(struct state *s)
     pthread_mutex_lock(&s->mutex);
     atomic_store(&s->closing, true);
     pthread_cond_broadcast(&s->work);
+    sqlite3 *checked = atomic_load(&s->checked);
+    if (checked)
+        sqlite3_interrupt(checked);
     pthread_mutex_unlock(&s->mutex);
     if (s->has_writer)
         pthread_join(s->writer, NULL);

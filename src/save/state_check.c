@@ -5,6 +5,7 @@
 #include "save/state_internal.h"
 
 #include <string.h>
+#include <sys/resource.h>
 
 struct check_limit {
     const struct state *state;
@@ -19,6 +20,10 @@ static int check_is_over(void *arg)
 
 int state_quick_check(struct state *s, sqlite3 *db, double seconds, struct err *e)
 {
+    enum { SMALL = 64 << 20 }; /* bytes that are checked at the start; SQLite checks a table as a whole */
+    int64_t bytes = sql_number(db, "PRAGMA page_count", 0) * sql_number(db, "PRAGMA page_size", 4096);
+    if (bytes > SMALL && seconds < SMALL)
+        return 1;
     struct check_limit limit = {s, clock_now() + seconds};
     struct err own = {0};
     struct sql q;
@@ -41,9 +46,14 @@ void *state_checker(void *state)
     struct state *s = state;
     struct err e = {0};
     sqlite3 *db;
+    setpriority(PRIO_PROCESS, 0, 19); /* of this thread: requests come first */
     if (!state_connect(s, false, &db, &e)) {
+        atomic_store(&s->checked, db);
         if (state_quick_check(s, db, 1e9, &e) < 0 && e.code == ERR_DATA)
             state_damage(s, e.text);
+        pthread_mutex_lock(&s->mutex); /* state_close interrupts it under the mutex */
+        atomic_store(&s->checked, NULL);
+        pthread_mutex_unlock(&s->mutex);
         sqlite3_close(db);
     }
     return NULL;

@@ -17,6 +17,7 @@ struct state {
     pthread_mutex_t alone;
     pthread_t writer, checker;
     bool has_writer, has_checker;
+    sqlite3 *_Atomic checked; /* the checker's connection, while it checks */
     atomic_bool damaged, closing;
     atomic_uint_least64_t used; /* bytes of pages in use, as of the last commit */
     /* guarded by the mutex */
