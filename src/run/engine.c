@@ -101,6 +101,18 @@ static int engine_queue(struct engine *g, struct job *j, struct err *e)
     return full ? err_set(e, ERR_RESOURCE, "the queue is full: %u requests are waiting", g->o.queue) : 0;
 }
 
+/* An image whose tokens see each other is computed in one step, beside a row of every other stream. */
+static int engine_check_images(const struct engine *g, const struct job *j, struct err *e)
+{
+    const struct runner *r = g->session->runner;
+    const uint32_t longest = job_images_longest(&j->images), most = r->chunk - (g->o.slots - 1);
+    return r->span && longest > most
+               ? err_set(e, ERR_RESOURCE,
+                         "an image of %u tokens is larger than a step has room for (%u): make it smaller",
+                         longest, most)
+               : 0;
+}
+
 int engine_submit(struct engine *g, const struct engine_request *r, struct stream **out, struct err *e)
 {
     *out = NULL;
@@ -115,7 +127,7 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
         return -1;
     struct stream *s = j->stream;
     s->owners = 2;
-    if (engine_queue(g, j, e)) {
+    if (engine_check_images(g, j, e) || engine_queue(g, j, e)) {
         s->owners = 1;
         job_close(j);
         return -1;

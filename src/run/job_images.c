@@ -25,6 +25,14 @@ int job_images_open(struct job_images *m, const struct vision *v, const struct e
     return 0;
 }
 
+uint32_t job_images_longest(const struct job_images *m)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < m->count; i++)
+        most = m->at[i].tokens > most ? m->at[i].tokens : most;
+    return most;
+}
+
 void job_images_close(struct job_images *m)
 {
     for (uint32_t i = 0; i < m->count; i++) {

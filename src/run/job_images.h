@@ -18,6 +18,7 @@ struct job_images {
 /* ids: the prompt, which is changed. */
 int job_images_open(struct job_images *m, const struct vision *v, const struct engine_request *r,
                     int32_t *ids, struct err *e);
+uint32_t job_images_longest(const struct job_images *m); /* in tokens */
 void job_images_close(struct job_images *m);
 /* How many of n tokens from `from` on come before the first row of an image that is not encoded. */
 uint32_t job_images_ready(const struct job_images *m, uint32_t from, uint32_t n);

@@ -3,6 +3,7 @@
 #include "model/vision/params.h"
 
 #include "base/log.h"
+#include "codec/dtype.h"
 #include "format/gguf.h"
 #include "format/jsonread.h"
 #include "model/act.h"
@@ -587,6 +588,28 @@ static int check_params(struct vision_params *v, struct err *e)
     return 0;
 }
 
+/* Towers of gemma4 may clip what goes into a product and what comes out of it, to numbers beside its weight. Infinite ones
+ * change nothing. */
+static int refuse_clips(const struct store *s, struct err *e)
+{
+    static const char *const ends[] = {".input_min", ".input_max", ".output_min", ".output_max"};
+    for (size_t i = 0; i < s->count; i++) {
+        const struct tensor *t = &s->tensors[i];
+        const char *end = strrchr(t->name, '.');
+        const bool tower = !strncmp(t->name, "v.", 2) || strstr(t->name, "vision_tower.");
+        for (size_t k = 0; tower && end && t->values == 1 && k < sizeof ends / sizeof *ends; k++) {
+            float limit = INFINITY;
+            const struct dtype_info *type = dtype_get(t->type);
+            if (!strcmp(end, ends[k]) && type && type->decode && type->block_values == 1)
+                type->decode(t->data, &limit, 1);
+            if (isfinite(limit))
+                return err_set(e, ERR_DATA, "%s: products that are clipped (%s) are not supported in towers",
+                               log_safe(s->path), log_safe(t->name));
+        }
+    }
+    return 0;
+}
+
 int vision_read(struct vision_params *v, const struct store *s, struct err *e)
 {
     char name[48];
@@ -596,6 +619,8 @@ int vision_read(struct vision_params *v, const struct store *s, struct err *e)
         return name[0] ? err_set(e, ERR_DATA, "%s: images of the kind \"%s\" are not supported",
                                  log_safe(s->path), log_safe(name))
                        : err_set(e, ERR_DATA, "%s: the model has no tower for images", log_safe(s->path));
+    if (refuse_clips(s, e))
+        return -1;
     v->family = kind->family;
     v->pixels = kind->pixels;
     v->merge = kind->merge;
