@@ -545,9 +545,11 @@ static uint32_t split_take_kernels(struct device *device, struct device_kernel *
 static void split_close(struct device *device)
 {
     struct split *d = self(device);
-    for (uint32_t i = SPLIT_PARTS; i-- > 0;)
-        if (d->part[i])
-            d->part[i]->ops->close(d->part[i]);
+    static const uint32_t order[] = {SPLIT_STREAM, SPLIT_MAIN,
+                                     SPLIT_REST}; /* GPUs unpin memory of the rest */
+    for (uint32_t i = 0; i < SPLIT_PARTS; i++)
+        if (d->part[order[i]])
+            d->part[order[i]]->ops->close(d->part[order[i]]);
     split_drop(d);
     mem_free(d);
 }
