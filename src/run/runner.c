@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/size.h"
 #include "device/split.h"
+#include "run/seq_images.h"
 #include "run/seq_state.h"
 
 #include <string.h>
@@ -34,16 +35,11 @@ static uint32_t pages_of(uint32_t tokens)
     return tokens / RUNNER_PAGE + (tokens % RUNNER_PAGE > 0);
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Pages of a group that one sequence holds at most, with `rows` new rows: the window may begin and end within one. */
 static uint32_t group_held(const struct kv_group *k, uint32_t ctx, uint32_t rows)
 {
     uint64_t span = (uint64_t)k->window + RUNNER_BACK + rows;
-    return k->window ? (uint32_t)least(pages_of(ctx), span / RUNNER_PAGE + 3) : pages_of(ctx);
+    return k->window ? (uint32_t)size_min(pages_of(ctx), span / RUNNER_PAGE + 3) : pages_of(ctx);
 }
 
 /* Pages for all sequences. */
@@ -57,7 +53,7 @@ static uint64_t extent_pages(const struct extent *x)
 static uint32_t group_pages(const struct kv_group *k, const struct extent *x, uint64_t all)
 {
     uint64_t held = 2 * (uint64_t)x->seqs * group_held(k, x->ctx, 0) + pages_of(x->chunk);
-    return (uint32_t)(k->window ? least(all, held) : all);
+    return (uint32_t)(k->window ? size_min(all, held) : all);
 }
 
 /* Of a token, at most: a CPU has a float beside every K and V that is kept as F16 (device/cpu/kv.c). */
@@ -84,9 +80,9 @@ static uint32_t runner_slots(const struct plan *plan, const struct runner_option
     if (!each)
         return 0;
     if (o->state_bytes)
-        return (uint32_t)size_max(least(o->state_bytes / each, POOL_MOST), one + 1);
+        return (uint32_t)size_max(size_min(o->state_bytes / each, POOL_MOST), one + 1);
     uint64_t fit = bytes ? bytes / POOL_STATES / each : all;
-    return (uint32_t)least(all, size_max(fit, o->snapshots ? one + 1 : one));
+    return (uint32_t)size_min(all, size_max(fit, o->snapshots ? one + 1 : one));
 }
 
 uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o, uint32_t pages)
@@ -121,7 +117,7 @@ static uint32_t runner_pages_in(const struct plan *plan, const struct runner_opt
 static uint32_t runner_pool(const struct plan *plan, const struct runner_options *o, uint64_t bytes)
 {
     const struct extent x = runner_extent(o);
-    uint32_t all = (uint32_t)least(extent_pages(&x), POOL_MOST), one = runner_pages_least(o);
+    uint32_t all = (uint32_t)size_min(extent_pages(&x), POOL_MOST), one = runner_pages_least(o);
     if (o->pages || !plan->groups)
         return o->pages ? o->pages : all;
     if (o->kv_bytes)
@@ -144,23 +140,6 @@ uint32_t runner_held_most(const struct runner *r, uint32_t group)
 /* ---- opening ---- */
 
 /* Takes the arrays of the step: sizes are products of checked options, far from overflow. */
-/* What a step of a model that sees has beside ids. */
-static int runner_image_arrays(struct runner *r, struct err *e)
-{
-    const struct plan *p = r->plan;
-    bool axes = false, spans = false;
-    for (uint32_t i = 0; i < p->count; i++) {
-        axes |= p->ops[i].kind == OP_QKV && p->ops[i].qkv.rope.axes;
-        spans |= p->ops[i].kind == OP_ATTN && p->ops[i].attn.span;
-    }
-    r->given = mem_zalloc(r->chunk, p->width[p->given] * sizeof *r->given);
-    r->axes = axes ? mem_alloc(r->chunk, PLAN_AXES * sizeof *r->axes) : NULL;
-    r->span = spans ? mem_alloc(r->chunk, sizeof *r->span) : NULL;
-    return !r->given || (axes && !r->axes) || (spans && !r->span)
-               ? err_memory(e, "a step's rows", r->chunk * p->width[p->given] * sizeof *r->given)
-               : 0;
-}
-
 static int runner_arrays(struct runner *r, struct err *e)
 {
     size_t cells = (size_t)r->most_seqs * r->table_width * size_max(r->plan->groups, 1);
@@ -176,7 +155,7 @@ static int runner_arrays(struct runner *r, struct err *e)
     if (!r->ids || !r->pos || !r->out || !r->tables || !r->step_seq || !r->lora || !r->pick || !r->state_in ||
         !r->state_out)
         return err_memory(e, "a step's tables", cells * sizeof *r->tables);
-    return r->plan->given ? runner_image_arrays(r, e) : 0;
+    return r->plan->given ? step_take_images(r, e) : 0;
 }
 
 /* Loads weights onto the open device, and prepares its scratch and KV. */
@@ -225,7 +204,7 @@ static int runner_pages(struct runner *r, const struct runner_options *o, uint64
     uint32_t slots = runner_slots(r->plan, o, bytes);
     uint64_t taken = slots * runner_state_bytes(r->plan);
     *kv = (struct kv_config){.page_tokens = RUNNER_PAGE, .type = r->kv_type, .states = slots ? slots + 1 : 0};
-    kv->states_least = o->kv_whole ? kv->states : (uint32_t)least(kv->states, RUNNER_STATES_LEAST);
+    kv->states_least = o->kv_whole ? kv->states : (uint32_t)size_min(kv->states, RUNNER_STATES_LEAST);
     r->states_least = kv->states_least;
     pages_close(&r->states);
     if (slots && pages_open(&r->states, kv->states, kv->states_least, e))
@@ -234,7 +213,7 @@ static int runner_pages(struct runner *r, const struct runner_options *o, uint64
     for (uint32_t g = 0; g < r->plan->groups; g++) {
         const struct kv_group *k = &r->plan->group[g];
         kv->pages[g] = 1 + group_pages(k, &x, r->pool);
-        kv->least[g] = 1 + (uint32_t)least(kv->pages[g] - 1, group_held(k, x.ctx, x.chunk));
+        kv->least[g] = 1 + (uint32_t)size_min(kv->pages[g] - 1, group_held(k, x.ctx, x.chunk));
         kv->least[g] = o->kv_whole ? kv->pages[g] : kv->least[g];
         r->least[g] = kv->least[g];
         pages_close(&r->pages[g]);
@@ -263,7 +242,7 @@ static int runner_fit_pages(struct runner *r, const struct weights *weights, con
     if (r->plan->states && !o->state_bytes &&
         fixed + m.kv_least > now) { /* fewer snapshots, rather than layers */
         less.state_bytes = now > fixed + POOL_STATES ? (now - fixed) / POOL_STATES : 1;
-        less.state_bytes = least(less.state_bytes, (r->states.count - 1) * runner_state_bytes(r->plan));
+        less.state_bytes = size_min(less.state_bytes, (r->states.count - 1) * runner_state_bytes(r->plan));
         o = &less;
     }
     m.free = m.total; /* pages take memory as sequences grow, and what others hold now may be free by then */
@@ -423,9 +402,7 @@ void runner_close(struct runner *r)
     mem_free(r->out);
     mem_free(r->tables);
     mem_free(r->step_seq);
-    mem_free(r->given);
-    mem_free(r->axes);
-    mem_free(r->span);
+    step_free_images(r);
     mem_free(r->lora);
     mem_free(r->pick);
     mem_free(r);
@@ -563,8 +540,8 @@ static void runner_grow_group(struct runner *r, uint32_t g, uint32_t need)
     const struct pages *p = runner_pages_of(r, g);
     if (p->unused >= need || p->backed == p->count)
         return;
-    uint32_t want = (uint32_t)least(p->count, (uint64_t)p->backed + need - p->unused),
-             ample = (uint32_t)least(p->count, (uint64_t)want + p->backed / 8);
+    uint32_t want = (uint32_t)size_min(p->count, (uint64_t)p->backed + need - p->unused),
+             ample = (uint32_t)size_min(p->count, (uint64_t)want + p->backed / 8);
     if (!runner_back(r, g, ample) && !runner_back(r, g, want))
         r->grow_after = clock_now() + RUNNER_RETRY;
 }
@@ -699,56 +676,6 @@ static uint32_t runner_width(const struct seq_rows *parts, uint32_t count)
     return pages_of(longest);
 }
 
-/* The longer side of an image's grid, less its tokens: how far positions behind it are from the number of the token. */
-static int64_t image_shift(const struct seq_image *m)
-{
-    return (int64_t)(m->cols > m->rows ? m->cols : m->rows) - m->tokens;
-}
-
-/* What images mean for the rows of a part: their own rows, positions, and which keys they see. */
-static void runner_fill_images(struct runner *r, const struct seq_rows *p, struct step *st)
-{
-    const struct seq *s = p->seq;
-    const size_t width = r->plan->width[r->plan->given];
-    const struct seq_image *m = s->image, *last = m + s->images;
-    uint32_t row = 0; /* of m: rows before this token */
-    int64_t shift = 0;
-    for (; m < last && m->first + m->tokens <= s->len; m++)
-        shift += image_shift(m);
-    for (uint32_t i = m < last ? m->first : s->len; i < s->len; i++)
-        row += s->ids[i] < 0;
-    for (uint32_t k = 0; k < p->n; k++) {
-        const uint32_t i = s->len + k, to = st->rows + k;
-        if (m < last && i >= m->first + m->tokens) {
-            shift += image_shift(m++);
-            row = 0;
-        }
-        const bool in = m < last && i >= m->first;
-        if (in && p->ids[k] < 0 && m->data)
-            memcpy(r->given + to * width, m->data + row * width, width * sizeof *r->given);
-        if (r->span)
-            r->span[to] = in ? (struct step_span){m->first, m->first + m->tokens} : (struct step_span){0};
-        const int32_t base = (int32_t)((in ? m->first : i) + shift);
-        for (uint32_t a = 0; r->axes && a < PLAN_AXES; a++)
-            r->axes[(size_t)to * PLAN_AXES + a] = base + (!in || !a ? 0
-                                                          : a == 1  ? (int32_t)(row / m->cols)
-                                                                    : (int32_t)(row % m->cols));
-        row += in && p->ids[k] < 0;
-    }
-    st->axes = r->axes;
-    st->span = r->span;
-}
-
-uint32_t seq_whole(const struct seq *s, uint32_t n)
-{
-    for (uint32_t i = 0; s->runner->span && i < s->images; i++) {
-        const struct seq_image *m = &s->image[i];
-        if (m->first < s->len + n && m->first + m->tokens > s->len + n)
-            return m->first > s->len ? m->first - s->len : 0;
-    }
-    return n;
-}
-
 static struct step runner_fill(struct runner *r, const struct seq_rows *parts, uint32_t count)
 {
     struct step st = {.ids = r->ids,
@@ -778,22 +705,13 @@ static struct step runner_fill(struct runner *r, const struct seq_rows *parts, u
         if (p->pick)
             st.pick = r->pick;
         if (r->plan->given)
-            runner_fill_images(r, p, &st);
+            part_fill_images(p, &st);
         for (uint32_t g = 0; g < r->plan->groups; g++)
             memcpy(r->tables + ((size_t)g * count + i) * st.table_width, p->seq->table[g],
                    st.table_width * sizeof *r->tables);
         st.rows += p->n;
     }
     return st;
-}
-
-/* The rows that images give are written before the step. */
-static int runner_give(struct runner *r, const struct step *st, struct err *e)
-{
-    bool any = false;
-    for (uint32_t i = 0; r->plan->given && i < st->rows && !any; i++)
-        any = st->ids[i] < 0;
-    return any ? r->device->ops->write_rows(r->device, r->plan->given, st->rows, r->given, e) : 0;
 }
 
 static int runner_intact(const struct runner *r, struct err *e)
@@ -825,8 +743,8 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
     if (ran) {
         struct step st = runner_fill(r, parts, count);
         r->began = clock_now();
-        failed =
-            runner_give(r, &st, e) || r->device->ops->run(r->device, r->plan, &st, e) || runner_intact(r, e);
+        failed = step_give_images(r, &st, e) || r->device->ops->run(r->device, r->plan, &st, e) ||
+                 runner_intact(r, e);
     }
     const int32_t *out = r->state_out;
     for (uint32_t i = 0; i < count; out += parts[i++].n) {

@@ -43,5 +43,5 @@ void state_damage(struct state *s, const char *why);
 /* The threads (state_write.c, state_check.c). */
 void *state_writer(void *state);
 void *state_checker(void *state);
-/* Checks the structure of the database, for at most so many seconds. 0 = sound, 1 = not finished, -1 = damaged. */
+/* Checks the structure of the database, for at most `seconds`. 0 = sound, 1 = not finished, -1 = damaged. */
 int state_quick_check(struct state *s, sqlite3 *db, double seconds, struct err *e);
