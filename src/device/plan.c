@@ -229,6 +229,26 @@ static void cost_row(struct op_cost *c, const struct weights *w, weight_id id, d
         c->weight_bytes += rows * (double)bytes;
 }
 
+static void cost_latent(struct op_cost *c, const struct weights *w, const struct op_latent *o, double rows)
+{
+    cost_linear(c, w, o->q_a, rows);
+    cost_linear(c, w, o->q_b, rows);
+    cost_linear(c, w, o->kv_a, rows);
+    cost_matrix(c, w, o->k_b, rows, 0);
+    c->kv_bytes = 2.0 * rows * (o->latent + o->rope.dims);
+}
+
+static void cost_index(struct op_cost *c, const struct weights *w, const struct op_index *o, double rows,
+                       double keys)
+{
+    cost_linear(c, w, o->q_a, rows);
+    cost_linear(c, w, o->q_b, rows);
+    cost_linear(c, w, o->k, rows);
+    cost_linear(c, w, o->weights, rows);
+    c->kv_bytes = 2.0 * keys * o->dim;
+    c->flops += 2.0 * rows * keys * o->heads * o->dim;
+}
+
 struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t i, double rows, double keys)
 {
     struct op_cost c = {0};
@@ -246,11 +266,7 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
             c.kv_bytes = 2.0 * rows * op->qkv.kv_heads * (op->qkv.k_dim + op->qkv.v_dim);
         break;
     case OP_LATENT:
-        cost_linear(&c, w, op->latent.q_a, rows);
-        cost_linear(&c, w, op->latent.q_b, rows);
-        cost_linear(&c, w, op->latent.kv_a, rows);
-        cost_matrix(&c, w, op->latent.k_b, rows, 0);
-        c.kv_bytes = 2.0 * rows * (op->latent.latent + op->latent.rope.dims);
+        cost_latent(&c, w, &op->latent, rows);
         break;
     case OP_ATTN:
         cost_attn(&c, &op->attn, rows, keys);
@@ -286,12 +302,7 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
         c.flops *= op->scan.delta ? 7 : op->scan.erase.buffer ? 9 : 5;
         break;
     case OP_INDEX:
-        cost_linear(&c, w, op->index.q_a, rows);
-        cost_linear(&c, w, op->index.q_b, rows);
-        cost_linear(&c, w, op->index.k, rows);
-        cost_linear(&c, w, op->index.weights, rows);
-        c.kv_bytes = 2.0 * keys * op->index.dim;
-        c.flops += 2.0 * rows * keys * op->index.heads * op->index.dim;
+        cost_index(&c, w, &op->index, rows, keys);
         break;
     case OP_MAP:
     case OP_MIX:
@@ -480,16 +491,30 @@ static void print_map(struct buf *out, const struct op_map *m)
     buf_printf(out, " -> b%u+%u", m->out.buffer, m->out.col);
 }
 
+static void print_embed(struct buf *out, const struct weights *w, const struct op_embed *o)
+{
+    print_weight(out, w, "table", o->table);
+    print_weight(out, w, "positions", o->positions);
+    print_norm(out, "norm", &o->norm);
+    if (o->given.buffer)
+        buf_printf(out, " given=b%u+%u", o->given.buffer, o->given.col);
+    buf_printf(out, " -> b%u", o->out.buffer);
+}
+
+static void print_index(struct buf *out, const struct weights *w, const struct op_index *o)
+{
+    buf_printf(out, " b%u", o->in.buffer);
+    print_norm(out, "norm", &o->norm);
+    print_weight(out, w, "q_b", o->q_b.weight);
+    print_rope(out, &o->rope);
+    buf_printf(out, " heads=%u/%u used=%u kv=L%u", o->heads, o->dim, o->used, o->layer);
+}
+
 static void print_op(struct buf *out, const struct weights *w, const struct op *op)
 {
     switch (op->kind) {
     case OP_EMBED:
-        print_weight(out, w, "table", op->embed.table);
-        print_weight(out, w, "positions", op->embed.positions);
-        print_norm(out, "norm", &op->embed.norm);
-        if (op->embed.given.buffer)
-            buf_printf(out, " given=b%u+%u", op->embed.given.buffer, op->embed.given.col);
-        buf_printf(out, " -> b%u", op->embed.out.buffer);
+        print_embed(out, w, &op->embed);
         break;
     case OP_QKV:
         print_qkv(out, w, &op->qkv);
@@ -526,12 +551,7 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
                    op->mix.coef.buffer, op->mix.in.buffer, op->mix.out.buffer);
         break;
     case OP_INDEX:
-        buf_printf(out, " b%u", op->index.in.buffer);
-        print_norm(out, "norm", &op->index.norm);
-        print_weight(out, w, "q_b", op->index.q_b.weight);
-        print_rope(out, &op->index.rope);
-        buf_printf(out, " heads=%u/%u used=%u kv=L%u", op->index.heads, op->index.dim, op->index.used,
-                   op->index.layer);
+        print_index(out, w, &op->index);
         break;
     case OP_LOGITS:
         buf_printf(out, " b%u", op->logits.in.buffer);

@@ -78,10 +78,10 @@ static void metrics_devices(struct buf *out, const struct models_stats *m)
     }
 }
 
-void metrics_write(struct server *s, uint32_t key, struct buf *out)
+/* What is one number each. */
+static void metrics_numbers(const struct server *s, const struct models_stats *stats, struct buf *out)
 {
-    struct models_stats m;
-    models_stats(s->models, &m);
+    const struct models_stats m = *stats;
     const struct engine_stats e = m.engine;
     const struct {
         const char *name, *kind, *help;
@@ -134,13 +134,20 @@ void metrics_write(struct server *s, uint32_t key, struct buf *out)
         {"quern_embedded_texts_total", "counter", "Texts made into vectors.", m.embedder.texts},
         {"quern_embedded_tokens_total", "counter", "Tokens of texts made into vectors.", m.embedder.tokens},
     };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", rows[i].name, rows[i].help, rows[i].name,
+                   rows[i].kind, rows[i].name, (unsigned long long)rows[i].value);
+}
+
+void metrics_write(struct server *s, uint32_t key, struct buf *out)
+{
+    struct models_stats m;
+    models_stats(s->models, &m);
     buf_printf(out,
                "# HELP quern_build_info The program.\n# TYPE quern_build_info gauge\n"
                "quern_build_info{version=\"%s\"} 1\n",
                QUERN_VERSION);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", rows[i].name, rows[i].help, rows[i].name,
-                   rows[i].kind, rows[i].name, (unsigned long long)rows[i].value);
+    metrics_numbers(s, &m, out);
     metrics_devices(out, &m);
     metrics_requests(out, &s->metrics);
     metrics_histogram(out, "quern_first_token_seconds", "Seconds until the first token.", &s->metrics.first);

@@ -187,31 +187,55 @@ static void bind_grid(struct launch *l, uint32_t m, uint32_t seqs)
         l->grid.y = seqs;
 }
 
+/* Where the arguments keep the number of rows; NULL: they have none, or bind it in their own way. */
+static uint32_t *plain_rows(struct launch *l)
+{
+    switch ((enum launch_args)l->args) {
+    case ARGS_FLOAT:
+        return &l->a.product.m;
+    case ARGS_ACT:
+        return &l->a.act.m;
+    case ARGS_TAIL:
+        return &l->a.tail.m;
+    case ARGS_FINISH:
+        return &l->a.finish.m;
+    case ARGS_ROUTER:
+        return &l->a.router.m;
+    case ARGS_ROUTE:
+        return &l->a.route.m;
+    case ARGS_COMBINE:
+        return &l->a.combine.m;
+    case ARGS_CONV:
+        return &l->a.conv.m;
+    case ARGS_MAP:
+        return &l->a.map.m;
+    case ARGS_MIX:
+        return &l->a.mix.m;
+    case ARGS_GATE:
+        return &l->a.gate.m;
+    case ARGS_BLAS:
+        return &l->a.blas.m;
+    default:
+        return NULL;
+    }
+}
+
 void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
 {
     const uint32_t m = launch_rows(&l->rows, &s->meta);
+    uint32_t *rows = plain_rows(l);
     bind_grid(l, m, s->meta.seqs);
+    if (rows)
+        *rows = m;
     switch ((enum launch_args)l->args) {
     case ARGS_GEMM:
         bind_gemm(l, m, s);
         break;
-    case ARGS_FLOAT:
-        l->a.product.m = m;
-        break;
     case ARGS_PACK:
         bind_pack(l, m, s);
         break;
-    case ARGS_ACT:
-        l->a.act.m = m;
-        break;
-    case ARGS_TAIL:
-        l->a.tail.m = m;
-        break;
     case ARGS_EMBED:
         bind_embed(l, s);
-        break;
-    case ARGS_FINISH:
-        l->a.finish.m = m;
         break;
     case ARGS_QKV:
         bind_qkv(l, m, s);
@@ -222,33 +246,14 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
     case ARGS_ATTN:
         bind_attn(l, m, s, limits);
         break;
-    case ARGS_ROUTER:
-        l->a.router.m = m;
-        break;
-    case ARGS_ROUTE:
-        l->a.route.m = m;
-        break;
     case ARGS_GROUP:
         bind_group(l, m);
         break;
-    case ARGS_COMBINE:
-        l->a.combine.m = m;
-        break;
     case ARGS_CONV:
-        l->a.conv.m = m;
         l->a.conv.meta = s->meta;
         break;
     case ARGS_SCAN:
         l->a.scan.meta = s->meta;
-        break;
-    case ARGS_MAP:
-        l->a.map.m = m;
-        break;
-    case ARGS_MIX:
-        l->a.mix.m = m;
-        break;
-    case ARGS_GATE:
-        l->a.gate.m = m;
         break;
     case ARGS_LORA:
         bind_lora(l, m, s);
@@ -256,16 +261,7 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
     case ARGS_PICK:
         bind_pick(l, m, s);
         break;
-    case ARGS_BLAS:
-        l->a.blas.m = m;
-        break;
-    case ARGS_RESULTS: /* replay counts the rows */
-    case ARGS_DEQUANT:
-    case ARGS_MOE_ROW:
-    case ARGS_EACH:
-    case ARGS_Q8:
-    case ARGS_GEMV:
-    case ARGS_SAMPLE:
+    default: /* nothing but rows */
         break;
     }
 }

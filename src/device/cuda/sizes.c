@@ -126,10 +126,79 @@ static void measure_lora(const struct plan *p, const struct weights *w, struct s
     s->lora_low = (uint64_t)heads * ADAPTERS_MIXED * s->lora_rank;
 }
 
+/* Sizes that kernels have a limit for. */
+static int check_sizes(const struct op *o, const struct weight *w, struct err *e)
+{
+    if (o->kind == OP_ATTN && o->attn.v_dim > 1024)
+        return err_set(e, ERR_DATA, "attention of layer %u has heads of %u values: the GPU takes 1024",
+                       o->layer, o->attn.v_dim);
+    if (o->kind == OP_CONV && o->conv.cols > CONV_COLS_MOST)
+        return err_set(e, ERR_DATA, "the convolution of layer %u has %u columns: the GPU takes %d", o->layer,
+                       o->conv.cols, CONV_COLS_MOST);
+    if (o->kind == OP_SCAN && o->scan.k_dim > SCAN_KEYS_MOST)
+        return err_set(e, ERR_DATA, "the recurrence of layer %u has keys of %u values: the GPU takes %d",
+                       o->layer, o->scan.k_dim, SCAN_KEYS_MOST);
+    if (o->kind == OP_FFN && o->ffn.inner.kind && w[o->ffn.up.weight].rows > NORM_WIDTH_MOST)
+        return err_set(e, ERR_DATA, "hidden values of %u are normed: the GPU takes %d",
+                       w[o->ffn.up.weight].rows, NORM_WIDTH_MOST);
+    return 0;
+}
+
+static void measure_op(const struct size_limits *d, const struct weights *all, const struct op *o,
+                       struct step_sizes *s)
+{
+    const struct weight *w = all->all;
+    switch (o->kind) {
+    case OP_QKV:
+        if (o->qkv.given.buffer)
+            break;
+        measure_linear(all, s, o->qkv.q.weight, false);
+        measure_linear(all, s, o->qkv.k.weight, false);
+        measure_linear(all, s, o->qkv.v.weight, false);
+        s->y = most(s->y, o->qkv.heads * o->qkv.k_dim + o->qkv.kv_heads * (o->qkv.k_dim + o->qkv.v_dim));
+        break;
+    case OP_LATENT:
+        measure_linear(all, s, o->latent.q_a.weight, false);
+        measure_linear(all, s, o->latent.q_b.weight, false);
+        measure_linear(all, s, o->latent.kv_a.weight, false);
+        s->y = most(s->y, o->latent.heads * (o->latent.nope + o->latent.rope.dims));
+        s->z = most(s->z, o->latent.latent + o->latent.rope.dims +
+                              (o->latent.q_a.weight ? w[o->latent.q_a.weight].rows : 0));
+        break;
+    case OP_ATTN:
+        measure_attn(d, &o->attn, s);
+        break;
+    case OP_PROJ:
+        for (uint32_t j = 0; j < o->proj.count; j++)
+            measure_linear(all, s, o->proj.linear[j].weight, false);
+        break;
+    case OP_OUT:
+        s->z = most(s->z, lower_is_gated(&o->out) ? w[o->out.linear.weight].cols : 0);
+        measure_linear(all, s, o->out.linear.weight, false);
+        s->y = most(s->y, w[o->out.linear.weight].rows);
+        break;
+    case OP_FFN:
+        measure_linear(all, s, o->ffn.gate.weight, false);
+        measure_linear(all, s, o->ffn.up.weight, false);
+        measure_linear(all, s, o->ffn.down.weight, false);
+        /* gate and up; or their result, and behind it what waits for a tail */
+        s->y =
+            most(s->y, w[o->ffn.up.weight].rows + most(w[o->ffn.up.weight].rows, w[o->ffn.down.weight].rows));
+        break;
+    case OP_MOE:
+        measure_moe(d, all, &o->moe, s);
+        break;
+    case OP_LOGITS:
+        measure_linear(all, s, o->logits.head.weight, true);
+        break;
+    default:
+        break;
+    }
+}
+
 int step_measure(const struct size_limits *d, const struct plan *p, const struct weights *all,
                  struct step_sizes *s, struct err *e)
 {
-    const struct weight *w = all->all;
     *s = (struct step_sizes){.y = 1, .k = 1, .z = 1, .part = 1, .part_ml = 1};
     measure_lora(p, all, s);
     for (uint32_t i = 1; i < p->buffers; i++)
@@ -139,70 +208,9 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
         const struct op *o = &p->ops[i];
         if (lower_refuses(o))
             continue; /* on the CPU */
-        switch (o->kind) {
-        case OP_QKV:
-            if (o->qkv.given.buffer)
-                break;
-            measure_linear(all, s, o->qkv.q.weight, false);
-            measure_linear(all, s, o->qkv.k.weight, false);
-            measure_linear(all, s, o->qkv.v.weight, false);
-            s->y = most(s->y, o->qkv.heads * o->qkv.k_dim + o->qkv.kv_heads * (o->qkv.k_dim + o->qkv.v_dim));
-            break;
-        case OP_LATENT:
-            measure_linear(all, s, o->latent.q_a.weight, false);
-            measure_linear(all, s, o->latent.q_b.weight, false);
-            measure_linear(all, s, o->latent.kv_a.weight, false);
-            s->y = most(s->y, o->latent.heads * (o->latent.nope + o->latent.rope.dims));
-            s->z = most(s->z, o->latent.latent + o->latent.rope.dims +
-                                  (o->latent.q_a.weight ? w[o->latent.q_a.weight].rows : 0));
-            break;
-        case OP_ATTN:
-            measure_attn(d, &o->attn, s);
-            if (o->attn.v_dim > 1024)
-                return err_set(e, ERR_DATA,
-                               "attention of layer %u has heads of %u values: the GPU takes 1024", o->layer,
-                               o->attn.v_dim);
-            break;
-        case OP_PROJ:
-            for (uint32_t j = 0; j < o->proj.count; j++)
-                measure_linear(all, s, o->proj.linear[j].weight, false);
-            break;
-        case OP_CONV:
-            if (o->conv.cols > CONV_COLS_MOST)
-                return err_set(e, ERR_DATA, "the convolution of layer %u has %u columns: the GPU takes %d",
-                               o->layer, o->conv.cols, CONV_COLS_MOST);
-            break;
-        case OP_SCAN:
-            if (o->scan.k_dim > SCAN_KEYS_MOST)
-                return err_set(e, ERR_DATA,
-                               "the recurrence of layer %u has keys of %u values: the GPU takes %d", o->layer,
-                               o->scan.k_dim, SCAN_KEYS_MOST);
-            break;
-        case OP_OUT:
-            s->z = most(s->z, lower_is_gated(&o->out) ? w[o->out.linear.weight].cols : 0);
-            measure_linear(all, s, o->out.linear.weight, false);
-            s->y = most(s->y, w[o->out.linear.weight].rows);
-            break;
-        case OP_FFN:
-            if (o->ffn.inner.kind && w[o->ffn.up.weight].rows > NORM_WIDTH_MOST)
-                return err_set(e, ERR_DATA, "hidden values of %u are normed: the GPU takes %d",
-                               w[o->ffn.up.weight].rows, NORM_WIDTH_MOST);
-            measure_linear(all, s, o->ffn.gate.weight, false);
-            measure_linear(all, s, o->ffn.up.weight, false);
-            measure_linear(all, s, o->ffn.down.weight, false);
-            /* gate and up; or their result, and behind it what waits for a tail */
-            s->y = most(s->y, w[o->ffn.up.weight].rows +
-                                  most(w[o->ffn.up.weight].rows, w[o->ffn.down.weight].rows));
-            break;
-        case OP_MOE:
-            measure_moe(d, all, &o->moe, s);
-            break;
-        case OP_LOGITS:
-            measure_linear(all, s, o->logits.head.weight, true);
-            break;
-        default:
-            break;
-        }
+        if (check_sizes(o, all->all, e))
+            return -1;
+        measure_op(d, all, o, s);
     }
     return 0;
 }
