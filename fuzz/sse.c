@@ -78,7 +78,6 @@ static struct responses *ready_response(void)
     if (!own)
         abort();
     own->asked = json_object();
-    own->conversation = json_array();
     own->probs = json_array();
     own->probs_new = json_array();
     own->output = json_array(); /* nothing is kept of it: what lives longer than a run looks like a leak */

@@ -15,29 +15,29 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {4, 4, 16, 16, 0, 0, false, false, false, 16, DTYPE_F32, false},   /* every head its own KV */
-    {6, 2, 40, 40, 0, 0, false, false, false, 32, DTYPE_F32, false},   /* groups */
-    {7, 1, 33, 21, 0, 0, false, false, false, 16, DTYPE_F32, false},   /* one KV head, odd sizes */
-    {4, 2, 64, 64, 19, 0, false, false, false, 16, DTYPE_F32, false},  /* a window */
-    {4, 2, 32, 32, 300, 0, true, false, false, 32, DTYPE_F32, false},  /* a window over chunks, sinks */
-    {2, 1, 64, 48, 0, 3, true, false, false, 16, DTYPE_F32, false},    /* soft cap, sinks */
-    {3, 3, 32, 32, 0, 0, false, true, false, 16, DTYPE_F32, false},    /* both ways */
-    {3, 3, 32, 32, 21, 0, false, true, false, 16, DTYPE_F32, false},   /* a window on both sides */
-    {4, 2, 32, 32, 0, 5, false, true, false, 16, DTYPE_F32, false, 9}, /* bias by distance, soft cap */
+    {4, 4, 16, 16, 0, 0, false, false, false, 16, DTYPE_F32, false, 0},  /* every head its own KV */
+    {6, 2, 40, 40, 0, 0, false, false, false, 32, DTYPE_F32, false, 0},  /* groups */
+    {7, 1, 33, 21, 0, 0, false, false, false, 16, DTYPE_F32, false, 0},  /* one KV head, odd sizes */
+    {4, 2, 64, 64, 19, 0, false, false, false, 16, DTYPE_F32, false, 0}, /* a window */
+    {4, 2, 32, 32, 300, 0, true, false, false, 32, DTYPE_F32, false, 0}, /* a window over chunks, sinks */
+    {2, 1, 64, 48, 0, 3, true, false, false, 16, DTYPE_F32, false, 0},   /* soft cap, sinks */
+    {3, 3, 32, 32, 0, 0, false, true, false, 16, DTYPE_F32, false, 0},   /* both ways */
+    {3, 3, 32, 32, 21, 0, false, true, false, 16, DTYPE_F32, false, 0},  /* a window on both sides */
+    {4, 2, 32, 32, 0, 5, false, true, false, 16, DTYPE_F32, false, 9},   /* bias by distance, soft cap */
     {4, 2, 32, 32, 40, 0, true, false, false, 32, DTYPE_F16, true, 41},
-    {3, 3, 32, 32, 130, 0, false, true, false, 32, DTYPE_F16, true},
-    {70, 1, 40, 32, 0, 0, false, false, true, 16, DTYPE_F32, false}, /* latent, more heads than a tile */
-    {6, 3, 64, 64, 0, 0, false, false, false, 16, DTYPE_F16, false},
-    {6, 3, 64, 64, 33, 0, false, false, false, 32, DTYPE_BF16, false},
-    {6, 3, 64, 64, 0, 0, true, false, false, 16, DTYPE_Q8_0, false},
-    {5, 1, 96, 64, 0, 0, false, false, true, 32, DTYPE_F16, false},
-    {6, 2, 64, 64, 0, 0, false, false, false, 32, DTYPE_F16, true},
-    {7, 1, 33, 21, 0, 0, true, false, false, 16, DTYPE_F16, true},   /* odd sizes, sinks */
-    {4, 2, 40, 72, 19, 0, false, false, false, 16, DTYPE_F16, true}, /* a window within a block */
-    {4, 2, 32, 96, 300, 0, true, false, false, 32, DTYPE_F16, true}, /* over chunks */
-    {2, 1, 128, 128, 0, 3, true, false, false, 32, DTYPE_F16, true}, /* soft cap */
-    {3, 3, 32, 32, 0, 0, false, true, false, 32, DTYPE_F16, true},   /* both ways */
-    {70, 1, 16, 16, 0, 0, false, false, false, 16, DTYPE_F16, true}, /* more heads than a tile */
+    {3, 3, 32, 32, 130, 0, false, true, false, 32, DTYPE_F16, true, 0},
+    {70, 1, 40, 32, 0, 0, false, false, true, 16, DTYPE_F32, false, 0}, /* latent, more heads than a tile */
+    {6, 3, 64, 64, 0, 0, false, false, false, 16, DTYPE_F16, false, 0},
+    {6, 3, 64, 64, 33, 0, false, false, false, 32, DTYPE_BF16, false, 0},
+    {6, 3, 64, 64, 0, 0, true, false, false, 16, DTYPE_Q8_0, false, 0},
+    {5, 1, 96, 64, 0, 0, false, false, true, 32, DTYPE_F16, false, 0},
+    {6, 2, 64, 64, 0, 0, false, false, false, 32, DTYPE_F16, true, 0},
+    {7, 1, 33, 21, 0, 0, true, false, false, 16, DTYPE_F16, true, 0},   /* odd sizes, sinks */
+    {4, 2, 40, 72, 19, 0, false, false, false, 16, DTYPE_F16, true, 0}, /* a window within a block */
+    {4, 2, 32, 96, 300, 0, true, false, false, 32, DTYPE_F16, true, 0}, /* over chunks */
+    {2, 1, 128, 128, 0, 3, true, false, false, 32, DTYPE_F16, true, 0}, /* soft cap */
+    {3, 3, 32, 32, 0, 0, false, true, false, 32, DTYPE_F16, true, 0},   /* both ways */
+    {70, 1, 16, 16, 0, 0, false, false, false, 16, DTYPE_F16, true, 0}, /* more heads than a tile */
 };
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, WIDTH = 24 };

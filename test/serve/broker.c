@@ -92,7 +92,9 @@ struct rig {
 
 static char *in(struct rig *r, int i, const char *name)
 {
-    snprintf(r->path[i], sizeof r->path[i], "%s/%s", r->folder, name);
+    char folder[sizeof r->folder]; /* the compiler fears an overlap */
+    memcpy(folder, r->folder, sizeof folder);
+    snprintf(r->path[i], sizeof r->path[i], "%s/%s", folder, name);
     return r->path[i];
 }
 
