@@ -216,7 +216,8 @@ static void add_attention(struct rig *r, const struct recipe *c, uint32_t layer,
     if (!c->encoder)
         o.norm = rig_norm(r, kind, c->width);
     if (c->rope != ROPE_NONE)
-        o.rope = (struct rope){c->rope, c->rope_dims, 0, frequencies(r, c->rope_dims), 1.0f};
+        o.rope = (struct rope){
+            .kind = c->rope, .dims = c->rope_dims, .freqs = frequencies(r, c->rope_dims), .factor = 1.0f};
     if (c->head_norm) {
         o.q_norm = rig_norm(r, NORM_RMS, c->dim);
         o.k_norm = rig_norm(r, NORM_RMS, c->dim);
