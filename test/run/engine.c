@@ -24,7 +24,7 @@ enum { SLOW = 8 };
 enum { SLOW = 1 };
 #endif
 /* Sanitizers find with fewer requests what they find. */
-enum { CTX = 512, REQUESTS = SLOW == 1 ? 64 : 20, PROMPT_MOST = 256, ANSWER_MOST = 32 };
+enum { CTX = 512, REQUESTS = SLOW == 1 ? 64 : 40, PROMPT_MOST = 256, ANSWER_MOST = 32 };
 
 /* ---- a small model, requests from a seed ---- */
 
@@ -300,7 +300,7 @@ static void batches_are_alone(void **state)
 /* Batches hold all slots: requests that come get them at once, and before any of a batch that waits. */
 static void batches_make_way(void **state)
 {
-    enum { SLOTS = 4, BATCH = 40 };
+    enum { SLOTS = 4, BATCH = REQUESTS - SLOTS };
     struct err e = {0};
     struct engine *g;
     struct engine_stats stats;
