@@ -133,7 +133,7 @@ def test_what_others_ask_the_server(server):
     assert server.ask("/props")["modalities"] == {"vision": True, "audio": False}
     messages = ask(part(png(RGB["red"])))["messages"]
     assert server.ask("/apply-template", {"messages": messages})["prompt"] == f"user: <image>{QUESTION}assistant:"
-    image = part(png(RGB["blue"], 31, 17))
+    image = part(png(tuple(max(0, v - 3) for v in RGB["blue"]), 31, 17))  # no test has shown this shade
     before = server.metric("quern_images_encoded_total")
     first = server.ask("/v1/chat/completions", ask(image))
     turns = [*ask(image)["messages"], {"role": "assistant", "content": first["choices"][0]["message"]["content"]},

@@ -117,8 +117,7 @@ def test_reader_that_leaves(binary, smollm2):
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     p.stdout.read(1)
     p.stdout.close()
-    assert p.wait(timeout=60) == 74
-    assert p.stderr.read() == b"quern: cannot write to standard output: its reader has gone\n"
+    assert p.wait(timeout=60) == 0 and p.stderr.read() == b""  # it has what it wants, and the rest is not made
 
 
 def test_full_disk(binary, smollm2):
