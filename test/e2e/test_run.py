@@ -168,7 +168,7 @@ class Terminal:
         """Ctrl-C. Between an answer and the next prompt it has nothing to end; people press it again, and so do we."""
         for _ in range(20):
             self.type("\x03")
-            if self.sees(pattern, 3):
+            if self.sees(pattern, 20):  # a second one while it stops would end the program
                 return
         raise AssertionError(f"no {pattern!r} in {self.seen!r}")
 
