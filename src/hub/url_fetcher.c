@@ -157,7 +157,7 @@ static void fetcher_child(int fd, void *arg)
     const struct fetch_start *s = arg;
     struct fetch_request r;
     struct err none = {0};
-    curl_get(&none); /* before rights are given up; a failure is told with each URL */
+    curl_get(&none); /* before rights are given up; where it fails, each request reports it */
     signal(SIGCHLD, SIG_IGN);
     confine_files(&(struct confine_files){
         .rules = fetch_rules, .count = sizeof fetch_rules / sizeof *fetch_rules, .network = true});

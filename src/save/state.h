@@ -6,8 +6,8 @@
  * WRITES. One thread, the writer, changes the database. A module embeds a `struct state_write` in what it wants to store,
  * and hands it over with state_write, from any thread; this never blocks on the disk. The writer takes all that wait, runs
  * each one's `run` in a savepoint of one transaction, commits (with fsync), and then calls each one's `done`. A write is
- * acknowledged when `done` finds err.code 0: from then on neither kill -9 nor a power failure loses it. So what a client is
- * told about something stored, it is told after `done`. A write whose `run` fails is undone alone. `run` may be called again
+ * acknowledged when `done` finds err.code 0: from then on neither kill -9 nor a power failure loses it. So the
+ * reply to a client follows `done`. A write whose `run` fails is undone alone. `run` may be called again
  * after a failure of the whole group: it changes nothing but the database and its own results. ERR_DATA means that the
  * database is damaged: `run` sets it for nothing else.
  *

@@ -17,7 +17,7 @@
 enum {
     GROUP_LINES = 512, /* lines that are stored together */
     GROUP_BYTES = 8 << 20,
-    ERRORS_MOST = 16 /* of an input that are told */
+    ERRORS_MOST = 16 /* errors of an input that are reported */
 };
 
 /* ---- the input ---- */
