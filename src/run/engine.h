@@ -13,6 +13,7 @@
 #include "run/session.h"
 #include "run/prefix.h"
 #include "run/picture.h"
+#include "run/reasoning.h"
 #include "run/constraint_ref.h"
 #include "run/token_filter.h"
 
@@ -80,6 +81,7 @@ struct engine_request {
     size_t stops;
     bool keep_stop;            /* the stop string or stop token that ends it is part of the text */
     struct token_rules tokens; /* its lists are copied */
+    struct reasoning_rule reasoning;
     bool ignore_eog, show_special;
     bool logprobs;         /* ln p of each token */
     uint32_t top_logprobs; /* and of this many best ones; at most ENGINE_TOP_MOST */
@@ -115,6 +117,7 @@ struct stream_chunk {
     uint32_t stopped; /* the stop string that ended it, from 1; 0 = none did */
     struct err err;   /* code != 0: it failed */
     uint32_t prompt, cached;
+    uint32_t reasoned; /* tokens of reasoning in all, where the request counts them; in the last chunk */
     uint32_t drafted, accepted, forced;            /* as in the statistics below */
     double queued_seconds, first_seconds, seconds; /* waiting; until the first token; in all */
 };

@@ -316,7 +316,9 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;
     bool yields = mask && constraint_walk_yields(&j->walk);
-    *id = r->pick ? *r->pick : yields ? -1 : constraint_walk_only(&j->walk, mask);
+    int32_t forced = reasoning_forced(j->reasoning);
+    bool force = forced >= 0 && (!mask || mask[forced / 32] >> forced % 32 & 1);
+    *id = force ? forced : r->pick ? *r->pick : yields ? -1 : constraint_walk_only(&j->walk, mask);
     if (*id < 0 && r->pick)
         err_set(e, ERR_DEVICE, "the model gave a logit that is not a finite number");
     else if (*id < 0) {

@@ -206,7 +206,8 @@ struct job *job_open(const struct session *l, const struct engine_request *r, st
                      : job_images_open(&j->images, l->tower, r, j->ids.data, e) ||
                            sampler_open(&j->sampler, &r->sampler, vocab, e) ||
                            constraint_walk_open(&j->walk, r->constraint, vocab, e) ||
-                           token_filter_open(&j->filter, &r->tokens, l, e);
+                           token_filter_open(&j->filter, &r->tokens, l, e) ||
+                           reasoning_open(&j->reasoning, &r->reasoning, l, e);
     if (failed) {
         if (j)
             job_close(j);
@@ -239,6 +240,7 @@ void job_close(struct job *j)
     sampler_close(j->sampler);
     constraint_walk_close(&j->walk);
     token_filter_close(j->filter);
+    reasoning_close(j->reasoning);
     seq_close(j->seq);
     seq_close(j->draft_seq);
     if (j->stream)
@@ -304,6 +306,7 @@ int job_token(struct job *j, const struct session *l, int32_t id, const float *l
     if (!j->made++)
         j->first = clock_now();
     job_note(j, l->model->plan.out_width, id, logits);
+    reasoning_accept(j->reasoning, id);
     if (ends)
         return 1;
     bool stops = token_filter_ends(j->filter, id);
@@ -336,6 +339,7 @@ void job_finish(struct job *j, const struct job_end *end)
     s->state.context_full = end->context_full;
     s->state.stopped = j->stop.hit ? (uint32_t)j->stop.which + 1 : 0;
     s->state.cached = j->cached;
+    s->state.reasoned = reasoning_count(j->reasoning);
     s->state.drafted = j->drafted;
     s->state.accepted = j->accepted;
     s->state.forced = j->forced;

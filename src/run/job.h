@@ -46,6 +46,7 @@ struct job {
     struct sampler *sampler;
     struct constraint_walk walk;
     struct token_filter *filter; /* NULL = none */
+    struct reasoning *reasoning; /* NULL = none */
     bool line;                   /* the output has reached the end of a line */
     struct tok_decoder decoder;
     struct stop stop;

@@ -13,6 +13,7 @@
 #include "run/defaults.h"
 #include "run/image_text.h"
 #include "run/memory.h"
+#include "run/reasoning.h"
 
 #include <errno.h>
 #include <math.h>
@@ -327,6 +328,7 @@ int session_open(struct session **out, struct store *store, const struct session
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
     sampler_defaults(&l->defaults);
+    l->reasoning_budget = o->reasoning_limited ? o->reasoning_budget : REASONING_UNLIMITED;
     if (defaults_sampling(store, &l->defaults, e) ||
         constraint_cache_open(&l->constraints, CONSTRAINT_CACHE_BYTES, e) || session_model(l, &r.ctx, o, e) ||
         session_adapters(l, o, e) || session_fits(l, &r, o->quant != NULL, e) ||

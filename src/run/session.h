@@ -27,6 +27,8 @@ struct session_options {
     const char *chat_template;    /* text of a template instead of the model's own; NULL = its own */
     const char *tool_parser;      /* name of a form of tool calls; NULL = as the template says */
     const char *reasoning;        /* name of a form of reasoning, or "none"; NULL = as the template says */
+    bool reasoning_limited;       /* reasoning has a budget, where requests have none of their own: */
+    uint32_t reasoning_budget;    /* in tokens */
     bool lock;                    /* keep the weights in memory (mlock) */
     bool no_text;                 /* neither tokenizer nor template are needed: ids in, logits out */
     bool hidden;                  /* results are the final rows (embeddings), not logits */
@@ -54,6 +56,7 @@ struct session {
     struct err chat_why;
     const struct output_form *form;       /* how it writes calls of tools */
     const struct output_thought *thought; /* and reasoning; NULL = reasoning is text */
+    uint32_t reasoning_budget;            /* default of requests; REASONING_UNLIMITED = none */
     bool marks_hidden;                    /* some of these marks are control tokens */
     const struct vision_params *vision;   /* what its tower takes; NULL = it reads only text */
     struct runner *runner;

@@ -24,7 +24,7 @@ struct usage request_usage(const struct request *a)
         u.prompt += a->prompts[i].len;
     for (uint32_t i = 0; i < a->count; i++) {
         u.made += a->choices[i].made;
-        u.thought += a->choices[i].thought;
+        u.thought += a->choices[i].end.reasoned;
         /* the answers to one prompt share it: it counts once */
         if (!i || a->choices[i].prompt_at != a->choices[i - 1].prompt_at)
             u.cached += a->choices[i].end.cached;

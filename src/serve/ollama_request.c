@@ -98,7 +98,7 @@ static int ollama_format(json_t *out, const json_t *body)
              : json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", format));
 }
 
-/* think: true, false, or how hard. */
+/* think: true, false, how hard, or a budget in tokens. */
 static void ollama_think(json_t *out, const json_t *body)
 {
     const json_t *think = json_object_get(body, "think");
@@ -107,8 +107,10 @@ static void ollama_think(json_t *out, const json_t *body)
         return;
     if (word)
         json_object_set_new(out, "reasoning_effort", json_string(word));
-    json_object_set_new(out, "chat_template_kwargs",
-                        json_pack("{s:b}", "enable_thinking", word || json_is_true(think)));
+    if (json_is_integer(think))
+        json_object_set(out, "reasoning_budget", (json_t *)(uintptr_t)think);
+    bool on = word || json_is_true(think) || json_integer_value(think);
+    json_object_set_new(out, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", on));
 }
 
 /* A template in Go's syntax is not run here; the model's own, as /api/show has it, changes nothing. */
@@ -246,7 +248,7 @@ static bool ollama_is_through(struct request *a, bool chat, bool empty)
     static const struct field fields[] = {
         {"options", FIELD_OBJECT, 0, 1e6},
         {"stream", FIELD_BOOL, 0, 0},
-        {"think", FIELD_BOOL | FIELD_TEXT, 0, 0},
+        {"think", FIELD_BOOL | FIELD_TEXT | FIELD_INT | FIELD_NO_LIMIT, 0, 1 << 30},
         {"messages", FIELD_LIST, 0, 4096},
         {"prompt", FIELD_TEXT, 0, 0},
         {"suffix", FIELD_TEXT, 0, 0},

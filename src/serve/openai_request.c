@@ -47,7 +47,7 @@ static const struct field openai_fields[] = {
     {"tools", FIELD_LIST, 0, 128},
     {"tool_choice", FIELD_TEXT | FIELD_OBJECT, 0, MANY},
     {"chat_template_kwargs", FIELD_OBJECT, 0, 256},
-    {"reasoning_effort", FIELD_TEXT, 0, 0},
+    {"reasoning_effort", FIELD_TEXT | FIELD_INT | FIELD_NO_LIMIT, 0, OPENAI_TOKENS},
     {"repetition_penalty", FIELD_NUM, 0.01, 100},
     {"ignore_eos", FIELD_BOOL, 0, 0},
     {"echo", FIELD_BOOL, 0, 0},
@@ -236,33 +236,9 @@ int openai_messages(struct request *a, const json_t *messages)
     return 0;
 }
 
-/* The template's variables for the reasoning effort: the level, and whether to reason at all. */
-static int openai_effort(json_t *set, const char *effort)
-{
-    bool none = !strcmp(effort, "none");
-    return json_object_set_new(set, "reasoning_effort", json_string(effort)) ||
-           (none && (json_object_set_new(set, "enable_thinking", json_false()) ||
-                     json_object_set_new(set, "thinking", json_false())));
-}
-
-/* Whether the prompt leaves reasoning open, so that the answer begins with it. */
-static bool openai_thinks(const struct session *l, const struct ids *ids)
-{
-    enum { TAIL = 32 };
-    struct buf text = {0};
-    struct err e = {0};
-    size_t n = ids->len < TAIL ? ids->len : TAIL;
-    bool thinks = l->thought &&
-                  !tokenizer_decode(l->tokenizer, ids->data + ids->len - n, n, false, &text, &e) &&
-                  text.data && output_is_thinking(l->thought, text.data, text.len);
-    buf_free(&text);
-    return thinks;
-}
-
 static int openai_chat_prompt(struct request *a, struct request_draft *q)
 {
     struct prompt_request r = {.messages = json_object_get(q->body, "messages")};
-    const char *effort = field_text(q->body, "reasoning_effort");
     json_t *extra = json_object_get(q->body, "chat_template_kwargs");
     struct err e = {0};
     enum openai_turn turn;
@@ -275,13 +251,14 @@ static int openai_chat_prompt(struct request *a, struct request_draft *q)
     r.messages = json_object_get(q->body, "messages");
     r.tools = a->tools;
     json_t *set = json_object(), *documents = json_object_get(q->body, "documents");
-    if (!set || (documents && json_object_set(set, "documents", documents)) ||
-        (effort && openai_effort(set, effort)) || (extra && json_object_update(set, extra)))
+    if (!set || (documents && json_object_set(set, "documents", documents)))
+        err_memory(&e, "the request", 1);
+    else if (!openai_reasoning(a, q, set) && extra && json_object_update(set, extra))
         err_memory(&e, "the request", 1);
     r.set = set;
     a->prompt_count = 1;
     struct request_images *images = &a->images[0];
-    json_t *messages = e.code ? NULL : request_images_read(a, r.messages, images);
+    json_t *messages = e.code || a->failure.status ? NULL : request_images_read(a, r.messages, images);
     int failed = !messages || request_image_places(a, images);
     r.messages = messages;
     r.pictures = images->pictures;
@@ -296,8 +273,10 @@ static int openai_chat_prompt(struct request *a, struct request_draft *q)
         return openai_too_long(a, &a->prompts[0], "messages");
     if (failed)
         return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
-    q->thinking = openai_thinks(a->model->session, &a->prompts[0]);
-    return prefill_stand(a, q);
+    q->thinking = reasoning_begins(a->model->session, &a->prompts[0]);
+    failed = prefill_stand(a, q);
+    q->request.reasoning.open = q->thinking;
+    return failed;
 }
 
 /* ---- prompts of completions ---- */

@@ -46,6 +46,8 @@ struct constraint *wanted_constraint(const struct wanted *w, const char *behind,
 
 /* Reads tools and tool_choice; a template without support for tools gets them as text. */
 int openai_tools(struct request *a, struct request_draft *q);
+/* The budget of reasoning, and the template's variables for it; call it after the tools. */
+int openai_reasoning(struct request *a, struct request_draft *q, json_t *set);
 /* llama.cpp's sampling fields; call it after the usual fields. */
 int openai_samplers(struct request *a, struct request_draft *q);
 /* 400 where the body asks for an unsupported feature. */

@@ -260,10 +260,8 @@ static void request_feed(struct request *a, struct choice *c, const struct strea
     if (!c->parser && chunk->text_length)
         message_take(
             &sink, &(struct output_piece){.part = OUTPUT_TEXT, .text = chunk->text, .n = chunk->text_length});
-    size_t reasoned = c->message.reason.len;
     if (c->parser && request_parse(c->parser, chunk, &sink))
         request_fail(a, 503, NULL, "out of memory");
-    c->thought += c->message.reason.len > reasoned ? (uint32_t)chunk->count : 0;
     /* tokens whose text is held back, or was no text for the user, have their probabilities all the same */
     if (a->stream && sink.chunk && (a->logprobs || a->token_ids) && chunk->count)
         format_for(a->route)->piece(a, c, &(struct output_piece){.part = OUTPUT_TEXT, .text = ""}, chunk,

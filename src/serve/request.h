@@ -50,10 +50,10 @@ struct choice {
     uint32_t rank;      /* among the answers to it */
     double score;       /* ln p of its tokens, in all; where more answers are made than are written */
     bool begun, done;
-    bool prompt_sent;       /* of a stream: its first event has gone out */
-    uint32_t made, thought; /* tokens; those of reasoning, about */
-    double last;            /* when its last tokens came */
-    size_t offset;          /* characters of tokens so far, for completions' text_offset */
+    bool prompt_sent; /* of a stream: its first event has gone out */
+    uint32_t made;    /* tokens */
+    double last;      /* when its last tokens came */
+    size_t offset;    /* characters of tokens so far, for completions' text_offset */
     struct buf ids, logprobs, tops, ranks;
     struct stream_chunk end; /* its last chunk, without the pointers */
     struct buf kept;         /* the ids of its tokens, where the request keeps them */

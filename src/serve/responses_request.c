@@ -214,18 +214,17 @@ static json_t *responses_translate(struct request *a, const json_t *body, const 
                                           {"max_output_tokens", "max_tokens"},
                                           {"seed", "seed"},
                                           {"stop", "stop"},
-                                          {"chat_template_kwargs", "chat_template_kwargs"}};
+                                          {"chat_template_kwargs", "chat_template_kwargs"},
+                                          {"reasoning", "reasoning"},
+                                          {"reasoning_budget", "reasoning_budget"}};
     json_t *out = json_object(), *messages = json_copy((json_t *)(uintptr_t)conversation);
-    const char *instructions = field_text(body, "instructions"),
-               *effort = field_text(json_object_get(body, "reasoning"), "effort");
+    const char *instructions = field_text(body, "instructions");
     const json_t *format = json_object_get(json_object_get(body, "text"), "format");
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (json_object_get(body, same[i][0]))
             json_object_set(out, same[i][1], json_object_get(body, same[i][0]));
     if (instructions)
         json_array_insert_new(messages, 0, json_pack("{s:s,s:s}", "role", "system", "content", instructions));
-    if (effort)
-        json_object_set_new(out, "reasoning_effort", json_string(effort));
     if (format)
         json_object_set_new(out, "response_format", responses_format(format));
     responses_logprobs(body, out);

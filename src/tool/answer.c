@@ -91,6 +91,12 @@ int answer_prompt_ids(const struct session *l, const struct answer_prompt *p, st
     return failed ? -1 : 0;
 }
 
+struct reasoning_rule answer_reasoning(const struct session *l, const struct ids *prompt)
+{
+    return (struct reasoning_rule){
+        .counted = true, .open = reasoning_begins(l, prompt), .most = l->reasoning_budget};
+}
+
 /* The state of a running request. */
 struct progressing {
     const struct answer_options *o;
@@ -159,6 +165,7 @@ static int answer_follow(struct progressing *p, struct stream *s, uint32_t promp
     out->context_full = chunk.context_full;
     out->prompt = chunk.prompt;
     out->cached = chunk.cached;
+    out->reasoned = chunk.reasoned;
     out->drafted = chunk.drafted;
     out->accepted = chunk.accepted;
     out->forced = chunk.forced;
@@ -190,6 +197,7 @@ int answer_run(struct engine *g, const struct ids *prompt, const struct answer_o
         .stops = o->stops,
         .constraint = o->constraint,
         .lora = o->lora,
+        .reasoning = o->reasoning,
         .ignore_eog = o->ignore_eog,
         .show_special = o->special,
         .wake = answer_wake,

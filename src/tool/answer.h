@@ -17,6 +17,7 @@ struct answer_options {
     bool quiet;                        /* nothing is streamed: --json */
     bool special;                      /* show control tokens */
     bool ignore_eog;
+    struct reasoning_rule reasoning; /* answer_reasoning */
     struct adapter_mix lora;
     const struct prompt_image *images; /* (image_count) of the prompt */
     uint32_t image_count;
@@ -38,6 +39,9 @@ struct answer_prompt {
 };
 int answer_prompt_ids(const struct session *l, const struct answer_prompt *p, struct ids *out, struct err *e);
 
+/* The session's budget of reasoning, for this prompt. */
+struct reasoning_rule answer_reasoning(const struct session *l, const struct ids *prompt);
+
 struct generation {
     struct buf text; /* all of it */
     struct ids ids;  /* what was sampled, stop token included */
@@ -45,6 +49,7 @@ struct generation {
     bool context_full; /* FINISH_LENGTH because the context ended */
     uint32_t prompt;   /* tokens of the prompt */
     uint32_t cached;   /* how many of them were in the cache */
+    uint32_t reasoned; /* tokens of reasoning in ids */
     uint32_t drafted, accepted,
         forced; /* draft tokens verified, accepted, and of those forced by the constraint */
     double first_seconds, decode_seconds; /* until the first token, after it */

@@ -33,6 +33,7 @@ static const struct arg_option batch_options[] = {
      0},
     {"reasoning", 0, ARG_TEXT, "NAME",
      "how the model marks reasoning, or 'none' (default: from its template)", 0, 0},
+    LOAD_REASONING,
     SPECULATE_OPTIONS,
     LOAD_CACHE,
     IMAGES_TOWER,

@@ -311,8 +311,9 @@ static void chat_answer(struct chat_session *t)
     generation_free(&t->last);
     t->last = (struct generation){0};
     int failed = !places ? err_memory(&e, "images", sizeof *places)
-                         : session_prompt(t->session, &request, &prompt, &e) ||
-                               answer_run(t->engine, &prompt, &o, &t->last, &e);
+                         : session_prompt(t->session, &request, &prompt, &e);
+    o.reasoning = failed ? o.reasoning : answer_reasoning(t->session, &prompt);
+    failed = failed || answer_run(t->engine, &prompt, &o, &t->last, &e);
     putchar('\n');
     if (failed && e.code != ERR_INTERRUPTED)
         log_error("%s", e.text);

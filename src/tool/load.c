@@ -75,6 +75,11 @@ int load_options(const struct args *a, struct session_options *o, struct err *e)
     r->state_bytes = (uint64_t)args_int(a, "state-memory", 0);
     if (!o->mmproj && args_has(a, "mmproj"))
         o->mmproj = args_text(a, "mmproj");
+    if (args_has(a, "reasoning-budget")) {
+        int64_t budget = args_int(a, "reasoning-budget", -1);
+        o->reasoning_limited = budget >= 0;
+        o->reasoning_budget = budget >= 0 ? (uint32_t)budget : 0;
+    }
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
     return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) ? -1 : 0;

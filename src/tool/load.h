@@ -45,6 +45,12 @@
         "lora", 0, ARG_TEXT, "A", "an adapter (LoRA), NAME=PATH[:SCALE]; may be repeated", 0, 0              \
     }
 
+#define LOAD_REASONING                                                                                       \
+    {                                                                                                        \
+        "reasoning-budget", 0, ARG_INT, "N", "most tokens of reasoning (default, or -1: no limit)", -1,      \
+            1 << 24                                                                                          \
+    }
+
 #define LOAD_CACHE                                                                                           \
     {"cache-dir", 0, ARG_TEXT, "DIR", "keep prompt prefixes on disk, across restarts", 0, 0},                \
         {"snapshot-every", 0, ARG_INT, "N", "tokens between two snapshots of recurrent state (1024)", 32,    \

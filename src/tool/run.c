@@ -39,6 +39,7 @@ static const struct arg_option run_options[] = {
     {"profile-json", 0, ARG_TEXT, "FILE", "write that to a file, as JSON", 0, 0},
     OUTPUT_OPTIONS,
     CONSTRAIN_OPTIONS,
+    LOAD_REASONING,
     SPECULATE_OPTIONS,
     SAMPLING_OPTIONS,
     LOAD_CACHE,
@@ -66,6 +67,17 @@ struct run {
     struct prompt_image *places; /* (images.count): in the prompt */
 };
 
+/* A budget of 0: the template is asked for no reasoning, too. */
+static int run_no_reasoning(struct run *r, struct err *e)
+{
+    if (args_int(r->a, "reasoning-budget", -1) || json_object_get(r->set, "enable_thinking"))
+        return 0;
+    r->set = r->set ? r->set : json_object();
+    return json_object_set_new(r->set, "enable_thinking", json_false())
+               ? err_memory(e, "the template's variables", 64)
+               : 0;
+}
+
 static int run_read_options(struct run *r, struct err *e)
 {
     int at = 0;
@@ -83,7 +95,7 @@ static int run_read_options(struct run *r, struct err *e)
         return -1;
     if (constrain_read(r->a, &r->language, e))
         return -1;
-    return tool_set_values(r->a, &r->set, e);
+    return tool_set_values(r->a, &r->set, e) || run_no_reasoning(r, e) ? -1 : 0;
 }
 
 /* The prompt's text: -p, -f, or the second word. Where there is none it is a chat on a terminal, and else the
@@ -166,6 +178,8 @@ static int run_print_json(const struct run *r, const struct ids *prompt, const s
     run_ids_json(&j, "prompt_ids", prompt);
     json_key(&j, "finish_reason");
     json_str(&j, finish_name(g->finish));
+    json_key(&j, "reasoning_tokens");
+    json_uint(&j, g->reasoned);
     run_figures_json(&j, "timings", timings, sizeof timings / sizeof *timings);
     if (args_text(r->a, "speculate") || args_text(r->a, "draft"))
         run_figures_json(&j, "speculation", drafts, sizeof drafts / sizeof *drafts);
@@ -224,6 +238,7 @@ static int run_once(struct run *r, struct err *e)
         o.prompt_done = run_prompt_done;
         o.arg = &r->profile;
     }
+    o.reasoning = answer_reasoning(r->session, &prompt);
     o.images = r->places;
     o.image_count = r->images.count;
     answer_catch_interrupts();

@@ -96,6 +96,7 @@ static const struct arg_option serve_options[] = {
     {"tool-parser", 0, ARG_TEXT, "NAME", "how models write tool calls (default: from their templates)", 0, 0},
     {"reasoning", 0, ARG_TEXT, "NAME", "how models mark reasoning, or 'none' (default: from their templates)",
      0, 0},
+    LOAD_REASONING,
     SPECULATE_OPTIONS,
     LOAD_CACHE,
     LOAD_LORA,

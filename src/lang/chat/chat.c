@@ -231,6 +231,7 @@ static void chat_probe(struct chat *c)
         k->developer = k->developer || strstr(text, "developer");
         k->tools = k->tools || jinja_mentions(t, "tools");
         k->thinking = k->thinking || jinja_mentions(t, "enable_thinking") || jinja_mentions(t, "thinking");
+        k->effort = k->effort || jinja_mentions(t, "reasoning_effort");
     }
 }
 

@@ -33,6 +33,7 @@ struct chat_caps {
     bool developer;        /* it mentions the role developer; elsewhere that is the system */
     bool images;           /* it writes a place for {"type": "image"} */
     bool thinking;         /* it mentions enable_thinking or thinking */
+    bool effort;           /* it mentions reasoning_effort */
 };
 
 struct chat_request {

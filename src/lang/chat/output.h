@@ -67,6 +67,7 @@ struct output_form {
 
 struct output_thought {
     const char *name, *mark, *open, *close; /* mark: the template has it */
+    const char *then;                       /* what leads from there to the answer; NULL = nothing */
 };
 
 /* Never NULL: what no template says is the general one. */
