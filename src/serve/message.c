@@ -6,42 +6,16 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "format/jsonread.h"
+#include "lang/chat/tools.h"
 #include "run/engine.h"
 #include "run/session.h"
 #include "serve/format.h"
 #include "serve/request.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 enum { MESSAGE_CALLS = 256 };
-
-/* A unique id of letters and digits. */
-static char *message_id(bool nine)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    unsigned char random[24] = {0};
-    char id[sizeof random + 8] = "call_";
-    size_t at = nine ? 0 : 5, n = nine ? 9 : sizeof random;
-    ssize_t got = getrandom(random, sizeof random, 0);
-    (void)got;
-    for (size_t i = 0; i < n; i++)
-        id[at++] = letters[random[i] % (sizeof letters - 1)];
-    id[at] = 0;
-    return mem_strdup(id);
-}
-
-/* A name or an id that a model wrote. */
-static char *message_copy(const char *text)
-{
-    struct buf clean = {0};
-    utf8_clean(&clean, text, strlen(text));
-    char *copy = clean.failed ? NULL : mem_strdup(clean.data ? clean.data : "");
-    buf_free(&clean);
-    return copy;
-}
 
 static bool message_begin_call(struct choice *c, const struct output_piece *p)
 {
@@ -51,9 +25,9 @@ static bool message_begin_call(struct choice *c, const struct output_piece *p)
         return false;
     s->calls = all;
     struct message_call *call = &all[s->call_count++];
-    *call = (struct message_call){.name = message_copy(p->name),
-                                  .id = p->id ? message_copy(p->id)
-                                              : message_id(c->request->model->session->form->short_ids)};
+    *call = (struct message_call){.name = tools_call_text(p->name),
+                                  .id = p->id ? tools_call_text(p->id)
+                                              : tools_call_id(c->request->model->session->form->short_ids)};
     return call->name && call->id;
 }
 

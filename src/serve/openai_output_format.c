@@ -1,8 +1,6 @@
 /* What an answer has to be: response_format, and the fields by which clients of llama.cpp and vLLM say the same. All of
  * them become one value and its kind. */
-#include "base/mem.h"
 #include "format/jsonread.h"
-#include "lang/grammar/constraint.h"
 #include "serve/field.h"
 #include "serve/limit.h"
 #include "serve/openai_request.h"
@@ -13,16 +11,16 @@
 
 struct wanted_field {
     const char *name;
-    enum wanted_kind kind;
+    enum want_kind kind;
 };
 
 static const struct wanted_field wanted_fields[] = {
-    {"json_schema", WANTED_SCHEMA},     {"guided_json", WANTED_SCHEMA}, {"grammar", WANTED_GRAMMAR},
-    {"guided_grammar", WANTED_GRAMMAR}, {"guided_regex", WANTED_REGEX}, {"guided_choice", WANTED_CHOICE},
+    {"json_schema", WANT_SCHEMA},     {"guided_json", WANT_SCHEMA}, {"grammar", WANT_GRAMMAR},
+    {"guided_grammar", WANT_GRAMMAR}, {"guided_regex", WANT_REGEX}, {"guided_choice", WANT_CHOICE},
 };
 /* of structured_outputs */
 static const struct wanted_field wanted_structured[] = {
-    {"json", WANTED_SCHEMA}, {"grammar", WANTED_GRAMMAR}, {"regex", WANTED_REGEX}, {"choice", WANTED_CHOICE}};
+    {"json", WANT_SCHEMA}, {"grammar", WANT_GRAMMAR}, {"regex", WANT_REGEX}, {"choice", WANT_CHOICE}};
 
 static bool wanted_is_texts(const json_t *list)
 {
@@ -45,26 +43,26 @@ static json_t *wanted_parse(struct request *a, const json_t *text, const char *f
 }
 
 /* Sets the output format from one of the fields. */
-static int wanted_take(struct request *a, struct wanted *w, enum wanted_kind kind, json_t *value,
+static int wanted_take(struct request *a, struct wanted *w, enum want_kind kind, json_t *value,
                        const char *field)
 {
-    static const char *const words[] = {[WANTED_SCHEMA] = "a JSON schema",
-                                        [WANTED_GRAMMAR] = "a grammar as text",
-                                        [WANTED_REGEX] = "a regular expression as text",
-                                        [WANTED_CHOICE] = "a list of texts, none of them empty"};
+    static const char *const words[] = {[WANT_SCHEMA] = "a JSON schema",
+                                        [WANT_GRAMMAR] = "a grammar as text",
+                                        [WANT_REGEX] = "a regular expression as text",
+                                        [WANT_CHOICE] = "a list of texts, none of them empty"};
     bool text = json_is_string(value);
     if (!value || (text && !json_string_length(value)))
         return 0; /* some clients send "" for none */
     if (w->kind)
         return request_fail(a, 400, field, "%s and %s both say what the answer has to be", w->field, field);
-    if (!(kind == WANTED_SCHEMA   ? text || json_is_object(value) || json_is_boolean(value)
-          : kind == WANTED_CHOICE ? wanted_is_texts(value)
-                                  : text))
+    if (!(kind == WANT_SCHEMA   ? text || json_is_object(value) || json_is_boolean(value)
+          : kind == WANT_CHOICE ? wanted_is_texts(value)
+                                : text))
         return request_fail(a, 400, field, "%s has to be %s", field, words[kind]);
     if (json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) > limit_of(LIMIT_SCHEMA))
         return request_fail(a, 400, field, "%s is larger than %llu bytes", field,
                             (unsigned long long)limit_of(LIMIT_SCHEMA));
-    json_t *own = kind == WANTED_SCHEMA && text ? wanted_parse(a, value, field) : json_incref(value);
+    json_t *own = kind == WANT_SCHEMA && text ? wanted_parse(a, value, field) : json_incref(value);
     if (!own)
         return -1;
     *w = (struct wanted){kind, own, field};
@@ -74,8 +72,8 @@ static int wanted_take(struct request *a, struct wanted *w, enum wanted_kind kin
 static int wanted_any_object(struct request *a, struct wanted *w, const char *field)
 {
     json_t *schema = json_pack("{s:s}", "type", "object");
-    int failed = schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field)
-                        : request_fail(a, 503, NULL, "out of memory");
+    int failed =
+        schema ? wanted_take(a, w, WANT_SCHEMA, schema, field) : request_fail(a, 503, NULL, "out of memory");
     json_decref(schema);
     return failed;
 }
@@ -88,13 +86,13 @@ static int wanted_of_format(struct request *a, struct wanted *w, const json_t *f
     if (!format || (type && !strcmp(type, "text")))
         return 0;
     if (type && !strcmp(type, "json_object"))
-        return schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field) : wanted_any_object(a, w, field);
+        return schema ? wanted_take(a, w, WANT_SCHEMA, schema, field) : wanted_any_object(a, w, field);
     if (!type || strcmp(type, "json_schema") != 0)
         return request_fail(a, 400, field,
                             "response_format.type has to be 'text', 'json_object' or 'json_schema'");
     if (json_object_get(named, "schema"))
         schema = json_object_get(named, "schema");
-    return schema ? wanted_take(a, w, WANTED_SCHEMA, schema, field)
+    return schema ? wanted_take(a, w, WANT_SCHEMA, schema, field)
                   : request_fail(a, 400, field, "response_format.json_schema.schema is missing");
 }
 
@@ -111,31 +109,4 @@ int openai_wanted(struct request *a, const json_t *body, struct wanted *w)
     if (!failed && field_bool(structured, "json_object") > 0)
         failed = wanted_any_object(a, w, "structured_outputs");
     return failed;
-}
-
-struct constraint *wanted_constraint(const struct wanted *w, const char *behind, struct err *e)
-{
-    static const enum constraint_language languages[] = {[WANTED_SCHEMA] = LANGUAGE_SCHEMA,
-                                                         [WANTED_GRAMMAR] = LANGUAGE_GBNF,
-                                                         [WANTED_REGEX] = LANGUAGE_REGEX,
-                                                         [WANTED_CHOICE] = LANGUAGE_CHOICES};
-    struct constraint_spec spec = {.language = languages[w->kind],
-                                   .schema = w->value,
-                                   .text = json_string_value(w->value),
-                                   .n = json_string_length(w->value),
-                                   .behind = behind};
-    if (w->kind != WANTED_CHOICE)
-        return constraint_from(&spec, e);
-    spec.n = json_array_size(w->value);
-    const char **texts = mem_zalloc(spec.n, sizeof *texts);
-    if (!texts) {
-        err_memory(e, "choices", spec.n * sizeof *texts);
-        return NULL;
-    }
-    for (size_t i = 0; i < spec.n; i++)
-        texts[i] = json_string_value(json_array_get(w->value, i));
-    spec.choices = texts;
-    struct constraint *c = constraint_from(&spec, e);
-    mem_free(texts);
-    return c;
 }

@@ -9,6 +9,7 @@
 #include "format/jsonread.h"
 #include "lang/chat/fim.h"
 #include "run/engine.h"
+#include "run/prefill.h"
 #include "run/session.h"
 #include "serve/field.h"
 #include "serve/format.h"
@@ -236,6 +237,28 @@ int openai_messages(struct request *a, const json_t *messages)
     return 0;
 }
 
+/* How the prompt leaves the output. */
+static int openai_stand(struct request *a, struct request_draft *q)
+{
+    const struct session *l = a->model->session;
+    struct prefill_state state = {.thinking = reasoning_begins(l, &a->prompts[0])};
+    struct err e = {0};
+    if (a->prefill.len && prefill_stand(l, a->tools, &a->prefill, &state, &e))
+        return request_fail(a, 503, NULL, "out of memory");
+    q->thinking = q->request.reasoning.open = state.thinking;
+    q->call_begun = state.call_begun;
+    return 0;
+}
+
+/* The text of the last message, where the output continues it. */
+static int openai_prefill(struct request *a, const json_t *messages, enum openai_turn turn)
+{
+    struct err e = {0};
+    return turn == TURN_GOES_ON && prefill_read(messages, &a->prefill, &e)
+               ? request_fail(a, 503, NULL, "out of memory")
+               : 0;
+}
+
 static int openai_chat_prompt(struct request *a, struct request_draft *q)
 {
     struct prompt_request r = {.messages = json_object_get(q->body, "messages")};
@@ -243,8 +266,7 @@ static int openai_chat_prompt(struct request *a, struct request_draft *q)
     struct err e = {0};
     enum openai_turn turn;
     if (text_can_chat(a) || openai_functions(a, q->body) || openai_messages(a, r.messages) ||
-        openai_turn(a, q->body, &turn) || (turn == TURN_GOES_ON && prefill_read(a, q->body, &a->prefill)) ||
-        openai_tools(a, q))
+        openai_turn(a, q->body, &turn) || openai_prefill(a, r.messages, turn) || openai_tools(a, q))
         return -1;
     r.continue_final = turn == TURN_GOES_ON;
     r.no_generation_prompt = turn == TURN_CLOSED;
@@ -273,10 +295,7 @@ static int openai_chat_prompt(struct request *a, struct request_draft *q)
         return openai_too_long(a, &a->prompts[0], "messages");
     if (failed)
         return request_fail(a, e.code == ERR_RESOURCE ? 503 : 400, "messages", "%s", e.text);
-    q->thinking = reasoning_begins(a->model->session, &a->prompts[0]);
-    failed = prefill_stand(a, q);
-    q->request.reasoning.open = q->thinking;
-    return failed;
+    return openai_stand(a, q);
 }
 
 /* ---- prompts of completions ---- */

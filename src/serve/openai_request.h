@@ -3,12 +3,12 @@
 
 #include "run/constraint_ref.h"
 #include "run/engine.h"
+#include "run/output_want.h"
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-struct constraint;
 struct request;
 
 enum { OPENAI_STOPS = 16, OPENAI_BIASES = 1024, OPENAI_WORDS = 256, OPENAI_MEMORY = 256 << 20 };
@@ -30,19 +30,15 @@ struct request_draft {
     bool must, many;        /* some tool has to be called; several may be */
 };
 
-enum wanted_kind { WANTED_ANY, WANTED_SCHEMA, WANTED_GRAMMAR, WANTED_REGEX, WANTED_CHOICE };
-
 /* The output format that a request asks for. */
 struct wanted {
-    enum wanted_kind kind;
+    enum want_kind kind;
     json_t *value;     /* a schema, a text or a list of texts; own */
     const char *field; /* the field that asks for it */
 };
 
 /* *w is zero before. On an error, too, w->value is the caller's. */
 int openai_wanted(struct request *a, const json_t *body, struct wanted *w);
-/* behind: the reasoning that the prompt has opened ends with this; NULL = there is none. */
-struct constraint *wanted_constraint(const struct wanted *w, const char *behind, struct err *e);
 
 /* Reads tools and tool_choice; a template without support for tools gets them as text. */
 int openai_tools(struct request *a, struct request_draft *q);
@@ -58,11 +54,5 @@ int openai_tokens(struct request *a, struct request_draft *q);
 int openai_truncate(struct request *a, struct request_draft *q);
 /* Call it after the constraint: refuses fields that conflict with it. */
 int openai_together(struct request *a, const struct request_draft *q);
-/* The text that the answer continues. */
-int prefill_read(struct request *a, const json_t *body, struct buf *out);
-/* The parser's state after that text: in reasoning, in a call. */
-int prefill_stand(struct request *a, struct request_draft *q);
-/* The constraint starts with that text: *lead, where there is any. */
-int prefill_start(struct request *a, struct request_draft *q, bool shaped, const char **lead);
 /* Call it after the prompt: builds the constraint from the output format and tool_choice. */
 int openai_constrain(struct request *a, struct request_draft *q);
