@@ -9,7 +9,7 @@ set(QUERN_BELOW "") # the layers so far, for the next one and for its tests
 
 function(quern_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
-  list(FILTER sources EXCLUDE REGEX "/(tool/main|run/api)\\.c$")
+  list(FILTER sources EXCLUDE REGEX "/(tool/main|run/api(_[a-z]+)?)\\.c$")
   if(NOT sources)
     return()
   endif()
@@ -79,9 +79,10 @@ endif()
 
 # The library: every layer up to run in one shared object that shows only what include/ declares.
 if(TARGET quern_run AND NOT QUERN_STATIC)
-  file(GLOB gpu_api CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cuda/public*.c)
-  add_library(libquern SHARED ${PROJECT_SOURCE_DIR}/src/run/api.c ${gpu_api})
-  set_target_properties(libquern PROPERTIES OUTPUT_NAME quern VERSION ${PROJECT_VERSION} SOVERSION 0
+  file(GLOB api CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/run/api*.c
+                                  ${PROJECT_SOURCE_DIR}/src/device/cuda/public*.c)
+  add_library(libquern SHARED ${api})
+  set_target_properties(libquern PROPERTIES OUTPUT_NAME quern VERSION ${PROJECT_VERSION} SOVERSION 1
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   target_link_libraries(libquern PRIVATE quern_run quern_flags)
   target_link_options(libquern PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libquern.map)

@@ -10,10 +10,18 @@
 
 static enum log_level log_most = LOG_INFO;
 static bool log_json;
+static void (*log_sink)(void *arg, enum log_level level, const char *line);
+static void *log_sink_arg;
 
 void log_set_level(enum log_level most)
 {
     log_most = most;
+}
+
+void log_set_sink(void (*sink)(void *arg, enum log_level level, const char *line), void *arg)
+{
+    log_sink = sink;
+    log_sink_arg = arg;
 }
 
 bool log_is_on(enum log_level level)
@@ -35,7 +43,7 @@ static void log_text(struct buf *out, enum log_level level, const char *message,
                      size_t count)
 {
     static const char *const tag[] = {"", "warning: ", "", "debug: "};
-    buf_printf(out, "quern: %s%s", tag[level], message);
+    buf_printf(out, "%s%s%s", log_sink ? "" : "quern: ", log_sink ? "" : tag[level], message);
     for (size_t i = 0; i < count; i++)
         if (f[i].text)
             buf_printf(out, " %s=%s", f[i].name, log_safe(f[i].text));
@@ -75,6 +83,11 @@ void log_fields(enum log_level level, const char *message, const struct log_fiel
     if (level > log_most)
         return;
     (log_json ? log_object : log_text)(&line, level, message, fields, count);
+    if (log_sink) {
+        log_sink(log_sink_arg, level, line.failed ? message : line.data);
+        buf_free(&line);
+        return;
+    }
     buf_str(&line, "\n"); /* one write: lines of several threads do not mix */
     if (line.failed)
         fprintf(stderr, "quern: %s\n", message);

@@ -11,6 +11,8 @@ bool log_is_on(enum log_level level);
 /* One JSON object a line instead: {"time", "level", "message", ...}. */
 void log_set_json(bool on);
 bool log_is_json(void);
+/* Lines go there, without "quern: ", in place of stderr; NULL = to stderr. Set it before other threads log. */
+void log_set_sink(void (*sink)(void *arg, enum log_level level, const char *line), void *arg);
 void log_write(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)

@@ -174,13 +174,19 @@ static int fetch_ended(struct download *d, struct fetch_lane *l, struct err *e)
     return 0;
 }
 
-static void fetch_tell(struct download *d)
+/* Reports the progress; whether the client ends the pull. */
+static int fetch_tell(const struct hub *hub, const struct hub_progress *p, struct err *e)
 {
-    const struct hub *hub = d->h->hub;
+    return hub->progress && hub->progress(hub->progress_arg, p)
+               ? err_set(e, ERR_INTERRUPTED, "%s: the download was interrupted", log_safe(p->file))
+               : 0;
+}
+
+static int fetch_count(struct download *d, struct err *e)
+{
     d->f->so_far->done += d->part.done - d->counted;
     d->counted = d->part.done;
-    if (hub->progress)
-        hub->progress(hub->progress_arg, d->f->so_far);
+    return fetch_tell(d->h->hub, d->f->so_far, e);
 }
 
 static int fetch_loop(struct download *d, struct err *e)
@@ -192,9 +198,8 @@ static int fetch_loop(struct download *d, struct err *e)
         for (struct http_request *r; (r = http_next(d->h, wait, e)); wait = 0)
             if (fetch_ended(d, r->arg, e))
                 return -1;
-        if (e->code)
+        if (e->code || fetch_count(d, e))
             return -1;
-        fetch_tell(d);
     }
     return 0;
 }
@@ -234,14 +239,16 @@ static int fetch_verify(struct download *d, char got[SHA_HEX], struct err *e)
         sha_add(&s, head, (size_t)n + 1); /* with its NUL */
     }
     ssize_t n = 1;
-    for (uint64_t at = 0; at < f->size && n > 0; at += n > 0 ? (uint64_t)n : 0) {
+    int stopped = 0;
+    for (uint64_t at = 0; at < f->size && n > 0 && !stopped; at += n > 0 ? (uint64_t)n : 0) {
         n = pread(d->part.fd, step, size_min(STEP, f->size - at), (off_t)at);
         sha_add(&s, step, n > 0 ? (size_t)n : 0);
         tell.done = at;
-        if (hub->progress)
-            hub->progress(hub->progress_arg, &tell);
+        stopped = fetch_tell(hub, &tell, e);
     }
     mem_free(step);
+    if (stopped)
+        return -1;
     if (n <= 0)
         return err_set(e, ERR_CHANGED, "cannot read %s back: %s", log_safe(d->part.path), strerror(errno));
     sha_end(&s, got);
@@ -272,10 +279,8 @@ static int fetch_once(struct hub_http *h, struct fetch *f, struct err *e)
 {
     struct download d = {.h = h, .f = f, .part.fd = -1};
     int result = partial_open(&d.part, f->part, f->size, e) || fetch_lanes(&d, e) ? -1 : 0;
-    if (!result) {
-        fetch_tell(&d);
-        result = fetch_loop(&d, e);
-    }
+    if (!result)
+        result = fetch_count(&d, e) || fetch_loop(&d, e) ? -1 : 0;
     for (int i = 0; i < d.count && d.lanes; i++)
         http_stop(h, &d.lanes[i].request);
     if (!result)

@@ -27,7 +27,8 @@ struct hub {
     int patience;               /* seconds without a byte until a connection is given up */
     int connections;            /* ranges of one file at once */
     int retries;                /* attempts without a new byte */
-    void (*progress)(void *arg, const struct hub_progress *p); /* NULL = no progress reports */
+    /* NULL = no progress reports. A result other than 0 ends the pull; the next one goes on from there. */
+    int (*progress)(void *arg, const struct hub_progress *p);
     void *progress_arg;
 };
 

@@ -1,33 +1,27 @@
-/* The public header, over the layers below. */
-#include "quern.h"
+/* The public library: models. Requests are in api_request.c, streams in api_stream.c, vectors and tokens in
+ * api_tokens.c. */
+#define _GNU_SOURCE
+#include "run/api.h"
 
-#include "codec/dtype.h"
+#include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
-#include "run/embed.h"
-#include "run/engine.h"
+#include "codec/dtype.h"
+#include "hub/hub.h"
+#include "model/arch.h"
 
-#include <pthread.h>
 #include <string.h>
 
-enum { API_STOPS = 16, API_DRAFTS = 8 };
-
-struct quern_model {
-    struct session *session, *draft; /* draft: NULL = none */
-    struct engine *engine;           /* NULL with `embed`: then the sequence, under the mutex */
-    struct seq *seq;
-    struct pooler pooler; /* of the sequence's rows */
-    pthread_mutex_t mutex;
-};
-
-/* struct quern_stream is only the public name of the engine's streams. */
-static struct stream *api_stream(struct quern_stream *s)
-{
-    return (struct stream *)s;
-}
+enum { API_DRAFTS = 8, API_SHARES = 1000 };
 
 const char *quern_version(void)
 {
     return QUERN_VERSION;
+}
+
+int quern_abi(void)
+{
+    return QUERN_ABI;
 }
 
 void quern_free(void *p)
@@ -35,8 +29,7 @@ void quern_free(void *p)
     mem_free(p);
 }
 
-/* Copies an error to the caller; the caller's pointer may be NULL. */
-static int api_fail(const struct err *e, struct quern_error *out)
+int api_fail(const struct err *e, struct quern_error *out)
 {
     if (out) {
         _Static_assert(sizeof out->text == sizeof e->text, "the two texts are copied whole");
@@ -46,43 +39,129 @@ static int api_fail(const struct err *e, struct quern_error *out)
     return -1;
 }
 
-static int api_open(struct quern_model *m, const char *path, const struct quern_options *o, struct err *e)
+/* ---- messages ---- */
+
+static struct {
+    void (*write)(void *arg, int level, const char *line);
+    void *arg;
+} api_log;
+
+static void api_log_line(void *arg, enum log_level level, const char *line)
 {
-    struct store *store;
-    struct session_options lo = {
+    (void)arg;
+    api_log.write(api_log.arg, (int)level, line);
+}
+
+void quern_log(void (*write)(void *arg, int level, const char *line), void *arg, int level)
+{
+    log_set_sink(NULL, NULL);
+    api_log.write = write;
+    api_log.arg = arg;
+    log_set_level(level < LOG_ERROR ? LOG_ERROR : level > LOG_DEBUG ? LOG_DEBUG : (enum log_level)level);
+    if (write)
+        log_set_sink(api_log_line, NULL);
+}
+
+/* ---- opening ---- */
+
+void quern_options_init(struct quern_options *options, size_t size)
+{
+    static const struct quern_options fresh = QUERN_OPTIONS;
+    size_t n = size < sizeof fresh ? size : sizeof fresh;
+    memset(options, 0, size);
+    memcpy(options, &fresh, n);
+    options->size = size;
+}
+
+/* Options with fewer fields, as those of this version. */
+static void api_options_read(const struct quern_options *given, struct quern_options *out)
+{
+    *out = (struct quern_options)QUERN_OPTIONS;
+    size_t n = given && given->size ? given->size : sizeof *out;
+    if (given)
+        memcpy(out, given, n < sizeof *out ? n : sizeof *out);
+}
+
+static int api_pulls(void *arg, const struct hub_progress *p)
+{
+    const struct quern_options *o = arg;
+    return o->progress(o->progress_arg, p->checking ? "checking" : "fetching", p->done, p->total);
+}
+
+static void api_loads(void *arg, double share)
+{
+    const struct quern_options *o = arg;
+    o->progress(o->progress_arg, "loading", (uint64_t)(share * API_SHARES), API_SHARES);
+}
+
+/* A path or a name to an open model; what is missing is fetched. */
+static int api_store(struct store **out, const char *model, struct quern_options *o, struct err *e)
+{
+    struct hub h;
+    struct hub_name n;
+    struct hub_pulled pulled;
+    char found[PATH_MAX];
+    if (hub_read(&h, e) || name_read(&n, &h, model, e))
+        return -1;
+    h.offline |= o->offline != 0;
+    h.progress = o->progress ? api_pulls : NULL;
+    h.progress_arg = o;
+    int here = hub_find(&h, &n, found, e);
+    if (!here && !h.offline)
+        log_info("%s is not here: fetching it", name_text(&n));
+    if (here < 0 || (!here && hub_pull(&h, &n, &pulled, e)))
+        return -1;
+    return store_open(out, here ? found : pulled.path, e);
+}
+
+static void api_session_options(const struct quern_options *o, struct session_options *out)
+{
+    *out = (struct session_options){
         .runner = {.device = o->device,
                    .ctx = o->ctx,
                    .seqs = o->streams,
                    .kv_type = DTYPE_F16,
                    .device_options = {.threads = o->threads,
                                       .deterministic = o->deterministic != 0,
-                                      .exact = o->exact != 0}},
+                                      .exact = o->exact != 0},
+                   .progress = o->progress ? api_loads : NULL,
+                   .progress_arg = (void *)(uintptr_t)o},
         .chat_template = o->chat_template,
-        .hidden = o->embed != 0,
+        .no_images = true,
         .lora = o->lora,
     };
-    while (o->lora && o->lora[lo.loras])
-        lo.loras++;
-    if (!o->embed)
-        lo.runner.snapshots = engine_snapshots(o->streams);
-    if (o->embed) /* a whole text is one step */
-        lo.runner.chunk = lo.runner.outs = UINT32_MAX;
-    else if (o->draft || o->draft_model)
-        lo.runner.outs = RUNNER_CHUNK;
-    if (store_open(&store, path, e) || session_open(&m->session, store, &lo, e))
-        return -1;
-    if (o->embed)
-        return pooler_open(&m->pooler, m->session->store, &m->session->model->h, e) ||
-                       !(m->seq = seq_open(m->session->runner, e))
-                   ? -1
-                   : 0;
-    lo.runner.ctx = m->session->runner->ctx;
-    lo.runner.outs = 0;
-    lo.chat_template = NULL;
-    lo.loras = 0;
+    while (o->lora && o->lora[out->loras])
+        out->loras++;
+}
+
+/* For vectors alone. */
+static int api_open_embedder(struct quern_model *m, struct store *store, const struct hparams *h,
+                             const struct quern_options *o, struct err *e)
+{
+    struct session_options s;
+    api_session_options(o, &s);
+    s.hidden = true;
+    embedder_runner(&s.runner, !h->arch->encoder, o->ctx ? o->ctx : session_context(h),
+                    o->streams ? o->streams : 1);
+    return session_open(&m->session, store, &s, e) || embedder_open(&m->embedder, m->session, NULL, e) ? -1
+                                                                                                       : 0;
+}
+
+static int api_open_engine(struct quern_model *m, struct store *store, struct quern_options *o, struct err *e)
+{
+    struct session_options s;
     uint32_t drafts = o->draft || !o->draft_model ? o->draft : API_DRAFTS;
-    lo.runner.snapshots = (o->streams ? o->streams : 1) * drafts; /* it is cut back by as many tokens */
-    if (o->draft_model && (store_open(&store, o->draft_model, e) || session_open(&m->draft, store, &lo, e)))
+    api_session_options(o, &s);
+    s.runner.snapshots = engine_snapshots(o->streams);
+    s.runner.outs = drafts ? RUNNER_CHUNK : 0;
+    if (session_open(&m->session, store, &s, e))
+        return -1;
+    s.runner.ctx = m->session->runner->ctx;
+    s.runner.outs = 0;
+    s.chat_template = NULL;
+    s.loras = 0;
+    s.runner.snapshots = (o->streams ? o->streams : 1) * drafts; /* it is cut back by as many tokens */
+    if (o->draft_model && (api_store(&store, o->draft_model, o, e) || session_open(&m->draft, store, &s, e)))
         return -1;
     return engine_open(&m->engine, m->session,
                        &(struct engine_options){.queue = o->queue,
@@ -93,17 +172,40 @@ static int api_open(struct quern_model *m, const char *path, const struct quern_
                        e);
 }
 
-struct quern_model *quern_open(const char *path, const struct quern_options *options,
+static int api_open(struct quern_model *m, const char *model, struct quern_options *o, struct err *e)
+{
+    struct store *store;
+    struct hparams h;
+    if (api_store(&store, model, o, e))
+        return -1;
+    if (hparams_read(&h, store, e)) {
+        store_close(store);
+        return -1;
+    }
+    int failed =
+        o->embed || h.arch->encoder ? api_open_embedder(m, store, &h, o, e) : api_open_engine(m, store, o, e);
+    hparams_free(&h);
+    return failed;
+}
+
+struct quern_model *quern_open(const char *model, const struct quern_options *options,
                                struct quern_error *error)
 {
-    static const struct quern_options none;
+    struct quern_options own;
     struct err e = {0};
     struct quern_model *m = mem_zalloc(1, sizeof *m);
     if (!m)
         err_memory(&e, "the model", sizeof *m);
     else {
+        pthread_condattr_t monotonic;
+        pthread_condattr_init(&monotonic);
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
         pthread_mutex_init(&m->mutex, NULL);
-        if (!api_open(m, path, options ? options : &none, &e))
+        pthread_cond_init(&m->news, &monotonic);
+        pthread_condattr_destroy(&monotonic);
+        m->ready_end = &m->ready;
+        api_options_read(options, &own);
+        if (!api_open(m, model, &own, &e))
             return m;
     }
     api_fail(&e, error);
@@ -116,259 +218,53 @@ void quern_close(struct quern_model *m)
     if (!m)
         return;
     engine_close(m->engine);
-    seq_close(m->seq);
-    pooler_close(&m->pooler);
+    embedder_close(m->embedder);
     session_close(m->draft);
     session_close(m->session);
+    pthread_cond_destroy(&m->news);
     pthread_mutex_destroy(&m->mutex);
     mem_free(m);
 }
 
-/* The messages of a request as JSON; NULL and an error where they are none. */
-static json_t *api_messages(const struct quern_request *r, struct err *e)
+/* ---- what it is ---- */
+
+static const char *api_base_name(const char *path)
 {
-    json_error_t why;
-    json_t *messages;
-    if (r->messages) {
-        messages = json_loads(r->messages, JSON_REJECT_DUPLICATES, &why);
-        if (!messages)
-            err_set(e, ERR_USAGE, "messages is not JSON: %s at byte %d", why.text, why.position);
-        else if (!json_is_array(messages)) {
-            err_set(e, ERR_USAGE, "messages is not a JSON array");
-            json_decref(messages);
-            messages = NULL;
-        }
-        return messages;
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+char *quern_info(struct quern_model *m)
+{
+    const struct session *l = m->session;
+    struct buf out = {0};
+    struct json j = {.out = &out};
+    json_begin(&j, '{');
+    json_key(&j, "path"), json_str(&j, l->store->path);
+    json_key(&j, "name"), json_str(&j, api_base_name(l->store->path));
+    json_key(&j, "architecture"), json_str(&j, l->model->h.arch->name);
+    json_key(&j, "device"), json_str(&j, l->runner->device->ops->name);
+    json_key(&j, "context"), json_uint(&j, l->runner->ctx);
+    json_key(&j, "vocabulary"), json_uint(&j, l->model->h.vocab);
+    json_key(&j, "width"),
+        json_uint(&j, m->embedder ? embedder_pooler(m->embedder)->out_width : l->model->h.width);
+    json_key(&j, "generates"), json_bool(&j, m->engine != NULL);
+    json_key(&j, "chats"), json_bool(&j, m->engine && l->chat);
+    json_key(&j, "tools"), json_bool(&j, m->engine && l->chat && chat_capabilities(l->chat).tools);
+    json_key(&j, "reasoning"), json_bool(&j, m->engine && l->thought);
+    json_key(&j, "streams"), json_uint(&j, l->runner->most_seqs);
+    json_key(&j, "adapters");
+    json_begin(&j, '[');
+    for (uint32_t i = 0; i < l->adapters; i++) {
+        json_begin(&j, '{');
+        json_key(&j, "name"), json_str(&j, l->adapter[i].name);
+        json_key(&j, "scale"), json_f32(&j, l->adapter[i].scale);
+        json_end(&j, '}');
     }
-    messages = json_array();
-    int failed = 0;
-    if (r->system)
-        failed =
-            json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", r->system));
-    failed |= json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", r->prompt));
-    if (!failed)
-        return messages;
-    err_set(e, ERR_USAGE, "the prompt is not valid UTF-8 text");
-    json_decref(messages);
+    json_end(&j, ']');
+    json_end(&j, '}');
+    if (!out.failed)
+        return out.data;
+    buf_free(&out);
     return NULL;
-}
-
-static int api_prompt(struct quern_model *m, const struct quern_request *r, struct ids *out, struct err *e)
-{
-    if (!r->messages + !r->prompt + !r->raw != 2)
-        return err_set(e, ERR_USAGE, "one of messages, prompt and raw has to be given");
-    if (r->raw)
-        return tokenizer_encode(m->session->tokenizer, r->raw, strlen(r->raw), TOK_SPECIAL | TOK_ADD, out, e);
-    json_t *messages = api_messages(r, e);
-    if (!messages)
-        return -1;
-    int failed = session_prompt(m->session, &(struct prompt_request){.messages = messages}, out, e);
-    json_decref(messages);
-    return failed;
-}
-
-static void api_sampler(const struct quern_model *m, const struct quern_request *r, struct sampler_params *p)
-{
-    *p = m->session->defaults;
-    p->seed = r->seed;
-    p->temperature = r->greedy ? 0 : r->temperature != 0 ? r->temperature : p->temperature;
-    p->top_p = r->top_p != 0 ? r->top_p : p->top_p;
-    p->min_p = r->min_p != 0 ? r->min_p : p->min_p;
-    p->top_k = r->top_k ? r->top_k : p->top_k;
-}
-
-static struct constraint *api_language(const struct quern_request *r, struct err *e)
-{
-    json_error_t why;
-    if (r->grammar)
-        return constraint_from_gbnf(r->grammar, strlen(r->grammar), e);
-    json_t *schema = json_loads(r->json_schema, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    if (!schema) {
-        err_set(e, ERR_USAGE, "json_schema is not JSON: %s in line %d", why.text, why.line);
-        return NULL;
-    }
-    struct constraint *c = constraint_from_schema(schema, e);
-    json_decref(schema);
-    return c;
-}
-
-/* The constraint that the request asks for, or NULL. */
-static int api_constraint(struct quern_model *m, const struct quern_request *r, struct constraint_ref **out,
-                          struct err *e)
-{
-    *out = NULL;
-    if (!r->json_schema && !r->grammar)
-        return 0;
-    if (r->json_schema && r->grammar)
-        return err_set(e, ERR_USAGE, "json_schema and grammar cannot both hold: give one of them");
-    const struct constraint_vocab *v = session_vocab(m->session, e);
-    struct buf text = {0}; /* of one kind and of the other */
-    buf_printf(&text, "%s %s", r->grammar ? "grammar" : "schema", r->grammar ? r->grammar : r->json_schema);
-    const struct constraint_cache_key key = {v, text.data, text.len};
-    int failed = !v ? -1 : text.failed ? err_memory(e, "a constraint", text.len) : 0;
-    if (!failed && !(*out = constraint_cache_find(m->session->constraints, &key))) {
-        struct constraint *c = api_language(r, e);
-        failed = c ? constraint_ref_open(out, c, v, e) : -1;
-        if (!failed)
-            constraint_cache_keep(m->session->constraints, &key, *out);
-    }
-    buf_free(&text);
-    return failed;
-}
-
-static struct stream *api_submit(struct quern_model *m, const struct quern_request *request, struct err *e)
-{
-    struct ids prompt = {0};
-    struct constraint_ref *constraint = NULL;
-    struct stream *s = NULL;
-    struct engine_request r = {.most = request->max_tokens,
-                               .stop_strings = request->stop,
-                               .logprobs = request->logprobs != 0,
-                               .echo = request->echo != 0,
-                               .prompt_only = request->prompt_only != 0,
-                               .seconds = request->seconds,
-                               .salt = request->salt};
-    if (!m->engine) {
-        err_set(e, ERR_USAGE, "the model was opened for embeddings: open it without `embed`");
-        return NULL;
-    }
-    api_sampler(m, request, &r.sampler);
-    while (request->stop && request->stop[r.stops] && r.stops < API_STOPS)
-        r.stops++;
-    if (!api_prompt(m, request, &prompt, e) && !api_constraint(m, request, &constraint, e) &&
-        !session_adapt(m->session, request->lora, &r.lora, e)) {
-        r.prompt = prompt.data;
-        r.n = (uint32_t)prompt.len;
-        r.constraint = constraint;
-        engine_submit(m->engine, &r, &s, e);
-    }
-    constraint_ref_drop(constraint);
-    ids_free(&prompt);
-    return s;
-}
-
-struct quern_stream *quern_submit(struct quern_model *m, const struct quern_request *request,
-                                  struct quern_error *error)
-{
-    struct err e = {0};
-    struct stream *s = api_submit(m, request, &e);
-    if (!s)
-        api_fail(&e, error);
-    return (struct quern_stream *)s;
-}
-
-int quern_next(struct quern_stream *s, double seconds, struct quern_chunk *news, struct quern_error *error)
-{
-    struct stream_chunk n;
-    *news = (struct quern_chunk){.text = ""};
-    if (!stream_look(api_stream(s), seconds, &n))
-        return 0;
-    *news = (struct quern_chunk){
-        .text = n.text,
-        .text_length = n.text_length,
-        .ids = n.ids,
-        .logprobs = n.logprobs,
-        .count = n.count,
-        .echoed = n.echoed,
-        .done = n.done,
-        .finish_reason = n.done ? finish_name(n.finish) : NULL,
-        .prompt_tokens = n.prompt,
-        .cached_tokens = n.cached,
-        .queued_seconds = n.queued_seconds,
-        .first_seconds = n.first_seconds,
-        .seconds = n.seconds,
-    };
-    return n.err.code ? api_fail(&n.err, error) : 1;
-}
-
-void quern_cancel(struct quern_stream *s)
-{
-    stream_cancel(api_stream(s));
-}
-
-void quern_stream_close(struct quern_stream *s)
-{
-    stream_close(api_stream(s));
-}
-
-int quern_generate(struct quern_model *m, const struct quern_request *request, struct quern_answer *answer,
-                   struct quern_error *error)
-{
-    struct err e = {0};
-    struct buf text = {0};
-    struct ids ids = {0};
-    struct quern_chunk news = {0};
-    struct stream *s = api_submit(m, request, &e);
-    if (!s)
-        return api_fail(&e, error);
-    int failed = 0;
-    while (!failed && !news.done) {
-        failed = quern_next((struct quern_stream *)s, -1, &news, error) < 0;
-        buf_add(&text, news.text, news.text_length);
-        for (size_t i = news.echoed; i < news.count && !e.code; i++)
-            ids_add(&ids, news.ids[i], &e);
-        if (news.text_length && request->text && request->text(request->arg, news.text, news.text_length))
-            stream_cancel(s);
-    }
-    stream_close(s);
-    if (!failed && (text.failed || e.code))
-        failed = api_fail(&(struct err){.code = ERR_RESOURCE, .text = "out of memory: the answer"}, error);
-    if (failed) {
-        buf_free(&text);
-        ids_free(&ids);
-        return -1;
-    }
-    *answer = (struct quern_answer){.text = text.data,
-                                    .text_length = text.len,
-                                    .ids = ids.data,
-                                    .id_count = ids.len,
-                                    .prompt_tokens = news.prompt_tokens,
-                                    .cached_tokens = news.cached_tokens,
-                                    .finish_reason = news.finish_reason,
-                                    .first_seconds = news.first_seconds,
-                                    .seconds = news.seconds};
-    return 0;
-}
-
-long quern_embed(struct quern_model *m, const char *text, size_t n, float **vector, struct quern_error *error)
-{
-    struct err e = {0};
-    struct ids ids = {0};
-    uint32_t width = m->pooler.out_width;
-    if (!m->seq) {
-        err_set(&e, ERR_USAGE, "the model was not opened for embeddings: set `embed`");
-        return api_fail(&e, error);
-    }
-    int failed = embed_encode(m->session, pooler_prompt(&m->pooler, NULL), text, n, &ids, &e);
-    if (!failed && !(*vector = mem_alloc(width, sizeof **vector)))
-        failed = err_memory(&e, "a vector", width * sizeof **vector);
-    if (!failed) {
-        pthread_mutex_lock(&m->mutex);
-        failed = embed_ids(m->session, m->seq, &m->pooler, &ids, *vector, &e);
-        pthread_mutex_unlock(&m->mutex);
-        if (failed)
-            mem_free(*vector);
-    }
-    ids_free(&ids);
-    return failed ? api_fail(&e, error) : (long)width;
-}
-
-void quern_answer_free(struct quern_answer *a)
-{
-    mem_free(a->text);
-    mem_free(a->ids);
-    *a = (struct quern_answer){0};
-}
-
-long quern_tokenize(struct quern_model *m, const char *text, size_t n, int special, int32_t **ids,
-                    struct quern_error *error)
-{
-    struct err e = {0};
-    struct ids out = {0};
-    if (tokenizer_encode(m->session->tokenizer, text, n, special ? TOK_SPECIAL | TOK_ADD : 0, &out, &e)) {
-        ids_free(&out);
-        return api_fail(&e, error);
-    }
-    *ids = out.data;
-    return (long)out.len;
 }

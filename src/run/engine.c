@@ -27,6 +27,9 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
                            g->session->adapters);
     if (r->echo && !r->logprobs)
         return err_set(e, ERR_USAGE, "echo is for log-probabilities: the request does not ask for any");
+    if (r->logit_rows && (!r->prompt_only || r->echo || r->logit_rows > r->n))
+        return err_set(e, ERR_USAGE, "logits are of a prompt's tokens alone: %u rows of %u tokens",
+                       r->logit_rows, r->n);
     if (r->top_logprobs > ENGINE_TOP_MOST)
         return err_set(e, ERR_USAGE, "top_logprobs is %u; the most is %d", r->top_logprobs, ENGINE_TOP_MOST);
     for (uint32_t i = 0; i < r->n; i++)

@@ -87,7 +87,10 @@ struct engine_request {
     uint32_t top_logprobs; /* and of this many best ones; at most ENGINE_TOP_MOST */
     bool echo;  /* with logprobs: the prompt's tokens come first, with theirs. Its prefix is not shared */
     bool ranks; /* with echo: and how many tokens were at least as likely */
-    bool prompt_only;                  /* the prompt is read, and no token is generated */
+    bool prompt_only; /* the prompt is read, and no token is generated */
+    /* With prompt_only: the logits after the last `logit_rows` tokens of the prompt are kept for stream_take_logits. What
+     * is before them may come from the cache. */
+    uint32_t logit_rows;
     struct constraint_ref *constraint; /* the constraint on the output; NULL = none; shared, not taken over */
     uint64_t salt;                     /* requests share prefixes only with those of the same salt */
     struct adapter_mix lora; /* of session_adapt; requests share prefixes only with those of the same */
@@ -136,6 +139,9 @@ enum { ENGINE_RETRY_MOST = 60 };
 uint32_t engine_retry(struct engine *g);
 /* Waits up to `seconds` for a chunk (0: does not wait, < 0: no limit). false: none came. */
 bool stream_look(struct stream *s, double seconds, struct stream_chunk *out);
+/* The logits that were asked for, (logit_rows, vocabulary), once it is done; the caller frees them with mem_free. NULL:
+ * none were, or it has not ended well. */
+float *stream_take_logits(struct stream *s);
 void stream_cancel(struct stream *s); /* takes effect within a step */
 void stream_close(struct stream *s);  /* cancels, if it runs */
 

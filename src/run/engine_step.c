@@ -310,8 +310,10 @@ static enum took engine_token(const struct engine *g, struct job *j, const struc
     uint32_t len = (uint32_t)j->ids.len;
     const uint32_t *mask;
     *id = -1;
-    if (j->request.prompt_only)
+    if (j->request.prompt_only) {
+        job_keep_logits(j, g->session->model->plan.out_width, r->logits);
         return TOOK_LENGTH;
+    }
     int whole = constraint_walk_next(&j->walk, &mask, e);
     if (whole)
         return whole < 0 ? TOOK_ERROR : TOOK_STOP;

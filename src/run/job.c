@@ -22,6 +22,7 @@ static void stream_free(struct stream *s)
     mem_free(s->logprobs);
     mem_free(s->top);
     mem_free(s->ranks);
+    mem_free(s->logits);
     mem_free(s);
 }
 
@@ -36,7 +37,7 @@ static size_t stream_token_room(const struct engine_request *r)
     return (size_t)r->most + (r->echo ? r->n : 0);
 }
 
-static struct stream *stream_open(const struct engine_request *r)
+static struct stream *stream_open(const struct engine_request *r, uint32_t vocab)
 {
     struct stream *s = mem_zalloc(1, sizeof *s);
     if (!s)
@@ -59,6 +60,8 @@ static struct stream *stream_open(const struct engine_request *r)
         whole &= (s->logprobs = mem_alloc(s->ids.cap, sizeof *s->logprobs)) != NULL;
     if (s->tops)
         whole &= (s->top = mem_alloc(s->ids.cap, s->tops * sizeof *s->top)) != NULL;
+    if (r->logit_rows)
+        whole &= (s->logits = mem_alloc(r->logit_rows, vocab * sizeof *s->logits)) != NULL;
     if (r->ranks)
         whole &= (s->ranks = mem_alloc(s->ids.cap, sizeof *s->ranks)) != NULL;
     if (whole)
@@ -131,6 +134,16 @@ bool stream_look(struct stream *s, double seconds, struct stream_chunk *out)
     return any;
 }
 
+float *stream_take_logits(struct stream *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool whole = s->state.done && !s->state.err.code && s->state.finish == FINISH_LENGTH;
+    float *logits = whole ? s->logits : NULL;
+    s->logits = whole ? NULL : s->logits;
+    pthread_mutex_unlock(&s->mutex);
+    return logits;
+}
+
 /* Copies what the request points to: the client may free its own once the request is submitted. */
 static int job_copy(struct job *j, const struct engine_request *r)
 {
@@ -201,7 +214,7 @@ struct job *job_open(const struct session *l, const struct engine_request *r, st
 {
     uint32_t vocab = l->model->plan.out_width;
     struct job *j = mem_zalloc(1, sizeof *j);
-    int failed = !j || job_copy(j, r) || !(j->stream = stream_open(r))
+    int failed = !j || job_copy(j, r) || !(j->stream = stream_open(r, vocab))
                      ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
                      : job_images_open(&j->images, l->tower, r, j->ids.data, e) ||
                            sampler_open(&j->sampler, &r->sampler, vocab, e) ||
@@ -222,6 +235,8 @@ struct job *job_open(const struct session *l, const struct engine_request *r, st
         j->scored = 1;
         job_note(j, vocab, j->ids.data[0], NULL);
     }
+    if (r->logit_rows)
+        j->scored = r->n - r->logit_rows + 1;
     j->submitted = clock_now();
     j->decoder = (struct tok_decoder){.t = l->tokenizer, .skip_special = !r->show_special, .started = true};
     return j;
@@ -292,7 +307,17 @@ uint32_t job_first_result(const struct job *j)
 void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows)
 {
     for (uint32_t i = 0; i < rows && j->scored < j->prompt; i++, logits += vocab)
-        job_note(j, vocab, j->ids.data[j->scored++], logits);
+        if (j->stream->logits) {
+            job_keep_logits(j, vocab, logits);
+            j->scored++;
+        } else
+            job_note(j, vocab, j->ids.data[j->scored++], logits);
+}
+
+void job_keep_logits(struct job *j, uint32_t vocab, const float *logits)
+{
+    if (j->stream->logits && j->rows < j->request.logit_rows)
+        memcpy(j->stream->logits + (size_t)j->rows++ * vocab, logits, vocab * sizeof *logits);
 }
 
 int job_token(struct job *j, const struct session *l, int32_t id, const float *logits, struct err *e)
@@ -321,7 +346,8 @@ bool job_needs_logits(struct job *j)
 {
     /* with draft tokens, what the constraint allows after the first is not known yet */
     bool ruled = j->walk.state && (j->draft || !constraint_walk_allows_all(&j->walk));
-    return ruled || j->request.logprobs || j->request.top_logprobs || token_filter_acts(j->filter, j->made);
+    return ruled || j->request.logprobs || j->request.top_logprobs || j->request.logit_rows ||
+           token_filter_acts(j->filter, j->made);
 }
 
 void job_finish(struct job *j, const struct job_end *end)

@@ -22,6 +22,8 @@ struct stream {
     struct token_prob *top; /* (ids.cap, tops) or NULL */
     uint32_t *ranks;        /* (ids.cap) or NULL */
     uint32_t tops;
+    float
+        *logits; /* (logit_rows, vocab) or NULL: written by the engine until it is done, then the client's */
     size_t seen_text, seen_ids; /* what the client has been given */
     struct buf out_text;        /* a copy for the client: the original moves as it grows */
     struct stream_chunk state;  /* all but the pointers */
@@ -55,6 +57,7 @@ struct job {
     uint32_t prompt; /* tokens of ids that are the request's prompt */
     size_t bytes;    /* that it takes while it waits, about */
     uint32_t scored; /* of these, tokens whose probability the stream has; all, if the request wants none */
+    uint32_t rows;   /* of logits that the stream has */
     uint32_t kept;   /* tokens that the prefix tree has been given */
     bool fetches;    /* more of its pages are being read from disk: it waits for them */
     uint32_t
@@ -87,6 +90,8 @@ void job_finish(struct job *j, const struct job_end *end);
 int job_token(struct job *j, const struct session *l, int32_t id, const float *logits, struct err *e);
 /* Scores the prompt's next tokens with the results of these rows. */
 void job_score(struct job *j, uint32_t vocab, const float *logits, uint32_t rows);
+/* Keeps a row of logits for the client, where it asked for them. */
+void job_keep_logits(struct job *j, uint32_t vocab, const float *logits);
 /* The first of its tokens whose result is wanted: the last, or the one before the first that has not been scored. */
 uint32_t job_first_result(const struct job *j);
 /* Does the next token need the logits on the host. */

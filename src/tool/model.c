@@ -48,7 +48,7 @@ static void model_speed(struct model_bar *b, uint64_t done)
     b->then = now, b->done = done;
 }
 
-static void model_show(void *arg, const struct hub_progress *p)
+static int model_show(void *arg, const struct hub_progress *p)
 {
     struct model_bar *b = arg;
     if (b->checking != p->checking) {
@@ -66,6 +66,7 @@ static void model_show(void *arg, const struct hub_progress *p)
     }
     progress_show(&b->bar, p->total ? (double)p->done / (double)p->total : 0, note.failed ? NULL : note.data);
     buf_free(&note);
+    return 0;
 }
 
 int tool_fetch(struct hub *h, const struct hub_name *n, struct hub_pulled *out, struct err *e)

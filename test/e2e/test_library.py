@@ -1,4 +1,5 @@
 """The examples, compiled against the public header and the shared library alone, and run."""
+import json
 import math
 import os
 import re
@@ -19,19 +20,19 @@ def example(binary, tmp_path_factory):
         pytest.skip("this build has no shared library")
     folder = tmp_path_factory.mktemp("examples")
 
-    def run(name, *args, source=None):
+    def run(name, *args, source=None, libraries=()):
         program = folder / name
         text = folder / f"{name}.c"
         text.write_text(source or (ROOT / "examples" / f"{name}.c").read_text())
         if not program.exists():
             subprocess.run([cc, "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", str(text),
-                            "-o", str(program), f"-L{binary.parent}", "-lquern", f"-Wl,-rpath,{binary.parent}"], check=True)
+                            "-o", str(program), f"-L{binary.parent}", "-lquern", f"-Wl,-rpath,{binary.parent}", *libraries], check=True)
         return subprocess.run([str(program), *map(str, args)], capture_output=True, text=True, timeout=120)
     return run
 
 
 def test_every_example_is_run_here():
-    assert {p.stem for p in (ROOT / "examples").glob("*.c")} == {"generate", "stream", "batch", "embed"}
+    assert {p.stem for p in (ROOT / "examples").glob("*.c")} == {"generate", "stream", "batch", "embed", "tools"}
 
 
 def test_generate(example, smollm2, quern):
@@ -105,3 +106,24 @@ def test_prompts_are_scored(example, smollm2, quern):
     want = last[int(rows[-1][0])] - most - math.log(sum(math.exp(x - most) for x in last))
     assert float(rows[-1][1]) == pytest.approx(want, abs=0.05)
     assert first == second and first.split()[:2] == [str(len(rows)), str(len(rows) - 1)]
+
+
+def test_tools(example, smollm2):
+    got = example("tools", smollm2, "What is the weather in Rome?")
+    assert got.returncode == 0, got.stderr
+    call = json.loads(got.stdout.splitlines()[-1].rsplit(" (", 1)[0])[0]
+    assert call["function"]["name"] == "weather" and json.loads(call["function"]["arguments"])["city"]
+    assert got.stdout.rstrip().endswith("(tool_calls)") and call["id"].startswith("call_")
+
+
+def test_the_rest_of_the_library(example, smollm2, quern):
+    got = example("api", smollm2, source=(ROOT / "test" / "e2e" / "api.c").read_text(), libraries=["-lm"])
+    assert got.returncode == 0 and "FAILED" not in got.stdout, got.stdout + got.stderr
+    rows = dict(line.split("|", 1) for line in got.stdout.splitlines() if "|" in line)
+    assert rows["old"] == rows["default"] and rows["zero"] == rows["greedy"] != rows["old"]
+    assert re.match(r"(yes|no), [a-z]{3,8}\|", rows["regex"]) and rows["choices"].split("|")[0] in ("maybe", "perhaps")
+    assert rows["grammar"] == "x|stop" and rows["continued"].lstrip().startswith("4")
+    ids = quern("tokenize", smollm2, "One two three", "--json").json()["ids"]
+    last = quern("logits", smollm2, "--tokens", ",".join(map(str, ids)), "--json").json()["last"]
+    width, first = rows["logits"].split("|")
+    assert int(width) == len(last) and float(first) == pytest.approx(last[0], abs=0.1)
