@@ -116,6 +116,8 @@ struct quern_request {
         template_args; /* a JSON object: more variables of the template, such as {"enable_thinking": false} */
     int parse;         /* 1 = split reasoning from the text, too: pieces. With tools always */
     const char *sampling; /* a JSON object: more sampling fields by name, such as {"repeat_penalty": 1.1} */
+    int32_t
+        reasoning_tokens; /* budget: then reasoning is closed and the answer follows; -1 (size 0: 0, too) = none */
     int notify;           /* 1 = quern_ready returns the stream when it has a chunk */
 };
 
@@ -128,7 +130,7 @@ struct quern_request {
 #define QUERN_REQUEST                                                                                        \
     {                                                                                                        \
         .size = sizeof(struct quern_request), .temperature = QUERN_DEFAULT, .top_p = QUERN_DEFAULT,          \
-        .min_p = QUERN_DEFAULT, .top_k = -1                                                                  \
+        .min_p = QUERN_DEFAULT, .top_k = -1, .reasoning_tokens = -1                                          \
     }
 
 struct quern_answer {

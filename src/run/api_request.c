@@ -49,6 +49,7 @@ void api_request_read(const struct quern_request *given, struct quern_request *o
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         *fields[i] = *fields[i] == 0 ? QUERN_DEFAULT : *fields[i];
     out->top_k = out->top_k ? out->top_k : -1;
+    out->reasoning_tokens = out->reasoning_tokens ? out->reasoning_tokens : -1;
 }
 
 /* ---- JSON from the caller ---- */
@@ -169,6 +170,10 @@ static int api_chat_read(struct api_draft *d, struct err *e)
     if (tools_check(d->tools, e) || api_choose_tool(d, e))
         return -1;
     d->want.tools = d->tools;
+    d->request.reasoning = (struct reasoning_rule){
+        .counted = true,
+        .calls = d->tools != NULL,
+        .most = r->reasoning_tokens < 0 ? REASONING_UNLIMITED : (uint32_t)r->reasoning_tokens};
     return 0;
 }
 
@@ -191,10 +196,10 @@ static int api_chat_prompt(struct api_draft *d, struct err *e)
     json_decref(spelt);
     if (failed)
         return -1;
-    struct prefill_state state = {.thinking = prefill_thinks(l, &d->prompt)};
+    struct prefill_state state = {.thinking = reasoning_begins(l, &d->prompt)};
     if (d->prefill.len && prefill_stand(l, d->tools, &d->prefill, &state, e))
         return -1;
-    d->want.thinking = state.thinking;
+    d->want.thinking = d->request.reasoning.open = state.thinking;
     d->call_begun = state.call_begun;
     return 0;
 }
